@@ -465,6 +465,10 @@ pub const REGION_SUMS_MAX: usize = 16;
 pub const REGION_KEEP_SHORT_MS: u64 = 10_000;
 /// Milliseconds from one op that forgets outcomes to the next, where there are more.
 pub const REGION_FORGET_PAUSE_MS: u64 = 100;
+/// Milliseconds between two walks over all tombstones for those that may go.
+pub const REGION_FREE_MS: u64 = 10_000;
+/// Milliseconds between two slices of such a walk.
+pub const REGION_FREE_PAUSE_MS: u64 = 100;
 /// Milliseconds over which the rate is counted at which a region's changes are taken.
 pub const REGION_RATE_MS: u64 = 5_000;
 /// Milliseconds from one status for `larder region status` to the next.

@@ -64,6 +64,11 @@ pub(super) fn write(regions: &Regions, out: &mut String) -> std::fmt::Result {
         ),
         ("region_misses_filled", "Those that another region had", load(&counters.misses_filled)),
         (
+            "region_tombstones_freed",
+            "Tombstones that all regions have passed, and that were freed",
+            load(&counters.freed),
+        ),
+        (
             "region_comparisons",
             "Comparisons of all keys with another region",
             load(&counters.comparisons),

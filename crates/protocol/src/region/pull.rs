@@ -59,10 +59,19 @@ pub struct Source {
     pub pg: PgId,
 }
 
+/// What is here of an entry, as a driver looked it up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Looked {
+    /// This; `None`: nothing.
+    Found(Option<Entry>),
+    /// That is not known now. It is fetched, though it may have been here: what is told of it may be new.
+    Unknown,
+}
+
 /// What is here, and durable. A step asks for nothing but what [`Pull::looks`] names before it.
 pub trait Holdings {
     /// An entry.
-    fn entry(&self, name: &Name) -> Option<Entry>;
+    fn entry(&self, name: &Name) -> Looked;
 
     /// The sum of the entries of a range, in the order of that region. A run has at most
     /// [`REGION_RUN_IDS_MAX`](crate::limits::REGION_RUN_IDS_MAX): of more, the first of them do, so long as they are more.
@@ -288,9 +297,6 @@ pub struct Config {
     pub bytes_per_s: BTreeMap<RegionId, u64>,
     /// A number that no earlier run of the process has reached with its requests.
     pub first_request: u64,
-    /// Tombstones are freed here, so that a change which is not here may have been. Where none is freed, what is neither
-    /// here nor buried was not.
-    pub frees_tombstones: bool,
     /// A bug, in simulations.
     pub planted: Planted,
 }
@@ -299,7 +305,6 @@ pub struct Config {
 #[derive(Debug)]
 pub struct Pull {
     own: RegionId,
-    frees_tombstones: bool,
     planted: Planted,
     peers: BTreeMap<RegionId, Peer>,
     streams: BTreeMap<Source, Stream>,
@@ -329,7 +334,6 @@ impl Pull {
         let streams = tokens.into_iter().map(stream).collect();
         Self {
             own: config.own,
-            frees_tombstones: config.frees_tombstones,
             planted: config.planted,
             streams,
             peers,
@@ -363,7 +367,7 @@ impl Pull {
     /// Whether a change was here: its origin's journal was passed, or it is this region's own.
     #[must_use]
     pub fn was_here(&self, origin: Origin) -> bool {
-        if self.planted.forgets_origins() || !self.frees_tombstones {
+        if self.planted.forgets_origins() {
             return false;
         }
         let source = Source { region: origin.region, pg: origin.pg };
@@ -395,6 +399,13 @@ impl Pull {
         let is_asked = |source: &Source| self.peers.contains_key(&source.region);
         self.lags().values().all(|lag| lag.outcomes == 0 && !lag.is_comparing)
             && self.streams.iter().all(|(source, stream)| stream.is_heard || !is_asked(source))
+    }
+
+    /// Whether a tombstone may be freed that every other region has passed: then it is neither needed nor made again (ADR 42).
+    /// A region that is no more tells nothing any more.
+    #[must_use]
+    pub fn may_free(&self, name: &Name, origin: Origin, is_former: bool) -> bool {
+        (is_former || self.was_here(origin)) && !self.is_wanted(name)
     }
 
     /// Whether an entry is asked for, or being joined. Its tombstone has to stay: an answer that is on its way may have

@@ -18,6 +18,8 @@ pub struct Bug {
     pub frees_early: bool,
     /// A store does not see that something is here, and records what changed nothing.
     pub loops: bool,
+    /// A store that does not know whether something is here says that it is not.
+    pub takes_unknown_for_nothing: bool,
 }
 
 #[cfg(feature = "planted-bugs")]
@@ -34,6 +36,7 @@ pub fn bugs() -> Vec<(String, Bug)> {
     let stores = [
         ("FreesEarly", Bug { frees_early: true, ..Bug::default() }),
         ("Loops", Bug { loops: true, ..Bug::default() }),
+        ("UnknownIsNothing", Bug { takes_unknown_for_nothing: true, ..Bug::default() }),
     ];
     let stores = stores.into_iter().map(|(name, bug)| (name.to_owned(), bug));
     machines.into_iter().map(machine).chain(stores).collect()

@@ -4,8 +4,8 @@ use larder_objects::{ObjectError, PutBody};
 use larder_protocol::region::{Entry, Told, ToldVersion, entry};
 use larder_protocol::{Call, Description, PutCall};
 use larder_types::{
-    Amendments, BucketName, Condition, Metax, ObjectKey, OpSeq, Origin, PartRef, Passed, PgId,
-    Stamp,
+    Amendments, BucketName, Condition, FreedTombstone, Metax, ObjectKey, OpSeq, Origin, PartRef,
+    Passed, PgId, Stamp,
 };
 
 use super::Proxy;
@@ -119,6 +119,20 @@ impl<R: Reach> Proxy<R> {
     ) -> Result<(), ObjectError> {
         let request = self.requests.begin();
         self.tell_pg(pg, Told::Note { request: request.id(), passed, forgotten }).await
+    }
+
+    /// Has a PG free tombstones that no region needs any more, at most
+    /// [`REGION_FREED_MAX`](larder_protocol::limits::REGION_FREED_MAX).
+    ///
+    /// # Errors
+    /// [`ObjectError`].
+    pub async fn free_tombstones(
+        &self,
+        pg: PgId,
+        tombstones: Vec<FreedTombstone>,
+    ) -> Result<(), ObjectError> {
+        let request = self.requests.begin();
+        self.tell_pg(pg, Told::Free { request: request.id(), tombstones }).await
     }
 
     async fn tell_pg(&self, pg: PgId, told: Told) -> Result<(), ObjectError> {

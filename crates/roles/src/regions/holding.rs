@@ -1,7 +1,7 @@
 //! What is here of what the pulling state machine looks at, read before its step.
 //!
-//! In a cluster that means to ask other servers. What no primary says in time is taken as if it were not here: it is fetched
-//! then, and the primary of its key decides.
+//! In a cluster that means to ask other servers. What no primary says in time is not known: it is fetched then, and the
+//! primary of its key decides.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use larder_protocol::Planted;
 use larder_protocol::limits::REGION_RUN_IDS_MAX;
-use larder_protocol::region::pull::{Event, Holdings, Looks};
+use larder_protocol::region::pull::{Event, Holdings, Looked, Looks};
 use larder_protocol::region::{Entry, Name, Range, Sum, join};
 use larder_types::RegionId;
 use tokio::time::timeout;
@@ -27,8 +27,8 @@ pub(super) struct Here {
 }
 
 impl Holdings for Here {
-    fn entry(&self, name: &Name) -> Option<Entry> {
-        self.entries.get(name).cloned().flatten()
+    fn entry(&self, name: &Name) -> Looked {
+        self.entries.get(name).map_or(Looked::Unknown, |entry| Looked::Found(entry.clone()))
     }
 
     fn sum(&self, region: RegionId, range: &Range) -> Sum {

@@ -15,6 +15,7 @@
 //! | `puller.rs` | carries out what the machine wants |
 //! | `holding.rs` | what is here of what the machine looks at |
 //! | `misses.rs` | what clients ask for and is not here |
+//! | `tombstones.rs` | frees what all regions have passed |
 //! | `taking.rs` | entries and their bytes, on their way into the store |
 //! | `watch.rs` | what operators see |
 //!
@@ -36,6 +37,7 @@ mod runs;
 mod shown;
 mod source;
 mod taking;
+mod tombstones;
 mod watch;
 
 use std::path::PathBuf;
@@ -54,6 +56,7 @@ use names::Names;
 use puller::{Inbox, Puller};
 use shown::Shown;
 use source::{Answering, Desk};
+use tombstones::Coming;
 use watch::Watch;
 
 /// State shared by the parts of a region's driver.
@@ -63,6 +66,7 @@ struct Shared<R> {
     site: Arc<Site>,
     names: Names,
     watch: Arc<Watch>,
+    coming: Coming,
     /// Counts when journals may show more.
     news: Sender<u64>,
     /// It is to stop: what waits for other servers is given up.
@@ -110,6 +114,7 @@ impl Regions {
             site: site.clone(),
             names: Names::default(),
             watch: seen.clone(),
+            coming: Coming::default(),
             news: Sender::new(0),
             stops: stops.clone(),
             runtime: Handle::current(),
@@ -125,7 +130,8 @@ impl Regions {
         let news = shared.clone();
         let tasks = vec![
             tokio::spawn(site.clone().tend()),
-            tokio::spawn(journal::keep_short(shared.clone(), desk)),
+            tokio::spawn(journal::keep_short(shared.clone(), desk.clone())),
+            tokio::spawn(tombstones::free(shared.clone(), desk, inbox.clone())),
             tokio::spawn(watch::write_down(shared.clone(), dir)),
             tokio::spawn(puller::tell_of_members(shared, inbox.clone())),
             tokio::spawn(async move { news.shown.reach().watch_journals(&news.news).await }),

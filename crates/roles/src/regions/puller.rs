@@ -17,11 +17,13 @@ use larder_protocol::region::journal::{Batch, Why};
 use larder_protocol::region::pull::{Alarm, Config, Effect, Event, Lag, Looks, Source};
 use larder_protocol::region::{Entry, Name, Pull, Token};
 use larder_types::{Passed, PgId, RegionId};
+use tokio::sync::oneshot;
 use tokio::time::interval;
 
 use super::Shared;
 use super::holding::Here;
 use super::taking;
+use super::tombstones::Candidate;
 use super::watch::Behind;
 use crate::clock::now_ms;
 use crate::limits::{
@@ -38,6 +40,8 @@ enum Message {
     Hello(RegionId, Option<u32>),
     /// The list of regions has changed.
     Members,
+    /// Which of these tombstones may go is to be said.
+    MayFree(Vec<Candidate>, oneshot::Sender<Vec<Candidate>>),
     /// These tokens are noted, or are not.
     Noted(Vec<(Source, Token)>, bool),
     Stop,
@@ -55,6 +59,15 @@ impl Inbox {
     pub(super) fn new() -> (Self, Messages) {
         let (sender, receiver) = channel();
         (Self(sender), Messages(receiver))
+    }
+
+    /// Asks which tombstones may go.
+    pub(super) fn may_free(
+        &self,
+        candidates: Vec<Candidate>,
+        asks: oneshot::Sender<Vec<Candidate>>,
+    ) {
+        self.send(Message::MayFree(candidates, asks));
     }
 
     pub(super) fn stop(&self) {
@@ -140,6 +153,17 @@ impl<R: RegionReach> Puller<R> {
                 }
             }
             Message::Hello(..) => {}
+            Message::MayFree(mut candidates, asks) => {
+                // Without a machine nobody knows what is wanted.
+                let may_go = |it: &Candidate| {
+                    self.pull
+                        .as_ref()
+                        .is_some_and(|pull| pull.may_free(&it.name, it.origin, it.is_former))
+                };
+                candidates.retain(may_go);
+                // Who asked may be gone.
+                let _gone = asks.send(candidates);
+            }
             Message::Noted(tokens, is_done) => {
                 self.is_noting = false;
                 for (source, token) in tokens {
@@ -223,7 +247,6 @@ impl<R: RegionReach> Puller<R> {
             own: self.shared.shown.own(),
             bytes_per_s,
             first_request: self.number * REGION_REQUESTS_PER_MACHINE,
-            frees_tombstones: false,
             planted: Planted::default(),
         };
         self.pull = Some(Pull::new(now_ms, config, tokens));

@@ -15,8 +15,10 @@ use std::time::Duration;
 
 use larder_objects::ObjectError;
 use larder_protocol::region::{Entry, Id, Kept, Name, Range, Slot};
-use larder_types::codec::CodecError;
-use larder_types::{BucketId, BucketName, ObjectKey, OpSeq, Passed, PgId, RegionId, rows};
+use larder_types::codec::{CodecError, decode};
+use larder_types::{
+    BucketId, BucketName, ObjectKey, OpSeq, Passed, PgId, RegionId, Tombstone, rows,
+};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -35,6 +37,9 @@ pub(super) enum Unreadable {
     #[error("row {0} has no such form")]
     Form(String),
 }
+
+/// A key whose null version is purged.
+pub(super) type Buried = (BucketId, ObjectKey, Tombstone);
 
 /// Names of buckets, as of a version of the map.
 type NamesAsOf = (u64, Arc<BTreeMap<BucketId, BucketName>>);
@@ -126,6 +131,30 @@ impl<R: RegionReach> Shown<R> {
         let (from, behind) = (rows::outcome(pg, from), rows::outcome(pg, upto.next()));
         let found = self.reach().rows_from(pg, from, &behind, 1).await?;
         Ok(found.first().and_then(|(row, _)| rows::parse_outcome(row)).map(|(_, op)| op))
+    }
+
+    /// The tombstones of null versions from a row on, a slice of them, and the row behind it, unless they end there.
+    pub(super) async fn tombstones(
+        &self,
+        from: Option<Vec<u8>>,
+    ) -> Result<(Vec<Buried>, Option<Vec<u8>>), Unreadable> {
+        let from = from.unwrap_or_else(|| b"T".to_vec());
+        let (mut found, mut count, mut next) = (Vec::new(), 0, None);
+        self.visit(&from, b"U", REGION_SLICE_ROWS_MAX, |row, value| {
+            if count == REGION_SLICE_ROWS_MAX {
+                next = Some(row.to_vec());
+                return Ok(ControlFlow::Break(()));
+            }
+            count += 1;
+            let form = || Unreadable::Form(row.escape_ascii().to_string());
+            let (bucket, key, slot) = rows::parse_version(row).ok_or_else(form)?;
+            if slot.is_unversioned() {
+                found.push((bucket, key, decode("tombstone", value)?));
+            }
+            Ok(ControlFlow::Continue(()))
+        })
+        .await?;
+        Ok((found, next))
     }
 
     /// Noted positions in journals of other regions.

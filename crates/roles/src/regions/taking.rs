@@ -95,6 +95,7 @@ pub(super) async fn fetch<R: RegionReach>(
     request: u64,
     names: Vec<(Name, bool)>,
 ) -> Event {
+    let _coming = shared.coming.begin(names.iter().map(|(name, _)| name.clone()).collect());
     let mut taking = Taking::new(shared.clone(), link.number());
     let fetched = taking.all(&link, names).await;
     taking.drain().await;
@@ -119,6 +120,7 @@ pub(super) async fn take_one<R: RegionReach>(
     link: &Link,
     name: Name,
 ) -> bool {
+    let _coming = shared.coming.begin(vec![name.clone()]);
     let mut taking = Taking::new(shared.clone(), link.number());
     let fetched = taking.all(link, vec![(name, true)]).await;
     taking.drain().await;

@@ -36,6 +36,8 @@ pub struct RegionCounters {
     pub misses: AtomicU64,
     /// Those that another region had.
     pub misses_filled: AtomicU64,
+    /// Tombstones that were freed.
+    pub freed: AtomicU64,
     /// Comparisons of all keys with another region that were begun.
     pub comparisons: AtomicU64,
 }
@@ -44,6 +46,10 @@ impl RegionCounters {
     pub(super) fn told(&self, bytes: u64) {
         self.told.fetch_add(1, Ordering::Relaxed);
         self.told_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn freed(&self, count: u64) {
+        self.freed.fetch_add(count, Ordering::Relaxed);
     }
 
     pub(super) fn taken(&self, bytes: u64) {

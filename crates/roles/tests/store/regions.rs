@@ -1,5 +1,8 @@
 //! Stores that are regions of each other, over their real links.
 
+use std::ops::ControlFlow;
+
+use larder_kv::KvReader;
 use larder_link::{Site, change, found, join};
 use larder_roles::regions::Regions;
 use larder_types::RegionId;
@@ -370,6 +373,66 @@ async fn a_damaged_object_holds_up_no_other() {
         put(one.proxy(), name, &content(number, 10_000)).await;
     }
     assert_eq!(converged(&[&one, &two]).await.len(), 82);
+    one.stop();
+    two.stop();
+}
+
+fn tombstones(region: &Region) -> usize {
+    let mut count = 0;
+    let kv = region.store.as_ref().expect("it runs").meta().kv();
+    kv.scan(b"T", Some(b"U"), &mut |_, _| {
+        count += 1;
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    count
+}
+
+async fn has_no_tombstones(region: &Region) {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while tombstones(region) > 0 {
+        assert!(tokio::time::Instant::now() < deadline, "tombstones are not freed");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tombstones_go_when_all_regions_have_passed_them_and_nothing_comes_back() {
+    let (mut one, mut two) = two().await;
+    let before = converged(&[&one, &two]).await;
+    for number in 0..200 {
+        put(one.proxy(), &format!("k{number:03}"), &content(number, 5000)).await;
+    }
+    converged(&[&one, &two]).await;
+    // What region two deletes is not pulled by one.
+    one.pause("two", true).await;
+    for number in 0..200 {
+        let region = if number % 2 == 0 { &one } else { &two };
+        region
+            .proxy()
+            .delete(&bucket(), &key(&format!("k{number:03}")), Condition::default())
+            .await
+            .unwrap();
+    }
+    has_no_tombstones(&one).await;
+    assert_eq!(tombstones(&two), 200, "region one has passed none of them");
+    one.pause("two", false).await;
+    assert_eq!(converged(&[&one, &two]).await, before);
+    has_no_tombstones(&one).await;
+    has_no_tombstones(&two).await;
+    let freed = |region: &Region| {
+        let counters = region.regions.as_ref().unwrap().counters();
+        counters.freed.load(std::sync::atomic::Ordering::Relaxed)
+    };
+    assert!(freed(&one) >= 200 && freed(&two) >= 200);
+    // What a start derives anew knows it too.
+    for region in [&mut one, &mut two] {
+        region.stop();
+        region.start().await;
+    }
+    put(two.proxy(), "k000", &content(7, 5000)).await;
+    let all = converged(&[&one, &two]).await;
+    assert_eq!(all.len(), before.len() + 1);
     one.stop();
     two.stop();
 }

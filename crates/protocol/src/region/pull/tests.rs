@@ -15,8 +15,8 @@ use crate::limits::{
 struct Here(BTreeMap<Name, Entry>);
 
 impl Holdings for Here {
-    fn entry(&self, name: &Name) -> Option<Entry> {
-        self.0.get(name).cloned()
+    fn entry(&self, name: &Name) -> Looked {
+        Looked::Found(self.0.get(name).cloned())
     }
 
     fn sum(&self, _: RegionId, range: &Range) -> Sum {
@@ -46,7 +46,6 @@ impl Site {
             own: RegionId(1),
             bytes_per_s: regions.collect(),
             first_request: 100,
-            frees_tombstones: true,
             planted: Planted::default(),
         };
         let tokens = sources.iter().map(|(region, pg)| (source(*region, *pg), Token::default()));

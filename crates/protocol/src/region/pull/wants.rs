@@ -5,7 +5,7 @@ use larder_types::{OpSeq, PgId, RegionId};
 use super::super::entry::{Entry, Id, Name};
 use super::super::merge::{Contradiction, Holding, holding};
 use super::asking::What;
-use super::{Alarm, Effect, Holdings, Pull};
+use super::{Alarm, Effect, Holdings, Looked, Pull};
 use crate::limits::{REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS};
 
 /// What one journal or comparison told of an entry.
@@ -72,8 +72,13 @@ impl Pull {
             self.held.push((now_ms + REGION_HELD_MS, claim));
             return;
         }
-        let entry = here.entry(&claim.id.name);
-        let needs_bytes = match holding(entry.as_ref(), &claim.id, self.was_here(claim.id.origin)) {
+        let holds = match here.entry(&claim.id.name) {
+            Looked::Found(entry) => {
+                holding(entry.as_ref(), &claim.id, self.was_here(claim.id.origin))
+            }
+            Looked::Unknown => Holding::Nothing,
+        };
+        let needs_bytes = match holds {
             Holding::All => return self.settle(&claim, out),
             Holding::Bytes => false,
             Holding::Nothing => true,

@@ -1,0 +1,151 @@
+//! Frees tombstones that no region needs any more (ADR 42, 4).
+//!
+//! # Invariants
+//!
+//! 1. A tombstone goes only when every other region has said that this store's record of it is durable there, when this
+//!    region has passed the change that purged, and when nothing that may hold an older version is on its way here. What is
+//!    asked for from then on is answered by regions that have the tombstone, or had it.
+//! 2. The primary of the key looks again: one that is another by then stays.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_objects::ObjectError;
+use larder_protocol::limits::REGION_FREED_MAX;
+use larder_protocol::region::{Name, Slot, kept};
+use larder_types::{FreedTombstone, OpSeq, Origin, PgId, RegionId, Tombstone};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+
+use super::Shared;
+use super::puller::Inbox;
+use super::shown::Unreadable;
+use super::source::Desk;
+use crate::limits::{REGION_FREE_MS, REGION_FREE_PAUSE_MS};
+use crate::proxy::RegionReach;
+
+/// Names of what is being fetched, whoever asked for it.
+#[derive(Debug, Default)]
+pub(super) struct Coming(Mutex<BTreeMap<Name, usize>>);
+
+/// Names that are on their way until this is dropped.
+#[derive(Debug)]
+pub(super) struct OnTheirWay<'a> {
+    coming: &'a Coming,
+    names: Vec<Name>,
+}
+
+impl Coming {
+    /// These are going to be asked for.
+    pub(super) fn begin(&self, names: Vec<Name>) -> OnTheirWay<'_> {
+        let mut coming = self.0.lock();
+        names.iter().for_each(|name| *coming.entry(name.clone()).or_default() += 1);
+        OnTheirWay { coming: self, names }
+    }
+
+    fn has(&self, name: &Name) -> bool {
+        self.0.lock().contains_key(name)
+    }
+}
+
+impl Drop for OnTheirWay<'_> {
+    fn drop(&mut self) {
+        let mut coming = self.coming.0.lock();
+        for name in &self.names {
+            let count = coming.get_mut(name).expect("it was begun");
+            *count -= 1;
+            if *count == 0 {
+                coming.remove(name);
+            }
+        }
+    }
+}
+
+/// A tombstone that all other regions have passed.
+pub(super) struct Candidate {
+    pub(super) name: Name,
+    pub(super) origin: Origin,
+    /// The region that purged is no more.
+    pub(super) is_former: bool,
+    pg: PgId,
+    at: larder_types::Stamp,
+}
+
+/// Looks at all tombstones, a few at a time. Does not end.
+pub(super) async fn free<R: RegionReach>(shared: Arc<Shared<R>>, desk: Arc<Desk<R>>, inbox: Inbox) {
+    let mut from = None;
+    loop {
+        let pause_ms = if from.is_none() { REGION_FREE_MS } else { REGION_FREE_PAUSE_MS };
+        sleep(Duration::from_millis(pause_ms)).await;
+        from = match look(&shared, &desk, &inbox, from).await {
+            Ok(next) => next,
+            Err(Unreadable::Store(error)) => {
+                tracing::debug!(%error, "tombstones are looked at later");
+                None
+            }
+            Err(error) => {
+                tracing::error!(%error, "tombstones cannot be read");
+                None
+            }
+        };
+    }
+}
+
+/// Frees what may go among the next tombstones; returns where to go on, unless these were the last.
+async fn look<R: RegionReach>(
+    shared: &Shared<R>,
+    desk: &Desk<R>,
+    inbox: &Inbox,
+    from: Option<Vec<u8>>,
+) -> Result<Option<Vec<u8>>, Unreadable> {
+    let (tombstones, next) = shared.shown.tombstones(from).await?;
+    let members = shared.site.members().borrow().clone();
+    let others: Vec<RegionId> = members.live().map(|peer| peer.number).collect();
+    let mut passed: BTreeMap<PgId, OpSeq> = BTreeMap::new();
+    let mut candidates = Vec::new();
+    for (bucket, key, tombstone) in tombstones {
+        let pg = shared.shown.pg_of(bucket, &key);
+        let by_all = *passed
+            .entry(pg)
+            .or_insert_with(|| desk.passed_by_all(others.iter().copied(), pg).unwrap_or_default());
+        if by_all < tombstone.op.seq {
+            continue;
+        }
+        let Tombstone { at, .. } = tombstone;
+        let origin = kept::of_tombstone(shared.shown.own(), pg, &tombstone).origin;
+        let is_former = origin.region != shared.shown.own() && !others.contains(&origin.region);
+        let name = Name { bucket, key, slot: Slot::Null };
+        candidates.push(Candidate { name, origin, is_former, pg, at });
+    }
+    if candidates.is_empty() {
+        return Ok(next);
+    }
+    let (asks, may_go) = oneshot::channel();
+    inbox.may_free(candidates, asks);
+    // The thread that steps the machine has ended: so does all else.
+    let Ok(may_go) = may_go.await else { return Ok(next) };
+    free_all(shared, may_go).await?;
+    Ok(next)
+}
+
+async fn free_all<R: RegionReach>(
+    shared: &Shared<R>,
+    may_go: Vec<Candidate>,
+) -> Result<(), ObjectError> {
+    let mut of_pg: BTreeMap<PgId, Vec<FreedTombstone>> = BTreeMap::new();
+    for Candidate { name, pg, at, .. } in may_go {
+        if !shared.coming.has(&name) {
+            let Name { bucket, key, .. } = name;
+            of_pg.entry(pg).or_default().push(FreedTombstone { bucket, key, at });
+        }
+    }
+    for (pg, tombstones) in of_pg {
+        for some in tombstones.chunks(REGION_FREED_MAX) {
+            shared.proxy.free_tombstones(pg, some.to_vec()).await?;
+            shared.watch.counters().freed(some.len() as u64);
+        }
+    }
+    Ok(())
+}
