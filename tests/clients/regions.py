@@ -28,6 +28,8 @@ KEYS = [f"key/{number}" for number in range(12)]
 # One way, for each piece that passes.
 DELAY_SECONDS = 0.025
 CONVERGED_SECONDS = 60
+# What a relay passes on at a time, and how many of these it keeps of a connection where its link is limited.
+PIECE_BYTES, QUEUED_PIECES_MAX = 64 * 1024, 16
 # Two operations whose times are not further apart may be in either order: clocks have milliseconds.
 SLACK_SECONDS = 0.05
 ABSENT = None
@@ -44,6 +46,8 @@ class Relay:
     def __init__(self):
         self.port, self.target = free_port(), free_port()
         self.is_cut, self.bytes, self.delay = False, 0, DELAY_SECONDS
+        # Bytes a second of all connections together, towards who asks; none: as many as come.
+        self.limit, self.free_at = None, 0.0
         self.lock, self.open = threading.Lock(), set()
         self.listener = socket.create_server(("127.0.0.1", self.port))
         threading.Thread(target=self.accept, daemon=True).start()
@@ -65,13 +69,19 @@ class Relay:
             here.settimeout(None)
             with self.lock:
                 self.open |= {here, there}
-            for one, other in ((here, there), (there, here)):
+            for one, other, limited in ((here, there, True), (there, here, False)):
                 # One that was cut at once is closed by now.
                 with contextlib.suppress(OSError):
                     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                threading.Thread(target=self.pass_on, args=(one, other), daemon=True).start()
+                threading.Thread(target=self.pass_on, args=(one, other, limited), daemon=True).start()
 
-    def pass_on(self, one, other):
+    def its_turn(self, size):
+        """When a piece has passed the link, behind all that came before it."""
+        with self.lock:
+            self.free_at = max(self.free_at, time.monotonic()) + size / self.limit
+            return self.free_at
+
+    def pass_on(self, one, other, limited):
         """Pieces leave as long after they came as the relay delays, however many come meanwhile."""
         waiting, ready = [], threading.Condition()
 
@@ -80,6 +90,9 @@ class Relay:
                 with ready:
                     ready.wait_for(lambda: waiting)
                     due, piece = waiting.pop(0)
+                    ready.notify()
+                if limited and self.limit and piece:
+                    due = max(due, self.its_turn(len(piece)))
                 time.sleep(max(0, due - time.monotonic()))
                 try:
                     if not piece:
@@ -92,12 +105,14 @@ class Relay:
         threading.Thread(target=send, daemon=True).start()
         while True:
             try:
-                piece = one.recv(256 * 1024)
+                piece = one.recv(PIECE_BYTES)
             except OSError:
                 piece = b""
             with self.lock:
                 self.bytes += len(piece)
             with ready:
+                # A link keeps little in its queue, so that who sends is held up.
+                ready.wait_for(lambda: not self.limit or len(waiting) < QUEUED_PIECES_MAX)
                 waiting.append((time.monotonic() + self.delay, piece))
                 ready.notify()
             if not piece:

@@ -232,15 +232,23 @@ pub struct Opened {
     pub metax: Metax,
     /// Where it is.
     pub body: Body,
+    /// The parts in which another region took it. Here its bytes lie as those of any object.
+    pub told_parts: Vec<PartRef>,
 }
 
 impl Opened {
+    /// Whether its parts can be asked for one by one, with their checksums ([`Objects::part`]).
+    #[must_use]
+    pub fn keeps_parts(&self) -> bool {
+        matches!(self.body, Body::Parts { .. })
+    }
+
     /// The parts of an object that was uploaded in parts; empty for others.
     #[must_use]
     pub fn parts(&self) -> &[PartRef] {
         match &self.body {
             Body::Parts { parts, .. } => parts,
-            _ => &[],
+            _ => &self.told_parts,
         }
     }
 }
@@ -403,7 +411,7 @@ pub trait Objects: Send + Sync + 'static {
         object: &Opened,
         range: Range<u64>,
     ) -> impl Future<Output = Result<ReadBody, ObjectError>> + Send;
-    /// Size, etag and checksum of one part of a completed object.
+    /// Size, etag and checksum of one part of a completed object that [keeps them](Opened::keeps_parts).
     fn part(
         &self,
         object: &Opened,

@@ -109,7 +109,8 @@ pub(crate) fn opened(bucket: BucketId, key: &ObjectKey, version: PackedVersion) 
         Content::Run(_) => StoredBody::Inline(bytes::Bytes::new()),
         Content::Parts { upload, parts } => StoredBody::Parts { upload, parts },
     };
-    Opened { bucket, key: key.clone(), op: version.op, metax: version.metax, body }
+    let told_parts = Vec::new();
+    Opened { bucket, key: key.clone(), op: version.op, metax: version.metax, body, told_parts }
 }
 
 impl Objects for Packer {

@@ -94,14 +94,16 @@ async fn parts<O: Objects>(
     let left = || all.iter().filter(|part| i32::from(part.number) > after);
     let mut shown = Vec::new();
     for part in left().take(max) {
-        let stored = face.store.part(opened, part.number).await.map_err(from_store)?;
         let mut object_part = ObjectPart {
             part_number: Some(i32::from(part.number)),
             size: i64::try_from(part.len).ok(),
             ..Default::default()
         };
-        if let Some(checksum) = &stored.metax.checksum {
-            show_checksum!(object_part, checksum);
+        if opened.keeps_parts() {
+            let stored = face.store.part(opened, part.number).await.map_err(from_store)?;
+            if let Some(checksum) = &stored.metax.checksum {
+                show_checksum!(object_part, checksum);
+            }
         }
         shown.push(object_part);
     }

@@ -193,6 +193,7 @@ async fn find<O: Objects>(
     let checksum = match (wanted.checksum, parts_count, u16::try_from(number)) {
         (false, ..) | (_, _, Err(_)) => None,
         (true, None, _) => opened.metax.checksum.clone(),
+        (true, Some(_), Ok(_)) if !opened.keeps_parts() => None,
         (true, Some(_), Ok(number)) => {
             let part = face.store.part(&opened, number).await.map_err(from_store)?;
             let kind = opened.metax.checksum.as_ref().map(|checksum| checksum.kind);

@@ -122,6 +122,7 @@ impl Objects for FloorStore {
                 retention: None,
             },
             body: Body::Inline(bytes::Bytes::new()),
+            told_parts: Vec::new(),
         })
     }
 

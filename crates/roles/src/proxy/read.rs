@@ -11,13 +11,13 @@ use larder_protocol::pg::chunk_in;
 use larder_protocol::sound::check_chunk;
 use larder_types::codec::decode;
 use larder_types::{
-    Body, BucketId, BucketName, Chunk, ObjectKey, OpId, PartRow, PgId, PieceRow, PiecesId,
-    StreamId, UploadId, VersionRow, rows,
+    Body, BucketId, BucketName, Chunk, ETag, ObjectEntry, ObjectKey, OpId, PartRow, PgId, PieceRow,
+    PiecesId, StreamId, UploadId, VersionRow, rows,
 };
 use tokio::time::Instant;
 
 use super::reach::Reach;
-use super::{Proxy, decoded, unavailable};
+use super::{Proxy, decoded, unavailable, undecodable};
 use crate::data::ReadFailure;
 use crate::limits::{BUCKET_NEWS_MAX, MOVES_FOLLOWED_MAX, READ_PIECE_BYTES, READ_PIECES_AHEAD};
 
@@ -74,11 +74,32 @@ impl<R: Reach> Proxy<R> {
             let known = self.known(bucket)?;
             let pg = self.reach.pg_of(known.id, key);
             match self.reach.find(pg, known.id, key).await {
-                Ok(row) => return Ok(opened(known.id, key, row.ok_or(ObjectError::NoSuchKey)?)),
+                Ok(row) => {
+                    let mut opened = opened(known.id, key, row.ok_or(ObjectError::NoSuchKey)?);
+                    self.find_told_parts(pg, &mut opened).await?;
+                    return Ok(opened);
+                }
                 Err(ObjectError::NoSuchBucket) => self.await_news(bucket, known, deadline).await?,
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Of a version that another region took in parts, what only its row in the index says. Nothing of others.
+    async fn find_told_parts(&self, pg: PgId, opened: &mut Opened) -> Result<(), ObjectError> {
+        let is_told = matches!(opened.metax.etag, ETag::Parts(..))
+            && !matches!(opened.body, Body::Parts { .. });
+        if !is_told {
+            return Ok(());
+        }
+        let row = rows::version(opened.bucket, &opened.key, rows::UNVERSIONED);
+        let Some(value) = self.reach.settled_row(pg, &row).await? else { return Ok(()) };
+        let entry = ObjectEntry::read(&value).map_err(undecodable)?;
+        // Of one that has taken its place meanwhile, nothing.
+        if entry.row.op == opened.op {
+            opened.told_parts = entry.parts;
+        }
+        Ok(())
     }
 
     /// The op of the key's version now, to tell a replaced object from a damaged one.
@@ -378,7 +399,8 @@ fn has(body: &Body, range: &Range<u64>) -> bool {
 }
 
 fn opened(bucket: BucketId, key: &ObjectKey, row: VersionRow) -> Opened {
-    Opened { bucket, key: key.clone(), op: row.op, metax: row.metax, body: row.body }
+    let VersionRow { op, metax, body } = row;
+    Opened { bucket, key: key.clone(), op, metax, body, told_parts: Vec::new() }
 }
 
 #[cfg(test)]

@@ -436,3 +436,27 @@ async fn tombstones_go_when_all_regions_have_passed_them_and_nothing_comes_back(
     one.stop();
     two.stop();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_has_its_parts_in_every_region() {
+    let (mut one, mut two) = two().await;
+    let (proxy, name) = (one.proxy(), key("in parts"));
+    let upload = proxy.create_upload(&bucket(), &name, UploadOptions::default()).await.unwrap();
+    let bodies = [content(1, PART_BYTES_MIN as usize), content(2, 70_000)];
+    let mut parts = Vec::new();
+    for (number, bytes) in (3..).zip(&bodies) {
+        let done = proxy.put_part(&bucket(), &name, upload, number, Body::of(bytes)).await.unwrap();
+        parts.push(NamedPart { number, etag: done.etag.text(), checksum: None });
+    }
+    let options = CompleteOptions { parts, ..CompleteOptions::default() };
+    proxy.complete_upload(&bucket(), &name, upload, options).await.unwrap();
+    converged(&[&one, &two]).await;
+    for region in [&one, &two] {
+        let opened = region.proxy().open(&bucket(), &name).await.unwrap();
+        let parts: Vec<_> = opened.parts().iter().map(|part| (part.number, part.len)).collect();
+        assert_eq!(parts, [(3, bodies[0].len() as u64), (4, bodies[1].len() as u64)]);
+    }
+    assert_eq!(get(two.proxy(), "in parts").await, Ok(Bytes::from(bodies.concat())));
+    one.stop();
+    two.stop();
+}

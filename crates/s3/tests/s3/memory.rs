@@ -296,6 +296,7 @@ impl Objects for Memory {
                 op: stored.op,
                 metax: stored.metax.clone(),
                 body,
+                told_parts: Vec::new(),
             })
         })
     }
