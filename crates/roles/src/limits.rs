@@ -459,6 +459,14 @@ pub const KEPT_SETTLE_MS: u64 = 1_000;
 /// Milliseconds within which what is here is looked up before changes of another region are taken. What is not known by then
 /// is taken as if it were not here.
 pub const REGION_LOOK_MS: u64 = 3_000;
+/// The same for the next while after a look that was not answered in time.
+pub const REGION_LOOK_AGAIN_MS: u64 = 300;
+/// Milliseconds that such a while lasts.
+pub const REGION_LATE_MS: u64 = 10_000;
+/// Milliseconds from one try to let journals be told that may not yet to the next.
+pub const REGION_SETTLE_MS: u64 = 200;
+/// Milliseconds for which keys are read for an answer to a walk: what is behind them is asked for next.
+pub const REGION_WALK_MS: u64 = 3_000;
 /// Ranges that are summed at a time.
 pub const REGION_SUMS_MAX: usize = 16;
 /// Milliseconds from one look at what journals may forget to the next.
@@ -518,6 +526,10 @@ const _: () = assert!(
     REGION_NEWS_MS + 2 * JOURNAL_ANSWER_MS < larder_protocol::limits::REGION_ANSWER_MS
         && JOURNAL_SETTLE_MS < JOURNAL_ANSWER_MS,
     "an answer that waits for primaries is not given up either"
+);
+const _: () = assert!(
+    2 * REGION_WALK_MS < larder_protocol::limits::REGION_ANSWER_MS,
+    "a walk that is cut off is answered in time"
 );
 const _: () = assert!(
     KEPT_SETTLE_MS < REGION_LOOK_MS && REGION_LOOK_MS < larder_protocol::limits::REGION_ANSWER_MS,

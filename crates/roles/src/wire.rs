@@ -172,8 +172,10 @@ pub struct JournalShown {
 pub enum KeptNow {
     /// The values of the rows of its null version and of its tombstone.
     Rows(Option<Vec<u8>>, Option<Vec<u8>>),
-    /// Another leads the PG, or what becomes of a put of the key is not known: ask again.
+    /// Another leads the PG: ask there.
     NotNow,
+    /// What becomes of a put of the key is not known yet, or the rows cannot be read.
+    Unknown,
 }
 
 /// Rows with their values.

@@ -267,7 +267,11 @@ fn said() -> Vec<String> {
             keys: vec![(BucketId(2), ObjectKey::new("a/b").expect("a key"))],
         })),
         hex(&encode(&MetaReply::Kept)),
-        hex(&encode(&vec![KeptNow::Rows(Some(vec![1, 2]), None), KeptNow::NotNow])),
+        hex(&encode(&vec![
+            KeptNow::Rows(Some(vec![1, 2]), None),
+            KeptNow::NotNow,
+            KeptNow::Unknown,
+        ])),
     ]
 }
 

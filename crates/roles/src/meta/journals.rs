@@ -9,8 +9,8 @@
 //!   less for the moment says that there is nothing new yet. It does not call the token ahead unless its log ends before it.
 //! - Whoever compares all keys scans what is settled (`scan.rs`): the primary that is asked then shows all that it has in
 //!   its log, with all that the token of an earlier primary passed.
-//! - Puts taken before the group's store had a number leave no row. The first ask of a group lets a barrier pass under a map
-//!   with the number; views begin under later maps than that (`orders.rs`), so what is put afterwards has the number.
+//! - Puts taken before the group's store had a number leave no row. Before a group is told of, a barrier passes under a map
+//!   with the number; later views begin under later maps than that (`orders.rs`), so what is put afterwards has the number.
 //!
 //! # Invariants
 //!

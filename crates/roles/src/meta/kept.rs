@@ -11,18 +11,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_kv::KvReader;
+use larder_kv::{KvError, KvReader};
 use larder_net::Responder;
 use larder_protocol::region::kept::tombstone_row;
-use larder_protocol::{Call, IndexError, Refusal, RowSpan};
+use larder_protocol::{Call, RowSpan};
 use larder_types::codec::encode;
 use larder_types::{BucketId, ObjectKey, PgId, View, rows};
 use tokio::time::timeout;
 
 use super::Meta;
 use super::cluster::Cluster;
-use super::duties::refuse;
-use super::index::index_error;
 use crate::blocking;
 use crate::limits::{KEPT_KEYS_MAX, KEPT_SETTLE_MS, ROWS_BYTES_MAX};
 use crate::ticket::{Settled, Ticket};
@@ -55,20 +53,16 @@ impl Meta {
             let settling = asked.iter().map(|asked| meta.settles_key(asked));
             let settled = futures::future::join_all(settling).await;
             let read = blocking::run(move || meta.read_kept(&asked, &settled));
-            match read.await {
-                Ok(Ok(kept)) => responder.answer(&MetaReply::Kept, encode(&kept).into()),
-                Ok(Err(error)) => {
-                    tracing::error!(%error, "rows of the index cannot be read");
-                    refuse(responder, Refusal::IndexDamaged);
-                }
-                Err(_panicked) => {}
+            // Whoever panics has said why.
+            if let Ok(kept) = read.await {
+                responder.answer(&MetaReply::Kept, encode(&kept).into());
             }
         });
     }
 
     /// Waits a little until all that was taken of a key shows; whether it does.
     async fn settles_key(&self, (bucket, key, view): &Asked) -> bool {
-        let (Some(view), pg) = (view, self.pg_of(*bucket, key)) else { return false };
+        let (Some(view), pg) = (view, self.pg_of(*bucket, key)) else { return true };
         {
             let member = self.lock(pg);
             if member.pg.view() != *view || member.pg.rests(*bucket, key) {
@@ -85,26 +79,38 @@ impl Meta {
     }
 
     /// The rows of keys of which all shows, as many as one answer has. Blocks while it reads.
-    fn read_kept(&self, asked: &[Asked], settled: &[bool]) -> Result<Vec<KeptNow>, IndexError> {
+    fn read_kept(&self, asked: &[Asked], settled: &[bool]) -> Vec<KeptNow> {
         let (mut kept, mut bytes) = (Vec::with_capacity(asked.len()), 0);
         for ((bucket, key, view), settled) in asked.iter().zip(settled) {
             if bytes >= ROWS_BYTES_MAX {
                 break;
             }
-            let get = |row: &[u8]| self.index.kv.get(row).map_err(index_error);
-            let values = |value: Option<Bytes>| value.map(|value| value.to_vec());
-            let version = get(&rows::version(*bucket, key, rows::UNVERSIONED))?;
-            let tombstone = get(&tombstone_row(*bucket, key))?;
+            let rows = self.rows_of(*bucket, key);
             let tells = view.is_some_and(|view| self.lock(self.pg_of(*bucket, key)).tells(view));
-            kept.push(match *settled && tells {
-                true => {
-                    bytes +=
-                        [&version, &tombstone].into_iter().flatten().map(Bytes::len).sum::<usize>();
+            kept.push(match rows {
+                _ if !tells => KeptNow::NotNow,
+                Ok((version, tombstone)) if *settled => {
+                    let len = |value: &Option<Bytes>| value.as_ref().map_or(0, Bytes::len);
+                    bytes += len(&version) + len(&tombstone);
+                    let values = |value: Option<Bytes>| value.map(|value| value.to_vec());
                     KeptNow::Rows(values(version), values(tombstone))
                 }
-                false => KeptNow::NotNow,
+                Ok(_) => KeptNow::Unknown,
+                Err(error) => {
+                    tracing::error!(?key, %error, "rows of the index cannot be read");
+                    KeptNow::Unknown
+                }
             });
         }
-        Ok(kept)
+        kept
+    }
+
+    fn rows_of(
+        &self,
+        bucket: BucketId,
+        key: &ObjectKey,
+    ) -> Result<(Option<Bytes>, Option<Bytes>), KvError> {
+        let version = self.index.kv.get(&rows::version(bucket, key, rows::UNVERSIONED))?;
+        Ok((version, self.index.kv.get(&tombstone_row(bucket, key))?))
     }
 }

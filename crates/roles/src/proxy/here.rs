@@ -384,7 +384,7 @@ impl Reach for Here {
     }
 }
 
-pub(super) fn unscannable(error: KvError) -> ObjectError {
+fn unscannable(error: KvError) -> ObjectError {
     tracing::error!(%error, "the index cannot be scanned");
     unavailable("the index cannot be scanned: see the log")
 }

@@ -12,9 +12,9 @@ use larder_types::{BucketId, ObjectKey, PgId, View, rows};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::here::{Here, unscannable};
+use super::here::Here;
 use super::reach::Reach;
-use super::{unavailable, undecodable};
+use super::unavailable;
 use crate::meta::JournalCall;
 use crate::wire::JournalShown;
 
@@ -38,12 +38,12 @@ pub trait RegionReach: Reach {
     fn pg_count(&self) -> u32;
 
     /// Keys as the index keeps them, in their order; what was acknowledged and [shows](RegionReach::shows) is there. `None`
-    /// for a key of which that is not known by the deadline.
+    /// for a key of which that is not known by the deadline, or in doubt, or unreadable.
     fn kept(
         &self,
         keys: &[(BucketId, ObjectKey)],
         deadline: Instant,
-    ) -> impl Future<Output = Result<Vec<Option<Kept>>, ObjectError>> + Send;
+    ) -> impl Future<Output = Vec<Option<Kept>>> + Send;
 
     /// Returns when all that was taken of a key shows to whoever looks at it from now on.
     fn shows(
@@ -62,6 +62,21 @@ pub trait RegionReach: Reach {
     fn watch_journals(&self, news: &watch::Sender<u64>) -> impl Future<Output = ()> + Send;
 }
 
+/// A key of its rows' values; `None` if they cannot be used.
+pub(super) fn kept_of(
+    key: &ObjectKey,
+    version: Option<&[u8]>,
+    tombstone: Option<&[u8]>,
+) -> Option<Kept> {
+    match Kept::of_values(version, tombstone) {
+        Ok(kept) => Some(kept),
+        Err(error) => {
+            tracing::error!(?key, %error, "rows of the index cannot be used");
+            None
+        }
+    }
+}
+
 impl RegionReach for Here {
     fn map_version(&self) -> u64 {
         self.manager().map().map.version
@@ -71,18 +86,20 @@ impl RegionReach for Here {
         self.meta().pg_ids().count() as u32
     }
 
-    async fn kept(
-        &self,
-        keys: &[(BucketId, ObjectKey)],
-        _: Instant,
-    ) -> Result<Vec<Option<Kept>>, ObjectError> {
+    async fn kept(&self, keys: &[(BucketId, ObjectKey)], _: Instant) -> Vec<Option<Kept>> {
         let kv = self.meta().kv();
         let kept = keys.iter().map(|(bucket, key)| {
             let version = kv.get(&rows::version(*bucket, key, rows::UNVERSIONED));
-            let version = version.map_err(unscannable)?;
-            let tombstone = kv.get(&tombstone_row(*bucket, key)).map_err(unscannable)?;
-            let kept = Kept::of_values(version.as_deref(), tombstone.as_deref());
-            Ok(Some(kept.map_err(undecodable)?))
+            let tombstone = kv.get(&tombstone_row(*bucket, key));
+            match (version, tombstone) {
+                (Ok(version), Ok(tombstone)) => {
+                    kept_of(key, version.as_deref(), tombstone.as_deref())
+                }
+                (Err(error), _) | (_, Err(error)) => {
+                    tracing::error!(?key, %error, "rows of the index cannot be read");
+                    None
+                }
+            }
         });
         kept.collect()
     }

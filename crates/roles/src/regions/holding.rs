@@ -58,10 +58,7 @@ impl Here {
             return;
         }
         let keys: Vec<_> = looks.names.iter().map(|it| (it.bucket, it.key.clone())).collect();
-        let kept = match shared.shown.all_kept(&keys).await {
-            Ok(kept) => kept,
-            Err(error) => return tracing::error!(%error, "rows cannot be read"),
-        };
+        let kept = shared.shown.all_kept(&keys).await;
         for (name, kept) in looks.names.iter().zip(kept) {
             if let Some(kept) = kept {
                 let entry = shared.shown.entry_of(name.bucket, &name.key, &kept);

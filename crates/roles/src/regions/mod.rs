@@ -26,7 +26,8 @@
 //!
 //! 1. A token is noted only behind what it speaks of: each change was acknowledged as durable before it moved.
 //! 2. What another region sends is checked before it is used: its answers by the link, its entries by the machine.
-//! 3. A bucket is the same in two regions by its name. One that a region tells of and that is not here is made.
+//! 3. A PG's journal is told only once all shows that was put before the store had a number.
+//! 4. A bucket is the same in two regions by its name. One that a region tells of and that is not here is made.
 
 mod holding;
 mod journal;
@@ -130,6 +131,7 @@ impl Regions {
         let news = shared.clone();
         let tasks = vec![
             tokio::spawn(site.clone().tend()),
+            tokio::spawn(source::settle(shared.clone(), desk.clone())),
             tokio::spawn(journal::keep_short(shared.clone(), desk.clone())),
             tokio::spawn(tombstones::free(shared.clone(), desk, inbox.clone())),
             tokio::spawn(watch::write_down(shared.clone(), dir)),

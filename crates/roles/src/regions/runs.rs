@@ -9,7 +9,8 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use larder_protocol::region::{Kept, Range};
+use larder_protocol::Planted;
+use larder_protocol::region::{Id, Kept, Range, Summed, compare};
 use larder_types::codec::decode;
 use larder_types::{BucketId, ObjectEntry, ObjectKey, rows};
 
@@ -63,6 +64,24 @@ impl Span {
         };
         Some(Self { from, to })
     }
+
+    /// Its beginning, as a place there.
+    pub(super) fn place(&self, there: BucketId, here: BucketId) -> Vec<u8> {
+        let behind = rows::bucket(b'V', here).len();
+        [&rows::bucket(b'V', there)[..], &self.from[behind..]].concat()
+    }
+}
+
+/// Sums what was read of a range: all of it, or what is before the place where it was left off.
+pub(super) fn summed(range: &Range, ids: Vec<Id>, left_at: Option<Vec<u8>>) -> Summed {
+    let to = left_at.or_else(|| range.to.clone());
+    let read = Range { from: range.from.clone(), to };
+    let mut summed = compare::summed(Planted::default(), &read, ids.into_iter());
+    if read.to != range.to {
+        let from = summed.rest.map(|rest| rest.from).or(read.to);
+        summed.rest = from.map(|from| Range { from, to: range.to.clone() });
+    }
+    summed
 }
 
 impl Slice {

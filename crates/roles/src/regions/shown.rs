@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::runs::{Rows, Slice, Span};
-use crate::limits::{REGION_LOOK_MS, REGION_SLICE_ROWS_MAX};
+use crate::limits::{REGION_LATE_MS, REGION_LOOK_AGAIN_MS, REGION_LOOK_MS, REGION_SLICE_ROWS_MAX};
 use crate::proxy::{JournalAsk, Onward, Proxy, RegionReach, Scan};
 use crate::wire::JournalShown;
 
@@ -48,11 +48,13 @@ type NamesAsOf = (u64, Arc<BTreeMap<BucketId, BucketName>>);
 pub(super) struct Shown<R> {
     proxy: Arc<Proxy<R>>,
     names: Mutex<NamesAsOf>,
+    /// Until then looks are short: one was not answered in time.
+    late_until: Mutex<Option<Instant>>,
 }
 
 impl<R: RegionReach> Shown<R> {
     pub(super) fn new(proxy: Arc<Proxy<R>>) -> Self {
-        Self { proxy, names: Mutex::new((u64::MAX, Arc::default())) }
+        Self { proxy, names: Mutex::new((u64::MAX, Arc::default())), late_until: Mutex::default() }
     }
 
     pub(super) fn reach(&self) -> &R {
@@ -89,13 +91,19 @@ impl<R: RegionReach> Shown<R> {
         names.1.clone()
     }
 
-    /// Keys' rows; `None` for a key of which they are not known for now.
-    pub(super) async fn all_kept(
-        &self,
-        keys: &[(BucketId, ObjectKey)],
-    ) -> Result<Vec<Option<Kept>>, ObjectError> {
-        let deadline = Instant::now() + Duration::from_millis(REGION_LOOK_MS);
-        self.reach().kept(keys, deadline).await
+    /// Keys' rows; `None` for a key of which they are not known for now. While primaries are away others are not waited for
+    /// as long.
+    pub(super) async fn all_kept(&self, keys: &[(BucketId, ObjectKey)]) -> Vec<Option<Kept>> {
+        let begun = Instant::now();
+        let is_late = self.late_until.lock().is_some_and(|until| begun < until);
+        let patience_ms = if is_late { REGION_LOOK_AGAIN_MS } else { REGION_LOOK_MS };
+        let deadline = begun + Duration::from_millis(patience_ms);
+        let kept = self.reach().kept(keys, deadline).await;
+        if kept.iter().any(Option::is_none) && Instant::now() >= deadline {
+            let until = Instant::now() + Duration::from_millis(REGION_LATE_MS);
+            *self.late_until.lock() = Some(until);
+        }
+        kept
     }
 
     /// A key's rows.
@@ -104,7 +112,7 @@ impl<R: RegionReach> Shown<R> {
         bucket: BucketId,
         key: &ObjectKey,
     ) -> Result<Kept, ObjectError> {
-        let kept = self.all_kept(&[(bucket, key.clone())]).await?.pop().flatten();
+        let kept = self.all_kept(&[(bucket, key.clone())]).await.pop().flatten();
         let reason = || "what is here of the key is not known yet".to_owned();
         kept.ok_or_else(|| ObjectError::Unavailable { reason: reason() })
     }
@@ -176,12 +184,28 @@ impl<R: RegionReach> Shown<R> {
         range: &Range,
         ids_max: usize,
     ) -> Result<Vec<Id>, Unreadable> {
-        let mut ids = Vec::new();
+        self.ids_until(buckets, range, ids_max, None).await.map(|(ids, _)| ids)
+    }
+
+    /// As [`Shown::ids`], of those that can be read until then; with the place where it was left off, if it was.
+    pub(super) async fn ids_until(
+        &self,
+        buckets: &BTreeMap<BucketId, BucketId>,
+        range: &Range,
+        ids_max: usize,
+        until: Option<Instant>,
+    ) -> Result<(Vec<Id>, Option<Vec<u8>>), Unreadable> {
+        let (mut ids, mut is_begun) = (Vec::new(), false);
         for (there, here) in buckets {
             let mut rest = Span::of(range, *there, *here);
             while ids.len() < ids_max
                 && let Some(span) = rest.take()
             {
+                // Something is read, however slow it is: whoever goes on comes to an end.
+                if is_begun && until.is_some_and(|until| Instant::now() >= until) {
+                    return Ok((ids, Some(span.place(*there, *here))));
+                }
+                is_begun = true;
                 let rows_max = REGION_SLICE_ROWS_MAX.min(ids_max - ids.len());
                 let slice = Slice::read(self, *here, span, rows_max).await?;
                 let of_keys = slice.keys.into_iter().filter_map(|(key, kept)| {
@@ -193,7 +217,7 @@ impl<R: RegionReach> Shown<R> {
             }
         }
         ids.truncate(ids_max);
-        Ok(ids)
+        Ok((ids, None))
     }
 }
 

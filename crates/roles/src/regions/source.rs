@@ -15,16 +15,17 @@ use larder_protocol::Planted;
 use larder_protocol::limits::{REGION_ASK_IDS_MAX, REGION_RUN_IDS_MAX, REGION_RUNS_MAX};
 use larder_protocol::region::entry::What;
 use larder_protocol::region::journal::Batch;
-use larder_protocol::region::{Entry, Id, Kept, Name, Range, Token, compare};
+use larder_protocol::region::{Entry, Id, Kept, Name, Token, compare};
 use larder_types::{BucketId, BucketName, ObjectKey, OpSeq, PgId, RegionId};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Shared;
+use super::runs;
 use super::shown::Unreadable;
 use crate::clock::now_ms;
-use crate::limits::{REGION_CHANGED_TRIES_MAX, REGION_NEWS_MS};
+use crate::limits::{REGION_CHANGED_TRIES_MAX, REGION_NEWS_MS, REGION_SETTLE_MS, REGION_WALK_MS};
 use crate::proxy::{JournalAsk, RegionReach};
 
 /// See the module's head.
@@ -62,18 +63,19 @@ impl<R: RegionReach> Desk<R> {
         regions.map(of).try_fold(OpSeq(u64::MAX), |least, passed| Some(least.min(passed?)))
     }
 
-    /// The outcomes behind tokens, of the PGs for which a primary answers now. Before the first answer about a PG all shows
-    /// that was put when the store had no number: no journal tells of it.
+    fn is_settled(&self, pg: PgId) -> bool {
+        self.is_settled[pg.0 as usize].load(Ordering::Acquire)
+    }
+
+    /// The outcomes behind tokens, of the PGs that may be told of and for which a primary answers now.
     async fn told(&self, from: RegionId, ask: &Ask) -> Result<Told, Unreadable> {
-        let is_settled = |pg: PgId| &self.is_settled[pg.0 as usize];
-        let asked: Vec<_> = ask.pgs.iter().map(|(pg, behind, _)| (*pg, *behind)).collect();
-        let settled = !asked.iter().all(|(pg, _)| is_settled(*pg).load(Ordering::Acquire));
-        let (ids_max, behind) =
-            (ask.ids_max as usize, asked.iter().copied().collect::<BTreeMap<_, _>>());
-        let journals = JournalAsk { pgs: asked, ids_max, settled };
+        let asked = ask.pgs.iter().map(|(pg, behind, _)| (*pg, *behind));
+        let pgs: Vec<_> = asked.filter(|(pg, _)| self.is_settled(*pg)).collect();
+        let behind: BTreeMap<PgId, Token> = pgs.iter().copied().collect();
+        let ids_max = ask.ids_max as usize;
+        let journals = JournalAsk { pgs, ids_max, settled: false };
         let (mut left, mut told) = (ids_max, Told { pgs: Vec::new(), buckets: Vec::new() });
         for (pg, shown) in self.shared.shown.journals(&journals).await? {
-            is_settled(pg).store(true, Ordering::Release);
             let behind = behind.get(&pg).copied().unwrap_or_default();
             let batch = shown.told.map(|batch| cut(batch, behind, left));
             left -= batch.as_ref().map_or(0, |batch| batch.ids.len());
@@ -102,10 +104,9 @@ impl<R: RegionReach> Desk<R> {
         self.shared.shown.buckets().iter().map(|(id, name)| (*id, name.clone())).collect()
     }
 
-    async fn ids(&self, range: &Range, ids_max: usize) -> Result<Vec<Id>, Unreadable> {
-        let shown = &self.shared.shown;
-        let buckets = shown.buckets().keys().map(|id| (*id, *id)).collect();
-        shown.ids(&buckets, range, ids_max).await
+    /// Buckets by their own ids: the order of another region is that of who answers it.
+    fn own_buckets(&self) -> BTreeMap<BucketId, BucketId> {
+        self.shared.shown.buckets().keys().map(|id| (*id, *id)).collect()
     }
 
     fn has_pg(&self, pg: PgId) -> Result<(), Declined> {
@@ -158,6 +159,28 @@ impl<R: RegionReach> Desk<R> {
     }
 }
 
+/// Lets all show that was put while the store had no number: no journal tells of it. Only then a PG is told of. Ends when
+/// all are.
+pub(super) async fn settle<R: RegionReach>(shared: Arc<Shared<R>>, desk: Arc<Desk<R>>) {
+    loop {
+        let pgs = (0..shared.shown.pg_count()).map(PgId).filter(|pg| !desk.is_settled(*pg));
+        let pgs: Vec<_> = pgs.map(|pg| (pg, Token::default())).collect();
+        if pgs.is_empty() {
+            return;
+        }
+        match shared.shown.journals(&JournalAsk { pgs, ids_max: 0, settled: true }).await {
+            Ok(shown) => {
+                for (pg, _) in shown {
+                    desk.is_settled[pg.0 as usize].store(true, Ordering::Release);
+                }
+                shared.news.send_modify(|count| *count = count.wrapping_add(1));
+            }
+            Err(error) => tracing::debug!(%error, "no journal may be told yet"),
+        }
+        sleep(Duration::from_millis(REGION_SETTLE_MS)).await;
+    }
+}
+
 /// True if an answer has outcomes, or says that a token is void.
 fn has_news(told: &Told) -> bool {
     let is_news = |batch: &Batch| !batch.ids.is_empty() || batch.left.0 > 0;
@@ -195,8 +218,13 @@ impl<R: RegionReach> Source for Answering<R> {
     async fn walk(&self, _: RegionId, walk: Walk) -> Result<Walked, Declined> {
         self.look(async move |desk| {
             // One more than an answer has, so that it is seen where it ends.
-            let ids = desk.ids(&walk.range, REGION_RUNS_MAX * REGION_RUN_IDS_MAX + 1).await?;
-            let summed = compare::summed(Planted::default(), &walk.range, ids.into_iter());
+            let ids_max = REGION_RUNS_MAX * REGION_RUN_IDS_MAX + 1;
+            let (shown, until) =
+                (&desk.shared.shown, Instant::now() + Duration::from_millis(REGION_WALK_MS));
+            let buckets = desk.own_buckets();
+            let read = shown.ids_until(&buckets, &walk.range, ids_max, Some(until));
+            let (ids, left_at) = read.await?;
+            let summed = runs::summed(&walk.range, ids, left_at);
             Ok(Walked { summed, buckets: desk.all_names() })
         })
         .await
@@ -204,7 +232,8 @@ impl<R: RegionReach> Source for Answering<R> {
 
     async fn list(&self, _: RegionId, list: List) -> Result<ListedIn, Declined> {
         self.look(async move |desk| {
-            let ids = desk.ids(&list.range, REGION_ASK_IDS_MAX + 1).await?;
+            let (shown, ids_max) = (&desk.shared.shown, REGION_ASK_IDS_MAX + 1);
+            let ids = shown.ids(&desk.own_buckets(), &list.range, ids_max).await?;
             let listed = compare::listed(Planted::default(), &list.range, ids.into_iter());
             let buckets = desk.names_of(listed.ids.iter());
             Ok(ListedIn { listed, buckets })
@@ -267,7 +296,7 @@ fn cut(mut batch: Batch, behind: Token, ids_max: usize) -> Batch {
         return batch;
     }
     for (_, id) in batch.ids.drain(ids_max..) {
-        batch.left = (batch.left.0 + 1, batch.left.1.saturating_add(id.bytes));
+        batch.left = (batch.left.0.saturating_add(1), batch.left.1.saturating_add(id.bytes));
     }
     batch.token = batch.ids.last().map_or(behind, |(op, _)| Token { through: *op });
     batch

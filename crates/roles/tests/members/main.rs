@@ -5,6 +5,7 @@
 mod desk;
 mod digests;
 mod hostile;
+mod journals;
 mod lists;
 #[path = "../raw/mod.rs"]
 mod raw;

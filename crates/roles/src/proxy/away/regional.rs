@@ -21,8 +21,8 @@ use larder_types::{BucketId, ObjectKey, PgId, ServerId, View};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::super::regional::{JournalAsk, RegionReach};
-use super::super::{Reach, undecodable};
+use super::super::Reach;
+use super::super::regional::{JournalAsk, RegionReach, kept_of};
 use super::Away;
 use super::retry::pause;
 use super::route::{newer, primary};
@@ -107,21 +107,23 @@ impl Away {
         news: &watch::Sender<u64>,
     ) -> (&'a Led, BTreeMap<PgId, Token>) {
         let map = self.managers.map();
-        let wait = Duration::from_millis(REGION_NEWS_MS);
+        let (wait, begun) = (Duration::from_millis(REGION_NEWS_MS), Instant::now());
         let now = self.journals_of(&map, led, (&tokens, 0, false), wait).await;
         let (mut answered, mut is_news) = (0, false);
         for (pg, now) in now {
             let JournalNow::Shows(JournalShown { applied, told, .. }) = now else { continue };
+            let Some(token) = tokens.get_mut(&pg) else { continue };
             answered += 1;
             is_news |= told.map_or(true, |batch| batch.left.0 > 0);
-            let token = tokens.entry(pg).or_default();
             token.through = applied;
         }
         if is_news {
             news.send_modify(|count| *count = count.wrapping_add(1));
         }
-        let is_whole = answered == led.1.len();
-        let pause_ms = if is_whole { JOURNAL_PAUSE_MS } else { JOURNAL_RETRY_MS };
+        // Whoever has nothing to say and yet does not wait is not asked again at once.
+        let has_waited = begun.elapsed() >= wait / 2;
+        let is_right = answered == led.1.len() && (is_news || has_waited);
+        let pause_ms = if is_right { JOURNAL_PAUSE_MS } else { JOURNAL_RETRY_MS };
         sleep(Duration::from_millis(pause_ms)).await;
         (led, tokens)
     }
@@ -133,7 +135,7 @@ impl Away {
         keys: &[(BucketId, ObjectKey)],
         left: &mut BTreeSet<usize>,
         (kept, deadline): (&mut [Option<Kept>], Instant),
-    ) -> Result<(), ObjectError> {
+    ) {
         let mut of_server: BTreeMap<ServerId, Vec<(usize, PgId, View)>> = BTreeMap::new();
         for &index in left.iter() {
             let (bucket, key) = &keys[index];
@@ -155,16 +157,21 @@ impl Away {
         });
         for (part, answered) in join_all(asking).await {
             let Some((MetaReply::Kept, payload)) = answered else { continue };
-            let now = decode::<Vec<KeptNow>>("kept keys", &payload).map_err(undecodable)?;
+            let now = decode::<Vec<KeptNow>>("kept keys", &payload).unwrap_or_else(|error| {
+                tracing::error!(%error, "kept keys cannot be used");
+                Vec::new()
+            });
             for ((index, ..), now) in part.iter().zip(now) {
-                if let KeptNow::Rows(version, tombstone) = now {
-                    let of_values = Kept::of_values(version.as_deref(), tombstone.as_deref());
-                    kept[*index] = Some(of_values.map_err(undecodable)?);
-                    left.remove(index);
-                }
+                kept[*index] = match now {
+                    KeptNow::NotNow => continue,
+                    KeptNow::Unknown => None,
+                    KeptNow::Rows(version, tombstone) => {
+                        kept_of(&keys[*index].1, version.as_deref(), tombstone.as_deref())
+                    }
+                };
+                left.remove(index);
             }
         }
-        Ok(())
     }
 }
 
@@ -177,17 +184,13 @@ impl RegionReach for Away {
         self.managers.map().pgs.len() as u32
     }
 
-    async fn kept(
-        &self,
-        keys: &[(BucketId, ObjectKey)],
-        deadline: Instant,
-    ) -> Result<Vec<Option<Kept>>, ObjectError> {
+    async fn kept(&self, keys: &[(BucketId, ObjectKey)], deadline: Instant) -> Vec<Option<Kept>> {
         let mut kept = vec![None; keys.len()];
         let mut left: BTreeSet<usize> = (0..keys.len()).collect();
         let mut tries = 0;
         while !left.is_empty() {
             let (map, before) = (self.managers.map(), left.len());
-            self.kept_now(&map, keys, &mut left, (&mut kept, deadline)).await?;
+            self.kept_now(&map, keys, &mut left, (&mut kept, deadline)).await;
             if left.is_empty() || Instant::now() >= deadline {
                 break;
             }
@@ -197,7 +200,7 @@ impl RegionReach for Away {
                 newer(&*self.managers, map.version, pause(tries).min(until)).await;
             }
         }
-        Ok(kept)
+        kept
     }
 
     /// Whoever is asked for a key lets it show first.

@@ -1,7 +1,8 @@
 use futures::FutureExt;
 use larder_kv::{Batch, Kv, KvReader, SimKv};
+use larder_protocol::region::{Name, Slot};
 use larder_types::{
-    Attributes, Body, ETag, HybridClock, Metax, OpId, OpSeq, RegionId, Stamp, Tombstone,
+    Attributes, Body, ETag, HybridClock, Metax, OpId, OpSeq, PgId, RegionId, Stamp, Tombstone,
     VersionRow, View,
 };
 
@@ -117,4 +118,33 @@ fn a_range_there_has_the_same_keys_here() {
     assert_eq!(whole, sliced(&kv, &Range::default(), ROWS_MAX));
     let behind = rows::version(BucketId(10), &key(1), rows::UNVERSIONED);
     assert_eq!(Span::of(&Range { from: behind, to: None }, THERE, HERE), None);
+}
+
+/// A walk whose answers are cut off wherever time is over has every key once, and each answer is one to what was asked.
+#[test]
+fn a_walk_that_is_cut_off_goes_on_where_it_was_left() {
+    let kv = store(60);
+    let all = sliced(&kv, &Range::default(), ROWS_MAX).len() as u64;
+    for rows_max in [1, 7, 50] {
+        let (mut rest, mut count, mut answers) = (Some(Range::default()), 0, 0);
+        while let Some(range) = rest.take() {
+            let (mut ids, mut left_at) = (Vec::new(), None);
+            if let Some(span) = Span::of(&range, THERE, HERE) {
+                let read = Slice::read(&kv, HERE, span, rows_max).now_or_never();
+                let slice = read.expect("nothing waits").unwrap();
+                for (key, kept) in slice.keys {
+                    let name = Name { bucket: THERE, key, slot: Slot::Null };
+                    ids.extend(kept.entry(RegionId(1), PgId(0)).map(|entry| entry.id(name)));
+                }
+                left_at = slice.rest.map(|rest| rest.place(THERE, HERE));
+            }
+            let summed = summed(&range, ids, left_at);
+            assert!(summed.covers(&range), "{range:?}: {summed:?}");
+            count += summed.runs.iter().map(|(_, sum)| sum.count).sum::<u64>();
+            answers += 1;
+            rest = summed.rest;
+        }
+        assert_eq!(count, all, "{rows_max} rows at a time");
+        assert!(answers >= all / (2 * rows_max as u64), "{answers} answers");
+    }
 }

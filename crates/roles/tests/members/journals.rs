@@ -1,0 +1,225 @@
+//! What meta servers say to the gateway of a region: journals behind tokens, whoever leads, and keys as they are kept.
+
+use larder_protocol::manager::state::{Command, RegionRecord};
+use larder_protocol::region::journal::Why;
+use larder_protocol::region::{Kept, Token};
+use larder_protocol::{Answer, Call, Refusal};
+use larder_roles::limits::{JOURNALS_MAX, KEPT_KEYS_MAX};
+use larder_roles::wire::{JournalNow, JournalShown, KeptNow, MetaCall, MetaMessage, MetaReply};
+use larder_types::codec::decode;
+use larder_types::{Condition, Epoch, ObjectKey, OpSeq, PgId, RegionId, ServerId, View};
+
+use super::support::{BUCKET, Cluster, PG, SESSION, data, inline, put, request, until};
+
+fn become_region(cluster: &Cluster) {
+    let region = RegionRecord { number: RegionId(3), fingerprint: [7; 32] };
+    cluster.desk.apply(Command::SetRegion(region)).unwrap();
+}
+
+fn journals(
+    cluster: &Cluster,
+    view: View,
+    token: u64,
+    (settled, wait_ms): (bool, u32),
+) -> MetaCall {
+    let pgs = vec![(PG, view, Token { through: OpSeq(token) })];
+    let map = cluster.desk.map().version;
+    MetaCall::Journals { pgs, map, ids_max: 100, settled, wait_ms }
+}
+
+/// What the primary says of the journal behind a token; `None` if it says nothing now.
+async fn asked(cluster: &Cluster, token: u64, how: (bool, u32)) -> Option<JournalShown> {
+    let (view, to) = cluster.leads(PG);
+    match cluster.ask(to, journals(cluster, view, token, how)).await? {
+        (MetaReply::Journals, payload) => {
+            let mut now: Vec<(PgId, JournalNow)> = decode("journals", &payload).unwrap();
+            match now.pop().unwrap() {
+                (PG, JournalNow::Shows(shown)) => Some(shown),
+                _ => None,
+            }
+        }
+        other => panic!("an ask about journals is answered by {other:?}"),
+    }
+}
+
+async fn shown(cluster: &Cluster, token: u64, how: (bool, u32)) -> JournalShown {
+    let mut shown = None;
+    until("the primary tells its journal", async || {
+        shown = asked(cluster, token, how).await;
+        shown.is_some()
+    })
+    .await;
+    shown.unwrap()
+}
+
+/// Keys that are told behind a token, and the token behind them.
+fn told(shown: &JournalShown) -> (Vec<&str>, u64) {
+    let batch = shown.told.as_ref().unwrap();
+    let keys = batch.ids.iter().map(|(_, id)| id.name.key.as_str()).collect();
+    (keys, batch.token.through.0)
+}
+
+async fn put_inline(cluster: &Cluster, number: u64, key: &str) {
+    let done = cluster.call(PG, put(request(number), key, inline())).await;
+    assert!(matches!(done, Answer::Done { .. }), "{done:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_later_primary_goes_on_behind_the_token_of_the_one_before() {
+    let mut cluster = Cluster::start(1).await;
+    put_inline(&cluster, 1, "before").await;
+    become_region(&cluster);
+    let first = shown(&cluster, 0, (true, 0)).await;
+    let void = first.told.unwrap_err();
+    assert_eq!(
+        (void.why, void.resume.through),
+        (Why::Overrun, first.applied),
+        "there is no journal of that"
+    );
+    put_inline(&cluster, 2, "one").await;
+    let now = shown(&cluster, first.applied.0, (false, 2000)).await;
+    let (keys, token) = told(&now);
+    assert_eq!(keys, ["one"]);
+
+    let (view, primary) = cluster.leads(PG);
+    put_inline(&cluster, 3, "two").await;
+    cluster.end(primary).await;
+    cluster.serving(PG, View(view.0 + 1)).await;
+    let now = shown(&cluster, token, (false, 2000)).await;
+    let (keys, token) = told(&now);
+    assert_eq!(keys, ["two"]);
+    let again = shown(&cluster, token, (false, 0)).await;
+    assert_eq!(told(&again), (vec![], token));
+    put_inline(&cluster, 4, "three").await;
+    assert_eq!(told(&shown(&cluster, token, (false, 2000)).await).0, ["three"]);
+    // What no log has was lost.
+    let ahead = shown(&cluster, token + 1000, (false, 0)).await;
+    assert_eq!(ahead.told.unwrap_err().why, Why::Ahead);
+    let (later, to) = cluster.leads(PG);
+    let over =
+        cluster.ask(to, journals(&cluster, View(later.0 - 1), token, (false, 0))).await.unwrap();
+    let now: Vec<(PgId, JournalNow)> = decode("journals", &over.1).unwrap();
+    assert_eq!(now, [(PG, JournalNow::NotNow)], "that view is over");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_put_without_a_number_shows_before_a_journal_is_told() {
+    let cluster = Cluster::start(1).await;
+    let granted = cluster.call(PG, put(request(1), "pending", data())).await;
+    let Answer::Granted { grant, .. } = granted else { panic!("no grant: {granted:?}") };
+    assert_eq!(cluster.persisted(PG, grant.op).await, Ok(grant));
+    become_region(&cluster);
+    let (_, primary) = cluster.leads(PG);
+    assert_eq!(cluster.meta(primary).gauges(PG).open_puts, 1);
+    let now = shown(&cluster, 0, (true, 0)).await;
+    assert_eq!(cluster.meta(primary).gauges(PG).open_puts, 0, "it is told of at {}", now.applied.0);
+    assert!(matches!(kept(&cluster, &["pending"]).await[..], [KeptNow::Rows(Some(_), None)]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ask_waits_for_news_and_no_longer_than_it_says() {
+    let cluster = Cluster::start(1).await;
+    become_region(&cluster);
+    let applied = shown(&cluster, 0, (true, 0)).await.applied.0;
+    let applied = applied.max(1);
+    let begun = std::time::Instant::now();
+    let (waiting, putting) = tokio::join!(shown(&cluster, applied, (false, 2000)), async {
+        put_inline(&cluster, 1, "news").await;
+        begun.elapsed()
+    });
+    assert_eq!(told(&waiting).0, ["news"]);
+    assert!(begun.elapsed() < putting + std::time::Duration::from_millis(1500), "it comes at once");
+    let token = told(&waiting).1;
+    let none = shown(&cluster, token, (false, 50)).await;
+    assert_eq!(told(&none), (vec![], token));
+}
+
+/// What the primary says of keys.
+async fn kept(cluster: &Cluster, keys: &[&str]) -> Vec<KeptNow> {
+    let (view, to) = cluster.leads(PG);
+    let keys = keys.iter().map(|key| (BUCKET, ObjectKey::new(key).unwrap())).collect();
+    match cluster.ask(to, MetaCall::Kept { pgs: vec![(PG, view)], keys }).await {
+        Some((MetaReply::Kept, payload)) => decode("kept keys", &payload).unwrap(),
+        other => panic!("an ask about keys is answered by {other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_kept_with_all_that_was_taken_of_them() {
+    let cluster = Cluster::start(1).await;
+    become_region(&cluster);
+    put_inline(&cluster, 1, "object").await;
+    put_inline(&cluster, 2, "deleted").await;
+    let key = ObjectKey::new("deleted").unwrap();
+    let (request_3, bucket) = (request(3), BUCKET);
+    let epoch = Epoch(1);
+    let condition = Condition::default();
+    let delete = Call::Delete { request: request_3, bucket, epoch, key, condition };
+    assert!(matches!(cluster.call(PG, delete).await, Answer::Done { .. }));
+    let now = kept(&cluster, &["object", "deleted", "never"]).await;
+    let rows = |now: &KeptNow| match now {
+        KeptNow::Rows(version, tombstone) => {
+            let kept = Kept::of_values(version.as_deref(), tombstone.as_deref()).unwrap();
+            (kept.version.is_some(), kept.tombstone.map(|it| it.at.region))
+        }
+        KeptNow::NotNow | KeptNow::Unknown => panic!("each key is settled"),
+    };
+    let now: Vec<_> = now.iter().map(rows).collect();
+    assert_eq!(now, [(true, None), (false, Some(RegionId(3))), (false, None)]);
+    // Of another view, or of a PG that was not named, nothing is said.
+    let (view, to) = cluster.leads(PG);
+    for pgs in [vec![(PG, View(view.0 + 1))], vec![]] {
+        let keys = vec![(BUCKET, ObjectKey::new("object").unwrap())];
+        let (_, payload) = cluster.ask(to, MetaCall::Kept { pgs, keys }).await.unwrap();
+        assert_eq!(decode::<Vec<KeptNow>>("kept keys", &payload).unwrap(), [KeptNow::NotNow]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_of_a_put_that_goes_on_holds_up_no_other() {
+    let cluster = Cluster::start(1).await;
+    become_region(&cluster);
+    put_inline(&cluster, 1, "object").await;
+    let granted = cluster.call(PG, put(request(2), "pending", data())).await;
+    let Answer::Granted { grant, .. } = granted else { panic!("no grant: {granted:?}") };
+    assert_eq!(cluster.persisted(PG, grant.op).await, Ok(grant));
+    // The proxy lives.
+    let (_, primary) = cluster.leads(PG);
+    cluster.say(primary, MetaMessage::Floor { session: SESSION, floor: 2 });
+    let now = kept(&cluster, &["pending", "object"]).await;
+    assert!(matches!(now[..], [KeptNow::Unknown, KeptNow::Rows(Some(_), None)]), "{now:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn asks_out_of_bounds_have_no_answer() {
+    let cluster = Cluster::start(1).await;
+    become_region(&cluster);
+    let (view, to) = cluster.leads(PG);
+    let map = cluster.desk.map().version;
+    let journals = |pg: u32, count: usize| {
+        let pgs = vec![(PgId(pg), view, Token::default()); count];
+        MetaCall::Journals { pgs, map, ids_max: u32::MAX, settled: true, wait_ms: u32::MAX }
+    };
+    let kept = |count: usize| {
+        let keys = vec![(BUCKET, ObjectKey::new("a").unwrap()); count];
+        MetaCall::Kept { pgs: vec![(PgId(u32::MAX), view), (PG, view)], keys }
+    };
+    for call in [
+        journals(1, 1),
+        journals(u32::MAX, 1),
+        journals(0, JOURNALS_MAX + 1),
+        kept(0),
+        kept(KEPT_KEYS_MAX + 1),
+    ] {
+        assert!(cluster.ask(to, call).await.is_none());
+    }
+    // A map that nobody has is waited for, but not for ever.
+    let pgs = vec![(PG, view, Token::default())];
+    let map = larder_protocol::manager::state::MapVersion(u64::MAX);
+    let late = MetaCall::Journals { pgs, map, ids_max: 1, settled: false, wait_ms: 0 };
+    let answered = cluster.ask(to, late).await.map(|(reply, _)| reply);
+    assert_eq!(answered, Some(MetaReply::Refused(Refusal::Busy)));
+    put_inline(&cluster, 1, "a").await;
+    let many = cluster.ask(ServerId(to.0), kept(KEPT_KEYS_MAX)).await.unwrap();
+    assert_eq!(decode::<Vec<KeptNow>>("kept keys", &many.1).unwrap().len(), KEPT_KEYS_MAX);
+}
