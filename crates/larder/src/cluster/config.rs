@@ -71,6 +71,9 @@ pub(crate) struct RoleConfig {
     /// Log lines as `text` or `json`.
     #[serde(default = "text")]
     pub(crate) log_format: LogFormat,
+    /// The directory with `region`, if it is not the process's own.
+    #[serde(skip)]
+    pub(crate) region_home: Option<PathBuf>,
     /// What makes this process worse, for measurement.
     #[cfg(feature = "ablation")]
     #[serde(default)]
@@ -219,6 +222,7 @@ impl RoleConfig {
             html_forms: yes(),
             presigned_v2: false,
             log_format: text(),
+            region_home: None,
             #[cfg(feature = "ablation")]
             ablation: None,
         }

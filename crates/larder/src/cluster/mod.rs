@@ -8,6 +8,7 @@ mod ablation;
 mod around;
 pub(crate) mod bucket;
 pub(crate) mod config;
+mod gateway;
 mod lifeline;
 pub(crate) mod operate;
 mod proxy;
@@ -20,13 +21,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use larder_link::LinkError;
 use larder_net::{Credentials, Ear, Endpoint, Identity, JoinToken, TokenError};
 use larder_protocol::manager::state::{ServerRole, ServerState, Settings, Topology};
 use larder_roles::identity::{IDENTITY_FILE, Nobody, identity_in};
 use larder_roles::limits::START_PATIENCE_MS;
 use larder_roles::managers::{Contacts, Managers, ManagersClient};
 use larder_roles::renewal::Renewal;
-use larder_types::{BootId, ServerId};
+use larder_types::{BootId, RegionId, ServerId};
 use tokio::net::TcpListener;
 
 use crate::args::RoleArgs;
@@ -82,6 +84,13 @@ pub(crate) enum RoleError {
          To use the machine again, empty {dir} and join with a new token"
     )]
     Removed { server: ServerId, name: String, dir: String },
+    #[error(transparent)]
+    Region(#[from] LinkError),
+    #[error(
+        "the cluster is region {number} already, by another key than that in {dir}/region: its gateway is another proxy's \
+         directory. If that one is lost, restore its `region` directory here; a cluster becomes no other region"
+    )]
+    OtherRegion { dir: String, number: RegionId },
     #[error("the system does not let the server run: {0}")]
     System(std::io::Error),
     #[error("the server cannot go on: {0}")]

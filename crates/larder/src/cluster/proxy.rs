@@ -14,6 +14,7 @@ use larder_roles::wire::{ProxyMessage, ProxyService};
 use larder_s3::{S3Service, serve};
 
 use super::config::RoleConfig;
+use super::gateway::Gateway;
 use super::{Around, Member, RoleError, dismissed, end_of_run};
 use crate::credentials::{self, Root};
 use crate::metrics::ProxyMetrics;
@@ -66,6 +67,7 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
     let was_member = config.dir.join(IDENTITY_FILE).exists();
     let s3 = around.listen_for_s3(&config).await?;
     let s3_address = s3.local_addr().map_err(RoleError::System)?;
+    let gateway = Gateway::open(&config).await?;
     let Some(member) = Member::begin(&config, ServerRole::Proxy, &mut around).await? else {
         return Ok(());
     };
@@ -88,7 +90,19 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
         proxy = ClusterProxy::begin(cluster) => Arc::new(proxy),
         () = around.stop.told() => return Ok(()),
     };
-    let metrics = Box::new(ProxyMetrics::new(proxy.clone(), managers.clone()));
+    let regions = match gateway {
+        Some(gateway) => {
+            tokio::select! {
+                agreed = gateway.agree(&*managers) => agreed?,
+                () = around.stop.told() => return Ok(()),
+            }
+            // Before anybody can put anything here that it would not tell of.
+            Some(gateway.start(&proxy)?)
+        }
+        None => None,
+    };
+    let metrics = ProxyMetrics::new(proxy.clone(), managers.clone(), regions.clone());
+    let metrics = Box::new(metrics);
     let standing = member.renewal.standing();
     around.show(Some(metrics), (standing, member.endpoint.metrics()));
     let service = S3Service::new(proxy, root.keys.clone(), config.face());
@@ -101,8 +115,13 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
     let options = server_options(DRAIN_MAX);
     let (me, boot) = (member.me, member.boot);
     let (metrics, mut stop) = (around.metrics.clone(), around.stop.clone());
-    tokio::select! {
+    let outcome = tokio::select! {
         _drained = serve(s3, service, metrics, options, async move { stop.told().await }) => Ok(()),
         error = dismissed(&*managers, |map| end_of_run(map, me, boot, &config.dir)) => Err(error),
+    };
+    if let Some(regions) = regions {
+        // It waits for a thread.
+        drop(tokio::task::spawn_blocking(move || regions.stop()).await);
     }
+    outcome
 }

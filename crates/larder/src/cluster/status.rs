@@ -31,6 +31,9 @@ struct Status {
     pgs: Pgs,
     volumes: Volumes,
     buckets: usize,
+    /// Its number among regions, if it is one of several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    region: Option<u16>,
     /// What meta servers do in the background.
     background: Vec<Background>,
 }
@@ -191,6 +194,7 @@ fn status(map: &Topology, background: Vec<Background>) -> Status {
         pgs: pgs(map),
         volumes: volumes(map),
         buckets: map.buckets.len(),
+        region: map.region.map(|region| region.number.0),
         background,
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use larder_protocol::scheduler::RANKS;
 use larder_roles::managers::Managers;
 use larder_roles::proxy::ClusterProxy;
+use larder_roles::regions::Regions;
 
 use super::{APPENDED_BYTES, APPENDS, RECORDS, RoleMetrics};
 
@@ -13,12 +14,18 @@ use super::{APPENDED_BYTES, APPENDS, RECORDS, RoleMetrics};
 pub(crate) struct ProxyMetrics {
     proxy: Arc<ClusterProxy>,
     managers: Arc<dyn Managers>,
+    /// If it is the gateway of a region.
+    regions: Option<Arc<Regions>>,
 }
 
 impl ProxyMetrics {
     /// Metrics of a proxy.
-    pub(crate) fn new(proxy: Arc<ClusterProxy>, managers: Arc<dyn Managers>) -> Self {
-        Self { proxy, managers }
+    pub(crate) fn new(
+        proxy: Arc<ClusterProxy>,
+        managers: Arc<dyn Managers>,
+        regions: Option<Arc<Regions>>,
+    ) -> Self {
+        Self { proxy, managers, regions }
     }
 }
 
@@ -130,7 +137,21 @@ impl RoleMetrics for ProxyMetrics {
                 self.proxy.reads().1 as f64,
             ),
             ("pgs_degraded", "Placement groups with fewer members than wanted", degraded as f64),
+            (
+                "region_number",
+                "Number of the cluster among regions; 0 if it is alone",
+                f64::from(map.number().0),
+            ),
+            (
+                "region_gateway",
+                "1 if this process speaks with the other regions for the cluster",
+                f64::from(u8::from(self.regions.is_some())),
+            ),
         ]
+    }
+
+    fn write_labelled(&self, out: &mut String) -> std::fmt::Result {
+        self.regions.as_ref().map_or(Ok(()), |regions| super::regions::write(regions, out))
     }
 }
 

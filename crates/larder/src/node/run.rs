@@ -134,6 +134,7 @@ impl Machine<'_> {
             html_forms: config.html_forms,
             presigned_v2: config.presigned_v2,
             log_format: config.log_format,
+            region_home: Some(self.dir.to_owned()),
             ..self.record.role(self.dir, role)
         }
     }

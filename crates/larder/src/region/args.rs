@@ -9,13 +9,13 @@ use crate::exit;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum RegionCommand {
-    /// Make the store in a directory the first region.
+    /// Make a store, or a cluster, the first region.
     ///
     /// It gives the others their numbers: `larder region token` on this machine lets one join. The server listens for
     /// other regions when it is started next.
     #[command(after_help = exit::HELP)]
     Create(CreateArgs),
-    /// Make the store in a directory another region, with a token of the first one.
+    /// Make a store, or a cluster, another region, with a token of the first one.
     ///
     /// Asks the first region, whose server must run. The server listens for other regions, and pulls from them, when it
     /// is started next. If the answer is lost, the same command may be run again.
@@ -26,7 +26,7 @@ pub(crate) enum RegionCommand {
     /// To be run on the machine of the first region. Whoever has the token can join: send it as you would a password.
     #[command(after_help = exit::HELP)]
     Token {
-        /// Directory of the first region's store.
+        /// Directory of the first region.
         dir: PathBuf,
     },
     /// List the regions that this one knows.
@@ -74,7 +74,8 @@ pub(crate) enum RegionCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct CreateArgs {
-    /// Directory of the store. Its server was started at least once.
+    /// Directory of the store; of a cluster, that of one of its proxies or machines, which speaks for it then. Its server was
+    /// started at least once.
     pub(crate) dir: PathBuf,
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
@@ -82,7 +83,8 @@ pub(crate) struct CreateArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct JoinArgs {
-    /// Directory of the store. Its server was started at least once.
+    /// Directory of the store; of a cluster, that of one of its proxies or machines, which speaks for it then. Its server was
+    /// started at least once.
     pub(crate) dir: PathBuf,
     /// Token that `larder region token` printed at the first region.
     pub(crate) token: String,

@@ -1,6 +1,6 @@
-//! `larder region`: makes a store one of several regions, and shows and changes which there are.
+//! `larder region`: makes a store, or a cluster, one of several regions, and shows and changes which there are.
 //!
-//! Every command works on files of the store's directory, under their lock, and needs no server but that of the first
+//! Every command works on files of the directory of a store, or of the cluster's gateway, under their lock, and needs no server but that of the first
 //! region when another joins. A running server looks at the files.
 
 mod args;
@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use larder_link::{Address, JoinToken, LinkError, Members, Peer, RegionStatus, Usage, limits};
+use larder_roles::identity::IDENTITY_FILE;
 use larder_types::RegionId;
 
 use crate::exit;
@@ -27,11 +28,18 @@ enum RegionError {
     #[error(transparent)]
     Kind(#[from] KindError),
     #[error(
-        "{dir} is {what}: only the store of a single node becomes a region, regions of clusters are not there yet"
+        "{dir} is {what}: name the directory of one of the cluster's proxies. That proxy then speaks with the other \
+         regions for the cluster"
     )]
-    Cluster { dir: String, what: &'static str },
+    NoProxy { dir: String, what: &'static str },
+    #[error("{dir} is {what}, which becomes no region")]
+    Unfit { dir: String, what: &'static str },
     #[error("{dir} has no store: start `larder server {dir}` once, then it can become a region")]
     NoStore { dir: String },
+    #[error(
+        "{dir} belongs to no cluster yet: start its server once, then the cluster can become a region"
+    )]
+    NoMember { dir: String },
     #[error("--listen {0:?} is no address: it is such as 0.0.0.0:7001, with a port above 0")]
     Listen(String),
     #[error(
@@ -50,7 +58,11 @@ enum RegionError {
 impl RegionError {
     fn code(&self) -> u8 {
         match self {
-            Self::Kind(_) | Self::Cluster { .. } | Self::NoStore { .. } => exit::CANNOT_START,
+            Self::Kind(_)
+            | Self::NoProxy { .. }
+            | Self::Unfit { .. }
+            | Self::NoStore { .. }
+            | Self::NoMember { .. } => exit::CANNOT_START,
             Self::Listen(_) | Self::Advertise(_) | Self::Removed(_) => exit::USAGE,
             Self::Link(LinkError::Usage(_)) => exit::USAGE,
             Self::Link(LinkError::File { .. } | LinkError::Damaged { .. } | LinkError::Key(_))
@@ -78,15 +90,17 @@ pub(crate) fn run(command: RegionCommand) -> ExitCode {
     }))
 }
 
-/// Refuses a directory that has no store of a single node.
+/// Refuses a directory that is neither the store of a single node nor that of a cluster's proxy.
 fn check(dir: &Path) -> Result<(), RegionError> {
     let name = dir.display().to_string();
     match kind::found(dir)? {
-        Some(kind) if kind.is_role() || matches!(kind, Kind::Machine | Kind::DevCluster) => {
-            Err(RegionError::Cluster { dir: name, what: kind.what() })
-        }
         Some(Kind::Store) if dir.join("manager/map").exists() => Ok(()),
         Some(Kind::Store) | None => Err(RegionError::NoStore { dir: name }),
+        Some(Kind::Proxy) if dir.join(IDENTITY_FILE).exists() => Ok(()),
+        Some(Kind::Machine) if dir.join("proxy").join(IDENTITY_FILE).exists() => Ok(()),
+        Some(Kind::Proxy | Kind::Machine) => Err(RegionError::NoMember { dir: name }),
+        Some(kind @ Kind::DevCluster) => Err(RegionError::Unfit { dir: name, what: kind.what() }),
+        Some(kind) if kind.is_role() => Err(RegionError::NoProxy { dir: name, what: kind.what() }),
         Some(_) => Ok(kind::allow(dir, |found| found == Kind::Store)?),
     }
 }

@@ -19,6 +19,12 @@ pub(super) fn people(out: &mut impl Write, status: &Status) -> std::io::Result<(
     pgs(out, &status.pgs)?;
     volumes(out, &status.volumes)?;
     writeln!(out, "buckets: {}", status.buckets)?;
+    if let Some(number) = status.region {
+        writeln!(
+            out,
+            "region: {number} of several, by way of the proxy with a directory `region`"
+        )?;
+    }
     background::people(out, &status.background)
 }
 
