@@ -1,0 +1,291 @@
+"""Two regions: a cluster of three equal machines, one of which is the gateway, and a single node. Relays delay, cut, and count what passes.
+
+Both have objects before there are regions. Writers change the same keys through every machine and in the single node; machines, the
+gateway among them, are killed with SIGKILL, and links are cut, meanwhile. Afterwards all show the same keys with the same contents, and
+each key has a value that could be its last. While the gateway is away the cluster serves, and its changes go on when it is back. The
+gateway moves to another machine. How long it takes until an object is in the other region, and how many bytes pass for it, is measured.
+
+    python3 tests/clients/regions_of_clusters.py [--seconds 10] [--seed N] [--binary PATH]
+"""
+
+import argparse
+import contextlib
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+from harness import content, default_binary, free_port, scratch_folder
+from peers import Machine, ready, run, secret_file, whole
+from regions import (
+    BUCKET, CONVERGED_SECONDS, DELAY_SECONDS, IDLE_BYTES_MAX, KEYS, OVERHEAD_MAX, History, Region, Relay, check, converged, write,
+)
+from workload import Clock, Failed
+
+# A lag as between single nodes, and what the cluster's servers tell each other for it.
+LAG_P50_MAX, LAG_P99_MAX = 0.3 + 4 * DELAY_SECONDS, 3.0
+BEFORE = 20
+
+
+class Cluster(Region):
+    """Three machines as one region. Commands are run on the gateway, clients come to it, too, unless another is named."""
+
+    def __init__(self, binary, scratch, name):
+        # Not that of a single node.
+        self.binary, self.name, self.relay = binary, name, Relay()
+        secret = secret_file(binary, scratch / "cluster.secret")
+        self.machines = [Machine(binary, scratch / f"{name}-{number}", secret) for number in (1, 2, 3)]
+        for machine in self.machines:
+            machine.peers = [one.name for one in self.machines]
+        self.gateway = self.machines[0]
+
+    @property
+    def directory(self):
+        return self.gateway.directory
+
+    def others(self):
+        return [machine for machine in self.machines if machine is not self.gateway]
+
+    def boto3(self, **settings):
+        return self.gateway.boto3(**settings)
+
+    def spawn_all(self):
+        for machine in self.machines:
+            if machine.process is None:
+                machine.spawn()
+        ready(self.machines)
+
+    def kill(self):
+        for machine in self.machines:
+            machine.kill()
+
+    def all(self):
+        """What each machine shows: the same."""
+        while True:
+            shown = [Region.all(_Through(machine)) for machine in self.machines]
+            if all(one == shown[0] for one in shown):
+                return shown[0]
+            time.sleep(0.1)
+
+    def log_tail(self, lines):
+        return "\n".join(f"{machine.directory.name}:\n{machine.log_tail(lines)}" for machine in self.machines)
+
+
+class _Through:
+    """A machine, as clients of the region see it."""
+
+    def __init__(self, machine):
+        self.boto3 = machine.boto3
+
+
+class Writer:
+    """A machine that clients write through, named in what they write."""
+
+    def __init__(self, machine, name):
+        self.boto3, self.name = machine.boto3, name
+
+
+def put_before(site, name):
+    s3 = site.boto3()
+    s3.create_bucket(Bucket=BUCKET)
+    for number in range(BEFORE):
+        s3.put_object(Bucket=BUCKET, Key=f"before/{name}/{number}", Body=content(f"{name}/{number}", 3000 * number))
+    s3.put_object(Bucket=BUCKET, Key="before/both", Body=content(name, 100_000))
+
+
+def refused(binary, words, said):
+    done = subprocess.run([binary, "region", *map(str, words)], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    if done.returncode == 0 or said not in done.stderr:
+        raise Failed(f"larder region {words[:2]}: {done.returncode}, {done.stderr}")
+
+
+def form(binary, scratch, clock, cluster, single):
+    refused(binary, ["create", scratch / "none", *cluster.place()], "has no store")
+    cluster.spawn_all()
+    whole(cluster.gateway, cluster.machines, 12)
+    put_before(cluster, "cluster")
+    for role in ("manager", "meta", "data"):
+        refused(binary, ["create", cluster.directory / role, *cluster.place()], "one of the cluster's proxies")
+    single.start()
+    put_before(single, "single")
+    single.stop()
+    cluster.gateway.stop()
+    cluster.create()
+    cluster.spawn_all()
+    single.join(cluster)
+    single.start()
+    found = converged([cluster, single])
+    if len(found) != 2 * BEFORE + 1:
+        raise Failed(f"{len(found)} of {2 * BEFORE + 1} objects from before are in both regions")
+    check([cluster, single], found)
+    for machine in cluster.machines:
+        if machine.metric("region_number") != 1 or machine.metric("region_gateway") != (machine is cluster.gateway):
+            raise Failed(f"{machine.name} does not say which region it is, or whether it is the gateway")
+        with contextlib.suppress(machine.boto3().exceptions.ClientError):
+            machine.boto3().delete_bucket(Bucket=BUCKET)
+            raise Failed("a bucket of a region is deleted")
+    clock.tell("a cluster and a single node have what both had before")
+
+
+def lag(here, there, way):
+    """How long it takes until what is put in one region can be read in the other."""
+    here, there, lags = here.boto3(), there.boto3(), []
+    for number in range(25):
+        key = f"lag/{way}/{number}"
+        here.put_object(Bucket=BUCKET, Key=key, Body=content(key, 1000))
+        began = time.monotonic()
+        while not there.list_objects_v2(Bucket=BUCKET, Prefix=key, MaxKeys=1).get("Contents"):
+            if time.monotonic() > began + CONVERGED_SECONDS:
+                raise Failed(f"{key} did not come")
+        lags.append(time.monotonic() - began)
+    lags.sort()
+    median, last = statistics.median(lags), lags[int(0.99 * len(lags))]
+    print(f"{way}: an object is there after {1000 * median:.0f} ms, {1000 * last:.0f} ms at the 99th percentile")
+    if median > LAG_P50_MAX or last > LAG_P99_MAX:
+        raise Failed(f"{way}: the lag's median is {median:.3f} s, its 99th percentile {last:.3f} s")
+
+
+def conflicts(cluster, single, rng, seconds, clock):
+    history, until = History(), time.monotonic() + seconds
+    places = [Writer(machine, f"machine-{at}") for at, machine in enumerate(cluster.machines)] + [Writer(single, "single")] * 2
+    rngs = [random.Random(rng.random()) for _ in places]
+    writers = [threading.Thread(target=write, args=(place, history, rngs.pop(), until)) for place in places]
+    for writer in writers:
+        writer.start()
+    struck = [0, 0, 0, 0]
+    while time.monotonic() < until - 1:
+        time.sleep(rng.uniform(0.5, 1.5))
+        kind = rng.randrange(4)
+        struck[kind] += 1
+        if kind < 2:
+            # One machine at a time: the others lead on.
+            machine = cluster.gateway if kind == 0 else rng.choice(cluster.others())
+            machine.kill()
+            time.sleep(rng.uniform(0, 2.0))
+            machine.spawn()
+            ready(cluster.machines)
+        elif kind == 2:
+            single.kill()
+            single.start()
+        else:
+            relay = rng.choice([cluster.relay, single.relay])
+            relay.cut()
+            time.sleep(rng.uniform(0.2, 1.0))
+            relay.heal()
+    for writer in writers:
+        writer.join()
+    found = converged([cluster, single])
+    check([cluster, single], found, history)
+    operations = sum(one["ended"] is not None for ops in history.keys.values() for one in ops)
+    clock.tell(f"{operations} operations on {len(KEYS)} keys; killed: gateway {struck[0]}, other machine {struck[1]}, single node {struck[2]}; "
+               f"{struck[3]} cuts: the same everywhere")
+
+
+def without_gateway(cluster, single, clock):
+    """The cluster serves; its changes wait, and go on when the gateway is back."""
+    cluster.gateway.kill()
+    for number, machine in enumerate(cluster.others()):
+        s3 = machine.boto3(read_timeout=60)
+        for key in range(0, BEFORE, 2):
+            s3.delete_object(Bucket=BUCKET, Key=f"before/{['cluster', 'single'][number]}/{key}")
+        for key in range(15):
+            s3.put_object(Bucket=BUCKET, Key=f"alone/{number}/{key}", Body=content(f"alone/{number}/{key}", 40_000 if key % 2 else 50))
+    for key in range(15):
+        single.boto3().put_object(Bucket=BUCKET, Key=f"after/{key}", Body=content(f"after/{key}", 5000))
+    cluster.spawn_all()
+    found = converged([cluster, single])
+    if any(f"before/{name}/{key}" in found for name in ("cluster", "single") for key in range(0, BEFORE, 2)):
+        raise Failed("what was deleted while the gateway was away is there again")
+    if sum(key.startswith(("alone/", "after/")) for key in found) != 45:
+        raise Failed(f"what was put while the gateway was away is not everywhere: {sorted(found)}")
+    clock.tell("the cluster served without its gateway, and what it took is in the other region")
+
+
+def move_gateway(binary, cluster, single, clock):
+    """DIR/region goes to another machine, whose proxy is the gateway then. Another key is refused."""
+    old, new = cluster.gateway, cluster.machines[1]
+    run(binary, "region", "create", new.directory, "--name", "other", "--listen", f"127.0.0.1:{free_port()}")
+    new.kill()
+    code, said = new.refusal()
+    if code != 3 or "by another key" not in said:
+        raise Failed(f"a second gateway with a key of its own: {code}, {said}")
+    shutil.rmtree(new.directory / "region")
+    old.kill()
+    shutil.move(old.directory / "region", new.directory / "region")
+    cluster.gateway = new
+    cluster.spawn_all()
+    for number, machine in enumerate(cluster.machines):
+        machine.boto3().put_object(Bucket=BUCKET, Key=f"moved/{number}", Body=content(number, 30_000))
+    found = converged([cluster, single])
+    check([cluster, single], found)
+    clock.tell("another machine is the gateway")
+
+
+def overhead(cluster, single):
+    """How many bytes pass for an object."""
+    sites = [cluster, single]
+    converged(sites)
+    size, count = 200_000, 40
+    passed = lambda: sum(site.relay.bytes for site in sites)
+    before = passed()
+    for number in range(count):
+        site = sites[number % 2]
+        site.boto3().put_object(Bucket=BUCKET, Key=f"large/{number}", Body=content(f"large/{number}", size))
+    began = time.monotonic()
+    converged(sites)
+    waited = max(time.monotonic() - began, 3)
+    sent = passed() - before
+    time.sleep(waited)
+    idle = (passed() - before - sent) / waited
+    share = (sent - idle * waited) / (size * count)
+    print(f"{share:.3f} bytes pass for each byte of an object; idle, {idle / 1024:.1f} KiB/s")
+    if share > OVERHEAD_MAX:
+        raise Failed(f"{share:.3f} bytes pass for each byte")
+    if idle > IDLE_BYTES_MAX:
+        raise Failed(f"{idle:.0f} bytes a second pass where nothing happens")
+
+
+def test(binary, scratch, seconds, seed):
+    rng, clock = random.Random(seed), Clock(every=0)
+    cluster, single = Cluster(binary, scratch, "cluster"), Region(binary, scratch / "single", "single")
+    try:
+        form(binary, scratch, clock, cluster, single)
+        lag(cluster, single, "cluster to single node")
+        lag(single, cluster, "single node to cluster")
+        overhead(cluster, single)
+        conflicts(cluster, single, rng, seconds, clock)
+        without_gateway(cluster, single, clock)
+        move_gateway(binary, cluster, single, clock)
+        codes = [site.stop() for site in [*cluster.machines, single]]
+        if any(codes):
+            raise Failed(f"stops that were not clean: {codes}")
+    except (Failed, AssertionError) as failure:
+        raise Failed(f"{failure}\n{cluster.log_tail(15)}\n{single.log_tail(15)}") from failure
+    finally:
+        cluster.kill()
+        single.kill()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default=default_binary())
+    parser.add_argument("--seconds", type=float, default=10, help="of conflicts")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--keep", action="store_true", help="keep the directory, print where it is")
+    arguments = parser.parse_args()
+    print(f"regions of clusters: {arguments.seconds:.0f} s of conflicts, seed {arguments.seed}", flush=True)
+    with scratch_folder(arguments.keep) as scratch:
+        try:
+            test(arguments.binary, scratch, arguments.seconds, arguments.seed)
+        except Failed as failure:
+            print(f"FAIL regions of clusters: {failure}\n0 passed, 1 failed")
+            return 1
+    print("1 passed, 0 failed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
