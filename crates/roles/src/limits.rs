@@ -473,6 +473,8 @@ pub const REGION_SUMS_MAX: usize = 16;
 pub const REGION_KEEP_SHORT_MS: u64 = 10_000;
 /// Milliseconds from one op that forgets outcomes to the next, where there are more.
 pub const REGION_FORGET_PAUSE_MS: u64 = 100;
+/// Milliseconds after which another region is told all names of buckets again.
+pub const REGION_NAMES_MS: u64 = 60_000;
 /// Milliseconds between two walks over all tombstones for those that may go.
 pub const REGION_FREE_MS: u64 = 10_000;
 /// Milliseconds between two slices of such a walk.

@@ -1,6 +1,6 @@
 //! Which bucket here is which there: buckets have ids of their own in each region, and are the same by name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use larder_objects::{ObjectError, Objects};
 use larder_protocol::region::{Id, Name};
@@ -56,18 +56,21 @@ impl Names {
 }
 
 impl<R: RegionReach> Shared<R> {
-    /// A region tells of these buckets: those that are not here are made.
+    /// A region tells of these buckets: those that are not here are made. One that cannot be made counts only if something in
+    /// it is told of.
     pub(super) async fn learn_names(
         &self,
         region: RegionId,
         told: Vec<(BucketId, BucketName)>,
+        needed: &BTreeSet<BucketId>,
     ) -> Result<(), ObjectError> {
         for (there, name) in told {
             if self.shown.bucket(&name).is_none() {
                 match self.proxy.create_bucket(&name, None).await {
                     Ok(_) => tracing::info!(bucket = %name, %region, "made: another region has it"),
                     Err(ObjectError::BucketExists) => {}
-                    Err(error) => return Err(error),
+                    Err(error) if needed.contains(&there) => return Err(error),
+                    Err(error) => self.watch.cannot_take(region, &error),
                 }
             }
             if let Some(here) = self.shown.bucket(&name) {

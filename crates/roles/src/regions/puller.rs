@@ -4,7 +4,7 @@
 //! it has is known then. It begins with the tokens that were noted. What is on its way to the machine before has numbers
 //! that the new one does not know.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -15,8 +15,8 @@ use larder_protocol::Planted;
 use larder_protocol::limits::REGION_NOTES_MAX;
 use larder_protocol::region::journal::{Batch, Why};
 use larder_protocol::region::pull::{Alarm, Config, Effect, Event, Lag, Looks, Source};
-use larder_protocol::region::{Entry, Name, Pull, Token};
-use larder_types::{Passed, PgId, RegionId};
+use larder_protocol::region::{Entry, Id, Name, Pull, Token};
+use larder_types::{BucketId, Passed, PgId, RegionId};
 use tokio::sync::oneshot;
 use tokio::time::interval;
 
@@ -288,7 +288,9 @@ impl<R: RegionReach> Puller<R> {
                 let ask = Ask { pgs, ids_max: ids_max as u32 };
                 self.ask(region, request, async move |shared, link| {
                     let told = link.ask(ask).await?;
-                    learn(&shared, region, told.buckets).await?;
+                    let batches = told.pgs.iter().filter_map(|(_, told)| told.as_ref().ok());
+                    let ids = batches.flat_map(|batch| batch.ids.iter().map(|(_, id)| id));
+                    learn(&shared, region, told.buckets, buckets_of(ids)).await?;
                     let translated = |batch: Batch| {
                         let (ops, ids): (Vec<_>, Vec<_>) = batch.ids.into_iter().unzip();
                         let ids = ops.into_iter().zip(shared.names.translate(region, ids));
@@ -303,14 +305,15 @@ impl<R: RegionReach> Puller<R> {
             Effect::Walk { region, request, range } => {
                 self.ask(region, request, async move |shared, link| {
                     let walked = link.walk(Walk { range }).await?;
-                    learn(&shared, region, walked.buckets).await?;
+                    learn(&shared, region, walked.buckets, BTreeSet::new()).await?;
                     Ok(Event::Walked { request, summed: walked.summed })
                 });
             }
             Effect::List { region, request, range } => {
                 self.ask(region, request, async move |shared, link| {
                     let mut told = link.list(List { range }).await?;
-                    learn(&shared, region, told.buckets).await?;
+                    let needed = buckets_of(told.listed.ids.iter());
+                    learn(&shared, region, told.buckets, needed).await?;
                     let ids = shared.names.translate(region, told.listed.ids);
                     told.listed.ids = ids.into_iter().flatten().collect();
                     Ok(Event::Listed { request, listed: told.listed })
@@ -450,11 +453,17 @@ fn link_to<R>(shared: &Shared<R>, region: RegionId) -> Result<Arc<Link>, LinkErr
     shared.site.to(region)?.ok_or_else(gone)
 }
 
+/// Buckets of which something is told.
+fn buckets_of<'a>(ids: impl Iterator<Item = &'a Id>) -> BTreeSet<BucketId> {
+    ids.map(|id| id.name.bucket).collect()
+}
+
 async fn learn<R: RegionReach>(
     shared: &Shared<R>,
     region: RegionId,
     buckets: larder_link::message::Buckets,
+    needed: BTreeSet<BucketId>,
 ) -> Result<(), LinkError> {
-    let learned = shared.learn_names(region, buckets).await;
+    let learned = shared.learn_names(region, buckets, &needed).await;
     learned.map_err(|error| LinkError::Unsound(format!("its buckets cannot be made here: {error}")))
 }

@@ -25,7 +25,9 @@ use super::Shared;
 use super::runs;
 use super::shown::Unreadable;
 use crate::clock::now_ms;
-use crate::limits::{REGION_CHANGED_TRIES_MAX, REGION_NEWS_MS, REGION_SETTLE_MS, REGION_WALK_MS};
+use crate::limits::{
+    REGION_CHANGED_TRIES_MAX, REGION_NAMES_MS, REGION_NEWS_MS, REGION_SETTLE_MS, REGION_WALK_MS,
+};
 use crate::proxy::{JournalAsk, RegionReach};
 
 /// See the module's head.
@@ -38,6 +40,8 @@ pub(super) struct Desk<R> {
     is_settled: Vec<AtomicBool>,
     /// Positions that each region reported as durable, by PG.
     passed: Mutex<BTreeMap<RegionId, BTreeMap<PgId, OpSeq>>>,
+    /// The version of the map, and when, of which each region was told the names of all buckets last.
+    named: Mutex<BTreeMap<RegionId, (u64, Instant)>>,
 }
 
 impl<R: RegionReach> Answering<R> {
@@ -49,7 +53,7 @@ impl<R: RegionReach> Answering<R> {
 impl<R: RegionReach> Desk<R> {
     pub(super) fn new(shared: Arc<Shared<R>>) -> Self {
         let is_settled = (0..shared.shown.pg_count()).map(|_| AtomicBool::new(false)).collect();
-        Self { shared, is_settled, passed: Mutex::default() }
+        Self { shared, is_settled, passed: Mutex::default(), named: Mutex::default() }
     }
 
     /// The last outcome of a PG that all of these regions have; `None` if one has not said.
@@ -67,29 +71,53 @@ impl<R: RegionReach> Desk<R> {
         self.is_settled[pg.0 as usize].load(Ordering::Acquire)
     }
 
-    /// The outcomes behind tokens, of the PGs that may be told of and for which a primary answers now.
-    async fn told(&self, from: RegionId, ask: &Ask) -> Result<Told, Unreadable> {
+    /// The outcomes behind tokens, of the PGs that may be told of and for which a primary answers now; and whether these are
+    /// news.
+    async fn told(&self, from: RegionId, ask: &Ask) -> Result<(Told, bool), Unreadable> {
         let asked = ask.pgs.iter().map(|(pg, behind, _)| (*pg, *behind));
         let pgs: Vec<_> = asked.filter(|(pg, _)| self.is_settled(*pg)).collect();
         let behind: BTreeMap<PgId, Token> = pgs.iter().copied().collect();
         let ids_max = ask.ids_max as usize;
         let journals = JournalAsk { pgs, ids_max, settled: false };
         let (mut left, mut told) = (ids_max, Told { pgs: Vec::new(), buckets: Vec::new() });
+        let mut applied = BTreeMap::new();
         for (pg, shown) in self.shared.shown.journals(&journals).await? {
+            applied.insert(pg, shown.applied);
             let behind = behind.get(&pg).copied().unwrap_or_default();
             let batch = shown.told.map(|batch| cut(batch, behind, left));
             left -= batch.as_ref().map_or(0, |batch| batch.ids.len());
             told.pgs.push((pg, batch));
         }
+        let are_new = self.tells_all_names(from);
         let ids = told.pgs.iter().filter_map(|(_, batch)| batch.as_ref().ok());
-        told.buckets = self.names_of(ids.flat_map(|batch| batch.ids.iter().map(|(_, id)| id)));
+        told.buckets = match are_new {
+            Some(_) => self.all_names(),
+            None => self.names_of(ids.flat_map(|batch| batch.ids.iter().map(|(_, id)| id))),
+        };
         let mut passed = self.passed.lock();
         let passed = passed.entry(from).or_default();
         for (pg, _, durable) in &ask.pgs {
+            // What a region says of ops that there are not yet is not true of them.
+            let Some(applied) = applied.get(pg) else { continue };
             let known = passed.entry(*pg).or_default();
-            *known = durable.through.max(*known);
+            *known = durable.through.min(*applied).max(*known);
         }
-        Ok(told)
+        let is_news = are_new == Some(true) || has_news(&told);
+        Ok((told, is_news))
+    }
+
+    /// Whether a region is told the names of all buckets now, so that empty ones are there too, and whether they have
+    /// changed. An answer may be lost: they are told again after a while.
+    fn tells_all_names(&self, to: RegionId) -> Option<bool> {
+        let (version, now) = (self.shared.shown.reach().map_version(), Instant::now());
+        let mut named = self.named.lock();
+        let is_new = named.get(&to).is_none_or(|(told, _)| *told != version);
+        let again = Duration::from_millis(REGION_NAMES_MS);
+        if !is_new && named.get(&to).is_some_and(|(_, at)| now.duration_since(*at) < again) {
+            return None;
+        }
+        named.insert(to, (version, now));
+        Some(is_new)
     }
 
     /// The names of the buckets of these.
@@ -207,9 +235,10 @@ impl<R: RegionReach> Source for Answering<R> {
         loop {
             more.borrow_and_update();
             let asked = ask.clone();
-            let told = self.look(async move |desk| desk.told(from, &asked).await).await?;
+            let (told, is_news) =
+                self.look(async move |desk| desk.told(from, &asked).await).await?;
             // Where nothing is new the answer waits for something, so that it is told at once and little is asked meanwhile.
-            if has_news(&told) || !matches!(timeout_at(until, more.changed()).await, Ok(Ok(()))) {
+            if is_news || !matches!(timeout_at(until, more.changed()).await, Ok(Ok(()))) {
                 return Ok(told);
             }
         }

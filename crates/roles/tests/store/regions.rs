@@ -183,6 +183,14 @@ async fn two() -> (Region, Region) {
 async fn regions_come_to_the_same_also_of_what_was_there_before_and_after_restarts() {
     let (mut one, mut two) = two().await;
     assert_eq!(converged(&[&one, &two]).await.len(), 2, "what was there before");
+    // A bucket that has nothing yet is there too.
+    let empty = BucketName::new("empty").unwrap();
+    two.proxy().create_bucket(&empty, None).await.unwrap();
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while one.proxy().bucket(&empty).is_err() {
+        assert!(tokio::time::Instant::now() < deadline, "a bucket is not told of");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     // Objects of every shape, in both.
     let sizes = [0, 1, 3000, 70_000, CHUNK_BYTES_MAX as usize + 12_345];
     for (at, size) in sizes.iter().enumerate() {
