@@ -1,11 +1,11 @@
-"""Two regions: a cluster of three equal machines, one of which is the gateway, and a single node. Relays delay, cut, and count what passes.
+"""A cluster of three equal machines, one of which is the gateway, and single nodes as regions. Relays delay, cut, and count what passes.
 
-Both have objects before there are regions. Writers change the same keys through every machine and in the single node; machines, the
+The cluster and the first single node have objects before there are regions. Writers change the same keys through every machine and in the single nodes; machines, the
 gateway among them, are killed with SIGKILL, and links are cut, meanwhile. Afterwards all show the same keys with the same contents, and
 each key has a value that could be its last. While the gateway is away the cluster serves, and its changes go on when it is back. The
 gateway moves to another machine. How long it takes until an object is in the other region, and how many bytes pass for it, is measured.
 
-    python3 tests/clients/regions_of_clusters.py [--seconds 10] [--seed N] [--binary PATH]
+    python3 tests/clients/regions_of_clusters.py [--seconds 10] [--singles 1] [--seed N] [--binary PATH]
 """
 
 import argparse
@@ -102,32 +102,35 @@ def refused(binary, words, said):
         raise Failed(f"larder region {words[:2]}: {done.returncode}, {done.stderr}")
 
 
-def form(binary, scratch, clock, cluster, single):
+def form(binary, scratch, clock, cluster, singles):
     refused(binary, ["create", scratch / "none", *cluster.place()], "has no store")
     cluster.spawn_all()
     whole(cluster.gateway, cluster.machines, 12)
     put_before(cluster, "cluster")
     for role in ("manager", "meta", "data"):
         refused(binary, ["create", cluster.directory / role, *cluster.place()], "one of the cluster's proxies")
-    single.start()
-    put_before(single, "single")
-    single.stop()
+    for single in singles:
+        single.start()
+    put_before(singles[0], "single")
+    for single in singles:
+        single.stop()
     cluster.gateway.stop()
     cluster.create()
     cluster.spawn_all()
-    single.join(cluster)
-    single.start()
-    found = converged([cluster, single])
+    for single in singles:
+        single.join(cluster)
+        single.start()
+    found = converged([cluster, *singles])
     if len(found) != 2 * BEFORE + 1:
-        raise Failed(f"{len(found)} of {2 * BEFORE + 1} objects from before are in both regions")
-    check([cluster, single], found)
+        raise Failed(f"{len(found)} of {2 * BEFORE + 1} objects from before are in all regions")
+    check([cluster, *singles], found)
     for machine in cluster.machines:
         if machine.metric("region_number") != 1 or machine.metric("region_gateway") != (machine is cluster.gateway):
             raise Failed(f"{machine.name} does not say which region it is, or whether it is the gateway")
         with contextlib.suppress(machine.boto3().exceptions.ClientError):
             machine.boto3().delete_bucket(Bucket=BUCKET)
             raise Failed("a bucket of a region is deleted")
-    clock.tell("a cluster and a single node have what both had before")
+    clock.tell("all regions have what the cluster and a single node had before")
 
 
 def lag(here, there, way):
@@ -148,9 +151,9 @@ def lag(here, there, way):
         raise Failed(f"{way}: the lag's median is {median:.3f} s, its 99th percentile {last:.3f} s")
 
 
-def conflicts(cluster, single, rng, seconds, clock):
+def conflicts(cluster, singles, rng, seconds, clock):
     history, until = History(), time.monotonic() + seconds
-    places = [Writer(machine, f"machine-{at}") for at, machine in enumerate(cluster.machines)] + [Writer(single, "single")] * 2
+    places = [Writer(machine, f"machine-{at}") for at, machine in enumerate(cluster.machines)] + [*singles, *singles]
     rngs = [random.Random(rng.random()) for _ in places]
     writers = [threading.Thread(target=write, args=(place, history, rngs.pop(), until)) for place in places]
     for writer in writers:
@@ -168,23 +171,24 @@ def conflicts(cluster, single, rng, seconds, clock):
             machine.spawn()
             ready(cluster.machines)
         elif kind == 2:
+            single = rng.choice(singles)
             single.kill()
             single.start()
         else:
-            relay = rng.choice([cluster.relay, single.relay])
+            relay = rng.choice([cluster, *singles]).relay
             relay.cut()
             time.sleep(rng.uniform(0.2, 1.0))
             relay.heal()
     for writer in writers:
         writer.join()
-    found = converged([cluster, single])
-    check([cluster, single], found, history)
+    found = converged([cluster, *singles])
+    check([cluster, *singles], found, history)
     operations = sum(one["ended"] is not None for ops in history.keys.values() for one in ops)
     clock.tell(f"{operations} operations on {len(KEYS)} keys; killed: gateway {struck[0]}, other machine {struck[1]}, single node {struck[2]}; "
                f"{struck[3]} cuts: the same everywhere")
 
 
-def without_gateway(cluster, single, clock):
+def without_gateway(cluster, singles, clock):
     """The cluster serves; its changes wait, and go on when the gateway is back."""
     cluster.gateway.kill()
     for number, machine in enumerate(cluster.others()):
@@ -194,17 +198,17 @@ def without_gateway(cluster, single, clock):
         for key in range(15):
             s3.put_object(Bucket=BUCKET, Key=f"alone/{number}/{key}", Body=content(f"alone/{number}/{key}", 40_000 if key % 2 else 50))
     for key in range(15):
-        single.boto3().put_object(Bucket=BUCKET, Key=f"after/{key}", Body=content(f"after/{key}", 5000))
+        singles[0].boto3().put_object(Bucket=BUCKET, Key=f"after/{key}", Body=content(f"after/{key}", 5000))
     cluster.spawn_all()
-    found = converged([cluster, single])
+    found = converged([cluster, *singles])
     if any(f"before/{name}/{key}" in found for name in ("cluster", "single") for key in range(0, BEFORE, 2)):
         raise Failed("what was deleted while the gateway was away is there again")
     if sum(key.startswith(("alone/", "after/")) for key in found) != 45:
         raise Failed(f"what was put while the gateway was away is not everywhere: {sorted(found)}")
-    clock.tell("the cluster served without its gateway, and what it took is in the other region")
+    clock.tell("the cluster served without its gateway, and what it took is in the other regions")
 
 
-def move_gateway(binary, cluster, single, clock):
+def move_gateway(binary, cluster, singles, clock):
     """DIR/region goes to another machine, whose proxy is the gateway then. Another key is refused."""
     old, new = cluster.gateway, cluster.machines[1]
     run(binary, "region", "create", new.directory, "--name", "other", "--listen", f"127.0.0.1:{free_port()}")
@@ -219,20 +223,20 @@ def move_gateway(binary, cluster, single, clock):
     cluster.spawn_all()
     for number, machine in enumerate(cluster.machines):
         machine.boto3().put_object(Bucket=BUCKET, Key=f"moved/{number}", Body=content(number, 30_000))
-    found = converged([cluster, single])
-    check([cluster, single], found)
+    found = converged([cluster, *singles])
+    check([cluster, *singles], found)
     clock.tell("another machine is the gateway")
 
 
-def overhead(cluster, single):
+def overhead(cluster, singles):
     """How many bytes pass for an object."""
-    sites = [cluster, single]
+    sites = [cluster, *singles]
     converged(sites)
     size, count = 200_000, 40
     passed = lambda: sum(site.relay.bytes for site in sites)
     before = passed()
     for number in range(count):
-        site = sites[number % 2]
+        site = sites[number % len(sites)]
         site.boto3().put_object(Bucket=BUCKET, Key=f"large/{number}", Body=content(f"large/{number}", size))
     began = time.monotonic()
     converged(sites)
@@ -240,46 +244,49 @@ def overhead(cluster, single):
     sent = passed() - before
     time.sleep(waited)
     idle = (passed() - before - sent) / waited
-    share = (sent - idle * waited) / (size * count)
-    print(f"{share:.3f} bytes pass for each byte of an object; idle, {idle / 1024:.1f} KiB/s")
+    share = (sent - idle * waited) / (size * count * len(singles))
+    print(f"{share:.3f} bytes pass for each byte of an object and region; idle, {idle / 1024:.1f} KiB/s")
     if share > OVERHEAD_MAX:
         raise Failed(f"{share:.3f} bytes pass for each byte")
     if idle > IDLE_BYTES_MAX:
         raise Failed(f"{idle:.0f} bytes a second pass where nothing happens")
 
 
-def test(binary, scratch, seconds, seed):
+def test(binary, scratch, seconds, singles, seed):
     rng, clock = random.Random(seed), Clock(every=0)
-    cluster, single = Cluster(binary, scratch, "cluster"), Region(binary, scratch / "single", "single")
+    cluster = Cluster(binary, scratch, "cluster")
+    singles = [Region(binary, scratch / f"single-{number}", f"single-{number}") for number in range(1, singles + 1)]
     try:
-        form(binary, scratch, clock, cluster, single)
-        lag(cluster, single, "cluster to single node")
-        lag(single, cluster, "single node to cluster")
-        overhead(cluster, single)
-        conflicts(cluster, single, rng, seconds, clock)
-        without_gateway(cluster, single, clock)
-        move_gateway(binary, cluster, single, clock)
-        codes = [site.stop() for site in [*cluster.machines, single]]
+        form(binary, scratch, clock, cluster, singles)
+        lag(cluster, singles[0], "cluster to single node")
+        lag(singles[0], cluster, "single node to cluster")
+        overhead(cluster, singles)
+        conflicts(cluster, singles, rng, seconds, clock)
+        without_gateway(cluster, singles, clock)
+        move_gateway(binary, cluster, singles, clock)
+        codes = [site.stop() for site in [*cluster.machines, *singles]]
         if any(codes):
             raise Failed(f"stops that were not clean: {codes}")
     except (Failed, AssertionError) as failure:
-        raise Failed(f"{failure}\n{cluster.log_tail(15)}\n{single.log_tail(15)}") from failure
+        logs = "\n".join(site.log_tail(15) for site in [cluster, *singles])
+        raise Failed(f"{failure}\n{logs}") from failure
     finally:
-        cluster.kill()
-        single.kill()
+        for site in [cluster, *singles]:
+            site.kill()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default=default_binary())
     parser.add_argument("--seconds", type=float, default=10, help="of conflicts")
+    parser.add_argument("--singles", type=int, default=1, help="single nodes beside the cluster")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--keep", action="store_true", help="keep the directory, print where it is")
     arguments = parser.parse_args()
     print(f"regions of clusters: {arguments.seconds:.0f} s of conflicts, seed {arguments.seed}", flush=True)
     with scratch_folder(arguments.keep) as scratch:
         try:
-            test(arguments.binary, scratch, arguments.seconds, arguments.seed)
+            test(arguments.binary, scratch, arguments.seconds, arguments.singles, arguments.seed)
         except Failed as failure:
             print(f"FAIL regions of clusters: {failure}\n0 passed, 1 failed")
             return 1
