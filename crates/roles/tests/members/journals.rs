@@ -102,6 +102,29 @@ async fn a_later_primary_goes_on_behind_the_token_of_the_one_before() {
     assert_eq!(now, [(PG, JournalNow::NotNow)], "that view is over");
 }
 
+/// As one that leads anew, whose index has not caught up with what the primary before has told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_whose_index_shows_less_than_its_log_has_calls_no_token_ahead() {
+    let cluster = Cluster::start(1).await;
+    become_region(&cluster);
+    put_inline(&cluster, 1, "a").await;
+    let applied = shown(&cluster, 0, (true, 0)).await.applied.0;
+    let (_, members) = cluster.members(PG);
+    let gate = cluster.gate(members[1]);
+    gate.shut();
+    let putting = put_inline(&cluster, 2, "b");
+    let asking = async {
+        until("the log has more than the index", async || {
+            let now = asked(&cluster, applied + 1, (false, 0)).await;
+            now.is_some_and(|now| now.told.is_ok() && now.applied.0 == applied)
+        })
+        .await;
+        gate.open();
+    };
+    tokio::join!(putting, asking);
+    assert_eq!(told(&shown(&cluster, applied, (false, 2000)).await), (vec!["b"], applied + 1));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_put_without_a_number_shows_before_a_journal_is_told() {
     let cluster = Cluster::start(1).await;
