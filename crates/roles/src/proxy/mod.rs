@@ -5,6 +5,7 @@
 //! | `put.rs`, `append.rs`, `read.rs`, `list.rs`, `multipart.rs`, `buckets.rs` | what it does with objects, wherever the other roles run |
 //! | `told.rs` | what it does for other regions |
 //! | `reach.rs` | what it asks of the other roles |
+//! | `regional.rs` | what the driver of regions asks of them besides |
 //! | `here.rs` | the other roles in this process: direct calls |
 //! | `away/` | the other roles in other processes, over the net |
 //!
