@@ -224,7 +224,7 @@ pub const REGION_ASK_IDS_MAX: usize = 1000;
 /// Most things told by another region that are not here yet.
 pub const REGION_CLAIMS_MAX: usize = 16 * REGION_ASK_IDS_MAX;
 /// Most entries that one request fetches.
-pub const REGION_FETCH_IDS_MAX: usize = 64;
+pub const REGION_FETCH_IDS_MAX: usize = 192;
 /// Bytes of entries from which on a request fetches no more.
 pub const REGION_FETCH_BYTES_MAX: u64 = 16 << 20;
 /// Most requests that fetch of one region at a time.
