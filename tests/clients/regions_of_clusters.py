@@ -188,6 +188,29 @@ def conflicts(cluster, singles, rng, seconds, clock):
                f"{struck[3]} cuts: the same everywhere")
 
 
+def new_buckets(cluster, singles, clock):
+    """What is put into a bucket at the moment it is made, past the gateway, is in the other regions, too."""
+    names = [f"new-{number}" for number in range(10)]
+    for number, name in enumerate(names):
+        for site, key in ((cluster.others()[number % 2], "first"), (singles[0], "second")):
+            s3 = site.boto3()
+            # It may have come from the other region.
+            with contextlib.suppress(s3.exceptions.BucketAlreadyOwnedByYou):
+                s3.create_bucket(Bucket=name)
+            s3.put_object(Bucket=name, Key=key, Body=content(name, 50))
+    deadline = time.monotonic() + CONVERGED_SECONDS
+    for site in [cluster, *singles]:
+        for name in names:
+            while True:
+                found = site.boto3().list_objects_v2(Bucket=name).get("Contents", [])
+                if [one["Key"] for one in found] == ["first", "second"]:
+                    break
+                if time.monotonic() > deadline:
+                    raise Failed(f"{name} has {found} in {site.name}")
+                time.sleep(0.1)
+    clock.tell(f"{len(names)} buckets that were new have the same everywhere")
+
+
 def without_gateway(cluster, singles, clock):
     """The cluster serves; its changes wait, and go on when the gateway is back."""
     cluster.gateway.kill()
@@ -262,6 +285,7 @@ def test(binary, scratch, seconds, singles, seed):
         lag(singles[0], cluster, "single node to cluster")
         overhead(cluster, singles)
         conflicts(cluster, singles, rng, seconds, clock)
+        new_buckets(cluster, singles, clock)
         without_gateway(cluster, singles, clock)
         move_gateway(binary, cluster, singles, clock)
         codes = [site.stop() for site in [*cluster.machines, *singles]]

@@ -122,6 +122,12 @@ impl Members {
         self.live().find(|peer| peer.number == number)
     }
 
+    /// Whether the list has another region of this number, be it removed.
+    #[must_use]
+    pub fn has_number(&self, number: RegionId) -> bool {
+        self.peers.iter().any(|peer| peer.number == number)
+    }
+
     /// Another region by its key, also one that was removed.
     pub(crate) fn with_key(&self, fingerprint: &Fingerprint) -> Option<&Peer> {
         self.peers.iter().find(|peer| peer.fingerprint == *fingerprint)

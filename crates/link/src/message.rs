@@ -118,6 +118,8 @@ pub struct Fetched {
     pub entry: Option<Entry>,
     /// Bytes of content that follow.
     pub bytes: u64,
+    /// Nothing is said of it now: it is to be asked for again.
+    pub is_withheld: bool,
 }
 
 /// Regions that one of them knows.

@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn fetched(key: &str, bytes: u64) -> Fetched {
-        Fetched { name: name(key), entry: None, bytes }
+        Fetched { name: name(key), entry: None, bytes, is_withheld: false }
     }
 
     fn sink() -> (FetchSink, mpsc::Receiver<Piece>) {

@@ -96,7 +96,9 @@ impl Source for Fake {
         let gone = |_| Declined::NotReady;
         for (name, with_bytes) in fetch.names {
             let bytes = if with_bytes { bytes } else { 0 };
-            sink.entry(Fetched { name, entry: Some(marker()), bytes }).await.map_err(gone)?;
+            sink.entry(Fetched { name, entry: Some(marker()), bytes, is_withheld: false })
+                .await
+                .map_err(gone)?;
             let mut left = bytes;
             while left > 0 {
                 let piece = left.min(PIECE_BYTES_MAX as u64);

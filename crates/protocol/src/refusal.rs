@@ -43,4 +43,6 @@ pub enum Refusal {
     Beaten,
     /// Form regions first: this store has no number among regions.
     NoRegion,
+    /// Give up: a store among regions takes no append, as no other would be told of it.
+    InRegion,
 }

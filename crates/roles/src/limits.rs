@@ -477,6 +477,10 @@ pub const REGION_FORGET_PAUSE_MS: u64 = 100;
 pub const REGION_NAMES_MS: u64 = 60_000;
 /// Milliseconds between two walks over all tombstones for those that may go.
 pub const REGION_FREE_MS: u64 = 10_000;
+/// Times that a walk is left out, where no other region has come further.
+pub const REGION_FREE_PASSES_MAX: u32 = 6;
+/// Groups that free tombstones at a time.
+pub const REGION_FREES_MAX: usize = 32;
 /// Milliseconds between two slices of such a walk.
 pub const REGION_FREE_PAUSE_MS: u64 = 100;
 /// Milliseconds over which the rate is counted at which a region's changes are taken.

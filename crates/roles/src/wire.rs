@@ -163,6 +163,8 @@ pub struct JournalShown {
     pub applied: OpSeq,
     /// The last outcome that the journal has forgotten.
     pub forgotten: OpSeq,
+    /// A version of the map that has every bucket of its outcomes, and of all rows that show.
+    pub map: u64,
     /// Its outcomes.
     pub told: Result<Batch, Void>,
 }

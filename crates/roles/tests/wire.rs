@@ -287,8 +287,8 @@ fn journals() -> Vec<(PgId, JournalNow)> {
     let (applied, forgotten) = (OpSeq(306), OpSeq(9));
     let void = Err(Void { why: Why::Ahead, resume: Token { through: applied } });
     vec![
-        (PgId(3), JournalNow::Shows(JournalShown { applied, forgotten, told })),
-        (PgId(4), JournalNow::Shows(JournalShown { applied, forgotten, told: void })),
+        (PgId(3), JournalNow::Shows(JournalShown { applied, forgotten, map: 300, told })),
+        (PgId(4), JournalNow::Shows(JournalShown { applied, forgotten, map: 300, told: void })),
         (PgId(5), JournalNow::NotNow),
     ]
 }

@@ -6,7 +6,7 @@ use super::*;
 
 fn fetched(key: &str, bytes: u64) -> Fetched {
     let name = Name { bucket: BucketId(1), key: ObjectKey::new(key).unwrap(), slot: Slot::Null };
-    Fetched { name, entry: None, bytes }
+    Fetched { name, entry: None, bytes, is_withheld: false }
 }
 
 /// Takes a stream apart that arrives in these pieces.

@@ -107,12 +107,15 @@ fn messages_have_golden_bytes() {
     all.push(written("answer to list", &listed()));
     all.push(written("answer to members", &known()));
     all.push(written("answer to join", &Joined { number: RegionId(3), known: known() }));
-    let fetched = Fetched { name: name(Slot::Null), entry: Some(entry()), bytes: 70_000 };
+    let (name, bytes) = (name(Slot::Null), 70_000);
+    let fetched = Fetched { name, entry: Some(entry()), bytes, is_withheld: false };
     all.push(("entry of a fetch", frame::head(&fetched).unwrap().to_vec()));
     all.push((
         "entry that is gone",
-        frame::head(&Fetched { entry: None, bytes: 0, ..fetched }).unwrap().to_vec(),
+        frame::head(&Fetched { entry: None, bytes: 0, ..fetched.clone() }).unwrap().to_vec(),
     ));
+    let withheld = Fetched { entry: None, bytes: 0, is_withheld: true, ..fetched };
+    all.push(("entry that is withheld", frame::head(&withheld).unwrap().to_vec()));
     let refusals = [
         ("busy", Declined::Busy),
         ("not ready", Declined::NotReady),

@@ -104,7 +104,8 @@ fn answers() -> Vec<(u16, Vec<u8>)> {
     let buckets = || vec![(BucketId(1), bucket())];
     let summed = Summed { runs: vec![(range(), Sum::default())], rest: Some(range()) };
     let listed = Listed { ids: ids.into_iter().map(|(_, id)| id).collect(), rest: None };
-    let fetched = |key, bytes| Fetched { name: name(key), entry: Some(marker()), bytes };
+    let fetched =
+        |key, bytes| Fetched { name: name(key), entry: Some(marker()), bytes, is_withheld: false };
     let stream = [
         frame::head(&fetched("a", 3)).unwrap().to_vec(),
         vec![7; 3],

@@ -62,6 +62,10 @@ impl Pg {
         index: &dyn Index,
         out: &mut Outbox,
     ) -> Result<Step, IndexError> {
+        // No journal would tell of it. Proxies refuse it, but may have begun before the store was a region.
+        if index.region() != RegionId::OWN {
+            return Ok(Step::Refuse(Refusal::InRegion));
+        }
         if !epoch_holds(index, call.bucket, call.epoch) {
             return Ok(Step::Refuse(Refusal::StaleBucket));
         }

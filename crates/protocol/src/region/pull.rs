@@ -48,6 +48,7 @@ use super::compare::{Listed, Range, Sum, Summed};
 use super::entry::{Entry, Name};
 use super::journal::{Batch, Token, Void};
 use super::merge::Contradiction;
+use crate::limits::REGION_SILENT_MS;
 use crate::planted::Planted;
 
 /// A journal: a PG of another region, by that region's count.
@@ -262,6 +263,8 @@ struct Stream {
     asked_ms: u64,
     /// Its region has answered since the start.
     is_heard: bool,
+    /// When, or when the machine began.
+    heard_ms: u64,
 }
 
 /// How a journal is gone on with.
@@ -330,7 +333,7 @@ impl Pull {
             (region, Peer::new(Budget::new(now_ms, rate)))
         };
         let peers: BTreeMap<_, _> = config.bytes_per_s.into_iter().map(peer).collect();
-        let stream = |(source, settled)| (source, Stream::new(settled));
+        let stream = |(source, settled)| (source, Stream::new(now_ms, settled));
         let streams = tokens.into_iter().map(stream).collect();
         Self {
             own: config.own,
@@ -393,6 +396,17 @@ impl Pull {
         lags
     }
 
+    /// Of each region that is asked a PG of which it has told nothing for long, if there is one: what is there is not known.
+    #[must_use]
+    pub fn silent(&self, now_ms: u64) -> BTreeMap<RegionId, PgId> {
+        let is_silent = |(source, stream): &(&Source, &Stream)| {
+            let since_ms = now_ms.saturating_sub(stream.heard_ms);
+            self.peers.contains_key(&source.region) && since_ms > REGION_SILENT_MS
+        };
+        let silent = self.streams.iter().filter(is_silent);
+        silent.map(|(source, _)| (source.region, source.pg)).collect()
+    }
+
     /// Whether all that other regions told of is here.
     #[must_use]
     pub fn is_level(&self) -> bool {
@@ -445,7 +459,7 @@ impl Lag {
 }
 
 impl Stream {
-    fn new(settled: Token) -> Self {
+    fn new(now_ms: u64, settled: Token) -> Self {
         Self {
             settled,
             told: settled,
@@ -454,6 +468,7 @@ impl Stream {
             course: Course::Followed,
             asked_ms: 0,
             is_heard: false,
+            heard_ms: now_ms,
         }
     }
 

@@ -139,6 +139,15 @@ fn a_store_that_is_alone_writes_nothing_of_regions() {
 }
 
 #[test]
+fn a_region_takes_no_append_that_began_before_it_was_one() {
+    let mut member = region(A);
+    let token = crate::appends::record(&mut member, "k", "piece");
+    member.settle();
+    assert_eq!(member.answers(token), [Answer::Refused(Refusal::InRegion)]);
+    assert_eq!(kept(&member, "k"), Kept::default());
+}
+
+#[test]
 fn the_greater_stamp_wins_whoever_made_it() {
     let mut member = region(A);
     member.put_inline("k", "ours");

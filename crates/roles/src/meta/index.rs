@@ -103,6 +103,14 @@ impl IndexPort {
         }
     }
 
+    /// The version of the map of which are the buckets that puts are taken into.
+    pub(super) fn map_version(&self) -> u64 {
+        match &self.buckets {
+            Buckets::Here(manager) => manager.map().map.version,
+            Buckets::Apart(live) => live.managers.map().version.0,
+        }
+    }
+
     /// Looks at the index's size.
     pub(super) fn measure(&self) {
         let fits = self.kv.disk_bytes() <= KV_CACHE_BYTES / KV_CACHE_FILLED_PART;

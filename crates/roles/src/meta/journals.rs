@@ -107,7 +107,8 @@ impl Meta {
         // To forget is an op.
         let forgotten = if seen.applied == applied { seen.forgotten } else { self.forgotten(pg)? };
         let nothing = |last| Batch { ids: Vec::new(), token, last, left: (0, 0) };
-        let shown = |told| Ok(JournalShown { applied, forgotten, told });
+        let map = self.index.map_version();
+        let shown = |told| Ok(JournalShown { applied, forgotten, map, told });
         let void = |why| Err(Void { why, resume: Token { through: applied } });
         if token.through > end {
             return shown(void(Why::Ahead));
@@ -188,7 +189,14 @@ impl Meta {
         let (mut ids_left, mut bytes_left) = (call.ids_max, JOURNAL_BYTES_MAX);
         let mut shown = Vec::with_capacity(call.pgs.len());
         for (pg, _, token) in &call.pgs {
-            let now = self.journal_since(*pg, *token, (ids_left, bytes_left))?;
+            // One that cannot be read holds up no other.
+            let now = match self.journal_since(*pg, *token, (ids_left, bytes_left)) {
+                Ok(now) => now,
+                Err(error) => {
+                    tracing::error!(%pg, %error, "the journal of outcomes cannot be read");
+                    continue;
+                }
+            };
             if let Ok(batch) = &now.told {
                 ids_left -= batch.ids.len();
                 let bytes = batch.ids.iter().map(|(_, id)| id.name.key.as_bytes().len() + 128);

@@ -43,6 +43,9 @@ fn limit(at: AppendAt) -> Limit {
     }
 }
 
+/// What a region refuses.
+pub(super) const IN_REGION: &str = "appends in a store that is a region (docs/regions.md)";
+
 impl<R: Reach> Proxy<R> {
     pub(super) async fn append_object<B: PutBody>(
         &self,
@@ -52,8 +55,7 @@ impl<R: Reach> Proxy<R> {
         mut body: B,
     ) -> Result<AppendDone, ObjectError> {
         if self.reach.region() != RegionId::OWN {
-            let what = "appends in a store that is a region (docs/regions.md)";
-            return Err(ObjectError::Unsupported { what });
+            return Err(ObjectError::Unsupported { what: IN_REGION });
         }
         let AppendOptions { at, attributes, condition, .. } = options;
         let wanted = self.wanted(bucket, key, attributes, condition)?;

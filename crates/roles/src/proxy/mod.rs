@@ -241,6 +241,7 @@ fn refused(refusal: Refusal) -> ObjectError {
         Refusal::StaleBucket => ObjectError::NoSuchBucket,
         Refusal::PreconditionFailed | Refusal::Beaten => ObjectError::PreconditionFailed,
         Refusal::NoRegion => unavailable("this store is in no region: form one first"),
+        Refusal::InRegion => ObjectError::Unsupported { what: append::IN_REGION },
         Refusal::NoSuchKey => ObjectError::NoSuchKey,
         Refusal::NoSuchUpload => ObjectError::NoSuchUpload,
         Refusal::InvalidPart(number) => ObjectError::InvalidPart { number },

@@ -12,7 +12,7 @@ use larder_protocol::sound::check_chunk;
 use larder_types::codec::decode;
 use larder_types::{
     Body, BucketId, BucketName, Chunk, ETag, ObjectEntry, ObjectKey, OpId, PartRow, PgId, PieceRow,
-    PiecesId, StreamId, UploadId, VersionRow, rows,
+    PiecesId, RegionId, StreamId, UploadId, VersionRow, rows,
 };
 use tokio::time::Instant;
 
@@ -87,8 +87,9 @@ impl<R: Reach> Proxy<R> {
 
     /// Of a version that another region took in parts, what only its row in the index says. Nothing of others.
     async fn find_told_parts(&self, pg: PgId, opened: &mut Opened) -> Result<(), ObjectError> {
-        let is_told = matches!(opened.metax.etag, ETag::Parts(..))
-            && !matches!(opened.body, Body::Parts { .. });
+        let is_told = self.reach.region() != RegionId::OWN
+            && matches!(opened.metax.etag, ETag::Parts(..))
+            && !matches!(opened.body, Body::Parts { .. } | Body::Pieces { .. });
         if !is_told {
             return Ok(());
         }

@@ -85,9 +85,10 @@ impl Here {
 
     /// An entry was put before the machine heard of it. That it is the same version with other content is found here.
     pub(super) fn merged(&mut self, name: Name, entry: Entry) -> Event {
-        let here = self.entries.entry(name.clone()).or_insert_with(|| Some(entry.clone()));
-        let joined = here
-            .as_ref()
+        let joined = self
+            .entries
+            .get(&name)
+            .and_then(Option::as_ref)
             .filter(|here| here.at == entry.at)
             .map(|here| join(Planted::default(), name.slot, here, &entry));
         match joined {

@@ -22,8 +22,14 @@ pub(super) async fn keep_short<R: RegionReach>(shared: Arc<Shared<R>>, desk: Arc
     times.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         times.tick().await;
-        let others: Vec<RegionId> =
-            shared.site.members().borrow().live().map(|peer| peer.number).collect();
+        let others = match shared.others().await {
+            Ok(Some(others)) => others,
+            Ok(None) => continue,
+            Err(error) => {
+                tracing::debug!(%error, "the journals of outcomes are looked at later");
+                continue;
+            }
+        };
         match what_may_go(&shared, &desk, &others).await {
             // There may be more of it: an op forgets a few.
             Ok(may_go) if !may_go.is_empty() => {

@@ -46,6 +46,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use larder_link::{Listening, RegionStatus, Site};
+use larder_types::{PgId, RegionId};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -55,10 +56,13 @@ use crate::proxy::{Proxy, RegionReach};
 use misses::Misses;
 use names::Names;
 use puller::{Inbox, Puller};
-use shown::Shown;
+use shown::{Shown, Unreadable};
 use source::{Answering, Desk};
 use tombstones::Coming;
 use watch::Watch;
+
+/// The PG that keeps how far journals of other regions are here. Any may: it is the same one, so that each has one row.
+const NOTES_PG: PgId = PgId(0);
 
 /// State shared by the parts of a region's driver.
 struct Shared<R> {
@@ -73,6 +77,20 @@ struct Shared<R> {
     /// It is to stop: what waits for other servers is given up.
     stops: Sender<bool>,
     runtime: Handle,
+}
+
+impl<R: RegionReach> Shared<R> {
+    /// The other regions; `None` if the list lacks one whose changes are here: it is an old copy, and says nothing of who may
+    /// lack something.
+    async fn others(&self) -> Result<Option<Vec<RegionId>>, Unreadable> {
+        let known = self.shown.passed().await?;
+        let members = self.site.members().borrow().clone();
+        if let Some(stranger) = known.iter().find(|it| !members.has_number(it.region)) {
+            self.watch.is_unlisted(stranger.region);
+            return Ok(None);
+        }
+        Ok(Some(members.live().map(|peer| peer.number).collect()))
+    }
 }
 
 /// A store's end of all regions. It works until it is stopped, or dropped.

@@ -36,8 +36,9 @@ impl Names {
         Some(Name { bucket, ..name.clone() })
     }
 
-    /// Ids that a region tells, as they are here; `None` for one of a bucket that has no name any more.
-    pub(super) fn translate(&self, region: RegionId, ids: Vec<Id>) -> Vec<Option<Id>> {
+    /// Ids that a region tells, as they are here; `None` if the bucket of one is not known: what it tells of may not be passed
+    /// over.
+    pub(super) fn translate(&self, region: RegionId, ids: Vec<Id>) -> Option<Vec<Id>> {
         let known = self.known.read();
         let of_region = known.get(&region);
         let here = |mut id: Id| {
@@ -68,6 +69,7 @@ impl<R: RegionReach> Shared<R> {
             if self.shown.bucket(&name).is_none() {
                 match self.proxy.create_bucket(&name, None).await {
                     Ok(_) => tracing::info!(bucket = %name, %region, "made: another region has it"),
+                    // Who made it may know it before this process does: until it knows it too, nothing of it is taken.
                     Err(ObjectError::BucketExists) => {}
                     Err(error) if needed.contains(&there) => return Err(error),
                     Err(error) => self.watch.cannot_take(region, &error),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use larder_link::{Ask, Link, LinkError, List, Walk};
+use larder_link::{Ask, Later, Link, LinkError, List, Walk};
 use larder_protocol::Planted;
 use larder_protocol::limits::REGION_NOTES_MAX;
 use larder_protocol::region::journal::{Batch, Why};
@@ -20,6 +20,7 @@ use larder_types::{BucketId, Passed, PgId, RegionId};
 use tokio::sync::oneshot;
 use tokio::time::interval;
 
+use super::NOTES_PG;
 use super::Shared;
 use super::holding::Here;
 use super::taking;
@@ -221,7 +222,11 @@ impl<R: RegionReach> Puller<R> {
         let noted = match self.shared.unless_stopped(self.shared.shown.passed()) {
             Some(Ok(noted)) => noted,
             Some(Err(error)) => {
-                return tracing::error!(%error, "it cannot be read how far other regions are here");
+                let why = format!("it cannot be read how far it is here: {error}");
+                let members = self.shared.site.members().borrow().clone();
+                return members
+                    .live()
+                    .for_each(|peer| self.shared.watch.is_unknown(peer.number, &why));
             }
             None => return,
         };
@@ -291,14 +296,14 @@ impl<R: RegionReach> Puller<R> {
                     let batches = told.pgs.iter().filter_map(|(_, told)| told.as_ref().ok());
                     let ids = batches.flat_map(|batch| batch.ids.iter().map(|(_, id)| id));
                     learn(&shared, region, told.buckets, buckets_of(ids)).await?;
-                    let translated = |batch: Batch| {
-                        let (ops, ids): (Vec<_>, Vec<_>) = batch.ids.into_iter().unzip();
-                        let ids = ops.into_iter().zip(shared.names.translate(region, ids));
-                        let ids = ids.filter_map(|(op, id)| Some((op, id?))).collect();
-                        Batch { ids, ..batch }
-                    };
-                    let pgs = told.pgs.into_iter();
-                    let pgs = pgs.map(|(pg, batch)| (pg, batch.map(translated))).collect();
+                    let mut pgs = Vec::with_capacity(told.pgs.len());
+                    for (pg, batch) in told.pgs {
+                        let batch = match batch {
+                            Ok(batch) => Ok(translated(&shared, region, batch)?),
+                            Err(void) => Err(void),
+                        };
+                        pgs.push((pg, batch));
+                    }
                     Ok(Event::Told { request, pgs })
                 });
             }
@@ -315,7 +320,7 @@ impl<R: RegionReach> Puller<R> {
                     let needed = buckets_of(told.listed.ids.iter());
                     learn(&shared, region, told.buckets, needed).await?;
                     let ids = shared.names.translate(region, told.listed.ids);
-                    told.listed.ids = ids.into_iter().flatten().collect();
+                    told.listed.ids = ids.ok_or_else(unnamed)?;
                     Ok(Event::Listed { request, listed: told.listed })
                 });
             }
@@ -429,8 +434,7 @@ impl<R: RegionReach> Puller<R> {
                 pg: source.pg,
                 through: token.through,
             });
-            // Any PG may keep them: it is the same one, so that each has one row.
-            let noted = shared.proxy.note(PgId(0), passed.collect(), None).await;
+            let noted = shared.proxy.note(NOTES_PG, passed.collect(), None).await;
             if let Err(error) = &noted {
                 tracing::debug!(%error, "how far other regions are here is noted later");
             }
@@ -440,10 +444,15 @@ impl<R: RegionReach> Puller<R> {
 
     fn show(&self) {
         let Some(pull) = &self.pull else { return };
+        let silent = pull.silent(now_ms());
         for (region, Lag { outcomes, bytes, oldest, is_comparing }) in pull.lags() {
             let oldest_ms = oldest.map(|oldest| oldest.ms());
             let behind = Behind { operations: outcomes, bytes, oldest_ms, is_comparing };
             self.shared.watch.is_behind(region, behind);
+            // While much is behind a PG may wait for long before it is asked.
+            let is_level = outcomes == 0 && !is_comparing;
+            let silent = silent.get(&region).filter(|_| is_level);
+            self.shared.watch.is_silent(region, silent.copied());
         }
     }
 }
@@ -451,6 +460,17 @@ impl<R: RegionReach> Puller<R> {
 fn link_to<R>(shared: &Shared<R>, region: RegionId) -> Result<Arc<Link>, LinkError> {
     let gone = || LinkError::Unsound("a region that is no more".to_owned());
     shared.site.to(region)?.ok_or_else(gone)
+}
+
+/// A batch with the buckets as they are here.
+fn translated<R>(shared: &Shared<R>, region: RegionId, batch: Batch) -> Result<Batch, LinkError> {
+    let (ops, ids): (Vec<_>, Vec<_>) = batch.ids.into_iter().unzip();
+    let ids = shared.names.translate(region, ids).ok_or_else(unnamed)?;
+    Ok(Batch { ids: ops.into_iter().zip(ids).collect(), ..batch })
+}
+
+fn unnamed() -> LinkError {
+    Later::Broken("a bucket that it tells of is not known here yet".into()).into()
 }
 
 /// Buckets of which something is told.

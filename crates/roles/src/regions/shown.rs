@@ -22,6 +22,7 @@ use larder_types::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::NOTES_PG;
 use super::runs::{Rows, Slice, Span};
 use crate::limits::{REGION_LATE_MS, REGION_LOOK_AGAIN_MS, REGION_LOOK_MS, REGION_SLICE_ROWS_MAX};
 use crate::proxy::{JournalAsk, Onward, Proxy, RegionReach, Scan};
@@ -168,7 +169,10 @@ impl<R: RegionReach> Shown<R> {
     /// Noted positions in journals of other regions.
     pub(super) async fn passed(&self) -> Result<Vec<Passed>, Unreadable> {
         let mut found = Vec::new();
-        self.visit(b"R", b"S", REGION_SLICE_ROWS_MAX, |_, value| {
+        let (from, to) = (rows::passed_by(NOTES_PG), rows::prefix_end(&rows::passed_by(NOTES_PG)));
+        let (from, to, wanted) = (from, to.as_deref(), REGION_SLICE_ROWS_MAX);
+        let scan = Scan { pg: Some(NOTES_PG), settle: false, from, to, wanted };
+        self.scan(scan, |_, value| {
             found.push(Passed::decode(value)?);
             Ok(ControlFlow::Continue(()))
         })
@@ -219,21 +223,13 @@ impl<R: RegionReach> Shown<R> {
         ids.truncate(ids_max);
         Ok((ids, None))
     }
-}
 
-impl<R: RegionReach> Rows for Shown<R> {
-    async fn visit<V>(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        wanted: usize,
-        mut visit: V,
-    ) -> Result<(), Unreadable>
+    /// Visits rows, until told to stop.
+    async fn scan<V>(&self, scan: Scan<'_>, mut visit: V) -> Result<(), Unreadable>
     where
         V: FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, Unreadable> + Send,
     {
         let mut failed = None;
-        let scan = Scan { pg: None, settle: false, from: from.to_vec(), to: Some(to), wanted };
         let scanned = self.reach().scan(scan, |row, value| match visit(row, value) {
             Ok(ControlFlow::Continue(())) => Onward::Next,
             Ok(ControlFlow::Break(())) => Onward::Stop,
@@ -244,5 +240,21 @@ impl<R: RegionReach> Rows for Shown<R> {
         });
         scanned.await?;
         failed.map_or(Ok(()), Err)
+    }
+}
+
+impl<R: RegionReach> Rows for Shown<R> {
+    async fn visit<V>(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        wanted: usize,
+        visit: V,
+    ) -> Result<(), Unreadable>
+    where
+        V: FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, Unreadable> + Send,
+    {
+        let scan = Scan { pg: None, settle: false, from: from.to_vec(), to: Some(to), wanted };
+        self.scan(scan, visit).await
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use larder_link::message::Buckets;
@@ -30,6 +30,9 @@ use crate::limits::{
 };
 use crate::proxy::{JournalAsk, RegionReach};
 
+/// Names of buckets, by their ids.
+type Names = BTreeMap<BucketId, BucketName>;
+
 /// See the module's head.
 pub(super) struct Answering<R>(Arc<Desk<R>>);
 
@@ -40,8 +43,10 @@ pub(super) struct Desk<R> {
     is_settled: Vec<AtomicBool>,
     /// Positions that each region reported as durable, by PG.
     passed: Mutex<BTreeMap<RegionId, BTreeMap<PgId, OpSeq>>>,
-    /// The version of the map, and when, of which each region was told the names of all buckets last.
-    named: Mutex<BTreeMap<RegionId, (u64, Instant)>>,
+    /// Counts when one of these moved.
+    moved: AtomicU64,
+    /// The names of buckets that each region was told last, and when.
+    named: Mutex<BTreeMap<RegionId, (Arc<Names>, Instant)>>,
 }
 
 impl<R: RegionReach> Answering<R> {
@@ -53,7 +58,13 @@ impl<R: RegionReach> Answering<R> {
 impl<R: RegionReach> Desk<R> {
     pub(super) fn new(shared: Arc<Shared<R>>) -> Self {
         let is_settled = (0..shared.shown.pg_count()).map(|_| AtomicBool::new(false)).collect();
-        Self { shared, is_settled, passed: Mutex::default(), named: Mutex::default() }
+        Self {
+            shared,
+            is_settled,
+            passed: Mutex::default(),
+            moved: AtomicU64::new(0),
+            named: Mutex::default(),
+        }
     }
 
     /// The last outcome of a PG that all of these regions have; `None` if one has not said.
@@ -65,6 +76,11 @@ impl<R: RegionReach> Desk<R> {
         let passed = self.passed.lock();
         let of = |region| passed.get(&region).and_then(|pgs| pgs.get(&pg)).copied();
         regions.map(of).try_fold(OpSeq(u64::MAX), |least, passed| Some(least.min(passed?)))
+    }
+
+    /// Counts up when a region has come further in a journal.
+    pub(super) fn moved(&self) -> u64 {
+        self.moved.load(Ordering::Relaxed)
     }
 
     fn is_settled(&self, pg: PgId) -> bool {
@@ -92,7 +108,7 @@ impl<R: RegionReach> Desk<R> {
         let ids = told.pgs.iter().filter_map(|(_, batch)| batch.as_ref().ok());
         told.buckets = match are_new {
             Some(_) => self.all_names(),
-            None => self.names_of(ids.flat_map(|batch| batch.ids.iter().map(|(_, id)| id))),
+            None => self.names_of(ids.flat_map(|batch| batch.ids.iter().map(|(_, id)| id)))?,
         };
         let mut passed = self.passed.lock();
         let passed = passed.entry(from).or_default();
@@ -100,7 +116,10 @@ impl<R: RegionReach> Desk<R> {
             // What a region says of ops that there are not yet is not true of them.
             let Some(applied) = applied.get(pg) else { continue };
             let known = passed.entry(*pg).or_default();
-            *known = durable.through.min(*applied).max(*known);
+            let now = durable.through.min(*applied).max(*known);
+            if std::mem::replace(known, now) != now {
+                self.moved.fetch_add(1, Ordering::Relaxed);
+            }
         }
         let is_news = are_new == Some(true) || has_news(&told);
         Ok((told, is_news))
@@ -109,23 +128,29 @@ impl<R: RegionReach> Desk<R> {
     /// Whether a region is told the names of all buckets now, so that empty ones are there too, and whether they have
     /// changed. An answer may be lost: they are told again after a while.
     fn tells_all_names(&self, to: RegionId) -> Option<bool> {
-        let (version, now) = (self.shared.shown.reach().map_version(), Instant::now());
+        let (names, now) = (self.shared.shown.buckets(), Instant::now());
         let mut named = self.named.lock();
-        let is_new = named.get(&to).is_none_or(|(told, _)| *told != version);
+        let is_new = named.get(&to).is_none_or(|(told, _)| {
+            // Most maps change nothing of them.
+            !Arc::ptr_eq(told, &names) && *told != names
+        });
         let again = Duration::from_millis(REGION_NAMES_MS);
         if !is_new && named.get(&to).is_some_and(|(_, at)| now.duration_since(*at) < again) {
             return None;
         }
-        named.insert(to, (version, now));
+        named.insert(to, (names, now));
         Some(is_new)
     }
 
-    /// The names of the buckets of these.
-    fn names_of<'a>(&self, ids: impl Iterator<Item = &'a Id>) -> Buckets {
+    /// The names of the buckets of these, each of which has one: no bucket of a region ends.
+    fn names_of<'a>(&self, ids: impl Iterator<Item = &'a Id>) -> Result<Buckets, ObjectError> {
         let mentioned: BTreeSet<BucketId> = ids.map(|id| id.name.bucket).collect();
         let names = self.shared.shown.buckets();
-        let named = |id: BucketId| names.get(&id).map(|name| (id, name.clone()));
-        mentioned.into_iter().filter_map(named).collect()
+        let named = |id: BucketId| {
+            let name = names.get(&id).ok_or(ObjectError::NoSuchBucket)?;
+            Ok((id, name.clone()))
+        };
+        mentioned.into_iter().map(named).collect()
     }
 
     fn all_names(&self) -> Buckets {
@@ -146,7 +171,8 @@ impl<R: RegionReach> Desk<R> {
     async fn open(&self, name: &Name, with_bytes: bool) -> Result<Found, ObjectError> {
         let shown = &self.shared.shown;
         let Some(bucket) = shown.buckets().get(&name.bucket).cloned() else {
-            return Ok(Found { entry: None, bytes: 0, body: None });
+            // No bucket of a region ends: it is not known here yet.
+            return Err(ObjectError::NoSuchBucket);
         };
         for _ in 0..REGION_CHANGED_TRIES_MAX {
             let mut kept = shown.kept(name.bucket, &name.key).await?;
@@ -159,10 +185,12 @@ impl<R: RegionReach> Desk<R> {
             let op = kept.version.map(|version| version.row.op);
             let is_object = matches!(&entry, Some(Entry { what: What::Object(_), .. }));
             if !is_object || !with_bytes {
-                return Ok(Found { entry, bytes: 0, body: None });
+                return Ok(Found { entry, bytes: 0, body: None, is_withheld: false });
             }
             match self.body(&bucket, &name.key, op).await {
-                Ok(Some((bytes, body))) => return Ok(Found { entry, bytes, body: Some(body) }),
+                Ok(Some((bytes, body))) => {
+                    return Ok(Found { entry, bytes, body: Some(body), is_withheld: false });
+                }
                 // Another has taken its place meanwhile.
                 Ok(None) | Err(ObjectError::NoSuchKey | ObjectError::Changed) => {}
                 Err(error) => return Err(error),
@@ -220,6 +248,8 @@ struct Found {
     entry: Option<Entry>,
     bytes: u64,
     body: Option<ReadBody>,
+    /// What is there is not known now, or cannot be read.
+    is_withheld: bool,
 }
 
 impl<R: RegionReach> Source for Answering<R> {
@@ -264,7 +294,7 @@ impl<R: RegionReach> Source for Answering<R> {
             let (shown, ids_max) = (&desk.shared.shown, REGION_ASK_IDS_MAX + 1);
             let ids = shown.ids(&desk.own_buckets(), &list.range, ids_max).await?;
             let listed = compare::listed(Planted::default(), &list.range, ids.into_iter());
-            let buckets = desk.names_of(listed.ids.iter());
+            let buckets = desk.names_of(listed.ids.iter())?;
             Ok(ListedIn { listed, buckets })
         })
         .await
@@ -279,14 +309,15 @@ impl<R: RegionReach> Source for Answering<R> {
         for (name, with_bytes) in fetch.names {
             let found = match self.0.open(&name, with_bytes).await {
                 Ok(found) => found,
-                Err(ObjectError::SlowDown) => return Err(Declined::Busy),
+                // It holds up no other.
                 Err(error) => {
-                    tracing::warn!(%from, key = ?name.key, %error, "an object cannot be read for another region");
-                    return Err(Declined::Busy);
+                    tracing::debug!(%from, key = ?name.key, %error, "an object cannot be read for another region");
+                    Found { entry: None, bytes: 0, body: None, is_withheld: true }
                 }
             };
-            let Found { entry, bytes, body } = found;
-            if let Err(error) = send(&mut sink, Fetched { name, entry, bytes }, body).await {
+            let Found { entry, bytes, body, is_withheld } = found;
+            let fetched = Fetched { name, entry, bytes, is_withheld };
+            if let Err(error) = send(&mut sink, fetched, body).await {
                 tracing::debug!(%from, %error, "a region's fetch breaks off");
                 return Err(Declined::Busy);
             }

@@ -181,9 +181,14 @@ impl<R: RegionReach> Taking<R> {
         stream: &mut FetchStream,
         here: &mut BTreeMap<Name, (Name, bool)>,
     ) -> Result<(), LinkError> {
-        while let Some(Fetched { name: there, entry, bytes }) = stream.next().await? {
+        while let Some(fetched) = stream.next().await? {
+            let Fetched { name: there, entry, bytes, is_withheld } = fetched;
             let Some((name, with_bytes)) = here.get(&there).cloned() else { continue };
             let ended = match entry {
+                _ if is_withheld => {
+                    self.shared.watch.withheld(self.region);
+                    Ended::Untaken
+                }
                 None => Ended::Gone,
                 Some(entry) if !self.is_to_be_taken(&name, &entry) => Ended::Untaken,
                 Some(entry) if with_bytes && bytes != entry.bytes() => {
@@ -317,6 +322,12 @@ impl<R: RegionReach> Shared<R> {
         }
     }
 
+    /// Whether an entry that came without its bytes is here with them, or something newer is.
+    async fn has_bytes(&self, name: &Name, entry: &Entry) -> Result<bool, ObjectError> {
+        let kept = self.shown.kept(name.bucket, &name.key).await?;
+        Ok(kept.latest(self.shown.own()).is_some_and(|latest| latest >= entry.at))
+    }
+
     /// Puts an entry that another region has, unless what is here is newer. Without its bytes only what was set since.
     async fn take(
         &self,
@@ -332,6 +343,9 @@ impl<R: RegionReach> Shared<R> {
                     self.proxy.put_told(&bucket, &name.key, (entry, object), body).await?;
                     // What other regions tell of it is held against the index.
                     self.proxy.reach().shows(name.bucket, &name.key).await?;
+                } else if object.bytes() > 0 && !self.has_bytes(name, entry).await? {
+                    // Another version came to be there since it was asked for without its bytes.
+                    return Err(ObjectError::Changed);
                 }
                 if object.amended == Amendments::default() {
                     return Ok(());

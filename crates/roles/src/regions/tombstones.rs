@@ -11,10 +11,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
 use larder_objects::ObjectError;
 use larder_protocol::limits::REGION_FREED_MAX;
 use larder_protocol::region::{Name, Slot, kept};
-use larder_types::{FreedTombstone, OpSeq, Origin, PgId, RegionId, Tombstone};
+use larder_types::{FreedTombstone, OpSeq, Origin, PgId, Tombstone};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
@@ -23,7 +24,9 @@ use super::Shared;
 use super::puller::Inbox;
 use super::shown::Unreadable;
 use super::source::Desk;
-use crate::limits::{REGION_FREE_MS, REGION_FREE_PAUSE_MS};
+use crate::limits::{
+    REGION_FREE_MS, REGION_FREE_PASSES_MAX, REGION_FREE_PAUSE_MS, REGION_FREES_MAX,
+};
 use crate::proxy::RegionReach;
 
 /// Names of what is being fetched, whoever asked for it.
@@ -75,10 +78,19 @@ pub(super) struct Candidate {
 
 /// Looks at all tombstones, a few at a time. Does not end.
 pub(super) async fn free<R: RegionReach>(shared: Arc<Shared<R>>, desk: Arc<Desk<R>>, inbox: Inbox) {
-    let mut from = None;
+    let (mut from, mut moved, mut passes) = (None, 0, 0);
     loop {
         let pause_ms = if from.is_none() { REGION_FREE_MS } else { REGION_FREE_PAUSE_MS };
         sleep(Duration::from_millis(pause_ms)).await;
+        if from.is_none() {
+            // Where no other region has come further, little more may go.
+            let now = desk.moved();
+            passes += 1;
+            if now == moved && passes < REGION_FREE_PASSES_MAX {
+                continue;
+            }
+            (moved, passes) = (now, 0);
+        }
         from = match look(&shared, &desk, &inbox, from).await {
             Ok(next) => next,
             Err(Unreadable::Store(error)) => {
@@ -101,8 +113,7 @@ async fn look<R: RegionReach>(
     from: Option<Vec<u8>>,
 ) -> Result<Option<Vec<u8>>, Unreadable> {
     let (tombstones, next) = shared.shown.tombstones(from).await?;
-    let members = shared.site.members().borrow().clone();
-    let others: Vec<RegionId> = members.live().map(|peer| peer.number).collect();
+    let Some(others) = shared.others().await? else { return Ok(None) };
     let mut passed: BTreeMap<PgId, OpSeq> = BTreeMap::new();
     let mut candidates = Vec::new();
     for (bucket, key, tombstone) in tombstones {
@@ -141,11 +152,21 @@ async fn free_all<R: RegionReach>(
             of_pg.entry(pg).or_default().push(FreedTombstone { bucket, key, at });
         }
     }
-    for (pg, tombstones) in of_pg {
-        for some in tombstones.chunks(REGION_FREED_MAX) {
-            shared.proxy.free_tombstones(pg, some.to_vec()).await?;
-            shared.watch.counters().freed(some.len() as u64);
+    let some = |(pg, tombstones): (PgId, Vec<FreedTombstone>)| {
+        let chunks = tombstones.chunks(REGION_FREED_MAX).map(move |some| (pg, some.to_vec()));
+        chunks.collect::<Vec<_>>()
+    };
+    let freeing = of_pg.into_iter().flat_map(some).map(async |(pg, some)| {
+        let count = some.len() as u64;
+        shared.proxy.free_tombstones(pg, some).await.map(|()| count)
+    });
+    let mut freeing = futures::stream::iter(freeing).buffer_unordered(REGION_FREES_MAX);
+    let mut ended = Ok(());
+    while let Some(freed) = freeing.next().await {
+        match freed {
+            Ok(count) => shared.watch.counters().freed(count),
+            Err(error) => ended = Err(error),
         }
     }
-    Ok(())
+    ended
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
 use larder_link::{PeerStatus, RegionStatus, Site};
 use larder_objects::ObjectError;
-use larder_types::RegionId;
+use larder_types::{PgId, RegionId};
 use parking_lot::Mutex;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
@@ -74,6 +74,8 @@ struct Seen {
     /// It was looked at: that nothing is behind is known.
     is_known: bool,
     unreachable: Option<String>,
+    /// A PG of it of which nothing is told.
+    silent: Option<PgId>,
     alarm: Option<String>,
     /// Entries that were taken.
     taken: u64,
@@ -90,6 +92,8 @@ struct Seen {
 pub(super) struct Watch {
     seen: Mutex<BTreeMap<RegionId, Seen>>,
     counters: RegionCounters,
+    /// The last region that was found to be missing in the list.
+    unlisted: AtomicU16,
 }
 
 impl Seen {
@@ -99,6 +103,7 @@ impl Seen {
             behind: Behind::default(),
             is_known: false,
             unreachable: None,
+            silent: None,
             alarm: None,
             taken: 0,
             bytes: 0,
@@ -111,7 +116,11 @@ impl Seen {
 
 impl Watch {
     pub(super) fn new() -> Self {
-        Self { seen: Mutex::default(), counters: RegionCounters::default() }
+        Self {
+            seen: Mutex::default(),
+            counters: RegionCounters::default(),
+            unlisted: AtomicU16::new(0),
+        }
     }
 
     pub(super) fn counters(&self) -> &RegionCounters {
@@ -160,6 +169,12 @@ impl Watch {
         self.show(region, format!("changes of it cannot be taken here: {error}"));
     }
 
+    /// The region cannot read a change now, which is asked for again.
+    pub(super) fn withheld(&self, region: RegionId) {
+        self.counters.failed.fetch_add(1, Ordering::Relaxed);
+        self.show(region, "it cannot read some of its objects now: its log says more".to_owned());
+    }
+
     pub(super) fn taken(&self, region: RegionId, bytes: u64) {
         self.counters.taken(bytes);
         self.of(region, |seen| {
@@ -179,6 +194,30 @@ impl Watch {
             }
             (seen.behind, seen.is_known) = (behind, true);
         });
+    }
+
+    /// Of a PG of the region nothing is told: what is there is not known.
+    pub(super) fn is_silent(&self, region: RegionId, pg: Option<PgId>) {
+        self.of(region, |seen| {
+            if let (Some(pg), None) = (pg, seen.silent) {
+                tracing::warn!(%region, %pg, "a placement group of another region is not told of");
+            }
+            seen.silent = pg;
+        });
+    }
+
+    /// Changes of a region are here that the list of regions lacks.
+    pub(super) fn is_unlisted(&self, region: RegionId) {
+        let was = self.unlisted.swap(region.0, Ordering::Relaxed);
+        if was != region.0 {
+            tracing::error!(%region, "this region has been here, and the list of regions lacks it: DIR/region is an old copy. Restore the latest one");
+        }
+    }
+
+    /// The numbers that were seen last say nothing any more.
+    pub(super) fn is_unknown(&self, region: RegionId, why: &str) {
+        self.show(region, why.to_owned());
+        self.of(region, |seen| (seen.behind, seen.is_known) = (Behind::default(), false));
     }
 
     pub(super) fn status(&self, site: &Site) -> RegionStatus {
@@ -206,13 +245,15 @@ fn status_of(seen: &mut Seen) -> PeerStatus {
     }
     let Behind { operations, bytes, oldest_ms, is_comparing } = seen.behind;
     let waits = operations > 0 && seen.waits_since.elapsed().as_millis() as u64 > REGION_STUCK_MS;
-    let never = (!seen.is_known && seen.unreachable.is_none())
-        .then(|| "it was not reached yet since the start".to_owned());
+    let never = (!seen.is_known).then(|| "it was not reached yet since the start".to_owned());
+    let silent = seen
+        .silent
+        .map(|pg| format!("its placement group {pg} tells nothing: it may have no primary there"));
     PeerStatus {
         number: RegionId::OWN,
         name: "unnamed".parse().expect("a name"),
         paused: false,
-        unreachable: seen.unreachable.clone().or(never),
+        unreachable: seen.unreachable.clone().or(never).or(silent),
         comparing: is_comparing,
         operations_behind: operations,
         bytes_behind: bytes,

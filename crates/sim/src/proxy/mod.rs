@@ -240,7 +240,8 @@ pub(crate) fn refused(refusal: Refusal) -> Answered {
         | Refusal::Revoked
         | Refusal::Full
         | Refusal::Beaten
-        | Refusal::NoRegion => Answered::Refused,
+        | Refusal::NoRegion
+        | Refusal::InRegion => Answered::Refused,
         Refusal::Busy
         | Refusal::NotPrimary
         | Refusal::Finished

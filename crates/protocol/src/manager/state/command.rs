@@ -220,6 +220,9 @@ pub enum Refusal {
     /// Fix the request: numbers begin with 1.
     #[error("no region has that number")]
     NoSuchRegion,
+    /// Give up: another region would make the bucket again.
+    #[error("a bucket of a cluster that is a region is not deleted")]
+    InRegion,
 }
 
 /// What a command left behind.

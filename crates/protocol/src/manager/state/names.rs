@@ -100,6 +100,9 @@ impl Topology {
 
     pub(super) fn begin_deletion(&mut self, name: &BucketName) -> Applied {
         let record = self.buckets.get_mut(name).ok_or(Refusal::NoSuchBucket)?;
+        if self.region.is_some() {
+            return Err(Refusal::InRegion);
+        }
         record.state = BucketState::Deleting;
         record.epoch = Epoch(record.epoch.0 + 1);
         Ok(Outcome::Bucket(Box::new(record.clone())))

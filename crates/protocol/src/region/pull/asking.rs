@@ -93,7 +93,7 @@ impl Pull {
             let Some(at) = asked.iter().position(|asked| *asked == pg) else { continue };
             asked.swap_remove(at);
             let Some(stream) = self.streams.get_mut(&source) else { continue };
-            stream.is_heard = true;
+            (stream.is_heard, stream.heard_ms) = (true, now_ms);
             match told {
                 Err(void) => {
                     self.wait_for_comparison(source, void.resume);

@@ -17,9 +17,9 @@ use larder_objects::ObjectError;
 use larder_protocol::manager::state::Topology;
 use larder_protocol::region::{Kept, Token};
 use larder_types::codec::decode;
-use larder_types::{BucketId, ObjectKey, PgId, ServerId, View};
+use larder_types::{BucketId, MapVersion, ObjectKey, PgId, ServerId, View};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::super::Reach;
 use super::super::regional::{JournalAsk, RegionReach, kept_of};
@@ -28,7 +28,7 @@ use super::retry::pause;
 use super::route::{newer, primary};
 use crate::limits::{
     JOURNAL_ANSWER_MS, JOURNAL_PAUSE_MS, JOURNAL_RETRY_MS, JOURNALS_MAX, KEPT_KEYS_MAX,
-    REGION_NEWS_MS,
+    MAP_LAG_MAX, REGION_NEWS_MS,
 };
 use crate::wire::{JournalNow, JournalShown, KeptNow, MetaCall, MetaReply};
 
@@ -221,6 +221,13 @@ impl RegionReach for Away {
                 JournalNow::NotNow => None,
             })
             .collect();
+        // What a primary took into a bucket that is not known here yet could not be told by its name.
+        let needed = shown.values().map(|shown| shown.map).max().unwrap_or_default();
+        let mut versions = self.managers.versions();
+        let known = timeout(MAP_LAG_MAX, versions.reaches(MapVersion(needed))).await;
+        if !matches!(known, Ok(Ok(()))) {
+            shown.clear();
+        }
         // In the order in which they were asked for: those that lag come first.
         Ok(ask.pgs.iter().filter_map(|(pg, _)| Some((*pg, shown.remove(pg)?))).collect())
     }

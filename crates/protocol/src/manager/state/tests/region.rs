@@ -13,8 +13,11 @@ fn a_cluster_is_one_region_for_ever() {
     let set = |number, fingerprint| Command::SetRegion(record(number, fingerprint));
     assert_eq!(log.0.number(), RegionId::OWN);
     assert_eq!(log.apply(set(0, 1)), Err(Refusal::NoSuchRegion));
+    let name = BucketName::new("abc").unwrap();
+    log.done(Command::CreateBucket(name.clone(), None, 1));
     assert_eq!(log.done(set(2, 1)), Outcome::Done);
     assert_eq!(log.0.number(), RegionId(2));
+    assert_eq!(log.apply(Command::BeginDeletion(name)), Err(Refusal::InRegion));
     assert_eq!(log.done(set(2, 1)), Outcome::Already);
     assert_eq!(log.apply(set(3, 1)), Err(Refusal::OtherRegion), "another number");
     assert_eq!(log.apply(set(2, 2)), Err(Refusal::OtherRegion), "another key");
