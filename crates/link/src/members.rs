@@ -122,7 +122,7 @@ impl Members {
         self.live().find(|peer| peer.number == number)
     }
 
-    /// Whether the list has another region of this number, be it removed.
+    /// True if the list has another region of this number, removed or not.
     #[must_use]
     pub fn has_number(&self, number: RegionId) -> bool {
         self.peers.iter().any(|peer| peer.number == number)

@@ -237,7 +237,7 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Whether its parts can be asked for one by one, with their checksums ([`Objects::part`]).
+    /// True if its parts can be asked for one by one, with their checksums ([`Objects::part`]).
     #[must_use]
     pub fn keeps_parts(&self) -> bool {
         matches!(self.body, Body::Parts { .. })

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::{RoleConfig, RoleError, bind};
 
-/// How long the managers are given before they are told again which region the cluster is.
+/// Time after which the managers are told again which region the cluster is.
 const AGAIN: Duration = Duration::from_secs(1);
 /// The command and flag that set the address for other regions.
 const REGION_FLAG: &str = "--listen of larder region create|join";

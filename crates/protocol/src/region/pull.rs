@@ -60,16 +60,16 @@ pub struct Source {
     pub pg: PgId,
 }
 
-/// What is here of an entry, as a driver looked it up.
+/// The result of a lookup of an entry in this region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Looked {
-    /// This; `None`: nothing.
+    /// The entry that is here, if there is one.
     Found(Option<Entry>),
-    /// That is not known now. It is fetched, though it may have been here: what is told of it may be new.
+    /// The lookup had no answer. The entry is fetched, though it may have been here: the change may be new.
     Unknown,
 }
 
-/// What is here, and durable. A step asks for nothing but what [`Pull::looks`] names before it.
+/// The durable entries of this region. A step asks only for those that [`Pull::looks`] named before it.
 pub trait Holdings {
     /// An entry.
     fn entry(&self, name: &Name) -> Looked;
@@ -396,7 +396,7 @@ impl Pull {
         lags
     }
 
-    /// Of each region that is asked a PG of which it has told nothing for long, if there is one: what is there is not known.
+    /// For each region a PG of it that has not answered for [`REGION_SILENT_MS`], if there is one: its lag is not known.
     #[must_use]
     pub fn silent(&self, now_ms: u64) -> BTreeMap<RegionId, PgId> {
         let is_silent = |(source, stream): &(&Source, &Stream)| {
@@ -415,8 +415,8 @@ impl Pull {
             && self.streams.iter().all(|(source, stream)| stream.is_heard || !is_asked(source))
     }
 
-    /// Whether a tombstone may be freed that every other region has passed: then it is neither needed nor made again (ADR 42).
-    /// A region that is no more tells nothing any more.
+    /// True if a tombstone that every other region has passed may be freed: it is neither needed nor made again (ADR 42).
+    /// `is_former`: its origin is a region that was removed, or that this one has not heard of.
     #[must_use]
     pub fn may_free(&self, name: &Name, origin: Origin, is_former: bool) -> bool {
         (is_former || self.was_here(origin)) && !self.is_wanted(name)

@@ -70,7 +70,7 @@ impl Drop for OnTheirWay<'_> {
 pub(super) struct Candidate {
     pub(super) name: Name,
     pub(super) origin: Origin,
-    /// The region that purged is no more.
+    /// The region that purged was removed, or is not known here yet.
     pub(super) is_former: bool,
     pg: PgId,
     at: larder_types::Stamp,

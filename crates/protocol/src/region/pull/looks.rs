@@ -1,4 +1,4 @@
-//! What a step looks at. A store that is spread over servers has entries and sums not at hand: its driver reads them first.
+//! The entries and sums that a step reads. In a cluster they lie on other servers, so that the driver reads them before the step.
 
 use std::collections::BTreeSet;
 
