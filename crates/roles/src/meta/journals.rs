@@ -57,7 +57,7 @@ struct Seen {
     forgotten: OpSeq,
 }
 
-/// What is known of the journals of all PGs.
+/// The last read of each PG's journal, and places to wait at.
 pub(super) struct Journals {
     /// By PG.
     seen: Vec<Mutex<Seen>>,
@@ -72,14 +72,14 @@ impl Journals {
     }
 }
 
-/// What is asked of the journals of PGs.
+/// A request for outcomes of several PGs.
 #[derive(Debug, Clone)]
 pub(crate) struct JournalCall {
     /// PGs in their views, and the tokens behind which outcomes are wanted.
     pub(crate) pgs: Vec<(PgId, View, Token)>,
     /// Outcomes wanted of all PGs together; 0: whether there are any.
     pub(crate) ids_max: usize,
-    /// Whether everything that these PGs had taken must show first.
+    /// True if everything that these PGs had taken must show first.
     pub(crate) settled: bool,
     /// For how long the answer may wait for news.
     pub(crate) wait: Duration,

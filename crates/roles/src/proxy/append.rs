@@ -43,7 +43,7 @@ fn limit(at: AppendAt) -> Limit {
     }
 }
 
-/// What a region refuses.
+/// The request that a store among regions refuses, for the client's error.
 pub(super) const IN_REGION: &str = "appends in a store that is a region (docs/regions.md)";
 
 impl<R: Reach> Proxy<R> {

@@ -25,7 +25,7 @@ pub struct JournalAsk {
     pub pgs: Vec<(PgId, Token)>,
     /// Outcomes wanted of all PGs together; 0: whether there are any.
     pub ids_max: usize,
-    /// Whether everything that these PGs had taken must show first.
+    /// True if everything that these PGs had taken must show first.
     pub settled: bool,
 }
 

@@ -9,7 +9,7 @@ use super::super::entry::Name;
 use super::asking::What;
 use super::{Event, Pull};
 
-/// What a step may ask [`Holdings`](super::Holdings) for.
+/// The entries and sums that a step may ask [`Holdings`](super::Holdings) for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Looks {
     /// Entries.
@@ -19,8 +19,8 @@ pub struct Looks {
 }
 
 impl Pull {
-    /// What [`Pull::step`] may look at if it takes this event next, at this time. What is read for it is as good as what
-    /// would be read during the step: entries that are here stay so, or something that wins over them does.
+    /// The entries and sums that [`Pull::step`] may read if it takes this event next, at this time.
+    /// Reading them before the step is as good as during it: entries that are here stay, or something that wins over them does.
     #[must_use]
     pub fn looks(&self, now_ms: u64, event: &Event) -> Looks {
         let mut looks = Looks::default();

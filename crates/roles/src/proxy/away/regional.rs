@@ -1,4 +1,4 @@
-//! What the gateway of a cluster that is a region asks the primaries: journals, and keys as they are kept.
+//! Requests of a region's gateway to the primaries: for journals, and for keys with their rows.
 //!
 //! # Invariants
 //!
@@ -128,7 +128,7 @@ impl Away {
         (led, tokens)
     }
 
-    /// What is kept of keys whose PGs have primaries now; those of others stay in `left`.
+    /// Reads the rows of keys whose PGs have primaries now; keys of other PGs stay in `left`.
     async fn kept_now(
         &self,
         map: &Topology,
