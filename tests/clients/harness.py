@@ -30,6 +30,8 @@ CHECK_SECONDS = 300
 COMMAND_SECONDS = 240
 # Below those of /proc/sys/net/ipv4/ip_local_port_range. Runs beside each other are given ranges that do not meet.
 SERVER_PORTS = tuple(map(int, os.environ.get("LARDER_TEST_PORTS", "10000-20000").split("-")))
+# Each belongs to one server of this run, also while that server is not up yet.
+_given_ports = set()
 
 
 # A session may not be used by two threads while it makes a client.
@@ -51,13 +53,16 @@ def default_binary():
 
 
 def free_port():
-    """A port that nobody listens at, and that the system does not give to connections: a server that starts on it later, or
-    again, would find it taken by one."""
+    """A port that nobody listens at, that was given to nobody here, and that the system does not give to connections: a server
+    that starts on it later, or again, would find it taken by one."""
     while True:
         port = random.SystemRandom().randrange(*SERVER_PORTS)
+        if port in _given_ports:
+            continue
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
+            _given_ports.add(port)
             return port
 
 

@@ -2,8 +2,8 @@
 
 The cluster and the first single node have objects before there are regions. Writers change the same keys through every machine and in the single nodes; machines, the
 gateway among them, are killed with SIGKILL, and links are cut, meanwhile. Afterwards all show the same keys with the same contents, and
-each key has a value that could be its last. While the gateway is away the cluster serves, and its changes go on when it is back. The
-gateway moves to another machine. How long it takes until an object is in the other region, and how many bytes pass for it, is measured.
+each key has a value that could be its last. While the gateway is away the cluster serves, and its changes go on when it is back. A
+copy of the gateway's directory from before is brought to another machine, which takes its place when it dies. How long it takes until an object is in the other region, and how many bytes pass for it, is measured.
 
     python3 tests/clients/regions_of_clusters.py [--seconds 10] [--singles 1] [--seed N] [--binary PATH]
 """
@@ -18,7 +18,7 @@ import threading
 import time
 
 from harness import content, default_binary, free_port, scratch_folder
-from peers import Machine, ready, run, secret_file, whole
+from peers import Machine, ready, run, secret_file, until, whole
 from regions import (
     BUCKET, CONVERGED_SECONDS, DELAY_SECONDS, IDLE_BYTES_MAX, KEYS, OVERHEAD_MAX, History, Region, Relay, check, converged, lag, write,
 )
@@ -27,6 +27,7 @@ from workload import Clock, Failed
 # A lag as between single nodes, and what the cluster's servers tell each other for it.
 LAGS_MAX = 0.3 + 4 * DELAY_SECONDS, 3.0
 BEFORE = 20
+GATEWAY_SECONDS = 30
 
 
 class Cluster(Region):
@@ -115,6 +116,7 @@ def form(binary, scratch, clock, cluster, singles):
         single.stop()
     cluster.gateway.stop()
     cluster.create()
+    older = shutil.copytree(cluster.directory / "region", scratch / "older")
     cluster.spawn_all()
     for single in singles:
         single.join(cluster)
@@ -130,6 +132,7 @@ def form(binary, scratch, clock, cluster, singles):
             machine.boto3().delete_bucket(Bucket=BUCKET)
             raise Failed("a bucket of a region is deleted")
     clock.tell("all regions have what the cluster and a single node had before")
+    return older
 
 
 def conflicts(cluster, singles, rng, seconds, clock):
@@ -212,8 +215,9 @@ def without_gateway(cluster, singles, clock):
     clock.tell("the cluster served without its gateway, and what it took is in the other regions")
 
 
-def move_gateway(binary, cluster, singles, clock):
-    """DIR/region goes to another machine, whose proxy is the gateway then. Another key is refused."""
+def move_gateway(binary, cluster, singles, older, clock):
+    """Another machine has a copy of DIR/region from before the other regions joined: it is the gateway once the first one has
+    ended, and knows them; the first one is it no more. Another key is refused."""
     old, new = cluster.gateway, cluster.machines[1]
     run(binary, "region", "create", new.directory, "--name", "other", "--listen", f"127.0.0.1:{free_port()}")
     new.kill()
@@ -221,15 +225,29 @@ def move_gateway(binary, cluster, singles, clock):
     if code != 3 or "by another key" not in said:
         raise Failed(f"a second gateway with a key of its own: {code}, {said}")
     shutil.rmtree(new.directory / "region")
+    shutil.copytree(older, new.directory / "region")
+    cluster.spawn_all()
+    put_through_all(cluster, "both")
+    check([cluster, *singles], converged([cluster, *singles]))
+    if (old.metric("region_gateway"), new.metric("region_gateway")) != (1, 0):
+        raise Failed("a second gateway does not wait for the first one's end")
     old.kill()
-    shutil.move(old.directory / "region", new.directory / "region")
+    until("another gateway", GATEWAY_SECONDS, lambda: new.metric("region_gateway") == 1, [new])
     cluster.gateway = new
     cluster.spawn_all()
+    put_through_all(cluster, "moved")
+    check([cluster, *singles], converged([cluster, *singles]))
+    if (old.metric("region_gateway"), new.metric("region_gateway")) != (0, 1):
+        raise Failed("a gateway that was replaced is it again")
+    listed = run(binary, "region", "list", new.directory)
+    if any(single.name not in listed for single in singles):
+        raise Failed(f"the gateway with an older list does not know all regions: {listed}")
+    clock.tell("another machine with an older list is the gateway, and the one before is none")
+
+
+def put_through_all(cluster, prefix):
     for number, machine in enumerate(cluster.machines):
-        machine.boto3().put_object(Bucket=BUCKET, Key=f"moved/{number}", Body=content(number, 30_000))
-    found = converged([cluster, *singles])
-    check([cluster, *singles], found)
-    clock.tell("another machine is the gateway")
+        machine.boto3().put_object(Bucket=BUCKET, Key=f"{prefix}/{number}", Body=content(number, 30_000))
 
 
 def overhead(cluster, singles):
@@ -261,14 +279,14 @@ def test(binary, scratch, seconds, singles, seed):
     cluster = Cluster(binary, scratch, "cluster")
     singles = [Region(binary, scratch / f"single-{number}", f"single-{number}") for number in range(1, singles + 1)]
     try:
-        form(binary, scratch, clock, cluster, singles)
+        older = form(binary, scratch, clock, cluster, singles)
         lag(cluster, singles[0], "cluster to single node", 25, LAGS_MAX)
         lag(singles[0], cluster, "single node to cluster", 25, LAGS_MAX)
         overhead(cluster, singles)
         conflicts(cluster, singles, rng, seconds, clock)
         new_buckets(cluster, singles, clock)
         without_gateway(cluster, singles, clock)
-        move_gateway(binary, cluster, singles, clock)
+        move_gateway(binary, cluster, singles, older, clock)
         codes = [site.stop() for site in [*cluster.machines, *singles]]
         if any(codes):
             raise Failed(f"stops that were not clean: {codes}")

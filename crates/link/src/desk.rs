@@ -163,6 +163,8 @@ impl<S: Source> Desk<S> {
         });
         match admitted.await.unwrap_or_else(|error| Err(LinkError::broken(error))) {
             Ok(joined) => {
+                // With the same token it is given the same number when it asks again.
+                in_time(self.source.keep(joined.known.clone())).await?;
                 tracing::info!(number = %joined.number, %name, "a region has joined");
                 Ok(joined)
             }

@@ -47,7 +47,8 @@ pub use link::Link;
 pub use listener::Listening;
 pub use members::{Known, Members, Own, Peer};
 pub use message::{
-    Ask, Declined, Fetch, Fetched, Hello, JoinRefused, List, ListedIn, Told, Walk, Walked,
+    Ask, Declined, Fetch, Fetched, Hello, JoinRefused, KnownRegions, List, ListedIn, Told, Walk,
+    Walked,
 };
 pub use metrics::{Counter, Metrics, PeerMetrics};
 pub use name::{Address, RegionName};

@@ -122,7 +122,7 @@ pub struct Fetched {
     pub is_withheld: bool,
 }
 
-/// Regions that one of them knows.
+/// Regions that one of them knows. Also stored, in the map of a cluster that is a region.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownRegions {
     /// Each, also those that are no more.

@@ -19,6 +19,7 @@ use crate::limits::{LOOK_INTERVAL, MEMBERS_INTERVAL};
 use crate::link::Link;
 use crate::listener::Listening;
 use crate::members::Members;
+use crate::message::KnownRegions;
 use crate::metrics::Metrics;
 use crate::registry::{Registry, identity};
 use crate::source::Source;
@@ -69,6 +70,20 @@ impl Site {
     #[must_use]
     pub fn members(&self) -> watch::Receiver<Arc<Members>> {
         self.registry.subscribe()
+    }
+
+    /// The list of regions, as others are told it and as it is kept elsewhere.
+    #[must_use]
+    pub fn known(&self) -> KnownRegions {
+        KnownRegions { regions: self.registry.now().told() }
+    }
+
+    /// Takes a list that was kept elsewhere: this one's may be an older copy. It waits for the disk.
+    ///
+    /// # Errors
+    /// If the lists contradict each other, and if the file cannot be written.
+    pub fn learn(&self, known: &KnownRegions) -> Result<(), LinkError> {
+        self.registry.merge(&known.regions)
     }
 
     /// Counters of its links.

@@ -10,7 +10,9 @@ use tokio::sync::mpsc;
 use crate::error::{Later, LinkError};
 use crate::frame;
 use crate::limits::PIECE_BYTES_MAX;
-use crate::message::{Ask, Declined, Fetch, Fetched, Hello, List, ListedIn, Told, Walk, Walked};
+use crate::message::{
+    Ask, Declined, Fetch, Fetched, Hello, KnownRegions, List, ListedIn, Told, Walk, Walked,
+};
 
 /// Answers other regions. What they ask was checked to be within bounds, and comes from a region that is known.
 ///
@@ -46,6 +48,10 @@ pub trait Source: Send + Sync + 'static {
         fetch: Fetch,
         sink: FetchSink,
     ) -> impl Future<Output = Result<(), Declined>> + Send;
+
+    /// Has the list of regions kept wherever the store keeps it beside its directory. A region that was let in is told so
+    /// only afterwards: its number is given to no other, whatever becomes of the directory.
+    fn keep(&self, known: KnownRegions) -> impl Future<Output = Result<(), Declined>> + Send;
 }
 
 /// Part of a stream.

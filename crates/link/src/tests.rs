@@ -14,12 +14,15 @@ use larder_protocol::region::{Entry, Name, Slot, What};
 use larder_types::{
     BucketId, HybridClock, ObjectKey, OpId, OpSeq, Origin, PgId, RegionId, Stamp, View,
 };
+use parking_lot::Mutex;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
 use crate::limits::PIECE_BYTES_MAX;
-use crate::message::{Ask, Declined, Fetch, Fetched, Hello, List, ListedIn, Told, Walk, Walked};
+use crate::message::{
+    Ask, Declined, Fetch, Fetched, Hello, KnownRegions, List, ListedIn, Told, Walk, Walked,
+};
 use crate::name::{Address, RegionName};
 use crate::source::{FetchSink, Source};
 use crate::token::JoinToken;
@@ -32,6 +35,8 @@ struct Fake {
     sent: AtomicU64,
     /// The first piece has arrived.
     arrived: Notify,
+    /// Lists that were kept, if there is a place where they can be.
+    kept: Mutex<Option<Vec<KnownRegions>>>,
     how: How,
 }
 
@@ -79,6 +84,10 @@ impl Source for Fake {
     async fn list(&self, _from: RegionId, list: List) -> Result<ListedIn, Declined> {
         let listed = larder_protocol::region::Listed { ids: Vec::new(), rest: Some(list.range) };
         Ok(ListedIn { listed, buckets: Vec::new() })
+    }
+
+    async fn keep(&self, known: KnownRegions) -> Result<(), Declined> {
+        self.kept.lock().as_mut().map(|kept| kept.push(known)).ok_or(Declined::NotReady)
     }
 
     async fn fetch(
@@ -168,7 +177,8 @@ impl Region {
     fn start(dir: TempDir, socket: TcpListener, how: How) -> Self {
         let site = Site::open(dir.path()).unwrap().unwrap();
         let (number, sent, arrived) = (site.number(), AtomicU64::new(0), Notify::new());
-        let source = Arc::new(Fake { number, sent, arrived, how });
+        let kept = Mutex::new(Some(Vec::new()));
+        let source = Arc::new(Fake { number, sent, arrived, kept, how });
         let listening = site.listen(socket, source.clone()).unwrap();
         Self { dir, site, source, listening }
     }

@@ -215,6 +215,8 @@ pub const MAP_VERSION_MAX: MapVersion = MapVersion(1 << 62);
 /// Most tables of a sum: as many as a table's letter may tell apart.
 pub const DIGEST_TABLES_MAX: usize = 256;
 
+/// Bytes of the list of regions that the managers keep for a cluster's gateway.
+pub const REGION_LIST_BYTES_MAX: usize = 128 * 1024;
 /// Most outcomes that a PG's journal keeps for other regions.
 pub const REGION_JOURNAL_OUTCOMES_MAX: usize = 1 << 20;
 /// Most PGs of another region that one request asks for ids of.
@@ -241,7 +243,10 @@ pub const REGION_HELD_MS: u64 = 5_000;
 pub const REGION_CLOCK_AHEAD_MS_MAX: u64 = 60_000;
 /// Most journals of other regions of which one op notes how far they are here.
 pub const REGION_NOTES_MAX: usize = 256;
-/// Most ops that a journal forgets at a time.
+/// Ops of a placement group for which its journal tells other regions what came of them: a region that is further behind
+/// compares all keys. Some more are kept until the next op at which the journal forgets.
+pub const REGION_JOURNAL_OPS_MAX: u64 = 1 << 16;
+/// Most ops that a journal forgets at a time, and ops from one look at how far it reaches to the next.
 pub const REGION_FORGET_OPS_MAX: u64 = 4096;
 /// Tombstones that one op frees.
 pub const REGION_FREED_MAX: usize = 64;

@@ -191,7 +191,7 @@ pub enum Call {
         /// Key.
         key: ObjectKey,
     },
-    /// Answer when the index shows everything that this PG has taken so far.
+    /// Answer when the index shows everything that this PG has taken so far, but for versions of which its journal will tell.
     Barrier,
     /// A reader found that a data server's copy of a chunk is damaged. Has no answer.
     Suspect {

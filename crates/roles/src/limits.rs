@@ -19,6 +19,8 @@ pub const PROTOCOL_NAMES_ENDED: u8 = 6;
 /// Oldest version of it in which a cluster can be a region: all managers know the command `SetRegion`, and servers the map
 /// that it makes.
 pub const PROTOCOL_REGIONS: u8 = 7;
+/// Oldest version of it in which managers know a region's gateway.
+pub const PROTOCOL_GATEWAYS: u8 = 8;
 /// Bytes that may wait in the log's buffer before calls are turned away; less with small segments, of
 /// which one is always ready ahead.
 pub const LOG_BUFFER_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -296,7 +298,8 @@ const _: () = assert!(
     "reports are for peers of a version that is spoken"
 );
 const _: () = assert!(
-    PROTOCOL_REGIONS <= larder_net::limits::PROTOCOL_MAX
+    PROTOCOL_GATEWAYS <= larder_net::limits::PROTOCOL_MAX
+        && PROTOCOL_REGIONS < PROTOCOL_GATEWAYS
         && PROTOCOL_NAMES_ENDED < PROTOCOL_REGIONS
         && PROTOCOL_FORGETS < PROTOCOL_NAMES_ENDED,
     "managers of this release say that they know its commands"
@@ -430,12 +433,11 @@ const _: () = assert!(
 pub const REGION_CHANGED_TRIES_MAX: usize = 4;
 /// Most outcomes of a placement group that are counted behind those that a region is told at a time.
 pub const REGION_LEFT_COUNTED_MAX: u64 = 1_000;
-/// Ops of all placement groups together for which their journals tell other regions what came of them, at most: a region
-/// that is further behind compares all keys.
-pub const REGION_JOURNAL_OPS_MAX: u64 = 1 << 24;
-/// Ops of all placement groups together that journals tell of at least, whatever other regions have: what one said is
-/// durable with it may be noted there a little later.
-pub const REGION_JOURNAL_OPS_MIN: u64 = 1 << 20;
+/// Ops of a placement group that its journal tells of at least, whatever other regions have: what one said is durable with
+/// it may be noted there a little later.
+pub const REGION_JOURNAL_OPS_MIN: u64 = 1 << 12;
+/// Milliseconds after which the managers are told the list of regions again, if they did not take it.
+pub const REGION_KEEP_LIST_MS: u64 = 1_000;
 /// Milliseconds for which the answer to another region waits for something new.
 pub const REGION_NEWS_MS: u64 = 2_000;
 /// Journals of placement groups that a meta server is asked for at a time.
@@ -521,7 +523,7 @@ pub const REGION_REQUESTS_PER_MACHINE: u64 = 1 << 40;
 pub const REGION_TICK_MS: u64 = 50;
 
 const _: () = assert!(
-    2 * REGION_JOURNAL_OPS_MIN <= REGION_JOURNAL_OPS_MAX,
+    2 * REGION_JOURNAL_OPS_MIN <= larder_protocol::limits::REGION_JOURNAL_OPS_MAX,
     "a journal keeps what a region may not have noted yet"
 );
 const _: () = assert!(

@@ -11,6 +11,8 @@ pub const V1: u8 = 1;
 /// Version of rows that say more of a version than those of a bucket without versioning ([`crate::version`]), and of maps of
 /// clusters that are regions.
 pub const V2: u8 = 2;
+/// Version of maps of clusters whose managers know the gateway to the other regions.
+pub const V3: u8 = 3;
 
 /// Bytes that are not what they should be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

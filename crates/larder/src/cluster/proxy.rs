@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use larder_net::{Handler, Listener, PeerIdentity, Responder, Role, Roles, Services};
 use larder_protocol::manager::policy::ManagerMessage;
-use larder_protocol::manager::state::ServerRole;
+use larder_protocol::manager::state::{GatewayRecord, ServerRole};
 use larder_roles::identity::IDENTITY_FILE;
 use larder_roles::managers::{Presence, Run};
 use larder_roles::proxy::{ClusterConfig, ClusterProxy};
@@ -14,7 +14,7 @@ use larder_roles::wire::{ProxyMessage, ProxyService};
 use larder_s3::{S3Service, serve};
 
 use super::config::RoleConfig;
-use super::gateway::Gateway;
+use super::gateway::{Gateway, Place, Shown};
 use super::{Around, Member, RoleError, dismissed, end_of_run};
 use crate::credentials::{self, Root};
 use crate::metrics::ProxyMetrics;
@@ -63,11 +63,18 @@ fn root(config: &RoleConfig, was_member: bool) -> Result<(Root, PathBuf), RoleEr
     Ok((root, file.clone()))
 }
 
+/// What ends a gateway, if it is one and anything does.
+async fn speaks(gateway: Option<Gateway>, proxy: &Arc<ClusterProxy>, shown: &Shown) -> RoleError {
+    let Some(gateway) = gateway else { return std::future::pending().await };
+    let Err(error) = gateway.run(proxy, shown).await;
+    error
+}
+
 pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), RoleError> {
     let was_member = config.dir.join(IDENTITY_FILE).exists();
     let s3 = around.listen_for_s3(&config).await?;
     let s3_address = s3.local_addr().map_err(RoleError::System)?;
-    let gateway = Gateway::open(&config).await?;
+    let place = Place::open(&config).await?;
     let Some(member) = Member::begin(&config, ServerRole::Proxy, &mut around).await? else {
         return Ok(());
     };
@@ -90,22 +97,21 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
         proxy = ClusterProxy::begin(cluster) => Arc::new(proxy),
         () = around.stop.told() => return Ok(()),
     };
-    let regions = match gateway {
-        Some(gateway) => {
-            tokio::select! {
-                agreed = gateway.agree(&*managers) => agreed?,
-                () = around.stop.told() => return Ok(()),
-            }
-            // Before anybody can put anything here that it would not tell of.
-            Some(gateway.start(&proxy)?)
+    let own = GatewayRecord { server: member.me, boot: member.boot };
+    let gateway = place.map(|place| place.of(own, managers.clone()));
+    if let Some(gateway) = &gateway {
+        // Before anybody can put anything here that no journal would tell of.
+        tokio::select! {
+            agreed = gateway.agree() => agreed?,
+            () = around.stop.told() => return Ok(()),
         }
-        None => None,
-    };
+    }
+    let regions = Shown::default();
     let metrics = ProxyMetrics::new(proxy.clone(), managers.clone(), regions.clone());
     let metrics = Box::new(metrics);
     let standing = member.renewal.standing();
     around.show(Some(metrics), (standing, member.endpoint.metrics()));
-    let service = S3Service::new(proxy, root.keys.clone(), config.face());
+    let service = S3Service::new(proxy.clone(), root.keys.clone(), config.face());
     let service = service.map_err(RoleError::face)?;
     // Beside other roles, the machine has shown them.
     if around.is_alone() {
@@ -118,8 +124,9 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
     let outcome = tokio::select! {
         _drained = serve(s3, service, metrics, options, async move { stop.told().await }) => Ok(()),
         error = dismissed(&*managers, |map| end_of_run(map, me, boot, &config.dir)) => Err(error),
+        error = speaks(gateway, &proxy, &regions) => Err(error),
     };
-    if let Some(regions) = regions {
+    if let Some(regions) = regions.get().cloned() {
         // It waits for a thread.
         drop(tokio::task::spawn_blocking(move || regions.stop()).await);
     }

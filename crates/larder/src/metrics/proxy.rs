@@ -1,8 +1,9 @@
 //! What a cluster's proxy counts.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use larder_protocol::manager::state::{GatewayRecord, Topology};
 use larder_protocol::scheduler::RANKS;
 use larder_roles::managers::Managers;
 use larder_roles::proxy::ClusterProxy;
@@ -14,8 +15,8 @@ use super::{APPENDED_BYTES, APPENDS, RECORDS, RoleMetrics};
 pub(crate) struct ProxyMetrics {
     proxy: Arc<ClusterProxy>,
     managers: Arc<dyn Managers>,
-    /// If it is the gateway of a region.
-    regions: Option<Arc<Regions>>,
+    /// Once it is the gateway of a region.
+    regions: Arc<OnceLock<Arc<Regions>>>,
 }
 
 impl ProxyMetrics {
@@ -23,9 +24,15 @@ impl ProxyMetrics {
     pub(crate) fn new(
         proxy: Arc<ClusterProxy>,
         managers: Arc<dyn Managers>,
-        regions: Option<Arc<Regions>>,
+        regions: Arc<OnceLock<Arc<Regions>>>,
     ) -> Self {
         Self { proxy, managers, regions }
+    }
+
+    /// Whether it speaks with the other regions: it began to, and the managers have no other for the gateway.
+    fn is_gateway(&self, map: &Topology) -> bool {
+        let is_other = |it: GatewayRecord| it != self.proxy.as_gateway();
+        self.regions.get().is_some() && !map.gateway.is_some_and(is_other)
     }
 }
 
@@ -145,13 +152,13 @@ impl RoleMetrics for ProxyMetrics {
             (
                 "region_gateway",
                 "1 if this process speaks with the other regions for the cluster",
-                f64::from(u8::from(self.regions.is_some())),
+                f64::from(u8::from(self.is_gateway(&map))),
             ),
         ]
     }
 
     fn write_labelled(&self, out: &mut String) -> std::fmt::Result {
-        self.regions.as_ref().map_or(Ok(()), |regions| super::regions::write(regions, out))
+        self.regions.get().map_or(Ok(()), |regions| super::regions::write(regions, out))
     }
 }
 

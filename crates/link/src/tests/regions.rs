@@ -64,6 +64,28 @@ async fn a_token_lets_one_region_in() {
 }
 
 #[tokio::test]
+async fn a_number_is_kept_beside_the_directory_before_it_is_given() {
+    let first = Region::first().await;
+    let token = first.token();
+    let dir = tempfile::tempdir().unwrap();
+    let kept = first.source.kept.lock().take();
+    let failed = tries_in(dir.path(), &token, "two").await;
+    assert!(matches!(failed, Err(LinkError::Later(_))), "{failed:?}");
+    *first.source.kept.lock() = kept;
+    assert_eq!(tries_in(dir.path(), &token, "two").await.unwrap(), RegionId(2));
+    let kept = first.source.kept.lock().take().unwrap();
+    assert_eq!(kept, [first.site.known()]);
+    // The directory is an older copy: it takes what was kept, and goes on behind it.
+    let older = Region::first().await;
+    let mut known = kept.into_iter().next_back().unwrap();
+    known.regions[0] = older.site.known().regions[0].clone();
+    older.site.learn(&known).unwrap();
+    assert_eq!(tries(&older.token(), "three").await.unwrap(), RegionId(3));
+    let contradicts = first.site.learn(&older.site.known());
+    assert!(matches!(contradicts, Err(LinkError::Unsound(_))), "{contradicts:?}");
+}
+
+#[tokio::test]
 async fn a_token_that_is_wrong_or_old_lets_nobody_in() {
     let first = Region::first().await;
     let old = now_ms() - TOKEN_LIFE.as_millis() as u64 - 1;

@@ -69,6 +69,7 @@ impl Pg {
         while taken < count && (taken == 0 || batch.changes.bytes() < APPLY_BYTES_MAX) {
             let entry = self.tail[taken].entry.clone();
             self.apply_op(&entry, &mut batch, &mut closed)?;
+            batch.bound_journal(entry.id)?;
             taken += 1;
         }
         let count = taken;

@@ -5,7 +5,8 @@
 //! 1. A barrier passes only when everything up to the op that was the last at its arrival is applied, but for puts with
 //!    data: these change no row before their outcome.
 //! 2. It waits for those puts alone that were open then and whose row is among the rows in question: their clients may
-//!    have been told that they are done.
+//!    have been told that they are done. One of all rows waits for those alone that make a version of which no journal will
+//!    tell, put before the store had a number among regions: a put that is in doubt for hours holds up no region.
 //! 3. Of rows behind a put that takes long, it says nothing: what is before that row is shown.
 //! 4. One that begins at the row of an open put waits for all puts in question together, for [`LIST_GATHER_MS`] at most:
 //!    a page behind many slow puts is not answered row by row, and a put in doubt far behind does not hold it up.
@@ -21,7 +22,7 @@ use crate::message::{Answer, Call, Effect, Outbox, Refusal, Token};
 #[derive(Debug)]
 pub(super) struct Barrier {
     pub(super) token: Token,
-    /// The rows in question; `None`: all, and all must show before it passes.
+    /// The rows in question; `None`: all, and all must show before it passes that no journal tells of.
     span: Option<RowSpan>,
     /// What is to be applied.
     through: OpSeq,
@@ -80,7 +81,14 @@ impl Pg {
     /// Open puts that may still change these rows.
     fn pending_in<'a>(&'a self, span: Option<&'a RowSpan>) -> impl Iterator<Item = &'a OpenPut> {
         let may_change = move |open: &&OpenPut| {
-            !open.superseded && span.is_none_or(|span| span.has(&row_of(open.put())))
+            let is_meant = match span {
+                Some(span) => span.has(&row_of(open.put())),
+                None => {
+                    let put = open.put();
+                    put.target == Target::Version && !put.metax.stamp().is_told()
+                }
+            };
+            !open.superseded && is_meant
         };
         self.open.values().filter(may_change)
     }

@@ -15,8 +15,11 @@
 //!    members of a PG do the same.
 //! 4. The origin of a change is the op whose row of the journal told it first, so that whoever has passed the origin has
 //!    what it made, or what came after. A put with data is told by its outcome, which may stand far behind the put.
-//! 5. A key of which nothing is here may have had a tombstone, which was freed. A client's put of it gets a clock above all
+//! 5. A journal is bounded by its PG alone, whether or not there is a gateway that other regions ask.
+//! 6. A key of which nothing is here may have had a tombstone, which was freed. A client's put of it gets a clock above all
 //!    that were freed: another region may have the tombstone still.
+
+use std::ops::ControlFlow;
 
 use larder_types::codec::{decode, encode};
 use larder_types::{
@@ -30,7 +33,9 @@ use super::calls::{Step, epoch_holds};
 use super::slots::Slot;
 use super::{Pg, ReplyKind};
 use crate::index::{Index, IndexError};
-use crate::limits::{REGION_FORGET_OPS_MAX, REGION_FREED_MAX, REGION_NOTES_MAX};
+use crate::limits::{
+    REGION_FORGET_OPS_MAX, REGION_FREED_MAX, REGION_JOURNAL_OPS_MAX, REGION_NOTES_MAX,
+};
 use crate::message::{Outbox, PutCall, Refusal, Token};
 use crate::region::entry::Entry;
 use crate::region::kept::{self, Kept};
@@ -304,20 +309,50 @@ impl Batch<'_> {
             self.changes.put(row, passed.encode());
         }
         let Some((from, upto)) = noted.forgotten else { return Ok(()) };
-        let head = rows::outcome(self.pg, OpSeq(0));
-        let before = self.changes.get(self.index, &head)?;
-        let before = before.map(|value| JournalHead::decode(&value)).transpose()?;
-        let first = before.map_or(OpSeq(1), |head| head.forgotten.next()).max(from);
-        // By number, not as found: members apply in batches of their own, and must remove the same rows.
+        let first = self.forgotten()?.next().max(from);
+        self.forget((first, upto), now);
+        Ok(())
+    }
+
+    /// Forgets outcomes that are further back than a journal reaches, whatever regions lack: a cluster whose gateway is away
+    /// has nobody who asks for it. At certain ops and by their numbers, as all members must do the same.
+    pub(super) fn bound_journal(&mut self, now: OpId) -> Result<(), IndexError> {
+        let behind = OpSeq(now.seq.0.saturating_sub(REGION_JOURNAL_OPS_MAX));
+        if !now.seq.0.is_multiple_of(REGION_FORGET_OPS_MAX) || behind == OpSeq(0) {
+            return Ok(());
+        }
+        let from = rows::outcome(self.pg, self.forgotten()?.next());
+        let to = rows::outcome(self.pg, behind.next());
+        let mut first = None;
+        self.index.scan(&from, Some(&to), &mut |row, _| {
+            first = rows::parse_outcome(row).map(|(_, op)| op);
+            ControlFlow::Break(())
+        })?;
+        if let Some(first) = first {
+            self.forget((first, behind), now);
+        }
+        Ok(())
+    }
+
+    /// The last outcome that the journal has forgotten.
+    fn forgotten(&self) -> Result<OpSeq, IndexError> {
+        let head = self.changes.get(self.index, &rows::outcome(self.pg, OpSeq(0)))?;
+        let head = head.map(|value| JournalHead::decode(&value)).transpose()?;
+        Ok(head.map_or(OpSeq(0), |head| head.forgotten))
+    }
+
+    /// Forgets outcomes of these ops, the first of them if they are many: by number, not as found, as members apply in
+    /// batches of their own and must remove the same rows.
+    fn forget(&mut self, (first, upto): (OpSeq, OpSeq), now: OpId) {
         let last = OpSeq(upto.0.min(first.0.saturating_add(REGION_FORGET_OPS_MAX - 1)));
         if last < first {
-            return Ok(());
+            return;
         }
         for op in first.0..=last.0 {
             self.changes.remove(rows::outcome(self.pg, OpSeq(op)));
         }
+        let head = rows::outcome(self.pg, OpSeq(0));
         self.changes.put(head, JournalHead { op: now, forgotten: last }.encode());
-        Ok(())
     }
 }
 

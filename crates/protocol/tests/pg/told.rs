@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
+use larder_protocol::limits::{REGION_FORGET_OPS_MAX, REGION_JOURNAL_OPS_MAX};
 use larder_protocol::pg::Recovering;
 use larder_protocol::region::kept::{Kept, told_id};
 use larder_protocol::region::{Entry, Told, ToldVersion, entry::What};
-use larder_protocol::{Answer, Call, Content, Description, Index, Planted, PutCall, Refusal};
+use larder_protocol::{
+    Answer, Call, Content, Description, Event, Index, Planted, PutCall, Refusal,
+};
 use larder_types::{
     Amendments, Condition, FreedTombstone, HybridClock, JournalRow, OpId, OpSeq, Origin, Passed,
-    PgId, RegionId, Stamp, Target, View, rows,
+    PgId, RegionId, Request, Stamp, Target, View, rows,
 };
 
 use crate::hostile::draw::Draw;
@@ -286,6 +289,53 @@ fn every_change_has_its_row_in_the_journal_and_is_forgotten_as_told() {
     assert_eq!(Passed::decode(&row), Ok(passed[0]));
     let head = member.table.get(&rows::outcome(PG, OpSeq(0))).expect("a row").expect("a head");
     assert_eq!(larder_types::JournalHead::decode(&head).expect("a head").forgotten, told[2].0);
+}
+
+#[test]
+fn a_journal_reaches_back_so_far_whether_or_not_anybody_asks() {
+    let mut member = region(A);
+    member.put_inline("first", "one");
+    member.settle();
+    let first = journal(&member)[0].0;
+    let end = |member: &Member| member.pg.applied().seq.0;
+    let go_on = |member: &mut Member, upto: u64| {
+        while end(member) < upto {
+            for _ in 0..64 {
+                member.put_inline("k", "again");
+            }
+            member.settle();
+            member.effects.clear();
+            let Request { session, number: floor, .. } = member.request();
+            member.step(Event::Floor { session, floor });
+        }
+    };
+    go_on(&mut member, REGION_JOURNAL_OPS_MAX);
+    assert_eq!(journal(&member)[0].0, first, "no region has been told of it yet");
+    let upto = end(&member) + 2 * REGION_FORGET_OPS_MAX;
+    go_on(&mut member, upto);
+    let kept = journal(&member);
+    assert!(kept[0].0.0 + REGION_JOURNAL_OPS_MAX + REGION_FORGET_OPS_MAX >= end(&member));
+    assert!(kept[0].0.0 + REGION_JOURNAL_OPS_MAX <= end(&member), "it reaches back so far");
+    let head = member.table.get(&rows::outcome(PG, OpSeq(0))).expect("a row").expect("a head");
+    let forgotten = larder_types::JournalHead::decode(&head).expect("a head").forgotten;
+    assert!(first <= forgotten && forgotten < kept[0].0);
+}
+
+#[test]
+fn what_no_journal_tells_of_is_waited_for_and_nothing_else() {
+    let mut member = Member::alone(1);
+    let before = member.put_data("before", 1);
+    let before = member.granted(before);
+    member.settle();
+    member.table.1.set(A);
+    member.put_data("in doubt", 1);
+    member.settle();
+    let barrier = member.call(Call::Barrier);
+    member.settle();
+    assert_eq!(member.answers(barrier), [], "nobody else would tell of it");
+    member.commit(before, 1);
+    member.settle();
+    assert_eq!(member.answers(barrier), [Answer::Passed]);
 }
 
 #[test]

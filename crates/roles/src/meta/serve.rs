@@ -18,6 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_kv::KvReader;
 use larder_net::{Handler, PeerIdentity, Responder, Role as ServerRole};
+use larder_protocol::manager::state::GatewayRecord;
 use larder_protocol::pg::Role;
 use larder_protocol::{Answer, Call, Content, Event, PeerMessage, Refusal};
 use larder_types::codec::{decode, encode};
@@ -117,7 +118,7 @@ enum Named {
     /// Another proxy's.
     Anothers,
     /// Nobody's yet. A proxy asks nothing under a session before its map names it; the map of this server may be a moment
-    /// older.
+    /// older. The same of what a gateway alone may ask.
     Unknown,
 }
 
@@ -126,7 +127,14 @@ fn session_of(cluster: &Cluster, from: &PeerIdentity, call: &Call) -> Named {
     let Some(request) = call.request() else { return Named::Own };
     let map = cluster.managers.map();
     match map.sessions.get(&request.session) {
-        Some(record) if record.server == from.subject.server => Named::Own,
+        Some(record) if record.server == from.subject.server => {
+            // What one gateway does can undo what another does: this one does not know yet, or is one no more.
+            let is_other = |it: GatewayRecord| (it.server, it.boot) != (record.server, record.boot);
+            match call {
+                Call::Told(_) if map.gateway.is_some_and(is_other) => Named::Unknown,
+                _ => Named::Own,
+            }
+        }
         Some(_) => Named::Anothers,
         None if map.closed.iter().any(|(_, it)| *it == request.session) => Named::Closed,
         None => Named::Unknown,

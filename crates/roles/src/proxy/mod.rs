@@ -38,6 +38,7 @@ use larder_objects::{
     AppendDone, AppendOptions, CompleteOptions, ListPage, ListRequest, ListedObject, ListedPart,
     ObjectError, Objects, Opened, PartsPage, PutBody, PutDone, PutOptions, ReadBody, UploadOptions,
 };
+use larder_protocol::manager::state::GatewayRecord;
 use larder_protocol::scheduler::ReadCounts;
 use larder_protocol::{AppendRefusal, Call, Refusal};
 use larder_types::codec::decode;
@@ -114,6 +115,12 @@ impl ClusterProxy {
         let session = SessionId(larder_env::rng::unique_u64());
         let requests = Arc::new(Requests::new(session));
         Self::with(Away::begin(config, &requests).await, requests)
+    }
+
+    /// This run, as the managers name it where it is the gateway to other regions.
+    #[must_use]
+    pub fn as_gateway(&self) -> GatewayRecord {
+        self.reach.as_gateway()
     }
 
     /// What it did, for metrics.

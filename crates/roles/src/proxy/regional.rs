@@ -58,6 +58,10 @@ pub trait RegionReach: Reach {
         ask: &JournalAsk,
     ) -> impl Future<Output = Result<Vec<(PgId, JournalShown)>, ObjectError>> + Send;
 
+    /// Keeps the list of regions beside the directory of whoever speaks with them, where the store has such a place: once
+    /// it returns, no run of it begins with less.
+    fn keep_regions(&self, list: Vec<u8>) -> impl Future<Output = Result<(), ObjectError>> + Send;
+
     /// Counts up whenever a journal may show more. Does not end.
     fn watch_journals(&self, news: &watch::Sender<u64>) -> impl Future<Output = ()> + Send;
 }
@@ -124,6 +128,11 @@ impl RegionReach for Here {
             tracing::error!(%error, "the journals of outcomes cannot be read");
             unavailable("the index cannot be read: see the log")
         })
+    }
+
+    /// A single node's directory is lost with all that it keeps, and not before.
+    async fn keep_regions(&self, _: Vec<u8>) -> Result<(), ObjectError> {
+        Ok(())
     }
 
     async fn watch_journals(&self, news: &watch::Sender<u64>) {

@@ -116,6 +116,9 @@ fn may_propose(subject: &Subject, command: &Command) -> bool {
         | Command::EndDeletion(..)
         | Command::EndDeletionOf(..)
         | Command::SetRegion(..) => has(Role::Proxy),
+        Command::ClaimGateway(_, gateway) | Command::KeepRegions(gateway, _) => {
+            has(Role::Proxy) && gateway.server == subject.server
+        }
         _ => false,
     }
 }
@@ -200,9 +203,9 @@ fn answer_map(mut maps: Maps, known: MapVersion, responder: Responder<ManagerSer
 #[cfg(test)]
 mod tests {
     use larder_net::Roles;
-    use larder_protocol::manager::state::RegionRecord;
+    use larder_protocol::manager::state::{GatewayRecord, RegionRecord};
     use larder_protocol::placement::Weight;
-    use larder_types::{BucketId, BucketName, ClusterId, Epoch, RegionId, WritePolicy};
+    use larder_types::{BootId, BucketId, BucketName, ClusterId, Epoch, RegionId, WritePolicy};
 
     use super::*;
 
@@ -214,12 +217,16 @@ mod tests {
             Subject { cluster, server, roles: Roles::of(&[role]) }
         };
         let disk = |server| Command::AddDisk(ServerId(server), Weight(1), 3);
+        let region = RegionRecord { number: RegionId(2), fingerprint: [1; 32] };
+        let gateway = GatewayRecord { server: ServerId(4), boot: BootId(1) };
         let of_proxies = [
             Command::CreateBucket(name.clone(), None, 1),
             Command::BeginDeletion(name.clone()),
             Command::EndDeletion(name.clone(), Epoch(2), true),
             Command::EndDeletionOf(BucketId(1), name, Epoch(2), true),
-            Command::SetRegion(RegionRecord { number: RegionId(2), fingerprint: [1; 32] }),
+            Command::SetRegion(region),
+            Command::ClaimGateway(region, gateway),
+            Command::KeepRegions(gateway, vec![1]),
         ];
         let operators = [
             Command::RemoveServer(ServerId(4)),
@@ -232,6 +239,8 @@ mod tests {
         assert!(!may_propose(&of(4, Role::Meta), &disk(4)));
         assert!(of_proxies.iter().all(|command| may_propose(&of(4, Role::Proxy), command)));
         assert!(!of_proxies.iter().any(|command| may_propose(&of(4, Role::Data), command)));
+        let anothers = Command::ClaimGateway(region, gateway);
+        assert!(!may_propose(&of(5, Role::Proxy), &anothers), "in another's name");
         for role in [Role::Meta, Role::Data, Role::Proxy] {
             assert!(!operators.iter().any(|command| may_propose(&of(4, role), command)));
         }

@@ -1,4 +1,4 @@
-//! Forgets outcomes that all other regions have, and the oldest where there are too many.
+//! Forgets outcomes that all other regions have. That there are not too many of them is up to the PGs themselves.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +10,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::Shared;
 use super::source::Desk;
-use crate::limits::{
-    REGION_FORGET_PAUSE_MS, REGION_JOURNAL_OPS_MAX, REGION_JOURNAL_OPS_MIN, REGION_KEEP_SHORT_MS,
-};
+use crate::limits::{REGION_FORGET_PAUSE_MS, REGION_JOURNAL_OPS_MIN, REGION_KEEP_SHORT_MS};
 use crate::proxy::{JournalAsk, RegionReach};
 use crate::wire::JournalShown;
 
@@ -62,16 +60,12 @@ async fn what_may_go<R: RegionReach>(
     others: &[RegionId],
 ) -> Result<Vec<MayGo>, ObjectError> {
     let mut may_go = Vec::new();
-    let pg_count = shared.shown.pg_count();
-    let of_pg = |ops: u64| ops / u64::from(pg_count);
-    let (most, least) = (of_pg(REGION_JOURNAL_OPS_MAX), of_pg(REGION_JOURNAL_OPS_MIN));
-    let pgs = (0..pg_count).map(|pg| (PgId(pg), Token::default())).collect();
+    let pgs = (0..shared.shown.pg_count()).map(|pg| (PgId(pg), Token::default())).collect();
     let ask = JournalAsk { pgs, ids_max: 0, settled: false };
     for (pg, JournalShown { applied, forgotten, .. }) in shared.shown.journals(&ask).await? {
         let passed = desk.passed_by_all(others.iter().copied(), pg).map_or(0, |it| it.0);
         // What a region said is durable with it may be noted there a little later.
-        let passed = passed.min(applied.0.saturating_sub(least));
-        let upto = OpSeq(passed.max(applied.0.saturating_sub(most)));
+        let upto = OpSeq(passed.min(applied.0.saturating_sub(REGION_JOURNAL_OPS_MIN)));
         if upto <= forgotten {
             continue;
         }

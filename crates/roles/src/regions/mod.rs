@@ -150,6 +150,7 @@ impl Regions {
         let tasks = vec![
             tokio::spawn(site.clone().tend()),
             tokio::spawn(source::settle(shared.clone(), desk.clone())),
+            tokio::spawn(source::keep_list(shared.clone())),
             tokio::spawn(journal::keep_short(shared.clone(), desk.clone())),
             tokio::spawn(tombstones::free(shared.clone(), desk, inbox.clone())),
             tokio::spawn(watch::write_down(shared.clone(), dir)),

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use larder_link::message::Buckets;
 use larder_link::{
-    Ask, Declined, Fetch, FetchSink, Fetched, Hello, LinkError, List, ListedIn, Source, Told, Walk,
-    Walked,
+    Ask, Declined, Fetch, FetchSink, Fetched, Hello, KnownRegions, LinkError, List, ListedIn,
+    Source, Told, Walk, Walked,
 };
 use larder_objects::{ObjectError, Objects, ReadBody};
 use larder_protocol::Planted;
@@ -16,6 +16,7 @@ use larder_protocol::limits::{REGION_ASK_IDS_MAX, REGION_RUN_IDS_MAX, REGION_RUN
 use larder_protocol::region::entry::What;
 use larder_protocol::region::journal::Batch;
 use larder_protocol::region::{Entry, Id, Kept, Name, Token, compare};
+use larder_types::codec::encode;
 use larder_types::{BucketId, BucketName, ObjectKey, OpSeq, PgId, RegionId};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -26,7 +27,8 @@ use super::runs;
 use super::shown::Unreadable;
 use crate::clock::now_ms;
 use crate::limits::{
-    REGION_CHANGED_TRIES_MAX, REGION_NAMES_MS, REGION_NEWS_MS, REGION_SETTLE_MS, REGION_WALK_MS,
+    REGION_CHANGED_TRIES_MAX, REGION_KEEP_LIST_MS, REGION_NAMES_MS, REGION_NEWS_MS,
+    REGION_SETTLE_MS, REGION_WALK_MS,
 };
 use crate::proxy::{JournalAsk, RegionReach};
 
@@ -237,6 +239,21 @@ pub(super) async fn settle<R: RegionReach>(shared: Arc<Shared<R>>, desk: Arc<Des
     }
 }
 
+/// Has the list of regions kept beside the directory, too, whenever it changes. Does not end.
+pub(super) async fn keep_list<R: RegionReach>(shared: Arc<Shared<R>>) {
+    let mut members = shared.site.members();
+    loop {
+        members.mark_unchanged();
+        let kept = shared.shown.reach().keep_regions(encode(&shared.site.known())).await;
+        if let Err(error) = kept {
+            tracing::debug!(%error, "the list of regions is kept a little later");
+            sleep(Duration::from_millis(REGION_KEEP_LIST_MS)).await;
+        } else if members.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
 /// True if an answer has outcomes, or says that a token is void.
 fn has_news(told: &Told) -> bool {
     let is_news = |batch: &Batch| !batch.ids.is_empty() || batch.left.0 > 0;
@@ -272,6 +289,14 @@ impl<R: RegionReach> Source for Answering<R> {
                 return Ok(told);
             }
         }
+    }
+
+    async fn keep(&self, known: KnownRegions) -> Result<(), Declined> {
+        let kept = self.0.shared.shown.reach().keep_regions(encode(&known)).await;
+        kept.map_err(|error| {
+            tracing::warn!(%error, "a region waits, as the managers have not kept its number yet");
+            Declined::NotReady
+        })
     }
 
     async fn walk(&self, _: RegionId, walk: Walk) -> Result<Walked, Declined> {

@@ -17,7 +17,8 @@ use larder_protocol::manager::policy::{
 };
 use larder_protocol::manager::quorum::LogIndex;
 use larder_protocol::manager::state::{
-    Applied, ClusterId, Command, MapVersion, NewServer, ServerRole, Settings, Topology,
+    Applied, ClusterId, Command, GatewayRecord, MapVersion, NewServer, RegionRecord, ServerRole,
+    Settings, Topology,
 };
 use larder_protocol::placement::{FailureDomains, MachineId, RackId, Weight};
 use larder_protocol::{DataAnswer, DataRequest};
@@ -119,19 +120,7 @@ impl Desk {
                 PROXY => ServerRole::Proxy,
                 _ => ServerRole::Meta,
             };
-            let new = NewServer {
-                name: format!("s{id}"),
-                roles: BTreeSet::from([role]),
-                addresses: Vec::new(),
-                domains: FailureDomains {
-                    region: RegionId(0),
-                    rack: RackId(0),
-                    machine: MachineId(id),
-                },
-                weight: Weight(100),
-            };
-            let token = (id > 0).then_some(([1; 32], 0));
-            self.apply(Command::AddServer(new, token)).unwrap();
+            self.add(id, role);
         }
         self.apply(Command::AddDisk(DATA, Weight(100), 16)).unwrap();
         self.apply(Command::CreateBucket(bucket(), None, 0)).unwrap();
@@ -139,6 +128,41 @@ impl Desk {
         for session in [SESSION, OTHER_SESSION] {
             self.apply(Command::OpenSession(session, PROXY, PROXY_BOOT)).unwrap();
         }
+    }
+
+    fn add(&self, id: u32, role: ServerRole) {
+        let new = NewServer {
+            name: format!("s{id}"),
+            roles: BTreeSet::from([role]),
+            addresses: Vec::new(),
+            domains: FailureDomains {
+                region: RegionId(0),
+                rack: RackId(0),
+                machine: MachineId(id),
+            },
+            weight: Weight(100),
+        };
+        let token = (id > 0).then_some(([1; 32], 0));
+        self.apply(Command::AddServer(new, token)).unwrap();
+    }
+
+    /// This region has the proxy as its gateway, once.
+    pub fn claim(&self, region: RegionRecord) {
+        let gateway = GatewayRecord { server: PROXY, boot: PROXY_BOOT };
+        self.apply(Command::ClaimGateway(region, gateway)).unwrap();
+    }
+
+    /// Another proxy is the gateway from now on, as the sessions of the one before are over; that one has this session then.
+    pub fn another_gateway(&self, region: RegionRecord, session: SessionId) {
+        let gateway = GatewayRecord { server: ServerId(5), boot: BootId(77) };
+        self.add(5, ServerRole::Proxy);
+        let started = Command::ServerStarted(gateway.server, gateway.boot, vec![], vec![]);
+        self.apply(started).unwrap();
+        for open in [SESSION, OTHER_SESSION] {
+            self.apply(Command::CloseSession(open)).unwrap();
+        }
+        self.apply(Command::ClaimGateway(region, gateway)).unwrap();
+        self.apply(Command::OpenSession(session, PROXY, PROXY_BOOT)).unwrap();
     }
 
     pub fn map(&self) -> Arc<Topology> {

@@ -1,19 +1,45 @@
 //! What meta servers say to the gateway of a region: journals behind tokens, whoever leads, and keys as they are kept.
 
-use larder_protocol::manager::state::{Command, RegionRecord};
+use larder_protocol::manager::state::RegionRecord;
 use larder_protocol::region::journal::Why;
-use larder_protocol::region::{Kept, Token};
+use larder_protocol::region::{Kept, Token, Told};
 use larder_protocol::{Answer, Call, Refusal};
 use larder_roles::limits::{JOURNALS_MAX, KEPT_KEYS_MAX};
 use larder_roles::wire::{JournalNow, JournalShown, KeptNow, MetaCall, MetaMessage, MetaReply};
 use larder_types::codec::decode;
-use larder_types::{Condition, Epoch, ObjectKey, OpSeq, PgId, RegionId, ServerId, View};
+use larder_types::{
+    Condition, Epoch, ObjectKey, OpSeq, Passed, PgId, RegionId, Request, ServerId, SessionId, View,
+};
 
 use super::support::{BUCKET, Cluster, PG, SESSION, data, inline, put, request, until};
 
+const REGION: RegionRecord = RegionRecord { number: RegionId(3), fingerprint: [7; 32] };
+
 fn become_region(cluster: &Cluster) {
-    let region = RegionRecord { number: RegionId(3), fingerprint: [7; 32] };
-    cluster.desk.apply(Command::SetRegion(region)).unwrap();
+    cluster.desk.claim(REGION);
+}
+
+/// A call that only a gateway makes.
+fn note(request: Request) -> Call {
+    let passed = vec![Passed { region: RegionId(9), pg: PgId(4), through: OpSeq(7) }];
+    Call::Told(Box::new(Told::Note { request, passed, forgotten: None }))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_is_none_any_more_is_refused_and_puts_as_any_other() {
+    let cluster = Cluster::start(1).await;
+    become_region(&cluster);
+    let noted = cluster.call(PG, note(request(1))).await;
+    assert!(matches!(noted, Answer::Done { .. }), "{noted:?}");
+    let session = SessionId(77);
+    cluster.desk.another_gateway(REGION, session);
+    let late = cluster.call(PG, note(request(2))).await;
+    assert_eq!(late, Answer::Refused(Refusal::Finished), "its session is over");
+    let of_next = |number| Request { session, ..request(number) };
+    let former = cluster.call(PG, note(of_next(1))).await;
+    assert_eq!(former, Answer::Refused(Refusal::Busy), "the map has another");
+    let put = cluster.call(PG, put(of_next(2), "as a client's", inline())).await;
+    assert!(matches!(put, Answer::Done { .. }), "{put:?}");
 }
 
 fn journals(

@@ -97,6 +97,8 @@ impl Topology {
             Command::MemberLacks(pg, view, server) => self.member_lacks(pg, view, server),
             Command::ForgetTokens(now_ms) => self.forget_tokens(now_ms),
             Command::SetRegion(region) => self.set_region(region),
+            Command::ClaimGateway(region, gateway) => self.claim_gateway(region, gateway),
+            Command::KeepRegions(gateway, list) => self.keep_regions(gateway, list),
         }
     }
 

@@ -9,7 +9,7 @@ use larder_types::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::map::{ClusterId, RegionRecord, ServerRole, Settings, TokenId};
+use super::map::{ClusterId, GatewayRecord, RegionRecord, ServerRole, Settings, TokenId};
 use crate::placement::{FailureDomains, Weight};
 
 /// A server that wants to join, or is made by the founder.
@@ -101,8 +101,13 @@ pub enum Command {
     /// Remove this bucket of this name, marked under this epoch, if it was found empty; else make it live again. One
     /// of that name that was made later stays as it is, whatever its epoch.
     EndDeletionOf(BucketId, BucketName, Epoch, bool),
-    /// The cluster is this one among several regions, from now on and for ever.
+    /// The cluster is this one among several regions, from now on and for ever. It is read from older logs;
+    /// [`Command::ClaimGateway`] is what is proposed.
     SetRegion(RegionRecord),
+    /// As [`Command::SetRegion`]; and this proxy speaks with the other regions, unless another does whose session is open.
+    ClaimGateway(RegionRecord, GatewayRecord),
+    /// Keep the list of regions, of this gateway.
+    KeepRegions(GatewayRecord, Vec<u8>),
 }
 
 /// What a command did.
@@ -223,6 +228,12 @@ pub enum Refusal {
     /// Give up: another region would make the bucket again.
     #[error("a bucket of a cluster that is a region is not deleted")]
     InRegion,
+    /// Stop the other one first: what both do at once would undo itself.
+    #[error("another proxy is the gateway to the other regions, and is not known to have ended")]
+    OtherGateway,
+    /// Claim it first.
+    #[error("this run of this proxy is not the gateway to the other regions")]
+    NoGateway,
 }
 
 /// What a command left behind.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use larder_types::codec::{self, CodecError, V2};
+use larder_types::codec::{self, CodecError, V2, V3};
 use larder_types::{
     BootId, BucketId, BucketName, BucketRecord, DiskId, MapVersion, PgId, PvId, RegionId, ServerId,
     SessionId, View,
@@ -248,6 +248,15 @@ pub struct RegionRecord {
     pub fingerprint: [u8; 32],
 }
 
+/// The proxy that speaks with the other regions for its cluster, in one run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GatewayRecord {
+    /// Its server.
+    pub server: ServerId,
+    /// The run.
+    pub boot: BootId,
+}
+
 /// The topology map: the state that the managers agree on.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Topology {
@@ -276,6 +285,13 @@ pub struct Topology {
     /// Which region it is; `None` for a cluster that is alone. Not among the fields of version 1.
     #[serde(skip)]
     pub region: Option<RegionRecord>,
+    /// Who speaks with the other regions, or did last. Not among the fields of versions 1 and 2.
+    #[serde(skip)]
+    pub gateway: Option<GatewayRecord>,
+    /// The list of regions as the gateway has it, in the form that regions tell it to each other; empty before there is
+    /// one. Not among the fields of versions 1 and 2.
+    #[serde(skip)]
+    pub regions: Vec<u8>,
 }
 
 const WHAT: &str = "the topology map";
@@ -287,12 +303,16 @@ impl Topology {
         self.region.map_or(RegionId::OWN, |region| region.number)
     }
 
-    /// Its bytes. Those of a cluster that is alone are of version 1, which every release reads.
+    /// Its bytes. Those of a cluster that is alone are of version 1, which every release reads; those of a region that had
+    /// no gateway yet of version 2.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        match self.region {
-            None => codec::encode(self),
-            Some(region) => codec::encode_as(V2, &(region, self)),
+        match (self.region, self.gateway) {
+            (None, _) => codec::encode(self),
+            (Some(region), None) => codec::encode_as(V2, &(region, self)),
+            (Some(region), Some(gateway)) => {
+                codec::encode_as(V3, &(region, gateway, &self.regions, self))
+            }
         }
     }
 
@@ -301,11 +321,25 @@ impl Topology {
     /// # Errors
     /// [`CodecError`].
     pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
-        if bytes.first() != Some(&V2) {
-            return codec::decode(WHAT, bytes);
+        match bytes.first() {
+            Some(&V3) => {
+                let (region, gateway, regions, map): (_, _, _, Self) =
+                    codec::decode_as(WHAT, V3, bytes)?;
+                Ok(Self { region: Some(region), gateway: Some(gateway), regions, ..map })
+            }
+            Some(&V2) => {
+                let (region, map): (_, Self) = codec::decode_as(WHAT, V2, bytes)?;
+                Ok(Self { region: Some(region), ..map })
+            }
+            _ => codec::decode(WHAT, bytes),
         }
-        let (region, map): (RegionRecord, Self) = codec::decode_as(WHAT, V2, bytes)?;
-        Ok(Self { region: Some(region), ..map })
+    }
+
+    /// Whether a session of a gateway's run is open: what it asked for may still come.
+    #[must_use]
+    pub(super) fn has_session_of(&self, gateway: GatewayRecord) -> bool {
+        let is_of = |it: &SessionRecord| it.server == gateway.server && it.boot == gateway.boot;
+        self.sessions.values().any(is_of)
     }
 }
 

@@ -22,9 +22,9 @@ mod volumes;
 pub use command::{Applied, Command, NewServer, Outcome, Refusal};
 pub use larder_types::MapVersion;
 pub use map::{
-    ClusterId, DiskRecord, DiskState, LvRecord, LvState, NextIds, PgRecord, RegionRecord,
-    ReplicaRecord, ReplicaState, ServerRecord, ServerRole, ServerState, SessionRecord, Settings,
-    TokenId, TokenRecord, Topology,
+    ClusterId, DiskRecord, DiskState, GatewayRecord, LvRecord, LvState, NextIds, PgRecord,
+    RegionRecord, ReplicaRecord, ReplicaState, ServerRecord, ServerRole, ServerState,
+    SessionRecord, Settings, TokenId, TokenRecord, Topology,
 };
 pub use removal::Loss;
 

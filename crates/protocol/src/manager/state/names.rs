@@ -6,8 +6,10 @@ use larder_types::{BootId, BucketId, BucketName, Epoch, RegionId, ServerId, Sess
 
 use super::apply::changed;
 use super::command::{Applied, Outcome, Refusal};
-use super::map::{RegionRecord, ServerRole, SessionRecord, TokenId, TokenRecord, Topology};
-use crate::limits::{CLOSED_SESSIONS_MAX, SESSIONS_MAX, TOKENS_MAX};
+use super::map::{
+    GatewayRecord, RegionRecord, ServerRole, SessionRecord, TokenId, TokenRecord, Topology,
+};
+use crate::limits::{CLOSED_SESSIONS_MAX, REGION_LIST_BYTES_MAX, SESSIONS_MAX, TOKENS_MAX};
 
 impl Topology {
     pub(super) fn set_region(&mut self, region: RegionRecord) -> Applied {
@@ -22,6 +24,41 @@ impl Topology {
                 Ok(Outcome::Done)
             }
         }
+    }
+
+    /// One at a time: the calls of a gateway whose sessions are closed are refused, and another may begin.
+    pub(super) fn claim_gateway(
+        &mut self,
+        region: RegionRecord,
+        gateway: GatewayRecord,
+    ) -> Applied {
+        if !self.has_role(gateway.server, ServerRole::Proxy) {
+            return Err(Refusal::NoSuchServer);
+        }
+        if self.server_mut(gateway.server)?.boot != gateway.boot {
+            return Err(Refusal::OtherBoot);
+        }
+        self.set_region(region)?;
+        match self.gateway {
+            Some(known) if known == gateway => Ok(Outcome::Already),
+            Some(known) if self.has_session_of(known) => Err(Refusal::OtherGateway),
+            _ => {
+                self.gateway = Some(gateway);
+                Ok(Outcome::Done)
+            }
+        }
+    }
+
+    pub(super) fn keep_regions(&mut self, gateway: GatewayRecord, list: Vec<u8>) -> Applied {
+        if self.gateway != Some(gateway) {
+            return Err(Refusal::NoGateway);
+        }
+        if list.len() > REGION_LIST_BYTES_MAX {
+            return Err(Refusal::TooMany);
+        }
+        let outcome = changed(self.regions != list);
+        self.regions = list;
+        outcome
     }
 
     pub(super) fn open_session(

@@ -426,6 +426,8 @@ fn any_command() -> impl Strategy<Value = Command> {
         )),
         Just(Command::RevokeToken(TokenId(1))),
         (0..3u16, 0..2u8).prop_map(|(n, key)| Command::SetRegion(region::record(n, key))),
+        (server(), boot()).prop_map(|(s, b)| region::claim((1, 1), (s.0, b.0))),
+        (server(), boot()).prop_map(|(s, b)| region::keep((s.0, b.0), &[7])),
     ]
 }
 
@@ -573,6 +575,8 @@ fn commands_are_encoded_as_ever() {
         Command::ForgetTokens(13),
         Command::EndDeletionOf(BucketId(300), name, Epoch(2), true),
         Command::SetRegion(region::record(3, 0xab)),
+        region::claim((3, 0xab), (300, 7)),
+        region::keep((300, 7), &[1, 2, 3]),
     ];
     let hex = |bytes: Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let lines: Vec<String> = commands.iter().map(|command| hex(encode(command))).collect();

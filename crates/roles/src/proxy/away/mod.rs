@@ -46,7 +46,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use larder_net::Endpoint;
 use larder_objects::ObjectError;
-use larder_protocol::manager::state::Topology;
+use larder_protocol::manager::state::{GatewayRecord, Topology};
 use larder_protocol::placement::pg_of;
 use larder_protocol::scheduler::{Policy, ReadCounts};
 use larder_protocol::{Answer, Call};
@@ -108,6 +108,8 @@ pub struct Away {
     primaries: Arc<Primaries>,
     replicas: Arc<Replicas>,
     me: ServerId,
+    /// What the managers call this run, should it be the gateway to other regions.
+    gateway: GatewayRecord,
     /// Room for data, in KiB, whose client was answered before every replica had it.
     stragglers: Arc<Semaphore>,
     /// Whether the managers know the session.
@@ -118,6 +120,11 @@ pub struct Away {
 }
 
 impl Away {
+    /// This run, as the managers name it where it is the gateway to other regions.
+    pub(super) fn as_gateway(&self) -> GatewayRecord {
+        self.gateway
+    }
+
     /// Opens the session; returns once the managers know it.
     pub(super) async fn begin(config: ClusterConfig, requests: &Arc<Requests>) -> Self {
         let ClusterConfig { endpoint, managers, me, boot, read_policy } = config;
@@ -137,6 +144,7 @@ impl Away {
         Self {
             replicas: Arc::new(replicas),
             me,
+            gateway: GatewayRecord { server: me, boot },
             stragglers: Arc::new(Semaphore::new(STRAGGLERS_KIB_MAX)),
             orphans: Arc::new(Semaphore::new(ORPHANS_MAX)),
             runtime: Handle::current(),

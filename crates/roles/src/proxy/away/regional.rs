@@ -14,15 +14,15 @@ use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 use larder_objects::ObjectError;
-use larder_protocol::manager::state::Topology;
+use larder_protocol::manager::state::{Command, Topology};
 use larder_protocol::region::{Kept, Token};
 use larder_types::codec::decode;
 use larder_types::{BucketId, MapVersion, ObjectKey, PgId, ServerId, View};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::super::Reach;
 use super::super::regional::{JournalAsk, RegionReach, kept_of};
+use super::super::{Reach, unavailable};
 use super::Away;
 use super::retry::pause;
 use super::route::{newer, primary};
@@ -230,6 +230,17 @@ impl RegionReach for Away {
         }
         // In the order in which they were asked for: those that lag come first.
         Ok(ask.pgs.iter().filter_map(|(pg, _)| Some((*pg, shown.remove(pg)?))).collect())
+    }
+
+    async fn keep_regions(&self, list: Vec<u8>) -> Result<(), ObjectError> {
+        if self.managers.map().regions == list {
+            return Ok(());
+        }
+        match self.managers.propose(Command::KeepRegions(self.gateway, list)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(refusal)) => Err(unavailable(&refusal.to_string())),
+            Err(error) => Err(unavailable(&error.to_string())),
+        }
     }
 
     async fn watch_journals(&self, news: &watch::Sender<u64>) {

@@ -1,10 +1,65 @@
 use super::*;
-use crate::manager::state::RegionRecord;
+use crate::limits::REGION_LIST_BYTES_MAX;
+use crate::manager::state::{GatewayRecord, RegionRecord};
 use larder_types::RegionId;
 
 /// A region of this number, known by the key of which each byte of the fingerprint is this.
 pub(super) fn record(number: u16, fingerprint: u8) -> RegionRecord {
     RegionRecord { number: RegionId(number), fingerprint: [fingerprint; 32] }
+}
+
+fn gateway((server, boot): (u32, u64)) -> GatewayRecord {
+    GatewayRecord { server: ServerId(server), boot: BootId(boot) }
+}
+
+pub(super) fn claim((number, key): (u16, u8), by: (u32, u64)) -> Command {
+    Command::ClaimGateway(record(number, key), gateway(by))
+}
+
+pub(super) fn keep(by: (u32, u64), list: &[u8]) -> Command {
+    Command::KeepRegions(gateway(by), list.to_vec())
+}
+
+#[test]
+fn another_gateway_begins_only_when_the_sessions_of_the_one_before_are_closed() {
+    let mut log = Log::cluster(2);
+    let session = SessionId(5);
+    log.done(Command::OpenSession(session, ServerId(0), BootId(1)));
+    assert_eq!(log.apply(claim((2, 1), (0, 9))), Err(Refusal::OtherBoot));
+    assert_eq!(log.done(claim((2, 1), (0, 1))), Outcome::Done);
+    assert_eq!(log.0.number(), RegionId(2), "the first one says which region it is");
+    assert_eq!(log.done(claim((2, 1), (0, 1))), Outcome::Already);
+    assert_eq!(log.apply(claim((2, 1), (1, 1))), Err(Refusal::OtherGateway));
+    assert_eq!(log.apply(claim((2, 7), (0, 1))), Err(Refusal::OtherRegion), "of another key");
+    log.done(Command::CloseSession(session));
+    assert_eq!(log.done(claim((2, 1), (1, 1))), Outcome::Done);
+    assert_eq!(log.0.gateway, Some(gateway((1, 1))));
+}
+
+#[test]
+fn the_list_of_regions_is_kept_for_the_gateway_alone() {
+    let mut log = Log::cluster(2);
+    assert_eq!(log.apply(keep((0, 1), b"list")), Err(Refusal::NoGateway));
+    log.done(claim((2, 1), (0, 1)));
+    assert_eq!(log.done(keep((0, 1), b"list")), Outcome::Done);
+    assert_eq!(log.done(keep((0, 1), b"list")), Outcome::Already);
+    assert_eq!(log.apply(keep((1, 1), b"another")), Err(Refusal::NoGateway));
+    assert_eq!(log.apply(keep((0, 1), &vec![1; REGION_LIST_BYTES_MAX + 1])), Err(Refusal::TooMany));
+    assert_eq!(log.0.regions, b"list");
+    assert_eq!(Topology::decode(&log.0.encode()).as_ref(), Ok(&log.0));
+}
+
+#[test]
+fn the_map_of_a_region_with_a_gateway_says_what_it_is_first() {
+    let mut log = Log::cluster(2);
+    log.done(claim((0x102, 0xab), (1, 1)));
+    log.done(keep((1, 1), b"list"));
+    let map = log.0.encode();
+    let (region, gateway) = (log.0.region.take(), log.0.gateway.take());
+    assert!(region.is_some() && gateway.is_some());
+    // Version 3; number, fingerprint; the gateway's server and run; the list, behind its length; what version 1 has.
+    let head = [&[3, 0x82, 0x02][..], &[0xab; 32], &[1, 1], &[4], b"list"].concat();
+    assert_eq!(map, [&head[..], &log.0.encode()[1..]].concat());
 }
 
 #[test]
