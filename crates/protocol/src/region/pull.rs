@@ -126,8 +126,8 @@ pub enum Event {
     },
     /// What [`Effect::Merge`] told of is durable, joined with what was there.
     Merged {
-        /// The entry.
-        name: Name,
+        /// The entries.
+        names: Vec<Name>,
     },
     /// It cannot be joined with what is there.
     Contradicted {
@@ -289,6 +289,8 @@ struct Peer {
     comparison: Option<Comparison>,
     /// Entries that comparisons listed and that are not here yet.
     claims: usize,
+    /// Wants that it told of and that no request is under way for, by their age.
+    queue: BTreeSet<(HybridClock, Name)>,
 }
 
 /// Who is who, and what a region may send.
@@ -312,8 +314,8 @@ pub struct Pull {
     peers: BTreeMap<RegionId, Peer>,
     streams: BTreeMap<Source, Stream>,
     wants: BTreeMap<Name, Want>,
-    /// Wants that no request is under way for, by their age.
-    queue: BTreeSet<(HybridClock, Name)>,
+    /// Wants that a request is under way for, or that are being joined.
+    busy: usize,
     /// Claims that cannot be taken now, and until when.
     held: Vec<(u64, Claim)>,
     requests: BTreeMap<u64, Request>,
@@ -341,7 +343,7 @@ impl Pull {
             streams,
             peers,
             wants: BTreeMap::new(),
-            queue: BTreeSet::new(),
+            busy: 0,
             held: Vec::new(),
             requests: BTreeMap::new(),
             next_request: config.first_request,
@@ -351,7 +353,12 @@ impl Pull {
     /// Takes an event.
     pub fn step(&mut self, now_ms: u64, event: Event, here: &dyn Holdings, out: &mut Vec<Effect>) {
         match event {
-            Event::Tick => self.look_at_time(now_ms, here, out),
+            Event::Tick => {
+                if cfg!(debug_assertions) {
+                    self.check_queues();
+                }
+                self.look_at_time(now_ms, here, out);
+            }
             Event::Told { request, pgs } => self.told(now_ms, request, pgs, here, out),
             Event::Walked { request, summed } => self.walked(now_ms, request, summed, here, out),
             Event::Listed { request, listed } => self.listed(now_ms, request, listed, here, out),
@@ -360,7 +367,7 @@ impl Pull {
             }
             Event::Coming { request } => self.is_coming(now_ms, request),
             Event::Unanswered { request } => self.unanswered(now_ms, request),
-            Event::Merged { name } => self.merged(now_ms, &name, here, out),
+            Event::Merged { names } => self.merged(now_ms, &names, here, out),
             Event::Contradicted { name, why } => self.contradicted(now_ms, name, why, out),
         }
         self.go_on(now_ms, out);
@@ -439,15 +446,34 @@ impl Pull {
     }
 
     fn check(&self) {
-        let asked = self.wants.values().filter(|want| !want.is_waiting()).count();
-        let waiting = self.queue.len();
-        assert_eq!(asked + waiting, self.wants.len(), "each want waits or is under way");
+        let queued = self.peers.values().map(|peer| peer.queue.len()).sum::<usize>();
+        let waiting = self.wants.len().checked_sub(self.busy).expect("what is under way is wanted");
+        assert!(queued >= waiting, "what waits is in the queue of a region that told of it");
+    }
+
+    /// Looks at all wants, which takes long where there are many.
+    fn check_queues(&self) {
+        let (mut busy, mut places) = (0, BTreeSet::new());
+        for (name, want) in &self.wants {
+            match want.waits_since() {
+                Some(clock) => places.extend(want.regions().map(|region| (region, clock, name))),
+                None => busy += 1,
+            }
+        }
+        assert_eq!(busy, self.busy, "each want waits or is under way");
+        let of_peer = |(region, peer): (&RegionId, &Peer)| {
+            peer.queue.iter().all(|(clock, name)| places.contains(&(*region, *clock, name)))
+        };
+        assert!(self.peers.iter().all(of_peer), "what is queued waits");
+        let queued = self.peers.values().map(|peer| peer.queue.len()).sum::<usize>();
+        assert_eq!(places.len(), queued, "what waits may be asked of each region that told of it");
     }
 }
 
 impl Peer {
     fn new(budget: Budget) -> Self {
-        Self { budget, quiet_until_ms: 0, poll_ms: 0, comparison: None, claims: 0 }
+        let (comparison, queue) = (None, BTreeSet::new());
+        Self { budget, quiet_until_ms: 0, poll_ms: 0, comparison, claims: 0, queue }
     }
 }
 

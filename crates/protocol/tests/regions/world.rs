@@ -283,7 +283,7 @@ impl World {
                     self.sites[at].keep(&name, &entry, None)?;
                     self.judge.seen(self.now_ms, &self.sites[at], &name)?;
                     self.counts.merges += 1;
-                    self.step(at, Event::Merged { name });
+                    self.step(at, Event::Merged { names: vec![name] });
                 }
             }
             Happening::TokensSaved(region, life) => {

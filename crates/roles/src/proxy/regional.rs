@@ -109,8 +109,12 @@ impl RegionReach for Here {
     }
 
     async fn shows(&self, bucket: BucketId, key: &ObjectKey) -> Result<(), ObjectError> {
+        let pg = self.pg_of(bucket, key);
+        if self.meta().rests(pg, bucket, key) {
+            return Ok(());
+        }
         let row = rows::version(bucket, key, rows::UNVERSIONED);
-        self.settled_row(self.pg_of(bucket, key), &row).await.map(|_row| ())
+        self.settled_row(pg, &row).await.map(|_row| ())
     }
 
     async fn journals(&self, ask: &JournalAsk) -> Result<Vec<(PgId, JournalShown)>, ObjectError> {

@@ -41,10 +41,20 @@ impl ToldAs {
     }
 }
 
+/// How a change of another region ended that is durable here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToldEnd {
+    /// It is in effect.
+    Taken,
+    /// What was here wins over it, or is the same.
+    Beaten,
+}
+
 /// A change that is beaten by a newer one is success.
-fn unless_beaten(error: ObjectError) -> Result<(), ObjectError> {
+fn unless_beaten(error: ObjectError) -> Result<ToldEnd, ObjectError> {
     // Nothing that is told has another condition.
-    if matches!(error, ObjectError::PreconditionFailed) { Ok(()) } else { Err(error) }
+    let is_beaten = matches!(error, ObjectError::PreconditionFailed);
+    if is_beaten { Ok(ToldEnd::Beaten) } else { Err(error) }
 }
 
 impl<R: Reach> Proxy<R> {
@@ -59,11 +69,11 @@ impl<R: Reach> Proxy<R> {
         key: &ObjectKey,
         (entry, object): (&Entry, &entry::Object),
         body: B,
-    ) -> Result<(), ObjectError> {
+    ) -> Result<ToldEnd, ObjectError> {
         let attributes = object.metax.attributes.clone();
         let wanted = self.wanted(bucket, key, attributes, Condition::default())?;
         let wanted = Wanted { told: Some(Box::new(ToldAs::of(entry, object))), ..wanted };
-        self.store(wanted, body).await.map(|_done| ()).or_else(unless_beaten)
+        self.store(wanted, body).await.map(|_done| ToldEnd::Taken).or_else(unless_beaten)
     }
 
     /// Every null version of a key up to a stamp is gone, unless what is here is newer.
@@ -75,7 +85,7 @@ impl<R: Reach> Proxy<R> {
         bucket: &BucketName,
         key: &ObjectKey,
         (at, origin): (Stamp, Origin),
-    ) -> Result<(), ObjectError> {
+    ) -> Result<ToldEnd, ObjectError> {
         let (bucket, epoch, pg) = self.place(bucket, key)?;
         let request = self.requests.begin();
         let (request, key) = (request.id(), key.clone());
@@ -91,7 +101,7 @@ impl<R: Reach> Proxy<R> {
         bucket: &BucketName,
         key: &ObjectKey,
         (at, object): (Stamp, &entry::Object),
-    ) -> Result<(), ObjectError> {
+    ) -> Result<ToldEnd, ObjectError> {
         let (bucket, epoch, pg) = self.place(bucket, key)?;
         let request = self.requests.begin();
         let (tags, amended) = (object.metax.attributes.tags.clone(), object.amended);
@@ -118,7 +128,7 @@ impl<R: Reach> Proxy<R> {
         forgotten: Option<(OpSeq, OpSeq)>,
     ) -> Result<(), ObjectError> {
         let request = self.requests.begin();
-        self.tell_pg(pg, Told::Note { request: request.id(), passed, forgotten }).await
+        self.tell_pg(pg, Told::Note { request: request.id(), passed, forgotten }).await.map(|_| ())
     }
 
     /// Has a PG free tombstones that no region needs any more, at most
@@ -132,12 +142,12 @@ impl<R: Reach> Proxy<R> {
         tombstones: Vec<FreedTombstone>,
     ) -> Result<(), ObjectError> {
         let request = self.requests.begin();
-        self.tell_pg(pg, Told::Free { request: request.id(), tombstones }).await
+        self.tell_pg(pg, Told::Free { request: request.id(), tombstones }).await.map(|_| ())
     }
 
-    async fn tell_pg(&self, pg: PgId, told: Told) -> Result<(), ObjectError> {
+    async fn tell_pg(&self, pg: PgId, told: Told) -> Result<ToldEnd, ObjectError> {
         self.reach.admit()?;
         let asked = self.reach.ask(pg, Call::Told(Box::new(told))).await;
-        asked.map(|_done| ()).or_else(unless_beaten)
+        asked.map(|_done| ToldEnd::Taken).or_else(unless_beaten)
     }
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use futures::StreamExt;
 use larder_protocol::Planted;
 use larder_protocol::limits::REGION_RUN_IDS_MAX;
-use larder_protocol::region::pull::{Event, Holdings, Looked, Looks};
-use larder_protocol::region::{Entry, Name, Range, Sum, join};
+use larder_protocol::region::pull::{Holdings, Looked, Looks};
+use larder_protocol::region::{Contradiction, Entry, Name, Range, Sum, join};
 use larder_types::RegionId;
 use tokio::time::timeout;
 
@@ -83,18 +83,10 @@ impl Here {
         }
     }
 
-    /// An entry was put before the machine heard of it. That it is the same version with other content is found here.
-    pub(super) fn merged(&mut self, name: Name, entry: Entry) -> Event {
-        let joined = self
-            .entries
-            .get(&name)
-            .and_then(Option::as_ref)
-            .filter(|here| here.at == entry.at)
-            .map(|here| join(Planted::default(), name.slot, here, &entry));
-        match joined {
-            Some(Err(why)) => Event::Contradicted { name, why },
-            _ => Event::Merged { name },
-        }
+    /// What contradicts an entry that was put before the machine heard of it: the same version with other content.
+    pub(super) fn contradiction(&self, name: &Name, entry: &Entry) -> Option<Contradiction> {
+        let here = self.entries.get(name)?.as_ref().filter(|here| here.at == entry.at)?;
+        join(Planted::default(), name.slot, here, entry).err()
     }
 }
 

@@ -14,7 +14,7 @@ use larder_link::{Ask, Later, Link, LinkError, List, Walk};
 use larder_protocol::Planted;
 use larder_protocol::limits::REGION_NOTES_MAX;
 use larder_protocol::region::journal::{Batch, Why};
-use larder_protocol::region::pull::{Alarm, Config, Effect, Event, Lag, Looks, Source};
+use larder_protocol::region::pull::{Alarm, Config, Effect, Event, Lag, Source};
 use larder_protocol::region::{Entry, Id, Name, Pull, Token};
 use larder_types::{BucketId, Passed, PgId, RegionId};
 use tokio::sync::oneshot;
@@ -23,7 +23,7 @@ use tokio::time::interval;
 use super::NOTES_PG;
 use super::Shared;
 use super::holding::Here;
-use super::taking;
+use super::taking::{self, Came};
 use super::tombstones::Candidate;
 use super::watch::Behind;
 use crate::clock::now_ms;
@@ -37,6 +37,8 @@ use crate::proxy::RegionReach;
 enum Message {
     /// For the machine of this number.
     Event(u64, Event),
+    /// The same, what came of a fetch.
+    Came(u64, Came),
     /// A region has so many PGs, or does not answer.
     Hello(RegionId, Option<u32>),
     /// The list of regions has changed.
@@ -144,8 +146,13 @@ impl<R: RegionReach> Puller<R> {
 
     fn take(&mut self, message: Message) {
         match message {
-            Message::Event(number, event) if number == self.number => self.step(event),
-            Message::Event(..) => {}
+            Message::Event(number, event) if number == self.number => {
+                self.step(event, &BTreeSet::new());
+            }
+            Message::Came(number, Came { event, beaten }) if number == self.number => {
+                self.step(event, &beaten);
+            }
+            Message::Event(..) | Message::Came(..) => {}
             Message::Members => self.pull = None,
             Message::Hello(region, Some(pg_count)) => {
                 self.shared.watch.answered(region);
@@ -182,7 +189,7 @@ impl<R: RegionReach> Puller<R> {
         if self.pull.is_none() {
             self.begin(now_ms);
         }
-        self.step(Event::Tick);
+        self.step(Event::Tick, &BTreeSet::new());
         self.note_tokens(now_ms);
         if now_ms.abs_diff(self.shown_ms) >= REGION_STATUS_MS {
             self.shown_ms = now_ms;
@@ -257,21 +264,29 @@ impl<R: RegionReach> Puller<R> {
         self.pull = Some(Pull::new(now_ms, config, tokens));
     }
 
-    fn step(&mut self, event: Event) {
+    /// Steps the machine. What was beaten of what it wants merged is held against what is here.
+    fn step(&mut self, event: Event, beaten: &BTreeSet<Name>) {
         let (Some(pull), now_ms) = (&mut self.pull, now_ms()) else { return };
         let Some(here) = Here::of(&self.shared, &pull.looks(now_ms, &event)) else { return };
         pull.step(now_ms, event, &here, &mut self.out);
         // What is merged at once may lead to more.
         while let Some(merged) = self.carry_out() {
-            let names = merged.iter().map(|(name, _)| name.clone()).collect();
-            let looks = Looks { names, sums: Vec::new() };
-            let Some(mut here) = Here::of(&self.shared, &looks) else { return };
-            for (name, entry) in merged {
-                let event = here.merged(name, entry);
-                if let Some(pull) = &mut self.pull {
-                    pull.step(now_ms, event, &here, &mut self.out);
+            let Some(pull) = &mut self.pull else { return };
+            let names: Vec<Name> = merged.iter().map(|(name, _)| name.clone()).collect();
+            let mut event = Event::Merged { names };
+            let mut looks = pull.looks(now_ms, &event);
+            let in_doubt = || merged.iter().filter(|(name, _)| beaten.contains(name));
+            looks.names.extend(in_doubt().map(|(name, _)| name.clone()));
+            let Some(here) = Here::of(&self.shared, &looks) else { return };
+            for (name, entry) in in_doubt() {
+                let Some(why) = here.contradiction(name, entry) else { continue };
+                if let Event::Merged { names } = &mut event {
+                    names.retain(|it| it != name);
                 }
+                let contradicted = Event::Contradicted { name: name.clone(), why };
+                pull.step(now_ms, contradicted, &here, &mut self.out);
             }
+            pull.step(now_ms, event, &here, &mut self.out);
         }
     }
 
@@ -334,15 +349,15 @@ impl<R: RegionReach> Puller<R> {
                     let taking = pin!(taking::fetch(&shared, link, request, names));
                     let mut coming = interval(Duration::from_millis(REGION_COMING_MS));
                     let mut taking = taking;
-                    let event = loop {
+                    let came = loop {
                         tokio::select! {
-                            event = &mut taking => break event,
+                            came = &mut taking => break came,
                             _ = coming.tick() => {
                                 inbox.send(Message::Event(number, Event::Coming { request }));
                             }
                         }
                     };
-                    inbox.send(Message::Event(number, event));
+                    inbox.send(Message::Came(number, came));
                 });
             }
             Effect::Merge { .. } => unreachable!("it was taken out"),

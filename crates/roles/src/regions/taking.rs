@@ -1,13 +1,14 @@
 //! Entries of another region, and their bytes, on their way into the store.
 //!
 //! An entry is put as it comes: the primary of its key decides whether it is newer than what is here. So the machine is
-//! told of it once it is durable, and what it wants joined is there already.
+//! told of it once it is durable and shows, and what it wants joined is there already.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures::{StreamExt, stream};
 use larder_link::{Fetch, FetchStream, Fetched, Link, LinkError};
 use larder_objects::{BodyDigest, BodyError, ObjectError, PutBody};
 use larder_protocol::limits::REGION_CLOCK_AHEAD_MS_MAX;
@@ -21,7 +22,7 @@ use tokio::task::JoinSet;
 use super::Shared;
 use crate::clock::now_ms;
 use crate::limits::{REGION_PUTS_MAX, REGION_RETRY_MS, REGION_WHOLE_BYTES_MAX};
-use crate::proxy::RegionReach;
+use crate::proxy::{RegionReach, ToldEnd};
 
 /// The bytes of a version, as they come or all at once. Says at their end whether they are those of its entity tag.
 struct ToldBody<'a> {
@@ -77,24 +78,31 @@ impl PutBody for ToldBody<'_> {
     }
 }
 
+/// What came of a fetch.
+pub(super) struct Came {
+    /// For the machine: entries that are durable here, and those that are to be asked for later.
+    pub(super) event: Event,
+    /// Those that were not taken, because what is here wins over them or is the same version.
+    pub(super) beaten: BTreeSet<Name>,
+}
+
 /// Outcome of one entry.
 enum Ended {
-    /// It is durable here, or beaten by what is.
-    Taken(Entry),
+    /// It is durable here: by this put, or it is beaten by what was here.
+    Taken { entry: Entry, is_beaten: bool },
     /// The region has it no more.
     Gone,
     /// Not now.
     Untaken,
 }
 
-/// Fetches entries, and puts them. What it returns is for the machine: entries that are durable here, and those that are
-/// to be asked for later.
+/// Fetches entries, and puts them.
 pub(super) async fn fetch<R: RegionReach>(
     shared: &Arc<Shared<R>>,
     link: Arc<Link>,
     request: u64,
     names: Vec<(Name, bool)>,
-) -> Event {
+) -> Came {
     let _coming = shared.coming.begin(names.iter().map(|(name, _)| name.clone()).collect());
     let mut taking = Taking::new(shared.clone(), link.number());
     let fetched = taking.all(&link, names).await;
@@ -107,11 +115,12 @@ pub(super) async fn fetch<R: RegionReach>(
             tokio::time::sleep(Duration::from_millis(REGION_RETRY_MS)).await;
         }
     }
-    let Taking { done: entries, untaken, .. } = taking;
-    match entries.is_empty() && untaken.is_empty() {
+    let Taking { done: entries, untaken, beaten, .. } = taking;
+    let event = match entries.is_empty() && untaken.is_empty() {
         true => Event::Unanswered { request },
         false => Event::Fetched { request, entries, untaken },
-    }
+    };
+    Came { event, beaten }
 }
 
 /// Fetches one entry with its bytes, and puts it; whether it is here now.
@@ -134,19 +143,20 @@ struct Taking<R> {
     putting: JoinSet<(Name, Ended)>,
     done: Vec<(Name, Option<Entry>)>,
     untaken: Vec<Name>,
+    beaten: BTreeSet<Name>,
 }
 
 impl<R: RegionReach> Taking<R> {
     fn new(shared: Arc<Shared<R>>, region: RegionId) -> Self {
         let (putting, done, untaken) = (JoinSet::new(), Vec::new(), Vec::new());
-        Self { shared, region, putting, done, untaken }
+        Self { shared, region, putting, done, untaken, beaten: BTreeSet::new() }
     }
 
     async fn all(&mut self, link: &Link, names: Vec<(Name, bool)>) -> Result<(), LinkError> {
         // Bytes that there is no room for are not fetched. What frees space is.
         let admits_data = self.shared.proxy.admits_data();
         let mut asked = Vec::with_capacity(names.len());
-        let mut here = BTreeMap::new();
+        let mut due = VecDeque::with_capacity(names.len());
         for (name, with_bytes) in names {
             if let (true, Err(error)) = (with_bytes, &admits_data) {
                 self.ended(name, Ended::Untaken);
@@ -155,60 +165,60 @@ impl<R: RegionReach> Taking<R> {
             }
             // What was told of has names of buckets: they were told with it.
             if let Some(there) = self.shared.names.there(self.region, &name) {
-                here.insert(there.clone(), (name, with_bytes));
                 asked.push((there, with_bytes));
+                due.push_back((name, with_bytes));
             }
         }
         if asked.is_empty() {
             return Ok(());
         }
-        let order: Vec<Name> = asked.iter().map(|(name, _)| name.clone()).collect();
         let fetched = match link.fetch(Fetch { names: asked }).await {
-            Ok(mut stream) => self.each(&mut stream, &mut here).await,
+            Ok(mut stream) => self.each(&mut stream, &mut due).await,
             Err(error) => Err(error),
         };
         // That at which a stream breaks is tried alone later, so that it holds up no other.
         if fetched.is_err()
-            && let Some((name, _)) = order.iter().find_map(|there| here.remove(there))
+            && let Some((name, _)) = due.pop_front()
         {
             self.ended(name, Ended::Untaken);
         }
         fetched
     }
 
+    /// Entries come in the order in which they were asked for: what has come leaves `due`.
     async fn each(
         &mut self,
         stream: &mut FetchStream,
-        here: &mut BTreeMap<Name, (Name, bool)>,
+        due: &mut VecDeque<(Name, bool)>,
     ) -> Result<(), LinkError> {
-        while let Some(fetched) = stream.next().await? {
-            let Fetched { name: there, entry, bytes, is_withheld } = fetched;
-            let Some((name, with_bytes)) = here.get(&there).cloned() else { continue };
+        while let Some(Fetched { entry, bytes, is_withheld, .. }) = stream.next().await? {
+            let (name, with_bytes) = due.front().expect("nothing comes that was not asked for");
             let ended = match entry {
                 _ if is_withheld => {
                     self.shared.watch.withheld(self.region);
-                    Ended::Untaken
+                    Some(Ended::Untaken)
                 }
-                None => Ended::Gone,
-                Some(entry) if !self.is_to_be_taken(&name, &entry) => Ended::Untaken,
-                Some(entry) if with_bytes && bytes != entry.bytes() => {
+                None => Some(Ended::Gone),
+                Some(entry) if !self.is_to_be_taken(name, &entry) => Some(Ended::Untaken),
+                Some(entry) if *with_bytes && bytes != entry.bytes() => {
                     let what = "it gives an object of another length than it says".to_owned();
                     self.shared.watch.alarm(self.region, what);
-                    Ended::Untaken
+                    Some(Ended::Untaken)
                 }
                 Some(entry) if bytes > REGION_WHOLE_BYTES_MAX => {
-                    self.take_large(stream, &name, entry).await?
+                    Some(self.take_large(stream, name, entry).await?)
                 }
                 Some(entry) => {
                     let whole = read_whole(stream, bytes).await?;
-                    let has_bytes = with_bytes || entry.bytes() == 0;
-                    here.remove(&there);
-                    self.begin(name, entry, has_bytes.then_some(whole)).await;
-                    continue;
+                    let has_bytes = *with_bytes || entry.bytes() == 0;
+                    self.begin(name.clone(), entry, has_bytes.then_some(whole)).await;
+                    None
                 }
             };
-            here.remove(&there);
-            self.ended(name, ended);
+            let (name, _) = due.pop_front().expect("it was there");
+            if let Some(ended) = ended {
+                self.ended(name, ended);
+            }
         }
         Ok(())
     }
@@ -254,15 +264,33 @@ impl<R: RegionReach> Taking<R> {
         }
     }
 
+    /// Waits until all that was put is durable and shows: what is told of it from then on is held against the index.
     async fn drain(&mut self) {
         while !self.putting.is_empty() {
             self.next_ended().await;
+        }
+        let done = std::mem::take(&mut self.done).into_iter();
+        let showing = done.map(|(name, entry)| shows(self.shared.clone(), name, entry));
+        let mut showing = stream::iter(showing).buffer_unordered(REGION_PUTS_MAX);
+        while let Some((name, entry, shown)) = showing.next().await {
+            match shown {
+                Ok(()) => self.done.push((name, entry)),
+                Err(error) => {
+                    self.shared.cannot_take(self.region, &name, &error);
+                    self.untaken.push(name);
+                }
+            }
         }
     }
 
     fn ended(&mut self, name: Name, ended: Ended) {
         match ended {
-            Ended::Taken(entry) => self.done.push((name, Some(entry))),
+            Ended::Taken { entry, is_beaten } => {
+                if is_beaten {
+                    self.beaten.insert(name.clone());
+                }
+                self.done.push((name, Some(entry)));
+            }
             Ended::Gone => self.done.push((name, None)),
             Ended::Untaken => self.untaken.push(name),
         }
@@ -284,6 +312,19 @@ impl<R: RegionReach> Taking<R> {
     }
 }
 
+/// Waits until what was put of a key shows.
+async fn shows<R: RegionReach>(
+    shared: Arc<Shared<R>>,
+    name: Name,
+    entry: Option<Entry>,
+) -> (Name, Option<Entry>, Result<(), ObjectError>) {
+    let shown = match entry {
+        Some(_) => shared.proxy.reach().shows(name.bucket, &name.key).await,
+        None => Ok(()),
+    };
+    (name, entry, shown)
+}
+
 /// The alarm for a clock that is ahead.
 pub(super) fn clock_ahead(region: RegionId) -> String {
     format!(
@@ -301,25 +342,29 @@ async fn read_whole(stream: &mut FetchStream, bytes: u64) -> Result<Bytes, LinkE
 }
 
 impl<R: RegionReach> Shared<R> {
-    /// Counts what came of a put.
+    /// Counts what came of a put. The put says whether the entry is beaten by what was here.
     fn ended(
         &self,
         region: RegionId,
         name: &Name,
         entry: Entry,
-        put: Result<(), ObjectError>,
+        put: Result<bool, ObjectError>,
     ) -> Ended {
         match put {
-            Ok(()) => {
+            Ok(is_beaten) => {
                 self.watch.taken(region, entry.bytes());
-                Ended::Taken(entry)
+                Ended::Taken { entry, is_beaten }
             }
             Err(error) => {
-                tracing::debug!(%region, key = ?name.key, %error, "a change is not taken");
-                self.watch.cannot_take(region, &error);
+                self.cannot_take(region, name, &error);
                 Ended::Untaken
             }
         }
+    }
+
+    fn cannot_take(&self, region: RegionId, name: &Name, error: &ObjectError) {
+        tracing::debug!(%region, key = ?name.key, %error, "a change is not taken");
+        self.watch.cannot_take(region, error);
     }
 
     /// Whether an entry that came without its bytes is here with them, or something newer is.
@@ -329,31 +374,35 @@ impl<R: RegionReach> Shared<R> {
     }
 
     /// Puts an entry that another region has, unless what is here is newer. Without its bytes only what was set since.
+    /// Returns whether it is beaten by what was here.
     async fn take(
         &self,
         name: &Name,
         entry: &Entry,
         body: Option<ToldBody<'_>>,
-    ) -> Result<(), ObjectError> {
+    ) -> Result<bool, ObjectError> {
         let bucket = self.shown.buckets().get(&name.bucket).cloned();
         let bucket = bucket.ok_or(ObjectError::NoSuchBucket)?;
         match &entry.what {
             What::Object(object) => {
+                let mut is_beaten = true;
                 if let Some(body) = body {
-                    self.proxy.put_told(&bucket, &name.key, (entry, object), body).await?;
-                    // What other regions tell of it is held against the index.
-                    self.proxy.reach().shows(name.bucket, &name.key).await?;
+                    let put =
+                        self.proxy.put_told(&bucket, &name.key, (entry, object), body).await?;
+                    is_beaten = put == ToldEnd::Beaten;
                 } else if object.bytes() > 0 && !self.has_bytes(name, entry).await? {
                     // Another version came to be there since it was asked for without its bytes.
                     return Err(ObjectError::Changed);
                 }
-                if object.amended == Amendments::default() {
-                    return Ok(());
+                if object.amended != Amendments::default() {
+                    self.proxy.amend_told(&bucket, &name.key, (entry.at, object)).await?;
                 }
-                self.proxy.amend_told(&bucket, &name.key, (entry.at, object)).await
+                Ok(is_beaten)
             }
             What::Purged => {
-                self.proxy.purge_told(&bucket, &name.key, (entry.at, entry.origin)).await
+                let purged = (entry.at, entry.origin);
+                let ended = self.proxy.purge_told(&bucket, &name.key, purged).await?;
+                Ok(ended == ToldEnd::Beaten)
             }
             What::Marker => {
                 Err(ObjectError::Unsupported { what: "delete markers of another region" })

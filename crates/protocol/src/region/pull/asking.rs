@@ -183,15 +183,12 @@ impl Pull {
     fn ask_for_entries(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) {
         let is_asked = |it: &&Request| it.region == region && matches!(it.what, What::Fetch(_));
         let mut under_way = self.requests.values().filter(is_asked).count();
-        while under_way < REGION_FETCHES_MAX && !self.queue.is_empty() {
-            let budget = &mut self.peers.get_mut(&region).expect("it is known").budget;
-            if !budget.has_any(now_ms) {
+        while under_way < REGION_FETCHES_MAX {
+            let peer = self.peers.get_mut(&region).expect("it is known");
+            if peer.queue.is_empty() || !peer.budget.has_any(now_ms) {
                 return;
             }
             let chosen = self.choose(region, REGION_FETCH_IDS_MAX, REGION_FETCH_BYTES_MAX);
-            if chosen.names.is_empty() {
-                return;
-            }
             self.peers.get_mut(&region).expect("it is known").budget.take(chosen.bytes);
             let request = self.begin(now_ms, region, What::Fetch(chosen.claims));
             out.push(Effect::Fetch { region, request, names: chosen.names });

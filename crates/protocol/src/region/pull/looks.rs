@@ -51,8 +51,9 @@ impl Pull {
                     looks.names.extend(gone.map(|(name, _)| name.clone()));
                 }
             }
-            Event::Merged { name } if self.is_wanted(name) => {
-                looks.names.insert(name.clone());
+            Event::Merged { names } => {
+                let again = names.iter().filter(|name| self.is_looked_at_again(name));
+                looks.names.extend(again.cloned());
             }
             _ => {}
         }

@@ -108,7 +108,7 @@ impl Site {
 
     fn keep(&mut self, entry: &Entry) {
         self.here.0.insert(name(entry), entry.clone());
-        self.step(Event::Merged { name: name(entry) });
+        self.step(Event::Merged { names: vec![name(entry)] });
     }
 
     fn saved(&mut self) -> Vec<(Source, u64)> {
@@ -183,6 +183,7 @@ fn two_regions_that_tell_of_one_version_are_asked_once() {
     site.bring(fetches[0].1, &[&version]);
     site.keep(&version);
     assert_eq!(site.saved(), [(source(2, 0), 1), (source(3, 7), 1)]);
+    site.pass(1);
     assert_eq!(site.fetches(), []);
 }
 
@@ -196,11 +197,34 @@ fn another_region_is_asked_for_what_one_does_not_bring() {
     site.step(Event::Unanswered { request });
     let (second, again, _) = site.fetches().remove(0);
     assert_ne!(first, second);
+    site.pass(1);
+    assert_eq!(site.fetches(), [], "one request is under way");
     // The answer to the first comes after all, and counts for nothing.
     site.bring(request, &[&version]);
     assert!(!site.effects().iter().any(|it| matches!(it, Effect::Merge { .. })));
     site.bring(again, &[&version]);
     assert!(site.effects().iter().any(|it| matches!(it, Effect::Merge { .. })));
+}
+
+#[test]
+fn what_is_joined_is_looked_up_only_for_claims_that_its_region_did_not_make() {
+    let mut site = Site::new(&[(2, 0), (3, 7)], 1 << 20);
+    let all: Vec<_> = (1..=50).map(|op| marker(2, 0, op, op)).collect();
+    let told: Vec<_> = (1..).zip(&all).collect();
+    site.tell(2, 0, &told);
+    let (_, request, names) = site.fetches().remove(0);
+    site.bring(request, &all.iter().collect::<Vec<_>>());
+    let joined = Event::Merged { names };
+    assert_eq!(site.pull.looks(site.now_ms, &joined), Looks::default());
+    site.tell(3, 7, &[(1, &all[8])]);
+    let looks = site.pull.looks(site.now_ms, &joined);
+    assert_eq!(looks.names, BTreeSet::from([name(&all[8])]));
+    site.here.0.extend(all.iter().map(|entry| (name(entry), entry.clone())));
+    site.effects();
+    site.step(joined);
+    let saved = site.saved();
+    assert!(saved.contains(&(source(2, 0), 50)) && saved.contains(&(source(3, 7), 1)), "{saved:?}");
+    site.pass(1);
 }
 
 #[test]

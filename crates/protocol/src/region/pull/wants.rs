@@ -1,6 +1,8 @@
 //! Wants: entries that are not here, and what asks for them.
 
-use larder_types::{OpSeq, PgId, RegionId};
+use std::collections::{BTreeMap, BTreeSet};
+
+use larder_types::{HybridClock, OpSeq, PgId, RegionId};
 
 use super::super::entry::{Entry, Id, Name};
 use super::super::merge::{Contradiction, Holding, holding};
@@ -28,14 +30,12 @@ pub(super) struct Want {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    Waiting,
+    /// In the queues of all regions that claim it, at this clock.
+    Waiting(HybridClock),
     /// A request of the region's; the first so many claims were there when it was asked.
     Asked,
     /// What this region told is being joined.
-    Merging {
-        region: RegionId,
-        claims: usize,
-    },
+    Merging { region: RegionId, claims: usize },
 }
 
 /// What is to be fetched of a region.
@@ -53,8 +53,22 @@ impl Want {
         self.claims.iter()
     }
 
-    pub(super) fn is_waiting(&self) -> bool {
-        self.state == State::Waiting
+    /// The clock of its place in queues, if nothing is under way for it.
+    pub(super) fn waits_since(&self) -> Option<HybridClock> {
+        match self.state {
+            State::Waiting(clock) => Some(clock),
+            State::Asked | State::Merging { .. } => None,
+        }
+    }
+
+    /// The regions that told of it, some more than once.
+    pub(super) fn regions(&self) -> impl Iterator<Item = RegionId> {
+        self.claims.iter().map(|claim| claim.region)
+    }
+
+    /// Once a region has brought this entry, whether its claims are all settled.
+    fn is_settled_by(&self, (region, claims): (RegionId, usize)) -> bool {
+        claims == self.claims.len() && self.claims.iter().all(|claim| claim.region == region)
     }
 }
 
@@ -83,15 +97,19 @@ impl Pull {
             Holding::Bytes => false,
             Holding::Nothing => true,
         };
-        let (name, clock) = (claim.id.name.clone(), claim.id.at.clock);
-        if let Some(want) = self.wants.get_mut(&name) {
-            want.needs_bytes |= needs_bytes;
-            want.claims.push(claim);
-            return;
+        let (name, clock, region) = (claim.id.name.clone(), claim.id.at.clock, claim.region);
+        let state = State::Waiting(clock);
+        let new = || Want { claims: Vec::new(), needs_bytes, state };
+        let want = self.wants.entry(name.clone()).or_insert_with(new);
+        want.needs_bytes |= needs_bytes;
+        want.claims.push(claim);
+        if let Some(clock) = want.waits_since() {
+            self.queue_of(region).insert((clock, name));
         }
-        self.queue.insert((clock, name.clone()));
-        let want = Want { claims: vec![claim], needs_bytes, state: State::Waiting };
-        self.wants.insert(name, want);
+    }
+
+    fn queue_of(&mut self, region: RegionId) -> &mut BTreeSet<(HybridClock, Name)> {
+        &mut self.peers.get_mut(&region).expect("who told of it is known").queue
     }
 
     /// Why a claim is not taken now.
@@ -107,23 +125,23 @@ impl Pull {
 
     /// Chooses what is fetched of a region: the oldest first, until it is this much.
     pub(super) fn choose(&mut self, region: RegionId, ids_max: usize, bytes_max: u64) -> Chosen {
-        let (mut chosen, mut places) = (Chosen::default(), Vec::new());
-        for place in &self.queue {
-            if chosen.names.len() == ids_max || chosen.bytes >= bytes_max {
-                break;
-            }
+        let mut chosen = Chosen::default();
+        while chosen.names.len() < ids_max && chosen.bytes < bytes_max {
+            let Some(place) = self.queue_of(region).pop_first() else { break };
             let want = self.wants.get_mut(&place.1).expect("what waits is wanted");
+            assert_eq!(want.state, State::Waiting(place.0), "what is queued waits");
             let told = want.claims.iter().filter(|claim| claim.region == region);
-            let Some(most) = told.map(|claim| claim.id.bytes).max() else { continue };
+            let most = told.map(|claim| claim.id.bytes).max().expect("it told of it");
             let bytes = if want.needs_bytes { most } else { 0 };
             chosen.bytes = chosen.bytes.saturating_add(bytes);
             want.state = State::Asked;
             chosen.names.push((place.1.clone(), want.needs_bytes));
             chosen.claims.push((place.1.clone(), want.claims.len()));
-            places.push(place.clone());
-        }
-        for place in places {
-            self.queue.remove(&place);
+            let others: Vec<RegionId> = want.regions().filter(|other| *other != region).collect();
+            for other in others {
+                self.queue_of(other).remove(&place);
+            }
+            self.busy += 1;
         }
         chosen
     }
@@ -132,15 +150,28 @@ impl Pull {
     pub(super) fn wait_again(&mut self, name: &Name) {
         let want = self.wants.get_mut(name).expect("what was asked for is wanted");
         assert_eq!(want.state, State::Asked, "one request is under way for a want");
-        want.state = State::Waiting;
-        self.queue.insert((want.claims[0].id.at.clock, name.clone()));
+        let clock = want.claims[0].id.at.clock;
+        want.state = State::Waiting(clock);
+        self.busy -= 1;
+        let regions: Vec<RegionId> = want.regions().collect();
+        for region in regions {
+            self.queue_of(region).insert((clock, name.clone()));
+        }
+    }
+
+    /// Takes out a want that something is under way for.
+    fn end(&mut self, name: &Name) -> Option<Want> {
+        let want = self.wants.remove(name)?;
+        assert_eq!(want.waits_since(), None, "what waits does not end");
+        self.busy -= 1;
+        Some(want)
     }
 
     pub(super) fn fetched(
         &mut self,
         now_ms: u64,
         request: u64,
-        (mut entries, untaken): (Vec<(Name, Option<Entry>)>, &[Name]),
+        (entries, untaken): (Vec<(Name, Option<Entry>)>, &[Name]),
         here: &dyn Holdings,
         out: &mut Vec<Effect>,
     ) {
@@ -150,9 +181,14 @@ impl Pull {
         }) else {
             return;
         };
+        // Of a name that comes twice the first counts.
+        let mut told = BTreeMap::new();
+        for (name, entry) in entries {
+            told.entry(name).or_insert(entry);
+        }
+        let untaken: BTreeSet<&Name> = untaken.iter().collect();
         for (name, claims) in asked {
-            let at = entries.iter().position(|(told, _)| *told == name);
-            match at.map(|at| entries.swap_remove(at).1) {
+            match told.remove(&name) {
                 None if untaken.contains(&name) => self.hold(now_ms, &name),
                 None => self.wait_again(&name),
                 Some(None) => self.complete(now_ms, &name, (region, claims), here, out),
@@ -192,13 +228,28 @@ impl Pull {
     pub(super) fn merged(
         &mut self,
         now_ms: u64,
-        name: &Name,
+        names: &[Name],
         here: &dyn Holdings,
         out: &mut Vec<Effect>,
     ) {
-        let state = self.wants.get(name).map(|want| want.state);
-        let Some(State::Merging { region, claims }) = state else { return };
-        self.complete(now_ms, name, (region, claims), here, out);
+        for name in names {
+            if let Some(by) = self.merging(name) {
+                self.complete(now_ms, name, by, here, out);
+            }
+        }
+    }
+
+    /// Which region's entry is being joined, and how many claims the want had when it was asked for.
+    fn merging(&self, name: &Name) -> Option<(RegionId, usize)> {
+        match self.wants.get(name)?.state {
+            State::Merging { region, claims } => Some((region, claims)),
+            State::Waiting(_) | State::Asked => None,
+        }
+    }
+
+    /// Whether claims are looked at again once an entry is joined: those that its region had not told of, or not yet.
+    pub(super) fn is_looked_at_again(&self, name: &Name) -> bool {
+        self.merging(name).is_some_and(|by| !self.wants[name].is_settled_by(by))
     }
 
     pub(super) fn contradicted(
@@ -222,7 +273,7 @@ impl Pull {
         here: &dyn Holdings,
         out: &mut Vec<Effect>,
     ) {
-        let Some(want) = self.wants.remove(name) else { return };
+        let Some(want) = self.end(name) else { return };
         for (at, claim) in want.claims.into_iter().enumerate() {
             if at < claims && claim.region == region {
                 self.settle(&claim, out);
@@ -234,7 +285,7 @@ impl Pull {
 
     /// What cannot be taken now is looked at again later.
     fn hold(&mut self, now_ms: u64, name: &Name) {
-        let Some(want) = self.wants.remove(name) else { return };
+        let Some(want) = self.end(name) else { return };
         let again = want.claims.into_iter().map(|claim| (now_ms + REGION_HELD_MS, claim));
         self.held.extend(again);
     }
