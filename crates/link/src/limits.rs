@@ -54,6 +54,8 @@ pub const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub const FETCHED_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Bytes of content that are handed to a connection at a time.
 pub const PIECE_BYTES_MAX: usize = 256 * 1024;
+/// Bytes of small entries that leave together: what is gathered is copied once more.
+pub const GATHERED_BYTES_MAX: usize = 64 * 1024;
 /// Pieces that wait for a connection.
 pub const PIECES_WAITING_MAX: usize = 4;
 
@@ -65,6 +67,7 @@ pub const MEMBERS_INTERVAL: Duration = Duration::from_secs(10);
 pub const STATUS_AGE_MAX: Duration = Duration::from_secs(10);
 
 const _: () = assert!(REGIONS_MAX <= NUMBERS_MAX as usize, "each region has a number");
+const _: () = assert!(GATHERED_BYTES_MAX <= PIECE_BYTES_MAX, "what is gathered is a piece");
 const _: () = assert!(
     CONNECTIONS_MAX < CONNECTIONS_OF_PEER_MAX,
     "a region that lost its connections has a place for others"

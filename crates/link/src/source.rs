@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use crate::error::{Later, LinkError};
 use crate::frame;
-use crate::limits::PIECE_BYTES_MAX;
+use crate::limits::{GATHERED_BYTES_MAX, PIECE_BYTES_MAX};
 use crate::message::{
     Ask, Declined, Fetch, Fetched, Hello, KnownRegions, List, ListedIn, Told, Walk, Walked,
 };
@@ -62,6 +62,9 @@ pub(crate) enum Piece {
 }
 
 /// Where an answer to a fetch goes. Writing waits until the other region has taken what was written before.
+///
+/// Small entries are gathered, so that many leave as one piece: at the end, when there is enough, or when who writes is about to
+/// wait ([`FetchSink::flush`]).
 #[derive(Debug)]
 pub struct FetchSink {
     /// None once something was wrong: the stream is broken then.
@@ -70,11 +73,14 @@ pub struct FetchSink {
     names: std::vec::IntoIter<(Name, bool)>,
     /// Bytes of the last entry that were not written yet.
     left: u64,
+    /// What is written and has not left.
+    gathered: Vec<u8>,
 }
 
 impl FetchSink {
     pub(crate) fn new(fetch: &Fetch, pieces: mpsc::Sender<Piece>) -> Self {
-        Self { pieces: Some(pieces), names: fetch.names.clone().into_iter(), left: 0 }
+        let names = fetch.names.clone().into_iter();
+        Self { pieces: Some(pieces), names, left: 0, gathered: Vec::new() }
     }
 
     /// Begins the next entry.
@@ -92,7 +98,7 @@ impl FetchSink {
         }
         let head = frame::head(&fetched).map_err(|why| self.broken(why))?;
         self.left = fetched.bytes;
-        self.send(Piece::Bytes(head)).await?;
+        self.write(head).await?;
         self.end_if_whole().await
     }
 
@@ -100,38 +106,72 @@ impl FetchSink {
     ///
     /// # Errors
     /// If there are more than it says: the stream breaks. If the other region is gone.
-    pub async fn bytes(&mut self, mut bytes: Bytes) -> Result<(), LinkError> {
+    pub async fn bytes(&mut self, bytes: Bytes) -> Result<(), LinkError> {
         let Some(left) = self.left.checked_sub(bytes.len() as u64) else {
             return Err(self.broken("an entry with more bytes than it says".into()));
         };
         if bytes.is_empty() {
             return Ok(());
         }
-        while !bytes.is_empty() {
-            let piece = bytes.split_to(bytes.len().min(PIECE_BYTES_MAX));
-            self.send(Piece::Bytes(piece)).await?;
-        }
+        self.write(bytes).await?;
         self.left = left;
         self.end_if_whole().await
     }
 
-    async fn end_if_whole(&self) -> Result<(), LinkError> {
+    /// Lets leave what was gathered.
+    ///
+    /// # Errors
+    /// If the other region is gone, or the stream is broken.
+    pub async fn flush(&mut self) -> Result<(), LinkError> {
+        match std::mem::take(&mut self.gathered) {
+            gathered if gathered.is_empty() => Ok(()),
+            gathered => self.send(Piece::Bytes(gathered.into())).await,
+        }
+    }
+
+    async fn write(&mut self, mut bytes: Bytes) -> Result<(), LinkError> {
+        self.open()?;
+        if self.gathered.len() + bytes.len() <= GATHERED_BYTES_MAX {
+            self.gathered.extend_from_slice(&bytes);
+            return Ok(());
+        }
+        self.flush().await?;
+        if bytes.len() <= GATHERED_BYTES_MAX / 2 {
+            self.gathered.extend_from_slice(&bytes);
+            return Ok(());
+        }
+        while !bytes.is_empty() {
+            let piece = bytes.split_to(bytes.len().min(PIECE_BYTES_MAX));
+            self.send(Piece::Bytes(piece)).await?;
+        }
+        Ok(())
+    }
+
+    async fn end_if_whole(&mut self) -> Result<(), LinkError> {
         if self.left == 0 && self.names.as_slice().is_empty() {
+            self.flush().await?;
             return self.send(Piece::End).await;
         }
         Ok(())
     }
 
     async fn send(&self, piece: Piece) -> Result<(), LinkError> {
-        let gone = || LinkError::from(Later::Broken("the other region is gone".into()));
-        let pieces = self.pieces.as_ref().ok_or_else(gone)?;
-        pieces.send(piece).await.map_err(|_| gone())
+        self.open()?.send(piece).await.map_err(|_| gone())
+    }
+
+    /// The stream, unless it is broken.
+    fn open(&self) -> Result<&mpsc::Sender<Piece>, LinkError> {
+        self.pieces.as_ref().ok_or_else(gone)
     }
 
     fn broken(&mut self, why: String) -> LinkError {
         self.pieces = None;
         LinkError::Unsound(why)
     }
+}
+
+fn gone() -> LinkError {
+    Later::Broken("the other region is gone".into()).into()
 }
 
 #[cfg(test)]
@@ -169,6 +209,38 @@ mod tests {
         sink.bytes(Bytes::from_static(b"de")).await.unwrap();
         sink.entry(fetched("b", 0)).await.unwrap();
         assert!(is_whole(received));
+    }
+
+    #[tokio::test]
+    async fn small_entries_leave_together() {
+        let keys: Vec<String> = (0..100).map(|number| format!("key-{number}")).collect();
+        let (pieces, mut received) = mpsc::channel(1000);
+        let names = keys.iter().map(|key| (name(key), true)).collect();
+        let mut sink = FetchSink::new(&Fetch { names }, pieces);
+        let mut count = |sink: &FetchSink| {
+            let left = std::iter::from_fn(|| received.try_recv().ok());
+            let bytes = left.filter(|piece| matches!(piece, Piece::Bytes(_))).count();
+            assert!(sink.gathered.len() <= GATHERED_BYTES_MAX);
+            bytes
+        };
+        for key in &keys[..50] {
+            sink.entry(fetched(key, 100)).await.unwrap();
+            sink.bytes(Bytes::from(vec![1; 100])).await.unwrap();
+        }
+        assert_eq!(count(&sink), 0, "nothing leaves alone");
+        sink.flush().await.unwrap();
+        sink.flush().await.unwrap();
+        assert_eq!(count(&sink), 1, "before a wait what was gathered leaves, once");
+        for key in &keys[50..] {
+            sink.entry(fetched(key, 1024)).await.unwrap();
+            sink.bytes(Bytes::from(vec![1; 1024])).await.unwrap();
+        }
+        let most = 50 * 1200_usize.div_ceil(GATHERED_BYTES_MAX / 2);
+        assert!(
+            (1..=most).contains(&count(&sink)),
+            "what is enough leaves, and all of it at the end"
+        );
+        assert!(sink.gathered.is_empty());
     }
 
     #[tokio::test]

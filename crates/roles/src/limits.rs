@@ -429,6 +429,8 @@ const _: () = assert!(
     "a snapshot usually comes first"
 );
 
+/// Entries of a fetch that are read at a time for another region: each has a piece of its bytes in memory.
+pub const REGION_OPENS_MAX: usize = 16;
 /// Times that an entry is looked for again for another region, of which another version has taken the place meanwhile.
 pub const REGION_CHANGED_TRIES_MAX: usize = 4;
 /// Most outcomes of a placement group that are counted behind those that a region is told at a time.

@@ -1,10 +1,12 @@
 //! Answers other regions: from rows of the store, and with bytes read as clients' are.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures::{FutureExt, Stream, StreamExt, stream};
 use larder_link::message::Buckets;
 use larder_link::{
     Ask, Declined, Fetch, FetchSink, Fetched, Hello, KnownRegions, LinkError, List, ListedIn,
@@ -28,7 +30,7 @@ use super::shown::Unreadable;
 use crate::clock::now_ms;
 use crate::limits::{
     REGION_CHANGED_TRIES_MAX, REGION_KEEP_LIST_MS, REGION_NAMES_MS, REGION_NEWS_MS,
-    REGION_SETTLE_MS, REGION_WALK_MS,
+    REGION_OPENS_MAX, REGION_SETTLE_MS, REGION_WALK_MS,
 };
 use crate::proxy::{JournalAsk, RegionReach};
 
@@ -187,11 +189,11 @@ impl<R: RegionReach> Desk<R> {
             let op = kept.version.map(|version| version.row.op);
             let is_object = matches!(&entry, Some(Entry { what: What::Object(_), .. }));
             if !is_object || !with_bytes {
-                return Ok(Found { entry, bytes: 0, body: None, is_withheld: false });
+                return Ok(Found { entry, bytes: 0, body: None });
             }
             match self.body(&bucket, &name.key, op).await {
                 Ok(Some((bytes, body))) => {
-                    return Ok(Found { entry, bytes, body: Some(body), is_withheld: false });
+                    return Ok(Found { entry, bytes, body: Some(body) });
                 }
                 // Another has taken its place meanwhile.
                 Ok(None) | Err(ObjectError::NoSuchKey | ObjectError::Changed) => {}
@@ -265,8 +267,6 @@ struct Found {
     entry: Option<Entry>,
     bytes: u64,
     body: Option<ReadBody>,
-    /// What is there is not known now, or cannot be read.
-    is_withheld: bool,
 }
 
 impl<R: RegionReach> Source for Answering<R> {
@@ -331,25 +331,45 @@ impl<R: RegionReach> Source for Answering<R> {
         fetch: Fetch,
         mut sink: FetchSink,
     ) -> Result<(), Declined> {
-        for (name, with_bytes) in fetch.names {
-            let found = match self.0.open(&name, with_bytes).await {
-                Ok(found) => found,
-                // It holds up no other.
-                Err(error) => {
-                    tracing::debug!(%from, key = ?name.key, %error, "an object cannot be read for another region");
-                    Found { entry: None, bytes: 0, body: None, is_withheld: true }
-                }
-            };
-            let Found { entry, bytes, body, is_withheld } = found;
-            let fetched = Fetched { name, entry, bytes, is_withheld };
+        let opening = |(name, with_bytes)| opened(self.0.clone(), from, name, with_bytes);
+        let opening = stream::iter(fetch.names).map(opening).buffered(REGION_OPENS_MAX);
+        let mut opening = pin!(opening);
+        loop {
+            let next = next_of(&mut opening, &mut sink).await;
+            let next = next.map_err(|error| broken_off(from, &error))?;
+            let Some((fetched, body)) = next else { return Ok(()) };
+            let bytes = fetched.bytes;
             if let Err(error) = send(&mut sink, fetched, body).await {
-                tracing::debug!(%from, %error, "a region's fetch breaks off");
-                return Err(Declined::Busy);
+                // Entries before it are whole.
+                let _gone = sink.flush().await;
+                return Err(broken_off(from, &error));
             }
             self.0.shared.watch.counters().told(bytes);
         }
-        Ok(())
     }
+}
+
+fn broken_off(from: RegionId, error: &LinkError) -> Declined {
+    tracing::debug!(%from, %error, "a region's fetch breaks off");
+    Declined::Busy
+}
+
+/// An entry of a fetch, and its bytes. One that cannot be read is withheld: it holds up no other.
+async fn opened<R: RegionReach>(
+    desk: Arc<Desk<R>>,
+    from: RegionId,
+    name: Name,
+    with_bytes: bool,
+) -> (Fetched, Option<ReadBody>) {
+    let (found, is_withheld) = match desk.open(&name, with_bytes).await {
+        Ok(found) => (found, false),
+        Err(error) => {
+            tracing::debug!(%from, key = ?name.key, %error, "an object cannot be read for another region");
+            (Found { entry: None, bytes: 0, body: None }, true)
+        }
+    };
+    let Found { entry, bytes, body } = found;
+    (Fetched { name, entry, bytes, is_withheld }, body)
 }
 
 impl<R: RegionReach> Answering<R> {
@@ -392,17 +412,28 @@ async fn send(
     fetched: Fetched,
     body: Option<ReadBody>,
 ) -> Result<(), LinkError> {
-    use futures::StreamExt;
     sink.entry(fetched).await?;
     match body {
         None => Ok(()),
         Some(ReadBody::Whole(bytes)) => sink.bytes(bytes).await,
         Some(ReadBody::Stream(mut pieces)) => {
-            while let Some(piece) = pieces.next().await {
+            while let Some(piece) = next_of(&mut pieces, sink).await? {
                 let bytes = piece.map_err(|error| LinkError::Unsound(error.to_string()))?;
                 sink.bytes(bytes).await?;
             }
             Ok(())
         }
     }
+}
+
+/// The next of these; what is written before does not wait for it.
+async fn next_of<S: Stream + Unpin>(
+    from: &mut S,
+    sink: &mut FetchSink,
+) -> Result<Option<S::Item>, LinkError> {
+    if let Some(next) = from.next().now_or_never() {
+        return Ok(next);
+    }
+    sink.flush().await?;
+    Ok(from.next().await)
 }
