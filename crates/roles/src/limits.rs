@@ -440,6 +440,10 @@ pub const REGION_LEFT_COUNTED_MAX: u64 = 1_000;
 pub const REGION_JOURNAL_OPS_MIN: u64 = 1 << 12;
 /// Milliseconds after which the managers are told the list of regions again, if they did not take it.
 pub const REGION_KEEP_LIST_MS: u64 = 1_000;
+/// Milliseconds from one look for something new to the next, while all that shows is no news to who asks.
+pub const REGION_LOOKS_MS: u64 = 10;
+/// Entries of each other region that are not told back to it: those that it told last.
+pub const REGION_ECHOES_MAX: usize = 32_768;
 /// Milliseconds for which the answer to another region waits for something new.
 pub const REGION_NEWS_MS: u64 = 2_000;
 /// Journals of placement groups that a meta server is asked for at a time.
@@ -527,6 +531,10 @@ pub const REGION_TICK_MS: u64 = 50;
 const _: () = assert!(
     2 * REGION_JOURNAL_OPS_MIN <= larder_protocol::limits::REGION_JOURNAL_OPS_MAX,
     "a journal keeps what a region may not have noted yet"
+);
+const _: () = assert!(
+    2 * larder_protocol::limits::REGION_CLAIMS_MAX <= REGION_ECHOES_MAX,
+    "what is on its way here is not told back once it is"
 );
 const _: () = assert!(
     2 * REGION_NEWS_MS < larder_protocol::limits::REGION_ANSWER_MS,

@@ -11,6 +11,7 @@
 //! | `runs.rs` | keys of a range, for comparisons |
 //! | `names.rs` | which bucket here is which there |
 //! | `source.rs` | answers other regions |
+//! | `echoes.rs` | what they told themselves, which they are not told back |
 //! | `journal.rs` | forgets outcomes that all have |
 //! | `puller.rs` | carries out what the machine wants |
 //! | `holding.rs` | what is here of what the machine looks at |
@@ -29,6 +30,7 @@
 //! 3. A PG's journal is told only once all shows that was put before the store had a number.
 //! 4. A bucket is the same in two regions by its name. One that a region tells of and that is not here is made.
 
+mod echoes;
 mod holding;
 mod journal;
 mod misses;
@@ -53,6 +55,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch::Sender;
 
 use crate::proxy::{Proxy, RegionReach};
+use echoes::Echoes;
 use misses::Misses;
 use names::Names;
 use puller::{Inbox, Puller};
@@ -70,6 +73,7 @@ struct Shared<R> {
     proxy: Arc<Proxy<R>>,
     site: Arc<Site>,
     names: Names,
+    echoes: Echoes,
     watch: Arc<Watch>,
     coming: Coming,
     /// Counts when journals may show more.
@@ -132,6 +136,7 @@ impl Regions {
             proxy: proxy.clone(),
             site: site.clone(),
             names: Names::default(),
+            echoes: Echoes::default(),
             watch: seen.clone(),
             coming: Coming::default(),
             news: Sender::new(0),

@@ -333,6 +333,7 @@ impl<R: RegionReach> Puller<R> {
                 self.ask(region, request, async move |shared, link| {
                     let mut told = link.list(List { range }).await?;
                     let needed = buckets_of(told.listed.ids.iter());
+                    shared.echoes.note(region, told.listed.ids.iter());
                     learn(&shared, region, told.buckets, needed).await?;
                     let ids = shared.names.translate(region, told.listed.ids);
                     told.listed.ids = ids.ok_or_else(unnamed)?;
@@ -480,6 +481,7 @@ fn link_to<R>(shared: &Shared<R>, region: RegionId) -> Result<Arc<Link>, LinkErr
 /// A batch with the buckets as they are here.
 fn translated<R>(shared: &Shared<R>, region: RegionId, batch: Batch) -> Result<Batch, LinkError> {
     let (ops, ids): (Vec<_>, Vec<_>) = batch.ids.into_iter().unzip();
+    shared.echoes.note(region, ids.iter());
     let ids = shared.names.translate(region, ids).ok_or_else(unnamed)?;
     Ok(Batch { ids: ops.into_iter().zip(ids).collect(), ..batch })
 }

@@ -29,8 +29,8 @@ use super::runs;
 use super::shown::Unreadable;
 use crate::clock::now_ms;
 use crate::limits::{
-    REGION_CHANGED_TRIES_MAX, REGION_KEEP_LIST_MS, REGION_NAMES_MS, REGION_NEWS_MS,
-    REGION_OPENS_MAX, REGION_SETTLE_MS, REGION_WALK_MS,
+    REGION_CHANGED_TRIES_MAX, REGION_KEEP_LIST_MS, REGION_LOOKS_MS, REGION_NAMES_MS,
+    REGION_NEWS_MS, REGION_OPENS_MAX, REGION_SETTLE_MS, REGION_WALK_MS,
 };
 use crate::proxy::{JournalAsk, RegionReach};
 
@@ -104,7 +104,10 @@ impl<R: RegionReach> Desk<R> {
         for (pg, shown) in self.shared.shown.journals(&journals).await? {
             applied.insert(pg, shown.applied);
             let behind = behind.get(&pg).copied().unwrap_or_default();
-            let batch = shown.told.map(|batch| cut(batch, behind, left));
+            let mut batch = shown.told.map(|batch| cut(batch, behind, left));
+            if let Ok(batch) = &mut batch {
+                self.shared.echoes.leave_out(from, &mut batch.ids);
+            }
             left -= batch.as_ref().map_or(0, |batch| batch.ids.len());
             told.pgs.push((pg, batch));
         }
@@ -275,10 +278,11 @@ impl<R: RegionReach> Source for Answering<R> {
         Ok(Hello { number, pg_count, now_ms: now_ms() })
     }
 
-    async fn ask(&self, from: RegionId, ask: Ask) -> Result<Told, Declined> {
+    async fn ask(&self, from: RegionId, mut ask: Ask) -> Result<Told, Declined> {
         ask.pgs.iter().try_for_each(|(pg, ..)| self.0.has_pg(*pg))?;
-        let (ask, mut more) = (Arc::new(ask), self.0.shared.news.subscribe());
+        let mut more = self.0.shared.news.subscribe();
         let until = Instant::now() + Duration::from_millis(REGION_NEWS_MS);
+        let mut is_first = true;
         loop {
             more.borrow_and_update();
             let asked = ask.clone();
@@ -288,6 +292,12 @@ impl<R: RegionReach> Source for Answering<R> {
             if is_news || !matches!(timeout_at(until, more.changed()).await, Ok(Ok(()))) {
                 return Ok(told);
             }
+            pass_over(&mut ask, &told);
+            // What is taken from the other region shows all the time, and is no news to it.
+            if !is_first {
+                sleep(Duration::from_millis(REGION_LOOKS_MS)).await;
+            }
+            is_first = false;
         }
     }
 
@@ -392,6 +402,15 @@ impl<R: RegionReach> Answering<R> {
             }
             Err(_panicked) => Err(Declined::NotReady),
         }
+    }
+}
+
+/// What was looked at and is no news is not looked at again.
+fn pass_over(ask: &mut Ask, told: &Told) {
+    let passed: BTreeMap<PgId, Token> =
+        told.pgs.iter().filter_map(|(pg, told)| Some((*pg, told.as_ref().ok()?.token))).collect();
+    for (pg, behind, _) in &mut ask.pgs {
+        *behind = passed.get(pg).map_or(*behind, |passed| (*behind).max(*passed));
     }
 }
 

@@ -461,6 +461,29 @@ async fn tombstones_go_when_all_regions_have_passed_them_and_nothing_comes_back(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_region_is_not_told_back_what_it_told() {
+    let (mut one, mut two) = two().await;
+    converged(&[&one, &two]).await;
+    let answered = |region: &Region, to: u16| {
+        let links = region.regions.as_ref().unwrap().links();
+        links.of(RegionId(to)).bytes_answered.get()
+    };
+    let before = answered(&two, 1);
+    for number in 0..300 {
+        put(one.proxy(), &format!("k{number:03}"), &content(number, 100)).await;
+    }
+    converged(&[&one, &two]).await;
+    // Region one has asked behind all that two took from it.
+    put(two.proxy(), "last", &content(7, 100)).await;
+    assert_eq!(converged(&[&one, &two]).await.len(), 303);
+    let told_back = answered(&two, 1) - before;
+    // The ids of so many have twice as many bytes.
+    assert!(told_back < 300 * 50, "{told_back} bytes are told back");
+    one.stop();
+    two.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_object_has_its_parts_in_every_region() {
     let (mut one, mut two) = two().await;
     let (proxy, name) = (one.proxy(), key("in parts"));

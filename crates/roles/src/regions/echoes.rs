@@ -1,0 +1,96 @@
+//! What other regions told lately, so that none is told back what it told itself.
+//!
+//! What is taken from a region is journaled here like any change, since others need to hear of it. The region that told it has
+//! it, or what won over it: to tell it back would cost both as much again as its id did.
+//!
+//! # Invariants
+//!
+//! 1. An entry counts as told by a region only with the print that the region told: whatever was set on it since has another.
+//! 2. So many are remembered of each region. One that is forgotten is told back, and found to be there.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use larder_protocol::region::Id;
+use larder_types::RegionId;
+use parking_lot::Mutex;
+
+use crate::limits::REGION_ECHOES_MAX;
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub(super) struct Echoes(Mutex<BTreeMap<RegionId, Prints>>);
+
+/// Of one region, in the order in which they came.
+#[derive(Debug, Default)]
+struct Prints {
+    all: BTreeSet<u128>,
+    order: VecDeque<u128>,
+}
+
+impl Echoes {
+    /// A region tells of these.
+    pub(super) fn note<'a>(&self, from: RegionId, ids: impl Iterator<Item = &'a Id>) {
+        let mut echoes = self.0.lock();
+        let prints = echoes.entry(from).or_default();
+        for id in ids {
+            if !prints.all.insert(id.print) {
+                continue;
+            }
+            prints.order.push_back(id.print);
+            if prints.order.len() > REGION_ECHOES_MAX
+                && let Some(oldest) = prints.order.pop_front()
+            {
+                prints.all.remove(&oldest);
+            }
+        }
+        assert_eq!(prints.all.len(), prints.order.len(), "each print has one place");
+    }
+
+    /// Leaves out what a region told itself.
+    pub(super) fn leave_out<T>(&self, to: RegionId, told: &mut Vec<(T, Id)>) {
+        if let Some(prints) = self.0.lock().get(&to) {
+            told.retain(|(_, id)| !prints.all.contains(&id.print));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_protocol::region::{Name, Slot};
+    use larder_types::{BucketId, HybridClock, ObjectKey, OpId, OpSeq, Origin, PgId, Stamp, View};
+
+    use super::*;
+
+    fn id(print: u128) -> Id {
+        let region = RegionId(2);
+        let name =
+            Name { bucket: BucketId(1), key: ObjectKey::new("k").unwrap(), slot: Slot::Null };
+        let at = Stamp { clock: HybridClock::at_ms(1), region };
+        let op = OpId { view: View(1), seq: OpSeq(1) };
+        let origin = Origin { region, pg: PgId(0), op };
+        Id { name, at, origin, is_purged: false, bytes: 0, print }
+    }
+
+    fn told_to(echoes: &Echoes, region: u16, prints: &[u128]) -> Vec<u128> {
+        let mut told: Vec<_> = prints.iter().map(|print| ((), id(*print))).collect();
+        echoes.leave_out(RegionId(region), &mut told);
+        told.iter().map(|(_, id)| id.print).collect()
+    }
+
+    #[test]
+    fn a_region_is_told_what_it_did_not_tell() {
+        let echoes = Echoes::default();
+        echoes.note(RegionId(2), [id(7), id(8), id(7)].iter());
+        assert_eq!(told_to(&echoes, 2, &[6, 7, 8, 9]), [6, 9]);
+        assert_eq!(told_to(&echoes, 3, &[6, 7, 8, 9]), [6, 7, 8, 9], "another hears of all");
+    }
+
+    #[test]
+    fn the_oldest_are_forgotten() {
+        let echoes = Echoes::default();
+        for print in 0..=REGION_ECHOES_MAX as u128 {
+            echoes.note(RegionId(2), [id(print), id(print)].iter());
+        }
+        assert_eq!(told_to(&echoes, 2, &[0, 1]), [0]);
+    }
+}
