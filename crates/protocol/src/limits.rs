@@ -228,7 +228,7 @@ pub const REGION_CLAIMS_MAX: usize = 16 * REGION_ASK_IDS_MAX;
 /// Milliseconds for which a PG of another region may tell nothing, not even that nothing is new, before it is said.
 pub const REGION_SILENT_MS: u64 = 30_000;
 /// Most entries that one request fetches.
-pub const REGION_FETCH_IDS_MAX: usize = 64;
+pub const REGION_FETCH_IDS_MAX: usize = 192;
 /// Bytes of entries from which on a request fetches no more.
 pub const REGION_FETCH_BYTES_MAX: u64 = 16 << 20;
 /// Most requests that fetch of one region at a time.
