@@ -1,40 +1,68 @@
-"""How fast a region catches up over a link that is limited and delays.
+"""How fast a region catches up over a link that is limited and delays, and whether it follows one that takes puts all the time.
 
 Two regions; one is stopped while objects of one size are put in the other. Then it starts, and the time is taken until all is
-there. A share of the link is the bytes of the objects by what the link lets pass in that time.
+there. A share of the link is the bytes of the objects by what the link lets pass in that time. With --follow both run while
+clients put as many objects as the first one takes, and the time is taken until all is there after the last put.
 
-    python3 tests/clients/catchup.py [--mib-per-s 20] [--seconds 10] [--size 1048576]... [--least 0.9] [--binary PATH]
+    python3 tests/clients/catchup.py [--follow] [--mib-per-s 20] [--seconds 10] [--size 1048576]... [--least 0.9] [--binary PATH]
 """
 
 import argparse
 import concurrent.futures
+import json
 import os
+import subprocess
 import sys
 import time
+import urllib.request
 
-from harness import content, default_binary, scratch_folder
+from harness import ACCESS, SECRET, content, default_binary, scratch_folder
 from regions import BUCKET, Region, converged
 from workload import Failed
 
 MIB = 1024 * 1024
-OBJECTS_MAX = 20_000
+# Of smaller ones as many are put as the region takes in the time.
+LARGE_BYTES = 256 * 1024
 
 
-def fill(region, size, count):
-    """Objects of that size, no two alike."""
+def fill(region, size, link, seconds):
+    """Objects of that size, no two alike, in a bucket of theirs. Large ones are as many as the link passes in the time. Returns
+    the server's processor time for each in microseconds, and how many a second it took, if that was measured."""
+    if size < LARGE_BYTES:
+        words = ["--bucket", bucket_of(size), "--size", size, "--duration", f"{int(seconds * 1000)}ms", "--warmup", "0s"]
+        command = [region.binary, "bench", "put", "--endpoint", region.endpoint, "--pid", region.process.pid, "--json", *words]
+        keys = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET}
+        done = subprocess.run(list(map(str, command)), env=os.environ | keys, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise Failed(f"larder bench put ended with {done.returncode}: {done.stderr}")
+        report = json.loads(done.stdout)
+        return report["server_cpu_us_per_op"], report["ops_s"]
     s3, body = region.boto3(), content(f"of {size}", size)
+    s3.create_bucket(Bucket=bucket_of(size))
 
     def put(number):
         head = f"{size}/{number}".encode()
-        s3.put_object(Bucket=BUCKET, Key=f"{size}/{number}", Body=(head + body)[:size])
+        s3.put_object(Bucket=bucket_of(size), Key=str(number), Body=(head + body)[:size])
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        list(pool.map(put, range(count)))
+        list(pool.map(put, range(max(1, int(link * seconds / size)))))
+    return None
+
+
+def bucket_of(size):
+    return f"of-{size}"
 
 
 def count_of(region, size):
-    pages = region.boto3().get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=f"{size}/")
+    pages = region.boto3().get_paginator("list_objects_v2").paginate(Bucket=bucket_of(size))
     return sum(page.get("KeyCount", 0) for page in pages)
+
+
+def taken(region):
+    """Changes of the other region that this one has taken since it started."""
+    with urllib.request.urlopen(region.metrics_url(), timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("larder_region_entries_taken_total "))
 
 
 def cpu_seconds(region):
@@ -43,11 +71,33 @@ def cpu_seconds(region):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def measure(one, two, size, link, seconds):
+def until_all_is_there(one, two, size, before, patience):
+    """Waits until a region has all of the other's objects of a size; how many these are, and when they were all there."""
+    count, deadline = count_of(one, size), time.monotonic() + patience
+    while taken(two) < before + count:
+        if time.monotonic() > deadline:
+            raise Failed(f"of {count} objects of {size} bytes {taken(two) - before} are there after {patience:.0f} s")
+        time.sleep(0.05)
+    at = time.monotonic()
+    while not two.is_level():
+        if time.monotonic() > deadline:
+            raise Failed(f"objects of {size} bytes are there, and the region does not say so")
+        time.sleep(0.2)
+    if count_of(two, size) != count:
+        raise Failed(f"of {count} objects of {size} bytes {count_of(two, size)} are there")
+    return count, at
+
+
+def tell_costs(regions, used, count):
+    for region, before in zip(regions, used):
+        spent = cpu_seconds(region) - before
+        print(f"    {region.name}: {spent:.1f} s of a processor, {spent / count * 1e6:.0f} us for each object")
+
+
+def catch_up(one, two, size, link, seconds):
     """The share of the link that is used for objects of a size, and objects a second."""
     two.stop()
-    count = max(1, min(int(link * seconds / size), OBJECTS_MAX))
-    fill(one, size, count)
+    tell_puts(fill(one, size, link, seconds))
     two.start()
     began = passed = None
     used = [cpu_seconds(region) for region in (one, two)]
@@ -56,15 +106,26 @@ def measure(one, two, size, link, seconds):
         began = time.monotonic() if one.relay.bytes != passed and passed is not None else None
         passed = one.relay.bytes
         time.sleep(0.01)
-    while not two.is_level() or count_of(two, size) < count:
-        if time.monotonic() > began + 20 * seconds + 60:
-            raise Failed(f"objects of {size} bytes are not there after {time.monotonic() - began:.0f} s")
-        # Each look costs a processor some of its time.
-        time.sleep(0.5)
-    took = time.monotonic() - began
-    for region, before in zip((one, two), used):
-        print(f"    {region.name}: {cpu_seconds(region) - before:.1f} s of a processor in {took:.1f} s")
-    return count * size / (took * link), count / took
+    count, at = until_all_is_there(one, two, size, 0, 20 * seconds + 60)
+    tell_costs((one, two), used, count)
+    return count * size / ((at - began) * link), count / (at - began)
+
+
+def follow(one, two, size, link, seconds):
+    """How long after the last put all is there, and objects a second."""
+    before, used, began = taken(two), [cpu_seconds(region) for region in (one, two)], time.monotonic()
+    tell_puts(fill(one, size, link, seconds))
+    last = time.monotonic()
+    behind = count_of(one, size) - (taken(two) - before)
+    count, at = until_all_is_there(one, two, size, before, 20 * seconds + 60)
+    tell_costs((one, two), used, count)
+    print(f"    {behind} were behind at the last put")
+    return at - last, count / (at - began)
+
+
+def tell_puts(measured):
+    if measured:
+        print(f"    puts: {measured[0]:.0f} us of a processor each, {measured[1]:.0f} a second")
 
 
 def run(binary, scratch, arguments):
@@ -84,7 +145,11 @@ def run(binary, scratch, arguments):
         link = arguments.mib_per_s * MIB
         one.relay.limit = link
         for size in arguments.size:
-            share, rate = measure(one, two, size, link, arguments.seconds)
+            if arguments.follow:
+                late, rate = follow(one, two, size, link, arguments.seconds)
+                print(f"objects of {size:>10,} bytes: all are there {late:.2f} s after the last put, {rate:8.0f} a second", flush=True)
+                continue
+            share, rate = catch_up(one, two, size, link, arguments.seconds)
             print(f"objects of {size:>10,} bytes: {share:6.1%} of the link, {rate:8.0f} a second", flush=True)
             if share < arguments.least:
                 raise Failed(f"{share:.1%} of the link is used for objects of {size} bytes")
@@ -96,6 +161,7 @@ def run(binary, scratch, arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default=default_binary())
+    parser.add_argument("--follow", action="store_true", help="both regions run while objects are put")
     parser.add_argument("--mib-per-s", type=float, default=20, help="of the link")
     parser.add_argument("--seconds", type=float, default=10, help="for which the link is busy at best")
     parser.add_argument("--size", type=int, action="append", help="of the objects, in bytes; several may be named")
