@@ -68,6 +68,7 @@ GATE = [
     Scenario("compact", "compact.py", seconds=40),
     Scenario("regions", "regions.py --seconds 6", seconds=50),
     Scenario("regions-of-clusters", "regions_of_clusters.py --seconds 6", seconds=60),
+    Scenario("drill", "drill.py"),
     Scenario("powercut", "powercut.py --rounds 6", needs=("root",), seconds=30),
     Scenario("fulldisk", "fulldisk.py", needs=("root",), seconds=20),
     Scenario("device", "device.py", needs=("root",), seconds=20),

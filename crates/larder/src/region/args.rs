@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use larder_link::{Address, RegionName};
 
+use super::drill::DrillArgs;
 use crate::exit;
 
 #[derive(Debug, Subcommand)]
@@ -50,6 +51,13 @@ pub(crate) enum RegionCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Try over S3 whether regions come to have the same.
+    ///
+    /// Puts, changes and deletes objects through each region's S3 endpoint and waits until all others show it; with --away also
+    /// while one of them is stopped. Keys are those of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, in all regions. Exits with 1
+    /// if something is not there in time.
+    #[command(after_help = exit::HELP)]
+    Drill(DrillArgs),
     /// Pull nothing from a region until it is resumed.
     ///
     /// The others go on with it, and it goes on with this one. A running server notices within a second.

@@ -1,9 +1,10 @@
 //! `larder region`: makes a store, or a cluster, one of several regions, and shows and changes which there are.
 //!
-//! Every command works on files of the directory of a store, or of the cluster's gateway, under their lock, and needs no server but that of the first
-//! region when another joins. A running server looks at the files.
+//! Every command but the drill works on files of the directory of a store, or of the cluster's gateway, under their lock, and
+//! needs no server but that of the first region when another joins. A running server looks at the files.
 
 mod args;
+mod drill;
 pub(crate) mod life;
 mod show;
 
@@ -21,6 +22,7 @@ use crate::kind::{self, Kind, KindError};
 
 pub(crate) use args::RegionCommand;
 use args::{CreateArgs, JoinArgs, NamedArgs, PlaceArgs};
+use drill::DrillArgs;
 
 /// Why a command was not done.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +53,8 @@ enum RegionError {
     Removed(PathBuf),
     #[error(transparent)]
     Link(#[from] LinkError),
+    #[error(transparent)]
+    Drill(#[from] drill::DrillError),
     #[error("the system does not let the command run: {0}")]
     System(std::io::Error),
 }
@@ -67,7 +71,8 @@ impl RegionError {
             Self::Link(LinkError::Usage(_)) => exit::USAGE,
             Self::Link(LinkError::File { .. } | LinkError::Damaged { .. } | LinkError::Key(_))
             | Self::System(_) => exit::CANNOT_START,
-            Self::Link(_) => exit::FAULTS,
+            Self::Drill(error) if error.is_usage() => exit::USAGE,
+            Self::Link(_) | Self::Drill(_) => exit::FAULTS,
         }
     }
 }
@@ -80,6 +85,7 @@ pub(crate) fn run(command: RegionCommand) -> ExitCode {
         RegionCommand::Token { dir } => token(&dir),
         RegionCommand::List { dir, json } => show::list(&dir, json),
         RegionCommand::Status { dir, json } => show::status(&dir, json),
+        RegionCommand::Drill(args) => drill(&args),
         RegionCommand::Pause(args) => pause(&args, true),
         RegionCommand::Resume(args) => pause(&args, false),
         RegionCommand::Remove { region, yes } => remove(&region, yes),
@@ -157,6 +163,12 @@ fn join(args: &JoinArgs) -> Result<u8, RegionError> {
     for peer in members.live() {
         println!("  region {} ({}) is reached at {}", peer.number, peer.name, peer.address);
     }
+    Ok(exit::OK)
+}
+
+fn drill(args: &DrillArgs) -> Result<u8, RegionError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(RegionError::System)?.block_on(drill::drill(args))?;
     Ok(exit::OK)
 }
 

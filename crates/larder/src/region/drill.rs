@@ -1,0 +1,316 @@
+//! `larder region drill`: shows over S3 that regions come to have the same, also after one of them was away.
+//!
+//! It does what clients do, so it proves what they would see: lists and reads through each region's own endpoint. What it waits
+//! for it looks for in lists, as a read of what is not there yet would bring it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use larder_bench::BenchError;
+use larder_bench::client::{CallError, Client, Endpoint, Target};
+use larder_bench::content::Content;
+use larder_bench::sign::Credentials;
+use larder_types::BucketName;
+use tokio::time::{Instant, sleep};
+
+/// Time from one look at a region to the next.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// Time allowed for one request.
+const REQUEST_MAX: Duration = Duration::from_secs(10);
+/// How many times as long as for an object it waits for somebody who stops or starts a server.
+const PEOPLE_TIMES: u32 = 10;
+/// Bytes of an object that is put: not kept inline.
+const OBJECT_BYTES: u64 = 100_000;
+
+#[derive(Debug, Args)]
+pub(crate) struct DrillArgs {
+    /// A region's S3 endpoint, such as eu=http://eu.example.org:9000; two to eight of them.
+    #[arg(required = true, num_args = 2..=8, value_name = "NAME=URL")]
+    regions: Vec<Named>,
+    /// Bucket that the drill works in. It is made if it is not there, and stays, as a region deletes no bucket.
+    #[arg(long, default_value = "larder-drill")]
+    bucket: BucketName,
+    /// Also try how it is without this region: the drill says when to stop its server, and when to start it again.
+    #[arg(long, value_name = "NAME")]
+    away: Option<String>,
+    /// Seconds after which something ought to be in another region; for who stops and starts servers ten times as long.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+}
+
+/// A region as the command line names it.
+#[derive(Debug, Clone)]
+struct Named {
+    name: String,
+    url: String,
+}
+
+impl FromStr for Named {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, url) = text
+            .split_once('=')
+            .filter(|(name, _)| !name.is_empty())
+            .ok_or("write a name and an endpoint, such as eu=http://eu.example.org:9000")?;
+        Ok(Self { name: name.to_owned(), url: url.to_owned() })
+    }
+}
+
+/// Why a drill failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DrillError {
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+    #[error("two of the regions are called {0}: give each a name of its own")]
+    Twice(String),
+    #[error("--away {0}: none of the regions that are named is called so")]
+    NoSuch(String),
+    #[error("{region}: {what}: {error}")]
+    Call { region: String, what: String, error: CallError },
+    #[error("{region}: {what} is not so after {seconds} s; `larder region status` there says what it waits for")]
+    Late { region: String, what: String, seconds: u64 },
+}
+
+impl DrillError {
+    /// Whether the command line is to be mended.
+    pub(crate) fn is_usage(&self) -> bool {
+        matches!(self, Self::Bench(_) | Self::Twice(_) | Self::NoSuch(_))
+    }
+}
+
+/// A region that is drilled.
+struct Site {
+    name: String,
+    client: Client,
+}
+
+/// What a region is to show of a key.
+#[derive(Clone, Copy)]
+enum Shows {
+    /// An object with the content of this name.
+    Object(&'static str),
+    Nothing,
+}
+
+impl fmt::Display for Shows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Object(content) => write!(f, "has {content:?}"),
+            Self::Nothing => write!(f, "has nothing"),
+        }
+    }
+}
+
+impl Site {
+    fn failed(&self, what: impl Into<String>) -> impl FnOnce(CallError) -> DrillError {
+        let (region, what) = (self.name.clone(), what.into());
+        move |error| DrillError::Call { region, what, error }
+    }
+
+    async fn put(&mut self, key: &str, content: &'static str) -> Result<(), DrillError> {
+        let put = self.client.put(key, Content::new(content, OBJECT_BYTES)).await;
+        put.map_err(self.failed(format!("put of {key}")))
+    }
+
+    async fn delete(&mut self, key: &str) -> Result<(), DrillError> {
+        self.client.delete(key).await.map_err(self.failed(format!("deletion of {key}")))
+    }
+
+    async fn lists(&mut self, key: &str) -> Result<bool, CallError> {
+        let query = format!("list-type=2&prefix={}", key.replace('/', "%2F"));
+        let listed = self.client.query_bucket(&query).await?;
+        Ok(listed.contains(&format!("<Key>{key}</Key>")))
+    }
+
+    async fn shows(&mut self, key: &str, what: Shows) -> Result<bool, CallError> {
+        let is_listed = self.lists(key).await?;
+        match what {
+            Shows::Nothing => Ok(!is_listed),
+            Shows::Object(_) if !is_listed => Ok(false),
+            Shows::Object(content) => {
+                match self.client.get(key, Content::new(content, OBJECT_BYTES)).await {
+                    Ok(()) => Ok(true),
+                    // That of the version before.
+                    Err(CallError::Wrong(_)) => Ok(false),
+                    Err(error) => Err(error),
+                }
+            }
+        }
+    }
+
+    /// Waits until it shows that; a server that does not answer for a moment is asked again.
+    async fn until(&mut self, key: &str, what: Shows, seconds: u64) -> Result<(), DrillError> {
+        let deadline = Instant::now() + Duration::from_secs(seconds);
+        loop {
+            match self.shows(key, what).await {
+                Ok(true) => return Ok(()),
+                Err(error @ CallError::Refused { .. }) if Instant::now() >= deadline => {
+                    return Err(self.failed(format!("a look at {key}"))(error));
+                }
+                Ok(false) | Err(_) if Instant::now() < deadline => sleep(LOOK_INTERVAL).await,
+                Ok(false) | Err(_) => {
+                    let (region, what) = (self.name.clone(), format!("that {key} {what}"));
+                    return Err(DrillError::Late { region, what, seconds });
+                }
+            }
+        }
+    }
+
+    /// Waits until somebody has stopped its server, or started it.
+    async fn answers(&mut self, wanted: bool, within: Duration) -> Result<(), DrillError> {
+        let deadline = Instant::now() + within;
+        loop {
+            let is_there = match self.client.query_bucket("list-type=2&max-keys=1").await {
+                Ok(_) => true,
+                // It begins, or ends.
+                Err(CallError::Refused { .. }) => !wanted,
+                Err(_) => false,
+            };
+            if is_there == wanted {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                let what = if wanted { "that it answers" } else { "that it is stopped" };
+                let (region, seconds) = (self.name.clone(), within.as_secs());
+                return Err(DrillError::Late { region, what: what.to_owned(), seconds });
+            }
+            sleep(LOOK_INTERVAL).await;
+        }
+    }
+}
+
+/// The regions of a drill and the keys that it puts.
+struct Drill {
+    sites: Vec<Site>,
+    seconds: u64,
+    /// Prefix of the keys of this run.
+    run: String,
+    put: BTreeSet<String>,
+}
+
+/// Runs a drill, and says what it sees.
+pub(crate) async fn drill(args: &DrillArgs) -> Result<(), DrillError> {
+    let names: BTreeSet<&str> = args.regions.iter().map(|region| region.name.as_str()).collect();
+    if names.len() < args.regions.len() {
+        let seen = |at: &usize| args.regions[..*at].iter().any(|it| it.name == args.regions[*at].name);
+        let twice = (0..args.regions.len()).find(seen).unwrap_or_default();
+        return Err(DrillError::Twice(args.regions[twice].name.clone()));
+    }
+    if let Some(away) = args.away.as_deref().filter(|away| !names.contains(away)) {
+        return Err(DrillError::NoSuch(away.to_owned()));
+    }
+    let credentials = Credentials::from_env()?;
+    let site = |region: &Named| {
+        let endpoint = Endpoint::resolve(&region.url)?;
+        let (bucket, credentials) = (args.bucket.clone(), credentials.clone());
+        let target =
+            Target { endpoint, bucket, credentials, sign_payload: true, timeout: REQUEST_MAX };
+        Ok(Site { name: region.name.clone(), client: Client::new(Arc::new(target)) })
+    };
+    let sites = args.regions.iter().map(site).collect::<Result<_, BenchError>>()?;
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (seconds, run) = (args.seconds, since.as_millis().to_string());
+    let mut drill = Drill { sites, seconds, run, put: BTreeSet::new() };
+    drill.bucket().await?;
+    drill.objects().await?;
+    drill.changes().await?;
+    if let Some(away) = &args.away {
+        drill.without(away).await?;
+    }
+    drill.clean().await?;
+    println!("the regions have the same");
+    Ok(())
+}
+
+impl Drill {
+    fn key(&mut self, name: &str) -> String {
+        let key = format!("{}/{name}", self.run);
+        self.put.insert(key.clone());
+        key
+    }
+
+    async fn bucket(&mut self) -> Result<(), DrillError> {
+        let (within, begun) = (Duration::from_secs(self.seconds), Instant::now());
+        let first = &mut self.sites[0];
+        let made = first.client.create_bucket().await;
+        made.map_err(first.failed("the bucket"))?;
+        for site in &mut self.sites {
+            site.answers(true, within).await?;
+        }
+        println!("the bucket is in all regions after {} ms", begun.elapsed().as_millis());
+        Ok(())
+    }
+
+    /// An object that is put in each region comes to all others.
+    async fn objects(&mut self) -> Result<(), DrillError> {
+        for at in 0..self.sites.len() {
+            let key = self.key(&format!("of-{}", self.sites[at].name));
+            self.sites[at].put(&key, "an object").await?;
+            let from = self.sites[at].name.clone();
+            self.all_show(&format!("an object of {from}"), &key, Shows::Object("an object")).await?;
+        }
+        Ok(())
+    }
+
+    /// What one region changes is changed in all.
+    async fn changes(&mut self) -> Result<(), DrillError> {
+        let (key, last) = (self.key("shared"), self.sites.len() - 1);
+        self.sites[0].put(&key, "the first version").await?;
+        let first = Shows::Object("the first version");
+        self.all_show("a first version", &key, first).await?;
+        self.sites[last].put(&key, "the second version").await?;
+        let second = Shows::Object("the second version");
+        self.all_show("a version over it, of another region", &key, second).await?;
+        self.sites[0].delete(&key).await?;
+        self.all_show("its deletion", &key, Shows::Nothing).await
+    }
+
+    /// The others go on while a region is away, and it has all that they did once it is back.
+    async fn without(&mut self, away: &str) -> Result<(), DrillError> {
+        let people = PEOPLE_TIMES * Duration::from_secs(self.seconds);
+        let at = self.sites.iter().position(|site| site.name == away);
+        let mut gone = self.sites.remove(at.ok_or_else(|| DrillError::NoSuch(away.to_owned()))?);
+        let (before, meanwhile) = (self.key("before"), self.key("meanwhile"));
+        let (old, new) = (Shows::Object("put before"), Shows::Object("put meanwhile"));
+        gone.put(&before, "put before").await?;
+        self.all_show("an object of the region that goes", &before, old).await?;
+        println!("STOP the server of {away} now");
+        gone.answers(false, people).await?;
+        println!("{away} does not answer");
+        self.sites[0].put(&meanwhile, "put meanwhile").await?;
+        self.sites[0].delete(&before).await?;
+        self.all_show("an object that is put meanwhile", &meanwhile, new).await?;
+        self.all_show("a deletion meanwhile", &before, Shows::Nothing).await?;
+        println!("START the server of {away} again");
+        gone.answers(true, people).await?;
+        let begun = Instant::now();
+        gone.until(&meanwhile, new, self.seconds).await?;
+        gone.until(&before, Shows::Nothing, self.seconds).await?;
+        println!("{away} has what the others did after {} ms", begun.elapsed().as_millis());
+        self.sites.push(gone);
+        Ok(())
+    }
+
+    /// Deletes what the drill has put.
+    async fn clean(&mut self) -> Result<(), DrillError> {
+        for key in std::mem::take(&mut self.put) {
+            self.sites[0].delete(&key).await?;
+        }
+        Ok(())
+    }
+
+    async fn all_show(&mut self, what: &str, key: &str, shows: Shows) -> Result<(), DrillError> {
+        let (begun, mut times) = (Instant::now(), Vec::new());
+        for site in &mut self.sites {
+            site.until(key, shows, self.seconds).await?;
+            times.push(format!("{} {} ms", site.name, begun.elapsed().as_millis()));
+        }
+        println!("{what}: {}", times.join(", "));
+        Ok(())
+    }
+}

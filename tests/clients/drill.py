@@ -1,0 +1,86 @@
+"""`larder region drill` with two regions, one of which is stopped and started when it says so; and what it says when it fails.
+
+    python3 tests/clients/drill.py [--binary PATH]
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+
+from harness import ACCESS, SECRET, default_binary, scratch_folder
+from regions import CONVERGED_SECONDS, Region
+from workload import Failed
+
+
+def drill(binary, *words):
+    environment = os.environ | {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET}
+    return subprocess.Popen(
+        [binary, "region", "drill", *words], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )
+
+
+def fails(binary, words, code, said):
+    done = drill(binary, *words)
+    _, error = done.communicate(timeout=60)
+    if done.returncode != code or said not in error:
+        raise Failed(f"a drill of {words}: {done.returncode}, {error}")
+
+
+def test(binary, regions):
+    one, two = regions
+    one.start()
+    two.start()
+    named = [f"{region.name}={region.endpoint}" for region in regions]
+    # They are no regions of each other yet.
+    fails(binary, [*named, "--seconds", "1"], 1, "two: that it answers is not so after 1 s")
+    fails(binary, [named[0], named[0]], 2, "two of the regions are called one")
+    fails(binary, [*named, "--away", "three"], 2, "none of the regions that are named is called so")
+    fails(binary, [named[0], "two=https://two"], 2, "write http://HOST:PORT")
+    one.stop()
+    two.stop()
+    one.create()
+    one.start()
+    two.join(one)
+    two.start()
+    running = drill(binary, *named, "--away", "two")
+    said = []
+    for line in running.stdout:
+        said.append(line)
+        if line.startswith("STOP the server of two"):
+            two.stop()
+        elif line.startswith("START the server of two"):
+            two.start()
+    error = running.stderr.read()
+    if running.wait(60) != 0 or "the regions have the same\n" not in said:
+        raise Failed(f"a drill ended with {running.returncode}: {''.join(said)}{error}")
+    print("".join(said), end="")
+    deadline = time.monotonic() + CONVERGED_SECONDS
+    while left := two.boto3().list_objects_v2(Bucket="larder-drill").get("Contents"):
+        if time.monotonic() > deadline:
+            raise Failed(f"the drill leaves {left}")
+        time.sleep(0.1)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default=default_binary())
+    arguments = parser.parse_args()
+    with scratch_folder(False) as scratch:
+        regions = [Region(arguments.binary, scratch / name, name) for name in ("one", "two")]
+        try:
+            test(arguments.binary, regions)
+        except (Failed, AssertionError) as failure:
+            logs = "\n".join(f"{region.name}:\n{region.log_tail(15)}" for region in regions if region.log.exists())
+            print(f"FAIL drill: {failure}\n{logs}\n0 passed, 1 failed")
+            return 1
+        finally:
+            for region in regions:
+                region.kill()
+    print("1 passed, 0 failed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
