@@ -129,6 +129,15 @@ pub struct KnownRegions {
     pub regions: Vec<Known>,
 }
 
+impl KnownRegions {
+    /// How much is known: it grows when a region comes, or is removed, and never shrinks.
+    #[must_use]
+    pub fn known(&self) -> u32 {
+        let removed = self.regions.iter().filter(|region| region.removed).count();
+        (self.regions.len() + removed) as u32
+    }
+}
+
 /// Asks to become a region. Its key is that of the connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Join {

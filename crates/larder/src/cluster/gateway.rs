@@ -8,7 +8,9 @@
 //!    more: its sessions are closed, and meta servers take from a gateway what they take from no other proxy. One that has lost
 //!    its place stops for good.
 //! 3. It begins with all regions that a gateway before it knew: the managers keep the list, too.
+//! 4. Nothing that keeps a proxy from being the gateway ends it, but that the cluster is another region: the machine is needed.
 
+use std::convert::Infallible;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -22,7 +24,7 @@ use larder_roles::regions::Regions;
 use larder_types::Seldom;
 use larder_types::codec::decode;
 use tokio::net::TcpListener;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{RoleConfig, RoleError, bind};
 
@@ -38,7 +40,6 @@ pub(super) type Shown = Arc<OnceLock<Arc<Regions>>>;
 pub(super) struct Gateway {
     dir: PathBuf,
     site: Arc<Site>,
-    socket: Option<TcpListener>,
     own: GatewayRecord,
     managers: Arc<dyn Managers>,
 }
@@ -47,28 +48,26 @@ pub(super) struct Gateway {
 pub(super) struct Place {
     dir: PathBuf,
     site: Arc<Site>,
-    socket: Option<TcpListener>,
 }
 
 impl Place {
-    /// Opens what the directory has, and the address for other regions, before anything is made; `None` if the proxy is no
-    /// gateway. The address may be another gateway's still, as one that goes with the gateway is: it is bound then when this
-    /// one has the place.
+    /// Opens what the directory has; `None` if the proxy is no gateway. An address for other regions that no machine can have
+    /// is refused before anything is made. One that this machine does not have now may come with the place.
     pub(super) async fn open(config: &RoleConfig) -> Result<Option<Self>, RoleError> {
         let dir = config.region_home.as_ref().unwrap_or(&config.dir);
         let Some(site) = Site::open(dir)? else { return Ok(None) };
-        let socket = match bind(&listen_of(&site), REGION_FLAG).await {
-            Ok(socket) => Some(socket),
-            Err(RoleError::Listen { source, .. }) if is_anothers(&source) => None,
+        match bind(&listen_of(&site), REGION_FLAG).await {
+            Ok(_free) => {}
+            Err(RoleError::Listen { source, .. }) if is_anothers(&source) => {}
             Err(error) => return Err(error),
-        };
-        Ok(Some(Self { dir: dir.clone(), site, socket }))
+        }
+        Ok(Some(Self { dir: dir.clone(), site }))
     }
 
     /// The gateway that this run of a proxy is.
     pub(super) fn of(self, own: GatewayRecord, managers: Arc<dyn Managers>) -> Gateway {
-        let Self { dir, site, socket } = self;
-        Gateway { dir, site, socket, own, managers }
+        let Self { dir, site } = self;
+        Gateway { dir, site, own, managers }
     }
 }
 
@@ -87,46 +86,66 @@ impl Gateway {
     }
 
     /// Speaks with the other regions from when the managers have this proxy for the gateway until they have another. Then it
-    /// waits, as it does while another is.
+    /// waits, as it does while another is. What fails is tried again: the proxy serves its clients, and other roles of the
+    /// machine the cluster, whatever becomes of the gateway. Ends with the process alone, or when the cluster is another region.
     pub(super) async fn run(
         self,
         proxy: &Arc<ClusterProxy>,
         shown: &Shown,
-    ) -> Result<std::convert::Infallible, RoleError> {
-        let own = self.own;
-        self.claimed(|map| map.gateway == Some(own)).await?;
-        self.learn().await?;
-        let Self { dir, site, socket, managers, .. } = self;
-        let socket = match socket {
-            Some(socket) => socket,
-            None => bind(&listen_of(&site), REGION_FLAG).await?,
+    ) -> Result<Infallible, RoleError> {
+        let (own, number, mut said) = (self.own, self.site.number(), Said::new());
+        let regions = loop {
+            // An address that is not this machine's now is one that goes with the gateway, or that another has still: who
+            // cannot have it does not take the place.
+            let bound = match bind(&listen_of(&self.site), REGION_FLAG).await {
+                Ok(socket) => self.begun(socket, proxy).await,
+                Err(error) => Err(error),
+            };
+            match bound {
+                Ok(regions) => break Arc::new(regions),
+                Err(error @ RoleError::OtherRegion { .. }) => return Err(error),
+                Err(error) if said.is_due() => {
+                    tracing::error!(%error, "this proxy cannot be the gateway to the other regions now");
+                }
+                Err(_) => {}
+            }
+            sleep(AGAIN).await;
         };
-        let (number, mut versions) = (site.number(), managers.versions());
-        let started = Regions::start(site, proxy, socket, dir.clone());
-        let regions = Arc::new(started.map_err(RoleError::System)?);
         assert!(shown.set(regions.clone()).is_ok(), "a process is the gateway once");
         tracing::info!(%number, "this proxy is the gateway of the cluster, which is a region");
-        while managers.map().gateway == Some(own) {
+        let mut versions = self.managers.versions();
+        while self.managers.map().gateway == Some(own) {
             if versions.changed().await.is_err() {
                 return std::future::pending().await;
             }
         }
         // It waits for a thread.
         drop(tokio::task::spawn_blocking(move || regions.stop()).await);
-        let region = dir.join("region");
+        let region = self.dir.join("region");
         tracing::error!(
-            gateway = ?managers.map().gateway.map(|it| it.server),
-            "another proxy is the gateway now, and this one is none any more: remove {}", region.display()
+            gateway = ?self.managers.map().gateway.map(|it| it.server),
+            "another proxy is the gateway now, and this one is none until it is started again: remove {}", region.display()
         );
         std::future::pending().await
+    }
+
+    /// Takes the place, and what the gateway before knew, and begins.
+    async fn begun(
+        &self,
+        socket: TcpListener,
+        proxy: &Arc<ClusterProxy>,
+    ) -> Result<Regions, RoleError> {
+        self.claimed(|map| map.gateway == Some(self.own)).await?;
+        self.learn().await?;
+        let started = Regions::start(self.site.clone(), proxy, socket, self.dir.clone());
+        started.map_err(RoleError::System)
     }
 
     /// Claims to be the gateway until the map shows what is waited for.
     async fn claimed(&self, is_so: impl Fn(&Topology) -> bool) -> Result<(), RoleError> {
         let own = self.site.members().borrow().own.clone();
         let region = RegionRecord { number: own.number, fingerprint: own.fingerprint.0 };
-        let (since, mut lines) = (Instant::now(), Seldom::default());
-        let mut versions = self.managers.versions();
+        let (mut versions, mut said) = (self.managers.versions(), Said::new());
         loop {
             let map = self.managers.map();
             if let Some(known) = map.region.filter(|known| *known != region) {
@@ -136,30 +155,30 @@ impl Gateway {
             if is_so(&map) {
                 return Ok(());
             }
-            let mut is_told = || lines.happens(since.elapsed().as_millis() as u64).is_some();
-            match self.managers.propose(Command::ClaimGateway(region, self.own)).await {
-                // The map that says so comes.
-                Ok(Ok(_) | Err(Refusal::OtherRegion)) => {}
-                Ok(Err(Refusal::OtherGateway)) => {
-                    let gateway = self.managers.map().gateway.map(|it| it.server);
-                    if is_told() {
-                        tracing::warn!(
-                            ?gateway,
-                            "another proxy is the gateway: this one takes its place when that one has ended"
-                        );
+            match map.gateway.filter(|it| *it != self.own && map.has_session_of(*it)) {
+                Some(GatewayRecord { server, .. }) => {
+                    if said.is_due() {
+                        tracing::warn!(gateway = %server, "another proxy is the gateway: this one takes its place when that one has ended");
                     }
                 }
-                Ok(Err(refusal)) => return Err(RoleError::NotDone(refusal.to_string())),
-                Err(error @ NotProposed::NotAllowed) => {
-                    return Err(RoleError::NotDone(error.to_string()));
-                }
-                Err(error) => {
-                    if is_told() {
-                        tracing::warn!(%error, "the managers have not agreed yet who the gateway is");
-                    }
-                }
+                None => self.claim(region, &mut said).await?,
             }
             let _news = timeout(AGAIN, versions.changed()).await;
+        }
+    }
+
+    /// Claims the place once. The map that says so comes.
+    async fn claim(&self, region: RegionRecord, said: &mut Said) -> Result<(), RoleError> {
+        match self.managers.propose(Command::ClaimGateway(region, self.own)).await {
+            Ok(Ok(_) | Err(Refusal::OtherRegion | Refusal::OtherGateway)) => Ok(()),
+            Ok(Err(refusal)) => Err(RoleError::NotDone(refusal.to_string())),
+            Err(error @ NotProposed::NotAllowed) => Err(RoleError::NotDone(error.to_string())),
+            Err(error) => {
+                if said.is_due() {
+                    tracing::warn!(%error, "the managers have not agreed yet who the gateway is");
+                }
+                Ok(())
+            }
         }
     }
 
@@ -169,11 +188,24 @@ impl Gateway {
         if map.regions.is_empty() {
             return Ok(());
         }
-        let known: KnownRegions = decode("list of regions", &map.regions).map_err(|error| {
-            RoleError::NotDone(format!("the managers' list of regions: {error}"))
-        })?;
+        let unreadable =
+            |error| RoleError::NotDone(format!("the managers' list of regions: {error}"));
+        let known: KnownRegions = decode("list of regions", &map.regions).map_err(unreadable)?;
         let site = self.site.clone();
         let learned = tokio::task::spawn_blocking(move || site.learn(&known)).await;
         learned.map_err(|error| RoleError::Fatal(error.to_string()))?.map_err(RoleError::Region)
+    }
+}
+
+/// When something was logged that is not to be at each turn.
+struct Said(Instant, Seldom);
+
+impl Said {
+    fn new() -> Self {
+        Self(Instant::now(), Seldom::default())
+    }
+
+    fn is_due(&mut self) -> bool {
+        self.1.happens(self.0.elapsed().as_millis() as u64).is_some()
     }
 }

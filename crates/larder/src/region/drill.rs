@@ -72,7 +72,9 @@ pub(crate) enum DrillError {
     NoSuch(String),
     #[error("{region}: {what}: {error}")]
     Call { region: String, what: String, error: CallError },
-    #[error("{region}: {what} is not so after {seconds} s; `larder region status` there says what it waits for")]
+    #[error(
+        "{region}: {what} is not so after {seconds} s; `larder region status` there says what it waits for"
+    )]
     Late { region: String, what: String, seconds: u64 },
 }
 
@@ -197,7 +199,8 @@ struct Drill {
 pub(crate) async fn drill(args: &DrillArgs) -> Result<(), DrillError> {
     let names: BTreeSet<&str> = args.regions.iter().map(|region| region.name.as_str()).collect();
     if names.len() < args.regions.len() {
-        let seen = |at: &usize| args.regions[..*at].iter().any(|it| it.name == args.regions[*at].name);
+        let seen =
+            |at: &usize| args.regions[..*at].iter().any(|it| it.name == args.regions[*at].name);
         let twice = (0..args.regions.len()).find(seen).unwrap_or_default();
         return Err(DrillError::Twice(args.regions[twice].name.clone()));
     }
@@ -252,7 +255,8 @@ impl Drill {
             let key = self.key(&format!("of-{}", self.sites[at].name));
             self.sites[at].put(&key, "an object").await?;
             let from = self.sites[at].name.clone();
-            self.all_show(&format!("an object of {from}"), &key, Shows::Object("an object")).await?;
+            self.all_show(&format!("an object of {from}"), &key, Shows::Object("an object"))
+                .await?;
         }
         Ok(())
     }

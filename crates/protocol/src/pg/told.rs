@@ -310,7 +310,7 @@ impl Batch<'_> {
         }
         let Some((from, upto)) = noted.forgotten else { return Ok(()) };
         let first = self.forgotten()?.next().max(from);
-        self.forget((first, upto), now);
+        self.forget((first, upto), REGION_FORGET_OPS_MAX, now);
         Ok(())
     }
 
@@ -328,8 +328,9 @@ impl Batch<'_> {
             first = rows::parse_outcome(row).map(|(_, op)| op);
             ControlFlow::Break(())
         })?;
+        // Twice as many as come meanwhile: one that was longer, of an earlier release, becomes as short as any.
         if let Some(first) = first {
-            self.forget((first, behind), now);
+            self.forget((first, behind), 2 * REGION_FORGET_OPS_MAX, now);
         }
         Ok(())
     }
@@ -341,10 +342,10 @@ impl Batch<'_> {
         Ok(head.map_or(OpSeq(0), |head| head.forgotten))
     }
 
-    /// Forgets outcomes of these ops, the first of them if they are many: by number, not as found, as members apply in
+    /// Forgets outcomes of these ops, at most so many of the first: by number, not as found, as members apply in
     /// batches of their own and must remove the same rows.
-    fn forget(&mut self, (first, upto): (OpSeq, OpSeq), now: OpId) {
-        let last = OpSeq(upto.0.min(first.0.saturating_add(REGION_FORGET_OPS_MAX - 1)));
+    fn forget(&mut self, (first, upto): (OpSeq, OpSeq), ops_max: u64, now: OpId) {
+        let last = OpSeq(upto.0.min(first.0.saturating_add(ops_max - 1)));
         if last < first {
             return;
         }

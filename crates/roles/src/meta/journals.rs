@@ -15,7 +15,8 @@
 //! # Invariants
 //!
 //! 1. Rows leave a server of a cluster only if the PG's lease holds after they were read.
-//! 2. One answer is bounded in outcomes and in bytes, and waits for news only so long. So many asks wait at a time.
+//! 2. Outcomes are told behind a token only if the journal had forgotten none of them when they had been read.
+//! 3. One answer is bounded in outcomes and in bytes, and waits for news only so long. So many asks wait at a time.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -157,6 +158,10 @@ impl Meta {
         scanned.map_err(index_error)?;
         if let Some(error) = failed {
             return Err(error);
+        }
+        // What the scan did not find may have been forgotten since the token was looked at.
+        if token.through < self.forgotten(pg)? {
+            return shown(void(Why::Overrun));
         }
         if is_all && batch.left.0 == 0 {
             let seen = Seen { applied, last: batch.last, forgotten };

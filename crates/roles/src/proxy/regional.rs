@@ -60,7 +60,12 @@ pub trait RegionReach: Reach {
 
     /// Keeps the list of regions beside the directory of whoever speaks with them, where the store has such a place: once
     /// it returns, no run of it begins with less.
-    fn keep_regions(&self, list: Vec<u8>) -> impl Future<Output = Result<(), ObjectError>> + Send;
+    /// `known` grows with what the list knows.
+    fn keep_regions(
+        &self,
+        known: u32,
+        list: Vec<u8>,
+    ) -> impl Future<Output = Result<(), ObjectError>> + Send;
 
     /// Counts up whenever a journal may show more. Does not end.
     fn watch_journals(&self, news: &watch::Sender<u64>) -> impl Future<Output = ()> + Send;
@@ -135,7 +140,7 @@ impl RegionReach for Here {
     }
 
     /// A single node's directory is lost with all that it keeps, and not before.
-    async fn keep_regions(&self, _: Vec<u8>) -> Result<(), ObjectError> {
+    async fn keep_regions(&self, _: u32, _: Vec<u8>) -> Result<(), ObjectError> {
         Ok(())
     }
 

@@ -116,7 +116,7 @@ fn may_propose(subject: &Subject, command: &Command) -> bool {
         | Command::EndDeletion(..)
         | Command::EndDeletionOf(..)
         | Command::SetRegion(..) => has(Role::Proxy),
-        Command::ClaimGateway(_, gateway) | Command::KeepRegions(gateway, _) => {
+        Command::ClaimGateway(_, gateway) | Command::KeepRegions(gateway, ..) => {
             has(Role::Proxy) && gateway.server == subject.server
         }
         _ => false,
@@ -183,9 +183,9 @@ async fn issue(
 
 /// Answers as soon as there is a newer map. As many may wait as connections have room for.
 fn answer_map(mut maps: Maps, known: MapVersion, responder: Responder<ManagerService>) {
-    let newest = maps.newest();
+    let (newest, speaks) = (maps.newest(), responder.version());
     if newest.map.version > known {
-        responder.answer(&ManagerReply::Map, newest.encoded());
+        responder.answer(&ManagerReply::Map, newest.encoded_for(speaks));
         return;
     }
     tokio::spawn(async move {
@@ -196,7 +196,7 @@ fn answer_map(mut maps: Maps, known: MapVersion, responder: Responder<ManagerSer
             Ok(Err(_)) => return,
             Err(_late) => return responder.answer(&ManagerReply::Unchanged, Bytes::new()),
         };
-        responder.answer(&ManagerReply::Map, newer.encoded());
+        responder.answer(&ManagerReply::Map, newer.encoded_for(speaks));
     });
 }
 
@@ -226,7 +226,7 @@ mod tests {
             Command::EndDeletionOf(BucketId(1), name, Epoch(2), true),
             Command::SetRegion(region),
             Command::ClaimGateway(region, gateway),
-            Command::KeepRegions(gateway, vec![1]),
+            Command::KeepRegions(gateway, 1, vec![1]),
         ];
         let operators = [
             Command::RemoveServer(ServerId(4)),

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use larder_protocol::manager::state::{MapVersion, Topology};
 use parking_lot::RwLock;
 
+use crate::limits::PROTOCOL_GATEWAYS;
 use crate::managers::{NoMoreVersions, VersionWatch, Versions};
 
 /// One version of the map.
@@ -28,6 +29,15 @@ impl Published {
     /// Its bytes, made for the first who asks.
     pub(super) fn encoded(&self) -> Bytes {
         self.encoded.get_or_init(|| self.map.encode().into()).clone()
+    }
+
+    /// Its bytes for who speaks this version of the protocol: whoever cannot read the newest form gets the one before, and
+    /// lacks what that has no place for.
+    pub(super) fn encoded_for(&self, protocol: u8) -> Bytes {
+        if protocol >= PROTOCOL_GATEWAYS || self.map.gateway.is_none() {
+            return self.encoded();
+        }
+        Topology { gateway: None, regions: Vec::new(), ..self.map.clone() }.encode().into()
     }
 }
 
@@ -92,5 +102,25 @@ impl Maps {
             }
             self.versions.changed().await?;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_protocol::manager::state::{GatewayRecord, RegionRecord};
+    use larder_types::{BootId, RegionId, ServerId};
+
+    use super::*;
+
+    #[test]
+    fn a_server_of_an_earlier_release_is_given_a_map_that_it_reads() {
+        let region = Some(RegionRecord { number: RegionId(2), fingerprint: [1; 32] });
+        let gateway = Some(GatewayRecord { server: ServerId(4), boot: BootId(1) });
+        let map = Topology { region, gateway, regions: vec![7], ..Topology::default() };
+        let shown = Published::new(map.clone());
+        assert_eq!(Topology::decode(&shown.encoded_for(PROTOCOL_GATEWAYS)), Ok(map.clone()));
+        let older = Topology { gateway: None, regions: Vec::new(), ..map };
+        let encoded = shown.encoded_for(PROTOCOL_GATEWAYS - 1);
+        assert_eq!((encoded[0], Topology::decode(&encoded)), (2, Ok(older)));
     }
 }

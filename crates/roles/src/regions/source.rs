@@ -249,7 +249,8 @@ pub(super) async fn keep_list<R: RegionReach>(shared: Arc<Shared<R>>) {
     let mut members = shared.site.members();
     loop {
         members.mark_unchanged();
-        let kept = shared.shown.reach().keep_regions(encode(&shared.site.known())).await;
+        let known = shared.site.known();
+        let kept = shared.shown.reach().keep_regions(known.known(), encode(&known)).await;
         if let Err(error) = kept {
             tracing::debug!(%error, "the list of regions is kept a little later");
             sleep(Duration::from_millis(REGION_KEEP_LIST_MS)).await;
@@ -302,7 +303,7 @@ impl<R: RegionReach> Source for Answering<R> {
     }
 
     async fn keep(&self, known: KnownRegions) -> Result<(), Declined> {
-        let kept = self.0.shared.shown.reach().keep_regions(encode(&known)).await;
+        let kept = self.0.shared.shown.reach().keep_regions(known.known(), encode(&known)).await;
         kept.map_err(|error| {
             tracing::warn!(%error, "a region waits, as the managers have not kept its number yet");
             Declined::NotReady

@@ -98,7 +98,7 @@ impl Topology {
             Command::ForgetTokens(now_ms) => self.forget_tokens(now_ms),
             Command::SetRegion(region) => self.set_region(region),
             Command::ClaimGateway(region, gateway) => self.claim_gateway(region, gateway),
-            Command::KeepRegions(gateway, list) => self.keep_regions(gateway, list),
+            Command::KeepRegions(gateway, known, list) => self.keep_regions(gateway, known, list),
         }
     }
 

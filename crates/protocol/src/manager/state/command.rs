@@ -106,8 +106,8 @@ pub enum Command {
     SetRegion(RegionRecord),
     /// As [`Command::SetRegion`]; and this proxy speaks with the other regions, unless another does whose session is open.
     ClaimGateway(RegionRecord, GatewayRecord),
-    /// Keep the list of regions, of this gateway.
-    KeepRegions(GatewayRecord, Vec<u8>),
+    /// Keep the list of regions, of this gateway. The number grows with what the list knows: one that knows less came late.
+    KeepRegions(GatewayRecord, u32, Vec<u8>),
 }
 
 /// What a command did.
@@ -231,6 +231,9 @@ pub enum Refusal {
     /// Stop the other one first: what both do at once would undo itself.
     #[error("another proxy is the gateway to the other regions, and is not known to have ended")]
     OtherGateway,
+    /// Look again: a list that knows more is kept.
+    #[error("a list of regions that knows more is kept already")]
+    OlderList,
     /// Claim it first.
     #[error("this run of this proxy is not the gateway to the other regions")]
     NoGateway,

@@ -292,6 +292,9 @@ pub struct Topology {
     /// one. Not among the fields of versions 1 and 2.
     #[serde(skip)]
     pub regions: Vec<u8>,
+    /// How much that list knows. Not among the fields of versions 1 and 2.
+    #[serde(skip)]
+    pub regions_known: u32,
 }
 
 const WHAT: &str = "the topology map";
@@ -311,7 +314,7 @@ impl Topology {
             (None, _) => codec::encode(self),
             (Some(region), None) => codec::encode_as(V2, &(region, self)),
             (Some(region), Some(gateway)) => {
-                codec::encode_as(V3, &(region, gateway, &self.regions, self))
+                codec::encode_as(V3, &(region, gateway, &self.regions, self.regions_known, self))
             }
         }
     }
@@ -323,9 +326,10 @@ impl Topology {
     pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         match bytes.first() {
             Some(&V3) => {
-                let (region, gateway, regions, map): (_, _, _, Self) =
+                let (region, gateway, regions, regions_known, map): (_, _, _, _, Self) =
                     codec::decode_as(WHAT, V3, bytes)?;
-                Ok(Self { region: Some(region), gateway: Some(gateway), regions, ..map })
+                let (region, gateway) = (Some(region), Some(gateway));
+                Ok(Self { region, gateway, regions, regions_known, ..map })
             }
             Some(&V2) => {
                 let (region, map): (_, Self) = codec::decode_as(WHAT, V2, bytes)?;
@@ -337,7 +341,7 @@ impl Topology {
 
     /// Whether a session of a gateway's run is open: what it asked for may still come.
     #[must_use]
-    pub(super) fn has_session_of(&self, gateway: GatewayRecord) -> bool {
+    pub fn has_session_of(&self, gateway: GatewayRecord) -> bool {
         let is_of = |it: &SessionRecord| it.server == gateway.server && it.boot == gateway.boot;
         self.sessions.values().any(is_of)
     }

@@ -49,15 +49,23 @@ impl Topology {
         }
     }
 
-    pub(super) fn keep_regions(&mut self, gateway: GatewayRecord, list: Vec<u8>) -> Applied {
+    pub(super) fn keep_regions(
+        &mut self,
+        gateway: GatewayRecord,
+        known: u32,
+        list: Vec<u8>,
+    ) -> Applied {
         if self.gateway != Some(gateway) {
             return Err(Refusal::NoGateway);
         }
         if list.len() > REGION_LIST_BYTES_MAX {
             return Err(Refusal::TooMany);
         }
+        if known < self.regions_known {
+            return Err(Refusal::OlderList);
+        }
         let outcome = changed(self.regions != list);
-        self.regions = list;
+        (self.regions, self.regions_known) = (list, known);
         outcome
     }
 

@@ -14,7 +14,7 @@ use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 use larder_objects::ObjectError;
-use larder_protocol::manager::state::{Command, Topology};
+use larder_protocol::manager::state::{Command, Refusal, Topology};
 use larder_protocol::region::{Kept, Token};
 use larder_types::codec::decode;
 use larder_types::{BucketId, MapVersion, ObjectKey, PgId, ServerId, View};
@@ -232,12 +232,10 @@ impl RegionReach for Away {
         Ok(ask.pgs.iter().filter_map(|(pg, _)| Some((*pg, shown.remove(pg)?))).collect())
     }
 
-    async fn keep_regions(&self, list: Vec<u8>) -> Result<(), ObjectError> {
-        if self.managers.map().regions == list {
-            return Ok(());
-        }
-        match self.managers.propose(Command::KeepRegions(self.gateway, list)).await {
-            Ok(Ok(_)) => Ok(()),
+    async fn keep_regions(&self, known: u32, list: Vec<u8>) -> Result<(), ObjectError> {
+        match self.managers.propose(Command::KeepRegions(self.gateway, known, list)).await {
+            // One that knows more has all that this one does: lists of a gateway grow.
+            Ok(Ok(_) | Err(Refusal::OlderList)) => Ok(()),
             Ok(Err(refusal)) => Err(unavailable(&refusal.to_string())),
             Err(error) => Err(unavailable(&error.to_string())),
         }

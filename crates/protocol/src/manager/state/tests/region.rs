@@ -17,7 +17,7 @@ pub(super) fn claim((number, key): (u16, u8), by: (u32, u64)) -> Command {
 }
 
 pub(super) fn keep(by: (u32, u64), list: &[u8]) -> Command {
-    Command::KeepRegions(gateway(by), list.to_vec())
+    Command::KeepRegions(gateway(by), list.len() as u32, list.to_vec())
 }
 
 #[test]
@@ -44,6 +44,7 @@ fn the_list_of_regions_is_kept_for_the_gateway_alone() {
     assert_eq!(log.done(keep((0, 1), b"list")), Outcome::Done);
     assert_eq!(log.done(keep((0, 1), b"list")), Outcome::Already);
     assert_eq!(log.apply(keep((1, 1), b"another")), Err(Refusal::NoGateway));
+    assert_eq!(log.apply(keep((0, 1), b"old")), Err(Refusal::OlderList), "it comes late");
     assert_eq!(log.apply(keep((0, 1), &vec![1; REGION_LIST_BYTES_MAX + 1])), Err(Refusal::TooMany));
     assert_eq!(log.0.regions, b"list");
     assert_eq!(Topology::decode(&log.0.encode()).as_ref(), Ok(&log.0));
@@ -55,10 +56,12 @@ fn the_map_of_a_region_with_a_gateway_says_what_it_is_first() {
     log.done(claim((0x102, 0xab), (1, 1)));
     log.done(keep((1, 1), b"list"));
     let map = log.0.encode();
+    assert_eq!(Topology::decode(&map).as_ref(), Ok(&log.0));
     let (region, gateway) = (log.0.region.take(), log.0.gateway.take());
     assert!(region.is_some() && gateway.is_some());
-    // Version 3; number, fingerprint; the gateway's server and run; the list, behind its length; what version 1 has.
-    let head = [&[3, 0x82, 0x02][..], &[0xab; 32], &[1, 1], &[4], b"list"].concat();
+    // Version 3; number, fingerprint; the gateway's server and run; the list, behind its length, and how
+    // much it knows; what version 1 has.
+    let head = [&[3, 0x82, 0x02][..], &[0xab; 32], &[1, 1], &[4], b"list", &[4]].concat();
     assert_eq!(map, [&head[..], &log.0.encode()[1..]].concat());
 }
 
