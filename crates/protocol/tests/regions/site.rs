@@ -37,6 +37,8 @@ pub struct Log {
 pub struct Site {
     pub id: RegionId,
     pub skew_ms: i64,
+    /// Stamps tell the time in steps of so many milliseconds: the coarser, the more often two regions have the same.
+    pub clock_step_ms: u64,
     pub disk: Disk,
     pub pull: Option<Pull>,
     /// Counts starts: what an earlier one was waiting for is void.
@@ -103,6 +105,7 @@ impl Site {
         Self {
             id,
             skew_ms,
+            clock_step_ms: 1,
             disk,
             pull: None,
             life: 0,
@@ -165,7 +168,8 @@ impl Site {
 
     /// The stamp and the op of a change that a client makes.
     pub fn next(&mut self, now_ms: u64, name_pg: PgId, dice: &mut Dice) -> (Stamp, Origin) {
-        self.disk.clock = self.disk.clock.advance(self.now_ms(now_ms));
+        let now_ms = self.now_ms(now_ms);
+        self.disk.clock = self.disk.clock.advance(now_ms - now_ms % self.clock_step_ms);
         let stamp = Stamp { clock: self.disk.clock, region: self.id };
         let log = &mut self.disk.logs[name_pg.0 as usize];
         // Ops that are no outcomes stand between.
