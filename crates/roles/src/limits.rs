@@ -497,8 +497,10 @@ pub const REGION_RATE_MS: u64 = 5_000;
 pub const REGION_STATUS_MS: u64 = 1_000;
 /// Milliseconds without progress after which a region that is behind is called stuck.
 pub const REGION_STUCK_MS: u64 = 60_000;
-/// Entries of a fetch that are put at once.
-pub const REGION_PUTS_MAX: usize = 32;
+/// Bytes of the entries of a fetch that are put at once: as many as may be share each sync.
+pub const REGION_PUTS_BYTES_MAX: u64 = 32 * 1024 * 1024;
+/// Entries of a fetch of which it is waited for at once until they show.
+pub const REGION_SHOWS_MAX: usize = 32;
 /// Milliseconds after which entries are asked for again that could not be taken.
 pub const REGION_RETRY_MS: u64 = 500;
 /// Bytes of an entry up to which all of it is read before it is put, so that others are put beside it.
@@ -532,6 +534,8 @@ const _: () = assert!(
     2 * REGION_JOURNAL_OPS_MIN <= larder_protocol::limits::REGION_JOURNAL_OPS_MAX,
     "a journal keeps what a region may not have noted yet"
 );
+const _: () =
+    assert!(REGION_WHOLE_BYTES_MAX <= REGION_PUTS_BYTES_MAX, "an entry that is read whole is put");
 const _: () = assert!(
     2 * larder_protocol::limits::REGION_CLAIMS_MAX <= REGION_ECHOES_MAX,
     "what is on its way here is not told back once it is"

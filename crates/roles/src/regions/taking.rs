@@ -21,7 +21,9 @@ use tokio::task::JoinSet;
 
 use super::Shared;
 use crate::clock::now_ms;
-use crate::limits::{REGION_PUTS_MAX, REGION_RETRY_MS, REGION_WHOLE_BYTES_MAX};
+use crate::limits::{
+    REGION_PUTS_BYTES_MAX, REGION_RETRY_MS, REGION_SHOWS_MAX, REGION_WHOLE_BYTES_MAX,
+};
 use crate::proxy::{RegionReach, ToldEnd};
 
 /// The bytes of a version, as they come or all at once. Says at their end whether they are those of its entity tag.
@@ -139,8 +141,10 @@ pub(super) async fn take_one<R: RegionReach>(
 struct Taking<R> {
     shared: Arc<Shared<R>>,
     region: RegionId,
-    /// Puts under way, each in a task of its own: none waits for the link, and no reader of its key does.
-    putting: JoinSet<(Name, Ended)>,
+    /// Puts under way, each in a task of its own: none waits for the link, and no reader of its key does. Each tells its bytes.
+    putting: JoinSet<(Name, Ended, u64)>,
+    /// The bytes of these together.
+    putting_bytes: u64,
     done: Vec<(Name, Option<Entry>)>,
     untaken: Vec<Name>,
     beaten: BTreeSet<Name>,
@@ -149,7 +153,8 @@ struct Taking<R> {
 impl<R: RegionReach> Taking<R> {
     fn new(shared: Arc<Shared<R>>, region: RegionId) -> Self {
         let (putting, done, untaken) = (JoinSet::new(), Vec::new(), Vec::new());
-        Self { shared, region, putting, done, untaken, beaten: BTreeSet::new() }
+        let (putting_bytes, beaten) = (0, BTreeSet::new());
+        Self { shared, region, putting, putting_bytes, done, untaken, beaten }
     }
 
     async fn all(&mut self, link: &Link, names: Vec<(Name, bool)>) -> Result<(), LinkError> {
@@ -225,9 +230,11 @@ impl<R: RegionReach> Taking<R> {
 
     /// Puts an entry in a task of its own. One without content is asked for without bytes, and is put like others.
     async fn begin(&mut self, name: Name, entry: Entry, bytes: Option<Bytes>) {
-        while self.putting.len() >= REGION_PUTS_MAX {
+        let size = bytes.as_ref().map_or(0, |bytes| bytes.len() as u64);
+        while self.putting_bytes + size > REGION_PUTS_BYTES_MAX {
             self.next_ended().await;
         }
+        self.putting_bytes += size;
         let (shared, region) = (self.shared.clone(), self.region);
         self.putting.spawn(async move {
             let body = match (&entry.what, bytes) {
@@ -236,7 +243,7 @@ impl<R: RegionReach> Taking<R> {
             };
             let put = shared.take(&name, &entry, body).await;
             let ended = shared.ended(region, &name, entry, put);
-            (name, ended)
+            (name, ended, size)
         });
     }
 
@@ -259,8 +266,14 @@ impl<R: RegionReach> Taking<R> {
     }
 
     async fn next_ended(&mut self) {
-        if let Some(Ok((name, ended))) = self.putting.join_next().await {
-            self.ended(name, ended);
+        match self.putting.join_next().await {
+            Some(Ok((name, ended, size))) => {
+                self.putting_bytes -= size;
+                self.ended(name, ended);
+            }
+            // One that panicked is asked for again.
+            Some(Err(_panicked)) => {}
+            None => self.putting_bytes = 0,
         }
     }
 
@@ -271,7 +284,7 @@ impl<R: RegionReach> Taking<R> {
         }
         let done = std::mem::take(&mut self.done).into_iter();
         let showing = done.map(|(name, entry)| shows(self.shared.clone(), name, entry));
-        let mut showing = stream::iter(showing).buffer_unordered(REGION_PUTS_MAX);
+        let mut showing = stream::iter(showing).buffer_unordered(REGION_SHOWS_MAX);
         while let Some((name, entry, shown)) = showing.next().await {
             match shown {
                 Ok(()) => self.done.push((name, entry)),
