@@ -9,10 +9,12 @@ clients put as many objects as the first one takes, and the time is taken until 
 
 import argparse
 import concurrent.futures
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 
@@ -71,21 +73,45 @@ def cpu_seconds(region):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def until_all_is_there(one, two, size, before, patience):
-    """Waits until a region has all of the other's objects of a size; how many these are, and when they were all there."""
-    count, deadline = count_of(one, size), time.monotonic() + patience
-    while taken(two) < before + count:
-        if time.monotonic() > deadline:
-            raise Failed(f"of {count} objects of {size} bytes {taken(two) - before} are there after {patience:.0f} s")
-        time.sleep(0.05)
-    at = time.monotonic()
+class Watching:
+    """Looks all the time at how much a region has taken since now."""
+
+    def __init__(self, region):
+        self.region, self.before, self.seen, self.ends = region, taken(region), [], threading.Event()
+        self.thread = threading.Thread(target=self.look, daemon=True)
+        self.thread.start()
+
+    def look(self):
+        while not self.ends.wait(0.05):
+            with contextlib.suppress(OSError):
+                self.seen.append((time.monotonic(), taken(self.region) - self.before))
+
+    def taken_by(self, at):
+        return max((count for when, count in self.seen if when <= at), default=0)
+
+    def until(self, count, patience):
+        """When so many were taken."""
+        deadline = time.monotonic() + patience
+        while True:
+            for when, seen in list(self.seen):
+                if seen >= count:
+                    self.ends.set()
+                    self.thread.join()
+                    return when
+            if time.monotonic() > deadline:
+                raise Failed(f"{self.seen[-1][1]} of {count} objects are there after {patience:.0f} s")
+            time.sleep(0.05)
+
+
+def check_all(one, two, size, count):
+    """A region says that it has all, and has."""
+    deadline = time.monotonic() + 60
     while not two.is_level():
         if time.monotonic() > deadline:
             raise Failed(f"objects of {size} bytes are there, and the region does not say so")
         time.sleep(0.2)
     if count_of(two, size) != count:
         raise Failed(f"of {count} objects of {size} bytes {count_of(two, size)} are there")
-    return count, at
 
 
 def tell_costs(regions, used, count):
@@ -98,7 +124,9 @@ def catch_up(one, two, size, link, seconds):
     """The share of the link that is used for objects of a size, and objects a second."""
     two.stop()
     tell_puts(fill(one, size, link, seconds))
+    count = count_of(one, size)
     two.start()
+    watching = Watching(two)
     began = passed = None
     used = [cpu_seconds(region) for region in (one, two)]
     while began is None:
@@ -106,20 +134,24 @@ def catch_up(one, two, size, link, seconds):
         began = time.monotonic() if one.relay.bytes != passed and passed is not None else None
         passed = one.relay.bytes
         time.sleep(0.01)
-    count, at = until_all_is_there(one, two, size, 0, 20 * seconds + 60)
+    at = watching.until(count - watching.before, 20 * seconds + 60)
     tell_costs((one, two), used, count)
+    check_all(one, two, size, count)
     return count * size / ((at - began) * link), count / (at - began)
 
 
 def follow(one, two, size, link, seconds):
     """How long after the last put all is there, and objects a second."""
-    before, used, began = taken(two), [cpu_seconds(region) for region in (one, two)], time.monotonic()
+    watching, used, began = Watching(two), [cpu_seconds(region) for region in (one, two)], time.monotonic()
     tell_puts(fill(one, size, link, seconds))
     last = time.monotonic()
-    behind = count_of(one, size) - (taken(two) - before)
-    count, at = until_all_is_there(one, two, size, before, 20 * seconds + 60)
-    tell_costs((one, two), used, count)
-    print(f"    {behind} were behind at the last put")
+    spent = [cpu_seconds(region) for region in (one, two)]
+    count = count_of(one, size)
+    at = watching.until(count, 20 * seconds + 60)
+    print(f"    {count - watching.taken_by(last)} of {count} were not there at the last put")
+    for region, before, after in zip((one, two), used, spent):
+        print(f"    {region.name}: {after - before:.1f} s of a processor in {last - began:.1f} s")
+    check_all(one, two, size, count)
     return at - last, count / (at - began)
 
 
