@@ -477,8 +477,8 @@ async fn a_region_is_not_told_back_what_it_told() {
     put(two.proxy(), "last", &content(7, 100)).await;
     assert_eq!(converged(&[&one, &two]).await.len(), 303);
     let told_back = answered(&two, 1) - before;
-    // The ids of so many have twice as many bytes.
-    assert!(told_back < 300 * 50, "{told_back} bytes are told back");
+    // The ids of so many have twice as many bytes at least.
+    assert!(told_back < 300 * 20, "{told_back} bytes are told back");
     one.stop();
     two.stop();
 }
