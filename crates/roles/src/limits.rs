@@ -499,6 +499,10 @@ pub const REGION_STATUS_MS: u64 = 1_000;
 pub const REGION_STUCK_MS: u64 = 60_000;
 /// Bytes of the entries of a fetch that are put at once: as many as may be share each sync.
 pub const REGION_PUTS_BYTES_MAX: u64 = 32 * 1024 * 1024;
+/// Times that an entry is put again that the log or a disk had no room for at the moment.
+pub const REGION_BUSY_TRIES_MAX: u32 = 100;
+/// Milliseconds from one such try to the next.
+pub const REGION_BUSY_MS: u64 = 20;
 /// Entries of a fetch of which it is waited for at once until they show.
 pub const REGION_SHOWS_MAX: usize = 32;
 /// Milliseconds after which entries are asked for again that could not be taken.

@@ -22,7 +22,8 @@ use tokio::task::JoinSet;
 use super::Shared;
 use crate::clock::now_ms;
 use crate::limits::{
-    REGION_PUTS_BYTES_MAX, REGION_RETRY_MS, REGION_SHOWS_MAX, REGION_WHOLE_BYTES_MAX,
+    REGION_BUSY_MS, REGION_BUSY_TRIES_MAX, REGION_PUTS_BYTES_MAX, REGION_RETRY_MS,
+    REGION_SHOWS_MAX, REGION_WHOLE_BYTES_MAX,
 };
 use crate::proxy::{RegionReach, ToldEnd};
 
@@ -158,8 +159,11 @@ impl<R: RegionReach> Taking<R> {
     }
 
     async fn all(&mut self, link: &Link, names: Vec<(Name, bool)>) -> Result<(), LinkError> {
-        // Bytes that there is no room for are not fetched. What frees space is.
-        let admits_data = self.shared.proxy.admits_data();
+        // Bytes that there is no room for are not fetched. What frees space is. A busy log has room soon.
+        let admits_data = match self.shared.proxy.admits_data() {
+            Err(ObjectError::SlowDown) => Ok(()),
+            admits_data => admits_data,
+        };
         let mut asked = Vec::with_capacity(names.len());
         let mut due = VecDeque::with_capacity(names.len());
         for (name, with_bytes) in names {
@@ -237,11 +241,23 @@ impl<R: RegionReach> Taking<R> {
         self.putting_bytes += size;
         let (shared, region) = (self.shared.clone(), self.region);
         self.putting.spawn(async move {
-            let body = match (&entry.what, bytes) {
-                (What::Object(object), Some(bytes)) => Some(ToldBody::whole(object, bytes)),
-                _ => None,
+            let mut tries = 0;
+            let put = loop {
+                let body = match (&entry.what, &bytes) {
+                    (What::Object(object), Some(bytes)) => {
+                        Some(ToldBody::whole(object, bytes.clone()))
+                    }
+                    _ => None,
+                };
+                match shared.take(&name, &entry, body).await {
+                    // Others of the fetch fill the log too: it is waited for.
+                    Err(ObjectError::SlowDown) if tries < REGION_BUSY_TRIES_MAX => {
+                        tries += 1;
+                        tokio::time::sleep(Duration::from_millis(REGION_BUSY_MS)).await;
+                    }
+                    put => break put,
+                }
             };
-            let put = shared.take(&name, &entry, body).await;
             let ended = shared.ended(region, &name, entry, put);
             (name, ended, size)
         });
