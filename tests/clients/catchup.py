@@ -60,11 +60,16 @@ def count_of(region, size):
     return sum(page.get("KeyCount", 0) for page in pages)
 
 
-def taken(region):
-    """Changes of the other region that this one has taken since it started."""
+def counted(region, name):
+    """A counter of a region's server."""
     with urllib.request.urlopen(region.metrics_url(), timeout=10) as answer:
         lines = answer.read().decode().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("larder_region_entries_taken_total "))
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+
+
+def taken(region):
+    """Changes of the other region that this one has taken since it started."""
+    return counted(region, "larder_region_entries_taken_total")
 
 
 def cpu_seconds(region):
@@ -110,6 +115,8 @@ def check_all(one, two, size, count):
         if time.monotonic() > deadline:
             raise Failed(f"objects of {size} bytes are there, and the region does not say so")
         time.sleep(0.2)
+    if failed := counted(two, "larder_region_entries_failed_total"):
+        raise Failed(f"{failed} of {count} objects of {size} bytes could not be taken when they came")
     if count_of(two, size) != count:
         raise Failed(f"of {count} objects of {size} bytes {count_of(two, size)} are there")
 
