@@ -1,7 +1,8 @@
 //! What other regions told lately, so that none is told back what it told itself.
 //!
 //! What is taken from a region is journaled here like any change, since others need to hear of it. The region that told it has
-//! it, or what won over it: to tell it back would cost both as much again as its id did.
+//! it, or what won over it, for as long as its number lives, which is one life of its data: to tell it back would cost both as
+//! much again as its id did.
 //!
 //! # Invariants
 //!
