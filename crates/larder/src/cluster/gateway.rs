@@ -22,7 +22,7 @@ use larder_roles::managers::{Managers, NotProposed};
 use larder_roles::proxy::ClusterProxy;
 use larder_roles::regions::Regions;
 use larder_types::Seldom;
-use larder_types::codec::decode;
+use larder_types::codec::{CodecError, decode};
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -188,8 +188,9 @@ impl Gateway {
         if map.regions.is_empty() {
             return Ok(());
         }
-        let unreadable =
-            |error| RoleError::NotDone(format!("the managers' list of regions: {error}"));
+        let unreadable = |error: CodecError| {
+            RoleError::NotDone(format!("the managers' list of regions: {error}"))
+        };
         let known: KnownRegions = decode("list of regions", &map.regions).map_err(unreadable)?;
         let site = self.site.clone();
         let learned = tokio::task::spawn_blocking(move || site.learn(&known)).await;
