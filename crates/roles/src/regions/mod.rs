@@ -145,12 +145,13 @@ impl Regions {
         });
         let desk = Arc::new(Desk::new(shared.clone()));
         let listening = site.listen(socket, Arc::new(Answering::new(desk.clone())))?;
-        proxy.look_elsewhere(Arc::new(Misses::new(shared.clone())));
         let (inbox, messages) = Inbox::new();
         let puller = Puller::new(shared.clone(), inbox.clone());
         let pulling = std::thread::Builder::new()
             .name("regions".into())
             .spawn(move || puller.run(&messages))?;
+        // Nothing fails any more: the proxy is told once.
+        proxy.look_elsewhere(Arc::new(Misses::new(shared.clone())));
         let news = shared.clone();
         let tasks = vec![
             tokio::spawn(site.clone().tend()),
