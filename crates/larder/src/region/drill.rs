@@ -32,7 +32,7 @@ pub(crate) struct DrillArgs {
     #[arg(required = true, num_args = 2..=8, value_name = "NAME=URL")]
     regions: Vec<Named>,
     /// Bucket that the drill works in. It is made if it is not there, and stays, as a region deletes no bucket.
-    #[arg(long, default_value = "larder-drill")]
+    #[arg(long, value_name = "NAME", value_parser = BucketName::new, default_value = "larder-drill")]
     bucket: BucketName,
     /// Also try how it is without this region: the drill says when to stop its server, and when to start it again.
     #[arg(long, value_name = "NAME")]
