@@ -130,7 +130,7 @@ pub struct KnownRegions {
 }
 
 impl KnownRegions {
-    /// How much is known: it grows when a region comes, or is removed, and never shrinks.
+    /// A measure of what is known: it grows when a region comes, or is removed, and never shrinks.
     #[must_use]
     pub fn known(&self) -> u32 {
         let removed = self.regions.iter().filter(|region| region.removed).count();

@@ -44,7 +44,7 @@ pub(super) struct Gateway {
     managers: Arc<dyn Managers>,
 }
 
-/// What a gateway needs before its process is a member of the cluster.
+/// A gateway to be, before its process is a member of the cluster.
 pub(super) struct Place {
     dir: PathBuf,
     site: Arc<Site>,

@@ -63,7 +63,7 @@ fn root(config: &RoleConfig, was_member: bool) -> Result<(Root, PathBuf), RoleEr
     Ok((root, file.clone()))
 }
 
-/// What ends a gateway, if it is one and anything does.
+/// The error that ends a gateway; a proxy that is none waits for ever.
 async fn speaks(gateway: Option<Gateway>, proxy: &Arc<ClusterProxy>, shown: &Shown) -> RoleError {
     let Some(gateway) = gateway else { return std::future::pending().await };
     let Err(error) = gateway.run(proxy, shown).await;

@@ -29,7 +29,7 @@ impl ProxyMetrics {
         Self { proxy, managers, regions }
     }
 
-    /// Whether it speaks with the other regions: it began to, and the managers have no other for the gateway.
+    /// True if it speaks with the other regions: it began to, and the managers have no other for the gateway.
     fn is_gateway(&self, map: &Topology) -> bool {
         let is_other = |it: GatewayRecord| it != self.proxy.as_gateway();
         self.regions.get().is_some() && !map.gateway.is_some_and(is_other)

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep};
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Time allowed for one request.
 const REQUEST_MAX: Duration = Duration::from_secs(10);
-/// How many times as long as for an object it waits for somebody who stops or starts a server.
+/// For somebody who stops or starts a server it waits so many times as long as for an object.
 const PEOPLE_TIMES: u32 = 10;
 /// Bytes of an object that is put: not kept inline.
 const OBJECT_BYTES: u64 = 100_000;
@@ -79,7 +79,7 @@ pub(crate) enum DrillError {
 }
 
 impl DrillError {
-    /// Whether the command line is to be mended.
+    /// True if the command line is to be mended.
     pub(crate) fn is_usage(&self) -> bool {
         matches!(self, Self::Bench(_) | Self::Twice(_) | Self::NoSuch(_))
     }
@@ -91,7 +91,7 @@ struct Site {
     client: Client,
 }
 
-/// What a region is to show of a key.
+/// A state of a key that a region is to show.
 #[derive(Clone, Copy)]
 enum Shows {
     /// An object with the content of this name.
@@ -261,7 +261,7 @@ impl Drill {
         Ok(())
     }
 
-    /// What one region changes is changed in all.
+    /// A change that one region makes is made in all.
     async fn changes(&mut self) -> Result<(), DrillError> {
         let (key, last) = (self.key("shared"), self.sites.len() - 1);
         self.sites[0].put(&key, "the first version").await?;
