@@ -319,11 +319,7 @@ impl Node {
                 let span = RowSpan { from, to };
                 (Call::Settle(span.clone()), Wanted::List(bucket, span))
             }
-            Ask::Parts(bucket, upload) => {
-                let from = rows::parts(bucket, upload);
-                let to = rows::prefix_end(&from);
-                (Call::Settle(RowSpan { from, to }), Wanted::Parts(bucket, upload))
-            }
+            Ask::Parts(bucket, upload) => (Call::Barrier, Wanted::Parts(bucket, upload)),
         };
         let adds_data = match &call {
             Call::Put(put) => !matches!(put.content, Content::Stream { .. }),
@@ -397,12 +393,8 @@ impl Node {
                 let span = RowSpan { to: before.clone().or(span.to), ..span };
                 Heard::Listed(port.list(bucket, &span, (pg, self.setup.pgs))?, before)
             }
-            (Wanted::Parts(bucket, upload), Answer::Settled(None)) => {
+            (Wanted::Parts(bucket, upload), Answer::Passed) => {
                 Heard::Parts(port.parts(bucket, upload)?)
-            }
-            // Of some parts nothing is known yet.
-            (Wanted::Parts(..), Answer::Settled(Some(_))) => {
-                Heard::Answer(Answer::Refused(Refusal::Busy), view)
             }
             (_, answer) => Heard::Answer(answer, view),
         })

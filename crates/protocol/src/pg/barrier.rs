@@ -11,7 +11,7 @@
 //! 4. One that begins at the row of an open put waits for all puts in question together, for [`LIST_GATHER_MS`] at most:
 //!    a page behind many slow puts is not answered row by row, and a put in doubt far behind does not hold it up.
 
-use larder_types::{OpSeq, Put, Target, rows};
+use larder_types::{OpSeq, Put, RegionId, Target, rows};
 
 use super::{OpenPut, Pg, TailEntry};
 use crate::index::RowSpan;
@@ -50,11 +50,26 @@ impl Pg {
             && self.pending_in(Some(span)).next().is_none()
     }
 
-    pub(super) fn barrier(&mut self, token: Token, span: Option<RowSpan>, out: &mut Outbox) {
+    /// `region` is the number of the store among regions.
+    pub(super) fn barrier(
+        &mut self,
+        token: Token,
+        span: Option<RowSpan>,
+        region: RegionId,
+        out: &mut Outbox,
+    ) {
         let begins_at =
             |open: &OpenPut| span.as_ref().is_some_and(|span| row_of(open.put()) == span.from);
         let (mut pending, mut gathers) = (Vec::new(), false);
+        // In a region parents of chunks and parts, which are ops of their own, make the version.
+        let is_told = |open: &OpenPut| {
+            let (put, is_region) = (open.put(), region != RegionId::OWN);
+            is_region && (put.target != Target::Version || put.metax.stamp().is_told())
+        };
         for open in self.pending_in(span.as_ref()) {
+            if span.is_none() && is_told(open) {
+                continue;
+            }
             pending.push(open.id.seq);
             gathers |= begins_at(open);
         }
@@ -81,14 +96,7 @@ impl Pg {
     /// Open puts that may still change these rows.
     fn pending_in<'a>(&'a self, span: Option<&'a RowSpan>) -> impl Iterator<Item = &'a OpenPut> {
         let may_change = move |open: &&OpenPut| {
-            let is_meant = match span {
-                Some(span) => span.has(&row_of(open.put())),
-                None => {
-                    let put = open.put();
-                    put.target == Target::Version && !put.metax.stamp().is_told()
-                }
-            };
-            !open.superseded && is_meant
+            !open.superseded && span.is_none_or(|span| span.has(&row_of(open.put())))
         };
         self.open.values().filter(may_change)
     }

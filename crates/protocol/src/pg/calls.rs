@@ -72,11 +72,11 @@ impl Pg {
                 Ok(())
             }
             Call::Barrier => {
-                self.barrier(token, None, out);
+                self.barrier(token, None, index.region(), out);
                 Ok(())
             }
             Call::Settle(span) => {
-                self.barrier(token, Some(span), out);
+                self.barrier(token, Some(span), index.region(), out);
                 Ok(())
             }
             Call::Read { bucket, key } => {
