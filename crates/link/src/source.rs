@@ -73,7 +73,7 @@ pub struct FetchSink {
     names: std::vec::IntoIter<(Name, bool)>,
     /// Bytes of the last entry that were not written yet.
     left: u64,
-    /// What is written and has not left.
+    /// Bytes that are written and were not sent yet.
     gathered: Vec<u8>,
 }
 

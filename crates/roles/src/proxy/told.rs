@@ -41,12 +41,12 @@ impl ToldAs {
     }
 }
 
-/// How a change of another region ended that is durable here.
+/// The end of a change of another region that is durable here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToldEnd {
     /// It is in effect.
     Taken,
-    /// What was here wins over it, or is the same.
+    /// The version that was here wins over it, or is the same.
     Beaten,
 }
 

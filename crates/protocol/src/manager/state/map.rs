@@ -285,14 +285,14 @@ pub struct Topology {
     /// Which region it is; `None` for a cluster that is alone. Not among the fields of version 1.
     #[serde(skip)]
     pub region: Option<RegionRecord>,
-    /// Who speaks with the other regions, or did last. Not among the fields of versions 1 and 2.
+    /// The gateway to the other regions, or the last one. Not among the fields of versions 1 and 2.
     #[serde(skip)]
     pub gateway: Option<GatewayRecord>,
     /// The list of regions as the gateway has it, in the form that regions tell it to each other; empty before there is
     /// one. Not among the fields of versions 1 and 2.
     #[serde(skip)]
     pub regions: Vec<u8>,
-    /// How much that list knows. Not among the fields of versions 1 and 2.
+    /// A measure of what that list knows, which never shrinks. Not among the fields of versions 1 and 2.
     #[serde(skip)]
     pub regions_known: u32,
 }
@@ -339,7 +339,7 @@ impl Topology {
         }
     }
 
-    /// Whether a session of a gateway's run is open: what it asked for may still come.
+    /// True if a session of a gateway's run is open: its requests may still arrive.
     #[must_use]
     pub fn has_session_of(&self, gateway: GatewayRecord) -> bool {
         let is_of = |it: &SessionRecord| it.server == gateway.server && it.boot == gateway.boot;

@@ -247,7 +247,7 @@ impl Pull {
         }
     }
 
-    /// Whether claims are looked at again once an entry is joined: those that its region had not told of, or not yet.
+    /// True if claims are looked at again once an entry is joined: those that its region had not told of, or not yet.
     pub(super) fn is_looked_at_again(&self, name: &Name) -> bool {
         self.merging(name).is_some_and(|by| !self.wants[name].is_settled_by(by))
     }

@@ -108,7 +108,7 @@ pub struct Away {
     primaries: Arc<Primaries>,
     replicas: Arc<Replicas>,
     me: ServerId,
-    /// What the managers call this run, should it be the gateway to other regions.
+    /// This run, as the managers name it where it is the gateway to other regions.
     gateway: GatewayRecord,
     /// Room for data, in KiB, whose client was answered before every replica had it.
     stragglers: Arc<Semaphore>,
