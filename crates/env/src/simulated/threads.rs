@@ -13,8 +13,10 @@
 //!
 //! 1. At most one thread of a simulation runs: one of these, or the one that began it.
 //! 2. A wait ends when it was notified or its time has come, and not without cause: a wake-up that is lost shows.
+//! 3. A turn costs no more where many threads have ended or wait: those that can run, and what the others wait for, are sets
+//!    of their own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -38,7 +40,7 @@ const SLOW_MS_MAX: u64 = 1500;
 pub(super) struct ThreadId(u64);
 
 /// Why a thread does not run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Cause {
     /// For a notification here: an address, that is only compared.
     Condvar(usize),
@@ -51,8 +53,8 @@ enum Cause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doing {
     Ready,
+    Running,
     Waiting(Cause, Option<Duration>),
-    Ended,
 }
 
 struct Thread {
@@ -63,7 +65,13 @@ struct Thread {
 }
 
 struct State {
+    /// Those that have not ended.
     threads: BTreeMap<ThreadId, Thread>,
+    ready: BTreeSet<ThreadId>,
+    /// By what they wait for.
+    waiting: BTreeSet<(Cause, ThreadId)>,
+    /// By when their wait ends at the latest.
+    due: BTreeSet<(Duration, ThreadId)>,
     /// Whose turn it is; `None` if it is that of the thread that began the simulation.
     running: Option<ThreadId>,
     next: u64,
@@ -76,10 +84,57 @@ struct State {
 }
 
 impl State {
-    fn ready(&mut self, ends: impl Fn(&Doing) -> bool) {
-        let ready = self.threads.values_mut().filter(|thread| ends(&thread.doing));
-        ready.for_each(|thread| thread.doing = Doing::Ready);
-        self.wake();
+    /// A thread does this from now on.
+    fn set(&mut self, id: ThreadId, doing: Doing) {
+        let Some(thread) = self.threads.get_mut(&id) else { return };
+        let before = std::mem::replace(&mut thread.doing, doing);
+        self.leave(id, before);
+        match doing {
+            Doing::Ready => {
+                self.ready.insert(id);
+            }
+            Doing::Running => {}
+            Doing::Waiting(cause, until) => {
+                self.waiting.insert((cause, id));
+                self.due.extend(until.map(|until| (until, id)));
+            }
+        }
+    }
+
+    fn end(&mut self, id: ThreadId) {
+        if let Some(thread) = self.threads.remove(&id) {
+            self.leave(id, thread.doing);
+        }
+    }
+
+    fn leave(&mut self, id: ThreadId, before: Doing) {
+        match before {
+            Doing::Ready => {
+                self.ready.remove(&id);
+            }
+            Doing::Running => {}
+            Doing::Waiting(cause, until) => {
+                self.waiting.remove(&(cause, id));
+                if let Some(until) = until {
+                    self.due.remove(&(until, id));
+                }
+            }
+        }
+    }
+
+    /// The threads that wait for this, in order.
+    fn waiting_for(&self, cause: Cause) -> Vec<ThreadId> {
+        let all = self.waiting.range((cause, ThreadId(0))..=(cause, ThreadId(u64::MAX)));
+        all.map(|(_, id)| *id).collect()
+    }
+
+    /// Ends the waits whose time has come.
+    fn look_at_time(&mut self, now: Duration) {
+        while let Some((until, id)) = self.due.first().copied()
+            && until <= now
+        {
+            self.set(id, Doing::Ready);
+        }
     }
 
     fn wake(&mut self) {
@@ -122,6 +177,9 @@ impl super::Simulation {
     ) -> Arc<Threads> {
         let state = State {
             threads: BTreeMap::new(),
+            ready: BTreeSet::new(),
+            waiting: BTreeSet::new(),
+            due: BTreeSet::new(),
             running: None,
             next: 0,
             rng: SeededRng::new(seed),
@@ -151,15 +209,16 @@ impl Threads {
         let now = elapsed();
         let mut state = self.state.lock();
         assert_eq!(state.running, None, "one runs at a time");
-        let is_due = |doing: &Doing| matches!(doing, Doing::Waiting(_, until) if until.is_some() && *until <= now);
-        let due = state.threads.values_mut().filter(|thread| is_due(&thread.doing));
-        due.for_each(|thread| thread.doing = Doing::Ready);
-        let can = state.threads.iter().filter(|(_, thread)| thread.doing == Doing::Ready);
-        let can: Vec<ThreadId> = can.map(|(id, _)| *id).collect();
-        if can.is_empty() {
+        if let Some(now) = now {
+            state.look_at_time(now);
+        }
+        let count = state.ready.len() as u64;
+        if count == 0 {
             return false;
         }
-        let next = can[state.rng.below(can.len() as u64) as usize];
+        let nth = state.rng.below(count) as usize;
+        let next = *state.ready.iter().nth(nth).expect("so many are ready");
+        state.set(next, Doing::Running);
         state.running = Some(next);
         state.threads[&next].turn.notify_one();
         while state.running.is_some() {
@@ -173,18 +232,13 @@ impl Threads {
     /// When the first wait for time ends, since the simulation began.
     #[must_use]
     pub fn next_due(&self) -> Option<Duration> {
-        let state = self.state.lock();
-        let until = |thread: &Thread| match thread.doing {
-            Doing::Waiting(_, until) => until,
-            Doing::Ready | Doing::Ended => None,
-        };
-        state.threads.values().filter_map(until).min()
+        self.state.lock().due.first().map(|(until, _)| *until)
     }
 
     /// Ready once a thread can run, but for waits for time.
     pub fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.state.lock();
-        if state.threads.values().any(|thread| thread.doing == Doing::Ready) {
+        if !state.ready.is_empty() {
             return Poll::Ready(());
         }
         state.waker = Some(cx.waker().clone());
@@ -201,7 +255,7 @@ impl Threads {
     #[must_use]
     pub fn left(&self) -> Vec<String> {
         let state = self.state.lock();
-        let left = state.threads.values().filter(|thread| thread.doing != Doing::Ended);
+        let left = state.threads.values();
         left.map(|thread| format!("{} ({:?})", thread.name, thread.doing)).collect()
     }
 
@@ -217,13 +271,12 @@ impl Threads {
     /// The thread does not run until its turn comes again.
     fn wait(&self, me: ThreadId, doing: Doing) {
         let mut state = self.state.lock();
-        self.yield_turn(&mut state, me, doing);
+        state.set(me, doing);
+        self.yield_turn(&mut state);
         self.await_turn(state, me);
     }
 
-    fn yield_turn(&self, state: &mut State, me: ThreadId, doing: Doing) {
-        let Some(thread) = state.threads.get_mut(&me) else { return };
-        thread.doing = doing;
+    fn yield_turn(&self, state: &mut State) {
         state.running = None;
         self.back.notify_one();
     }
@@ -243,8 +296,9 @@ impl Threads {
         let mut state = self.state.lock();
         let id = ThreadId(state.next);
         state.next += 1;
-        let thread = Thread { name: name.to_owned(), doing: Doing::Ready, turn: Arc::default() };
+        let thread = Thread { name: name.to_owned(), doing: Doing::Running, turn: Arc::default() };
         state.threads.insert(id, thread);
+        state.set(id, Doing::Ready);
         state.wake();
         id
     }
@@ -266,26 +320,26 @@ impl Threads {
             Err(panic) if !panic.is::<Over>() => state.panicked.push(name),
             _ => {}
         }
-        state.ready(|doing| matches!(doing, Doing::Waiting(Cause::Join(of), _) if *of == me));
-        self.yield_turn(&mut state, me, Doing::Ended);
+        for id in state.waiting_for(Cause::Join(me)) {
+            state.set(id, Doing::Ready);
+        }
+        state.end(me);
+        state.wake();
+        self.yield_turn(&mut state);
     }
 
     fn has_ended(&self, id: ThreadId) -> bool {
-        self.state.lock().threads[&id].doing == Doing::Ended
+        !self.state.lock().threads.contains_key(&id)
     }
 
     fn notify(&self, at: usize, is_all: bool) {
         let mut state = self.state.lock();
-        let waits = |thread: &Thread| matches!(thread.doing, Doing::Waiting(Cause::Condvar(of), _) if of == at);
-        let waiting = state.threads.iter().filter(|(_, thread)| waits(thread));
-        let mut waiting: Vec<ThreadId> = waiting.map(|(id, _)| *id).collect();
+        let mut waiting = state.waiting_for(Cause::Condvar(at));
         if !is_all && waiting.len() > 1 {
             waiting = vec![waiting[state.rng.below(waiting.len() as u64) as usize]];
         }
         for id in waiting {
-            if let Some(thread) = state.threads.get_mut(&id) {
-                thread.doing = Doing::Ready;
-            }
+            state.set(id, Doing::Ready);
         }
         state.wake();
     }
