@@ -8,7 +8,7 @@
 //! 1. Enums grow by variants at their end; nothing is changed or removed while a release that says it may be in use.
 //! 2. A request is checked before anybody is asked to answer it ([`Request::check`]).
 
-use larder_protocol::limits::{REGION_ASK_IDS_MAX, REGION_ASK_PGS_MAX, REGION_FETCH_IDS_MAX};
+use larder_protocol::limits::{REGION_SERVED_ENTRIES_MAX, REGION_SERVED_PGS_MAX};
 use larder_protocol::region::journal::Batch;
 use larder_protocol::region::{Entry, Listed, Name, Range, Summed, Token, Void};
 use larder_types::{BucketId, BucketName, PgId, RegionId};
@@ -235,13 +235,12 @@ impl Request {
         let is_sound = match self {
             Self::Hello | Self::Join(_) => true,
             Self::Ask(Ask { pgs, ids_max }) => {
-                (1..=REGION_ASK_PGS_MAX).contains(&pgs.len())
-                    && (1..=REGION_ASK_IDS_MAX).contains(&(*ids_max as usize))
+                (1..=REGION_SERVED_PGS_MAX).contains(&pgs.len()) && *ids_max > 0
             }
             Self::Walk(Walk { range }) | Self::List(List { range }) => {
                 range.to.as_ref().is_none_or(|to| *to > range.from)
             }
-            Self::Fetch(Fetch { names }) => (1..=REGION_FETCH_IDS_MAX).contains(&names.len()),
+            Self::Fetch(Fetch { names }) => (1..=REGION_SERVED_ENTRIES_MAX).contains(&names.len()),
             Self::Members(known) => known.regions.len() <= usize::from(NUMBERS_MAX),
         };
         let unsound = || Declined::Unsound(format!("its {} is out of bounds", self.name()));

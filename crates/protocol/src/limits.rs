@@ -221,6 +221,8 @@ pub const REGION_LIST_BYTES_MAX: usize = 128 * 1024;
 pub const REGION_JOURNAL_OUTCOMES_MAX: usize = 1 << 20;
 /// Most PGs of another region that one request asks for ids of.
 pub const REGION_ASK_PGS_MAX: usize = 256;
+/// Most PGs that a region answers for at a time: another release may ask for more than this one does.
+pub const REGION_SERVED_PGS_MAX: usize = 1024;
 /// Most ids of an answer.
 pub const REGION_ASK_IDS_MAX: usize = 1000;
 /// Most things told by another region that are not here yet.
@@ -229,6 +231,8 @@ pub const REGION_CLAIMS_MAX: usize = 16 * REGION_ASK_IDS_MAX;
 pub const REGION_SILENT_MS: u64 = 30_000;
 /// Most entries that one request fetches.
 pub const REGION_FETCH_IDS_MAX: usize = 192;
+/// Most entries that a region serves for one request: another release may fetch more at a time than this one does.
+pub const REGION_SERVED_ENTRIES_MAX: usize = 1024;
 /// Bytes of entries from which on a request fetches no more.
 pub const REGION_FETCH_BYTES_MAX: u64 = 16 << 20;
 /// Most requests that fetch of one region at a time.
@@ -258,6 +262,11 @@ pub const REGION_RUNS_MAX: usize = 256;
 const _: () = assert!(
     REGION_RUN_IDS_MAX <= REGION_ASK_IDS_MAX && 2 * REGION_ASK_IDS_MAX <= REGION_CLAIMS_MAX,
     "the ids of a run, and those of an answer, have room"
+);
+const _: () = assert!(
+    REGION_SERVED_PGS_MAX >= REGION_ASK_PGS_MAX
+        && REGION_SERVED_ENTRIES_MAX >= REGION_FETCH_IDS_MAX,
+    "a region serves what its own release asks for"
 );
 const _: () = assert!(ROW_KEY_BYTES_MAX >= 2 * KEY_BYTES_MAX + 1024, "an escaped key fits");
 const _: () = assert!(DIGEST_ASK_TICKS < DIGEST_TICKS_MAX, "one that says nothing is asked");

@@ -1,6 +1,6 @@
 //! Those who are no region, and those who are another than was meant.
 
-use larder_protocol::limits::REGION_FETCH_IDS_MAX;
+use larder_protocol::limits::REGION_SERVED_ENTRIES_MAX;
 use larder_types::codec::encode;
 use rcgen::{CertificateParams, date_time_ymd};
 use rustls::crypto::ring::sign::any_supported_type;
@@ -172,7 +172,7 @@ async fn a_request_that_is_too_long_or_no_request_is_refused() {
         let said = answer.unwrap_err().to_string();
         assert!(said.contains(why), "{said}");
     }
-    let many = Fetch { names: vec![(name("a"), false); REGION_FETCH_IDS_MAX + 1] };
+    let many = Fetch { names: vec![(name("a"), false); REGION_SERVED_ENTRIES_MAX + 1] };
     let answer = second.to(&first).fetch(many).await;
     assert!(matches!(answer, Err(LinkError::Unsound(_))), "{answer:?}");
 }
