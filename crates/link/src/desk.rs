@@ -130,7 +130,7 @@ impl<S: Source> Desk<S> {
     async fn members(&self, known: KnownRegions) -> Result<KnownRegions, Declined> {
         let registry = self.registry.clone();
         let merged =
-            spawn_blocking(move || registry.merge(&known.regions).map(|()| registry.now().told()));
+            spawn_blocking(move || registry.merge(&known.regions).map(|()| registry.told()));
         match merged.await.unwrap_or_else(|error| Err(LinkError::broken(error))) {
             Ok(regions) => Ok(KnownRegions { regions }),
             Err(LinkError::Unsound(why)) => {
@@ -165,6 +165,7 @@ impl<S: Source> Desk<S> {
             Ok(joined) => {
                 // With the same token it is given the same number when it asks again.
                 in_time(self.source.keep(joined.known.clone())).await?;
+                self.registry.are_kept(&joined.known.regions);
                 tracing::info!(number = %joined.number, %name, "a region has joined");
                 Ok(joined)
             }

@@ -5,7 +5,10 @@
 //! 1. The file is replaced as a whole, durably, before anybody acts on what it says.
 //! 2. Whoever changes it reads it under the lock first: no change of another is lost.
 //! 3. What is read has a sum and is checked.
+//! 4. No other region hears of a number before the number is kept wherever the store keeps its list beside the directory: an
+//!    older copy of the directory never gives it to another.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -150,6 +153,8 @@ pub(crate) struct Registry {
     dir: PathBuf,
     seen: Mutex<Option<Version>>,
     members: watch::Sender<Arc<Members>>,
+    /// Numbers that are kept beside the directory, or that another region has told.
+    may_be_told: Mutex<BTreeSet<RegionId>>,
 }
 
 impl Registry {
@@ -158,7 +163,8 @@ impl Registry {
         let seen = version(dir);
         let Some(members) = read(dir)? else { return Ok(None) };
         let members = watch::Sender::new(Arc::new(members));
-        Ok(Some(Self { dir: dir.to_owned(), seen: Mutex::new(seen), members }))
+        let (seen, may_be_told) = (Mutex::new(seen), Mutex::default());
+        Ok(Some(Self { dir: dir.to_owned(), seen, members, may_be_told }))
     }
 
     pub(crate) fn now(&self) -> Arc<Members> {
@@ -167,6 +173,19 @@ impl Registry {
 
     pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<Members>> {
         self.members.subscribe()
+    }
+
+    /// The regions that others may hear of: this one, and those whose numbers are kept.
+    pub(crate) fn told(&self) -> Vec<Known> {
+        let (members, may_be_told) = (self.now(), self.may_be_told.lock());
+        let mut told = members.told();
+        told.retain(|it| it.number == members.own.number || may_be_told.contains(&it.number));
+        told
+    }
+
+    /// These numbers are kept beside the directory, or by another region.
+    pub(crate) fn are_kept(&self, known: &[Known]) {
+        self.may_be_told.lock().extend(known.iter().map(|it| it.number));
     }
 
     /// Changes it, here and in the file. It waits for the disk, and for commands that change the file.
@@ -187,7 +206,11 @@ impl Registry {
         let now = self.now();
         let mut joined = Members::clone(&now);
         joined.merge(told)?;
-        if joined == *now { Ok(()) } else { self.change(|members| members.merge(told)) }
+        if joined != *now {
+            self.change(|members| members.merge(told))?;
+        }
+        self.are_kept(told);
+        Ok(())
     }
 
     /// Takes what a command has changed. It waits for the disk.

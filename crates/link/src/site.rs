@@ -72,10 +72,15 @@ impl Site {
         self.registry.subscribe()
     }
 
-    /// The list of regions, as others are told it and as it is kept elsewhere.
+    /// The list of regions as it is to be kept beside the directory. Tell [`Site::is_kept`] when it is.
     #[must_use]
     pub fn known(&self) -> KnownRegions {
         KnownRegions { regions: self.registry.now().told() }
+    }
+
+    /// This list is kept beside the directory: other regions may hear of its numbers.
+    pub fn is_kept(&self, known: &KnownRegions) {
+        self.registry.are_kept(&known.regions);
     }
 
     /// Takes a list that was kept elsewhere: this one's may be an older copy. It waits for the disk.
@@ -154,6 +159,11 @@ impl Site {
     }
 
     #[cfg(test)]
+    pub(crate) fn told(&self) -> Vec<crate::members::Known> {
+        self.registry.told()
+    }
+
+    #[cfg(test)]
     pub(crate) fn look_once(&self) -> Result<(), LinkError> {
         self.registry.look()
     }
@@ -177,7 +187,7 @@ impl Site {
         }
         let mut asked = JoinSet::new();
         for peer in members.live() {
-            let (number, known) = (peer.number, members.told());
+            let (number, known) = (peer.number, self.registry.told());
             if let Ok(Some(link)) = self.to(number) {
                 asked.spawn(async move { (number, link.members(known).await) });
             }

@@ -49,8 +49,8 @@ pub trait Source: Send + Sync + 'static {
         sink: FetchSink,
     ) -> impl Future<Output = Result<(), Declined>> + Send;
 
-    /// Has the list of regions kept wherever the store keeps it beside its directory. A region that was let in is told so
-    /// only afterwards: its number is given to no other, whatever becomes of the directory.
+    /// Has the list of regions kept wherever the store keeps it beside its directory. A region that was let in, and all
+    /// others, hear of its number only afterwards: it is given to no other, whatever becomes of the directory.
     fn keep(&self, known: KnownRegions) -> impl Future<Output = Result<(), Declined>> + Send;
 }
 

@@ -180,6 +180,7 @@ impl Region {
         let kept = Mutex::new(Some(Vec::new()));
         let source = Arc::new(Fake { number, sent, arrived, kept, how });
         let listening = site.listen(socket, source.clone()).unwrap();
+        site.is_kept(&site.known());
         Self { dir, site, source, listening }
     }
 

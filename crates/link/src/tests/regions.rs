@@ -3,6 +3,7 @@
 use super::*;
 use crate::error::{Later, Refused, TokenFault, Usage};
 use crate::limits::{REGIONS_MAX, TOKEN_LIFE};
+use crate::members::Known;
 use crate::message::JoinRefused;
 use crate::registry::now_ms;
 
@@ -71,10 +72,16 @@ async fn a_number_is_kept_beside_the_directory_before_it_is_given() {
     let kept = first.source.kept.lock().take();
     let failed = tries_in(dir.path(), &token, "two").await;
     assert!(matches!(failed, Err(LinkError::Later(_))), "{failed:?}");
+    let has_two = |told: &[Known]| told.iter().any(|it| it.number == RegionId(2));
+    assert!(
+        has_two(&first.site.known().regions) && !has_two(&first.site.told()),
+        "nobody hears of it"
+    );
     *first.source.kept.lock() = kept;
     assert_eq!(tries_in(dir.path(), &token, "two").await.unwrap(), RegionId(2));
     let kept = first.source.kept.lock().take().unwrap();
     assert_eq!(kept, [first.site.known()]);
+    assert_eq!(first.site.told(), first.site.known().regions);
     // The directory is an older copy: it takes what was kept, and goes on behind it.
     let older = Region::first().await;
     let mut known = kept.into_iter().next_back().unwrap();
