@@ -43,7 +43,7 @@ use self::asking::Request;
 use self::budget::Budget;
 use self::comparing::Comparison;
 pub use self::looks::Looks;
-use self::wants::{Claim, Want};
+use self::wants::{Claim, Fetched, Want};
 use super::compare::{Listed, Range, Sum, Summed};
 use super::entry::{Entry, Name};
 use super::journal::{Batch, Token, Void};
@@ -65,7 +65,8 @@ pub struct Source {
 pub enum Looked {
     /// The entry that is here, if there is one.
     Found(Option<Entry>),
-    /// The lookup had no answer. The entry is fetched, though it may have been here: the change may be new.
+    /// The lookup had no answer: a put of the key is in doubt, or its PG has no primary. It is looked up again later. Bytes
+    /// that may be here are not fetched, and those of a PG that takes nothing now would take the place of others.
     Unknown,
 }
 
@@ -111,8 +112,10 @@ pub enum Event {
         request: u64,
         /// The entries; `None` for one that is there no more.
         entries: Vec<(Name, Option<Entry>)>,
-        /// Those that cannot be had, or taken, now: they hold up no other.
+        /// Those that cannot be taken now: they hold up no other.
         untaken: Vec<Name>,
+        /// Those that the region cannot read now. Others that told of them are asked.
+        withheld: Vec<Name>,
     },
     /// The answer to [`Effect::Fetch`] is coming still.
     Coming {
@@ -362,8 +365,9 @@ impl Pull {
             Event::Told { request, pgs } => self.told(now_ms, request, pgs, here, out),
             Event::Walked { request, summed } => self.walked(now_ms, request, summed, here, out),
             Event::Listed { request, listed } => self.listed(now_ms, request, listed, here, out),
-            Event::Fetched { request, entries, untaken } => {
-                self.fetched(now_ms, request, (entries, &untaken), here, out);
+            Event::Fetched { request, entries, untaken, withheld } => {
+                let fetched = Fetched { entries, untaken, withheld };
+                self.fetched(now_ms, request, fetched, here, out);
             }
             Event::Coming { request } => self.is_coming(now_ms, request),
             Event::Unanswered { request } => self.unanswered(now_ms, request),

@@ -528,7 +528,7 @@ fn answer(site: &mut Site, from: RegionId, asked: Message) -> Event {
                 (name, kept)
             };
             let entries = names.into_iter().map(entry).collect();
-            Event::Fetched { request, entries, untaken: Vec::new() }
+            Event::Fetched { request, entries, untaken: Vec::new(), withheld: Vec::new() }
         }
         Message::Answer(_) => unreachable!("an answer is not asked"),
     }

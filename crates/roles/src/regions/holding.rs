@@ -1,7 +1,7 @@
 //! What is here of what the pulling state machine looks at, read before its step.
 //!
-//! In a cluster that means to ask other servers. What no primary says in time is not known: it is fetched then, and the
-//! primary of its key decides.
+//! In a cluster that means to ask other servers. What no primary says in time is not known: the machine looks it up again
+//! later.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -95,8 +95,10 @@ enum Ended {
     Taken { entry: Entry, is_beaten: bool },
     /// The region has it no more.
     Gone,
-    /// Not now.
+    /// It cannot be taken now.
     Untaken,
+    /// The region cannot read it now.
+    Withheld,
 }
 
 /// Fetches entries, and puts them.
@@ -118,10 +120,10 @@ pub(super) async fn fetch<R: RegionReach>(
             tokio::time::sleep(Duration::from_millis(REGION_RETRY_MS)).await;
         }
     }
-    let Taking { done: entries, untaken, beaten, .. } = taking;
-    let event = match entries.is_empty() && untaken.is_empty() {
+    let Taking { done: entries, untaken, withheld, beaten, .. } = taking;
+    let event = match entries.is_empty() && untaken.is_empty() && withheld.is_empty() {
         true => Event::Unanswered { request },
-        false => Event::Fetched { request, entries, untaken },
+        false => Event::Fetched { request, entries, untaken, withheld },
     };
     Came { event, beaten }
 }
@@ -148,14 +150,15 @@ struct Taking<R> {
     putting_bytes: u64,
     done: Vec<(Name, Option<Entry>)>,
     untaken: Vec<Name>,
+    withheld: Vec<Name>,
     beaten: BTreeSet<Name>,
 }
 
 impl<R: RegionReach> Taking<R> {
     fn new(shared: Arc<Shared<R>>, region: RegionId) -> Self {
         let (putting, done, untaken) = (JoinSet::new(), Vec::new(), Vec::new());
-        let (putting_bytes, beaten) = (0, BTreeSet::new());
-        Self { shared, region, putting, putting_bytes, done, untaken, beaten }
+        let (putting_bytes, withheld, beaten) = (0, Vec::new(), BTreeSet::new());
+        Self { shared, region, putting, putting_bytes, done, untaken, withheld, beaten }
     }
 
     async fn all(&mut self, link: &Link, names: Vec<(Name, bool)>) -> Result<(), LinkError> {
@@ -205,7 +208,7 @@ impl<R: RegionReach> Taking<R> {
             let ended = match entry {
                 _ if is_withheld => {
                     self.shared.watch.withheld(self.region);
-                    Some(Ended::Untaken)
+                    Some(Ended::Withheld)
                 }
                 None => Some(Ended::Gone),
                 Some(entry) if !self.is_to_be_taken(name, &entry) => Some(Ended::Untaken),
@@ -322,6 +325,7 @@ impl<R: RegionReach> Taking<R> {
             }
             Ended::Gone => self.done.push((name, None)),
             Ended::Untaken => self.untaken.push(name),
+            Ended::Withheld => self.withheld.push(name),
         }
     }
 

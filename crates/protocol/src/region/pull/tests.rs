@@ -10,13 +10,13 @@ use crate::limits::{
     REGION_FETCH_IDS_MAX, REGION_HELD_MS,
 };
 
-/// What is here: entries by name.
+/// What is here: entries by name, and whether a lookup has an answer.
 #[derive(Default)]
-struct Here(BTreeMap<Name, Entry>);
+struct Here(BTreeMap<Name, Entry>, bool);
 
 impl Holdings for Here {
     fn entry(&self, name: &Name) -> Looked {
-        Looked::Found(self.0.get(name).cloned())
+        if self.1 { Looked::Unknown } else { Looked::Found(self.0.get(name).cloned()) }
     }
 
     fn sum(&self, _: RegionId, range: &Range) -> Sum {
@@ -103,7 +103,7 @@ impl Site {
 
     fn bring(&mut self, request: u64, entries: &[&Entry]) {
         let entries = entries.iter().map(|it| (name(it), Some((*it).clone()))).collect();
-        self.step(Event::Fetched { request, entries, untaken: Vec::new() });
+        self.step(Event::Fetched { request, entries, untaken: Vec::new(), withheld: Vec::new() });
     }
 
     fn keep(&mut self, entry: &Entry) {
@@ -173,6 +173,20 @@ fn what_is_here_is_not_fetched() {
 }
 
 #[test]
+fn what_may_be_here_is_not_fetched_before_that_is_known() {
+    let mut site = Site::new(&[(2, 0)], 1 << 20);
+    let (here, new) = (marker(2, 0, 1, 10), marker(2, 0, 2, 20));
+    site.here.0.insert(name(&here), here.clone());
+    site.here.1 = true;
+    site.tell(2, 0, &[(1, &here), (2, &new)]);
+    site.pass(REGION_HELD_MS);
+    assert_eq!((site.fetches(), site.saved()), (Vec::new(), Vec::new()));
+    site.here.1 = false;
+    site.pass(REGION_HELD_MS);
+    assert_eq!(site.fetches().remove(0).2, [name(&new)]);
+}
+
+#[test]
 fn two_regions_that_tell_of_one_version_are_asked_once() {
     let mut site = Site::new(&[(2, 0), (3, 7)], 1 << 20);
     let version = marker(2, 0, 1, 10);
@@ -207,6 +221,25 @@ fn another_region_is_asked_for_what_one_does_not_bring() {
 }
 
 #[test]
+fn what_a_region_cannot_read_is_asked_of_another_at_once() {
+    let mut site = Site::new(&[(2, 0), (3, 7)], 1 << 20);
+    let version = marker(2, 0, 1, 10);
+    site.tell(2, 0, &[(1, &version)]);
+    site.tell(3, 7, &[(1, &version)]);
+    let (first, request, _) = site.fetches().remove(0);
+    let withheld = vec![name(&version)];
+    site.step(Event::Fetched { request, entries: Vec::new(), untaken: Vec::new(), withheld });
+    let (second, again, _) = site.fetches().remove(0);
+    assert_ne!(first, second);
+    site.bring(again, &[&version]);
+    site.keep(&version);
+    assert_eq!(site.saved().len(), 1, "the other region's token");
+    site.pass(REGION_HELD_MS);
+    assert_eq!(site.saved().len(), 1, "it is here: nothing is fetched for the first one");
+    assert_eq!(site.fetches(), []);
+}
+
+#[test]
 fn what_is_joined_is_looked_up_only_for_claims_that_its_region_did_not_make() {
     let mut site = Site::new(&[(2, 0), (3, 7)], 1 << 20);
     let all: Vec<_> = (1..=50).map(|op| marker(2, 0, op, op)).collect();
@@ -234,7 +267,7 @@ fn what_its_region_has_no_more_is_passed_over() {
     site.tell(2, 0, &[(1, &version)]);
     let (_, request, _) = site.fetches().remove(0);
     let entries = vec![(name(&version), None)];
-    site.step(Event::Fetched { request, entries, untaken: Vec::new() });
+    site.step(Event::Fetched { request, entries, untaken: Vec::new(), withheld: Vec::new() });
     assert_eq!(site.saved(), [(source(2, 0), 1)]);
 }
 

@@ -48,6 +48,13 @@ pub(super) struct Chosen {
     pub(super) bytes: u64,
 }
 
+/// An answer to a fetch.
+pub(super) struct Fetched {
+    pub(super) entries: Vec<(Name, Option<Entry>)>,
+    pub(super) untaken: Vec<Name>,
+    pub(super) withheld: Vec<Name>,
+}
+
 impl Want {
     pub(super) fn claims(&self) -> impl Iterator<Item = &Claim> {
         self.claims.iter()
@@ -90,7 +97,11 @@ impl Pull {
             Looked::Found(entry) => {
                 holding(entry.as_ref(), &claim.id, self.was_here(claim.id.origin))
             }
-            Looked::Unknown => Holding::Nothing,
+            Looked::Unknown => {
+                // At one moment for all of them: such a lookup takes its whole patience.
+                let until_ms = (now_ms / REGION_HELD_MS + 1) * REGION_HELD_MS;
+                return self.held.push((until_ms, claim));
+            }
         };
         let needs_bytes = match holds {
             Holding::All => return self.settle(&claim, out),
@@ -171,7 +182,7 @@ impl Pull {
         &mut self,
         now_ms: u64,
         request: u64,
-        (entries, untaken): (Vec<(Name, Option<Entry>)>, &[Name]),
+        Fetched { entries, untaken, withheld }: Fetched,
         here: &dyn Holdings,
         out: &mut Vec<Effect>,
     ) {
@@ -187,9 +198,11 @@ impl Pull {
             told.entry(name).or_insert(entry);
         }
         let untaken: BTreeSet<&Name> = untaken.iter().collect();
+        let withheld: BTreeSet<&Name> = withheld.iter().collect();
         for (name, claims) in asked {
             match told.remove(&name) {
                 None if untaken.contains(&name) => self.hold(now_ms, &name),
+                None if withheld.contains(&name) => self.hold_of(now_ms, &name, region),
                 None => self.wait_again(&name),
                 Some(None) => self.complete(now_ms, &name, (region, claims), here, out),
                 Some(Some(entry)) => self.merge(now_ms, name, entry, (region, claims), out),
@@ -288,6 +301,17 @@ impl Pull {
         let Some(want) = self.end(name) else { return };
         let again = want.claims.into_iter().map(|claim| (now_ms + REGION_HELD_MS, claim));
         self.held.extend(again);
+    }
+
+    /// What a region does not bring is asked of the others that told of it, and of that one later.
+    fn hold_of(&mut self, now_ms: u64, name: &Name, region: RegionId) {
+        let want = self.wants.get_mut(name).expect("what was asked for is wanted");
+        if want.regions().all(|other| other == region) {
+            return self.hold(now_ms, name);
+        }
+        let of_region = want.claims.extract_if(.., |claim| claim.region == region);
+        self.held.extend(of_region.map(|claim| (now_ms + REGION_HELD_MS, claim)));
+        self.wait_again(name);
     }
 
     /// Looks again at what was held long enough.
