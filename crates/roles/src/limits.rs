@@ -429,8 +429,10 @@ const _: () = assert!(
     "a snapshot usually comes first"
 );
 
-/// Entries of a fetch that are read at a time for another region: each has a piece of its bytes in memory.
+/// Entries of a fetch that are opened at a time for another region, and as many that are opened and wait for their turn.
 pub const REGION_OPENS_MAX: usize = 16;
+/// Bytes of an entry that is opened before its turn: 2 MiB of memory for a fetch, of which regions have a few each.
+pub const REGION_AHEAD_BYTES_MAX: u64 = 64 << 10;
 /// Times that an entry is looked for again for another region, of which another version has taken the place meanwhile.
 pub const REGION_CHANGED_TRIES_MAX: usize = 4;
 /// Most outcomes of a placement group that are counted behind those that a region is told at a time.

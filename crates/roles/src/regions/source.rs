@@ -1,6 +1,6 @@
 //! Answers other regions: from rows of the store, and with bytes read as clients' are.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,8 +29,8 @@ use super::runs;
 use super::shown::Unreadable;
 use crate::clock::now_ms;
 use crate::limits::{
-    REGION_CHANGED_TRIES_MAX, REGION_KEEP_LIST_MS, REGION_LOOKS_MS, REGION_NAMES_MS,
-    REGION_NEWS_MS, REGION_OPENS_MAX, REGION_SETTLE_MS, REGION_WALK_MS,
+    REGION_AHEAD_BYTES_MAX, REGION_CHANGED_TRIES_MAX, REGION_KEEP_LIST_MS, REGION_LOOKS_MS,
+    REGION_NAMES_MS, REGION_NEWS_MS, REGION_OPENS_MAX, REGION_SETTLE_MS, REGION_WALK_MS,
 };
 use crate::proxy::{JournalAsk, RegionReach};
 
@@ -97,7 +97,7 @@ impl<R: RegionReach> Desk<R> {
         let asked = ask.pgs.iter().map(|(pg, behind, _)| (*pg, *behind));
         let pgs: Vec<_> = asked.filter(|(pg, _)| self.is_settled(*pg)).collect();
         let behind: BTreeMap<PgId, Token> = pgs.iter().copied().collect();
-        let ids_max = ask.ids_max as usize;
+        let ids_max = (ask.ids_max as usize).min(REGION_ASK_IDS_MAX);
         let journals = JournalAsk { pgs, ids_max, settled: false };
         let (mut left, mut told) = (ids_max, Told { pgs: Vec::new(), buckets: Vec::new() });
         let mut applied = BTreeMap::new();
@@ -174,8 +174,8 @@ impl<R: RegionReach> Desk<R> {
         if (pg.0 as usize) < self.is_settled.len() { Ok(()) } else { Err(unsound()) }
     }
 
-    /// The entry of a name, with what its bytes are read from if there are any.
-    async fn open(&self, name: &Name, with_bytes: bool) -> Result<Found, ObjectError> {
+    /// The entry of a name. Its bytes are opened if they are wanted and at most so many.
+    async fn open(&self, name: &Name, bytes_max: Option<u64>) -> Result<Found, ObjectError> {
         let shown = &self.shared.shown;
         let Some(bucket) = shown.buckets().get(&name.bucket).cloned() else {
             // No bucket of a region ends: it is not known here yet.
@@ -190,13 +190,17 @@ impl<R: RegionReach> Desk<R> {
             }
             let entry = shown.entry_of(name.bucket, &name.key, &kept);
             let op = kept.version.map(|version| version.row.op);
-            let is_object = matches!(&entry, Some(Entry { what: What::Object(_), .. }));
-            if !is_object || !with_bytes {
-                return Ok(Found { entry, bytes: 0, body: None });
+            let (Some(Entry { what: What::Object(object), .. }), Some(bytes_max)) =
+                (&entry, bytes_max)
+            else {
+                return Ok(Found { entry, bytes: 0, body: None, is_large: false });
+            };
+            if object.bytes() > bytes_max {
+                return Ok(Found { entry, bytes: 0, body: None, is_large: true });
             }
             match self.body(&bucket, &name.key, op).await {
                 Ok(Some((bytes, body))) => {
-                    return Ok(Found { entry, bytes, body: Some(body) });
+                    return Ok(Found { entry, bytes, body: Some(body), is_large: false });
                 }
                 // Another has taken its place meanwhile.
                 Ok(None) | Err(ObjectError::NoSuchKey | ObjectError::Changed) => {}
@@ -254,7 +258,10 @@ pub(super) async fn keep_list<R: RegionReach>(shared: Arc<Shared<R>>) {
         if let Err(error) = kept {
             tracing::debug!(%error, "the list of regions is kept a little later");
             sleep(Duration::from_millis(REGION_KEEP_LIST_MS)).await;
-        } else if members.changed().await.is_err() {
+            continue;
+        }
+        shared.site.is_kept(&known);
+        if members.changed().await.is_err() {
             return;
         }
     }
@@ -271,6 +278,8 @@ struct Found {
     entry: Option<Entry>,
     bytes: u64,
     body: Option<ReadBody>,
+    /// Its bytes are more than were to be opened.
+    is_large: bool,
 }
 
 impl<R: RegionReach> Source for Answering<R> {
@@ -342,15 +351,21 @@ impl<R: RegionReach> Source for Answering<R> {
         fetch: Fetch,
         mut sink: FetchSink,
     ) -> Result<(), Declined> {
-        let opening = |(name, with_bytes)| opened(self.0.clone(), from, name, with_bytes);
-        let opening = stream::iter(fetch.names).map(opening).buffered(REGION_OPENS_MAX);
-        let mut opening = pin!(opening);
+        let ahead = |(name, with_bytes): (Name, bool)| {
+            let bytes_max = with_bytes.then_some(REGION_AHEAD_BYTES_MAX);
+            opened(self.0.clone(), from, name, bytes_max)
+        };
+        let ahead = stream::iter(fetch.names).map(ahead).buffered(REGION_OPENS_MAX);
+        let mut ahead = Ahead { opening: pin!(ahead), opened: VecDeque::new() };
         loop {
-            let next = next_of(&mut opening, &mut sink).await;
-            let next = next.map_err(|error| broken_off(from, &error))?;
-            let Some((fetched, body)) = next else { return Ok(()) };
+            let next = ahead.next(&mut sink).await.map_err(|error| broken_off(from, &error))?;
+            let Some(Opened { mut fetched, mut body, is_large }) = next else { return Ok(()) };
+            if is_large {
+                let opening = opened(self.0.clone(), from, fetched.name, Some(u64::MAX));
+                Opened { fetched, body, .. } = ahead.beside(opening).await;
+            }
             let bytes = fetched.bytes;
-            if let Err(error) = send(&mut sink, fetched, body).await {
+            if let Err(error) = ahead.beside(send(&mut sink, fetched, body)).await {
                 // Entries before it are whole.
                 let _gone = sink.flush().await;
                 return Err(broken_off(from, &error));
@@ -360,27 +375,71 @@ impl<R: RegionReach> Source for Answering<R> {
     }
 }
 
+/// Entries of a fetch that are opened before their turn. They go on while one before them is sent: what they wait for has a
+/// deadline.
+struct Ahead<S: Stream> {
+    opening: S,
+    opened: VecDeque<S::Item>,
+}
+
+impl<S: Stream + Unpin> Ahead<S> {
+    /// The next entry; what is written before does not wait for it.
+    async fn next(&mut self, sink: &mut FetchSink) -> Result<Option<S::Item>, LinkError> {
+        match self.opened.pop_front() {
+            Some(next) => Ok(Some(next)),
+            None => next_of(&mut self.opening, sink).await,
+        }
+    }
+
+    /// Does this, and opens more meanwhile.
+    async fn beside<T>(&mut self, doing: impl Future<Output = T>) -> T {
+        let Self { opening, opened } = self;
+        let opens = async {
+            while opened.len() < REGION_OPENS_MAX
+                && let Some(next) = opening.next().await
+            {
+                opened.push_back(next);
+            }
+        };
+        let mut doing = pin!(doing);
+        tokio::select! {
+            biased;
+            done = &mut doing => return done,
+            () = opens => {}
+        }
+        doing.await
+    }
+}
+
 fn broken_off(from: RegionId, error: &LinkError) -> Declined {
     tracing::debug!(%from, %error, "a region's fetch breaks off");
     Declined::Busy
 }
 
-/// An entry of a fetch, and its bytes. One that cannot be read is withheld: it holds up no other.
+/// An entry of a fetch, as it is sent.
+struct Opened {
+    fetched: Fetched,
+    body: Option<ReadBody>,
+    /// It is to be opened when its turn comes: its bytes would wait in memory, and might be replaced meanwhile.
+    is_large: bool,
+}
+
+/// Opens an entry of a fetch. One that cannot be read is withheld: it holds up no other.
 async fn opened<R: RegionReach>(
     desk: Arc<Desk<R>>,
     from: RegionId,
     name: Name,
-    with_bytes: bool,
-) -> (Fetched, Option<ReadBody>) {
-    let (found, is_withheld) = match desk.open(&name, with_bytes).await {
+    bytes_max: Option<u64>,
+) -> Opened {
+    let (found, is_withheld) = match desk.open(&name, bytes_max).await {
         Ok(found) => (found, false),
         Err(error) => {
             tracing::debug!(%from, key = ?name.key, %error, "an object cannot be read for another region");
-            (Found { entry: None, bytes: 0, body: None }, true)
+            (Found { entry: None, bytes: 0, body: None, is_large: false }, true)
         }
     };
-    let Found { entry, bytes, body } = found;
-    (Fetched { name, entry, bytes, is_withheld }, body)
+    let Found { entry, bytes, body, is_large } = found;
+    Opened { fetched: Fetched { name, entry, bytes, is_withheld }, body, is_large }
 }
 
 impl<R: RegionReach> Answering<R> {
