@@ -95,6 +95,8 @@ impl Gateway {
     ) -> Result<Infallible, RoleError> {
         let (own, number, mut said) = (self.own, self.site.number(), Said::new());
         let regions = loop {
+            // Until then nothing listens here: a region that knows two addresses for the name is refused at this one.
+            self.place_is_free().await;
             // An address that is not this machine's now is one that goes with the gateway, or that another has still: who
             // cannot have it does not take the place.
             let bound = match bind(&listen_of(&self.site), REGION_FLAG).await {
@@ -155,13 +157,24 @@ impl Gateway {
             if is_so(&map) {
                 return Ok(());
             }
-            match map.gateway.filter(|it| *it != self.own && map.has_session_of(*it)) {
-                Some(GatewayRecord { server, .. }) => {
-                    if said.is_due() {
-                        tracing::warn!(gateway = %server, "another proxy is the gateway: this one takes its place when that one has ended");
-                    }
-                }
-                None => self.claim(region, &mut said).await?,
+            if self.gateway_before(&map).is_none() {
+                self.claim(region, &mut said).await?;
+            }
+            let _news = timeout(AGAIN, versions.changed()).await;
+        }
+    }
+
+    /// Another proxy that is the gateway, and has not ended.
+    fn gateway_before(&self, map: &Topology) -> Option<GatewayRecord> {
+        map.gateway.filter(|it| *it != self.own && map.has_session_of(*it))
+    }
+
+    /// Waits until no other proxy is the gateway.
+    async fn place_is_free(&self) {
+        let (mut versions, mut said) = (self.managers.versions(), Said::new());
+        while let Some(GatewayRecord { server, .. }) = self.gateway_before(&self.managers.map()) {
+            if said.is_due() {
+                tracing::warn!(gateway = %server, "another proxy is the gateway: this one takes its place when that one has ended");
             }
             let _news = timeout(AGAIN, versions.changed()).await;
         }
