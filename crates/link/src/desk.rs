@@ -1,11 +1,11 @@
-//! Decides what a request is answered with: who asks, whether it may, and what the source says.
+//! Answers requests: finds the asking region, checks that it may ask, and has the source answer.
 //!
 //! # Invariants
 //!
-//! 1. Who asks is found by the key of the connection, in the list as it is at that moment: a region that was removed gets
-//!    no further answer, also over connections that it has.
-//! 2. Whoever is no region may only join.
-//! 3. A request is kept in memory, and is within its bounds, before the source sees it.
+//! 1. The connection's key names the asking region, in the list as it is at that moment: a removed region gets no
+//!    further answer, not even over open connections.
+//! 2. A caller that is no region may only join.
+//! 3. The source sees a request only when all of it is in memory and it is within its bounds.
 
 use std::future::Future;
 use std::io;
@@ -126,7 +126,7 @@ impl<S: Source> Desk<S> {
         }
     }
 
-    /// Takes what a region knows, and tells it what is known here.
+    /// Joins in the asking region's list of regions, and answers with this one's.
     async fn members(&self, known: KnownRegions) -> Result<KnownRegions, Declined> {
         let registry = self.registry.clone();
         let merged =
@@ -163,7 +163,7 @@ impl<S: Source> Desk<S> {
         });
         match admitted.await.unwrap_or_else(|error| Err(LinkError::broken(error))) {
             Ok(joined) => {
-                // With the same token it is given the same number when it asks again.
+                // A joiner that asks again with the same token gets the same number.
                 in_time(self.source.keep(joined.known.clone())).await?;
                 self.registry.are_kept(&joined.known.regions);
                 tracing::info!(number = %joined.number, %name, "a region has joined");
@@ -213,7 +213,7 @@ async fn in_time<T>(asking: impl Future<Output = Result<T, Declined>>) -> Result
     timeout(CALL_TIME_MAX, asking).await.unwrap_or(Err(Declined::Busy))
 }
 
-/// An answer that is in memory.
+/// Encodes an answer that is in memory.
 fn whole<T: Serialize>(
     answer: &T,
     metrics: Option<&PeerMetrics>,
@@ -240,7 +240,7 @@ fn refuse(declined: &Declined) -> Response<Answer> {
     response
 }
 
-/// A task that ends with this.
+/// A task that is aborted when this is dropped.
 struct Ends(AbortHandle);
 
 impl Drop for Ends {
@@ -249,7 +249,7 @@ impl Drop for Ends {
     }
 }
 
-/// The answer to a fetch: an error unless the sink has said that nothing is missing.
+/// The body of the answer to a fetch. It ends with an error unless the sink has written all of it.
 pub(crate) struct Stream {
     first: Option<Piece>,
     received: mpsc::Receiver<Piece>,

@@ -1,4 +1,4 @@
-//! Errors, by what the caller should do.
+//! Errors, sorted by what the caller should do.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::limits::{CALL_TIME_MAX, REGIONS_MAX, TOKENS_MAX};
 use crate::message::{Declined, JoinRefused};
 use crate::name::{Address, RegionName};
 
-/// Why something between regions did not come about.
+/// Failure of a request to another region, or of a command.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// Try again later.
@@ -19,7 +19,7 @@ pub enum LinkError {
     /// Tell the operator; trying again helps when something was changed.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// Raise an alarm: the other region says what none says, and nothing it said is used.
+    /// Raise an alarm: the other region sent what no region sends, and nothing of it is used.
     #[error("the other region says what none says: {0}")]
     Unsound(String),
     /// Correct the command.
@@ -28,7 +28,7 @@ pub enum LinkError {
     /// A file of this region cannot be read or written.
     #[error("{path}: {source}")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -36,7 +36,7 @@ pub enum LinkError {
     /// A file of this region is not what it should be.
     #[error("{path}: {why}")]
     Damaged {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// The fault, and the remedy.
         why: String,
@@ -52,7 +52,7 @@ pub enum Later {
     /// No connection could be made.
     #[error("{address} does not answer: {why}")]
     Unreachable {
-        /// Where.
+        /// The address.
         address: Address,
         /// Why.
         why: Arc<str>,
@@ -99,7 +99,7 @@ pub enum Refused {
 /// A command that cannot be done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Usage {
-    /// It is a region already.
+    /// The store is a region already.
     #[error("{} is region {number} ({name}) already", dir.display())]
     AlreadyRegion {
         /// The store's directory.
@@ -109,7 +109,7 @@ pub enum Usage {
         /// Its name.
         name: RegionName,
     },
-    /// It is none.
+    /// The store is no region.
     #[error(
         "{} is no region: run `larder region create` for the first, `larder region join` for another", .0.display()
     )]
@@ -134,7 +134,7 @@ pub enum Usage {
     NoPeer {
         /// The name.
         name: String,
-        /// Which there are.
+        /// The names that there are.
         known: String,
     },
     /// The text is no token.
@@ -142,7 +142,7 @@ pub enum Usage {
     Token(#[from] TokenFault),
 }
 
-/// Why a text is no token.
+/// Reason for not reading a text as a token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenFault {
     /// It does not begin as one.

@@ -4,7 +4,7 @@
 //!
 //! 1. Entries are those that were asked for, in their order, each with as many bytes as it says: anything else is an
 //!    error, an early end too.
-//! 2. Nothing is read ahead: who does not take what has arrived holds up who sends it.
+//! 2. Nothing is read ahead: a reader that does not take what has arrived holds up the answering region.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl FetchStream {
         Self { names, body, frames, held, patience: STALL_MAX, metrics }
     }
 
-    /// The next entry; what was not taken of the one before is dropped. `None` when all have come.
+    /// Takes the next entry, and drops the rest of the one before. `None` when all have come.
     ///
     /// # Errors
     /// [`LinkError`], by what to do.
@@ -55,7 +55,7 @@ impl FetchStream {
         self.counted(next)
     }
 
-    /// Bytes of the last entry, as they come; `None` when all have.
+    /// Takes bytes of the last entry as they come; `None` when all have.
     ///
     /// # Errors
     /// [`LinkError`], by what to do.
@@ -99,7 +99,7 @@ impl FetchStream {
         Ok(None)
     }
 
-    /// All have come: the connection is of use for others when the stream has ended as well.
+    /// Ends the fetch: the connection goes back to the pool once the stream has ended as well.
     async fn end(&mut self) -> Result<Option<Fetched>, LinkError> {
         while self.held.is_some() && self.frames.is_between() {
             if !self.read().await? {
@@ -112,7 +112,7 @@ impl FetchStream {
         }
     }
 
-    /// Waits for what comes next, if anything does.
+    /// Waits for the next bytes; false at the end of the stream.
     async fn read(&mut self) -> Result<bool, LinkError> {
         let since = Instant::now();
         let frame = timeout(self.patience, self.body.frame()).await;

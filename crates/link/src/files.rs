@@ -15,12 +15,12 @@ const OWNER_ONLY: u32 = 0o600;
 const OF_OTHERS: u32 = 0o007;
 const FOLDER_OWNER_ONLY: u32 = 0o700;
 
-/// The file of this name in the directory of a store.
+/// The path of a file of the folder.
 pub(crate) fn path(dir: &Path, name: &str) -> PathBuf {
     dir.join(FOLDER).join(name)
 }
 
-/// The folder in the directory of a store, made if it is missing.
+/// Makes the folder in a store's directory if it is missing.
 pub(crate) fn make_folder(dir: &Path) -> Result<(), LinkError> {
     let folder = dir.join(FOLDER);
     match DirBuilder::new().mode(FOLDER_OWNER_ONLY).create(&folder) {
@@ -29,7 +29,7 @@ pub(crate) fn make_folder(dir: &Path) -> Result<(), LinkError> {
     }
 }
 
-/// Waits for the lock under which files of the folder are changed. It is held until this is dropped.
+/// Takes the folder's lock, which each change of its files needs. It is held until this is dropped.
 pub(crate) fn lock(dir: &Path) -> Result<File, LinkError> {
     let path = path(dir, "lock");
     let mut options = OpenOptions::new();

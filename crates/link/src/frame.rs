@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! 1. No length that is told reserves memory: what has arrived does.
+//! 1. Only bytes that have arrived take memory, never a length that was announced.
 //! 2. A stream that ends within a frame is broken, never a short one.
 
 use bytes::{Buf, Bytes};
@@ -29,7 +29,7 @@ pub(crate) fn head(fetched: &Fetched) -> Result<Bytes, String> {
     Ok(out.into())
 }
 
-/// Takes a stream apart, however it was cut.
+/// Splits a stream into frames, whatever the pieces that it arrives in.
 #[derive(Debug, Default)]
 pub(crate) struct Unframer {
     /// Bytes that arrived and were not taken yet.
@@ -41,7 +41,7 @@ pub(crate) struct Unframer {
 }
 
 impl Unframer {
-    /// Takes what has arrived.
+    /// Adds bytes that have arrived.
     ///
     /// # Panics
     /// If what came before is not taken yet.
@@ -50,7 +50,7 @@ impl Unframer {
         self.held = arrived;
     }
 
-    /// The next entry, if its head has arrived as a whole; what is left of the entry before is dropped.
+    /// Takes the next entry, if its head has arrived as a whole, and drops the rest of the one before.
     ///
     /// # Errors
     /// The fault of the stream.
@@ -77,7 +77,7 @@ impl Unframer {
         Ok(Some(fetched))
     }
 
-    /// Moves what has arrived into the head, up to a length.
+    /// Moves bytes that have arrived into the head, up to a length.
     fn fill(&mut self, len: usize) -> bool {
         let part = self.held.len().min(len.saturating_sub(self.head.len()));
         self.head.extend_from_slice(&self.held[..part]);
@@ -85,7 +85,7 @@ impl Unframer {
         self.head.len() >= len
     }
 
-    /// Bytes of the last entry, as they have arrived.
+    /// Takes bytes of the last entry that have arrived.
     pub(crate) fn bytes(&mut self) -> Option<Bytes> {
         let part =
             usize::try_from(self.left).map_or(self.held.len(), |left| left.min(self.held.len()));

@@ -1,9 +1,9 @@
-//! Golden bytes: what the first release wrote and said.
+//! Golden bytes: messages and files of the first release.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Holds bytes, as they are written now, against what stands in a file: a name in brackets, then hexadecimal.
+/// Compares bytes that are written now with those of a file: a name in brackets, then hexadecimal.
 pub(crate) fn check(golden: &str, written: &[(&str, Vec<u8>)]) {
     let mut known: BTreeMap<&str, Vec<u8>> = BTreeMap::new();
     let mut name = "";

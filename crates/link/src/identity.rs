@@ -25,7 +25,7 @@ use crate::files;
 pub struct Fingerprint(pub [u8; 32]);
 
 impl Fingerprint {
-    /// Of the key in a certificate.
+    /// The fingerprint of the key in a certificate.
     pub(crate) fn of(certificate: &CertificateDer<'_>) -> Result<Self, TlsError> {
         let key = ParsedCertificate::try_from(certificate)?.subject_public_key_info();
         let sum = digest(&SHA256, key.as_ref());
@@ -81,7 +81,7 @@ impl Identity {
         Ok(Self { key, certificate, fingerprint })
     }
 
-    /// Reads the one of this file, or draws one and writes it there.
+    /// Reads the identity in a file, or draws one and writes it there.
     pub(crate) fn load_or_draw(path: &Path) -> Result<Self, LinkError> {
         if path.try_exists().map_err(LinkError::file(path))? {
             return Self::load(path);
@@ -91,7 +91,7 @@ impl Identity {
         Ok(drawn)
     }
 
-    /// Reads one from its file.
+    /// Reads the identity in a file.
     pub(crate) fn load(path: &Path) -> Result<Self, LinkError> {
         let text = files::read_private(path)?;
         let damaged = |why: &str| {

@@ -1,14 +1,14 @@
 //! Joining: a store becomes a region with a token of the first one.
 //!
-//! The joiner knows the first region by the fingerprint in the token, and speaks only when TLS has verified it. It proves
-//! that it has the token with an HMAC, under the token's secret, of a value that TLS derives from this one session
-//! (RFC 8446, 7.5), of the token's id and of its own key.
+//! The joiner knows the first region by the fingerprint in the token, and speaks only when TLS has verified it. Its
+//! proof is an HMAC under the token's secret, of the token's id, its own key and a value that TLS derives from this one
+//! session (RFC 8446, 7.5).
 //!
 //! # Invariants
 //!
 //! 1. The secret is never sent. A proof is of no use in another session, nor for another key.
-//! 2. The key is kept before it is shown, and the number before it is answered: whoever lost the answer joins again, with
-//!    the same token, and is the same region.
+//! 2. The key is kept before it is shown, and the number before it is answered: a joiner that lost the answer asks
+//!    again with the same token, and is the same region.
 
 use std::path::Path;
 

@@ -1,19 +1,19 @@
 //! The link between two regions: identities, joining, and messages over HTTP and mutual TLS.
 //!
-//! It carries what the machines of `larder-protocol`'s `region` ask and answer, and decides nothing about objects. One
-//! [`Site`] for a process, a [`Link`] to each other region, a [`Source`] that answers them.
+//! It carries requests and answers of the state machines in `larder-protocol`'s `region`, and decides nothing about
+//! objects. A process has one [`Site`], a [`Link`] to each other region, and a [`Source`] that answers them.
 //!
 //! | file | what |
 //! |---|---|
-//! | `message.rs`, `frame.rs` | what goes over the wire: `docs/formats/region.md` |
-//! | `identity.rs`, `tls.rs` | a region's key, by which the other end knows it |
-//! | `members.rs`, `name.rs`, `registry.rs`, `files.rs` | which regions there are, and where that is kept |
-//! | `token.rs`, `join.rs` | how a store becomes a region |
+//! | `message.rs`, `frame.rs` | messages: `docs/formats/region.md` |
+//! | `identity.rs`, `tls.rs` | a region's key, which the other end verifies |
+//! | `members.rs`, `name.rs`, `registry.rs`, `files.rs` | the list of regions, and its file |
+//! | `token.rs`, `join.rs` | tokens, and joining with one |
 //! | `link.rs`, `pool.rs`, `fetching.rs` | the asking end |
 //! | `listener.rs`, `desk.rs`, `source.rs`, `places.rs` | the answering end |
-//! | `patient.rs` | connections that do not wait for ever |
-//! | `site.rs` | all of it, for a server |
-//! | `status.rs`, `metrics.rs` | what operators see |
+//! | `patient.rs` | connections that end when a write stalls |
+//! | `site.rs` | all of these, for a server |
+//! | `status.rs`, `metrics.rs` | status and counters for operators |
 
 mod desk;
 mod error;

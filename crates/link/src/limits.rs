@@ -1,4 +1,4 @@
-//! The limits of what regions say to each other, with their units, and how they relate.
+//! Limits of the link, with their units, and how they relate.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub const NUMBERS_MAX: u16 = 256;
 pub const NAME_BYTES_MAX: usize = 32;
 /// Bytes of an address: a host's name, a colon, a port.
 pub const ADDRESS_BYTES_MAX: usize = 253 + 1 + 5;
-/// Tokens at a time that nobody has used and that have not expired.
+/// Tokens at a time that are neither used nor expired.
 pub const TOKENS_MAX: usize = 8;
 /// Life of a token.
 pub const TOKEN_LIFE: Duration = Duration::from_secs(3600);
@@ -24,7 +24,7 @@ pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
 pub const CONNECTIONS_MAX: usize = 8;
 /// Connections of a region that are answered. One more takes the place of its oldest, which it has most likely lost.
 pub const CONNECTIONS_OF_PEER_MAX: usize = 2 * CONNECTIONS_MAX;
-/// Connections of those who are no region, together. One more takes the place of the oldest.
+/// Connections of all callers that are no region, together. One more takes the place of the oldest.
 pub const CONNECTIONS_OF_STRANGERS_MAX: usize = 8;
 /// Handshakes under way. One more takes the place of the oldest.
 pub const HANDSHAKES_MAX: usize = 32;
@@ -35,15 +35,15 @@ pub const IDLE_MAX: Duration = Duration::from_secs(30);
 /// Idle time after which the answering end closes one. The caller is first, so that it does not
 /// send into a connection that is being closed.
 pub const IDLE_ANSWERING_MAX: Duration = Duration::from_secs(60);
-/// The same of those who are no region.
+/// The same for a caller that is no region.
 pub const IDLE_STRANGER_MAX: Duration = Duration::from_secs(10);
 /// Longest from a request to its answer, or to the beginning of the answer to a fetch.
 pub const CALL_TIME_MAX: Duration = Duration::from_millis(REGION_ANSWER_MS);
-/// Longest that a connection does not take what is to be sent, or brings nothing of an answer that has begun.
+/// Longest time in which a connection takes nothing that is sent, or brings nothing of an answer that has begun.
 pub const STALL_MAX: Duration = Duration::from_secs(10);
 /// Bytes a second that an answer which has begun brings at least: slower, and waiting for it uses up [`STALL_MAX`].
 pub const PACE_BYTES_PER_S: f64 = 4096.0;
-/// Pause after the system refused a connection, as it does out of descriptors.
+/// Pause after the system refused to accept a connection, as it does without free descriptors.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bytes of a request.
@@ -59,11 +59,11 @@ pub const GATHERED_BYTES_MAX: usize = 64 * 1024;
 /// Pieces that wait for a connection.
 pub const PIECES_WAITING_MAX: usize = 4;
 
-/// Pause between two looks whether a command has changed the list of regions.
+/// Pause between two looks for changes that commands made to the list of regions.
 pub const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Pause between two questions to a region which regions it knows.
+/// Pause between two exchanges of lists with a region.
 pub const MEMBERS_INTERVAL: Duration = Duration::from_secs(10);
-/// Age from which on a status says nothing any more: the server writes it every second.
+/// Age from which on a status counts as old: the server writes it every second.
 pub const STATUS_AGE_MAX: Duration = Duration::from_secs(10);
 
 const _: () = assert!(REGIONS_MAX <= NUMBERS_MAX as usize, "each region has a number");

@@ -1,4 +1,4 @@
-//! The asking end: one other region.
+//! The asking end of the link to one other region.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -25,10 +25,10 @@ use crate::name::Address;
 use crate::pool::{Held, Pool, Sender};
 use crate::tls;
 
-/// Where requests go.
+/// Path of every request.
 pub(crate) const PATH: &str = "/region";
 
-/// Asks one other region. Each request may be asked again: none changes objects.
+/// Asks one other region. Each request may be repeated: none changes objects.
 #[derive(Debug)]
 pub struct Link {
     number: RegionId,
@@ -38,7 +38,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// To this region, known by its key.
+    /// Makes the link to a region, which has to show its key.
     pub(crate) fn to(
         peer: &Peer,
         identity: &Identity,
@@ -50,13 +50,13 @@ impl Link {
         Ok(Self { number, address, pool, metrics })
     }
 
-    /// Which region it is.
+    /// The other region's number.
     #[must_use]
     pub fn number(&self) -> RegionId {
         self.number
     }
 
-    /// Asks what it says of itself.
+    /// Asks for the region's description of itself.
     ///
     /// # Errors
     /// [`LinkError`], by what to do.
@@ -88,7 +88,7 @@ impl Link {
         self.call(Request::List(list)).await
     }
 
-    /// Asks which regions it knows.
+    /// Exchanges lists of regions with it.
     pub(crate) async fn members(&self, known: Vec<Known>) -> Result<Vec<Known>, LinkError> {
         let asked = Request::Members(KnownRegions { regions: known });
         self.call::<KnownRegions>(asked).await.map(|told| told.regions)
@@ -111,7 +111,7 @@ impl Link {
         Ok(FetchStream::new(names, response.into_body(), held, self.metrics.clone()))
     }
 
-    /// Closes connections that nobody has used for long.
+    /// Closes connections that were idle for too long.
     pub(crate) fn tend(&self) {
         self.pool.tend();
     }
@@ -141,7 +141,7 @@ impl Link {
         asked.inspect_err(|_| self.metrics.failed.add(1))
     }
 
-    /// Sends a request, again if the other end has closed a connection that nobody used for a while.
+    /// Sends a request, again if the other end has closed the idle connection that was taken.
     async fn send(&self, request: &Request) -> Result<(http::Response<Incoming>, Held), LinkError> {
         let body = Bytes::from(encode(request));
         loop {
@@ -156,7 +156,7 @@ impl Link {
     }
 }
 
-/// Keeps the connection over which a refusal has come: it was read as a whole.
+/// Returns the connection of a refusal to the pool: the refusal was read as a whole.
 fn given_back(error: LinkError, held: Held) -> LinkError {
     if matches!(error, LinkError::Later(Later::Busy | Later::NotReady) | LinkError::Refused(_)) {
         held.give_back();
@@ -164,7 +164,7 @@ fn given_back(error: LinkError, held: Held) -> LinkError {
     error
 }
 
-/// Sends a request over a connection, and waits for the beginning of its answer.
+/// Sends a request over a connection, and waits for the head of its answer.
 pub(crate) async fn send(
     sender: &mut Sender,
     body: Bytes,
@@ -178,7 +178,7 @@ pub(crate) async fn send(
     sender.send_request(request).await.map_err(LinkError::broken)
 }
 
-/// Reads an answer, with its length.
+/// Reads an answer and its length in bytes.
 pub(crate) async fn read_answer<T: DeserializeOwned>(
     response: http::Response<Incoming>,
     address: &Address,

@@ -1,4 +1,4 @@
-//! The answering end: takes connections, and has each request decided by the [desk](crate::desk).
+//! The answering end: accepts connections, and hands each request to the [desk](crate::desk).
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -50,7 +50,7 @@ impl Listening {
         Ok(Self { address, places, accepting })
     }
 
-    /// Where it listens.
+    /// Address that it listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address

@@ -1,11 +1,11 @@
-//! Which regions there are, as one of them knows it.
+//! The list of regions, as one of them knows it.
 //!
 //! # Invariants
 //!
-//! 1. A number names one key for ever: it is given by region 1 alone, counting up, and never again after its removal.
-//! 2. What two regions know is joined: numbers by union, and a removal wins. Whoever is told that a number has another key
-//!    than it had takes nothing of what it is told.
-//! 3. Pausing is this region's own: nobody is told.
+//! 1. A number names one key for ever: region 1 alone gives numbers, counting up, and gives none again after a removal.
+//! 2. The lists of two regions are joined: numbers by union, and a removal wins. A region takes nothing of a list that
+//!    gives a number another key.
+//! 3. A pause is this region's own: no other region hears of it.
 
 use larder_types::RegionId;
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ const FOUNDER: RegionId = RegionId(1);
 pub struct Members {
     /// This region.
     pub own: Own,
-    /// The others, in the order of their numbers, also those that are no more.
+    /// The others in the order of their numbers, removed ones too.
     pub peers: Vec<Peer>,
     /// Tokens that region 1 has given.
     tokens: Vec<TokenRecord>,
@@ -38,13 +38,13 @@ pub struct Own {
     pub number: RegionId,
     /// Its name.
     pub name: RegionName,
-    /// Where it listens.
+    /// Address that it listens on.
     pub listen: String,
-    /// Where others reach it.
+    /// Address that others reach it at.
     pub advertise: Address,
     /// Its key.
     pub fingerprint: Fingerprint,
-    /// The others take it for removed.
+    /// The others have removed it.
     pub removed: bool,
 }
 
@@ -55,28 +55,28 @@ pub struct Peer {
     pub number: RegionId,
     /// Its name.
     pub name: RegionName,
-    /// Where it is reached.
+    /// Address that it is reached at.
     pub address: Address,
     /// Its key.
     pub fingerprint: Fingerprint,
     /// This region pulls nothing from it.
     pub paused: bool,
-    /// It is no more.
+    /// It was removed.
     pub removed: bool,
 }
 
-/// A region, as regions tell each other.
+/// A region in the list that regions exchange.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {
     /// Its number.
     pub number: RegionId,
     /// Its name.
     pub name: RegionName,
-    /// Where it is reached.
+    /// Address that it is reached at.
     pub address: Address,
     /// Its key.
     pub fingerprint: Fingerprint,
-    /// It is no more.
+    /// It was removed.
     pub removed: bool,
 }
 
@@ -92,14 +92,14 @@ pub(crate) struct Joiner<'a> {
 }
 
 impl Members {
-    /// The first region.
+    /// The list of a new first region.
     #[must_use]
     pub(crate) fn first(own: Own) -> Self {
         assert_eq!(own.number, FOUNDER, "the first region gives the others their numbers");
         Self { own, peers: Vec::new(), tokens: Vec::new() }
     }
 
-    /// A region that was given its number, and told of the others.
+    /// The list of a region that has just joined.
     pub(crate) fn joined(own: Own, known: &[Known]) -> Result<Self, LinkError> {
         let mut members = Self { own, peers: Vec::new(), tokens: Vec::new() };
         members.merge(known)?;
@@ -111,7 +111,7 @@ impl Members {
         Self { own, peers, tokens }
     }
 
-    /// The other regions that there are, paused ones too.
+    /// The other regions that are not removed, paused ones too.
     pub fn live(&self) -> impl Iterator<Item = &Peer> {
         self.peers.iter().filter(|peer| !peer.removed)
     }
@@ -133,7 +133,7 @@ impl Members {
         self.peers.iter().find(|peer| peer.fingerprint == *fingerprint)
     }
 
-    /// Sets whether this region pulls nothing from that one.
+    /// Stops pulling from a region, or resumes it.
     ///
     /// # Errors
     /// [`Usage::NoPeer`].
@@ -142,7 +142,7 @@ impl Members {
         Ok(())
     }
 
-    /// A region is no more. Others are told.
+    /// Removes a region. This one tells the others.
     ///
     /// # Errors
     /// [`Usage::NoPeer`].
@@ -151,7 +151,7 @@ impl Members {
         Ok(())
     }
 
-    /// The others take this region for removed.
+    /// Notes that the others have removed this region.
     pub(crate) fn end(&mut self) -> Result<(), LinkError> {
         self.own.removed = true;
         Ok(())
@@ -169,7 +169,7 @@ impl Members {
         found.ok_or_else(|| Usage::NoPeer { name: name.to_owned(), known }.into())
     }
 
-    /// The regions that this one tells others of: itself, and all that it knows.
+    /// The list that this region tells others: itself, and all that it knows.
     #[must_use]
     pub fn told(&self) -> Vec<Known> {
         let Own { number, fingerprint, removed, .. } = self.own;
@@ -178,7 +178,7 @@ impl Members {
         std::iter::once(own).chain(self.peers.iter().map(Known::from)).collect()
     }
 
-    /// Takes what another region knows. Nothing is taken unless all of it fits.
+    /// Joins in another region's list: all of it if it fits, else nothing.
     ///
     /// # Errors
     /// [`LinkError::Unsound`] if it contradicts what is known, or there are more regions than may be.
@@ -264,14 +264,14 @@ impl Members {
         Ok(token)
     }
 
-    /// The next number, of a region that gives numbers.
+    /// The next number that the first region gives.
     fn next_number(&self) -> Option<RegionId> {
         let last =
             self.peers.last().map_or(self.own.number, |peer| peer.number.max(self.own.number));
         (last.0 < NUMBERS_MAX).then(|| RegionId(last.0 + 1))
     }
 
-    /// Takes a region in that has a token, or had its answer lost.
+    /// Admits a store that has a token, or whose answer was lost.
     pub(crate) fn admit(
         &mut self,
         now_ms: u64,

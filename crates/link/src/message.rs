@@ -1,12 +1,12 @@
 //! Messages between regions. `docs/formats/region.md` has the bytes.
 //!
-//! A request is one HTTP request, and its answer the answer; each is encoded with a version byte. The answer to a fetch
-//! is a stream ([`crate::frame`]).
+//! A request is one HTTP request, and its answer one HTTP answer. Both are encoded with a version byte. The answer to a
+//! fetch is a stream ([`crate::frame`]).
 //!
 //! # Invariants
 //!
 //! 1. Enums grow by variants at their end; nothing is changed or removed while a release that says it may be in use.
-//! 2. A request is checked before anybody is asked to answer it ([`Request::check`]).
+//! 2. The answering region checks a request before its source sees it ([`Request::check`]).
 
 use larder_protocol::limits::{REGION_SERVED_ENTRIES_MAX, REGION_SERVED_PGS_MAX};
 use larder_protocol::region::journal::Batch;
@@ -24,17 +24,17 @@ use crate::token::TokenId;
 pub enum Request {
     /// Asks for the region's own description: [`Hello`].
     Hello,
-    /// The ids behind tokens: [`Told`].
+    /// Asks for the ids behind tokens: [`Told`].
     Ask(Ask),
-    /// The sums of runs: [`Walked`].
+    /// Asks for the sums of runs: [`Walked`].
     Walk(Walk),
-    /// The ids of a run: [`ListedIn`].
+    /// Asks for the ids of a run: [`ListedIn`].
     List(List),
-    /// Entries: a stream of [`Fetched`].
+    /// Asks for entries: a stream of [`Fetched`].
     Fetch(Fetch),
-    /// Which regions it knows, from one that knows these: [`KnownRegions`].
+    /// Exchanges lists of regions: [`KnownRegions`].
     Members(KnownRegions),
-    /// To become a region: [`Joined`].
+    /// Asks to become a region: [`Joined`].
     Join(Join),
 }
 
@@ -52,7 +52,8 @@ pub struct Hello {
 /// Asks for the ids behind tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ask {
-    /// PGs: the token behind which ids are wanted, and up to which all is durable with who asks.
+    /// PGs, each with the token behind which ids are wanted, and the token up to which all is durable in the asking
+    /// region.
     pub pgs: Vec<(PgId, Token, Token)>,
     /// Most ids of all PGs together.
     pub ids_max: u32,
@@ -64,9 +65,9 @@ pub type Buckets = Vec<(BucketId, BucketName)>;
 /// Ids behind tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
-    /// Of each PG.
+    /// For each PG its ids, or that its token is void.
     pub pgs: Vec<(PgId, Result<Batch, Void>)>,
-    /// Of these buckets.
+    /// Names of the buckets.
     pub buckets: Buckets,
 }
 
@@ -82,7 +83,7 @@ pub struct Walk {
 pub struct Walked {
     /// The sums.
     pub summed: Summed,
-    /// Of these buckets.
+    /// Names of the buckets.
     pub buckets: Buckets,
 }
 
@@ -98,14 +99,14 @@ pub struct List {
 pub struct ListedIn {
     /// The ids.
     pub listed: Listed,
-    /// Of these buckets.
+    /// Names of the buckets.
     pub buckets: Buckets,
 }
 
 /// Asks for entries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fetch {
-    /// Which; whether with its bytes.
+    /// Names of entries; true to have the bytes too.
     pub names: Vec<(Name, bool)>,
 }
 
@@ -118,19 +119,19 @@ pub struct Fetched {
     pub entry: Option<Entry>,
     /// Bytes of content that follow.
     pub bytes: u64,
-    /// Nothing is said of it now: it is to be asked for again.
+    /// The answering region cannot read it now: it is to be asked for again.
     pub is_withheld: bool,
 }
 
-/// Regions that one of them knows. Also stored, in the map of a cluster that is a region.
+/// The list of regions that one of them knows. A cluster that is a region stores it in its map, too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownRegions {
-    /// Each, also those that are no more.
+    /// All regions, removed ones too.
     pub regions: Vec<Known>,
 }
 
 impl KnownRegions {
-    /// A measure of what is known: it grows when a region comes, or is removed, and never shrinks.
+    /// A measure of the list: it grows when a region joins or is removed, and never shrinks.
     #[must_use]
     pub fn known(&self) -> u32 {
         let removed = self.regions.iter().filter(|region| region.removed).count();
@@ -143,24 +144,24 @@ impl KnownRegions {
 pub struct Join {
     /// The token.
     pub(crate) token: TokenId,
-    /// Shows that it has it.
+    /// Proof that the joiner has it.
     pub(crate) proof: [u8; 32],
     /// Its name.
     pub(crate) name: RegionName,
-    /// Where others reach it.
+    /// Address that others reach it at.
     pub(crate) address: Address,
 }
 
-/// It is a region now.
+/// The answer to a join: the store is a region now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Joined {
     /// Its number.
     pub number: RegionId,
-    /// All regions, it too.
+    /// All regions, the new one too.
     pub known: KnownRegions,
 }
 
-/// Why a request is not answered.
+/// Reason for not answering a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Declined {
     /// Too much is under way.
@@ -169,21 +170,21 @@ pub enum Declined {
     /// The region does not serve yet.
     #[error("it does not serve yet")]
     NotReady,
-    /// No region asks that.
+    /// The request is one that no region sends.
     #[error("no region asks that: {0}")]
     Unsound(String),
-    /// The asker is no region that is known here.
+    /// The asking store is no region that this one knows.
     #[error("who asks is not known")]
     Stranger,
-    /// The asker was removed.
+    /// The asking region was removed.
     #[error("who asks was removed")]
     Removed,
-    /// The asker may not join.
+    /// The asking store may not join.
     #[error("{0}")]
     Join(JoinRefused),
 }
 
-/// Why a store does not become a region.
+/// Reason for not letting a store join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum JoinRefused {
     /// The token is not known, or the proof is of another.
@@ -197,7 +198,7 @@ pub enum JoinRefused {
         TOKEN_LIFE.as_secs() / 60
     )]
     TokenExpired,
-    /// Another has joined with it, or who did was removed.
+    /// Another store joined with it, or the region that did was removed.
     #[error("this token was used: each is for one region, make another with `larder region token`")]
     TokenUsed,
     /// Another region has the name.

@@ -1,4 +1,4 @@
-//! Counts of what regions ask each other, for a process to export.
+//! Counters of requests between regions, for a process to export.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl Counter {
 pub struct PeerMetrics {
     /// Requests to it.
     pub asked: Counter,
-    /// Those that were not answered, or with a refusal.
+    /// Requests to it that were not answered, or were declined.
     pub failed: Counter,
     /// Connections to it that were made.
     pub connected: Counter,
@@ -44,9 +44,9 @@ pub struct PeerMetrics {
     pub bytes_asked: Counter,
     /// Bytes of its answers.
     pub bytes_told: Counter,
-    /// Requests of it.
+    /// Requests from it.
     pub answered: Counter,
-    /// Those that were declined.
+    /// Requests from it that were declined.
     pub declined: Counter,
     /// Bytes of answers to it.
     pub bytes_answered: Counter,
@@ -56,7 +56,7 @@ pub struct PeerMetrics {
 #[derive(Debug)]
 pub struct Metrics {
     peers: Mutex<BTreeMap<RegionId, Arc<PeerMetrics>>>,
-    /// Connections of nobody who is known, and handshakes that failed.
+    /// Connections of callers that are no region, and handshakes that failed.
     pub strangers: Counter,
     /// Requests to join that were refused.
     pub joins_refused: Counter,
@@ -77,18 +77,18 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Those of a region.
+    /// The counters of the link to a region.
     pub fn of(&self, region: RegionId) -> Arc<PeerMetrics> {
         self.peers.lock().entry(region).or_default().clone()
     }
 
-    /// Of each region, in the order of their numbers.
+    /// The counters of each region, in the order of their numbers.
     #[must_use]
     pub fn peers(&self) -> Vec<(RegionId, Arc<PeerMetrics>)> {
         self.peers.lock().iter().map(|(region, of)| (*region, of.clone())).collect()
     }
 
-    /// Counts somebody who is not known. If that gets a line in the log: the number of those before that had none.
+    /// Counts a caller that is no region. If it gets a line in the log, returns how many before it had none.
     pub(crate) fn stranger(&self) -> Option<u64> {
         self.strangers.add(1);
         self.lines.lock().happens(self.since.elapsed().as_millis() as u64)

@@ -13,7 +13,7 @@ use crate::limits::{ADDRESS_BYTES_MAX, NAME_BYTES_MAX};
 #[serde(try_from = "String", into = "String")]
 pub struct RegionName(String);
 
-/// Where a region is reached: `host:port`.
+/// Address of a region: `host:port`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Address(String);

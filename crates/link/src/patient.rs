@@ -1,6 +1,6 @@
-//! A connection that ends when the other end does not take what is written for too long.
+//! A connection that ends when the other end takes nothing for too long.
 //!
-//! Reading has no limit here: a connection may be idle, and whoever waits for something has a limit of its own.
+//! Reads have no limit here: a connection may be idle, and each reader has a limit of its own.
 
 use std::io;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ pub(crate) struct Patient<S> {
 }
 
 impl<S> Patient<S> {
-    /// Of this connection.
+    /// Wraps a connection.
     pub(crate) fn new(stream: S) -> Self {
         Self { stream, until: Box::pin(sleep(STALL_MAX)), is_waiting: false }
     }

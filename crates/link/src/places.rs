@@ -4,7 +4,7 @@
 //!
 //! 1. Strangers take no place of a region, and a region none of another.
 //! 2. At the bound the newest takes the place of the oldest: a region whose connections were cut has its places back.
-//! 3. When this is closed all of them end, and none is taken in any more.
+//! 3. Once this is closed all connections end, and no more is taken in.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,11 +17,11 @@ use crate::limits::{CONNECTIONS_OF_PEER_MAX, CONNECTIONS_OF_STRANGERS_MAX, HANDS
 /// The owner of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Whose {
-    /// It is not known yet.
+    /// Not known before the end of the handshake.
     Arriving,
-    /// Nobody's who is known.
+    /// A caller that is no region.
     Stranger,
-    /// A region's.
+    /// A region.
     Peer(RegionId),
 }
 
@@ -42,12 +42,12 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// With room for all that may be.
+    /// Opens the places, all of them free.
     pub(crate) fn new() -> Self {
         Self { open: Mutex::new(Some(BTreeMap::new())) }
     }
 
-    /// Takes in a connection that was begun.
+    /// Gives a connection a place; at the bound it takes that of the oldest.
     pub(crate) fn enter(&self, whose: Whose, connection: AbortHandle) {
         let mut open = self.open.lock();
         let Some(open) = &mut *open else {
@@ -65,7 +65,7 @@ impl Places {
         assert!(open.len() <= whose.max(), "connections are bounded");
     }
 
-    /// Ends all of them.
+    /// Ends all connections.
     pub(crate) fn close(&self) {
         let open = self.open.lock().take().unwrap_or_default();
         open.into_values().flatten().for_each(|connection| connection.abort());

@@ -1,8 +1,8 @@
-//! Connections to a region, used again.
+//! Connections to a region, which are reused.
 //!
 //! # Invariants
 //!
-//! 1. There are at most [`CONNECTIONS_MAX`] of them; who finds none free waits.
+//! 1. There are at most [`CONNECTIONS_MAX`] of them; a request that finds none free waits.
 //! 2. A connection is used again only when all of an answer has been read.
 
 use std::io;
@@ -30,7 +30,7 @@ use crate::token::SessionSecret;
 /// Sends requests over one connection.
 pub(crate) type Sender = SendRequest<Full<Bytes>>;
 
-/// Makes a connection to a region with a key that the configuration knows.
+/// Connects to the region whose key the configuration has.
 pub(crate) async fn connect(
     address: &Address,
     tls: Arc<ClientConfig>,
@@ -65,7 +65,7 @@ pub(crate) async fn connect(
     Ok((sender, secret))
 }
 
-/// Tells if a handshake ended because the two must not speak with each other.
+/// The refusal that ended a handshake, if the two must not speak with each other.
 fn refused(address: &Address, error: &io::Error) -> Option<Refused> {
     let tls = error.get_ref()?.downcast_ref::<TlsError>()?;
     match tls {
@@ -130,7 +130,7 @@ impl Pool {
         Arc::new(Self { address, tls, free, idle: Mutex::default(), metrics })
     }
 
-    /// A connection, of those that are there or a new one.
+    /// Takes an idle connection, or makes a new one.
     pub(crate) async fn take(self: &Arc<Self>) -> Result<Held, LinkError> {
         let permit = self.free.clone().acquire_owned().await.map_err(LinkError::broken)?;
         while let Some(mut connection) = self.idle() {
@@ -146,7 +146,7 @@ impl Pool {
         Ok(Held { connection, is_used: false, pool: self.clone(), _permit: permit })
     }
 
-    /// The connection that was used last: others grow old and are closed.
+    /// Takes the connection that was used last: others grow old and are closed.
     fn idle(&self) -> Option<Connection> {
         let mut idle = self.idle.lock();
         let last = idle.pop().map(|idle| idle.connection);
@@ -158,7 +158,7 @@ impl Pool {
         idle.retain(|idle| idle.since.elapsed() < IDLE_MAX && !idle.connection.sender.is_closed());
     }
 
-    /// Closes connections that nobody has used for long.
+    /// Closes connections that were idle for too long.
     pub(crate) fn tend(&self) {
         self.close_old(&mut self.idle.lock());
     }
@@ -170,7 +170,7 @@ impl Held {
         &mut self.connection.sender
     }
 
-    /// Keeps the connection for others. All of the answer has been read.
+    /// Returns the connection to the pool. All of the answer has been read.
     pub(crate) fn give_back(self) {
         let Self { connection, pool, _permit, .. } = self;
         let mut idle = pool.idle.lock();

@@ -1,12 +1,12 @@
-//! The file that the list of regions is kept in: changed by commands and by the server, each under the folder's lock.
+//! The file of the list of regions. Commands and the server change it, each under the folder's lock.
 //!
 //! # Invariants
 //!
-//! 1. The file is replaced as a whole, durably, before anybody acts on what it says.
-//! 2. Whoever changes it reads it under the lock first: no change of another is lost.
-//! 3. What is read has a sum and is checked.
-//! 4. No other region hears of a number before the number is kept wherever the store keeps its list beside the directory: an
-//!    older copy of the directory never gives it to another.
+//! 1. The file is replaced as a whole, durably, before anything acts on it.
+//! 2. A writer reads it under the lock first: no change of another is lost.
+//! 3. A reader verifies the file's sum and checks its content.
+//! 4. No other region is told of a number before the store has kept it outside the directory, where it has a place for that:
+//!    an older copy of the directory never gives the number to another region.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,12 +33,12 @@ const IDENTITY: &str = "identity";
 /// Bytes of the sum behind the list.
 const SUM_BYTES: usize = 8;
 
-/// The key of the region in this store's directory, drawn if there is none.
+/// Reads the key of the region in a store's directory, or draws one if there is none.
 pub(crate) fn identity_to_be(dir: &Path) -> Result<Identity, LinkError> {
     Identity::load_or_draw(&files::path(dir, IDENTITY))
 }
 
-/// The key of the region in this store's directory.
+/// Reads the key of the region in a store's directory.
 pub(crate) fn identity(dir: &Path) -> Result<Identity, LinkError> {
     Identity::load(&files::path(dir, IDENTITY))
 }
@@ -64,7 +64,7 @@ pub fn found(
     Ok(members)
 }
 
-/// Refuses a directory that is a region.
+/// Refuses a store that is a region.
 pub(crate) fn not_yet(dir: &Path) -> Result<(), LinkError> {
     match read(dir)? {
         Some(Members { own, .. }) => {
@@ -144,10 +144,10 @@ pub(crate) fn now_ms() -> u64 {
     since.as_millis() as u64
 }
 
-/// Which file it is: another, or one that was written since, differs.
+/// Version of the file: another file, or one that was written since, has another.
 type Version = (u64, i64, i64, u64);
 
-/// The list of a running server, which others are told of.
+/// The list of a running server, which tells its subscribers of changes.
 #[derive(Debug)]
 pub(crate) struct Registry {
     dir: PathBuf,
@@ -158,7 +158,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// That of a store's directory; `None` if it is no region.
+    /// Opens the list in a store's directory; `None` if the store is no region.
     pub(crate) fn open(dir: &Path) -> Result<Option<Self>, LinkError> {
         let seen = version(dir);
         let Some(members) = read(dir)? else { return Ok(None) };
@@ -175,7 +175,7 @@ impl Registry {
         self.members.subscribe()
     }
 
-    /// The regions that others may hear of: this one, and those whose numbers are kept.
+    /// The regions that others may be told of: this one, and those whose numbers are kept.
     pub(crate) fn told(&self) -> Vec<Known> {
         let (members, may_be_told) = (self.now(), self.may_be_told.lock());
         let mut told = members.told();
@@ -183,25 +183,25 @@ impl Registry {
         told
     }
 
-    /// These numbers are kept beside the directory, or by another region.
+    /// Notes that these numbers are kept outside the directory, or by another region.
     pub(crate) fn are_kept(&self, known: &[Known]) {
         self.may_be_told.lock().extend(known.iter().map(|it| it.number));
     }
 
-    /// Changes it, here and in the file. It waits for the disk, and for commands that change the file.
+    /// Changes the list, here and in the file. Waits for the disk, and for commands that change the file.
     pub(crate) fn change<T>(
         &self,
         with: impl FnOnce(&mut Members) -> Result<T, LinkError>,
     ) -> Result<T, LinkError> {
         let mut seen = self.seen.lock();
         let (value, members) = change(&self.dir, with)?;
-        // A command may change the file in between: the next look takes it for new, and reads it.
+        // A command may change the file in between: the next look reads it again.
         *seen = None;
         self.show(members);
         Ok(value)
     }
 
-    /// Takes what another region knows. It waits for the disk, if that is anything new.
+    /// Joins in another region's list. Waits for the disk if it has anything new.
     pub(crate) fn merge(&self, told: &[Known]) -> Result<(), LinkError> {
         let now = self.now();
         let mut joined = Members::clone(&now);
@@ -213,7 +213,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Takes what a command has changed. It waits for the disk.
+    /// Takes up changes that a command made. Waits for the disk.
     pub(crate) fn look(&self) -> Result<(), LinkError> {
         let mut seen = self.seen.lock();
         let version = version(&self.dir);

@@ -1,4 +1,4 @@
-//! This region's end of everything: what a server opens if its store is a region.
+//! This region's end of all links: a server opens it if its store is a region.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -37,7 +37,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// That of the store in a directory; `None` if it is no region.
+    /// Opens the site of the store in a directory; `None` if the store is no region.
     ///
     /// # Errors
     /// If its files cannot be read, or do not belong together.
@@ -66,24 +66,25 @@ impl Site {
         self.number
     }
 
-    /// The list of regions, as it is from now on.
+    /// The list of regions, and its changes from now on.
     #[must_use]
     pub fn members(&self) -> watch::Receiver<Arc<Members>> {
         self.registry.subscribe()
     }
 
-    /// The list of regions as it is to be kept beside the directory. Tell [`Site::is_kept`] when it is.
+    /// The list of regions, in the form in which regions exchange it and a cluster's managers keep it. Once they have it,
+    /// [`Site::is_kept`] is to be called.
     #[must_use]
     pub fn known(&self) -> KnownRegions {
         KnownRegions { regions: self.registry.now().told() }
     }
 
-    /// This list is kept beside the directory: other regions may hear of its numbers.
+    /// Notes that this list is kept outside the directory: other regions may be told of its numbers.
     pub fn is_kept(&self, known: &KnownRegions) {
         self.registry.are_kept(&known.regions);
     }
 
-    /// Takes a list that was kept elsewhere: this one's may be an older copy. It waits for the disk.
+    /// Joins in a list that was kept elsewhere: the directory's may be an older copy. Waits for the disk.
     ///
     /// # Errors
     /// If the lists contradict each other, and if the file cannot be written.
@@ -97,7 +98,7 @@ impl Site {
         &self.metrics
     }
 
-    /// A way to ask another region; `None` if there is none of that number, or it was removed.
+    /// The link to another region; `None` if no region has that number, or it was removed.
     ///
     /// # Errors
     /// If TLS cannot use the key.
@@ -116,7 +117,7 @@ impl Site {
         Ok(Some(link))
     }
 
-    /// Answers other regions that come to this socket, which is bound to [`crate::Own::listen`].
+    /// Answers other regions at this socket, which is bound to [`crate::Own::listen`].
     ///
     /// # Errors
     /// If the socket has no address.
@@ -132,7 +133,7 @@ impl Site {
         Listening::start(socket, self.answering.clone(), Desk { registry, metrics, source })
     }
 
-    /// Notices what commands change, and asks the other regions which there are. Does not end.
+    /// Takes up changes that commands make, and exchanges lists with the other regions. Does not end.
     pub async fn tend(self: Arc<Self>) {
         let looking = self.clone();
         tokio::join!(looking.look(), self.ask_around());
@@ -168,18 +169,18 @@ impl Site {
         self.registry.look()
     }
 
-    /// Asks all other regions from time to time, and when the list has changed.
+    /// Exchanges lists with all other regions from time to time, and when this one's has changed.
     async fn ask_around(&self) {
         let mut members = self.members();
         loop {
             members.mark_unchanged();
             self.ask_all().await;
-            // The sender is this one's own: it does not end.
+            // The registry keeps the sender: it does not end.
             let _changed = timeout(MEMBERS_INTERVAL, members.changed()).await;
         }
     }
 
-    /// Asks all other regions which there are, and tells them which are known here.
+    /// Exchanges lists with all other regions once.
     pub(crate) async fn ask_all(&self) {
         let members = self.registry.now();
         if members.own.removed {

@@ -14,7 +14,7 @@ use crate::message::{
     Ask, Declined, Fetch, Fetched, Hello, KnownRegions, List, ListedIn, Told, Walk, Walked,
 };
 
-/// Answers other regions. What they ask was checked to be within bounds, and comes from a region that is known.
+/// Answers other regions. Requests are within their bounds, and come from regions that are known.
 ///
 /// An answer that takes longer than [`crate::limits::CALL_TIME_MAX`] is dropped.
 pub trait Source: Send + Sync + 'static {
@@ -40,8 +40,8 @@ pub trait Source: Send + Sync + 'static {
 
     /// Writes entries into the sink, in the order asked for. The future is dropped when the other region is gone.
     ///
-    /// An error before the first entry is told. After that the stream breaks, as it does if an entry is missing or its
-    /// bytes are not as many as it says: what has left is of no use to who asked, but for entries that are complete.
+    /// The asking region hears of an error before the first entry. After that the stream breaks, as it does if an entry
+    /// is missing or has another length than it says: the asking region can use only entries that are complete.
     fn fetch(
         &self,
         from: RegionId,
@@ -49,8 +49,8 @@ pub trait Source: Send + Sync + 'static {
         sink: FetchSink,
     ) -> impl Future<Output = Result<(), Declined>> + Send;
 
-    /// Has the list of regions kept wherever the store keeps it beside its directory. A region that was let in, and all
-    /// others, hear of its number only afterwards: it is given to no other, whatever becomes of the directory.
+    /// Keeps the list of regions outside the directory, where the store has a place for it. The joiner and all others are told
+    /// of its number only afterwards: even if the directory is lost, no other region gets it.
     fn keep(&self, known: KnownRegions) -> impl Future<Output = Result<(), Declined>> + Send;
 }
 
@@ -61,10 +61,10 @@ pub(crate) enum Piece {
     End,
 }
 
-/// Where an answer to a fetch goes. Writing waits until the other region has taken what was written before.
+/// Takes the answer to a fetch. A write waits until the asking region has taken what was written before.
 ///
-/// Small entries are gathered, so that many leave as one piece: at the end, when there is enough, or when who writes is about to
-/// wait ([`FetchSink::flush`]).
+/// Small entries are gathered, so that many leave as one piece: at the end, when there is enough, or when the writer is
+/// about to wait ([`FetchSink::flush`]).
 #[derive(Debug)]
 pub struct FetchSink {
     /// None once something was wrong: the stream is broken then.
@@ -118,7 +118,7 @@ impl FetchSink {
         self.end_if_whole().await
     }
 
-    /// Lets leave what was gathered.
+    /// Sends the entries that were gathered.
     ///
     /// # Errors
     /// If the other region is gone, or the stream is broken.
@@ -245,7 +245,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_stream_that_was_written_wrongly_never_looks_whole() {
-        // What is written after two bytes of the first entry's five, and then all the rest, as if nothing had been.
+        // Each is written after two of the first entry's five bytes, and then all the rest, as if nothing had been.
         for wrong in [fetched("b", 0), fetched("a", 5), fetched("c", 0)] {
             let (mut sink, received) = sink();
             sink.entry(fetched("a", 5)).await.unwrap();

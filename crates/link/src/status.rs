@@ -22,7 +22,7 @@ const VERSION: u32 = 1;
 pub struct RegionStatus {
     /// Version of the file.
     pub version: u32,
-    /// When it was written: milliseconds since 1970.
+    /// Time at which it was written: milliseconds since 1970.
     pub written_ms: u64,
     /// The region's number.
     pub number: RegionId,
@@ -39,11 +39,11 @@ pub struct PeerStatus {
     pub number: RegionId,
     /// Its name.
     pub name: RegionName,
-    /// Nothing is pulled from it.
+    /// This region pulls nothing from it.
     pub paused: bool,
-    /// Why it cannot be asked; nothing, if it was answered last.
+    /// Reason why it cannot be asked; `None` if it answered last.
     pub unreachable: Option<String>,
-    /// Keys are being compared: the numbers are only of what is known to differ.
+    /// Keys are being compared: the numbers count only what is known to differ.
     pub comparing: bool,
     /// Changes that are not here yet.
     pub operations_behind: u64,
@@ -57,12 +57,12 @@ pub struct PeerStatus {
     pub seconds_left: Option<f64>,
     /// The last alarm.
     pub alarm: Option<String>,
-    /// Nothing that is behind was taken for long: it does not go on by itself.
+    /// Changes are behind, and none was taken for long: it does not go on by itself.
     pub stuck: bool,
 }
 
 impl RegionStatus {
-    /// Of a region as it is now.
+    /// The status of a region at this moment.
     #[must_use]
     pub fn now(number: RegionId, name: RegionName, peers: Vec<PeerStatus>) -> Self {
         Self { version: VERSION, written_ms: now_ms(), number, name, peers }
@@ -116,7 +116,7 @@ impl RegionStatus {
 }
 
 impl PeerStatus {
-    /// True if it is level with that region, or comes closer.
+    /// True if this region is level with that one, or comes closer.
     #[must_use]
     pub fn is_well(&self) -> bool {
         self.unreachable.is_none() && !self.stuck

@@ -1,4 +1,4 @@
-//! Regions on loopback: who may speak with whom, and what becomes of what they say.
+//! Regions on loopback: their access to each other, and their requests and answers.
 
 mod fetches;
 mod hostile;
@@ -28,7 +28,7 @@ use crate::source::{FetchSink, Source};
 use crate::token::JoinToken;
 use crate::{Link, LinkError, Listening, Members, Site, change, found, join};
 
-/// A region that answers what it is told to.
+/// A source that answers as its test wants.
 struct Fake {
     number: RegionId,
     /// Bytes that the sink took.

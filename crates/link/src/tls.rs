@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! 1. The caller speaks only with who has the key that it was told of; who answers, after the handshake, decides by the
-//!    caller's key what it may ask ([`crate::desk`]). Both ends prove in the handshake that they have their key.
-//! 2. Names and dates of certificates are not looked at. A certificate is signed by its own key, so that whoever has the
-//!    key could write any date: it ends when the region is removed from the list, which is looked at for each request.
+//! 1. The caller speaks only with the region whose key it expects. The answering region decides after the handshake, by
+//!    the caller's key, what it may ask ([`crate::desk`]). Both ends prove in the handshake that they have their key.
+//! 2. Names and dates of certificates are not looked at. A certificate is signed by its own key, whose owner could
+//!    write any date. A key ends when its region is removed from the list, which the desk looks at for each request.
 //! 3. Every connection is verified anew: no tickets, and no early data, which could be replayed.
 
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::token::SessionSecret;
 /// The protocol, as TLS names it.
 pub(crate) const PROTOCOL: &[u8] = b"larder-region-1";
 
-/// The cipher suites are those between servers of a cluster.
+/// The cryptography, with the cipher suites that servers of a cluster use.
 pub(crate) fn provider() -> CryptoProvider {
     CryptoProvider {
         cipher_suites: vec![
@@ -42,7 +42,7 @@ pub(crate) fn provider() -> CryptoProvider {
     }
 }
 
-/// For connections to who has this key.
+/// Configuration for connections to the region with this key.
 pub(crate) fn client(
     identity: &Identity,
     other: Fingerprint,
@@ -62,7 +62,7 @@ pub(crate) fn client(
     Ok(Arc::new(config))
 }
 
-/// For connections of anybody who has a key.
+/// Configuration for connections of any caller that has a key.
 pub(crate) fn server(identity: &Identity) -> Result<Arc<ServerConfig>, LinkError> {
     let provider = Arc::new(provider());
     let by_key = Arc::new(ByKey { wanted: None, provider: provider.clone() });
@@ -78,12 +78,12 @@ pub(crate) fn server(identity: &Identity) -> Result<Arc<ServerConfig>, LinkError
     Ok(Arc::new(config))
 }
 
-/// TLS wants a name; nobody looks at it.
+/// A name, as TLS wants one; neither end looks at it.
 pub(crate) fn no_name() -> ServerName<'static> {
     ServerName::try_from("region.larder.internal").expect("a DNS name")
 }
 
-/// The value of a session that proofs are bound to.
+/// The value of a session that binds proofs to it.
 pub(crate) fn session_secret<T>(session: &ConnectionCommon<T>) -> Result<SessionSecret, TlsError> {
     session.export_keying_material([0; 32], b"EXPORTER-larder-region-join-1", None)
 }
@@ -92,10 +92,10 @@ fn unusable(error: TlsError) -> LinkError {
     LinkError::Key(error.to_string())
 }
 
-/// Knows the other end by its key. The handshake's signature shows that it has it.
+/// Verifies the other end's key. The handshake's signature shows that it has the key.
 #[derive(Debug)]
 struct ByKey {
-    /// The key that it must have; any, if who it is is decided afterwards.
+    /// The key that it must have; `None` for any, where the desk decides afterwards.
     wanted: Option<Fingerprint>,
     provider: Arc<CryptoProvider>,
 }

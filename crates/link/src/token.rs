@@ -1,10 +1,10 @@
-//! Join tokens: what an operator carries from the first region to a new one, as one line of text.
+//! Join tokens: a line of text that an operator carries from the first region to a new one.
 //!
 //! # Invariants
 //!
 //! 1. A token is of use for joining alone, once, for an hour. Its secret never leaves the joiner: it keys a proof.
 //! 2. A proof is of no use in another session, nor for another key.
-//! 3. A mistyped token is told as such before anything is sent.
+//! 3. The joiner finds out that a token is mistyped before it sends anything.
 
 use std::fmt;
 use std::str::FromStr;
@@ -62,7 +62,7 @@ impl fmt::Debug for TokenRecord {
 }
 
 impl TokenRecord {
-    /// A token of the region with this key, which is reached there.
+    /// Issues a token of the region with this key and address.
     pub(crate) fn issue(
         now_ms: u64,
         founder: Fingerprint,
@@ -116,7 +116,7 @@ impl JoinToken {
         self.founder
     }
 
-    /// Where the first region is reached.
+    /// Address of the first region.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
@@ -146,7 +146,7 @@ const PREFIX: &str = "larder-region-";
 const VERSION: u32 = 1;
 
 impl fmt::Display for JoinToken {
-    /// The token itself: whoever reads it may join.
+    /// The token itself: its readers may join.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut bytes = Vec::new();
         bytes.extend(self.id.0.to_le_bytes());

@@ -9,7 +9,7 @@ fn fetched(key: &str, bytes: u64) -> Fetched {
     Fetched { name, entry: None, bytes, is_withheld: false }
 }
 
-/// Takes a stream apart that arrives in these pieces.
+/// Splits a stream that arrives in these pieces.
 fn apart(pieces: &[Bytes]) -> Result<(Vec<(Fetched, u64)>, bool), String> {
     let (mut frames, mut all) = (Unframer::default(), Vec::<(Fetched, u64)>::new());
     for piece in pieces {

@@ -47,7 +47,7 @@ async fn a_long_stream_is_sent_only_as_fast_as_it_is_taken() {
         assert!(bytes.iter().all(|byte| *byte == 7));
         taken += bytes.len() as u64;
         ahead = ahead.max(first.source.sent.load(Ordering::Relaxed).saturating_sub(taken));
-        // Whoever sends has every chance to be ahead.
+        // The sender has every chance to be ahead.
         tokio::task::yield_now().await;
     }
     assert_eq!(taken, LEN);

@@ -1,4 +1,4 @@
-//! Regions whose keys are good and whose words are not, at either end, and strangers.
+//! Fuzzers: regions with good keys and spoiled messages, at either end, and strangers.
 
 use std::time::Duration;
 
@@ -160,7 +160,7 @@ async fn spoiled_answers_end_no_region() {
     let (mut good, mut bad) = (0, 0);
     for mut draw in rounds(ROUNDS) {
         let link = Link::to(&peer, &own, Arc::default()).unwrap();
-        // What is answered to this, or to anything.
+        // An answer to this request, or to any.
         let what = draw.below(5) as usize;
         let other = draw.below(corpus.len() as u64) as usize;
         let (status, body) = &corpus[if draw.below(4) == 0 { other } else { what }];

@@ -144,7 +144,7 @@ async fn a_third_region_becomes_known_to_the_second_and_a_removal_wins() {
     assert_eq!(second.members().peer(RegionId(3)).unwrap().name, region_name("three"));
     assert_eq!(third.to(&second).hello().await.unwrap().number, RegionId(2));
     assert_eq!(second.to(&third).hello().await.unwrap().number, RegionId(3));
-    // What it knows is kept.
+    // Its list is kept.
     assert_eq!(*second.members(), crate::read(second.path()).unwrap().unwrap());
 
     change(second.path(), |members| members.remove("three")).unwrap();

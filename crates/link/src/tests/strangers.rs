@@ -1,4 +1,4 @@
-//! Those who are no region, and those who are another than was meant.
+//! Callers that are no region, and regions that are another than was meant.
 
 use larder_protocol::limits::REGION_SERVED_ENTRIES_MAX;
 use larder_types::codec::encode;
@@ -65,7 +65,7 @@ async fn another_region_than_was_meant_hears_nothing() {
     drop(second);
 }
 
-/// The certificate of a region, which others have seen, with a key that is not its.
+/// The certificate of a region, which others have seen, with another key than its own.
 fn stolen(from: &Identity) -> Arc<SingleCertAndKey> {
     let key = any_supported_type(&Identity::draw().unwrap().key()).unwrap();
     Arc::new(CertifiedKey::new(vec![from.certificate()], key).into())
@@ -242,7 +242,7 @@ async fn a_stranger_that_asks_nothing_more_is_cut_off() {
     let own = first.members().own.clone();
     let tls = tls::client(&Identity::draw().unwrap(), own.fingerprint).unwrap();
     let (mut sender, _) = connect(&own.advertise, tls).await.unwrap();
-    // What it asked before gives it no more time.
+    // Its earlier request gives it no more time.
     let response = send(&mut sender, encode(&Request::Hello).into()).await.unwrap();
     assert!(read_answer::<Hello>(response, &own.advertise).await.is_err());
     sender.ready().await.unwrap();
