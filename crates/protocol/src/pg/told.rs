@@ -1,4 +1,4 @@
-//! A store among regions: changes have stamps, and those of other regions are taken (ADR 43).
+//! A store among regions: a PG stamps its changes, and takes those of other regions (ADR 43).
 //!
 //! ```text
 //!  Call::Told ──▶ key at rest? ──▶ greater than what is here? ──Op::Told, Purge, Amend──▶ log ──▶ apply: rows, journal
@@ -7,17 +7,19 @@
 //!
 //! # Invariants
 //!
-//! 1. Of a key's ops each later one has the greater stamp, whoever made it: so the later op wins, as in a store that is
-//!    alone. A change of another region is taken only by a key at rest, and only if its stamp is greater than that of
-//!    what is here. A change of a client gets a clock above all that is here of its key, and that the PG has seen.
-//! 2. Each op that changes what a key is to other regions writes one row of the journal, in the same batch.
-//! 3. A store that is in no region does none of this. That it is in one is said by the stamps that ops carry, so that all
-//!    members of a PG do the same.
-//! 4. The origin of a change is the op whose row of the journal told it first, so that whoever has passed the origin has
-//!    what it made, or what came after. A put with data is told by its outcome, which may stand far behind the put.
-//! 5. A journal is bounded by its PG alone, whether or not there is a gateway that other regions ask.
-//! 6. A key of which nothing is here may have had a tombstone, which was freed. A client's put of it gets a clock above all
-//!    that were freed: another region may have the tombstone still.
+//! 1. Each later op of a key has the greater stamp, be it a client's or another region's. So the later op wins, as in a
+//!    store that is alone. The primary takes another region's change only for a key at rest, and only if its stamp is
+//!    greater than that of what is here. A client's change gets a clock above all that is here of its key, and that the
+//!    PG has seen.
+//! 2. Each op that changes a key's entry writes one row of the journal, in the same batch.
+//! 3. A store that is no region does none of this. Members see by the stamps of ops that it is one, so that all members
+//!    of a PG do the same.
+//! 4. The origin of a change is the op whose row of the journal told it first, so that a region that has passed the
+//!    origin has what it made, or what came after. The outcome of a put with data writes its row, and may stand far
+//!    behind the put.
+//! 5. The PG alone bounds its journal, with or without a gateway that other regions ask.
+//! 6. A key of which nothing is here may have had a tombstone that was freed. A client's put of it gets a clock above
+//!    all freed ones: another region may have the tombstone still.
 
 use std::ops::ControlFlow;
 
@@ -44,7 +46,7 @@ use crate::region::told::{Told, ToldVersion};
 
 const FLOOR: &str = "clock floor";
 
-/// A put that is about to get its place in the log: what goes with its METAX.
+/// A put that is about to get its place in the log.
 pub(super) enum Put<'a> {
     /// A client's.
     Own(&'a PutCall),
@@ -73,7 +75,7 @@ impl<'a> Put<'a> {
 }
 
 impl Pg {
-    /// The stamp of a client's change of a key: greater than that of all that is here of it.
+    /// Gives a client's change of a key its stamp: greater than that of all that is here of the key.
     pub(super) fn stamp_of(
         &mut self,
         bucket: BucketId,
@@ -92,7 +94,8 @@ impl Pg {
         Ok(Stamp { clock: self.tick_clock(), region })
     }
 
-    /// The stamp of a put: that which it is told with, or a new one. What is no version of its own has a clock alone.
+    /// The stamp of a put: the one that another region gave it, or a new one. A put that is no version has a clock
+    /// alone.
     pub(super) fn stamp_of_put(
         &mut self,
         put: &Put<'_>,
@@ -107,7 +110,7 @@ impl Pg {
         }
     }
 
-    /// Takes what another region tells, if it is not beaten by what is here.
+    /// Takes another region's change, if nothing that is here beats it.
     pub(super) fn take_told(
         &mut self,
         token: Token,
@@ -165,7 +168,7 @@ impl Pg {
         }
     }
 
-    /// Tombstones go that are here still. One of a key that is changing stays: it may be needed.
+    /// Frees the tombstones that are here still. That of a key that is changing stays: it may be needed.
     fn free(
         &mut self,
         token: Token,
@@ -190,7 +193,7 @@ impl Pg {
         Ok(Step::Done)
     }
 
-    /// A client replaces the tags of a key's version, which is there and at rest.
+    /// Replaces the tags of a key's version for a client. The version is there and at rest.
     pub(super) fn amend_tags(
         &mut self,
         token: Token,
@@ -213,7 +216,7 @@ impl Pg {
         Ok(Step::Done)
     }
 
-    /// A key's null version ends, and it is told on.
+    /// Appends the purge of a key's null version, which the journal tells on.
     pub(super) fn append_purge(
         &mut self,
         token: Token,
@@ -228,7 +231,7 @@ impl Pg {
 }
 
 impl Batch<'_> {
-    /// A key's null version is this from now on, by the op `now`.
+    /// Sets a key's null version, by the op `now`.
     pub(super) fn set_version(
         &mut self,
         (bucket, key): (BucketId, &ObjectKey),
@@ -265,7 +268,7 @@ impl Batch<'_> {
         let row = rows::version(*bucket, key, rows::UNVERSIONED);
         let Some(value) = self.changes.get(self.index, &row)? else { return Ok(()) };
         let mut version = ObjectEntry::read(&value)?;
-        // What was put before there were regions has no number in its row; that it is told with is this store's.
+        // A row from before there were regions has no number; other regions hear this store's.
         let own = put_at.region;
         if version.put_at.told_by(own) != *put_at {
             return Ok(());
@@ -314,8 +317,9 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Forgets outcomes that are further back than a journal reaches, whatever regions lack: a cluster whose gateway is away
-    /// has nobody who asks for it. At certain ops and by their numbers, as all members must do the same.
+    /// Forgets outcomes that are further back than a journal reaches, even if regions lack them: while a cluster's
+    /// gateway is away, no region asks for them. It does so at certain ops and by their numbers, as all members must do
+    /// the same.
     pub(super) fn bound_journal(&mut self, now: OpId) -> Result<(), IndexError> {
         let behind = OpSeq(now.seq.0.saturating_sub(REGION_JOURNAL_OPS_MAX));
         if !now.seq.0.is_multiple_of(REGION_FORGET_OPS_MAX) || behind == OpSeq(0) {
@@ -328,7 +332,7 @@ impl Batch<'_> {
             first = rows::parse_outcome(row).map(|(_, op)| op);
             ControlFlow::Break(())
         })?;
-        // Twice as many as come meanwhile: one that was longer, of an earlier release, becomes as short as any.
+        // Twice as many as come meanwhile: a longer journal of an earlier release becomes as short as any.
         if let Some(first) = first {
             self.forget((first, behind), 2 * REGION_FORGET_OPS_MAX, now);
         }
@@ -342,8 +346,8 @@ impl Batch<'_> {
         Ok(head.map_or(OpSeq(0), |head| head.forgotten))
     }
 
-    /// Forgets outcomes of these ops, at most so many of the first: by number, not as found, as members apply in
-    /// batches of their own and must remove the same rows.
+    /// Forgets outcomes of the first `ops_max` of these ops: by number, not as found, as members apply in batches of
+    /// their own and must remove the same rows.
     fn forget(&mut self, (first, upto): (OpSeq, OpSeq), ops_max: u64, now: OpId) {
         let last = OpSeq(upto.0.min(first.0.saturating_add(ops_max - 1)));
         if last < first {
@@ -357,7 +361,7 @@ impl Batch<'_> {
     }
 }
 
-/// The clock that puts of a PG are above, whatever it has forgotten.
+/// The clock that a PG's puts are above: the greatest of the tombstones that it freed.
 fn clock_floor(pg: PgId, index: &dyn Index) -> Result<Option<HybridClock>, IndexError> {
     let value = index.get(&rows::clock_floor(pg))?;
     let floor = value.map(|value| decode::<ClockFloor>(FLOOR, &value)).transpose()?;

@@ -1,11 +1,11 @@
-//! The full comparison: what differs between two regions where a token is void.
+//! The full comparison: finds what differs between two regions where a token is void.
 //!
-//! The region that lacks tokens walks over all keys of the other. It is told the sums of runs of entries, in the order of their
-//! rows, compares each with its own sum of the same range, and asks for the ids of those that differ. From there on all
-//! is as with ids of a journal: the same filter, the same fetches, the same merge. Afterwards it goes on with the tokens
-//! that held before the walk began.
+//! The asking region walks over all keys of the answering region. It gets the sums of runs of entries, in the order of
+//! their rows. It compares each with its own sum of the same range, and asks for the ids of runs that differ. Then
+//! these go the way of a journal's ids: the same filter, the same fetches, the same merge. Afterwards it goes on with
+//! the tokens that held before the walk began.
 //!
-//! It is one walk for all PGs of a region: rows are in the order of keys, and a PG's keys lie scattered among them, so a
+//! One walk serves all PGs of a region: rows are in the order of keys, and a PG's keys lie scattered among them, so a
 //! walk over those of one PG would read them all.
 //!
 //! # Invariants
@@ -13,7 +13,7 @@
 //! 1. Tombstones are summed and listed like versions: a version that was purged meanwhile does not stay.
 //! 2. Equal sums mean equal entries. Entries that differ without need (a tombstone that one region keeps longer) cost a
 //!    list of ids.
-//! 3. An answer has at most so many runs and ids; what is behind them is asked for next.
+//! 3. An answer has a bounded number of runs and ids; the asking region asks for the rest next.
 
 use larder_types::codec::encode;
 use larder_types::{VersionSlot, rows};
@@ -24,7 +24,7 @@ use super::entry::{Id, Name, Slot};
 use crate::limits::{REGION_ASK_IDS_MAX, REGION_RUN_IDS_MAX, REGION_RUNS_MAX};
 use crate::planted::Planted;
 
-/// Entries in the order of their rows: from this place on, up to another or the end.
+/// A range of entries in the order of their rows, up to another place or the end.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Range {
     /// The first place.
@@ -34,7 +34,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// Whether an entry is in it.
+    /// True if an entry is in it.
     #[must_use]
     pub fn has(&self, name: &Name) -> bool {
         let place = name.place();
@@ -54,24 +54,24 @@ impl Name {
     }
 }
 
-/// The sum of entries, in any order.
+/// A sum of entries, the same in any order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Sum {
-    /// How many.
+    /// Number of entries.
     pub count: u64,
     /// The sum of their hashes.
     pub hash: u128,
 }
 
 impl Sum {
-    /// With one more.
+    /// Adds an entry.
     pub fn add(&mut self, id: &Id) {
         self.count += 1;
         let hash = xxh3_128(&encode(&(&id.name, id.print)));
         self.hash = self.hash.wrapping_add(hash);
     }
 
-    /// Of these.
+    /// Sums entries.
     pub fn of<'a>(ids: impl Iterator<Item = &'a Id>) -> Self {
         ids.fold(Self::default(), |mut sum, id| {
             sum.add(id);
@@ -83,15 +83,15 @@ impl Sum {
 /// The sums of the runs of a range.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summed {
-    /// The runs that follow each other from the range's beginning.
+    /// The runs, one after the other from the range's beginning.
     pub runs: Vec<(Range, Sum)>,
-    /// What is behind them.
+    /// The range behind them, if there is more.
     pub rest: Option<Range>,
 }
 
 impl Summed {
-    /// Whether it is an answer to a walk over this range: runs that follow each other from its beginning, and what is
-    /// behind them, or all of it.
+    /// True if it answers a walk over this range: its runs follow each other from the beginning, up to the rest or the
+    /// end.
     #[must_use]
     pub fn covers(&self, range: &Range) -> bool {
         let mut from = Some(&range.from);
@@ -112,8 +112,8 @@ impl Summed {
     }
 }
 
-/// Sums a range; `ids` are its entries in their order. The last run goes to the end of the range, so that what the
-/// asking region alone has behind the last entry is seen too.
+/// Sums a range; `ids` are its entries in their order. The last run goes to the end of the range, so that it covers
+/// entries behind the last one that the asking region alone has.
 pub fn summed(planted: Planted, range: &Range, ids: impl Iterator<Item = Id>) -> Summed {
     let mut ids = counted(planted, ids).peekable();
     let (mut runs, mut from) = (Vec::new(), range.from.clone());
@@ -140,12 +140,12 @@ pub fn summed(planted: Planted, range: &Range, ids: impl Iterator<Item = Id>) ->
 pub struct Listed {
     /// The first of them.
     pub ids: Vec<Id>,
-    /// What is behind these: a run may have grown since it was summed.
+    /// The range behind them: a run may have grown since it was summed.
     pub rest: Option<Range>,
 }
 
 impl Listed {
-    /// Whether it is an answer about this range.
+    /// True if it answers a request for this range.
     #[must_use]
     pub fn covers(&self, range: &Range) -> bool {
         let is_further = |rest: &Range| rest.from > range.from && rest.to == range.to;

@@ -1,12 +1,12 @@
-//! What regions tell each other of a key.
+//! Entries: the parts of a key that regions exchange.
 //!
 //! A key has a null register and any number of versions. A bucket without versioning has the register alone. Each is an
 //! entry, known by its name, and each is merged by itself: a change touches one entry, however many a key has.
 //!
 //! # Invariants
 //!
-//! 1. Stamps and origins of entries have the numbers of their regions: nobody's 0.
-//! 2. An entry says nothing of the place of bytes, which is each region's own.
+//! 1. Stamps and origins of entries have the numbers of their regions, never 0.
+//! 2. An entry does not say where its bytes lie, as each region has a place of its own for them.
 //! 3. Equal entries have equal prints in every release: prints are compared between regions.
 
 use std::collections::BTreeMap;
@@ -19,10 +19,10 @@ use larder_types::{
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Which entry of a key.
+/// One of a key's entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Slot {
-    /// The null version, or that there is none.
+    /// The null register: the null version, or its absence.
     Null,
     /// The version of this stamp.
     Version(Stamp),
@@ -35,49 +35,49 @@ pub struct Name {
     pub bucket: BucketId,
     /// The key.
     pub key: ObjectKey,
-    /// Which of its entries.
+    /// One of the key's entries.
     pub slot: Slot,
 }
 
-/// What is known of an entry.
+/// The state of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// The stamp of its put; once it is purged, of the purge.
     pub at: Stamp,
-    /// The op that put it; once it is purged, that purged it.
+    /// The op that put it; once it is purged, the op that purged it.
     pub origin: Origin,
-    /// What it is.
+    /// Its kind and content.
     pub what: What,
 }
 
-/// What a version is.
+/// The kind of a version, and its content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum What {
     /// Content.
     Object(Box<Object>),
     /// A delete marker.
     Marker,
-    /// It is gone.
+    /// A purge: the version is gone.
     Purged,
 }
 
 /// A version with content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Object {
-    /// What was put, with the tags that were set last.
+    /// METAX of the put, with the tags that were set last.
     pub metax: Metax,
     /// The parts that it was uploaded in.
     pub parts: Vec<PartRef>,
-    /// What was appended, by the stamps of the appends: in this order it stands behind what was put.
+    /// The appended pieces by their stamps: in this order they follow the bytes of the put.
     pub pieces: BTreeMap<Stamp, Piece>,
-    /// What was set since.
+    /// Fields that were set since.
     pub amended: Amendments,
 }
 
-/// What one append added.
+/// The bytes that one append added.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Piece {
-    /// Bytes.
+    /// Number of bytes.
     pub len: u64,
     /// Entity tag of these bytes.
     pub etag: ETag,
@@ -96,7 +96,7 @@ pub struct Id {
     pub at: Stamp,
     /// [`Entry::origin`].
     pub origin: Origin,
-    /// Whether it is purged.
+    /// True if it is purged.
     pub is_purged: bool,
     /// Bytes of its content.
     pub bytes: u64,
@@ -105,7 +105,7 @@ pub struct Id {
 }
 
 impl Object {
-    /// METAX as clients see it: with what was appended.
+    /// METAX as clients see it: with the appended pieces.
     #[must_use]
     pub fn shown(&self) -> Metax {
         let mut metax = self.metax.clone();
@@ -127,7 +127,7 @@ impl Object {
 }
 
 impl Entry {
-    /// Whether the version is gone.
+    /// True if the version is gone.
     #[must_use]
     pub fn is_purged(&self) -> bool {
         matches!(self.what, What::Purged)
@@ -139,7 +139,7 @@ impl Entry {
         if let What::Object(object) = &self.what { object.bytes() } else { 0 }
     }
 
-    /// The same for equal entries, in every region and release.
+    /// Its hash: the same for equal entries, in every region and release.
     #[must_use]
     pub fn print(&self) -> u128 {
         xxh3_128(&encode(self))
@@ -153,7 +153,7 @@ impl Entry {
         last.max(self.at.clock).max(object.amended.clock())
     }
 
-    /// How it is told of.
+    /// Its id, for journals and comparisons.
     #[must_use]
     pub fn id(&self, name: Name) -> Id {
         let Self { at, origin, .. } = *self;
@@ -161,7 +161,7 @@ impl Entry {
         Id { name, at, origin, is_purged, bytes, print: self.print() }
     }
 
-    /// Whether it may have this name, and says nothing that no region says.
+    /// True if it may be in this slot, and could come from a region.
     #[must_use]
     pub fn is_sound(&self, slot: Slot) -> bool {
         let is_named = match slot {

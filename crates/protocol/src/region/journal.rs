@@ -1,11 +1,11 @@
-//! The journal of a PG: its outcomes that other regions may lack, since a token.
+//! The journal of a PG: its outcomes behind a token, for other regions that may lack them.
 //!
 //! # Invariants
 //!
 //! 1. Outcomes are in the order of their ops, and each op is below the commit point when it is recorded.
-//! 2. Whoever asks with a token is told every outcome behind it, or that the token is void: never some of them.
-//! 3. At most so many outcomes are kept, whatever a region does that is away.
-//! 4. What was told is told of also when it is gone: an id is kept as it was recorded.
+//! 2. The asking region gets every outcome behind its token, or hears that the token is void: no outcome is left out.
+//! 3. The number of kept outcomes is bounded, however long a region is away.
+//! 4. An id is kept as it was recorded, also when its entry is gone.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,28 +16,28 @@ use super::entry::Id;
 use crate::limits::REGION_JOURNAL_OUTCOMES_MAX;
 use crate::planted::Planted;
 
-/// How far a region has a PG's journal: it has every outcome up to this op.
+/// A region's position in a PG's journal: it has every outcome up to this op.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Token {
     /// The op.
     pub through: OpSeq,
 }
 
-/// Why a token cannot be gone on from. The region compares all keys, and goes on from `resume` afterwards.
+/// The answer to a void token. The asking region compares all keys, and goes on from `resume` afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Void {
-    /// Which it is.
+    /// The fault of the token.
     pub why: Why,
     /// A token that holds now.
     pub resume: Token,
 }
 
-/// What is wrong with a token.
+/// A fault of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Why {
-    /// Outcomes behind it are kept no longer.
+    /// The journal no longer keeps all outcomes behind it.
     Overrun,
-    /// It is ahead of the journal, which has lost what it told.
+    /// It is ahead of the journal, which has lost outcomes that it told.
     Ahead,
 }
 
@@ -46,7 +46,7 @@ pub enum Why {
 pub struct Batch {
     /// Each with its op.
     pub ids: Vec<(OpSeq, Id)>,
-    /// The token once all of these are durable where they were asked for.
+    /// The token once all of these are durable in the asking region.
     pub token: Token,
     /// The last outcome of the journal.
     pub last: OpSeq,
@@ -68,7 +68,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Of a PG whose outcomes up to `before` are not known any more. It keeps at most `max`, below
+    /// Makes the journal of a PG whose outcomes up to `before` are lost. It keeps at most `max`, below
     /// [`REGION_JOURNAL_OUTCOMES_MAX`].
     ///
     /// # Panics
@@ -80,7 +80,7 @@ impl Journal {
         Self { outcomes, max, dropped: before, last: before, passed, planted }
     }
 
-    /// An outcome is below the commit point.
+    /// Records an outcome, whose op is below the commit point.
     ///
     /// # Panics
     /// If it is not behind all that are there.
@@ -94,7 +94,7 @@ impl Journal {
         }
     }
 
-    /// What a region asks for that has the journal up to `token`.
+    /// The outcomes behind a token, for the region that has it.
     ///
     /// # Errors
     /// [`Void`].
@@ -118,13 +118,13 @@ impl Journal {
         Ok(Batch { ids, token: Token { through }, last: self.last, left })
     }
 
-    /// A region says that all up to here is durable with it.
+    /// Notes a region's report that all up to a token is durable there.
     pub fn passed(&mut self, region: RegionId, token: Token) {
         let passed = self.passed.entry(region).or_default();
         *passed = token.through.min(self.last).max(*passed);
     }
 
-    /// The last op that all of these regions have passed. A tombstone of it, or before, is with all of them.
+    /// The last op that all of these regions have passed. Each tombstone of that op, or one before, is in all of them.
     #[must_use]
     pub fn passed_by_all(&self, regions: impl Iterator<Item = RegionId>) -> OpSeq {
         let passed = |region| self.passed.get(&region).copied().unwrap_or_default();

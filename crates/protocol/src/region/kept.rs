@@ -49,14 +49,14 @@ impl Kept {
         Ok(Self { version, tombstone })
     }
 
-    /// The greatest stamp of what is here, told by a store that has this number.
+    /// The greater stamp of the two, for a store that has this number.
     #[must_use]
     pub fn latest(&self, own: RegionId) -> Option<Stamp> {
         let version = self.version.as_ref().map(|version| version.put_at.told_by(own));
         version.max(self.tombstone.map(|tombstone| tombstone.at.told_by(own)))
     }
 
-    /// The entry, told by a store that has this number, of whose PG `pg` the key is.
+    /// The entry, for a store that has this number; the key is of its PG `pg`.
     #[must_use]
     pub fn entry(&self, own: RegionId, pg: PgId) -> Option<Entry> {
         let version = self.version.as_ref().map(|version| of_version(own, pg, version));
@@ -68,7 +68,7 @@ impl Kept {
     }
 }
 
-/// A version as other regions are told of it.
+/// A version, as the entry that other regions get.
 #[must_use]
 pub fn of_version(own: RegionId, pg: PgId, version: &ObjectEntry) -> Entry {
     let at = version.put_at.told_by(own);
@@ -83,7 +83,7 @@ pub fn of_version(own: RegionId, pg: PgId, version: &ObjectEntry) -> Entry {
     Entry { at, origin, what: What::Object(Box::new(object)) }
 }
 
-/// A tombstone as other regions are told of it.
+/// A tombstone, as the entry that other regions get.
 #[must_use]
 pub fn of_tombstone(own: RegionId, pg: PgId, tombstone: &Tombstone) -> Entry {
     let at = tombstone.at.told_by(own);
@@ -94,7 +94,7 @@ fn origin_of(told: Option<Origin>, at: Stamp, pg: PgId, op: OpId) -> Origin {
     told.unwrap_or(Origin { region: at.region, pg, op })
 }
 
-/// The row of an outcome that made an entry.
+/// The journal's row of an outcome that made an entry.
 #[must_use]
 pub fn journaled(bucket: BucketId, key: &ObjectKey, entry: &Entry) -> JournalRow {
     let (at, origin) = (entry.at, entry.origin);

@@ -1,4 +1,4 @@
-//! One entry of what is here and what is told.
+//! Joins two entries of one name.
 //!
 //! # Invariants
 //!
@@ -14,8 +14,8 @@
 //! | compliance | the later time |
 //! | pieces | all, in the order of their stamps |
 //!
-//! An append belongs to the version on which it went, and goes with it: if the register were to go by the last append, the
-//! order in which changes arrive would decide which appends are kept.
+//! An append belongs to its version, and goes with it: if the last append decided the register, the order in which
+//! changes arrive would decide which appends are kept.
 
 use std::cmp::Ordering;
 
@@ -24,17 +24,17 @@ use larder_types::{Amendments, Metax, Stamp};
 use super::entry::{Entry, Id, Object, Slot, What};
 use crate::planted::Planted;
 
-/// Two regions say different things of what never changes. Nothing is taken.
+/// Two regions differ in a part that never changes. Nothing is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("two regions tell different versions with stamp {at}: {what}")]
 pub struct Contradiction {
     /// The stamp that both have.
     pub at: Stamp,
-    /// What differs.
+    /// The part that differs.
     pub what: &'static str,
 }
 
-/// The join of two entries of one name.
+/// Joins two entries of one name.
 ///
 /// # Errors
 /// [`Contradiction`].
@@ -61,7 +61,7 @@ pub fn join(
     }
 }
 
-/// The join of two entries about one put, marker or purge.
+/// Joins two entries of one put, marker or purge.
 fn join_same(here: &Entry, told: &Entry) -> Result<Entry, Contradiction> {
     let differ = |what| Contradiction { at: here.at, what };
     if here.origin != told.origin || here.at != told.at {
@@ -95,7 +95,7 @@ fn join_objects(here: &Object, told: &Object) -> Result<Object, &'static str> {
     Ok(joined)
 }
 
-/// METAX without what may be set later.
+/// METAX without the fields that may be set later.
 fn as_put(metax: &Metax) -> Metax {
     let mut metax = metax.clone();
     metax.attributes.tags.clear();
@@ -119,18 +119,18 @@ fn last_set<T>(here: Option<(T, Stamp)>, told: Option<(T, Stamp)>) -> Option<(T,
     }
 }
 
-/// What is here of an entry that is told of.
+/// The part of another region's entry that is here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holding {
-    /// Nothing that would do without its bytes.
+    /// Nothing: it has to be fetched with its bytes.
     Nothing,
-    /// Its bytes, or nothing that needs any: what is told of it has to be joined.
+    /// Its bytes, if it needs any: it has to be fetched without them, and joined.
     Bytes,
-    /// All that is told, or what wins over it.
+    /// All of it, or an entry that wins over it.
     All,
 }
 
-/// What is here of an entry. `was_here` says whether its origin has been passed: then it was here.
+/// Finds the part of an entry that is here. `was_here`: a token has passed its origin, so that it was here.
 #[must_use]
 pub fn holding(here: Option<&Entry>, told: &Id, was_here: bool) -> Holding {
     let Some(here) = here else {

@@ -1,4 +1,4 @@
-//! Regions: how several sites that each take writes come to have the same versions (ADR 42).
+//! Regions: several sites that each take writes and come to have the same versions (ADR 42).
 //!
 //! ```text
 //!   another region                          this region
@@ -9,22 +9,22 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`entry`] | what regions tell each other of a key: its null register and its versions |
-//! | [`merge`] | one entry of what is here and what is told |
+//! | [`entry`] | entries, which regions exchange: a key's null register and its versions |
+//! | [`merge`] | the join of two entries of one name |
 //! | [`journal`] | outcomes of a PG since a token |
-//! | [`pull`] | takes from other regions what is not here |
-//! | [`compare`] | finds what differs where a token is void |
+//! | [`pull`] | pulls entries that are not here from other regions |
+//! | [`compare`] | the full comparison, where a token is void |
 //! | [`kept`] | entries as rows of a store's index |
-//! | [`told`] | what a PG is asked to take of what others tell |
+//! | [`told`] | calls that apply other regions' changes to a PG |
 //!
 //! # Invariants
 //!
-//! 1. All regions that have the same changes have the same entries, in whatever order and how often they came: an entry
-//!    is a join ([`merge::join`]), and a journal and a comparison go through the same one.
+//! 1. Regions that have the same changes have the same entries, in whatever order and how often they came: an entry is
+//!    a join ([`merge::join`]), the same one for journals and comparisons.
 //! 2. A region's number stands for one life of its data. One that lost its data comes back under another number, so no
 //!    stamp and no origin is ever given twice.
-//! 3. A token moves only over what is durable here. So a change whose origin a token has passed was here: if it is not
-//!    any more, it was purged, and is not taken again.
+//! 3. A token moves only over changes that are durable here. So a change whose origin a token has passed was here: if
+//!    it is gone it was purged, and is not taken again.
 
 pub mod compare;
 pub mod entry;

@@ -1,4 +1,4 @@
-//! Takes from other regions what is not here.
+//! Pulls entries that are not here from other regions.
 //!
 //! ```text
 //!  ask: ids since the tokens ──▶ filter ──▶ wants ──▶ fetch, oldest first ──▶ merge ──▶ durable ──▶ tokens move
@@ -6,28 +6,29 @@
 //!                                   ◀─────── claims that another region may satisfy ──────┘
 //! ```
 //!
-//! A want is an entry that is not here, or not all of it. Ids of several regions for one entry are claims of one want, so
-//! it is fetched from one of them at a time. A claim is settled when the entry that its region has is durable here,
-//! or what wins over it is. A token moves over settled claims alone.
+//! A want is an entry that is not here, or not all of it. Ids of several regions for one entry are claims of one want,
+//! so it is fetched from one of them at a time. A claim is settled when its region's entry is durable here, or one that
+//! wins over it. A token moves over settled claims alone.
 //!
-//! Where a journal's token is void, all keys of its region are compared, in one walk for all journals that are void when
-//! it begins. The region says with each of them where to go on: a resume token. It does so before the walk begins, so a
-//! change whose op is at or below a resume token is in the region's index by then: the walk shows it, or what won over
-//! it. What is put behind the walk's back has an op above, which the journal tells afterwards. So once all claims of
-//! the comparison are settled, all up to the resume tokens is durable here.
+//! Where a journal's token is void, all keys of its region are compared, in one walk for all journals that are void
+//! when it begins. The answering region gives a resume token with each of them, before the walk begins. So a change
+//! whose op is at or below a resume token is in the region's index by then: the walk shows it, or what won over it. A
+//! change that the walk misses has an op above, which the journal tells afterwards. So once all claims of the
+//! comparison are settled, all up to the resume tokens is durable here.
 //!
 //! # Invariants
 //!
-//! 1. Of each entry one request is under way, of one region; an answer counts only for a request that is.
+//! 1. For each entry at most one request is under way, to one region. An answer counts only while its request is under
+//!    way.
 //! 2. A token is saved only when every claim up to it is settled; that of a journal which was void, when every claim of
 //!    its region's comparisons is.
-//! 3. Nothing is taken whose clock is further ahead than may be: its claim stays, so that its token does, and is taken
-//!    when it is due.
-//! 4. What a region is asked for is within its budget of bytes, but for the last entry.
-//! 5. Of each region at most so many claims are kept: no more ids are asked for while there are so many. One whose changes
-//!    cannot be taken holds up no other.
-//! 6. What a region sends is checked before it counts: none can break an assertion.
-//! 7. Of each region one comparison is under way. It covers only journals that were void before it began.
+//! 3. No change is taken whose clock is further ahead than may be. Its claim stays, so that its token does, and is
+//!    taken when it is due.
+//! 4. Fetches of a region are within its budget of bytes, but for the last entry.
+//! 5. The claims of each region are bounded: at the bound it is asked for no more ids. A region whose changes cannot be
+//!    taken holds up no other.
+//! 6. All that a region sends is checked before it counts: no region can break an assertion.
+//! 7. At most one comparison of a region is under way. It covers only journals that were void before it began.
 
 mod asking;
 mod budget;
@@ -51,7 +52,7 @@ use super::merge::Contradiction;
 use crate::limits::REGION_SILENT_MS;
 use crate::planted::Planted;
 
-/// A journal: a PG of another region, by that region's count.
+/// A journal: a PG of another region, as that region numbers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Source {
     /// The region.
@@ -76,63 +77,64 @@ pub trait Holdings {
     fn entry(&self, name: &Name) -> Looked;
 
     /// The sum of the entries of a range, in the order of that region. A run has at most
-    /// [`REGION_RUN_IDS_MAX`](crate::limits::REGION_RUN_IDS_MAX): of more, the first of them do, so long as they are more.
+    /// [`REGION_RUN_IDS_MAX`](crate::limits::REGION_RUN_IDS_MAX): of a longer range the sum of its first entries does,
+    /// if these are more.
     fn sum(&self, region: RegionId, range: &Range) -> Sum;
 }
 
-/// What happened.
+/// An event that the driver reports.
 #[derive(Debug, Clone)]
 pub enum Event {
     /// Time passed.
     Tick,
     /// A region answers [`Effect::Ask`].
     Told {
-        /// Which request.
+        /// Number of the request.
         request: u64,
-        /// Of each PG.
+        /// The answer about each PG.
         pgs: Vec<(PgId, Result<Batch, Void>)>,
     },
     /// A region answers [`Effect::Walk`].
     Walked {
-        /// Which request.
+        /// Number of the request.
         request: u64,
         /// The sums.
         summed: Summed,
     },
     /// A region answers [`Effect::List`].
     Listed {
-        /// Which request.
+        /// Number of the request.
         request: u64,
         /// The ids.
         listed: Listed,
     },
     /// A region answers [`Effect::Fetch`].
     Fetched {
-        /// Which request.
+        /// Number of the request.
         request: u64,
         /// The entries; `None` for one that is there no more.
         entries: Vec<(Name, Option<Entry>)>,
-        /// Those that cannot be taken now: they hold up no other.
+        /// Entries that cannot be taken now: they hold up no other.
         untaken: Vec<Name>,
         /// Those that the region cannot read now. Others that told of them are asked.
         withheld: Vec<Name>,
     },
-    /// The answer to [`Effect::Fetch`] is coming still.
+    /// The answer to [`Effect::Fetch`] is still coming.
     Coming {
-        /// Which request.
+        /// Number of the request.
         request: u64,
     },
     /// A region does not answer.
     Unanswered {
-        /// Which request.
+        /// Number of the request.
         request: u64,
     },
-    /// What [`Effect::Merge`] told of is durable, joined with what was there.
+    /// Entries of [`Effect::Merge`] are durable, joined with what was there.
     Merged {
         /// The entries.
         names: Vec<Name>,
     },
-    /// It cannot be joined with what is there.
+    /// An entry cannot be joined with what is there.
     Contradicted {
         /// The entry.
         name: Name,
@@ -141,7 +143,7 @@ pub enum Event {
     },
 }
 
-/// What is to be done.
+/// An effect that the driver carries out.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     /// Ask a region for the ids behind tokens.
@@ -150,7 +152,7 @@ pub enum Effect {
         region: RegionId,
         /// Number of the request.
         request: u64,
-        /// PGs: the token behind which ids are wanted, and up to which all is durable here.
+        /// PGs, each with the token behind which ids are wanted, and the token up to which all is durable here.
         pgs: Vec<(PgId, Token, Token)>,
         /// Most ids of all PGs together.
         ids_max: usize,
@@ -184,14 +186,14 @@ pub enum Effect {
     },
     /// Join an entry with what is there, in the log of its key's PG, and make its bytes durable.
     Merge {
-        /// Which.
+        /// The entry's name.
         name: Name,
-        /// What is told.
+        /// The entry that the other region has.
         entry: Entry,
     },
-    /// Keep a token.
+    /// Save a token.
     SaveToken {
-        /// Whose.
+        /// The journal.
         source: Source,
         /// The token.
         token: Token,
@@ -200,7 +202,7 @@ pub enum Effect {
     Alarm(Alarm),
 }
 
-/// What an operator has to know.
+/// A condition that an operator has to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Alarm {
     /// A region's clock is ahead: its changes are not taken before they are due.
@@ -214,24 +216,24 @@ pub enum Alarm {
     Contradiction {
         /// The version.
         name: Name,
-        /// What.
+        /// The contradiction.
         why: Contradiction,
     },
     /// A token is void: all keys are to be compared.
     Void {
-        /// Whose.
+        /// The journal.
         source: Source,
         /// Why.
         void: Void,
     },
     /// All keys are compared.
     Resync {
-        /// With which region.
+        /// The other region.
         region: RegionId,
         /// Number of its journals that are followed again afterwards.
         journals: usize,
     },
-    /// A region sent what none sends.
+    /// A region sent what no region sends.
     Unsound {
         /// The region.
         region: RegionId,
@@ -247,7 +249,7 @@ pub struct Lag {
     pub bytes: u64,
     /// The clock of the oldest that is wanted.
     pub oldest: Option<HybridClock>,
-    /// Whether all keys are being compared, or have to be: the numbers are only of what is known to differ.
+    /// True while all keys are compared, or have to be: the numbers count only what is known to differ.
     pub is_comparing: bool,
 }
 
@@ -256,9 +258,9 @@ pub struct Lag {
 struct Stream {
     /// All up to here is settled.
     settled: Token,
-    /// Ids up to here were told.
+    /// The region has told ids up to here.
     told: Token,
-    /// Behind that, as the region said: outcomes and bytes.
+    /// Outcomes and bytes behind that, as the region said.
     left: (u64, u64),
     /// Positions whose claims are not settled.
     open: BTreeSet<OpSeq>,
@@ -266,18 +268,18 @@ struct Stream {
     asked_ms: u64,
     /// Its region has answered since the start.
     is_heard: bool,
-    /// When, or when the machine began.
+    /// Time of its last answer, or of the machine's start.
     heard_ms: u64,
 }
 
-/// How a journal is gone on with.
+/// The course of a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Course {
-    /// From what it told last.
+    /// It is followed from the last id that it told.
     Followed,
-    /// Its token is void: from this one, once all keys are compared.
+    /// Its token is void: it is followed from this one, once all keys are compared.
     Void(Token),
-    /// As if it were followed, but its token waits for what the comparison found.
+    /// It is followed, but its token waits for what the comparison found.
     Compared,
 }
 
@@ -285,23 +287,23 @@ enum Course {
 #[derive(Debug)]
 struct Peer {
     budget: Budget,
-    /// It did not answer: nothing is asked of it before this.
+    /// It did not answer: it is asked nothing before this time.
     quiet_until_ms: u64,
-    /// Next time that ids are asked for where nothing is known to be behind.
+    /// Next time that it is asked for ids though nothing is known to be behind.
     poll_ms: u64,
     comparison: Option<Comparison>,
     /// Entries that comparisons listed and that are not here yet.
     claims: usize,
-    /// Wants that it told of and that no request is under way for, by their age.
+    /// Wants that it claims and that no request is under way for, by their age.
     queue: BTreeSet<(HybridClock, Name)>,
 }
 
-/// Who is who, and what a region may send.
+/// This region, the others' budgets, and the first request's number.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// This region.
     pub own: RegionId,
-    /// Bytes a second of each other region.
+    /// Bytes a second that each other region is asked for.
     pub bytes_per_s: BTreeMap<RegionId, u64>,
     /// A number that no earlier run of the process has reached with its requests.
     pub first_request: u64,
@@ -326,8 +328,8 @@ pub struct Pull {
 }
 
 impl Pull {
-    /// With the tokens that were kept; that of a PG of which none was is 0. Regions with a budget are asked. Tokens of others,
-    /// which are no more, say what was here.
+    /// Begins with the saved tokens; a PG without one has token 0. The machine asks the regions that have a budget.
+    /// Tokens of other regions, which were removed, tell what was here.
     ///
     /// # Panics
     /// If this region has a budget.
@@ -378,7 +380,7 @@ impl Pull {
         self.check();
     }
 
-    /// Whether a change was here: its origin's journal was passed, or it is this region's own.
+    /// True if a change was here: a token has passed its origin, or it is this region's own.
     #[must_use]
     pub fn was_here(&self, origin: Origin) -> bool {
         if self.planted.forgets_origins() {
@@ -389,7 +391,7 @@ impl Pull {
         origin.region == self.own || settled.is_some_and(|it| it.through >= origin.op.seq)
     }
 
-    /// How far each region is behind here.
+    /// This region's lag behind each other one.
     #[must_use]
     pub fn lags(&self) -> BTreeMap<RegionId, Lag> {
         let mut lags: BTreeMap<RegionId, Lag> = BTreeMap::new();
@@ -418,7 +420,7 @@ impl Pull {
         silent.map(|(source, _)| (source.region, source.pg)).collect()
     }
 
-    /// Whether all that other regions told of is here.
+    /// True if all that other regions told is here.
     #[must_use]
     pub fn is_level(&self) -> bool {
         let is_asked = |source: &Source| self.peers.contains_key(&source.region);
@@ -433,7 +435,7 @@ impl Pull {
         (is_former || self.was_here(origin)) && !self.is_wanted(name)
     }
 
-    /// Whether an entry is asked for, or being joined. Its tombstone has to stay: an answer that is on its way may have
+    /// True if an entry is asked for, or being joined. Its tombstone has to stay: an answer that is on its way may have
     /// the version.
     #[must_use]
     pub fn is_wanted(&self, name: &Name) -> bool {
@@ -455,7 +457,7 @@ impl Pull {
         assert!(queued >= waiting, "what waits is in the queue of a region that told of it");
     }
 
-    /// Looks at all wants, which takes long where there are many.
+    /// Checks all wants, which takes long where there are many.
     fn check_queues(&self) {
         let (mut busy, mut places) = (0, BTreeSet::new());
         for (name, want) in &self.wants {
@@ -506,13 +508,13 @@ impl Stream {
         matches!(self.course, Course::Void(_))
     }
 
-    /// All up to here is settled, of what the journal told.
+    /// The op up to which all that the journal told is settled.
     fn through(&self) -> OpSeq {
         let told = self.told.through;
         self.open.first().map_or(told, |open| told.min(OpSeq(open.0 - 1)))
     }
 
-    /// The token moves as far as claims are settled.
+    /// Moves the token as far as claims are settled.
     fn move_token(&mut self, source: Source, out: &mut Vec<Effect>) {
         let through = self.through();
         if self.course == Course::Followed && through > self.settled.through {

@@ -1,7 +1,8 @@
 //! Calls that apply changes of other regions to a PG.
 //!
-//! The machine that pulls ([`Pull`](super::Pull)) finds out what is not here and joins it with what is. What comes of that
-//! is a call of one of these kinds, to the primary of the key's PG. That looks again: the key may have changed meanwhile.
+//! The machine that pulls ([`Pull`](super::Pull)) finds entries that are not here and joins them with those that are.
+//! For each result the driver makes one of these calls to the primary of the key's PG. The primary looks again: the key
+//! may have changed meanwhile.
 
 use larder_types::{
     Amendments, BucketId, Epoch, FreedTombstone, ObjectKey, OpSeq, Origin, PartRef, Passed,
@@ -16,7 +17,7 @@ use crate::message::{Content, PutCall};
 pub enum Told {
     /// A version, with its bytes.
     Put(Box<ToldVersion>),
-    /// Every null version up to a stamp is gone.
+    /// A purge of every null version up to a stamp.
     Purge {
         /// The request.
         request: Request,
@@ -31,7 +32,7 @@ pub enum Told {
         /// The op that purged it.
         origin: Origin,
     },
-    /// Something was set on the null version.
+    /// Fields that were set on the null version.
     Amend {
         /// The request.
         request: Request,
@@ -54,7 +55,7 @@ pub enum Told {
         request: Request,
         /// Positions up to which journals of other regions are durable here.
         passed: Vec<Passed>,
-        /// Outcomes of this PG are to be forgotten: from one op on, the first that its journal has, up to another.
+        /// Outcomes that this PG forgets: from one op, the first that its journal has, up to another.
         forgotten: Option<(OpSeq, OpSeq)>,
     },
     /// Tombstones of this PG that no region needs any more.
@@ -69,7 +70,7 @@ pub enum Told {
 /// A version that another region has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToldVersion {
-    /// As of a client, without a condition.
+    /// The put, as a client's without a condition.
     pub put: PutCall,
     /// Its stamp.
     pub at: Stamp,
@@ -82,7 +83,7 @@ pub struct ToldVersion {
 }
 
 impl Told {
-    /// The request that it is.
+    /// Its request.
     #[must_use]
     pub fn request(&self) -> &Request {
         match self {
@@ -94,13 +95,13 @@ impl Told {
         }
     }
 
-    /// The put that it begins.
+    /// The put that it begins, if it is one.
     #[must_use]
     pub fn put(&self) -> Option<&PutCall> {
         if let Self::Put(version) = self { Some(&version.put) } else { None }
     }
 
-    /// The key that it changes.
+    /// The key that it changes, if it is no note.
     #[must_use]
     pub fn key(&self) -> Option<(BucketId, &ObjectKey)> {
         match self {
@@ -112,7 +113,7 @@ impl Told {
         }
     }
 
-    /// Request, bucket and epoch, to be renewed when the bucket's record has changed.
+    /// Request, bucket and epoch: the caller renews them when the bucket's record has changed.
     pub fn in_bucket(&mut self) -> Option<(&mut Request, BucketId, &mut Epoch)> {
         match self {
             Self::Put(version) => {

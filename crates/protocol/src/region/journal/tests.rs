@@ -1,4 +1,4 @@
-//! What a journal tells, and when it says that it cannot.
+//! A journal's answers, and its word that a token is void.
 
 use larder_types::{BucketId, HybridClock, ObjectKey, OpId, Origin, PgId, Stamp, View};
 

@@ -19,7 +19,7 @@ fn origin(at: Stamp) -> Origin {
     Origin { region: at.region, pg: PgId(0), op }
 }
 
-/// All that regions say of what a stamp set follows from the stamp: each is given once.
+/// The value that a stamp set follows from the stamp in every region: each stamp is given once.
 fn object(at: Stamp, amended: Amendments, pieces: &[Stamp]) -> Object {
     let tags = amended.tags_at.map(|at| ("set".to_owned(), at.to_string()));
     let attributes = Attributes { tags: tags.into_iter().collect(), ..Attributes::default() };
@@ -72,12 +72,12 @@ fn put_at(at: Stamp) -> impl Strategy<Value = Entry> {
     })
 }
 
-/// What may be told of one version.
+/// Entries that regions could tell of one version.
 fn of_a_version() -> impl Strategy<Value = Entry> {
     prop_oneof![4 => put_at(stamp(9, 2)), 1 => later().prop_map(purge)]
 }
 
-/// What may be told of a null register. What a stamp made follows from it.
+/// Entries that regions could tell of a null register. Their content follows from the stamp.
 fn of_a_register() -> impl Strategy<Value = Entry> {
     let at = (5u64..8, 1u16..4).prop_map(|(clock, region)| stamp(clock, region));
     at.prop_flat_map(|at| match (at.clock.0 + u64::from(at.region.0)) % 4 {

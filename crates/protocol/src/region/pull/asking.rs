@@ -1,4 +1,4 @@
-//! Requests: what is asked of whom, and when.
+//! Requests to other regions, and their times.
 
 use larder_types::{PgId, RegionId};
 
@@ -22,11 +22,11 @@ pub(super) struct Request {
 #[derive(Debug)]
 pub(super) enum What {
     Ids(Vec<PgId>),
-    /// The sums of what is not walked over yet.
+    /// The sums of the range that is not walked over yet.
     Walk,
     /// The ids of the first run that differs.
     List,
-    /// The entries, and how many claims each had.
+    /// The entries, with the number of claims of each.
     Fetch(Vec<(Name, usize)>),
 }
 
@@ -48,20 +48,20 @@ impl Pull {
         }
     }
 
-    /// The answer to a request is on its way: it is waited for.
+    /// Gives a request more time, as its answer is on its way.
     pub(super) fn is_coming(&mut self, now_ms: u64, request: u64) {
         if let Some(asked) = self.requests.get_mut(&request) {
             asked.until_ms = asked.until_ms.max(now_ms + REGION_ANSWER_MS);
         }
     }
 
-    /// A region did not answer, or nothing that counts: it is not asked again at once.
+    /// Leaves a region alone for a moment, as it did not answer, or nothing that counts.
     pub(super) fn leave_in_peace(&mut self, now_ms: u64, region: RegionId) {
         let peer = self.peers.get_mut(&region).expect("who is asked is known");
         peer.quiet_until_ms = now_ms + REGION_POLL_MS;
     }
 
-    /// The request that an answer is to, if it is one of this kind that is under way.
+    /// Takes the request that an answer belongs to, if one of this kind is under way.
     pub(super) fn answered<T>(
         &mut self,
         request: u64,
@@ -89,7 +89,7 @@ impl Pull {
         };
         for (pg, told) in pgs {
             let source = Source { region, pg };
-            // What was not asked counts as little as a second answer.
+            // An answer about another PG does not count, nor does a second one.
             let Some(at) = asked.iter().position(|asked| *asked == pg) else { continue };
             asked.swap_remove(at);
             let Some(stream) = self.streams.get_mut(&source) else { continue };
@@ -115,7 +115,7 @@ impl Pull {
         }
     }
 
-    /// Asks for what may be asked for.
+    /// Asks each region for what it may be asked for.
     pub(super) fn go_on(&mut self, now_ms: u64, out: &mut Vec<Effect>) {
         let regions: Vec<RegionId> = self.peers.keys().copied().collect();
         for region in regions {
@@ -205,7 +205,7 @@ impl Pull {
     }
 }
 
-/// Whether a batch goes on from a token: its outcomes in their order, up to its own token.
+/// True if a batch goes on from a token: its outcomes are in order, up to its own token.
 fn follows(token: Token, batch: &Batch) -> bool {
     let mut before = token.through;
     let in_order = batch.ids.iter().all(|(op, _)| std::mem::replace(&mut before, *op) < *op);

@@ -1,6 +1,6 @@
-//! Bytes a second that a region is asked for.
+//! The budget of bytes a second that a region is asked for.
 
-/// What may be asked for: it fills with time, and the last thing asked for may overdraw it.
+/// Bytes that may be asked for: they grow with time, and the last entry may overdraw them.
 #[derive(Debug)]
 pub(super) struct Budget {
     bytes_per_s: u64,

@@ -1,4 +1,4 @@
-//! Comparisons: what a region has is walked over where its journals cannot be gone on with.
+//! Comparisons: walks over a region's keys where tokens of its journals are void.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -10,7 +10,7 @@ use super::asking::{Request, What};
 use super::wants::Claim;
 use super::{Alarm, Course, Effect, Holdings, Pull, Source};
 
-/// All keys of a region are compared. What is asked for stays first in line until it is answered.
+/// A comparison of all keys of a region. A range that is asked for stays first in line until it is answered.
 #[derive(Debug)]
 pub(super) struct Comparison {
     /// Journals that were void when it began.
@@ -28,7 +28,7 @@ impl Comparison {
 }
 
 impl Pull {
-    /// A journal's token is void. A comparison that is under way began too early to count for it.
+    /// Marks a journal's token as void. A comparison that is under way began too early to count for it.
     pub(super) fn wait_for_comparison(&mut self, source: Source, resume: Token) {
         let stream = self.streams.get_mut(&source).expect("it was asked for ids");
         assert!(!stream.is_void(), "a journal that is void is not asked for ids");
@@ -121,7 +121,7 @@ impl Pull {
         peer.comparison.as_mut().expect("runs are asked for by a comparison")
     }
 
-    /// An entry that a comparison listed is here.
+    /// Settles a claim of a comparison: its entry is here.
     pub(super) fn settle_compared(&mut self, region: RegionId, out: &mut Vec<Effect>) {
         let peer = self.peers.get_mut(&region).expect("who told of it is known");
         assert!(peer.claims > 0, "each claim of a comparison is counted");

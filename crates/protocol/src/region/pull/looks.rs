@@ -43,7 +43,7 @@ impl Pull {
             Event::Listed { request, listed } if self.requests.contains_key(request) => {
                 looks.names.extend(listed.ids.iter().map(|id| id.name.clone()));
             }
-            // Of what is there no more other claims are looked at again.
+            // Other claims of an entry that is gone are looked at again.
             Event::Fetched { request, entries, .. } => {
                 if let Some(What::Fetch(asked)) = self.requests.get(request).map(|it| &it.what) {
                     let asked = |name: &Name| asked.iter().any(|(it, _)| it == name);

@@ -10,7 +10,7 @@ use crate::limits::{
     REGION_FETCH_IDS_MAX, REGION_HELD_MS,
 };
 
-/// What is here: entries by name, and whether a lookup has an answer.
+/// The entries that are here, by name, and whether lookups have no answer.
 #[derive(Default)]
 struct Here(BTreeMap<Name, Entry>, bool);
 
@@ -128,7 +128,7 @@ impl Site {
     }
 }
 
-/// A delete marker: the entry that is told with the least.
+/// A delete marker: the smallest entry.
 fn marker(region: u16, pg: u32, op: u64, ms: u64) -> Entry {
     let at = Stamp { clock: HybridClock::at_ms(ms), region: RegionId(region) };
     let op = OpId { view: View(1), seq: OpSeq(op) };
@@ -309,7 +309,7 @@ fn a_clock_too_far_ahead_is_an_alarm_and_is_taken_when_it_is_due() {
 
 #[test]
 fn a_region_is_asked_for_no_more_bytes_than_its_budget() {
-    // Each entry is told with 100 bytes.
+    // Each id says 100 bytes.
     let mut site = Site::new(&[(2, 0)], 1000);
     let all: Vec<_> = (1..=400).map(|op| marker(2, 0, op, op)).collect();
     let told: Vec<_> = (1..).zip(&all).collect();
@@ -403,7 +403,7 @@ fn a_region_whose_changes_cannot_be_taken_holds_up_no_other() {
     assert_eq!(site.fetches()[0].2, [name(&other)]);
 }
 
-/// Whatever a region answers is answered, or passed over, with an alarm.
+/// Each unsound answer raises an alarm, and the machine goes on.
 #[test]
 fn answers_that_no_region_gives_break_nothing() {
     let mut site = Site::new(&[(2, 0)], 1 << 20);

@@ -1,4 +1,4 @@
-//! Wants: entries that are not here, and what asks for them.
+//! Wants: entries that are not here, and the claims on them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,11 +10,11 @@ use super::asking::What;
 use super::{Alarm, Effect, Holdings, Looked, Pull};
 use crate::limits::{REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS};
 
-/// What one journal or comparison told of an entry.
+/// An entry's id, as one journal or comparison told it.
 #[derive(Debug)]
 pub(super) struct Claim {
     pub(super) region: RegionId,
-    /// Which journal, and its position there; `None` in a comparison.
+    /// The journal and its position there; `None` in a comparison.
     pub(super) at: Option<(PgId, OpSeq)>,
     pub(super) id: Id,
 }
@@ -24,7 +24,7 @@ pub(super) struct Claim {
 pub(super) struct Want {
     claims: Vec<Claim>,
     needs_bytes: bool,
-    /// What is under way.
+    /// The step that is under way.
     state: State,
 }
 
@@ -32,18 +32,18 @@ pub(super) struct Want {
 enum State {
     /// In the queues of all regions that claim it, at this clock.
     Waiting(HybridClock),
-    /// A request of the region's; the first so many claims were there when it was asked.
+    /// A request for it is under way.
     Asked,
-    /// What this region told is being joined.
+    /// This region's entry is being joined; the first `claims` were there when it was asked.
     Merging { region: RegionId, claims: usize },
 }
 
-/// What is to be fetched of a region.
+/// Entries to fetch from a region.
 #[derive(Debug, Default)]
 pub(super) struct Chosen {
-    /// The entries, and whether with their bytes.
+    /// The entries; true to fetch the bytes too.
     pub(super) names: Vec<(Name, bool)>,
-    /// How many claims each has.
+    /// The number of claims of each.
     pub(super) claims: Vec<(Name, usize)>,
     pub(super) bytes: u64,
 }
@@ -68,19 +68,19 @@ impl Want {
         }
     }
 
-    /// The regions that told of it, some more than once.
+    /// The regions that claim it, some more than once.
     pub(super) fn regions(&self) -> impl Iterator<Item = RegionId> {
         self.claims.iter().map(|claim| claim.region)
     }
 
-    /// Once a region has brought this entry, whether its claims are all settled.
+    /// True if this region's entry settles all claims.
     fn is_settled_by(&self, (region, claims): (RegionId, usize)) -> bool {
         claims == self.claims.len() && self.claims.iter().all(|claim| claim.region == region)
     }
 }
 
 impl Pull {
-    /// Takes what is told of an entry.
+    /// Takes a claim: settles it if its entry is here, else wants the entry.
     pub(super) fn take(
         &mut self,
         now_ms: u64,
@@ -123,7 +123,7 @@ impl Pull {
         &mut self.peers.get_mut(&region).expect("who told of it is known").queue
     }
 
-    /// Why a claim is not taken now.
+    /// The reason for not taking a claim now.
     fn objection(&self, now_ms: u64, claim: &Claim) -> Option<Alarm> {
         let (region, at) = (claim.region, claim.id.at);
         if !at.is_told() || claim.id.origin.region != at.region {
@@ -134,7 +134,7 @@ impl Pull {
         is_ahead.then_some(Alarm::ClockAhead { region: at.region, clock: at.clock })
     }
 
-    /// Chooses what is fetched of a region: the oldest first, until it is this much.
+    /// Chooses entries to fetch from a region: the oldest first, until they are this much.
     pub(super) fn choose(&mut self, region: RegionId, ids_max: usize, bytes_max: u64) -> Chosen {
         let mut chosen = Chosen::default();
         while chosen.names.len() < ids_max && chosen.bytes < bytes_max {
@@ -157,7 +157,7 @@ impl Pull {
         chosen
     }
 
-    /// Nothing is under way for a want any more.
+    /// Puts a want back into queues, as nothing is under way for it any more.
     pub(super) fn wait_again(&mut self, name: &Name) {
         let want = self.wants.get_mut(name).expect("what was asked for is wanted");
         assert_eq!(want.state, State::Asked, "one request is under way for a want");
@@ -252,7 +252,7 @@ impl Pull {
         }
     }
 
-    /// Which region's entry is being joined, and how many claims the want had when it was asked for.
+    /// The region whose entry is being joined, and how many claims the want had when that region was asked.
     fn merging(&self, name: &Name) -> Option<(RegionId, usize)> {
         match self.wants.get(name)?.state {
             State::Merging { region, claims } => Some((region, claims)),
@@ -260,7 +260,7 @@ impl Pull {
         }
     }
 
-    /// True if claims are looked at again once an entry is joined: those that its region had not told of, or not yet.
+    /// True if claims are looked at again once an entry is joined: those of other regions, and those that came later.
     pub(super) fn is_looked_at_again(&self, name: &Name) -> bool {
         self.merging(name).is_some_and(|by| !self.wants[name].is_settled_by(by))
     }
@@ -276,8 +276,8 @@ impl Pull {
         out.push(Effect::Alarm(Alarm::Contradiction { name, why }));
     }
 
-    /// All that a region has of an entry is here: its claims from when it was asked are settled, the others are looked
-    /// at again.
+    /// Ends a want, as all that a region has of it is here: settles the region's claims from when it was asked, and
+    /// looks at the others again.
     fn complete(
         &mut self,
         now_ms: u64,
@@ -296,14 +296,14 @@ impl Pull {
         }
     }
 
-    /// What cannot be taken now is looked at again later.
+    /// Holds claims that cannot be taken now, and looks at them again later.
     fn hold(&mut self, now_ms: u64, name: &Name) {
         let Some(want) = self.end(name) else { return };
         let again = want.claims.into_iter().map(|claim| (now_ms + REGION_HELD_MS, claim));
         self.held.extend(again);
     }
 
-    /// What a region does not bring is asked of the others that told of it, and of that one later.
+    /// Asks the other regions that told of an entry, and this one later.
     fn hold_of(&mut self, now_ms: u64, name: &Name, region: RegionId) {
         let want = self.wants.get_mut(name).expect("what was asked for is wanted");
         if want.regions().all(|other| other == region) {
@@ -314,7 +314,7 @@ impl Pull {
         self.wait_again(name);
     }
 
-    /// Looks again at what was held long enough.
+    /// Looks again at claims that were held long enough.
     pub(super) fn look_at_held(&mut self, now_ms: u64, here: &dyn Holdings, out: &mut Vec<Effect>) {
         let due = |(until_ms, _): &mut (u64, Claim)| *until_ms <= now_ms;
         let due: Vec<_> = self.held.extract_if(.., due).collect();

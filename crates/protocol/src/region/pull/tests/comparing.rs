@@ -4,7 +4,7 @@ use super::super::super::compare::{listed, summed};
 use super::*;
 use crate::limits::REGION_POLL_MS;
 
-/// What a region has, in the order of its rows.
+/// The entries of a region, in the order of its rows.
 fn ids_of(entries: &[&Entry]) -> Vec<Id> {
     let mut ids: Vec<_> = entries.iter().map(|entry| id(entry)).collect();
     ids.sort_by_key(|id| id.name.place());
@@ -205,7 +205,7 @@ fn what_a_comparison_cannot_take_holds_up_tokens_alone() {
     assert_eq!(site.saved(), [(source(2, 0), 75), (source(2, 1), 95)]);
 }
 
-/// Whatever a region answers is asked for once more, a little later.
+/// After each unsound answer the region is asked once more, a little later.
 #[test]
 fn answers_to_walks_and_lists_that_no_region_gives_break_nothing() {
     let mut site = Site::new(&[(2, 0)], 1 << 20);
