@@ -2,13 +2,14 @@
 //!
 //! # Invariants
 //!
-//! 1. The managers know which region the cluster is before anything is served at its first gateway. The number stays with the
+//! 1. The managers know the cluster's region before its first gateway serves anything. The number stays with the
 //!    cluster: a gateway with the key of another region is refused.
-//! 2. The managers know one gateway at a time, and give another its place only when what the one before asked for can come no
-//!    more: its sessions are closed, and meta servers take from a gateway what they take from no other proxy. One that has lost
-//!    its place stops for good.
-//! 3. It begins with all regions that a gateway before it knew: the managers keep the list, too.
-//! 4. Nothing that keeps a proxy from being the gateway ends it, but that the cluster is another region: the machine is needed.
+//! 2. The managers have one gateway at a time. They give its place to another only when its sessions are closed, so
+//!    that none of its requests comes late. Meta servers take told changes, notes and freed tombstones from the gateway
+//!    alone. One that has lost its place stops for good.
+//! 3. A gateway begins with all regions that those before it knew: the managers keep the list, too.
+//! 4. A proxy that cannot be the gateway goes on, as its machine is needed. It ends only if the cluster is another
+//!    region.
 
 use std::convert::Infallible;
 use std::io::ErrorKind;
@@ -28,12 +29,12 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{RoleConfig, RoleError, bind};
 
-/// Time after which the managers are told again which region the cluster is, and who its gateway.
+/// Time from one claim at the managers to the next.
 const AGAIN: Duration = Duration::from_secs(1);
 /// The command and flag that set the address for other regions.
 const REGION_FLAG: &str = "--listen of larder region create|join";
 
-/// A process's end of the other regions, once it is the gateway: for metrics.
+/// A process's regions, for metrics; empty until it is the gateway.
 pub(super) type Shown = Arc<OnceLock<Arc<Regions>>>;
 
 /// See the module's head.
@@ -51,8 +52,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Opens what the directory has; `None` if the proxy is no gateway. An address for other regions that no machine can have
-    /// is refused before anything is made. One that this machine does not have now may come with the place.
+    /// Opens the region in the directory; `None` if the proxy is no gateway. Refuses an address for other regions that
+    /// no machine can have, before anything is made. One that this machine does not have now may come with the place.
     pub(super) async fn open(config: &RoleConfig) -> Result<Option<Self>, RoleError> {
         let dir = config.region_home.as_ref().unwrap_or(&config.dir);
         let Some(site) = Site::open(dir)? else { return Ok(None) };
@@ -64,7 +65,7 @@ impl Place {
         Ok(Some(Self { dir: dir.clone(), site }))
     }
 
-    /// The gateway that this run of a proxy is.
+    /// Makes the gateway of this run of a proxy.
     pub(super) fn of(self, own: GatewayRecord, managers: Arc<dyn Managers>) -> Gateway {
         let Self { dir, site } = self;
         Gateway { dir, site, own, managers }
@@ -80,14 +81,15 @@ fn is_anothers(error: &std::io::Error) -> bool {
 }
 
 impl Gateway {
-    /// Has the managers agree which region the cluster is. As long as it takes: the first time nothing is served before.
+    /// Waits until the managers agree on the cluster's region, as long as it takes: the first time nothing is served
+    /// before.
     pub(super) async fn agree(&self) -> Result<(), RoleError> {
         self.claimed(|map| map.region.is_some()).await
     }
 
-    /// Speaks with the other regions from when the managers have this proxy for the gateway until they have another. Then it
-    /// waits, as it does while another is. What fails is tried again: the proxy serves its clients, and other roles of the
-    /// machine the cluster, whatever becomes of the gateway. Ends with the process alone, or when the cluster is another region.
+    /// Speaks with the other regions while the managers have this proxy for the gateway. It waits before that, and for
+    /// good afterwards. It tries again after a failure: the proxy serves its clients meanwhile, and the machine's other
+    /// roles serve the cluster. Ends with the process alone, or when the cluster is another region.
     pub(super) async fn run(
         self,
         proxy: &Arc<ClusterProxy>,
@@ -97,8 +99,8 @@ impl Gateway {
         let regions = loop {
             // Until then nothing listens here: a region that knows two addresses for the name is refused at this one.
             self.place_is_free().await;
-            // An address that is not this machine's now is one that goes with the gateway, or that another has still: who
-            // cannot have it does not take the place.
+            // An address that is not this machine's now moves with the gateway, or another has it still: a proxy
+            // without it does not take the place.
             let bound = match bind(&listen_of(&self.site), REGION_FLAG).await {
                 Ok(socket) => self.begun(socket, proxy).await,
                 Err(error) => Err(error),
@@ -121,7 +123,7 @@ impl Gateway {
                 return std::future::pending().await;
             }
         }
-        // It waits for a thread.
+        // The stop waits for a thread.
         drop(tokio::task::spawn_blocking(move || regions.stop()).await);
         let region = self.dir.join("region");
         tracing::error!(
@@ -131,7 +133,7 @@ impl Gateway {
         std::future::pending().await
     }
 
-    /// Takes the place, and what the gateway before knew, and begins.
+    /// Takes the place and the list of the gateway before, and begins.
     async fn begun(
         &self,
         socket: TcpListener,
@@ -143,7 +145,7 @@ impl Gateway {
         started.map_err(RoleError::System)
     }
 
-    /// Claims to be the gateway until the map shows what is waited for.
+    /// Claims to be the gateway until the map is as `is_so` wants it.
     async fn claimed(&self, is_so: impl Fn(&Topology) -> bool) -> Result<(), RoleError> {
         let own = self.site.members().borrow().own.clone();
         let region = RegionRecord { number: own.number, fingerprint: own.fingerprint.0 };
@@ -180,7 +182,7 @@ impl Gateway {
         }
     }
 
-    /// Claims the place once. The map that says so comes.
+    /// Claims the place once. The map shows it later.
     async fn claim(&self, region: RegionRecord, said: &mut Said) -> Result<(), RoleError> {
         match self.managers.propose(Command::ClaimGateway(region, self.own)).await {
             Ok(Ok(_) | Err(Refusal::OtherRegion | Refusal::OtherGateway)) => Ok(()),
@@ -195,7 +197,7 @@ impl Gateway {
         }
     }
 
-    /// Takes what the gateway before knew of regions: the directory may be an older copy.
+    /// Joins in the list of the gateway before: the directory may be an older copy.
     async fn learn(&self) -> Result<(), RoleError> {
         let map = self.managers.map();
         if map.regions.is_empty() {
@@ -211,7 +213,7 @@ impl Gateway {
     }
 }
 
-/// When something was logged that is not to be at each turn.
+/// Limits a log line that would be due at each turn: the start, and the last line.
 struct Said(Instant, Seldom);
 
 impl Said {

@@ -24,7 +24,7 @@ pub(crate) enum RegionCommand {
     Join(JoinArgs),
     /// Print a token that lets one store become a region, within an hour.
     ///
-    /// To be run on the machine of the first region. Whoever has the token can join: send it as you would a password.
+    /// Run it on the machine of the first region. Anyone who has the token can join: send it as you would a password.
     #[command(after_help = exit::HELP)]
     Token {
         /// Directory of the first region.

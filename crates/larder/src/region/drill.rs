@@ -1,7 +1,7 @@
 //! `larder region drill`: shows over S3 that regions come to have the same, also after one of them was away.
 //!
-//! It does what clients do, so it proves what they would see: lists and reads through each region's own endpoint. What it waits
-//! for it looks for in lists, as a read of what is not there yet would bring it.
+//! It lists and reads through each region's own endpoint, so it proves what clients would see. It waits for an object
+//! in lists, as a read of an object that is not there yet would bring it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep};
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Time allowed for one request.
 const REQUEST_MAX: Duration = Duration::from_secs(10);
-/// For somebody who stops or starts a server it waits so many times as long as for an object.
+/// Factor by which it waits longer for a person who stops or starts a server than for an object.
 const PEOPLE_TIMES: u32 = 10;
 /// Bytes of an object that is put: not kept inline.
 const OBJECT_BYTES: u64 = 100_000;
@@ -34,10 +34,11 @@ pub(crate) struct DrillArgs {
     /// Bucket that the drill works in. It is made if it is not there, and stays, as a region deletes no bucket.
     #[arg(long, value_name = "NAME", value_parser = BucketName::new, default_value = "larder-drill")]
     bucket: BucketName,
-    /// Also try how it is without this region: the drill says when to stop its server, and when to start it again.
+    /// Also try it without this region: the drill says when to stop its server, and when to start it again.
     #[arg(long, value_name = "NAME")]
     away: Option<String>,
-    /// Seconds after which something ought to be in another region; for who stops and starts servers ten times as long.
+    /// Seconds after which a change ought to be in another region; a person has ten times as long to stop or start a
+    /// server.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
 }
@@ -61,7 +62,7 @@ impl FromStr for Named {
     }
 }
 
-/// Why a drill failed.
+/// Failure of a drill.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DrillError {
     #[error(transparent)]
@@ -137,7 +138,7 @@ impl Site {
             Shows::Object(content) => {
                 match self.client.get(key, Content::new(content, OBJECT_BYTES)).await {
                     Ok(()) => Ok(true),
-                    // That of the version before.
+                    // The version before.
                     Err(CallError::Wrong(_)) => Ok(false),
                     Err(error) => Err(error),
                 }
@@ -145,7 +146,7 @@ impl Site {
         }
     }
 
-    /// Waits until it shows that; a server that does not answer for a moment is asked again.
+    /// Waits until it shows a state of a key; a server that does not answer for a moment is asked again.
     async fn until(&mut self, key: &str, what: Shows, seconds: u64) -> Result<(), DrillError> {
         let deadline = Instant::now() + Duration::from_secs(seconds);
         loop {
@@ -163,13 +164,13 @@ impl Site {
         }
     }
 
-    /// Waits until somebody has stopped its server, or started it.
+    /// Waits until its server answers, or is stopped.
     async fn answers(&mut self, wanted: bool, within: Duration) -> Result<(), DrillError> {
         let deadline = Instant::now() + within;
         loop {
             let is_there = match self.client.query_bucket("list-type=2&max-keys=1").await {
                 Ok(_) => true,
-                // It begins, or ends.
+                // It starts, or stops.
                 Err(CallError::Refused { .. }) => !wanted,
                 Err(_) => false,
             };
@@ -195,7 +196,7 @@ struct Drill {
     put: BTreeSet<String>,
 }
 
-/// Runs a drill, and says what it sees.
+/// Runs a drill, and prints what it sees.
 pub(crate) async fn drill(args: &DrillArgs) -> Result<(), DrillError> {
     let names: BTreeSet<&str> = args.regions.iter().map(|region| region.name.as_str()).collect();
     if names.len() < args.regions.len() {
@@ -249,7 +250,7 @@ impl Drill {
         Ok(())
     }
 
-    /// An object that is put in each region comes to all others.
+    /// Puts an object in each region, and waits until all others show it.
     async fn objects(&mut self) -> Result<(), DrillError> {
         for at in 0..self.sites.len() {
             let key = self.key(&format!("of-{}", self.sites[at].name));
@@ -261,7 +262,7 @@ impl Drill {
         Ok(())
     }
 
-    /// A change that one region makes is made in all.
+    /// Changes a key in two regions, and waits each time until all show it.
     async fn changes(&mut self) -> Result<(), DrillError> {
         let (key, last) = (self.key("shared"), self.sites.len() - 1);
         self.sites[0].put(&key, "the first version").await?;
@@ -274,7 +275,7 @@ impl Drill {
         self.all_show("its deletion", &key, Shows::Nothing).await
     }
 
-    /// The others go on while a region is away, and it has all that they did once it is back.
+    /// Has a region stopped, changes objects in another, and waits until the region shows that once it is back.
     async fn without(&mut self, away: &str) -> Result<(), DrillError> {
         let people = PEOPLE_TIMES * Duration::from_secs(self.seconds);
         let at = self.sites.iter().position(|site| site.name == away);

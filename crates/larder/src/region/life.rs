@@ -1,8 +1,9 @@
-//! Which region's life a store lives: a file beside DIR/region says whose key its index was written under.
+//! Ties a store to one life of a region: a file beside DIR/region has the fingerprint of the key that its index was
+//! written under.
 //!
 //! Without DIR/region a store would take writes as if it were alone: its deletes would leave no tombstones, and other
-//! regions would bring back what was deleted. With the files of another life it would believe of those regions what was
-//! true of others.
+//! regions would bring back what was deleted. With the files of another life it would take what it knows of its own
+//! regions for true of those.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -12,7 +13,7 @@ use larder_link::Site;
 
 const FILE: &str = "region.life";
 
-/// Why a store is not served.
+/// Reason for not serving a store.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LifeError {
     #[error(
@@ -29,7 +30,7 @@ pub(crate) enum LifeError {
     File { path: String, source: std::io::Error },
 }
 
-/// Checks that a store is served as what it was served before, and notes what it is.
+/// Checks that a store has the key that it was served with before, and notes the key the first time.
 pub(crate) fn check(dir: &Path, site: Option<&Site>) -> Result<(), LifeError> {
     let path = dir.join(FILE);
     let name = dir.display().to_string();

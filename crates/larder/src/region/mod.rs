@@ -1,7 +1,7 @@
-//! `larder region`: makes a store, or a cluster, one of several regions, and shows and changes which there are.
+//! `larder region`: makes a store, or a cluster, one of several regions, and shows and changes the list of them.
 //!
-//! Every command but the drill works on files of the directory of a store, or of the cluster's gateway, under their lock, and
-//! needs no server but that of the first region when another joins. A running server looks at the files.
+//! Every command but the drill works under a lock on files in the directory of a store, or of the cluster's gateway. It
+//! needs no server, but for `join`, which asks that of the first region. A running server looks at the files.
 
 mod args;
 mod drill;
@@ -24,7 +24,7 @@ pub(crate) use args::RegionCommand;
 use args::{CreateArgs, JoinArgs, NamedArgs, PlaceArgs};
 use drill::DrillArgs;
 
-/// Why a command was not done.
+/// Failure of a command.
 #[derive(Debug, thiserror::Error)]
 enum RegionError {
     #[error(transparent)]
@@ -77,7 +77,7 @@ impl RegionError {
     }
 }
 
-/// Runs what was asked for.
+/// Runs a command.
 pub(crate) fn run(command: RegionCommand) -> ExitCode {
     let done = match command {
         RegionCommand::Create(args) => create(&args),
@@ -111,21 +111,21 @@ fn check(dir: &Path) -> Result<(), RegionError> {
     }
 }
 
-/// The regions that the one in a directory knows.
+/// The list of regions in a directory.
 fn members(dir: &Path) -> Result<Members, RegionError> {
     check(dir)?;
     let members = larder_link::read(dir)?;
     Ok(members.ok_or_else(|| LinkError::from(Usage::NotRegion(dir.to_owned())))?)
 }
 
-/// The same, of one that has not been removed.
+/// The same, unless the region was removed.
 fn live_members(dir: &Path) -> Result<Members, RegionError> {
     let members = members(dir)?;
     if members.own.removed { Err(RegionError::Removed(dir.to_owned())) } else { Ok(members) }
 }
 
 impl PlaceArgs {
-    /// Where others reach the region.
+    /// The address that others reach the region at.
     fn advertised(&self) -> Result<Address, RegionError> {
         let address = self.listen.parse::<Address>();
         let is_bound = self.listen.parse::<SocketAddr>().is_ok_and(|addr| addr.port() != 0);

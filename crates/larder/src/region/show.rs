@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{RegionError, members};
 use crate::exit;
 
-/// Prints the regions that the one in a directory knows.
+/// Prints the list of regions in a directory.
 pub(super) fn list(dir: &Path, as_json: bool) -> Result<u8, RegionError> {
     let members = members(dir)?;
     let paused =
@@ -45,7 +45,7 @@ pub(super) fn list(dir: &Path, as_json: bool) -> Result<u8, RegionError> {
     Ok(exit::OK)
 }
 
-/// Prints what the server in a directory wrote last; the exit code says whether all is well.
+/// Prints the status that the server wrote last; the exit code is 0 if all is well.
 pub(super) fn status(dir: &Path, as_json: bool) -> Result<u8, RegionError> {
     let members = members(dir)?;
     let status = RegionStatus::read(dir)?;
