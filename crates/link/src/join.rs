@@ -7,7 +7,7 @@
 //! # Invariants
 //!
 //! 1. The secret is never sent. A proof is of no use in another session, nor for another key.
-//! 2. The key is kept before it is shown, and the number before it is answered: a joiner that lost the answer asks
+//! 2. The key is kept before it is shown, and the number before it is answered. A joiner that lost the answer asks
 //!    again with the same token, and is the same region.
 
 use std::path::Path;

@@ -14,9 +14,9 @@
 //! 2. Each op that changes a key's entry writes one row of the journal, in the same batch.
 //! 3. A store that is no region does none of this. Members see by the stamps of ops that it is one, so that all members
 //!    of a PG do the same.
-//! 4. The origin of a change is the op whose row of the journal told it first, so that a region that has passed the
-//!    origin has what it made, or what came after. The outcome of a put with data writes its row, and may stand far
-//!    behind the put.
+//! 4. The origin of a change is the op whose row of the journal told it first. So a region that has passed the origin
+//!    has what it made, or what came after. The outcome of a put with data writes its row, and may stand far behind the
+//!    put.
 //! 5. The PG alone bounds its journal, with or without a gateway that other regions ask.
 //! 6. A key of which nothing is here may have had a tombstone that was freed. A client's put of it gets a clock above
 //!    all freed ones: another region may have the tombstone still.

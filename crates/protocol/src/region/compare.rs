@@ -5,8 +5,8 @@
 //! these go the way of a journal's ids: the same filter, the same fetches, the same merge. Afterwards it goes on with
 //! the tokens that held before the walk began.
 //!
-//! One walk serves all PGs of a region: rows are in the order of keys, and a PG's keys lie scattered among them, so a
-//! walk over those of one PG would read them all.
+//! One walk serves all PGs of a region. Rows are in the order of keys, and a PG's keys lie scattered among them: a walk
+//! over those of one PG would read them all.
 //!
 //! # Invariants
 //!

@@ -19,7 +19,7 @@
 //!
 //! # Invariants
 //!
-//! 1. Regions that have the same changes have the same entries, in whatever order and how often they came: an entry is
+//! 1. Regions that have the same changes have the same entries, in whatever order and how often they came. An entry is
 //!    a join ([`merge::join`]), the same one for journals and comparisons.
 //! 2. A region's number stands for one life of its data. One that lost its data comes back under another number, so no
 //!    stamp and no origin is ever given twice.

@@ -115,7 +115,7 @@ impl Pull {
         }
     }
 
-    /// Asks each region for what it may be asked for.
+    /// Asks each region for as much as it may be asked for.
     pub(super) fn go_on(&mut self, now_ms: u64, out: &mut Vec<Effect>) {
         let regions: Vec<RegionId> = self.peers.keys().copied().collect();
         for region in regions {
