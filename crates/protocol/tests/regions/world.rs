@@ -28,8 +28,8 @@ pub struct Bug {
 pub fn bugs() -> Vec<(String, Bug, u64)> {
     let machines = [
         (Planted::ResyncWithoutTombstones, 0),
-        (Planted::TieByClock, 3),
-        (Planted::TokenBeforeBytes, 9),
+        (Planted::TieByClock, 103),
+        (Planted::TokenBeforeBytes, 22),
         (Planted::ForgottenOrigins, 0),
         (Planted::ClocksAheadTaken, 0),
         (Planted::OverrunUnnoticed, 0),

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::world::World;
 use crate::bugs::Bug;
-use crate::sim::{AHEAD_MS, NOW_MS, RUNNING, is_found};
+use crate::sim::{AHEAD_MS, NOW_MS, RUNNING, is_found, is_found_from};
 
 /// Steps of one run.
 const STEPS: u64 = 3000;
@@ -47,7 +47,7 @@ fn workers_of_one_bucket_never_go_back_and_end_up_the_same() {
 
 #[test]
 fn giving_up_what_is_not_replaced_for_good_is_found() {
-    is_found(Bug::GivenUpEarly, SEEDS_OF_BUGS, run);
+    is_found_from(Bug::GivenUpEarly, 6, SEEDS_OF_BUGS, run);
 }
 
 #[test]
