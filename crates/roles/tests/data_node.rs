@@ -6,6 +6,7 @@
 mod raw;
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -351,14 +352,15 @@ async fn an_asker_of_an_older_release_is_told_no_report() {
     served.node.close();
 }
 
-/// Waits for what comes, but not for ever.
-async fn comes(what: impl Fn() -> bool) {
+/// Waits until it is so, but not for ever.
+async fn becomes<T: PartialEq + Debug>(now: impl Fn() -> T, wanted: T) {
     let comes = async {
-        while !what() {
+        while now() != wanted {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), comes).await.expect("it comes within a minute");
+    let is_so = tokio::time::timeout(Duration::from_secs(60), comes).await.is_ok();
+    assert!(is_so, "{:?} does not become {wanted:?} within a minute", now());
 }
 
 /// A runtime in which reads at the device wait for the only thread that may read.
@@ -394,13 +396,13 @@ fn a_read_that_is_cancelled_before_its_turn_never_touches_the_disk() {
         }
         // Served, cancelled, and those that wait.
         let now = || (node.reads().0.served, node.reads().0.cancelled, node.reads().1);
-        comes(|| now() == (0, 0, 2)).await;
+        becomes(now, (0, 0, 2)).await;
         asked.shutdown().await;
-        comes(|| now() == (0, 2, 0)).await;
+        becomes(now, (0, 2, 0)).await;
         drop(release);
         assert!(held.await.unwrap(), "it was released");
         let at_device = u64::from(REPAIRS_AT_DEVICE);
-        comes(|| now() == (at_device, 2, 0)).await;
+        becomes(now, (at_device, 2, 0)).await;
         assert_eq!(served.read(0, 3).await, Some(Bytes::from_static(&[7; 3])), "it reads on");
         node.close();
     });
@@ -425,7 +427,7 @@ fn a_read_too_many_is_turned_away_and_another_done_once_those_that_wait_are() {
             let peer = peer.clone();
             asked.spawn(async move { verify(&peer).await.map(|(reply, _)| reply) });
         }
-        comes(|| now().1 == SCRUB_READS_WAITING_MAX).await;
+        becomes(|| (now().0.turned_away, now().1), (0, SCRUB_READS_WAITING_MAX)).await;
         let one_more = verify(&served.meta).await;
         assert!(matches!(one_more, Err(CallError::Busy(Side::There))), "{one_more:?}");
         assert_eq!(now().0.turned_away, 1);
