@@ -59,7 +59,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), LinkError> {
 }
 
 /// Replaces a file that a crash may lose.
-pub(crate) fn show(path: &Path, bytes: &[u8]) -> Result<(), LinkError> {
+pub(crate) fn replace_unsynced(path: &Path, bytes: &[u8]) -> Result<(), LinkError> {
     let draft = path.with_extension("draft");
     let replace = || fs::write(&draft, bytes).and_then(|()| fs::rename(&draft, path));
     replace().map_err(LinkError::file(path))

@@ -22,7 +22,7 @@ use crate::members::{Members, Own};
 use crate::message::{Join, Joined, Request};
 use crate::name::{Address, RegionName};
 use crate::pool::connect;
-use crate::registry::{identity_to_be, not_yet, write};
+use crate::registry::{load_or_draw_identity, refuse_region, write};
 use crate::token::JoinToken;
 use crate::{files, tls};
 
@@ -39,8 +39,8 @@ pub async fn join(
 ) -> Result<Members, LinkError> {
     files::make_folder(dir)?;
     let _lock = files::lock(dir)?;
-    not_yet(dir)?;
-    let identity = identity_to_be(dir)?;
+    refuse_region(dir)?;
+    let identity = load_or_draw_identity(dir)?;
     let fingerprint = identity.fingerprint();
     let address = token.address();
     let asking = async {

@@ -10,12 +10,11 @@
 //! | `members.rs`, `name.rs`, `registry.rs`, `files.rs` | the list of regions, and its file |
 //! | `token.rs`, `join.rs` | tokens, and joining with one |
 //! | `link.rs`, `pool.rs`, `fetching.rs` | the asking end |
-//! | `listener.rs`, `desk.rs`, `source.rs`, `places.rs` | the answering end |
-//! | `patient.rs` | connections that end when a write stalls |
+//! | `listener.rs`, `requests.rs`, `source.rs`, `slots.rs` | the answering end |
+//! | `write_timeout.rs` | connections that end when a write stalls |
 //! | `site.rs` | all of these, for a server |
 //! | `status.rs`, `metrics.rs` | status and counters for operators |
 
-mod desk;
 mod error;
 mod fetching;
 mod files;
@@ -29,26 +28,27 @@ mod members;
 pub mod message;
 mod metrics;
 mod name;
-mod patient;
-mod places;
 mod pool;
 mod registry;
+mod requests;
 mod site;
+mod slots;
 mod source;
 mod status;
 mod tls;
 mod token;
+mod write_timeout;
 
 pub use error::{Later, LinkError, Refused, TokenFault, Usage};
 pub use fetching::FetchStream;
 pub use identity::Fingerprint;
 pub use join::join;
 pub use link::Link;
-pub use listener::Listening;
+pub use listener::Listener;
 pub use members::{Known, Members, Own, Peer};
 pub use message::{
-    Ask, Declined, Fetch, Fetched, Hello, JoinRefused, KnownRegions, List, ListedIn, Told, Walk,
-    Walked,
+    Ask, AskAnswer, Declined, Fetch, Fetched, Hello, JoinRefused, List, ListAnswer, RegionList,
+    Walk, WalkAnswer,
 };
 pub use metrics::{Counter, Metrics, PeerMetrics};
 pub use name::{Address, RegionName};

@@ -18,7 +18,7 @@ use crate::identity::Identity;
 use crate::limits::{ANSWER_BYTES_MAX, CALL_TIME_MAX};
 use crate::members::{Known, Peer};
 use crate::message::{
-    Ask, Declined, Fetch, Hello, KnownRegions, List, ListedIn, Request, Told, Walk, Walked,
+    Ask, AskAnswer, Declined, Fetch, Hello, List, ListAnswer, RegionList, Request, Walk, WalkAnswer,
 };
 use crate::metrics::PeerMetrics;
 use crate::name::Address;
@@ -68,7 +68,7 @@ impl Link {
     ///
     /// # Errors
     /// [`LinkError`], by what to do.
-    pub async fn ask(&self, ask: Ask) -> Result<Told, LinkError> {
+    pub async fn ask(&self, ask: Ask) -> Result<AskAnswer, LinkError> {
         self.call(Request::Ask(ask)).await
     }
 
@@ -76,7 +76,7 @@ impl Link {
     ///
     /// # Errors
     /// [`LinkError`], by what to do.
-    pub async fn walk(&self, walk: Walk) -> Result<Walked, LinkError> {
+    pub async fn walk(&self, walk: Walk) -> Result<WalkAnswer, LinkError> {
         self.call(Request::Walk(walk)).await
     }
 
@@ -84,14 +84,14 @@ impl Link {
     ///
     /// # Errors
     /// [`LinkError`], by what to do.
-    pub async fn list(&self, list: List) -> Result<ListedIn, LinkError> {
+    pub async fn list(&self, list: List) -> Result<ListAnswer, LinkError> {
         self.call(Request::List(list)).await
     }
 
     /// Exchanges lists of regions with it.
     pub(crate) async fn members(&self, known: Vec<Known>) -> Result<Vec<Known>, LinkError> {
-        let asked = Request::Members(KnownRegions { regions: known });
-        self.call::<KnownRegions>(asked).await.map(|told| told.regions)
+        let asked = Request::Members(RegionList { regions: known });
+        self.call::<RegionList>(asked).await.map(|told| told.regions)
     }
 
     /// Asks for entries. The stream holds one of the connections until it has ended, or is dropped.
@@ -103,7 +103,7 @@ impl Link {
         let began = self.in_time(async {
             let (response, held) = self.send(&Request::Fetch(fetch)).await?;
             if response.status() != StatusCode::OK {
-                return Err(given_back(declined(response, &self.address).await, held));
+                return Err(return_connection(declined(response, &self.address).await, held));
             }
             Ok((response, held))
         });
@@ -125,7 +125,7 @@ impl Link {
                     held.give_back();
                     Ok(answer)
                 }
-                Err(error) => Err(given_back(error, held)),
+                Err(error) => Err(return_connection(error, held)),
             }
         })
         .await
@@ -157,7 +157,7 @@ impl Link {
 }
 
 /// Returns the connection of a refusal to the pool: the refusal was read as a whole.
-fn given_back(error: LinkError, held: Held) -> LinkError {
+fn return_connection(error: LinkError, held: Held) -> LinkError {
     if matches!(error, LinkError::Later(Later::Busy | Later::NotReady) | LinkError::Refused(_)) {
         held.give_back();
     }

@@ -1,4 +1,4 @@
-//! The answering end: accepts connections, and hands each request to the [desk](crate::desk).
+//! The answering end: accepts connections, and hands each request to the [request handler](crate::requests).
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -14,40 +14,44 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::desk::{Caller, Desk};
 use crate::identity::Fingerprint;
 use crate::limits::{ACCEPT_PAUSE, CONNECT_TIME_MAX, IDLE_ANSWERING_MAX, IDLE_STRANGER_MAX};
-use crate::patient::Patient;
-use crate::places::{Places, Whose};
+use crate::requests::{Caller, RequestHandler};
+use crate::slots::{ConnectionSlots, SlotOwner};
 use crate::source::Source;
 use crate::tls::session_secret;
+use crate::write_timeout::WriteTimeout;
 
 /// Answers other regions. Dropped, it ends with all of its connections.
 #[derive(Debug)]
-pub struct Listening {
+pub struct Listener {
     address: SocketAddr,
-    places: Arc<Places>,
+    slots: Arc<ConnectionSlots>,
     accepting: AbortHandle,
 }
 
-impl Drop for Listening {
+impl Drop for Listener {
     fn drop(&mut self) {
         self.accepting.abort();
-        self.places.close();
+        self.slots.close();
     }
 }
 
-impl Listening {
+impl Listener {
     pub(crate) fn start<S: Source>(
         socket: TcpListener,
         tls: Arc<ServerConfig>,
-        desk: Desk<S>,
+        handler: RequestHandler<S>,
     ) -> std::io::Result<Self> {
         let address = socket.local_addr()?;
-        let places = Arc::new(Places::new());
-        let door = Arc::new(Door { tls: tls.into(), desk: Arc::new(desk), places: places.clone() });
-        let accepting = tokio::spawn(door.accept(socket)).abort_handle();
-        Ok(Self { address, places, accepting })
+        let slots = Arc::new(ConnectionSlots::new());
+        let acceptor = Arc::new(Acceptor {
+            tls: tls.into(),
+            handler: Arc::new(handler),
+            slots: slots.clone(),
+        });
+        let accepting = tokio::spawn(acceptor.accept(socket)).abort_handle();
+        Ok(Self { address, slots, accepting })
     }
 
     /// Address that it listens on.
@@ -57,21 +61,21 @@ impl Listening {
     }
 }
 
-struct Door<S> {
+struct Acceptor<S> {
     tls: TlsAcceptor,
-    desk: Arc<Desk<S>>,
-    places: Arc<Places>,
+    handler: Arc<RequestHandler<S>>,
+    slots: Arc<ConnectionSlots>,
 }
 
-type Shaken = TlsStream<Patient<TcpStream>>;
+type Shaken = TlsStream<WriteTimeout<TcpStream>>;
 
-impl<S: Source> Door<S> {
+impl<S: Source> Acceptor<S> {
     async fn accept(self: Arc<Self>, socket: TcpListener) {
         loop {
             match socket.accept().await {
                 Ok((tcp, address)) => {
                     let arriving = tokio::spawn(self.clone().arrive(tcp, address));
-                    self.places.enter(Whose::Arriving, arriving.abort_handle());
+                    self.slots.enter(SlotOwner::Arriving, arriving.abort_handle());
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a connection of a region cannot be accepted");
@@ -87,19 +91,19 @@ impl<S: Source> Door<S> {
             Ok(Err(error)) => return self.tell(address, &error.to_string()),
             Err(_elapsed) => return self.tell(address, "the handshake took too long"),
         };
-        let (whose, idle_max) = match self.desk.who(&caller.key) {
-            Ok(number) => (Whose::Peer(number), IDLE_ANSWERING_MAX),
+        let (whose, idle_max) = match self.handler.region_of(&caller.key) {
+            Ok(number) => (SlotOwner::Peer(number), IDLE_ANSWERING_MAX),
             Err(declined) => {
                 self.tell(address, &declined.to_string());
-                (Whose::Stranger, IDLE_STRANGER_MAX)
+                (SlotOwner::Stranger, IDLE_STRANGER_MAX)
             }
         };
-        let desk = self.desk.clone();
+        let handler = self.handler.clone();
         let answering = tokio::spawn(async move {
             let answer = service_fn(|request| {
-                let desk = &desk;
+                let handler = &handler;
                 let caller = &caller;
-                async move { Ok::<_, Infallible>(desk.answer(caller, request).await) }
+                async move { Ok::<_, Infallible>(handler.answer(caller, request).await) }
             });
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -109,12 +113,12 @@ impl<S: Source> Door<S> {
                 tracing::debug!(%address, %error, "a connection of a region broke");
             }
         });
-        self.places.enter(whose, answering.abort_handle());
+        self.slots.enter(whose, answering.abort_handle());
     }
 
     async fn shake_hands(&self, tcp: TcpStream) -> std::io::Result<(Shaken, Caller)> {
         tcp.set_nodelay(true)?;
-        let stream = self.tls.accept(Patient::new(tcp)).await?;
+        let stream = self.tls.accept(WriteTimeout::new(tcp)).await?;
         let tls = stream.get_ref().1;
         let shown = tls.peer_certificates().and_then(<[_]>::first);
         let shown = shown.ok_or_else(|| std::io::Error::other("no certificate was shown"))?;
@@ -124,7 +128,7 @@ impl<S: Source> Door<S> {
     }
 
     fn tell(&self, address: SocketAddr, why: &str) {
-        if let Some(without_line) = self.desk.metrics.stranger() {
+        if let Some(without_line) = self.handler.metrics.stranger() {
             tracing::warn!(%address, why, without_line, "a connection is not a region's");
         }
     }

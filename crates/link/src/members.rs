@@ -152,7 +152,7 @@ impl Members {
     }
 
     /// Notes that the others have removed this region.
-    pub(crate) fn end(&mut self) -> Result<(), LinkError> {
+    pub(crate) fn note_own_removal(&mut self) -> Result<(), LinkError> {
         self.own.removed = true;
         Ok(())
     }
@@ -171,7 +171,7 @@ impl Members {
 
     /// The list that this region tells others: itself, and all that it knows.
     #[must_use]
-    pub fn told(&self) -> Vec<Known> {
+    pub fn exchanged(&self) -> Vec<Known> {
         let Own { number, fingerprint, removed, .. } = self.own;
         let (name, address) = (self.own.name.clone(), self.own.advertise.clone());
         let own = Known { number, name, address, fingerprint, removed };

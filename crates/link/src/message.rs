@@ -24,16 +24,16 @@ use crate::token::TokenId;
 pub enum Request {
     /// Asks for the region's own description: [`Hello`].
     Hello,
-    /// Asks for the ids behind tokens: [`Told`].
+    /// Asks for the ids behind tokens: [`AskAnswer`].
     Ask(Ask),
-    /// Asks for the sums of runs: [`Walked`].
+    /// Asks for the sums of runs: [`WalkAnswer`].
     Walk(Walk),
-    /// Asks for the ids of a run: [`ListedIn`].
+    /// Asks for the ids of a run: [`ListAnswer`].
     List(List),
     /// Asks for entries: a stream of [`Fetched`].
     Fetch(Fetch),
-    /// Exchanges lists of regions: [`KnownRegions`].
-    Members(KnownRegions),
+    /// Exchanges lists of regions: [`RegionList`].
+    Members(RegionList),
     /// Asks to become a region: [`Joined`].
     Join(Join),
 }
@@ -64,7 +64,7 @@ pub type Buckets = Vec<(BucketId, BucketName)>;
 
 /// Ids behind tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
+pub struct AskAnswer {
     /// For each PG its ids, or that its token is void.
     pub pgs: Vec<(PgId, Result<Batch, Void>)>,
     /// Names of the buckets.
@@ -80,7 +80,7 @@ pub struct Walk {
 
 /// Sums of runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Walked {
+pub struct WalkAnswer {
     /// The sums.
     pub summed: Summed,
     /// Names of the buckets.
@@ -96,7 +96,7 @@ pub struct List {
 
 /// Ids of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ListedIn {
+pub struct ListAnswer {
     /// The ids.
     pub listed: Listed,
     /// Names of the buckets.
@@ -125,12 +125,12 @@ pub struct Fetched {
 
 /// The list of regions that one of them knows. A cluster that is a region stores it in its map, too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KnownRegions {
+pub struct RegionList {
     /// All regions, removed ones too.
     pub regions: Vec<Known>,
 }
 
-impl KnownRegions {
+impl RegionList {
     /// A measure of the list: it grows when a region joins or is removed, and never shrinks.
     #[must_use]
     pub fn known(&self) -> u32 {
@@ -158,7 +158,7 @@ pub struct Joined {
     /// Its number.
     pub number: RegionId,
     /// All regions, the new one too.
-    pub known: KnownRegions,
+    pub known: RegionList,
 }
 
 /// Reason for not answering a request.

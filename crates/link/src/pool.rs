@@ -23,9 +23,9 @@ use crate::error::{Later, LinkError, Refused};
 use crate::limits::{CONNECT_TIME_MAX, CONNECTIONS_MAX, IDLE_MAX};
 use crate::metrics::PeerMetrics;
 use crate::name::Address;
-use crate::patient::Patient;
 use crate::tls::{no_name, session_secret};
 use crate::token::SessionSecret;
+use crate::write_timeout::WriteTimeout;
 
 /// Sends requests over one connection.
 pub(crate) type Sender = SendRequest<Full<Bytes>>;
@@ -41,7 +41,7 @@ pub(crate) async fn connect(
     let connecting = async {
         let tcp = TcpStream::connect(address.as_str()).await?;
         tcp.set_nodelay(true)?;
-        TlsConnector::from(tls).connect(no_name(), Patient::new(tcp)).await
+        TlsConnector::from(tls).connect(no_name(), WriteTimeout::new(tcp)).await
     };
     let stream = match timeout(CONNECT_TIME_MAX, connecting).await {
         Err(_elapsed) => {

@@ -34,7 +34,7 @@ const IDENTITY: &str = "identity";
 const SUM_BYTES: usize = 8;
 
 /// Reads the key of the region in a store's directory, or draws one if there is none.
-pub(crate) fn identity_to_be(dir: &Path) -> Result<Identity, LinkError> {
+pub(crate) fn load_or_draw_identity(dir: &Path) -> Result<Identity, LinkError> {
     Identity::load_or_draw(&files::path(dir, IDENTITY))
 }
 
@@ -55,8 +55,8 @@ pub fn found(
 ) -> Result<Members, LinkError> {
     files::make_folder(dir)?;
     let _lock = files::lock(dir)?;
-    not_yet(dir)?;
-    let fingerprint = identity_to_be(dir)?.fingerprint();
+    refuse_region(dir)?;
+    let fingerprint = load_or_draw_identity(dir)?.fingerprint();
     let (number, removed) = (RegionId(1), false);
     let own = Own { number, name, listen, advertise, fingerprint, removed };
     let members = Members::first(own);
@@ -65,7 +65,7 @@ pub fn found(
 }
 
 /// Refuses a store that is a region.
-pub(crate) fn not_yet(dir: &Path) -> Result<(), LinkError> {
+pub(crate) fn refuse_region(dir: &Path) -> Result<(), LinkError> {
     match read(dir)? {
         Some(Members { own, .. }) => {
             let (dir, number, name) = (dir.to_owned(), own.number, own.name);
@@ -154,7 +154,7 @@ pub(crate) struct Registry {
     seen: Mutex<Option<Version>>,
     members: watch::Sender<Arc<Members>>,
     /// Numbers that are kept beside the directory, or that another region has told.
-    may_be_told: Mutex<BTreeSet<RegionId>>,
+    exchangeable: Mutex<BTreeSet<RegionId>>,
 }
 
 impl Registry {
@@ -163,8 +163,8 @@ impl Registry {
         let seen = version(dir);
         let Some(members) = read(dir)? else { return Ok(None) };
         let members = watch::Sender::new(Arc::new(members));
-        let (seen, may_be_told) = (Mutex::new(seen), Mutex::default());
-        Ok(Some(Self { dir: dir.to_owned(), seen, members, may_be_told }))
+        let (seen, exchangeable) = (Mutex::new(seen), Mutex::default());
+        Ok(Some(Self { dir: dir.to_owned(), seen, members, exchangeable }))
     }
 
     pub(crate) fn now(&self) -> Arc<Members> {
@@ -176,16 +176,16 @@ impl Registry {
     }
 
     /// The regions that others may be told of: this one, and those whose numbers are kept.
-    pub(crate) fn told(&self) -> Vec<Known> {
-        let (members, may_be_told) = (self.now(), self.may_be_told.lock());
-        let mut told = members.told();
-        told.retain(|it| it.number == members.own.number || may_be_told.contains(&it.number));
+    pub(crate) fn exchanged(&self) -> Vec<Known> {
+        let (members, exchangeable) = (self.now(), self.exchangeable.lock());
+        let mut told = members.exchanged();
+        told.retain(|it| it.number == members.own.number || exchangeable.contains(&it.number));
         told
     }
 
     /// Notes that these numbers are kept outside the directory, or by another region.
     pub(crate) fn are_kept(&self, known: &[Known]) {
-        self.may_be_told.lock().extend(known.iter().map(|it| it.number));
+        self.exchangeable.lock().extend(known.iter().map(|it| it.number));
     }
 
     /// Changes the list, here and in the file. Waits for the disk, and for commands that change the file.
@@ -197,7 +197,7 @@ impl Registry {
         let (value, members) = change(&self.dir, with)?;
         // A command may change the file in between: the next look reads it again.
         *seen = None;
-        self.show(members);
+        self.publish(members);
         Ok(value)
     }
 
@@ -214,7 +214,7 @@ impl Registry {
     }
 
     /// Takes up changes that a command made. Waits for the disk.
-    pub(crate) fn look(&self) -> Result<(), LinkError> {
+    pub(crate) fn reload(&self) -> Result<(), LinkError> {
         let mut seen = self.seen.lock();
         let version = version(&self.dir);
         if version == *seen && seen.is_some() {
@@ -222,11 +222,11 @@ impl Registry {
         }
         let members = read(&self.dir)?.ok_or_else(|| Usage::NotRegion(self.dir.clone()))?;
         *seen = version;
-        self.show(members);
+        self.publish(members);
         Ok(())
     }
 
-    fn show(&self, members: Members) {
+    fn publish(&self, members: Members) {
         self.members.send_if_modified(|shown| {
             let is_new = **shown != members;
             if is_new {

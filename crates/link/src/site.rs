@@ -12,16 +12,16 @@ use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::desk::Desk;
 use crate::error::{LinkError, Refused};
 use crate::identity::Identity;
 use crate::limits::{LOOK_INTERVAL, MEMBERS_INTERVAL};
 use crate::link::Link;
-use crate::listener::Listening;
+use crate::listener::Listener;
 use crate::members::Members;
-use crate::message::KnownRegions;
+use crate::message::RegionList;
 use crate::metrics::Metrics;
 use crate::registry::{Registry, identity};
+use crate::requests::RequestHandler;
 use crate::source::Source;
 use crate::tls;
 
@@ -75,12 +75,12 @@ impl Site {
     /// The list of regions, in the form in which regions exchange it and a cluster's managers keep it. Once they have it,
     /// [`Site::is_kept`] is to be called.
     #[must_use]
-    pub fn known(&self) -> KnownRegions {
-        KnownRegions { regions: self.registry.now().told() }
+    pub fn known(&self) -> RegionList {
+        RegionList { regions: self.registry.now().exchanged() }
     }
 
     /// Notes that this list is kept outside the directory: other regions may be told of its numbers.
-    pub fn is_kept(&self, known: &KnownRegions) {
+    pub fn is_kept(&self, known: &RegionList) {
         self.registry.are_kept(&known.regions);
     }
 
@@ -88,7 +88,7 @@ impl Site {
     ///
     /// # Errors
     /// If the lists contradict each other, and if the file cannot be written.
-    pub fn learn(&self, known: &KnownRegions) -> Result<(), LinkError> {
+    pub fn learn(&self, known: &RegionList) -> Result<(), LinkError> {
         self.registry.merge(&known.regions)
     }
 
@@ -102,7 +102,7 @@ impl Site {
     ///
     /// # Errors
     /// If TLS cannot use the key.
-    pub fn to(&self, number: RegionId) -> Result<Option<Arc<Link>>, LinkError> {
+    pub fn link_to(&self, number: RegionId) -> Result<Option<Arc<Link>>, LinkError> {
         let members = self.registry.now();
         let mut links = self.links.lock();
         let Some(peer) = members.peer(number) else {
@@ -128,23 +128,27 @@ impl Site {
         &self,
         socket: TcpListener,
         source: Arc<S>,
-    ) -> std::io::Result<Listening> {
+    ) -> std::io::Result<Listener> {
         let (registry, metrics) = (self.registry.clone(), self.metrics.clone());
-        Listening::start(socket, self.answering.clone(), Desk { registry, metrics, source })
+        Listener::start(
+            socket,
+            self.answering.clone(),
+            RequestHandler { registry, metrics, source },
+        )
     }
 
     /// Takes up changes that commands make, and exchanges lists with the other regions. Does not end.
     pub async fn tend(self: Arc<Self>) {
         let looking = self.clone();
-        tokio::join!(looking.look(), self.ask_around());
+        tokio::join!(looking.keep_reloading(), self.keep_exchanging());
     }
 
-    async fn look(&self) {
+    async fn keep_reloading(&self) {
         let (since, mut lines) = (Instant::now(), Seldom::default());
         loop {
             sleep(LOOK_INTERVAL).await;
             let registry = self.registry.clone();
-            let looked = spawn_blocking(move || registry.look()).await;
+            let looked = spawn_blocking(move || registry.reload()).await;
             if let Ok(Err(error)) = looked
                 && lines.happens(since.elapsed().as_millis() as u64).is_some()
             {
@@ -160,36 +164,36 @@ impl Site {
     }
 
     #[cfg(test)]
-    pub(crate) fn told(&self) -> Vec<crate::members::Known> {
-        self.registry.told()
+    pub(crate) fn exchanged(&self) -> Vec<crate::members::Known> {
+        self.registry.exchanged()
     }
 
     #[cfg(test)]
-    pub(crate) fn look_once(&self) -> Result<(), LinkError> {
-        self.registry.look()
+    pub(crate) fn reload_once(&self) -> Result<(), LinkError> {
+        self.registry.reload()
     }
 
     /// Exchanges lists with all other regions from time to time, and when this one's has changed.
-    async fn ask_around(&self) {
+    async fn keep_exchanging(&self) {
         let mut members = self.members();
         loop {
             members.mark_unchanged();
-            self.ask_all().await;
+            self.exchange_lists().await;
             // The registry keeps the sender: it does not end.
             let _changed = timeout(MEMBERS_INTERVAL, members.changed()).await;
         }
     }
 
     /// Exchanges lists with all other regions once.
-    pub(crate) async fn ask_all(&self) {
+    pub(crate) async fn exchange_lists(&self) {
         let members = self.registry.now();
         if members.own.removed {
             return;
         }
         let mut asked = JoinSet::new();
         for peer in members.live() {
-            let (number, known) = (peer.number, self.registry.told());
-            if let Ok(Some(link)) = self.to(number) {
+            let (number, known) = (peer.number, self.registry.exchanged());
+            if let Ok(Some(link)) = self.link_to(number) {
                 asked.spawn(async move { (number, link.members(known).await) });
             }
         }
@@ -199,7 +203,7 @@ impl Site {
                 Ok(told) => spawn_blocking(move || registry.merge(&told)).await,
                 Err(LinkError::Refused(Refused::Removed)) => {
                     tracing::error!(%number, "this region was removed: nothing more goes either way");
-                    spawn_blocking(move || registry.change(Members::end)).await
+                    spawn_blocking(move || registry.change(Members::note_own_removal)).await
                 }
                 Err(error) => Ok(Err(error)),
             };

@@ -11,7 +11,7 @@ use crate::error::{Later, LinkError};
 use crate::frame;
 use crate::limits::{GATHERED_BYTES_MAX, PIECE_BYTES_MAX};
 use crate::message::{
-    Ask, Declined, Fetch, Fetched, Hello, KnownRegions, List, ListedIn, Told, Walk, Walked,
+    Ask, AskAnswer, Declined, Fetch, Fetched, Hello, List, ListAnswer, RegionList, Walk, WalkAnswer,
 };
 
 /// Answers other regions. Requests are within their bounds, and come from regions that are known.
@@ -22,21 +22,25 @@ pub trait Source: Send + Sync + 'static {
     fn hello(&self, from: RegionId) -> impl Future<Output = Result<Hello, Declined>> + Send;
 
     /// The ids behind tokens.
-    fn ask(&self, from: RegionId, ask: Ask) -> impl Future<Output = Result<Told, Declined>> + Send;
+    fn ask(
+        &self,
+        from: RegionId,
+        ask: Ask,
+    ) -> impl Future<Output = Result<AskAnswer, Declined>> + Send;
 
     /// The sums of runs.
     fn walk(
         &self,
         from: RegionId,
         walk: Walk,
-    ) -> impl Future<Output = Result<Walked, Declined>> + Send;
+    ) -> impl Future<Output = Result<WalkAnswer, Declined>> + Send;
 
     /// The ids of a run.
     fn list(
         &self,
         from: RegionId,
         list: List,
-    ) -> impl Future<Output = Result<ListedIn, Declined>> + Send;
+    ) -> impl Future<Output = Result<ListAnswer, Declined>> + Send;
 
     /// Writes entries into the sink, in the order asked for. The future is dropped when the other region is gone.
     ///
@@ -51,7 +55,7 @@ pub trait Source: Send + Sync + 'static {
 
     /// Keeps the list of regions outside the directory, where the store has a place for it. The joiner and all others are told
     /// of its number only afterwards: even if the directory is lost, no other region gets it.
-    fn keep(&self, known: KnownRegions) -> impl Future<Output = Result<(), Declined>> + Send;
+    fn keep(&self, known: RegionList) -> impl Future<Output = Result<(), Declined>> + Send;
 }
 
 /// Part of a stream.

@@ -74,7 +74,7 @@ impl RegionStatus {
     /// If it cannot be written.
     pub fn write(&self, dir: &Path) -> Result<(), LinkError> {
         let text = serde_json::to_vec(self).expect("plain data is JSON");
-        files::show(&files::path(dir, FILE), &text)
+        files::replace_unsynced(&files::path(dir, FILE), &text)
     }
 
     /// Reads the status that was written last; `None` if none was.

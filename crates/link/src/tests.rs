@@ -21,12 +21,12 @@ use tokio::sync::Notify;
 
 use crate::limits::PIECE_BYTES_MAX;
 use crate::message::{
-    Ask, Declined, Fetch, Fetched, Hello, KnownRegions, List, ListedIn, Told, Walk, Walked,
+    Ask, AskAnswer, Declined, Fetch, Fetched, Hello, List, ListAnswer, RegionList, Walk, WalkAnswer,
 };
 use crate::name::{Address, RegionName};
 use crate::source::{FetchSink, Source};
 use crate::token::JoinToken;
-use crate::{Link, LinkError, Listening, Members, Site, change, found, join};
+use crate::{Link, LinkError, Listener, Members, Site, change, found, join};
 
 /// A source that answers as its test wants.
 struct Fake {
@@ -36,7 +36,7 @@ struct Fake {
     /// The first piece has arrived.
     arrived: Notify,
     /// Lists that were kept, if there is a place where they can be.
-    kept: Mutex<Option<Vec<KnownRegions>>>,
+    kept: Mutex<Option<Vec<RegionList>>>,
     how: How,
 }
 
@@ -61,7 +61,7 @@ impl Source for Fake {
         Ok(Hello { number: self.number, pg_count: 256, now_ms: 7 })
     }
 
-    async fn ask(&self, _from: RegionId, ask: Ask) -> Result<Told, Declined> {
+    async fn ask(&self, _from: RegionId, ask: Ask) -> Result<AskAnswer, Declined> {
         match self.how {
             How::Busy => Err(Declined::Busy),
             How::Never => std::future::pending().await,
@@ -71,22 +71,22 @@ impl Source for Fake {
                     resume: ask.pgs[0].1,
                 };
                 let pgs = ask.pgs.iter().map(|(pg, _, _)| (*pg, Err(void))).collect();
-                Ok(Told { pgs, buckets: vec![(BucketId(1), bucket())] })
+                Ok(AskAnswer { pgs, buckets: vec![(BucketId(1), bucket())] })
             }
         }
     }
 
-    async fn walk(&self, _from: RegionId, walk: Walk) -> Result<Walked, Declined> {
+    async fn walk(&self, _from: RegionId, walk: Walk) -> Result<WalkAnswer, Declined> {
         let summed = larder_protocol::region::Summed { runs: Vec::new(), rest: Some(walk.range) };
-        Ok(Walked { summed, buckets: Vec::new() })
+        Ok(WalkAnswer { summed, buckets: Vec::new() })
     }
 
-    async fn list(&self, _from: RegionId, list: List) -> Result<ListedIn, Declined> {
+    async fn list(&self, _from: RegionId, list: List) -> Result<ListAnswer, Declined> {
         let listed = larder_protocol::region::Listed { ids: Vec::new(), rest: Some(list.range) };
-        Ok(ListedIn { listed, buckets: Vec::new() })
+        Ok(ListAnswer { listed, buckets: Vec::new() })
     }
 
-    async fn keep(&self, known: KnownRegions) -> Result<(), Declined> {
+    async fn keep(&self, known: RegionList) -> Result<(), Declined> {
         self.kept.lock().as_mut().map(|kept| kept.push(known)).ok_or(Declined::NotReady)
     }
 
@@ -149,7 +149,7 @@ struct Region {
     dir: TempDir,
     site: Arc<Site>,
     source: Arc<Fake>,
-    listening: Listening,
+    listening: Listener,
 }
 
 fn region_name(name: &str) -> RegionName {
@@ -204,7 +204,7 @@ impl Region {
     }
 
     fn to(&self, other: &Self) -> Arc<Link> {
-        self.site.to(other.site.number()).unwrap().unwrap()
+        self.site.link_to(other.site.number()).unwrap().unwrap()
     }
 
     fn members(&self) -> Arc<Members> {

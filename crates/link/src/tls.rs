@@ -3,9 +3,9 @@
 //! # Invariants
 //!
 //! 1. The caller speaks only with the region whose key it expects. The answering region decides after the handshake, by
-//!    the caller's key, what it may ask ([`crate::desk`]). Both ends prove in the handshake that they have their key.
+//!    the caller's key, what it may ask ([`crate::requests`]). Both ends prove in the handshake that they have their key.
 //! 2. Names and dates of certificates are not looked at. A certificate is signed by its own key, whose owner could
-//!    write any date. A key ends when its region is removed from the list, which the desk looks at for each request.
+//!    write any date. A key ends when its region is removed from the list, which the request handler looks at for each request.
 //! 3. Every connection is verified anew: no tickets, and no early data, which could be replayed.
 
 use std::sync::Arc;
@@ -95,7 +95,7 @@ fn unusable(error: TlsError) -> LinkError {
 /// Verifies the other end's key. The handshake's signature shows that it has the key.
 #[derive(Debug)]
 struct ByKey {
-    /// The key that it must have; `None` for any, where the desk decides afterwards.
+    /// The key that it must have; `None` for any, where the request handler decides afterwards.
     wanted: Option<Fingerprint>,
     provider: Arc<CryptoProvider>,
 }

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use larder_link::{KnownRegions, Site};
+use larder_link::{RegionList, Site};
 use larder_protocol::manager::state::{Command, GatewayRecord, Refusal, RegionRecord, Topology};
 use larder_roles::managers::{Managers, NotProposed};
 use larder_roles::proxy::ClusterProxy;
@@ -30,7 +30,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::{RoleConfig, RoleError, bind};
 
 /// Time from one claim at the managers to the next.
-const AGAIN: Duration = Duration::from_secs(1);
+const CLAIM_INTERVAL: Duration = Duration::from_secs(1);
 /// The command and flag that set the address for other regions.
 const REGION_FLAG: &str = "--listen of larder region create|join";
 
@@ -46,12 +46,12 @@ pub(super) struct Gateway {
 }
 
 /// A gateway to be, before its process is a member of the cluster.
-pub(super) struct Place {
+pub(super) struct Candidate {
     dir: PathBuf,
     site: Arc<Site>,
 }
 
-impl Place {
+impl Candidate {
     /// Opens the region in the directory; `None` if the proxy is no gateway. Refuses an address for other regions that
     /// no machine can have, before anything is made. One that this machine does not have now may come with the place.
     pub(super) async fn open(config: &RoleConfig) -> Result<Option<Self>, RoleError> {
@@ -84,7 +84,7 @@ impl Gateway {
     /// Waits until the managers agree on the cluster's region, as long as it takes: the first time nothing is served
     /// before.
     pub(super) async fn agree(&self) -> Result<(), RoleError> {
-        self.claimed(|map| map.region.is_some()).await
+        self.claim_until(|map| map.region.is_some()).await
     }
 
     /// Speaks with the other regions while the managers have this proxy for the gateway. It waits before that, and for
@@ -95,14 +95,14 @@ impl Gateway {
         proxy: &Arc<ClusterProxy>,
         shown: &Shown,
     ) -> Result<Infallible, RoleError> {
-        let (own, number, mut said) = (self.own, self.site.number(), Said::new());
+        let (own, number, mut said) = (self.own, self.site.number(), LogLimit::new());
         let regions = loop {
             // Until then nothing listens here: a region that knows two addresses for the name is refused at this one.
-            self.place_is_free().await;
+            self.wait_until_free().await;
             // An address that is not this machine's now moves with the gateway, or another has it still: a proxy
             // without it does not take the place.
             let bound = match bind(&listen_of(&self.site), REGION_FLAG).await {
-                Ok(socket) => self.begun(socket, proxy).await,
+                Ok(socket) => self.start(socket, proxy).await,
                 Err(error) => Err(error),
             };
             match bound {
@@ -113,7 +113,7 @@ impl Gateway {
                 }
                 Err(_) => {}
             }
-            sleep(AGAIN).await;
+            sleep(CLAIM_INTERVAL).await;
         };
         assert!(shown.set(regions.clone()).is_ok(), "a process is the gateway once");
         tracing::info!(%number, "this proxy is the gateway of the cluster, which is a region");
@@ -134,22 +134,22 @@ impl Gateway {
     }
 
     /// Takes the place and the list of the gateway before, and begins.
-    async fn begun(
+    async fn start(
         &self,
         socket: TcpListener,
         proxy: &Arc<ClusterProxy>,
     ) -> Result<Regions, RoleError> {
-        self.claimed(|map| map.gateway == Some(self.own)).await?;
-        self.learn().await?;
+        self.claim_until(|map| map.gateway == Some(self.own)).await?;
+        self.merge_regions().await?;
         let started = Regions::start(self.site.clone(), proxy, socket, self.dir.clone());
         started.map_err(RoleError::System)
     }
 
     /// Claims to be the gateway until the map is as `is_so` wants it.
-    async fn claimed(&self, is_so: impl Fn(&Topology) -> bool) -> Result<(), RoleError> {
+    async fn claim_until(&self, is_so: impl Fn(&Topology) -> bool) -> Result<(), RoleError> {
         let own = self.site.members().borrow().own.clone();
         let region = RegionRecord { number: own.number, fingerprint: own.fingerprint.0 };
-        let (mut versions, mut said) = (self.managers.versions(), Said::new());
+        let (mut versions, mut said) = (self.managers.versions(), LogLimit::new());
         loop {
             let map = self.managers.map();
             if let Some(known) = map.region.filter(|known| *known != region) {
@@ -159,31 +159,31 @@ impl Gateway {
             if is_so(&map) {
                 return Ok(());
             }
-            if self.gateway_before(&map).is_none() {
+            if self.live_gateway(&map).is_none() {
                 self.claim(region, &mut said).await?;
             }
-            let _news = timeout(AGAIN, versions.changed()).await;
+            let _news = timeout(CLAIM_INTERVAL, versions.changed()).await;
         }
     }
 
     /// Another proxy that is the gateway, and has not ended.
-    fn gateway_before(&self, map: &Topology) -> Option<GatewayRecord> {
+    fn live_gateway(&self, map: &Topology) -> Option<GatewayRecord> {
         map.gateway.filter(|it| *it != self.own && map.has_session_of(*it))
     }
 
     /// Waits until no other proxy is the gateway.
-    async fn place_is_free(&self) {
-        let (mut versions, mut said) = (self.managers.versions(), Said::new());
-        while let Some(GatewayRecord { server, .. }) = self.gateway_before(&self.managers.map()) {
+    async fn wait_until_free(&self) {
+        let (mut versions, mut said) = (self.managers.versions(), LogLimit::new());
+        while let Some(GatewayRecord { server, .. }) = self.live_gateway(&self.managers.map()) {
             if said.is_due() {
                 tracing::warn!(gateway = %server, "another proxy is the gateway: this one takes its place when that one has ended");
             }
-            let _news = timeout(AGAIN, versions.changed()).await;
+            let _news = timeout(CLAIM_INTERVAL, versions.changed()).await;
         }
     }
 
     /// Claims the place once. The map shows it later.
-    async fn claim(&self, region: RegionRecord, said: &mut Said) -> Result<(), RoleError> {
+    async fn claim(&self, region: RegionRecord, said: &mut LogLimit) -> Result<(), RoleError> {
         match self.managers.propose(Command::ClaimGateway(region, self.own)).await {
             Ok(Ok(_) | Err(Refusal::OtherRegion | Refusal::OtherGateway)) => Ok(()),
             Ok(Err(refusal)) => Err(RoleError::NotDone(refusal.to_string())),
@@ -198,7 +198,7 @@ impl Gateway {
     }
 
     /// Joins in the list of the gateway before: the directory may be an older copy.
-    async fn learn(&self) -> Result<(), RoleError> {
+    async fn merge_regions(&self) -> Result<(), RoleError> {
         let map = self.managers.map();
         if map.regions.is_empty() {
             return Ok(());
@@ -206,7 +206,7 @@ impl Gateway {
         let unreadable = |error: CodecError| {
             RoleError::NotDone(format!("the managers' list of regions: {error}"))
         };
-        let known: KnownRegions = decode("list of regions", &map.regions).map_err(unreadable)?;
+        let known: RegionList = decode("list of regions", &map.regions).map_err(unreadable)?;
         let site = self.site.clone();
         let learned = tokio::task::spawn_blocking(move || site.learn(&known)).await;
         learned.map_err(|error| RoleError::Fatal(error.to_string()))?.map_err(RoleError::Region)
@@ -214,9 +214,9 @@ impl Gateway {
 }
 
 /// Limits a log line that would be due at each turn: the start, and the last line.
-struct Said(Instant, Seldom);
+struct LogLimit(Instant, Seldom);
 
-impl Said {
+impl LogLimit {
     fn new() -> Self {
         Self(Instant::now(), Seldom::default())
     }

@@ -14,7 +14,7 @@ use larder_roles::wire::{ProxyMessage, ProxyService};
 use larder_s3::{S3Service, serve};
 
 use super::config::RoleConfig;
-use super::gateway::{Gateway, Place, Shown};
+use super::gateway::{Candidate, Gateway, Shown};
 use super::{Around, Member, RoleError, dismissed, end_of_run};
 use crate::credentials::{self, Root};
 use crate::metrics::ProxyMetrics;
@@ -74,7 +74,7 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
     let was_member = config.dir.join(IDENTITY_FILE).exists();
     let s3 = around.listen_for_s3(&config).await?;
     let s3_address = s3.local_addr().map_err(RoleError::System)?;
-    let place = Place::open(&config).await?;
+    let candidate = Candidate::open(&config).await?;
     let Some(member) = Member::begin(&config, ServerRole::Proxy, &mut around).await? else {
         return Ok(());
     };
@@ -98,7 +98,7 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
         () = around.stop.told() => return Ok(()),
     };
     let own = GatewayRecord { server: member.me, boot: member.boot };
-    let gateway = place.map(|place| place.of(own, managers.clone()));
+    let gateway = candidate.map(|candidate| candidate.of(own, managers.clone()));
     if let Some(gateway) = &gateway {
         // Before anybody can put anything here that no journal would tell of.
         tokio::select! {

@@ -21,7 +21,7 @@ pub(super) fn list(dir: &Path, as_json: bool) -> Result<u8, RegionError> {
         known if paused(known) => "paused",
         _ => "",
     };
-    let mut all = members.told();
+    let mut all = members.exchanged();
     all.sort_by_key(|known| known.number);
     if as_json {
         let regions = all.iter().map(|it| {

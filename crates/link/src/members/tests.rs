@@ -31,7 +31,7 @@ fn what_two_know_is_joined_and_a_removal_wins() {
     members.merge(&[known(2, "b"), known(3, "c")]).unwrap();
     assert!(members.peer(RegionId(2)).unwrap().paused, "others do not say what is paused here");
     assert!(members.peer(RegionId(3)).is_none(), "what was removed stays so");
-    let told = members.told();
+    let told = members.exchanged();
     assert_eq!(
         told.iter().map(|it| (it.number.0, it.removed)).collect::<Vec<_>>(),
         [(1, false), (2, false), (3, true)]

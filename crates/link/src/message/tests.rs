@@ -37,10 +37,10 @@ fn buckets() -> Buckets {
     vec![(BucketId(4), BucketName::new("photos").unwrap())]
 }
 
-fn known() -> KnownRegions {
+fn known() -> RegionList {
     let (number, fingerprint) = (RegionId(2), Fingerprint([9; 32]));
     let (name, address) = ("eu".parse().unwrap(), "eu.example:7001".parse().unwrap());
-    KnownRegions { regions: vec![Known { number, name, address, fingerprint, removed: true }] }
+    RegionList { regions: vec![Known { number, name, address, fingerprint, removed: true }] }
 }
 
 fn requests() -> Vec<(&'static str, Request)> {
@@ -66,7 +66,7 @@ fn requests() -> Vec<(&'static str, Request)> {
     ]
 }
 
-fn told() -> Told {
+fn told() -> AskAnswer {
     let ids = vec![(OpSeq(300), entry().id(name(Slot::Null)))];
     let batch = Batch { ids, token: token(300), last: OpSeq(400), left: (7, 9000) };
     let void = |why| Void { why, resume: token(500) };
@@ -75,18 +75,18 @@ fn told() -> Told {
         (PgId(18), Err(void(Why::Overrun))),
         (PgId(19), Err(void(Why::Ahead))),
     ];
-    Told { pgs, buckets: buckets() }
+    AskAnswer { pgs, buckets: buckets() }
 }
 
-fn walked() -> Walked {
+fn walked() -> WalkAnswer {
     let sum = Sum { count: 2, hash: 1 << 100 };
     let rest = Some(Range { from: vec![3], to: None });
-    Walked { summed: Summed { runs: vec![(range(), sum)], rest }, buckets: buckets() }
+    WalkAnswer { summed: Summed { runs: vec![(range(), sum)], rest }, buckets: buckets() }
 }
 
-fn listed() -> ListedIn {
+fn listed() -> ListAnswer {
     let ids: Vec<Id> = vec![entry().id(name(Slot::Version(stamp(5))))];
-    ListedIn { listed: Listed { ids, rest: Some(range()) }, buckets: buckets() }
+    ListAnswer { listed: Listed { ids, rest: Some(range()) }, buckets: buckets() }
 }
 
 fn written<T>(what: &'static str, value: &T) -> (&'static str, Vec<u8>)
@@ -176,10 +176,10 @@ fn read_as_anything(bytes: &[u8]) {
         let _is_sound = request.check();
     }
     drop(decode::<Hello>("answer", bytes));
-    drop(decode::<Told>("answer", bytes));
-    drop(decode::<Walked>("answer", bytes));
-    drop(decode::<ListedIn>("answer", bytes));
-    drop(decode::<KnownRegions>("answer", bytes));
+    drop(decode::<AskAnswer>("answer", bytes));
+    drop(decode::<WalkAnswer>("answer", bytes));
+    drop(decode::<ListAnswer>("answer", bytes));
+    drop(decode::<RegionList>("answer", bytes));
     drop(decode::<Joined>("answer", bytes));
     drop(decode::<Fetched>("answer", bytes));
     drop(decode::<Declined>("answer", bytes));

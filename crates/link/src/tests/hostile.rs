@@ -17,7 +17,7 @@ use super::*;
 use crate::frame;
 use crate::identity::Identity;
 use crate::limits::CALL_TIME_MAX;
-use crate::message::{Join, JoinRefused, Joined, KnownRegions, Request};
+use crate::message::{Join, JoinRefused, Joined, RegionList, Request};
 use crate::registry::identity;
 use crate::tls::{self, no_name};
 
@@ -113,12 +113,12 @@ fn answers() -> Vec<(u16, Vec<u8>)> {
     ];
     vec![
         (200, encode(&Hello { number: RegionId(1), pg_count: 256, now_ms: 7 })),
-        (200, encode(&Told { pgs: vec![(PgId(3), Ok(batch))], buckets: buckets() })),
-        (200, encode(&Walked { summed, buckets: buckets() })),
-        (200, encode(&ListedIn { listed, buckets: buckets() })),
+        (200, encode(&AskAnswer { pgs: vec![(PgId(3), Ok(batch))], buckets: buckets() })),
+        (200, encode(&WalkAnswer { summed, buckets: buckets() })),
+        (200, encode(&ListAnswer { listed, buckets: buckets() })),
         (200, stream.concat()),
-        (200, encode(&KnownRegions { regions: Vec::new() })),
-        (200, encode(&Joined { number: RegionId(3), known: KnownRegions { regions: Vec::new() } })),
+        (200, encode(&RegionList { regions: Vec::new() })),
+        (200, encode(&Joined { number: RegionId(3), known: RegionList { regions: Vec::new() } })),
         (503, encode(&Declined::Busy)),
         (400, encode(&Declined::Unsound("why".into()))),
         (403, encode(&Declined::Join(JoinRefused::Full))),

@@ -74,14 +74,14 @@ async fn a_number_is_kept_beside_the_directory_before_it_is_given() {
     assert!(matches!(failed, Err(LinkError::Later(_))), "{failed:?}");
     let has_two = |told: &[Known]| told.iter().any(|it| it.number == RegionId(2));
     assert!(
-        has_two(&first.site.known().regions) && !has_two(&first.site.told()),
+        has_two(&first.site.known().regions) && !has_two(&first.site.exchanged()),
         "nobody hears of it"
     );
     *first.source.kept.lock() = kept;
     assert_eq!(tries_in(dir.path(), &token, "two").await.unwrap(), RegionId(2));
     let kept = first.source.kept.lock().take().unwrap();
     assert_eq!(kept, [first.site.known()]);
-    assert_eq!(first.site.told(), first.site.known().regions);
+    assert_eq!(first.site.exchanged(), first.site.known().regions);
     // The directory is an older copy: it takes what was kept, and goes on behind it.
     let older = Region::first().await;
     let mut known = kept.into_iter().next_back().unwrap();
@@ -140,7 +140,7 @@ async fn a_third_region_becomes_known_to_the_second_and_a_removal_wins() {
     assert!(second.members().peer(RegionId(3)).is_none());
     let early = third.to(&second).hello().await;
     assert!(matches!(early, Err(LinkError::Refused(Refused::Stranger))), "{early:?}");
-    second.site.ask_all().await;
+    second.site.exchange_lists().await;
     assert_eq!(second.members().peer(RegionId(3)).unwrap().name, region_name("three"));
     assert_eq!(third.to(&second).hello().await.unwrap().number, RegionId(2));
     assert_eq!(second.to(&third).hello().await.unwrap().number, RegionId(3));
@@ -148,16 +148,16 @@ async fn a_third_region_becomes_known_to_the_second_and_a_removal_wins() {
     assert_eq!(*second.members(), crate::read(second.path()).unwrap().unwrap());
 
     change(second.path(), |members| members.remove("three")).unwrap();
-    second.site.look_once().unwrap();
+    second.site.reload_once().unwrap();
     // Over the connection that it has.
     let removed = third.to(&second).hello().await;
     assert!(matches!(removed, Err(LinkError::Refused(Refused::Removed))), "{removed:?}");
-    assert!(second.site.to(RegionId(3)).unwrap().is_none());
+    assert!(second.site.link_to(RegionId(3)).unwrap().is_none());
     assert_eq!(third.to(&first).hello().await.unwrap().number, RegionId(1), "it was not told yet");
-    second.site.ask_all().await;
+    second.site.exchange_lists().await;
     let removed = third.to(&first).hello().await;
     assert!(matches!(removed, Err(LinkError::Refused(Refused::Removed))), "{removed:?}");
-    third.site.ask_all().await;
+    third.site.exchange_lists().await;
     assert!(third.members().own.removed);
 }
 
@@ -184,7 +184,7 @@ async fn a_region_that_is_away_is_told_as_such_and_found_again() {
     assert!(second.to(&first).hello().await.is_ok());
     let Region { dir, site, source, listening } = first;
     drop(listening);
-    let away = second.site.to(RegionId(1)).unwrap().unwrap().hello().await;
+    let away = second.site.link_to(RegionId(1)).unwrap().unwrap().hello().await;
     let is_later = |error: &LinkError| {
         matches!(error, LinkError::Later(Later::Unreachable { .. } | Later::Broken(_)))
     };

@@ -123,7 +123,7 @@ async fn a_certificate_whose_time_is_over_is_a_key_as_good_as_before() {
         removed: false,
     };
     change(first.path(), |members| members.merge(std::slice::from_ref(&known))).unwrap();
-    first.site.look_once().unwrap();
+    first.site.reload_once().unwrap();
     assert_eq!(link(&old, &first).hello().await.unwrap().number, RegionId(1));
 }
 

@@ -40,7 +40,7 @@ use crate::limits::{
 };
 use crate::message::{Outbox, PutCall, Refusal, Token};
 use crate::region::entry::Entry;
-use crate::region::kept::{self, Kept};
+use crate::region::key_rows::{self, KeyRows};
 use crate::region::merge::join_amendments;
 use crate::region::told::{Told, ToldVersion};
 
@@ -84,7 +84,7 @@ impl Pg {
     ) -> Result<Stamp, IndexError> {
         let region = index.region();
         if region != RegionId::OWN {
-            let here = match Kept::read(bucket, key, index)?.latest(region) {
+            let here = match KeyRows::read(bucket, key, index)?.latest(region) {
                 Some(at) => Some(at.clock),
                 // Its tombstone may have been freed here, and be there still in another region.
                 None => clock_floor(self.id, index)?,
@@ -139,7 +139,7 @@ impl Pg {
         if !self.slots.at_rest(&slot) {
             return Ok(Step::Wait(slot));
         }
-        let kept = Kept::read(bucket, key, index)?;
+        let kept = KeyRows::read(bucket, key, index)?;
         let latest = kept.latest(own).filter(|_| !self.planted.takes_what_is_beaten());
         match told {
             Told::Put(version) if latest.is_some_and(|latest| latest >= version.at) => {
@@ -180,7 +180,7 @@ impl Pg {
         let mut here = Vec::new();
         for it in tombstones.iter().take(REGION_FREED_MAX) {
             let slot = Slot::Version(it.bucket, it.key.clone());
-            let kept = Kept::read(it.bucket, &it.key, index)?.tombstone;
+            let kept = KeyRows::read(it.bucket, &it.key, index)?.tombstone;
             if self.slots.at_rest(&slot) && kept.is_some_and(|kept| kept.at == it.at) {
                 here.push(it.clone());
             }
@@ -203,7 +203,7 @@ impl Pg {
         index: &dyn Index,
         out: &mut Outbox,
     ) -> Result<Step, IndexError> {
-        let Some(version) = Kept::read(bucket, key, index)?.version else {
+        let Some(version) = KeyRows::read(bucket, key, index)?.version else {
             return Ok(Step::Refuse(Refusal::NoSuchKey));
         };
         self.clock = self.clock.max(version.amended.clock());
@@ -244,22 +244,22 @@ impl Batch<'_> {
             if version.origin.is_none() && version.row.op != now {
                 version.origin = Some(Origin { region: own, pg: self.pg, op: now });
             }
-            self.record((bucket, key), &kept::of_version(own, self.pg, &version), now);
+            self.record((bucket, key), &key_rows::of_version(own, self.pg, &version), now);
         }
         self.changes.put(rows::version(bucket, key, rows::UNVERSIONED), version.write());
     }
 
     fn record(&mut self, (bucket, key): (BucketId, &ObjectKey), entry: &Entry, now: OpId) {
         let row = rows::outcome(self.pg, now.seq);
-        self.changes.put(row, kept::journaled(bucket, key, entry).encode());
+        self.changes.put(row, key_rows::journaled(bucket, key, entry).encode());
     }
 
     pub(super) fn purge(&mut self, purge: &Purge, now: OpId) -> Result<(), IndexError> {
         let Purge { bucket, key, at, origin, .. } = purge;
         self.remove_version(*bucket, key, now)?;
         let tombstone = Tombstone { op: now, at: *at, origin: *origin };
-        self.record((*bucket, key), &kept::of_tombstone(at.region, self.pg, &tombstone), now);
-        self.changes.put(kept::tombstone_row(*bucket, key), encode(&tombstone));
+        self.record((*bucket, key), &key_rows::of_tombstone(at.region, self.pg, &tombstone), now);
+        self.changes.put(key_rows::tombstone_row(*bucket, key), encode(&tombstone));
         Ok(())
     }
 
@@ -277,7 +277,7 @@ impl Batch<'_> {
             version.row.metax.attributes.tags.clone_from(tags);
         }
         version.amended = join_amendments(version.amended, *amended);
-        self.record((*bucket, key), &kept::of_version(own, self.pg, &version), now);
+        self.record((*bucket, key), &key_rows::of_version(own, self.pg, &version), now);
         self.changes.put(row, version.write());
         Ok(())
     }
@@ -293,7 +293,7 @@ impl Batch<'_> {
         let floor = floor.map(|value| decode::<ClockFloor>(FLOOR, &value)).transpose()?;
         let mut clock = floor.map(|floor| floor.clock).unwrap_or_default();
         for FreedTombstone { bucket, key, at } in freed.tombstones.iter().take(REGION_FREED_MAX) {
-            let row = kept::tombstone_row(*bucket, key);
+            let row = key_rows::tombstone_row(*bucket, key);
             let Some(value) = self.changes.get(self.index, &row)? else { continue };
             if decode::<Tombstone>("tombstone", &value)?.at == *at {
                 self.changes.remove(row);

@@ -14,7 +14,7 @@
 //! | [`journal`] | outcomes of a PG since a token |
 //! | [`pull`] | pulls entries that are not here from other regions |
 //! | [`compare`] | the full comparison, where a token is void |
-//! | [`kept`] | entries as rows of a store's index |
+//! | [`key_rows`] | entries as rows of a store's index |
 //! | [`told`] | calls that apply other regions' changes to a PG |
 //!
 //! # Invariants
@@ -29,7 +29,7 @@
 pub mod compare;
 pub mod entry;
 pub mod journal;
-pub mod kept;
+pub mod key_rows;
 pub mod merge;
 pub mod pull;
 pub mod told;
@@ -37,7 +37,7 @@ pub mod told;
 pub use compare::{Listed, Range, Sum, Summed};
 pub use entry::{Entry, Id, Name, Object, Piece, Slot, What};
 pub use journal::{Journal, Token, Void};
-pub use kept::Kept;
+pub use key_rows::KeyRows;
 pub use merge::{Contradiction, Holding, join};
 pub use pull::Pull;
 pub use told::{Told, ToldVersion};

@@ -33,7 +33,7 @@
 mod asking;
 mod budget;
 mod comparing;
-mod looks;
+mod lookups;
 mod wants;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +43,7 @@ use larder_types::{HybridClock, OpSeq, Origin, PgId, RegionId};
 use self::asking::Request;
 use self::budget::Budget;
 use self::comparing::Comparison;
-pub use self::looks::Looks;
+pub use self::lookups::Lookups;
 use self::wants::{Claim, Fetched, Want};
 use super::compare::{Listed, Range, Sum, Summed};
 use super::entry::{Entry, Name};
@@ -63,7 +63,7 @@ pub struct Source {
 
 /// The result of a lookup of an entry in this region.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Looked {
+pub enum Lookup {
     /// The entry that is here, if there is one.
     Found(Option<Entry>),
     /// The lookup had no answer: a put of the key is in doubt, or its PG has no primary. It is looked up again later. Bytes
@@ -71,10 +71,10 @@ pub enum Looked {
     Unknown,
 }
 
-/// The durable entries of this region. A step asks only for those that [`Pull::looks`] named before it.
+/// The durable entries of this region. A step asks only for those that [`Pull::lookups`] named before it.
 pub trait Holdings {
     /// An entry.
-    fn entry(&self, name: &Name) -> Looked;
+    fn entry(&self, name: &Name) -> Lookup;
 
     /// The sum of the entries of a range, in the order of that region. A run has at most
     /// [`REGION_RUN_IDS_MAX`](crate::limits::REGION_RUN_IDS_MAX): of a longer range the sum of its first entries does,
@@ -362,7 +362,7 @@ impl Pull {
                 if cfg!(debug_assertions) {
                     self.check_queues();
                 }
-                self.look_at_time(now_ms, here, out);
+                self.expire(now_ms, here, out);
             }
             Event::Told { request, pgs } => self.told(now_ms, request, pgs, here, out),
             Event::Walked { request, summed } => self.walked(now_ms, request, summed, here, out),
@@ -371,12 +371,12 @@ impl Pull {
                 let fetched = Fetched { entries, untaken, withheld };
                 self.fetched(now_ms, request, fetched, here, out);
             }
-            Event::Coming { request } => self.is_coming(now_ms, request),
+            Event::Coming { request } => self.extend_deadline(now_ms, request),
             Event::Unanswered { request } => self.unanswered(now_ms, request),
             Event::Merged { names } => self.merged(now_ms, &names, here, out),
             Event::Contradicted { name, why } => self.contradicted(now_ms, name, why, out),
         }
-        self.go_on(now_ms, out);
+        self.send_requests(now_ms, out);
         self.check();
     }
 

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 use larder_protocol::limits::{REGION_FORGET_OPS_MAX, REGION_JOURNAL_OPS_MAX};
 use larder_protocol::pg::Recovering;
-use larder_protocol::region::kept::{Kept, told_id};
+use larder_protocol::region::key_rows::{KeyRows, told_id};
 use larder_protocol::region::{Entry, Told, ToldVersion, entry::What};
 use larder_protocol::{
     Answer, Call, Content, Description, Event, Index, Planted, PutCall, Refusal,
@@ -36,8 +36,8 @@ fn origin_in(region: RegionId, op: u64) -> Origin {
     Origin { region, pg: PgId(7), op: OpId { view: View(1), seq: OpSeq(op) } }
 }
 
-fn kept(member: &Member, name: &str) -> Kept {
-    Kept::read(BUCKET, &name_of(name), &member.table).expect("readable rows")
+fn kept(member: &Member, name: &str) -> KeyRows {
+    KeyRows::read(BUCKET, &name_of(name), &member.table).expect("readable rows")
 }
 
 fn entry(member: &Member, name: &str) -> Option<Entry> {
@@ -136,7 +136,7 @@ fn a_store_that_is_alone_writes_nothing_of_regions() {
     member.delete("k");
     member.settle();
     assert_eq!(journal(&member), []);
-    assert_eq!(kept(&member, "k"), Kept::default());
+    assert_eq!(kept(&member, "k"), KeyRows::default());
     let told = version(&mut member, "k", stamp(500, B), "theirs");
     assert_eq!(tell(&mut member, told), [Answer::Refused(Refusal::NoRegion)]);
 }
@@ -147,7 +147,7 @@ fn a_region_takes_no_append_that_began_before_it_was_one() {
     let token = crate::appends::record(&mut member, "k", "piece");
     member.settle();
     assert_eq!(member.answers(token), [Answer::Refused(Refusal::InRegion)]);
-    assert_eq!(kept(&member, "k"), Kept::default());
+    assert_eq!(kept(&member, "k"), KeyRows::default());
 }
 
 #[test]
@@ -383,7 +383,7 @@ fn a_put_after_a_tombstone_was_freed_is_above_it() {
     assert!(is_done(&tell(&mut member, Told::Purge { request, bucket, epoch, key, at, origin })));
     let call = free(&mut member, "k", at);
     assert!(is_done(&tell(&mut member, call)));
-    assert_eq!(kept(&member, "k"), Kept::default());
+    assert_eq!(kept(&member, "k"), KeyRows::default());
     // The log that tells of it is trimmed, and the clock is behind it.
     member.log.clear();
     member.synced = 0;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use larder_protocol::region::pull::{Config, Effect, Event, Holdings, Looked, Looks, Source};
+use larder_protocol::region::pull::{Config, Effect, Event, Holdings, Lookup, Lookups, Source};
 use larder_protocol::region::{
     Entry, Id, Journal, Name, Pull, Range, Slot, Sum, Token, compare, join,
 };
@@ -54,7 +54,7 @@ pub struct Site {
 struct Shown<'a> {
     disk: &'a Disk,
     bug: Bug,
-    looks: Looks,
+    lookups: Lookups,
     now_ms: u64,
 }
 
@@ -65,23 +65,23 @@ pub fn pg_of(name: &Name, count: u32) -> PgId {
 }
 
 impl Holdings for Shown<'_> {
-    fn entry(&self, name: &Name) -> Looked {
-        assert!(self.looks.names.contains(name), "a step looks at what it said before");
+    fn entry(&self, name: &Name) -> Lookup {
+        assert!(self.lookups.names.contains(name), "a step lookups at what it said before");
         // Now and then nobody who knows answers in time.
         let key = name.key.as_bytes().iter().map(|byte| u64::from(*byte)).sum::<u64>();
         if (self.now_ms + key).is_multiple_of(7) {
             return match self.bug.takes_unknown_for_nothing {
-                true => Looked::Found(None),
-                false => Looked::Unknown,
+                true => Lookup::Found(None),
+                false => Lookup::Unknown,
             };
         }
         let kept = self.disk.entries.get(name).filter(|_| !self.bug.loops);
-        Looked::Found(kept.map(|kept| kept.entry.clone()))
+        Lookup::Found(kept.map(|kept| kept.entry.clone()))
     }
 
     fn sum(&self, region: RegionId, range: &Range) -> Sum {
         let look = (region, range.clone());
-        assert!(self.looks.sums.contains(&look), "a step looks at what it said before");
+        assert!(self.lookups.sums.contains(&look), "a step lookups at what it said before");
         let ids = self.disk.ids(range);
         Sum::of(compare::counted(self.bug.machine, ids.into_iter()).collect::<Vec<_>>().iter())
     }
@@ -159,8 +159,8 @@ impl Site {
     pub fn step(&mut self, now_ms: u64, event: Event) -> Vec<Effect> {
         let (now_ms, mut out) = (self.now_ms(now_ms), Vec::new());
         if let Some(pull) = &mut self.pull {
-            let looks = pull.looks(now_ms, &event);
-            let view = Shown { disk: &self.disk, bug: self.bug, looks, now_ms };
+            let lookups = pull.lookups(now_ms, &event);
+            let view = Shown { disk: &self.disk, bug: self.bug, lookups, now_ms };
             pull.step(now_ms, event, &view, &mut out);
         }
         out

@@ -27,7 +27,7 @@ use larder_kv::KvReader;
 use larder_net::Responder;
 use larder_protocol::manager::state::MapVersion;
 use larder_protocol::region::journal::{Batch, Why};
-use larder_protocol::region::{Token, Void, kept};
+use larder_protocol::region::{Token, Void, key_rows};
 use larder_protocol::{Call, IndexError, Refusal};
 use larder_types::codec::encode;
 use larder_types::{JournalHead, JournalRow, OpSeq, PgId, View, rows};
@@ -133,7 +133,7 @@ impl Meta {
             let form = || IndexError(format!("row {} has no such form", row.escape_ascii()));
             let (_, op) = rows::parse_outcome(row).ok_or_else(form)?;
             let id = JournalRow::decode(value).map_err(|error| IndexError(error.to_string()))?;
-            let id = kept::told_id(id);
+            let id = key_rows::told_id(id);
             counted += 1;
             if batch.left.0 == 0 && batch.ids.len() < ids_max && bytes < bytes_max {
                 bytes += row.len() + value.len();

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_kv::{KvError, KvReader};
 use larder_net::Responder;
-use larder_protocol::region::kept::tombstone_row;
+use larder_protocol::region::key_rows::tombstone_row;
 use larder_protocol::{Call, RowSpan};
 use larder_types::codec::encode;
 use larder_types::{BucketId, ObjectKey, PgId, View, rows};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use larder_kv::KvReader;
 use larder_objects::ObjectError;
-use larder_protocol::region::kept::tombstone_row;
-use larder_protocol::region::{Kept, Token};
+use larder_protocol::region::key_rows::tombstone_row;
+use larder_protocol::region::{KeyRows, Token};
 use larder_types::{BucketId, ObjectKey, PgId, View, rows};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -43,7 +43,7 @@ pub trait RegionReach: Reach {
         &self,
         keys: &[(BucketId, ObjectKey)],
         deadline: Instant,
-    ) -> impl Future<Output = Vec<Option<Kept>>> + Send;
+    ) -> impl Future<Output = Vec<Option<KeyRows>>> + Send;
 
     /// Returns when all that was taken of a key shows to whoever looks at it from now on.
     fn shows(
@@ -76,8 +76,8 @@ pub(super) fn kept_of(
     key: &ObjectKey,
     version: Option<&[u8]>,
     tombstone: Option<&[u8]>,
-) -> Option<Kept> {
-    match Kept::of_values(version, tombstone) {
+) -> Option<KeyRows> {
+    match KeyRows::of_values(version, tombstone) {
         Ok(kept) => Some(kept),
         Err(error) => {
             tracing::error!(?key, %error, "rows of the index cannot be used");
@@ -95,7 +95,7 @@ impl RegionReach for Here {
         self.meta().pg_ids().count() as u32
     }
 
-    async fn kept(&self, keys: &[(BucketId, ObjectKey)], _: Instant) -> Vec<Option<Kept>> {
+    async fn kept(&self, keys: &[(BucketId, ObjectKey)], _: Instant) -> Vec<Option<KeyRows>> {
         let kv = self.meta().kv();
         let kept = keys.iter().map(|(bucket, key)| {
             let version = kv.get(&rows::version(*bucket, key, rows::UNVERSIONED));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use larder_protocol::Planted;
 use larder_protocol::limits::REGION_RUN_IDS_MAX;
-use larder_protocol::region::pull::{Holdings, Looked, Looks};
+use larder_protocol::region::pull::{Holdings, Lookup, Lookups};
 use larder_protocol::region::{Contradiction, Entry, Name, Range, Sum, join};
 use larder_types::RegionId;
 use tokio::time::timeout;
@@ -27,8 +27,8 @@ pub(super) struct Here {
 }
 
 impl Holdings for Here {
-    fn entry(&self, name: &Name) -> Looked {
-        self.entries.get(name).map_or(Looked::Unknown, |entry| Looked::Found(entry.clone()))
+    fn entry(&self, name: &Name) -> Lookup {
+        self.entries.get(name).map_or(Lookup::Unknown, |entry| Lookup::Found(entry.clone()))
     }
 
     fn sum(&self, region: RegionId, range: &Range) -> Sum {
@@ -38,28 +38,28 @@ impl Holdings for Here {
 
 impl Here {
     /// Reads it, for a thread that may wait; `None` if it is to stop.
-    pub(super) fn of<R: RegionReach>(shared: &Shared<R>, looks: &Looks) -> Option<Self> {
-        if looks.names.is_empty() && looks.sums.is_empty() {
+    pub(super) fn of<R: RegionReach>(shared: &Shared<R>, lookups: &Lookups) -> Option<Self> {
+        if lookups.names.is_empty() && lookups.sums.is_empty() {
             return Some(Self::default());
         }
         shared.unless_stopped(async {
             let mut here = Self::default();
-            here.read_entries(shared, looks).await;
+            here.read_entries(shared, lookups).await;
             let patience = Duration::from_millis(REGION_LOOK_MS);
-            if timeout(patience, here.read_sums(shared, looks)).await.is_err() {
+            if timeout(patience, here.read_sums(shared, lookups)).await.is_err() {
                 tracing::warn!("ranges are not summed in time: they are listed");
             }
             here
         })
     }
 
-    async fn read_entries<R: RegionReach>(&mut self, shared: &Shared<R>, looks: &Looks) {
-        if looks.names.is_empty() {
+    async fn read_entries<R: RegionReach>(&mut self, shared: &Shared<R>, lookups: &Lookups) {
+        if lookups.names.is_empty() {
             return;
         }
-        let keys: Vec<_> = looks.names.iter().map(|it| (it.bucket, it.key.clone())).collect();
+        let keys: Vec<_> = lookups.names.iter().map(|it| (it.bucket, it.key.clone())).collect();
         let kept = shared.shown.all_kept(&keys).await;
-        for (name, kept) in looks.names.iter().zip(kept) {
+        for (name, kept) in lookups.names.iter().zip(kept) {
             if let Some(kept) = kept {
                 let entry = shared.shown.entry_of(name.bucket, &name.key, &kept);
                 self.entries.insert(name.clone(), entry);
@@ -67,8 +67,8 @@ impl Here {
         }
     }
 
-    async fn read_sums<R: RegionReach>(&mut self, shared: &Shared<R>, looks: &Looks) {
-        let summing = looks.sums.iter().map(async |(region, range)| {
+    async fn read_sums<R: RegionReach>(&mut self, shared: &Shared<R>, lookups: &Lookups) {
+        let summing = lookups.sums.iter().map(async |(region, range)| {
             // One more than a run has is enough to see that it is another.
             let buckets = shared.names.of(*region);
             let ids = shared.shown.ids(&buckets, range, REGION_RUN_IDS_MAX + 1).await?;

@@ -67,7 +67,7 @@ impl<R: RegionReach> Misses<R> {
         let members = self.shared.site.members().borrow().clone();
         let asked = members.live().filter(|peer| !peer.paused).filter_map(|peer| {
             let there = self.shared.names.there(peer.number, name)?;
-            let link = self.shared.site.to(peer.number).ok().flatten()?;
+            let link = self.shared.site.link_to(peer.number).ok().flatten()?;
             self.shared.watch.is_reached(peer.number).then_some((there, link))
         });
         let asked = asked.map(async |(there, link)| {

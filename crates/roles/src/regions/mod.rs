@@ -47,7 +47,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use larder_link::{Listening, RegionStatus, Site};
+use larder_link::{Listener, RegionStatus, Site};
 use larder_types::{PgId, RegionId};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
@@ -110,7 +110,7 @@ pub struct Regions {
 struct Running {
     pulling: JoinHandle<()>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
-    _listening: Listening,
+    _listening: Listener,
 }
 
 impl Regions {

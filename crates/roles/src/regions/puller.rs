@@ -267,17 +267,17 @@ impl<R: RegionReach> Puller<R> {
     /// Steps the machine. What was beaten of what it wants merged is held against what is here.
     fn step(&mut self, event: Event, beaten: &BTreeSet<Name>) {
         let (Some(pull), now_ms) = (&mut self.pull, now_ms()) else { return };
-        let Some(here) = Here::of(&self.shared, &pull.looks(now_ms, &event)) else { return };
+        let Some(here) = Here::of(&self.shared, &pull.lookups(now_ms, &event)) else { return };
         pull.step(now_ms, event, &here, &mut self.out);
         // What is merged at once may lead to more.
         while let Some(merged) = self.carry_out() {
             let Some(pull) = &mut self.pull else { return };
             let names: Vec<Name> = merged.iter().map(|(name, _)| name.clone()).collect();
             let mut event = Event::Merged { names };
-            let mut looks = pull.looks(now_ms, &event);
+            let mut lookups = pull.lookups(now_ms, &event);
             let in_doubt = || merged.iter().filter(|(name, _)| beaten.contains(name));
-            looks.names.extend(in_doubt().map(|(name, _)| name.clone()));
-            let Some(here) = Here::of(&self.shared, &looks) else { return };
+            lookups.names.extend(in_doubt().map(|(name, _)| name.clone()));
+            let Some(here) = Here::of(&self.shared, &lookups) else { return };
             for (name, entry) in in_doubt() {
                 let Some(why) = here.contradiction(name, entry) else { continue };
                 if let Event::Merged { names } = &mut event {
@@ -475,7 +475,7 @@ impl<R: RegionReach> Puller<R> {
 
 fn link_to<R>(shared: &Shared<R>, region: RegionId) -> Result<Arc<Link>, LinkError> {
     let gone = || LinkError::Unsound("a region that is no more".to_owned());
-    shared.site.to(region)?.ok_or_else(gone)
+    shared.site.link_to(region)?.ok_or_else(gone)
 }
 
 /// A batch with the buckets as they are here.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use larder_protocol::Planted;
-use larder_protocol::region::{Id, Kept, Range, Summed, compare};
+use larder_protocol::region::{Id, KeyRows, Range, Summed, compare};
 use larder_types::codec::decode;
 use larder_types::{BucketId, ObjectEntry, ObjectKey, rows};
 
@@ -41,7 +41,7 @@ pub(super) struct Span {
 #[derive(Debug)]
 pub(super) struct Slice {
     /// Each with what is here of it.
-    pub(super) keys: BTreeMap<ObjectKey, Kept>,
+    pub(super) keys: BTreeMap<ObjectKey, KeyRows>,
     /// The span behind them.
     pub(super) rest: Option<Span>,
 }
@@ -93,7 +93,7 @@ impl Slice {
         rows_max: usize,
     ) -> Result<Self, Unreadable> {
         assert!(rows_max > 0, "a slice has something");
-        let mut keys: BTreeMap<ObjectKey, Kept> = BTreeMap::new();
+        let mut keys: BTreeMap<ObjectKey, KeyRows> = BTreeMap::new();
         let mut to = end.clone();
         // Each table up to where the one before was left.
         for table in *b"VT" {

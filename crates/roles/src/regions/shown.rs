@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_objects::ObjectError;
-use larder_protocol::region::{Entry, Id, Kept, Name, Range, Slot};
+use larder_protocol::region::{Entry, Id, KeyRows, Name, Range, Slot};
 use larder_types::codec::{CodecError, decode};
 use larder_types::{
     BucketId, BucketName, ObjectKey, OpSeq, Passed, PgId, RegionId, Tombstone, rows,
@@ -94,7 +94,7 @@ impl<R: RegionReach> Shown<R> {
 
     /// Keys' rows; `None` for a key of which they are not known for now. While primaries are away others are not waited for
     /// as long.
-    pub(super) async fn all_kept(&self, keys: &[(BucketId, ObjectKey)]) -> Vec<Option<Kept>> {
+    pub(super) async fn all_kept(&self, keys: &[(BucketId, ObjectKey)]) -> Vec<Option<KeyRows>> {
         let begun = Instant::now();
         let is_late = self.late_until.lock().is_some_and(|until| begun < until);
         let patience_ms = if is_late { REGION_LOOK_AGAIN_MS } else { REGION_LOOK_MS };
@@ -112,14 +112,19 @@ impl<R: RegionReach> Shown<R> {
         &self,
         bucket: BucketId,
         key: &ObjectKey,
-    ) -> Result<Kept, ObjectError> {
+    ) -> Result<KeyRows, ObjectError> {
         let kept = self.all_kept(&[(bucket, key.clone())]).await.pop().flatten();
         let reason = || "what is here of the key is not known yet".to_owned();
         kept.ok_or_else(|| ObjectError::Unavailable { reason: reason() })
     }
 
     /// A key's entry, of its rows.
-    pub(super) fn entry_of(&self, bucket: BucketId, key: &ObjectKey, kept: &Kept) -> Option<Entry> {
+    pub(super) fn entry_of(
+        &self,
+        bucket: BucketId,
+        key: &ObjectKey,
+        kept: &KeyRows,
+    ) -> Option<Entry> {
         kept.entry(self.own(), self.pg_of(bucket, key))
     }
 

@@ -9,15 +9,15 @@ use std::time::Duration;
 use futures::{FutureExt, Stream, StreamExt, stream};
 use larder_link::message::Buckets;
 use larder_link::{
-    Ask, Declined, Fetch, FetchSink, Fetched, Hello, KnownRegions, LinkError, List, ListedIn,
-    Source, Told, Walk, Walked,
+    Ask, AskAnswer, Declined, Fetch, FetchSink, Fetched, Hello, LinkError, List, ListAnswer,
+    RegionList, Source, Walk, WalkAnswer,
 };
 use larder_objects::{ObjectError, Objects, ReadBody};
 use larder_protocol::Planted;
 use larder_protocol::limits::{REGION_ASK_IDS_MAX, REGION_RUN_IDS_MAX, REGION_RUNS_MAX};
 use larder_protocol::region::entry::What;
 use larder_protocol::region::journal::Batch;
-use larder_protocol::region::{Entry, Id, Kept, Name, Token, compare};
+use larder_protocol::region::{Entry, Id, KeyRows, Name, Token, compare};
 use larder_types::codec::encode;
 use larder_types::{BucketId, BucketName, ObjectKey, OpSeq, PgId, RegionId};
 use parking_lot::Mutex;
@@ -93,13 +93,13 @@ impl<R: RegionReach> Desk<R> {
 
     /// The outcomes behind tokens, of the PGs that may be told of and for which a primary answers now; and whether these are
     /// news.
-    async fn told(&self, from: RegionId, ask: &Ask) -> Result<(Told, bool), Unreadable> {
+    async fn told(&self, from: RegionId, ask: &Ask) -> Result<(AskAnswer, bool), Unreadable> {
         let asked = ask.pgs.iter().map(|(pg, behind, _)| (*pg, *behind));
         let pgs: Vec<_> = asked.filter(|(pg, _)| self.is_settled(*pg)).collect();
         let behind: BTreeMap<PgId, Token> = pgs.iter().copied().collect();
         let ids_max = (ask.ids_max as usize).min(REGION_ASK_IDS_MAX);
         let journals = JournalAsk { pgs, ids_max, settled: false };
-        let (mut left, mut told) = (ids_max, Told { pgs: Vec::new(), buckets: Vec::new() });
+        let (mut left, mut told) = (ids_max, AskAnswer { pgs: Vec::new(), buckets: Vec::new() });
         let mut applied = BTreeMap::new();
         for (pg, shown) in self.shared.shown.journals(&journals).await? {
             applied.insert(pg, shown.applied);
@@ -183,7 +183,7 @@ impl<R: RegionReach> Desk<R> {
         };
         for _ in 0..REGION_CHANGED_TRIES_MAX {
             let mut kept = shown.kept(name.bucket, &name.key).await?;
-            if kept == Kept::default() {
+            if kept == KeyRows::default() {
                 // What was put a moment ago may not show yet.
                 shown.reach().shows(name.bucket, &name.key).await?;
                 kept = shown.kept(name.bucket, &name.key).await?;
@@ -268,7 +268,7 @@ pub(super) async fn keep_list<R: RegionReach>(shared: Arc<Shared<R>>) {
 }
 
 /// True if an answer has outcomes, or says that a token is void.
-fn has_news(told: &Told) -> bool {
+fn has_news(told: &AskAnswer) -> bool {
     let is_news = |batch: &Batch| !batch.ids.is_empty() || batch.left.0 > 0;
     told.pgs.iter().any(|(_, batch)| batch.as_ref().map_or(true, is_news))
 }
@@ -288,7 +288,7 @@ impl<R: RegionReach> Source for Answering<R> {
         Ok(Hello { number, pg_count, now_ms: now_ms() })
     }
 
-    async fn ask(&self, from: RegionId, mut ask: Ask) -> Result<Told, Declined> {
+    async fn ask(&self, from: RegionId, mut ask: Ask) -> Result<AskAnswer, Declined> {
         ask.pgs.iter().try_for_each(|(pg, ..)| self.0.has_pg(*pg))?;
         let mut more = self.0.shared.news.subscribe();
         let until = Instant::now() + Duration::from_millis(REGION_NEWS_MS);
@@ -311,7 +311,7 @@ impl<R: RegionReach> Source for Answering<R> {
         }
     }
 
-    async fn keep(&self, known: KnownRegions) -> Result<(), Declined> {
+    async fn keep(&self, known: RegionList) -> Result<(), Declined> {
         let kept = self.0.shared.shown.reach().keep_regions(known.known(), encode(&known)).await;
         kept.map_err(|error| {
             tracing::warn!(%error, "a region waits, as the managers have not kept its number yet");
@@ -319,7 +319,7 @@ impl<R: RegionReach> Source for Answering<R> {
         })
     }
 
-    async fn walk(&self, _: RegionId, walk: Walk) -> Result<Walked, Declined> {
+    async fn walk(&self, _: RegionId, walk: Walk) -> Result<WalkAnswer, Declined> {
         self.look(async move |desk| {
             // One more than an answer has, so that it is seen where it ends.
             let ids_max = REGION_RUNS_MAX * REGION_RUN_IDS_MAX + 1;
@@ -329,18 +329,18 @@ impl<R: RegionReach> Source for Answering<R> {
             let read = shown.ids_until(&buckets, &walk.range, ids_max, Some(until));
             let (ids, left_at) = read.await?;
             let summed = runs::summed(&walk.range, ids, left_at);
-            Ok(Walked { summed, buckets: desk.all_names() })
+            Ok(WalkAnswer { summed, buckets: desk.all_names() })
         })
         .await
     }
 
-    async fn list(&self, _: RegionId, list: List) -> Result<ListedIn, Declined> {
+    async fn list(&self, _: RegionId, list: List) -> Result<ListAnswer, Declined> {
         self.look(async move |desk| {
             let (shown, ids_max) = (&desk.shared.shown, REGION_ASK_IDS_MAX + 1);
             let ids = shown.ids(&desk.own_buckets(), &list.range, ids_max).await?;
             let listed = compare::listed(Planted::default(), &list.range, ids.into_iter());
             let buckets = desk.names_of(listed.ids.iter())?;
-            Ok(ListedIn { listed, buckets })
+            Ok(ListAnswer { listed, buckets })
         })
         .await
     }
@@ -466,7 +466,7 @@ impl<R: RegionReach> Answering<R> {
 }
 
 /// What was looked at and is no news is not looked at again.
-fn pass_over(ask: &mut Ask, told: &Told) {
+fn pass_over(ask: &mut Ask, told: &AskAnswer) {
     let passed: BTreeMap<PgId, Token> =
         told.pgs.iter().filter_map(|(pg, told)| Some((*pg, told.as_ref().ok()?.token))).collect();
     for (pg, behind, _) in &mut ask.pgs {
@@ -516,3 +516,6 @@ async fn next_of<S: Stream + Unpin>(
     sink.flush().await?;
     Ok(from.next().await)
 }
+
+#[cfg(test)]
+mod tests;

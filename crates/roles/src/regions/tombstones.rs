@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use larder_objects::ObjectError;
 use larder_protocol::limits::REGION_FREED_MAX;
-use larder_protocol::region::{Name, Slot, kept};
+use larder_protocol::region::{Name, Slot, key_rows};
 use larder_types::{FreedTombstone, OpSeq, Origin, PgId, Tombstone};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -125,7 +125,7 @@ async fn look<R: RegionReach>(
             continue;
         }
         let Tombstone { at, .. } = tombstone;
-        let origin = kept::of_tombstone(shared.shown.own(), pg, &tombstone).origin;
+        let origin = key_rows::of_tombstone(shared.shown.own(), pg, &tombstone).origin;
         let is_former = origin.region != shared.shown.own() && !others.contains(&origin.region);
         let name = Name { bucket, key, slot: Slot::Null };
         candidates.push(Candidate { name, origin, is_former, pg, at });

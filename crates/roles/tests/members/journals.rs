@@ -2,7 +2,7 @@
 
 use larder_protocol::manager::state::RegionRecord;
 use larder_protocol::region::journal::Why;
-use larder_protocol::region::{Kept, Token, Told};
+use larder_protocol::region::{KeyRows, Token, Told};
 use larder_protocol::{Answer, Call, Refusal};
 use larder_roles::limits::{JOURNALS_MAX, KEPT_KEYS_MAX};
 use larder_roles::wire::{JournalNow, JournalShown, KeptNow, MetaCall, MetaMessage, MetaReply};
@@ -208,7 +208,7 @@ async fn keys_are_kept_with_all_that_was_taken_of_them() {
     let now = kept(&cluster, &["object", "deleted", "never"]).await;
     let rows = |now: &KeptNow| match now {
         KeptNow::Rows(version, tombstone) => {
-            let kept = Kept::of_values(version.as_deref(), tombstone.as_deref()).unwrap();
+            let kept = KeyRows::of_values(version.as_deref(), tombstone.as_deref()).unwrap();
             (kept.version.is_some(), kept.tombstone.map(|it| it.at.region))
         }
         KeptNow::NotNow | KeptNow::Unknown => panic!("each key is settled"),

@@ -16,11 +16,11 @@ use crate::limits::{
 pub(super) struct Request {
     pub(super) region: RegionId,
     until_ms: u64,
-    pub(super) what: What,
+    pub(super) what: Query,
 }
 
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum Query {
     Ids(Vec<PgId>),
     /// The sums of the range that is not walked over yet.
     Walk,
@@ -31,32 +31,32 @@ pub(super) enum What {
 }
 
 impl Pull {
-    pub(super) fn look_at_time(&mut self, now_ms: u64, here: &dyn Holdings, out: &mut Vec<Effect>) {
+    pub(super) fn expire(&mut self, now_ms: u64, here: &dyn Holdings, out: &mut Vec<Effect>) {
         let late = self.requests.iter().filter(|(_, it)| it.until_ms <= now_ms);
         let late: Vec<u64> = late.map(|(request, _)| *request).collect();
         for request in late {
             self.unanswered(now_ms, request);
         }
-        self.look_at_held(now_ms, here, out);
+        self.retry_held(now_ms, here, out);
     }
 
     pub(super) fn unanswered(&mut self, now_ms: u64, request: u64) {
         let Some(Request { region, what, .. }) = self.requests.remove(&request) else { return };
-        self.leave_in_peace(now_ms, region);
-        if let What::Fetch(asked) = what {
-            asked.iter().for_each(|(name, _)| self.wait_again(name));
+        self.back_off(now_ms, region);
+        if let Query::Fetch(asked) = what {
+            asked.iter().for_each(|(name, _)| self.requeue(name));
         }
     }
 
     /// Gives a request more time, as its answer is on its way.
-    pub(super) fn is_coming(&mut self, now_ms: u64, request: u64) {
+    pub(super) fn extend_deadline(&mut self, now_ms: u64, request: u64) {
         if let Some(asked) = self.requests.get_mut(&request) {
             asked.until_ms = asked.until_ms.max(now_ms + REGION_ANSWER_MS);
         }
     }
 
     /// Leaves a region alone for a moment, as it did not answer, or nothing that counts.
-    pub(super) fn leave_in_peace(&mut self, now_ms: u64, region: RegionId) {
+    pub(super) fn back_off(&mut self, now_ms: u64, region: RegionId) {
         let peer = self.peers.get_mut(&region).expect("who is asked is known");
         peer.quiet_until_ms = now_ms + REGION_POLL_MS;
     }
@@ -65,7 +65,7 @@ impl Pull {
     pub(super) fn answered<T>(
         &mut self,
         request: u64,
-        of_kind: impl FnOnce(&mut What) -> Option<T>,
+        of_kind: impl FnOnce(&mut Query) -> Option<T>,
     ) -> Option<(RegionId, T)> {
         let asked = self.requests.get_mut(&request)?;
         let (region, what) = (asked.region, of_kind(&mut asked.what)?);
@@ -82,7 +82,7 @@ impl Pull {
         out: &mut Vec<Effect>,
     ) {
         let Some((region, mut asked)) = self.answered(request, |what| match what {
-            What::Ids(pgs) => Some(std::mem::take(pgs)),
+            Query::Ids(pgs) => Some(std::mem::take(pgs)),
             _ => None,
         }) else {
             return;
@@ -116,7 +116,7 @@ impl Pull {
     }
 
     /// Asks each region for as much as it may be asked for.
-    pub(super) fn go_on(&mut self, now_ms: u64, out: &mut Vec<Effect>) {
+    pub(super) fn send_requests(&mut self, now_ms: u64, out: &mut Vec<Effect>) {
         let regions: Vec<RegionId> = self.peers.keys().copied().collect();
         for region in regions {
             if self.peers[&region].quiet_until_ms > now_ms {
@@ -139,14 +139,14 @@ impl Pull {
         let claims = open.sum::<usize>() + self.peers[&region].claims;
         let requests = self.requests.values().filter(|request| request.region == region);
         let coming = requests.map(|request| match request.what {
-            What::Ids(_) | What::List => REGION_ASK_IDS_MAX,
-            What::Walk | What::Fetch(_) => 0,
+            Query::Ids(_) | Query::List => REGION_ASK_IDS_MAX,
+            Query::Walk | Query::Fetch(_) => 0,
         });
         claims + coming.sum::<usize>() + REGION_ASK_IDS_MAX <= REGION_CLAIMS_MAX
     }
 
     fn ask_for_ids(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) {
-        let is_asked = |it: &Request| it.region == region && matches!(it.what, What::Ids(_));
+        let is_asked = |it: &Request| it.region == region && matches!(it.what, Query::Ids(_));
         if self.requests.values().any(is_asked) || !self.has_room(region) {
             return;
         }
@@ -176,12 +176,12 @@ impl Pull {
             self.peers.get_mut(&region).expect("it is known").poll_ms = now_ms + REGION_POLL_MS;
         }
         let asked = pgs.iter().map(|(pg, ..)| *pg).collect();
-        let request = self.begin(now_ms, region, What::Ids(asked));
+        let request = self.begin(now_ms, region, Query::Ids(asked));
         out.push(Effect::Ask { region, request, pgs, ids_max: REGION_ASK_IDS_MAX });
     }
 
     fn ask_for_entries(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) {
-        let is_asked = |it: &&Request| it.region == region && matches!(it.what, What::Fetch(_));
+        let is_asked = |it: &&Request| it.region == region && matches!(it.what, Query::Fetch(_));
         let mut under_way = self.requests.values().filter(is_asked).count();
         while under_way < REGION_FETCHES_MAX {
             let peer = self.peers.get_mut(&region).expect("it is known");
@@ -190,13 +190,13 @@ impl Pull {
             }
             let chosen = self.choose(region, REGION_FETCH_IDS_MAX, REGION_FETCH_BYTES_MAX);
             self.peers.get_mut(&region).expect("it is known").budget.take(chosen.bytes);
-            let request = self.begin(now_ms, region, What::Fetch(chosen.claims));
+            let request = self.begin(now_ms, region, Query::Fetch(chosen.claims));
             out.push(Effect::Fetch { region, request, names: chosen.names });
             under_way += 1;
         }
     }
 
-    pub(super) fn begin(&mut self, now_ms: u64, region: RegionId, what: What) -> u64 {
+    pub(super) fn begin(&mut self, now_ms: u64, region: RegionId, what: Query) -> u64 {
         let request = self.next_request;
         self.next_request += 1;
         let until_ms = now_ms + REGION_ANSWER_MS;

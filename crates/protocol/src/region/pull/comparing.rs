@@ -6,7 +6,7 @@ use larder_types::{PgId, RegionId};
 
 use super::super::compare::{Listed, Range, Summed};
 use super::super::journal::Token;
-use super::asking::{Request, What};
+use super::asking::{Query, Request};
 use super::wants::Claim;
 use super::{Alarm, Course, Effect, Holdings, Pull, Source};
 
@@ -37,7 +37,7 @@ impl Pull {
 
     pub(super) fn ask_for_runs(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) {
         let is_asked =
-            |it: &Request| it.region == region && matches!(it.what, What::Walk | What::List);
+            |it: &Request| it.region == region && matches!(it.what, Query::Walk | Query::List);
         if self.requests.values().any(is_asked) || !self.has_room(region) {
             return;
         }
@@ -45,11 +45,11 @@ impl Pull {
         let Some(comparison) = &self.peers[&region].comparison else { return };
         let (differing, rest) = (comparison.differing.front().cloned(), comparison.rest.clone());
         if let Some(range) = differing {
-            let request = self.begin(now_ms, region, What::List);
+            let request = self.begin(now_ms, region, Query::List);
             return out.push(Effect::List { region, request, range });
         }
         let range = rest.expect("a comparison that is over is under way no more");
-        let request = self.begin(now_ms, region, What::Walk);
+        let request = self.begin(now_ms, region, Query::Walk);
         out.push(Effect::Walk { region, request, range });
     }
 
@@ -76,12 +76,12 @@ impl Pull {
         here: &dyn Holdings,
         out: &mut Vec<Effect>,
     ) {
-        let is_walk = |what: &mut What| matches!(what, What::Walk).then_some(());
+        let is_walk = |what: &mut Query| matches!(what, Query::Walk).then_some(());
         let Some((region, ())) = self.answered(request, is_walk) else { return };
         let comparison = self.comparison(region);
         let range = comparison.rest.as_ref().expect("what is asked for was not walked over yet");
         if !summed.covers(range) {
-            self.leave_in_peace(now_ms, region);
+            self.back_off(now_ms, region);
             return out.push(Effect::Alarm(Alarm::Unsound { region }));
         }
         let differs = |(range, sum): &(Range, _)| here.sum(region, range) != *sum;
@@ -99,12 +99,12 @@ impl Pull {
         here: &dyn Holdings,
         out: &mut Vec<Effect>,
     ) {
-        let is_list = |what: &mut What| matches!(what, What::List).then_some(());
+        let is_list = |what: &mut Query| matches!(what, Query::List).then_some(());
         let Some((region, ())) = self.answered(request, is_list) else { return };
         let comparison = self.comparison(region);
         let range = comparison.differing.front().expect("what is asked for was not listed yet");
         if !listed.covers(range) {
-            self.leave_in_peace(now_ms, region);
+            self.back_off(now_ms, region);
             return out.push(Effect::Alarm(Alarm::Unsound { region }));
         }
         comparison.differing.pop_front();

@@ -15,8 +15,8 @@ use crate::limits::{
 struct Here(BTreeMap<Name, Entry>, bool);
 
 impl Holdings for Here {
-    fn entry(&self, name: &Name) -> Looked {
-        if self.1 { Looked::Unknown } else { Looked::Found(self.0.get(name).cloned()) }
+    fn entry(&self, name: &Name) -> Lookup {
+        if self.1 { Lookup::Unknown } else { Lookup::Found(self.0.get(name).cloned()) }
     }
 
     fn sum(&self, _: RegionId, range: &Range) -> Sum {
@@ -248,10 +248,10 @@ fn what_is_joined_is_looked_up_only_for_claims_that_its_region_did_not_make() {
     let (_, request, names) = site.fetches().remove(0);
     site.bring(request, &all.iter().collect::<Vec<_>>());
     let joined = Event::Merged { names };
-    assert_eq!(site.pull.looks(site.now_ms, &joined), Looks::default());
+    assert_eq!(site.pull.lookups(site.now_ms, &joined), Lookups::default());
     site.tell(3, 7, &[(1, &all[8])]);
-    let looks = site.pull.looks(site.now_ms, &joined);
-    assert_eq!(looks.names, BTreeSet::from([name(&all[8])]));
+    let lookups = site.pull.lookups(site.now_ms, &joined);
+    assert_eq!(lookups.names, BTreeSet::from([name(&all[8])]));
     site.here.0.extend(all.iter().map(|entry| (name(entry), entry.clone())));
     site.effects();
     site.step(joined);

@@ -6,8 +6,8 @@ use larder_types::{HybridClock, OpSeq, PgId, RegionId};
 
 use super::super::entry::{Entry, Id, Name};
 use super::super::merge::{Contradiction, Holding, holding};
-use super::asking::What;
-use super::{Alarm, Effect, Holdings, Looked, Pull};
+use super::asking::Query;
+use super::{Alarm, Effect, Holdings, Lookup, Pull};
 use crate::limits::{REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS};
 
 /// An entry's id, as one journal or comparison told it.
@@ -88,16 +88,16 @@ impl Pull {
         here: &dyn Holdings,
         out: &mut Vec<Effect>,
     ) {
-        if let Some(alarm) = self.objection(now_ms, &claim) {
+        if let Some(alarm) = self.refusal(now_ms, &claim) {
             out.push(Effect::Alarm(alarm));
             self.held.push((now_ms + REGION_HELD_MS, claim));
             return;
         }
         let holds = match here.entry(&claim.id.name) {
-            Looked::Found(entry) => {
+            Lookup::Found(entry) => {
                 holding(entry.as_ref(), &claim.id, self.was_here(claim.id.origin))
             }
-            Looked::Unknown => {
+            Lookup::Unknown => {
                 // At one moment for all of them: such a lookup takes its whole patience.
                 let until_ms = (now_ms / REGION_HELD_MS + 1) * REGION_HELD_MS;
                 return self.held.push((until_ms, claim));
@@ -124,7 +124,7 @@ impl Pull {
     }
 
     /// The reason for not taking a claim now.
-    fn objection(&self, now_ms: u64, claim: &Claim) -> Option<Alarm> {
+    fn refusal(&self, now_ms: u64, claim: &Claim) -> Option<Alarm> {
         let (region, at) = (claim.region, claim.id.at);
         if !at.is_told() || claim.id.origin.region != at.region {
             return Some(Alarm::Unsound { region });
@@ -158,7 +158,7 @@ impl Pull {
     }
 
     /// Puts a want back into queues, as nothing is under way for it any more.
-    pub(super) fn wait_again(&mut self, name: &Name) {
+    pub(super) fn requeue(&mut self, name: &Name) {
         let want = self.wants.get_mut(name).expect("what was asked for is wanted");
         assert_eq!(want.state, State::Asked, "one request is under way for a want");
         let clock = want.claims[0].id.at.clock;
@@ -187,7 +187,7 @@ impl Pull {
         out: &mut Vec<Effect>,
     ) {
         let Some((region, asked)) = self.answered(request, |what| match what {
-            What::Fetch(asked) => Some(std::mem::take(asked)),
+            Query::Fetch(asked) => Some(std::mem::take(asked)),
             _ => None,
         }) else {
             return;
@@ -203,7 +203,7 @@ impl Pull {
             match told.remove(&name) {
                 None if untaken.contains(&name) => self.hold(now_ms, &name),
                 None if withheld.contains(&name) => self.hold_of(now_ms, &name, region),
-                None => self.wait_again(&name),
+                None => self.requeue(&name),
                 Some(None) => self.complete(now_ms, &name, (region, claims), here, out),
                 Some(Some(entry)) => self.merge(now_ms, name, entry, (region, claims), out),
             }
@@ -311,11 +311,11 @@ impl Pull {
         }
         let of_region = want.claims.extract_if(.., |claim| claim.region == region);
         self.held.extend(of_region.map(|claim| (now_ms + REGION_HELD_MS, claim)));
-        self.wait_again(name);
+        self.requeue(name);
     }
 
     /// Looks again at claims that were held long enough.
-    pub(super) fn look_at_held(&mut self, now_ms: u64, here: &dyn Holdings, out: &mut Vec<Effect>) {
+    pub(super) fn retry_held(&mut self, now_ms: u64, here: &dyn Holdings, out: &mut Vec<Effect>) {
         let due = |(until_ms, _): &mut (u64, Claim)| *until_ms <= now_ms;
         let due: Vec<_> = self.held.extract_if(.., due).collect();
         for (_, claim) in due {

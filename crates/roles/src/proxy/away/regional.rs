@@ -15,7 +15,7 @@ use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 use larder_objects::ObjectError;
 use larder_protocol::manager::state::{Command, Refusal, Topology};
-use larder_protocol::region::{Kept, Token};
+use larder_protocol::region::{KeyRows, Token};
 use larder_types::codec::decode;
 use larder_types::{BucketId, MapVersion, ObjectKey, PgId, ServerId, View};
 use tokio::sync::watch;
@@ -134,7 +134,7 @@ impl Away {
         map: &Topology,
         keys: &[(BucketId, ObjectKey)],
         left: &mut BTreeSet<usize>,
-        (kept, deadline): (&mut [Option<Kept>], Instant),
+        (kept, deadline): (&mut [Option<KeyRows>], Instant),
     ) {
         let mut of_server: BTreeMap<ServerId, Vec<(usize, PgId, View)>> = BTreeMap::new();
         for &index in left.iter() {
@@ -184,7 +184,11 @@ impl RegionReach for Away {
         self.managers.map().pgs.len() as u32
     }
 
-    async fn kept(&self, keys: &[(BucketId, ObjectKey)], deadline: Instant) -> Vec<Option<Kept>> {
+    async fn kept(
+        &self,
+        keys: &[(BucketId, ObjectKey)],
+        deadline: Instant,
+    ) -> Vec<Option<KeyRows>> {
         let mut kept = vec![None; keys.len()];
         let mut left: BTreeSet<usize> = (0..keys.len()).collect();
         let mut tries = 0;

@@ -81,7 +81,7 @@ impl Rows for SimKv {
 }
 
 /// All slices of a range, one behind the other.
-fn sliced(kv: &SimKv, range: &Range, rows_max: usize) -> Vec<(ObjectKey, Kept)> {
+fn sliced(kv: &SimKv, range: &Range, rows_max: usize) -> Vec<(ObjectKey, KeyRows)> {
     let (mut all, mut rest) = (Vec::new(), Span::of(range, THERE, HERE));
     while let Some(span) = rest.take() {
         let read = Slice::read(kv, HERE, span, rows_max).now_or_never();

@@ -6,12 +6,12 @@ use larder_types::RegionId;
 
 use super::super::compare::Range;
 use super::super::entry::Name;
-use super::asking::What;
+use super::asking::Query;
 use super::{Event, Pull};
 
 /// The entries and sums that a step may ask [`Holdings`](super::Holdings) for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Looks {
+pub struct Lookups {
     /// Entries.
     pub names: BTreeSet<Name>,
     /// Sums of ranges, in the order of a region.
@@ -22,41 +22,41 @@ impl Pull {
     /// The entries and sums that [`Pull::step`] may read if it takes this event next, at this time.
     /// Reading them before the step is as good as during it: entries that are here stay, or something that wins over them does.
     #[must_use]
-    pub fn looks(&self, now_ms: u64, event: &Event) -> Looks {
-        let mut looks = Looks::default();
+    pub fn lookups(&self, now_ms: u64, event: &Event) -> Lookups {
+        let mut lookups = Lookups::default();
         match event {
             Event::Tick => {
                 let due = self.held.iter().filter(|(until_ms, _)| *until_ms <= now_ms);
-                looks.names.extend(due.map(|(_, claim)| claim.id.name.clone()));
+                lookups.names.extend(due.map(|(_, claim)| claim.id.name.clone()));
             }
             Event::Told { request, pgs } if self.requests.contains_key(request) => {
                 let told = pgs.iter().filter_map(|(_, told)| told.as_ref().ok());
                 let ids = told.flat_map(|batch| &batch.ids);
-                looks.names.extend(ids.map(|(_, id)| id.name.clone()));
+                lookups.names.extend(ids.map(|(_, id)| id.name.clone()));
             }
             Event::Walked { request, summed } => {
                 if let Some(asked) = self.requests.get(request) {
                     let of_region = |(range, _): &(Range, _)| (asked.region, range.clone());
-                    looks.sums.extend(summed.runs.iter().map(of_region));
+                    lookups.sums.extend(summed.runs.iter().map(of_region));
                 }
             }
             Event::Listed { request, listed } if self.requests.contains_key(request) => {
-                looks.names.extend(listed.ids.iter().map(|id| id.name.clone()));
+                lookups.names.extend(listed.ids.iter().map(|id| id.name.clone()));
             }
             // Other claims of an entry that is gone are looked at again.
             Event::Fetched { request, entries, .. } => {
-                if let Some(What::Fetch(asked)) = self.requests.get(request).map(|it| &it.what) {
+                if let Some(Query::Fetch(asked)) = self.requests.get(request).map(|it| &it.what) {
                     let asked = |name: &Name| asked.iter().any(|(it, _)| it == name);
                     let gone = entries.iter().filter(|(name, told)| told.is_none() && asked(name));
-                    looks.names.extend(gone.map(|(name, _)| name.clone()));
+                    lookups.names.extend(gone.map(|(name, _)| name.clone()));
                 }
             }
             Event::Merged { names } => {
                 let again = names.iter().filter(|name| self.is_looked_at_again(name));
-                looks.names.extend(again.cloned());
+                lookups.names.extend(again.cloned());
             }
             _ => {}
         }
-        looks
+        lookups
     }
 }

@@ -30,7 +30,7 @@ use crate::identity::Fingerprint;
 use crate::limits::{ANSWER_BYTES_MAX, CALL_TIME_MAX, PIECES_WAITING_MAX, REQUEST_BYTES_MAX};
 use crate::link::PATH;
 use crate::members::Joiner;
-use crate::message::{Declined, Fetch, Join, Joined, KnownRegions, Request};
+use crate::message::{Declined, Fetch, Join, Joined, RegionList, Request};
 use crate::metrics::{Metrics, PeerMetrics};
 use crate::registry::{Registry, now_ms};
 use crate::source::{FetchSink, Piece, Source};
@@ -47,15 +47,15 @@ pub(crate) struct Caller {
 pub(crate) type Answer = Either<Full<Bytes>, Stream>;
 
 /// See the module's head.
-pub(crate) struct Desk<S> {
+pub(crate) struct RequestHandler<S> {
     pub(crate) registry: Arc<Registry>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) source: Arc<S>,
 }
 
-impl<S: Source> Desk<S> {
+impl<S: Source> RequestHandler<S> {
     /// The region with this key, if there is one.
-    pub(crate) fn who(&self, key: &Fingerprint) -> Result<RegionId, Declined> {
+    pub(crate) fn region_of(&self, key: &Fingerprint) -> Result<RegionId, Declined> {
         let members = self.registry.now();
         match members.with_key(key) {
             None => Err(Declined::Stranger),
@@ -70,7 +70,7 @@ impl<S: Source> Desk<S> {
         caller: &Caller,
         request: HttpRequest<Incoming>,
     ) -> Response<Answer> {
-        let metrics = self.who(&caller.key).ok().map(|from| self.metrics.of(from));
+        let metrics = self.region_of(&caller.key).ok().map(|from| self.metrics.of(from));
         let answered = match self.read(request).await {
             Ok(request) => self.decide(caller, request).await,
             Err(declined) => Err(declined),
@@ -110,29 +110,29 @@ impl<S: Source> Desk<S> {
     ) -> Result<Response<Answer>, Declined> {
         if let Request::Join(join) = request {
             let joined = self.join(*caller, join).await;
-            return joined.and_then(|joined| whole(&joined, None));
+            return joined.and_then(|joined| encoded(&joined, None));
         }
-        let from = self.who(&caller.key)?;
+        let from = self.region_of(&caller.key)?;
         let metrics = self.metrics.of(from);
         let counted = Some(&*metrics);
         match request {
             Request::Fetch(fetch) => self.fetch(from, fetch, metrics).await,
-            Request::Hello => whole(&in_time(self.source.hello(from)).await?, counted),
-            Request::Ask(ask) => whole(&in_time(self.source.ask(from, ask)).await?, counted),
-            Request::Walk(walk) => whole(&in_time(self.source.walk(from, walk)).await?, counted),
-            Request::List(list) => whole(&in_time(self.source.list(from, list)).await?, counted),
-            Request::Members(known) => whole(&self.members(known).await?, counted),
+            Request::Hello => encoded(&in_time(self.source.hello(from)).await?, counted),
+            Request::Ask(ask) => encoded(&in_time(self.source.ask(from, ask)).await?, counted),
+            Request::Walk(walk) => encoded(&in_time(self.source.walk(from, walk)).await?, counted),
+            Request::List(list) => encoded(&in_time(self.source.list(from, list)).await?, counted),
+            Request::Members(known) => encoded(&self.members(known).await?, counted),
             Request::Join(_) => Err(Declined::Stranger),
         }
     }
 
     /// Joins in the asking region's list of regions, and answers with this one's.
-    async fn members(&self, known: KnownRegions) -> Result<KnownRegions, Declined> {
+    async fn members(&self, known: RegionList) -> Result<RegionList, Declined> {
         let registry = self.registry.clone();
         let merged =
-            spawn_blocking(move || registry.merge(&known.regions).map(|()| registry.told()));
+            spawn_blocking(move || registry.merge(&known.regions).map(|()| registry.exchanged()));
         match merged.await.unwrap_or_else(|error| Err(LinkError::broken(error))) {
-            Ok(regions) => Ok(KnownRegions { regions }),
+            Ok(regions) => Ok(RegionList { regions }),
             Err(LinkError::Unsound(why)) => {
                 tracing::error!(%why, "a region knows other regions than this one");
                 Err(Declined::Unsound(why))
@@ -158,7 +158,7 @@ impl<S: Source> Desk<S> {
             };
             registry.change(|members| {
                 let number = members.admit(now_ms(), &joiner).map_err(Refused::Join)?;
-                Ok(Joined { number, known: KnownRegions { regions: members.told() } })
+                Ok(Joined { number, known: RegionList { regions: members.exchanged() } })
             })
         });
         match admitted.await.unwrap_or_else(|error| Err(LinkError::broken(error))) {
@@ -214,7 +214,7 @@ async fn in_time<T>(asking: impl Future<Output = Result<T, Declined>>) -> Result
 }
 
 /// Encodes an answer that is in memory.
-fn whole<T: Serialize>(
+fn encoded<T: Serialize>(
     answer: &T,
     metrics: Option<&PeerMetrics>,
 ) -> Result<Response<Answer>, Declined> {

@@ -15,7 +15,7 @@ use crate::index::{Index, IndexError};
 
 /// A key's null version and tombstone, as its rows have them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Kept {
+pub struct KeyRows {
     /// The row of table `V`.
     pub version: Option<ObjectEntry>,
     /// The row of table `T`.
@@ -28,7 +28,7 @@ pub fn tombstone_row(bucket: BucketId, key: &ObjectKey) -> Vec<u8> {
     rows::tombstone(bucket, key, rows::UNVERSIONED)
 }
 
-impl Kept {
+impl KeyRows {
     /// Reads both rows of a key from an index.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! 1. Strangers take no place of a region, and a region none of another.
-//! 2. At the bound the newest takes the place of the oldest: a region whose connections were cut has its places back.
+//! 2. At the bound the newest takes the place of the oldest: a region whose connections were cut has its slots back.
 //! 3. Once this is closed all connections end, and no more is taken in.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -16,7 +16,7 @@ use crate::limits::{CONNECTIONS_OF_PEER_MAX, CONNECTIONS_OF_STRANGERS_MAX, HANDS
 
 /// The owner of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Whose {
+pub(crate) enum SlotOwner {
     /// Not known before the end of the handshake.
     Arriving,
     /// A caller that is no region.
@@ -25,7 +25,7 @@ pub(crate) enum Whose {
     Peer(RegionId),
 }
 
-impl Whose {
+impl SlotOwner {
     const fn max(self) -> usize {
         match self {
             Self::Arriving => HANDSHAKES_MAX,
@@ -37,18 +37,18 @@ impl Whose {
 
 /// See the module's head.
 #[derive(Debug)]
-pub(crate) struct Places {
-    open: Mutex<Option<BTreeMap<Whose, VecDeque<AbortHandle>>>>,
+pub(crate) struct ConnectionSlots {
+    open: Mutex<Option<BTreeMap<SlotOwner, VecDeque<AbortHandle>>>>,
 }
 
-impl Places {
-    /// Opens the places, all of them free.
+impl ConnectionSlots {
+    /// Opens the slots, all of them free.
     pub(crate) fn new() -> Self {
         Self { open: Mutex::new(Some(BTreeMap::new())) }
     }
 
     /// Gives a connection a place; at the bound it takes that of the oldest.
-    pub(crate) fn enter(&self, whose: Whose, connection: AbortHandle) {
+    pub(crate) fn enter(&self, whose: SlotOwner, connection: AbortHandle) {
         let mut open = self.open.lock();
         let Some(open) = &mut *open else {
             connection.abort();

@@ -13,13 +13,13 @@ use crate::limits::STALL_MAX;
 
 /// See the module's head.
 #[derive(Debug)]
-pub(crate) struct Patient<S> {
+pub(crate) struct WriteTimeout<S> {
     stream: S,
     until: Pin<Box<Sleep>>,
     is_waiting: bool,
 }
 
-impl<S> Patient<S> {
+impl<S> WriteTimeout<S> {
     /// Wraps a connection.
     pub(crate) fn new(stream: S) -> Self {
         Self { stream, until: Box::pin(sleep(STALL_MAX)), is_waiting: false }
@@ -45,7 +45,7 @@ impl<S> Patient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -55,7 +55,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
