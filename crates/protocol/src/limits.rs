@@ -217,8 +217,6 @@ pub const DIGEST_TABLES_MAX: usize = 256;
 
 /// Bytes of the list of regions that the managers keep for a cluster's gateway.
 pub const REGION_LIST_BYTES_MAX: usize = 128 * 1024;
-/// Most outcomes that a PG's journal keeps for other regions.
-pub const REGION_JOURNAL_OUTCOMES_MAX: usize = 1 << 20;
 /// Most PGs of another region that one request asks for ids of.
 pub const REGION_ASK_PGS_MAX: usize = 256;
 /// Most PGs that a region answers for at a time: another release may ask for more than this one does.

@@ -94,9 +94,6 @@ pub enum Planted {
     /// A region takes changes whose clock is any time ahead.
     #[cfg(feature = "planted-bugs")]
     ClocksAheadTaken,
-    /// A journal goes on behind a token whose outcomes it has dropped.
-    #[cfg(feature = "planted-bugs")]
-    OverrunUnnoticed,
     /// A PG takes what another region tells though what is here is newer.
     #[cfg(feature = "planted-bugs")]
     BeatenTaken,
@@ -149,6 +146,5 @@ asks! {
     moves_tokens_early => TokenBeforeBytes,
     forgets_origins => ForgottenOrigins,
     takes_clocks_ahead => ClocksAheadTaken,
-    overlooks_overruns => OverrunUnnoticed,
     takes_what_is_beaten => BeatenTaken,
 }

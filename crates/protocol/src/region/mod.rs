@@ -36,7 +36,7 @@ pub mod told;
 
 pub use compare::{Listed, Range, Sum, Summed};
 pub use entry::{Entry, Id, Name, Object, Piece, Slot, What};
-pub use journal::{Journal, Token, Void};
+pub use journal::{Token, Void};
 pub use key_rows::KeyRows;
 pub use merge::{Contradiction, Holding, join};
 pub use pull::Pull;

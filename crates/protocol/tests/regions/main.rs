@@ -1,6 +1,7 @@
 //! Regions under one seed: machines that pull from each other, stores that crash and are wiped, links that are cut,
 //! clocks that differ. Afterwards everything heals, and all regions must have the same.
 
+mod journal;
 mod judge;
 mod site;
 mod world;

@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_protocol::region::pull::{Config, Effect, Event, Holdings, Lookup, Lookups, Source};
-use larder_protocol::region::{
-    Entry, Id, Journal, Name, Pull, Range, Slot, Sum, Token, compare, join,
-};
+use larder_protocol::region::{Entry, Id, Name, Pull, Range, Slot, Sum, Token, compare, join};
 use larder_types::{HybridClock, OpId, OpSeq, Origin, PgId, RegionId, Stamp, View};
 
+use super::journal::Journal;
 use super::world::{Bug, Dice};
 
 /// An entry, and the op of this store that it has since.
@@ -99,7 +98,7 @@ impl Disk {
 
 impl Site {
     pub fn new(id: RegionId, pgs: u32, journal_max: usize, skew_ms: i64, bug: Bug) -> Self {
-        let journal = || Journal::new(OpSeq(0), journal_max, bug.machine);
+        let journal = || Journal::new(OpSeq(0), journal_max, bug.overlooks_overruns);
         let log = || Log { last: OpSeq(0), journal: journal() };
         let disk = Disk { logs: (0..pgs).map(|_| log()).collect(), ..Disk::default() };
         Self {

@@ -18,6 +18,8 @@ pub struct Bug {
     pub frees_early: bool,
     /// A store does not see that something is here, and records what changed nothing.
     pub loops: bool,
+    /// A journal goes on behind a token whose outcomes it has dropped.
+    pub overlooks_overruns: bool,
     /// A store that does not know whether something is here says that it is not.
     pub takes_unknown_for_nothing: bool,
 }
@@ -32,12 +34,12 @@ pub fn bugs() -> Vec<(String, Bug, u64)> {
         (Planted::TokenBeforeBytes, 22),
         (Planted::ForgottenOrigins, 0),
         (Planted::ClocksAheadTaken, 0),
-        (Planted::OverrunUnnoticed, 0),
     ];
     let machine =
         |(machine, first)| (format!("{machine:?}"), Bug { machine, ..Bug::default() }, first);
     let stores = [
         ("FreesEarly", Bug { frees_early: true, ..Bug::default() }),
+        ("OverrunUnnoticed", Bug { overlooks_overruns: true, ..Bug::default() }),
         ("Loops", Bug { loops: true, ..Bug::default() }),
         ("UnknownIsNothing", Bug { takes_unknown_for_nothing: true, ..Bug::default() }),
     ];

@@ -1,14 +1,17 @@
 //! A journal's answers, and its word that a token is void.
 
+use larder_protocol::region::{Name, Slot};
 use larder_types::{BucketId, HybridClock, ObjectKey, OpId, Origin, PgId, Stamp, View};
 
-use super::super::entry::{Name, Slot};
 use super::*;
 
 fn id(op: u64) -> Id {
     let at = Stamp { clock: HybridClock(op), region: RegionId(1) };
-    let name =
-        Name { bucket: BucketId(1), key: ObjectKey::new("k").unwrap(), slot: Slot::Version(at) };
+    let name = Name {
+        bucket: BucketId(1),
+        key: ObjectKey::new("k").expect("a key"),
+        slot: Slot::Version(at),
+    };
     let op = OpId { view: View(1), seq: OpSeq(op) };
     let origin = Origin { region: RegionId(1), pg: PgId(0), op };
     Id { name, at, origin, is_purged: false, bytes: 10, print: 1 }
@@ -20,7 +23,7 @@ fn token(op: u64) -> Token {
 
 /// Outcomes of every tenth op.
 fn journal(max: usize) -> Journal {
-    let mut journal = Journal::new(OpSeq(0), max, Planted::default());
+    let mut journal = Journal::new(OpSeq(0), max, false);
     (1..=5).for_each(|at| journal.record(OpSeq(10 * at), id(10 * at)));
     journal
 }
@@ -63,7 +66,7 @@ fn a_token_ahead_of_the_journal_is_void() {
 
 #[test]
 fn a_journal_that_begins_late_voids_what_began_before() {
-    let journal = Journal::new(OpSeq(7), 9, Planted::default());
+    let journal = Journal::new(OpSeq(7), 9, false);
     assert_eq!(journal.since(token(0), 9).unwrap_err().why, Why::Overrun);
     assert_eq!(journal.since(token(7), 9).unwrap().ids, []);
 }
