@@ -1,13 +1,13 @@
-//! What other regions told lately, so that none is told back what it told itself.
+//! Remembers what each region told lately, so that none is told it back.
 //!
-//! What is taken from a region is journaled here like any change, since others need to hear of it. The region that told it has
-//! it, or what won over it, for as long as its number lives, which is one life of its data: to tell it back would cost both as
-//! much again as its id did.
+//! A change that is taken from a region is journaled here like any other, since further regions need to hear of it. The
+//! region that told it has it, or what won over it, for as long as its number lives, which is one life of its data. To
+//! tell it back would cost both as much again as its id did.
 //!
 //! # Invariants
 //!
-//! 1. An entry counts as told by a region only with the print that the region told: whatever was set on it since has another.
-//! 2. So many are remembered of each region. One that is forgotten is told back, and found to be there.
+//! 1. An entry counts as told by a region only with the print that the region told: once amended it has another.
+//! 2. The prints of a region are bounded in number. A forgotten entry is told back, and found to be there.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -21,7 +21,7 @@ use crate::limits::REGION_ECHOES_MAX;
 #[derive(Debug, Default)]
 pub(super) struct Echoes(Mutex<BTreeMap<RegionId, Prints>>);
 
-/// Of one region, in the order in which they came.
+/// Prints that one region told, in the order in which they came.
 #[derive(Debug, Default)]
 struct Prints {
     all: BTreeSet<u128>,
@@ -29,7 +29,7 @@ struct Prints {
 }
 
 impl Echoes {
-    /// A region tells of these.
+    /// Notes ids that a region told.
     pub(super) fn note<'a>(&self, from: RegionId, ids: impl Iterator<Item = &'a Id>) {
         let mut echoes = self.0.lock();
         let prints = echoes.entry(from).or_default();
@@ -47,7 +47,7 @@ impl Echoes {
         assert_eq!(prints.all.len(), prints.order.len(), "each print has one place");
     }
 
-    /// Leaves out what a region told itself.
+    /// Leaves out ids that the asking region told itself.
     pub(super) fn leave_out<T>(&self, to: RegionId, told: &mut Vec<(T, Id)>) {
         if let Some(prints) = self.0.lock().get(&to) {
             told.retain(|(_, id)| !prints.all.contains(&id.print));

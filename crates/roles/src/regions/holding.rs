@@ -1,7 +1,7 @@
-//! What is here of what the pulling state machine looks at, read before its step.
+//! Reads the entries and sums that the pulling machine looks up, before its step.
 //!
-//! In a cluster that means to ask other servers. What no primary says in time is not known: the machine looks it up again
-//! later.
+//! In a cluster the gateway asks the primaries. An entry that none gives in time is looked up again later; a range not
+//! summed in time is listed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -37,7 +37,7 @@ impl Holdings for Here {
 }
 
 impl Here {
-    /// Reads it, for a thread that may wait; `None` if it is to stop.
+    /// Reads what these lookups name; `None` if the driver is to stop. Blocks meanwhile.
     pub(super) fn of<R: RegionReach>(shared: &Shared<R>, lookups: &Lookups) -> Option<Self> {
         if lookups.names.is_empty() && lookups.sums.is_empty() {
             return Some(Self::default());
@@ -69,7 +69,7 @@ impl Here {
 
     async fn read_sums<R: RegionReach>(&mut self, shared: &Shared<R>, lookups: &Lookups) {
         let summing = lookups.sums.iter().map(async |(region, range)| {
-            // One more than a run has is enough to see that it is another.
+            // One id more than a run has is enough to show that the sums differ.
             let buckets = shared.names.of(*region);
             let ids = shared.shown.ids(&buckets, range, REGION_RUN_IDS_MAX + 1).await?;
             Ok::<_, Unreadable>(((*region, range.clone()), Sum::of(ids.iter())))
@@ -83,7 +83,7 @@ impl Here {
         }
     }
 
-    /// What contradicts an entry that was put before the machine heard of it: the same version with other content.
+    /// The contradiction of an entry that was put before the machine heard of it: here the version has other content.
     pub(super) fn contradiction(&self, name: &Name, entry: &Entry) -> Option<Contradiction> {
         let here = self.entries.get(name)?.as_ref().filter(|here| here.at == entry.at)?;
         join(Planted::default(), name.slot, here, entry).err()
@@ -91,7 +91,7 @@ impl Here {
 }
 
 impl<R: RegionReach> Shared<R> {
-    /// Waits for something in a thread of its own; `None` if it is to stop.
+    /// Blocks this thread on a future; `None` if the driver is to stop.
     pub(super) fn unless_stopped<T>(&self, waiting: impl Future<Output = T>) -> Option<T> {
         let mut stops = self.stops.subscribe();
         self.runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! Forgets outcomes that all other regions have. That there are not too many of them is up to the PGs themselves.
+//! Forgets outcomes that all other regions have. The PGs themselves bound the number of outcomes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::limits::{REGION_FORGET_PAUSE_MS, REGION_JOURNAL_OPS_MIN, REGION_KEEP_
 use crate::proxy::{JournalAsk, RegionReach};
 use crate::wire::JournalShown;
 
-/// Looks at the journals from time to time. Does not end.
+/// Shortens the journals from time to time. Does not end.
 pub(super) async fn keep_short<R: RegionReach>(shared: Arc<Shared<R>>, desk: Arc<Desk<R>>) {
     let mut times = interval(Duration::from_millis(REGION_KEEP_SHORT_MS));
     times.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -29,7 +29,7 @@ pub(super) async fn keep_short<R: RegionReach>(shared: Arc<Shared<R>>, desk: Arc
             }
         };
         match what_may_go(&shared, &desk, &others).await {
-            // There may be more of it: an op forgets a few.
+            // There may be more: an op forgets a few.
             Ok(may_go) if !may_go.is_empty() => {
                 forget(&shared, may_go).await;
                 times.reset_after(Duration::from_millis(REGION_FORGET_PAUSE_MS));
@@ -40,7 +40,7 @@ pub(super) async fn keep_short<R: RegionReach>(shared: Arc<Shared<R>>, desk: Arc
     }
 }
 
-/// Outcomes that may be forgotten: those of a PG from one op to another.
+/// Outcomes that may be forgotten: a PG's, from one op to another.
 struct MayGo {
     pg: PgId,
     ops: (OpSeq, OpSeq),
@@ -64,7 +64,7 @@ async fn what_may_go<R: RegionReach>(
     let ask = JournalAsk { pgs, ids_max: 0, settled: false };
     for (pg, JournalShown { applied, forgotten, .. }) in shared.shown.journals(&ask).await? {
         let passed = desk.passed_by_all(others.iter().copied(), pg).map_or(0, |it| it.0);
-        // What a region said is durable with it may be noted there a little later.
+        // A region may note a little later what it has reported as durable.
         let upto = OpSeq(passed.min(applied.0.saturating_sub(REGION_JOURNAL_OPS_MIN)));
         if upto <= forgotten {
             continue;

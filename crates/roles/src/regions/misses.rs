@@ -1,7 +1,7 @@
-//! Reads of keys that are not here: other regions are asked once before the answer is that there is no such key.
+//! Asks other regions once for a key that is not here, before a client hears that there is no such key.
 //!
-//! An object that one of them has is stored as any other change, and then read here. A region that is asked looks at what it has
-//! itself and asks nobody.
+//! An object that one of them has is stored like any other change, and then read here. The answering region looks only
+//! at what it has itself, and asks nobody.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(super) struct Misses<R> {
     absent: Mutex<Absent>,
 }
 
-/// Keys that no other region had a moment ago.
+/// Keys for which other regions gave no object a moment ago.
 #[derive(Default)]
 struct Absent {
     keys: BTreeMap<(BucketId, ObjectKey), Instant>,
@@ -49,7 +49,7 @@ impl Absent {
         if self.keys.len() >= REGION_ABSENT_KEYS_MAX {
             self.keys.retain(|_, until| *until > now);
         }
-        // While so many are asked for, the others are asked each time.
+        // While the set is full, other regions are asked each time.
         if self.keys.len() < REGION_ABSENT_KEYS_MAX {
             self.keys.insert(key, now + Duration::from_millis(REGION_ABSENT_MS));
         }
@@ -62,7 +62,7 @@ impl<R: RegionReach> Misses<R> {
         Self { shared, places, absent: Mutex::default() }
     }
 
-    /// The newest entry of a key in the regions that answer, and the link to that region.
+    /// The newest entry of a key among the regions that answer, and the link to that region.
     async fn ask(&self, name: &Name) -> Option<(Entry, Arc<Link>)> {
         let members = self.shared.site.members().borrow().clone();
         let asked = members.live().filter(|peer| !peer.paused).filter_map(|peer| {
@@ -120,7 +120,7 @@ impl<R: RegionReach> Elsewhere for Misses<R> {
     }
 }
 
-/// The entry of a key in a region, without its bytes.
+/// Fetches a key's entry from a region, without its bytes.
 async fn entry_of(link: &Link, name: Name) -> Result<Option<Entry>, LinkError> {
     let mut told = link.fetch(Fetch { names: vec![(name, false)] }).await?;
     let fetched = told.next().await?;

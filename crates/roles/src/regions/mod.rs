@@ -1,4 +1,4 @@
-//! A store among regions: it tells others what it has, and takes what they have (ADR 42, ADR 43).
+//! The driver of a region: answers other regions, and takes what they have (ADR 42, ADR 43).
 //!
 //! ```text
 //!  another region ──ask, walk, list, fetch──▶ source.rs ──▶ rows of the store (shown.rs), bytes through the proxy
@@ -7,28 +7,28 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `shown.rs` | entries as the index shows them |
-//! | `runs.rs` | keys of a range, for comparisons |
-//! | `names.rs` | which bucket here is which there |
+//! | `shown.rs` | reads entries from the index |
+//! | `runs.rs` | reads keys of a range, for comparisons |
+//! | `names.rs` | maps buckets there to buckets here |
 //! | `source.rs` | answers other regions |
-//! | `echoes.rs` | what they told themselves, which they are not told back |
-//! | `journal.rs` | forgets outcomes that all have |
-//! | `puller.rs` | carries out what the machine wants |
-//! | `holding.rs` | what is here of what the machine looks at |
-//! | `misses.rs` | what clients ask for and is not here |
-//! | `tombstones.rs` | frees what all regions have passed |
-//! | `taking.rs` | entries and their bytes, on their way into the store |
-//! | `watch.rs` | what operators see |
+//! | `echoes.rs` | tells no region what it told itself |
+//! | `journal.rs` | forgets outcomes that all regions have |
+//! | `puller.rs` | steps the machine, and carries out its effects |
+//! | `holding.rs` | reads what the machine looks up |
+//! | `misses.rs` | asks for keys that clients read and are not here |
+//! | `tombstones.rs` | frees tombstones that all regions have passed |
+//! | `taking.rs` | puts entries and their bytes into the store |
+//! | `watch.rs` | shows the status to operators |
 //!
-//! The store is that of a single node, or a cluster: what differs is behind [`RegionReach`]. Of a cluster one proxy has the
-//! driver, the *gateway*. The other servers know from the map that the cluster is a region.
+//! The store is a single node or a cluster: [`RegionReach`] hides which. In a cluster one proxy runs the driver: the
+//! *gateway*. The other servers know from the map that the cluster is a region.
 //!
 //! # Invariants
 //!
-//! 1. A token is noted only behind what it speaks of: each change was acknowledged as durable before it moved.
-//! 2. What another region sends is checked before it is used: its answers by the link, its entries by the machine.
-//! 3. A PG's journal is told only once all shows that was put before the store had a number.
-//! 4. A bucket is the same in two regions by its name. One that a region tells of and that is not here is made.
+//! 1. A token moves, and is noted, only once each change that it covers was acknowledged as durable.
+//! 2. The link checks another region's answers, and `taking.rs` its entries, before they are used.
+//! 3. The driver tells a PG's journal only once all puts from before the store had a number show.
+//! 4. Buckets of two regions are the same if their names are. The driver makes buckets that only other regions have.
 
 mod echoes;
 mod holding;
@@ -64,7 +64,7 @@ use source::{Answering, Desk};
 use tombstones::Coming;
 use watch::Watch;
 
-/// The PG that keeps how far journals of other regions are here. Any may: it is the same one, so that each has one row.
+/// The PG that keeps the tokens of other regions' journals. It is always the same one, so that each journal has one row.
 const NOTES_PG: PgId = PgId(0);
 
 /// State shared by the parts of a region's driver.
@@ -76,16 +76,16 @@ struct Shared<R> {
     echoes: Echoes,
     watch: Arc<Watch>,
     coming: Coming,
-    /// Counts when journals may show more.
+    /// Counts up when journals may show more.
     news: Sender<u64>,
-    /// It is to stop: what waits for other servers is given up.
+    /// True once the driver is to stop: waits for other servers end then.
     stops: Sender<bool>,
     runtime: Handle,
 }
 
 impl<R: RegionReach> Shared<R> {
-    /// The other regions; `None` if the list lacks one whose changes are here: it is an old copy, and says nothing of who may
-    /// lack something.
+    /// The other regions' numbers; `None` if the list lacks a region whose changes are here: it is an old copy, and
+    /// other regions that it lacks may lack changes.
     async fn others(&self) -> Result<Option<Vec<RegionId>>, Unreadable> {
         let known = self.shown.passed().await?;
         let members = self.site.members().borrow().clone();
@@ -97,7 +97,7 @@ impl<R: RegionReach> Shared<R> {
     }
 }
 
-/// A store's end of all regions. It works until it is stopped, or dropped.
+/// A region's driver. It works until it is stopped, or dropped.
 pub struct Regions {
     site: Arc<Site>,
     watch: Arc<Watch>,
@@ -106,7 +106,7 @@ pub struct Regions {
     running: Mutex<Option<Running>>,
 }
 
-/// Thread and tasks that end when it is stopped.
+/// Thread and tasks that end when the driver stops.
 struct Running {
     pulling: JoinHandle<()>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
@@ -114,8 +114,8 @@ struct Running {
 }
 
 impl Regions {
-    /// Begins to answer other regions on this socket, and to pull from them. What it sees is written to `dir` from time to
-    /// time, for `larder region status`.
+    /// Begins to answer other regions on this socket, and to pull from them. Writes its status to `dir` regularly, for
+    /// `larder region status`.
     ///
     /// # Errors
     /// If the socket has no address, or no thread can be had.
@@ -150,7 +150,7 @@ impl Regions {
         let pulling = std::thread::Builder::new()
             .name("regions".into())
             .spawn(move || puller.run(&messages))?;
-        // Nothing fails any more: the proxy is told once.
+        // Nothing after this fails: the proxy can be told only once.
         proxy.look_elsewhere(Arc::new(Misses::new(shared.clone())));
         let news = shared.clone();
         let tasks = vec![
@@ -185,7 +185,7 @@ impl Regions {
         self.site.metrics()
     }
 
-    /// Stops pulling and answering. What was asked for and is not here is asked for again by the next run.
+    /// Stops pulling and answering. The next run asks again for what has not come.
     pub fn stop(&self) {
         let Some(running) = self.running.lock().take() else { return };
         running.tasks.into_iter().for_each(|task| task.abort());

@@ -1,4 +1,4 @@
-//! Which bucket here is which there: buckets have ids of their own in each region, and are the same by name.
+//! Maps buckets of other regions to those here: each region has bucket ids of its own, and buckets are the same by name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use parking_lot::RwLock;
 use super::Shared;
 use crate::proxy::RegionReach;
 
-/// Of one region.
+/// Bucket ids of one other region.
 #[derive(Debug, Default, Clone)]
 struct Known {
-    /// Ids there and here.
+    /// Ids here, by those there.
     here: BTreeMap<BucketId, BucketId>,
     there: BTreeMap<BucketId, BucketId>,
 }
@@ -25,19 +25,19 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Ids of a region's buckets, in order, and what they are here.
+    /// A region's bucket ids in order, each with its id here.
     pub(super) fn of(&self, region: RegionId) -> BTreeMap<BucketId, BucketId> {
         self.known.read().get(&region).map(|known| known.here.clone()).unwrap_or_default()
     }
 
-    /// A name of this region, as it is there.
+    /// Translates a name of this region into the other's.
     pub(super) fn there(&self, region: RegionId, name: &Name) -> Option<Name> {
         let bucket = *self.known.read().get(&region)?.there.get(&name.bucket)?;
         Some(Name { bucket, ..name.clone() })
     }
 
-    /// Ids that a region tells, as they are here; `None` if the bucket of one is not known: what it tells of may not be passed
-    /// over.
+    /// Translates ids that a region tells into those here; `None` if the bucket of one is not known, as no id may be
+    /// passed over.
     pub(super) fn translate(&self, region: RegionId, ids: Vec<Id>) -> Option<Vec<Id>> {
         let known = self.known.read();
         let of_region = known.get(&region);
@@ -57,8 +57,8 @@ impl Names {
 }
 
 impl<R: RegionReach> Shared<R> {
-    /// A region tells of these buckets: those that are not here are made. One that cannot be made counts only if something in
-    /// it is told of.
+    /// Learns a region's buckets, and makes those that are not here. One that cannot be made is an error only if it is
+    /// `needed`.
     pub(super) async fn learn_names(
         &self,
         region: RegionId,
@@ -69,7 +69,7 @@ impl<R: RegionReach> Shared<R> {
             if self.shown.bucket(&name).is_none() {
                 match self.proxy.create_bucket(&name, None).await {
                     Ok(_) => tracing::info!(bucket = %name, %region, "made: another region has it"),
-                    // Who made it may know it before this process does: until it knows it too, nothing of it is taken.
+                    // This process may not know yet a bucket that another made: until it does, nothing of it is taken.
                     Err(ObjectError::BucketExists) => {}
                     Err(error) if needed.contains(&there) => return Err(error),
                     Err(error) => self.watch.cannot_take(region, &error),

@@ -1,8 +1,8 @@
 //! The thread that steps the pulling state machine, and the tasks that carry out its effects.
 //!
-//! The machine is made anew when regions come, go, or are paused, and when one is reached for the first time: how many PGs
-//! it has is known then. It begins with the tokens that were noted. What is on its way to the machine before has numbers
-//! that the new one does not know.
+//! The driver makes a new machine when regions come, go or are paused, and when it first reaches one and learns its
+//! number of PGs. The new machine begins with the noted tokens. Answers on their way to the former one have its number,
+//! and are dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -35,23 +35,23 @@ use crate::proxy::RegionReach;
 
 /// A message to the thread.
 enum Message {
-    /// For the machine of this number.
+    /// An event for the machine of this number.
     Event(u64, Event),
-    /// The same, what came of a fetch.
+    /// The result of a fetch for that machine.
     Came(u64, Came),
-    /// A region has so many PGs, or does not answer.
+    /// A region's number of PGs; `None` if it does not answer.
     Hello(RegionId, Option<u32>),
     /// The list of regions has changed.
     Members,
-    /// Which of these tombstones may go is to be said.
+    /// Asks which of these tombstones may go.
     MayFree(Vec<Candidate>, oneshot::Sender<Vec<Candidate>>),
-    /// These tokens are noted, or are not.
+    /// Tokens, and true if they are noted now.
     Noted(Vec<(Source, Token)>, bool),
     Stop,
 }
 
-/// The sending end of the thread's queue. Its length is bounded by the machine's requests: each has one answer, and a
-/// message every [`REGION_COMING_MS`] while its answer is coming.
+/// The sending end of the thread's queue. The machine's requests bound its length: each has one answer, and a message
+/// every [`REGION_COMING_MS`] while its answer is coming.
 #[derive(Clone)]
 pub(super) struct Inbox(Sender<Message>);
 
@@ -78,12 +78,12 @@ impl Inbox {
     }
 
     fn send(&self, message: Message) {
-        // After the end nobody wants it.
+        // The thread may have ended.
         let _ended = self.0.send(message);
     }
 }
 
-/// Says when the list of regions changes. Does not end while there are regions.
+/// Tells the thread when the list of regions changes. Does not end while the site lives.
 pub(super) async fn tell_of_members<R: RegionReach>(shared: Arc<Shared<R>>, inbox: Inbox) {
     let mut members = shared.site.members();
     while members.changed().await.is_ok() {
@@ -96,10 +96,10 @@ pub(super) struct Puller<R> {
     shared: Arc<Shared<R>>,
     inbox: Inbox,
     pull: Option<Pull>,
-    /// Counts machines.
+    /// Number of the last machine made.
     number: u64,
     pg_counts: BTreeMap<RegionId, u32>,
-    /// When each region is asked again that was not reached yet.
+    /// Time at which each region that was not reached yet is asked again.
     hello_ms: BTreeMap<RegionId, u64>,
     /// Tokens that are to be noted.
     tokens: BTreeMap<Source, Token>,
@@ -162,14 +162,14 @@ impl<R: RegionReach> Puller<R> {
             }
             Message::Hello(..) => {}
             Message::MayFree(mut candidates, asks) => {
-                // Without a machine nobody knows what is wanted.
+                // Without a machine it is unknown what is wanted.
                 let may_go = |it: &Candidate| {
                     self.pull
                         .as_ref()
                         .is_some_and(|pull| pull.may_free(&it.name, it.origin, it.is_former))
                 };
                 candidates.retain(may_go);
-                // Who asked may be gone.
+                // The asking task may be gone.
                 let _gone = asks.send(candidates);
             }
             Message::Noted(tokens, is_done) => {
@@ -224,7 +224,7 @@ impl<R: RegionReach> Puller<R> {
         }
     }
 
-    /// Makes a machine of what is noted.
+    /// Makes a machine from the noted tokens.
     fn begin(&mut self, now_ms: u64) {
         let noted = match self.shared.unless_stopped(self.shared.shown.passed()) {
             Some(Ok(noted)) => noted,
@@ -240,7 +240,7 @@ impl<R: RegionReach> Puller<R> {
         let token =
             |it: Passed| (Source { region: it.region, pg: it.pg }, Token { through: it.through });
         let mut tokens: BTreeMap<_, _> = noted.into_iter().map(token).collect();
-        // What was to be noted is durable here, so it holds though it may not be noted yet.
+        // Changes up to tokens yet to be noted are durable here, so these tokens hold as well.
         for (source, token) in &self.tokens {
             let known = tokens.entry(*source).or_default();
             *known = (*known).max(*token);
@@ -264,12 +264,12 @@ impl<R: RegionReach> Puller<R> {
         self.pull = Some(Pull::new(now_ms, config, tokens));
     }
 
-    /// Steps the machine. What was beaten of what it wants merged is held against what is here.
+    /// Steps the machine. Of entries to merge, the `beaten` ones are compared with what is here.
     fn step(&mut self, event: Event, beaten: &BTreeSet<Name>) {
         let (Some(pull), now_ms) = (&mut self.pull, now_ms()) else { return };
         let Some(here) = Here::of(&self.shared, &pull.lookups(now_ms, &event)) else { return };
         pull.step(now_ms, event, &here, &mut self.out);
-        // What is merged at once may lead to more.
+        // Entries merged at once may lead to more.
         while let Some(merged) = self.carry_out() {
             let Some(pull) = &mut self.pull else { return };
             let names: Vec<Name> = merged.iter().map(|(name, _)| name.clone()).collect();
@@ -290,7 +290,7 @@ impl<R: RegionReach> Puller<R> {
         }
     }
 
-    /// Begins what the machine wants; returns what it wants merged, if anything.
+    /// Begins the machine's effects; returns the entries that it wants merged, if any.
     fn carry_out(&mut self) -> Option<Vec<(Name, Entry)>> {
         let mut merged = Vec::new();
         for effect in std::mem::take(&mut self.out) {
@@ -369,7 +369,7 @@ impl<R: RegionReach> Puller<R> {
         }
     }
 
-    /// Asks a region, and hands the machine what comes of it.
+    /// Asks a region, and tells the machine its answer, or that there is none.
     fn ask<F>(
         &self,
         region: RegionId,
@@ -428,7 +428,7 @@ impl<R: RegionReach> Puller<R> {
         }
     }
 
-    /// Has tokens noted that have moved, a few at a time.
+    /// Notes tokens that have moved, a few at a time.
     fn note_tokens(&mut self, now_ms: u64) {
         let is_due = now_ms.abs_diff(self.noted_ms) >= REGION_NOTE_MS;
         if self.is_noting || self.tokens.is_empty() || !is_due {
@@ -478,7 +478,7 @@ fn link_to<R>(shared: &Shared<R>, region: RegionId) -> Result<Arc<Link>, LinkErr
     shared.site.link_to(region)?.ok_or_else(gone)
 }
 
-/// A batch with the buckets as they are here.
+/// Notes a batch as told, and translates its buckets.
 fn translated<R>(shared: &Shared<R>, region: RegionId, batch: Batch) -> Result<Batch, LinkError> {
     let (ops, ids): (Vec<_>, Vec<_>) = batch.ids.into_iter().unzip();
     shared.echoes.note(region, ids.iter());
@@ -490,7 +490,7 @@ fn unnamed() -> LinkError {
     Later::Broken("a bucket that it tells of is not known here yet".into()).into()
 }
 
-/// Buckets of which something is told.
+/// The buckets of these ids.
 fn buckets_of<'a>(ids: impl Iterator<Item = &'a Id>) -> BTreeSet<BucketId> {
     ids.map(|id| id.name.bucket).collect()
 }

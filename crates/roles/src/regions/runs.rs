@@ -1,10 +1,10 @@
-//! Keys of a range, read from their rows a few at a time: what is compared takes as much time and memory as an answer has
+//! Reads keys of a range from their rows, a few at a time: a comparison takes as much time and memory as an answer has
 //! entries, however many objects there are.
 //!
 //! # Invariants
 //!
 //! 1. A slice has all that tables `V` and `T` show of its keys: both are cut at the same place.
-//! 2. What is behind a slice begins behind its beginning, so that whoever goes on comes to an end.
+//! 2. The rest behind a slice begins behind the slice's beginning, so that reading goes on to an end.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -16,9 +16,9 @@ use larder_types::{BucketId, ObjectEntry, ObjectKey, rows};
 
 use super::shown::Unreadable;
 
-/// Where rows are read from.
+/// A source of rows.
 pub(super) trait Rows {
-    /// Visits rows from one on up to another, until told to stop. About so many will do.
+    /// Visits rows from one on up to another, until `visit` breaks off. About `wanted` will do.
     fn visit<V>(
         &self,
         from: &[u8],
@@ -40,14 +40,14 @@ pub(super) struct Span {
 /// The first keys of a span.
 #[derive(Debug)]
 pub(super) struct Slice {
-    /// Each with what is here of it.
+    /// The keys, each with its rows.
     pub(super) keys: BTreeMap<ObjectKey, KeyRows>,
-    /// The span behind them.
+    /// The span behind the keys.
     pub(super) rest: Option<Span>,
 }
 
 impl Span {
-    /// The rows here of what lies in a bucket within a range there.
+    /// The rows here of that part of a range there that lies in a bucket.
     pub(super) fn of(range: &Range, there: BucketId, here: BucketId) -> Option<Self> {
         let (first, own) = (rows::bucket(b'V', there), rows::bucket(b'V', here));
         let (behind, own_behind) = (rows::prefix_end(&first)?, rows::prefix_end(&own)?);
@@ -72,7 +72,7 @@ impl Span {
     }
 }
 
-/// Sums what was read of a range: all of it, or what is before the place where it was left off.
+/// Sums the ids read of a range: of all of it, or of the part before `left_at`.
 pub(super) fn summed(range: &Range, ids: Vec<Id>, left_at: Option<Vec<u8>>) -> Summed {
     let to = left_at.or_else(|| range.to.clone());
     let read = Range { from: range.from.clone(), to };
@@ -85,7 +85,7 @@ pub(super) fn summed(range: &Range, ids: Vec<Id>, left_at: Option<Vec<u8>>) -> S
 }
 
 impl Slice {
-    /// Reads at most so many rows of each table.
+    /// Reads at most `rows_max` rows of each table.
     pub(super) async fn read<S: Rows>(
         store: &S,
         bucket: BucketId,
@@ -95,7 +95,7 @@ impl Slice {
         assert!(rows_max > 0, "a slice has something");
         let mut keys: BTreeMap<ObjectKey, KeyRows> = BTreeMap::new();
         let mut to = end.clone();
-        // Each table up to where the one before was left.
+        // Each table is read up to where the one before was left.
         for table in *b"VT" {
             let in_table = |row: &[u8]| [&[table], &row[1..]].concat();
             let (first, behind) = (in_table(&from), in_table(&to));
@@ -117,7 +117,7 @@ impl Slice {
                 }
                 Ok(ControlFlow::Continue(()))
             };
-            // One more than is read, so that it is seen where to go on.
+            // One row more than is read shows where to go on.
             store.visit(&first, &behind, rows_max + 1, visit).await?;
         }
         keys.retain(|key, _| rows::version(bucket, key, rows::UNVERSIONED) < to);

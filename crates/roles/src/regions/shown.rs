@@ -1,12 +1,12 @@
-//! Entries as the store shows them, wherever its rows are.
+//! Reads entries as the store shows them, wherever its rows are.
 //!
-//! Another region has its buckets in the order of *its* ids. So whoever compares looks at the rows of this store as that
-//! region would.
+//! Each region has its buckets in the order of its own ids. So for a comparison the asking region reads its rows in the
+//! answering region's order.
 //!
 //! # Invariants
 //!
-//! 1. Whatever a journal has told of shows: in one process the index is read that the journal was read from; in a cluster what
-//!    is read is settled first, by whoever leads then.
+//! 1. Each change that a journal has told shows. A single node reads the index that it read the journal from. In a
+//!    cluster the primary at that time settles rows before it answers with them.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -28,7 +28,7 @@ use crate::limits::{REGION_LATE_MS, REGION_LOOK_AGAIN_MS, REGION_LOOK_MS, REGION
 use crate::proxy::{JournalAsk, Onward, Proxy, RegionReach, Scan};
 use crate::wire::JournalShown;
 
-/// The rows of the store cannot be read.
+/// Failure to read the rows of the store.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unreadable {
     #[error(transparent)]
@@ -39,7 +39,7 @@ pub(super) enum Unreadable {
     Form(String),
 }
 
-/// A key whose null version is purged.
+/// A key, and the tombstone of its null version.
 pub(super) type Buried = (BucketId, ObjectKey, Tombstone);
 
 /// Names of buckets, as of a version of the map.
@@ -49,7 +49,7 @@ type NamesAsOf = (u64, Arc<BTreeMap<BucketId, BucketName>>);
 pub(super) struct Shown<R> {
     proxy: Arc<Proxy<R>>,
     names: Mutex<NamesAsOf>,
-    /// Until then looks are short: one was not answered in time.
+    /// Time until which lookups are short, after one that was late.
     late_until: Mutex<Option<Instant>>,
 }
 
@@ -82,7 +82,7 @@ impl<R: RegionReach> Shown<R> {
 
     /// All buckets.
     pub(super) fn buckets(&self) -> Arc<BTreeMap<BucketId, BucketName>> {
-        // Before the buckets: one that is made meanwhile is seen at the next look.
+        // Read before the buckets: one that is made meanwhile is seen at the next look.
         let version = self.reach().map_version();
         let mut names = self.names.lock();
         if names.0 != version {
@@ -92,8 +92,8 @@ impl<R: RegionReach> Shown<R> {
         names.1.clone()
     }
 
-    /// Keys' rows; `None` for a key of which they are not known for now. While primaries are away others are not waited for
-    /// as long.
+    /// Reads keys' rows; `None` for a key whose rows are unknown for now. After a late lookup it waits less: primaries
+    /// may be away.
     pub(super) async fn all_kept(&self, keys: &[(BucketId, ObjectKey)]) -> Vec<Option<KeyRows>> {
         let begun = Instant::now();
         let is_late = self.late_until.lock().is_some_and(|until| begun < until);
@@ -107,7 +107,7 @@ impl<R: RegionReach> Shown<R> {
         kept
     }
 
-    /// A key's rows.
+    /// Reads a key's rows.
     pub(super) async fn kept(
         &self,
         bucket: BucketId,
@@ -118,7 +118,7 @@ impl<R: RegionReach> Shown<R> {
         kept.ok_or_else(|| ObjectError::Unavailable { reason: reason() })
     }
 
-    /// A key's entry, of its rows.
+    /// Makes a key's entry from its rows.
     pub(super) fn entry_of(
         &self,
         bucket: BucketId,
@@ -128,7 +128,7 @@ impl<R: RegionReach> Shown<R> {
         kept.entry(self.own(), self.pg_of(bucket, key))
     }
 
-    /// Journals of PGs; of those for which nobody answers now, nothing.
+    /// Reads journals of PGs, without those for which no primary answers now.
     pub(super) async fn journals(
         &self,
         ask: &JournalAsk,
@@ -136,7 +136,7 @@ impl<R: RegionReach> Shown<R> {
         self.reach().journals(ask).await
     }
 
-    /// The first outcome of a PG's journal from an op on, up to another.
+    /// Finds the first outcome of a PG's journal from an op on, up to another.
     pub(super) async fn first_outcome(
         &self,
         pg: PgId,
@@ -147,7 +147,7 @@ impl<R: RegionReach> Shown<R> {
         Ok(found.first().and_then(|(row, _)| rows::parse_outcome(row)).map(|(_, op)| op))
     }
 
-    /// The tombstones of null versions from a row on, a slice of them, and the row behind it, unless they end there.
+    /// Reads a slice of the null versions' tombstones from a row on; also returns the row behind it, unless they end there.
     pub(super) async fn tombstones(
         &self,
         from: Option<Vec<u8>>,
@@ -171,7 +171,7 @@ impl<R: RegionReach> Shown<R> {
         Ok((found, next))
     }
 
-    /// Noted positions in journals of other regions.
+    /// Reads the noted positions in other regions' journals.
     pub(super) async fn passed(&self) -> Result<Vec<Passed>, Unreadable> {
         let mut found = Vec::new();
         let (from, to) = (rows::passed_by(NOTES_PG), rows::prefix_end(&rows::passed_by(NOTES_PG)));
@@ -185,8 +185,8 @@ impl<R: RegionReach> Shown<R> {
         Ok(found)
     }
 
-    /// The first ids of a range in the order of their rows, named as there. `buckets` are those that are looked at: their
-    /// ids there, in order, and here.
+    /// Reads the first ids of a range in the order of their rows, with bucket ids as there. `buckets` are those to
+    /// read: their ids there, in order, and here.
     pub(super) async fn ids(
         &self,
         buckets: &BTreeMap<BucketId, BucketId>,
@@ -196,7 +196,7 @@ impl<R: RegionReach> Shown<R> {
         self.ids_until(buckets, range, ids_max, None).await.map(|(ids, _)| ids)
     }
 
-    /// As [`Shown::ids`], of those that can be read until then; with the place where it was left off, if it was.
+    /// Like [`Shown::ids`], until a time; also returns the place where it broke off, if it did.
     pub(super) async fn ids_until(
         &self,
         buckets: &BTreeMap<BucketId, BucketId>,
@@ -210,7 +210,7 @@ impl<R: RegionReach> Shown<R> {
             while ids.len() < ids_max
                 && let Some(span) = rest.take()
             {
-                // Something is read, however slow it is: whoever goes on comes to an end.
+                // At least one slice is read, however slow it is: the walk comes to an end.
                 if is_begun && until.is_some_and(|until| Instant::now() >= until) {
                     return Ok((ids, Some(span.place(*there, *here))));
                 }
@@ -229,7 +229,7 @@ impl<R: RegionReach> Shown<R> {
         Ok((ids, None))
     }
 
-    /// Visits rows, until told to stop.
+    /// Visits rows, until `visit` breaks off.
     async fn scan<V>(&self, scan: Scan<'_>, mut visit: V) -> Result<(), Unreadable>
     where
         V: FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, Unreadable> + Send,

@@ -1,4 +1,4 @@
-//! Answers other regions: from rows of the store, and with bytes read as clients' are.
+//! Answers other regions: from the store's rows, and with bytes read as for clients.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::pin::pin;
@@ -43,13 +43,13 @@ pub(super) struct Answering<R>(Arc<Desk<R>>);
 /// The state that answers are made from.
 pub(super) struct Desk<R> {
     shared: Arc<Shared<R>>,
-    /// By PG: whether all shows that was put before there were regions, so that its journal may be told.
+    /// By PG: true once all puts from before the store had a number show, so that its journal may be told.
     is_settled: Vec<AtomicBool>,
     /// Positions that each region reported as durable, by PG.
     passed: Mutex<BTreeMap<RegionId, BTreeMap<PgId, OpSeq>>>,
-    /// Counts when one of these moved.
+    /// Counts up when one of these moves.
     moved: AtomicU64,
-    /// The names of buckets that each region was told last, and when.
+    /// All names of buckets as each region was told them last, and when.
     named: Mutex<BTreeMap<RegionId, (Arc<Names>, Instant)>>,
 }
 
@@ -71,7 +71,7 @@ impl<R: RegionReach> Desk<R> {
         }
     }
 
-    /// The last outcome of a PG that all of these regions have; `None` if one has not said.
+    /// The position in a PG's journal that all of these regions have passed; `None` if one has reported none.
     pub(super) fn passed_by_all(
         &self,
         regions: impl Iterator<Item = RegionId>,
@@ -82,7 +82,7 @@ impl<R: RegionReach> Desk<R> {
         regions.map(of).try_fold(OpSeq(u64::MAX), |least, passed| Some(least.min(passed?)))
     }
 
-    /// Counts up when a region has come further in a journal.
+    /// A count that grows when a region comes further in a journal.
     pub(super) fn moved(&self) -> u64 {
         self.moved.load(Ordering::Relaxed)
     }
@@ -91,8 +91,8 @@ impl<R: RegionReach> Desk<R> {
         self.is_settled[pg.0 as usize].load(Ordering::Acquire)
     }
 
-    /// The outcomes behind tokens, of the PGs that may be told of and for which a primary answers now; and whether these are
-    /// news.
+    /// Answers with the outcomes behind the asking region's tokens, of settled PGs whose primary answers now; also
+    /// returns true if these are news.
     async fn told(&self, from: RegionId, ask: &Ask) -> Result<(AskAnswer, bool), Unreadable> {
         let asked = ask.pgs.iter().map(|(pg, behind, _)| (*pg, *behind));
         let pgs: Vec<_> = asked.filter(|(pg, _)| self.is_settled(*pg)).collect();
@@ -120,7 +120,7 @@ impl<R: RegionReach> Desk<R> {
         let mut passed = self.passed.lock();
         let passed = passed.entry(from).or_default();
         for (pg, _, durable) in &ask.pgs {
-            // What a region says of ops that there are not yet is not true of them.
+            // A region's report counts only up to the last op that shows here.
             let Some(applied) = applied.get(pg) else { continue };
             let known = passed.entry(*pg).or_default();
             let now = durable.through.min(*applied).max(*known);
@@ -132,13 +132,13 @@ impl<R: RegionReach> Desk<R> {
         Ok((told, is_news))
     }
 
-    /// Whether a region is told the names of all buckets now, so that empty ones are there too, and whether they have
-    /// changed. An answer may be lost: they are told again after a while.
+    /// `Some` if a region gets the names of all buckets now, so that it makes empty ones too; true if they have
+    /// changed. An answer may be lost: it gets them again after a while.
     fn tells_all_names(&self, to: RegionId) -> Option<bool> {
         let (names, now) = (self.shared.shown.buckets(), Instant::now());
         let mut named = self.named.lock();
         let is_new = named.get(&to).is_none_or(|(told, _)| {
-            // Most maps change nothing of them.
+            // Most new maps change no name.
             !Arc::ptr_eq(told, &names) && *told != names
         });
         let again = Duration::from_millis(REGION_NAMES_MS);
@@ -149,7 +149,7 @@ impl<R: RegionReach> Desk<R> {
         Some(is_new)
     }
 
-    /// The names of the buckets of these, each of which has one: no bucket of a region ends.
+    /// The names of these ids' buckets. Each has one: no bucket of a region is deleted.
     fn names_of<'a>(&self, ids: impl Iterator<Item = &'a Id>) -> Result<Buckets, ObjectError> {
         let mentioned: BTreeSet<BucketId> = ids.map(|id| id.name.bucket).collect();
         let names = self.shared.shown.buckets();
@@ -164,7 +164,7 @@ impl<R: RegionReach> Desk<R> {
         self.shared.shown.buckets().iter().map(|(id, name)| (*id, name.clone())).collect()
     }
 
-    /// Buckets by their own ids: the order of another region is that of who answers it.
+    /// Maps each bucket's id to itself: the answering region's own order counts.
     fn own_buckets(&self) -> BTreeMap<BucketId, BucketId> {
         self.shared.shown.buckets().keys().map(|id| (*id, *id)).collect()
     }
@@ -174,17 +174,17 @@ impl<R: RegionReach> Desk<R> {
         if (pg.0 as usize) < self.is_settled.len() { Ok(()) } else { Err(unsound()) }
     }
 
-    /// The entry of a name. Its bytes are opened if they are wanted and at most so many.
+    /// Reads a name's entry. Opens its bytes if they are wanted and at most `bytes_max`.
     async fn open(&self, name: &Name, bytes_max: Option<u64>) -> Result<Found, ObjectError> {
         let shown = &self.shared.shown;
         let Some(bucket) = shown.buckets().get(&name.bucket).cloned() else {
-            // No bucket of a region ends: it is not known here yet.
+            // No bucket of a region is deleted: this one is not known here yet.
             return Err(ObjectError::NoSuchBucket);
         };
         for _ in 0..REGION_CHANGED_TRIES_MAX {
             let mut kept = shown.kept(name.bucket, &name.key).await?;
             if kept == KeyRows::default() {
-                // What was put a moment ago may not show yet.
+                // A put of a moment ago may not show yet.
                 shown.reach().shows(name.bucket, &name.key).await?;
                 kept = shown.kept(name.bucket, &name.key).await?;
             }
@@ -202,7 +202,7 @@ impl<R: RegionReach> Desk<R> {
                 Ok(Some((bytes, body))) => {
                     return Ok(Found { entry, bytes, body: Some(body), is_large: false });
                 }
-                // Another has taken its place meanwhile.
+                // Another version has taken its place meanwhile.
                 Ok(None) | Err(ObjectError::NoSuchKey | ObjectError::Changed) => {}
                 Err(error) => return Err(error),
             }
@@ -210,7 +210,7 @@ impl<R: RegionReach> Desk<R> {
         Err(ObjectError::SlowDown)
     }
 
-    /// The bytes of a key's version, if it is that of this op.
+    /// Opens the bytes of a key's version, if this op made it.
     async fn body(
         &self,
         bucket: &BucketName,
@@ -226,8 +226,8 @@ impl<R: RegionReach> Desk<R> {
     }
 }
 
-/// Lets all show that was put while the store had no number: no journal tells of it. Only then a PG is told of. Ends when
-/// all are.
+/// Lets PGs' journals be told once all puts from before the store had a number show, as no journal has them. Ends when
+/// all may be.
 pub(super) async fn settle<R: RegionReach>(shared: Arc<Shared<R>>, desk: Arc<Desk<R>>) {
     loop {
         let pgs = (0..shared.shown.pg_count()).map(PgId).filter(|pg| !desk.is_settled(*pg));
@@ -248,7 +248,7 @@ pub(super) async fn settle<R: RegionReach>(shared: Arc<Shared<R>>, desk: Arc<Des
     }
 }
 
-/// Has the list of regions kept beside the directory, too, whenever it changes. Does not end.
+/// Keeps the list of regions outside the directory, too, whenever it changes. Does not end while the site lives.
 pub(super) async fn keep_list<R: RegionReach>(shared: Arc<Shared<R>>) {
     let mut members = shared.site.members();
     loop {
@@ -278,7 +278,7 @@ struct Found {
     entry: Option<Entry>,
     bytes: u64,
     body: Option<ReadBody>,
-    /// Its bytes are more than were to be opened.
+    /// True if it has more bytes than were to be opened.
     is_large: bool,
 }
 
@@ -298,12 +298,12 @@ impl<R: RegionReach> Source for Answering<R> {
             let asked = ask.clone();
             let (told, is_news) =
                 self.look(async move |desk| desk.told(from, &asked).await).await?;
-            // Where nothing is new the answer waits for something, so that it is told at once and little is asked meanwhile.
+            // Without news the answer waits for some, so that they are told at once and the region asks little meanwhile.
             if is_news || !matches!(timeout_at(until, more.changed()).await, Ok(Ok(()))) {
                 return Ok(told);
             }
             pass_over(&mut ask, &told);
-            // What is taken from the other region shows all the time, and is no news to it.
+            // Changes taken from the asking region show all the time, and are no news to it.
             if !is_first {
                 sleep(Duration::from_millis(REGION_LOOKS_MS)).await;
             }
@@ -321,7 +321,7 @@ impl<R: RegionReach> Source for Answering<R> {
 
     async fn walk(&self, _: RegionId, walk: Walk) -> Result<WalkAnswer, Declined> {
         self.look(async move |desk| {
-            // One more than an answer has, so that it is seen where it ends.
+            // One id more than an answer has shows where it ends.
             let ids_max = REGION_RUNS_MAX * REGION_RUN_IDS_MAX + 1;
             let (shown, until) =
                 (&desk.shared.shown, Instant::now() + Duration::from_millis(REGION_WALK_MS));
@@ -366,7 +366,7 @@ impl<R: RegionReach> Source for Answering<R> {
             }
             let bytes = fetched.bytes;
             if let Err(error) = ahead.beside(send(&mut sink, fetched, body)).await {
-                // Entries before it are whole.
+                // Entries before this one are whole.
                 let _gone = sink.flush().await;
                 return Err(broken_off(from, &error));
             }
@@ -375,15 +375,15 @@ impl<R: RegionReach> Source for Answering<R> {
     }
 }
 
-/// Entries of a fetch that are opened before their turn. They go on while one before them is sent: what they wait for has a
-/// deadline.
+/// Entries of a fetch that are opened before their turn. Opening goes on while an earlier one is sent: what it waits
+/// for has a deadline.
 struct Ahead<S: Stream> {
     opening: S,
     opened: VecDeque<S::Item>,
 }
 
 impl<S: Stream + Unpin> Ahead<S> {
-    /// The next entry; what is written before does not wait for it.
+    /// Takes the next entry; if it is not ready, entries gathered before are sent.
     async fn next(&mut self, sink: &mut FetchSink) -> Result<Option<S::Item>, LinkError> {
         match self.opened.pop_front() {
             Some(next) => Ok(Some(next)),
@@ -391,7 +391,7 @@ impl<S: Stream + Unpin> Ahead<S> {
         }
     }
 
-    /// Does this, and opens more meanwhile.
+    /// Awaits `doing`, and opens more entries meanwhile.
     async fn beside<T>(&mut self, doing: impl Future<Output = T>) -> T {
         let Self { opening, opened } = self;
         let opens = async {
@@ -420,7 +420,7 @@ fn broken_off(from: RegionId, error: &LinkError) -> Declined {
 struct Opened {
     fetched: Fetched,
     body: Option<ReadBody>,
-    /// It is to be opened when its turn comes: its bytes would wait in memory, and might be replaced meanwhile.
+    /// True if it is opened only at its turn: its bytes would wait in memory, and might be replaced meanwhile.
     is_large: bool,
 }
 
@@ -443,7 +443,7 @@ async fn opened<R: RegionReach>(
 }
 
 impl<R: RegionReach> Answering<R> {
-    /// Reads rows where that may wait for the disk.
+    /// Reads rows on a thread that may wait for the disk.
     async fn look<T: Send + 'static>(
         &self,
         read: impl AsyncFnOnce(&Desk<R>) -> Result<T, Unreadable> + Send + 'static,
@@ -465,7 +465,7 @@ impl<R: RegionReach> Answering<R> {
     }
 }
 
-/// What was looked at and is no news is not looked at again.
+/// Moves an ask's tokens over outcomes that were looked at and are no news.
 fn pass_over(ask: &mut Ask, told: &AskAnswer) {
     let passed: BTreeMap<PgId, Token> =
         told.pgs.iter().filter_map(|(pg, told)| Some((*pg, told.as_ref().ok()?.token))).collect();
@@ -474,7 +474,7 @@ fn pass_over(ask: &mut Ask, told: &AskAnswer) {
     }
 }
 
-/// The first outcomes of a batch, which was asked for behind a token.
+/// Cuts a batch behind a token to its first `ids_max` outcomes.
 fn cut(mut batch: Batch, behind: Token, ids_max: usize) -> Batch {
     if batch.ids.len() <= ids_max {
         return batch;
@@ -505,7 +505,7 @@ async fn send(
     }
 }
 
-/// The next of these; what is written before does not wait for it.
+/// Takes the next of these; if it is not ready, entries gathered before are sent.
 async fn next_of<S: Stream + Unpin>(
     from: &mut S,
     sink: &mut FetchSink,

@@ -1,7 +1,7 @@
-//! Entries of another region, and their bytes, on their way into the store.
+//! Fetches entries with their bytes from another region, and puts them into the store.
 //!
-//! An entry is put as it comes: the primary of its key decides whether it is newer than what is here. So the machine is
-//! told of it once it is durable and shows, and what it wants joined is there already.
+//! An entry is put as it comes: the primary of its key decides whether it is newer than what is here. So the machine
+//! hears of it once it is durable and shows, and what it wants merged is here already.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::limits::{
 };
 use crate::proxy::{RegionReach, ToldEnd};
 
-/// The bytes of a version, as they come or all at once. Says at their end whether they are those of its entity tag.
+/// The bytes of a version, as they come or all at once. Checks at their end that they have its entity tag.
 struct ToldBody<'a> {
     whole: Option<Bytes>,
     rest: Option<&'a mut FetchStream>,
@@ -47,7 +47,7 @@ impl<'a> ToldBody<'a> {
         Self { whole: None, rest: Some(stream), len, etag, md5: Md5::new() }
     }
 
-    /// That of parts is no digest of the bytes.
+    /// False for parts: their entity tag is no digest of the bytes.
     fn is_digested(&self) -> bool {
         matches!(self.etag, ETag::Md5(_))
     }
@@ -81,23 +81,23 @@ impl PutBody for ToldBody<'_> {
     }
 }
 
-/// What came of a fetch.
+/// The result of a fetch.
 pub(super) struct Came {
     /// For the machine: entries that are durable here, and those that are to be asked for later.
     pub(super) event: Event,
-    /// Those that were not taken, because what is here wins over them or is the same version.
+    /// Entries that were not taken, because what is here wins over them or is the same version.
     pub(super) beaten: BTreeSet<Name>,
 }
 
 /// Outcome of one entry.
 enum Ended {
-    /// It is durable here: by this put, or it is beaten by what was here.
+    /// It is durable here, by this put, or beaten by what was here.
     Taken { entry: Entry, is_beaten: bool },
-    /// The region has it no more.
+    /// The answering region no longer has it.
     Gone,
     /// It cannot be taken now.
     Untaken,
-    /// The region cannot read it now.
+    /// The answering region cannot read it now.
     Withheld,
 }
 
@@ -116,7 +116,7 @@ pub(super) async fn fetch<R: RegionReach>(
         Ok(()) => shared.watch.answered(link.number()),
         Err(error) => {
             shared.watch.unanswered(link.number(), error.to_string());
-            // Backs off: the machine asks again at once for all that is wanted still.
+            // Backs off: the machine asks again at once for all that it still wants.
             tokio::time::sleep(Duration::from_millis(REGION_RETRY_MS)).await;
         }
     }
@@ -128,7 +128,7 @@ pub(super) async fn fetch<R: RegionReach>(
     Came { event, beaten }
 }
 
-/// Fetches one entry with its bytes, and puts it; whether it is here now.
+/// Fetches one entry with its bytes, and puts it; true if it is here now.
 pub(super) async fn take_one<R: RegionReach>(
     shared: &Arc<Shared<R>>,
     link: &Link,
@@ -144,9 +144,10 @@ pub(super) async fn take_one<R: RegionReach>(
 struct Taking<R> {
     shared: Arc<Shared<R>>,
     region: RegionId,
-    /// Puts under way, each in a task of its own: none waits for the link, and no reader of its key does. Each tells its bytes.
+    /// Puts under way with their sizes, in tasks of their own: neither they nor readers of their keys wait for the
+    /// link.
     putting: JoinSet<(Name, Ended, u64)>,
-    /// The bytes of these together.
+    /// The sizes of these together.
     putting_bytes: u64,
     done: Vec<(Name, Option<Entry>)>,
     untaken: Vec<Name>,
@@ -162,7 +163,7 @@ impl<R: RegionReach> Taking<R> {
     }
 
     async fn all(&mut self, link: &Link, names: Vec<(Name, bool)>) -> Result<(), LinkError> {
-        // Bytes that there is no room for are not fetched. What frees space is. A busy log has room soon.
+        // Without room no bytes are fetched. Entries without bytes are: they free space. A busy log has room soon.
         let admits_data = match self.shared.proxy.admits_data() {
             Err(ObjectError::SlowDown) => Ok(()),
             admits_data => admits_data,
@@ -175,7 +176,7 @@ impl<R: RegionReach> Taking<R> {
                 self.shared.watch.cannot_take(self.region, error);
                 continue;
             }
-            // What was told of has names of buckets: they were told with it.
+            // The region told the name of an id's bucket with the id.
             if let Some(there) = self.shared.names.there(self.region, &name) {
                 asked.push((there, with_bytes));
                 due.push_back((name, with_bytes));
@@ -188,7 +189,7 @@ impl<R: RegionReach> Taking<R> {
             Ok(mut stream) => self.each(&mut stream, &mut due).await,
             Err(error) => Err(error),
         };
-        // That at which a stream breaks is tried alone later, so that it holds up no other.
+        // The entry at which a stream breaks is tried again later, so that it holds up no other.
         if fetched.is_err()
             && let Some((name, _)) = due.pop_front()
         {
@@ -197,7 +198,7 @@ impl<R: RegionReach> Taking<R> {
         fetched
     }
 
-    /// Entries come in the order in which they were asked for: what has come leaves `due`.
+    /// Takes entries in the order in which they were asked for: each that has come leaves `due`.
     async fn each(
         &mut self,
         stream: &mut FetchStream,
@@ -235,7 +236,7 @@ impl<R: RegionReach> Taking<R> {
         Ok(())
     }
 
-    /// Puts an entry in a task of its own. One without content is asked for without bytes, and is put like others.
+    /// Puts an entry in a task of its own. An empty one is asked for without bytes, and is put like others.
     async fn begin(&mut self, name: Name, entry: Entry, bytes: Option<Bytes>) {
         let size = bytes.as_ref().map_or(0, |bytes| bytes.len() as u64);
         while self.putting_bytes + size > REGION_PUTS_BYTES_MAX {
@@ -253,7 +254,7 @@ impl<R: RegionReach> Taking<R> {
                     _ => None,
                 };
                 match shared.take(&name, &entry, body).await {
-                    // Others of the fetch fill the log too: it is waited for.
+                    // Other entries of the fetch fill the log too: this one waits.
                     Err(ObjectError::SlowDown) if tries < REGION_BUSY_TRIES_MAX => {
                         tries += 1;
                         tokio::time::sleep(Duration::from_millis(REGION_BUSY_MS)).await;
@@ -296,7 +297,7 @@ impl<R: RegionReach> Taking<R> {
         }
     }
 
-    /// Waits until all that was put is durable and shows: what is told of it from then on is held against the index.
+    /// Waits until all puts are durable and show: from then on the machine compares their ids with the index.
     async fn drain(&mut self) {
         while !self.putting.is_empty() {
             self.next_ended().await;
@@ -345,7 +346,7 @@ impl<R: RegionReach> Taking<R> {
     }
 }
 
-/// Waits until what was put of a key shows.
+/// Waits until the puts of a key show.
 async fn shows<R: RegionReach>(
     shared: Arc<Shared<R>>,
     name: Name,
@@ -375,7 +376,7 @@ async fn read_whole(stream: &mut FetchStream, bytes: u64) -> Result<Bytes, LinkE
 }
 
 impl<R: RegionReach> Shared<R> {
-    /// Counts what came of a put. The put says whether the entry is beaten by what was here.
+    /// Counts a put's result, which is true if what was here beats the entry.
     fn ended(
         &self,
         region: RegionId,
@@ -400,14 +401,14 @@ impl<R: RegionReach> Shared<R> {
         self.watch.cannot_take(region, error);
     }
 
-    /// Whether an entry that came without its bytes is here with them, or something newer is.
+    /// True if an entry that came without its bytes is here with them, or something newer is.
     async fn has_bytes(&self, name: &Name, entry: &Entry) -> Result<bool, ObjectError> {
         let kept = self.shown.kept(name.bucket, &name.key).await?;
         Ok(kept.latest(self.shown.own()).is_some_and(|latest| latest >= entry.at))
     }
 
-    /// Puts an entry that another region has, unless what is here is newer. Without its bytes only what was set since.
-    /// Returns whether it is beaten by what was here.
+    /// Puts another region's entry, unless what is here is newer. Without its bytes it puts only what was set since.
+    /// Returns true if what was here beats it.
     async fn take(
         &self,
         name: &Name,
@@ -424,7 +425,7 @@ impl<R: RegionReach> Shared<R> {
                         self.proxy.put_told(&bucket, &name.key, (entry, object), body).await?;
                     is_beaten = put == ToldEnd::Beaten;
                 } else if object.bytes() > 0 && !self.has_bytes(name, entry).await? {
-                    // Another version came to be there since it was asked for without its bytes.
+                    // The version here has changed since the entry was asked for without its bytes.
                     return Err(ObjectError::Changed);
                 }
                 if object.amended != Amendments::default() {

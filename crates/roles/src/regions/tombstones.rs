@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! 1. A tombstone goes only when every other region has said that this store's record of it is durable there, when this
-//!    region has passed the change that purged, and when nothing that may hold an older version is on its way here. What is
-//!    asked for from then on is answered by regions that have the tombstone, or had it.
-//! 2. The primary of the key looks again: one that is another by then stays.
+//! 1. A tombstone goes only when every other region has reported this store's record of it as durable. This region must
+//!    have passed the purge, unless the tombstone `is_former`. Nothing that may have an older version may be on its way
+//!    here. Regions asked from then on have the tombstone, or had it.
+//! 2. The primary of the key checks again: a tombstone that was replaced by then stays.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,11 +29,11 @@ use crate::limits::{
 };
 use crate::proxy::RegionReach;
 
-/// Names of what is being fetched, whoever asked for it.
+/// Names of entries that are being fetched, for the machine or for a client.
 #[derive(Debug, Default)]
 pub(super) struct Coming(Mutex<BTreeMap<Name, usize>>);
 
-/// Names that are on their way until this is dropped.
+/// Names that count as being fetched until this is dropped.
 #[derive(Debug)]
 pub(super) struct OnTheirWay<'a> {
     coming: &'a Coming,
@@ -41,7 +41,7 @@ pub(super) struct OnTheirWay<'a> {
 }
 
 impl Coming {
-    /// These are going to be asked for.
+    /// Counts these names as being fetched.
     pub(super) fn begin(&self, names: Vec<Name>) -> OnTheirWay<'_> {
         let mut coming = self.0.lock();
         names.iter().for_each(|name| *coming.entry(name.clone()).or_default() += 1);
@@ -76,7 +76,7 @@ pub(super) struct Candidate {
     at: larder_types::Stamp,
 }
 
-/// Looks at all tombstones, a few at a time. Does not end.
+/// Frees tombstones that may go, a few at a time. Does not end.
 pub(super) async fn free<R: RegionReach>(shared: Arc<Shared<R>>, desk: Arc<Desk<R>>, inbox: Inbox) {
     let (mut from, mut moved, mut passes) = (None, 0, 0);
     loop {

@@ -1,4 +1,4 @@
-//! Status of regions for operators: the lag behind each of them, and what stands in the way.
+//! Status of regions for operators: the lag behind each of them, and what holds it up.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::clock::now_ms;
 use crate::limits::{REGION_RATE_MS, REGION_STATUS_MS, REGION_STUCK_MS};
 use crate::proxy::RegionReach;
 
-/// Counts of what regions exchanged, for metrics.
+/// Counters of the exchange between regions, for metrics.
 #[derive(Debug, Default)]
 pub struct RegionCounters {
     /// Entries of other regions that were taken, or found to be here already when they came.
@@ -30,11 +30,11 @@ pub struct RegionCounters {
     pub told: AtomicU64,
     /// Their bytes.
     pub told_bytes: AtomicU64,
-    /// Alarms: clocks ahead, contradictions, what no region says.
+    /// Alarms, such as clocks ahead, contradictions, and answers that no region gives.
     pub alarms: AtomicU64,
-    /// Keys that clients asked for, that were not here, and that other regions were asked for.
+    /// Keys that clients read, that were not here, and that other regions were asked for.
     pub misses: AtomicU64,
-    /// Those that another region had.
+    /// Those that came from another region.
     pub misses_filled: AtomicU64,
     /// Tombstones that were freed.
     pub freed: AtomicU64,
@@ -63,7 +63,7 @@ impl RegionCounters {
 pub(super) struct Behind {
     pub(super) operations: u64,
     pub(super) bytes: u64,
-    /// Clock of the oldest that is wanted, in milliseconds.
+    /// Clock of the oldest wanted entry, in milliseconds.
     pub(super) oldest_ms: Option<u64>,
     pub(super) is_comparing: bool,
 }
@@ -71,19 +71,19 @@ pub(super) struct Behind {
 #[derive(Debug)]
 struct Seen {
     behind: Behind,
-    /// It was looked at: that nothing is behind is known.
+    /// False until the machine has reported the lag: 0 counts only then.
     is_known: bool,
     unreachable: Option<String>,
-    /// A PG of it of which nothing is told.
+    /// A PG of it that has not answered for long.
     silent: Option<PgId>,
     alarm: Option<String>,
     /// Entries that were taken.
     taken: u64,
     bytes: u64,
     rate: f64,
-    /// Bytes, and when: from then on the rate is counted.
+    /// The bytes and the time from which on the rate is counted.
     counted: (u64, Instant),
-    /// Since when nothing was taken though something is behind.
+    /// Last time that something was taken, the lag shrank, or there was none.
     waits_since: Instant,
 }
 
@@ -92,7 +92,7 @@ struct Seen {
 pub(super) struct Watch {
     seen: Mutex<BTreeMap<RegionId, Seen>>,
     counters: RegionCounters,
-    /// The last region that was found to be missing in the list.
+    /// The last region found to be missing in the list.
     unlisted: AtomicU16,
 }
 
@@ -131,7 +131,7 @@ impl Watch {
         look(self.seen.lock().entry(region).or_insert_with(Seen::new))
     }
 
-    /// True if a region answered the last request.
+    /// True if a region's lag is known, and it answered last.
     pub(super) fn is_reached(&self, region: RegionId) -> bool {
         self.of(region, |seen| seen.is_known && seen.unreachable.is_none())
     }
@@ -163,13 +163,13 @@ impl Watch {
         });
     }
 
-    /// A change cannot be taken now, and will be asked for again.
+    /// Counts a change that cannot be taken now, and that is asked for again.
     pub(super) fn cannot_take(&self, region: RegionId, error: &ObjectError) {
         self.counters.failed.fetch_add(1, Ordering::Relaxed);
         self.show(region, format!("changes of it cannot be taken here: {error}"));
     }
 
-    /// The region cannot read a change now, which is asked for again.
+    /// Counts a change that the region cannot read now, and that is asked for again.
     pub(super) fn withheld(&self, region: RegionId) {
         self.counters.failed.fetch_add(1, Ordering::Relaxed);
         self.show(region, "it cannot read some of its objects now: its log says more".to_owned());
@@ -196,7 +196,7 @@ impl Watch {
         });
     }
 
-    /// Of a PG of the region nothing is told: what is there is not known.
+    /// Sets the PG of the region that does not answer: its lag is unknown.
     pub(super) fn is_silent(&self, region: RegionId, pg: Option<PgId>) {
         self.of(region, |seen| {
             if let (Some(pg), None) = (pg, seen.silent) {
@@ -206,7 +206,7 @@ impl Watch {
         });
     }
 
-    /// Changes of a region are here that the list of regions lacks.
+    /// Reports a region whose changes are here, but which the list of regions lacks.
     pub(super) fn is_unlisted(&self, region: RegionId) {
         let was = self.unlisted.swap(region.0, Ordering::Relaxed);
         if was != region.0 {
@@ -214,7 +214,7 @@ impl Watch {
         }
     }
 
-    /// The numbers that were seen last say nothing any more.
+    /// Discards the numbers seen last, and shows why they no longer hold.
     pub(super) fn is_unknown(&self, region: RegionId, why: &str) {
         self.show(region, why.to_owned());
         self.of(region, |seen| (seen.behind, seen.is_known) = (Behind::default(), false));

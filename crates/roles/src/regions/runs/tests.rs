@@ -80,7 +80,7 @@ impl Rows for SimKv {
     }
 }
 
-/// All slices of a range, one behind the other.
+/// Reads all slices of a range, one behind the other.
 fn sliced(kv: &SimKv, range: &Range, rows_max: usize) -> Vec<(ObjectKey, KeyRows)> {
     let (mut all, mut rest) = (Vec::new(), Span::of(range, THERE, HERE));
     while let Some(span) = rest.take() {
@@ -120,7 +120,7 @@ fn a_range_there_has_the_same_keys_here() {
     assert_eq!(Span::of(&Range { from: behind, to: None }, THERE, HERE), None);
 }
 
-/// A walk whose answers are cut off wherever time is over has every key once, and each answer is one to what was asked.
+/// A walk whose answers are cut off anywhere has every key once, and each answer fits its request.
 #[test]
 fn a_walk_that_is_cut_off_goes_on_where_it_was_left() {
     let kv = store(60);
