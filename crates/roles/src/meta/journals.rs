@@ -1,22 +1,22 @@
-//! Journals of outcomes, for the proxy that tells other regions of them.
+//! Reads journals of outcomes for the driver, which tells other regions of them.
 //!
-//! Other regions hold tokens of a PG's journal, whoever leads the PG by then. That what a token passed is never missed rests
-//! on this:
+//! Other regions hold tokens of a PG's journal, and the PG's primary may change. A token never passes an outcome that
+//! its region lacks, because:
 //!
-//! - A token, and a token to resume from, is an op that the index of a primary showed, so it is below the commit point. Every
-//!   later primary has it in its log, and ops of a group go on across views.
-//! - The rows of a journal are written by the ops themselves: all members have the same. A later primary whose index shows
-//!   less for the moment says that there is nothing new yet. It does not call the token ahead unless its log ends before it.
-//! - Whoever compares all keys scans what is settled (`scan.rs`): the primary that is asked then shows all that it has in
-//!   its log, with all that the token of an earlier primary passed.
-//! - Puts taken before the group's store had a number leave no row. Before a group is told of, a barrier passes under a map
-//!   with the number; later views begin under later maps than that (`orders.rs`), so what is put afterwards has the number.
+//! - A token, and a token to resume from, is an op that the index of a primary showed, so it is below the commit point.
+//!   Every later primary has it in its log, and a PG's op numbers go on across views.
+//! - The ops themselves write the rows of a journal: all members have the same. A later primary whose index shows less
+//!   for the moment says that there is nothing new yet. It does not call the token ahead unless its log ends before it.
+//! - A comparison of all keys scans settled rows (`scan.rs`): the primary then shows all that it has in its log, with all
+//!   that the token of an earlier primary passed.
+//! - Puts from before the store had a number leave no row. Before a PG's journal is told, a barrier passes in the PG
+//!   under a map with the number. Later views begin under no older maps (`orders.rs`), so later puts have the number.
 //!
 //! # Invariants
 //!
 //! 1. Rows leave a server of a cluster only if the PG's lease holds after they were read.
-//! 2. Outcomes are told behind a token only if the journal had forgotten none of them when they had been read.
-//! 3. One answer is bounded in outcomes and in bytes, and waits for news only so long. So many asks wait at a time.
+//! 2. An answer has the outcomes behind a token only if the journal had forgotten none of them once they were read.
+//! 3. One answer is bounded in outcomes, in bytes, and in its wait for news. Asks that wait are bounded in number.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -54,7 +54,7 @@ struct Seen {
     applied: OpSeq,
     /// The last outcome.
     last: OpSeq,
-    /// The last one that is forgotten.
+    /// The last outcome that is forgotten.
     forgotten: OpSeq,
 }
 
@@ -78,11 +78,11 @@ impl Journals {
 pub(crate) struct JournalCall {
     /// PGs in their views, and the tokens behind which outcomes are wanted.
     pub(crate) pgs: Vec<(PgId, View, Token)>,
-    /// Outcomes wanted of all PGs together; 0: whether there are any.
+    /// Most outcomes of all PGs together; 0 asks only whether there are any.
     pub(crate) ids_max: usize,
     /// True if everything that these PGs had taken must show first.
     pub(crate) settled: bool,
-    /// For how long the answer may wait for news.
+    /// Time for which the answer may wait for news.
     pub(crate) wait: Duration,
 }
 
@@ -93,7 +93,7 @@ impl JournalShown {
 }
 
 impl Meta {
-    /// A PG's journal behind a token. Blocks while it reads.
+    /// Reads a PG's journal behind a token. Blocks meanwhile.
     pub(crate) fn journal_since(
         &self,
         pg: PgId,
@@ -105,7 +105,7 @@ impl Meta {
             (member.pg.applied().seq, member.pg.last().seq)
         };
         let seen = *self.journals.seen[pg.0 as usize].lock();
-        // To forget is an op.
+        // Only an op forgets.
         let forgotten = if seen.applied == applied { seen.forgotten } else { self.forgotten(pg)? };
         let nothing = |last| Batch { ids: Vec::new(), token, last, left: (0, 0) };
         let map = self.index.map_version();
@@ -115,10 +115,10 @@ impl Meta {
             return shown(void(Why::Ahead));
         }
         if token.through > applied {
-            // This index shows less for the moment than that of the primary before.
+            // This index shows less for the moment than the former primary's.
             return shown(Ok(nothing(token.through)));
         }
-        // Of what was there before there were regions no journal tells.
+        // No journal has what was there before the store had a number.
         if token.through == OpSeq(0) || token.through < forgotten {
             return shown(void(Why::Overrun));
         }
@@ -126,7 +126,7 @@ impl Meta {
             return shown(Ok(nothing(seen.last)));
         }
         let (mut batch, mut counted, mut bytes) = (nothing(token.through), 0, 0);
-        // Where no id is told, that there are some is all that is wanted.
+        // An ask for no ids wants only to know whether there are any.
         let left_max = if ids_max == 0 { 1 } else { ids_max as u64 + REGION_LEFT_COUNTED_MAX };
         let (mut is_all, mut failed) = (true, None);
         let mut visit = |row: &[u8], value: &[u8]| -> Result<ControlFlow<()>, IndexError> {
@@ -159,7 +159,7 @@ impl Meta {
         if let Some(error) = failed {
             return Err(error);
         }
-        // What the scan did not find may have been forgotten since the token was looked at.
+        // Outcomes that the scan did not find may have been forgotten since the token was checked.
         if token.through < self.forgotten(pg)? {
             return shown(void(Why::Overrun));
         }
@@ -178,7 +178,7 @@ impl Meta {
         Ok(head.map_or(OpSeq(0), |head| head.forgotten))
     }
 
-    /// Waits until the index shows all that a PG has taken; whether it does.
+    /// Waits until the index shows all that a PG has taken; true if it does.
     pub(crate) async fn settles(&self, pg: PgId) -> bool {
         let ticket = Arc::new(Ticket::default());
         self.call(pg, Call::Barrier, &ticket);
@@ -186,7 +186,7 @@ impl Meta {
         matches!(settled, Ok(Settled::Shows(None)))
     }
 
-    /// The journals of PGs, as they are. Blocks while it reads.
+    /// Reads the journals of PGs, as they are. Blocks meanwhile.
     pub(crate) fn journals_now(
         &self,
         call: &JournalCall,
@@ -212,7 +212,7 @@ impl Meta {
         Ok(shown)
     }
 
-    /// Answers a proxy, once this map is known here.
+    /// Answers the gateway, once this map is known here.
     pub(super) fn serve_journals(
         &self,
         cluster: &Cluster,
@@ -222,7 +222,7 @@ impl Meta {
     ) {
         let Some(meta) = cluster.meta() else { return };
         if call.pgs.len() > JOURNALS_MAX || call.pgs.iter().any(|(pg, ..)| !self.has(*pg)) {
-            // Its caller hears that there is no answer.
+            // The caller hears that there is no answer.
             return tracing::error!("journals that no proxy asks for: use one release");
         }
         let mut versions = cluster.managers.versions();
@@ -273,7 +273,7 @@ impl Meta {
                 Err(_panicked) => return,
             };
             let is_news = shown.len() < asked.len() || shown.values().any(JournalShown::has_news);
-            // Without a place to wait at it is answered at once.
+            // An ask without a place to wait at is answered at once.
             if !is_news
                 && place.is_ok()
                 && matches!(timeout_at(until, more.changed()).await, Ok(Ok(())))

@@ -1,9 +1,9 @@
-//! Keys as the index keeps them, many at a time, for the proxy that takes what other regions have.
+//! Reads keys as the index keeps them, many at a time, for the gateway.
 //!
 //! # Invariants
 //!
-//! 1. A key is shown with all that was taken of it before the call came, or not at all: one in doubt holds up no other.
-//! 2. It leaves only if the PG's lease holds after its rows were read.
+//! 1. An answer has a key with all that was taken of it before the call, or not at all: one in doubt holds up no other.
+//! 2. A key leaves only if the PG's lease holds after its rows were read.
 //! 3. One answer is bounded in keys and in bytes.
 
 use std::collections::BTreeMap;
@@ -26,11 +26,11 @@ use crate::limits::{KEPT_KEYS_MAX, KEPT_SETTLE_MS, ROWS_BYTES_MAX};
 use crate::ticket::{Settled, Ticket};
 use crate::wire::{KeptNow, MetaReply, MetaService};
 
-/// A key, and the view in which its PG is asked; `None` if it is not.
+/// A key, and the view in which its PG is asked; `None` if the call names no view.
 type Asked = (BucketId, ObjectKey, Option<View>);
 
 impl Meta {
-    /// Answers a proxy.
+    /// Answers the gateway.
     pub(super) fn serve_kept(
         &self,
         cluster: &Cluster,
@@ -40,7 +40,7 @@ impl Meta {
     ) {
         let Some(meta) = cluster.meta() else { return };
         if keys.is_empty() || keys.len() > KEPT_KEYS_MAX {
-            // Its caller hears that there is no answer.
+            // The caller hears that there is no answer.
             return tracing::error!("keys that no proxy asks for: use one release");
         }
         let views: BTreeMap<PgId, View> = pgs.into_iter().collect();
@@ -53,20 +53,20 @@ impl Meta {
             let settling = asked.iter().map(|asked| meta.settles_key(asked));
             let settled = futures::future::join_all(settling).await;
             let read = blocking::run(move || meta.read_kept(&asked, &settled));
-            // Whoever panics has said why.
+            // A panic has said why.
             if let Ok(kept) = read.await {
                 responder.answer(&MetaReply::Kept, encode(&kept).into());
             }
         });
     }
 
-    /// Waits a little until all that was taken of a key shows; whether it does.
+    /// Waits a little until all that was taken of a key shows; false if it does not.
     async fn settles_key(&self, (bucket, key, view): &Asked) -> bool {
         let (Some(view), pg) = (view, self.pg_of(*bucket, key)) else { return true };
         {
             let member = self.lock(pg);
             if member.pg.view() != *view || member.pg.rests(*bucket, key) {
-                // In another view nothing is told.
+                // It shows, or the answer has nothing of it.
                 return true;
             }
         }
@@ -78,7 +78,7 @@ impl Meta {
         matches!(settled, Ok(Settled::Shows(None)))
     }
 
-    /// The rows of keys of which all shows, as many as one answer has. Blocks while it reads.
+    /// Reads the rows of settled keys, as many as one answer has. Blocks meanwhile.
     fn read_kept(&self, asked: &[Asked], settled: &[bool]) -> Vec<KeptNow> {
         let (mut kept, mut bytes) = (Vec::with_capacity(asked.len()), 0);
         for ((bucket, key, view), settled) in asked.iter().zip(settled) {

@@ -1,4 +1,4 @@
-//! What the driver of regions needs of the other roles beside [`Reach`]: keys as the index keeps them, and journals.
+//! The regions' driver's access to other roles, beside [`Reach`]: to keys as the index keeps them, and to journals.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use super::unavailable;
 use crate::meta::JournalCall;
 use crate::wire::JournalShown;
 
-/// Journals that are asked for.
+/// A request for journals.
 #[derive(Debug, Clone)]
 pub struct JournalAsk {
     /// PGs, and the tokens behind which outcomes are wanted.
     pub pgs: Vec<(PgId, Token)>,
-    /// Outcomes wanted of all PGs together; 0: whether there are any.
+    /// Most outcomes of all PGs together; 0 asks only whether there are any.
     pub ids_max: usize,
     /// True if everything that these PGs had taken must show first.
     pub settled: bool,
@@ -31,35 +31,35 @@ pub struct JournalAsk {
 
 /// The other roles, as the driver of regions uses them.
 pub trait RegionReach: Reach {
-    /// The version of the map of which are what [`Reach`] says of buckets.
+    /// The version of the map from which [`Reach`] knows buckets.
     fn map_version(&self) -> u64;
 
     /// Number of PGs.
     fn pg_count(&self) -> u32;
 
-    /// Keys as the index keeps them, in their order; what was acknowledged and [shows](RegionReach::shows) is there. `None`
-    /// for a key of which that is not known by the deadline, or in doubt, or unreadable.
+    /// Reads keys as the index keeps them, in the given order, with all that was acknowledged and
+    /// [shows](RegionReach::shows). `None` for a key that is unknown by the deadline, in doubt, or unreadable.
     fn kept(
         &self,
         keys: &[(BucketId, ObjectKey)],
         deadline: Instant,
     ) -> impl Future<Output = Vec<Option<KeyRows>>> + Send;
 
-    /// Returns when all that was taken of a key shows to whoever looks at it from now on.
+    /// Returns once all changes taken of a key show to each later read.
     fn shows(
         &self,
         bucket: BucketId,
         key: &ObjectKey,
     ) -> impl Future<Output = Result<(), ObjectError>> + Send;
 
-    /// Journals of PGs; of those for which no primary answers now, nothing.
+    /// Reads journals of PGs, without those for which no primary answers now.
     fn journals(
         &self,
         ask: &JournalAsk,
     ) -> impl Future<Output = Result<Vec<(PgId, JournalShown)>, ObjectError>> + Send;
 
-    /// Keeps the list of regions beside the directory of whoever speaks with them, where the store has such a place: once
-    /// it returns, no run of it begins with less.
+    /// Keeps the list of regions outside the gateway's directory, where the store has such a place. Once it returns, no
+    /// later run begins with less.
     /// `known` grows with what the list knows.
     fn keep_regions(
         &self,
@@ -67,11 +67,11 @@ pub trait RegionReach: Reach {
         list: Vec<u8>,
     ) -> impl Future<Output = Result<(), ObjectError>> + Send;
 
-    /// Counts up whenever a journal may show more. Does not end.
+    /// Counts `news` up whenever a journal may show more. Does not end.
     fn watch_journals(&self, news: &watch::Sender<u64>) -> impl Future<Output = ()> + Send;
 }
 
-/// A key of its rows' values; `None` if they cannot be used.
+/// Decodes the values of a key's rows; `None` if they cannot be used.
 pub(super) fn kept_of(
     key: &ObjectKey,
     version: Option<&[u8]>,
@@ -129,7 +129,7 @@ impl RegionReach for Here {
             let mut settled = futures::future::join_all(settling).await.into_iter();
             pgs.retain(|_| settled.next().unwrap_or(false));
         }
-        // Views are of no use where one server leads for ever.
+        // A single node leads for ever: views are of no use.
         let pgs = pgs.into_iter().map(|(pg, token)| (pg, View(0), token)).collect();
         let (ids_max, settled) = (ask.ids_max, ask.settled);
         let call = JournalCall { pgs, ids_max, settled, wait: Duration::ZERO };
@@ -139,7 +139,7 @@ impl RegionReach for Here {
         })
     }
 
-    /// A single node's directory is lost with all that it keeps, and not before.
+    /// Keeps nothing: a single node's directory is lost with all its data, and not before.
     async fn keep_regions(&self, _: u32, _: Vec<u8>) -> Result<(), ObjectError> {
         Ok(())
     }
@@ -153,7 +153,7 @@ impl RegionReach for Here {
 }
 
 impl<R: RegionReach> super::Proxy<R> {
-    /// How it reaches the other roles.
+    /// The access to the other roles.
     pub(crate) fn reach(&self) -> &Arc<R> {
         &self.reach
     }

@@ -1,4 +1,4 @@
-//! Changes of other regions: bytes go the way of a client's put, and the op has the stamp that the change has everywhere.
+//! Stores other regions' changes: bytes go the way of a client's put; the op has the stamp that the change has everywhere.
 
 use larder_objects::{ObjectError, PutBody};
 use larder_protocol::region::{Entry, Told, ToldVersion, entry};
@@ -12,7 +12,7 @@ use super::Proxy;
 use super::put::Wanted;
 use super::reach::Reach;
 
-/// As what a body is stored that another region has.
+/// Another region's version, as a put of its body needs it.
 #[derive(Debug, Clone)]
 pub(super) struct ToldAs {
     metax: Metax,
@@ -34,14 +34,14 @@ impl ToldAs {
         Description { size, etag, checksum, attributes }
     }
 
-    /// The call that puts it.
+    /// Makes the call that puts it.
     pub(super) fn call(&self, put: PutCall) -> Call {
         let Self { at, origin, parts, amended, .. } = self.clone();
         Call::Told(Box::new(Told::Put(Box::new(ToldVersion { put, at, origin, parts, amended }))))
     }
 }
 
-/// The end of a change of another region that is durable here.
+/// The outcome of another region's change that is durable here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToldEnd {
     /// It is in effect.
@@ -50,16 +50,15 @@ pub enum ToldEnd {
     Beaten,
 }
 
-/// A change that is beaten by a newer one is success.
+/// Takes it as success that a newer change beats this one.
 fn unless_beaten(error: ObjectError) -> Result<ToldEnd, ObjectError> {
-    // Nothing that is told has another condition.
+    // Another region's change has no other condition.
     let is_beaten = matches!(error, ObjectError::PreconditionFailed);
     if is_beaten { Ok(ToldEnd::Beaten) } else { Err(error) }
 }
 
 impl<R: Reach> Proxy<R> {
-    /// Stores a version that another region has, unless what is here is newer. The body says whether its bytes are those
-    /// of the version.
+    /// Stores another region's version, unless what is here is newer. The body checks that its bytes are the version's.
     ///
     /// # Errors
     /// [`ObjectError`].
@@ -76,7 +75,7 @@ impl<R: Reach> Proxy<R> {
         self.store(wanted, body).await.map(|_done| ToldEnd::Taken).or_else(unless_beaten)
     }
 
-    /// Every null version of a key up to a stamp is gone, unless what is here is newer.
+    /// Purges a key's null versions up to a stamp, unless what is here is newer.
     ///
     /// # Errors
     /// [`ObjectError`].
@@ -92,7 +91,7 @@ impl<R: Reach> Proxy<R> {
         self.tell_pg(pg, Told::Purge { request, bucket, epoch, key, at, origin }).await
     }
 
-    /// Something was set on a key's version, unless another is here by now.
+    /// Sets another region's tags and amendments on a key's version, unless another is here by now.
     ///
     /// # Errors
     /// [`ObjectError`].
@@ -109,15 +108,15 @@ impl<R: Reach> Proxy<R> {
         self.tell_pg(pg, Told::Amend { request, bucket, epoch, key, at, tags, amended }).await
     }
 
-    /// Refuses data that there is no room for now.
+    /// Refuses data while there is no room for it.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason.
     pub fn admits_data(&self) -> Result<(), ObjectError> {
         self.reach.admit_data()
     }
 
-    /// Has a PG note how far journals are here, and forget outcomes of its own.
+    /// Has a PG note positions in other regions' journals, and forget outcomes of its own.
     ///
     /// # Errors
     /// [`ObjectError`].

@@ -1,10 +1,10 @@
-//! Requests of a region's gateway to the primaries: for journals, and for keys with their rows.
+//! Requests of the gateway to the primaries: for journals, and for keys with their rows.
 //!
 //! # Invariants
 //!
-//! 1. Each PG is asked of whoever leads it by the map that is known here. Who leads it no more says so, and the PG is asked
-//!    elsewhere, or left out.
-//! 2. Of each server one ask waits for news, however many other regions wait for it.
+//! 1. The gateway asks a PG's primary by the map that it knows. A former primary says that it is none, and the gateway
+//!    asks another, or leaves the PG out.
+//! 2. At each server one ask per [`JOURNALS_MAX`] PGs waits for news, however many other regions wait for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -32,10 +32,10 @@ use crate::limits::{
 };
 use crate::wire::{JournalNow, JournalShown, KeptNow, MetaCall, MetaReply};
 
-/// PGs that one server leads, each in its view, at most so many as it is asked for together.
+/// PGs that one server leads, each in its view, at most as many as one request may have.
 type Led = (ServerId, Vec<(PgId, View)>);
 
-/// PGs by who leads them; those that nobody leads are left out.
+/// Sorts PGs by their primaries, and leaves out those without one.
 fn by_leader(map: &Topology, pgs: impl Iterator<Item = PgId>, count_max: usize) -> Vec<Led> {
     let mut led: BTreeMap<ServerId, Vec<(PgId, View)>> = BTreeMap::new();
     for pg in pgs {
@@ -51,7 +51,7 @@ fn by_leader(map: &Topology, pgs: impl Iterator<Item = PgId>, count_max: usize) 
 }
 
 impl Away {
-    /// Asks a server; what it says, if anything.
+    /// Asks a server; `None` if it does not answer.
     async fn asked(
         &self,
         map: &Topology,
@@ -69,7 +69,7 @@ impl Away {
         }
     }
 
-    /// Journals of which one server leads the PGs.
+    /// Asks one server for journals of PGs that it leads.
     async fn journals_of(
         &self,
         map: &Topology,
@@ -99,7 +99,7 @@ impl Away {
         }
     }
 
-    /// Asks one server for news of its PGs behind these tokens; returns how far it was seen then.
+    /// Asks one server for news of its PGs behind these tokens; returns the tokens moved to what it showed.
     async fn follow<'a>(
         &self,
         led: &'a Led,
@@ -120,7 +120,7 @@ impl Away {
         if is_news {
             news.send_modify(|count| *count = count.wrapping_add(1));
         }
-        // Whoever has nothing to say and yet does not wait is not asked again at once.
+        // A server that answers without news and does not wait for any is not asked again at once.
         let has_waited = begun.elapsed() >= wait / 2;
         let is_right = answered == led.1.len() && (is_news || has_waited);
         let pause_ms = if is_right { JOURNAL_PAUSE_MS } else { JOURNAL_RETRY_MS };
@@ -128,7 +128,7 @@ impl Away {
         (led, tokens)
     }
 
-    /// Reads the rows of keys whose PGs have primaries now; keys of other PGs stay in `left`.
+    /// Reads the rows of keys whose primaries answer now; other keys stay in `left`.
     async fn kept_now(
         &self,
         map: &Topology,
@@ -207,7 +207,7 @@ impl RegionReach for Away {
         kept
     }
 
-    /// Whoever is asked for a key lets it show first.
+    /// Does nothing: a primary that is asked for a key lets it show first.
     async fn shows(&self, _: BucketId, _: &ObjectKey) -> Result<(), ObjectError> {
         Ok(())
     }
@@ -225,7 +225,7 @@ impl RegionReach for Away {
                 JournalNow::NotNow => None,
             })
             .collect();
-        // What a primary took into a bucket that is not known here yet could not be told by its name.
+        // An outcome in a bucket that the gateway does not know yet could not be told by the bucket's name.
         let needed = shown.values().map(|shown| shown.map).max().unwrap_or_default();
         let mut versions = self.managers.versions();
         let known = timeout(MAP_LAG_MAX, versions.reaches(MapVersion(needed))).await;
@@ -238,7 +238,7 @@ impl RegionReach for Away {
 
     async fn keep_regions(&self, known: u32, list: Vec<u8>) -> Result<(), ObjectError> {
         match self.managers.propose(Command::KeepRegions(self.gateway, known, list)).await {
-            // One that knows more has all that this one does: lists of a gateway grow.
+            // A list that knows more has all that this one does: a gateway's list only grows.
             Ok(Ok(_) | Err(Refusal::OlderList)) => Ok(()),
             Ok(Err(refusal)) => Err(unavailable(&refusal.to_string())),
             Err(error) => Err(unavailable(&error.to_string())),
@@ -246,7 +246,7 @@ impl RegionReach for Away {
     }
 
     async fn watch_journals(&self, news: &watch::Sender<u64>) {
-        // How far each journal was seen, whoever leads it.
+        // The token up to which each journal was seen, across primaries.
         let mut seen: BTreeMap<PgId, Token> = BTreeMap::new();
         loop {
             let map = self.managers.map();
