@@ -429,111 +429,111 @@ const _: () = assert!(
     "a snapshot usually comes first"
 );
 
-/// Entries of a fetch that are opened at a time for another region, and as many that are opened and wait for their turn.
+/// Most entries of a fetch that are being opened for another region, and as many opened ones that wait for their turn.
 pub const REGION_OPENS_MAX: usize = 16;
-/// Bytes of an entry that is opened before its turn: 2 MiB of memory for a fetch, of which regions have a few each.
+/// Most bytes of an entry that is opened before its turn: 2 MiB of memory for a fetch, of which regions have a few each.
 pub const REGION_AHEAD_BYTES_MAX: u64 = 64 << 10;
-/// Times that an entry is looked for again for another region, of which another version has taken the place meanwhile.
+/// Tries to open an entry for another region while other versions replace it.
 pub const REGION_CHANGED_TRIES_MAX: usize = 4;
-/// Most outcomes of a placement group that are counted behind those that a region is told at a time.
+/// Most outcomes of a placement group that are counted beyond the number that was asked for.
 pub const REGION_LEFT_COUNTED_MAX: u64 = 1_000;
-/// Ops of a placement group that its journal tells of at least, whatever other regions have: what one said is durable with
-/// it may be noted there a little later.
+/// Ops of a placement group that its journal keeps even if all regions have them: a region may note a little later what
+/// it has reported as durable.
 pub const REGION_JOURNAL_OPS_MIN: u64 = 1 << 12;
-/// Milliseconds after which the managers are told the list of regions again, if they did not take it.
+/// Milliseconds after which the gateway sends the managers the list of regions again, if they did not take it.
 pub const REGION_KEEP_LIST_MS: u64 = 1_000;
-/// Milliseconds from one look for something new to the next, while all that shows is no news to who asks.
+/// Milliseconds between two looks for news, while all that shows is no news to the asking region.
 pub const REGION_LOOKS_MS: u64 = 10;
-/// Entries of each other region that are not told back to it: those that it told last.
+/// Most entries that are not told back to a region: those that it told last.
 pub const REGION_ECHOES_MAX: usize = 32_768;
-/// Milliseconds for which the answer to another region waits for something new.
+/// Milliseconds for which an answer waits for news.
 pub const REGION_NEWS_MS: u64 = 2_000;
-/// Journals of placement groups that a meta server is asked for at a time.
+/// Most journals of placement groups that a meta server is asked for at a time.
 pub const JOURNALS_MAX: usize = 4096;
 /// Bytes of outcomes, about, in one answer about journals.
 pub const JOURNAL_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Asks about journals that wait for news at a meta server; one more is answered at once.
 pub const JOURNAL_WAITS_MAX: usize = 64;
-/// Milliseconds for which an ask about journals waits until puts from before there were regions show.
+/// Milliseconds for which an ask about journals waits until puts from before the store had a number show.
 pub const JOURNAL_SETTLE_MS: u64 = 2_000;
-/// Milliseconds that a primary may take to answer about journals, besides what the ask lets it wait.
+/// Milliseconds that a primary may take to answer about journals, besides the wait for news.
 pub const JOURNAL_ANSWER_MS: u64 = 3_000;
-/// Milliseconds from one answer with news to the next ask, and after one that failed.
+/// Milliseconds from a full answer about journals to the next ask.
 pub const JOURNAL_PAUSE_MS: u64 = 5;
-/// Milliseconds after which a primary that did not answer about journals is asked again.
+/// Milliseconds after which a primary is asked about journals again, if it did not answer for all, or too soon.
 pub const JOURNAL_RETRY_MS: u64 = 200;
-/// Keys that a meta server is asked for at a time as the index keeps them.
+/// Most keys whose rows a meta server is asked for at a time.
 pub const KEPT_KEYS_MAX: usize = 256;
 /// Milliseconds for which the answer about keys waits for puts of them that are under way.
 pub const KEPT_SETTLE_MS: u64 = 1_000;
-/// Milliseconds within which what is here is looked up before changes of another region are taken. What is not known by then
-/// is taken as if it were not here.
+/// Milliseconds for a lookup of what is here before changes of another region are taken. A key that is unknown by then
+/// is looked up again; a range without a sum is listed.
 pub const REGION_LOOK_MS: u64 = 3_000;
-/// The same for the next while after a look that was not answered in time.
+/// The same for keys, for some time after a lookup that was late.
 pub const REGION_LOOK_AGAIN_MS: u64 = 300;
-/// Milliseconds that such a while lasts.
+/// Milliseconds for which lookups are short after a late one.
 pub const REGION_LATE_MS: u64 = 10_000;
-/// Milliseconds from one try to let journals be told that may not yet to the next.
+/// Milliseconds between two tries to settle journals that may not be told yet.
 pub const REGION_SETTLE_MS: u64 = 200;
-/// Milliseconds for which keys are read for an answer to a walk: what is behind them is asked for next.
+/// Milliseconds for which keys are read for an answer to a walk: the asking region asks for the rest next.
 pub const REGION_WALK_MS: u64 = 3_000;
-/// Ranges that are summed at a time.
+/// Most ranges that are summed at a time.
 pub const REGION_SUMS_MAX: usize = 16;
-/// Milliseconds from one look at what journals may forget to the next.
+/// Milliseconds between two looks at what journals may forget.
 pub const REGION_KEEP_SHORT_MS: u64 = 10_000;
-/// Milliseconds from one op that forgets outcomes to the next, where there are more.
+/// Milliseconds between ops that forget outcomes, while there are more.
 pub const REGION_FORGET_PAUSE_MS: u64 = 100;
-/// Milliseconds after which another region is told all names of buckets again.
+/// Milliseconds after which a region is told all names of buckets again.
 pub const REGION_NAMES_MS: u64 = 60_000;
 /// Milliseconds between two walks over all tombstones for those that may go.
 pub const REGION_FREE_MS: u64 = 10_000;
-/// Times that a walk is left out, where no other region has come further.
+/// Such pauses after which a walk begins even if no other region has come further.
 pub const REGION_FREE_PASSES_MAX: u32 = 6;
-/// Groups that free tombstones at a time.
+/// Most calls that free tombstones at a time.
 pub const REGION_FREES_MAX: usize = 32;
 /// Milliseconds between two slices of such a walk.
 pub const REGION_FREE_PAUSE_MS: u64 = 100;
-/// Milliseconds over which the rate is counted at which a region's changes are taken.
+/// Milliseconds over which the rate of a region's changes is counted.
 pub const REGION_RATE_MS: u64 = 5_000;
-/// Milliseconds from one status for `larder region status` to the next.
+/// Milliseconds between two statuses for `larder region status`.
 pub const REGION_STATUS_MS: u64 = 1_000;
 /// Milliseconds without progress after which a region that is behind is called stuck.
 pub const REGION_STUCK_MS: u64 = 60_000;
-/// Bytes of the entries of a fetch that are put at once: as many as may be share each sync.
+/// Most bytes of a fetch's entries that are put at once, so that many of them share each sync.
 pub const REGION_PUTS_BYTES_MAX: u64 = 32 * 1024 * 1024;
-/// Times that an entry is put again that the log or a disk had no room for at the moment.
+/// Most times that an entry is put again for which the log or a disk had no room at the moment.
 pub const REGION_BUSY_TRIES_MAX: u32 = 100;
-/// Milliseconds from one such try to the next.
+/// Milliseconds between two such tries.
 pub const REGION_BUSY_MS: u64 = 20;
-/// Entries of a fetch of which it is waited for at once until they show.
+/// Most entries of a fetch that are waited for at a time until they show.
 pub const REGION_SHOWS_MAX: usize = 32;
-/// Milliseconds after which entries are asked for again that could not be taken.
+/// Milliseconds for which a fetch that failed backs off.
 pub const REGION_RETRY_MS: u64 = 500;
-/// Bytes of an entry up to which all of it is read before it is put, so that others are put beside it.
+/// Most bytes of an entry that is read whole before it is put, so that others are put beside it.
 pub const REGION_WHOLE_BYTES_MAX: u64 = 1024 * 1024;
-/// Milliseconds for which another region may look for what a client asks for and is not here.
+/// Milliseconds for which a read of a key that is not here waits for its turn, and then for another region.
 pub const REGION_MISS_MS: u64 = 1_500;
-/// Most keys that other regions are asked for at a time, because clients asked for them.
+/// Most keys at a time that other regions are asked for on behalf of clients.
 pub const REGION_MISSES_MAX: usize = 64;
-/// Milliseconds for which it is remembered that no other region had a key.
+/// Milliseconds for which the driver remembers that other regions gave no object for a key.
 pub const REGION_ABSENT_MS: u64 = 1_000;
-/// Most keys of which that is remembered.
+/// Most such keys that it remembers.
 pub const REGION_ABSENT_KEYS_MAX: usize = 16_384;
-/// Bytes of an object up to which a client waits until it has come from another region.
+/// Most bytes of an object that a client waits for until it has come from another region.
 pub const REGION_MISS_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Milliseconds from one word that an answer is still coming to the next.
+/// Milliseconds between two messages that an answer is still coming.
 pub const REGION_COMING_MS: u64 = 2_000;
-/// Bytes a second that one other region is asked for.
+/// Most bytes a second that one region is asked for.
 pub const REGION_BYTES_PER_S: u64 = 256 * 1024 * 1024;
-/// Milliseconds after which a region is asked again that was not reached yet.
+/// Milliseconds after which a region that was not reached yet is asked again.
 pub const REGION_HELLO_MS: u64 = 1_000;
-/// Milliseconds from one op that notes how far other regions are here to the next.
+/// Milliseconds between ops that note positions in other regions' journals.
 pub const REGION_NOTE_MS: u64 = 1_000;
-/// Rows of a table that a comparison reads at a time: it needs memory for these, however much it answers.
+/// Most rows of a table that a comparison reads at a time: it needs memory for these, however much it answers.
 pub const REGION_SLICE_ROWS_MAX: usize = 1024;
-/// Numbers of requests that each machine has which pulls.
+/// Request numbers that each pulling machine has.
 pub const REGION_REQUESTS_PER_MACHINE: u64 = 1 << 40;
-/// Milliseconds from one look of such a machine at the time to the next.
+/// Milliseconds between two ticks of a pulling machine.
 pub const REGION_TICK_MS: u64 = 50;
 
 const _: () = assert!(
