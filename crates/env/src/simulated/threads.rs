@@ -1,6 +1,6 @@
-//! Threads of a simulation. They are threads of the system of which one runs at a time: each runs until it waits, and which
-//! is next the seed decides. The thread that began the simulation has their turns run ([`Threads::run_one`]) and stands still
-//! meanwhile, so that whatever it is besides (a runtime of tasks) is one more that takes turns.
+//! Threads of a simulation: threads of the system of which one runs at a time, until it waits. The seed decides which
+//! is next. The thread that began the simulation gives them their turns ([`Threads::run_one`]) and stands still
+//! meanwhile. So what else it runs, such as a runtime of tasks, is one more that takes turns.
 //!
 //! ```text
 //!              run_one              wait, sleep, join
@@ -12,9 +12,9 @@
 //! # Invariants
 //!
 //! 1. At most one thread of a simulation runs: one of these, or the one that began it.
-//! 2. A wait ends when it was notified or its time has come, and not without cause: a wake-up that is lost shows.
-//! 3. A turn costs no more where many threads have ended or wait: those that can run, and what the others wait for, are sets
-//!    of their own.
+//! 2. A wait ends only by a notification, by the end of the joined thread, or by time: a lost wake-up shows.
+//! 3. A turn costs no more while many threads have ended or wait: ready threads, and the causes of waits, are sets of
+//!    their own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -28,25 +28,25 @@ use parking_lot::{Mutex, MutexGuard};
 use super::{WORLD, World, elapsed};
 use crate::SeededRng;
 
-/// For how long a thread may run, in real time, before it is taken to be stuck at a lock.
+/// Longest turn of a thread, in real time: after that it is taken to be stuck at a lock.
 const TURN_MAX: Duration = Duration::from_secs(60);
-/// Of so many points at which others may overtake, they do at one.
+/// Others overtake at one in so many switch points.
 const SWITCHES_ONE_IN: u64 = 8;
-/// For how long others go on at a point at which a thread has worked for long, in milliseconds.
+/// Longest time that others go on at a slow point, in milliseconds.
 const SLOW_MS_MAX: u64 = 1500;
 
 /// Names a thread of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ThreadId(u64);
 
-/// Why a thread does not run.
+/// The cause of a thread's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Cause {
-    /// For a notification here: an address, that is only compared.
+    /// A notification at this address, which is only compared.
     Condvar(usize),
-    /// For the end of another.
+    /// The end of another thread.
     Join(ThreadId),
-    /// For time alone.
+    /// Time alone.
     Sleep,
 }
 
@@ -65,26 +65,26 @@ struct Thread {
 }
 
 struct State {
-    /// Those that have not ended.
+    /// Threads that have not ended.
     threads: BTreeMap<ThreadId, Thread>,
     ready: BTreeSet<ThreadId>,
-    /// By what they wait for.
+    /// Waiting threads, by their causes.
     waiting: BTreeSet<(Cause, ThreadId)>,
-    /// By when their wait ends at the latest.
+    /// Waiting threads, by the latest end of their waits.
     due: BTreeSet<(Duration, ThreadId)>,
-    /// Whose turn it is; `None` if it is that of the thread that began the simulation.
+    /// The thread whose turn it is; `None` if it is the one that began the simulation.
     running: Option<ThreadId>,
     next: u64,
     rng: SeededRng,
-    /// Told when some thread becomes ready.
+    /// Woken when a thread becomes ready.
     waker: Option<Waker>,
     panicked: Vec<String>,
-    /// The simulation is over: whoever waits unwinds.
+    /// True once the simulation is over: waiting threads unwind.
     is_over: bool,
 }
 
 impl State {
-    /// A thread does this from now on.
+    /// Sets what a thread does from now on.
     fn set(&mut self, id: ThreadId, doing: Doing) {
         let Some(thread) = self.threads.get_mut(&id) else { return };
         let before = std::mem::replace(&mut thread.doing, doing);
@@ -149,7 +149,7 @@ type Enter = dyn Fn(&mut dyn FnMut()) + Send + Sync;
 /// See the module's head.
 pub struct Threads {
     state: Mutex<State>,
-    /// Notified when the turn is that of the thread that began the simulation.
+    /// Notified when the turn is again that of the thread that began the simulation.
     back: parking_lot::Condvar,
     enter: Box<Enter>,
 }
@@ -160,12 +160,12 @@ impl fmt::Debug for Threads {
     }
 }
 
-/// A thread unwinds with this when its simulation is over.
+/// The panic by which a thread unwinds when its simulation is over.
 struct Over;
 
 impl super::Simulation {
-    /// Has [`spawn`](crate::threads::spawn) start threads of this simulation, on this thread and on those. `enter` runs what
-    /// each of them does, once it has set up what it has of a thread of its own.
+    /// Makes [`spawn`](crate::threads::spawn) start threads of this simulation, on this thread and on those. `enter`
+    /// runs the work of each, once it has set up the state that is the thread's own.
     ///
     /// # Panics
     /// If it has threads already.
@@ -201,10 +201,10 @@ impl super::Simulation {
 }
 
 impl Threads {
-    /// Lets one thread run that can, until it waits; `false` if none can.
+    /// Runs one ready thread until it waits; `false` if none is ready.
     ///
     /// # Panics
-    /// If the thread does not come to wait: it is stuck at a lock that another holds, which waits.
+    /// If the thread does not come to wait: it is stuck at a lock of a waiting thread.
     pub fn run_one(&self) -> bool {
         let now = elapsed();
         let mut state = self.state.lock();
@@ -229,13 +229,13 @@ impl Threads {
         true
     }
 
-    /// When the first wait for time ends, since the simulation began.
+    /// Time since the beginning of the simulation at which the first wait is due.
     #[must_use]
     pub fn next_due(&self) -> Option<Duration> {
         self.state.lock().due.first().map(|(until, _)| *until)
     }
 
-    /// Ready once a thread can run, but for waits for time.
+    /// Ready once a thread is ready. The time at which a wait is due does not wake it.
     pub fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.state.lock();
         if !state.ready.is_empty() {
@@ -245,13 +245,13 @@ impl Threads {
         Poll::Pending
     }
 
-    /// Messages of threads that panicked.
+    /// Names of threads that panicked.
     #[must_use]
     pub fn panics(&self) -> Vec<String> {
         self.state.lock().panicked.clone()
     }
 
-    /// Names of the threads that have not ended.
+    /// Names of the threads that have not ended, and what each does.
     #[must_use]
     pub fn left(&self) -> Vec<String> {
         let state = self.state.lock();
@@ -259,7 +259,7 @@ impl Threads {
         left.map(|thread| format!("{} ({:?})", thread.name, thread.doing)).collect()
     }
 
-    /// Has all that wait unwind.
+    /// Makes all waiting threads unwind.
     pub(super) fn abandon(&self) {
         let mut state = self.state.lock();
         state.is_over = true;
@@ -268,7 +268,7 @@ impl Threads {
         }
     }
 
-    /// The thread does not run until its turn comes again.
+    /// Ends the thread's turn, and returns at its next one.
     fn wait(&self, me: ThreadId, doing: Doing) {
         let mut state = self.state.lock();
         state.set(me, doing);
@@ -303,7 +303,7 @@ impl Threads {
         id
     }
 
-    /// A thread of the system does this for one of the simulation.
+    /// Runs a thread of the simulation on this one of the system.
     fn run(&self, me: ThreadId, run: impl FnOnce()) {
         let mut run = Some(run);
         let ended = catch_unwind(AssertUnwindSafe(|| {
@@ -345,7 +345,7 @@ impl Threads {
     }
 }
 
-/// The threads of this thread's simulation, and which of them it is.
+/// The threads of this thread's simulation, and its id if it is one of them.
 fn mine() -> Option<(Arc<Threads>, Option<ThreadId>)> {
     WORLD.with_borrow(|world| {
         let world = world.as_ref()?;
@@ -353,13 +353,13 @@ fn mine() -> Option<(Arc<Threads>, Option<ThreadId>)> {
     })
 }
 
-/// True where threads that are started are those of a simulation.
+/// True where [`spawn`] starts threads of a simulation.
 #[must_use]
 pub fn are_simulated() -> bool {
     mine().is_some()
 }
 
-/// Lets others run for so long, if this is a thread of a simulation.
+/// Waits for this long while others run, if this is a thread of a simulation.
 pub fn sleep(duration: Duration) {
     if let Some((threads, Some(me))) = mine() {
         threads.wait(me, Doing::Waiting(Cause::Sleep, until(duration)));
@@ -370,7 +370,7 @@ fn until(duration: Duration) -> Option<Duration> {
     elapsed().map(|now| now.saturating_add(duration))
 }
 
-/// Where a thread may be overtaken by others: it holds no lock here.
+/// Marks where others may overtake a thread: it holds no lock here.
 pub fn switch_point() {
     let Some((threads, Some(me))) = mine() else { return };
     let switches = threads.state.lock().rng.one_in(SWITCHES_ONE_IN);
@@ -379,7 +379,7 @@ pub fn switch_point() {
     }
 }
 
-/// Where a thread has worked for long, and others may have gone on: it holds no lock here.
+/// Marks where a thread has worked for long, and others may have gone on: it holds no lock here.
 pub fn slow_point() {
     let Some((threads, Some(_))) = mine() else { return };
     let ms = {
@@ -419,10 +419,10 @@ enum Started<T> {
 }
 
 impl JoinHandle<()> {
-    /// Waits for its end. The thread that began the simulation has others run meanwhile, but no time pass.
+    /// Waits for the thread's end. The thread that began the simulation runs others meanwhile, but lets no time pass.
     ///
     /// # Errors
-    /// Its panic, if it ended so; that of a simulation is told of by [`Threads::panics`].
+    /// The thread's panic; [`Threads::panics`] has those of a simulation instead.
     ///
     /// # Panics
     /// If time would have to pass.
@@ -450,7 +450,7 @@ impl JoinHandle<()> {
 pub struct Condvar(parking_lot::Condvar);
 
 impl Condvar {
-    /// Nobody waits yet.
+    /// Makes a condition that no thread waits for.
     #[must_use]
     pub const fn new() -> Self {
         Self(parking_lot::Condvar::new())
@@ -460,7 +460,7 @@ impl Condvar {
         std::ptr::from_ref(self).addr()
     }
 
-    /// Lets the lock go until it is notified.
+    /// Releases the lock until the condition is notified.
     pub fn wait<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>) {
         match mine() {
             Some((threads, me)) => self.wait_in(guard, &threads, me, None),
@@ -468,7 +468,7 @@ impl Condvar {
         }
     }
 
-    /// As [`wait`](Self::wait), for so long at most.
+    /// Like [`wait`](Self::wait), for `longest` at most.
     pub fn wait_for<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, longest: Duration) {
         match mine() {
             Some((threads, me)) => self.wait_in(guard, &threads, me, until(longest)),
@@ -491,7 +491,7 @@ impl Condvar {
         MutexGuard::unlocked(guard, || threads.wait(me, doing));
     }
 
-    /// Ends the wait of one.
+    /// Ends the wait of one thread.
     pub fn notify_one(&self) {
         match mine() {
             Some((threads, _)) => threads.notify(self.at(), false),
@@ -501,7 +501,7 @@ impl Condvar {
         }
     }
 
-    /// Ends the wait of all.
+    /// Ends the waits of all threads.
     pub fn notify_all(&self) {
         match mine() {
             Some((threads, _)) => threads.notify(self.at(), true),

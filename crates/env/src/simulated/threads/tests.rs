@@ -6,11 +6,11 @@ use super::*;
 use crate::simulated::begin;
 use crate::threads as port;
 
-/// A clock that is set to when the next is due once nobody can run.
+/// A clock that moves to the next due wait once no thread can run.
 #[derive(Default)]
 struct Clock(Arc<AtomicU64>);
 
-/// Runs threads until all have ended or wait for what never comes.
+/// Runs threads until each has ended, or waits for what never comes.
 fn run(seed: u64, start: impl FnOnce(&Arc<Mutex<Vec<String>>>)) -> (Vec<String>, Vec<String>) {
     let clock = Clock::default();
     let told = clock.0.clone();
@@ -30,7 +30,7 @@ fn run(seed: u64, start: impl FnOnce(&Arc<Mutex<Vec<String>>>)) -> (Vec<String>,
     (log, left)
 }
 
-/// Two that hand over numbers, and one that tells when it is late.
+/// Starts a giver of numbers, two takers, and a thread that logs when the giver has ended.
 fn hand_over(log: &Arc<Mutex<Vec<String>>>) {
     let queue = Arc::new((Mutex::new(Vec::new()), port::Condvar::new()));
     for taker in 0..2 {
