@@ -241,6 +241,8 @@ pub const REGION_ANSWER_MS: u64 = 10_000;
 pub const REGION_POLL_MS: u64 = 100;
 /// Milliseconds after which something is looked at again that could not be taken.
 pub const REGION_HELD_MS: u64 = 5_000;
+/// Milliseconds after which an entry is looked up once more of which a lookup had no answer.
+pub const REGION_UNKNOWN_MS: u64 = 1_000;
 /// Milliseconds by which another region's clock may be ahead of this one's.
 pub const REGION_CLOCK_AHEAD_MS_MAX: u64 = 60_000;
 /// Most journals of other regions of which one op notes how far they are here.

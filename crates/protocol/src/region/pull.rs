@@ -66,8 +66,8 @@ pub struct Source {
 pub enum Lookup {
     /// The entry that is here, if there is one.
     Found(Option<Entry>),
-    /// The lookup had no answer: a put of the key is in doubt, or its PG has no primary. It is looked up again later. Bytes
-    /// that may be here are not fetched, and those of a PG that takes nothing now would take the place of others.
+    /// The lookup had no answer: a put of the key is in doubt, or its PG has no primary. Most such moments pass, so the entry
+    /// is looked up once more. Then it is fetched, though it may be here: the primary decides.
     Unknown,
 }
 

@@ -106,7 +106,7 @@ impl Pull {
                     (stream.told, stream.left) = (batch.token, batch.left);
                     stream.open.extend(batch.ids.iter().map(|(op, _)| *op));
                     for (op, id) in batch.ids {
-                        self.take(now_ms, Claim { region, at: Some((pg, op)), id }, here, out);
+                        self.take(now_ms, Claim::new(region, Some((pg, op)), id), here, out);
                     }
                     let stream = self.streams.get_mut(&source).expect("it was there");
                     stream.move_token(source, out);

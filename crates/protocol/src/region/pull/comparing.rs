@@ -111,7 +111,7 @@ impl Pull {
         comparison.differing.extend(listed.rest);
         self.peers.get_mut(&region).expect("it is known").claims += listed.ids.len();
         for id in listed.ids {
-            self.take(now_ms, Claim { region, at: None, id }, here, out);
+            self.take(now_ms, Claim::new(region, None, id), here, out);
         }
         self.end_if_listed(region, out);
     }

@@ -7,7 +7,7 @@ use super::super::journal::Why;
 use super::*;
 use crate::limits::{
     REGION_ANSWER_MS, REGION_ASK_PGS_MAX, REGION_CLAIMS_MAX, REGION_CLOCK_AHEAD_MS_MAX,
-    REGION_FETCH_IDS_MAX, REGION_HELD_MS,
+    REGION_FETCH_IDS_MAX, REGION_HELD_MS, REGION_UNKNOWN_MS,
 };
 
 /// The entries that are here, by name, and whether lookups have no answer.
@@ -179,11 +179,22 @@ fn what_may_be_here_is_not_fetched_before_that_is_known() {
     site.here.0.insert(name(&here), here.clone());
     site.here.1 = true;
     site.tell(2, 0, &[(1, &here), (2, &new)]);
-    site.pass(REGION_HELD_MS);
+    site.pass(REGION_UNKNOWN_MS - 1);
     assert_eq!((site.fetches(), site.saved()), (Vec::new(), Vec::new()));
     site.here.1 = false;
-    site.pass(REGION_HELD_MS);
+    site.pass(1);
     assert_eq!(site.fetches().remove(0).2, [name(&new)]);
+}
+
+#[test]
+fn what_stays_unknown_is_fetched() {
+    let mut site = Site::new(&[(2, 0)], 1 << 20);
+    let here = marker(2, 0, 1, 10);
+    site.here.0.insert(name(&here), here.clone());
+    site.here.1 = true;
+    site.tell(2, 0, &[(1, &here)]);
+    site.pass(REGION_UNKNOWN_MS);
+    assert_eq!(site.fetches().remove(0).2, [name(&here)], "the primary decides");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::super::entry::{Entry, Id, Name};
 use super::super::merge::{Contradiction, Holding, holding};
 use super::asking::Query;
 use super::{Alarm, Effect, Holdings, Lookup, Pull};
-use crate::limits::{REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS};
+use crate::limits::{REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS, REGION_UNKNOWN_MS};
 
 /// An entry's id, as one journal or comparison told it.
 #[derive(Debug)]
@@ -17,6 +17,14 @@ pub(super) struct Claim {
     /// The journal and its position there; `None` in a comparison.
     pub(super) at: Option<(PgId, OpSeq)>,
     pub(super) id: Id,
+    /// A lookup of the entry had no answer.
+    is_unknown: bool,
+}
+
+impl Claim {
+    pub(super) fn new(region: RegionId, at: Option<(PgId, OpSeq)>, id: Id) -> Self {
+        Self { region, at, id, is_unknown: false }
+    }
 }
 
 /// See the module's head.
@@ -84,7 +92,7 @@ impl Pull {
     pub(super) fn take(
         &mut self,
         now_ms: u64,
-        claim: Claim,
+        mut claim: Claim,
         here: &dyn Holdings,
         out: &mut Vec<Effect>,
     ) {
@@ -97,11 +105,11 @@ impl Pull {
             Lookup::Found(entry) => {
                 holding(entry.as_ref(), &claim.id, self.was_here(claim.id.origin))
             }
-            Lookup::Unknown => {
-                // At one moment for all of them: such a lookup takes its whole patience.
-                let until_ms = (now_ms / REGION_HELD_MS + 1) * REGION_HELD_MS;
-                return self.held.push((until_ms, claim));
+            Lookup::Unknown if !claim.is_unknown => {
+                claim.is_unknown = true;
+                return self.held.push((now_ms + REGION_UNKNOWN_MS, claim));
             }
+            Lookup::Unknown => Holding::Nothing,
         };
         let needs_bytes = match holds {
             Holding::All => return self.settle(&claim, out),
