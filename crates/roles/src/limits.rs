@@ -431,8 +431,10 @@ const _: () = assert!(
 
 /// Most entries of a fetch that are being opened for another region, and as many opened ones that wait for their turn.
 pub const REGION_OPENS_MAX: usize = 16;
-/// Most bytes of an entry that is opened before its turn: 2 MiB of memory for a fetch, of which regions have a few each.
-pub const REGION_AHEAD_BYTES_MAX: u64 = 64 << 10;
+/// Most bytes of an entry that is opened before its turn: 8 MiB of memory for a fetch, of which regions have a few each.
+pub const REGION_AHEAD_BYTES_MAX: u64 = 256 << 10;
+/// Milliseconds after which an entry that is not open yet is withheld from another region.
+pub const REGION_OPEN_MS: u64 = 5_000;
 /// Tries to open an entry for another region while other versions replace it.
 pub const REGION_CHANGED_TRIES_MAX: usize = 4;
 /// Most outcomes of a placement group that are counted beyond the number that was asked for.
@@ -558,6 +560,10 @@ const _: () = assert!(
 const _: () = assert!(
     2 * REGION_WALK_MS < larder_protocol::limits::REGION_ANSWER_MS,
     "a walk that is cut off is answered in time"
+);
+const _: () = assert!(
+    2 * REGION_OPEN_MS <= larder_protocol::limits::REGION_ANSWER_MS,
+    "an entry that is withheld is told in time, also behind one that is opened ahead"
 );
 const _: () = assert!(
     KEPT_SETTLE_MS < REGION_LOOK_MS && REGION_LOOK_MS < larder_protocol::limits::REGION_ANSWER_MS,

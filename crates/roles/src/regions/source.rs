@@ -22,7 +22,7 @@ use larder_types::codec::encode;
 use larder_types::{BucketId, BucketName, ObjectKey, OpSeq, PgId, RegionId};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::Shared;
 use super::runs;
@@ -30,7 +30,8 @@ use super::shown::Unreadable;
 use crate::clock::now_ms;
 use crate::limits::{
     REGION_AHEAD_BYTES_MAX, REGION_CHANGED_TRIES_MAX, REGION_KEEP_LIST_MS, REGION_LOOKS_MS,
-    REGION_NAMES_MS, REGION_NEWS_MS, REGION_OPENS_MAX, REGION_SETTLE_MS, REGION_WALK_MS,
+    REGION_NAMES_MS, REGION_NEWS_MS, REGION_OPEN_MS, REGION_OPENS_MAX, REGION_SETTLE_MS,
+    REGION_WALK_MS,
 };
 use crate::proxy::{JournalAsk, RegionReach};
 
@@ -361,6 +362,8 @@ impl<R: RegionReach> Source for Answering<R> {
             let next = ahead.next(&mut sink).await.map_err(|error| broken_off(from, &error))?;
             let Some(Opened { mut fetched, mut body, is_large }) = next else { return Ok(()) };
             if is_large {
+                // Entries before it do not wait for it.
+                sink.flush().await.map_err(|error| broken_off(from, &error))?;
                 let opening = opened(self.0.clone(), from, fetched.name, Some(u64::MAX));
                 Opened { fetched, body, .. } = ahead.beside(opening).await;
             }
@@ -431,7 +434,11 @@ async fn opened<R: RegionReach>(
     name: Name,
     bytes_max: Option<u64>,
 ) -> Opened {
-    let (found, is_withheld) = match desk.open(&name, bytes_max).await {
+    let patience = Duration::from_millis(REGION_OPEN_MS);
+    let late = || ObjectError::Unavailable { reason: "it is not open in time".to_owned() };
+    let found =
+        timeout(patience, desk.open(&name, bytes_max)).await.unwrap_or_else(|_| Err(late()));
+    let (found, is_withheld) = match found {
         Ok(found) => (found, false),
         Err(error) => {
             tracing::debug!(%from, key = ?name.key, %error, "an object cannot be read for another region");

@@ -25,7 +25,7 @@ async fn entries_are_opened_while_one_before_them_is_sent() {
 
 #[tokio::test]
 async fn no_more_entries_are_opened_before_their_turn_than_there_is_room_for() {
-    let opening = stream::iter(0..).map(async |number| number);
+    let opening = stream::iter(0..1_000).map(async |number| number);
     let mut ahead = Ahead { opening: pin!(opening.buffered(1)), opened: VecDeque::new() };
     let sent = ahead.beside(tokio::task::yield_now());
     timeout(PATIENCE, sent).await.expect("it is sent, whatever else could be opened");
