@@ -19,7 +19,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use larder_types::RegionId;
 use larder_types::codec::{decode, encode};
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::{LinkError, Usage};
@@ -155,6 +155,8 @@ pub(crate) struct Registry {
     members: watch::Sender<Arc<Members>>,
     /// Numbers that are kept beside the directory, or that another region has told.
     exchangeable: Mutex<BTreeSet<RegionId>>,
+    /// Notified when these are more.
+    more: Notify,
 }
 
 impl Registry {
@@ -163,8 +165,8 @@ impl Registry {
         let seen = version(dir);
         let Some(members) = read(dir)? else { return Ok(None) };
         let members = watch::Sender::new(Arc::new(members));
-        let (seen, exchangeable) = (Mutex::new(seen), Mutex::default());
-        Ok(Some(Self { dir: dir.to_owned(), seen, members, exchangeable }))
+        let (seen, exchangeable, more) = (Mutex::new(seen), Mutex::default(), Notify::new());
+        Ok(Some(Self { dir: dir.to_owned(), seen, members, exchangeable, more }))
     }
 
     pub(crate) fn now(&self) -> Arc<Members> {
@@ -183,9 +185,19 @@ impl Registry {
         told
     }
 
+    /// Waits until other regions may be told of more.
+    pub(crate) async fn tells_more(&self) {
+        self.more.notified().await;
+    }
+
     /// Notes that these numbers are kept outside the directory, or by another region.
     pub(crate) fn are_kept(&self, known: &[Known]) {
-        self.exchangeable.lock().extend(known.iter().map(|it| it.number));
+        let mut exchangeable = self.exchangeable.lock();
+        let before = exchangeable.len();
+        exchangeable.extend(known.iter().map(|it| it.number));
+        if exchangeable.len() > before {
+            self.more.notify_one();
+        }
     }
 
     /// Changes the list, here and in the file. Waits for the disk, and for commands that change the file.
@@ -206,11 +218,9 @@ impl Registry {
         let now = self.now();
         let mut joined = Members::clone(&now);
         joined.merge(told)?;
-        if joined != *now {
-            self.change(|members| members.merge(told))?;
-        }
+        // Before the change is published: lists that are exchanged then have it.
         self.are_kept(told);
-        Ok(())
+        if joined == *now { Ok(()) } else { self.change(|members| members.merge(told)) }
     }
 
     /// Takes up changes that a command made. Waits for the disk.

@@ -180,7 +180,13 @@ impl Site {
             members.mark_unchanged();
             self.exchange_lists().await;
             // The registry keeps the sender: it does not end.
-            let _changed = timeout(MEMBERS_INTERVAL, members.changed()).await;
+            let news = async {
+                tokio::select! {
+                    _changed = members.changed() => {}
+                    () = self.registry.tells_more() => {}
+                }
+            };
+            let _news = timeout(MEMBERS_INTERVAL, news).await;
         }
     }
 
