@@ -106,7 +106,8 @@ impl Gateway {
                 Err(error) => Err(error),
             };
             match bound {
-                Ok(regions) => break Arc::new(regions),
+                Ok(Some(regions)) => break Arc::new(regions),
+                Ok(None) => continue,
                 Err(error @ RoleError::OtherRegion { .. }) => return Err(error),
                 Err(error) if said.is_due() => {
                     tracing::error!(%error, "this proxy cannot be the gateway to the other regions now");
@@ -133,16 +134,20 @@ impl Gateway {
         std::future::pending().await
     }
 
-    /// Takes the place and the list of the gateway before, and begins.
+    /// Takes the place and the list of the gateway before, and begins; `None` if another proxy was faster.
     async fn start(
         &self,
         socket: TcpListener,
         proxy: &Arc<ClusterProxy>,
-    ) -> Result<Regions, RoleError> {
-        self.claim_until(|map| map.gateway == Some(self.own)).await?;
+    ) -> Result<Option<Regions>, RoleError> {
+        let is_own = |map: &Topology| map.gateway == Some(self.own);
+        self.claim_until(|map| is_own(map) || self.live_gateway(map).is_some()).await?;
+        if !is_own(&self.managers.map()) {
+            return Ok(None);
+        }
         self.merge_regions().await?;
         let started = Regions::start(self.site.clone(), proxy, socket, self.dir.clone());
-        started.map_err(RoleError::System)
+        started.map(Some).map_err(RoleError::System)
     }
 
     /// Claims to be the gateway until the map is as `is_so` wants it.
