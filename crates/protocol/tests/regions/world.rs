@@ -30,8 +30,8 @@ pub struct Bug {
 pub fn bugs() -> Vec<(String, Bug, u64)> {
     let machines = [
         (Planted::ResyncWithoutTombstones, 0),
-        (Planted::TieByClock, 103),
-        (Planted::TokenBeforeBytes, 22),
+        (Planted::TieByClock, 63),
+        (Planted::TokenBeforeBytes, 7),
         (Planted::ForgottenOrigins, 0),
         (Planted::ClocksAheadTaken, 0),
     ];
