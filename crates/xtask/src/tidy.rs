@@ -19,6 +19,7 @@ pub(crate) fn check(rules: &Rules, tree: &Tree) -> Result<(), Failure> {
             words(source, &rules.tidy, &mut used, &mut faults);
         }
     }
+    examples(tree, &mut faults);
     for exception in rules.tidy.exceptions.keys().filter(|e| !used.contains(*e)) {
         faults.push(format!("{exception}: is gone; remove it from [tidy.exceptions]"));
     }
@@ -57,6 +58,29 @@ fn rust(source: &Source, tidy: &Tidy, faults: &mut Vec<String>) {
     }
     if !source.text.starts_with("//! ") && !source.is_test() {
         faults.push(format!("{path}:1: no `//!` head that says what the module is for"));
+    }
+}
+
+/// Examples in comments are tests. A crate that has none says so, as looking for them takes its time.
+fn examples(tree: &Tree, faults: &mut Vec<String>) {
+    let manifests = tree.files.iter().filter(|source| source.path.ends_with("/Cargo.toml"));
+    let without = manifests.filter(|manifest| manifest.text.contains("doctest = false"));
+    for folder in without.filter_map(|manifest| manifest.path.strip_suffix("Cargo.toml")) {
+        let sources = format!("{folder}src/");
+        for source in tree.files.iter().filter(|s| s.is_rust() && s.path.starts_with(&sources)) {
+            let fences = source.text.lines().enumerate().filter_map(|(index, line)| {
+                let comment = line.trim_start().strip_prefix("//")?;
+                Some((index + 1, comment.trim_start_matches(['/', '!', ' ']).strip_prefix("```")?))
+            });
+            for (line, kind) in fences.step_by(2) {
+                if matches!(kind, "" | "rust" | "no_run" | "should_panic" | "compile_fail") {
+                    let path = &source.path;
+                    faults.push(format!(
+                        "{path}:{line}: an example that is not run: mark it `text`, or remove `doctest = false` in {folder}Cargo.toml"
+                    ));
+                }
+            }
+        }
     }
 }
 
