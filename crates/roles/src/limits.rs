@@ -510,7 +510,7 @@ pub const REGION_BUSY_MS: u64 = 20;
 /// Most entries of a fetch that are waited for at a time until they show.
 pub const REGION_SHOWS_MAX: usize = 32;
 /// Milliseconds for which a fetch that failed backs off.
-pub const REGION_RETRY_MS: u64 = 500;
+pub const REGION_FETCH_BACKOFF_MS: u64 = 500;
 /// Most bytes of an entry that is read whole before it is put, so that others are put beside it.
 pub const REGION_WHOLE_BYTES_MAX: u64 = 1024 * 1024;
 /// Milliseconds for which a read of a key that is not here waits for its turn, and then for another region.

@@ -61,7 +61,7 @@ pub use here::Here;
 use reach::{KnownBucket, Reach};
 pub(crate) use reach::{Onward, Scan};
 pub use regional::{JournalAsk, RegionReach};
-pub use told::ToldEnd;
+pub use told::ChangeOutcome;
 
 /// What the proxy saw that should never be, for metrics and alarms.
 #[derive(Debug, Default)]

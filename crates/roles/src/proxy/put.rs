@@ -16,7 +16,7 @@ use larder_types::{
 use tokio::time::Instant;
 
 use super::reach::{Ended, Reach};
-use super::told::ToldAs;
+use super::told::RegionVersion;
 use super::{Proxy, patience};
 use crate::limits::PUT_WINDOW_CHUNKS;
 
@@ -32,7 +32,7 @@ pub(super) struct Wanted {
     /// How many replicas must have the data before the client is answered; 0: all of the volume.
     pub(super) enough: u8,
     /// Another region has it, and tells what it is.
-    pub(super) told: Option<Box<ToldAs>>,
+    pub(super) told: Option<Box<RegionVersion>>,
 }
 
 /// Bytes of a body on their way into chunks.

@@ -14,7 +14,7 @@ use super::reach::Reach;
 
 /// Another region's version, as a put of its body needs it.
 #[derive(Debug, Clone)]
-pub(super) struct ToldAs {
+pub(super) struct RegionVersion {
     metax: Metax,
     at: Stamp,
     origin: Origin,
@@ -22,7 +22,7 @@ pub(super) struct ToldAs {
     amended: Amendments,
 }
 
-impl ToldAs {
+impl RegionVersion {
     fn of(entry: &Entry, object: &entry::Object) -> Self {
         let entry::Object { metax, parts, amended, .. } = object.clone();
         Self { metax, at: entry.at, origin: entry.origin, parts, amended }
@@ -43,7 +43,7 @@ impl ToldAs {
 
 /// The outcome of another region's change that is durable here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ToldEnd {
+pub enum ChangeOutcome {
     /// It is in effect.
     Taken,
     /// The version that was here wins over it, or is the same.
@@ -51,10 +51,10 @@ pub enum ToldEnd {
 }
 
 /// Takes it as success that a newer change beats this one.
-fn unless_beaten(error: ObjectError) -> Result<ToldEnd, ObjectError> {
+fn unless_beaten(error: ObjectError) -> Result<ChangeOutcome, ObjectError> {
     // Another region's change has no other condition.
     let is_beaten = matches!(error, ObjectError::PreconditionFailed);
-    if is_beaten { Ok(ToldEnd::Beaten) } else { Err(error) }
+    if is_beaten { Ok(ChangeOutcome::Beaten) } else { Err(error) }
 }
 
 impl<R: Reach> Proxy<R> {
@@ -68,11 +68,11 @@ impl<R: Reach> Proxy<R> {
         key: &ObjectKey,
         (entry, object): (&Entry, &entry::Object),
         body: B,
-    ) -> Result<ToldEnd, ObjectError> {
+    ) -> Result<ChangeOutcome, ObjectError> {
         let attributes = object.metax.attributes.clone();
         let wanted = self.wanted(bucket, key, attributes, Condition::default())?;
-        let wanted = Wanted { told: Some(Box::new(ToldAs::of(entry, object))), ..wanted };
-        self.store(wanted, body).await.map(|_done| ToldEnd::Taken).or_else(unless_beaten)
+        let wanted = Wanted { told: Some(Box::new(RegionVersion::of(entry, object))), ..wanted };
+        self.store(wanted, body).await.map(|_done| ChangeOutcome::Taken).or_else(unless_beaten)
     }
 
     /// Purges a key's null versions up to a stamp, unless what is here is newer.
@@ -84,7 +84,7 @@ impl<R: Reach> Proxy<R> {
         bucket: &BucketName,
         key: &ObjectKey,
         (at, origin): (Stamp, Origin),
-    ) -> Result<ToldEnd, ObjectError> {
+    ) -> Result<ChangeOutcome, ObjectError> {
         let (bucket, epoch, pg) = self.place(bucket, key)?;
         let request = self.requests.begin();
         let (request, key) = (request.id(), key.clone());
@@ -100,7 +100,7 @@ impl<R: Reach> Proxy<R> {
         bucket: &BucketName,
         key: &ObjectKey,
         (at, object): (Stamp, &entry::Object),
-    ) -> Result<ToldEnd, ObjectError> {
+    ) -> Result<ChangeOutcome, ObjectError> {
         let (bucket, epoch, pg) = self.place(bucket, key)?;
         let request = self.requests.begin();
         let (tags, amended) = (object.metax.attributes.tags.clone(), object.amended);
@@ -144,9 +144,9 @@ impl<R: Reach> Proxy<R> {
         self.tell_pg(pg, Told::Free { request: request.id(), tombstones }).await.map(|_| ())
     }
 
-    async fn tell_pg(&self, pg: PgId, told: Told) -> Result<ToldEnd, ObjectError> {
+    async fn tell_pg(&self, pg: PgId, told: Told) -> Result<ChangeOutcome, ObjectError> {
         self.reach.admit()?;
         let asked = self.reach.ask(pg, Call::Told(Box::new(told))).await;
-        asked.map(|_done| ToldEnd::Taken).or_else(unless_beaten)
+        asked.map(|_done| ChangeOutcome::Taken).or_else(unless_beaten)
     }
 }

@@ -21,12 +21,12 @@ use crate::proxy::RegionReach;
 
 /// See the module's head.
 #[derive(Debug, Default)]
-pub(super) struct Here {
+pub(super) struct LookedUp {
     entries: BTreeMap<Name, Option<Entry>>,
     sums: BTreeMap<(RegionId, Range), Sum>,
 }
 
-impl Holdings for Here {
+impl Holdings for LookedUp {
     fn entry(&self, name: &Name) -> Lookup {
         self.entries.get(name).map_or(Lookup::Unknown, |entry| Lookup::Found(entry.clone()))
     }
@@ -36,7 +36,7 @@ impl Holdings for Here {
     }
 }
 
-impl Here {
+impl LookedUp {
     /// Reads what these lookups name; `None` if the driver is to stop. Blocks meanwhile.
     pub(super) fn of<R: RegionReach>(shared: &Shared<R>, lookups: &Lookups) -> Option<Self> {
         if lookups.names.is_empty() && lookups.sums.is_empty() {

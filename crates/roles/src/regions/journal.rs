@@ -9,13 +9,13 @@ use larder_types::{OpSeq, PgId, RegionId};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::Shared;
-use super::source::Desk;
+use super::source::SourceState;
 use crate::limits::{REGION_FORGET_PAUSE_MS, REGION_JOURNAL_OPS_MIN, REGION_KEEP_SHORT_MS};
 use crate::proxy::{JournalAsk, RegionReach};
 use crate::wire::JournalShown;
 
 /// Shortens the journals from time to time. Does not end.
-pub(super) async fn keep_short<R: RegionReach>(shared: Arc<Shared<R>>, desk: Arc<Desk<R>>) {
+pub(super) async fn shorten<R: RegionReach>(shared: Arc<Shared<R>>, state: Arc<SourceState<R>>) {
     let mut times = interval(Duration::from_millis(REGION_KEEP_SHORT_MS));
     times.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -28,7 +28,7 @@ pub(super) async fn keep_short<R: RegionReach>(shared: Arc<Shared<R>>, desk: Arc
                 continue;
             }
         };
-        match what_may_go(&shared, &desk, &others).await {
+        match forgettable(&shared, &state, &others).await {
             // There may be more: an op forgets a few.
             Ok(may_go) if !may_go.is_empty() => {
                 forget(&shared, may_go).await;
@@ -54,16 +54,16 @@ async fn forget<R: RegionReach>(shared: &Shared<R>, may_go: Vec<MayGo>) {
     }
 }
 
-async fn what_may_go<R: RegionReach>(
+async fn forgettable<R: RegionReach>(
     shared: &Shared<R>,
-    desk: &Desk<R>,
+    state: &SourceState<R>,
     others: &[RegionId],
 ) -> Result<Vec<MayGo>, ObjectError> {
     let mut may_go = Vec::new();
     let pgs = (0..shared.shown.pg_count()).map(|pg| (PgId(pg), Token::default())).collect();
     let ask = JournalAsk { pgs, ids_max: 0, settled: false };
     for (pg, JournalShown { applied, forgotten, .. }) in shared.shown.journals(&ask).await? {
-        let passed = desk.passed_by_all(others.iter().copied(), pg).map_or(0, |it| it.0);
+        let passed = state.passed_by_all(others.iter().copied(), pg).map_or(0, |it| it.0);
         // A region may note a little later what it has reported as durable.
         let upto = OpSeq(passed.min(applied.0.saturating_sub(REGION_JOURNAL_OPS_MIN)));
         if upto <= forgotten {

@@ -57,25 +57,25 @@ use tokio::sync::watch::Sender;
 use crate::proxy::{Proxy, RegionReach};
 use echoes::Echoes;
 use misses::Misses;
-use names::Names;
+use names::BucketIds;
 use puller::{Inbox, Puller};
 use shown::{Shown, Unreadable};
-use source::{Answering, Desk};
-use tombstones::Coming;
+use source::{Answering, SourceState};
+use tombstones::InFlight;
 use watch::Watch;
 
 /// The PG that keeps the tokens of other regions' journals. It is always the same one, so that each journal has one row.
-const NOTES_PG: PgId = PgId(0);
+const TOKENS_PG: PgId = PgId(0);
 
 /// State shared by the parts of a region's driver.
 struct Shared<R> {
     shown: Shown<R>,
     proxy: Arc<Proxy<R>>,
     site: Arc<Site>,
-    names: Names,
+    names: BucketIds,
     echoes: Echoes,
     watch: Arc<Watch>,
-    coming: Coming,
+    in_flight: InFlight,
     /// Counts up when journals may show more.
     news: Sender<u64>,
     /// True once the driver is to stop: waits for other servers end then.
@@ -90,7 +90,7 @@ impl<R: RegionReach> Shared<R> {
         let known = self.shown.passed().await?;
         let members = self.site.members().borrow().clone();
         if let Some(stranger) = known.iter().find(|it| !members.has_number(it.region)) {
-            self.watch.is_unlisted(stranger.region);
+            self.watch.report_unlisted(stranger.region);
             return Ok(None);
         }
         Ok(Some(members.live().map(|peer| peer.number).collect()))
@@ -135,16 +135,16 @@ impl Regions {
             shown,
             proxy: proxy.clone(),
             site: site.clone(),
-            names: Names::default(),
+            names: BucketIds::default(),
             echoes: Echoes::default(),
             watch: seen.clone(),
-            coming: Coming::default(),
+            in_flight: InFlight::default(),
             news: Sender::new(0),
             stops: stops.clone(),
             runtime: Handle::current(),
         });
-        let desk = Arc::new(Desk::new(shared.clone()));
-        let listening = site.listen(socket, Arc::new(Answering::new(desk.clone())))?;
+        let state = Arc::new(SourceState::new(shared.clone()));
+        let listening = site.listen(socket, Arc::new(Answering::new(state.clone())))?;
         let (inbox, messages) = Inbox::new();
         let puller = Puller::new(shared.clone(), inbox.clone());
         let pulling = std::thread::Builder::new()
@@ -155,12 +155,12 @@ impl Regions {
         let news = shared.clone();
         let tasks = vec![
             tokio::spawn(site.clone().tend()),
-            tokio::spawn(source::settle(shared.clone(), desk.clone())),
+            tokio::spawn(source::settle(shared.clone(), state.clone())),
             tokio::spawn(source::keep_list(shared.clone())),
-            tokio::spawn(journal::keep_short(shared.clone(), desk.clone())),
-            tokio::spawn(tombstones::free(shared.clone(), desk, inbox.clone())),
-            tokio::spawn(watch::write_down(shared.clone(), dir)),
-            tokio::spawn(puller::tell_of_members(shared, inbox.clone())),
+            tokio::spawn(journal::shorten(shared.clone(), state.clone())),
+            tokio::spawn(tombstones::free(shared.clone(), state, inbox.clone())),
+            tokio::spawn(watch::keep_writing_status(shared.clone(), dir)),
+            tokio::spawn(puller::watch_members(shared, inbox.clone())),
             tokio::spawn(async move { news.shown.reach().watch_journals(&news.news).await }),
         ];
         let running = Mutex::new(Some(Running { pulling, tasks, _listening: listening }));

@@ -20,11 +20,11 @@ struct Known {
 
 /// Buckets of other regions, and the same ones here.
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(super) struct BucketIds {
     known: RwLock<BTreeMap<RegionId, Known>>,
 }
 
-impl Names {
+impl BucketIds {
     /// A region's bucket ids in order, each with its id here.
     pub(super) fn of(&self, region: RegionId) -> BTreeMap<BucketId, BucketId> {
         self.known.read().get(&region).map(|known| known.here.clone()).unwrap_or_default()

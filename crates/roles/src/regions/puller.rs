@@ -20,10 +20,10 @@ use larder_types::{BucketId, Passed, PgId, RegionId};
 use tokio::sync::oneshot;
 use tokio::time::interval;
 
-use super::NOTES_PG;
 use super::Shared;
-use super::holding::Here;
-use super::taking::{self, Came};
+use super::TOKENS_PG;
+use super::holding::LookedUp;
+use super::taking::{self, FetchResult};
 use super::tombstones::Candidate;
 use super::watch::Behind;
 use crate::clock::now_ms;
@@ -38,7 +38,7 @@ enum Message {
     /// An event for the machine of this number.
     Event(u64, Event),
     /// The result of a fetch for that machine.
-    Came(u64, Came),
+    Fetched(u64, FetchResult),
     /// A region's number of PGs; `None` if it does not answer.
     Hello(RegionId, Option<u32>),
     /// The list of regions has changed.
@@ -84,7 +84,7 @@ impl Inbox {
 }
 
 /// Tells the thread when the list of regions changes. Does not end while the site lives.
-pub(super) async fn tell_of_members<R: RegionReach>(shared: Arc<Shared<R>>, inbox: Inbox) {
+pub(super) async fn watch_members<R: RegionReach>(shared: Arc<Shared<R>>, inbox: Inbox) {
     let mut members = shared.site.members();
     while members.changed().await.is_ok() {
         inbox.send(Message::Members);
@@ -149,10 +149,10 @@ impl<R: RegionReach> Puller<R> {
             Message::Event(number, event) if number == self.number => {
                 self.step(event, &BTreeSet::new());
             }
-            Message::Came(number, Came { event, beaten }) if number == self.number => {
+            Message::Fetched(number, FetchResult { event, beaten }) if number == self.number => {
                 self.step(event, &beaten);
             }
-            Message::Event(..) | Message::Came(..) => {}
+            Message::Event(..) | Message::Fetched(..) => {}
             Message::Members => self.pull = None,
             Message::Hello(region, Some(pg_count)) => {
                 self.shared.watch.answered(region);
@@ -185,7 +185,7 @@ impl<R: RegionReach> Puller<R> {
     }
 
     fn tick(&mut self, now_ms: u64) {
-        self.say_hello(now_ms);
+        self.greet_unreached(now_ms);
         if self.pull.is_none() {
             self.begin(now_ms);
         }
@@ -193,11 +193,11 @@ impl<R: RegionReach> Puller<R> {
         self.note_tokens(now_ms);
         if now_ms.abs_diff(self.shown_ms) >= REGION_STATUS_MS {
             self.shown_ms = now_ms;
-            self.show();
+            self.report_lag();
         }
     }
 
-    fn say_hello(&mut self, now_ms: u64) {
+    fn greet_unreached(&mut self, now_ms: u64) {
         let members = self.shared.site.members().borrow().clone();
         for peer in members.live().filter(|peer| !peer.paused) {
             let region = peer.number;
@@ -233,7 +233,7 @@ impl<R: RegionReach> Puller<R> {
                 let members = self.shared.site.members().borrow().clone();
                 return members
                     .live()
-                    .for_each(|peer| self.shared.watch.is_unknown(peer.number, &why));
+                    .for_each(|peer| self.shared.watch.discard_lag(peer.number, &why));
             }
             None => return,
         };
@@ -267,17 +267,17 @@ impl<R: RegionReach> Puller<R> {
     /// Steps the machine. Of entries to merge, the `beaten` ones are compared with what is here.
     fn step(&mut self, event: Event, beaten: &BTreeSet<Name>) {
         let (Some(pull), now_ms) = (&mut self.pull, now_ms()) else { return };
-        let Some(here) = Here::of(&self.shared, &pull.lookups(now_ms, &event)) else { return };
+        let Some(here) = LookedUp::of(&self.shared, &pull.lookups(now_ms, &event)) else { return };
         pull.step(now_ms, event, &here, &mut self.out);
         // Entries merged at once may lead to more.
-        while let Some(merged) = self.carry_out() {
+        while let Some(merged) = self.run_effects() {
             let Some(pull) = &mut self.pull else { return };
             let names: Vec<Name> = merged.iter().map(|(name, _)| name.clone()).collect();
             let mut event = Event::Merged { names };
             let mut lookups = pull.lookups(now_ms, &event);
             let in_doubt = || merged.iter().filter(|(name, _)| beaten.contains(name));
             lookups.names.extend(in_doubt().map(|(name, _)| name.clone()));
-            let Some(here) = Here::of(&self.shared, &lookups) else { return };
+            let Some(here) = LookedUp::of(&self.shared, &lookups) else { return };
             for (name, entry) in in_doubt() {
                 let Some(why) = here.contradiction(name, entry) else { continue };
                 if let Event::Merged { names } = &mut event {
@@ -291,7 +291,7 @@ impl<R: RegionReach> Puller<R> {
     }
 
     /// Begins the machine's effects; returns the entries that it wants merged, if any.
-    fn carry_out(&mut self) -> Option<Vec<(Name, Entry)>> {
+    fn run_effects(&mut self) -> Option<Vec<(Name, Entry)>> {
         let mut merged = Vec::new();
         for effect in std::mem::take(&mut self.out) {
             match effect {
@@ -350,15 +350,15 @@ impl<R: RegionReach> Puller<R> {
                     let taking = pin!(taking::fetch(&shared, link, request, names));
                     let mut coming = interval(Duration::from_millis(REGION_COMING_MS));
                     let mut taking = taking;
-                    let came = loop {
+                    let fetched = loop {
                         tokio::select! {
-                            came = &mut taking => break came,
+                            fetched = &mut taking => break fetched,
                             _ = coming.tick() => {
                                 inbox.send(Message::Event(number, Event::Coming { request }));
                             }
                         }
                     };
-                    inbox.send(Message::Came(number, came));
+                    inbox.send(Message::Fetched(number, fetched));
                 });
             }
             Effect::Merge { .. } => unreachable!("it was taken out"),
@@ -450,7 +450,7 @@ impl<R: RegionReach> Puller<R> {
                 pg: source.pg,
                 through: token.through,
             });
-            let noted = shared.proxy.note(NOTES_PG, passed.collect(), None).await;
+            let noted = shared.proxy.note(TOKENS_PG, passed.collect(), None).await;
             if let Err(error) = &noted {
                 tracing::debug!(%error, "how far other regions are here is noted later");
             }
@@ -458,17 +458,17 @@ impl<R: RegionReach> Puller<R> {
         });
     }
 
-    fn show(&self) {
+    fn report_lag(&self) {
         let Some(pull) = &self.pull else { return };
         let silent = pull.silent(now_ms());
         for (region, Lag { outcomes, bytes, oldest, is_comparing }) in pull.lags() {
             let oldest_ms = oldest.map(|oldest| oldest.ms());
             let behind = Behind { operations: outcomes, bytes, oldest_ms, is_comparing };
-            self.shared.watch.is_behind(region, behind);
+            self.shared.watch.set_behind(region, behind);
             // While much is behind a PG may wait for long before it is asked.
             let is_level = outcomes == 0 && !is_comparing;
             let silent = silent.get(&region).filter(|_| is_level);
-            self.shared.watch.is_silent(region, silent.copied());
+            self.shared.watch.set_silent(region, silent.copied());
         }
     }
 }

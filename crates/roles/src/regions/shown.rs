@@ -22,7 +22,7 @@ use larder_types::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::NOTES_PG;
+use super::TOKENS_PG;
 use super::runs::{Rows, Slice, Span};
 use crate::limits::{REGION_LATE_MS, REGION_LOOK_AGAIN_MS, REGION_LOOK_MS, REGION_SLICE_ROWS_MAX};
 use crate::proxy::{JournalAsk, Onward, Proxy, RegionReach, Scan};
@@ -40,7 +40,7 @@ pub(super) enum Unreadable {
 }
 
 /// A key, and the tombstone of its null version.
-pub(super) type Buried = (BucketId, ObjectKey, Tombstone);
+pub(super) type KeyTombstone = (BucketId, ObjectKey, Tombstone);
 
 /// Names of buckets, as of a version of the map.
 type NamesAsOf = (u64, Arc<BTreeMap<BucketId, BucketName>>);
@@ -100,7 +100,8 @@ impl<R: RegionReach> Shown<R> {
         let patience_ms = if is_late { REGION_LOOK_AGAIN_MS } else { REGION_LOOK_MS };
         let deadline = begun + Duration::from_millis(patience_ms);
         let kept = self.reach().kept(keys, deadline).await;
-        if kept.iter().any(Option::is_none) && Instant::now() >= deadline {
+        // A short look says nothing of who is late: a server takes longer than that for a key that is in doubt.
+        if !is_late && kept.iter().any(Option::is_none) && Instant::now() >= deadline {
             let until = Instant::now() + Duration::from_millis(REGION_LATE_MS);
             *self.late_until.lock() = Some(until);
         }
@@ -151,7 +152,7 @@ impl<R: RegionReach> Shown<R> {
     pub(super) async fn tombstones(
         &self,
         from: Option<Vec<u8>>,
-    ) -> Result<(Vec<Buried>, Option<Vec<u8>>), Unreadable> {
+    ) -> Result<(Vec<KeyTombstone>, Option<Vec<u8>>), Unreadable> {
         let from = from.unwrap_or_else(|| b"T".to_vec());
         let (mut found, mut count, mut next) = (Vec::new(), 0, None);
         self.visit(&from, b"U", REGION_SLICE_ROWS_MAX, |row, value| {
@@ -174,9 +175,10 @@ impl<R: RegionReach> Shown<R> {
     /// Reads the noted positions in other regions' journals.
     pub(super) async fn passed(&self) -> Result<Vec<Passed>, Unreadable> {
         let mut found = Vec::new();
-        let (from, to) = (rows::passed_by(NOTES_PG), rows::prefix_end(&rows::passed_by(NOTES_PG)));
+        let (from, to) =
+            (rows::passed_by(TOKENS_PG), rows::prefix_end(&rows::passed_by(TOKENS_PG)));
         let (from, to, wanted) = (from, to.as_deref(), REGION_SLICE_ROWS_MAX);
-        let scan = Scan { pg: Some(NOTES_PG), settle: false, from, to, wanted };
+        let scan = Scan { pg: Some(TOKENS_PG), settle: false, from, to, wanted };
         self.scan(scan, |_, value| {
             found.push(Passed::decode(value)?);
             Ok(ControlFlow::Continue(()))

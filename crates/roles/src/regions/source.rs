@@ -36,13 +36,13 @@ use crate::limits::{
 use crate::proxy::{JournalAsk, RegionReach};
 
 /// Names of buckets, by their ids.
-type Names = BTreeMap<BucketId, BucketName>;
+type BucketNames = BTreeMap<BucketId, BucketName>;
 
 /// See the module's head.
-pub(super) struct Answering<R>(Arc<Desk<R>>);
+pub(super) struct Answering<R>(Arc<SourceState<R>>);
 
 /// The state that answers are made from.
-pub(super) struct Desk<R> {
+pub(super) struct SourceState<R> {
     shared: Arc<Shared<R>>,
     /// By PG: true once all puts from before the store had a number show, so that its journal may be told.
     is_settled: Vec<AtomicBool>,
@@ -51,16 +51,16 @@ pub(super) struct Desk<R> {
     /// Counts up when one of these moves.
     moved: AtomicU64,
     /// All names of buckets as each region was told them last, and when.
-    named: Mutex<BTreeMap<RegionId, (Arc<Names>, Instant)>>,
+    named: Mutex<BTreeMap<RegionId, (Arc<BucketNames>, Instant)>>,
 }
 
 impl<R: RegionReach> Answering<R> {
-    pub(super) fn new(desk: Arc<Desk<R>>) -> Self {
-        Self(desk)
+    pub(super) fn new(state: Arc<SourceState<R>>) -> Self {
+        Self(state)
     }
 }
 
-impl<R: RegionReach> Desk<R> {
+impl<R: RegionReach> SourceState<R> {
     pub(super) fn new(shared: Arc<Shared<R>>) -> Self {
         let is_settled = (0..shared.shown.pg_count()).map(|_| AtomicBool::new(false)).collect();
         Self {
@@ -229,9 +229,9 @@ impl<R: RegionReach> Desk<R> {
 
 /// Lets PGs' journals be told once all puts from before the store had a number show, as no journal has them. Ends when
 /// all may be.
-pub(super) async fn settle<R: RegionReach>(shared: Arc<Shared<R>>, desk: Arc<Desk<R>>) {
+pub(super) async fn settle<R: RegionReach>(shared: Arc<Shared<R>>, state: Arc<SourceState<R>>) {
     loop {
-        let pgs = (0..shared.shown.pg_count()).map(PgId).filter(|pg| !desk.is_settled(*pg));
+        let pgs = (0..shared.shown.pg_count()).map(PgId).filter(|pg| !state.is_settled(*pg));
         let pgs: Vec<_> = pgs.map(|pg| (pg, Token::default())).collect();
         if pgs.is_empty() {
             return;
@@ -239,7 +239,7 @@ pub(super) async fn settle<R: RegionReach>(shared: Arc<Shared<R>>, desk: Arc<Des
         match shared.shown.journals(&JournalAsk { pgs, ids_max: 0, settled: true }).await {
             Ok(shown) => {
                 for (pg, _) in shown {
-                    desk.is_settled[pg.0 as usize].store(true, Ordering::Release);
+                    state.is_settled[pg.0 as usize].store(true, Ordering::Release);
                 }
                 shared.news.send_modify(|count| *count = count.wrapping_add(1));
             }
@@ -298,12 +298,12 @@ impl<R: RegionReach> Source for Answering<R> {
             more.borrow_and_update();
             let asked = ask.clone();
             let (told, is_news) =
-                self.look(async move |desk| desk.told(from, &asked).await).await?;
+                self.look(async move |state| state.told(from, &asked).await).await?;
             // Without news the answer waits for some, so that they are told at once and the region asks little meanwhile.
             if is_news || !matches!(timeout_at(until, more.changed()).await, Ok(Ok(()))) {
                 return Ok(told);
             }
-            pass_over(&mut ask, &told);
+            skip_looked_at(&mut ask, &told);
             // Changes taken from the asking region show all the time, and are no news to it.
             if !is_first {
                 sleep(Duration::from_millis(REGION_LOOKS_MS)).await;
@@ -321,26 +321,26 @@ impl<R: RegionReach> Source for Answering<R> {
     }
 
     async fn walk(&self, _: RegionId, walk: Walk) -> Result<WalkAnswer, Declined> {
-        self.look(async move |desk| {
+        self.look(async move |state| {
             // One id more than an answer has shows where it ends.
             let ids_max = REGION_RUNS_MAX * REGION_RUN_IDS_MAX + 1;
             let (shown, until) =
-                (&desk.shared.shown, Instant::now() + Duration::from_millis(REGION_WALK_MS));
-            let buckets = desk.own_buckets();
+                (&state.shared.shown, Instant::now() + Duration::from_millis(REGION_WALK_MS));
+            let buckets = state.own_buckets();
             let read = shown.ids_until(&buckets, &walk.range, ids_max, Some(until));
             let (ids, left_at) = read.await?;
             let summed = runs::summed(&walk.range, ids, left_at);
-            Ok(WalkAnswer { summed, buckets: desk.all_names() })
+            Ok(WalkAnswer { summed, buckets: state.all_names() })
         })
         .await
     }
 
     async fn list(&self, _: RegionId, list: List) -> Result<ListAnswer, Declined> {
-        self.look(async move |desk| {
-            let (shown, ids_max) = (&desk.shared.shown, REGION_ASK_IDS_MAX + 1);
-            let ids = shown.ids(&desk.own_buckets(), &list.range, ids_max).await?;
+        self.look(async move |state| {
+            let (shown, ids_max) = (&state.shared.shown, REGION_ASK_IDS_MAX + 1);
+            let ids = shown.ids(&state.own_buckets(), &list.range, ids_max).await?;
             let listed = compare::listed(Planted::default(), &list.range, ids.into_iter());
-            let buckets = desk.names_of(listed.ids.iter())?;
+            let buckets = state.names_of(listed.ids.iter())?;
             Ok(ListAnswer { listed, buckets })
         })
         .await
@@ -429,7 +429,7 @@ struct Opened {
 
 /// Opens an entry of a fetch. One that cannot be read is withheld: it holds up no other.
 async fn opened<R: RegionReach>(
-    desk: Arc<Desk<R>>,
+    state: Arc<SourceState<R>>,
     from: RegionId,
     name: Name,
     bytes_max: Option<u64>,
@@ -437,7 +437,7 @@ async fn opened<R: RegionReach>(
     let patience = Duration::from_millis(REGION_OPEN_MS);
     let late = || ObjectError::Unavailable { reason: "it is not open in time".to_owned() };
     let found =
-        timeout(patience, desk.open(&name, bytes_max)).await.unwrap_or_else(|_| Err(late()));
+        timeout(patience, state.open(&name, bytes_max)).await.unwrap_or_else(|_| Err(late()));
     let (found, is_withheld) = match found {
         Ok(found) => (found, false),
         Err(error) => {
@@ -453,10 +453,10 @@ impl<R: RegionReach> Answering<R> {
     /// Reads rows on a thread that may wait for the disk.
     async fn look<T: Send + 'static>(
         &self,
-        read: impl AsyncFnOnce(&Desk<R>) -> Result<T, Unreadable> + Send + 'static,
+        read: impl AsyncFnOnce(&SourceState<R>) -> Result<T, Unreadable> + Send + 'static,
     ) -> Result<T, Declined> {
-        let (desk, runtime) = (self.0.clone(), Handle::current());
-        let looked = tokio::task::spawn_blocking(move || runtime.block_on(read(&desk))).await;
+        let (state, runtime) = (self.0.clone(), Handle::current());
+        let looked = tokio::task::spawn_blocking(move || runtime.block_on(read(&state))).await;
         match looked {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(Unreadable::Store(error))) => {
@@ -473,7 +473,7 @@ impl<R: RegionReach> Answering<R> {
 }
 
 /// Moves an ask's tokens over outcomes that were looked at and are no news.
-fn pass_over(ask: &mut Ask, told: &AskAnswer) {
+fn skip_looked_at(ask: &mut Ask, told: &AskAnswer) {
     let passed: BTreeMap<PgId, Token> =
         told.pgs.iter().filter_map(|(pg, told)| Some((*pg, told.as_ref().ok()?.token))).collect();
     for (pg, behind, _) in &mut ask.pgs {

@@ -22,10 +22,10 @@ use tokio::task::JoinSet;
 use super::Shared;
 use crate::clock::now_ms;
 use crate::limits::{
-    REGION_BUSY_MS, REGION_BUSY_TRIES_MAX, REGION_PUTS_BYTES_MAX, REGION_RETRY_MS,
+    REGION_BUSY_MS, REGION_BUSY_TRIES_MAX, REGION_FETCH_BACKOFF_MS, REGION_PUTS_BYTES_MAX,
     REGION_SHOWS_MAX, REGION_WHOLE_BYTES_MAX,
 };
-use crate::proxy::{RegionReach, ToldEnd};
+use crate::proxy::{ChangeOutcome, RegionReach};
 
 /// The bytes of a version, as they come or all at once. Checks at their end that they have its entity tag.
 struct ToldBody<'a> {
@@ -82,7 +82,7 @@ impl PutBody for ToldBody<'_> {
 }
 
 /// The result of a fetch.
-pub(super) struct Came {
+pub(super) struct FetchResult {
     /// For the machine: entries that are durable here, and those that are to be asked for later.
     pub(super) event: Event,
     /// Entries that were not taken, because what is here wins over them or is the same version.
@@ -90,7 +90,7 @@ pub(super) struct Came {
 }
 
 /// Outcome of one entry.
-enum Ended {
+enum PutOutcome {
     /// It is durable here, by this put, or beaten by what was here.
     Taken { entry: Entry, is_beaten: bool },
     /// The answering region no longer has it.
@@ -107,8 +107,8 @@ pub(super) async fn fetch<R: RegionReach>(
     link: Arc<Link>,
     request: u64,
     names: Vec<(Name, bool)>,
-) -> Came {
-    let _coming = shared.coming.begin(names.iter().map(|(name, _)| name.clone()).collect());
+) -> FetchResult {
+    let _coming = shared.in_flight.begin(names.iter().map(|(name, _)| name.clone()).collect());
     let mut taking = Taking::new(shared.clone(), link.number());
     let fetched = taking.all(&link, names).await;
     taking.drain().await;
@@ -117,7 +117,7 @@ pub(super) async fn fetch<R: RegionReach>(
         Err(error) => {
             shared.watch.unanswered(link.number(), error.to_string());
             // Backs off: the machine asks again at once for all that it still wants.
-            tokio::time::sleep(Duration::from_millis(REGION_RETRY_MS)).await;
+            tokio::time::sleep(Duration::from_millis(REGION_FETCH_BACKOFF_MS)).await;
         }
     }
     let Taking { done: entries, untaken, withheld, beaten, .. } = taking;
@@ -125,7 +125,7 @@ pub(super) async fn fetch<R: RegionReach>(
         true => Event::Unanswered { request },
         false => Event::Fetched { request, entries, untaken, withheld },
     };
-    Came { event, beaten }
+    FetchResult { event, beaten }
 }
 
 /// Fetches one entry with its bytes, and puts it; true if it is here now.
@@ -134,7 +134,7 @@ pub(super) async fn take_one<R: RegionReach>(
     link: &Link,
     name: Name,
 ) -> bool {
-    let _coming = shared.coming.begin(vec![name.clone()]);
+    let _coming = shared.in_flight.begin(vec![name.clone()]);
     let mut taking = Taking::new(shared.clone(), link.number());
     let fetched = taking.all(link, vec![(name, true)]).await;
     taking.drain().await;
@@ -146,7 +146,7 @@ struct Taking<R> {
     region: RegionId,
     /// Puts under way with their sizes, in tasks of their own: neither they nor readers of their keys wait for the
     /// link.
-    putting: JoinSet<(Name, Ended, u64)>,
+    putting: JoinSet<(Name, PutOutcome, u64)>,
     /// The sizes of these together.
     putting_bytes: u64,
     done: Vec<(Name, Option<Entry>)>,
@@ -172,7 +172,7 @@ impl<R: RegionReach> Taking<R> {
         let mut due = VecDeque::with_capacity(names.len());
         for (name, with_bytes) in names {
             if let (true, Err(error)) = (with_bytes, &admits_data) {
-                self.ended(name, Ended::Untaken);
+                self.ended(name, PutOutcome::Untaken);
                 self.shared.watch.cannot_take(self.region, error);
                 continue;
             }
@@ -193,7 +193,7 @@ impl<R: RegionReach> Taking<R> {
         if fetched.is_err()
             && let Some((name, _)) = due.pop_front()
         {
-            self.ended(name, Ended::Untaken);
+            self.ended(name, PutOutcome::Untaken);
         }
         fetched
     }
@@ -209,14 +209,14 @@ impl<R: RegionReach> Taking<R> {
             let ended = match entry {
                 _ if is_withheld => {
                     self.shared.watch.withheld(self.region);
-                    Some(Ended::Withheld)
+                    Some(PutOutcome::Withheld)
                 }
-                None => Some(Ended::Gone),
-                Some(entry) if !self.is_to_be_taken(name, &entry) => Some(Ended::Untaken),
+                None => Some(PutOutcome::Gone),
+                Some(entry) if !self.is_to_be_taken(name, &entry) => Some(PutOutcome::Untaken),
                 Some(entry) if *with_bytes && bytes != entry.bytes() => {
                     let what = "it gives an object of another length than it says".to_owned();
                     self.shared.watch.alarm(self.region, what);
-                    Some(Ended::Untaken)
+                    Some(PutOutcome::Untaken)
                 }
                 Some(entry) if bytes > REGION_WHOLE_BYTES_MAX => {
                     Some(self.take_large(stream, name, entry).await?)
@@ -273,8 +273,8 @@ impl<R: RegionReach> Taking<R> {
         stream: &mut FetchStream,
         name: &Name,
         entry: Entry,
-    ) -> Result<Ended, LinkError> {
-        let What::Object(object) = &entry.what else { return Ok(Ended::Untaken) };
+    ) -> Result<PutOutcome, LinkError> {
+        let What::Object(object) = &entry.what else { return Ok(PutOutcome::Untaken) };
         let body = ToldBody::coming(object, stream);
         let put = self.shared.take(name, &entry, Some(body)).await;
         let given_up = put.as_ref().err().map(|error| format!("it was given up here: {error}"));
@@ -316,17 +316,17 @@ impl<R: RegionReach> Taking<R> {
         }
     }
 
-    fn ended(&mut self, name: Name, ended: Ended) {
+    fn ended(&mut self, name: Name, ended: PutOutcome) {
         match ended {
-            Ended::Taken { entry, is_beaten } => {
+            PutOutcome::Taken { entry, is_beaten } => {
                 if is_beaten {
                     self.beaten.insert(name.clone());
                 }
                 self.done.push((name, Some(entry)));
             }
-            Ended::Gone => self.done.push((name, None)),
-            Ended::Untaken => self.untaken.push(name),
-            Ended::Withheld => self.withheld.push(name),
+            PutOutcome::Gone => self.done.push((name, None)),
+            PutOutcome::Untaken => self.untaken.push(name),
+            PutOutcome::Withheld => self.withheld.push(name),
         }
     }
 
@@ -383,15 +383,15 @@ impl<R: RegionReach> Shared<R> {
         name: &Name,
         entry: Entry,
         put: Result<bool, ObjectError>,
-    ) -> Ended {
+    ) -> PutOutcome {
         match put {
             Ok(is_beaten) => {
                 self.watch.taken(region, entry.bytes());
-                Ended::Taken { entry, is_beaten }
+                PutOutcome::Taken { entry, is_beaten }
             }
             Err(error) => {
                 self.cannot_take(region, name, &error);
-                Ended::Untaken
+                PutOutcome::Untaken
             }
         }
     }
@@ -423,7 +423,7 @@ impl<R: RegionReach> Shared<R> {
                 if let Some(body) = body {
                     let put =
                         self.proxy.put_told(&bucket, &name.key, (entry, object), body).await?;
-                    is_beaten = put == ToldEnd::Beaten;
+                    is_beaten = put == ChangeOutcome::Beaten;
                 } else if object.bytes() > 0 && !self.has_bytes(name, entry).await? {
                     // The version here has changed since the entry was asked for without its bytes.
                     return Err(ObjectError::Changed);
@@ -436,7 +436,7 @@ impl<R: RegionReach> Shared<R> {
             What::Purged => {
                 let purged = (entry.at, entry.origin);
                 let ended = self.proxy.purge_told(&bucket, &name.key, purged).await?;
-                Ok(ended == ToldEnd::Beaten)
+                Ok(ended == ChangeOutcome::Beaten)
             }
             What::Marker => {
                 Err(ObjectError::Unsupported { what: "delete markers of another region" })

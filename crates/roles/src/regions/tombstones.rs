@@ -23,7 +23,7 @@ use tokio::time::sleep;
 use super::Shared;
 use super::puller::Inbox;
 use super::shown::Unreadable;
-use super::source::Desk;
+use super::source::SourceState;
 use crate::limits::{
     REGION_FREE_MS, REGION_FREE_PASSES_MAX, REGION_FREE_PAUSE_MS, REGION_FREES_MAX,
 };
@@ -31,21 +31,21 @@ use crate::proxy::RegionReach;
 
 /// Names of entries that are being fetched, for the machine or for a client.
 #[derive(Debug, Default)]
-pub(super) struct Coming(Mutex<BTreeMap<Name, usize>>);
+pub(super) struct InFlight(Mutex<BTreeMap<Name, usize>>);
 
 /// Names that count as being fetched until this is dropped.
 #[derive(Debug)]
-pub(super) struct OnTheirWay<'a> {
-    coming: &'a Coming,
+pub(super) struct InFlightGuard<'a> {
+    in_flight: &'a InFlight,
     names: Vec<Name>,
 }
 
-impl Coming {
+impl InFlight {
     /// Counts these names as being fetched.
-    pub(super) fn begin(&self, names: Vec<Name>) -> OnTheirWay<'_> {
+    pub(super) fn begin(&self, names: Vec<Name>) -> InFlightGuard<'_> {
         let mut coming = self.0.lock();
         names.iter().for_each(|name| *coming.entry(name.clone()).or_default() += 1);
-        OnTheirWay { coming: self, names }
+        InFlightGuard { in_flight: self, names }
     }
 
     fn has(&self, name: &Name) -> bool {
@@ -53,9 +53,9 @@ impl Coming {
     }
 }
 
-impl Drop for OnTheirWay<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
-        let mut coming = self.coming.0.lock();
+        let mut coming = self.in_flight.0.lock();
         for name in &self.names {
             let count = coming.get_mut(name).expect("it was begun");
             *count -= 1;
@@ -77,21 +77,25 @@ pub(super) struct Candidate {
 }
 
 /// Frees tombstones that may go, a few at a time. Does not end.
-pub(super) async fn free<R: RegionReach>(shared: Arc<Shared<R>>, desk: Arc<Desk<R>>, inbox: Inbox) {
+pub(super) async fn free<R: RegionReach>(
+    shared: Arc<Shared<R>>,
+    state: Arc<SourceState<R>>,
+    inbox: Inbox,
+) {
     let (mut from, mut moved, mut passes) = (None, 0, 0);
     loop {
         let pause_ms = if from.is_none() { REGION_FREE_MS } else { REGION_FREE_PAUSE_MS };
         sleep(Duration::from_millis(pause_ms)).await;
         if from.is_none() {
             // Where no other region has come further, little more may go.
-            let now = desk.moved();
+            let now = state.moved();
             passes += 1;
             if now == moved && passes < REGION_FREE_PASSES_MAX {
                 continue;
             }
             (moved, passes) = (now, 0);
         }
-        from = match look(&shared, &desk, &inbox, from).await {
+        from = match look(&shared, &state, &inbox, from).await {
             Ok(next) => next,
             Err(Unreadable::Store(error)) => {
                 tracing::debug!(%error, "tombstones are looked at later");
@@ -108,7 +112,7 @@ pub(super) async fn free<R: RegionReach>(shared: Arc<Shared<R>>, desk: Arc<Desk<
 /// Frees what may go among the next tombstones; returns where to go on, unless these were the last.
 async fn look<R: RegionReach>(
     shared: &Shared<R>,
-    desk: &Desk<R>,
+    state: &SourceState<R>,
     inbox: &Inbox,
     from: Option<Vec<u8>>,
 ) -> Result<Option<Vec<u8>>, Unreadable> {
@@ -120,7 +124,7 @@ async fn look<R: RegionReach>(
         let pg = shared.shown.pg_of(bucket, &key);
         let by_all = *passed
             .entry(pg)
-            .or_insert_with(|| desk.passed_by_all(others.iter().copied(), pg).unwrap_or_default());
+            .or_insert_with(|| state.passed_by_all(others.iter().copied(), pg).unwrap_or_default());
         if by_all < tombstone.op.seq {
             continue;
         }
@@ -147,7 +151,7 @@ async fn free_all<R: RegionReach>(
 ) -> Result<(), ObjectError> {
     let mut of_pg: BTreeMap<PgId, Vec<FreedTombstone>> = BTreeMap::new();
     for Candidate { name, pg, at, .. } in may_go {
-        if !shared.coming.has(&name) {
+        if !shared.in_flight.has(&name) {
             let Name { bucket, key, .. } = name;
             of_pg.entry(pg).or_default().push(FreedTombstone { bucket, key, at });
         }

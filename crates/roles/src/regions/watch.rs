@@ -183,7 +183,7 @@ impl Watch {
         });
     }
 
-    pub(super) fn is_behind(&self, region: RegionId, behind: Behind) {
+    pub(super) fn set_behind(&self, region: RegionId, behind: Behind) {
         self.of(region, |seen| {
             let comes_closer = behind.operations < seen.behind.operations;
             if behind.operations == 0 || comes_closer {
@@ -197,7 +197,7 @@ impl Watch {
     }
 
     /// Sets the PG of the region that does not answer: its lag is unknown.
-    pub(super) fn is_silent(&self, region: RegionId, pg: Option<PgId>) {
+    pub(super) fn set_silent(&self, region: RegionId, pg: Option<PgId>) {
         self.of(region, |seen| {
             if let (Some(pg), None) = (pg, seen.silent) {
                 tracing::warn!(%region, %pg, "a placement group of another region is not told of");
@@ -207,7 +207,7 @@ impl Watch {
     }
 
     /// Reports a region whose changes are here, but which the list of regions lacks.
-    pub(super) fn is_unlisted(&self, region: RegionId) {
+    pub(super) fn report_unlisted(&self, region: RegionId) {
         let was = self.unlisted.swap(region.0, Ordering::Relaxed);
         if was != region.0 {
             tracing::error!(%region, "this region has been here, and the list of regions lacks it: DIR/region is an old copy. Restore the latest one");
@@ -215,7 +215,7 @@ impl Watch {
     }
 
     /// Discards the numbers seen last, and shows why they no longer hold.
-    pub(super) fn is_unknown(&self, region: RegionId, why: &str) {
+    pub(super) fn discard_lag(&self, region: RegionId, why: &str) {
         self.show(region, why.to_owned());
         self.of(region, |seen| (seen.behind, seen.is_known) = (Behind::default(), false));
     }
@@ -266,7 +266,7 @@ fn status_of(seen: &mut Seen) -> PeerStatus {
 }
 
 /// Writes the status where `larder region status` reads it. Does not end.
-pub(super) async fn write_down<R: RegionReach>(shared: Arc<Shared<R>>, dir: PathBuf) {
+pub(super) async fn keep_writing_status<R: RegionReach>(shared: Arc<Shared<R>>, dir: PathBuf) {
     let mut times = interval(Duration::from_millis(REGION_STATUS_MS));
     times.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
