@@ -5,9 +5,9 @@ inspects the store and starts it once more. Nothing is skipped; a client that is
 
 With --pack the server is `larder pack`, with blobs in a directory; the same is left out, and what such a store
 does not do, which it must say. With --nodes the suites run against a cluster of processes, in turns through the proxies of two nodes. What is about a single
-node's directory and process is left out then, and said.
+node's directory and process is left out then, and said. With --libraries the suites of command-line tools are left out, and said.
 
-    python3 tests/clients/run.py [--binary PATH] [--nodes N | --pack] [--only TEXT] [--keep]
+    python3 tests/clients/run.py [--binary PATH] [--nodes N | --pack] [--libraries] [--only TEXT] [--keep]
 """
 
 import argparse
@@ -44,8 +44,9 @@ def run_on_cluster(arguments, scratch):
                 file.write(f'domains = ["{VIRTUAL_HOST}"]\n')
         cluster.start()
         benches = [Bench(proxy, scratch, f"p{at}") for at, proxy in enumerate(cluster.proxies[:2])]
-        chosen = [suite for suite in suites.ALL if suite not in suites.OF_ONE_NODE]
-        print(f"left out: {', '.join(suite.name for suite in suites.OF_ONE_NODE)}", flush=True)
+        left_out = suites.OF_ONE_NODE + (suites.OF_TOOLS if arguments.libraries else [])
+        chosen = [suite for suite in suites.ALL if suite not in left_out]
+        print(f"left out: {', '.join(suite.name for suite in left_out)}", flush=True)
         results = [run_checks([suite], benches[at % len(benches)], arguments.only) for at, suite in enumerate(chosen)]
         stopped = cluster.stop()
         assert stopped == 0, f"the cluster ended with {stopped}"
@@ -64,8 +65,12 @@ def run_on_server(arguments, scratch):
     server = Server(arguments.binary, scratch / "store", ["--config", config])
     server.start()
     try:
+        left_out = suites.OF_TOOLS if arguments.libraries else []
+        if left_out:
+            print(f"left out: {', '.join(suite.name for suite in left_out)}", flush=True)
+        chosen = [suite for suite in suites.ALL if suite not in left_out]
         last = [] if arguments.only else [after]
-        return run_checks([*suites.ALL, *last], Bench(server, scratch), arguments.only)
+        return run_checks([*chosen, *last], Bench(server, scratch), arguments.only)
     finally:
         server.kill()
 
@@ -76,7 +81,7 @@ def run_on_pack(arguments, scratch):
     config.write_text(f'domains = ["{VIRTUAL_HOST}"]\n')
     server = PackServer(arguments.binary, scratch / "store", scratch / "backend", ["--config", config])
     server.start()
-    left_out = suites.OF_ONE_NODE + suites.NOT_OF_PACK
+    left_out = suites.OF_ONE_NODE + suites.NOT_OF_PACK + (suites.OF_TOOLS if arguments.libraries else [])
     chosen = [suite for suite in suites.ALL if suite not in left_out] + suites.OF_PACK
     print(f"left out: {', '.join(suite.name for suite in left_out)}", flush=True)
     try:
@@ -91,6 +96,7 @@ def main():
     parser.add_argument("--binary", default=default_binary(), help="the larder program (default: %(default)s)")
     parser.add_argument("--nodes", type=int, help="against a cluster of so many nodes")
     parser.add_argument("--pack", action="store_true", help="against `larder pack` over a directory")
+    parser.add_argument("--libraries", action="store_true", help="without the suites of command-line tools")
     parser.add_argument("--only", help="only checks whose `suite/name` contains this")
     parser.add_argument("--keep", action="store_true", help="keep the directory, print where it is")
     arguments = parser.parse_args()

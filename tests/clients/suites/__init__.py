@@ -16,3 +16,5 @@ NOT_OF_PACK = [appends.checks]
 OF_PACK = [appends.refused]
 # About the directory and the process of a single node.
 OF_ONE_NODE = [operations.checks]
+# Those that start a program for each request.
+OF_TOOLS = [aws_cli.checks, rclone.checks, s3cmd.checks, restic.checks]
