@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 
+from botocore.exceptions import ClientError
 from harness import COMMAND_SECONDS, Server, content, default_binary, free_port, md5, scratch_folder
 from workload import Clock, Failed
 
@@ -343,6 +344,76 @@ def lag(here, there, way, count=60, limits=(LAG_P50_MAX, LAG_P99_MAX)):
         raise Failed(f"{way}: the lag's median is {median:.3f} s, its 99th percentile {last:.3f} s")
 
 
+def where(s3, key):
+    """What a version's headers say of where it is: status, numbers of regions."""
+    headers = s3.head_object(Bucket=BUCKET, Key=key)["ResponseMetadata"]["HTTPHeaders"]
+    return headers.get("x-amz-replication-status"), headers.get("x-larder-replication-regions")
+
+
+def awaited(place, there, way, directory, region, count=20):
+    """Changes of a bucket are answered once one of the regions `there` has them, too; through `place`."""
+    said = region("policy", directory, BUCKET, "2")
+    deadline, wanted = time.monotonic() + COMMAND_SECONDS, f"changes of {BUCKET} are answered once 2 regions have them"
+    # A single node's server looks every second; in a cluster the manager that is asked next may know a little later.
+    while wanted not in said or region("policy", directory, BUCKET).strip() != wanted:
+        if time.monotonic() > deadline:
+            raise Failed(f"larder region policy: {said}")
+        time.sleep(0.1)
+    here, there, times = place.boto3(), [region.boto3() for region in there], []
+    listed = lambda key: [bool(s3.list_objects_v2(Bucket=BUCKET, Prefix=key).get("Contents")) for s3 in there]
+    for number in range(count):
+        # In one op, in one chunk, and in several.
+        key, size = f"awaited/{way}/{number}", 9_000_000 if number == count - 1 else (1000, 70_000)[number % 2]
+        began = time.monotonic()
+        here.put_object(Bucket=BUCKET, Key=key, Body=content(key, size))
+        times.append(time.monotonic() - began)
+        if not any(listed(key)):
+            raise Failed(f"{key} was answered, and is in no other region")
+    here.delete_object(Bucket=BUCKET, Key=key)
+    if all(listed(key)):
+        raise Failed(f"the deletion of {key} was answered, and it is in all other regions")
+    times = sorted(times[:-1])
+    median, last = statistics.median(times), times[-1]
+    print(f"{way}: a put that waits for two regions takes {1000 * median:.0f} ms, the slowest {1000 * last:.0f} ms")
+    if median > LAG_P50_MAX or last > LAG_P99_MAX:
+        raise Failed(f"{way}: puts that wait take {median:.3f} s, the slowest {last:.3f} s")
+    return f"awaited/{way}/0"
+
+
+def policy(regions, clock):
+    """One bucket waits for two regions, also while there is but one; then it does so no more."""
+    one, two, three = regions
+    key = awaited(one, [two, three], "one to another", one.directory, one.region)
+    converged(regions)
+    until = time.monotonic() + CONVERGED_SECONDS
+    while where(one.boto3(), key) != ("COMPLETED", "1,2,3"):
+        if time.monotonic() > until:
+            raise Failed(f"{key} is everywhere, and its headers say {where(one.boto3(), key)}")
+        time.sleep(0.1)
+    if where(two.boto3(), key) != ("REPLICA", "1,2"):
+        raise Failed(f"the other region says of {key} {where(two.boto3(), key)}")
+    one.region("policy", one.directory, BUCKET, "4", expect=2)
+    for region in (two, three):
+        region.relay.cut()
+    one.relay.cut()
+    try:
+        one.boto3(retries={"total_max_attempts": 1}).put_object(Bucket=BUCKET, Key="alone", Body=b"alone")
+        raise Failed("a put that waits for two regions is answered by one that reaches none")
+    except ClientError as error:
+        told = error.response["Error"]["Message"]
+        if error.response["ResponseMetadata"]["HTTPStatusCode"] != 503 or "made in this region" not in told:
+            raise Failed(f"a put that fewer regions have is answered with {error}") from error
+    if where(one.boto3(), "alone") != ("PENDING", "1"):
+        raise Failed(f"what no other region has is said to be {where(one.boto3(), 'alone')}")
+    for region in regions:
+        region.relay.heal()
+    one.region("policy", one.directory, BUCKET, "1")
+    found = converged(regions)
+    if "alone" not in found:
+        raise Failed("what fewer regions had did not go on to them")
+    clock.tell("changes were answered once two regions had them")
+
+
 def overhead(regions):
     """How many bytes pass for an object."""
     converged(regions)
@@ -396,6 +467,7 @@ def run(binary, scratch, seconds, seed):
     try:
         form(binary, scratch, clock, regions)
         lag(regions[0], regions[1], "one to two")
+        policy(regions, clock)
         conflicts(regions, rng, seconds, clock)
         away(regions, clock)
         overhead(regions)

@@ -20,7 +20,8 @@ import time
 from harness import content, default_binary, free_port, scratch_folder
 from peers import Machine, ready, run, secret_file, until, whole
 from regions import (
-    BUCKET, CONVERGED_SECONDS, DELAY_SECONDS, IDLE_BYTES_MAX, KEYS, OVERHEAD_MAX, History, Region, Relay, check, converged, lag, write,
+    BUCKET, CONVERGED_SECONDS, DELAY_SECONDS, IDLE_BYTES_MAX, KEYS, OVERHEAD_MAX, History, Region, Relay, awaited, check, converged,
+    lag, write,
 )
 from workload import Clock, Failed
 
@@ -282,6 +283,9 @@ def test(binary, scratch, seconds, singles, seed):
         older = form(binary, scratch, clock, cluster, singles)
         lag(cluster, singles[0], "cluster to single node", 25, LAGS_MAX)
         lag(singles[0], cluster, "single node to cluster", 25, LAGS_MAX)
+        other = cluster.others()[0]
+        awaited(other, singles, "through a machine that is no gateway", other.directory, cluster.region)
+        cluster.region("policy", cluster.directory, BUCKET, "1")
         overhead(cluster, singles)
         conflicts(cluster, singles, rng, seconds, clock)
         new_buckets(cluster, singles, clock)

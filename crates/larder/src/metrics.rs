@@ -47,6 +47,10 @@ pub(crate) use store::StoreMetrics;
 const APPENDS: &str = "Appends at an offset that were acknowledged";
 const RECORDS: &str = "Records that were acknowledged";
 const APPENDED_BYTES: &str = "Bytes of appends and records that were acknowledged";
+/// The same of changes that wait for other regions.
+const WAITS_MET: &str =
+    "Changes that were answered once as many regions had them as their bucket asks for";
+const WAITS_UNMET: &str = "Changes that fewer regions had in time than their bucket asks for";
 /// Connections for scrapes at once; one more takes the place of the oldest.
 const SCRAPES_MAX: usize = 32;
 /// Time that a scrape has to send its head.

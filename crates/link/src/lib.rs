@@ -8,6 +8,7 @@
 //! | `message.rs`, `frame.rs` | messages: `docs/formats/region.md` |
 //! | `identity.rs`, `tls.rs` | a region's key, which the other end verifies |
 //! | `members.rs`, `name.rs`, `registry.rs`, `files.rs` | the list of regions, and its file |
+//! | `settings.rs` | what a command asks of the server |
 //! | `token.rs`, `join.rs` | tokens, and joining with one |
 //! | `link.rs`, `pool.rs`, `fetching.rs` | the asking end |
 //! | `listener.rs`, `requests.rs`, `source.rs`, `slots.rs` | the answering end |
@@ -31,6 +32,7 @@ mod name;
 mod pool;
 mod registry;
 mod requests;
+mod settings;
 mod site;
 mod slots;
 mod source;
@@ -48,11 +50,12 @@ pub use listener::Listener;
 pub use members::{Known, Members, Own, Peer};
 pub use message::{
     Ask, AskAnswer, Declined, Fetch, Fetched, Hello, JoinRefused, List, ListAnswer, RegionList,
-    Walk, WalkAnswer,
+    Report, Walk, WalkAnswer,
 };
 pub use metrics::{Counter, Metrics, PeerMetrics};
 pub use name::{Address, RegionName};
 pub use registry::{change, found, read};
+pub use settings::{Setting, ask, asked, forget};
 pub use site::Site;
 pub use source::{FetchSink, Source};
 pub use status::{PeerStatus, RegionStatus};

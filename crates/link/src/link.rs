@@ -18,7 +18,8 @@ use crate::identity::Identity;
 use crate::limits::{ANSWER_BYTES_MAX, CALL_TIME_MAX};
 use crate::members::{Known, Peer};
 use crate::message::{
-    Ask, AskAnswer, Declined, Fetch, Hello, List, ListAnswer, RegionList, Request, Walk, WalkAnswer,
+    Ask, AskAnswer, Declined, Fetch, Hello, List, ListAnswer, RegionList, Report, Request, Walk,
+    WalkAnswer,
 };
 use crate::metrics::PeerMetrics;
 use crate::name::Address;
@@ -70,6 +71,14 @@ impl Link {
     /// [`LinkError`], by what to do.
     pub async fn ask(&self, ask: Ask) -> Result<AskAnswer, LinkError> {
         self.call(Request::Ask(ask)).await
+    }
+
+    /// Reports how far this region is.
+    ///
+    /// # Errors
+    /// [`LinkError`], by what to do.
+    pub async fn report(&self, report: Report) -> Result<(), LinkError> {
+        self.call(Request::Report(report)).await
     }
 
     /// Asks for the sums of runs.

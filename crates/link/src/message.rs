@@ -36,6 +36,8 @@ pub enum Request {
     Members(RegionList),
     /// Asks to become a region: [`Joined`].
     Join(Join),
+    /// Reports how far it is, without waiting for news: nothing is answered.
+    Report(Report),
 }
 
 /// A region's own description.
@@ -57,6 +59,13 @@ pub struct Ask {
     pub pgs: Vec<(PgId, Token, Token)>,
     /// Most ids of all PGs together.
     pub ids_max: u32,
+}
+
+/// Reports how far the asking region is. An [`Ask`] says the same, but may be waiting for news.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// PGs, each with the token up to which all is durable in the asking region.
+    pub pgs: Vec<(PgId, Token)>,
 }
 
 /// Names of the buckets that an answer has entries of.
@@ -228,6 +237,7 @@ impl Request {
             Self::Fetch(_) => "fetch",
             Self::Members(_) => "members",
             Self::Join(_) => "join",
+            Self::Report(_) => "report",
         }
     }
 
@@ -241,6 +251,7 @@ impl Request {
             Self::Walk(Walk { range }) | Self::List(List { range }) => {
                 range.to.as_ref().is_none_or(|to| *to > range.from)
             }
+            Self::Report(Report { pgs }) => (1..=REGION_SERVED_PGS_MAX).contains(&pgs.len()),
             Self::Fetch(Fetch { names }) => (1..=REGION_SERVED_ENTRIES_MAX).contains(&names.len()),
             Self::Members(known) => known.regions.len() <= usize::from(NUMBERS_MAX),
         };

@@ -122,6 +122,9 @@ impl<S: Source> RequestHandler<S> {
             Request::Walk(walk) => encoded(&in_time(self.source.walk(from, walk)).await?, counted),
             Request::List(list) => encoded(&in_time(self.source.list(from, list)).await?, counted),
             Request::Members(known) => encoded(&self.members(known).await?, counted),
+            Request::Report(report) => {
+                encoded(&in_time(self.source.reported(from, report)).await?, counted)
+            }
             Request::Join(_) => Err(Declined::Stranger),
         }
     }

@@ -11,7 +11,8 @@ use crate::error::{Later, LinkError};
 use crate::frame;
 use crate::limits::{GATHERED_BYTES_MAX, PIECE_BYTES_MAX};
 use crate::message::{
-    Ask, AskAnswer, Declined, Fetch, Fetched, Hello, List, ListAnswer, RegionList, Walk, WalkAnswer,
+    Ask, AskAnswer, Declined, Fetch, Fetched, Hello, List, ListAnswer, RegionList, Report, Walk,
+    WalkAnswer,
 };
 
 /// Answers other regions. Requests are within their bounds, and come from regions that are known.
@@ -27,6 +28,13 @@ pub trait Source: Send + Sync + 'static {
         from: RegionId,
         ask: Ask,
     ) -> impl Future<Output = Result<AskAnswer, Declined>> + Send;
+
+    /// Another region says how far it is.
+    fn reported(
+        &self,
+        from: RegionId,
+        report: Report,
+    ) -> impl Future<Output = Result<(), Declined>> + Send;
 
     /// The sums of runs.
     fn walk(

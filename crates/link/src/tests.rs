@@ -76,6 +76,10 @@ impl Source for Fake {
         }
     }
 
+    async fn reported(&self, _from: RegionId, _report: crate::Report) -> Result<(), Declined> {
+        Ok(())
+    }
+
     async fn walk(&self, _from: RegionId, walk: Walk) -> Result<WalkAnswer, Declined> {
         let summed = larder_protocol::region::Summed { runs: Vec::new(), rest: Some(walk.range) };
         Ok(WalkAnswer { summed, buckets: Vec::new() })

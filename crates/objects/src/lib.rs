@@ -24,8 +24,8 @@ use futures::Stream;
 use larder_types::limits::{PART_NUMBER_MAX, PIECES_MAX};
 use larder_types::{
     Attributes, Body, BucketId, BucketName, BucketRecord, ChecksumAlgorithm, ChecksumKind,
-    Condition, ETag, HybridClock, Metax, ObjectChecksum, ObjectKey, OpId, PartRef, UploadId,
-    UploadRow,
+    Condition, ETag, HybridClock, Metax, ObjectChecksum, ObjectKey, OpId, PartRef, RegionId,
+    UploadId, UploadRow,
 };
 
 pub use assemble::{Assembled, assemble};
@@ -253,6 +253,26 @@ impl Opened {
     }
 }
 
+/// Where a version is, as far as its store knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replication {
+    /// Whether other regions have it.
+    pub status: ReplicationStatus,
+    /// Regions that have it: that of its put first.
+    pub regions: Vec<RegionId>,
+}
+
+/// Whether other regions have a version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplicationStatus {
+    /// Some lack it, or have not said that they have it.
+    Pending,
+    /// All have it.
+    Completed,
+    /// It was put in another region.
+    Replica,
+}
+
 /// A stream of verified pieces.
 pub type PieceStream = Pin<Box<dyn Stream<Item = Result<Bytes, ObjectError>> + Send + Sync>>;
 
@@ -411,6 +431,14 @@ pub trait Objects: Send + Sync + 'static {
         object: &Opened,
         range: Range<u64>,
     ) -> impl Future<Output = Result<ReadBody, ObjectError>> + Send;
+    /// Where a version found by [`Objects::open`] is; `None` if the store is not one of several regions, or does not know.
+    fn replication(
+        &self,
+        object: &Opened,
+    ) -> impl Future<Output = Result<Option<Replication>, ObjectError>> + Send {
+        let _ = object;
+        async { Ok(None) }
+    }
     /// Size, etag and checksum of one part of a completed object that [keeps them](Opened::keeps_parts).
     fn part(
         &self,

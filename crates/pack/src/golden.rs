@@ -113,6 +113,7 @@ fn entries() -> Vec<Entry> {
         created_ms: 1_700_000_000_000,
         location: Some("eu".into()),
         write_policy: larder_types::WritePolicy::All,
+        regions: 1,
     };
     let parts = vec![PartRef { number: 1, len: 9 }];
     let row = UploadRow {

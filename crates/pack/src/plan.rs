@@ -366,6 +366,7 @@ fn make_bucket(
         created_ms: slot.clock.ms(),
         location,
         write_policy: larder_types::WritePolicy::All,
+        regions: 1,
     };
     let done = Done::Bucket(record.clone());
     Ok(planned(name, Change::BucketMade(record), done, slot))

@@ -215,6 +215,8 @@ pub const MAP_VERSION_MAX: MapVersion = MapVersion(1 << 62);
 /// Most tables of a sum: as many as a table's letter may tell apart.
 pub const DIGEST_TABLES_MAX: usize = 256;
 
+/// Most regions that a bucket's changes may wait for: as many as there are at a time.
+pub const BUCKET_REGIONS_MAX: u8 = 8;
 /// Bytes of the list of regions that the managers keep for a cluster's gateway.
 pub const REGION_LIST_BYTES_MAX: usize = 128 * 1024;
 /// Most PGs of another region that one request asks for ids of.

@@ -257,11 +257,25 @@ impl Manager {
                 created_ms: now_ms,
                 location,
                 write_policy: larder_types::WritePolicy::All,
+                regions: 1,
             };
             map.buckets.insert(name.clone(), record);
             Ok(())
         })?;
         map.bucket(name).cloned().ok_or(ManagerError::NoSuchBucket)
+    }
+
+    /// Sets how many regions have a bucket's changes before they are answered.
+    ///
+    /// # Errors
+    /// [`ManagerError`].
+    pub fn set_regions(&self, name: &BucketName, regions: u8) -> Result<(), ManagerError> {
+        self.change(|map| {
+            let record = map.buckets.get_mut(name).ok_or(ManagerError::NoSuchBucket)?;
+            record.regions = regions;
+            Ok(())
+        })?;
+        Ok(())
     }
 
     /// Marks a bucket as deleting, under a new epoch; the record returned is what

@@ -8,7 +8,7 @@ use std::task::{Poll, Waker};
 
 use larder_protocol::manager::state::MapVersion;
 use larder_protocol::{Answer, AppendDone, Refusal};
-use larder_types::{Extent, Grant, Holders, HybridClock, LvId, OpId, VersionRow};
+use larder_types::{Extent, Grant, Holders, HybridClock, LvId, OpId, OpSeq, VersionRow};
 use parking_lot::Mutex;
 
 /// Where a put's data goes.
@@ -45,6 +45,16 @@ pub enum Settled {
     Appended(Box<AppendDone>),
     /// Refused.
     Refused(Refusal),
+}
+
+impl Settled {
+    /// The op that is in effect.
+    pub(crate) fn op(&self) -> Option<OpSeq> {
+        match self {
+            Self::Done(op, _) => Some(op.seq),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Debug, Default)]

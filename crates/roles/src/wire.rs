@@ -17,8 +17,8 @@ use larder_protocol::region::{Token, Void};
 use larder_protocol::scheduler::Report;
 use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Refusal};
 use larder_types::{
-    BucketId, Chunk, Extent, Grant, LvId, ObjectKey, OpId, OpSeq, PgId, ServerId, SessionId,
-    VersionRow, View,
+    BucketId, Chunk, Extent, Grant, LvId, ObjectKey, OpId, OpSeq, PgId, RegionId, ServerId,
+    SessionId, VersionRow, View,
 };
 use serde::{Deserialize, Serialize};
 
@@ -121,7 +121,27 @@ pub enum MetaCall {
         /// The keys.
         keys: Vec<(BucketId, ObjectKey)>,
     },
+    /// By the gateway: how far other regions are in the journals of PGs, at most
+    /// [`POSITIONS_MAX`](crate::limits::POSITIONS_MAX). Since [`PROTOCOL_POSITIONS`](crate::limits::PROTOCOL_POSITIONS), as
+    /// the next.
+    TellPositions(Vec<(PgId, Vec<Position>)>),
+    /// How far other regions are in a PG's journal.
+    Positions {
+        /// PG.
+        pg: PgId,
+        /// View.
+        view: View,
+        /// An op of its journal.
+        op: OpSeq,
+        /// The answer waits until so many other regions have it.
+        count: u8,
+        /// Milliseconds for which it waits, at most.
+        wait_ms: u32,
+    },
 }
+
+/// Another region, and the op of a journal up to which it has all that the journal tells, durably.
+pub type Position = (RegionId, OpSeq);
 
 /// A meta server's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,6 +165,8 @@ pub enum MetaReply {
     /// To [`MetaCall::Kept`]; payload: a list of [`KeptNow`] of the first keys, at least of one, encoded. What is missing is
     /// to be asked for again.
     Kept,
+    /// To [`MetaCall::Positions`], as the gateway told last. To [`MetaCall::TellPositions`], with none: they were heard.
+    Positions(Vec<Position>),
 }
 
 /// What a primary says of a PG's journal.

@@ -272,6 +272,9 @@ fn said() -> Vec<String> {
             KeptNow::NotNow,
             KeptNow::Unknown,
         ])),
+        hex(&encode(&MetaCall::TellPositions(vec![(pg, vec![(RegionId(2), OpSeq(301))])]))),
+        hex(&encode(&MetaCall::Positions { pg, view, op: OpSeq(301), count: 1, wait_ms: 5000 })),
+        hex(&encode(&MetaReply::Positions(vec![(RegionId(2), OpSeq(301))]))),
     ]
 }
 

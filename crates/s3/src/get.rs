@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use http::{HeaderMap, HeaderValue, header};
-use larder_objects::{ObjectError, Objects, Opened, ReadBody};
+use larder_objects::{ObjectError, Objects, Opened, ReadBody, Replication, ReplicationStatus};
 use larder_types::{BucketName, ETag as StoredETag, HybridClock, Metax, ObjectChecksum, ObjectKey};
 use s3s::dto::{
     ETag, GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, StreamingBlob,
@@ -123,12 +123,30 @@ pub(crate) async fn head<O: Objects>(
     describe!(output, found);
     let mut response = S3Response::with_headers(output, replaced);
     show_expires(&mut response.headers, &found);
+    show_replication(&mut response.headers, face, &found.opened).await;
     let tags = found.opened.metax.attributes.tags.len();
     if tags > 0 {
         // The library has no field for it here.
         response.headers.insert("x-amz-tagging-count", HeaderValue::from(tags));
     }
     Ok(response)
+}
+
+/// Shows where the version is, in a store that is one of several regions and knows it now.
+async fn show_replication<O: Objects>(headers: &mut HeaderMap, face: &Face<O>, opened: &Opened) {
+    let Ok(Some(Replication { status, regions })) = face.store.replication(opened).await else {
+        return;
+    };
+    let status = match status {
+        ReplicationStatus::Pending => "PENDING",
+        ReplicationStatus::Completed => "COMPLETED",
+        ReplicationStatus::Replica => "REPLICA",
+    };
+    headers.insert("x-amz-replication-status", HeaderValue::from_static(status));
+    let numbers: Vec<String> = regions.iter().map(ToString::to_string).collect();
+    if let Ok(value) = HeaderValue::try_from(numbers.join(",")) {
+        headers.insert("x-larder-replication-regions", value);
+    }
 }
 
 /// Shows `Expires` as it was put, unless the request wants another: the library would show no more than a date.

@@ -11,7 +11,7 @@ use larder_sim::{Options, run, run_less};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Runs that are tried.
-const TRIES_MAX: u32 = 30;
+const TRIES_MAX: u32 = 40;
 
 #[test]
 fn a_seed_that_fails_is_shortened_and_fails_in_the_same_way() {

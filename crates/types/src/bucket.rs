@@ -97,6 +97,8 @@ pub struct BucketRecord {
     pub location: Option<String>,
     /// When its puts are answered.
     pub write_policy: WritePolicy,
+    /// How many regions must have a change before it is answered, this one among them; at least 1.
+    pub regions: u8,
 }
 
 /// The record as it is stored and sent.
@@ -111,21 +113,26 @@ struct Stored {
 }
 
 /// The first two are what was an optional location before there was anything else; with nothing else they are written
-/// as they were, so that older releases read them.
+/// as they were, so that older releases read them. The same of the third, before there were regions to wait for.
 #[derive(Serialize, Deserialize)]
 enum StoredSettings {
     Nothing,
     Location(String),
     All { location: Option<String>, write_policy: WritePolicy },
+    Regional { location: Option<String>, write_policy: WritePolicy, regions: u8 },
 }
 
 impl From<BucketRecord> for Stored {
     fn from(record: BucketRecord) -> Self {
-        let BucketRecord { id, name, epoch, state, created_ms, location, write_policy } = record;
-        let settings = match (location, write_policy) {
-            (None, WritePolicy::All) => StoredSettings::Nothing,
-            (Some(location), WritePolicy::All) => StoredSettings::Location(location),
-            (location, write_policy) => StoredSettings::All { location, write_policy },
+        let BucketRecord { id, name, epoch, state, created_ms, location, write_policy, regions } =
+            record;
+        let settings = match (location, write_policy, regions) {
+            (None, WritePolicy::All, 1) => StoredSettings::Nothing,
+            (Some(location), WritePolicy::All, 1) => StoredSettings::Location(location),
+            (location, write_policy, 1) => StoredSettings::All { location, write_policy },
+            (location, write_policy, regions) => {
+                StoredSettings::Regional { location, write_policy, regions }
+            }
         };
         Self { id, name, epoch, state, created_ms, settings }
     }
@@ -134,12 +141,15 @@ impl From<BucketRecord> for Stored {
 impl From<Stored> for BucketRecord {
     fn from(stored: Stored) -> Self {
         let Stored { id, name, epoch, state, created_ms, settings } = stored;
-        let (location, write_policy) = match settings {
-            StoredSettings::Nothing => (None, WritePolicy::All),
-            StoredSettings::Location(location) => (Some(location), WritePolicy::All),
-            StoredSettings::All { location, write_policy } => (location, write_policy),
+        let (location, write_policy, regions) = match settings {
+            StoredSettings::Nothing => (None, WritePolicy::All, 1),
+            StoredSettings::Location(location) => (Some(location), WritePolicy::All, 1),
+            StoredSettings::All { location, write_policy } => (location, write_policy, 1),
+            StoredSettings::Regional { location, write_policy, regions } => {
+                (location, write_policy, regions)
+            }
         };
-        Self { id, name, epoch, state, created_ms, location, write_policy }
+        Self { id, name, epoch, state, created_ms, location, write_policy, regions }
     }
 }
 

@@ -128,6 +128,7 @@ fn values_of_rows_keep_their_golden_bytes() {
     golden.check_value("bucket, live", &stored::live_bucket());
     golden.check_value("bucket, deleting", &stored::deleting_bucket());
     golden.check_value("bucket, two copies are enough", &stored::lax_bucket());
+    golden.check_value("bucket, two regions are enough", &stored::regional_bucket());
     golden.check_value("tombstone", &stored::tombstone());
     golden.check_value("journal", &stored::journal_row());
     golden.check_value("journal, its head", &stored::journal_head());

@@ -38,6 +38,7 @@ impl FloorStore {
             created_ms: self.started_ms,
             location: None,
             write_policy: larder_types::WritePolicy::All,
+            regions: 1,
         }
     }
 }

@@ -10,6 +10,7 @@ use super::RoleError;
 use super::config::RoleConfig;
 use super::operate::{agreed, finish, managers, runtime};
 use crate::args::BucketCommand;
+use crate::region::policy;
 
 /// Shows or sets something of a bucket.
 pub(crate) fn run(command: &BucketCommand) -> ExitCode {
@@ -43,6 +44,30 @@ fn shown_or_set(
                 map.settings().copies
             ))),
             Err(refusal) => Err(RoleError::NotDone(format!("{name} is as it was: {refusal}"))),
+        }
+    })
+}
+
+/// Shows or sets how many regions have a bucket's changes before they are answered.
+pub(crate) fn regions(
+    dir: &std::path::Path,
+    bucket: &BucketName,
+    wanted: Option<u8>,
+) -> Result<Vec<String>, RoleError> {
+    let config = RoleConfig::load(dir)?;
+    let no_such = || RoleError::Named(format!("there is no bucket {:?}", bucket.as_str()));
+    runtime()?.block_on(async {
+        let managers = managers(&config).await?;
+        let map = managers.map();
+        let now = map.buckets.get(bucket).ok_or_else(no_such)?.regions;
+        let Some(regions) = wanted else { return Ok(vec![policy::told(bucket, now)]) };
+        match agreed(&managers, Command::SetRegions(bucket.clone(), regions)).await? {
+            Ok(Outcome::Already) => {
+                Ok(vec![format!("nothing to do: {}", policy::told(bucket, regions))])
+            }
+            Ok(_) => Ok(vec![policy::told(bucket, regions)]),
+            Err(Refusal::NoSuchBucket) => Err(no_such()),
+            Err(refusal) => Err(RoleError::NotDone(format!("{bucket} is as it was: {refusal}"))),
         }
     })
 }

@@ -9,7 +9,7 @@ use larder_roles::managers::Managers;
 use larder_roles::proxy::ClusterProxy;
 use larder_roles::regions::Regions;
 
-use super::{APPENDED_BYTES, APPENDS, RECORDS, RoleMetrics};
+use super::{APPENDED_BYTES, APPENDS, RECORDS, RoleMetrics, WAITS_MET, WAITS_UNMET};
 
 /// A proxy whose other roles run in other processes.
 pub(crate) struct ProxyMetrics {
@@ -46,11 +46,14 @@ impl RoleMetrics for ProxyMetrics {
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
         let (alarms, counters) = (self.proxy.alarms(), self.proxy.counters());
         let (appends, (reads, _)) = (self.proxy.appends(), self.proxy.reads());
+        let waits = self.proxy.region_waits();
         let rank = |rank| reads.asked.iter().map(|by_policy| by_policy[rank]).sum::<u64>();
         let asked: [u64; RANKS] = std::array::from_fn(rank);
         vec![
             ("bad_copies", "Copies found with wrong checksums", load(&alarms.bad_copies)),
             ("lost_reads", "Reads that found no good copy", load(&alarms.lost_reads)),
+            ("region_waits_met", WAITS_MET, load(&waits.met)),
+            ("region_waits_unmet", WAITS_UNMET, load(&waits.unmet)),
             ("appends", APPENDS, load(&appends.at_offset)),
             ("records", RECORDS, load(&appends.records)),
             ("appended_bytes", APPENDED_BYTES, load(&appends.bytes)),

@@ -8,7 +8,9 @@ use larder_roles::regions::Regions;
 use larder_roles::{Proxy, Store, data::DataServer};
 use larder_types::limits::BLOCK_BYTES;
 
-use super::{APPENDED_BYTES, APPENDS, RECORDS, RoleMetrics, background, reads};
+use super::{
+    APPENDED_BYTES, APPENDS, RECORDS, RoleMetrics, WAITS_MET, WAITS_UNMET, background, reads,
+};
 
 /// All roles in one process.
 pub(crate) struct StoreMetrics {
@@ -45,6 +47,7 @@ impl RoleMetrics for StoreMetrics {
         let log = self.meta.log_counters();
         let disk = self.data.counters();
         let (alarms, appends) = (self.proxy.alarms(), self.proxy.appends());
+        let waits = self.proxy.region_waits();
         let mut counters = background::counters(&self.meta);
         counters.extend(reads::counters(&self.meta));
         counters.extend([
@@ -70,6 +73,8 @@ impl RoleMetrics for StoreMetrics {
             ),
             ("bad_copies", "Copies found with wrong checksums", load(&alarms.bad_copies)),
             ("lost_reads", "Reads that found no good copy", load(&alarms.lost_reads)),
+            ("region_waits_met", WAITS_MET, load(&waits.met)),
+            ("region_waits_unmet", WAITS_UNMET, load(&waits.unmet)),
             ("appends", APPENDS, load(&appends.at_offset)),
             ("records", RECORDS, load(&appends.records)),
             ("appended_bytes", APPENDED_BYTES, load(&appends.bytes)),

@@ -78,6 +78,23 @@ pub(crate) enum RegionCommand {
         #[arg(long)]
         yes: bool,
     },
+    /// Show or set how many regions have a bucket's changes before their clients are answered.
+    ///
+    /// One, unless it is set: this region. With more, a put is answered when so many regions have it durably, and fails with 503
+    /// if they do not have it within 5 seconds, though it is made here and goes on to them. Each region has settings of its own.
+    #[command(after_help = exit::HELP)]
+    Policy(PolicyArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PolicyArgs {
+    /// Directory of the store; of a cluster, that of a machine, or the configuration of a manager.
+    pub(crate) dir: PathBuf,
+    /// Bucket.
+    pub(crate) bucket: String,
+    /// How many regions, this one among them. Without it the setting is shown.
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub(crate) regions: Option<u8>,
 }
 
 #[derive(Debug, Args)]

@@ -6,6 +6,7 @@
 mod args;
 mod drill;
 pub(crate) mod life;
+pub(crate) mod policy;
 mod show;
 
 use std::net::SocketAddr;
@@ -17,6 +18,7 @@ use larder_link::{Address, JoinToken, LinkError, Members, Peer, RegionStatus, Us
 use larder_roles::identity::IDENTITY_FILE;
 use larder_types::RegionId;
 
+use crate::cluster::RoleError;
 use crate::exit;
 use crate::kind::{self, Kind, KindError};
 
@@ -51,6 +53,17 @@ enum RegionError {
     Advertise(String),
     #[error("{} was removed from its regions: `larder region list` shows them as they were", .0.display())]
     Removed(PathBuf),
+    #[error("there is no bucket {0:?}")]
+    NoBucket(String),
+    #[error(
+        "there are {known} regions: if changes waited for {wanted}, none would be answered. Choose at most {known}, \
+         better fewer, so that puts go on when a region is away"
+    )]
+    FewRegions { wanted: u8, known: usize },
+    #[error("{0}")]
+    Map(String),
+    #[error(transparent)]
+    Cluster(#[from] RoleError),
     #[error(transparent)]
     Link(#[from] LinkError),
     #[error(transparent)]
@@ -67,7 +80,13 @@ impl RegionError {
             | Self::Unfit { .. }
             | Self::NoStore { .. }
             | Self::NoMember { .. } => exit::CANNOT_START,
-            Self::Listen(_) | Self::Advertise(_) | Self::Removed(_) => exit::USAGE,
+            Self::Listen(_)
+            | Self::Advertise(_)
+            | Self::Removed(_)
+            | Self::NoBucket(_)
+            | Self::FewRegions { .. } => exit::USAGE,
+            Self::Map(_) => exit::CANNOT_START,
+            Self::Cluster(error) => error.code(),
             Self::Link(LinkError::Usage(_)) => exit::USAGE,
             Self::Link(LinkError::File { .. } | LinkError::Damaged { .. } | LinkError::Key(_))
             | Self::System(_) => exit::CANNOT_START,
@@ -89,6 +108,7 @@ pub(crate) fn run(command: RegionCommand) -> ExitCode {
         RegionCommand::Pause(args) => pause(&args, true),
         RegionCommand::Resume(args) => pause(&args, false),
         RegionCommand::Remove { region, yes } => remove(&region, yes),
+        RegionCommand::Policy(args) => policy::policy(&args),
     };
     exit::code(done.unwrap_or_else(|error| {
         eprintln!("error: {error}");

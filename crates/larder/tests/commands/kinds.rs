@@ -216,6 +216,9 @@ fn of_regions(named: &Named<'_>) -> Vec<Case> {
             Some(said.to_owned())
         };
     }
+    let mut policy = case("region policy", &[dir, "photos", "2"], &[Store, Machine]);
+    policy.says = |kind, _| (kind == DevCluster).then(|| "it is a development cluster".to_owned());
+    cases.push(policy);
     cases
 }
 

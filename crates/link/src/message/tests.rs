@@ -63,6 +63,7 @@ fn requests() -> Vec<(&'static str, Request)> {
         ),
         ("members", Request::Members(known())),
         ("join", Request::Join(join)),
+        ("report", Request::Report(Report { pgs: vec![(PgId(17), token(299))] })),
     ]
 }
 
@@ -144,6 +145,8 @@ fn requests_within_their_bounds_pass_and_others_do_not() {
     let names = |count| Request::Fetch(Fetch { names: vec![(name(Slot::Null), true); count] });
     let wrong = [
         Request::Ask(Ask { pgs: Vec::new(), ids_max: 1 }),
+        Request::Report(Report { pgs: Vec::new() }),
+        Request::Report(Report { pgs: vec![(PgId(1), token(0)); REGION_SERVED_PGS_MAX + 1] }),
         Request::Ask(Ask { pgs: vec![pg; REGION_SERVED_PGS_MAX + 1], ids_max: 1 }),
         Request::Ask(Ask { pgs: vec![pg], ids_max: 0 }),
         Request::Walk(Walk { range: Range { from: vec![3], to: Some(vec![3]) } }),

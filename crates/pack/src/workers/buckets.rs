@@ -193,5 +193,6 @@ fn record(index: &Index, name: BucketName, metax: &Metax) -> BucketRecord {
         created_ms: metax.clock.ms(),
         location: location.map(|(_, location)| location.clone()),
         write_policy: larder_types::WritePolicy::All,
+        regions: 1,
     }
 }

@@ -12,6 +12,7 @@ fn map() -> Map {
             created_ms,
             location,
             write_policy: larder_types::WritePolicy::All,
+            regions: 1,
         };
         (record.name.clone(), record)
     };

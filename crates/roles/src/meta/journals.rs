@@ -234,7 +234,7 @@ impl Meta {
         });
     }
 
-    fn has(&self, pg: PgId) -> bool {
+    pub(super) fn has(&self, pg: PgId) -> bool {
         (pg.0 as usize) < self.pgs.len()
     }
 

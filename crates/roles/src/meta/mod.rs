@@ -27,6 +27,7 @@
 //! | `server.rs`, `cluster.rs`, `duties.rs` | a server of a cluster: what it says to others, what it keeps |
 //! | `serve.rs`, `scan.rs` | what it answers proxies |
 //! | `journals.rs`, `kept.rs` | what it answers the proxy that speaks with other regions |
+//! | `positions.rs` | how far other regions are, as that proxy says |
 //! | `snapshots/` | what followers are sent who take a group anew |
 //! | `orders.rs`, `adopt.rs` | what the manager tells it, and how it begins to serve a PG |
 //! | `background.rs` | the budget of background work: `rebuild.rs`, `copy.rs` make copies, `compact.rs` moves chunks, `scrub/` verifies copies, `digest.rs` compares indexes |
@@ -56,6 +57,7 @@ mod kept;
 mod log;
 mod maintain;
 mod orders;
+mod positions;
 mod progress;
 mod queue;
 mod rate;
@@ -102,6 +104,8 @@ pub(crate) use journals::JournalCall;
 use journals::Journals;
 use log::Log;
 pub use log::LogCounters;
+pub(crate) use positions::Awaited;
+use positions::Positions;
 use queue::PgQueue;
 pub use rebuild::RebuildCounters;
 pub(crate) use recover::Replay;
@@ -161,6 +165,7 @@ pub struct Meta {
     digests: Digests,
     snapshots: Snapshots,
     journals: Journals,
+    positions: Positions,
 }
 
 impl Meta {

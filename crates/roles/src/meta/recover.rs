@@ -319,6 +319,7 @@ impl Recovered {
             digests: super::Digests::default(),
             snapshots: super::Snapshots::default(),
             journals: super::Journals::new(pg_count),
+            positions: super::Positions::new(pg_count),
             pgs: self.pgs.into_iter().map(Member::new).map(Mutex::new).collect(),
             index: IndexPort::new(self.kv, buckets),
             neighbours,

@@ -30,7 +30,7 @@ use super::callers::{Asker, Caller, NOBODY, Wants};
 use super::cluster::Cluster;
 use super::duties::refuse;
 use super::scan::{Scan, ScanCall};
-use super::{JournalCall, Member, Meta};
+use super::{Awaited, JournalCall, Member, Meta};
 use crate::blocking;
 use crate::wire::{MetaCall, MetaMessage, MetaReply, MetaService};
 
@@ -80,6 +80,14 @@ impl Handler<MetaService> for MetaHandler {
                 meta.serve_journals(cluster, map, call, responder);
             }
             MetaCall::Kept { pgs, keys } => meta.serve_kept(cluster, pgs, keys, responder),
+            MetaCall::TellPositions(told) => {
+                meta.serve_told_positions(cluster, from, &told, responder);
+            }
+            MetaCall::Positions { pg, view, op, count, wait_ms } => {
+                let awaited = Awaited { op, count: count.into() };
+                let wait = Duration::from_millis(wait_ms.into());
+                meta.serve_positions(cluster, (pg, view), awaited, wait, responder);
+            }
         }
     }
 
@@ -143,7 +151,7 @@ fn session_of(cluster: &Cluster, from: &PeerIdentity, call: &Call) -> Named {
 
 impl Meta {
     /// The PG, if it is in this view.
-    fn member_in(&self, pg: PgId, view: View) -> Option<MutexGuard<'_, Member>> {
+    pub(super) fn member_in(&self, pg: PgId, view: View) -> Option<MutexGuard<'_, Member>> {
         self.member(pg).filter(|member| member.pg.view() == view)
     }
 

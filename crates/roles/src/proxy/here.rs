@@ -9,8 +9,8 @@ use larder_kv::{KvError, KvReader};
 use larder_objects::ObjectError;
 use larder_protocol::{Call, RowSpan};
 use larder_types::{
-    BucketId, BucketName, BucketRecord, Chunk, Holders, HybridClock, LvId, ObjectKey, OpId, PgId,
-    RegionId, VersionRow, rows,
+    BucketId, BucketName, BucketRecord, Chunk, Holders, HybridClock, LvId, ObjectKey, OpId, OpSeq,
+    PgId, RegionId, VersionRow, rows,
 };
 
 use tokio::time::Instant;
@@ -21,9 +21,10 @@ use crate::clock::now_ms;
 use crate::data::{DataServer, PutWrite, ReadFailure};
 use crate::limits::{DISK_FULL_TRIES_MAX, LIST_WAIT_MS_MAX};
 use crate::manager::{Manager, ManagerError};
-use crate::meta::Meta;
+use crate::meta::{Awaited, Meta};
 use crate::requests::Requests;
 use crate::ticket::{Settled, Ticket};
+use crate::wire::Position;
 
 /// The roles of this process.
 pub struct Here {
@@ -118,7 +119,7 @@ impl Here {
     }
 
     /// Has the manager change the map where it may wait for a disk.
-    async fn manage<T: Send + 'static>(
+    pub(super) async fn manage<T: Send + 'static>(
         &self,
         change: impl FnOnce(&Manager) -> Result<T, ManagerError> + Send + 'static,
     ) -> Result<T, ObjectError> {
@@ -326,6 +327,16 @@ impl Reach for Here {
         let span = RowSpan { from: row.to_vec(), to: Some([row, &[0]].concat()) };
         self.settle(Some(pg), &span).await?;
         self.get(row)
+    }
+
+    async fn positions(
+        &self,
+        pg: PgId,
+        op: OpSeq,
+        count: u8,
+        wait: Duration,
+    ) -> Result<Vec<Position>, ObjectError> {
+        Ok(self.meta.positions(pg, Awaited { op, count: count.into() }, wait).await)
     }
 
     async fn read(

@@ -26,6 +26,7 @@ mod put;
 mod reach;
 mod read;
 mod regional;
+mod replicated;
 mod told;
 
 use std::ops::Range;
@@ -36,7 +37,8 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use larder_objects::{
     AppendDone, AppendOptions, CompleteOptions, ListPage, ListRequest, ListedObject, ListedPart,
-    ObjectError, Objects, Opened, PartsPage, PutBody, PutDone, PutOptions, ReadBody, UploadOptions,
+    ObjectError, Objects, Opened, PartsPage, PutBody, PutDone, PutOptions, ReadBody, Replication,
+    UploadOptions,
 };
 use larder_protocol::manager::state::GatewayRecord;
 use larder_protocol::scheduler::ReadCounts;
@@ -61,6 +63,7 @@ pub use here::Here;
 use reach::{KnownBucket, Reach};
 pub(crate) use reach::{Onward, Scan};
 pub use regional::{JournalAsk, RegionReach};
+pub use replicated::RegionWaits;
 pub use told::ChangeOutcome;
 
 /// What the proxy saw that should never be, for metrics and alarms.
@@ -79,6 +82,7 @@ pub struct Proxy<R = Here> {
     streams: AtomicU64,
     alarms: Alarms,
     appends: AppendCounters,
+    region_waits: RegionWaits,
     /// Whom it asks for what is not here.
     elsewhere: OnceLock<Arc<dyn Elsewhere>>,
 }
@@ -141,8 +145,9 @@ impl<R> Proxy<R> {
     fn with(reach: R, requests: Arc<Requests>) -> Self {
         let streams = AtomicU64::new(1);
         let (alarms, appends) = (Alarms::default(), AppendCounters::default());
-        let elsewhere = OnceLock::new();
-        Self { reach: Arc::new(reach), requests, streams, alarms, appends, elsewhere }
+        let (region_waits, elsewhere) = (RegionWaits::default(), OnceLock::new());
+        let reach = Arc::new(reach);
+        Self { reach, requests, streams, alarms, appends, region_waits, elsewhere }
     }
 
     /// What it saw that should never be.
@@ -157,6 +162,12 @@ impl<R> Proxy<R> {
     /// If it asks somebody already.
     pub fn look_elsewhere(&self, elsewhere: Arc<dyn Elsewhere>) {
         assert!(self.elsewhere.set(elsewhere).is_ok(), "one is asked");
+    }
+
+    /// Changes that waited for other regions.
+    #[must_use]
+    pub fn region_waits(&self) -> &RegionWaits {
+        &self.region_waits
     }
 
     /// Appends that it has acknowledged.
@@ -334,7 +345,9 @@ impl<R: Reach> Objects for Proxy<R> {
         body: B,
     ) -> Result<PutDone, ObjectError> {
         let done = self.put_object(bucket, key, options, body).await;
-        done.map_err(|error| self.bucket_gone_or_changed(bucket, error))
+        let done = done.map_err(|error| self.bucket_gone_or_changed(bucket, error))?;
+        self.await_regions(bucket, key, None).await?;
+        Ok(done)
     }
 
     fn takes_appends(&self) -> bool {
@@ -368,6 +381,10 @@ impl<R: Reach> Objects for Proxy<R> {
         self.read_range(object, range).await
     }
 
+    async fn replication(&self, object: &Opened) -> Result<Option<Replication>, ObjectError> {
+        self.replication_of(object).await
+    }
+
     async fn part(&self, object: &Opened, number: u16) -> Result<ListedPart, ObjectError> {
         self.part_of(object, number).await
     }
@@ -383,7 +400,8 @@ impl<R: Reach> Objects for Proxy<R> {
         let request = self.requests.begin();
         let call =
             Call::Delete { request: request.id(), bucket: id, epoch, key: key.clone(), condition };
-        self.reach.ask(pg, call).await.map(|_done| ())
+        let done = self.reach.ask(pg, call).await?;
+        self.await_regions(bucket, key, done.op()).await
     }
 
     async fn set_tags(
@@ -396,8 +414,9 @@ impl<R: Reach> Objects for Proxy<R> {
         self.reach.admit()?;
         let request = self.requests.begin();
         let call = Call::SetTags { request: request.id(), bucket: id, key: key.clone(), tags };
-        let done = self.reach.ask(pg, call).await.map(|_done| ());
-        done.map_err(|error| self.bucket_gone_or_changed(bucket, error))
+        let done = self.reach.ask(pg, call).await;
+        let done = done.map_err(|error| self.bucket_gone_or_changed(bucket, error))?;
+        self.await_regions(bucket, key, done.op()).await
     }
 
     async fn list(
@@ -473,7 +492,9 @@ impl<R: Reach> Objects for Proxy<R> {
         options: CompleteOptions,
     ) -> Result<PutDone, ObjectError> {
         let done = self.finish_upload(bucket, key, upload, options).await;
-        done.map_err(|error| self.bucket_gone_or_changed(bucket, error))
+        let done = done.map_err(|error| self.bucket_gone_or_changed(bucket, error))?;
+        self.await_regions(bucket, key, None).await?;
+        Ok(done)
     }
 
     async fn abort_upload(

@@ -6,6 +6,7 @@
 
 use std::future::Future;
 use std::ops::Range;
+use std::time::Duration;
 
 use bytes::Bytes;
 use larder_objects::ObjectError;
@@ -13,12 +14,13 @@ pub use larder_objects::Onward;
 use larder_protocol::Call;
 use larder_types::{
     BucketId, BucketName, BucketRecord, BucketState, Chunk, Epoch, Holders, HybridClock, ObjectKey,
-    PgId, RegionId, VersionRow,
+    OpSeq, PgId, RegionId, VersionRow,
 };
 use tokio::time::Instant;
 
 use crate::data::ReadFailure;
 use crate::ticket::Settled;
+use crate::wire::Position;
 
 /// How a put ended that was not refused.
 #[derive(Debug)]
@@ -187,6 +189,16 @@ pub trait Reach: Send + Sync + 'static {
         pg: PgId,
         row: &[u8],
     ) -> impl Future<Output = Result<Option<Bytes>, ObjectError>> + Send;
+
+    /// How far other regions are in a PG's journal, as the gateway told its primary. Waits until so many of them have an op
+    /// of it, for this long at most.
+    fn positions(
+        &self,
+        pg: PgId,
+        op: OpSeq,
+        count: u8,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Vec<Position>, ObjectError>> + Send;
 
     /// Reads bytes of a chunk, at most [`READ_PIECE_BYTES`](crate::limits::READ_PIECE_BYTES), and verifies them;
     /// gives the chunk back.

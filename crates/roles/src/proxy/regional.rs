@@ -1,10 +1,12 @@
 //! The regions' driver's access to other roles, beside [`Reach`]: to keys as the index keeps them, and to journals.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use larder_kv::KvReader;
+use larder_link::Setting;
 use larder_objects::ObjectError;
 use larder_protocol::region::key_rows::tombstone_row;
 use larder_protocol::region::{KeyRows, Token};
@@ -16,7 +18,7 @@ use super::here::Here;
 use super::reach::Reach;
 use super::unavailable;
 use crate::meta::JournalCall;
-use crate::wire::JournalShown;
+use crate::wire::{JournalShown, Position};
 
 /// A request for journals.
 #[derive(Debug, Clone)]
@@ -66,6 +68,23 @@ pub trait RegionReach: Reach {
         known: u32,
         list: Vec<u8>,
     ) -> impl Future<Output = Result<(), ObjectError>> + Send;
+
+    /// Takes up settings of buckets; returns those that are settled, as they hold now or cannot. A cluster's managers have
+    /// theirs, and are told otherwise.
+    fn take_settings(&self, settings: Vec<Setting>) -> impl Future<Output = Vec<Setting>> + Send;
+
+    /// The view of a PG's primary, if it has one.
+    fn view_of(&self, pg: PgId) -> Option<View>;
+
+    /// Returns once the map is a later one than that.
+    fn map_passes(&self, version: u64) -> impl Future<Output = ()> + Send;
+
+    /// Tells primaries how far other regions are in the journals of their PGs; returns the PGs whose primaries have heard it,
+    /// each with its view.
+    fn tell_positions(
+        &self,
+        positions: &BTreeMap<PgId, Vec<Position>>,
+    ) -> impl Future<Output = Vec<(PgId, View)>> + Send;
 
     /// Counts `news` up whenever a journal may show more. Does not end.
     fn watch_journals(&self, news: &watch::Sender<u64>) -> impl Future<Output = ()> + Send;
@@ -142,6 +161,33 @@ impl RegionReach for Here {
     /// Keeps nothing: a single node's directory is lost with all its data, and not before.
     async fn keep_regions(&self, _: u32, _: Vec<u8>) -> Result<(), ObjectError> {
         Ok(())
+    }
+
+    async fn take_settings(&self, settings: Vec<Setting>) -> Vec<Setting> {
+        let mut settled = Vec::new();
+        for setting in settings {
+            let Setting { bucket, regions } = setting.clone();
+            match self.manage(move |manager| manager.set_regions(&bucket, regions)).await {
+                Ok(()) | Err(ObjectError::NoSuchBucket) => settled.push(setting),
+                Err(error) => tracing::warn!(?setting, %error, "a setting is taken up later"),
+            }
+        }
+        settled
+    }
+
+    fn view_of(&self, _: PgId) -> Option<View> {
+        Some(View(0))
+    }
+
+    /// Here the map has nothing to do with who is told.
+    async fn map_passes(&self, _: u64) {
+        std::future::pending().await
+    }
+
+    async fn tell_positions(&self, positions: &BTreeMap<PgId, Vec<Position>>) -> Vec<(PgId, View)> {
+        let told: Vec<_> = positions.iter().map(|(pg, it)| (*pg, it.clone())).collect();
+        self.meta().hear_positions(&told);
+        told.into_iter().map(|(pg, _)| (pg, View(0))).collect()
     }
 
     async fn watch_journals(&self, news: &watch::Sender<u64>) {

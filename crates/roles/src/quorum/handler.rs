@@ -232,6 +232,7 @@ mod tests {
             Command::RemoveServer(ServerId(4)),
             Command::SetDraining(ServerId(4), true),
             Command::SetWritePolicy(BucketName::new("abc").unwrap(), WritePolicy::Majority),
+            Command::SetRegions(BucketName::new("abc").unwrap(), 2),
             Command::RevokeToken(larder_protocol::manager::state::TokenId(1)),
         ];
         assert!(may_propose(&of(4, Role::Data), &disk(4)));

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use larder_protocol::manager::state::{MapVersion, Topology};
 use parking_lot::RwLock;
 
-use crate::limits::PROTOCOL_GATEWAYS;
+use crate::limits::{PROTOCOL_GATEWAYS, PROTOCOL_POSITIONS};
 use crate::managers::{NoMoreVersions, VersionWatch, Versions};
 
 /// One version of the map.
@@ -34,10 +34,19 @@ impl Published {
     /// Its bytes for who speaks this version of the protocol: whoever cannot read the newest form gets the one before, and
     /// lacks what that has no place for.
     pub(super) fn encoded_for(&self, protocol: u8) -> Bytes {
-        if protocol >= PROTOCOL_GATEWAYS || self.map.gateway.is_none() {
+        let has_gateway = self.map.gateway.is_some();
+        let waits = self.map.buckets.values().any(|bucket| bucket.regions != 1);
+        if (protocol >= PROTOCOL_GATEWAYS || !has_gateway)
+            && (protocol >= PROTOCOL_POSITIONS || !waits)
+        {
             return self.encoded();
         }
-        Topology { gateway: None, regions: Vec::new(), ..self.map.clone() }.encode().into()
+        let mut map = self.map.clone();
+        if protocol < PROTOCOL_GATEWAYS {
+            (map.gateway, map.regions) = (None, Vec::new());
+        }
+        map.buckets.values_mut().for_each(|bucket| bucket.regions = 1);
+        map.encode().into()
     }
 }
 
@@ -108,7 +117,10 @@ impl Maps {
 #[cfg(test)]
 mod tests {
     use larder_protocol::manager::state::{GatewayRecord, RegionRecord};
-    use larder_types::{BootId, RegionId, ServerId};
+    use larder_types::{
+        BootId, BucketId, BucketName, BucketRecord, BucketState, Epoch, RegionId, ServerId,
+        WritePolicy,
+    };
 
     use super::*;
 
@@ -122,5 +134,27 @@ mod tests {
         let older = Topology { gateway: None, regions: Vec::new(), ..map };
         let encoded = shown.encoded_for(PROTOCOL_GATEWAYS - 1);
         assert_eq!((encoded[0], Topology::decode(&encoded)), (2, Ok(older)));
+    }
+
+    #[test]
+    fn a_server_that_knows_no_positions_is_not_told_that_buckets_wait_for_regions() {
+        let name = BucketName::new("photos").unwrap();
+        let record = BucketRecord {
+            id: BucketId(1),
+            name: name.clone(),
+            epoch: Epoch(1),
+            state: BucketState::Live,
+            created_ms: 5,
+            location: None,
+            write_policy: WritePolicy::All,
+            regions: 2,
+        };
+        let map = Topology { buckets: [(name.clone(), record)].into(), ..Topology::default() };
+        let regions = |protocol| {
+            let encoded = Published::new(map.clone()).encoded_for(protocol);
+            Topology::decode(&encoded).unwrap().buckets[&name].regions
+        };
+        assert_eq!(regions(PROTOCOL_POSITIONS), 2);
+        assert_eq!(regions(PROTOCOL_POSITIONS - 1), 1);
     }
 }

@@ -8,7 +8,9 @@ use larder_protocol::manager::quorum::Members;
 use larder_protocol::manager::state::Command;
 use larder_types::ServerId;
 
-use crate::limits::{PROTOCOL_FORGETS, PROTOCOL_GATEWAYS, PROTOCOL_NAMES_ENDED, PROTOCOL_REGIONS};
+use crate::limits::{
+    PROTOCOL_FORGETS, PROTOCOL_GATEWAYS, PROTOCOL_NAMES_ENDED, PROTOCOL_POSITIONS, PROTOCOL_REGIONS,
+};
 
 /// The version of the protocol that each manager spoke last, in this run.
 #[derive(Debug, Default)]
@@ -80,5 +82,6 @@ fn since(command: &Command) -> u8 {
         Command::EndDeletionOf(..) => PROTOCOL_NAMES_ENDED,
         Command::SetRegion(..) => PROTOCOL_REGIONS,
         Command::ClaimGateway(..) | Command::KeepRegions(..) => PROTOCOL_GATEWAYS,
+        Command::SetRegions(..) => PROTOCOL_POSITIONS,
     }
 }

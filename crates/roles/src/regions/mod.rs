@@ -14,8 +14,11 @@
 //! | `echoes.rs` | tells no region what it told itself |
 //! | `journal.rs` | forgets outcomes that all regions have |
 //! | `puller.rs` | steps the machine, and carries out its effects |
+//! | `reports.rs` | tells other regions how far this one is |
+//! | `positions.rs` | tells this store's primaries how far the others are |
 //! | `holding.rs` | reads what the machine looks up |
 //! | `misses.rs` | asks for keys that clients read and are not here |
+//! | `settings.rs` | takes up settings of buckets that a command asked for |
 //! | `tombstones.rs` | frees tombstones that all regions have passed |
 //! | `taking.rs` | puts entries and their bytes into the store |
 //! | `watch.rs` | shows the status to operators |
@@ -35,8 +38,11 @@ mod holding;
 mod journal;
 mod misses;
 mod names;
+mod positions;
 mod puller;
+mod reports;
 mod runs;
+mod settings;
 mod shown;
 mod source;
 mod taking;
@@ -59,6 +65,7 @@ use echoes::Echoes;
 use misses::Misses;
 use names::BucketIds;
 use puller::{Inbox, Puller};
+use reports::Reports;
 use shown::{Shown, Unreadable};
 use source::{Answering, SourceState};
 use tombstones::InFlight;
@@ -76,6 +83,7 @@ struct Shared<R> {
     echoes: Echoes,
     watch: Arc<Watch>,
     in_flight: InFlight,
+    reports: Reports,
     /// Counts up when journals may show more.
     news: Sender<u64>,
     /// True once the driver is to stop: waits for other servers end then.
@@ -139,6 +147,7 @@ impl Regions {
             echoes: Echoes::default(),
             watch: seen.clone(),
             in_flight: InFlight::default(),
+            reports: Reports::default(),
             news: Sender::new(0),
             stops: stops.clone(),
             runtime: Handle::current(),
@@ -158,7 +167,10 @@ impl Regions {
             tokio::spawn(source::settle(shared.clone(), state.clone())),
             tokio::spawn(source::keep_list(shared.clone())),
             tokio::spawn(journal::shorten(shared.clone(), state.clone())),
-            tokio::spawn(tombstones::free(shared.clone(), state, inbox.clone())),
+            tokio::spawn(tombstones::free(shared.clone(), state.clone(), inbox.clone())),
+            tokio::spawn(positions::tell(shared.clone(), state)),
+            tokio::spawn(reports::send(shared.clone())),
+            tokio::spawn(settings::take_up(shared.clone(), dir.clone())),
             tokio::spawn(watch::keep_writing_status(shared.clone(), dir)),
             tokio::spawn(puller::watch_members(shared, inbox.clone())),
             tokio::spawn(async move { news.shown.reach().watch_journals(&news.news).await }),

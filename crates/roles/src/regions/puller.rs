@@ -364,6 +364,7 @@ impl<R: RegionReach> Puller<R> {
             Effect::Merge { .. } => unreachable!("it was taken out"),
             Effect::SaveToken { source, token } => {
                 self.tokens.insert(source, token);
+                self.shared.reports.add(source, token);
             }
             Effect::Alarm(alarm) => self.alarm(&alarm),
         }
@@ -473,7 +474,7 @@ impl<R: RegionReach> Puller<R> {
     }
 }
 
-fn link_to<R>(shared: &Shared<R>, region: RegionId) -> Result<Arc<Link>, LinkError> {
+pub(super) fn link_to<R>(shared: &Shared<R>, region: RegionId) -> Result<Arc<Link>, LinkError> {
     let gone = || LinkError::Unsound("a region that is no more".to_owned());
     shared.site.link_to(region)?.ok_or_else(gone)
 }

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::{FutureExt, Stream, StreamExt, stream};
 use larder_link::message::Buckets;
 use larder_link::{
     Ask, AskAnswer, Declined, Fetch, FetchSink, Fetched, Hello, LinkError, List, ListAnswer,
-    RegionList, Source, Walk, WalkAnswer,
+    RegionList, Report, Source, Walk, WalkAnswer,
 };
 use larder_objects::{ObjectError, Objects, ReadBody};
 use larder_protocol::Planted;
@@ -22,6 +22,7 @@ use larder_types::codec::encode;
 use larder_types::{BucketId, BucketName, ObjectKey, OpSeq, PgId, RegionId};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::Shared;
@@ -34,6 +35,7 @@ use crate::limits::{
     REGION_WALK_MS,
 };
 use crate::proxy::{JournalAsk, RegionReach};
+use crate::wire::Position;
 
 /// Names of buckets, by their ids.
 type BucketNames = BTreeMap<BucketId, BucketName>;
@@ -46,12 +48,30 @@ pub(super) struct SourceState<R> {
     shared: Arc<Shared<R>>,
     /// By PG: true once all puts from before the store had a number show, so that its journal may be told.
     is_settled: Vec<AtomicBool>,
-    /// Positions that each region reported as durable, by PG.
-    passed: Mutex<BTreeMap<RegionId, BTreeMap<PgId, OpSeq>>>,
-    /// Counts up when one of these moves.
-    moved: AtomicU64,
+    passed: Mutex<Reported>,
+    /// Counts up when a region comes further.
+    moved: watch::Sender<u64>,
     /// All names of buckets as each region was told them last, and when.
     named: Mutex<BTreeMap<RegionId, (Arc<BucketNames>, Instant)>>,
+}
+
+/// Positions that other regions reported.
+#[derive(Debug, Default)]
+struct Reported {
+    /// Up to which all is durable there, by region and PG.
+    durable: BTreeMap<RegionId, BTreeMap<PgId, OpSeq>>,
+    /// The last op of each PG that they were told of, at least.
+    shown: BTreeMap<PgId, OpSeq>,
+}
+
+impl Reported {
+    /// Takes a region's report; returns whether it has come further. A report counts only up to an op that shows here.
+    fn take(&mut self, from: RegionId, pg: PgId, durable: Token) -> bool {
+        let Some(shown) = self.shown.get(&pg) else { return false };
+        let known = self.durable.entry(from).or_default().entry(pg).or_default();
+        let now = durable.through.min(*shown).max(*known);
+        std::mem::replace(known, now) != now
+    }
 }
 
 impl<R: RegionReach> Answering<R> {
@@ -67,7 +87,7 @@ impl<R: RegionReach> SourceState<R> {
             shared,
             is_settled,
             passed: Mutex::default(),
-            moved: AtomicU64::new(0),
+            moved: watch::Sender::new(0),
             named: Mutex::default(),
         }
     }
@@ -79,13 +99,35 @@ impl<R: RegionReach> SourceState<R> {
         pg: PgId,
     ) -> Option<OpSeq> {
         let passed = self.passed.lock();
-        let of = |region| passed.get(&region).and_then(|pgs| pgs.get(&pg)).copied();
+        let of = |region| passed.durable.get(&region).and_then(|pgs| pgs.get(&pg)).copied();
         regions.map(of).try_fold(OpSeq(u64::MAX), |least, passed| Some(least.min(passed?)))
     }
 
+    /// The positions that these regions have passed, by PG.
+    pub(super) fn positions(&self, regions: &[RegionId]) -> BTreeMap<PgId, Vec<Position>> {
+        let passed = self.passed.lock();
+        let mut of_pgs: BTreeMap<PgId, Vec<Position>> = BTreeMap::new();
+        for region in regions {
+            for (pg, through) in passed.durable.get(region).into_iter().flatten() {
+                of_pgs.entry(*pg).or_default().push((*region, *through));
+            }
+        }
+        of_pgs
+    }
+
     /// A count that grows when a region comes further in a journal.
-    pub(super) fn moved(&self) -> u64 {
-        self.moved.load(Ordering::Relaxed)
+    pub(super) fn moved(&self) -> watch::Receiver<u64> {
+        self.moved.subscribe()
+    }
+
+    fn take_reports(&self, from: RegionId, reports: impl Iterator<Item = (PgId, Token)>) {
+        let mut passed = self.passed.lock();
+        // All of them are taken.
+        let have_moved = reports.filter(|(pg, durable)| passed.take(from, *pg, *durable)).count();
+        drop(passed);
+        if have_moved > 0 {
+            self.moved.send_modify(|count| *count = count.wrapping_add(1));
+        }
     }
 
     fn is_settled(&self, pg: PgId) -> bool {
@@ -101,9 +143,9 @@ impl<R: RegionReach> SourceState<R> {
         let ids_max = (ask.ids_max as usize).min(REGION_ASK_IDS_MAX);
         let journals = JournalAsk { pgs, ids_max, settled: false };
         let (mut left, mut told) = (ids_max, AskAnswer { pgs: Vec::new(), buckets: Vec::new() });
-        let mut applied = BTreeMap::new();
+        let mut shown_here = Vec::new();
         for (pg, shown) in self.shared.shown.journals(&journals).await? {
-            applied.insert(pg, shown.applied);
+            shown_here.push((pg, shown.applied));
             let behind = behind.get(&pg).copied().unwrap_or_default();
             let mut batch = shown.told.map(|batch| cut(batch, behind, left));
             if let Ok(batch) = &mut batch {
@@ -118,17 +160,8 @@ impl<R: RegionReach> SourceState<R> {
             Some(_) => self.all_names(),
             None => self.names_of(ids.flat_map(|batch| batch.ids.iter().map(|(_, id)| id)))?,
         };
-        let mut passed = self.passed.lock();
-        let passed = passed.entry(from).or_default();
-        for (pg, _, durable) in &ask.pgs {
-            // A region's report counts only up to the last op that shows here.
-            let Some(applied) = applied.get(pg) else { continue };
-            let known = passed.entry(*pg).or_default();
-            let now = durable.through.min(*applied).max(*known);
-            if std::mem::replace(known, now) != now {
-                self.moved.fetch_add(1, Ordering::Relaxed);
-            }
-        }
+        self.passed.lock().shown.extend(shown_here);
+        self.take_reports(from, ask.pgs.iter().map(|(pg, _, durable)| (*pg, *durable)));
         let is_news = are_new == Some(true) || has_news(&told);
         Ok((told, is_news))
     }
@@ -310,6 +343,12 @@ impl<R: RegionReach> Source for Answering<R> {
             }
             is_first = false;
         }
+    }
+
+    async fn reported(&self, from: RegionId, report: Report) -> Result<(), Declined> {
+        report.pgs.iter().try_for_each(|(pg, _)| self.0.has_pg(*pg))?;
+        self.0.take_reports(from, report.pgs.into_iter());
+        Ok(())
     }
 
     async fn keep(&self, known: RegionList) -> Result<(), Declined> {

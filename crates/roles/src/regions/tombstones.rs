@@ -88,7 +88,7 @@ pub(super) async fn free<R: RegionReach>(
         sleep(Duration::from_millis(pause_ms)).await;
         if from.is_none() {
             // Where no other region has come further, little more may go.
-            let now = state.moved();
+            let now = *state.moved().borrow();
             passes += 1;
             if now == moved && passes < REGION_FREE_PASSES_MAX {
                 continue;

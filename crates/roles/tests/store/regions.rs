@@ -1,9 +1,11 @@
 //! Stores that are regions of each other, over their real links.
 
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 
 use larder_kv::KvReader;
-use larder_link::{Site, change, found, join};
+use larder_link::{Setting, Site, change, found, join};
+use larder_objects::ReplicationStatus;
 use larder_roles::regions::Regions;
 use larder_types::RegionId;
 use tokio::net::TcpListener;
@@ -33,10 +35,14 @@ impl PutBody for Digested {
     }
 }
 
-async fn put(proxy: &Proxy, name: &str, bytes: &Bytes) {
+async fn try_put(proxy: &Proxy, name: &str, bytes: &Bytes) -> Result<(), ObjectError> {
     use md5::Digest;
     let body = Digested { body: Body::of(bytes), md5: md5::Md5::digest(bytes).into() };
-    proxy.put(&bucket(), &key(name), PutOptions::default(), body).await.unwrap();
+    proxy.put(&bucket(), &key(name), PutOptions::default(), body).await.map(|_done| ())
+}
+
+async fn put(proxy: &Proxy, name: &str, bytes: &Bytes) {
+    try_put(proxy, name, bytes).await.unwrap();
 }
 
 /// A store in a directory, as a region.
@@ -275,6 +281,57 @@ async fn what_both_change_at_once_comes_to_the_same() {
         assert!(tokio::time::Instant::now() < deadline, "{here:?} and {there:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+    one.stop();
+    two.stop();
+}
+
+/// Whether a region has an object, without asking another.
+async fn has(region: &Region, name: &str) -> bool {
+    region.proxy().open_here(&bucket(), &key(name)).await.is_ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_is_answered_once_as_many_regions_have_it_as_its_bucket_asks_for() {
+    let (mut one, mut two) = two().await;
+    converged(&[&one, &two]).await;
+    larder_link::ask(one.dir.path(), Setting { bucket: bucket(), regions: 2 }).unwrap();
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    // The server forgets what was asked for once it is kept.
+    while !larder_link::asked(one.dir.path()).unwrap().is_empty() {
+        assert!(tokio::time::Instant::now() < deadline, "the setting is not taken up");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(one.proxy().bucket(&bucket()).unwrap().regions, 2);
+    for (name, size) in [("small", 100), ("chunk", 100_000), ("chunks", (9 << 20) + 1)] {
+        put(one.proxy(), name, &content(3, size)).await;
+        assert!(has(&two, name).await, "{name} is answered and not there");
+    }
+    let replication = async |region: &Region, name: &str| {
+        let opened = region.proxy().open_here(&bucket(), &key(name)).await.unwrap();
+        let found = region.proxy().replication(&opened).await.unwrap().expect("it is a region");
+        (found.status, found.regions)
+    };
+    let both = || vec![RegionId(1), RegionId(2)];
+    assert_eq!(replication(&one, "chunk").await, (ReplicationStatus::Completed, both()));
+    assert_eq!(replication(&two, "chunk").await, (ReplicationStatus::Replica, both()));
+    let tags = vec![("a".to_owned(), "b".to_owned())];
+    one.proxy().set_tags(&bucket(), &key("small"), tags.clone()).await.unwrap();
+    assert_eq!(described(&two, "small").await.attributes.tags, tags);
+    one.proxy().delete(&bucket(), &key("small"), Condition::default()).await.unwrap();
+    assert!(!has(&two, "small").await, "its deletion is answered");
+    let waits = |region: &Region| {
+        let waits = region.proxy().region_waits();
+        (waits.met.load(Ordering::Relaxed), waits.unmet.load(Ordering::Relaxed))
+    };
+    assert_eq!((waits(&one), waits(&two)), ((5, 0), (0, 0)));
+    two.stop();
+    let late = try_put(one.proxy(), "late", &content(4, 3000)).await;
+    let Err(ObjectError::Unavailable { reason }) = late else { panic!("{late:?}") };
+    assert!(reason.starts_with("the change is made in this region"), "{reason}");
+    assert_eq!(waits(&one), (5, 1));
+    assert_eq!(replication(&one, "late").await, (ReplicationStatus::Pending, vec![RegionId(1)]));
+    two.start().await;
+    converged(&[&one, &two]).await;
     one.stop();
     two.stop();
 }

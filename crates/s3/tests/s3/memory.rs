@@ -186,6 +186,7 @@ impl Objects for Memory {
             created_ms: now().ms(),
             location,
             write_policy: larder_types::WritePolicy::All,
+            regions: 1,
         };
         let bucket = Bucket {
             record: record.clone(),

@@ -259,6 +259,7 @@ pub fn live_bucket() -> BucketRecord {
         created_ms: 1_795_000_000_000,
         location: None,
         write_policy: WritePolicy::All,
+        regions: 1,
     }
 }
 
@@ -270,6 +271,10 @@ pub fn deleting_bucket() -> BucketRecord {
 pub fn lax_bucket() -> BucketRecord {
     let (location, write_policy) = (Some("eu-north-1".into()), WritePolicy::AtLeast(2));
     BucketRecord { location, write_policy, ..live_bucket() }
+}
+
+pub fn regional_bucket() -> BucketRecord {
+    BucketRecord { regions: 2, ..lax_bucket() }
 }
 
 fn put(target: Target, metax: Metax, body: Body) -> Op {

@@ -99,6 +99,7 @@ impl Topology {
             Command::SetRegion(region) => self.set_region(region),
             Command::ClaimGateway(region, gateway) => self.claim_gateway(region, gateway),
             Command::KeepRegions(gateway, known, list) => self.keep_regions(gateway, known, list),
+            Command::SetRegions(name, regions) => self.set_regions(&name, regions),
         }
     }
 

@@ -10,6 +10,7 @@ use larder_types::{
 use serde::{Deserialize, Serialize};
 
 use super::map::{ClusterId, GatewayRecord, RegionRecord, ServerRole, Settings, TokenId};
+use crate::limits::BUCKET_REGIONS_MAX;
 use crate::placement::{FailureDomains, Weight};
 
 /// A server that wants to join, or is made by the founder.
@@ -108,6 +109,8 @@ pub enum Command {
     ClaimGateway(RegionRecord, GatewayRecord),
     /// Keep the list of regions, of this gateway. The number grows with what the list knows: one that knows less came late.
     KeepRegions(GatewayRecord, u32, Vec<u8>),
+    /// Set how many regions must have a bucket's changes before they are answered, this one among them.
+    SetRegions(BucketName, u8),
 }
 
 /// What a command did.
@@ -237,6 +240,11 @@ pub enum Refusal {
     /// Claim it first.
     #[error("this run of this proxy is not the gateway to the other regions")]
     NoGateway,
+    /// Fix the request, or form regions first.
+    #[error(
+        "a change waits for 1 to {BUCKET_REGIONS_MAX} regions, and the cluster is one of several"
+    )]
+    BadRegions,
 }
 
 /// What a command left behind.

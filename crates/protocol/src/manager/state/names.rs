@@ -9,7 +9,9 @@ use super::command::{Applied, Outcome, Refusal};
 use super::map::{
     GatewayRecord, RegionRecord, ServerRole, SessionRecord, TokenId, TokenRecord, Topology,
 };
-use crate::limits::{CLOSED_SESSIONS_MAX, REGION_LIST_BYTES_MAX, SESSIONS_MAX, TOKENS_MAX};
+use crate::limits::{
+    BUCKET_REGIONS_MAX, CLOSED_SESSIONS_MAX, REGION_LIST_BYTES_MAX, SESSIONS_MAX, TOKENS_MAX,
+};
 
 impl Topology {
     pub(super) fn set_region(&mut self, region: RegionRecord) -> Applied {
@@ -124,9 +126,17 @@ impl Topology {
         self.next.bucket = id;
         let (epoch, state) = (Epoch(1), BucketState::Live);
         let write_policy = WritePolicy::default();
-        let name_of = name.clone();
-        let record =
-            BucketRecord { id, name: name_of, epoch, state, created_ms, location, write_policy };
+        let (name_of, regions) = (name.clone(), 1);
+        let record = BucketRecord {
+            id,
+            name: name_of,
+            epoch,
+            state,
+            created_ms,
+            location,
+            write_policy,
+            regions,
+        };
         self.buckets.insert(name, record.clone());
         Ok(Outcome::Bucket(Box::new(record)))
     }
@@ -138,6 +148,18 @@ impl Topology {
         }
         let record = self.buckets.get_mut(name).ok_or(Refusal::NoSuchBucket)?;
         if std::mem::replace(&mut record.write_policy, policy) == policy {
+            return Ok(Outcome::Already);
+        }
+        Ok(Outcome::Bucket(Box::new(record.clone())))
+    }
+
+    /// As for the write policy, its epoch stays: a proxy waits after the put.
+    pub(super) fn set_regions(&mut self, name: &BucketName, regions: u8) -> Applied {
+        if self.region.is_none() || !(1..=BUCKET_REGIONS_MAX).contains(&regions) {
+            return Err(Refusal::BadRegions);
+        }
+        let record = self.buckets.get_mut(name).ok_or(Refusal::NoSuchBucket)?;
+        if std::mem::replace(&mut record.regions, regions) == regions {
             return Ok(Outcome::Already);
         }
         Ok(Outcome::Bucket(Box::new(record.clone())))

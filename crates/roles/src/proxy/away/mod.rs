@@ -42,6 +42,7 @@ mod write;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use larder_net::Endpoint;
@@ -51,7 +52,7 @@ use larder_protocol::placement::pg_of;
 use larder_protocol::scheduler::{Policy, ReadCounts};
 use larder_protocol::{Answer, Call};
 use larder_types::{
-    BootId, BucketId, BucketName, BucketRecord, Chunk, ObjectKey, PgId, RegionId, ServerId,
+    BootId, BucketId, BucketName, BucketRecord, Chunk, ObjectKey, OpSeq, PgId, RegionId, ServerId,
     VersionRow, View,
 };
 use parking_lot::Mutex;
@@ -62,12 +63,12 @@ use tokio::time::Instant;
 use super::reach::{Data, Ended, FoundRow, KnownBucket, Lost, Onward, Reach, Scan};
 use super::{patience, refused, unavailable};
 use crate::data::ReadFailure;
-use crate::limits::{MAP_LATE_MAX, ORPHANS_MAX, STRAGGLERS_KIB_MAX};
+use crate::limits::{MAP_LATE_MAX, ORPHANS_MAX, POSITIONS_ANSWER_MS, STRAGGLERS_KIB_MAX};
 use crate::managers::Managers;
 use crate::peers::Peers;
 use crate::requests::Requests;
 use crate::ticket::Settled;
-use crate::wire::{DataService, MetaCall, MetaReply};
+use crate::wire::{DataService, MetaCall, MetaReply, Position};
 use calling::Calling;
 pub use counters::ProxyCounters;
 use counters::count;
@@ -305,6 +306,24 @@ impl Reach for Away {
             MetaReply::Row(true) => Ok(Some(said.payload)),
             // A new primary's index may not show yet what the one before has shown.
             MetaReply::Row(false) => self.settled_row(pg, row).await,
+            MetaReply::Refused(refusal) => Err(refused(refusal)),
+            other => Err(unfitting(&other)),
+        }
+    }
+
+    async fn positions(
+        &self,
+        pg: PgId,
+        op: OpSeq,
+        count: u8,
+        wait: Duration,
+    ) -> Result<Vec<Position>, ObjectError> {
+        let wait_ms = wait.as_millis() as u32;
+        let mut call = MetaCall::Positions { pg, view: View(0), op, count, wait_ms };
+        // A server of an earlier release does not answer.
+        let deadline = Instant::now() + wait + Duration::from_millis(POSITIONS_ANSWER_MS);
+        match self.primaries.ask(pg, &mut call, deadline).await?.reply {
+            MetaReply::Positions(positions) => Ok(positions),
             MetaReply::Refused(refusal) => Err(refused(refusal)),
             other => Err(unfitting(&other)),
         }

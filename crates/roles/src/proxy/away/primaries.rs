@@ -160,7 +160,8 @@ fn set_view(call: &mut MetaCall, now: View) {
         MetaCall::Call { view, .. }
         | MetaCall::Await { view, .. }
         | MetaCall::Find { view, .. }
-        | MetaCall::GetRow { view, .. } => *view = now,
+        | MetaCall::GetRow { view, .. }
+        | MetaCall::Positions { view, .. } => *view = now,
         MetaCall::Scan { pgs, .. } => {
             let [(_, view)] = &mut pgs[..] else { unreachable!("a primary is asked for one PG") };
             *view = now;
@@ -168,6 +169,7 @@ fn set_view(call: &mut MetaCall, now: View) {
         MetaCall::Progress
         | MetaCall::Doubts
         | MetaCall::Journals { .. }
-        | MetaCall::Kept { .. } => unreachable!("not of one PG: {call:?}"),
+        | MetaCall::Kept { .. }
+        | MetaCall::TellPositions(_) => unreachable!("not of one PG: {call:?}"),
     }
 }

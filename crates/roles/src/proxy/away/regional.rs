@@ -13,6 +13,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
+use larder_link::Setting;
 use larder_objects::ObjectError;
 use larder_protocol::manager::state::{Command, Refusal, Topology};
 use larder_protocol::region::{KeyRows, Token};
@@ -28,9 +29,9 @@ use super::retry::pause;
 use super::route::{newer, primary};
 use crate::limits::{
     JOURNAL_ANSWER_MS, JOURNAL_PAUSE_MS, JOURNAL_RETRY_MS, JOURNALS_MAX, KEPT_KEYS_MAX,
-    MAP_LAG_MAX, REGION_NEWS_MS,
+    MAP_LAG_MAX, POSITIONS_MAX, REGION_NEWS_MS,
 };
-use crate::wire::{JournalNow, JournalShown, KeptNow, MetaCall, MetaReply};
+use crate::wire::{JournalNow, JournalShown, KeptNow, MetaCall, MetaReply, Position};
 
 /// PGs that one server leads, each in its view, at most as many as one request may have.
 type Led = (ServerId, Vec<(PgId, View)>);
@@ -243,6 +244,36 @@ impl RegionReach for Away {
             Ok(Err(refusal)) => Err(unavailable(&refusal.to_string())),
             Err(error) => Err(unavailable(&error.to_string())),
         }
+    }
+
+    async fn take_settings(&self, settings: Vec<Setting>) -> Vec<Setting> {
+        settings
+    }
+
+    fn view_of(&self, pg: PgId) -> Option<View> {
+        primary(&self.managers.map(), pg).map(|at| at.view)
+    }
+
+    async fn map_passes(&self, version: u64) {
+        // No later map comes once the managers are gone.
+        if self.managers.versions().reaches(MapVersion(version + 1)).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    async fn tell_positions(&self, positions: &BTreeMap<PgId, Vec<Position>>) -> Vec<(PgId, View)> {
+        let map = self.managers.map();
+        let led = by_leader(&map, positions.keys().copied(), POSITIONS_MAX);
+        let telling = led.iter().map(async |(server, pgs)| {
+            let told = pgs.iter().map(|(pg, _)| (*pg, positions[pg].clone())).collect();
+            let deadline = Instant::now() + Duration::from_millis(JOURNAL_ANSWER_MS);
+            let call = MetaCall::TellPositions(told);
+            match self.asked(&map, *server, &call, deadline).await {
+                Some((MetaReply::Positions(_), _)) => pgs.clone(),
+                _ => Vec::new(),
+            }
+        });
+        join_all(telling).await.into_iter().flatten().collect()
     }
 
     async fn watch_journals(&self, news: &watch::Sender<u64>) {

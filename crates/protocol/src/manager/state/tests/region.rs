@@ -1,5 +1,5 @@
 use super::*;
-use crate::limits::REGION_LIST_BYTES_MAX;
+use crate::limits::{BUCKET_REGIONS_MAX, REGION_LIST_BYTES_MAX};
 use crate::manager::state::{GatewayRecord, RegionRecord};
 use larder_types::RegionId;
 
@@ -47,6 +47,25 @@ fn the_list_of_regions_is_kept_for_the_gateway_alone() {
     assert_eq!(log.apply(keep((0, 1), b"old")), Err(Refusal::OlderList), "it comes late");
     assert_eq!(log.apply(keep((0, 1), &vec![1; REGION_LIST_BYTES_MAX + 1])), Err(Refusal::TooMany));
     assert_eq!(log.0.regions, b"list");
+    assert_eq!(Topology::decode(&log.0.encode()).as_ref(), Ok(&log.0));
+}
+
+#[test]
+fn a_bucket_of_a_region_waits_for_no_more_regions_than_there_may_be_and_keeps_its_epoch() {
+    let mut log = Log::cluster(2);
+    let name = || BucketName::new("photos").unwrap();
+    let set = |regions| Command::SetRegions(name(), regions);
+    log.done(Command::CreateBucket(name(), None, 5));
+    assert_eq!(log.apply(set(2)), Err(Refusal::BadRegions), "it is no region");
+    log.done(claim((2, 1), (0, 1)));
+    for wrong in [0, BUCKET_REGIONS_MAX + 1] {
+        assert_eq!(log.apply(set(wrong)), Err(Refusal::BadRegions));
+    }
+    let Outcome::Bucket(record) = log.done(set(2)) else { panic!("no record") };
+    assert_eq!((record.regions, record.epoch), (2, Epoch(1)));
+    assert_eq!(log.done(set(2)), Outcome::Already);
+    let another = Command::SetRegions(BucketName::new("films").unwrap(), 2);
+    assert_eq!(log.apply(another), Err(Refusal::NoSuchBucket));
     assert_eq!(Topology::decode(&log.0.encode()).as_ref(), Ok(&log.0));
 }
 

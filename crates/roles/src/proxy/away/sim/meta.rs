@@ -127,7 +127,9 @@ impl Asked {
             MetaCall::Progress
             | MetaCall::Doubts
             | MetaCall::Journals { .. }
-            | MetaCall::Kept { .. } => unreachable!("no proxy asks"),
+            | MetaCall::Kept { .. }
+            | MetaCall::TellPositions(_)
+            | MetaCall::Positions { .. } => unreachable!("no proxy asks"),
         }
     }
 

@@ -161,7 +161,9 @@ fn fitting(
         MetaCall::Progress
         | MetaCall::Doubts
         | MetaCall::Journals { .. }
-        | MetaCall::Kept { .. } => (MetaReply::Progress, Vec::new()),
+        | MetaCall::Kept { .. }
+        | MetaCall::TellPositions(_)
+        | MetaCall::Positions { .. } => (MetaReply::Progress, Vec::new()),
     }
 }
 

@@ -292,7 +292,9 @@ impl FakeMeta {
             MetaCall::Progress
             | MetaCall::Doubts
             | MetaCall::Journals { .. }
-            | MetaCall::Kept { .. } => unreachable!("no proxy asks"),
+            | MetaCall::Kept { .. }
+            | MetaCall::TellPositions(_)
+            | MetaCall::Positions { .. } => unreachable!("no proxy asks"),
         };
         (reply, payload)
     }
@@ -303,12 +305,14 @@ impl FakeMeta {
             MetaCall::Call { pg, view, .. }
             | MetaCall::Await { pg, view, .. }
             | MetaCall::Find { pg, view, .. }
-            | MetaCall::GetRow { pg, view, .. } => leads(*pg, *view),
+            | MetaCall::GetRow { pg, view, .. }
+            | MetaCall::Positions { pg, view, .. } => leads(*pg, *view),
             MetaCall::Scan { pgs, .. } => pgs.iter().all(|(pg, view)| leads(*pg, *view)),
             MetaCall::Progress
             | MetaCall::Doubts
             | MetaCall::Journals { .. }
-            | MetaCall::Kept { .. } => true,
+            | MetaCall::Kept { .. }
+            | MetaCall::TellPositions(_) => true,
         }
     }
 }

@@ -1,0 +1,61 @@
+//! `larder region policy`: how many regions have a bucket's changes before their clients are answered.
+//!
+//! Of a single node the running server takes the setting up; in a cluster the managers agree on it.
+
+use std::path::Path;
+
+use larder_env::RealDisk;
+use larder_link::Setting;
+use larder_roles::manager;
+use larder_types::BucketName;
+
+use super::args::PolicyArgs;
+use super::{RegionError, live_members};
+use crate::kind::{self, Kind};
+use crate::{cluster, exit};
+
+pub(super) fn policy(args: &PolicyArgs) -> Result<u8, RegionError> {
+    let (dir, name) = (&args.dir, args.bucket.as_str());
+    let no_such = || RegionError::NoBucket(name.to_owned());
+    let bucket = BucketName::new(name).map_err(|_not_a_name| no_such())?;
+    let found = if dir.is_file() { Some(Kind::Manager) } else { kind::found(dir)? };
+    let lines = match found {
+        Some(Kind::Store) | None => vec![of_store(dir, &bucket, args.regions)?],
+        Some(_) => cluster::bucket::regions(dir, &bucket, args.regions)?,
+    };
+    lines.iter().for_each(|line| println!("{line}"));
+    Ok(exit::OK)
+}
+
+fn of_store(dir: &Path, bucket: &BucketName, wanted: Option<u8>) -> Result<String, RegionError> {
+    let members = live_members(dir)?;
+    let now = regions_of(dir, bucket)?;
+    let Some(regions) = wanted else { return Ok(told(bucket, now)) };
+    let known = members.live().count() + 1;
+    if usize::from(regions) > known {
+        return Err(RegionError::FewRegions { wanted: regions, known });
+    }
+    if now == regions {
+        return Ok(format!("nothing to do: {}", told(bucket, now)));
+    }
+    larder_link::ask(dir, Setting { bucket: bucket.clone(), regions })?;
+    Ok(format!("{}, as soon as its server has noticed", told(bucket, regions)))
+}
+
+/// As the store's map says.
+fn regions_of(dir: &Path, bucket: &BucketName) -> Result<u8, RegionError> {
+    let unusable = |why: String| RegionError::Map(why);
+    let disk = RealDisk::open(dir).map_err(|error| unusable(error.to_string()))?;
+    let map = manager::load(&disk).map_err(|error| unusable(error.to_string()))?;
+    let record = map.as_ref().and_then(|map| map.buckets.get(bucket));
+    let no_such = || RegionError::NoBucket(bucket.to_string());
+    Ok(record.ok_or_else(no_such)?.regions)
+}
+
+/// What a setting means.
+pub(crate) fn told(bucket: &BucketName, regions: u8) -> String {
+    match regions {
+        1 => format!("changes of {bucket} are answered once this region has them"),
+        regions => format!("changes of {bucket} are answered once {regions} regions have them"),
+    }
+}

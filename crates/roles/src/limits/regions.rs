@@ -1,0 +1,174 @@
+//! The limits of the driver of regions.
+
+/// Most entries of a fetch that are being opened for another region, and as many opened ones that wait for their turn.
+pub const REGION_OPENS_MAX: usize = 16;
+/// Most bytes of an entry that is opened before its turn: 8 MiB of memory for a fetch, of which regions have a few each.
+pub const REGION_AHEAD_BYTES_MAX: u64 = 256 << 10;
+/// Milliseconds after which an entry that is not open yet is withheld from another region.
+pub const REGION_OPEN_MS: u64 = 5_000;
+/// Tries to open an entry for another region while other versions replace it.
+pub const REGION_CHANGED_TRIES_MAX: usize = 4;
+/// Most outcomes of a placement group that are counted beyond the number that was asked for.
+pub const REGION_LEFT_COUNTED_MAX: u64 = 1_000;
+/// Ops of a placement group that its journal keeps even if all regions have them: a region may note a little later what
+/// it has reported as durable.
+pub const REGION_JOURNAL_OPS_MIN: u64 = 1 << 12;
+/// Milliseconds after which the gateway sends the managers the list of regions again, if they did not take it.
+pub const REGION_KEEP_LIST_MS: u64 = 1_000;
+/// Milliseconds between two looks for news, while all that shows is no news to the asking region.
+pub const REGION_LOOKS_MS: u64 = 10;
+/// Most entries that are not told back to a region: those that it told last.
+pub const REGION_ECHOES_MAX: usize = 32_768;
+/// Milliseconds for which an answer waits for news.
+pub const REGION_NEWS_MS: u64 = 2_000;
+/// Most journals of placement groups that a meta server is asked for at a time.
+pub const JOURNALS_MAX: usize = 4096;
+/// Bytes of outcomes, about, in one answer about journals.
+pub const JOURNAL_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// Asks about journals that wait for news at a meta server; one more is answered at once.
+pub const JOURNAL_WAITS_MAX: usize = 64;
+/// Milliseconds for which an ask about journals waits until puts from before the store had a number show.
+pub const JOURNAL_SETTLE_MS: u64 = 2_000;
+/// Milliseconds that a primary may take to answer about journals, besides the wait for news.
+pub const JOURNAL_ANSWER_MS: u64 = 3_000;
+/// Milliseconds from a full answer about journals to the next ask.
+pub const JOURNAL_PAUSE_MS: u64 = 5;
+/// Milliseconds after which a primary is asked about journals again, if it did not answer for all, or too soon.
+pub const JOURNAL_RETRY_MS: u64 = 200;
+/// Most keys whose rows a meta server is asked for at a time.
+pub const KEPT_KEYS_MAX: usize = 256;
+/// Milliseconds for which the answer about keys waits for puts of them that are under way.
+pub const KEPT_SETTLE_MS: u64 = 1_000;
+/// Milliseconds for a lookup of what is here before changes of another region are taken. A key that is unknown by then
+/// is looked up once more, then fetched; a range without a sum is listed.
+pub const REGION_LOOK_MS: u64 = 3_000;
+/// The same for keys, for some time after a lookup that was late.
+pub const REGION_LOOK_AGAIN_MS: u64 = 300;
+/// Milliseconds for which lookups are short after a late one.
+pub const REGION_LATE_MS: u64 = 10_000;
+/// Milliseconds between two tries to settle journals that may not be told yet.
+pub const REGION_SETTLE_MS: u64 = 200;
+/// Milliseconds for which keys are read for an answer to a walk: the asking region asks for the rest next.
+pub const REGION_WALK_MS: u64 = 3_000;
+/// Most ranges that are summed at a time.
+pub const REGION_SUMS_MAX: usize = 16;
+/// Milliseconds between two looks at what journals may forget.
+pub const REGION_KEEP_SHORT_MS: u64 = 10_000;
+/// Milliseconds between ops that forget outcomes, while there are more.
+pub const REGION_FORGET_PAUSE_MS: u64 = 100;
+/// Milliseconds after which a region is told all names of buckets again.
+pub const REGION_NAMES_MS: u64 = 60_000;
+/// Milliseconds between two walks over all tombstones for those that may go.
+pub const REGION_FREE_MS: u64 = 10_000;
+/// Such pauses after which a walk begins even if no other region has come further.
+pub const REGION_FREE_PASSES_MAX: u32 = 6;
+/// Most calls that free tombstones at a time.
+pub const REGION_FREES_MAX: usize = 32;
+/// Milliseconds between two slices of such a walk.
+pub const REGION_FREE_PAUSE_MS: u64 = 100;
+/// Milliseconds over which the rate of a region's changes is counted.
+pub const REGION_RATE_MS: u64 = 5_000;
+/// Milliseconds between two statuses for `larder region status`.
+pub const REGION_STATUS_MS: u64 = 1_000;
+/// Milliseconds without progress after which a region that is behind is called stuck.
+pub const REGION_STUCK_MS: u64 = 60_000;
+/// Most bytes of a fetch's entries that are put at once, so that many of them share each sync.
+pub const REGION_PUTS_BYTES_MAX: u64 = 32 * 1024 * 1024;
+/// Most times that an entry is put again for which the log or a disk had no room at the moment.
+pub const REGION_BUSY_TRIES_MAX: u32 = 100;
+/// Milliseconds between two such tries.
+pub const REGION_BUSY_MS: u64 = 20;
+/// Most entries of a fetch that are waited for at a time until they show.
+pub const REGION_SHOWS_MAX: usize = 32;
+/// Milliseconds for which a fetch that failed backs off.
+pub const REGION_FETCH_BACKOFF_MS: u64 = 500;
+/// Most bytes of an entry that is read whole before it is put, so that others are put beside it.
+pub const REGION_WHOLE_BYTES_MAX: u64 = 1024 * 1024;
+/// Milliseconds for which a read of a key that is not here waits for its turn, and then for another region.
+pub const REGION_MISS_MS: u64 = 1_500;
+/// Most keys at a time that other regions are asked for on behalf of clients.
+pub const REGION_MISSES_MAX: usize = 64;
+/// Milliseconds for which the driver remembers that other regions gave no object for a key.
+pub const REGION_ABSENT_MS: u64 = 1_000;
+/// Most such keys that it remembers.
+pub const REGION_ABSENT_KEYS_MAX: usize = 16_384;
+/// Most bytes of an object that a client waits for until it has come from another region.
+pub const REGION_MISS_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Milliseconds between two messages that an answer is still coming.
+pub const REGION_COMING_MS: u64 = 2_000;
+/// Most bytes a second that one region is asked for.
+pub const REGION_BYTES_PER_S: u64 = 256 * 1024 * 1024;
+/// Milliseconds after which a region that was not reached yet is asked again.
+pub const REGION_HELLO_MS: u64 = 1_000;
+/// Milliseconds between ops that note positions in other regions' journals.
+pub const REGION_NOTE_MS: u64 = 1_000;
+/// Most rows of a table that a comparison reads at a time: it needs memory for these, however much it answers.
+pub const REGION_SLICE_ROWS_MAX: usize = 1024;
+/// Request numbers that each pulling machine has.
+pub const REGION_REQUESTS_PER_MACHINE: u64 = 1 << 40;
+/// Most placement groups of which a meta server is told at a time how far other regions are.
+pub const POSITIONS_MAX: usize = 1024;
+/// Milliseconds after which the gateway tells again how far other regions are, though nothing has changed.
+pub const POSITIONS_AGAIN_MS: u64 = 10_000;
+/// Milliseconds between two such calls to one server: positions that change meanwhile go together.
+pub const POSITIONS_PAUSE_MS: u64 = 10;
+/// Milliseconds between two looks for settings that a command asked for.
+pub const REGION_SETTINGS_MS: u64 = 1_000;
+/// Milliseconds after which a server is told again that did not hear.
+pub const POSITIONS_RETRY_MS: u64 = 500;
+/// Milliseconds between two reports to another region of how far this one is.
+pub const REGION_REPORT_PAUSE_MS: u64 = 5;
+/// Milliseconds for a primary to say how far other regions are, beside what it waits for them.
+pub const POSITIONS_ANSWER_MS: u64 = 1_000;
+/// Milliseconds for which a change waits for other regions after it was made.
+pub const REGION_WAIT_MS: u64 = 5_000;
+/// Most changes that wait so at a proxy, or at a primary.
+pub const REGION_WAITS_MAX: usize = 1024;
+/// Milliseconds between two ticks of a pulling machine.
+pub const REGION_TICK_MS: u64 = 50;
+
+const _: () = assert!(
+    2 * REGION_JOURNAL_OPS_MIN <= larder_protocol::limits::REGION_JOURNAL_OPS_MAX,
+    "a journal keeps what a region may not have noted yet"
+);
+const _: () =
+    assert!(REGION_WHOLE_BYTES_MAX <= REGION_PUTS_BYTES_MAX, "an entry that is read whole is put");
+const _: () = assert!(
+    2 * larder_protocol::limits::REGION_CLAIMS_MAX <= REGION_ECHOES_MAX,
+    "what is on its way here is not told back once it is"
+);
+const _: () = assert!(
+    2 * REGION_NEWS_MS < larder_protocol::limits::REGION_ANSWER_MS,
+    "an answer that waits for something new is not given up"
+);
+const _: () = assert!(
+    REGION_NEWS_MS + 2 * JOURNAL_ANSWER_MS < larder_protocol::limits::REGION_ANSWER_MS
+        && JOURNAL_SETTLE_MS < JOURNAL_ANSWER_MS,
+    "an answer that waits for primaries is not given up either"
+);
+const _: () = assert!(
+    2 * REGION_WALK_MS < larder_protocol::limits::REGION_ANSWER_MS,
+    "a walk that is cut off is answered in time"
+);
+const _: () = assert!(
+    2 * REGION_OPEN_MS <= larder_protocol::limits::REGION_ANSWER_MS,
+    "an entry that is withheld is told in time, also behind one that is opened ahead"
+);
+const _: () = assert!(
+    KEPT_SETTLE_MS < REGION_LOOK_MS && REGION_LOOK_MS < larder_protocol::limits::REGION_ANSWER_MS,
+    "a key in doubt holds up no look, and a look no answer"
+);
+const _: () =
+    assert!(JOURNAL_BYTES_MAX < larder_net::limits::PAYLOAD_BYTES_MAX, "an answer fits a frame");
+const _: () = assert!(
+    3 * REGION_COMING_MS < larder_protocol::limits::REGION_ANSWER_MS,
+    "an answer that is coming is not given up"
+);
+const _: () = assert!(
+    REGION_SLICE_ROWS_MAX > larder_protocol::limits::REGION_RUN_IDS_MAX,
+    "the rows of a run are read at once"
+);
+const _: () = assert!(
+    REGION_TICK_MS < larder_protocol::limits::REGION_POLL_MS,
+    "the machine is asked as often as it polls"
+);

@@ -1,0 +1,153 @@
+//! Changes that are answered once other regions have them, and where a version is.
+//!
+//! # Invariants
+//!
+//! 1. A change is made, and durable here, before it waits. So its client is told that it was made, whatever comes of the
+//!    wait.
+//! 2. Changes that wait are bounded in number and in time.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use larder_objects::{ObjectError, Opened, Replication, ReplicationStatus};
+use larder_protocol::region::key_rows::tombstone_row;
+use larder_types::codec::decode;
+use larder_types::{
+    BucketId, BucketName, ObjectEntry, ObjectKey, OpSeq, PgId, RegionId, Tombstone, rows,
+};
+use tokio::sync::Semaphore;
+
+use super::reach::Reach;
+use super::{Proxy, unavailable, undecodable};
+use crate::limits::{REGION_WAIT_MS, REGION_WAITS_MAX};
+
+/// Changes that waited for other regions, for metrics.
+#[derive(Debug)]
+pub struct RegionWaits {
+    /// As many regions as were to have them had them in time.
+    pub met: AtomicU64,
+    /// Fewer had them in time, or too many waited.
+    pub unmet: AtomicU64,
+    places: Semaphore,
+}
+
+impl Default for RegionWaits {
+    fn default() -> Self {
+        let places = Semaphore::new(REGION_WAITS_MAX);
+        Self { met: AtomicU64::new(0), unmet: AtomicU64::new(0), places }
+    }
+}
+
+impl<R: Reach> Proxy<R> {
+    /// Waits until as many regions have a key's change as its bucket asks for. The change is this op; `None`: the one that
+    /// the key's rows show.
+    pub(super) async fn await_regions(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        op: Option<OpSeq>,
+    ) -> Result<(), ObjectError> {
+        let wanted = self.reach.bucket(bucket, |record| (record.id, record.regions));
+        let Some((id, regions @ 2..)) = wanted else { return Ok(()) };
+        if self.reach.region() == RegionId::OWN {
+            return Ok(());
+        }
+        let waited = self.await_others((id, key), op, regions - 1).await;
+        let count = if waited.is_ok() { &self.region_waits.met } else { &self.region_waits.unmet };
+        count.fetch_add(1, Ordering::Relaxed);
+        waited
+    }
+
+    async fn await_others(
+        &self,
+        (bucket, key): (BucketId, &ObjectKey),
+        op: Option<OpSeq>,
+        count: u8,
+    ) -> Result<(), ObjectError> {
+        let made = "the change is made in this region, and goes on to the others";
+        let Ok(_place) = self.region_waits.places.try_acquire() else {
+            return Err(unavailable(&format!("{made}: too many changes wait for them")));
+        };
+        let pg = self.reach.pg_of(bucket, key);
+        let op = match op {
+            Some(op) => op,
+            None => match self.op_told(pg, bucket, key).await? {
+                Some(op) => op,
+                // Deleted since, and all regions have that.
+                None => return Ok(()),
+            },
+        };
+        let wait = Duration::from_millis(REGION_WAIT_MS);
+        let known = self.reach.positions(pg, op, count, wait).await?;
+        let have = known.iter().filter(|(_, through)| *through >= op).count();
+        if have >= usize::from(count) {
+            return Ok(());
+        }
+        let (have, wanted, seconds) = (have + 1, u16::from(count) + 1, REGION_WAIT_MS / 1000);
+        Err(unavailable(&format!(
+            "{made}: the bucket waits for {wanted} regions, and {have} had it within {seconds} s. \
+             `larder region status` names those that are not reached"
+        )))
+    }
+
+    /// The op whose row of the journal tells of a key as it is now.
+    async fn op_told(
+        &self,
+        pg: PgId,
+        bucket: BucketId,
+        key: &ObjectKey,
+    ) -> Result<Option<OpSeq>, ObjectError> {
+        let row = rows::version(bucket, key, rows::UNVERSIONED);
+        if let Some(value) = self.reach.settled_row(pg, &row).await? {
+            let entry = ObjectEntry::read(&value).map_err(undecodable)?;
+            return Ok(Some(op_of(&entry, self.reach.region())));
+        }
+        let row = self.reach.row(pg, &tombstone_row(bucket, key)).await?;
+        let tombstone = row.map(|value| decode::<Tombstone>("tombstone", &value)).transpose();
+        Ok(tombstone.map_err(undecodable)?.map(|tombstone| tombstone.op.seq))
+    }
+
+    /// Where a version is; `None` in a store without other regions.
+    pub(super) async fn replication_of(
+        &self,
+        object: &Opened,
+    ) -> Result<Option<Replication>, ObjectError> {
+        let own = self.reach.region();
+        if own == RegionId::OWN {
+            return Ok(None);
+        }
+        let from = object.metax.stamp().told_by(own).region;
+        if from != own {
+            let regions = vec![from, own];
+            return Ok(Some(Replication { status: ReplicationStatus::Replica, regions }));
+        }
+        let pg = self.reach.pg_of(object.bucket, &object.key);
+        let row = rows::version(object.bucket, &object.key, rows::UNVERSIONED);
+        // As it is: the version was found a moment ago, and a put that is under way is not waited for.
+        let Some(value) = self.reach.row(pg, &row).await? else { return Ok(None) };
+        let entry = ObjectEntry::read(&value).map_err(undecodable)?;
+        if entry.row.op != object.op {
+            // Another has taken its place: nobody keeps where the former is.
+            return Ok(None);
+        }
+        let op = op_of(&entry, own);
+        let known = self.reach.positions(pg, op, 0, Duration::ZERO).await?;
+        if known.is_empty() {
+            return Ok(None);
+        }
+        let have = known.iter().filter(|(_, through)| *through >= op).map(|(region, _)| *region);
+        let regions: Vec<RegionId> = [own].into_iter().chain(have).collect();
+        let is_everywhere = regions.len() > known.len();
+        let status =
+            if is_everywhere { ReplicationStatus::Completed } else { ReplicationStatus::Pending };
+        Ok(Some(Replication { status, regions }))
+    }
+}
+
+/// The op whose row of the journal told a version first. Of another region's it is the op that put it here, or a later one.
+fn op_of(entry: &ObjectEntry, own: RegionId) -> OpSeq {
+    match entry.origin {
+        Some(origin) if origin.region == own => origin.op.seq,
+        _ => entry.row.op.seq,
+    }
+}

@@ -1,0 +1,39 @@
+//! Takes up settings of buckets that a command asked for in the directory of a single node.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_link::{LinkError, Setting};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::Shared;
+use crate::blocking;
+use crate::limits::REGION_SETTINGS_MS;
+use crate::proxy::RegionReach;
+
+/// See the module's head. Does not end.
+pub(super) async fn take_up<R: RegionReach>(shared: Arc<Shared<R>>, dir: PathBuf) {
+    let mut times = interval(Duration::from_millis(REGION_SETTINGS_MS));
+    times.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        times.tick().await;
+        if let Err(error) = take_up_once(&shared, &dir).await {
+            tracing::warn!(%error, "settings that a command asked for are taken up later");
+        }
+    }
+}
+
+async fn take_up_once<R: RegionReach>(shared: &Shared<R>, dir: &Path) -> Result<(), LinkError> {
+    let of = dir.to_owned();
+    let Ok(asked) = blocking::run(move || larder_link::asked(&of)).await else { return Ok(()) };
+    let asked: Vec<Setting> = asked?;
+    if asked.is_empty() {
+        return Ok(());
+    }
+    let settled = shared.shown.reach().take_settings(asked).await;
+    let of = dir.to_owned();
+    let forgotten = blocking::run(move || larder_link::forget(&of, &settled)).await;
+    // A panic has said why.
+    forgotten.unwrap_or(Ok(()))
+}
