@@ -2,8 +2,10 @@
 
 use std::process::ExitCode;
 
+use larder_link::RegionList;
 use larder_protocol::manager::state::{Command, Outcome, Refusal, Topology};
 use larder_roles::managers::Managers;
+use larder_types::codec::decode;
 use larder_types::{BucketName, WritePolicy};
 
 use super::RoleError;
@@ -61,6 +63,12 @@ pub(crate) fn regions(
         let map = managers.map();
         let now = map.buckets.get(bucket).ok_or_else(no_such)?.regions;
         let Some(regions) = wanted else { return Ok(vec![policy::told(bucket, now)]) };
+        // Where a gateway runs, the managers have its list.
+        let list = decode::<RegionList>("list of regions", &map.regions).ok();
+        let known = list.map(|list| list.regions.iter().filter(|it| !it.removed).count());
+        if let Some(known) = known.filter(|known| usize::from(regions) > *known) {
+            return Err(RoleError::Named(policy::few_regions(regions, known)));
+        }
         match agreed(&managers, Command::SetRegions(bucket.clone(), regions)).await? {
             Ok(Outcome::Already) => {
                 Ok(vec![format!("nothing to do: {}", policy::told(bucket, regions))])

@@ -55,10 +55,7 @@ enum RegionError {
     Removed(PathBuf),
     #[error("there is no bucket {0:?}")]
     NoBucket(String),
-    #[error(
-        "there are {known} regions: if changes waited for {wanted}, none would be answered. Choose at most {known}, \
-         better fewer, so that puts go on when a region is away"
-    )]
+    #[error("{}", policy::few_regions(*.wanted, *.known))]
     FewRegions { wanted: u8, known: usize },
     #[error("{0}")]
     Map(String),

@@ -35,7 +35,9 @@ fn of_store(dir: &Path, bucket: &BucketName, wanted: Option<u8>) -> Result<Strin
     if usize::from(regions) > known {
         return Err(RegionError::FewRegions { wanted: regions, known });
     }
-    if now == regions {
+    // One that was asked for before, and is not taken up yet, would be.
+    let is_asked = larder_link::asked(dir)?.iter().any(|asked| asked.bucket == *bucket);
+    if now == regions && !is_asked {
         return Ok(format!("nothing to do: {}", told(bucket, now)));
     }
     larder_link::ask(dir, Setting { bucket: bucket.clone(), regions })?;
@@ -50,6 +52,14 @@ fn regions_of(dir: &Path, bucket: &BucketName) -> Result<u8, RegionError> {
     let record = map.as_ref().and_then(|map| map.buckets.get(bucket));
     let no_such = || RegionError::NoBucket(bucket.to_string());
     Ok(record.ok_or_else(no_such)?.regions)
+}
+
+/// Why a setting is refused.
+pub(crate) fn few_regions(wanted: u8, known: usize) -> String {
+    format!(
+        "there are {known} regions: if changes waited for {wanted}, none would be answered. Choose at most {known}, \
+         better fewer, so that puts go on when a region is away"
+    )
 }
 
 /// What a setting means.

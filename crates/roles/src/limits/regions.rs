@@ -112,21 +112,33 @@ pub const POSITIONS_MAX: usize = 1024;
 pub const POSITIONS_AGAIN_MS: u64 = 10_000;
 /// Milliseconds between two such calls to one server: positions that change meanwhile go together.
 pub const POSITIONS_PAUSE_MS: u64 = 10;
+/// The same while no bucket's changes wait for other regions.
+pub const POSITIONS_IDLE_MS: u64 = 1_000;
 /// Milliseconds between two looks for settings that a command asked for.
 pub const REGION_SETTINGS_MS: u64 = 1_000;
 /// Milliseconds after which a server is told again that did not hear.
 pub const POSITIONS_RETRY_MS: u64 = 500;
 /// Milliseconds between two reports to another region of how far this one is.
-pub const REGION_REPORT_PAUSE_MS: u64 = 5;
+pub const REGION_REPORT_PAUSE_MS: u64 = 20;
+/// Milliseconds for which a region of a release that knows no reports is sent none.
+pub const REGION_REPORT_UNKNOWN_MS: u64 = 60_000;
+/// Milliseconds after which a client that asks for a version is not told where it is.
+pub const REPLICATION_MS: u64 = 1_000;
 /// Milliseconds for a primary to say how far other regions are, beside what it waits for them.
 pub const POSITIONS_ANSWER_MS: u64 = 1_000;
 /// Milliseconds for which a change waits for other regions after it was made.
 pub const REGION_WAIT_MS: u64 = 5_000;
-/// Most changes that wait so at a proxy, or at a primary.
-pub const REGION_WAITS_MAX: usize = 1024;
+/// Most changes that wait so at a proxy.
+pub const REGION_WAITS_MAX: usize = 256;
+/// Most that wait at a primary.
+pub const POSITION_WAITS_MAX: usize = 1024;
 /// Milliseconds between two ticks of a pulling machine.
 pub const REGION_TICK_MS: u64 = 50;
 
+const _: () = assert!(
+    4 * REGION_WAITS_MAX <= larder_net::limits::REQUESTS_MAX,
+    "changes that wait leave calls to a primary to others"
+);
 const _: () = assert!(
     2 * REGION_JOURNAL_OPS_MIN <= larder_protocol::limits::REGION_JOURNAL_OPS_MAX,
     "a journal keeps what a region may not have noted yet"

@@ -9,6 +9,7 @@
 //! 3. Calls that wait are bounded in number and in time.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,13 +17,13 @@ use larder_net::{PeerIdentity, Responder};
 use larder_protocol::Refusal;
 use larder_types::{OpSeq, PgId, RegionId, View};
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 
 use super::Meta;
 use super::cluster::Cluster;
 use super::duties::refuse;
-use crate::limits::{POSITIONS_MAX, REGION_WAIT_MS, REGION_WAITS_MAX};
+use crate::limits::{POSITION_WAITS_MAX, POSITIONS_MAX, REGION_WAIT_MS};
 use crate::wire::{MetaReply, MetaService, Position};
 
 /// See the module's head.
@@ -51,20 +52,21 @@ impl Awaited {
 impl Positions {
     pub(super) fn new(pgs: usize) -> Self {
         let of_pgs = (0..pgs).map(|_| Mutex::default()).collect();
-        Self { of_pgs, moved: watch::Sender::new(0), waits: Semaphore::new(REGION_WAITS_MAX) }
+        Self { of_pgs, moved: watch::Sender::new(0), waits: Semaphore::new(POSITION_WAITS_MAX) }
     }
 
-    /// Takes what the gateway says of a PG. Regions that it does not name are no more.
-    fn hear(&self, pg: PgId, told: &[Position]) {
+    /// Takes what the gateway says of a PG; returns whether that is news. Regions that it does not name are no more.
+    fn hear(&self, pg: PgId, told: &[Position]) -> bool {
         let mut known = self.of_pgs[pg.0 as usize].lock();
         let before: BTreeMap<RegionId, OpSeq> = known.iter().copied().collect();
         let later = |&(region, through): &Position| {
             // Two calls may come in another order than they were made.
             (region, through.max(before.get(&region).copied().unwrap_or_default()))
         };
-        *known = told.iter().map(later).collect();
-        drop(known);
-        self.moved.send_modify(|count| *count = count.wrapping_add(1));
+        let now: Vec<Position> = told.iter().map(later).collect();
+        let is_news = *known != now;
+        *known = now;
+        is_news
     }
 
     fn of(&self, pg: PgId) -> Vec<Position> {
@@ -75,29 +77,35 @@ impl Positions {
 impl Meta {
     /// Takes what the gateway says of PGs.
     pub(crate) fn hear_positions(&self, told: &[(PgId, Vec<Position>)]) {
-        for (pg, positions) in told {
-            self.positions.hear(*pg, positions);
+        let news = told.iter().filter(|(pg, positions)| self.positions.hear(*pg, positions));
+        // All of them are heard.
+        if news.count() > 0 {
+            self.positions.moved.send_modify(|count| *count = count.wrapping_add(1));
         }
     }
 
-    /// How far other regions are in a PG's journal. Waits until as many have an op as are awaited, for this long at most.
+    /// How far other regions are in a PG's journal. Waits until as many have an op as are awaited, for this long at most;
+    /// `None` if too many wait.
     pub(crate) async fn positions(
         &self,
         pg: PgId,
         awaited: Awaited,
         wait: Duration,
-    ) -> Vec<Position> {
+    ) -> Option<Vec<Position>> {
         let until = Instant::now() + wait.min(Duration::from_millis(REGION_WAIT_MS));
         let mut moved = self.positions.moved.subscribe();
         let place = self.positions.waits.try_acquire();
         loop {
             moved.borrow_and_update();
             let now = self.positions.of(pg);
-            if awaited.is_met(&now)
-                || place.is_err()
-                || !matches!(timeout_at(until, moved.changed()).await, Ok(Ok(())))
-            {
-                return now;
+            if awaited.is_met(&now) {
+                return Some(now);
+            }
+            if place.is_err() {
+                return None;
+            }
+            if !matches!(timeout_at(until, moved.changed()).await, Ok(Ok(()))) {
+                return Some(now);
             }
         }
     }
@@ -135,9 +143,20 @@ impl Meta {
             return refuse(responder, Refusal::NotPrimary);
         }
         let Some(meta) = cluster.meta() else { return };
+        // A client that goes away leaves its place to others.
+        let unwanted = Arc::new(Notify::new());
+        let tells = unwanted.clone();
+        responder.when_unwanted(move || tells.notify_one());
         cluster.runtime.spawn(async move {
-            let now = meta.positions(pg, awaited, wait).await;
-            responder.answer(&MetaReply::Positions(now), Bytes::new());
+            let now = tokio::select! {
+                biased;
+                now = meta.positions(pg, awaited, wait) => now,
+                () = unwanted.notified() => return,
+            };
+            match now {
+                Some(now) => responder.answer(&MetaReply::Positions(now), Bytes::new()),
+                None => refuse(responder, Refusal::Busy),
+            }
         });
     }
 }

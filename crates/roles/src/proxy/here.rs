@@ -336,7 +336,8 @@ impl Reach for Here {
         count: u8,
         wait: Duration,
     ) -> Result<Vec<Position>, ObjectError> {
-        Ok(self.meta.positions(pg, Awaited { op, count: count.into() }, wait).await)
+        let known = self.meta.positions(pg, Awaited { op, count: count.into() }, wait).await;
+        known.ok_or(ObjectError::SlowDown)
     }
 
     async fn read(

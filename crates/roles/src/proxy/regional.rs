@@ -1,6 +1,5 @@
 //! The regions' driver's access to other roles, beside [`Reach`]: to keys as the index keeps them, and to journals.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use larder_link::Setting;
 use larder_objects::ObjectError;
 use larder_protocol::region::key_rows::tombstone_row;
 use larder_protocol::region::{KeyRows, Token};
-use larder_types::{BucketId, ObjectKey, PgId, View, rows};
+use larder_types::{BucketId, ObjectKey, PgId, ServerId, View, rows};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -73,18 +72,22 @@ pub trait RegionReach: Reach {
     /// theirs, and are told otherwise.
     fn take_settings(&self, settings: Vec<Setting>) -> impl Future<Output = Vec<Setting>> + Send;
 
-    /// The view of a PG's primary, if it has one.
-    fn view_of(&self, pg: PgId) -> Option<View>;
+    /// The server that leads a PG, and its view, if there is one.
+    fn led_by(&self, pg: PgId) -> Option<(ServerId, View)>;
+
+    /// Whether changes of some bucket wait for other regions.
+    fn waits_for_regions(&self) -> bool;
 
     /// Returns once the map is a later one than that.
     fn map_passes(&self, version: u64) -> impl Future<Output = ()> + Send;
 
-    /// Tells primaries how far other regions are in the journals of their PGs; returns the PGs whose primaries have heard it,
-    /// each with its view.
+    /// Tells a server how far other regions are in the journals of PGs that it leads, at most
+    /// [`POSITIONS_MAX`](crate::limits::POSITIONS_MAX); returns whether it has heard.
     fn tell_positions(
         &self,
-        positions: &BTreeMap<PgId, Vec<Position>>,
-    ) -> impl Future<Output = Vec<(PgId, View)>> + Send;
+        server: ServerId,
+        positions: &[(PgId, Vec<Position>)],
+    ) -> impl Future<Output = bool> + Send;
 
     /// Counts `news` up whenever a journal may show more. Does not end.
     fn watch_journals(&self, news: &watch::Sender<u64>) -> impl Future<Output = ()> + Send;
@@ -175,8 +178,12 @@ impl RegionReach for Here {
         settled
     }
 
-    fn view_of(&self, _: PgId) -> Option<View> {
-        Some(View(0))
+    fn led_by(&self, _: PgId) -> Option<(ServerId, View)> {
+        Some((ServerId(0), View(0)))
+    }
+
+    fn waits_for_regions(&self) -> bool {
+        self.manager().map().map.buckets.values().any(|bucket| bucket.regions > 1)
     }
 
     /// Here the map has nothing to do with who is told.
@@ -184,10 +191,9 @@ impl RegionReach for Here {
         std::future::pending().await
     }
 
-    async fn tell_positions(&self, positions: &BTreeMap<PgId, Vec<Position>>) -> Vec<(PgId, View)> {
-        let told: Vec<_> = positions.iter().map(|(pg, it)| (*pg, it.clone())).collect();
-        self.meta().hear_positions(&told);
-        told.into_iter().map(|(pg, _)| (pg, View(0))).collect()
+    async fn tell_positions(&self, _: ServerId, positions: &[(PgId, Vec<Position>)]) -> bool {
+        self.meta().hear_positions(positions);
+        true
     }
 
     async fn watch_journals(&self, news: &watch::Sender<u64>) {

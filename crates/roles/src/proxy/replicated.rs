@@ -16,10 +16,11 @@ use larder_types::{
     BucketId, BucketName, ObjectEntry, ObjectKey, OpSeq, PgId, RegionId, Tombstone, rows,
 };
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use super::reach::Reach;
 use super::{Proxy, unavailable, undecodable};
-use crate::limits::{REGION_WAIT_MS, REGION_WAITS_MAX};
+use crate::limits::{REGION_WAIT_MS, REGION_WAITS_MAX, REPLICATION_MS};
 
 /// Changes that waited for other regions, for metrics.
 #[derive(Debug)]
@@ -47,11 +48,11 @@ impl<R: Reach> Proxy<R> {
         key: &ObjectKey,
         op: Option<OpSeq>,
     ) -> Result<(), ObjectError> {
-        let wanted = self.reach.bucket(bucket, |record| (record.id, record.regions));
-        let Some((id, regions @ 2..)) = wanted else { return Ok(()) };
         if self.reach.region() == RegionId::OWN {
             return Ok(());
         }
+        let wanted = self.reach.bucket(bucket, |record| (record.id, record.regions));
+        let Some((id, regions @ 2..)) = wanted else { return Ok(()) };
         let waited = self.await_others((id, key), op, regions - 1).await;
         let count = if waited.is_ok() { &self.region_waits.met } else { &self.region_waits.unmet };
         count.fetch_add(1, Ordering::Relaxed);
@@ -60,34 +61,47 @@ impl<R: Reach> Proxy<R> {
 
     async fn await_others(
         &self,
-        (bucket, key): (BucketId, &ObjectKey),
+        key: (BucketId, &ObjectKey),
         op: Option<OpSeq>,
         count: u8,
     ) -> Result<(), ObjectError> {
-        let made = "the change is made in this region, and goes on to the others";
         let Ok(_place) = self.region_waits.places.try_acquire() else {
-            return Err(unavailable(&format!("{made}: too many changes wait for them")));
+            return Err(made("too many changes wait for them"));
         };
+        let (wanted, wait) = (u16::from(count) + 1, Duration::from_millis(REGION_WAIT_MS));
+        let late = |have: String| {
+            made(&format!(
+                "the bucket waits for {wanted} regions, and {have} in {} s. `larder region status` there says why",
+                wait.as_secs()
+            ))
+        };
+        match timeout(wait, self.others_with(key, op, count, wait)).await {
+            Ok(Ok(have)) if have >= usize::from(count) => Ok(()),
+            Ok(Ok(have)) => Err(late(format!("{} had it", have + 1))),
+            Ok(Err(error)) => Err(made(&error.to_string())),
+            Err(_elapsed) => Err(late("fewer had it".to_owned())),
+        }
+    }
+
+    /// How many other regions have a change, once so many have, or the time is over.
+    async fn others_with(
+        &self,
+        (bucket, key): (BucketId, &ObjectKey),
+        op: Option<OpSeq>,
+        count: u8,
+        wait: Duration,
+    ) -> Result<usize, ObjectError> {
         let pg = self.reach.pg_of(bucket, key);
         let op = match op {
             Some(op) => op,
             None => match self.op_told(pg, bucket, key).await? {
                 Some(op) => op,
                 // Deleted since, and all regions have that.
-                None => return Ok(()),
+                None => return Ok(count.into()),
             },
         };
-        let wait = Duration::from_millis(REGION_WAIT_MS);
         let known = self.reach.positions(pg, op, count, wait).await?;
-        let have = known.iter().filter(|(_, through)| *through >= op).count();
-        if have >= usize::from(count) {
-            return Ok(());
-        }
-        let (have, wanted, seconds) = (have + 1, u16::from(count) + 1, REGION_WAIT_MS / 1000);
-        Err(unavailable(&format!(
-            "{made}: the bucket waits for {wanted} regions, and {have} had it within {seconds} s. \
-             `larder region status` names those that are not reached"
-        )))
+        Ok(known.iter().filter(|(_, through)| *through >= op).count())
     }
 
     /// The op whose row of the journal tells of a key as it is now.
@@ -107,7 +121,7 @@ impl<R: Reach> Proxy<R> {
         Ok(tombstone.map_err(undecodable)?.map(|tombstone| tombstone.op.seq))
     }
 
-    /// Where a version is; `None` in a store without other regions.
+    /// Where a version is; `None` in a store without other regions, or if that is not known soon.
     pub(super) async fn replication_of(
         &self,
         object: &Opened,
@@ -116,6 +130,16 @@ impl<R: Reach> Proxy<R> {
         if own == RegionId::OWN {
             return Ok(None);
         }
+        let found =
+            timeout(Duration::from_millis(REPLICATION_MS), self.known_of(object, own)).await;
+        found.unwrap_or(Ok(None))
+    }
+
+    async fn known_of(
+        &self,
+        object: &Opened,
+        own: RegionId,
+    ) -> Result<Option<Replication>, ObjectError> {
         let from = object.metax.stamp().told_by(own).region;
         if from != own {
             let regions = vec![from, own];
@@ -144,7 +168,13 @@ impl<R: Reach> Proxy<R> {
     }
 }
 
-/// The op whose row of the journal told a version first. Of another region's it is the op that put it here, or a later one.
+/// A change that was made, and of which the client is not told that other regions have it.
+fn made(why: &str) -> ObjectError {
+    unavailable(&format!("the change is made in this region, and goes on to the others: {why}"))
+}
+
+/// The op whose row of the journal told a version first. Of another region's it is the op that put it here: it lies above all that
+/// was put of the key here before.
 fn op_of(entry: &ObjectEntry, own: RegionId) -> OpSeq {
     match entry.origin {
         Some(origin) if origin.region == own => origin.op.seq,

@@ -34,11 +34,9 @@ impl Published {
     /// Its bytes for who speaks this version of the protocol: whoever cannot read the newest form gets the one before, and
     /// lacks what that has no place for.
     pub(super) fn encoded_for(&self, protocol: u8) -> Bytes {
-        let has_gateway = self.map.gateway.is_some();
-        let waits = self.map.buckets.values().any(|bucket| bucket.regions != 1);
-        if (protocol >= PROTOCOL_GATEWAYS || !has_gateway)
-            && (protocol >= PROTOCOL_POSITIONS || !waits)
-        {
+        let lacks_gateway = protocol < PROTOCOL_GATEWAYS && self.map.gateway.is_some();
+        let waits = || self.map.buckets.values().any(|bucket| bucket.regions != 1);
+        if !lacks_gateway && (protocol >= PROTOCOL_POSITIONS || !waits()) {
             return self.encoded();
         }
         let mut map = self.map.clone();

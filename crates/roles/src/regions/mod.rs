@@ -14,6 +14,7 @@
 //! | `echoes.rs` | tells no region what it told itself |
 //! | `journal.rs` | forgets outcomes that all regions have |
 //! | `puller.rs` | steps the machine, and carries out its effects |
+//! | `reported.rs` | knows how far the others reported to be |
 //! | `reports.rs` | tells other regions how far this one is |
 //! | `positions.rs` | tells this store's primaries how far the others are |
 //! | `holding.rs` | reads what the machine looks up |
@@ -40,6 +41,7 @@ mod misses;
 mod names;
 mod positions;
 mod puller;
+mod reported;
 mod reports;
 mod runs;
 mod settings;

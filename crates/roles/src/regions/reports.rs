@@ -23,7 +23,7 @@ use tokio::time::sleep;
 
 use super::Shared;
 use super::puller::link_to;
-use crate::limits::REGION_REPORT_PAUSE_MS;
+use crate::limits::{REGION_REPORT_PAUSE_MS, REGION_REPORT_UNKNOWN_MS};
 use crate::proxy::RegionReach;
 
 /// Tokens that have moved since each region was told.
@@ -64,11 +64,15 @@ pub(super) async fn send<R: RegionReach>(shared: Arc<Shared<R>>) {
             busy.insert(region);
             let shared = shared.clone();
             under_way.push(async move {
+                let mut pause_ms = REGION_REPORT_PAUSE_MS;
                 if let Err(error) = send_to(&shared, region, report).await {
                     // The next ask says it, too.
                     tracing::debug!(%region, %error, "a region hears later how far this one is");
+                    if matches!(error, LinkError::Unsound(_)) {
+                        pause_ms = REGION_REPORT_UNKNOWN_MS;
+                    }
                 }
-                sleep(Duration::from_millis(REGION_REPORT_PAUSE_MS)).await;
+                sleep(Duration::from_millis(pause_ms)).await;
                 region
             });
         }

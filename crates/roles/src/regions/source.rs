@@ -26,6 +26,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::Shared;
+use super::reported::Reported;
 use super::runs;
 use super::shown::Unreadable;
 use crate::clock::now_ms;
@@ -55,25 +56,6 @@ pub(super) struct SourceState<R> {
     named: Mutex<BTreeMap<RegionId, (Arc<BucketNames>, Instant)>>,
 }
 
-/// Positions that other regions reported.
-#[derive(Debug, Default)]
-struct Reported {
-    /// Up to which all is durable there, by region and PG.
-    durable: BTreeMap<RegionId, BTreeMap<PgId, OpSeq>>,
-    /// The last op of each PG that they were told of, at least.
-    shown: BTreeMap<PgId, OpSeq>,
-}
-
-impl Reported {
-    /// Takes a region's report; returns whether it has come further. A report counts only up to an op that shows here.
-    fn take(&mut self, from: RegionId, pg: PgId, durable: Token) -> bool {
-        let Some(shown) = self.shown.get(&pg) else { return false };
-        let known = self.durable.entry(from).or_default().entry(pg).or_default();
-        let now = durable.through.min(*shown).max(*known);
-        std::mem::replace(known, now) != now
-    }
-}
-
 impl<R: RegionReach> Answering<R> {
     pub(super) fn new(state: Arc<SourceState<R>>) -> Self {
         Self(state)
@@ -99,20 +81,18 @@ impl<R: RegionReach> SourceState<R> {
         pg: PgId,
     ) -> Option<OpSeq> {
         let passed = self.passed.lock();
-        let of = |region| passed.durable.get(&region).and_then(|pgs| pgs.get(&pg)).copied();
-        regions.map(of).try_fold(OpSeq(u64::MAX), |least, passed| Some(least.min(passed?)))
+        let mut of = regions.map(|region| passed.of(region, pg));
+        of.try_fold(OpSeq(u64::MAX), |least, passed| Some(least.min(passed?)))
     }
 
-    /// The positions that these regions have passed, by PG.
-    pub(super) fn positions(&self, regions: &[RegionId]) -> BTreeMap<PgId, Vec<Position>> {
+    /// The positions of regions in the journals of PGs.
+    pub(super) fn positions(
+        &self,
+        regions: &[RegionId],
+        pgs: impl Iterator<Item = PgId>,
+    ) -> Vec<(PgId, Vec<Position>)> {
         let passed = self.passed.lock();
-        let mut of_pgs: BTreeMap<PgId, Vec<Position>> = BTreeMap::new();
-        for region in regions {
-            for (pg, through) in passed.durable.get(region).into_iter().flatten() {
-                of_pgs.entry(*pg).or_default().push((*region, *through));
-            }
-        }
-        of_pgs
+        pgs.map(|pg| (pg, passed.positions(regions, pg))).collect()
     }
 
     /// A count that grows when a region comes further in a journal.
@@ -120,12 +100,24 @@ impl<R: RegionReach> SourceState<R> {
         self.moved.subscribe()
     }
 
-    fn take_reports(&self, from: RegionId, reports: impl Iterator<Item = (PgId, Token)>) {
+    /// Takes the PGs of which a region has come further.
+    pub(super) fn take_moved(&self) -> BTreeSet<PgId> {
+        self.passed.lock().take_moved()
+    }
+
+    /// Takes how far a region reports to be, and what shows here.
+    fn take_reports(
+        &self,
+        from: RegionId,
+        reports: impl Iterator<Item = (PgId, Token)>,
+        shown: Vec<(PgId, OpSeq)>,
+    ) {
         let mut passed = self.passed.lock();
-        // All of them are taken.
-        let have_moved = reports.filter(|(pg, durable)| passed.take(from, *pg, *durable)).count();
+        shown.into_iter().for_each(|(pg, applied)| passed.show(pg, applied));
+        reports.for_each(|(pg, durable)| passed.take(from, pg, durable));
+        let has_moved = passed.has_moved();
         drop(passed);
-        if have_moved > 0 {
+        if has_moved {
             self.moved.send_modify(|count| *count = count.wrapping_add(1));
         }
     }
@@ -160,8 +152,8 @@ impl<R: RegionReach> SourceState<R> {
             Some(_) => self.all_names(),
             None => self.names_of(ids.flat_map(|batch| batch.ids.iter().map(|(_, id)| id)))?,
         };
-        self.passed.lock().shown.extend(shown_here);
-        self.take_reports(from, ask.pgs.iter().map(|(pg, _, durable)| (*pg, *durable)));
+        let reports = ask.pgs.iter().map(|(pg, _, durable)| (*pg, *durable));
+        self.take_reports(from, reports, shown_here);
         let is_news = are_new == Some(true) || has_news(&told);
         Ok((told, is_news))
     }
@@ -347,7 +339,7 @@ impl<R: RegionReach> Source for Answering<R> {
 
     async fn reported(&self, from: RegionId, report: Report) -> Result<(), Declined> {
         report.pgs.iter().try_for_each(|(pg, _)| self.0.has_pg(*pg))?;
-        self.0.take_reports(from, report.pgs.into_iter());
+        self.0.take_reports(from, report.pgs.into_iter(), Vec::new());
         Ok(())
     }
 

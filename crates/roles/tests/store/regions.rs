@@ -330,6 +330,17 @@ async fn a_change_is_answered_once_as_many_regions_have_it_as_its_bucket_asks_fo
     assert!(reason.starts_with("the change is made in this region"), "{reason}");
     assert_eq!(waits(&one), (5, 1));
     assert_eq!(replication(&one, "late").await, (ReplicationStatus::Pending, vec![RegionId(1)]));
+    one.stop();
+    one.start().await;
+    assert_eq!(one.proxy().bucket(&bucket()).unwrap().regions, 2);
+    let opened = one.proxy().open_here(&bucket(), &key("chunk")).await.unwrap();
+    let found = loop {
+        if let Some(found) = one.proxy().replication(&opened).await.unwrap() {
+            break found;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(found.status, ReplicationStatus::Pending, "a region that says nothing has nothing");
     two.start().await;
     converged(&[&one, &two]).await;
     one.stop();

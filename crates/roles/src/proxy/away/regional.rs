@@ -29,7 +29,7 @@ use super::retry::pause;
 use super::route::{newer, primary};
 use crate::limits::{
     JOURNAL_ANSWER_MS, JOURNAL_PAUSE_MS, JOURNAL_RETRY_MS, JOURNALS_MAX, KEPT_KEYS_MAX,
-    MAP_LAG_MAX, POSITIONS_MAX, REGION_NEWS_MS,
+    MAP_LAG_MAX, REGION_NEWS_MS,
 };
 use crate::wire::{JournalNow, JournalShown, KeptNow, MetaCall, MetaReply, Position};
 
@@ -250,8 +250,12 @@ impl RegionReach for Away {
         settings
     }
 
-    fn view_of(&self, pg: PgId) -> Option<View> {
-        primary(&self.managers.map(), pg).map(|at| at.view)
+    fn led_by(&self, pg: PgId) -> Option<(ServerId, View)> {
+        primary(&self.managers.map(), pg).map(|at| (at.server, at.view))
+    }
+
+    fn waits_for_regions(&self) -> bool {
+        self.managers.map().buckets.values().any(|bucket| bucket.regions > 1)
     }
 
     async fn map_passes(&self, version: u64) {
@@ -261,19 +265,11 @@ impl RegionReach for Away {
         }
     }
 
-    async fn tell_positions(&self, positions: &BTreeMap<PgId, Vec<Position>>) -> Vec<(PgId, View)> {
-        let map = self.managers.map();
-        let led = by_leader(&map, positions.keys().copied(), POSITIONS_MAX);
-        let telling = led.iter().map(async |(server, pgs)| {
-            let told = pgs.iter().map(|(pg, _)| (*pg, positions[pg].clone())).collect();
-            let deadline = Instant::now() + Duration::from_millis(JOURNAL_ANSWER_MS);
-            let call = MetaCall::TellPositions(told);
-            match self.asked(&map, *server, &call, deadline).await {
-                Some((MetaReply::Positions(_), _)) => pgs.clone(),
-                _ => Vec::new(),
-            }
-        });
-        join_all(telling).await.into_iter().flatten().collect()
+    async fn tell_positions(&self, server: ServerId, positions: &[(PgId, Vec<Position>)]) -> bool {
+        let deadline = Instant::now() + Duration::from_millis(JOURNAL_ANSWER_MS);
+        let call = MetaCall::TellPositions(positions.to_vec());
+        let answer = self.asked(&self.managers.map(), server, &call, deadline).await;
+        matches!(answer, Some((MetaReply::Positions(_), _)))
     }
 
     async fn watch_journals(&self, news: &watch::Sender<u64>) {

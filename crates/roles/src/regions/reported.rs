@@ -1,0 +1,124 @@
+//! How far other regions reported to be in the journals of this store's PGs.
+//!
+//! # Invariants
+//!
+//! 1. A report counts only up to an op that shows here: no region has what it was not told.
+//! 2. What counts never goes back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use larder_protocol::region::Token;
+use larder_types::{OpSeq, PgId, RegionId};
+
+use crate::wire::Position;
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub(super) struct Reported {
+    durable: BTreeMap<PgId, BTreeMap<RegionId, Durable>>,
+    /// The last op of each PG that shows here, at least.
+    shown: BTreeMap<PgId, OpSeq>,
+    /// PGs of which a region has come further since this was taken.
+    moved: BTreeSet<PgId>,
+}
+
+/// What a region reported of a PG.
+#[derive(Debug, Clone, Copy, Default)]
+struct Durable {
+    /// Up to this op it counts.
+    through: OpSeq,
+    /// Its last report.
+    last: OpSeq,
+}
+
+impl Durable {
+    /// Counts what shows here; returns whether the region has come further.
+    fn count(&mut self, shown: OpSeq) -> bool {
+        let now = self.last.min(shown).max(self.through);
+        std::mem::replace(&mut self.through, now) != now
+    }
+}
+
+impl Reported {
+    /// An op shows here. Answers come in any order, and a new primary may show less for a moment.
+    pub(super) fn show(&mut self, pg: PgId, applied: OpSeq) {
+        let shown = self.shown.entry(pg).or_default();
+        *shown = applied.max(*shown);
+        let shown = *shown;
+        for durable in self.durable.get_mut(&pg).into_iter().flat_map(BTreeMap::values_mut) {
+            if durable.count(shown) {
+                self.moved.insert(pg);
+            }
+        }
+    }
+
+    /// Takes a region's report.
+    pub(super) fn take(&mut self, from: RegionId, pg: PgId, durable: Token) {
+        let shown = self.shown.get(&pg).copied().unwrap_or_default();
+        let known = self.durable.entry(pg).or_default().entry(from).or_default();
+        known.last = durable.through;
+        if known.count(shown) {
+            self.moved.insert(pg);
+        }
+    }
+
+    /// The op of a PG up to which a region has all; `None` if it has reported nothing.
+    pub(super) fn of(&self, region: RegionId, pg: PgId) -> Option<OpSeq> {
+        self.durable.get(&pg)?.get(&region).map(|durable| durable.through)
+    }
+
+    /// The same of some regions; of those that have reported nothing, nothing.
+    pub(super) fn positions(&self, regions: &[RegionId], pg: PgId) -> Vec<Position> {
+        regions.iter().map(|region| (*region, self.of(*region, pg).unwrap_or_default())).collect()
+    }
+
+    /// Takes the PGs of which a region has come further.
+    pub(super) fn take_moved(&mut self) -> BTreeSet<PgId> {
+        std::mem::take(&mut self.moved)
+    }
+
+    pub(super) fn has_moved(&self) -> bool {
+        !self.moved.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PG: PgId = PgId(3);
+
+    fn token(through: u64) -> Token {
+        Token { through: OpSeq(through) }
+    }
+
+    #[test]
+    fn a_report_counts_up_to_what_shows_here_and_for_the_rest_when_that_does() {
+        let (mut reported, region) = (Reported::default(), RegionId(2));
+        reported.take(region, PG, token(9));
+        assert_eq!(reported.of(region, PG), Some(OpSeq(0)), "nothing shows yet");
+        assert!(!reported.has_moved());
+        reported.show(PG, OpSeq(5));
+        assert_eq!(reported.of(region, PG), Some(OpSeq(5)));
+        reported.show(PG, OpSeq(4));
+        reported.show(PG, OpSeq(20));
+        assert_eq!(reported.of(region, PG), Some(OpSeq(9)));
+        assert_eq!(reported.take_moved(), BTreeSet::from([PG]));
+        reported.take(region, PG, token(7));
+        assert_eq!(reported.of(region, PG), Some(OpSeq(9)), "it has them for good");
+        assert!(!reported.has_moved());
+        reported.show(PG, OpSeq(30));
+        assert_eq!(reported.of(region, PG), Some(OpSeq(9)));
+    }
+
+    #[test]
+    fn a_region_that_is_silent_has_nothing() {
+        let (mut reported, regions) = (Reported::default(), [RegionId(2), RegionId(3)]);
+        reported.show(PG, OpSeq(5));
+        reported.take(RegionId(2), PG, token(5));
+        let wanted = [(RegionId(2), OpSeq(5)), (RegionId(3), OpSeq(0))];
+        assert_eq!(reported.positions(&regions, PG), wanted);
+        assert_eq!(reported.of(RegionId(3), PG), None);
+        assert_eq!(reported.positions(&[], PG), []);
+    }
+}
