@@ -22,17 +22,15 @@ use crate::limits::{
     POSITIONS_AGAIN_MS, POSITIONS_IDLE_MS, POSITIONS_MAX, POSITIONS_PAUSE_MS, POSITIONS_RETRY_MS,
 };
 use crate::proxy::RegionReach;
-use crate::wire::Position;
 
-/// What one server is told.
+/// A call to a server: PGs, each in the view in which it leads them.
+#[derive(Debug, PartialEq, Eq)]
 struct Telling {
     server: ServerId,
-    /// PGs, each in the view in which the server leads it.
     pgs: Vec<(PgId, View)>,
-    positions: Vec<(PgId, Vec<Position>)>,
 }
 
-/// What is to be told.
+/// What is to be told, and to whom.
 #[derive(Default)]
 struct ToTell {
     pgs: BTreeSet<PgId>,
@@ -43,44 +41,42 @@ struct ToTell {
 }
 
 impl ToTell {
+    /// All is to be told again.
+    fn begin_anew(&mut self) {
+        self.heard.clear();
+    }
+
     /// Adds PGs whose primaries have not heard in their views.
-    fn add_unheard<R: RegionReach>(&mut self, reach: &R) {
-        for pg in (0..reach.pg_count()).map(PgId) {
-            let led = reach.led_by(pg);
-            if led.is_some_and(|(_, view)| self.heard.get(&pg) != Some(&view)) {
+    fn add_unheard(&mut self, pg_count: u32, led_by: impl Fn(PgId) -> Option<(ServerId, View)>) {
+        for pg in (0..pg_count).map(PgId) {
+            if led_by(pg).is_some_and(|(_, view)| self.heard.get(&pg) != Some(&view)) {
                 self.pgs.insert(pg);
             }
         }
     }
 
     /// Takes what is to be told to servers that are not being told.
-    fn take<R: RegionReach>(
-        &mut self,
-        state: &SourceState<R>,
-        reach: &R,
-        others: &[RegionId],
-    ) -> Vec<Telling> {
+    fn take(&mut self, led_by: impl Fn(PgId) -> Option<(ServerId, View)>) -> Vec<Telling> {
         let mut by_server: BTreeMap<ServerId, Vec<(PgId, View)>> = BTreeMap::new();
         for pg in &self.pgs {
-            let Some((server, view)) = reach.led_by(*pg) else { continue };
+            let Some((server, view)) = led_by(*pg) else { continue };
             let pgs = by_server.entry(server).or_default();
             if !self.busy.contains(&server) && pgs.len() < POSITIONS_MAX {
                 pgs.push((*pg, view));
             }
         }
         by_server.retain(|_, pgs| !pgs.is_empty());
-        let telling = by_server.into_iter().map(|(server, pgs)| {
-            self.busy.insert(server);
-            for (pg, _) in &pgs {
+        for (server, pgs) in &by_server {
+            self.busy.insert(*server);
+            for (pg, _) in pgs {
                 self.pgs.remove(pg);
             }
-            let positions = state.positions(others, pgs.iter().map(|(pg, _)| *pg));
-            Telling { server, pgs, positions }
-        });
-        telling.collect()
+        }
+        by_server.into_iter().map(|(server, pgs)| Telling { server, pgs }).collect()
     }
 
-    fn told(&mut self, Telling { server, pgs, .. }: Telling, is_heard: bool) {
+    /// A call has ended.
+    fn ended(&mut self, Telling { server, pgs }: Telling, is_heard: bool) {
         self.busy.remove(&server);
         for (pg, view) in pgs {
             if is_heard {
@@ -107,20 +103,21 @@ pub(super) async fn tell<R: RegionReach>(shared: Arc<Shared<R>>, state: Arc<Sour
         let now: Vec<_> = members.borrow_and_update().live().map(|peer| peer.number).collect();
         if now != others || Instant::now() >= again {
             others = now;
-            to_tell.heard.clear();
+            to_tell.begin_anew();
             looked_at = None;
             again = Instant::now() + Duration::from_millis(POSITIONS_AGAIN_MS);
         }
         to_tell.pgs.extend(state.take_moved());
         if looked_at != Some(map) {
             looked_at = Some(map);
-            to_tell.add_unheard(reach);
+            to_tell.add_unheard(reach.pg_count(), |pg| reach.led_by(pg));
         }
-        for telling in to_tell.take(&state, reach, &others) {
+        for telling in to_tell.take(|pg| reach.led_by(pg)) {
+            let positions = state.positions(&others, telling.pgs.iter().map(|(pg, _)| *pg));
             let shared = shared.clone();
             under_way.push(async move {
                 let reach = shared.shown.reach();
-                let is_heard = reach.tell_positions(telling.server, &telling.positions).await;
+                let is_heard = reach.tell_positions(telling.server, &positions).await;
                 let pause_ms = match is_heard {
                     false => POSITIONS_RETRY_MS,
                     true if reach.waits_for_regions() => POSITIONS_PAUSE_MS,
@@ -132,11 +129,63 @@ pub(super) async fn tell<R: RegionReach>(shared: Arc<Shared<R>>, state: Arc<Sour
         }
         tokio::select! {
             biased;
-            Some((telling, is_heard)) = under_way.next() => to_tell.told(telling, is_heard),
+            Some((telling, is_heard)) = under_way.next() => to_tell.ended(telling, is_heard),
             _moved = moved.changed() => {}
             _members = members.changed() => {}
             () = reach.map_passes(map) => {}
             () = sleep_until(again) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: ServerId = ServerId(1);
+    const TWO: ServerId = ServerId(2);
+
+    /// Server 1 leads PG 0, server 2 the others, all in this view.
+    fn in_view(view: u64) -> impl Fn(PgId) -> Option<(ServerId, View)> {
+        move |pg| Some((if pg == PgId(0) { ONE } else { TWO }, View(view)))
+    }
+
+    fn telling(server: ServerId, view: u64, pgs: &[u32]) -> Telling {
+        Telling { server, pgs: pgs.iter().map(|pg| (PgId(*pg), View(view))).collect() }
+    }
+
+    #[test]
+    fn a_primary_is_told_what_it_has_not_heard_in_its_view() {
+        let mut to_tell = ToTell::default();
+        to_tell.add_unheard(3, in_view(4));
+        let both = to_tell.take(in_view(4));
+        assert_eq!(both, [telling(ONE, 4, &[0]), telling(TWO, 4, &[1, 2])]);
+        both.into_iter().for_each(|it| to_tell.ended(it, true));
+        to_tell.add_unheard(3, in_view(4));
+        assert_eq!(to_tell.take(in_view(4)), [], "all have heard");
+        to_tell.pgs.insert(PgId(2));
+        assert_eq!(to_tell.take(in_view(4)), [telling(TWO, 4, &[2])], "a region came further");
+        let next = |pg| in_view(if pg == PgId(1) { 5 } else { 4 })(pg);
+        to_tell.ended(telling(TWO, 4, &[2]), true);
+        to_tell.add_unheard(3, next);
+        assert_eq!(to_tell.take(next), [telling(TWO, 5, &[1])], "another primary");
+        to_tell.ended(telling(TWO, 5, &[1]), true);
+        to_tell.begin_anew();
+        to_tell.add_unheard(3, |_| None);
+        assert_eq!(to_tell.take(|_| None), [], "nobody leads");
+        to_tell.add_unheard(3, next);
+        assert_eq!(to_tell.take(next).len(), 2);
+    }
+
+    #[test]
+    fn a_server_that_is_slow_or_does_not_hear_delays_itself_alone() {
+        let mut to_tell = ToTell::default();
+        to_tell.pgs.extend([PgId(0), PgId(1)]);
+        let [slow, quick] = <[_; 2]>::try_from(to_tell.take(in_view(4))).unwrap();
+        to_tell.ended(quick, true);
+        to_tell.pgs.extend([PgId(0), PgId(1)]);
+        assert_eq!(to_tell.take(in_view(4)), [telling(TWO, 4, &[1])], "the other is being told");
+        to_tell.ended(slow, false);
+        assert_eq!(to_tell.take(in_view(4)), [telling(ONE, 4, &[0])], "it has not heard");
     }
 }
