@@ -436,6 +436,32 @@ def overhead(regions):
         raise Failed(f"{idle:.0f} bytes a second pass where nothing happens")
 
 
+def rated(regions, clock):
+    """A region pulls no more than it is told to."""
+    one, two, three = regions
+    for region in (one, three):
+        said = two.region("rate", two.directory, region.name, "1")
+        if f"from {region.name} at most 1 MiB" not in said or said != two.region("rate", two.directory, region.name):
+            raise Failed(f"larder region rate: {said}")
+    time.sleep(1.5)  # Its server looks every second.
+    s3, size, count = one.boto3(), 500_000, 20
+    for number in range(count):
+        s3.put_object(Bucket=BUCKET, Key=f"rated/{number}", Body=content(f"rated/{number}", size))
+    began, there = time.monotonic(), two.boto3()
+    while there.list_objects_v2(Bucket=BUCKET, Prefix="rated/")["KeyCount"] < count:
+        if time.monotonic() > began + CONVERGED_SECONDS:
+            raise Failed("a region that pulls slowly does not get on")
+        time.sleep(0.05)
+    took = time.monotonic() - began
+    # What two regions give: a second's worth at once, and then as much a second.
+    least = 0.6 * (size * count / (2 << 20) - 1)
+    if took < least:
+        raise Failed(f"{size * count} bytes came within {took:.1f} s from two regions of 1 MiB/s each")
+    for region in (one, three):
+        two.region("rate", two.directory, region.name, "256")
+    clock.tell(f"{size * count / 1e6:.0f} MB came within {took:.1f} s from two regions of 1 MiB/s each")
+
+
 def replaced(regions, binary, scratch, clock):
     """A region's disk is lost: it is removed, and another takes its place."""
     one, two, three = regions
@@ -471,6 +497,7 @@ def run(binary, scratch, seconds, seed):
         conflicts(regions, rng, seconds, clock)
         away(regions, clock)
         overhead(regions)
+        rated(regions, clock)
         replaced(regions, binary, scratch, clock)
         for region in regions:
             if region.stop() != 0:

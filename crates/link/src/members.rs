@@ -5,9 +5,12 @@
 //! 1. A number names one key for ever: region 1 alone gives numbers, counting up, and gives none again after a removal.
 //! 2. The lists of two regions are joined: numbers by union, and a removal wins. A region takes nothing of a list that
 //!    gives a number another key.
-//! 3. A pause is this region's own: no other region hears of it.
+//! 3. A pause and a rate are this region's own: no other region hears of them.
+
+use std::collections::BTreeMap;
 
 use larder_types::RegionId;
+use larder_types::codec::{self, CodecError, V2};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{LinkError, Usage};
@@ -16,6 +19,8 @@ use crate::limits::{NUMBERS_MAX, REGIONS_MAX, TOKENS_MAX};
 use crate::message::JoinRefused;
 use crate::name::{Address, RegionName};
 use crate::token::{JoinToken, SessionSecret, TokenId, TokenRecord};
+
+const WHAT: &str = "list of regions";
 
 /// The number of the region that gives the others theirs.
 const FOUNDER: RegionId = RegionId(1);
@@ -29,6 +34,9 @@ pub struct Members {
     pub peers: Vec<Peer>,
     /// Tokens that region 1 has given.
     tokens: Vec<TokenRecord>,
+    /// Most MiB a second that are pulled from a region, where an operator has set that. Stored beside the rest.
+    #[serde(skip)]
+    rates: BTreeMap<RegionId, u32>,
 }
 
 /// This region.
@@ -96,19 +104,37 @@ impl Members {
     #[must_use]
     pub(crate) fn first(own: Own) -> Self {
         assert_eq!(own.number, FOUNDER, "the first region gives the others their numbers");
-        Self { own, peers: Vec::new(), tokens: Vec::new() }
+        Self { own, peers: Vec::new(), tokens: Vec::new(), rates: BTreeMap::new() }
     }
 
     /// The list of a region that has just joined.
     pub(crate) fn joined(own: Own, known: &[Known]) -> Result<Self, LinkError> {
-        let mut members = Self { own, peers: Vec::new(), tokens: Vec::new() };
+        let (peers, tokens, rates) = Default::default();
+        let mut members = Self { own, peers, tokens, rates };
         members.merge(known)?;
         Ok(members)
     }
 
     #[cfg(test)]
     pub(crate) fn stored_as(own: Own, peers: Vec<Peer>, tokens: Vec<TokenRecord>) -> Self {
-        Self { own, peers, tokens }
+        Self { own, peers, tokens, rates: BTreeMap::new() }
+    }
+
+    /// The bytes of a file. Earlier releases read those without rates.
+    pub(crate) fn encoded(&self) -> Vec<u8> {
+        if self.rates.is_empty() {
+            return codec::encode(self);
+        }
+        codec::encode_as(V2, &(&self.rates, self))
+    }
+
+    /// Reads the bytes of a file.
+    pub(crate) fn decoded(bytes: &[u8]) -> Result<Self, CodecError> {
+        if bytes.first() != Some(&V2) {
+            return codec::decode(WHAT, bytes);
+        }
+        let (rates, members): (_, Self) = codec::decode_as(WHAT, V2, bytes)?;
+        Ok(Self { rates, ..members })
     }
 
     /// The other regions that are not removed, paused ones too.
@@ -140,6 +166,25 @@ impl Members {
     pub fn pause(&mut self, name: &str, paused: bool) -> Result<(), LinkError> {
         self.named(name)?.paused = paused;
         Ok(())
+    }
+
+    /// Sets how many MiB a second are pulled from a region, at most; `None`: as many as from any.
+    ///
+    /// # Errors
+    /// [`Usage::NoPeer`].
+    pub fn set_rate(&mut self, name: &str, mib_per_s: Option<u32>) -> Result<(), LinkError> {
+        let number = self.named(name)?.number;
+        let _before = match mib_per_s {
+            Some(mib_per_s) => self.rates.insert(number, mib_per_s),
+            None => self.rates.remove(&number),
+        };
+        Ok(())
+    }
+
+    /// How many MiB a second are pulled from a region, if an operator has set that.
+    #[must_use]
+    pub fn rate(&self, number: RegionId) -> Option<u32> {
+        self.rates.get(&number).copied()
     }
 
     /// Removes a region. This one tells the others.

@@ -17,7 +17,6 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use larder_types::RegionId;
-use larder_types::codec::{decode, encode};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use xxhash_rust::xxh3::xxh3_64;
@@ -98,8 +97,7 @@ pub fn read(dir: &Path) -> Result<Option<Members>, LinkError> {
     if xxh3_64(body) != u64::from_le_bytes(*sum) {
         return Err(damaged("its sum does not match".to_owned()));
     }
-    let members: Members =
-        decode("list of regions", body).map_err(|error| damaged(error.to_string()))?;
+    let members = Members::decoded(body).map_err(|error| damaged(error.to_string()))?;
     members.check().map_err(damaged)?;
     Ok(Some(members))
 }
@@ -133,7 +131,7 @@ pub(crate) fn write(dir: &Path, members: &Members) -> Result<(), LinkError> {
 }
 
 pub(crate) fn stored(members: &Members) -> Vec<u8> {
-    let mut bytes = encode(members);
+    let mut bytes = members.encoded();
     bytes.extend(xxh3_64(&bytes).to_le_bytes());
     bytes
 }

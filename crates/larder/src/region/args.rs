@@ -78,6 +78,18 @@ pub(crate) enum RegionCommand {
         #[arg(long)]
         yes: bool,
     },
+    /// Show or set how many MiB a second are pulled from a region, at most.
+    ///
+    /// 256, unless it is set. An object is fetched as a whole, as fast as the link gives it, and paid for afterwards. A running
+    /// server notices within a second.
+    #[command(after_help = exit::HELP)]
+    Rate {
+        #[command(flatten)]
+        region: NamedArgs,
+        /// MiB a second. Without it the rate is shown.
+        #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        mib_per_s: Option<u32>,
+    },
     /// Show or set how many regions have a bucket's changes before their clients are answered.
     ///
     /// One, unless it is set: this region. With more, a put is answered when so many regions have it durably, and fails with 503

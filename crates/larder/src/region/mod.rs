@@ -16,6 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use larder_link::{Address, JoinToken, LinkError, Members, Peer, RegionStatus, Usage, limits};
 use larder_roles::identity::IDENTITY_FILE;
+use larder_roles::limits::REGION_BYTES_PER_S;
 use larder_types::RegionId;
 
 use crate::cluster::RoleError;
@@ -25,6 +26,9 @@ use crate::kind::{self, Kind, KindError};
 pub(crate) use args::RegionCommand;
 use args::{CreateArgs, JoinArgs, NamedArgs, PlaceArgs};
 use drill::DrillArgs;
+
+/// Rate that holds unless another is set.
+const MIB_PER_S: u32 = (REGION_BYTES_PER_S >> 20) as u32;
 
 /// Failure of a command.
 #[derive(Debug, thiserror::Error)]
@@ -106,6 +110,7 @@ pub(crate) fn run(command: RegionCommand) -> ExitCode {
         RegionCommand::Resume(args) => pause(&args, false),
         RegionCommand::Remove { region, yes } => remove(&region, yes),
         RegionCommand::Policy(args) => policy::policy(&args),
+        RegionCommand::Rate { region, mib_per_s } => rate(&region, mib_per_s),
     };
     exit::code(done.unwrap_or_else(|error| {
         eprintln!("error: {error}");
@@ -226,6 +231,21 @@ fn pause(args: &NamedArgs, paused: bool) -> Result<u8, RegionError> {
         ),
         (false, false) => println!("{name} is pulled from again"),
     }
+    Ok(exit::OK)
+}
+
+fn rate(args: &NamedArgs, wanted: Option<u32>) -> Result<u8, RegionError> {
+    let mut members = live_members(&args.dir)?;
+    if let Some(mib_per_s) = wanted {
+        let set = (mib_per_s != MIB_PER_S).then_some(mib_per_s);
+        members = larder_link::change(&args.dir, |members| members.set_rate(&args.name, set))?.1;
+    }
+    let Some(peer) = named(&members, &args.name) else {
+        members.set_rate(&args.name, None)?;
+        unreachable!("a name that no region has was refused");
+    };
+    let mib_per_s = members.rate(peer.number).unwrap_or(MIB_PER_S);
+    println!("from {} at most {mib_per_s} MiB a second are pulled", peer.name);
     Ok(exit::OK)
 }
 

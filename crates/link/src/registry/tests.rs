@@ -27,7 +27,14 @@ fn members() -> Members {
 #[test]
 fn the_list_has_golden_bytes() {
     let golden = include_str!("../../tests/golden/members.hex");
-    crate::golden::check(golden, &[("list of regions", stored(&members()))]);
+    let mut limited = members();
+    let name = limited.peers[0].name.to_string();
+    limited.set_rate(&name, Some(300)).unwrap();
+    let written = [("list of regions", stored(&members())), ("with a rate", stored(&limited))];
+    crate::golden::check(golden, &written);
+    assert_eq!(Members::decoded(&limited.encoded()).as_ref(), Ok(&limited));
+    limited.set_rate(&name, None).unwrap();
+    assert_eq!(limited, members());
 }
 
 #[test]

@@ -96,7 +96,7 @@ pub const REGION_ABSENT_KEYS_MAX: usize = 16_384;
 pub const REGION_MISS_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Milliseconds between two messages that an answer is still coming.
 pub const REGION_COMING_MS: u64 = 2_000;
-/// Most bytes a second that one region is asked for.
+/// Most bytes a second that one region is asked for, unless an operator sets another rate.
 pub const REGION_BYTES_PER_S: u64 = 256 * 1024 * 1024;
 /// Milliseconds after which a region that was not reached yet is asked again.
 pub const REGION_HELLO_MS: u64 = 1_000;

@@ -249,7 +249,8 @@ impl<R: RegionReach> Puller<R> {
         let mut bytes_per_s = BTreeMap::new();
         for peer in members.live().filter(|peer| !peer.paused) {
             let Some(pg_count) = self.pg_counts.get(&peer.number) else { continue };
-            bytes_per_s.insert(peer.number, REGION_BYTES_PER_S);
+            let rate = members.rate(peer.number).map(|mib| u64::from(mib) << 20);
+            bytes_per_s.insert(peer.number, rate.unwrap_or(REGION_BYTES_PER_S));
             for pg in (0..*pg_count).map(PgId) {
                 tokens.entry(Source { region: peer.number, pg }).or_default();
             }

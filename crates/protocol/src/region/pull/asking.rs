@@ -185,10 +185,11 @@ impl Pull {
         let mut under_way = self.requests.values().filter(is_asked).count();
         while under_way < REGION_FETCHES_MAX {
             let peer = self.peers.get_mut(&region).expect("it is known");
-            if peer.queue.is_empty() || !peer.budget.has_any(now_ms) {
+            let bytes_max = peer.budget.left(now_ms).min(REGION_FETCH_BYTES_MAX);
+            if peer.queue.is_empty() || bytes_max == 0 {
                 return;
             }
-            let chosen = self.choose(region, REGION_FETCH_IDS_MAX, REGION_FETCH_BYTES_MAX);
+            let chosen = self.choose(region, REGION_FETCH_IDS_MAX, bytes_max);
             self.peers.get_mut(&region).expect("it is known").budget.take(chosen.bytes);
             let request = self.begin(now_ms, region, Query::Fetch(chosen.claims));
             out.push(Effect::Fetch { region, request, names: chosen.names });

@@ -15,12 +15,13 @@ impl Budget {
         Self { bytes_per_s, left: i128::from(bytes_per_s) * 1000, at_ms: now_ms }
     }
 
-    pub(super) fn has_any(&mut self, now_ms: u64) -> bool {
+    /// Whole bytes that may be asked for now, at least 1 if there are any.
+    pub(super) fn left(&mut self, now_ms: u64) -> u64 {
         let passed = i128::from(now_ms.saturating_sub(self.at_ms));
         let rate = i128::from(self.bytes_per_s);
         self.left = (self.left + passed * rate).min(rate * 1000);
         self.at_ms = self.at_ms.max(now_ms);
-        self.left > 0
+        u64::try_from((self.left + 999) / 1000).unwrap_or(0)
     }
 
     pub(super) fn take(&mut self, bytes: u64) {
