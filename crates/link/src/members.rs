@@ -181,7 +181,7 @@ impl Members {
         Ok(())
     }
 
-    /// How many MiB a second are pulled from a region, if an operator has set that.
+    /// Returns the MiB a second that are pulled from a region on average, at most, if an operator has set that.
     #[must_use]
     pub fn rate(&self, number: RegionId) -> Option<u32> {
         self.rates.get(&number).copied()
@@ -192,7 +192,10 @@ impl Members {
     /// # Errors
     /// [`Usage::NoPeer`].
     pub fn remove(&mut self, name: &str) -> Result<(), LinkError> {
-        self.named(name)?.removed = true;
+        let peer = self.named(name)?;
+        peer.removed = true;
+        let number = peer.number;
+        self.rates.remove(&number);
         Ok(())
     }
 
@@ -253,7 +256,12 @@ impl Members {
         }
         match self.peers.iter_mut().find(|peer| peer.number == known.number) {
             Some(peer) if peer.fingerprint != known.fingerprint => return Err(other_key()),
-            Some(peer) => peer.removed |= known.removed,
+            Some(peer) => {
+                peer.removed |= known.removed;
+                if peer.removed {
+                    self.rates.remove(&known.number);
+                }
+            }
             None => self.peers.push(known.into()),
         }
         Ok(())

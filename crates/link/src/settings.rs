@@ -16,7 +16,7 @@ use crate::registry::read;
 
 const SETTINGS: &str = "settings";
 
-/// How many regions must have a bucket's changes before they are answered.
+/// A bucket's changes are answered once so many regions have them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
     /// The bucket.

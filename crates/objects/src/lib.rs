@@ -256,13 +256,13 @@ impl Opened {
 /// Where a version is, as far as its store knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replication {
-    /// Whether other regions have it.
+    /// COMPLETED, PENDING or REPLICA, as S3 calls them.
     pub status: ReplicationStatus,
     /// Regions that have it: that of its put first.
     pub regions: Vec<RegionId>,
 }
 
-/// Whether other regions have a version.
+/// The status of a version among regions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplicationStatus {
     /// Some lack it, or have not said that they have it.

@@ -78,10 +78,10 @@ pub(crate) enum RegionCommand {
         #[arg(long)]
         yes: bool,
     },
-    /// Show or set how many MiB a second are pulled from a region, at most.
+    /// Show or set the average rate at which this region pulls from another, at most.
     ///
-    /// 256, unless it is set. An object is fetched as a whole, as fast as the link gives it, and paid for afterwards. A running
-    /// server notices within a second.
+    /// The default is 256 MiB a second. A single object may pass faster: the next fetch then waits until the average is at the rate
+    /// again. With a low rate large objects delay what comes behind them. A running server notices within a second.
     #[command(after_help = exit::HELP)]
     Rate {
         #[command(flatten)]
@@ -90,10 +90,10 @@ pub(crate) enum RegionCommand {
         #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
         mib_per_s: Option<u32>,
     },
-    /// Show or set how many regions have a bucket's changes before their clients are answered.
+    /// Show or set how many regions must have a bucket's changes before clients get an answer.
     ///
-    /// One, unless it is set: this region. With more, a put is answered when so many regions have it durably, and fails with 503
-    /// if they do not have it within 5 seconds, though it is made here and goes on to them. Each region has settings of its own.
+    /// The default is 1: this region alone. With N, a put, delete or change of tags succeeds once N regions have it durably. After 5
+    /// seconds it gets 503, but it is made here and still reaches the others. The setting holds in this region only.
     #[command(after_help = exit::HELP)]
     Policy(PolicyArgs),
 }
@@ -104,7 +104,7 @@ pub(crate) struct PolicyArgs {
     pub(crate) dir: PathBuf,
     /// Bucket.
     pub(crate) bucket: String,
-    /// How many regions, this one among them. Without it the setting is shown.
+    /// Number of regions, this one included. Without it the setting is shown.
     #[arg(value_parser = clap::value_parser!(u8).range(1..=8))]
     pub(crate) regions: Option<u8>,
 }

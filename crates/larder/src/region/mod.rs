@@ -245,7 +245,7 @@ fn rate(args: &NamedArgs, wanted: Option<u32>) -> Result<u8, RegionError> {
         unreachable!("a name that no region has was refused");
     };
     let mib_per_s = members.rate(peer.number).unwrap_or(MIB_PER_S);
-    println!("from {} at most {mib_per_s} MiB a second are pulled", peer.name);
+    println!("this region pulls at most {mib_per_s} MiB a second from {}, on average", peer.name);
     Ok(exit::OK)
 }
 
@@ -291,6 +291,10 @@ fn loss(dir: &Path, peer: &Peer) -> Result<Vec<String>, RegionError> {
         Some(_) => {}
         None => told.push("  what it has that is not here yet is not known".to_owned()),
     }
+    told.push(
+        "  buckets that wait for more regions than are left get 503 until `larder region policy` is lowered"
+            .to_owned(),
+    );
     if peer.number == RegionId(1) {
         told.push("  it gives the others their numbers: no region can join afterwards".to_owned());
     }

@@ -29,19 +29,19 @@ pub(super) fn policy(args: &PolicyArgs) -> Result<u8, RegionError> {
 
 fn of_store(dir: &Path, bucket: &BucketName, wanted: Option<u8>) -> Result<String, RegionError> {
     let members = live_members(dir)?;
+    // Before the map: the server forgets what was asked for once the map has it.
+    let is_asked = larder_link::asked(dir)?.iter().any(|asked| asked.bucket == *bucket);
     let now = regions_of(dir, bucket)?;
     let Some(regions) = wanted else { return Ok(told(bucket, now)) };
     let known = members.live().count() + 1;
     if usize::from(regions) > known {
         return Err(RegionError::FewRegions { wanted: regions, known });
     }
-    // One that was asked for before, and is not taken up yet, would be.
-    let is_asked = larder_link::asked(dir)?.iter().any(|asked| asked.bucket == *bucket);
     if now == regions && !is_asked {
         return Ok(format!("nothing to do: {}", told(bucket, now)));
     }
     larder_link::ask(dir, Setting { bucket: bucket.clone(), regions })?;
-    Ok(format!("{}, as soon as its server has noticed", told(bucket, regions)))
+    Ok(format!("{}. The server takes this up within a second while it runs", told(bucket, regions)))
 }
 
 /// As the store's map says.
@@ -54,15 +54,15 @@ fn regions_of(dir: &Path, bucket: &BucketName) -> Result<u8, RegionError> {
     Ok(record.ok_or_else(no_such)?.regions)
 }
 
-/// Why a setting is refused.
+/// More regions than there are never have a change.
 pub(crate) fn few_regions(wanted: u8, known: usize) -> String {
     format!(
-        "there are {known} regions: if changes waited for {wanted}, none would be answered. Choose at most {known}, \
-         better fewer, so that puts go on when a region is away"
+        "this region knows {known}, itself among them: each change that waits for {wanted} would get 503. Choose at most \
+         {known}; with as many as there are, changes get 503 while one of them is away"
     )
 }
 
-/// What a setting means.
+/// A setting as a sentence.
 pub(crate) fn told(bucket: &BucketName, regions: u8) -> String {
     match regions {
         1 => format!("changes of {bucket} are answered once this region has them"),

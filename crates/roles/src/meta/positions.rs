@@ -1,10 +1,10 @@
-//! How far other regions are in the journals of PGs, as the gateway has told: for puts that wait for regions, and for
+//! Positions of other regions in the journals of PGs, as the gateway sent them. Puts that wait for regions read them, and
 //! clients that ask where a version is.
 //!
 //! # Invariants
 //!
-//! 1. A position is true for ever: a region that has all changes up to an op keeps them. So a position that is heard late,
-//!    or by a server that leads the PG no more, makes nobody believe what is not so.
+//! 1. A position stays true as long as its region keeps its data. So one that is heard late, or by a server that leads the PG no
+//!    more, does no harm. A region that has lost data is to be removed, and is then named no more.
 //! 2. Nothing here is durable. A new primary knows no positions until the gateway has told it.
 //! 3. Calls that wait are bounded in number and in time.
 
@@ -36,7 +36,7 @@ pub(super) struct Positions {
     waits: Semaphore,
 }
 
-/// How many other regions a caller waits for, and the op that they are to have.
+/// An op, and the number of other regions that must have it before a call is answered.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Awaited {
     pub(crate) op: OpSeq,
@@ -84,8 +84,8 @@ impl Meta {
         }
     }
 
-    /// How far other regions are in a PG's journal. Waits until as many have an op as are awaited, for this long at most;
-    /// `None` if too many wait.
+    /// Returns the positions of other regions in a PG's journal. Waits until as many have an op as are awaited, for this long
+    /// at most; `None` if too many wait.
     pub(crate) async fn positions(
         &self,
         pg: PgId,

@@ -20,14 +20,14 @@ use tokio::time::timeout;
 
 use super::reach::Reach;
 use super::{Proxy, unavailable, undecodable};
-use crate::limits::{REGION_WAIT_MS, REGION_WAITS_MAX, REPLICATION_MS};
+use crate::limits::{POSITIONS_ANSWER_MS, REGION_WAIT_MS, REGION_WAITS_MAX, REPLICATION_MS};
 
 /// Changes that waited for other regions, for metrics.
 #[derive(Debug)]
 pub struct RegionWaits {
     /// As many regions as were to have them had them in time.
     pub met: AtomicU64,
-    /// Fewer had them in time, or too many waited.
+    /// Fewer had them in time.
     pub unmet: AtomicU64,
     places: Semaphore,
 }
@@ -65,25 +65,29 @@ impl<R: Reach> Proxy<R> {
         op: Option<OpSeq>,
         count: u8,
     ) -> Result<(), ObjectError> {
-        let Ok(_place) = self.region_waits.places.try_acquire() else {
-            return Err(made("too many changes wait for them"));
-        };
         let (wanted, wait) = (u16::from(count) + 1, Duration::from_millis(REGION_WAIT_MS));
+        let waiting = async {
+            let _place = self.region_waits.places.acquire().await;
+            // A primary says in time how many had it.
+            self.others_with(key, op, count, wait - Duration::from_millis(POSITIONS_ANSWER_MS / 2))
+                .await
+        };
         let late = |have: String| {
             made(&format!(
-                "the bucket waits for {wanted} regions, and {have} in {} s. `larder region status` there says why",
+                "{have} of {wanted} regions had it within {} s. `larder region status` in each of the others shows how far \
+                 that one is behind",
                 wait.as_secs()
             ))
         };
-        match timeout(wait, self.others_with(key, op, count, wait)).await {
+        match timeout(wait, waiting).await {
             Ok(Ok(have)) if have >= usize::from(count) => Ok(()),
-            Ok(Ok(have)) => Err(late(format!("{} had it", have + 1))),
+            Ok(Ok(have)) => Err(late((have + 1).to_string())),
             Ok(Err(error)) => Err(made(&error.to_string())),
-            Err(_elapsed) => Err(late("fewer had it".to_owned())),
+            Err(_elapsed) => Err(late("fewer than so many".to_owned())),
         }
     }
 
-    /// How many other regions have a change, once so many have, or the time is over.
+    /// Counts the other regions that have a change. Returns once `count` have it, or `wait` is over.
     async fn others_with(
         &self,
         (bucket, key): (BucketId, &ObjectKey),
@@ -168,13 +172,13 @@ impl<R: Reach> Proxy<R> {
     }
 }
 
-/// A change that was made, and of which the client is not told that other regions have it.
+/// The error of a change that was made here, and that too few regions are known to have.
 fn made(why: &str) -> ObjectError {
     unavailable(&format!("the change is made in this region, and goes on to the others: {why}"))
 }
 
-/// The op whose row of the journal told a version first. Of another region's it is the op that put it here: it lies above all that
-/// was put of the key here before.
+/// The op whose row of the journal told this version first. A version of another region counts by the op that stored it here,
+/// which is above all earlier ones of the key.
 fn op_of(entry: &ObjectEntry, own: RegionId) -> OpSeq {
     match entry.origin {
         Some(origin) if origin.region == own => origin.op.seq,

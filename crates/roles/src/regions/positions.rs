@@ -3,8 +3,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A primary is told what it has not heard in its view, and all again from time to time. Of a region that has reported
-//!    nothing it is told so: silence is not taken for having all.
+//! 1. A primary gets each position that has moved, all positions in a new view, and all again every ten seconds: it keeps
+//!    them in memory alone. A region that has reported nothing is named with op 0.
 //! 2. One call to each server is under way at a time: one that is slow delays itself alone.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! How far other regions reported to be in the journals of this store's PGs.
+//! Positions that other regions reported in the journals of this store's PGs.
 //!
 //! # Invariants
 //!
@@ -67,7 +67,7 @@ impl Reported {
         self.durable.get(&pg)?.get(&region).map(|durable| durable.through)
     }
 
-    /// The same of some regions; of those that have reported nothing, nothing.
+    /// The same of several regions. One that has reported nothing is named with op 0: silence is not taken for having all.
     pub(super) fn positions(&self, regions: &[RegionId], pg: PgId) -> Vec<Position> {
         regions.iter().map(|region| (*region, self.of(*region, pg).unwrap_or_default())).collect()
     }

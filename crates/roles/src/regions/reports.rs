@@ -1,6 +1,6 @@
 //! Tells other regions how far this one is in their journals, as soon as it has come further: puts there may wait for it.
 //!
-//! Each ask says the same. But while one waits for news, the next one is not due.
+//! Each ask carries the same tokens. An ask may wait two seconds for news, so a put that waits cannot depend on the next one.
 //!
 //! # Invariants
 //!

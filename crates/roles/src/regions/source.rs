@@ -16,7 +16,7 @@ use larder_objects::{ObjectError, Objects, ReadBody};
 use larder_protocol::Planted;
 use larder_protocol::limits::{REGION_ASK_IDS_MAX, REGION_RUN_IDS_MAX, REGION_RUNS_MAX};
 use larder_protocol::region::entry::What;
-use larder_protocol::region::journal::Batch;
+use larder_protocol::region::journal::{Batch, Why};
 use larder_protocol::region::{Entry, Id, KeyRows, Name, Token, compare};
 use larder_types::codec::encode;
 use larder_types::{BucketId, BucketName, ObjectKey, OpSeq, PgId, RegionId};
@@ -152,7 +152,14 @@ impl<R: RegionReach> SourceState<R> {
             Some(_) => self.all_names(),
             None => self.names_of(ids.flat_map(|batch| batch.ids.iter().map(|(_, id)| id)))?,
         };
-        let reports = ask.pgs.iter().map(|(pg, _, durable)| (*pg, *durable));
+        // A token ahead of the journal is of changes that this store has lost: others get their numbers.
+        let is_ahead = |pg| {
+            let void =
+                told.pgs.iter().find(|(of, _)| *of == pg).and_then(|(_, it)| it.as_ref().err());
+            void.is_some_and(|void| void.why == Why::Ahead)
+        };
+        let reports = ask.pgs.iter().filter(|(pg, ..)| !is_ahead(*pg));
+        let reports = reports.map(|(pg, _, durable)| (*pg, *durable));
         self.take_reports(from, reports, shown_here);
         let is_news = are_new == Some(true) || has_news(&told);
         Ok((told, is_news))

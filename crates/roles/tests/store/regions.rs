@@ -334,11 +334,13 @@ async fn a_change_is_answered_once_as_many_regions_have_it_as_its_bucket_asks_fo
     one.start().await;
     assert_eq!(one.proxy().bucket(&bucket()).unwrap().regions, 2);
     let opened = one.proxy().open_here(&bucket(), &key("chunk")).await.unwrap();
+    let deadline = tokio::time::Instant::now() + PATIENCE;
     let found = loop {
         if let Some(found) = one.proxy().replication(&opened).await.unwrap() {
             break found;
         }
-        tokio::task::yield_now().await;
+        assert!(tokio::time::Instant::now() < deadline, "nobody tells how far regions are");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     };
     assert_eq!(found.status, ReplicationStatus::Pending, "a region that says nothing has nothing");
     two.start().await;

@@ -27,4 +27,10 @@ impl Budget {
     pub(super) fn take(&mut self, bytes: u64) {
         self.left -= i128::from(bytes) * 1000;
     }
+
+    /// Bytes that were taken did not come.
+    pub(super) fn give_back(&mut self, bytes: u64) {
+        let most = i128::from(self.bytes_per_s) * 1000;
+        self.left = (self.left + i128::from(bytes) * 1000).min(most);
+    }
 }

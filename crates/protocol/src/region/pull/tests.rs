@@ -341,6 +341,20 @@ fn a_region_is_asked_for_no_more_bytes_than_its_budget() {
 }
 
 #[test]
+fn an_entry_that_stays_withheld_costs_nothing_of_the_budget() {
+    // Each id says 100 bytes: one fetch overdraws ten seconds.
+    let mut site = Site::new(&[(2, 0)], 10);
+    let (unreadable, other) = (marker(2, 0, 1, 1), marker(2, 0, 2, 2));
+    site.tell(2, 0, &[(1, &unreadable), (2, &other)]);
+    let (_, request, names) = site.fetches().remove(0);
+    assert_eq!(names, [name(&unreadable)]);
+    let withheld = vec![name(&unreadable)];
+    site.step(Event::Fetched { request, entries: Vec::new(), untaken: Vec::new(), withheld });
+    let (_, _, names) = site.fetches().remove(0);
+    assert_eq!(names, [name(&other)], "no time has passed");
+}
+
+#[test]
 fn journals_that_lag_are_asked_first_and_one_request_has_many() {
     let pgs: Vec<_> = (0..REGION_ASK_PGS_MAX as u32 + 5).map(|pg| (2, pg)).collect();
     let mut site = Site::new(&pgs, 1 << 20);

@@ -64,6 +64,13 @@ pub(super) struct Fetched {
 }
 
 impl Want {
+    /// Bytes that a fetch of it from this region is charged for, by that region's word.
+    fn bytes_from(&self, region: RegionId) -> u64 {
+        let told = self.claims.iter().filter(|claim| claim.region == region);
+        let most = told.map(|claim| claim.id.bytes).max().unwrap_or(0);
+        if self.needs_bytes { most } else { 0 }
+    }
+
     pub(super) fn claims(&self) -> impl Iterator<Item = &Claim> {
         self.claims.iter()
     }
@@ -149,10 +156,7 @@ impl Pull {
             let Some(place) = self.queue_of(region).pop_first() else { break };
             let want = self.wants.get_mut(&place.1).expect("what waits is wanted");
             assert_eq!(want.state, State::Waiting(place.0), "what is queued waits");
-            let told = want.claims.iter().filter(|claim| claim.region == region);
-            let most = told.map(|claim| claim.id.bytes).max().expect("it told of it");
-            let bytes = if want.needs_bytes { most } else { 0 };
-            chosen.bytes = chosen.bytes.saturating_add(bytes);
+            chosen.bytes = chosen.bytes.saturating_add(want.bytes_from(region));
             want.state = State::Asked;
             chosen.names.push((place.1.clone(), want.needs_bytes));
             chosen.claims.push((place.1.clone(), want.claims.len()));
@@ -210,7 +214,12 @@ impl Pull {
         for (name, claims) in asked {
             match told.remove(&name) {
                 None if untaken.contains(&name) => self.hold(now_ms, &name),
-                None if withheld.contains(&name) => self.hold_of(now_ms, &name, region),
+                None if withheld.contains(&name) => {
+                    // It cost nothing: one that stays withheld holds up no other.
+                    let bytes = self.wants.get(&name).map_or(0, |want| want.bytes_from(region));
+                    self.peers.get_mut(&region).expect("it is known").budget.give_back(bytes);
+                    self.hold_of(now_ms, &name, region);
+                }
                 None => self.requeue(&name),
                 Some(None) => self.complete(now_ms, &name, (region, claims), here, out),
                 Some(Some(entry)) => self.merge(now_ms, name, entry, (region, claims), out),
