@@ -125,7 +125,7 @@ pub enum MetaCall {
     /// [`POSITIONS_MAX`](crate::limits::POSITIONS_MAX). Since [`PROTOCOL_POSITIONS`](crate::limits::PROTOCOL_POSITIONS), as
     /// the next.
     TellPositions(Vec<(PgId, Vec<Position>)>),
-    /// How far other regions are in a PG's journal.
+    /// Asks for the positions of other regions in a PG's journal.
     Positions {
         /// PG.
         pg: PgId,

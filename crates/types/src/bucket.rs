@@ -97,7 +97,7 @@ pub struct BucketRecord {
     pub location: Option<String>,
     /// When its puts are answered.
     pub write_policy: WritePolicy,
-    /// How many regions must have a change before it is answered, this one among them; at least 1.
+    /// Number of regions that must have a change before it is answered, this one included; at least 1.
     pub regions: u8,
 }
 

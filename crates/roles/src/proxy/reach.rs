@@ -190,7 +190,7 @@ pub trait Reach: Send + Sync + 'static {
         row: &[u8],
     ) -> impl Future<Output = Result<Option<Bytes>, ObjectError>> + Send;
 
-    /// How far other regions are in a PG's journal, as the gateway told its primary. Waits until so many of them have an op
+    /// Returns the positions of other regions in a PG's journal, as the gateway told its primary. Waits until so many of them have an op
     /// of it, for this long at most.
     fn positions(
         &self,

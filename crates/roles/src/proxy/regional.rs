@@ -75,7 +75,7 @@ pub trait RegionReach: Reach {
     /// The server that leads a PG, and its view, if there is one.
     fn led_by(&self, pg: PgId) -> Option<(ServerId, View)>;
 
-    /// Whether changes of some bucket wait for other regions.
+    /// Returns true if changes of some bucket wait for other regions.
     fn waits_for_regions(&self) -> bool;
 
     /// Returns once the map is a later one than that.

@@ -30,7 +30,7 @@ struct Telling {
     pgs: Vec<(PgId, View)>,
 }
 
-/// What is to be told, and to whom.
+/// The PGs of which primaries are to be told, and the servers that are being told.
 #[derive(Default)]
 struct ToTell {
     pgs: BTreeSet<PgId>,

@@ -22,7 +22,7 @@ pub(super) struct Reported {
     moved: BTreeSet<PgId>,
 }
 
-/// What a region reported of a PG.
+/// The report of a region about a PG.
 #[derive(Debug, Clone, Copy, Default)]
 struct Durable {
     /// Up to this op it counts.

@@ -285,7 +285,7 @@ async fn what_both_change_at_once_comes_to_the_same() {
     two.stop();
 }
 
-/// Whether a region has an object, without asking another.
+/// Returns true if a region has an object itself.
 async fn has(region: &Region, name: &str) -> bool {
     region.proxy().open_here(&bucket(), &key(name)).await.is_ok()
 }
