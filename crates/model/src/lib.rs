@@ -5,6 +5,7 @@
 //! find a counter-example: that is what shows that the model can see.
 
 pub mod copies;
+pub mod deletion;
 pub mod explore;
 pub mod log;
 pub mod put;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use larder_model::explore::{Model, explore};
-use larder_model::{copies, log, put, space};
+use larder_model::{copies, deletion, log, put, space};
 
 /// Looks at every state that a model of the protocol can reach.
 #[derive(Debug, Parser)]
@@ -27,6 +27,14 @@ enum Which {
         /// A weaker reading.
         #[arg(long, default_value = "safe")]
         variant: copies::Variant,
+    },
+    /// The deletion of a bucket that several regions have.
+    Deletion {
+        #[command(flatten)]
+        bounds: deletion::Bounds,
+        /// A weaker reading.
+        #[arg(long, default_value = "safe")]
+        variant: deletion::Variant,
     },
     /// The log of one PG on its members.
     Log {
@@ -59,6 +67,9 @@ fn main() -> ExitCode {
     match args.model {
         Which::Copies { bounds, variant } => {
             run(&copies::Copies { bounds, variant }, args.states_max)
+        }
+        Which::Deletion { bounds, variant } => {
+            run(&deletion::Deletions { bounds, variant }, args.states_max)
         }
         Which::Log { bounds, variant } => {
             run(&log::Replication { bounds, variant }, args.states_max)

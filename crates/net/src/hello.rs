@@ -130,7 +130,7 @@ mod tests {
         let theirs = |min, max| Hello { min, max, service: 0 };
         let agree = |theirs| agree(&theirs, PROTOCOL_MAX);
         assert_eq!(agree(theirs(PROTOCOL_MIN, PROTOCOL_MIN)).unwrap(), PROTOCOL_MIN);
-        assert_eq!(agree(theirs(0, 9)).unwrap(), PROTOCOL_MAX);
+        assert_eq!(agree(theirs(0, PROTOCOL_MAX + 1)).unwrap(), PROTOCOL_MAX);
         let denied = agree(theirs(PROTOCOL_MAX + 1, PROTOCOL_MAX + 3)).unwrap_err();
         assert_eq!(denied.reason, Refused::Version);
     }

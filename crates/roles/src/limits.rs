@@ -27,6 +27,8 @@ pub const PROTOCOL_REGIONS: u8 = 7;
 pub const PROTOCOL_GATEWAYS: u8 = 8;
 /// Oldest version of it in which meta servers know how far other regions are, and managers how many a bucket waits for.
 pub const PROTOCOL_POSITIONS: u8 = 9;
+/// Oldest version of it that all managers speak who know how a region's bucket is deleted.
+pub const PROTOCOL_DELETIONS: u8 = 10;
 /// Bytes that may wait in the log's buffer before calls are turned away; less with small segments, of
 /// which one is always ready ahead.
 pub const LOG_BUFFER_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -304,7 +306,8 @@ const _: () = assert!(
     "reports are for peers of a version that is spoken"
 );
 const _: () = assert!(
-    PROTOCOL_POSITIONS <= larder_net::limits::PROTOCOL_MAX
+    PROTOCOL_DELETIONS <= larder_net::limits::PROTOCOL_MAX
+        && PROTOCOL_POSITIONS < PROTOCOL_DELETIONS
         && PROTOCOL_GATEWAYS < PROTOCOL_POSITIONS
         && PROTOCOL_REGIONS < PROTOCOL_GATEWAYS
         && PROTOCOL_NAMES_ENDED < PROTOCOL_REGIONS

@@ -4,6 +4,7 @@
 use larder_model::explore::{Model, explore};
 
 mod copies;
+mod deletion;
 mod explore;
 mod log;
 mod put;

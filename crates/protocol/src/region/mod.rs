@@ -16,6 +16,7 @@
 //! | [`compare`] | the full comparison, where a token is void |
 //! | [`key_rows`] | entries as rows of a store's index |
 //! | [`told`] | calls that apply other regions' changes to a PG |
+//! | [`deletion`] | deletes a bucket in all regions |
 //!
 //! # Invariants
 //!
@@ -27,6 +28,7 @@
 //!    it is gone it was purged, and is not taken again.
 
 pub mod compare;
+pub mod deletion;
 pub mod entry;
 pub mod journal;
 pub mod key_rows;

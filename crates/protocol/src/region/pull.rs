@@ -38,7 +38,7 @@ mod wants;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use larder_types::{HybridClock, OpSeq, Origin, PgId, RegionId};
+use larder_types::{BucketId, HybridClock, OpSeq, Origin, PgId, RegionId};
 
 use self::asking::Request;
 use self::budget::Budget;
@@ -433,6 +433,13 @@ impl Pull {
     #[must_use]
     pub fn may_free(&self, name: &Name, origin: Origin, is_former: bool) -> bool {
         (is_former || self.was_here(origin)) && !self.is_wanted(name)
+    }
+
+    /// True if an entry of one of these buckets is wanted. Looks at all that is.
+    #[must_use]
+    pub fn wants_of(&self, buckets: &BTreeSet<BucketId>) -> bool {
+        let held = self.held.iter().map(|(_, claim)| &claim.id.name);
+        self.wants.keys().chain(held).any(|name| buckets.contains(&name.bucket))
     }
 
     /// True if an entry is asked for, or being joined. Its tombstone has to stay: an answer that is on its way may have

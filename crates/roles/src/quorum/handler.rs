@@ -115,8 +115,11 @@ fn may_propose(subject: &Subject, command: &Command) -> bool {
         | Command::BeginDeletion(_)
         | Command::EndDeletion(..)
         | Command::EndDeletionOf(..)
-        | Command::SetRegion(..) => has(Role::Proxy),
-        Command::ClaimGateway(_, gateway) | Command::KeepRegions(gateway, ..) => {
+        | Command::SetRegion(..)
+        | Command::CloseBucket(_) => has(Role::Proxy),
+        Command::ClaimGateway(_, gateway)
+        | Command::KeepRegions(gateway, ..)
+        | Command::DeleteClosed(gateway, ..) => {
             has(Role::Proxy) && gateway.server == subject.server
         }
         _ => false,
@@ -223,10 +226,12 @@ mod tests {
             Command::CreateBucket(name.clone(), None, 1),
             Command::BeginDeletion(name.clone()),
             Command::EndDeletion(name.clone(), Epoch(2), true),
-            Command::EndDeletionOf(BucketId(1), name, Epoch(2), true),
+            Command::EndDeletionOf(BucketId(1), name.clone(), Epoch(2), true),
             Command::SetRegion(region),
             Command::ClaimGateway(region, gateway),
             Command::KeepRegions(gateway, 1, vec![1]),
+            Command::CloseBucket(name.clone()),
+            Command::DeleteClosed(gateway, BucketId(1), name, Epoch(2)),
         ];
         let operators = [
             Command::RemoveServer(ServerId(4)),

@@ -9,7 +9,8 @@ use larder_protocol::manager::state::Command;
 use larder_types::ServerId;
 
 use crate::limits::{
-    PROTOCOL_FORGETS, PROTOCOL_GATEWAYS, PROTOCOL_NAMES_ENDED, PROTOCOL_POSITIONS, PROTOCOL_REGIONS,
+    PROTOCOL_DELETIONS, PROTOCOL_FORGETS, PROTOCOL_GATEWAYS, PROTOCOL_NAMES_ENDED,
+    PROTOCOL_POSITIONS, PROTOCOL_REGIONS,
 };
 
 /// The version of the protocol that each manager spoke last, in this run.
@@ -83,5 +84,6 @@ fn since(command: &Command) -> u8 {
         Command::SetRegion(..) => PROTOCOL_REGIONS,
         Command::ClaimGateway(..) | Command::KeepRegions(..) => PROTOCOL_GATEWAYS,
         Command::SetRegions(..) => PROTOCOL_POSITIONS,
+        Command::CloseBucket(..) | Command::DeleteClosed(..) => PROTOCOL_DELETIONS,
     }
 }

@@ -100,6 +100,10 @@ impl Topology {
             Command::ClaimGateway(region, gateway) => self.claim_gateway(region, gateway),
             Command::KeepRegions(gateway, known, list) => self.keep_regions(gateway, known, list),
             Command::SetRegions(name, regions) => self.set_regions(&name, regions),
+            Command::CloseBucket(name) => self.close_bucket(&name),
+            Command::DeleteClosed(gateway, id, name, epoch) => {
+                self.delete_closed(gateway, (id, &name), epoch)
+            }
         }
     }
 

@@ -111,6 +111,10 @@ pub enum Command {
     KeepRegions(GatewayRecord, u32, Vec<u8>),
     /// Set how many regions must have a bucket's changes before they are answered, this one among them.
     SetRegions(BucketName, u8),
+    /// As [`Command::BeginDeletion`], in a cluster that is a region: its bucket is deleted once all regions have closed it.
+    CloseBucket(BucketName),
+    /// Remove this bucket of this name, closed under this epoch: this gateway says that all regions have closed it.
+    DeleteClosed(GatewayRecord, BucketId, BucketName, Epoch),
 }
 
 /// What a command did.
@@ -228,8 +232,10 @@ pub enum Refusal {
     /// Fix the request: numbers begin with 1.
     #[error("no region has that number")]
     NoSuchRegion,
-    /// Give up: another region would make the bucket again.
-    #[error("a bucket of a cluster that is a region is not deleted")]
+    /// Close it instead: another region would make the bucket again.
+    #[error(
+        "a bucket of a cluster that is a region is deleted in all regions, by a proxy of this release"
+    )]
     InRegion,
     /// Stop the other one first: what both do at once would undo itself.
     #[error("another proxy is the gateway to the other regions, and is not known to have ended")]
@@ -245,6 +251,9 @@ pub enum Refusal {
         "a change waits for 1 to {BUCKET_REGIONS_MAX} regions, and the cluster is one of several"
     )]
     BadRegions,
+    /// Mark it for deletion instead: no other region has it.
+    #[error("the cluster is no region")]
+    NotInRegion,
 }
 
 /// What a command left behind.

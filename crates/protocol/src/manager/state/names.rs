@@ -166,13 +166,40 @@ impl Topology {
     }
 
     pub(super) fn begin_deletion(&mut self, name: &BucketName) -> Applied {
-        let record = self.buckets.get_mut(name).ok_or(Refusal::NoSuchBucket)?;
+        if !self.buckets.contains_key(name) {
+            return Err(Refusal::NoSuchBucket);
+        }
         if self.region.is_some() {
             return Err(Refusal::InRegion);
         }
+        self.mark(name)
+    }
+
+    pub(super) fn close_bucket(&mut self, name: &BucketName) -> Applied {
+        if self.region.is_none() {
+            return Err(Refusal::NotInRegion);
+        }
+        self.mark(name)
+    }
+
+    fn mark(&mut self, name: &BucketName) -> Applied {
+        let record = self.buckets.get_mut(name).ok_or(Refusal::NoSuchBucket)?;
         record.state = BucketState::Deleting;
         record.epoch = Epoch(record.epoch.0 + 1);
         Ok(Outcome::Bucket(Box::new(record.clone())))
+    }
+
+    /// A gateway that lost its place may have heard from regions that the list lacks by now.
+    pub(super) fn delete_closed(
+        &mut self,
+        gateway: GatewayRecord,
+        (id, name): (BucketId, &BucketName),
+        epoch: Epoch,
+    ) -> Applied {
+        if self.gateway != Some(gateway) {
+            return Err(Refusal::NoGateway);
+        }
+        self.end_deletion((Some(id), name), epoch, true)
     }
 
     /// Of any bucket of that name, if no id is given.

@@ -578,6 +578,8 @@ fn commands_are_encoded_as_ever() {
         region::claim((3, 0xab), (300, 7)),
         region::keep((300, 7), &[1, 2, 3]),
         Command::SetRegions(BucketName::new("abc").unwrap(), 2),
+        Command::CloseBucket(BucketName::new("abc").unwrap()),
+        region::delete((300, 7), 300, "abc", 2),
     ];
     let hex = |bytes: Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let lines: Vec<String> = commands.iter().map(|command| hex(encode(command))).collect();

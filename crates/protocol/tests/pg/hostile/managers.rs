@@ -275,7 +275,7 @@ impl Draw {
             21 => Command::CreateBucket(self.bucket(), None, self.num(1)),
             22 => Command::EndDeletion(self.bucket(), Epoch(self.num(1)), self.one_in(2)),
             23 => Command::AddToken([7; 32], self.num(1000)),
-            24 => match self.below(5) {
+            24 => match self.below(6) {
                 0 => Command::RevokeToken(TokenId(self.small())),
                 1 => Command::ForgetTokens(self.num(1000)),
                 2 => {
@@ -283,6 +283,7 @@ impl Draw {
                     Command::EndDeletionOf(id, self.bucket(), Epoch(self.num(2)), self.one_in(2))
                 }
                 3 => Command::SetRegions(self.bucket(), self.small() as u8),
+                4 => Command::CloseBucket(self.bucket()),
                 _ => Command::SetWritePolicy(self.bucket(), WritePolicy::Majority),
             },
             _ => Command::MemberLacks(pg, view, server),

@@ -1,7 +1,7 @@
 use super::*;
 use crate::limits::{BUCKET_REGIONS_MAX, REGION_LIST_BYTES_MAX};
 use crate::manager::state::{GatewayRecord, RegionRecord};
-use larder_types::RegionId;
+use larder_types::{BucketState, RegionId};
 
 /// A region of this number, known by the key of which each byte of the fingerprint is this.
 pub(super) fn record(number: u16, fingerprint: u8) -> RegionRecord {
@@ -18,6 +18,11 @@ pub(super) fn claim((number, key): (u16, u8), by: (u32, u64)) -> Command {
 
 pub(super) fn keep(by: (u32, u64), list: &[u8]) -> Command {
     Command::KeepRegions(gateway(by), list.len() as u32, list.to_vec())
+}
+
+pub(super) fn delete(by: (u32, u64), id: u64, name: &str, epoch: u64) -> Command {
+    let name = BucketName::new(name).unwrap();
+    Command::DeleteClosed(gateway(by), BucketId(id), name, Epoch(epoch))
 }
 
 #[test]
@@ -67,6 +72,30 @@ fn a_bucket_of_a_region_waits_for_no_more_regions_than_there_may_be_and_keeps_it
     let another = Command::SetRegions(BucketName::new("films").unwrap(), 2);
     assert_eq!(log.apply(another), Err(Refusal::NoSuchBucket));
     assert_eq!(Topology::decode(&log.0.encode()).as_ref(), Ok(&log.0));
+}
+
+#[test]
+fn a_closed_bucket_of_a_region_is_deleted_by_its_gateway_alone_and_under_its_mark() {
+    let mut log = Log::cluster(2);
+    let close = || Command::CloseBucket(BucketName::new("photos").unwrap());
+    log.done(Command::CreateBucket(BucketName::new("photos").unwrap(), None, 5));
+    assert_eq!(log.apply(close()), Err(Refusal::NotInRegion));
+    log.done(claim((2, 1), (0, 1)));
+    let Outcome::Bucket(record) = log.done(close()) else { panic!("no record") };
+    assert_eq!((record.state, record.epoch), (BucketState::Deleting, Epoch(2)));
+    let id = record.id.0;
+    assert_eq!(log.apply(delete((1, 1), id, "photos", 2)), Err(Refusal::NoGateway));
+    assert_eq!(log.apply(delete((0, 1), id, "photos", 1)), Err(Refusal::OtherEpoch));
+    assert_eq!(log.apply(delete((0, 1), id + 1, "photos", 2)), Err(Refusal::NoSuchBucket));
+    let Outcome::Bucket(record) = log.done(close()) else { panic!("no record") };
+    assert_eq!(record.epoch, Epoch(3), "another deletion has begun");
+    assert_eq!(log.apply(delete((0, 1), id, "photos", 2)), Err(Refusal::OtherEpoch));
+    let lift = Command::EndDeletionOf(record.id, record.name.clone(), record.epoch, false);
+    log.done(lift);
+    assert_eq!(log.apply(delete((0, 1), id, "photos", 3)), Err(Refusal::OtherEpoch), "it is open");
+    log.done(close());
+    assert_eq!(log.done(delete((0, 1), id, "photos", 5)), Outcome::BucketGone(record.id));
+    assert_eq!(log.apply(close()), Err(Refusal::NoSuchBucket));
 }
 
 #[test]
