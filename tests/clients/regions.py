@@ -1,7 +1,7 @@
 """Three stores that are regions of each other, over relays that delay, cut, and count what passes.
 
 The first has objects before there are regions. Writers change the same keys in all three; servers are killed with SIGKILL, and
-links are cut, meanwhile. Afterwards all three have the same keys with the same contents, and each key has a value that could be
+links are cut, meanwhile; buckets are made and deleted. Afterwards all three have the same keys with the same contents, and each key has a value that could be
 its last. A region that was stopped meanwhile catches up, and nothing that was deleted comes back. One that lost its disk is filled
 anew as another region. How long it takes until an object is in the next region, and how many bytes pass for it, is measured.
 
@@ -22,6 +22,7 @@ import time
 
 from botocore.exceptions import ClientError
 from harness import COMMAND_SECONDS, Server, content, default_binary, free_port, md5, scratch_folder
+from region_buckets import agreed, deletion, remakers
 from workload import Clock, Failed
 
 BUCKET = "everywhere"
@@ -283,10 +284,11 @@ def form(binary, scratch, clock, regions):
 
 def conflicts(regions, rng, seconds, clock):
     history, until = History(), time.monotonic() + seconds
-    rngs = [random.Random(rng.random()) for _ in range(2 * len(regions))]
+    rngs = [random.Random(rng.random()) for _ in range(2 * len(regions) + 1)]
     writers = [threading.Thread(target=write, args=(region, history, rngs.pop(), until)) for region in regions for _ in (1, 2)]
     for writer in writers:
         writer.start()
+    makers = remakers(regions, rngs.pop(), until)
     kills = cuts = 0
     while time.monotonic() < until - 1:
         time.sleep(rng.uniform(0.3, 1.2))
@@ -304,8 +306,10 @@ def conflicts(regions, rng, seconds, clock):
         writer.join()
     found = converged(regions)
     check(regions, found, history)
+    deleted, kept = agreed(makers, regions)
     operations = sum(one["ended"] is not None for ops in history.keys.values() for one in ops)
-    clock.tell(f"{operations} operations on {len(KEYS)} keys, {kills} kills, {cuts} cuts: the same everywhere")
+    clock.tell(f"{operations} operations on {len(KEYS)} keys, {kills} kills, {cuts} cuts: the same everywhere; "
+               f"{deleted} buckets deleted, {kept} kept as they had an object")
 
 
 def away(regions, clock):
@@ -361,6 +365,14 @@ def awaited(place, there, way, directory, region, count=20):
         time.sleep(0.1)
     here, there, times = place.boto3(), [region.boto3() for region in there], []
     listed = lambda key: [bool(s3.list_objects_v2(Bucket=BUCKET, Prefix=key).get("Contents")) for s3 in there]
+    # The machine that clients use hears of it within a second, too.
+    deadline, number, heard = time.monotonic() + COMMAND_SECONDS, 0, False
+    while not heard:
+        if time.monotonic() > deadline:
+            raise Failed(f"puts in {BUCKET} do not wait for other regions")
+        key, number = f"heard/{way}/{number}", number + 1
+        here.put_object(Bucket=BUCKET, Key=key, Body=b"")
+        heard = any(listed(key))
     for number in range(count):
         # In one op, in one chunk, and in several.
         key, size = f"awaited/{way}/{number}", 9_000_000 if number == count - 1 else (1000, 70_000)[number % 2]
@@ -403,6 +415,11 @@ def policy(regions, clock):
         told = error.response["Error"]["Message"]
         if error.response["ResponseMetadata"]["HTTPStatusCode"] != 503 or "made in this region" not in told:
             raise Failed(f"a put that fewer regions have is answered with {error}") from error
+    until = time.monotonic() + CONVERGED_SECONDS
+    while one.region("status", one.directory, expect=None).count("it has not asked for changes of this region for") != 2:
+        if time.monotonic() > until:
+            raise Failed("larder region status does not name the regions that lack changes")
+        time.sleep(0.2)
     if where(one.boto3(), "alone") != ("PENDING", "1"):
         raise Failed(f"what no other region has is said to be {where(one.boto3(), 'alone')}")
     for region in regions:
@@ -494,6 +511,7 @@ def run(binary, scratch, seconds, seed):
         form(binary, scratch, clock, regions)
         lag(regions[0], regions[1], "one to two")
         policy(regions, clock)
+        deletion(regions, regions[0], regions[2], clock)
         conflicts(regions, rng, seconds, clock)
         away(regions, clock)
         overhead(regions)

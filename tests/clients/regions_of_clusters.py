@@ -23,6 +23,7 @@ from regions import (
     BUCKET, CONVERGED_SECONDS, DELAY_SECONDS, IDLE_BYTES_MAX, KEYS, OVERHEAD_MAX, History, Region, Relay, awaited, check, converged,
     lag, write,
 )
+from region_buckets import agreed, client, deletion, remakers
 from workload import Clock, Failed
 
 # A lag as between single nodes, and what the cluster's servers tell each other for it.
@@ -129,9 +130,6 @@ def form(binary, scratch, clock, cluster, singles):
     for machine in cluster.machines:
         if machine.metric("region_number") != 1 or machine.metric("region_gateway") != (machine is cluster.gateway):
             raise Failed(f"{machine.name} does not say which region it is, or whether it is the gateway")
-        with contextlib.suppress(machine.boto3().exceptions.ClientError):
-            machine.boto3().delete_bucket(Bucket=BUCKET)
-            raise Failed("a bucket of a region is deleted")
     clock.tell("all regions have what the cluster and a single node had before")
     return older
 
@@ -139,10 +137,11 @@ def form(binary, scratch, clock, cluster, singles):
 def conflicts(cluster, singles, rng, seconds, clock):
     history, until = History(), time.monotonic() + seconds
     places = [Writer(machine, f"machine-{at}") for at, machine in enumerate(cluster.machines)] + [*singles, *singles]
-    rngs = [random.Random(rng.random()) for _ in places]
+    rngs = [random.Random(rng.random()) for _ in [*places, "buckets"]]
     writers = [threading.Thread(target=write, args=(place, history, rngs.pop(), until)) for place in places]
     for writer in writers:
         writer.start()
+    makers = remakers([*cluster.machines, *singles], rngs.pop(), until)
     struck = [0, 0, 0, 0]
     while time.monotonic() < until - 1:
         time.sleep(rng.uniform(0.5, 1.5))
@@ -168,9 +167,10 @@ def conflicts(cluster, singles, rng, seconds, clock):
         writer.join()
     found = converged([cluster, *singles])
     check([cluster, *singles], found, history)
+    deleted, kept = agreed(makers, [*cluster.machines, *singles])
     operations = sum(one["ended"] is not None for ops in history.keys.values() for one in ops)
     clock.tell(f"{operations} operations on {len(KEYS)} keys; killed: gateway {struck[0]}, other machine {struck[1]}, single node {struck[2]}; "
-               f"{struck[3]} cuts: the same everywhere")
+               f"{struck[3]} cuts: the same everywhere; {deleted} buckets deleted, {kept} kept as they had an object")
 
 
 def new_buckets(cluster, singles, clock):
@@ -198,9 +198,18 @@ def new_buckets(cluster, singles, clock):
 
 def without_gateway(cluster, singles, clock):
     """The cluster serves; its changes wait, and go on when the gateway is back."""
+    s3 = client(cluster.others()[0])
+    s3.create_bucket(Bucket="deleted-without-gateway")
     cluster.gateway.kill()
+    try:
+        s3.delete_bucket(Bucket="deleted-without-gateway")
+        raise Failed("a bucket is deleted without the gateway")
+    except s3.exceptions.ClientError as error:
+        if "gateway of this one is away" not in str(error):
+            raise Failed(f"the deletion of a bucket without the gateway is answered with {error}") from error
     for number, machine in enumerate(cluster.others()):
         s3 = machine.boto3(read_timeout=60)
+        s3.put_object(Bucket="deleted-without-gateway", Key=f"{number}", Body=b"it is open again")
         for key in range(0, BEFORE, 2):
             s3.delete_object(Bucket=BUCKET, Key=f"before/{['cluster', 'single'][number]}/{key}")
         for key in range(15):
@@ -287,6 +296,9 @@ def test(binary, scratch, seconds, singles, seed):
         awaited(other, singles, "through a machine that is no gateway", other.directory, cluster.region)
         cluster.region("policy", cluster.directory, BUCKET, "1")
         overhead(cluster, singles)
+        # Through a machine that is no gateway, and through the gateway.
+        deletion([cluster, *singles], other, singles[0], clock)
+        deletion([cluster, *singles], singles[0], cluster.gateway, clock)
         conflicts(cluster, singles, rng, seconds, clock)
         new_buckets(cluster, singles, clock)
         without_gateway(cluster, singles, clock)

@@ -49,8 +49,8 @@ pub use link::Link;
 pub use listener::Listener;
 pub use members::{Known, Members, Own, Peer};
 pub use message::{
-    Ask, AskAnswer, Declined, Fetch, Fetched, Hello, JoinRefused, List, ListAnswer, RegionList,
-    Report, Walk, WalkAnswer,
+    Ask, AskAnswer, CloseBucket, Declined, EndClosed, Fetch, Fetched, Hello, JoinRefused, List,
+    ListAnswer, RegionList, Report, Walk, WalkAnswer,
 };
 pub use metrics::{Counter, Metrics, PeerMetrics};
 pub use name::{Address, RegionName};

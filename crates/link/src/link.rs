@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{Method, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
+use larder_protocol::region::deletion::CloseAnswer;
 use larder_types::RegionId;
 use larder_types::codec::{CodecError, decode, encode};
 use serde::de::DeserializeOwned;
@@ -18,8 +19,8 @@ use crate::identity::Identity;
 use crate::limits::{ANSWER_BYTES_MAX, CALL_TIME_MAX};
 use crate::members::{Known, Peer};
 use crate::message::{
-    Ask, AskAnswer, Declined, Fetch, Hello, List, ListAnswer, RegionList, Report, Request, Walk,
-    WalkAnswer,
+    Ask, AskAnswer, CloseBucket, Declined, EndClosed, Fetch, Hello, List, ListAnswer, RegionList,
+    Report, Request, Walk, WalkAnswer,
 };
 use crate::metrics::PeerMetrics;
 use crate::name::Address;
@@ -29,7 +30,8 @@ use crate::tls;
 /// Path of every request.
 pub(crate) const PATH: &str = "/region";
 
-/// Asks one other region. Each request may be repeated: none changes objects.
+/// Asks one other region. Each request may be repeated: none changes objects, and of a bucket that is closed or deleted twice
+/// the mark tells.
 #[derive(Debug)]
 pub struct Link {
     number: RegionId,
@@ -79,6 +81,22 @@ impl Link {
     /// [`LinkError`], by what to do.
     pub async fn report(&self, report: Report) -> Result<(), LinkError> {
         self.call(Request::Report(report)).await
+    }
+
+    /// Asks to close a bucket.
+    ///
+    /// # Errors
+    /// [`LinkError`], by what to do. It may be closed all the same.
+    pub async fn close_bucket(&self, close: CloseBucket) -> Result<CloseAnswer, LinkError> {
+        self.call(Request::CloseBucket(close)).await
+    }
+
+    /// Asks to delete a closed bucket, or to open it again; true if it is as asked.
+    ///
+    /// # Errors
+    /// [`LinkError`], by what to do. It may be done all the same.
+    pub async fn end_closed(&self, end: EndClosed) -> Result<bool, LinkError> {
+        self.call(Request::EndClosed(end)).await
     }
 
     /// Asks for the sums of runs.

@@ -9,6 +9,7 @@
 //! 2. The answering region checks a request before its source sees it ([`Request::check`]).
 
 use larder_protocol::limits::{REGION_SERVED_ENTRIES_MAX, REGION_SERVED_PGS_MAX};
+use larder_protocol::region::deletion::Mark;
 use larder_protocol::region::journal::Batch;
 use larder_protocol::region::{Entry, Listed, Name, Range, Summed, Token, Void};
 use larder_types::{BucketId, BucketName, PgId, RegionId};
@@ -38,6 +39,10 @@ pub enum Request {
     Join(Join),
     /// Reports how far it is, without waiting for news: nothing is answered.
     Report(Report),
+    /// Asks to close a bucket that is to be deleted: [`CloseAnswer`](larder_protocol::region::deletion::CloseAnswer).
+    CloseBucket(CloseBucket),
+    /// Asks to delete a closed bucket, or to open it again: true if it is as asked.
+    EndClosed(EndClosed),
 }
 
 /// A region's own description.
@@ -66,6 +71,26 @@ pub struct Ask {
 pub struct Report {
     /// PGs, each with the token up to which all is durable in the asking region.
     pub pgs: Vec<(PgId, Token)>,
+}
+
+/// Asks to close a bucket, as another region deletes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CloseBucket {
+    /// Its name.
+    pub bucket: BucketName,
+    /// All regions that are asked, and the asking one.
+    pub regions: Vec<RegionId>,
+}
+
+/// Asks to end the closing of a bucket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndClosed {
+    /// Its name.
+    pub bucket: BucketName,
+    /// The mark under which it was closed; `None` if there was no such bucket.
+    pub mark: Option<Mark>,
+    /// Delete it; else open it again.
+    pub delete: bool,
 }
 
 /// Names of the buckets that an answer has entries of.
@@ -238,13 +263,16 @@ impl Request {
             Self::Members(_) => "members",
             Self::Join(_) => "join",
             Self::Report(_) => "report",
+            Self::CloseBucket(_) => "close-bucket",
+            Self::EndClosed(_) => "end-closed",
         }
     }
 
     /// Refuses a request that no region makes.
     pub(crate) fn check(&self) -> Result<(), Declined> {
         let is_sound = match self {
-            Self::Hello | Self::Join(_) => true,
+            Self::Hello | Self::Join(_) | Self::EndClosed(_) => true,
+            Self::CloseBucket(CloseBucket { regions, .. }) => regions.len() <= REGIONS_MAX,
             Self::Ask(Ask { pgs, ids_max }) => {
                 (1..=REGION_SERVED_PGS_MAX).contains(&pgs.len()) && *ids_max > 0
             }

@@ -125,6 +125,12 @@ impl<S: Source> RequestHandler<S> {
             Request::Report(report) => {
                 encoded(&in_time(self.source.reported(from, report)).await?, counted)
             }
+            Request::CloseBucket(close) => {
+                encoded(&in_time(self.source.close_bucket(from, close)).await?, counted)
+            }
+            Request::EndClosed(end) => {
+                encoded(&in_time(self.source.end_closed(from, end)).await?, counted)
+            }
             Request::Join(_) => Err(Declined::Stranger),
         }
     }

@@ -4,6 +4,7 @@ use std::future::Future;
 
 use bytes::Bytes;
 use larder_protocol::region::Name;
+use larder_protocol::region::deletion::CloseAnswer;
 use larder_types::RegionId;
 use tokio::sync::mpsc;
 
@@ -11,8 +12,8 @@ use crate::error::{Later, LinkError};
 use crate::frame;
 use crate::limits::{GATHERED_BYTES_MAX, PIECE_BYTES_MAX};
 use crate::message::{
-    Ask, AskAnswer, Declined, Fetch, Fetched, Hello, List, ListAnswer, RegionList, Report, Walk,
-    WalkAnswer,
+    Ask, AskAnswer, CloseBucket, Declined, EndClosed, Fetch, Fetched, Hello, List, ListAnswer,
+    RegionList, Report, Walk, WalkAnswer,
 };
 
 /// Answers other regions. Requests are within their bounds, and come from regions that are known.
@@ -35,6 +36,20 @@ pub trait Source: Send + Sync + 'static {
         from: RegionId,
         report: Report,
     ) -> impl Future<Output = Result<(), Declined>> + Send;
+
+    /// Another region deletes a bucket: closes it here.
+    fn close_bucket(
+        &self,
+        from: RegionId,
+        close: CloseBucket,
+    ) -> impl Future<Output = Result<CloseAnswer, Declined>> + Send;
+
+    /// Deletes a closed bucket, or opens it again; true if it is as asked.
+    fn end_closed(
+        &self,
+        from: RegionId,
+        end: EndClosed,
+    ) -> impl Future<Output = Result<bool, Declined>> + Send;
 
     /// The sums of runs.
     fn walk(

@@ -59,6 +59,15 @@ pub struct PeerStatus {
     pub alarm: Option<String>,
     /// Changes are behind, and none was taken for long: it does not go on by itself.
     pub stuck: bool,
+    /// Seconds for which it has lacked changes of this region; 0 if it has all that showed here when it asked last.
+    #[serde(default)]
+    pub lacks_seconds: f64,
+    /// Placement groups here of which it lacks changes.
+    #[serde(default)]
+    pub lacks_groups: u32,
+    /// Seconds since it asked for changes of this region, or since the start.
+    #[serde(default)]
+    pub asked_seconds: f64,
 }
 
 impl RegionStatus {

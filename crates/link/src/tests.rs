@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use larder_protocol::region::deletion::{CloseAnswer, Mark};
 use larder_protocol::region::{Entry, Name, Slot, What};
 use larder_types::{
-    BucketId, HybridClock, ObjectKey, OpId, OpSeq, Origin, PgId, RegionId, Stamp, View,
+    BucketId, Epoch, HybridClock, ObjectKey, OpId, OpSeq, Origin, PgId, RegionId, Stamp, View,
 };
 use parking_lot::Mutex;
 use tempfile::TempDir;
@@ -78,6 +79,19 @@ impl Source for Fake {
 
     async fn reported(&self, _from: RegionId, _report: crate::Report) -> Result<(), Declined> {
         Ok(())
+    }
+
+    async fn close_bucket(
+        &self,
+        _from: RegionId,
+        close: crate::CloseBucket,
+    ) -> Result<CloseAnswer, Declined> {
+        let closed = Mark { bucket: BucketId(1), epoch: Epoch(2) };
+        Ok(if close.bucket == bucket() { CloseAnswer::Closed(closed) } else { CloseAnswer::Absent })
+    }
+
+    async fn end_closed(&self, _from: RegionId, end: crate::EndClosed) -> Result<bool, Declined> {
+        Ok(end.bucket == bucket() && end.delete)
     }
 
     async fn walk(&self, _from: RegionId, walk: Walk) -> Result<WalkAnswer, Declined> {

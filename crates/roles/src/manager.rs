@@ -300,7 +300,10 @@ impl Manager {
     pub fn end_deletion(&self, marked: &BucketRecord, empty: bool) -> Result<(), ManagerError> {
         self.change(|map| {
             let record = map.buckets.get_mut(&marked.name).ok_or(ManagerError::NoSuchBucket)?;
-            if record != marked {
+            // Its settings may have changed meanwhile.
+            let is_marked = record.state == BucketState::Deleting
+                && (record.id, record.epoch) == (marked.id, marked.epoch);
+            if !is_marked {
                 return Err(ManagerError::NoSuchBucket);
             }
             if empty {

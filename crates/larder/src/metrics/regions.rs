@@ -9,7 +9,7 @@ use larder_roles::regions::Regions;
 /// A number of each other region: its name, its help, and how it is read.
 type OfPeer = (&'static str, &'static str, fn(&PeerStatus) -> f64);
 
-const BEHIND: [OfPeer; 6] = [
+const BEHIND: [OfPeer; 8] = [
     ("region_behind_operations", "Changes of the region that are not here yet", |it| {
         it.operations_behind as f64
     }),
@@ -25,6 +25,14 @@ const BEHIND: [OfPeer; 6] = [
     ("region_unreachable", "1 while the region cannot be asked", |it| {
         f64::from(u8::from(it.unreachable.is_some()))
     }),
+    ("region_lacks_seconds", "Seconds for which the region has lacked changes of this one", |it| {
+        it.lacks_seconds
+    }),
+    (
+        "region_asked_seconds",
+        "Seconds since the region asked for changes of this one, or since the start",
+        |it| it.asked_seconds,
+    ),
     ("region_stuck", "1 when something is behind and nothing was taken for a minute", |it| {
         f64::from(u8::from(it.stuck))
     }),
@@ -72,6 +80,16 @@ pub(super) fn write(regions: &Regions, out: &mut String) -> std::fmt::Result {
             "region_comparisons",
             "Comparisons of all keys with another region",
             load(&counters.comparisons),
+        ),
+        (
+            "region_buckets_deleted",
+            "Buckets that were deleted in all regions, for clients of this one",
+            load(&counters.deleted),
+        ),
+        (
+            "region_buckets_undeleted",
+            "Buckets that were to be deleted, but a region has objects in them or does not answer",
+            load(&counters.undeleted),
         ),
         (
             "region_alarms",

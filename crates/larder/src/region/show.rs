@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 use super::{RegionError, members};
 use crate::exit;
 
+/// Seconds for which a region may lack changes before that is worth a line: it asks every two seconds.
+const LACKS_SECONDS_MAX: f64 = 5.0;
+
 /// Prints the list of regions in a directory.
 pub(super) fn list(dir: &Path, as_json: bool) -> Result<u8, RegionError> {
     let members = members(dir)?;
@@ -120,8 +123,25 @@ fn write_text(status: &RegionStatus, is_removed: bool, out: &mut String) -> std:
         if let Some(alarm) = &peer.alarm {
             writeln!(out, "       ALARM: {alarm}")?;
         }
+        if let Some(lacks) = lacks(peer) {
+            writeln!(out, "       {lacks}")?;
+        }
     }
     Ok(())
+}
+
+/// Says what the region lacks of this one, if it has for long.
+fn lacks(peer: &PeerStatus) -> Option<String> {
+    let PeerStatus { asked_seconds: asked, lacks_seconds: lacks, lacks_groups: groups, .. } = peer;
+    if *asked > LACKS_SECONDS_MAX {
+        return Some(format!("it has not asked for changes of this region for {asked:.0} s"));
+    }
+    let plural = if *groups == 1 { "" } else { "s" };
+    (*lacks > LACKS_SECONDS_MAX).then(|| {
+        format!(
+            "it lacks changes of this region, for {lacks:.0} s, in {groups} placement group{plural}"
+        )
+    })
 }
 
 fn state_of(peer: &PeerStatus) -> &'static str {
@@ -159,6 +179,9 @@ mod tests {
             seconds_left: None,
             alarm: None,
             stuck: false,
+            lacks_seconds: 0.0,
+            lacks_groups: 0,
+            asked_seconds: 0.1,
         }
     }
 
@@ -189,6 +212,20 @@ mod tests {
         assert_eq!(lines[3], ["ALARM:", "a", "clock", "is", "ahead"]);
         assert_eq!(lines[4][..3], ["3", "asia", "UNREACHABLE"]);
         assert_eq!(lines[5], ["no", "answer"]);
+    }
+
+    #[test]
+    fn a_region_that_lacks_changes_for_long_is_named() {
+        let below =
+            |peer: PeerStatus| text(&status(vec![peer]), false).lines().nth(3).map(str::to_owned);
+        let us = || peer(2, "us");
+        assert_eq!(below(PeerStatus { lacks_seconds: 4.0, lacks_groups: 3, ..us() }), None);
+        let lacks = below(PeerStatus { lacks_seconds: 61.4, lacks_groups: 3, ..us() });
+        let wanted = "       it lacks changes of this region, for 61 s, in 3 placement groups";
+        assert_eq!(lacks.as_deref(), Some(wanted));
+        let silent = below(PeerStatus { asked_seconds: 7.0, lacks_seconds: 9.0, ..us() });
+        let wanted = "       it has not asked for changes of this region for 7 s";
+        assert_eq!(silent.as_deref(), Some(wanted));
     }
 
     #[test]

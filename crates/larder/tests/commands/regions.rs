@@ -252,6 +252,9 @@ fn a_status_is_as_good_as_the_server_that_wrote_it_is_alive() {
         seconds_left: Some(7.0),
         alarm: None,
         stuck: false,
+        lacks_seconds: 0.0,
+        lacks_groups: 0,
+        asked_seconds: 0.5,
     };
     let write = |peer: &PeerStatus, age_ms: u64| {
         let mut status = RegionStatus::now(RegionId(1), "one".parse().unwrap(), vec![peer.clone()]);

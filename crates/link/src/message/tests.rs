@@ -1,8 +1,9 @@
 use larder_protocol::limits::{REGION_ASK_PGS_MAX, REGION_FETCH_IDS_MAX};
+use larder_protocol::region::deletion::CloseAnswer;
 use larder_protocol::region::journal::Why;
 use larder_protocol::region::{Id, Slot, Sum, What};
 use larder_types::codec::{CodecError, decode, encode};
-use larder_types::{HybridClock, ObjectKey, OpId, OpSeq, Origin, Stamp, View};
+use larder_types::{Epoch, HybridClock, ObjectKey, OpId, OpSeq, Origin, Stamp, View};
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
 
@@ -34,7 +35,7 @@ fn range() -> Range {
 }
 
 fn buckets() -> Buckets {
-    vec![(BucketId(4), BucketName::new("photos").unwrap())]
+    vec![(BucketId(4), bucket())]
 }
 
 fn known() -> RegionList {
@@ -64,7 +65,24 @@ fn requests() -> Vec<(&'static str, Request)> {
         ("members", Request::Members(known())),
         ("join", Request::Join(join)),
         ("report", Request::Report(Report { pgs: vec![(PgId(17), token(299))] })),
+        ("close-bucket", Request::CloseBucket(close(2))),
+        (
+            "end-closed",
+            Request::EndClosed(EndClosed { bucket: bucket(), mark: Some(mark()), delete: true }),
+        ),
     ]
+}
+
+fn bucket() -> BucketName {
+    BucketName::new("photos").unwrap()
+}
+
+fn close(regions: u16) -> CloseBucket {
+    CloseBucket { bucket: bucket(), regions: (1..=regions).map(RegionId).collect() }
+}
+
+fn mark() -> Mark {
+    Mark { bucket: BucketId(300), epoch: Epoch(2) }
 }
 
 fn told() -> AskAnswer {
@@ -109,6 +127,11 @@ fn messages_have_golden_bytes() {
     all.push(written("answer to list", &listed()));
     all.push(written("answer to members", &known()));
     all.push(written("answer to join", &Joined { number: RegionId(3), known: known() }));
+    all.push(written("answer: closed", &CloseAnswer::Closed(mark())));
+    all.push(written("answer: absent", &CloseAnswer::Absent));
+    all.push(written("answer: has objects", &CloseAnswer::HasObjects));
+    all.push(written("answer: other regions", &CloseAnswer::OtherRegions));
+    all.push(written("answer to end-closed", &true));
     let (name, bytes) = (name(Slot::Null), 70_000);
     let fetched = Fetched { name, entry: Some(entry()), bytes, is_withheld: false };
     all.push(("entry of a fetch", frame::head(&fetched).unwrap().to_vec()));
@@ -151,6 +174,7 @@ fn requests_within_their_bounds_pass_and_others_do_not() {
         Request::Ask(Ask { pgs: vec![pg], ids_max: 0 }),
         Request::Walk(Walk { range: Range { from: vec![3], to: Some(vec![3]) } }),
         names(0),
+        Request::CloseBucket(close(REGIONS_MAX as u16 + 1)),
         names(REGION_SERVED_ENTRIES_MAX + 1),
     ];
     for request in wrong {

@@ -184,3 +184,28 @@ const _: () = assert!(
     REGION_TICK_MS < larder_protocol::limits::REGION_POLL_MS,
     "the machine is asked as often as it polls"
 );
+/// Milliseconds that a region may take to close a bucket, and as many to delete it.
+pub const REGION_CLOSE_MS: u64 = 5_000;
+/// Milliseconds for which a bucket stays closed for another region that does not end its deletion.
+pub const REGION_CLOSED_MS: u64 = 30_000;
+/// Milliseconds for which entries of a bucket that was deleted may still be told, as they were asked for before.
+pub const REGION_DELETED_MS: u64 = 60_000;
+/// Milliseconds after which a region that did not tell its buckets is asked for them again.
+pub const REGION_NAMES_AGAIN_MS: u64 = 500;
+/// Milliseconds for which a proxy waits until the gateway has deleted a bucket in all regions.
+pub const REGION_DELETION_MS: u64 = 20_000;
+/// Most deletions of buckets that are under way with other regions; others wait, with their buckets marked.
+pub const REGION_DELETIONS_MAX: usize = 16;
+
+const _: () = assert!(
+    2 * REGION_CLOSE_MS < REGION_DELETION_MS && REGION_DELETION_MS < REGION_CLOSED_MS,
+    "a bucket stays closed for as long as it may be deleted"
+);
+const _: () = assert!(
+    REGION_DELETED_MS > 2 * larder_protocol::limits::REGION_ANSWER_MS,
+    "what is asked for before a bucket is deleted is told, or given up"
+);
+const _: () = assert!(
+    REGION_CLOSED_MS <= larder_protocol::limits::MARK_KEPT_MS,
+    "the managers lift only marks that nobody else does"
+);

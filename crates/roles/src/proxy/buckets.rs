@@ -1,4 +1,5 @@
-//! Deleting buckets: their records are the manager's, whether they are empty is the PGs'.
+//! Deleting buckets: their records are the manager's, whether they are empty is the PGs'. In a store that is a region all regions
+//! delete it together (ADR 47).
 
 use std::time::Duration;
 
@@ -16,15 +17,10 @@ impl<R: Reach> Proxy<R> {
     /// Marks the bucket as deleting, so that racing puts are refused; finds it empty, or marks it live
     /// again (DESIGN §3.5). Open uploads go with it.
     pub(super) async fn drop_bucket(&self, name: &BucketName) -> Result<(), ObjectError> {
-        if self.reach.region() != RegionId::OWN {
-            // Other regions would tell of what they have in it, and make it again.
-            let what = "the deletion of a bucket of a store that is a region (docs/regions.md)";
-            return Err(ObjectError::Unsupported { what });
-        }
         let known = self.known(name)?;
         // Looked at once before anything is marked, so that puts into a bucket that plainly has objects
         // are not disturbed.
-        match self.has_objects(known.id).await {
+        match self.holds_objects(known.id).await {
             Ok(false) => {}
             Ok(true) => return Err(ObjectError::BucketNotEmpty),
             Err(ObjectError::NoSuchBucket) => {
@@ -34,12 +30,18 @@ impl<R: Reach> Proxy<R> {
             Err(error) => return Err(error),
         }
         let record = self.reach.begin_deletion(name).await?;
-        let deadline = Instant::now() + Duration::from_millis(DELETION_MS_MAX);
+        if self.reach.region() != RegionId::OWN {
+            // Other regions would tell of what they have in it, and make it again.
+            return match self.elsewhere.get() {
+                Some(elsewhere) => elsewhere.delete_bucket(record).await,
+                None => self.reach.deleted_by_gateway(record).await,
+            };
+        }
         let verdict = async {
-            if self.has_objects(record.id).await? {
+            if self.holds_objects(record.id).await? {
                 return Err(ObjectError::BucketNotEmpty);
             }
-            self.abort_uploads(record.id, deadline).await
+            self.end_uploads(record.id).await
         };
         let verdict = verdict.await;
         let ended = self.reach.end_deletion(record, verdict.is_ok()).await;
@@ -47,7 +49,8 @@ impl<R: Reach> Proxy<R> {
         verdict.and(ended)
     }
 
-    async fn has_objects(&self, bucket: BucketId) -> Result<bool, ObjectError> {
+    /// True if a bucket has an object. Of one that takes no changes this is so for as long as it takes none.
+    pub(crate) async fn holds_objects(&self, bucket: BucketId) -> Result<bool, ObjectError> {
         let from = rows::bucket(b'V', bucket);
         let end = rows::prefix_end(&from);
         let mut found = false;
@@ -60,9 +63,10 @@ impl<R: Reach> Proxy<R> {
         Ok(found)
     }
 
-    /// Aborts all open uploads of a bucket that takes no new ones, a page at a time. The index shows all of them
-    /// since it was found to have no objects. None is begun behind the deadline: the bucket may take new ones by then.
-    async fn abort_uploads(&self, bucket: BucketId, deadline: Instant) -> Result<(), ObjectError> {
+    /// Aborts all open uploads of a bucket that takes no new ones or is gone, a page at a time. The index shows all of them
+    /// since it was found to have no objects. None is begun after [`DELETION_MS_MAX`]: the bucket may take new ones by then.
+    pub(crate) async fn end_uploads(&self, bucket: BucketId) -> Result<(), ObjectError> {
+        let deadline = Instant::now() + Duration::from_millis(DELETION_MS_MAX);
         let mut from = rows::bucket(b'U', bucket);
         let end = rows::prefix_end(&from);
         loop {

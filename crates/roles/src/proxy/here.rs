@@ -183,6 +183,12 @@ impl Reach for Here {
         self.manage(move |manager| manager.end_deletion(&marked, empty)).await
     }
 
+    /// A single node that is a region is its own gateway: this one does not speak with the others.
+    async fn deleted_by_gateway(&self, marked: BucketRecord) -> Result<(), ObjectError> {
+        self.end_deletion(marked, false).await?;
+        Err(unavailable("a bucket is deleted in all regions at once, and this one reaches none"))
+    }
+
     fn region(&self) -> RegionId {
         self.meta.region()
     }

@@ -60,8 +60,8 @@ use crate::ticket::Settled;
 pub use append::AppendCounters;
 pub use away::{Away, ClusterConfig, ProxyCounters};
 pub use here::Here;
-use reach::{KnownBucket, Reach};
-pub(crate) use reach::{Onward, Scan};
+use reach::Reach;
+pub(crate) use reach::{KnownBucket, Onward, Scan};
 pub use regional::{JournalAsk, RegionReach};
 pub use replicated::RegionWaits;
 pub use told::ChangeOutcome;
@@ -98,6 +98,12 @@ pub trait Elsewhere: Send + Sync + 'static {
         bucket: &'a BucketName,
         key: &'a ObjectKey,
     ) -> BoxFuture<'a, Result<bool, ObjectError>>;
+
+    /// Deletes a bucket that is marked here, once all regions have closed it.
+    ///
+    /// # Errors
+    /// If one of them has objects in it, or does not answer: then it is open again.
+    fn delete_bucket(&self, marked: BucketRecord) -> BoxFuture<'static, Result<(), ObjectError>>;
 }
 
 /// A proxy whose other roles run in other processes.

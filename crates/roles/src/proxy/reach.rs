@@ -55,8 +55,13 @@ pub struct KnownBucket {
 
 impl KnownBucket {
     /// As its record says.
-    pub(super) fn of(record: &BucketRecord) -> Self {
+    pub(crate) fn of(record: &BucketRecord) -> Self {
         Self { id: record.id, epoch: record.epoch, state: record.state }
+    }
+
+    /// Its id and epoch.
+    pub(super) fn place(self) -> (BucketId, Epoch) {
+        (self.id, self.epoch)
     }
 
     /// Whether a record of its name, or that there is none, is newer and says which bucket has the name.
@@ -111,6 +116,12 @@ pub trait Reach: Send + Sync + 'static {
         &self,
         marked: BucketRecord,
         empty: bool,
+    ) -> impl Future<Output = Result<(), ObjectError>> + Send;
+
+    /// Waits until the gateway has deleted, in all regions, a bucket that is marked here. This proxy is none.
+    fn deleted_by_gateway(
+        &self,
+        marked: BucketRecord,
     ) -> impl Future<Output = Result<(), ObjectError>> + Send;
 
     /// This store's number among regions; [`RegionId::OWN`] if it is alone.

@@ -9,7 +9,7 @@ use larder_link::Setting;
 use larder_objects::ObjectError;
 use larder_protocol::region::key_rows::tombstone_row;
 use larder_protocol::region::{KeyRows, Token};
-use larder_types::{BucketId, ObjectKey, PgId, ServerId, View, rows};
+use larder_types::{BucketId, BucketRecord, ObjectKey, PgId, ServerId, View, rows};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -66,6 +66,15 @@ pub trait RegionReach: Reach {
         &self,
         known: u32,
         list: Vec<u8>,
+    ) -> impl Future<Output = Result<(), ObjectError>> + Send;
+
+    /// True if a bucket of this id was made, as far as this process knows.
+    fn was_given(&self, id: BucketId) -> bool;
+
+    /// Deletes a bucket here that is marked so, once all regions have closed it.
+    fn delete_closed(
+        &self,
+        marked: BucketRecord,
     ) -> impl Future<Output = Result<(), ObjectError>> + Send;
 
     /// Takes up settings of buckets; returns those that are settled, as they hold now or cannot. A cluster's managers have
@@ -164,6 +173,14 @@ impl RegionReach for Here {
     /// Keeps nothing: a single node's directory is lost with all its data, and not before.
     async fn keep_regions(&self, _: u32, _: Vec<u8>) -> Result<(), ObjectError> {
         Ok(())
+    }
+
+    fn was_given(&self, id: BucketId) -> bool {
+        id < self.manager().map().map.next_bucket
+    }
+
+    async fn delete_closed(&self, marked: BucketRecord) -> Result<(), ObjectError> {
+        self.end_deletion(marked, true).await
     }
 
     async fn take_settings(&self, settings: Vec<Setting>) -> Vec<Setting> {

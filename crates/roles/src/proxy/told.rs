@@ -4,13 +4,13 @@ use larder_objects::{ObjectError, PutBody};
 use larder_protocol::region::{Entry, Told, ToldVersion, entry};
 use larder_protocol::{Call, Description, PutCall};
 use larder_types::{
-    Amendments, BucketName, Condition, FreedTombstone, Metax, ObjectKey, OpSeq, Origin, PartRef,
-    Passed, PgId, Stamp,
+    Amendments, BucketId, BucketName, Condition, Epoch, FreedTombstone, Metax, ObjectKey, OpSeq,
+    Origin, PartRef, Passed, PgId, Stamp,
 };
 
 use super::Proxy;
 use super::put::Wanted;
-use super::reach::Reach;
+use super::reach::{KnownBucket, Reach};
 
 /// Another region's version, as a put of its body needs it.
 #[derive(Debug, Clone)]
@@ -57,6 +57,14 @@ fn unless_beaten(error: ObjectError) -> Result<ChangeOutcome, ObjectError> {
     if is_beaten { Ok(ChangeOutcome::Beaten) } else { Err(error) }
 }
 
+impl KnownBucket {
+    /// Refuses a change that was asked for when the bucket was another, or had another epoch: tombstones that would beat it may
+    /// have gone with a deletion of the bucket in another region.
+    fn is(self, now: (BucketId, Epoch)) -> Result<(), ObjectError> {
+        if self.place() == now { Ok(()) } else { Err(ObjectError::NoSuchBucket) }
+    }
+}
+
 impl<R: Reach> Proxy<R> {
     /// Stores another region's version, unless what is here is newer. The body checks that its bytes are the version's.
     ///
@@ -64,13 +72,14 @@ impl<R: Reach> Proxy<R> {
     /// [`ObjectError`].
     pub async fn put_told<B: PutBody>(
         &self,
-        bucket: &BucketName,
+        (bucket, at): (&BucketName, KnownBucket),
         key: &ObjectKey,
         (entry, object): (&Entry, &entry::Object),
         body: B,
     ) -> Result<ChangeOutcome, ObjectError> {
         let attributes = object.metax.attributes.clone();
         let wanted = self.wanted(bucket, key, attributes, Condition::default())?;
+        at.is((wanted.bucket, wanted.epoch))?;
         let wanted = Wanted { told: Some(Box::new(RegionVersion::of(entry, object))), ..wanted };
         self.store(wanted, body).await.map(|_done| ChangeOutcome::Taken).or_else(unless_beaten)
     }
@@ -81,11 +90,12 @@ impl<R: Reach> Proxy<R> {
     /// [`ObjectError`].
     pub async fn purge_told(
         &self,
-        bucket: &BucketName,
+        (bucket, known): (&BucketName, KnownBucket),
         key: &ObjectKey,
         (at, origin): (Stamp, Origin),
     ) -> Result<ChangeOutcome, ObjectError> {
         let (bucket, epoch, pg) = self.place(bucket, key)?;
+        known.is((bucket, epoch))?;
         let request = self.requests.begin();
         let (request, key) = (request.id(), key.clone());
         self.tell_pg(pg, Told::Purge { request, bucket, epoch, key, at, origin }).await
@@ -97,11 +107,12 @@ impl<R: Reach> Proxy<R> {
     /// [`ObjectError`].
     pub async fn amend_told(
         &self,
-        bucket: &BucketName,
+        (bucket, known): (&BucketName, KnownBucket),
         key: &ObjectKey,
         (at, object): (Stamp, &entry::Object),
     ) -> Result<ChangeOutcome, ObjectError> {
         let (bucket, epoch, pg) = self.place(bucket, key)?;
+        known.is((bucket, epoch))?;
         let request = self.requests.begin();
         let (tags, amended) = (object.metax.attributes.tags.clone(), object.amended);
         let (request, key) = (request.id(), key.clone());

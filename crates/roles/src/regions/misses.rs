@@ -13,12 +13,13 @@ use larder_link::{Fetch, Link, LinkError};
 use larder_objects::ObjectError;
 use larder_protocol::region::entry::What;
 use larder_protocol::region::{Entry, Name, Slot};
-use larder_types::{BucketId, BucketName, ObjectKey};
+use larder_types::{BucketId, BucketName, BucketRecord, ObjectKey};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use super::Shared;
+use super::deletions;
 use super::taking;
 use crate::limits::{
     REGION_ABSENT_KEYS_MAX, REGION_ABSENT_MS, REGION_MISS_BYTES_MAX, REGION_MISS_MS,
@@ -117,6 +118,10 @@ impl<R: RegionReach> Elsewhere for Misses<R> {
         key: &'a ObjectKey,
     ) -> BoxFuture<'a, Result<bool, ObjectError>> {
         Box::pin(self.fill(bucket, key))
+    }
+
+    fn delete_bucket(&self, marked: BucketRecord) -> BoxFuture<'static, Result<(), ObjectError>> {
+        Box::pin(deletions::begin(&self.shared, marked))
     }
 }
 

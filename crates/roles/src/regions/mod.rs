@@ -10,7 +10,9 @@
 //! | `shown.rs` | reads entries from the index |
 //! | `runs.rs` | reads keys of a range, for comparisons |
 //! | `names.rs` | maps buckets there to buckets here |
+//! | `deletions.rs` | deletes buckets in all regions |
 //! | `source.rs` | answers other regions |
+//! | `fetches.rs` | sends them entries and their bytes |
 //! | `echoes.rs` | tells no region what it told itself |
 //! | `journal.rs` | forgets outcomes that all regions have |
 //! | `puller.rs` | steps the machine, and carries out its effects |
@@ -32,9 +34,12 @@
 //! 1. A token moves, and is noted, only once each change that it covers was acknowledged as durable.
 //! 2. The link checks another region's answers, and `taking.rs` its entries, before they are used.
 //! 3. The driver tells a PG's journal only once all puts from before the store had a number show.
-//! 4. Buckets of two regions are the same if their names are. The driver makes buckets that only other regions have.
+//! 4. Buckets of two regions are the same if their names are. The driver makes buckets that only other regions have, and a bucket is
+//!    deleted in all of them.
 
+mod deletions;
 mod echoes;
+mod fetches;
 mod holding;
 mod journal;
 mod misses;
@@ -63,6 +68,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch::Sender;
 
 use crate::proxy::{Proxy, RegionReach};
+use deletions::Deletions;
 use echoes::Echoes;
 use misses::Misses;
 use names::BucketIds;
@@ -82,6 +88,7 @@ struct Shared<R> {
     proxy: Arc<Proxy<R>>,
     site: Arc<Site>,
     names: BucketIds,
+    deletions: Deletions,
     echoes: Echoes,
     watch: Arc<Watch>,
     in_flight: InFlight,
@@ -146,6 +153,7 @@ impl Regions {
             proxy: proxy.clone(),
             site: site.clone(),
             names: BucketIds::default(),
+            deletions: Deletions::default(),
             echoes: Echoes::default(),
             watch: seen.clone(),
             in_flight: InFlight::default(),
@@ -172,6 +180,7 @@ impl Regions {
             tokio::spawn(tombstones::free(shared.clone(), state.clone(), inbox.clone())),
             tokio::spawn(positions::tell(shared.clone(), state)),
             tokio::spawn(reports::send(shared.clone())),
+            tokio::spawn(deletions::follow(shared.clone())),
             tokio::spawn(settings::take_up(shared.clone(), dir.clone())),
             tokio::spawn(watch::keep_writing_status(shared.clone(), dir)),
             tokio::spawn(puller::watch_members(shared, inbox.clone())),

@@ -1,13 +1,26 @@
 //! Maps buckets of other regions to those here: each region has bucket ids of its own, and buckets are the same by name.
+//!
+//! # Invariants
+//!
+//! 1. An id of another region stands for the bucket here that has the name now: never for a deleted one. The machine begins anew
+//!    if it wants anything of a bucket that was deleted here, and made again as another one ([`BucketIds::former`]).
+//! 2. A bucket is made here only from an answer that was asked for after the last deletion here (ADR 47).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use larder_link::{LinkError, Walk};
 use larder_objects::{ObjectError, Objects};
-use larder_protocol::region::{Id, Name};
-use larder_types::{BucketId, BucketName, RegionId};
-use parking_lot::RwLock;
+use larder_protocol::region::{Id, Name, Range};
+use larder_types::{BucketId, BucketName, BucketRecord, BucketState, RegionId};
+use parking_lot::{Mutex, RwLock};
+use tokio::time::{Instant, sleep};
 
 use super::Shared;
+use super::puller::link_to;
+use super::shown::Buckets;
+use crate::limits::{REGION_DELETED_MS, REGION_NAMES_AGAIN_MS};
 use crate::proxy::RegionReach;
 
 /// Bucket ids of one other region.
@@ -22,7 +35,19 @@ struct Known {
 #[derive(Debug, Default)]
 pub(super) struct BucketIds {
     known: RwLock<BTreeMap<RegionId, Known>>,
+    /// Counts up before a bucket is deleted here, and when all regions have closed one that is not here.
+    voided: AtomicU64,
+    /// Held while one is made.
+    making: tokio::sync::Mutex<()>,
+    /// Former ids of buckets that were deleted and made again, and until when entries may be told under them.
+    former: Mutex<BTreeMap<BucketId, Instant>>,
+    /// Regions that told of a bucket too early: they are asked for their buckets again.
+    missed: Mutex<BTreeSet<RegionId>>,
 }
+
+/// The time at which an answer was asked for, as a count of deletions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct AskedAt(u64);
 
 impl BucketIds {
     /// A region's bucket ids in order, each with its id here.
@@ -36,23 +61,59 @@ impl BucketIds {
         Some(Name { bucket, ..name.clone() })
     }
 
-    /// Translates ids that a region tells into those here; `None` if the bucket of one is not known, as no id may be
-    /// passed over.
-    pub(super) fn translate(&self, region: RegionId, ids: Vec<Id>) -> Option<Vec<Id>> {
+    /// Translates ids that a region tells into those of the buckets here; `None` if the bucket of one is not known, as no id
+    /// may be passed over.
+    pub(super) fn translate(
+        &self,
+        region: RegionId,
+        ids: Vec<Id>,
+        buckets: &Buckets,
+    ) -> Option<Vec<Id>> {
         let known = self.known.read();
         let of_region = known.get(&region);
         let here = |mut id: Id| {
-            id.name.bucket = *of_region?.here.get(&id.name.bucket)?;
+            let here = of_region?.here.get(&id.name.bucket)?;
+            id.name.bucket = *buckets.all().contains_key(here).then_some(here)?;
             Some(id)
         };
         ids.into_iter().map(here).collect()
     }
 
+    /// Now, for an answer that is asked for.
+    pub(super) fn now(&self) -> AskedAt {
+        AskedAt(self.voided.load(Ordering::Acquire))
+    }
+
+    /// Has answers that were asked for until now make no buckets. Returns once none is being made.
+    pub(super) async fn void_answers(&self) {
+        let _none_is_made = self.making.lock().await;
+        self.voided.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Former ids of buckets that were deleted and made again a while ago: entries may have been told under them.
+    pub(super) fn former(&self) -> BTreeSet<BucketId> {
+        let (mut former, now) = (self.former.lock(), Instant::now());
+        former.retain(|_, until| *until > now);
+        former.keys().copied().collect()
+    }
+
+    /// Takes the regions that are to be asked for their buckets.
+    pub(super) fn take_missed(&self) -> BTreeSet<RegionId> {
+        std::mem::take(&mut self.missed.lock())
+    }
+
+    /// Learns which bucket is which. Of the same bucket here the later one there counts: an answer may be late.
     fn learn(&self, region: RegionId, there: BucketId, here: BucketId) {
         let mut known = self.known.write();
         let known = known.entry(region).or_default();
-        known.here.insert(there, here);
+        if known.there.get(&here).is_some_and(|later| *later > there) {
+            return;
+        }
         known.there.insert(here, there);
+        if let Some(former) = known.here.insert(there, here).filter(|former| *former != here) {
+            let until = Instant::now() + Duration::from_millis(REGION_DELETED_MS);
+            self.former.lock().insert(former, until);
+        }
     }
 }
 
@@ -63,21 +124,76 @@ impl<R: RegionReach> Shared<R> {
         &self,
         region: RegionId,
         told: Vec<(BucketId, BucketName)>,
-        needed: &BTreeSet<BucketId>,
+        (needed, asked_at): (&BTreeSet<BucketId>, AskedAt),
     ) -> Result<(), ObjectError> {
         for (there, name) in told {
-            if self.shown.bucket(&name).is_none() {
-                match self.proxy.create_bucket(&name, None).await {
-                    Ok(_) => tracing::info!(bucket = %name, %region, "made: another region has it"),
-                    // This process may not know yet a bucket that another made: until it does, nothing of it is taken.
-                    Err(ObjectError::BucketExists) => {}
-                    Err(error) if needed.contains(&there) => return Err(error),
-                    Err(error) => self.watch.cannot_take(region, &error),
+            if self.shown.bucket(&name).is_none()
+                && let Err(error) = self.make_bucket(region, &name, asked_at).await
+            {
+                if needed.contains(&there) {
+                    return Err(error);
                 }
+                self.watch.cannot_take(region, &error);
             }
-            if let Some(here) = self.shown.bucket(&name) {
+            // What was asked for before a deletion may be of a bucket that is gone. One that is being deleted here is another bucket
+            // than the one that a region has by that time.
+            if self.names.now() != asked_at {
+                continue;
+            }
+            let live =
+                |record: &BucketRecord| (record.state == BucketState::Live).then_some(record.id);
+            if let Some(here) = self.shown.reach().bucket(&name, live).flatten() {
                 self.names.learn(region, there, here);
             }
+        }
+        Ok(())
+    }
+
+    /// Asks a region for its buckets: it told of one before another was deleted here.
+    pub(super) async fn ask_for_names(&self, region: RegionId) {
+        let asked = async {
+            let asked_at = self.names.now();
+            // No key is there, and all buckets are told.
+            let range = Range { from: Vec::new(), to: Some(vec![0]) };
+            let told = link_to(self, region)?.walk(Walk { range }).await?;
+            Ok::<_, LinkError>((told.buckets, asked_at))
+        };
+        match asked.await {
+            Ok((told, asked_at)) => {
+                // Whatever of it is needed is told again with its changes.
+                if let Err(error) =
+                    self.learn_names(region, told, (&BTreeSet::new(), asked_at)).await
+                {
+                    tracing::debug!(%region, %error, "a bucket of a region is not made");
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%region, %error, "a region is asked for its buckets again");
+                sleep(Duration::from_millis(REGION_NAMES_AGAIN_MS)).await;
+                if self.site.members().borrow().peer(region).is_some() {
+                    self.names.missed.lock().insert(region);
+                }
+            }
+        }
+    }
+
+    /// Makes a bucket that another region has, unless one was deleted since it was asked.
+    async fn make_bucket(
+        &self,
+        region: RegionId,
+        name: &BucketName,
+        asked_at: AskedAt,
+    ) -> Result<(), ObjectError> {
+        let _alone = self.names.making.lock().await;
+        if self.names.now() != asked_at {
+            self.names.missed.lock().insert(region);
+            return Ok(());
+        }
+        match self.proxy.create_bucket(name, None).await {
+            Ok(_) => tracing::info!(bucket = %name, %region, "made: another region has it"),
+            // This process may not know yet a bucket that another made: until it does, nothing of it is taken.
+            Err(ObjectError::BucketExists) => {}
+            Err(error) => return Err(error),
         }
         Ok(())
     }

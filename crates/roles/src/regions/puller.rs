@@ -23,6 +23,7 @@ use tokio::time::interval;
 use super::Shared;
 use super::TOKENS_PG;
 use super::holding::LookedUp;
+use super::names::AskedAt;
 use super::taking::{self, FetchResult};
 use super::tombstones::Candidate;
 use super::watch::Behind;
@@ -186,6 +187,11 @@ impl<R: RegionReach> Puller<R> {
 
     fn tick(&mut self, now_ms: u64) {
         self.greet_unreached(now_ms);
+        self.forget_former();
+        for region in self.shared.names.take_missed() {
+            let shared = self.shared.clone();
+            self.shared.runtime.spawn(async move { shared.ask_for_names(region).await });
+        }
         if self.pull.is_none() {
             self.begin(now_ms);
         }
@@ -222,6 +228,14 @@ impl<R: RegionReach> Puller<R> {
                 inbox.send(Message::Hello(region, pg_count));
             });
         }
+    }
+
+    /// Ends the machine if it wants entries of a bucket that was deleted here and made again: another machine will want them for the
+    /// new one. What it wants of a bucket that is gone in all regions it will find to be gone.
+    fn forget_former(&mut self) {
+        let former = self.shared.names.former();
+        let wants = |pull: &Pull| !former.is_empty() && pull.wants_of(&former);
+        self.pull = self.pull.take().filter(|pull| !wants(pull));
     }
 
     /// Makes a machine from the noted tokens.
@@ -308,10 +322,11 @@ impl<R: RegionReach> Puller<R> {
             Effect::Ask { region, request, pgs, ids_max } => {
                 let ask = Ask { pgs, ids_max: ids_max as u32 };
                 self.ask(region, request, async move |shared, link| {
+                    let asked_at = shared.names.now();
                     let told = link.ask(ask).await?;
                     let batches = told.pgs.iter().filter_map(|(_, told)| told.as_ref().ok());
                     let ids = batches.flat_map(|batch| batch.ids.iter().map(|(_, id)| id));
-                    learn(&shared, region, told.buckets, buckets_of(ids)).await?;
+                    learn(&shared, region, told.buckets, (buckets_of(ids), asked_at)).await?;
                     let mut pgs = Vec::with_capacity(told.pgs.len());
                     for (pg, batch) in told.pgs {
                         let batch = match batch {
@@ -325,18 +340,21 @@ impl<R: RegionReach> Puller<R> {
             }
             Effect::Walk { region, request, range } => {
                 self.ask(region, request, async move |shared, link| {
+                    let asked_at = shared.names.now();
                     let walked = link.walk(Walk { range }).await?;
-                    learn(&shared, region, walked.buckets, BTreeSet::new()).await?;
+                    learn(&shared, region, walked.buckets, (BTreeSet::new(), asked_at)).await?;
                     Ok(Event::Walked { request, summed: walked.summed })
                 });
             }
             Effect::List { region, request, range } => {
                 self.ask(region, request, async move |shared, link| {
+                    let asked_at = shared.names.now();
                     let mut told = link.list(List { range }).await?;
                     let needed = buckets_of(told.listed.ids.iter());
                     shared.echoes.note(region, told.listed.ids.iter());
-                    learn(&shared, region, told.buckets, needed).await?;
-                    let ids = shared.names.translate(region, told.listed.ids);
+                    learn(&shared, region, told.buckets, (needed, asked_at)).await?;
+                    let ids =
+                        shared.names.translate(region, told.listed.ids, &shared.shown.buckets());
                     told.listed.ids = ids.ok_or_else(unnamed)?;
                     Ok(Event::Listed { request, listed: told.listed })
                 });
@@ -481,10 +499,15 @@ pub(super) fn link_to<R>(shared: &Shared<R>, region: RegionId) -> Result<Arc<Lin
 }
 
 /// Notes a batch as told, and translates its buckets.
-fn translated<R>(shared: &Shared<R>, region: RegionId, batch: Batch) -> Result<Batch, LinkError> {
+fn translated<R: RegionReach>(
+    shared: &Shared<R>,
+    region: RegionId,
+    batch: Batch,
+) -> Result<Batch, LinkError> {
     let (ops, ids): (Vec<_>, Vec<_>) = batch.ids.into_iter().unzip();
     shared.echoes.note(region, ids.iter());
-    let ids = shared.names.translate(region, ids).ok_or_else(unnamed)?;
+    let ids = shared.names.translate(region, ids, &shared.shown.buckets());
+    let ids = ids.ok_or_else(unnamed)?;
     Ok(Batch { ids: ops.into_iter().zip(ids).collect(), ..batch })
 }
 
@@ -501,8 +524,8 @@ async fn learn<R: RegionReach>(
     shared: &Shared<R>,
     region: RegionId,
     buckets: larder_link::message::Buckets,
-    needed: BTreeSet<BucketId>,
+    (needed, asked_at): (BTreeSet<BucketId>, AskedAt),
 ) -> Result<(), LinkError> {
-    let learned = shared.learn_names(region, buckets, &needed).await;
+    let learned = shared.learn_names(region, buckets, (&needed, asked_at)).await;
     learned.map_err(|error| LinkError::Unsound(format!("its buckets cannot be made here: {error}")))
 }

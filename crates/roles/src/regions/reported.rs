@@ -9,17 +9,32 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use larder_protocol::region::Token;
 use larder_types::{OpSeq, PgId, RegionId};
+use tokio::time::Instant;
 
 use crate::wire::Position;
 
 /// See the module's head.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Reported {
+    began: Instant,
     durable: BTreeMap<PgId, BTreeMap<RegionId, Durable>>,
     /// The last op of each PG that shows here, at least.
     shown: BTreeMap<PgId, OpSeq>,
     /// PGs of which a region has come further since this was taken.
     moved: BTreeSet<PgId>,
+    /// The last time that each region asked or reported.
+    heard: BTreeMap<RegionId, Instant>,
+}
+
+/// What a region lacks of this store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lacks {
+    /// PGs of which it has not all that shows here.
+    pub(super) groups: u32,
+    /// Since when it has lacked something of one of these, at least.
+    pub(super) since: Option<Instant>,
+    /// The last time that it asked or reported, or the start.
+    pub(super) heard: Instant,
 }
 
 /// The report of a region about a PG.
@@ -29,13 +44,33 @@ struct Durable {
     through: OpSeq,
     /// Its last report.
     last: OpSeq,
+    /// It lacks this op, since then.
+    lacks: Option<(OpSeq, Instant)>,
 }
 
 impl Durable {
     /// Counts what shows here; returns whether the region has come further.
     fn count(&mut self, shown: OpSeq) -> bool {
         let now = self.last.min(shown).max(self.through);
-        std::mem::replace(&mut self.through, now) != now
+        let has_come = std::mem::replace(&mut self.through, now) != now;
+        if now >= shown {
+            self.lacks = None;
+        } else if self.lacks.is_none_or(|(op, _)| now >= op) {
+            self.lacks = Some((shown, Instant::now()));
+        }
+        has_come
+    }
+}
+
+impl Default for Reported {
+    fn default() -> Self {
+        Self {
+            began: Instant::now(),
+            durable: BTreeMap::new(),
+            shown: BTreeMap::new(),
+            moved: BTreeSet::new(),
+            heard: BTreeMap::new(),
+        }
     }
 }
 
@@ -54,6 +89,7 @@ impl Reported {
 
     /// Takes a region's report.
     pub(super) fn take(&mut self, from: RegionId, pg: PgId, durable: Token) {
+        self.heard.insert(from, Instant::now());
         let shown = self.shown.get(&pg).copied().unwrap_or_default();
         let known = self.durable.entry(pg).or_default().entry(from).or_default();
         known.last = durable.through;
@@ -72,6 +108,18 @@ impl Reported {
         regions.iter().map(|region| (*region, self.of(*region, pg).unwrap_or_default())).collect()
     }
 
+    /// What a region lacks. One that has reported nothing of a PG is not counted for it.
+    pub(super) fn lacks(&self, region: RegionId) -> Lacks {
+        let of_region = self.durable.values().filter_map(|durable| durable.get(&region)?.lacks);
+        let heard = self.heard.get(&region).copied().unwrap_or(self.began);
+        let mut lacks = Lacks { groups: 0, since: None, heard };
+        for (_, since) in of_region {
+            lacks.groups += 1;
+            lacks.since = Some(lacks.since.map_or(since, |first| first.min(since)));
+        }
+        lacks
+    }
+
     /// Takes the PGs of which a region has come further.
     pub(super) fn take_moved(&mut self) -> BTreeSet<PgId> {
         std::mem::take(&mut self.moved)
@@ -84,6 +132,8 @@ impl Reported {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const PG: PgId = PgId(3);
@@ -109,6 +159,32 @@ mod tests {
         assert!(!reported.has_moved());
         reported.show(PG, OpSeq(30));
         assert_eq!(reported.of(region, PG), Some(OpSeq(9)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_region_lacks_what_shows_here_until_it_has_reported_that() {
+        let (mut reported, region, began) = (Reported::default(), RegionId(2), Instant::now());
+        let step = Duration::from_secs(1);
+        assert_eq!(reported.lacks(region), Lacks { groups: 0, since: None, heard: began });
+        tokio::time::advance(step).await;
+        reported.take(region, PG, token(5));
+        reported.show(PG, OpSeq(5));
+        let heard = began + step;
+        assert_eq!(reported.lacks(region), Lacks { groups: 0, since: None, heard });
+        tokio::time::advance(step).await;
+        reported.show(PG, OpSeq(7));
+        reported.show(PgId(4), OpSeq(1));
+        tokio::time::advance(step).await;
+        reported.show(PG, OpSeq(9));
+        let since = Some(began + 2 * step);
+        assert_eq!(reported.lacks(region), Lacks { groups: 1, since, heard });
+        // It has the first, and lacks what came since.
+        reported.take(region, PG, token(8));
+        let heard = began + 3 * step;
+        let since = Some(heard);
+        assert_eq!(reported.lacks(region), Lacks { groups: 1, since, heard });
+        reported.take(region, PG, token(9));
+        assert_eq!(reported.lacks(region), Lacks { groups: 0, since: None, heard });
     }
 
     #[test]

@@ -17,7 +17,8 @@ use larder_objects::ObjectError;
 use larder_protocol::region::{Entry, Id, KeyRows, Name, Range, Slot};
 use larder_types::codec::{CodecError, decode};
 use larder_types::{
-    BucketId, BucketName, ObjectKey, OpSeq, Passed, PgId, RegionId, Tombstone, rows,
+    BucketId, BucketName, BucketRecord, BucketState, ObjectKey, OpSeq, Passed, PgId, RegionId,
+    Tombstone, rows,
 };
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -42,20 +43,61 @@ pub(super) enum Unreadable {
 /// A key, and the tombstone of its null version.
 pub(super) type KeyTombstone = (BucketId, ObjectKey, Tombstone);
 
-/// Names of buckets, as of a version of the map.
-type NamesAsOf = (u64, Arc<BTreeMap<BucketId, BucketName>>);
+/// Names of buckets, by their ids.
+pub(super) type BucketNames = BTreeMap<BucketId, BucketName>;
+
+/// The buckets of a version of the map.
+#[derive(Debug, Default)]
+pub(super) struct Buckets {
+    all: BucketNames,
+    /// Those that take changes, which other regions are told of.
+    live: BucketNames,
+    /// Those that are being deleted.
+    closed: BTreeMap<BucketId, BucketRecord>,
+}
+
+impl Buckets {
+    fn of(records: Vec<BucketRecord>) -> Self {
+        let mut buckets = Self::default();
+        for record in records {
+            buckets.all.insert(record.id, record.name.clone());
+            match record.state {
+                BucketState::Live => _ = buckets.live.insert(record.id, record.name),
+                BucketState::Deleting => _ = buckets.closed.insert(record.id, record),
+            }
+        }
+        buckets
+    }
+
+    /// All names.
+    pub(super) fn all(&self) -> &BucketNames {
+        &self.all
+    }
+
+    /// Names that other regions are told.
+    pub(super) fn live(&self) -> &BucketNames {
+        &self.live
+    }
+
+    /// True if a bucket is being deleted.
+    pub(super) fn is_closed(&self, id: BucketId) -> bool {
+        self.closed.contains_key(&id)
+    }
+}
 
 /// See the module's head.
 pub(super) struct Shown<R> {
     proxy: Arc<Proxy<R>>,
-    names: Mutex<NamesAsOf>,
+    /// As of a version of the map.
+    buckets: Mutex<(u64, Arc<Buckets>)>,
     /// Time until which lookups are short, after one that was late.
     late_until: Mutex<Option<Instant>>,
 }
 
 impl<R: RegionReach> Shown<R> {
     pub(super) fn new(proxy: Arc<Proxy<R>>) -> Self {
-        Self { proxy, names: Mutex::new((u64::MAX, Arc::default())), late_until: Mutex::default() }
+        let buckets = Mutex::new((u64::MAX, Arc::default()));
+        Self { proxy, buckets, late_until: Mutex::default() }
     }
 
     pub(super) fn reach(&self) -> &R {
@@ -81,15 +123,26 @@ impl<R: RegionReach> Shown<R> {
     }
 
     /// All buckets.
-    pub(super) fn buckets(&self) -> Arc<BTreeMap<BucketId, BucketName>> {
+    pub(super) fn buckets(&self) -> Arc<Buckets> {
         // Read before the buckets: one that is made meanwhile is seen at the next look.
         let version = self.reach().map_version();
-        let mut names = self.names.lock();
-        if names.0 != version {
-            let records = self.reach().buckets().into_iter();
-            *names = (version, Arc::new(records.map(|record| (record.id, record.name)).collect()));
+        let mut known = self.buckets.lock();
+        if known.0 != version {
+            *known = (version, Arc::new(Buckets::of(self.reach().buckets())));
         }
-        names.1.clone()
+        known.1.clone()
+    }
+
+    /// Buckets that are being deleted.
+    pub(super) fn closed(&self) -> Vec<BucketRecord> {
+        self.buckets().closed.values().cloned().collect()
+    }
+
+    /// True if a bucket was deleted; false if it is there, or this process does not know it yet.
+    pub(super) fn is_deleted(&self, id: BucketId) -> bool {
+        // Asked first: a bucket that is made meanwhile counts as not known.
+        let was_given = self.reach().was_given(id);
+        was_given && !self.buckets().all.contains_key(&id)
     }
 
     /// Reads keys' rows; `None` for a key whose rows are unknown for now. After a late lookup it waits less: primaries

@@ -1,45 +1,41 @@
 //! Answers other regions: from the store's rows, and with bytes read as for clients.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::pin::pin;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures::{FutureExt, Stream, StreamExt, stream};
-use larder_link::message::Buckets;
+use larder_link::message::Buckets as Names;
 use larder_link::{
-    Ask, AskAnswer, Declined, Fetch, FetchSink, Fetched, Hello, LinkError, List, ListAnswer,
+    Ask, AskAnswer, CloseBucket, Declined, EndClosed, Fetch, FetchSink, Hello, List, ListAnswer,
     RegionList, Report, Source, Walk, WalkAnswer,
 };
-use larder_objects::{ObjectError, Objects, ReadBody};
+use larder_objects::ObjectError;
 use larder_protocol::Planted;
 use larder_protocol::limits::{REGION_ASK_IDS_MAX, REGION_RUN_IDS_MAX, REGION_RUNS_MAX};
-use larder_protocol::region::entry::What;
+use larder_protocol::region::deletion::CloseAnswer;
 use larder_protocol::region::journal::{Batch, Why};
-use larder_protocol::region::{Entry, Id, KeyRows, Name, Token, compare};
+use larder_protocol::region::{Id, Token, compare};
 use larder_types::codec::encode;
-use larder_types::{BucketId, BucketName, ObjectKey, OpSeq, PgId, RegionId};
+use larder_types::{BucketId, OpSeq, PgId, RegionId};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Shared;
+use super::deletions;
+use super::fetches;
 use super::reported::Reported;
 use super::runs;
-use super::shown::Unreadable;
+use super::shown::{Buckets, Unreadable};
 use crate::clock::now_ms;
 use crate::limits::{
-    REGION_AHEAD_BYTES_MAX, REGION_CHANGED_TRIES_MAX, REGION_KEEP_LIST_MS, REGION_LOOKS_MS,
-    REGION_NAMES_MS, REGION_NEWS_MS, REGION_OPEN_MS, REGION_OPENS_MAX, REGION_SETTLE_MS,
+    REGION_KEEP_LIST_MS, REGION_LOOKS_MS, REGION_NAMES_MS, REGION_NEWS_MS, REGION_SETTLE_MS,
     REGION_WALK_MS,
 };
 use crate::proxy::{JournalAsk, RegionReach};
 use crate::wire::Position;
-
-/// Names of buckets, by their ids.
-type BucketNames = BTreeMap<BucketId, BucketName>;
 
 /// See the module's head.
 pub(super) struct Answering<R>(Arc<SourceState<R>>);
@@ -49,11 +45,11 @@ pub(super) struct SourceState<R> {
     shared: Arc<Shared<R>>,
     /// By PG: true once all puts from before the store had a number show, so that its journal may be told.
     is_settled: Vec<AtomicBool>,
-    passed: Mutex<Reported>,
+    passed: Arc<Mutex<Reported>>,
     /// Counts up when a region comes further.
     moved: watch::Sender<u64>,
-    /// All names of buckets as each region was told them last, and when.
-    named: Mutex<BTreeMap<RegionId, (Arc<BucketNames>, Instant)>>,
+    /// The buckets as each region was told them last, and when.
+    named: Mutex<BTreeMap<RegionId, (Arc<Buckets>, Instant)>>,
 }
 
 impl<R: RegionReach> Answering<R> {
@@ -64,11 +60,12 @@ impl<R: RegionReach> Answering<R> {
 
 impl<R: RegionReach> SourceState<R> {
     pub(super) fn new(shared: Arc<Shared<R>>) -> Self {
+        let reported = shared.watch.reported();
         let is_settled = (0..shared.shown.pg_count()).map(|_| AtomicBool::new(false)).collect();
         Self {
             shared,
             is_settled,
-            passed: Mutex::default(),
+            passed: reported,
             moved: watch::Sender::new(0),
             named: Mutex::default(),
         }
@@ -141,6 +138,7 @@ impl<R: RegionReach> SourceState<R> {
             let behind = behind.get(&pg).copied().unwrap_or_default();
             let mut batch = shown.told.map(|batch| cut(batch, behind, left));
             if let Ok(batch) = &mut batch {
+                self.leave_out_closed(batch, behind);
                 self.shared.echoes.leave_out(from, &mut batch.ids);
             }
             left -= batch.as_ref().map_or(0, |batch| batch.ids.len());
@@ -168,94 +166,62 @@ impl<R: RegionReach> SourceState<R> {
     /// `Some` if a region gets the names of all buckets now, so that it makes empty ones too; true if they have
     /// changed. An answer may be lost: it gets them again after a while.
     fn tells_all_names(&self, to: RegionId) -> Option<bool> {
-        let (names, now) = (self.shared.shown.buckets(), Instant::now());
+        let (buckets, now) = (self.shared.shown.buckets(), Instant::now());
         let mut named = self.named.lock();
         let is_new = named.get(&to).is_none_or(|(told, _)| {
             // Most new maps change no name.
-            !Arc::ptr_eq(told, &names) && *told != names
+            !Arc::ptr_eq(told, &buckets) && told.live() != buckets.live()
         });
         let again = Duration::from_millis(REGION_NAMES_MS);
         if !is_new && named.get(&to).is_some_and(|(_, at)| now.duration_since(*at) < again) {
             return None;
         }
-        named.insert(to, (names, now));
+        named.insert(to, (buckets, now));
         Some(is_new)
     }
 
-    /// The names of these ids' buckets. Each has one: no bucket of a region is deleted.
-    fn names_of<'a>(&self, ids: impl Iterator<Item = &'a Id>) -> Result<Buckets, ObjectError> {
+    /// Leaves out changes of buckets that were deleted, and ends the batch before the first one of a bucket that is being
+    /// deleted: if it is not, that is told later.
+    fn leave_out_closed(&self, batch: &mut Batch, behind: Token) {
+        let (shown, buckets) = (&self.shared.shown, self.shared.shown.buckets());
+        let closed = |(_, id): &(OpSeq, Id)| buckets.is_closed(id.name.bucket);
+        if let Some(first) = batch.ids.iter().position(closed) {
+            batch.ids.truncate(first);
+            // Else whoever asks would ask again at once.
+            batch.left = (0, 0);
+            batch.token = batch.ids.last().map_or(behind, |(op, _)| Token { through: *op });
+        }
+        batch.ids.retain(|(_, id)| !shown.is_deleted(id.name.bucket));
+    }
+
+    /// The names of these ids' buckets. One that is being deleted is not named.
+    fn names_of<'a>(&self, ids: impl Iterator<Item = &'a Id>) -> Result<Names, ObjectError> {
         let mentioned: BTreeSet<BucketId> = ids.map(|id| id.name.bucket).collect();
-        let names = self.shared.shown.buckets();
-        let named = |id: BucketId| {
-            let name = names.get(&id).ok_or(ObjectError::NoSuchBucket)?;
-            Ok((id, name.clone()))
-        };
-        mentioned.into_iter().map(named).collect()
+        let buckets = self.shared.shown.buckets();
+        let mut named = Vec::with_capacity(mentioned.len());
+        for id in mentioned {
+            match buckets.live().get(&id) {
+                Some(name) => named.push((id, name.clone())),
+                None if buckets.is_closed(id) => {}
+                None => return Err(ObjectError::NoSuchBucket),
+            }
+        }
+        Ok(named)
     }
 
-    fn all_names(&self) -> Buckets {
-        self.shared.shown.buckets().iter().map(|(id, name)| (*id, name.clone())).collect()
+    fn all_names(&self) -> Names {
+        self.shared.shown.buckets().live().iter().map(|(id, name)| (*id, name.clone())).collect()
     }
 
-    /// Maps each bucket's id to itself: the answering region's own order counts.
+    /// Maps each bucket's id to itself: the answering region's own order counts. Those that are being deleted are compared, too:
+    /// they may stay.
     fn own_buckets(&self) -> BTreeMap<BucketId, BucketId> {
-        self.shared.shown.buckets().keys().map(|id| (*id, *id)).collect()
+        self.shared.shown.buckets().all().keys().map(|id| (*id, *id)).collect()
     }
 
     fn has_pg(&self, pg: PgId) -> Result<(), Declined> {
         let unsound = || Declined::Unsound(format!("there is no placement group {pg}"));
         if (pg.0 as usize) < self.is_settled.len() { Ok(()) } else { Err(unsound()) }
-    }
-
-    /// Reads a name's entry. Opens its bytes if they are wanted and at most `bytes_max`.
-    async fn open(&self, name: &Name, bytes_max: Option<u64>) -> Result<Found, ObjectError> {
-        let shown = &self.shared.shown;
-        let Some(bucket) = shown.buckets().get(&name.bucket).cloned() else {
-            // No bucket of a region is deleted: this one is not known here yet.
-            return Err(ObjectError::NoSuchBucket);
-        };
-        for _ in 0..REGION_CHANGED_TRIES_MAX {
-            let mut kept = shown.kept(name.bucket, &name.key).await?;
-            if kept == KeyRows::default() {
-                // A put of a moment ago may not show yet.
-                shown.reach().shows(name.bucket, &name.key).await?;
-                kept = shown.kept(name.bucket, &name.key).await?;
-            }
-            let entry = shown.entry_of(name.bucket, &name.key, &kept);
-            let op = kept.version.map(|version| version.row.op);
-            let (Some(Entry { what: What::Object(object), .. }), Some(bytes_max)) =
-                (&entry, bytes_max)
-            else {
-                return Ok(Found { entry, bytes: 0, body: None, is_large: false });
-            };
-            if object.bytes() > bytes_max {
-                return Ok(Found { entry, bytes: 0, body: None, is_large: true });
-            }
-            match self.body(&bucket, &name.key, op).await {
-                Ok(Some((bytes, body))) => {
-                    return Ok(Found { entry, bytes, body: Some(body), is_large: false });
-                }
-                // Another version has taken its place meanwhile.
-                Ok(None) | Err(ObjectError::NoSuchKey | ObjectError::Changed) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Err(ObjectError::SlowDown)
-    }
-
-    /// Opens the bytes of a key's version, if this op made it.
-    async fn body(
-        &self,
-        bucket: &BucketName,
-        key: &ObjectKey,
-        op: Option<larder_types::OpId>,
-    ) -> Result<Option<(u64, ReadBody)>, ObjectError> {
-        let opened = self.shared.proxy.open_here(bucket, key).await?;
-        if Some(opened.op) != op {
-            return Ok(None);
-        }
-        let size = opened.metax.size;
-        Ok(Some((size, self.shared.proxy.read(&opened, 0..size).await?)))
     }
 }
 
@@ -306,15 +272,6 @@ fn has_news(told: &AskAnswer) -> bool {
     told.pgs.iter().any(|(_, batch)| batch.as_ref().map_or(true, is_news))
 }
 
-/// An entry and its bytes.
-struct Found {
-    entry: Option<Entry>,
-    bytes: u64,
-    body: Option<ReadBody>,
-    /// True if it has more bytes than were to be opened.
-    is_large: bool,
-}
-
 impl<R: RegionReach> Source for Answering<R> {
     async fn hello(&self, _: RegionId) -> Result<Hello, Declined> {
         let (number, pg_count) = (self.0.shared.shown.own(), self.0.shared.shown.pg_count());
@@ -348,6 +305,20 @@ impl<R: RegionReach> Source for Answering<R> {
         report.pgs.iter().try_for_each(|(pg, _)| self.0.has_pg(*pg))?;
         self.0.take_reports(from, report.pgs.into_iter(), Vec::new());
         Ok(())
+    }
+
+    async fn close_bucket(
+        &self,
+        from: RegionId,
+        close: CloseBucket,
+    ) -> Result<CloseAnswer, Declined> {
+        let shared = self.0.shared.clone();
+        whole(async move { deletions::close(&shared, from, close).await }).await
+    }
+
+    async fn end_closed(&self, _: RegionId, end: EndClosed) -> Result<bool, Declined> {
+        let shared = self.0.shared.clone();
+        whole(async move { deletions::end(&shared, end).await }).await
     }
 
     async fn keep(&self, known: RegionList) -> Result<(), Declined> {
@@ -384,107 +355,9 @@ impl<R: RegionReach> Source for Answering<R> {
         .await
     }
 
-    async fn fetch(
-        &self,
-        from: RegionId,
-        fetch: Fetch,
-        mut sink: FetchSink,
-    ) -> Result<(), Declined> {
-        let ahead = |(name, with_bytes): (Name, bool)| {
-            let bytes_max = with_bytes.then_some(REGION_AHEAD_BYTES_MAX);
-            opened(self.0.clone(), from, name, bytes_max)
-        };
-        let ahead = stream::iter(fetch.names).map(ahead).buffered(REGION_OPENS_MAX);
-        let mut ahead = Ahead { opening: pin!(ahead), opened: VecDeque::new() };
-        loop {
-            let next = ahead.next(&mut sink).await.map_err(|error| broken_off(from, &error))?;
-            let Some(Opened { mut fetched, mut body, is_large }) = next else { return Ok(()) };
-            if is_large {
-                // Entries before it do not wait for it.
-                sink.flush().await.map_err(|error| broken_off(from, &error))?;
-                let opening = opened(self.0.clone(), from, fetched.name, Some(u64::MAX));
-                Opened { fetched, body, .. } = ahead.beside(opening).await;
-            }
-            let bytes = fetched.bytes;
-            if let Err(error) = ahead.beside(send(&mut sink, fetched, body)).await {
-                // Entries before this one are whole.
-                let _gone = sink.flush().await;
-                return Err(broken_off(from, &error));
-            }
-            self.0.shared.watch.counters().told(bytes);
-        }
+    async fn fetch(&self, from: RegionId, fetch: Fetch, sink: FetchSink) -> Result<(), Declined> {
+        fetches::answer(&self.0.shared, from, fetch, sink).await
     }
-}
-
-/// Entries of a fetch that are opened before their turn. Opening goes on while an earlier one is sent: what it waits
-/// for has a deadline.
-struct Ahead<S: Stream> {
-    opening: S,
-    opened: VecDeque<S::Item>,
-}
-
-impl<S: Stream + Unpin> Ahead<S> {
-    /// Takes the next entry; if it is not ready, entries gathered before are sent.
-    async fn next(&mut self, sink: &mut FetchSink) -> Result<Option<S::Item>, LinkError> {
-        match self.opened.pop_front() {
-            Some(next) => Ok(Some(next)),
-            None => next_of(&mut self.opening, sink).await,
-        }
-    }
-
-    /// Awaits `doing`, and opens more entries meanwhile.
-    async fn beside<T>(&mut self, doing: impl Future<Output = T>) -> T {
-        let Self { opening, opened } = self;
-        let opens = async {
-            while opened.len() < REGION_OPENS_MAX
-                && let Some(next) = opening.next().await
-            {
-                opened.push_back(next);
-            }
-        };
-        let mut doing = pin!(doing);
-        tokio::select! {
-            biased;
-            done = &mut doing => return done,
-            () = opens => {}
-        }
-        doing.await
-    }
-}
-
-fn broken_off(from: RegionId, error: &LinkError) -> Declined {
-    tracing::debug!(%from, %error, "a region's fetch breaks off");
-    Declined::Busy
-}
-
-/// An entry of a fetch, as it is sent.
-struct Opened {
-    fetched: Fetched,
-    body: Option<ReadBody>,
-    /// True if it is opened only at its turn: its bytes would wait in memory, and might be replaced meanwhile.
-    is_large: bool,
-}
-
-/// Opens an entry of a fetch. One that cannot be read is withheld: it holds up no other.
-async fn opened<R: RegionReach>(
-    state: Arc<SourceState<R>>,
-    from: RegionId,
-    name: Name,
-    bytes_max: Option<u64>,
-) -> Opened {
-    let patience = Duration::from_millis(REGION_OPEN_MS);
-    let late = || ObjectError::Unavailable { reason: "it is not open in time".to_owned() };
-    let found =
-        timeout(patience, state.open(&name, bytes_max)).await.unwrap_or_else(|_| Err(late()));
-    let (found, is_withheld) = match found {
-        Ok(found) => (found, false),
-        Err(error) => {
-            tracing::debug!(%from, key = ?name.key, %error, "an object cannot be read for another region");
-            (Found { entry: None, bytes: 0, body: None, is_large: false }, true)
-        }
-    };
-    let Found { entry, bytes, body, is_large } = found;
-    Opened { fetched: Fetched { name, entry, bytes, is_withheld }, body, is_large }
 }
 
 impl<R: RegionReach> Answering<R> {
@@ -510,6 +383,20 @@ impl<R: RegionReach> Answering<R> {
     }
 }
 
+/// Does what is asked to its end, even if the asking region is gone meanwhile.
+async fn whole<T: Send + 'static>(
+    doing: impl Future<Output = Result<T, ObjectError>> + Send + 'static,
+) -> Result<T, Declined> {
+    match tokio::spawn(doing).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "a bucket that another region deletes is not closed or deleted");
+            Err(Declined::NotReady)
+        }
+        Err(_panicked) => Err(Declined::NotReady),
+    }
+}
+
 /// Moves an ask's tokens over outcomes that were looked at and are no news.
 fn skip_looked_at(ask: &mut Ask, told: &AskAnswer) {
     let passed: BTreeMap<PgId, Token> =
@@ -530,37 +417,3 @@ fn cut(mut batch: Batch, behind: Token, ids_max: usize) -> Batch {
     batch.token = batch.ids.last().map_or(behind, |(op, _)| Token { through: *op });
     batch
 }
-
-async fn send(
-    sink: &mut FetchSink,
-    fetched: Fetched,
-    body: Option<ReadBody>,
-) -> Result<(), LinkError> {
-    sink.entry(fetched).await?;
-    match body {
-        None => Ok(()),
-        Some(ReadBody::Whole(bytes)) => sink.bytes(bytes).await,
-        Some(ReadBody::Stream(mut pieces)) => {
-            while let Some(piece) = next_of(&mut pieces, sink).await? {
-                let bytes = piece.map_err(|error| LinkError::Unsound(error.to_string()))?;
-                sink.bytes(bytes).await?;
-            }
-            Ok(())
-        }
-    }
-}
-
-/// Takes the next of these; if it is not ready, entries gathered before are sent.
-async fn next_of<S: Stream + Unpin>(
-    from: &mut S,
-    sink: &mut FetchSink,
-) -> Result<Option<S::Item>, LinkError> {
-    if let Some(next) = from.next().now_or_never() {
-        return Ok(next);
-    }
-    sink.flush().await?;
-    Ok(from.next().await)
-}
-
-#[cfg(test)]
-mod tests;

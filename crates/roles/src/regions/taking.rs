@@ -3,7 +3,7 @@
 //! An entry is put as it comes: the primary of its key decides whether it is newer than what is here. So the machine
 //! hears of it once it is durable and shows, and what it wants merged is here already.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use larder_protocol::limits::REGION_CLOCK_AHEAD_MS_MAX;
 use larder_protocol::region::entry::{Object, What};
 use larder_protocol::region::pull::Event;
 use larder_protocol::region::{Entry, Name};
-use larder_types::{Amendments, ETag, RegionId};
+use larder_types::{Amendments, BucketId, BucketName, ETag, RegionId};
 use md5::{Digest, Md5};
 use tokio::task::JoinSet;
 
@@ -25,7 +25,7 @@ use crate::limits::{
     REGION_BUSY_MS, REGION_BUSY_TRIES_MAX, REGION_FETCH_BACKOFF_MS, REGION_PUTS_BYTES_MAX,
     REGION_SHOWS_MAX, REGION_WHOLE_BYTES_MAX,
 };
-use crate::proxy::{ChangeOutcome, RegionReach};
+use crate::proxy::{ChangeOutcome, KnownBucket, RegionReach};
 
 /// The bytes of a version, as they come or all at once. Checks at their end that they have its entity tag.
 struct ToldBody<'a> {
@@ -153,13 +153,16 @@ struct Taking<R> {
     untaken: Vec<Name>,
     withheld: Vec<Name>,
     beaten: BTreeSet<Name>,
+    /// The buckets as they were when the entries were asked for.
+    buckets: BTreeMap<BucketId, (BucketName, KnownBucket)>,
 }
 
 impl<R: RegionReach> Taking<R> {
     fn new(shared: Arc<Shared<R>>, region: RegionId) -> Self {
         let (putting, done, untaken) = (JoinSet::new(), Vec::new(), Vec::new());
         let (putting_bytes, withheld, beaten) = (0, Vec::new(), BTreeSet::new());
-        Self { shared, region, putting, putting_bytes, done, untaken, withheld, beaten }
+        let buckets = BTreeMap::new();
+        Self { shared, region, putting, putting_bytes, done, untaken, withheld, beaten, buckets }
     }
 
     async fn all(&mut self, link: &Link, names: Vec<(Name, bool)>) -> Result<(), LinkError> {
@@ -168,6 +171,7 @@ impl<R: RegionReach> Taking<R> {
             Err(ObjectError::SlowDown) => Ok(()),
             admits_data => admits_data,
         };
+        self.note_buckets(names.iter().map(|(name, _)| name.bucket));
         let mut asked = Vec::with_capacity(names.len());
         let mut due = VecDeque::with_capacity(names.len());
         for (name, with_bytes) in names {
@@ -196,6 +200,17 @@ impl<R: RegionReach> Taking<R> {
             self.ended(name, PutOutcome::Untaken);
         }
         fetched
+    }
+
+    fn note_buckets(&mut self, ids: impl Iterator<Item = BucketId>) {
+        let shown = &self.shared.shown;
+        let buckets = shown.buckets();
+        let known = |id: BucketId| {
+            let name = buckets.all().get(&id)?.clone();
+            let known = shown.reach().bucket(&name, KnownBucket::of)?;
+            (known.id == id).then_some((id, (name, known)))
+        };
+        self.buckets = ids.collect::<BTreeSet<_>>().into_iter().filter_map(known).collect();
     }
 
     /// Takes entries in the order in which they were asked for: each that has come leaves `due`.
@@ -244,6 +259,7 @@ impl<R: RegionReach> Taking<R> {
         }
         self.putting_bytes += size;
         let (shared, region) = (self.shared.clone(), self.region);
+        let bucket = self.buckets.get(&name.bucket).cloned();
         self.putting.spawn(async move {
             let mut tries = 0;
             let put = loop {
@@ -253,7 +269,7 @@ impl<R: RegionReach> Taking<R> {
                     }
                     _ => None,
                 };
-                match shared.take(&name, &entry, body).await {
+                match shared.take(bucket.as_ref(), &name, &entry, body).await {
                     // Other entries of the fetch fill the log too: this one waits.
                     Err(ObjectError::SlowDown) if tries < REGION_BUSY_TRIES_MAX => {
                         tries += 1;
@@ -276,7 +292,8 @@ impl<R: RegionReach> Taking<R> {
     ) -> Result<PutOutcome, LinkError> {
         let What::Object(object) = &entry.what else { return Ok(PutOutcome::Untaken) };
         let body = ToldBody::coming(object, stream);
-        let put = self.shared.take(name, &entry, Some(body)).await;
+        let bucket = self.buckets.get(&name.bucket);
+        let put = self.shared.take(bucket, name, &entry, Some(body)).await;
         let given_up = put.as_ref().err().map(|error| format!("it was given up here: {error}"));
         let ended = self.shared.ended(self.region, name, entry.clone(), put);
         match given_up {
@@ -398,7 +415,10 @@ impl<R: RegionReach> Shared<R> {
 
     fn cannot_take(&self, region: RegionId, name: &Name, error: &ObjectError) {
         tracing::debug!(%region, key = ?name.key, %error, "a change is not taken");
-        self.watch.cannot_take(region, error);
+        // A bucket that is being deleted takes none, which ends by itself.
+        if *error != ObjectError::NoSuchBucket {
+            self.watch.cannot_take(region, error);
+        }
     }
 
     /// True if an entry that came without its bytes is here with them, or something newer is.
@@ -411,31 +431,31 @@ impl<R: RegionReach> Shared<R> {
     /// Returns true if what was here beats it.
     async fn take(
         &self,
+        bucket: Option<&(BucketName, KnownBucket)>,
         name: &Name,
         entry: &Entry,
         body: Option<ToldBody<'_>>,
     ) -> Result<bool, ObjectError> {
-        let bucket = self.shown.buckets().get(&name.bucket).cloned();
-        let bucket = bucket.ok_or(ObjectError::NoSuchBucket)?;
+        let (bucket, known) = bucket.ok_or(ObjectError::NoSuchBucket)?;
+        let bucket = (bucket, *known);
         match &entry.what {
             What::Object(object) => {
                 let mut is_beaten = true;
                 if let Some(body) = body {
-                    let put =
-                        self.proxy.put_told(&bucket, &name.key, (entry, object), body).await?;
+                    let put = self.proxy.put_told(bucket, &name.key, (entry, object), body).await?;
                     is_beaten = put == ChangeOutcome::Beaten;
                 } else if object.bytes() > 0 && !self.has_bytes(name, entry).await? {
                     // The version here has changed since the entry was asked for without its bytes.
                     return Err(ObjectError::Changed);
                 }
                 if object.amended != Amendments::default() {
-                    self.proxy.amend_told(&bucket, &name.key, (entry.at, object)).await?;
+                    self.proxy.amend_told(bucket, &name.key, (entry.at, object)).await?;
                 }
                 Ok(is_beaten)
             }
             What::Purged => {
                 let purged = (entry.at, entry.origin);
-                let ended = self.proxy.purge_told(&bucket, &name.key, purged).await?;
+                let ended = self.proxy.purge_told(bucket, &name.key, purged).await?;
                 Ok(ended == ChangeOutcome::Beaten)
             }
             What::Marker => {

@@ -21,6 +21,7 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use super::Shared;
+use super::deletions;
 use super::puller::Inbox;
 use super::shown::Unreadable;
 use super::source::SourceState;
@@ -94,6 +95,9 @@ pub(super) async fn free<R: RegionReach>(
                 continue;
             }
             (moved, passes) = (now, 0);
+            if let Err(error) = deletions::end_left_uploads(&shared).await {
+                tracing::debug!(%error, "open uploads of deleted buckets are looked at later");
+            }
         }
         from = match look(&shared, &state, &inbox, from).await {
             Ok(next) => next,
@@ -119,9 +123,14 @@ async fn look<R: RegionReach>(
     let (tombstones, next) = shared.shown.tombstones(from).await?;
     let Some(others) = shared.others().await? else { return Ok(None) };
     let mut passed: BTreeMap<PgId, OpSeq> = BTreeMap::new();
-    let mut candidates = Vec::new();
+    let (mut candidates, mut of_deleted) = (Vec::new(), Vec::new());
     for (bucket, key, tombstone) in tombstones {
         let pg = shared.shown.pg_of(bucket, &key);
+        if shared.shown.is_deleted(bucket) {
+            // No region has the bucket. One of the same name that is made later has another id, and other keys.
+            of_deleted.push((pg, FreedTombstone { bucket, key, at: tombstone.at }));
+            continue;
+        }
         let by_all = *passed
             .entry(pg)
             .or_insert_with(|| state.passed_by_all(others.iter().copied(), pg).unwrap_or_default());
@@ -134,6 +143,7 @@ async fn look<R: RegionReach>(
         let name = Name { bucket, key, slot: Slot::Null };
         candidates.push(Candidate { name, origin, is_former, pg, at });
     }
+    free_all(shared, of_deleted).await?;
     if candidates.is_empty() {
         return Ok(next);
     }
@@ -141,20 +151,21 @@ async fn look<R: RegionReach>(
     inbox.may_free(candidates, asks);
     // The thread that steps the machine has ended: so does all else.
     let Ok(may_go) = may_go.await else { return Ok(next) };
-    free_all(shared, may_go).await?;
+    let may_go = may_go.into_iter().filter(|it| !shared.in_flight.has(&it.name));
+    let freed = |Candidate { name: Name { bucket, key, .. }, pg, at, .. }| {
+        (pg, FreedTombstone { bucket, key, at })
+    };
+    free_all(shared, may_go.map(freed).collect()).await?;
     Ok(next)
 }
 
 async fn free_all<R: RegionReach>(
     shared: &Shared<R>,
-    may_go: Vec<Candidate>,
+    may_go: Vec<(PgId, FreedTombstone)>,
 ) -> Result<(), ObjectError> {
     let mut of_pg: BTreeMap<PgId, Vec<FreedTombstone>> = BTreeMap::new();
-    for Candidate { name, pg, at, .. } in may_go {
-        if !shared.in_flight.has(&name) {
-            let Name { bucket, key, .. } = name;
-            of_pg.entry(pg).or_default().push(FreedTombstone { bucket, key, at });
-        }
+    for (pg, tombstone) in may_go {
+        of_pg.entry(pg).or_default().push(tombstone);
     }
     let some = |(pg, tombstones): (PgId, Vec<FreedTombstone>)| {
         let chunks = tombstones.chunks(REGION_FREED_MAX).map(move |some| (pg, some.to_vec()));

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::Shared;
+use super::reported::{Lacks, Reported};
 use crate::clock::now_ms;
 use crate::limits::{REGION_RATE_MS, REGION_STATUS_MS, REGION_STUCK_MS};
 use crate::proxy::RegionReach;
@@ -40,6 +41,10 @@ pub struct RegionCounters {
     pub freed: AtomicU64,
     /// Comparisons of all keys with another region that were begun.
     pub comparisons: AtomicU64,
+    /// Buckets that were deleted in all regions, for clients of this one.
+    pub deleted: AtomicU64,
+    /// Those that were not, as a region has objects in them, does not answer, or is not known here yet.
+    pub undeleted: AtomicU64,
 }
 
 impl RegionCounters {
@@ -92,6 +97,8 @@ struct Seen {
 pub(super) struct Watch {
     seen: Mutex<BTreeMap<RegionId, Seen>>,
     counters: RegionCounters,
+    /// How far the other regions are.
+    reported: Arc<Mutex<Reported>>,
     /// The last region found to be missing in the list.
     unlisted: AtomicU16,
 }
@@ -119,8 +126,13 @@ impl Watch {
         Self {
             seen: Mutex::default(),
             counters: RegionCounters::default(),
+            reported: Arc::default(),
             unlisted: AtomicU16::new(0),
         }
+    }
+
+    pub(super) fn reported(&self) -> Arc<Mutex<Reported>> {
+        self.reported.clone()
     }
 
     pub(super) fn counters(&self) -> &RegionCounters {
@@ -227,6 +239,11 @@ impl Watch {
             let mut status = self.of(peer.number, status_of);
             (status.number, status.name) = (peer.number, peer.name.clone());
             status.paused = peer.paused;
+            let Lacks { groups, since, heard } = self.reported.lock().lacks(peer.number);
+            let seconds = |since: Instant| since.elapsed().as_secs_f64();
+            status.lacks_groups = groups;
+            status.lacks_seconds = since.map_or(0.0, seconds);
+            status.asked_seconds = seconds(heard);
             if peer.paused {
                 (status.unreachable, status.stuck) = (None, false);
             }
@@ -262,6 +279,9 @@ fn status_of(seen: &mut Seen) -> PeerStatus {
         seconds_left: (seen.rate > 0.0 && operations > 0).then(|| bytes as f64 / seen.rate),
         alarm: seen.alarm.clone(),
         stuck: waits,
+        lacks_seconds: 0.0,
+        lacks_groups: 0,
+        asked_seconds: 0.0,
     }
 }
 

@@ -1,8 +1,12 @@
 //! Buckets: the managers agree on them, and their map shows what came of it.
 
+use std::time::Duration;
+
 use larder_objects::ObjectError;
-use larder_protocol::manager::state::{Applied, Command, Outcome, Refusal, Topology};
-use larder_types::{BucketName, BucketRecord};
+use larder_protocol::manager::state::{
+    Applied, Command, GatewayRecord, Outcome, Refusal, Topology,
+};
+use larder_types::{BucketName, BucketRecord, RegionId};
 use tokio::time::{Instant, timeout_at};
 
 use super::super::{patience, unavailable};
@@ -10,7 +14,7 @@ use super::retry::pause;
 use super::route::{found, newer};
 use super::unfitting;
 use crate::clock::now_ms;
-use crate::limits::BUSY_TRIES_MAX;
+use crate::limits::{BUSY_TRIES_MAX, REGION_DELETION_MS};
 use crate::managers::{Managers, NotProposed};
 
 /// What the managers agreed.
@@ -48,8 +52,13 @@ pub(super) async fn create(
 pub(super) async fn begin_deletion(
     managers: &dyn Managers,
     name: &BucketName,
+    region: RegionId,
 ) -> Result<BucketRecord, ObjectError> {
-    let (deadline, command) = (patience(), Command::BeginDeletion(name.clone()));
+    let deadline = patience();
+    let command = match region {
+        RegionId::OWN => Command::BeginDeletion(name.clone()),
+        _ => Command::CloseBucket(name.clone()),
+    };
     let agreed = agree(managers, [command], deadline).await?;
     let marked = record_of(agreed.applied.map_err(not_agreed)?)?;
     // What is scanned from now on is scanned under a map with the mark.
@@ -77,6 +86,54 @@ pub(super) async fn end_deletion(
     let earlier = Command::EndDeletion(name.clone(), epoch, empty);
     let forms = [Command::EndDeletionOf(id, name, epoch, empty), earlier];
     let agreed = agree(managers, forms, deadline).await?;
+    ended(managers, &marked, (agreed, empty), deadline).await
+}
+
+/// Deletes a bucket of a region that all regions have closed.
+pub(super) async fn delete_closed(
+    managers: &dyn Managers,
+    gateway: GatewayRecord,
+    marked: BucketRecord,
+) -> Result<(), ObjectError> {
+    let deadline = patience();
+    let (id, name, epoch) = (marked.id, marked.name.clone(), marked.epoch);
+    let command = Command::DeleteClosed(gateway, id, name, epoch);
+    let agreed = agree(managers, [command], deadline).await?;
+    ended(managers, &marked, (agreed, true), deadline).await
+}
+
+/// Waits until a region's gateway has ended a deletion. Where none does, the bucket is opened again.
+pub(super) async fn deleted_by_gateway(
+    managers: &dyn Managers,
+    marked: BucketRecord,
+) -> Result<(), ObjectError> {
+    let shown = |map: &Topology| {
+        let record = map.buckets.get(&marked.name).filter(|record| record.id == marked.id);
+        let is_going = record.is_some_and(|record| record.epoch <= marked.epoch);
+        (!is_going).then_some(record.is_none())
+    };
+    let deadline = Instant::now() + Duration::from_millis(REGION_DELETION_MS);
+    match found(managers, deadline, shown).await {
+        Some(true) => Ok(()),
+        Some(false) => Err(unavailable(
+            "the bucket stays: a region has objects in it, or does not answer; the log of the gateway's machine says which",
+        )),
+        None => {
+            end_deletion(managers, marked, false).await?;
+            Err(unavailable(
+                "a bucket is deleted in all regions at once, and the gateway of this one is away",
+            ))
+        }
+    }
+}
+
+/// Waits until it shows that a deletion has ended.
+async fn ended(
+    managers: &dyn Managers,
+    marked: &BucketRecord,
+    (agreed, empty): (Agreed, bool),
+    deadline: Instant,
+) -> Result<(), ObjectError> {
     match agreed.applied {
         Ok(_) => {}
         // What was applied before this: it is gone, or lives on under another epoch.

@@ -226,11 +226,15 @@ impl Reach for Away {
     }
 
     async fn begin_deletion(&self, name: &BucketName) -> Result<BucketRecord, ObjectError> {
-        buckets::begin_deletion(&*self.managers, name).await
+        buckets::begin_deletion(&*self.managers, name, self.region()).await
     }
 
     async fn end_deletion(&self, marked: BucketRecord, empty: bool) -> Result<(), ObjectError> {
         buckets::end_deletion(&*self.managers, marked, empty).await
+    }
+
+    async fn deleted_by_gateway(&self, marked: BucketRecord) -> Result<(), ObjectError> {
+        buckets::deleted_by_gateway(&*self.managers, marked).await
     }
 
     fn region(&self) -> RegionId {

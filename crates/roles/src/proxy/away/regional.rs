@@ -18,7 +18,7 @@ use larder_objects::ObjectError;
 use larder_protocol::manager::state::{Command, Refusal, Topology};
 use larder_protocol::region::{KeyRows, Token};
 use larder_types::codec::decode;
-use larder_types::{BucketId, MapVersion, ObjectKey, PgId, ServerId, View};
+use larder_types::{BucketId, BucketRecord, MapVersion, ObjectKey, PgId, ServerId, View};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -244,6 +244,15 @@ impl RegionReach for Away {
             Ok(Err(refusal)) => Err(unavailable(&refusal.to_string())),
             Err(error) => Err(unavailable(&error.to_string())),
         }
+    }
+
+    /// The first id is 1, and the map has the last one.
+    fn was_given(&self, id: BucketId) -> bool {
+        id <= self.managers.map().next.bucket
+    }
+
+    async fn delete_closed(&self, marked: BucketRecord) -> Result<(), ObjectError> {
+        super::buckets::delete_closed(&*self.managers, self.gateway, marked).await
     }
 
     async fn take_settings(&self, settings: Vec<Setting>) -> Vec<Setting> {

@@ -10,8 +10,8 @@ use larder_types::{
 };
 use tokio::time::timeout;
 
-use super::super::Proxy;
-use super::super::reach::Reach;
+use super::super::reach::{KnownBucket, Reach};
+use super::super::{ChangeOutcome, Proxy};
 use crate::store::{DATA_FILE, Store, StoreConfig};
 use crate::ticket::{Granted, Settled, Ticket, WriteOutcome};
 
@@ -23,6 +23,20 @@ fn open(dir: &tempfile::TempDir) -> Store {
         lv_bytes: Some(64 * 1024 * 1024),
         log_segment_bytes: 4 * 1024 * 1024,
         region: larder_types::RegionId::OWN,
+    };
+    Store::open(&config).unwrap()
+}
+
+/// Of one among several regions.
+fn open_region(dir: &tempfile::TempDir) -> Store {
+    drop(open(dir));
+    let config = StoreConfig {
+        root: dir.path().to_owned(),
+        data: DATA_FILE.to_owned(),
+        pg_count: None,
+        lv_bytes: None,
+        log_segment_bytes: 4 * 1024 * 1024,
+        region: larder_types::RegionId(2),
     };
     Store::open(&config).unwrap()
 }
@@ -97,5 +111,31 @@ async fn a_pending_put_keeps_back_the_lists_of_its_own_page_and_no_deletion_of_a
     store.meta().tell(pg, Call::Commit { op, attempt, holders });
     assert_eq!(listing.await.unwrap(), Ok(vec!["m".to_owned()]));
     drop(request);
+    store.close();
+}
+
+/// A tombstone that would beat it may have gone with a deletion that came to nothing here.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_was_asked_for_before_its_bucket_was_closed_is_not_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open_region(&dir);
+    let (proxy, name, key) = (store.proxy(), name("own-bucket"), ObjectKey::new("k").unwrap());
+    let before = KnownBucket::of(&bucket(&store, "own-bucket").await);
+    let purge = async |known: KnownBucket| {
+        let region = larder_types::RegionId(1);
+        let at = larder_types::Stamp { clock: larder_types::HybridClock(7 << 16), region };
+        let op = larder_types::OpId { view: larder_types::View(1), seq: larder_types::OpSeq(9) };
+        let origin = larder_types::Origin { region, pg: PgId(0), op };
+        proxy.purge_told((&name, known), &key, (at, origin)).await
+    };
+    let marked = proxy.reach.begin_deletion(&name).await.unwrap();
+    let closed = KnownBucket::of(&marked);
+    assert!(purge(closed).await.is_err(), "it takes no changes");
+    proxy.reach.end_deletion(marked, false).await.unwrap();
+    for known in [before, closed] {
+        assert_eq!(purge(known).await, Err(ObjectError::NoSuchBucket));
+    }
+    let now = proxy.reach.bucket(&name, KnownBucket::of).unwrap();
+    assert_eq!(purge(now).await, Ok(ChangeOutcome::Taken));
     store.close();
 }

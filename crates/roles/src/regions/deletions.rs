@@ -1,0 +1,447 @@
+//! Deletes buckets in all regions (ADR 47): has other regions close a bucket that is deleted here, and closes buckets here that
+//! others delete.
+//!
+//! # Invariants
+//!
+//! 1. A closed bucket is one that is marked in the map and was found empty under that mark. It takes no changes, neither of clients
+//!    nor of regions, so it is empty until the mark is lifted. What the map here says of it may be late: until it says that a bucket is
+//!    open, no other region hears of a change that was made since.
+//! 2. No region is told the name of a closed bucket ([`Shown`](super::shown::Shown)). When all have closed it, each voids the answers
+//!    that it has asked for until then: they make no buckets (`names.rs`).
+//! 3. Every mark ends: with the deletion, with the order to open the bucket again, or after [`REGION_CLOSED_MS`]. The managers
+//!    of a cluster lift those of a gateway that is gone, and a single node lifts all when it starts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, Shared as SharedFuture};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use larder_link::{CloseBucket, EndClosed, LinkError};
+use larder_objects::ObjectError;
+use larder_protocol::region::deletion::{CloseAnswer, Deletion, Effect, Event, Failed, Mark};
+use larder_types::{BucketName, BucketRecord, BucketState, RegionId, rows};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::Shared;
+use super::puller::link_to;
+use super::runs::Rows;
+use super::shown::Unreadable;
+use crate::limits::{REGION_CLOSE_MS, REGION_CLOSED_MS, REGION_DELETIONS_MAX};
+use crate::proxy::RegionReach;
+
+/// The result of a deletion, for all who wait for it.
+type Ending = SharedFuture<BoxFuture<'static, Result<(), ObjectError>>>;
+
+/// Deletions that this region and others have begun.
+pub(super) struct Deletions {
+    /// Of this region, by their marks.
+    running: Mutex<BTreeMap<Mark, Ending>>,
+    /// Buckets that are closed for other regions, and those that are being closed, which have no mark yet.
+    closed: Mutex<BTreeMap<BucketName, Option<Mark>>>,
+    /// Held while one is being closed.
+    closing: tokio::sync::Mutex<()>,
+    places: Semaphore,
+}
+
+impl Default for Deletions {
+    fn default() -> Self {
+        let places = Semaphore::new(REGION_DELETIONS_MAX);
+        let (running, closed, closing) = Default::default();
+        Self { running, closed, closing, places }
+    }
+}
+
+impl Deletions {
+    /// True if the bucket is closed for another region under this mark, or is being closed.
+    fn is_for_another(&self, record: &BucketRecord) -> bool {
+        let closed = self.closed.lock();
+        closed.get(&record.name).is_some_and(|mark| mark.is_none_or(|mark| mark == mark_of(record)))
+    }
+
+    /// True if the bucket is closed for another region under this mark.
+    fn has_closed(&self, marked: &BucketRecord) -> bool {
+        self.closed.lock().get(&marked.name) == Some(&Some(mark_of(marked)))
+    }
+
+    fn forget(&self, marked: &BucketRecord) {
+        let mut closed = self.closed.lock();
+        if closed.get(&marked.name) == Some(&Some(mark_of(marked))) {
+            closed.remove(&marked.name);
+        }
+    }
+}
+
+fn mark_of(record: &BucketRecord) -> Mark {
+    Mark { bucket: record.id, epoch: record.epoch }
+}
+
+fn is_marked(record: &BucketRecord, mark: Mark) -> bool {
+    record.state == BucketState::Deleting && mark_of(record) == mark
+}
+
+/// Deletes buckets that other proxies of the cluster have marked. Does not end.
+pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>) {
+    // Of marks from before it is not known for whom they are: a gateway may have closed these buckets for other regions.
+    for record in shared.shown.closed() {
+        let (shared, name) = (shared.clone(), record.name.clone());
+        shared.deletions.closed.lock().insert(name, Some(mark_of(&record)));
+        tokio::spawn(open_again(shared, record));
+    }
+    loop {
+        let version = shared.shown.reach().map_version();
+        for record in shared.shown.closed() {
+            if !shared.deletions.is_for_another(&record) {
+                // Whoever waits for it looks at the map.
+                drop(begin(&shared, record));
+            }
+        }
+        shared.shown.reach().map_passes(version).await;
+    }
+}
+
+/// Deletes a bucket that is marked here, once all regions have closed it. Goes on if nobody waits.
+pub(super) fn begin<R: RegionReach>(shared: &Arc<Shared<R>>, record: BucketRecord) -> Ending {
+    let mark = mark_of(&record);
+    let mut running = shared.deletions.running.lock();
+    let ending = running.entry(mark).or_insert_with(|| {
+        let (tells, told) = tokio::sync::oneshot::channel();
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            let ended = delete(&shared, record, tells).await;
+            shared.deletions.running.lock().remove(&mark);
+            ended
+        });
+        let broken = || unavailable("its deletion broke off".to_owned());
+        told.map(move |told| told.unwrap_or_else(|_| Err(broken()))).boxed().shared()
+    });
+    ending.clone()
+}
+
+/// Steps a deletion, and tells how it ended as soon as that is known. Answers that come later are looked at, too.
+async fn delete<R: RegionReach>(
+    shared: &Arc<Shared<R>>,
+    record: BucketRecord,
+    tells: tokio::sync::oneshot::Sender<Result<(), ObjectError>>,
+) {
+    let _place = shared.deletions.places.acquire().await;
+    let mut tells = Some(tells);
+    let mut end = |ended: Result<(), ObjectError>| {
+        let counters = shared.watch.counters();
+        let counter = if ended.is_ok() { &counters.deleted } else { &counters.undeleted };
+        counter.fetch_add(1, Ordering::Relaxed);
+        // Nobody may be waiting any more.
+        tells.take().map(|tells| tells.send(ended))
+    };
+    match shared.proxy.holds_objects(record.id).await {
+        Ok(false) => {}
+        found => {
+            reopen(shared, &record).await;
+            end(Err(found.err().unwrap_or(ObjectError::BucketNotEmpty)));
+            return;
+        }
+    }
+    let members = shared.site.members().borrow().clone();
+    let others: BTreeSet<RegionId> = members.live().map(|peer| peer.number).collect();
+    let mut all: Vec<RegionId> = others.iter().copied().collect();
+    all.push(shared.shown.own());
+    let mut out = Vec::new();
+    let mut deletion = Deletion::begin(others.into_iter(), &mut out);
+    let (mut asking, mut reasons) = (FuturesUnordered::new(), BTreeMap::new());
+    loop {
+        for effect in std::mem::take(&mut out) {
+            match effect {
+                Effect::Close(region) => {
+                    let close = CloseBucket { bucket: record.name.clone(), regions: all.clone() };
+                    asking.push(ask_to_close(shared.clone(), region, close).boxed());
+                }
+                Effect::CheckOwn => {
+                    let (reach, mark) = (shared.shown.reach(), mark_of(&record));
+                    let is_closed = reach.bucket(&record.name, |now| is_marked(now, mark));
+                    let event = Event::Own(is_closed == Some(true));
+                    asking.push(std::future::ready((event, None)).boxed());
+                }
+                Effect::Delete(region, mark) => {
+                    let end = EndClosed { bucket: record.name.clone(), mark, delete: true };
+                    asking.push(ask_to_end(shared.clone(), region, end).boxed());
+                }
+                Effect::Reopen(region, mark) => {
+                    let mark = Some(mark);
+                    let end = EndClosed { bucket: record.name.clone(), mark, delete: false };
+                    asking.push(ask_to_end(shared.clone(), region, end).boxed());
+                }
+                Effect::DeleteOwn => {
+                    let deleted = delete_closed(shared, &record).await;
+                    match &deleted {
+                        Ok(()) => tracing::info!(bucket = %record.name, "deleted in all regions"),
+                        Err(_) => _ = reopen(shared, &record).await,
+                    }
+                    end(deleted);
+                }
+                Effect::ReopenOwn(failed) => {
+                    reopen(shared, &record).await;
+                    end(Err(failure(shared, &record.name, failed, &reasons)));
+                }
+            }
+        }
+        let Some((event, why)) = asking.next().await else { return };
+        reasons.extend(why);
+        deletion.step(event, &mut out);
+    }
+}
+
+/// A region's answer; if there is none, also the reason.
+type Answered = (Event, Option<(RegionId, String)>);
+
+async fn ask_to_close<R: RegionReach>(
+    shared: Arc<Shared<R>>,
+    region: RegionId,
+    close: CloseBucket,
+) -> Answered {
+    match asked(region, async { link_to(&shared, region)?.close_bucket(close).await }).await {
+        Ok(answer) => (Event::Close(region, Some(answer)), None),
+        Err(why) => (Event::Close(region, None), Some(why)),
+    }
+}
+
+async fn ask_to_end<R: RegionReach>(
+    shared: Arc<Shared<R>>,
+    region: RegionId,
+    end: EndClosed,
+) -> Answered {
+    let delete = end.delete;
+    match asked(region, async { link_to(&shared, region)?.end_closed(end).await }).await {
+        Ok(is_done) => (Event::Delete(region, delete && is_done), None),
+        Err(why) => (Event::Delete(region, false), Some(why)),
+    }
+}
+
+async fn asked<T>(
+    region: RegionId,
+    asking: impl Future<Output = Result<T, LinkError>>,
+) -> Result<T, (RegionId, String)> {
+    match timeout(Duration::from_millis(REGION_CLOSE_MS), asking).await {
+        Ok(answered) => answered.map_err(|error| (region, error.to_string())),
+        Err(_elapsed) => Err((region, format!("no answer within {REGION_CLOSE_MS} ms"))),
+    }
+}
+
+/// The error for the client.
+fn failure<R: RegionReach>(
+    shared: &Shared<R>,
+    bucket: &BucketName,
+    failed: Failed,
+    reasons: &BTreeMap<RegionId, String>,
+) -> ObjectError {
+    let members = shared.site.members().borrow().clone();
+    let name = |number: RegionId| {
+        let known = members.live().find(|peer| peer.number == number);
+        known.map_or_else(|| number.to_string(), |peer| peer.name.to_string())
+    };
+    match failed {
+        Failed::HasObjects(region) => {
+            let region = name(region);
+            tracing::info!(%bucket, %region, "not deleted: this region has objects in it");
+            ObjectError::BucketNotEmpty
+        }
+        Failed::NoAnswer(region) => {
+            let (name, why) =
+                (name(region), reasons.get(&region).map_or("it was opened again", |it| it));
+            tracing::warn!(%bucket, region = %name, %why, "not deleted");
+            unavailable(format!(
+                "a bucket is deleted in all regions at once, and region {name} does not do it now: {why}"
+            ))
+        }
+        Failed::Lifted => unavailable(
+            "another deletion of the bucket has begun, or this one took too long".to_owned(),
+        ),
+        Failed::OtherRegions(region) => unavailable(format!(
+            "region {} knows other regions than this one: try again in some seconds",
+            name(region)
+        )),
+    }
+}
+
+fn unavailable(reason: String) -> ObjectError {
+    ObjectError::Unavailable { reason }
+}
+
+/// Deletes a closed bucket here, with its open uploads. These go last: if the bucket stays they do, too.
+async fn delete_closed<R: RegionReach>(
+    shared: &Shared<R>,
+    record: &BucketRecord,
+) -> Result<(), ObjectError> {
+    // While the bucket is there none is made in its place; afterwards none from what was asked for before.
+    shared.names.void_answers().await;
+    shared.shown.reach().delete_closed(record.clone()).await?;
+    if let Err(error) = shared.proxy.end_uploads(record.id).await {
+        tracing::debug!(bucket = %record.name, %error, "open uploads of a deleted bucket end later");
+    }
+    Ok(())
+}
+
+/// Ends open uploads that deleted buckets have left behind.
+pub(super) async fn end_left_uploads<R: RegionReach>(shared: &Shared<R>) -> Result<(), Unreadable> {
+    let mut from = b"U".to_vec();
+    loop {
+        let mut first = None;
+        shared
+            .shown
+            .visit(&from, b"V", 1, |row, _| {
+                first = rows::bucket_of(row);
+                Ok(ControlFlow::Break(()))
+            })
+            .await?;
+        let Some(bucket) = first else { return Ok(()) };
+        if shared.shown.is_deleted(bucket) {
+            shared.proxy.end_uploads(bucket).await?;
+        }
+        let Some(next) = rows::prefix_end(&rows::bucket(b'U', bucket)) else { return Ok(()) };
+        from = next;
+    }
+}
+
+/// Opens a closed bucket again, if it is closed under this mark still; true if it is not.
+async fn reopen<R: RegionReach>(shared: &Shared<R>, record: &BucketRecord) -> bool {
+    let reach = shared.shown.reach();
+    match reach.end_deletion(record.clone(), false).await {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::debug!(bucket = %record.name, %error, "a bucket is not opened again");
+            let mark = mark_of(record);
+            !reach.bucket(&record.name, |now| is_marked(now, mark)).unwrap_or(false)
+        }
+    }
+}
+
+/// Closes a bucket here that another region deletes.
+pub(super) async fn close<R: RegionReach>(
+    shared: &Arc<Shared<R>>,
+    from: RegionId,
+    close: CloseBucket,
+) -> Result<CloseAnswer, ObjectError> {
+    let until = Instant::now() + Duration::from_millis(REGION_CLOSE_MS);
+    let members = shared.site.members().borrow().clone();
+    if members.live().any(|peer| !close.regions.contains(&peer.number)) {
+        return Ok(CloseAnswer::OtherRegions);
+    }
+    let (deletions, reach, name) = (&shared.deletions, shared.shown.reach(), close.bucket);
+    let _turn = deletions.closing.lock().await;
+    if let Some(record) = reach.bucket(&name, BucketRecord::clone) {
+        let is_closed = record.state == BucketState::Deleting && deletions.is_for_another(&record);
+        // Changes are not disturbed in a bucket that plainly has objects.
+        if is_closed || record.state == BucketState::Live {
+            if shared.proxy.holds_objects(record.id).await? {
+                return Ok(CloseAnswer::HasObjects);
+            }
+            if is_closed {
+                return Ok(CloseAnswer::Closed(mark_of(&record)));
+            }
+        }
+    }
+    // Also one that does not show here: the managers know. If a client has marked it, that deletion fails: its answer would be
+    // that of this one, which may fail yet.
+    deletions.closed.lock().insert(name.clone(), None);
+    let marked = match reach.begin_deletion(&name).await {
+        Ok(marked) => marked,
+        Err(ObjectError::NoSuchBucket) => {
+            deletions.closed.lock().remove(&name);
+            return Ok(CloseAnswer::Absent);
+        }
+        Err(error) => {
+            // It may be marked all the same, now or later.
+            tokio::spawn(open_unsure(shared.clone(), name));
+            return Err(error);
+        }
+    };
+    let mark = mark_of(&marked);
+    deletions.closed.lock().insert(name.clone(), Some(mark));
+    let is_empty = shared.proxy.holds_objects(marked.id).await.map(|holds| !holds);
+    if is_empty != Ok(true) || Instant::now() >= until {
+        tokio::spawn(open_again(shared.clone(), marked));
+        is_empty?;
+        // Nobody waits for it any more, if it is that.
+        return Ok(CloseAnswer::HasObjects);
+    }
+    tracing::debug!(bucket = %name, %from, "closed: another region deletes it");
+    let late = shared.clone();
+    tokio::spawn(async move {
+        sleep(Duration::from_millis(REGION_CLOSED_MS)).await;
+        open_again(late, marked).await;
+    });
+    Ok(CloseAnswer::Closed(mark))
+}
+
+/// Opens a bucket again that was closed for another region, unless that has ended.
+async fn open_again<R: RegionReach>(shared: Arc<Shared<R>>, marked: BucketRecord) {
+    while shared.deletions.has_closed(&marked) && !reopen(&shared, &marked).await {
+        sleep(Duration::from_millis(REGION_CLOSE_MS)).await;
+    }
+    shared.deletions.forget(&marked);
+}
+
+/// Opens a bucket again that may be marked for another region some time.
+async fn open_unsure<R: RegionReach>(shared: Arc<Shared<R>>, name: BucketName) {
+    sleep(Duration::from_millis(REGION_CLOSED_MS)).await;
+    let is_unsure = shared.deletions.closed.lock().get(&name) == Some(&None);
+    let record = shared.shown.reach().bucket(&name, BucketRecord::clone);
+    if let Some(record) = record.filter(|it| is_unsure && it.state == BucketState::Deleting) {
+        shared.deletions.closed.lock().insert(name, Some(mark_of(&record)));
+        open_again(shared, record).await;
+    } else if is_unsure {
+        shared.deletions.closed.lock().remove(&name);
+    }
+}
+
+/// Deletes a bucket that was closed here, or opens it again; true if it is as asked.
+pub(super) async fn end<R: RegionReach>(
+    shared: &Arc<Shared<R>>,
+    end: EndClosed,
+) -> Result<bool, ObjectError> {
+    let Some(mark) = end.mark else {
+        return stays_absent(shared, &end.bucket).await;
+    };
+    let record = shared.shown.reach().bucket(&end.bucket, BucketRecord::clone);
+    // If another deletion has deleted it, it may have come back elsewhere since.
+    let Some(record) = record.filter(|record| is_marked(record, mark)) else {
+        return Ok(!end.delete);
+    };
+    if end.delete {
+        delete_closed(shared, &record).await?;
+        tracing::info!(bucket = %record.name, "deleted: another region deletes it");
+    } else if !reopen(shared, &record).await {
+        return Ok(false);
+    }
+    shared.deletions.forget(&record);
+    Ok(true)
+}
+
+/// True if there is no such bucket, and none is made from what was asked for until now.
+async fn stays_absent<R: RegionReach>(
+    shared: &Arc<Shared<R>>,
+    name: &BucketName,
+) -> Result<bool, ObjectError> {
+    let _turn = shared.deletions.closing.lock().await;
+    shared.names.void_answers().await;
+    shared.deletions.closed.lock().insert(name.clone(), None);
+    match shared.shown.reach().begin_deletion(name).await {
+        Err(ObjectError::NoSuchBucket) => {
+            shared.deletions.closed.lock().remove(name);
+            Ok(true)
+        }
+        Err(error) => {
+            tokio::spawn(open_unsure(shared.clone(), name.clone()));
+            Err(error)
+        }
+        Ok(marked) => {
+            shared.deletions.closed.lock().insert(name.clone(), Some(mark_of(&marked)));
+            tokio::spawn(open_again(shared.clone(), marked));
+            Ok(false)
+        }
+    }
+}

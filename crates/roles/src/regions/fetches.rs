@@ -1,0 +1,224 @@
+//! Answers fetches of other regions: opens entries and their bytes a few at a time, and sends them in the order asked for.
+
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{FutureExt, Stream, StreamExt, stream};
+use larder_link::{Declined, Fetch, FetchSink, Fetched, LinkError};
+use larder_objects::{ObjectError, Objects, ReadBody};
+use larder_protocol::region::entry::What;
+use larder_protocol::region::{Entry, KeyRows, Name};
+use larder_types::{BucketName, ObjectKey, RegionId};
+use tokio::time::timeout;
+
+use super::Shared;
+use crate::limits::{
+    REGION_AHEAD_BYTES_MAX, REGION_CHANGED_TRIES_MAX, REGION_OPEN_MS, REGION_OPENS_MAX,
+};
+use crate::proxy::RegionReach;
+
+/// Sends the entries of a fetch.
+pub(super) async fn answer<R: RegionReach>(
+    shared: &Arc<Shared<R>>,
+    from: RegionId,
+    fetch: Fetch,
+    mut sink: FetchSink,
+) -> Result<(), Declined> {
+    let ahead = |(name, with_bytes): (Name, bool)| {
+        let bytes_max = with_bytes.then_some(REGION_AHEAD_BYTES_MAX);
+        opened(shared.clone(), from, name, bytes_max)
+    };
+    let ahead = stream::iter(fetch.names).map(ahead).buffered(REGION_OPENS_MAX);
+    let mut ahead = Ahead { opening: pin!(ahead), opened: VecDeque::new() };
+    loop {
+        let next = ahead.next(&mut sink).await.map_err(|error| broken_off(from, &error))?;
+        let Some(Opened { mut fetched, mut body, is_large }) = next else { return Ok(()) };
+        if is_large {
+            // Entries before it do not wait for it.
+            sink.flush().await.map_err(|error| broken_off(from, &error))?;
+            let opening = opened(shared.clone(), from, fetched.name, Some(u64::MAX));
+            Opened { fetched, body, .. } = ahead.beside(opening).await;
+        }
+        let bytes = fetched.bytes;
+        if let Err(error) = ahead.beside(send(&mut sink, fetched, body)).await {
+            // Entries before this one are whole.
+            let _gone = sink.flush().await;
+            return Err(broken_off(from, &error));
+        }
+        shared.watch.counters().told(bytes);
+    }
+}
+
+/// An entry and its bytes.
+struct Found {
+    entry: Option<Entry>,
+    bytes: u64,
+    body: Option<ReadBody>,
+    /// True if it has more bytes than were to be opened.
+    is_large: bool,
+}
+
+impl<R: RegionReach> Shared<R> {
+    /// Reads a name's entry. Opens its bytes if they are wanted and at most `bytes_max`.
+    async fn open(&self, name: &Name, bytes_max: Option<u64>) -> Result<Found, ObjectError> {
+        let shown = &self.shown;
+        let Some(bucket) = shown.buckets().all().get(&name.bucket).cloned() else {
+            if shown.is_deleted(name.bucket) {
+                return Ok(Found { entry: None, bytes: 0, body: None, is_large: false });
+            }
+            return Err(ObjectError::NoSuchBucket);
+        };
+        for _ in 0..REGION_CHANGED_TRIES_MAX {
+            let mut kept = shown.kept(name.bucket, &name.key).await?;
+            if kept == KeyRows::default() {
+                // A put of a moment ago may not show yet.
+                shown.reach().shows(name.bucket, &name.key).await?;
+                kept = shown.kept(name.bucket, &name.key).await?;
+            }
+            let entry = shown.entry_of(name.bucket, &name.key, &kept);
+            let op = kept.version.map(|version| version.row.op);
+            let (Some(Entry { what: What::Object(object), .. }), Some(bytes_max)) =
+                (&entry, bytes_max)
+            else {
+                return Ok(Found { entry, bytes: 0, body: None, is_large: false });
+            };
+            if object.bytes() > bytes_max {
+                return Ok(Found { entry, bytes: 0, body: None, is_large: true });
+            }
+            match self.body(&bucket, &name.key, op).await {
+                Ok(Some((bytes, body))) => {
+                    return Ok(Found { entry, bytes, body: Some(body), is_large: false });
+                }
+                // Another version has taken its place meanwhile.
+                Ok(None) | Err(ObjectError::NoSuchKey | ObjectError::Changed) => {}
+                Err(ObjectError::NoSuchBucket) if shown.is_deleted(name.bucket) => {
+                    return Ok(Found { entry: None, bytes: 0, body: None, is_large: false });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(ObjectError::SlowDown)
+    }
+
+    /// Opens the bytes of a key's version, if this op made it.
+    async fn body(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        op: Option<larder_types::OpId>,
+    ) -> Result<Option<(u64, ReadBody)>, ObjectError> {
+        let opened = self.proxy.open_here(bucket, key).await?;
+        if Some(opened.op) != op {
+            return Ok(None);
+        }
+        let size = opened.metax.size;
+        Ok(Some((size, self.proxy.read(&opened, 0..size).await?)))
+    }
+}
+
+/// Entries of a fetch that are opened before their turn. Opening goes on while an earlier one is sent: what it waits
+/// for has a deadline.
+struct Ahead<S: Stream> {
+    opening: S,
+    opened: VecDeque<S::Item>,
+}
+
+impl<S: Stream + Unpin> Ahead<S> {
+    /// Takes the next entry; if it is not ready, entries gathered before are sent.
+    async fn next(&mut self, sink: &mut FetchSink) -> Result<Option<S::Item>, LinkError> {
+        match self.opened.pop_front() {
+            Some(next) => Ok(Some(next)),
+            None => next_of(&mut self.opening, sink).await,
+        }
+    }
+
+    /// Awaits `doing`, and opens more entries meanwhile.
+    async fn beside<T>(&mut self, doing: impl Future<Output = T>) -> T {
+        let Self { opening, opened } = self;
+        let opens = async {
+            while opened.len() < REGION_OPENS_MAX
+                && let Some(next) = opening.next().await
+            {
+                opened.push_back(next);
+            }
+        };
+        let mut doing = pin!(doing);
+        tokio::select! {
+            biased;
+            done = &mut doing => return done,
+            () = opens => {}
+        }
+        doing.await
+    }
+}
+
+fn broken_off(from: RegionId, error: &LinkError) -> Declined {
+    tracing::debug!(%from, %error, "a region's fetch breaks off");
+    Declined::Busy
+}
+
+/// An entry of a fetch, as it is sent.
+struct Opened {
+    fetched: Fetched,
+    body: Option<ReadBody>,
+    /// True if it is opened only at its turn: its bytes would wait in memory, and might be replaced meanwhile.
+    is_large: bool,
+}
+
+/// Opens an entry of a fetch. One that cannot be read is withheld: it holds up no other.
+async fn opened<R: RegionReach>(
+    shared: Arc<Shared<R>>,
+    from: RegionId,
+    name: Name,
+    bytes_max: Option<u64>,
+) -> Opened {
+    let patience = Duration::from_millis(REGION_OPEN_MS);
+    let late = || ObjectError::Unavailable { reason: "it is not open in time".to_owned() };
+    let found =
+        timeout(patience, shared.open(&name, bytes_max)).await.unwrap_or_else(|_| Err(late()));
+    let (found, is_withheld) = match found {
+        Ok(found) => (found, false),
+        Err(error) => {
+            tracing::debug!(%from, key = ?name.key, %error, "an object cannot be read for another region");
+            (Found { entry: None, bytes: 0, body: None, is_large: false }, true)
+        }
+    };
+    let Found { entry, bytes, body, is_large } = found;
+    Opened { fetched: Fetched { name, entry, bytes, is_withheld }, body, is_large }
+}
+
+async fn send(
+    sink: &mut FetchSink,
+    fetched: Fetched,
+    body: Option<ReadBody>,
+) -> Result<(), LinkError> {
+    sink.entry(fetched).await?;
+    match body {
+        None => Ok(()),
+        Some(ReadBody::Whole(bytes)) => sink.bytes(bytes).await,
+        Some(ReadBody::Stream(mut pieces)) => {
+            while let Some(piece) = next_of(&mut pieces, sink).await? {
+                let bytes = piece.map_err(|error| LinkError::Unsound(error.to_string()))?;
+                sink.bytes(bytes).await?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Takes the next of these; if it is not ready, entries gathered before are sent.
+async fn next_of<S: Stream + Unpin>(
+    from: &mut S,
+    sink: &mut FetchSink,
+) -> Result<Option<S::Item>, LinkError> {
+    if let Some(next) = from.next().now_or_never() {
+        return Ok(next);
+    }
+    sink.flush().await?;
+    Ok(from.next().await)
+}
+
+#[cfg(test)]
+mod tests;
