@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 
 from botocore.exceptions import ClientError
 from harness import COMMAND_SECONDS, Server, content, default_binary, free_port, md5, scratch_folder
@@ -392,10 +393,45 @@ def awaited(place, there, way, directory, region, count=20):
     return f"awaited/{way}/0"
 
 
+def yields(region):
+    """What it pulls yields while many of its clients wait, here for other regions, and comes back."""
+    ends = threading.Event()
+
+    def share():
+        with urllib.request.urlopen(region.metrics_url(), timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        return next(float(line.split()[1]) for line in lines if line.startswith("larder_region_pull_share "))
+
+    def put(number):
+        s3, count = region.boto3(), 0
+        while not ends.is_set():
+            s3.put_object(Bucket=BUCKET, Key=f"yields/{number}/{count % 10}", Body=b"")
+            count += 1
+
+    def until(what, holds):
+        deadline = time.monotonic() + COMMAND_SECONDS
+        while not holds(share()):
+            if time.monotonic() > deadline:
+                raise Failed(f"{what}: it pulls at {share()} of its rate")
+            time.sleep(0.1)
+
+    clients = [threading.Thread(target=put, args=(number,)) for number in range(8)]
+    for client in clients:
+        client.start()
+    try:
+        until("eight clients wait", lambda now: 0 < now <= 0.5)
+    finally:
+        ends.set()
+        for client in clients:
+            client.join()
+    until("nobody waits", lambda now: now == 1)
+
+
 def policy(regions, clock):
     """One bucket waits for two regions, also while there is but one; then it does so no more."""
     one, two, three = regions
     key = awaited(one, [two, three], "one to another", one.directory, one.region)
+    yields(one)
     converged(regions)
     until = time.monotonic() + CONVERGED_SECONDS
     while where(one.boto3(), key) != ("COMPLETED", "1,2,3"):

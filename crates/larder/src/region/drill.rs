@@ -31,7 +31,7 @@ pub(crate) struct DrillArgs {
     /// A region's S3 endpoint, such as eu=http://eu.example.org:9000; two to eight of them.
     #[arg(required = true, num_args = 2..=8, value_name = "NAME=URL")]
     regions: Vec<Named>,
-    /// Bucket that the drill works in. It is made if it is not there, and stays, as a region deletes no bucket.
+    /// Bucket that the drill works in. It is made if it is not there, and stays.
     #[arg(long, value_name = "NAME", value_parser = BucketName::new, default_value = "larder-drill")]
     bucket: BucketName,
     /// Also try it without this region: the drill says when to stop its server, and when to start it again.

@@ -50,7 +50,7 @@ pub enum Variant {
     ClosedNamesTold,
     /// Objects of other regions are taken into a closed bucket.
     ClosedTakesObjects,
-    /// What was asked for is taken whatever happened to the bucket meanwhile.
+    /// An object is taken into a bucket that was closed and opened again since it was asked for.
     AnyEpochTakes,
     /// A bucket that a client deletes here is closed under that client's mark.
     ClientsMarkIsTaken,

@@ -17,7 +17,7 @@ pub(super) struct Bucket {
     pub(super) is_for_another: bool,
 }
 
-/// What a region has closed: its bucket under this epoch, or none, as it has none.
+/// The epoch under which a region has closed its bucket; `None` if it has none.
 pub(super) type Closed = Option<u8>;
 
 /// An answer to being asked to close; `None` if the region refuses.
@@ -29,7 +29,7 @@ pub(super) struct Deletion {
     /// The epoch of the bucket here.
     pub(super) mark: u8,
     pub(super) asked: Servers,
-    /// What is to be deleted in each of the others, once all have said so.
+    /// The answers of the others that have closed it.
     pub(super) closed: [Option<Closed>; REGIONS],
     /// All have closed it, and are asked once more.
     pub(super) is_confirming: bool,
@@ -46,7 +46,7 @@ pub(super) enum Message<Request, Reply> {
     Answered(Reply),
 }
 
-/// What is under way between two regions, of a deletion that one of them has begun.
+/// Messages under way between two regions, of a deletion that one of them has begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(super) struct Way {
     pub(super) close: Option<Message<Servers, Answer>>,

@@ -11,8 +11,8 @@
 //!  once all have deleted it: deletes its own, and answers the client
 //! ```
 //!
-//! Whoever fails, or does not answer, ends it: the others open the bucket again. One that deleted it already makes it again, empty
-//! as it was, as soon as it hears that a region has it.
+//! If one fails, or does not answer, the others open the bucket again. A region that has deleted it by then makes it again, empty as
+//! it was, when it hears that another has it.
 //!
 //! # Invariants
 //!

@@ -24,7 +24,7 @@
 //!    its region's comparisons is.
 //! 3. No change is taken whose clock is further ahead than may be. Its claim stays, so that its token does, and is
 //!    taken when it is due.
-//! 4. Fetches of a region are within its budget of bytes, but for the last entry.
+//! 4. Fetches of a region are within its budget of bytes, but for the last entry. Budgets yield to clients.
 //! 5. The claims of each region are bounded: at the bound it is asked for no more ids. A region whose changes cannot be
 //!    taken holds up no other.
 //! 6. All that a region sends is checked before it counts: no region can break an assertion.
@@ -87,6 +87,8 @@ pub trait Holdings {
 pub enum Event {
     /// Time passed.
     Tick,
+    /// So many requests of clients are under way.
+    Clients(u32),
     /// A region answers [`Effect::Ask`].
     Told {
         /// Number of the request.
@@ -364,6 +366,9 @@ impl Pull {
                 }
                 self.expire(now_ms, here, out);
             }
+            Event::Clients(under_way) => {
+                self.peers.values_mut().for_each(|peer| peer.budget.heard(now_ms, under_way));
+            }
             Event::Told { request, pgs } => self.told(now_ms, request, pgs, here, out),
             Event::Walked { request, summed } => self.walked(now_ms, request, summed, here, out),
             Event::Listed { request, listed } => self.listed(now_ms, request, listed, here, out),
@@ -378,6 +383,12 @@ impl Pull {
         }
         self.send_requests(now_ms, out);
         self.check();
+    }
+
+    /// Part of the budgets that counts now, as clients are served: from an eighth to 1.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        self.peers.values().next().map_or(1.0, |peer| peer.budget.share())
     }
 
     /// True if a change was here: a token has passed its origin, or it is this region's own.

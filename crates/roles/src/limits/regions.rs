@@ -184,6 +184,8 @@ const _: () = assert!(
     REGION_TICK_MS < larder_protocol::limits::REGION_POLL_MS,
     "the machine is asked as often as it polls"
 );
+/// Milliseconds between two looks at how many requests of clients are under way: pulling yields to them.
+pub const REGION_CLIENTS_MS: u64 = 250;
 /// Milliseconds that a region may take to close a bucket, and as many to delete it.
 pub const REGION_CLOSE_MS: u64 = 5_000;
 /// Milliseconds for which a bucket stays closed for another region that does not end its deletion.
@@ -198,7 +200,7 @@ pub const REGION_DELETION_MS: u64 = 20_000;
 pub const REGION_DELETIONS_MAX: usize = 16;
 
 const _: () = assert!(
-    2 * REGION_CLOSE_MS < REGION_DELETION_MS && REGION_DELETION_MS < REGION_CLOSED_MS,
+    3 * REGION_CLOSE_MS < REGION_DELETION_MS && REGION_DELETION_MS < REGION_CLOSED_MS,
     "a bucket stays closed for as long as it may be deleted"
 );
 const _: () = assert!(

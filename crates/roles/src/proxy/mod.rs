@@ -19,6 +19,7 @@
 mod append;
 mod away;
 mod buckets;
+mod clients;
 mod here;
 mod list;
 mod multipart;
@@ -59,6 +60,7 @@ use crate::requests::Requests;
 use crate::ticket::Settled;
 pub use append::AppendCounters;
 pub use away::{Away, ClusterConfig, ProxyCounters};
+use clients::Clients;
 pub use here::Here;
 use reach::Reach;
 pub(crate) use reach::{KnownBucket, Onward, Scan};
@@ -83,6 +85,7 @@ pub struct Proxy<R = Here> {
     alarms: Alarms,
     appends: AppendCounters,
     region_waits: RegionWaits,
+    clients: Clients,
     /// Whom it asks for what is not here.
     elsewhere: OnceLock<Arc<dyn Elsewhere>>,
 }
@@ -153,7 +156,8 @@ impl<R> Proxy<R> {
         let (alarms, appends) = (Alarms::default(), AppendCounters::default());
         let (region_waits, elsewhere) = (RegionWaits::default(), OnceLock::new());
         let reach = Arc::new(reach);
-        Self { reach, requests, streams, alarms, appends, region_waits, elsewhere }
+        let clients = Clients::default();
+        Self { reach, requests, streams, alarms, appends, region_waits, clients, elsewhere }
     }
 
     /// What it saw that should never be.
@@ -350,6 +354,7 @@ impl<R: Reach> Objects for Proxy<R> {
         options: PutOptions,
         body: B,
     ) -> Result<PutDone, ObjectError> {
+        let _request = self.clients.begin();
         let done = self.put_object(bucket, key, options, body).await;
         let done = done.map_err(|error| self.bucket_gone_or_changed(bucket, error))?;
         self.await_regions(bucket, key, None).await?;
@@ -367,11 +372,13 @@ impl<R: Reach> Objects for Proxy<R> {
         options: AppendOptions,
         body: B,
     ) -> Result<AppendDone, ObjectError> {
+        let _request = self.clients.begin();
         let done = self.append_object(bucket, key, options, body).await;
         done.map_err(|error| self.bucket_gone_or_changed(bucket, error))
     }
 
     async fn open(&self, bucket: &BucketName, key: &ObjectKey) -> Result<Opened, ObjectError> {
+        let _request = self.clients.begin();
         match (self.find(bucket, key).await, self.elsewhere.get()) {
             (Err(ObjectError::NoSuchKey), Some(elsewhere)) => {
                 match elsewhere.look(bucket, key).await? {
@@ -384,6 +391,7 @@ impl<R: Reach> Objects for Proxy<R> {
     }
 
     async fn read(&self, object: &Opened, range: Range<u64>) -> Result<ReadBody, ObjectError> {
+        let _request = self.clients.begin();
         self.read_range(object, range).await
     }
 
@@ -401,6 +409,7 @@ impl<R: Reach> Objects for Proxy<R> {
         key: &ObjectKey,
         condition: Condition,
     ) -> Result<(), ObjectError> {
+        let _request = self.clients.begin();
         let (id, epoch, pg) = self.place(bucket, key)?;
         self.reach.admit()?;
         let request = self.requests.begin();
@@ -430,6 +439,7 @@ impl<R: Reach> Objects for Proxy<R> {
         bucket: &BucketName,
         request: ListRequest,
     ) -> Result<ListPage<ListedObject>, ObjectError> {
+        let _request = self.clients.begin();
         self.list_objects(bucket, request).await
     }
 
@@ -474,6 +484,7 @@ impl<R: Reach> Objects for Proxy<R> {
         number: u16,
         body: B,
     ) -> Result<PutDone, ObjectError> {
+        let _request = self.clients.begin();
         let done = self.put_upload_part(bucket, key, upload, number, body).await;
         done.map_err(|error| self.bucket_gone_or_changed(bucket, error))
     }
@@ -497,6 +508,7 @@ impl<R: Reach> Objects for Proxy<R> {
         upload: UploadId,
         options: CompleteOptions,
     ) -> Result<PutDone, ObjectError> {
+        let _request = self.clients.begin();
         let done = self.finish_upload(bucket, key, upload, options).await;
         let done = done.map_err(|error| self.bucket_gone_or_changed(bucket, error))?;
         self.await_regions(bucket, key, None).await?;

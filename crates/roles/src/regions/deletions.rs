@@ -101,7 +101,9 @@ pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>) {
                 drop(begin(&shared, record));
             }
         }
-        shared.shown.reach().map_passes(version).await;
+        // A single node's own requests begin at once, but for one whose client went away at the wrong moment.
+        let patience = Duration::from_millis(REGION_CLOSE_MS);
+        let _passed = timeout(patience, shared.shown.reach().map_passes(version)).await;
     }
 }
 
@@ -138,10 +140,18 @@ async fn delete<R: RegionReach>(
         // Nobody may be waiting any more.
         tells.take().map(|tells| tells.send(ended))
     };
+    let is_closed = |record: &BucketRecord| {
+        let mark = mark_of(record);
+        shared.shown.reach().bucket(&record.name, |now| is_marked(now, mark)) == Some(true)
+    };
+    if !is_closed(&record) {
+        end(Err(failure(shared, &record.name, Failed::Lifted, &BTreeMap::new())));
+        return;
+    }
     match shared.proxy.holds_objects(record.id).await {
         Ok(false) => {}
         found => {
-            reopen(shared, &record).await;
+            give_up(shared, &record).await;
             end(Err(found.err().unwrap_or(ObjectError::BucketNotEmpty)));
             return;
         }
@@ -161,9 +171,7 @@ async fn delete<R: RegionReach>(
                     asking.push(ask_to_close(shared.clone(), region, close).boxed());
                 }
                 Effect::CheckOwn => {
-                    let (reach, mark) = (shared.shown.reach(), mark_of(&record));
-                    let is_closed = reach.bucket(&record.name, |now| is_marked(now, mark));
-                    let event = Event::Own(is_closed == Some(true));
+                    let event = Event::Own(is_closed(&record));
                     asking.push(std::future::ready((event, None)).boxed());
                 }
                 Effect::Delete(region, mark) => {
@@ -179,12 +187,12 @@ async fn delete<R: RegionReach>(
                     let deleted = delete_closed(shared, &record).await;
                     match &deleted {
                         Ok(()) => tracing::info!(bucket = %record.name, "deleted in all regions"),
-                        Err(_) => _ = reopen(shared, &record).await,
+                        Err(_) => give_up(shared, &record).await,
                     }
                     end(deleted);
                 }
                 Effect::ReopenOwn(failed) => {
-                    reopen(shared, &record).await;
+                    give_up(shared, &record).await;
                     end(Err(failure(shared, &record.name, failed, &reasons)));
                 }
             }
@@ -273,15 +281,19 @@ fn unavailable(reason: String) -> ObjectError {
 
 /// Deletes a closed bucket here, with its open uploads. These go last: if the bucket stays they do, too.
 async fn delete_closed<R: RegionReach>(
-    shared: &Shared<R>,
+    shared: &Arc<Shared<R>>,
     record: &BucketRecord,
 ) -> Result<(), ObjectError> {
     // While the bucket is there none is made in its place; afterwards none from what was asked for before.
     shared.names.void_answers().await;
     shared.shown.reach().delete_closed(record.clone()).await?;
-    if let Err(error) = shared.proxy.end_uploads(record.id).await {
-        tracing::debug!(bucket = %record.name, %error, "open uploads of a deleted bucket end later");
-    }
+    // Nobody waits for that: there may be many.
+    let (shared, record) = (shared.clone(), record.clone());
+    tokio::spawn(async move {
+        if let Err(error) = shared.proxy.end_uploads(record.id).await {
+            tracing::debug!(bucket = %record.name, %error, "open uploads of a deleted bucket end later");
+        }
+    });
     Ok(())
 }
 
@@ -299,7 +311,10 @@ pub(super) async fn end_left_uploads<R: RegionReach>(shared: &Shared<R>) -> Resu
             .await?;
         let Some(bucket) = first else { return Ok(()) };
         if shared.shown.is_deleted(bucket) {
-            shared.proxy.end_uploads(bucket).await?;
+            // If some stay, those of other buckets are ended all the same.
+            if let Err(error) = shared.proxy.end_uploads(bucket).await {
+                tracing::debug!(%bucket, %error, "open uploads of a deleted bucket end later");
+            }
         }
         let Some(next) = rows::prefix_end(&rows::bucket(b'U', bucket)) else { return Ok(()) };
         from = next;
@@ -319,6 +334,15 @@ async fn reopen<R: RegionReach>(shared: &Shared<R>, record: &BucketRecord) -> bo
     }
 }
 
+/// Opens a bucket again whose deletion failed. While that cannot be done, the mark is not taken for a new deletion.
+async fn give_up<R: RegionReach>(shared: &Arc<Shared<R>>, record: &BucketRecord) {
+    if !reopen(shared, record).await {
+        let (mark, name) = (Some(mark_of(record)), record.name.clone());
+        shared.deletions.closed.lock().insert(name, mark);
+        tokio::spawn(open_again(shared.clone(), record.clone()));
+    }
+}
+
 /// Closes a bucket here that another region deletes.
 pub(super) async fn close<R: RegionReach>(
     shared: &Arc<Shared<R>>,
@@ -332,8 +356,11 @@ pub(super) async fn close<R: RegionReach>(
     }
     let (deletions, reach, name) = (&shared.deletions, shared.shown.reach(), close.bucket);
     let _turn = deletions.closing.lock().await;
+    if Instant::now() >= until {
+        return Err(unavailable("others are being closed".to_owned()));
+    }
     if let Some(record) = reach.bucket(&name, BucketRecord::clone) {
-        let is_closed = record.state == BucketState::Deleting && deletions.is_for_another(&record);
+        let is_closed = record.state == BucketState::Deleting && deletions.has_closed(&record);
         // Changes are not disturbed in a bucket that plainly has objects.
         if is_closed || record.state == BucketState::Live {
             if shared.proxy.holds_objects(record.id).await? {
@@ -426,8 +453,8 @@ async fn stays_absent<R: RegionReach>(
     shared: &Arc<Shared<R>>,
     name: &BucketName,
 ) -> Result<bool, ObjectError> {
-    let _turn = shared.deletions.closing.lock().await;
     shared.names.void_answers().await;
+    let _turn = shared.deletions.closing.lock().await;
     shared.deletions.closed.lock().insert(name.clone(), None);
     match shared.shown.reach().begin_deletion(name).await {
         Err(ObjectError::NoSuchBucket) => {

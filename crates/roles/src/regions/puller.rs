@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use larder_link::{Ask, Later, Link, LinkError, List, Walk};
+use larder_link::{Ask, Link, LinkError, List, Walk};
 use larder_protocol::Planted;
 use larder_protocol::limits::REGION_NOTES_MAX;
 use larder_protocol::region::journal::{Batch, Why};
@@ -29,7 +29,7 @@ use super::tombstones::Candidate;
 use super::watch::Behind;
 use crate::clock::now_ms;
 use crate::limits::{
-    REGION_BYTES_PER_S, REGION_COMING_MS, REGION_HELLO_MS, REGION_NOTE_MS,
+    REGION_BYTES_PER_S, REGION_CLIENTS_MS, REGION_COMING_MS, REGION_HELLO_MS, REGION_NOTE_MS,
     REGION_REQUESTS_PER_MACHINE, REGION_STATUS_MS, REGION_TICK_MS,
 };
 use crate::proxy::RegionReach;
@@ -109,6 +109,7 @@ pub(super) struct Puller<R> {
     next_note: Source,
     noted_ms: u64,
     shown_ms: u64,
+    clients_ms: u64,
     out: Vec<Effect>,
 }
 
@@ -126,6 +127,7 @@ impl<R: RegionReach> Puller<R> {
             next_note: Source { region: RegionId::OWN, pg: PgId(0) },
             noted_ms: 0,
             shown_ms: 0,
+            clients_ms: 0,
             out: Vec::new(),
         }
     }
@@ -196,6 +198,7 @@ impl<R: RegionReach> Puller<R> {
             self.begin(now_ms);
         }
         self.step(Event::Tick, &BTreeSet::new());
+        self.yield_to_clients(now_ms);
         self.note_tokens(now_ms);
         if now_ms.abs_diff(self.shown_ms) >= REGION_STATUS_MS {
             self.shown_ms = now_ms;
@@ -330,7 +333,11 @@ impl<R: RegionReach> Puller<R> {
                     let mut pgs = Vec::with_capacity(told.pgs.len());
                     for (pg, batch) in told.pgs {
                         let batch = match batch {
-                            Ok(batch) => Ok(translated(&shared, region, batch)?),
+                            Ok(batch) => match translated(&shared, region, batch) {
+                                Some(batch) => Ok(batch),
+                                // A bucket of it is not known here yet: it is asked again.
+                                None => return Ok(Event::Unanswered { request }),
+                            },
                             Err(void) => Err(void),
                         };
                         pgs.push((pg, batch));
@@ -355,7 +362,8 @@ impl<R: RegionReach> Puller<R> {
                     learn(&shared, region, told.buckets, (needed, asked_at)).await?;
                     let ids =
                         shared.names.translate(region, told.listed.ids, &shared.shown.buckets());
-                    told.listed.ids = ids.ok_or_else(unnamed)?;
+                    let Some(ids) = ids else { return Ok(Event::Unanswered { request }) };
+                    told.listed.ids = ids;
                     Ok(Event::Listed { request, listed: told.listed })
                 });
             }
@@ -478,6 +486,17 @@ impl<R: RegionReach> Puller<R> {
         });
     }
 
+    fn yield_to_clients(&mut self, now_ms: u64) {
+        if now_ms.abs_diff(self.clients_ms) < REGION_CLIENTS_MS {
+            return;
+        }
+        self.clients_ms = now_ms;
+        self.step(Event::Clients(self.shared.proxy.clients_under_way()), &BTreeSet::new());
+        if let Some(pull) = &self.pull {
+            self.shared.watch.counters().set_share(pull.share());
+        }
+    }
+
     fn report_lag(&self) {
         let Some(pull) = &self.pull else { return };
         let silent = pull.silent(now_ms());
@@ -498,21 +517,12 @@ pub(super) fn link_to<R>(shared: &Shared<R>, region: RegionId) -> Result<Arc<Lin
     shared.site.link_to(region)?.ok_or_else(gone)
 }
 
-/// Notes a batch as told, and translates its buckets.
-fn translated<R: RegionReach>(
-    shared: &Shared<R>,
-    region: RegionId,
-    batch: Batch,
-) -> Result<Batch, LinkError> {
+/// Notes a batch as told, and translates its buckets; `None` if one is not known here yet.
+fn translated<R: RegionReach>(shared: &Shared<R>, region: RegionId, batch: Batch) -> Option<Batch> {
     let (ops, ids): (Vec<_>, Vec<_>) = batch.ids.into_iter().unzip();
     shared.echoes.note(region, ids.iter());
-    let ids = shared.names.translate(region, ids, &shared.shown.buckets());
-    let ids = ids.ok_or_else(unnamed)?;
-    Ok(Batch { ids: ops.into_iter().zip(ids).collect(), ..batch })
-}
-
-fn unnamed() -> LinkError {
-    Later::Broken("a bucket that it tells of is not known here yet".into()).into()
+    let ids = shared.names.translate(region, ids, &shared.shown.buckets())?;
+    Some(Batch { ids: ops.into_iter().zip(ids).collect(), ..batch })
 }
 
 /// The buckets of these ids.

@@ -24,6 +24,8 @@ pub(super) struct Reported {
     moved: BTreeSet<PgId>,
     /// The last time that each region asked or reported.
     heard: BTreeMap<RegionId, Instant>,
+    /// By region and PG: an outcome that it lacks, and since when that is known.
+    lacking: BTreeMap<(RegionId, PgId), (OpSeq, Instant)>,
 }
 
 /// What a region lacks of this store.
@@ -44,21 +46,13 @@ struct Durable {
     through: OpSeq,
     /// Its last report.
     last: OpSeq,
-    /// It lacks this op, since then.
-    lacks: Option<(OpSeq, Instant)>,
 }
 
 impl Durable {
     /// Counts what shows here; returns whether the region has come further.
     fn count(&mut self, shown: OpSeq) -> bool {
         let now = self.last.min(shown).max(self.through);
-        let has_come = std::mem::replace(&mut self.through, now) != now;
-        if now >= shown {
-            self.lacks = None;
-        } else if self.lacks.is_none_or(|(op, _)| now >= op) {
-            self.lacks = Some((shown, Instant::now()));
-        }
-        has_come
+        std::mem::replace(&mut self.through, now) != now
     }
 }
 
@@ -70,6 +64,7 @@ impl Default for Reported {
             shown: BTreeMap::new(),
             moved: BTreeSet::new(),
             heard: BTreeMap::new(),
+            lacking: BTreeMap::new(),
         }
     }
 }
@@ -89,7 +84,6 @@ impl Reported {
 
     /// Takes a region's report.
     pub(super) fn take(&mut self, from: RegionId, pg: PgId, durable: Token) {
-        self.heard.insert(from, Instant::now());
         let shown = self.shown.get(&pg).copied().unwrap_or_default();
         let known = self.durable.entry(pg).or_default().entry(from).or_default();
         known.last = durable.through;
@@ -108,9 +102,33 @@ impl Reported {
         regions.iter().map(|region| (*region, self.of(*region, pg).unwrap_or_default())).collect()
     }
 
-    /// What a region lacks. One that has reported nothing of a PG is not counted for it.
+    /// A region asks, or reports.
+    pub(super) fn hear(&mut self, from: RegionId) {
+        self.heard.insert(from, Instant::now());
+    }
+
+    /// Notes the first outcome of a PG that a region lacks, or that it lacks none, while all is durable there up to a token.
+    /// While it goes on it lacks another one each time, and is not late.
+    pub(super) fn note_lacking(
+        &mut self,
+        (from, pg): (RegionId, PgId),
+        lacks: Option<OpSeq>,
+        durable: Token,
+    ) {
+        let Some(op) = lacks else {
+            self.lacking.remove(&(from, pg));
+            return;
+        };
+        let known = self.lacking.entry((from, pg)).or_insert((op, Instant::now()));
+        if durable.through >= known.0 {
+            *known = (op, Instant::now());
+        }
+    }
+
+    /// What a region lacks of the PGs that it asked for.
     pub(super) fn lacks(&self, region: RegionId) -> Lacks {
-        let of_region = self.durable.values().filter_map(|durable| durable.get(&region)?.lacks);
+        let pgs = (region, PgId(0))..=(region, PgId(u32::MAX));
+        let of_region = self.lacking.range(pgs).map(|(_, lacks)| *lacks);
         let heard = self.heard.get(&region).copied().unwrap_or(self.began);
         let mut lacks = Lacks { groups: 0, since: None, heard };
         for (_, since) in of_region {
@@ -167,23 +185,20 @@ mod tests {
         let step = Duration::from_secs(1);
         assert_eq!(reported.lacks(region), Lacks { groups: 0, since: None, heard: began });
         tokio::time::advance(step).await;
-        reported.take(region, PG, token(5));
-        reported.show(PG, OpSeq(5));
+        reported.hear(region);
         let heard = began + step;
+        reported.note_lacking((region, PG), None, token(5));
         assert_eq!(reported.lacks(region), Lacks { groups: 0, since: None, heard });
+        reported.note_lacking((region, PG), Some(OpSeq(7)), token(5));
         tokio::time::advance(step).await;
-        reported.show(PG, OpSeq(7));
-        reported.show(PgId(4), OpSeq(1));
-        tokio::time::advance(step).await;
-        reported.show(PG, OpSeq(9));
+        reported.note_lacking((region, PG), Some(OpSeq(7)), token(6));
+        reported.note_lacking((RegionId(3), PG), Some(OpSeq(7)), token(6));
+        assert_eq!(reported.lacks(region), Lacks { groups: 1, since: Some(heard), heard });
+        // It has the first, and lacks what came since.
+        reported.note_lacking((region, PG), Some(OpSeq(9)), token(8));
         let since = Some(began + 2 * step);
         assert_eq!(reported.lacks(region), Lacks { groups: 1, since, heard });
-        // It has the first, and lacks what came since.
-        reported.take(region, PG, token(8));
-        let heard = began + 3 * step;
-        let since = Some(heard);
-        assert_eq!(reported.lacks(region), Lacks { groups: 1, since, heard });
-        reported.take(region, PG, token(9));
+        reported.note_lacking((region, PG), None, token(9));
         assert_eq!(reported.lacks(region), Lacks { groups: 0, since: None, heard });
     }
 

@@ -17,8 +17,8 @@ use larder_objects::ObjectError;
 use larder_protocol::region::{Entry, Id, KeyRows, Name, Range, Slot};
 use larder_types::codec::{CodecError, decode};
 use larder_types::{
-    BucketId, BucketName, BucketRecord, BucketState, ObjectKey, OpSeq, Passed, PgId, RegionId,
-    Tombstone, rows,
+    BucketId, BucketName, BucketRecord, BucketState, Epoch, ObjectKey, OpSeq, Passed, PgId,
+    RegionId, Tombstone, rows,
 };
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -52,6 +52,8 @@ pub(super) struct Buckets {
     all: BucketNames,
     /// Those that take changes, which other regions are told of.
     live: BucketNames,
+    /// The epochs of these: one that was closed meanwhile is told anew, as a region may have deleted its own.
+    epochs: BTreeMap<BucketId, Epoch>,
     /// Those that are being deleted.
     closed: BTreeMap<BucketId, BucketRecord>,
 }
@@ -62,7 +64,10 @@ impl Buckets {
         for record in records {
             buckets.all.insert(record.id, record.name.clone());
             match record.state {
-                BucketState::Live => _ = buckets.live.insert(record.id, record.name),
+                BucketState::Live => {
+                    buckets.live.insert(record.id, record.name);
+                    buckets.epochs.insert(record.id, record.epoch);
+                }
                 BucketState::Deleting => _ = buckets.closed.insert(record.id, record),
             }
         }
@@ -77,6 +82,11 @@ impl Buckets {
     /// Names that other regions are told.
     pub(super) fn live(&self) -> &BucketNames {
         &self.live
+    }
+
+    /// True if there is nothing to tell to a region that was told those.
+    pub(super) fn tells_the_same(&self, other: &Self) -> bool {
+        (&self.live, &self.epochs) == (&other.live, &other.epochs)
     }
 
     /// True if a bucket is being deleted.

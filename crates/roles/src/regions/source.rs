@@ -15,7 +15,7 @@ use larder_protocol::Planted;
 use larder_protocol::limits::{REGION_ASK_IDS_MAX, REGION_RUN_IDS_MAX, REGION_RUNS_MAX};
 use larder_protocol::region::deletion::CloseAnswer;
 use larder_protocol::region::journal::{Batch, Why};
-use larder_protocol::region::{Id, Token, compare};
+use larder_protocol::region::{Id, Token, Void, compare};
 use larder_types::codec::encode;
 use larder_types::{BucketId, OpSeq, PgId, RegionId};
 use parking_lot::Mutex;
@@ -119,6 +119,17 @@ impl<R: RegionReach> SourceState<R> {
         }
     }
 
+    /// Notes of what a region lacks something: of the first outcome behind its token, or of what it has asked for and has not durable.
+    fn note_lacking(&self, from: RegionId, ask: &Ask, lacking: &[(PgId, Option<OpSeq>)]) {
+        let lacking: BTreeMap<_, _> = lacking.iter().copied().collect();
+        let mut passed = self.passed.lock();
+        for (pg, behind, durable) in &ask.pgs {
+            let Some(first) = lacking.get(pg) else { continue };
+            let lacks = if durable < behind { Some(behind.through) } else { *first };
+            passed.note_lacking((from, *pg), lacks, *durable);
+        }
+    }
+
     fn is_settled(&self, pg: PgId) -> bool {
         self.is_settled[pg.0 as usize].load(Ordering::Acquire)
     }
@@ -126,17 +137,19 @@ impl<R: RegionReach> SourceState<R> {
     /// Answers with the outcomes behind the asking region's tokens, of settled PGs whose primary answers now; also
     /// returns true if these are news.
     async fn told(&self, from: RegionId, ask: &Ask) -> Result<(AskAnswer, bool), Unreadable> {
+        self.passed.lock().hear(from);
         let asked = ask.pgs.iter().map(|(pg, behind, _)| (*pg, *behind));
         let pgs: Vec<_> = asked.filter(|(pg, _)| self.is_settled(*pg)).collect();
         let behind: BTreeMap<PgId, Token> = pgs.iter().copied().collect();
         let ids_max = (ask.ids_max as usize).min(REGION_ASK_IDS_MAX);
         let journals = JournalAsk { pgs, ids_max, settled: false };
         let (mut left, mut told) = (ids_max, AskAnswer { pgs: Vec::new(), buckets: Vec::new() });
-        let mut shown_here = Vec::new();
+        let (mut shown_here, mut lacking) = (Vec::new(), Vec::new());
         for (pg, shown) in self.shared.shown.journals(&journals).await? {
             shown_here.push((pg, shown.applied));
             let behind = behind.get(&pg).copied().unwrap_or_default();
             let mut batch = shown.told.map(|batch| cut(batch, behind, left));
+            lacking.push((pg, first_lacked(&batch, behind)));
             if let Ok(batch) = &mut batch {
                 self.leave_out_closed(batch, behind);
                 self.shared.echoes.leave_out(from, &mut batch.ids);
@@ -159,6 +172,7 @@ impl<R: RegionReach> SourceState<R> {
         let reports = ask.pgs.iter().filter(|(pg, ..)| !is_ahead(*pg));
         let reports = reports.map(|(pg, _, durable)| (*pg, *durable));
         self.take_reports(from, reports, shown_here);
+        self.note_lacking(from, ask, &lacking);
         let is_news = are_new == Some(true) || has_news(&told);
         Ok((told, is_news))
     }
@@ -170,7 +184,7 @@ impl<R: RegionReach> SourceState<R> {
         let mut named = self.named.lock();
         let is_new = named.get(&to).is_none_or(|(told, _)| {
             // Most new maps change no name.
-            !Arc::ptr_eq(told, &buckets) && told.live() != buckets.live()
+            !Arc::ptr_eq(told, &buckets) && !told.tells_the_same(&buckets)
         });
         let again = Duration::from_millis(REGION_NAMES_MS);
         if !is_new && named.get(&to).is_some_and(|(_, at)| now.duration_since(*at) < again) {
@@ -303,6 +317,7 @@ impl<R: RegionReach> Source for Answering<R> {
 
     async fn reported(&self, from: RegionId, report: Report) -> Result<(), Declined> {
         report.pgs.iter().try_for_each(|(pg, _)| self.0.has_pg(*pg))?;
+        self.0.passed.lock().hear(from);
         self.0.take_reports(from, report.pgs.into_iter(), Vec::new());
         Ok(())
     }
@@ -403,6 +418,17 @@ fn skip_looked_at(ask: &mut Ask, told: &AskAnswer) {
         told.pgs.iter().filter_map(|(pg, told)| Some((*pg, told.as_ref().ok()?.token))).collect();
     for (pg, behind, _) in &mut ask.pgs {
         *behind = passed.get(pg).map_or(*behind, |passed| (*behind).max(*passed));
+    }
+}
+
+/// The first outcome of a PG that is not behind a token.
+fn first_lacked(batch: &Result<Batch, Void>, behind: Token) -> Option<OpSeq> {
+    match batch {
+        Ok(batch) => match batch.ids.first() {
+            Some((op, _)) => Some(*op),
+            None => (batch.left.0 > 0).then(|| behind.through.next()),
+        },
+        Err(_void) => Some(OpSeq(u64::MAX)),
     }
 }
 

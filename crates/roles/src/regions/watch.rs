@@ -41,6 +41,8 @@ pub struct RegionCounters {
     pub freed: AtomicU64,
     /// Comparisons of all keys with another region that were begun.
     pub comparisons: AtomicU64,
+    /// Thousandths of the rates at which is pulled now, as clients are served.
+    share: AtomicU64,
     /// Buckets that were deleted in all regions, for clients of this one.
     pub deleted: AtomicU64,
     /// Those that were not, as a region has objects in them, does not answer, or is not known here yet.
@@ -48,6 +50,16 @@ pub struct RegionCounters {
 }
 
 impl RegionCounters {
+    /// Part of the rates at which is pulled now, as clients are served: from an eighth to 1; 0 before the first look.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        self.share.load(Ordering::Relaxed) as f64 / 1000.0
+    }
+
+    pub(super) fn set_share(&self, share: f64) {
+        self.share.store((share * 1000.0) as u64, Ordering::Relaxed);
+    }
+
     pub(super) fn told(&self, bytes: u64) {
         self.told.fetch_add(1, Ordering::Relaxed);
         self.told_bytes.fetch_add(bytes, Ordering::Relaxed);

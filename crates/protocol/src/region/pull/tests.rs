@@ -6,8 +6,8 @@ use super::super::entry::{Id, Slot, What};
 use super::super::journal::Why;
 use super::*;
 use crate::limits::{
-    REGION_ANSWER_MS, REGION_ASK_PGS_MAX, REGION_CLAIMS_MAX, REGION_CLOCK_AHEAD_MS_MAX,
-    REGION_HELD_MS, REGION_UNKNOWN_MS,
+    CLIENTS_QUEUE, REGION_ANSWER_MS, REGION_ASK_PGS_MAX, REGION_CLAIMS_MAX,
+    REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS, REGION_UNKNOWN_MS,
 };
 
 /// The entries that are here, by name, and whether lookups have no answer.
@@ -338,6 +338,31 @@ fn a_region_is_asked_for_no_more_bytes_than_its_budget() {
         site.pass(1000);
     }
     assert!(entries >= 190, "the budget is used: {entries}");
+}
+
+#[test]
+fn a_region_is_asked_for_less_while_clients_wait() {
+    let mut site = Site::new(&[(2, 0)], 1000);
+    let all: Vec<_> = (1..=400).map(|op| marker(2, 0, op, op)).collect();
+    let told: Vec<_> = (1..).zip(&all).collect();
+    site.tell(2, 0, &told);
+    let of_seconds = |site: &mut Site, clients: u32| {
+        let mut entries = 0;
+        for _ in 0..10 {
+            site.step(Event::Clients(clients));
+            for (_, request, names) in site.fetches() {
+                entries += names.len();
+                let brought: Vec<_> = all.iter().filter(|it| names.contains(&name(it))).collect();
+                site.bring(request, &brought);
+                brought.iter().for_each(|entry| site.keep(entry));
+            }
+            site.pass(1000);
+        }
+        entries
+    };
+    let (alone, beside) = (of_seconds(&mut site, 0), of_seconds(&mut site, CLIENTS_QUEUE));
+    assert!(alone >= 90 && (10..=30).contains(&beside), "{alone} entries, then {beside}");
+    assert!(site.pull.share() < 0.2);
 }
 
 #[test]
