@@ -38,6 +38,9 @@ use crate::proxy::RegionReach;
 /// The result of a deletion, for all who wait for it.
 type Ending = SharedFuture<BoxFuture<'static, Result<(), ObjectError>>>;
 
+/// Where the result is told.
+type Tells = tokio::sync::oneshot::Sender<Result<(), ObjectError>>;
+
 /// Deletions that this region and others have begun.
 pub(super) struct Deletions {
     /// Of this region, by their marks.
@@ -126,108 +129,160 @@ pub(super) fn begin<R: RegionReach>(shared: &Arc<Shared<R>>, record: BucketRecor
 }
 
 /// Steps a deletion, and tells how it ended as soon as that is known. Answers that come later are looked at, too.
-async fn delete<R: RegionReach>(
-    shared: &Arc<Shared<R>>,
-    record: BucketRecord,
-    tells: tokio::sync::oneshot::Sender<Result<(), ObjectError>>,
-) {
+async fn delete<R: RegionReach>(shared: &Arc<Shared<R>>, record: BucketRecord, tells: Tells) {
     let _place = shared.deletions.places.acquire().await;
-    let mut tells = Some(tells);
-    let mut end = |ended: Result<(), ObjectError>| {
-        let counters = shared.watch.counters();
-        let counter = if ended.is_ok() { &counters.deleted } else { &counters.undeleted };
-        counter.fetch_add(1, Ordering::Relaxed);
-        // Nobody may be waiting any more.
-        tells.take().map(|tells| tells.send(ended))
-    };
-    let is_closed = |record: &BucketRecord| {
-        let mark = mark_of(record);
-        shared.shown.reach().bucket(&record.name, |now| is_marked(now, mark)) == Some(true)
-    };
-    if !is_closed(&record) {
-        end(Err(failure(shared, &record.name, Failed::Lifted, &BTreeMap::new())));
-        return;
+    let mut run = Run::of(shared, record);
+    if let Err(error) = run.find_empty().await {
+        return tell(shared, tells, Err(error));
     }
-    match shared.proxy.holds_objects(record.id).await {
-        Ok(false) => {}
-        found => {
-            give_up(shared, &record).await;
-            end(Err(found.err().unwrap_or(ObjectError::BucketNotEmpty)));
-            return;
-        }
-    }
-    let members = shared.site.members().borrow().clone();
-    let others: BTreeSet<RegionId> = members.live().map(|peer| peer.number).collect();
-    let mut all: Vec<RegionId> = others.iter().copied().collect();
-    all.push(shared.shown.own());
-    let mut out = Vec::new();
-    let mut deletion = Deletion::begin(others.into_iter(), &mut out);
-    let (mut asking, mut reasons) = (FuturesUnordered::new(), BTreeMap::new());
+    let (mut out, mut tells) = (Vec::new(), Some(tells));
+    let mut deletion = Deletion::begin(run.others.iter().copied(), &mut out);
     loop {
         for effect in std::mem::take(&mut out) {
-            match effect {
-                Effect::Close(region) => {
-                    let close = CloseBucket { bucket: record.name.clone(), regions: all.clone() };
-                    asking.push(ask_to_close(shared.clone(), region, close).boxed());
-                }
-                Effect::CheckOwn => {
-                    let event = Event::Own(is_closed(&record));
-                    asking.push(std::future::ready((event, None)).boxed());
-                }
-                Effect::Delete(region, mark) => {
-                    let end = EndClosed { bucket: record.name.clone(), mark, delete: true };
-                    asking.push(ask_to_end(shared.clone(), region, end).boxed());
-                }
-                Effect::Reopen(region, mark) => {
-                    let mark = Some(mark);
-                    let end = EndClosed { bucket: record.name.clone(), mark, delete: false };
-                    asking.push(ask_to_end(shared.clone(), region, end).boxed());
-                }
-                Effect::DeleteOwn => {
-                    let deleted = delete_closed(shared, &record).await;
-                    match &deleted {
-                        Ok(()) => tracing::info!(bucket = %record.name, "deleted in all regions"),
-                        Err(_) => give_up(shared, &record).await,
-                    }
-                    end(deleted);
-                }
-                Effect::ReopenOwn(failed) => {
-                    give_up(shared, &record).await;
-                    end(Err(failure(shared, &record.name, failed, &reasons)));
-                }
+            if let Some(ended) = run.carry_out(effect).await
+                && let Some(tells) = tells.take()
+            {
+                tell(shared, tells, ended);
             }
         }
-        let Some((event, why)) = asking.next().await else { return };
-        reasons.extend(why);
+        let Some((event, why)) = run.asking.next().await else { return };
+        run.reasons.extend(why);
         deletion.step(event, &mut out);
+    }
+}
+
+fn tell<R>(shared: &Shared<R>, tells: Tells, ended: Result<(), ObjectError>) {
+    let counters = shared.watch.counters();
+    let counter = if ended.is_ok() { &counters.deleted } else { &counters.undeleted };
+    counter.fetch_add(1, Ordering::Relaxed);
+    // Nobody may be waiting any more.
+    let _gone = tells.send(ended);
+}
+
+/// A deletion of this region that is under way.
+struct Run<R> {
+    shared: Arc<Shared<R>>,
+    record: BucketRecord,
+    others: BTreeSet<RegionId>,
+    asking: FuturesUnordered<BoxFuture<'static, Answered>>,
+    /// The last reason of each region for not doing what it was asked.
+    reasons: BTreeMap<RegionId, String>,
+}
+
+impl<R: RegionReach> Run<R> {
+    fn of(shared: &Arc<Shared<R>>, record: BucketRecord) -> Self {
+        let others = shared.site.members().borrow().live().map(|peer| peer.number).collect();
+        let (asking, reasons) = (FuturesUnordered::new(), BTreeMap::new());
+        Self { shared: shared.clone(), record, others, asking, reasons }
+    }
+
+    /// True if the bucket is closed here under the mark of this deletion still.
+    fn is_closed(&self) -> bool {
+        let (reach, mark) = (self.shared.shown.reach(), mark_of(&self.record));
+        reach.bucket(&self.record.name, |now| is_marked(now, mark)) == Some(true)
+    }
+
+    /// Finds the bucket to be empty here, or opens it again.
+    async fn find_empty(&mut self) -> Result<(), ObjectError> {
+        if !self.is_closed() {
+            return Err(self.failure(Failed::Lifted));
+        }
+        let found = match self.shared.proxy.holds_objects(self.record.id).await {
+            Ok(false) => return Ok(()),
+            Ok(true) => Err(ObjectError::BucketNotEmpty),
+            Err(error) => Err(error),
+        };
+        give_up(&self.shared, &self.record).await;
+        found
+    }
+
+    /// Carries out an effect; returns how the deletion ended, if it has.
+    async fn carry_out(&mut self, effect: Effect) -> Option<Result<(), ObjectError>> {
+        match effect {
+            Effect::Close(region) => self.ask_to_close(region),
+            Effect::CheckOwn => {
+                let event = Event::Own(self.is_closed());
+                self.asking.push(std::future::ready((event, None)).boxed());
+            }
+            Effect::Delete(region, mark) => self.ask_to_end(region, mark, true),
+            Effect::Reopen(region, mark) => self.ask_to_end(region, Some(mark), false),
+            Effect::DeleteOwn => {
+                let deleted = delete_closed(&self.shared, &self.record).await;
+                match &deleted {
+                    Ok(()) => tracing::info!(bucket = %self.record.name, "deleted in all regions"),
+                    Err(_) => give_up(&self.shared, &self.record).await,
+                }
+                return Some(deleted);
+            }
+            Effect::ReopenOwn(failed) => {
+                give_up(&self.shared, &self.record).await;
+                return Some(Err(self.failure(failed)));
+            }
+        }
+        None
+    }
+
+    fn ask_to_close(&self, region: RegionId) {
+        let own = self.shared.shown.own();
+        let regions = self.others.iter().copied().chain([own]).collect();
+        let (shared, bucket) = (self.shared.clone(), self.record.name.clone());
+        let close = CloseBucket { bucket, regions };
+        let asking = async move {
+            match asked(region, async { link_to(&shared, region)?.close_bucket(close).await }).await
+            {
+                Ok(answer) => (Event::Close(region, Some(answer)), None),
+                Err(why) => (Event::Close(region, None), Some(why)),
+            }
+        };
+        self.asking.push(asking.boxed());
+    }
+
+    fn ask_to_end(&self, region: RegionId, mark: Option<Mark>, delete: bool) {
+        let (shared, bucket) = (self.shared.clone(), self.record.name.clone());
+        let end = EndClosed { bucket, mark, delete };
+        let asking = async move {
+            match asked(region, async { link_to(&shared, region)?.end_closed(end).await }).await {
+                Ok(is_done) => (Event::Delete(region, delete && is_done), None),
+                Err(why) => (Event::Delete(region, false), Some(why)),
+            }
+        };
+        self.asking.push(asking.boxed());
+    }
+
+    /// The error for the client.
+    fn failure(&self, failed: Failed) -> ObjectError {
+        let (bucket, members) = (&self.record.name, self.shared.site.members().borrow().clone());
+        let name = |number: RegionId| {
+            let known = members.live().find(|peer| peer.number == number);
+            known.map_or_else(|| number.to_string(), |peer| peer.name.to_string())
+        };
+        match failed {
+            Failed::HasObjects(region) => {
+                let region = name(region);
+                tracing::info!(%bucket, %region, "not deleted: this region has objects in it");
+                ObjectError::BucketNotEmpty
+            }
+            Failed::NoAnswer(region) => {
+                let why = self.reasons.get(&region).map_or("it was opened again", |it| it);
+                let region = name(region);
+                tracing::warn!(%bucket, %region, %why, "not deleted");
+                unavailable(format!(
+                    "a bucket is deleted in all regions at once, and region {region} does not do it now: {why}"
+                ))
+            }
+            Failed::Lifted => unavailable(
+                "another deletion of the bucket has begun, or this one took too long".to_owned(),
+            ),
+            Failed::OtherRegions(region) => unavailable(format!(
+                "region {} knows other regions than this one: try again in some seconds",
+                name(region)
+            )),
+        }
     }
 }
 
 /// A region's answer; if there is none, also the reason.
 type Answered = (Event, Option<(RegionId, String)>);
-
-async fn ask_to_close<R: RegionReach>(
-    shared: Arc<Shared<R>>,
-    region: RegionId,
-    close: CloseBucket,
-) -> Answered {
-    match asked(region, async { link_to(&shared, region)?.close_bucket(close).await }).await {
-        Ok(answer) => (Event::Close(region, Some(answer)), None),
-        Err(why) => (Event::Close(region, None), Some(why)),
-    }
-}
-
-async fn ask_to_end<R: RegionReach>(
-    shared: Arc<Shared<R>>,
-    region: RegionId,
-    end: EndClosed,
-) -> Answered {
-    let delete = end.delete;
-    match asked(region, async { link_to(&shared, region)?.end_closed(end).await }).await {
-        Ok(is_done) => (Event::Delete(region, delete && is_done), None),
-        Err(why) => (Event::Delete(region, false), Some(why)),
-    }
-}
 
 async fn asked<T>(
     region: RegionId,
@@ -236,42 +291,6 @@ async fn asked<T>(
     match timeout(Duration::from_millis(REGION_CLOSE_MS), asking).await {
         Ok(answered) => answered.map_err(|error| (region, error.to_string())),
         Err(_elapsed) => Err((region, format!("no answer within {REGION_CLOSE_MS} ms"))),
-    }
-}
-
-/// The error for the client.
-fn failure<R: RegionReach>(
-    shared: &Shared<R>,
-    bucket: &BucketName,
-    failed: Failed,
-    reasons: &BTreeMap<RegionId, String>,
-) -> ObjectError {
-    let members = shared.site.members().borrow().clone();
-    let name = |number: RegionId| {
-        let known = members.live().find(|peer| peer.number == number);
-        known.map_or_else(|| number.to_string(), |peer| peer.name.to_string())
-    };
-    match failed {
-        Failed::HasObjects(region) => {
-            let region = name(region);
-            tracing::info!(%bucket, %region, "not deleted: this region has objects in it");
-            ObjectError::BucketNotEmpty
-        }
-        Failed::NoAnswer(region) => {
-            let (name, why) =
-                (name(region), reasons.get(&region).map_or("it was opened again", |it| it));
-            tracing::warn!(%bucket, region = %name, %why, "not deleted");
-            unavailable(format!(
-                "a bucket is deleted in all regions at once, and region {name} does not do it now: {why}"
-            ))
-        }
-        Failed::Lifted => unavailable(
-            "another deletion of the bucket has begun, or this one took too long".to_owned(),
-        ),
-        Failed::OtherRegions(region) => unavailable(format!(
-            "region {} knows other regions than this one: try again in some seconds",
-            name(region)
-        )),
     }
 }
 
