@@ -73,9 +73,9 @@ pub enum Action {
 /// See the module's head.
 #[derive(Debug, Clone, Copy)]
 pub struct Deletions {
-    /// How large.
+    /// Its bounds.
     pub bounds: Bounds,
-    /// Which reading.
+    /// The reading of the design.
     pub variant: Variant,
 }
 

@@ -1,6 +1,6 @@
 //! The model of a bucket's deletion: its bounds, the readings of the design that it can take, and what must hold.
 
-/// How large the model is.
+/// Bounds of the model.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Bounds {
     /// Regions, at most three.
@@ -60,7 +60,7 @@ pub enum Variant {
     OwnFirst,
 }
 
-/// What must hold.
+/// Properties of every state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Property {
     /// Once a client heard that the bucket is deleted, no region has it.

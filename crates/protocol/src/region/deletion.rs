@@ -92,7 +92,7 @@ pub enum Effect {
     ReopenOwn(Failed),
 }
 
-/// What is known of another region.
+/// State of another region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Asked,

@@ -74,8 +74,7 @@ impl<R: Reach> Proxy<R> {
         };
         let late = |have: String| {
             made(&format!(
-                "{have} of {wanted} regions had it within {} s. `larder region status` in each of the others shows how far \
-                 that one is behind",
+                "{have} of {wanted} regions had it within {} s. `larder region status` names those that lack changes",
                 wait.as_secs()
             ))
         };

@@ -8,7 +8,7 @@
 //!    open, no other region hears of a change that was made since.
 //! 2. No region is told the name of a closed bucket ([`Shown`](super::shown::Shown)). When all have closed it, each voids the answers
 //!    that it has asked for until then: they make no buckets (`names.rs`).
-//! 3. Every mark ends: with the deletion, with the order to open the bucket again, or after [`REGION_CLOSED_MS`]. The managers
+//! 3. Every mark ends: with the deletion, when it fails, or, of one set for another region, after [`REGION_CLOSED_MS`]. The managers
 //!    of a cluster lift those of a gateway that is gone, and a single node lifts all when it starts.
 
 use std::collections::{BTreeMap, BTreeSet};

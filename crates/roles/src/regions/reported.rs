@@ -28,10 +28,10 @@ pub(super) struct Reported {
     lacking: BTreeMap<(RegionId, PgId), (OpSeq, Instant)>,
 }
 
-/// What a region lacks of this store.
+/// Changes of this store that a region lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lacks {
-    /// PGs of which it has not all that shows here.
+    /// PGs of which it lacks changes.
     pub(super) groups: u32,
     /// Since when it has lacked something of one of these, at least.
     pub(super) since: Option<Instant>,
@@ -125,7 +125,7 @@ impl Reported {
         }
     }
 
-    /// What a region lacks of the PGs that it asked for.
+    /// Returns the changes that a region lacks, of the PGs that it asked for.
     pub(super) fn lacks(&self, region: RegionId) -> Lacks {
         let pgs = (region, PgId(0))..=(region, PgId(u32::MAX));
         let of_region = self.lacking.range(pgs).map(|(_, lacks)| *lacks);

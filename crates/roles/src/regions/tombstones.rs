@@ -2,10 +2,11 @@
 //!
 //! # Invariants
 //!
-//! 1. A tombstone goes only when every other region has reported this store's record of it as durable. This region must
+//! 1. A tombstone of a bucket that is there goes only when every other region has reported this store's record of it as durable. This region must
 //!    have passed the purge, unless the tombstone `is_former`. Nothing that may have an older version may be on its way
 //!    here. Regions asked from then on have the tombstone, or had it.
-//! 2. The primary of the key checks again: a tombstone that was replaced by then stays.
+//! 2. Tombstones of a deleted bucket go at once: no region had an object in it when all had closed it (ADR 47).
+//! 3. The primary of the key checks again: a tombstone that was replaced by then stays.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

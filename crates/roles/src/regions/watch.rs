@@ -109,7 +109,7 @@ struct Seen {
 pub(super) struct Watch {
     seen: Mutex<BTreeMap<RegionId, Seen>>,
     counters: RegionCounters,
-    /// How far the other regions are.
+    /// Positions that the other regions reported.
     reported: Arc<Mutex<Reported>>,
     /// The last region found to be missing in the list.
     unlisted: AtomicU16,
