@@ -1,7 +1,7 @@
 """Three stores that are regions of each other, over relays that delay, cut, and count what passes.
 
 The first has objects before there are regions. Writers change the same keys in all three; servers are killed with SIGKILL, and
-links are cut, meanwhile; buckets are made and deleted. Afterwards all three have the same keys with the same contents, and each key has a value that could be
+links are cut, meanwhile; buckets are made and deleted, and the home of one moves. Afterwards all three have the same keys with the same contents, and each key has a value that could be
 its last. A region that was stopped meanwhile catches up, and nothing that was deleted comes back. One that lost its disk is filled
 anew as another region. How long it takes until an object is in the next region, and how many bytes pass for it, is measured.
 
@@ -21,6 +21,7 @@ import threading
 import time
 import urllib.request
 
+import region_homes
 from botocore.exceptions import ClientError
 from harness import COMMAND_SECONDS, Server, content, default_binary, free_port, md5, scratch_folder
 from region_buckets import agreed, deletion, remakers
@@ -290,6 +291,7 @@ def conflicts(regions, rng, seconds, clock):
     for writer in writers:
         writer.start()
     makers = remakers(regions, rngs.pop(), until)
+    homes = region_homes.lockers(regions, regions, rng, until, lambda rng: random.Random(rng.random()))
     kills = cuts = 0
     while time.monotonic() < until - 1:
         time.sleep(rng.uniform(0.3, 1.2))
@@ -308,6 +310,7 @@ def conflicts(regions, rng, seconds, clock):
     found = converged(regions)
     check(regions, found, history)
     deleted, kept = agreed(makers, regions)
+    region_homes.held(homes, regions, regions, clock)
     operations = sum(one["ended"] is not None for ops in history.keys.values() for one in ops)
     clock.tell(f"{operations} operations on {len(KEYS)} keys, {kills} kills, {cuts} cuts: the same everywhere; "
                f"{deleted} buckets deleted, {kept} kept as they had an object")
@@ -548,6 +551,7 @@ def run(binary, scratch, seconds, seed):
         lag(regions[0], regions[1], "one to two")
         policy(regions, clock)
         deletion(regions, regions[0], regions[2], clock)
+        region_homes.begin(regions, regions, clock)
         conflicts(regions, rng, seconds, clock)
         away(regions, clock)
         overhead(regions)

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 
+import region_homes
 from harness import content, default_binary, free_port, scratch_folder
 from peers import Machine, ready, run, secret_file, until, whole
 from regions import (
@@ -142,6 +143,7 @@ def conflicts(cluster, singles, rng, seconds, clock):
     for writer in writers:
         writer.start()
     makers = remakers([*cluster.machines, *singles], rngs.pop(), until)
+    homes = region_homes.lockers([cluster, *singles], [*cluster.machines, *singles], rng, until, lambda rng: random.Random(rng.random()))
     struck = [0, 0, 0, 0]
     while time.monotonic() < until - 1:
         time.sleep(rng.uniform(0.5, 1.5))
@@ -168,6 +170,7 @@ def conflicts(cluster, singles, rng, seconds, clock):
     found = converged([cluster, *singles])
     check([cluster, *singles], found, history)
     deleted, kept = agreed(makers, [*cluster.machines, *singles])
+    region_homes.held(homes, [cluster, *singles], [*cluster.machines, *singles], clock)
     operations = sum(one["ended"] is not None for ops in history.keys.values() for one in ops)
     clock.tell(f"{operations} operations on {len(KEYS)} keys; killed: gateway {struck[0]}, other machine {struck[1]}, single node {struck[2]}; "
                f"{struck[3]} cuts: the same everywhere; {deleted} buckets deleted, {kept} kept as they had an object")
@@ -299,6 +302,7 @@ def test(binary, scratch, seconds, singles, seed):
         # Through a machine that is no gateway, and through the gateway.
         deletion([cluster, *singles], other, singles[0], clock)
         deletion([cluster, *singles], singles[0], cluster.gateway, clock)
+        region_homes.begin([cluster, *singles], [cluster.gateway, *singles], clock)
         conflicts(cluster, singles, rng, seconds, clock)
         new_buckets(cluster, singles, clock)
         without_gateway(cluster, singles, clock)

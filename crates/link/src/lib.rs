@@ -29,6 +29,7 @@ mod members;
 pub mod message;
 mod metrics;
 mod name;
+mod orders;
 mod pool;
 mod registry;
 mod requests;
@@ -49,16 +50,18 @@ pub use link::Link;
 pub use listener::Listener;
 pub use members::{Known, Members, Own, Peer};
 pub use message::{
-    Ask, AskAnswer, CloseBucket, Declined, EndClosed, Fetch, Fetched, Hello, JoinRefused, List,
-    ListAnswer, RegionList, Report, Walk, WalkAnswer,
+    Ask, AskAnswer, AskHome, Change, ChangeAnswer, ChangeKind, CloseBucket, Declined, EndClosed,
+    Fetch, Fetched, Hello, JoinRefused, List, ListAnswer, RegionList, Report, TellHomes, Walk,
+    WalkAnswer,
 };
 pub use metrics::{Counter, Metrics, PeerMetrics};
 pub use name::{Address, RegionName};
+pub use orders::{HomeOrder, Order, forget_orders, order, orders};
 pub use registry::{change, found, read};
 pub use settings::{Setting, ask, asked, forget};
 pub use site::Site;
 pub use source::{FetchSink, Source};
-pub use status::{PeerStatus, RegionStatus};
+pub use status::{HomeStatus, PeerStatus, RegionStatus};
 pub use token::JoinToken;
 
 #[cfg(test)]

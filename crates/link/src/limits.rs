@@ -23,7 +23,7 @@ pub const TOKEN_LIFE: Duration = Duration::from_secs(3600);
 pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Connections to a region.
-pub const CONNECTIONS_MAX: usize = 8;
+pub const CONNECTIONS_MAX: usize = 16;
 /// Connections of a region that are answered. One more takes the place of its oldest, which it has most likely lost.
 pub const CONNECTIONS_OF_PEER_MAX: usize = 2 * CONNECTIONS_MAX;
 /// Connections of all callers that are no region, together. One more takes the place of the oldest.
@@ -48,8 +48,18 @@ pub const PACE_BYTES_PER_S: f64 = 4096.0;
 /// Pause after the system refused to accept a connection, as it does without free descriptors.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Bytes of a request.
+/// Bytes of a request of a caller that is no region, and of the head of a change.
 pub const REQUEST_BYTES_MAX: usize = 256 * 1024;
+/// Bytes of an object that one region puts in another, where the bucket's home is. They are in memory at both ends.
+pub const CHANGE_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Bytes of all else of a change: headers, metadata, tags, condition.
+pub const CHANGE_HEAD_BYTES_MAX: usize = 64 * 1024;
+/// Changes that are under way to a region: other requests have connections, too.
+pub const CHANGES_MAX: usize = 8;
+/// Homes of buckets that are told with one request.
+pub const HOMES_TOLD_MAX: usize = 1024;
+/// Longest from a client's change that is sent to its answer: that region waits for its primaries, and for other regions.
+pub const CHANGE_TIME_MAX: Duration = Duration::from_secs(20);
 /// Bytes of an answer that is kept in memory.
 pub const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Bytes of an entry in the answer to a fetch, without its content.
@@ -68,6 +78,7 @@ pub const MEMBERS_INTERVAL: Duration = Duration::from_secs(10);
 /// Age from which on a status counts as old: the server writes it every second.
 pub const STATUS_AGE_MAX: Duration = Duration::from_secs(10);
 
+const _: () = assert!(2 * CHANGES_MAX <= CONNECTIONS_MAX, "changes leave connections to others");
 const _: () = assert!(REGIONS_MAX <= NUMBERS_MAX as usize, "each region has a number");
 const _: () = assert!(GATHERED_BYTES_MAX <= PIECE_BYTES_MAX, "what is gathered is a piece");
 const _: () = assert!(

@@ -2,25 +2,28 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use larder_protocol::region::deletion::CloseAnswer;
+use larder_protocol::region::home::HomeAnswer;
 use larder_types::RegionId;
 use larder_types::codec::{CodecError, decode, encode};
 use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::error::{Later, LinkError, Refused};
 use crate::fetching::FetchStream;
 use crate::identity::Identity;
-use crate::limits::{ANSWER_BYTES_MAX, CALL_TIME_MAX};
+use crate::limits::{ANSWER_BYTES_MAX, CALL_TIME_MAX, CHANGE_TIME_MAX, CHANGES_MAX};
 use crate::members::{Known, Peer};
 use crate::message::{
-    Ask, AskAnswer, CloseBucket, Declined, EndClosed, Fetch, Hello, List, ListAnswer, RegionList,
-    Report, Request, Walk, WalkAnswer,
+    Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, Fetch, Hello,
+    List, ListAnswer, RegionList, Report, Request, TellHomes, Walk, WalkAnswer,
 };
 use crate::metrics::PeerMetrics;
 use crate::name::Address;
@@ -30,13 +33,15 @@ use crate::tls;
 /// Path of every request.
 pub(crate) const PATH: &str = "/region";
 
-/// Asks one other region. Each request may be repeated: none changes objects, and of a bucket that is closed or deleted twice
-/// the mark tells.
+/// Asks one other region. Each request but [`Link::change`] may be repeated: none changes objects, and of a bucket that is closed
+/// or deleted twice the mark tells.
 #[derive(Debug)]
 pub struct Link {
     number: RegionId,
     address: Address,
     pool: Arc<Pool>,
+    /// Places for changes.
+    changes: Semaphore,
     metrics: Arc<PeerMetrics>,
 }
 
@@ -50,7 +55,8 @@ impl Link {
         let tls = tls::client(identity, peer.fingerprint)?;
         let (number, address) = (peer.number, peer.address.clone());
         let pool = Pool::new(address.clone(), tls, metrics.clone());
-        Ok(Self { number, address, pool, metrics })
+        let changes = Semaphore::new(CHANGES_MAX);
+        Ok(Self { number, address, pool, changes, metrics })
     }
 
     /// The other region's number.
@@ -99,6 +105,33 @@ impl Link {
         self.call(Request::EndClosed(end)).await
     }
 
+    /// Asks about the home of a bucket.
+    ///
+    /// # Errors
+    /// [`LinkError`], by what to do. It may be given, or a claim accepted, all the same.
+    pub async fn ask_home(&self, ask: AskHome) -> Result<HomeAnswer, LinkError> {
+        self.call(Request::AskHome(ask)).await
+    }
+
+    /// Tells the homes of buckets.
+    ///
+    /// # Errors
+    /// [`LinkError`], by what to do.
+    pub async fn tell_homes(&self, homes: TellHomes) -> Result<(), LinkError> {
+        self.call(Request::TellHomes(homes)).await
+    }
+
+    /// Has the region make a client's change. It is not repeated.
+    ///
+    /// # Errors
+    /// [`LinkError`], by what to do. The change may be made all the same.
+    pub async fn change(&self, change: Change) -> Result<ChangeAnswer, LinkError> {
+        let request = Request::Change(Box::new(change));
+        let place = timeout(CALL_TIME_MAX, self.changes.acquire()).await;
+        let Ok(Ok(_place)) = place else { return Err(Later::Busy.into()) };
+        self.call_in(CHANGE_TIME_MAX, request, true).await
+    }
+
     /// Asks for the sums of runs.
     ///
     /// # Errors
@@ -127,8 +160,8 @@ impl Link {
     /// [`LinkError`], by what to do.
     pub async fn fetch(&self, fetch: Fetch) -> Result<FetchStream, LinkError> {
         let names = fetch.names.clone();
-        let began = self.in_time(async {
-            let (response, held) = self.send(&Request::Fetch(fetch)).await?;
+        let began = self.in_time(CALL_TIME_MAX, async {
+            let (response, held) = self.send(&Request::Fetch(fetch), false).await?;
             if response.status() != StatusCode::OK {
                 return Err(return_connection(declined(response, &self.address).await, held));
             }
@@ -144,8 +177,17 @@ impl Link {
     }
 
     async fn call<T: DeserializeOwned>(&self, request: Request) -> Result<T, LinkError> {
-        self.in_time(async {
-            let (response, held) = self.send(&request).await?;
+        self.call_in(CALL_TIME_MAX, request, false).await
+    }
+
+    async fn call_in<T: DeserializeOwned>(
+        &self,
+        time_max: Duration,
+        request: Request,
+        once: bool,
+    ) -> Result<T, LinkError> {
+        self.in_time(time_max, async {
+            let (response, held) = self.send(&request, once).await?;
             match read_answer(response, &self.address).await {
                 Ok((answer, bytes)) => {
                     self.metrics.bytes_told.add(bytes as u64);
@@ -160,23 +202,28 @@ impl Link {
 
     async fn in_time<T>(
         &self,
+        time_max: Duration,
         asking: impl Future<Output = Result<T, LinkError>>,
     ) -> Result<T, LinkError> {
         self.metrics.asked.add(1);
-        let asked = timeout(CALL_TIME_MAX, asking).await;
+        let asked = timeout(time_max, asking).await;
         let asked = asked.unwrap_or_else(|_elapsed| Err(Later::Late.into()));
         asked.inspect_err(|_| self.metrics.failed.add(1))
     }
 
-    /// Sends a request, again if the other end has closed the idle connection that was taken.
-    async fn send(&self, request: &Request) -> Result<(http::Response<Incoming>, Held), LinkError> {
+    /// Sends a request; unless it may be sent only `once`, again if the other end has closed the idle connection that was taken.
+    async fn send(
+        &self,
+        request: &Request,
+        once: bool,
+    ) -> Result<(http::Response<Incoming>, Held), LinkError> {
         let body = Bytes::from(encode(request));
         loop {
             let mut held = self.pool.take().await?;
             self.metrics.bytes_asked.add(body.len() as u64);
             match send(held.sender(), body.clone()).await {
                 Ok(response) => return Ok((response, held)),
-                Err(_closed) if held.is_used => {}
+                Err(_closed) if held.is_used && !once => {}
                 Err(error) => return Err(error),
             }
         }

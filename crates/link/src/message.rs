@@ -8,14 +8,23 @@
 //! 1. Enums grow by variants at their end; nothing is changed or removed while a release that says it may be in use.
 //! 2. The answering region checks a request before its source sees it ([`Request::check`]).
 
+use bytes::Bytes;
 use larder_protocol::limits::{REGION_SERVED_ENTRIES_MAX, REGION_SERVED_PGS_MAX};
 use larder_protocol::region::deletion::Mark;
+use larder_protocol::region::home::HomeAsk;
 use larder_protocol::region::journal::Batch;
 use larder_protocol::region::{Entry, Listed, Name, Range, Summed, Token, Void};
-use larder_types::{BucketId, BucketName, PgId, RegionId};
+use larder_types::codec::encode;
+use larder_types::home::HOME_COUNT_MAX;
+use larder_types::{
+    Attributes, BucketId, BucketName, Condition, Home, HybridClock, ObjectChecksum, ObjectKey,
+    PgId, RegionId,
+};
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{NUMBERS_MAX, REGIONS_MAX, TOKEN_LIFE};
+use crate::limits::{
+    CHANGE_BYTES_MAX, CHANGE_HEAD_BYTES_MAX, HOMES_TOLD_MAX, NUMBERS_MAX, REGIONS_MAX, TOKEN_LIFE,
+};
 use crate::members::Known;
 use crate::name::{Address, RegionName};
 use crate::token::TokenId;
@@ -43,6 +52,12 @@ pub enum Request {
     CloseBucket(CloseBucket),
     /// Asks to delete a closed bucket, or to open it again: true if it is as asked.
     EndClosed(EndClosed),
+    /// Asks about the home of a bucket: [`HomeAnswer`](larder_protocol::region::home::HomeAnswer).
+    AskHome(AskHome),
+    /// Tells the homes of buckets: nothing is answered.
+    TellHomes(TellHomes),
+    /// Asks the home of a bucket to make a client's change: [`ChangeAnswer`].
+    Change(Box<Change>),
 }
 
 /// A region's own description.
@@ -91,6 +106,92 @@ pub struct EndClosed {
     pub mark: Option<Mark>,
     /// Delete it; else open it again.
     pub delete: bool,
+}
+
+/// Asks about the home of a bucket, which the asking region is to become.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AskHome {
+    /// Its name.
+    pub bucket: BucketName,
+    /// The question.
+    pub ask: HomeAsk,
+    /// All regions that the asking one knows, and itself.
+    pub regions: Vec<RegionId>,
+}
+
+/// Tells the homes of buckets, as the telling region knows them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TellHomes {
+    /// Buckets and their homes, at most [`HOMES_TOLD_MAX`].
+    pub homes: Vec<(BucketName, Home)>,
+}
+
+/// A client's change of a key, for the bucket's home.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// The bucket.
+    pub bucket: BucketName,
+    /// The key.
+    pub key: ObjectKey,
+    /// The condition.
+    pub condition: Condition,
+    /// The change.
+    pub kind: ChangeKind,
+}
+
+impl Change {
+    /// True if it is no larger than one of a client may be: it becomes one op.
+    fn is_sound(&self) -> bool {
+        let (head, bytes) = match &self.kind {
+            ChangeKind::Put { attributes, checksum, bytes, .. } => {
+                (encode(&(attributes, checksum)).len(), bytes.len())
+            }
+            ChangeKind::Delete => (0, 0),
+            ChangeKind::Tags(tags) => (encode(tags).len(), 0),
+        };
+        head + encode(&self.condition).len() <= CHANGE_HEAD_BYTES_MAX && bytes <= CHANGE_BYTES_MAX
+    }
+}
+
+/// What a change makes of a key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ChangeKind {
+    /// This object.
+    Put {
+        /// Headers, user metadata, tags.
+        attributes: Box<Attributes>,
+        /// MD5 of the bytes.
+        md5: [u8; 16],
+        /// Checksum to store, which was verified.
+        checksum: Option<ObjectChecksum>,
+        /// At most [`CHANGE_BYTES_MAX`].
+        bytes: Bytes,
+    },
+    /// Nothing: it is deleted.
+    Delete,
+    /// The object that is there, with these tags.
+    Tags(Vec<(String, String)>),
+}
+
+/// The answer to a [`Change`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ChangeAnswer {
+    /// It is made. Of a put with its clock.
+    Made(Option<HybridClock>),
+    /// The condition does not hold.
+    ConditionFailed,
+    /// There is no such key.
+    NoSuchKey,
+    /// There is no such bucket.
+    NoSuchBucket,
+    /// The region is not its home, and knows this.
+    NotHome(Option<Home>),
+    /// There is no space for new data.
+    Full,
+    /// A queue is full.
+    SlowDown,
+    /// Something is down. Whether the change is made is not known.
+    Unavailable(String),
 }
 
 /// Names of the buckets that an answer has entries of.
@@ -265,6 +366,9 @@ impl Request {
             Self::Report(_) => "report",
             Self::CloseBucket(_) => "close-bucket",
             Self::EndClosed(_) => "end-closed",
+            Self::AskHome(_) => "ask-home",
+            Self::TellHomes(_) => "tell-homes",
+            Self::Change(_) => "change",
         }
     }
 
@@ -273,6 +377,18 @@ impl Request {
         let is_sound = match self {
             Self::Hello | Self::Join(_) | Self::EndClosed(_) => true,
             Self::CloseBucket(CloseBucket { regions, .. }) => regions.len() <= REGIONS_MAX,
+            Self::AskHome(AskHome { ask, regions, .. }) => {
+                let count = match ask {
+                    HomeAsk::Look | HomeAsk::Prepare => 0,
+                    HomeAsk::Give(count, _) => *count,
+                    HomeAsk::Claim(term, _) => term.count,
+                };
+                regions.len() <= REGIONS_MAX && count < HOME_COUNT_MAX
+            }
+            Self::TellHomes(TellHomes { homes }) => {
+                homes.len() <= HOMES_TOLD_MAX && homes.iter().all(|(_, home)| home.is_sound())
+            }
+            Self::Change(change) => change.is_sound(),
             Self::Ask(Ask { pgs, ids_max }) => {
                 (1..=REGION_SERVED_PGS_MAX).contains(&pgs.len()) && *ids_max > 0
             }

@@ -27,7 +27,10 @@ use tokio::time::timeout;
 
 use crate::error::{LinkError, Refused};
 use crate::identity::Fingerprint;
-use crate::limits::{ANSWER_BYTES_MAX, CALL_TIME_MAX, PIECES_WAITING_MAX, REQUEST_BYTES_MAX};
+use crate::limits::{
+    ANSWER_BYTES_MAX, CALL_TIME_MAX, CHANGE_BYTES_MAX, CHANGE_TIME_MAX, PIECES_WAITING_MAX,
+    REQUEST_BYTES_MAX,
+};
 use crate::link::PATH;
 use crate::members::Joiner;
 use crate::message::{Declined, Fetch, Join, Joined, RegionList, Request};
@@ -71,7 +74,13 @@ impl<S: Source> RequestHandler<S> {
         request: HttpRequest<Incoming>,
     ) -> Response<Answer> {
         let metrics = self.region_of(&caller.key).ok().map(|from| self.metrics.of(from));
-        let answered = match self.read(request).await {
+        // A stranger may only join.
+        let bytes_max = if metrics.is_some() {
+            REQUEST_BYTES_MAX + CHANGE_BYTES_MAX
+        } else {
+            REQUEST_BYTES_MAX
+        };
+        let answered = match self.read(request, bytes_max).await {
             Ok(request) => self.decide(caller, request).await,
             Err(declined) => Err(declined),
         };
@@ -84,21 +93,28 @@ impl<S: Source> RequestHandler<S> {
         answered.unwrap_or_else(|declined| refuse(&declined))
     }
 
-    async fn read(&self, request: HttpRequest<Incoming>) -> Result<Request, Declined> {
+    async fn read(
+        &self,
+        request: HttpRequest<Incoming>,
+        bytes_max: usize,
+    ) -> Result<Request, Declined> {
         let unsound = |why: String| Declined::Unsound(why);
         if request.method() != Method::POST || request.uri().path() != PATH {
             return Err(unsound(format!("requests are POST {PATH}")));
         }
-        let body = Limited::new(request.into_body(), REQUEST_BYTES_MAX).collect();
+        let body = Limited::new(request.into_body(), bytes_max).collect();
         let body = match timeout(CALL_TIME_MAX, body).await {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(error)) if error.is::<LengthLimitError>() => {
-                return Err(unsound(format!("it is longer than {REQUEST_BYTES_MAX} bytes")));
+                return Err(unsound(format!("it is longer than {bytes_max} bytes")));
             }
             Ok(Err(_)) | Err(_) => return Err(unsound("it did not come as a whole".to_owned())),
         };
-        let request: Request =
-            decode("request of a region", &body).map_err(|error| unsound(error.to_string()))?;
+        let decoded = decode::<Request>("request of a region", &body);
+        if body.len() > REQUEST_BYTES_MAX && !matches!(decoded, Ok(Request::Change(_))) {
+            return Err(unsound(format!("it is longer than {REQUEST_BYTES_MAX} bytes")));
+        }
+        let request = decoded.map_err(|error| unsound(error.to_string()))?;
         request.check()?;
         Ok(request)
     }
@@ -130,6 +146,16 @@ impl<S: Source> RequestHandler<S> {
             }
             Request::EndClosed(end) => {
                 encoded(&in_time(self.source.end_closed(from, end)).await?, counted)
+            }
+            Request::AskHome(ask) => {
+                encoded(&in_time(self.source.ask_home(from, ask)).await?, counted)
+            }
+            Request::TellHomes(homes) => {
+                encoded(&in_time(self.source.tell_homes(from, homes)).await?, counted)
+            }
+            Request::Change(change) => {
+                let made = timeout(CHANGE_TIME_MAX, self.source.change(from, *change)).await;
+                encoded(&made.unwrap_or(Err(Declined::Busy))?, counted)
             }
             Request::Join(_) => Err(Declined::Stranger),
         }

@@ -5,6 +5,7 @@ use std::future::Future;
 use bytes::Bytes;
 use larder_protocol::region::Name;
 use larder_protocol::region::deletion::CloseAnswer;
+use larder_protocol::region::home::HomeAnswer;
 use larder_types::RegionId;
 use tokio::sync::mpsc;
 
@@ -12,8 +13,8 @@ use crate::error::{Later, LinkError};
 use crate::frame;
 use crate::limits::{GATHERED_BYTES_MAX, PIECE_BYTES_MAX};
 use crate::message::{
-    Ask, AskAnswer, CloseBucket, Declined, EndClosed, Fetch, Fetched, Hello, List, ListAnswer,
-    RegionList, Report, Walk, WalkAnswer,
+    Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, Fetch,
+    Fetched, Hello, List, ListAnswer, RegionList, Report, TellHomes, Walk, WalkAnswer,
 };
 
 /// Answers other regions. Requests are within their bounds, and come from regions that are known.
@@ -50,6 +51,28 @@ pub trait Source: Send + Sync + 'static {
         from: RegionId,
         end: EndClosed,
     ) -> impl Future<Output = Result<bool, Declined>> + Send;
+
+    /// Another region is to become the home of a bucket.
+    fn ask_home(
+        &self,
+        from: RegionId,
+        ask: AskHome,
+    ) -> impl Future<Output = Result<HomeAnswer, Declined>> + Send;
+
+    /// Another region tells the homes of buckets.
+    fn tell_homes(
+        &self,
+        from: RegionId,
+        homes: TellHomes,
+    ) -> impl Future<Output = Result<(), Declined>> + Send;
+
+    /// Makes a change of another region's client, in a bucket whose home is here. It has
+    /// [`CHANGE_TIME_MAX`](crate::limits::CHANGE_TIME_MAX).
+    fn change(
+        &self,
+        from: RegionId,
+        change: Change,
+    ) -> impl Future<Output = Result<ChangeAnswer, Declined>> + Send;
 
     /// The sums of runs.
     fn walk(

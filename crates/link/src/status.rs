@@ -4,13 +4,14 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
-use larder_types::RegionId;
+use larder_types::{Home, RegionId};
 use serde::{Deserialize, Serialize};
 
 use crate::error::LinkError;
 use crate::files;
 use crate::limits::STATUS_AGE_MAX;
 use crate::name::RegionName;
+use crate::orders::Order;
 use crate::registry::now_ms;
 
 const FILE: &str = "status.json";
@@ -30,6 +31,22 @@ pub struct RegionStatus {
     pub name: RegionName,
     /// The other regions.
     pub peers: Vec<PeerStatus>,
+    /// Buckets that have a home, or are to have one.
+    #[serde(default)]
+    pub homes: Vec<HomeStatus>,
+}
+
+/// The home of a bucket, as the region knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HomeStatus {
+    /// The bucket.
+    pub bucket: String,
+    /// The home; `None` if there never was one.
+    pub home: Option<Home>,
+    /// What an operator asked for here, and is not so yet.
+    pub order: Option<Order>,
+    /// The last reason why that is not so yet.
+    pub why: Option<String>,
 }
 
 /// Status of its link to another region.
@@ -74,7 +91,8 @@ impl RegionStatus {
     /// The status of a region at this moment.
     #[must_use]
     pub fn now(number: RegionId, name: RegionName, peers: Vec<PeerStatus>) -> Self {
-        Self { version: VERSION, written_ms: now_ms(), number, name, peers }
+        let homes = Vec::new();
+        Self { version: VERSION, written_ms: now_ms(), number, name, peers, homes }
     }
 
     /// Writes it into the directory of the store. Only the server does.

@@ -11,9 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use larder_protocol::region::deletion::{CloseAnswer, Mark};
+use larder_protocol::region::home::HomeAnswer;
 use larder_protocol::region::{Entry, Name, Slot, What};
 use larder_types::{
-    BucketId, Epoch, HybridClock, ObjectKey, OpId, OpSeq, Origin, PgId, RegionId, Stamp, View,
+    BucketId, Epoch, Home, HomeScope, HomeState, HomeTerm, HybridClock, ObjectKey, OpId, OpSeq,
+    Origin, PgId, RegionId, Stamp, View,
 };
 use parking_lot::Mutex;
 use tempfile::TempDir;
@@ -22,7 +24,8 @@ use tokio::sync::Notify;
 
 use crate::limits::PIECE_BYTES_MAX;
 use crate::message::{
-    Ask, AskAnswer, Declined, Fetch, Fetched, Hello, List, ListAnswer, RegionList, Walk, WalkAnswer,
+    Ask, AskAnswer, ChangeAnswer, ChangeKind, Declined, Fetch, Fetched, Hello, List, ListAnswer,
+    RegionList, Walk, WalkAnswer,
 };
 use crate::name::{Address, RegionName};
 use crate::source::{FetchSink, Source};
@@ -92,6 +95,31 @@ impl Source for Fake {
 
     async fn end_closed(&self, _from: RegionId, end: crate::EndClosed) -> Result<bool, Declined> {
         Ok(end.bucket == bucket() && end.delete)
+    }
+
+    async fn ask_home(&self, from: RegionId, ask: crate::AskHome) -> Result<HomeAnswer, Declined> {
+        let term = HomeTerm { count: 1, of: from };
+        let home = Home { term, scope: HomeScope::Conditions, state: HomeState::Elsewhere };
+        let is_known = ask.bucket == bucket();
+        Ok(if is_known { HomeAnswer::Knows(Some(home)) } else { HomeAnswer::Absent })
+    }
+
+    async fn tell_homes(&self, _: RegionId, homes: crate::TellHomes) -> Result<(), Declined> {
+        assert_eq!(homes.homes.len(), 1);
+        Ok(())
+    }
+
+    async fn change(
+        &self,
+        _from: RegionId,
+        change: crate::Change,
+    ) -> Result<ChangeAnswer, Declined> {
+        Ok(match change.kind {
+            ChangeKind::Put { bytes, .. } => {
+                ChangeAnswer::Made(Some(HybridClock(bytes.len() as u64)))
+            }
+            ChangeKind::Delete | ChangeKind::Tags(_) => ChangeAnswer::Made(None),
+        })
     }
 
     async fn walk(&self, _from: RegionId, walk: Walk) -> Result<WalkAnswer, Declined> {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use larder_model::explore::{Model, explore};
-use larder_model::{copies, deletion, log, put, space};
+use larder_model::{copies, deletion, home, log, put, space};
 
 /// Looks at every state that a model of the protocol can reach.
 #[derive(Debug, Parser)]
@@ -35,6 +35,14 @@ enum Which {
         /// A weaker reading.
         #[arg(long, default_value = "safe")]
         variant: deletion::Variant,
+    },
+    /// The home of a bucket, among regions.
+    Home {
+        #[command(flatten)]
+        bounds: home::Bounds,
+        /// A weaker reading.
+        #[arg(long, default_value = "safe")]
+        variant: home::Variant,
     },
     /// The log of one PG on its members.
     Log {
@@ -71,6 +79,7 @@ fn main() -> ExitCode {
         Which::Deletion { bounds, variant } => {
             run(&deletion::Deletions { bounds, variant }, args.states_max)
         }
+        Which::Home { bounds, variant } => run(&home::Homes { bounds, variant }, args.states_max),
         Which::Log { bounds, variant } => {
             run(&log::Replication { bounds, variant }, args.states_max)
         }

@@ -86,6 +86,12 @@ impl Servers {
         Self(self.0 & other.0)
     }
 
+    /// Those of these that are not among the others.
+    #[must_use]
+    pub const fn minus(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
     /// Whether all of these are among the others.
     #[must_use]
     pub const fn within(self, other: Self) -> bool {

@@ -98,6 +98,11 @@ pub enum ObjectError {
         /// What it does not do.
         what: &'static str,
     },
+    /// Give the home up first: an operator does that.
+    #[error(
+        "the bucket has a home region: `larder region home` gives it up, then the bucket can be deleted"
+    )]
+    HasHome,
     /// Fix the request or give up: a condition does not hold.
     #[error("a condition of the request does not hold")]
     PreconditionFailed,

@@ -114,6 +114,7 @@ fn entries() -> Vec<Entry> {
         location: Some("eu".into()),
         write_policy: larder_types::WritePolicy::All,
         regions: 1,
+        home: None,
     };
     let parts = vec![PartRef { number: 1, len: 9 }];
     let row = UploadRow {

@@ -367,6 +367,7 @@ fn make_bucket(
         location,
         write_policy: larder_types::WritePolicy::All,
         regions: 1,
+        home: None,
     };
     let done = Done::Bucket(record.clone());
     Ok(planned(name, Change::BucketMade(record), done, slot))

@@ -19,7 +19,8 @@ use larder_types::bucket::{BucketRecord, BucketState};
 use larder_types::codec::{CodecError, decode, encode_into};
 use larder_types::limits::BUCKETS_MAX;
 use larder_types::{
-    BootId, BucketId, BucketName, DiskId, Epoch, LvId, PgId, PvId, RegionId, ServerId, View,
+    BootId, BucketId, BucketName, DiskId, Epoch, Home, HomeNotSet, LvId, PgId, PvId, RegionId,
+    ServerId, View,
 };
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
@@ -143,6 +144,12 @@ pub enum ManagerError {
     /// Fix the request.
     #[error("the cluster has {BUCKETS_MAX} buckets, as many as it may")]
     TooManyBuckets,
+    /// Look again.
+    #[error(transparent)]
+    Home(#[from] HomeNotSet),
+    /// Give the home up first.
+    #[error("the bucket has a home region")]
+    HasHome,
 }
 
 impl From<CodecError> for ManagerError {
@@ -229,14 +236,14 @@ impl Manager {
         })
     }
 
-    /// Makes a bucket.
+    /// Makes a bucket, with the home that it has in other regions.
     ///
     /// # Errors
     /// [`ManagerError`].
     pub fn create_bucket(
         &self,
         name: &BucketName,
-        location: Option<String>,
+        (location, home): (Option<String>, Option<Home>),
         now_ms: u64,
     ) -> Result<BucketRecord, ManagerError> {
         let map = self.change(|map| {
@@ -258,6 +265,7 @@ impl Manager {
                 location,
                 write_policy: larder_types::WritePolicy::All,
                 regions: 1,
+                home,
             };
             map.buckets.insert(name.clone(), record);
             Ok(())
@@ -278,6 +286,23 @@ impl Manager {
         Ok(())
     }
 
+    /// Sets a bucket's home, if it is still the expected one.
+    ///
+    /// # Errors
+    /// [`ManagerError`].
+    pub fn set_home(
+        &self,
+        name: &BucketName,
+        expected: Option<Home>,
+        next: Home,
+    ) -> Result<(), ManagerError> {
+        self.change(|map| {
+            let record = map.buckets.get_mut(name).ok_or(ManagerError::NoSuchBucket)?;
+            Ok(record.set_home(expected, next)?)
+        })?;
+        Ok(())
+    }
+
     /// Marks a bucket as deleting, under a new epoch; the record returned is what
     /// [`Manager::end_deletion`] takes. A deletion that was under way has lost.
     ///
@@ -286,6 +311,9 @@ impl Manager {
     pub fn begin_deletion(&self, name: &BucketName) -> Result<BucketRecord, ManagerError> {
         let map = self.change(|map| {
             let record = map.buckets.get_mut(name).ok_or(ManagerError::NoSuchBucket)?;
+            if record.has_home() {
+                return Err(ManagerError::HasHome);
+            }
             record.state = BucketState::Deleting;
             record.epoch = Epoch(record.epoch.0 + 1);
             Ok(())

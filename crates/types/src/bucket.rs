@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::home::Home;
 use crate::ids::{BucketId, Epoch};
 use crate::limits::REPLICAS_MAX;
 use crate::name::BucketName;
@@ -99,6 +100,43 @@ pub struct BucketRecord {
     pub write_policy: WritePolicy,
     /// Number of regions that must have a change before it is answered, this one included; at least 1.
     pub regions: u8,
+    /// The region that decides about conditions, as this one knows it; `None` if there never was one.
+    pub home: Option<Home>,
+}
+
+/// The reason why a bucket's home is not set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum HomeNotSet {
+    /// Look again: it was set since.
+    #[error("the bucket's home changed since")]
+    Changed,
+    /// Wait: the bucket is being deleted, or is live again soon.
+    #[error("the bucket is being deleted")]
+    Deleting,
+}
+
+impl BucketRecord {
+    /// Sets the home, if it is still the expected one, under a new epoch: what was decided under the one before is refused.
+    ///
+    /// # Errors
+    /// [`HomeNotSet`]; the record is then as it was.
+    pub fn set_home(&mut self, expected: Option<Home>, next: Home) -> Result<(), HomeNotSet> {
+        if self.state != BucketState::Live {
+            return Err(HomeNotSet::Deleting);
+        }
+        if self.home != expected || !next.may_follow(expected.as_ref()) {
+            return Err(HomeNotSet::Changed);
+        }
+        self.home = Some(next);
+        self.epoch = Epoch(self.epoch.0 + 1);
+        Ok(())
+    }
+
+    /// True if some region has, or is about to get, the home, as far as this one knows.
+    #[must_use]
+    pub fn has_home(&self) -> bool {
+        self.home.is_some_and(|home| home.region().is_some())
+    }
 }
 
 /// The record as it is stored and sent.
@@ -113,24 +151,38 @@ struct Stored {
 }
 
 /// The first two are what was an optional location before there was anything else; with nothing else they are written
-/// as they were, so that older releases read them. The same of the third, before there were regions to wait for.
+/// as they were, so that older releases read them. The same of the third, before there were regions to wait for, and of the
+/// fourth, before there were homes.
 #[derive(Serialize, Deserialize)]
 enum StoredSettings {
     Nothing,
     Location(String),
     All { location: Option<String>, write_policy: WritePolicy },
     Regional { location: Option<String>, write_policy: WritePolicy, regions: u8 },
+    Homed { location: Option<String>, write_policy: WritePolicy, regions: u8, home: Home },
 }
 
 impl From<BucketRecord> for Stored {
     fn from(record: BucketRecord) -> Self {
-        let BucketRecord { id, name, epoch, state, created_ms, location, write_policy, regions } =
-            record;
-        let settings = match (location, write_policy, regions) {
-            (None, WritePolicy::All, 1) => StoredSettings::Nothing,
-            (Some(location), WritePolicy::All, 1) => StoredSettings::Location(location),
-            (location, write_policy, 1) => StoredSettings::All { location, write_policy },
-            (location, write_policy, regions) => {
+        let BucketRecord {
+            id,
+            name,
+            epoch,
+            state,
+            created_ms,
+            location,
+            write_policy,
+            regions,
+            home,
+        } = record;
+        let settings = match (location, write_policy, regions, home) {
+            (location, write_policy, regions, Some(home)) => {
+                StoredSettings::Homed { location, write_policy, regions, home }
+            }
+            (None, WritePolicy::All, 1, None) => StoredSettings::Nothing,
+            (Some(location), WritePolicy::All, 1, None) => StoredSettings::Location(location),
+            (location, write_policy, 1, None) => StoredSettings::All { location, write_policy },
+            (location, write_policy, regions, None) => {
                 StoredSettings::Regional { location, write_policy, regions }
             }
         };
@@ -141,15 +193,18 @@ impl From<BucketRecord> for Stored {
 impl From<Stored> for BucketRecord {
     fn from(stored: Stored) -> Self {
         let Stored { id, name, epoch, state, created_ms, settings } = stored;
-        let (location, write_policy, regions) = match settings {
-            StoredSettings::Nothing => (None, WritePolicy::All, 1),
-            StoredSettings::Location(location) => (Some(location), WritePolicy::All, 1),
-            StoredSettings::All { location, write_policy } => (location, write_policy, 1),
+        let (location, write_policy, regions, home) = match settings {
+            StoredSettings::Nothing => (None, WritePolicy::All, 1, None),
+            StoredSettings::Location(location) => (Some(location), WritePolicy::All, 1, None),
+            StoredSettings::All { location, write_policy } => (location, write_policy, 1, None),
             StoredSettings::Regional { location, write_policy, regions } => {
-                (location, write_policy, regions)
+                (location, write_policy, regions, None)
+            }
+            StoredSettings::Homed { location, write_policy, regions, home } => {
+                (location, write_policy, regions, Some(home))
             }
         };
-        Self { id, name, epoch, state, created_ms, location, write_policy, regions }
+        Self { id, name, epoch, state, created_ms, location, write_policy, regions, home }
     }
 }
 

@@ -11,6 +11,7 @@ pub mod checksum;
 pub mod codec;
 pub mod condition;
 pub mod crc;
+pub mod home;
 pub mod ids;
 pub mod limits;
 pub mod metax;
@@ -23,10 +24,11 @@ pub mod told;
 pub mod version;
 
 pub use append::{Append, Appended, PieceRow};
-pub use bucket::{BucketRecord, BucketState, NotAPolicy, WritePolicy};
+pub use bucket::{BucketRecord, BucketState, HomeNotSet, NotAPolicy, WritePolicy};
 pub use checksum::BlockSums;
 pub use codec::CodecError;
 pub use condition::{Condition, EtagList, Unmet};
+pub use home::{Decider, Home, HomeScope, HomeState, HomeTerm};
 pub use ids::{
     BootId, BucketId, ClusterId, DiskId, Epoch, Grant, GrantKey, LvId, MapVersion, OpId, OpSeq,
     PgId, PiecesId, PvId, RegionId, Request, ServerId, SessionId, StreamId, UploadId, View,

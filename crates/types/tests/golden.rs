@@ -129,6 +129,13 @@ fn values_of_rows_keep_their_golden_bytes() {
     golden.check_value("bucket, deleting", &stored::deleting_bucket());
     golden.check_value("bucket, two copies are enough", &stored::lax_bucket());
     golden.check_value("bucket, two regions are enough", &stored::regional_bucket());
+    let [nowhere, elsewhere, claimed, coming, given, here] = stored::homed_buckets();
+    golden.check_value("bucket without a home any more", &nowhere);
+    golden.check_value("bucket, all writes go to another region", &elsewhere);
+    golden.check_value("bucket, its home is claimed", &claimed);
+    golden.check_value("bucket, its home is coming from a region", &coming);
+    golden.check_value("bucket, its home was given", &given);
+    golden.check_value("bucket, its home is here", &here);
     golden.check_value("tombstone", &stored::tombstone());
     golden.check_value("journal", &stored::journal_row());
     golden.check_value("journal, its head", &stored::journal_head());

@@ -3,7 +3,7 @@
 use crate::{Failure, blackbox, cargo, counts, sh};
 
 /// Arguments of cargo, a line each.
-const LINES: [&str; 25] = [
+const LINES: [&str; 27] = [
     "run --release --locked --quiet -p larder-sim -- --seeds 20000 --members 3 --ops 1000 --once",
     "run --release --locked --quiet -p larder-sim -- --seeds 2000 --members 3 --restless",
     "run --release --locked --quiet -p larder-sim --features small-limits -- --seeds 5000 --ops 1000",
@@ -14,6 +14,8 @@ const LINES: [&str; 25] = [
     "run --release --locked --quiet -p larder-model -- space --replicas 1 --views 3 --restarts 2 --repairs 1",
     "run --release --locked --quiet -p larder-model -- deletion --deletions 2",
     "run --release --locked --quiet -p larder-model -- deletion --asks 2 --puts 1 --purges --reopenings 2 --joins",
+    "run --release --locked --quiet -p larder-model -- home --begun 2 --lost 2 --told 2 --removes --given",
+    "run --release --locked --quiet -p larder-model -- home --begun 2 --ended 1 --lost 1 --told 1 --given",
     "run --release --locked --quiet -p larder-model -- copies --numbers 4",
     "run --release --locked --quiet -p larder-model -- copies --kills 1 --heir",
     "run --release --locked --quiet -p larder-model -- copies --directories 3 --numbers 2 --kills 1",

@@ -39,6 +39,7 @@ impl FloorStore {
             location: None,
             write_policy: larder_types::WritePolicy::All,
             regions: 1,
+            home: None,
         }
     }
 }

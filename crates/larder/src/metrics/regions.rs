@@ -52,7 +52,7 @@ const PASSED: [OfLink; 7] = [
 ];
 
 pub(super) fn write(regions: &Regions, out: &mut String) -> std::fmt::Result {
-    let counters = regions.counters();
+    let (counters, homes) = (regions.counters(), regions.homes());
     let links = regions.links();
     let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     for (name, help, value) in [
@@ -90,6 +90,32 @@ pub(super) fn write(regions: &Regions, out: &mut String) -> std::fmt::Result {
             "region_buckets_undeleted",
             "Buckets that were to be deleted, but a region has objects in them or does not answer",
             load(&counters.undeleted),
+        ),
+        (
+            "region_home_asked",
+            "Changes of clients that the home of their bucket, another region, answered",
+            load(&homes.asked),
+        ),
+        (
+            "region_home_unanswered",
+            "Changes of clients that the home of their bucket did not answer",
+            load(&homes.unanswered),
+        ),
+        ("region_home_made", "Changes of other regions' clients that were made", load(&homes.made)),
+        (
+            "region_home_refused",
+            "Changes of other regions' clients that were not made, such as for their condition",
+            load(&homes.refused),
+        ),
+        (
+            "region_homes_taken",
+            "Times that this region became the home of a bucket",
+            load(&homes.taken),
+        ),
+        (
+            "region_homes_given",
+            "Times that this region gave the home of a bucket to another, or gave it up",
+            load(&homes.given),
         ),
         (
             "region_alarms",

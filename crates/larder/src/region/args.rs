@@ -96,6 +96,35 @@ pub(crate) enum RegionCommand {
     /// seconds it gets 503, but it is made here and still reaches the others. The setting holds in this region only.
     #[command(after_help = exit::HELP)]
     Policy(PolicyArgs),
+    /// Show or move the home of a bucket: the region that decides about conditions for all.
+    ///
+    /// A bucket has none unless it is given one: then conditions, such as If-None-Match, hold within each region alone. With a home
+    /// all regions send changes with conditions there. Run it at the region that is to be the home; in a cluster with the directory
+    /// of its gateway. The server carries it out, and goes on if this command has ended.
+    #[command(after_help = exit::HELP)]
+    Home(HomeArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HomeArgs {
+    /// Directory of the store; of a cluster, that of its gateway.
+    pub(crate) dir: PathBuf,
+    /// Bucket.
+    pub(crate) bucket: String,
+    /// `here` makes this region the home; `none`, at the home, leaves the bucket without one. Without it the home is shown.
+    pub(crate) place: Option<Place>,
+    /// With `here`: all changes of clients go to the home, not only those with conditions.
+    #[arg(long)]
+    pub(crate) all_writes: bool,
+}
+
+/// The place where a home is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Place {
+    /// This region.
+    Here,
+    /// No region.
+    None,
 }
 
 #[derive(Debug, Args)]

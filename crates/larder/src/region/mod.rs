@@ -5,6 +5,7 @@
 
 mod args;
 mod drill;
+mod home;
 pub(crate) mod life;
 pub(crate) mod policy;
 mod show;
@@ -61,6 +62,8 @@ enum RegionError {
     NoBucket(String),
     #[error("{}", policy::few_regions(*.wanted, *.known))]
     FewRegions { wanted: u8, known: usize },
+    #[error("the server of {} has said nothing for a while: start it", .0.display())]
+    Silent(PathBuf),
     #[error("{0}")]
     Map(String),
     #[error(transparent)]
@@ -86,6 +89,7 @@ impl RegionError {
             | Self::Removed(_)
             | Self::NoBucket(_)
             | Self::FewRegions { .. } => exit::USAGE,
+            Self::Silent(_) => exit::FAULTS,
             Self::Map(_) => exit::CANNOT_START,
             Self::Cluster(error) => error.code(),
             Self::Link(LinkError::Usage(_)) => exit::USAGE,
@@ -110,6 +114,7 @@ pub(crate) fn run(command: RegionCommand) -> ExitCode {
         RegionCommand::Resume(args) => pause(&args, false),
         RegionCommand::Remove { region, yes } => remove(&region, yes),
         RegionCommand::Policy(args) => policy::policy(&args),
+        RegionCommand::Home(args) => home::home(&args),
         RegionCommand::Rate { region, mib_per_s } => rate(&region, mib_per_s),
     };
     exit::code(done.unwrap_or_else(|error| {

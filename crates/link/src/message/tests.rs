@@ -1,9 +1,12 @@
 use larder_protocol::limits::{REGION_ASK_PGS_MAX, REGION_FETCH_IDS_MAX};
 use larder_protocol::region::deletion::CloseAnswer;
+use larder_protocol::region::home::HomeAnswer;
 use larder_protocol::region::journal::Why;
 use larder_protocol::region::{Id, Slot, Sum, What};
 use larder_types::codec::{CodecError, decode, encode};
-use larder_types::{Epoch, HybridClock, ObjectKey, OpId, OpSeq, Origin, Stamp, View};
+use larder_types::{
+    Epoch, EtagList, HomeScope, HomeState, HomeTerm, OpId, OpSeq, Origin, Stamp, View,
+};
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
 
@@ -70,6 +73,61 @@ fn requests() -> Vec<(&'static str, Request)> {
             "end-closed",
             Request::EndClosed(EndClosed { bucket: bucket(), mark: Some(mark()), delete: true }),
         ),
+        ("ask-home", ask_home(HomeAsk::Look)),
+        ("ask-home: prepare", ask_home(HomeAsk::Prepare)),
+        ("ask-home: give", ask_home(HomeAsk::Give(300, HomeScope::Writes))),
+        ("ask-home: claim", ask_home(HomeAsk::Claim(home().term, HomeScope::Conditions))),
+        ("tell-homes", Request::TellHomes(TellHomes { homes: vec![(bucket(), home())] })),
+        ("change: put", change(put())),
+        ("change: delete", change(ChangeKind::Delete)),
+        ("change: tags", change(ChangeKind::Tags(vec![("a".into(), "b".into())]))),
+    ]
+}
+
+fn home() -> Home {
+    let term = HomeTerm { count: 300, of: RegionId(2) };
+    Home { term, scope: HomeScope::Conditions, state: HomeState::Elsewhere }
+}
+
+fn ask_home(ask: HomeAsk) -> Request {
+    let regions = vec![RegionId(1), RegionId(2)];
+    Request::AskHome(AskHome { bucket: bucket(), ask, regions })
+}
+
+fn put() -> ChangeKind {
+    let attributes = Attributes { content_type: Some("a/b".into()), ..Attributes::default() };
+    let attributes = Box::new(attributes);
+    ChangeKind::Put { attributes, md5: [7; 16], checksum: None, bytes: Bytes::from_static(b"abc") }
+}
+
+fn change(kind: ChangeKind) -> Request {
+    let condition = Condition { if_none_match: Some(EtagList::Any), ..Condition::default() };
+    let key = ObjectKey::new("a/b").unwrap();
+    Request::Change(Box::new(Change { bucket: bucket(), key, condition, kind }))
+}
+
+fn change_answers() -> [(&'static str, ChangeAnswer); 9] {
+    [
+        ("answer: put", ChangeAnswer::Made(Some(HybridClock(0x1234)))),
+        ("answer: deleted", ChangeAnswer::Made(None)),
+        ("answer: condition failed", ChangeAnswer::ConditionFailed),
+        ("answer: no such key", ChangeAnswer::NoSuchKey),
+        ("answer: no such bucket", ChangeAnswer::NoSuchBucket),
+        ("answer: not home", ChangeAnswer::NotHome(Some(home()))),
+        ("answer: full", ChangeAnswer::Full),
+        ("answer: slow down", ChangeAnswer::SlowDown),
+        ("answer: unavailable", ChangeAnswer::Unavailable("why".into())),
+    ]
+}
+
+fn home_answers() -> [(&'static str, HomeAnswer); 6] {
+    [
+        ("answer: knows", HomeAnswer::Knows(Some(home()))),
+        ("answer: knows none", HomeAnswer::Knows(None)),
+        ("answer: behind", HomeAnswer::Behind),
+        ("answer: yours", HomeAnswer::Yours { home: home(), is_level: true }),
+        ("answer: no bucket", HomeAnswer::Absent),
+        ("answer: other regions than asked", HomeAnswer::OtherRegions),
     ]
 }
 
@@ -131,7 +189,10 @@ fn messages_have_golden_bytes() {
     all.push(written("answer: absent", &CloseAnswer::Absent));
     all.push(written("answer: has objects", &CloseAnswer::HasObjects));
     all.push(written("answer: other regions", &CloseAnswer::OtherRegions));
+    all.push(written("answer: has a home", &CloseAnswer::HasHome));
     all.push(written("answer to end-closed", &true));
+    all.extend(home_answers().map(|(name, answer)| written(name, &answer)));
+    all.extend(change_answers().map(|(name, answer)| written(name, &answer)));
     let (name, bytes) = (name(Slot::Null), 70_000);
     let fetched = Fetched { name, entry: Some(entry()), bytes, is_withheld: false };
     all.push(("entry of a fetch", frame::head(&fetched).unwrap().to_vec()));
@@ -162,10 +223,11 @@ fn messages_have_golden_bytes() {
 fn requests_within_their_bounds_pass_and_others_do_not() {
     for (what, request) in requests() {
         assert_eq!(request.check(), Ok(()), "{what}");
-        assert_eq!(request.name(), what);
+        assert_eq!(Some(request.name()), what.split(':').next());
     }
     let pg = (PgId(1), token(0), token(0));
     let names = |count| Request::Fetch(Fetch { names: vec![(name(Slot::Null), true); count] });
+    let endless = HomeTerm { count: u64::MAX, of: RegionId(2) };
     let wrong = [
         Request::Ask(Ask { pgs: Vec::new(), ids_max: 1 }),
         Request::Report(Report { pgs: Vec::new() }),
@@ -175,6 +237,11 @@ fn requests_within_their_bounds_pass_and_others_do_not() {
         Request::Walk(Walk { range: Range { from: vec![3], to: Some(vec![3]) } }),
         names(0),
         Request::CloseBucket(close(REGIONS_MAX as u16 + 1)),
+        Request::TellHomes(TellHomes { homes: vec![(bucket(), home()); HOMES_TOLD_MAX + 1] }),
+        Request::TellHomes(TellHomes { homes: vec![(bucket(), Home { term: endless, ..home() })] }),
+        ask_home(HomeAsk::Give(u64::MAX, HomeScope::Writes)),
+        ask_home(HomeAsk::Claim(endless, HomeScope::Writes)),
+        change(ChangeKind::Tags(vec![("a".repeat(CHANGE_HEAD_BYTES_MAX), String::new())])),
         names(REGION_SERVED_ENTRIES_MAX + 1),
     ];
     for request in wrong {
@@ -210,6 +277,8 @@ fn read_as_anything(bytes: &[u8]) {
     drop(decode::<Joined>("answer", bytes));
     drop(decode::<Fetched>("answer", bytes));
     drop(decode::<Declined>("answer", bytes));
+    drop(decode::<HomeAnswer>("answer", bytes));
+    drop(decode::<ChangeAnswer>("answer", bytes));
 }
 
 proptest! {
@@ -220,7 +289,7 @@ proptest! {
     }
 
     #[test]
-    fn spoiled_messages_are_refused(which in 0..10_usize, at in any::<prop::sample::Index>(), with in any::<u8>()) {
+    fn spoiled_messages_are_refused(which in 0..21_usize, at in any::<prop::sample::Index>(), with in any::<u8>()) {
         let mut all: Vec<_> = requests().iter().map(|(_, it)| encode(it)).collect();
         all.extend([encode(&told()), encode(&walked()), encode(&listed())]);
         let bytes = &mut all[which];

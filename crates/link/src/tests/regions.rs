@@ -1,8 +1,10 @@
 //! Regions that join, tell each other of each other, and are removed.
 
+use larder_protocol::region::home::HomeAsk;
+
 use super::*;
 use crate::error::{Later, Refused, TokenFault, Usage};
-use crate::limits::{REGIONS_MAX, TOKEN_LIFE};
+use crate::limits::{CHANGE_BYTES_MAX, REGIONS_MAX, TOKEN_LIFE};
 use crate::members::Known;
 use crate::message::JoinRefused;
 use crate::registry::now_ms;
@@ -24,9 +26,36 @@ async fn a_region_joins_with_a_token_and_both_ask_each_other() {
     assert_eq!(second.to(&first).list(list).await.unwrap().listed.rest, Some(range));
     let metrics = second.site.metrics().of(RegionId(1));
     assert_eq!((metrics.asked.get(), metrics.failed.get(), metrics.connected.get()), (4, 0, 1));
+    let ask = crate::AskHome { bucket: bucket(), ask: HomeAsk::Look, regions: vec![RegionId(2)] };
+    let known = second.to(&first).ask_home(ask).await.unwrap();
+    let HomeAnswer::Knows(Some(home)) = known else { panic!("{known:?}") };
+    assert_eq!(home.term.of, RegionId(2), "the answering one knows which asks");
+    let homes = vec![(bucket(), home)];
+    second.to(&first).tell_homes(crate::TellHomes { homes }).await.unwrap();
     assert!(metrics.bytes_asked.get() > 0 && metrics.bytes_told.get() > 0);
     let metrics = first.site.metrics().of(RegionId(2));
-    assert_eq!((metrics.answered.get(), metrics.declined.get()), (4, 0));
+    assert_eq!((metrics.answered.get(), metrics.declined.get()), (6, 0));
+}
+
+/// A change, and so many bytes that it puts.
+fn changes(len: usize) -> crate::Change {
+    let (md5, bytes) = ([7; 16], vec![1; len].into());
+    let attributes = Box::default();
+    let kind = ChangeKind::Put { attributes, md5, checksum: None, bytes };
+    let (key, condition) = (ObjectKey::new("a").unwrap(), larder_types::Condition::default());
+    crate::Change { bucket: bucket(), key, condition, kind }
+}
+
+#[tokio::test]
+async fn a_change_is_as_large_as_it_may_be_and_no_other_request_is() {
+    let (first, second) = two(How::Bytes(10)).await;
+    let link = second.to(&first);
+    for len in [0, 5, CHANGE_BYTES_MAX] {
+        let made = link.change(changes(len)).await.unwrap();
+        assert_eq!(made, ChangeAnswer::Made(Some(HybridClock(len as u64))));
+    }
+    let refused = link.change(changes(CHANGE_BYTES_MAX + 1)).await;
+    assert!(matches!(refused, Err(LinkError::Unsound(_))), "{refused:?}");
 }
 
 /// Another store that tries to join.

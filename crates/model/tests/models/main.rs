@@ -6,6 +6,7 @@ use larder_model::explore::{Model, explore};
 mod copies;
 mod deletion;
 mod explore;
+mod home;
 mod log;
 mod put;
 mod space;

@@ -194,5 +194,6 @@ fn record(index: &Index, name: BucketName, metax: &Metax) -> BucketRecord {
         location: location.map(|(_, location)| location.clone()),
         write_policy: larder_types::WritePolicy::All,
         regions: 1,
+        home: None,
     }
 }

@@ -49,6 +49,8 @@ pub enum CloseAnswer {
     HasObjects,
     /// The region knows of regions that the asking one does not.
     OtherRegions,
+    /// The bucket has a home there, and stays open.
+    HasHome,
 }
 
 /// The reason why a bucket is not deleted.
@@ -60,6 +62,8 @@ pub enum Failed {
     NoAnswer(RegionId),
     /// This region knows of regions that this one does not know yet.
     OtherRegions(RegionId),
+    /// This region knows of a home of the bucket.
+    HasHome(RegionId),
     /// Somebody has opened the bucket here, or another deletion has begun.
     Lifted,
 }
@@ -153,6 +157,7 @@ impl Deletion {
                     CloseAnswer::Absent => Ok(None),
                     CloseAnswer::HasObjects => Err(Failed::HasObjects(region)),
                     CloseAnswer::OtherRegions => Err(Failed::OtherRegions(region)),
+                    CloseAnswer::HasHome => Err(Failed::HasHome(region)),
                 });
                 let Some(state) = self.others.get_mut(&region) else { return };
                 match (*state, closed) {
@@ -325,6 +330,7 @@ mod tests {
         for (answer, failed) in [
             (Some(CloseAnswer::HasObjects), Failed::HasObjects(US)),
             (Some(CloseAnswer::OtherRegions), Failed::OtherRegions(US)),
+            (Some(CloseAnswer::HasHome), Failed::HasHome(US)),
             (None, Failed::NoAnswer(US)),
         ] {
             let (mut it, _) = begun();

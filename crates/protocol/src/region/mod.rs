@@ -17,6 +17,7 @@
 //! | [`key_rows`] | entries as rows of a store's index |
 //! | [`told`] | calls that apply other regions' changes to a PG |
 //! | [`deletion`] | deletes a bucket in all regions |
+//! | [`home`] | makes one region the home of a bucket |
 //!
 //! # Invariants
 //!
@@ -30,6 +31,7 @@
 pub mod compare;
 pub mod deletion;
 pub mod entry;
+pub mod home;
 pub mod journal;
 pub mod key_rows;
 pub mod merge;

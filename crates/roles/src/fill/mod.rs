@@ -208,7 +208,7 @@ impl<'a> Filling<'a> {
         let known = manager.map().bucket(&config.bucket).map(|bucket| bucket.id);
         let bucket = match known {
             Some(bucket) => bucket,
-            None => manager.create_bucket(&config.bucket, None, now_ms())?.id,
+            None => manager.create_bucket(&config.bucket, (None, None), now_ms())?.id,
         };
         let first = keys::next_number(meta.kv(), bucket, config)?;
         let left = keys::NUMBERS - first;

@@ -199,6 +199,27 @@ pub const REGION_DELETION_MS: u64 = 20_000;
 /// Most deletions of buckets that are under way with other regions; others wait, with their buckets marked.
 pub const REGION_DELETIONS_MAX: usize = 16;
 
+/// Milliseconds between two looks at orders about homes of buckets.
+pub const REGION_HOMES_MS: u64 = 1_000;
+/// Milliseconds after which a region is told of homes again.
+pub const REGION_HOMES_TOLD_MS: u64 = 10_000;
+/// Milliseconds for a region to answer about a home; it waits for its managers, and for all its primaries.
+pub const REGION_HOME_ANSWER_MS: u64 = 9_000;
+/// Milliseconds after which regions are asked again whether this one lacks changes of theirs.
+pub const REGION_HOME_LEVEL_MS: u64 = 50;
+/// Milliseconds after which this region tries again to become a home.
+pub const REGION_HOME_AGAIN_MS: u64 = 2_000;
+/// Most homes that this region becomes at a time.
+pub const REGION_HOME_RUNS_MAX: usize = 16;
+/// Most moments for which positions of journals are kept, until regions have passed them.
+pub const REGION_HOME_HEADS_MAX: usize = 256;
+/// Milliseconds for which they are kept after they were looked at last.
+pub const REGION_HOME_HEADS_MS: u64 = 600_000;
+/// Most changes whose bytes are in memory while another region makes them.
+pub const REGION_CHANGES_MAX: usize = 16;
+/// Most changes of other regions' clients that are made at a time.
+pub const REGION_CHANGES_MADE_MAX: usize = 32;
+
 const _: () = assert!(
     3 * REGION_CLOSE_MS < REGION_DELETION_MS && REGION_DELETION_MS < REGION_CLOSED_MS,
     "a bucket stays closed for as long as it may be deleted"

@@ -13,6 +13,7 @@ fn map() -> Map {
             location,
             write_policy: larder_types::WritePolicy::All,
             regions: 1,
+            home: None,
         };
         (record.name.clone(), record)
     };
@@ -99,7 +100,7 @@ fn manager() -> (Manager, BucketName) {
     let genesis = Genesis { pg_count: 2, lv_blocks: 16_384, pv_count_max: 2 };
     let manager = Manager::open(disk, RegionId::OWN, || Ok::<_, ManagerError>(genesis)).unwrap();
     let name = BucketName::new("photos").unwrap();
-    manager.create_bucket(&name, None, 1).unwrap();
+    manager.create_bucket(&name, (None, None), 1).unwrap();
     (manager, name)
 }
 
@@ -110,7 +111,7 @@ fn a_deletion_ends_only_what_it_began() {
     let second = manager.begin_deletion(&name).unwrap();
     assert!(manager.end_deletion(&first, true).is_err(), "the second has taken over");
     manager.end_deletion(&second, true).unwrap();
-    let successor = manager.create_bucket(&name, None, 2).unwrap();
+    let successor = manager.create_bucket(&name, (None, None), 2).unwrap();
     assert!(manager.end_deletion(&second, true).is_err());
     assert_eq!(manager.map().bucket(&name), Some(&successor), "a successor is another bucket");
     assert_ne!(successor.id, second.id);

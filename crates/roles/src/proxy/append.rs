@@ -58,7 +58,8 @@ impl<R: Reach> Proxy<R> {
             return Err(ObjectError::Unsupported { what: IN_REGION });
         }
         let AppendOptions { at, attributes, condition, .. } = options;
-        let wanted = self.wanted(bucket, key, attributes, condition)?;
+        let place = self.place(bucket, key)?;
+        let wanted = self.wanted(place, (bucket, key), attributes, condition);
         self.reach.admit_data()?;
         let limit = limit(at);
         match body.len() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use larder_objects::ObjectError;
 use larder_protocol::Call;
 use larder_types::codec::decode;
-use larder_types::{BucketId, BucketName, RegionId, UploadRow, rows};
+use larder_types::{BucketId, BucketName, BucketRecord, RegionId, UploadRow, rows};
 use tokio::time::Instant;
 
 use super::reach::{Onward, Reach, Scan};
@@ -18,6 +18,10 @@ impl<R: Reach> Proxy<R> {
     /// again (DESIGN §3.5). Open uploads go with it.
     pub(super) async fn drop_bucket(&self, name: &BucketName) -> Result<(), ObjectError> {
         let known = self.known(name)?;
+        // The managers refuse it, too: this is the plainer answer.
+        if self.reach.bucket(name, BucketRecord::has_home) == Some(true) {
+            return Err(ObjectError::HasHome);
+        }
         // Looked at once before anything is marked, so that puts into a bucket that plainly has objects
         // are not disturbed.
         match self.holds_objects(known.id).await {

@@ -171,7 +171,7 @@ impl Reach for Here {
         location: Option<String>,
     ) -> Result<BucketRecord, ObjectError> {
         let name = name.clone();
-        self.manage(move |manager| manager.create_bucket(&name, location, now_ms())).await
+        self.manage(move |manager| manager.create_bucket(&name, (location, None), now_ms())).await
     }
 
     async fn begin_deletion(&self, name: &BucketName) -> Result<BucketRecord, ObjectError> {
@@ -412,6 +412,8 @@ fn managing_failed(error: ManagerError) -> ObjectError {
         ManagerError::BucketExists => ObjectError::BucketExists,
         ManagerError::NoSuchBucket => ObjectError::NoSuchBucket,
         ManagerError::TooManyBuckets => ObjectError::TooManyBuckets,
+        ManagerError::HasHome => ObjectError::HasHome,
+        ManagerError::Home(error) => ObjectError::Unavailable { reason: error.to_string() },
         ManagerError::Disk(larder_env::DiskError::Full { .. }) => ObjectError::Full,
         error @ (ManagerError::Disk(_) | ManagerError::Unusable(_)) => {
             ObjectError::Unavailable { reason: error.to_string() }

@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `put.rs`, `append.rs`, `read.rs`, `list.rs`, `multipart.rs`, `buckets.rs` | what it does with objects, wherever the other roles run |
+//! | `homes.rs` | changes that a bucket's home region decides |
 //! | `told.rs` | what it does for other regions |
 //! | `reach.rs` | what it asks of the other roles |
 //! | `regional.rs` | what the driver of regions asks of them besides |
@@ -21,6 +22,7 @@ mod away;
 mod buckets;
 mod clients;
 mod here;
+mod homes;
 mod list;
 mod multipart;
 mod put;
@@ -36,6 +38,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use larder_link::{Change, ChangeKind};
 use larder_objects::{
     AppendDone, AppendOptions, CompleteOptions, ListPage, ListRequest, ListedObject, ListedPart,
     ObjectError, Objects, Opened, PartsPage, PutBody, PutDone, PutOptions, ReadBody, Replication,
@@ -47,9 +50,10 @@ use larder_protocol::{AppendRefusal, Call, Refusal};
 use larder_types::codec::decode;
 use larder_types::limits::OBJECT_BYTES_MAX;
 use larder_types::{
-    BucketId, BucketName, BucketRecord, CodecError, Condition, Epoch, ObjectKey, PgId, SessionId,
-    StreamId, UploadId, UploadRow,
+    BucketId, BucketName, BucketRecord, CodecError, Condition, Epoch, HybridClock, ObjectKey, PgId,
+    RegionId, SessionId, StreamId, UploadId, UploadRow,
 };
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::data::DataServer;
@@ -107,6 +111,22 @@ pub trait Elsewhere: Send + Sync + 'static {
     /// # Errors
     /// If one of them has objects in it, or does not answer: then it is open again.
     fn delete_bucket(&self, marked: BucketRecord) -> BoxFuture<'static, Result<(), ObjectError>>;
+
+    /// Waits for a place for the bytes of a change that another region is to make: they are in memory.
+    ///
+    /// # Errors
+    /// If none is free in time.
+    fn place_for_change(&self) -> BoxFuture<'_, Result<OwnedSemaphorePermit, ObjectError>>;
+
+    /// Has a region make a client's change in a bucket whose home it is; of a put returns its clock.
+    ///
+    /// # Errors
+    /// That region's reason, or that it does not answer.
+    fn change(
+        &self,
+        home: RegionId,
+        change: Change,
+    ) -> BoxFuture<'_, Result<Option<HybridClock>, ObjectError>>;
 }
 
 /// A proxy whose other roles run in other processes.
@@ -354,11 +374,11 @@ impl<R: Reach> Objects for Proxy<R> {
         options: PutOptions,
         body: B,
     ) -> Result<PutDone, ObjectError> {
-        let _request = self.clients.begin();
-        let done = self.put_object(bucket, key, options, body).await;
-        let done = done.map_err(|error| self.bucket_gone_or_changed(bucket, error))?;
-        self.await_regions(bucket, key, None).await?;
-        Ok(done)
+        if let Some(home) = self.home_of(bucket, !options.condition.is_none())? {
+            let _request = self.clients.begin();
+            return self.put_at_home(home, (bucket, key), options, body).await;
+        }
+        self.put_here(bucket, key, options, body).await
     }
 
     fn takes_appends(&self) -> bool {
@@ -409,14 +429,12 @@ impl<R: Reach> Objects for Proxy<R> {
         key: &ObjectKey,
         condition: Condition,
     ) -> Result<(), ObjectError> {
-        let _request = self.clients.begin();
-        let (id, epoch, pg) = self.place(bucket, key)?;
-        self.reach.admit()?;
-        let request = self.requests.begin();
-        let call =
-            Call::Delete { request: request.id(), bucket: id, epoch, key: key.clone(), condition };
-        let done = self.reach.ask(pg, call).await?;
-        self.await_regions(bucket, key, done.op()).await
+        let has_condition = !condition.is_none();
+        if let Some(home) = self.home_of(bucket, has_condition)? {
+            let deleted = self.change_at_home(home, (bucket, key), condition, ChangeKind::Delete);
+            return deleted.await.map(|_made| ());
+        }
+        self.delete_here(bucket, key, condition).await
     }
 
     async fn set_tags(
@@ -425,13 +443,12 @@ impl<R: Reach> Objects for Proxy<R> {
         key: &ObjectKey,
         tags: Vec<(String, String)>,
     ) -> Result<(), ObjectError> {
-        let (id, _, pg) = self.place(bucket, key)?;
-        self.reach.admit()?;
-        let request = self.requests.begin();
-        let call = Call::SetTags { request: request.id(), bucket: id, key: key.clone(), tags };
-        let done = self.reach.ask(pg, call).await;
-        let done = done.map_err(|error| self.bucket_gone_or_changed(bucket, error))?;
-        self.await_regions(bucket, key, done.op()).await
+        if let Some(home) = self.home_of(bucket, false)? {
+            let kind = ChangeKind::Tags(tags);
+            let set = self.change_at_home(home, (bucket, key), Condition::default(), kind);
+            return set.await.map(|_made| ());
+        }
+        self.set_tags_here(bucket, key, tags).await
     }
 
     async fn list(
@@ -460,7 +477,8 @@ impl<R: Reach> Objects for Proxy<R> {
             attributes: options.attributes,
             checksum: options.checksum,
         };
-        match self.reach.ask(pg, call).await? {
+        let begun = self.reach.ask(pg, call).await;
+        match begun.map_err(|error| self.bucket_gone_or_changed(bucket, error))? {
             Settled::Done(op, _) => Ok(UploadId { pg, op }),
             other => Err(unexpected(&other)),
         }

@@ -47,7 +47,8 @@ impl<R: Reach> Proxy<R> {
             return Err(ObjectError::InvalidPartOrder);
         }
         let (attributes, condition) = (Attributes::default(), Condition::default());
-        let mut wanted = self.wanted(bucket, key, attributes, condition)?;
+        let place = self.place(bucket, key)?;
+        let mut wanted = self.wanted(place, (bucket, key), attributes, condition);
         wanted.target = Target::Part { upload, number };
         self.store(wanted, body).await
     }
@@ -108,7 +109,9 @@ impl<R: Reach> Proxy<R> {
         upload: UploadId,
         options: CompleteOptions,
     ) -> Result<PutDone, ObjectError> {
-        let (id, epoch, pg) = self.place(bucket, key)?;
+        let has_condition = !options.condition.is_none();
+        self.may_complete(bucket, has_condition)?;
+        let (id, epoch, pg) = self.place_of_change(bucket, key, has_condition)?;
         self.reach.admit()?;
         let row = match self.find_upload(bucket, key, upload).await {
             Ok((.., row)) => row,

@@ -139,22 +139,21 @@ impl<R: Reach> Proxy<R> {
         body: B,
     ) -> Result<PutDone, ObjectError> {
         let PutOptions { attributes, condition, .. } = options;
-        let wanted = self.wanted(bucket, key, attributes, condition)?;
+        let place = self.place_of_change(bucket, key, !condition.is_none())?;
+        let wanted = self.wanted(place, (bucket, key), attributes, condition);
         self.store(wanted, body).await
     }
 
     /// A version of a key, of which only the bytes are missing.
     pub(super) fn wanted(
         &self,
-        bucket: &BucketName,
-        key: &ObjectKey,
+        (bucket, epoch, pg): (BucketId, Epoch, PgId),
+        (name, key): (&BucketName, &ObjectKey),
         attributes: Attributes,
         condition: Condition,
-    ) -> Result<Wanted, ObjectError> {
-        let (id, epoch, pg) = self.place(bucket, key)?;
-        let (key, target, enough) = (key.clone(), Target::Version, self.enough(bucket));
-        let told = None;
-        Ok(Wanted { bucket: id, epoch, pg, key, target, attributes, condition, enough, told })
+    ) -> Wanted {
+        let (key, target, enough) = (key.clone(), Target::Version, self.enough(name));
+        Wanted { bucket, epoch, pg, key, target, attributes, condition, enough, told: None }
     }
 
     /// Stores a body as whatever is wanted.

@@ -9,13 +9,17 @@ use larder_link::Setting;
 use larder_objects::ObjectError;
 use larder_protocol::region::key_rows::tombstone_row;
 use larder_protocol::region::{KeyRows, Token};
-use larder_types::{BucketId, BucketRecord, ObjectKey, PgId, ServerId, View, rows};
+use larder_types::{
+    BucketId, BucketName, BucketRecord, Home, ObjectKey, PgId, ServerId, View, rows,
+};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::here::Here;
 use super::reach::Reach;
 use super::unavailable;
+use crate::clock::now_ms;
+use crate::manager::{Manager, ManagerError};
 use crate::meta::JournalCall;
 use crate::wire::{JournalShown, Position};
 
@@ -75,6 +79,22 @@ pub trait RegionReach: Reach {
     fn delete_closed(
         &self,
         marked: BucketRecord,
+    ) -> impl Future<Output = Result<(), ObjectError>> + Send;
+
+    /// Sets a bucket's home, and returns once this process knows it; `false` if it was not the expected one, or the bucket is being
+    /// deleted.
+    fn set_home(
+        &self,
+        bucket: &BucketName,
+        expected: Option<Home>,
+        next: Home,
+    ) -> impl Future<Output = Result<bool, ObjectError>> + Send;
+
+    /// Makes a bucket that another region has, with the home that it has there.
+    fn adopt_bucket(
+        &self,
+        bucket: &BucketName,
+        home: Home,
     ) -> impl Future<Output = Result<(), ObjectError>> + Send;
 
     /// Takes up settings of buckets; returns those that are settled, as they hold now or cannot. A cluster's managers have
@@ -181,6 +201,30 @@ impl RegionReach for Here {
 
     async fn delete_closed(&self, marked: BucketRecord) -> Result<(), ObjectError> {
         self.end_deletion(marked, true).await
+    }
+
+    async fn set_home(
+        &self,
+        bucket: &BucketName,
+        expected: Option<Home>,
+        next: Home,
+    ) -> Result<bool, ObjectError> {
+        let bucket = bucket.clone();
+        // That it is another one is no error.
+        let set = move |manager: &Manager| match manager.set_home(&bucket, expected, next) {
+            Ok(()) => Ok(true),
+            Err(ManagerError::Home(_)) => Ok(false),
+            Err(error) => Err(error),
+        };
+        self.manage(set).await
+    }
+
+    async fn adopt_bucket(&self, bucket: &BucketName, home: Home) -> Result<(), ObjectError> {
+        let bucket = bucket.clone();
+        let made = move |manager: &Manager| {
+            manager.create_bucket(&bucket, (None, Some(home)), now_ms()).map(|_made| ())
+        };
+        self.manage(made).await
     }
 
     async fn take_settings(&self, settings: Vec<Setting>) -> Vec<Setting> {

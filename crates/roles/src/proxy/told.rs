@@ -78,8 +78,9 @@ impl<R: Reach> Proxy<R> {
         body: B,
     ) -> Result<ChangeOutcome, ObjectError> {
         let attributes = object.metax.attributes.clone();
-        let wanted = self.wanted(bucket, key, attributes, Condition::default())?;
-        at.is((wanted.bucket, wanted.epoch))?;
+        let place = self.place(bucket, key)?;
+        at.is((place.0, place.1))?;
+        let wanted = self.wanted(place, (bucket, key), attributes, Condition::default());
         let wanted = Wanted { told: Some(Box::new(RegionVersion::of(entry, object))), ..wanted };
         self.store(wanted, body).await.map(|_done| ChangeOutcome::Taken).or_else(unless_beaten)
     }

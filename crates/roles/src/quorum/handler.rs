@@ -119,9 +119,9 @@ fn may_propose(subject: &Subject, command: &Command) -> bool {
         | Command::CloseBucket(_) => has(Role::Proxy),
         Command::ClaimGateway(_, gateway)
         | Command::KeepRegions(gateway, ..)
-        | Command::DeleteClosed(gateway, ..) => {
-            has(Role::Proxy) && gateway.server == subject.server
-        }
+        | Command::DeleteClosed(gateway, ..)
+        | Command::SetHome(gateway, ..)
+        | Command::AdoptBucket(gateway, ..) => has(Role::Proxy) && gateway.server == subject.server,
         _ => false,
     }
 }
@@ -208,7 +208,10 @@ mod tests {
     use larder_net::Roles;
     use larder_protocol::manager::state::{GatewayRecord, RegionRecord};
     use larder_protocol::placement::Weight;
-    use larder_types::{BootId, BucketId, BucketName, ClusterId, Epoch, RegionId, WritePolicy};
+    use larder_types::{
+        BootId, BucketId, BucketName, ClusterId, Epoch, Home, HomeScope, HomeState, HomeTerm,
+        RegionId, WritePolicy,
+    };
 
     use super::*;
 
@@ -222,6 +225,11 @@ mod tests {
         let disk = |server| Command::AddDisk(ServerId(server), Weight(1), 3);
         let region = RegionRecord { number: RegionId(2), fingerprint: [1; 32] };
         let gateway = GatewayRecord { server: ServerId(4), boot: BootId(1) };
+        let home = Home {
+            term: HomeTerm { count: 1, of: RegionId(2) },
+            scope: HomeScope::Writes,
+            state: HomeState::Here,
+        };
         let of_proxies = [
             Command::CreateBucket(name.clone(), None, 1),
             Command::BeginDeletion(name.clone()),
@@ -231,7 +239,9 @@ mod tests {
             Command::ClaimGateway(region, gateway),
             Command::KeepRegions(gateway, 1, vec![1]),
             Command::CloseBucket(name.clone()),
-            Command::DeleteClosed(gateway, BucketId(1), name, Epoch(2)),
+            Command::DeleteClosed(gateway, BucketId(1), name.clone(), Epoch(2)),
+            Command::SetHome(gateway, name.clone(), None, home),
+            Command::AdoptBucket(gateway, name, 5, home),
         ];
         let operators = [
             Command::RemoveServer(ServerId(4)),

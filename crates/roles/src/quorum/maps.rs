@@ -9,9 +9,10 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use larder_protocol::manager::state::{MapVersion, Topology};
+use larder_types::Epoch;
 use parking_lot::RwLock;
 
-use crate::limits::{PROTOCOL_GATEWAYS, PROTOCOL_POSITIONS};
+use crate::limits::{PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_POSITIONS};
 use crate::managers::{NoMoreVersions, VersionWatch, Versions};
 
 /// One version of the map.
@@ -36,14 +37,27 @@ impl Published {
     pub(super) fn encoded_for(&self, protocol: u8) -> Bytes {
         let lacks_gateway = protocol < PROTOCOL_GATEWAYS && self.map.gateway.is_some();
         let waits = || self.map.buckets.values().any(|bucket| bucket.regions != 1);
-        if !lacks_gateway && (protocol >= PROTOCOL_POSITIONS || !waits()) {
+        let has_home = || self.map.buckets.values().any(|bucket| bucket.home.is_some());
+        if !lacks_gateway
+            && (protocol >= PROTOCOL_POSITIONS || !waits())
+            && (protocol >= PROTOCOL_HOMES || !has_home())
+        {
             return self.encoded();
         }
         let mut map = self.map.clone();
         if protocol < PROTOCOL_GATEWAYS {
             (map.gateway, map.regions) = (None, Vec::new());
         }
-        map.buckets.values_mut().for_each(|bucket| bucket.regions = 1);
+        for bucket in map.buckets.values_mut() {
+            // A proxy that knows no homes would decide by itself: primaries refuse what it sends under this epoch.
+            if protocol < PROTOCOL_HOMES && bucket.has_home() {
+                bucket.epoch = Epoch(0);
+            }
+            bucket.home = bucket.home.filter(|_| protocol >= PROTOCOL_HOMES);
+            if protocol < PROTOCOL_POSITIONS {
+                bucket.regions = 1;
+            }
+        }
         map.encode().into()
     }
 }
@@ -116,8 +130,8 @@ impl Maps {
 mod tests {
     use larder_protocol::manager::state::{GatewayRecord, RegionRecord};
     use larder_types::{
-        BootId, BucketId, BucketName, BucketRecord, BucketState, Epoch, RegionId, ServerId,
-        WritePolicy,
+        BootId, BucketId, BucketName, BucketRecord, BucketState, Epoch, Home, HomeScope, HomeState,
+        HomeTerm, RegionId, ServerId, WritePolicy,
     };
 
     use super::*;
@@ -135,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_knows_no_positions_is_not_told_that_buckets_wait_for_regions() {
+    fn a_server_of_an_earlier_release_is_not_told_what_it_does_not_know_of_buckets() {
         let name = BucketName::new("photos").unwrap();
         let record = BucketRecord {
             id: BucketId(1),
@@ -146,13 +160,21 @@ mod tests {
             location: None,
             write_policy: WritePolicy::All,
             regions: 2,
+            home: Some(Home {
+                term: HomeTerm { count: 1, of: RegionId(2) },
+                scope: HomeScope::Conditions,
+                state: HomeState::Here,
+            }),
         };
         let map = Topology { buckets: [(name.clone(), record)].into(), ..Topology::default() };
-        let regions = |protocol| {
+        let told = |protocol| {
             let encoded = Published::new(map.clone()).encoded_for(protocol);
-            Topology::decode(&encoded).unwrap().buckets[&name].regions
+            let record = Topology::decode(&encoded).unwrap().buckets[&name].clone();
+            (record.regions, record.home.is_some(), record.epoch)
         };
-        assert_eq!(regions(PROTOCOL_POSITIONS), 2);
-        assert_eq!(regions(PROTOCOL_POSITIONS - 1), 1);
+        assert_eq!(told(PROTOCOL_HOMES), (2, true, Epoch(1)));
+        let refused = Epoch(0);
+        assert_eq!(told(PROTOCOL_HOMES - 1), (2, false, refused), "it would decide by itself");
+        assert_eq!(told(PROTOCOL_POSITIONS - 1), (1, false, refused));
     }
 }

@@ -9,7 +9,7 @@ use larder_protocol::manager::state::Command;
 use larder_types::ServerId;
 
 use crate::limits::{
-    PROTOCOL_DELETIONS, PROTOCOL_FORGETS, PROTOCOL_GATEWAYS, PROTOCOL_NAMES_ENDED,
+    PROTOCOL_DELETIONS, PROTOCOL_FORGETS, PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_NAMES_ENDED,
     PROTOCOL_POSITIONS, PROTOCOL_REGIONS,
 };
 
@@ -85,5 +85,6 @@ fn since(command: &Command) -> u8 {
         Command::ClaimGateway(..) | Command::KeepRegions(..) => PROTOCOL_GATEWAYS,
         Command::SetRegions(..) => PROTOCOL_POSITIONS,
         Command::CloseBucket(..) | Command::DeleteClosed(..) => PROTOCOL_DELETIONS,
+        Command::SetHome(..) | Command::AdoptBucket(..) => PROTOCOL_HOMES,
     }
 }

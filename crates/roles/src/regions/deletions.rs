@@ -262,6 +262,10 @@ impl<R: RegionReach> Run<R> {
                 tracing::info!(%bucket, %region, "not deleted: this region has objects in it");
                 ObjectError::BucketNotEmpty
             }
+            Failed::HasHome(region) => unavailable(format!(
+                "region {} knows of a home of the bucket still: try again in some seconds",
+                name(region)
+            )),
             Failed::NoAnswer(region) => {
                 let why = self.reasons.get(&region).map_or("it was opened again", |it| it);
                 let region = name(region);
@@ -395,9 +399,10 @@ pub(super) async fn close<R: RegionReach>(
     deletions.closed.lock().insert(name.clone(), None);
     let marked = match reach.begin_deletion(&name).await {
         Ok(marked) => marked,
-        Err(ObjectError::NoSuchBucket) => {
+        Err(error @ (ObjectError::NoSuchBucket | ObjectError::HasHome)) => {
             deletions.closed.lock().remove(&name);
-            return Ok(CloseAnswer::Absent);
+            let has_home = error == ObjectError::HasHome;
+            return Ok(if has_home { CloseAnswer::HasHome } else { CloseAnswer::Absent });
         }
         Err(error) => {
             // It may be marked all the same, now or later.

@@ -9,16 +9,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, join_all};
-use larder_link::{Fetch, Link, LinkError};
+use larder_link::{Change, Fetch, Link, LinkError};
 use larder_objects::ObjectError;
 use larder_protocol::region::entry::What;
 use larder_protocol::region::{Entry, Name, Slot};
-use larder_types::{BucketId, BucketName, BucketRecord, ObjectKey};
+use larder_types::{BucketId, BucketName, BucketRecord, HybridClock, ObjectKey, RegionId};
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
 use super::Shared;
+use super::changes;
 use super::deletions;
 use super::taking;
 use crate::limits::{
@@ -122,6 +123,22 @@ impl<R: RegionReach> Elsewhere for Misses<R> {
 
     fn delete_bucket(&self, marked: BucketRecord) -> BoxFuture<'static, Result<(), ObjectError>> {
         Box::pin(deletions::begin(&self.shared, marked))
+    }
+
+    fn place_for_change(&self) -> BoxFuture<'_, Result<OwnedSemaphorePermit, ObjectError>> {
+        Box::pin(async {
+            let patience = Duration::from_millis(REGION_MISS_MS);
+            let place = timeout(patience, self.shared.changes.clone().acquire_owned()).await;
+            place.ok().and_then(Result::ok).ok_or(ObjectError::SlowDown)
+        })
+    }
+
+    fn change(
+        &self,
+        home: RegionId,
+        change: Change,
+    ) -> BoxFuture<'_, Result<Option<HybridClock>, ObjectError>> {
+        Box::pin(changes::make_at(&self.shared, home, change))
     }
 }
 

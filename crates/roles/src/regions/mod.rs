@@ -11,6 +11,8 @@
 //! | `runs.rs` | reads keys of a range, for comparisons |
 //! | `names.rs` | maps buckets there to buckets here |
 //! | `deletions.rs` | deletes buckets in all regions |
+//! | `homes.rs`, `homes/run.rs` | makes one region the home of a bucket |
+//! | `changes.rs` | has the home of a bucket make clients' changes |
 //! | `source.rs` | answers other regions |
 //! | `fetches.rs` | sends them entries and their bytes |
 //! | `echoes.rs` | tells no region what it told itself |
@@ -37,10 +39,12 @@
 //! 4. Buckets of two regions are the same if their names are. The driver makes buckets that only other regions have, and a bucket is
 //!    deleted in all of them.
 
+mod changes;
 mod deletions;
 mod echoes;
 mod fetches;
 mod holding;
+mod homes;
 mod journal;
 mod misses;
 mod names;
@@ -65,11 +69,14 @@ use larder_types::{PgId, RegionId};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio::sync::watch::Sender;
 
+use crate::limits::{REGION_CHANGES_MADE_MAX, REGION_CHANGES_MAX};
 use crate::proxy::{Proxy, RegionReach};
 use deletions::Deletions;
 use echoes::Echoes;
+use homes::Homes;
 use misses::Misses;
 use names::BucketIds;
 use puller::{Inbox, Puller};
@@ -89,6 +96,11 @@ struct Shared<R> {
     site: Arc<Site>,
     names: BucketIds,
     deletions: Deletions,
+    homes: Arc<Homes>,
+    /// Places for the bytes of changes that other regions are to make.
+    changes: Arc<Semaphore>,
+    /// Places for changes of other regions' clients.
+    made: Semaphore,
     echoes: Echoes,
     watch: Arc<Watch>,
     in_flight: InFlight,
@@ -118,6 +130,7 @@ impl<R: RegionReach> Shared<R> {
 pub struct Regions {
     site: Arc<Site>,
     watch: Arc<Watch>,
+    homes: Arc<Homes>,
     inbox: Inbox,
     stops: Sender<bool>,
     running: Mutex<Option<Running>>,
@@ -148,12 +161,16 @@ impl Regions {
         let shown = Shown::new(proxy.clone());
         assert_eq!(shown.own(), site.number(), "a store knows its number among regions");
         let (seen, stops) = (Arc::new(Watch::new()), Sender::new(false));
+        let homes = Arc::new(Homes::default());
         let shared = Arc::new(Shared {
             shown,
             proxy: proxy.clone(),
             site: site.clone(),
             names: BucketIds::default(),
             deletions: Deletions::default(),
+            homes: homes.clone(),
+            changes: Arc::new(Semaphore::new(REGION_CHANGES_MAX)),
+            made: Semaphore::new(REGION_CHANGES_MADE_MAX),
             echoes: Echoes::default(),
             watch: seen.clone(),
             in_flight: InFlight::default(),
@@ -181,13 +198,15 @@ impl Regions {
             tokio::spawn(positions::tell(shared.clone(), state)),
             tokio::spawn(reports::send(shared.clone())),
             tokio::spawn(deletions::follow(shared.clone())),
+            tokio::spawn(homes::follow(shared.clone(), dir.clone())),
+            tokio::spawn(homes::tell(shared.clone())),
             tokio::spawn(settings::take_up(shared.clone(), dir.clone())),
             tokio::spawn(watch::keep_writing_status(shared.clone(), dir)),
             tokio::spawn(puller::watch_members(shared, inbox.clone())),
             tokio::spawn(async move { news.shown.reach().watch_journals(&news.news).await }),
         ];
         let running = Mutex::new(Some(Running { pulling, tasks, _listening: listening }));
-        Ok(Self { site, watch: seen, inbox, stops, running })
+        Ok(Self { site, watch: seen, homes, inbox, stops, running })
     }
 
     /// The status for operators.
@@ -200,6 +219,12 @@ impl Regions {
     #[must_use]
     pub fn counters(&self) -> &RegionCounters {
         self.watch.counters()
+    }
+
+    /// Counters of homes of buckets, for metrics.
+    #[must_use]
+    pub fn homes(&self) -> &HomeCounters {
+        self.homes.counters()
     }
 
     /// Counters of the links, for metrics.
@@ -226,4 +251,5 @@ impl Drop for Regions {
     }
 }
 
+pub use homes::HomeCounters;
 pub use watch::RegionCounters;

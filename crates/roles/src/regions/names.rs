@@ -10,10 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use larder_link::{LinkError, Walk};
+use larder_link::{AskHome, LinkError, Walk};
 use larder_objects::{ObjectError, Objects};
+use larder_protocol::region::home::{HomeAnswer, HomeAsk, heard};
 use larder_protocol::region::{Id, Name, Range};
-use larder_types::{BucketId, BucketName, BucketRecord, BucketState, RegionId};
+use larder_types::{BucketId, BucketName, BucketRecord, BucketState, Home, RegionId};
 use parking_lot::{Mutex, RwLock};
 use tokio::time::{Instant, sleep};
 
@@ -177,6 +178,23 @@ impl<R: RegionReach> Shared<R> {
         }
     }
 
+    /// The home of a bucket, as a region that has the bucket knows it.
+    async fn home_there(
+        &self,
+        region: RegionId,
+        bucket: &BucketName,
+    ) -> Result<Option<Home>, ObjectError> {
+        let own = self.shown.own();
+        let asked = AskHome { bucket: bucket.clone(), ask: HomeAsk::Look, regions: vec![own] };
+        let answered = async { link_to(self, region)?.ask_home(asked).await }.await;
+        match answered {
+            Ok(HomeAnswer::Knows(home)) => Ok(home.and_then(|home| heard(own, None, home))),
+            // One of a release that knows no homes says that nobody asks that.
+            Ok(_) | Err(LinkError::Unsound(_)) => Ok(None),
+            Err(error) => Err(ObjectError::Unavailable { reason: error.to_string() }),
+        }
+    }
+
     /// Makes a bucket that another region has, unless one was deleted since it was asked.
     async fn make_bucket(
         &self,
@@ -184,13 +202,19 @@ impl<R: RegionReach> Shared<R> {
         name: &BucketName,
         asked_at: AskedAt,
     ) -> Result<(), ObjectError> {
+        // Its home goes along, so that no change is decided here that is decided there.
+        let home = self.home_there(region, name).await?;
         let _alone = self.names.making.lock().await;
         if self.names.now() != asked_at {
             self.names.missed.lock().insert(region);
             return Ok(());
         }
-        match self.proxy.create_bucket(name, None).await {
-            Ok(_) => tracing::info!(bucket = %name, %region, "made: another region has it"),
+        let made = match home {
+            Some(home) => self.shown.reach().adopt_bucket(name, home).await,
+            None => self.proxy.create_bucket(name, None).await.map(|_record| ()),
+        };
+        match made {
+            Ok(()) => tracing::info!(bucket = %name, %region, "made: another region has it"),
             // This process may not know yet a bucket that another made: until it does, nothing of it is taken.
             Err(ObjectError::BucketExists) => {}
             Err(error) => return Err(error),

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use larder_link::message::Buckets as Names;
 use larder_link::{
-    Ask, AskAnswer, CloseBucket, Declined, EndClosed, Fetch, FetchSink, Hello, List, ListAnswer,
-    RegionList, Report, Source, Walk, WalkAnswer,
+    Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, Fetch,
+    FetchSink, Hello, List, ListAnswer, RegionList, Report, Source, TellHomes, Walk, WalkAnswer,
 };
 use larder_objects::ObjectError;
 use larder_protocol::Planted;
 use larder_protocol::limits::{REGION_ASK_IDS_MAX, REGION_RUN_IDS_MAX, REGION_RUNS_MAX};
 use larder_protocol::region::deletion::CloseAnswer;
+use larder_protocol::region::home::HomeAnswer;
 use larder_protocol::region::journal::{Batch, Why};
 use larder_protocol::region::{Id, Token, Void, compare};
 use larder_types::codec::encode;
@@ -24,8 +25,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Shared;
+use super::changes;
 use super::deletions;
 use super::fetches;
+use super::homes;
 use super::reported::Reported;
 use super::runs;
 use super::shown::{Buckets, Unreadable};
@@ -69,6 +72,10 @@ impl<R: RegionReach> SourceState<R> {
             moved: watch::Sender::new(0),
             named: Mutex::default(),
         }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared<R>> {
+        &self.shared
     }
 
     /// The position in a PG's journal that all of these regions have passed; `None` if one has reported none.
@@ -344,6 +351,25 @@ impl<R: RegionReach> Source for Answering<R> {
         })
     }
 
+    async fn ask_home(&self, from: RegionId, ask: AskHome) -> Result<HomeAnswer, Declined> {
+        let state = self.0.clone();
+        whole(async move { state.answer_home(from, ask).await }).await
+    }
+
+    async fn tell_homes(&self, from: RegionId, told: TellHomes) -> Result<(), Declined> {
+        let shared = self.0.shared.clone();
+        whole(async move {
+            homes::hear(&shared, from, told).await;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn change(&self, from: RegionId, change: Change) -> Result<ChangeAnswer, Declined> {
+        let shared = self.0.shared.clone();
+        whole(async move { Ok(changes::make(&shared, from, change).await) }).await
+    }
+
     async fn walk(&self, _: RegionId, walk: Walk) -> Result<WalkAnswer, Declined> {
         self.look(async move |state| {
             // One id more than an answer has shows where it ends.
@@ -405,7 +431,7 @@ async fn whole<T: Send + 'static>(
     match tokio::spawn(doing).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(error)) => {
-            tracing::warn!(%error, "a bucket that another region deletes is not closed or deleted");
+            tracing::warn!(%error, "another region's request about a bucket is not carried out");
             Err(Declined::NotReady)
         }
         Err(_panicked) => Err(Declined::NotReady),

@@ -303,7 +303,8 @@ pub(super) async fn keep_writing_status<R: RegionReach>(shared: Arc<Shared<R>>, 
     times.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         times.tick().await;
-        let (status, dir) = (shared.watch.status(&shared.site), dir.clone());
+        let (mut status, dir) = (shared.watch.status(&shared.site), dir.clone());
+        status.homes = shared.homes.status(shared.shown.reach().buckets());
         let written = tokio::task::spawn_blocking(move || status.write(&dir)).await;
         if let Ok(Err(error)) = written {
             tracing::warn!(%error, "the status of regions is not written");

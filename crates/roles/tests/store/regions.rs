@@ -1,6 +1,7 @@
 //! Stores that are regions of each other, over their real links.
 
 mod deletions;
+mod homes;
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;

@@ -187,6 +187,7 @@ impl Objects for Memory {
             location,
             write_policy: larder_types::WritePolicy::All,
             regions: 1,
+            home: None,
         };
         let bucket = Bucket {
             record: record.clone(),

@@ -6,11 +6,12 @@ use larder_types::{
     Amend, Amendments, Append, Appended, Attributes, Body, BootId, BucketId, BucketName,
     BucketRecord, BucketState, ChecksumAlgorithm, ChecksumKind, Chunk, ChunkMove, ClockFloor, ETag,
     EncryptionEnvelope, Epoch, Extent, Freed, FreedTombstone, Grant, HighWaterRow, Holders,
-    HoldersChange, HybridClock, JournalHead, JournalRow, LvId, MarkerEntry, Metax, Noted,
-    ObjectChecksum, ObjectEntry, ObjectKey, Op, OpId, OpSeq, Origin, Outcome, PartRef, PartRow,
-    Passed, PgId, PieceEntry, PieceRow, PiecesId, Purge, Put, RegionId, Remembered, Request,
-    Retention, ServerId, SessionId, SessionMemory, SnapshotRow, Stamp, StreamId, Target, ToldPut,
-    Tombstone, UploadId, UploadRow, VersionEntry, VersionRow, View, WritePolicy, rows,
+    HoldersChange, Home, HomeScope, HomeState, HomeTerm, HybridClock, JournalHead, JournalRow,
+    LvId, MarkerEntry, Metax, Noted, ObjectChecksum, ObjectEntry, ObjectKey, Op, OpId, OpSeq,
+    Origin, Outcome, PartRef, PartRow, Passed, PgId, PieceEntry, PieceRow, PiecesId, Purge, Put,
+    RegionId, Remembered, Request, Retention, ServerId, SessionId, SessionMemory, SnapshotRow,
+    Stamp, StreamId, Target, ToldPut, Tombstone, UploadId, UploadRow, VersionEntry, VersionRow,
+    View, WritePolicy, rows,
 };
 
 /// Everything an op can be and contain; see [`kinds`].
@@ -260,6 +261,7 @@ pub fn live_bucket() -> BucketRecord {
         location: None,
         write_policy: WritePolicy::All,
         regions: 1,
+        home: None,
     }
 }
 
@@ -275,6 +277,22 @@ pub fn lax_bucket() -> BucketRecord {
 
 pub fn regional_bucket() -> BucketRecord {
     BucketRecord { regions: 2, ..lax_bucket() }
+}
+
+pub fn homed_buckets() -> [BucketRecord; 6] {
+    let term = HomeTerm { count: 300, of: RegionId(2) };
+    let of = |state, scope| {
+        let home = Some(Home { term, scope, state });
+        BucketRecord { home, ..live_bucket() }
+    };
+    [
+        of(HomeState::Nowhere, HomeScope::Conditions),
+        of(HomeState::Elsewhere, HomeScope::Writes),
+        of(HomeState::Claimed(true), HomeScope::Conditions),
+        of(HomeState::Coming(RegionId(3)), HomeScope::Conditions),
+        of(HomeState::Given, HomeScope::Conditions),
+        of(HomeState::Here, HomeScope::Conditions),
+    ]
 }
 
 fn put(target: Target, metax: Metax, body: Body) -> Op {

@@ -104,6 +104,12 @@ impl Topology {
             Command::DeleteClosed(gateway, id, name, epoch) => {
                 self.delete_closed(gateway, (id, &name), epoch)
             }
+            Command::SetHome(gateway, name, expected, next) => {
+                self.set_home(gateway, &name, (expected, next))
+            }
+            Command::AdoptBucket(gateway, name, at, home) => {
+                self.adopt_bucket(gateway, name, (at, home))
+            }
         }
     }
 

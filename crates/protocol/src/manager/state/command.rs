@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use larder_types::{
-    BootId, BucketId, BucketName, BucketRecord, DiskId, Epoch, LvId, PgId, ServerId, SessionId,
-    View, WritePolicy,
+    BootId, BucketId, BucketName, BucketRecord, DiskId, Epoch, Home, HomeNotSet, LvId, PgId,
+    ServerId, SessionId, View, WritePolicy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -115,6 +115,10 @@ pub enum Command {
     CloseBucket(BucketName),
     /// Remove this bucket of this name, closed under this epoch: this gateway says that all regions have closed it.
     DeleteClosed(GatewayRecord, BucketId, BucketName, Epoch),
+    /// Set a bucket's home, if it is still the expected one: this gateway has agreed on it with other regions.
+    SetHome(GatewayRecord, BucketName, Option<Home>, Home),
+    /// As [`Command::CreateBucket`], of a bucket that another region has, with the home that it has there.
+    AdoptBucket(GatewayRecord, BucketName, u64, Home),
 }
 
 /// What a command did.
@@ -254,6 +258,12 @@ pub enum Refusal {
     /// Mark it for deletion instead: no other region has it.
     #[error("the cluster is no region")]
     NotInRegion,
+    /// Look again.
+    #[error(transparent)]
+    Home(#[from] HomeNotSet),
+    /// Give the home up first: another region may have it still.
+    #[error("the bucket has a home region")]
+    HasHome,
 }
 
 /// What a command left behind.

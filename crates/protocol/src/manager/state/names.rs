@@ -2,7 +2,7 @@
 
 use larder_types::bucket::{BucketRecord, BucketState, WritePolicy};
 use larder_types::limits::BUCKETS_MAX;
-use larder_types::{BootId, BucketId, BucketName, Epoch, RegionId, ServerId, SessionId};
+use larder_types::{BootId, BucketId, BucketName, Epoch, Home, RegionId, ServerId, SessionId};
 
 use super::apply::changed;
 use super::command::{Applied, Outcome, Refusal};
@@ -126,7 +126,7 @@ impl Topology {
         self.next.bucket = id;
         let (epoch, state) = (Epoch(1), BucketState::Live);
         let write_policy = WritePolicy::default();
-        let (name_of, regions) = (name.clone(), 1);
+        let (name_of, regions, home) = (name.clone(), 1, None);
         let record = BucketRecord {
             id,
             name: name_of,
@@ -136,6 +136,7 @@ impl Topology {
             location,
             write_policy,
             regions,
+            home,
         };
         self.buckets.insert(name, record.clone());
         Ok(Outcome::Bucket(Box::new(record)))
@@ -165,6 +166,36 @@ impl Topology {
         Ok(Outcome::Bucket(Box::new(record.clone())))
     }
 
+    /// A gateway that lost its place may not know of another one's.
+    pub(super) fn set_home(
+        &mut self,
+        gateway: GatewayRecord,
+        name: &BucketName,
+        (expected, next): (Option<Home>, Home),
+    ) -> Applied {
+        if self.gateway != Some(gateway) {
+            return Err(Refusal::NoGateway);
+        }
+        let record = self.buckets.get_mut(name).ok_or(Refusal::NoSuchBucket)?;
+        record.set_home(expected, next)?;
+        Ok(Outcome::Bucket(Box::new(record.clone())))
+    }
+
+    pub(super) fn adopt_bucket(
+        &mut self,
+        gateway: GatewayRecord,
+        name: BucketName,
+        (created_ms, home): (u64, Home),
+    ) -> Applied {
+        if self.gateway != Some(gateway) {
+            return Err(Refusal::NoGateway);
+        }
+        self.create_bucket(name.clone(), None, created_ms)?;
+        let record = self.buckets.get_mut(&name).expect("it was made");
+        record.home = Some(home);
+        Ok(Outcome::Bucket(Box::new(record.clone())))
+    }
+
     pub(super) fn begin_deletion(&mut self, name: &BucketName) -> Applied {
         if !self.buckets.contains_key(name) {
             return Err(Refusal::NoSuchBucket);
@@ -184,6 +215,9 @@ impl Topology {
 
     fn mark(&mut self, name: &BucketName) -> Applied {
         let record = self.buckets.get_mut(name).ok_or(Refusal::NoSuchBucket)?;
+        if record.has_home() {
+            return Err(Refusal::HasHome);
+        }
         record.state = BucketState::Deleting;
         record.epoch = Epoch(record.epoch.0 + 1);
         Ok(Outcome::Bucket(Box::new(record.clone())))

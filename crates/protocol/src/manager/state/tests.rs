@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use larder_types::codec::{decode, encode};
 use larder_types::limits::BUCKETS_MAX;
 use larder_types::{
-    BootId, BucketId, BucketName, DiskId, Epoch, LvId, PgId, PvId, RegionId, ServerId, SessionId,
-    View, WritePolicy,
+    BootId, BucketId, BucketName, DiskId, Epoch, HomeState, LvId, PgId, PvId, RegionId, ServerId,
+    SessionId, View, WritePolicy,
 };
 use proptest::prelude::*;
 
@@ -580,6 +580,8 @@ fn commands_are_encoded_as_ever() {
         Command::SetRegions(BucketName::new("abc").unwrap(), 2),
         Command::CloseBucket(BucketName::new("abc").unwrap()),
         region::delete((300, 7), 300, "abc", 2),
+        region::set_home((300, 7), (None, region::home(300, HomeState::Claimed(true)))),
+        region::adopt((300, 7), region::home(300, HomeState::Elsewhere)),
     ];
     let hex = |bytes: Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let lines: Vec<String> = commands.iter().map(|command| hex(encode(command))).collect();

@@ -9,13 +9,13 @@ use larder_protocol::manager::quorum::{
     Stored, Term, Ticket,
 };
 use larder_protocol::manager::state::{
-    ClusterId, Command, NewServer, ServerRole, Settings, TokenId, Topology,
+    ClusterId, Command, GatewayRecord, NewServer, ServerRole, Settings, TokenId, Topology,
 };
 use larder_protocol::placement::{FailureDomains, MachineId, RackId, Weight};
 use larder_types::codec::{decode, encode};
 use larder_types::{
-    BootId, BucketId, BucketName, DiskId, Epoch, LvId, MapVersion, PgId, PvId, RegionId, ServerId,
-    SessionId, View, WritePolicy,
+    BootId, BucketId, BucketName, DiskId, Epoch, Home, HomeScope, HomeState, HomeTerm, LvId,
+    MapVersion, PgId, PvId, RegionId, ServerId, SessionId, View, WritePolicy,
 };
 
 use super::draw::Draw;
@@ -224,6 +224,18 @@ impl Draw {
         BucketName::new(["abc", "abd"][self.below(2) as usize]).expect("a name")
     }
 
+    fn gateway(&mut self) -> GatewayRecord {
+        GatewayRecord { server: self.server(), boot: BootId(self.num(1)) }
+    }
+
+    fn home(&mut self) -> Home {
+        let of = RegionId(self.small() as u16);
+        let states = [HomeState::Nowhere, HomeState::Elsewhere, HomeState::Here, HomeState::Given];
+        let state = states[self.below(4) as usize];
+        let term = HomeTerm { count: self.num(1), of };
+        Home { term, scope: HomeScope::Conditions, state }
+    }
+
     fn new_server(&mut self, name: &str) -> NewServer {
         NewServer {
             name: name.to_owned(),
@@ -275,7 +287,7 @@ impl Draw {
             21 => Command::CreateBucket(self.bucket(), None, self.num(1)),
             22 => Command::EndDeletion(self.bucket(), Epoch(self.num(1)), self.one_in(2)),
             23 => Command::AddToken([7; 32], self.num(1000)),
-            24 => match self.below(6) {
+            24 => match self.below(8) {
                 0 => Command::RevokeToken(TokenId(self.small())),
                 1 => Command::ForgetTokens(self.num(1000)),
                 2 => {
@@ -284,6 +296,8 @@ impl Draw {
                 }
                 3 => Command::SetRegions(self.bucket(), self.small() as u8),
                 4 => Command::CloseBucket(self.bucket()),
+                5 => Command::SetHome(self.gateway(), self.bucket(), None, self.home()),
+                6 => Command::AdoptBucket(self.gateway(), self.bucket(), 5, self.home()),
                 _ => Command::SetWritePolicy(self.bucket(), WritePolicy::Majority),
             },
             _ => Command::MemberLacks(pg, view, server),

@@ -6,7 +6,7 @@ use larder_objects::ObjectError;
 use larder_protocol::manager::state::{
     Applied, Command, GatewayRecord, Outcome, Refusal, Topology,
 };
-use larder_types::{BucketName, BucketRecord, RegionId};
+use larder_types::{BucketName, BucketRecord, Home, HomeNotSet, RegionId};
 use tokio::time::{Instant, timeout_at};
 
 use super::super::{patience, unavailable};
@@ -100,6 +100,53 @@ pub(super) async fn delete_closed(
     let command = Command::DeleteClosed(gateway, id, name, epoch);
     let agreed = agree(managers, [command], deadline).await?;
     ended(managers, &marked, (agreed, true), deadline).await
+}
+
+/// Sets a bucket's home; `false` if it is not the expected one, or the bucket is being deleted.
+pub(super) async fn set_home(
+    managers: &dyn Managers,
+    gateway: GatewayRecord,
+    name: &BucketName,
+    (expected, next): (Option<Home>, Home),
+) -> Result<bool, ObjectError> {
+    let deadline = patience();
+    let command = Command::SetHome(gateway, name.clone(), expected, next);
+    let agreed = agree(managers, [command], deadline).await?;
+    let is_next = |map: &Topology| {
+        let record = map.buckets.get(name)?;
+        (record.home == Some(next)).then_some(())
+    };
+    match agreed.applied {
+        Ok(_) => {}
+        // By the one that was proposed before, if it is so now.
+        Err(Refusal::Home(HomeNotSet::Changed)) if agreed.may_be_second => {
+            return Ok(found(managers, deadline, is_next).await.is_some());
+        }
+        Err(Refusal::Home(_)) => return Ok(false),
+        Err(refusal) => return Err(not_agreed(refusal)),
+    }
+    match found(managers, deadline, is_next).await {
+        Some(()) => Ok(true),
+        None => Err(unavailable("the bucket's home is set, but does not show here yet")),
+    }
+}
+
+/// Makes a bucket that another region has, with the home that it has there.
+pub(super) async fn adopt(
+    managers: &dyn Managers,
+    gateway: GatewayRecord,
+    name: &BucketName,
+    home: Home,
+) -> Result<(), ObjectError> {
+    let deadline = patience();
+    let command = Command::AdoptBucket(gateway, name.clone(), now_ms(), home);
+    let agreed = agree(managers, [command], deadline).await?;
+    agreed.applied.map_err(not_agreed)?;
+    let is_there = |map: &Topology| map.buckets.contains_key(name).then_some(());
+    match found(managers, deadline, is_there).await {
+        Some(()) => Ok(()),
+        None => Err(unavailable("the bucket is made, but does not show here yet")),
+    }
 }
 
 /// Waits until a region's gateway has ended a deletion. Where none does, the bucket is opened again.
@@ -204,6 +251,7 @@ fn not_agreed(refusal: Refusal) -> ObjectError {
             unavailable("another deletion of the bucket has begun, or this one took too long")
         }
         Refusal::TooMany => ObjectError::TooManyBuckets,
+        Refusal::HasHome => ObjectError::HasHome,
         refusal => ObjectError::Unavailable { reason: refusal.to_string() },
     }
 }

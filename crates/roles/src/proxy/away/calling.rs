@@ -3,7 +3,7 @@
 
 use larder_objects::ObjectError;
 use larder_protocol::{Answer, Call, Refusal};
-use larder_types::{BucketId, Epoch, PgId, Request, View};
+use larder_types::{BucketId, Decider, Epoch, PgId, Request, View, home};
 use tokio::time::Instant;
 
 use super::super::{refused, unavailable};
@@ -103,6 +103,7 @@ impl<'a> Calling<'a> {
     async fn renew(&mut self) -> bool {
         self.stale += 1;
         let MetaCall::Call { call, .. } = &mut self.call else { return false };
+        let (has_condition, is_told) = (has_condition(call), matches!(call, Call::Told(_)));
         let Some((request, bucket, epoch)) = in_bucket(call) else { return false };
         if self.stale > STALE_TRIES_MAX {
             return false;
@@ -113,10 +114,28 @@ impl<'a> Calling<'a> {
         let Some(record) = map.buckets.values().find(|record| record.id == bucket) else {
             return false;
         };
+        // What was to be decided here may not be any more: whoever asks looks again.
+        let is_here = home::decider(record.home.as_ref(), has_condition) == Decider::Here;
+        // Another region's change is taken only into the bucket for which it was asked.
+        if if is_told { record.epoch != *epoch } else { !is_here } {
+            return false;
+        }
         let renewed = self.primaries.requests().begin();
         (*request, *epoch) = (renewed.id(), record.epoch);
         self.renewed = Some(renewed);
         true
+    }
+}
+
+/// True if a client's change has a condition.
+fn has_condition(call: &Call) -> bool {
+    match call {
+        Call::Put(put) => !put.condition.is_none(),
+        Call::Append(append) => !append.condition.is_none(),
+        Call::Delete { condition, .. } | Call::CompleteUpload { condition, .. } => {
+            !condition.is_none()
+        }
+        _ => false,
     }
 }
 

@@ -18,7 +18,9 @@ use larder_objects::ObjectError;
 use larder_protocol::manager::state::{Command, Refusal, Topology};
 use larder_protocol::region::{KeyRows, Token};
 use larder_types::codec::decode;
-use larder_types::{BucketId, BucketRecord, MapVersion, ObjectKey, PgId, ServerId, View};
+use larder_types::{
+    BucketId, BucketName, BucketRecord, Home, MapVersion, ObjectKey, PgId, ServerId, View,
+};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -253,6 +255,19 @@ impl RegionReach for Away {
 
     async fn delete_closed(&self, marked: BucketRecord) -> Result<(), ObjectError> {
         super::buckets::delete_closed(&*self.managers, self.gateway, marked).await
+    }
+
+    async fn set_home(
+        &self,
+        bucket: &BucketName,
+        expected: Option<Home>,
+        next: Home,
+    ) -> Result<bool, ObjectError> {
+        super::buckets::set_home(&*self.managers, self.gateway, bucket, (expected, next)).await
+    }
+
+    async fn adopt_bucket(&self, bucket: &BucketName, home: Home) -> Result<(), ObjectError> {
+        super::buckets::adopt(&*self.managers, self.gateway, bucket, home).await
     }
 
     async fn take_settings(&self, settings: Vec<Setting>) -> Vec<Setting> {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::limits::{BUCKET_REGIONS_MAX, REGION_LIST_BYTES_MAX};
 use crate::manager::state::{GatewayRecord, RegionRecord};
-use larder_types::{BucketState, RegionId};
+use larder_types::{BucketState, Home, HomeNotSet, HomeScope, HomeState, HomeTerm, RegionId};
 
 /// A region of this number, known by the key of which each byte of the fingerprint is this.
 pub(super) fn record(number: u16, fingerprint: u8) -> RegionRecord {
@@ -23,6 +23,51 @@ pub(super) fn keep(by: (u32, u64), list: &[u8]) -> Command {
 pub(super) fn delete(by: (u32, u64), id: u64, name: &str, epoch: u64) -> Command {
     let name = BucketName::new(name).unwrap();
     Command::DeleteClosed(gateway(by), BucketId(id), name, Epoch(epoch))
+}
+
+/// The home of region 2, in the term of this count.
+pub(super) fn home(count: u64, state: HomeState) -> Home {
+    let term = HomeTerm { count, of: RegionId(2) };
+    Home { term, scope: HomeScope::Conditions, state }
+}
+
+pub(super) fn set_home(by: (u32, u64), (before, next): (Option<Home>, Home)) -> Command {
+    Command::SetHome(gateway(by), BucketName::new("abc").unwrap(), before, next)
+}
+
+pub(super) fn adopt(by: (u32, u64), home: Home) -> Command {
+    Command::AdoptBucket(gateway(by), BucketName::new("abc").unwrap(), 11, home)
+}
+
+#[test]
+fn a_home_is_set_by_the_gateway_under_a_new_epoch_and_holds_the_bucket() {
+    let mut log = Log::cluster(2);
+    log.done(claim((2, 1), (0, 1)));
+    let elsewhere = home(1, HomeState::Elsewhere);
+    assert_eq!(log.apply(adopt((1, 1), elsewhere)), Err(Refusal::NoGateway));
+    let Outcome::Bucket(made) = log.done(adopt((0, 1), elsewhere)) else { panic!("no record") };
+    assert_eq!((made.home, made.epoch), (Some(elsewhere), Epoch(1)));
+    assert_eq!(log.apply(adopt((0, 1), elsewhere)), Err(Refusal::BucketExists));
+    let coming = home(2, HomeState::Claimed(true));
+    assert_eq!(log.apply(set_home((1, 1), (made.home, coming))), Err(Refusal::NoGateway));
+    let changed = Err(Refusal::Home(HomeNotSet::Changed));
+    assert_eq!(log.apply(set_home((0, 1), (None, coming))), changed);
+    assert_eq!(log.apply(set_home((0, 1), (made.home, home(1, HomeState::Here)))), changed);
+    let Outcome::Bucket(set) = log.done(set_home((0, 1), (made.home, coming))) else {
+        panic!("no record")
+    };
+    assert_eq!((set.home, set.epoch), (Some(coming), Epoch(2)));
+    let close = || Command::CloseBucket(BucketName::new("abc").unwrap());
+    assert_eq!(log.apply(close()), Err(Refusal::HasHome));
+    let nowhere = home(3, HomeState::Nowhere);
+    log.done(set_home((0, 1), (Some(coming), nowhere)));
+    log.done(close());
+    let deleting = Err(Refusal::Home(HomeNotSet::Deleting));
+    assert_eq!(
+        log.apply(set_home((0, 1), (Some(nowhere), home(4, HomeState::Elsewhere)))),
+        deleting
+    );
+    assert_eq!(Topology::decode(&log.0.encode()).as_ref(), Ok(&log.0));
 }
 
 #[test]

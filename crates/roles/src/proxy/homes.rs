@@ -1,0 +1,200 @@
+//! Changes of buckets that have a home region: whether they are decided here, and those that are made there (ADR 48).
+//!
+//! # Invariants
+//!
+//! 1. A put or delete that is decided here carries the epoch of the record that says so. A primary refuses it under any other one.
+
+use bytes::BytesMut;
+use larder_link::limits::CHANGE_BYTES_MAX;
+use larder_link::{Change, ChangeKind};
+use larder_objects::{ObjectError, PutBody, PutDone, PutOptions};
+use larder_protocol::Call;
+use larder_types::home::decider;
+use larder_types::{
+    BucketId, BucketName, BucketRecord, Condition, Decider, ETag, Epoch, HybridClock, ObjectKey,
+    PgId, RegionId,
+};
+
+use super::put::Limit;
+use super::reach::Reach;
+use super::{Proxy, unavailable};
+
+const OF_CHANGES: Limit = Limit {
+    what: "an object that is put with a condition, in another region than the bucket's home,",
+    bytes: CHANGE_BYTES_MAX as u64,
+};
+/// Bytes of a body that is read before there is a place for it.
+const SMALL_BYTES_MAX: usize = 64 * 1024;
+const COMING: &str = "the home of the bucket is moving to this region: try again in a moment";
+/// Uploads belong to the region where they began.
+const UPLOAD: &str = "in a bucket whose home is another region, completing an upload with a condition: begin and complete it there; this";
+
+impl<R: Reach> Proxy<R> {
+    /// The region that decides a client's change of a bucket, if it is another one.
+    pub(super) fn home_of(
+        &self,
+        bucket: &BucketName,
+        has_condition: bool,
+    ) -> Result<Option<RegionId>, ObjectError> {
+        if self.reach.region() == RegionId::OWN {
+            return Ok(None);
+        }
+        let look = |record: &BucketRecord| decider(record.home.as_ref(), has_condition);
+        match self.reach.bucket(bucket, look) {
+            Some(Decider::Region(region)) => Ok(Some(region)),
+            Some(Decider::Nobody) => Err(unavailable(COMING)),
+            // What is not there is refused where the key is looked for.
+            Some(Decider::Here) | None => Ok(None),
+        }
+    }
+
+    /// The place of a client's change that is decided here, as one record says.
+    pub(super) fn place_of_change(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        has_condition: bool,
+    ) -> Result<(BucketId, Epoch, PgId), ObjectError> {
+        let look = |record: &BucketRecord| {
+            (record.id, record.epoch, decider(record.home.as_ref(), has_condition))
+        };
+        let (id, epoch, at) = self.reach.bucket(bucket, look).ok_or(ObjectError::NoSuchBucket)?;
+        match at {
+            Decider::Here => Ok((id, epoch, self.reach.pg_of(id, key))),
+            Decider::Nobody => Err(unavailable(COMING)),
+            // It has moved since somebody looked.
+            Decider::Region(_) => Err(ObjectError::SlowDown),
+        }
+    }
+
+    /// Makes a client's put here. Another region's client has asked the home, or none is asked.
+    ///
+    /// # Errors
+    /// [`ObjectError`]; [`ObjectError::SlowDown`] if another region decides about it by now.
+    pub(crate) async fn put_here<B: PutBody>(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        options: PutOptions,
+        body: B,
+    ) -> Result<PutDone, ObjectError> {
+        let _request = self.clients.begin();
+        let done = self.put_object(bucket, key, options, body).await;
+        let done = done.map_err(|error| self.bucket_gone_or_changed(bucket, error))?;
+        self.await_regions(bucket, key, None).await?;
+        Ok(done)
+    }
+
+    /// The same of a delete.
+    ///
+    /// # Errors
+    /// As [`Proxy::put_here`].
+    pub(crate) async fn delete_here(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        condition: Condition,
+    ) -> Result<(), ObjectError> {
+        let _request = self.clients.begin();
+        let (id, epoch, pg) = self.place_of_change(bucket, key, !condition.is_none())?;
+        self.reach.admit()?;
+        let request = self.requests.begin();
+        let call =
+            Call::Delete { request: request.id(), bucket: id, epoch, key: key.clone(), condition };
+        let done = self.reach.ask(pg, call).await;
+        let done = done.map_err(|error| self.bucket_gone_or_changed(bucket, error))?;
+        self.await_regions(bucket, key, done.op()).await
+    }
+
+    /// The same of tags. Of two that are set at once in two regions the later ones stay, so no epoch is needed.
+    ///
+    /// # Errors
+    /// As [`Proxy::put_here`].
+    pub(crate) async fn set_tags_here(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        tags: Vec<(String, String)>,
+    ) -> Result<(), ObjectError> {
+        let (id, _, pg) = self.place_of_change(bucket, key, false)?;
+        self.reach.admit()?;
+        let request = self.requests.begin();
+        let call = Call::SetTags { request: request.id(), bucket: id, key: key.clone(), tags };
+        let done = self.reach.ask(pg, call).await;
+        let done = done.map_err(|error| self.bucket_gone_or_changed(bucket, error))?;
+        self.await_regions(bucket, key, done.op()).await
+    }
+
+    /// Refuses to complete an upload here whose key is decided elsewhere.
+    pub(super) fn may_complete(
+        &self,
+        bucket: &BucketName,
+        has_condition: bool,
+    ) -> Result<(), ObjectError> {
+        match self.home_of(bucket, has_condition)? {
+            Some(_) => Err(ObjectError::Unsupported { what: UPLOAD }),
+            None => Ok(()),
+        }
+    }
+
+    /// Has the home of a bucket make a put.
+    pub(super) async fn put_at_home<B: PutBody>(
+        &self,
+        home: RegionId,
+        (bucket, key): (&BucketName, &ObjectKey),
+        options: PutOptions,
+        mut body: B,
+    ) -> Result<PutDone, ObjectError> {
+        let limit = OF_CHANGES;
+        if body.len().is_some_and(|len| len > limit.bytes) {
+            return Err(limit.exceeded());
+        }
+        let elsewhere = self.elsewhere.get().ok_or_else(|| not_from_here(home))?;
+        let (mut bytes, mut place) = (BytesMut::new(), None);
+        while let Some(piece) = body.next().await {
+            bytes.extend_from_slice(&piece?);
+            if bytes.len() as u64 > limit.bytes {
+                return Err(limit.exceeded());
+            }
+            // A client that sends little, slowly, keeps nobody waiting.
+            if bytes.len() > SMALL_BYTES_MAX && place.is_none() {
+                place = Some(elsewhere.place_for_change().await?);
+            }
+        }
+        if place.is_none() {
+            place = Some(elsewhere.place_for_change().await?);
+        }
+        let digest = body.finish()?;
+        let (size, md5) = (bytes.len() as u64, digest.md5);
+        let kind = ChangeKind::Put {
+            attributes: Box::new(options.attributes),
+            md5,
+            checksum: digest.checksum.clone(),
+            bytes: bytes.freeze(),
+        };
+        let made = self.change_at_home(home, (bucket, key), options.condition, kind).await?;
+        drop(place);
+        let clock = made.ok_or_else(|| unavailable("the home of the bucket answers unsoundly"))?;
+        Ok(PutDone { etag: ETag::Md5(md5), checksum: digest.checksum, clock, size })
+    }
+
+    /// Has the home of a bucket make a change.
+    pub(super) async fn change_at_home(
+        &self,
+        home: RegionId,
+        (bucket, key): (&BucketName, &ObjectKey),
+        condition: Condition,
+        kind: ChangeKind,
+    ) -> Result<Option<HybridClock>, ObjectError> {
+        let elsewhere = self.elsewhere.get().ok_or_else(|| not_from_here(home))?;
+        let change = Change { bucket: bucket.clone(), key: key.clone(), condition, kind };
+        elsewhere.change(home, change).await
+    }
+}
+
+fn not_from_here(home: RegionId) -> ObjectError {
+    unavailable(&format!(
+        "region {home} is the home of this bucket and decides about such a change; this proxy is not the gateway, and does not \
+         reach it: ask the gateway's machine, or that region"
+    ))
+}

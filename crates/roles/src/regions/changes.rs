@@ -1,0 +1,134 @@
+//! Clients' changes that go to a bucket's home: has other regions make them, and makes those of other regions' clients.
+//!
+//! A change goes from one region to the home and no further. If the home has moved meanwhile, the client tries again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_link::limits::CHANGE_TIME_MAX;
+use larder_link::{Change, ChangeAnswer, ChangeKind};
+use larder_objects::{BodyDigest, BodyError, ObjectError, PutBody, PutOptions};
+use larder_types::home::decider;
+use larder_types::{BucketRecord, Decider, HybridClock, ObjectChecksum, RegionId};
+use tokio::time::timeout;
+
+use super::Shared;
+use super::puller::link_to;
+use crate::limits::{REGION_MISS_MS, REGION_WAIT_MS};
+use crate::proxy::RegionReach;
+
+/// Bytes that another region has read and verified.
+struct Whole {
+    bytes: Option<Bytes>,
+    len: u64,
+    md5: [u8; 16],
+    checksum: Option<ObjectChecksum>,
+}
+
+impl PutBody for Whole {
+    fn len(&self) -> Option<u64> {
+        Some(self.len)
+    }
+
+    async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
+        self.bytes.take().filter(|bytes| !bytes.is_empty()).map(Ok)
+    }
+
+    fn finish(&mut self) -> Result<BodyDigest, BodyError> {
+        Ok(BodyDigest { md5: self.md5, checksum: self.checksum.take() })
+    }
+}
+
+/// Has a region make a change.
+pub(super) async fn make_at<R: RegionReach>(
+    shared: &Arc<Shared<R>>,
+    home: RegionId,
+    change: Change,
+) -> Result<Option<HybridClock>, ObjectError> {
+    let members = shared.site.members().borrow().clone();
+    let name = members.peer(home).map_or_else(|| home.to_string(), |peer| peer.name.to_string());
+    let unavailable = |why: String| ObjectError::Unavailable {
+        reason: format!(
+            "region {name} is the home of this bucket and decides about such a change; {why}"
+        ),
+    };
+    let bucket = change.bucket.clone();
+    let asked = async { link_to(shared, home)?.change(change).await }.await;
+    shared.homes.count_asked(asked.is_ok());
+    match asked {
+        Ok(ChangeAnswer::Made(clock)) => Ok(clock),
+        Ok(ChangeAnswer::ConditionFailed) => Err(ObjectError::PreconditionFailed),
+        Ok(ChangeAnswer::NoSuchKey) => Err(ObjectError::NoSuchKey),
+        Ok(ChangeAnswer::NoSuchBucket) => Err(ObjectError::NoSuchBucket),
+        Ok(ChangeAnswer::Full) => Err(ObjectError::Full),
+        Ok(ChangeAnswer::SlowDown) => Err(ObjectError::SlowDown),
+        Ok(ChangeAnswer::Unavailable(why)) => Err(unavailable(why)),
+        Ok(ChangeAnswer::NotHome(known)) => {
+            if let Some(known) = known {
+                shared.hear_home(home, &bucket, known).await;
+            }
+            Err(unavailable("it says that the home has moved, or is moving: try again".to_owned()))
+        }
+        Err(error) => Err(unavailable(format!("it does not answer: {error}"))),
+    }
+}
+
+/// Makes the change of another region's client.
+pub(super) async fn make<R: RegionReach>(
+    shared: &Arc<Shared<R>>,
+    from: RegionId,
+    change: Change,
+) -> ChangeAnswer {
+    let Change { bucket, key, condition, kind } = change;
+    let patience = Duration::from_millis(REGION_MISS_MS);
+    let Ok(Ok(_place)) = timeout(patience, shared.made.acquire()).await else {
+        return ChangeAnswer::SlowDown;
+    };
+    let has_condition = !condition.is_none();
+    let look = |record: &BucketRecord| {
+        (record.home, decider(record.home.as_ref(), has_condition) == Decider::Here)
+    };
+    match shared.shown.reach().bucket(&bucket, look) {
+        None => return ChangeAnswer::NoSuchBucket,
+        Some((home, false)) => return ChangeAnswer::NotHome(home),
+        Some((_, true)) => {}
+    }
+    let proxy = &shared.proxy;
+    let making = async {
+        match kind {
+            ChangeKind::Put { attributes, md5, checksum, bytes } => {
+                let len = bytes.len() as u64;
+                let body = Whole { bytes: Some(bytes), len, md5, checksum };
+                let options = PutOptions { attributes: *attributes, condition };
+                proxy.put_here(&bucket, &key, options, body).await.map(|done| Some(done.clock))
+            }
+            ChangeKind::Delete => proxy.delete_here(&bucket, &key, condition).await.map(|()| None),
+            ChangeKind::Tags(tags) => proxy.set_tags_here(&bucket, &key, tags).await.map(|()| None),
+        }
+    };
+    // The answer has to be on its way before nobody waits for it.
+    let until = CHANGE_TIME_MAX.saturating_sub(Duration::from_secs(1));
+    let made = timeout(until, making).await;
+    shared.homes.count_made(matches!(made, Ok(Ok(_))));
+    match made {
+        Ok(Ok(clock)) => ChangeAnswer::Made(clock),
+        Ok(Err(ObjectError::PreconditionFailed)) => ChangeAnswer::ConditionFailed,
+        Ok(Err(ObjectError::NoSuchKey)) => ChangeAnswer::NoSuchKey,
+        Ok(Err(ObjectError::NoSuchBucket)) => ChangeAnswer::NoSuchBucket,
+        Ok(Err(ObjectError::Full)) => ChangeAnswer::Full,
+        Ok(Err(ObjectError::SlowDown)) => ChangeAnswer::SlowDown,
+        Ok(Err(error)) => {
+            tracing::debug!(%from, %bucket, %error, "the change of another region's client is not made");
+            ChangeAnswer::Unavailable(error.to_string())
+        }
+        Err(_elapsed) => {
+            ChangeAnswer::Unavailable("it is not made in time, and may be made later".to_owned())
+        }
+    }
+}
+
+const _: () = assert!(
+    REGION_WAIT_MS + 2_000 < CHANGE_TIME_MAX.as_millis() as u64,
+    "a change that waits for other regions is answered in time"
+);

@@ -1,0 +1,445 @@
+//! Homes of buckets: carries out orders, answers other regions, and tells them of homes (ADR 48).
+//!
+//! # Invariants
+//!
+//! 1. What a region decided before it gave a home, or accepted a claim, is at the other one before this one says so: journals are
+//!    read behind a barrier that passes under a map with the record, so nothing with a condition that another record allowed comes
+//!    after it.
+//! 2. At most one machine runs for a bucket. It ends, and another begins from the record, if regions join or are removed.
+
+mod run;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use larder_link::{AskHome, HomeOrder, HomeStatus, Order, TellHomes};
+use larder_objects::ObjectError;
+use larder_protocol::region::Token;
+use larder_protocol::region::home::{HomeAnswer, HomeAsk, Reply, ended, heard, reply};
+use larder_types::{
+    BucketId, BucketName, BucketRecord, BucketState, Epoch, Home, HomeState, OpSeq, PgId, RegionId,
+};
+use parking_lot::Mutex;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use super::Shared;
+use super::puller::link_to;
+use super::source::SourceState;
+use crate::blocking;
+use crate::limits::{
+    REGION_HOME_HEADS_MAX, REGION_HOME_HEADS_MS, REGION_HOME_RUNS_MAX, REGION_HOMES_MS,
+    REGION_HOMES_TOLD_MS,
+};
+use crate::proxy::{JournalAsk, RegionReach};
+use crate::wire::JournalShown;
+
+/// The last ops of PGs at a moment, without those of which a region has had everything since.
+type Heads = BTreeMap<PgId, OpSeq>;
+
+/// What a region is to have before it becomes a home, or is given one: everything from before a bucket's record had this epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Mark {
+    bucket: BucketId,
+    epoch: Epoch,
+    region: RegionId,
+    /// False before it is given the home, or its claim accepted: it is to have most only.
+    is_last: bool,
+}
+
+/// Homes as a region was told them.
+type Told = Vec<(BucketName, Home)>;
+
+/// State of homes.
+#[derive(Debug, Default)]
+pub(super) struct Homes {
+    /// With the time at which each was looked at last.
+    heads: Mutex<BTreeMap<Mark, (Heads, Instant)>>,
+    orders: Mutex<BTreeMap<BucketName, Order>>,
+    running: Mutex<BTreeSet<BucketName>>,
+    /// The last reason why an order is not carried out.
+    reasons: Mutex<BTreeMap<BucketName, String>>,
+    /// What each region was told, and when.
+    told: Mutex<BTreeMap<RegionId, (Told, Instant)>>,
+    counters: HomeCounters,
+}
+
+/// Counters of homes, for metrics.
+#[derive(Debug, Default)]
+pub struct HomeCounters {
+    /// Clients' changes that another region, their bucket's home, was asked to make and answered.
+    pub asked: AtomicU64,
+    /// Those that it did not answer.
+    pub unanswered: AtomicU64,
+    /// Changes of other regions' clients that were made here.
+    pub made: AtomicU64,
+    /// Those that were not, such as for a condition that does not hold.
+    pub refused: AtomicU64,
+    /// Homes that this region has become.
+    pub taken: AtomicU64,
+    /// Homes that this region gave to another, or gave up.
+    pub given: AtomicU64,
+}
+
+impl Homes {
+    pub(super) fn counters(&self) -> &HomeCounters {
+        &self.counters
+    }
+
+    pub(super) fn count_asked(&self, is_answered: bool) {
+        let HomeCounters { asked, unanswered, .. } = &self.counters;
+        if is_answered { asked } else { unanswered }.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_made(&self, is_made: bool) {
+        let HomeCounters { made, refused, .. } = &self.counters;
+        if is_made { made } else { refused }.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes what an order waits for.
+    fn note(&self, bucket: &BucketName, why: &str) {
+        self.reasons.lock().insert(bucket.clone(), why.to_owned());
+    }
+
+    fn reason(&self, bucket: &BucketName, why: String) {
+        let before = self.reasons.lock().insert(bucket.clone(), why.clone());
+        if before.as_ref() != Some(&why) {
+            tracing::warn!(%bucket, %why, "a home is not moved now: it is tried again");
+        }
+    }
+
+    /// Homes, and orders that are not carried out yet, for the status.
+    pub(super) fn status(&self, buckets: Vec<BucketRecord>) -> Vec<HomeStatus> {
+        let (orders, reasons) = (self.orders.lock(), self.reasons.lock());
+        let mut all: BTreeMap<BucketName, Option<Home>> = BTreeMap::new();
+        all.extend(orders.keys().chain(reasons.keys()).map(|name| (name.clone(), None)));
+        let homed = buckets.into_iter().filter(|record| record.home.is_some());
+        all.extend(homed.map(|record| (record.name, record.home)));
+        let status = |(bucket, home): (BucketName, Option<Home>)| HomeStatus {
+            order: orders.get(&bucket).copied(),
+            why: reasons.get(&bucket).cloned(),
+            bucket: bucket.to_string(),
+            home,
+        };
+        all.into_iter().map(status).collect()
+    }
+
+    /// Positions that are not looked at any more go.
+    fn forget_heads(&self) {
+        let kept = Duration::from_millis(REGION_HOME_HEADS_MS);
+        self.heads.lock().retain(|_, (_, since)| since.elapsed() < kept);
+    }
+}
+
+impl<R: RegionReach> Shared<R> {
+    /// Reasons go with what they were for. That of an order which could not be carried out stays until the next order.
+    fn forget_reasons(&self) {
+        let mut reasons = self.homes.reasons.lock();
+        reasons.retain(|bucket, _| {
+            !self
+                .homed(bucket)
+                .is_some_and(|record| record.home.is_some_and(|home| home.state == HomeState::Here))
+        });
+        while reasons.len() > REGION_HOME_HEADS_MAX {
+            reasons.pop_first();
+        }
+    }
+
+    fn homed(&self, bucket: &BucketName) -> Option<BucketRecord> {
+        let live =
+            |record: &BucketRecord| (record.state == BucketState::Live).then(|| record.clone());
+        self.shown.reach().bucket(bucket, live).flatten()
+    }
+
+    /// Takes what another region knows of a bucket's home, if that is later.
+    pub(super) async fn hear_home(&self, from: RegionId, bucket: &BucketName, told: Home) {
+        let Some(record) = self.homed(bucket) else { return };
+        let Some(next) = heard(self.shown.own(), record.home.as_ref(), told) else { return };
+        match self.shown.reach().set_home(bucket, record.home, next).await {
+            Ok(true) => {
+                tracing::info!(%bucket, %from, home = ?next, "the home of a bucket has moved")
+            }
+            // It is told again.
+            Ok(false) => {}
+            Err(error) => tracing::debug!(%bucket, %error, "the home of a bucket is noted later"),
+        }
+    }
+
+    async fn journals(&self, ask: &JournalAsk) -> Result<Vec<(PgId, JournalShown)>, ObjectError> {
+        let shown = self.shown.journals(ask).await;
+        shown.map_err(|error| ObjectError::Unavailable { reason: error.to_string() })
+    }
+
+    /// The last ops of all PGs now, behind all that was taken before under the map that is known here; `None` if a group
+    /// does not answer.
+    async fn heads(&self) -> Result<Option<Heads>, ObjectError> {
+        let count = self.shown.pg_count();
+        let pgs = (0..count).map(|pg| (PgId(pg), Token::default())).collect();
+        let shown = self.journals(&JournalAsk { pgs, ids_max: 0, settled: true }).await?;
+        let heads: Heads = shown.into_iter().map(|(pg, shown)| (pg, shown.applied)).collect();
+        Ok((heads.len() == count as usize).then_some(heads))
+    }
+}
+
+impl<R: RegionReach> SourceState<R> {
+    /// True if a region has all that was here when this was asked first for the mark.
+    async fn has_passed(&self, mark: Mark) -> Result<bool, ObjectError> {
+        let shared = self.shared();
+        let known = shared.homes.heads.lock().get(&mark).map(|(heads, _)| heads.clone());
+        let mut heads = match known {
+            Some(heads) => heads,
+            None => match shared.heads().await? {
+                Some(heads) => heads,
+                None => return Ok(false),
+            },
+        };
+        let positions = self.positions(&[mark.region], heads.keys().copied());
+        let tokens: BTreeMap<PgId, Token> = positions
+            .into_iter()
+            .filter_map(|(pg, of)| Some((pg, Token { through: of.first()?.1 })))
+            .collect();
+        heads.retain(|pg, head| tokens.get(pg).is_none_or(|token| token.through < *head));
+        // A token is that of the last change: of a group at rest it stays below the last op.
+        let behind = heads.keys().filter_map(|pg| Some((*pg, *tokens.get(pg)?))).collect();
+        let ask = JournalAsk { pgs: behind, ids_max: 0, settled: false };
+        for (pg, shown) in shared.journals(&ask).await? {
+            let has_all = shown.told.is_ok_and(|batch| batch.left.0 == 0);
+            if has_all && heads.get(&pg).is_some_and(|head| shown.applied >= *head) {
+                heads.remove(&pg);
+            }
+        }
+        let is_passed = heads.is_empty();
+        let mut all = shared.homes.heads.lock();
+        // Whoever asks again has to wait for little.
+        if is_passed {
+            all.remove(&mark);
+        } else if all.contains_key(&mark) || all.len() < REGION_HOME_HEADS_MAX {
+            all.insert(mark, (heads, Instant::now()));
+        }
+        Ok(is_passed)
+    }
+
+    /// Answers a region that is to become the home of a bucket.
+    pub(super) async fn answer_home(
+        &self,
+        from: RegionId,
+        asked: AskHome,
+    ) -> Result<HomeAnswer, ObjectError> {
+        let AskHome { bucket, ask, regions } = asked;
+        let shared = self.shared();
+        let members = shared.site.members().borrow().clone();
+        let is_claim = matches!(ask, HomeAsk::Claim(..));
+        if is_claim && members.live().any(|peer| !regions.contains(&peer.number)) {
+            return Ok(HomeAnswer::OtherRegions);
+        }
+        let Some(record) = shared.homed(&bucket) else { return Ok(HomeAnswer::Absent) };
+        let mark = |record: &BucketRecord, is_last| Mark {
+            bucket: record.id,
+            epoch: record.epoch,
+            region: from,
+            is_last,
+        };
+        let home = match reply(record.home.as_ref(), (from, ask)) {
+            Reply::Say(answer) => return Ok(answer),
+            Reply::Prepare if self.has_passed(mark(&record, false)).await? => {
+                return Ok(HomeAnswer::Knows(record.home));
+            }
+            Reply::Prepare => return Ok(HomeAnswer::Behind),
+            Reply::Yours(home) => home,
+            Reply::Give(home) => {
+                // Changes with conditions wait while the home moves: it moves once the other region has nearly all.
+                if !self.has_passed(mark(&record, false)).await? {
+                    return Ok(HomeAnswer::Behind);
+                }
+                if !shared.shown.reach().set_home(&bucket, record.home, home).await? {
+                    return Ok(HomeAnswer::Behind);
+                }
+                shared.homes.counters.given.fetch_add(1, Ordering::Relaxed);
+                tracing::info!(%bucket, to = %from, "the home of a bucket is given");
+                home
+            }
+            Reply::Accept(home) => {
+                if !shared.shown.reach().set_home(&bucket, record.home, home).await? {
+                    return Ok(HomeAnswer::Knows(shared.homed(&bucket).and_then(|it| it.home)));
+                }
+                home
+            }
+        };
+        // By the record as it is now: it may have been set by another request.
+        let now = shared.homed(&bucket).filter(|now| now.id == record.id);
+        let Some(now) = now.filter(|now| now.home == Some(home)) else {
+            return Ok(HomeAnswer::Behind);
+        };
+        let is_level = self.has_passed(mark(&now, true)).await?;
+        Ok(HomeAnswer::Yours { home: home.told(), is_level })
+    }
+}
+
+/// Takes what another region tells of homes.
+pub(super) async fn hear<R: RegionReach>(shared: &Shared<R>, from: RegionId, told: TellHomes) {
+    for (bucket, home) in told.homes {
+        shared.hear_home(from, &bucket, home).await;
+    }
+}
+
+/// Tells other regions of homes, when these change and every [`REGION_HOMES_TOLD_MS`]. Does not end.
+pub(super) async fn tell<R: RegionReach>(shared: Arc<Shared<R>>) {
+    loop {
+        let version = shared.shown.reach().map_version();
+        let buckets = shared.shown.reach().buckets();
+        let homes: Vec<_> =
+            buckets.into_iter().filter_map(|it| Some((it.name, it.home?.told()))).collect();
+        let members = shared.site.members().borrow().clone();
+        let telling = members.live().map(async |peer| {
+            let region = peer.number;
+            let again = Duration::from_millis(REGION_HOMES_TOLD_MS);
+            let is_told = shared
+                .homes
+                .told
+                .lock()
+                .get(&region)
+                .is_some_and(|(told, at)| *told == homes && at.elapsed() < again);
+            if is_told || homes.is_empty() {
+                return;
+            }
+            let asked = async {
+                for part in homes.chunks(larder_link::limits::HOMES_TOLD_MAX) {
+                    let told = TellHomes { homes: part.to_vec() };
+                    link_to(&shared, region)?.tell_homes(told).await?;
+                }
+                Ok::<_, larder_link::LinkError>(())
+            };
+            match asked.await {
+                Ok(()) => {
+                    let told = (homes.clone(), Instant::now());
+                    shared.homes.told.lock().insert(region, told);
+                }
+                // It would decide by itself.
+                Err(larder_link::LinkError::Unsound(_)) => shared.watch.alarm(
+                    region,
+                    "it is of a release that knows no homes of buckets, and decides about conditions itself".to_owned(),
+                ),
+                Err(error) => tracing::debug!(%region, %error, "homes are told later"),
+            }
+        });
+        futures::future::join_all(telling).await;
+        // A single node's map is looked at regularly.
+        let patience = Duration::from_millis(REGION_HOMES_MS);
+        let _passed = timeout(patience, shared.shown.reach().map_passes(version)).await;
+    }
+}
+
+/// Carries out orders, and goes on with homes that are coming. Does not end.
+pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>, dir: PathBuf) {
+    let mut times = interval(Duration::from_millis(REGION_HOMES_MS));
+    times.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        times.tick().await;
+        shared.homes.forget_heads();
+        let of = dir.clone();
+        let orders = match blocking::run(move || larder_link::orders(&of)).await {
+            Ok(Ok(orders)) => orders,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "orders about homes are carried out later");
+                continue;
+            }
+            Err(_panicked) => continue,
+        };
+        let of_buckets = orders.iter().map(|it| (it.bucket.clone(), it.order));
+        *shared.homes.orders.lock() = of_buckets.collect();
+        shared.forget_reasons();
+        let over = carry_out(&shared, orders).await;
+        shared.homes.orders.lock().retain(|bucket, _| over.iter().all(|it| it.bucket != *bucket));
+        if !over.is_empty() {
+            let of = dir.clone();
+            let forgotten = blocking::run(move || larder_link::forget_orders(&of, &over)).await;
+            if let Ok(Err(error)) = forgotten {
+                tracing::warn!(%error, "orders about homes that were carried out are not forgotten");
+            }
+        }
+        let coming = shared.shown.reach().buckets().into_iter().filter_map(|record| {
+            let home = record.home?;
+            home.is_awaited().then_some((record.name, home.scope))
+        });
+        for (bucket, scope) in coming.collect::<Vec<_>>() {
+            run::begin(&shared, bucket, scope);
+        }
+    }
+}
+
+/// Begins what is ordered; returns the orders that are carried out, or cannot be.
+async fn carry_out<R: RegionReach>(
+    shared: &Arc<Shared<R>>,
+    orders: Vec<HomeOrder>,
+) -> Vec<HomeOrder> {
+    let mut over = Vec::new();
+    for ordered in orders {
+        let bucket = &ordered.bucket;
+        let Some(record) = shared.homed(bucket) else {
+            shared.homes.reason(bucket, "there is no such bucket here".to_owned());
+            over.push(ordered);
+            continue;
+        };
+        let is_so = match (ordered.order, record.home) {
+            (Order::Here(scope), Some(home)) if home.state == HomeState::Here => {
+                home.scope == scope
+            }
+            (Order::Nowhere, None) => true,
+            (Order::Nowhere, Some(home)) => match give_up(shared, bucket, home).await {
+                Some(is_so) => is_so,
+                None => {
+                    over.push(ordered);
+                    continue;
+                }
+            },
+            (Order::Here(_), _) => false,
+        };
+        if is_so {
+            shared.homes.reasons.lock().remove(bucket);
+            over.push(ordered);
+        } else if let Order::Here(scope) = ordered.order {
+            run::begin(shared, bucket.clone(), scope);
+        }
+    }
+    over
+}
+
+/// Gives a home up, so that the bucket has none; true if it is so, `None` if this region cannot.
+async fn give_up<R: RegionReach>(
+    shared: &Shared<R>,
+    bucket: &BucketName,
+    home: Home,
+) -> Option<bool> {
+    let why = match home.state {
+        HomeState::Nowhere => return Some(true),
+        HomeState::Here | HomeState::Coming(_) | HomeState::Claimed(true) => {
+            let next = ended(shared.shown.own(), &home);
+            match shared.shown.reach().set_home(bucket, Some(home), next).await {
+                Ok(true) => {
+                    shared.homes.counters.given.fetch_add(1, Ordering::Relaxed);
+                    tracing::info!(%bucket, "a bucket has no home any more");
+                    return Some(true);
+                }
+                Ok(false) => "its home has changed meanwhile".to_owned(),
+                Err(error) => error.to_string(),
+            }
+        }
+        HomeState::Claimed(false) => {
+            "this region has claimed it, and gives it up once all regions have answered".to_owned()
+        }
+        HomeState::Elsewhere | HomeState::Given => {
+            let region = home.term.of;
+            shared.homes.reason(bucket, format!("region {region} is its home: give it up there"));
+            return None;
+        }
+    };
+    shared.homes.reason(bucket, why);
+    Some(false)
+}
+
+const _: () = assert!(
+    2 * REGION_HOME_RUNS_MAX * larder_link::limits::REGIONS_MAX <= REGION_HOME_HEADS_MAX,
+    "what regions wait for has a place"
+);
