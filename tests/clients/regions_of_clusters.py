@@ -12,12 +12,14 @@ import argparse
 import contextlib
 import random
 import shutil
+import statistics
 import subprocess
 import sys
 import threading
 import time
 
 import region_homes
+from botocore.exceptions import ClientError
 from harness import content, default_binary, free_port, scratch_folder
 from peers import Machine, ready, run, secret_file, until, whole
 from regions import (
@@ -176,6 +178,27 @@ def conflicts(cluster, singles, rng, seconds, clock):
                f"{struck[3]} cuts: the same everywhere; {deleted} buckets deleted, {kept} kept as they had an object")
 
 
+def through_another_machine(cluster, singles, clock):
+    """A machine that is not the gateway has it pass changes on to the home, and ask other regions for what is not here."""
+    region_homes.move(singles[0])
+    s3, home, times = client(cluster.others()[0]), client(singles[0]), []
+    for number in range(20):
+        began = time.monotonic()
+        s3.put_object(Bucket=region_homes.BUCKET, Key=f"through/{number}", Body=bytes(1000), IfNoneMatch="*")
+        times.append(time.monotonic() - began)
+        try:
+            s3.put_object(Bucket=region_homes.BUCKET, Key=f"through/{number}", Body=b"", IfNoneMatch="*")
+            raise Failed("a lock is made twice through a machine that is not the gateway")
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "PreconditionFailed":
+                raise Failed(f"a second lock is answered with {error}") from error
+        home.put_object(Bucket=region_homes.BUCKET, Key=f"read/{number}", Body=b"read")
+        if s3.get_object(Bucket=region_homes.BUCKET, Key=f"read/{number}")["Body"].read() != b"read":
+            raise Failed("what another region has is read with other content")
+    region_homes.move(cluster)
+    clock.tell(f"through a machine that is not the gateway a put with a condition takes {1000 * statistics.median(times):.0f} ms")
+
+
 def new_buckets(cluster, singles, clock):
     """What is put into a bucket at the moment it is made, past the gateway, is in the other regions, too."""
     names = [f"new-{number}" for number in range(10)]
@@ -303,6 +326,7 @@ def test(binary, scratch, seconds, singles, seed):
         deletion([cluster, *singles], other, singles[0], clock)
         deletion([cluster, *singles], singles[0], cluster.gateway, clock)
         region_homes.begin([cluster, *singles], [cluster.gateway, *singles], clock)
+        through_another_machine(cluster, singles, clock)
         conflicts(cluster, singles, rng, seconds, clock)
         new_buckets(cluster, singles, clock)
         without_gateway(cluster, singles, clock)

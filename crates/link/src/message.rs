@@ -141,7 +141,8 @@ pub struct Change {
 
 impl Change {
     /// True if it is no larger than one of a client may be: it becomes one op.
-    fn is_sound(&self) -> bool {
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
         let (head, bytes) = match &self.kind {
             ChangeKind::Put { attributes, checksum, bytes, .. } => {
                 (encode(&(attributes, checksum)).len(), bytes.len())
@@ -153,7 +154,7 @@ impl Change {
     }
 }
 
-/// What a change makes of a key.
+/// The kind of a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ChangeKind {
     /// This object.

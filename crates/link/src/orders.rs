@@ -16,7 +16,7 @@ use crate::registry::read;
 
 const ORDERS: &str = "homes";
 
-/// What is ordered.
+/// The place where a bucket's home is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
     /// This region is to be the home.

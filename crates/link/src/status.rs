@@ -43,7 +43,7 @@ pub struct HomeStatus {
     pub bucket: String,
     /// The home; `None` if there never was one.
     pub home: Option<Home>,
-    /// What an operator asked for here, and is not so yet.
+    /// An order that was given here and is not carried out yet.
     pub order: Option<Order>,
     /// The last reason why that is not so yet.
     pub why: Option<String>,

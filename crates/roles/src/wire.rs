@@ -17,8 +17,8 @@ use larder_protocol::region::{Token, Void};
 use larder_protocol::scheduler::Report;
 use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Refusal};
 use larder_types::{
-    BucketId, Chunk, Extent, Grant, LvId, ObjectKey, OpId, OpSeq, PgId, RegionId, ServerId,
-    SessionId, VersionRow, View,
+    BucketId, BucketName, Chunk, Extent, Grant, LvId, ObjectKey, OpId, OpSeq, PgId, RegionId,
+    ServerId, SessionId, VersionRow, View,
 };
 use serde::{Deserialize, Serialize};
 
@@ -436,15 +436,35 @@ pub enum ManagerMessageIn {
     HandedBack(ServerId, ManagerMessage),
 }
 
-/// What proxies are told; they answer S3 alone.
+/// What proxies are told, and what the gateway to other regions is asked.
 #[derive(Debug)]
 pub enum ProxyService {}
 
 impl Service for ProxyService {
     const ROLE: Role = Role::Proxy;
-    type Request = ();
-    type Answer = ();
+    type Request = ProxyCall;
+    type Answer = ProxyReply;
     type Message = ProxyMessage;
+}
+
+/// What the gateway is asked by other proxies of its cluster. Since [`PROTOCOL_HOMES`](crate::limits::PROTOCOL_HOMES).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProxyCall {
+    /// Ask other regions for a key that is not here.
+    Look(BucketName, ObjectKey),
+    /// Have this region, the home of a bucket, make a client's change. Payload: a [`larder_link::Change`], encoded.
+    Change(RegionId),
+}
+
+/// The gateway's answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProxyReply {
+    /// True if the key is here now.
+    Looked(bool),
+    /// Payload: a [`larder_link::ChangeAnswer`], encoded.
+    Changed,
+    /// This proxy does not speak with other regions.
+    NotGateway,
 }
 
 /// What proxies are told.

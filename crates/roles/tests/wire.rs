@@ -17,13 +17,14 @@ use larder_roles::progress::{
 };
 use larder_roles::wire::{
     CopyState, DataCall, DataMessage, DataReply, JournalNow, JournalShown, KeptNow, ManagerCall,
-    ManagerMessageIn, ManagerReply, MetaCall, MetaMessage, MetaReply, ProxyMessage,
+    ManagerMessageIn, ManagerReply, MetaCall, MetaMessage, MetaReply, ProxyCall, ProxyMessage,
+    ProxyReply,
 };
 use larder_types::codec::encode;
 use larder_types::{
-    Appended, Attributes, BootId, BucketId, Chunk, Condition, ETag, Epoch, Extent, Grant, GrantKey,
-    Holders, HybridClock, LvId, ObjectKey, OpId, OpSeq, Origin, PgId, PvId, RegionId, Request,
-    ServerId, SessionId, Stamp, Target, View,
+    Appended, Attributes, BootId, BucketId, BucketName, Chunk, Condition, ETag, Epoch, Extent,
+    Grant, GrantKey, Holders, HybridClock, LvId, ObjectKey, OpId, OpSeq, Origin, PgId, PvId,
+    RegionId, Request, ServerId, SessionId, Stamp, Target, View,
 };
 
 const GOLDEN: &str = include_str!("golden/roles.hex");
@@ -275,6 +276,14 @@ fn said() -> Vec<String> {
         hex(&encode(&MetaCall::TellPositions(vec![(pg, vec![(RegionId(2), OpSeq(301))])]))),
         hex(&encode(&MetaCall::Positions { pg, view, op: OpSeq(301), count: 1, wait_ms: 5000 })),
         hex(&encode(&MetaReply::Positions(vec![(RegionId(2), OpSeq(301))]))),
+        hex(&encode(&ProxyCall::Look(
+            BucketName::new("abc").expect("a name"),
+            ObjectKey::new("k").expect("a key"),
+        ))),
+        hex(&encode(&ProxyCall::Change(RegionId(2)))),
+        hex(&encode(&ProxyReply::Looked(true))),
+        hex(&encode(&ProxyReply::Changed)),
+        hex(&encode(&ProxyReply::NotGateway)),
     ]
 }
 

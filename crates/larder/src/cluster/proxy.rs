@@ -1,17 +1,19 @@
 //! The process that serves S3.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use larder_net::{Handler, Listener, PeerIdentity, Responder, Role, Roles, Services};
 use larder_protocol::manager::policy::ManagerMessage;
 use larder_protocol::manager::state::{GatewayRecord, ServerRole};
 use larder_roles::identity::IDENTITY_FILE;
+use larder_roles::limits::GATEWAY_CALLS_MAX;
 use larder_roles::managers::{Presence, Run};
 use larder_roles::proxy::{ClusterConfig, ClusterProxy};
-use larder_roles::wire::{ProxyMessage, ProxyService};
+use larder_roles::wire::{ProxyCall, ProxyMessage, ProxyReply, ProxyService};
 use larder_s3::{S3Service, serve};
+use tokio::sync::Semaphore;
 
 use super::config::RoleConfig;
 use super::gateway::{Candidate, Gateway, Shown};
@@ -23,24 +25,40 @@ use crate::server::server_options;
 /// Requests may take this long to finish once the process is told to stop.
 const DRAIN_MAX: Duration = Duration::from_secs(8);
 
-/// What managers tell a proxy.
-struct ProxyFace(Presence);
+/// Takes messages of managers, and calls of other proxies if this one is the gateway to other regions.
+struct ProxyFace {
+    presence: Presence,
+    /// Not there before its session is open.
+    proxy: Arc<OnceLock<Arc<ClusterProxy>>>,
+    /// Places for what other proxies ask.
+    places: Arc<Semaphore>,
+}
 
 impl Handler<ProxyService> for ProxyFace {
     fn request(
         &self,
-        _from: &PeerIdentity,
-        (): (),
-        _payload: bytes::Bytes,
+        from: &PeerIdentity,
+        call: ProxyCall,
+        payload: bytes::Bytes,
         responder: Responder<ProxyService>,
     ) {
-        responder.answer(&(), bytes::Bytes::new());
+        let place = self.places.clone().try_acquire_owned();
+        let (Some(proxy), true, Ok(place)) =
+            (self.proxy.get(), from.subject.roles.has(Role::Proxy), place)
+        else {
+            return responder.answer(&ProxyReply::NotGateway, bytes::Bytes::new());
+        };
+        let proxy = proxy.clone();
+        tokio::spawn(async move {
+            proxy.answer_proxy(call, payload, responder).await;
+            drop(place);
+        });
     }
 
-    fn message(&self, _from: &PeerIdentity, message: ProxyMessage, _payload: bytes::Bytes) {
+    fn message(&self, from: &PeerIdentity, message: ProxyMessage, _payload: bytes::Bytes) {
         let ProxyMessage::Manager(message) = message;
-        if message == ManagerMessage::WhoAreYou {
-            self.0.who_are_you();
+        if message == ManagerMessage::WhoAreYou && from.subject.roles.has(Role::Manager) {
+            self.presence.who_are_you();
         }
     }
 }
@@ -82,8 +100,11 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
     let managers = member.managers();
     let addresses = vec![member.address.clone()];
     let run = Run { server: member.me, boot: member.boot, addresses, has: Vec::new() };
-    let face = ProxyFace(Presence::start(managers.clone(), run));
-    let services = Services::new().with(Roles::of(&[Role::Manager]), face);
+    let presence = Presence::start(managers.clone(), run);
+    let shown_to_others = Arc::new(OnceLock::new());
+    let places = Arc::new(Semaphore::new(GATEWAY_CALLS_MAX));
+    let face = ProxyFace { presence, proxy: shown_to_others.clone(), places };
+    let services = Services::new().with(Roles::of(&[Role::Manager, Role::Proxy]), face);
     let listener = Listener::start(&member.endpoint, member.ear, services);
     let _listener = listener.map_err(RoleError::System)?;
     let cluster = ClusterConfig {
@@ -97,6 +118,8 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
         proxy = ClusterProxy::begin(cluster) => Arc::new(proxy),
         () = around.stop.told() => return Ok(()),
     };
+    // It is set once, here.
+    let _first = shown_to_others.set(proxy.clone());
     let own = GatewayRecord { server: member.me, boot: member.boot };
     let gateway = candidate.map(|candidate| candidate.of(own, managers.clone()));
     if let Some(gateway) = &gateway {

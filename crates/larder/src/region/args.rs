@@ -109,8 +109,8 @@ pub(crate) enum RegionCommand {
 pub(crate) struct HomeArgs {
     /// Directory of the store; of a cluster, that of its gateway.
     pub(crate) dir: PathBuf,
-    /// Bucket.
-    pub(crate) bucket: String,
+    /// Bucket. Without it the homes of all buckets are listed.
+    pub(crate) bucket: Option<String>,
     /// `here` makes this region the home; `none`, at the home, leaves the bucket without one. Without it the home is shown.
     pub(crate) place: Option<Place>,
     /// With `here`: all changes of clients go to the home, not only those with conditions.

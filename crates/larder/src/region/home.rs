@@ -4,30 +4,34 @@
 //! of that.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use larder_link::{HomeOrder, HomeStatus, Members, Order, RegionStatus};
-use larder_types::{BucketName, HomeScope, HomeState};
+use larder_types::{BucketName, HomeScope, HomeState, RegionId};
 use tokio::time::{Instant, sleep};
 
 use super::args::{HomeArgs, Place};
 use super::{RegionError, live_members};
 use crate::exit;
 
-/// How long the command waits until an order is carried out.
+/// Longest wait of the command for its order to be carried out.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Pause between two looks at the status, which the server writes every second.
 const LOOK: Duration = Duration::from_millis(200);
 
 pub(super) fn home(args: &HomeArgs) -> Result<u8, RegionError> {
-    let (dir, name) = (&args.dir, args.bucket.as_str());
-    let bucket = BucketName::new(name).map_err(|_| RegionError::NoBucket(name.to_owned()))?;
+    let dir = &args.dir;
     let members = live_members(dir)?;
+    let Some(name) = args.bucket.as_deref() else {
+        let status = heard(dir)?;
+        let homes = status.homes.iter();
+        homes.for_each(|known| println!("{}", told(&members, &known.bucket, Some(known))));
+        return Ok(exit::OK);
+    };
+    let bucket = BucketName::new(name).map_err(|_| RegionError::NoBucket(name.to_owned()))?;
     let wanted = match args.place {
         None => {
-            let status = RegionStatus::read(dir)?.filter(RegionStatus::is_heard);
-            let Some(status) = status else { return Err(RegionError::Silent(dir.clone())) };
-            println!("{}", told(&members, name, of(&status, name)));
+            println!("{}", told(&members, name, of(&heard(dir)?, name)));
             return Ok(exit::OK);
         }
         Some(Place::Here) if args.all_writes => Order::Here(HomeScope::Writes),
@@ -39,28 +43,34 @@ pub(super) fn home(args: &HomeArgs) -> Result<u8, RegionError> {
     runtime.map_err(RegionError::System)?.block_on(outcome(dir, &members, name, wanted))
 }
 
-/// Waits until the order is carried out.
+fn heard(dir: &Path) -> Result<RegionStatus, RegionError> {
+    let status = RegionStatus::read(dir)?.filter(RegionStatus::is_heard);
+    status.ok_or_else(|| RegionError::Silent(dir.to_owned()))
+}
+
+/// Waits until the order is carried out, or found to be one that cannot be.
 async fn outcome(
     dir: &Path,
     members: &Members,
     bucket: &str,
     wanted: Order,
 ) -> Result<u8, RegionError> {
-    let deadline = Instant::now() + PATIENCE;
+    let (deadline, mut taken_ms) = (Instant::now() + PATIENCE, None);
     loop {
         let status = RegionStatus::read(dir)?.filter(RegionStatus::is_heard);
-        let known = status.as_ref().and_then(|status| of(status, bucket));
-        let is_forgotten = !larder_link::orders(dir)?.iter().any(|it| it.bucket.as_str() == bucket);
-        if is_forgotten && status.is_some() && known.is_none_or(|known| is_so(known, wanted)) {
-            println!("{}", told(members, bucket, known));
-            return Ok(exit::OK);
+        if !larder_link::orders(dir)?.iter().any(|it| it.bucket.as_str() == bucket) {
+            taken_ms =
+                taken_ms.or(Some(UNIX_EPOCH.elapsed().unwrap_or_default().as_millis() as u64));
         }
-        // It cannot be carried out here.
-        if is_forgotten && known.is_some_and(|known| known.order.is_none() && known.why.is_some()) {
+        // An earlier one does not know yet what came of it.
+        let later = |status: &&RegionStatus| taken_ms.is_some_and(|at| status.written_ms > at);
+        if let Some(status) = status.as_ref().filter(later) {
+            let known = of(status, bucket);
             println!("{}", told(members, bucket, known));
-            return Ok(exit::FAULTS);
+            return Ok(if is_so(known, wanted) { exit::OK } else { exit::FAULTS });
         }
         if Instant::now() >= deadline {
+            let known = status.as_ref().and_then(|status| of(status, bucket));
             println!("{}", told(members, bucket, known));
             let waits = match &status {
                 Some(_) => "the server goes on trying; `larder region home` shows what comes of it",
@@ -77,19 +87,19 @@ fn of<'a>(status: &'a RegionStatus, bucket: &str) -> Option<&'a HomeStatus> {
     status.homes.iter().find(|home| home.bucket == bucket)
 }
 
-fn is_so(known: &HomeStatus, wanted: Order) -> bool {
-    // The status may be of a moment before.
-    if known.order.is_some() {
+fn is_so(known: Option<&HomeStatus>, wanted: Order) -> bool {
+    // A reason that is left is that of an order which could not be carried out.
+    if known.is_some_and(|known| known.order.is_some() || known.why.is_some()) {
         return false;
     }
-    match (wanted, known.home) {
+    match (wanted, known.and_then(|known| known.home)) {
         (Order::Here(scope), Some(home)) => home.state == HomeState::Here && home.scope == scope,
         (Order::Here(_), None) => false,
         (Order::Nowhere, home) => home.is_none_or(|home| home.state == HomeState::Nowhere),
     }
 }
 
-/// What is known of a bucket's home, as sentences.
+/// Describes a bucket's home in sentences.
 pub(super) fn told(members: &Members, bucket: &str, known: Option<&HomeStatus>) -> String {
     let name = |number| match members.peer(number) {
         _ if members.own.number == number => "this region".to_owned(),
@@ -102,12 +112,17 @@ pub(super) fn told(members: &Members, bucket: &str, known: Option<&HomeStatus>) 
         HomeScope::Writes => "all changes go there",
     };
     let mut lines = match home {
-        None => format!("{bucket} has no home: conditions hold within a region"),
+        None => format!("{bucket} has no home, or is not there: conditions hold within a region"),
         Some(home) => {
             let region = name(home.term.of);
             match home.state {
                 HomeState::Nowhere => {
                     format!("{bucket} has no home any more: conditions hold within a region")
+                }
+                HomeState::Elsewhere | HomeState::Given if is_removed(members, home.term.of) => {
+                    format!(
+                        "{region} was the home of {bucket}, and was removed: order `here` at a region that is left"
+                    )
                 }
                 HomeState::Here | HomeState::Elsewhere | HomeState::Given => {
                     format!("{region} is the home of {bucket}: {}", of_it(home.scope))
@@ -123,16 +138,20 @@ pub(super) fn told(members: &Members, bucket: &str, known: Option<&HomeStatus>) 
         Some(Order::Nowhere) => lines.push_str("\n  ordered: the home is to be given up"),
         None => {}
     }
-    if let Some(why) = known.and_then(|known| known.why.as_ref()) {
-        lines.push_str("\n  not yet: ");
+    if let Some((order, why)) = known.and_then(|known| Some((known.order, known.why.as_ref()?))) {
+        lines.push_str(if order.is_some() { "\n  not yet: " } else { "\n  not done: " });
         lines.push_str(why);
     }
     lines
 }
 
+fn is_removed(members: &Members, number: RegionId) -> bool {
+    members.own.number != number && members.live().all(|peer| peer.number != number)
+}
+
 #[cfg(test)]
 mod tests {
-    use larder_types::{Home, HomeTerm, RegionId};
+    use larder_types::{Home, HomeTerm};
 
     use super::*;
 
@@ -144,14 +163,19 @@ mod tests {
     #[test]
     fn an_order_is_carried_out_once_the_record_says_so() {
         let here = Order::Here(HomeScope::Conditions);
+        let is = |known: HomeStatus, wanted| is_so(Some(&known), wanted);
         let state = |state| status(state, HomeScope::Conditions);
-        assert!(is_so(&state(HomeState::Here), here));
-        assert!(!is_so(&status(HomeState::Here, HomeScope::Writes), here));
-        assert!(!is_so(&state(HomeState::Claimed(true)), here));
-        assert!(!is_so(&state(HomeState::Elsewhere), here));
-        assert!(is_so(&state(HomeState::Nowhere), Order::Nowhere));
-        assert!(!is_so(&state(HomeState::Here), Order::Nowhere));
-        assert!(is_so(&HomeStatus { home: None, ..state(HomeState::Here) }, Order::Nowhere));
+        assert!(is(state(HomeState::Here), here));
+        assert!(!is(status(HomeState::Here, HomeScope::Writes), here));
+        assert!(!is(state(HomeState::Claimed(true)), here));
+        assert!(!is(state(HomeState::Elsewhere), here));
+        assert!(is(state(HomeState::Nowhere), Order::Nowhere));
+        assert!(!is(state(HomeState::Here), Order::Nowhere));
+        assert!(is(HomeStatus { home: None, ..state(HomeState::Here) }, Order::Nowhere));
+        assert!(is_so(None, Order::Nowhere) && !is_so(None, here));
+        let why = Some("there is no such bucket here".to_owned());
+        let refused = HomeStatus { home: None, why, ..state(HomeState::Here) };
+        assert!(!is(refused, Order::Nowhere), "it could not be carried out");
     }
 
     #[test]
@@ -170,6 +194,15 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[1], "  ordered: this region is to be the home");
         assert_eq!(lines[2], "  not yet: region us does not answer");
-        assert!(told(&members, "photos", None).starts_with("photos has no home: "));
+        assert!(
+            told(&members, "photos", None).starts_with("photos has no home, or is not there: ")
+        );
+        let term = HomeTerm { count: 3, of: RegionId(7) };
+        let gone = Home { term, ..status(HomeState::Given, HomeScope::Writes).home.unwrap() };
+        let gone = HomeStatus { home: Some(gone), ..here };
+        assert!(
+            told(&members, "photos", Some(&gone))
+                .starts_with("region 7 was the home of photos, and was removed")
+        );
     }
 }

@@ -300,6 +300,18 @@ fn loss(dir: &Path, peer: &Peer) -> Result<Vec<String>, RegionError> {
         "  buckets that wait for more regions than are left get 503 until `larder region policy` is lowered"
             .to_owned(),
     );
+    let is_home = |known: &&larder_link::HomeStatus| {
+        known.home.is_some_and(|home| home.region() == Some(peer.number))
+    };
+    let homes: Vec<_> = status.iter().flat_map(|status| &status.homes).filter(is_home).collect();
+    if let Some(first) = homes.first() {
+        told.push(format!(
+            "  it is the home of {} buckets, such as {}: these take no changes with conditions until `larder region home` gives them \
+             a new one",
+            homes.len(),
+            first.bucket
+        ));
+    }
     if peer.number == RegionId(1) {
         told.push("  it gives the others their numbers: no region can join afterwards".to_owned());
     }

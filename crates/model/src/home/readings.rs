@@ -47,7 +47,7 @@ pub enum Variant {
     SilenceAccepts,
     /// A region says that it gave the home before it has written that down.
     GivesUnwritten,
-    /// Whoever knows that a region was given the home answers as if it had given it. Harmless: only who gave it is asked.
+    /// A region that knows who was given the home answers as if it had given it. Harmless: only who gave it is asked.
     AnyoneGives,
     /// A region becomes the home while it lacks changes.
     LevelsNever,

@@ -41,7 +41,7 @@ const CLAIMS_AGAIN_MAX: u8 = 2;
 /// A request about the home of a bucket, of the region that is to be it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum HomeAsk {
-    /// What does the region know?
+    /// Asks for the record of the answering region.
     Look,
     /// The same, once the asking region has most of its changes: a claim follows.
     Prepare,

@@ -217,6 +217,12 @@ pub const REGION_HOME_HEADS_MAX: usize = 256;
 pub const REGION_HOME_HEADS_MS: u64 = 600_000;
 /// Most changes whose bytes are in memory while another region makes them.
 pub const REGION_CHANGES_MAX: usize = 16;
+/// Milliseconds for which a change waits for such a place.
+pub const CHANGE_PLACE_MS: u64 = 1_500;
+/// Most calls of other proxies that a gateway answers at a time.
+pub const GATEWAY_CALLS_MAX: usize = 128;
+/// Milliseconds for which a proxy waits for the gateway to ask other regions for a key.
+pub const GATEWAY_LOOK_MS: u64 = 2_000;
 /// Most changes of other regions' clients that are made at a time.
 pub const REGION_CHANGES_MADE_MAX: usize = 32;
 

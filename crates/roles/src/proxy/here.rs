@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_kv::{KvError, KvReader};
+use larder_link::Change;
 use larder_objects::ObjectError;
 use larder_protocol::{Call, RowSpan};
 use larder_types::{
@@ -187,6 +188,21 @@ impl Reach for Here {
     async fn deleted_by_gateway(&self, marked: BucketRecord) -> Result<(), ObjectError> {
         self.end_deletion(marked, false).await?;
         Err(unavailable("a bucket is deleted in all regions at once, and this one reaches none"))
+    }
+
+    /// As with deletions: this one does not speak with other regions.
+    async fn look_at_gateway(&self, _: &BucketName, _: &ObjectKey) -> bool {
+        false
+    }
+
+    async fn change_at_gateway(
+        &self,
+        home: RegionId,
+        _: Change,
+    ) -> Result<Option<HybridClock>, ObjectError> {
+        Err(unavailable(&format!(
+            "region {home} is the home of this bucket and decides about such a change, and this one reaches none"
+        )))
     }
 
     fn region(&self) -> RegionId {

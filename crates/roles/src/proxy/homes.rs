@@ -4,9 +4,11 @@
 //!
 //! 1. A put or delete that is decided here carries the epoch of the record that says so. A primary refuses it under any other one.
 
+use std::time::Duration;
+
 use bytes::BytesMut;
 use larder_link::limits::CHANGE_BYTES_MAX;
-use larder_link::{Change, ChangeKind};
+use larder_link::{Change, ChangeAnswer, ChangeKind};
 use larder_objects::{ObjectError, PutBody, PutDone, PutOptions};
 use larder_protocol::Call;
 use larder_types::home::decider;
@@ -14,10 +16,13 @@ use larder_types::{
     BucketId, BucketName, BucketRecord, Condition, Decider, ETag, Epoch, HybridClock, ObjectKey,
     PgId, RegionId,
 };
+use tokio::sync::SemaphorePermit;
+use tokio::time::timeout;
 
 use super::put::Limit;
 use super::reach::Reach;
 use super::{Proxy, unavailable};
+use crate::limits::CHANGE_PLACE_MS;
 
 const OF_CHANGES: Limit = Limit {
     what: "an object that is put with a condition, in another region than the bucket's home,",
@@ -27,7 +32,7 @@ const OF_CHANGES: Limit = Limit {
 const SMALL_BYTES_MAX: usize = 64 * 1024;
 const COMING: &str = "the home of the bucket is moving to this region: try again in a moment";
 /// Uploads belong to the region where they began.
-const UPLOAD: &str = "in a bucket whose home is another region, completing an upload with a condition: begin and complete it there; this";
+const UPLOAD: &str = "completing this upload outside of the region that is the bucket's home";
 
 impl<R: Reach> Proxy<R> {
     /// The region that decides a client's change of a bucket, if it is another one.
@@ -149,7 +154,6 @@ impl<R: Reach> Proxy<R> {
         if body.len().is_some_and(|len| len > limit.bytes) {
             return Err(limit.exceeded());
         }
-        let elsewhere = self.elsewhere.get().ok_or_else(|| not_from_here(home))?;
         let (mut bytes, mut place) = (BytesMut::new(), None);
         while let Some(piece) = body.next().await {
             bytes.extend_from_slice(&piece?);
@@ -158,11 +162,11 @@ impl<R: Reach> Proxy<R> {
             }
             // A client that sends little, slowly, keeps nobody waiting.
             if bytes.len() > SMALL_BYTES_MAX && place.is_none() {
-                place = Some(elsewhere.place_for_change().await?);
+                place = Some(self.place_for_change().await?);
             }
         }
         if place.is_none() {
-            place = Some(elsewhere.place_for_change().await?);
+            place = Some(self.place_for_change().await?);
         }
         let digest = body.finish()?;
         let (size, md5) = (bytes.len() as u64, digest.md5);
@@ -186,15 +190,47 @@ impl<R: Reach> Proxy<R> {
         condition: Condition,
         kind: ChangeKind,
     ) -> Result<Option<HybridClock>, ObjectError> {
-        let elsewhere = self.elsewhere.get().ok_or_else(|| not_from_here(home))?;
         let change = Change { bucket: bucket.clone(), key: key.clone(), condition, kind };
-        elsewhere.change(home, change).await
+        match self.elsewhere.get() {
+            Some(elsewhere) => elsewhere.change(home, change).await,
+            None => self.reach.change_at_gateway(home, change).await,
+        }
+    }
+
+    /// Waits for a place for the bytes of a change that another region is to make: they are in memory.
+    async fn place_for_change(&self) -> Result<SemaphorePermit<'_>, ObjectError> {
+        let patience = Duration::from_millis(CHANGE_PLACE_MS);
+        let place = timeout(patience, self.changes.acquire()).await;
+        place.ok().and_then(Result::ok).ok_or(ObjectError::SlowDown)
     }
 }
 
-fn not_from_here(home: RegionId) -> ObjectError {
-    unavailable(&format!(
-        "region {home} is the home of this bucket and decides about such a change; this proxy is not the gateway, and does not \
-         reach it: ask the gateway's machine, or that region"
-    ))
+/// What a region, or the gateway, answers where a change ended so.
+pub(crate) fn answer_of(made: Result<Option<HybridClock>, ObjectError>) -> ChangeAnswer {
+    match made {
+        Ok(clock) => ChangeAnswer::Made(clock),
+        Err(ObjectError::PreconditionFailed) => ChangeAnswer::ConditionFailed,
+        Err(ObjectError::NoSuchKey) => ChangeAnswer::NoSuchKey,
+        Err(ObjectError::NoSuchBucket) => ChangeAnswer::NoSuchBucket,
+        Err(ObjectError::Full) => ChangeAnswer::Full,
+        Err(ObjectError::SlowDown) => ChangeAnswer::SlowDown,
+        Err(ObjectError::Unavailable { reason }) => ChangeAnswer::Unavailable(reason),
+        Err(error) => ChangeAnswer::Unavailable(error.to_string()),
+    }
+}
+
+/// How a change ended that was answered so.
+pub(crate) fn made_of(answer: ChangeAnswer) -> Result<Option<HybridClock>, ObjectError> {
+    match answer {
+        ChangeAnswer::Made(clock) => Ok(clock),
+        ChangeAnswer::ConditionFailed => Err(ObjectError::PreconditionFailed),
+        ChangeAnswer::NoSuchKey => Err(ObjectError::NoSuchKey),
+        ChangeAnswer::NoSuchBucket => Err(ObjectError::NoSuchBucket),
+        ChangeAnswer::Full => Err(ObjectError::Full),
+        ChangeAnswer::SlowDown => Err(ObjectError::SlowDown),
+        ChangeAnswer::Unavailable(reason) => Err(ObjectError::Unavailable { reason }),
+        ChangeAnswer::NotHome(_) => {
+            Err(unavailable("it says that the home has moved, or is moving: try again"))
+        }
+    }
 }

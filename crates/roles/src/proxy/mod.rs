@@ -53,11 +53,11 @@ use larder_types::{
     BucketId, BucketName, BucketRecord, CodecError, Condition, Epoch, HybridClock, ObjectKey, PgId,
     RegionId, SessionId, StreamId, UploadId, UploadRow,
 };
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::data::DataServer;
-use crate::limits::PROXY_PATIENCE_MS;
+use crate::limits::{PROXY_PATIENCE_MS, REGION_CHANGES_MAX};
 use crate::manager::Manager;
 use crate::meta::Meta;
 use crate::requests::Requests;
@@ -66,6 +66,7 @@ pub use append::AppendCounters;
 pub use away::{Away, ClusterConfig, ProxyCounters};
 use clients::Clients;
 pub use here::Here;
+pub(crate) use homes::{answer_of, made_of};
 use reach::Reach;
 pub(crate) use reach::{KnownBucket, Onward, Scan};
 pub use regional::{JournalAsk, RegionReach};
@@ -90,6 +91,8 @@ pub struct Proxy<R = Here> {
     appends: AppendCounters,
     region_waits: RegionWaits,
     clients: Clients,
+    /// Places for the bytes of changes that other regions are to make.
+    changes: Semaphore,
     /// Whom it asks for what is not here.
     elsewhere: OnceLock<Arc<dyn Elsewhere>>,
 }
@@ -111,12 +114,6 @@ pub trait Elsewhere: Send + Sync + 'static {
     /// # Errors
     /// If one of them has objects in it, or does not answer: then it is open again.
     fn delete_bucket(&self, marked: BucketRecord) -> BoxFuture<'static, Result<(), ObjectError>>;
-
-    /// Waits for a place for the bytes of a change that another region is to make: they are in memory.
-    ///
-    /// # Errors
-    /// If none is free in time.
-    fn place_for_change(&self) -> BoxFuture<'_, Result<OwnedSemaphorePermit, ObjectError>>;
 
     /// Has a region make a client's change in a bucket whose home it is; of a put returns its clock.
     ///
@@ -176,8 +173,18 @@ impl<R> Proxy<R> {
         let (alarms, appends) = (Alarms::default(), AppendCounters::default());
         let (region_waits, elsewhere) = (RegionWaits::default(), OnceLock::new());
         let reach = Arc::new(reach);
-        let clients = Clients::default();
-        Self { reach, requests, streams, alarms, appends, region_waits, clients, elsewhere }
+        let (clients, changes) = (Clients::default(), Semaphore::new(REGION_CHANGES_MAX));
+        Self {
+            reach,
+            requests,
+            streams,
+            alarms,
+            appends,
+            region_waits,
+            clients,
+            changes,
+            elsewhere,
+        }
     }
 
     /// What it saw that should never be.
@@ -405,6 +412,11 @@ impl<R: Reach> Objects for Proxy<R> {
                     true => self.find(bucket, key).await,
                     false => Err(ObjectError::NoSuchKey),
                 }
+            }
+            (Err(ObjectError::NoSuchKey), None)
+                if self.reach.look_at_gateway(bucket, key).await =>
+            {
+                self.find(bucket, key).await
             }
             (found, _) => found,
         }

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
+use larder_link::Change;
 use larder_objects::ObjectError;
 pub use larder_objects::Onward;
 use larder_protocol::Call;
@@ -123,6 +124,21 @@ pub trait Reach: Send + Sync + 'static {
         &self,
         marked: BucketRecord,
     ) -> impl Future<Output = Result<(), ObjectError>> + Send;
+
+    /// Has the gateway ask other regions for a key that is not here; true if it is here now. This proxy is none.
+    fn look_at_gateway(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+    ) -> impl Future<Output = bool> + Send;
+
+    /// Has the gateway pass a client's change on to the region that is its bucket's home; of a put returns its clock. This proxy is
+    /// none.
+    fn change_at_gateway(
+        &self,
+        home: RegionId,
+        change: Change,
+    ) -> impl Future<Output = Result<Option<HybridClock>, ObjectError>> + Send;
 
     /// This store's number among regions; [`RegionId::OWN`] if it is alone.
     fn region(&self) -> RegionId;

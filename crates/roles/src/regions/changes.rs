@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::Shared;
 use super::puller::link_to;
 use crate::limits::{REGION_MISS_MS, REGION_WAIT_MS};
-use crate::proxy::RegionReach;
+use crate::proxy::{RegionReach, answer_of, made_of};
 
 /// Bytes that another region has read and verified.
 struct Whole {
@@ -53,16 +53,14 @@ pub(super) async fn make_at<R: RegionReach>(
             "region {name} is the home of this bucket and decides about such a change; {why}"
         ),
     };
+    if members.live().all(|peer| peer.number != home) {
+        let why = "it was removed: an operator orders a new home with `larder region home`";
+        return Err(unavailable(why.to_owned()));
+    }
     let bucket = change.bucket.clone();
     let asked = async { link_to(shared, home)?.change(change).await }.await;
     shared.homes.count_asked(asked.is_ok());
     match asked {
-        Ok(ChangeAnswer::Made(clock)) => Ok(clock),
-        Ok(ChangeAnswer::ConditionFailed) => Err(ObjectError::PreconditionFailed),
-        Ok(ChangeAnswer::NoSuchKey) => Err(ObjectError::NoSuchKey),
-        Ok(ChangeAnswer::NoSuchBucket) => Err(ObjectError::NoSuchBucket),
-        Ok(ChangeAnswer::Full) => Err(ObjectError::Full),
-        Ok(ChangeAnswer::SlowDown) => Err(ObjectError::SlowDown),
         Ok(ChangeAnswer::Unavailable(why)) => Err(unavailable(why)),
         Ok(ChangeAnswer::NotHome(known)) => {
             if let Some(known) = known {
@@ -70,6 +68,7 @@ pub(super) async fn make_at<R: RegionReach>(
             }
             Err(unavailable("it says that the home has moved, or is moving: try again".to_owned()))
         }
+        Ok(answer) => made_of(answer),
         Err(error) => Err(unavailable(format!("it does not answer: {error}"))),
     }
 }
@@ -112,15 +111,11 @@ pub(super) async fn make<R: RegionReach>(
     let made = timeout(until, making).await;
     shared.homes.count_made(matches!(made, Ok(Ok(_))));
     match made {
-        Ok(Ok(clock)) => ChangeAnswer::Made(clock),
-        Ok(Err(ObjectError::PreconditionFailed)) => ChangeAnswer::ConditionFailed,
-        Ok(Err(ObjectError::NoSuchKey)) => ChangeAnswer::NoSuchKey,
-        Ok(Err(ObjectError::NoSuchBucket)) => ChangeAnswer::NoSuchBucket,
-        Ok(Err(ObjectError::Full)) => ChangeAnswer::Full,
-        Ok(Err(ObjectError::SlowDown)) => ChangeAnswer::SlowDown,
-        Ok(Err(error)) => {
-            tracing::debug!(%from, %bucket, %error, "the change of another region's client is not made");
-            ChangeAnswer::Unavailable(error.to_string())
+        Ok(made) => {
+            if let Err(error) = &made {
+                tracing::debug!(%from, %bucket, %error, "the change of another region's client is not made");
+            }
+            answer_of(made)
         }
         Err(_elapsed) => {
             ChangeAnswer::Unavailable("it is not made in time, and may be made later".to_owned())

@@ -401,8 +401,12 @@ pub(super) async fn close<R: RegionReach>(
         Ok(marked) => marked,
         Err(error @ (ObjectError::NoSuchBucket | ObjectError::HasHome)) => {
             deletions.closed.lock().remove(&name);
-            let has_home = error == ObjectError::HasHome;
-            return Ok(if has_home { CloseAnswer::HasHome } else { CloseAnswer::Absent });
+            if error == ObjectError::HasHome {
+                return Ok(CloseAnswer::HasHome);
+            }
+            // One that is about to be made, from what was asked for before, would end the deletion.
+            shared.names.void_answers().await;
+            return Ok(CloseAnswer::Absent);
         }
         Err(error) => {
             // It may be marked all the same, now or later.

@@ -15,7 +15,7 @@ use larder_protocol::region::entry::What;
 use larder_protocol::region::{Entry, Name, Slot};
 use larder_types::{BucketId, BucketName, BucketRecord, HybridClock, ObjectKey, RegionId};
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use super::Shared;
@@ -123,14 +123,6 @@ impl<R: RegionReach> Elsewhere for Misses<R> {
 
     fn delete_bucket(&self, marked: BucketRecord) -> BoxFuture<'static, Result<(), ObjectError>> {
         Box::pin(deletions::begin(&self.shared, marked))
-    }
-
-    fn place_for_change(&self) -> BoxFuture<'_, Result<OwnedSemaphorePermit, ObjectError>> {
-        Box::pin(async {
-            let patience = Duration::from_millis(REGION_MISS_MS);
-            let place = timeout(patience, self.shared.changes.clone().acquire_owned()).await;
-            place.ok().and_then(Result::ok).ok_or(ObjectError::SlowDown)
-        })
     }
 
     fn change(

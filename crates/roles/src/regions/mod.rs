@@ -72,7 +72,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::sync::watch::Sender;
 
-use crate::limits::{REGION_CHANGES_MADE_MAX, REGION_CHANGES_MAX};
+use crate::limits::REGION_CHANGES_MADE_MAX;
 use crate::proxy::{Proxy, RegionReach};
 use deletions::Deletions;
 use echoes::Echoes;
@@ -97,8 +97,6 @@ struct Shared<R> {
     names: BucketIds,
     deletions: Deletions,
     homes: Arc<Homes>,
-    /// Places for the bytes of changes that other regions are to make.
-    changes: Arc<Semaphore>,
     /// Places for changes of other regions' clients.
     made: Semaphore,
     echoes: Echoes,
@@ -169,7 +167,6 @@ impl Regions {
             names: BucketIds::default(),
             deletions: Deletions::default(),
             homes: homes.clone(),
-            changes: Arc::new(Semaphore::new(REGION_CHANGES_MAX)),
             made: Semaphore::new(REGION_CHANGES_MADE_MAX),
             echoes: Echoes::default(),
             watch: seen.clone(),

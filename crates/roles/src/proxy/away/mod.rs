@@ -26,6 +26,7 @@ mod calling;
 mod copies;
 mod counters;
 mod detector;
+mod gateway;
 mod joined;
 mod merge;
 mod planted;
@@ -45,6 +46,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use larder_link::Change;
 use larder_net::Endpoint;
 use larder_objects::ObjectError;
 use larder_protocol::manager::state::{GatewayRecord, Topology};
@@ -52,8 +54,8 @@ use larder_protocol::placement::pg_of;
 use larder_protocol::scheduler::{Policy, ReadCounts};
 use larder_protocol::{Answer, Call};
 use larder_types::{
-    BootId, BucketId, BucketName, BucketRecord, Chunk, ObjectKey, OpSeq, PgId, RegionId, ServerId,
-    VersionRow, View,
+    BootId, BucketId, BucketName, BucketRecord, Chunk, HybridClock, ObjectKey, OpSeq, PgId,
+    RegionId, ServerId, VersionRow, View,
 };
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -68,7 +70,7 @@ use crate::managers::Managers;
 use crate::peers::Peers;
 use crate::requests::Requests;
 use crate::ticket::Settled;
-use crate::wire::{DataService, MetaCall, MetaReply, Position};
+use crate::wire::{DataService, MetaCall, MetaReply, Position, ProxyService};
 use calling::Calling;
 pub use counters::ProxyCounters;
 use counters::count;
@@ -111,6 +113,8 @@ pub struct Away {
     me: ServerId,
     /// This run, as the managers name it where it is the gateway to other regions.
     gateway: GatewayRecord,
+    /// Other proxies, of which one may be the gateway.
+    proxies: Peers<ProxyService>,
     /// Room for data, in KiB, whose client was answered before every replica had it.
     stragglers: Arc<Semaphore>,
     /// Whether the managers know the session.
@@ -146,6 +150,7 @@ impl Away {
             replicas: Arc::new(replicas),
             me,
             gateway: GatewayRecord { server: me, boot },
+            proxies: Peers::new(&endpoint),
             stragglers: Arc::new(Semaphore::new(STRAGGLERS_KIB_MAX)),
             orphans: Arc::new(Semaphore::new(ORPHANS_MAX)),
             runtime: Handle::current(),
@@ -235,6 +240,18 @@ impl Reach for Away {
 
     async fn deleted_by_gateway(&self, marked: BucketRecord) -> Result<(), ObjectError> {
         buckets::deleted_by_gateway(&*self.managers, marked).await
+    }
+
+    async fn look_at_gateway(&self, bucket: &BucketName, key: &ObjectKey) -> bool {
+        Self::look_at_gateway(self, bucket, key).await
+    }
+
+    async fn change_at_gateway(
+        &self,
+        home: RegionId,
+        change: Change,
+    ) -> Result<Option<HybridClock>, ObjectError> {
+        Self::change_at_gateway(self, home, change).await
     }
 
     fn region(&self) -> RegionId {

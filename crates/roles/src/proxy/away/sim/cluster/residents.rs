@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::super::managers::BOOT;
 use super::super::{address, subject};
 use crate::managers::{Managers, Presence, Run};
-use crate::wire::{ProxyMessage, ProxyService};
+use crate::wire::{ProxyCall, ProxyMessage, ProxyReply, ProxyService};
 
 /// See the module's head.
 #[derive(Default)]
@@ -22,8 +22,14 @@ pub(super) struct Residents(Mutex<Vec<Listener>>);
 struct ProxyFace(Presence);
 
 impl Handler<ProxyService> for ProxyFace {
-    fn request(&self, _: &PeerIdentity, (): (), _: Bytes, responder: Responder<ProxyService>) {
-        responder.answer(&(), Bytes::new());
+    fn request(
+        &self,
+        _: &PeerIdentity,
+        _: ProxyCall,
+        _: Bytes,
+        responder: Responder<ProxyService>,
+    ) {
+        responder.answer(&ProxyReply::NotGateway, Bytes::new());
     }
 
     fn message(&self, _: &PeerIdentity, message: ProxyMessage, _: Bytes) {

@@ -1,0 +1,111 @@
+//! What proxies of a cluster ask of the one that is the gateway to other regions: it alone reaches them.
+//!
+//! # Invariants
+//!
+//! 1. A gateway asks no other proxy: what it is asked, it asks other regions.
+//! 2. A proxy that has no answer does without one: a key that is not here is not here. A change is refused.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_link::{Change, ChangeAnswer, limits::CHANGE_TIME_MAX};
+use larder_net::Responder;
+use larder_objects::ObjectError;
+use larder_protocol::manager::state::Topology;
+use larder_types::codec::{decode, encode};
+use larder_types::{BucketName, HybridClock, ObjectKey, RegionId};
+use tokio::time::Instant;
+
+use super::super::homes::{answer_of, made_of};
+use super::super::unavailable;
+use super::Away;
+use crate::limits::GATEWAY_LOOK_MS;
+use crate::peers::down;
+use crate::proxy::ClusterProxy;
+use crate::wire::{ProxyCall, ProxyReply, ProxyService};
+
+impl Away {
+    /// Asks the gateway; `None` if there is none but this proxy, or it does not answer.
+    async fn ask_gateway(
+        &self,
+        call: &ProxyCall,
+        payload: Bytes,
+        deadline: Instant,
+    ) -> Option<(ProxyReply, Bytes)> {
+        let map = self.managers.map();
+        let gateway = map.gateway.filter(|gateway| *gateway != self.gateway)?;
+        let peer = self.proxies.of(&map, gateway.server)?;
+        tokio::select! {
+            answered = peer.call(call, payload, deadline) => match answered {
+                Ok(answered) => Some(answered),
+                Err(error) => {
+                    tracing::debug!(server = %gateway.server, %error, "the gateway does not answer");
+                    None
+                }
+            },
+            () = down(&*self.managers, gateway.server) => None,
+        }
+    }
+
+    pub(super) async fn look_at_gateway(&self, bucket: &BucketName, key: &ObjectKey) -> bool {
+        if !has_other_regions(&self.managers.map()) {
+            return false;
+        }
+        let call = ProxyCall::Look(bucket.clone(), key.clone());
+        let deadline = Instant::now() + Duration::from_millis(GATEWAY_LOOK_MS);
+        let answered = self.ask_gateway(&call, Bytes::new(), deadline).await;
+        matches!(answered, Some((ProxyReply::Looked(true), _)))
+    }
+
+    pub(super) async fn change_at_gateway(
+        &self,
+        home: RegionId,
+        change: Change,
+    ) -> Result<Option<HybridClock>, ObjectError> {
+        let payload = Bytes::from(encode(&change));
+        // The gateway says in time that it had no answer.
+        let deadline = Instant::now() + CHANGE_TIME_MAX + Duration::from_secs(2);
+        match self.ask_gateway(&ProxyCall::Change(home), payload, deadline).await {
+            Some((ProxyReply::Changed, answer)) => {
+                let answer = decode::<ChangeAnswer>("change of a gateway", &answer);
+                answer.map_or_else(|error| Err(unavailable(&error.to_string())), made_of)
+            }
+            Some(_) | None => Err(unavailable(&format!(
+                "region {home} is the home of this bucket and decides about such a change; the gateway of this cluster, which \
+                 would pass it on, does not answer"
+            ))),
+        }
+    }
+}
+
+/// True if the cluster is a region, and so there may be others.
+fn has_other_regions(map: &Topology) -> bool {
+    map.gateway.is_some()
+}
+
+impl ClusterProxy {
+    /// Answers another proxy of the cluster, which takes this one for the gateway.
+    pub async fn answer_proxy(
+        &self,
+        call: ProxyCall,
+        payload: Bytes,
+        responder: Responder<ProxyService>,
+    ) {
+        let Some(elsewhere) = self.elsewhere.get() else {
+            return responder.answer(&ProxyReply::NotGateway, Bytes::new());
+        };
+        match call {
+            ProxyCall::Look(bucket, key) => {
+                let looked = elsewhere.look(&bucket, &key).await;
+                responder.answer(&ProxyReply::Looked(looked == Ok(true)), Bytes::new());
+            }
+            ProxyCall::Change(home) => {
+                let made = match decode::<Change>("change for a home", &payload) {
+                    Ok(change) if change.is_sound() => elsewhere.change(home, change).await,
+                    Ok(_) | Err(_) => Err(unavailable("a change that no proxy passes on")),
+                };
+                responder.answer(&ProxyReply::Changed, encode(&answer_of(made)).into());
+            }
+        }
+    }
+}
