@@ -54,6 +54,8 @@ pub const REQUEST_BYTES_MAX: usize = 256 * 1024;
 pub const CHANGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Bytes of all else of a change: headers, metadata, tags, condition.
 pub const CHANGE_HEAD_BYTES_MAX: usize = 64 * 1024;
+/// Longest wait of a change for its turn.
+pub const CHANGE_PLACE_TIME_MAX: Duration = Duration::from_secs(2);
 /// Changes that are under way to a region: other requests have connections, too.
 pub const CHANGES_MAX: usize = 8;
 /// Homes of buckets that are told with one request.

@@ -19,7 +19,9 @@ use tokio::time::timeout;
 use crate::error::{Later, LinkError, Refused};
 use crate::fetching::FetchStream;
 use crate::identity::Identity;
-use crate::limits::{ANSWER_BYTES_MAX, CALL_TIME_MAX, CHANGE_TIME_MAX, CHANGES_MAX};
+use crate::limits::{
+    ANSWER_BYTES_MAX, CALL_TIME_MAX, CHANGE_PLACE_TIME_MAX, CHANGE_TIME_MAX, CHANGES_MAX,
+};
 use crate::members::{Known, Peer};
 use crate::message::{
     Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, Fetch, Hello,
@@ -127,7 +129,7 @@ impl Link {
     /// [`LinkError`], by what to do. The change may be made all the same.
     pub async fn change(&self, change: Change) -> Result<ChangeAnswer, LinkError> {
         let request = Request::Change(Box::new(change));
-        let place = timeout(CALL_TIME_MAX, self.changes.acquire()).await;
+        let place = timeout(CHANGE_PLACE_TIME_MAX, self.changes.acquire()).await;
         let Ok(Ok(_place)) = place else { return Err(Later::Busy.into()) };
         self.call_in(CHANGE_TIME_MAX, request, true).await
     }

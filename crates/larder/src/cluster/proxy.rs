@@ -8,7 +8,7 @@ use larder_net::{Handler, Listener, PeerIdentity, Responder, Role, Roles, Servic
 use larder_protocol::manager::policy::ManagerMessage;
 use larder_protocol::manager::state::{GatewayRecord, ServerRole};
 use larder_roles::identity::IDENTITY_FILE;
-use larder_roles::limits::GATEWAY_CALLS_MAX;
+use larder_roles::limits::{GATEWAY_CALLS_MAX, GATEWAY_LOOKS_MAX};
 use larder_roles::managers::{Presence, Run};
 use larder_roles::proxy::{ClusterConfig, ClusterProxy};
 use larder_roles::wire::{ProxyCall, ProxyMessage, ProxyReply, ProxyService};
@@ -30,8 +30,9 @@ struct ProxyFace {
     presence: Presence,
     /// Not there before its session is open.
     proxy: Arc<OnceLock<Arc<ClusterProxy>>>,
-    /// Places for what other proxies ask.
-    places: Arc<Semaphore>,
+    /// Places for changes, and for keys, of other proxies' clients.
+    changes: Arc<Semaphore>,
+    looks: Arc<Semaphore>,
 }
 
 impl Handler<ProxyService> for ProxyFace {
@@ -42,7 +43,11 @@ impl Handler<ProxyService> for ProxyFace {
         payload: bytes::Bytes,
         responder: Responder<ProxyService>,
     ) {
-        let place = self.places.clone().try_acquire_owned();
+        let places = match &call {
+            ProxyCall::Look(..) => &self.looks,
+            ProxyCall::Change(_) => &self.changes,
+        };
+        let place = places.clone().try_acquire_owned();
         let (Some(proxy), true, Ok(place)) =
             (self.proxy.get(), from.subject.roles.has(Role::Proxy), place)
         else {
@@ -102,8 +107,12 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
     let run = Run { server: member.me, boot: member.boot, addresses, has: Vec::new() };
     let presence = Presence::start(managers.clone(), run);
     let shown_to_others = Arc::new(OnceLock::new());
-    let places = Arc::new(Semaphore::new(GATEWAY_CALLS_MAX));
-    let face = ProxyFace { presence, proxy: shown_to_others.clone(), places };
+    let face = ProxyFace {
+        presence,
+        proxy: shown_to_others.clone(),
+        changes: Arc::new(Semaphore::new(GATEWAY_CALLS_MAX)),
+        looks: Arc::new(Semaphore::new(GATEWAY_LOOKS_MAX)),
+    };
     let services = Services::new().with(Roles::of(&[Role::Manager, Role::Proxy]), face);
     let listener = Listener::start(&member.endpoint, member.ear, services);
     let _listener = listener.map_err(RoleError::System)?;

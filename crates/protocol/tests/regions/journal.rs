@@ -66,10 +66,19 @@ impl Journal {
         *passed = token.through.min(self.last).max(*passed);
     }
 
+    /// The last outcome that the journal knows of.
+    pub fn last(&self) -> OpSeq {
+        self.last
+    }
+
+    /// The last op that a region has passed.
+    pub fn passed_of(&self, region: RegionId) -> OpSeq {
+        self.passed.get(&region).copied().unwrap_or_default()
+    }
+
     /// The last op that all of these regions have passed. Each tombstone of that op, or one before, is in all of them.
     pub fn passed_by_all(&self, regions: impl Iterator<Item = RegionId>) -> OpSeq {
-        let passed = |region| self.passed.get(&region).copied().unwrap_or_default();
-        regions.map(passed).min().unwrap_or(self.last)
+        regions.map(|region| self.passed_of(region)).min().unwrap_or(self.last)
     }
 }
 

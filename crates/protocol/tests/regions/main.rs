@@ -29,7 +29,7 @@ fn regions_come_to_have_the_same_whatever_happened() {
             let seed = seed.parse().expect("a number");
             run(seed..seed + 1, Bug::default())
         }
-        Err(_) => run(0..seeds(40), Bug::default()),
+        Err(_) => run(0..seeds(32), Bug::default()),
     };
     let counts = counts.unwrap_or_else(|why| panic!("{why}; LARDER_REGION_SEED repeats it"));
     println!("{counts:?}");

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use larder_protocol::region::pull::{Config, Effect, Event, Holdings, Lookup, Lookups, Source};
 use larder_protocol::region::{Entry, Id, Name, Pull, Range, Slot, Sum, Token, compare, join};
-use larder_types::{HybridClock, OpId, OpSeq, Origin, PgId, RegionId, Stamp, View};
+use larder_types::{Home, HybridClock, OpId, OpSeq, Origin, PgId, RegionId, Stamp, View};
 
 use super::journal::Journal;
+use super::world::homes::Homes;
 use super::world::{Bug, Dice};
 
 /// An entry, and the op of this store that it has since.
@@ -24,6 +25,9 @@ pub struct Disk {
     /// By PG.
     pub logs: Vec<Log>,
     pub clock: HybridClock,
+    /// The bucket that may have a home, and the record of that.
+    pub has_bucket: bool,
+    pub home: Option<Home>,
 }
 
 /// The log of a PG: its last op, and the journal of its outcomes.
@@ -47,6 +51,7 @@ pub struct Site {
     /// Versions that are purged here: none is ever seen again.
     pub purged: BTreeSet<Name>,
     pub bug: Bug,
+    pub homes: Homes,
 }
 
 /// What the machine sees of a store.
@@ -112,6 +117,7 @@ impl Site {
             tokens: Vec::new(),
             purged: BTreeSet::new(),
             bug,
+            homes: Homes::default(),
         }
     }
 
@@ -153,6 +159,7 @@ impl Site {
     fn forget(&mut self) {
         self.merging.clear();
         self.tokens.clear();
+        self.homes = Homes::default();
     }
 
     pub fn step(&mut self, now_ms: u64, event: Event) -> Vec<Effect> {

@@ -1,5 +1,7 @@
 //! Regions, links, clients and time.
 
+pub mod homes;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_protocol::Planted;
@@ -9,6 +11,7 @@ use larder_types::{BucketId, ObjectKey, PgId, RegionId};
 
 use super::judge::{Acknowledged, Judge};
 use super::site::{Site, pg_of};
+use homes::{Timer, Word};
 
 /// What is wrong on purpose, in the machines or in the stores around them.
 #[derive(Debug, Clone, Copy, Default)]
@@ -22,6 +25,10 @@ pub struct Bug {
     pub overlooks_overruns: bool,
     /// A store that does not know whether something is here says that it is not.
     pub takes_unknown_for_nothing: bool,
+    /// A region becomes the home though it lacks changes.
+    pub home_lacks_changes: bool,
+    /// A region says that it gave a home, or accepted a claim, and has not written that down.
+    pub home_unwritten: bool,
 }
 
 /// Each with a seed that is tried first, as it found it: all that precede it take minutes for some. One that finds it no more, after a
@@ -43,7 +50,12 @@ pub fn bugs() -> Vec<(String, Bug, u64)> {
         ("Loops", Bug { loops: true, ..Bug::default() }),
         ("UnknownIsNothing", Bug { takes_unknown_for_nothing: true, ..Bug::default() }),
     ];
-    let stores = stores.into_iter().map(|(name, bug)| (name.to_owned(), bug, 0));
+    let homes = [
+        ("HomeLacksChanges", Bug { home_lacks_changes: true, ..Bug::default() }, 193),
+        ("HomeUnwritten", Bug { home_unwritten: true, ..Bug::default() }, 1),
+    ];
+    let stores = stores.into_iter().map(|(name, bug)| (name, bug, 0)).chain(homes);
+    let stores = stores.map(|(name, bug, first)| (name.to_owned(), bug, first));
     machines.into_iter().map(machine).chain(stores).collect()
 }
 
@@ -86,6 +98,9 @@ pub struct Counts {
     pub cuts: u64,
     pub freed: u64,
     pub lost_with_a_region: u64,
+    /// Times that a region became the home, and locks that a home made.
+    pub homes: u64,
+    pub locks: u64,
 }
 
 impl Counts {
@@ -100,13 +115,26 @@ impl Counts {
         self.cuts += of.cuts;
         self.freed += of.freed;
         self.lost_with_a_region += of.lost_with_a_region;
+        self.homes += of.homes;
+        self.locks += of.locks;
     }
 
     pub fn has_all(&self) -> bool {
         let Self { changes, merges, resyncs, clocks_ahead, crashes, wipes, cuts, freed, .. } = self;
-        [changes, merges, resyncs, clocks_ahead, crashes, wipes, cuts, freed]
-            .iter()
-            .all(|it| **it > 0)
+        [
+            changes,
+            merges,
+            resyncs,
+            clocks_ahead,
+            crashes,
+            wipes,
+            cuts,
+            freed,
+            &self.homes,
+            &self.locks,
+        ]
+        .iter()
+        .all(|it| **it > 0)
     }
 }
 
@@ -118,6 +146,7 @@ enum Message {
     List { request: u64, range: Range },
     Fetch { request: u64, names: Vec<Name> },
     Answer(Event),
+    Home(Word),
 }
 
 #[derive(Debug)]
@@ -134,6 +163,7 @@ enum Happening {
     TokensSaved(RegionId, u64),
     Start(usize),
     Fault,
+    Home(RegionId, u64, Timer),
 }
 
 /// Milliseconds since 1970 at which runs begin.
@@ -167,6 +197,9 @@ pub struct World {
     judge: Judge,
     faulty_until_ms: u64,
     counts: Counts,
+    /// A bucket has a home in some seeds, beside what is drawn for the rest.
+    has_homes: bool,
+    home_dice: Dice,
 }
 
 impl World {
@@ -207,7 +240,12 @@ impl World {
             judge: Judge::default(),
             faulty_until_ms,
             counts: Counts::default(),
+            has_homes: seed % 4 == 1,
+            home_dice: Dice(seed ^ 0x0068_6F6D_6573),
         };
+        for site in &mut world.sites {
+            site.disk.has_bucket = true;
+        }
         for at in 0..count as usize {
             world.start(at);
             world.later(1, Happening::Client(at));
@@ -247,7 +285,7 @@ impl World {
             let has_no_tombstone = !site.disk.entries.values().any(|kept| kept.entry.is_purged());
             let is_level = site.pull.as_ref().is_some_and(larder_protocol::region::Pull::is_level);
             is_level && has_no_tombstone && site.merging.is_empty()
-        })
+        }) && self.homes_rest()
     }
 
     fn later(&mut self, ms: u64, happening: Happening) {
@@ -263,6 +301,9 @@ impl World {
         self.sites[at].start(self.now_ms, &self.regions, BYTES_PER_S);
         let (id, life) = (self.sites[at].id, self.sites[at].life);
         self.later(self.dice.0 % TICK_MS, Happening::Tick(id, life));
+        if self.has_homes {
+            self.begin_homes(at);
+        }
     }
 
     fn happen(&mut self, happening: Happening) -> Result<(), String> {
@@ -297,6 +338,11 @@ impl World {
                 let Some(at) = self.alive(region, life) else { return Ok(()) };
                 let tokens = std::mem::take(&mut self.sites[at].tokens);
                 self.sites[at].disk.tokens.extend(tokens);
+            }
+            Happening::Home(region, life, timer) => {
+                if let Some(at) = self.alive(region, life) {
+                    self.home_timer(at, timer)?;
+                }
             }
             Happening::Start(at) => {
                 if self.sites[at].pull.is_none() {
@@ -487,6 +533,7 @@ impl World {
         }
         match message {
             Message::Answer(event) => self.step(at, event),
+            Message::Home(word) => self.hear_word(from, at, word),
             asked => {
                 let event = answer(&mut self.sites[at], from, asked);
                 self.send(to, from, Message::Answer(event));
@@ -532,6 +579,6 @@ fn answer(site: &mut Site, from: RegionId, asked: Message) -> Event {
             let entries = names.into_iter().map(entry).collect();
             Event::Fetched { request, entries, untaken: Vec::new(), withheld: Vec::new() }
         }
-        Message::Answer(_) => unreachable!("an answer is not asked"),
+        Message::Answer(_) | Message::Home(_) => unreachable!("it is none of these questions"),
     }
 }

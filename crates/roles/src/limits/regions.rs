@@ -219,10 +219,14 @@ pub const REGION_HOME_HEADS_MS: u64 = 600_000;
 pub const REGION_CHANGES_MAX: usize = 16;
 /// Milliseconds for which a change waits for such a place.
 pub const CHANGE_PLACE_MS: u64 = 1_500;
-/// Most calls of other proxies that a gateway answers at a time.
-pub const GATEWAY_CALLS_MAX: usize = 128;
+/// Most changes of other proxies' clients that a gateway passes on at a time.
+pub const GATEWAY_CALLS_MAX: usize = 64;
 /// Milliseconds for which a proxy waits for the gateway to ask other regions for a key.
 pub const GATEWAY_LOOK_MS: u64 = 2_000;
+/// Milliseconds for which a gateway that did not answer is not asked for keys.
+pub const GATEWAY_QUIET_MS: u64 = 1_000;
+/// Most keys of other proxies' clients that a gateway asks other regions for at a time: others are its own clients'.
+pub const GATEWAY_LOOKS_MAX: usize = REGION_MISSES_MAX / 2;
 /// Most changes of other regions' clients that are made at a time.
 pub const REGION_CHANGES_MADE_MAX: usize = 32;
 

@@ -190,6 +190,10 @@ impl Reach for Here {
         Err(unavailable("a bucket is deleted in all regions at once, and this one reaches none"))
     }
 
+    fn is_gateway(&self) -> bool {
+        true
+    }
+
     /// As with deletions: this one does not speak with other regions.
     async fn look_at_gateway(&self, _: &BucketName, _: &ObjectKey) -> bool {
         false

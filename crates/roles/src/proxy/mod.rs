@@ -406,7 +406,8 @@ impl<R: Reach> Objects for Proxy<R> {
 
     async fn open(&self, bucket: &BucketName, key: &ObjectKey) -> Result<Opened, ObjectError> {
         let _request = self.clients.begin();
-        match (self.find(bucket, key).await, self.elsewhere.get()) {
+        let elsewhere = self.elsewhere.get().filter(|_| self.reach.is_gateway());
+        match (self.find(bucket, key).await, elsewhere) {
             (Err(ObjectError::NoSuchKey), Some(elsewhere)) => {
                 match elsewhere.look(bucket, key).await? {
                     true => self.find(bucket, key).await,
@@ -478,6 +479,7 @@ impl<R: Reach> Objects for Proxy<R> {
         key: &ObjectKey,
         options: UploadOptions,
     ) -> Result<UploadId, ObjectError> {
+        self.may_complete(bucket, false)?;
         let (id, epoch, pg) = self.place(bucket, key)?;
         self.reach.admit_data()?;
         let request = self.requests.begin();

@@ -125,6 +125,9 @@ pub trait Reach: Send + Sync + 'static {
         marked: BucketRecord,
     ) -> impl Future<Output = Result<(), ObjectError>> + Send;
 
+    /// True if this proxy is the one that speaks with other regions, if it can: another one may be by now.
+    fn is_gateway(&self) -> bool;
+
     /// Has the gateway ask other regions for a key that is not here; true if it is here now. This proxy is none.
     fn look_at_gateway(
         &self,

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use larder_protocol::manager::state::{MapVersion, Topology};
-use larder_types::Epoch;
+use larder_types::{BucketState, Epoch};
 use parking_lot::RwLock;
 
 use crate::limits::{PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_POSITIONS};
@@ -49,9 +49,10 @@ impl Published {
             (map.gateway, map.regions) = (None, Vec::new());
         }
         for bucket in map.buckets.values_mut() {
-            // A proxy that knows no homes would decide by itself: primaries refuse what it sends under this epoch.
+            // A proxy that knows no homes would decide by itself. Primaries that do refuse its epoch, and those that do not refuse all
+            // changes of a bucket that is being deleted.
             if protocol < PROTOCOL_HOMES && bucket.has_home() {
-                bucket.epoch = Epoch(0);
+                (bucket.epoch, bucket.state) = (Epoch(0), BucketState::Deleting);
             }
             bucket.home = bucket.home.filter(|_| protocol >= PROTOCOL_HOMES);
             if protocol < PROTOCOL_POSITIONS {
@@ -130,8 +131,8 @@ impl Maps {
 mod tests {
     use larder_protocol::manager::state::{GatewayRecord, RegionRecord};
     use larder_types::{
-        BootId, BucketId, BucketName, BucketRecord, BucketState, Epoch, Home, HomeScope, HomeState,
-        HomeTerm, RegionId, ServerId, WritePolicy,
+        BootId, BucketId, BucketName, BucketRecord, Home, HomeScope, HomeState, HomeTerm, RegionId,
+        ServerId, WritePolicy,
     };
 
     use super::*;
@@ -170,10 +171,10 @@ mod tests {
         let told = |protocol| {
             let encoded = Published::new(map.clone()).encoded_for(protocol);
             let record = Topology::decode(&encoded).unwrap().buckets[&name].clone();
-            (record.regions, record.home.is_some(), record.epoch)
+            (record.regions, record.home.is_some(), (record.epoch, record.state))
         };
-        assert_eq!(told(PROTOCOL_HOMES), (2, true, Epoch(1)));
-        let refused = Epoch(0);
+        assert_eq!(told(PROTOCOL_HOMES), (2, true, (Epoch(1), BucketState::Live)));
+        let refused = (Epoch(0), BucketState::Deleting);
         assert_eq!(told(PROTOCOL_HOMES - 1), (2, false, refused), "it would decide by itself");
         assert_eq!(told(PROTOCOL_POSITIONS - 1), (1, false, refused));
     }

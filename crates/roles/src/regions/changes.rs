@@ -11,7 +11,7 @@ use larder_link::{Change, ChangeAnswer, ChangeKind};
 use larder_objects::{BodyDigest, BodyError, ObjectError, PutBody, PutOptions};
 use larder_types::home::decider;
 use larder_types::{BucketRecord, Decider, HybridClock, ObjectChecksum, RegionId};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Shared;
 use super::puller::link_to;
@@ -80,6 +80,8 @@ pub(super) async fn make<R: RegionReach>(
     change: Change,
 ) -> ChangeAnswer {
     let Change { bucket, key, condition, kind } = change;
+    // The answer has to be on its way before nobody waits for it.
+    let until = Instant::now() + CHANGE_TIME_MAX.saturating_sub(Duration::from_secs(1));
     let patience = Duration::from_millis(REGION_MISS_MS);
     let Ok(Ok(_place)) = timeout(patience, shared.made.acquire()).await else {
         return ChangeAnswer::SlowDown;
@@ -106,9 +108,7 @@ pub(super) async fn make<R: RegionReach>(
             ChangeKind::Tags(tags) => proxy.set_tags_here(&bucket, &key, tags).await.map(|()| None),
         }
     };
-    // The answer has to be on its way before nobody waits for it.
-    let until = CHANGE_TIME_MAX.saturating_sub(Duration::from_secs(1));
-    let made = timeout(until, making).await;
+    let made = timeout_at(until, making).await;
     shared.homes.count_made(matches!(made, Ok(Ok(_))));
     match made {
         Ok(made) => {

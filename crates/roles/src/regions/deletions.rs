@@ -397,15 +397,19 @@ pub(super) async fn close<R: RegionReach>(
     // Also one that does not show here: the managers know. If a client has marked it, that deletion fails: its answer would be
     // that of this one, which may fail yet.
     deletions.closed.lock().insert(name.clone(), None);
-    let marked = match reach.begin_deletion(&name).await {
+    let mut marked = reach.begin_deletion(&name).await;
+    if marked == Err(ObjectError::NoSuchBucket) {
+        // One that is being made, from what was asked for before, would end the deletion later.
+        shared.names.void_answers().await;
+        marked = reach.begin_deletion(&name).await;
+    }
+    let marked = match marked {
         Ok(marked) => marked,
         Err(error @ (ObjectError::NoSuchBucket | ObjectError::HasHome)) => {
             deletions.closed.lock().remove(&name);
             if error == ObjectError::HasHome {
                 return Ok(CloseAnswer::HasHome);
             }
-            // One that is about to be made, from what was asked for before, would end the deletion.
-            shared.names.void_answers().await;
             return Ok(CloseAnswer::Absent);
         }
         Err(error) => {

@@ -9,10 +9,10 @@
 
 mod run;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use larder_link::{AskHome, HomeOrder, HomeStatus, Order, TellHomes};
@@ -58,7 +58,10 @@ pub(super) struct Homes {
     /// With the time at which each was looked at last.
     heads: Mutex<BTreeMap<Mark, (Heads, Instant)>>,
     orders: Mutex<BTreeMap<BucketName, Order>>,
-    running: Mutex<BTreeSet<BucketName>>,
+    /// Runs; true for one that is to end, as its order was taken back.
+    running: Mutex<BTreeMap<BucketName, Arc<AtomicBool>>>,
+    /// Orders that were begun, so that all have their turn.
+    turn: AtomicUsize,
     /// The last reason why an order is not carried out.
     reasons: Mutex<BTreeMap<BucketName, String>>,
     /// What each region was told, and when.
@@ -96,6 +99,13 @@ impl Homes {
     pub(super) fn count_made(&self, is_made: bool) {
         let HomeCounters { made, refused, .. } = &self.counters;
         if is_made { made } else { refused }.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Has a run end; false if there is none.
+    fn ends_run(&self, bucket: &BucketName) -> bool {
+        let running = self.running.lock();
+        let run = running.get(bucket);
+        run.inspect(|ends| ends.store(true, Ordering::Relaxed)).is_some()
     }
 
     /// Notes what an order waits for.
@@ -350,6 +360,14 @@ pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>, dir: PathBuf)
         let of_buckets = orders.iter().map(|it| (it.bucket.clone(), it.order));
         *shared.homes.orders.lock() = of_buckets.collect();
         shared.forget_reasons();
+        // Clients wait for these.
+        let coming = shared.shown.reach().buckets().into_iter().filter_map(|record| {
+            let home = record.home?;
+            home.is_awaited().then_some((record.name, home.scope))
+        });
+        for (bucket, scope) in coming.collect::<Vec<_>>() {
+            run::begin(&shared, bucket, (scope, true));
+        }
         let over = carry_out(&shared, orders).await;
         shared.homes.orders.lock().retain(|bucket, _| over.iter().all(|it| it.bucket != *bucket));
         if !over.is_empty() {
@@ -359,24 +377,26 @@ pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>, dir: PathBuf)
                 tracing::warn!(%error, "orders about homes that were carried out are not forgotten");
             }
         }
-        let coming = shared.shown.reach().buckets().into_iter().filter_map(|record| {
-            let home = record.home?;
-            home.is_awaited().then_some((record.name, home.scope))
-        });
-        for (bucket, scope) in coming.collect::<Vec<_>>() {
-            run::begin(&shared, bucket, scope);
-        }
     }
 }
 
 /// Begins what is ordered; returns the orders that are carried out, or cannot be.
 async fn carry_out<R: RegionReach>(
     shared: &Arc<Shared<R>>,
-    orders: Vec<HomeOrder>,
+    mut orders: Vec<HomeOrder>,
 ) -> Vec<HomeOrder> {
     let mut over = Vec::new();
+    if !orders.is_empty() {
+        let first = shared.homes.turn.fetch_add(REGION_HOME_RUNS_MAX, Ordering::Relaxed);
+        let first = first % orders.len();
+        orders.rotate_left(first);
+    }
     for ordered in orders {
         let bucket = &ordered.bucket;
+        // The run ends before anything else is done.
+        if ordered.order == Order::Nowhere && shared.homes.ends_run(bucket) {
+            continue;
+        }
         let Some(record) = shared.homed(bucket) else {
             shared.homes.reason(bucket, "there is no such bucket here".to_owned());
             over.push(ordered);
@@ -400,7 +420,7 @@ async fn carry_out<R: RegionReach>(
             shared.homes.reasons.lock().remove(bucket);
             over.push(ordered);
         } else if let Order::Here(scope) = ordered.order {
-            run::begin(shared, bucket.clone(), scope);
+            run::begin(shared, bucket.clone(), (scope, false));
         }
     }
     over

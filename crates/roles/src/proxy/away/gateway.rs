@@ -8,20 +8,22 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_link::{Change, ChangeAnswer, limits::CHANGE_TIME_MAX};
+use larder_link::limits::{CHANGE_PLACE_TIME_MAX, CHANGE_TIME_MAX};
+use larder_link::{Change, ChangeAnswer};
 use larder_net::Responder;
 use larder_objects::ObjectError;
 use larder_protocol::manager::state::Topology;
 use larder_types::codec::{decode, encode};
 use larder_types::{BucketName, HybridClock, ObjectKey, RegionId};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::super::homes::{answer_of, made_of};
 use super::super::unavailable;
 use super::Away;
-use crate::limits::GATEWAY_LOOK_MS;
+use crate::limits::{GATEWAY_LOOK_MS, GATEWAY_QUIET_MS};
 use crate::peers::down;
 use crate::proxy::ClusterProxy;
+use crate::proxy::reach::Reach;
 use crate::wire::{ProxyCall, ProxyReply, ProxyService};
 
 impl Away {
@@ -51,10 +53,20 @@ impl Away {
         if !has_other_regions(&self.managers.map()) {
             return false;
         }
+        if self.gateway_quiet.lock().is_some_and(|until| until > Instant::now()) {
+            return false;
+        }
         let call = ProxyCall::Look(bucket.clone(), key.clone());
         let deadline = Instant::now() + Duration::from_millis(GATEWAY_LOOK_MS);
-        let answered = self.ask_gateway(&call, Bytes::new(), deadline).await;
-        matches!(answered, Some((ProxyReply::Looked(true), _)))
+        match self.ask_gateway(&call, Bytes::new(), deadline).await {
+            Some((ProxyReply::Looked(is_here), _)) => is_here,
+            // Reads of keys that are nowhere do not all wait for it.
+            Some(_) | None => {
+                let until = Instant::now() + Duration::from_millis(GATEWAY_QUIET_MS);
+                *self.gateway_quiet.lock() = Some(until);
+                false
+            }
+        }
     }
 
     pub(super) async fn change_at_gateway(
@@ -64,7 +76,8 @@ impl Away {
     ) -> Result<Option<HybridClock>, ObjectError> {
         let payload = Bytes::from(encode(&change));
         // The gateway says in time that it had no answer.
-        let deadline = Instant::now() + CHANGE_TIME_MAX + Duration::from_secs(2);
+        let deadline =
+            Instant::now() + CHANGE_PLACE_TIME_MAX + CHANGE_TIME_MAX + Duration::from_secs(2);
         match self.ask_gateway(&ProxyCall::Change(home), payload, deadline).await {
             Some((ProxyReply::Changed, answer)) => {
                 let answer = decode::<ChangeAnswer>("change of a gateway", &answer);
@@ -91,16 +104,20 @@ impl ClusterProxy {
         payload: Bytes,
         responder: Responder<ProxyService>,
     ) {
-        let Some(elsewhere) = self.elsewhere.get() else {
+        let Some(elsewhere) = self.elsewhere.get().filter(|_| self.reach.is_gateway()) else {
             return responder.answer(&ProxyReply::NotGateway, Bytes::new());
         };
         match call {
             ProxyCall::Look(bucket, key) => {
-                let looked = elsewhere.look(&bucket, &key).await;
-                responder.answer(&ProxyReply::Looked(looked == Ok(true)), Bytes::new());
+                // The asking proxy waits no longer.
+                let patience = Duration::from_millis(GATEWAY_LOOK_MS);
+                let looked = timeout(patience, elsewhere.look(&bucket, &key)).await;
+                responder.answer(&ProxyReply::Looked(looked == Ok(Ok(true))), Bytes::new());
             }
             ProxyCall::Change(home) => {
-                let made = match decode::<Change>("change for a home", &payload) {
+                let change = decode::<Change>("change for a home", &payload);
+                drop(payload);
+                let made = match change {
                     Ok(change) if change.is_sound() => elsewhere.change(home, change).await,
                     Ok(_) | Err(_) => Err(unavailable("a change that no proxy passes on")),
                 };

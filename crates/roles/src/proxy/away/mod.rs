@@ -115,6 +115,8 @@ pub struct Away {
     gateway: GatewayRecord,
     /// Other proxies, of which one may be the gateway.
     proxies: Peers<ProxyService>,
+    /// Until when the gateway is not asked for keys, as it did not answer.
+    gateway_quiet: Mutex<Option<Instant>>,
     /// Room for data, in KiB, whose client was answered before every replica had it.
     stragglers: Arc<Semaphore>,
     /// Whether the managers know the session.
@@ -151,6 +153,7 @@ impl Away {
             me,
             gateway: GatewayRecord { server: me, boot },
             proxies: Peers::new(&endpoint),
+            gateway_quiet: Mutex::default(),
             stragglers: Arc::new(Semaphore::new(STRAGGLERS_KIB_MAX)),
             orphans: Arc::new(Semaphore::new(ORPHANS_MAX)),
             runtime: Handle::current(),
@@ -240,6 +243,10 @@ impl Reach for Away {
 
     async fn deleted_by_gateway(&self, marked: BucketRecord) -> Result<(), ObjectError> {
         buckets::deleted_by_gateway(&*self.managers, marked).await
+    }
+
+    fn is_gateway(&self) -> bool {
+        self.managers.map().gateway == Some(self.gateway)
     }
 
     async fn look_at_gateway(&self, bucket: &BucketName, key: &ObjectKey) -> bool {

@@ -1,8 +1,8 @@
 //! Steps the machine by which this region becomes the home of a bucket.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -20,29 +20,58 @@ use crate::limits::{
 };
 use crate::proxy::RegionReach;
 
-/// An event for the machine; with it the reason why a region did not answer.
-type Answered = (Event, Option<String>);
+/// An event for the machine.
+struct Answered {
+    event: Event,
+    /// The reason why a region did not answer, or a record was not set.
+    why: Option<String>,
+    /// Number of the request; 0 if it answers none of another region.
+    number: u64,
+}
 
-/// Begins to make this region the home of a bucket, unless that is under way, or as many are as may be.
-pub(super) fn begin<R: RegionReach>(shared: &Arc<Shared<R>>, bucket: BucketName, scope: HomeScope) {
+/// The reason why a run ended before this region was the home.
+enum Ended {
+    /// The machine ended.
+    NotTaken(NotTaken),
+    /// This region lacks changes, and nothing is claimed yet: it is tried again soon.
+    Behind,
+    /// The order was taken back.
+    TakenBack,
+}
+
+/// Begins to make this region the home of a bucket, unless that is under way. Of those that are only ordered as many are under way
+/// as may be; one that is `awaited` already has its record, and clients wait for it.
+pub(super) fn begin<R: RegionReach>(
+    shared: &Arc<Shared<R>>,
+    bucket: BucketName,
+    (scope, awaited): (HomeScope, bool),
+) {
+    let ends = Arc::new(AtomicBool::new(false));
     {
         let mut running = shared.homes.running.lock();
-        if running.len() >= REGION_HOME_RUNS_MAX || !running.insert(bucket.clone()) {
+        if running.contains_key(&bucket) || !awaited && running.len() >= REGION_HOME_RUNS_MAX {
             return;
         }
+        running.insert(bucket.clone(), ends.clone());
     }
     let shared = shared.clone();
     tokio::spawn(async move {
-        let mut run = Run::of(&shared, bucket.clone(), scope);
+        let mut run = Run::of(&shared, (bucket.clone(), ends), scope);
         match run.take().await {
             Ok(()) => {
                 shared.homes.reasons.lock().remove(&bucket);
                 shared.homes.counters.taken.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(%bucket, "this region is the home of a bucket now");
             }
-            Err(why) => {
+            Err(Ended::NotTaken(why)) => {
                 shared.homes.reason(&bucket, run.reason(why));
                 sleep(Duration::from_millis(REGION_HOME_AGAIN_MS)).await;
+            }
+            Err(Ended::Behind) => {
+                shared.homes.note(&bucket, "changes of other regions are on their way here");
+            }
+            Err(Ended::TakenBack) => {
+                shared.homes.reasons.lock().remove(&bucket);
             }
         }
         shared.homes.running.lock().remove(&bucket);
@@ -56,45 +85,58 @@ struct Run<R> {
     scope: HomeScope,
     others: BTreeSet<RegionId>,
     asking: FuturesUnordered<BoxFuture<'static, Answered>>,
+    ends: Arc<AtomicBool>,
+    /// Number of the last request to each region: earlier answers do not count.
+    asked: BTreeMap<RegionId, u64>,
     /// The last reason for having no answer.
     why: Option<String>,
 }
 
 impl<R: RegionReach> Run<R> {
-    fn of(shared: &Arc<Shared<R>>, bucket: BucketName, scope: HomeScope) -> Self {
+    fn of(
+        shared: &Arc<Shared<R>>,
+        (bucket, ends): (BucketName, Arc<AtomicBool>),
+        scope: HomeScope,
+    ) -> Self {
         let others = shared.site.members().borrow().live().map(|peer| peer.number).collect();
         let (shared, asking) = (shared.clone(), FuturesUnordered::new());
-        Self { shared, bucket, scope, others, asking, why: None }
+        let asked = BTreeMap::new();
+        Self { shared, bucket, scope, others, asking, ends, asked, why: None }
     }
 
-    async fn take(&mut self) -> Result<(), NotTaken> {
+    /// True once the record here says that this region is about to become the home.
+    fn is_awaited(&self) -> bool {
+        let home = self.shared.homed(&self.bucket).and_then(|record| record.home);
+        home.is_some_and(|home| home.is_awaited())
+    }
+
+    async fn take(&mut self) -> Result<(), Ended> {
         let own = self.shared.shown.own();
-        let record = self.shared.homed(&self.bucket).ok_or(NotTaken::Changed)?;
+        let record = self.shared.homed(&self.bucket);
+        let record = record.ok_or(Ended::NotTaken(NotTaken::Changed))?;
         let mut out = Vec::new();
         let others = self.others.iter().copied();
         let mut taking = Taking::begin(own, others, (record.home, self.scope), &mut out);
         loop {
+            if self.ends.load(Ordering::Relaxed) && !self.is_awaited() {
+                return Err(Ended::TakenBack);
+            }
             for effect in std::mem::take(&mut out) {
                 match effect {
                     Effect::Ask(region, ask) => self.ask(region, ask),
                     Effect::Set { expected, next } => self.set(expected, next),
+                    Effect::Wait if !self.is_awaited() => return Err(Ended::Behind),
                     Effect::Wait => {
-                        let why = "changes of other regions are on their way here";
-                        self.shared.homes.note(&self.bucket, why);
                         let wait = async {
                             sleep(Duration::from_millis(REGION_HOME_LEVEL_MS)).await;
-                            (Event::Waited, None)
+                            Answered { event: Event::Waited, why: None, number: 0 }
                         };
                         self.asking.push(wait.boxed());
                     }
-                    Effect::End(ended) => return ended,
+                    Effect::End(ended) => return ended.map_err(Ended::NotTaken),
                 }
             }
-            // While something is asked, and that is until the end, there is a next answer.
-            let Some((event, why)) = self.asking.next().await else {
-                return Err(NotTaken::Changed);
-            };
-            self.why = why.or_else(|| self.why.take());
+            let event = self.next().await?;
             if let Event::Answered(from, Some(HomeAnswer::Knows(Some(home)))) = event {
                 self.shared.hear_home(from, &self.bucket, home).await;
             }
@@ -102,7 +144,24 @@ impl<R: RegionReach> Run<R> {
         }
     }
 
-    fn ask(&self, region: RegionId, ask: HomeAsk) {
+    /// The next event that counts. While something is asked, and that is until the end, there is one.
+    async fn next(&mut self) -> Result<Event, Ended> {
+        loop {
+            let next = self.asking.next().await;
+            let Answered { event, why, number } = next.ok_or(Ended::NotTaken(NotTaken::Changed))?;
+            if let Event::Answered(from, _) = event
+                && self.asked.get(&from) != Some(&number)
+            {
+                continue;
+            }
+            self.why = why.or_else(|| self.why.take());
+            return Ok(event);
+        }
+    }
+
+    fn ask(&mut self, region: RegionId, ask: HomeAsk) {
+        let number = self.asked.get(&region).map_or(1, |number| number + 1);
+        self.asked.insert(region, number);
         let own = self.shared.shown.own();
         let regions = self.others.iter().copied().chain([own]).collect();
         let asked = AskHome { bucket: self.bucket.clone(), ask, regions };
@@ -110,19 +169,15 @@ impl<R: RegionReach> Run<R> {
         let asking = async move {
             let asking = async { link_to(&shared, region)?.ask_home(asked).await };
             let answered = timeout(Duration::from_millis(REGION_HOME_ANSWER_MS), asking).await;
-            match answered {
-                Ok(Ok(answer)) if is_sound(&answer) => {
-                    (Event::Answered(region, Some(answer)), None)
-                }
-                Ok(Ok(_)) => {
-                    (Event::Answered(region, None), Some("it says what no region says".to_owned()))
-                }
-                Ok(Err(error)) => (Event::Answered(region, None), Some(error.to_string())),
+            let (answer, why) = match answered {
+                Ok(Ok(answer)) if is_sound(&answer) => (Some(answer), None),
+                Ok(Ok(_)) => (None, Some("it says what no region says".to_owned())),
+                Ok(Err(error)) => (None, Some(error.to_string())),
                 Err(_elapsed) => {
-                    let why = format!("no answer within {REGION_HOME_ANSWER_MS} ms");
-                    (Event::Answered(region, None), Some(why))
+                    (None, Some(format!("no answer within {REGION_HOME_ANSWER_MS} ms")))
                 }
-            }
+            };
+            Answered { event: Event::Answered(region, answer), why, number }
         };
         self.asking.push(asking.boxed());
     }
@@ -135,12 +190,13 @@ impl<R: RegionReach> Run<R> {
             // One that has joined since may know the bucket without its home.
             let has_joined = members.live().any(|peer| !others.contains(&peer.number));
             if has_joined && (next.is_awaited() || next.state == HomeState::Here) {
-                return (Event::Set(false), None);
+                return Answered { event: Event::Set(false), why: None, number: 0 };
             }
-            match shared.shown.reach().set_home(&bucket, expected, next).await {
-                Ok(is_set) => (Event::Set(is_set), None),
-                Err(error) => (Event::Set(false), Some(error.to_string())),
-            }
+            let (is_set, why) = match shared.shown.reach().set_home(&bucket, expected, next).await {
+                Ok(is_set) => (is_set, None),
+                Err(error) => (false, Some(error.to_string())),
+            };
+            Answered { event: Event::Set(is_set), why, number: 0 }
         };
         self.asking.push(setting.boxed());
     }

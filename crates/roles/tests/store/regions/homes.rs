@@ -62,6 +62,13 @@ async fn a_condition_holds_in_all_regions_once_the_bucket_has_a_home() {
     one.proxy().delete(&bucket(), &key("lock"), condition.clone()).await.unwrap();
     let refused = one.proxy().delete(&bucket(), &key("lock"), condition).await;
     assert_eq!(refused, Err(ObjectError::NoSuchKey));
+    let (proxy, parts) = (one.proxy(), key("parts"));
+    let upload = proxy.create_upload(&bucket(), &parts, UploadOptions::default()).await.unwrap();
+    let if_none_match = Some(EtagList::Any);
+    let condition = Condition { if_none_match, ..Condition::default() };
+    let options = larder_objects::CompleteOptions { condition, ..Default::default() };
+    let completed = proxy.complete_upload(&bucket(), &parts, upload, options).await;
+    assert!(matches!(completed, Err(ObjectError::Unsupported { .. })), "{completed:?}");
     let all = converged(&[&one, &two]).await;
     assert!(all.iter().any(|(name, _)| name == "large") && all.len() == 4, "{all:?}");
     assert_eq!(two.proxy().delete_bucket(&bucket()).await, Err(ObjectError::HasHome));
@@ -130,10 +137,8 @@ async fn all_writes_of_a_bucket_go_to_its_home_if_that_is_asked() {
     assert!(matches!(refused, Err(ObjectError::TooLarge { .. })), "{refused:?}");
     let (proxy, parts) = (one.proxy(), key("parts"));
     let options = UploadOptions::default();
-    let upload = proxy.create_upload(&bucket(), &parts, options).await.unwrap();
-    let options = larder_objects::CompleteOptions::default();
-    let completed = proxy.complete_upload(&bucket(), &parts, upload, options).await;
-    assert!(matches!(completed, Err(ObjectError::Unsupported { .. })), "{completed:?}");
+    let refused = proxy.create_upload(&bucket(), &parts, options).await;
+    assert!(matches!(refused, Err(ObjectError::Unsupported { .. })), "{refused:?}");
     ordered(&two, HERE).await;
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while two.proxy().bucket(&bucket()).unwrap().home.unwrap().scope != HomeScope::Conditions {
@@ -215,6 +220,40 @@ async fn an_order_that_cannot_be_carried_out_is_dropped_with_its_reason() {
     while !reasons().contains("give it up there") || !reasons().contains("no such bucket") {
         assert!(tokio::time::Instant::now() < deadline, "{}", reasons());
         tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    one.stop();
+    two.stop();
+}
+
+/// A run that waits for what is missing ends with its order.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_is_taken_back_moves_nothing_later() {
+    let (mut one, mut two) = two().await;
+    converged(&[&one, &two]).await;
+    two.pause("one", true).await;
+    put(one.proxy(), "missing", &content(1, 10)).await;
+    ordered(&two, HERE).await;
+    let why = || {
+        let status = larder_link::RegionStatus::read(two.dir.path()).unwrap().unwrap();
+        status.homes.into_iter().find_map(|home| home.why)
+    };
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while !why().is_some_and(|why| why.contains("on their way")) {
+        assert!(tokio::time::Instant::now() < deadline, "{:?}", why());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    ordered(&two, Order::Nowhere).await;
+    while !larder_link::orders(two.dir.path()).unwrap().is_empty() || why().is_some() {
+        assert!(tokio::time::Instant::now() < deadline, "{:?}", why());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    two.pause("one", false).await;
+    converged(&[&one, &two]).await;
+    // As long as a run would take that goes on.
+    let until = tokio::time::Instant::now() + Duration::from_secs(4);
+    while tokio::time::Instant::now() < until {
+        assert_eq!((state(&one), state(&two)), (None, None));
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
     one.stop();
     two.stop();
