@@ -64,7 +64,7 @@ pub(super) struct Homes {
     turn: AtomicUsize,
     /// The last reason why an order is not carried out.
     reasons: Mutex<BTreeMap<BucketName, String>>,
-    /// What each region was told, and when.
+    /// The homes that each region was told last, and when.
     told: Mutex<BTreeMap<RegionId, (Told, Instant)>>,
     counters: HomeCounters,
 }
@@ -362,8 +362,11 @@ pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>, dir: PathBuf)
         shared.forget_reasons();
         // Clients wait for these.
         let coming = shared.shown.reach().buckets().into_iter().filter_map(|record| {
-            let home = record.home?;
-            home.is_awaited().then_some((record.name, home.scope))
+            let home = record.home.filter(Home::is_awaited)?;
+            // One that is to be given up goes on only if it has to.
+            let is_kept = home.state == HomeState::Claimed(false)
+                || shared.homes.orders.lock().get(&record.name) != Some(&Order::Nowhere);
+            is_kept.then_some((record.name, home.scope))
         });
         for (bucket, scope) in coming.collect::<Vec<_>>() {
             run::begin(&shared, bucket, (scope, true));
@@ -393,11 +396,15 @@ async fn carry_out<R: RegionReach>(
     }
     for ordered in orders {
         let bucket = &ordered.bucket;
-        // The run ends before anything else is done.
-        if ordered.order == Order::Nowhere && shared.homes.ends_run(bucket) {
+        let record = shared.homed(bucket);
+        let home = record.as_ref().and_then(|record| record.home);
+        // A run ends before its home is given up, unless it has to go on.
+        let must_go_on = home.is_some_and(|home| home.state == HomeState::Claimed(false));
+        let is_taken_back = ordered.order == Order::Nowhere && !must_go_on;
+        if is_taken_back && shared.homes.ends_run(bucket) {
             continue;
         }
-        let Some(record) = shared.homed(bucket) else {
+        let Some(record) = record else {
             shared.homes.reason(bucket, "there is no such bucket here".to_owned());
             over.push(ordered);
             continue;

@@ -118,7 +118,7 @@ impl<R: RegionReach> Run<R> {
         let others = self.others.iter().copied();
         let mut taking = Taking::begin(own, others, (record.home, self.scope), &mut out);
         loop {
-            if self.ends.load(Ordering::Relaxed) && !self.is_awaited() {
+            if self.ends.load(Ordering::Relaxed) {
                 return Err(Ended::TakenBack);
             }
             for effect in std::mem::take(&mut out) {
