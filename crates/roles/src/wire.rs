@@ -436,7 +436,7 @@ pub enum ManagerMessageIn {
     HandedBack(ServerId, ManagerMessage),
 }
 
-/// What proxies are told, and what the gateway to other regions is asked.
+/// Messages to proxies, and calls to the gateway to other regions.
 #[derive(Debug)]
 pub enum ProxyService {}
 
@@ -447,7 +447,7 @@ impl Service for ProxyService {
     type Message = ProxyMessage;
 }
 
-/// What the gateway is asked by other proxies of its cluster. Since [`PROTOCOL_HOMES`](crate::limits::PROTOCOL_HOMES).
+/// Calls of a cluster's other proxies to the gateway. Since [`PROTOCOL_HOMES`](crate::limits::PROTOCOL_HOMES).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProxyCall {
     /// Ask other regions for a key that is not here.

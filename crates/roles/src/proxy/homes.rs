@@ -205,7 +205,7 @@ impl<R: Reach> Proxy<R> {
     }
 }
 
-/// What a region, or the gateway, answers where a change ended so.
+/// The answer of a region, or of the gateway, to a change that ended so.
 pub(crate) fn answer_of(made: Result<Option<HybridClock>, ObjectError>) -> ChangeAnswer {
     match made {
         Ok(clock) => ChangeAnswer::Made(clock),
@@ -219,7 +219,7 @@ pub(crate) fn answer_of(made: Result<Option<HybridClock>, ObjectError>) -> Chang
     }
 }
 
-/// How a change ended that was answered so.
+/// The end of a change that was answered so.
 pub(crate) fn made_of(answer: ChangeAnswer) -> Result<Option<HybridClock>, ObjectError> {
     match answer {
         ChangeAnswer::Made(clock) => Ok(clock),

@@ -39,7 +39,8 @@ use crate::wire::JournalShown;
 /// The last ops of PGs at a moment, without those of which a region has had everything since.
 type Heads = BTreeMap<PgId, OpSeq>;
 
-/// What a region is to have before it becomes a home, or is given one: everything from before a bucket's record had this epoch.
+/// A moment whose changes a region must have before it becomes a home, or is given one: that from which on a bucket's record has this
+/// epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Mark {
     bucket: BucketId,

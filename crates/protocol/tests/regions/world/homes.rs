@@ -25,7 +25,7 @@ const WAIT_MS: u64 = 50;
 const ANSWER_MS: u64 = 9_000;
 const CALM_MS: u64 = 40_000;
 
-/// What a region has in memory of homes.
+/// A region's memory of homes.
 #[derive(Default)]
 pub struct Homes {
     /// An operator wants this region to be the home.

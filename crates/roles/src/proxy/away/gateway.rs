@@ -1,4 +1,4 @@
-//! What proxies of a cluster ask of the one that is the gateway to other regions: it alone reaches them.
+//! Calls of a cluster's proxies to the one that is the gateway to other regions: it alone reaches them.
 //!
 //! # Invariants
 //!
