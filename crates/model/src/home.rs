@@ -6,15 +6,16 @@
 //! | action | in the code |
 //! |---|---|
 //! | `Begin`, `Resume`, `End` | `roles/regions/homes.rs`: orders of operators, records that say that a home is coming, and giving it up |
-//! | `HearAsk`, `HearLate` | the same, `answer` |
-//! | `HearAnswer`, `LoseAnswer`, `Wait`, `Set` | the same, `Run` |
-//! | `Tell`, `HearTold` | the same, `tell`, `hear` |
+//! | `HearAsk`, `HearLate` | the same, `answer_home` |
+//! | `HearAnswer`, `LoseAnswer`, `Wait`, `Set` | `roles/regions/homes/run.rs`, `Run` |
+//! | `Tell`, `HearTold` | `roles/regions/homes.rs`, `tell`, `hear_home` |
 //! | `Come`, `Decide` | a client's change with a condition: `roles/proxy/put.rs`; a primary refuses it under a record that was replaced |
 //! | `Pull` | `protocol/region/pull.rs` |
 //! | `Remove`, `Join`, `Learn` | `link/members.rs` |
 //! | `AskBucket`, `MakeBucket` | `roles/regions/names.rs`, `make_bucket` |
 //!
-//! A region that was removed goes on as before. What it decides counts no more.
+//! A region that was removed goes on as before. What it decides counts no more. Buckets are not deleted here: a bucket with a home
+//! cannot be.
 
 mod readings;
 mod state;

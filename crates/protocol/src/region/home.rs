@@ -4,12 +4,12 @@
 //!
 //! ```text
 //!  the region that is to be the home          the one that has it
-//!                                   ──Give──▶ hands over all that it has; then writes down that the other has it
+//!                                   ──Give──▶ once the other has nearly all of its changes: writes down that the other has it
 //!  writes down that it is coming    ◀─Yours──
 //!  lacks nothing any more: it is here
 //!
 //!  the region that is to be the home          every other region
-//!                                ──Prepare──▶ hands over all that it has
+//!                                ──Prepare──▶ once the other has nearly all of its changes
 //!  none of them has it              ◀─Knows──
 //!  writes down that it is coming    ─Claim──▶ writes down that the other has it
 //!                                   ◀─Yours──
@@ -21,8 +21,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Who has the home writes down that another has it before it says so, and gives it to one region. It says that the other lacks
-//!    nothing only once what it decided itself is there.
+//! 1. The region that has the home writes down that another has it before it says so, and gives it to one region. It says that the
+//!    other lacks nothing only once every change that it decided is there.
 //! 2. A claim counts once every other region has accepted it. A region that has the home accepts none. One that accepts a later claim
 //!    than its own does not become the home by its own any more: so of two claims at most one counts.
 //! 3. Only who has the home, or was given it, gives it up. A claim that fails is withdrawn if there was no home before: then nobody can

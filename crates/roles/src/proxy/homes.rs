@@ -25,13 +25,13 @@ use super::{Proxy, unavailable};
 use crate::limits::CHANGE_PLACE_MS;
 
 const OF_CHANGES: Limit = Limit {
-    what: "an object that is put with a condition, in another region than the bucket's home,",
+    what: "an object that another region passes on to the bucket's home",
     bytes: CHANGE_BYTES_MAX as u64,
 };
 /// Bytes of a body that is read before there is a place for it.
 const SMALL_BYTES_MAX: usize = 64 * 1024;
 const COMING: &str = "the home of the bucket is moving to this region: try again in a moment";
-/// Uploads belong to the region where they began.
+/// Parts stay in the region where they were put.
 const UPLOAD: &str = "completing this upload outside of the region that is the bucket's home";
 
 impl<R: Reach> Proxy<R> {
