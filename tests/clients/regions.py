@@ -22,6 +22,7 @@ import time
 import urllib.request
 
 import region_homes
+import region_local
 from botocore.exceptions import ClientError
 from harness import COMMAND_SECONDS, Server, content, default_binary, free_port, md5, scratch_folder
 from region_buckets import agreed, deletion, remakers
@@ -292,6 +293,7 @@ def conflicts(regions, rng, seconds, clock):
         writer.start()
     makers = remakers(regions, rngs.pop(), until)
     homes = region_homes.lockers(regions, regions, rng, until, lambda rng: random.Random(rng.random()))
+    owners = region_local.owners(regions, lambda region: [region], rng, until, lambda rng: random.Random(rng.random()))
     kills = cuts = 0
     while time.monotonic() < until - 1:
         time.sleep(rng.uniform(0.3, 1.2))
@@ -311,6 +313,7 @@ def conflicts(regions, rng, seconds, clock):
     check(regions, found, history)
     deleted, kept = agreed(makers, regions)
     region_homes.held(homes, regions, regions, clock)
+    region_local.shared_by_all(owners, regions, clock)
     operations = sum(one["ended"] is not None for ops in history.keys.values() for one in ops)
     clock.tell(f"{operations} operations on {len(KEYS)} keys, {kills} kills, {cuts} cuts: the same everywhere; "
                f"{deleted} buckets deleted, {kept} kept as they had an object")

@@ -19,6 +19,7 @@ import threading
 import time
 
 import region_homes
+import region_local
 from botocore.exceptions import ClientError
 from harness import content, default_binary, free_port, scratch_folder
 from peers import Machine, ready, run, secret_file, until, whole
@@ -146,6 +147,8 @@ def conflicts(cluster, singles, rng, seconds, clock):
         writer.start()
     makers = remakers([*cluster.machines, *singles], rngs.pop(), until)
     homes = region_homes.lockers([cluster, *singles], [*cluster.machines, *singles], rng, until, lambda rng: random.Random(rng.random()))
+    places_of = {cluster: cluster.machines, **{single: [single] for single in singles}}
+    owners = region_local.owners(list(places_of), places_of.get, rng, until, lambda rng: random.Random(rng.random()))
     struck = [0, 0, 0, 0]
     while time.monotonic() < until - 1:
         time.sleep(rng.uniform(0.5, 1.5))
@@ -173,6 +176,7 @@ def conflicts(cluster, singles, rng, seconds, clock):
     check([cluster, *singles], found, history)
     deleted, kept = agreed(makers, [*cluster.machines, *singles])
     region_homes.held(homes, [cluster, *singles], [*cluster.machines, *singles], clock)
+    region_local.shared_by_all(owners, [*cluster.machines, *singles], clock)
     operations = sum(one["ended"] is not None for ops in history.keys.values() for one in ops)
     clock.tell(f"{operations} operations on {len(KEYS)} keys; killed: gateway {struck[0]}, other machine {struck[1]}, single node {struck[2]}; "
                f"{struck[3]} cuts: the same everywhere; {deleted} buckets deleted, {kept} kept as they had an object")

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use larder_types::RegionId;
 
-use crate::limits::{CALL_TIME_MAX, REGIONS_MAX, SETTINGS_MAX, TOKENS_MAX};
+use crate::limits::{CALL_TIME_MAX, REGIONS_MAX, TOKENS_MAX, WAITING_MAX};
 use crate::message::{Declined, JoinRefused};
 use crate::name::{Address, RegionName};
 
@@ -141,8 +141,8 @@ pub enum Usage {
     #[error(transparent)]
     Token(#[from] TokenFault),
     /// There are as many settings as may be.
-    #[error("{SETTINGS_MAX} settings wait for the server of this region: start it")]
-    ManySettings,
+    #[error("{WAITING_MAX} settings wait for the server of this region: start it")]
+    ManyWait,
 }
 
 /// Reason for not reading a text as a token.

@@ -29,17 +29,16 @@ mod members;
 pub mod message;
 mod metrics;
 mod name;
-mod orders;
 mod pool;
 mod registry;
 mod requests;
-mod settings;
 mod site;
 mod slots;
 mod source;
 mod status;
 mod tls;
 mod token;
+mod waiting;
 mod write_timeout;
 
 pub use error::{Later, LinkError, Refused, TokenFault, Usage};
@@ -56,13 +55,12 @@ pub use message::{
 };
 pub use metrics::{Counter, Metrics, PeerMetrics};
 pub use name::{Address, RegionName};
-pub use orders::{HomeOrder, Order, forget_orders, order, orders};
 pub use registry::{change, found, read};
-pub use settings::{Setting, ask, asked, forget};
 pub use site::Site;
 pub use source::{FetchSink, Source};
 pub use status::{HomeStatus, PeerStatus, RegionStatus};
 pub use token::JoinToken;
+pub use waiting::{HomeOrder, Order, Setting, SharingSetting, Waiting, ask, asked, forget};
 
 #[cfg(test)]
 mod golden;

@@ -8,7 +8,7 @@ use larder_types::limits::KEY_BYTES_MAX;
 /// Regions at a time, this one too.
 pub const REGIONS_MAX: usize = 8;
 /// Most settings of buckets that wait for the server.
-pub const SETTINGS_MAX: usize = 256;
+pub const WAITING_MAX: usize = 256;
 /// Region numbers that are ever given: removed regions stay in the list, so that no number is given twice.
 pub const NUMBERS_MAX: u16 = 256;
 /// Characters of a region's name.

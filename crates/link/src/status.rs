@@ -1,6 +1,7 @@
 //! Status of a region's links: DIR/region/status.json, which the server writes and `larder region status`
 //! reads.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -11,8 +12,8 @@ use crate::error::LinkError;
 use crate::files;
 use crate::limits::STATUS_AGE_MAX;
 use crate::name::RegionName;
-use crate::orders::Order;
 use crate::registry::now_ms;
+use crate::waiting::Order;
 
 const FILE: &str = "status.json";
 /// Version of the file as it is written today.
@@ -34,6 +35,9 @@ pub struct RegionStatus {
     /// Buckets that have a home, or are to have one.
     #[serde(default)]
     pub homes: Vec<HomeStatus>,
+    /// Buckets that are to be shared and are not, each with the last reason.
+    #[serde(default)]
+    pub unshared: BTreeMap<String, String>,
 }
 
 /// The home of a bucket, as the region knows it.
@@ -91,8 +95,8 @@ impl RegionStatus {
     /// The status of a region at this moment.
     #[must_use]
     pub fn now(number: RegionId, name: RegionName, peers: Vec<PeerStatus>) -> Self {
-        let homes = Vec::new();
-        Self { version: VERSION, written_ms: now_ms(), number, name, peers, homes }
+        let (homes, unshared) = (Vec::new(), BTreeMap::new());
+        Self { version: VERSION, written_ms: now_ms(), number, name, peers, homes, unshared }
     }
 
     /// Writes it into the directory of the store. Only the server does.

@@ -436,12 +436,13 @@ pub trait Objects: Send + Sync + 'static {
         object: &Opened,
         range: Range<u64>,
     ) -> impl Future<Output = Result<ReadBody, ObjectError>> + Send;
-    /// Where a version found by [`Objects::open`] is; `None` if the store is not one of several regions, or does not know.
+    /// Where a version found by [`Objects::open`] in a bucket is; `None` if the store is not one of several regions, or does not know.
     fn replication(
         &self,
+        bucket: &BucketName,
         object: &Opened,
     ) -> impl Future<Output = Result<Option<Replication>, ObjectError>> + Send {
-        let _ = object;
+        let _ = (bucket, object);
         async { Ok(None) }
     }
     /// Size, etag and checksum of one part of a completed object that [keeps them](Opened::keeps_parts).

@@ -115,6 +115,7 @@ fn entries() -> Vec<Entry> {
         write_policy: larder_types::WritePolicy::All,
         regions: 1,
         home: None,
+        sharing: larder_types::Sharing::All,
     };
     let parts = vec![PartRef { number: 1, len: 9 }];
     let row = UploadRow {

@@ -368,6 +368,7 @@ fn make_bucket(
         write_policy: larder_types::WritePolicy::All,
         regions: 1,
         home: None,
+        sharing: larder_types::Sharing::All,
     };
     let done = Done::Bucket(record.clone());
     Ok(planned(name, Change::BucketMade(record), done, slot))

@@ -110,6 +110,7 @@ fn check_told(told: &Told) -> Judged {
             check_forgotten(*forgotten)
         }
         Told::Free { tombstones, .. } => check_freed(tombstones),
+        Told::Renew { was, .. } => check(was.seq <= OP_SEQ_MAX, LATE_OP),
     }
 }
 
@@ -414,6 +415,10 @@ pub(crate) fn check_op(pg: PgId, id: OpId, op: &Op) -> Judged {
             check_forgotten(noted.forgotten)
         }
         Op::Freed(freed) => check_freed(&freed.tombstones),
+        Op::Renew(renew) => {
+            check_stamp(renew.at)?;
+            check(renew.was.seq < id.seq, LATE_OP)
+        }
         Op::DropStream { .. } | Op::Digest => Ok(()),
         Op::Regrant { .. } => Err(Unsound("a second attempt at a put: no release issues one")),
         Op::SnapshotBegin | Op::SnapshotSession(_) | Op::SnapshotEnd { .. } => {

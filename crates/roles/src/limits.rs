@@ -31,6 +31,8 @@ pub const PROTOCOL_POSITIONS: u8 = 9;
 pub const PROTOCOL_DELETIONS: u8 = 10;
 /// Oldest version of it in which managers and their maps know the home of a bucket.
 pub const PROTOCOL_HOMES: u8 = 11;
+/// Oldest version of it in which managers and their maps know buckets that this region alone has.
+pub const PROTOCOL_LOCAL: u8 = 12;
 /// Bytes that may wait in the log's buffer before calls are turned away; less with small segments, of
 /// which one is always ready ahead.
 pub const LOG_BUFFER_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -308,7 +310,8 @@ const _: () = assert!(
     "reports are for peers of a version that is spoken"
 );
 const _: () = assert!(
-    PROTOCOL_HOMES <= larder_net::limits::PROTOCOL_MAX
+    PROTOCOL_LOCAL <= larder_net::limits::PROTOCOL_MAX
+        && PROTOCOL_HOMES < PROTOCOL_LOCAL
         && PROTOCOL_DELETIONS < PROTOCOL_HOMES
         && PROTOCOL_POSITIONS < PROTOCOL_DELETIONS
         && PROTOCOL_GATEWAYS < PROTOCOL_POSITIONS

@@ -15,12 +15,12 @@ use larder_env::disk::{read_file, replace_file};
 use larder_env::{Disk, DiskError};
 use larder_protocol::manager::state::{MapVersion, ReplicaState};
 use larder_protocol::{LvInfo, Replica};
-use larder_types::bucket::{BucketRecord, BucketState};
+use larder_types::bucket::{BucketRecord, BucketState, Sharing, WritePolicy};
 use larder_types::codec::{CodecError, decode, encode_into};
 use larder_types::limits::BUCKETS_MAX;
 use larder_types::{
-    BootId, BucketId, BucketName, DiskId, Epoch, Home, HomeNotSet, LvId, PgId, PvId, RegionId,
-    ServerId, View,
+    BootId, BucketId, BucketName, DiskId, Epoch, Home, HomeNotSet, LvId, NotShared, PgId, PvId,
+    RegionId, ServerId, View,
 };
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
@@ -147,6 +147,9 @@ pub enum ManagerError {
     /// Look again.
     #[error(transparent)]
     Home(#[from] HomeNotSet),
+    /// As it says.
+    #[error(transparent)]
+    NotShared(#[from] NotShared),
     /// Give the home up first.
     #[error("the bucket has a home region")]
     HasHome,
@@ -246,30 +249,7 @@ impl Manager {
         (location, home): (Option<String>, Option<Home>),
         now_ms: u64,
     ) -> Result<BucketRecord, ManagerError> {
-        let map = self.change(|map| {
-            if map.buckets.contains_key(name) {
-                return Err(ManagerError::BucketExists);
-            }
-            if map.buckets.len() >= BUCKETS_MAX {
-                return Err(ManagerError::TooManyBuckets);
-            }
-            let id = map.next_bucket;
-            map.next_bucket = BucketId(id.0 + 1);
-            let (epoch, state) = (Epoch(1), BucketState::Live);
-            let record = BucketRecord {
-                id,
-                name: name.clone(),
-                epoch,
-                state,
-                created_ms: now_ms,
-                location,
-                write_policy: larder_types::WritePolicy::All,
-                regions: 1,
-                home,
-            };
-            map.buckets.insert(name.clone(), record);
-            Ok(())
-        })?;
+        let map = self.change(|map| make_bucket(map, name, (location, home), now_ms))?;
         map.bucket(name).cloned().ok_or(ManagerError::NoSuchBucket)
     }
 
@@ -281,6 +261,41 @@ impl Manager {
         self.change(|map| {
             let record = map.buckets.get_mut(name).ok_or(ManagerError::NoSuchBucket)?;
             record.regions = regions;
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Has this region alone have a bucket, which is made if it is not there, or lets all regions have it.
+    ///
+    /// # Errors
+    /// [`ManagerError`].
+    pub fn set_local(
+        &self,
+        name: &BucketName,
+        is_local: bool,
+        now_ms: u64,
+    ) -> Result<(), ManagerError> {
+        self.change(|map| {
+            if is_local && !map.buckets.contains_key(name) {
+                make_bucket(map, name, (None, None), now_ms)?;
+            }
+            let record = map.buckets.get_mut(name).ok_or(ManagerError::NoSuchBucket)?;
+            record.set_local(is_local)?;
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Goes on to the next step of sharing a bucket, if it is still as in this record.
+    ///
+    /// # Errors
+    /// [`ManagerError`].
+    pub fn share(&self, was: &BucketRecord, next: Sharing) -> Result<(), ManagerError> {
+        self.change(|map| {
+            let record = map.buckets.get_mut(&was.name).ok_or(ManagerError::NoSuchBucket)?;
+            let is_it = record.share(was.id, was.epoch, next);
+            tracing::debug!(bucket = %was.name, ?next, is_it, "a bucket is being shared");
             Ok(())
         })?;
         Ok(())
@@ -383,6 +398,38 @@ impl Manager {
         *self.published.write() = map.clone();
         Ok(map)
     }
+}
+
+/// Puts a new bucket into the map.
+fn make_bucket(
+    map: &mut Map,
+    name: &BucketName,
+    (location, home): (Option<String>, Option<Home>),
+    now_ms: u64,
+) -> Result<(), ManagerError> {
+    if map.buckets.contains_key(name) {
+        return Err(ManagerError::BucketExists);
+    }
+    if map.buckets.len() >= BUCKETS_MAX {
+        return Err(ManagerError::TooManyBuckets);
+    }
+    let id = map.next_bucket;
+    map.next_bucket = BucketId(id.0 + 1);
+    let (epoch, state) = (Epoch(1), BucketState::Live);
+    let record = BucketRecord {
+        id,
+        name: name.clone(),
+        epoch,
+        state,
+        created_ms: now_ms,
+        location,
+        write_policy: WritePolicy::All,
+        regions: 1,
+        home,
+        sharing: Sharing::All,
+    };
+    map.buckets.insert(name.clone(), record);
+    Ok(())
 }
 
 fn new_map(genesis: Genesis) -> Map {

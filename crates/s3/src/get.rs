@@ -123,7 +123,7 @@ pub(crate) async fn head<O: Objects>(
     describe!(output, found);
     let mut response = S3Response::with_headers(output, replaced);
     show_expires(&mut response.headers, &found);
-    show_replication(&mut response.headers, face, &found.opened).await;
+    show_replication(&mut response.headers, face, (&bucket, &found.opened)).await;
     let tags = found.opened.metax.attributes.tags.len();
     if tags > 0 {
         // The library has no field for it here.
@@ -133,10 +133,13 @@ pub(crate) async fn head<O: Objects>(
 }
 
 /// Shows where the version is, in a store that is one of several regions and knows it now.
-async fn show_replication<O: Objects>(headers: &mut HeaderMap, face: &Face<O>, opened: &Opened) {
-    let Ok(Some(Replication { status, regions })) = face.store.replication(opened).await else {
-        return;
-    };
+async fn show_replication<O: Objects>(
+    headers: &mut HeaderMap,
+    face: &Face<O>,
+    (bucket, opened): (&BucketName, &Opened),
+) {
+    let found = face.store.replication(bucket, opened).await;
+    let Ok(Some(Replication { status, regions })) = found else { return };
     let status = match status {
         ReplicationStatus::Pending => "PENDING",
         ReplicationStatus::Completed => "COMPLETED",

@@ -19,6 +19,21 @@ pub enum BucketState {
     Deleting,
 }
 
+/// The regions that have a bucket (ADR 49).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Sharing {
+    /// All of them.
+    #[default]
+    All,
+    /// This one alone: no other region is told of the bucket, and nothing of theirs is taken into it.
+    Local,
+    /// As [`Sharing::Local`], and all are to have it. What others tell of a bucket of that name waits: if one of them has one, it stays
+    /// local.
+    Opening,
+    /// All of them. Its objects are being renewed, as others were told nothing of them.
+    Renewing,
+}
+
 /// How many replicas must have a put's data before its client is answered (DESIGN §5). Whatever is missing then is
 /// made up for afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -102,6 +117,8 @@ pub struct BucketRecord {
     pub regions: u8,
     /// The region that decides about conditions, as this one knows it; `None` if there never was one.
     pub home: Option<Home>,
+    /// The regions that have it.
+    pub sharing: Sharing,
 }
 
 /// The reason why a bucket's home is not set.
@@ -113,6 +130,20 @@ pub enum HomeNotSet {
     /// Wait: the bucket is being deleted, or is live again soon.
     #[error("the bucket is being deleted")]
     Deleting,
+    /// Give up: other regions do not have the bucket.
+    #[error("this region alone has the bucket")]
+    Local,
+}
+
+/// The reason why it stays as it is which regions have a bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum NotShared {
+    /// Wait: the bucket is being deleted, or is live again soon.
+    #[error("the bucket is being deleted")]
+    Deleting,
+    /// Give the home up first.
+    #[error("the bucket has a home, which decides for all regions: give it up first")]
+    HasHome,
 }
 
 impl BucketRecord {
@@ -124,12 +155,60 @@ impl BucketRecord {
         if self.state != BucketState::Live {
             return Err(HomeNotSet::Deleting);
         }
+        if self.is_local() {
+            return Err(HomeNotSet::Local);
+        }
         if self.home != expected || !next.may_follow(expected.as_ref()) {
             return Err(HomeNotSet::Changed);
         }
         self.home = Some(next);
         self.epoch = Epoch(self.epoch.0 + 1);
         Ok(())
+    }
+
+    /// True if this region alone has the bucket.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        matches!(self.sharing, Sharing::Local | Sharing::Opening)
+    }
+
+    /// Has this region alone have the bucket, or lets all have it, under a new epoch: changes of other regions that were on their way
+    /// are refused. Returns false if it is so already.
+    ///
+    /// # Errors
+    /// [`NotShared`]; the record is then as it was.
+    pub fn set_local(&mut self, is_local: bool) -> Result<bool, NotShared> {
+        let is_so = match self.sharing {
+            Sharing::Local => is_local,
+            Sharing::All | Sharing::Opening | Sharing::Renewing => !is_local,
+        };
+        if is_so {
+            return Ok(false);
+        }
+        if self.state != BucketState::Live {
+            return Err(NotShared::Deleting);
+        }
+        if self.has_home() {
+            return Err(NotShared::HasHome);
+        }
+        self.sharing = if is_local { Sharing::Local } else { Sharing::Opening };
+        self.epoch = Epoch(self.epoch.0 + 1);
+        Ok(true)
+    }
+
+    /// Goes on to the next step of sharing, of this bucket as it is under this epoch; false if it is not at the step before.
+    #[must_use = "another may have been begun since"]
+    pub fn share(&mut self, id: BucketId, epoch: Epoch, next: Sharing) -> bool {
+        let may_follow = match next {
+            Sharing::Local | Sharing::Renewing => self.sharing == Sharing::Opening,
+            Sharing::All => self.sharing == Sharing::Renewing,
+            Sharing::Opening => false,
+        };
+        let is_it = may_follow && (self.id, self.epoch) == (id, epoch);
+        if is_it {
+            self.sharing = next;
+        }
+        is_it
     }
 
     /// True if some region has, or is about to get, the home, as far as this one knows.
@@ -151,15 +230,34 @@ struct Stored {
 }
 
 /// The first two are what was an optional location before there was anything else; with nothing else they are written
-/// as they were, so that older releases read them. The same of the third, before there were regions to wait for, and of the
-/// fourth, before there were homes.
+/// as they were, so that older releases read them. The same of the third, before there were regions to wait for, of the fourth,
+/// before there were homes, and of the fifth, before a region could have a bucket alone.
 #[derive(Serialize, Deserialize)]
 enum StoredSettings {
     Nothing,
     Location(String),
-    All { location: Option<String>, write_policy: WritePolicy },
-    Regional { location: Option<String>, write_policy: WritePolicy, regions: u8 },
-    Homed { location: Option<String>, write_policy: WritePolicy, regions: u8, home: Home },
+    All {
+        location: Option<String>,
+        write_policy: WritePolicy,
+    },
+    Regional {
+        location: Option<String>,
+        write_policy: WritePolicy,
+        regions: u8,
+    },
+    Homed {
+        location: Option<String>,
+        write_policy: WritePolicy,
+        regions: u8,
+        home: Home,
+    },
+    Local {
+        location: Option<String>,
+        write_policy: WritePolicy,
+        regions: u8,
+        home: Option<Home>,
+        sharing: Sharing,
+    },
 }
 
 impl From<BucketRecord> for Stored {
@@ -174,8 +272,12 @@ impl From<BucketRecord> for Stored {
             write_policy,
             regions,
             home,
+            sharing,
         } = record;
         let settings = match (location, write_policy, regions, home) {
+            (location, write_policy, regions, home) if sharing != Sharing::All => {
+                StoredSettings::Local { location, write_policy, regions, home, sharing }
+            }
             (location, write_policy, regions, Some(home)) => {
                 StoredSettings::Homed { location, write_policy, regions, home }
             }
@@ -193,24 +295,31 @@ impl From<BucketRecord> for Stored {
 impl From<Stored> for BucketRecord {
     fn from(stored: Stored) -> Self {
         let Stored { id, name, epoch, state, created_ms, settings } = stored;
-        let (location, write_policy, regions, home) = match settings {
-            StoredSettings::Nothing => (None, WritePolicy::All, 1, None),
-            StoredSettings::Location(location) => (Some(location), WritePolicy::All, 1, None),
-            StoredSettings::All { location, write_policy } => (location, write_policy, 1, None),
+        let (all, one) = (WritePolicy::All, 1);
+        let (location, write_policy, regions, home, sharing) = match settings {
+            StoredSettings::Nothing => (None, all, one, None, Sharing::All),
+            StoredSettings::Location(location) => (Some(location), all, one, None, Sharing::All),
+            StoredSettings::All { location, write_policy } => {
+                (location, write_policy, one, None, Sharing::All)
+            }
             StoredSettings::Regional { location, write_policy, regions } => {
-                (location, write_policy, regions, None)
+                (location, write_policy, regions, None, Sharing::All)
             }
             StoredSettings::Homed { location, write_policy, regions, home } => {
-                (location, write_policy, regions, Some(home))
+                (location, write_policy, regions, Some(home), Sharing::All)
+            }
+            StoredSettings::Local { location, write_policy, regions, home, sharing } => {
+                (location, write_policy, regions, home, sharing)
             }
         };
-        Self { id, name, epoch, state, created_ms, location, write_policy, regions, home }
+        Self { id, name, epoch, state, created_ms, location, write_policy, regions, home, sharing }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{HomeScope, HomeState, HomeTerm, RegionId};
 
     #[test]
     fn policies_are_read_as_they_are_written() {
@@ -227,5 +336,60 @@ mod tests {
         assert_eq!(enough(WritePolicy::All), [0; 4]);
         assert_eq!(enough(WritePolicy::Majority), [1, 2, 2, 3]);
         assert_eq!(enough(WritePolicy::AtLeast(2)), [2; 4]);
+    }
+
+    fn bucket() -> BucketRecord {
+        BucketRecord {
+            id: BucketId(3),
+            name: BucketName::new("photos").unwrap(),
+            epoch: Epoch(4),
+            state: BucketState::Live,
+            created_ms: 0,
+            location: None,
+            write_policy: WritePolicy::All,
+            regions: 1,
+            home: None,
+            sharing: Sharing::All,
+        }
+    }
+
+    #[test]
+    fn a_bucket_is_shared_step_by_step_and_only_as_it_was_looked_at() {
+        let mut record = bucket();
+        let id = record.id;
+        assert_eq!(record.set_local(false), Ok(false), "it is so");
+        assert_eq!(record.set_local(true), Ok(true));
+        assert_eq!((record.sharing, record.epoch), (Sharing::Local, Epoch(5)));
+        assert_eq!(record.set_local(true), Ok(false));
+        for next in [Sharing::All, Sharing::Local, Sharing::Opening, Sharing::Renewing] {
+            assert!(!record.share(id, Epoch(5), next), "it is not to be shared");
+        }
+        assert_eq!((record.set_local(false), record.is_local()), (Ok(true), true));
+        assert_eq!(record.set_local(false), Ok(false));
+        assert_eq!((record.set_local(true), record.set_local(false)), (Ok(true), Ok(true)));
+        assert!(!record.share(id, Epoch(6), Sharing::Renewing), "it was local since");
+        assert!(!record.share(BucketId(2), Epoch(8), Sharing::Renewing), "that one was deleted");
+        assert!(!record.share(id, Epoch(8), Sharing::All), "its objects are told to nobody yet");
+        assert!(record.share(id, Epoch(8), Sharing::Renewing) && !record.is_local());
+        assert!(!record.share(id, Epoch(8), Sharing::Local), "others may have it by now");
+        assert!(record.share(id, Epoch(8), Sharing::All));
+        assert_eq!((record.sharing, record.epoch), (Sharing::All, Epoch(8)));
+        assert_eq!((record.set_local(true), record.set_local(false)), (Ok(true), Ok(true)));
+        assert!(record.share(id, Epoch(10), Sharing::Local), "another region has one");
+    }
+
+    #[test]
+    fn a_bucket_that_others_count_on_does_not_become_local() {
+        let mut closed = BucketRecord { state: BucketState::Deleting, ..bucket() };
+        assert_eq!(closed.set_local(true), Err(NotShared::Deleting));
+        let term = HomeTerm { count: 1, of: RegionId(2) };
+        let (scope, state) = (HomeScope::Conditions, HomeState::Elsewhere);
+        let elsewhere = Home { term, scope, state };
+        let home = Some(elsewhere);
+        let mut homed = BucketRecord { home, ..bucket() };
+        assert_eq!(homed.set_local(true), Err(NotShared::HasHome));
+        assert_eq!(homed, BucketRecord { home, ..bucket() }, "it is as it was");
+        let mut local = BucketRecord { sharing: Sharing::Local, ..bucket() };
+        assert_eq!(local.set_home(None, elsewhere), Err(HomeNotSet::Local));
     }
 }

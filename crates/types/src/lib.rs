@@ -24,7 +24,9 @@ pub mod told;
 pub mod version;
 
 pub use append::{Append, Appended, PieceRow};
-pub use bucket::{BucketRecord, BucketState, HomeNotSet, NotAPolicy, WritePolicy};
+pub use bucket::{
+    BucketRecord, BucketState, HomeNotSet, NotAPolicy, NotShared, Sharing, WritePolicy,
+};
 pub use checksum::BlockSums;
 pub use codec::CodecError;
 pub use condition::{Condition, EtagList, Unmet};
@@ -44,7 +46,7 @@ pub use rows::VersionSlot;
 pub use seldom::Seldom;
 pub use stamp::{Origin, Stamp};
 pub use told::{
-    Amend, ClockFloor, Freed, FreedTombstone, JournalHead, JournalRow, Noted, Passed, Purge,
+    Amend, ClockFloor, Freed, FreedTombstone, JournalHead, JournalRow, Noted, Passed, Purge, Renew,
     ToldPut,
 };
 pub use version::{Amendments, MarkerEntry, ObjectEntry, PieceEntry, Tombstone, VersionEntry};

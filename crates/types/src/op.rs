@@ -9,7 +9,7 @@ use crate::ids::{
 };
 use crate::metax::{Body, Extent, Holders, HybridClock, Metax, PartRef, UploadRow};
 use crate::name::ObjectKey;
-use crate::told::{Amend, Freed, Noted, Purge, ToldPut};
+use crate::told::{Amend, Freed, Noted, Purge, Renew, ToldPut};
 
 /// What a put makes when it is committed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -200,6 +200,8 @@ pub enum Op {
     Noted(Box<Noted>),
     /// Tombstones that no region needs any more go.
     Freed(Box<Freed>),
+    /// The key's null version becomes a new one with the same content in a store of several regions.
+    Renew(Box<Renew>),
 }
 
 impl Op {

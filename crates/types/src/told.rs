@@ -66,6 +66,21 @@ pub struct Amend {
     pub amended: Amendments,
 }
 
+/// A key's null version becomes a new one with the same content: other regions take it as a change that they never had (ADR 49).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Renew {
+    /// The request.
+    pub request: Request,
+    /// Bucket.
+    pub bucket: BucketId,
+    /// Key.
+    pub key: ObjectKey,
+    /// The op of the version's row. Without effect on another.
+    pub was: OpId,
+    /// Its stamp from then on.
+    pub at: Stamp,
+}
+
 /// Tombstones that no region needs any more go.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Freed {

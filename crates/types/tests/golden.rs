@@ -136,6 +136,10 @@ fn values_of_rows_keep_their_golden_bytes() {
     golden.check_value("bucket, its home is coming from a region", &coming);
     golden.check_value("bucket, its home was given", &given);
     golden.check_value("bucket, its home is here", &here);
+    let [local, opening, renewing] = stored::local_buckets();
+    golden.check_value("bucket of one region alone", &local);
+    golden.check_value("bucket that other regions are to have", &opening);
+    golden.check_value("bucket whose objects are renewed", &renewing);
     golden.check_value("tombstone", &stored::tombstone());
     golden.check_value("journal", &stored::journal_row());
     golden.check_value("journal, its head", &stored::journal_head());

@@ -40,6 +40,7 @@ impl FloorStore {
             write_policy: larder_types::WritePolicy::All,
             regions: 1,
             home: None,
+            sharing: larder_types::Sharing::All,
         }
     }
 }

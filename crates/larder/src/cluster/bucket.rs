@@ -1,18 +1,20 @@
 //! `larder bucket policy`: how many copies a bucket's puts wait for.
 
 use std::process::ExitCode;
+use std::time::UNIX_EPOCH;
 
 use larder_link::RegionList;
 use larder_protocol::manager::state::{Command, Outcome, Refusal, Topology};
 use larder_roles::managers::Managers;
 use larder_types::codec::decode;
-use larder_types::{BucketName, WritePolicy};
+use larder_types::{BucketName, BucketRecord, NotShared, Sharing, WritePolicy};
+use tokio::time::{Instant, timeout_at};
 
 use super::RoleError;
 use super::config::RoleConfig;
 use super::operate::{agreed, finish, managers, runtime};
 use crate::args::BucketCommand;
-use crate::region::policy;
+use crate::region::{bucket as sharing, policy};
 
 /// Shows or sets something of a bucket.
 pub(crate) fn run(command: &BucketCommand) -> ExitCode {
@@ -76,6 +78,60 @@ pub(crate) fn regions(
             Ok(_) => Ok(vec![policy::told(bucket, regions)]),
             Err(Refusal::NoSuchBucket) => Err(no_such()),
             Err(refusal) => Err(RoleError::NotDone(format!("{bucket} is as it was: {refusal}"))),
+        }
+    })
+}
+
+/// The buckets, as the managers' map says.
+pub(crate) fn records(dir: &std::path::Path) -> Result<Vec<BucketRecord>, RoleError> {
+    let config = RoleConfig::load(dir)?;
+    runtime()?.block_on(async {
+        let managers = managers(&config).await?;
+        Ok(managers.map().buckets.values().cloned().collect())
+    })
+}
+
+/// Shows or sets whether this region alone has a bucket; returns what came of it.
+pub(crate) fn sharing(
+    dir: &std::path::Path,
+    bucket: &BucketName,
+    is_local: Option<bool>,
+) -> Result<Sharing, RoleError> {
+    let config = RoleConfig::load(dir)?;
+    let no_such = || RoleError::Named(format!("there is no bucket {:?}", bucket.as_str()));
+    runtime()?.block_on(async {
+        let managers = managers(&config).await?;
+        let now = || managers.map().buckets.get(bucket).cloned();
+        let Some(is_local) = is_local else {
+            return now().map(|record| record.sharing).ok_or_else(no_such);
+        };
+        let created_ms = UNIX_EPOCH.elapsed().unwrap_or_default().as_millis() as u64;
+        let command = Command::SetLocal(bucket.clone(), is_local, created_ms);
+        let set = match agreed(&managers, command).await? {
+            Ok(Outcome::Bucket(record)) => *record,
+            Ok(_) => now().ok_or_else(no_such)?,
+            Err(Refusal::NoSuchBucket) => return Err(no_such()),
+            Err(refusal @ (Refusal::NotInRegion | Refusal::NotShared(NotShared::HasHome))) => {
+                return Err(RoleError::Named(format!("{bucket} is as it was: {refusal}")));
+            }
+            Err(refusal) => {
+                return Err(RoleError::NotDone(format!("{bucket} is as it was: {refusal}")));
+            }
+        };
+        if sharing::is_over(set.sharing, is_local) {
+            return Ok(set.sharing);
+        }
+        // The gateway goes on, and the map shows what comes of it. It may be late.
+        let until = Instant::now() + sharing::PATIENCE;
+        let mut versions = managers.versions();
+        loop {
+            let seen = now().filter(|record| record.epoch >= set.epoch);
+            let sharing = seen.map_or(set.sharing, |record| record.sharing);
+            if sharing::is_over(sharing, is_local)
+                || timeout_at(until, versions.changed()).await.is_err()
+            {
+                return Ok(sharing);
+            }
         }
     })
 }

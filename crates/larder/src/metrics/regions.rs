@@ -92,6 +92,16 @@ pub(super) fn write(regions: &Regions, out: &mut String) -> std::fmt::Result {
             load(&counters.undeleted),
         ),
         (
+            "region_left_out",
+            "Changes that were not told or not taken, as this region alone has a bucket of the name",
+            load(&counters.left_out),
+        ),
+        (
+            "region_renewed",
+            "Objects that were renewed, as their bucket is shared with other regions",
+            load(&counters.renewed),
+        ),
+        (
             "region_home_asked",
             "Changes of clients that the home of their bucket, another region, answered",
             load(&homes.asked),

@@ -96,6 +96,12 @@ pub(crate) enum RegionCommand {
     /// seconds it gets 503, but it is made here and still reaches the others. The setting holds in this region only.
     #[command(after_help = exit::HELP)]
     Policy(PolicyArgs),
+    /// Show or set whether this region alone has a bucket, or all regions.
+    ///
+    /// All regions have a bucket unless it is `local`: then no other region is told of it, and takes nothing of it. What they had of it
+    /// before stays there. `shared` lets them have it, unless one of them has a bucket of that name.
+    #[command(after_help = exit::HELP)]
+    Bucket(BucketArgs),
     /// Show or move the home of a bucket: the region that decides about conditions for all.
     ///
     /// A bucket has none unless it is given one: then conditions, such as If-None-Match, hold within each region alone. With a home
@@ -125,6 +131,25 @@ pub(crate) enum Place {
     Here,
     /// No region.
     None,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BucketArgs {
+    /// Directory of the store; of a cluster, that of a machine, or the configuration of a manager.
+    pub(crate) dir: PathBuf,
+    /// Bucket. Without it all buckets are listed.
+    pub(crate) bucket: Option<String>,
+    /// `local`: this region alone has it, and it is made if it is not there. `shared`: all regions have it. Without it it is shown which.
+    pub(crate) scope: Option<Scope>,
+}
+
+/// The regions that are to have a bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Scope {
+    /// This one alone.
+    Local,
+    /// All of them.
+    Shared,
 }
 
 #[derive(Debug, Args)]

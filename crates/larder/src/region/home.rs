@@ -38,7 +38,7 @@ pub(super) fn home(args: &HomeArgs) -> Result<u8, RegionError> {
         Some(Place::Here) => Order::Here(HomeScope::Conditions),
         Some(Place::None) => Order::Nowhere,
     };
-    larder_link::order(dir, HomeOrder { bucket, order: wanted })?;
+    larder_link::ask(dir, HomeOrder { bucket, order: wanted })?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(RegionError::System)?.block_on(outcome(dir, &members, name, wanted))
 }
@@ -58,7 +58,7 @@ async fn outcome(
     let (deadline, mut taken_ms) = (Instant::now() + PATIENCE, None);
     loop {
         let status = RegionStatus::read(dir)?.filter(RegionStatus::is_heard);
-        if !larder_link::orders(dir)?.iter().any(|it| it.bucket.as_str() == bucket) {
+        if !larder_link::asked::<HomeOrder>(dir)?.iter().any(|it| it.bucket.as_str() == bucket) {
             taken_ms =
                 taken_ms.or(Some(UNIX_EPOCH.elapsed().unwrap_or_default().as_millis() as u64));
         }

@@ -4,6 +4,7 @@
 //! needs no server, but for `join`, which asks that of the first region. A running server looks at the files.
 
 mod args;
+pub(crate) mod bucket;
 mod drill;
 mod home;
 pub(crate) mod life;
@@ -62,6 +63,8 @@ enum RegionError {
     NoBucket(String),
     #[error("{}", policy::few_regions(*.wanted, *.known))]
     FewRegions { wanted: u8, known: usize },
+    #[error("{0} stays as it is: {1}")]
+    NotShared(String, larder_types::NotShared),
     #[error("the server of {} has said nothing for a while: start it", .0.display())]
     Silent(PathBuf),
     #[error("{0}")]
@@ -88,6 +91,7 @@ impl RegionError {
             | Self::Advertise(_)
             | Self::Removed(_)
             | Self::NoBucket(_)
+            | Self::NotShared(..)
             | Self::FewRegions { .. } => exit::USAGE,
             Self::Silent(_) => exit::FAULTS,
             Self::Map(_) => exit::CANNOT_START,
@@ -114,6 +118,7 @@ pub(crate) fn run(command: RegionCommand) -> ExitCode {
         RegionCommand::Resume(args) => pause(&args, false),
         RegionCommand::Remove { region, yes } => remove(&region, yes),
         RegionCommand::Policy(args) => policy::policy(&args),
+        RegionCommand::Bucket(args) => bucket::bucket(&args),
         RegionCommand::Home(args) => home::home(&args),
         RegionCommand::Rate { region, mib_per_s } => rate(&region, mib_per_s),
     };

@@ -30,7 +30,7 @@ pub(super) fn policy(args: &PolicyArgs) -> Result<u8, RegionError> {
 fn of_store(dir: &Path, bucket: &BucketName, wanted: Option<u8>) -> Result<String, RegionError> {
     let members = live_members(dir)?;
     // Before the map: the server forgets what was asked for once the map has it.
-    let is_asked = larder_link::asked(dir)?.iter().any(|asked| asked.bucket == *bucket);
+    let is_asked = larder_link::asked::<Setting>(dir)?.iter().any(|asked| asked.bucket == *bucket);
     let now = regions_of(dir, bucket)?;
     let Some(regions) = wanted else { return Ok(told(bucket, now)) };
     let known = members.live().count() + 1;

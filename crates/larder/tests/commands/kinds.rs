@@ -216,9 +216,12 @@ fn of_regions(named: &Named<'_>) -> Vec<Case> {
             Some(said.to_owned())
         };
     }
-    let mut policy = case("region policy", &[dir, "photos", "2"], &[Store, Machine]);
-    policy.says = |kind, _| (kind == DevCluster).then(|| "it is a development cluster".to_owned());
-    cases.push(policy);
+    for (command, value) in [("region policy", "2"), ("region bucket", "local")] {
+        let mut case = case(command, &[dir, "photos", value], &[Store, Machine]);
+        case.says =
+            |kind, _| (kind == DevCluster).then(|| "it is a development cluster".to_owned());
+        cases.push(case);
+    }
     cases
 }
 

@@ -195,5 +195,6 @@ fn record(index: &Index, name: BucketName, metax: &Metax) -> BucketRecord {
         write_policy: larder_types::WritePolicy::All,
         regions: 1,
         home: None,
+        sharing: larder_types::Sharing::All,
     }
 }

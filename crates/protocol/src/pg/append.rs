@@ -132,6 +132,7 @@ pub(super) fn clock_of(op: &Op) -> HybridClock {
         Op::Append(append) => append.clock,
         Op::Told(told) => told.put.metax.clock,
         Op::Purge(purge) => purge.at.clock,
+        Op::Renew(renew) => renew.at.clock,
         Op::Amend(amend) => amend.amended.clock(),
         Op::Delete { clock, .. } => *clock,
         Op::CreateUpload { row, .. } => row.clock,
@@ -149,6 +150,7 @@ pub(super) fn request_of_op(op: &Op) -> Option<&Request> {
         Op::Amend(amend) => Some(&amend.request),
         Op::Noted(noted) => Some(&noted.request),
         Op::Freed(freed) => Some(&freed.request),
+        Op::Renew(renew) => Some(&renew.request),
         Op::Delete { request, .. }
         | Op::SetTags { request, .. }
         | Op::CreateUpload { request, .. }

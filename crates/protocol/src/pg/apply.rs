@@ -130,6 +130,7 @@ impl Pg {
                 batch.purge(purge, id)?;
             }
             Op::Amend(amend) => batch.amend(amend, id)?,
+            Op::Renew(renew) => batch.renew(renew, id)?,
             Op::Noted(noted) => batch.note(noted, id)?,
             Op::Freed(freed) => batch.free_tombstones(self.id, freed, id)?,
             Op::Regrant { .. } => {

@@ -87,6 +87,7 @@ impl Pg {
             Op::Told(told) => self.owns(told.put.bucket, &told.put.key),
             Op::Purge(purge) => self.owns(purge.bucket, &purge.key),
             Op::Amend(amend) => self.owns(amend.bucket, &amend.key),
+            Op::Renew(renew) => self.owns(renew.bucket, &renew.key),
             Op::CreateUpload { bucket, row, .. } => self.owns(*bucket, &row.key),
             Op::Delete { bucket, key, .. }
             | Op::SetTags { bucket, key, .. }

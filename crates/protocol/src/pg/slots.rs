@@ -224,6 +224,7 @@ pub(super) fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
         Op::Told(told) => slots_of_version(&told.put),
         Op::Purge(purge) => [Some(Slot::Version(purge.bucket, purge.key.clone())), None],
         Op::Amend(amend) => [Some(Slot::Version(amend.bucket, amend.key.clone())), None],
+        Op::Renew(renew) => [Some(Slot::Version(renew.bucket, renew.key.clone())), None],
         Op::Append(append) => {
             let stream = match &append.body {
                 Body::Stream { stream, .. } => Some(Slot::Stream(*stream)),

@@ -18,7 +18,8 @@
 //!    has what it made, or what came after. The outcome of a put with data writes its row, and may stand far behind the
 //!    put.
 //! 5. The PG alone bounds its journal, with or without a gateway that other regions ask.
-//! 6. A key of which nothing is here may have had a tombstone that was freed. A client's put of it gets a clock above
+//! 6. A version that is renewed is a new one, made by that op, with the content that it had: it was in no other region.
+//! 7. A key of which nothing is here may have had a tombstone that was freed. A client's put of it gets a clock above
 //!    all freed ones: another region may have the tombstone still.
 
 use std::ops::ControlFlow;
@@ -26,8 +27,8 @@ use std::ops::ControlFlow;
 use larder_types::codec::{decode, encode};
 use larder_types::{
     Amend, Amendments, BucketId, ClockFloor, Freed, FreedTombstone, HybridClock, JournalHead,
-    Noted, ObjectEntry, ObjectKey, Op, OpId, OpSeq, Origin, PgId, Purge, RegionId, Request, Stamp,
-    Target, ToldPut, Tombstone, VersionRow, rows,
+    Noted, ObjectEntry, ObjectKey, Op, OpId, OpSeq, Origin, PgId, Purge, RegionId, Renew, Request,
+    Stamp, Target, ToldPut, Tombstone, VersionRow, rows,
 };
 
 use super::apply::Batch;
@@ -164,6 +165,19 @@ impl Pg {
                 self.append_op(op, Some((token, ReplyKind::Done)), out);
                 Ok(Step::Done)
             }
+            Told::Renew { request, was, .. } => {
+                let Some(version) = kept.version.filter(|version| version.row.op == *was) else {
+                    return Ok(Step::Refuse(Refusal::Beaten));
+                };
+                // Just above what is here: what another region changed since is later.
+                let here = latest.map_or(HybridClock::default(), |latest| latest.clock);
+                let clock = here.max(version.amended.clock()).advance(0);
+                let at = Stamp { clock, region: own };
+                let (request, key, was) = (*request, key.clone(), *was);
+                let op = Op::Renew(Renew { request, bucket, key, was, at }.into());
+                self.append_op(op, Some((token, ReplyKind::Done)), out);
+                Ok(Step::Done)
+            }
             Told::Note { .. } | Told::Free { .. } => unreachable!("it changes no key"),
         }
     }
@@ -279,6 +293,24 @@ impl Batch<'_> {
         version.amended = join_amendments(version.amended, *amended);
         self.record((*bucket, key), &key_rows::of_version(own, self.pg, &version), now);
         self.changes.put(row, version.write());
+        Ok(())
+    }
+
+    /// Has a key's null version be this op's: its origin is no other, and no region has passed it.
+    pub(super) fn renew(&mut self, renew: &Renew, now: OpId) -> Result<(), IndexError> {
+        let Renew { bucket, key, was, at, .. } = renew;
+        let row = rows::version(*bucket, key, rows::UNVERSIONED);
+        let Some(value) = self.changes.get(self.index, &row)? else { return Ok(()) };
+        let mut version = ObjectEntry::read(&value)?;
+        if version.row.op != *was {
+            return Ok(());
+        }
+        version.row.op = now;
+        (version.row.metax.clock, version.row.metax.region) = (at.clock, at.region);
+        (version.put_at, version.origin) = (*at, None);
+        // Its tags are those of the put now.
+        version.amended.tags_at = None;
+        self.set_version((*bucket, key), version, now);
         Ok(())
     }
 

@@ -1,11 +1,11 @@
-//! Calls that apply changes of other regions to a PG.
+//! Calls that apply changes of other regions to a PG, and that renew its own.
 //!
 //! The machine that pulls ([`Pull`](super::Pull)) finds entries that are not here and joins them with those that are.
 //! For each result the driver makes one of these calls to the primary of the key's PG. The primary looks again: the key
 //! may have changed meanwhile.
 
 use larder_types::{
-    Amendments, BucketId, Epoch, FreedTombstone, ObjectKey, OpSeq, Origin, PartRef, Passed,
+    Amendments, BucketId, Epoch, FreedTombstone, ObjectKey, OpId, OpSeq, Origin, PartRef, Passed,
     Request, Stamp,
 };
 use serde::{Deserialize, Serialize};
@@ -65,6 +65,19 @@ pub enum Told {
         /// At most [`REGION_FREED_MAX`](crate::limits::REGION_FREED_MAX).
         tombstones: Vec<FreedTombstone>,
     },
+    /// The null version, which becomes a new one with the same content.
+    Renew {
+        /// The request.
+        request: Request,
+        /// Bucket.
+        bucket: BucketId,
+        /// Epoch as known.
+        epoch: Epoch,
+        /// Key.
+        key: ObjectKey,
+        /// The op of the version's row.
+        was: OpId,
+    },
 }
 
 /// A version that another region has.
@@ -91,7 +104,8 @@ impl Told {
             Self::Purge { request, .. }
             | Self::Amend { request, .. }
             | Self::Note { request, .. }
-            | Self::Free { request, .. } => request,
+            | Self::Free { request, .. }
+            | Self::Renew { request, .. } => request,
         }
     }
 
@@ -106,9 +120,9 @@ impl Told {
     pub fn key(&self) -> Option<(BucketId, &ObjectKey)> {
         match self {
             Self::Put(version) => Some((version.put.bucket, &version.put.key)),
-            Self::Purge { bucket, key, .. } | Self::Amend { bucket, key, .. } => {
-                Some((*bucket, key))
-            }
+            Self::Purge { bucket, key, .. }
+            | Self::Amend { bucket, key, .. }
+            | Self::Renew { bucket, key, .. } => Some((*bucket, key)),
             Self::Note { .. } | Self::Free { .. } => None,
         }
     }
@@ -121,7 +135,8 @@ impl Told {
                 Some((&mut put.request, put.bucket, &mut put.epoch))
             }
             Self::Purge { request, bucket, epoch, .. }
-            | Self::Amend { request, bucket, epoch, .. } => Some((request, *bucket, epoch)),
+            | Self::Amend { request, bucket, epoch, .. }
+            | Self::Renew { request, bucket, epoch, .. } => Some((request, *bucket, epoch)),
             Self::Note { .. } | Self::Free { .. } => None,
         }
     }
@@ -130,7 +145,9 @@ impl Told {
     pub(crate) fn epoch(&self) -> Option<Epoch> {
         match self {
             Self::Put(version) => Some(version.put.epoch),
-            Self::Purge { epoch, .. } | Self::Amend { epoch, .. } => Some(*epoch),
+            Self::Purge { epoch, .. } | Self::Amend { epoch, .. } | Self::Renew { epoch, .. } => {
+                Some(*epoch)
+            }
             Self::Note { .. } | Self::Free { .. } => None,
         }
     }

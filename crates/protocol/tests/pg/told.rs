@@ -368,6 +368,69 @@ fn tags_go_by_the_last_writer_and_with_their_version_alone() {
     assert_eq!(entry(&member, "k").expect("an object").at, put_at, "it is the same version");
 }
 
+/// Renews the version of a key that this op made.
+fn renew(member: &mut Member, name: &str, was: OpId) -> Vec<Answer> {
+    let (request, bucket, epoch, key) = (member.request(), BUCKET, EPOCH, name_of(name));
+    tell(member, Told::Renew { request, bucket, epoch, key, was })
+}
+
+#[test]
+fn a_version_that_is_renewed_is_one_that_no_region_has_passed() {
+    let mut member = region(A);
+    let theirs = version(&mut member, "k", stamp(500_000, B), "theirs");
+    tell(&mut member, theirs);
+    let (request, bucket, key) = (member.request(), BUCKET, name_of("k"));
+    let tags = vec![("tag".to_owned(), "ours".to_owned())];
+    member.call(Call::SetTags { request, bucket, key, tags: tags.clone() });
+    member.settle();
+    let before = entry(&member, "k").expect("an object");
+    let was = kept(&member, "k").version.expect("a version").row.op;
+    let other = OpId { view: was.view, seq: OpSeq(was.seq.0 + 1) };
+    assert!(is_beaten(&renew(&mut member, "k", other)), "another version");
+    assert!(is_beaten(&renew(&mut member, "nothing", was)));
+    assert_eq!(entry(&member, "k").as_ref(), Some(&before));
+    assert!(is_done(&renew(&mut member, "k", was)));
+    let after = entry(&member, "k").expect("an object");
+    let op = member.pg.applied();
+    assert_eq!(after.origin, Origin { region: A, pg: PG, op }, "it was in no other region");
+    let above = Stamp { clock: before.clock().advance(0), region: A };
+    assert_eq!(after.at, above, "what another region does of it is later");
+    assert!(after.is_sound(larder_protocol::region::Slot::Null));
+    let (What::Object(before), What::Object(after)) = (before.what, after.what) else {
+        panic!("no objects")
+    };
+    assert_eq!(after.metax.attributes.tags, tags);
+    assert_eq!((after.metax.size, &after.metax.etag), (before.metax.size, &before.metax.etag));
+    assert_eq!(after.amended, Amendments::default());
+    assert_eq!(journal(&member).last().map(|(op, _)| *op), Some(op.seq), "it is told");
+    assert!(is_beaten(&renew(&mut member, "k", was)), "once");
+    // What B changes of the version that was renewed is older.
+    let tells = version(&mut member, "k", stamp(500_000, B), "theirs");
+    assert!(is_beaten(&tell(&mut member, tells)));
+}
+
+#[test]
+fn a_put_that_is_under_way_is_not_renewed_away() {
+    let mut member = region(A);
+    member.store("k", 1, 1);
+    let was = kept(&member, "k").version.expect("a version").row.op;
+    let open = member.put_data("k", 1);
+    let open = member.granted(open);
+    member.settle();
+    assert_eq!(renew(&mut member, "k", was), [], "it waits for the put");
+    member.commit(open, 1);
+    member.settle();
+    let now = kept(&member, "k").version.expect("a version").row.op;
+    assert_eq!(now, open.op, "the put wins");
+    assert!(is_done(&renew(&mut member, "k", now)));
+    member.delete("k");
+    member.settle();
+    assert!(
+        kept(&member, "k").version.is_none(),
+        "its blocks are freed by the row that names them"
+    );
+}
+
 /// The call that frees the tombstone of a key.
 fn free(member: &mut Member, name: &str, at: Stamp) -> Told {
     let (bucket, key, request) = (BUCKET, name_of(name), member.request());

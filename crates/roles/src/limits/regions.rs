@@ -199,6 +199,16 @@ pub const REGION_DELETION_MS: u64 = 20_000;
 /// Most deletions of buckets that are under way with other regions; others wait, with their buckets marked.
 pub const REGION_DELETIONS_MAX: usize = 16;
 
+/// Milliseconds between two looks at buckets that other regions are to have.
+pub const REGION_SHARING_MS: u64 = 1_000;
+/// Objects that are renewed at a time.
+pub const REGION_RENEWS_MAX: usize = 32;
+/// Milliseconds between two slices of objects that are renewed, while clients have more than so many requests under way.
+pub const REGION_RENEW_PAUSE_MS: u64 = 200;
+/// Requests of clients under way, from which on objects are renewed with pauses.
+pub const REGION_RENEW_CLIENTS: u32 = 4;
+/// Reasons that are kept why buckets are not shared.
+pub const REGION_SHARING_REASONS_MAX: usize = 256;
 /// Milliseconds between two looks at orders about homes of buckets.
 pub const REGION_HOMES_MS: u64 = 1_000;
 /// Milliseconds after which a region is told of homes again.

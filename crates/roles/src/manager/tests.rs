@@ -14,6 +14,7 @@ fn map() -> Map {
             write_policy: larder_types::WritePolicy::All,
             regions: 1,
             home: None,
+            sharing: larder_types::Sharing::All,
         };
         (record.name.clone(), record)
     };

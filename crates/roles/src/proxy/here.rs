@@ -433,6 +433,7 @@ fn managing_failed(error: ManagerError) -> ObjectError {
         ManagerError::NoSuchBucket => ObjectError::NoSuchBucket,
         ManagerError::TooManyBuckets => ObjectError::TooManyBuckets,
         ManagerError::HasHome => ObjectError::HasHome,
+        ManagerError::NotShared(error) => ObjectError::Unavailable { reason: error.to_string() },
         ManagerError::Home(error) => ObjectError::Unavailable { reason: error.to_string() },
         ManagerError::Disk(larder_env::DiskError::Full { .. }) => ObjectError::Full,
         error @ (ManagerError::Disk(_) | ManagerError::Unusable(_)) => {

@@ -408,6 +408,11 @@ impl<R: Reach> Objects for Proxy<R> {
         let _request = self.clients.begin();
         let elsewhere = self.elsewhere.get().filter(|_| self.reach.is_gateway());
         match (self.find(bucket, key).await, elsewhere) {
+            (Err(ObjectError::NoSuchKey), _)
+                if self.reach.bucket(bucket, BucketRecord::is_local) == Some(true) =>
+            {
+                Err(ObjectError::NoSuchKey)
+            }
             (Err(ObjectError::NoSuchKey), Some(elsewhere)) => {
                 match elsewhere.look(bucket, key).await? {
                     true => self.find(bucket, key).await,
@@ -428,8 +433,12 @@ impl<R: Reach> Objects for Proxy<R> {
         self.read_range(object, range).await
     }
 
-    async fn replication(&self, object: &Opened) -> Result<Option<Replication>, ObjectError> {
-        self.replication_of(object).await
+    async fn replication(
+        &self,
+        bucket: &BucketName,
+        object: &Opened,
+    ) -> Result<Option<Replication>, ObjectError> {
+        self.replication_of(bucket, object).await
     }
 
     async fn part(&self, object: &Opened, number: u16) -> Result<ListedPart, ObjectError> {

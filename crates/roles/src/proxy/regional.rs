@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_kv::KvReader;
-use larder_link::Setting;
+use larder_link::{Setting, SharingSetting};
 use larder_objects::ObjectError;
 use larder_protocol::region::key_rows::tombstone_row;
 use larder_protocol::region::{KeyRows, Token};
 use larder_types::{
-    BucketId, BucketName, BucketRecord, Home, ObjectKey, PgId, ServerId, View, rows,
+    BucketId, BucketName, BucketRecord, Home, NotShared, ObjectKey, PgId, ServerId, Sharing, View,
+    rows,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -100,6 +101,20 @@ pub trait RegionReach: Reach {
     /// Takes up settings of buckets; returns those that are settled, as they hold now or cannot. A cluster's managers have
     /// theirs, and are told otherwise.
     fn take_settings(&self, settings: Vec<Setting>) -> impl Future<Output = Vec<Setting>> + Send;
+
+    /// The same of settings that say which regions have buckets.
+    fn take_sharing(
+        &self,
+        settings: Vec<SharingSetting>,
+    ) -> impl Future<Output = Vec<SharingSetting>> + Send;
+
+    /// Goes on to the next step of sharing a bucket, and returns once this process knows it, or that the bucket is not as in this record
+    /// any more.
+    fn share_bucket(
+        &self,
+        was: &BucketRecord,
+        next: Sharing,
+    ) -> impl Future<Output = Result<(), ObjectError>> + Send;
 
     /// The server that leads a PG, and its view, if there is one.
     fn led_by(&self, pg: PgId) -> Option<(ServerId, View)>;
@@ -237,6 +252,34 @@ impl RegionReach for Here {
             }
         }
         settled
+    }
+
+    async fn take_sharing(&self, settings: Vec<SharingSetting>) -> Vec<SharingSetting> {
+        let mut settled = Vec::new();
+        for setting in settings {
+            let SharingSetting { bucket, is_local } = setting.clone();
+            let set = move |manager: &Manager| match manager.set_local(&bucket, is_local, now_ms())
+            {
+                // It cannot be.
+                Err(ManagerError::NotShared(NotShared::HasHome)) => {
+                    tracing::warn!(%bucket, "a bucket with a home stays as it is: give the home up first");
+                    Ok(())
+                }
+                set => set,
+            };
+            match self.manage(set).await {
+                Ok(()) | Err(ObjectError::NoSuchBucket) => settled.push(setting),
+                Err(error) => {
+                    tracing::warn!(bucket = %setting.bucket, is_local, %error, "a setting is taken up later");
+                }
+            }
+        }
+        settled
+    }
+
+    async fn share_bucket(&self, was: &BucketRecord, next: Sharing) -> Result<(), ObjectError> {
+        let was = was.clone();
+        self.manage(move |manager| manager.share(&was, next)).await
     }
 
     fn led_by(&self, _: PgId) -> Option<(ServerId, View)> {

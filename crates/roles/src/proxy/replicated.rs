@@ -13,7 +13,8 @@ use larder_objects::{ObjectError, Opened, Replication, ReplicationStatus};
 use larder_protocol::region::key_rows::tombstone_row;
 use larder_types::codec::decode;
 use larder_types::{
-    BucketId, BucketName, ObjectEntry, ObjectKey, OpSeq, PgId, RegionId, Tombstone, rows,
+    BucketId, BucketName, BucketRecord, ObjectEntry, ObjectKey, OpSeq, PgId, RegionId, Tombstone,
+    rows,
 };
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -51,8 +52,11 @@ impl<R: Reach> Proxy<R> {
         if self.reach.region() == RegionId::OWN {
             return Ok(());
         }
-        let wanted = self.reach.bucket(bucket, |record| (record.id, record.regions));
-        let Some((id, regions @ 2..)) = wanted else { return Ok(()) };
+        let wanted =
+            |record: &BucketRecord| (!record.is_local()).then_some((record.id, record.regions));
+        let Some((id, regions @ 2..)) = self.reach.bucket(bucket, wanted).flatten() else {
+            return Ok(());
+        };
         let waited = self.await_others((id, key), op, regions - 1).await;
         let count = if waited.is_ok() { &self.region_waits.met } else { &self.region_waits.unmet };
         count.fetch_add(1, Ordering::Relaxed);
@@ -124,13 +128,15 @@ impl<R: Reach> Proxy<R> {
         Ok(tombstone.map_err(undecodable)?.map(|tombstone| tombstone.op.seq))
     }
 
-    /// Where a version is; `None` in a store without other regions, or if that is not known soon.
+    /// Where a version is; `None` in a store without other regions, of a bucket that this one alone has, or if that is not known soon.
     pub(super) async fn replication_of(
         &self,
+        bucket: &BucketName,
         object: &Opened,
     ) -> Result<Option<Replication>, ObjectError> {
         let own = self.reach.region();
-        if own == RegionId::OWN {
+        let is_local = || self.reach.bucket(bucket, BucketRecord::is_local) == Some(true);
+        if own == RegionId::OWN || is_local() {
             return Ok(None);
         }
         let found =

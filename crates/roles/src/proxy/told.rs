@@ -4,8 +4,8 @@ use larder_objects::{ObjectError, PutBody};
 use larder_protocol::region::{Entry, Told, ToldVersion, entry};
 use larder_protocol::{Call, Description, PutCall};
 use larder_types::{
-    Amendments, BucketId, BucketName, Condition, Epoch, FreedTombstone, Metax, ObjectKey, OpSeq,
-    Origin, PartRef, Passed, PgId, Stamp,
+    Amendments, BucketId, BucketName, Condition, Epoch, FreedTombstone, Metax, ObjectKey, OpId,
+    OpSeq, Origin, PartRef, Passed, PgId, Stamp,
 };
 
 use super::Proxy;
@@ -118,6 +118,24 @@ impl<R: Reach> Proxy<R> {
         let (tags, amended) = (object.metax.attributes.tags.clone(), object.amended);
         let (request, key) = (request.id(), key.clone());
         self.tell_pg(pg, Told::Amend { request, bucket, epoch, key, at, tags, amended }).await
+    }
+
+    /// Has a key's version, if this op made its row, become a new one with the same content. Other regions take it as a change that
+    /// they never had.
+    ///
+    /// # Errors
+    /// [`ObjectError`].
+    pub async fn renew(
+        &self,
+        (bucket, known): (&BucketName, KnownBucket),
+        key: &ObjectKey,
+        was: OpId,
+    ) -> Result<ChangeOutcome, ObjectError> {
+        let (bucket, epoch, pg) = self.place(bucket, key)?;
+        known.is((bucket, epoch))?;
+        let request = self.requests.begin();
+        let (request, key) = (request.id(), key.clone());
+        self.tell_pg(pg, Told::Renew { request, bucket, epoch, key, was }).await
     }
 
     /// Refuses data while there is no room for it.

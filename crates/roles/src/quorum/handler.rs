@@ -121,7 +121,8 @@ fn may_propose(subject: &Subject, command: &Command) -> bool {
         | Command::KeepRegions(gateway, ..)
         | Command::DeleteClosed(gateway, ..)
         | Command::SetHome(gateway, ..)
-        | Command::AdoptBucket(gateway, ..) => has(Role::Proxy) && gateway.server == subject.server,
+        | Command::AdoptBucket(gateway, ..)
+        | Command::ShareBucket(gateway, ..) => has(Role::Proxy) && gateway.server == subject.server,
         _ => false,
     }
 }
@@ -210,7 +211,7 @@ mod tests {
     use larder_protocol::placement::Weight;
     use larder_types::{
         BootId, BucketId, BucketName, ClusterId, Epoch, Home, HomeScope, HomeState, HomeTerm,
-        RegionId, WritePolicy,
+        RegionId, Sharing, WritePolicy,
     };
 
     use super::*;
@@ -241,13 +242,15 @@ mod tests {
             Command::CloseBucket(name.clone()),
             Command::DeleteClosed(gateway, BucketId(1), name.clone(), Epoch(2)),
             Command::SetHome(gateway, name.clone(), None, home),
-            Command::AdoptBucket(gateway, name, 5, home),
+            Command::AdoptBucket(gateway, name.clone(), 5, home),
+            Command::ShareBucket(gateway, BucketId(1), name, Epoch(2), Sharing::Renewing),
         ];
         let operators = [
             Command::RemoveServer(ServerId(4)),
             Command::SetDraining(ServerId(4), true),
             Command::SetWritePolicy(BucketName::new("abc").unwrap(), WritePolicy::Majority),
             Command::SetRegions(BucketName::new("abc").unwrap(), 2),
+            Command::SetLocal(BucketName::new("abc").unwrap(), true, 5),
             Command::RevokeToken(larder_protocol::manager::state::TokenId(1)),
         ];
         assert!(may_propose(&of(4, Role::Data), &disk(4)));

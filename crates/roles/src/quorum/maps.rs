@@ -9,10 +9,10 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use larder_protocol::manager::state::{MapVersion, Topology};
-use larder_types::{BucketState, Epoch};
+use larder_types::{BucketState, Epoch, Sharing};
 use parking_lot::RwLock;
 
-use crate::limits::{PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_POSITIONS};
+use crate::limits::{PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_LOCAL, PROTOCOL_POSITIONS};
 use crate::managers::{NoMoreVersions, VersionWatch, Versions};
 
 /// One version of the map.
@@ -38,9 +38,11 @@ impl Published {
         let lacks_gateway = protocol < PROTOCOL_GATEWAYS && self.map.gateway.is_some();
         let waits = || self.map.buckets.values().any(|bucket| bucket.regions != 1);
         let has_home = || self.map.buckets.values().any(|bucket| bucket.home.is_some());
+        let is_local = || self.map.buckets.values().any(|bucket| bucket.sharing != Sharing::All);
         if !lacks_gateway
             && (protocol >= PROTOCOL_POSITIONS || !waits())
             && (protocol >= PROTOCOL_HOMES || !has_home())
+            && (protocol >= PROTOCOL_LOCAL || !is_local())
         {
             return self.encoded();
         }
@@ -49,12 +51,16 @@ impl Published {
             (map.gateway, map.regions) = (None, Vec::new());
         }
         for bucket in map.buckets.values_mut() {
-            // A proxy that knows no homes would decide by itself. Primaries that do refuse its epoch, and those that do not refuse all
-            // changes of a bucket that is being deleted.
-            if protocol < PROTOCOL_HOMES && bucket.has_home() {
+            // A proxy that knows no homes would decide by itself, and a gateway that knows no local buckets would tell of them.
+            // Primaries that do refuse its epoch, and those that do not refuse all changes of a bucket that is being deleted.
+            let is_unknown = protocol < PROTOCOL_LOCAL && bucket.sharing != Sharing::All;
+            if is_unknown || protocol < PROTOCOL_HOMES && bucket.has_home() {
                 (bucket.epoch, bucket.state) = (Epoch(0), BucketState::Deleting);
             }
             bucket.home = bucket.home.filter(|_| protocol >= PROTOCOL_HOMES);
+            if is_unknown {
+                bucket.sharing = Sharing::All;
+            }
             if protocol < PROTOCOL_POSITIONS {
                 bucket.regions = 1;
             }
@@ -166,16 +172,28 @@ mod tests {
                 scope: HomeScope::Conditions,
                 state: HomeState::Here,
             }),
+            sharing: Sharing::All,
         };
-        let map = Topology { buckets: [(name.clone(), record)].into(), ..Topology::default() };
+        let read = |record: &BucketRecord, protocol| {
+            let buckets = [(name.clone(), record.clone())].into();
+            let map = Topology { buckets, ..Topology::default() };
+            let encoded = Published::new(map).encoded_for(protocol);
+            Topology::decode(&encoded).unwrap().buckets[&name].clone()
+        };
         let told = |protocol| {
-            let encoded = Published::new(map.clone()).encoded_for(protocol);
-            let record = Topology::decode(&encoded).unwrap().buckets[&name].clone();
+            let record = read(&record, protocol);
             (record.regions, record.home.is_some(), (record.epoch, record.state))
         };
         assert_eq!(told(PROTOCOL_HOMES), (2, true, (Epoch(1), BucketState::Live)));
         let refused = (Epoch(0), BucketState::Deleting);
         assert_eq!(told(PROTOCOL_HOMES - 1), (2, false, refused), "it would decide by itself");
         assert_eq!(told(PROTOCOL_POSITIONS - 1), (1, false, refused));
+        for sharing in [Sharing::Local, Sharing::Opening, Sharing::Renewing] {
+            let local = BucketRecord { home: None, sharing, ..record.clone() };
+            assert_eq!(read(&local, PROTOCOL_LOCAL), local);
+            let older = read(&local, PROTOCOL_LOCAL - 1);
+            let told = (older.sharing, (older.epoch, older.state));
+            assert_eq!(told, (Sharing::All, refused), "it would tell other regions of it");
+        }
     }
 }

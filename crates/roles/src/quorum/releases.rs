@@ -9,8 +9,8 @@ use larder_protocol::manager::state::Command;
 use larder_types::ServerId;
 
 use crate::limits::{
-    PROTOCOL_DELETIONS, PROTOCOL_FORGETS, PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_NAMES_ENDED,
-    PROTOCOL_POSITIONS, PROTOCOL_REGIONS,
+    PROTOCOL_DELETIONS, PROTOCOL_FORGETS, PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_LOCAL,
+    PROTOCOL_NAMES_ENDED, PROTOCOL_POSITIONS, PROTOCOL_REGIONS,
 };
 
 /// The version of the protocol that each manager spoke last, in this run.
@@ -86,5 +86,6 @@ fn since(command: &Command) -> u8 {
         Command::SetRegions(..) => PROTOCOL_POSITIONS,
         Command::CloseBucket(..) | Command::DeleteClosed(..) => PROTOCOL_DELETIONS,
         Command::SetHome(..) | Command::AdoptBucket(..) => PROTOCOL_HOMES,
+        Command::SetLocal(..) | Command::ShareBucket(..) => PROTOCOL_LOCAL,
     }
 }

@@ -88,7 +88,8 @@ pub(super) async fn make<R: RegionReach>(
     };
     let has_condition = !condition.is_none();
     let look = |record: &BucketRecord| {
-        (record.home, decider(record.home.as_ref(), has_condition) == Decider::Here)
+        let is_here = decider(record.home.as_ref(), has_condition) == Decider::Here;
+        (record.home, is_here && !record.is_local())
     };
     match shared.shown.reach().bucket(&bucket, look) {
         None => return ChangeAnswer::NoSuchBucket,

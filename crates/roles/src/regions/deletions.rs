@@ -31,6 +31,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::Shared;
 use super::puller::link_to;
 use super::runs::Rows;
+use super::sharing;
 use super::shown::Unreadable;
 use crate::limits::{REGION_CLOSE_MS, REGION_CLOSED_MS, REGION_DELETIONS_MAX};
 use crate::proxy::RegionReach;
@@ -132,6 +133,12 @@ pub(super) fn begin<R: RegionReach>(shared: &Arc<Shared<R>>, record: BucketRecor
 async fn delete<R: RegionReach>(shared: &Arc<Shared<R>>, record: BucketRecord, tells: Tells) {
     let _place = shared.deletions.places.acquire().await;
     let mut run = Run::of(shared, record);
+    if run.record.is_local()
+        && let Err(error) = sharing::none_elsewhere(shared, &run.record).await
+    {
+        give_up(shared, &run.record).await;
+        return tell(shared, tells, Err(error));
+    }
     if let Err(error) = run.find_empty().await {
         return tell(shared, tells, Err(error));
     }
@@ -171,7 +178,10 @@ struct Run<R> {
 
 impl<R: RegionReach> Run<R> {
     fn of(shared: &Arc<Shared<R>>, record: BucketRecord) -> Self {
-        let others = shared.site.members().borrow().live().map(|peer| peer.number).collect();
+        let members = shared.site.members().borrow().clone();
+        // No other region has one that is local, or has one of its name.
+        let others = members.live().filter(|_| !record.is_local());
+        let others = others.map(|peer| peer.number).collect();
         let (asking, reasons) = (FuturesUnordered::new(), BTreeMap::new());
         Self { shared: shared.clone(), record, others, asking, reasons }
     }
@@ -383,6 +393,9 @@ pub(super) async fn close<R: RegionReach>(
         return Err(unavailable("others are being closed".to_owned()));
     }
     if let Some(record) = reach.bucket(&name, BucketRecord::clone) {
+        if record.is_local() {
+            return Ok(CloseAnswer::Absent);
+        }
         let is_closed = record.state == BucketState::Deleting && deletions.has_closed(&record);
         // Changes are not disturbed in a bucket that plainly has objects.
         if is_closed || record.state == BucketState::Live {
@@ -420,6 +433,11 @@ pub(super) async fn close<R: RegionReach>(
     };
     let mark = mark_of(&marked);
     deletions.closed.lock().insert(name.clone(), Some(mark));
+    if marked.is_local() {
+        // It has become that since somebody looked.
+        tokio::spawn(open_again(shared.clone(), marked));
+        return Ok(CloseAnswer::Absent);
+    }
     let is_empty = shared.proxy.holds_objects(marked.id).await.map(|holds| !holds);
     if is_empty != Ok(true) || Instant::now() >= until {
         tokio::spawn(open_again(shared.clone(), marked));
@@ -486,6 +504,9 @@ async fn stays_absent<R: RegionReach>(
     name: &BucketName,
 ) -> Result<bool, ObjectError> {
     shared.names.void_answers().await;
+    if shared.shown.reach().bucket(name, BucketRecord::is_local) == Some(true) {
+        return Ok(true);
+    }
     let _turn = shared.deletions.closing.lock().await;
     shared.deletions.closed.lock().insert(name.clone(), None);
     match shared.shown.reach().begin_deletion(name).await {

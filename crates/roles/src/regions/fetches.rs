@@ -63,13 +63,13 @@ struct Found {
 impl<R: RegionReach> Shared<R> {
     /// Reads a name's entry. Opens its bytes if they are wanted and at most `bytes_max`.
     async fn open(&self, name: &Name, bytes_max: Option<u64>) -> Result<Found, ObjectError> {
-        let shown = &self.shown;
-        let Some(bucket) = shown.buckets().all().get(&name.bucket).cloned() else {
-            if shown.is_deleted(name.bucket) {
-                return Ok(Found { entry: None, bytes: 0, body: None, is_large: false });
-            }
-            return Err(ObjectError::NoSuchBucket);
-        };
+        let (shown, buckets) = (&self.shown, self.shown.buckets());
+        let nothing = Found { entry: None, bytes: 0, body: None, is_large: false };
+        // To the other regions it is gone.
+        if buckets.local().contains(&name.bucket) || shown.is_deleted(name.bucket) {
+            return Ok(nothing);
+        }
+        let bucket = buckets.all().get(&name.bucket).cloned().ok_or(ObjectError::NoSuchBucket)?;
         for _ in 0..REGION_CHANGED_TRIES_MAX {
             let mut kept = shown.kept(name.bucket, &name.key).await?;
             if kept == KeyRows::default() {

@@ -70,7 +70,7 @@ impl LookedUp {
     async fn read_sums<R: RegionReach>(&mut self, shared: &Shared<R>, lookups: &Lookups) {
         let summing = lookups.sums.iter().map(async |(region, range)| {
             // One id more than a run has is enough to show that the sums differ.
-            let buckets = shared.names.of(*region);
+            let buckets = shared.names.of(*region, &shared.shown.buckets());
             let ids = shared.shown.ids(&buckets, range, REGION_RUN_IDS_MAX + 1).await?;
             Ok::<_, Unreadable>(((*region, range.clone()), Sum::of(ids.iter())))
         });

@@ -37,7 +37,7 @@ use crate::proxy::{JournalAsk, RegionReach};
 use crate::wire::JournalShown;
 
 /// The last ops of PGs at a moment, without those of which a region has had everything since.
-type Heads = BTreeMap<PgId, OpSeq>;
+pub(super) type Heads = BTreeMap<PgId, OpSeq>;
 
 /// A moment whose changes a region must have before it becomes a home, or is given one: that from which on a bucket's record has this
 /// epoch.
@@ -158,9 +158,11 @@ impl<R: RegionReach> Shared<R> {
         }
     }
 
+    /// The record of a bucket that takes changes, and that other regions have.
     fn homed(&self, bucket: &BucketName) -> Option<BucketRecord> {
-        let live =
-            |record: &BucketRecord| (record.state == BucketState::Live).then(|| record.clone());
+        let is_fit =
+            |record: &BucketRecord| record.state == BucketState::Live && !record.is_local();
+        let live = |record: &BucketRecord| is_fit(record).then(|| record.clone());
         self.shown.reach().bucket(bucket, live).flatten()
     }
 
@@ -185,7 +187,7 @@ impl<R: RegionReach> Shared<R> {
 
     /// The last ops of all PGs now, behind all that was taken before under the map that is known here; `None` if a group
     /// does not answer.
-    async fn heads(&self) -> Result<Option<Heads>, ObjectError> {
+    pub(super) async fn heads(&self) -> Result<Option<Heads>, ObjectError> {
         let count = self.shown.pg_count();
         let pgs = (0..count).map(|pg| (PgId(pg), Token::default())).collect();
         let shown = self.journals(&JournalAsk { pgs, ids_max: 0, settled: true }).await?;
@@ -245,7 +247,19 @@ impl<R: RegionReach> SourceState<R> {
         if is_claim && members.live().any(|peer| !regions.contains(&peer.number)) {
             return Ok(HomeAnswer::OtherRegions);
         }
-        let Some(record) = shared.homed(&bucket) else { return Ok(HomeAnswer::Absent) };
+        let Some(record) = shared.homed(&bucket) else {
+            return Ok(match (shared.shown.reach().bucket(&bucket, BucketRecord::is_local), ask) {
+                // It decides nothing for others, and has nothing that they lack.
+                (Some(true), HomeAsk::Prepare) => HomeAnswer::Knows(None),
+                (Some(true), HomeAsk::Claim(term, scope)) => {
+                    let home = Home { term, scope, state: HomeState::Elsewhere };
+                    HomeAnswer::Yours { home, is_level: true }
+                }
+                // One that is being deleted may stay.
+                (Some(false), HomeAsk::Look) => HomeAnswer::Behind,
+                _ => HomeAnswer::Absent,
+            });
+        };
         let mark = |record: &BucketRecord, is_last| Mark {
             bucket: record.id,
             epoch: record.epoch,
@@ -300,8 +314,8 @@ pub(super) async fn tell<R: RegionReach>(shared: Arc<Shared<R>>) {
     loop {
         let version = shared.shown.reach().map_version();
         let buckets = shared.shown.reach().buckets();
-        let homes: Vec<_> =
-            buckets.into_iter().filter_map(|it| Some((it.name, it.home?.told()))).collect();
+        let homes = buckets.into_iter().filter(|it| !it.is_local());
+        let homes: Vec<_> = homes.filter_map(|it| Some((it.name, it.home?.told()))).collect();
         let members = shared.site.members().borrow().clone();
         let telling = members.live().map(async |peer| {
             let region = peer.number;
@@ -350,7 +364,7 @@ pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>, dir: PathBuf)
         times.tick().await;
         shared.homes.forget_heads();
         let of = dir.clone();
-        let orders = match blocking::run(move || larder_link::orders(&of)).await {
+        let orders: Vec<HomeOrder> = match blocking::run(move || larder_link::asked(&of)).await {
             Ok(Ok(orders)) => orders,
             Ok(Err(error)) => {
                 tracing::warn!(%error, "orders about homes are carried out later");
@@ -376,7 +390,7 @@ pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>, dir: PathBuf)
         shared.homes.orders.lock().retain(|bucket, _| over.iter().all(|it| it.bucket != *bucket));
         if !over.is_empty() {
             let of = dir.clone();
-            let forgotten = blocking::run(move || larder_link::forget_orders(&of, &over)).await;
+            let forgotten = blocking::run(move || larder_link::forget(&of, &over)).await;
             if let Ok(Err(error)) = forgotten {
                 tracing::warn!(%error, "orders about homes that were carried out are not forgotten");
             }
@@ -406,7 +420,12 @@ async fn carry_out<R: RegionReach>(
             continue;
         }
         let Some(record) = record else {
-            shared.homes.reason(bucket, "there is no such bucket here".to_owned());
+            let is_local = shared.shown.reach().bucket(bucket, BucketRecord::is_local);
+            let why = match is_local {
+                Some(true) => "this region alone has the bucket: share it first",
+                Some(false) | None => "there is no such bucket here",
+            };
+            shared.homes.reason(bucket, why.to_owned());
             over.push(ordered);
             continue;
         };

@@ -83,6 +83,9 @@ impl<R: RegionReach> Misses<R> {
 
     async fn fill(&self, bucket: &BucketName, key: &ObjectKey) -> Result<bool, ObjectError> {
         let Some(bucket) = self.shared.shown.bucket(bucket) else { return Ok(false) };
+        if self.shared.shown.buckets().local().contains(&bucket) {
+            return Ok(false);
+        }
         let at = (bucket, key.clone());
         if self.absent.lock().has(&at) {
             return Ok(false);

@@ -10,6 +10,7 @@
 //! | `shown.rs` | reads entries from the index |
 //! | `runs.rs` | reads keys of a range, for comparisons |
 //! | `names.rs` | maps buckets there to buckets here |
+//! | `sharing.rs` | shares buckets that this region had alone |
 //! | `deletions.rs` | deletes buckets in all regions |
 //! | `homes.rs`, `homes/run.rs` | makes one region the home of a bucket |
 //! | `changes.rs` | has the home of a bucket make clients' changes |
@@ -37,7 +38,7 @@
 //! 2. The link checks another region's answers, and `taking.rs` its entries, before they are used.
 //! 3. The driver tells a PG's journal only once all puts from before the store had a number show.
 //! 4. Buckets of two regions are the same if their names are. The driver makes buckets that only other regions have, and a bucket is
-//!    deleted in all of them.
+//!    deleted in all of them. One that a region has alone is none of theirs.
 
 mod changes;
 mod deletions;
@@ -54,6 +55,7 @@ mod reported;
 mod reports;
 mod runs;
 mod settings;
+mod sharing;
 mod shown;
 mod source;
 mod taking;
@@ -81,6 +83,7 @@ use misses::Misses;
 use names::BucketIds;
 use puller::{Inbox, Puller};
 use reports::Reports;
+use sharing::Unshared;
 use shown::{Shown, Unreadable};
 use source::{Answering, SourceState};
 use tombstones::InFlight;
@@ -97,6 +100,9 @@ struct Shared<R> {
     names: BucketIds,
     deletions: Deletions,
     homes: Arc<Homes>,
+    unshared: Unshared,
+    /// The thread that pulls.
+    inbox: Inbox,
     /// Places for changes of other regions' clients.
     made: Semaphore,
     echoes: Echoes,
@@ -160,6 +166,7 @@ impl Regions {
         assert_eq!(shown.own(), site.number(), "a store knows its number among regions");
         let (seen, stops) = (Arc::new(Watch::new()), Sender::new(false));
         let homes = Arc::new(Homes::default());
+        let (inbox, messages) = Inbox::new();
         let shared = Arc::new(Shared {
             shown,
             proxy: proxy.clone(),
@@ -167,6 +174,8 @@ impl Regions {
             names: BucketIds::default(),
             deletions: Deletions::default(),
             homes: homes.clone(),
+            unshared: Unshared::default(),
+            inbox: inbox.clone(),
             made: Semaphore::new(REGION_CHANGES_MADE_MAX),
             echoes: Echoes::default(),
             watch: seen.clone(),
@@ -178,7 +187,6 @@ impl Regions {
         });
         let state = Arc::new(SourceState::new(shared.clone()));
         let listening = site.listen(socket, Arc::new(Answering::new(state.clone())))?;
-        let (inbox, messages) = Inbox::new();
         let puller = Puller::new(shared.clone(), inbox.clone());
         let pulling = std::thread::Builder::new()
             .name("regions".into())
@@ -198,6 +206,7 @@ impl Regions {
             tokio::spawn(homes::follow(shared.clone(), dir.clone())),
             tokio::spawn(homes::tell(shared.clone())),
             tokio::spawn(settings::take_up(shared.clone(), dir.clone())),
+            tokio::spawn(sharing::follow(shared.clone())),
             tokio::spawn(watch::keep_writing_status(shared.clone(), dir)),
             tokio::spawn(puller::watch_members(shared, inbox.clone())),
             tokio::spawn(async move { news.shown.reach().watch_journals(&news.news).await }),

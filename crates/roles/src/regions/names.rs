@@ -4,7 +4,9 @@
 //!
 //! 1. An id of another region stands for the bucket here that has the name now: never for a deleted one. The machine begins anew
 //!    if it wants anything of a bucket that was deleted here, and made again as another one ([`BucketIds::former`]).
-//! 2. A bucket is made here only from an answer that was asked for after the last deletion here (ADR 47).
+//! 2. Nothing is taken into a bucket that this region alone has: what another region tells of its bucket of that name is passed over
+//!    (ADR 49).
+//! 3. A bucket is made here only from an answer that was asked for after the last deletion here (ADR 47).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,9 +53,12 @@ pub(super) struct BucketIds {
 pub(super) struct AskedAt(u64);
 
 impl BucketIds {
-    /// A region's bucket ids in order, each with its id here.
-    pub(super) fn of(&self, region: RegionId) -> BTreeMap<BucketId, BucketId> {
-        self.known.read().get(&region).map(|known| known.here.clone()).unwrap_or_default()
+    /// A region's bucket ids in order, each with its id here, without those of buckets that this region alone has.
+    pub(super) fn of(&self, region: RegionId, buckets: &Buckets) -> BTreeMap<BucketId, BucketId> {
+        let known = self.known.read();
+        let ids = known.get(&region).into_iter().flat_map(|known| &known.here);
+        let shared = |(_, here): &(&BucketId, &BucketId)| !buckets.local().contains(here);
+        ids.filter(shared).map(|(there, here)| (*there, *here)).collect()
     }
 
     /// Translates a name of this region into the other's.
@@ -62,22 +67,29 @@ impl BucketIds {
         Some(Name { bucket, ..name.clone() })
     }
 
-    /// Translates ids that a region tells into those of the buckets here; `None` if the bucket of one is not known, as no id
-    /// may be passed over.
-    pub(super) fn translate(
+    /// Translates what a region tells into ids of the buckets here, without those of buckets that this region alone has; `None`
+    /// if the bucket of one is not known, or may be shared soon: no other id may be passed over.
+    pub(super) fn translate<T>(
         &self,
         region: RegionId,
-        ids: Vec<Id>,
+        told: Vec<(T, Id)>,
         buckets: &Buckets,
-    ) -> Option<Vec<Id>> {
+    ) -> Option<Vec<(T, Id)>> {
         let known = self.known.read();
         let of_region = known.get(&region);
-        let here = |mut id: Id| {
+        let mut translated = Vec::with_capacity(told.len());
+        for (at, mut id) in told {
             let here = of_region?.here.get(&id.name.bucket)?;
+            if buckets.waits(*here) {
+                return None;
+            }
+            if buckets.local().contains(here) {
+                continue;
+            }
             id.name.bucket = *buckets.all().contains_key(here).then_some(here)?;
-            Some(id)
-        };
-        ids.into_iter().map(here).collect()
+            translated.push((at, id));
+        }
+        Some(translated)
     }
 
     /// Now, for an answer that is asked for.
@@ -110,7 +122,9 @@ impl BucketIds {
         if known.there.get(&here).is_some_and(|later| *later > there) {
             return;
         }
-        known.there.insert(here, there);
+        if let Some(before) = known.there.insert(here, there).filter(|before| *before != there) {
+            known.here.remove(&before);
+        }
         if let Some(former) = known.here.insert(there, here).filter(|former| *former != here) {
             let until = Instant::now() + Duration::from_millis(REGION_DELETED_MS);
             self.former.lock().insert(former, until);

@@ -44,6 +44,8 @@ enum Message {
     Hello(RegionId, Option<u32>),
     /// The list of regions has changed.
     Members,
+    /// Ends the machine; told once it has ended.
+    Restart(oneshot::Sender<()>),
     /// Asks which of these tombstones may go.
     MayFree(Vec<Candidate>, oneshot::Sender<Vec<Candidate>>),
     /// Tokens, and true if they are noted now.
@@ -72,6 +74,14 @@ impl Inbox {
         asks: oneshot::Sender<Vec<Candidate>>,
     ) {
         self.send(Message::MayFree(candidates, asks));
+    }
+
+    /// Has another machine begin, with the tokens that are settled. Returns once what other regions told before counts no more; false if
+    /// the thread has ended.
+    pub(super) async fn restart(&self) -> bool {
+        let (tells, told) = oneshot::channel();
+        self.send(Message::Restart(tells));
+        told.await.is_ok()
     }
 
     pub(super) fn stop(&self) {
@@ -164,6 +174,12 @@ impl<R: RegionReach> Puller<R> {
                 }
             }
             Message::Hello(..) => {}
+            Message::Restart(tells) => {
+                // What is on its way is of no machine then.
+                (self.pull, self.number) = (None, self.number + 1);
+                // Whoever asked may be gone.
+                let _gone = tells.send(());
+            }
             Message::MayFree(mut candidates, asks) => {
                 // Without a machine it is unknown what is wanted.
                 let may_go = |it: &Candidate| {
@@ -202,6 +218,8 @@ impl<R: RegionReach> Puller<R> {
         self.note_tokens(now_ms);
         if now_ms.abs_diff(self.shown_ms) >= REGION_STATUS_MS {
             self.shown_ms = now_ms;
+            let buckets = self.shared.shown.buckets();
+            self.forget_wants_of(buckets.local());
             self.report_lag();
         }
     }
@@ -237,7 +255,12 @@ impl<R: RegionReach> Puller<R> {
     /// new one. What it wants of a bucket that is gone in all regions it will find to be gone.
     fn forget_former(&mut self) {
         let former = self.shared.names.former();
-        let wants = |pull: &Pull| !former.is_empty() && pull.wants_of(&former);
+        self.forget_wants_of(&former);
+    }
+
+    /// Ends the machine if it wants entries of these buckets. Of one that this region alone has by now no other machine wants any.
+    fn forget_wants_of(&mut self, of: &BTreeSet<BucketId>) {
+        let wants = |pull: &Pull| !of.is_empty() && pull.wants_of(of);
         self.pull = self.pull.take().filter(|pull| !wants(pull));
     }
 
@@ -360,10 +383,11 @@ impl<R: RegionReach> Puller<R> {
                     let needed = buckets_of(told.listed.ids.iter());
                     shared.echoes.note(region, told.listed.ids.iter());
                     learn(&shared, region, told.buckets, (needed, asked_at)).await?;
-                    let ids =
-                        shared.names.translate(region, told.listed.ids, &shared.shown.buckets());
-                    let Some(ids) = ids else { return Ok(Event::Unanswered { request }) };
-                    told.listed.ids = ids;
+                    let listed = told.listed.ids.into_iter().map(|id| ((), id)).collect();
+                    let Some(ids) = here(&shared, region, listed) else {
+                        return Ok(Event::Unanswered { request });
+                    };
+                    told.listed.ids = ids.into_iter().map(|((), id)| id).collect();
                     Ok(Event::Listed { request, listed: told.listed })
                 });
             }
@@ -519,10 +543,21 @@ pub(super) fn link_to<R>(shared: &Shared<R>, region: RegionId) -> Result<Arc<Lin
 
 /// Notes a batch as told, and translates its buckets; `None` if one is not known here yet.
 fn translated<R: RegionReach>(shared: &Shared<R>, region: RegionId, batch: Batch) -> Option<Batch> {
-    let (ops, ids): (Vec<_>, Vec<_>) = batch.ids.into_iter().unzip();
-    shared.echoes.note(region, ids.iter());
-    let ids = shared.names.translate(region, ids, &shared.shown.buckets())?;
-    Some(Batch { ids: ops.into_iter().zip(ids).collect(), ..batch })
+    shared.echoes.note(region, batch.ids.iter().map(|(_, id)| id));
+    let ids = here(shared, region, batch.ids)?;
+    Some(Batch { ids, ..batch })
+}
+
+/// Translates what a region tells; `None` if a bucket of it is not known here yet.
+fn here<R: RegionReach, T>(
+    shared: &Shared<R>,
+    region: RegionId,
+    told: Vec<(T, Id)>,
+) -> Option<Vec<(T, Id)>> {
+    let count = told.len();
+    let translated = shared.names.translate(region, told, &shared.shown.buckets())?;
+    shared.watch.counters().left_out(count - translated.len());
+    Some(translated)
 }
 
 /// The buckets of these ids.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_link::{LinkError, Setting};
+use larder_link::{LinkError, Setting, SharingSetting, Waiting};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::Shared;
@@ -18,20 +18,30 @@ pub(super) async fn take_up<R: RegionReach>(shared: Arc<Shared<R>>, dir: PathBuf
     times.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         times.tick().await;
-        if let Err(error) = take_up_once(&shared, &dir).await {
+        let reach = shared.shown.reach();
+        let taken =
+            take_up_once(&dir, async |asked: Vec<Setting>| reach.take_settings(asked).await);
+        let taken = taken.await;
+        let shared_or_not =
+            take_up_once(&dir, async |asked: Vec<SharingSetting>| reach.take_sharing(asked).await);
+        if let Err(error) = taken.and(shared_or_not.await) {
             tracing::warn!(%error, "settings that a command asked for are taken up later");
         }
     }
 }
 
-async fn take_up_once<R: RegionReach>(shared: &Shared<R>, dir: &Path) -> Result<(), LinkError> {
+/// Takes up what is asked of a kind: `take` returns what is settled.
+async fn take_up_once<W: Waiting + Send + 'static>(
+    dir: &Path,
+    take: impl AsyncFnOnce(Vec<W>) -> Vec<W>,
+) -> Result<(), LinkError> {
     let of = dir.to_owned();
     let Ok(asked) = blocking::run(move || larder_link::asked(&of)).await else { return Ok(()) };
-    let asked: Vec<Setting> = asked?;
+    let asked: Vec<W> = asked?;
     if asked.is_empty() {
         return Ok(());
     }
-    let settled = shared.shown.reach().take_settings(asked).await;
+    let settled = take(asked).await;
     let of = dir.to_owned();
     let forgotten = blocking::run(move || larder_link::forget(&of, &settled)).await;
     // A panic has said why.

@@ -8,7 +8,7 @@
 //! 1. Each change that a journal has told shows. A single node reads the index that it read the journal from. In a
 //!    cluster the primary at that time settles rows before it answers with them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use larder_protocol::region::{Entry, Id, KeyRows, Name, Range, Slot};
 use larder_types::codec::{CodecError, decode};
 use larder_types::{
     BucketId, BucketName, BucketRecord, BucketState, Epoch, ObjectKey, OpSeq, Passed, PgId,
-    RegionId, Tombstone, rows,
+    RegionId, Sharing, Tombstone, rows,
 };
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -56,6 +56,10 @@ pub(super) struct Buckets {
     epochs: BTreeMap<BucketId, Epoch>,
     /// Those that are being deleted.
     closed: BTreeMap<BucketId, BucketRecord>,
+    /// Those that this region alone has.
+    local: BTreeSet<BucketId>,
+    /// Those that other regions are to have.
+    sharing: Vec<BucketRecord>,
 }
 
 impl Buckets {
@@ -63,7 +67,14 @@ impl Buckets {
         let mut buckets = Self::default();
         for record in records {
             buckets.all.insert(record.id, record.name.clone());
+            if record.is_local() {
+                buckets.local.insert(record.id);
+            }
+            if matches!(record.sharing, Sharing::Opening | Sharing::Renewing) {
+                buckets.sharing.push(record.clone());
+            }
             match record.state {
+                BucketState::Live if record.is_local() => {}
                 BucketState::Live => {
                     buckets.live.insert(record.id, record.name);
                     buckets.epochs.insert(record.id, record.epoch);
@@ -82,6 +93,29 @@ impl Buckets {
     /// Names that other regions are told.
     pub(super) fn live(&self) -> &BucketNames {
         &self.live
+    }
+
+    /// Those that this region alone has.
+    pub(super) fn local(&self) -> &BTreeSet<BucketId> {
+        &self.local
+    }
+
+    /// Those that other regions are to have, and that are not shared in all respects yet.
+    pub(super) fn sharing(&self) -> &[BucketRecord] {
+        &self.sharing
+    }
+
+    /// True if what other regions tell of a bucket of that name has to wait: it is about to turn out whether they have one, or this
+    /// region's is being deleted and theirs may be made here then.
+    pub(super) fn waits(&self, id: BucketId) -> bool {
+        let is_opening = |it: &BucketRecord| it.id == id && it.sharing == Sharing::Opening;
+        self.local.contains(&id)
+            && (self.closed.contains_key(&id) || self.sharing.iter().any(is_opening))
+    }
+
+    /// Those that other regions have, or are to have, also if they are being deleted.
+    pub(super) fn shared(&self) -> impl Iterator<Item = BucketId> {
+        self.all.keys().copied().filter(|id| !self.local.contains(id))
     }
 
     /// True if there is nothing to tell to a region that was told those.

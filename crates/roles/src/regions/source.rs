@@ -201,10 +201,13 @@ impl<R: RegionReach> SourceState<R> {
         Some(is_new)
     }
 
-    /// Leaves out changes of buckets that were deleted, and ends the batch before the first one of a bucket that is being
+    /// Leaves out changes of buckets that were deleted or that this region alone has, and ends the batch before the first one of a bucket that is being
     /// deleted: if it is not, that is told later.
     fn leave_out_closed(&self, batch: &mut Batch, behind: Token) {
         let (shown, buckets) = (&self.shared.shown, self.shared.shown.buckets());
+        let told = batch.ids.len();
+        batch.ids.retain(|(_, id)| !buckets.local().contains(&id.name.bucket));
+        self.shared.watch.counters().left_out(told - batch.ids.len());
         let closed = |(_, id): &(OpSeq, Id)| buckets.is_closed(id.name.bucket);
         if let Some(first) = batch.ids.iter().position(closed) {
             batch.ids.truncate(first);
@@ -223,7 +226,8 @@ impl<R: RegionReach> SourceState<R> {
         for id in mentioned {
             match buckets.live().get(&id) {
                 Some(name) => named.push((id, name.clone())),
-                None if buckets.is_closed(id) => {}
+                // One that is this region's alone since is told as one that has nothing.
+                None if buckets.is_closed(id) || buckets.local().contains(&id) => {}
                 None => return Err(ObjectError::NoSuchBucket),
             }
         }
@@ -234,10 +238,10 @@ impl<R: RegionReach> SourceState<R> {
         self.shared.shown.buckets().live().iter().map(|(id, name)| (*id, name.clone())).collect()
     }
 
-    /// Maps each bucket's id to itself: the answering region's own order counts. Those that are being deleted are compared, too:
-    /// they may stay.
+    /// Maps each shared bucket's id to itself: the answering region's own order counts. Those that are being deleted are compared,
+    /// too: they may stay.
     fn own_buckets(&self) -> BTreeMap<BucketId, BucketId> {
-        self.shared.shown.buckets().all().keys().map(|id| (*id, *id)).collect()
+        self.shared.shown.buckets().shared().map(|id| (id, id)).collect()
     }
 
     fn has_pg(&self, pg: PgId) -> Result<(), Declined> {

@@ -206,6 +206,9 @@ impl<R: RegionReach> Taking<R> {
         let shown = &self.shared.shown;
         let buckets = shown.buckets();
         let known = |id: BucketId| {
+            if buckets.local().contains(&id) {
+                return None;
+            }
             let name = buckets.all().get(&id)?.clone();
             let known = shown.reach().bucket(&name, KnownBucket::of)?;
             (known.id == id).then_some((id, (name, known)))

@@ -47,6 +47,10 @@ pub struct RegionCounters {
     pub deleted: AtomicU64,
     /// Those that were not, as a region has objects in them, does not answer, or is not known here yet.
     pub undeleted: AtomicU64,
+    /// Changes of buckets that this region alone has, and those of other regions' buckets of such a name: not told, and not taken.
+    pub left_out: AtomicU64,
+    /// Objects that were renewed, as their bucket is shared with other regions.
+    pub renewed: AtomicU64,
 }
 
 impl RegionCounters {
@@ -54,6 +58,10 @@ impl RegionCounters {
     #[must_use]
     pub fn share(&self) -> f64 {
         self.share.load(Ordering::Relaxed) as f64 / 1000.0
+    }
+
+    pub(super) fn left_out(&self, count: usize) {
+        self.left_out.fetch_add(count as u64, Ordering::Relaxed);
     }
 
     pub(super) fn set_share(&self, share: f64) {
@@ -305,6 +313,7 @@ pub(super) async fn keep_writing_status<R: RegionReach>(shared: Arc<Shared<R>>, 
         times.tick().await;
         let (mut status, dir) = (shared.watch.status(&shared.site), dir.clone());
         status.homes = shared.homes.status(shared.shown.reach().buckets());
+        status.unshared = shared.unshared.status();
         let written = tokio::task::spawn_blocking(move || status.write(&dir)).await;
         if let Ok(Err(error)) = written {
             tracing::warn!(%error, "the status of regions is not written");

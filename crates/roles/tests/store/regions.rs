@@ -2,6 +2,7 @@
 
 mod deletions;
 mod homes;
+mod local;
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -300,7 +301,7 @@ async fn a_change_is_answered_once_as_many_regions_have_it_as_its_bucket_asks_fo
     larder_link::ask(one.dir.path(), Setting { bucket: bucket(), regions: 2 }).unwrap();
     let deadline = tokio::time::Instant::now() + PATIENCE;
     // The server forgets what was asked for once it is kept.
-    while !larder_link::asked(one.dir.path()).unwrap().is_empty() {
+    while !larder_link::asked::<Setting>(one.dir.path()).unwrap().is_empty() {
         assert!(tokio::time::Instant::now() < deadline, "the setting is not taken up");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -311,7 +312,8 @@ async fn a_change_is_answered_once_as_many_regions_have_it_as_its_bucket_asks_fo
     }
     let replication = async |region: &Region, name: &str| {
         let opened = region.proxy().open_here(&bucket(), &key(name)).await.unwrap();
-        let found = region.proxy().replication(&opened).await.unwrap().expect("it is a region");
+        let found =
+            region.proxy().replication(&bucket(), &opened).await.unwrap().expect("it is a region");
         (found.status, found.regions)
     };
     let both = || vec![RegionId(1), RegionId(2)];
@@ -339,7 +341,7 @@ async fn a_change_is_answered_once_as_many_regions_have_it_as_its_bucket_asks_fo
     let opened = one.proxy().open_here(&bucket(), &key("chunk")).await.unwrap();
     let deadline = tokio::time::Instant::now() + PATIENCE;
     let found = loop {
-        if let Some(found) = one.proxy().replication(&opened).await.unwrap() {
+        if let Some(found) = one.proxy().replication(&bucket(), &opened).await.unwrap() {
             break found;
         }
         assert!(tokio::time::Instant::now() < deadline, "nobody tells how far regions are");

@@ -188,6 +188,7 @@ impl Objects for Memory {
             write_policy: larder_types::WritePolicy::All,
             regions: 1,
             home: None,
+            sharing: larder_types::Sharing::All,
         };
         let bucket = Bucket {
             record: record.clone(),

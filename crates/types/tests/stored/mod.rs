@@ -9,9 +9,9 @@ use larder_types::{
     HoldersChange, Home, HomeScope, HomeState, HomeTerm, HybridClock, JournalHead, JournalRow,
     LvId, MarkerEntry, Metax, Noted, ObjectChecksum, ObjectEntry, ObjectKey, Op, OpId, OpSeq,
     Origin, Outcome, PartRef, PartRow, Passed, PgId, PieceEntry, PieceRow, PiecesId, Purge, Put,
-    RegionId, Remembered, Request, Retention, ServerId, SessionId, SessionMemory, SnapshotRow,
-    Stamp, StreamId, Target, ToldPut, Tombstone, UploadId, UploadRow, VersionEntry, VersionRow,
-    View, WritePolicy, rows,
+    RegionId, Remembered, Renew, Request, Retention, ServerId, SessionId, SessionMemory, Sharing,
+    SnapshotRow, Stamp, StreamId, Target, ToldPut, Tombstone, UploadId, UploadRow, VersionEntry,
+    VersionRow, View, WritePolicy, rows,
 };
 
 /// Everything an op can be and contain; see [`kinds`].
@@ -39,6 +39,7 @@ pub const KINDS: &[&str] = &[
     "Amend",
     "Noted",
     "Freed",
+    "Renew",
     "Target::Version",
     "Target::Chunk",
     "Target::Part",
@@ -99,6 +100,7 @@ pub fn kinds(op: &Op) -> Vec<&'static str> {
         Op::Amend(_) => vec!["Amend"],
         Op::Noted(_) => vec!["Noted"],
         Op::Freed(_) => vec!["Freed"],
+        Op::Renew(_) => vec!["Renew"],
     }
 }
 
@@ -262,6 +264,7 @@ pub fn live_bucket() -> BucketRecord {
         write_policy: WritePolicy::All,
         regions: 1,
         home: None,
+        sharing: Sharing::All,
     }
 }
 
@@ -277,6 +280,15 @@ pub fn lax_bucket() -> BucketRecord {
 
 pub fn regional_bucket() -> BucketRecord {
     BucketRecord { regions: 2, ..lax_bucket() }
+}
+
+pub fn local_buckets() -> [BucketRecord; 3] {
+    let [nowhere, ..] = homed_buckets();
+    [
+        BucketRecord { sharing: Sharing::Local, ..regional_bucket() },
+        BucketRecord { sharing: Sharing::Opening, ..nowhere },
+        BucketRecord { sharing: Sharing::Renewing, ..live_bucket() },
+    ]
 }
 
 pub fn homed_buckets() -> [BucketRecord; 6] {
@@ -485,9 +497,10 @@ pub fn ops() -> Vec<(&'static str, Op)> {
             "freed",
             Op::Freed(Box::new(Freed {
                 request,
-                tombstones: vec![FreedTombstone { bucket, key, at: stamp() }],
+                tombstones: vec![FreedTombstone { bucket, key: key.clone(), at: stamp() }],
             })),
         ),
+        ("renew", Op::Renew(Box::new(Renew { request, bucket, key, was: op_id(), at: stamp() }))),
     ]
 }
 

@@ -110,6 +110,10 @@ impl Topology {
             Command::AdoptBucket(gateway, name, at, home) => {
                 self.adopt_bucket(gateway, name, (at, home))
             }
+            Command::SetLocal(name, is_local, at) => self.set_local(name, is_local, at),
+            Command::ShareBucket(gateway, id, name, epoch, next) => {
+                self.share_bucket(gateway, (id, &name), (epoch, next))
+            }
         }
     }
 

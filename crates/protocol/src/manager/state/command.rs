@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use larder_types::{
-    BootId, BucketId, BucketName, BucketRecord, DiskId, Epoch, Home, HomeNotSet, LvId, PgId,
-    ServerId, SessionId, View, WritePolicy,
+    BootId, BucketId, BucketName, BucketRecord, DiskId, Epoch, Home, HomeNotSet, LvId, NotShared,
+    PgId, ServerId, SessionId, Sharing, View, WritePolicy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -119,6 +119,10 @@ pub enum Command {
     SetHome(GatewayRecord, BucketName, Option<Home>, Home),
     /// As [`Command::CreateBucket`], of a bucket that another region has, with the home that it has there.
     AdoptBucket(GatewayRecord, BucketName, u64, Home),
+    /// Have this region alone have a bucket, which is made at this time since 1970 if it is not there; or let all regions have it.
+    SetLocal(BucketName, bool, u64),
+    /// Go on to this step of sharing, of a bucket as it is under this epoch: this gateway has seen to the step before.
+    ShareBucket(GatewayRecord, BucketId, BucketName, Epoch, Sharing),
 }
 
 /// What a command did.
@@ -261,6 +265,9 @@ pub enum Refusal {
     /// Look again.
     #[error(transparent)]
     Home(#[from] HomeNotSet),
+    /// As it says.
+    #[error(transparent)]
+    NotShared(#[from] NotShared),
     /// Give the home up first: another region may have it still.
     #[error("the bucket has a home region")]
     HasHome,

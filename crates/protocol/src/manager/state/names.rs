@@ -1,6 +1,6 @@
 //! Commands about sessions, buckets, join tokens, and which region the cluster is.
 
-use larder_types::bucket::{BucketRecord, BucketState, WritePolicy};
+use larder_types::bucket::{BucketRecord, BucketState, Sharing, WritePolicy};
 use larder_types::limits::BUCKETS_MAX;
 use larder_types::{BootId, BucketId, BucketName, Epoch, Home, RegionId, ServerId, SessionId};
 
@@ -127,6 +127,7 @@ impl Topology {
         let (epoch, state) = (Epoch(1), BucketState::Live);
         let write_policy = WritePolicy::default();
         let (name_of, regions, home) = (name.clone(), 1, None);
+        let sharing = Sharing::All;
         let record = BucketRecord {
             id,
             name: name_of,
@@ -137,6 +138,7 @@ impl Topology {
             write_policy,
             regions,
             home,
+            sharing,
         };
         self.buckets.insert(name, record.clone());
         Ok(Outcome::Bucket(Box::new(record)))
@@ -194,6 +196,35 @@ impl Topology {
         let record = self.buckets.get_mut(&name).expect("it was made");
         record.home = Some(home);
         Ok(Outcome::Bucket(Box::new(record.clone())))
+    }
+
+    /// A bucket that is to be this region's alone from the beginning is made so: no other is told of it for a moment.
+    pub(super) fn set_local(&mut self, name: BucketName, is_local: bool, now_ms: u64) -> Applied {
+        if self.region.is_none() {
+            return Err(Refusal::NotInRegion);
+        }
+        if is_local && !self.buckets.contains_key(&name) {
+            self.create_bucket(name.clone(), None, now_ms)?;
+        }
+        let record = self.buckets.get_mut(&name).ok_or(Refusal::NoSuchBucket)?;
+        if !record.set_local(is_local)? {
+            return Ok(Outcome::Already);
+        }
+        Ok(Outcome::Bucket(Box::new(record.clone())))
+    }
+
+    /// A gateway that lost its place may have asked regions of which another one has heard since.
+    pub(super) fn share_bucket(
+        &mut self,
+        gateway: GatewayRecord,
+        (id, name): (BucketId, &BucketName),
+        (epoch, next): (Epoch, Sharing),
+    ) -> Applied {
+        if self.gateway != Some(gateway) {
+            return Err(Refusal::NoGateway);
+        }
+        let record = self.buckets.get_mut(name).ok_or(Refusal::NoSuchBucket)?;
+        changed(record.share(id, epoch, next))
     }
 
     pub(super) fn begin_deletion(&mut self, name: &BucketName) -> Applied {

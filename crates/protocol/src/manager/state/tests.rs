@@ -6,7 +6,7 @@ use larder_types::codec::{decode, encode};
 use larder_types::limits::BUCKETS_MAX;
 use larder_types::{
     BootId, BucketId, BucketName, DiskId, Epoch, HomeState, LvId, PgId, PvId, RegionId, ServerId,
-    SessionId, View, WritePolicy,
+    SessionId, Sharing, View, WritePolicy,
 };
 use proptest::prelude::*;
 
@@ -582,6 +582,8 @@ fn commands_are_encoded_as_ever() {
         region::delete((300, 7), 300, "abc", 2),
         region::set_home((300, 7), (None, region::home(300, HomeState::Claimed(true)))),
         region::adopt((300, 7), region::home(300, HomeState::Elsewhere)),
+        Command::SetLocal(BucketName::new("abc").unwrap(), true, 300),
+        region::share((300, 7), 300, (2, Sharing::Renewing)),
     ];
     let hex = |bytes: Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let lines: Vec<String> = commands.iter().map(|command| hex(encode(command))).collect();

@@ -15,7 +15,7 @@ use larder_protocol::placement::{FailureDomains, MachineId, RackId, Weight};
 use larder_types::codec::{decode, encode};
 use larder_types::{
     BootId, BucketId, BucketName, DiskId, Epoch, Home, HomeScope, HomeState, HomeTerm, LvId,
-    MapVersion, PgId, PvId, RegionId, ServerId, SessionId, View, WritePolicy,
+    MapVersion, PgId, PvId, RegionId, ServerId, SessionId, Sharing, View, WritePolicy,
 };
 
 use super::draw::Draw;
@@ -287,7 +287,7 @@ impl Draw {
             21 => Command::CreateBucket(self.bucket(), None, self.num(1)),
             22 => Command::EndDeletion(self.bucket(), Epoch(self.num(1)), self.one_in(2)),
             23 => Command::AddToken([7; 32], self.num(1000)),
-            24 => match self.below(8) {
+            24 => match self.below(10) {
                 0 => Command::RevokeToken(TokenId(self.small())),
                 1 => Command::ForgetTokens(self.num(1000)),
                 2 => {
@@ -298,6 +298,12 @@ impl Draw {
                 4 => Command::CloseBucket(self.bucket()),
                 5 => Command::SetHome(self.gateway(), self.bucket(), None, self.home()),
                 6 => Command::AdoptBucket(self.gateway(), self.bucket(), 5, self.home()),
+                7 => Command::SetLocal(self.bucket(), self.one_in(2), 5),
+                8 => {
+                    let (id, epoch) = (BucketId(self.num(4)), Epoch(self.num(3)));
+                    let next = if self.odd() { Sharing::Renewing } else { Sharing::All };
+                    Command::ShareBucket(self.gateway(), id, self.bucket(), epoch, next)
+                }
                 _ => Command::SetWritePolicy(self.bucket(), WritePolicy::Majority),
             },
             _ => Command::MemberLacks(pg, view, server),

@@ -4,7 +4,7 @@ use larder_protocol::region::{Told, ToldVersion};
 use larder_protocol::{Description, Pg, PutCall};
 use larder_types::{
     Amend, Amendments, Condition, Freed, FreedTombstone, Noted, Op, OpId, OpSeq, Origin, Passed,
-    Purge, RegionId, Stamp, ToldPut,
+    Purge, RegionId, Renew, Stamp, ToldPut,
 };
 
 use super::draw::Draw;
@@ -27,7 +27,7 @@ impl Draw {
         let at = self.stamp();
         let region = if self.odd() { RegionId(9) } else { at.region };
         let origin = Origin { region, pg: PG, op: self.near(pg) };
-        match self.below(5) {
+        match self.below(6) {
             0 => {
                 let mut put = self.put(pg, id);
                 (put.metax.clock, put.metax.region) = (at.clock, at.region);
@@ -44,6 +44,7 @@ impl Draw {
                 Op::Amend(Box::new(Amend { request, bucket, key, put_at: at, tags, amended }))
             }
             3 => Op::Freed(Box::new(Freed { request, tombstones: self.freed() })),
+            4 => Op::Renew(Box::new(Renew { request, bucket, key, was: self.near(pg), at })),
             _ => {
                 let passed = self.passed();
                 let forgotten = self.one_in(2).then(|| (OpSeq(self.num(1)), OpSeq(self.num(3))));
@@ -69,7 +70,7 @@ impl Draw {
         let region = if self.odd() { RegionId(9) } else { at.region };
         let origin = Origin { region, pg: PG, op: self.near(pg) };
         let amended = self.amendments();
-        match self.below(5) {
+        match self.below(6) {
             0 => {
                 let (content, size) = self.content();
                 let description = Description {
@@ -100,6 +101,7 @@ impl Draw {
                 Told::Amend { request, bucket, epoch, key, at, tags, amended }
             }
             3 => Told::Free { request, tombstones: self.freed() },
+            4 => Told::Renew { request, bucket, epoch, key, was: self.near(pg) },
             _ => {
                 let passed = self.passed();
                 let forgotten = self.one_in(2).then(|| (OpSeq(self.num(1)), OpSeq(self.num(3))));

@@ -330,11 +330,12 @@ impl World {
         Name { bucket: BUCKET, key, slot: Slot::Null }
     }
 
-    /// No order is left, and at most one region has the home.
+    /// No order is left, and at most one region has the home. The bucket may have gone with the last region that had it.
     pub(super) fn homes_rest(&self) -> bool {
+        let is_gone = self.sites.iter().all(|site| !site.disk.has_bucket);
         let rests = |site: &super::Site| {
             let is_awaited = site.disk.home.is_some_and(|home| home.is_awaited());
-            site.disk.has_bucket && !site.homes.is_ordered && !is_awaited
+            (site.disk.has_bucket || is_gone) && !site.homes.is_ordered && !is_awaited
         };
         let is_over = self.now_ms >= self.homes_until_ms();
         !self.has_homes || is_over && self.sites.iter().all(rests)

@@ -6,7 +6,7 @@ use larder_objects::ObjectError;
 use larder_protocol::manager::state::{
     Applied, Command, GatewayRecord, Outcome, Refusal, Topology,
 };
-use larder_types::{BucketName, BucketRecord, Home, HomeNotSet, RegionId};
+use larder_types::{BucketName, BucketRecord, Home, HomeNotSet, RegionId, Sharing};
 use tokio::time::{Instant, timeout_at};
 
 use super::super::{patience, unavailable};
@@ -128,6 +128,24 @@ pub(super) async fn set_home(
     match found(managers, deadline, is_next).await {
         Some(()) => Ok(true),
         None => Err(unavailable("the bucket's home is set, but does not show here yet")),
+    }
+}
+
+/// Goes on to the next step of sharing a bucket, if it is still as in this record.
+pub(super) async fn share(
+    managers: &dyn Managers,
+    gateway: GatewayRecord,
+    was: &BucketRecord,
+    next: Sharing,
+) -> Result<(), ObjectError> {
+    let (deadline, name) = (patience(), was.name.clone());
+    let command = Command::ShareBucket(gateway, was.id, name, was.epoch, next);
+    let agreed = agree(managers, [command], deadline).await?;
+    agreed.applied.map_err(not_agreed)?;
+    let is_shown = |map: &Topology| (map.buckets.get(&was.name) != Some(was)).then_some(());
+    match found(managers, deadline, is_shown).await {
+        Some(()) => Ok(()),
+        None => Err(unavailable("the bucket is shared, but does not show so here yet")),
     }
 }
 

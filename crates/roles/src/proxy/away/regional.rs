@@ -13,13 +13,13 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
-use larder_link::Setting;
+use larder_link::{Setting, SharingSetting};
 use larder_objects::ObjectError;
 use larder_protocol::manager::state::{Command, Refusal, Topology};
 use larder_protocol::region::{KeyRows, Token};
 use larder_types::codec::decode;
 use larder_types::{
-    BucketId, BucketName, BucketRecord, Home, MapVersion, ObjectKey, PgId, ServerId, View,
+    BucketId, BucketName, BucketRecord, Home, MapVersion, ObjectKey, PgId, ServerId, Sharing, View,
 };
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -272,6 +272,14 @@ impl RegionReach for Away {
 
     async fn take_settings(&self, settings: Vec<Setting>) -> Vec<Setting> {
         settings
+    }
+
+    async fn take_sharing(&self, settings: Vec<SharingSetting>) -> Vec<SharingSetting> {
+        settings
+    }
+
+    async fn share_bucket(&self, was: &BucketRecord, next: Sharing) -> Result<(), ObjectError> {
+        super::buckets::share(&*self.managers, self.gateway, was, next).await
     }
 
     fn led_by(&self, pg: PgId) -> Option<(ServerId, View)> {

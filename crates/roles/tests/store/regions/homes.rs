@@ -7,7 +7,7 @@ use super::*;
 
 async fn ordered(region: &Region, order: Order) {
     let bucket = bucket();
-    larder_link::order(region.dir.path(), HomeOrder { bucket, order }).unwrap();
+    larder_link::ask(region.dir.path(), HomeOrder { bucket, order }).unwrap();
 }
 
 const HERE: Order = Order::Here(HomeScope::Conditions);
@@ -205,10 +205,10 @@ async fn an_order_that_cannot_be_carried_out_is_dropped_with_its_reason() {
     ordered(&two, HERE).await;
     becomes(&one, HomeState::Elsewhere).await;
     let none = BucketName::new("there-is-none").unwrap();
-    larder_link::order(one.dir.path(), HomeOrder { bucket: none, order: HERE }).unwrap();
+    larder_link::ask(one.dir.path(), HomeOrder { bucket: none, order: HERE }).unwrap();
     ordered(&one, Order::Nowhere).await;
     let deadline = tokio::time::Instant::now() + PATIENCE;
-    while !larder_link::orders(one.dir.path()).unwrap().is_empty() {
+    while !larder_link::asked::<HomeOrder>(one.dir.path()).unwrap().is_empty() {
         assert!(tokio::time::Instant::now() < deadline);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -243,7 +243,7 @@ async fn an_order_that_is_taken_back_moves_nothing_later() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     ordered(&two, Order::Nowhere).await;
-    while !larder_link::orders(two.dir.path()).unwrap().is_empty() || why().is_some() {
+    while !larder_link::asked::<HomeOrder>(two.dir.path()).unwrap().is_empty() || why().is_some() {
         assert!(tokio::time::Instant::now() < deadline, "{:?}", why());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

@@ -1,7 +1,9 @@
 use super::*;
 use crate::limits::{BUCKET_REGIONS_MAX, REGION_LIST_BYTES_MAX};
 use crate::manager::state::{GatewayRecord, RegionRecord};
-use larder_types::{BucketState, Home, HomeNotSet, HomeScope, HomeState, HomeTerm, RegionId};
+use larder_types::{
+    BucketState, Home, HomeNotSet, HomeScope, HomeState, HomeTerm, NotShared, RegionId, Sharing,
+};
 
 /// A region of this number, known by the key of which each byte of the fingerprint is this.
 pub(super) fn record(number: u16, fingerprint: u8) -> RegionRecord {
@@ -37,6 +39,39 @@ pub(super) fn set_home(by: (u32, u64), (before, next): (Option<Home>, Home)) -> 
 
 pub(super) fn adopt(by: (u32, u64), home: Home) -> Command {
     Command::AdoptBucket(gateway(by), BucketName::new("abc").unwrap(), 11, home)
+}
+
+pub(super) fn share(by: (u32, u64), id: u64, (epoch, next): (u64, Sharing)) -> Command {
+    let name = BucketName::new("abc").unwrap();
+    Command::ShareBucket(gateway(by), BucketId(id), name, Epoch(epoch), next)
+}
+
+#[test]
+fn a_bucket_is_local_from_its_making_and_shared_once_its_gateway_has_seen_to_it() {
+    let mut log = Log::cluster(2);
+    let set = |is_local| Command::SetLocal(BucketName::new("abc").unwrap(), is_local, 11);
+    assert_eq!(log.apply(set(true)), Err(Refusal::NotInRegion));
+    log.done(claim((2, 1), (0, 1)));
+    assert_eq!(log.apply(set(false)), Err(Refusal::NoSuchBucket));
+    let Outcome::Bucket(made) = log.done(set(true)) else { panic!("no record") };
+    assert_eq!((made.sharing, made.created_ms), (Sharing::Local, 11));
+    assert_eq!(log.done(set(true)), Outcome::Already);
+    let homed = set_home((0, 1), (None, home(1, HomeState::Claimed(true))));
+    assert_eq!(log.apply(homed), Err(Refusal::Home(HomeNotSet::Local)));
+    let Outcome::Bucket(opened) = log.done(set(false)) else { panic!("no record") };
+    assert_eq!((opened.sharing, opened.epoch), (Sharing::Opening, Epoch(3)));
+    assert_eq!(Topology::decode(&log.0.encode()).as_ref(), Ok(&log.0));
+    let (id, renewing) = (opened.id.0, (3, Sharing::Renewing));
+    assert_eq!(log.apply(share((1, 1), id, renewing)), Err(Refusal::NoGateway));
+    let before = share((0, 1), id, (2, Sharing::Renewing));
+    assert_eq!(log.done(before), Outcome::Already, "it was local since");
+    assert_eq!(log.done(share((0, 1), id + 1, renewing)), Outcome::Already, "another bucket");
+    assert_eq!(log.0.buckets[&opened.name].sharing, Sharing::Opening);
+    assert_eq!(log.done(share((0, 1), id, renewing)), Outcome::Done);
+    assert_eq!(log.done(share((0, 1), id, (3, Sharing::All))), Outcome::Done);
+    assert_eq!(log.0.buckets[&opened.name].sharing, Sharing::All);
+    log.done(Command::CloseBucket(opened.name.clone()));
+    assert_eq!(log.apply(set(true)), Err(Refusal::NotShared(NotShared::Deleting)));
 }
 
 #[test]

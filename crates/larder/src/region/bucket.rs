@@ -1,0 +1,157 @@
+//! `larder region bucket`: which buckets this region alone has, and which all regions have.
+//!
+//! Of a single node the running server takes the setting up; in a cluster the managers agree on it. Whether other regions can have a
+//! bucket is found out by the server, of a cluster by its gateway, which says in its status why they cannot.
+
+use std::path::Path;
+use std::time::Duration;
+
+use larder_env::RealDisk;
+use larder_link::{RegionStatus, SharingSetting};
+use larder_roles::manager;
+use larder_types::{BucketName, BucketRecord, NotShared, Sharing};
+use tokio::time::{Instant, sleep};
+
+use super::args::{BucketArgs, Scope};
+use super::{RegionError, live_members};
+use crate::kind::{self, Kind};
+use crate::{cluster, exit};
+
+/// Longest wait of the command for what it asks for.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+/// Pause between two looks at the map, which a server changes at any time.
+const LOOK: Duration = Duration::from_millis(100);
+
+pub(super) fn bucket(args: &BucketArgs) -> Result<u8, RegionError> {
+    let dir = &args.dir;
+    let found = if dir.is_file() { Some(Kind::Manager) } else { kind::found(dir)? };
+    let is_store = matches!(found, Some(Kind::Store) | None);
+    let Some(name) = args.bucket.as_deref() else {
+        let records = if is_store { of_store(dir)? } else { cluster::bucket::records(dir)? };
+        for record in &records {
+            println!("{}", told(&record.name, record.sharing, why(dir, &record.name).as_deref()));
+        }
+        return Ok(exit::OK);
+    };
+    let bucket = BucketName::new(name).map_err(|_| RegionError::NoBucket(name.to_owned()))?;
+    let wanted = args.scope.map(|scope| scope == Scope::Local);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(RegionError::System)?;
+    let sharing = match is_store {
+        true => runtime.block_on(set(dir, &bucket, wanted))?,
+        false => cluster::bucket::sharing(dir, &bucket, wanted)?,
+    };
+    println!("{}", told(&bucket, sharing, why(dir, &bucket).as_deref()));
+    let is_so =
+        wanted.is_none_or(|is_local| is_over(sharing, is_local) && !is_refused(sharing, is_local));
+    if !is_so && wanted.is_some_and(|is_local| !is_refused(sharing, is_local)) {
+        println!("asked for, and not so yet: the server goes on trying while it runs");
+    }
+    Ok(if is_so { exit::OK } else { exit::FAULTS })
+}
+
+/// True once nothing more comes of what was asked for soon.
+pub(crate) fn is_over(sharing: Sharing, is_local: bool) -> bool {
+    match sharing {
+        Sharing::Opening => false,
+        Sharing::All | Sharing::Renewing => !is_local,
+        // Also if it was to be shared: another region has one of that name.
+        Sharing::Local => true,
+    }
+}
+
+fn is_refused(sharing: Sharing, is_local: bool) -> bool {
+    sharing == Sharing::Local && !is_local
+}
+
+/// Shows a bucket of a single node, or has its server take a setting up; returns what came of it.
+async fn set(
+    dir: &Path,
+    bucket: &BucketName,
+    wanted: Option<bool>,
+) -> Result<Sharing, RegionError> {
+    let record = || {
+        let all = of_store(dir)?.into_iter();
+        Ok::<_, RegionError>({ all }.find(|record| record.name == *bucket))
+    };
+    let is_asked = || {
+        let asked = larder_link::asked::<SharingSetting>(dir)?;
+        Ok::<_, RegionError>(asked.iter().any(|it| it.bucket == *bucket))
+    };
+    let no_such = || RegionError::NoBucket(bucket.to_string());
+    let before = record()?;
+    let Some(is_local) = wanted else { return Ok(before.ok_or_else(no_such)?.sharing) };
+    match &before {
+        None if !is_local => return Err(no_such()),
+        Some(before) if is_local && before.has_home() => {
+            return Err(RegionError::NotShared(bucket.to_string(), NotShared::HasHome));
+        }
+        Some(_) | None => {}
+    }
+    larder_link::ask(dir, SharingSetting { bucket: bucket.clone(), is_local })?;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let is_taken = !is_asked()?;
+        let now = record()?.map(|record| record.sharing);
+        match now {
+            Some(sharing) if is_taken && is_over(sharing, is_local) => return Ok(sharing),
+            Some(sharing) if Instant::now() >= until => return Ok(sharing),
+            None if Instant::now() >= until => return Err(RegionError::Silent(dir.to_owned())),
+            Some(_) | None => sleep(LOOK).await,
+        }
+    }
+}
+
+/// The buckets of a single node, as its map says.
+fn of_store(dir: &Path) -> Result<Vec<BucketRecord>, RegionError> {
+    live_members(dir)?;
+    let unusable = |why: String| RegionError::Map(why);
+    let disk = RealDisk::open(dir).map_err(|error| unusable(error.to_string()))?;
+    let map = manager::load(&disk).map_err(|error| unusable(error.to_string()))?;
+    Ok(map.into_iter().flat_map(|map| map.buckets.into_values()).collect())
+}
+
+/// The reason why a bucket is not shared, if the server of this directory says one.
+fn why(dir: &Path, bucket: &BucketName) -> Option<String> {
+    let status = RegionStatus::read(dir).ok()??;
+    status.unshared.get(bucket.as_str()).cloned()
+}
+
+/// A setting as a sentence, and why it is not what was asked for.
+pub(crate) fn told(bucket: &BucketName, sharing: Sharing, why: Option<&str>) -> String {
+    let why = why.map(|why| format!("\n  not shared: {why}")).unwrap_or_default();
+    match sharing {
+        Sharing::All => format!("{bucket} is shared: all regions have it"),
+        Sharing::Local => format!("{bucket} is local: this region alone has it{why}"),
+        Sharing::Opening => {
+            format!("{bucket} is local: this region alone has it until the others were asked{why}")
+        }
+        Sharing::Renewing => {
+            format!("{bucket} is shared: the other regions are told of its objects")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_asked_for_is_over_when_it_is_so_or_refused() {
+        let all = [Sharing::All, Sharing::Local, Sharing::Opening, Sharing::Renewing];
+        assert_eq!(all.map(|sharing| is_over(sharing, true)), [false, true, false, false]);
+        assert_eq!(all.map(|sharing| is_over(sharing, false)), [true, true, false, true]);
+        assert!(is_refused(Sharing::Local, false) && !is_refused(Sharing::Local, true));
+    }
+
+    #[test]
+    fn a_bucket_that_is_not_shared_is_told_with_the_reason() {
+        let name = BucketName::new("logs").unwrap();
+        let text = told(&name, Sharing::Local, Some("region us has a bucket of this name"));
+        assert_eq!(
+            text,
+            "logs is local: this region alone has it\n  not shared: region us has a bucket of this name"
+        );
+        assert_eq!(told(&name, Sharing::All, Some("old")), "logs is shared: all regions have it");
+    }
+}
