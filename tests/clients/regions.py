@@ -166,9 +166,9 @@ class Region(Server):
     def create(self):
         self.region("create", self.directory, *self.place())
 
-    def join(self, first):
+    def join(self, first, *words):
         token = next(line for line in first.region("token", first.directory).split() if line.startswith("larder-region-"))
-        self.region("join", self.directory, token, *self.place())
+        self.region("join", self.directory, token, *self.place(), *words)
 
     def status(self):
         return json.loads(self.region("status", self.directory, "--json", expect=None))

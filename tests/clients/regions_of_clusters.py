@@ -125,7 +125,7 @@ def form(binary, scratch, clock, cluster, singles):
     older = shutil.copytree(cluster.directory / "region", scratch / "older")
     cluster.spawn_all()
     for single in singles:
-        single.join(cluster)
+        single.join(cluster, "--merge")
         single.start()
     found = converged([cluster, *singles])
     if len(found) != 2 * BEFORE + 1:

@@ -121,6 +121,15 @@ pub struct Target {
     pub timeout: Duration,
 }
 
+/// The place that a request is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place<'a> {
+    /// All buckets.
+    Service,
+    Bucket,
+    Key(&'a str),
+}
+
 /// A client with one connection, made when first needed and again after it broke.
 pub struct Client {
     target: Arc<Target>,
@@ -142,7 +151,7 @@ impl Client {
     /// # Errors
     /// [`CallError`].
     pub async fn create_bucket(&mut self) -> Result<(), CallError> {
-        match self.call(&Method::PUT, None, "", None, |_| ()).await {
+        match self.call(&Method::PUT, Place::Bucket, "", None, |_| ()).await {
             Err(CallError::Refused { status: StatusCode::CONFLICT, code })
                 if code == "BucketAlreadyOwnedByYou" || code == "BucketAlreadyExists" =>
             {
@@ -157,7 +166,7 @@ impl Client {
     /// # Errors
     /// [`CallError`].
     pub async fn put(&mut self, key: &str, content: Content) -> Result<(), CallError> {
-        self.call(&Method::PUT, Some(key), "", Some(content), |_| ()).await.map(drop)
+        self.call(&Method::PUT, Place::Key(key), "", Some(content), |_| ()).await.map(drop)
     }
 
     /// Reads an object and compares every byte with `content`.
@@ -166,7 +175,7 @@ impl Client {
     /// [`CallError`]; [`CallError::Wrong`] if a byte differs, is missing or too many.
     pub async fn get(&mut self, key: &str, content: Content) -> Result<(), CallError> {
         let mut verifier = Verifier::new(content);
-        self.call(&Method::GET, Some(key), "", None, |piece| verifier.accept(piece)).await?;
+        self.call(&Method::GET, Place::Key(key), "", None, |piece| verifier.accept(piece)).await?;
         match verifier.is_complete() {
             true => Ok(()),
             false => Err(CallError::Wrong("the object has other bytes than were put")),
@@ -178,7 +187,7 @@ impl Client {
     /// # Errors
     /// [`CallError`]; [`CallError::Wrong`] if the object has another size, or none is said.
     pub async fn head(&mut self, key: &str, size: u64) -> Result<(), CallError> {
-        let headers = self.call(&Method::HEAD, Some(key), "", None, |_| ()).await?;
+        let headers = self.call(&Method::HEAD, Place::Key(key), "", None, |_| ()).await?;
         let said = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
         match said == Some(size) {
             true => Ok(()),
@@ -191,7 +200,7 @@ impl Client {
     /// # Errors
     /// [`CallError`]; [`CallError::Wrong`] if it is there.
     pub async fn get_absent(&mut self, key: &str) -> Result<(), CallError> {
-        match self.call(&Method::GET, Some(key), "", None, |_| ()).await {
+        match self.call(&Method::GET, Place::Key(key), "", None, |_| ()).await {
             Err(CallError::Refused { status: StatusCode::NOT_FOUND, .. }) => Ok(()),
             Ok(_) => Err(CallError::Wrong("a deleted object is still there")),
             Err(other) => Err(other),
@@ -203,7 +212,15 @@ impl Client {
     /// # Errors
     /// [`CallError`].
     pub async fn delete(&mut self, key: &str) -> Result<(), CallError> {
-        self.call(&Method::DELETE, Some(key), "", None, |_| ()).await.map(drop)
+        self.call(&Method::DELETE, Place::Key(key), "", None, |_| ()).await.map(drop)
+    }
+
+    /// Asks for the buckets. Returns the answer's text.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn query_service(&mut self) -> Result<String, CallError> {
+        self.query(Place::Service, "").await
     }
 
     /// Asks the bucket; `query` is in canonical form. Returns the answer's text.
@@ -211,23 +228,27 @@ impl Client {
     /// # Errors
     /// [`CallError`].
     pub async fn query_bucket(&mut self, query: &str) -> Result<String, CallError> {
+        self.query(Place::Bucket, query).await
+    }
+
+    async fn query(&mut self, place: Place<'_>, query: &str) -> Result<String, CallError> {
         let mut text = Vec::new();
-        self.call(&Method::GET, None, query, None, |piece| append_bounded(&mut text, piece))
+        self.call(&Method::GET, place, query, None, |piece| append_bounded(&mut text, piece))
             .await?;
         String::from_utf8(text).map_err(|_| CallError::Wrong("the answer is not UTF-8"))
     }
 
-    /// One request on the bucket or a key of it; `take` gets a successful answer's body. Returns its
+    /// One request; `take` gets a successful answer's body. Returns its
     /// headers.
     async fn call(
         &mut self,
         method: &Method,
-        key: Option<&str>,
+        place: Place<'_>,
         query: &str,
         body: Option<Content>,
         take: impl FnMut(&[u8]),
     ) -> Result<HeaderMap, CallError> {
-        let request = self.request(method, key, query, body);
+        let request = self.request(method, place, query, body);
         let timeout = self.target.timeout;
         tokio::time::timeout(timeout, self.exchange(request, take))
             .await
@@ -264,15 +285,17 @@ impl Client {
     fn request(
         &mut self,
         method: &Method,
-        key: Option<&str>,
+        place: Place<'_>,
         query: &str,
         body: Option<Content>,
     ) -> Request<ContentBody> {
         let target = Arc::clone(&self.target);
         let mut uri = String::with_capacity(128);
         uri.push('/');
-        uri.push_str(target.bucket.as_str());
-        if let Some(key) = key {
+        if place != Place::Service {
+            uri.push_str(target.bucket.as_str());
+        }
+        if let Place::Key(key) = place {
             uri.push('/');
             encode_path(key, &mut uri);
         }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use larder_link::{Address, RegionName};
 
+use super::compare::CompareArgs;
 use super::drill::DrillArgs;
 use crate::exit;
 
@@ -58,6 +59,13 @@ pub(crate) enum RegionCommand {
     /// if something is not there in time.
     #[command(after_help = exit::HELP)]
     Drill(DrillArgs),
+    /// Show what two stores have in common, and what would be lost if they became regions of each other.
+    ///
+    /// Lists both over S3. Of two objects with the same key the older would be gone, in both. Keys are those of AWS_ACCESS_KEY_ID and
+    /// AWS_SECRET_ACCESS_KEY, in both stores. Exits with 1 if some key has two contents. Of regions that are level it shows that they
+    /// have the same.
+    #[command(after_help = exit::HELP)]
+    Compare(CompareArgs),
     /// Pull nothing from a region until it is resumed.
     ///
     /// The others go on with it, and it goes on with this one. A running server notices within a second.
@@ -181,6 +189,9 @@ pub(crate) struct JoinArgs {
     pub(crate) token: String,
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
+    /// Join with a store that has buckets: those that other regions have, too, are merged with theirs, for good.
+    #[arg(long)]
+    pub(crate) merge: bool,
 }
 
 /// Name and addresses of a region.

@@ -102,9 +102,14 @@ async fn set(
     }
 }
 
-/// The buckets of a single node, as its map says.
+/// The buckets of a single node that is a region.
 fn of_store(dir: &Path) -> Result<Vec<BucketRecord>, RegionError> {
     live_members(dir)?;
+    of_map(dir)
+}
+
+/// The buckets of a single node, as its map says.
+pub(super) fn of_map(dir: &Path) -> Result<Vec<BucketRecord>, RegionError> {
     let unusable = |why: String| RegionError::Map(why);
     let disk = RealDisk::open(dir).map_err(|error| unusable(error.to_string()))?;
     let map = manager::load(&disk).map_err(|error| unusable(error.to_string()))?;

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 /// Time from one look at a region to the next.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Time allowed for one request.
-const REQUEST_MAX: Duration = Duration::from_secs(10);
+pub(super) const REQUEST_MAX: Duration = Duration::from_secs(10);
 /// Factor by which it waits longer for a person who stops or starts a server than for an object.
 const PEOPLE_TIMES: u32 = 10;
 /// Bytes of an object that is put: not kept inline.
@@ -45,9 +45,9 @@ pub(crate) struct DrillArgs {
 
 /// A region as the command line names it.
 #[derive(Debug, Clone)]
-struct Named {
-    name: String,
-    url: String,
+pub(super) struct Named {
+    pub(super) name: String,
+    pub(super) url: String,
 }
 
 impl FromStr for Named {
@@ -62,9 +62,9 @@ impl FromStr for Named {
     }
 }
 
-/// Failure of a drill.
+/// Failure of a command that works through S3 endpoints of regions.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum DrillError {
+pub(crate) enum SiteError {
     #[error(transparent)]
     Bench(#[from] BenchError),
     #[error("two of the regions are called {0}: give each a name of its own")]
@@ -79,7 +79,11 @@ pub(crate) enum DrillError {
     Late { region: String, what: String, seconds: u64 },
 }
 
-impl DrillError {
+impl SiteError {
+    pub(super) fn call(region: &str, what: &str, error: CallError) -> Self {
+        Self::Call { region: region.to_owned(), what: what.to_owned(), error }
+    }
+
     /// True if the command line is to be mended.
     pub(crate) fn is_usage(&self) -> bool {
         matches!(self, Self::Bench(_) | Self::Twice(_) | Self::NoSuch(_))
@@ -110,17 +114,17 @@ impl fmt::Display for Shows {
 }
 
 impl Site {
-    fn failed(&self, what: impl Into<String>) -> impl FnOnce(CallError) -> DrillError {
+    fn failed(&self, what: impl Into<String>) -> impl FnOnce(CallError) -> SiteError {
         let (region, what) = (self.name.clone(), what.into());
-        move |error| DrillError::Call { region, what, error }
+        move |error| SiteError::Call { region, what, error }
     }
 
-    async fn put(&mut self, key: &str, content: &'static str) -> Result<(), DrillError> {
+    async fn put(&mut self, key: &str, content: &'static str) -> Result<(), SiteError> {
         let put = self.client.put(key, Content::new(content, OBJECT_BYTES)).await;
         put.map_err(self.failed(format!("put of {key}")))
     }
 
-    async fn delete(&mut self, key: &str) -> Result<(), DrillError> {
+    async fn delete(&mut self, key: &str) -> Result<(), SiteError> {
         self.client.delete(key).await.map_err(self.failed(format!("deletion of {key}")))
     }
 
@@ -147,7 +151,7 @@ impl Site {
     }
 
     /// Waits until it shows a state of a key; a server that does not answer for a moment is asked again.
-    async fn until(&mut self, key: &str, what: Shows, seconds: u64) -> Result<(), DrillError> {
+    async fn until(&mut self, key: &str, what: Shows, seconds: u64) -> Result<(), SiteError> {
         let deadline = Instant::now() + Duration::from_secs(seconds);
         loop {
             match self.shows(key, what).await {
@@ -158,14 +162,14 @@ impl Site {
                 Ok(false) | Err(_) if Instant::now() < deadline => sleep(LOOK_INTERVAL).await,
                 Ok(false) | Err(_) => {
                     let (region, what) = (self.name.clone(), format!("that {key} {what}"));
-                    return Err(DrillError::Late { region, what, seconds });
+                    return Err(SiteError::Late { region, what, seconds });
                 }
             }
         }
     }
 
     /// Waits until its server answers, or is stopped.
-    async fn answers(&mut self, wanted: bool, within: Duration) -> Result<(), DrillError> {
+    async fn answers(&mut self, wanted: bool, within: Duration) -> Result<(), SiteError> {
         let deadline = Instant::now() + within;
         loop {
             let is_there = match self.client.query_bucket("list-type=2&max-keys=1").await {
@@ -180,7 +184,7 @@ impl Site {
             if Instant::now() >= deadline {
                 let what = if wanted { "that it answers" } else { "that it is stopped" };
                 let (region, seconds) = (self.name.clone(), within.as_secs());
-                return Err(DrillError::Late { region, what: what.to_owned(), seconds });
+                return Err(SiteError::Late { region, what: what.to_owned(), seconds });
             }
             sleep(LOOK_INTERVAL).await;
         }
@@ -197,16 +201,16 @@ struct Drill {
 }
 
 /// Runs a drill, and prints what it sees.
-pub(crate) async fn drill(args: &DrillArgs) -> Result<(), DrillError> {
+pub(crate) async fn drill(args: &DrillArgs) -> Result<(), SiteError> {
     let names: BTreeSet<&str> = args.regions.iter().map(|region| region.name.as_str()).collect();
     if names.len() < args.regions.len() {
         let seen =
             |at: &usize| args.regions[..*at].iter().any(|it| it.name == args.regions[*at].name);
         let twice = (0..args.regions.len()).find(seen).unwrap_or_default();
-        return Err(DrillError::Twice(args.regions[twice].name.clone()));
+        return Err(SiteError::Twice(args.regions[twice].name.clone()));
     }
     if let Some(away) = args.away.as_deref().filter(|away| !names.contains(away)) {
-        return Err(DrillError::NoSuch(away.to_owned()));
+        return Err(SiteError::NoSuch(away.to_owned()));
     }
     let credentials = Credentials::from_env()?;
     let site = |region: &Named| {
@@ -238,7 +242,7 @@ impl Drill {
         key
     }
 
-    async fn bucket(&mut self) -> Result<(), DrillError> {
+    async fn bucket(&mut self) -> Result<(), SiteError> {
         let (within, begun) = (Duration::from_secs(self.seconds), Instant::now());
         let first = &mut self.sites[0];
         let made = first.client.create_bucket().await;
@@ -251,7 +255,7 @@ impl Drill {
     }
 
     /// Puts an object in each region, and waits until all others show it.
-    async fn objects(&mut self) -> Result<(), DrillError> {
+    async fn objects(&mut self) -> Result<(), SiteError> {
         for at in 0..self.sites.len() {
             let key = self.key(&format!("of-{}", self.sites[at].name));
             self.sites[at].put(&key, "an object").await?;
@@ -263,7 +267,7 @@ impl Drill {
     }
 
     /// Changes a key in two regions, and waits each time until all show it.
-    async fn changes(&mut self) -> Result<(), DrillError> {
+    async fn changes(&mut self) -> Result<(), SiteError> {
         let (key, last) = (self.key("shared"), self.sites.len() - 1);
         self.sites[0].put(&key, "the first version").await?;
         let first = Shows::Object("the first version");
@@ -276,10 +280,10 @@ impl Drill {
     }
 
     /// Has a region stopped, changes objects in another, and waits until the region shows that once it is back.
-    async fn without(&mut self, away: &str) -> Result<(), DrillError> {
+    async fn without(&mut self, away: &str) -> Result<(), SiteError> {
         let people = PEOPLE_TIMES * Duration::from_secs(self.seconds);
         let at = self.sites.iter().position(|site| site.name == away);
-        let mut gone = self.sites.remove(at.ok_or_else(|| DrillError::NoSuch(away.to_owned()))?);
+        let mut gone = self.sites.remove(at.ok_or_else(|| SiteError::NoSuch(away.to_owned()))?);
         let (before, meanwhile) = (self.key("before"), self.key("meanwhile"));
         let (old, new) = (Shows::Object("put before"), Shows::Object("put meanwhile"));
         gone.put(&before, "put before").await?;
@@ -302,14 +306,14 @@ impl Drill {
     }
 
     /// Deletes what the drill has put.
-    async fn clean(&mut self) -> Result<(), DrillError> {
+    async fn clean(&mut self) -> Result<(), SiteError> {
         for key in std::mem::take(&mut self.put) {
             self.sites[0].delete(&key).await?;
         }
         Ok(())
     }
 
-    async fn all_show(&mut self, what: &str, key: &str, shows: Shows) -> Result<(), DrillError> {
+    async fn all_show(&mut self, what: &str, key: &str, shows: Shows) -> Result<(), SiteError> {
         let (begun, mut times) = (Instant::now(), Vec::new());
         for site in &mut self.sites {
             site.until(key, shows, self.seconds).await?;

@@ -5,6 +5,7 @@
 
 mod args;
 pub(crate) mod bucket;
+mod compare;
 mod drill;
 mod home;
 pub(crate) mod life;
@@ -21,12 +22,13 @@ use larder_roles::identity::IDENTITY_FILE;
 use larder_roles::limits::REGION_BYTES_PER_S;
 use larder_types::RegionId;
 
-use crate::cluster::RoleError;
+use crate::cluster::{self, RoleError};
 use crate::exit;
 use crate::kind::{self, Kind, KindError};
 
 pub(crate) use args::RegionCommand;
 use args::{CreateArgs, JoinArgs, NamedArgs, PlaceArgs};
+use compare::CompareArgs;
 use drill::DrillArgs;
 
 /// Rate that holds unless another is set.
@@ -61,6 +63,19 @@ enum RegionError {
     Removed(PathBuf),
     #[error("there is no bucket {0:?}")]
     NoBucket(String),
+    #[error(
+        "{} has {count} buckets, such as {first}: those that the other regions have, too, are merged with theirs, and of two \
+         objects with the same key the older is gone, in all. `larder region compare` shows what that would be. Add --merge to \
+         do it, or join with an empty store",
+        .dir.display()
+    )]
+    HasBuckets { dir: PathBuf, count: usize, first: String },
+    #[error(
+        "it is not known whether the cluster of {} has buckets, which would be merged with those of other regions: {why}. Start \
+         its managers, or add --merge",
+        .dir.display()
+    )]
+    Buckets { dir: PathBuf, why: String },
     #[error("{}", policy::few_regions(*.wanted, *.known))]
     FewRegions { wanted: u8, known: usize },
     #[error("{0} stays as it is: {1}")]
@@ -74,7 +89,7 @@ enum RegionError {
     #[error(transparent)]
     Link(#[from] LinkError),
     #[error(transparent)]
-    Drill(#[from] drill::DrillError),
+    Drill(#[from] drill::SiteError),
     #[error("the system does not let the command run: {0}")]
     System(std::io::Error),
 }
@@ -91,9 +106,10 @@ impl RegionError {
             | Self::Advertise(_)
             | Self::Removed(_)
             | Self::NoBucket(_)
+            | Self::HasBuckets { .. }
             | Self::NotShared(..)
             | Self::FewRegions { .. } => exit::USAGE,
-            Self::Silent(_) => exit::FAULTS,
+            Self::Silent(_) | Self::Buckets { .. } => exit::FAULTS,
             Self::Map(_) => exit::CANNOT_START,
             Self::Cluster(error) => error.code(),
             Self::Link(LinkError::Usage(_)) => exit::USAGE,
@@ -114,6 +130,7 @@ pub(crate) fn run(command: RegionCommand) -> ExitCode {
         RegionCommand::List { dir, json } => show::list(&dir, json),
         RegionCommand::Status { dir, json } => show::status(&dir, json),
         RegionCommand::Drill(args) => drill(&args),
+        RegionCommand::Compare(args) => compare(&args),
         RegionCommand::Pause(args) => pause(&args, true),
         RegionCommand::Resume(args) => pause(&args, false),
         RegionCommand::Remove { region, yes } => remove(&region, yes),
@@ -186,6 +203,7 @@ fn join(args: &JoinArgs) -> Result<u8, RegionError> {
     let token: JoinToken =
         args.token.parse().map_err(|fault| LinkError::from(Usage::Token(fault)))?;
     check(&args.dir)?;
+    check_buckets(args)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(RegionError::System)?;
     let (name, listen) = (place.name.clone(), place.listen.clone());
@@ -202,6 +220,35 @@ fn drill(args: &DrillArgs) -> Result<u8, RegionError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(RegionError::System)?.block_on(drill::drill(args))?;
     Ok(exit::OK)
+}
+
+fn compare(args: &CompareArgs) -> Result<u8, RegionError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let is_same = runtime.map_err(RegionError::System)?.block_on(compare::compare(args))?;
+    Ok(if is_same { exit::OK } else { exit::FAULTS })
+}
+
+/// Refuses a store with buckets, unless they are to be merged with those of the other regions.
+fn check_buckets(args: &JoinArgs) -> Result<(), RegionError> {
+    // One that is a region already has an answer that was lost, or is refused anyway.
+    if args.merge || larder_link::read(&args.dir)?.is_some() {
+        return Ok(());
+    }
+    let records = match kind::found(&args.dir)? {
+        Some(Kind::Store) | None => bucket::of_map(&args.dir)?,
+        Some(_) => cluster::bucket::records(&args.dir).map_err(|error| RegionError::Buckets {
+            dir: args.dir.clone(),
+            why: error.to_string(),
+        })?,
+    };
+    match records.first() {
+        None => Ok(()),
+        Some(first) => Err(RegionError::HasBuckets {
+            dir: args.dir.clone(),
+            count: records.len(),
+            first: first.name.to_string(),
+        }),
+    }
 }
 
 /// Tells the operator the next step for a new region.
