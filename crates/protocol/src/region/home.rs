@@ -226,6 +226,14 @@ pub fn heard(own: RegionId, home: Option<&Home>, told: Home) -> Option<Home> {
     (!is_own && !is_older && told.is_sound() && told.region() != Some(own)).then_some(told)
 }
 
+/// True if another region says that this one was given the home, and this one knows nothing of that: the answer was lost, and nobody
+/// wants the home here any more. It has to take it, as no other region can get it.
+#[must_use]
+pub fn is_owed(own: RegionId, home: Option<&Home>, told: Home) -> bool {
+    let told = told.told();
+    told.is_sound() && told.region() == Some(own) && home.is_none_or(|it| it.term < told.term)
+}
+
 impl Taking {
     /// Begins, or goes on after a restart, with the record here and the other regions.
     pub fn begin(

@@ -14,6 +14,7 @@ use larder_types::{BucketRecord, Decider, HybridClock, ObjectChecksum, RegionId}
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Shared;
+use super::homes;
 use super::puller::link_to;
 use crate::limits::{REGION_MISS_MS, REGION_WAIT_MS};
 use crate::proxy::{RegionReach, answer_of, made_of};
@@ -64,7 +65,7 @@ pub(super) async fn make_at<R: RegionReach>(
         Ok(ChangeAnswer::Unavailable(why)) => Err(unavailable(why)),
         Ok(ChangeAnswer::NotHome(known)) => {
             if let Some(known) = known {
-                shared.hear_home(home, &bucket, known).await;
+                homes::hear_home(shared, home, &bucket, known).await;
             }
             Err(unavailable("it says that the home has moved, or is moving: try again".to_owned()))
         }

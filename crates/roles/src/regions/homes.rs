@@ -18,7 +18,7 @@ use std::time::Duration;
 use larder_link::{AskHome, HomeOrder, HomeStatus, Order, TellHomes};
 use larder_objects::ObjectError;
 use larder_protocol::region::Token;
-use larder_protocol::region::home::{HomeAnswer, HomeAsk, Reply, ended, heard, reply};
+use larder_protocol::region::home::{HomeAnswer, HomeAsk, Reply, ended, heard, is_owed, reply};
 use larder_types::{
     BucketId, BucketName, BucketRecord, BucketState, Epoch, Home, HomeState, OpSeq, PgId, RegionId,
 };
@@ -144,6 +144,29 @@ impl Homes {
     }
 }
 
+/// Takes what another region knows of a bucket's home, if that is later. If it is that this region was given the home, and does not
+/// know that, it asks for it.
+pub(super) async fn hear_home<R: RegionReach>(
+    shared: &Arc<Shared<R>>,
+    from: RegionId,
+    bucket: &BucketName,
+    told: Home,
+) {
+    let Some(record) = shared.homed(bucket) else { return };
+    if is_owed(shared.shown.own(), record.home.as_ref(), told) {
+        return run::begin(shared, bucket.clone(), (told.scope, true));
+    }
+    let Some(next) = heard(shared.shown.own(), record.home.as_ref(), told) else { return };
+    match shared.shown.reach().set_home(bucket, record.home, next).await {
+        Ok(true) => {
+            tracing::info!(%bucket, %from, home = ?next, "the home of a bucket has moved")
+        }
+        // It is told again.
+        Ok(false) => {}
+        Err(error) => tracing::debug!(%bucket, %error, "the home of a bucket is noted later"),
+    }
+}
+
 impl<R: RegionReach> Shared<R> {
     /// Reasons go with what they were for. That of an order which could not be carried out stays until the next order.
     fn forget_reasons(&self) {
@@ -164,20 +187,6 @@ impl<R: RegionReach> Shared<R> {
             |record: &BucketRecord| record.state == BucketState::Live && !record.is_local();
         let live = |record: &BucketRecord| is_fit(record).then(|| record.clone());
         self.shown.reach().bucket(bucket, live).flatten()
-    }
-
-    /// Takes what another region knows of a bucket's home, if that is later.
-    pub(super) async fn hear_home(&self, from: RegionId, bucket: &BucketName, told: Home) {
-        let Some(record) = self.homed(bucket) else { return };
-        let Some(next) = heard(self.shown.own(), record.home.as_ref(), told) else { return };
-        match self.shown.reach().set_home(bucket, record.home, next).await {
-            Ok(true) => {
-                tracing::info!(%bucket, %from, home = ?next, "the home of a bucket has moved")
-            }
-            // It is told again.
-            Ok(false) => {}
-            Err(error) => tracing::debug!(%bucket, %error, "the home of a bucket is noted later"),
-        }
     }
 
     async fn journals(&self, ask: &JournalAsk) -> Result<Vec<(PgId, JournalShown)>, ObjectError> {
@@ -248,16 +257,20 @@ impl<R: RegionReach> SourceState<R> {
             return Ok(HomeAnswer::OtherRegions);
         }
         let Some(record) = shared.homed(&bucket) else {
-            return Ok(match (shared.shown.reach().bucket(&bucket, BucketRecord::is_local), ask) {
+            let look = |record: &BucketRecord| (record.is_local(), record.home);
+            return Ok(match (shared.shown.reach().bucket(&bucket, look), ask) {
                 // It decides nothing for others, and has nothing that they lack.
-                (Some(true), HomeAsk::Prepare) => HomeAnswer::Knows(None),
-                (Some(true), HomeAsk::Claim(term, scope)) => {
+                (Some((true, home)), HomeAsk::Claim(term, scope))
+                    if home.is_none_or(|home| home.term < term) =>
+                {
                     let home = Home { term, scope, state: HomeState::Elsewhere };
                     HomeAnswer::Yours { home, is_level: true }
                 }
+                (Some((true, _)), HomeAsk::Look) | (None, _) => HomeAnswer::Absent,
+                (Some((true, home)), _) => HomeAnswer::Knows(home.map(Home::told)),
                 // One that is being deleted may stay.
-                (Some(false), HomeAsk::Look) => HomeAnswer::Behind,
-                _ => HomeAnswer::Absent,
+                (Some((false, _)), HomeAsk::Look) => HomeAnswer::Behind,
+                (Some((false, _)), _) => HomeAnswer::Absent,
             });
         };
         let mark = |record: &BucketRecord, is_last| Mark {
@@ -303,9 +316,9 @@ impl<R: RegionReach> SourceState<R> {
 }
 
 /// Takes what another region tells of homes.
-pub(super) async fn hear<R: RegionReach>(shared: &Shared<R>, from: RegionId, told: TellHomes) {
+pub(super) async fn hear<R: RegionReach>(shared: &Arc<Shared<R>>, from: RegionId, told: TellHomes) {
     for (bucket, home) in told.homes {
-        shared.hear_home(from, &bucket, home).await;
+        hear_home(shared, from, &bucket, home).await;
     }
 }
 

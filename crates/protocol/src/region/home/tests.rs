@@ -55,6 +55,26 @@ fn a_claim_counts_once_all_have_accepted_it_and_nothing_is_missing() {
 }
 
 #[test]
+fn a_region_that_does_not_know_that_it_was_given_the_home_hears_it_from_others() {
+    let given = home(3, US, HomeState::Given);
+    for (known, owed) in [
+        (None, true),
+        (Some(home(2, EU, HomeState::Elsewhere)), true),
+        (Some(home(3, US, HomeState::Coming(EU))), false),
+        (Some(home(4, US, HomeState::Nowhere)), false),
+        (Some(home(4, JP, HomeState::Elsewhere)), false),
+    ] {
+        assert_eq!(is_owed(US, known.as_ref(), given), owed, "{known:?}");
+        assert!(!is_owed(JP, known.as_ref(), given), "it is another's");
+        assert_eq!(heard(US, known.as_ref(), given), None, "its own terms come from who gave it");
+    }
+    assert!(!is_owed(US, None, home(3, US, HomeState::Nowhere)));
+    // So it asks, and the answer is that of the first time.
+    let again = reply(Some(&given), (US, HomeAsk::Give(2, SCOPE)));
+    assert_eq!(again, Reply::Yours(given));
+}
+
+#[test]
 fn a_home_is_asked_for_where_it_is_and_taken_once_nothing_is_missing() {
     let (mut it, asked) = begun(Some(home(3, EU, HomeState::Elsewhere)));
     let give = Effect::Ask(EU, HomeAsk::Give(3, SCOPE));

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_protocol::region::home::{
-    Effect, Event, HomeAnswer, HomeAsk, Reply, Taking, ended, heard, reply,
+    Effect, Event, HomeAnswer, HomeAsk, Reply, Taking, ended, heard, is_owed, reply,
 };
 use larder_protocol::region::{Entry, Name, Slot};
 use larder_types::home::decider;
@@ -30,6 +30,8 @@ const CALM_MS: u64 = 40_000;
 pub struct Homes {
     /// An operator wants this region to be the home.
     is_ordered: bool,
+    /// Another region says that this one was given the home.
+    is_owed: bool,
     taking: Option<Taking>,
     /// Regions that the machine asks.
     others: BTreeSet<RegionId>,
@@ -142,7 +144,9 @@ impl World {
         }
         let site = &self.sites[at];
         let is_awaited = site.disk.home.is_some_and(|home| home.is_awaited());
-        if site.homes.taking.is_none() && (site.homes.is_ordered || is_awaited) {
+        if site.homes.taking.is_none()
+            && (site.homes.is_ordered || site.homes.is_owed || is_awaited)
+        {
             self.take_home(at);
         }
         Ok(())
@@ -199,7 +203,7 @@ impl World {
                 Effect::Wait => self.later(WAIT_MS, Happening::Home(id, life, Timer::Waited)),
                 Effect::End(ended) => {
                     let homes = &mut self.sites[at].homes;
-                    homes.taking = None;
+                    (homes.taking, homes.is_owed) = (None, false);
                     homes.is_ordered &= ended.is_err();
                 }
             }
@@ -243,6 +247,9 @@ impl World {
 
     fn hear_home(&mut self, at: usize, told: Home) {
         let site = &mut self.sites[at];
+        if site.disk.has_bucket && is_owed(site.id, site.disk.home.as_ref(), told) {
+            site.homes.is_owed = true;
+        }
         if let Some(next) = heard(site.id, site.disk.home.as_ref(), told)
             && site.disk.has_bucket
         {

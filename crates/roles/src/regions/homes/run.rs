@@ -138,7 +138,7 @@ impl<R: RegionReach> Run<R> {
             }
             let event = self.next().await?;
             if let Event::Answered(from, Some(HomeAnswer::Knows(Some(home)))) = event {
-                self.shared.hear_home(from, &self.bucket, home).await;
+                super::hear_home(&self.shared, from, &self.bucket, home).await;
             }
             taking.step(event, &mut out);
         }
