@@ -182,6 +182,27 @@ def conflicts(cluster, singles, rng, seconds, clock):
                f"{struck[3]} cuts: the same everywhere; {deleted} buckets deleted, {kept} kept as they had an object")
 
 
+def on_its_way(s3, home, single):
+    """A large object of another region is not said to be nowhere while it comes."""
+    body, single.relay.limit, held = content("large", 65 << 20), 20 << 20, 0
+    home.put_object(Bucket=region_homes.BUCKET, Key="large", Body=body)
+    try:
+        while True:
+            try:
+                if s3.get_object(Bucket=region_homes.BUCKET, Key="large")["Body"].read() != body:
+                    raise Failed("a large object of another region is read with other content")
+                break
+            except ClientError as error:
+                if error.response["ResponseMetadata"]["HTTPStatusCode"] != 503:
+                    raise Failed(f"the read of an object that is on its way is answered with {error}") from error
+                held += 1
+                time.sleep(0.1)
+    finally:
+        single.relay.limit = None
+    if not held:
+        raise Failed("a large object came at once over a slow link")
+
+
 def through_another_machine(cluster, singles, clock):
     """A machine that is not the gateway has it pass changes on to the home, and ask other regions for what is not here."""
     region_homes.move(singles[0])
@@ -199,6 +220,13 @@ def through_another_machine(cluster, singles, clock):
         home.put_object(Bucket=region_homes.BUCKET, Key=f"read/{number}", Body=b"read")
         if s3.get_object(Bucket=region_homes.BUCKET, Key=f"read/{number}")["Body"].read() != b"read":
             raise Failed("what another region has is read with other content")
+    on_its_way(s3, home, singles[0])
+    try:
+        cluster.region("status", cluster.others()[0].directory)
+        raise Failed("a machine that is not the gateway shows the status of the region")
+    except Failed as failure:
+        if "is not the gateway of its cluster, which is region 1: run the command at" not in str(failure):
+            raise
     region_homes.move(cluster)
     clock.tell(f"through a machine that is not the gateway a put with a condition takes {1000 * statistics.median(times):.0f} ms")
 

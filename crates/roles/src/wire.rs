@@ -17,8 +17,8 @@ use larder_protocol::region::{Token, Void};
 use larder_protocol::scheduler::Report;
 use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Refusal};
 use larder_types::{
-    BucketId, BucketName, Chunk, Extent, Grant, LvId, ObjectKey, OpId, OpSeq, PgId, RegionId,
-    ServerId, SessionId, VersionRow, View,
+    BucketId, BucketName, Chunk, Epoch, Extent, Grant, LvId, ObjectKey, OpId, OpSeq, PgId,
+    RegionId, ServerId, SessionId, VersionRow, View,
 };
 use serde::{Deserialize, Serialize};
 
@@ -454,6 +454,9 @@ pub enum ProxyCall {
     Look(BucketName, ObjectKey),
     /// Have this region, the home of a bucket, make a client's change. Payload: a [`larder_link::Change`], encoded.
     Change(RegionId),
+    /// Tell how the deletion of a bucket ends that is marked under this epoch, as the map of this version says. Since
+    /// [`PROTOCOL_LOCAL`](crate::limits::PROTOCOL_LOCAL).
+    Deletion(BucketId, BucketName, Epoch, u64),
 }
 
 /// The gateway's answer.
@@ -465,6 +468,23 @@ pub enum ProxyReply {
     Changed,
     /// This proxy does not speak with other regions.
     NotGateway,
+    /// The key cannot be had now, for this reason. Since [`PROTOCOL_LOCAL`](crate::limits::PROTOCOL_LOCAL).
+    NotNow(String),
+    /// The end of a deletion.
+    Deletion(DeletionEnd),
+}
+
+/// The end of a bucket's deletion in all regions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeletionEnd {
+    /// No region has it.
+    Deleted,
+    /// A region has objects in it.
+    NotEmpty,
+    /// It failed for this reason.
+    Failed(String),
+    /// It is not known: there was none under that mark lately.
+    Unknown,
 }
 
 /// What proxies are told.

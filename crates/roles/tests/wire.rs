@@ -16,9 +16,9 @@ use larder_roles::progress::{
     LogKept, LogNow, Progress, RebuildNow, ScrubNow,
 };
 use larder_roles::wire::{
-    CopyState, DataCall, DataMessage, DataReply, JournalNow, JournalShown, KeptNow, ManagerCall,
-    ManagerMessageIn, ManagerReply, MetaCall, MetaMessage, MetaReply, ProxyCall, ProxyMessage,
-    ProxyReply,
+    CopyState, DataCall, DataMessage, DataReply, DeletionEnd, JournalNow, JournalShown, KeptNow,
+    ManagerCall, ManagerMessageIn, ManagerReply, MetaCall, MetaMessage, MetaReply, ProxyCall,
+    ProxyMessage, ProxyReply,
 };
 use larder_types::codec::encode;
 use larder_types::{
@@ -284,6 +284,17 @@ fn said() -> Vec<String> {
         hex(&encode(&ProxyReply::Looked(true))),
         hex(&encode(&ProxyReply::Changed)),
         hex(&encode(&ProxyReply::NotGateway)),
+        hex(&encode(&ProxyCall::Deletion(
+            BucketId(300),
+            BucketName::new("abc").expect("a name"),
+            Epoch(2),
+            301,
+        ))),
+        hex(&encode(&ProxyReply::NotNow("why".to_owned()))),
+        hex(&encode(&ProxyReply::Deletion(DeletionEnd::Deleted))),
+        hex(&encode(&ProxyReply::Deletion(DeletionEnd::NotEmpty))),
+        hex(&encode(&ProxyReply::Deletion(DeletionEnd::Failed("why".to_owned())))),
+        hex(&encode(&ProxyReply::Deletion(DeletionEnd::Unknown))),
     ]
 }
 

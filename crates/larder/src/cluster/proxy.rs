@@ -44,7 +44,7 @@ impl Handler<ProxyService> for ProxyFace {
         responder: Responder<ProxyService>,
     ) {
         let places = match &call {
-            ProxyCall::Look(..) => &self.looks,
+            ProxyCall::Look(..) | ProxyCall::Deletion(..) => &self.looks,
             ProxyCall::Change(_) => &self.changes,
         };
         let place = places.clone().try_acquire_owned();

@@ -198,6 +198,8 @@ pub const REGION_NAMES_AGAIN_MS: u64 = 500;
 pub const REGION_DELETION_MS: u64 = 20_000;
 /// Most deletions of buckets that are under way with other regions; others wait, with their buckets marked.
 pub const REGION_DELETIONS_MAX: usize = 16;
+/// Deletions of buckets of which it is known how they ended.
+pub const REGION_DELETIONS_KEPT_MAX: usize = 64;
 
 /// Milliseconds between two looks at buckets that other regions are to have.
 pub const REGION_SHARING_MS: u64 = 1_000;

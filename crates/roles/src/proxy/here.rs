@@ -195,8 +195,8 @@ impl Reach for Here {
     }
 
     /// As with deletions: this one does not speak with other regions.
-    async fn look_at_gateway(&self, _: &BucketName, _: &ObjectKey) -> bool {
-        false
+    async fn look_at_gateway(&self, _: &BucketName, _: &ObjectKey) -> Result<bool, ObjectError> {
+        Ok(false)
     }
 
     async fn change_at_gateway(

@@ -115,6 +115,12 @@ pub trait Elsewhere: Send + Sync + 'static {
     /// If one of them has objects in it, or does not answer: then it is open again.
     fn delete_bucket(&self, marked: BucketRecord) -> BoxFuture<'static, Result<(), ObjectError>>;
 
+    /// The end of the deletion of a bucket that is marked here, or was a moment ago; `None` if it is not known.
+    fn deletion_of(
+        &self,
+        marked: (BucketId, BucketName, Epoch),
+    ) -> BoxFuture<'_, Option<Result<(), ObjectError>>>;
+
     /// Has a region make a client's change in a bucket whose home it is; of a put returns its clock.
     ///
     /// # Errors
@@ -420,7 +426,7 @@ impl<R: Reach> Objects for Proxy<R> {
                 }
             }
             (Err(ObjectError::NoSuchKey), None)
-                if self.reach.look_at_gateway(bucket, key).await =>
+                if self.reach.look_at_gateway(bucket, key).await? =>
             {
                 self.find(bucket, key).await
             }

@@ -128,12 +128,13 @@ pub trait Reach: Send + Sync + 'static {
     /// True if this proxy is the one that speaks with other regions, if it can: another one may be by now.
     fn is_gateway(&self) -> bool;
 
-    /// Has the gateway ask other regions for a key that is not here; true if it is here now. This proxy is none.
+    /// Has the gateway ask other regions for a key that is not here; true if it is here now. It is an error if one of them has it, and
+    /// it cannot be had now. This proxy is none.
     fn look_at_gateway(
         &self,
         bucket: &BucketName,
         key: &ObjectKey,
-    ) -> impl Future<Output = bool> + Send;
+    ) -> impl Future<Output = Result<bool, ObjectError>> + Send;
 
     /// Has the gateway pass a client's change on to the region that is its bucket's home; of a put returns its clock. This proxy is
     /// none.

@@ -11,7 +11,7 @@
 //! 3. Every mark ends: with the deletion, when it fails, or, of one set for another region, after [`REGION_CLOSED_MS`]. The managers
 //!    of a cluster lift those of a gateway that is gone, and a single node lifts all when it starts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,7 +33,9 @@ use super::puller::link_to;
 use super::runs::Rows;
 use super::sharing;
 use super::shown::Unreadable;
-use crate::limits::{REGION_CLOSE_MS, REGION_CLOSED_MS, REGION_DELETIONS_MAX};
+use crate::limits::{
+    REGION_CLOSE_MS, REGION_CLOSED_MS, REGION_DELETIONS_KEPT_MAX, REGION_DELETIONS_MAX,
+};
 use crate::proxy::RegionReach;
 
 /// The result of a deletion, for all who wait for it.
@@ -48,6 +50,8 @@ pub(super) struct Deletions {
     running: Mutex<BTreeMap<Mark, Ending>>,
     /// Buckets that are closed for other regions, and those that are being closed, which have no mark yet.
     closed: Mutex<BTreeMap<BucketName, Option<Mark>>>,
+    /// How the last ones of this region ended.
+    ended: Mutex<VecDeque<(Mark, Result<(), ObjectError>)>>,
     /// Held while one is being closed.
     closing: tokio::sync::Mutex<()>,
     places: Semaphore,
@@ -56,8 +60,8 @@ pub(super) struct Deletions {
 impl Default for Deletions {
     fn default() -> Self {
         let places = Semaphore::new(REGION_DELETIONS_MAX);
-        let (running, closed, closing) = Default::default();
-        Self { running, closed, closing, places }
+        let (running, closed, closing, ended) = Default::default();
+        Self { running, closed, ended, closing, places }
     }
 }
 
@@ -71,6 +75,14 @@ impl Deletions {
     /// True if the bucket is closed for another region under this mark.
     fn has_closed(&self, marked: &BucketRecord) -> bool {
         self.closed.lock().get(&marked.name) == Some(&Some(mark_of(marked)))
+    }
+
+    fn note_ended(&self, mark: Mark, end: Result<(), ObjectError>) {
+        let mut ended = self.ended.lock();
+        if ended.len() >= REGION_DELETIONS_KEPT_MAX {
+            ended.pop_front();
+        }
+        ended.push_back((mark, end));
     }
 
     fn forget(&self, marked: &BucketRecord) {
@@ -129,6 +141,29 @@ pub(super) fn begin<R: RegionReach>(shared: &Arc<Shared<R>>, record: BucketRecor
     ending.clone()
 }
 
+/// The end of the deletion of a bucket that is marked so, or was a moment ago; `None` if it is not known.
+pub(super) async fn end_of<R: RegionReach>(
+    shared: &Arc<Shared<R>>,
+    name: &BucketName,
+    mark: Mark,
+) -> Option<Result<(), ObjectError>> {
+    let running = shared.deletions.running.lock().get(&mark).cloned();
+    if let Some(running) = running {
+        return Some(running.await);
+    }
+    // Noted before it runs no more.
+    let ended = shared.deletions.ended.lock().iter().find(|(of, _)| *of == mark).cloned();
+    if let Some((_, ended)) = ended {
+        return Some(ended);
+    }
+    let marked = |record: &BucketRecord| is_marked(record, mark).then(|| record.clone());
+    let record = shared.shown.reach().bucket(name, marked).flatten()?;
+    if shared.deletions.is_for_another(&record) {
+        return None;
+    }
+    Some(begin(shared, record).await)
+}
+
 /// Steps a deletion, and tells how it ended as soon as that is known. Answers that come later are looked at, too.
 async fn delete<R: RegionReach>(shared: &Arc<Shared<R>>, record: BucketRecord, tells: Tells) {
     let _place = shared.deletions.places.acquire().await;
@@ -137,10 +172,10 @@ async fn delete<R: RegionReach>(shared: &Arc<Shared<R>>, record: BucketRecord, t
         && let Err(error) = sharing::none_elsewhere(shared, &run.record).await
     {
         give_up(shared, &run.record).await;
-        return tell(shared, tells, Err(error));
+        return tell(shared, mark_of(&run.record), tells, Err(error));
     }
     if let Err(error) = run.find_empty().await {
-        return tell(shared, tells, Err(error));
+        return tell(shared, mark_of(&run.record), tells, Err(error));
     }
     let (mut out, mut tells) = (Vec::new(), Some(tells));
     let mut deletion = Deletion::begin(run.others.iter().copied(), &mut out);
@@ -149,7 +184,7 @@ async fn delete<R: RegionReach>(shared: &Arc<Shared<R>>, record: BucketRecord, t
             if let Some(ended) = run.carry_out(effect).await
                 && let Some(tells) = tells.take()
             {
-                tell(shared, tells, ended);
+                tell(shared, mark_of(&run.record), tells, ended);
             }
         }
         let Some((event, why)) = run.asking.next().await else { return };
@@ -158,7 +193,8 @@ async fn delete<R: RegionReach>(shared: &Arc<Shared<R>>, record: BucketRecord, t
     }
 }
 
-fn tell<R>(shared: &Shared<R>, tells: Tells, ended: Result<(), ObjectError>) {
+fn tell<R>(shared: &Shared<R>, mark: Mark, tells: Tells, ended: Result<(), ObjectError>) {
+    shared.deletions.note_ended(mark, ended.clone());
     let counters = shared.watch.counters();
     let counter = if ended.is_ok() { &counters.deleted } else { &counters.undeleted };
     counter.fetch_add(1, Ordering::Relaxed);

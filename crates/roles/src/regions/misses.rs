@@ -11,9 +11,10 @@ use std::time::Duration;
 use futures::future::{BoxFuture, join_all};
 use larder_link::{Change, Fetch, Link, LinkError};
 use larder_objects::ObjectError;
+use larder_protocol::region::deletion::Mark;
 use larder_protocol::region::entry::What;
 use larder_protocol::region::{Entry, Name, Slot};
-use larder_types::{BucketId, BucketName, BucketRecord, HybridClock, ObjectKey, RegionId};
+use larder_types::{BucketId, BucketName, BucketRecord, Epoch, HybridClock, ObjectKey, RegionId};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
@@ -126,6 +127,15 @@ impl<R: RegionReach> Elsewhere for Misses<R> {
 
     fn delete_bucket(&self, marked: BucketRecord) -> BoxFuture<'static, Result<(), ObjectError>> {
         Box::pin(deletions::begin(&self.shared, marked))
+    }
+
+    fn deletion_of(
+        &self,
+        (bucket, name, epoch): (BucketId, BucketName, Epoch),
+    ) -> BoxFuture<'_, Option<Result<(), ObjectError>>> {
+        Box::pin(
+            async move { deletions::end_of(&self.shared, &name, Mark { bucket, epoch }).await },
+        )
     }
 
     fn change(

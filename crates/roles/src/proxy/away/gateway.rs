@@ -14,17 +14,17 @@ use larder_net::Responder;
 use larder_objects::ObjectError;
 use larder_protocol::manager::state::Topology;
 use larder_types::codec::{decode, encode};
-use larder_types::{BucketName, HybridClock, ObjectKey, RegionId};
+use larder_types::{BucketName, BucketRecord, HybridClock, MapVersion, ObjectKey, RegionId};
 use tokio::time::{Instant, timeout};
 
 use super::super::homes::{answer_of, made_of};
 use super::super::unavailable;
 use super::Away;
-use crate::limits::{GATEWAY_LOOK_MS, GATEWAY_QUIET_MS};
+use crate::limits::{GATEWAY_LOOK_MS, GATEWAY_QUIET_MS, PROTOCOL_LOCAL, REGION_DELETION_MS};
 use crate::peers::down;
 use crate::proxy::ClusterProxy;
 use crate::proxy::reach::Reach;
-use crate::wire::{ProxyCall, ProxyReply, ProxyService};
+use crate::wire::{DeletionEnd, ProxyCall, ProxyReply, ProxyService};
 
 impl Away {
     /// Asks the gateway; `None` if there is none but this proxy, or it does not answer.
@@ -49,23 +49,46 @@ impl Away {
         }
     }
 
-    pub(super) async fn look_at_gateway(&self, bucket: &BucketName, key: &ObjectKey) -> bool {
+    pub(super) async fn look_at_gateway(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+    ) -> Result<bool, ObjectError> {
         if !has_other_regions(&self.managers.map()) {
-            return false;
+            return Ok(false);
         }
         if self.gateway_quiet.lock().is_some_and(|until| until > Instant::now()) {
-            return false;
+            return Ok(false);
         }
         let call = ProxyCall::Look(bucket.clone(), key.clone());
         let deadline = Instant::now() + Duration::from_millis(GATEWAY_LOOK_MS);
         match self.ask_gateway(&call, Bytes::new(), deadline).await {
-            Some((ProxyReply::Looked(is_here), _)) => is_here,
+            Some((ProxyReply::Looked(is_here), _)) => Ok(is_here),
+            Some((ProxyReply::NotNow(reason), _)) => Err(unavailable(&reason)),
             // Reads of keys that are nowhere do not all wait for it.
             Some(_) | None => {
                 let until = Instant::now() + Duration::from_millis(GATEWAY_QUIET_MS);
                 *self.gateway_quiet.lock() = Some(until);
-                false
+                Ok(false)
             }
+        }
+    }
+
+    /// Asks the gateway how the deletion of a bucket ended; `None` if it does not know, or does not answer.
+    pub(super) async fn ask_for_deletion(
+        &self,
+        marked: &BucketRecord,
+    ) -> Option<Result<(), ObjectError>> {
+        let version = self.managers.map().version;
+        let call = ProxyCall::Deletion(marked.id, marked.name.clone(), marked.epoch, version.0);
+        let deadline = Instant::now() + Duration::from_millis(REGION_DELETION_MS);
+        match self.ask_gateway(&call, Bytes::new(), deadline).await? {
+            (ProxyReply::Deletion(DeletionEnd::NotEmpty), _) => {
+                Some(Err(ObjectError::BucketNotEmpty))
+            }
+            (ProxyReply::Deletion(DeletionEnd::Failed(why)), _) => Some(Err(unavailable(&why))),
+            // This proxy is to know it before its client does.
+            _ => None,
         }
     }
 
@@ -112,7 +135,30 @@ impl ClusterProxy {
                 // The asking proxy waits no longer.
                 let patience = Duration::from_millis(GATEWAY_LOOK_MS);
                 let looked = timeout(patience, elsewhere.look(&bucket, &key)).await;
-                responder.answer(&ProxyReply::Looked(looked == Ok(Ok(true))), Bytes::new());
+                let reply = match looked {
+                    Ok(Err(ObjectError::Unavailable { reason }))
+                        if responder.version() >= PROTOCOL_LOCAL =>
+                    {
+                        ProxyReply::NotNow(reason)
+                    }
+                    looked => ProxyReply::Looked(looked == Ok(Ok(true))),
+                };
+                responder.answer(&reply, Bytes::new());
+            }
+            ProxyCall::Deletion(bucket, name, epoch, version) => {
+                let mut versions = self.reach.managers.versions();
+                let ended = async {
+                    versions.reaches(MapVersion(version)).await.ok()?;
+                    elsewhere.deletion_of((bucket, name, epoch)).await
+                };
+                let patience = Duration::from_millis(REGION_DELETION_MS);
+                let end = match timeout(patience, ended).await.ok().flatten() {
+                    Some(Ok(())) => DeletionEnd::Deleted,
+                    Some(Err(ObjectError::BucketNotEmpty)) => DeletionEnd::NotEmpty,
+                    Some(Err(error)) => DeletionEnd::Failed(error.to_string()),
+                    None => DeletionEnd::Unknown,
+                };
+                responder.answer(&ProxyReply::Deletion(end), Bytes::new());
             }
             ProxyCall::Change(home) => {
                 let change = decode::<Change>("change for a home", &payload);

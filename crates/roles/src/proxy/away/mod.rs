@@ -242,14 +242,21 @@ impl Reach for Away {
     }
 
     async fn deleted_by_gateway(&self, marked: BucketRecord) -> Result<(), ObjectError> {
-        buckets::deleted_by_gateway(&*self.managers, marked).await
+        match self.ask_for_deletion(&marked).await {
+            Some(end) => end,
+            None => buckets::deleted_by_gateway(&*self.managers, marked).await,
+        }
     }
 
     fn is_gateway(&self) -> bool {
         self.managers.map().gateway == Some(self.gateway)
     }
 
-    async fn look_at_gateway(&self, bucket: &BucketName, key: &ObjectKey) -> bool {
+    async fn look_at_gateway(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+    ) -> Result<bool, ObjectError> {
         Self::look_at_gateway(self, bucket, key).await
     }
 
