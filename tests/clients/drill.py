@@ -51,7 +51,7 @@ def compared(binary, regions, named):
     two.create_bucket(Bucket="empty")
     code, said, error = compare(binary, named)
     wanted = ["both: in both, 300 the same, 1 only in one, 1 only in two, 1 with two contents (one's is newer of 0, two's is newer of 1)",
-              '  "ärger+ & <1>"', "empty: only in two, 0 objects", "larder-drill: only in one, 0 objects", "1 keys have two contents: the older of each would be gone, in both"]
+              '  "ärger+ & <1>"', "empty: only in two, 0 objects", "larder-drill: only in one, 0 objects", "1 key has two contents: the older would be gone, in both"]
     if (code, said.splitlines(), error) != (1, wanted, ""):
         raise Failed(f"a comparison ended with {code}: {said}{error}")
     if (code := compare(binary, [named[0], named[0]])[0]) != 2:

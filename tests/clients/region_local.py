@@ -100,7 +100,7 @@ def shared_by_all(started, places, clock):
             raise one.failure
         for name, keys in one.buckets.items():
             until = time.monotonic() + SHARED_SECONDS
-            while "is shared: all regions have it" not in (said := one.region.region("bucket", one.region.directory, name, expect=None)):
+            while "is shared with the other regions" not in (said := one.region.region("bucket", one.region.directory, name, expect=None)):
                 if time.monotonic() > until:
                     raise Failed(f"{name} is not shared by {one.region.name}: {said}")
                 one.region.region("bucket", one.region.directory, name, "shared", expect=None)

@@ -7,12 +7,12 @@ use larder_link::RegionList;
 use larder_protocol::manager::state::{Command, Outcome, Refusal, Topology};
 use larder_roles::managers::Managers;
 use larder_types::codec::decode;
-use larder_types::{BucketName, BucketRecord, NotShared, Sharing, WritePolicy};
+use larder_types::{BucketName, BucketRecord, NotShared, RegionId, Sharing, WritePolicy};
 use tokio::time::{Instant, timeout_at};
 
-use super::RoleError;
 use super::config::RoleConfig;
 use super::operate::{agreed, finish, managers, runtime};
+use super::{RoleError, follow_as};
 use crate::args::BucketCommand;
 use crate::region::{bucket as sharing, policy};
 
@@ -82,11 +82,22 @@ pub(crate) fn regions(
     })
 }
 
+/// The region that a cluster is, and the server that speaks with the others, as the managers' map says; `None` if it is no region.
+pub(crate) fn gateway(dir: &std::path::Path) -> Result<Option<(RegionId, String)>, RoleError> {
+    let config = RoleConfig::load(dir)?;
+    runtime()?.block_on(async {
+        let map = follow_as(&config).await?.map();
+        let server = map.gateway.and_then(|gateway| map.servers.get(&gateway.server));
+        let name = server.map_or_else(|| "its gateway".to_owned(), |server| server.name.clone());
+        Ok(map.region.map(|region| (region.number, name)))
+    })
+}
+
 /// The buckets, as the managers' map says.
 pub(crate) fn records(dir: &std::path::Path) -> Result<Vec<BucketRecord>, RoleError> {
     let config = RoleConfig::load(dir)?;
     runtime()?.block_on(async {
-        let managers = managers(&config).await?;
+        let managers = follow_as(&config).await?;
         Ok(managers.map().buckets.values().cloned().collect())
     })
 }

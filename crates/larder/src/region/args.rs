@@ -143,7 +143,7 @@ pub(crate) enum Place {
 
 #[derive(Debug, Args)]
 pub(crate) struct BucketArgs {
-    /// Directory of the store; of a cluster, that of a machine, or the configuration of a manager.
+    /// Directory of the store; of a cluster, that of a machine with a manager, or a manager's configuration.
     pub(crate) dir: PathBuf,
     /// Bucket. Without it all buckets are listed.
     pub(crate) bucket: Option<String>,

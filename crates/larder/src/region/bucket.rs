@@ -19,6 +19,10 @@ use crate::{cluster, exit};
 
 /// Longest wait of the command for what it asks for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+/// Time after which the server has said why a bucket is not shared.
+const STATUS_TIME: Duration = Duration::from_secs(3);
+/// What is told of an order that is not carried out in time.
+const WAITS: &str = "ordered, and not so yet: the server goes on trying, also when it is started later; order the opposite to take it back";
 /// Pause between two looks at the map, which a server changes at any time.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -33,19 +37,30 @@ pub(super) fn bucket(args: &BucketArgs) -> Result<u8, RegionError> {
         }
         return Ok(exit::OK);
     };
-    let bucket = BucketName::new(name).map_err(|_| RegionError::NoBucket(name.to_owned()))?;
+    let bucket = BucketName::new(name).map_err(|_| RegionError::BadName(name.to_owned()))?;
     let wanted = args.scope.map(|scope| scope == Scope::Local);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(RegionError::System)?;
     let sharing = match is_store {
         true => runtime.block_on(set(dir, &bucket, wanted))?,
-        false => cluster::bucket::sharing(dir, &bucket, wanted)?,
+        false => Some(cluster::bucket::sharing(dir, &bucket, wanted)?),
     };
-    println!("{}", told(&bucket, sharing, why(dir, &bucket).as_deref()));
-    let is_so =
-        wanted.is_none_or(|is_local| is_over(sharing, is_local) && !is_refused(sharing, is_local));
-    if !is_so && wanted.is_some_and(|is_local| !is_refused(sharing, is_local)) {
-        println!("asked for, and not so yet: the server goes on trying while it runs");
+    let Some(sharing) = sharing else {
+        println!("{WAITS}");
+        return Ok(exit::FAULTS);
+    };
+    let mut reason = why(dir, &bucket);
+    let is_refused = wanted.is_some_and(|is_local| is_refused(sharing, is_local));
+    let until = Instant::now() + STATUS_TIME;
+    // The server writes its status once a second.
+    while is_refused && reason.is_none() && Instant::now() < until {
+        runtime.block_on(sleep(LOOK));
+        reason = why(dir, &bucket);
+    }
+    println!("{}", told(&bucket, sharing, reason.as_deref()));
+    let is_so = !is_refused && wanted.is_none_or(|is_local| is_over(sharing, is_local));
+    if !is_so && !is_refused {
+        println!("{WAITS}");
     }
     Ok(if is_so { exit::OK } else { exit::FAULTS })
 }
@@ -64,12 +79,12 @@ fn is_refused(sharing: Sharing, is_local: bool) -> bool {
     sharing == Sharing::Local && !is_local
 }
 
-/// Shows a bucket of a single node, or has its server take a setting up; returns what came of it.
+/// Shows a bucket of a single node, or has its server take a setting up; returns what came of it, `None` if it has not yet.
 async fn set(
     dir: &Path,
     bucket: &BucketName,
     wanted: Option<bool>,
-) -> Result<Sharing, RegionError> {
+) -> Result<Option<Sharing>, RegionError> {
     let record = || {
         let all = of_store(dir)?.into_iter();
         Ok::<_, RegionError>({ all }.find(|record| record.name == *bucket))
@@ -80,7 +95,9 @@ async fn set(
     };
     let no_such = || RegionError::NoBucket(bucket.to_string());
     let before = record()?;
-    let Some(is_local) = wanted else { return Ok(before.ok_or_else(no_such)?.sharing) };
+    let Some(is_local) = wanted else {
+        return Ok(Some(before.ok_or_else(no_such)?.sharing));
+    };
     match &before {
         None if !is_local => return Err(no_such()),
         Some(before) if is_local && before.has_home() => {
@@ -94,9 +111,8 @@ async fn set(
         let is_taken = !is_asked()?;
         let now = record()?.map(|record| record.sharing);
         match now {
-            Some(sharing) if is_taken && is_over(sharing, is_local) => return Ok(sharing),
-            Some(sharing) if Instant::now() >= until => return Ok(sharing),
-            None if Instant::now() >= until => return Err(RegionError::Silent(dir.to_owned())),
+            Some(sharing) if is_taken && is_over(sharing, is_local) => return Ok(Some(sharing)),
+            now if Instant::now() >= until => return Ok(now.filter(|_| is_taken)),
             Some(_) | None => sleep(LOOK).await,
         }
     }
@@ -124,15 +140,15 @@ fn why(dir: &Path, bucket: &BucketName) -> Option<String> {
 
 /// A setting as a sentence, and why it is not what was asked for.
 pub(crate) fn told(bucket: &BucketName, sharing: Sharing, why: Option<&str>) -> String {
-    let why = why.map(|why| format!("\n  not shared: {why}")).unwrap_or_default();
+    let why = why.map(|why| format!("\n  {why}")).unwrap_or_default();
     match sharing {
-        Sharing::All => format!("{bucket} is shared: all regions have it"),
+        Sharing::All => format!("{bucket} is shared with the other regions"),
         Sharing::Local => format!("{bucket} is local: this region alone has it{why}"),
         Sharing::Opening => {
             format!("{bucket} is local: this region alone has it until the others were asked{why}")
         }
         Sharing::Renewing => {
-            format!("{bucket} is shared: the other regions are told of its objects")
+            format!("{bucket} is shared: the other regions are told of its objects{why}")
         }
     }
 }
@@ -155,8 +171,8 @@ mod tests {
         let text = told(&name, Sharing::Local, Some("region us has a bucket of this name"));
         assert_eq!(
             text,
-            "logs is local: this region alone has it\n  not shared: region us has a bucket of this name"
+            "logs is local: this region alone has it\n  region us has a bucket of this name"
         );
-        assert_eq!(told(&name, Sharing::All, Some("old")), "logs is shared: all regions have it");
+        assert_eq!(told(&name, Sharing::All, Some("old")), "logs is shared with the other regions");
     }
 }

@@ -212,9 +212,10 @@ pub(crate) async fn compare(args: &CompareArgs) -> Result<bool, SiteError> {
         }
     }
     match differing {
-        0 => println!("no key has two contents: nothing would be lost"),
+        0 => println!("no key has two contents"),
+        1 => println!("1 key has two contents: the older would be gone, in both"),
         count => {
-            println!("{count} keys have two contents: the older of each would be gone, in both")
+            println!("{count} keys have two contents: the older of each would be gone, in both");
         }
     }
     Ok(differing == 0)

@@ -61,8 +61,15 @@ enum RegionError {
     Advertise(String),
     #[error("{} was removed from its regions: `larder region list` shows them as they were", .0.display())]
     Removed(PathBuf),
+    #[error(
+        "{} is not the gateway of its cluster, which is region {number}: run the command at {gateway}, with that one's directory",
+        .dir.display()
+    )]
+    OtherGateway { dir: PathBuf, number: RegionId, gateway: String },
     #[error("there is no bucket {0:?}")]
     NoBucket(String),
+    #[error("{0:?} is no name of a bucket: it has 3 to 63 of a-z, 0-9, - and .")]
+    BadName(String),
     #[error(
         "{} has {count} buckets, such as {first}: those that the other regions have, too, are merged with theirs, and of two \
          objects with the same key the older is gone, in all. `larder region compare` shows what that would be. Add --merge to \
@@ -71,8 +78,8 @@ enum RegionError {
     )]
     HasBuckets { dir: PathBuf, count: usize, first: String },
     #[error(
-        "it is not known whether the cluster of {} has buckets, which would be merged with those of other regions: {why}. Start \
-         its managers, or add --merge",
+        "it is not known whether the cluster of {} has buckets, which would be merged with those of other regions: {why}. \
+         Name the directory of a machine whose managers run, or add --merge if it has none, or they may be merged",
         .dir.display()
     )]
     Buckets { dir: PathBuf, why: String },
@@ -105,7 +112,9 @@ impl RegionError {
             Self::Listen(_)
             | Self::Advertise(_)
             | Self::Removed(_)
+            | Self::OtherGateway { .. }
             | Self::NoBucket(_)
+            | Self::BadName(_)
             | Self::HasBuckets { .. }
             | Self::NotShared(..)
             | Self::FewRegions { .. } => exit::USAGE,
@@ -163,8 +172,23 @@ fn check(dir: &Path) -> Result<(), RegionError> {
 /// The list of regions in a directory.
 fn members(dir: &Path) -> Result<Members, RegionError> {
     check(dir)?;
-    let members = larder_link::read(dir)?;
-    Ok(members.ok_or_else(|| LinkError::from(Usage::NotRegion(dir.to_owned())))?)
+    match larder_link::read(dir)? {
+        Some(members) => Ok(members),
+        None => Err(not_region(dir)),
+    }
+}
+
+/// Says where the commands of a cluster's region are to be run, if its managers can be asked.
+fn not_region(dir: &Path) -> RegionError {
+    let is_cluster = matches!(kind::found(dir), Ok(Some(Kind::Proxy | Kind::Machine)));
+    // Of managers that do not answer it is not known.
+    let known = if is_cluster { cluster::bucket::gateway(dir).ok().flatten() } else { None };
+    match known {
+        Some((number, gateway)) => {
+            RegionError::OtherGateway { dir: dir.to_owned(), number, gateway }
+        }
+        None => LinkError::from(Usage::NotRegion(dir.to_owned())).into(),
+    }
 }
 
 /// The same, unless the region was removed.

@@ -255,7 +255,9 @@ fn that_measure(named: &Named<'_>) -> Vec<Case> {
     }
     cases.push(case("bench replay", &[dir, "--endpoint", "http://127.0.0.1:1"], &[]));
     cases.push(case("bench floor", &["--listen", taken], &[]));
-    cases.push(case("region drill", &["a=http://127.0.0.1:1", "b=http://127.0.0.1:1"], &[]));
+    for command in ["region drill", "region compare"] {
+        cases.push(case(command, &["a=http://127.0.0.1:1", "b=http://127.0.0.1:1"], &[]));
+    }
     cases.push(case("secret", &[], &[]));
     cases[given_none..].iter_mut().for_each(|case| case.has_no_directory = true);
     cases

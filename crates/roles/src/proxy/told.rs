@@ -121,7 +121,7 @@ impl<R: Reach> Proxy<R> {
     }
 
     /// Has a key's version, if this op made its row, become a new one with the same content. Other regions take it as a change that
-    /// they never had.
+    /// they never had. Returns its PG, and the op that their journals have to pass; `None` if the key has changed since.
     ///
     /// # Errors
     /// [`ObjectError`].
@@ -130,12 +130,16 @@ impl<R: Reach> Proxy<R> {
         (bucket, known): (&BucketName, KnownBucket),
         key: &ObjectKey,
         was: OpId,
-    ) -> Result<ChangeOutcome, ObjectError> {
+    ) -> Result<Option<(PgId, OpSeq)>, ObjectError> {
         let (bucket, epoch, pg) = self.place(bucket, key)?;
         known.is((bucket, epoch))?;
         let request = self.requests.begin();
         let (request, key) = (request.id(), key.clone());
-        self.tell_pg(pg, Told::Renew { request, bucket, epoch, key, was }).await
+        self.reach.admit()?;
+        let told = Told::Renew { request, bucket, epoch, key, was };
+        let done = self.reach.ask(pg, Call::Told(Box::new(told))).await;
+        let renewed = done.map(|done| done.op().map(|op| (pg, op)));
+        renewed.or_else(|error| unless_beaten(error).map(|_beaten| None))
     }
 
     /// Refuses data while there is no room for it.

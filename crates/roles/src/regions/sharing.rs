@@ -22,57 +22,56 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures::future::join_all;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::stream::FuturesUnordered;
+use futures::{StreamExt, stream};
 use larder_link::AskHome;
 use larder_objects::ObjectError;
 use larder_protocol::region::home::{HomeAnswer, HomeAsk};
 use larder_types::{
-    BucketId, BucketName, BucketRecord, Epoch, ObjectKey, OpId, RegionId, Sharing, VersionRow, rows,
+    BucketId, BucketName, BucketRecord, Epoch, ObjectKey, OpId, OpSeq, PgId, RegionId, Sharing,
+    VersionRow, rows,
 };
 use parking_lot::Mutex;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Shared;
 use super::homes::Heads;
 use super::puller::link_to;
 use super::runs::Rows;
 use super::shown::Unreadable;
+use super::source::SourceState;
 use crate::limits::{
-    REGION_BUSY_MS, REGION_BUSY_TRIES_MAX, REGION_RENEW_CLIENTS, REGION_RENEW_PAUSE_MS,
-    REGION_RENEWS_MAX, REGION_SHARING_MS, REGION_SHARING_REASONS_MAX, REGION_SLICE_ROWS_MAX,
+    REGION_BUSY_MS, REGION_BUSY_TRIES_MAX, REGION_CLOSE_MS, REGION_RENEW_CLIENTS,
+    REGION_RENEW_PAUSE_MS, REGION_RENEWS_MAX, REGION_SHARING_MS, REGION_SHARING_REASONS_MAX,
+    REGION_SLICE_ROWS_MAX,
 };
-use crate::proxy::{ChangeOutcome, KnownBucket, RegionReach};
+use crate::proxy::{KnownBucket, RegionReach};
 
 /// The last reason why each bucket is not shared yet, or stays local.
 #[derive(Debug, Default)]
-pub(super) struct Unshared(Mutex<BTreeMap<BucketName, String>>);
+pub(super) struct Unshared(Mutex<BTreeMap<BucketName, (Epoch, String)>>);
 
 impl Unshared {
-    fn note(&self, bucket: &BucketName, why: String) {
-        let mut reasons = self.0.lock();
-        if reasons.get(bucket) == Some(&why) {
+    /// Notes a reason that holds while the bucket has this epoch: another order begins another one.
+    fn note(&self, record: &BucketRecord, why: String) {
+        let (mut reasons, bucket) = (self.0.lock(), &record.name);
+        let noted = (record.epoch, why);
+        if reasons.get(bucket) == Some(&noted) {
             return;
         }
+        let (_, why) = &noted;
         tracing::warn!(%bucket, %why, "a bucket is not shared with the other regions");
         if reasons.len() >= REGION_SHARING_REASONS_MAX {
             reasons.pop_first();
         }
-        reasons.insert(bucket.clone(), why);
-    }
-
-    fn forget(&self, bucket: &BucketName) {
-        self.0.lock().remove(bucket);
+        reasons.insert(bucket.clone(), noted);
     }
 
     /// The reasons, for the status.
     pub(super) fn status(&self) -> BTreeMap<String, String> {
-        self.0.lock().iter().map(|(bucket, why)| (bucket.to_string(), why.clone())).collect()
+        self.0.lock().iter().map(|(bucket, (_, why))| (bucket.to_string(), why.clone())).collect()
     }
 }
-
-/// A bucket, under the epoch in which it is to be shared. It may be local again, and then under another one.
-type Turn = (BucketId, Epoch);
 
 /// The way through the objects of a bucket that are renewed. It is lost with the process: they are renewed once more then.
 struct Renewal {
@@ -80,73 +79,81 @@ struct Renewal {
     heads: Heads,
     /// The row from which it goes on.
     from: Vec<u8>,
+    /// The last ops that renewed some: others go on once the regions that are reached have passed these.
+    last: Heads,
+}
+
+/// What this process knows of buckets that are being shared.
+#[derive(Default)]
+struct Sharings {
+    renewals: BTreeMap<BucketId, Renewal>,
+    /// Buckets, under the epochs in which other regions were asked, and when they were asked last.
+    asked: BTreeMap<(BucketId, Epoch), Instant>,
 }
 
 /// Shares what is to be shared. Does not end.
-pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>) {
+pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>, state: Arc<SourceState<R>>) {
     let pause = Duration::from_millis(REGION_SHARING_MS);
-    let mut renewals: BTreeMap<Turn, Renewal> = BTreeMap::new();
-    let mut restarted: BTreeSet<Turn> = BTreeSet::new();
+    let mut sharings = Sharings::default();
     loop {
         let version = shared.shown.reach().map_version();
         let buckets = shared.shown.buckets();
         let sharing = buckets.sharing();
-        let turns: BTreeSet<Turn> = sharing.iter().map(|it| (it.id, it.epoch)).collect();
-        renewals.retain(|turn, _| turns.contains(turn));
-        restarted.retain(|turn| turns.contains(turn));
+        let is_in = |id: BucketId, step| sharing.iter().any(|it| it.id == id && it.sharing == step);
+        sharings.renewals.retain(|id, _| is_in(*id, Sharing::Renewing));
+        sharings.asked.retain(|(id, _), _| is_in(*id, Sharing::Opening));
         shared.forget_reasons_of_sharing();
-        let mut has_moved = false;
+        let mut waits = pause;
         for record in sharing {
-            let done = match record.sharing {
-                // Of what was told before, some may have been passed over.
-                Sharing::Opening => {
-                    let turn = (record.id, record.epoch);
-                    if !restarted.contains(&turn) && shared.inbox.restart().await {
-                        restarted.insert(turn);
-                    }
-                    open(&shared, record).await
-                }
-                _ => renew_some(&shared, record, &mut renewals).await,
+            let step = match record.sharing {
+                Sharing::Opening => open(&shared, record, &mut sharings).await,
+                _ => renew_some(&state, record, &mut sharings.renewals).await,
             };
-            match done {
-                Ok(()) => has_moved = true,
-                Err(error) if record.is_local() => {
-                    shared.unshared.note(&record.name, error.to_string());
-                }
-                Err(error) => {
-                    tracing::debug!(bucket = %record.name, %error, "its objects are told later");
-                }
+            match step {
+                Ok(wait_ms) => waits = waits.min(Duration::from_millis(wait_ms)),
+                Err(error) => shared.unshared.note(record, error.to_string()),
             }
         }
-        if has_moved {
-            continue;
-        }
         // A single node's map is looked at regularly, and regions that do not answer are asked again.
-        let _passed = timeout(pause, shared.shown.reach().map_passes(version)).await;
+        let _passed = timeout(waits, shared.shown.reach().map_passes(version)).await;
     }
 }
 
-/// Has other regions have the bucket, unless one of them has one of that name.
+/// Has other regions have the bucket, unless one of them has one of that name. Returns the time to wait for what comes next.
 async fn open<R: RegionReach>(
     shared: &Arc<Shared<R>>,
     record: &BucketRecord,
-) -> Result<(), ObjectError> {
-    match theirs(shared, record).await? {
+    sharings: &mut Sharings,
+) -> Result<u64, ObjectError> {
+    let turn = (record.id, record.epoch);
+    let was_asked = sharings.asked.get(&turn).copied();
+    if was_asked.is_some_and(|at| at.elapsed() < Duration::from_millis(REGION_SHARING_MS)) {
+        return Ok(REGION_SHARING_MS);
+    }
+    let mut found = theirs(shared, record).await;
+    // Of what was told before, some may have been passed over: they are asked once more when that counts no more.
+    if found == Ok(None) && was_asked.is_none() && shared.inbox.restart().await {
+        found = theirs(shared, record).await;
+    }
+    if found == Ok(None) || was_asked.is_some() {
+        sharings.asked.insert(turn, Instant::now());
+    }
+    match found? {
         // What a region has that joined since counts for nothing yet: none of it was passed over.
         None => {
+            sharings.renewals.remove(&record.id);
             shared.shown.reach().share_bucket(record, Sharing::Renewing).await?;
-            shared.unshared.forget(&record.name);
         }
         Some(region) => {
             shared.shown.reach().share_bucket(record, Sharing::Local).await?;
             let why = format!(
-                "region {} has a bucket of this name: it stays local until that one is deleted",
+                "region {} has a bucket of this name: it stays local until that one is deleted or local, and you order this again",
                 shared.name_of(region)
             );
-            shared.unshared.note(&record.name, why);
+            shared.unshared.note(record, why);
         }
     }
-    Ok(())
+    Ok(0)
 }
 
 /// Makes sure that no other region has a bucket of the name of one that is local and closed: it would be made here without what was
@@ -156,14 +163,18 @@ pub(super) async fn none_elsewhere<R: RegionReach>(
     closed: &BucketRecord,
 ) -> Result<(), ObjectError> {
     let unavailable = |reason| ObjectError::Unavailable { reason };
-    if !shared.inbox.restart().await {
-        return Err(unavailable("this region is being stopped".to_owned()));
+    let mut found = theirs(shared, closed).await?;
+    if found.is_none() {
+        if !shared.inbox.restart().await {
+            return Err(unavailable("this region is being stopped".to_owned()));
+        }
+        found = theirs(shared, closed).await?;
     }
-    match theirs(shared, closed).await? {
+    match found {
         None => Ok(()),
         Some(region) => Err(unavailable(format!(
             "region {} has a bucket of this name, which would come in place of this one without what it has by now: delete that \
-             one first",
+             one first, or make it local there",
             shared.name_of(region)
         ))),
     }
@@ -174,11 +185,14 @@ async fn theirs<R: RegionReach>(
     shared: &Arc<Shared<R>>,
     record: &BucketRecord,
 ) -> Result<Option<RegionId>, ObjectError> {
-    let regions: BTreeSet<RegionId> = live(shared);
-    let asking =
-        regions.iter().map(async |region| (*region, has_one(shared, *region, record).await));
+    let patience = Duration::from_millis(REGION_CLOSE_MS);
+    let asking = live(shared).into_iter().map(async |region| {
+        let answered = timeout(patience, has_one(shared, region, record)).await;
+        (region, answered.unwrap_or_else(|_| Err("it does not answer".to_owned())))
+    });
+    let mut asking: FuturesUnordered<_> = asking.collect();
     let mut silent = None;
-    for (region, answered) in join_all(asking).await {
+    while let Some((region, answered)) = asking.next().await {
         match answered {
             Ok(false) => {}
             Ok(true) => return Ok(Some(region)),
@@ -188,10 +202,9 @@ async fn theirs<R: RegionReach>(
     match silent {
         None => Ok(None),
         Some((region, why)) => {
-            let reason = format!(
-                "region {} does not say whether it has a bucket of this name: {why}",
-                shared.name_of(region)
-            );
+            let name = shared.name_of(region);
+            let reason =
+                format!("region {name} does not say whether it has a bucket of this name: {why}");
             Err(ObjectError::Unavailable { reason })
         }
     }
@@ -224,22 +237,36 @@ impl<R: RegionReach> Shared<R> {
         members.peer(region).map_or_else(|| region.to_string(), |peer| peer.name.to_string())
     }
 
-    /// Reasons go with their buckets, and once these are shared.
+    /// Reasons go with their buckets, once these are shared, and with another order.
     fn forget_reasons_of_sharing(&self) {
-        let is_local = |bucket: &BucketName| {
-            self.shown.reach().bucket(bucket, BucketRecord::is_local).unwrap_or(false)
+        let holds = |bucket: &BucketName, epoch: Epoch| {
+            let is_it = |it: &BucketRecord| it.sharing != Sharing::All && it.epoch == epoch;
+            self.shown.reach().bucket(bucket, is_it).unwrap_or(false)
         };
-        self.unshared.0.lock().retain(|bucket, _| is_local(bucket));
+        self.unshared.0.lock().retain(|bucket, (epoch, _)| holds(bucket, *epoch));
     }
 }
 
-/// Renews the next objects of a bucket, and notes that it is shared after the last ones.
+impl<R: RegionReach> SourceState<R> {
+    /// True if each region that is reached has passed these ops.
+    fn have_passed(&self, last: &Heads) -> bool {
+        let shared = self.shared();
+        let reached: Vec<_> =
+            live(shared).into_iter().filter(|region| shared.watch.is_reached(*region)).collect();
+        self.positions(&reached, last.keys().copied())
+            .iter()
+            .all(|(pg, of)| of.iter().all(|(_, through)| *through >= last[pg]))
+    }
+}
+
+/// Renews the next objects of a bucket, and notes that it is shared after the last ones. Returns the time to wait for what comes next.
 async fn renew_some<R: RegionReach>(
-    shared: &Shared<R>,
+    state: &SourceState<R>,
     record: &BucketRecord,
-    renewals: &mut BTreeMap<Turn, Renewal>,
-) -> Result<(), ObjectError> {
-    let renewal = match renewals.entry((record.id, record.epoch)) {
+    renewals: &mut BTreeMap<BucketId, Renewal>,
+) -> Result<u64, ObjectError> {
+    let shared = state.shared();
+    let renewal = match renewals.entry(record.id) {
         Entry::Occupied(known) => known.into_mut(),
         Entry::Vacant(place) => {
             // Later versions are told as all others: they came when this process knew the bucket to be shared.
@@ -247,9 +274,14 @@ async fn renew_some<R: RegionReach>(
                 let reason = "a placement group does not answer now".to_owned();
                 return Err(ObjectError::Unavailable { reason });
             };
-            place.insert(Renewal { heads, from: rows::bucket(b'V', record.id) })
+            let (from, last) = (rows::bucket(b'V', record.id), Heads::new());
+            place.insert(Renewal { heads, from, last })
         }
     };
+    // They are old, and would be pulled before what clients change now.
+    if !state.have_passed(&renewal.last) {
+        return Ok(REGION_RENEW_PAUSE_MS);
+    }
     let read = slice(shared, record, renewal).await.map_err(|error| match error {
         Unreadable::Store(error) => error,
         error => ObjectError::Unavailable { reason: error.to_string() },
@@ -258,44 +290,53 @@ async fn renew_some<R: RegionReach>(
     // Those that are renewed are above the heads by then: what fails is read again.
     let renewing =
         versions.into_iter().map(async |(key, was)| renew(shared, record, &key, was).await);
-    stream::iter(renewing).buffer_unordered(REGION_RENEWS_MAX).try_collect::<()>().await?;
-    match next {
-        Some(next) => {
-            renewal.from = next;
-            if shared.proxy.clients_under_way() >= REGION_RENEW_CLIENTS {
-                sleep(Duration::from_millis(REGION_RENEW_PAUSE_MS)).await;
+    let mut renewing = stream::iter(renewing).buffer_unordered(REGION_RENEWS_MAX);
+    let mut ended = Ok(());
+    while let Some(renewed) = renewing.next().await {
+        match renewed {
+            Ok(Some((pg, op))) => {
+                let last = renewal.last.entry(pg).or_default();
+                *last = op.max(*last);
             }
-        }
-        None => {
-            shared.shown.reach().share_bucket(record, Sharing::All).await?;
-            tracing::info!(bucket = %record.name, "all its objects are told to the other regions");
+            Ok(None) => {}
+            Err(error) => ended = Err(error),
         }
     }
-    Ok(())
+    ended?;
+    let Some(next) = next else {
+        shared.shown.reach().share_bucket(record, Sharing::All).await?;
+        tracing::info!(bucket = %record.name, "all its objects are told to the other regions");
+        return Ok(0);
+    };
+    renewal.from = next;
+    let has_clients = shared.proxy.clients_under_way() >= REGION_RENEW_CLIENTS;
+    Ok(if has_clients { REGION_RENEW_PAUSE_MS } else { 0 })
 }
 
-/// Renews a version, if it is still that of the key.
+/// Renews a version, if it is still that of the key; returns its PG and the op.
 async fn renew<R: RegionReach>(
     shared: &Shared<R>,
     record: &BucketRecord,
     key: &ObjectKey,
     was: OpId,
-) -> Result<(), ObjectError> {
+) -> Result<Option<(PgId, OpSeq)>, ObjectError> {
     let known = (&record.name, KnownBucket::of(record));
     let mut tries = 0;
-    let renewed = loop {
+    loop {
         match shared.proxy.renew(known, key, was).await {
             Err(ObjectError::SlowDown) if tries < REGION_BUSY_TRIES_MAX => {
                 tries += 1;
                 sleep(Duration::from_millis(REGION_BUSY_MS)).await;
             }
-            renewed => break renewed?,
+            Ok(renewed) => {
+                // Else it has changed since, and that is told.
+                let count = u64::from(renewed.is_some());
+                shared.watch.counters().renewed.fetch_add(count, Ordering::Relaxed);
+                return Ok(renewed);
+            }
+            Err(error) => return Err(error),
         }
-    };
-    // Else it has changed since, and that is told.
-    let is_renewed = renewed == ChangeOutcome::Taken;
-    shared.watch.counters().renewed.fetch_add(u64::from(is_renewed), Ordering::Relaxed);
-    Ok(())
+    }
 }
 
 /// Keys with the ops of their rows, those up to the heads; and where to go on.
@@ -305,7 +346,7 @@ type Versions = (Vec<(ObjectKey, OpId)>, Option<Vec<u8>>);
 async fn slice<R: RegionReach>(
     shared: &Shared<R>,
     record: &BucketRecord,
-    Renewal { heads, from }: &Renewal,
+    Renewal { heads, from, .. }: &Renewal,
 ) -> Result<Versions, Unreadable> {
     let Some(behind) = rows::prefix_end(&rows::bucket(b'V', record.id)) else {
         return Ok((Vec::new(), None));
