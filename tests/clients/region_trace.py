@@ -73,7 +73,7 @@ def run(binary, scratch, trace):
         grew = lambda name: sum(then.get(name, 0) - now.get(name, 0) for now, then in zip(before, after))
         with open(trace) as lines:
             reads = 2 * sum(line.split()[1:2] == ["GET"] for line in lines if not line.startswith("#"))
-        misses, taken = grew("larder_region_misses_total"), grew("larder_region_taken_bytes_total")
+        misses, taken = grew("larder_region_misses_total"), grew("larder_region_entries_taken_bytes_total")
         link = sum(region.relay.bytes - was for region, was in zip(regions, passed))
         print(f"{misses:.0f} of {reads} reads asked the other region; {link / taken:.4f} bytes on the link for each byte of {taken / 1e9:.2f} GB of "
               f"objects; the same {late:.1f} s after the last request")

@@ -1,20 +1,23 @@
 //! `larder bucket policy`: how many copies a bucket's puts wait for.
 
 use std::process::ExitCode;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use larder_link::RegionList;
 use larder_protocol::manager::state::{Command, Outcome, Refusal, Topology};
 use larder_roles::managers::Managers;
 use larder_types::codec::decode;
 use larder_types::{BucketName, BucketRecord, NotShared, RegionId, Sharing, WritePolicy};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::config::RoleConfig;
 use super::operate::{agreed, finish, managers, runtime};
 use super::{RoleError, follow_as};
 use crate::args::BucketCommand;
 use crate::region::{bucket as sharing, policy};
+
+/// Longest wait for managers that may be down.
+const ANSWER_TIME: Duration = Duration::from_secs(3);
 
 /// Shows or sets something of a bucket.
 pub(crate) fn run(command: &BucketCommand) -> ExitCode {
@@ -86,7 +89,8 @@ pub(crate) fn regions(
 pub(crate) fn gateway(dir: &std::path::Path) -> Result<Option<(RegionId, String)>, RoleError> {
     let config = RoleConfig::load(dir)?;
     runtime()?.block_on(async {
-        let map = follow_as(&config).await?.map();
+        let Ok(managers) = timeout(ANSWER_TIME, follow_as(&config)).await else { return Ok(None) };
+        let map = managers?.map();
         let server = map.gateway.and_then(|gateway| map.servers.get(&gateway.server));
         let name = server.map_or_else(|| "its gateway".to_owned(), |server| server.name.clone());
         Ok(map.region.map(|region| (region.number, name)))

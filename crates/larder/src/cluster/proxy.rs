@@ -30,9 +30,10 @@ struct ProxyFace {
     presence: Presence,
     /// Not there before its session is open.
     proxy: Arc<OnceLock<Arc<ClusterProxy>>>,
-    /// Places for changes, and for keys, of other proxies' clients.
+    /// Places for changes, keys, and deletions of buckets of other proxies' clients.
     changes: Arc<Semaphore>,
     looks: Arc<Semaphore>,
+    deletions: Arc<Semaphore>,
 }
 
 impl Handler<ProxyService> for ProxyFace {
@@ -44,7 +45,8 @@ impl Handler<ProxyService> for ProxyFace {
         responder: Responder<ProxyService>,
     ) {
         let places = match &call {
-            ProxyCall::Look(..) | ProxyCall::Deletion(..) => &self.looks,
+            ProxyCall::Look(..) => &self.looks,
+            ProxyCall::Deletion(..) => &self.deletions,
             ProxyCall::Change(_) => &self.changes,
         };
         let place = places.clone().try_acquire_owned();
@@ -112,6 +114,7 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
         proxy: shown_to_others.clone(),
         changes: Arc::new(Semaphore::new(GATEWAY_CALLS_MAX)),
         looks: Arc::new(Semaphore::new(GATEWAY_LOOKS_MAX)),
+        deletions: Arc::new(Semaphore::new(GATEWAY_CALLS_MAX)),
     };
     let services = Services::new().with(Roles::of(&[Role::Manager, Role::Proxy]), face);
     let listener = Listener::start(&member.endpoint, member.ear, services);

@@ -100,6 +100,11 @@ async fn set(
     };
     match &before {
         None if !is_local => return Err(no_such()),
+        Some(BucketRecord { sharing: sharing @ (Sharing::Local | Sharing::All), .. })
+            if (*sharing == Sharing::Local) == is_local && !is_asked()? =>
+        {
+            return Ok(Some(*sharing));
+        }
         Some(before) if is_local && before.has_home() => {
             return Err(RegionError::NotShared(bucket.to_string(), NotShared::HasHome));
         }
@@ -112,6 +117,7 @@ async fn set(
         let now = record()?.map(|record| record.sharing);
         match now {
             Some(sharing) if is_taken && is_over(sharing, is_local) => return Ok(Some(sharing)),
+            None if is_taken && !is_local => return Err(no_such()),
             now if Instant::now() >= until => return Ok(now.filter(|_| is_taken)),
             Some(_) | None => sleep(LOOK).await,
         }

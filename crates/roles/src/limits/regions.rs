@@ -207,6 +207,8 @@ pub const REGION_SHARING_MS: u64 = 1_000;
 pub const REGION_RENEWS_MAX: usize = 32;
 /// Milliseconds between two slices of objects that are renewed, while clients have more than so many requests under way.
 pub const REGION_RENEW_PAUSE_MS: u64 = 200;
+/// Milliseconds without a move after which a region's position holds up no renewal until it moves.
+pub const REGION_RENEW_STUCK_MS: u64 = 10_000;
 /// Requests of clients under way, from which on objects are renewed with pauses.
 pub const REGION_RENEW_CLIENTS: u32 = 4;
 /// Reasons that are kept why buckets are not shared.

@@ -42,20 +42,23 @@ use super::shown::Unreadable;
 use super::source::SourceState;
 use crate::limits::{
     REGION_BUSY_MS, REGION_BUSY_TRIES_MAX, REGION_CLOSE_MS, REGION_RENEW_CLIENTS,
-    REGION_RENEW_PAUSE_MS, REGION_RENEWS_MAX, REGION_SHARING_MS, REGION_SHARING_REASONS_MAX,
-    REGION_SLICE_ROWS_MAX,
+    REGION_RENEW_PAUSE_MS, REGION_RENEW_STUCK_MS, REGION_RENEWS_MAX, REGION_SHARING_MS,
+    REGION_SHARING_REASONS_MAX, REGION_SLICE_ROWS_MAX,
 };
 use crate::proxy::{KnownBucket, RegionReach};
 
 /// The last reason why each bucket is not shared yet, or stays local.
 #[derive(Debug, Default)]
-pub(super) struct Unshared(Mutex<BTreeMap<BucketName, (Epoch, String)>>);
+pub(super) struct Unshared(Mutex<BTreeMap<BucketName, (Step, String)>>);
+
+/// A step of sharing, under the epoch of the order.
+type Step = (Epoch, Sharing);
 
 impl Unshared {
-    /// Notes a reason that holds while the bucket has this epoch: another order begins another one.
-    fn note(&self, record: &BucketRecord, why: String) {
-        let (mut reasons, bucket) = (self.0.lock(), &record.name);
-        let noted = (record.epoch, why);
+    /// Notes a reason that holds while the bucket is at this step.
+    fn note(&self, bucket: &BucketName, step: Step, why: String) {
+        let mut reasons = self.0.lock();
+        let noted = (step, why);
         if reasons.get(bucket) == Some(&noted) {
             return;
         }
@@ -65,6 +68,10 @@ impl Unshared {
             reasons.pop_first();
         }
         reasons.insert(bucket.clone(), noted);
+    }
+
+    fn forget(&self, bucket: &BucketName) {
+        self.0.lock().remove(bucket);
     }
 
     /// The reasons, for the status.
@@ -79,16 +86,24 @@ struct Renewal {
     heads: Heads,
     /// The row from which it goes on.
     from: Vec<u8>,
-    /// The last ops that renewed some: others go on once the regions that are reached have passed these.
+    /// The last ops that renewed some: it goes on once the regions that are reached have passed these.
     last: Heads,
+    /// Positions that it waits for, and since when none has moved.
+    waits: (Positions, Instant),
+    /// Positions that stood still for so long that nobody waits for them until they move: something holds them up.
+    stuck: Positions,
 }
+
+/// Positions of regions in journals.
+type Positions = BTreeMap<(PgId, RegionId), OpSeq>;
 
 /// What this process knows of buckets that are being shared.
 #[derive(Default)]
 struct Sharings {
     renewals: BTreeMap<BucketId, Renewal>,
-    /// Buckets, under the epochs in which other regions were asked, and when they were asked last.
-    asked: BTreeMap<(BucketId, Epoch), Instant>,
+    /// Buckets, under the epochs in which other regions were asked: when they were asked last, and true once nothing counts any more that
+    /// was told before.
+    asked: BTreeMap<(BucketId, Epoch), (Instant, bool)>,
 }
 
 /// Shares what is to be shared. Does not end.
@@ -111,7 +126,10 @@ pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>, state: Arc<So
             };
             match step {
                 Ok(wait_ms) => waits = waits.min(Duration::from_millis(wait_ms)),
-                Err(error) => shared.unshared.note(record, error.to_string()),
+                Err(error) => {
+                    let step = (record.epoch, record.sharing);
+                    shared.unshared.note(&record.name, step, error.to_string());
+                }
             }
         }
         // A single node's map is looked at regularly, and regions that do not answer are asked again.
@@ -126,18 +144,17 @@ async fn open<R: RegionReach>(
     sharings: &mut Sharings,
 ) -> Result<u64, ObjectError> {
     let turn = (record.id, record.epoch);
-    let was_asked = sharings.asked.get(&turn).copied();
-    if was_asked.is_some_and(|at| at.elapsed() < Duration::from_millis(REGION_SHARING_MS)) {
+    let (asked, mut is_new) = sharings.asked.get(&turn).copied().unzip();
+    if asked.is_some_and(|at| at.elapsed() < Duration::from_millis(REGION_SHARING_MS)) {
         return Ok(REGION_SHARING_MS);
     }
     let mut found = theirs(shared, record).await;
     // Of what was told before, some may have been passed over: they are asked once more when that counts no more.
-    if found == Ok(None) && was_asked.is_none() && shared.inbox.restart().await {
+    if found == Ok(None) && is_new != Some(true) && shared.inbox.restart().await {
+        is_new = Some(true);
         found = theirs(shared, record).await;
     }
-    if found == Ok(None) || was_asked.is_some() {
-        sharings.asked.insert(turn, Instant::now());
-    }
+    sharings.asked.insert(turn, (Instant::now(), is_new == Some(true)));
     match found? {
         // What a region has that joined since counts for nothing yet: none of it was passed over.
         None => {
@@ -150,7 +167,7 @@ async fn open<R: RegionReach>(
                 "region {} has a bucket of this name: it stays local until that one is deleted or local, and you order this again",
                 shared.name_of(region)
             );
-            shared.unshared.note(record, why);
+            shared.unshared.note(&record.name, (record.epoch, Sharing::Local), why);
         }
     }
     Ok(0)
@@ -239,23 +256,34 @@ impl<R: RegionReach> Shared<R> {
 
     /// Reasons go with their buckets, once these are shared, and with another order.
     fn forget_reasons_of_sharing(&self) {
-        let holds = |bucket: &BucketName, epoch: Epoch| {
-            let is_it = |it: &BucketRecord| it.sharing != Sharing::All && it.epoch == epoch;
+        let holds = |bucket: &BucketName, step: Step| {
+            let is_it = |it: &BucketRecord| (it.epoch, it.sharing) == step;
             self.shown.reach().bucket(bucket, is_it).unwrap_or(false)
         };
-        self.unshared.0.lock().retain(|bucket, (epoch, _)| holds(bucket, *epoch));
+        self.unshared.0.lock().retain(|bucket, (step, _)| holds(bucket, *step));
     }
 }
 
 impl<R: RegionReach> SourceState<R> {
-    /// True if each region that is reached has passed these ops.
-    fn have_passed(&self, last: &Heads) -> bool {
+    /// True if each region that is reached has passed the last ops of a renewal, or does not get on.
+    fn have_passed(&self, renewal: &mut Renewal) -> bool {
         let shared = self.shared();
         let reached: Vec<_> =
             live(shared).into_iter().filter(|region| shared.watch.is_reached(*region)).collect();
-        self.positions(&reached, last.keys().copied())
-            .iter()
-            .all(|(pg, of)| of.iter().all(|(_, through)| *through >= last[pg]))
+        let positions = self.positions(&reached, renewal.last.keys().copied());
+        let all = positions.into_iter().flat_map(|(pg, of)| of.into_iter().map(move |it| (pg, it)));
+        let behind = all.filter(|(pg, (_, through))| *through < renewal.last[pg]);
+        let behind: Positions = behind
+            .map(|(pg, (region, through))| ((pg, region), through))
+            .filter(|(of, through)| renewal.stuck.get(of) != Some(through))
+            .collect();
+        if behind != renewal.waits.0 {
+            renewal.waits = (behind, Instant::now());
+        } else if renewal.waits.1.elapsed() >= Duration::from_millis(REGION_RENEW_STUCK_MS) {
+            // One object that a region cannot take holds up the position of its group, and nothing else.
+            renewal.stuck.append(&mut renewal.waits.0);
+        }
+        renewal.waits.0.is_empty()
     }
 }
 
@@ -275,11 +303,12 @@ async fn renew_some<R: RegionReach>(
                 return Err(ObjectError::Unavailable { reason });
             };
             let (from, last) = (rows::bucket(b'V', record.id), Heads::new());
-            place.insert(Renewal { heads, from, last })
+            let (waits, stuck) = ((Positions::new(), Instant::now()), Positions::new());
+            place.insert(Renewal { heads, from, last, waits, stuck })
         }
     };
     // They are old, and would be pulled before what clients change now.
-    if !state.have_passed(&renewal.last) {
+    if !state.have_passed(renewal) {
         return Ok(REGION_RENEW_PAUSE_MS);
     }
     let read = slice(shared, record, renewal).await.map_err(|error| match error {
@@ -303,6 +332,7 @@ async fn renew_some<R: RegionReach>(
         }
     }
     ended?;
+    shared.unshared.forget(&record.name);
     let Some(next) = next else {
         shared.shown.reach().share_bucket(record, Sharing::All).await?;
         tracing::info!(bucket = %record.name, "all its objects are told to the other regions");

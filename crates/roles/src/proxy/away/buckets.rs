@@ -1,7 +1,5 @@
 //! Buckets: the managers agree on them, and their map shows what came of it.
 
-use std::time::Duration;
-
 use larder_objects::ObjectError;
 use larder_protocol::manager::state::{
     Applied, Command, GatewayRecord, Outcome, Refusal, Topology,
@@ -14,7 +12,7 @@ use super::retry::pause;
 use super::route::{found, newer};
 use super::unfitting;
 use crate::clock::now_ms;
-use crate::limits::{BUSY_TRIES_MAX, REGION_DELETION_MS};
+use crate::limits::BUSY_TRIES_MAX;
 use crate::managers::{Managers, NotProposed};
 
 /// What the managers agreed.
@@ -171,13 +169,13 @@ pub(super) async fn adopt(
 pub(super) async fn deleted_by_gateway(
     managers: &dyn Managers,
     marked: BucketRecord,
+    deadline: Instant,
 ) -> Result<(), ObjectError> {
     let shown = |map: &Topology| {
         let record = map.buckets.get(&marked.name).filter(|record| record.id == marked.id);
         let is_going = record.is_some_and(|record| record.epoch <= marked.epoch);
         (!is_going).then_some(record.is_none())
     };
-    let deadline = Instant::now() + Duration::from_millis(REGION_DELETION_MS);
     match found(managers, deadline, shown).await {
         Some(true) => Ok(()),
         Some(false) => Err(unavailable(

@@ -78,15 +78,20 @@ impl Away {
     pub(super) async fn ask_for_deletion(
         &self,
         marked: &BucketRecord,
+        deadline: Instant,
     ) -> Option<Result<(), ObjectError>> {
         let version = self.managers.map().version;
         let call = ProxyCall::Deletion(marked.id, marked.name.clone(), marked.epoch, version.0);
-        let deadline = Instant::now() + Duration::from_millis(REGION_DELETION_MS);
         match self.ask_gateway(&call, Bytes::new(), deadline).await? {
             (ProxyReply::Deletion(DeletionEnd::NotEmpty), _) => {
                 Some(Err(ObjectError::BucketNotEmpty))
             }
-            (ProxyReply::Deletion(DeletionEnd::Failed(why)), _) => Some(Err(unavailable(&why))),
+            (ProxyReply::Deletion(DeletionEnd::Failed(why)), _) => {
+                // It may be gone all the same, and the gateway was late to know.
+                let map = self.managers.map();
+                let is_there = map.buckets.get(&marked.name).is_some_and(|it| it.id == marked.id);
+                is_there.then(|| Err(unavailable(&why)))
+            }
             // This proxy is to know it before its client does.
             _ => None,
         }

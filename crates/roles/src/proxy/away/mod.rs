@@ -65,7 +65,9 @@ use tokio::time::Instant;
 use super::reach::{Data, Ended, FoundRow, KnownBucket, Lost, Onward, Reach, Scan};
 use super::{patience, refused, unavailable};
 use crate::data::ReadFailure;
-use crate::limits::{MAP_LATE_MAX, ORPHANS_MAX, POSITIONS_ANSWER_MS, STRAGGLERS_KIB_MAX};
+use crate::limits::{
+    MAP_LATE_MAX, ORPHANS_MAX, POSITIONS_ANSWER_MS, REGION_DELETION_MS, STRAGGLERS_KIB_MAX,
+};
 use crate::managers::Managers;
 use crate::peers::Peers;
 use crate::requests::Requests;
@@ -242,9 +244,10 @@ impl Reach for Away {
     }
 
     async fn deleted_by_gateway(&self, marked: BucketRecord) -> Result<(), ObjectError> {
-        match self.ask_for_deletion(&marked).await {
+        let deadline = Instant::now() + Duration::from_millis(REGION_DELETION_MS);
+        match self.ask_for_deletion(&marked, deadline).await {
             Some(end) => end,
-            None => buckets::deleted_by_gateway(&*self.managers, marked).await,
+            None => buckets::deleted_by_gateway(&*self.managers, marked, deadline).await,
         }
     }
 

@@ -188,3 +188,25 @@ async fn a_bucket_that_becomes_local_stays_in_the_others_and_is_shared_as_if_it_
     one.stop();
     two.stop();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sharing_does_not_wait_for_ever_for_a_region_that_takes_nothing() {
+    let (mut one, mut two) = two().await;
+    converged(&[&one, &two]).await;
+    set_local(&one, true).await;
+    // More than are renewed before regions are looked at.
+    let bytes = content(3, 10);
+    let names: Vec<_> = (0..1_100).map(|number| format!("{number:04}")).collect();
+    let putting = names.iter().map(|name| put_log(&one, name, &bytes));
+    futures::future::join_all(putting).await;
+    two.pause("one", true).await;
+    share(&one).await;
+    assert_eq!(log_keys(&two).await, [""; 0]);
+    two.pause("one", false).await;
+    let last = key("1099");
+    let has_last = async || two.proxy().open_here(&logs(), &last).await.is_ok();
+    until("the last one is not told", has_last).await;
+    converged(&[&one, &two]).await;
+    one.stop();
+    two.stop();
+}
