@@ -19,7 +19,7 @@ import time
 import urllib.request
 
 from harness import ACCESS, SECRET, content, default_binary, scratch_folder
-from regions import BUCKET, Region, converged
+from regions import Region, form_two
 from workload import Failed
 
 MIB = 1024 * 1024
@@ -170,17 +170,7 @@ def tell_puts(measured):
 def run(binary, scratch, arguments):
     one, two = regions = [Region(binary, scratch / name, name) for name in ("one", "two")]
     try:
-        one.start()
-        one.boto3().create_bucket(Bucket=BUCKET)
-        one.boto3().put_object(Bucket=BUCKET, Key="first", Body=b"first")
-        one.stop()
-        one.create()
-        one.start()
-        two.start()
-        two.stop()
-        two.join(one)
-        two.start()
-        converged(regions)
+        form_two(regions)
         link = arguments.mib_per_s * MIB
         one.relay.limit = link
         for size in arguments.size:

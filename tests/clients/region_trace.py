@@ -14,7 +14,7 @@ import time
 import urllib.request
 
 from harness import ACCESS, SECRET, default_binary, scratch_folder
-from regions import BUCKET, Region, converged
+from regions import Region, form_two
 from workload import Failed
 
 CONVERGED_SECONDS = 600
@@ -42,17 +42,7 @@ def replay(region, bucket, trace):
 def run(binary, scratch, trace):
     one, two = regions = [Region(binary, scratch / name, name) for name in ("one", "two")]
     try:
-        one.start()
-        one.boto3().create_bucket(Bucket=BUCKET)
-        one.boto3().put_object(Bucket=BUCKET, Key="first", Body=b"first")
-        one.stop()
-        one.create()
-        one.start()
-        two.start()
-        two.stop()
-        two.join(one)
-        two.start()
-        converged(regions)
+        form_two(regions)
         before, passed = [metrics(region) for region in regions], [region.relay.bytes for region in regions]
         began = time.monotonic()
         running = [replay(region, f"of-{region.name}", trace) for region in regions]
@@ -62,20 +52,24 @@ def run(binary, scratch, trace):
                 raise Failed(f"the replay in {region.name} ended with {one_run.returncode}: {error[-1000:]}")
             report = json.loads(said)
             print(f"{region.name}: {report.get('ops', report)} requests, {time.monotonic() - began:.0f} s", flush=True)
-        last = time.monotonic()
+        ended = time.monotonic()
         for bucket in ("of-one", "of-two"):
             while objects(one, bucket) != objects(two, bucket):
-                if time.monotonic() > last + CONVERGED_SECONDS:
+                if time.monotonic() > ended + CONVERGED_SECONDS:
                     raise Failed(f"{bucket} is not the same in both regions")
                 time.sleep(0.1)
-        late = time.monotonic() - last
+        late = time.monotonic() - ended
         after = [metrics(region) for region in regions]
         grew = lambda name: sum(then.get(name, 0) - now.get(name, 0) for now, then in zip(before, after))
         with open(trace) as lines:
-            reads = 2 * sum(line.split()[1:2] == ["GET"] for line in lines if not line.startswith("#"))
-        misses, taken = grew("larder_region_misses_total"), grew("larder_region_entries_taken_bytes_total")
+            requests = [line.split() for line in lines if not line.startswith("#")]
+        reads = 2 * sum(request[1] == "GET" for request in requests)
+        # The replay reads all of these at its end, to see that they are gone.
+        last = {name: operation for _, operation, name, _ in requests}
+        gone = 2 * sum(operation == "DELETE" for operation in last.values())
+        misses, taken = grew("larder_region_misses_total") - gone, grew("larder_region_entries_taken_bytes_total")
         link = sum(region.relay.bytes - was for region, was in zip(regions, passed))
-        print(f"{misses:.0f} of {reads} reads asked the other region; {link / taken:.4f} bytes on the link for each byte of {taken / 1e9:.2f} GB of "
+        print(f"{misses:.0f} of {reads} reads asked the other region, but for the check of {gone} deleted keys; {link / taken:.4f} bytes on the link for each byte of {taken / 1e9:.2f} GB of "
               f"objects; the same {late:.1f} s after the last request")
         if misses > PROXIED_MAX * reads:
             raise Failed(f"{misses} of {reads} reads asked the other region")

@@ -285,6 +285,22 @@ def form(binary, scratch, clock, regions):
     clock.tell("three regions have what one had before")
 
 
+def form_two(regions):
+    """The second joins the first, which has an object."""
+    one, two = regions
+    one.start()
+    one.boto3().create_bucket(Bucket=BUCKET)
+    one.boto3().put_object(Bucket=BUCKET, Key="first", Body=b"first")
+    one.stop()
+    one.create()
+    one.start()
+    two.start()
+    two.stop()
+    two.join(one)
+    two.start()
+    converged(regions)
+
+
 def conflicts(regions, rng, seconds, clock):
     history, until = History(), time.monotonic() + seconds
     rngs = [random.Random(rng.random()) for _ in range(2 * len(regions) + 1)]

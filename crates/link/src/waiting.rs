@@ -1,4 +1,4 @@
-//! What operators asked about buckets, and the running server has not done yet: a file of each kind in DIR/region.
+//! Orders of operators about buckets that the running server has not carried out yet: a file of each kind in DIR/region.
 //!
 //! A setting belongs to the store, which keeps it with its buckets. Here it only waits, of a single node. Orders about homes stand in
 //! the gateway's directory, of a single node and of a cluster: only the gateway asks other regions.
@@ -16,11 +16,11 @@ use crate::files;
 use crate::limits::WAITING_MAX;
 use crate::registry::read;
 
-/// A kind of what waits, at most one of each bucket.
+/// A kind of orders, at most one of each bucket.
 pub trait Waiting: Serialize + DeserializeOwned + PartialEq {
     /// The file's name.
     const FILE: &'static str;
-    /// The kind, for errors.
+    /// The kind in errors.
     const WHAT: &'static str;
 
     /// The bucket.
@@ -90,7 +90,7 @@ impl Waiting for HomeOrder {
     }
 }
 
-/// Asks something of the server, in place of what was asked of that kind about that bucket before.
+/// Orders something of the server, in place of an earlier order of that kind about that bucket.
 ///
 /// # Errors
 /// [`Usage::NotRegion`], [`Usage::ManyWait`], and if the file cannot be read or written.
@@ -104,7 +104,7 @@ pub fn ask<W: Waiting>(dir: &Path, asked: W) -> Result<(), LinkError> {
     })
 }
 
-/// What is asked of a kind.
+/// The orders of a kind.
 ///
 /// # Errors
 /// If the file cannot be read, or is not what was written.
@@ -119,7 +119,7 @@ pub fn asked<W: Waiting>(dir: &Path) -> Result<Vec<W>, LinkError> {
     decode(W::WHAT, &bytes).map_err(|error| LinkError::Damaged { path, why: error.to_string() })
 }
 
-/// Forgets what was done, or cannot be.
+/// Forgets orders that were carried out, or cannot be.
 ///
 /// # Errors
 /// If the file cannot be read or written.

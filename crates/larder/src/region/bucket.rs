@@ -21,7 +21,7 @@ use crate::{cluster, exit};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 /// Time after which the server has said why a bucket is not shared.
 const STATUS_TIME: Duration = Duration::from_secs(3);
-/// What is told of an order that is not carried out in time.
+/// Told of an order that is not carried out in time.
 const WAITS: &str = "ordered, and not so yet: the server goes on trying, also when it is started later; order the opposite to take it back";
 /// Pause between two looks at the map, which a server changes at any time.
 const LOOK: Duration = Duration::from_millis(100);

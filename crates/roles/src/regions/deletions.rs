@@ -50,7 +50,7 @@ pub(super) struct Deletions {
     running: Mutex<BTreeMap<Mark, Ending>>,
     /// Buckets that are closed for other regions, and those that are being closed, which have no mark yet.
     closed: Mutex<BTreeMap<BucketName, Option<Mark>>>,
-    /// How the last ones of this region ended.
+    /// The ends of the last ones of this region.
     ended: Mutex<VecDeque<(Mark, Result<(), ObjectError>)>>,
     /// Held while one is being closed.
     closing: tokio::sync::Mutex<()>,

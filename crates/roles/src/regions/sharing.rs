@@ -97,7 +97,7 @@ struct Renewal {
 /// Positions of regions in journals.
 type Positions = BTreeMap<(PgId, RegionId), OpSeq>;
 
-/// What this process knows of buckets that are being shared.
+/// State of buckets that are being shared.
 #[derive(Default)]
 struct Sharings {
     renewals: BTreeMap<BucketId, Renewal>,
