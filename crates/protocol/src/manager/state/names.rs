@@ -198,7 +198,7 @@ impl Topology {
         Ok(Outcome::Bucket(Box::new(record.clone())))
     }
 
-    /// A bucket that is to be this region's alone from the beginning is made so: no other is told of it for a moment.
+    /// A bucket that is to be this region's alone from the beginning is made so: no other is told of it, not even for a moment.
     pub(super) fn set_local(&mut self, name: BucketName, is_local: bool, now_ms: u64) -> Applied {
         if self.region.is_none() {
             return Err(Refusal::NotInRegion);
