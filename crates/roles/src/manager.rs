@@ -266,7 +266,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Has this region alone have a bucket, which is made if it is not there, or lets all regions have it.
+    /// Makes a bucket local to this region, and makes it if it is not there; or begins to share it.
     ///
     /// # Errors
     /// [`ManagerError`].

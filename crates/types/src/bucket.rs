@@ -135,7 +135,7 @@ pub enum HomeNotSet {
     Local,
 }
 
-/// The reason why it stays as it is which regions have a bucket.
+/// The reason why a bucket is neither made local nor shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum NotShared {
     /// Wait: the bucket is being deleted, or is live again soon.
@@ -172,7 +172,7 @@ impl BucketRecord {
         matches!(self.sharing, Sharing::Local | Sharing::Opening)
     }
 
-    /// Has this region alone have the bucket, or lets all have it, under a new epoch: changes of other regions that were on their way
+    /// Makes the bucket local, or begins to share it, under a new epoch: changes of other regions that were on their way
     /// are refused. Returns false if it is so already.
     ///
     /// # Errors

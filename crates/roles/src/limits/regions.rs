@@ -198,14 +198,14 @@ pub const REGION_NAMES_AGAIN_MS: u64 = 500;
 pub const REGION_DELETION_MS: u64 = 20_000;
 /// Most deletions of buckets that are under way with other regions; others wait, with their buckets marked.
 pub const REGION_DELETIONS_MAX: usize = 16;
-/// Deletions of buckets of which it is known how they ended.
+/// Deletions of buckets whose ends are remembered.
 pub const REGION_DELETIONS_KEPT_MAX: usize = 64;
 
 /// Milliseconds between two looks at buckets that other regions are to have.
 pub const REGION_SHARING_MS: u64 = 1_000;
 /// Objects that are renewed at a time.
 pub const REGION_RENEWS_MAX: usize = 32;
-/// Milliseconds between two slices of objects that are renewed, while clients have more than so many requests under way.
+/// Milliseconds until more objects are renewed, while clients or other regions would be held up.
 pub const REGION_RENEW_PAUSE_MS: u64 = 200;
 /// Milliseconds without a move after which a region's position holds up no renewal until it moves.
 pub const REGION_RENEW_STUCK_MS: u64 = 10_000;

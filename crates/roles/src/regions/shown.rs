@@ -105,8 +105,8 @@ impl Buckets {
         &self.sharing
     }
 
-    /// True if what other regions tell of a bucket of that name has to wait: it is about to turn out whether they have one, or this
-    /// region's is being deleted and theirs may be made here then.
+    /// True if what other regions tell of a bucket of that name has to wait: they are being asked whether they have one, or
+    /// this region's is being deleted, and theirs may be made here then.
     pub(super) fn waits(&self, id: BucketId) -> bool {
         let is_opening = |it: &BucketRecord| it.id == id && it.sharing == Sharing::Opening;
         self.local.contains(&id)

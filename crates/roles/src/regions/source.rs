@@ -201,8 +201,8 @@ impl<R: RegionReach> SourceState<R> {
         Some(is_new)
     }
 
-    /// Leaves out changes of buckets that were deleted or that this region alone has, and ends the batch before the first one of a bucket that is being
-    /// deleted: if it is not, that is told later.
+    /// Leaves out changes of buckets that were deleted, and of those that are local. Ends the batch before the first one of a bucket
+    /// that is being deleted: if it is not, that is told later.
     fn leave_out_closed(&self, batch: &mut Batch, behind: Token) {
         let (shown, buckets) = (&self.shared.shown, self.shared.shown.buckets());
         let told = batch.ids.len();

@@ -119,7 +119,7 @@ pub enum Command {
     SetHome(GatewayRecord, BucketName, Option<Home>, Home),
     /// As [`Command::CreateBucket`], of a bucket that another region has, with the home that it has there.
     AdoptBucket(GatewayRecord, BucketName, u64, Home),
-    /// Have this region alone have a bucket, which is made at this time since 1970 if it is not there; or let all regions have it.
+    /// Make a bucket local to this region, and make it at this time since 1970 if it is not there; or begin to share it.
     SetLocal(BucketName, bool, u64),
     /// Go on to this step of sharing, of a bucket as it is under this epoch: this gateway has seen to the step before.
     ShareBucket(GatewayRecord, BucketId, BucketName, Epoch, Sharing),
