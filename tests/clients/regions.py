@@ -22,6 +22,7 @@ import time
 import urllib.request
 
 import region_homes
+import region_lists
 import region_local
 from botocore.exceptions import ClientError
 from harness import COMMAND_SECONDS, Server, content, default_binary, free_port, md5, scratch_folder
@@ -339,6 +340,7 @@ def away(regions, clock):
     """One is stopped while others delete and put."""
     one, two, three = regions
     two.stop()
+    region_lists.needs_all(three, "two")
     s3 = one.boto3()
     for number in range(0, 40, 2):
         s3.delete_object(Bucket=BUCKET, Key=f"before/{number}")
@@ -570,6 +572,7 @@ def run(binary, scratch, seconds, seed):
         lag(regions[0], regions[1], "one to two")
         policy(regions, clock)
         deletion(regions, regions[0], regions[2], clock)
+        region_lists.at_once(regions, regions[1:], clock)
         region_homes.begin(regions, regions, clock)
         conflicts(regions, rng, seconds, clock)
         away(regions, clock)

@@ -19,6 +19,7 @@ import threading
 import time
 
 import region_homes
+import region_lists
 import region_local
 from botocore.exceptions import ClientError
 from harness import content, default_binary, free_port, scratch_folder
@@ -357,6 +358,7 @@ def test(binary, scratch, seconds, singles, seed):
         # Through a machine that is no gateway, and through the gateway.
         deletion([cluster, *singles], other, singles[0], clock)
         deletion([cluster, *singles], singles[0], cluster.gateway, clock)
+        region_lists.at_once([*cluster.machines, *singles], [*cluster.machines, *singles], clock)
         region_homes.begin([cluster, *singles], [cluster.gateway, *singles], clock)
         through_another_machine(cluster, singles, clock)
         conflicts(cluster, singles, rng, seconds, clock)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use larder_protocol::limits::REGION_ANSWER_MS;
-use larder_types::limits::KEY_BYTES_MAX;
+use larder_types::limits::{KEY_BYTES_MAX, LIST_PAGE_MAX};
 
 /// Regions at a time, this one too.
 pub const REGIONS_MAX: usize = 8;
@@ -94,6 +94,10 @@ const _: () = assert!(
 const _: () = assert!(
     larder_protocol::limits::REGION_FETCH_IDS_MAX * (KEY_BYTES_MAX + 64) < REQUEST_BYTES_MAX,
     "the largest fetch is a request"
+);
+const _: () = assert!(
+    2 * (LIST_PAGE_MAX + 1) * (KEY_BYTES_MAX + 512) < ANSWER_BYTES_MAX,
+    "the keys of a list are an answer"
 );
 const _: () = assert!(
     larder_protocol::limits::REGION_ASK_IDS_MAX * (KEY_BYTES_MAX + 128) < ANSWER_BYTES_MAX

@@ -10,6 +10,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use larder_protocol::region::deletion::CloseAnswer;
 use larder_protocol::region::home::HomeAnswer;
+use larder_protocol::region::listing::KeysAnswer;
 use larder_types::RegionId;
 use larder_types::codec::{CodecError, decode, encode};
 use serde::de::DeserializeOwned;
@@ -25,7 +26,7 @@ use crate::limits::{
 use crate::members::{Known, Peer};
 use crate::message::{
     Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, Fetch, Hello,
-    List, ListAnswer, RegionList, Report, Request, TellHomes, Walk, WalkAnswer,
+    Keys, List, ListAnswer, RegionList, Report, Request, TellHomes, Walk, WalkAnswer,
 };
 use crate::metrics::PeerMetrics;
 use crate::name::Address;
@@ -148,6 +149,19 @@ impl Link {
     /// [`LinkError`], by what to do.
     pub async fn list(&self, list: List) -> Result<ListAnswer, LinkError> {
         self.call(Request::List(list)).await
+    }
+
+    /// Asks for keys of a bucket; `None` if the region shares no bucket of this name.
+    ///
+    /// # Errors
+    /// [`LinkError`], by what to do. Of an earlier release it is that the region says what none says.
+    pub async fn keys(&self, keys: Keys) -> Result<Option<KeysAnswer>, LinkError> {
+        let ask = keys.ask.clone();
+        let answer: Option<KeysAnswer> = self.call(Request::Keys(keys)).await?;
+        if answer.as_ref().is_some_and(|answer| !answer.answers(&ask)) {
+            return Err(LinkError::Unsound("keys that were not asked for".to_owned()));
+        }
+        Ok(answer)
     }
 
     /// Exchanges lists of regions with it.

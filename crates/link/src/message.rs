@@ -13,6 +13,7 @@ use larder_protocol::limits::{REGION_SERVED_ENTRIES_MAX, REGION_SERVED_PGS_MAX};
 use larder_protocol::region::deletion::Mark;
 use larder_protocol::region::home::HomeAsk;
 use larder_protocol::region::journal::Batch;
+use larder_protocol::region::listing::KeysAsk;
 use larder_protocol::region::{Entry, Listed, Name, Range, Summed, Token, Void};
 use larder_types::codec::encode;
 use larder_types::home::HOME_COUNT_MAX;
@@ -58,6 +59,9 @@ pub enum Request {
     TellHomes(TellHomes),
     /// Asks the home of a bucket to make a client's change: [`ChangeAnswer`].
     Change(Box<Change>),
+    /// Asks for keys of a bucket, for a list of all regions: [`KeysAnswer`](larder_protocol::region::listing::KeysAnswer);
+    /// `None` if the region shares no bucket of this name.
+    Keys(Keys),
 }
 
 /// A region's own description.
@@ -193,6 +197,15 @@ pub enum ChangeAnswer {
     SlowDown,
     /// Something is down. Whether the change is made is not known.
     Unavailable(String),
+}
+
+/// Asks for keys of a bucket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Keys {
+    /// Its name.
+    pub bucket: BucketName,
+    /// The keys.
+    pub ask: KeysAsk,
 }
 
 /// Names of the buckets that an answer has entries of.
@@ -370,6 +383,7 @@ impl Request {
             Self::AskHome(_) => "ask-home",
             Self::TellHomes(_) => "tell-homes",
             Self::Change(_) => "change",
+            Self::Keys(_) => "keys",
         }
     }
 
@@ -390,6 +404,7 @@ impl Request {
                 homes.len() <= HOMES_TOLD_MAX && homes.iter().all(|(_, home)| home.is_sound())
             }
             Self::Change(change) => change.is_sound(),
+            Self::Keys(keys) => keys.ask.is_sound(),
             Self::Ask(Ask { pgs, ids_max }) => {
                 (1..=REGION_SERVED_PGS_MAX).contains(&pgs.len()) && *ids_max > 0
             }

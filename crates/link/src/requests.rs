@@ -153,6 +153,7 @@ impl<S: Source> RequestHandler<S> {
             Request::TellHomes(homes) => {
                 encoded(&in_time(self.source.tell_homes(from, homes)).await?, counted)
             }
+            Request::Keys(keys) => encoded(&in_time(self.source.keys(from, keys)).await?, counted),
             Request::Change(change) => {
                 let made = timeout(CHANGE_TIME_MAX, self.source.change(from, *change)).await;
                 encoded(&made.unwrap_or(Err(Declined::Busy))?, counted)

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use larder_protocol::region::Name;
 use larder_protocol::region::deletion::CloseAnswer;
 use larder_protocol::region::home::HomeAnswer;
+use larder_protocol::region::listing::KeysAnswer;
 use larder_types::RegionId;
 use tokio::sync::mpsc;
 
@@ -14,7 +15,7 @@ use crate::frame;
 use crate::limits::{GATHERED_BYTES_MAX, PIECE_BYTES_MAX};
 use crate::message::{
     Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, Fetch,
-    Fetched, Hello, List, ListAnswer, RegionList, Report, TellHomes, Walk, WalkAnswer,
+    Fetched, Hello, Keys, List, ListAnswer, RegionList, Report, TellHomes, Walk, WalkAnswer,
 };
 
 /// Answers other regions. Requests are within their bounds, and come from regions that are known.
@@ -87,6 +88,13 @@ pub trait Source: Send + Sync + 'static {
         from: RegionId,
         list: List,
     ) -> impl Future<Output = Result<ListAnswer, Declined>> + Send;
+
+    /// Keys of a bucket; `None` if this region shares no bucket of this name.
+    fn keys(
+        &self,
+        from: RegionId,
+        keys: Keys,
+    ) -> impl Future<Output = Result<Option<KeysAnswer>, Declined>> + Send;
 
     /// Writes entries into the sink, in the order asked for. The future is dropped when the other region is gone.
     ///

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use larder_protocol::region::deletion::{CloseAnswer, Mark};
 use larder_protocol::region::home::HomeAnswer;
+use larder_protocol::region::listing::{KeysAnswer, RegionKey};
 use larder_protocol::region::{Entry, Name, Slot, What};
 use larder_types::{
     BucketId, Epoch, Home, HomeScope, HomeState, HomeTerm, HybridClock, ObjectKey, OpId, OpSeq,
@@ -102,6 +103,22 @@ impl Source for Fake {
         let home = Home { term, scope: HomeScope::Conditions, state: HomeState::Elsewhere };
         let is_known = ask.bucket == bucket();
         Ok(if is_known { HomeAnswer::Knows(Some(home)) } else { HomeAnswer::Absent })
+    }
+
+    async fn keys(&self, _: RegionId, keys: crate::Keys) -> Result<Option<KeysAnswer>, Declined> {
+        let told = |key: &str| RegionKey {
+            key: ObjectKey::new(key).unwrap(),
+            at: Stamp { clock: HybridClock(5), region: self.number },
+            object: None,
+            leaves_out: false,
+        };
+        // One key before the place that was asked for is what no region tells.
+        let keys_told = match self.how {
+            How::Breaks => vec![told("a")],
+            _ => vec![told("b"), told("c")],
+        };
+        let answer = KeysAnswer { keys: keys_told, rest: None };
+        Ok((keys.bucket == bucket()).then_some(answer))
     }
 
     async fn tell_homes(&self, _: RegionId, homes: crate::TellHomes) -> Result<(), Declined> {

@@ -483,6 +483,15 @@ pub trait Objects: Send + Sync + 'static {
         bucket: &BucketName,
         request: ListRequest,
     ) -> impl Future<Output = Result<ListPage<ListedObject>, ObjectError>> + Send;
+    /// A page of the keys of all regions, as each of them will have them once it has all changes. Without other regions it is
+    /// [`Objects::list`].
+    fn list_all_regions(
+        &self,
+        bucket: &BucketName,
+        request: ListRequest,
+    ) -> impl Future<Output = Result<ListPage<ListedObject>, ObjectError>> + Send {
+        self.list(bucket, request)
+    }
 
     /// Begins an upload.
     fn create_upload(

@@ -67,8 +67,9 @@ impl<'a, T> Page<'a, T> {
             self.damaged = true;
             return Onward::Stop;
         };
-        if let Some(group) = group_of(key.as_str(), self.request) {
-            return self.add_group(group);
+        let ListRequest { prefix, delimiter, .. } = self.request;
+        if let Some(group) = key.group(prefix, delimiter.as_deref()) {
+            return self.add_group(group.to_owned());
         }
         if self.items.len() == self.max {
             self.truncated = true;
@@ -101,14 +102,6 @@ impl<'a, T> Page<'a, T> {
         let Self { items, truncated, damaged, .. } = self;
         (!damaged).then_some(ListPage { items, truncated })
     }
-}
-
-/// The group of a key: up to the first delimiter behind the prefix, if there is one.
-fn group_of(key: &str, request: &ListRequest) -> Option<String> {
-    let delimiter = request.delimiter.as_deref()?;
-    let behind = key.get(request.prefix.len()..)?;
-    let at = behind.find(delimiter)?;
-    Some(key[..request.prefix.len() + at + delimiter.len()].to_owned())
 }
 
 /// Where a page begins.
@@ -151,20 +144,6 @@ mod tests {
         let row = |len: usize| rows::key_prefix(b'V', BucketId(1), &vec![b'k'; len]);
         assert!(from.len() < 2 * KEY_BYTES_MAX && from > row(KEY_BYTES_MAX));
         assert!(page.wanted() > 0 && from < rows::key_prefix(b'V', BucketId(1), b"l"));
-    }
-
-    #[test]
-    fn a_group_ends_at_the_first_delimiter_behind_the_prefix() {
-        let request = |prefix: &str, delimiter: &str| ListRequest {
-            prefix: prefix.into(),
-            delimiter: Some(delimiter.into()),
-            ..ListRequest::default()
-        };
-        assert_eq!(group_of("a/b/c", &request("", "/")), Some("a/".into()));
-        assert_eq!(group_of("a/b/c", &request("a/", "/")), Some("a/b/".into()));
-        assert_eq!(group_of("a/b/c", &request("a/b/", "/")), None);
-        assert_eq!(group_of("axxb", &request("a", "xx")), Some("axx".into()));
-        assert_eq!(group_of("plain", &ListRequest::default()), None);
     }
 
     #[test]

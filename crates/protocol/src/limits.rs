@@ -256,6 +256,8 @@ pub const REGION_JOURNAL_OPS_MAX: u64 = 1 << 16;
 pub const REGION_FORGET_OPS_MAX: u64 = 4096;
 /// Tombstones that one op frees.
 pub const REGION_FREED_MAX: usize = 64;
+/// Keys that a region is asked for at least, for a list of all regions: some may be deleted elsewhere.
+pub const REGION_LISTED_KEYS_MIN: u32 = 16;
 /// Most entries of a run that a comparison sums, and lists if its sum differs.
 pub const REGION_RUN_IDS_MAX: usize = 256;
 /// Most runs of an answer.

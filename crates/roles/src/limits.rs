@@ -33,6 +33,8 @@ pub const PROTOCOL_DELETIONS: u8 = 10;
 pub const PROTOCOL_HOMES: u8 = 11;
 /// Oldest version of it in which managers and their maps know buckets that this region alone has.
 pub const PROTOCOL_LOCAL: u8 = 12;
+/// Oldest version of it in which a gateway lists the keys of all regions.
+pub const PROTOCOL_LISTS: u8 = 13;
 /// Bytes that may wait in the log's buffer before calls are turned away; less with small segments, of
 /// which one is always ready ahead.
 pub const LOG_BUFFER_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -310,7 +312,8 @@ const _: () = assert!(
     "reports are for peers of a version that is spoken"
 );
 const _: () = assert!(
-    PROTOCOL_LOCAL <= larder_net::limits::PROTOCOL_MAX
+    PROTOCOL_LISTS <= larder_net::limits::PROTOCOL_MAX
+        && PROTOCOL_LOCAL < PROTOCOL_LISTS
         && PROTOCOL_HOMES < PROTOCOL_LOCAL
         && PROTOCOL_DELETIONS < PROTOCOL_HOMES
         && PROTOCOL_POSITIONS < PROTOCOL_DELETIONS

@@ -13,6 +13,7 @@ use larder_net::{Role, Service};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{Applied, Command, MapVersion, NewServer};
 use larder_protocol::region::journal::Batch;
+use larder_protocol::region::listing::PageAsk;
 use larder_protocol::region::{Token, Void};
 use larder_protocol::scheduler::Report;
 use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Refusal};
@@ -457,6 +458,8 @@ pub enum ProxyCall {
     /// Tell how the deletion of a bucket ends that is marked under this epoch, as the map of this version says. Since
     /// [`PROTOCOL_LOCAL`](crate::limits::PROTOCOL_LOCAL).
     Deletion(BucketId, BucketName, Epoch, u64),
+    /// List a page of a bucket's keys in all regions. Since [`PROTOCOL_LISTS`](crate::limits::PROTOCOL_LISTS).
+    List(BucketName, PageAsk),
 }
 
 /// The gateway's answer.
@@ -472,6 +475,8 @@ pub enum ProxyReply {
     NotNow(String),
     /// The end of a deletion.
     Deletion(DeletionEnd),
+    /// Payload: a [`ListedPage`](larder_protocol::region::listing::ListedPage), encoded.
+    Listed,
 }
 
 /// The end of a bucket's deletion in all regions.

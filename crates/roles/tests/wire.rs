@@ -5,6 +5,7 @@ use larder_protocol::digest::{IndexSum, Summed, TableSum};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{Command, MapVersion, Outcome};
 use larder_protocol::region::journal::{Batch, Why};
+use larder_protocol::region::listing::{Item, ListedPage, PageAsk, Selection};
 use larder_protocol::region::{Id, Name, Slot, Token, Void};
 use larder_protocol::scheduler::{Load, Report};
 use larder_protocol::{
@@ -295,7 +296,15 @@ fn said() -> Vec<String> {
         hex(&encode(&ProxyReply::Deletion(DeletionEnd::NotEmpty))),
         hex(&encode(&ProxyReply::Deletion(DeletionEnd::Failed("why".to_owned())))),
         hex(&encode(&ProxyReply::Deletion(DeletionEnd::Unknown))),
+        hex(&encode(&ProxyCall::List(BucketName::new("abc").expect("a name"), page_ask()))),
+        hex(&encode(&ProxyReply::Listed)),
+        hex(&encode(&ListedPage { items: vec![Item::Group("a/".into())], is_truncated: true })),
     ]
+}
+
+fn page_ask() -> PageAsk {
+    let selection = Selection { prefix: "a".into(), delimiter: Some("/".into()) };
+    PageAsk { selection, after: Some("ab".into()), items_max: 300 }
 }
 
 fn journals() -> Vec<(PgId, JournalNow)> {

@@ -1,5 +1,6 @@
 //! Lists of objects: ListObjects, ListObjectsV2 and ListObjectVersions.
 
+use http::{HeaderMap, HeaderValue};
 use larder_objects::{ListItem, ListPage, ListRequest, ListedObject, Objects};
 use larder_types::limits::LIST_PAGE_MAX;
 use larder_types::{BucketName, Metax};
@@ -17,6 +18,9 @@ use crate::face::Face;
 use crate::get::last_modified;
 use crate::names::owner;
 use crate::token;
+
+/// Header with which a client asks for the keys of all regions.
+const REGIONS_HEADER: &str = "x-larder-list-regions";
 
 /// How text is shown in a list: as it is, or percent-encoded if the client asked for that because
 /// XML cannot carry every character.
@@ -103,17 +107,48 @@ impl<T> Split<T> {
     }
 }
 
+/// The regions whose keys are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    /// This one.
+    Here,
+    /// All.
+    AllRegions,
+}
+
+impl Scope {
+    /// # Errors
+    /// `InvalidArgument` for another value than `all`.
+    fn of(headers: &HeaderMap) -> S3Result<Self> {
+        match headers.get(REGIONS_HEADER).map(HeaderValue::as_bytes) {
+            None => Ok(Self::Here),
+            Some(b"all") => Ok(Self::AllRegions),
+            Some(_) => {
+                let message = format!(
+                    "{REGIONS_HEADER} has one value, all; without it the keys of this region are listed"
+                );
+                Err(error(S3ErrorCode::InvalidArgument, message))
+            }
+        }
+    }
+}
+
 async fn page<O: Objects>(
     face: &Face<O>,
     bucket: &BucketName,
     request: ListRequest,
+    scope: Scope,
 ) -> S3Result<Split<ListedObject>> {
     if request.max == 0 {
         face.store.bucket(bucket).map_err(from_store)?;
         let nothing = ListPage { items: Vec::new(), truncated: false };
         return Ok(Split::of(nothing, |listed: &ListedObject| listed.key.as_str()));
     }
-    let page = face.store.list(bucket, request).await.map_err(from_store)?;
+    let page = match scope {
+        Scope::Here => face.store.list(bucket, request).await,
+        Scope::AllRegions => face.store.list_all_regions(bucket, request).await,
+    };
+    let page = page.map_err(from_store)?;
     Ok(Split::of(page, |listed| listed.key.as_str()))
 }
 
@@ -169,6 +204,7 @@ pub(crate) async fn v1<O: Objects>(
     face: &Face<O>,
     request: S3Request<ListObjectsInput>,
 ) -> S3Result<S3Response<ListObjectsOutput>> {
+    let scope = Scope::of(&request.headers)?;
     let input = request.input;
     let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
     let encoding = Encoding::parse(input.encoding_type.as_ref())?;
@@ -181,7 +217,7 @@ pub(crate) async fn v1<O: Objects>(
         after: given(input.marker.clone()),
         max,
     };
-    let found = page(face, &bucket, asked).await?;
+    let found = page(face, &bucket, asked, scope).await?;
     // Without a delimiter clients go on from the last key they saw (S3).
     let next_marker = found.next().filter(|_| delimiter.is_some()).map(|last| encoding.show(last));
     let contents = found.entries.iter().map(|listed| show(listed, encoding, true)).collect();
@@ -204,6 +240,7 @@ pub(crate) async fn v2<O: Objects>(
     face: &Face<O>,
     request: S3Request<ListObjectsV2Input>,
 ) -> S3Result<S3Response<ListObjectsV2Output>> {
+    let scope = Scope::of(&request.headers)?;
     let input = request.input;
     let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
     let encoding = Encoding::parse(input.encoding_type.as_ref())?;
@@ -215,7 +252,7 @@ pub(crate) async fn v2<O: Objects>(
         None => given(input.start_after.clone()),
     };
     let asked = ListRequest { prefix: prefix.clone(), delimiter: delimiter.clone(), after, max };
-    let found = page(face, &bucket, asked).await?;
+    let found = page(face, &bucket, asked, scope).await?;
     let with_owner = input.fetch_owner == Some(true);
     let contents = found.entries.iter().map(|listed| show(listed, encoding, with_owner)).collect();
     Ok(S3Response::new(ListObjectsV2Output {
@@ -239,6 +276,7 @@ pub(crate) async fn versions<O: Objects>(
     face: &Face<O>,
     request: S3Request<ListObjectVersionsInput>,
 ) -> S3Result<S3Response<ListObjectVersionsOutput>> {
+    let scope = Scope::of(&request.headers)?;
     let input = request.input;
     let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
     let encoding = Encoding::parse(input.encoding_type.as_ref())?;
@@ -258,7 +296,7 @@ pub(crate) async fn versions<O: Objects>(
         after: given(input.key_marker.clone()),
         max,
     };
-    let found = page(face, &bucket, asked).await?;
+    let found = page(face, &bucket, asked, scope).await?;
     let next = found.next();
     let ends_in_group = next.is_some_and(|next| found.groups.iter().any(|group| group == next));
     let versions = found.entries.iter().map(|listed| show_version(listed, encoding)).collect();

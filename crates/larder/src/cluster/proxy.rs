@@ -30,7 +30,7 @@ struct ProxyFace {
     presence: Presence,
     /// Not there before its session is open.
     proxy: Arc<OnceLock<Arc<ClusterProxy>>>,
-    /// Places for changes, keys, and deletions of buckets of other proxies' clients.
+    /// Places for changes, keys and lists, and deletions of buckets of other proxies' clients.
     changes: Arc<Semaphore>,
     looks: Arc<Semaphore>,
     deletions: Arc<Semaphore>,
@@ -45,7 +45,7 @@ impl Handler<ProxyService> for ProxyFace {
         responder: Responder<ProxyService>,
     ) {
         let places = match &call {
-            ProxyCall::Look(..) => &self.looks,
+            ProxyCall::Look(..) | ProxyCall::List(..) => &self.looks,
             ProxyCall::Deletion(..) => &self.deletions,
             ProxyCall::Change(_) => &self.changes,
         };

@@ -101,6 +101,12 @@ pub(super) fn write(regions: &Regions, out: &mut String) -> std::fmt::Result {
             "Objects that were renewed, as their bucket is shared with other regions",
             load(&counters.renewed),
         ),
+        ("region_lists", "Pages that were listed of all regions", load(&counters.lists)),
+        (
+            "region_lists_failed",
+            "Pages that were not listed, as a region did not tell its keys",
+            load(&counters.lists_failed),
+        ),
         (
             "region_home_asked",
             "Changes of clients that the home of their bucket, another region, answered",

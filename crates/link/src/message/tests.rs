@@ -2,10 +2,11 @@ use larder_protocol::limits::{REGION_ASK_PGS_MAX, REGION_FETCH_IDS_MAX};
 use larder_protocol::region::deletion::CloseAnswer;
 use larder_protocol::region::home::HomeAnswer;
 use larder_protocol::region::journal::Why;
+use larder_protocol::region::listing::{KeysAnswer, RegionKey, Selection};
 use larder_protocol::region::{Id, Slot, Sum, What};
 use larder_types::codec::{CodecError, decode, encode};
 use larder_types::{
-    Epoch, EtagList, HomeScope, HomeState, HomeTerm, OpId, OpSeq, Origin, Stamp, View,
+    ETag, Epoch, EtagList, HomeScope, HomeState, HomeTerm, Metax, OpId, OpSeq, Origin, Stamp, View,
 };
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
@@ -81,7 +82,33 @@ fn requests() -> Vec<(&'static str, Request)> {
         ("change: put", change(put())),
         ("change: delete", change(ChangeKind::Delete)),
         ("change: tags", change(ChangeKind::Tags(vec![("a".into(), "b".into())]))),
+        ("keys", Request::Keys(keys())),
     ]
+}
+
+fn keys() -> Keys {
+    let selection = Selection { prefix: "a".into(), delimiter: Some("/".into()) };
+    Keys { bucket: bucket(), ask: KeysAsk { selection, from: b"a/c".to_vec(), keys_max: 1001 } }
+}
+
+fn keys_told() -> KeysAnswer {
+    let metax = Metax {
+        size: 300,
+        clock: HybridClock(0x1234),
+        region: RegionId(2),
+        etag: ETag::Md5([7; 16]),
+        checksum: None,
+        attributes: Attributes { storage_class: Some("STANDARD".into()), ..Attributes::default() },
+        expires_ms: None,
+        encryption: None,
+        retention: None,
+    };
+    let key = |key: &str, object, leaves_out| {
+        let key = ObjectKey::new(key).unwrap();
+        RegionKey { key, at: stamp(0x1234), object, leaves_out }
+    };
+    let keys = vec![key("a/c", Some(Box::new(metax)), true), key("ab", None, false)];
+    KeysAnswer { keys, rest: Some(b"ac".to_vec()) }
 }
 
 fn home() -> Home {
@@ -183,6 +210,7 @@ fn messages_have_golden_bytes() {
     all.push(written("answer to ask", &told()));
     all.push(written("answer to walk", &walked()));
     all.push(written("answer to list", &listed()));
+    all.push(written("answer to keys", &Some(keys_told())));
     all.push(written("answer to members", &known()));
     all.push(written("answer to join", &Joined { number: RegionId(3), known: known() }));
     all.push(written("answer: closed", &CloseAnswer::Closed(mark())));
@@ -241,6 +269,7 @@ fn requests_within_their_bounds_pass_and_others_do_not() {
         Request::TellHomes(TellHomes { homes: vec![(bucket(), Home { term: endless, ..home() })] }),
         ask_home(HomeAsk::Give(u64::MAX, HomeScope::Writes)),
         ask_home(HomeAsk::Claim(endless, HomeScope::Writes)),
+        Request::Keys(Keys { ask: KeysAsk { keys_max: 0, ..keys().ask }, ..keys() }),
         change(ChangeKind::Tags(vec![("a".repeat(CHANGE_HEAD_BYTES_MAX), String::new())])),
         names(REGION_SERVED_ENTRIES_MAX + 1),
     ];

@@ -39,6 +39,7 @@ fn requests(token: &JoinToken) -> Vec<Vec<u8>> {
         Request::Ask(ask()),
         Request::Walk(Walk { range: range() }),
         Request::List(List { range: range() }),
+        Request::Keys(super::regions::keys_ask(bucket())),
         Request::Fetch(Fetch { names }),
         Request::Join(join),
     ];

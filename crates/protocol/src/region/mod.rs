@@ -14,6 +14,7 @@
 //! | [`journal`] | outcomes of a PG since a token |
 //! | [`pull`] | pulls entries that are not here from other regions |
 //! | [`compare`] | the full comparison, where a token is void |
+//! | [`listing`] | lists keys of all regions |
 //! | [`key_rows`] | entries as rows of a store's index |
 //! | [`told`] | calls that apply other regions' changes to a PG |
 //! | [`deletion`] | deletes a bucket in all regions |
@@ -34,6 +35,7 @@ pub mod entry;
 pub mod home;
 pub mod journal;
 pub mod key_rows;
+pub mod listing;
 pub mod merge;
 pub mod pull;
 pub mod told;

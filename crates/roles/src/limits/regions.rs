@@ -233,6 +233,14 @@ pub const REGION_HOME_HEADS_MS: u64 = 600_000;
 pub const REGION_CHANGES_MAX: usize = 16;
 /// Milliseconds for which a change waits for such a place.
 pub const CHANGE_PLACE_MS: u64 = 1_500;
+/// Most lists of all regions that are merged at a time.
+pub const REGION_LISTS_MAX: usize = 16;
+/// Milliseconds for which a list waits for such a place.
+pub const REGION_LIST_PLACE_MS: u64 = 1_500;
+/// Milliseconds for all regions to tell the keys of a page.
+pub const REGION_LIST_MS: u64 = 8_000;
+/// Milliseconds for which a proxy waits until the gateway has listed a page.
+pub const GATEWAY_LIST_MS: u64 = REGION_LIST_PLACE_MS + REGION_LIST_MS + 500;
 /// Most changes of other proxies' clients that a gateway passes on at a time.
 pub const GATEWAY_CALLS_MAX: usize = 64;
 /// Milliseconds for which a proxy waits for the gateway to ask other regions for a key.

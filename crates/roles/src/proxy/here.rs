@@ -8,6 +8,7 @@ use bytes::Bytes;
 use larder_kv::{KvError, KvReader};
 use larder_link::Change;
 use larder_objects::ObjectError;
+use larder_protocol::region::listing::{ListedPage, PageAsk};
 use larder_protocol::{Call, RowSpan};
 use larder_types::{
     BucketId, BucketName, BucketRecord, Chunk, Holders, HybridClock, LvId, ObjectKey, OpId, OpSeq,
@@ -207,6 +208,10 @@ impl Reach for Here {
         Err(unavailable(&format!(
             "region {home} is the home of this bucket and decides about such a change, and this one reaches none"
         )))
+    }
+
+    async fn list_at_gateway(&self, _: &BucketName, _: PageAsk) -> Result<ListedPage, ObjectError> {
+        Err(unavailable("a list of all regions needs each of them, and this one reaches none"))
     }
 
     fn region(&self) -> RegionId {

@@ -1,8 +1,12 @@
 //! Lists: one scan for a page, of an index that shows everything taken before the list.
 
-use larder_objects::{ListPage, ListRequest, ListedObject, ObjectError, Page};
+use larder_objects::{ListItem, ListPage, ListRequest, ListedObject, ObjectError, Page};
+use larder_protocol::region::listing::{Item, PageAsk, Selection};
 use larder_types::codec::decode;
-use larder_types::{BucketName, ObjectKey, UploadId, UploadRow, VersionRow};
+use larder_types::limits::{KEY_BYTES_MAX, LIST_PAGE_MAX};
+use larder_types::{
+    BucketName, BucketRecord, ObjectKey, RegionId, UploadId, UploadRow, VersionRow,
+};
 use tokio::time::Instant;
 
 use super::reach::{Reach, Scan};
@@ -27,6 +31,37 @@ impl<R: Reach> Proxy<R> {
                 listed => return listed,
             }
         }
+    }
+
+    /// Lists a page of the keys of all regions; of a bucket that this one alone has, its own.
+    pub(super) async fn list_everywhere(
+        &self,
+        bucket: &BucketName,
+        request: ListRequest,
+    ) -> Result<ListPage<ListedObject>, ObjectError> {
+        let is_shared = |record: &BucketRecord| !record.is_local();
+        let is_shared = self.reach.bucket(bucket, is_shared).ok_or(ObjectError::NoSuchBucket)?;
+        if self.reach.region() == RegionId::OWN || !is_shared {
+            return self.list_objects(bucket, request).await;
+        }
+        let ListRequest { prefix, delimiter, after, max } = request;
+        // No key contains a delimiter that is longer than keys are.
+        let delimiter = delimiter.filter(|delimiter| delimiter.len() <= KEY_BYTES_MAX);
+        let items_max = max.min(LIST_PAGE_MAX) as u32;
+        if items_max == 0 || prefix.len() > KEY_BYTES_MAX {
+            return Ok(ListPage { items: Vec::new(), truncated: false });
+        }
+        let ask = PageAsk { selection: Selection { prefix, delimiter }, after, items_max };
+        let page = match self.elsewhere.get().filter(|_| self.reach.is_gateway()) {
+            Some(elsewhere) => elsewhere.list(bucket, ask).await?,
+            None => self.reach.list_at_gateway(bucket, ask).await?,
+        };
+        let item = |item| match item {
+            Item::Key(key, metax) => ListItem::Entry(ListedObject { key, metax: *metax }),
+            Item::Group(group) => ListItem::Group(group),
+        };
+        let items = page.items.into_iter().map(item).collect();
+        Ok(ListPage { items, truncated: page.is_truncated })
     }
 
     pub(super) async fn list_open_uploads(

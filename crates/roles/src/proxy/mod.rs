@@ -21,6 +21,7 @@ mod append;
 mod away;
 mod buckets;
 mod clients;
+mod elsewhere;
 mod here;
 mod homes;
 mod list;
@@ -37,8 +38,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
-use larder_link::{Change, ChangeKind};
+use larder_link::ChangeKind;
 use larder_objects::{
     AppendDone, AppendOptions, CompleteOptions, ListPage, ListRequest, ListedObject, ListedPart,
     ObjectError, Objects, Opened, PartsPage, PutBody, PutDone, PutOptions, ReadBody, Replication,
@@ -50,8 +50,8 @@ use larder_protocol::{AppendRefusal, Call, Refusal};
 use larder_types::codec::decode;
 use larder_types::limits::OBJECT_BYTES_MAX;
 use larder_types::{
-    BucketId, BucketName, BucketRecord, CodecError, Condition, Epoch, HybridClock, ObjectKey, PgId,
-    RegionId, SessionId, StreamId, UploadId, UploadRow,
+    BucketId, BucketName, BucketRecord, CodecError, Condition, Epoch, ObjectKey, PgId, SessionId,
+    StreamId, UploadId, UploadRow,
 };
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -65,6 +65,7 @@ use crate::ticket::Settled;
 pub use append::AppendCounters;
 pub use away::{Away, ClusterConfig, ProxyCounters};
 use clients::Clients;
+pub use elsewhere::Elsewhere;
 pub use here::Here;
 pub(crate) use homes::{answer_of, made_of};
 use reach::Reach;
@@ -95,41 +96,6 @@ pub struct Proxy<R = Here> {
     changes: Semaphore,
     /// Whom it asks for what is not here.
     elsewhere: OnceLock<Arc<dyn Elsewhere>>,
-}
-
-/// Whoever may have what a store has not.
-pub trait Elsewhere: Send + Sync + 'static {
-    /// Looks for an object that is not here; whether it is here now.
-    ///
-    /// # Errors
-    /// If it is elsewhere, and cannot be had now.
-    fn look<'a>(
-        &'a self,
-        bucket: &'a BucketName,
-        key: &'a ObjectKey,
-    ) -> BoxFuture<'a, Result<bool, ObjectError>>;
-
-    /// Deletes a bucket that is marked here, once all regions have closed it.
-    ///
-    /// # Errors
-    /// If one of them has objects in it, or does not answer: then it is open again.
-    fn delete_bucket(&self, marked: BucketRecord) -> BoxFuture<'static, Result<(), ObjectError>>;
-
-    /// The end of the deletion of a bucket that is marked here, or was a moment ago; `None` if it is not known.
-    fn deletion_of(
-        &self,
-        marked: (BucketId, BucketName, Epoch),
-    ) -> BoxFuture<'_, Option<Result<(), ObjectError>>>;
-
-    /// Has a region make a client's change in a bucket whose home it is; of a put returns its clock.
-    ///
-    /// # Errors
-    /// That region's reason, or that it does not answer.
-    fn change(
-        &self,
-        home: RegionId,
-        change: Change,
-    ) -> BoxFuture<'_, Result<Option<HybridClock>, ObjectError>>;
 }
 
 /// A proxy whose other roles run in other processes.
@@ -486,6 +452,15 @@ impl<R: Reach> Objects for Proxy<R> {
     ) -> Result<ListPage<ListedObject>, ObjectError> {
         let _request = self.clients.begin();
         self.list_objects(bucket, request).await
+    }
+
+    async fn list_all_regions(
+        &self,
+        bucket: &BucketName,
+        request: ListRequest,
+    ) -> Result<ListPage<ListedObject>, ObjectError> {
+        let _request = self.clients.begin();
+        self.list_everywhere(bucket, request).await
     }
 
     async fn create_upload(

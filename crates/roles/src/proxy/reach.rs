@@ -13,6 +13,7 @@ use larder_link::Change;
 use larder_objects::ObjectError;
 pub use larder_objects::Onward;
 use larder_protocol::Call;
+use larder_protocol::region::listing::{ListedPage, PageAsk};
 use larder_types::{
     BucketId, BucketName, BucketRecord, BucketState, Chunk, Epoch, Holders, HybridClock, ObjectKey,
     OpSeq, PgId, RegionId, VersionRow,
@@ -143,6 +144,13 @@ pub trait Reach: Send + Sync + 'static {
         home: RegionId,
         change: Change,
     ) -> impl Future<Output = Result<Option<HybridClock>, ObjectError>> + Send;
+
+    /// Has the gateway list a page of a bucket's keys in all regions. This proxy is none.
+    fn list_at_gateway(
+        &self,
+        bucket: &BucketName,
+        ask: PageAsk,
+    ) -> impl Future<Output = Result<ListedPage, ObjectError>> + Send;
 
     /// This store's number among regions; [`RegionId::OWN`] if it is alone.
     fn region(&self) -> RegionId;

@@ -13,6 +13,7 @@ use larder_link::{Change, Fetch, Link, LinkError};
 use larder_objects::ObjectError;
 use larder_protocol::region::deletion::Mark;
 use larder_protocol::region::entry::What;
+use larder_protocol::region::listing::{ListedPage, PageAsk};
 use larder_protocol::region::{Entry, Name, Slot};
 use larder_types::{BucketId, BucketName, BucketRecord, Epoch, HybridClock, ObjectKey, RegionId};
 use parking_lot::Mutex;
@@ -22,6 +23,7 @@ use tokio::time::{Instant, timeout};
 use super::Shared;
 use super::changes;
 use super::deletions;
+use super::lists;
 use super::taking;
 use crate::limits::{
     REGION_ABSENT_KEYS_MAX, REGION_ABSENT_MS, REGION_MISS_BYTES_MAX, REGION_MISS_MS,
@@ -144,6 +146,14 @@ impl<R: RegionReach> Elsewhere for Misses<R> {
         change: Change,
     ) -> BoxFuture<'_, Result<Option<HybridClock>, ObjectError>> {
         Box::pin(changes::make_at(&self.shared, home, change))
+    }
+
+    fn list<'a>(
+        &'a self,
+        bucket: &'a BucketName,
+        ask: PageAsk,
+    ) -> BoxFuture<'a, Result<ListedPage, ObjectError>> {
+        Box::pin(lists::page(&self.shared, bucket, ask))
     }
 }
 

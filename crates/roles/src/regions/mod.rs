@@ -25,6 +25,7 @@
 //! | `holding.rs` | reads what the machine looks up |
 //! | `misses.rs` | asks for keys that clients read and are not here |
 //! | `settings.rs` | takes up settings of buckets that a command asked for |
+//! | `lists.rs` | lists the keys of all regions |
 //! | `tombstones.rs` | frees tombstones that all regions have passed |
 //! | `taking.rs` | puts entries and their bytes into the store |
 //! | `watch.rs` | shows the status to operators |
@@ -47,6 +48,7 @@ mod fetches;
 mod holding;
 mod homes;
 mod journal;
+mod lists;
 mod misses;
 mod names;
 mod positions;
@@ -74,7 +76,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::sync::watch::Sender;
 
-use crate::limits::REGION_CHANGES_MADE_MAX;
+use crate::limits::{REGION_CHANGES_MADE_MAX, REGION_LISTS_MAX};
 use crate::proxy::{Proxy, RegionReach};
 use deletions::Deletions;
 use echoes::Echoes;
@@ -105,6 +107,8 @@ struct Shared<R> {
     inbox: Inbox,
     /// Places for changes of other regions' clients.
     made: Semaphore,
+    /// Places for lists of all regions.
+    lists: Semaphore,
     echoes: Echoes,
     watch: Arc<Watch>,
     in_flight: InFlight,
@@ -177,6 +181,7 @@ impl Regions {
             unshared: Unshared::default(),
             inbox: inbox.clone(),
             made: Semaphore::new(REGION_CHANGES_MADE_MAX),
+            lists: Semaphore::new(REGION_LISTS_MAX),
             echoes: Echoes::default(),
             watch: seen.clone(),
             in_flight: InFlight::default(),

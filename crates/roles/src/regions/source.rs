@@ -8,7 +8,8 @@ use std::time::Duration;
 use larder_link::message::Buckets as Names;
 use larder_link::{
     Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, Fetch,
-    FetchSink, Hello, List, ListAnswer, RegionList, Report, Source, TellHomes, Walk, WalkAnswer,
+    FetchSink, Hello, Keys, List, ListAnswer, RegionList, Report, Source, TellHomes, Walk,
+    WalkAnswer,
 };
 use larder_objects::ObjectError;
 use larder_protocol::Planted;
@@ -16,6 +17,7 @@ use larder_protocol::limits::{REGION_ASK_IDS_MAX, REGION_RUN_IDS_MAX, REGION_RUN
 use larder_protocol::region::deletion::CloseAnswer;
 use larder_protocol::region::home::HomeAnswer;
 use larder_protocol::region::journal::{Batch, Why};
+use larder_protocol::region::listing::KeysAnswer;
 use larder_protocol::region::{Id, Token, Void, compare};
 use larder_types::codec::encode;
 use larder_types::{BucketId, OpSeq, PgId, RegionId};
@@ -29,6 +31,7 @@ use super::changes;
 use super::deletions;
 use super::fetches;
 use super::homes;
+use super::lists;
 use super::reported::Reported;
 use super::runs;
 use super::shown::{Buckets, Unreadable};
@@ -372,6 +375,11 @@ impl<R: RegionReach> Source for Answering<R> {
     async fn change(&self, from: RegionId, change: Change) -> Result<ChangeAnswer, Declined> {
         let shared = self.0.shared.clone();
         whole(async move { Ok(changes::make(&shared, from, change).await) }).await
+    }
+
+    async fn keys(&self, _: RegionId, keys: Keys) -> Result<Option<KeysAnswer>, Declined> {
+        let Keys { bucket, ask } = keys;
+        self.look(async move |state| lists::keys_of(&state.shared, &bucket, &ask).await).await
     }
 
     async fn walk(&self, _: RegionId, walk: Walk) -> Result<WalkAnswer, Declined> {

@@ -51,6 +51,10 @@ pub struct RegionCounters {
     pub left_out: AtomicU64,
     /// Objects that were renewed, as their bucket is shared with other regions.
     pub renewed: AtomicU64,
+    /// Pages that were listed of all regions.
+    pub lists: AtomicU64,
+    /// Pages that were not, as a region did not answer.
+    pub lists_failed: AtomicU64,
 }
 
 impl RegionCounters {

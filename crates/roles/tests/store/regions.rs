@@ -2,6 +2,7 @@
 
 mod deletions;
 mod homes;
+mod lists;
 mod local;
 
 use std::ops::ControlFlow;

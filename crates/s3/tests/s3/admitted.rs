@@ -35,7 +35,7 @@ const PARAMETERS: [&str; 24] = [
     "versionId",
 ];
 
-const HEADERS: [&str; 25] = [
+const HEADERS: [&str; 26] = [
     "content-encoding",
     "content-md5",
     "content-type",
@@ -61,6 +61,7 @@ const HEADERS: [&str; 25] = [
     "x-amz-trailer",
     "x-amz-write-offset-bytes",
     "x-larder-append",
+    "x-larder-list-regions",
 ];
 
 /// Values of parameters and headers.

@@ -90,3 +90,20 @@ async fn each_object_is_one_version() {
     assert_eq!(rest.tags("Key"), ["b"]);
     server.get("/bkt?versions&version-id-marker=null").await.refused(400, "InvalidArgument");
 }
+
+#[tokio::test]
+async fn the_keys_of_all_regions_are_asked_for_with_a_header() {
+    let server = with_keys(&["a"]).await;
+    for path in ["/bkt", "/bkt?list-type=2", "/bkt?versions"] {
+        let ask = |value: &str| server.ask("GET", path).header("x-larder-list-regions", value);
+        let all = ask("all").send().await.expect(200);
+        assert_eq!(all.tags("CommonPrefixes"), ["<Prefix>of-all-regions/</Prefix>"], "{path}");
+        assert_eq!(all.tags("Key"), ["a"]);
+        let here = server.get(path).await.expect(200);
+        assert!(here.tags("CommonPrefixes").is_empty());
+        for value in ["", "ALL", "1,2"] {
+            let refused = ask(value).send().await.refused(400, "InvalidArgument");
+            assert!(refused.text().contains("one value, all"), "{}", refused.text());
+        }
+    }
+}

@@ -398,6 +398,17 @@ impl Objects for Memory {
         })
     }
 
+    /// Shows by a group that all regions were asked.
+    async fn list_all_regions(
+        &self,
+        bucket: &BucketName,
+        request: ListRequest,
+    ) -> Result<ListPage<ListedObject>, ObjectError> {
+        let mut page = self.list(bucket, request).await?;
+        page.items.push(ListItem::Group("of-all-regions/".to_owned()));
+        Ok(page)
+    }
+
     async fn create_upload(
         &self,
         bucket: &BucketName,

@@ -13,6 +13,7 @@ use larder_link::{Change, ChangeAnswer};
 use larder_net::Responder;
 use larder_objects::ObjectError;
 use larder_protocol::manager::state::Topology;
+use larder_protocol::region::listing::{ListedPage, PageAsk};
 use larder_types::codec::{decode, encode};
 use larder_types::{BucketName, BucketRecord, HybridClock, MapVersion, ObjectKey, RegionId};
 use tokio::time::{Instant, timeout};
@@ -20,7 +21,10 @@ use tokio::time::{Instant, timeout};
 use super::super::homes::{answer_of, made_of};
 use super::super::unavailable;
 use super::Away;
-use crate::limits::{GATEWAY_LOOK_MS, GATEWAY_QUIET_MS, PROTOCOL_LOCAL, REGION_DELETION_MS};
+use crate::limits::{
+    GATEWAY_LIST_MS, GATEWAY_LOOK_MS, GATEWAY_QUIET_MS, PROTOCOL_LISTS, PROTOCOL_LOCAL,
+    REGION_DELETION_MS,
+};
 use crate::peers::down;
 use crate::proxy::ClusterProxy;
 use crate::proxy::reach::Reach;
@@ -119,6 +123,34 @@ impl Away {
     }
 }
 
+impl Away {
+    pub(super) async fn list_at_gateway(
+        &self,
+        bucket: &BucketName,
+        ask: PageAsk,
+    ) -> Result<ListedPage, ObjectError> {
+        let unavailable = |why: &str| {
+            Err(unavailable(&format!(
+                "a list of all regions needs each of them, and the gateway of this cluster, which would ask them, {why}"
+            )))
+        };
+        let map = self.managers.map();
+        let peer = map.gateway.and_then(|gateway| self.proxies.of(&map, gateway.server));
+        let version = peer.and_then(|peer| peer.version());
+        if version.is_some_and(|version| version < PROTOCOL_LISTS) {
+            return unavailable("is of an earlier release");
+        }
+        let deadline = Instant::now() + Duration::from_millis(GATEWAY_LIST_MS);
+        let call = ProxyCall::List(bucket.clone(), ask);
+        match self.ask_gateway(&call, Bytes::new(), deadline).await {
+            Some((ProxyReply::Listed, page)) => decode("page of a gateway", &page)
+                .or_else(|error| unavailable(&format!("gives none: {error}"))),
+            Some((ProxyReply::NotNow(reason), _)) => Err(super::super::unavailable(&reason)),
+            Some(_) | None => unavailable("does not answer"),
+        }
+    }
+}
+
 /// True if the cluster is a region, and so there may be others.
 fn has_other_regions(map: &Topology) -> bool {
     map.gateway.is_some()
@@ -164,6 +196,18 @@ impl ClusterProxy {
                     None => DeletionEnd::Unknown,
                 };
                 responder.answer(&ProxyReply::Deletion(end), Bytes::new());
+            }
+            ProxyCall::List(bucket, ask) => {
+                let listed = match ask.is_sound() {
+                    true => elsewhere.list(&bucket, ask).await,
+                    false => Err(unavailable("a page that no proxy asks for")),
+                };
+                match listed {
+                    Ok(page) => responder.answer(&ProxyReply::Listed, encode(&page).into()),
+                    Err(error) => {
+                        responder.answer(&ProxyReply::NotNow(error.to_string()), Bytes::new());
+                    }
+                }
             }
             ProxyCall::Change(home) => {
                 let change = decode::<Change>("change for a home", &payload);

@@ -51,6 +51,7 @@ use larder_net::Endpoint;
 use larder_objects::ObjectError;
 use larder_protocol::manager::state::{GatewayRecord, Topology};
 use larder_protocol::placement::pg_of;
+use larder_protocol::region::listing::{ListedPage, PageAsk};
 use larder_protocol::scheduler::{Policy, ReadCounts};
 use larder_protocol::{Answer, Call};
 use larder_types::{
@@ -269,6 +270,14 @@ impl Reach for Away {
         change: Change,
     ) -> Result<Option<HybridClock>, ObjectError> {
         Self::change_at_gateway(self, home, change).await
+    }
+
+    async fn list_at_gateway(
+        &self,
+        bucket: &BucketName,
+        ask: PageAsk,
+    ) -> Result<ListedPage, ObjectError> {
+        Self::list_at_gateway(self, bucket, ask).await
     }
 
     fn region(&self) -> RegionId {

@@ -1,0 +1,52 @@
+//! What a proxy asks other regions, by way of the driver of the region.
+
+use futures::future::BoxFuture;
+use larder_link::Change;
+use larder_objects::ObjectError;
+use larder_protocol::region::listing::{ListedPage, PageAsk};
+use larder_types::{BucketId, BucketName, BucketRecord, Epoch, HybridClock, ObjectKey, RegionId};
+
+/// Whoever may have what a store has not.
+pub trait Elsewhere: Send + Sync + 'static {
+    /// Looks for an object that is not here; whether it is here now.
+    ///
+    /// # Errors
+    /// If it is elsewhere, and cannot be had now.
+    fn look<'a>(
+        &'a self,
+        bucket: &'a BucketName,
+        key: &'a ObjectKey,
+    ) -> BoxFuture<'a, Result<bool, ObjectError>>;
+
+    /// Deletes a bucket that is marked here, once all regions have closed it.
+    ///
+    /// # Errors
+    /// If one of them has objects in it, or does not answer: then it is open again.
+    fn delete_bucket(&self, marked: BucketRecord) -> BoxFuture<'static, Result<(), ObjectError>>;
+
+    /// The end of the deletion of a bucket that is marked here, or was a moment ago; `None` if it is not known.
+    fn deletion_of(
+        &self,
+        marked: (BucketId, BucketName, Epoch),
+    ) -> BoxFuture<'_, Option<Result<(), ObjectError>>>;
+
+    /// Has a region make a client's change in a bucket whose home it is; of a put returns its clock.
+    ///
+    /// # Errors
+    /// That region's reason, or that it does not answer.
+    fn change(
+        &self,
+        home: RegionId,
+        change: Change,
+    ) -> BoxFuture<'_, Result<Option<HybridClock>, ObjectError>>;
+
+    /// Lists a page of a bucket's keys in all regions.
+    ///
+    /// # Errors
+    /// If a region does not answer.
+    fn list<'a>(
+        &'a self,
+        bucket: &'a BucketName,
+        ask: PageAsk,
+    ) -> BoxFuture<'a, Result<ListedPage, ObjectError>>;
+}
