@@ -513,6 +513,36 @@ def overhead(regions):
         raise Failed(f"{idle:.0f} bytes a second pass where nothing happens")
 
 
+def compressed(regions, clock):
+    """A region that is asked to compress sends text in fewer bytes, and noise in hardly more."""
+    one, two, three = regions
+    for region in (two, three):
+        for other in regions:
+            if other is not region:
+                said = region.region("compress", region.directory, other.name, "on")
+                if f"{other.name} compresses objects" not in said or said != region.region("compress", region.directory, other.name):
+                    raise Failed(f"larder region compress: {said}")
+    time.sleep(3)  # Their servers look every second.
+    shares = []
+    for kind, size in (("text", 300_000), ("noise", 100_000)):
+        before, s3, put = sum(region.relay.bytes for region in regions), one.boto3(), 0
+        for number in range(20):
+            body = content(f"{kind}/{number}", size)
+            if kind == "text":
+                body = "\n".join(f'{{"number": {at}, "state": "active", "id": "{body[at:at + 4].hex()}"}}' for at in range(size // 50)).encode()
+            s3.put_object(Bucket=BUCKET, Key=f"compressed/{kind}/{number}", Body=body)
+            put += len(body)
+        converged(regions)
+        shares.append((sum(region.relay.bytes for region in regions) - before) / (2 * put))
+    if shares[0] > 0.5 or shares[1] > OVERHEAD_MAX:
+        raise Failed(f"compressed, {shares[0]:.3f} bytes pass for each byte of text, {shares[1]:.3f} of noise")
+    for region in (two, three):
+        for other in regions:
+            if other is not region:
+                region.region("compress", region.directory, other.name, "off")
+    clock.tell(f"compressed, {shares[0]:.3f} bytes pass for each byte of JSON and region, {shares[1]:.3f} of noise")
+
+
 def rated(regions, clock):
     """A region pulls no more than it is told to."""
     one, two, three = regions
@@ -577,6 +607,7 @@ def run(binary, scratch, seconds, seed):
         conflicts(regions, rng, seconds, clock)
         away(regions, clock)
         overhead(regions)
+        compressed(regions, clock)
         rated(regions, clock)
         replaced(regions, binary, scratch, clock)
         for region in regions:

@@ -10,11 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use larder_protocol::region::Name;
 use tokio::time::{Instant, timeout};
 
+use crate::compression::Decompressor;
 use crate::error::{Later, LinkError};
 use crate::frame::Unframer;
 use crate::limits::{PACE_BYTES_PER_S, STALL_MAX};
@@ -29,6 +31,8 @@ pub struct FetchStream {
     names: std::vec::IntoIter<(Name, bool)>,
     body: Incoming,
     frames: Unframer,
+    /// Of an answer that is compressed.
+    decompressor: Option<Decompressor>,
     held: Option<Held>,
     /// Time left to wait for bytes: it grows with what comes.
     patience: Duration,
@@ -38,12 +42,15 @@ pub struct FetchStream {
 impl FetchStream {
     pub(crate) fn new(
         names: Vec<(Name, bool)>,
-        body: Incoming,
+        response: http::Response<Incoming>,
         held: Held,
         metrics: Arc<PeerMetrics>,
     ) -> Self {
         let (names, frames, held) = (names.into_iter(), Unframer::default(), Some(held));
-        Self { names, body, frames, held, patience: STALL_MAX, metrics }
+        let coding = response.headers().get(header::CONTENT_ENCODING);
+        let decompressor = coding.map(|_coding| Decompressor::default());
+        let (body, patience) = (response.into_body(), STALL_MAX);
+        Self { names, body, frames, decompressor, held, patience, metrics }
     }
 
     /// Takes the next entry, and drops the rest of the one before. `None` when all have come.
@@ -114,19 +121,42 @@ impl FetchStream {
 
     /// Waits for the next bytes; false at the end of the stream.
     async fn read(&mut self) -> Result<bool, LinkError> {
+        loop {
+            let Some(decompressor) = &mut self.decompressor else {
+                let arrived = self.arrived().await?;
+                let is_more = arrived.is_some();
+                arrived.into_iter().for_each(|bytes| self.frames.push(bytes));
+                return Ok(is_more);
+            };
+            if let Some(piece) = decompressor.next().map_err(LinkError::Unsound)? {
+                self.frames.push(piece);
+                return Ok(true);
+            }
+            let is_between = decompressor.is_between();
+            match (self.arrived().await?, &mut self.decompressor) {
+                (Some(bytes), Some(decompressor)) => decompressor.push(&bytes),
+                (None, _) if !is_between => {
+                    return Err(LinkError::broken("the answer ended early"));
+                }
+                (_, _) => return Ok(false),
+            }
+        }
+    }
+
+    /// Waits for the next bytes of the body; `None` at its end.
+    async fn arrived(&mut self) -> Result<Option<Bytes>, LinkError> {
         let since = Instant::now();
         let frame = timeout(self.patience, self.body.frame()).await;
         self.patience = self.patience.saturating_sub(since.elapsed());
         match frame.map_err(|_elapsed| LinkError::from(Later::Late))? {
-            None => Ok(false),
+            None => Ok(None),
             Some(Err(error)) => Err(LinkError::broken(error)),
             Some(Ok(frame)) => {
                 let bytes = frame.into_data().unwrap_or_default();
                 let earned = Duration::from_secs_f64(bytes.len() as f64 / PACE_BYTES_PER_S);
                 self.patience = STALL_MAX.min(self.patience + earned);
                 self.metrics.bytes_told.add(bytes.len() as u64);
-                self.frames.push(bytes);
-                Ok(true)
+                Ok(Some(bytes))
             }
         }
     }

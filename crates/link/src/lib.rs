@@ -5,7 +5,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `message.rs`, `frame.rs` | messages: `docs/formats/region.md` |
+//! | `message.rs`, `frame.rs`, `compression.rs` | messages: `docs/formats/region.md` |
 //! | `identity.rs`, `tls.rs` | a region's key, which the other end verifies |
 //! | `members.rs`, `name.rs`, `registry.rs`, `files.rs` | the list of regions, and its file |
 //! | `settings.rs` | what a command asks of the server |
@@ -16,6 +16,7 @@
 //! | `site.rs` | all of these, for a server |
 //! | `status.rs`, `metrics.rs` | status and counters for operators |
 
+mod compression;
 mod error;
 mod fetching;
 mod files;
@@ -50,8 +51,8 @@ pub use listener::Listener;
 pub use members::{Known, Members, Own, Peer};
 pub use message::{
     Ask, AskAnswer, AskHome, Change, ChangeAnswer, ChangeKind, CloseBucket, Declined, EndClosed,
-    Fetch, Fetched, Hello, JoinRefused, Keys, List, ListAnswer, RegionList, Report, TellHomes,
-    Walk, WalkAnswer,
+    Fetch, Fetched, Hello, JoinRefused, Keys, KeysTold, List, ListAnswer, RegionList, Report,
+    TellHomes, Walk, WalkAnswer,
 };
 pub use metrics::{Counter, Metrics, PeerMetrics};
 pub use name::{Address, RegionName};

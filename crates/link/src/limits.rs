@@ -58,6 +58,10 @@ pub const CHANGE_HEAD_BYTES_MAX: usize = 64 * 1024;
 pub const CHANGE_PLACE_TIME_MAX: Duration = Duration::from_secs(2);
 /// Changes that are under way to a region: other requests have connections, too.
 pub const CHANGES_MAX: usize = 8;
+/// Requests for keys of lists that are under way to a region.
+pub const KEYS_MAX: usize = 4;
+/// Longest wait of such a request for its turn.
+pub const KEYS_PLACE_TIME_MAX: Duration = Duration::from_secs(2);
 /// Homes of buckets that are told with one request.
 pub const HOMES_TOLD_MAX: usize = 1024;
 /// Longest from a client's change that is sent to its answer: that region waits for its primaries, and for other regions.
@@ -80,7 +84,10 @@ pub const MEMBERS_INTERVAL: Duration = Duration::from_secs(10);
 /// Age from which on a status counts as old: the server writes it every second.
 pub const STATUS_AGE_MAX: Duration = Duration::from_secs(10);
 
-const _: () = assert!(2 * CHANGES_MAX <= CONNECTIONS_MAX, "changes leave connections to others");
+const _: () = assert!(
+    CHANGES_MAX + 2 * KEYS_MAX <= CONNECTIONS_MAX,
+    "changes and lists leave connections to others"
+);
 const _: () = assert!(REGIONS_MAX <= NUMBERS_MAX as usize, "each region has a number");
 const _: () = assert!(GATHERED_BYTES_MAX <= PIECE_BYTES_MAX, "what is gathered is a piece");
 const _: () = assert!(

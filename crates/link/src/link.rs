@@ -2,31 +2,33 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, StatusCode, header};
+use http::{HeaderValue, Method, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use larder_protocol::region::deletion::CloseAnswer;
 use larder_protocol::region::home::HomeAnswer;
-use larder_protocol::region::listing::KeysAnswer;
 use larder_types::RegionId;
 use larder_types::codec::{CodecError, decode, encode};
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::compression::CODING;
 use crate::error::{Later, LinkError, Refused};
 use crate::fetching::FetchStream;
 use crate::identity::Identity;
 use crate::limits::{
-    ANSWER_BYTES_MAX, CALL_TIME_MAX, CHANGE_PLACE_TIME_MAX, CHANGE_TIME_MAX, CHANGES_MAX,
+    ANSWER_BYTES_MAX, CALL_TIME_MAX, CHANGE_PLACE_TIME_MAX, CHANGE_TIME_MAX, CHANGES_MAX, KEYS_MAX,
+    KEYS_PLACE_TIME_MAX,
 };
 use crate::members::{Known, Peer};
 use crate::message::{
     Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, Fetch, Hello,
-    Keys, List, ListAnswer, RegionList, Report, Request, TellHomes, Walk, WalkAnswer,
+    Keys, KeysTold, List, ListAnswer, RegionList, Report, Request, TellHomes, Walk, WalkAnswer,
 };
 use crate::metrics::PeerMetrics;
 use crate::name::Address;
@@ -45,6 +47,10 @@ pub struct Link {
     pool: Arc<Pool>,
     /// Places for changes.
     changes: Semaphore,
+    /// Places for keys of lists.
+    lists: Semaphore,
+    /// Answers to fetches are to be compressed.
+    compressed: AtomicBool,
     metrics: Arc<PeerMetrics>,
 }
 
@@ -58,8 +64,21 @@ impl Link {
         let tls = tls::client(identity, peer.fingerprint)?;
         let (number, address) = (peer.number, peer.address.clone());
         let pool = Pool::new(address.clone(), tls, metrics.clone());
-        let changes = Semaphore::new(CHANGES_MAX);
-        Ok(Self { number, address, pool, changes, metrics })
+        let (changes, lists) = (Semaphore::new(CHANGES_MAX), Semaphore::new(KEYS_MAX));
+        Ok(Self {
+            number,
+            address,
+            pool,
+            changes,
+            lists,
+            compressed: AtomicBool::new(false),
+            metrics,
+        })
+    }
+
+    /// Asks for compressed answers to fetches from now on, or for those as they are.
+    pub(crate) fn compress(&self, compressed: bool) {
+        self.compressed.store(compressed, Ordering::Relaxed);
     }
 
     /// The other region's number.
@@ -151,17 +170,20 @@ impl Link {
         self.call(Request::List(list)).await
     }
 
-    /// Asks for keys of a bucket; `None` if the region shares no bucket of this name.
+    /// Asks for keys of a bucket.
     ///
     /// # Errors
     /// [`LinkError`], by what to do. Of an earlier release it is that the region says what none says.
-    pub async fn keys(&self, keys: Keys) -> Result<Option<KeysAnswer>, LinkError> {
+    pub async fn keys(&self, keys: Keys) -> Result<KeysTold, LinkError> {
         let ask = keys.ask.clone();
-        let answer: Option<KeysAnswer> = self.call(Request::Keys(keys)).await?;
-        if answer.as_ref().is_some_and(|answer| !answer.answers(&ask)) {
-            return Err(LinkError::Unsound("keys that were not asked for".to_owned()));
+        let place = timeout(KEYS_PLACE_TIME_MAX, self.lists.acquire()).await;
+        let Ok(Ok(_place)) = place else { return Err(Later::Busy.into()) };
+        match self.call(Request::Keys(keys)).await? {
+            KeysTold::Keys(answer) if !answer.answers(&ask) => {
+                Err(LinkError::Unsound("keys that were not asked for".to_owned()))
+            }
+            told => Ok(told),
         }
-        Ok(answer)
     }
 
     /// Exchanges lists of regions with it.
@@ -184,7 +206,11 @@ impl Link {
             Ok((response, held))
         });
         let (response, held) = began.await?;
-        Ok(FetchStream::new(names, response.into_body(), held, self.metrics.clone()))
+        let coding = response.headers().get(header::CONTENT_ENCODING);
+        if coding.is_some_and(|coding| coding != CODING) {
+            return Err(LinkError::Unsound(format!("an answer in the coding {coding:?}")));
+        }
+        Ok(FetchStream::new(names, response, held, self.metrics.clone()))
     }
 
     /// Closes connections that were idle for too long.
@@ -234,10 +260,13 @@ impl Link {
         once: bool,
     ) -> Result<(http::Response<Incoming>, Held), LinkError> {
         let body = Bytes::from(encode(request));
+        let is_compressed =
+            matches!(request, Request::Fetch(_)) && self.compressed.load(Ordering::Relaxed);
+        let coding = is_compressed.then_some(CODING);
         loop {
             let mut held = self.pool.take().await?;
             self.metrics.bytes_asked.add(body.len() as u64);
-            match send(held.sender(), body.clone()).await {
+            match send_accepting(held.sender(), body.clone(), coding).await {
                 Ok(response) => return Ok((response, held)),
                 Err(_closed) if held.is_used && !once => {}
                 Err(error) => return Err(error),
@@ -259,12 +288,25 @@ pub(crate) async fn send(
     sender: &mut Sender,
     body: Bytes,
 ) -> Result<http::Response<Incoming>, LinkError> {
-    let request = http::Request::builder()
+    send_accepting(sender, body, None).await
+}
+
+/// As [`send`], with a coding that the answer may have.
+async fn send_accepting(
+    sender: &mut Sender,
+    body: Bytes,
+    coding: Option<&'static str>,
+) -> Result<http::Response<Incoming>, LinkError> {
+    let mut request = http::Request::builder()
         .method(Method::POST)
         .uri(PATH)
         .header(header::HOST, "region")
         .body(Full::new(body))
         .map_err(LinkError::broken)?;
+    if let Some(coding) = coding {
+        let coding = HeaderValue::from_static(coding);
+        request.headers_mut().insert(header::ACCEPT_ENCODING, coding);
+    }
     sender.send_request(request).await.map_err(LinkError::broken)
 }
 

@@ -5,12 +5,12 @@
 //! 1. A number names one key for ever: region 1 alone gives numbers, counting up, and gives none again after a removal.
 //! 2. The lists of two regions are joined: numbers by union, and a removal wins. A region takes nothing of a list that
 //!    gives a number another key.
-//! 3. A pause and a rate are this region's own: no other region hears of them.
+//! 3. A pause, a rate and compression are this region's own: no other region hears of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use larder_types::RegionId;
-use larder_types::codec::{self, CodecError, V2};
+use larder_types::codec::{self, CodecError, V2, V3};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{LinkError, Usage};
@@ -37,6 +37,9 @@ pub struct Members {
     /// Most MiB a second that are pulled from a region, where an operator has set that. Stored beside the rest.
     #[serde(skip)]
     rates: BTreeMap<RegionId, u32>,
+    /// Regions whose answers to fetches are to be compressed. Stored beside the rest, too.
+    #[serde(skip)]
+    compressed: BTreeSet<RegionId>,
 }
 
 /// This region.
@@ -104,37 +107,43 @@ impl Members {
     #[must_use]
     pub(crate) fn first(own: Own) -> Self {
         assert_eq!(own.number, FOUNDER, "the first region gives the others their numbers");
-        Self { own, peers: Vec::new(), tokens: Vec::new(), rates: BTreeMap::new() }
+        Self::stored_as(own, Vec::new(), Vec::new())
     }
 
     /// The list of a region that has just joined.
     pub(crate) fn joined(own: Own, known: &[Known]) -> Result<Self, LinkError> {
-        let (peers, tokens, rates) = Default::default();
-        let mut members = Self { own, peers, tokens, rates };
+        let mut members = Self::stored_as(own, Vec::new(), Vec::new());
         members.merge(known)?;
         Ok(members)
     }
 
-    #[cfg(test)]
+    /// The list as files of the first release have it.
     pub(crate) fn stored_as(own: Own, peers: Vec<Peer>, tokens: Vec<TokenRecord>) -> Self {
-        Self { own, peers, tokens, rates: BTreeMap::new() }
+        Self { own, peers, tokens, rates: BTreeMap::new(), compressed: BTreeSet::new() }
     }
 
-    /// The bytes of a file. Earlier releases read those without rates.
+    /// The bytes of a file, in the earliest version that has all that is set: earlier releases read that.
     pub(crate) fn encoded(&self) -> Vec<u8> {
-        if self.rates.is_empty() {
-            return codec::encode(self);
+        match (self.rates.is_empty(), self.compressed.is_empty()) {
+            (true, true) => codec::encode(self),
+            (false, true) => codec::encode_as(V2, &(&self.rates, self)),
+            (_, false) => codec::encode_as(V3, &(&self.rates, &self.compressed, self)),
         }
-        codec::encode_as(V2, &(&self.rates, self))
     }
 
     /// Reads the bytes of a file.
     pub(crate) fn decoded(bytes: &[u8]) -> Result<Self, CodecError> {
-        if bytes.first() != Some(&V2) {
-            return codec::decode(WHAT, bytes);
+        match bytes.first() {
+            Some(&V3) => {
+                let (rates, compressed, members): (_, _, Self) = codec::decode_as(WHAT, V3, bytes)?;
+                Ok(Self { rates, compressed, ..members })
+            }
+            Some(&V2) => {
+                let (rates, members): (_, Self) = codec::decode_as(WHAT, V2, bytes)?;
+                Ok(Self { rates, ..members })
+            }
+            _ => codec::decode(WHAT, bytes),
         }
-        let (rates, members): (_, Self) = codec::decode_as(WHAT, V2, bytes)?;
-        Ok(Self { rates, ..members })
     }
 
     /// The other regions that are not removed, paused ones too.
@@ -187,6 +196,31 @@ impl Members {
         self.rates.get(&number).copied()
     }
 
+    /// Has a region compress its answers to fetches, or leave them as they are.
+    ///
+    /// # Errors
+    /// [`Usage::NoPeer`].
+    pub fn set_compressed(&mut self, name: &str, compressed: bool) -> Result<(), LinkError> {
+        let number = self.named(name)?.number;
+        let _was_other = match compressed {
+            true => self.compressed.insert(number),
+            false => self.compressed.remove(&number),
+        };
+        Ok(())
+    }
+
+    /// True if a region is to compress its answers to fetches.
+    #[must_use]
+    pub fn is_compressed(&self, number: RegionId) -> bool {
+        self.compressed.contains(&number)
+    }
+
+    /// Forgets what was set for a region that is removed.
+    fn forget_settings(&mut self, number: RegionId) {
+        self.rates.remove(&number);
+        self.compressed.remove(&number);
+    }
+
     /// Removes a region. This one tells the others.
     ///
     /// # Errors
@@ -195,7 +229,7 @@ impl Members {
         let peer = self.named(name)?;
         peer.removed = true;
         let number = peer.number;
-        self.rates.remove(&number);
+        self.forget_settings(number);
         Ok(())
     }
 
@@ -259,7 +293,7 @@ impl Members {
             Some(peer) => {
                 peer.removed |= known.removed;
                 if peer.removed {
-                    self.rates.remove(&known.number);
+                    self.forget_settings(known.number);
                 }
             }
             None => self.peers.push(known.into()),

@@ -13,7 +13,7 @@ use larder_protocol::limits::{REGION_SERVED_ENTRIES_MAX, REGION_SERVED_PGS_MAX};
 use larder_protocol::region::deletion::Mark;
 use larder_protocol::region::home::HomeAsk;
 use larder_protocol::region::journal::Batch;
-use larder_protocol::region::listing::KeysAsk;
+use larder_protocol::region::listing::{KeysAnswer, KeysAsk};
 use larder_protocol::region::{Entry, Listed, Name, Range, Summed, Token, Void};
 use larder_types::codec::encode;
 use larder_types::home::HOME_COUNT_MAX;
@@ -59,8 +59,7 @@ pub enum Request {
     TellHomes(TellHomes),
     /// Asks the home of a bucket to make a client's change: [`ChangeAnswer`].
     Change(Box<Change>),
-    /// Asks for keys of a bucket, for a list of all regions: [`KeysAnswer`](larder_protocol::region::listing::KeysAnswer);
-    /// `None` if the region shares no bucket of this name.
+    /// Asks for keys of a bucket, for a list of all regions: [`KeysTold`].
     Keys(Keys),
 }
 
@@ -206,6 +205,19 @@ pub struct Keys {
     pub bucket: BucketName,
     /// The keys.
     pub ask: KeysAsk,
+    /// All regions that are asked, and the asking one.
+    pub regions: Vec<RegionId>,
+}
+
+/// The answer to [`Keys`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KeysTold {
+    /// These.
+    Keys(KeysAnswer),
+    /// It shares no bucket of this name: none of its keys is one of the list.
+    NoBucket,
+    /// It knows other regions: a list without them would lack their keys.
+    OtherRegions,
 }
 
 /// Names of the buckets that an answer has entries of.
@@ -404,7 +416,7 @@ impl Request {
                 homes.len() <= HOMES_TOLD_MAX && homes.iter().all(|(_, home)| home.is_sound())
             }
             Self::Change(change) => change.is_sound(),
-            Self::Keys(keys) => keys.ask.is_sound(),
+            Self::Keys(Keys { ask, regions, .. }) => ask.is_sound() && regions.len() <= REGIONS_MAX,
             Self::Ask(Ask { pgs, ids_max }) => {
                 (1..=REGION_SERVED_PGS_MAX).contains(&pgs.len()) && *ids_max > 0
             }

@@ -50,6 +50,8 @@ pub struct PeerMetrics {
     pub declined: Counter,
     /// Bytes of answers to it.
     pub bytes_answered: Counter,
+    /// Bytes by which compression made answers to it shorter.
+    pub bytes_spared: Counter,
 }
 
 /// Counters of all links of a process.

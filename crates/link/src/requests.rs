@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::{Method, Request as HttpRequest, Response, StatusCode};
+use http::{HeaderValue, Method, Request as HttpRequest, Response, StatusCode, header};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -25,6 +25,7 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::timeout;
 
+use crate::compression::CODING;
 use crate::error::{LinkError, Refused};
 use crate::identity::Fingerprint;
 use crate::limits::{
@@ -80,8 +81,10 @@ impl<S: Source> RequestHandler<S> {
         } else {
             REQUEST_BYTES_MAX
         };
+        let coding = request.headers().get(header::ACCEPT_ENCODING);
+        let compress = coding.is_some_and(|coding| coding == CODING);
         let answered = match self.read(request, bytes_max).await {
-            Ok(request) => self.decide(caller, request).await,
+            Ok(request) => self.decide(caller, request, compress).await,
             Err(declined) => Err(declined),
         };
         if let Some(metrics) = metrics {
@@ -123,6 +126,7 @@ impl<S: Source> RequestHandler<S> {
         &self,
         caller: &Caller,
         request: Request,
+        compress: bool,
     ) -> Result<Response<Answer>, Declined> {
         if let Request::Join(join) = request {
             let joined = self.join(*caller, join).await;
@@ -132,7 +136,7 @@ impl<S: Source> RequestHandler<S> {
         let metrics = self.metrics.of(from);
         let counted = Some(&*metrics);
         match request {
-            Request::Fetch(fetch) => self.fetch(from, fetch, metrics).await,
+            Request::Fetch(fetch) => self.fetch(from, fetch, compress, metrics).await,
             Request::Hello => encoded(&in_time(self.source.hello(from)).await?, counted),
             Request::Ask(ask) => encoded(&in_time(self.source.ask(from, ask)).await?, counted),
             Request::Walk(walk) => encoded(&in_time(self.source.walk(from, walk)).await?, counted),
@@ -221,10 +225,11 @@ impl<S: Source> RequestHandler<S> {
         &self,
         from: RegionId,
         fetch: Fetch,
+        compress: bool,
         metrics: Arc<PeerMetrics>,
     ) -> Result<Response<Answer>, Declined> {
         let (pieces, mut received) = mpsc::channel(PIECES_WAITING_MAX);
-        let sink = FetchSink::new(&fetch, pieces);
+        let sink = FetchSink::new(&fetch, pieces, compress, metrics.clone());
         let source = self.source.clone();
         let writing = tokio::spawn(async move { source.fetch(from, fetch, sink).await });
         let answering = Ends(writing.abort_handle());
@@ -234,7 +239,12 @@ impl<S: Source> RequestHandler<S> {
                 let first = Some(first);
                 let stream =
                     Stream { first, received, is_over: false, metrics, _answering: answering };
-                Ok(Response::new(Either::Right(stream)))
+                let mut response = Response::new(Either::Right(stream));
+                if compress {
+                    let coding = HeaderValue::from_static(CODING);
+                    response.headers_mut().insert(header::CONTENT_ENCODING, coding);
+                }
+                Ok(response)
             }
             Ok(None) => match writing.await {
                 Ok(Err(declined)) => Err(declined),

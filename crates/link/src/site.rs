@@ -109,11 +109,15 @@ impl Site {
             links.remove(&number);
             return Ok(None);
         };
-        if let Some(link) = links.get(&number) {
-            return Ok(Some(link.clone()));
-        }
-        let link = Arc::new(Link::to(peer, &self.identity, self.metrics.of(number))?);
-        links.insert(number, link.clone());
+        let link = match links.get(&number) {
+            Some(link) => link.clone(),
+            None => {
+                let link = Arc::new(Link::to(peer, &self.identity, self.metrics.of(number))?);
+                links.insert(number, link.clone());
+                link
+            }
+        };
+        link.compress(members.is_compressed(number));
         Ok(Some(link))
     }
 

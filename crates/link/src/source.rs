@@ -1,22 +1,24 @@
 //! The answering end, as a driver implements it.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_protocol::region::Name;
 use larder_protocol::region::deletion::CloseAnswer;
 use larder_protocol::region::home::HomeAnswer;
-use larder_protocol::region::listing::KeysAnswer;
 use larder_types::RegionId;
 use tokio::sync::mpsc;
 
 use crate::error::{Later, LinkError};
-use crate::frame;
 use crate::limits::{GATHERED_BYTES_MAX, PIECE_BYTES_MAX};
 use crate::message::{
     Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, Fetch,
-    Fetched, Hello, Keys, List, ListAnswer, RegionList, Report, TellHomes, Walk, WalkAnswer,
+    Fetched, Hello, Keys, KeysTold, List, ListAnswer, RegionList, Report, TellHomes, Walk,
+    WalkAnswer,
 };
+use crate::metrics::PeerMetrics;
+use crate::{compression, frame};
 
 /// Answers other regions. Requests are within their bounds, and come from regions that are known.
 ///
@@ -89,12 +91,12 @@ pub trait Source: Send + Sync + 'static {
         list: List,
     ) -> impl Future<Output = Result<ListAnswer, Declined>> + Send;
 
-    /// Keys of a bucket; `None` if this region shares no bucket of this name.
+    /// Keys of a bucket.
     fn keys(
         &self,
         from: RegionId,
         keys: Keys,
-    ) -> impl Future<Output = Result<Option<KeysAnswer>, Declined>> + Send;
+    ) -> impl Future<Output = Result<KeysTold, Declined>> + Send;
 
     /// Writes entries into the sink, in the order asked for. The future is dropped when the other region is gone.
     ///
@@ -133,12 +135,20 @@ pub struct FetchSink {
     left: u64,
     /// Bytes that are written and were not sent yet.
     gathered: Vec<u8>,
+    /// The asking region wants pieces compressed.
+    compresses: bool,
+    metrics: Arc<PeerMetrics>,
 }
 
 impl FetchSink {
-    pub(crate) fn new(fetch: &Fetch, pieces: mpsc::Sender<Piece>) -> Self {
+    pub(crate) fn new(
+        fetch: &Fetch,
+        pieces: mpsc::Sender<Piece>,
+        compresses: bool,
+        metrics: Arc<PeerMetrics>,
+    ) -> Self {
         let names = fetch.names.clone().into_iter();
-        Self { pieces: Some(pieces), names, left: 0, gathered: Vec::new() }
+        Self { pieces: Some(pieces), names, left: 0, gathered: Vec::new(), compresses, metrics }
     }
 
     /// Begins the next entry.
@@ -183,7 +193,7 @@ impl FetchSink {
     pub async fn flush(&mut self) -> Result<(), LinkError> {
         match std::mem::take(&mut self.gathered) {
             gathered if gathered.is_empty() => Ok(()),
-            gathered => self.send(Piece::Bytes(gathered.into())).await,
+            gathered => self.send_bytes(gathered.into()).await,
         }
     }
 
@@ -200,9 +210,18 @@ impl FetchSink {
         }
         while !bytes.is_empty() {
             let piece = bytes.split_to(bytes.len().min(PIECE_BYTES_MAX));
-            self.send(Piece::Bytes(piece)).await?;
+            self.send_bytes(piece).await?;
         }
         Ok(())
+    }
+
+    async fn send_bytes(&self, piece: Bytes) -> Result<(), LinkError> {
+        if !self.compresses {
+            return self.send(Piece::Bytes(piece)).await;
+        }
+        let sent = compression::compressed(&piece);
+        self.metrics.bytes_spared.add(piece.len().saturating_sub(sent.len()) as u64);
+        self.send(Piece::Bytes(sent)).await
     }
 
     async fn end_if_whole(&mut self) -> Result<(), LinkError> {
@@ -250,7 +269,7 @@ mod tests {
     fn sink() -> (FetchSink, mpsc::Receiver<Piece>) {
         let (pieces, received) = mpsc::channel(16);
         let fetch = Fetch { names: vec![(name("a"), true), (name("b"), false)] };
-        (FetchSink::new(&fetch, pieces), received)
+        (FetchSink::new(&fetch, pieces, false, Arc::default()), received)
     }
 
     /// True for a stream that ends as complete.
@@ -274,7 +293,7 @@ mod tests {
         let keys: Vec<String> = (0..100).map(|number| format!("key-{number}")).collect();
         let (pieces, mut received) = mpsc::channel(1000);
         let names = keys.iter().map(|key| (name(key), true)).collect();
-        let mut sink = FetchSink::new(&Fetch { names }, pieces);
+        let mut sink = FetchSink::new(&Fetch { names }, pieces, false, Arc::default());
         let mut count = |sink: &FetchSink| {
             let left = std::iter::from_fn(|| received.try_recv().ok());
             let bytes = left.filter(|piece| matches!(piece, Piece::Bytes(_))).count();

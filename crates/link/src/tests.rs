@@ -105,7 +105,7 @@ impl Source for Fake {
         Ok(if is_known { HomeAnswer::Knows(Some(home)) } else { HomeAnswer::Absent })
     }
 
-    async fn keys(&self, _: RegionId, keys: crate::Keys) -> Result<Option<KeysAnswer>, Declined> {
+    async fn keys(&self, _: RegionId, keys: crate::Keys) -> Result<crate::KeysTold, Declined> {
         let told = |key: &str| RegionKey {
             key: ObjectKey::new(key).unwrap(),
             at: Stamp { clock: HybridClock(5), region: self.number },
@@ -118,7 +118,10 @@ impl Source for Fake {
             _ => vec![told("b"), told("c")],
         };
         let answer = KeysAnswer { keys: keys_told, rest: None };
-        Ok((keys.bucket == bucket()).then_some(answer))
+        Ok(match keys.bucket == bucket() {
+            true => crate::KeysTold::Keys(answer),
+            false => crate::KeysTold::NoBucket,
+        })
     }
 
     async fn tell_homes(&self, _: RegionId, homes: crate::TellHomes) -> Result<(), Declined> {

@@ -86,8 +86,6 @@ struct State {
     failures: u32,
     /// Nobody can call any more.
     unused: bool,
-    /// The version that the connection speaks, while there is one.
-    version: Option<u8>,
 }
 
 /// What waits for one peer.
@@ -105,7 +103,6 @@ impl Link {
             queue: Queue::default(),
             failures: 0,
             unused: false,
-            version: None,
         };
         Arc::new(Self { endpoint, target, state: Mutex::new(state) })
     }
@@ -192,11 +189,6 @@ impl Link {
         Ok(())
     }
 
-    /// The version that the connection speaks, if there is one.
-    pub(crate) fn version(&self) -> Option<u8> {
-        self.state.lock().version
-    }
-
     /// Nobody holds the peer any more: the connection is closed.
     pub(crate) fn unused(&self) {
         let mut state = self.state.lock();
@@ -245,7 +237,6 @@ impl Link {
         self.metrics().connected.add(1);
         let open = Opened::new(self.metrics());
         let version = wire.version();
-        self.state.lock().version = Some(version);
         let mut calling = Calling::new(self, version);
         let broken = tokio::select! {
             biased;
@@ -321,7 +312,6 @@ impl Link {
         let until = Instant::now() + pause(state.failures, || self.endpoint.draw());
         state.failures = state.failures.saturating_add(1);
         state.phase = Phase::Paused { until, failure };
-        state.version = None;
         drop(state);
         self.metrics().dropped.add(dropped as u64);
         self.tell(ended);

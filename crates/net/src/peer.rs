@@ -64,13 +64,6 @@ impl<S: Service> Peer<S> {
         Self { held, service: PhantomData }
     }
 
-    /// The version of the protocol that the server speaks with this one; `None` without a connection. Without one no other
-    /// call is under way, which a call that an earlier release does not read would break.
-    #[must_use]
-    pub fn version(&self) -> Option<u8> {
-        self.held.0.version()
-    }
-
     /// Asks, and waits for the answer; not longer than until the deadline, which is kept to
     /// [`TICK`](crate::limits::TICK). If the future is dropped, the call may be executed or not.
     ///

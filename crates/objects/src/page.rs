@@ -3,6 +3,7 @@
 //! Pure, and shared by every store that keeps such rows.
 
 use larder_types::limits::{KEY_BYTES_MAX, LIST_PAGE_MAX};
+use larder_types::name::group_of;
 use larder_types::{BucketId, ObjectKey, UploadId, rows};
 
 use crate::{ListItem, ListPage, ListRequest};
@@ -68,7 +69,7 @@ impl<'a, T> Page<'a, T> {
             return Onward::Stop;
         };
         let ListRequest { prefix, delimiter, .. } = self.request;
-        if let Some(group) = key.group(prefix, delimiter.as_deref()) {
+        if let Some(group) = group_of(key.as_str(), prefix, delimiter.as_deref()) {
             return self.add_group(group.to_owned());
         }
         if self.items.len() == self.max {

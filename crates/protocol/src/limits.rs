@@ -258,11 +258,17 @@ pub const REGION_FORGET_OPS_MAX: u64 = 4096;
 pub const REGION_FREED_MAX: usize = 64;
 /// Keys that a region is asked for at least, for a list of all regions: some may be deleted elsewhere.
 pub const REGION_LISTED_KEYS_MIN: u32 = 16;
+/// Most keys that are there which a region is asked for at a time, and most deleted ones that it tells with them.
+pub const REGION_LISTED_KEYS_MAX: u32 = 1001;
 /// Most entries of a run that a comparison sums, and lists if its sum differs.
 pub const REGION_RUN_IDS_MAX: usize = 256;
 /// Most runs of an answer.
 pub const REGION_RUNS_MAX: usize = 256;
 
+const _: () = assert!(
+    REGION_LISTED_KEYS_MAX as usize == larder_types::limits::LIST_PAGE_MAX + 1,
+    "one key more than fit tells whether a page is the last"
+);
 const _: () = assert!(
     REGION_RUN_IDS_MAX <= REGION_ASK_IDS_MAX && 2 * REGION_ASK_IDS_MAX <= REGION_CLAIMS_MAX,
     "the ids of a run, and those of an answer, have room"

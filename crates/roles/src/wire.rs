@@ -458,8 +458,8 @@ pub enum ProxyCall {
     /// Tell how the deletion of a bucket ends that is marked under this epoch, as the map of this version says. Since
     /// [`PROTOCOL_LOCAL`](crate::limits::PROTOCOL_LOCAL).
     Deletion(BucketId, BucketName, Epoch, u64),
-    /// List a page of a bucket's keys in all regions. Since [`PROTOCOL_LISTS`](crate::limits::PROTOCOL_LISTS).
-    List(BucketName, PageAsk),
+    /// List a page of a bucket's keys in all regions, with the map of this version. Since [`PROTOCOL_LISTS`](crate::limits::PROTOCOL_LISTS).
+    List(BucketName, u64, PageAsk),
 }
 
 /// The gateway's answer.
@@ -477,6 +477,19 @@ pub enum ProxyReply {
     Deletion(DeletionEnd),
     /// Payload: a [`ListedPage`](larder_protocol::region::listing::ListedPage), encoded.
     Listed,
+    /// There is no such page, for this reason.
+    NotListed(ListRefusal),
+}
+
+/// Reason for not listing a page.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ListRefusal {
+    /// There is no such bucket.
+    NoSuchBucket,
+    /// Too many lists are under way.
+    SlowDown,
+    /// A region does not tell its keys.
+    Unavailable(String),
 }
 
 /// The end of a bucket's deletion in all regions.

@@ -18,8 +18,8 @@ use larder_roles::progress::{
 };
 use larder_roles::wire::{
     CopyState, DataCall, DataMessage, DataReply, DeletionEnd, JournalNow, JournalShown, KeptNow,
-    ManagerCall, ManagerMessageIn, ManagerReply, MetaCall, MetaMessage, MetaReply, ProxyCall,
-    ProxyMessage, ProxyReply,
+    ListRefusal, ManagerCall, ManagerMessageIn, ManagerReply, MetaCall, MetaMessage, MetaReply,
+    ProxyCall, ProxyMessage, ProxyReply,
 };
 use larder_types::codec::encode;
 use larder_types::{
@@ -296,8 +296,11 @@ fn said() -> Vec<String> {
         hex(&encode(&ProxyReply::Deletion(DeletionEnd::NotEmpty))),
         hex(&encode(&ProxyReply::Deletion(DeletionEnd::Failed("why".to_owned())))),
         hex(&encode(&ProxyReply::Deletion(DeletionEnd::Unknown))),
-        hex(&encode(&ProxyCall::List(BucketName::new("abc").expect("a name"), page_ask()))),
+        hex(&encode(&ProxyCall::List(BucketName::new("abc").expect("a name"), 301, page_ask()))),
         hex(&encode(&ProxyReply::Listed)),
+        hex(&encode(&ProxyReply::NotListed(ListRefusal::NoSuchBucket))),
+        hex(&encode(&ProxyReply::NotListed(ListRefusal::SlowDown))),
+        hex(&encode(&ProxyReply::NotListed(ListRefusal::Unavailable("why".to_owned())))),
         hex(&encode(&ListedPage { items: vec![Item::Group("a/".into())], is_truncated: true })),
     ]
 }

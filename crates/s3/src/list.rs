@@ -1,6 +1,6 @@
 //! Lists of objects: ListObjects, ListObjectsV2 and ListObjectVersions.
 
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use larder_objects::{ListItem, ListPage, ListRequest, ListedObject, Objects};
 use larder_types::limits::LIST_PAGE_MAX;
 use larder_types::{BucketName, Metax};
@@ -131,6 +131,16 @@ impl Scope {
             }
         }
     }
+
+    /// The answer: it says which regions are listed, as an earlier release ignores that it is asked for all.
+    fn response<T>(self, output: T) -> S3Response<T> {
+        let mut response = S3Response::new(output);
+        if self == Self::AllRegions {
+            let name = HeaderName::from_static(REGIONS_HEADER);
+            response.headers.insert(name, HeaderValue::from_static("all"));
+        }
+        response
+    }
 }
 
 async fn page<O: Objects>(
@@ -221,7 +231,7 @@ pub(crate) async fn v1<O: Objects>(
     // Without a delimiter clients go on from the last key they saw (S3).
     let next_marker = found.next().filter(|_| delimiter.is_some()).map(|last| encoding.show(last));
     let contents = found.entries.iter().map(|listed| show(listed, encoding, true)).collect();
-    Ok(S3Response::new(ListObjectsOutput {
+    Ok(scope.response(ListObjectsOutput {
         name: Some(input.bucket),
         prefix: Some(encoding.show(&prefix)),
         marker: Some(encoding.show(&input.marker.unwrap_or_default())),
@@ -255,7 +265,7 @@ pub(crate) async fn v2<O: Objects>(
     let found = page(face, &bucket, asked, scope).await?;
     let with_owner = input.fetch_owner == Some(true);
     let contents = found.entries.iter().map(|listed| show(listed, encoding, with_owner)).collect();
-    Ok(S3Response::new(ListObjectsV2Output {
+    Ok(scope.response(ListObjectsV2Output {
         name: Some(input.bucket),
         prefix: Some(encoding.show(&prefix)),
         max_keys: i32::try_from(max).ok(),
@@ -300,7 +310,7 @@ pub(crate) async fn versions<O: Objects>(
     let next = found.next();
     let ends_in_group = next.is_some_and(|next| found.groups.iter().any(|group| group == next));
     let versions = found.entries.iter().map(|listed| show_version(listed, encoding)).collect();
-    Ok(S3Response::new(ListObjectVersionsOutput {
+    Ok(scope.response(ListObjectVersionsOutput {
         name: Some(input.bucket),
         prefix: Some(encoding.show(&prefix)),
         key_marker: Some(encoding.show(&input.key_marker.unwrap_or_default())),

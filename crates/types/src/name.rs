@@ -54,14 +54,14 @@ impl ObjectKey {
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).expect("checked when the key was made")
     }
+}
 
-    /// The key's group in a list: its beginning up to the first delimiter behind the prefix, if there is one.
-    #[must_use]
-    pub fn group(&self, prefix: &str, delimiter: Option<&str>) -> Option<&str> {
-        let (key, delimiter) = (self.as_str(), delimiter?);
-        let at = key.get(prefix.len()..)?.find(delimiter)?;
-        key.get(..prefix.len() + at + delimiter.len())
-    }
+/// The group of a key in a list: its beginning up to the first delimiter behind the prefix, if there is one.
+#[must_use]
+pub fn group_of<'a>(key: &'a str, prefix: &str, delimiter: Option<&str>) -> Option<&'a str> {
+    let delimiter = delimiter?;
+    let at = key.get(prefix.len()..)?.find(delimiter)?;
+    key.get(..prefix.len() + at + delimiter.len())
 }
 
 impl TryFrom<Bytes> for ObjectKey {
@@ -161,15 +161,11 @@ mod tests {
 
     #[test]
     fn a_group_ends_at_the_first_delimiter_behind_the_prefix() {
-        let of = |key: &str, prefix, delimiter| {
-            let key = ObjectKey::new(key).unwrap();
-            key.group(prefix, delimiter).map(str::to_owned)
-        };
-        assert_eq!(of("a/b/c", "", Some("/")), Some("a/".into()));
-        assert_eq!(of("a/b/c", "a/", Some("/")), Some("a/b/".into()));
-        assert_eq!(of("a/b/c", "a/b/", Some("/")), None);
-        assert_eq!(of("axxb", "a", Some("xx")), Some("axx".into()));
-        assert_eq!(of("plain", "", None), None);
+        assert_eq!(group_of("a/b/c", "", Some("/")), Some("a/"));
+        assert_eq!(group_of("a/b/c", "a/", Some("/")), Some("a/b/"));
+        assert_eq!(group_of("a/b/c", "a/b/", Some("/")), None);
+        assert_eq!(group_of("axxb", "a", Some("xx")), Some("axx"));
+        assert_eq!(group_of("plain", "", None), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use larder_net::{Handler, Listener, PeerIdentity, Responder, Role, Roles, Servic
 use larder_protocol::manager::policy::ManagerMessage;
 use larder_protocol::manager::state::{GatewayRecord, ServerRole};
 use larder_roles::identity::IDENTITY_FILE;
-use larder_roles::limits::{GATEWAY_CALLS_MAX, GATEWAY_LOOKS_MAX};
+use larder_roles::limits::{GATEWAY_CALLS_MAX, GATEWAY_LISTS_MAX, GATEWAY_LOOKS_MAX};
 use larder_roles::managers::{Presence, Run};
 use larder_roles::proxy::{ClusterConfig, ClusterProxy};
 use larder_roles::wire::{ProxyCall, ProxyMessage, ProxyReply, ProxyService};
@@ -30,9 +30,10 @@ struct ProxyFace {
     presence: Presence,
     /// Not there before its session is open.
     proxy: Arc<OnceLock<Arc<ClusterProxy>>>,
-    /// Places for changes, keys and lists, and deletions of buckets of other proxies' clients.
+    /// Places for changes, keys, lists, and deletions of buckets of other proxies' clients.
     changes: Arc<Semaphore>,
     looks: Arc<Semaphore>,
+    lists: Arc<Semaphore>,
     deletions: Arc<Semaphore>,
 }
 
@@ -45,11 +46,15 @@ impl Handler<ProxyService> for ProxyFace {
         responder: Responder<ProxyService>,
     ) {
         let places = match &call {
-            ProxyCall::Look(..) | ProxyCall::List(..) => &self.looks,
+            ProxyCall::Look(..) => &self.looks,
+            ProxyCall::List(..) => &self.lists,
             ProxyCall::Deletion(..) => &self.deletions,
             ProxyCall::Change(_) => &self.changes,
         };
         let place = places.clone().try_acquire_owned();
+        if place.is_err() && matches!(call, ProxyCall::List(..)) {
+            return responder.busy();
+        }
         let (Some(proxy), true, Ok(place)) =
             (self.proxy.get(), from.subject.roles.has(Role::Proxy), place)
         else {
@@ -114,6 +119,7 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
         proxy: shown_to_others.clone(),
         changes: Arc::new(Semaphore::new(GATEWAY_CALLS_MAX)),
         looks: Arc::new(Semaphore::new(GATEWAY_LOOKS_MAX)),
+        lists: Arc::new(Semaphore::new(GATEWAY_LISTS_MAX)),
         deletions: Arc::new(Semaphore::new(GATEWAY_CALLS_MAX)),
     };
     let services = Services::new().with(Roles::of(&[Role::Manager, Role::Proxy]), face);

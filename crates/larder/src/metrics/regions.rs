@@ -41,7 +41,7 @@ const BEHIND: [OfPeer; 8] = [
 /// A counter of the link to each other region: its name, its help, and how it is read.
 type OfLink = (&'static str, &'static str, fn(&PeerMetrics) -> u64);
 
-const PASSED: [OfLink; 7] = [
+const PASSED: [OfLink; 8] = [
     ("region_requests", "Requests to the region", |it| it.asked.get()),
     ("region_requests_failed", "Those that were not answered, or declined", |it| it.failed.get()),
     ("region_requests_answered", "Requests of the region", |it| it.answered.get()),
@@ -49,6 +49,9 @@ const PASSED: [OfLink; 7] = [
     ("region_bytes_asked", "Bytes of requests to the region", |it| it.bytes_asked.get()),
     ("region_bytes_received", "Bytes of its answers", |it| it.bytes_told.get()),
     ("region_bytes_sent", "Bytes of answers to it", |it| it.bytes_answered.get()),
+    ("region_bytes_spared", "Bytes by which compression made answers to it shorter", |it| {
+        it.bytes_spared.get()
+    }),
 ];
 
 pub(super) fn write(regions: &Regions, out: &mut String) -> std::fmt::Result {

@@ -98,6 +98,17 @@ pub(crate) enum RegionCommand {
         #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
         mib_per_s: Option<u32>,
     },
+    /// Show or set whether a region compresses the objects that this region pulls from it.
+    ///
+    /// Off by default. LZ4: worth it where the link is slow and objects repeat themselves, such as text. What is no shorter is
+    /// sent as it is. A running server notices within a second.
+    #[command(after_help = exit::HELP)]
+    Compress {
+        #[command(flatten)]
+        region: NamedArgs,
+        /// Without it the setting is shown.
+        set: Option<Switch>,
+    },
     /// Show or set how many regions must have a bucket's changes before clients get an answer.
     ///
     /// The default is 1: this region alone. With N, a put, delete or change of tags succeeds once N regions have it durably. After 5
@@ -130,6 +141,15 @@ pub(crate) struct HomeArgs {
     /// With `here`: all changes of clients go to the home, not only those with conditions.
     #[arg(long)]
     pub(crate) all_writes: bool,
+}
+
+/// The state of a setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Switch {
+    /// Do it.
+    On,
+    /// Do not.
+    Off,
 }
 
 /// The place where a home is to be.

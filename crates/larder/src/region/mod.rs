@@ -27,7 +27,7 @@ use crate::exit;
 use crate::kind::{self, Kind, KindError};
 
 pub(crate) use args::RegionCommand;
-use args::{CreateArgs, JoinArgs, NamedArgs, PlaceArgs};
+use args::{CreateArgs, JoinArgs, NamedArgs, PlaceArgs, Switch};
 use compare::CompareArgs;
 use drill::DrillArgs;
 
@@ -147,6 +147,7 @@ pub(crate) fn run(command: RegionCommand) -> ExitCode {
         RegionCommand::Bucket(args) => bucket::bucket(&args),
         RegionCommand::Home(args) => home::home(&args),
         RegionCommand::Rate { region, mib_per_s } => rate(&region, mib_per_s),
+        RegionCommand::Compress { region, set } => compress(&region, set),
     };
     exit::code(done.unwrap_or_else(|error| {
         eprintln!("error: {error}");
@@ -327,6 +328,24 @@ fn rate(args: &NamedArgs, wanted: Option<u32>) -> Result<u8, RegionError> {
     };
     let mib_per_s = members.rate(peer.number).unwrap_or(MIB_PER_S);
     println!("this region pulls at most {mib_per_s} MiB a second from {}, on average", peer.name);
+    Ok(exit::OK)
+}
+
+fn compress(args: &NamedArgs, set: Option<Switch>) -> Result<u8, RegionError> {
+    let mut members = live_members(&args.dir)?;
+    if let Some(set) = set {
+        let on = set == Switch::On;
+        let change = |members: &mut Members| members.set_compressed(&args.name, on);
+        members = larder_link::change(&args.dir, change)?.1;
+    }
+    let Some(peer) = named(&members, &args.name) else {
+        members.set_compressed(&args.name, false)?;
+        unreachable!("a name that no region has was refused");
+    };
+    match members.is_compressed(peer.number) {
+        true => println!("{} compresses objects that this region pulls from it", peer.name),
+        false => println!("{} sends objects as they are to this region", peer.name),
+    }
     Ok(exit::OK)
 }
 

@@ -32,6 +32,7 @@ pub(super) fn list(dir: &Path, as_json: bool) -> Result<u8, RegionError> {
                 "number": it.number, "name": it.name, "address": it.address,
                 "fingerprint": it.fingerprint.to_string(), "removed": it.removed,
                 "paused": paused(it), "own": is_own(it), "mib_per_s": members.rate(it.number),
+                "compressed": members.is_compressed(it.number),
             })
         });
         println!(

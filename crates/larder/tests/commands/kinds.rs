@@ -201,7 +201,9 @@ fn of_regions(named: &Named<'_>) -> Vec<Case> {
     for command in ["region token", "region list", "region status"] {
         cases.push(case(command, &[dir], &[Store, Proxy]));
     }
-    for command in ["region home", "region pause", "region rate", "region resume"] {
+    for command in
+        ["region compress", "region home", "region pause", "region rate", "region resume"]
+    {
         cases.push(case(command, &[dir, "b"], &[Store, Proxy]));
     }
     for case in &mut cases {

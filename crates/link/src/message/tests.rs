@@ -2,7 +2,7 @@ use larder_protocol::limits::{REGION_ASK_PGS_MAX, REGION_FETCH_IDS_MAX};
 use larder_protocol::region::deletion::CloseAnswer;
 use larder_protocol::region::home::HomeAnswer;
 use larder_protocol::region::journal::Why;
-use larder_protocol::region::listing::{KeysAnswer, RegionKey, Selection};
+use larder_protocol::region::listing::{RegionKey, Selection};
 use larder_protocol::region::{Id, Slot, Sum, What};
 use larder_types::codec::{CodecError, decode, encode};
 use larder_types::{
@@ -88,7 +88,8 @@ fn requests() -> Vec<(&'static str, Request)> {
 
 fn keys() -> Keys {
     let selection = Selection { prefix: "a".into(), delimiter: Some("/".into()) };
-    Keys { bucket: bucket(), ask: KeysAsk { selection, from: b"a/c".to_vec(), keys_max: 1001 } }
+    let ask = KeysAsk { selection, from: b"a/c".to_vec(), keys_max: 1001 };
+    Keys { bucket: bucket(), ask, regions: vec![RegionId(1), RegionId(2)] }
 }
 
 fn keys_told() -> KeysAnswer {
@@ -210,7 +211,9 @@ fn messages_have_golden_bytes() {
     all.push(written("answer to ask", &told()));
     all.push(written("answer to walk", &walked()));
     all.push(written("answer to list", &listed()));
-    all.push(written("answer to keys", &Some(keys_told())));
+    all.push(written("answer to keys", &KeysTold::Keys(keys_told())));
+    all.push(written("answer to keys: no bucket", &KeysTold::NoBucket));
+    all.push(written("answer to keys: other regions", &KeysTold::OtherRegions));
     all.push(written("answer to members", &known()));
     all.push(written("answer to join", &Joined { number: RegionId(3), known: known() }));
     all.push(written("answer: closed", &CloseAnswer::Closed(mark())));
@@ -270,6 +273,7 @@ fn requests_within_their_bounds_pass_and_others_do_not() {
         ask_home(HomeAsk::Give(u64::MAX, HomeScope::Writes)),
         ask_home(HomeAsk::Claim(endless, HomeScope::Writes)),
         Request::Keys(Keys { ask: KeysAsk { keys_max: 0, ..keys().ask }, ..keys() }),
+        Request::Keys(Keys { regions: vec![RegionId(1); REGIONS_MAX + 1], ..keys() }),
         change(ChangeKind::Tags(vec![("a".repeat(CHANGE_HEAD_BYTES_MAX), String::new())])),
         names(REGION_SERVED_ENTRIES_MAX + 1),
     ];

@@ -30,11 +30,24 @@ fn the_list_has_golden_bytes() {
     let mut limited = members();
     let name = limited.peers[0].name.to_string();
     limited.set_rate(&name, Some(300)).unwrap();
-    let written = [("list of regions", stored(&members())), ("with a rate", stored(&limited))];
+    let mut compressed = limited.clone();
+    compressed.set_compressed(&name, true).unwrap();
+    let written = [
+        ("list of regions", stored(&members())),
+        ("with a rate", stored(&limited)),
+        ("with a rate, compressed", stored(&compressed)),
+    ];
     crate::golden::check(golden, &written);
-    assert_eq!(Members::decoded(&limited.encoded()).as_ref(), Ok(&limited));
-    limited.set_rate(&name, None).unwrap();
+    for members in [&mut limited, &mut compressed] {
+        assert_eq!(Members::decoded(&members.encoded()).as_ref(), Ok(&*members));
+        members.set_rate(&name, None).unwrap();
+    }
     assert_eq!(limited, members());
+    let number = compressed.peers[0].number;
+    assert_eq!(Members::decoded(&compressed.encoded()).as_ref(), Ok(&compressed));
+    assert!(compressed.is_compressed(number));
+    compressed.remove(&name).unwrap();
+    assert!(!compressed.is_compressed(number), "it goes with the region");
 }
 
 #[test]

@@ -33,6 +33,62 @@ async fn entries_come_in_their_order_with_their_bytes() {
     );
 }
 
+#[tokio::test]
+async fn a_region_compresses_what_another_asks_it_to() {
+    let (first, second) = two(How::Bytes(3 * PIECE_BYTES_MAX as u64)).await;
+    let takes = async |fetched: &[(&str, bool)]| {
+        let metrics = second.site.metrics().of(RegionId(1));
+        let before = metrics.bytes_told.get();
+        let mut stream = second.to(&first).fetch(fetch(fetched)).await.unwrap();
+        let mut taken = 0;
+        while let Some(entry) = stream.next().await.unwrap() {
+            let mut left = entry.bytes;
+            while let Some(bytes) = stream.bytes().await.unwrap() {
+                assert!(bytes.iter().all(|byte| *byte == 7));
+                (taken, left) = (taken + bytes.len(), left - bytes.len() as u64);
+            }
+            assert_eq!(left, 0);
+        }
+        (taken, metrics.bytes_told.get() - before)
+    };
+    let entries = [("a", true), ("b", false), ("c", true)];
+    let (taken, passed) = takes(&entries).await;
+    assert!(taken == 6 * PIECE_BYTES_MAX && passed > taken as u64, "{taken}, {passed}");
+    let spared = || first.site.metrics().of(RegionId(2)).bytes_spared.get();
+    assert_eq!(spared(), 0);
+    let set = |on| {
+        change(second.path(), |members| members.set_compressed("one", on)).unwrap();
+        second.site.reload_once().unwrap();
+    };
+    set(true);
+    for _again in 0..3 {
+        let (taken, passed) = takes(&entries).await;
+        assert!(taken == 6 * PIECE_BYTES_MAX && passed < taken as u64 / 50, "{taken}, {passed}");
+    }
+    assert!(spared() > 17 * PIECE_BYTES_MAX as u64, "{}", spared());
+    set(false);
+    assert!(takes(&entries).await.1 > taken as u64);
+    assert_eq!(second.site.metrics().of(RegionId(1)).connected.get(), 1, "it is used again");
+}
+
+#[tokio::test]
+async fn a_compressed_stream_that_breaks_is_never_a_short_one() {
+    let (first, second) = two(How::Breaks).await;
+    change(second.path(), |members| members.set_compressed("one", true)).unwrap();
+    second.site.reload_once().unwrap();
+    let mut stream = second.to(&first).fetch(fetch(&[("a", true)])).await.unwrap();
+    stream.next().await.unwrap();
+    first.source.arrived.notify_one();
+    let mut taken = 0;
+    let ended = loop {
+        match stream.bytes().await {
+            Ok(Some(bytes)) => taken += bytes.len(),
+            ended => break ended,
+        }
+    };
+    assert!(matches!(ended, Err(LinkError::Later(Later::Broken(_)))), "{ended:?}, {taken}");
+}
+
 /// Bytes that may be on their way: of the sink's queue, of HTTP, of TLS, and of the two sockets.
 const ON_THEIR_WAY_MAX: u64 = 24 << 20;
 

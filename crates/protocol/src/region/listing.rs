@@ -7,24 +7,23 @@
 //! ```
 //!
 //! A *group* is the common beginning of keys, up to a delimiter. It is listed once, and its further keys are not: a region leaves
-//! them out after the first key that is there. If another region has deleted that key, the region is asked for the next one.
+//! them out after the first key that is there. If another region has deleted that key, the region is asked for more of the group.
 //!
 //! # Invariants
 //!
 //! 1. A key is listed only when each region has told of it, or has none of it. So a deletion anywhere counts.
 //! 2. Keys come in their order, and each answer brings a region further: a list ends.
-//! 3. Answers and pages are bounded.
+//! 3. Answers and pages are bounded. Each round of questions asks for more than the one before: many deleted keys take few rounds.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use larder_types::limits::{KEY_BYTES_MAX, LIST_PAGE_MAX};
+use larder_types::name::group_of;
 use larder_types::rows::prefix_end;
-use larder_types::{Attributes, Metax, ObjectEntry, ObjectKey, PgId, RegionId, Stamp, Tombstone};
+use larder_types::{Attributes, Metax, ObjectEntry, ObjectKey, RegionId, Stamp, Tombstone};
 use serde::{Deserialize, Serialize};
 
-use super::entry::What;
-use super::key_rows::KeyRows;
-use crate::limits::REGION_LISTED_KEYS_MIN;
+use crate::limits::{REGION_LISTED_KEYS_MAX, REGION_LISTED_KEYS_MIN};
 
 /// The keys of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,7 +38,15 @@ impl Selection {
     /// The group of a key that is selected, if it has one.
     #[must_use]
     pub fn group_of<'a>(&self, key: &'a ObjectKey) -> Option<&'a str> {
-        key.group(&self.prefix, self.delimiter.as_deref())
+        group_of(key.as_str(), &self.prefix, self.delimiter.as_deref())
+    }
+
+    /// True if this is a group, not only the beginning of one or a key.
+    fn is_group(&self, text: &str) -> bool {
+        let group = text
+            .starts_with(&self.prefix)
+            .then(|| group_of(text, &self.prefix, self.delimiter.as_deref()));
+        group.flatten() == Some(text)
     }
 
     /// The place behind a key, or behind its whole group.
@@ -58,7 +65,7 @@ pub struct KeysAsk {
     pub selection: Selection,
     /// The first place of interest: bytes as of a key, at most [`KEY_BYTES_MAX`] and one.
     pub from: Vec<u8>,
-    /// Most keys that are there, and most that were deleted.
+    /// Most keys that are there. Of those that were deleted there may be [`REGION_LISTED_KEYS_MAX`].
     pub keys_max: u32,
 }
 
@@ -71,7 +78,7 @@ impl KeysAsk {
         prefix.len() <= KEY_BYTES_MAX
             && delimiter.as_ref().is_none_or(is_short)
             && self.from.len() <= KEY_BYTES_MAX + 1
-            && (1..=LIST_PAGE_MAX + 1).contains(&(self.keys_max as usize))
+            && (1..=REGION_LISTED_KEYS_MAX).contains(&self.keys_max)
     }
 }
 
@@ -104,7 +111,7 @@ impl KeysAnswer {
         let mut next = Place::At(ask.from.clone());
         for told in &self.keys {
             let is_selected = told.key.as_str().starts_with(&ask.selection.prefix);
-            if !is_selected || !next.is_reached_by(told.key.as_bytes()) {
+            if !is_selected || !told.at.is_told() || !next.is_reached_by(told.key.as_bytes()) {
                 return false;
             }
             next = match told.leaves_out {
@@ -113,8 +120,13 @@ impl KeysAnswer {
                 false => Place::At(behind(told.key.as_bytes())),
             };
         }
-        let is_further = |rest: &Vec<u8>| *rest > ask.from && next.is_reached_by(rest);
-        self.keys.len() <= 2 * ask.keys_max as usize && self.rest.as_ref().is_none_or(is_further)
+        let is_further = |rest: &Vec<u8>| {
+            rest.len() <= KEY_BYTES_MAX + 1 && *rest > ask.from && next.is_reached_by(rest)
+        };
+        let there = self.keys.iter().filter(|told| told.object.is_some()).count();
+        there <= ask.keys_max as usize
+            && self.keys.len() <= (ask.keys_max + REGION_LISTED_KEYS_MAX) as usize
+            && self.rest.as_ref().is_none_or(is_further)
     }
 }
 
@@ -157,7 +169,9 @@ pub enum Onward {
 /// place that is asked for.
 pub struct Answering<'a> {
     ask: &'a KeysAsk,
-    keys: BTreeMap<ObjectKey, KeyRows>,
+    own: RegionId,
+    /// Keys with their stamps, and with what lists show of those that are there.
+    keys: BTreeMap<ObjectKey, (Stamp, Option<Box<Metax>>)>,
     /// Keys behind which further ones of their group are left out.
     leave_out: BTreeMap<ObjectKey, Vec<u8>>,
     tombstones: u32,
@@ -165,11 +179,11 @@ pub struct Answering<'a> {
 }
 
 impl<'a> Answering<'a> {
-    /// An empty answer.
+    /// An empty answer of the region with this number.
     #[must_use]
-    pub fn new(ask: &'a KeysAsk) -> Self {
+    pub fn new(ask: &'a KeysAsk, own: RegionId) -> Self {
         let (keys, leave_out) = (BTreeMap::new(), BTreeMap::new());
-        Self { ask, keys, leave_out, tombstones: 0, rest: None }
+        Self { ask, own, keys, leave_out, tombstones: 0, rest: None }
     }
 
     /// Takes the next version.
@@ -186,12 +200,14 @@ impl<'a> Answering<'a> {
             }
             Some(Place::End) => Onward::Stop,
         };
-        self.keys.insert(key, KeyRows { version: Some(version), tombstone: None });
+        let at = version.put_at.told_by(self.own);
+        let metax = Metax { region: at.region, ..without_unlisted(version.row.metax) };
+        self.keys.insert(key, (at, Some(Box::new(metax))));
         onward
     }
 
     /// Takes the next tombstone.
-    pub fn tombstone(&mut self, key: ObjectKey, tombstone: Tombstone) -> Onward {
+    pub fn tombstone(&mut self, key: ObjectKey, tombstone: &Tombstone) -> Onward {
         if self.rest.as_ref().is_some_and(|rest| key.as_bytes() >= &rest[..]) {
             return Onward::Stop;
         }
@@ -201,29 +217,28 @@ impl<'a> Answering<'a> {
         {
             return Onward::Past(place.clone());
         }
-        if self.tombstones == self.ask.keys_max {
+        if self.tombstones == REGION_LISTED_KEYS_MAX {
             let rest = key.as_bytes().to_vec();
             self.keys.retain(|key, _| key.as_bytes() < &rest[..]);
             self.rest = Some(rest);
             return Onward::Stop;
         }
         self.tombstones += 1;
-        self.keys.entry(key).or_default().tombstone = Some(tombstone);
+        let at = tombstone.at.told_by(self.own);
+        // A put leaves the tombstone before it alone.
+        if self.keys.get(&key).is_none_or(|(put_at, _)| *put_at < at) {
+            self.keys.insert(key, (at, None));
+        }
         Onward::Next
     }
 
-    /// The answer of the region with this number.
+    /// The answer.
     #[must_use]
-    pub fn finish(self, own: RegionId, pg_of: impl Fn(&ObjectKey) -> PgId) -> KeysAnswer {
+    pub fn finish(self) -> KeysAnswer {
         let Self { keys, leave_out, rest, .. } = self;
-        let told = keys.into_iter().filter_map(|(key, rows)| {
-            let entry = rows.entry(own, pg_of(&key))?;
-            let object = match entry.what {
-                What::Object(object) => Some(Box::new(without_unlisted(object.shown()))),
-                What::Marker | What::Purged => None,
-            };
+        let told = keys.into_iter().map(|(key, (at, object))| {
             let leaves_out = leave_out.contains_key(&key);
-            Some(RegionKey { key, at: entry.at, object, leaves_out })
+            RegionKey { key, at, object, leaves_out }
         });
         KeysAnswer { keys: told.collect(), rest }
     }
@@ -244,6 +259,17 @@ pub enum Item {
     Group(String),
 }
 
+impl Item {
+    /// The name by which a page goes on behind it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Key(key, _) => key.as_str(),
+            Self::Group(group) => group,
+        }
+    }
+}
+
 /// A page of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListedPage {
@@ -251,6 +277,18 @@ pub struct ListedPage {
     pub items: Vec<Item>,
     /// True if more follow.
     pub is_truncated: bool,
+}
+
+impl ListedPage {
+    /// True if it answers this.
+    #[must_use]
+    pub fn answers(&self, ask: &PageAsk) -> bool {
+        let names: Vec<&str> = self.items.iter().map(Item::name).collect();
+        names.len() <= ask.items_max as usize
+            && names.is_sorted_by(|a, b| a < b)
+            && names.iter().all(|name| name.starts_with(&ask.selection.prefix))
+            && (!self.is_truncated || !names.is_empty())
+    }
 }
 
 /// A page that is asked for.
@@ -277,6 +315,10 @@ impl PageAsk {
         let prefix = selection.prefix.as_bytes().to_vec();
         let from = match &self.after {
             None => prefix,
+            Some(after) if selection.is_group(after) && after.len() <= KEY_BYTES_MAX => {
+                let place = prefix_end(after.as_bytes());
+                place.unwrap_or_else(|| behind(after.as_bytes()))
+            }
             Some(after) => {
                 // Beyond the longest key, the rest of it orders no key otherwise.
                 let after = &after.as_bytes()[..after.len().min(KEY_BYTES_MAX)];
@@ -287,32 +329,59 @@ impl PageAsk {
     }
 }
 
+/// The rest of a group, of which a region has told the first keys.
+#[derive(Debug, Clone)]
+struct LeftOut {
+    group: String,
+    /// The first place that it has not told of.
+    from: Vec<u8>,
+    /// The place behind the group.
+    to: Vec<u8>,
+}
+
 /// What one region has told and was not listed yet.
 struct Told {
     region: RegionId,
     keys: VecDeque<RegionKey>,
     /// The place behind these, if there is more.
     rest: Option<Vec<u8>>,
-    /// Place up to which keys were left out behind the last one that was passed.
-    left_out: Option<Vec<u8>>,
+    /// What it left out behind the last key that was passed.
+    left_out: Option<LeftOut>,
 }
 
 impl Told {
-    /// Passes keys before a place. Returns the place to ask from, if the region has not told of its next key yet.
-    fn pass(&mut self, selection: &Selection, at: &[u8]) -> Option<Vec<u8>> {
+    /// Passes keys before a place. Returns the question to ask, if the region has not told of its next key yet.
+    fn pass(&mut self, selection: &Selection, at: &[u8], keys_max: u32) -> Option<KeysAsk> {
         while let Some(told) = self.keys.pop_front_if(|told| told.key.as_bytes() < at) {
-            self.left_out = match selection.behind(&told.key) {
-                Place::At(place) if told.leaves_out => Some(place),
+            self.left_out = match (selection.group_of(&told.key), selection.behind(&told.key)) {
+                (Some(group), Place::At(to)) if told.leaves_out => {
+                    Some(LeftOut { group: group.to_owned(), from: at.to_vec(), to })
+                }
                 _ => None,
             };
         }
-        if self.left_out.as_ref().is_some_and(|place| at < &place[..]) {
-            return Some(at.to_vec());
+        self.left_out.take_if(|left_out| at >= &left_out.to[..]);
+        if let Some(LeftOut { group, from, .. }) = &self.left_out {
+            let selection = Selection { prefix: group.clone(), delimiter: None };
+            return Some(KeysAsk { selection, from: at.max(from).to_vec(), keys_max });
         }
-        match &self.rest {
-            Some(rest) if self.keys.is_empty() => Some(at.max(rest).to_vec()),
-            _ => None,
+        let rest = self.rest.as_ref().filter(|_| self.keys.is_empty())?;
+        Some(KeysAsk { selection: selection.clone(), from: at.max(rest).to_vec(), keys_max })
+    }
+
+    /// Takes more of a group, which lies before all that it has told.
+    fn take_left_out(&mut self, answer: KeysAnswer) {
+        let KeysAnswer { mut keys, rest } = answer;
+        match (rest, keys.last_mut(), &mut self.left_out) {
+            (Some(_), Some(last), _) => last.leaves_out = true,
+            (Some(rest), None, Some(left_out)) => {
+                left_out.from = rest;
+                return;
+            }
+            (_, _, _) => {}
         }
+        self.left_out = None;
+        keys.into_iter().rev().for_each(|told| self.keys.push_front(told));
     }
 }
 
@@ -322,6 +391,8 @@ pub struct Merging {
     at: Place,
     told: Vec<Told>,
     page: ListedPage,
+    /// Rounds of questions so far.
+    rounds: u32,
 }
 
 impl Merging {
@@ -341,18 +412,19 @@ impl Merging {
         };
         let told = regions.map(unasked).collect();
         let page = ListedPage { items: Vec::new(), is_truncated: false };
-        Self { ask, at: Place::At(from), told, page }
+        Self { ask, at: Place::At(from), told, page, rounds: 0 }
     }
 
     /// Lists what is known. Returns the next questions to regions; the page is complete if there is none.
     #[must_use]
     pub fn step(&mut self) -> Vec<(RegionId, KeysAsk)> {
         while let Place::At(at) = &self.at {
-            let selection = &self.ask.selection;
-            let ask_from = |told: &mut Told| Some((told.region, told.pass(selection, at)?));
-            let asks: Vec<_> = self.told.iter_mut().filter_map(ask_from).collect();
+            let (selection, keys_max) = (&self.ask.selection, self.keys_max());
+            let ask = |told: &mut Told| Some((told.region, told.pass(selection, at, keys_max)?));
+            let asks: Vec<_> = self.told.iter_mut().filter_map(ask).collect();
             if !asks.is_empty() {
-                return asks.into_iter().map(|(of, from)| (of, self.keys_from(from))).collect();
+                self.rounds += 1;
+                return asks;
             }
             let firsts = self.told.iter().filter_map(|told| told.keys.front());
             let Some(key) = firsts.clone().map(|told| &told.key).min().cloned() else { break };
@@ -386,11 +458,12 @@ impl Merging {
         !self.page.is_truncated
     }
 
-    /// As many keys as the page may still have, and one that tells whether it is the last.
-    fn keys_from(&self, from: Vec<u8>) -> KeysAsk {
+    /// As many keys as the page may still have, and one that tells whether it is the last; more in each round, as keys may be
+    /// deleted elsewhere.
+    fn keys_max(&self) -> u32 {
         let room = self.ask.items_max - self.page.items.len() as u32 + 1;
-        let keys_max = room.max(REGION_LISTED_KEYS_MIN);
-        KeysAsk { selection: self.ask.selection.clone(), from, keys_max }
+        let least = REGION_LISTED_KEYS_MIN.saturating_mul(1 << self.rounds.min(16));
+        room.max(least).min(REGION_LISTED_KEYS_MAX)
     }
 
     /// Takes a region's answer to the question that [`Merging::step`] returned last.
@@ -401,13 +474,23 @@ impl Merging {
         assert!(answer.answers(ask), "the link refuses another answer");
         let told = self.told.iter_mut().find(|told| told.region == region);
         let told = told.expect("only regions of the list are asked");
-        (told.keys, told.rest, told.left_out) = (answer.keys.into(), answer.rest, None);
+        match told.left_out {
+            Some(_) => told.take_left_out(answer),
+            None => (told.keys, told.rest) = (answer.keys.into(), answer.rest),
+        }
     }
 
     /// The page, once there are no more questions.
     #[must_use]
     pub fn finish(self) -> ListedPage {
         self.page
+    }
+
+    /// The page with what is listed so far, as a short one; `None` if nothing is: no page can go on from there.
+    #[must_use]
+    pub fn cut(mut self) -> Option<ListedPage> {
+        self.page.is_truncated = true;
+        (!self.page.items.is_empty()).then_some(self.page)
     }
 }
 

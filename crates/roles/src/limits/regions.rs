@@ -239,6 +239,12 @@ pub const REGION_LISTS_MAX: usize = 16;
 pub const REGION_LIST_PLACE_MS: u64 = 1_500;
 /// Milliseconds for all regions to tell the keys of a page.
 pub const REGION_LIST_MS: u64 = 8_000;
+/// Milliseconds for a region to read its keys for a list.
+pub const REGION_KEYS_MS: u64 = 6_000;
+/// Most reads of keys for other regions' lists at a time.
+pub const REGION_LISTED_MAX: usize = 32;
+/// Most lists of other proxies' clients that a gateway has at a time, waiting ones included.
+pub const GATEWAY_LISTS_MAX: usize = 2 * REGION_LISTS_MAX;
 /// Milliseconds for which a proxy waits until the gateway has listed a page.
 pub const GATEWAY_LIST_MS: u64 = REGION_LIST_PLACE_MS + REGION_LIST_MS + 500;
 /// Most changes of other proxies' clients that a gateway passes on at a time.
@@ -263,4 +269,12 @@ const _: () = assert!(
 const _: () = assert!(
     REGION_CLOSED_MS <= larder_protocol::limits::MARK_KEPT_MS,
     "the managers lift only marks that nobody else does"
+);
+const _: () = assert!(
+    REGION_LIST_MS < REGION_FREE_MS,
+    "a tombstone that a region has just passed is there until lists have ended"
+);
+const _: () = assert!(
+    REGION_KEYS_MS < REGION_LIST_MS && REGION_LIST_MS < larder_protocol::limits::REGION_ANSWER_MS,
+    "a region that is late says so in time"
 );

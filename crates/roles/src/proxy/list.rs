@@ -39,9 +39,10 @@ impl<R: Reach> Proxy<R> {
         bucket: &BucketName,
         request: ListRequest,
     ) -> Result<ListPage<ListedObject>, ObjectError> {
-        let is_shared = |record: &BucketRecord| !record.is_local();
-        let is_shared = self.reach.bucket(bucket, is_shared).ok_or(ObjectError::NoSuchBucket)?;
-        if self.reach.region() == RegionId::OWN || !is_shared {
+        let is_local = self.reach.bucket(bucket, BucketRecord::is_local);
+        let is_local = is_local.ok_or(ObjectError::NoSuchBucket)?;
+        if self.reach.region() == RegionId::OWN || is_local {
+            let _request = self.clients.begin();
             return self.list_objects(bucket, request).await;
         }
         let ListRequest { prefix, delimiter, after, max } = request;
@@ -52,9 +53,17 @@ impl<R: Reach> Proxy<R> {
             return Ok(ListPage { items: Vec::new(), truncated: false });
         }
         let ask = PageAsk { selection: Selection { prefix, delimiter }, after, items_max };
-        let page = match self.elsewhere.get().filter(|_| self.reach.is_gateway()) {
-            Some(elsewhere) => elsewhere.list(bucket, ask).await?,
-            None => self.reach.list_at_gateway(bucket, ask).await?,
+        let deadline = Instant::now() + BUCKET_NEWS_MAX;
+        let page = loop {
+            let known = self.known(bucket)?;
+            let page = match self.elsewhere.get().filter(|_| self.reach.is_gateway()) {
+                Some(elsewhere) => elsewhere.list(bucket, ask.clone()).await,
+                None => self.reach.list_at_gateway(bucket, ask.clone()).await,
+            };
+            match page {
+                Err(ObjectError::NoSuchBucket) => self.await_news(bucket, known, deadline).await?,
+                page => break page?,
+            }
         };
         let item = |item| match item {
             Item::Key(key, metax) => ListItem::Entry(ListedObject { key, metax: *metax }),

@@ -459,7 +459,6 @@ impl<R: Reach> Objects for Proxy<R> {
         bucket: &BucketName,
         request: ListRequest,
     ) -> Result<ListPage<ListedObject>, ObjectError> {
-        let _request = self.clients.begin();
         self.list_everywhere(bucket, request).await
     }
 

@@ -4,25 +4,30 @@
 //!
 //! 1. A list has what every region has. If one does not answer, the client hears of it instead of a list.
 //! 2. A region that is asked tells what it has itself, and asks nobody.
+//! 3. A tombstone that one region has told of, or that another has yet to take, is there until the list has ended:
+//!    `tombstones.rs` waits longer than a list may take.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures::future::try_join_all;
-use larder_link::{Keys, LinkError, Members};
+use futures::future::join_all;
+use larder_link::{Declined, Keys, KeysTold, LinkError, Members};
 use larder_objects::ObjectError;
 use larder_protocol::region::listing::{
     Answering, KeysAnswer, KeysAsk, ListedPage, Merging, Onward as Walk, PageAsk,
 };
 use larder_types::codec::{CodecError, decode};
-use larder_types::{BucketId, BucketName, BucketRecord, ObjectEntry, ObjectKey, RegionId, rows};
+use larder_types::{
+    BucketId, BucketName, BucketRecord, BucketState, ObjectEntry, ObjectKey, RegionId, rows,
+};
+use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Shared;
 use super::puller::link_to;
 use super::shown::Unreadable;
-use crate::limits::{REGION_LIST_MS, REGION_LIST_PLACE_MS};
+use crate::limits::{REGION_KEYS_MS, REGION_LIST_MS, REGION_LIST_PLACE_MS};
 use crate::proxy::{Onward, RegionReach, Scan};
 
 /// A page of a bucket's keys in all regions.
@@ -33,12 +38,15 @@ pub(super) async fn page<R: RegionReach>(
 ) -> Result<ListedPage, ObjectError> {
     let counters = shared.watch.counters();
     let patience = Duration::from_millis(REGION_LIST_PLACE_MS);
-    let Ok(Ok(_place)) = timeout(patience, shared.lists.acquire()).await else {
-        return Err(ObjectError::SlowDown);
+    let listed = match timeout(patience, shared.lists.acquire()).await {
+        Ok(Ok(_place)) => merged(shared, bucket, ask).await,
+        Ok(Err(_)) | Err(_) => Err(ObjectError::SlowDown),
     };
-    let listed = merged(shared, bucket, ask).await;
-    let count = if listed.is_ok() { &counters.lists } else { &counters.lists_failed };
-    count.fetch_add(1, Ordering::Relaxed);
+    match &listed {
+        Ok(_) => _ = counters.lists.fetch_add(1, Ordering::Relaxed),
+        Err(ObjectError::NoSuchBucket) => {}
+        Err(_) => _ = counters.lists_failed.fetch_add(1, Ordering::Relaxed),
+    }
     listed
 }
 
@@ -49,25 +57,45 @@ async fn merged<R: RegionReach>(
 ) -> Result<ListedPage, ObjectError> {
     let until = Instant::now() + Duration::from_millis(REGION_LIST_MS);
     let members = shared.site.members().borrow().clone();
+    refuse_absent(shared, &members)?;
+    // Others first: their answers are on their way while this one's are read.
     let others = members.live().map(|peer| peer.number);
-    let mut merging = Merging::new(ask, [shared.shown.own()].into_iter().chain(others));
+    let regions: Vec<_> = others.chain([shared.shown.own()]).collect();
+    let mut merging = Merging::new(ask, regions.iter().copied());
     loop {
         let asks = merging.step();
         if asks.is_empty() {
             return Ok(merging.finish());
         }
         let asking = asks.into_iter().map(async |(region, ask)| {
-            let told = told_by(shared, &members, region, (bucket, &ask));
-            let told = timeout_at(until, told).await.unwrap_or_else(|_elapsed| {
-                let why = format!("it takes longer than {} s", REGION_LIST_MS / 1000);
-                Err(not_listed(&members, region, &why))
-            });
-            Ok::<_, ObjectError>((region, ask, told?))
+            let told = told_by(shared, &members, region, (bucket, &ask, &regions));
+            (region, timeout_at(until, told).await, ask)
         });
-        for (region, ask, told) in try_join_all(asking).await? {
-            merging.take(region, &ask, told);
+        // All are awaited: a call that is dropped would cost its connection.
+        for (region, told, ask) in join_all(asking).await {
+            match told {
+                Ok(told) => merging.take(region, &ask, told?),
+                Err(_elapsed) => {
+                    let why = format!("it takes longer than {} s", REGION_LIST_MS / 1000);
+                    // What is known may be a page: the client goes on behind it.
+                    return merging.cut().ok_or_else(|| not_listed(&members, region, &why));
+                }
+            }
         }
     }
+}
+
+/// Refuses a list while a region is known to be away.
+fn refuse_absent<R: RegionReach>(shared: &Shared<R>, members: &Members) -> Result<(), ObjectError> {
+    for peer in members.live() {
+        if peer.paused {
+            return Err(not_listed(members, peer.number, "an operator paused it here"));
+        }
+        if let Some(why) = shared.watch.unreachable(peer.number) {
+            return Err(not_listed(members, peer.number, &why));
+        }
+    }
+    Ok(())
 }
 
 /// A region's keys.
@@ -75,31 +103,32 @@ async fn told_by<R: RegionReach>(
     shared: &Arc<Shared<R>>,
     members: &Members,
     region: RegionId,
-    (bucket, ask): (&BucketName, &KeysAsk),
+    (bucket, ask, regions): (&BucketName, &KeysAsk, &[RegionId]),
 ) -> Result<KeysAnswer, ObjectError> {
+    let not_listed = |why: &str| not_listed(members, region, why);
     if region == shared.shown.own() {
-        return match keys_of(shared, bucket, ask).await {
-            Ok(told) => told.ok_or(ObjectError::NoSuchBucket),
+        return match read(shared, bucket.clone(), ask.clone()).await {
+            Ok(Some(told)) => Ok(told),
+            Ok(None) => Err(ObjectError::NoSuchBucket),
             Err(Unreadable::Store(error)) => Err(error),
             Err(error) => {
                 tracing::error!(%error, "the index cannot be read for a list");
-                Err(not_listed(members, region, "its index holds a row that cannot be used"))
+                Err(not_listed("its index holds a row that cannot be used"))
             }
         };
     }
-    if members.peer(region).is_some_and(|peer| peer.paused) {
-        return Err(not_listed(members, region, "an operator paused it here"));
-    }
-    let keys = Keys { bucket: bucket.clone(), ask: ask.clone() };
-    let told = async { link_to(shared, region)?.keys(keys).await }.await;
-    match told {
-        // One that does not share it has none of its keys.
-        Ok(told) => Ok(told.unwrap_or_default()),
-        Err(LinkError::Unsound(why)) => {
-            let why = format!("is it of an earlier release? It says what no region says: {why}");
-            Err(not_listed(members, region, &why))
+    let keys = Keys { bucket: bucket.clone(), ask: ask.clone(), regions: regions.to_vec() };
+    match async { link_to(shared, region)?.keys(keys).await }.await {
+        Ok(KeysTold::Keys(told)) => Ok(told),
+        Ok(KeysTold::NoBucket) => Ok(KeysAnswer::default()),
+        Ok(KeysTold::OtherRegions) => {
+            Err(not_listed("it knows other regions than this one: try again in some seconds"))
         }
-        Err(error) => Err(not_listed(members, region, &error.to_string())),
+        Err(LinkError::Unsound(why)) => {
+            tracing::warn!(%region, %why, "a region does not tell keys for a list");
+            Err(not_listed(&format!("{why}. Do all regions run one release?")))
+        }
+        Err(error) => Err(not_listed(&error.to_string())),
     }
 }
 
@@ -109,8 +138,47 @@ fn not_listed(members: &Members, region: RegionId, why: &str) -> ObjectError {
     ObjectError::Unavailable { reason }
 }
 
-/// This region's keys of a bucket; `None` if it shares no bucket of this name.
-pub(super) async fn keys_of<R: RegionReach>(
+/// Answers another region.
+pub(super) async fn tell<R: RegionReach>(
+    shared: &Arc<Shared<R>>,
+    Keys { bucket, ask, regions }: Keys,
+) -> Result<KeysTold, Declined> {
+    if shared.site.members().borrow().live().any(|peer| !regions.contains(&peer.number)) {
+        return Ok(KeysTold::OtherRegions);
+    }
+    let is_closed = |record: &BucketRecord| record.state == BucketState::Deleting;
+    if shared.shown.reach().bucket(&bucket, is_closed) == Some(true) {
+        // What was in it is not what is in one that is made anew.
+        return Err(Declined::NotReady);
+    }
+    let Ok(_place) = shared.listed.try_acquire() else { return Err(Declined::Busy) };
+    match read(shared, bucket, ask).await {
+        Ok(told) => Ok(told.map_or(KeysTold::NoBucket, KeysTold::Keys)),
+        Err(error) => {
+            tracing::warn!(%error, "keys of a list are not told to another region now");
+            Err(Declined::NotReady)
+        }
+    }
+}
+
+/// Reads this region's keys of a bucket on a thread that may wait for the disk; `None` if it shares no bucket of this name.
+async fn read<R: RegionReach>(
+    shared: &Arc<Shared<R>>,
+    bucket: BucketName,
+    ask: KeysAsk,
+) -> Result<Option<KeysAnswer>, Unreadable> {
+    let (shared, runtime) = (shared.clone(), Handle::current());
+    let late = |why: &str| ObjectError::Unavailable { reason: why.to_owned() };
+    let reading = tokio::task::spawn_blocking(move || {
+        let patience = Duration::from_millis(REGION_KEYS_MS);
+        let reading = runtime.block_on(timeout(patience, keys_of(&shared, &bucket, &ask)));
+        reading.unwrap_or_else(|_elapsed| Err(late("what it has taken does not show yet").into()))
+    });
+    let gone = |_panicked| Err(late("it does not serve any more").into());
+    reading.await.unwrap_or_else(gone)
+}
+
+async fn keys_of<R: RegionReach>(
     shared: &Arc<Shared<R>>,
     bucket: &BucketName,
     ask: &KeysAsk,
@@ -119,18 +187,17 @@ pub(super) async fn keys_of<R: RegionReach>(
     let Some(id) = shared.shown.reach().bucket(bucket, look).flatten() else {
         return Ok(None);
     };
-    let mut answering = Answering::new(ask);
+    let mut answering = Answering::new(ask, shared.shown.own());
     // Once the first walk began, all that was taken before shows to the second one, too.
     walk(shared, (b'V', id), ask, true, |key, value| {
         Ok(answering.version(key, ObjectEntry::read(value)?))
     })
     .await?;
     walk(shared, (b'T', id), ask, false, |key, value| {
-        Ok(answering.tombstone(key, decode("tombstone", value)?))
+        Ok(answering.tombstone(key, &decode("tombstone", value)?))
     })
     .await?;
-    let own = shared.shown.own();
-    Ok(Some(answering.finish(own, |key| shared.shown.pg_of(id, key))))
+    Ok(Some(answering.finish()))
 }
 
 /// Walks over a table's rows of null versions, from the place that is asked for.

@@ -76,7 +76,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::sync::watch::Sender;
 
-use crate::limits::{REGION_CHANGES_MADE_MAX, REGION_LISTS_MAX};
+use crate::limits::{REGION_CHANGES_MADE_MAX, REGION_LISTED_MAX, REGION_LISTS_MAX};
 use crate::proxy::{Proxy, RegionReach};
 use deletions::Deletions;
 use echoes::Echoes;
@@ -109,6 +109,8 @@ struct Shared<R> {
     made: Semaphore,
     /// Places for lists of all regions.
     lists: Semaphore,
+    /// Places for other regions' lists, while keys are read for them.
+    listed: Semaphore,
     echoes: Echoes,
     watch: Arc<Watch>,
     in_flight: InFlight,
@@ -182,6 +184,7 @@ impl Regions {
             inbox: inbox.clone(),
             made: Semaphore::new(REGION_CHANGES_MADE_MAX),
             lists: Semaphore::new(REGION_LISTS_MAX),
+            listed: Semaphore::new(REGION_LISTED_MAX),
             echoes: Echoes::default(),
             watch: seen.clone(),
             in_flight: InFlight::default(),

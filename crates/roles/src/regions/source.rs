@@ -8,8 +8,8 @@ use std::time::Duration;
 use larder_link::message::Buckets as Names;
 use larder_link::{
     Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, Fetch,
-    FetchSink, Hello, Keys, List, ListAnswer, RegionList, Report, Source, TellHomes, Walk,
-    WalkAnswer,
+    FetchSink, Hello, Keys, KeysTold, List, ListAnswer, RegionList, Report, Source, TellHomes,
+    Walk, WalkAnswer,
 };
 use larder_objects::ObjectError;
 use larder_protocol::Planted;
@@ -17,7 +17,6 @@ use larder_protocol::limits::{REGION_ASK_IDS_MAX, REGION_RUN_IDS_MAX, REGION_RUN
 use larder_protocol::region::deletion::CloseAnswer;
 use larder_protocol::region::home::HomeAnswer;
 use larder_protocol::region::journal::{Batch, Why};
-use larder_protocol::region::listing::KeysAnswer;
 use larder_protocol::region::{Id, Token, Void, compare};
 use larder_types::codec::encode;
 use larder_types::{BucketId, OpSeq, PgId, RegionId};
@@ -377,9 +376,8 @@ impl<R: RegionReach> Source for Answering<R> {
         whole(async move { Ok(changes::make(&shared, from, change).await) }).await
     }
 
-    async fn keys(&self, _: RegionId, keys: Keys) -> Result<Option<KeysAnswer>, Declined> {
-        let Keys { bucket, ask } = keys;
-        self.look(async move |state| lists::keys_of(&state.shared, &bucket, &ask).await).await
+    async fn keys(&self, _: RegionId, keys: Keys) -> Result<KeysTold, Declined> {
+        lists::tell(&self.0.shared, keys).await
     }
 
     async fn walk(&self, _: RegionId, walk: Walk) -> Result<WalkAnswer, Declined> {

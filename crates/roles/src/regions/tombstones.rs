@@ -6,7 +6,9 @@
 //!    have passed the purge, unless the tombstone `is_former`. Nothing that may have an older version may be on its way
 //!    here. Regions asked from then on have the tombstone, or had it.
 //! 2. Tombstones of a deleted bucket go at once: no region had an object in it when all had closed it (ADR 47).
-//! 3. The primary of the key checks again: a tombstone that was replaced by then stays.
+//! 3. It goes only if all had passed it when the walk before began: a list of all regions that has asked one of them earlier is over
+//!    by then (`lists.rs`).
+//! 4. The primary of the key checks again: a tombstone that was replaced by then stays.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -78,6 +80,26 @@ pub(super) struct Candidate {
     at: larder_types::Stamp,
 }
 
+/// Positions in this store's journals that all other regions have passed, as of when the walk before began.
+#[derive(Debug, Default)]
+struct PassedBefore {
+    held: BTreeMap<PgId, OpSeq>,
+    latest: BTreeMap<PgId, OpSeq>,
+}
+
+impl PassedBefore {
+    /// A walk begins; returns true if another one can free more.
+    fn turn(&mut self, now: BTreeMap<PgId, OpSeq>) -> bool {
+        self.held = std::mem::replace(&mut self.latest, now);
+        self.held != self.latest
+    }
+
+    /// The position of a journal that counts, where all have passed that one now: regions may be others than before.
+    fn of(&self, pg: PgId, now: OpSeq) -> OpSeq {
+        self.held.get(&pg).copied().unwrap_or_default().min(now)
+    }
+}
+
 /// Frees tombstones that may go, a few at a time. Does not end.
 pub(super) async fn free<R: RegionReach>(
     shared: Arc<Shared<R>>,
@@ -85,6 +107,7 @@ pub(super) async fn free<R: RegionReach>(
     inbox: Inbox,
 ) {
     let (mut from, mut moved, mut passes) = (None, 0, 0);
+    let (mut before, mut is_more) = (PassedBefore::default(), false);
     loop {
         let pause_ms = if from.is_none() { REGION_FREE_MS } else { REGION_FREE_PAUSE_MS };
         sleep(Duration::from_millis(pause_ms)).await;
@@ -92,15 +115,16 @@ pub(super) async fn free<R: RegionReach>(
             // Where no other region has come further, little more may go.
             let now = *state.moved().borrow();
             passes += 1;
-            if now == moved && passes < REGION_FREE_PASSES_MAX {
+            if now == moved && !is_more && passes < REGION_FREE_PASSES_MAX {
                 continue;
             }
             (moved, passes) = (now, 0);
+            is_more = before.turn(passed_by_all(&shared, &state));
             if let Err(error) = deletions::end_left_uploads(&shared).await {
                 tracing::debug!(%error, "open uploads of deleted buckets are looked at later");
             }
         }
-        from = match look(&shared, &state, &inbox, from).await {
+        from = match look(&shared, &state, (&inbox, &before), from).await {
             Ok(next) => next,
             Err(Unreadable::Store(error)) => {
                 tracing::debug!(%error, "tombstones are looked at later");
@@ -114,11 +138,24 @@ pub(super) async fn free<R: RegionReach>(
     }
 }
 
+/// The positions that all other regions have passed now.
+fn passed_by_all<R: RegionReach>(
+    shared: &Shared<R>,
+    state: &SourceState<R>,
+) -> BTreeMap<PgId, OpSeq> {
+    let members = shared.site.members().borrow().clone();
+    let of = |pg| {
+        let others = members.live().map(|peer| peer.number);
+        Some((pg, state.passed_by_all(others, pg)?))
+    };
+    (0..shared.shown.pg_count()).map(PgId).filter_map(of).collect()
+}
+
 /// Frees what may go among the next tombstones; returns where to go on, unless these were the last.
 async fn look<R: RegionReach>(
     shared: &Shared<R>,
     state: &SourceState<R>,
-    inbox: &Inbox,
+    (inbox, before): (&Inbox, &PassedBefore),
     from: Option<Vec<u8>>,
 ) -> Result<Option<Vec<u8>>, Unreadable> {
     let (tombstones, next) = shared.shown.tombstones(from).await?;
@@ -132,9 +169,10 @@ async fn look<R: RegionReach>(
             of_deleted.push((pg, FreedTombstone { bucket, key, at: tombstone.at }));
             continue;
         }
-        let by_all = *passed
-            .entry(pg)
-            .or_insert_with(|| state.passed_by_all(others.iter().copied(), pg).unwrap_or_default());
+        let by_all = *passed.entry(pg).or_insert_with(|| {
+            let now = state.passed_by_all(others.iter().copied(), pg).unwrap_or_default();
+            before.of(pg, now)
+        });
         if by_all < tombstone.op.seq {
             continue;
         }
@@ -185,4 +223,23 @@ async fn free_all<R: RegionReach>(
         }
     }
     ended
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_all_passed_just_now_counts_at_the_next_walk() {
+        let passed = |op| BTreeMap::from([(PgId(1), OpSeq(op))]);
+        let mut before = PassedBefore::default();
+        assert!(before.turn(passed(5)));
+        assert_eq!(before.of(PgId(1), OpSeq(9)), OpSeq(0), "nothing was passed before");
+        assert!(before.turn(passed(7)));
+        assert_eq!(before.of(PgId(1), OpSeq(9)), OpSeq(5));
+        assert_eq!(before.of(PgId(1), OpSeq(3)), OpSeq(3), "a region that joined since counts");
+        assert!(!before.turn(passed(7)), "no later walk frees more");
+        assert_eq!(before.of(PgId(1), OpSeq(7)), OpSeq(7));
+        assert_eq!(before.of(PgId(2), OpSeq(7)), OpSeq(0));
+    }
 }

@@ -172,6 +172,11 @@ impl Watch {
         self.of(region, |seen| seen.is_known && seen.unreachable.is_none())
     }
 
+    /// The reason why a region is not reached, if it is known not to be.
+    pub(super) fn unreachable(&self, region: RegionId) -> Option<String> {
+        self.of(region, |seen| seen.unreachable.clone())
+    }
+
     pub(super) fn answered(&self, region: RegionId) {
         self.of(region, |seen| seen.unreachable = None);
     }

@@ -99,8 +99,10 @@ async fn the_keys_of_all_regions_are_asked_for_with_a_header() {
         let all = ask("all").send().await.expect(200);
         assert_eq!(all.tags("CommonPrefixes"), ["<Prefix>of-all-regions/</Prefix>"], "{path}");
         assert_eq!(all.tags("Key"), ["a"]);
+        assert_eq!(all.header("x-larder-list-regions"), "all", "a client can tell");
         let here = server.get(path).await.expect(200);
         assert!(here.tags("CommonPrefixes").is_empty());
+        assert_eq!(here.header("x-larder-list-regions"), "");
         for value in ["", "ALL", "1,2"] {
             let refused = ask(value).send().await.refused(400, "InvalidArgument");
             assert!(refused.text().contains("one value, all"), "{}", refused.text());

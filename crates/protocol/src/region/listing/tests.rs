@@ -8,8 +8,29 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What regions have of keys: the stamp of the last change, and true for a put, false for a deletion.
-type Rows = BTreeMap<ObjectKey, (Stamp, bool)>;
+/// What a region has of a key: the stamps of its version and of its tombstone.
+#[derive(Debug, Clone, Copy, Default)]
+struct Row {
+    version: Option<Stamp>,
+    tombstone: Option<Stamp>,
+}
+
+type Rows = BTreeMap<ObjectKey, Row>;
+
+/// A change: the key, its stamp, and true for a put, false for a deletion.
+type Change = (ObjectKey, Stamp, bool);
+
+/// Makes a change as a store does: a put leaves an older tombstone alone.
+fn apply(rows: &mut Rows, (key, at, is_put): &Change) {
+    let row = rows.entry(key.clone()).or_default();
+    if row.version.max(row.tombstone) >= Some(*at) {
+        return;
+    }
+    match is_put {
+        true => row.version = Some(*at),
+        false => *row = Row { version: None, tombstone: Some(*at) },
+    }
+}
 
 fn stamp(clock: u64, region: u16) -> Stamp {
     Stamp { clock: HybridClock(clock), region: RegionId(region) }
@@ -37,20 +58,20 @@ fn version(at: Stamp) -> ObjectEntry {
 
 /// Answers as a region's driver does: walks over its versions, then over its tombstones.
 fn answer(rows: &Rows, ask: &KeysAsk) -> KeysAnswer {
-    let mut answering = Answering::new(ask);
+    let mut answering = Answering::new(ask, RegionId(1));
     for is_put in [true, false] {
+        let of_table = |row: &Row| if is_put { row.version } else { row.tombstone };
         let mut from = ask.from.clone();
-        let of_table = |(_, (_, is)): &(&ObjectKey, &(Stamp, bool))| *is == is_put;
         let selected = |key: &ObjectKey| key.as_str().starts_with(&ask.selection.prefix);
         loop {
-            let mut later = rows.iter().filter(of_table);
+            let mut later = rows.iter().filter_map(|(key, row)| Some((key, of_table(row)?)));
             let next = later.find(|(key, _)| key.as_bytes() >= &from[..] && selected(key));
-            let Some((key, (at, _))) = next else { break };
+            let Some((key, at)) = next else { break };
             let onward = if is_put {
-                answering.version(key.clone(), version(*at))
+                answering.version(key.clone(), version(at))
             } else {
-                let tombstone = Tombstone { op: OpId::default(), at: *at, origin: None };
-                answering.tombstone(key.clone(), tombstone)
+                let tombstone = Tombstone { op: OpId::default(), at, origin: None };
+                answering.tombstone(key.clone(), &tombstone)
             };
             match onward {
                 Onward::Next => from = behind(key.as_bytes()),
@@ -59,7 +80,7 @@ fn answer(rows: &Rows, ask: &KeysAsk) -> KeysAnswer {
             }
         }
     }
-    let answer = answering.finish(RegionId(1), |_| PgId(0));
+    let answer = answering.finish();
     assert!(answer.answers(ask), "{answer:?} to {ask:?}");
     answer
 }
@@ -82,17 +103,21 @@ fn page(regions: &[Rows], ask: &PageAsk) -> (ListedPage, usize) {
     }
 }
 
-/// The items of the whole list, from a single region that has all changes.
+/// The items of the whole list, of a single region that has all changes.
 fn whole(regions: &[Rows], selection: &Selection) -> Vec<(String, Option<Stamp>)> {
     let mut all = Rows::new();
-    for (key, change) in regions.iter().flatten() {
-        let newest = all.entry(key.clone()).or_insert(*change);
-        *newest = (*newest).max(*change);
+    for (key, row) in regions.iter().flatten() {
+        for (at, is_put) in [(row.version, true), (row.tombstone, false)] {
+            if let Some(at) = at {
+                apply(&mut all, &(key.clone(), at, is_put));
+            }
+        }
     }
     let (mut items, mut groups) = (Vec::new(), BTreeSet::new());
-    for (key, (at, is_put)) in all {
+    for (key, row) in all {
+        let Some(at) = row.version else { continue };
         match selection.group_of(&key) {
-            _ if !is_put || !key.as_str().starts_with(&selection.prefix) => {}
+            _ if !key.as_str().starts_with(&selection.prefix) => {}
             None => items.push((key.as_str().to_owned(), Some(at))),
             Some(group) if groups.insert(group.to_owned()) => items.push((group.to_owned(), None)),
             Some(_) => {}
@@ -108,28 +133,31 @@ fn shown(item: &Item) -> (String, Option<Stamp>) {
     }
 }
 
-/// Regions that have some of the changes of few keys each, so that groups are large and many keys were deleted.
+/// Regions each of which has some of the changes of few keys, so that groups are large and many keys were deleted.
 fn regions() -> impl Strategy<Value = Vec<Rows>> {
     let key = prop_oneof![
         "[ab]/[ab]/[0-9]{1,2}",
         "[ab]/[0-9]{1,2}",
-        "[abc]",
+        "[ab]{1,5}",
+        "[ab]é[abé]{0,2}",
         Just("a/\u{0}".to_owned()),
-        Just("b/é".to_owned())
+        Just("a/\u{0}/".to_owned())
     ];
-    let change = (key, 1u64..60, prop::bool::weighted(0.6));
-    let rows = move |region: u16| {
-        prop::collection::vec(change.clone(), 0..60).prop_map(move |changes| {
-            let changes = changes.into_iter().map(|(key, clock, is_put)| {
-                (ObjectKey::new(&key).unwrap(), (stamp(clock, region), is_put))
-            });
-            changes.collect::<Rows>()
+    let change =
+        (key, 1u64..60, 1u16..4, prop::bool::weighted(0.6), prop::array::uniform3(any::<bool>()));
+    prop::collection::vec(change, 0..200).prop_flat_map(|changes| {
+        (Just(changes), 1usize..4).prop_map(|(mut changes, count)| {
+            // Each stamp is given once for a key.
+            changes.sort_by_key(|(key, clock, region, ..)| (key.clone(), *clock, *region));
+            changes.dedup_by_key(|(key, clock, region, ..)| (key.clone(), *clock, *region));
+            let mut regions = vec![Rows::new(); count];
+            for (key, clock, region, is_put, has) in changes {
+                let change = (ObjectKey::new(&key).unwrap(), stamp(clock, region), is_put);
+                let having = regions.iter_mut().zip(has).filter(|(_, has)| *has);
+                having.for_each(|(rows, _)| apply(rows, &change));
+            }
+            regions
         })
-    };
-    (rows(1), rows(2), rows(3), 1usize..4).prop_map(|(one, two, three, count)| {
-        let mut regions = vec![one, two, three];
-        regions.truncate(count);
-        regions
     })
 }
 
@@ -140,8 +168,9 @@ proptest! {
     fn pages_of_all_regions_are_the_list_of_all_their_changes(
         regions in regions(),
         prefix in prop_oneof![Just(""), Just("a"), Just("a/"), Just("b/a/"), Just("x")],
-        delimiter in prop_oneof![Just(None), Just(Some("/")), Just(Some("é"))],
+        delimiter in prop_oneof![Just(None), Just(Some("/")), Just(Some("é")), Just(Some("ab")), Just(Some("/a/"))],
         items_max in 1u32..12,
+        elsewhere in "[ab/é]{0,5}",
     ) {
         let delimiter = delimiter.map(str::to_owned);
         let selection = Selection { prefix: prefix.to_owned(), delimiter };
@@ -157,15 +186,31 @@ proptest! {
             }
             prop_assert_eq!(page.items.len(), items_max as usize);
         }
-        prop_assert_eq!(found, whole(&regions, &selection));
+        let all = whole(&regions, &selection);
+        prop_assert_eq!(&found, &all);
+        // From any place, a page has what is behind it.
+        let ask = PageAsk { selection: selection.clone(), after: Some(elsewhere.clone()), items_max: 100 };
+        let (page, _) = page(&regions, &ask);
+        prop_assert!(page.answers(&ask), "{:?}", page);
+        let is_behind = |(name, at): &&(String, Option<Stamp>)| match at {
+            Some(_) => *name > elsewhere,
+            // Some of its keys are.
+            None => *name > elsewhere || elsewhere.starts_with(name) && *name != elsewhere,
+        };
+        let behind: Vec<_> = all.iter().filter(is_behind).map(|(name, _)| name.clone()).collect();
+        let listed: Vec<_> = page.items.iter().map(|item| shown(item).0).collect();
+        let is_certain = |name: &&String| !elsewhere.starts_with(*name) || **name == elsewhere;
+        let certain = |names: &[String]| names.iter().filter(is_certain).cloned().collect::<Vec<_>>();
+        prop_assert_eq!(certain(&listed), certain(&behind));
     }
 }
 
 fn rows(keys: impl Iterator<Item = (String, u64, bool)>, region: u16) -> Rows {
-    let row = |(key, clock, is_put): (String, u64, bool)| {
-        (ObjectKey::new(&key).unwrap(), (stamp(clock, region), is_put))
-    };
-    keys.map(row).collect()
+    let mut rows = Rows::new();
+    for (key, clock, is_put) in keys {
+        apply(&mut rows, &(ObjectKey::new(&key).unwrap(), stamp(clock, region), is_put));
+    }
+    rows
 }
 
 fn ask(delimiter: Option<&str>, items_max: u32) -> PageAsk {
@@ -184,15 +229,57 @@ fn a_page_takes_one_question_to_each_region_however_large_its_groups_are() {
 }
 
 #[test]
-fn a_group_whose_keys_were_deleted_elsewhere_is_not_listed() {
-    let there = rows((0..50).map(|at| (format!("a/{at:02}"), 5, true)), 1);
-    let mut deleted = rows((0..50).map(|at| (format!("a/{at:02}"), 9, false)), 2);
-    let (none, asked) = page(&[there.clone(), deleted.clone()], &ask(Some("/"), 10));
-    assert!(none.items.is_empty() && !none.is_truncated);
-    assert!((3..=60).contains(&asked), "the rest of the group was asked for: {asked}");
-    deleted.remove(&ObjectKey::new("a/31").unwrap());
-    let (one, _) = page(&[there, deleted], &ask(Some("/"), 10));
+fn keys_that_were_deleted_elsewhere_take_few_questions() {
+    let keys = |count: usize| (0..count).map(|at| format!("a/{at:05}"));
+    let there = |count| rows(keys(count).map(|key| (key, 5, true)), 1);
+    let deleted = |count| rows(keys(count).map(|key| (key, 9, false)), 2);
+    for (delimiter, items_max) in [(Some("/"), 1), (Some("/"), 1000), (None, 1), (None, 1000)] {
+        let (none, asked) = page(&[there(3000), deleted(3000)], &ask(delimiter, items_max));
+        assert!(none.items.is_empty() && !none.is_truncated);
+        assert!(asked <= 22, "{asked} questions, {delimiter:?}, {items_max}");
+    }
+    let mut but_one = deleted(3000);
+    but_one.remove(&ObjectKey::new("a/02000").unwrap());
+    let (one, _) = page(&[there(3000), but_one], &ask(Some("/"), 10));
     assert_eq!(one.items, [Item::Group("a/".to_owned())]);
+}
+
+#[test]
+fn what_was_told_behind_a_group_is_not_asked_for_again() {
+    let first = || (0..30).map(|at| format!("a/{at:02}"));
+    let behind = (0..500).map(|at| (format!("b{at:03}/x"), 5, true));
+    let there = rows(first().map(|key| (key, 5, true)).chain(behind), 1);
+    let deleted = rows(first().map(|key| (key, 9, false)), 2);
+    let (groups, asked) = page(&[there, deleted], &ask(Some("/"), 1000));
+    assert_eq!((groups.items.len(), groups.is_truncated), (500, false));
+    assert!(asked <= 4, "{asked} questions");
+}
+
+#[test]
+fn a_page_behind_a_group_takes_one_question() {
+    let keys = (0..3000).map(|at| (format!("{at:04}/x"), 5, true));
+    let regions = [rows(keys, 1)];
+    let ask = PageAsk { after: Some("0999/".to_owned()), ..ask(Some("/"), 1000) };
+    let (second, asked) = page(&regions, &ask);
+    assert_eq!((second.items.len(), second.is_truncated, asked), (1000, true, 1));
+    assert_eq!(second.items[0], Item::Group("1000/".to_owned()));
+}
+
+#[test]
+fn a_page_that_is_cut_goes_on_from_its_last_item() {
+    let regions = [rows((0..9).map(|at| (format!("k{at}"), 5, true)), 1), Rows::new()];
+    let mut merging = Merging::new(ask(None, 5), [RegionId(1), RegionId(2)].into_iter());
+    let asks = merging.step();
+    assert_eq!(asks.len(), 2);
+    for (region, ask) in asks {
+        let rows = &regions[usize::from(region.0) - 1];
+        merging.take(region, &ask, answer(rows, &ask));
+    }
+    assert!(merging.step().is_empty());
+    let page = merging.cut().unwrap();
+    assert!(page.is_truncated && page.items.len() == 5);
+    let unasked = Merging::new(ask(None, 5), [RegionId(1)].into_iter());
+    assert!(unasked.cut().is_none(), "no page goes on from there");
 }
 
 #[test]
@@ -221,8 +308,22 @@ fn answers_that_are_none_are_known() {
     assert!(!is_right(&[("ab", false), ("ab", false)], None), "twice");
     assert!(!is_right(&[("a/5", true), ("a/6", false)], None), "left out, and told");
     assert!(!is_right(&[("ab", true)], None), "left out of no group");
-    let five = [("a1", false), ("a2", false), ("a3", false), ("a4", false), ("a5", false)];
-    assert!(is_right(&five[..4], None) && !is_right(&five, None), "more than asked for");
+    let many = |count: usize, object: Option<Metax>| {
+        let mut answer = KeysAnswer::default();
+        for at in 0..count {
+            let object = object.clone().map(Box::new);
+            answer.keys.push(RegionKey { object, ..told(&format!("ab{at:05}"), false) });
+        }
+        answer
+    };
+    let metax = || Some(version(stamp(1, 1)).row.metax);
+    assert!(many(2, metax()).answers(&ask) && !many(3, metax()).answers(&ask), "more than asked");
+    let deleted_max = 2 + REGION_LISTED_KEYS_MAX as usize;
+    assert!(many(deleted_max, None).answers(&ask) && !many(deleted_max + 1, None).answers(&ask));
+    let mut of_nobody = answer(&[("ab", false)], None);
+    of_nobody.keys[0].at = stamp(1, 0);
+    assert!(!of_nobody.answers(&ask));
+    assert!(!is_right(&[], Some(&"b".repeat(KEY_BYTES_MAX + 2))), "longer than a key");
     let longest = "k".repeat(KEY_BYTES_MAX);
     let sound = KeysAsk { from: longest.clone().into(), ..ask.clone() };
     assert!(ask.is_sound() && sound.is_sound());

@@ -5,30 +5,32 @@
 //! 1. A gateway asks no other proxy: what it is asked, it asks other regions.
 //! 2. A proxy that has no answer does without one: a key that is not here is not here. A change is refused.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use larder_link::limits::{CHANGE_PLACE_TIME_MAX, CHANGE_TIME_MAX};
 use larder_link::{Change, ChangeAnswer};
-use larder_net::Responder;
+use larder_net::{CallError, Rejected, Responder};
 use larder_objects::ObjectError;
 use larder_protocol::manager::state::Topology;
 use larder_protocol::region::listing::{ListedPage, PageAsk};
 use larder_types::codec::{decode, encode};
 use larder_types::{BucketName, BucketRecord, HybridClock, MapVersion, ObjectKey, RegionId};
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use super::super::homes::{answer_of, made_of};
 use super::super::unavailable;
 use super::Away;
 use crate::limits::{
-    GATEWAY_LIST_MS, GATEWAY_LOOK_MS, GATEWAY_QUIET_MS, PROTOCOL_LISTS, PROTOCOL_LOCAL,
+    GATEWAY_LIST_MS, GATEWAY_LOOK_MS, GATEWAY_QUIET_MS, MAP_LAG_MAX, PROTOCOL_LOCAL,
     REGION_DELETION_MS,
 };
 use crate::peers::down;
 use crate::proxy::ClusterProxy;
 use crate::proxy::reach::Reach;
-use crate::wire::{DeletionEnd, ProxyCall, ProxyReply, ProxyService};
+use crate::wire::{DeletionEnd, ListRefusal, ProxyCall, ProxyReply, ProxyService};
 
 impl Away {
     /// Asks the gateway; `None` if there is none but this proxy, or it does not answer.
@@ -129,24 +131,58 @@ impl Away {
         bucket: &BucketName,
         ask: PageAsk,
     ) -> Result<ListedPage, ObjectError> {
-        let unavailable = |why: &str| {
-            Err(unavailable(&format!(
+        let unlisted = |why: &str| {
+            unavailable(&format!(
                 "a list of all regions needs each of them, and the gateway of this cluster, which would ask them, {why}"
-            )))
+            ))
         };
         let map = self.managers.map();
-        let peer = map.gateway.and_then(|gateway| self.proxies.of(&map, gateway.server));
-        let version = peer.and_then(|peer| peer.version());
-        if version.is_some_and(|version| version < PROTOCOL_LISTS) {
-            return unavailable("is of an earlier release");
-        }
+        let gateway = map.gateway.filter(|gateway| *gateway != self.gateway);
+        let peer = gateway.and_then(|it| Some((it.server, self.proxies.of(&map, it.server)?)));
+        let (server, peer) = peer.ok_or_else(|| unlisted("is not known yet"))?;
         let deadline = Instant::now() + Duration::from_millis(GATEWAY_LIST_MS);
-        let call = ProxyCall::List(bucket.clone(), ask);
-        match self.ask_gateway(&call, Bytes::new(), deadline).await {
-            Some((ProxyReply::Listed, page)) => decode("page of a gateway", &page)
-                .or_else(|error| unavailable(&format!("gives none: {error}"))),
-            Some((ProxyReply::NotNow(reason), _)) => Err(super::super::unavailable(&reason)),
-            Some(_) | None => unavailable("does not answer"),
+        let call = ProxyCall::List(bucket.clone(), map.version.0, ask.clone());
+        let answered = tokio::select! {
+            answered = peer.call_while_wanted(&call, Bytes::new(), deadline) => answered,
+            () = down(&*self.managers, server) => return Err(unlisted("does not answer")),
+        };
+        match answered {
+            Ok((ProxyReply::Listed, page)) => {
+                let page = decode::<ListedPage>("page of a gateway", &page);
+                let page = page.ok().filter(|page| page.answers(&ask));
+                page.ok_or_else(|| unlisted("gives a page that was not asked for"))
+            }
+            Ok((ProxyReply::NotListed(refusal), _)) => Err(refusal.into()),
+            Ok(_) => Err(unlisted("is another one by now: try again")),
+            Err(CallError::Busy(_)) => Err(ObjectError::SlowDown),
+            Err(CallError::Rejected(Rejected::NotUnderstood)) => {
+                Err(unlisted("is of an earlier release"))
+            }
+            Err(error) => {
+                tracing::debug!(%server, %error, "the gateway does not list");
+                Err(unlisted("does not answer"))
+            }
+        }
+    }
+}
+
+impl From<ListRefusal> for ObjectError {
+    fn from(refusal: ListRefusal) -> Self {
+        match refusal {
+            ListRefusal::NoSuchBucket => Self::NoSuchBucket,
+            ListRefusal::SlowDown => Self::SlowDown,
+            ListRefusal::Unavailable(reason) => Self::Unavailable { reason },
+        }
+    }
+}
+
+impl From<ObjectError> for ListRefusal {
+    fn from(error: ObjectError) -> Self {
+        match error {
+            ObjectError::NoSuchBucket => Self::NoSuchBucket,
+            ObjectError::SlowDown => Self::SlowDown,
+            ObjectError::Unavailable { reason } => Self::Unavailable(reason),
+            error => Self::Unavailable(error.to_string()),
         }
     }
 }
@@ -197,16 +233,30 @@ impl ClusterProxy {
                 };
                 responder.answer(&ProxyReply::Deletion(end), Bytes::new());
             }
-            ProxyCall::List(bucket, ask) => {
-                let listed = match ask.is_sound() {
-                    true => elsewhere.list(&bucket, ask).await,
-                    false => Err(unavailable("a page that no proxy asks for")),
-                };
-                match listed {
-                    Ok(page) => responder.answer(&ProxyReply::Listed, encode(&page).into()),
-                    Err(error) => {
-                        responder.answer(&ProxyReply::NotNow(error.to_string()), Bytes::new());
+            ProxyCall::List(bucket, version, ask) => {
+                let unwanted = Arc::new(Notify::new());
+                let tells = unwanted.clone();
+                responder.when_unwanted(move || tells.notify_one());
+                let mut versions = self.reach.managers.versions();
+                let listed = async {
+                    if !ask.is_sound() {
+                        return Err(unavailable("a page that no proxy asks for"));
                     }
+                    // The bucket may have been made a moment ago.
+                    let known = timeout(MAP_LAG_MAX, versions.reaches(MapVersion(version))).await;
+                    if !matches!(known, Ok(Ok(()))) {
+                        return Err(unavailable("the gateway's map of the cluster is late"));
+                    }
+                    elsewhere.list(&bucket, ask).await
+                };
+                tokio::select! {
+                    listed = listed => match listed {
+                        Ok(page) => responder.answer(&ProxyReply::Listed, encode(&page).into()),
+                        Err(error) => {
+                            responder.answer(&ProxyReply::NotListed(error.into()), Bytes::new());
+                        }
+                    },
+                    () = unwanted.notified() => {}
                 }
             }
             ProxyCall::Change(home) => {
