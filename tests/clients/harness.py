@@ -75,13 +75,23 @@ def md5(data):
     return hashlib.md5(data).hexdigest()
 
 
+class Host:
+    """Where a server runs: on this machine, unless a test makes a network."""
+
+    address = "127.0.0.1"
+
+    def inside(self, line):
+        """The command line that runs another one there."""
+        return line
+
+
 class Server:
     """One `larder server` process on a directory. Restartable; the port stays."""
 
-    def __init__(self, binary, directory, extra=(), log=None):
-        self.binary, self.directory, self.extra = binary, pathlib.Path(directory), list(extra)
+    def __init__(self, binary, directory, extra=(), log=None, host=Host()):
+        self.binary, self.directory, self.extra, self.host = binary, pathlib.Path(directory), list(extra), host
         self.port, self.metrics_port = free_port(), free_port()
-        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self.endpoint = f"http://{host.address}:{self.port}"
         self.log = pathlib.Path(log) if log else pathlib.Path(f"{directory}.log")
         self.process = None
 
@@ -95,7 +105,7 @@ class Server:
         assert self.process is None, "the server runs already"
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "LARDER_"))}
         environment |= {"LARDER_ROOT_ACCESS_KEY": ACCESS, "LARDER_ROOT_SECRET_KEY": SECRET, **self.environment()}
-        line = [self.binary, *self.command(), *self.flags(), *self.extra]
+        line = self.host.inside([self.binary, *self.command(), *self.flags(), *self.extra])
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 line, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -111,10 +121,10 @@ class Server:
 
     def flags(self):
         """How the server is told where to listen; metrics get a free port, so that servers do not meet."""
-        return ["--listen", f"127.0.0.1:{self.port}", "--metrics-listen", f"127.0.0.1:{self.metrics_port}"]
+        return ["--listen", f"{self.host.address}:{self.port}", "--metrics-listen", f"{self.host.address}:{self.metrics_port}"]
 
     def metrics_url(self):
-        return f"http://127.0.0.1:{self.metrics_port}/metrics"
+        return f"http://{self.host.address}:{self.metrics_port}/metrics"
 
     def wait_until_ready(self):
         deadline = time.monotonic() + READY_SECONDS

@@ -19,7 +19,7 @@ import time
 import urllib.request
 
 from devcluster import is_ready
-from harness import COMMAND_SECONDS, Server, default_binary, free_port, scratch_folder
+from harness import COMMAND_SECONDS, Host, Server, default_binary, free_port, scratch_folder
 from workload import BUCKET, Clock, Failed, Journal, Load, Uploads, verify
 
 FORMED_SECONDS = 60
@@ -32,9 +32,9 @@ CERTIFICATE_LIFE = "12s"
 class Machine(Server):
     """One machine; `peers` and `secret` may be changed before a start."""
 
-    def __init__(self, binary, directory, secret):
-        super().__init__(binary, directory)
-        self.name, self.secret, self.peers = f"127.0.0.1:{free_port()}", secret, []
+    def __init__(self, binary, directory, secret, host=Host()):
+        super().__init__(binary, directory, host=host)
+        self.name, self.secret, self.peers = f"{host.address}:{free_port()}", secret, []
 
     def flags(self):
         peers = [word for peer in self.peers for word in ("--peer", peer)]
@@ -98,7 +98,7 @@ def whole(machine, machines, servers):
     def is_whole():
         done = subprocess.run([machine.binary, "status", "--config", machine.directory], stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, timeout=COMMAND_SECONDS)
-        return done.returncode == 0 and done.stdout.count("127.0.0.1") >= servers
+        return done.returncode == 0 and done.stdout.count(machine.host.address) >= servers
     until("whole", WHOLE_SECONDS, is_whole, machines)
 
 

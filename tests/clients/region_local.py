@@ -79,6 +79,28 @@ class Owner(threading.Thread):
             time.sleep(0.1)
 
 
+def refused(here, there, clock):
+    """While another region has a bucket of the name, a local one is not shared; a shared one becomes local only on a second word."""
+    name = "taken"
+    here.region("bucket", here.directory, name, "local")
+    client(there).create_bucket(Bucket=name)
+    said = here.region("bucket", here.directory, name, "shared", expect=1)
+    if f"region {there.name} has a bucket of this name" not in said:
+        raise Failed(f"a local bucket of a name that another region has: {said}")
+    client(there).delete_bucket(Bucket=name)
+    here.region("bucket", here.directory, name, "shared")
+    until = time.monotonic() + SHARED_SECONDS
+    while "is shared with the other regions" not in here.region("bucket", here.directory, name, expect=None):
+        if time.monotonic() > until:
+            raise Failed(f"{name} is not shared")
+        time.sleep(0.2)
+    here.region("bucket", here.directory, name, "local", expect=2)
+    here.region("bucket", here.directory, name, "local", "--yes")
+    if "is local" not in (said := here.region("bucket", here.directory, name)):
+        raise Failed(f"a bucket that was to become local: {said}")
+    clock.tell("a bucket was not shared while another region had one of its name")
+
+
 def owners(regions, places_of, rng, until, new_rng):
     """`places_of`: of each region the places where clients reach it."""
     started = []

@@ -25,7 +25,7 @@ import region_homes
 import region_lists
 import region_local
 from botocore.exceptions import ClientError
-from harness import COMMAND_SECONDS, Server, content, default_binary, free_port, md5, scratch_folder
+from harness import COMMAND_SECONDS, Host, Server, content, default_binary, free_port, md5, scratch_folder
 from region_buckets import agreed, deletion, remakers
 from workload import Clock, Failed
 
@@ -49,26 +49,31 @@ IDLE_BYTES_MAX = 12 * 1024
 class Relay:
     """Passes connections on to a port. Its own port is the region's address for the others."""
 
-    def __init__(self):
-        self.port, self.target = free_port(), free_port()
+    def __init__(self, host=Host(), link=Host(), enter=lambda: None):
+        """From `link`, which a thread that has called `enter` is at, to `host`."""
+        self.port, self.target, self.host, self.link, self.enter = free_port(), free_port(), host, link, enter
         self.is_cut, self.bytes, self.delay = False, 0, DELAY_SECONDS
         # Bytes a second of all connections together, towards who asks; none: as many as come.
         self.limit, self.free_at = None, 0.0
         self.lock, self.open = threading.Lock(), set()
-        self.listener = socket.create_server(("127.0.0.1", self.port))
-        threading.Thread(target=self.accept, daemon=True).start()
+        listens = threading.Event()
+        threading.Thread(target=self.accept, args=(listens,), daemon=True).start()
+        listens.wait()
 
-    def accept(self):
+    def accept(self, listens):
+        self.enter()
+        listener = socket.create_server((self.link.address, self.port))
+        listens.set()
         while True:
             try:
-                there, _ = self.listener.accept()
+                there, _ = listener.accept()
             except OSError:
                 return
             if self.is_cut:
                 there.close()
                 continue
             try:
-                here = socket.create_connection(("127.0.0.1", self.target), timeout=5)
+                here = socket.create_connection((self.host.address, self.target), timeout=5)
             except OSError:
                 there.close()
                 continue
@@ -142,9 +147,10 @@ class Relay:
 class Region(Server):
     """A store, and the relay by which others reach it."""
 
-    def __init__(self, binary, directory, name):
-        super().__init__(binary, directory)
-        self.name, self.relay = name, Relay()
+    def __init__(self, binary, directory, name, relay=None):
+        self.relay = relay or Relay()
+        super().__init__(binary, directory, host=self.relay.host)
+        self.name = name
 
     def flags(self):
         config = self.directory.with_suffix(".toml")
@@ -161,7 +167,7 @@ class Region(Server):
         return done.stdout
 
     def place(self):
-        listen, advertise = f"127.0.0.1:{self.relay.target}", f"127.0.0.1:{self.relay.port}"
+        listen, advertise = f"{self.relay.host.address}:{self.relay.target}", f"{self.relay.link.address}:{self.relay.port}"
         return ["--name", self.name, "--listen", listen, "--advertise", advertise]
 
     def create(self):
@@ -603,6 +609,7 @@ def run(binary, scratch, seconds, seed):
         policy(regions, clock)
         deletion(regions, regions[0], regions[2], clock)
         region_lists.at_once(regions, regions[1:], clock)
+        region_local.refused(regions[0], regions[2], clock)
         region_homes.begin(regions, regions, clock)
         conflicts(regions, rng, seconds, clock)
         away(regions, clock)

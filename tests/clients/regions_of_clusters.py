@@ -40,11 +40,11 @@ GATEWAY_SECONDS = 30
 class Cluster(Region):
     """Three machines as one region. Commands are run on the gateway, clients come to it, too, unless another is named."""
 
-    def __init__(self, binary, scratch, name):
+    def __init__(self, binary, scratch, name, relay=None):
         # Not that of a single node.
-        self.binary, self.name, self.relay = binary, name, Relay()
-        secret = secret_file(binary, scratch / "cluster.secret")
-        self.machines = [Machine(binary, scratch / f"{name}-{number}", secret) for number in (1, 2, 3)]
+        self.binary, self.name, self.relay = binary, name, relay or Relay()
+        secret = secret_file(binary, scratch / f"{name}.secret")
+        self.machines = [Machine(binary, scratch / f"{name}-{number}", secret, self.relay.host) for number in (1, 2, 3)]
         for machine in self.machines:
             machine.peers = [one.name for one in self.machines]
         self.gateway = self.machines[0]
@@ -181,6 +181,33 @@ def conflicts(cluster, singles, rng, seconds, clock):
     operations = sum(one["ended"] is not None for ops in history.keys.values() for one in ops)
     clock.tell(f"{operations} operations on {len(KEYS)} keys; killed: gateway {struck[0]}, other machine {struck[1]}, single node {struck[2]}; "
                f"{struck[3]} cuts: the same everywhere; {deleted} buckets deleted, {kept} kept as they had an object")
+
+
+def yields(cluster, machine, single):
+    """What the gateway pulls yields while many clients of another machine wait, here for another region, and comes back."""
+    ends = threading.Event()
+
+    def put(place, key, size):
+        s3, count = place.boto3(read_timeout=60), 0
+        while not ends.is_set():
+            s3.put_object(Bucket=BUCKET, Key=f"yields/{key}/{count % 10}", Body=bytes(size))
+            count += 1
+
+    def share_is(what, holds):
+        tell = lambda: f"the gateway pulls at {cluster.gateway.metric('region_pull_share')} of its rate"
+        until(what, 30, lambda: holds(cluster.gateway.metric("region_pull_share")), cluster.machines, tell)
+
+    puts = [(machine, number, 0) for number in range(8)] + [(single, "pulled", 20_000)]
+    clients = [threading.Thread(target=put, args=of) for of in puts]
+    for one in clients:
+        one.start()
+    try:
+        share_is("eight clients of a machine that is not the gateway wait", lambda now: 0 < now <= 0.5)
+    finally:
+        ends.set()
+        for one in clients:
+            one.join()
+    share_is("nobody waits", lambda now: now == 1)
 
 
 def on_its_way(s3, home, single):
@@ -353,6 +380,7 @@ def test(binary, scratch, seconds, singles, seed):
         lag(singles[0], cluster, "single node to cluster", 25, LAGS_MAX)
         other = cluster.others()[0]
         awaited(other, singles, "through a machine that is no gateway", other.directory, cluster.region)
+        yields(cluster, other, singles[0])
         cluster.region("policy", cluster.directory, BUCKET, "1")
         overhead(cluster, singles)
         # Through a machine that is no gateway, and through the gateway.

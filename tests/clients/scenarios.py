@@ -106,6 +106,7 @@ SOAK = [
     Scenario("grow", "grow.py --objects 1000"),
     Scenario("regions", "regions.py --seconds 600"),
     Scenario("regions-of-clusters", "regions_of_clusters.py --seconds 600 --singles 2"),
+    Scenario("region-sites", "region_sites.py --seconds 600", needs=("root", "netns"), alone=True),
     Scenario("partition", "partition.py", needs=("root", "netns"), alone=True),
     Scenario("partition-pairs", "partition.py --pairs --turns 40", needs=("root", "netns"), alone=True),
     Scenario("overload", "overload.py", alone=True),

@@ -125,11 +125,11 @@ impl FetchStream {
             let Some(decompressor) = &mut self.decompressor else {
                 let arrived = self.arrived().await?;
                 let is_more = arrived.is_some();
-                arrived.into_iter().for_each(|bytes| self.frames.push(bytes));
+                arrived.into_iter().for_each(|bytes| self.push(bytes));
                 return Ok(is_more);
             };
             if let Some(piece) = decompressor.next().map_err(LinkError::Unsound)? {
-                self.frames.push(piece);
+                self.push(piece);
                 return Ok(true);
             }
             let is_between = decompressor.is_between();
@@ -143,6 +143,13 @@ impl FetchStream {
         }
     }
 
+    /// Takes bytes as they were before they were compressed: these count for the pace.
+    fn push(&mut self, bytes: Bytes) {
+        let earned = Duration::from_secs_f64(bytes.len() as f64 / PACE_BYTES_PER_S);
+        self.patience = STALL_MAX.min(self.patience + earned);
+        self.frames.push(bytes);
+    }
+
     /// Waits for the next bytes of the body; `None` at its end.
     async fn arrived(&mut self) -> Result<Option<Bytes>, LinkError> {
         let since = Instant::now();
@@ -153,8 +160,6 @@ impl FetchStream {
             Some(Err(error)) => Err(LinkError::broken(error)),
             Some(Ok(frame)) => {
                 let bytes = frame.into_data().unwrap_or_default();
-                let earned = Duration::from_secs_f64(bytes.len() as f64 / PACE_BYTES_PER_S);
-                self.patience = STALL_MAX.min(self.patience + earned);
                 self.metrics.bytes_told.add(bytes.len() as u64);
                 Ok(Some(bytes))
             }

@@ -23,7 +23,7 @@ pub const TOKEN_LIFE: Duration = Duration::from_secs(3600);
 pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Connections to a region.
-pub const CONNECTIONS_MAX: usize = 16;
+pub const CONNECTIONS_MAX: usize = 20;
 /// Connections of a region that are answered. One more takes the place of its oldest, which it has most likely lost.
 pub const CONNECTIONS_OF_PEER_MAX: usize = 2 * CONNECTIONS_MAX;
 /// Connections of all callers that are no region, together. One more takes the place of the oldest.
@@ -43,6 +43,9 @@ pub const IDLE_STRANGER_MAX: Duration = Duration::from_secs(10);
 pub const CALL_TIME_MAX: Duration = Duration::from_millis(REGION_ANSWER_MS);
 /// Longest time in which a connection takes nothing that is sent, or brings nothing of an answer that has begun.
 pub const STALL_MAX: Duration = Duration::from_secs(10);
+/// The same where what is sent is compressed. What waits in the sockets may become 255 times as much, which the other end stores
+/// before it takes more.
+pub const STALL_COMPRESSED_MAX: Duration = Duration::from_secs(160);
 /// Bytes a second that an answer which has begun brings at least: slower, and waiting for it uses up [`STALL_MAX`].
 pub const PACE_BYTES_PER_S: f64 = 4096.0;
 /// Pause after the system refused to accept a connection, as it does without free descriptors.
@@ -85,8 +88,8 @@ pub const MEMBERS_INTERVAL: Duration = Duration::from_secs(10);
 pub const STATUS_AGE_MAX: Duration = Duration::from_secs(10);
 
 const _: () = assert!(
-    CHANGES_MAX + 2 * KEYS_MAX <= CONNECTIONS_MAX,
-    "changes and lists leave connections to others"
+    CHANGES_MAX + KEYS_MAX + larder_protocol::limits::REGION_FETCHES_MAX + 4 <= CONNECTIONS_MAX,
+    "changes, lists and long fetches leave connections to others"
 );
 const _: () = assert!(REGIONS_MAX <= NUMBERS_MAX as usize, "each region has a number");
 const _: () = assert!(GATHERED_BYTES_MAX <= PIECE_BYTES_MAX, "what is gathered is a piece");

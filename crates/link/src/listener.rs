@@ -3,7 +3,9 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use http::header::CONTENT_ENCODING;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -86,7 +88,9 @@ impl<S: Source> Acceptor<S> {
     }
 
     async fn arrive(self: Arc<Self>, tcp: TcpStream, address: SocketAddr) {
-        let (stream, caller) = match timeout(CONNECT_TIME_MAX, self.shake_hands(tcp)).await {
+        let is_compressed = Arc::new(AtomicBool::new(false));
+        let shaking = self.shake_hands(tcp, is_compressed.clone());
+        let (stream, caller) = match timeout(CONNECT_TIME_MAX, shaking).await {
             Ok(Ok(shaken)) => shaken,
             Ok(Err(error)) => return self.tell(address, &error.to_string()),
             Err(_elapsed) => return self.tell(address, "the handshake took too long"),
@@ -103,7 +107,14 @@ impl<S: Source> Acceptor<S> {
             let answer = service_fn(|request| {
                 let handler = &handler;
                 let caller = &caller;
-                async move { Ok::<_, Infallible>(handler.answer(caller, request).await) }
+                let is_compressed = &is_compressed;
+                async move {
+                    let answer = handler.answer(caller, request).await;
+                    if answer.headers().contains_key(CONTENT_ENCODING) {
+                        is_compressed.store(true, Ordering::Relaxed);
+                    }
+                    Ok::<_, Infallible>(answer)
+                }
             });
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -116,9 +127,13 @@ impl<S: Source> Acceptor<S> {
         self.slots.enter(whose, answering.abort_handle());
     }
 
-    async fn shake_hands(&self, tcp: TcpStream) -> std::io::Result<(Shaken, Caller)> {
+    async fn shake_hands(
+        &self,
+        tcp: TcpStream,
+        is_compressed: Arc<AtomicBool>,
+    ) -> std::io::Result<(Shaken, Caller)> {
         tcp.set_nodelay(true)?;
-        let stream = self.tls.accept(WriteTimeout::new(tcp)).await?;
+        let stream = self.tls.accept(WriteTimeout::of(tcp, is_compressed)).await?;
         let tls = stream.get_ref().1;
         let shown = tls.peer_certificates().and_then(<[_]>::first);
         let shown = shown.ok_or_else(|| std::io::Error::other("no certificate was shown"))?;

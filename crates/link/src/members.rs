@@ -215,6 +215,12 @@ impl Members {
         self.compressed.contains(&number)
     }
 
+    /// True if as much is pulled from the same regions.
+    #[must_use]
+    pub fn pulls_as(&self, other: &Self) -> bool {
+        (&self.own, &self.peers, &self.rates) == (&other.own, &other.peers, &other.rates)
+    }
+
     /// Forgets what was set for a region that is removed.
     fn forget_settings(&mut self, number: RegionId) {
         self.rates.remove(&number);

@@ -4,12 +4,15 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::limits::STALL_MAX;
+use crate::limits::{STALL_COMPRESSED_MAX, STALL_MAX};
 
 /// See the module's head.
 #[derive(Debug)]
@@ -17,12 +20,26 @@ pub(crate) struct WriteTimeout<S> {
     stream: S,
     until: Pin<Box<Sleep>>,
     is_waiting: bool,
+    /// What is sent is compressed: few bytes may keep the other end busy for long.
+    is_compressed: Arc<AtomicBool>,
 }
 
 impl<S> WriteTimeout<S> {
     /// Wraps a connection.
     pub(crate) fn new(stream: S) -> Self {
-        Self { stream, until: Box::pin(sleep(STALL_MAX)), is_waiting: false }
+        Self::of(stream, Arc::default())
+    }
+
+    /// Wraps a connection over which what is sent may come to be compressed.
+    pub(crate) fn of(stream: S, is_compressed: Arc<AtomicBool>) -> Self {
+        Self { stream, until: Box::pin(sleep(STALL_MAX)), is_waiting: false, is_compressed }
+    }
+
+    fn patience(&self) -> Duration {
+        match self.is_compressed.load(Ordering::Relaxed) {
+            true => STALL_COMPRESSED_MAX,
+            false => STALL_MAX,
+        }
     }
 
     /// The result of a write: an error if it has waited for too long.
@@ -37,10 +54,11 @@ impl<S> WriteTimeout<S> {
         }
         if !self.is_waiting {
             self.is_waiting = true;
-            self.until.as_mut().reset(Instant::now() + STALL_MAX);
+            let until = Instant::now() + self.patience();
+            self.until.as_mut().reset(until);
         }
         ready!(self.until.as_mut().poll(context));
-        let why = format!("the other end took nothing for {} s", STALL_MAX.as_secs());
+        let why = format!("the other end took nothing for {} s", self.patience().as_secs());
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)))
     }
 }

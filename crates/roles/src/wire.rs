@@ -448,7 +448,7 @@ impl Service for ProxyService {
     type Message = ProxyMessage;
 }
 
-/// Calls of a cluster's other proxies to the gateway. Since [`PROTOCOL_HOMES`](crate::limits::PROTOCOL_HOMES).
+/// Calls between a cluster's other proxies and the gateway. Since [`PROTOCOL_HOMES`](crate::limits::PROTOCOL_HOMES).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProxyCall {
     /// Ask other regions for a key that is not here.
@@ -460,6 +460,8 @@ pub enum ProxyCall {
     Deletion(BucketId, BucketName, Epoch, u64),
     /// List a page of a bucket's keys in all regions, with the map of this version. Since [`PROTOCOL_LISTS`](crate::limits::PROTOCOL_LISTS).
     List(BucketName, u64, PageAsk),
+    /// By the gateway: tell how many requests of clients are under way. Since [`PROTOCOL_LISTS`](crate::limits::PROTOCOL_LISTS).
+    Clients,
 }
 
 /// The gateway's answer.
@@ -479,6 +481,8 @@ pub enum ProxyReply {
     Listed,
     /// There is no such page, for this reason.
     NotListed(ListRefusal),
+    /// So many requests of clients are under way.
+    Clients(u32),
 }
 
 /// Reason for not listing a page.

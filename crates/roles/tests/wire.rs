@@ -301,6 +301,8 @@ fn said() -> Vec<String> {
         hex(&encode(&ProxyReply::NotListed(ListRefusal::NoSuchBucket))),
         hex(&encode(&ProxyReply::NotListed(ListRefusal::SlowDown))),
         hex(&encode(&ProxyReply::NotListed(ListRefusal::Unavailable("why".to_owned())))),
+        hex(&encode(&ProxyCall::Clients)),
+        hex(&encode(&ProxyReply::Clients(300))),
         hex(&encode(&ListedPage { items: vec![Item::Group("a/".into())], is_truncated: true })),
     ]
 }

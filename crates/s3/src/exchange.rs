@@ -29,7 +29,7 @@ use crate::repairs::{self, Asked};
 use crate::reply::{ReplyBody, Tally};
 use crate::server::{ServerHooks, ServerOptions};
 use crate::service::S3Service;
-use crate::shape::Shape;
+use crate::shape::{Level, Shape};
 use crate::unread_xml::{Unread, WhollyRead};
 use crate::watched::{Found, Watched};
 use crate::{address, errors, headers, signed, subresources};
@@ -174,10 +174,19 @@ impl<H: ServerHooks> Exchange<H> {
         if shape.virtual_host || !matches!(*request.method(), Method::GET | Method::HEAD) {
             return None;
         }
+        // Load balancers and clients that were set up for MinIO ask by its names. Whether a machine may be taken down
+        // (`maintenance`) is not answered by this one's state.
+        let is_maintenance = request.uri().query().is_some_and(|it| it.contains("maintenance"));
         match request.uri().path() {
-            "/healthz" => Some(StatusCode::OK),
-            "/readyz" if self.hooks.ready() => Some(StatusCode::OK),
-            "/readyz" => Some(StatusCode::SERVICE_UNAVAILABLE),
+            "/healthz" | "/minio/health/live" => Some(StatusCode::OK),
+            "/minio/health/cluster" | "/minio/health/cluster/read" if is_maintenance => None,
+            "/readyz"
+            | "/minio/health/ready"
+            | "/minio/health/cluster"
+            | "/minio/health/cluster/read" => Some(match self.hooks.ready() {
+                true => StatusCode::OK,
+                false => StatusCode::SERVICE_UNAVAILABLE,
+            }),
             _ => None,
         }
     }
@@ -193,6 +202,9 @@ impl<H: ServerHooks> Exchange<H> {
         signed::check(request.headers(), request.uri().query(), shape.form, service.version_2)?;
         signed::check_digests(request.headers())?;
         subresources::check(request.method(), shape.level, request.uri().query())?;
+        if *request.method() == Method::HEAD && shape.level == Level::Service {
+            return self.head_of_service(&request).await;
+        }
         if let Some((others, upload)) = self.elsewhere(whence, shape.op, request.uri().query()) {
             if let Err(refusal) = self.verify(&request).await? {
                 return Ok(refusal);
@@ -264,6 +276,22 @@ impl<H: ServerHooks> Exchange<H> {
         asked.extensions_mut().insert(verified.clone());
         let refusal = called(&self.service.examiner, asked).await;
         Ok(if verified.is_so() { Ok(()) } else { Err(refusal) })
+    }
+
+    /// Answers as the list of buckets, without it.
+    async fn head_of_service(
+        &self,
+        request: &Request<Inbound>,
+    ) -> Result<Response<s3s::Body>, S3Error> {
+        let Err(refusal) = self.verify(request).await? else { return Ok(Response::default()) };
+        if refusal.status() != StatusCode::NOT_IMPLEMENTED {
+            return Ok(refusal);
+        }
+        // The library has verified a signature, if there is one, before it looks for an operation, and has none for this.
+        match signed::is_signed(request.headers(), request.uri().query()) {
+            true => Ok(Response::default()),
+            false => Err(errors::error(S3ErrorCode::AccessDenied, "Access Denied")),
+        }
     }
 
     /// Who has the upload that a request is about, if this server does not.

@@ -71,6 +71,14 @@ pub(crate) fn check(
     }
 }
 
+/// True if a request has a signature, by a header or in its query.
+pub(crate) fn is_signed(headers: &HeaderMap, query: Option<&str>) -> bool {
+    let query = decoded(query.unwrap_or_default());
+    let names = || SIGNED_BY_V4.iter().chain(&SIGNED_BY_V2);
+    let in_query = query.iter().any(|(known, _)| names().any(|name| name == known));
+    headers.contains_key(AUTHORIZATION) || in_query
+}
+
 fn check_header(headers: &HeaderMap, authorization: &[u8]) -> Result<(), S3Error> {
     let list = authorization::check_header(authorization)?;
     authorization::check_dates(headers)?;

@@ -47,7 +47,7 @@ impl Handler<ProxyService> for ProxyFace {
     ) {
         let places = match &call {
             ProxyCall::Look(..) => &self.looks,
-            ProxyCall::List(..) => &self.lists,
+            ProxyCall::List(..) | ProxyCall::Clients => &self.lists,
             ProxyCall::Deletion(..) => &self.deletions,
             ProxyCall::Change(_) => &self.changes,
         };

@@ -169,6 +169,9 @@ pub(crate) struct BucketArgs {
     pub(crate) bucket: Option<String>,
     /// `local`: this region alone has it, and it is made if it is not there. `shared`: all regions have it. Without it it is shown which.
     pub(crate) scope: Option<Scope>,
+    /// With `local`, of a bucket that is shared: the other regions keep what they have of it, as a bucket of theirs.
+    #[arg(long)]
+    pub(crate) yes: bool,
 }
 
 /// The regions that are to have a bucket.
@@ -184,8 +187,8 @@ pub(crate) enum Scope {
 pub(crate) struct PolicyArgs {
     /// Directory of the store; of a cluster, that of a machine, or the configuration of a manager.
     pub(crate) dir: PathBuf,
-    /// Bucket.
-    pub(crate) bucket: String,
+    /// Bucket. Without it the buckets that wait for other regions are listed.
+    pub(crate) bucket: Option<String>,
     /// Number of regions, this one included. Without it the setting is shown.
     #[arg(value_parser = clap::value_parser!(u8).range(1..=8))]
     pub(crate) regions: Option<u8>,

@@ -39,6 +39,13 @@ pub(super) fn bucket(args: &BucketArgs) -> Result<u8, RegionError> {
     };
     let bucket = BucketName::new(name).map_err(|_| RegionError::BadName(name.to_owned()))?;
     let wanted = args.scope.map(|scope| scope == Scope::Local);
+    if wanted == Some(true) && !args.yes {
+        let records = if is_store { of_store(dir)? } else { cluster::bucket::records(dir)? };
+        let is_shared = |it: &BucketRecord| it.name == bucket && it.sharing == Sharing::All;
+        if records.iter().any(is_shared) {
+            return Err(RegionError::StaysElsewhere(bucket.to_string()));
+        }
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(RegionError::System)?;
     let sharing = match is_store {
@@ -54,7 +61,7 @@ pub(super) fn bucket(args: &BucketArgs) -> Result<u8, RegionError> {
     let until = Instant::now() + STATUS_TIME;
     // The server writes its status once a second.
     while is_refused && reason.is_none() && Instant::now() < until {
-        runtime.block_on(sleep(LOOK));
+        runtime.block_on(async { sleep(LOOK).await });
         reason = why(dir, &bucket);
     }
     println!("{}", told(&bucket, sharing, reason.as_deref()));

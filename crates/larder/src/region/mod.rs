@@ -46,6 +46,11 @@ enum RegionError {
     NoProxy { dir: String, what: &'static str },
     #[error("{dir} is {what}, which becomes no region")]
     Unfit { dir: String, what: &'static str },
+    #[error(
+        "{0} is shared: the other regions keep what they have of it, as a bucket of theirs. The two go on apart, and one of them has \
+         to be deleted before the other can be shared again. Add --yes to do it"
+    )]
+    StaysElsewhere(String),
     #[error("{dir} has no store: start `larder server {dir}` once, then it can become a region")]
     NoStore { dir: String },
     #[error(
@@ -116,6 +121,7 @@ impl RegionError {
             | Self::NoBucket(_)
             | Self::BadName(_)
             | Self::HasBuckets { .. }
+            | Self::StaysElsewhere(_)
             | Self::NotShared(..)
             | Self::FewRegions { .. } => exit::USAGE,
             Self::Silent(_) | Self::Buckets { .. } => exit::FAULTS,

@@ -15,15 +15,33 @@ use crate::kind::{self, Kind};
 use crate::{cluster, exit};
 
 pub(super) fn policy(args: &PolicyArgs) -> Result<u8, RegionError> {
-    let (dir, name) = (&args.dir, args.bucket.as_str());
+    let dir = &args.dir;
+    let found = if dir.is_file() { Some(Kind::Manager) } else { kind::found(dir)? };
+    let Some(name) = args.bucket.as_deref() else { return list(dir, found) };
     let no_such = || RegionError::NoBucket(name.to_owned());
     let bucket = BucketName::new(name).map_err(|_not_a_name| no_such())?;
-    let found = if dir.is_file() { Some(Kind::Manager) } else { kind::found(dir)? };
     let lines = match found {
         Some(Kind::Store) | None => vec![of_store(dir, &bucket, args.regions)?],
         Some(_) => cluster::bucket::regions(dir, &bucket, args.regions)?,
     };
     lines.iter().for_each(|line| println!("{line}"));
+    Ok(exit::OK)
+}
+
+/// Lists buckets whose changes wait for other regions.
+fn list(dir: &Path, found: Option<Kind>) -> Result<u8, RegionError> {
+    let records = match found {
+        Some(Kind::Store) | None => {
+            live_members(dir)?;
+            super::bucket::of_map(dir)?
+        }
+        Some(_) => cluster::bucket::records(dir)?,
+    };
+    let waiting: Vec<_> = records.iter().filter(|record| record.regions > 1).collect();
+    waiting.iter().for_each(|record| println!("{}", told(&record.name, record.regions)));
+    if waiting.is_empty() {
+        println!("changes of all buckets are answered once this region has them");
+    }
     Ok(exit::OK)
 }
 

@@ -347,6 +347,8 @@ struct Told {
     rest: Option<Vec<u8>>,
     /// What it left out behind the last key that was passed.
     left_out: Option<LeftOut>,
+    /// True once it was asked for more of a group: the first keys of many groups may be deleted elsewhere.
+    left_out_before: bool,
 }
 
 impl Told {
@@ -362,7 +364,9 @@ impl Told {
         }
         self.left_out.take_if(|left_out| at >= &left_out.to[..]);
         if let Some(LeftOut { group, from, .. }) = &self.left_out {
-            let selection = Selection { prefix: group.clone(), delimiter: None };
+            // From the second time on nothing is left out: rounds double over groups, too.
+            let prefix = if self.left_out_before { &selection.prefix } else { group };
+            let selection = Selection { prefix: prefix.clone(), delimiter: None };
             return Some(KeysAsk { selection, from: at.max(from).to_vec(), keys_max });
         }
         let rest = self.rest.as_ref().filter(|_| self.keys.is_empty())?;
@@ -371,6 +375,7 @@ impl Told {
 
     /// Takes more of a group, which lies before all that it has told.
     fn take_left_out(&mut self, answer: KeysAnswer) {
+        self.left_out_before = true;
         let KeysAnswer { mut keys, rest } = answer;
         match (rest, keys.last_mut(), &mut self.left_out) {
             (Some(_), Some(last), _) => last.leaves_out = true,
@@ -409,6 +414,7 @@ impl Merging {
             keys: VecDeque::new(),
             rest: Some(from.clone()),
             left_out: None,
+            left_out_before: false,
         };
         let told = regions.map(unasked).collect();
         let page = ListedPage { items: Vec::new(), is_truncated: false };
@@ -474,10 +480,11 @@ impl Merging {
         assert!(answer.answers(ask), "the link refuses another answer");
         let told = self.told.iter_mut().find(|told| told.region == region);
         let told = told.expect("only regions of the list are asked");
-        match told.left_out {
-            Some(_) => told.take_left_out(answer),
-            None => (told.keys, told.rest) = (answer.keys.into(), answer.rest),
+        let is_of_group = |left_out: &LeftOut| left_out.group == ask.selection.prefix;
+        if told.left_out.as_ref().is_some_and(is_of_group) {
+            return told.take_left_out(answer);
         }
+        (told.keys, told.rest, told.left_out) = (answer.keys.into(), answer.rest, None);
     }
 
     /// The page, once there are no more questions.

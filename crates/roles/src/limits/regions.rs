@@ -186,6 +186,10 @@ const _: () = assert!(
 );
 /// Milliseconds between two looks at how many requests of clients are under way: pulling yields to them.
 pub const REGION_CLIENTS_MS: u64 = 250;
+/// Milliseconds after a fetch for which other machines of a cluster are asked for that.
+pub const REGION_CLIENTS_PULLED_MS: u64 = 2_000;
+/// Milliseconds for such a machine to answer.
+pub const GATEWAY_CLIENTS_MS: u64 = 200;
 /// Milliseconds that a region may take to close a bucket, and as many to delete it.
 pub const REGION_CLOSE_MS: u64 = 5_000;
 /// Milliseconds for which a bucket stays closed for another region that does not end its deletion.
@@ -205,7 +209,7 @@ pub const REGION_DELETIONS_KEPT_MAX: usize = 64;
 pub const REGION_SHARING_MS: u64 = 1_000;
 /// Objects that are renewed at a time.
 pub const REGION_RENEWS_MAX: usize = 32;
-/// Milliseconds until more objects are renewed, while clients or other regions would be held up.
+/// Milliseconds until more objects are renewed, while clients would be held up.
 pub const REGION_RENEW_PAUSE_MS: u64 = 200;
 /// Milliseconds without a move after which a region's position holds up no renewal until it moves.
 pub const REGION_RENEW_STUCK_MS: u64 = 10_000;
@@ -241,12 +245,13 @@ pub const REGION_LIST_PLACE_MS: u64 = 1_500;
 pub const REGION_LIST_MS: u64 = 8_000;
 /// Milliseconds for a region to read its keys for a list.
 pub const REGION_KEYS_MS: u64 = 6_000;
-/// Most reads of keys for other regions' lists at a time.
+/// Most reads of keys for lists at a time.
 pub const REGION_LISTED_MAX: usize = 32;
 /// Most lists of other proxies' clients that a gateway has at a time, waiting ones included.
 pub const GATEWAY_LISTS_MAX: usize = 2 * REGION_LISTS_MAX;
 /// Milliseconds for which a proxy waits until the gateway has listed a page.
-pub const GATEWAY_LIST_MS: u64 = REGION_LIST_PLACE_MS + REGION_LIST_MS + 500;
+pub const GATEWAY_LIST_MS: u64 =
+    super::MAP_LAG_MAX.as_millis() as u64 + REGION_LIST_PLACE_MS + REGION_LIST_MS + 500;
 /// Most changes of other proxies' clients that a gateway passes on at a time.
 pub const GATEWAY_CALLS_MAX: usize = 64;
 /// Milliseconds for which a proxy waits for the gateway to ask other regions for a key.

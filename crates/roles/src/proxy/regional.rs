@@ -119,6 +119,9 @@ pub trait RegionReach: Reach {
     /// The server that leads a PG, and its view, if there is one.
     fn led_by(&self, pg: PgId) -> Option<(ServerId, View)>;
 
+    /// Requests of clients that are under way at the busiest of the store's other machines; of one that does not answer, none.
+    fn clients_elsewhere(&self) -> impl Future<Output = u32> + Send;
+
     /// Returns true if changes of some bucket wait for other regions.
     fn waits_for_regions(&self) -> bool;
 
@@ -284,6 +287,10 @@ impl RegionReach for Here {
 
     fn led_by(&self, _: PgId) -> Option<(ServerId, View)> {
         Some((ServerId(0), View(0)))
+    }
+
+    async fn clients_elsewhere(&self) -> u32 {
+        0
     }
 
     fn waits_for_regions(&self) -> bool {

@@ -12,8 +12,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::join_all;
-use larder_link::{Declined, Keys, KeysTold, LinkError, Members};
+use larder_link::{Declined, Keys, KeysTold, Later, LinkError, Members};
 use larder_objects::ObjectError;
+use larder_protocol::limits::REGION_LISTED_KEYS_MAX;
 use larder_protocol::region::listing::{
     Answering, KeysAnswer, KeysAsk, ListedPage, Merging, Onward as Walk, PageAsk,
 };
@@ -22,6 +23,7 @@ use larder_types::{
     BucketId, BucketName, BucketRecord, BucketState, ObjectEntry, ObjectKey, RegionId, rows,
 };
 use tokio::runtime::Handle;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Shared;
@@ -72,17 +74,30 @@ async fn merged<R: RegionReach>(
             (region, timeout_at(until, told).await, ask)
         });
         // All are awaited: a call that is dropped would cost its connection.
+        let mut late = None;
         for (region, told, ask) in join_all(asking).await {
             match told {
-                Ok(told) => merging.take(region, &ask, told?),
+                Ok(Ok(told)) => merging.take(region, &ask, told),
+                Ok(Err(NotTold::Late(error))) => late = Some(error),
+                Ok(Err(NotTold::Refused(error))) => return Err(error),
                 Err(_elapsed) => {
                     let why = format!("it takes longer than {} s", REGION_LIST_MS / 1000);
-                    // What is known may be a page: the client goes on behind it.
-                    return merging.cut().ok_or_else(|| not_listed(&members, region, &why));
+                    late = Some(not_listed(&members, region, &why));
                 }
             }
         }
+        if let Some(error) = late {
+            // What is known may be a page: the client goes on behind it.
+            return merging.cut().ok_or(error);
+        }
     }
+}
+
+/// Reason for not telling keys.
+enum NotTold {
+    /// It passes by itself.
+    Late(ObjectError),
+    Refused(ObjectError),
 }
 
 /// Refuses a list while a region is known to be away.
@@ -91,7 +106,7 @@ fn refuse_absent<R: RegionReach>(shared: &Shared<R>, members: &Members) -> Resul
         if peer.paused {
             return Err(not_listed(members, peer.number, "an operator paused it here"));
         }
-        if let Some(why) = shared.watch.unreachable(peer.number) {
+        if let Some(why) = shared.watch.away(peer.number) {
             return Err(not_listed(members, peer.number, &why));
         }
     }
@@ -104,16 +119,18 @@ async fn told_by<R: RegionReach>(
     members: &Members,
     region: RegionId,
     (bucket, ask, regions): (&BucketName, &KeysAsk, &[RegionId]),
-) -> Result<KeysAnswer, ObjectError> {
+) -> Result<KeysAnswer, NotTold> {
     let not_listed = |why: &str| not_listed(members, region, why);
     if region == shared.shown.own() {
-        return match read(shared, bucket.clone(), ask.clone()).await {
+        let place = shared.listed.clone().acquire_owned().await.ok();
+        return match read(shared, place, bucket.clone(), ask.clone()).await {
             Ok(Some(told)) => Ok(told),
-            Ok(None) => Err(ObjectError::NoSuchBucket),
-            Err(Unreadable::Store(error)) => Err(error),
+            Ok(None) => Err(NotTold::Refused(ObjectError::NoSuchBucket)),
+            Err(Unreadable::Store(error)) => Err(NotTold::Late(error)),
             Err(error) => {
                 tracing::error!(%error, "the index cannot be read for a list");
-                Err(not_listed("its index holds a row that cannot be used"))
+                let why = "its index holds a row that cannot be used";
+                Err(NotTold::Refused(not_listed(why)))
             }
         };
     }
@@ -122,13 +139,20 @@ async fn told_by<R: RegionReach>(
         Ok(KeysTold::Keys(told)) => Ok(told),
         Ok(KeysTold::NoBucket) => Ok(KeysAnswer::default()),
         Ok(KeysTold::OtherRegions) => {
-            Err(not_listed("it knows other regions than this one: try again in some seconds"))
+            let why = "it knows other regions than this one: try again in some seconds";
+            Err(NotTold::Refused(not_listed(why)))
         }
+        Err(_) if shared.site.members().borrow().peer(region).is_none() => {
+            Err(NotTold::Refused(not_listed("it was removed meanwhile: try again")))
+        }
+        Err(LinkError::Later(Later::Busy)) => Err(NotTold::Late(ObjectError::SlowDown)),
+        Err(error @ LinkError::Later(_)) => Err(NotTold::Late(not_listed(&error.to_string()))),
         Err(LinkError::Unsound(why)) => {
             tracing::warn!(%region, %why, "a region does not tell keys for a list");
-            Err(not_listed(&format!("{why}. Do all regions run one release?")))
+            let why = format!("{why}. Do all regions run one release?");
+            Err(NotTold::Refused(not_listed(&why)))
         }
-        Err(error) => Err(not_listed(&error.to_string())),
+        Err(error) => Err(NotTold::Refused(not_listed(&error.to_string()))),
     }
 }
 
@@ -151,8 +175,9 @@ pub(super) async fn tell<R: RegionReach>(
         // What was in it is not what is in one that is made anew.
         return Err(Declined::NotReady);
     }
-    let Ok(_place) = shared.listed.try_acquire() else { return Err(Declined::Busy) };
-    match read(shared, bucket, ask).await {
+    let place = shared.listed.clone().try_acquire_owned();
+    let Ok(place) = place else { return Err(Declined::Busy) };
+    match read(shared, Some(place), bucket, ask).await {
         Ok(told) => Ok(told.map_or(KeysTold::NoBucket, KeysTold::Keys)),
         Err(error) => {
             tracing::warn!(%error, "keys of a list are not told to another region now");
@@ -161,15 +186,18 @@ pub(super) async fn tell<R: RegionReach>(
     }
 }
 
-/// Reads this region's keys of a bucket on a thread that may wait for the disk; `None` if it shares no bucket of this name.
+/// Reads this region's keys of a bucket on a thread that may wait for the disk; `None` if it shares no bucket of this name. The
+/// place is given back with the thread, whoever waits for it.
 async fn read<R: RegionReach>(
     shared: &Arc<Shared<R>>,
+    place: Option<OwnedSemaphorePermit>,
     bucket: BucketName,
     ask: KeysAsk,
 ) -> Result<Option<KeysAnswer>, Unreadable> {
     let (shared, runtime) = (shared.clone(), Handle::current());
     let late = |why: &str| ObjectError::Unavailable { reason: why.to_owned() };
     let reading = tokio::task::spawn_blocking(move || {
+        let _place = place;
         let patience = Duration::from_millis(REGION_KEYS_MS);
         let reading = runtime.block_on(timeout(patience, keys_of(&shared, &bucket, &ask)));
         reading.unwrap_or_else(|_elapsed| Err(late("what it has taken does not show yet").into()))
@@ -216,7 +244,7 @@ async fn walk<R: RegionReach>(
         settle,
         from: row_at(&ask.from),
         to: to.as_deref(),
-        wanted: ask.keys_max as usize + 1,
+        wanted: if table == b'V' { ask.keys_max } else { REGION_LISTED_KEYS_MAX } as usize + 1,
     };
     let visit = |row: &[u8], value: &[u8]| {
         let Some((_, key, slot)) = rows::parse_version(row) else {

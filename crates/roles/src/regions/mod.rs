@@ -13,6 +13,7 @@
 //! | `sharing.rs` | shares buckets that this region had alone |
 //! | `deletions.rs` | deletes buckets in all regions |
 //! | `homes.rs`, `homes/run.rs` | makes one region the home of a bucket |
+//! | `clients.rs` | knows how busy the machines of the store are |
 //! | `changes.rs` | has the home of a bucket make clients' changes |
 //! | `source.rs` | answers other regions |
 //! | `fetches.rs` | sends them entries and their bytes |
@@ -42,6 +43,7 @@
 //!    deleted in all of them. One that a region has alone is none of theirs.
 
 mod changes;
+mod clients;
 mod deletions;
 mod echoes;
 mod fetches;
@@ -78,6 +80,7 @@ use tokio::sync::watch::Sender;
 
 use crate::limits::{REGION_CHANGES_MADE_MAX, REGION_LISTED_MAX, REGION_LISTS_MAX};
 use crate::proxy::{Proxy, RegionReach};
+use clients::Clients;
 use deletions::Deletions;
 use echoes::Echoes;
 use homes::Homes;
@@ -109,11 +112,12 @@ struct Shared<R> {
     made: Semaphore,
     /// Places for lists of all regions.
     lists: Semaphore,
-    /// Places for other regions' lists, while keys are read for them.
-    listed: Semaphore,
+    /// Places for reading keys for lists, of this region and others.
+    listed: Arc<Semaphore>,
     echoes: Echoes,
     watch: Arc<Watch>,
     in_flight: InFlight,
+    clients: Clients,
     reports: Reports,
     /// Counts up when journals may show more.
     news: Sender<u64>,
@@ -184,10 +188,11 @@ impl Regions {
             inbox: inbox.clone(),
             made: Semaphore::new(REGION_CHANGES_MADE_MAX),
             lists: Semaphore::new(REGION_LISTS_MAX),
-            listed: Semaphore::new(REGION_LISTED_MAX),
+            listed: Arc::new(Semaphore::new(REGION_LISTED_MAX)),
             echoes: Echoes::default(),
             watch: seen.clone(),
             in_flight: InFlight::default(),
+            clients: Clients::default(),
             reports: Reports::default(),
             news: Sender::new(0),
             stops: stops.clone(),
@@ -195,6 +200,7 @@ impl Regions {
         });
         let state = Arc::new(SourceState::new(shared.clone()));
         let listening = site.listen(socket, Arc::new(Answering::new(state.clone())))?;
+        let members = site.members();
         let puller = Puller::new(shared.clone(), inbox.clone());
         let pulling = std::thread::Builder::new()
             .name("regions".into())
@@ -210,13 +216,14 @@ impl Regions {
             tokio::spawn(tombstones::free(shared.clone(), state.clone(), inbox.clone())),
             tokio::spawn(positions::tell(shared.clone(), state.clone())),
             tokio::spawn(sharing::follow(shared.clone(), state)),
+            tokio::spawn(clients::watch(shared.clone())),
             tokio::spawn(reports::send(shared.clone())),
             tokio::spawn(deletions::follow(shared.clone())),
             tokio::spawn(homes::follow(shared.clone(), dir.clone())),
             tokio::spawn(homes::tell(shared.clone())),
             tokio::spawn(settings::take_up(shared.clone(), dir.clone())),
             tokio::spawn(watch::keep_writing_status(shared.clone(), dir)),
-            tokio::spawn(puller::watch_members(shared, inbox.clone())),
+            tokio::spawn(puller::watch_members(members, inbox.clone())),
             tokio::spawn(async move { news.shown.reach().watch_journals(&news.news).await }),
         ];
         let running = Mutex::new(Some(Running { pulling, tasks, _listening: listening }));

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use larder_link::{Ask, Link, LinkError, List, Walk};
+use larder_link::{Ask, Link, LinkError, List, Members, Walk};
 use larder_protocol::Planted;
 use larder_protocol::limits::REGION_NOTES_MAX;
 use larder_protocol::region::journal::{Batch, Why};
 use larder_protocol::region::pull::{Alarm, Config, Effect, Event, Lag, Source};
 use larder_protocol::region::{Entry, Id, Name, Pull, Token};
 use larder_types::{BucketId, Passed, PgId, RegionId};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::interval;
 
 use super::Shared;
@@ -94,11 +94,17 @@ impl Inbox {
     }
 }
 
-/// Tells the thread when the list of regions changes. Does not end while the site lives.
-pub(super) async fn watch_members<R: RegionReach>(shared: Arc<Shared<R>>, inbox: Inbox) {
-    let mut members = shared.site.members();
+/// Tells the thread when it is to pull from other regions than before, or at other rates. The list is that of before the thread
+/// began. Does not end while the site lives.
+pub(super) async fn watch_members(mut members: watch::Receiver<Arc<Members>>, inbox: Inbox) {
+    let mut before = members.borrow_and_update().clone();
     while members.changed().await.is_ok() {
-        inbox.send(Message::Members);
+        let now = members.borrow_and_update().clone();
+        // A new machine asks for what is on its way once more.
+        if !now.pulls_as(&before) {
+            inbox.send(Message::Members);
+        }
+        before = now;
     }
 }
 
@@ -242,7 +248,7 @@ impl<R: RegionReach> Puller<R> {
                 let pg_count = match said {
                     Ok(hello) => Some(hello.pg_count),
                     Err(error) => {
-                        shared.watch.unanswered(region, error.to_string());
+                        shared.watch.unanswered(region, &error);
                         None
                     }
                 };
@@ -442,7 +448,7 @@ impl<R: RegionReach> Puller<R> {
                     event
                 }
                 Err(error) => {
-                    shared.watch.unanswered(region, error.to_string());
+                    shared.watch.unanswered(region, &error);
                     Event::Unanswered { request }
                 }
             };
@@ -469,7 +475,7 @@ impl<R: RegionReach> Puller<R> {
                 if why == Why::Ahead {
                     let what = "it has lost changes that it had told: was its directory restored from a backup? \
                                 Then remove it, and let an empty store join in its place";
-                    watch.alarm(region, what.to_owned());
+                    watch.lost(region, what);
                 }
                 tracing::debug!(%region, %pg, ?why, "a journal cannot be gone on with");
             }
@@ -515,7 +521,7 @@ impl<R: RegionReach> Puller<R> {
             return;
         }
         self.clients_ms = now_ms;
-        self.step(Event::Clients(self.shared.proxy.clients_under_way()), &BTreeSet::new());
+        self.step(Event::Clients(self.shared.clients_under_way()), &BTreeSet::new());
         if let Some(pull) = &self.pull {
             self.shared.watch.counters().set_share(pull.share());
         }

@@ -94,6 +94,13 @@ struct Renewal {
     stuck: Positions,
 }
 
+impl Renewal {
+    /// True if it goes on once a region comes further.
+    fn waits_for_regions(&self) -> bool {
+        !self.waits.0.is_empty()
+    }
+}
+
 /// Positions of regions in journals.
 type Positions = BTreeMap<(PgId, RegionId), OpSeq>;
 
@@ -109,8 +116,9 @@ struct Sharings {
 /// Shares what is to be shared. Does not end.
 pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>, state: Arc<SourceState<R>>) {
     let pause = Duration::from_millis(REGION_SHARING_MS);
-    let mut sharings = Sharings::default();
+    let (mut sharings, mut moved) = (Sharings::default(), state.moved());
     loop {
+        moved.mark_unchanged();
         let version = shared.shown.reach().map_version();
         let buckets = shared.shown.buckets();
         let sharing = buckets.sharing();
@@ -132,8 +140,15 @@ pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>, state: Arc<So
                 }
             }
         }
+        let is_awaited = sharings.renewals.values().any(Renewal::waits_for_regions);
+        let news = async {
+            tokio::select! {
+                () = shared.shown.reach().map_passes(version) => {}
+                Ok(()) = moved.changed(), if is_awaited => {}
+            }
+        };
         // A single node's map is looked at regularly, and regions that do not answer are asked again.
-        let _passed = timeout(waits, shared.shown.reach().map_passes(version)).await;
+        let _news = timeout(waits, news).await;
     }
 }
 
@@ -283,7 +298,7 @@ impl<R: RegionReach> SourceState<R> {
             // One object that a region cannot take holds up the position of its group, and nothing else.
             renewal.stuck.append(&mut renewal.waits.0);
         }
-        renewal.waits.0.is_empty()
+        !renewal.waits_for_regions()
     }
 }
 
@@ -309,7 +324,7 @@ async fn renew_some<R: RegionReach>(
     };
     // They are old, and would be pulled before what clients change now.
     if !state.have_passed(renewal) {
-        return Ok(REGION_RENEW_PAUSE_MS);
+        return Ok(REGION_SHARING_MS);
     }
     let read = slice(shared, record, renewal).await.map_err(|error| match error {
         Unreadable::Store(error) => error,
@@ -339,7 +354,7 @@ async fn renew_some<R: RegionReach>(
         return Ok(0);
     };
     renewal.from = next;
-    let has_clients = shared.proxy.clients_under_way() >= REGION_RENEW_CLIENTS;
+    let has_clients = shared.clients_under_way() >= REGION_RENEW_CLIENTS;
     Ok(if has_clients { REGION_RENEW_PAUSE_MS } else { 0 })
 }
 

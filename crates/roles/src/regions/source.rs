@@ -42,6 +42,10 @@ use crate::limits::{
 use crate::proxy::{JournalAsk, RegionReach};
 use crate::wire::Position;
 
+/// Alarm of a region that went back.
+const LOST: &str = "it has changes of this region that this one has lost: was this directory restored from a backup? Then remove \
+                    this region there, and let an empty store join in its place";
+
 /// See the module's head.
 pub(super) struct Answering<R>(Arc<SourceState<R>>);
 
@@ -178,6 +182,9 @@ impl<R: RegionReach> SourceState<R> {
                 told.pgs.iter().find(|(of, _)| *of == pg).and_then(|(_, it)| it.as_ref().err());
             void.is_some_and(|void| void.why == Why::Ahead)
         };
+        if ask.pgs.iter().any(|(pg, ..)| is_ahead(*pg)) {
+            self.shared.watch.lost(from, LOST);
+        }
         let reports = ask.pgs.iter().filter(|(pg, ..)| !is_ahead(*pg));
         let reports = reports.map(|(pg, _, durable)| (*pg, *durable));
         self.take_reports(from, reports, shown_here);

@@ -115,7 +115,7 @@ pub(super) async fn fetch<R: RegionReach>(
     match fetched {
         Ok(()) => shared.watch.answered(link.number()),
         Err(error) => {
-            shared.watch.unanswered(link.number(), error.to_string());
+            shared.watch.unanswered(link.number(), &error);
             // Backs off: the machine asks again at once for all that it still wants.
             tokio::time::sleep(Duration::from_millis(REGION_FETCH_BACKOFF_MS)).await;
         }

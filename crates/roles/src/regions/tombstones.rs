@@ -6,8 +6,7 @@
 //!    have passed the purge, unless the tombstone `is_former`. Nothing that may have an older version may be on its way
 //!    here. Regions asked from then on have the tombstone, or had it.
 //! 2. Tombstones of a deleted bucket go at once: no region had an object in it when all had closed it (ADR 47).
-//! 3. It goes only if all had passed it when the walk before began: a list of all regions that has asked one of them earlier is over
-//!    by then (`lists.rs`).
+//! 3. It goes only if all had passed it 10 s ago: a list of all regions that has asked one of them earlier is over by then (`lists.rs`).
 //! 4. The primary of the key checks again: a tombstone that was replaced by then stays.
 
 use std::collections::BTreeMap;
@@ -21,7 +20,7 @@ use larder_protocol::region::{Name, Slot, key_rows};
 use larder_types::{FreedTombstone, OpSeq, Origin, PgId, Tombstone};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::Shared;
 use super::deletions;
@@ -35,7 +34,11 @@ use crate::proxy::RegionReach;
 
 /// Names of entries that are being fetched, for the machine or for a client.
 #[derive(Debug, Default)]
-pub(super) struct InFlight(Mutex<BTreeMap<Name, usize>>);
+pub(super) struct InFlight {
+    names: Mutex<BTreeMap<Name, usize>>,
+    /// When the last fetch began.
+    began: Mutex<Option<Instant>>,
+}
 
 /// Names that count as being fetched until this is dropped.
 #[derive(Debug)]
@@ -47,19 +50,26 @@ pub(super) struct InFlightGuard<'a> {
 impl InFlight {
     /// Counts these names as being fetched.
     pub(super) fn begin(&self, names: Vec<Name>) -> InFlightGuard<'_> {
-        let mut coming = self.0.lock();
+        *self.began.lock() = Some(Instant::now());
+        let mut coming = self.names.lock();
         names.iter().for_each(|name| *coming.entry(name.clone()).or_default() += 1);
         InFlightGuard { in_flight: self, names }
     }
 
     fn has(&self, name: &Name) -> bool {
-        self.0.lock().contains_key(name)
+        self.names.lock().contains_key(name)
+    }
+
+    /// True if something is being fetched, or a fetch began so lately.
+    pub(super) fn began_within(&self, lately: Duration) -> bool {
+        let began = *self.began.lock();
+        !self.names.lock().is_empty() || began.is_some_and(|began| began.elapsed() < lately)
     }
 }
 
 impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
-        let mut coming = self.in_flight.0.lock();
+        let mut coming = self.in_flight.names.lock();
         for name in &self.names {
             let count = coming.get_mut(name).expect("it was begun");
             *count -= 1;
@@ -80,18 +90,34 @@ pub(super) struct Candidate {
     at: larder_types::Stamp,
 }
 
-/// Positions in this store's journals that all other regions have passed, as of when the walk before began.
-#[derive(Debug, Default)]
+/// Positions in this store's journals that all other regions have passed, as of some time ago: of longer than a list takes.
+#[derive(Debug)]
 struct PassedBefore {
     held: BTreeMap<PgId, OpSeq>,
     latest: BTreeMap<PgId, OpSeq>,
+    /// When the latest were read.
+    latest_at: Instant,
+    /// True if no walk has looked at what is held now.
+    is_news: bool,
 }
 
 impl PassedBefore {
-    /// A walk begins; returns true if another one can free more.
-    fn turn(&mut self, now: BTreeMap<PgId, OpSeq>) -> bool {
-        self.held = std::mem::replace(&mut self.latest, now);
-        self.held != self.latest
+    fn new(now: Instant) -> Self {
+        Self { held: BTreeMap::new(), latest: BTreeMap::new(), latest_at: now, is_news: false }
+    }
+
+    /// Reads the positions anew, if the latest are old enough to count.
+    fn turn(&mut self, now: Instant, read: impl FnOnce() -> BTreeMap<PgId, OpSeq>) {
+        if now.duration_since(self.latest_at) >= Duration::from_millis(REGION_FREE_MS) {
+            let held = std::mem::replace(&mut self.latest, read());
+            self.is_news |= held != self.held;
+            (self.held, self.latest_at) = (held, now);
+        }
+    }
+
+    /// True if more may go than when a walk took this last.
+    fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.is_news)
     }
 
     /// The position of a journal that counts, where all have passed that one now: regions may be others than before.
@@ -106,20 +132,19 @@ pub(super) async fn free<R: RegionReach>(
     state: Arc<SourceState<R>>,
     inbox: Inbox,
 ) {
-    let (mut from, mut moved, mut passes) = (None, 0, 0);
-    let (mut before, mut is_more) = (PassedBefore::default(), false);
+    let (mut from, mut passes) = (None, 0);
+    let mut before = PassedBefore::new(Instant::now());
     loop {
         let pause_ms = if from.is_none() { REGION_FREE_MS } else { REGION_FREE_PAUSE_MS };
         sleep(Duration::from_millis(pause_ms)).await;
+        before.turn(Instant::now(), || passed_by_all(&shared, &state));
         if from.is_none() {
             // Where no other region has come further, little more may go.
-            let now = *state.moved().borrow();
             passes += 1;
-            if now == moved && !is_more && passes < REGION_FREE_PASSES_MAX {
+            if !before.take_news() && passes < REGION_FREE_PASSES_MAX {
                 continue;
             }
-            (moved, passes) = (now, 0);
-            is_more = before.turn(passed_by_all(&shared, &state));
+            passes = 0;
             if let Err(error) = deletions::end_left_uploads(&shared).await {
                 tracing::debug!(%error, "open uploads of deleted buckets are looked at later");
             }
@@ -230,15 +255,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_all_passed_just_now_counts_at_the_next_walk() {
+    fn what_all_passed_just_now_counts_once_no_list_knows_an_older_state() {
         let passed = |op| BTreeMap::from([(PgId(1), OpSeq(op))]);
-        let mut before = PassedBefore::default();
-        assert!(before.turn(passed(5)));
+        let (begun, turn) = (Instant::now(), Duration::from_millis(REGION_FREE_MS));
+        let mut before = PassedBefore::new(begun);
+        before.turn(begun + turn, || passed(5));
+        assert!(!before.take_news());
         assert_eq!(before.of(PgId(1), OpSeq(9)), OpSeq(0), "nothing was passed before");
-        assert!(before.turn(passed(7)));
+        before.turn(begun + turn + turn / 2, || panic!("it is too early"));
+        before.turn(begun + 2 * turn, || passed(7));
+        assert!(before.take_news() && !before.take_news());
         assert_eq!(before.of(PgId(1), OpSeq(9)), OpSeq(5));
         assert_eq!(before.of(PgId(1), OpSeq(3)), OpSeq(3), "a region that joined since counts");
-        assert!(!before.turn(passed(7)), "no later walk frees more");
+        before.turn(begun + 3 * turn, || passed(7));
+        assert!(before.take_news(), "a walk frees what the one before could not");
+        before.turn(begun + 4 * turn, || passed(7));
+        assert!(!before.take_news());
         assert_eq!(before.of(PgId(1), OpSeq(7)), OpSeq(7));
         assert_eq!(before.of(PgId(2), OpSeq(7)), OpSeq(0));
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
-use larder_link::{PeerStatus, RegionStatus, Site};
+use larder_link::{Later, LinkError, PeerStatus, RegionStatus, Site};
 use larder_objects::ObjectError;
 use larder_types::{PgId, RegionId};
 use parking_lot::Mutex;
@@ -103,9 +103,13 @@ struct Seen {
     /// False until the machine has reported the lag: 0 counts only then.
     is_known: bool,
     unreachable: Option<String>,
+    /// It does not answer at all, or may not.
+    is_away: bool,
     /// A PG of it that has not answered for long.
     silent: Option<PgId>,
     alarm: Option<String>,
+    /// The alarm stays: nothing that comes later makes up for what was lost.
+    has_lost: bool,
     /// Entries that were taken.
     taken: u64,
     bytes: u64,
@@ -134,8 +138,10 @@ impl Seen {
             behind: Behind::default(),
             is_known: false,
             unreachable: None,
+            is_away: false,
             silent: None,
             alarm: None,
+            has_lost: false,
             taken: 0,
             bytes: 0,
             rate: 0.0,
@@ -172,21 +178,26 @@ impl Watch {
         self.of(region, |seen| seen.is_known && seen.unreachable.is_none())
     }
 
-    /// The reason why a region is not reached, if it is known not to be.
-    pub(super) fn unreachable(&self, region: RegionId) -> Option<String> {
-        self.of(region, |seen| seen.unreachable.clone())
+    /// The reason why a region does not answer at all, if that was so the last time.
+    pub(super) fn away(&self, region: RegionId) -> Option<String> {
+        self.of(region, |seen| seen.unreachable.clone().filter(|_| seen.is_away))
     }
 
     pub(super) fn answered(&self, region: RegionId) {
         self.of(region, |seen| seen.unreachable = None);
     }
 
-    pub(super) fn unanswered(&self, region: RegionId, why: String) {
+    pub(super) fn unanswered(&self, region: RegionId, error: &LinkError) {
+        let why = error.to_string();
         self.of(region, |seen| {
             if seen.unreachable.is_none() {
                 tracing::warn!(%region, %why, "a region is not reached");
             }
             seen.unreachable = Some(why);
+            seen.is_away = matches!(
+                error,
+                LinkError::Later(Later::Unreachable { .. }) | LinkError::Refused(_)
+            );
         });
     }
 
@@ -195,8 +206,19 @@ impl Watch {
         self.show(region, what);
     }
 
+    /// An alarm that stays, about changes of this region or the other one that are lost.
+    pub(super) fn lost(&self, region: RegionId, what: &str) {
+        if !self.of(region, |seen| seen.has_lost) {
+            self.alarm(region, what.to_owned());
+        }
+        self.of(region, |seen| seen.has_lost = true);
+    }
+
     fn show(&self, region: RegionId, what: String) {
         self.of(region, |seen| {
+            if seen.has_lost {
+                return tracing::error!(%region, %what, "another region");
+            }
             if seen.alarm.as_ref() != Some(&what) {
                 tracing::error!(%region, %what, "another region");
             }
@@ -230,7 +252,7 @@ impl Watch {
             if behind.operations == 0 || comes_closer {
                 seen.waits_since = Instant::now();
             }
-            if behind.operations == 0 && !behind.is_comparing {
+            if behind.operations == 0 && !behind.is_comparing && !seen.has_lost {
                 seen.alarm = None;
             }
             (seen.behind, seen.is_known) = (behind, true);

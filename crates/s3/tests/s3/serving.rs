@@ -92,12 +92,30 @@ async fn health_is_told_without_credentials() {
     let server =
         Server::with(ServerOptions::default(), Arc::clone(&hooks), FaceOptions::default()).await;
     let ask = |path| server.ask("GET", path).sign(Sign::Not).send();
-    ask("/healthz").await.expect(200);
-    ask("/readyz").await.expect(503);
+    let of_ready =
+        ["/readyz", "/minio/health/ready", "/minio/health/cluster", "/minio/health/cluster/read"];
+    for path in ["/healthz", "/minio/health/live"] {
+        ask(path).await.expect(200);
+    }
+    for path in of_ready {
+        ask(path).await.expect(503);
+    }
     hooks.ready.store(true, Ordering::Relaxed);
-    ask("/readyz").await.expect(200);
+    for path in of_ready {
+        ask(path).await.expect(200);
+    }
+    ask("/minio/health/cluster?maintenance=true").await.refused(403, "AccessDenied");
     server.put("/healthz", "").await.refused(400, "InvalidBucketName");
     server.put("/metrics", "").await.refused(400, "InvalidBucketName");
+}
+
+#[tokio::test]
+async fn the_head_of_the_service_is_answered_to_whom_it_knows() {
+    let server = Server::bucket().await;
+    let head = server.head("/").await.expect(200);
+    assert_eq!(head.text(), "");
+    server.ask("HEAD", "/").sign(Sign::Not).send().await.expect(403);
+    server.ask("HEAD", "/").keys("somebody", "else").send().await.expect(403);
 }
 
 #[tokio::test]

@@ -245,6 +245,20 @@ fn keys_that_were_deleted_elsewhere_take_few_questions() {
 }
 
 #[test]
+fn many_groups_whose_first_keys_were_deleted_elsewhere_take_few_questions() {
+    for keys in [1, 3] {
+        let all =
+            || (0..1000).flat_map(move |at| (0..keys).map(move |key| format!("{at:04}/{key}")));
+        let first = || (0..1000).map(|at| format!("{at:04}/0"));
+        let there = rows(all().map(|key| (key, 5, true)), 1);
+        let deleted = rows(first().map(|key| (key, 9, false)), 2);
+        let (groups, asked) = page(&[there, deleted], &ask(Some("/"), 1000));
+        assert_eq!(groups.items.len(), if keys == 1 { 0 } else { 1000 });
+        assert!(!groups.is_truncated && asked <= 20, "{asked} questions");
+    }
+}
+
+#[test]
 fn what_was_told_behind_a_group_is_not_asked_for_again() {
     let first = || (0..30).map(|at| format!("a/{at:02}"));
     let behind = (0..500).map(|at| (format!("b{at:03}/x"), 5, true));
@@ -267,17 +281,24 @@ fn a_page_behind_a_group_takes_one_question() {
 
 #[test]
 fn a_page_that_is_cut_goes_on_from_its_last_item() {
-    let regions = [rows((0..9).map(|at| (format!("k{at}"), 5, true)), 1), Rows::new()];
-    let mut merging = Merging::new(ask(None, 5), [RegionId(1), RegionId(2)].into_iter());
-    let asks = merging.step();
-    assert_eq!(asks.len(), 2);
-    for (region, ask) in asks {
-        let rows = &regions[usize::from(region.0) - 1];
-        merging.take(region, &ask, answer(rows, &ask));
+    // The second region tells its keys late: behind the first ones nothing is certain.
+    let one = rows((0..100).map(|at| (format!("k{at:03}"), 5, true)), 1);
+    let two = rows((0..100).map(|at| (format!("k{at:03}"), 9, at < 20)), 2);
+    let regions = [one, two];
+    let mut merging = Merging::new(ask(None, 30), [RegionId(1), RegionId(2)].into_iter());
+    for (region, ask) in merging.step() {
+        // As if it had no time for more.
+        let ask = KeysAsk { keys_max: 10, ..ask };
+        merging.take(region, &ask, answer(&regions[usize::from(region.0) - 1], &ask));
     }
-    assert!(merging.step().is_empty());
-    let page = merging.cut().unwrap();
-    assert!(page.is_truncated && page.items.len() == 5);
+    assert!(!merging.step().is_empty(), "more is asked for");
+    let cut = merging.cut().unwrap();
+    assert!(cut.is_truncated && cut.items.len() == 10);
+    let after = cut.items.last().map(|item| item.name().to_owned());
+    let (rest, _) = page(&regions, &PageAsk { after, ..ask(None, 1000) });
+    let names: Vec<_> = cut.items.iter().chain(&rest.items).map(|item| shown(item).0).collect();
+    let whole = whole(&regions, &ask(None, 1).selection).into_iter().map(|(name, _)| name);
+    assert_eq!(names, whole.collect::<Vec<_>>());
     let unasked = Merging::new(ask(None, 5), [RegionId(1)].into_iter());
     assert!(unasked.cut().is_none(), "no page goes on from there");
 }

@@ -1,22 +1,25 @@
-//! Calls of a cluster's proxies to the one that is the gateway to other regions: it alone reaches them.
+//! Calls between a cluster's proxies and the one that is the gateway to other regions: it alone reaches them.
 //!
 //! # Invariants
 //!
-//! 1. A gateway asks no other proxy: what it is asked, it asks other regions.
+//! 1. What a gateway is asked, it asks other regions, and no other proxy. It asks those only how many clients they serve.
 //! 2. A proxy that has no answer does without one: a key that is not here is not here. A change is refused.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::join_all;
 use larder_link::limits::{CHANGE_PLACE_TIME_MAX, CHANGE_TIME_MAX};
 use larder_link::{Change, ChangeAnswer};
 use larder_net::{CallError, Rejected, Responder};
 use larder_objects::ObjectError;
-use larder_protocol::manager::state::Topology;
+use larder_protocol::manager::state::{ServerRecord, ServerRole, ServerState, Topology};
 use larder_protocol::region::listing::{ListedPage, PageAsk};
 use larder_types::codec::{decode, encode};
-use larder_types::{BucketName, BucketRecord, HybridClock, MapVersion, ObjectKey, RegionId};
+use larder_types::{
+    BucketName, BucketRecord, HybridClock, MapVersion, ObjectKey, RegionId, ServerId,
+};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
@@ -24,8 +27,8 @@ use super::super::homes::{answer_of, made_of};
 use super::super::unavailable;
 use super::Away;
 use crate::limits::{
-    GATEWAY_LIST_MS, GATEWAY_LOOK_MS, GATEWAY_QUIET_MS, MAP_LAG_MAX, PROTOCOL_LOCAL,
-    REGION_DELETION_MS,
+    GATEWAY_CLIENTS_MS, GATEWAY_LIST_MS, GATEWAY_LOOK_MS, GATEWAY_QUIET_MS, MAP_LAG_MAX,
+    PROTOCOL_LOCAL, REGION_DELETION_MS,
 };
 use crate::peers::down;
 use crate::proxy::ClusterProxy;
@@ -166,6 +169,27 @@ impl Away {
     }
 }
 
+impl Away {
+    /// Requests of clients that are under way at the busiest of the other proxies.
+    pub(super) async fn clients_of_others(&self) -> u32 {
+        let map = self.managers.map();
+        let is_other = |(id, server): &(&ServerId, &ServerRecord)| {
+            let is_proxy =
+                server.roles.contains(&ServerRole::Proxy) && server.state == ServerState::Up;
+            is_proxy && **id != self.gateway.server
+        };
+        let others = map.servers.iter().filter(is_other);
+        let deadline = Instant::now() + Duration::from_millis(GATEWAY_CLIENTS_MS);
+        let asking = others.filter_map(|(id, _)| self.proxies.of(&map, *id)).map(async |peer| {
+            match peer.call(&ProxyCall::Clients, Bytes::new(), deadline).await {
+                Ok((ProxyReply::Clients(count), _)) => count,
+                Ok(_) | Err(_) => 0,
+            }
+        });
+        join_all(asking).await.into_iter().max().unwrap_or(0)
+    }
+}
+
 impl From<ListRefusal> for ObjectError {
     fn from(refusal: ListRefusal) -> Self {
         match refusal {
@@ -193,13 +217,17 @@ fn has_other_regions(map: &Topology) -> bool {
 }
 
 impl ClusterProxy {
-    /// Answers another proxy of the cluster, which takes this one for the gateway.
+    /// Answers another proxy of the cluster, which takes this one for the gateway, or is it.
     pub async fn answer_proxy(
         &self,
         call: ProxyCall,
         payload: Bytes,
         responder: Responder<ProxyService>,
     ) {
+        if call == ProxyCall::Clients {
+            let count = self.clients_under_way();
+            return responder.answer(&ProxyReply::Clients(count), Bytes::new());
+        }
         let Some(elsewhere) = self.elsewhere.get().filter(|_| self.reach.is_gateway()) else {
             return responder.answer(&ProxyReply::NotGateway, Bytes::new());
         };
@@ -259,6 +287,7 @@ impl ClusterProxy {
                     () = unwanted.notified() => {}
                 }
             }
+            ProxyCall::Clients => {}
             ProxyCall::Change(home) => {
                 let change = decode::<Change>("change for a home", &payload);
                 drop(payload);

@@ -286,6 +286,10 @@ impl RegionReach for Away {
         primary(&self.managers.map(), pg).map(|at| (at.server, at.view))
     }
 
+    async fn clients_elsewhere(&self) -> u32 {
+        self.clients_of_others().await
+    }
+
     fn waits_for_regions(&self) -> bool {
         self.managers.map().buckets.values().any(|bucket| bucket.regions > 1)
     }
