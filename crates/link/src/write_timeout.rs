@@ -20,7 +20,7 @@ pub(crate) struct WriteTimeout<S> {
     stream: S,
     until: Pin<Box<Sleep>>,
     is_waiting: bool,
-    /// What is sent is compressed: few bytes may keep the other end busy for long.
+    /// True once answers are compressed: the other end may take long to store a few bytes.
     is_compressed: Arc<AtomicBool>,
 }
 

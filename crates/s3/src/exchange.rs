@@ -174,12 +174,16 @@ impl<H: ServerHooks> Exchange<H> {
         if shape.virtual_host || !matches!(*request.method(), Method::GET | Method::HEAD) {
             return None;
         }
-        // Load balancers and clients that were set up for MinIO ask by its names. Whether a machine may be taken down
-        // (`maintenance`) is not answered by this one's state.
-        let is_maintenance = request.uri().query().is_some_and(|it| it.contains("maintenance"));
-        match request.uri().path() {
+        let (path, query) = (request.uri().path(), request.uri().query());
+        // Load balancers and clients that were set up for MinIO ask by its names. Below a bucket `minio` these are keys, for
+        // whoever signs. Whether a machine may be taken down (`maintenance`) does not follow from this one's state.
+        let is_signed = || signed::is_signed(request.headers(), query);
+        let is_maintenance = || query.is_some_and(|query| query.contains("maintenance"));
+        if path.starts_with("/minio/") && (is_signed() || is_maintenance()) {
+            return None;
+        }
+        match path {
             "/healthz" | "/minio/health/live" => Some(StatusCode::OK),
-            "/minio/health/cluster" | "/minio/health/cluster/read" if is_maintenance => None,
             "/readyz"
             | "/minio/health/ready"
             | "/minio/health/cluster"

@@ -154,7 +154,7 @@ fn behind_group(group: &str) -> Place {
     prefix_end(group.as_bytes()).map_or(Place::End, Place::At)
 }
 
-/// What a walk over rows does after one.
+/// The next step of a walk over rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Onward {
     /// Goes on to the next row.
@@ -339,13 +339,13 @@ struct LeftOut {
     to: Vec<u8>,
 }
 
-/// What one region has told and was not listed yet.
+/// The keys that one region has told and that are not listed yet.
 struct Told {
     region: RegionId,
     keys: VecDeque<RegionKey>,
     /// The place behind these, if there is more.
     rest: Option<Vec<u8>>,
-    /// What it left out behind the last key that was passed.
+    /// Keys that it left out behind the last one that was passed.
     left_out: Option<LeftOut>,
     /// True once it was asked for more of a group: the first keys of many groups may be deleted elsewhere.
     left_out_before: bool,

@@ -1,4 +1,4 @@
-//! What a proxy asks other regions, by way of the driver of the region.
+//! The proxy's questions to other regions, by way of the region's driver.
 
 use futures::future::BoxFuture;
 use larder_link::Change;
@@ -6,7 +6,7 @@ use larder_objects::ObjectError;
 use larder_protocol::region::listing::{ListedPage, PageAsk};
 use larder_types::{BucketId, BucketName, BucketRecord, Epoch, HybridClock, ObjectKey, RegionId};
 
-/// Whoever may have what a store has not.
+/// The other regions, which may have objects that this store lacks.
 pub trait Elsewhere: Send + Sync + 'static {
     /// Looks for an object that is not here; whether it is here now.
     ///

@@ -105,6 +105,9 @@ async fn health_is_told_without_credentials() {
         ask(path).await.expect(200);
     }
     ask("/minio/health/cluster?maintenance=true").await.refused(403, "AccessDenied");
+    server.put("/minio", "").await.expect(200);
+    server.put("/minio/health/live", "a key").await.expect(200);
+    assert_eq!(server.get("/minio/health/live").await.expect(200).text(), "a key");
     server.put("/healthz", "").await.refused(400, "InvalidBucketName");
     server.put("/metrics", "").await.refused(400, "InvalidBucketName");
 }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a region has of a key: the stamps of its version and of its tombstone.
+/// The rows of a key in a region: the stamps of its version and of its tombstone.
 #[derive(Debug, Clone, Copy, Default)]
 struct Row {
     version: Option<Stamp>,
