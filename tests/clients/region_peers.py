@@ -285,6 +285,10 @@ def measure(kind, binary, peers, scratch, print_row):
                 rows |= (told := work(sites))
             except (ClientError, BotoCoreError, Failed, AssertionError) as error:
                 rows |= (told := {work.__doc__.split(":")[0].strip(): f"failed: {str(error)[:200]}"})
+                for site in sites:
+                    site.relay.limit = None
+                    if site.process is None:
+                        site.start()
             for row, value in told.items():
                 print_row(f"{kind.__name__}: {row}: {value}")
     finally:
