@@ -13,6 +13,7 @@ Network namespaces are needed: as root.
 
 import argparse
 import random
+import signal
 import sys
 import threading
 import time
@@ -204,6 +205,8 @@ def main():
     parser.add_argument("--keep", action="store_true", help="keep the directory, print where it is")
     arguments = parser.parse_args()
     print(f"region sites: {arguments.seconds:.0f} s of conflicts, seed {arguments.seed}", flush=True)
+    # Servers have sessions of their own: whoever ends this ends them, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with scratch_folder(arguments.keep) as scratch:
         try:
             test(arguments.binary, scratch, arguments.seconds, arguments.seed)
