@@ -4,10 +4,13 @@
 //! Dates, those of forms too, are checked to be digits before the library reads them: it subtracts `0` from a byte before it looks at it, and
 //! builds that check arithmetic end there.
 
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use s3s::{S3Error, S3ErrorCode};
 
 use crate::errors::error;
+
+/// Names the region that a request is to be signed for. Clients read it, or the element `Region`, and sign anew.
+pub(crate) const BUCKET_REGION: HeaderName = HeaderName::from_static("x-amz-bucket-region");
 
 const SCHEME: &str = "AWS4-HMAC-SHA256";
 const CREDENTIAL: &str =
@@ -22,11 +25,11 @@ const PARAMETERS: [&str; 6] = [
     "X-Amz-Expires",
 ];
 
-/// Checks an `Authorization` header, in one pass; returns its list of signed headers.
+/// Checks an `Authorization` header, in one pass; returns its list of signed headers. `region` is this server's.
 ///
 /// # Errors
 /// `InvalidArgument` or `InvalidRequest` for another scheme, `AuthorizationHeaderMalformed` for what is none of this one.
-pub(crate) fn check_header(header: &[u8]) -> Result<&[u8], S3Error> {
+pub(crate) fn check_header<'h>(header: &'h [u8], region: &str) -> Result<&'h [u8], S3Error> {
     let Some(fields) = header.strip_prefix(SCHEME.as_bytes()).and_then(after_scheme) else {
         return Err(other_scheme(header));
     };
@@ -36,7 +39,9 @@ pub(crate) fn check_header(header: &[u8]) -> Result<&[u8], S3Error> {
         (none.is_none() && header.is_ascii()).then_some((credential, list))
     });
     match parts {
-        Some((credential, list)) if is_credential(credential) => Ok(list),
+        Some((credential, list)) if is_credential(credential) => {
+            check_region(credential, region).map(|()| list)
+        }
         Some(_) => Err(malformed(CREDENTIAL)),
         None => Err(malformed(
             "the authorization header requires three components: Credential, SignedHeaders, and Signature.",
@@ -94,11 +99,11 @@ pub(crate) fn check_dates(headers: &HeaderMap) -> Result<(), S3Error> {
     Err(error(S3ErrorCode::AuthorizationHeaderMalformed, message))
 }
 
-/// Checks the parameters of a query that carries a signature, decoded.
+/// Checks the parameters of a query that carries a signature, decoded. `region` is this server's.
 ///
 /// # Errors
-/// `AuthorizationQueryParametersError`.
-pub(crate) fn check_query(query: &[(String, String)]) -> Result<(), S3Error> {
+/// `AuthorizationQueryParametersError`; as [`check_region`].
+pub(crate) fn check_query(query: &[(String, String)], region: &str) -> Result<(), S3Error> {
     let wrong =
         |message: String| Err(error(S3ErrorCode::AuthorizationQueryParametersError, message));
     let parameter = |wanted: &str| {
@@ -113,9 +118,11 @@ pub(crate) fn check_query(query: &[(String, String)]) -> Result<(), S3Error> {
     if parameter("X-Amz-Algorithm") != Some(SCHEME) {
         return wrong(format!("X-Amz-Algorithm only supports \"{SCHEME}\""));
     }
-    if !parameter("X-Amz-Credential").is_some_and(|text| is_credential(text.as_bytes())) {
+    let credential = parameter("X-Amz-Credential").map(str::as_bytes);
+    let Some(credential) = credential.filter(|text| is_credential(text)) else {
         return wrong(format!("Error parsing the X-Amz-Credential parameter; {CREDENTIAL}"));
-    }
+    };
+    check_region(credential, region)?;
     if !parameter("X-Amz-Date").is_some_and(|text| is_date(text.as_bytes())) {
         let form = "yyyyMMdd'T'HHmmss'Z'";
         return wrong(format!("X-Amz-Date must be in the ISO8601 Long Format \"{form}\""));
@@ -130,6 +137,25 @@ pub(crate) fn is_credential(text: &[u8]) -> bool {
     let (key, day, _region, service, end) = (next(), next(), next(), next(), next());
     let whole = service == b"s3" && end == b"aws4_request" && parts.next().is_none();
     whole && !key.is_empty() && is_digits(day, 8)
+}
+
+/// Refuses a well-formed credential whose region is none that the protocol library takes, as S3 refuses another than its own: clients
+/// such as s3cmd, which begins with `US`, sign anew for the one that is named. Every name that the library takes is good.
+///
+/// # Errors
+/// `AuthorizationHeaderMalformed`, with this server's region in a header.
+pub(crate) fn check_region(credential: &[u8], region: &str) -> Result<(), S3Error> {
+    let given = credential.split(|byte| *byte == b'/').nth(2).unwrap_or_default();
+    let is_taken = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
+    if given.iter().all(is_taken) {
+        return Ok(());
+    }
+    let given = String::from_utf8_lossy(given);
+    let mut refused = malformed(&format!("the region '{given}' is wrong; expecting '{region}'"));
+    if let Ok(region) = HeaderValue::try_from(region) {
+        refused.set_headers(HeaderMap::from_iter([(BUCKET_REGION, region)]));
+    }
+    Err(refused)
 }
 
 /// True for a time in the form `YYYYMMDDTHHMMSSZ`.
@@ -150,10 +176,11 @@ mod tests {
 
     #[test]
     fn a_header_has_three_components() {
-        let code = |header: &str| check_header(header.as_bytes()).err().map(|e| e.code().clone());
-        assert_eq!(check_header(GOOD.as_bytes()).unwrap(), b"host");
+        let code =
+            |header: &str| check_header(header.as_bytes(), "r").err().map(|e| e.code().clone());
+        assert_eq!(check_header(GOOD.as_bytes(), "r").unwrap(), b"host");
         let spaced = GOOD.replace("host", " host;x-amz-date ").replace("256 ", "256\t ");
-        assert_eq!(check_header(spaced.as_bytes()).unwrap(), b"host;x-amz-date");
+        assert_eq!(check_header(spaced.as_bytes(), "r").unwrap(), b"host;x-amz-date");
         assert_eq!(code(&GOOD.replace(", ", ",")), None);
         for (from, to) in [
             ("/20260101", ""),
@@ -174,11 +201,31 @@ mod tests {
             assert_eq!(refused, Some(expected), "{from:?} became {to:?}");
         }
         let not_text = [GOOD.as_bytes(), b"\xff"].concat();
-        let refused = check_header(&not_text).map_err(|refused| refused.code().clone());
+        let refused = check_header(&not_text, "r").map_err(|refused| refused.code().clone());
         assert_eq!(refused, Err(S3ErrorCode::AuthorizationHeaderMalformed));
         assert_eq!(code("AWS key:signature"), Some(S3ErrorCode::InvalidRequest));
         assert_eq!(code("Bearer x"), Some(S3ErrorCode::InvalidArgument));
         assert_eq!(code(""), Some(S3ErrorCode::InvalidArgument));
+    }
+
+    #[test]
+    fn a_region_that_no_server_has_is_answered_with_the_one_to_sign_for() {
+        for region in ["us-east-1", "eu", "default", "2", ""] {
+            let credential = format!("a/20260101/{region}/s3/aws4_request");
+            assert!(check_region(credential.as_bytes(), "here").is_ok(), "{region:?}");
+        }
+        for region in ["US", "us_east", "EU-west", "é"] {
+            let header = GOOD.replace("/r/", &format!("/{region}/"));
+            let credential = format!("a/20260101/{region}/s3/aws4_request");
+            let refused = check_region(credential.as_bytes(), "here").unwrap_err();
+            assert_eq!(*refused.code(), S3ErrorCode::AuthorizationHeaderMalformed);
+            assert_eq!(refused.headers().unwrap()[BUCKET_REGION], "here");
+            if region.is_ascii() {
+                let refused = check_header(header.as_bytes(), "here").unwrap_err();
+                let expected = format!("the region '{region}' is wrong; expecting 'here'");
+                assert!(refused.message().unwrap().ends_with(&expected), "{refused}");
+            }
+        }
     }
 
     #[test]

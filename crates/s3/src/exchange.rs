@@ -203,7 +203,8 @@ impl<H: ServerHooks> Exchange<H> {
         shape: &Shape,
     ) -> Result<Response<s3s::Body>, S3Error> {
         let service = &self.service;
-        signed::check(request.headers(), request.uri().query(), shape.form, service.version_2)?;
+        let takes = (service.version_2, service.region.as_str());
+        signed::check(request.headers(), request.uri().query(), shape.form, takes)?;
         signed::check_digests(request.headers())?;
         subresources::check(request.method(), shape.level, request.uri().query())?;
         if *request.method() == Method::HEAD && shape.level == Level::Service {
@@ -251,7 +252,7 @@ impl<H: ServerHooks> Exchange<H> {
         keep_transport(&mut parts.headers);
         let head = FormHead::read(&parts.headers, &mut body).await?;
         self.service.check_form(&head.fields)?;
-        let fields = Fields::checked(head.fields)?;
+        let fields = Fields::checked(head.fields, &self.service.region)?;
         let bucket = self.service.domains.bucket_in(&parts.headers, &parts.uri).to_owned();
         parts.extensions.insert(fields.clone());
         let body = FormBody::new(head.written, head.rest, body, Arc::clone(gate));

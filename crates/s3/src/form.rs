@@ -28,8 +28,8 @@ impl Fields {
     /// Checks the fields that the protocol library reads before it verifies the signature.
     ///
     /// # Errors
-    /// `InvalidRequest` names the field.
-    pub(crate) fn checked(fields: Vec<Field>) -> S3Result<Self> {
+    /// `InvalidRequest` names the field; as [`authorization::check_region`].
+    pub(crate) fn checked(fields: Vec<Field>, region: &str) -> S3Result<Self> {
         let is_read = |(name, value): &&Field| match name.as_str() {
             "x-amz-date" => authorization::is_date(value.as_bytes()),
             "x-amz-credential" => authorization::is_credential(value.as_bytes()),
@@ -38,6 +38,9 @@ impl Fields {
         if let Some((name, _)) = fields.iter().find(|field| !is_read(field)) {
             let message = format!("The form field {name} is malformed.");
             return Err(error(S3ErrorCode::InvalidRequest, message));
+        }
+        for (_, credential) in fields.iter().filter(|(name, _)| name == "x-amz-credential") {
+            authorization::check_region(credential.as_bytes(), region)?;
         }
         Ok(Self(fields.into()))
     }
@@ -169,7 +172,7 @@ mod tests {
             let other = (name, value);
             let fields = good.iter().filter(with).chain([&other]);
             let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-            let fields = Fields::checked(fields.map(owned).collect()).unwrap();
+            let fields = Fields::checked(fields.map(owned).collect(), "r").unwrap();
             Unmet::of(&fields, bucket).map(|unmet| unmet.0)
         };
         assert_eq!(unmet("x-ignore", "", "bkt"), None);
@@ -192,7 +195,7 @@ mod tests {
     #[test]
     fn a_form_is_refused_for_a_date_that_the_library_cannot_read() {
         let check = |name: &str, value: &str| {
-            Fields::checked(vec![(name.to_owned(), value.to_owned())]).map(drop)
+            Fields::checked(vec![(name.to_owned(), value.to_owned())], "r").map(drop)
         };
         let credential = "a/20060102/r/s3/aws4_request";
         assert!(check("x-amz-date", "20060102T150405Z").is_ok());

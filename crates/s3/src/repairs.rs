@@ -9,6 +9,7 @@ use http::header::{ACCEPT_RANGES, CONTENT_RANGE, CONTENT_TYPE, ETAG, LOCATION, R
 use http::{HeaderValue, Response, StatusCode};
 use s3s::{Body, S3ErrorCode};
 
+use crate::authorization::BUCKET_REGION;
 use crate::errors::{error, response};
 use crate::form::{Posted, Unmet};
 use crate::ids::RequestId;
@@ -95,7 +96,9 @@ fn repair_failure(asked: &Asked<'_>, answer: &mut Response<Body>) -> String {
     if answer.status() == StatusCode::SERVICE_UNAVAILABLE {
         answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
     }
-    complete_error(answer.body_mut(), asked.path, asked.id)
+    let region = answer.headers().get(BUCKET_REGION).and_then(|it| it.to_str().ok());
+    let region = region.map(|region| format!("<Region>{region}</Region>")).unwrap_or_default();
+    complete_error(answer.body_mut(), asked.path, (&region, asked.id))
 }
 
 /// In this one answer S3 shows an entity tag without quotes.
@@ -127,8 +130,8 @@ fn deny_unmet_policy(answer: &mut Response<Body>) {
 const END: &str = "</Error>";
 
 /// Adds to an error's XML what the library leaves out: a message where it has none, the resource and
-/// the request's id. Returns the message, for the log.
-fn complete_error(body: &mut s3s::Body, resource: &str, id: RequestId) -> String {
+/// the request's id, and the element of the region to sign for, if that was wrong. Returns the message, for the log.
+fn complete_error(body: &mut s3s::Body, resource: &str, (region, id): (&str, RequestId)) -> String {
     let Some(bytes) = body.bytes() else { return String::new() };
     let text = String::from_utf8_lossy(&bytes);
     let Some(open) = text.strip_suffix(END) else { return String::new() };
@@ -142,6 +145,7 @@ fn complete_error(body: &mut s3s::Body, resource: &str, id: RequestId) -> String
             message.to_owned()
         }
     };
+    xml.push_str(region);
     xml.push_str("<Resource>");
     push_escaped(&mut xml, resource);
     let _ = write!(xml, "</Resource><RequestId>{id}</RequestId>{END}");
@@ -211,7 +215,7 @@ mod tests {
     fn an_error_names_resource_and_request() {
         let id = RequestIds::new().next();
         let mut body = response(S3Error::new(S3ErrorCode::SignatureDoesNotMatch)).into_body();
-        let message = complete_error(&mut body, "/b/<k>&", id);
+        let message = complete_error(&mut body, "/b/<k>&", ("", id));
         assert!(message.contains("does not match the signature"));
         let xml = String::from_utf8(body.bytes().unwrap().to_vec()).unwrap();
         assert!(xml.contains("<Code>SignatureDoesNotMatch</Code><Message>The request signature"));

@@ -52,7 +52,8 @@ impl Credentials {
 /// How the face presents itself.
 #[derive(Debug, Clone)]
 pub struct FaceOptions {
-    /// Region that buckets are said to be in. Requests signed for any region are accepted.
+    /// Region that buckets are said to be in. Requests signed for any region are accepted whose name is of `a-z`, `0-9` and `-`; others
+    /// are told this one.
     pub region: String,
     /// Domains below which a bucket's name may stand (`bucket.domain`); path style always works.
     pub domains: Vec<String>,
@@ -110,6 +111,8 @@ pub struct S3Service {
     pub(crate) examiner: s3s::service::S3Service,
     forms: Option<Arc<FormLibrary>>,
     pub(crate) version_2: bool,
+    /// See [`FaceOptions::region`].
+    pub(crate) region: String,
     root: Credentials,
     pub(crate) domains: Domains,
     pub(crate) neighbours: Option<Arc<dyn Neighbours>>,
@@ -128,7 +131,8 @@ impl S3Service {
         check_credentials(&root)?;
         options.check()?;
         let domains = Domains::new(options.domains)?;
-        let face = Face::new(store, options.region);
+        let region = options.region;
+        let face = Face::new(store, region.clone());
         let unchecked = library(face.clone(), &domains, CLOCK_SKEW_MAX_S).build();
         let mut checked = library(face.clone(), &domains, CLOCK_SKEW_MAX_S);
         checked.set_auth(RootAuth { root: root.clone(), gate: None });
@@ -144,7 +148,8 @@ impl S3Service {
         };
         let version_2 = options.version_2;
         let library = checked.build();
-        Ok(Self { library, examiner, forms, version_2, root, domains, neighbours: None })
+        let neighbours = None;
+        Ok(Self { library, examiner, forms, version_2, region, root, domains, neighbours })
     }
 
     /// The protocol library for an HTML form.

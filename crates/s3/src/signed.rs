@@ -16,7 +16,8 @@ use crate::{authorization, checksums};
 const SIGNED_BY_V4: [&str; 3] = ["X-Amz-Signature", "X-Amz-Algorithm", "X-Amz-Credential"];
 const SIGNED_BY_V2: [&str; 2] = ["Signature", "AWSAccessKeyId"];
 
-/// Refuses requests that the library would take and S3 would not. The signature itself is checked
+/// Refuses requests that the library would take and S3 would not. `version_2` says whether queries may be signed by it, `region` is
+/// this server's. The signature itself is checked
 /// by the library, after this; a request without any is left to it, too.
 ///
 /// The query is read as the library reads it, decoded: a name that is spelled otherwise is the same
@@ -29,7 +30,7 @@ pub(crate) fn check(
     headers: &HeaderMap,
     query: Option<&str>,
     is_form: bool,
-    version_2: bool,
+    (version_2, region): (bool, &str),
 ) -> Result<(), S3Error> {
     let query = decoded(query.unwrap_or_default());
     let has = |names: &[&str]| query.iter().any(|(name, _)| names.contains(&name.as_str()));
@@ -44,7 +45,7 @@ pub(crate) fn check(
         ));
     }
     if let Some(authorization) = authorization {
-        return check_header(headers, authorization.as_bytes());
+        return check_header(headers, authorization.as_bytes(), region);
     }
     if by_v4 || by_v2 {
         names_stand_once(&query)?;
@@ -57,7 +58,7 @@ pub(crate) fn check(
         ));
     }
     if by_v4 {
-        authorization::check_query(&query)?;
+        authorization::check_query(&query, region)?;
     }
     let parameter = |name: &str| query.iter().find(|(known, _)| known == name);
     if let Some((_, seconds)) = parameter("X-Amz-Expires") {
@@ -79,8 +80,8 @@ pub(crate) fn is_signed(headers: &HeaderMap, query: Option<&str>) -> bool {
     headers.contains_key(AUTHORIZATION) || in_query
 }
 
-fn check_header(headers: &HeaderMap, authorization: &[u8]) -> Result<(), S3Error> {
-    let list = authorization::check_header(authorization)?;
+fn check_header(headers: &HeaderMap, authorization: &[u8], region: &str) -> Result<(), S3Error> {
+    let list = authorization::check_header(authorization, region)?;
     authorization::check_dates(headers)?;
     all_signed(headers, list)
 }
@@ -165,7 +166,7 @@ mod tests {
         &X-Amz-Credential=a%2F20260101%2Fr%2Fs3%2Faws4_request&X-Amz-Signature=00";
 
     fn check(headers: &HeaderMap, query: Option<&str>) -> Result<(), S3Error> {
-        super::check(headers, query, false, true)
+        super::check(headers, query, false, (true, "us-east-1"))
     }
 
     fn request(list: &str, extra: &'static str) -> HeaderMap {
@@ -296,7 +297,8 @@ mod tests {
     #[test]
     fn version_2_urls_are_refused_unless_they_are_switched_on() {
         for query in ["AWSAccessKeyId=a&Expires=1&Signature=00", "Signatur%65=00"] {
-            let refused = super::check(&HeaderMap::new(), Some(query), false, false).unwrap_err();
+            let refused = super::check(&HeaderMap::new(), Some(query), false, (false, "us-east-1"))
+                .unwrap_err();
             assert_eq!(refused.code(), &S3ErrorCode::InvalidRequest);
             assert!(refused.message().unwrap().contains("s3v4"), "{refused}");
             assert!(check(&HeaderMap::new(), Some(query)).is_ok());
@@ -306,7 +308,8 @@ mod tests {
     #[test]
     fn a_form_is_signed_by_its_fields_alone() {
         let mut headers = HeaderMap::new();
-        let form = |headers: &HeaderMap, query| super::check(headers, query, true, true);
+        let form =
+            |headers: &HeaderMap, query| super::check(headers, query, true, (true, "us-east-1"));
         assert!(form(&headers, Some("x-id=1")).is_ok());
         for query in ["X-Amz-Signature=0", "X-Amz-Signatur%65=0", "Signature=0"] {
             let refused = form(&headers, Some(query)).unwrap_err();

@@ -1,4 +1,4 @@
-"""s3cmd: put, get, sync, copy, move, delete, multipart."""
+"""s3cmd: put, get, sync, copy, move, delete, multipart. It signs for its default region, `US`, until it is told another."""
 
 from harness import ACCESS, SECRET, Checks, command, content
 
@@ -11,7 +11,7 @@ def s3cmd(bench, *line, expect=0):
         address = f"127.0.0.1:{bench.server.port}"
         config.write_text(
             f"[default]\naccess_key = {ACCESS}\nsecret_key = {SECRET}\nhost_base = {address}\n"
-            f"host_bucket = {address}\nuse_https = False\nbucket_location = us-east-1\nmax_retries = 1\n"
+            f"host_bucket = {address}\nuse_https = False\nmax_retries = 1\n"
         )
     return command(["s3cmd", "-c", config, "--no-progress", *line], expect=expect)
 

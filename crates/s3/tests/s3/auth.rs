@@ -23,6 +23,17 @@ async fn wrong_keys_are_told_apart() {
 }
 
 #[tokio::test]
+async fn a_client_that_signs_for_a_region_that_no_server_has_is_told_which_to_sign_for() {
+    let server = Server::bucket().await;
+    let scope = format!("{ACCESS}/20260101/US/s3/aws4_request");
+    let signed = format!("AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=00");
+    let asked = server.ask("GET", "/bkt").sign(Sign::Not).unsigned("authorization", &signed);
+    let refused = asked.send().await.refused(400, "AuthorizationHeaderMalformed");
+    assert_eq!(refused.header("x-amz-bucket-region"), "us-east-1");
+    assert!(refused.text().contains("<Region>us-east-1</Region>"), "{}", refused.text());
+}
+
+#[tokio::test]
 async fn a_clock_that_is_off_is_told_so() {
     let server = Server::bucket().await;
     server.ask("GET", "/bkt").in_past(800).send().await.expect(200);
