@@ -1,7 +1,8 @@
 """Five sites as regions of each other: three single nodes, and two clusters of three machines. Each site has a network of its own; between
-them are relays that delay by 25 ms in each direction and count what passes.
+them are relays that delay by 25 ms in each direction, let 20 MiB a second leave a site, and count what passes.
 
-How long it takes until an object is at another site, and how many bytes pass for it, is measured. Then writers change the same keys
+How long it takes until an object is at another site, how many bytes pass for it, and how much of the link a site uses that was away,
+is measured. Then writers change the same keys
 everywhere, buckets are made and deleted, homes move, and local buckets are shared, while anything is killed with SIGKILL, connections
 between sites are broken, and packets between them are dropped in silence, one way or both. Afterwards all sites show the same keys with
 the same contents, and each key has a value that could be its last.
@@ -12,6 +13,7 @@ Network namespaces are needed: as root.
 """
 
 import argparse
+import concurrent.futures
 import random
 import signal
 import sys
@@ -25,13 +27,18 @@ from harness import Host, content, default_binary, scratch_folder
 from netspace import Impossible, Network
 from peers import ready, whole
 from region_buckets import agreed, remakers
-from regions import BUCKET, KEYS, OVERHEAD_MAX, History, Region, Relay, check, converged, lag, write
+from regions import BUCKET, CONVERGED_SECONDS, KEYS, OVERHEAD_MAX, History, Region, Relay, check, converged, lag, write
 from regions_of_clusters import Cluster, Writer
 from workload import Clock, Failed
 
 LINKS, CLIENTS = "links", "clients"
 # Nine servers, their clients and the relays share two processors.
 LAGS_MAX = 0.4, 3.0
+MIB = 1024 * 1024
+# Of each site's link, away from it.
+LINK_BYTES_PER_S = 20 * MIB
+LINK_SHARE_MIN = 0.9
+AWAY_OBJECTS = 300
 
 
 class Site(Host):
@@ -118,6 +125,31 @@ def overhead(sites, clock):
     clock.tell(f"{share:.3f} bytes pass for each byte of an object and site")
 
 
+def catch_up(sites, clock):
+    """A site was away while another one took objects: how much of that one's link is used until it has them."""
+    away, origin = sites.singles[2], sites.singles[0]
+    away.stop()
+    s3 = origin.boto3()
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        put = lambda number: s3.put_object(Bucket=BUCKET, Key=f"away/{number}", Body=content(f"away/{number}", MIB))
+        list(pool.map(put, range(AWAY_OBJECTS)))
+    converged([site for site in sites.all if site is not away])
+    before = {site.name: site.relay.bytes for site in sites.all}
+    away.start()
+    began, there = time.monotonic(), away.boto3()
+    while there.list_objects_v2(Bucket=BUCKET, Prefix="away/", MaxKeys=AWAY_OBJECTS)["KeyCount"] < AWAY_OBJECTS:
+        if time.monotonic() > began + CONVERGED_SECONDS:
+            raise Failed("a site that was away does not catch up")
+        time.sleep(0.02)
+    took = time.monotonic() - began
+    of = {site.name: (site.relay.bytes - before[site.name]) / MIB for site in sites.all}
+    share = AWAY_OBJECTS * MIB / took / LINK_BYTES_PER_S
+    given = ", ".join(f"{name} {mib:.0f}" for name, mib in of.items())
+    clock.tell(f"a site that was away has {AWAY_OBJECTS} MiB within {took:.1f} s, {share:.3f} of one site's link; MiB that left sites: {given}")
+    if share < LINK_SHARE_MIN:
+        raise Failed(f"{share:.3f} of the link is used")
+
+
 def strike(sites, rng, struck):
     """One thing happens to one site."""
     kind = rng.choice(["kill", "kill", "break", "drop"])
@@ -175,10 +207,13 @@ def test(binary, scratch, seconds, seed):
     east, west = sites.clusters
     try:
         form(sites, clock)
+        for site in sites.all:
+            site.relay.limit = LINK_BYTES_PER_S
         lag(one, two, "single node to single node", 50, LAGS_MAX)
         lag(east, west, "cluster to cluster", 50, LAGS_MAX)
         lag(one, west, "single node to cluster", 50, LAGS_MAX)
         overhead(sites, clock)
+        catch_up(sites, clock)
         region_lists.at_once(sites.places(), sites.places(), clock)
         region_homes.begin(sites.all, [east.gateway, west.gateway, *sites.singles], clock)
         conflicts(sites, rng, seconds, clock)

@@ -24,6 +24,7 @@ import urllib.request
 import region_homes
 import region_lists
 import region_local
+import region_removal
 from botocore.exceptions import ClientError
 from harness import COMMAND_SECONDS, Host, Server, content, default_binary, free_port, md5, scratch_folder
 from region_buckets import agreed, deletion, remakers
@@ -617,6 +618,7 @@ def run(binary, scratch, seconds, seed):
         compressed(regions, clock)
         rated(regions, clock)
         replaced(regions, binary, scratch, clock)
+        region_removal.removed(regions[0], regions[2], regions[2:], BUCKET, clock)
         for region in regions:
             if region.stop() != 0:
                 raise Failed(f"{region.name}'s stop was not clean")

@@ -21,6 +21,7 @@ import time
 import region_homes
 import region_lists
 import region_local
+import region_removal
 from botocore.exceptions import ClientError
 from harness import content, default_binary, free_port, scratch_folder
 from peers import Machine, ready, run, secret_file, until, whole
@@ -393,6 +394,7 @@ def test(binary, scratch, seconds, singles, seed):
         new_buckets(cluster, singles, clock)
         without_gateway(cluster, singles, clock)
         move_gateway(binary, cluster, singles, older, clock)
+        region_removal.removed(singles[0], cluster, cluster.machines, BUCKET, clock)
         codes = [site.stop() for site in [*cluster.machines, *singles]]
         if any(codes):
             raise Failed(f"stops that were not clean: {codes}")

@@ -99,6 +99,12 @@ pub enum Refused {
 /// A command that cannot be done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Usage {
+    /// The store is a region that was removed.
+    #[error("{} was removed from its regions for good: let an empty directory join in its place", dir.display())]
+    WasRemoved {
+        /// The store's directory.
+        dir: PathBuf,
+    },
     /// The store is a region already.
     #[error("{} is region {number} ({name}) already", dir.display())]
     AlreadyRegion {

@@ -66,6 +66,9 @@ pub fn found(
 /// Refuses a store that is a region.
 pub(crate) fn refuse_region(dir: &Path) -> Result<(), LinkError> {
     match read(dir)? {
+        Some(Members { own, .. }) if own.removed => {
+            Err(Usage::WasRemoved { dir: dir.to_owned() }.into())
+        }
         Some(Members { own, .. }) => {
             let (dir, number, name) = (dir.to_owned(), own.number, own.name);
             Err(Usage::AlreadyRegion { dir, number, name }.into())

@@ -129,6 +129,17 @@ pub enum ObjectError {
     Damaged,
 }
 
+impl ObjectError {
+    /// The error as the reason of another one, which says by itself that something is not available now.
+    #[must_use]
+    pub fn into_reason(self) -> String {
+        match self {
+            Self::Unavailable { reason } => reason,
+            error => error.to_string(),
+        }
+    }
+}
+
 /// What is wrong with the body of a put.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {

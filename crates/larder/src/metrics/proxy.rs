@@ -37,10 +37,11 @@ impl ProxyMetrics {
 }
 
 impl RoleMetrics for ProxyMetrics {
-    /// Every placement group has a primary with an active view.
+    /// Every placement group has a primary with an active view, and the region was not removed.
     fn is_ready(&self) -> bool {
         let map = self.managers.map();
-        map.founded.is_some() && map.pgs.iter().all(|pg| pg.is_active())
+        let is_led = map.founded.is_some() && map.pgs.iter().all(|pg| pg.is_active());
+        is_led && !self.proxy.is_removed()
     }
 
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {

@@ -147,10 +147,18 @@ pub(super) fn write(regions: &Regions, out: &mut String) -> std::fmt::Result {
         writeln!(out, "# HELP larder_{name} {help}.\n# TYPE larder_{name} counter")?;
         writeln!(out, "larder_{name}_total {value}")?;
     }
-    let (name, help) =
-        ("region_pull_share", "Part of the rates at which is pulled now, as clients are served");
-    writeln!(out, "# HELP larder_{name} {help}.\n# TYPE larder_{name} gauge")?;
-    writeln!(out, "larder_{name} {}", counters.share())?;
+    let removed = f64::from(u8::from(regions.is_removed()));
+    for (name, help, value) in [
+        (
+            "region_pull_share",
+            "Part of the rates at which is pulled now, as clients are served",
+            counters.share(),
+        ),
+        ("region_removed", "1 once the other regions have removed this one", removed),
+    ] {
+        writeln!(out, "# HELP larder_{name} {help}.\n# TYPE larder_{name} gauge")?;
+        writeln!(out, "larder_{name} {value}")?;
+    }
     let status = regions.status();
     for (name, help, read) in BEHIND {
         writeln!(out, "# HELP larder_{name} {help}.\n# TYPE larder_{name} gauge")?;

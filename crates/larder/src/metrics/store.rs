@@ -40,7 +40,8 @@ impl StoreMetrics {
 
 impl RoleMetrics for StoreMetrics {
     fn is_ready(&self) -> bool {
-        self.meta.fatal().borrow().is_none() && !self.data.is_broken()
+        let may_serve = self.meta.fatal().borrow().is_none() && !self.data.is_broken();
+        may_serve && !self.proxy.is_removed()
     }
 
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {

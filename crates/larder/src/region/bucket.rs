@@ -160,8 +160,9 @@ pub(crate) fn told(bucket: &BucketName, sharing: Sharing, why: Option<&str>) -> 
         Sharing::Opening => {
             format!("{bucket} is local: this region alone has it until the others were asked{why}")
         }
+        // A reason is that of the step before.
         Sharing::Renewing => {
-            format!("{bucket} is shared: the other regions are told of its objects{why}")
+            format!("{bucket} is shared: the other regions are told of its objects")
         }
     }
 }
@@ -187,5 +188,6 @@ mod tests {
             "logs is local: this region alone has it\n  region us has a bucket of this name"
         );
         assert_eq!(told(&name, Sharing::All, Some("old")), "logs is shared with the other regions");
+        assert!(!told(&name, Sharing::Renewing, Some("old")).contains("old"));
     }
 }

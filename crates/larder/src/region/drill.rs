@@ -90,6 +90,11 @@ impl SiteError {
     }
 }
 
+/// True of a refusal that lasts, such as one for wrong keys.
+fn lasts(error: &CallError) -> bool {
+    matches!(error, CallError::Refused { status, .. } if status.as_u16() == 403)
+}
+
 /// A region that is drilled.
 struct Site {
     name: String,
@@ -156,7 +161,9 @@ impl Site {
         loop {
             match self.shows(key, what).await {
                 Ok(true) => return Ok(()),
-                Err(error @ CallError::Refused { .. }) if Instant::now() >= deadline => {
+                Err(error @ CallError::Refused { .. })
+                    if lasts(&error) || Instant::now() >= deadline =>
+                {
                     return Err(self.failed(format!("a look at {key}"))(error));
                 }
                 Ok(false) | Err(_) if Instant::now() < deadline => sleep(LOOK_INTERVAL).await,
@@ -174,6 +181,9 @@ impl Site {
         loop {
             let is_there = match self.client.query_bucket("list-type=2&max-keys=1").await {
                 Ok(_) => true,
+                Err(error) if wanted && lasts(&error) => {
+                    return Err(self.failed("the drill's bucket")(error));
+                }
                 // It starts, or stops.
                 Err(CallError::Refused { .. }) => !wanted,
                 Err(_) => false,

@@ -70,13 +70,14 @@ async fn outcome(
             return Ok(if is_so(known, wanted) { exit::OK } else { exit::FAULTS });
         }
         if Instant::now() >= deadline {
-            let known = status.as_ref().and_then(|status| of(status, bucket));
-            println!("{}", told(members, bucket, known));
             let waits = match &status {
-                Some(_) => "the server goes on trying; `larder region home` shows what comes of it",
+                Some(status) => {
+                    println!("{}", told(members, bucket, of(status, bucket)));
+                    "the server goes on trying; `larder region home` shows what comes of it"
+                }
                 None => "its server does not run: it is carried out once it does",
             };
-            println!("ordered, and not so yet: {waits}");
+            println!("ordered, and not so yet: {waits}. Order the opposite to take it back");
             return Ok(exit::FAULTS);
         }
         sleep(LOOK).await;

@@ -17,7 +17,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use larder_link::{Address, JoinToken, LinkError, Members, Peer, RegionStatus, Usage, limits};
+use larder_link::{
+    Address, JoinToken, LinkError, Members, Peer, PeerStatus, RegionStatus, Usage, limits,
+};
 use larder_roles::identity::IDENTITY_FILE;
 use larder_roles::limits::REGION_BYTES_PER_S;
 use larder_types::RegionId;
@@ -387,16 +389,8 @@ fn loss(dir: &Path, peer: &Peer) -> Result<Vec<String>, RegionError> {
     ];
     let status = RegionStatus::read(dir)?.filter(RegionStatus::is_heard);
     let known = status.iter().flat_map(|status| &status.peers);
-    match known.filter(|it| it.number == peer.number).find(|it| it.unreachable.is_none()) {
-        Some(it) if it.operations_behind > 0 || it.comparing => told.push(format!(
-            "  {}{} changes of it ({} bytes) are not here yet",
-            if it.comparing { "at least " } else { "" },
-            it.operations_behind,
-            it.bytes_behind
-        )),
-        Some(_) => {}
-        None => told.push("  what it has that is not here yet is not known".to_owned()),
-    }
+    told.push(lacking({ known }.find(|it| it.number == peer.number)));
+    told.push("  its local buckets, which no other region has, are lost with it".to_owned());
     told.push(
         "  buckets that wait for more regions than are left get 503 until `larder region policy` is lowered"
             .to_owned(),
@@ -417,4 +411,25 @@ fn loss(dir: &Path, peer: &Peer) -> Result<Vec<String>, RegionError> {
         told.push("  it gives the others their numbers: no region can join afterwards".to_owned());
     }
     Ok(told)
+}
+
+/// Says what is lost of a region's changes, as far as it is known.
+fn lacking(known: Option<&PeerStatus>) -> String {
+    let Some(it) = known else {
+        return "  what it has that is not here yet is not known".to_owned();
+    };
+    let changes = match (it.operations_behind, it.comparing) {
+        (0, false) => "all that it has told is here".to_owned(),
+        (count, comparing) => format!(
+            "{}{count} changes of it ({} bytes) are not here yet",
+            if comparing { "at least " } else { "" },
+            it.bytes_behind
+        ),
+    };
+    match it.unreachable {
+        Some(_) => {
+            format!("  when it answered last: {changes}; what it took afterwards is not known")
+        }
+        None => format!("  {changes}"),
+    }
 }

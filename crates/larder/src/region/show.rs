@@ -66,7 +66,7 @@ pub(super) fn status(dir: &Path, as_json: bool) -> Result<u8, RegionError> {
     }
     if status.is_none_or(|status| !status.is_heard()) {
         eprintln!(
-            "start (or restart) `larder server {}`: this is not how it is now",
+            "the server does not run, or was not started since: this is how it was. Start (or restart) `larder server {}`",
             dir.display()
         );
     }
@@ -118,8 +118,15 @@ fn write_text(status: &RegionStatus, is_removed: bool, out: &mut String) -> std:
             out,
             "{number:>6} {name:16} {state:12} {operations:>12} {bytes:>14} {behind:>10} {rate:>12.0} {left:>10}"
         )?;
-        if let Some(why) = &peer.unreachable {
-            writeln!(out, "       {why}")?;
+        match &peer.unreachable {
+            _ if peer.paused => {
+                writeln!(out, "       the numbers are those of when it was paused")?;
+            }
+            Some(why) => {
+                writeln!(out, "       {why}")?;
+                writeln!(out, "       the numbers are those of when it answered last")?;
+            }
+            None => {}
         }
         if let Some(alarm) = &peer.alarm {
             writeln!(out, "       ALARM: {alarm}")?;
@@ -213,6 +220,7 @@ mod tests {
         assert_eq!(lines[3], ["ALARM:", "a", "clock", "is", "ahead"]);
         assert_eq!(lines[4][..3], ["3", "asia", "UNREACHABLE"]);
         assert_eq!(lines[5], ["no", "answer"]);
+        assert_eq!(lines[6][..4], ["the", "numbers", "are", "those"]);
     }
 
     #[test]

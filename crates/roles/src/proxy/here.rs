@@ -218,6 +218,11 @@ impl Reach for Here {
         self.meta.region()
     }
 
+    /// The driver of regions hears it.
+    fn is_removed(&self) -> bool {
+        false
+    }
+
     fn copies(&self) -> u8 {
         1
     }

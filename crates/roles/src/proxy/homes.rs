@@ -36,6 +36,9 @@ const UPLOAD: &str = "completing this upload outside of the region that is the b
 
 impl<R: Reach> Proxy<R> {
     /// The region that decides a client's change of a bucket, if it is another one.
+    ///
+    /// # Errors
+    /// If the region takes no changes now.
     pub(super) fn home_of(
         &self,
         bucket: &BucketName,
@@ -44,6 +47,7 @@ impl<R: Reach> Proxy<R> {
         if self.reach.region() == RegionId::OWN {
             return Ok(None);
         }
+        self.may_change()?;
         let look = |record: &BucketRecord| decider(record.home.as_ref(), has_condition);
         match self.reach.bucket(bucket, look) {
             Some(Decider::Region(region)) => Ok(Some(region)),
@@ -214,8 +218,7 @@ pub(crate) fn answer_of(made: Result<Option<HybridClock>, ObjectError>) -> Chang
         Err(ObjectError::NoSuchBucket) => ChangeAnswer::NoSuchBucket,
         Err(ObjectError::Full) => ChangeAnswer::Full,
         Err(ObjectError::SlowDown) => ChangeAnswer::SlowDown,
-        Err(ObjectError::Unavailable { reason }) => ChangeAnswer::Unavailable(reason),
-        Err(error) => ChangeAnswer::Unavailable(error.to_string()),
+        Err(error) => ChangeAnswer::Unavailable(error.into_reason()),
     }
 }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `put.rs`, `append.rs`, `read.rs`, `list.rs`, `multipart.rs`, `buckets.rs` | what it does with objects, wherever the other roles run |
 //! | `homes.rs` | changes that a bucket's home region decides |
+//! | `removal.rs` | refuses changes in a region that was removed |
 //! | `told.rs` | what it does for other regions |
 //! | `reach.rs` | what it asks of the other roles |
 //! | `regional.rs` | what the driver of regions asks of them besides |
@@ -30,6 +31,7 @@ mod put;
 mod reach;
 mod read;
 mod regional;
+mod removal;
 mod replicated;
 mod told;
 
@@ -331,10 +333,12 @@ impl<R: Reach> Objects for Proxy<R> {
         name: &BucketName,
         location: Option<String>,
     ) -> Result<BucketRecord, ObjectError> {
+        self.may_change()?;
         self.reach.create_bucket(name, location).await
     }
 
     async fn delete_bucket(&self, name: &BucketName) -> Result<(), ObjectError> {
+        self.may_change()?;
         self.drop_bucket(name).await
     }
 

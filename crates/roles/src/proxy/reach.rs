@@ -155,6 +155,9 @@ pub trait Reach: Send + Sync + 'static {
     /// This store's number among regions; [`RegionId::OWN`] if it is alone.
     fn region(&self) -> RegionId;
 
+    /// True if the other regions have removed this one, as far as the managers know.
+    fn is_removed(&self) -> bool;
+
     /// Copies of data that are wanted.
     fn copies(&self) -> u8;
 

@@ -85,8 +85,8 @@ impl<R: Reach> Proxy<R> {
         match timeout(wait, waiting).await {
             Ok(Ok(have)) if have >= usize::from(count) => Ok(()),
             Ok(Ok(have)) => Err(late((have + 1).to_string())),
-            Ok(Err(error)) => Err(made(&error.to_string())),
-            Err(_elapsed) => Err(late("fewer than so many".to_owned())),
+            Ok(Err(error)) => Err(made(&error.into_reason())),
+            Err(_elapsed) => Err(late("an unknown number".to_owned())),
         }
     }
 

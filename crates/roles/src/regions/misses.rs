@@ -119,6 +119,10 @@ impl<R: RegionReach> Misses<R> {
 }
 
 impl<R: RegionReach> Elsewhere for Misses<R> {
+    fn is_removed(&self) -> bool {
+        self.shared.site.members().borrow().own.removed
+    }
+
     fn look<'a>(
         &'a self,
         bucket: &'a BucketName,

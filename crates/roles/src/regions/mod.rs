@@ -236,6 +236,12 @@ impl Regions {
         self.watch.status(&self.site)
     }
 
+    /// True if the other regions have removed this one, as far as it has heard.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.site.members().borrow().own.removed
+    }
+
     /// Counters of entries, for metrics.
     #[must_use]
     pub fn counters(&self) -> &RegionCounters {

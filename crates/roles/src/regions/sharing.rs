@@ -136,7 +136,7 @@ pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>, state: Arc<So
                 Ok(wait_ms) => waits = waits.min(Duration::from_millis(wait_ms)),
                 Err(error) => {
                     let step = (record.epoch, record.sharing);
-                    shared.unshared.note(&record.name, step, error.to_string());
+                    shared.unshared.note(&record.name, step, error.into_reason());
                 }
             }
         }

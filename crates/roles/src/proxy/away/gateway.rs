@@ -205,8 +205,7 @@ impl From<ObjectError> for ListRefusal {
         match error {
             ObjectError::NoSuchBucket => Self::NoSuchBucket,
             ObjectError::SlowDown => Self::SlowDown,
-            ObjectError::Unavailable { reason } => Self::Unavailable(reason),
-            error => Self::Unavailable(error.to_string()),
+            error => Self::Unavailable(error.into_reason()),
         }
     }
 }
@@ -256,7 +255,7 @@ impl ClusterProxy {
                 let end = match timeout(patience, ended).await.ok().flatten() {
                     Some(Ok(())) => DeletionEnd::Deleted,
                     Some(Err(ObjectError::BucketNotEmpty)) => DeletionEnd::NotEmpty,
-                    Some(Err(error)) => DeletionEnd::Failed(error.to_string()),
+                    Some(Err(error)) => DeletionEnd::Failed(error.into_reason()),
                     None => DeletionEnd::Unknown,
                 };
                 responder.answer(&ProxyReply::Deletion(end), Bytes::new());

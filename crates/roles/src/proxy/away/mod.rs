@@ -64,6 +64,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::reach::{Data, Ended, FoundRow, KnownBucket, Lost, Onward, Reach, Scan};
+use super::removal::Removal;
 use super::{patience, refused, unavailable};
 use crate::data::ReadFailure;
 use crate::limits::{
@@ -120,6 +121,7 @@ pub struct Away {
     proxies: Peers<ProxyService>,
     /// Until when the gateway is not asked for keys, as it did not answer.
     gateway_quiet: Mutex<Option<Instant>>,
+    removal: Removal,
     /// Room for data, in KiB, whose client was answered before every replica had it.
     stragglers: Arc<Semaphore>,
     /// Whether the managers know the session.
@@ -157,6 +159,7 @@ impl Away {
             gateway: GatewayRecord { server: me, boot },
             proxies: Peers::new(&endpoint),
             gateway_quiet: Mutex::default(),
+            removal: Removal::default(),
             stragglers: Arc::new(Semaphore::new(STRAGGLERS_KIB_MAX)),
             orphans: Arc::new(Semaphore::new(ORPHANS_MAX)),
             runtime: Handle::current(),
@@ -282,6 +285,10 @@ impl Reach for Away {
 
     fn region(&self) -> RegionId {
         self.managers.map().number()
+    }
+
+    fn is_removed(&self) -> bool {
+        self.removal.of(&self.managers.map())
     }
 
     /// The managers opened a session: so the cluster is founded, and has PGs.

@@ -194,7 +194,7 @@ impl<R: RegionReach> Run<R> {
             }
             let (is_set, why) = match shared.shown.reach().set_home(&bucket, expected, next).await {
                 Ok(is_set) => (is_set, None),
-                Err(error) => (false, Some(error.to_string())),
+                Err(error) => (false, Some(error.into_reason())),
             };
             Answered { event: Event::Set(is_set), why, number: 0 }
         };
