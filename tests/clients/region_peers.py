@@ -43,13 +43,13 @@ class Process(Server):
         self.directory.mkdir(parents=True)
 
     def wait_until_ready(self):
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             with contextlib.suppress(ClientError, BotoCoreError):
-                self.boto3().list_buckets()
+                self.boto3(read_timeout=10).list_buckets()
                 return
             time.sleep(0.1)
-        raise Failed(f"{self.name} is not ready:\n{self.log_tail()}")
+        raise Failed(f"{self.name} is not ready after {PATIENCE_SECONDS} s:\n{self.log_tail()}")
 
 
 class Minio(Process):

@@ -9,12 +9,12 @@ use larder_protocol::manager::state::ServerRole;
 use larder_protocol::scheduler::Policy;
 use larder_types::{BucketName, WritePolicy};
 
-use crate::exit;
 use crate::region::RegionCommand;
+use crate::{exit, release};
 
 /// An S3-compatible object store: durable, strongly consistent, one binary.
 #[derive(Debug, Parser)]
-#[command(version, about, after_help = exit::HELP, max_term_width = 100)]
+#[command(version = release::SHOWN, about, after_help = exit::HELP, max_term_width = 100)]
 pub(crate) struct Program {
     #[command(subcommand)]
     pub(crate) command: Command,

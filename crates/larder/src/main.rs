@@ -19,6 +19,7 @@ mod node;
 mod pack;
 mod private;
 mod region;
+mod release;
 mod server;
 
 use std::process::ExitCode;

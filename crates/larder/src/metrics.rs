@@ -2,10 +2,12 @@
 
 mod background;
 mod data;
+mod exposition;
 mod manager;
 mod meta;
 mod mount;
 mod pack;
+mod process;
 mod proxy;
 mod reads;
 mod regions;
@@ -17,6 +19,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderValue;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -36,6 +39,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 pub(crate) use data::DataMetrics;
+use exposition::Form;
 pub(crate) use manager::ManagerMetrics;
 pub(crate) use meta::MetaMetrics;
 pub(crate) use mount::MountMetrics;
@@ -85,6 +89,8 @@ pub(crate) struct Metrics {
     standings: RwLock<Vec<Arc<Standing>>>,
     /// Of the connections of each of them.
     connections: RwLock<Vec<Arc<larder_net::Metrics>>>,
+    /// Seconds since 1970.
+    began_s: f64,
 }
 
 /// What the roles of this process count themselves.
@@ -202,10 +208,11 @@ impl Metrics {
             roles: RwLock::default(),
             standings: RwLock::default(),
             connections: RwLock::default(),
+            began_s: process::now_s(),
         }
     }
 
-    /// The text that Prometheus reads.
+    /// The metrics, as OpenMetrics.
     fn text(&self) -> Result<String, std::fmt::Error> {
         let mut own = String::new();
         prometheus_client::encoding::text::encode(&mut own, &self.registry)?;
@@ -221,23 +228,20 @@ impl Metrics {
             write_gauge(&mut own, "certificate_expires_seconds", help, left)?;
         }
         write_connections(&self.connections.read(), &mut own)?;
+        process::write(self.began_s, &mut own)?;
         own.push_str("# EOF\n");
         Ok(own)
     }
 
     fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
-        let mut response = if request.uri().path() == "/metrics" {
-            match self.text() {
-                Ok(text) => Response::new(Full::from(text)),
-                Err(_) => status(StatusCode::INTERNAL_SERVER_ERROR),
-            }
-        } else {
-            status(StatusCode::NOT_FOUND)
-        };
-        let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-        if let Ok(kind) = kind.parse() {
-            response.headers_mut().insert(hyper::header::CONTENT_TYPE, kind);
+        if request.uri().path() != "/metrics" {
+            return status(StatusCode::NOT_FOUND);
         }
+        let form = Form::accepted(request.headers());
+        let Ok(text) = self.text() else { return status(StatusCode::INTERNAL_SERVER_ERROR) };
+        let mut response = Response::new(Full::from(form.of(text)));
+        let kind = HeaderValue::from_static(form.content_type());
+        response.headers_mut().insert(hyper::header::CONTENT_TYPE, kind);
         response
     }
 }
@@ -325,7 +329,10 @@ mod tests {
         }
         // None of them has ended of itself by then.
         let answer = timeout(SCRAPE_HEAD_MAX, scraped(address)).await.expect("one made room");
-        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("# EOF"), "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && answer.contains("\nlarder_build_info{"),
+            "{answer}"
+        );
         let mut end = Vec::new();
         let _ = silent[0].read_to_end(&mut end).await;
         assert!(end.is_empty(), "the oldest made room");
