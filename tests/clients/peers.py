@@ -2,7 +2,7 @@
 
 They form one cluster once all of them are there, and none before; whoever has another secret or another list is refused and told
 what to do. Nothing that was acknowledged may be lost when one is killed under load and started again with the same command, nor when
-all are. A fourth machine joins while the first, which founded the cluster, is gone; certificates are renewed meanwhile. The first comes in
+all are. With one machine left nothing is ready, and requests are refused soon. A fourth machine joins while the first, which founded the cluster, is gone; certificates are renewed meanwhile. The first comes in
 anew with an empty directory. A directory of a single node and one of a cluster are not taken for each other.
 
     python3 tests/clients/peers.py [--seed N] [--binary PATH]
@@ -18,6 +18,7 @@ import sys
 import time
 import urllib.request
 
+from botocore.exceptions import ClientError
 from devcluster import is_ready
 from harness import COMMAND_SECONDS, Host, Server, default_binary, free_port, scratch_folder
 from workload import BUCKET, Clock, Failed, Journal, Load, Uploads, verify
@@ -26,6 +27,9 @@ FORMED_SECONDS = 60
 WHOLE_SECONDS = 60
 REFUSED_SECONDS = 20
 LOAD_SECONDS = 1.5
+UNREADY_SECONDS = 20
+# An answer that comes later finds a load balancer that has given up.
+REFUSED_WITHIN = 2
 CERTIFICATE_LIFE = "12s"
 
 
@@ -114,6 +118,41 @@ def form(machines, rng, clock):
     order[-1].spawn()
     ready(machines)
     clock.tell(f"formed, started in the order {[machines.index(machine) + 1 for machine in order]}")
+
+def without_most(machines, clock):
+    """Two of three are gone: the third says that it cannot serve, and lets nobody wait for it. It serves again with one of them."""
+    left, *gone = machines
+    for machine in gone:
+        machine.kill()
+    began = time.monotonic()
+    until("not ready", UNREADY_SECONDS, lambda: not is_ready(left.endpoint), [left])
+    unready, s3, slowest = time.monotonic() - began, left.boto3(read_timeout=60), 0
+    for what in (
+        lambda: s3.get_object(Bucket=BUCKET, Key="without-most"),
+        lambda: s3.put_object(Bucket=BUCKET, Key="without-most", Body=b"x"),
+        lambda: s3.list_objects_v2(Bucket=BUCKET),
+        lambda: s3.create_bucket(Bucket="without-most"),
+    ):
+        began = time.monotonic()
+        try:
+            what()
+            raise Failed("one machine of three serves")
+        except ClientError as error:
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] != 503:
+                raise Failed(f"one machine of three answers {error}") from error
+        slowest = max(slowest, time.monotonic() - began)
+    if slowest > REFUSED_WITHIN:
+        raise Failed(f"a machine that cannot serve says so after {slowest:.1f} s")
+    said = run(left.binary, "status", "--config", left.directory, code=1)
+    if "NO MANAGER LEADS" not in said:
+        raise Failed(f"a machine without the others shows a status as if it knew it:\n{said[:500]}")
+    gone[0].spawn()
+    ready([left, gone[0]])
+    s3.put_object(Bucket=BUCKET, Key="without-most", Body=b"x")
+    s3.delete_object(Bucket=BUCKET, Key="without-most")
+    gone[1].spawn()
+    ready(machines)
+    clock.tell(f"with one machine of three nothing was ready after {unready:.1f} s, and refused within {slowest:.1f} s")
 
 
 def refusals(binary, machines, scratch):
@@ -209,6 +248,7 @@ def test(binary, scratch, seed):
             load.join()
         verify(struck, journal, uploads, whole=True)
         clock.tell(f"machine {machines.index(struck) + 1} killed and back, {journal.acknowledged} acknowledged")
+        without_most(machines, clock)
         refusals(binary, machines, scratch)
         ready(machines)
         clock.tell("strangers refused")

@@ -356,6 +356,11 @@ pub const ELECTION_MS_MIN: u64 = 800;
 pub const ELECTION_LOT_MS: u64 = 400;
 /// Milliseconds for which one that would vote for another does not ask itself: an election takes less.
 pub const ELECTION_YIELD_MS: u64 = 200;
+/// Heartbeats of a leader that no majority answers before it gives up the lead. They are counted, not timed: one that stood still
+/// itself has asked nobody meanwhile.
+pub const LEADER_SILENT_BEATS: u32 = 16;
+/// Milliseconds for which a manager takes the leader that it heard last for the one that leads.
+pub const LEADER_SILENT_MS: u64 = LEADER_SILENT_BEATS as u64 * HEARTBEAT_MS;
 /// First round of a leader that grants leases of [`LEASE_GRANTED_MS`]; leaders of earlier releases, which grant
 /// [`LEASE_MS`], count from 0 and never come that far.
 pub const ROUND_FIRST: u64 = 1 << 48;
@@ -377,6 +382,10 @@ pub const MAP_PIECE_BYTES: usize = 512 * 1024;
 pub const MAP_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
 const _: () = assert!(4 * HEARTBEAT_MS < ELECTION_MS_MIN, "a few lost heartbeats elect nobody");
+const _: () = assert!(
+    ELECTION_MS_MIN + ELECTION_LOT_MS < LEADER_SILENT_MS,
+    "where others can elect one, they have by the time a leader gives up"
+);
 const _: () = assert!(COMMAND_BYTES_MAX < QUORUM_LOG_BYTES_MAX, "a snapshot is for many commands");
 const _: () =
     assert!(PROMOTE_LAG_MAX < QUORUM_LOG_ENTRIES_MAX, "one that lags little needs no snapshot");

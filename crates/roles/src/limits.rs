@@ -235,6 +235,13 @@ pub const FLOORS_TOLD_MAX: usize = 64;
 /// Milliseconds for which a proxy of a cluster goes on asking for one thing before it answers 503: a few times what
 /// it takes to find a primary down, let its lease run out and begin another view.
 pub const PROXY_PATIENCE_MS: u64 = 30_000;
+/// Milliseconds after which nobody leads the managers any more, if none has said for so long that its map is the latest: more
+/// than an election takes, and finding another manager to ask.
+pub const MANAGERS_SILENT_MS: u64 = 5_000;
+/// Milliseconds after which a placement group without an active view is not waited for: more than a failover takes.
+pub const UNSERVED_MS: u64 = 10_000;
+/// Milliseconds that a request may take all the same where one of these two is so.
+pub const UNSERVED_PATIENCE_MS: u64 = 1_500;
 /// Milliseconds after which a proxy that deletes a bucket aborts no more of its open uploads: the next deletion goes on.
 pub const DELETION_MS_MAX: u64 = 30_000;
 /// Milliseconds of its first pause before it asks again; doubled with each further. A newer map ends a pause.
@@ -348,6 +355,12 @@ const _: () = assert!(
 const _: () = assert!(
     PROXY_PATIENCE_MS > 2 * larder_protocol::limits::SILENT_MS + larder_protocol::limits::LEASE_MS,
     "a primary that fails is replaced while its callers wait"
+);
+const _: () = assert!(
+    MANAGERS_SILENT_MS > larder_protocol::limits::LEADER_SILENT_MS + MAP_WAIT_MS + MAP_LATE_MS
+        && UNSERVED_PATIENCE_MS < MANAGERS_SILENT_MS
+        && UNSERVED_MS > 2 * larder_protocol::limits::SILENT_MS + larder_protocol::limits::LEASE_MS,
+    "nothing is given up that a failover mends"
 );
 const _: () = assert!(
     READ_PATIENCE_MS <= WRITE_PATIENCE_MS && WRITE_PATIENCE_MS + LAST_TRY_MS < PROXY_PATIENCE_MS,

@@ -6,6 +6,7 @@ mod presence;
 mod versions;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use larder_protocol::manager::policy::ServerMessage;
@@ -24,6 +25,11 @@ pub trait Managers: Send + Sync + 'static {
 
     /// Changes with each map that comes.
     fn versions(&self) -> VersionWatch;
+
+    /// How long no manager has said that its map is the latest, or told a later one.
+    fn silent(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// Something was said by a map of this version. If that does not come here within a moment, another manager is asked
     /// for it.

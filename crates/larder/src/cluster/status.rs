@@ -7,6 +7,7 @@ mod text;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use larder_protocol::manager::state::{
     DiskRecord, DiskState, LvRecord, LvState, PgRecord, ReplicaState, ServerRole, ServerState,
@@ -15,6 +16,7 @@ use larder_protocol::manager::state::{
 use larder_roles::managers::Managers;
 use larder_types::DiskId;
 use serde::Serialize;
+use tokio::time::{Instant, sleep};
 
 use super::config::RoleConfig;
 use super::{RoleError, beside};
@@ -22,11 +24,18 @@ use crate::args::StatusArgs;
 use crate::exit;
 use background::Background;
 
+/// Time in which one of the managers says that its map is the latest, if one of them leads.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(4);
+/// Pause between two looks whether one has.
+const CONFIRMED_LOOK: Duration = Duration::from_millis(20);
+
 /// What is printed.
 #[derive(Debug, Serialize)]
 struct Status {
     cluster: String,
     map_version: u64,
+    /// A manager that is led says so. Else this is how it was.
+    is_latest: bool,
     servers: Vec<Server>,
     pgs: Pgs,
     volumes: Volumes,
@@ -119,7 +128,9 @@ struct Volume {
 
 /// Prints the state of the cluster; the exit code says whether all of it is well.
 pub(crate) fn run(args: &StatusArgs) -> ExitCode {
-    match ask(args).and_then(|(map, background)| print(args, &status(&map, background))) {
+    let status = ask(args)
+        .map(|(map, background, is_latest)| Status { is_latest, ..status(&map, background) });
+    match status.and_then(|status| print(args, &status)) {
         Ok(true) => exit::code(exit::OK),
         Ok(false) => exit::code(exit::FAULTS),
         Err(error) => {
@@ -129,14 +140,31 @@ pub(crate) fn run(args: &StatusArgs) -> ExitCode {
     }
 }
 
-fn ask(args: &StatusArgs) -> Result<(Topology, Vec<Background>), RoleError> {
+/// True once a manager that is led has said that there is no later map, or told one.
+async fn is_confirmed(managers: &dyn Managers) -> bool {
+    let until = Instant::now() + CONFIRMED_WITHIN;
+    let mut before = managers.silent();
+    while Instant::now() < until {
+        sleep(CONFIRMED_LOOK).await;
+        let silent = managers.silent();
+        if silent < before {
+            return true;
+        }
+        before = silent;
+    }
+    false
+}
+
+fn ask(args: &StatusArgs) -> Result<(Topology, Vec<Background>, bool), RoleError> {
     let config = RoleConfig::load(&args.config)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(RoleError::System)?.block_on(async {
         let (endpoint, managers) = beside(&config).await?;
         let map = Topology::clone(&managers.map());
-        let background = background::ask(&endpoint, &map).await;
-        Ok((map, background))
+        // A map that nobody calls the latest says how it was.
+        let (background, is_latest) =
+            tokio::join!(background::ask(&endpoint, &map), is_confirmed(&*managers));
+        Ok((map, background, is_latest))
     })
 }
 
@@ -149,11 +177,16 @@ fn print(args: &StatusArgs, status: &Status) -> Result<bool, RoleError> {
     } else {
         text::people(&mut out, status)
     };
-    written.map_err(RoleError::System)?;
+    match written {
+        // Nobody reads on, such as `head`; the exit code says how the cluster is all the same.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
+        written => written.map_err(RoleError::System)?,
+    }
     let down = status.servers.iter().any(|server| server.state == "down");
     let differ = background::has_differing(&status.background);
     let doubts = doubts::are_there(&status.background);
-    Ok(!down
+    Ok(status.is_latest
+        && !down
         && !differ
         && !doubts
         && status.pgs.clean == status.pgs.total
@@ -190,6 +223,7 @@ fn status(map: &Topology, background: Vec<Background>) -> Status {
     Status {
         cluster,
         map_version: map.version.0,
+        is_latest: true,
         servers: servers.collect(),
         pgs: pgs(map),
         volumes: volumes(map),

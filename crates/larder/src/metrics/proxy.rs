@@ -2,9 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use larder_protocol::manager::state::{GatewayRecord, Topology};
 use larder_protocol::scheduler::RANKS;
+use larder_roles::limits::MANAGERS_SILENT_MS;
 use larder_roles::managers::Managers;
 use larder_roles::proxy::ClusterProxy;
 use larder_roles::regions::Regions;
@@ -37,11 +39,12 @@ impl ProxyMetrics {
 }
 
 impl RoleMetrics for ProxyMetrics {
-    /// Every placement group has a primary with an active view, and the region was not removed.
+    /// The managers are led, every placement group has a primary with an active view, and the region was not removed.
     fn is_ready(&self) -> bool {
         let map = self.managers.map();
         let is_led = map.founded.is_some() && map.pgs.iter().all(|pg| pg.is_active());
-        is_led && !self.proxy.is_removed()
+        let silent_max = Duration::from_millis(MANAGERS_SILENT_MS);
+        is_led && self.managers.silent() < silent_max && !self.proxy.is_removed()
     }
 
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {

@@ -57,6 +57,8 @@ struct Known {
     leader: Mutex<Option<ServerId>>,
     /// Messages said so far.
     said: AtomicUsize,
+    /// When a manager last told the latest map, or that there is no later one.
+    heard: Mutex<Instant>,
 }
 
 impl Drop for ManagersClient {
@@ -79,6 +81,7 @@ impl ManagersClient {
             told: watch::Sender::new(MapVersion(0)),
             leader: Mutex::new(None),
             said: AtomicUsize::new(0),
+            heard: Mutex::new(Instant::now()),
         });
         let following = tokio::spawn(follow(known.clone()));
         Self { known, following }
@@ -153,6 +156,10 @@ impl Managers for ManagersClient {
 
     fn versions(&self) -> VersionWatch {
         self.known.version.subscribe()
+    }
+
+    fn silent(&self) -> Duration {
+        self.known.heard.lock().elapsed()
     }
 
     fn told_of(&self, version: MapVersion) {
@@ -371,6 +378,7 @@ async fn follow(known: Arc<Known>) {
                 last = last.filter(|last| last.question != asked.question);
                 match answer {
                     Ok(has_news) => {
+                        *known.heard.lock() = Instant::now();
                         turns.answered(has_news);
                         None
                     }

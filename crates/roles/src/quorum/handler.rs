@@ -12,12 +12,14 @@ use larder_protocol::manager::state::{
 };
 use larder_types::ServerId;
 use larder_types::codec::decode;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::driver::Input;
 use super::error::NotIssued;
 use super::inbox::{Inbox, NotTaken};
 use super::maps::Maps;
+use super::member::Seat;
 use super::tokens::Issuer;
 use crate::limits::MAP_WAIT_MS;
 use crate::wire::{ManagerCall, ManagerMessageIn, ManagerReply, ManagerService};
@@ -26,6 +28,7 @@ use crate::wire::{ManagerCall, ManagerMessageIn, ManagerReply, ManagerService};
 pub(super) struct Desk {
     pub(super) inbox: Inbox<Input>,
     pub(super) maps: Maps,
+    pub(super) seat: watch::Receiver<Seat>,
     pub(super) issuer: Arc<Issuer>,
 }
 
@@ -38,7 +41,9 @@ impl Handler<ManagerService> for Desk {
         responder: Responder<ManagerService>,
     ) {
         match request {
-            ManagerCall::Map(known) => answer_map(self.maps.clone(), known, responder),
+            ManagerCall::Map(known) => {
+                answer_map(self.maps.clone(), self.seat.clone(), known, responder)
+            }
             ManagerCall::Propose(command) => {
                 let subject = &from.subject;
                 if may_propose(subject, &command) && !self.was_removed(subject.server) {
@@ -185,8 +190,14 @@ async fn issue(
     }
 }
 
-/// Answers as soon as there is a newer map. As many may wait as connections have room for.
-fn answer_map(mut maps: Maps, known: MapVersion, responder: Responder<ManagerService>) {
+/// Answers as soon as there is a newer map. As many may wait as connections have room for. A manager that hears of no leader does not
+/// know whether its map is the latest, and does not say so: the asker goes to another.
+fn answer_map(
+    mut maps: Maps,
+    seat: watch::Receiver<Seat>,
+    known: MapVersion,
+    responder: Responder<ManagerService>,
+) {
     let (newest, speaks) = (maps.newest(), responder.version());
     if newest.map.version > known {
         responder.answer(&ManagerReply::Map, newest.encoded_for(speaks));
@@ -198,6 +209,7 @@ fn answer_map(mut maps: Maps, known: MapVersion, responder: Responder<ManagerSer
             Ok(Ok(newest)) => newest,
             // The manager has stopped: without an answer the asker goes to another.
             Ok(Err(_)) => return,
+            Err(_late) if !seat.borrow().is_led => return responder.busy(),
             Err(_late) => return responder.answer(&ManagerReply::Unchanged, Bytes::new()),
         };
         responder.answer(&ManagerReply::Map, newer.encoded_for(speaks));

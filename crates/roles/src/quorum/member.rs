@@ -61,6 +61,8 @@ pub struct Seat {
     pub leads: bool,
     /// Who leads, if that is known.
     pub leader: Option<ServerId>,
+    /// Whether somebody leads, as far as it has heard of late.
+    pub is_led: bool,
     /// The managers.
     pub members: Members,
 }
@@ -177,14 +179,15 @@ impl<A> Member<A> {
     /// Itself among the managers.
     pub(super) fn seat(&self) -> Seat {
         let (leads, leader) = (self.leads(), self.quorum.leader());
-        Seat { leads, leader, members: self.quorum.members() }
+        let is_led = self.quorum.is_led();
+        Seat { leads, leader, is_led, members: self.quorum.members() }
     }
 
     /// Where it stands, for metrics.
     pub(super) fn stand(&self) -> Stand {
         Stand {
             leads: self.leads(),
-            has_leader: self.quorum.leader().is_some(),
+            has_leader: self.quorum.is_led(),
             voters: self.quorum.members().voters.len(),
             term: self.quorum.term().0,
             log_last: self.quorum.last().index.0,

@@ -11,6 +11,12 @@ const BAR: usize = 20;
 
 pub(super) fn people(out: &mut impl Write, status: &Status) -> std::io::Result<()> {
     writeln!(out, "cluster {}, map version {}", status.cluster, status.map_version)?;
+    if !status.is_latest {
+        writeln!(
+            out,
+            "NO MANAGER LEADS: most of them do not run, or do not reach each other. What follows is how it was; start them"
+        )?;
+    }
     let there = || status.servers.iter().filter(|server| server.state != "removed");
     servers(out, there())?;
     for server in there() {

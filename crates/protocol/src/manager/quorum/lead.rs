@@ -7,7 +7,10 @@ use larder_types::ServerId;
 use super::follow::{members_of, node_id};
 use super::node::{ChangeRefused, MemberChange, ProposalEnd, Quorum, QuorumEffect, Ticket};
 use super::wire::{LogIndex, Position, Term};
-use crate::limits::{MANAGERS_MAX, PROMOTE_LAG_MAX, QUORUM_WAITING_MAX, ROUND_FIRST};
+use crate::limits::{
+    LEADER_SILENT_BEATS, LEADER_SILENT_MS, MANAGERS_MAX, PROMOTE_LAG_MAX, QUORUM_WAITING_MAX,
+    ROUND_FIRST,
+};
 
 /// What a leader knows besides `noraft`.
 #[derive(Debug)]
@@ -24,6 +27,8 @@ pub(super) struct Led {
     pub(super) questions: BTreeMap<u64, Vec<Ticket>>,
     /// Start of the latest round that a majority answered.
     pub(super) confirmed_ms: u64,
+    /// Heartbeats since then.
+    pub(super) silent_beats: u32,
     /// Bytes of the snapshot that each has.
     pub(super) sending: BTreeMap<ServerId, (LogIndex, u64)>,
 }
@@ -41,6 +46,33 @@ impl Quorum {
     pub(super) fn note_reign(&mut self, term: Term, round: u64) {
         if round >= ROUND_FIRST && self.reign.is_none_or(|reign| reign.term < term) {
             self.reign = Some(Reign { term, since_ms: self.now_ms });
+        }
+    }
+
+    /// The leader's timer is due: it asks the others once more, or gives up the lead if no majority has answered for long
+    /// (Raft's check of the quorum; Ongaro, Consensus: Bridging Theory and Practice, 2014, section 6.2). Whoever follows one that can
+    /// decide nothing would take its map for the latest.
+    pub(super) fn beat(&mut self) {
+        let Some(led) = &mut self.led else { return self.begin_round() };
+        led.silent_beats += 1;
+        if led.silent_beats <= LEADER_SILENT_BEATS {
+            return self.begin_round();
+        }
+        let Some(peer) = self.node.peers().next() else { return };
+        // A higher term alone deposes a leader in `noraft`. It votes for nobody in that term, and disturbs nobody by it: those who
+        // have elected another since are in it, or above.
+        let term = noraft::Term::new(self.term().0 + 1);
+        let higher = noraft::Message::RequestVoteReply { from: peer, term, vote_granted: false };
+        let deposed = self.node.handle_message(&higher);
+        assert!(deposed.is_ok(), "a higher term contradicts nothing");
+    }
+
+    /// Whether somebody leads, as far as this manager has heard of late.
+    #[must_use]
+    pub fn is_led(&self) -> bool {
+        match self.node.role() {
+            noraft::Role::Leader => self.leads(),
+            _ => self.now_ms < self.heard_leader_ms + LEADER_SILENT_MS,
         }
     }
 
@@ -75,6 +107,7 @@ impl Quorum {
                 acked: BTreeMap::new(),
                 questions: BTreeMap::new(),
                 confirmed_ms: self.now_ms,
+                silent_beats: 0,
                 sending: BTreeMap::new(),
             });
         }
@@ -92,7 +125,7 @@ impl Quorum {
             && follow(round)
         {
             began_ms.pop_first();
-            led.confirmed_ms = began;
+            (led.confirmed_ms, led.silent_beats) = (began, 0);
             let passed = questions.remove(&round).into_iter().flatten();
             out.extend(passed.map(QuorumEffect::Confirmed));
         }

@@ -299,7 +299,7 @@ impl Quorum {
             return;
         }
         match self.node.role() {
-            noraft::Role::Leader => self.begin_round(),
+            noraft::Role::Leader => self.beat(),
             _ => self.begin_pre_vote(),
         }
     }

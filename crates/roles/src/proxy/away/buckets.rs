@@ -11,6 +11,7 @@ use super::super::{patience, unavailable};
 use super::retry::pause;
 use super::route::{found, newer};
 use super::unfitting;
+use super::unserved::{UNLED, are_led, deadline_of_managers};
 use crate::clock::now_ms;
 use crate::limits::BUSY_TRIES_MAX;
 use crate::managers::{Managers, NotProposed};
@@ -223,6 +224,7 @@ async fn agree<const N: usize>(
     forms: [Command; N],
     deadline: Instant,
 ) -> Result<Agreed, ObjectError> {
+    let deadline = deadline_of_managers(managers, deadline);
     let (mut form, mut may_be_second, mut busy) = (0, false, 0);
     for tries in 1.. {
         let version = managers.map().version;
@@ -243,6 +245,9 @@ async fn agree<const N: usize>(
         busy += u32::from(failed == NotProposed::Busy);
         if busy >= BUSY_TRIES_MAX {
             return Err(ObjectError::SlowDown);
+        }
+        if failed != NotProposed::NotAllowed && Instant::now() >= deadline && !are_led(managers) {
+            return Err(unavailable(UNLED));
         }
         if failed == NotProposed::NotAllowed || Instant::now() >= deadline {
             return Err(ObjectError::Unavailable { reason: failed.to_string() });

@@ -12,6 +12,7 @@
 //! | `scan.rs`, `merge.rs` | one scan of all meta servers |
 //! | `regional.rs` | journals and kept keys, for other regions |
 //! | `buckets.rs`, `session.rs` | what the managers are asked |
+//! | `unserved.rs` | how long to wait for what cannot be served |
 //! | `sim/`, `planted.rs` | all of this under one seed, and faults for that to find |
 //!
 //! # Invariants
@@ -38,6 +39,7 @@ mod retry;
 mod route;
 mod scan;
 mod session;
+mod unserved;
 mod write;
 
 use std::ops::Range;

@@ -12,11 +12,13 @@ use larder_protocol::{Answer, Call, Refusal};
 use larder_types::{PgId, ServerId, View};
 use tokio::time::Instant;
 
+use super::super::unavailable;
 use super::calling::in_bucket;
 use super::counters::{ProxyCounters, count};
 use super::planted::{self, Bug};
 use super::retry::{Tries, Trouble};
 use super::route::{Primary, newer, primary, view_passed};
+use super::unserved::{UNLED, Unserved, are_led};
 use crate::managers::Managers;
 use crate::peers::Peers;
 use crate::requests::Requests;
@@ -28,6 +30,7 @@ pub(super) struct Primaries {
     peers: Peers<MetaService>,
     requests: Arc<Requests>,
     counters: ProxyCounters,
+    unserved: Unserved,
 }
 
 /// What a primary said.
@@ -46,7 +49,8 @@ impl Primaries {
         peers: Peers<MetaService>,
         requests: Arc<Requests>,
     ) -> Self {
-        Self { managers, peers, requests, counters: ProxyCounters::default() }
+        let (counters, unserved) = (ProxyCounters::default(), Unserved::default());
+        Self { managers, peers, requests, counters, unserved }
     }
 
     pub(super) fn managers(&self) -> &dyn Managers {
@@ -65,10 +69,20 @@ impl Primaries {
         self.peers.of(map, server)
     }
 
+    /// When to give up what these PGs are asked, and may be asked until `deadline`.
+    pub(super) fn deadline(
+        &self,
+        map: &Topology,
+        pgs: impl Iterator<Item = PgId>,
+        deadline: Instant,
+    ) -> Instant {
+        self.unserved.deadline(self.managers(), map, pgs, deadline)
+    }
+
     /// Asks until there is an answer other than that another leads; the call gets the view in which it is asked.
     ///
     /// # Errors
-    /// If there is none by the deadline: it may have been executed then.
+    /// If there is none by the deadline, or [soon](Unserved) where the PG cannot be served: it may have been executed then.
     pub(super) async fn ask(
         &self,
         pg: PgId,
@@ -76,8 +90,10 @@ impl Primaries {
         deadline: Instant,
     ) -> Result<Said, ObjectError> {
         let (mut tries, mut is_repeat, mut asked) = (Tries::default(), false, None);
+        let mut deadline = deadline;
         loop {
             let map = self.managers.map();
+            deadline = self.deadline(&map, std::iter::once(pg), deadline);
             let at = primary(&map, pg);
             if at != asked {
                 tries.begin_anew();
@@ -102,10 +118,12 @@ impl Primaries {
                 Some(pause) if Instant::now() < deadline => {
                     tracing::debug!(%pg, ?trouble, "a primary is asked again");
                     count(&self.counters.retries);
+                    let pause = pause.min(deadline - Instant::now());
                     if newer(&*self.managers, map.version, pause).await {
                         tries.cut_short();
                     }
                 }
+                _ if !are_led(self.managers()) => return Err(unavailable(UNLED)),
                 _ => return Err(trouble.final_error()),
             }
         }

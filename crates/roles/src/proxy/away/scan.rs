@@ -67,6 +67,8 @@ where
         Some(pg) => vec![pg],
         None => (0..primaries.managers().map().pgs.len() as u32).map(PgId).collect(),
     };
+    let map = primaries.managers().map();
+    let deadline = primaries.deadline(&map, pgs.iter().copied(), deadline);
     let mut merge = Merge::new(pgs, scan.from, scan.to);
     loop {
         if let Some((row, value)) = merge.next() {

@@ -1,8 +1,8 @@
 //! How long there is no leader.
 
 use super::World;
-use crate::limits::{ELECTION_LOT_MS, ELECTION_MS_MIN, HEARTBEAT_MS};
-use crate::manager::quorum::Term;
+use crate::limits::{ELECTION_LOT_MS, ELECTION_MS_MIN, HEARTBEAT_MS, LEADER_SILENT_MS};
+use crate::manager::quorum::{ProposalEnd, QuorumEvent, Term};
 
 /// Milliseconds that two looks at the time, and the messages and writes of an election take.
 const VOTES_MS: u64 = 200;
@@ -166,4 +166,41 @@ fn a_manager_that_was_restarted_does_not_know_who_led_before() {
         world.until_led_ms(SETTLED_MS).expect("one leads");
         assert_eq!(world.brief_since_ms, None, "seed {seed}");
     }
+}
+
+#[test]
+fn a_leader_that_no_majority_answers_gives_up_and_leads_again_when_they_are_back() {
+    let mut world = World::new(8, 3, 3);
+    world.run_for(5000);
+    let leader = world.leader().unwrap();
+    let quorum =
+        |world: &World| world.machines[leader].quorum.as_ref().map(|it| (it.leads(), it.is_led()));
+    for other in (0..3).filter(|at| *at != leader) {
+        world.crash(other);
+    }
+    world.run_for(LEADER_SILENT_MS / 2);
+    assert_eq!(quorum(&world), Some((true, true)), "a few heartbeats may be lost");
+    world.run_for(LEADER_SILENT_MS);
+    assert_eq!(quorum(&world), Some((false, false)));
+    let question = world.confirm(leader);
+    world.run_for(60_000);
+    assert!(!world.confirmed.contains(&question));
+    let term = world.machines[leader].quorum.as_ref().unwrap().term();
+    world.heal();
+    world.run_for(5000);
+    let ticket = world.propose(world.leader().unwrap());
+    world.run_for(1000);
+    assert!(matches!(world.ended[&ticket], ProposalEnd::Applied(_)));
+    let now = world.machines[leader].quorum.as_ref().unwrap().term();
+    assert!(now.0 <= term.0 + 2, "waiting alone raises no terms: {term:?}, {now:?}");
+}
+
+#[test]
+fn a_leader_that_stood_still_leads_on_if_nobody_took_its_place() {
+    let mut world = World::new(9, 1, 1);
+    world.run_for(100);
+    let mut quorum = world.machines[0].quorum.take().unwrap();
+    let mut out = Vec::new();
+    quorum.step(1_000_000, QuorumEvent::Tick, &mut out);
+    assert!(quorum.leads() && quorum.is_led());
 }
