@@ -1,5 +1,7 @@
 //! Structured logs on stderr. Secrets never reach them: nothing that holds one is ever logged.
 
+use std::sync::OnceLock;
+
 use tracing::{Level, Metadata};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::{FilterFn, filter_fn};
@@ -14,8 +16,17 @@ const VARIABLE: &str = "LARDER_LOG";
 /// The protocol library's crate.
 const LIBRARY: &str = "s3s";
 
+/// The form of the log, once it has started.
+static FORMAT: OnceLock<LogFormat> = OnceLock::new();
+
+/// True if the log is for machines.
+pub(crate) fn is_json() -> bool {
+    FORMAT.get() == Some(&LogFormat::Json)
+}
+
 /// Starts logging; the first call counts.
 pub(crate) fn start(format: LogFormat) {
+    let format = *FORMAT.get_or_init(|| format);
     let asked = std::env::var(VARIABLE).unwrap_or_default();
     let filter = EnvFilter::try_new(filter_of(&asked)).unwrap_or_else(|error| {
         eprintln!("larder: {VARIABLE} = {asked:?} is not a filter ({error}); logging at `info`");

@@ -4,6 +4,7 @@
 
 #![deny(unsafe_code)]
 
+mod announce;
 mod args;
 mod bench;
 mod cluster;

@@ -2,6 +2,7 @@
 
 mod background;
 mod data;
+mod disk;
 mod exposition;
 mod manager;
 mod meta;

@@ -1,6 +1,5 @@
 //! `larder server`: all roles of one node, and its listeners.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -24,12 +23,14 @@ use crate::kind::{self, Kind, KindError};
 use crate::metrics::{Metrics, StoreMetrics, serve_metrics};
 use crate::node::NodeError;
 use crate::region::life::{self, LifeError};
-use crate::{exit, logging, node};
+use crate::{announce, exit, logging, node};
 
 /// Requests may take this long to finish after SIGTERM; what is left of 10 s closes the store.
 const DRAIN_MAX: Duration = Duration::from_secs(8);
 /// The command and flag that set the address for other regions.
 const REGION_FLAG: &str = "larder region create|join --listen";
+/// The flag that sets the address of /metrics, and what that is for none.
+const METRICS_FLAG: &str = "--metrics-listen, or `off`";
 /// Default address of /metrics.
 const METRICS_DEFAULT: &str = "127.0.0.1:9001";
 
@@ -218,7 +219,7 @@ async fn listen_and_serve(
         None => None,
     };
     store.start_background(&background(config.background_mib_per_s, config.scrub_within));
-    announce(addr, metrics_addr, &root, &config.region, dir);
+    announce::serves(addr, metrics_addr, &root, &config.region, dir);
     let served =
         serve_until_told(listener, server_of(service, metrics), store.meta().fatal()).await;
     if let Some(regions) = regions {
@@ -305,35 +306,7 @@ pub(crate) async fn metrics_listener(
 ) -> Result<Option<TcpListener>, ServerError> {
     match chosen {
         Some("off") => Ok(None),
-        Some(addr) => bind("the metrics address", addr, "--metrics-listen").await.map(Some),
-        None => match TcpListener::bind(METRICS_DEFAULT).await {
-            Ok(listener) => Ok(Some(listener)),
-            Err(_taken) => {
-                bind("a free metrics port", "127.0.0.1:0", "--metrics-listen").await.map(Some)
-            }
-        },
+        Some(addr) => bind("the metrics address", addr, METRICS_FLAG).await.map(Some),
+        None => bind("the metrics address", METRICS_DEFAULT, METRICS_FLAG).await.map(Some),
     }
-}
-
-/// Tells the operator what to do next.
-pub(crate) fn announce(
-    addr: SocketAddr,
-    metrics: Option<SocketAddr>,
-    root: &Root,
-    region: &str,
-    dir: &Path,
-) {
-    eprintln!("Larder serves S3 on http://{addr}");
-    match metrics {
-        Some(metrics) => eprintln!("Metrics are on http://{metrics}/metrics"),
-        None => eprintln!("Metrics are off"),
-    }
-    let shows = root.show_once(&dir.join(credentials::FILE));
-    let secret = if shows { root.keys.secret_key.as_str() } else { "YOUR-SECRET-KEY" };
-    eprintln!("Try:");
-    eprintln!(
-        "  AWS_ACCESS_KEY_ID={} AWS_SECRET_ACCESS_KEY={secret} AWS_DEFAULT_REGION={} aws \
-         --endpoint-url http://{addr} s3 mb s3://first",
-        root.keys.access_key, region,
-    );
 }

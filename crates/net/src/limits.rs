@@ -76,6 +76,8 @@ pub const PING_INTERVAL: Duration = Duration::from_secs(1);
 pub const SILENCE_MAX: Duration = Duration::from_secs(4);
 /// First pause after a failed attempt to connect.
 pub const BACKOFF_MIN: Duration = Duration::from_millis(50);
+/// Failed attempts to connect before the one that the log tells of at the default level: servers that start together meet some.
+pub const UNTOLD_FAILURES: u32 = 5;
 /// Longest pause between attempts; a connection that held this long was a good one.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(1);
 

@@ -34,6 +34,7 @@ use crate::hello::goodbye_said;
 use crate::identity::Role;
 use crate::limits::{
     BACKOFF_MAX, BACKOFF_MIN, PROTOCOL_CANCELS, QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX, TICK,
+    UNTOLD_FAILURES,
 };
 use crate::metrics::{Metrics, Opened};
 use crate::transmit::Batch;
@@ -265,7 +266,13 @@ impl Link {
             Broken::Unused => {}
             broken => {
                 self.metrics().unreachable.add(1);
-                tracing::info!(%server, %role, %address, %broken, "no connection");
+                // Servers that are started one after the other meet this, and one that is away does until it is back.
+                match self.state.lock().failures {
+                    UNTOLD_FAILURES => {
+                        tracing::info!(%server, %role, %address, %broken, "no connection")
+                    }
+                    _ => tracing::debug!(%server, %role, %address, %broken, "no connection"),
+                }
             }
         }
     }

@@ -188,6 +188,11 @@ fn announce(args: &DevClusterArgs, report: &Report) -> std::io::Result<()> {
             eprintln!("  {:<8} process {}", process.role, process.pid);
         }
     }
+    if let Some(node) = report.nodes.first() {
+        let keys = args.dir.join(crate::credentials::FILE);
+        eprintln!("Try, with the keys of {}:", keys.display());
+        eprintln!("  aws --endpoint-url {} s3 mb s3://first", node.endpoint);
+    }
     eprintln!("SIGTERM or Ctrl-C stops all of it");
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use larder_roles::data_node::DataNode;
 
-use super::RoleMetrics;
+use super::{RoleMetrics, disk};
 
 /// A data server whose disk other servers read.
 pub(crate) struct DataMetrics(pub(crate) Arc<DataNode>);
@@ -17,7 +17,8 @@ impl RoleMetrics for DataMetrics {
 
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
         let (reads, _) = self.0.reads();
-        vec![
+        let mut counters = disk::counters(self.0.server());
+        counters.extend([
             ("data_reads_served", "Reads that the disk served", reads.served as f64),
             (
                 "data_reads_cancelled",
@@ -30,10 +31,14 @@ impl RoleMetrics for DataMetrics {
                 "Reads for which there was no room in the queue",
                 reads.turned_away as f64,
             ),
-        ]
+        ]);
+        counters
     }
 
     fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
-        vec![("data_reads_waiting", "Reads that wait for the disk", self.0.reads().1 as f64)]
+        let mut gauges = disk::gauges(self.0.server());
+        let waiting = self.0.reads().1 as f64;
+        gauges.push(("data_reads_waiting", "Reads that wait for the disk", waiting));
+        gauges
     }
 }

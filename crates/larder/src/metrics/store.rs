@@ -9,7 +9,7 @@ use larder_roles::{Proxy, Store, data::DataServer};
 use larder_types::limits::BLOCK_BYTES;
 
 use super::{
-    APPENDED_BYTES, APPENDS, RECORDS, RoleMetrics, WAITS_MET, WAITS_UNMET, background, reads,
+    APPENDED_BYTES, APPENDS, RECORDS, RoleMetrics, WAITS_MET, WAITS_UNMET, background, disk, reads,
 };
 
 /// All roles in one process.
@@ -46,11 +46,11 @@ impl RoleMetrics for StoreMetrics {
 
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
         let log = self.meta.log_counters();
-        let disk = self.data.counters();
         let (alarms, appends) = (self.proxy.alarms(), self.proxy.appends());
         let waits = self.proxy.region_waits();
         let mut counters = background::counters(&self.meta);
         counters.extend(reads::counters(&self.meta));
+        counters.extend(disk::counters(&self.data));
         counters.extend([
             ("log_groups", "Groups of ops written to the log and synced", log.groups as f64),
             ("log_ops", "Ops written to the log", log.ops as f64),
@@ -59,18 +59,6 @@ impl RoleMetrics for StoreMetrics {
                 "log_sync_seconds",
                 "Seconds spent writing and syncing the log",
                 log.sync_ns as f64 / 1e9,
-            ),
-            (
-                "disk_groups",
-                "Groups of commands written to the disk and synced",
-                disk.groups as f64,
-            ),
-            ("disk_commands", "Commands carried out by the disk", disk.commands as f64),
-            ("disk_bytes", "Bytes of data written to the disk", disk.bytes as f64),
-            (
-                "disk_sync_seconds",
-                "Seconds spent writing and syncing data",
-                disk.group_ns as f64 / 1e9,
             ),
             ("bad_copies", "Copies found with wrong checksums", load(&alarms.bad_copies)),
             ("lost_reads", "Reads that found no good copy", load(&alarms.lost_reads)),
@@ -85,7 +73,6 @@ impl RoleMetrics for StoreMetrics {
 
     fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
         let log = self.meta.log_counters();
-        let disk = self.data.counters();
         let (mut tail, mut remembered) = (0, 0);
         let (mut open, mut doubt, mut doubt_ms, mut waiting) = (0, 0, 0, 0);
         let mut space = larder_roles::SpaceUse::default();
@@ -106,25 +93,14 @@ impl RoleMetrics for StoreMetrics {
         let block = f64::from(BLOCK_BYTES);
         let used = space.total - space.free - space.withheld - space.waiting;
         let mut gauges = background::gauges(&self.meta);
+        gauges.extend(disk::gauges(&self.data));
         gauges.extend([
-            (
-                "disk_broken",
-                "1 when the data disk failed and takes nothing any more",
-                f64::from(u8::from(self.data.is_broken())),
-            ),
             (
                 "log_buffered_bytes",
                 "Bytes that wait to be written to the log",
                 log.buffered_bytes as f64,
             ),
             ("log_disk_bytes", "Bytes that the log takes on disk", log.disk_bytes as f64),
-            (
-                "disk_queued_commands",
-                "Commands that wait for the disk",
-                disk.queued_commands as f64,
-            ),
-            ("disk_queued_bytes", "Bytes of data that wait for the disk", disk.queued_bytes as f64),
-            ("disk_free_bytes", "Bytes free in the file system", disk.free_bytes as f64),
             (
                 "index_disk_bytes",
                 "Bytes that the index takes on disk",

@@ -30,10 +30,10 @@ use tokio::net::TcpListener;
 use crate::cluster::config::Found;
 use crate::cluster::{RoleConfig, Stop, settings};
 use crate::config::{Config, ConfigError, check_device};
-use crate::credentials;
 use crate::kind::{self, Held, Kind};
 use crate::metrics::{Metrics, serve_metrics};
 use crate::server::{bind, check_face, metrics_listener};
+use crate::{announce, credentials};
 pub(crate) use error::NodeError;
 pub(crate) use record::RECORD;
 use record::Record;
@@ -110,9 +110,7 @@ async fn serve(
     // The proxy binds it later: a first start finds out now whether it can.
     drop(bind("the S3 address", &config.listen, "--listen").await?);
     if let Some(listener) = metrics_listener(config.metrics_listen.as_deref()).await? {
-        if let Ok(addr) = listener.local_addr() {
-            eprintln!("Metrics are on http://{addr}/metrics");
-        }
+        announce::metrics_on(listener.local_addr().ok());
         tokio::spawn(serve_metrics(listener, metrics.clone()));
     }
     let dir = &dir.canonicalize().map_err(|source| NodeError::file(dir, source))?;
@@ -128,13 +126,10 @@ async fn serve(
         },
     };
     let (machines, listen) = (config.peers.len(), &config.listen);
-    eprintln!(
-        "This is {name}, one of {machines} machines. It serves S3 on {listen} as soon as the cluster is there"
-    );
     let file = dir.join(credentials::FILE);
     let root = credentials::load_file(&file)?;
     root.warn_if_replaced(&file, !is_member);
-    root.show_once(&file);
+    announce::machine(name, machines, listen, &root, dir);
     run::until_told(run::Machine { dir, config, record, port, metrics }, stop).await
 }
 

@@ -22,10 +22,10 @@ use crate::config::{self, Config, LogFormat};
 use crate::kind::{self, Kind};
 use crate::metrics::{Metrics, MountMetrics, PackMetrics, serve_metrics};
 use crate::server::{
-    ServerError, announce, bind, check_face, metrics_listener, serve_until_told, server_of,
-    told_to_stop, unless_fatal,
+    ServerError, bind, check_face, metrics_listener, serve_until_told, server_of, told_to_stop,
+    unless_fatal,
 };
-use crate::{credentials, exit, logging};
+use crate::{announce, credentials, exit, logging};
 
 use packing::PackingTable;
 
@@ -285,6 +285,6 @@ async fn listen_and_serve(
         .beside(Arc::new(workers::OtherWorkers(packer.clone())));
     let server = server_of(service, metrics);
     workers::answer_them(packer, server.clone());
-    announce(addr, metrics_addr, &root, &region, &args.dir);
+    announce::serves(addr, metrics_addr, &root, &region, &args.dir);
     serve_until_told(listener, server, packer.fatal()).await
 }

@@ -298,12 +298,14 @@ struct Turns {
     turn: usize,
     failures: usize,
     pause: Duration,
+    /// One has answered since all failed last, or since the start: that they fail is worth a line.
+    is_answered: bool,
 }
 
 impl Turns {
     fn new() -> Self {
         let pause = Duration::from_millis(MANAGERS_PAUSE_MS_MIN);
-        Self { avoided: BTreeMap::new(), turn: 0, failures: 0, pause }
+        Self { avoided: BTreeMap::new(), turn: 0, failures: 0, pause, is_answered: false }
     }
 
     /// The manager to ask; `None` if all are being asked.
@@ -323,7 +325,10 @@ impl Turns {
 
     /// One that has news is asked again, and else another.
     fn answered(&mut self, has_news: bool) {
-        self.failures = 0;
+        if self.pause > Duration::from_millis(MANAGERS_PAUSE_MS_MIN) {
+            tracing::info!("a manager answers");
+        }
+        (self.failures, self.is_answered) = (0, true);
         self.pause = Duration::from_millis(MANAGERS_PAUSE_MS_MIN);
         if !has_news {
             self.turn = self.turn.wrapping_add(1);
@@ -337,7 +342,11 @@ impl Turns {
         if self.failures < of {
             return None;
         }
-        tracing::warn!(managers = of, "no manager answers");
+        match std::mem::take(&mut self.is_answered) {
+            true => tracing::warn!(managers = of, "no manager answers"),
+            // It starts with them, or has said so.
+            false => tracing::debug!(managers = of, "no manager answers"),
+        }
         self.avoided.clear();
         self.failures = 0;
         let pause = self.pause;

@@ -234,11 +234,14 @@ impl Meta {
         if adopting.is_empty() {
             return Ok(());
         }
-        let mut streams = self.open_streams()?;
+        let (mut streams, before) =
+            (self.open_streams()?, cluster.adoption.counters().views_served);
         for adopting in adopting {
             let streams = streams.remove(&adopting.pg).unwrap_or_default();
             self.end_adoption(cluster, adopting, streams);
         }
+        let served = cluster.adoption.counters().views_served - before;
+        tracing::info!(served, "placement groups are served");
         Ok(())
     }
 
@@ -298,7 +301,7 @@ impl Meta {
         self.carry_out(&mut member);
         cluster.adoption.views_served.fetch_add(1, Ordering::Relaxed);
         cluster.renew_soon();
-        tracing::info!(%pg, %view, "the pg is served");
+        tracing::debug!(%pg, %view, "the pg is served");
         let map = cluster.managers.map();
         // The list may be older than a session's end that was dealt with before this PG was served.
         let is_over = |session: &SessionId| {
