@@ -37,6 +37,8 @@ pub(crate) struct Config {
     pub(crate) background_mib_per_s: u64,
     /// Within which time every copy is verified.
     pub(crate) scrub_within: Within,
+    /// Time after which an upload in parts that nobody ended is aborted.
+    pub(crate) upload_life: Within,
     /// Policy by which a proxy of the cluster chooses a replica to read.
     pub(crate) read_policy: Policy,
     /// Log lines as `text` or `json`.
@@ -77,7 +79,7 @@ impl TryFrom<String> for Life {
     }
 }
 
-/// A time within which something is done over and over: `14d`, `12h`, `30s`; or `off`.
+/// A time within which something is done over and over, or after which something ends: `14d`, `12h`, `30s`; or `off`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct Within(Option<Duration>);
@@ -88,6 +90,13 @@ const WITHIN_SECONDS: RangeInclusive<u64> = 4..=366 * 86_400;
 impl Within {
     /// What every scrub has if it is told nothing: a disk that goes bad is found while the other copies are good.
     pub(crate) const TWO_WEEKS: Self = Self(Some(Duration::from_secs(14 * 86_400)));
+    /// The life of an upload that nobody ends, if nothing else is set: longer than a client goes on with one.
+    pub(crate) const A_WEEK: Self = Self(Some(Duration::from_secs(7 * 86_400)));
+
+    /// The time; `None` for off.
+    pub(crate) fn time(self) -> Option<Duration> {
+        self.0
+    }
 }
 
 impl TryFrom<String> for Within {
@@ -202,6 +211,7 @@ impl Default for Config {
             log_segment_mib: 64,
             background_mib_per_s: BACKGROUND_MIB_PER_S,
             scrub_within: Within::TWO_WEEKS,
+            upload_life: Within::A_WEEK,
             read_policy: Policy::default(),
             log_format: LogFormat::Text,
             peers: Vec::new(),

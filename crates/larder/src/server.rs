@@ -8,6 +8,7 @@ use std::time::Duration;
 use larder_link::{LinkError, Site};
 use larder_mount::MountError;
 use larder_pack::PackError;
+use larder_roles::proxy::expire_uploads;
 use larder_roles::regions::Regions;
 use larder_roles::{Store, StoreConfig, StoreError};
 use larder_s3::{FaceOptions, OptionsError, S3Service, Server, ServerOptions};
@@ -219,6 +220,9 @@ async fn listen_and_serve(
         None => None,
     };
     store.start_background(&background(config.background_mib_per_s, config.scrub_within));
+    if let Some(age) = config.upload_life.time() {
+        tokio::spawn(expire_uploads(store.proxy().clone(), age));
+    }
     announce::serves(addr, metrics_addr, &root, &config.region, dir);
     let served =
         serve_until_told(listener, server_of(service, metrics), store.meta().fatal()).await;

@@ -235,6 +235,10 @@ pub const FLOORS_TOLD_MAX: usize = 64;
 /// Milliseconds for which a proxy of a cluster goes on asking for one thing before it answers 503: a few times what
 /// it takes to find a primary down, let its lease run out and begin another view.
 pub const PROXY_PATIENCE_MS: u64 = 30_000;
+/// Rows of uploads that are looked at in one scan for those that nobody ended.
+pub const EXPIRY_ROWS_MAX: usize = 1000;
+/// The longest pause between two searches for them, in milliseconds; else it is a quarter of the time that they have.
+pub const EXPIRY_PAUSE_MS_MAX: u64 = 3_600_000;
 /// Milliseconds after which nobody leads the managers any more, if none has said for so long that its map is the latest: more
 /// than an election takes, and finding another manager to ask.
 pub const MANAGERS_SILENT_MS: u64 = 5_000;

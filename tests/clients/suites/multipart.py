@@ -1,8 +1,9 @@
 """Uploads in parts: created, listed, completed, aborted, and their edges."""
 
 import threading
+import time
 
-from harness import Checks, content, fails, md5
+from harness import Checks, Server, content, default_binary, fails, md5
 from sigv4 import sha256
 
 checks = Checks("multipart")
@@ -277,3 +278,24 @@ def the_sdk_transfers_a_large_file_both_ways(bench):
     bench.s3.upload_file(str(path), bucket, "large", Config=config)
     bench.s3.download_file(bucket, "large", str(back), Config=config)
     assert back.read_bytes() == data
+
+
+@checks
+def an_upload_that_nobody_ends_is_aborted(bench):
+    config = bench.scratch / "upload-life.toml"
+    config.write_text('upload_life = "4s"\n')
+    server = Server(default_binary(), bench.scratch / "upload-life", extra=["--config", config]).start()
+    try:
+        s3 = server.boto3()
+        s3.create_bucket(Bucket="left")
+        begun = time.monotonic()
+        upload = s3.create_multipart_upload(Bucket="left", Key="k")["UploadId"]
+        s3.upload_part(Bucket="left", Key="k", UploadId=upload, PartNumber=1, Body=b"x")
+        while s3.list_multipart_uploads(Bucket="left").get("Uploads"):
+            assert time.monotonic() < begun + 30, "it is there still"
+            time.sleep(0.1)
+        assert time.monotonic() > begun + 3.9, "it is aborted too early"
+        assert server.metric("larder_uploads_expired_total") == 1
+        s3.delete_bucket(Bucket="left")
+    finally:
+        server.kill()

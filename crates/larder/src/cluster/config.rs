@@ -47,6 +47,8 @@ pub(crate) struct RoleConfig {
     /// Policy by which the proxy chooses a replica to read.
     #[serde(default)]
     pub(crate) read_policy: Policy,
+    /// Time after which an upload in parts that nobody ended is aborted.
+    pub(crate) upload_life: Within,
     /// A proxy's address for S3.
     #[serde(default = "s3_listen")]
     pub(crate) s3_listen: String,
@@ -214,6 +216,7 @@ impl RoleConfig {
             background_mib_per_s: background_mib_per_s(),
             scrub_within: scrub_within(),
             read_policy: Policy::default(),
+            upload_life: Within::A_WEEK,
             s3_listen: s3_listen(),
             credentials: None,
             metrics_listen: off(),

@@ -10,7 +10,7 @@ use larder_protocol::manager::state::{GatewayRecord, ServerRole};
 use larder_roles::identity::IDENTITY_FILE;
 use larder_roles::limits::{GATEWAY_CALLS_MAX, GATEWAY_LISTS_MAX, GATEWAY_LOOKS_MAX};
 use larder_roles::managers::{Presence, Run};
-use larder_roles::proxy::{ClusterConfig, ClusterProxy};
+use larder_roles::proxy::{ClusterConfig, ClusterProxy, expire_uploads};
 use larder_roles::wire::{ProxyCall, ProxyMessage, ProxyReply, ProxyService};
 use larder_s3::{S3Service, serve};
 use tokio::sync::Semaphore;
@@ -146,6 +146,9 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
             agreed = gateway.agree() => agreed?,
             () = around.stop.told() => return Ok(()),
         }
+    }
+    if let Some(age) = config.upload_life.time() {
+        tokio::spawn(expire_uploads(proxy.clone(), age));
     }
     let regions = Shown::default();
     let metrics = ProxyMetrics::new(proxy.clone(), managers.clone(), regions.clone());

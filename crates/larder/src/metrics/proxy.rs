@@ -11,7 +11,7 @@ use larder_roles::managers::Managers;
 use larder_roles::proxy::ClusterProxy;
 use larder_roles::regions::Regions;
 
-use super::{APPENDED_BYTES, APPENDS, RECORDS, RoleMetrics, WAITS_MET, WAITS_UNMET};
+use super::{APPENDED_BYTES, APPENDS, EXPIRED, RECORDS, RoleMetrics, WAITS_MET, WAITS_UNMET};
 
 /// A proxy whose other roles run in other processes.
 pub(crate) struct ProxyMetrics {
@@ -58,6 +58,7 @@ impl RoleMetrics for ProxyMetrics {
             ("lost_reads", "Reads that found no good copy", load(&alarms.lost_reads)),
             ("region_waits_met", WAITS_MET, load(&waits.met)),
             ("region_waits_unmet", WAITS_UNMET, load(&waits.unmet)),
+            ("uploads_expired", EXPIRED, self.proxy.expired_uploads() as f64),
             ("appends", APPENDS, load(&appends.at_offset)),
             ("records", RECORDS, load(&appends.records)),
             ("appended_bytes", APPENDED_BYTES, load(&appends.bytes)),

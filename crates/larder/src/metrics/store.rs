@@ -9,7 +9,8 @@ use larder_roles::{Proxy, Store, data::DataServer};
 use larder_types::limits::BLOCK_BYTES;
 
 use super::{
-    APPENDED_BYTES, APPENDS, RECORDS, RoleMetrics, WAITS_MET, WAITS_UNMET, background, disk, reads,
+    APPENDED_BYTES, APPENDS, EXPIRED, RECORDS, RoleMetrics, WAITS_MET, WAITS_UNMET, background,
+    disk, reads,
 };
 
 /// All roles in one process.
@@ -64,6 +65,7 @@ impl RoleMetrics for StoreMetrics {
             ("lost_reads", "Reads that found no good copy", load(&alarms.lost_reads)),
             ("region_waits_met", WAITS_MET, load(&waits.met)),
             ("region_waits_unmet", WAITS_UNMET, load(&waits.unmet)),
+            ("uploads_expired", EXPIRED, self.proxy.expired_uploads() as f64),
             ("appends", APPENDS, load(&appends.at_offset)),
             ("records", RECORDS, load(&appends.records)),
             ("appended_bytes", APPENDED_BYTES, load(&appends.bytes)),

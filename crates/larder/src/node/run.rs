@@ -127,6 +127,7 @@ impl Machine<'_> {
             background_mib_per_s: config.background_mib_per_s,
             scrub_within: config.scrub_within,
             read_policy: config.read_policy,
+            upload_life: config.upload_life,
             s3_listen: config.listen.clone(),
             credentials: Some(self.dir.join(credentials::FILE)),
             region: config.region.clone(),

@@ -218,6 +218,10 @@ impl Reach for Here {
         self.meta.region()
     }
 
+    fn tidies(&self) -> bool {
+        true
+    }
+
     /// The driver of regions hears it.
     fn is_removed(&self) -> bool {
         false

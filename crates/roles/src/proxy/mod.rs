@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `put.rs`, `append.rs`, `read.rs`, `list.rs`, `multipart.rs`, `buckets.rs` | what it does with objects, wherever the other roles run |
+//! | `expiry.rs` | ends uploads that nobody ended |
 //! | `homes.rs` | changes that a bucket's home region decides |
 //! | `removal.rs` | refuses changes in a region that was removed |
 //! | `told.rs` | what it does for other regions |
@@ -23,6 +24,7 @@ mod away;
 mod buckets;
 mod clients;
 mod elsewhere;
+mod expiry;
 mod here;
 mod homes;
 mod list;
@@ -68,6 +70,7 @@ pub use append::AppendCounters;
 pub use away::{Away, ClusterConfig, ProxyCounters};
 use clients::Clients;
 pub use elsewhere::Elsewhere;
+pub use expiry::expire_uploads;
 pub use here::Here;
 pub(crate) use homes::{answer_of, made_of};
 use reach::Reach;
@@ -93,6 +96,7 @@ pub struct Proxy<R = Here> {
     alarms: Alarms,
     appends: AppendCounters,
     region_waits: RegionWaits,
+    expired_uploads: AtomicU64,
     clients: Clients,
     /// Places for the bytes of changes that other regions are to make.
     changes: Semaphore,
@@ -155,6 +159,7 @@ impl<R> Proxy<R> {
             alarms,
             appends,
             region_waits,
+            expired_uploads: AtomicU64::new(0),
             clients,
             changes,
             elsewhere,
@@ -179,6 +184,12 @@ impl<R> Proxy<R> {
     #[must_use]
     pub fn region_waits(&self) -> &RegionWaits {
         &self.region_waits
+    }
+
+    /// Uploads that it aborted, as nobody had ended them for long.
+    #[must_use]
+    pub fn expired_uploads(&self) -> u64 {
+        self.expired_uploads.load(Ordering::Relaxed)
     }
 
     /// Appends that it has acknowledged.

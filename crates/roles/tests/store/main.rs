@@ -6,6 +6,7 @@ mod compaction;
 mod early;
 mod fill;
 mod regions;
+mod uploads;
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -289,6 +289,12 @@ impl Reach for Away {
         self.managers.map().number()
     }
 
+    /// The one with the least number of those that have a session.
+    fn tidies(&self) -> bool {
+        let map = self.managers.map();
+        map.sessions.values().map(|session| session.server).min() == Some(self.me)
+    }
+
     fn is_removed(&self) -> bool {
         self.removal.of(&self.managers.map())
     }
