@@ -392,7 +392,7 @@ pub(crate) struct DrainArgs {
     /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
-    /// Name of the server, as `larder status` shows it.
+    /// Name of the server, as `larder status` shows it, or of a machine, such as host2:7000, for all its servers.
     pub(crate) name: String,
     /// Let it take and keep things again.
     #[arg(long)]
@@ -404,7 +404,7 @@ pub(crate) struct RemoveArgs {
     /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
-    /// Name of the server, as `larder status` shows it.
+    /// Name of the server, as `larder status` shows it, or of a machine, such as host2:7000, for all its servers.
     pub(crate) name: String,
     /// Do it.
     #[arg(long)]

@@ -12,6 +12,7 @@ use larder_protocol::manager::state::{
 };
 use larder_roles::identity::IDENTITY_FILE;
 use larder_roles::managers::{Managers, ManagersClient};
+use larder_roles::node::role_name;
 use larder_types::{DiskId, ServerId};
 
 use super::config::RoleConfig;
@@ -66,18 +67,27 @@ fn drained(args: &DrainArgs, disk: Option<DiskId>) -> Result<Vec<String>, RoleEr
     runtime()?.block_on(async {
         let managers = managers(&config).await?;
         let map = managers.map();
-        let subject = Subject::find(&map, &args.name, disk)?;
-        let told = subject.drain_told(&map, args.undo)?;
-        let command = match disk {
-            Some(disk) => Command::SetDiskDraining(subject.server, disk, !args.undo),
-            None => Command::SetDraining(subject.server, !args.undo),
-        };
-        match agreed(&managers, command).await?.map_err(|refusal| not_done(&subject, refusal))? {
-            Outcome::Already => {
-                Ok(vec![format!("nothing to do: {} was so already", subject.name())])
-            }
-            _ => Ok(told),
+        let mut subjects = Subject::all(&map, &args.name, disk)?;
+        // Of a machine's servers these have something to give away.
+        if subjects.len() > 1 {
+            subjects.retain(Subject::holds_something);
         }
+        let mut all_told = Vec::new();
+        for subject in subjects {
+            let told = subject.drain_told(&map, args.undo)?;
+            let command = match disk {
+                Some(disk) => Command::SetDiskDraining(subject.server, disk, !args.undo),
+                None => Command::SetDraining(subject.server, !args.undo),
+            };
+            let agreed = agreed(&managers, command).await?;
+            match agreed.map_err(|refusal| not_done(&subject, refusal))? {
+                Outcome::Already => {
+                    all_told.push(format!("nothing to do: {} was so already", subject.name()));
+                }
+                _ => all_told.extend(told),
+            }
+        }
+        Ok(all_told)
     })
 }
 
@@ -86,28 +96,47 @@ fn removed(args: &RemoveArgs, disk: Option<DiskId>) -> Result<Vec<String>, RoleE
     runtime()?.block_on(async {
         let managers = managers(&config).await?;
         let map = managers.map();
-        let subject = Subject::find(&map, &args.name, disk)?;
-        let loss = match disk {
+        let subjects = Subject::all(&map, &args.name, disk)?;
+        let loss_of = |subject: &Subject| match disk {
             Some(disk) => map.loss_of_disk(disk),
             None => map.loss_of_server(subject.server),
         };
-        if let Some(reasons) = reasons_against(&map, &loss) {
-            return Err(RoleError::NotDone(format!("{} stays: {reasons}", subject.name())));
+        // Of a machine none of its servers is, if one of them cannot be.
+        for subject in &subjects {
+            if let Some(reasons) = reasons_against(&map, &loss_of(subject)) {
+                return Err(RoleError::NotDone(format!("{} stays: {reasons}", subject.name())));
+            }
         }
-        let mut told = subject.loss_told(&loss);
+        let mut told = Vec::new();
+        for subject in &subjects {
+            if args.yes {
+                let command = match disk {
+                    Some(disk) => Command::RemoveDisk(subject.server, disk),
+                    None => Command::RemoveServer(subject.server),
+                };
+                let removed = agreed(&managers, command).await?;
+                removed.map_err(|refusal| not_removed(subject, refusal, &told))?;
+            }
+            let done = if args.yes { "is removed" } else { "would be removed" };
+            told.push(format!("{} {done} for good:", subject.name()));
+            told.extend(subject.loss_told(&loss_of(subject)));
+        }
         if !args.yes {
-            told.insert(0, format!("{} would be removed for good:", subject.name()));
             told.push("nothing was changed: to do it, add --yes".to_owned());
-            return Ok(told);
         }
-        let command = match disk {
-            Some(disk) => Command::RemoveDisk(subject.server, disk),
-            None => Command::RemoveServer(subject.server),
-        };
-        agreed(&managers, command).await?.map_err(|refusal| not_done(&subject, refusal))?;
-        told.insert(0, format!("{} is removed for good:", subject.name()));
         Ok(told)
     })
+}
+
+/// The same as [`not_done`], of a machine of which other servers are removed by then.
+fn not_removed(subject: &Subject, refusal: Refusal, told: &[String]) -> RoleError {
+    match (not_done(subject, refusal), told.is_empty()) {
+        (RoleError::NotDone(why), false) => RoleError::NotDone(format!(
+            "{}\n{why}: what stands above was done; run the command again once that has changed",
+            told.join("\n")
+        )),
+        (error, _) => error,
+    }
 }
 
 pub(super) fn runtime() -> Result<tokio::runtime::Runtime, RoleError> {
@@ -188,6 +217,36 @@ fn named<T: std::fmt::Display>(what: &str, ids: impl ExactSizeIterator<Item = T>
 }
 
 impl Subject {
+    /// What a name stands for: a server, a disk of one, or all servers of a machine, in the order in which they go.
+    fn all(map: &Topology, name: &str, disk: Option<DiskId>) -> Result<Vec<Self>, RoleError> {
+        let is_of_machine = |(_, record): &(&ServerId, &ServerRecord)| {
+            let is_named =
+                |role: &ServerRole| record.name == format!("{name}/{}", role_name(*role));
+            record.state != ServerState::Removed && record.roles.iter().any(is_named)
+        };
+        let of_machine = map.servers.iter().filter(is_of_machine);
+        let mut all: Vec<Self> = of_machine
+            .map(|(server, record)| Self { server: *server, record: record.clone(), disk: None })
+            .collect();
+        if disk.is_some() || all.is_empty() {
+            return Ok(vec![Self::find(map, name, disk)?]);
+        }
+        // What holds data goes first, and last who agrees on it.
+        all.sort_by_key(|subject| {
+            let has = |role| subject.record.roles.contains(&role);
+            [ServerRole::Data, ServerRole::Meta, ServerRole::Proxy]
+                .into_iter()
+                .position(has)
+                .unwrap_or(3)
+        });
+        Ok(all)
+    }
+
+    fn holds_something(&self) -> bool {
+        let has = |role| self.record.roles.contains(&role);
+        has(ServerRole::Meta) || has(ServerRole::Data)
+    }
+
     fn find(map: &Topology, name: &str, disk: Option<DiskId>) -> Result<Self, RoleError> {
         let there = |record: &ServerRecord| record.state != ServerState::Removed;
         let mut named = map.servers.iter().filter(|(_, record)| record.name == name);
@@ -198,7 +257,7 @@ impl Subject {
             let known = map.servers.values().filter(|record| there(record));
             let known: Vec<&str> = known.map(|record| &*record.name).collect();
             return Err(RoleError::Named(format!(
-                "there is no server {name:?}; there are {}",
+                "there is no server and no machine {name:?}; there are {}",
                 known.join(", ")
             )));
         };

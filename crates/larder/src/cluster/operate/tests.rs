@@ -52,6 +52,50 @@ fn map() -> Topology {
     map
 }
 
+/// The same with two machines of equal ones.
+fn with_machines() -> Topology {
+    let mut map = map();
+    for (machine, at) in [("a:7000", 6), ("b:7000", 10)] {
+        let roles = [ServerRole::Manager, ServerRole::Meta, ServerRole::Data, ServerRole::Proxy];
+        for (role, id) in roles.into_iter().zip((at..).map(ServerId)) {
+            let server = NewServer {
+                name: format!("{machine}/{}", role_name(role)),
+                roles: [role].into(),
+                addresses: Vec::new(),
+                domains: FailureDomains::default(),
+                weight: Weight(1),
+            };
+            for command in [
+                Command::AddServer(server, Some(([1; 32], 1))),
+                Command::ServerStarted(id, BootId(1), Vec::new(), Vec::new()),
+            ] {
+                let index = LogIndex(map.applied.0 + 1);
+                map.apply(index, command).expect("the cluster is sound");
+            }
+        }
+    }
+    map
+}
+
+#[test]
+fn the_name_of_a_machine_stands_for_its_servers_in_the_order_in_which_they_go() {
+    let map = with_machines();
+    let all = |name| Subject::all(&map, name, None).map_err(|error| error.to_string());
+    let names = |name| -> Vec<String> { all(name).unwrap().iter().map(Subject::name).collect() };
+    let of = |machine: &str, roles: &[&str]| -> Vec<String> {
+        roles.iter().map(|role| format!("{machine}/{role}")).collect()
+    };
+    assert_eq!(names("b:7000"), of("b:7000", &["data", "meta", "proxy", "manager"]));
+    assert_eq!(names("b:7000/meta"), ["b:7000/meta"]);
+    assert_eq!(names("meta-1"), ["meta-1"]);
+    let holding = all("a:7000").unwrap().into_iter().filter(Subject::holds_something);
+    assert_eq!(holding.map(|it| it.name()).collect::<Vec<_>>(), of("a:7000", &["data", "meta"]));
+    let wrong = all("c:7000").map(|all| all.len()).unwrap_err();
+    assert!(wrong.contains("no server and no machine \"c:7000\""), "{wrong}");
+    let disk = Subject::all(&map, "a:7000", Some(DiskId(0))).map(|all| all.len());
+    assert!(disk.is_err(), "a machine has no disks, its data server has");
+}
+
 fn find(map: &Topology, name: &str, disk: Option<u32>) -> Result<Subject, String> {
     Subject::find(map, name, disk.map(DiskId)).map_err(|error| error.to_string())
 }
