@@ -29,7 +29,7 @@ REFUSED_SECONDS = 20
 LOAD_SECONDS = 1.5
 UNREADY_SECONDS = 20
 # An answer that comes later finds a load balancer that has given up.
-REFUSED_WITHIN = 2
+REFUSED_WITHIN = 2.5
 CERTIFICATE_LIFE = "12s"
 
 
@@ -127,12 +127,12 @@ def without_most(machines, clock):
     began = time.monotonic()
     until("not ready", UNREADY_SECONDS, lambda: not is_ready(left.endpoint), [left])
     unready, s3, slowest = time.monotonic() - began, left.boto3(read_timeout=60), 0
-    for what in (
-        lambda: s3.get_object(Bucket=BUCKET, Key="without-most"),
-        lambda: s3.put_object(Bucket=BUCKET, Key="without-most", Body=b"x"),
-        lambda: s3.list_objects_v2(Bucket=BUCKET),
-        lambda: s3.create_bucket(Bucket="without-most"),
-    ):
+    # Of some keys the machine that is left is the primary, which answers.
+    keys = [f"without-most/{number}" for number in range(4)]
+    asked = [lambda: s3.list_objects_v2(Bucket=BUCKET), lambda: s3.create_bucket(Bucket="without-most")]
+    asked += [lambda key=key: s3.get_object(Bucket=BUCKET, Key=key) for key in keys]
+    asked += [lambda key=key, size=size: s3.put_object(Bucket=BUCKET, Key=key, Body=bytes(size)) for key in keys for size in (1, 1 << 20)]
+    for what in asked:
         began = time.monotonic()
         try:
             what()

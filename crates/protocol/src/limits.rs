@@ -356,9 +356,14 @@ pub const ELECTION_MS_MIN: u64 = 800;
 pub const ELECTION_LOT_MS: u64 = 400;
 /// Milliseconds for which one that would vote for another does not ask itself: an election takes less.
 pub const ELECTION_YIELD_MS: u64 = 200;
-/// Heartbeats of a leader that no majority answers before it gives up the lead. They are counted, not timed: one that stood still
-/// itself has asked nobody meanwhile.
+/// Looks of a leader at its followers without an answer of a majority after which its policy decides nothing: by what it does not hear
+/// then, nothing is known of others.
+pub const LEADER_UNSURE_BEATS: u32 = 4;
+/// Looks of a leader at its followers, [`HEARTBEAT_MS`] apart, without an answer of a majority, after which it does not say that it
+/// leads. They are counted, not timed: one that stood still itself has asked nobody meanwhile.
 pub const LEADER_SILENT_BEATS: u32 = 16;
+/// Such looks after which it gives up the lead: longer than a disk stands still that works.
+pub const LEADER_SILENT_BEATS_MAX: u32 = 4 * LEADER_SILENT_BEATS;
 /// Milliseconds for which a manager takes the leader that it heard last for the one that leads.
 pub const LEADER_SILENT_MS: u64 = LEADER_SILENT_BEATS as u64 * HEARTBEAT_MS;
 /// First round of a leader that grants leases of [`LEASE_GRANTED_MS`]; leaders of earlier releases, which grant

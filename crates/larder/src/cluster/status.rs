@@ -140,17 +140,19 @@ pub(crate) fn run(args: &StatusArgs) -> ExitCode {
     }
 }
 
-/// True once a manager that is led has said that there is no later map, or told one.
+/// True once a manager that is led has said that there is no later map than the one here. Another map does not say that: it may be of
+/// a manager that hears of no leader.
 async fn is_confirmed(managers: &dyn Managers) -> bool {
     let until = Instant::now() + CONFIRMED_WITHIN;
-    let mut before = managers.silent();
+    let state = || (managers.map().version, managers.silent());
+    let mut before = state();
     while Instant::now() < until {
         sleep(CONFIRMED_LOOK).await;
-        let silent = managers.silent();
-        if silent < before {
+        let now = state();
+        if now.0 == before.0 && now.1 < before.1 {
             return true;
         }
-        before = silent;
+        before = now;
     }
     false
 }
@@ -160,10 +162,10 @@ fn ask(args: &StatusArgs) -> Result<(Topology, Vec<Background>, bool), RoleError
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(RoleError::System)?.block_on(async {
         let (endpoint, managers) = beside(&config).await?;
-        let map = Topology::clone(&managers.map());
         // A map that nobody calls the latest says how it was.
-        let (background, is_latest) =
-            tokio::join!(background::ask(&endpoint, &map), is_confirmed(&*managers));
+        let is_latest = is_confirmed(&*managers).await;
+        let map = Topology::clone(&managers.map());
+        let background = background::ask(&endpoint, &map).await;
         Ok((map, background, is_latest))
     })
 }

@@ -36,7 +36,11 @@ impl RoleMetrics for ManagerMetrics {
         let counts = &self.0;
         vec![
             ("manager_leads", "1 if this manager leads", of(&counts.leads)),
-            ("manager_has_leader", "1 if it knows which manager leads", of(&counts.has_leader)),
+            (
+                "manager_has_leader",
+                "1 if it has heard of a manager that leads within some seconds",
+                of(&counts.has_leader),
+            ),
             ("manager_voters", "Managers that vote", of(&counts.voters)),
             (
                 "manager_term",

@@ -9,11 +9,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_env::FileLock;
 use larder_net::{Endpoint, Responder, SendError};
+use larder_protocol::limits::LEADER_SILENT_MS;
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::quorum::QuorumMessage;
 use larder_protocol::manager::state::{Command, ServerRole};
 use larder_types::ServerId;
 use larder_types::codec::encode;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -45,6 +47,22 @@ pub(super) enum Input {
     Propose(Command, Asker),
 }
 
+/// When the thread last knew that somebody leads. One that hangs in a write knows nothing.
+#[derive(Debug, Default)]
+pub(super) struct LedAt(Mutex<Option<Instant>>);
+
+impl LedAt {
+    pub(super) fn note(&self) {
+        *self.0.lock() = Some(Instant::now());
+    }
+
+    /// Whether it knew it of late.
+    pub(super) fn is_led(&self) -> bool {
+        let late = Duration::from_millis(LEADER_SILENT_MS);
+        self.0.lock().is_some_and(|at| at.elapsed() < late)
+    }
+}
+
 /// See the module's head.
 pub(super) struct Driver {
     pub(super) member: Member<Asker>,
@@ -52,6 +70,7 @@ pub(super) struct Driver {
     pub(super) out: Outlets,
     pub(super) maps: Publisher,
     pub(super) seat: watch::Sender<Seat>,
+    pub(super) led: Arc<LedAt>,
     pub(super) counts: Arc<ManagerCounts>,
     pub(super) stopping: Arc<AtomicBool>,
     /// The directory is this manager's until the thread ends.
@@ -79,6 +98,9 @@ impl Driver {
             }
             self.member.write()?;
             self.publish();
+            if self.member.is_led() {
+                self.led.note();
+            }
             self.counts.show(taken as u64, &self.member.stand());
             self.send();
         }

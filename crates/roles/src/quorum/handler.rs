@@ -12,14 +12,12 @@ use larder_protocol::manager::state::{
 };
 use larder_types::ServerId;
 use larder_types::codec::decode;
-use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::driver::Input;
+use super::driver::{Input, LedAt};
 use super::error::NotIssued;
 use super::inbox::{Inbox, NotTaken};
 use super::maps::Maps;
-use super::member::Seat;
 use super::tokens::Issuer;
 use crate::limits::MAP_WAIT_MS;
 use crate::wire::{ManagerCall, ManagerMessageIn, ManagerReply, ManagerService};
@@ -28,7 +26,7 @@ use crate::wire::{ManagerCall, ManagerMessageIn, ManagerReply, ManagerService};
 pub(super) struct Desk {
     pub(super) inbox: Inbox<Input>,
     pub(super) maps: Maps,
-    pub(super) seat: watch::Receiver<Seat>,
+    pub(super) led: Arc<LedAt>,
     pub(super) issuer: Arc<Issuer>,
 }
 
@@ -42,7 +40,7 @@ impl Handler<ManagerService> for Desk {
     ) {
         match request {
             ManagerCall::Map(known) => {
-                answer_map(self.maps.clone(), self.seat.clone(), known, responder)
+                answer_map(self.maps.clone(), self.led.clone(), known, responder)
             }
             ManagerCall::Propose(command) => {
                 let subject = &from.subject;
@@ -194,7 +192,7 @@ async fn issue(
 /// know whether its map is the latest, and does not say so: the asker goes to another.
 fn answer_map(
     mut maps: Maps,
-    seat: watch::Receiver<Seat>,
+    led: Arc<LedAt>,
     known: MapVersion,
     responder: Responder<ManagerService>,
 ) {
@@ -209,7 +207,9 @@ fn answer_map(
             Ok(Ok(newest)) => newest,
             // The manager has stopped: without an answer the asker goes to another.
             Ok(Err(_)) => return,
-            Err(_late) if !seat.borrow().is_led => return responder.busy(),
+            Err(_late) if !led.is_led() || maps.newest().map.version < known => {
+                return responder.busy();
+            }
             Err(_late) => return responder.answer(&ManagerReply::Unchanged, Bytes::new()),
         };
         responder.answer(&ManagerReply::Map, newer.encoded_for(speaks));

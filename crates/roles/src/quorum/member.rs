@@ -61,8 +61,6 @@ pub struct Seat {
     pub leads: bool,
     /// Who leads, if that is known.
     pub leader: Option<ServerId>,
-    /// Whether somebody leads, as far as it has heard of late.
-    pub is_led: bool,
     /// The managers.
     pub members: Members,
 }
@@ -176,11 +174,15 @@ impl<A> Member<A> {
         self.quorum.leads()
     }
 
+    /// Whether somebody leads, as far as it has heard of late.
+    pub(super) fn is_led(&self) -> bool {
+        self.quorum.is_led()
+    }
+
     /// Itself among the managers.
     pub(super) fn seat(&self) -> Seat {
         let (leads, leader) = (self.leads(), self.quorum.leader());
-        let is_led = self.quorum.is_led();
-        Seat { leads, leader, is_led, members: self.quorum.members() }
+        Seat { leads, leader, members: self.quorum.members() }
     }
 
     /// Where it stands, for metrics.
@@ -374,7 +376,7 @@ impl<A> Member<A> {
         for effect in effects {
             let event = match effect {
                 PolicyEffect::Propose(ticket, command) => {
-                    if self.held_up_by(&command).is_some() {
+                    if !self.quorum.is_answered() || self.held_up_by(&command).is_some() {
                         self.consider(PolicyEvent::Decided(ticket, None));
                         continue;
                     }

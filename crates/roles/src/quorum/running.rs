@@ -12,7 +12,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::counts::ManagerCounts;
 use super::disk::QuorumDisk;
-use super::driver::{Driver, Outlets};
+use super::driver::{Driver, LedAt, Outlets};
 use super::error::ManagerError;
 use super::handler::Desk;
 use super::inbox::inbox;
@@ -73,6 +73,7 @@ impl Running {
         let (publisher, maps) = maps();
         let (inbox, taker) = inbox(MANAGER_INBOX_MAX);
         let (seat_in, seat) = watch::channel(Seat::default());
+        let led = Arc::new(LedAt::default());
         let stopping = Arc::new(AtomicBool::new(false));
         let counts = Arc::new(ManagerCounts::default());
         let driver = Driver {
@@ -81,6 +82,7 @@ impl Running {
             out: Outlets::new(&endpoint, contacts.clone()),
             maps: publisher,
             seat: seat_in,
+            led: led.clone(),
             counts: counts.clone(),
             stopping: stopping.clone(),
             lock,
@@ -97,7 +99,7 @@ impl Running {
         let admitted = Admitted { book, maps: maps.clone() };
         let enrolment = Enrolment::new(authority, admitted, ground.certificate_life);
         let (maps_of_desk, issuer_of_desk) = (maps.clone(), issuer.clone());
-        let desk = Desk { inbox, maps: maps_of_desk, seat: seat.clone(), issuer: issuer_of_desk };
+        let desk = Desk { inbox, maps: maps_of_desk, led, issuer: issuer_of_desk };
         let services = Services::new().with_enrolment(enrolment);
         // One that was removed finds that in the map; the desk takes nothing else from it.
         let services = services.with_removed::<ManagerService>(Roles::all(), desk);

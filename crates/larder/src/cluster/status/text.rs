@@ -14,7 +14,7 @@ pub(super) fn people(out: &mut impl Write, status: &Status) -> std::io::Result<(
     if !status.is_latest {
         writeln!(
             out,
-            "NO MANAGER LEADS: most of them do not run, or do not reach each other. What follows is how it was; start them"
+            "NO MANAGER LEADS, or none that does is within reach: most of them do not run, or are cut off. What follows is how it was"
         )?;
     }
     let there = || status.servers.iter().filter(|server| server.state != "removed");

@@ -60,7 +60,8 @@ impl Turn<'_> {
         self.decide_group(pg);
     }
 
-    /// Members that the next view does without: those whom the primary does not hear; or itself, if it hears too few.
+    /// Members that the next view does without: those whom the primary does not hear; or itself, if it hears too few, and this manager
+    /// hears enough of them.
     pub(super) fn parted(&self, pg: PgId, record: &PgRecord) -> BTreeSet<ServerId> {
         let lately = |said: &&Said| said.view == record.view && said.until_ms > self.now_ms;
         let Some(said) = self.leading.parted.said.get(&pg).filter(lately) else {
@@ -70,6 +71,15 @@ impl Turn<'_> {
         if record.members.iter().filter(hears).count() >= self.rules().min_members {
             return said.unheard.clone();
         }
-        record.members.first().copied().into_iter().collect()
+        // A view without the primary needs the others. Those that this manager does not hear either are about to be found down: the
+        // primary is all that is left, and could not come back into a view that was begun without it.
+        let primary = record.members.first().copied();
+        let go_on = |s: &&ServerId| {
+            Some(**s) != primary
+                && self.map.is_up(**s)
+                && self.leading.healths.is_heard(**s, self.now_ms)
+        };
+        let others = record.members.iter().filter(go_on).count();
+        primary.filter(|_| others >= self.rules().min_members).into_iter().collect()
     }
 }

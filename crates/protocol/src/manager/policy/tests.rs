@@ -75,6 +75,8 @@ struct World {
     /// One in so many messages goes to the manager that does not lead.
     astray: u64,
     /// Whether nothing reaches the leader, though what it sends arrives.
+    /// No question whether the manager leads is answered meanwhile.
+    unconfirmed: bool,
     deaf: bool,
     views: u64,
     pool_empty: u64,
@@ -115,6 +117,7 @@ impl World {
             confirm_ms: 1,
             astray: 6,
             deaf: false,
+            unconfirmed: false,
             views: 0,
             pool_empty: 0,
             vacated: BTreeSet::new(),
@@ -418,6 +421,7 @@ impl World {
             }
             Happening::ToServer(id, message) => self.arrive(id, message),
             Happening::ToManager(..) | Happening::Confirm(..) if self.deaf => {}
+            Happening::Confirm(..) if self.unconfirmed => self.after(100, happening),
             Happening::ToManager(id, message) => {
                 // Some still talk to a leader that is none any more.
                 let to =

@@ -69,6 +69,10 @@ impl Quorum {
         }
     }
 
+    pub(super) fn hear_leader(&mut self) {
+        (self.heard_leader_ms, self.heard_led_ms) = (self.now_ms, Some(self.now_ms));
+    }
+
     /// Whether a leader has been heard of, or has been confirmed, within the shortest election timeout.
     fn has_leader(&self) -> bool {
         let since_ms = self.led.as_ref().map_or(self.heard_leader_ms, |led| led.confirmed_ms);
@@ -105,7 +109,7 @@ impl Quorum {
             QuorumMessage::PreVoteGranted { round } => self.pre_vote_granted(from, round),
             QuorumMessage::SnapshotPiece { term, at, members, offset, total, piece } => {
                 if term == self.term() && self.led.is_none() {
-                    self.heard_leader_ms = self.now_ms;
+                    self.hear_leader();
                     self.set_timer();
                     self.take_piece(from, at, members, (offset, total), &piece);
                 }

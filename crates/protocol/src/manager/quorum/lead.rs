@@ -1,6 +1,6 @@
 //! What a leader does besides replicating: it knows when a majority last followed it, and changes the managers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use larder_types::ServerId;
 
@@ -8,8 +8,8 @@ use super::follow::{members_of, node_id};
 use super::node::{ChangeRefused, MemberChange, ProposalEnd, Quorum, QuorumEffect, Ticket};
 use super::wire::{LogIndex, Position, Term};
 use crate::limits::{
-    LEADER_SILENT_BEATS, LEADER_SILENT_MS, MANAGERS_MAX, PROMOTE_LAG_MAX, QUORUM_WAITING_MAX,
-    ROUND_FIRST,
+    HEARTBEAT_MS, LEADER_SILENT_BEATS, LEADER_SILENT_BEATS_MAX, LEADER_SILENT_MS,
+    LEADER_UNSURE_BEATS, MANAGERS_MAX, PROMOTE_LAG_MAX, QUORUM_WAITING_MAX, ROUND_FIRST,
 };
 
 /// What a leader knows besides `noraft`.
@@ -27,8 +27,11 @@ pub(super) struct Led {
     pub(super) questions: BTreeMap<u64, Vec<Ticket>>,
     /// Start of the latest round that a majority answered.
     pub(super) confirmed_ms: u64,
-    /// Heartbeats since then.
+    /// Followers that have answered since a majority had.
+    pub(super) answered: BTreeSet<ServerId>,
+    /// Looks at them since then, and when the next is due.
     pub(super) silent_beats: u32,
+    pub(super) looks_ms: u64,
     /// Bytes of the snapshot that each has.
     pub(super) sending: BTreeMap<ServerId, (LogIndex, u64)>,
 }
@@ -49,14 +52,29 @@ impl Quorum {
         }
     }
 
-    /// The leader's timer is due: it asks the others once more, or gives up the lead if no majority has answered for long
-    /// (Raft's check of the quorum; Ongaro, Consensus: Bridging Theory and Practice, 2014, section 6.2). Whoever follows one that can
-    /// decide nothing would take its map for the latest.
-    pub(super) fn beat(&mut self) {
-        let Some(led) = &mut self.led else { return self.begin_round() };
+    /// A follower answers in the leader's term.
+    pub(super) fn note_answer(&mut self, from: ServerId) {
+        let (members, me) = (self.members(), self.me);
+        let Some(led) = &mut self.led else { return };
+        led.answered.insert(from);
+        if members.have_majority(|server| server == me || led.answered.contains(&server)) {
+            led.answered.clear();
+            led.silent_beats = 0;
+        }
+    }
+
+    /// Time has passed for a leader: gives up the lead if no majority has answered for long (Raft's check of the quorum; Ongaro,
+    /// Consensus: Bridging Theory and Practice, 2014, section 6.2).
+    pub(super) fn check_followers(&mut self) {
+        let (now_ms, me, members) = (self.now_ms, self.me, self.members());
+        let Some(led) = self.led.as_mut().filter(|led| now_ms >= led.looks_ms) else { return };
+        led.looks_ms = now_ms + HEARTBEAT_MS;
+        if members.have_majority(|server| server == me) {
+            return;
+        }
         led.silent_beats += 1;
-        if led.silent_beats <= LEADER_SILENT_BEATS {
-            return self.begin_round();
+        if led.silent_beats <= LEADER_SILENT_BEATS_MAX {
+            return;
         }
         let Some(peer) = self.node.peers().next() else { return };
         // A higher term alone deposes a leader in `noraft`. It votes for nobody in that term, and disturbs nobody by it: those who
@@ -67,12 +85,18 @@ impl Quorum {
         assert!(deposed.is_ok(), "a higher term contradicts nothing");
     }
 
+    /// Whether a majority has answered this leader within some heartbeats.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        self.led.as_ref().is_some_and(|led| led.silent_beats <= LEADER_UNSURE_BEATS)
+    }
+
     /// Whether somebody leads, as far as this manager has heard of late.
     #[must_use]
     pub fn is_led(&self) -> bool {
-        match self.node.role() {
-            noraft::Role::Leader => self.leads(),
-            _ => self.now_ms < self.heard_leader_ms + LEADER_SILENT_MS,
+        match &self.led {
+            Some(led) => led.announced && led.silent_beats <= LEADER_SILENT_BEATS,
+            None => self.heard_led_ms.is_some_and(|at| self.now_ms < at + LEADER_SILENT_MS),
         }
     }
 
@@ -107,7 +131,9 @@ impl Quorum {
                 acked: BTreeMap::new(),
                 questions: BTreeMap::new(),
                 confirmed_ms: self.now_ms,
+                answered: BTreeSet::new(),
                 silent_beats: 0,
+                looks_ms: self.now_ms + HEARTBEAT_MS,
                 sending: BTreeMap::new(),
             });
         }
@@ -125,7 +151,7 @@ impl Quorum {
             && follow(round)
         {
             began_ms.pop_first();
-            (led.confirmed_ms, led.silent_beats) = (began, 0);
+            led.confirmed_ms = began;
             let passed = questions.remove(&round).into_iter().flatten();
             out.extend(passed.map(QuorumEffect::Confirmed));
         }

@@ -122,6 +122,8 @@ pub struct Quorum {
     pub(super) now_ms: u64,
     pub(super) timer_ms: u64,
     pub(super) heard_leader_ms: u64,
+    /// The same, if one was heard at all.
+    pub(super) heard_led_ms: Option<u64>,
     /// The latest of a leader that counts rounds as those do that grant short leases.
     pub(super) reign: Option<Reign>,
     pub(super) pre_voting: Option<PreVoting>,
@@ -216,6 +218,7 @@ impl Quorum {
             now_ms,
             timer_ms: now_ms,
             heard_leader_ms: now_ms,
+            heard_led_ms: None,
             reign: None,
             pre_voting: None,
             voted_ms: 0,
@@ -295,11 +298,12 @@ impl Quorum {
     }
 
     fn tick(&mut self) {
+        self.check_followers();
         if self.now_ms < self.timer_ms {
             return;
         }
         match self.node.role() {
-            noraft::Role::Leader => self.beat(),
+            noraft::Role::Leader => self.begin_round(),
             _ => self.begin_pre_vote(),
         }
     }
@@ -320,7 +324,7 @@ impl Quorum {
             QuorumMessage::Append { term, round, commit, entries } => {
                 let Some(log) = super::follow::entries_of(&entries) else { return };
                 if term >= self.term() {
-                    self.heard_leader_ms = self.now_ms;
+                    self.hear_leader();
                     self.pre_voting = None;
                     self.note_reign(term, round);
                 }
@@ -348,6 +352,7 @@ impl Quorum {
                 {
                     let acked = led.acked.entry(from).or_default();
                     *acked = round.max(*acked);
+                    self.note_answer(from);
                 }
                 noraft::Message::AppendEntriesReply {
                     from: sender,

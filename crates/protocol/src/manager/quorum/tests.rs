@@ -470,7 +470,7 @@ fn a_minority_commits_nothing_and_confirms_nothing() {
     world.cut.retain(|pair| *pair != (old, friend) && *pair != (friend, old));
     let before = world.committed.len();
     let (command, question) = (world.propose(old), world.confirm(old));
-    world.run_for(10_000);
+    world.run_for(12_000);
     assert_eq!(world.committed.len(), before);
     let unknown = matches!(world.ended[&command], ProposalEnd::Unknown);
     assert!(unknown && !world.confirmed.contains(&question));

@@ -28,7 +28,7 @@ pub(super) async fn create(
     name: &BucketName,
     location: Option<String>,
 ) -> Result<BucketRecord, ObjectError> {
-    let (deadline, created_ms) = (patience(), now_ms());
+    let (deadline, created_ms) = (deadline_of_managers(managers, patience()), now_ms());
     let command = Command::CreateBucket(name.clone(), location.clone(), created_ms);
     let agreed = agree(managers, [command], deadline).await?;
     let record = match agreed.applied {
@@ -53,7 +53,7 @@ pub(super) async fn begin_deletion(
     name: &BucketName,
     region: RegionId,
 ) -> Result<BucketRecord, ObjectError> {
-    let deadline = patience();
+    let deadline = deadline_of_managers(managers, patience());
     let command = match region {
         RegionId::OWN => Command::BeginDeletion(name.clone()),
         _ => Command::CloseBucket(name.clone()),
@@ -224,7 +224,6 @@ async fn agree<const N: usize>(
     forms: [Command; N],
     deadline: Instant,
 ) -> Result<Agreed, ObjectError> {
-    let deadline = deadline_of_managers(managers, deadline);
     let (mut form, mut may_be_second, mut busy) = (0, false, 0);
     for tries in 1.. {
         let version = managers.map().version;

@@ -11,6 +11,7 @@ use super::primaries::Primaries;
 use super::retry::pause;
 use super::route::{Primary, newer};
 use super::unfitting;
+use super::unserved::Wait;
 use crate::limits::STALE_TRIES_MAX;
 use crate::requests::OpenRequest;
 use crate::ticket::Settled;
@@ -21,7 +22,7 @@ pub(super) struct Calling<'a> {
     primaries: &'a Primaries,
     pg: PgId,
     call: MetaCall,
-    deadline: Instant,
+    wait: Wait,
     /// In place of the request that it came with.
     renewed: Option<OpenRequest<'a>>,
     stale: u32,
@@ -31,8 +32,18 @@ pub(super) struct Calling<'a> {
 
 impl<'a> Calling<'a> {
     pub(super) fn new(primaries: &'a Primaries, pg: PgId, call: Call, deadline: Instant) -> Self {
-        let call = MetaCall::Call { pg, view: View(0), call };
-        Self { primaries, pg, call, deadline, renewed: None, stale: 0, may_be_done: false }
+        let (call, wait) = (MetaCall::Call { pg, view: View(0), call }, Wait::of_client(deadline));
+        Self { primaries, pg, call, wait, renewed: None, stale: 0, may_be_done: false }
+    }
+
+    /// A call whose end no client waits for.
+    pub(super) fn of_nobody(
+        primaries: &'a Primaries,
+        pg: PgId,
+        call: Call,
+        deadline: Instant,
+    ) -> Self {
+        Self { wait: Wait::of_nobody(deadline), ..Self::new(primaries, pg, call, deadline) }
     }
 
     /// A call that was made already, and that nobody wants to be made anew.
@@ -42,7 +53,7 @@ impl<'a> Calling<'a> {
         call: Call,
         deadline: Instant,
     ) -> Self {
-        Self { stale: STALE_TRIES_MAX, ..Self::new(primaries, pg, call, deadline) }
+        Self { stale: STALE_TRIES_MAX, ..Self::of_nobody(primaries, pg, call, deadline) }
     }
 
     /// The put that this is.
@@ -57,14 +68,16 @@ impl<'a> Calling<'a> {
         self.primaries
     }
 
-    pub(super) fn deadline(&self) -> Instant {
-        self.deadline
+    /// When to give it up.
+    pub(super) fn deadline(&mut self) -> Instant {
+        let map = self.primaries.managers().map();
+        self.primaries.deadline(&map, std::iter::once(self.pg), &mut self.wait)
     }
 
     /// What the PG's primary answers, and which it was. May be asked again: the answer is of the same op.
     pub(super) async fn answer(&mut self) -> Result<(Answer, Primary), ObjectError> {
         loop {
-            let said = self.primaries.ask(self.pg, &mut self.call, self.deadline).await?;
+            let said = self.primaries.ask(self.pg, &mut self.call, &mut self.wait).await?;
             self.may_be_done |= said.is_repeat;
             let answer = match said.reply {
                 MetaReply::Answered(answer) => answer,

@@ -87,6 +87,7 @@ use primaries::Primaries;
 use reads::Reads;
 use route::found;
 use session::Keeper;
+use unserved::Wait;
 
 /// What a cluster's proxy is made with.
 pub struct ClusterConfig {
@@ -186,7 +187,8 @@ impl Away {
         let Ok(place) = self.orphans.clone().try_acquire_owned() else { return };
         let primaries = self.primaries.clone();
         self.runtime.spawn(async move {
-            if let Err(error) = Calling::new(&primaries, pg, call, patience()).settled().await {
+            let dropped = Calling::of_nobody(&primaries, pg, call, patience()).settled().await;
+            if let Err(error) = dropped {
                 tracing::debug!(%pg, %error, "a stream without a parent stays until the session ends");
             }
             drop(place);
@@ -352,7 +354,7 @@ impl Reach for Away {
         key: &ObjectKey,
     ) -> Result<Option<VersionRow>, ObjectError> {
         let mut call = MetaCall::Find { pg, view: View(0), bucket, key: key.clone() };
-        match self.primaries.ask(pg, &mut call, patience()).await?.reply {
+        match self.primaries.ask(pg, &mut call, &mut Wait::of_client(patience())).await?.reply {
             MetaReply::Found(row) => Ok(row.map(|row| *row)),
             MetaReply::Refused(refusal) | MetaReply::Answered(Answer::Refused(refusal)) => {
                 Err(refused(refusal))
@@ -363,7 +365,7 @@ impl Reach for Away {
 
     async fn row(&self, pg: PgId, row: &[u8]) -> Result<Option<Bytes>, ObjectError> {
         let mut call = MetaCall::GetRow { pg, view: View(0), row: row.to_vec() };
-        let said = self.primaries.ask(pg, &mut call, patience()).await?;
+        let said = self.primaries.ask(pg, &mut call, &mut Wait::of_client(patience())).await?;
         match said.reply {
             MetaReply::Row(true) => Ok(Some(said.payload)),
             // A new primary's index may not show yet what the one before has shown.
@@ -384,7 +386,7 @@ impl Reach for Away {
         let mut call = MetaCall::Positions { pg, view: View(0), op, count, wait_ms };
         // A server of an earlier release does not answer.
         let deadline = Instant::now() + wait + Duration::from_millis(POSITIONS_ANSWER_MS);
-        match self.primaries.ask(pg, &mut call, deadline).await?.reply {
+        match self.primaries.ask(pg, &mut call, &mut Wait::of_client(deadline)).await?.reply {
             MetaReply::Positions(positions) => Ok(positions),
             MetaReply::Refused(refusal) => Err(refused(refusal)),
             other => Err(unfitting(&other)),

@@ -18,7 +18,7 @@ use super::counters::{ProxyCounters, count};
 use super::planted::{self, Bug};
 use super::retry::{Tries, Trouble};
 use super::route::{Primary, newer, primary, view_passed};
-use super::unserved::{UNLED, Unserved, are_led};
+use super::unserved::{UNLED, Unserved, Wait, are_led};
 use crate::managers::Managers;
 use crate::peers::Peers;
 use crate::requests::Requests;
@@ -69,14 +69,14 @@ impl Primaries {
         self.peers.of(map, server)
     }
 
-    /// When to give up what these PGs are asked, and may be asked until `deadline`.
+    /// When to give up what these PGs are asked.
     pub(super) fn deadline(
         &self,
         map: &Topology,
         pgs: impl Iterator<Item = PgId>,
-        deadline: Instant,
+        wait: &mut Wait,
     ) -> Instant {
-        self.unserved.deadline(self.managers(), map, pgs, deadline)
+        self.unserved.deadline(self.managers(), map, pgs, wait)
     }
 
     /// Asks until there is an answer other than that another leads; the call gets the view in which it is asked.
@@ -87,13 +87,12 @@ impl Primaries {
         &self,
         pg: PgId,
         call: &mut MetaCall,
-        deadline: Instant,
+        wait: &mut Wait,
     ) -> Result<Said, ObjectError> {
         let (mut tries, mut is_repeat, mut asked) = (Tries::default(), false, None);
-        let mut deadline = deadline;
         loop {
             let map = self.managers.map();
-            deadline = self.deadline(&map, std::iter::once(pg), deadline);
+            let deadline = self.deadline(&map, std::iter::once(pg), wait);
             let at = primary(&map, pg);
             if at != asked {
                 tries.begin_anew();
@@ -123,7 +122,9 @@ impl Primaries {
                         tries.cut_short();
                     }
                 }
-                _ if !are_led(self.managers()) => return Err(unavailable(UNLED)),
+                _ if trouble.may_pass() && !are_led(self.managers()) => {
+                    return Err(unavailable(UNLED));
+                }
                 _ => return Err(trouble.final_error()),
             }
         }

@@ -44,6 +44,11 @@ impl Trouble {
         matches!(self, Self::NoAnswer(_) | Self::ViewPassed)
     }
 
+    /// Whether another primary, or the same one later, may answer.
+    pub(super) fn may_pass(&self) -> bool {
+        !matches!(self, Self::Busy | Self::Never(_))
+    }
+
     /// What the client is told when this was the last try.
     pub(super) fn final_error(self) -> ObjectError {
         match self {

@@ -25,6 +25,7 @@ use super::primaries::Primaries;
 use super::retry::{Tries, Trouble};
 use super::route::{newer, primary};
 use super::unfitting;
+use super::unserved::{UNLED, Wait, are_led};
 use crate::limits::{LIST_WAIT_MS_MAX, ROWS_MAX, SCAN_MS_MAX, SHARE_SLACK_ROWS};
 use crate::wire::{MetaCall, MetaReply, Rows};
 
@@ -68,7 +69,8 @@ where
         None => (0..primaries.managers().map().pgs.len() as u32).map(PgId).collect(),
     };
     let map = primaries.managers().map();
-    let deadline = primaries.deadline(&map, pgs.iter().copied(), deadline);
+    let mut wait = Wait::of_client(deadline);
+    let deadline = primaries.deadline(&map, pgs.iter().copied(), &mut wait);
     let mut merge = Merge::new(pgs, scan.from, scan.to);
     loop {
         if let Some((row, value)) = merge.next() {
@@ -100,7 +102,7 @@ pub(super) async fn rows_from(
         to: Some(to.to_vec()),
         count_max: count as u32,
     };
-    let said = primaries.ask(pg, &mut call, patience()).await?;
+    let said = primaries.ask(pg, &mut call, &mut Wait::of_client(patience())).await?;
     let mut found: Vec<FoundRow> = match said.reply {
         MetaReply::Rows(_) => {
             let rows = decode::<Rows>("rows of a scan", &said.payload).map_err(unusable)?;
@@ -134,7 +136,7 @@ async fn feed(
     let mut tries = Tries::default();
     while merge.is_hungry() {
         if Instant::now() >= scan_ends {
-            return Err(took_too_long());
+            return Err(took_too_long(primaries));
         }
         let map = primaries.managers().map();
         merge.regroup(|pg| primary(&map, pg).map(|at| at.server));
@@ -160,14 +162,17 @@ async fn feed(
                 count(&primaries.counters().retries);
                 newer(primaries.managers(), map.version, pause).await;
             }
-            _ if Instant::now() >= scan_ends => return Err(took_too_long()),
+            _ if Instant::now() >= scan_ends => return Err(took_too_long(primaries)),
             _ => return Err(trouble.final_error()),
         }
     }
     Ok(())
 }
 
-fn took_too_long() -> ObjectError {
+fn took_too_long(primaries: &Primaries) -> ObjectError {
+    if !are_led(primaries.managers()) {
+        return unavailable(UNLED);
+    }
     unavailable("rows were not listed in time: the list waited for puts under way or for primaries")
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use larder_protocol::manager::state::Topology;
-use larder_types::PgId;
+use larder_types::{PgId, View};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -19,7 +19,7 @@ use crate::managers::Managers;
 pub(super) const UNLED: &str =
     "no manager of the cluster leads, as most of them do not run or do not reach each other";
 
-/// When to give up what the managers are to agree on, and may agree on until `deadline`.
+/// When to give up what the managers are to agree on for a client, and may agree on until `deadline`.
 pub(super) fn deadline_of_managers(managers: &dyn Managers, deadline: Instant) -> Instant {
     if are_led(managers) { deadline } else { soon(deadline) }
 }
@@ -33,50 +33,83 @@ fn soon(deadline: Instant) -> Instant {
     deadline.min(Instant::now() + Duration::from_millis(UNSERVED_PATIENCE_MS))
 }
 
-/// PGs without an active view, as requests met them, and since when.
+/// Until when an answer is waited for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wait {
+    until: Instant,
+    /// A client waits: it hears soon that something cannot be served.
+    is_of_client: bool,
+}
+
+impl Wait {
+    /// A client waits.
+    pub(super) fn of_client(until: Instant) -> Self {
+        Self { until, is_of_client: true }
+    }
+
+    /// Nobody waits, and what is left undone has no other to do it soon.
+    pub(super) fn of_nobody(until: Instant) -> Self {
+        Self { until, is_of_client: false }
+    }
+}
+
+/// PGs without an active view, as requests met them: in which view, and since when.
 #[derive(Debug, Default)]
 pub(super) struct Unserved {
-    since: Mutex<BTreeMap<PgId, Instant>>,
+    since: Mutex<BTreeMap<PgId, (View, Instant)>>,
     /// Of the map above: none, nearly always.
     count: AtomicUsize,
 }
 
 impl Unserved {
-    /// When to give up a request about these PGs that may go on until `deadline`.
+    /// When to give up a request about these PGs. Once that is soon it stays so for this request.
     pub(super) fn deadline(
         &self,
         managers: &dyn Managers,
         map: &Topology,
         pgs: impl Iterator<Item = PgId>,
-        deadline: Instant,
+        wait: &mut Wait,
     ) -> Instant {
-        // While nobody leads the managers no view begins.
-        if !are_led(managers) {
-            return soon(deadline);
+        if wait.is_of_client && (!are_led(managers) || self.are_unserved(map, pgs)) {
+            // While nobody leads the managers no view begins.
+            wait.until = soon(wait.until);
+            wait.is_of_client = false;
         }
-        let (now, mut longest) = (Instant::now(), Duration::ZERO);
-        for pg in pgs {
-            let is_served = map.pg(pg).is_none_or(|record| record.is_active());
-            longest = longest.max(self.note(pg, is_served, now));
-        }
-        if longest >= Duration::from_millis(UNSERVED_MS) { soon(deadline) } else { deadline }
+        wait.until
     }
 
-    /// For how long a PG has not been served.
-    fn note(&self, pg: PgId, is_served: bool, now: Instant) -> Duration {
-        if is_served && self.count.load(Ordering::Relaxed) == 0 {
+    /// True if one of these PGs has not been served for longer than a failover takes.
+    fn are_unserved(&self, map: &Topology, pgs: impl Iterator<Item = PgId>) -> bool {
+        let (now, mut longest) = (Instant::now(), Duration::ZERO);
+        for pg in pgs {
+            let unserved = map.pg(pg).filter(|record| !record.is_active());
+            longest = longest.max(self.note(pg, unserved.map(|record| record.view), now));
+        }
+        longest >= Duration::from_millis(UNSERVED_MS)
+    }
+
+    /// For how long a PG has not been served in this view; `None` if it is.
+    fn note(&self, pg: PgId, unserved: Option<View>, now: Instant) -> Duration {
+        if unserved.is_none() && self.count.load(Ordering::Relaxed) == 0 {
             return Duration::ZERO;
         }
         let mut since = self.since.lock();
-        let unserved = match is_served {
-            true => {
+        let for_long = match unserved {
+            None => {
                 since.remove(&pg);
                 Duration::ZERO
             }
-            false => now - *since.entry(pg).or_insert(now),
+            Some(view) => {
+                let noted = since.entry(pg).or_insert((view, now));
+                // What was noted in an earlier view was of another failure.
+                if noted.0 != view {
+                    *noted = (view, now);
+                }
+                now - noted.1
+            }
         };
         self.count.store(since.len(), Ordering::Relaxed);
-        unserved
+        for_long
     }
 }
 
@@ -128,7 +161,8 @@ mod tests {
 
     fn patience(unserved: &Unserved, managers: &Silent, map: &Topology, pg: u32) -> Duration {
         let (now, pgs) = (Instant::now(), [PgId(pg)].into_iter());
-        unserved.deadline(managers, map, pgs, now + Duration::from_secs(30)) - now
+        let mut wait = Wait::of_client(now + Duration::from_secs(30));
+        unserved.deadline(managers, map, pgs, &mut wait) - now
     }
 
     #[tokio::test(start_paused = true)]
@@ -150,6 +184,27 @@ mod tests {
         advance(Duration::from_millis(UNSERVED_MS)).await;
         assert_eq!(patience(&unserved, &HEARD, &Topology::default(), 0), whole);
         assert_eq!(patience(&unserved, &HEARD, &map(), 0), whole, "it is counted anew");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_failure_of_a_group_is_waited_for_as_the_first() {
+        let (unserved, mut map, whole) = (Unserved::default(), map(), Duration::from_secs(30));
+        patience(&unserved, &HEARD, &map, 0);
+        advance(Duration::from_millis(UNSERVED_MS)).await;
+        map.pgs[0].view = View(map.pgs[0].view.0 + 1);
+        assert_eq!(patience(&unserved, &HEARD, &map, 0), whole);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_is_to_end_soon_gets_no_more_time_and_one_of_nobody_all_of_it() {
+        let lost = Silent(Duration::from_millis(MANAGERS_SILENT_MS));
+        let (unserved, map, none) = (Unserved::default(), Topology::default(), std::iter::empty);
+        let until = Instant::now() + Duration::from_secs(30);
+        let (mut of_client, mut of_nobody) = (Wait::of_client(until), Wait::of_nobody(until));
+        let first = unserved.deadline(&lost, &map, none(), &mut of_client);
+        advance(SOON).await;
+        assert_eq!(unserved.deadline(&lost, &map, none(), &mut of_client), first);
+        assert_eq!(unserved.deadline(&lost, &map, none(), &mut of_nobody), until);
     }
 
     #[tokio::test(start_paused = true)]

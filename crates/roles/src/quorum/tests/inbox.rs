@@ -55,8 +55,7 @@ async fn a_full_inbox_refuses_and_serves_again_once_it_is_drained() {
     let beat = || Input::Server(ServerId(7), ServerMessage::Heartbeat(BootId(1)), None);
     let taken = (0..).take_while(|_| inbox.put(beat()).is_ok()).count();
     assert_eq!(taken, MANAGER_INBOX_MAX);
-    let seat = watch::channel(Seat { is_led: true, ..Seat::default() }).1;
-    let desk = Desk { inbox, maps, seat, issuer: Arc::new(issuer) };
+    let desk = Desk { inbox, maps, led: Arc::default(), issuer: Arc::new(issuer) };
     let services = Services::new().with::<ManagerService>(Roles::all(), desk);
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listener = Listener::start(&own, socket, services).unwrap();
@@ -73,6 +72,7 @@ async fn a_full_inbox_refuses_and_serves_again_once_it_is_drained() {
     let driver = Driver {
         member: Member::found(ME, log, 1, 0).unwrap(),
         inbox: taker,
+        led: Arc::default(),
         out: Outlets::new(&own, contacts),
         maps: publisher,
         seat,

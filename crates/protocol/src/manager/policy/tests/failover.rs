@@ -262,6 +262,30 @@ fn one_that_nobody_hears_is_let_in_again_as_soon_as_it_is_back() {
 }
 
 #[test]
+fn a_primary_whose_two_followers_died_is_in_the_view_with_the_first_that_is_back() {
+    let mut world = World::new(15, 3);
+    world.astray = 0;
+    world.calm_down();
+    let pg = world.pg(0).clone();
+    let (primary, followers) = (pg.members[0], &pg.members[1..]);
+    followers.iter().for_each(|follower| world.stop(follower.0));
+    // A manager that is not sure that it leads takes nobody for down, while the primary misses them.
+    world.unconfirmed = true;
+    world.run_for(2 * PRESENCE_BEAT_MS);
+    let boot = world.servers[&primary.0].boot;
+    for _ in 0..30 {
+        world.say(primary.0, ServerMessage::Unheard(boot, PgId(0), pg.view, followers.to_vec()));
+        world.run_for(SERVER_BEAT_MS / 2);
+    }
+    assert!(world.pg(0).members.contains(&primary), "{:?}", world.pg(0));
+    world.unconfirmed = false;
+    world.start(followers[0].0);
+    world.run_for(2 * SILENT_MS);
+    let record = world.pg(0);
+    assert!(record.is_active() && !record.members.contains(&followers[1]), "{record:?}");
+}
+
+#[test]
 fn a_session_that_its_proxy_begins_before_it_is_up_again_stays_open() {
     for seed in 0..20 {
         let mut world = World::new(seed, 3);

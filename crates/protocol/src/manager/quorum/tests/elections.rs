@@ -1,7 +1,9 @@
 //! How long there is no leader.
 
 use super::World;
-use crate::limits::{ELECTION_LOT_MS, ELECTION_MS_MIN, HEARTBEAT_MS, LEADER_SILENT_MS};
+use crate::limits::{
+    ELECTION_LOT_MS, ELECTION_MS_MIN, HEARTBEAT_MS, LEADER_SILENT_BEATS_MAX, LEADER_SILENT_MS,
+};
 use crate::manager::quorum::{ProposalEnd, QuorumEvent, Term};
 
 /// Milliseconds that two looks at the time, and the messages and writes of an election take.
@@ -181,6 +183,8 @@ fn a_leader_that_no_majority_answers_gives_up_and_leads_again_when_they_are_back
     world.run_for(LEADER_SILENT_MS / 2);
     assert_eq!(quorum(&world), Some((true, true)), "a few heartbeats may be lost");
     world.run_for(LEADER_SILENT_MS);
+    assert_eq!(quorum(&world), Some((true, false)), "it does not say so any more");
+    world.run_for(u64::from(LEADER_SILENT_BEATS_MAX) * HEARTBEAT_MS);
     assert_eq!(quorum(&world), Some((false, false)));
     let question = world.confirm(leader);
     world.run_for(60_000);
@@ -193,6 +197,35 @@ fn a_leader_that_no_majority_answers_gives_up_and_leads_again_when_they_are_back
     assert!(matches!(world.ended[&ticket], ProposalEnd::Applied(_)));
     let now = world.machines[leader].quorum.as_ref().unwrap().term();
     assert!(now.0 <= term.0 + 2, "waiting alone raises no terms: {term:?}, {now:?}");
+}
+
+#[test]
+fn a_leader_whose_followers_answer_proposals_alone_leads_on() {
+    let mut world = World::new(10, 3, 3);
+    world.run_for(5000);
+    let leader = world.leader().unwrap();
+    let term = world.machines[leader].quorum.as_ref().unwrap().term();
+    let until_ms = world.now_ms + 2 * u64::from(LEADER_SILENT_BEATS_MAX) * HEARTBEAT_MS;
+    while world.now_ms < until_ms {
+        world.propose(leader);
+        world.run_for(HEARTBEAT_MS / 2);
+    }
+    let quorum = world.machines[leader].quorum.as_ref().unwrap();
+    assert!(quorum.leads() && quorum.is_led() && quorum.term() == term);
+}
+
+#[test]
+fn a_manager_that_starts_does_not_say_that_it_is_led_before_it_has_heard_of_a_leader() {
+    let mut world = World::new(11, 3, 3);
+    world.run_for(5000);
+    let leader = world.leader().unwrap();
+    let other = (leader + 1) % 3;
+    for at in 0..3 {
+        world.crash(at);
+    }
+    world.start(other);
+    world.run_for(100);
+    assert!(!world.machines[other].quorum.as_ref().unwrap().is_led());
 }
 
 #[test]
