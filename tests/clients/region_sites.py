@@ -130,6 +130,14 @@ def limit(sites, bytes_per_s):
         site.relay.limit = bytes_per_s
 
 
+def listed(s3, prefix, count):
+    deadline = time.monotonic() + CONVERGED_SECONDS
+    while s3.list_objects_v2(Bucket=BUCKET, Prefix=prefix)["KeyCount"] < count:
+        if time.monotonic() > deadline:
+            raise Failed(f"fewer than {count} objects are listed below {prefix}")
+        time.sleep(0.02)
+
+
 def catch_up(sites, clock):
     """A site was away while another one took objects: how much of that one's link is used until it has them."""
     away, origin = sites.singles[2], sites.singles[0]
@@ -140,15 +148,14 @@ def catch_up(sites, clock):
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         put = lambda number: s3.put_object(Bucket=BUCKET, Key=f"away/{number}", Body=content(f"away/{number}", MIB))
         list(pool.map(put, range(AWAY_OBJECTS)))
-    converged([site for site in sites.all if site is not away])
+    for site in sites.all:
+        if site is not away:
+            listed(site.boto3(), "away/", AWAY_OBJECTS)
     limit(sites, LINK_BYTES_PER_S)
     before = {site.name: site.relay.bytes for site in sites.all}
     away.start()
     began, there = time.monotonic(), away.boto3()
-    while there.list_objects_v2(Bucket=BUCKET, Prefix="away/", MaxKeys=AWAY_OBJECTS)["KeyCount"] < AWAY_OBJECTS:
-        if time.monotonic() > began + CONVERGED_SECONDS:
-            raise Failed("a site that was away does not catch up")
-        time.sleep(0.02)
+    listed(there, "away/", AWAY_OBJECTS)
     took = time.monotonic() - began
     of = {site.name: (site.relay.bytes - before[site.name]) / MIB for site in sites.all}
     share = AWAY_OBJECTS * MIB / took / LINK_BYTES_PER_S
