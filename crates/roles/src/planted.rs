@@ -32,12 +32,14 @@ pub(crate) enum Bug {
     TakesBeforePut,
     /// A region counts another's change as taken that could not be put.
     CountsUntaken,
-    /// An object that the other region cannot read now counts as gone there.
-    TakesWithheldAsGone,
     /// A tombstone goes before all other regions have passed it.
     FreesUnpassed,
     /// A list of all regions is told without tombstones.
     ListsNoTombstones,
+    /// A region counts as having what it has asked for.
+    BelievesAsks,
+    /// A home moves before the next one has all that the one before decided.
+    MovesHomeEarly,
 }
 
 #[cfg(not(test))]

@@ -40,6 +40,7 @@ use crate::limits::{
     REGION_WALK_MS,
 };
 use crate::news::{News, NewsWatch};
+use crate::planted::{self, Bug};
 use crate::proxy::{JournalAsk, RegionReach};
 use crate::wire::Position;
 
@@ -187,7 +188,9 @@ impl<R: RegionReach> SourceState<R> {
             self.shared.watch.lost(from, LOST);
         }
         let reports = ask.pgs.iter().filter(|(pg, ..)| !is_ahead(*pg));
-        let reports = reports.map(|(pg, _, durable)| (*pg, *durable));
+        let reports = reports.map(|(pg, behind, durable)| {
+            (*pg, if planted::has(Bug::BelievesAsks) { *behind } else { *durable })
+        });
         self.take_reports(from, reports, shown_here);
         self.note_lacking(from, ask, &lacking);
         let is_news = are_new == Some(true) || has_news(&told);

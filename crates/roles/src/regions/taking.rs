@@ -226,9 +226,6 @@ impl<R: RegionReach> Taking<R> {
         while let Some(Fetched { entry, bytes, is_withheld, .. }) = stream.next().await? {
             let (name, with_bytes) = due.front().expect("nothing comes that was not asked for");
             let ended = match entry {
-                _ if is_withheld && planted::has(Bug::TakesWithheldAsGone) => {
-                    Some(PutOutcome::Gone)
-                }
                 _ if is_withheld => {
                     self.shared.watch.withheld(self.region);
                     Some(PutOutcome::Withheld)

@@ -16,8 +16,12 @@ use crate::managers::Managers;
 
 impl World {
     /// Begins a cluster for these proxies, which say to the managers that they are there.
-    pub(in super::super) async fn for_proxies(dice: Dice, proxies: Range<u32>) -> Arc<Self> {
-        Self::begin(dice, By::Desk, Some(proxies)).await.0
+    pub(in super::super) async fn for_proxies(
+        dice: Dice,
+        by: By,
+        proxies: Range<u32>,
+    ) -> Arc<Self> {
+        Self::begin(dice, by, Some(proxies)).await.0
     }
 
     pub(in super::super) fn network(&self) -> &Arc<Network> {

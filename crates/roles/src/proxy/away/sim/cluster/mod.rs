@@ -53,7 +53,7 @@ use servers::{Datas, Metas};
 pub(super) use tests::print_log;
 
 /// How long everything has to come to rest: a server that began anew often is trusted again after so long.
-const MEMBERS_BACK: Duration =
+pub(super) const MEMBERS_BACK: Duration =
     Duration::from_millis((PROBATION_MS << PROBATION_DOUBLINGS_MAX) + 60_000);
 
 /// Time between two looks at leases.

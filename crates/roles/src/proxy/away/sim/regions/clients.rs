@@ -11,7 +11,9 @@ use larder_objects::{
     BodyDigest, BodyError, ListItem, ListRequest, ListedObject, ObjectError, Objects, PutBody,
     PutOptions, ReadBody,
 };
-use larder_types::{BucketName, Condition, ETag, HybridClock, Metax, ObjectKey, RegionId, Stamp};
+use larder_types::{
+    BucketName, BucketRecord, Condition, ETag, HybridClock, Metax, ObjectKey, RegionId, Stamp,
+};
 use md5::{Digest, Md5};
 use parking_lot::Mutex;
 use tokio::time::{sleep, timeout};
@@ -91,6 +93,7 @@ impl Log {
     fn acked(&mut self, number: usize, clock: Option<HybridClock>) {
         let change = &mut self.changes[number];
         (change.acked_ms, change.clock) = (Some(now_ms()), clock);
+        self.done += 1;
         tracing::info!(number, ?change, "a client is answered");
     }
 }
@@ -135,6 +138,8 @@ pub(super) struct Client {
     pub(super) makes: bool,
     /// It deletes the bucket now and then.
     pub(super) removes: bool,
+    /// Regions of which one has to have each put that is acknowledged.
+    pub(super) others: Vec<Arc<Region>>,
 }
 
 impl Client {
@@ -210,9 +215,8 @@ impl Client {
         });
         match put.await {
             Some(Ok(done)) => {
-                let mut log = self.log.lock();
-                log.acked(change, Some(done.clock));
-                log.done += 1;
+                self.log.lock().acked(change, Some(done.clock));
+                self.look_elsewhere(change).await;
                 true
             }
             Some(Err(ObjectError::NoSuchBucket)) if self.makes => {
@@ -224,15 +228,44 @@ impl Client {
         }
     }
 
+    /// Finds a put that was acknowledged before another region had it, though it had to.
+    async fn look_elsewhere(&self, change: usize) {
+        let mut lacking = 0;
+        for region in &self.others {
+            let other = Self { region: region.clone(), at: 0, ..self.clone() };
+            let Some(listed) = other.list().await else { return };
+            let log = self.log.lock();
+            let put = log.changes[change];
+            let found = listed.iter().find(|it| it.key == key_of(put.key));
+            let found = found.map(|it| at(region.number, &it.metax));
+            lacking += usize::from(!judge::has(&log, &put, found));
+        }
+        if lacking > 0 && lacking == self.others.len() {
+            self.violated(&format!("no other region has put {change}, which waited for one"));
+        }
+    }
+
+    /// Makes the bucket, as soon as that succeeds.
+    pub(super) async fn make_bucket(&self) {
+        while !self.knows_that(|_| true).await {
+            self.at(async |proxy| proxy.create_bucket(&self.bucket, None).await).await;
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Whether the proxy knows the bucket, and this of it.
+    pub(super) async fn knows_that(&self, is_so: impl Fn(&BucketRecord) -> bool) -> bool {
+        let known = self.at(async |proxy| proxy.bucket(&self.bucket)).await;
+        known.is_some_and(|known| known.is_ok_and(|record| is_so(&record)))
+    }
+
     pub(super) async fn delete(&self, key: usize) -> bool {
         let change = self.log.lock().begin(self.region.number, key, What::Delete);
         let delete = self
             .at(async |proxy| proxy.delete(&self.bucket, &key_of(key), Condition::default()).await);
         let is_acked = matches!(delete.await, Some(Ok(())));
         if is_acked {
-            let mut log = self.log.lock();
-            log.acked(change, None);
-            log.done += 1;
+            self.log.lock().acked(change, None);
         }
         is_acked
     }

@@ -52,6 +52,18 @@ pub(super) fn unexplained(
     }
 }
 
+/// Whether a region that shows this of a key has had a put of it that was acknowledged.
+pub(super) fn has(log: &Log, put: &Change, found: Option<At>) -> bool {
+    let Some(own) = stamp(put) else { return true };
+    match found {
+        Some(at) => at.stamp >= own,
+        None => log.changes.iter().any(|it| {
+            let may_win = it.acked_ms.is_none_or(|at| at >= own.clock.ms());
+            it.key == put.key && it.what == What::Delete && may_win
+        }),
+    }
+}
+
 fn stamp(put: &Change) -> Option<Stamp> {
     let region: RegionId = put.region;
     put.clock.map(|clock| Stamp { clock, region })

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use larder_link::{HomeOrder, Order};
 use larder_objects::{ObjectError, Objects, PutOptions};
-use larder_types::{BucketName, Condition, EtagList, HomeScope, HomeState};
+use larder_types::{BucketName, BucketRecord, Condition, EtagList, HomeScope, HomeState};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::REST;
 use super::clients::{Body, CALL_MAX, Client, Log, Sum, key_of, sum_of};
-use super::region::{GATEWAY, PROXIES_OF_EACH, Region};
+use super::region::{PROXIES_OF_EACH, Region};
 
 const LOCKS: usize = 8;
 /// Tries of one client.
@@ -39,19 +39,12 @@ impl Locks {
         let bucket = BucketName::new("locks").expect("it is a name");
         let locks = Arc::new(Self { bucket, log: Arc::default(), tries: Mutex::default() });
         let deadline = Instant::now() + REST;
-        let maker = locks.client(&regions[0], GATEWAY);
-        while maker.at(async |proxy| proxy.bucket(&locks.bucket).is_err()).await != Some(false) {
-            maker.at(async |proxy| proxy.create_bucket(&locks.bucket, None).await).await;
-            sleep(Duration::from_millis(100)).await;
-        }
+        locks.client(&regions[0], 0).make_bucket().await;
         locks.order(&regions[0]);
         for region in regions {
             for at in 0..PROXIES_OF_EACH {
-                let client = locks.client(region, at);
-                let has_home = async |proxy: &crate::proxy::ClusterProxy| {
-                    proxy.bucket(&locks.bucket).is_ok_and(|it| it.home.is_some_and(is_settled))
-                };
-                while client.at(has_home).await != Some(true) {
+                let has_home = |it: &BucketRecord| it.home.is_some_and(is_settled);
+                while !locks.client(region, at).knows_that(has_home).await {
                     assert!(Instant::now() < deadline, "a home is told in time");
                     sleep(Duration::from_millis(100)).await;
                 }
@@ -62,7 +55,8 @@ impl Locks {
 
     fn client(&self, region: &Arc<Region>, at: usize) -> Client {
         let (bucket, log) = (self.bucket.clone(), self.log.clone());
-        Client { region: region.clone(), at, bucket, log, makes: false, removes: false }
+        let (makes, removes, others) = (false, false, Vec::new());
+        Client { region: region.clone(), at, bucket, log, makes, removes, others }
     }
 
     fn order(&self, region: &Region) {
@@ -122,7 +116,7 @@ impl Locks {
             }
             let must_be = !made.is_empty() || of_lock().any(|it| it.2 == Came::Unmet);
             for region in regions {
-                let found = self.client(region, GATEWAY).get(lock).await.flatten();
+                let found = self.client(region, 0).get(lock).await.flatten();
                 let sum = found.map(|metax| sum_of(&metax.etag));
                 let is_right = match made.first() {
                     Some((_, made, _)) => sum == Some(*made),

@@ -7,9 +7,10 @@
 //! 2. Of each key the change with the greatest stamp among all that were acknowledged stays. What was deleted stays away.
 //! 3. Tombstones are freed, buckets that were to be shared are, and each driver says that it is level.
 //! 4. In a bucket with a home a key that must be absent is put once, in whichever region and wherever the home moves.
-//! 5. A list of all regions has each change that was answered before it began.
-//! 6. A gateway that ends lets go of everything.
-//! 7. The same seed makes the same run, to each byte that arrives at a region and when.
+//! 5. A put that waits for another region is in one when it is acknowledged.
+//! 6. A list of all regions has each change that was answered before it began.
+//! 7. A gateway that ends lets go of everything.
+//! 8. The same seed makes the same run, to each byte that arrives at a region and when.
 
 mod clients;
 mod faults;
@@ -27,24 +28,25 @@ use futures::future::join_all;
 use larder_net::simulated::{Delivered, Network, Weather};
 use larder_objects::ListedObject;
 use larder_protocol::manager::state::Command;
-use larder_types::{BucketName, Metax, RegionId};
+use larder_types::{BucketName, BucketRecord, Metax, RegionId};
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::Dice;
-use super::cluster::with_threads;
+use super::cluster::{By, MEMBERS_BACK, with_threads};
 use crate::clock::now_ms;
 use crate::planted::Bug;
 use clients::{Client, KEYS, Log};
 use faults::Ground;
 use locks::Locks;
-use region::{GATEWAY, Met, PROXIES_OF_EACH, Region};
+use region::{Met, PROXIES_OF_EACH, Region};
 
 /// The most regions of a run.
 const REGIONS_MAX: u16 = 3;
-/// How long everything has to come to rest: tombstones are freed about a minute after all have passed them.
-const REST: Duration = Duration::from_secs(300);
+/// How long everything has to come to rest: a cluster has room again once its servers are trusted again, and tombstones are
+/// freed about a minute after all have passed them.
+const REST: Duration = MEMBERS_BACK.saturating_add(Duration::from_secs(120));
 /// Pause between two looks whether it has.
 const LOOK: Duration = Duration::from_secs(1);
 /// Within this time a change is in all other regions when nothing fails.
@@ -68,11 +70,30 @@ struct Ran {
     removed: u64,
     /// Buckets that one region had alone, and that were shared.
     shared: u64,
+    /// Buckets whose puts waited for another region.
+    waited: u64,
     /// Locks that were made, and tries that came to nothing.
     locks: (u64, u64),
     met: Met,
     /// Runs of servers other than proxies that were ended.
     restarts: u64,
+}
+
+impl Ran {
+    /// Counts another run in.
+    fn add(&mut self, other: &Self) {
+        self.took += other.took;
+        self.rested = self.rested.max(other.rested);
+        self.calls += other.calls;
+        self.done += other.done;
+        self.lists += other.lists;
+        self.removed += other.removed;
+        self.shared += other.shared;
+        self.waited += other.waited;
+        self.locks = (self.locks.0 + other.locks.0, self.locks.1 + other.locks.1);
+        self.met.add(&other.met);
+        self.restarts += other.restarts;
+    }
 }
 
 /// A bucket, and what was asked of it.
@@ -83,23 +104,46 @@ struct Tried {
     of_one: Option<usize>,
     /// Clients delete it now and then.
     is_removed: bool,
+    /// Its puts wait for another region.
+    waits: bool,
 }
 
 impl Tried {
     fn new(name: &str, of_one: Option<usize>, is_removed: bool) -> Self {
         let name = BucketName::new(name).expect("it is a name");
         let log = Arc::new(Mutex::new(Log::new(of_one.is_some())));
-        Self { name, log, of_one, is_removed }
+        Self { name, log, of_one, is_removed, waits: false }
     }
 
-    fn client(&self, region: &Arc<Region>, at: usize) -> Client {
+    /// Has all its puts wait for another region, and returns once all proxies know that.
+    async fn wait_for_another(&mut self, regions: &[Arc<Region>]) {
+        let two = Command::SetRegions(self.name.clone(), 2);
+        let waits = |it: &BucketRecord| it.regions == 2;
+        let deadline = Instant::now() + REST;
+        self.client(regions, 0, 0).make_bucket().await;
+        for (number, region) in regions.iter().enumerate() {
+            for at in 0..PROXIES_OF_EACH {
+                while !self.client(regions, number, at).knows_that(waits).await {
+                    assert!(Instant::now() < deadline, "a bucket and its policy are told in time");
+                    region.world.agree(two.clone());
+                    sleep(Duration::from_millis(200)).await;
+                }
+            }
+        }
+        self.waits = true;
+    }
+
+    fn client(&self, regions: &[Arc<Region>], number: usize, at: usize) -> Client {
+        let mut others = if self.waits { regions.to_vec() } else { Vec::new() };
+        others.retain(|it| it.number != regions[number].number);
         Client {
-            region: region.clone(),
+            region: regions[number].clone(),
             at,
             bucket: self.name.clone(),
             log: self.log.clone(),
             makes: self.of_one.is_none(),
             removes: self.is_removed,
+            others,
         }
     }
 }
@@ -111,7 +155,7 @@ struct Simulation {
 }
 
 impl Simulation {
-    async fn begin(seed: u64) -> Self {
+    async fn begin(seed: u64, by: By) -> Self {
         let dice = Dice::new(seed);
         let weather = Weather {
             delay_ms: dice.below(120),
@@ -124,7 +168,7 @@ impl Simulation {
         let count = 2 + dice.below(u64::from(REGIONS_MAX) - 1) as u16;
         let regions = (1..=count).map(|number| {
             let dice = Dice::new(seed << 8 | u64::from(number));
-            Region::begin(dice, &network, (RegionId(number), count))
+            Region::begin(dice, by, &network, (RegionId(number), count))
         });
         let regions = join_all(regions).await;
         let mut tried = vec![Tried::new("bucket", None, dice.one_in(3))];
@@ -147,6 +191,9 @@ impl Simulation {
     async fn run(mut self, began: Instant) -> Ran {
         // Until every primary knows that its cluster is a region, what it deletes counts as deleted before.
         self.come_to_rest().await;
+        if !self.tried[0].is_removed && self.ground.dice.one_in(2) {
+            self.tried[0].wait_for_another(&self.ground.regions).await;
+        }
         if self.ground.dice.one_in(2) {
             self.locks = Some(Locks::begin(self.regions()).await);
         }
@@ -181,10 +228,10 @@ impl Simulation {
     async fn serve_clients(&self) {
         let mut clients = JoinSet::new();
         for tried in &self.tried {
-            for (number, region) in self.regions().iter().enumerate() {
+            for number in 0..self.regions().len() {
                 if tried.of_one.is_none_or(|one| one == number) {
                     for at in 0..PROXIES_OF_EACH {
-                        clients.spawn(tried.client(region, at).run());
+                        clients.spawn(tried.client(self.regions(), number, at).run());
                     }
                 }
             }
@@ -228,9 +275,9 @@ impl Simulation {
     async fn judge(&self, tried: &Tried) {
         for key in 0..KEYS {
             let mut found = Vec::new();
-            for region in self.regions() {
+            for (number, region) in self.regions().iter().enumerate() {
                 for at in 0..PROXIES_OF_EACH {
-                    match tried.client(region, at).get(key).await {
+                    match tried.client(self.regions(), number, at).get(key).await {
                         Some(metax) => found.push((region.number, metax)),
                         None => self.violated(format!("{}: key {key} is not read", region.number)),
                     }
@@ -253,8 +300,8 @@ impl Simulation {
 
     async fn compare_lists(&self, tried: &Tried) {
         let mut lists = Vec::new();
-        for region in self.regions() {
-            let listed = tried.client(region, GATEWAY).list().await;
+        for (number, region) in self.regions().iter().enumerate() {
+            let listed = tried.client(self.regions(), number, 0).list().await;
             let of = |it: &ListedObject| (it.key.clone(), clients::at(region.number, &it.metax));
             lists.push(listed.map(|listed| listed.iter().map(of).collect::<Vec<_>>()));
         }
@@ -265,18 +312,19 @@ impl Simulation {
 
     /// Has each region change a key, which the others are to have soon.
     async fn change_at_rest(&self) {
-        for (key, region) in self.regions().iter().enumerate() {
+        for key in 0..self.regions().len() {
             let deadline = Instant::now() + WELL_AGAIN;
-            while !self.tried[0].client(region, 1).put(key).await {
+            while !self.tried[0].client(self.regions(), key, 1).put(key).await {
                 if Instant::now() > deadline {
-                    return self.violated(format!("{} takes no put at rest", region.number));
+                    return self.violated(format!("region {key} takes no put at rest"));
                 }
                 sleep(Duration::from_millis(500)).await;
             }
         }
         let deadline = Instant::now() + SOON;
         loop {
-            let missing = join_all(self.regions().iter().map(|it| self.missing(it))).await.concat();
+            let all = (0..self.regions().len()).map(|number| self.missing(number));
+            let missing = join_all(all).await.concat();
             if missing.is_empty() {
                 return;
             }
@@ -288,9 +336,9 @@ impl Simulation {
     }
 
     /// What a region lacks of the last changes.
-    async fn missing(&self, region: &Arc<Region>) -> Vec<String> {
-        let tried = &self.tried[0];
-        let Some(listed) = tried.client(region, 1).list().await else {
+    async fn missing(&self, number: usize) -> Vec<String> {
+        let (tried, region) = (&self.tried[0], &self.regions()[number]);
+        let Some(listed) = tried.client(self.regions(), number, 1).list().await else {
             return vec![format!("region {} lists nothing", region.number)];
         };
         let log = tried.log.lock();
@@ -317,6 +365,7 @@ impl Simulation {
             (ran.calls, ran.done) = (ran.calls + log.asked, ran.done + log.done);
             (ran.lists, ran.removed) = (ran.lists + log.lists, ran.removed + log.removed);
             ran.shared += u64::from(tried.of_one.is_some());
+            ran.waited += u64::from(tried.waits);
         }
         ran.locks = self.locks.map_or((0, 0), |locks| locks.counts());
         ran
@@ -330,9 +379,9 @@ async fn share(region: Arc<Region>, bucket: BucketName, longest_ms: u64) {
     region.world.agree(Command::SetLocal(bucket, false, now_ms()));
 }
 
-/// Runs one seed.
-fn run(seed: u64, bug: Option<Bug>) -> Ran {
-    let what = async |began| Simulation::begin(seed).await.run(began).await;
+/// Runs one seed, of clusters with such managers.
+fn run(seed: u64, by: By, bug: Option<Bug>) -> Ran {
+    let what = async |began| Simulation::begin(seed, by).await.run(began).await;
     let (mut ran, violations) = with_threads(seed, bug, what);
     ran.violations.extend(violations);
     ran

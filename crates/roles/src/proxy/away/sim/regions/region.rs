@@ -1,8 +1,8 @@
-//! A region: a cluster, whose proxies begin and end. The first of them is the gateway.
+//! A region: a cluster, whose proxies begin and end. One of them is the gateway.
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::super::cluster::World;
+use super::super::cluster::{By, World};
 use super::super::{ClusterConfig, Dice, PROXIES, address, subject};
 use super::wan;
 use crate::blocking;
@@ -36,8 +36,6 @@ const END_MAX: Duration = Duration::from_secs(90);
 const CLAIM_INTERVAL: Duration = Duration::from_secs(1);
 /// Proxies of each region.
 pub(super) const PROXIES_OF_EACH: usize = 2;
-/// Which of them is the gateway.
-pub(super) const GATEWAY: usize = 0;
 
 fn proxies() -> Range<u32> {
     PROXIES.start..PROXIES.start + PROXIES_OF_EACH as u32
@@ -91,6 +89,8 @@ struct Seat {
 pub(super) struct Met {
     /// Runs of proxies that were ended.
     pub(super) restarts: u64,
+    /// Times that another proxy became the gateway.
+    pub(super) moved: u64,
     /// Changes taken from other regions.
     pub(super) taken: u64,
     /// Those that could not be taken when they came.
@@ -107,6 +107,7 @@ impl Met {
     /// Counts another in.
     pub(super) fn add(&mut self, other: &Self) {
         self.restarts += other.restarts;
+        self.moved += other.moved;
         self.taken += other.taken;
         self.failed += other.failed;
         self.freed += other.freed;
@@ -124,6 +125,8 @@ pub(super) struct Region {
     /// Of the gateway: it has the list of regions.
     dir: TempDir,
     seats: Vec<Seat>,
+    /// Which of the proxies is the gateway.
+    gateway: AtomicUsize,
     met: Mutex<Met>,
 }
 
@@ -131,6 +134,7 @@ impl Region {
     /// Begins one of so many.
     pub(super) async fn begin(
         dice: Dice,
+        by: By,
         network: &Arc<Network>,
         (number, count): (RegionId, u16),
     ) -> Arc<Self> {
@@ -138,10 +142,11 @@ impl Region {
         wan::become_one_of(dir.path(), number, count).expect("the store becomes a region");
         let region = Arc::new(Self {
             number,
-            world: World::for_proxies(dice.clone(), proxies()).await,
+            world: World::for_proxies(dice.clone(), by, proxies()).await,
             dice,
             network: network.clone(),
             dir,
+            gateway: AtomicUsize::new(0),
             seats: (0..PROXIES_OF_EACH).map(|_| Seat::default()).collect(),
             met: Mutex::default(),
         });
@@ -158,6 +163,11 @@ impl Region {
         let ends = seat.ended.subscribe();
         let running = seat.running.lock();
         running.as_ref().map(|it| (it.proxy.clone(), ends))
+    }
+
+    /// Which of the proxies is the gateway.
+    pub(super) fn gateway(&self) -> usize {
+        self.gateway.load(Ordering::Relaxed)
     }
 
     async fn begin_proxy(&self, at: usize) {
@@ -182,9 +192,9 @@ impl Region {
         let callers = Roles::of(&[Role::Manager, Role::Proxy]);
         let services = Services::new().with::<ProxyService>(callers, face);
         let listener = Listener::start(&endpoint, arrivals, services).expect("it listens");
-        let regions = match at {
-            GATEWAY => Some(self.begin_gateway(&proxy, &managers).await),
-            _ => None,
+        let regions = match at == self.gateway() {
+            true => Some(self.begin_gateway(&proxy, &managers).await),
+            false => None,
         };
         let before = seat.running.lock().replace(Running { proxy, listener, regions });
         assert!(before.is_none(), "a proxy runs once");
@@ -229,15 +239,27 @@ impl Region {
         }
         self.end_proxy(at, running).await;
         self.world.isolate(id, true);
+        if at == self.gateway() && self.dice.one_in(3) {
+            self.move_gateway((at + 1) % PROXIES_OF_EACH).await;
+        }
         sleep(away).await;
         self.world.isolate(id, false);
         self.begin_proxy(at).await;
     }
 
+    /// Has another proxy begin anew as the gateway, with the directory of the one that has ended.
+    async fn move_gateway(&self, to: usize) {
+        let Some(running) = self.seats[to].running.lock().take() else { return };
+        self.met.lock().moved += 1;
+        self.end_proxy(to, running).await;
+        self.gateway.store(to, Ordering::Relaxed);
+        self.begin_proxy(to).await;
+    }
+
     async fn end_proxy(&self, at: usize, running: Running) {
         let Running { proxy, listener, regions } = running;
         self.seats[at].ended.tell();
-        if at == GATEWAY {
+        if at == self.gateway() {
             self.reset_links();
         }
         if let Some(regions) = regions {
@@ -275,7 +297,7 @@ impl Region {
     /// What is left that must not be when nothing fails any more.
     pub(super) async fn left(&self) -> Vec<String> {
         let mut left = Vec::new();
-        let Some((proxy, _)) = self.proxy(GATEWAY) else {
+        let Some((proxy, _)) = self.proxy(self.gateway()) else {
             left.push("the gateway does not run".to_owned());
             return left;
         };
@@ -296,7 +318,7 @@ impl Region {
 
     /// What operators are shown.
     pub(super) fn status(&self) -> Option<RegionStatus> {
-        let running = self.seats[GATEWAY].running.lock();
+        let running = self.seats[self.gateway()].running.lock();
         running.as_ref()?.regions.as_ref().map(Regions::status)
     }
 
@@ -310,6 +332,7 @@ impl Region {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         self.met.lock().add(&Met {
             restarts: 0,
+            moved: 0,
             taken: count(&counters.taken),
             failed: count(&counters.failed),
             freed: count(&counters.freed),
