@@ -16,6 +16,7 @@ use larder_types::codec::encode;
 use tokio::time::timeout;
 
 use crate::error::{Later, LinkError};
+use crate::files;
 use crate::limits::CALL_TIME_MAX;
 use crate::link::{read_answer, send};
 use crate::members::{Members, Own};
@@ -24,7 +25,7 @@ use crate::name::{Address, RegionName};
 use crate::pool::connect;
 use crate::registry::{load_or_draw_identity, refuse_region, write};
 use crate::token::JoinToken;
-use crate::{files, tls};
+use crate::transport::Way;
 
 /// Makes the store in a directory a region, with a token of the first one, whose server runs.
 ///
@@ -44,8 +45,8 @@ pub async fn join(
     let fingerprint = identity.fingerprint();
     let address = token.address();
     let asking = async {
-        let tls = tls::client(&identity, token.founder())?;
-        let (mut sender, session) = connect(address, tls).await?;
+        let way = Way::of(&identity, token.founder())?;
+        let (mut sender, session) = connect(address, &way).await?;
         let proof = token.prove(&session, &fingerprint);
         let (name, address) = (name.clone(), advertise.clone());
         let asked = Request::Join(Join { token: token.id(), proof, name, address });

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `message.rs`, `frame.rs`, `compression.rs` | messages: `docs/formats/region.md` |
 //! | `identity.rs`, `tls.rs` | a region's key, which the other end verifies |
+//! | `transport.rs`, `simulated.rs` | what the bytes go through: TLS, or streams of a simulation |
 //! | `members.rs`, `name.rs`, `registry.rs`, `files.rs` | the list of regions, and its file |
 //! | `settings.rs` | what a command asks of the server |
 //! | `token.rs`, `join.rs` | tokens, and joining with one |
@@ -16,6 +17,7 @@
 //! | `site.rs` | all of these, for a server |
 //! | `status.rs`, `metrics.rs` | status and counters for operators |
 
+mod blocking;
 mod compression;
 mod error;
 mod fetching;
@@ -33,12 +35,15 @@ mod name;
 mod pool;
 mod registry;
 mod requests;
+#[cfg(feature = "simulated")]
+pub mod simulated;
 mod site;
 mod slots;
 mod source;
 mod status;
 mod tls;
 mod token;
+mod transport;
 mod waiting;
 mod write_timeout;
 
@@ -61,6 +66,7 @@ pub use site::Site;
 pub use source::{FetchSink, Source};
 pub use status::{HomeStatus, PeerStatus, RegionStatus};
 pub use token::JoinToken;
+pub use transport::Ear;
 pub use waiting::{HomeOrder, Order, Setting, SharingSetting, Waiting, ask, asked, forget};
 
 #[cfg(test)]

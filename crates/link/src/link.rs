@@ -20,7 +20,6 @@ use tokio::time::timeout;
 use crate::compression::CODING;
 use crate::error::{Later, LinkError, Refused};
 use crate::fetching::FetchStream;
-use crate::identity::Identity;
 use crate::limits::{
     ANSWER_BYTES_MAX, CALL_TIME_MAX, CHANGE_PLACE_TIME_MAX, CHANGE_TIME_MAX, CHANGES_MAX, KEYS_MAX,
     KEYS_PLACE_TIME_MAX,
@@ -33,7 +32,7 @@ use crate::message::{
 use crate::metrics::PeerMetrics;
 use crate::name::Address;
 use crate::pool::{Held, Pool, Sender};
-use crate::tls;
+use crate::transport::Way;
 
 /// Path of every request.
 pub(crate) const PATH: &str = "/region";
@@ -55,25 +54,13 @@ pub struct Link {
 }
 
 impl Link {
-    /// Makes the link to a region, which has to show its key.
-    pub(crate) fn to(
-        peer: &Peer,
-        identity: &Identity,
-        metrics: Arc<PeerMetrics>,
-    ) -> Result<Self, LinkError> {
-        let tls = tls::client(identity, peer.fingerprint)?;
+    /// Makes the link to a region, over the way to its key.
+    pub(crate) fn to(peer: &Peer, way: Way, metrics: Arc<PeerMetrics>) -> Self {
         let (number, address) = (peer.number, peer.address.clone());
-        let pool = Pool::new(address.clone(), tls, metrics.clone());
+        let pool = Pool::new(address.clone(), way, metrics.clone());
         let (changes, lists) = (Semaphore::new(CHANGES_MAX), Semaphore::new(KEYS_MAX));
-        Ok(Self {
-            number,
-            address,
-            pool,
-            changes,
-            lists,
-            compressed: AtomicBool::new(false),
-            metrics,
-        })
+        let compressed = AtomicBool::new(false);
+        Self { number, address, pool, changes, lists, compressed, metrics }
     }
 
     /// Asks for compressed answers to fetches from now on, or for those as they are.

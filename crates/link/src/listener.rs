@@ -9,20 +9,15 @@ use http::header::CONTENT_ENCODING;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rustls::ServerConfig;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 
-use crate::identity::Fingerprint;
 use crate::limits::{ACCEPT_PAUSE, CONNECT_TIME_MAX, IDLE_ANSWERING_MAX, IDLE_STRANGER_MAX};
 use crate::requests::{Caller, RequestHandler};
 use crate::slots::{ConnectionSlots, SlotOwner};
 use crate::source::Source;
-use crate::tls::session_secret;
-use crate::write_timeout::WriteTimeout;
+use crate::transport::{Acceptor, Arrived, Shaken};
 
 /// Answers other regions. Dropped, it ends with all of its connections.
 #[derive(Debug)]
@@ -41,19 +36,14 @@ impl Drop for Listener {
 
 impl Listener {
     pub(crate) fn start<S: Source>(
-        socket: TcpListener,
-        tls: Arc<ServerConfig>,
+        address: SocketAddr,
+        acceptor: Acceptor,
         handler: RequestHandler<S>,
-    ) -> std::io::Result<Self> {
-        let address = socket.local_addr()?;
+    ) -> Self {
         let slots = Arc::new(ConnectionSlots::new());
-        let acceptor = Arc::new(Acceptor {
-            tls: tls.into(),
-            handler: Arc::new(handler),
-            slots: slots.clone(),
-        });
-        let accepting = tokio::spawn(acceptor.accept(socket)).abort_handle();
-        Ok(Self { address, slots, accepting })
+        let answering = Arc::new(Answering { handler: Arc::new(handler), slots: slots.clone() });
+        let accepting = tokio::spawn(answering.accept(acceptor)).abort_handle();
+        Self { address, slots, accepting }
     }
 
     /// Address that it listens on.
@@ -63,20 +53,17 @@ impl Listener {
     }
 }
 
-struct Acceptor<S> {
-    tls: TlsAcceptor,
+struct Answering<S> {
     handler: Arc<RequestHandler<S>>,
     slots: Arc<ConnectionSlots>,
 }
 
-type Shaken = TlsStream<WriteTimeout<TcpStream>>;
-
-impl<S: Source> Acceptor<S> {
-    async fn accept(self: Arc<Self>, socket: TcpListener) {
+impl<S: Source> Answering<S> {
+    async fn accept(self: Arc<Self>, mut acceptor: Acceptor) {
         loop {
-            match socket.accept().await {
-                Ok((tcp, address)) => {
-                    let arriving = tokio::spawn(self.clone().arrive(tcp, address));
+            match acceptor.accept().await {
+                Ok((arrived, address)) => {
+                    let arriving = tokio::spawn(self.clone().arrive(arrived, address));
                     self.slots.enter(SlotOwner::Arriving, arriving.abort_handle());
                 }
                 Err(error) => {
@@ -87,9 +74,9 @@ impl<S: Source> Acceptor<S> {
         }
     }
 
-    async fn arrive(self: Arc<Self>, tcp: TcpStream, address: SocketAddr) {
+    async fn arrive(self: Arc<Self>, arrived: Arrived, address: SocketAddr) {
         let is_compressed = Arc::new(AtomicBool::new(false));
-        let shaking = self.shake_hands(tcp, is_compressed.clone());
+        let shaking = arrived.shake_hands(is_compressed.clone());
         let (stream, caller) = match timeout(CONNECT_TIME_MAX, shaking).await {
             Ok(Ok(shaken)) => shaken,
             Ok(Err(error)) => return self.tell(address, &error.to_string()),
@@ -102,49 +89,57 @@ impl<S: Source> Acceptor<S> {
                 (SlotOwner::Stranger, IDLE_STRANGER_MAX)
             }
         };
-        let handler = self.handler.clone();
-        let answering = tokio::spawn(async move {
-            let answer = service_fn(|request| {
-                let handler = &handler;
-                let caller = &caller;
-                let is_compressed = &is_compressed;
-                async move {
-                    let answer = handler.answer(caller, request).await;
-                    if answer.headers().contains_key(CONTENT_ENCODING) {
-                        is_compressed.store(true, Ordering::Relaxed);
-                    }
-                    Ok::<_, Infallible>(answer)
-                }
-            });
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(idle_max)
-                .serve_connection(TokioIo::new(stream), answer);
-            if let Err(error) = connection.await {
-                tracing::debug!(%address, %error, "a connection of a region broke");
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(idle_max);
+        let conversation =
+            Conversation { handler: self.handler.clone(), caller, address, is_compressed };
+        let answering = match stream {
+            Shaken::Tls(stream) => tokio::spawn(conversation.hold(http, stream)),
+            #[cfg(feature = "simulated")]
+            Shaken::Simulated(stream) => {
+                // The date would be that of the day on which the simulation runs.
+                http.auto_date_header(false);
+                tokio::spawn(conversation.hold(http, stream))
             }
-        });
+        };
         self.slots.enter(whose, answering.abort_handle());
-    }
-
-    async fn shake_hands(
-        &self,
-        tcp: TcpStream,
-        is_compressed: Arc<AtomicBool>,
-    ) -> std::io::Result<(Shaken, Caller)> {
-        tcp.set_nodelay(true)?;
-        let stream = self.tls.accept(WriteTimeout::of(tcp, is_compressed)).await?;
-        let tls = stream.get_ref().1;
-        let shown = tls.peer_certificates().and_then(<[_]>::first);
-        let shown = shown.ok_or_else(|| std::io::Error::other("no certificate was shown"))?;
-        let key = Fingerprint::of(shown).map_err(std::io::Error::other)?;
-        let session = session_secret(tls).map_err(std::io::Error::other)?;
-        Ok((stream, Caller { key, session }))
     }
 
     fn tell(&self, address: SocketAddr, why: &str) {
         if let Some(without_line) = self.handler.metrics.stranger() {
             tracing::warn!(%address, why, without_line, "a connection is not a region's");
+        }
+    }
+}
+
+/// The requests of one connection.
+struct Conversation<S> {
+    handler: Arc<RequestHandler<S>>,
+    caller: Caller,
+    address: SocketAddr,
+    is_compressed: Arc<AtomicBool>,
+}
+
+impl<S: Source> Conversation<S> {
+    /// Answers requests until the connection ends.
+    async fn hold<T>(self, http: http1::Builder, stream: T)
+    where
+        T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let Self { handler, caller, address, is_compressed } = self;
+        let answer = service_fn(|request| {
+            let (handler, caller, is_compressed) = (&handler, &caller, &is_compressed);
+            async move {
+                let answer = handler.answer(caller, request).await;
+                if answer.headers().contains_key(CONTENT_ENCODING) {
+                    is_compressed.store(true, Ordering::Relaxed);
+                }
+                Ok::<_, Infallible>(answer)
+            }
+        });
+        let connection = http.serve_connection(TokioIo::new(stream), answer);
+        if let Err(error) = connection.await {
+            tracing::debug!(%address, %error, "a connection of a region broke");
         }
     }
 }

@@ -10,59 +10,40 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper_util::rt::TokioIo;
+use hyper::client::conn::http1::SendRequest;
 use parking_lot::Mutex;
-use rustls::{AlertDescription, ClientConfig, Error as TlsError};
-use tokio::net::TcpStream;
+use rustls::{AlertDescription, Error as TlsError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
-use tokio_rustls::TlsConnector;
 
 use crate::error::{Later, LinkError, Refused};
 use crate::limits::{CONNECT_TIME_MAX, CONNECTIONS_MAX, IDLE_MAX};
 use crate::metrics::PeerMetrics;
 use crate::name::Address;
-use crate::tls::{no_name, session_secret};
 use crate::token::SessionSecret;
-use crate::write_timeout::WriteTimeout;
+use crate::transport::Way;
 
 /// Sends requests over one connection.
 pub(crate) type Sender = SendRequest<Full<Bytes>>;
 
-/// Connects to the region whose key the configuration has.
+/// Connects to the region to which the way leads.
 pub(crate) async fn connect(
     address: &Address,
-    tls: Arc<ClientConfig>,
+    way: &Way,
 ) -> Result<(Sender, SessionSecret), LinkError> {
     let unreachable = |why: String| {
         LinkError::from(Later::Unreachable { address: address.clone(), why: why.into() })
     };
-    let connecting = async {
-        let tcp = TcpStream::connect(address.as_str()).await?;
-        tcp.set_nodelay(true)?;
-        TlsConnector::from(tls).connect(no_name(), WriteTimeout::new(tcp)).await
-    };
-    let stream = match timeout(CONNECT_TIME_MAX, connecting).await {
+    match timeout(CONNECT_TIME_MAX, way.open(address)).await {
         Err(_elapsed) => {
-            return Err(unreachable(format!("no connection for {} s", CONNECT_TIME_MAX.as_secs())));
+            Err(unreachable(format!("no connection for {} s", CONNECT_TIME_MAX.as_secs())))
         }
         Ok(Err(error)) => {
             let refused = refused(address, &error).map(LinkError::from);
-            return Err(refused.unwrap_or_else(|| unreachable(error.to_string())));
+            Err(refused.unwrap_or_else(|| unreachable(error.to_string())))
         }
-        Ok(Ok(stream)) => stream,
-    };
-    let secret =
-        session_secret(stream.get_ref().1).map_err(|error| unreachable(error.to_string()))?;
-    let (sender, connection) =
-        handshake(TokioIo::new(stream)).await.map_err(|error| unreachable(error.to_string()))?;
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection to a region broke");
-        }
-    });
-    Ok((sender, secret))
+        Ok(Ok(connected)) => Ok(connected),
+    }
 }
 
 /// The refusal that ended a handshake, if the two must not speak with each other.
@@ -85,7 +66,7 @@ fn refused(address: &Address, error: &io::Error) -> Option<Refused> {
 #[derive(Debug)]
 pub(crate) struct Pool {
     address: Address,
-    tls: Arc<ClientConfig>,
+    way: Way,
     free: Arc<Semaphore>,
     idle: Mutex<Vec<Idle>>,
     metrics: Arc<PeerMetrics>,
@@ -121,13 +102,9 @@ pub(crate) struct Held {
 }
 
 impl Pool {
-    pub(crate) fn new(
-        address: Address,
-        tls: Arc<ClientConfig>,
-        metrics: Arc<PeerMetrics>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(address: Address, way: Way, metrics: Arc<PeerMetrics>) -> Arc<Self> {
         let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        Arc::new(Self { address, tls, free, idle: Mutex::default(), metrics })
+        Arc::new(Self { address, way, free, idle: Mutex::default(), metrics })
     }
 
     /// Takes an idle connection, or makes a new one.
@@ -139,7 +116,7 @@ impl Pool {
                 return Ok(Held { connection, is_used: true, pool, _permit: permit });
             }
         }
-        let (sender, _) = connect(&self.address, self.tls.clone()).await?;
+        let (sender, _) = connect(&self.address, &self.way).await?;
         self.metrics.connected.add(1);
         self.metrics.open.add(1);
         let connection = Connection { sender, metrics: self.metrics.clone() };

@@ -14,7 +14,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use larder_types::RegionId;
 use parking_lot::Mutex;
@@ -141,7 +141,7 @@ pub(crate) fn stored(members: &Members) -> Vec<u8> {
 
 /// Milliseconds since 1970.
 pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = larder_env::clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
     since.as_millis() as u64
 }
 

@@ -22,9 +22,10 @@ use larder_types::RegionId;
 use larder_types::codec::{decode, encode};
 use serde::Serialize;
 use tokio::sync::mpsc;
-use tokio::task::{AbortHandle, spawn_blocking};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
+use crate::blocking;
 use crate::compression::CODING;
 use crate::error::{LinkError, Refused};
 use crate::identity::Fingerprint;
@@ -170,7 +171,7 @@ impl<S: Source> RequestHandler<S> {
     async fn members(&self, known: RegionList) -> Result<RegionList, Declined> {
         let registry = self.registry.clone();
         let merged =
-            spawn_blocking(move || registry.merge(&known.regions).map(|()| registry.exchanged()));
+            blocking::run(move || registry.merge(&known.regions).map(|()| registry.exchanged()));
         match merged.await.unwrap_or_else(|error| Err(LinkError::broken(error))) {
             Ok(regions) => Ok(RegionList { regions }),
             Err(LinkError::Unsound(why)) => {
@@ -187,7 +188,7 @@ impl<S: Source> RequestHandler<S> {
     async fn join(&self, caller: Caller, join: Join) -> Result<Joined, Declined> {
         let registry = self.registry.clone();
         let name = join.name.clone();
-        let admitted = spawn_blocking(move || {
+        let admitted = blocking::run(move || {
             let joiner = Joiner {
                 token: join.token,
                 proof: &join.proof,

@@ -6,31 +6,28 @@ use std::sync::Arc;
 
 use larder_types::{RegionId, Seldom};
 use parking_lot::Mutex;
-use rustls::ServerConfig;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::{JoinSet, spawn_blocking};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::blocking;
 use crate::error::{LinkError, Refused};
-use crate::identity::Identity;
 use crate::limits::{LOOK_INTERVAL, MEMBERS_INTERVAL};
 use crate::link::Link;
 use crate::listener::Listener;
-use crate::members::Members;
+use crate::members::{Members, Own};
 use crate::message::RegionList;
 use crate::metrics::Metrics;
 use crate::registry::{Registry, identity};
 use crate::requests::RequestHandler;
 use crate::source::Source;
-use crate::tls;
+use crate::transport::{Ear, Transport};
 
 /// See the module's head.
 #[derive(Debug)]
 pub struct Site {
     number: RegionId,
-    identity: Identity,
-    answering: Arc<ServerConfig>,
+    transport: Transport,
     registry: Arc<Registry>,
     metrics: Arc<Metrics>,
     links: Mutex<BTreeMap<RegionId, Arc<Link>>>,
@@ -42,18 +39,27 @@ impl Site {
     /// # Errors
     /// If its files cannot be read, or do not belong together.
     pub fn open(dir: &Path) -> Result<Option<Arc<Self>>, LinkError> {
+        Self::with(dir, |own| {
+            let identity = identity(dir)?;
+            if identity.fingerprint() != own.fingerprint {
+                let (path, why) =
+                    (dir.join("region/identity"), "it is the key of another region".into());
+                return Err(LinkError::Damaged { path, why });
+            }
+            Transport::of(identity)
+        })
+    }
+
+    /// Opens the site of the store in a directory, which speaks over this transport.
+    pub(crate) fn with(
+        dir: &Path,
+        transport: impl FnOnce(&Own) -> Result<Transport, LinkError>,
+    ) -> Result<Option<Arc<Self>>, LinkError> {
         let Some(registry) = Registry::open(dir)? else { return Ok(None) };
-        let identity = identity(dir)?;
         let own = registry.now().own.clone();
-        if identity.fingerprint() != own.fingerprint {
-            let (path, why) =
-                (dir.join("region/identity"), "it is the key of another region".into());
-            return Err(LinkError::Damaged { path, why });
-        }
         Ok(Some(Arc::new(Self {
             number: own.number,
-            answering: tls::server(&identity)?,
-            identity,
+            transport: transport(&own)?,
             registry: Arc::new(registry),
             metrics: Arc::default(),
             links: Mutex::default(),
@@ -112,7 +118,8 @@ impl Site {
         let link = match links.get(&number) {
             Some(link) => link.clone(),
             None => {
-                let link = Arc::new(Link::to(peer, &self.identity, self.metrics.of(number))?);
+                let way = self.transport.way_to(peer.fingerprint)?;
+                let link = Arc::new(Link::to(peer, way, self.metrics.of(number)));
                 links.insert(number, link.clone());
                 link
             }
@@ -121,7 +128,7 @@ impl Site {
         Ok(Some(link))
     }
 
-    /// Answers other regions at this socket, which is bound to [`crate::Own::listen`].
+    /// Answers other regions where this one listens: at a socket that is bound to [`crate::Own::listen`].
     ///
     /// # Errors
     /// If the socket has no address.
@@ -130,15 +137,14 @@ impl Site {
     /// Outside of a tokio runtime.
     pub fn listen<S: Source>(
         &self,
-        socket: TcpListener,
+        ear: impl Into<Ear>,
         source: Arc<S>,
     ) -> std::io::Result<Listener> {
         let (registry, metrics) = (self.registry.clone(), self.metrics.clone());
-        Listener::start(
-            socket,
-            self.answering.clone(),
-            RequestHandler { registry, metrics, source },
-        )
+        let ear = ear.into();
+        let address = ear.address()?;
+        let handler = RequestHandler { registry, metrics, source };
+        Ok(Listener::start(address, self.transport.acceptor(ear), handler))
     }
 
     /// Takes up changes that commands make, and exchanges lists with the other regions. Does not end.
@@ -152,7 +158,7 @@ impl Site {
         loop {
             sleep(LOOK_INTERVAL).await;
             let registry = self.registry.clone();
-            let looked = spawn_blocking(move || registry.reload()).await;
+            let looked = blocking::run(move || registry.reload()).await;
             if let Ok(Err(error)) = looked
                 && lines.happens(since.elapsed().as_millis() as u64).is_some()
             {
@@ -163,8 +169,8 @@ impl Site {
     }
 
     #[cfg(test)]
-    pub(crate) fn answering(&self) -> &Arc<ServerConfig> {
-        &self.answering
+    pub(crate) fn answering(&self) -> &Arc<rustls::ServerConfig> {
+        self.transport.answering()
     }
 
     #[cfg(test)]
@@ -186,6 +192,7 @@ impl Site {
             // The registry keeps the sender: it does not end.
             let news = async {
                 tokio::select! {
+                    biased;
                     _changed = members.changed() => {}
                     () = self.registry.tells_more() => {}
                 }
@@ -210,10 +217,10 @@ impl Site {
         while let Some(Ok((number, told))) = asked.join_next().await {
             let registry = self.registry.clone();
             let taken = match told {
-                Ok(told) => spawn_blocking(move || registry.merge(&told)).await,
+                Ok(told) => blocking::run(move || registry.merge(&told)).await,
                 Err(LinkError::Refused(Refused::Removed)) => {
                     tracing::error!(%number, "this region was removed: nothing more goes either way");
-                    spawn_blocking(move || registry.change(Members::note_own_removal)).await
+                    blocking::run(move || registry.change(Members::note_own_removal)).await
                 }
                 Err(error) => Ok(Err(error)),
             };

@@ -28,10 +28,10 @@ use tokio::time::{Instant, sleep};
 
 use crate::connection::Broken;
 use crate::endpoint::by_us;
-use crate::identity::Subject;
+use crate::identity::{Role, Subject};
 use crate::link::Target;
 use crate::metrics::Refused;
-pub(crate) use pipe::Pipe;
+pub use pipe::Pipe;
 pub use ways::Delivered;
 use ways::Ways;
 
@@ -80,7 +80,7 @@ struct Door {
 }
 
 /// A connection, who opened it, and from where.
-type Arrival = (Pipe, Subject, SocketAddr);
+pub type Arrival = (Pipe, Subject, SocketAddr);
 
 impl State {
     fn delay(&mut self, way: (ServerId, ServerId)) -> Duration {
@@ -188,6 +188,22 @@ impl Host {
         Ok(pipe)
     }
 
+    /// Opens a stream for a protocol that is none of this crate's, to the server that listens at an address.
+    ///
+    /// # Errors
+    /// If it refuses, or is another server or none of this cluster's with that role.
+    pub async fn open(
+        &self,
+        (server, role): (ServerId, Role),
+        address: SocketAddr,
+    ) -> io::Result<Pipe> {
+        let target = Target { server, role, address: address.to_string() };
+        self.connect(&target).await.map_err(|broken| match broken {
+            Broken::Io(error) => error,
+            broken => io::Error::other(broken.to_string()),
+        })
+    }
+
     fn ways_to(&self, target: &Target) -> (Duration, Duration) {
         let (us, them) = (self.subject.server, target.server);
         let mut state = self.network.state.lock();
@@ -242,17 +258,21 @@ fn address_of(server: ServerId) -> SocketAddr {
 }
 
 /// Connections that come to an address.
+#[derive(Debug)]
 pub struct Arrivals {
     address: SocketAddr,
     receiver: mpsc::Receiver<Arrival>,
 }
 
 impl Arrivals {
-    pub(crate) fn address(&self) -> SocketAddr {
+    /// The address.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    pub(crate) async fn next(&mut self) -> Arrival {
+    /// The next one.
+    pub async fn next(&mut self) -> Arrival {
         match self.receiver.recv().await {
             Some(arrival) => arrival,
             // The network is gone, and nobody can come.

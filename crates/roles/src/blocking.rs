@@ -20,6 +20,15 @@ pub(crate) fn run_on<T: Send + 'static>(
     runtime.spawn_blocking(run)
 }
 
+/// Waits for a future, on a thread that may block.
+pub(crate) fn wait<F: Future>(runtime: &Handle, future: F) -> F::Output {
+    #[cfg(test)]
+    if larder_env::simulated::threads::are_simulated() {
+        return larder_env::simulated::threads::block_on(future);
+    }
+    runtime.block_on(future)
+}
+
 #[cfg(test)]
 fn simulated<T: Send + 'static>(
     runtime: &Handle,

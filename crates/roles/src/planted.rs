@@ -1,5 +1,5 @@
-//! Faults for the simulation of whole clusters to find (`proxy/away/sim/cluster/`): each is one that a driver may have. There
-//! are none outside of tests.
+//! Faults for the simulations of whole clusters and of regions to find (`proxy/away/sim/cluster/`, `proxy/away/sim/regions/`):
+//! each is one that a driver may have. There are none outside of tests.
 
 /// A fault of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +28,18 @@ pub(crate) enum Bug {
     ConfirmsItself,
     /// A proposal with an unknown outcome is made again.
     RepeatsUnknown,
+    /// A region counts another's change as taken before its put has ended.
+    TakesBeforePut,
+    /// A region counts another's change as taken that could not be put.
+    CountsUntaken,
+    /// A tombstone goes before all other regions have passed it.
+    FreesUnpassed,
+    /// A list of all regions is told without tombstones.
+    ListsNoTombstones,
+    /// A region counts as having what it has asked for.
+    BelievesAsks,
+    /// A home moves before the next one has all that the one before decided.
+    MovesHomeEarly,
 }
 
 #[cfg(not(test))]

@@ -19,8 +19,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -509,6 +510,37 @@ impl Condvar {
                 self.0.notify_all();
             }
         }
+    }
+}
+
+/// Wakes a thread that waits for a future.
+#[derive(Default)]
+struct Woken {
+    is_woken: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        *self.is_woken.lock() = true;
+        self.changed.notify_one();
+    }
+}
+
+/// Waits for a future on a thread of a simulation, while others run.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(woken.clone());
+    let (mut cx, mut future) = (Context::from_waker(&waker), pin!(future));
+    loop {
+        if let Poll::Ready(done) = future.as_mut().poll(&mut cx) {
+            return done;
+        }
+        let mut is_woken = woken.is_woken.lock();
+        while !*is_woken {
+            woken.changed.wait(&mut is_woken);
+        }
+        *is_woken = false;
     }
 }
 

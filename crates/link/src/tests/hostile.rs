@@ -20,6 +20,7 @@ use crate::limits::CALL_TIME_MAX;
 use crate::message::{Join, JoinRefused, Joined, RegionList, Request};
 use crate::registry::identity;
 use crate::tls::{self, no_name};
+use crate::transport::Way;
 
 /// Rounds of a short run.
 const ROUNDS: u64 = 200;
@@ -160,7 +161,7 @@ async fn spoiled_answers_end_no_region() {
     let corpus = answers();
     let (mut good, mut bad) = (0, 0);
     for mut draw in rounds(ROUNDS) {
-        let link = Link::to(&peer, &own, Arc::default()).unwrap();
+        let link = Link::to(&peer, Way::of(&own, peer.fingerprint).unwrap(), Arc::default());
         // An answer to this request, or to any.
         let what = draw.below(5) as usize;
         let other = draw.below(corpus.len() as u64) as usize;

@@ -21,6 +21,7 @@ use crate::members::Peer;
 use crate::message::Request;
 use crate::pool::connect;
 use crate::tls;
+use crate::transport::Way;
 
 /// A link of an identity to a region.
 fn link(identity: &Identity, to: &Region) -> Link {
@@ -33,7 +34,7 @@ fn link(identity: &Identity, to: &Region) -> Link {
         paused: false,
         removed: false,
     };
-    Link::to(&peer, identity, Arc::default()).unwrap()
+    Link::to(&peer, Way::of(identity, peer.fingerprint).unwrap(), Arc::default())
 }
 
 #[tokio::test]
@@ -59,7 +60,9 @@ async fn another_region_than_was_meant_hears_nothing() {
     let mut meant = first.members().peer(RegionId(2)).unwrap().clone();
     meant.address = third.members().own.advertise.clone();
     let identity = crate::registry::identity(first.path()).unwrap();
-    let wrong = Link::to(&meant, &identity, Arc::default()).unwrap().hello().await;
+    let wrong = Link::to(&meant, Way::of(&identity, meant.fingerprint).unwrap(), Arc::default())
+        .hello()
+        .await;
     assert!(matches!(wrong, Err(LinkError::Refused(Refused::WrongKey(_)))), "{wrong:?}");
     assert_eq!(third.site.metrics().of(RegionId(1)).answered.get(), 0);
     drop(second);
@@ -80,11 +83,11 @@ async fn whoever_shows_a_key_that_it_does_not_have_is_not_answered() {
     let mut thief = ClientConfig::clone(&tls);
     thief.client_auth_cert_resolver = stolen(&shown);
     // The caller's end of a handshake is over before the other has judged it.
-    if let Ok((mut sender, _)) = connect(&own.advertise, Arc::new(thief)).await {
+    if let Ok((mut sender, _)) = connect(&own.advertise, &Arc::new(thief).into()).await {
         assert!(send(&mut sender, encode(&Request::Hello).into()).await.is_err());
     }
     assert_eq!(first.site.metrics().of(RegionId(2)).answered.get(), 0);
-    let (mut sender, _) = connect(&own.advertise, tls).await.unwrap();
+    let (mut sender, _) = connect(&own.advertise, &tls.into()).await.unwrap();
     assert!(send(&mut sender, encode(&Request::Hello).into()).await.is_ok(), "with the key itself");
 }
 
@@ -102,7 +105,7 @@ async fn whoever_answers_with_a_key_that_it_does_not_have_is_not_asked() {
     });
     let identity = crate::registry::identity(first.path()).unwrap();
     let tls = tls::client(&identity, shown.fingerprint()).unwrap();
-    let asked = connect(&address, tls).await.map(drop);
+    let asked = connect(&address, &tls.into()).await.map(drop);
     assert!(matches!(asked, Err(LinkError::Refused(Refused::WrongKey(_)))), "{asked:?}");
     answering.await.unwrap();
 }
@@ -165,7 +168,7 @@ async fn a_request_that_is_too_long_or_no_request_is_refused() {
     let bodies = [vec![1; REQUEST_BYTES_MAX + 1], vec![1, 99], Vec::new(), vec![2, 0]];
     for (body, why) in bodies.into_iter().zip(["longer than", "decoded", "empty", "version 2"]) {
         let tls = tls::client(&identity, own.fingerprint).unwrap();
-        let (mut sender, _) = connect(&own.advertise, tls).await.unwrap();
+        let (mut sender, _) = connect(&own.advertise, &tls.into()).await.unwrap();
         let response = send(&mut sender, body.into()).await.unwrap();
         assert_eq!(response.status(), 400);
         let answer = read_answer::<Hello>(response, &own.advertise).await;
@@ -185,7 +188,7 @@ async fn strangers_have_few_places_and_take_none_of_a_regions() {
     let mut strangers = Vec::new();
     for _ in 0..2 * CONNECTIONS_OF_STRANGERS_MAX {
         let tls = tls::client(&Identity::draw().unwrap(), own.fingerprint).unwrap();
-        strangers.push(connect(&own.advertise, tls).await.unwrap().0);
+        strangers.push(connect(&own.advertise, &tls.into()).await.unwrap().0);
     }
     let open = || strangers.iter().filter(|sender| !sender.is_closed()).count();
     // None of them has been idle for too long by then: while anything is done, time stands.
@@ -212,7 +215,7 @@ async fn a_region_that_says_nothing_is_not_waited_for() {
     let mut peer = second.members().peer(RegionId(1)).unwrap().clone();
     peer.address = address;
     let identity = crate::registry::identity(second.path()).unwrap();
-    let link = Link::to(&peer, &identity, Arc::default()).unwrap();
+    let link = Link::to(&peer, Way::of(&identity, peer.fingerprint).unwrap(), Arc::default());
     let asking = tokio::spawn(async move { link.hello().await });
     let _open = has_shaken.await.unwrap();
     tokio::time::pause();
@@ -241,7 +244,7 @@ async fn a_stranger_that_asks_nothing_more_is_cut_off() {
     let first = Region::first().await;
     let own = first.members().own.clone();
     let tls = tls::client(&Identity::draw().unwrap(), own.fingerprint).unwrap();
-    let (mut sender, _) = connect(&own.advertise, tls).await.unwrap();
+    let (mut sender, _) = connect(&own.advertise, &tls.into()).await.unwrap();
     // Its earlier request gives it no more time.
     let response = send(&mut sender, encode(&Request::Hello).into()).await.unwrap();
     assert!(read_answer::<Hello>(response, &own.advertise).await.is_err());

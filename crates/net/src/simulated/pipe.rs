@@ -13,7 +13,8 @@ use super::ways::Found;
 use super::{Network, State};
 
 /// See the module's head. Dropping it closes the connection.
-pub(crate) struct Pipe {
+#[derive(Debug)]
+pub struct Pipe {
     network: Arc<Network>,
     reads: u64,
     writes: u64,

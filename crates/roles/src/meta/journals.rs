@@ -255,7 +255,7 @@ impl Meta {
         let mut more = self.shows_more();
         let place = self.journals.waits.try_acquire();
         loop {
-            more.borrow_and_update();
+            more.mark_seen();
             let (meta, asking) = (self.clone(), call.clone());
             let read = blocking::run(move || {
                 let now = meta.journals_now(&asking)?;

@@ -89,6 +89,7 @@ use tokio::sync::watch;
 use crate::clock::now;
 use crate::data::DataServer;
 use crate::manager::Manager;
+use crate::news::{News, NewsWatch};
 use crate::requests::Requests;
 use crate::ticket::Ticket;
 pub use adopt::AdoptionCounters;
@@ -151,8 +152,8 @@ pub struct Meta {
     to_apply: PgQueue,
     need_lv: PgQueue,
     flush: maintain::FlushSignal,
-    /// Counts rounds in which the index took something, in a store among regions.
-    rounds: watch::Sender<u64>,
+    /// Tells of rounds in which the index took something, in a store among regions.
+    rounds: News,
     fatal: watch::Sender<Option<String>>,
     space_known: SpaceKnown,
     stopping: AtomicBool,
@@ -187,7 +188,7 @@ impl Meta {
     }
 
     /// Changes when the index of a store among regions shows more.
-    pub(crate) fn shows_more(&self) -> watch::Receiver<u64> {
+    pub(crate) fn shows_more(&self) -> NewsWatch {
         self.rounds.subscribe()
     }
 
@@ -431,7 +432,7 @@ impl Meta {
                 self.apply_all(&mut self.lock(pg));
             }
             if self.region() != RegionId::OWN {
-                self.rounds.send_modify(|rounds| *rounds = rounds.wrapping_add(1));
+                self.rounds.tell();
             }
             self.flush.check(&self.index.kv);
         }

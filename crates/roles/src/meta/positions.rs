@@ -17,21 +17,22 @@ use larder_net::{PeerIdentity, Responder};
 use larder_protocol::Refusal;
 use larder_types::{OpSeq, PgId, RegionId, View};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use super::Meta;
 use super::cluster::Cluster;
 use super::duties::refuse;
 use crate::limits::{POSITION_WAITS_MAX, POSITIONS_MAX, REGION_WAIT_MS};
+use crate::news::News;
 use crate::wire::{MetaReply, MetaService, Position};
 
 /// See the module's head.
 pub(super) struct Positions {
     /// By PG, in the order of regions.
     of_pgs: Vec<Mutex<Vec<Position>>>,
-    /// Counts up when a region comes further.
-    moved: watch::Sender<u64>,
+    /// Tells when a region comes further.
+    moved: News,
     /// Places for calls that wait.
     waits: Semaphore,
 }
@@ -52,7 +53,7 @@ impl Awaited {
 impl Positions {
     pub(super) fn new(pgs: usize) -> Self {
         let of_pgs = (0..pgs).map(|_| Mutex::default()).collect();
-        Self { of_pgs, moved: watch::Sender::new(0), waits: Semaphore::new(POSITION_WAITS_MAX) }
+        Self { of_pgs, moved: News::default(), waits: Semaphore::new(POSITION_WAITS_MAX) }
     }
 
     /// Takes what the gateway says of a PG; returns whether that is news. Regions that it does not name are no more.
@@ -80,7 +81,7 @@ impl Meta {
         let news = told.iter().filter(|(pg, positions)| self.positions.hear(*pg, positions));
         // All of them are heard.
         if news.count() > 0 {
-            self.positions.moved.send_modify(|count| *count = count.wrapping_add(1));
+            self.positions.moved.tell();
         }
     }
 
@@ -96,7 +97,7 @@ impl Meta {
         let mut moved = self.positions.moved.subscribe();
         let place = self.positions.waits.try_acquire();
         loop {
-            moved.borrow_and_update();
+            moved.mark_seen();
             let now = self.positions.of(pg);
             if awaited.is_met(&now) {
                 return Some(now);

@@ -29,6 +29,7 @@ use super::{Callers, Duties, Here, Member, Meta, Neighbours, PgQueue};
 use crate::data::DataServer;
 use crate::limits::KV_CACHE_BYTES;
 use crate::manager::{Manager, ManagerError};
+use crate::news::News;
 
 /// Directory of the log's segments.
 pub const LOG_DIR: &str = "log";
@@ -328,7 +329,7 @@ impl Recovered {
             need_lv: PgQueue::new(pg_count),
             flush: FlushSignal::default(),
             fatal: watch::Sender::new(None),
-            rounds: watch::Sender::new(0),
+            rounds: News::default(),
             space_known: SpaceKnown::default(),
             stopping: AtomicBool::new(false),
             requests: OnceLock::new(),

@@ -36,7 +36,7 @@ impl<R: Reach> Proxy<R> {
         let record = self.reach.begin_deletion(name).await?;
         if self.reach.region() != RegionId::OWN {
             // Other regions would tell of what they have in it, and make it again.
-            return match self.elsewhere.get() {
+            return match self.elsewhere() {
                 Some(elsewhere) => elsewhere.delete_bucket(record).await,
                 None => self.reach.deleted_by_gateway(record).await,
             };

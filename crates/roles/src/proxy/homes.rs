@@ -195,7 +195,7 @@ impl<R: Reach> Proxy<R> {
         kind: ChangeKind,
     ) -> Result<Option<HybridClock>, ObjectError> {
         let change = Change { bucket: bucket.clone(), key: key.clone(), condition, kind };
-        match self.elsewhere.get().filter(|_| self.reach.is_gateway()) {
+        match self.elsewhere().filter(|_| self.reach.is_gateway()) {
             Some(elsewhere) => elsewhere.change(home, change).await,
             None => self.reach.change_at_gateway(home, change).await,
         }

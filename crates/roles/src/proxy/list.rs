@@ -56,7 +56,7 @@ impl<R: Reach> Proxy<R> {
         let deadline = Instant::now() + BUCKET_NEWS_MAX;
         let page = loop {
             let known = self.known(bucket)?;
-            let page = match self.elsewhere.get().filter(|_| self.reach.is_gateway()) {
+            let page = match self.elsewhere().filter(|_| self.reach.is_gateway()) {
                 Some(elsewhere) => elsewhere.list(bucket, ask.clone()).await,
                 None => self.reach.list_at_gateway(bucket, ask.clone()).await,
             };

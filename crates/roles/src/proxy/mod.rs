@@ -39,7 +39,7 @@ mod told;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use larder_link::ChangeKind;
@@ -101,7 +101,7 @@ pub struct Proxy<R = Here> {
     /// Places for the bytes of changes that other regions are to make.
     changes: Semaphore,
     /// Whom it asks for what is not here.
-    elsewhere: OnceLock<Arc<dyn Elsewhere>>,
+    elsewhere: OnceLock<Weak<dyn Elsewhere>>,
 }
 
 /// A proxy whose other roles run in other processes.
@@ -172,12 +172,17 @@ impl<R> Proxy<R> {
         &self.alarms
     }
 
-    /// From now on asks for what is not here.
+    /// From now on asks for what is not here, as long as somebody else has what it asks.
     ///
     /// # Panics
-    /// If it asks somebody already.
-    pub fn look_elsewhere(&self, elsewhere: Arc<dyn Elsewhere>) {
-        assert!(self.elsewhere.set(elsewhere).is_ok(), "one is asked");
+    /// If it was told once already.
+    pub fn look_elsewhere(&self, elsewhere: &Arc<dyn Elsewhere>) {
+        assert!(self.elsewhere.set(Arc::downgrade(elsewhere)).is_ok(), "one is asked");
+    }
+
+    /// The driver of regions, while it runs.
+    pub(super) fn elsewhere(&self) -> Option<Arc<dyn Elsewhere>> {
+        self.elsewhere.get()?.upgrade()
     }
 
     /// Changes that waited for other regions.
@@ -393,7 +398,7 @@ impl<R: Reach> Objects for Proxy<R> {
 
     async fn open(&self, bucket: &BucketName, key: &ObjectKey) -> Result<Opened, ObjectError> {
         let _request = self.clients.begin();
-        let elsewhere = self.elsewhere.get().filter(|_| self.reach.is_gateway());
+        let elsewhere = self.elsewhere().filter(|_| self.reach.is_gateway());
         match (self.find(bucket, key).await, elsewhere) {
             (Err(ObjectError::NoSuchKey), _)
                 if self.reach.bucket(bucket, BucketRecord::is_local) == Some(true) =>

@@ -13,7 +13,6 @@ use larder_types::{
     BucketId, BucketName, BucketRecord, Home, NotShared, ObjectKey, PgId, ServerId, Sharing, View,
     rows,
 };
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::here::Here;
@@ -22,6 +21,7 @@ use super::unavailable;
 use crate::clock::now_ms;
 use crate::manager::{Manager, ManagerError};
 use crate::meta::JournalCall;
+use crate::news::News;
 use crate::wire::{JournalShown, Position};
 
 /// A request for journals.
@@ -137,7 +137,7 @@ pub trait RegionReach: Reach {
     ) -> impl Future<Output = bool> + Send;
 
     /// Counts `news` up whenever a journal may show more. Does not end.
-    fn watch_journals(&self, news: &watch::Sender<u64>) -> impl Future<Output = ()> + Send;
+    fn watch_journals(&self, news: &News) -> impl Future<Output = ()> + Send;
 }
 
 /// Decodes the values of a key's rows; `None` if they cannot be used.
@@ -307,10 +307,10 @@ impl RegionReach for Here {
         true
     }
 
-    async fn watch_journals(&self, news: &watch::Sender<u64>) {
+    async fn watch_journals(&self, news: &News) {
         let mut more = self.meta().shows_more();
         while more.changed().await.is_ok() {
-            news.send_modify(|count| *count = count.wrapping_add(1));
+            news.tell();
         }
     }
 }

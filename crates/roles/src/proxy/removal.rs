@@ -47,7 +47,7 @@ impl<R: Reach> Proxy<R> {
     /// True if this store is a region that the others have removed, as far as it has heard.
     #[must_use]
     pub fn is_removed(&self) -> bool {
-        self.reach.is_removed() || self.elsewhere.get().is_some_and(|it| it.is_removed())
+        self.reach.is_removed() || self.elsewhere().is_some_and(|it| it.is_removed())
     }
 
     /// Refuses clients' changes in a region that was removed.

@@ -21,9 +21,9 @@ use tokio::time::Instant;
 
 use super::counts::ManagerCounts;
 use super::error::ManagerError;
-use super::inbox::Taker;
 use super::maps::{Published, Publisher};
 use super::member::{Member, MemberEffect, Seat};
+use crate::inbox::Taker;
 use crate::limits::{MANAGER_BATCH_MAX, MANAGER_TICK_MS};
 use crate::managers::Contacts;
 use crate::peers::Peers;

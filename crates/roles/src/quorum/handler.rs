@@ -16,9 +16,9 @@ use tokio::time::timeout;
 
 use super::driver::{Input, LedAt};
 use super::error::NotIssued;
-use super::inbox::{Inbox, NotTaken};
 use super::maps::Maps;
 use super::tokens::Issuer;
+use crate::inbox::{Inbox, NotTaken};
 use crate::limits::MAP_WAIT_MS;
 use crate::wire::{ManagerCall, ManagerMessageIn, ManagerReply, ManagerService};
 

@@ -12,7 +12,7 @@
 //! | `member.rs` | quorum, map and policy as one, without connections |
 //! | `membership.rs` | who ought to be a manager, and where managers are |
 //! | `disk.rs`, `v1.rs` | the log's file: `docs/formats/quorum.md` |
-//! | `driver.rs`, `inbox.rs`, `handler.rs`, `maps.rs` | the thread, what it is told, and the map for those who ask |
+//! | `driver.rs`, `handler.rs`, `maps.rs` | the thread, what it is told, and the map for those who ask |
 //! | `running.rs` | all of these together, on whatever disk and connections |
 //! | `inspect.rs` | what of it a stopped manager keeps, checked |
 //! | `found.rs`, `tokens.rs` | the first start, and how other servers come in |
@@ -34,7 +34,6 @@ mod driver;
 mod error;
 mod found;
 mod handler;
-mod inbox;
 mod inspect;
 mod maps;
 mod member;

@@ -492,7 +492,9 @@ pub(super) async fn close<R: RegionReach>(
 
 /// Opens a bucket again that was closed for another region, unless that has ended.
 async fn open_again<R: RegionReach>(shared: Arc<Shared<R>>, marked: BucketRecord) {
-    while shared.deletions.has_closed(&marked) && !reopen(&shared, &marked).await {
+    // Once this driver has stopped, the gateway that comes next opens it.
+    let is_stopped = || *shared.stops.borrow();
+    while shared.deletions.has_closed(&marked) && !is_stopped() && !reopen(&shared, &marked).await {
         sleep(Duration::from_millis(REGION_CLOSE_MS)).await;
     }
     shared.deletions.forget(&marked);

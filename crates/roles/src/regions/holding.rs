@@ -16,6 +16,7 @@ use tokio::time::timeout;
 
 use super::Shared;
 use super::shown::Unreadable;
+use crate::blocking;
 use crate::limits::{REGION_LOOK_MS, REGION_SUMS_MAX};
 use crate::proxy::RegionReach;
 
@@ -94,7 +95,7 @@ impl<R: RegionReach> Shared<R> {
     /// Blocks this thread on a future; `None` if the driver is to stop.
     pub(super) fn unless_stopped<T>(&self, waiting: impl Future<Output = T>) -> Option<T> {
         let mut stops = self.stops.subscribe();
-        self.runtime.block_on(async {
+        blocking::wait(&self.runtime, async {
             tokio::select! {
                 biased;
                 _stops = stops.wait_for(|stops| *stops) => None,

@@ -68,18 +68,18 @@ mod watch;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
-use larder_link::{Listener, RegionStatus, Site};
+use larder_env::threads::JoinHandle;
+use larder_link::{Ear, Listener, RegionStatus, Site};
 use larder_types::{PgId, RegionId};
 use parking_lot::Mutex;
-use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::sync::watch::Sender;
 
 use crate::limits::{REGION_CHANGES_MADE_MAX, REGION_LISTED_MAX, REGION_LISTS_MAX};
-use crate::proxy::{Proxy, RegionReach};
+use crate::news::News;
+use crate::proxy::{Elsewhere, Proxy, RegionReach};
 use clients::Clients;
 use deletions::Deletions;
 use echoes::Echoes;
@@ -119,8 +119,8 @@ struct Shared<R> {
     in_flight: InFlight,
     clients: Clients,
     reports: Reports,
-    /// Counts up when journals may show more.
-    news: Sender<u64>,
+    /// Tells when journals may show more.
+    news: News,
     /// True once the driver is to stop: waits for other servers end then.
     stops: Sender<bool>,
     runtime: Handle,
@@ -155,10 +155,12 @@ struct Running {
     pulling: JoinHandle<()>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
     _listening: Listener,
+    /// For the proxy, which does not keep the driver.
+    _misses: Arc<dyn Elsewhere>,
 }
 
 impl Regions {
-    /// Begins to answer other regions on this socket, and to pull from them. Writes its status to `dir` regularly, for
+    /// Begins to answer other regions where this one listens, and to pull from them. Writes its status to `dir` regularly, for
     /// `larder region status`.
     ///
     /// # Errors
@@ -169,7 +171,7 @@ impl Regions {
     pub fn start<R: RegionReach>(
         site: Arc<Site>,
         proxy: &Arc<Proxy<R>>,
-        socket: TcpListener,
+        ear: impl Into<Ear>,
         dir: PathBuf,
     ) -> std::io::Result<Self> {
         let shown = Shown::new(proxy.clone());
@@ -194,19 +196,18 @@ impl Regions {
             in_flight: InFlight::default(),
             clients: Clients::default(),
             reports: Reports::default(),
-            news: Sender::new(0),
+            news: News::default(),
             stops: stops.clone(),
             runtime: Handle::current(),
         });
         let state = Arc::new(SourceState::new(shared.clone()));
-        let listening = site.listen(socket, Arc::new(Answering::new(state.clone())))?;
+        let listening = site.listen(ear, Arc::new(Answering::new(state.clone())))?;
         let members = site.members();
         let puller = Puller::new(shared.clone(), inbox.clone());
-        let pulling = std::thread::Builder::new()
-            .name("regions".into())
-            .spawn(move || puller.run(&messages))?;
+        let pulling = larder_env::threads::spawn("regions", move || puller.run(&messages))?;
         // Nothing after this fails: the proxy can be told only once.
-        proxy.look_elsewhere(Arc::new(Misses::new(shared.clone())));
+        let misses: Arc<dyn Elsewhere> = Arc::new(Misses::new(shared.clone()));
+        proxy.look_elsewhere(&misses);
         let news = shared.clone();
         let tasks = vec![
             tokio::spawn(site.clone().tend()),
@@ -226,7 +227,8 @@ impl Regions {
             tokio::spawn(puller::watch_members(members, inbox.clone())),
             tokio::spawn(async move { news.shown.reach().watch_journals(&news.news).await }),
         ];
-        let running = Mutex::new(Some(Running { pulling, tasks, _listening: listening }));
+        let running =
+            Mutex::new(Some(Running { pulling, tasks, _listening: listening, _misses: misses }));
         Ok(Self { site, watch: seen, homes, inbox, stops, running })
     }
 

@@ -98,7 +98,7 @@ pub(super) async fn tell<R: RegionReach>(shared: Arc<Shared<R>>, state: Arc<Sour
     // The map by which it was looked who leads.
     let mut looked_at = None;
     loop {
-        moved.mark_unchanged();
+        moved.mark_seen();
         let map = reach.map_version();
         let now: Vec<_> = members.borrow_and_update().live().map(|peer| peer.number).collect();
         if now != others || Instant::now() >= again {

@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use larder_link::{Ask, Link, LinkError, List, Members, Walk};
@@ -18,7 +17,7 @@ use larder_protocol::region::pull::{Alarm, Config, Effect, Event, Lag, Source};
 use larder_protocol::region::{Entry, Id, Name, Pull, Token};
 use larder_types::{BucketId, Passed, PgId, RegionId};
 use tokio::sync::{oneshot, watch};
-use tokio::time::interval;
+use tokio::time::{Instant, interval};
 
 use super::Shared;
 use super::TOKENS_PG;
@@ -28,6 +27,7 @@ use super::taking::{self, FetchResult};
 use super::tombstones::Candidate;
 use super::watch::Behind;
 use crate::clock::now_ms;
+use crate::inbox;
 use crate::limits::{
     REGION_BYTES_PER_S, REGION_CLIENTS_MS, REGION_COMING_MS, REGION_HELLO_MS, REGION_NOTE_MS,
     REGION_REQUESTS_PER_MACHINE, REGION_STATUS_MS, REGION_TICK_MS,
@@ -56,15 +56,15 @@ enum Message {
 /// The sending end of the thread's queue. The machine's requests bound its length: each has one answer, and a message
 /// every [`REGION_COMING_MS`] while its answer is coming.
 #[derive(Clone)]
-pub(super) struct Inbox(Sender<Message>);
+pub(super) struct Inbox(inbox::Inbox<Message>);
 
 /// The receiving end of an [`Inbox`].
-pub(super) struct Messages(Receiver<Message>);
+pub(super) struct Messages(inbox::Taker<Message>);
 
 impl Inbox {
     pub(super) fn new() -> (Self, Messages) {
-        let (sender, receiver) = channel();
-        (Self(sender), Messages(receiver))
+        let (inbox, taker) = inbox::inbox(usize::MAX);
+        (Self(inbox), Messages(taker))
     }
 
     /// Asks which tombstones may go.
@@ -90,7 +90,7 @@ impl Inbox {
 
     fn send(&self, message: Message) {
         // The thread may have ended.
-        let _ended = self.0.send(message);
+        let _ended = self.0.put(message);
     }
 }
 
@@ -151,10 +151,11 @@ impl<R: RegionReach> Puller<R> {
     pub(super) fn run(mut self, messages: &Messages) {
         let mut tick_ms = 0;
         loop {
-            match messages.0.recv_timeout(Duration::from_millis(REGION_TICK_MS)) {
-                Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return,
-                Ok(message) => self.take(message),
-                Err(RecvTimeoutError::Timeout) => {}
+            let late = Instant::now() + Duration::from_millis(REGION_TICK_MS);
+            match messages.0.take_until(late) {
+                Some(Message::Stop) => return,
+                Some(message) => self.take(message),
+                None => {}
             }
             if now_ms().abs_diff(tick_ms) >= REGION_TICK_MS {
                 tick_ms = now_ms();
@@ -409,6 +410,7 @@ impl<R: RegionReach> Puller<R> {
                     let mut taking = taking;
                     let fetched = loop {
                         tokio::select! {
+                            biased;
                             fetched = &mut taking => break fetched,
                             _ = coming.tick() => {
                                 inbox.send(Message::Event(number, Event::Coming { request }));

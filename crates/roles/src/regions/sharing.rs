@@ -118,7 +118,7 @@ pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>, state: Arc<So
     let pause = Duration::from_millis(REGION_SHARING_MS);
     let (mut sharings, mut moved) = (Sharings::default(), state.moved());
     loop {
-        moved.mark_unchanged();
+        moved.mark_seen();
         let version = shared.shown.reach().map_version();
         let buckets = shared.shown.buckets();
         let sharing = buckets.sharing();
@@ -143,6 +143,7 @@ pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>, state: Arc<So
         let is_awaited = sharings.renewals.values().any(Renewal::waits_for_regions);
         let news = async {
             tokio::select! {
+                biased;
                 () = shared.shown.reach().map_passes(version) => {}
                 Ok(()) = moved.changed(), if is_awaited => {}
             }

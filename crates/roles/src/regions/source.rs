@@ -22,7 +22,6 @@ use larder_types::codec::encode;
 use larder_types::{BucketId, OpSeq, PgId, RegionId};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Shared;
@@ -34,11 +33,14 @@ use super::lists;
 use super::reported::Reported;
 use super::runs;
 use super::shown::{Buckets, Unreadable};
+use crate::blocking;
 use crate::clock::now_ms;
 use crate::limits::{
     REGION_KEEP_LIST_MS, REGION_LOOKS_MS, REGION_NAMES_MS, REGION_NEWS_MS, REGION_SETTLE_MS,
     REGION_WALK_MS,
 };
+use crate::news::{News, NewsWatch};
+use crate::planted::{self, Bug};
 use crate::proxy::{JournalAsk, RegionReach};
 use crate::wire::Position;
 
@@ -55,8 +57,8 @@ pub(super) struct SourceState<R> {
     /// By PG: true once all puts from before the store had a number show, so that its journal may be told.
     is_settled: Vec<AtomicBool>,
     passed: Arc<Mutex<Reported>>,
-    /// Counts up when a region comes further.
-    moved: watch::Sender<u64>,
+    /// Tells when a region comes further.
+    moved: News,
     /// The buckets as each region was told them last, and when.
     named: Mutex<BTreeMap<RegionId, (Arc<Buckets>, Instant)>>,
 }
@@ -75,7 +77,7 @@ impl<R: RegionReach> SourceState<R> {
             shared,
             is_settled,
             passed: reported,
-            moved: watch::Sender::new(0),
+            moved: News::default(),
             named: Mutex::default(),
         }
     }
@@ -105,8 +107,8 @@ impl<R: RegionReach> SourceState<R> {
         pgs.map(|pg| (pg, passed.positions(regions, pg))).collect()
     }
 
-    /// A count that grows when a region comes further in a journal.
-    pub(super) fn moved(&self) -> watch::Receiver<u64> {
+    /// Tells when a region comes further in a journal.
+    pub(super) fn moved(&self) -> NewsWatch {
         self.moved.subscribe()
     }
 
@@ -128,7 +130,7 @@ impl<R: RegionReach> SourceState<R> {
         let has_moved = passed.has_moved();
         drop(passed);
         if has_moved {
-            self.moved.send_modify(|count| *count = count.wrapping_add(1));
+            self.moved.tell();
         }
     }
 
@@ -186,7 +188,9 @@ impl<R: RegionReach> SourceState<R> {
             self.shared.watch.lost(from, LOST);
         }
         let reports = ask.pgs.iter().filter(|(pg, ..)| !is_ahead(*pg));
-        let reports = reports.map(|(pg, _, durable)| (*pg, *durable));
+        let reports = reports.map(|(pg, behind, durable)| {
+            (*pg, if planted::has(Bug::BelievesAsks) { *behind } else { *durable })
+        });
         self.take_reports(from, reports, shown_here);
         self.note_lacking(from, ask, &lacking);
         let is_news = are_new == Some(true) || has_news(&told);
@@ -273,7 +277,7 @@ pub(super) async fn settle<R: RegionReach>(shared: Arc<Shared<R>>, state: Arc<So
                 for (pg, _) in shown {
                     state.is_settled[pg.0 as usize].store(true, Ordering::Release);
                 }
-                shared.news.send_modify(|count| *count = count.wrapping_add(1));
+                shared.news.tell();
             }
             Err(error) => tracing::debug!(%error, "no journal may be told yet"),
         }
@@ -318,7 +322,7 @@ impl<R: RegionReach> Source for Answering<R> {
         let until = Instant::now() + Duration::from_millis(REGION_NEWS_MS);
         let mut is_first = true;
         loop {
-            more.borrow_and_update();
+            more.mark_seen();
             let asked = ask.clone();
             let (told, is_news) =
                 self.look(async move |state| state.told(from, &asked).await).await?;
@@ -425,7 +429,7 @@ impl<R: RegionReach> Answering<R> {
         read: impl AsyncFnOnce(&SourceState<R>) -> Result<T, Unreadable> + Send + 'static,
     ) -> Result<T, Declined> {
         let (state, runtime) = (self.0.clone(), Handle::current());
-        let looked = tokio::task::spawn_blocking(move || runtime.block_on(read(&state))).await;
+        let looked = blocking::run(move || blocking::wait(&runtime, read(&state))).await;
         match looked {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(Unreadable::Store(error))) => {

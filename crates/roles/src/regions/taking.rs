@@ -25,6 +25,7 @@ use crate::limits::{
     REGION_BUSY_MS, REGION_BUSY_TRIES_MAX, REGION_FETCH_BACKOFF_MS, REGION_PUTS_BYTES_MAX,
     REGION_SHOWS_MAX, REGION_WHOLE_BYTES_MAX,
 };
+use crate::planted::{self, Bug};
 use crate::proxy::{ChangeOutcome, KnownBucket, RegionReach};
 
 /// The bytes of a version, as they come or all at once. Checks at their end that they have its entity tag.
@@ -263,6 +264,9 @@ impl<R: RegionReach> Taking<R> {
         self.putting_bytes += size;
         let (shared, region) = (self.shared.clone(), self.region);
         let bucket = self.buckets.get(&name.bucket).cloned();
+        if planted::has(Bug::TakesBeforePut) {
+            self.done.push((name.clone(), Some(entry.clone())));
+        }
         self.putting.spawn(async move {
             let mut tries = 0;
             let put = loop {
@@ -408,6 +412,9 @@ impl<R: RegionReach> Shared<R> {
             Ok(is_beaten) => {
                 self.watch.taken(region, entry.bytes());
                 PutOutcome::Taken { entry, is_beaten }
+            }
+            Err(_) if planted::has(Bug::CountsUntaken) => {
+                PutOutcome::Taken { entry, is_beaten: false }
             }
             Err(error) => {
                 self.cannot_take(region, name, &error);

@@ -14,6 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::Shared;
 use super::reported::{Lacks, Reported};
+use crate::blocking;
 use crate::clock::now_ms;
 use crate::limits::{REGION_RATE_MS, REGION_STATUS_MS, REGION_STUCK_MS};
 use crate::proxy::RegionReach;
@@ -345,7 +346,7 @@ pub(super) async fn keep_writing_status<R: RegionReach>(shared: Arc<Shared<R>>, 
         let (mut status, dir) = (shared.watch.status(&shared.site), dir.clone());
         status.homes = shared.homes.status(shared.shown.reach().buckets());
         status.unshared = shared.unshared.status();
-        let written = tokio::task::spawn_blocking(move || status.write(&dir)).await;
+        let written = blocking::run(move || status.write(&dir)).await;
         if let Ok(Err(error)) = written {
             tracing::warn!(%error, "the status of regions is not written");
         }

@@ -47,6 +47,7 @@ impl Away {
         let gateway = map.gateway.filter(|gateway| *gateway != self.gateway)?;
         let peer = self.proxies.of(&map, gateway.server)?;
         tokio::select! {
+            biased;
             answered = peer.call(call, payload, deadline) => match answered {
                 Ok(answered) => Some(answered),
                 Err(error) => {
@@ -146,6 +147,7 @@ impl Away {
         let deadline = Instant::now() + Duration::from_millis(GATEWAY_LIST_MS);
         let call = ProxyCall::List(bucket.clone(), map.version.0, ask.clone());
         let answered = tokio::select! {
+            biased;
             answered = peer.call_while_wanted(&call, Bytes::new(), deadline) => answered,
             () = down(&*self.managers, server) => return Err(unlisted("does not answer")),
         };
@@ -227,7 +229,7 @@ impl ClusterProxy {
             let count = self.clients_under_way();
             return responder.answer(&ProxyReply::Clients(count), Bytes::new());
         }
-        let Some(elsewhere) = self.elsewhere.get().filter(|_| self.reach.is_gateway()) else {
+        let Some(elsewhere) = self.elsewhere().filter(|_| self.reach.is_gateway()) else {
             return responder.answer(&ProxyReply::NotGateway, Bytes::new());
         };
         match call {
@@ -277,6 +279,7 @@ impl ClusterProxy {
                     elsewhere.list(&bucket, ask).await
                 };
                 tokio::select! {
+                    biased;
                     listed = listed => match listed {
                         Ok(page) => responder.answer(&ProxyReply::Listed, encode(&page).into()),
                         Err(error) => {

@@ -21,7 +21,6 @@ use larder_types::codec::decode;
 use larder_types::{
     BucketId, BucketName, BucketRecord, Home, MapVersion, ObjectKey, PgId, ServerId, Sharing, View,
 };
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::regional::{JournalAsk, RegionReach, kept_of};
@@ -33,6 +32,7 @@ use crate::limits::{
     JOURNAL_ANSWER_MS, JOURNAL_PAUSE_MS, JOURNAL_RETRY_MS, JOURNALS_MAX, KEPT_KEYS_MAX,
     MAP_LAG_MAX, REGION_NEWS_MS,
 };
+use crate::news::News;
 use crate::wire::{JournalNow, JournalShown, KeptNow, MetaCall, MetaReply, Position};
 
 /// PGs that one server leads, each in its view, at most as many as one request may have.
@@ -107,7 +107,7 @@ impl Away {
         &self,
         led: &'a Led,
         mut tokens: BTreeMap<PgId, Token>,
-        news: &watch::Sender<u64>,
+        news: &News,
     ) -> (&'a Led, BTreeMap<PgId, Token>) {
         let map = self.managers.map();
         let (wait, begun) = (Duration::from_millis(REGION_NEWS_MS), Instant::now());
@@ -121,7 +121,7 @@ impl Away {
             token.through = applied;
         }
         if is_news {
-            news.send_modify(|count| *count = count.wrapping_add(1));
+            news.tell();
         }
         // A server that answers without news and does not wait for any is not asked again at once.
         let has_waited = begun.elapsed() >= wait / 2;
@@ -308,7 +308,7 @@ impl RegionReach for Away {
         matches!(answer, Some((MetaReply::Positions(_), _)))
     }
 
-    async fn watch_journals(&self, news: &watch::Sender<u64>) {
+    async fn watch_journals(&self, news: &News) {
         // The token up to which each journal was seen, across primaries.
         let mut seen: BTreeMap<PgId, Token> = BTreeMap::new();
         loop {

@@ -17,13 +17,13 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::support::SETTINGS;
+use crate::inbox::inbox;
 use crate::limits::MANAGER_INBOX_MAX;
 use crate::managers::{Contacts, ManagersClient};
 use crate::quorum::LOCK_FILE;
 use crate::quorum::disk::QuorumDisk;
 use crate::quorum::driver::{Driver, Input, Outlets};
 use crate::quorum::handler::Desk;
-use crate::quorum::inbox::inbox;
 use crate::quorum::maps::maps;
 use crate::quorum::member::{Member, Seat};
 use crate::quorum::tokens::{Issuer, TokenBook};

@@ -19,6 +19,7 @@ mod faults;
 mod managers;
 mod meta;
 mod proxies;
+mod regions;
 mod store;
 mod tests;
 

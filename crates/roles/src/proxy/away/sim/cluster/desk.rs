@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use super::super::managers::{BOOT, proposed};
-use super::super::{DATA, Dice, METAS, PGS, PROXIES, address, subject};
+use super::super::{DATA, Dice, METAS, PGS, address, subject};
 use crate::limits::MANAGER_TICK_MS;
 use crate::managers::{Managers, NotProposed, VersionWatch, Versions};
 use crate::peers::Peers;
@@ -79,12 +79,19 @@ pub(super) struct Desk {
     policy: Mutex<Policy>,
     metas: Peers<MetaService>,
     datas: Peers<DataService>,
-    proxies: u32,
+    proxies: Range<u32>,
+    /// The desk says for them that they are there.
+    speaks_for_proxies: bool,
     began: Instant,
 }
 
 impl Desk {
-    pub(super) fn open(dice: Dice, network: Arc<Network>, proxies: u32) -> Arc<Self> {
+    pub(super) fn open(
+        dice: Dice,
+        network: Arc<Network>,
+        proxies: Range<u32>,
+        speaks_for_proxies: bool,
+    ) -> Arc<Self> {
         let endpoint = Endpoint::simulated(network.host(subject(MANAGER.0, Role::Manager)));
         let desk = Arc::new(Self {
             dice,
@@ -95,6 +102,7 @@ impl Desk {
             metas: Peers::new(&endpoint),
             datas: Peers::new(&endpoint),
             proxies,
+            speaks_for_proxies,
             began: Instant::now(),
         });
         desk.found();
@@ -104,14 +112,17 @@ impl Desk {
     }
 
     fn found(&self) {
-        let proxies = PROXIES.start..PROXIES.start + self.proxies;
-        for command in founding(proxies.clone(), 0..0) {
+        for command in founding(self.proxies.clone(), 0..0) {
             self.agree(command);
         }
-        for id in proxies {
+        for id in self.spoken_for() {
             let addresses = vec![address(id).to_string()];
             self.agree(Command::ServerStarted(ServerId(id), BOOT, addresses, Vec::new()));
         }
+    }
+
+    fn spoken_for(&self) -> Range<u32> {
+        if self.speaks_for_proxies { self.proxies.clone() } else { 0..0 }
     }
 
     fn agree(&self, command: Command) {
@@ -138,7 +149,7 @@ impl Desk {
     async fn tick(self: Arc<Self>) {
         loop {
             sleep(Duration::from_millis(MANAGER_TICK_MS)).await;
-            for id in (PROXIES.start..).take(self.proxies as usize).map(ServerId) {
+            for id in self.spoken_for().map(ServerId) {
                 self.step(PolicyEvent::From(id, ServerMessage::Heartbeat(BOOT)));
             }
             self.step(PolicyEvent::Tick);

@@ -16,6 +16,7 @@ mod alone;
 mod desk;
 mod disks;
 mod faults;
+mod ground;
 mod managing;
 mod places;
 mod quorum;
@@ -49,16 +50,17 @@ use quorum::{MANAGERS, MetManagers, Quorum};
 use residents::Residents;
 use roads::Roads;
 use servers::{Datas, Metas};
+pub(super) use tests::print_log;
 
 /// How long everything has to come to rest: a server that began anew often is trusted again after so long.
-const MEMBERS_BACK: Duration =
+pub(super) const MEMBERS_BACK: Duration =
     Duration::from_millis((PROBATION_MS << PROBATION_DOUBLINGS_MAX) + 60_000);
 
 /// Time between two looks at leases.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Everything but the proxies.
-struct World {
+pub(super) struct World {
     dice: Dice,
     roads: Arc<Roads>,
     findings: Arc<Findings>,
@@ -108,7 +110,7 @@ struct Simulation {
 
 /// Who manages the clusters of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum By {
+pub(super) enum By {
     /// The stand-in.
     Desk,
     /// Managers as they are.
@@ -128,21 +130,27 @@ fn roads(dice: &Dice, managers: Range<u32>) -> Arc<Roads> {
     Roads::new(network, (METAS.start..PROXIES.end).chain(managers).map(ServerId).collect())
 }
 
-impl Simulation {
-    async fn begin(seed: u64, by: By) -> Self {
-        let dice = Dice::new(seed);
+impl World {
+    /// Has a cluster for these proxies begin, and waits until all of its groups are served. Without proxies it draws how many
+    /// there are, and speaks for them to the managers.
+    async fn begin(dice: Dice, by: By, proxies: Option<Range<u32>>) -> (Arc<Self>, Range<u32>) {
         let managers = match by {
             By::Desk => MANAGER.0..MANAGER.0 + 1,
             By::Quorum => MANAGERS,
         };
         let roads = roads(&dice, managers);
-        let count = 1 + dice.below(3) as u32;
+        let speaks = proxies.is_none();
+        let drawn = || PROXIES.start..PROXIES.start + 1 + dice.below(3) as u32;
+        let proxies = proxies.unwrap_or_else(drawn);
         let findings: Arc<Findings> = Arc::default();
         let managing = match by {
-            By::Desk => Managing::Desk(Desk::open(dice.clone(), roads.network.clone(), count)),
+            By::Desk => {
+                let network = roads.network.clone();
+                Managing::Desk(Desk::open(dice.clone(), network, proxies.clone(), speaks))
+            }
             By::Quorum => Managing::Quorum(Quorum::open(&dice, &roads, &findings)),
         };
-        let world = Arc::new(World {
+        let world = Arc::new(Self {
             metas: Metas::new(&dice),
             datas: Datas::new(&dice),
             dice,
@@ -165,6 +173,14 @@ impl Simulation {
             assert!(Instant::now() < deadline, "some group does not come to be served");
             sleep(Duration::from_millis(50)).await;
         }
+        (world, proxies)
+    }
+}
+
+impl Simulation {
+    async fn begin(seed: u64, by: By) -> Self {
+        let (world, proxies) = World::begin(Dice::new(seed), by, None).await;
+        let count = proxies.len() as u32;
         let residents = Residents::default();
         let managers = async |id, endpoint: &Arc<Endpoint>| -> Arc<dyn Managers> {
             let managers = world.managing.of(id, endpoint).await;
@@ -287,12 +303,23 @@ fn run(seed: u64, by: By, bug: Option<Bug>) -> (Ran, Met) {
     simulate(seed, bug, async |began| Simulation::begin(seed, by).await.run(began).await)
 }
 
-/// Has something run on a runtime of its own, with threads that take turns.
+/// The same, with a function of its own.
 fn simulate(
     seed: u64,
     bug: Option<Bug>,
     what: impl AsyncFnOnce(Instant) -> (Ran, Met),
 ) -> (Ran, Met) {
+    let ((mut ran, met), violations) = with_threads(seed, bug, what);
+    ran.violations.extend(violations);
+    (ran, met)
+}
+
+/// Has something run on a runtime of its own, with threads that take turns; also returns what must never be.
+pub(super) fn with_threads<T>(
+    seed: u64,
+    bug: Option<Bug>,
+    what: impl AsyncFnOnce(Instant) -> T,
+) -> (T, Vec<String>) {
     watch_panics();
     plant(bug);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -301,7 +328,7 @@ fn simulate(
         .build()
         .expect("a runtime is made");
     let handle = runtime.handle().clone();
-    let (mut ran, met, left) = runtime.block_on(async {
+    let (ran, mut violations, left) = runtime.block_on(async {
         let began = Instant::now();
         let simulation = larder_env::simulated::begin(seed, move || began.elapsed());
         let threads = simulation.threads(seed, move |run| {
@@ -310,7 +337,7 @@ fn simulate(
             run();
         });
         let turns = tokio::spawn(run_threads(threads.clone(), began));
-        let (mut ran, met) = what(began).await;
+        let ran = what(began).await;
         // Reads that nobody waits for any more.
         for _ in 0..1000 {
             if !threads.left().is_empty() {
@@ -318,16 +345,16 @@ fn simulate(
             }
         }
         turns.abort();
-        ran.violations.extend(threads.panics().into_iter().map(|it| format!("{it} panicked")));
-        (ran, met, threads.left())
+        let panicked = threads.panics().into_iter().map(|it| format!("{it} panicked"));
+        (ran, panicked.collect::<Vec<_>>(), threads.left())
     });
     drop(runtime);
     plant(None);
     if !left.is_empty() {
-        ran.violations.push(format!("threads that have not ended: {}", left.join(", ")));
+        violations.push(format!("threads that have not ended: {}", left.join(", ")));
     }
     if has_panicked() {
-        ran.violations.push("a task panicked".to_owned());
+        violations.push("a task panicked".to_owned());
     }
-    (ran, met)
+    (ran, violations)
 }

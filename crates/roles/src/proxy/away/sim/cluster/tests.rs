@@ -92,7 +92,7 @@ fn the_same_seed_makes_the_same_run_with_managers_too() {
 }
 
 /// Has what the servers log printed.
-fn print_log() {
+pub(in super::super) fn print_log() {
     let levels = tracing_subscriber::filter::LevelFilter::DEBUG;
     let format = tracing_subscriber::fmt().with_max_level(levels).without_time();
     format.with_ansi(false).with_thread_names(true).init();

@@ -1,4 +1,4 @@
-//! What waits for a manager's thread: a bounded queue, into which connections put and from which the thread takes.
+//! What waits for a thread: a bounded queue, into which others put and from which the thread takes.
 //!
 //! # Invariants
 //!
@@ -24,15 +24,21 @@ struct Shared<T> {
     arrived: Condvar,
 }
 
-/// The end of the connections.
-pub(super) struct Inbox<T>(Arc<Shared<T>>);
+/// The end of those who put in; a clone is the same.
+pub(crate) struct Inbox<T>(Arc<Shared<T>>);
+
+impl<T> Clone for Inbox<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
 
 /// The end of the thread.
-pub(super) struct Taker<T>(Arc<Shared<T>>);
+pub(crate) struct Taker<T>(Arc<Shared<T>>);
 
 /// Why something was not put in; it is given back.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum NotTaken<T> {
+pub(crate) enum NotTaken<T> {
     /// As many wait as may.
     Full(T),
     /// The thread is gone.
@@ -40,7 +46,7 @@ pub(super) enum NotTaken<T> {
 }
 
 /// An empty one for at most so many.
-pub(super) fn inbox<T>(max: usize) -> (Inbox<T>, Taker<T>) {
+pub(crate) fn inbox<T>(max: usize) -> (Inbox<T>, Taker<T>) {
     assert!(max > 0, "something may wait");
     let queue = Queue { waiting: VecDeque::new(), max, is_over: false };
     let shared = Arc::new(Shared { queue: Mutex::new(queue), arrived: Condvar::new() });
@@ -49,7 +55,7 @@ pub(super) fn inbox<T>(max: usize) -> (Inbox<T>, Taker<T>) {
 
 impl<T> Inbox<T> {
     /// Puts something in.
-    pub(super) fn put(&self, input: T) -> Result<(), NotTaken<T>> {
+    pub(crate) fn put(&self, input: T) -> Result<(), NotTaken<T>> {
         let mut queue = self.0.queue.lock();
         if queue.is_over {
             return Err(NotTaken::Over(input));
@@ -66,12 +72,12 @@ impl<T> Inbox<T> {
 
 impl<T> Taker<T> {
     /// What waits longest, if anything does.
-    pub(super) fn take(&self) -> Option<T> {
+    pub(crate) fn take(&self) -> Option<T> {
         self.0.queue.lock().waiting.pop_front()
     }
 
     /// The same; waits for something until then.
-    pub(super) fn take_until(&self, late: Instant) -> Option<T> {
+    pub(crate) fn take_until(&self, late: Instant) -> Option<T> {
         let mut queue = self.0.queue.lock();
         loop {
             if let Some(input) = queue.waiting.pop_front() {

@@ -1,0 +1,388 @@
+//! Regions as they are: two or three simulated clusters (`sim/cluster/`), each with the driver of regions at its gateway, over a
+//! simulated network between them. One seed decides all of it.
+//!
+//! # Invariants
+//!
+//! 1. When nothing fails any more all regions come to have the same: keys, versions with their stamps, tags and bytes.
+//! 2. Of each key the change with the greatest stamp among all that were acknowledged stays. What was deleted stays away.
+//! 3. Tombstones are freed, buckets that were to be shared are, and each driver says that it is level.
+//! 4. In a bucket with a home a key that must be absent is put once, in whichever region and wherever the home moves.
+//! 5. A put that waits for another region is in one when it is acknowledged.
+//! 6. A list of all regions has each change that was answered before it began.
+//! 7. A gateway that ends lets go of everything.
+//! 8. The same seed makes the same run, to each byte that arrives at a region and when.
+
+mod clients;
+mod faults;
+mod judge;
+mod locks;
+mod region;
+mod tests;
+mod wan;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::future::join_all;
+use larder_net::simulated::{Delivered, Network, Weather};
+use larder_objects::ListedObject;
+use larder_protocol::manager::state::Command;
+use larder_types::{BucketName, BucketRecord, Metax, RegionId};
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use super::Dice;
+use super::cluster::{By, MEMBERS_BACK, with_threads};
+use crate::clock::now_ms;
+use crate::planted::Bug;
+use clients::{Client, KEYS, Log};
+use faults::Ground;
+use locks::Locks;
+use region::{Met, PROXIES_OF_EACH, Region};
+
+/// The most regions of a run.
+const REGIONS_MAX: u16 = 3;
+/// How long everything has to come to rest: a cluster has room again once its servers are trusted again, and tombstones are
+/// freed about a minute after all have passed them.
+const REST: Duration = MEMBERS_BACK.saturating_add(Duration::from_secs(120));
+/// Pause between two looks whether it has.
+const LOOK: Duration = Duration::from_secs(1);
+/// Within this time a change is in all other regions when nothing fails.
+const SOON: Duration = Duration::from_secs(10);
+/// Within this time a put that is repeated succeeds when nothing fails.
+const WELL_AGAIN: Duration = Duration::from_secs(30);
+
+/// What a run came to.
+#[derive(Debug, Default)]
+struct Ran {
+    violations: Vec<String>,
+    delivered: Vec<Delivered>,
+    /// Simulated time.
+    took: Duration,
+    /// From the last fault to rest.
+    rested: Duration,
+    calls: u64,
+    done: u64,
+    lists: u64,
+    /// Times that a bucket was deleted in all regions.
+    removed: u64,
+    /// Buckets that one region had alone, and that were shared.
+    shared: u64,
+    /// Buckets whose puts waited for another region.
+    waited: u64,
+    /// Locks that were made, and tries that came to nothing.
+    locks: (u64, u64),
+    met: Met,
+    /// Runs of servers other than proxies that were ended.
+    restarts: u64,
+}
+
+impl Ran {
+    /// Counts another run in.
+    fn add(&mut self, other: &Self) {
+        self.took += other.took;
+        self.rested = self.rested.max(other.rested);
+        self.calls += other.calls;
+        self.done += other.done;
+        self.lists += other.lists;
+        self.removed += other.removed;
+        self.shared += other.shared;
+        self.waited += other.waited;
+        self.locks = (self.locks.0 + other.locks.0, self.locks.1 + other.locks.1);
+        self.met.add(&other.met);
+        self.restarts += other.restarts;
+    }
+}
+
+/// A bucket, and what was asked of it.
+struct Tried {
+    name: BucketName,
+    log: Arc<Mutex<Log>>,
+    /// The region that has it alone at first: only its clients use it.
+    of_one: Option<usize>,
+    /// Clients delete it now and then.
+    is_removed: bool,
+    /// Its puts wait for another region.
+    waits: bool,
+}
+
+impl Tried {
+    fn new(name: &str, of_one: Option<usize>, is_removed: bool) -> Self {
+        let name = BucketName::new(name).expect("it is a name");
+        let log = Arc::new(Mutex::new(Log::new(of_one.is_some())));
+        Self { name, log, of_one, is_removed, waits: false }
+    }
+
+    /// Has all its puts wait for another region, and returns once all proxies know that.
+    async fn wait_for_another(&mut self, regions: &[Arc<Region>]) {
+        let two = Command::SetRegions(self.name.clone(), 2);
+        let waits = |it: &BucketRecord| it.regions == 2;
+        let deadline = Instant::now() + REST;
+        self.client(regions, 0, 0).make_bucket().await;
+        for (number, region) in regions.iter().enumerate() {
+            for at in 0..PROXIES_OF_EACH {
+                while !self.client(regions, number, at).knows_that(waits).await {
+                    assert!(Instant::now() < deadline, "a bucket and its policy are told in time");
+                    region.world.agree(two.clone());
+                    sleep(Duration::from_millis(200)).await;
+                }
+            }
+        }
+        self.waits = true;
+    }
+
+    fn client(&self, regions: &[Arc<Region>], number: usize, at: usize) -> Client {
+        let mut others = if self.waits { regions.to_vec() } else { Vec::new() };
+        others.retain(|it| it.number != regions[number].number);
+        Client {
+            region: regions[number].clone(),
+            at,
+            bucket: self.name.clone(),
+            log: self.log.clone(),
+            makes: self.of_one.is_none(),
+            removes: self.is_removed,
+            others,
+        }
+    }
+}
+
+struct Simulation {
+    ground: Arc<Ground>,
+    tried: Vec<Tried>,
+    locks: Option<Arc<Locks>>,
+}
+
+impl Simulation {
+    async fn begin(seed: u64, by: By) -> Self {
+        let dice = Dice::new(seed);
+        let weather = Weather {
+            delay_ms: dice.below(120),
+            late_one_in: 20 + dice.below(200),
+            late_ms: 100 + dice.below(1500),
+            split_one_in: dice.below(6),
+        };
+        let drawn = dice.clone();
+        let network = Network::new(weather, move || drawn.0.lock().next_u64());
+        let count = 2 + dice.below(u64::from(REGIONS_MAX) - 1) as u16;
+        let regions = (1..=count).map(|number| {
+            let dice = Dice::new(seed << 8 | u64::from(number));
+            Region::begin(dice, by, &network, (RegionId(number), count))
+        });
+        let regions = join_all(regions).await;
+        let mut tried = vec![Tried::new("bucket", None, dice.one_in(3))];
+        if dice.one_in(2) {
+            let of_one = dice.below(u64::from(count)) as usize;
+            tried.push(Tried::new("scratch", Some(of_one), false));
+        }
+        let ground = Ground { dice, network, regions, is_calm: AtomicBool::new(false) };
+        Self { ground: Arc::new(ground), tried, locks: None }
+    }
+
+    fn regions(&self) -> &[Arc<Region>] {
+        &self.ground.regions
+    }
+
+    fn violated(&self, what: String) {
+        self.regions()[0].world.violated(what);
+    }
+
+    async fn run(mut self, began: Instant) -> Ran {
+        // Until every primary knows that its cluster is a region, what it deletes counts as deleted before.
+        self.come_to_rest().await;
+        if !self.tried[0].is_removed && self.ground.dice.one_in(2) {
+            self.tried[0].wait_for_another(&self.ground.regions).await;
+        }
+        if self.ground.dice.one_in(2) {
+            self.locks = Some(Locks::begin(self.regions()).await);
+        }
+        let mut faults = JoinSet::new();
+        faults.spawn(self.ground.clone().happen());
+        for region in self.regions() {
+            if self.ground.dice.one_in(2) {
+                faults.spawn(region.world.clone().happen());
+            }
+        }
+        self.serve_clients().await;
+        self.ground.is_calm.store(true, Ordering::Relaxed);
+        self.regions().iter().for_each(|region| region.world.calm());
+        while let Some(ended) = faults.join_next().await {
+            if let Err(panic) = ended {
+                self.violated(format!("faults: {panic}"));
+            }
+        }
+        let calm = Instant::now();
+        self.come_to_rest().await;
+        let rested = calm.elapsed();
+        for tried in &self.tried {
+            self.judge(tried).await;
+        }
+        if let Some(locks) = &self.locks {
+            locks.judge(self.regions()).await;
+        }
+        self.change_at_rest().await;
+        self.end(began, rested).await
+    }
+
+    async fn serve_clients(&self) {
+        let mut clients = JoinSet::new();
+        for tried in &self.tried {
+            for number in 0..self.regions().len() {
+                if tried.of_one.is_none_or(|one| one == number) {
+                    for at in 0..PROXIES_OF_EACH {
+                        clients.spawn(tried.client(self.regions(), number, at).run());
+                    }
+                }
+            }
+            if let Some(one) = tried.of_one {
+                let longest = self.ground.dice.below(40_000);
+                clients.spawn(share(self.regions()[one].clone(), tried.name.clone(), longest));
+            }
+        }
+        if let Some(locks) = &self.locks {
+            for region in self.regions() {
+                for at in 0..PROXIES_OF_EACH {
+                    clients.spawn(locks.clone().ask(region.clone(), at));
+                }
+            }
+            clients.spawn(locks.clone().move_about(self.regions().to_vec()));
+        }
+        while let Some(ended) = clients.join_next().await {
+            if let Err(panic) = ended {
+                self.violated(format!("a client: {panic}"));
+            }
+        }
+    }
+
+    /// Waits until nothing is left, and says what is left after all.
+    async fn come_to_rest(&self) {
+        let deadline = Instant::now() + REST;
+        loop {
+            let left: Vec<String> =
+                join_all(self.regions().iter().map(|it| it.left())).await.concat();
+            if left.is_empty() {
+                return;
+            }
+            if Instant::now() >= deadline {
+                return self.violated(format!("left at rest: {}", left.join("\n")));
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Compares what regions have of a bucket, with each other and with what clients were answered.
+    async fn judge(&self, tried: &Tried) {
+        for key in 0..KEYS {
+            let mut found = Vec::new();
+            for (number, region) in self.regions().iter().enumerate() {
+                for at in 0..PROXIES_OF_EACH {
+                    match tried.client(self.regions(), number, at).get(key).await {
+                        Some(metax) => found.push((region.number, metax)),
+                        None => self.violated(format!("{}: key {key} is not read", region.number)),
+                    }
+                }
+            }
+            let shown = |(region, metax): &(RegionId, Option<Metax>)| {
+                let metax = metax.as_ref()?;
+                Some((clients::at(*region, metax), metax.attributes.clone()))
+            };
+            let all: Vec<_> = found.iter().map(shown).collect();
+            if all.windows(2).any(|pair| pair[0] != pair[1]) {
+                self.violated(format!("regions differ in key {key} of {}: {all:?}", tried.name));
+            }
+            let at = all.first().cloned().flatten().map(|(at, _)| at);
+            let wrong = judge::unexplained(&tried.log.lock(), key, at, u64::MAX);
+            wrong.into_iter().for_each(|it| self.violated(format!("{}: {it}", tried.name)));
+        }
+        self.compare_lists(tried).await;
+    }
+
+    async fn compare_lists(&self, tried: &Tried) {
+        let mut lists = Vec::new();
+        for (number, region) in self.regions().iter().enumerate() {
+            let listed = tried.client(self.regions(), number, 0).list().await;
+            let of = |it: &ListedObject| (it.key.clone(), clients::at(region.number, &it.metax));
+            lists.push(listed.map(|listed| listed.iter().map(of).collect::<Vec<_>>()));
+        }
+        if lists[0].is_none() || lists.windows(2).any(|pair| pair[0] != pair[1]) {
+            self.violated(format!("regions list other keys of {}: {lists:?}", tried.name));
+        }
+    }
+
+    /// Has each region change a key, which the others are to have soon.
+    async fn change_at_rest(&self) {
+        for key in 0..self.regions().len() {
+            let deadline = Instant::now() + WELL_AGAIN;
+            while !self.tried[0].client(self.regions(), key, 1).put(key).await {
+                if Instant::now() > deadline {
+                    return self.violated(format!("region {key} takes no put at rest"));
+                }
+                sleep(Duration::from_millis(500)).await;
+            }
+        }
+        let deadline = Instant::now() + SOON;
+        loop {
+            let all = (0..self.regions().len()).map(|number| self.missing(number));
+            let missing = join_all(all).await.concat();
+            if missing.is_empty() {
+                return;
+            }
+            if Instant::now() > deadline {
+                return self.violated(format!("not everywhere soon: {}", missing.join("\n")));
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// What a region lacks of the last changes.
+    async fn missing(&self, number: usize) -> Vec<String> {
+        let (tried, region) = (&self.tried[0], &self.regions()[number]);
+        let Some(listed) = tried.client(self.regions(), number, 1).list().await else {
+            return vec![format!("region {} lists nothing", region.number)];
+        };
+        let log = tried.log.lock();
+        let missing = |key| {
+            let found = listed.iter().find(|it| it.key == clients::key_of(key));
+            let found = found.map(|it| clients::at(region.number, &it.metax));
+            let why = judge::unexplained(&log, key, found, u64::MAX)?;
+            Some(format!("region {}: {why}", region.number))
+        };
+        (0..self.regions().len()).filter_map(missing).collect()
+    }
+
+    async fn end(self, began: Instant, rested: Duration) -> Ran {
+        let (delivered, took) = (self.ground.network.delivered(), began.elapsed());
+        let mut ran = Ran { delivered, took, rested, ..Ran::default() };
+        for region in self.regions() {
+            region.close().await;
+            ran.violations.extend(region.world.violations());
+            ran.met.add(&region.met());
+            ran.restarts += region.world.restarts();
+        }
+        for tried in &self.tried {
+            let log = tried.log.lock();
+            (ran.calls, ran.done) = (ran.calls + log.asked, ran.done + log.done);
+            (ran.lists, ran.removed) = (ran.lists + log.lists, ran.removed + log.removed);
+            ran.shared += u64::from(tried.of_one.is_some());
+            ran.waited += u64::from(tried.waits);
+        }
+        ran.locks = self.locks.map_or((0, 0), |locks| locks.counts());
+        ran
+    }
+}
+
+/// Makes a bucket that a region has alone, and shares it after a while.
+async fn share(region: Arc<Region>, bucket: BucketName, longest_ms: u64) {
+    region.world.agree(Command::SetLocal(bucket.clone(), true, now_ms()));
+    sleep(Duration::from_millis(longest_ms)).await;
+    region.world.agree(Command::SetLocal(bucket, false, now_ms()));
+}
+
+/// Runs one seed, of clusters with such managers.
+fn run(seed: u64, by: By, bug: Option<Bug>) -> Ran {
+    let what = async |began| Simulation::begin(seed, by).await.run(began).await;
+    let (mut ran, violations) = with_threads(seed, bug, what);
+    ran.violations.extend(violations);
+    ran
+}

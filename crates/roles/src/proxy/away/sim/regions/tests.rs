@@ -1,0 +1,111 @@
+//! Seeds that must pass, that each is the same when it is run again, and planted faults that must be found.
+
+use super::super::cluster::By;
+use super::super::tests::number;
+use super::{Ran, run};
+use crate::planted::Bug;
+
+/// Seeds of every run of the tests; `LARDER_REGIONS_SEEDS` has more run by hand, and `LARDER_REGIONS_SEED` one.
+const SEEDS: u64 = 3;
+/// Seeds within which each planted fault must be found.
+const SEEDS_OF_BUGS: u64 = 60;
+
+fn tell(what: &str, ran: &Ran) {
+    let Ran {
+        took, rested, calls, done, lists, removed, shared, waited, locks, met, restarts, ..
+    } = ran;
+    println!(
+        "{what}: {calls} calls, {done} answers, {lists} lists, {removed} buckets deleted, {shared} shared, {waited} waited, locks {locks:?}, in {took:.1?}, at rest after {rested:.1?}, {} pieces, {restarts} servers ended, {met:?}",
+        ran.delivered.len()
+    );
+}
+
+#[test]
+fn the_same_seed_makes_the_same_run_of_regions_too() {
+    let (one, two) = (run(0, By::Desk, None), run(0, By::Desk, None));
+    let differ = one.delivered.iter().zip(&two.delivered).position(|(one, two)| one != two);
+    if let Some(at) = differ {
+        panic!("they differ at {at}: {:?}, {:?}", one.delivered[at], two.delivered[at]);
+    }
+    assert_eq!(one.delivered.len(), two.delivered.len());
+    assert_eq!((one.took, one.calls, one.done), (two.took, two.calls, two.done));
+}
+
+/// Runs seeds that must pass: those of the tests, or those that are asked for.
+fn all_pass(of_tests: u64, by: By) -> (u64, Ran) {
+    let (first, count) = match number("LARDER_REGIONS_SEED") {
+        Some(seed) => (seed, 1),
+        None => (0, number("LARDER_REGIONS_SEEDS").unwrap_or(of_tests)),
+    };
+    if std::env::var_os("LARDER_REGIONS_LOG").is_some() {
+        super::super::cluster::print_log();
+    }
+    let (mut failed, mut all) = (Vec::new(), Ran::default());
+    for seed in first..first + count {
+        let ran = run(seed, by, None);
+        tell(&format!("seed {seed}"), &ran);
+        if !ran.violations.is_empty() {
+            println!("seed {seed} FAILS: {}", ran.violations.join("\n"));
+            failed.push(format!("seed {seed}: {}", ran.violations.join("\n")));
+        }
+        all.add(&ran);
+    }
+    tell(&format!("{count} seeds"), &all);
+    assert!(failed.is_empty(), "LARDER_REGIONS_SEED=n repeats it\n{}", failed.join("\n\n"));
+    (count, all)
+}
+
+#[test]
+fn whatever_fails_regions_come_to_the_same_and_keep_what_they_answered() {
+    let (count, all) = all_pass(SEEDS, By::Desk);
+    let Ran { lists, shared, waited, locks, met, .. } = all;
+    let counts = [lists, shared, waited, locks.0, locks.1, met.taken, met.freed, met.restarts];
+    let met_all = counts.iter().all(|count| *count > 0) && 2 * all.done > all.calls;
+    assert!(count < SEEDS || met_all, "runs that meet nothing show nothing");
+}
+
+#[test]
+fn whatever_fails_regions_with_real_managers_come_to_the_same() {
+    all_pass(1, By::Quorum);
+}
+
+/// Has a planted fault found: by this seed, as the drivers are now, or by one of those behind it.
+fn is_found(bug: Bug, first: u64) {
+    for seed in number("LARDER_REGIONS_SEED").unwrap_or(first)..first + SEEDS_OF_BUGS {
+        let ran = run(seed, By::Desk, Some(bug));
+        if !ran.violations.is_empty() {
+            return println!("{bug:?} is found by seed {seed}: {}", ran.violations.join("\n"));
+        }
+    }
+    panic!("{bug:?} is not found in {SEEDS_OF_BUGS} seeds");
+}
+
+#[test]
+fn a_change_that_counts_as_taken_before_it_is_put_is_found() {
+    is_found(Bug::TakesBeforePut, 8);
+}
+
+#[test]
+fn a_change_that_counts_as_taken_and_could_not_be_put_is_found() {
+    is_found(Bug::CountsUntaken, 8);
+}
+
+#[test]
+fn a_tombstone_that_goes_too_early_is_found() {
+    is_found(Bug::FreesUnpassed, 1);
+}
+
+#[test]
+fn a_list_of_all_regions_without_deletions_is_found() {
+    is_found(Bug::ListsNoTombstones, 5);
+}
+
+#[test]
+fn a_region_that_counts_as_having_what_it_asks_for_is_found() {
+    is_found(Bug::BelievesAsks, 2);
+}
+
+#[test]
+fn a_home_that_moves_too_early_is_found() {
+    is_found(Bug::MovesHomeEarly, 2);
+}
