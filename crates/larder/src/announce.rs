@@ -45,7 +45,9 @@ pub(crate) fn serves(
 /// Says where metrics are.
 pub(crate) fn metrics_on(metrics: Option<SocketAddr>) {
     match metrics {
-        _ if logging::is_json() => tracing::info!(metrics = ?metrics, "where metrics are"),
+        _ if logging::is_json() => {
+            tracing::info!(metrics = metrics.map(|addr| addr.to_string()), "metrics listener")
+        }
         Some(metrics) => eprintln!("Metrics are on http://{metrics}/metrics"),
         None => eprintln!("Metrics are off"),
     }
@@ -56,7 +58,7 @@ pub(crate) fn machine(name: &str, machines: usize, listen: &str, root: &Root, di
     let file = dir.join(credentials::FILE);
     if logging::is_json() {
         let credentials = file.display();
-        tracing::info!(name, machines, s3 = listen, %credentials, "this is one machine of a cluster");
+        tracing::info!(name, machines, s3 = listen, %credentials, "a machine of a cluster starts");
         return;
     }
     eprintln!(

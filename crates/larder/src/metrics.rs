@@ -52,7 +52,7 @@ pub(crate) use store::StoreMetrics;
 const APPENDS: &str = "Appends at an offset that were acknowledged";
 const RECORDS: &str = "Records that were acknowledged";
 const APPENDED_BYTES: &str = "Bytes of appends and records that were acknowledged";
-/// The same of uploads.
+/// Help of the counter of uploads that expired, wherever the proxy runs.
 const EXPIRED: &str = "Uploads that were aborted, as nobody had ended them for long";
 /// The same of changes that wait for other regions.
 const WAITS_MET: &str =

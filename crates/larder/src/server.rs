@@ -30,7 +30,7 @@ use crate::{announce, exit, logging, node};
 const DRAIN_MAX: Duration = Duration::from_secs(8);
 /// The command and flag that set the address for other regions.
 const REGION_FLAG: &str = "larder region create|join --listen";
-/// The flag that sets the address of /metrics, and what that is for none.
+/// The flag that sets the address of /metrics, with its value for no such listener.
 const METRICS_FLAG: &str = "--metrics-listen, or `off`";
 /// Default address of /metrics.
 const METRICS_DEFAULT: &str = "127.0.0.1:9001";

@@ -130,7 +130,7 @@ pub enum ObjectError {
 }
 
 impl ObjectError {
-    /// The error as the reason of another one, which says by itself that something is not available now.
+    /// The error as the reason of another one, without the words "not available now", which that one has.
     #[must_use]
     pub fn into_reason(self) -> String {
         match self {

@@ -356,13 +356,12 @@ pub const ELECTION_MS_MIN: u64 = 800;
 pub const ELECTION_LOT_MS: u64 = 400;
 /// Milliseconds for which one that would vote for another does not ask itself: an election takes less.
 pub const ELECTION_YIELD_MS: u64 = 200;
-/// Looks of a leader at its followers without an answer of a majority after which its policy decides nothing: by what it does not hear
-/// then, nothing is known of others.
+/// Checks of a leader without an answer of a majority after which its policy decides nothing: it may be the one that is cut off.
 pub const LEADER_UNSURE_BEATS: u32 = 4;
-/// Looks of a leader at its followers, [`HEARTBEAT_MS`] apart, without an answer of a majority, after which it does not say that it
-/// leads. They are counted, not timed: one that stood still itself has asked nobody meanwhile.
+/// Checks of a leader, [`HEARTBEAT_MS`] apart, without an answer of a majority, after which it does not say that it leads. They are
+/// counted, not timed: a process that was paused has asked nobody meanwhile.
 pub const LEADER_SILENT_BEATS: u32 = 16;
-/// Such looks after which it gives up the lead: longer than a disk stands still that works.
+/// Such checks after which it gives up the lead: longer than a healthy disk stalls.
 pub const LEADER_SILENT_BEATS_MAX: u32 = 4 * LEADER_SILENT_BEATS;
 /// Milliseconds for which a manager takes the leader that it heard last for the one that leads.
 pub const LEADER_SILENT_MS: u64 = LEADER_SILENT_BEATS as u64 * HEARTBEAT_MS;
@@ -389,7 +388,7 @@ pub const MAP_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 const _: () = assert!(4 * HEARTBEAT_MS < ELECTION_MS_MIN, "a few lost heartbeats elect nobody");
 const _: () = assert!(
     ELECTION_MS_MIN + ELECTION_LOT_MS < LEADER_SILENT_MS,
-    "where others can elect one, they have by the time a leader gives up"
+    "where others can elect one, they have by the time a leader does not say that it leads"
 );
 const _: () = assert!(COMMAND_BYTES_MAX < QUORUM_LOG_BYTES_MAX, "a snapshot is for many commands");
 const _: () =

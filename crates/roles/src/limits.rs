@@ -237,14 +237,14 @@ pub const FLOORS_TOLD_MAX: usize = 64;
 pub const PROXY_PATIENCE_MS: u64 = 30_000;
 /// Rows of uploads that are looked at in one scan for those that nobody ended.
 pub const EXPIRY_ROWS_MAX: usize = 1000;
-/// The longest pause between two searches for them, in milliseconds; else it is a quarter of the time that they have.
+/// The longest pause between two searches for abandoned uploads, in milliseconds; else it is a quarter of `upload_life`.
 pub const EXPIRY_PAUSE_MS_MAX: u64 = 3_600_000;
 /// Milliseconds after which nobody leads the managers any more, if none has said for so long that its map is the latest: more
 /// than an election takes, and finding another manager to ask.
 pub const MANAGERS_SILENT_MS: u64 = 5_000;
 /// Milliseconds after which a placement group without an active view is not waited for: more than a failover takes.
 pub const UNSERVED_MS: u64 = 10_000;
-/// Milliseconds that a request may take all the same where one of these two is so.
+/// Milliseconds that a client's request may take while no manager leads, or such a group is not served.
 pub const UNSERVED_PATIENCE_MS: u64 = 1_500;
 /// Milliseconds after which a proxy that deletes a bucket aborts no more of its open uploads: the next deletion goes on.
 pub const DELETION_MS_MAX: u64 = 30_000;

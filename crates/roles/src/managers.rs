@@ -26,7 +26,7 @@ pub trait Managers: Send + Sync + 'static {
     /// Changes with each map that comes.
     fn versions(&self) -> VersionWatch;
 
-    /// How long no manager has said that its map is the latest, or told a later one.
+    /// Time since a manager said that its map is the latest, or told a later one.
     fn silent(&self) -> Duration {
         Duration::ZERO
     }

@@ -139,8 +139,8 @@ pub(crate) fn is_credential(text: &[u8]) -> bool {
     whole && !key.is_empty() && is_digits(day, 8)
 }
 
-/// Refuses a well-formed credential whose region is none that the protocol library takes, as S3 refuses another than its own: clients
-/// such as s3cmd, which begins with `US`, sign anew for the one that is named. Every name that the library takes is good.
+/// Refuses a well-formed credential of a region whose name the protocol library does not take, such as `US`, with which s3cmd begins. The
+/// answer is that of S3 to a wrong region: clients sign anew for the one that it names. All other names are accepted.
 ///
 /// # Errors
 /// `AuthorizationHeaderMalformed`, with this server's region in a header.

@@ -217,7 +217,7 @@ fn named<T: std::fmt::Display>(what: &str, ids: impl ExactSizeIterator<Item = T>
 }
 
 impl Subject {
-    /// What a name stands for: a server, a disk of one, or all servers of a machine, in the order in which they go.
+    /// Finds a server, a disk of one, or all servers of a machine, in the order in which they are removed.
     fn all(map: &Topology, name: &str, disk: Option<DiskId>) -> Result<Vec<Self>, RoleError> {
         let is_of_machine = |(_, record): &(&ServerId, &ServerRecord)| {
             let is_named =
@@ -231,7 +231,7 @@ impl Subject {
         if disk.is_some() || all.is_empty() {
             return Ok(vec![Self::find(map, name, disk)?]);
         }
-        // What holds data goes first, and last who agrees on it.
+        // Servers that hold data go first, and the manager, which agrees on it, last.
         all.sort_by_key(|subject| {
             let has = |role| subject.record.roles.contains(&role);
             [ServerRole::Data, ServerRole::Meta, ServerRole::Proxy]

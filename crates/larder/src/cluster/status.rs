@@ -26,7 +26,7 @@ use background::Background;
 
 /// Time in which one of the managers says that its map is the latest, if one of them leads.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(4);
-/// Pause between two looks whether one has.
+/// Pause between two looks at that.
 const CONFIRMED_LOOK: Duration = Duration::from_millis(20);
 
 /// What is printed.
@@ -34,7 +34,7 @@ const CONFIRMED_LOOK: Duration = Duration::from_millis(20);
 struct Status {
     cluster: String,
     map_version: u64,
-    /// A manager that is led says so. Else this is how it was.
+    /// True if a manager confirmed that this map is the latest; else it is the last one known.
     is_latest: bool,
     servers: Vec<Server>,
     pgs: Pgs,

@@ -1,4 +1,4 @@
-//! What a data server counts of its disk, whether it has a process of its own or not.
+//! Metrics of a data server's disk, in a process of its own or beside other roles.
 
 use larder_roles::data::DataServer;
 
@@ -13,7 +13,7 @@ pub(super) fn counters(data: &DataServer) -> Vec<(&'static str, &'static str, f6
     ]
 }
 
-/// The same of what rises and falls.
+/// Name, help and value of what rises and falls.
 pub(super) fn gauges(data: &DataServer) -> Vec<(&'static str, &'static str, f64)> {
     let disk = data.counters();
     vec![

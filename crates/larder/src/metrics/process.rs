@@ -1,4 +1,4 @@
-//! What every process is asked for: its release, time, memory and files, under the names that Prometheus' libraries use.
+//! Metrics of every process: its release, time, memory and files, under the names that Prometheus' libraries use.
 
 use std::fmt::Write;
 use std::fs;
@@ -59,7 +59,7 @@ fn resident() -> Option<f64> {
     Some((pages * rustix::param::page_size() as u64) as f64)
 }
 
-/// Without the one that reads them.
+/// Counts open files, but for the one that lists them.
 fn open_files() -> Option<f64> {
     Some(fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1) as f64)
 }

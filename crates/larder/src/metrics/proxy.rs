@@ -42,9 +42,9 @@ impl RoleMetrics for ProxyMetrics {
     /// The managers are led, every placement group has a primary with an active view, and the region was not removed.
     fn is_ready(&self) -> bool {
         let map = self.managers.map();
-        let is_led = map.founded.is_some() && map.pgs.iter().all(|pg| pg.is_active());
+        let are_served = map.founded.is_some() && map.pgs.iter().all(|pg| pg.is_active());
         let silent_max = Duration::from_millis(MANAGERS_SILENT_MS);
-        is_led && self.managers.silent() < silent_max && !self.proxy.is_removed()
+        are_served && self.managers.silent() < silent_max && !self.proxy.is_removed()
     }
 
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {

@@ -160,7 +160,7 @@ pub(crate) fn told(bucket: &BucketName, sharing: Sharing, why: Option<&str>) -> 
         Sharing::Opening => {
             format!("{bucket} is local: this region alone has it until the others were asked{why}")
         }
-        // A reason is that of the step before.
+        // A reason that is left is that of the step before.
         Sharing::Renewing => {
             format!("{bucket} is shared: the other regions are told of its objects")
         }

@@ -57,7 +57,7 @@ struct Known {
     leader: Mutex<Option<ServerId>>,
     /// Messages said so far.
     said: AtomicUsize,
-    /// When a manager last told the latest map, or that there is no later one.
+    /// The last time that a manager told a later map, or that there is none.
     heard: Mutex<Instant>,
 }
 
@@ -298,7 +298,7 @@ struct Turns {
     turn: usize,
     failures: usize,
     pause: Duration,
-    /// One has answered since all failed last, or since the start: that they fail is worth a line.
+    /// A manager has answered since all of them failed last: the next such failure is logged at `WARN`.
     is_answered: bool,
 }
 
@@ -344,7 +344,7 @@ impl Turns {
         }
         match std::mem::take(&mut self.is_answered) {
             true => tracing::warn!(managers = of, "no manager answers"),
-            // It starts with them, or has said so.
+            // No manager has answered since the start, or since the last warning.
             false => tracing::debug!(managers = of, "no manager answers"),
         }
         self.avoided.clear();

@@ -8,7 +8,7 @@ use larder_types::{BucketId, BucketName, BucketRecord, Epoch, HybridClock, Objec
 
 /// The other regions, which may have objects that this store lacks.
 pub trait Elsewhere: Send + Sync + 'static {
-    /// True if they have removed this one, as far as it has heard.
+    /// True if the other regions have removed this one, as far as it has heard.
     fn is_removed(&self) -> bool;
 
     /// Looks for an object that is not here; whether it is here now.

@@ -1,7 +1,7 @@
 //! Uploads in parts that were begun long ago and never ended: their parts take space that no list of objects shows.
 //!
 //! S3 ends them by a rule of the bucket's lifecycle, which few set. Here they end after a time that the operator sets. One proxy of
-//! a store looks for them: what it does twice does no harm, and costs each primary a scan.
+//! a store looks for them, as each search costs every primary a scan. Two that search at once do no harm.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use super::reach::{Onward, Reach, Scan};
 use crate::clock::now_ms;
 use crate::limits::{EXPIRY_PAUSE_MS_MAX, EXPIRY_ROWS_MAX};
 
-/// The table of open uploads, and the one behind it.
+/// Prefix of the rows of open uploads, and the first row behind them.
 const UPLOADS: (&[u8], &[u8]) = (b"U", b"V");
 
 /// Open uploads that were begun too long ago, and the row where the search goes on.
@@ -77,7 +77,7 @@ impl<R: Reach> Proxy<R> {
     }
 }
 
-/// Aborts uploads that were begun longer than `age` ago, as long as somebody polls this.
+/// Aborts uploads that were begun longer than `age` ago, again and again. It does not end.
 pub async fn expire_uploads<R: Reach>(proxy: Arc<Proxy<R>>, age: Duration) {
     let age_ms = age.as_millis() as u64;
     let pause = Duration::from_millis((age_ms / 4).min(EXPIRY_PAUSE_MS_MAX));
@@ -89,7 +89,9 @@ pub async fn expire_uploads<R: Reach>(proxy: Arc<Proxy<R>>, age: Duration) {
         match proxy.abort_uploads_before(now_ms().saturating_sub(age_ms)).await {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "uploads that nobody ended were aborted"),
-            Err(error) => tracing::debug!(%error, "abandoned uploads are looked for later"),
+            Err(error) => {
+                tracing::info!(%error, "abandoned uploads could not be looked for, and are later")
+            }
         }
     }
 }

@@ -222,7 +222,7 @@ impl Reach for Here {
         true
     }
 
-    /// The driver of regions hears it.
+    /// A single node hears of its removal from the driver of regions, not from managers.
     fn is_removed(&self) -> bool {
         false
     }

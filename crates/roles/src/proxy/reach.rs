@@ -155,7 +155,7 @@ pub trait Reach: Send + Sync + 'static {
     /// This store's number among regions; [`RegionId::OWN`] if it is alone.
     fn region(&self) -> RegionId;
 
-    /// True if this proxy is the one of the store that tidies up.
+    /// True if this proxy is the one that runs housekeeping of the whole store.
     fn tidies(&self) -> bool;
 
     /// True if the other regions have removed this one, as far as the managers know.

@@ -13,10 +13,10 @@ use super::{Proxy, unavailable};
 
 const REMOVED: &str = "this region was removed, so that no other would have the change: use another region. Reads go on";
 
-/// Whether the list of regions in the managers' map says that this one was removed. A list is decoded once.
+/// Tells from the list of regions in the managers' map that this one was removed. A list is decoded once.
 #[derive(Debug, Default)]
 pub(super) struct Removal {
-    /// The number by which the list grows, and in the lowest bit the answer.
+    /// `regions_known << 1 | is_removed` of the list that was decoded last.
     seen: AtomicU64,
 }
 

@@ -47,7 +47,7 @@ pub(super) enum Input {
     Propose(Command, Asker),
 }
 
-/// When the thread last knew that somebody leads. One that hangs in a write knows nothing.
+/// The last turn of the thread in which it knew of a leader. A thread that hangs in a write takes no turn.
 #[derive(Debug, Default)]
 pub(super) struct LedAt(Mutex<Option<Instant>>);
 
@@ -56,7 +56,7 @@ impl LedAt {
         *self.0.lock() = Some(Instant::now());
     }
 
-    /// Whether it knew it of late.
+    /// True if that was of late.
     pub(super) fn is_led(&self) -> bool {
         let late = Duration::from_millis(LEADER_SILENT_MS);
         self.0.lock().is_some_and(|at| at.elapsed() < late)

@@ -174,7 +174,7 @@ impl<A> Member<A> {
         self.quorum.leads()
     }
 
-    /// Whether somebody leads, as far as it has heard of late.
+    /// See [`Quorum::is_led`].
     pub(super) fn is_led(&self) -> bool {
         self.quorum.is_led()
     }

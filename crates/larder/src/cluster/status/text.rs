@@ -14,7 +14,7 @@ pub(super) fn people(out: &mut impl Write, status: &Status) -> std::io::Result<(
     if !status.is_latest {
         writeln!(
             out,
-            "NO MANAGER LEADS, or none that does is within reach: most of them do not run, or are cut off. What follows is how it was"
+            "NO MANAGER LEADS, or no leader is reachable: most managers are down or cut off. The state below is the last one known"
         )?;
     }
     let there = || status.servers.iter().filter(|server| server.state != "removed");

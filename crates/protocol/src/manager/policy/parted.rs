@@ -60,8 +60,8 @@ impl Turn<'_> {
         self.decide_group(pg);
     }
 
-    /// Members that the next view does without: those whom the primary does not hear; or itself, if it hears too few, and this manager
-    /// hears enough of them.
+    /// Members that the next view does without: those that the primary does not hear. If it hears too few, the primary itself, as long
+    /// as this manager hears enough of the others.
     pub(super) fn parted(&self, pg: PgId, record: &PgRecord) -> BTreeSet<ServerId> {
         let lately = |said: &&Said| said.view == record.view && said.until_ms > self.now_ms;
         let Some(said) = self.leading.parted.said.get(&pg).filter(lately) else {

@@ -75,9 +75,9 @@ struct World {
     /// One in so many messages goes to the manager that does not lead.
     astray: u64,
     /// Whether nothing reaches the leader, though what it sends arrives.
+    deaf: bool,
     /// No question whether the manager leads is answered meanwhile.
     unconfirmed: bool,
-    deaf: bool,
     views: u64,
     pool_empty: u64,
     vacated: BTreeSet<(LvId, u8)>,

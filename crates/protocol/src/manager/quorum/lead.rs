@@ -29,8 +29,9 @@ pub(super) struct Led {
     pub(super) confirmed_ms: u64,
     /// Followers that have answered since a majority had.
     pub(super) answered: BTreeSet<ServerId>,
-    /// Looks at them since then, and when the next is due.
+    /// Checks of the followers since a majority had answered.
     pub(super) silent_beats: u32,
+    /// The time of the next check.
     pub(super) looks_ms: u64,
     /// Bytes of the snapshot that each has.
     pub(super) sending: BTreeMap<ServerId, (LogIndex, u64)>,
@@ -85,13 +86,13 @@ impl Quorum {
         assert!(deposed.is_ok(), "a higher term contradicts nothing");
     }
 
-    /// Whether a majority has answered this leader within some heartbeats.
+    /// True if a majority has answered this leader within some heartbeats.
     #[must_use]
     pub fn is_answered(&self) -> bool {
         self.led.as_ref().is_some_and(|led| led.silent_beats <= LEADER_UNSURE_BEATS)
     }
 
-    /// Whether somebody leads, as far as this manager has heard of late.
+    /// True if this manager leads and is answered, or has heard of a leader of late.
     #[must_use]
     pub fn is_led(&self) -> bool {
         match &self.led {

@@ -122,7 +122,7 @@ pub struct Quorum {
     pub(super) now_ms: u64,
     pub(super) timer_ms: u64,
     pub(super) heard_leader_ms: u64,
-    /// The same, if one was heard at all.
+    /// The last time that a leader was heard in this run; `None` before the first.
     pub(super) heard_led_ms: Option<u64>,
     /// The latest of a leader that counts rounds as those do that grant short leases.
     pub(super) reign: Option<Reign>,

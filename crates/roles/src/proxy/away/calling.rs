@@ -68,7 +68,7 @@ impl<'a> Calling<'a> {
         self.primaries
     }
 
-    /// When to give it up.
+    /// The deadline of this call.
     pub(super) fn deadline(&mut self) -> Instant {
         let map = self.primaries.managers().map();
         self.primaries.deadline(&map, std::iter::once(self.pg), &mut self.wait)

@@ -12,7 +12,7 @@
 //! | `scan.rs`, `merge.rs` | one scan of all meta servers |
 //! | `regional.rs` | journals and kept keys, for other regions |
 //! | `buckets.rs`, `session.rs` | what the managers are asked |
-//! | `unserved.rs` | how long to wait for what cannot be served |
+//! | `unserved.rs` | deadlines of requests that cannot be served now |
 //! | `sim/`, `planted.rs` | all of this under one seed, and faults for that to find |
 //!
 //! # Invariants
@@ -291,7 +291,7 @@ impl Reach for Away {
         self.managers.map().number()
     }
 
-    /// The one with the least number of those that have a session.
+    /// The proxy with the lowest server id that has a session.
     fn tidies(&self) -> bool {
         let map = self.managers.map();
         map.sessions.values().map(|session| session.server).min() == Some(self.me)

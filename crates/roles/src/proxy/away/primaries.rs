@@ -69,7 +69,7 @@ impl Primaries {
         self.peers.of(map, server)
     }
 
-    /// When to give up what these PGs are asked.
+    /// The deadline of a question to these PGs.
     pub(super) fn deadline(
         &self,
         map: &Topology,

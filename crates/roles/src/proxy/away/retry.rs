@@ -44,7 +44,7 @@ impl Trouble {
         matches!(self, Self::NoAnswer(_) | Self::ViewPassed)
     }
 
-    /// Whether another primary, or the same one later, may answer.
+    /// True if another primary, or the same one later, may answer.
     pub(super) fn may_pass(&self) -> bool {
         !matches!(self, Self::Busy | Self::Never(_))
     }

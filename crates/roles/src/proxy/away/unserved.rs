@@ -1,4 +1,4 @@
-//! What cannot be served now, and for how long it has been so: a request for it ends soon.
+//! Placement groups that cannot be served now, and for how long: a request for one of them ends soon.
 //!
 //! A request that meets a failure waits for the failover, which takes seconds. Where there has been none for longer than that
 //! takes, waiting is of no use: its client, or the load balancer before it, goes to another place.
@@ -15,11 +15,11 @@ use tokio::time::Instant;
 use crate::limits::{MANAGERS_SILENT_MS, UNSERVED_MS, UNSERVED_PATIENCE_MS};
 use crate::managers::Managers;
 
-/// Told to clients then.
+/// Told to clients while no manager leads.
 pub(super) const UNLED: &str =
     "no manager of the cluster leads, as most of them do not run or do not reach each other";
 
-/// When to give up what the managers are to agree on for a client, and may agree on until `deadline`.
+/// The deadline of a command that the managers are to agree on for a client, `deadline` at the latest.
 pub(super) fn deadline_of_managers(managers: &dyn Managers, deadline: Instant) -> Instant {
     if are_led(managers) { deadline } else { soon(deadline) }
 }
@@ -47,7 +47,7 @@ impl Wait {
         Self { until, is_of_client: true }
     }
 
-    /// Nobody waits, and what is left undone has no other to do it soon.
+    /// No client waits: it has all of its time, as nobody else would do the work soon.
     pub(super) fn of_nobody(until: Instant) -> Self {
         Self { until, is_of_client: false }
     }
@@ -57,12 +57,12 @@ impl Wait {
 #[derive(Debug, Default)]
 pub(super) struct Unserved {
     since: Mutex<BTreeMap<PgId, (View, Instant)>>,
-    /// Of the map above: none, nearly always.
+    /// Entries of `since`: nearly always 0, so that the lock is seldom taken.
     count: AtomicUsize,
 }
 
 impl Unserved {
-    /// When to give up a request about these PGs. Once that is soon it stays so for this request.
+    /// The deadline of a request about these PGs. Once it is cut short for a request it stays so.
     pub(super) fn deadline(
         &self,
         managers: &dyn Managers,
@@ -88,7 +88,7 @@ impl Unserved {
         longest >= Duration::from_millis(UNSERVED_MS)
     }
 
-    /// For how long a PG has not been served in this view; `None` if it is.
+    /// Time for which a PG has had no active view, zero if it is served.
     fn note(&self, pg: PgId, unserved: Option<View>, now: Instant) -> Duration {
         if unserved.is_none() && self.count.load(Ordering::Relaxed) == 0 {
             return Duration::ZERO;
