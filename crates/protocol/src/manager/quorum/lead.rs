@@ -53,10 +53,12 @@ impl Quorum {
         }
     }
 
-    /// A follower answers in the leader's term.
-    pub(super) fn note_answer(&mut self, from: ServerId) {
+    /// A follower answers a round of a term.
+    pub(super) fn note_answer(&mut self, from: ServerId, term: Term, round: u64) {
         let (members, me) = (self.members(), self.me);
-        let Some(led) = &mut self.led else { return };
+        let Some(led) = self.led.as_mut().filter(|led| led.term == term) else { return };
+        let acked = led.acked.entry(from).or_default();
+        *acked = round.max(*acked);
         led.answered.insert(from);
         if members.have_majority(|server| server == me || led.answered.contains(&server)) {
             led.answered.clear();

@@ -347,13 +347,7 @@ impl Quorum {
                 }
             }
             QuorumMessage::Appended { term, round, last } => {
-                if let Some(led) = &mut self.led
-                    && led.term == term
-                {
-                    let acked = led.acked.entry(from).or_default();
-                    *acked = round.max(*acked);
-                    self.note_answer(from);
-                }
+                self.note_answer(from, term, round);
                 noraft::Message::AppendEntriesReply {
                     from: sender,
                     term: noraft::Term::new(term.0),
