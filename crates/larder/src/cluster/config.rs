@@ -47,7 +47,8 @@ pub(crate) struct RoleConfig {
     /// Policy by which the proxy chooses a replica to read.
     #[serde(default)]
     pub(crate) read_policy: Policy,
-    /// Time after which an upload in parts that nobody ended is aborted.
+    /// Time after which a proxy aborts an upload in parts that nobody ended.
+    #[serde(default = "upload_life")]
     pub(crate) upload_life: Within,
     /// A proxy's address for S3.
     #[serde(default = "s3_listen")]
@@ -117,6 +118,10 @@ fn background_mib_per_s() -> u64 {
 
 fn scrub_within() -> Within {
     Within::TWO_WEEKS
+}
+
+fn upload_life() -> Within {
+    Within::A_WEEK
 }
 
 fn s3_listen() -> String {
@@ -216,7 +221,7 @@ impl RoleConfig {
             background_mib_per_s: background_mib_per_s(),
             scrub_within: scrub_within(),
             read_policy: Policy::default(),
-            upload_life: Within::A_WEEK,
+            upload_life: upload_life(),
             s3_listen: s3_listen(),
             credentials: None,
             metrics_listen: off(),

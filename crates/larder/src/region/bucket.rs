@@ -188,6 +188,6 @@ mod tests {
             "logs is local: this region alone has it\n  region us has a bucket of this name"
         );
         assert_eq!(told(&name, Sharing::All, Some("old")), "logs is shared with the other regions");
-        assert!(!told(&name, Sharing::Renewing, Some("old")).contains("old"));
+        assert!(!told(&name, Sharing::Renewing, Some("stale")).contains("stale"));
     }
 }

@@ -238,7 +238,7 @@ fn a_status_is_as_good_as_the_server_that_wrote_it_is_alive() {
     let none = status();
     assert_eq!(none.code, 1);
     assert!(none.said.contains("has not said anything yet"), "{}", none.said);
-    assert!(none.complained.contains("start (or restart) `larder server"), "{}", none.complained);
+    assert!(none.complained.contains("Start (or restart) `larder server"), "{}", none.complained);
     let peer = PeerStatus {
         number: RegionId(2),
         name: "two".parse().unwrap(),
