@@ -257,7 +257,7 @@ impl Subject {
             let known = map.servers.values().filter(|record| there(record));
             let known: Vec<&str> = known.map(|record| &*record.name).collect();
             return Err(RoleError::Named(format!(
-                "there is no server and no machine {name:?}; there are {}",
+                "there is no server {name:?}, nor a machine of that name; there are {}",
                 known.join(", ")
             )));
         };

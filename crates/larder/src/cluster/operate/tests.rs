@@ -91,7 +91,7 @@ fn the_name_of_a_machine_stands_for_its_servers_in_the_order_in_which_they_go() 
     let holding = all("a:7000").unwrap().into_iter().filter(Subject::holds_something);
     assert_eq!(holding.map(|it| it.name()).collect::<Vec<_>>(), of("a:7000", &["data", "meta"]));
     let wrong = all("c:7000").map(|all| all.len()).unwrap_err();
-    assert!(wrong.contains("no server and no machine \"c:7000\""), "{wrong}");
+    assert!(wrong.contains("no server \"c:7000\", nor a machine"), "{wrong}");
     let disk = Subject::all(&map, "a:7000", Some(DiskId(0))).map(|all| all.len());
     assert!(disk.is_err(), "a machine has no disks, its data server has");
 }
