@@ -82,12 +82,12 @@ fn is_found(bug: Bug, first: u64) {
 
 #[test]
 fn a_change_that_counts_as_taken_before_it_is_put_is_found() {
-    is_found(Bug::TakesBeforePut, 8);
+    is_found(Bug::TakesBeforePut, 15);
 }
 
 #[test]
 fn a_change_that_counts_as_taken_and_could_not_be_put_is_found() {
-    is_found(Bug::CountsUntaken, 8);
+    is_found(Bug::CountsUntaken, 15);
 }
 
 #[test]
