@@ -24,7 +24,7 @@ use crate::site::Site;
 use crate::token::SessionSecret;
 use crate::transport::Transport;
 
-/// What binds a proof to its session.
+/// The session secret of a simulated connection, to which a proof is bound.
 pub(crate) const SESSION: SessionSecret = [0; 32];
 
 /// Bytes in both directions.

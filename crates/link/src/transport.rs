@@ -1,4 +1,4 @@
-//! What the bytes of links go through: TLS over TCP, or in simulations streams within the process (`simulated.rs`).
+//! The transport of links: TLS over TCP, or in simulations streams within the process (`simulated.rs`).
 
 use std::io;
 use std::net::SocketAddr;

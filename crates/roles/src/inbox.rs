@@ -1,4 +1,4 @@
-//! What waits for a thread: a bounded queue, into which others put and from which the thread takes.
+//! A bounded queue of messages for a thread.
 //!
 //! # Invariants
 //!

@@ -28,7 +28,7 @@ pub struct News(Arc<Shared>);
 #[derive(Debug)]
 pub struct NewsWatch {
     shared: Arc<Shared>,
-    /// What had been told when it was looked last.
+    /// The count of news when this one looked last.
     seen: u64,
     list: usize,
 }
@@ -90,7 +90,7 @@ impl Clone for NewsWatch {
 }
 
 impl NewsWatch {
-    /// What was told so far counts as seen.
+    /// Marks all news so far as seen.
     pub fn mark_seen(&mut self) {
         self.seen = self.shared.told.load(Ordering::SeqCst);
     }

@@ -21,7 +21,7 @@ use super::{ClusterConfig, ClusterProxy, Dice, PROXIES, Ran, subject};
 use crate::limits::{ORPHANS_MAX, STRAGGLERS_KIB_MAX};
 use crate::managers::Managers;
 
-/// What must never be, and was.
+/// Violations that were found.
 #[derive(Default)]
 pub(super) struct Findings {
     violations: Mutex<Vec<String>>,

@@ -61,7 +61,7 @@ impl World {
         self.findings.violated(what);
     }
 
-    /// What must never be, and was.
+    /// Violations that were found.
     pub(in super::super) fn violations(&self) -> Vec<String> {
         self.findings.all()
     }

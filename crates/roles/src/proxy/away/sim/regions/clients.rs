@@ -33,7 +33,7 @@ pub(super) const CALL_MAX: Duration = Duration::from_millis(4 * PROXY_PATIENCE_M
 /// The MD5 of a content.
 pub(super) type Sum = [u8; 16];
 
-/// What a change is.
+/// Kinds of changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
     Put(Sum),
@@ -77,7 +77,7 @@ impl Log {
         Self { is_shared_late, ..Self::default() }
     }
 
-    /// Whether a put with this clock may show with that one.
+    /// True if a put with this clock may show with that one.
     pub(super) fn shows_as(&self, put: HybridClock, shown: HybridClock) -> bool {
         put == shown || self.is_shared_late && put < shown
     }
