@@ -2,13 +2,15 @@
 regions_of_clusters.py.
 
 Clients in all regions make locks, each only if it is not there, and count up a number, each time only if it is as they read it. A
-lock is made at most once, and no two count to the same number: so conditions hold in all regions, wherever the home is."""
+lock is made at most once, and no two count to the same number: so conditions hold in all regions, wherever the home is. They append
+records to one object, too."""
 
 import statistics
 import subprocess
 import threading
 import time
 
+import region_appends
 from botocore.exceptions import BotoCoreError, ClientError
 from workload import Failed
 
@@ -36,6 +38,7 @@ class Locker(threading.Thread):
         self.failure = None
         # By lock, and by number: who was answered that it made it, and who may have.
         self.made, self.may_have_made, self.tries = {}, {}, 0
+        self.records = region_appends.Records(number)
 
     def run(self):
         try:
@@ -43,6 +46,7 @@ class Locker(threading.Thread):
                 place = self.rng.choice(self.places)
                 self.lock(place, f"lock/{self.rng.randrange(int(self.ends - time.monotonic() + 1) * 4 + 4)}")
                 self.count(place)
+                self.records.append(self.rng.choice(self.places), self.rng)
         except Failed as failure:
             self.failure = failure
 
@@ -125,6 +129,7 @@ def begin(regions, places, clock):
             if time.monotonic() > until:
                 raise Failed(f"{BUCKET} is not in {place.name}")
             time.sleep(0.05)
+    region_appends.refused(places[-1], BUCKET)
     move(regions[0])
     home, other = client(places[0]), client(places[-1])
     home.put_object(Bucket=BUCKET, Key="number", Body=b"0 at the start", IfNoneMatch="*")
@@ -191,6 +196,7 @@ def held(started, regions, places, clock):
             if time.monotonic() > until:
                 raise Failed(f"{place.name} has others than those who made these: {lacking}")
             time.sleep(0.1)
+    region_appends.held([one.records for one in locking], places, clock)
     number = int(client(places[0]).get_object(Bucket=BUCKET, Key="number")["Body"].read().split()[0])
     counted = [what for what in made if isinstance(what, int)]
     if counted and number < max(counted):

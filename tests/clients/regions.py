@@ -21,6 +21,7 @@ import threading
 import time
 import urllib.request
 
+import region_appends
 import region_homes
 import region_lists
 import region_local
@@ -612,6 +613,7 @@ def run(binary, scratch, seconds, seed):
         region_lists.at_once(regions, regions[1:], clock)
         region_local.refused(regions[0], regions[2], clock)
         region_homes.begin(regions, regions, clock)
+        region_appends.passed_once(regions[0], regions[1:], lambda: sum(region.relay.bytes for region in regions))
         conflicts(regions, rng, seconds, clock)
         away(regions, clock)
         overhead(regions)

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
+use larder_protocol::region::Name;
 use larder_protocol::region::deletion::CloseAnswer;
 use larder_protocol::region::home::HomeAnswer;
 use larder_types::RegionId;
@@ -26,8 +27,9 @@ use crate::limits::{
 };
 use crate::members::{Known, Peer};
 use crate::message::{
-    Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, Fetch, Hello,
-    Keys, KeysTold, List, ListAnswer, RegionList, Report, Request, TellHomes, Walk, WalkAnswer,
+    Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, Fetch,
+    FetchSince, Hello, Keys, KeysTold, List, ListAnswer, RegionList, Report, Request, TellHomes,
+    Walk, WalkAnswer,
 };
 use crate::metrics::PeerMetrics;
 use crate::name::Address;
@@ -183,10 +185,27 @@ impl Link {
     ///
     /// # Errors
     /// [`LinkError`], by what to do.
-    pub async fn fetch(&self, fetch: Fetch) -> Result<FetchStream, LinkError> {
-        let names = fetch.names.clone();
+    pub async fn fetch(&self, fetch: impl Into<FetchSince>) -> Result<FetchStream, LinkError> {
+        let FetchSince { names, bases } = fetch.into();
+        let whole = Request::Fetch(Fetch { names: names.clone() });
+        if bases.is_empty() {
+            return self.begin_fetch(names, whole).await;
+        }
+        let since = Request::FetchSince(FetchSince { names: names.clone(), bases });
+        match self.begin_fetch(names.clone(), since).await {
+            // An earlier release does not know this request.
+            Err(LinkError::Unsound(_)) => self.begin_fetch(names, whole).await,
+            began => began,
+        }
+    }
+
+    async fn begin_fetch(
+        &self,
+        names: Vec<(Name, bool)>,
+        request: Request,
+    ) -> Result<FetchStream, LinkError> {
         let began = self.in_time(CALL_TIME_MAX, async {
-            let (response, held) = self.send(&Request::Fetch(fetch), false).await?;
+            let (response, held) = self.send(&request, false).await?;
             if response.status() != StatusCode::OK {
                 return Err(return_connection(declined(response, &self.address).await, held));
             }
@@ -247,8 +266,8 @@ impl Link {
         once: bool,
     ) -> Result<(http::Response<Incoming>, Held), LinkError> {
         let body = Bytes::from(encode(request));
-        let is_compressed =
-            matches!(request, Request::Fetch(_)) && self.compressed.load(Ordering::Relaxed);
+        let is_compressed = matches!(request, Request::Fetch(_) | Request::FetchSince(_))
+            && self.compressed.load(Ordering::Relaxed);
         let coding = is_compressed.then_some(CODING);
         loop {
             let mut held = self.pool.take().await?;

@@ -9,17 +9,18 @@
 //! 2. The answering region checks a request before its source sees it ([`Request::check`]).
 
 use bytes::Bytes;
+use larder_protocol::AppendRefusal;
 use larder_protocol::limits::{REGION_SERVED_ENTRIES_MAX, REGION_SERVED_PGS_MAX};
 use larder_protocol::region::deletion::Mark;
 use larder_protocol::region::home::HomeAsk;
 use larder_protocol::region::journal::Batch;
 use larder_protocol::region::listing::{KeysAnswer, KeysAsk};
-use larder_protocol::region::{Entry, Listed, Name, Range, Summed, Token, Void};
+use larder_protocol::region::{Base, Entry, Listed, Name, Range, Summed, Token, Void};
 use larder_types::codec::encode;
 use larder_types::home::HOME_COUNT_MAX;
 use larder_types::{
-    Attributes, BucketId, BucketName, Condition, Home, HybridClock, ObjectChecksum, ObjectKey,
-    PgId, RegionId,
+    Appended, Attributes, BucketId, BucketName, Condition, Home, HybridClock, ObjectChecksum,
+    ObjectKey, PgId, RegionId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -61,6 +62,8 @@ pub enum Request {
     Change(Box<Change>),
     /// Asks for keys of a bucket, for a list of all regions: [`KeysTold`].
     Keys(Keys),
+    /// Asks for entries of which beginnings are there: a stream of [`Fetched`].
+    FetchSince(FetchSince),
 }
 
 /// A region's own description.
@@ -147,7 +150,8 @@ impl Change {
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let (head, bytes) = match &self.kind {
-            ChangeKind::Put { attributes, checksum, bytes, .. } => {
+            ChangeKind::Put { attributes, checksum, bytes, .. }
+            | ChangeKind::Append { attributes, checksum, bytes, .. } => {
                 (encode(&(attributes, checksum)).len(), bytes.len())
             }
             ChangeKind::Delete => (0, 0),
@@ -175,6 +179,19 @@ pub enum ChangeKind {
     Delete,
     /// The object that is there, with these tags.
     Tags(Vec<(String, String)>),
+    /// The object that is there with these bytes behind its own, or one that has these.
+    Append {
+        /// Where they begin; `None` if they may begin wherever the object ends.
+        offset: Option<u64>,
+        /// Headers, user metadata, tags.
+        attributes: Box<Attributes>,
+        /// MD5 of the bytes.
+        md5: [u8; 16],
+        /// Checksum of the bytes, which was verified.
+        checksum: Option<ObjectChecksum>,
+        /// At most [`CHANGE_BYTES_MAX`].
+        bytes: Bytes,
+    },
 }
 
 /// The answer to a [`Change`].
@@ -196,6 +213,10 @@ pub enum ChangeAnswer {
     SlowDown,
     /// Something is down. Whether the change is made is not known.
     Unavailable(String),
+    /// The append is made, with this clock.
+    Appended(Appended, HybridClock),
+    /// The append cannot be made.
+    AppendRefused(AppendRefusal),
 }
 
 /// Asks for keys of a bucket.
@@ -269,6 +290,33 @@ pub struct ListAnswer {
 pub struct Fetch {
     /// Names of entries; true to have the bytes too.
     pub names: Vec<(Name, bool)>,
+}
+
+/// Asks for entries. Of some the asking region has what may be the beginning.
+///
+/// Where the answering region's version grew out of a base by appends, the bytes behind the base are all that follows its entry. Else
+/// all its bytes do, as in the answer to a [`Fetch`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FetchSince {
+    /// Names of entries; true to have the bytes too.
+    pub names: Vec<(Name, bool)>,
+    /// Bases, each with the place of its entry among the names, from 0, in their order.
+    pub bases: Vec<(u32, Base)>,
+}
+
+impl FetchSince {
+    /// True if each base is of an entry of which bytes are wanted, and there is one of an entry at most.
+    fn is_sound(&self) -> bool {
+        let wants_bytes = |at: u32| self.names.get(at as usize).is_some_and(|(_, bytes)| *bytes);
+        let are_wanted = self.bases.iter().all(|(at, base)| wants_bytes(*at) && base.size > 0);
+        are_wanted && self.bases.is_sorted_by(|one, next| one.0 < next.0)
+    }
+}
+
+impl From<Fetch> for FetchSince {
+    fn from(Fetch { names }: Fetch) -> Self {
+        Self { names, bases: Vec::new() }
+    }
 }
 
 /// An entry in the answer to a fetch. They come in the order in which they were asked for.
@@ -396,6 +444,7 @@ impl Request {
             Self::TellHomes(_) => "tell-homes",
             Self::Change(_) => "change",
             Self::Keys(_) => "keys",
+            Self::FetchSince(_) => "fetch-since",
         }
     }
 
@@ -425,6 +474,9 @@ impl Request {
             }
             Self::Report(Report { pgs }) => (1..=REGION_SERVED_PGS_MAX).contains(&pgs.len()),
             Self::Fetch(Fetch { names }) => (1..=REGION_SERVED_ENTRIES_MAX).contains(&names.len()),
+            Self::FetchSince(fetch) => {
+                (1..=REGION_SERVED_ENTRIES_MAX).contains(&fetch.names.len()) && fetch.is_sound()
+            }
             Self::Members(known) => known.regions.len() <= usize::from(NUMBERS_MAX),
         };
         let unsound = || Declined::Unsound(format!("its {} is out of bounds", self.name()));

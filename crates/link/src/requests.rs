@@ -35,7 +35,7 @@ use crate::limits::{
 };
 use crate::link::PATH;
 use crate::members::Joiner;
-use crate::message::{Declined, Fetch, Join, Joined, RegionList, Request};
+use crate::message::{Declined, FetchSince, Join, Joined, RegionList, Request};
 use crate::metrics::{Metrics, PeerMetrics};
 use crate::registry::{Registry, now_ms};
 use crate::source::{FetchSink, Piece, Source};
@@ -137,7 +137,8 @@ impl<S: Source> RequestHandler<S> {
         let metrics = self.metrics.of(from);
         let counted = Some(&*metrics);
         match request {
-            Request::Fetch(fetch) => self.fetch(from, fetch, compress, metrics).await,
+            Request::Fetch(fetch) => self.fetch(from, fetch.into(), compress, metrics).await,
+            Request::FetchSince(fetch) => self.fetch(from, fetch, compress, metrics).await,
             Request::Hello => encoded(&in_time(self.source.hello(from)).await?, counted),
             Request::Ask(ask) => encoded(&in_time(self.source.ask(from, ask)).await?, counted),
             Request::Walk(walk) => encoded(&in_time(self.source.walk(from, walk)).await?, counted),
@@ -225,7 +226,7 @@ impl<S: Source> RequestHandler<S> {
     async fn fetch(
         &self,
         from: RegionId,
-        fetch: Fetch,
+        fetch: FetchSince,
         compress: bool,
         metrics: Arc<PeerMetrics>,
     ) -> Result<Response<Answer>, Declined> {

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use crate::error::{Later, LinkError};
 use crate::limits::{GATHERED_BYTES_MAX, PIECE_BYTES_MAX};
 use crate::message::{
-    Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, Fetch,
+    Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, FetchSince,
     Fetched, Hello, Keys, KeysTold, List, ListAnswer, RegionList, Report, TellHomes, Walk,
     WalkAnswer,
 };
@@ -105,7 +105,7 @@ pub trait Source: Send + Sync + 'static {
     fn fetch(
         &self,
         from: RegionId,
-        fetch: Fetch,
+        fetch: FetchSince,
         sink: FetchSink,
     ) -> impl Future<Output = Result<(), Declined>> + Send;
 
@@ -142,7 +142,7 @@ pub struct FetchSink {
 
 impl FetchSink {
     pub(crate) fn new(
-        fetch: &Fetch,
+        fetch: &FetchSince,
         pieces: mpsc::Sender<Piece>,
         compresses: bool,
         metrics: Arc<PeerMetrics>,
@@ -268,7 +268,8 @@ mod tests {
 
     fn sink() -> (FetchSink, mpsc::Receiver<Piece>) {
         let (pieces, received) = mpsc::channel(16);
-        let fetch = Fetch { names: vec![(name("a"), true), (name("b"), false)] };
+        let names = vec![(name("a"), true), (name("b"), false)];
+        let fetch = FetchSince { names, bases: Vec::new() };
         (FetchSink::new(&fetch, pieces, false, Arc::default()), received)
     }
 
@@ -293,7 +294,8 @@ mod tests {
         let keys: Vec<String> = (0..100).map(|number| format!("key-{number}")).collect();
         let (pieces, mut received) = mpsc::channel(1000);
         let names = keys.iter().map(|key| (name(key), true)).collect();
-        let mut sink = FetchSink::new(&Fetch { names }, pieces, false, Arc::default());
+        let mut sink =
+            FetchSink::new(&FetchSince { names, bases: Vec::new() }, pieces, false, Arc::default());
         let mut count = |sink: &FetchSink| {
             let left = std::iter::from_fn(|| received.try_recv().ok());
             let bytes = left.filter(|piece| matches!(piece, Piece::Bytes(_))).count();

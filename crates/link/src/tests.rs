@@ -15,8 +15,8 @@ use larder_protocol::region::home::HomeAnswer;
 use larder_protocol::region::listing::{KeysAnswer, RegionKey};
 use larder_protocol::region::{Entry, Name, Slot, What};
 use larder_types::{
-    BucketId, Epoch, Home, HomeScope, HomeState, HomeTerm, HybridClock, ObjectKey, OpId, OpSeq,
-    Origin, PgId, RegionId, Stamp, View,
+    Appended, BucketId, ETag, Epoch, Home, HomeScope, HomeState, HomeTerm, HybridClock, ObjectKey,
+    OpId, OpSeq, Origin, PgId, RegionId, Stamp, View,
 };
 use parking_lot::Mutex;
 use tempfile::TempDir;
@@ -25,8 +25,8 @@ use tokio::sync::Notify;
 
 use crate::limits::PIECE_BYTES_MAX;
 use crate::message::{
-    Ask, AskAnswer, ChangeAnswer, ChangeKind, Declined, Fetch, Fetched, Hello, List, ListAnswer,
-    RegionList, Walk, WalkAnswer,
+    Ask, AskAnswer, ChangeAnswer, ChangeKind, Declined, Fetch, FetchSince, Fetched, Hello, List,
+    ListAnswer, RegionList, Walk, WalkAnswer,
 };
 use crate::name::{Address, RegionName};
 use crate::source::{FetchSink, Source};
@@ -138,6 +138,14 @@ impl Source for Fake {
             ChangeKind::Put { bytes, .. } => {
                 ChangeAnswer::Made(Some(HybridClock(bytes.len() as u64)))
             }
+            ChangeKind::Append { offset, bytes, .. } => {
+                let offset = offset.unwrap_or_default();
+                let (size, etag) = (offset + bytes.len() as u64, ETag::Md5([7; 16]));
+                ChangeAnswer::Appended(
+                    Appended { offset, size, etag, checksum: None },
+                    HybridClock(7),
+                )
+            }
             ChangeKind::Delete | ChangeKind::Tags(_) => ChangeAnswer::Made(None),
         })
     }
@@ -159,7 +167,7 @@ impl Source for Fake {
     async fn fetch(
         &self,
         _from: RegionId,
-        fetch: Fetch,
+        fetch: FetchSince,
         mut sink: FetchSink,
     ) -> Result<(), Declined> {
         let bytes = match self.how {

@@ -202,6 +202,14 @@ pub enum AppendAt {
     End,
 }
 
+impl AppendAt {
+    /// The offset, if it names one.
+    #[must_use]
+    pub fn offset(self) -> Option<u64> {
+        if let Self::Offset(offset) = self { Some(offset) } else { None }
+    }
+}
+
 /// What else an append says.
 #[derive(Debug, Clone)]
 pub struct AppendOptions {

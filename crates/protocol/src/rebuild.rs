@@ -202,7 +202,7 @@ impl SpaceScan {
             Some(b'W') => {
                 let (bucket, pieces, _) = rows::parse_piece(row).ok_or_else(|| unreadable(row))?;
                 self.pieces.entry((bucket, pieces)).or_default().rows += 1;
-                self.note_body(bucket, &decode::<PieceRow>("piece row", value)?.body);
+                self.note_body(bucket, &PieceRow::read(value)?.body);
             }
             _ => {}
         }

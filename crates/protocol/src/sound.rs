@@ -12,21 +12,24 @@ use larder_types::limits::{
     PART_NUMBER_MAX, PIECES_MAX, REPLICAS_MAX, SUM_BYTES,
 };
 use larder_types::{
-    Attributes, Body, Chunk, ClockFloor, Extent, FreedTombstone, HybridClock, JournalHead,
-    JournalRow, Metax, ObjectChecksum, Op, OpId, OpSeq, Outcome, PartRef, PartRow, Passed, PgId,
-    PieceRow, Put, Stamp, Target, Tombstone, UploadRow, VersionRow, VersionSlot, rows,
+    Attributes, Body, Chunk, ClockFloor, Extent, HybridClock, JournalHead, JournalRow, Metax,
+    ObjectChecksum, Op, OpId, OpSeq, Outcome, PartRef, PartRow, Passed, PgId, PieceRow, Put,
+    Target, Tombstone, UploadRow, VersionRow, VersionSlot, rows,
 };
 
 use crate::digest::Summed;
 use crate::index::RowSpan;
 use crate::limits::{
     CLOCK_MAX, DIGEST_TABLES_MAX, OP_DESCRIPTION_BYTES_MAX, OP_SEQ_MAX, PG_MEMBERS_MAX,
-    REGION_FREED_MAX, REGION_NOTES_MAX, REPEATS_MAX, ROW_KEY_BYTES_MAX, ROW_VALUE_BYTES_MAX,
+    REGION_NOTES_MAX, REPEATS_MAX, ROW_KEY_BYTES_MAX, ROW_VALUE_BYTES_MAX,
 };
 use crate::message::{Call, Content, Description, LogEntry, PeerMessage};
 use crate::pg::{OpenEntry, Piece, Report, SnapshotHeader, owner};
-use crate::region::told::{Told, ToldVersion};
 use crate::space::LvInfo;
+
+mod told;
+
+use self::told::{check_append, check_forgotten, check_freed, check_grow, check_stamp, check_told};
 
 /// Why something is not stepped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -77,56 +80,6 @@ pub fn check_call(call: &Call) -> Judged {
         }
         _ => Ok(()),
     }
-}
-
-/// Checks what another region tells, as a proxy hands it on.
-fn check_told(told: &Told) -> Judged {
-    match told {
-        Told::Put(version) => {
-            let ToldVersion { put, at, origin, parts, amended } = &**version;
-            check(put.target == Target::Version, "what is told is no version")?;
-            check(put.condition.is_none(), "what is told has a condition")?;
-            check_description(&put.description)?;
-            check_content(&put.content, put.description.size)?;
-            check_stamp(*at)?;
-            check(origin.region == at.region, "a version is of two regions")?;
-            if !parts.is_empty() {
-                check_parts(parts.iter(), put.description.size)?;
-            }
-            check_clock(amended.clock())
-        }
-        Told::Purge { at, origin, .. } => {
-            check_stamp(*at)?;
-            check(origin.region == at.region, "a purge is of two regions")
-        }
-        Told::Amend { at, tags, amended, .. } => {
-            check_stamp(*at)?;
-            check_pairs(tags)?;
-            check_clock(amended.clock())
-        }
-        Told::Note { passed, forgotten, .. } => {
-            let is_short = passed.len() <= REGION_NOTES_MAX;
-            check(is_short, "too many journals are noted at once")?;
-            check_forgotten(*forgotten)
-        }
-        Told::Free { tombstones, .. } => check_freed(tombstones),
-        Told::Renew { was, .. } => check(was.seq <= OP_SEQ_MAX, LATE_OP),
-    }
-}
-
-fn check_freed(tombstones: &[FreedTombstone]) -> Judged {
-    let is_bounded = (1..=REGION_FREED_MAX).contains(&tombstones.len());
-    check(is_bounded, "no tombstones are freed, or too many at once")?;
-    tombstones.iter().try_for_each(|it| check_stamp(it.at))
-}
-
-fn check_forgotten(forgotten: Option<(OpSeq, OpSeq)>) -> Judged {
-    check(forgotten.is_none_or(|(_, upto)| upto <= OP_SEQ_MAX), LATE_OP)
-}
-
-fn check_stamp(at: Stamp) -> Judged {
-    check(at.is_told(), "a stamp is of no region, or has no clock")?;
-    check_clock(at.clock)
 }
 
 fn check_content(content: &Content, size: u64) -> Judged {
@@ -377,19 +330,8 @@ pub(crate) fn check_op(pg: PgId, id: OpId, op: &Op) -> Judged {
             check_parts(parts.iter(), metax.size)
         }
         Op::AbortUpload { upload, .. } => check_ancestor(pg, id, (upload.pg, upload.op)),
-        Op::Append(append) => {
-            let made = &append.made;
-            check(append.onto.is_none_or(|onto| onto < id), "an append goes on a later op")?;
-            check_clock(append.clock)?;
-            check_checksum(made.checksum.as_ref())?;
-            append.attributes.as_deref().map_or(Ok(()), check_attributes)?;
-            check(made.size <= OBJECT_BYTES_MAX, "an object is too long")?;
-            let len = made.size.checked_sub(made.offset).filter(|len| *len > 0);
-            let len = len.ok_or(Unsound("an append has no bytes"))?;
-            let lies_in_rows = matches!(append.body, Body::Inline(_) | Body::Stream { .. });
-            check(lies_in_rows, "an append lies where no append does")?;
-            check_body(&append.body, len)
-        }
+        Op::Append(append) => check_append(id, append),
+        Op::Grow(grow) => check_grow(id, grow),
         Op::Holders { changes } => changes.iter().try_for_each(|change| check_key(&change.row)),
         Op::Moved { moves } => moves.iter().try_for_each(|to| {
             check_key(&to.row)?;
@@ -505,7 +447,7 @@ fn check_row(at: OpId, row: &[u8], value: &[u8]) -> Judged {
             check_body(&part.body, part.metax.size)
         }
         Some(b'W') => {
-            let piece: PieceRow = read(value)?;
+            let piece = PieceRow::read(value).map_err(|_| Unsound("a row cannot be read"))?;
             check_made(at, piece.op)?;
             let end = rows::parse_piece(row).map(|(_, _, end)| end);
             let len = end.and_then(|end| end.checked_sub(piece.start));

@@ -40,6 +40,8 @@ pub(crate) enum Bug {
     BelievesAsks,
     /// A home moves before the next one has all that the one before decided.
     MovesHomeEarly,
+    /// A region that has another version of that length is given what was appended, as if it had the base.
+    TakesAnyBase,
 }
 
 #[cfg(not(test))]

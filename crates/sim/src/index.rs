@@ -116,7 +116,7 @@ impl Port<'_> {
             }
             Body::Pieces { pieces: id, .. } => {
                 for (_, value) in self.collect(&rows::pieces(bucket, *id))? {
-                    let piece: PieceRow = decode("piece row", &value)?;
+                    let piece = PieceRow::read(&value)?;
                     self.add_pieces(bucket, &piece.body, pieces)?;
                 }
             }

@@ -135,6 +135,14 @@ pub fn decider(home: Option<&Home>, has_condition: bool) -> Decider {
     }
 }
 
+/// Where an append is decided in a bucket with this home that several regions have; `None` if no region has the home. Where an object
+/// ends is as a condition, and holds in all regions only if one of them decides about it.
+#[must_use]
+pub fn append_decider(home: Option<&Home>) -> Option<Decider> {
+    let home = home.filter(|home| home.state != HomeState::Nowhere)?;
+    Some(decider(Some(home), true))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,7 +185,10 @@ mod tests {
             assert_eq!(decider(Some(&home), true), at);
             assert_eq!(decider(Some(&home), false), Decider::Here);
             assert_eq!(decider(Some(&all(home)), false), at);
+            let of_append = (state != HomeState::Nowhere).then_some(at);
+            assert_eq!(append_decider(Some(&home)), of_append);
         }
+        assert_eq!(append_decider(None), None);
         assert_eq!(decider(None, true), Decider::Here);
     }
 }

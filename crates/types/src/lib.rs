@@ -46,7 +46,7 @@ pub use rows::VersionSlot;
 pub use seldom::Seldom;
 pub use stamp::{Origin, Stamp};
 pub use told::{
-    Amend, ClockFloor, Freed, FreedTombstone, JournalHead, JournalRow, Noted, Passed, Purge, Renew,
-    ToldPut,
+    Amend, ClockFloor, Freed, FreedTombstone, Grow, JournalHead, JournalRow, Noted, Passed, Purge,
+    Renew, ToldPut,
 };
 pub use version::{Amendments, MarkerEntry, ObjectEntry, PieceEntry, Tombstone, VersionEntry};

@@ -9,7 +9,7 @@ use crate::ids::{
 };
 use crate::metax::{Body, Extent, Holders, HybridClock, Metax, PartRef, UploadRow};
 use crate::name::ObjectKey;
-use crate::told::{Amend, Freed, Noted, Purge, Renew, ToldPut};
+use crate::told::{Amend, Freed, Grow, Noted, Purge, Renew, ToldPut};
 
 /// What a put makes when it is committed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -202,6 +202,8 @@ pub enum Op {
     Freed(Box<Freed>),
     /// The key's null version becomes a new one with the same content in a store of several regions.
     Renew(Box<Renew>),
+    /// The key's null version grows, or begins, in a store of several regions.
+    Grow(Box<Grow>),
 }
 
 impl Op {
@@ -228,6 +230,16 @@ impl Op {
         match self {
             Self::Told(told) => Self::Told(Box::new(ToldPut { put, ..(**told).clone() })),
             op => Self::of_put(put, op.enough()),
+        }
+    }
+
+    /// The append, if the op is one.
+    #[must_use]
+    pub fn append(&self) -> Option<&Append> {
+        match self {
+            Self::Append(append) => Some(append),
+            Self::Grow(grow) => Some(&grow.append),
+            _ => None,
         }
     }
 

@@ -8,9 +8,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::append::Append;
 use crate::codec::{self, CodecError};
 use crate::ids::{BucketId, OpId, OpSeq, PgId, RegionId, Request};
-use crate::metax::{HybridClock, PartRef};
+use crate::metax::{ETag, HybridClock, ObjectChecksum, PartRef};
 use crate::name::ObjectKey;
 use crate::op::Put;
 use crate::stamp::{Origin, Stamp};
@@ -79,6 +80,21 @@ pub struct Renew {
     pub was: OpId,
     /// Its stamp from then on.
     pub at: Stamp,
+}
+
+/// A key's null version grows, or begins, in a store of several regions. It is a new version then, with a stamp of its own (ADR 53).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grow {
+    /// The append. If it has attributes, they are the version's from then on, whether or not it makes it.
+    pub append: Append,
+    /// The version's stamp from then on. Its clock is the append's.
+    pub at: Stamp,
+    /// The op that appended last, if another region did. That region may have appended more than once.
+    pub origin: Option<Origin>,
+    /// Entity tag of the bytes that come along.
+    pub etag: ETag,
+    /// S3 checksum of these bytes.
+    pub checksum: Option<ObjectChecksum>,
 }
 
 /// Tombstones that no region needs any more go.

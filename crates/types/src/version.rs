@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A version keeps its stamp for ever, whatever is appended to it or set on it.
+//! 1. A version keeps its stamp for ever, whatever is set on it. A null version that is appended to in a store of several regions is a
+//!    new version (ADR 53).
 //! 2. A row that says no more than a [`VersionRow`] is written as one: releases that know nothing else read every row of
 //!    a bucket without versioning and regions.
 //! 3. A row at a stamp is never written as a [`VersionRow`]: such a release refuses it by name.
@@ -39,7 +40,7 @@ pub struct ObjectEntry {
     pub put_at: Stamp,
     /// Whether it is the key's null version.
     pub is_null: bool,
-    /// The op that put it, where that is not the row's: another region put it, or it was appended to.
+    /// The op that put it, where that is not the row's: another region put it.
     pub origin: Option<Origin>,
     /// The parts in which it was uploaded, where its body does not say so: another region took it.
     pub parts: Vec<PartRef>,
@@ -237,5 +238,43 @@ impl PieceEntry {
     /// [`CodecError`].
     pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         codec::decode_as(PIECE, V2, bytes)
+    }
+
+    /// The piece that a version becomes which had none.
+    #[must_use]
+    pub fn first(version: ObjectEntry) -> Self {
+        let ObjectEntry { row, put_at: at, origin, .. } = version;
+        let (etag, checksum) = (row.metax.etag.clone(), row.metax.checksum.clone());
+        Self { row: PieceRow::first(row), at, etag, checksum, origin }
+    }
+}
+
+impl PieceRow {
+    /// What a row of table `W` says of content and place.
+    ///
+    /// # Errors
+    /// [`CodecError`].
+    pub fn read(bytes: &[u8]) -> Result<Self, CodecError> {
+        if bytes.first() == Some(&V1) {
+            return codec::decode(PIECE, bytes);
+        }
+        PieceEntry::decode(bytes).map(|entry| entry.row)
+    }
+
+    /// The value of a row of table `W` with its body changed: all else stays, in the version in which it was written. `None` if `change`
+    /// changes nothing.
+    ///
+    /// # Errors
+    /// [`CodecError`].
+    pub fn rewrite(
+        bytes: &[u8],
+        change: impl FnOnce(&mut Body) -> bool,
+    ) -> Result<Option<Vec<u8>>, CodecError> {
+        if bytes.first() == Some(&V1) {
+            let mut row: Self = codec::decode(PIECE, bytes)?;
+            return Ok(change(&mut row.body).then(|| codec::encode(&row)));
+        }
+        let mut entry = PieceEntry::decode(bytes)?;
+        Ok(change(&mut entry.row.body).then(|| entry.encode()))
     }
 }

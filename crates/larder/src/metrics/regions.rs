@@ -104,6 +104,16 @@ pub(super) fn write(regions: &Regions, out: &mut String) -> std::fmt::Result {
             "Objects that were renewed, as their bucket is shared with other regions",
             load(&counters.renewed),
         ),
+        (
+            "region_tails",
+            "Objects of which the beginning was here, so that only what was appended was fetched",
+            load(&counters.tails),
+        ),
+        (
+            "region_tails_spared_bytes",
+            "Bytes of these beginnings, which were not fetched",
+            load(&counters.tails_spared_bytes),
+        ),
         ("region_lists", "Pages that were listed of all regions", load(&counters.lists)),
         (
             "region_lists_failed",

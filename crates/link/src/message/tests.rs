@@ -83,6 +83,8 @@ fn requests() -> Vec<(&'static str, Request)> {
         ("change: delete", change(ChangeKind::Delete)),
         ("change: tags", change(ChangeKind::Tags(vec![("a".into(), "b".into())]))),
         ("keys", Request::Keys(keys())),
+        ("change: append", change(append())),
+        ("fetch-since", Request::FetchSince(since(vec![(1, base()), (2, base())]))),
     ]
 }
 
@@ -128,13 +130,31 @@ fn put() -> ChangeKind {
     ChangeKind::Put { attributes, md5: [7; 16], checksum: None, bytes: Bytes::from_static(b"abc") }
 }
 
+fn append() -> ChangeKind {
+    let ChangeKind::Put { attributes, md5, checksum, bytes } = put() else { unreachable!() };
+    ChangeKind::Append { offset: Some(300), attributes, md5, checksum, bytes }
+}
+
+fn base() -> Base {
+    Base { at: stamp(5), size: 300 }
+}
+
+fn since(bases: Vec<(u32, Base)>) -> FetchSince {
+    let names = [false, true, true].map(|with_bytes| (name(Slot::Null), with_bytes));
+    FetchSince { names: names.to_vec(), bases }
+}
+
+fn appended() -> Appended {
+    Appended { offset: 300, size: 303, etag: ETag::Parts([7; 16], 2), checksum: None }
+}
+
 fn change(kind: ChangeKind) -> Request {
     let condition = Condition { if_none_match: Some(EtagList::Any), ..Condition::default() };
     let key = ObjectKey::new("a/b").unwrap();
     Request::Change(Box::new(Change { bucket: bucket(), key, condition, kind }))
 }
 
-fn change_answers() -> [(&'static str, ChangeAnswer); 9] {
+fn change_answers() -> [(&'static str, ChangeAnswer); 11] {
     [
         ("answer: put", ChangeAnswer::Made(Some(HybridClock(0x1234)))),
         ("answer: deleted", ChangeAnswer::Made(None)),
@@ -145,6 +165,11 @@ fn change_answers() -> [(&'static str, ChangeAnswer); 9] {
         ("answer: full", ChangeAnswer::Full),
         ("answer: slow down", ChangeAnswer::SlowDown),
         ("answer: unavailable", ChangeAnswer::Unavailable("why".into())),
+        ("answer: appended", ChangeAnswer::Appended(appended(), HybridClock(0x1234))),
+        (
+            "answer: append refused",
+            ChangeAnswer::AppendRefused(AppendRefusal::Offset { size: 300 }),
+        ),
     ]
 }
 
@@ -276,6 +301,11 @@ fn requests_within_their_bounds_pass_and_others_do_not() {
         Request::Keys(Keys { regions: vec![RegionId(1); REGIONS_MAX + 1], ..keys() }),
         change(ChangeKind::Tags(vec![("a".repeat(CHANGE_HEAD_BYTES_MAX), String::new())])),
         names(REGION_SERVED_ENTRIES_MAX + 1),
+        Request::FetchSince(since(vec![(0, base())])),
+        Request::FetchSince(since(vec![(3, base())])),
+        Request::FetchSince(since(vec![(2, base()), (1, base())])),
+        Request::FetchSince(since(vec![(1, base()), (1, base())])),
+        Request::FetchSince(since(vec![(1, Base { size: 0, ..base() })])),
     ];
     for request in wrong {
         assert!(matches!(request.check(), Err(Declined::Unsound(_))), "{request:?}");
@@ -322,7 +352,7 @@ proptest! {
     }
 
     #[test]
-    fn spoiled_messages_are_refused(which in 0..21_usize, at in any::<prop::sample::Index>(), with in any::<u8>()) {
+    fn spoiled_messages_are_refused(which in 0..23_usize, at in any::<prop::sample::Index>(), with in any::<u8>()) {
         let mut all: Vec<_> = requests().iter().map(|(_, it)| encode(it)).collect();
         all.extend([encode(&told()), encode(&walked()), encode(&listed())]);
         let bytes = &mut all[which];

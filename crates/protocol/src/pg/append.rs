@@ -112,7 +112,7 @@ impl Pg {
 
 /// The answer to the call that became this op.
 pub(super) fn answer_of(entry: &LogEntry) -> Answer {
-    if let Op::Append(append) = &*entry.op {
+    if let Some(append) = entry.op.append() {
         let (op, clock, made) = (entry.id, append.clock, append.made.clone());
         return Answer::Appended(Box::new(AppendDone { op, clock, made }));
     }
@@ -133,6 +133,7 @@ pub(super) fn clock_of(op: &Op) -> HybridClock {
         Op::Told(told) => told.put.metax.clock,
         Op::Purge(purge) => purge.at.clock,
         Op::Renew(renew) => renew.at.clock,
+        Op::Grow(grow) => grow.at.clock,
         Op::Amend(amend) => amend.amended.clock(),
         Op::Delete { clock, .. } => *clock,
         Op::CreateUpload { row, .. } => row.clock,
@@ -151,6 +152,7 @@ pub(super) fn request_of_op(op: &Op) -> Option<&Request> {
         Op::Noted(noted) => Some(&noted.request),
         Op::Freed(freed) => Some(&freed.request),
         Op::Renew(renew) => Some(&renew.request),
+        Op::Grow(grow) => Some(&grow.append.request),
         Op::Delete { request, .. }
         | Op::SetTags { request, .. }
         | Op::CreateUpload { request, .. }

@@ -169,7 +169,8 @@ impl Pg {
                 batch.drop_parts(*bucket, *upload, &[], id)?;
                 batch.changes.remove(rows::upload(*bucket, key, *upload));
             }
-            Op::Append(append) => batch.append(self.id, append, id)?,
+            Op::Append(append) => batch.append(append, None, id)?,
+            Op::Grow(grow) => batch.append(&grow.append, Some(grow), id)?,
             Op::Holders { changes } => {
                 for change in changes {
                     batch.change_holders(change, id)?;

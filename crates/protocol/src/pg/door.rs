@@ -84,6 +84,7 @@ impl Pg {
         match &**op {
             Op::Put(put) | Op::PutEnough { put, .. } => self.owns(put.bucket, &put.key),
             Op::Append(append) => self.owns(append.bucket, &append.key),
+            Op::Grow(grow) => self.owns(grow.append.bucket, &grow.append.key),
             Op::Told(told) => self.owns(told.put.bucket, &told.put.key),
             Op::Purge(purge) => self.owns(purge.bucket, &purge.key),
             Op::Amend(amend) => self.owns(amend.bucket, &amend.key),

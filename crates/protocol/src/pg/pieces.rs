@@ -15,15 +15,18 @@
 //!    which version it goes on.
 //! 3. The data of an append is committed by ops before its own.
 //! 4. Nobody is answered before the index shows the append, so that reads need not wait for it.
+//! 5. In a store of several regions each append makes a new version, with a stamp of its own (ADR 53). A region that has the version
+//!    which a piece ends, by its stamp, has all bytes up to there.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use larder_types::codec::{decode, encode};
+use larder_types::codec::encode;
 use larder_types::limits::{INLINE_BYTES_MAX, OBJECT_BYTES_MAX, PIECES_MAX};
 use larder_types::{
-    Append, Appended, Body, BucketId, ETag, Metax, ObjectChecksum, Op, OpId, Outcome, PgId,
-    PieceRow, PiecesId, RegionId, Remembered, StreamId, Target, VersionRow, rows,
+    Append, Appended, Body, BucketId, ETag, Grow, Metax, ObjectChecksum, ObjectEntry, Op, OpId,
+    Outcome, PieceEntry, PieceRow, PiecesId, RegionId, Remembered, StreamId, Target, VersionRow,
+    rows,
 };
 
 use super::apply::Batch;
@@ -32,7 +35,8 @@ use super::slots::Slot;
 use super::{Pg, ReplyKind};
 use crate::append::{AppendCall, AppendDone, AppendRefusal};
 use crate::index::{Index, IndexError};
-use crate::message::{Answer, Content, Outbox, Refusal, Token};
+use crate::message::{Answer, Content, Description, Outbox, Refusal, Token};
+use crate::region::told::ToldAppend;
 
 /// What an append goes on: the version as it will be when every op so far is applied.
 struct Head {
@@ -62,28 +66,15 @@ impl Pg {
         index: &dyn Index,
         out: &mut Outbox,
     ) -> Result<Step, IndexError> {
-        // No journal would tell of it. Proxies refuse it, but may have begun before the store was a region.
-        if index.region() != RegionId::OWN {
-            return Ok(Step::Refuse(Refusal::InRegion));
-        }
         if !epoch_holds(index, call.bucket, call.epoch) {
             return Ok(Step::Refuse(Refusal::StaleBucket));
         }
         if let Some(step) = self.unmet(call.bucket, &call.key, &call.condition, index)? {
             return Ok(step);
         }
-        let body = match &call.content {
-            Content::Inline(bytes) => {
-                assert!(bytes.len() <= INLINE_BYTES_MAX as usize, "larger pieces are chunks");
-                Body::Inline(bytes.clone())
-            }
-            &Content::Stream { stream, chunks, chunk_bytes } => {
-                if let Some(step) = self.stream_unready(call.bucket, stream, chunks, index)? {
-                    return Ok(step);
-                }
-                Body::Stream { stream, chunks, chunk_bytes }
-            }
-            Content::Data { .. } => unreachable!("the chunks of an append are put before it"),
+        let body = match self.piece_of(call.bucket, &call.content, index)? {
+            Ok(body) => body,
+            Err(step) => return Ok(step),
         };
         let slot = Slot::Version(call.bucket, call.key.clone());
         let head = match self.head(slot.clone(), call, index)? {
@@ -97,18 +88,76 @@ impl Pg {
             Err(refusal) => return Ok(Step::Refuse(Refusal::Append(refusal))),
         };
         let attributes = head.is_none().then(|| Box::new(call.description.attributes.clone()));
-        let op = Op::Append(Box::new(Append {
+        let at = self.stamp_of(call.bucket, &call.key, index)?;
+        let append = Append {
             request: call.request,
             bucket: call.bucket,
             key: call.key.clone(),
             onto: head.map(|head| head.op),
             made,
-            clock: self.tick_clock(),
+            clock: at.clock,
             body,
             attributes,
-        }));
+        };
+        let op = if at.region == RegionId::OWN {
+            Op::Append(Box::new(append))
+        } else {
+            let Description { etag, checksum, .. } = call.description.clone();
+            Op::Grow(Box::new(Grow { append, at, origin: None, etag, checksum }))
+        };
         self.append_op(op, Some((token, ReplyKind::Applied)), out);
         Ok(Step::Done)
+    }
+
+    /// Appends what another region has of a version behind what is here. The key is at rest, and has this version.
+    pub(super) fn append_told(
+        &mut self,
+        token: Token,
+        told: &ToldAppend,
+        here: Option<&ObjectEntry>,
+        index: &dyn Index,
+        out: &mut Outbox,
+    ) -> Result<Step, IndexError> {
+        let onto = |here: &&ObjectEntry| here.put_at.told_by(index.region()) == told.onto;
+        let base = here.filter(onto).map(|here| (here.row.op, here.row.metax.size));
+        let Some((op, _)) = base.filter(|(_, size)| *size == told.made.offset) else {
+            let size = here.map_or(0, |here| here.row.metax.size);
+            return Ok(Step::Refuse(Refusal::Append(AppendRefusal::Offset { size })));
+        };
+        let body = match self.piece_of(told.bucket, &told.content, index)? {
+            Ok(body) => body,
+            Err(step) => return Ok(step),
+        };
+        let ToldAppend { request, bucket, key, made, attributes, etag, at, origin, .. } =
+            told.clone();
+        let attributes = Some(Box::new(attributes));
+        let (onto, clock) = (Some(op), at.clock);
+        let append = Append { request, bucket, key, onto, made, clock, body, attributes };
+        let grow = Grow { append, at, origin: Some(origin), etag, checksum: None };
+        self.append_op(Op::Grow(Box::new(grow)), Some((token, ReplyKind::Applied)), out);
+        Ok(Step::Done)
+    }
+
+    /// The body of a piece that has this content; the inner `Err` if it cannot be appended now.
+    fn piece_of(
+        &self,
+        bucket: BucketId,
+        content: &Content,
+        index: &dyn Index,
+    ) -> Result<Result<Body, Step>, IndexError> {
+        Ok(match content {
+            Content::Inline(bytes) => {
+                assert!(bytes.len() <= INLINE_BYTES_MAX as usize, "larger pieces are chunks");
+                Ok(Body::Inline(bytes.clone()))
+            }
+            &Content::Stream { stream, chunks, chunk_bytes } => {
+                match self.stream_unready(bucket, stream, chunks, index)? {
+                    Some(step) => Err(step),
+                    None => Ok(Body::Stream { stream, chunks, chunk_bytes }),
+                }
+            }
+            Content::Data { .. } => unreachable!("the chunks of an append are put before it"),
+        })
     }
 
     /// The version that the next append goes on. Appends that the index does not show yet say what it will be; for
@@ -124,9 +173,9 @@ impl Pg {
                 continue;
             }
             let last = self.tail_at(seq).map(|tail| &tail.entry);
-            return Ok(match last.map(|entry| (entry.id, &*entry.op)) {
-                Some((op, Op::Append(append))) => Ok(Some(Head::of_append(op, append))),
-                _ => Err(Step::Wait(slot)),
+            return Ok(match last.and_then(|entry| Some((entry.id, entry.op.append()?))) {
+                Some((op, append)) => Ok(Some(Head::of_append(op, append))),
+                None => Err(Step::Wait(slot)),
             });
         }
         Ok(Ok(current(call.bucket, &call.key, index)?.map(Head::of_row)))
@@ -247,7 +296,7 @@ fn piece_at(
     let to = rows::prefix_end(&rows::pieces(bucket, pieces));
     let mut found = None;
     index.scan(&from, to.as_deref(), &mut |row, value| {
-        found = Some((rows::parse_piece(row), decode::<PieceRow>("piece row", value)));
+        found = Some((rows::parse_piece(row), PieceRow::read(value)));
         ControlFlow::Break(())
     })?;
     let missing = || IndexError(format!("pieces {pieces} lack byte {at}"));
@@ -261,12 +310,17 @@ fn piece_at(
 }
 
 impl Batch<'_> {
-    /// An append takes effect.
-    pub(super) fn append(&mut self, pg: PgId, append: &Append, id: OpId) -> Result<(), IndexError> {
+    /// An append takes effect, in a store of several regions as a [`Grow`] says.
+    pub(super) fn append(
+        &mut self,
+        append: &Append,
+        grow: Option<&Grow>,
+        id: OpId,
+    ) -> Result<(), IndexError> {
         let row = rows::version(append.bucket, &append.key, rows::UNVERSIONED);
         let old = self.changes.get(self.index, &row)?;
-        let old = old.map(|old| VersionRow::read(&old)).transpose()?;
-        let found = old.as_ref().map(|old| (old.op, old.metax.size));
+        let old = old.map(|old| ObjectEntry::read(&old)).transpose()?;
+        let found = old.as_ref().map(|old| (old.row.op, old.row.metax.size));
         if found != append.onto.map(|op| (op, append.made.offset)) {
             return Err(IndexError(format!(
                 "op {id:?} appends to {:?} at {}, and there is {found:?}",
@@ -276,37 +330,51 @@ impl Batch<'_> {
         if let Body::Stream { stream, .. } = &append.body {
             self.changes.remove(rows::open_stream(append.bucket, *stream));
         }
-        let version = match old {
-            None => begun(append, id),
-            Some(old) => self.grown(pg, old, append, id)?,
+        let mut version = match old {
+            None => ObjectEntry::of_row(begun(append, id)),
+            Some(old) => self.grown(old, append, grow, id)?,
         };
-        self.changes.put(row, encode(&version));
+        if let Some(grow) = grow {
+            renew(&mut version, grow);
+        }
+        self.set_version((append.bucket, &append.key), version, id);
         Ok(())
     }
 
     /// A version that grows by a piece.
     fn grown(
         &mut self,
-        pg: PgId,
-        old: VersionRow,
+        old: ObjectEntry,
         append: &Append,
+        grow: Option<&Grow>,
         id: OpId,
-    ) -> Result<VersionRow, IndexError> {
+    ) -> Result<ObjectEntry, IndexError> {
         let bucket = append.bucket;
         let Appended { offset, size, etag, checksum } = append.made.clone();
-        let metax = Metax { size, clock: append.clock, etag, checksum, ..old.metax.clone() };
-        let (pieces, rows) = match old.body {
+        let mut version = old.clone();
+        let metax = &mut version.row.metax;
+        (metax.size, metax.clock) = (size, append.clock);
+        (metax.etag, metax.checksum) = (etag.clone(), checksum.clone());
+        version.put_at = metax.stamp();
+        let (pieces, rows) = match old.row.body {
             Body::Pieces { pieces, rows } => (pieces, rows),
             _ => {
-                let pieces = PiecesId { pg, op: id };
+                let pieces = PiecesId { pg: self.pg, op: id };
                 let row = rows::version(bucket, &append.key, rows::UNVERSIONED);
-                (pieces, self.begin_pieces(&row, (bucket, pieces), old, id)?)
+                (pieces, self.begin_pieces(&row, (bucket, pieces), old, grow.is_some(), id)?)
             }
         };
-        let (etag, checksum) = (metax.etag.clone(), metax.checksum.clone());
         let piece = PieceRow { op: id, start: offset, body: append.body.clone(), etag, checksum };
-        self.changes.put(rows::piece(bucket, pieces, size), encode(&piece));
-        Ok(VersionRow { op: id, metax, body: Body::Pieces { pieces, rows: rows + 1 } })
+        let value = match grow {
+            None => encode(&piece),
+            Some(Grow { at, origin, etag, checksum, .. }) => {
+                let (etag, checksum) = (etag.clone(), checksum.clone());
+                PieceEntry { row: piece, at: *at, etag, checksum, origin: *origin }.encode()
+            }
+        };
+        self.changes.put(rows::piece(bucket, pieces, size), value);
+        (version.row.op, version.row.body) = (id, Body::Pieces { pieces, rows: rows + 1 });
+        Ok(version)
     }
 
     /// What a version was becomes its first piece, unless it had no bytes. Returns the number of pieces.
@@ -314,19 +382,25 @@ impl Batch<'_> {
         &mut self,
         row: &[u8],
         (bucket, pieces): (BucketId, PiecesId),
-        old: VersionRow,
+        old: ObjectEntry,
+        is_stamped: bool,
         now: OpId,
     ) -> Result<u32, IndexError> {
-        let size = old.metax.size;
+        let size = old.row.metax.size;
         if size == 0 {
-            self.free_body(row, bucket, &old.body, now)?;
+            self.free_body(row, bucket, &old.row.body, now)?;
             return Ok(0);
         }
         let piece = rows::piece(bucket, pieces, size);
-        if let Body::Chunk(chunk) = &old.body {
+        if let Body::Chunk(chunk) = &old.row.body {
             self.hand_on(row, &piece, chunk, now);
         }
-        self.changes.put(piece, encode(&PieceRow::first(old)));
+        let value = if is_stamped {
+            PieceEntry::first(old).encode()
+        } else {
+            encode(&PieceRow::first(old.row))
+        };
+        self.changes.put(piece, value);
         Ok(1)
     }
 
@@ -338,12 +412,25 @@ impl Batch<'_> {
         now: OpId,
     ) -> Result<(), IndexError> {
         for (row, value) in self.changes.scan(self.index, &rows::pieces(bucket, pieces))? {
-            let piece: PieceRow = decode("piece row", &value)?;
+            let piece = PieceRow::read(&value)?;
             self.free_body(&row, bucket, &piece.body, now)?;
             self.changes.remove(row);
         }
         Ok(())
     }
+}
+
+/// A version that is appended to is a new one in a store of several regions: they know it by its stamp. It shows no parts.
+fn renew(version: &mut ObjectEntry, grow: &Grow) {
+    let metax = &mut version.row.metax;
+    (metax.clock, metax.region) = (grow.at.clock, grow.at.region);
+    if let Some(attributes) = &grow.append.attributes {
+        metax.attributes = (**attributes).clone();
+    }
+    (version.put_at, version.origin) = (grow.at, grow.origin);
+    version.parts.clear();
+    // Its tags are those of the put now.
+    version.amended.tags_at = None;
 }
 
 /// A version that an append makes.
@@ -369,7 +456,7 @@ mod tests {
 
     use bytes::Bytes;
     use larder_types::codec::encode;
-    use larder_types::{Epoch, OpSeq, View};
+    use larder_types::{Epoch, OpSeq, PgId, View};
 
     use super::*;
     use crate::index::{Changes, Visit};

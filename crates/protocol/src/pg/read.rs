@@ -59,7 +59,7 @@ impl Pg {
         }
         let commit = self.commit;
         match self.tail_at_mut(seq) {
-            Some(tail) if matches!(*tail.entry.op, Op::Append(_)) => {
+            Some(tail) if tail.entry.op.append().is_some() => {
                 tail.reply = Some((token, ReplyKind::Applied));
             }
             Some(tail) if seq > commit => {
@@ -168,7 +168,7 @@ impl Pg {
             return match &*tail.entry.op {
                 Op::Delete { .. } | Op::Purge(_) => Visible::Version(None),
                 // Nobody was answered before the index shows it.
-                Op::Append(_) => continue,
+                Op::Append(_) | Op::Grow(_) => continue,
                 Op::Put(put) if matches!(put.body, Body::Inline(_)) => {
                     let (metax, body) = (put.metax.clone(), put.body.clone());
                     let op = tail.entry.id;

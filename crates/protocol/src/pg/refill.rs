@@ -369,7 +369,7 @@ pub fn chunk_in(row: &[u8], value: &[u8]) -> Result<Option<Chunk>, IndexError> {
         Some(b'K') => return Ok(Some(decode::<Chunk>("chunk row", value)?)),
         Some(b'P') => decode::<PartRow>("part row", value)?.body,
         Some(b'V') => VersionRow::read(value)?.body,
-        Some(b'W') => decode::<PieceRow>("piece row", value)?.body,
+        Some(b'W') => PieceRow::read(value)?.body,
         _ => return Ok(None),
     };
     Ok(if let Body::Chunk(chunk) = body { Some(chunk) } else { None })
@@ -402,10 +402,7 @@ pub(super) fn with_chunk(
             let mut version = ObjectEntry::read(value)?;
             in_body(&mut version.row.body).then(|| version.write())
         }
-        Some(b'W') => {
-            let mut piece: PieceRow = decode("piece row", value)?;
-            in_body(&mut piece.body).then(|| encode(&piece))
-        }
+        Some(b'W') => PieceRow::rewrite(value, in_body)?,
         _ => None,
     })
 }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use larder_types::{
-    Body, BucketId, ObjectKey, Op, OpId, OpSeq, PgId, Put, StreamId, Target, UploadId,
+    Append, Body, BucketId, ObjectKey, Op, OpId, OpSeq, PgId, Put, StreamId, Target, UploadId,
 };
 
 use crate::message::{Call, Token};
@@ -225,13 +225,8 @@ pub(super) fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
         Op::Purge(purge) => [Some(Slot::Version(purge.bucket, purge.key.clone())), None],
         Op::Amend(amend) => [Some(Slot::Version(amend.bucket, amend.key.clone())), None],
         Op::Renew(renew) => [Some(Slot::Version(renew.bucket, renew.key.clone())), None],
-        Op::Append(append) => {
-            let stream = match &append.body {
-                Body::Stream { stream, .. } => Some(Slot::Stream(*stream)),
-                _ => None,
-            };
-            [Some(Slot::Version(append.bucket, append.key.clone())), stream]
-        }
+        Op::Append(append) => slots_of_append(append),
+        Op::Grow(grow) => slots_of_append(&grow.append),
         Op::CreateUpload { .. } => [Some(Slot::Upload(UploadId { pg, op: id })), None],
         Op::AbortUpload { upload, .. } => [Some(Slot::Upload(*upload)), None],
         Op::DropStream { stream, .. } => [Some(Slot::Stream(*stream)), None],
@@ -247,6 +242,14 @@ pub(super) fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
         | Op::SnapshotSession(_)
         | Op::SnapshotEnd { .. } => [None, None],
     }
+}
+
+fn slots_of_append(append: &Append) -> [Option<Slot>; 2] {
+    let stream = match &append.body {
+        Body::Stream { stream, .. } => Some(Slot::Stream(*stream)),
+        _ => None,
+    };
+    [Some(Slot::Version(append.bucket, append.key.clone())), stream]
 }
 
 /// The keys of a put that makes a version.

@@ -316,7 +316,8 @@ fn replay_applied(pg: &mut Pg, entry: &LogEntry) {
     for slot in super::slots_of(entry.id, pg.id, &entry.op).into_iter().flatten() {
         let ends = super::chunk_of(&entry.op).is_none() && matches!(slot, Slot::Version(..));
         let goes_on = || {
-            matches!(*entry.op, Op::SetTags { .. } | Op::Amend(_) | Op::Append(_) | Op::Renew(_))
+            let keeps = matches!(*entry.op, Op::SetTags { .. } | Op::Amend(_) | Op::Renew(_));
+            keeps || entry.op.append().is_some()
         };
         if ends && !goes_on() {
             pg.supersede_key(&slot, entry.id.seq);

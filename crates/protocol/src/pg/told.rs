@@ -1,7 +1,7 @@
 //! A store among regions: a PG stamps its changes, and takes those of other regions (ADR 43).
 //!
 //! ```text
-//!  Call::Told ──▶ key at rest? ──▶ greater than what is here? ──Op::Told, Purge, Amend──▶ log ──▶ apply: rows, journal
+//!  Call::Told ──▶ key at rest? ──▶ greater than what is here? ──Op::Told, Purge, Amend, Grow──▶ log ──▶ apply: rows, journal
 //!                 waits             no: Beaten
 //! ```
 //!
@@ -145,6 +145,14 @@ impl Pg {
         match told {
             Told::Put(version) if latest.is_some_and(|latest| latest >= version.at) => {
                 Ok(Step::Refuse(Refusal::Beaten))
+            }
+            Told::Append(append) if latest.is_some_and(|latest| latest >= append.at) => {
+                Ok(Step::Refuse(Refusal::Beaten))
+            }
+            Told::Append(append) => {
+                let here =
+                    kept.version.as_ref().filter(|it| Some(it.put_at.told_by(own)) == latest);
+                self.append_told(token, append, here, index, out)
             }
             Told::Put(version) => self.put(token, &Put::Told(version), index, out),
             Told::Purge { at, .. } if latest.is_some_and(|latest| latest >= *at) => {

@@ -104,6 +104,32 @@ pub struct Id {
     pub print: u128,
 }
 
+/// A version that is here, and may be the beginning of another region's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Base {
+    /// Its stamp.
+    pub at: Stamp,
+    /// Bytes of its content, above 0.
+    pub size: u64,
+}
+
+/// The part of an entry that is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Need {
+    /// The fields that may be set later.
+    Fields,
+    /// Its bytes too. Of a version that grew out of the base, if there is one, those behind it will do.
+    Bytes(Option<Base>),
+}
+
+impl Need {
+    /// True if bytes are needed.
+    #[must_use]
+    pub fn has_bytes(self) -> bool {
+        matches!(self, Self::Bytes(_))
+    }
+}
+
 impl Object {
     /// METAX as clients see it: with the appended pieces.
     #[must_use]
@@ -127,6 +153,14 @@ impl Object {
 }
 
 impl Entry {
+    /// The beginning that it may be of a version with so many bytes.
+    #[must_use]
+    pub fn base(&self, bytes: u64) -> Option<Base> {
+        let What::Object(object) = &self.what else { return None };
+        let (at, size) = (self.at, object.metax.size);
+        (size > 0 && size < bytes).then_some(Base { at, size })
+    }
+
     /// True if the version is gone.
     #[must_use]
     pub fn is_purged(&self) -> bool {

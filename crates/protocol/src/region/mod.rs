@@ -41,9 +41,9 @@ pub mod pull;
 pub mod told;
 
 pub use compare::{Listed, Range, Sum, Summed};
-pub use entry::{Entry, Id, Name, Object, Piece, Slot, What};
+pub use entry::{Base, Entry, Id, Name, Need, Object, Piece, Slot, What};
 pub use journal::{Token, Void};
 pub use key_rows::KeyRows;
 pub use merge::{Contradiction, Holding, join};
 pub use pull::Pull;
-pub use told::{Told, ToldVersion};
+pub use told::{Told, ToldAppend, ToldVersion};

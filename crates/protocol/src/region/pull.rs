@@ -46,7 +46,7 @@ use self::comparing::Comparison;
 pub use self::lookups::Lookups;
 use self::wants::{Claim, Fetched, Want};
 use super::compare::{Listed, Range, Sum, Summed};
-use super::entry::{Entry, Name};
+use super::entry::{Entry, Name, Need};
 use super::journal::{Batch, Token, Void};
 use super::merge::Contradiction;
 use crate::limits::REGION_SILENT_MS;
@@ -184,7 +184,7 @@ pub enum Effect {
         /// Number of the request.
         request: u64,
         /// The entries.
-        names: Vec<(Name, bool)>,
+        names: Vec<(Name, Need)>,
     },
     /// Join an entry with what is there, in the log of its key's PG, and make its bytes durable.
     Merge {

@@ -5,8 +5,8 @@
 //! may have changed meanwhile.
 
 use larder_types::{
-    Amendments, BucketId, Epoch, FreedTombstone, ObjectKey, OpId, OpSeq, Origin, PartRef, Passed,
-    Request, Stamp,
+    Amendments, Appended, Attributes, BucketId, ETag, Epoch, FreedTombstone, ObjectKey, OpId,
+    OpSeq, Origin, PartRef, Passed, Request, Stamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +78,35 @@ pub enum Told {
         /// The op of the version's row.
         was: OpId,
     },
+    /// The end of a version that was appended to.
+    Append(Box<ToldAppend>),
+}
+
+/// The end of a version that another region has, where the rest is here: what was appended to it there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToldAppend {
+    /// The request.
+    pub request: Request,
+    /// Bucket.
+    pub bucket: BucketId,
+    /// Epoch of the bucket's record as the caller knows it.
+    pub epoch: Epoch,
+    /// Key.
+    pub key: ObjectKey,
+    /// The stamp of the version that is here: it goes on no other.
+    pub onto: Stamp,
+    /// The bytes that are not here, as what they make of the version.
+    pub made: Appended,
+    /// Headers, user metadata and tags of the version.
+    pub attributes: Attributes,
+    /// Entity tag of the bytes that are not here.
+    pub etag: ETag,
+    /// These bytes: inline, or the committed chunks of a stream.
+    pub content: Content,
+    /// The stamp of the version with them.
+    pub at: Stamp,
+    /// The op that appended last.
+    pub origin: Origin,
 }
 
 /// A version that another region has.
@@ -101,6 +130,7 @@ impl Told {
     pub fn request(&self) -> &Request {
         match self {
             Self::Put(version) => &version.put.request,
+            Self::Append(append) => &append.request,
             Self::Purge { request, .. }
             | Self::Amend { request, .. }
             | Self::Note { request, .. }
@@ -120,6 +150,7 @@ impl Told {
     pub fn key(&self) -> Option<(BucketId, &ObjectKey)> {
         match self {
             Self::Put(version) => Some((version.put.bucket, &version.put.key)),
+            Self::Append(append) => Some((append.bucket, &append.key)),
             Self::Purge { bucket, key, .. }
             | Self::Amend { bucket, key, .. }
             | Self::Renew { bucket, key, .. } => Some((*bucket, key)),
@@ -134,6 +165,7 @@ impl Told {
                 let put = &mut version.put;
                 Some((&mut put.request, put.bucket, &mut put.epoch))
             }
+            Self::Append(append) => Some((&mut append.request, append.bucket, &mut append.epoch)),
             Self::Purge { request, bucket, epoch, .. }
             | Self::Amend { request, bucket, epoch, .. }
             | Self::Renew { request, bucket, epoch, .. } => Some((request, *bucket, epoch)),
@@ -145,6 +177,7 @@ impl Told {
     pub(crate) fn epoch(&self) -> Option<Epoch> {
         match self {
             Self::Put(version) => Some(version.put.epoch),
+            Self::Append(append) => Some(append.epoch),
             Self::Purge { epoch, .. } | Self::Amend { epoch, .. } | Self::Renew { epoch, .. } => {
                 Some(*epoch)
             }

@@ -46,6 +46,7 @@ impl Expectations {
             Op::Delete { bucket, key, .. } => self.note(bucket, key, Last::Delete(id)),
             Op::CompleteUpload { bucket, key, .. } => self.note(bucket, key, Last::Put(id)),
             Op::Append(append) => self.note(append.bucket, append.key, Last::Put(id)),
+            Op::Grow(grow) => self.note(grow.append.bucket, grow.append.key, Last::Put(id)),
             Op::Renew(renew) => self.note(renew.bucket, renew.key, Last::Put(id)),
             _ => {}
         }

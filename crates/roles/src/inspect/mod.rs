@@ -305,7 +305,7 @@ fn content(row: &[u8], value: &[u8]) -> Result<Option<(Body, u64)>, CodecError> 
         }
         Some(b'P') => Some((decode::<PartRow>("part row", value)?.body, 0)),
         Some(b'K') => Some((Body::Chunk(decode("chunk row", value)?), 0)),
-        Some(b'W') => Some((decode::<PieceRow>("piece row", value)?.body, 0)),
+        Some(b'W') => Some((PieceRow::read(value)?.body, 0)),
         _ => None,
     })
 }

@@ -6,12 +6,16 @@ use larder_objects::{
     AppendAt, AppendDone, AppendOptions, BodyDigest, ObjectError, PutBody, PutDone,
 };
 use larder_protocol::{AppendCall, Call, Content, Description};
+use larder_types::home::append_decider;
 use larder_types::limits::{INLINE_BYTES_MAX, PUT_BYTES_MAX, RECORD_BYTES_MAX};
-use larder_types::{BucketName, ETag, ObjectKey, RegionId};
+use larder_types::{
+    BucketId, BucketName, BucketRecord, Decider, ETag, Epoch, ObjectKey, PgId, RegionId,
+};
 
-use super::put::{Limit, Pieces, Wanted};
+use super::homes::COMING;
+use super::put::{Chunks, Limit, Pieces, StreamGuard, Wanted};
 use super::reach::Reach;
-use super::{Proxy, unexpected};
+use super::{Proxy, unavailable, unexpected};
 use crate::ticket::Settled;
 
 /// Appends that were acknowledged, for metrics.
@@ -43,81 +47,104 @@ fn limit(at: AppendAt) -> Limit {
     }
 }
 
-/// The request that a store among regions refuses, for the client's error.
-pub(super) const IN_REGION: &str = "appends in a store that is a region (docs/regions.md)";
+/// A region without a home for the bucket takes no appends.
+const HOMELESS: &str = "appends to a bucket of several regions that has no home: `larder region home DIR BUCKET here` gives it one";
+/// A server of the release before refuses them.
+pub(super) const IN_REGION: &str =
+    "appends in a region by servers of an earlier release: upgrade all";
+
+/// The bytes of an append, committed or small enough to come along.
+pub(super) struct Appending<'a, R: Reach> {
+    pub(super) content: Content,
+    pub(super) size: u64,
+    pub(super) digest: BodyDigest,
+    guard: Option<StreamGuard<'a, R>>,
+}
+
+impl<R: Reach> Appending<'_, R> {
+    /// They are the end of the object.
+    pub(super) fn claimed(self) {
+        if let Some(guard) = self.guard {
+            guard.claimed();
+        }
+    }
+}
 
 impl<R: Reach> Proxy<R> {
-    pub(super) async fn append_object<B: PutBody>(
+    /// The region that decides an append, if it is another one. In a bucket of several regions only the home does: where the object
+    /// ends has to hold in all of them.
+    ///
+    /// # Errors
+    /// If the bucket has no home, or the region takes no changes now.
+    pub(super) fn home_of_append(
+        &self,
+        bucket: &BucketName,
+    ) -> Result<Option<RegionId>, ObjectError> {
+        if self.reach.region() == RegionId::OWN {
+            return Ok(None);
+        }
+        self.may_change()?;
+        match self.reach.bucket(bucket, decider) {
+            Some(Some(Decider::Region(region))) => Ok(Some(region)),
+            Some(Some(Decider::Nobody)) => Err(unavailable(COMING)),
+            Some(None) => Err(ObjectError::Unsupported { what: HOMELESS }),
+            // What is not there is refused where the key is looked for.
+            Some(Some(Decider::Here)) | None => Ok(None),
+        }
+    }
+
+    /// Makes a client's append here. Another region's client has asked the home, or none is asked.
+    ///
+    /// # Errors
+    /// [`ObjectError`]; [`ObjectError::SlowDown`] if another region decides about it by now.
+    pub(crate) async fn append_here<B: PutBody>(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        options: AppendOptions,
+        body: B,
+    ) -> Result<AppendDone, ObjectError> {
+        let done = self.append_object(bucket, key, options, body).await;
+        let done = done.map_err(|error| self.bucket_gone_or_changed(bucket, error))?;
+        self.await_regions(bucket, key, None).await?;
+        Ok(done)
+    }
+
+    async fn append_object<B: PutBody>(
         &self,
         bucket: &BucketName,
         key: &ObjectKey,
         options: AppendOptions,
         mut body: B,
     ) -> Result<AppendDone, ObjectError> {
-        if self.reach.region() != RegionId::OWN {
-            return Err(ObjectError::Unsupported { what: IN_REGION });
-        }
         let AppendOptions { at, attributes, condition, .. } = options;
-        let place = self.place(bucket, key)?;
+        let place = self.place_of_append(bucket, key)?;
         let wanted = self.wanted(place, (bucket, key), attributes, condition);
-        self.reach.admit_data()?;
         let limit = limit(at);
-        match body.len() {
-            Some(0) => return Err(ObjectError::EmptyAppend),
-            Some(len) if len > limit.bytes => return Err(limit.exceeded()),
-            _ => {}
+        if body.len().is_some_and(|len| len > limit.bytes) {
+            return Err(limit.exceeded());
         }
-        let mut pieces = Pieces::default();
-        while pieces.len <= INLINE_BYTES_MAX as usize {
-            match body.next().await {
-                Some(piece) => pieces.push(piece?),
-                None => {
-                    let (size, digest) = (pieces.len as u64, body.finish()?);
-                    let content = Content::Inline(pieces.into_bytes());
-                    return self.append_piece(wanted, at, content, size, digest).await;
-                }
-            }
-        }
-        let chunks = self.store_chunks(&wanted, pieces, &mut body, limit).await?;
-        let appended =
-            self.append_piece(wanted, at, chunks.content, chunks.size, chunks.digest).await?;
-        chunks.guard.claimed();
-        Ok(appended)
-    }
-
-    /// Makes what is committed, or small enough to come along, the end of the object.
-    async fn append_piece(
-        &self,
-        wanted: Wanted,
-        at: AppendAt,
-        content: Content,
-        size: u64,
-        digest: BodyDigest,
-    ) -> Result<AppendDone, ObjectError> {
-        if size == 0 {
-            return Err(ObjectError::EmptyAppend);
-        }
+        let appending = self.store_appended(&wanted, &mut body, limit).await?;
         let request = self.requests.begin();
+        let size = appending.size;
         let call = Call::Append(Box::new(AppendCall {
             request: request.id(),
             bucket: wanted.bucket,
             epoch: wanted.epoch,
             key: wanted.key,
-            offset: match at {
-                AppendAt::Offset(offset) => Some(offset),
-                AppendAt::End => None,
-            },
+            offset: at.offset(),
             description: Description {
                 size,
-                etag: ETag::Md5(digest.md5),
-                checksum: digest.checksum,
+                etag: ETag::Md5(appending.digest.md5),
+                checksum: appending.digest.checksum.clone(),
                 attributes: wanted.attributes,
             },
-            content,
+            content: appending.content.clone(),
             condition: wanted.condition,
         }));
         match self.reach.ask(wanted.pg, call).await? {
             Settled::Appended(done) => {
+                appending.claimed();
                 self.appends.count(at, size);
                 let (made, clock) = (done.made, done.clock);
                 let object =
@@ -127,4 +154,55 @@ impl<R: Reach> Proxy<R> {
             other => Err(unexpected(&other)),
         }
     }
+
+    /// The place of an append that is decided here, as one record says.
+    fn place_of_append(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+    ) -> Result<(BucketId, Epoch, PgId), ObjectError> {
+        if self.reach.region() == RegionId::OWN {
+            return self.place(bucket, key);
+        }
+        let look = |record: &BucketRecord| (record.id, record.epoch, decider(record));
+        match self.reach.bucket(bucket, look).ok_or(ObjectError::NoSuchBucket)? {
+            (id, epoch, Some(Decider::Here)) => Ok((id, epoch, self.reach.pg_of(id, key))),
+            (.., Some(Decider::Nobody)) => Err(unavailable(COMING)),
+            // It has moved since somebody looked.
+            (.., Some(Decider::Region(_)) | None) => Err(ObjectError::SlowDown),
+        }
+    }
+
+    /// Commits what is to be appended, or keeps it if it is small enough to come along with the append.
+    pub(super) async fn store_appended<B: PutBody>(
+        &self,
+        wanted: &Wanted,
+        body: &mut B,
+        limit: Limit,
+    ) -> Result<Appending<'_, R>, ObjectError> {
+        self.reach.admit_data()?;
+        if body.len() == Some(0) {
+            return Err(ObjectError::EmptyAppend);
+        }
+        let mut pieces = Pieces::default();
+        while pieces.len <= INLINE_BYTES_MAX as usize {
+            match body.next().await {
+                Some(piece) => pieces.push(piece?),
+                None if pieces.len == 0 => return Err(ObjectError::EmptyAppend),
+                None => {
+                    let (size, digest) = (pieces.len as u64, body.finish()?);
+                    let content = Content::Inline(pieces.into_bytes());
+                    return Ok(Appending { content, size, digest, guard: None });
+                }
+            }
+        }
+        let Chunks { guard, content, size, digest } =
+            self.store_chunks(wanted, pieces, body, limit).await?;
+        Ok(Appending { content, size, digest, guard: Some(guard) })
+    }
+}
+
+/// Where an append to a bucket is decided; `None` if nowhere.
+fn decider(record: &BucketRecord) -> Option<Decider> {
+    if record.is_local() { Some(Decider::Here) } else { append_decider(record.home.as_ref()) }
 }

@@ -4,7 +4,9 @@ use futures::future::BoxFuture;
 use larder_link::Change;
 use larder_objects::ObjectError;
 use larder_protocol::region::listing::{ListedPage, PageAsk};
-use larder_types::{BucketId, BucketName, BucketRecord, Epoch, HybridClock, ObjectKey, RegionId};
+use larder_types::{BucketId, BucketName, BucketRecord, Epoch, ObjectKey, RegionId};
+
+use super::homes::Made;
 
 /// The other regions, which may have objects that this store lacks.
 pub trait Elsewhere: Send + Sync + 'static {
@@ -37,11 +39,7 @@ pub trait Elsewhere: Send + Sync + 'static {
     ///
     /// # Errors
     /// That region's reason, or that it does not answer.
-    fn change(
-        &self,
-        home: RegionId,
-        change: Change,
-    ) -> BoxFuture<'_, Result<Option<HybridClock>, ObjectError>>;
+    fn change(&self, home: RegionId, change: Change) -> BoxFuture<'_, Result<Made, ObjectError>>;
 
     /// Lists a page of a bucket's keys in all regions.
     ///

@@ -17,6 +17,7 @@ use larder_types::{
 
 use tokio::time::Instant;
 
+use super::homes::Made;
 use super::reach::{Data, Ended, FoundRow, KnownBucket, Lost, Onward, Reach, Scan};
 use super::{refused, unavailable, undecodable, unexpected};
 use crate::clock::now_ms;
@@ -200,11 +201,7 @@ impl Reach for Here {
         Ok(false)
     }
 
-    async fn change_at_gateway(
-        &self,
-        home: RegionId,
-        _: Change,
-    ) -> Result<Option<HybridClock>, ObjectError> {
+    async fn change_at_gateway(&self, home: RegionId, _: Change) -> Result<Made, ObjectError> {
         Err(unavailable(&format!(
             "region {home} is the home of this bucket and decides about such a change, and this one reaches none"
         )))

@@ -6,33 +6,48 @@
 
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use larder_link::limits::CHANGE_BYTES_MAX;
 use larder_link::{Change, ChangeAnswer, ChangeKind};
-use larder_objects::{ObjectError, PutBody, PutDone, PutOptions};
-use larder_protocol::Call;
+use larder_objects::{
+    AppendDone, AppendOptions, BodyDigest, ObjectError, PutBody, PutDone, PutOptions,
+};
+use larder_protocol::{AppendRefusal, Call};
 use larder_types::home::decider;
 use larder_types::{
-    BucketId, BucketName, BucketRecord, Condition, Decider, ETag, Epoch, HybridClock, ObjectKey,
-    PgId, RegionId,
+    Appended, BucketId, BucketName, BucketRecord, Condition, Decider, ETag, Epoch, HybridClock,
+    ObjectKey, PgId, RegionId,
 };
 use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;
 
 use super::put::Limit;
 use super::reach::Reach;
-use super::{Proxy, unavailable};
+use super::{Proxy, append_refused, unavailable};
 use crate::limits::CHANGE_PLACE_MS;
 
 const OF_CHANGES: Limit = Limit {
-    what: "an object that another region passes on to the bucket's home",
+    what: "what another region passes on to the bucket's home",
     bytes: CHANGE_BYTES_MAX as u64,
 };
 /// Bytes of a body that is read before there is a place for it.
 const SMALL_BYTES_MAX: usize = 64 * 1024;
-const COMING: &str = "the home of the bucket is moving to this region: try again in a moment";
+pub(super) const COMING: &str =
+    "the home of the bucket is moving to this region: try again in a moment";
+const OTHER_ANSWER: &str = "the home of the bucket answers unsoundly";
 /// Parts stay in the region where they were put.
 const UPLOAD: &str = "completing this upload outside of the region that is the bucket's home";
+
+/// A change that the home of a bucket has made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Made {
+    /// A put, with its clock.
+    Put(HybridClock),
+    /// An append.
+    Appended(AppendDone),
+    /// A delete, or tags.
+    Changed,
+}
 
 impl<R: Reach> Proxy<R> {
     /// The region that decides a client's change of a bucket, if it is another one.
@@ -154,6 +169,47 @@ impl<R: Reach> Proxy<R> {
         options: PutOptions,
         mut body: B,
     ) -> Result<PutDone, ObjectError> {
+        let (bytes, _place) = self.read_for_home(&mut body).await?;
+        let digest = body.finish()?;
+        let (size, md5, attributes) =
+            (bytes.len() as u64, digest.md5, Box::new(options.attributes));
+        let checksum = digest.checksum.clone();
+        let kind = ChangeKind::Put { attributes, md5, checksum, bytes };
+        match self.change_at_home(home, (bucket, key), options.condition, kind).await? {
+            Made::Put(clock) => {
+                Ok(PutDone { etag: ETag::Md5(md5), checksum: digest.checksum, clock, size })
+            }
+            Made::Appended(_) | Made::Changed => Err(unavailable(OTHER_ANSWER)),
+        }
+    }
+
+    /// Has the home of a bucket make an append.
+    pub(super) async fn append_at_home<B: PutBody>(
+        &self,
+        home: RegionId,
+        (bucket, key): (&BucketName, &ObjectKey),
+        options: AppendOptions,
+        mut body: B,
+    ) -> Result<AppendDone, ObjectError> {
+        let (bytes, _place) = self.read_for_home(&mut body).await?;
+        if bytes.is_empty() {
+            return Err(ObjectError::EmptyAppend);
+        }
+        let BodyDigest { md5, checksum, .. } = body.finish()?;
+        let AppendOptions { at, attributes, condition, .. } = options;
+        let (offset, attributes) = (at.offset(), Box::new(attributes));
+        let kind = ChangeKind::Append { offset, attributes, md5, checksum, bytes };
+        match self.change_at_home(home, (bucket, key), condition, kind).await? {
+            Made::Appended(done) => Ok(done),
+            Made::Put(_) | Made::Changed => Err(unavailable(OTHER_ANSWER)),
+        }
+    }
+
+    /// Reads a body that another region gets as a whole, and finds a place for it.
+    async fn read_for_home<B: PutBody>(
+        &self,
+        body: &mut B,
+    ) -> Result<(Bytes, SemaphorePermit<'_>), ObjectError> {
         let limit = OF_CHANGES;
         if body.len().is_some_and(|len| len > limit.bytes) {
             return Err(limit.exceeded());
@@ -169,21 +225,11 @@ impl<R: Reach> Proxy<R> {
                 place = Some(self.place_for_change().await?);
             }
         }
-        if place.is_none() {
-            place = Some(self.place_for_change().await?);
-        }
-        let digest = body.finish()?;
-        let (size, md5) = (bytes.len() as u64, digest.md5);
-        let kind = ChangeKind::Put {
-            attributes: Box::new(options.attributes),
-            md5,
-            checksum: digest.checksum.clone(),
-            bytes: bytes.freeze(),
+        let place = match place {
+            Some(place) => place,
+            None => self.place_for_change().await?,
         };
-        let made = self.change_at_home(home, (bucket, key), options.condition, kind).await?;
-        drop(place);
-        let clock = made.ok_or_else(|| unavailable("the home of the bucket answers unsoundly"))?;
-        Ok(PutDone { etag: ETag::Md5(md5), checksum: digest.checksum, clock, size })
+        Ok((bytes.freeze(), place))
     }
 
     /// Has the home of a bucket make a change.
@@ -193,7 +239,7 @@ impl<R: Reach> Proxy<R> {
         (bucket, key): (&BucketName, &ObjectKey),
         condition: Condition,
         kind: ChangeKind,
-    ) -> Result<Option<HybridClock>, ObjectError> {
+    ) -> Result<Made, ObjectError> {
         let change = Change { bucket: bucket.clone(), key: key.clone(), condition, kind };
         match self.elsewhere().filter(|_| self.reach.is_gateway()) {
             Some(elsewhere) => elsewhere.change(home, change).await,
@@ -210,9 +256,24 @@ impl<R: Reach> Proxy<R> {
 }
 
 /// The answer of a region, or of the gateway, to a change that ended so.
-pub(crate) fn answer_of(made: Result<Option<HybridClock>, ObjectError>) -> ChangeAnswer {
+pub(crate) fn answer_of(made: Result<Made, ObjectError>) -> ChangeAnswer {
     match made {
-        Ok(clock) => ChangeAnswer::Made(clock),
+        Ok(Made::Put(clock)) => ChangeAnswer::Made(Some(clock)),
+        Ok(Made::Changed) => ChangeAnswer::Made(None),
+        Ok(Made::Appended(AppendDone { offset, object })) => {
+            let PutDone { etag, checksum, clock, size } = object;
+            ChangeAnswer::Appended(Appended { offset, size, etag, checksum }, clock)
+        }
+        Err(ObjectError::WriteOffset { size }) => {
+            ChangeAnswer::AppendRefused(AppendRefusal::Offset { size })
+        }
+        Err(ObjectError::TooManyPieces) => {
+            ChangeAnswer::AppendRefused(AppendRefusal::TooManyPieces)
+        }
+        Err(ObjectError::AppendAttributes) => {
+            ChangeAnswer::AppendRefused(AppendRefusal::Attributes)
+        }
+        Err(ObjectError::TooLarge { .. }) => ChangeAnswer::AppendRefused(AppendRefusal::TooLarge),
         Err(ObjectError::PreconditionFailed) => ChangeAnswer::ConditionFailed,
         Err(ObjectError::NoSuchKey) => ChangeAnswer::NoSuchKey,
         Err(ObjectError::NoSuchBucket) => ChangeAnswer::NoSuchBucket,
@@ -223,9 +284,16 @@ pub(crate) fn answer_of(made: Result<Option<HybridClock>, ObjectError>) -> Chang
 }
 
 /// The end of a change that was answered so.
-pub(crate) fn made_of(answer: ChangeAnswer) -> Result<Option<HybridClock>, ObjectError> {
+pub(crate) fn made_of(answer: ChangeAnswer) -> Result<Made, ObjectError> {
     match answer {
-        ChangeAnswer::Made(clock) => Ok(clock),
+        ChangeAnswer::Made(clock) => Ok(clock.map_or(Made::Changed, Made::Put)),
+        ChangeAnswer::Appended(Appended { offset, size, etag, checksum }, clock) => {
+            Ok(Made::Appended(AppendDone {
+                offset,
+                object: PutDone { etag, checksum, clock, size },
+            }))
+        }
+        ChangeAnswer::AppendRefused(refusal) => Err(append_refused(refusal)),
         ChangeAnswer::ConditionFailed => Err(ObjectError::PreconditionFailed),
         ChangeAnswer::NoSuchKey => Err(ObjectError::NoSuchKey),
         ChangeAnswer::NoSuchBucket => Err(ObjectError::NoSuchBucket),

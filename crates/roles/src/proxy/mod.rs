@@ -72,6 +72,7 @@ use clients::Clients;
 pub use elsewhere::Elsewhere;
 pub use expiry::expire_uploads;
 pub use here::Here;
+pub use homes::Made;
 pub(crate) use homes::{answer_of, made_of};
 use reach::Reach;
 pub(crate) use reach::{KnownBucket, Onward, Scan};
@@ -392,8 +393,10 @@ impl<R: Reach> Objects for Proxy<R> {
         body: B,
     ) -> Result<AppendDone, ObjectError> {
         let _request = self.clients.begin();
-        let done = self.append_object(bucket, key, options, body).await;
-        done.map_err(|error| self.bucket_gone_or_changed(bucket, error))
+        match self.home_of_append(bucket)? {
+            Some(home) => self.append_at_home(home, (bucket, key), options, body).await,
+            None => self.append_here(bucket, key, options, body).await,
+        }
     }
 
     async fn open(&self, bucket: &BucketName, key: &ObjectKey) -> Result<Opened, ObjectError> {

@@ -92,7 +92,7 @@ pub(super) struct Limit {
     pub(super) bytes: u64,
 }
 
-const OF_TOLD: Limit = Limit { what: "the object", bytes: OBJECT_BYTES_MAX };
+pub(super) const OF_TOLD: Limit = Limit { what: "the object", bytes: OBJECT_BYTES_MAX };
 const OF_PUTS: Limit = Limit { what: "the object", bytes: PUT_BYTES_MAX };
 
 /// Frees the chunks of a stream that gets no parent.

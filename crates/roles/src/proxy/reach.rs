@@ -20,6 +20,7 @@ use larder_types::{
 };
 use tokio::time::Instant;
 
+use super::homes::Made;
 use crate::data::ReadFailure;
 use crate::ticket::Settled;
 use crate::wire::Position;
@@ -143,7 +144,7 @@ pub trait Reach: Send + Sync + 'static {
         &self,
         home: RegionId,
         change: Change,
-    ) -> impl Future<Output = Result<Option<HybridClock>, ObjectError>> + Send;
+    ) -> impl Future<Output = Result<Made, ObjectError>> + Send;
 
     /// Has the gateway list a page of a bucket's keys in all regions. This proxy is none.
     fn list_at_gateway(

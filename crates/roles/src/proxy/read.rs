@@ -293,7 +293,7 @@ impl<R: Reach> Reading<R> {
         for (row, value) in found.map_err(|_error| ReadFailure::Unreadable)? {
             let (_, _, end) = rows::parse_piece(&row).ok_or(ReadFailure::Unreadable)?;
             let piece: PieceRow =
-                decode("piece row", &value).map_err(|_error| ReadFailure::Unreadable)?;
+                PieceRow::read(&value).map_err(|_error| ReadFailure::Unreadable)?;
             if at >= range.end || piece.start > at {
                 break;
             }

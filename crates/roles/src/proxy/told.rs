@@ -1,15 +1,15 @@
 //! Stores other regions' changes: bytes go the way of a client's put; the op has the stamp that the change has everywhere.
 
 use larder_objects::{ObjectError, PutBody};
-use larder_protocol::region::{Entry, Told, ToldVersion, entry};
+use larder_protocol::region::{Base, Entry, Told, ToldAppend, ToldVersion, entry};
 use larder_protocol::{Call, Description, PutCall};
 use larder_types::{
-    Amendments, BucketId, BucketName, Condition, Epoch, FreedTombstone, Metax, ObjectKey, OpId,
-    OpSeq, Origin, PartRef, Passed, PgId, Stamp,
+    Amendments, Appended, BucketId, BucketName, Condition, ETag, Epoch, FreedTombstone, Metax,
+    ObjectKey, OpId, OpSeq, Origin, PartRef, Passed, PgId, Stamp,
 };
 
 use super::Proxy;
-use super::put::Wanted;
+use super::put::{OF_TOLD, Wanted};
 use super::reach::{KnownBucket, Reach};
 
 /// Another region's version, as a put of its body needs it.
@@ -83,6 +83,50 @@ impl<R: Reach> Proxy<R> {
         let wanted = self.wanted(place, (bucket, key), attributes, Condition::default());
         let wanted = Wanted { told: Some(Box::new(RegionVersion::of(entry, object))), ..wanted };
         self.store(wanted, body).await.map(|_done| ChangeOutcome::Taken).or_else(unless_beaten)
+    }
+
+    /// Appends what another region has of a version behind what is here, unless that is newer.
+    ///
+    /// # Errors
+    /// [`ObjectError`]; [`ObjectError::Changed`] if what is here is not the base.
+    pub async fn append_told<B: PutBody>(
+        &self,
+        (bucket, known): (&BucketName, KnownBucket),
+        key: &ObjectKey,
+        (entry, object): (&Entry, &entry::Object),
+        base: Base,
+        mut body: B,
+    ) -> Result<ChangeOutcome, ObjectError> {
+        let attributes = object.metax.attributes.clone();
+        let place = self.place(bucket, key)?;
+        known.is((place.0, place.1))?;
+        let wanted = self.wanted(place, (bucket, key), attributes, Condition::default());
+        let wanted = Wanted { told: Some(Box::new(RegionVersion::of(entry, object))), ..wanted };
+        let appending = self.store_appended(&wanted, &mut body, OF_TOLD).await?;
+        let Metax { size, etag, checksum, .. } = object.metax.clone();
+        let request = self.requests.begin();
+        let append = ToldAppend {
+            request: request.id(),
+            bucket: wanted.bucket,
+            epoch: wanted.epoch,
+            key: wanted.key,
+            onto: base.at,
+            made: Appended { offset: base.size, size, etag, checksum },
+            attributes: wanted.attributes,
+            etag: ETag::Md5(appending.digest.md5),
+            content: appending.content.clone(),
+            at: entry.at,
+            origin: entry.origin,
+        };
+        let told = Call::Told(Box::new(Told::Append(Box::new(append))));
+        match self.reach.ask(wanted.pg, told).await {
+            Ok(_done) => {
+                appending.claimed();
+                Ok(ChangeOutcome::Taken)
+            }
+            Err(ObjectError::WriteOffset { .. }) => Err(ObjectError::Changed),
+            Err(error) => unless_beaten(error),
+        }
     }
 
     /// Purges a key's null versions up to a stamp, unless what is here is newer.

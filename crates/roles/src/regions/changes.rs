@@ -8,16 +8,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_link::limits::CHANGE_TIME_MAX;
 use larder_link::{Change, ChangeAnswer, ChangeKind};
-use larder_objects::{BodyDigest, BodyError, ObjectError, PutBody, PutOptions};
-use larder_types::home::decider;
-use larder_types::{BucketRecord, Decider, HybridClock, ObjectChecksum, RegionId};
+use larder_objects::{
+    AppendAt, AppendOptions, BodyDigest, BodyError, ObjectError, PutBody, PutOptions,
+};
+use larder_types::home::{append_decider, decider};
+use larder_types::{BucketRecord, Decider, ObjectChecksum, RegionId};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Shared;
 use super::homes;
 use super::puller::link_to;
 use crate::limits::{REGION_MISS_MS, REGION_WAIT_MS};
-use crate::proxy::{RegionReach, answer_of, made_of};
+use crate::proxy::{Made, RegionReach, answer_of, made_of};
 
 /// Bytes that another region has read and verified.
 struct Whole {
@@ -46,7 +48,7 @@ pub(super) async fn make_at<R: RegionReach>(
     shared: &Arc<Shared<R>>,
     home: RegionId,
     change: Change,
-) -> Result<Option<HybridClock>, ObjectError> {
+) -> Result<Made, ObjectError> {
     let members = shared.site.members().borrow().clone();
     let name = members.peer(home).map_or_else(|| home.to_string(), |peer| peer.name.to_string());
     let unavailable = |why: String| ObjectError::Unavailable {
@@ -87,10 +89,12 @@ pub(super) async fn make<R: RegionReach>(
     let Ok(Ok(_place)) = timeout(patience, shared.made.acquire()).await else {
         return ChangeAnswer::SlowDown;
     };
-    let has_condition = !condition.is_none();
+    let (has_condition, is_append) =
+        (!condition.is_none(), matches!(kind, ChangeKind::Append { .. }));
     let look = |record: &BucketRecord| {
-        let is_here = decider(record.home.as_ref(), has_condition) == Decider::Here;
-        (record.home, is_here && !record.is_local())
+        let home = record.home.as_ref();
+        let by = if is_append { append_decider(home) } else { Some(decider(home, has_condition)) };
+        (record.home, by == Some(Decider::Here) && !record.is_local())
     };
     match shared.shown.reach().bucket(&bucket, look) {
         None => return ChangeAnswer::NoSuchBucket,
@@ -104,10 +108,22 @@ pub(super) async fn make<R: RegionReach>(
                 let len = bytes.len() as u64;
                 let body = Whole { bytes: Some(bytes), len, md5, checksum };
                 let options = PutOptions { attributes: *attributes, condition };
-                proxy.put_here(&bucket, &key, options, body).await.map(|done| Some(done.clock))
+                let done = proxy.put_here(&bucket, &key, options, body).await?;
+                Ok(Made::Put(done.clock))
             }
-            ChangeKind::Delete => proxy.delete_here(&bucket, &key, condition).await.map(|()| None),
-            ChangeKind::Tags(tags) => proxy.set_tags_here(&bucket, &key, tags).await.map(|()| None),
+            ChangeKind::Append { offset, attributes, md5, checksum, bytes } => {
+                let len = bytes.len() as u64;
+                let body = Whole { bytes: Some(bytes), len, md5, checksum };
+                let at = offset.map_or(AppendAt::End, AppendAt::Offset);
+                let options = AppendOptions { at, attributes: *attributes, condition };
+                proxy.append_here(&bucket, &key, options, body).await.map(Made::Appended)
+            }
+            ChangeKind::Delete => {
+                proxy.delete_here(&bucket, &key, condition).await.map(|()| Made::Changed)
+            }
+            ChangeKind::Tags(tags) => {
+                proxy.set_tags_here(&bucket, &key, tags).await.map(|()| Made::Changed)
+            }
         }
     };
     let made = timeout_at(until, making).await;

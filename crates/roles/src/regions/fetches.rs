@@ -1,44 +1,47 @@
 //! Answers fetches of other regions: opens entries and their bytes a few at a time, and sends them in the order asked for.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt, Stream, StreamExt, stream};
-use larder_link::{Declined, Fetch, FetchSink, Fetched, LinkError};
+use larder_link::{Declined, FetchSince, FetchSink, Fetched, LinkError};
 use larder_objects::{ObjectError, Objects, ReadBody};
 use larder_protocol::region::entry::What;
-use larder_protocol::region::{Entry, KeyRows, Name};
-use larder_types::{BucketName, ObjectKey, RegionId};
+use larder_protocol::region::{Base, Entry, KeyRows, Name};
+use larder_types::{Body, BucketName, ObjectEntry, ObjectKey, OpId, PieceEntry, RegionId, rows};
 use tokio::time::timeout;
 
 use super::Shared;
 use crate::limits::{
     REGION_AHEAD_BYTES_MAX, REGION_CHANGED_TRIES_MAX, REGION_OPEN_MS, REGION_OPENS_MAX,
 };
+use crate::planted::{self, Bug};
 use crate::proxy::RegionReach;
 
 /// Sends the entries of a fetch.
 pub(super) async fn answer<R: RegionReach>(
     shared: &Arc<Shared<R>>,
     from: RegionId,
-    fetch: Fetch,
+    fetch: FetchSince,
     mut sink: FetchSink,
 ) -> Result<(), Declined> {
-    let ahead = |(name, with_bytes): (Name, bool)| {
+    let bases: BTreeMap<u32, Base> = fetch.bases.into_iter().collect();
+    let ahead = |((name, with_bytes), at): ((Name, bool), u32)| {
         let bytes_max = with_bytes.then_some(REGION_AHEAD_BYTES_MAX);
-        opened(shared.clone(), from, name, bytes_max)
+        opened(shared.clone(), from, (name, bases.get(&at).copied()), bytes_max)
     };
-    let ahead = stream::iter(fetch.names).map(ahead).buffered(REGION_OPENS_MAX);
+    let ahead = stream::iter(fetch.names.into_iter().zip(0..)).map(ahead);
+    let ahead = ahead.buffered(REGION_OPENS_MAX);
     let mut ahead = Ahead { opening: pin!(ahead), opened: VecDeque::new() };
     loop {
         let next = ahead.next(&mut sink).await.map_err(|error| broken_off(from, &error))?;
-        let Some(Opened { mut fetched, mut body, is_large }) = next else { return Ok(()) };
+        let Some(Opened { mut fetched, base, mut body, is_large }) = next else { return Ok(()) };
         if is_large {
             // Entries before it do not wait for it.
             sink.flush().await.map_err(|error| broken_off(from, &error))?;
-            let opening = opened(shared.clone(), from, fetched.name, Some(u64::MAX));
+            let opening = opened(shared.clone(), from, (fetched.name, base), Some(u64::MAX));
             Opened { fetched, body, .. } = ahead.beside(opening).await;
         }
         let bytes = fetched.bytes;
@@ -58,16 +61,28 @@ struct Found {
     body: Option<ReadBody>,
     /// True if it has more bytes than were to be opened.
     is_large: bool,
+    /// True if the asking region may have the beginning, and this one does not know.
+    lacks_base: bool,
+}
+
+impl Found {
+    /// An entry without its bytes.
+    fn bare(entry: Option<Entry>) -> Self {
+        Self { entry, bytes: 0, body: None, is_large: false, lacks_base: false }
+    }
 }
 
 impl<R: RegionReach> Shared<R> {
-    /// Reads a name's entry. Opens its bytes if they are wanted and at most `bytes_max`.
-    async fn open(&self, name: &Name, bytes_max: Option<u64>) -> Result<Found, ObjectError> {
+    /// Reads a name's entry. Opens its bytes, or those behind the base, if they are wanted and at most `bytes_max`.
+    async fn open(
+        &self,
+        (name, base): (&Name, Option<Base>),
+        bytes_max: Option<u64>,
+    ) -> Result<Found, ObjectError> {
         let (shown, buckets) = (&self.shown, self.shown.buckets());
-        let nothing = Found { entry: None, bytes: 0, body: None, is_large: false };
         // To the other regions it is gone.
         if buckets.local().contains(&name.bucket) || shown.is_deleted(name.bucket) {
-            return Ok(nothing);
+            return Ok(Found::bare(None));
         }
         let bucket = buckets.all().get(&name.bucket).cloned().ok_or(ObjectError::NoSuchBucket)?;
         for _ in 0..REGION_CHANGED_TRIES_MAX {
@@ -78,23 +93,26 @@ impl<R: RegionReach> Shared<R> {
                 kept = shown.kept(name.bucket, &name.key).await?;
             }
             let entry = shown.entry_of(name.bucket, &name.key, &kept);
-            let op = kept.version.map(|version| version.row.op);
-            let (Some(Entry { what: What::Object(object), .. }), Some(bytes_max)) =
-                (&entry, bytes_max)
+            let (Some(Entry { what: What::Object(object), .. }), Some(version), Some(bytes_max)) =
+                (&entry, &kept.version, bytes_max)
             else {
-                return Ok(Found { entry, bytes: 0, body: None, is_large: false });
+                return Ok(Found::bare(entry));
             };
-            if object.bytes() > bytes_max {
-                return Ok(Found { entry, bytes: 0, body: None, is_large: true });
+            let from = match self.end_of_base(name, version, base).await? {
+                Some(from) => from,
+                None => return Ok(Found { lacks_base: true, ..Found::bare(entry) }),
+            };
+            if object.bytes() - from > bytes_max {
+                return Ok(Found { is_large: true, ..Found::bare(entry) });
             }
-            match self.body(&bucket, &name.key, op).await {
+            match self.body(&bucket, &name.key, version.row.op, from).await {
                 Ok(Some((bytes, body))) => {
-                    return Ok(Found { entry, bytes, body: Some(body), is_large: false });
+                    return Ok(Found { bytes, body: Some(body), ..Found::bare(entry) });
                 }
                 // Another version has taken its place meanwhile.
                 Ok(None) | Err(ObjectError::NoSuchKey | ObjectError::Changed) => {}
                 Err(ObjectError::NoSuchBucket) if shown.is_deleted(name.bucket) => {
-                    return Ok(Found { entry: None, bytes: 0, body: None, is_large: false });
+                    return Ok(Found::bare(None));
                 }
                 Err(error) => return Err(error),
             }
@@ -102,19 +120,46 @@ impl<R: RegionReach> Shared<R> {
         Err(ObjectError::SlowDown)
     }
 
-    /// Opens the bytes of a key's version, if this op made it.
+    /// Where a version's bytes go on behind a base out of which it grew by appends; 0 if it did not. `None` if it is not known here, as
+    /// appends of another region came as one piece: that region knows.
+    async fn end_of_base(
+        &self,
+        name: &Name,
+        version: &ObjectEntry,
+        base: Option<Base>,
+    ) -> Result<Option<u64>, ObjectError> {
+        let (Some(base), Body::Pieces { pieces, .. }) = (base, &version.row.body) else {
+            return Ok(Some(0));
+        };
+        if base.size >= version.row.metax.size {
+            return Ok(Some(0));
+        }
+        let row = rows::piece(name.bucket, *pieces, base.size);
+        let pg = self.shown.pg_of(name.bucket, &name.key);
+        let value = self.shown.reach().row(pg, &row).await?;
+        let piece = value.and_then(|value| PieceEntry::decode(&value).ok());
+        // A piece from before there were regions has no stamp: all bytes are sent.
+        let is_it = piece.is_some_and(|piece| piece.at.told_by(self.shown.own()) == base.at);
+        Ok(match is_it || planted::has(Bug::TakesAnyBase) {
+            true => Some(base.size),
+            false => version.origin.is_none().then_some(0),
+        })
+    }
+
+    /// Opens the bytes of a key's version from a place on, if this op made it.
     async fn body(
         &self,
         bucket: &BucketName,
         key: &ObjectKey,
-        op: Option<larder_types::OpId>,
+        op: OpId,
+        from: u64,
     ) -> Result<Option<(u64, ReadBody)>, ObjectError> {
         let opened = self.proxy.open_here(bucket, key).await?;
-        if Some(opened.op) != op {
+        if opened.op != op {
             return Ok(None);
         }
         let size = opened.metax.size;
-        Ok(Some((size, self.proxy.read(&opened, 0..size).await?)))
+        Ok(Some((size - from, self.proxy.read(&opened, from..size).await?)))
     }
 }
 
@@ -162,6 +207,8 @@ fn broken_off(from: RegionId, error: &LinkError) -> Declined {
 /// An entry of a fetch, as it is sent.
 struct Opened {
     fetched: Fetched,
+    /// The base that the asking region has.
+    base: Option<Base>,
     body: Option<ReadBody>,
     /// True if it is opened only at its turn: its bytes would wait in memory, and might be replaced meanwhile.
     is_large: bool,
@@ -171,22 +218,25 @@ struct Opened {
 async fn opened<R: RegionReach>(
     shared: Arc<Shared<R>>,
     from: RegionId,
-    name: Name,
+    (name, base): (Name, Option<Base>),
     bytes_max: Option<u64>,
 ) -> Opened {
     let patience = Duration::from_millis(REGION_OPEN_MS);
     let late = || ObjectError::Unavailable { reason: "it is not open in time".to_owned() };
-    let found =
-        timeout(patience, shared.open(&name, bytes_max)).await.unwrap_or_else(|_| Err(late()));
+    let opening = shared.open((&name, base), bytes_max);
+    let found = timeout(patience, opening).await.unwrap_or_else(|_| Err(late()));
     let (found, is_withheld) = match found {
-        Ok(found) => (found, false),
+        Ok(found) => {
+            let is_withheld = found.lacks_base;
+            (found, is_withheld)
+        }
         Err(error) => {
             tracing::debug!(%from, key = ?name.key, %error, "an object cannot be read for another region");
-            (Found { entry: None, bytes: 0, body: None, is_large: false }, true)
+            (Found::bare(None), true)
         }
     };
-    let Found { entry, bytes, body, is_large } = found;
-    Opened { fetched: Fetched { name, entry, bytes, is_withheld }, body, is_large }
+    let Found { entry, bytes, body, is_large, .. } = found;
+    Opened { fetched: Fetched { name, entry, bytes, is_withheld }, base, body, is_large }
 }
 
 async fn send(

@@ -15,7 +15,7 @@ use larder_protocol::region::deletion::Mark;
 use larder_protocol::region::entry::What;
 use larder_protocol::region::listing::{ListedPage, PageAsk};
 use larder_protocol::region::{Entry, Name, Slot};
-use larder_types::{BucketId, BucketName, BucketRecord, Epoch, HybridClock, ObjectKey, RegionId};
+use larder_types::{BucketId, BucketName, BucketRecord, Epoch, ObjectKey, RegionId};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
@@ -29,7 +29,7 @@ use crate::limits::{
     REGION_ABSENT_KEYS_MAX, REGION_ABSENT_MS, REGION_MISS_BYTES_MAX, REGION_MISS_MS,
     REGION_MISSES_MAX,
 };
-use crate::proxy::{Elsewhere, RegionReach};
+use crate::proxy::{Elsewhere, Made, RegionReach};
 
 /// See the module's head.
 pub(super) struct Misses<R> {
@@ -144,11 +144,7 @@ impl<R: RegionReach> Elsewhere for Misses<R> {
         )
     }
 
-    fn change(
-        &self,
-        home: RegionId,
-        change: Change,
-    ) -> BoxFuture<'_, Result<Option<HybridClock>, ObjectError>> {
+    fn change(&self, home: RegionId, change: Change) -> BoxFuture<'_, Result<Made, ObjectError>> {
         Box::pin(changes::make_at(&self.shared, home, change))
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use larder_link::message::Buckets as Names;
 use larder_link::{
-    Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, Fetch,
+    Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, FetchSince,
     FetchSink, Hello, Keys, KeysTold, List, ListAnswer, RegionList, Report, Source, TellHomes,
     Walk, WalkAnswer,
 };
@@ -417,7 +417,12 @@ impl<R: RegionReach> Source for Answering<R> {
         .await
     }
 
-    async fn fetch(&self, from: RegionId, fetch: Fetch, sink: FetchSink) -> Result<(), Declined> {
+    async fn fetch(
+        &self,
+        from: RegionId,
+        fetch: FetchSince,
+        sink: FetchSink,
+    ) -> Result<(), Declined> {
         fetches::answer(&self.0.shared, from, fetch, sink).await
     }
 }

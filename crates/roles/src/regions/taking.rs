@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, stream};
-use larder_link::{Fetch, FetchStream, Fetched, Link, LinkError};
+use larder_link::{FetchSince, FetchStream, Fetched, Link, LinkError};
 use larder_objects::{BodyDigest, BodyError, ObjectError, PutBody};
 use larder_protocol::limits::REGION_CLOCK_AHEAD_MS_MAX;
 use larder_protocol::region::entry::{Object, What};
 use larder_protocol::region::pull::Event;
-use larder_protocol::region::{Entry, Name};
+use larder_protocol::region::{Base, Entry, Name, Need};
 use larder_types::{Amendments, BucketId, BucketName, ETag, RegionId};
 use md5::{Digest, Md5};
 use tokio::task::JoinSet;
@@ -32,25 +32,36 @@ use crate::proxy::{ChangeOutcome, KnownBucket, RegionReach};
 struct ToldBody<'a> {
     whole: Option<Bytes>,
     rest: Option<&'a mut FetchStream>,
+    /// The version that these bytes go on, if they are not all.
+    base: Option<Base>,
     len: u64,
-    etag: ETag,
+    /// Their MD5, where the entity tag is one.
+    told: Option<[u8; 16]>,
     md5: Md5,
 }
 
 impl<'a> ToldBody<'a> {
-    fn whole(object: &Object, bytes: Bytes) -> Self {
-        let (len, etag) = (object.metax.size, object.metax.etag.clone());
-        Self { whole: Some(bytes), rest: None, len, etag, md5: Md5::new() }
+    fn whole(object: &Object, base: Option<Base>, bytes: Bytes) -> Self {
+        Self { whole: Some(bytes), ..Self::of(object, base) }
     }
 
-    fn coming(object: &Object, stream: &'a mut FetchStream) -> Self {
-        let (len, etag) = (object.metax.size, object.metax.etag.clone());
-        Self { whole: None, rest: Some(stream), len, etag, md5: Md5::new() }
+    fn coming(object: &Object, base: Option<Base>, stream: &'a mut FetchStream) -> Self {
+        Self { rest: Some(stream), ..Self::of(object, base) }
     }
 
-    /// False for parts: their entity tag is no digest of the bytes.
+    fn of(object: &Object, base: Option<Base>) -> Self {
+        let len = object.metax.size - base.map_or(0, |base| base.size);
+        let told = match (&object.metax.etag, base) {
+            (ETag::Md5(md5), None) => Some(*md5),
+            // That of parts, or of a version that was appended to, is no digest of bytes.
+            _ => None,
+        };
+        Self { whole: None, rest: None, base, len, told, md5: Md5::new() }
+    }
+
+    /// True if the MD5 of the bytes is used: it is that of the version, or of a piece.
     fn is_digested(&self) -> bool {
-        matches!(self.etag, ETag::Md5(_))
+        self.told.is_some() || self.base.is_some()
     }
 }
 
@@ -75,8 +86,8 @@ impl PutBody for ToldBody<'_> {
 
     fn finish(&mut self) -> Result<BodyDigest, BodyError> {
         let md5: [u8; 16] = self.md5.finalize_reset().into();
-        match self.etag {
-            ETag::Md5(told) if told != md5 => Err(BodyError::BadDigest),
+        match self.told {
+            Some(told) if told != md5 => Err(BodyError::BadDigest),
             _ => Ok(BodyDigest { md5, checksum: None }),
         }
     }
@@ -107,7 +118,7 @@ pub(super) async fn fetch<R: RegionReach>(
     shared: &Arc<Shared<R>>,
     link: Arc<Link>,
     request: u64,
-    names: Vec<(Name, bool)>,
+    names: Vec<(Name, Need)>,
 ) -> FetchResult {
     let _coming = shared.in_flight.begin(names.iter().map(|(name, _)| name.clone()).collect());
     let mut taking = Taking::new(shared.clone(), link.number());
@@ -137,7 +148,7 @@ pub(super) async fn take_one<R: RegionReach>(
 ) -> bool {
     let _coming = shared.in_flight.begin(vec![name.clone()]);
     let mut taking = Taking::new(shared.clone(), link.number());
-    let fetched = taking.all(link, vec![(name, true)]).await;
+    let fetched = taking.all(link, vec![(name, Need::Bytes(None))]).await;
     taking.drain().await;
     fetched.is_ok() && taking.done.iter().any(|(_, entry)| entry.is_some())
 }
@@ -166,31 +177,34 @@ impl<R: RegionReach> Taking<R> {
         Self { shared, region, putting, putting_bytes, done, untaken, withheld, beaten, buckets }
     }
 
-    async fn all(&mut self, link: &Link, names: Vec<(Name, bool)>) -> Result<(), LinkError> {
+    async fn all(&mut self, link: &Link, names: Vec<(Name, Need)>) -> Result<(), LinkError> {
         // Without room no bytes are fetched. Entries without bytes are: they free space. A busy log has room soon.
         let admits_data = match self.shared.proxy.admits_data() {
             Err(ObjectError::SlowDown) => Ok(()),
             admits_data => admits_data,
         };
         self.note_buckets(names.iter().map(|(name, _)| name.bucket));
-        let mut asked = Vec::with_capacity(names.len());
+        let (mut asked, mut bases) = (Vec::with_capacity(names.len()), Vec::new());
         let mut due = VecDeque::with_capacity(names.len());
-        for (name, with_bytes) in names {
-            if let (true, Err(error)) = (with_bytes, &admits_data) {
+        for (name, need) in names {
+            if let (true, Err(error)) = (need.has_bytes(), &admits_data) {
                 self.ended(name, PutOutcome::Untaken);
                 self.shared.watch.cannot_take(self.region, error);
                 continue;
             }
             // The region told the name of an id's bucket with the id.
             if let Some(there) = self.shared.names.there(self.region, &name) {
-                asked.push((there, with_bytes));
-                due.push_back((name, with_bytes));
+                if let Need::Bytes(Some(base)) = need {
+                    bases.push((asked.len() as u32, base));
+                }
+                asked.push((there, need.has_bytes()));
+                due.push_back((name, need));
             }
         }
         if asked.is_empty() {
             return Ok(());
         }
-        let fetched = match link.fetch(Fetch { names: asked }).await {
+        let fetched = match link.fetch(FetchSince { names: asked, bases }).await {
             Ok(mut stream) => self.each(&mut stream, &mut due).await,
             Err(error) => Err(error),
         };
@@ -221,29 +235,34 @@ impl<R: RegionReach> Taking<R> {
     async fn each(
         &mut self,
         stream: &mut FetchStream,
-        due: &mut VecDeque<(Name, bool)>,
+        due: &mut VecDeque<(Name, Need)>,
     ) -> Result<(), LinkError> {
         while let Some(Fetched { entry, bytes, is_withheld, .. }) = stream.next().await? {
-            let (name, with_bytes) = due.front().expect("nothing comes that was not asked for");
+            let (name, need) = due.front().expect("nothing comes that was not asked for");
+            let base = entry.as_ref().and_then(|entry| base_of(*need, entry.bytes(), bytes));
+            let from = base.map_or(0, |base| base.size);
             let ended = match entry {
-                _ if is_withheld => {
+                // It has the version, and does not know whether its end will do: another region does.
+                Some(_) if is_withheld => Some(PutOutcome::Withheld),
+                None if is_withheld => {
                     self.shared.watch.withheld(self.region);
                     Some(PutOutcome::Withheld)
                 }
                 None => Some(PutOutcome::Gone),
                 Some(entry) if !self.is_to_be_taken(name, &entry) => Some(PutOutcome::Untaken),
-                Some(entry) if *with_bytes && bytes != entry.bytes() => {
+                Some(entry) if need.has_bytes() && from + bytes != entry.bytes() => {
                     let what = "it gives an object of another length than it says".to_owned();
                     self.shared.watch.alarm(self.region, what);
                     Some(PutOutcome::Untaken)
                 }
                 Some(entry) if bytes > REGION_WHOLE_BYTES_MAX => {
-                    Some(self.take_large(stream, name, entry).await?)
+                    Some(self.take_large(stream, (name, base), entry).await?)
                 }
                 Some(entry) => {
                     let whole = read_whole(stream, bytes).await?;
-                    let has_bytes = *with_bytes || entry.bytes() == 0;
-                    self.begin(name.clone(), entry, has_bytes.then_some(whole)).await;
+                    let has_bytes = need.has_bytes() || entry.bytes() == 0;
+                    let name = (name.clone(), base);
+                    self.begin(name, entry, has_bytes.then_some(whole)).await;
                     None
                 }
             };
@@ -256,7 +275,12 @@ impl<R: RegionReach> Taking<R> {
     }
 
     /// Puts an entry in a task of its own. An empty one is asked for without bytes, and is put like others.
-    async fn begin(&mut self, name: Name, entry: Entry, bytes: Option<Bytes>) {
+    async fn begin(
+        &mut self,
+        (name, base): (Name, Option<Base>),
+        entry: Entry,
+        bytes: Option<Bytes>,
+    ) {
         let size = bytes.as_ref().map_or(0, |bytes| bytes.len() as u64);
         while self.putting_bytes + size > REGION_PUTS_BYTES_MAX {
             self.next_ended().await;
@@ -272,7 +296,7 @@ impl<R: RegionReach> Taking<R> {
             let put = loop {
                 let body = match (&entry.what, &bytes) {
                     (What::Object(object), Some(bytes)) => {
-                        Some(ToldBody::whole(object, bytes.clone()))
+                        Some(ToldBody::whole(object, base, bytes.clone()))
                     }
                     _ => None,
                 };
@@ -294,11 +318,11 @@ impl<R: RegionReach> Taking<R> {
     async fn take_large(
         &self,
         stream: &mut FetchStream,
-        name: &Name,
+        (name, base): (&Name, Option<Base>),
         entry: Entry,
     ) -> Result<PutOutcome, LinkError> {
         let What::Object(object) = &entry.what else { return Ok(PutOutcome::Untaken) };
-        let body = ToldBody::coming(object, stream);
+        let body = ToldBody::coming(object, base, stream);
         let bucket = self.buckets.get(&name.bucket);
         let put = self.shared.take(bucket, name, &entry, Some(body)).await;
         let given_up = put.as_ref().err().map(|error| format!("it was given up here: {error}"));
@@ -368,6 +392,12 @@ impl<R: RegionReach> Taking<R> {
         }
         true
     }
+}
+
+/// The base behind which an entry's bytes come, if not all of them do.
+fn base_of(need: Need, size: u64, bytes: u64) -> Option<Base> {
+    let Need::Bytes(base) = need else { return None };
+    base.filter(|base| base.size.checked_add(bytes) == Some(size))
 }
 
 /// Waits until the puts of a key show.
@@ -452,7 +482,16 @@ impl<R: RegionReach> Shared<R> {
             What::Object(object) => {
                 let mut is_beaten = true;
                 if let Some(body) = body {
-                    let put = self.proxy.put_told(bucket, &name.key, (entry, object), body).await?;
+                    let told = (entry, &**object);
+                    let put = match body.base {
+                        None => self.proxy.put_told(bucket, &name.key, told, body).await?,
+                        Some(base) => {
+                            let key = &name.key;
+                            let put = self.proxy.append_told(bucket, key, told, base, body).await?;
+                            self.watch.counters().took_tail(base);
+                            put
+                        }
+                    };
                     is_beaten = put == ChangeOutcome::Beaten;
                 } else if object.bytes() > 0 && !self.has_bytes(name, entry).await? {
                     // The version here has changed since the entry was asked for without its bytes.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use larder_link::{Later, LinkError, PeerStatus, RegionStatus, Site};
 use larder_objects::ObjectError;
+use larder_protocol::region::Base;
 use larder_types::{PgId, RegionId};
 use parking_lot::Mutex;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -52,6 +53,10 @@ pub struct RegionCounters {
     pub left_out: AtomicU64,
     /// Objects that were renewed, as their bucket is shared with other regions.
     pub renewed: AtomicU64,
+    /// Versions of which the beginning was here, so that only what was appended was fetched.
+    pub tails: AtomicU64,
+    /// Bytes of these beginnings.
+    pub tails_spared_bytes: AtomicU64,
     /// Pages that were listed of all regions.
     pub lists: AtomicU64,
     /// Pages that were not, as a region did not answer.
@@ -76,6 +81,11 @@ impl RegionCounters {
     pub(super) fn told(&self, bytes: u64) {
         self.told.fetch_add(1, Ordering::Relaxed);
         self.told_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn took_tail(&self, base: Base) {
+        self.tails.fetch_add(1, Ordering::Relaxed);
+        self.tails_spared_bytes.fetch_add(base.size, Ordering::Relaxed);
     }
 
     pub(super) fn freed(&self, count: u64) {

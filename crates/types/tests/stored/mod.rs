@@ -5,7 +5,7 @@ use bytes::Bytes;
 use larder_types::{
     Amend, Amendments, Append, Appended, Attributes, Body, BootId, BucketId, BucketName,
     BucketRecord, BucketState, ChecksumAlgorithm, ChecksumKind, Chunk, ChunkMove, ClockFloor, ETag,
-    EncryptionEnvelope, Epoch, Extent, Freed, FreedTombstone, Grant, HighWaterRow, Holders,
+    EncryptionEnvelope, Epoch, Extent, Freed, FreedTombstone, Grant, Grow, HighWaterRow, Holders,
     HoldersChange, Home, HomeScope, HomeState, HomeTerm, HybridClock, JournalHead, JournalRow,
     LvId, MarkerEntry, Metax, Noted, ObjectChecksum, ObjectEntry, ObjectKey, Op, OpId, OpSeq,
     Origin, Outcome, PartRef, PartRow, Passed, PgId, PieceEntry, PieceRow, PiecesId, Purge, Put,
@@ -40,6 +40,7 @@ pub const KINDS: &[&str] = &[
     "Noted",
     "Freed",
     "Renew",
+    "Grow",
     "Target::Version",
     "Target::Chunk",
     "Target::Part",
@@ -101,6 +102,7 @@ pub fn kinds(op: &Op) -> Vec<&'static str> {
         Op::Noted(_) => vec!["Noted"],
         Op::Freed(_) => vec!["Freed"],
         Op::Renew(_) => vec!["Renew"],
+        Op::Grow(grow) => vec!["Grow", body_of(&grow.append.body)],
     }
 }
 
@@ -330,8 +332,12 @@ pub fn appended_version() -> VersionRow {
 }
 
 fn append(onto: Option<OpId>, body: Body, attributes: Option<Box<Attributes>>) -> Op {
+    Op::Append(Box::new(appended(onto, body, attributes)))
+}
+
+fn appended(onto: Option<OpId>, body: Body, attributes: Option<Box<Attributes>>) -> Append {
     let Metax { size, etag, checksum, clock, .. } = full_metax();
-    Op::Append(Box::new(Append {
+    Append {
         request: request(),
         bucket: BucketId(300),
         key: key(),
@@ -340,7 +346,14 @@ fn append(onto: Option<OpId>, body: Body, attributes: Option<Box<Attributes>>) -
         clock,
         body,
         attributes,
-    }))
+    }
+}
+
+fn grow(body: Body, told: bool) -> Op {
+    let Metax { etag, checksum, .. } = full_metax();
+    let (attributes, origin) = (told.then(|| Box::new(full_attributes())), told.then(origin));
+    let append = appended(Some(op_id()), body, attributes);
+    Op::Grow(Box::new(Grow { append, at: stamp(), origin, etag, checksum }))
 }
 
 /// Every op, by the name of its golden bytes.
@@ -501,6 +514,8 @@ pub fn ops() -> Vec<(&'static str, Op)> {
             })),
         ),
         ("renew", Op::Renew(Box::new(Renew { request, bucket, key, was: op_id(), at: stamp() }))),
+        ("grow", grow(Body::Inline(Bytes::from_static(b"abc")), false)),
+        ("grow, told", grow(stream_body(), true)),
     ]
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use larder_types::{HybridClock, OpSeq, PgId, RegionId};
 
-use super::super::entry::{Entry, Id, Name};
+use super::super::entry::{Entry, Id, Name, Need};
 use super::super::merge::{Contradiction, Holding, holding};
 use super::asking::Query;
 use super::{Alarm, Effect, Holdings, Lookup, Pull};
@@ -19,11 +19,13 @@ pub(super) struct Claim {
     pub(super) id: Id,
     /// A lookup of the entry had no answer.
     is_unknown: bool,
+    /// The region has not given the end of the entry behind a base: all of it is asked for.
+    lacks_base: bool,
 }
 
 impl Claim {
     pub(super) fn new(region: RegionId, at: Option<(PgId, OpSeq)>, id: Id) -> Self {
-        Self { region, at, id, is_unknown: false }
+        Self { region, at, id, is_unknown: false, lacks_base: false }
     }
 }
 
@@ -31,7 +33,7 @@ impl Claim {
 #[derive(Debug)]
 pub(super) struct Want {
     claims: Vec<Claim>,
-    needs_bytes: bool,
+    need: Need,
     /// The step that is under way.
     state: State,
 }
@@ -49,8 +51,8 @@ enum State {
 /// Entries to fetch from a region.
 #[derive(Debug, Default)]
 pub(super) struct Chosen {
-    /// The entries; true to fetch the bytes too.
-    pub(super) names: Vec<(Name, bool)>,
+    /// The entries.
+    pub(super) names: Vec<(Name, Need)>,
     /// The number of claims of each.
     pub(super) claims: Vec<(Name, usize)>,
     pub(super) bytes: u64,
@@ -68,7 +70,11 @@ impl Want {
     fn bytes_from(&self, region: RegionId) -> u64 {
         let told = self.claims.iter().filter(|claim| claim.region == region);
         let most = told.map(|claim| claim.id.bytes).max().unwrap_or(0);
-        if self.needs_bytes { most } else { 0 }
+        match self.need {
+            Need::Fields => 0,
+            // If it did not grow out of the base, more comes than it is charged for.
+            Need::Bytes(base) => most.saturating_sub(base.map_or(0, |base| base.size)),
+        }
     }
 
     pub(super) fn claims(&self) -> impl Iterator<Item = &Claim> {
@@ -108,26 +114,30 @@ impl Pull {
             self.held.push((now_ms + REGION_HELD_MS, claim));
             return;
         }
-        let holds = match here.entry(&claim.id.name) {
+        let (holds, base) = match here.entry(&claim.id.name) {
             Lookup::Found(entry) => {
-                holding(entry.as_ref(), &claim.id, self.was_here(claim.id.origin))
+                let holds = holding(entry.as_ref(), &claim.id, self.was_here(claim.id.origin));
+                let base = entry.filter(|_| !claim.lacks_base);
+                (holds, base.and_then(|entry| entry.base(claim.id.bytes)))
             }
             Lookup::Unknown if !claim.is_unknown => {
                 claim.is_unknown = true;
                 return self.held.push((now_ms + REGION_UNKNOWN_MS, claim));
             }
-            Lookup::Unknown => Holding::Nothing,
+            Lookup::Unknown => (Holding::Nothing, None),
         };
-        let needs_bytes = match holds {
+        let need = match holds {
             Holding::All => return self.settle(&claim, out),
-            Holding::Bytes => false,
-            Holding::Nothing => true,
+            Holding::Bytes => Need::Fields,
+            Holding::Nothing => Need::Bytes(base),
         };
         let (name, clock, region) = (claim.id.name.clone(), claim.id.at.clock, claim.region);
         let state = State::Waiting(clock);
-        let new = || Want { claims: Vec::new(), needs_bytes, state };
+        let new = || Want { claims: Vec::new(), need, state };
         let want = self.wants.entry(name.clone()).or_insert_with(new);
-        want.needs_bytes |= needs_bytes;
+        if need.has_bytes() {
+            want.need = need;
+        }
         want.claims.push(claim);
         if let Some(clock) = want.waits_since() {
             self.queue_of(region).insert((clock, name));
@@ -158,7 +168,7 @@ impl Pull {
             assert_eq!(want.state, State::Waiting(place.0), "what is queued waits");
             chosen.bytes = chosen.bytes.saturating_add(want.bytes_from(region));
             want.state = State::Asked;
-            chosen.names.push((place.1.clone(), want.needs_bytes));
+            chosen.names.push((place.1.clone(), want.need));
             chosen.claims.push((place.1.clone(), want.claims.len()));
             let others: Vec<RegionId> = want.regions().filter(|other| *other != region).collect();
             for other in others {
@@ -323,11 +333,19 @@ impl Pull {
     /// Asks the other regions that told of an entry, and this one later.
     fn hold_of(&mut self, now_ms: u64, name: &Name, region: RegionId) {
         let want = self.wants.get_mut(name).expect("what was asked for is wanted");
-        if want.regions().all(|other| other == region) {
-            return self.hold(now_ms, name);
-        }
+        let has_base = matches!(want.need, Need::Bytes(Some(_)));
+        // The region that appended has the end alone, and tells of it in a moment.
+        let until_ms = now_ms + if has_base { REGION_UNKNOWN_MS } else { REGION_HELD_MS };
+        let is_alone = want.regions().all(|other| other == region);
         let of_region = want.claims.extract_if(.., |claim| claim.region == region);
-        self.held.extend(of_region.map(|claim| (now_ms + REGION_HELD_MS, claim)));
+        self.held.extend(of_region.map(|mut claim| {
+            claim.lacks_base |= has_base;
+            (until_ms, claim)
+        }));
+        if is_alone {
+            self.end(name);
+            return;
+        }
         self.requeue(name);
     }
 

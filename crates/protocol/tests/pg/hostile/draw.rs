@@ -291,7 +291,7 @@ impl Draw {
         }
     }
 
-    fn append(&mut self, pg: &Pg, id: OpId) -> Op {
+    pub(super) fn append(&mut self, pg: &Pg, id: OpId) -> Op {
         let (body, len) = match self.one_in(2) {
             true => (Body::Inline(Bytes::from_static(b"piece")), 5),
             false => self.body(pg, id),

@@ -1,10 +1,10 @@
 //! Draws what is told of other regions.
 
-use larder_protocol::region::{Told, ToldVersion};
+use larder_protocol::region::{Told, ToldAppend, ToldVersion};
 use larder_protocol::{Description, Pg, PutCall};
 use larder_types::{
-    Amend, Amendments, Condition, Freed, FreedTombstone, Noted, Op, OpId, OpSeq, Origin, Passed,
-    Purge, RegionId, Renew, Stamp, ToldPut,
+    Amend, Amendments, Append, Appended, Condition, Freed, FreedTombstone, Grow, Noted, Op, OpId,
+    OpSeq, Origin, Passed, Purge, RegionId, Renew, Stamp, ToldPut,
 };
 
 use super::draw::Draw;
@@ -27,7 +27,15 @@ impl Draw {
         let at = self.stamp();
         let region = if self.odd() { RegionId(9) } else { at.region };
         let origin = Origin { region, pg: PG, op: self.near(pg) };
-        match self.below(6) {
+        match self.below(7) {
+            6 => {
+                let Op::Append(append) = self.append(pg, id) else { unreachable!("an append") };
+                let clock = if self.odd() { at.clock } else { append.clock };
+                let append = Append { clock, ..*append };
+                let (etag, checksum) = (self.etag(), None);
+                let origin = self.one_in(2).then_some(origin);
+                Op::Grow(Box::new(Grow { append, at, origin, etag, checksum }))
+            }
             0 => {
                 let mut put = self.put(pg, id);
                 (put.metax.clock, put.metax.region) = (at.clock, at.region);
@@ -70,7 +78,27 @@ impl Draw {
         let region = if self.odd() { RegionId(9) } else { at.region };
         let origin = Origin { region, pg: PG, op: self.near(pg) };
         let amended = self.amendments();
-        match self.below(6) {
+        match self.below(7) {
+            6 => {
+                let (content, size) = self.content();
+                let offset = self.num(5);
+                let (size, etag) = (self.num(offset.wrapping_add(size)), self.etag());
+                let made = Appended { offset, size, etag: etag.clone(), checksum: None };
+                let (onto, attributes) = (self.stamp(), self.checksumless());
+                Told::Append(Box::new(ToldAppend {
+                    request,
+                    bucket,
+                    epoch,
+                    key,
+                    onto,
+                    made,
+                    attributes,
+                    etag,
+                    content,
+                    at,
+                    origin,
+                }))
+            }
             0 => {
                 let (content, size) = self.content();
                 let description = Description {

@@ -449,7 +449,7 @@ impl Member {
     pub fn row(&self, name: &str) -> Option<VersionRow> {
         let row = rows::version(BUCKET, &name_of(name), rows::UNVERSIONED);
         let value = self.table.get(&row).expect("a row")?;
-        Some(decode("version row", &value).expect("a version"))
+        Some(VersionRow::read(&value).expect("a version"))
     }
 
     /// Stores an object of some blocks and has it in the index.

@@ -17,13 +17,11 @@ use larder_objects::ObjectError;
 use larder_protocol::manager::state::{ServerRecord, ServerRole, ServerState, Topology};
 use larder_protocol::region::listing::{ListedPage, PageAsk};
 use larder_types::codec::{decode, encode};
-use larder_types::{
-    BucketName, BucketRecord, HybridClock, MapVersion, ObjectKey, RegionId, ServerId,
-};
+use larder_types::{BucketName, BucketRecord, MapVersion, ObjectKey, RegionId, ServerId};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use super::super::homes::{answer_of, made_of};
+use super::super::homes::{Made, answer_of, made_of};
 use super::super::unavailable;
 use super::Away;
 use crate::limits::{
@@ -111,7 +109,7 @@ impl Away {
         &self,
         home: RegionId,
         change: Change,
-    ) -> Result<Option<HybridClock>, ObjectError> {
+    ) -> Result<Made, ObjectError> {
         let payload = Bytes::from(encode(&change));
         // The gateway says in time that it had no answer.
         let deadline =

@@ -57,14 +57,15 @@ use larder_protocol::region::listing::{ListedPage, PageAsk};
 use larder_protocol::scheduler::{Policy, ReadCounts};
 use larder_protocol::{Answer, Call};
 use larder_types::{
-    BootId, BucketId, BucketName, BucketRecord, Chunk, HybridClock, ObjectKey, OpSeq, PgId,
-    RegionId, ServerId, VersionRow, View,
+    BootId, BucketId, BucketName, BucketRecord, Chunk, ObjectKey, OpSeq, PgId, RegionId, ServerId,
+    VersionRow, View,
 };
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use super::homes::Made;
 use super::reach::{Data, Ended, FoundRow, KnownBucket, Lost, Onward, Reach, Scan};
 use super::removal::Removal;
 use super::{patience, refused, unavailable};
@@ -271,11 +272,7 @@ impl Reach for Away {
         Self::look_at_gateway(self, bucket, key).await
     }
 
-    async fn change_at_gateway(
-        &self,
-        home: RegionId,
-        change: Change,
-    ) -> Result<Option<HybridClock>, ObjectError> {
+    async fn change_at_gateway(&self, home: RegionId, change: Change) -> Result<Made, ObjectError> {
         Self::change_at_gateway(self, home, change).await
     }
 

@@ -292,10 +292,10 @@ impl Client {
         self.log.lock().done += u64::from(matches!(tag, Some(Ok(()))));
     }
 
-    /// What a key has, if it can be read: its bytes are those that were put.
-    pub(super) async fn get(&self, key: usize) -> Option<Option<Metax>> {
+    /// What a key has, with its bytes, if it can be read.
+    pub(super) async fn read(&self, key: &ObjectKey) -> Option<Option<(Metax, Bytes)>> {
         let read = async |proxy: &ClusterProxy| {
-            let opened = match proxy.open(&self.bucket, &key_of(key)).await {
+            let opened = match proxy.open(&self.bucket, key).await {
                 Err(ObjectError::NoSuchKey | ObjectError::NoSuchBucket) => return Ok(None),
                 opened => opened?,
             };
@@ -311,7 +311,12 @@ impl Client {
             };
             Ok::<_, ObjectError>(Some((opened.metax, bytes)))
         };
-        let found = self.at(read).await?.ok()?;
+        self.at(read).await?.ok()
+    }
+
+    /// What a key has, if it can be read: its bytes are those that were put.
+    pub(super) async fn get(&self, key: usize) -> Option<Option<Metax>> {
+        let found = self.read(&key_of(key)).await?;
         let mut log = self.log.lock();
         log.done += 1;
         let (metax, bytes) = match found {

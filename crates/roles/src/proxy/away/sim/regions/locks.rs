@@ -53,6 +53,10 @@ impl Locks {
         locks
     }
 
+    pub(super) fn bucket(&self) -> &BucketName {
+        &self.bucket
+    }
+
     fn client(&self, region: &Arc<Region>, at: usize) -> Client {
         let (bucket, log) = (self.bucket.clone(), self.log.clone());
         let (makes, removes, others) = (false, false, Vec::new());

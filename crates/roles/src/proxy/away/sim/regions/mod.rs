@@ -7,15 +7,18 @@
 //! 2. Of each key the change with the greatest stamp among all that were acknowledged stays. What was deleted stays away.
 //! 3. Tombstones are freed, buckets that were to be shared are, and each driver says that it is level.
 //! 4. In a bucket with a home a key that must be absent is put once, in whichever region and wherever the home moves.
-//! 5. A put that waits for another region is in one when it is acknowledged.
-//! 6. A list of all regions has each change that was answered before it began.
-//! 7. A gateway that ends lets go of everything.
-//! 8. The same seed makes the same run, to each byte that arrives at a region and when.
+//! 5. A record that is appended in a bucket with a home is in its object once and whole, in whichever region it was appended and wherever
+//!    the home moves.
+//! 6. A put that waits for another region is in one when it is acknowledged.
+//! 7. A list of all regions has each change that was answered before it began.
+//! 8. A gateway that ends lets go of everything.
+//! 9. The same seed makes the same run, to each byte that arrives at a region and when.
 
 mod clients;
 mod faults;
 mod judge;
 mod locks;
+mod records;
 mod region;
 mod tests;
 mod wan;
@@ -40,6 +43,7 @@ use crate::planted::Bug;
 use clients::{Client, KEYS, Log};
 use faults::Ground;
 use locks::Locks;
+use records::Records;
 use region::{Met, PROXIES_OF_EACH, Region};
 
 /// The most regions of a run.
@@ -74,6 +78,8 @@ struct Ran {
     waited: u64,
     /// Locks that were made, and tries that came to nothing.
     locks: (u64, u64),
+    /// Records that were acknowledged.
+    records: u64,
     met: Met,
     /// Runs of servers other than proxies that were ended.
     restarts: u64,
@@ -91,6 +97,7 @@ impl Ran {
         self.shared += other.shared;
         self.waited += other.waited;
         self.locks = (self.locks.0 + other.locks.0, self.locks.1 + other.locks.1);
+        self.records += other.records;
         self.met.add(&other.met);
         self.restarts += other.restarts;
     }
@@ -151,7 +158,7 @@ impl Tried {
 struct Simulation {
     ground: Arc<Ground>,
     tried: Vec<Tried>,
-    locks: Option<Arc<Locks>>,
+    locks: Option<(Arc<Locks>, Arc<Records>)>,
 }
 
 impl Simulation {
@@ -195,7 +202,9 @@ impl Simulation {
             self.tried[0].wait_for_another(&self.ground.regions).await;
         }
         if self.ground.dice.one_in(2) {
-            self.locks = Some(Locks::begin(self.regions()).await);
+            let locks = Locks::begin(self.regions()).await;
+            let records = Records::new(locks.bucket().clone());
+            self.locks = Some((locks, records));
         }
         let mut faults = JoinSet::new();
         faults.spawn(self.ground.clone().happen());
@@ -218,8 +227,9 @@ impl Simulation {
         for tried in &self.tried {
             self.judge(tried).await;
         }
-        if let Some(locks) = &self.locks {
+        if let Some((locks, records)) = &self.locks {
             locks.judge(self.regions()).await;
+            records.judge(self.regions()).await;
         }
         self.change_at_rest().await;
         self.end(began, rested).await
@@ -240,10 +250,11 @@ impl Simulation {
                 clients.spawn(share(self.regions()[one].clone(), tried.name.clone(), longest));
             }
         }
-        if let Some(locks) = &self.locks {
+        if let Some((locks, records)) = &self.locks {
             for region in self.regions() {
                 for at in 0..PROXIES_OF_EACH {
                     clients.spawn(locks.clone().ask(region.clone(), at));
+                    clients.spawn(records.clone().ask(region.clone(), at));
                 }
             }
             clients.spawn(locks.clone().move_about(self.regions().to_vec()));
@@ -367,7 +378,9 @@ impl Simulation {
             ran.shared += u64::from(tried.of_one.is_some());
             ran.waited += u64::from(tried.waits);
         }
-        ran.locks = self.locks.map_or((0, 0), |locks| locks.counts());
+        if let Some((locks, records)) = &self.locks {
+            (ran.locks, ran.records) = (locks.counts(), records.count());
+        }
         ran
     }
 }

@@ -101,6 +101,8 @@ pub(super) struct Met {
     pub(super) filled: u64,
     /// Comparisons of all keys.
     pub(super) compared: u64,
+    /// Versions of which only what was appended was fetched.
+    pub(super) tails: u64,
 }
 
 impl Met {
@@ -113,6 +115,7 @@ impl Met {
         self.freed += other.freed;
         self.filled += other.filled;
         self.compared += other.compared;
+        self.tails += other.tails;
     }
 }
 
@@ -338,6 +341,7 @@ impl Region {
             freed: count(&counters.freed),
             filled: count(&counters.misses_filled),
             compared: count(&counters.comparisons),
+            tails: count(&counters.tails),
         });
     }
 
