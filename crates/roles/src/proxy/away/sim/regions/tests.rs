@@ -120,7 +120,7 @@ fn a_region_that_counts_as_having_what_it_asks_for_is_found() {
 
 #[test]
 fn a_home_that_moves_too_early_is_found() {
-    is_found(Bug::MovesHomeEarly, 3);
+    is_found(Bug::MovesHomeEarly, 4);
 }
 
 #[test]
