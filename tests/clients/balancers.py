@@ -458,7 +458,7 @@ def main():
     with scratch_folder(arguments.keep) as scratch:
         try:
             test(arguments.binary, pathlib.Path(scratch), arguments.seed, kinds)
-        except (Failed, AssertionError) as failure:
+        except (Failed, AssertionError, BotoCoreError, ClientError) as failure:
             print(f"FAIL balancers: {failure}\n0 passed, 1 failed")
             return 1
     print(f"{len(kinds)} passed, 0 failed")

@@ -412,7 +412,7 @@ def main():
     with scratch_folder(arguments.keep) as scratch:
         try:
             test(arguments.binary, pathlib.Path(scratch))
-        except (Failed, AssertionError) as failure:
+        except (Failed, AssertionError, BotoCoreError, ClientError) as failure:
             print(f"FAIL monitoring: {failure}\n0 passed, 1 failed")
             return 1
     print("1 passed, 0 failed")
