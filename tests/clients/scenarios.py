@@ -61,6 +61,8 @@ GATE = [
     Scenario("cluster", "cluster.py --turns 2", seconds=50),
     Scenario("peers", "peers.py", seconds=35),
     Scenario("grow", "grow.py", seconds=35),
+    Scenario("balancers", "balancers.py", seconds=35),
+    Scenario("monitoring", "monitoring.py", seconds=40),
     Scenario("regions", "regions.py --seconds 6", seconds=50),
     Scenario("drill", "drill.py"),
     Scenario("powercut", "powercut.py --rounds 6", needs=("root",), seconds=20),
