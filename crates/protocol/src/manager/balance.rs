@@ -40,6 +40,15 @@ pub fn outlook(map: &Topology, limit: usize) -> Outlook {
     Outlook { moving, next: plan_balance(&aims(&lvs, &written, &disks, rules), limit) }
 }
 
+/// Volumes of a map that have a copy more than wanted.
+#[must_use]
+pub fn moving_volumes(map: &Topology) -> usize {
+    let Some((_, settings)) = map.founded else { return 0 };
+    let copies = usize::from(settings.copies);
+    let made = map.lvs.iter().filter(|lv| lv.state != LvState::Creating);
+    made.filter(|lv| lv.present().count() > copies).count()
+}
+
 /// What a plan for balance looks at.
 pub(super) fn aims<'a>(
     lvs: &'a [(LvId, Vec<LvCopy>)],
