@@ -224,6 +224,8 @@ impl Metrics {
         for roles in &*self.roles.read() {
             write_roles(&**roles, &mut own)?;
         }
+        let ready = f64::from(u8::from(self.ready()));
+        write_gauge(&mut own, "ready", "1 if all roles of this process serve", ready)?;
         let standings = self.standings.read();
         // The first that ends: each is renewed by itself.
         if let Some(left) = standings.iter().map(|it| it.seconds_left()).reduce(f64::min) {

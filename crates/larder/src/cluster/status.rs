@@ -331,6 +331,12 @@ fn rebalancing(map: &Topology) -> Rebalancing {
     Rebalancing { moving, left, told: (moving + left > 0).then(|| rebalance::summary(&seen)) }
 }
 
+/// Replicas of volumes that are wanted and are current on no server, up or down.
+pub(crate) fn replicas_missing(map: &Topology) -> usize {
+    let volumes = volumes(map);
+    volumes.replicas_wanted - volumes.replicas_current
+}
+
 fn volume(map: &Topology, id: u32, lv: &LvRecord) -> Volume {
     let mut volume = Volume { id, pg: lv.pg.0, current: 0, away: 0, rebuilding: 0, gone: 0 };
     for (_, replica) in lv.present() {

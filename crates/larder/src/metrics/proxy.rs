@@ -12,6 +12,7 @@ use larder_roles::proxy::ClusterProxy;
 use larder_roles::regions::Regions;
 
 use super::{APPENDED_BYTES, APPENDS, EXPIRED, RECORDS, RoleMetrics, WAITS_MET, WAITS_UNMET};
+use crate::cluster::status::replicas_missing;
 
 /// A proxy whose other roles run in other processes.
 pub(crate) struct ProxyMetrics {
@@ -152,6 +153,11 @@ impl RoleMetrics for ProxyMetrics {
                 self.proxy.reads().1 as f64,
             ),
             ("pgs_degraded", "Placement groups with fewer members than wanted", degraded as f64),
+            (
+                "volume_replicas_missing",
+                "Replicas of volumes that are wanted and on no server, up or down",
+                replicas_missing(&map) as f64,
+            ),
             (
                 "region_number",
                 "Number of the cluster among regions; 0 if it is alone",

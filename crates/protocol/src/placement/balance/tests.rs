@@ -61,6 +61,7 @@ fn settle(lvs: &mut Lvs, disks: &mut [DiskInfo], spread_percent: u64) -> usize {
         for shift in shifts {
             moves += 1;
             assert!(moves < 10_000, "moving ends");
+            let before = machines(&lvs[shift.lv.0 as usize].1, disks);
             let copies = &mut lvs[shift.lv.0 as usize].1;
             assert!(copies.iter().all(|copy| copy.disk != shift.to));
             let replica = (0..).find(|at| copies.iter().all(|copy| copy.replica != *at)).unwrap();
@@ -76,13 +77,20 @@ fn settle(lvs: &mut Lvs, disks: &mut [DiskInfo], spread_percent: u64) -> usize {
             let gone = copies.remove(at).disk;
             assert_ne!(gone, shift.to, "a move is not undone");
             disks.iter_mut().find(|disk| disk.disk == gone).unwrap().pv_free += 1;
-            let machines: BTreeSet<_> = copies
-                .iter()
-                .map(|copy| disks.iter().find(|disk| disk.disk == copy.disk).unwrap().server)
-                .collect();
-            assert_eq!(machines.len(), 3, "copies lie on machines of their own");
+            // A volume that was made while few machines had room may lie on fewer than three.
+            let after = machines(&lvs[shift.lv.0 as usize].1, disks);
+            assert!(
+                after >= before,
+                "copies of {shift:?} lie on {after} machines, {before} before"
+            );
         }
     }
+}
+
+/// How many machines copies lie on.
+fn machines(copies: &[LvCopy], disks: &[DiskInfo]) -> usize {
+    let machine = |copy: &LvCopy| disks.iter().find(|disk| disk.disk == copy.disk).unwrap().server;
+    copies.iter().map(machine).collect::<BTreeSet<_>>().len()
 }
 
 fn used(disk: &DiskInfo) -> u32 {
