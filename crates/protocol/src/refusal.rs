@@ -43,6 +43,6 @@ pub enum Refusal {
     Beaten,
     /// Form regions first: this store has no number among regions.
     NoRegion,
-    /// Give up: a store among regions takes no append, as no other would be told of it.
+    /// Give up: a member of an earlier release takes no append in a store among regions. This one never refuses so.
     InRegion,
 }
