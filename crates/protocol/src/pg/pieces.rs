@@ -124,6 +124,11 @@ impl Pg {
             let size = here.map_or(0, |here| here.row.metax.size);
             return Ok(Step::Refuse(Refusal::Append(AppendRefusal::Offset { size })));
         };
+        // A home takes no more appends than that, and several come as one piece.
+        let is_full = |here: &ObjectEntry| matches!(here.row.body, Body::Pieces { rows, .. } if rows >= PIECES_MAX);
+        if here.is_some_and(is_full) {
+            return Ok(Step::Refuse(Refusal::Append(AppendRefusal::TooManyPieces)));
+        }
         let body = match self.piece_of(told.bucket, &told.content, index)? {
             Ok(body) => body,
             Err(step) => return Ok(step),

@@ -121,6 +121,13 @@ pub enum Event {
         /// Those that the region cannot read now. Others that told of them are asked.
         withheld: Vec<Name>,
     },
+    /// Of entries that came so many bytes were here already: the region's budget gets them back.
+    Spared {
+        /// The region.
+        region: RegionId,
+        /// The bytes.
+        bytes: u64,
+    },
     /// The answer to [`Effect::Fetch`] is still coming.
     Coming {
         /// Number of the request.
@@ -375,6 +382,11 @@ impl Pull {
             Event::Fetched { request, entries, untaken, withheld } => {
                 let fetched = Fetched { entries, untaken, withheld };
                 self.fetched(now_ms, request, fetched, here, out);
+            }
+            Event::Spared { region, bytes } => {
+                if let Some(peer) = self.peers.get_mut(&region) {
+                    peer.budget.give_back(bytes);
+                }
             }
             Event::Coming { request } => self.extend_deadline(now_ms, request),
             Event::Unanswered { request } => self.unanswered(now_ms, request),

@@ -20,6 +20,7 @@ use larder_kv::KvReader;
 use larder_net::{Handler, PeerIdentity, Responder, Role as ServerRole};
 use larder_protocol::manager::state::GatewayRecord;
 use larder_protocol::pg::Role;
+use larder_protocol::region::Told;
 use larder_protocol::{Answer, Call, Content, Event, PeerMessage, Refusal};
 use larder_types::codec::{decode, encode};
 use larder_types::{BucketId, ObjectKey, OpId, PgId, ServerId, SessionId, VersionRow, View, rows};
@@ -183,8 +184,13 @@ impl Meta {
     fn unfit(&self, call: &Call) -> Option<Refusal> {
         let adds_data = match call {
             Call::Put(_) | Call::Told(_) => {
+                let told = |told: &Told| match told {
+                    Told::Append(append) => !matches!(append.content, Content::Stream { .. }),
+                    _ => false,
+                };
                 let put = call.put();
                 put.is_some_and(|put| !matches!(put.content, Content::Stream { .. }))
+                    || matches!(call, Call::Told(of) if told(of))
             }
             Call::Append(append) => !matches!(append.content, Content::Stream { .. }),
             Call::CreateUpload { .. } => true,

@@ -1,6 +1,6 @@
 //! Stores other regions' changes: bytes go the way of a client's put; the op has the stamp that the change has everywhere.
 
-use larder_objects::{ObjectError, PutBody};
+use larder_objects::{BodyError, ObjectError, PutBody};
 use larder_protocol::region::{Base, Entry, Told, ToldAppend, ToldVersion, entry};
 use larder_protocol::{Call, Description, PutCall};
 use larder_types::{
@@ -104,6 +104,9 @@ impl<R: Reach> Proxy<R> {
         let wanted = Wanted { told: Some(Box::new(RegionVersion::of(entry, object))), ..wanted };
         let appending = self.store_appended(&wanted, &mut body, OF_TOLD).await?;
         let Metax { size, etag, checksum, .. } = object.metax.clone();
+        if base.size.checked_add(appending.size) != Some(size) {
+            return Err(BodyError::Incomplete.into());
+        }
         let request = self.requests.begin();
         let append = ToldAppend {
             request: request.id(),

@@ -169,7 +169,12 @@ impl<R: RegionReach> Puller<R> {
             Message::Event(number, event) if number == self.number => {
                 self.step(event, &BTreeSet::new());
             }
-            Message::Fetched(number, FetchResult { event, beaten }) if number == self.number => {
+            Message::Fetched(number, FetchResult { event, beaten, spared: (region, bytes) })
+                if number == self.number =>
+            {
+                if bytes > 0 {
+                    self.step(Event::Spared { region, bytes }, &BTreeSet::new());
+                }
                 self.step(event, &beaten);
             }
             Message::Event(..) | Message::Fetched(..) => {}

@@ -50,7 +50,7 @@ impl<'a> ToldBody<'a> {
     }
 
     fn of(object: &Object, base: Option<Base>) -> Self {
-        let len = object.metax.size - base.map_or(0, |base| base.size);
+        let len = object.metax.size.saturating_sub(base.map_or(0, |base| base.size));
         let told = match (&object.metax.etag, base) {
             (ETag::Md5(md5), None) => Some(*md5),
             // That of parts, or of a version that was appended to, is no digest of bytes.
@@ -99,6 +99,8 @@ pub(super) struct FetchResult {
     pub(super) event: Event,
     /// Entries that were not taken, because what is here wins over them or is the same version.
     pub(super) beaten: BTreeSet<Name>,
+    /// The region that was asked, and bytes of its entries that were here already, so that they did not come.
+    pub(super) spared: (RegionId, u64),
 }
 
 /// Outcome of one entry.
@@ -132,12 +134,13 @@ pub(super) async fn fetch<R: RegionReach>(
             tokio::time::sleep(Duration::from_millis(REGION_FETCH_BACKOFF_MS)).await;
         }
     }
+    let spared = (link.number(), taking.spared_bytes);
     let Taking { done: entries, untaken, withheld, beaten, .. } = taking;
     let event = match entries.is_empty() && untaken.is_empty() && withheld.is_empty() {
         true => Event::Unanswered { request },
         false => Event::Fetched { request, entries, untaken, withheld },
     };
-    FetchResult { event, beaten }
+    FetchResult { event, beaten, spared }
 }
 
 /// Fetches one entry with its bytes, and puts it; true if it is here now.
@@ -165,6 +168,8 @@ struct Taking<R> {
     untaken: Vec<Name>,
     withheld: Vec<Name>,
     beaten: BTreeSet<Name>,
+    /// Bytes that were here already.
+    spared_bytes: u64,
     /// The buckets as they were when the entries were asked for.
     buckets: BTreeMap<BucketId, (BucketName, KnownBucket)>,
 }
@@ -173,8 +178,19 @@ impl<R: RegionReach> Taking<R> {
     fn new(shared: Arc<Shared<R>>, region: RegionId) -> Self {
         let (putting, done, untaken) = (JoinSet::new(), Vec::new(), Vec::new());
         let (putting_bytes, withheld, beaten) = (0, Vec::new(), BTreeSet::new());
-        let buckets = BTreeMap::new();
-        Self { shared, region, putting, putting_bytes, done, untaken, withheld, beaten, buckets }
+        let (spared_bytes, buckets) = (0, BTreeMap::new());
+        Self {
+            shared,
+            region,
+            putting,
+            putting_bytes,
+            done,
+            untaken,
+            withheld,
+            beaten,
+            spared_bytes,
+            buckets,
+        }
     }
 
     async fn all(&mut self, link: &Link, names: Vec<(Name, Need)>) -> Result<(), LinkError> {
@@ -241,6 +257,7 @@ impl<R: RegionReach> Taking<R> {
             let (name, need) = due.front().expect("nothing comes that was not asked for");
             let base = entry.as_ref().and_then(|entry| base_of(*need, entry.bytes(), bytes));
             let from = base.map_or(0, |base| base.size);
+            self.spared_bytes = self.spared_bytes.saturating_add(from);
             let ended = match entry {
                 // It has the version, and does not know whether its end will do: another region does.
                 Some(_) if is_withheld => Some(PutOutcome::Withheld),
@@ -382,7 +399,9 @@ impl<R: RegionReach> Taking<R> {
     fn is_to_be_taken(&self, name: &Name, entry: &Entry) -> bool {
         let ahead_ms = entry.clock().ms().saturating_sub(now_ms());
         let watch = &self.shared.watch;
-        if !entry.is_sound(name.slot) {
+        // An append makes a version (ADR 53): no store has pieces that were joined.
+        let has_pieces = matches!(&entry.what, What::Object(object) if !object.pieces.is_empty());
+        if has_pieces || !entry.is_sound(name.slot) {
             watch.alarm(self.region, "it says what no region says: use one release".to_owned());
             return false;
         }

@@ -70,11 +70,8 @@ impl Want {
     fn bytes_from(&self, region: RegionId) -> u64 {
         let told = self.claims.iter().filter(|claim| claim.region == region);
         let most = told.map(|claim| claim.id.bytes).max().unwrap_or(0);
-        match self.need {
-            Need::Fields => 0,
-            // If it did not grow out of the base, more comes than it is charged for.
-            Need::Bytes(base) => most.saturating_sub(base.map_or(0, |base| base.size)),
-        }
+        // Whether it grew out of a base is known once it comes.
+        if self.need.has_bytes() { most } else { 0 }
     }
 
     pub(super) fn claims(&self) -> impl Iterator<Item = &Claim> {
