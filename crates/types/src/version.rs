@@ -250,7 +250,7 @@ impl PieceEntry {
 }
 
 impl PieceRow {
-    /// What a row of table `W` says of content and place.
+    /// Reads the content and place of a piece from a row of table `W`, of either version.
     ///
     /// # Errors
     /// [`CodecError`].
@@ -261,7 +261,7 @@ impl PieceRow {
         PieceEntry::decode(bytes).map(|entry| entry.row)
     }
 
-    /// The value of a row of table `W` with its body changed: all else stays, in the version in which it was written. `None` if `change`
+    /// Changes the body in a row of table `W`, and keeps the rest and the version in which it was written. Returns `None` if `change`
     /// changes nothing.
     ///
     /// # Errors

@@ -46,7 +46,7 @@ fn size(entry: &Entry) -> u64 {
     object.metax.size
 }
 
-/// What another region has of a version behind `onto`.
+/// Tells the end of a version, as another region has it, behind `onto`.
 fn tail(
     member: &mut Member,
     name: &str,

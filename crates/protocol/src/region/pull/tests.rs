@@ -1,8 +1,8 @@
 //! One region that pulls from regions 2 and 3, step by step.
 
-use larder_types::{BucketId, ObjectKey, OpId, Stamp, View};
+use larder_types::{Amendments, Attributes, BucketId, ETag, Metax, ObjectKey, OpId, Stamp, View};
 
-use super::super::entry::{Id, Slot, What};
+use super::super::entry::{Base, Id, Object, Slot, What};
 use super::super::journal::Why;
 use super::*;
 use crate::limits::{
@@ -248,6 +248,53 @@ fn what_a_region_cannot_read_is_asked_of_another_at_once() {
     site.pass(REGION_HELD_MS);
     assert_eq!(site.saved().len(), 1, "it is here: nothing is fetched for the first one");
     assert_eq!(site.fetches(), []);
+}
+
+/// An object as a key's null version, of so many bytes.
+fn object(region: u16, op: u64, ms: u64, size: u64) -> Entry {
+    let Entry { at, origin, .. } = marker(region, 0, op, ms);
+    let metax = Metax {
+        size,
+        clock: at.clock,
+        region: at.region,
+        etag: ETag::Md5([1; 16]),
+        checksum: None,
+        attributes: Attributes::default(),
+        expires_ms: None,
+        encryption: None,
+        retention: None,
+    };
+    let (parts, pieces, amended) = (Vec::new(), BTreeMap::new(), Amendments::default());
+    Entry { at, origin, what: What::Object(Box::new(Object { metax, parts, pieces, amended })) }
+}
+
+#[test]
+fn a_region_says_what_it_has_of_a_version_until_one_does_not_know_it() {
+    let mut site = Site::new(&[(2, 0)], 1 << 20);
+    let (here, told) = (object(2, 1, 10, 300), object(2, 2, 20, 400));
+    let null = Name { slot: Slot::Null, ..name(&here) };
+    site.here.0.insert(null.clone(), here.clone());
+    let request = site.asked(2);
+    let ids = vec![(OpSeq(2), told.id(null.clone()))];
+    let last = OpSeq(2);
+    let batch = Batch { ids, token: Token { through: last }, last, left: (0, 0) };
+    site.step(Event::Told { request, pgs: vec![(PgId(0), Ok(batch))] });
+    let wanted = |site: &mut Site| {
+        let all = site.effects();
+        let fetch = all.into_iter().find_map(|effect| match effect {
+            Effect::Fetch { request, names, .. } => Some((request, names)),
+            _ => None,
+        });
+        fetch.expect("it is fetched")
+    };
+    let (request, names) = wanted(&mut site);
+    let base = Base { at: here.at, size: 300 };
+    assert_eq!(names, [(null.clone(), Need::Bytes(Some(base)))]);
+    let withheld = vec![null.clone()];
+    site.step(Event::Fetched { request, entries: Vec::new(), untaken: Vec::new(), withheld });
+    assert_eq!(site.fetches(), [], "the region that appended may tell of it");
+    site.pass(REGION_UNKNOWN_MS);
+    assert_eq!(wanted(&mut site).1, [(null, Need::Bytes(None))], "all of it");
 }
 
 #[test]

@@ -292,7 +292,7 @@ impl Client {
         self.log.lock().done += u64::from(matches!(tag, Some(Ok(()))));
     }
 
-    /// What a key has, with its bytes, if it can be read.
+    /// Reads a key: its METAX and bytes; the outer `None` if it cannot be read.
     pub(super) async fn read(&self, key: &ObjectKey) -> Option<Option<(Metax, Bytes)>> {
         let read = async |proxy: &ClusterProxy| {
             let opened = match proxy.open(&self.bucket, key).await {
@@ -314,7 +314,7 @@ impl Client {
         self.at(read).await?.ok()
     }
 
-    /// What a key has, if it can be read: its bytes are those that were put.
+    /// Reads a key, and checks that its bytes are those that were put.
     pub(super) async fn get(&self, key: usize) -> Option<Option<Metax>> {
         let found = self.read(&key_of(key)).await?;
         let mut log = self.log.lock();

@@ -36,7 +36,7 @@ struct Acked {
 /// See the module's head.
 pub(super) struct Records {
     bucket: BucketName,
-    /// What a client has for puts and deletes, which are not judged here.
+    /// A client notes puts and deletes here. They are not judged.
     log: Arc<Mutex<Log>>,
     /// The number of the next record.
     next: Mutex<u64>,
