@@ -169,7 +169,7 @@ fn a_log_of_managers_that_is_not_synced_is_found() {
 
 #[test]
 fn a_start_of_a_manager_that_believes_the_page_cache_is_found() {
-    is_found_alone(Bug::BelievesPageCache, 29);
+    is_found_alone(Bug::BelievesPageCache, 56);
 }
 
 #[test]
@@ -185,5 +185,5 @@ fn a_proposal_that_is_made_again_though_it_may_have_been_taken_is_found() {
 #[test]
 fn a_manager_that_confirms_itself_is_found() {
     let bug = Bug::ConfirmsItself;
-    finds(bug, 42, "answer alone", |seed| run(seed, By::Quorum, Some(bug)));
+    finds(bug, 87, "answer alone", |seed| run(seed, By::Quorum, Some(bug)));
 }
