@@ -243,8 +243,10 @@ pub const REGION_ANSWER_MS: u64 = 10_000;
 pub const REGION_POLL_MS: u64 = 100;
 /// Milliseconds after which something is looked at again that could not be taken.
 pub const REGION_HELD_MS: u64 = 5_000;
-/// Milliseconds after which an entry is looked up once more of which a lookup had no answer.
+/// Milliseconds after which an entry is looked up again of which a lookup had no answer.
 pub const REGION_UNKNOWN_MS: u64 = 1_000;
+/// Most lookups of an entry that have no answer. Then it is fetched, whether or not it is here.
+pub const REGION_UNKNOWN_TRIES_MAX: u32 = 10;
 /// Milliseconds by which another region's clock may be ahead of this one's.
 pub const REGION_CLOCK_AHEAD_MS_MAX: u64 = 60_000;
 /// Most journals of other regions of which one op notes how far they are here.

@@ -67,7 +67,7 @@ pub enum Lookup {
     /// The entry that is here, if there is one.
     Found(Option<Entry>),
     /// The lookup had no answer: a put of the key is in doubt, or its PG has no primary. Most such moments pass, so the entry
-    /// is looked up once more. Then it is fetched, though it may be here: the primary decides.
+    /// is looked up again, a few times. Then it is fetched, though it may be here: the primary decides.
     Unknown,
 }
 
@@ -120,6 +120,8 @@ pub enum Event {
         untaken: Vec<Name>,
         /// Those that the region cannot read now. Others that told of them are asked.
         withheld: Vec<Name>,
+        /// Those whose end the region does not know behind the base that it was told of. Others are asked, then this one for all bytes.
+        baseless: Vec<Name>,
     },
     /// Of entries that came so many bytes were here already: the region's budget gets them back.
     Spared {
@@ -379,8 +381,8 @@ impl Pull {
             Event::Told { request, pgs } => self.told(now_ms, request, pgs, here, out),
             Event::Walked { request, summed } => self.walked(now_ms, request, summed, here, out),
             Event::Listed { request, listed } => self.listed(now_ms, request, listed, here, out),
-            Event::Fetched { request, entries, untaken, withheld } => {
-                let fetched = Fetched { entries, untaken, withheld };
+            Event::Fetched { request, entries, untaken, withheld, baseless } => {
+                let fetched = Fetched { entries, untaken, withheld, baseless };
                 self.fetched(now_ms, request, fetched, here, out);
             }
             Event::Spared { region, bytes } => {

@@ -577,7 +577,8 @@ fn answer(site: &mut Site, from: RegionId, asked: Message) -> Event {
                 (name, kept)
             };
             let entries = names.into_iter().map(entry).collect();
-            Event::Fetched { request, entries, untaken: Vec::new(), withheld: Vec::new() }
+            let (untaken, withheld, baseless) = Default::default();
+            Event::Fetched { request, entries, untaken, withheld, baseless }
         }
         Message::Answer(_) | Message::Home(_) => unreachable!("it is none of these questions"),
     }

@@ -40,7 +40,7 @@ pub const KEPT_KEYS_MAX: usize = 256;
 /// Milliseconds for which the answer about keys waits for puts of them that are under way.
 pub const KEPT_SETTLE_MS: u64 = 1_000;
 /// Milliseconds for a lookup of what is here before changes of another region are taken. A key that is unknown by then
-/// is looked up once more, then fetched; a range without a sum is listed.
+/// is looked up again, a few times, then fetched; a range without a sum is listed.
 pub const REGION_LOOK_MS: u64 = 3_000;
 /// The same for keys, for some time after a lookup that was late.
 pub const REGION_LOOK_AGAIN_MS: u64 = 300;

@@ -1,7 +1,7 @@
 //! Reads the entries and sums that the pulling machine looks up, before its step.
 //!
-//! In a cluster the gateway asks the primaries. An entry that none gives in time is looked up once more, then fetched; a
-//! range not summed in time is listed.
+//! In a cluster the gateway asks the primaries. An entry that none gives in time is looked up again, a few times, then fetched;
+//! a range not summed in time is listed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

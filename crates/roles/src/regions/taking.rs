@@ -113,6 +113,8 @@ enum PutOutcome {
     Untaken,
     /// The answering region cannot read it now.
     Withheld,
+    /// The answering region has the version, and does not know its end behind the base.
+    Baseless,
 }
 
 /// Fetches entries, and puts them.
@@ -135,10 +137,11 @@ pub(super) async fn fetch<R: RegionReach>(
         }
     }
     let spared = (link.number(), taking.spared_bytes);
-    let Taking { done: entries, untaken, withheld, beaten, .. } = taking;
-    let event = match entries.is_empty() && untaken.is_empty() && withheld.is_empty() {
+    let Taking { done: entries, untaken, withheld, baseless, beaten, .. } = taking;
+    let none = [&untaken, &withheld, &baseless].iter().all(|names| names.is_empty());
+    let event = match entries.is_empty() && none {
         true => Event::Unanswered { request },
-        false => Event::Fetched { request, entries, untaken, withheld },
+        false => Event::Fetched { request, entries, untaken, withheld, baseless },
     };
     FetchResult { event, beaten, spared }
 }
@@ -167,6 +170,7 @@ struct Taking<R> {
     done: Vec<(Name, Option<Entry>)>,
     untaken: Vec<Name>,
     withheld: Vec<Name>,
+    baseless: Vec<Name>,
     beaten: BTreeSet<Name>,
     /// Bytes that were here already.
     spared_bytes: u64,
@@ -177,7 +181,8 @@ struct Taking<R> {
 impl<R: RegionReach> Taking<R> {
     fn new(shared: Arc<Shared<R>>, region: RegionId) -> Self {
         let (putting, done, untaken) = (JoinSet::new(), Vec::new(), Vec::new());
-        let (putting_bytes, withheld, beaten) = (0, Vec::new(), BTreeSet::new());
+        let (putting_bytes, withheld, baseless) = (0, Vec::new(), Vec::new());
+        let beaten = BTreeSet::new();
         let (spared_bytes, buckets) = (0, BTreeMap::new());
         Self {
             shared,
@@ -187,6 +192,7 @@ impl<R: RegionReach> Taking<R> {
             done,
             untaken,
             withheld,
+            baseless,
             beaten,
             spared_bytes,
             buckets,
@@ -259,8 +265,7 @@ impl<R: RegionReach> Taking<R> {
             let from = base.map_or(0, |base| base.size);
             self.spared_bytes = self.spared_bytes.saturating_add(from);
             let ended = match entry {
-                // It has the version, and does not know whether its end will do: another region does.
-                Some(_) if is_withheld => Some(PutOutcome::Withheld),
+                Some(_) if is_withheld => Some(PutOutcome::Baseless),
                 None if is_withheld => {
                     self.shared.watch.withheld(self.region);
                     Some(PutOutcome::Withheld)
@@ -392,6 +397,7 @@ impl<R: RegionReach> Taking<R> {
             PutOutcome::Gone => self.done.push((name, None)),
             PutOutcome::Untaken => self.untaken.push(name),
             PutOutcome::Withheld => self.withheld.push(name),
+            PutOutcome::Baseless => self.baseless.push(name),
         }
     }
 

@@ -2,9 +2,8 @@
 
 use larder_types::{PgId, RegionId};
 
-use super::super::entry::Name;
 use super::super::journal::{Batch, Token, Void};
-use super::wants::Claim;
+use super::wants::{Asked, Claim};
 use super::{Alarm, Effect, Holdings, Pull, Source, Stream};
 use crate::limits::{
     REGION_ANSWER_MS, REGION_ASK_IDS_MAX, REGION_ASK_PGS_MAX, REGION_CLAIMS_MAX,
@@ -26,8 +25,7 @@ pub(super) enum Query {
     Walk,
     /// The ids of the first run that differs.
     List,
-    /// The entries, with the number of claims of each.
-    Fetch(Vec<(Name, usize)>),
+    Fetch(Vec<Asked>),
 }
 
 impl Pull {
@@ -44,7 +42,7 @@ impl Pull {
         let Some(Request { region, what, .. }) = self.requests.remove(&request) else { return };
         self.back_off(now_ms, region);
         if let Query::Fetch(asked) = what {
-            asked.iter().for_each(|(name, _)| self.requeue(name));
+            asked.iter().for_each(|it| self.requeue(&it.name));
         }
     }
 
@@ -191,7 +189,7 @@ impl Pull {
             }
             let chosen = self.choose(region, REGION_FETCH_IDS_MAX, bytes_max);
             self.peers.get_mut(&region).expect("it is known").budget.take(chosen.bytes);
-            let request = self.begin(now_ms, region, Query::Fetch(chosen.claims));
+            let request = self.begin(now_ms, region, Query::Fetch(chosen.asked));
             out.push(Effect::Fetch { region, request, names: chosen.names });
             under_way += 1;
         }

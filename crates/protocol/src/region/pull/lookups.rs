@@ -46,7 +46,7 @@ impl Pull {
             // Other claims of an entry that is gone are looked at again.
             Event::Fetched { request, entries, .. } => {
                 if let Some(Query::Fetch(asked)) = self.requests.get(request).map(|it| &it.what) {
-                    let asked = |name: &Name| asked.iter().any(|(it, _)| it == name);
+                    let asked = |name: &Name| asked.iter().any(|it| it.name == *name);
                     let gone = entries.iter().filter(|(name, told)| told.is_none() && asked(name));
                     lookups.names.extend(gone.map(|(name, _)| name.clone()));
                 }

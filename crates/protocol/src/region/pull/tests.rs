@@ -7,7 +7,7 @@ use super::super::journal::Why;
 use super::*;
 use crate::limits::{
     CLIENTS_QUEUE, REGION_ANSWER_MS, REGION_ASK_PGS_MAX, REGION_CLAIMS_MAX,
-    REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS, REGION_UNKNOWN_MS,
+    REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS, REGION_UNKNOWN_MS, REGION_UNKNOWN_TRIES_MAX,
 };
 
 /// The entries that are here, by name, and whether lookups have no answer.
@@ -103,7 +103,22 @@ impl Site {
 
     fn bring(&mut self, request: u64, entries: &[&Entry]) {
         let entries = entries.iter().map(|it| (name(it), Some((*it).clone()))).collect();
-        self.step(Event::Fetched { request, entries, untaken: Vec::new(), withheld: Vec::new() });
+        let (untaken, withheld, baseless) = Default::default();
+        self.step(Event::Fetched { request, entries, untaken, withheld, baseless });
+    }
+
+    /// A region answers that it cannot read an entry.
+    fn withhold(&mut self, request: u64, name: &Name) {
+        let (entries, untaken, baseless) = Default::default();
+        let withheld = vec![name.clone()];
+        self.step(Event::Fetched { request, entries, untaken, withheld, baseless });
+    }
+
+    /// A region answers that it does not know an entry's end behind the base.
+    fn lack_base(&mut self, request: u64, name: &Name) {
+        let (entries, untaken, withheld) = Default::default();
+        let baseless = vec![name.clone()];
+        self.step(Event::Fetched { request, entries, untaken, withheld, baseless });
     }
 
     fn keep(&mut self, entry: &Entry) {
@@ -193,6 +208,10 @@ fn what_stays_unknown_is_fetched() {
     site.here.0.insert(name(&here), here.clone());
     site.here.1 = true;
     site.tell(2, 0, &[(1, &here)]);
+    for _ in 1..REGION_UNKNOWN_TRIES_MAX {
+        site.pass(REGION_UNKNOWN_MS);
+        assert_eq!(site.fetches(), [], "its PG may have a primary soon");
+    }
     site.pass(REGION_UNKNOWN_MS);
     assert_eq!(site.fetches().remove(0).2, [name(&here)], "the primary decides");
 }
@@ -238,8 +257,7 @@ fn what_a_region_cannot_read_is_asked_of_another_at_once() {
     site.tell(2, 0, &[(1, &version)]);
     site.tell(3, 7, &[(1, &version)]);
     let (first, request, _) = site.fetches().remove(0);
-    let withheld = vec![name(&version)];
-    site.step(Event::Fetched { request, entries: Vec::new(), untaken: Vec::new(), withheld });
+    site.withhold(request, &name(&version));
     let (second, again, _) = site.fetches().remove(0);
     assert_ne!(first, second);
     site.bring(again, &[&version]);
@@ -268,33 +286,81 @@ fn object(region: u16, op: u64, ms: u64, size: u64) -> Entry {
     Entry { at, origin, what: What::Object(Box::new(Object { metax, parts, pieces, amended })) }
 }
 
-#[test]
-fn a_region_says_what_it_has_of_a_version_until_one_does_not_know_it() {
-    let mut site = Site::new(&[(2, 0)], 1 << 20);
+/// A site that has the first 300 bytes of a version of 400, and regions that tell of it. Gives its name, and the base.
+fn site_with_base(of: &[u16]) -> (Site, Name, Base) {
+    let sources: Vec<_> = of.iter().map(|region| (*region, 0)).collect();
+    let mut site = Site::new(&sources, 1 << 20);
     let (here, told) = (object(2, 1, 10, 300), object(2, 2, 20, 400));
     let null = Name { slot: Slot::Null, ..name(&here) };
     site.here.0.insert(null.clone(), here.clone());
-    let request = site.asked(2);
-    let ids = vec![(OpSeq(2), told.id(null.clone()))];
-    let last = OpSeq(2);
-    let batch = Batch { ids, token: Token { through: last }, last, left: (0, 0) };
-    site.step(Event::Told { request, pgs: vec![(PgId(0), Ok(batch))] });
-    let wanted = |site: &mut Site| {
-        let all = site.effects();
-        let fetch = all.into_iter().find_map(|effect| match effect {
-            Effect::Fetch { request, names, .. } => Some((request, names)),
-            _ => None,
-        });
-        fetch.expect("it is fetched")
-    };
-    let (request, names) = wanted(&mut site);
-    let base = Base { at: here.at, size: 300 };
-    assert_eq!(names, [(null.clone(), Need::Bytes(Some(base)))]);
-    let withheld = vec![null.clone()];
-    site.step(Event::Fetched { request, entries: Vec::new(), untaken: Vec::new(), withheld });
+    for region in of {
+        let (request, last) = (site.asked(*region), OpSeq(2));
+        let ids = vec![(last, told.id(null.clone()))];
+        let batch = Batch { ids, token: Token { through: last }, last, left: (0, 0) };
+        site.step(Event::Told { request, pgs: vec![(PgId(0), Ok(batch))] });
+    }
+    (site, null, Base { at: here.at, size: 300 })
+}
+
+/// The one fetch since the last look: region, request, and need.
+fn one_fetch(site: &mut Site) -> (u16, u64, Need) {
+    let all = site.effects();
+    let mut fetches = all.into_iter().filter_map(|effect| match effect {
+        Effect::Fetch { region, request, names } => Some((region.0, request, names[0].1)),
+        _ => None,
+    });
+    let one = fetches.next().expect("it is fetched");
+    assert_eq!(fetches.next(), None, "once");
+    one
+}
+
+#[test]
+fn a_region_says_what_it_has_of_a_version_until_one_does_not_know_it() {
+    let (mut site, null, base) = site_with_base(&[2]);
+    let (_, request, need) = one_fetch(&mut site);
+    assert_eq!(need, Need::Bytes(Some(base)));
+    site.lack_base(request, &null);
     assert_eq!(site.fetches(), [], "the region that appended may tell of it");
     site.pass(REGION_UNKNOWN_MS);
-    assert_eq!(wanted(&mut site).1, [(null, Need::Bytes(None))], "all of it");
+    assert_eq!(one_fetch(&mut site).2, Need::Bytes(None), "all of it");
+}
+
+#[test]
+fn what_cannot_be_read_once_is_asked_for_behind_its_base_again() {
+    let (mut site, null, base) = site_with_base(&[2]);
+    let (_, request, _) = one_fetch(&mut site);
+    site.withhold(request, &null);
+    site.pass(REGION_UNKNOWN_MS);
+    assert_eq!(site.fetches(), []);
+    site.pass(REGION_HELD_MS);
+    assert_eq!(one_fetch(&mut site).2, Need::Bytes(Some(base)));
+}
+
+#[test]
+fn a_region_that_lacks_a_base_is_not_asked_for_all_while_another_may_have_it() {
+    let (mut site, null, base) = site_with_base(&[2, 3]);
+    let (first, request, _) = one_fetch(&mut site);
+    site.lack_base(request, &null);
+    let (second, request, need) = one_fetch(&mut site);
+    assert_ne!(first, second);
+    assert_eq!(need, Need::Bytes(Some(base)), "the other may have it");
+    for _ in 0..3 {
+        site.step(Event::Coming { request });
+        site.pass(REGION_UNKNOWN_MS);
+        assert_eq!(site.fetches(), [], "it is slow");
+    }
+    site.step(Event::Unanswered { request });
+    assert_eq!(site.fetches(), [], "it is left alone for a moment");
+    let mut asked = Vec::new();
+    while asked.is_empty() {
+        site.pass(REGION_UNKNOWN_MS);
+        let all = site.effects();
+        asked.extend(all.into_iter().filter_map(|effect| match effect {
+            Effect::Fetch { region, names, .. } => Some((region.0, names[0].1)),
+            _ => None,
+        }));
+    }
+    assert_eq!(asked, [(second, Need::Bytes(Some(base)))], "it is back, and knows the base still");
 }
 
 #[test]
@@ -324,8 +390,9 @@ fn what_its_region_has_no_more_is_passed_over() {
     let version = marker(2, 0, 1, 10);
     site.tell(2, 0, &[(1, &version)]);
     let (_, request, _) = site.fetches().remove(0);
+    let (untaken, withheld, baseless) = Default::default();
     let entries = vec![(name(&version), None)];
-    site.step(Event::Fetched { request, entries, untaken: Vec::new(), withheld: Vec::new() });
+    site.step(Event::Fetched { request, entries, untaken, withheld, baseless });
     assert_eq!(site.saved(), [(source(2, 0), 1)]);
 }
 
@@ -420,8 +487,7 @@ fn an_entry_that_stays_withheld_costs_nothing_of_the_budget() {
     site.tell(2, 0, &[(1, &unreadable), (2, &other)]);
     let (_, request, names) = site.fetches().remove(0);
     assert_eq!(names, [name(&unreadable)]);
-    let withheld = vec![name(&unreadable)];
-    site.step(Event::Fetched { request, entries: Vec::new(), untaken: Vec::new(), withheld });
+    site.withhold(request, &name(&unreadable));
     let (_, _, names) = site.fetches().remove(0);
     assert_eq!(names, [name(&other)], "no time has passed");
 }

@@ -8,7 +8,9 @@ use super::super::entry::{Entry, Id, Name, Need};
 use super::super::merge::{Contradiction, Holding, holding};
 use super::asking::Query;
 use super::{Alarm, Effect, Holdings, Lookup, Pull};
-use crate::limits::{REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS, REGION_UNKNOWN_MS};
+use crate::limits::{
+    REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS, REGION_UNKNOWN_MS, REGION_UNKNOWN_TRIES_MAX,
+};
 
 /// An entry's id, as one journal or comparison told it.
 #[derive(Debug)]
@@ -17,15 +19,15 @@ pub(super) struct Claim {
     /// The journal and its position there; `None` in a comparison.
     pub(super) at: Option<(PgId, OpSeq)>,
     pub(super) id: Id,
-    /// A lookup of the entry had no answer.
-    is_unknown: bool,
-    /// The region has not given the end of the entry behind a base: all of it is asked for.
+    /// Lookups of the entry that had no answer.
+    unknown: u32,
+    /// The region does not know the entry's end behind the base that is here: it is asked for all bytes.
     lacks_base: bool,
 }
 
 impl Claim {
     pub(super) fn new(region: RegionId, at: Option<(PgId, OpSeq)>, id: Id) -> Self {
-        Self { region, at, id, is_unknown: false, lacks_base: false }
+        Self { region, at, id, unknown: 0, lacks_base: false }
     }
 }
 
@@ -53,9 +55,20 @@ enum State {
 pub(super) struct Chosen {
     /// The entries.
     pub(super) names: Vec<(Name, Need)>,
-    /// The number of claims of each.
-    pub(super) claims: Vec<(Name, usize)>,
+    pub(super) asked: Vec<Asked>,
     pub(super) bytes: u64,
+}
+
+/// An entry that a region is asked for.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) name: Name,
+    /// The number of claims that it had.
+    claims: usize,
+    /// Bytes that the region's budget was charged with.
+    bytes: u64,
+    /// The region was told of a base.
+    has_base: bool,
 }
 
 /// An answer to a fetch.
@@ -63,6 +76,7 @@ pub(super) struct Fetched {
     pub(super) entries: Vec<(Name, Option<Entry>)>,
     pub(super) untaken: Vec<Name>,
     pub(super) withheld: Vec<Name>,
+    pub(super) baseless: Vec<Name>,
 }
 
 impl Want {
@@ -72,6 +86,18 @@ impl Want {
         let most = told.map(|claim| claim.id.bytes).max().unwrap_or(0);
         // Whether it grew out of a base is known once it comes.
         if self.need.has_bytes() { most } else { 0 }
+    }
+
+    /// The bytes to ask this region for: all of them if it lacks the base.
+    fn need_from(&self, region: RegionId) -> Need {
+        match self.need {
+            Need::Bytes(Some(_)) if self.lack_base(region) => Need::Bytes(None),
+            need => need,
+        }
+    }
+
+    fn lack_base(&self, region: RegionId) -> bool {
+        self.claims.iter().any(|claim| claim.region == region && claim.lacks_base)
     }
 
     pub(super) fn claims(&self) -> impl Iterator<Item = &Claim> {
@@ -114,11 +140,11 @@ impl Pull {
         let (holds, base) = match here.entry(&claim.id.name) {
             Lookup::Found(entry) => {
                 let holds = holding(entry.as_ref(), &claim.id, self.was_here(claim.id.origin));
-                let base = entry.filter(|_| !claim.lacks_base);
-                (holds, base.and_then(|entry| entry.base(claim.id.bytes)))
+                (holds, entry.and_then(|entry| entry.base(claim.id.bytes)))
             }
-            Lookup::Unknown if !claim.is_unknown => {
-                claim.is_unknown = true;
+            // Most likely its PG has no primary, which could not take it either.
+            Lookup::Unknown if claim.unknown < REGION_UNKNOWN_TRIES_MAX => {
+                claim.unknown += 1;
                 return self.held.push((now_ms + REGION_UNKNOWN_MS, claim));
             }
             Lookup::Unknown => (Holding::Nothing, None),
@@ -128,6 +154,12 @@ impl Pull {
             Holding::Bytes => Need::Fields,
             Holding::Nothing => Need::Bytes(base),
         };
+        if claim.lacks_base
+            && matches!(need, Need::Bytes(Some(_)))
+            && self.is_awaited(now_ms, &claim)
+        {
+            return self.held.push((now_ms + REGION_UNKNOWN_MS, claim));
+        }
         let (name, clock, region) = (claim.id.name.clone(), claim.id.at.clock, claim.region);
         let state = State::Waiting(clock);
         let new = || Want { claims: Vec::new(), need, state };
@@ -139,6 +171,15 @@ impl Pull {
         if let Some(clock) = want.waits_since() {
             self.queue_of(region).insert((clock, name));
         }
+    }
+
+    /// True if another region that is reached may give the end of a claim's entry behind the base.
+    fn is_awaited(&self, now_ms: u64, claim: &Claim) -> bool {
+        let Some(want) = self.wants.get(&claim.id.name) else { return false };
+        want.regions().any(|region| {
+            let is_reached = self.peers.get(&region).is_some_and(|it| it.quiet_until_ms <= now_ms);
+            region != claim.region && is_reached && !want.lack_base(region)
+        })
     }
 
     fn queue_of(&mut self, region: RegionId) -> &mut BTreeSet<(HybridClock, Name)> {
@@ -163,10 +204,13 @@ impl Pull {
             let Some(place) = self.queue_of(region).pop_first() else { break };
             let want = self.wants.get_mut(&place.1).expect("what waits is wanted");
             assert_eq!(want.state, State::Waiting(place.0), "what is queued waits");
-            chosen.bytes = chosen.bytes.saturating_add(want.bytes_from(region));
+            let (need, bytes) = (want.need_from(region), want.bytes_from(region));
+            let has_base = matches!(need, Need::Bytes(Some(_)));
+            chosen.bytes = chosen.bytes.saturating_add(bytes);
             want.state = State::Asked;
-            chosen.names.push((place.1.clone(), want.need));
-            chosen.claims.push((place.1.clone(), want.claims.len()));
+            chosen.names.push((place.1.clone(), need));
+            let (name, claims) = (place.1.clone(), want.claims.len());
+            chosen.asked.push(Asked { name, claims, bytes, has_base });
             let others: Vec<RegionId> = want.regions().filter(|other| *other != region).collect();
             for other in others {
                 self.queue_of(other).remove(&place);
@@ -201,7 +245,7 @@ impl Pull {
         &mut self,
         now_ms: u64,
         request: u64,
-        Fetched { entries, untaken, withheld }: Fetched,
+        Fetched { entries, untaken, withheld, baseless }: Fetched,
         here: &dyn Holdings,
         out: &mut Vec<Effect>,
     ) {
@@ -218,14 +262,15 @@ impl Pull {
         }
         let untaken: BTreeSet<&Name> = untaken.iter().collect();
         let withheld: BTreeSet<&Name> = withheld.iter().collect();
-        for (name, claims) in asked {
+        let baseless: BTreeSet<&Name> = baseless.iter().collect();
+        for Asked { name, claims, bytes, has_base } in asked {
+            let lacks_base = has_base && baseless.contains(&name);
             match told.remove(&name) {
                 None if untaken.contains(&name) => self.hold(now_ms, &name),
-                None if withheld.contains(&name) => {
+                None if lacks_base || withheld.contains(&name) => {
                     // It cost nothing: one that stays withheld holds up no other.
-                    let bytes = self.wants.get(&name).map_or(0, |want| want.bytes_from(region));
                     self.peers.get_mut(&region).expect("it is known").budget.give_back(bytes);
-                    self.hold_of(now_ms, &name, region);
+                    self.hold_of(now_ms, &name, region, lacks_base);
                 }
                 None => self.requeue(&name),
                 Some(None) => self.complete(now_ms, &name, (region, claims), here, out),
@@ -328,15 +373,14 @@ impl Pull {
     }
 
     /// Asks the other regions that told of an entry, and this one later.
-    fn hold_of(&mut self, now_ms: u64, name: &Name, region: RegionId) {
+    fn hold_of(&mut self, now_ms: u64, name: &Name, region: RegionId, lacks_base: bool) {
         let want = self.wants.get_mut(name).expect("what was asked for is wanted");
-        let has_base = matches!(want.need, Need::Bytes(Some(_)));
         // The region that appended has the end alone, and tells of it in a moment.
-        let until_ms = now_ms + if has_base { REGION_UNKNOWN_MS } else { REGION_HELD_MS };
+        let until_ms = now_ms + if lacks_base { REGION_UNKNOWN_MS } else { REGION_HELD_MS };
         let is_alone = want.regions().all(|other| other == region);
         let of_region = want.claims.extract_if(.., |claim| claim.region == region);
         self.held.extend(of_region.map(|mut claim| {
-            claim.lacks_base |= has_base;
+            claim.lacks_base |= lacks_base;
             (until_ms, claim)
         }));
         if is_alone {
