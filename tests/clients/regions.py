@@ -26,6 +26,7 @@ import region_homes
 import region_lists
 import region_local
 import region_removal
+import region_uploads
 from botocore.exceptions import ClientError
 from harness import COMMAND_SECONDS, Host, Server, content, default_binary, free_port, md5, scratch_folder
 from region_buckets import agreed, deletion, remakers
@@ -613,6 +614,7 @@ def run(binary, scratch, seconds, seed):
         region_lists.at_once(regions, regions[1:], clock)
         region_local.refused(regions[0], regions[2], clock)
         region_homes.begin(regions, regions, clock)
+        region_uploads.through_home(regions[0], regions[1], regions[1], regions, clock)
         region_appends.passed_once(regions[0], regions[1:], lambda: sum(region.relay.bytes for region in regions))
         conflicts(regions, rng, seconds, clock)
         away(regions, clock)

@@ -22,6 +22,7 @@ import region_homes
 import region_lists
 import region_local
 import region_removal
+import region_uploads
 from botocore.exceptions import ClientError
 from harness import content, default_binary, free_port, scratch_folder
 from peers import Machine, ready, run, secret_file, until, whole
@@ -256,6 +257,7 @@ def through_another_machine(cluster, singles, clock):
     except Failed as failure:
         if "is not the gateway of its cluster, which is region 1: run the command at" not in str(failure):
             raise
+    region_uploads.through_home(singles[0], cluster, cluster.others()[0], [*cluster.machines, *singles], clock)
     region_homes.move(cluster)
     clock.tell(f"through a machine that is not the gateway a put with a condition takes {1000 * statistics.median(times):.0f} ms")
 

@@ -56,8 +56,8 @@ pub use listener::Listener;
 pub use members::{Known, Members, Own, Peer};
 pub use message::{
     Ask, AskAnswer, AskHome, Change, ChangeAnswer, ChangeKind, CloseBucket, Declined, EndClosed,
-    Fetch, FetchSince, Fetched, Hello, JoinRefused, Keys, KeysTold, List, ListAnswer, RegionList,
-    Report, TellHomes, Walk, WalkAnswer,
+    Fetch, FetchSince, Fetched, Hello, JoinRefused, Keys, KeysTold, List, ListAnswer, PartNamed,
+    RegionList, Report, TellHomes, UploadAnswer, UploadRefusal, UploadStep, Walk, WalkAnswer,
 };
 pub use metrics::{Counter, Metrics, PeerMetrics};
 pub use name::{Address, RegionName};

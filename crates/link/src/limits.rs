@@ -57,6 +57,8 @@ pub const REQUEST_BYTES_MAX: usize = 256 * 1024;
 pub const CHANGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Bytes of all else of a change: headers, metadata, tags, condition.
 pub const CHANGE_HEAD_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of an entity tag, or of a checksum, with which a client names a part.
+pub const NAMED_BYTES_MAX: usize = 128;
 /// Longest wait of a change for its turn.
 pub const CHANGE_PLACE_TIME_MAX: Duration = Duration::from_secs(2);
 /// Changes that are under way to a region: other requests have connections, too.
@@ -92,6 +94,10 @@ const _: () = assert!(
     "changes, lists and long fetches leave connections to others"
 );
 const _: () = assert!(REGIONS_MAX <= NUMBERS_MAX as usize, "each region has a number");
+const _: () = assert!(
+    larder_types::limits::PART_NUMBER_MAX as usize * 2 * (NAMED_BYTES_MAX + 8) < CHANGE_BYTES_MAX,
+    "the parts of an upload are named in one change"
+);
 const _: () = assert!(GATHERED_BYTES_MAX <= PIECE_BYTES_MAX, "what is gathered is a piece");
 const _: () = assert!(
     CONNECTIONS_MAX < CONNECTIONS_OF_PEER_MAX,

@@ -8,25 +8,22 @@
 //! 1. Enums grow by variants at their end; nothing is changed or removed while a release that says it may be in use.
 //! 2. The answering region checks a request before its source sees it ([`Request::check`]).
 
-use bytes::Bytes;
-use larder_protocol::AppendRefusal;
+mod changes;
+
 use larder_protocol::limits::{REGION_SERVED_ENTRIES_MAX, REGION_SERVED_PGS_MAX};
 use larder_protocol::region::deletion::Mark;
 use larder_protocol::region::home::HomeAsk;
 use larder_protocol::region::journal::Batch;
 use larder_protocol::region::listing::{KeysAnswer, KeysAsk};
 use larder_protocol::region::{Base, Entry, Listed, Name, Range, Summed, Token, Void};
-use larder_types::codec::encode;
 use larder_types::home::HOME_COUNT_MAX;
-use larder_types::{
-    Appended, Attributes, BucketId, BucketName, Condition, Home, HybridClock, ObjectChecksum,
-    ObjectKey, PgId, RegionId,
-};
+use larder_types::{BucketId, BucketName, Home, PgId, RegionId};
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{
-    CHANGE_BYTES_MAX, CHANGE_HEAD_BYTES_MAX, HOMES_TOLD_MAX, NUMBERS_MAX, REGIONS_MAX, TOKEN_LIFE,
+pub use self::changes::{
+    Change, ChangeAnswer, ChangeKind, PartNamed, UploadAnswer, UploadRefusal, UploadStep,
 };
+use crate::limits::{HOMES_TOLD_MAX, NUMBERS_MAX, REGIONS_MAX, TOKEN_LIFE};
 use crate::members::Known;
 use crate::name::{Address, RegionName};
 use crate::token::TokenId;
@@ -130,93 +127,6 @@ pub struct AskHome {
 pub struct TellHomes {
     /// Buckets and their homes, at most [`HOMES_TOLD_MAX`].
     pub homes: Vec<(BucketName, Home)>,
-}
-
-/// A client's change of a key, for the bucket's home.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
-    /// The bucket.
-    pub bucket: BucketName,
-    /// The key.
-    pub key: ObjectKey,
-    /// The condition.
-    pub condition: Condition,
-    /// The change.
-    pub kind: ChangeKind,
-}
-
-impl Change {
-    /// True if it is no larger than one of a client may be: it becomes one op.
-    #[must_use]
-    pub fn is_sound(&self) -> bool {
-        let (head, bytes) = match &self.kind {
-            ChangeKind::Put { attributes, checksum, bytes, .. }
-            | ChangeKind::Append { attributes, checksum, bytes, .. } => {
-                (encode(&(attributes, checksum)).len(), bytes.len())
-            }
-            ChangeKind::Delete => (0, 0),
-            ChangeKind::Tags(tags) => (encode(tags).len(), 0),
-        };
-        head + encode(&self.condition).len() <= CHANGE_HEAD_BYTES_MAX && bytes <= CHANGE_BYTES_MAX
-    }
-}
-
-/// The kind of a change.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ChangeKind {
-    /// This object.
-    Put {
-        /// Headers, user metadata, tags.
-        attributes: Box<Attributes>,
-        /// MD5 of the bytes.
-        md5: [u8; 16],
-        /// Checksum to store, which was verified.
-        checksum: Option<ObjectChecksum>,
-        /// At most [`CHANGE_BYTES_MAX`].
-        bytes: Bytes,
-    },
-    /// Nothing: it is deleted.
-    Delete,
-    /// The object that is there, with these tags.
-    Tags(Vec<(String, String)>),
-    /// The object that is there with these bytes behind its own, or one that has these.
-    Append {
-        /// Where they begin; `None` if they may begin wherever the object ends.
-        offset: Option<u64>,
-        /// Headers, user metadata, tags.
-        attributes: Box<Attributes>,
-        /// MD5 of the bytes.
-        md5: [u8; 16],
-        /// Checksum of the bytes, which was verified.
-        checksum: Option<ObjectChecksum>,
-        /// At most [`CHANGE_BYTES_MAX`].
-        bytes: Bytes,
-    },
-}
-
-/// The answer to a [`Change`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ChangeAnswer {
-    /// It is made. Of a put with its clock.
-    Made(Option<HybridClock>),
-    /// The condition does not hold.
-    ConditionFailed,
-    /// There is no such key.
-    NoSuchKey,
-    /// There is no such bucket.
-    NoSuchBucket,
-    /// The region is not its home, and knows this.
-    NotHome(Option<Home>),
-    /// There is no space for new data.
-    Full,
-    /// A queue is full.
-    SlowDown,
-    /// Something is down. Whether the change is made is not known.
-    Unavailable(String),
-    /// The append is made, with this clock.
-    Appended(Appended, HybridClock),
-    /// The append cannot be made.
-    AppendRefused(AppendRefusal),
 }
 
 /// Asks for keys of a bucket.

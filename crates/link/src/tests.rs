@@ -146,7 +146,9 @@ impl Source for Fake {
                     HybridClock(7),
                 )
             }
-            ChangeKind::Delete | ChangeKind::Tags(_) => ChangeAnswer::Made(None),
+            ChangeKind::Delete | ChangeKind::Tags(_) | ChangeKind::Upload(_) => {
+                ChangeAnswer::Made(None)
+            }
         })
     }
 

@@ -1,3 +1,5 @@
+use bytes::Bytes;
+use larder_protocol::AppendRefusal;
 use larder_protocol::limits::{REGION_ASK_PGS_MAX, REGION_FETCH_IDS_MAX};
 use larder_protocol::region::deletion::CloseAnswer;
 use larder_protocol::region::home::HomeAnswer;
@@ -5,8 +7,11 @@ use larder_protocol::region::journal::Why;
 use larder_protocol::region::listing::{RegionKey, Selection};
 use larder_protocol::region::{Id, Slot, Sum, What};
 use larder_types::codec::{CodecError, decode, encode};
+use larder_types::limits::PART_NUMBER_MAX;
 use larder_types::{
-    ETag, Epoch, EtagList, HomeScope, HomeState, HomeTerm, Metax, OpId, OpSeq, Origin, Stamp, View,
+    Appended, Attributes, ChecksumAlgorithm, ChecksumKind, Condition, ETag, Epoch, EtagList,
+    HomeScope, HomeState, HomeTerm, HybridClock, Metax, ObjectKey, OpId, OpSeq, Origin, Stamp,
+    UploadId, UploadRow, View,
 };
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
@@ -14,6 +19,7 @@ use serde::de::DeserializeOwned;
 use super::*;
 use crate::frame;
 use crate::identity::Fingerprint;
+use crate::limits::{CHANGE_BYTES_MAX, CHANGE_HEAD_BYTES_MAX, NAMED_BYTES_MAX};
 use crate::token::TokenRecord;
 
 fn stamp(clock: u64) -> Stamp {
@@ -85,6 +91,67 @@ fn requests() -> Vec<(&'static str, Request)> {
         ("keys", Request::Keys(keys())),
         ("change: append", change(append())),
         ("fetch-since", Request::FetchSince(since(vec![(1, base()), (2, base())]))),
+        ("change: upload: begin", upload_step(begin())),
+        ("change: upload: part", upload_step(part(7, Bytes::from_static(b"abc")))),
+        (
+            "change: upload: show",
+            upload_step(UploadStep::Show { upload: upload(), after: 300, parts_max: 1000 }),
+        ),
+        ("change: upload: complete", upload_step(complete(1, "07"))),
+        ("change: upload: abort", upload_step(UploadStep::Abort { upload: upload() })),
+    ]
+}
+
+fn upload() -> UploadId {
+    UploadId { pg: PgId(17), op: OpId { view: View(3), seq: OpSeq(300) } }
+}
+
+fn begin() -> UploadStep {
+    let ChangeKind::Put { attributes, .. } = put() else { unreachable!() };
+    let checksum = Some((ChecksumAlgorithm::Sha256, ChecksumKind::Composite));
+    UploadStep::Begin { attributes, checksum }
+}
+
+fn part(number: u16, bytes: Bytes) -> UploadStep {
+    UploadStep::Part { upload: upload(), number, md5: [7; 16], checksum: None, bytes }
+}
+
+fn complete(count: usize, etag: &str) -> UploadStep {
+    let checksum = Some((ChecksumAlgorithm::Crc32, vec![1, 2, 3, 4]));
+    let named = PartNamed { number: 300, etag: etag.to_owned(), checksum: checksum.clone() };
+    let parts = vec![named; count];
+    UploadStep::Complete { upload: upload(), parts, checksum, size: Some(300) }
+}
+
+fn upload_step(step: UploadStep) -> Request {
+    change(ChangeKind::Upload(step))
+}
+
+fn upload_answers() -> [(&'static str, UploadAnswer); 9] {
+    let key = ObjectKey::new("a/b").unwrap();
+    let (clock, attributes) = (HybridClock(0x1234), Attributes::default());
+    let row = UploadRow { upload: upload(), key, clock, attributes, checksum: None };
+    let parts = vec![(300, *keys_told().keys[0].object.clone().unwrap())];
+    let (upload, is_truncated) = (Box::new(row), true);
+    let refused = UploadAnswer::Refused;
+    [
+        ("answer: upload: begun", UploadAnswer::Begun(upload.upload)),
+        ("answer: upload: shown", UploadAnswer::Shown { upload, parts, is_truncated }),
+        (
+            "answer: upload: completed",
+            UploadAnswer::Completed {
+                etag: ETag::Parts([7; 16], 2),
+                checksum: None,
+                size: 300,
+                clock,
+            },
+        ),
+        ("answer: upload: none", refused(UploadRefusal::NoSuchUpload)),
+        ("answer: upload: part", refused(UploadRefusal::Part { number: 300 })),
+        ("answer: upload: order", refused(UploadRefusal::Order)),
+        ("answer: upload: too small", refused(UploadRefusal::TooSmall { number: 300, bytes: 5 })),
+        ("answer: upload: size", refused(UploadRefusal::Size)),
+        ("answer: upload: checksum", refused(UploadRefusal::Checksum)),
     ]
 }
 
@@ -249,6 +316,8 @@ fn messages_have_golden_bytes() {
     all.push(written("answer to end-closed", &true));
     all.extend(home_answers().map(|(name, answer)| written(name, &answer)));
     all.extend(change_answers().map(|(name, answer)| written(name, &answer)));
+    let of_uploads = upload_answers().map(|(name, it)| (name, ChangeAnswer::Upload(it)));
+    all.extend(of_uploads.map(|(name, answer)| written(name, &answer)));
     let (name, bytes) = (name(Slot::Null), 70_000);
     let fetched = Fetched { name, entry: Some(entry()), bytes, is_withheld: false };
     all.push(("entry of a fetch", frame::head(&fetched).unwrap().to_vec()));
@@ -300,6 +369,12 @@ fn requests_within_their_bounds_pass_and_others_do_not() {
         Request::Keys(Keys { ask: KeysAsk { keys_max: 0, ..keys().ask }, ..keys() }),
         Request::Keys(Keys { regions: vec![RegionId(1); REGIONS_MAX + 1], ..keys() }),
         change(ChangeKind::Tags(vec![("a".repeat(CHANGE_HEAD_BYTES_MAX), String::new())])),
+        upload_step(part(0, Bytes::new())),
+        upload_step(part(PART_NUMBER_MAX + 1, Bytes::new())),
+        upload_step(part(1, vec![0; CHANGE_BYTES_MAX + 1].into())),
+        upload_step(complete(usize::from(PART_NUMBER_MAX) + 1, "07")),
+        upload_step(complete(1, &"0".repeat(NAMED_BYTES_MAX + 1))),
+        upload_step(UploadStep::Show { upload: upload(), after: 0, parts_max: u16::MAX }),
         names(REGION_SERVED_ENTRIES_MAX + 1),
         Request::FetchSince(since(vec![(0, base())])),
         Request::FetchSince(since(vec![(3, base())])),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use larder_link::limits::CHANGE_BYTES_MAX;
-use larder_link::{Change, ChangeAnswer, ChangeKind};
+use larder_link::{Change, ChangeAnswer, ChangeKind, UploadAnswer};
 use larder_objects::{
     AppendDone, AppendOptions, BodyDigest, ObjectError, PutBody, PutDone, PutOptions,
 };
@@ -23,7 +23,7 @@ use tokio::time::timeout;
 
 use super::put::Limit;
 use super::reach::Reach;
-use super::{Proxy, append_refused, unavailable};
+use super::{Proxy, append_refused, unavailable, uploads};
 use crate::limits::CHANGE_PLACE_MS;
 
 const OF_CHANGES: Limit = Limit {
@@ -34,9 +34,7 @@ const OF_CHANGES: Limit = Limit {
 const SMALL_BYTES_MAX: usize = 64 * 1024;
 pub(super) const COMING: &str =
     "the home of the bucket is moving to this region: try again in a moment";
-const OTHER_ANSWER: &str = "the home of the bucket answers unsoundly";
-/// Parts stay in the region where they were put.
-const UPLOAD: &str = "completing this upload outside of the region that is the bucket's home";
+pub(super) const OTHER_ANSWER: &str = "the home of the bucket answers unsoundly";
 
 /// A change that the home of a bucket has made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,8 +43,10 @@ pub enum Made {
     Put(HybridClock),
     /// An append.
     Appended(AppendDone),
-    /// A delete, or tags.
+    /// A delete, tags, or the end of an upload.
     Changed,
+    /// Another step of an upload in parts.
+    Uploaded(UploadAnswer),
 }
 
 impl<R: Reach> Proxy<R> {
@@ -149,18 +149,6 @@ impl<R: Reach> Proxy<R> {
         self.await_regions(bucket, key, done.op()).await
     }
 
-    /// Refuses to complete an upload here whose key is decided elsewhere.
-    pub(super) fn may_complete(
-        &self,
-        bucket: &BucketName,
-        has_condition: bool,
-    ) -> Result<(), ObjectError> {
-        match self.home_of(bucket, has_condition)? {
-            Some(_) => Err(ObjectError::Unsupported { what: UPLOAD }),
-            None => Ok(()),
-        }
-    }
-
     /// Has the home of a bucket make a put.
     pub(super) async fn put_at_home<B: PutBody>(
         &self,
@@ -169,7 +157,7 @@ impl<R: Reach> Proxy<R> {
         options: PutOptions,
         mut body: B,
     ) -> Result<PutDone, ObjectError> {
-        let (bytes, _place) = self.read_for_home(&mut body).await?;
+        let (bytes, _place) = self.read_for_home(&mut body, OF_CHANGES).await?;
         let digest = body.finish()?;
         let (size, md5, attributes) =
             (bytes.len() as u64, digest.md5, Box::new(options.attributes));
@@ -179,7 +167,7 @@ impl<R: Reach> Proxy<R> {
             Made::Put(clock) => {
                 Ok(PutDone { etag: ETag::Md5(md5), checksum: digest.checksum, clock, size })
             }
-            Made::Appended(_) | Made::Changed => Err(unavailable(OTHER_ANSWER)),
+            Made::Appended(_) | Made::Changed | Made::Uploaded(_) => Err(unavailable(OTHER_ANSWER)),
         }
     }
 
@@ -191,7 +179,7 @@ impl<R: Reach> Proxy<R> {
         options: AppendOptions,
         mut body: B,
     ) -> Result<AppendDone, ObjectError> {
-        let (bytes, _place) = self.read_for_home(&mut body).await?;
+        let (bytes, _place) = self.read_for_home(&mut body, OF_CHANGES).await?;
         if bytes.is_empty() {
             return Err(ObjectError::EmptyAppend);
         }
@@ -201,16 +189,16 @@ impl<R: Reach> Proxy<R> {
         let kind = ChangeKind::Append { offset, attributes, md5, checksum, bytes };
         match self.change_at_home(home, (bucket, key), condition, kind).await? {
             Made::Appended(done) => Ok(done),
-            Made::Put(_) | Made::Changed => Err(unavailable(OTHER_ANSWER)),
+            Made::Put(_) | Made::Changed | Made::Uploaded(_) => Err(unavailable(OTHER_ANSWER)),
         }
     }
 
     /// Reads a body that another region gets as a whole, and finds a place for it.
-    async fn read_for_home<B: PutBody>(
+    pub(super) async fn read_for_home<B: PutBody>(
         &self,
         body: &mut B,
+        limit: Limit,
     ) -> Result<(Bytes, SemaphorePermit<'_>), ObjectError> {
-        let limit = OF_CHANGES;
         if body.len().is_some_and(|len| len > limit.bytes) {
             return Err(limit.exceeded());
         }
@@ -248,7 +236,7 @@ impl<R: Reach> Proxy<R> {
     }
 
     /// Waits for a place for the bytes of a change that another region is to make: they are in memory.
-    async fn place_for_change(&self) -> Result<SemaphorePermit<'_>, ObjectError> {
+    pub(super) async fn place_for_change(&self) -> Result<SemaphorePermit<'_>, ObjectError> {
         let patience = Duration::from_millis(CHANGE_PLACE_MS);
         let place = timeout(patience, self.changes.acquire()).await;
         place.ok().and_then(Result::ok).ok_or(ObjectError::SlowDown)
@@ -260,6 +248,7 @@ pub(crate) fn answer_of(made: Result<Made, ObjectError>) -> ChangeAnswer {
     match made {
         Ok(Made::Put(clock)) => ChangeAnswer::Made(Some(clock)),
         Ok(Made::Changed) => ChangeAnswer::Made(None),
+        Ok(Made::Uploaded(answer)) => ChangeAnswer::Upload(answer),
         Ok(Made::Appended(AppendDone { offset, object })) => {
             let PutDone { etag, checksum, clock, size } = object;
             ChangeAnswer::Appended(Appended { offset, size, etag, checksum }, clock)
@@ -279,7 +268,8 @@ pub(crate) fn answer_of(made: Result<Made, ObjectError>) -> ChangeAnswer {
         Err(ObjectError::NoSuchBucket) => ChangeAnswer::NoSuchBucket,
         Err(ObjectError::Full) => ChangeAnswer::Full,
         Err(ObjectError::SlowDown) => ChangeAnswer::SlowDown,
-        Err(error) => ChangeAnswer::Unavailable(error.into_reason()),
+        Err(error) => uploads::refusal_of(&error)
+            .unwrap_or_else(|| ChangeAnswer::Unavailable(error.into_reason())),
     }
 }
 
@@ -293,6 +283,8 @@ pub(crate) fn made_of(answer: ChangeAnswer) -> Result<Made, ObjectError> {
                 object: PutDone { etag, checksum, clock, size },
             }))
         }
+        ChangeAnswer::Upload(UploadAnswer::Refused(refusal)) => Err(uploads::refused(refusal)),
+        ChangeAnswer::Upload(answer) => Ok(Made::Uploaded(answer)),
         ChangeAnswer::AppendRefused(refusal) => Err(append_refused(refusal)),
         ChangeAnswer::ConditionFailed => Err(ObjectError::PreconditionFailed),
         ChangeAnswer::NoSuchKey => Err(ObjectError::NoSuchKey),

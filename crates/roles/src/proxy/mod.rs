@@ -36,6 +36,7 @@ mod regional;
 mod removal;
 mod replicated;
 mod told;
+mod uploads;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,7 +51,7 @@ use larder_objects::{
 };
 use larder_protocol::manager::state::GatewayRecord;
 use larder_protocol::scheduler::ReadCounts;
-use larder_protocol::{AppendRefusal, Call, Refusal};
+use larder_protocol::{AppendRefusal, Refusal};
 use larder_types::codec::decode;
 use larder_types::limits::OBJECT_BYTES_MAX;
 use larder_types::{
@@ -491,23 +492,8 @@ impl<R: Reach> Objects for Proxy<R> {
         key: &ObjectKey,
         options: UploadOptions,
     ) -> Result<UploadId, ObjectError> {
-        self.may_complete(bucket, false)?;
-        let (id, epoch, pg) = self.place(bucket, key)?;
-        self.reach.admit_data()?;
-        let request = self.requests.begin();
-        let call = Call::CreateUpload {
-            request: request.id(),
-            bucket: id,
-            epoch,
-            key: key.clone(),
-            attributes: options.attributes,
-            checksum: options.checksum,
-        };
-        let begun = self.reach.ask(pg, call).await;
-        match begun.map_err(|error| self.bucket_gone_or_changed(bucket, error))? {
-            Settled::Done(op, _) => Ok(UploadId { pg, op }),
-            other => Err(unexpected(&other)),
-        }
+        let begun = self.begin_upload(bucket, key, options).await;
+        begun.map_err(|error| self.bucket_gone_or_changed(bucket, error))
     }
 
     async fn upload(
@@ -516,7 +502,14 @@ impl<R: Reach> Objects for Proxy<R> {
         key: &ObjectKey,
         upload: UploadId,
     ) -> Result<UploadRow, ObjectError> {
-        let found = self.find_upload(bucket, key, upload).await.map(|(_, _, row)| row);
+        let found = match self.home_of_upload(bucket, key, upload).await {
+            Ok(None) => self.find_upload(bucket, key, upload).await.map(|(_, _, row)| row),
+            Ok(Some(home)) => {
+                let shown = self.show_upload_at(home, (bucket, key), upload, (0, 0)).await;
+                shown.map(|page| page.upload)
+            }
+            Err(error) => Err(error),
+        };
         found.map_err(|error| self.bucket_gone_or_changed(bucket, error))
     }
 
@@ -529,7 +522,7 @@ impl<R: Reach> Objects for Proxy<R> {
         body: B,
     ) -> Result<PutDone, ObjectError> {
         let _request = self.clients.begin();
-        let done = self.put_upload_part(bucket, key, upload, number, body).await;
+        let done = self.put_part_of((bucket, key), upload, number, body).await;
         done.map_err(|error| self.bucket_gone_or_changed(bucket, error))
     }
 
@@ -541,7 +534,7 @@ impl<R: Reach> Objects for Proxy<R> {
         after: u16,
         max: usize,
     ) -> Result<PartsPage, ObjectError> {
-        let listed = self.list_upload_parts(bucket, key, upload, after, max).await;
+        let listed = self.show_upload((bucket, key), upload, after, max).await;
         listed.map_err(|error| self.bucket_gone_or_changed(bucket, error))
     }
 
@@ -553,10 +546,7 @@ impl<R: Reach> Objects for Proxy<R> {
         options: CompleteOptions,
     ) -> Result<PutDone, ObjectError> {
         let _request = self.clients.begin();
-        let done = self.finish_upload(bucket, key, upload, options).await;
-        let done = done.map_err(|error| self.bucket_gone_or_changed(bucket, error))?;
-        self.await_regions(bucket, key, None).await?;
-        Ok(done)
+        self.finish_upload(bucket, key, upload, options).await
     }
 
     async fn abort_upload(
@@ -565,11 +555,7 @@ impl<R: Reach> Objects for Proxy<R> {
         key: &ObjectKey,
         upload: UploadId,
     ) -> Result<(), ObjectError> {
-        let (id, _, pg) = self.place(bucket, key)?;
-        let request = self.requests.begin();
-        let (request, key) = (request.id(), key.clone());
-        let call = Call::AbortUpload { request, bucket: id, key, upload };
-        self.reach.ask(pg, call).await.map(|_done| ())
+        self.end_upload(bucket, key, upload).await
     }
 
     async fn list_uploads(

@@ -1,7 +1,7 @@
 //! Multipart uploads: parts are rows of their upload, and completing moves no data.
 
 use larder_objects::{
-    CompleteOptions, ListedPart, ObjectError, PartsPage, PutBody, PutDone, assemble,
+    CompleteOptions, ListedPart, ObjectError, PartsPage, PutBody, PutDone, UploadOptions, assemble,
 };
 use larder_protocol::{Call, Description};
 use larder_types::codec::decode;
@@ -35,7 +35,7 @@ impl<R: Reach> Proxy<R> {
         Ok((id, pg, decoded("upload row", &row)?))
     }
 
-    pub(super) async fn put_upload_part<B: PutBody>(
+    pub(crate) async fn put_upload_part<B: PutBody>(
         &self,
         bucket: &BucketName,
         key: &ObjectKey,
@@ -53,7 +53,7 @@ impl<R: Reach> Proxy<R> {
         self.store(wanted, body).await
     }
 
-    pub(super) async fn list_upload_parts(
+    pub(crate) async fn list_upload_parts(
         &self,
         bucket: &BucketName,
         key: &ObjectKey,
@@ -102,6 +102,56 @@ impl<R: Reach> Proxy<R> {
         Ok(parts)
     }
 
+    /// All parts of an open upload.
+    pub(super) async fn parts_of(
+        &self,
+        bucket: BucketId,
+        pg: PgId,
+        upload: UploadId,
+    ) -> Result<Vec<ListedPart>, ObjectError> {
+        let stored = self.stored_parts(bucket, pg, upload, 0, usize::from(PART_NUMBER_MAX)).await?;
+        Ok(stored.into_iter().map(|stored| stored.part).collect())
+    }
+
+    /// Begins an upload in this region.
+    pub(crate) async fn begin_upload_here(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        options: UploadOptions,
+    ) -> Result<UploadId, ObjectError> {
+        let (id, epoch, pg) = self.place(bucket, key)?;
+        self.reach.admit_data()?;
+        let request = self.requests.begin();
+        let call = Call::CreateUpload {
+            request: request.id(),
+            bucket: id,
+            epoch,
+            key: key.clone(),
+            attributes: options.attributes,
+            checksum: options.checksum,
+        };
+        match self.reach.ask(pg, call).await? {
+            Settled::Done(op, _) => Ok(UploadId { pg, op }),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Ends an upload of this region.
+    pub(crate) async fn abort_upload_here(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        upload: UploadId,
+    ) -> Result<(), ObjectError> {
+        let (id, _, pg) = self.place(bucket, key)?;
+        let request = self.requests.begin();
+        let (request, key) = (request.id(), key.clone());
+        let call = Call::AbortUpload { request, bucket: id, key, upload };
+        self.reach.ask(pg, call).await.map(|_done| ())
+    }
+
+    /// Makes an object of an upload, where its key is decided about.
     pub(super) async fn finish_upload(
         &self,
         bucket: &BucketName,
@@ -109,8 +159,37 @@ impl<R: Reach> Proxy<R> {
         upload: UploadId,
         options: CompleteOptions,
     ) -> Result<PutDone, ObjectError> {
+        match self.home_of(bucket, !options.condition.is_none())? {
+            Some(home) => self.complete_upload_at(home, (bucket, key), upload, options).await,
+            None => self.complete_upload_here(bucket, key, upload, options).await,
+        }
+    }
+
+    /// Makes an object of an upload of this region, and waits until as many regions have it as the policy says.
+    ///
+    /// # Errors
+    /// [`ObjectError`]; [`ObjectError::SlowDown`] if another region decides about the key by now.
+    pub(crate) async fn complete_upload_here(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        upload: UploadId,
+        options: CompleteOptions,
+    ) -> Result<PutDone, ObjectError> {
+        let done = self.make_of_upload(bucket, key, upload, options).await;
+        let done = done.map_err(|error| self.bucket_gone_or_changed(bucket, error))?;
+        self.await_regions(bucket, key, None).await?;
+        Ok(done)
+    }
+
+    async fn make_of_upload(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        upload: UploadId,
+        options: CompleteOptions,
+    ) -> Result<PutDone, ObjectError> {
         let has_condition = !options.condition.is_none();
-        self.may_complete(bucket, has_condition)?;
         let (id, epoch, pg) = self.place_of_change(bucket, key, has_condition)?;
         self.reach.admit()?;
         let row = match self.find_upload(bucket, key, upload).await {

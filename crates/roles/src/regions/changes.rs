@@ -7,19 +7,22 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_link::limits::CHANGE_TIME_MAX;
-use larder_link::{Change, ChangeAnswer, ChangeKind};
+use larder_link::{Change, ChangeAnswer, ChangeKind, PartNamed, UploadAnswer, UploadStep};
 use larder_objects::{
-    AppendAt, AppendOptions, BodyDigest, BodyError, ObjectError, PutBody, PutOptions,
+    AppendAt, AppendOptions, BodyDigest, BodyError, CompleteOptions, NamedPart, ObjectError,
+    PutBody, PutDone, PutOptions, UploadOptions,
 };
 use larder_types::home::{append_decider, decider};
-use larder_types::{BucketRecord, Decider, ObjectChecksum, RegionId};
+use larder_types::{
+    BucketName, BucketRecord, Condition, Decider, ObjectChecksum, ObjectKey, RegionId,
+};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Shared;
 use super::homes;
 use super::puller::link_to;
 use crate::limits::{REGION_MISS_MS, REGION_WAIT_MS};
-use crate::proxy::{Made, RegionReach, answer_of, made_of};
+use crate::proxy::{Made, Proxy, RegionReach, answer_of, made_of};
 
 /// Bytes that another region has read and verified.
 struct Whole {
@@ -124,6 +127,7 @@ pub(super) async fn make<R: RegionReach>(
             ChangeKind::Tags(tags) => {
                 proxy.set_tags_here(&bucket, &key, tags).await.map(|()| Made::Changed)
             }
+            ChangeKind::Upload(step) => make_step(proxy, (&bucket, &key), condition, step).await,
         }
     };
     let made = timeout_at(until, making).await;
@@ -139,6 +143,49 @@ pub(super) async fn make<R: RegionReach>(
             ChangeAnswer::Unavailable("it is not made in time, and may be made later".to_owned())
         }
     }
+}
+
+/// Makes a step of an upload of another region's client.
+async fn make_step<R: RegionReach>(
+    proxy: &Proxy<R>,
+    (bucket, key): (&BucketName, &ObjectKey),
+    condition: Condition,
+    step: UploadStep,
+) -> Result<Made, ObjectError> {
+    Ok(match step {
+        UploadStep::Begin { attributes, checksum } => {
+            let options = UploadOptions { attributes: *attributes, checksum };
+            let upload = proxy.begin_upload_here(bucket, key, options).await?;
+            Made::Uploaded(UploadAnswer::Begun(upload))
+        }
+        UploadStep::Part { upload, number, md5, checksum, bytes } => {
+            let len = bytes.len() as u64;
+            let body = Whole { bytes: Some(bytes), len, md5, checksum };
+            Made::Put(proxy.put_upload_part(bucket, key, upload, number, body).await?.clock)
+        }
+        UploadStep::Show { upload, after, parts_max } => {
+            let max = usize::from(parts_max);
+            let page = proxy.list_upload_parts(bucket, key, upload, after, max).await?;
+            let (upload, is_truncated) = (Box::new(page.upload), page.truncated);
+            let parts = page.parts.into_iter().map(|part| (part.number, part.metax)).collect();
+            Made::Uploaded(UploadAnswer::Shown { upload, parts, is_truncated })
+        }
+        UploadStep::Complete { upload, parts, checksum, size } => {
+            let parts = parts.into_iter().map(named).collect();
+            let options = CompleteOptions { parts, condition, checksum, size };
+            let done = proxy.complete_upload_here(bucket, key, upload, options).await?;
+            let PutDone { etag, checksum, clock, size } = done;
+            Made::Uploaded(UploadAnswer::Completed { etag, checksum, size, clock })
+        }
+        UploadStep::Abort { upload } => {
+            proxy.abort_upload_here(bucket, key, upload).await?;
+            Made::Changed
+        }
+    })
+}
+
+fn named(PartNamed { number, etag, checksum }: PartNamed) -> NamedPart {
+    NamedPart { number, etag, checksum }
 }
 
 const _: () = assert!(

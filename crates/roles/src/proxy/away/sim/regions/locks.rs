@@ -64,7 +64,9 @@ impl Locks {
     }
 
     fn order(&self, region: &Region) {
-        let order = Order::Here(HomeScope::Conditions);
+        let of_all = region.dice.one_in(3);
+        let scope = if of_all { HomeScope::Writes } else { HomeScope::Conditions };
+        let order = Order::Here(scope);
         let ordered =
             larder_link::ask(region.dir(), HomeOrder { bucket: self.bucket.clone(), order });
         ordered.expect("the order is written");

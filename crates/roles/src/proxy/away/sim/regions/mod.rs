@@ -80,6 +80,8 @@ struct Ran {
     locks: (u64, u64),
     /// Records that were acknowledged.
     records: u64,
+    /// Uploads in parts that were completed, in a bucket with a home.
+    uploaded: u64,
     met: Met,
     /// Runs of servers other than proxies that were ended.
     restarts: u64,
@@ -98,6 +100,7 @@ impl Ran {
         self.waited += other.waited;
         self.locks = (self.locks.0 + other.locks.0, self.locks.1 + other.locks.1);
         self.records += other.records;
+        self.uploaded += other.uploaded;
         self.met.add(&other.met);
         self.restarts += other.restarts;
     }
@@ -380,6 +383,7 @@ impl Simulation {
         }
         if let Some((locks, records)) = &self.locks {
             (ran.locks, ran.records) = (locks.counts(), records.count());
+            ran.uploaded = records.uploaded();
         }
         ran
     }

@@ -1,14 +1,17 @@
 //! Records: objects of the bucket with a home that clients of all regions append to, while the home moves.
 //!
 //! To some objects nothing else is done: in the end each record that was acknowledged is in them once, whole, and where it was
-//! said to be. Others are put and deleted too, in any region. Of these regions come to have the same, made of whole records.
+//! said to be. Others are put, uploaded and deleted too, in any region. Of these regions come to have the same, made of whole records.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_env::SeededRng;
-use larder_objects::{AppendAt, AppendOptions, ObjectError, Objects, PutOptions};
-use larder_types::{Attributes, BucketName, Condition, ObjectKey};
+use larder_objects::{
+    AppendAt, AppendOptions, CompleteOptions, NamedPart, ObjectError, Objects, PutOptions,
+    UploadOptions,
+};
+use larder_types::{Attributes, BucketName, Condition, EtagList, ObjectKey};
 use md5::{Digest, Md5};
 use parking_lot::Mutex;
 use tokio::time::{sleep, timeout};
@@ -41,6 +44,8 @@ pub(super) struct Records {
     /// The number of the next record.
     next: Mutex<u64>,
     acked: Mutex<Vec<Acked>>,
+    /// Uploads that were completed.
+    uploaded: Mutex<u64>,
 }
 
 fn key_of(object: u64) -> ObjectKey {
@@ -75,7 +80,7 @@ fn read(mut bytes: &[u8]) -> Option<Vec<(u64, u64)>> {
 impl Records {
     pub(super) fn new(bucket: BucketName) -> Arc<Self> {
         let (log, next, acked) = (Arc::default(), Mutex::new(1), Mutex::default());
-        Arc::new(Self { bucket, log, next, acked })
+        Arc::new(Self { bucket, log, next, acked, uploaded: Mutex::new(0) })
     }
 
     fn client(&self, region: &Arc<Region>, at: usize) -> Client {
@@ -93,6 +98,7 @@ impl Records {
             let object = dice.below(GROWING + MIXED);
             let call = async {
                 match dice.below(8) {
+                    0 if object >= GROWING && dice.one_in(2) => self.upload(&client, object).await,
                     0 if object >= GROWING => self.put(&client, object).await,
                     1 if object >= GROWING => {
                         let key = key_of(object);
@@ -151,6 +157,38 @@ impl Records {
         client.at(async |proxy| proxy.put(&self.bucket, &key, options, body).await).await;
     }
 
+    /// Uploads a record as the only part of an object. A part that was put is good for a completion, wherever the home is by then,
+    /// but for an upload that lies where the home was.
+    async fn upload(&self, client: &Client, object: u64) {
+        let (_, sum, bytes) = self.draw(client);
+        let (key, bucket) = (key_of(object), &self.bucket);
+        let options = UploadOptions::default();
+        let begun = client.at(async |proxy| proxy.create_upload(bucket, &key, options).await).await;
+        let Some(Ok(upload)) = begun else { return };
+        let body = Body { bytes: Some(bytes), sum };
+        let put =
+            client.at(async |proxy| proxy.put_part(bucket, &key, upload, 1, body).await).await;
+        let Some(Ok(part)) = put else { return };
+        let part = NamedPart { number: 1, etag: part.etag.text(), checksum: None };
+        let if_none_match = client.region.dice.one_in(2).then_some(EtagList::Any);
+        let condition = Condition { if_none_match, ..Condition::default() };
+        let options = CompleteOptions { parts: vec![part], condition, ..Default::default() };
+        let complete = async |proxy: &crate::proxy::ClusterProxy| {
+            proxy.complete_upload(bucket, &key, upload, options).await
+        };
+        let done = client.at(complete).await;
+        tracing::info!(region = %client.region.number, object, ?done, "an upload is completed");
+        match done {
+            Some(Err(
+                error @ (ObjectError::Unsupported { .. } | ObjectError::InvalidPart { .. }),
+            )) => {
+                client.violated(&format!("an upload is refused: {error}"));
+            }
+            Some(Ok(_)) => *self.uploaded.lock() += 1,
+            Some(Err(_)) | None => {}
+        }
+    }
+
     /// Says of which objects regions have other bytes, and which records are missing, there twice, or elsewhere than was said.
     pub(super) async fn judge(&self, regions: &[Arc<Region>]) {
         for object in 0..GROWING + MIXED {
@@ -199,5 +237,10 @@ impl Records {
     /// Records that were acknowledged.
     pub(super) fn count(&self) -> u64 {
         self.acked.lock().len() as u64
+    }
+
+    /// Uploads that were completed.
+    pub(super) fn uploaded(&self) -> u64 {
+        *self.uploaded.lock()
     }
 }
