@@ -107,7 +107,10 @@ impl<S: Source> RequestHandler<S> {
             return Err(unsound(format!("requests are POST {PATH}")));
         }
         let body = Limited::new(request.into_body(), bytes_max).collect();
-        let body = match timeout(CALL_TIME_MAX, body).await {
+        // A change of 8 MiB comes over a slow link.
+        let is_large = bytes_max > REQUEST_BYTES_MAX;
+        let patience = if is_large { CHANGE_TIME_MAX } else { CALL_TIME_MAX };
+        let body = match timeout(patience, body).await {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(error)) if error.is::<LengthLimitError>() => {
                 return Err(unsound(format!("it is longer than {bytes_max} bytes")));

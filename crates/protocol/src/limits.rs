@@ -247,6 +247,8 @@ pub const REGION_HELD_MS: u64 = 5_000;
 pub const REGION_UNKNOWN_MS: u64 = 1_000;
 /// Most lookups of an entry that have no answer. Then it is fetched, whether or not it is here.
 pub const REGION_UNKNOWN_TRIES_MAX: u32 = 10;
+/// Most looks at which a region that does not know the end of an entry is not asked for all of it, as another one may know it.
+pub const REGION_AWAITED_TRIES_MAX: u32 = 10;
 /// Milliseconds by which another region's clock may be ahead of this one's.
 pub const REGION_CLOCK_AHEAD_MS_MAX: u64 = 60_000;
 /// Most journals of other regions of which one op notes how far they are here.

@@ -237,6 +237,10 @@ pub const REGION_HOME_HEADS_MS: u64 = 600_000;
 pub const REGION_CHANGES_MAX: usize = 16;
 /// Milliseconds for which a change waits for such a place.
 pub const CHANGE_PLACE_MS: u64 = 1_500;
+/// Most parts of uploads that are in memory while another region takes them: fewer than a link has places, so that locks have some.
+pub const REGION_PARTS_MAX: usize = 4;
+/// Milliseconds for which a part waits for such a place. Clients send some ten at a time.
+pub const PART_PLACE_MS: u64 = 10_000;
 /// Most lists of all regions that are merged at a time.
 pub const REGION_LISTS_MAX: usize = 16;
 /// Milliseconds for which a list waits for such a place.

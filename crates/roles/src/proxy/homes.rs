@@ -18,7 +18,7 @@ use larder_types::{
     Appended, BucketId, BucketName, BucketRecord, Condition, Decider, ETag, Epoch, HybridClock,
     ObjectKey, PgId, RegionId,
 };
-use tokio::sync::SemaphorePermit;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use super::put::Limit;
@@ -157,7 +157,8 @@ impl<R: Reach> Proxy<R> {
         options: PutOptions,
         mut body: B,
     ) -> Result<PutDone, ObjectError> {
-        let (bytes, _place) = self.read_for_home(&mut body, OF_CHANGES).await?;
+        let (bytes, _place) =
+            self.read_for_home(&mut body, OF_CHANGES, (&self.changes, CHANGE_PLACE_MS)).await?;
         let digest = body.finish()?;
         let (size, md5, attributes) =
             (bytes.len() as u64, digest.md5, Box::new(options.attributes));
@@ -179,7 +180,8 @@ impl<R: Reach> Proxy<R> {
         options: AppendOptions,
         mut body: B,
     ) -> Result<AppendDone, ObjectError> {
-        let (bytes, _place) = self.read_for_home(&mut body, OF_CHANGES).await?;
+        let (bytes, _place) =
+            self.read_for_home(&mut body, OF_CHANGES, (&self.changes, CHANGE_PLACE_MS)).await?;
         if bytes.is_empty() {
             return Err(ObjectError::EmptyAppend);
         }
@@ -193,12 +195,13 @@ impl<R: Reach> Proxy<R> {
         }
     }
 
-    /// Reads a body that another region gets as a whole, and finds a place for it.
-    pub(super) async fn read_for_home<B: PutBody>(
+    /// Reads a body that another region gets as a whole, and waits so long for one of these places for it.
+    pub(super) async fn read_for_home<'a, B: PutBody>(
         &self,
         body: &mut B,
         limit: Limit,
-    ) -> Result<(Bytes, SemaphorePermit<'_>), ObjectError> {
+        (places, wait_ms): (&'a Semaphore, u64),
+    ) -> Result<(Bytes, SemaphorePermit<'a>), ObjectError> {
         if body.len().is_some_and(|len| len > limit.bytes) {
             return Err(limit.exceeded());
         }
@@ -210,12 +213,12 @@ impl<R: Reach> Proxy<R> {
             }
             // A client that sends little, slowly, keeps nobody waiting.
             if bytes.len() > SMALL_BYTES_MAX && place.is_none() {
-                place = Some(self.place_for_change().await?);
+                place = Some(place_in(places, wait_ms).await?);
             }
         }
         let place = match place {
             Some(place) => place,
-            None => self.place_for_change().await?,
+            None => place_in(places, wait_ms).await?,
         };
         Ok((bytes.freeze(), place))
     }
@@ -234,13 +237,13 @@ impl<R: Reach> Proxy<R> {
             None => self.reach.change_at_gateway(home, change).await,
         }
     }
+}
 
-    /// Waits for a place for the bytes of a change that another region is to make: they are in memory.
-    pub(super) async fn place_for_change(&self) -> Result<SemaphorePermit<'_>, ObjectError> {
-        let patience = Duration::from_millis(CHANGE_PLACE_MS);
-        let place = timeout(patience, self.changes.acquire()).await;
-        place.ok().and_then(Result::ok).ok_or(ObjectError::SlowDown)
-    }
+/// Waits for a place for the bytes of a change that another region is to make: they are in memory.
+async fn place_in(places: &Semaphore, wait_ms: u64) -> Result<SemaphorePermit<'_>, ObjectError> {
+    let patience = Duration::from_millis(wait_ms);
+    let place = timeout(patience, places.acquire()).await;
+    place.ok().and_then(Result::ok).ok_or(ObjectError::SlowDown)
 }
 
 /// The answer of a region, or of the gateway, to a change that ended so.

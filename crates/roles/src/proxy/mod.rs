@@ -62,7 +62,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::data::DataServer;
-use crate::limits::{PROXY_PATIENCE_MS, REGION_CHANGES_MAX};
+use crate::limits::{PROXY_PATIENCE_MS, REGION_CHANGES_MAX, REGION_PARTS_MAX};
 use crate::manager::Manager;
 use crate::meta::Meta;
 use crate::requests::Requests;
@@ -102,6 +102,8 @@ pub struct Proxy<R = Here> {
     clients: Clients,
     /// Places for the bytes of changes that other regions are to make.
     changes: Semaphore,
+    /// The same for parts of uploads.
+    parts: Semaphore,
     /// Whom it asks for what is not here.
     elsewhere: OnceLock<Weak<dyn Elsewhere>>,
 }
@@ -164,6 +166,7 @@ impl<R> Proxy<R> {
             expired_uploads: AtomicU64::new(0),
             clients,
             changes,
+            parts: Semaphore::new(REGION_PARTS_MAX),
             elsewhere,
         }
     }

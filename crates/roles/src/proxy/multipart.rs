@@ -102,17 +102,6 @@ impl<R: Reach> Proxy<R> {
         Ok(parts)
     }
 
-    /// All parts of an open upload.
-    pub(super) async fn parts_of(
-        &self,
-        bucket: BucketId,
-        pg: PgId,
-        upload: UploadId,
-    ) -> Result<Vec<ListedPart>, ObjectError> {
-        let stored = self.stored_parts(bucket, pg, upload, 0, usize::from(PART_NUMBER_MAX)).await?;
-        Ok(stored.into_iter().map(|stored| stored.part).collect())
-    }
-
     /// Begins an upload in this region.
     pub(crate) async fn begin_upload_here(
         &self,
@@ -161,7 +150,18 @@ impl<R: Reach> Proxy<R> {
     ) -> Result<PutDone, ObjectError> {
         match self.home_of(bucket, !options.condition.is_none())? {
             Some(home) => self.complete_upload_at(home, (bucket, key), upload, options).await,
-            None => self.complete_upload_here(bucket, key, upload, options).await,
+            None => {
+                let here = self.complete_upload_here(bucket, key, upload, options.clone()).await;
+                if here != Err(ObjectError::NoSuchUpload) {
+                    return here;
+                }
+                match self.home_of_upload(bucket, key, upload).await? {
+                    Some(home) => {
+                        self.complete_upload_at(home, (bucket, key), upload, options).await
+                    }
+                    None => here,
+                }
+            }
         }
     }
 

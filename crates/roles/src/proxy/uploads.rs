@@ -1,45 +1,47 @@
 //! Uploads in parts of buckets that have their home in another region (ADR 48).
 //!
 //! Where all writes go to the home, an upload lies there from its beginning: each of its steps is passed on. Where only conditions
-//! do, an upload lies in the region where it began. If it is completed under a condition elsewhere than at the home, its parts are
-//! put there first.
+//! do, an upload lies in the region where it began, and is completed under a condition at the home alone.
 
-use futures::StreamExt;
-use larder_link::limits::CHANGE_BYTES_MAX;
+use larder_link::limits::{CHANGE_BYTES_MAX, NAMED_BYTES_MAX};
 use larder_link::{ChangeAnswer, ChangeKind, PartNamed, UploadAnswer, UploadRefusal, UploadStep};
 use larder_objects::{
-    BodyError, CompleteOptions, ListedPart, NamedPart, ObjectError, Opened, PartsPage, PutBody,
-    PutDone, ReadBody, UploadOptions, assemble,
+    BodyError, CompleteOptions, ListedPart, NamedPart, ObjectError, PartsPage, PutBody, PutDone,
+    UploadOptions,
 };
 use larder_types::limits::{LIST_PAGE_MAX, PART_NUMBER_MAX};
-use larder_types::{
-    Body, BucketId, BucketName, Condition, ETag, ObjectKey, PartRef, PgId, RegionId, UploadId,
-    UploadRow,
-};
+use larder_types::{BucketName, Condition, ETag, ObjectKey, RegionId, UploadId};
 
 use super::homes::{Made, OTHER_ANSWER};
 use super::put::Limit;
 use super::reach::Reach;
 use super::{Proxy, unavailable};
+use crate::limits::PART_PLACE_MS;
 
+/// Parts stay in the region where they were put.
+const UPLOAD: &str = "completing this upload outside of the region that is the bucket's home";
 const OF_PARTS: Limit = Limit {
     what: "a part of an upload that goes to the bucket's home, another region,",
     bytes: CHANGE_BYTES_MAX as u64,
 };
 
 impl<R: Reach> Proxy<R> {
-    /// The region that has an upload, if it is another one: it decides about all writes, and the upload is not here.
+    /// The region that may have an upload which is not here, if another one is the bucket's home: all writes may have gone there when
+    /// the upload began.
     pub(super) async fn home_of_upload(
         &self,
         bucket: &BucketName,
         key: &ObjectKey,
         upload: UploadId,
     ) -> Result<Option<RegionId>, ObjectError> {
-        // An upload that is here goes on, whatever the home does.
-        let Ok(Some(home)) = self.home_of(bucket, false) else { return Ok(None) };
+        let home = self.home_of(bucket, true);
+        if home == Ok(None) {
+            return Ok(None);
+        }
         match self.find_upload(bucket, key, upload).await {
+            // It goes on, whatever the home does.
             Ok(_) => Ok(None),
-            Err(ObjectError::NoSuchUpload) => Ok(Some(home)),
+            Err(ObjectError::NoSuchUpload) => home,
             Err(error) => Err(error),
         }
     }
@@ -134,7 +136,8 @@ impl<R: Reach> Proxy<R> {
         if !(1..=PART_NUMBER_MAX).contains(&number) {
             return Err(ObjectError::InvalidPartOrder);
         }
-        let (bytes, _place) = self.read_for_home(&mut body, OF_PARTS).await?;
+        let (bytes, _place) =
+            self.read_for_home(&mut body, OF_PARTS, (&self.parts, PART_PLACE_MS)).await?;
         let digest = body.finish()?;
         let (md5, checksum, size) = (digest.md5, digest.checksum, bytes.len() as u64);
         let step = UploadStep::Part { upload, number, md5, checksum: checksum.clone(), bytes };
@@ -175,7 +178,7 @@ impl<R: Reach> Proxy<R> {
         self.step_at_home(home, place, Condition::default(), step).await.map(|_made| ())
     }
 
-    /// Completes an upload whose key is decided about by another region. If it is here, its parts are put there first.
+    /// Completes an upload whose key another region decides about, if it lies there.
     pub(super) async fn complete_upload_at(
         &self,
         home: RegionId,
@@ -183,87 +186,11 @@ impl<R: Reach> Proxy<R> {
         upload: UploadId,
         options: CompleteOptions,
     ) -> Result<PutDone, ObjectError> {
-        let (id, pg, row) = match self.find_upload(place.0, place.1, upload).await {
-            Ok(found) => found,
-            Err(ObjectError::NoSuchUpload) => {
-                return self.complete_at(home, place, upload, options).await;
-            }
-            Err(error) => return Err(error),
-        };
-        let parts = self.parts_to_hand_over((id, pg), &row, &options).await?;
-        let begins = UploadOptions { attributes: row.attributes, checksum: row.checksum };
-        let there = self.begin_upload_at(home, place, begins).await?;
-        let completed = async {
-            for part in parts {
-                self.hand_over(home, place, (id, upload), part, there).await?;
-            }
-            self.complete_at(home, place, there, options).await
-        };
-        match completed.await {
-            Ok(done) => {
-                // An upload that stays ends by its age.
-                if let Err(error) = self.abort_upload_here(place.0, place.1, upload).await {
-                    tracing::debug!(%error, "an upload that was completed at its bucket's home stays here");
-                }
-                Ok(done)
-            }
-            Err(error) => {
-                if let Err(error) = self.abort_upload_at(home, place, there).await {
-                    tracing::debug!(%error, "an upload that failed stays at its bucket's home");
-                }
-                Err(error)
-            }
+        match self.find_upload(place.0, place.1, upload).await {
+            Ok(_) => Err(ObjectError::Unsupported { what: UPLOAD }),
+            Err(ObjectError::NoSuchUpload) => self.complete_at(home, place, upload, options).await,
+            Err(error) => Err(error),
         }
-    }
-
-    /// The parts that a client names, once they are known to make the object.
-    async fn parts_to_hand_over(
-        &self,
-        (bucket, pg): (BucketId, PgId),
-        row: &UploadRow,
-        options: &CompleteOptions,
-    ) -> Result<Vec<ListedPart>, ObjectError> {
-        let stored = self.parts_of(bucket, pg, row.upload).await?;
-        let assembled = assemble(row, &stored, options)?;
-        let is_named = |part: &ListedPart| {
-            assembled.parts.binary_search_by_key(&part.number, |it| it.number).is_ok()
-        };
-        let parts: Vec<_> = stored.into_iter().filter(is_named).collect();
-        match parts.iter().all(|part| part.metax.size <= OF_PARTS.bytes) {
-            true => Ok(parts),
-            false => Err(OF_PARTS.exceeded()),
-        }
-    }
-
-    /// Puts a part that is here at the home.
-    async fn hand_over(
-        &self,
-        home: RegionId,
-        place: (&BucketName, &ObjectKey),
-        (bucket, upload): (BucketId, UploadId),
-        part: ListedPart,
-        there: UploadId,
-    ) -> Result<(), ObjectError> {
-        let ListedPart { number, metax } = part;
-        let ETag::Md5(md5) = metax.etag else { return Err(ObjectError::InvalidPart { number }) };
-        let (size, checksum) = (metax.size, metax.checksum.clone());
-        let parts = vec![PartRef { number, len: size }];
-        let body = Body::Parts { upload, parts };
-        let (key, told_parts) = (place.1.clone(), Vec::new());
-        let opened = Opened { bucket, key, op: upload.op, metax, body, told_parts };
-        let _place = self.place_for_change().await?;
-        let mut bytes = Vec::with_capacity(size as usize);
-        match self.read_range(&opened, 0..size).await? {
-            ReadBody::Whole(whole) => bytes.extend_from_slice(&whole),
-            ReadBody::Stream(mut pieces) => {
-                while let Some(piece) = pieces.next().await {
-                    bytes.extend_from_slice(&piece?);
-                }
-            }
-        }
-        let bytes = bytes.into();
-        let step = UploadStep::Part { upload: there, number, md5, checksum, bytes };
-        self.step_at_home(home, place, Condition::default(), step).await.map(|_made| ())
     }
 
     /// Completes an upload that is at the home.
@@ -275,6 +202,13 @@ impl<R: Reach> Proxy<R> {
         options: CompleteOptions,
     ) -> Result<PutDone, ObjectError> {
         let CompleteOptions { parts, condition, checksum, size } = options;
+        if parts.len() > usize::from(PART_NUMBER_MAX) {
+            return Err(ObjectError::InvalidPartOrder);
+        }
+        // No part has such an entity tag.
+        if let Some(part) = parts.iter().find(|part| part.etag.len() > NAMED_BYTES_MAX) {
+            return Err(ObjectError::InvalidPart { number: part.number });
+        }
         let parts = parts.into_iter().map(told).collect();
         let step = UploadStep::Complete { upload, parts, checksum, size };
         match self.step_at_home(home, place, condition, step).await? {

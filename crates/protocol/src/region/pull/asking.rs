@@ -42,6 +42,8 @@ impl Pull {
         let Some(Request { region, what, .. }) = self.requests.remove(&request) else { return };
         self.back_off(now_ms, region);
         if let Query::Fetch(asked) = what {
+            let uncharged = asked.iter().map(Asked::uncharged).sum();
+            self.peers.get_mut(&region).expect("who is asked is known").budget.give_back(uncharged);
             asked.iter().for_each(|it| self.requeue(&it.name));
         }
     }

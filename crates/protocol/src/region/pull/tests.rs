@@ -6,8 +6,9 @@ use super::super::entry::{Base, Id, Object, Slot, What};
 use super::super::journal::Why;
 use super::*;
 use crate::limits::{
-    CLIENTS_QUEUE, REGION_ANSWER_MS, REGION_ASK_PGS_MAX, REGION_CLAIMS_MAX,
-    REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS, REGION_UNKNOWN_MS, REGION_UNKNOWN_TRIES_MAX,
+    CLIENTS_QUEUE, REGION_ANSWER_MS, REGION_ASK_PGS_MAX, REGION_AWAITED_TRIES_MAX,
+    REGION_CLAIMS_MAX, REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS, REGION_UNKNOWN_MS,
+    REGION_UNKNOWN_TRIES_MAX,
 };
 
 /// The entries that are here, by name, and whether lookups have no answer.
@@ -361,6 +362,44 @@ fn a_region_that_lacks_a_base_is_not_asked_for_all_while_another_may_have_it() {
         }));
     }
     assert_eq!(asked, [(second, Need::Bytes(Some(base)))], "it is back, and knows the base still");
+}
+
+#[test]
+fn a_region_that_lacks_a_base_is_asked_for_all_if_no_other_gives_the_end() {
+    let (mut site, null, _) = site_with_base(&[2, 3]);
+    let (first, request, _) = one_fetch(&mut site);
+    site.lack_base(request, &null);
+    let (second, mut request, _) = one_fetch(&mut site);
+    let mut asked = Vec::new();
+    for _ in 0..2 * REGION_AWAITED_TRIES_MAX {
+        // Its packets vanish.
+        site.step(Event::Unanswered { request });
+        site.pass(REGION_UNKNOWN_MS);
+        let all = site.effects();
+        asked.extend(all.into_iter().filter_map(|effect| match effect {
+            Effect::Fetch { region, request: it, names } => {
+                request = it;
+                Some((region.0, names[0].1))
+            }
+            _ => None,
+        }));
+    }
+    assert!(asked.iter().filter(|it| it.0 == second).count() > 1, "{asked:?}");
+    assert!(asked.contains(&(first, Need::Bytes(None))), "{asked:?}");
+}
+
+#[test]
+fn a_region_that_lacks_a_base_of_which_it_was_not_told_is_not_asked_again_at_once() {
+    let (mut site, null, _) = site_with_base(&[2]);
+    let (_, request, _) = one_fetch(&mut site);
+    site.lack_base(request, &null);
+    site.pass(REGION_UNKNOWN_MS);
+    let (_, request, need) = one_fetch(&mut site);
+    assert_eq!(need, Need::Bytes(None));
+    site.lack_base(request, &null);
+    assert_eq!(site.fetches(), []);
+    site.pass(REGION_HELD_MS);
+    assert_eq!(one_fetch(&mut site).2, Need::Bytes(None));
 }
 
 #[test]

@@ -9,7 +9,8 @@ use super::super::merge::{Contradiction, Holding, holding};
 use super::asking::Query;
 use super::{Alarm, Effect, Holdings, Lookup, Pull};
 use crate::limits::{
-    REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS, REGION_UNKNOWN_MS, REGION_UNKNOWN_TRIES_MAX,
+    REGION_AWAITED_TRIES_MAX, REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS, REGION_UNKNOWN_MS,
+    REGION_UNKNOWN_TRIES_MAX,
 };
 
 /// An entry's id, as one journal or comparison told it.
@@ -23,11 +24,13 @@ pub(super) struct Claim {
     unknown: u32,
     /// The region does not know the entry's end behind the base that is here: it is asked for all bytes.
     lacks_base: bool,
+    /// Looks at it that found that another region may know it.
+    awaited: u32,
 }
 
 impl Claim {
     pub(super) fn new(region: RegionId, at: Option<(PgId, OpSeq)>, id: Id) -> Self {
-        Self { region, at, id, unknown: 0, lacks_base: false }
+        Self { region, at, id, unknown: 0, lacks_base: false, awaited: 0 }
     }
 }
 
@@ -69,6 +72,13 @@ pub(super) struct Asked {
     bytes: u64,
     /// The region was told of a base.
     has_base: bool,
+}
+
+impl Asked {
+    /// Bytes that are given back if no answer comes. Behind a base all were charged, and few were to come.
+    pub(super) fn uncharged(&self) -> u64 {
+        if self.has_base { self.bytes } else { 0 }
+    }
 }
 
 /// An answer to a fetch.
@@ -158,6 +168,7 @@ impl Pull {
             && matches!(need, Need::Bytes(Some(_)))
             && self.is_awaited(now_ms, &claim)
         {
+            claim.awaited += 1;
             return self.held.push((now_ms + REGION_UNKNOWN_MS, claim));
         }
         let (name, clock, region) = (claim.id.name.clone(), claim.id.at.clock, claim.region);
@@ -175,6 +186,9 @@ impl Pull {
 
     /// True if another region that is reached may give the end of a claim's entry behind the base.
     fn is_awaited(&self, now_ms: u64, claim: &Claim) -> bool {
+        if claim.awaited >= REGION_AWAITED_TRIES_MAX {
+            return false;
+        }
         let Some(want) = self.wants.get(&claim.id.name) else { return false };
         want.regions().any(|region| {
             let is_reached = self.peers.get(&region).is_some_and(|it| it.quiet_until_ms <= now_ms);
@@ -263,16 +277,21 @@ impl Pull {
         let untaken: BTreeSet<&Name> = untaken.iter().collect();
         let withheld: BTreeSet<&Name> = withheld.iter().collect();
         let baseless: BTreeSet<&Name> = baseless.iter().collect();
-        for Asked { name, claims, bytes, has_base } in asked {
-            let lacks_base = has_base && baseless.contains(&name);
+        for asked in asked {
+            let uncharged = asked.uncharged();
+            let Asked { name, claims, bytes, has_base } = asked;
+            let is_baseless = baseless.contains(&name);
             match told.remove(&name) {
                 None if untaken.contains(&name) => self.hold(now_ms, &name),
-                None if lacks_base || withheld.contains(&name) => {
+                None if is_baseless || withheld.contains(&name) => {
                     // It cost nothing: one that stays withheld holds up no other.
                     self.peers.get_mut(&region).expect("it is known").budget.give_back(bytes);
-                    self.hold_of(now_ms, &name, region, lacks_base);
+                    self.hold_of(now_ms, &name, region, has_base && is_baseless);
                 }
-                None => self.requeue(&name),
+                None => {
+                    self.peers.get_mut(&region).expect("it is known").budget.give_back(uncharged);
+                    self.requeue(&name);
+                }
                 Some(None) => self.complete(now_ms, &name, (region, claims), here, out),
                 Some(Some(entry)) => self.merge(now_ms, name, entry, (region, claims), out),
             }

@@ -157,8 +157,8 @@ impl Records {
         client.at(async |proxy| proxy.put(&self.bucket, &key, options, body).await).await;
     }
 
-    /// Uploads a record as the only part of an object. A part that was put is good for a completion, wherever the home is by then,
-    /// but for an upload that lies where the home was.
+    /// Uploads a record as the only part of an object. A part that was put is good for a completion, but under a condition
+    /// elsewhere than at the home, and for an upload that lies where the home was.
     async fn upload(&self, client: &Client, object: u64) {
         let (_, sum, bytes) = self.draw(client);
         let (key, bucket) = (key_of(object), &self.bucket);
@@ -170,7 +170,8 @@ impl Records {
             client.at(async |proxy| proxy.put_part(bucket, &key, upload, 1, body).await).await;
         let Some(Ok(part)) = put else { return };
         let part = NamedPart { number: 1, etag: part.etag.text(), checksum: None };
-        let if_none_match = client.region.dice.one_in(2).then_some(EtagList::Any);
+        let has_condition = client.region.dice.one_in(2);
+        let if_none_match = has_condition.then_some(EtagList::Any);
         let condition = Condition { if_none_match, ..Condition::default() };
         let options = CompleteOptions { parts: vec![part], condition, ..Default::default() };
         let complete = async |proxy: &crate::proxy::ClusterProxy| {
@@ -179,9 +180,10 @@ impl Records {
         let done = client.at(complete).await;
         tracing::info!(region = %client.region.number, object, ?done, "an upload is completed");
         match done {
-            Some(Err(
-                error @ (ObjectError::Unsupported { .. } | ObjectError::InvalidPart { .. }),
-            )) => {
+            Some(Err(error @ ObjectError::InvalidPart { .. })) => {
+                client.violated(&format!("an upload is refused: {error}"));
+            }
+            Some(Err(error @ ObjectError::Unsupported { .. })) if !has_condition => {
                 client.violated(&format!("an upload is refused: {error}"));
             }
             Some(Ok(_)) => *self.uploaded.lock() += 1,

@@ -126,5 +126,5 @@ fn a_home_that_moves_too_early_is_found() {
 
 #[test]
 fn an_append_that_goes_on_any_version_is_found() {
-    is_found(Bug::TakesAnyBase, 13);
+    is_found(Bug::TakesAnyBase, 19);
 }
