@@ -475,6 +475,13 @@ pub const PG_MOVES_MAX: usize = 64;
 pub const LEADS_MAX: usize = 8;
 /// LVs of which a replica is filled at a time.
 pub const LV_MOVES_MAX: usize = 128;
+/// LVs that move for balance at a time. Two, from two machines at once, give a full cluster with an empty machine room for
+/// an LV of three copies.
+pub const BALANCE_MOVES_MAX: usize = 2;
+/// Points by which the use of two disks has to differ for an LV to move from one to the other, unless the one is full.
+pub const BALANCE_SPREAD_PERCENT: u64 = 5;
+
+const _: () = assert!(BALANCE_MOVES_MAX < LV_MOVES_MAX, "copies that are missing are not held up");
 
 const _: () = assert!(2 * SERVER_BEAT_MS < LEASE_GRANTED_MS, "one lost renewal costs no lease");
 const _: () = assert!(

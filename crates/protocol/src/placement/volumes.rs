@@ -7,12 +7,14 @@
 //!    domains, counting those that are away for now. While one is away, an LV is narrow rather than nearer
 //!    together; only if not even `min_copies` fit, the next narrower level is taken.
 //! 2. An LV's replica is dropped only when enough current ones remain, or its disk is gone for good.
-//! 3. New servers and disks move nothing.
+//! 3. New servers and disks move nothing here: what moves for balance is [`super::balance`]'s to plan, and has a copy
+//!    more until one goes.
 
 use std::collections::BTreeMap;
 
 use larder_types::{DiskId, LvId, ServerId};
 
+use super::balance::surplus;
 use super::domains::{FailureDomains, Leaf, Level, choose, domain_count, widest};
 use super::members::Standing;
 use super::straw::{Weight, hash};
@@ -81,7 +83,7 @@ pub enum LvMove {
 const LV_SEED: u64 = 0x4C56;
 
 /// Candidates weigh as much as they have room, so that disks fill up together.
-fn leaf(disk: &DiskInfo) -> Leaf {
+pub(super) fn leaf(disk: &DiskInfo) -> Leaf {
     // A server says what its disk weighs and holds: all numbers are possible.
     let room = u128::from(disk.weight.0) * 1024 * u128::from(disk.pv_free);
     let room = room.checked_div(u128::from(disk.pv_count)).unwrap_or(0);
@@ -95,7 +97,7 @@ fn candidates(disks: &[DiskInfo]) -> Vec<Leaf> {
 }
 
 /// The level at which the replicas of LVs are to be apart.
-fn intended_level(disks: &[DiskInfo], rules: CopyRules) -> Level {
+pub(super) fn intended_level(disks: &[DiskInfo], rules: CopyRules) -> Level {
     let lasting = disks.iter().filter(|disk| disk.standing != Standing::Out);
     let leaves: Vec<Leaf> = lasting
         .map(|disk| Leaf { id: disk.disk.0, domains: disk.domains, weight: disk.weight })
@@ -177,8 +179,9 @@ fn next_move(
     if current >= rules.copies {
         // Enough for good: one that drains goes, else one too many.
         let leaving = copies.iter().find(|copy| !lasts(copy));
-        let surplus = lasting.last().copied().filter(|_| lasting.len() > rules.copies);
-        return leaving.or(surplus).map(|copy| LvMove::Drop(lv, copy.replica));
+        let has_more = leaving.is_none() && lasting.len() > rules.copies;
+        let goes = has_more.then(|| surplus(&lasting, disks, intended)).flatten();
+        return leaving.or(goes).map(|copy| LvMove::Drop(lv, copy.replica));
     }
     if lasting.len() >= rules.copies || lasting.len() > current {
         return None; // one is being filled

@@ -21,6 +21,7 @@
 //!    in the meantime is left alone. When that is matters for nothing but how long puts into the bucket are refused.
 //! 6. Nothing here must survive: a new leader starts with what the map says.
 
+mod balance;
 mod groups;
 mod health;
 mod leases;
@@ -129,6 +130,8 @@ struct Leading {
     /// Disks without room for another LV, and when that was said last.
     no_room: BTreeMap<DiskId, u64>,
     planned_lvs_ms: u64,
+    /// The disk that was to join next at the last tick.
+    disks_before: DiskId,
     marks: Marks,
     parted: Parted,
     rest: Option<Rest>,
@@ -207,6 +210,7 @@ impl Policy {
                     emptied: BTreeMap::new(),
                     no_room: BTreeMap::new(),
                     planned_lvs_ms: now_ms,
+                    disks_before: map.next.disk,
                     marks: Marks::default(),
                     parted: Parted::default(),
                     rest: None,
@@ -436,7 +440,10 @@ impl Turn<'_> {
         self.look_at_servers();
         self.leading.parted.forget_old(self.now_ms);
         self.look_at_groups();
-        if self.now_ms >= self.leading.planned_lvs_ms + LV_PLAN_MS {
+        // A disk that joins may be what puts wait for.
+        let joined = std::mem::replace(&mut self.leading.disks_before, self.map.next.disk);
+        let is_due = self.now_ms >= self.leading.planned_lvs_ms + LV_PLAN_MS;
+        if is_due || joined != self.map.next.disk {
             self.leading.planned_lvs_ms = self.now_ms;
             self.plan_lvs();
             self.lift_marks();

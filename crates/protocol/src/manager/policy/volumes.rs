@@ -7,10 +7,9 @@ use larder_types::{DiskId, LvId, PgId, PvId, ServerId, View};
 use super::message::{HAS_MOST, ManagerMessage};
 use super::{Subject, Turn};
 use crate::limits::{LV_MOVES_MAX, LV_PLAN_MS, NO_ROOM_MS};
-use crate::manager::state::{
-    Command, DiskState, LvRecord, LvState, MapVersion, ReplicaRecord, ReplicaState, ServerRole,
-};
-use crate::placement::{CopyRules, DiskInfo, LvCopy, LvMove, Standing, place_lv, plan_moves};
+use crate::manager::balance::{copies_of, disks_of};
+use crate::manager::state::{Command, LvRecord, LvState, MapVersion, ReplicaRecord, ReplicaState};
+use crate::placement::{CopyRules, DiskInfo, LvCopy, LvMove, place_lv, plan_moves};
 
 impl Turn<'_> {
     pub(super) fn copy_rules(&self) -> CopyRules {
@@ -23,27 +22,7 @@ impl Turn<'_> {
 
     /// Disks that are not gone.
     pub(super) fn disks(&self) -> Vec<DiskInfo> {
-        let data = self.map.servers.iter().filter(|(_, s)| s.roles.contains(&ServerRole::Data));
-        data.flat_map(|(server, record)| {
-            let of_server = self.standing(*server);
-            let there = record.disks.iter().filter(|(_, disk)| disk.state != DiskState::Removed);
-            there.map(move |(id, disk)| DiskInfo {
-                disk: *id,
-                server: *server,
-                domains: record.domains,
-                weight: disk.weight,
-                pv_count: disk.pv_count,
-                pv_free: disk.pv_free(),
-                standing: match disk.state {
-                    DiskState::In if of_server == Standing::In && !self.has_room(*id) => {
-                        Standing::Away
-                    }
-                    DiskState::In => of_server,
-                    _ => Standing::Out,
-                },
-            })
-        })
-        .collect()
+        disks_of(self.map, |server| self.standing(server), |disk| self.has_room(disk))
     }
 
     /// Disks as far as a new LV of a PG may lie on them.
@@ -272,18 +251,8 @@ impl Turn<'_> {
             // What was said in a view does not bind the next.
             lv.and_then(|lv| map.pg(lv.pg)).is_some_and(|pg| pg.view == *view)
         });
-        let copies = |id: LvId, lv: &LvRecord| {
-            let copy = |(replica, r): (usize, &ReplicaRecord)| LvCopy {
-                replica,
-                disk: r.disk,
-                current: r.state == ReplicaState::Current,
-                emptied: self.leading.emptied.contains_key(&(id, replica as u8)),
-            };
-            lv.present().map(copy).collect::<Vec<_>>()
-        };
-        let made =
-            (0..).map(LvId).zip(&self.map.lvs).filter(|(_, lv)| lv.state != LvState::Creating);
-        let lvs: Vec<(LvId, Vec<LvCopy>)> = made.map(|(id, lv)| (id, copies(id, lv))).collect();
+        let emptied = &self.leading.emptied;
+        let lvs = copies_of(self.map, |copy| emptied.contains_key(&copy));
         let filling =
             lvs.iter().filter(|(_, copies)| copies.iter().any(|copy| !copy.current)).count();
         // What was said may have been lost.
@@ -297,6 +266,7 @@ impl Turn<'_> {
         self.leading
             .vacates
             .retain(|(lv, replica), _| moves.contains(&LvMove::Drop(*lv, usize::from(*replica))));
+        self.balance_lvs(&lvs, &disks, &moves);
         for step in moves {
             match step {
                 LvMove::Add(lv, disk) => {
