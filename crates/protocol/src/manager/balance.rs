@@ -35,7 +35,7 @@ pub fn outlook(map: &Topology, limit: usize) -> Outlook {
         _ => Standing::Out,
     };
     let disks = disks_of(map, standing, |_| true);
-    let lvs = copies_of(map, |_| false);
+    let lvs = copies_of(map, |_| false, |_| false);
     let (moving, written) = (moving(&lvs, rules), written(map));
     Outlook { moving, next: plan_balance(&aims(&lvs, &written, &disks, rules), limit) }
 }
@@ -101,10 +101,11 @@ pub(super) fn disks_of(
     disks
 }
 
-/// Volumes that are made, with their copies.
+/// Volumes that are made, with their copies, of which some are empty or were told to become so.
 pub(super) fn copies_of(
     map: &Topology,
     is_emptied: impl Fn((LvId, u8)) -> bool,
+    is_ordered: impl Fn((LvId, u8)) -> bool,
 ) -> Vec<(LvId, Vec<LvCopy>)> {
     let copies = |id: LvId, lv: &LvRecord| {
         let copy = |(replica, r): (usize, &ReplicaRecord)| LvCopy {
@@ -112,6 +113,7 @@ pub(super) fn copies_of(
             disk: r.disk,
             current: r.state == ReplicaState::Current,
             emptied: is_emptied((id, replica as u8)),
+            ordered: is_ordered((id, replica as u8)),
         };
         lv.present().map(copy).collect()
     };

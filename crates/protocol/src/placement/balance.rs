@@ -67,28 +67,29 @@ fn cost(used: u64, size: u64) -> Ratio {
     Ratio(2 * used + 1, size.max(1))
 }
 
-/// The copy that goes, of a volume that has more than wanted: that of the fullest disk, if the others stay apart.
-/// `None` while a copy that stays is being filled.
+/// The copy that goes, of a volume that has more than wanted: the one that was told to, else that of the fullest disk, if
+/// the others stay apart. `None` while a copy that stays is being filled.
 pub(super) fn surplus<'a>(
     lasting: &[&'a LvCopy],
     disks: &BTreeMap<DiskId, &DiskInfo>,
     level: Level,
+    used: &dyn Fn(DiskId) -> u64,
 ) -> Option<&'a LvCopy> {
-    let load = |copy: &LvCopy| {
-        let disk = disks[&copy.disk];
-        gain(u64::from(disk.pv_count.saturating_sub(disk.pv_free)), disk.pv_count.into())
-    };
+    let load = |copy: &LvCopy| gain(used(copy.disk), disks[&copy.disk].pv_count.into());
     let apart = |without: &LvCopy| {
         let others = lasting.iter().filter(|copy| copy.replica != without.replica);
         let domains: Vec<Domain> =
             others.map(|copy| leaf(disks[&copy.disk]).domain(level)).collect();
         domains.iter().collect::<BTreeSet<_>>().len()
     };
-    let goes = lasting.iter().copied().max_by(|a, b| {
-        let farther = apart(a).cmp(&apart(b));
-        let order = farther.then(load(a).cmp(load(b)));
-        order.then((!a.current, Reverse(a.disk)).cmp(&(!b.current, Reverse(b.disk))))
-    })?;
+    let fullest = || {
+        lasting.iter().copied().max_by(|a, b| {
+            let farther = apart(a).cmp(&apart(b));
+            let order = farther.then(load(a).cmp(load(b)));
+            order.then((!a.current, Reverse(a.disk)).cmp(&(!b.current, Reverse(b.disk))))
+        })
+    };
+    let goes = lasting.iter().copied().find(|copy| copy.ordered).or_else(fullest)?;
     let waits = goes.current && lasting.iter().any(|copy| !copy.current);
     (!waits).then_some(goes)
 }
@@ -175,7 +176,8 @@ impl<'a> Plan<'a> {
                 let settled: Vec<LvCopy> =
                     lasting.iter().map(|copy| LvCopy { current: true, ..**copy }).collect();
                 let settled: Vec<&LvCopy> = settled.iter().collect();
-                if let Some(goes) = surplus(&settled, &by_id, level)
+                let used = |disk| plan.loads[&disk].used;
+                if let Some(goes) = surplus(&settled, &by_id, level, &used)
                     && let Some(load) = plan.loads.get_mut(&goes.disk)
                 {
                     load.used = load.used.saturating_sub(1);

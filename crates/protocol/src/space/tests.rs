@@ -2,7 +2,7 @@ use larder_types::{Chunk, Grant, PgId};
 use proptest::prelude::*;
 
 use super::*;
-use crate::limits::REFUSED_MS;
+use crate::limits::{REFUSED_MS, VACATE_MS};
 
 fn info() -> LvInfo {
     let replica = |n| Replica {
@@ -111,6 +111,41 @@ fn what_leaves_is_given_up_only_when_what_stays_can_be_trusted() {
     assert_eq!(group.need(&chunk, Holders::default()).surplus, first);
     let doubted = group.need(&chunk, second);
     assert_eq!((doubted.surplus, doubted.good), (Holders::default(), first), "it is read from");
+}
+
+#[test]
+fn one_replica_of_a_volume_leaves_at_a_time_unless_its_disk_is_lost() {
+    let mut group = VolumeGroup::new(View(3));
+    let replica = |n| Replica { server: ServerId(n), disk: DiskId(n), ..info().replicas[0] };
+    group.add(LvInfo { replicas: (1..6).map(replica).collect(), ..info() }, FreeRuns::whole(100));
+    let (order, later) = (MapVersion(5), MapVersion(6));
+    let leaves = |group: &VolumeGroup| -> Vec<_> { group.orders().map(|(_, at, _)| at).collect() };
+    assert!(group.vacate((LvId(1), 0), order, false, 0));
+    assert!(!group.vacate((LvId(1), 1), later, false, 0), "another leaves");
+    assert_eq!(leaves(&group), [0]);
+    // The first order is not repeated, and forgotten.
+    group.forget_orders(VACATE_MS + 1);
+    assert!(group.vacate((LvId(1), 1), later, false, VACATE_MS + 1));
+    assert_eq!(leaves(&group), [1]);
+    assert!(group.vacate((LvId(1), 2), later, true, VACATE_MS + 1));
+    assert_eq!(leaves(&group), [2], "with a lost one the copy that was to go is wanted");
+    assert!(!group.vacate((LvId(1), 1), later, false, VACATE_MS + 1), "the lost one goes first");
+    assert!(group.vacate((LvId(1), 3), later, true, VACATE_MS + 1));
+    assert_eq!(leaves(&group), [2, 3], "what is lost, is");
+}
+
+#[test]
+fn what_the_managers_may_have_dropped_is_not_taken_back_for_another() {
+    let mut group = VolumeGroup::new(View(3));
+    let replica = |n| Replica { server: ServerId(n), disk: DiskId(n), ..info().replicas[0] };
+    group.add(LvInfo { replicas: (1..6).map(replica).collect(), ..info() }, FreeRuns::whole(100));
+    group.vacate((LvId(1), 0), MapVersion(5), false, 0);
+    group.vacated(LvId(1), 0);
+    group.forget_orders(9 * VACATE_MS);
+    assert!(!group.vacate((LvId(1), 1), MapVersion(6), false, 9 * VACATE_MS));
+    group.vacate((LvId(1), 2), MapVersion(6), true, 9 * VACATE_MS);
+    let leaves: Vec<_> = group.orders().map(|(_, at, _)| at).collect();
+    assert_eq!(leaves, [0, 2]);
 }
 
 #[test]

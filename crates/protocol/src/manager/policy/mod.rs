@@ -122,10 +122,11 @@ struct Leading {
     created: BTreeMap<LvId, BTreeSet<u8>>,
     /// Replicas that were added while this manager leads, whose PV is not there yet: nobody was told of them.
     unmade: BTreeSet<(LvId, u8)>,
+    /// Replicas that were added while this manager leads, each in this map: no earlier order was for them.
+    added: BTreeMap<(LvId, u8), MapVersion>,
     /// Replicas that are to be vacated, each since this map.
     vacates: BTreeMap<(LvId, u8), MapVersion>,
-    /// Replicas that were emptied in a view for an order that was taken back, and of which the map needs a copy more
-    /// before they go.
+    /// Replicas that their primary calls empty in a view: they count for nothing, and go before any other of their LV.
     emptied: BTreeMap<(LvId, u8), View>,
     /// Disks without room for another LV, and when that was said last.
     no_room: BTreeMap<DiskId, u64>,
@@ -206,6 +207,7 @@ impl Policy {
                     wants_lv: BTreeMap::new(),
                     created: BTreeMap::new(),
                     unmade: BTreeSet::new(),
+                    added: BTreeMap::new(),
                     vacates: BTreeMap::new(),
                     emptied: BTreeMap::new(),
                     no_room: BTreeMap::new(),
@@ -310,10 +312,11 @@ impl Turn<'_> {
                 let is_made = |index: &u8| {
                     self.leading.created.get(&lv).is_some_and(|created| created.contains(index))
                 };
-                if let Outcome::Replica(_, index) = outcome
-                    && !is_made(&index)
-                {
-                    self.leading.unmade.insert((lv, index));
+                if let Outcome::Replica(_, index) = outcome {
+                    self.leading.added.insert((lv, index), self.map.version);
+                    if !is_made(&index) {
+                        self.leading.unmade.insert((lv, index));
+                    }
                 }
                 self.lv_changed(lv);
             }

@@ -3,6 +3,7 @@
 
 #[cfg(feature = "ablation")]
 mod ablation;
+mod balance;
 mod bounds;
 mod failover;
 mod rest;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use larder_types::{DiskId, LvId, PgId, PvId, ServerId, View};
 
 use super::message::{HAS_MOST, ManagerMessage};
-use super::{Subject, Turn};
+use super::{Leading, Subject, Turn};
 use crate::limits::{LV_MOVES_MAX, LV_PLAN_MS, NO_ROOM_MS};
 use crate::manager::balance::{copies_of, disks_of};
 use crate::manager::state::{Command, LvRecord, LvState, MapVersion, ReplicaRecord, ReplicaState};
@@ -155,24 +155,25 @@ impl Turn<'_> {
         if !self.leads(server, pg, view) {
             return;
         }
+        let at = (id, index);
+        let is_there = lv.present().any(|(at, _)| at == usize::from(index));
+        // Another replica may have that index by now, of which this was not said.
+        if !is_there || self.leading.added.get(&at).is_some_and(|since| order < *since) {
+            self.tell_volumes(pg);
+            return;
+        }
+        // It has no copies in this view, and never will: whatever was planned since, it goes before any other does.
+        self.leading.emptied.insert(at, view);
         if self.map.is_needed(lv, usize::from(index)) {
-            // It has no copies in this view, and may not be dropped yet: it is replaced first.
-            self.leading.emptied.insert((id, index), view);
+            // It may not be dropped yet: it is replaced first.
             self.leading.planned_lvs_ms = self.now_ms.saturating_sub(LV_PLAN_MS);
             return;
         }
-        // Another replica may have that index by now; and what was said in a view does not bind the next.
-        match self.leading.vacates.get(&(id, index)) {
-            Some(known) if *known == order => {
-                self.propose(Subject::Lv(id), Command::DropVacated(id, index, view));
-            }
-            None if lv.present().any(|(at, _)| at == usize::from(index)) => {
-                // The order was taken back when the replica had been emptied: it goes all the same, under another.
-                let order = self.map.version;
-                self.leading.vacates.insert((id, index), order);
-                self.tell(server, ManagerMessage::Vacate(id, index, order));
-            }
-            _ => self.tell_volumes(pg),
+        let known = *self.leading.vacates.entry(at).or_insert(self.map.version);
+        match known == order {
+            true => self.propose(Subject::Lv(id), Command::DropVacated(id, index, view)),
+            // What was said is of an earlier order, perhaps to a replica that had this index before.
+            false => self.tell(server, ManagerMessage::Vacate(id, index, known)),
         }
     }
 
@@ -198,6 +199,8 @@ impl Turn<'_> {
         self.leading.wants_lv.remove(&lv.pg);
         let is_there = |replica: u8| lv.present().any(|(at, _)| at == usize::from(replica));
         self.leading.vacates.retain(|(of, replica), _| *of != id || is_there(*replica));
+        self.leading.emptied.retain(|(of, replica), _| *of != id || is_there(*replica));
+        self.leading.added.retain(|(of, replica), _| *of != id || is_there(*replica));
         self.make_pvs(id);
         self.tell_volumes(lv.pg);
         // What it needs next does not wait for the next look.
@@ -251,8 +254,9 @@ impl Turn<'_> {
             // What was said in a view does not bind the next.
             lv.and_then(|lv| map.pg(lv.pg)).is_some_and(|pg| pg.view == *view)
         });
-        let emptied = &self.leading.emptied;
-        let lvs = copies_of(self.map, |copy| emptied.contains_key(&copy));
+        let Leading { emptied, vacates, .. } = &*self.leading;
+        let is_ordered = |copy| vacates.contains_key(&copy);
+        let lvs = copies_of(self.map, |copy| emptied.contains_key(&copy), is_ordered);
         let filling =
             lvs.iter().filter(|(_, copies)| copies.iter().any(|copy| !copy.current)).count();
         // What was said may have been lost.
@@ -263,9 +267,11 @@ impl Turn<'_> {
         }
         let disks = self.disks();
         let moves = self.moves(&lvs, &disks, LV_MOVES_MAX.saturating_sub(filling));
-        self.leading
-            .vacates
-            .retain(|(lv, replica), _| moves.contains(&LvMove::Drop(*lv, usize::from(*replica))));
+        let Leading { emptied, vacates, .. } = &mut *self.leading;
+        vacates.retain(|(lv, replica), _| {
+            let goes = LvMove::Drop(*lv, usize::from(*replica));
+            emptied.contains_key(&(*lv, *replica)) || moves.contains(&goes)
+        });
         self.balance_lvs(&lvs, &disks, &moves);
         for step in moves {
             match step {
@@ -278,13 +284,15 @@ impl Turn<'_> {
                     }
                 }
                 LvMove::Drop(lv, replica) => {
-                    let pg = self.map.lv(lv).and_then(|lv| self.map.pg(lv.pg));
-                    if let Some(&primary) = pg.and_then(|pg| pg.members.first()) {
-                        let (at, version) = ((lv, replica as u8), self.map.version);
-                        let order = *self.leading.vacates.entry(at).or_insert(version);
-                        self.tell(primary, ManagerMessage::Vacate(lv, replica as u8, order));
-                    }
+                    let at = (lv, replica as u8);
+                    self.leading.vacates.entry(at).or_insert(map.version);
                 }
+            }
+        }
+        for ((lv, replica), order) in self.leading.vacates.clone() {
+            let pg = map.lv(lv).and_then(|lv| map.pg(lv.pg));
+            if let Some(&primary) = pg.and_then(|pg| pg.members.first()) {
+                self.tell(primary, ManagerMessage::Vacate(lv, replica, order));
             }
         }
     }

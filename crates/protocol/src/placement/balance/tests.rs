@@ -39,7 +39,7 @@ fn filled(disks: &mut [DiskInfo], count: u32) -> Lvs {
         };
         placed.disks.iter().for_each(|disk| take(disks, *disk));
         let copies = placed.disks.into_iter().enumerate();
-        let copy = |(replica, disk)| LvCopy { replica, disk, current: true, emptied: false };
+        let copy = |(replica, disk)| LvCopy::whole(replica, disk);
         lvs.push((lv, copies.map(copy).collect()));
     }
     lvs
@@ -65,7 +65,7 @@ fn settle(lvs: &mut Lvs, disks: &mut [DiskInfo], spread_percent: u64) -> usize {
             let copies = &mut lvs[shift.lv.0 as usize].1;
             assert!(copies.iter().all(|copy| copy.disk != shift.to));
             let replica = (0..).find(|at| copies.iter().all(|copy| copy.replica != *at)).unwrap();
-            copies.push(LvCopy { replica, disk: shift.to, current: false, emptied: false });
+            copies.push(LvCopy { current: false, ..LvCopy::whole(replica, shift.to) });
             take(disks, shift.to);
             // While it is filled nothing goes.
             assert_eq!(plan_moves(lvs, disks, RULES, 9), [], "{shift:?}");
@@ -151,10 +151,8 @@ fn disks_that_differ_by_less_than_the_spread_move_nothing() {
 fn a_copy_that_is_filled_where_it_helps_nobody_goes() {
     let mut disks: Vec<DiskInfo> = (0..4).map(|id| disk(id, id, 10)).collect();
     let copy = |replica: u32| LvCopy {
-        replica: replica as usize,
-        disk: DiskId(replica),
         current: replica < 3,
-        emptied: false,
+        ..LvCopy::whole(replica as usize, DiskId(replica))
     };
     let lvs = vec![(LvId(0), (0..4).map(copy).collect::<Vec<_>>())];
     for disk in &mut disks {
@@ -163,6 +161,82 @@ fn a_copy_that_is_filled_where_it_helps_nobody_goes() {
     assert_eq!(plan_moves(&lvs, &disks, RULES, 9), [LvMove::Drop(LvId(0), 3)]);
     disks[1].pv_free = 4;
     assert_eq!(plan_moves(&lvs, &disks, RULES, 9), [], "it helps disk 1");
+}
+
+/// Volumes with four copies, on three full disks and a fourth that came back, of so many.
+fn returned(lvs: u32) -> (Lvs, Vec<DiskInfo>) {
+    let mut disks: Vec<DiskInfo> = (0..4).map(|id| disk(id, id, lvs)).collect();
+    let copies = |_| (0..4).map(|at| LvCopy::whole(at as usize, DiskId(at))).collect();
+    disks.iter_mut().for_each(|disk| disk.pv_free = 0);
+    ((0..lvs).map(|lv| (LvId(lv), copies(lv))).collect(), disks)
+}
+
+/// Has one copy more dropped than wanted of each volume, a few at a time, while orders are repeated as managers do and
+/// disks get and lose room; which disk each left.
+fn leave_one_each(
+    lvs: &mut Lvs,
+    disks: &mut [DiskInfo],
+    drops: impl Fn(usize) -> usize,
+) -> Vec<DiskId> {
+    let mut ordered: BTreeMap<LvId, BTreeSet<usize>> = BTreeMap::new();
+    let mut left = Vec::new();
+    for turn in 0.. {
+        let moves = plan_moves(lvs, disks, RULES, 128);
+        let goes = |lv, replica| moves.contains(&LvMove::Drop(lv, replica));
+        for (lv, copies) in &mut *lvs {
+            copies.iter_mut().for_each(|copy| copy.ordered = goes(*lv, copy.replica));
+            let now = copies.iter().filter(|copy| copy.ordered).map(|copy| copy.replica);
+            ordered.entry(*lv).or_default().extend(now);
+            assert!(ordered[lv].len() <= 1, "{lv} was told to empty {:?}", ordered[lv]);
+        }
+        if moves.is_empty() {
+            break;
+        }
+        for step in moves.iter().rev().take(drops(turn)) {
+            let LvMove::Drop(lv, replica) = *step else { panic!("{step:?}") };
+            let copies = &mut lvs[lv.0 as usize].1;
+            let at = copies.iter().position(|copy| copy.replica == replica).unwrap();
+            left.push(copies.remove(at).disk);
+            disks.iter_mut().find(|disk| disk.disk == left[left.len() - 1]).unwrap().pv_free += 1;
+            ordered.remove(&lv);
+        }
+    }
+    left
+}
+
+#[test]
+fn a_volume_has_one_copy_told_to_go_until_it_is_gone_whatever_becomes_of_others() {
+    for count in [2, 3, 40, 300] {
+        let (mut lvs, mut disks) = returned(count);
+        let left = leave_one_each(&mut lvs, &mut disks, |turn| turn % 3);
+        assert_eq!(left.len(), count as usize);
+        assert!(lvs.iter().all(|(_, copies)| copies.len() == RULES.copies));
+    }
+}
+
+#[test]
+fn many_volumes_with_a_copy_too_many_leave_disks_evenly() {
+    let (mut lvs, mut disks) = returned(100);
+    lvs.truncate(75);
+    disks[3].pv_free = 25;
+    leave_one_each(&mut lvs, &mut disks, |_| 128);
+    let used: Vec<u32> = disks.iter().map(used).collect();
+    let spread = used.iter().max().unwrap() - used.iter().min().unwrap();
+    assert!(spread <= 1, "{used:?}");
+}
+
+#[test]
+fn a_copy_that_is_empty_goes_before_any_other_does() {
+    let (mut lvs, mut disks) = returned(1);
+    disks[1].pv_free = 1;
+    lvs[0].1[1].emptied = true;
+    assert_eq!(plan_moves(&lvs, &disks, RULES, 9), [LvMove::Drop(LvId(0), 1)]);
+    disks[0].standing = Standing::Out;
+    disks.push(disk(4, 4, 1));
+    let next = plan_moves(&lvs, &disks, RULES, 9);
+    assert_eq!(next, [LvMove::Add(LvId(0), DiskId(4))], "it counts for nothing");
+    lvs[0].1.push(LvCopy::whole(4, DiskId(4)));
+    assert_eq!(plan_moves(&lvs, &disks, RULES, 9), [LvMove::Drop(LvId(0), 1)]);
 }
 
 #[test]
