@@ -1,26 +1,30 @@
 //! How evenly the disks of a map are used, and what moves for it: for the manager that leads, and for operators.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use larder_types::{DiskId, LvId, PgId, ServerId};
+use larder_types::{DiskId, LvId, ServerId};
 
 use super::state::{
     DiskState, LvRecord, LvState, ReplicaRecord, ReplicaState, ServerRole, ServerState, Topology,
 };
-use crate::limits::BALANCE_SPREAD_PERCENT;
-use crate::placement::{Balance, CopyRules, DiskInfo, LvCopy, Shift, Standing, plan_balance};
+use crate::limits::{BALANCE_LVS_MAX, BALANCE_SPREAD_PERCENT};
+use crate::placement::{
+    Balance, CopyRules, DiskInfo, LvCopy, Planned, Room, Shift, Standing, plan_balance,
+};
 
 /// What is moving for balance, and what is to follow.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outlook {
-    /// Volumes that have a copy more than wanted.
+    /// Volumes that have a copy more than wanted, and leave no disk for good.
     pub moving: usize,
     /// The moves after those, in their order.
     pub next: Vec<Shift>,
+    /// Whether all was looked at that could move: else there may be more.
+    pub is_whole: bool,
 }
 
 /// What a map says of its balance, with the next moves up to `limit`. Servers that are down keep the leading manager from
-/// beginning any.
+/// beginning any; that they are lost after a while, or which disks lack room, no map says.
 #[must_use]
 pub fn outlook(map: &Topology, limit: usize) -> Outlook {
     let Some((_, settings)) = map.founded else { return Outlook::default() };
@@ -34,48 +38,57 @@ pub fn outlook(map: &Topology, limit: usize) -> Outlook {
         Some(record) if record.state == ServerState::Down => Standing::Away,
         _ => Standing::Out,
     };
-    let disks = disks_of(map, standing, |_| true);
+    let disks = disks_of(map, standing, |_| Room::Some);
     let lvs = copies_of(map, |_| false, |_| false);
-    let (moving, written) = (moving(&lvs, rules), written(map));
-    Outlook { moving, next: plan_balance(&aims(&lvs, &written, &disks, rules), limit) }
+    let written = written(map);
+    let of = Balance { lvs_max: lvs.len(), ..aims(&lvs, &written, &disks, rules) };
+    let Planned { shifts: next, is_whole, .. } = plan_balance(&of, limit);
+    Outlook { moving: moving_volumes(map), next, is_whole }
 }
 
-/// Volumes of a map that have a copy more than wanted.
+/// Volumes of a map that have a copy more than wanted, but for those that leave a disk which drains or is gone.
 #[must_use]
 pub fn moving_volumes(map: &Topology) -> usize {
     let Some((_, settings)) = map.founded else { return 0 };
     let copies = usize::from(settings.copies);
+    let stays = |replica: &ReplicaRecord| {
+        let server = map.servers.get(&replica.server);
+        server.filter(|it| !it.draining && it.state != ServerState::Removed).is_some_and(|it| {
+            it.disks.get(&replica.disk).is_some_and(|disk| disk.state == DiskState::In)
+        })
+    };
     let made = map.lvs.iter().filter(|lv| lv.state != LvState::Creating);
-    made.filter(|lv| lv.present().count() > copies).count()
+    let wider = made.filter(|lv| lv.present().count() > copies);
+    wider.filter(|lv| lv.present().all(|(_, replica)| stays(replica))).count()
 }
 
-/// What a plan for balance looks at.
+/// What a plan for balance looks at, a part of the volumes.
 pub(super) fn aims<'a>(
     lvs: &'a [(LvId, Vec<LvCopy>)],
     written: &'a BTreeSet<LvId>,
     disks: &'a [DiskInfo],
     rules: CopyRules,
 ) -> Balance<'a> {
-    Balance { lvs, written, disks, rules, spread_percent: BALANCE_SPREAD_PERCENT }
-}
-
-/// Volumes that have a copy more than wanted.
-pub(super) fn moving(lvs: &[(LvId, Vec<LvCopy>)], rules: CopyRules) -> usize {
-    lvs.iter().filter(|(_, copies)| copies.len() > rules.copies).count()
+    let (spread_percent, lvs_max) = (BALANCE_SPREAD_PERCENT, BALANCE_LVS_MAX);
+    Balance { lvs, written, disks, rules, spread_percent, first: 0, lvs_max }
 }
 
 /// The volume that each group was given last: the others were nearly full by then.
 pub(super) fn written(map: &Topology) -> BTreeSet<LvId> {
-    let last: BTreeMap<PgId, LvId> =
-        (0..).map(LvId).zip(&map.lvs).map(|(id, lv)| (lv.pg, id)).collect();
-    last.into_values().collect()
+    let mut last = vec![None; map.pgs.len()];
+    for (id, lv) in (0..).map(LvId).zip(&map.lvs).filter(|(_, lv)| lv.state != LvState::Creating) {
+        if let Some(last) = last.get_mut(lv.pg.0 as usize) {
+            *last = Some(id);
+        }
+    }
+    last.into_iter().flatten().collect()
 }
 
 /// Disks that are not gone.
 pub(super) fn disks_of(
     map: &Topology,
     standing: impl Fn(ServerId) -> Standing,
-    has_room: impl Fn(DiskId) -> bool,
+    room: impl Fn(DiskId) -> Room,
 ) -> Vec<DiskInfo> {
     let mut disks = Vec::new();
     for (server, record) in &map.servers {
@@ -92,10 +105,14 @@ pub(super) fn disks_of(
             pv_count: disk.pv_count,
             pv_free: disk.pv_free(),
             standing: match disk.state {
-                DiskState::In if of_server == Standing::In && !has_room(*id) => Standing::Away,
+                DiskState::In if of_server == Standing::In && room(*id) == Room::None => {
+                    Standing::Away
+                }
                 DiskState::In => of_server,
                 _ => Standing::Out,
             },
+            up: record.state == ServerState::Up,
+            room: room(*id),
         }));
     }
     disks

@@ -2,26 +2,31 @@
 //! with an empty disk gets room for new volumes.
 //!
 //! It follows the rebalancing of Ambry (SIGMOD 2016, section 3): each disk has an ideal use, its share of all PVs by its
-//! size; disks above it give volumes, and the disk furthest below it takes them. Volumes that take writes and volumes
-//! that are full are told apart, so that each disk gives what it has more of than the disk that takes it.
+//! size; disks above it give volumes, and the disk furthest below it takes them. Volumes that are full move; one that
+//! takes writes would take no objects while a copy of it goes, and its group would draw another. It moves only from a disk
+//! that is full, and only while there is no room for a new volume.
 //!
 //! # Invariants
 //!
 //! 1. Only a disk above its ideal gives, and only one below its ideal takes.
-//! 2. Each move lessens the sum of `used² / size` over all disks, so that moving ends and nothing moves back. Whether a
-//!    copy too many is the one to go ([`surplus`]) is decided by the same comparison, from what is there: a manager that
-//!    begins to lead goes on with moves that it never heard of.
-//! 3. A move leaves the copies of a volume as far apart as volumes are to be, or further apart than they were.
+//! 2. Each move lessens the sum of `used² / size` over all disks, so that moving ends and nothing moves back. Which of the
+//!    copies is the one too many ([`fullest`]) is decided by the same comparison, from what is there: a manager that begins
+//!    to lead goes on with moves that it never heard of.
+//! 3. A move leaves the copies of a volume as far apart as they were, or further apart. A volume that has fewer copies than
+//!    wanted does not move: its new copy would be none too many.
+//! 4. A plan looks at no more volumes than its caller allows, and never more than [`BALANCE_LOOKS_MAX`] times at anything,
+//!    whatever the volumes and disks. Where nothing can move it says so from the loads of disks alone, if it can.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_types::{DiskId, LvId};
 
-use super::domains::{Domain, Leaf, Level};
+use super::domains::{Domain, Level};
 use super::members::Standing;
 use super::straw::Weight;
-use super::volumes::{CopyRules, DiskInfo, LvCopy, intended_level, leaf};
+use super::volumes::{CopyRules, DiskInfo, LvCopy, Room, intended_level, leaf};
+use crate::limits::{BALANCE_LOOKS_MAX, BALANCE_TRIED_MAX};
 
 /// A copy of a volume goes from one disk to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,11 +44,13 @@ pub struct Shift {
 struct Load {
     used: u64,
     size: u64,
-    /// Those of the used whose volumes take writes.
-    written: u64,
     /// PVs that can be taken now.
     free: u32,
+    /// New volumes may lie there.
+    is_open: bool,
+    /// The same, and it had room of late.
     takes: bool,
+    domain: Domain,
 }
 
 /// A fraction; the denominator is not 0.
@@ -67,37 +74,67 @@ fn cost(used: u64, size: u64) -> Ratio {
     Ratio(2 * used + 1, size.max(1))
 }
 
-/// The copy that goes, of a volume that has more than wanted: the one that was told to, else that of the fullest disk, if
-/// the others stay apart. `None` while a copy that stays is being filled.
-pub(super) fn surplus<'a>(
-    lasting: &[&'a LvCopy],
+impl Load {
+    fn gain(&self) -> Ratio {
+        gain(self.used, self.size)
+    }
+
+    fn cost(&self) -> Ratio {
+        cost(self.used, self.size)
+    }
+
+    /// Whether the sum of squares falls when this one gives to another.
+    fn improves(&self, takes: &Self) -> bool {
+        self.gain().cmp(takes.cost()) == Ordering::Greater
+    }
+
+    /// Whether their uses differ by so many points, or this one is full.
+    fn is_wide(&self, takes: &Self, spread_percent: u64) -> bool {
+        let percents = |used: u64, size: u64| 100 * u128::from(used) * u128::from(size);
+        let spread = u128::from(spread_percent) * u128::from(self.size) * u128::from(takes.size);
+        self.used >= self.size
+            || percents(self.used, takes.size) >= percents(takes.used, self.size) + spread
+    }
+}
+
+/// Of a volume with a copy too many, the one on the fullest disk, if the others stay apart.
+fn fullest<'a>(
+    copies: &[&'a LvCopy],
     disks: &BTreeMap<DiskId, &DiskInfo>,
     level: Level,
     used: &dyn Fn(DiskId) -> u64,
 ) -> Option<&'a LvCopy> {
     let load = |copy: &LvCopy| gain(used(copy.disk), disks[&copy.disk].pv_count.into());
     let apart = |without: &LvCopy| {
-        let others = lasting.iter().filter(|copy| copy.replica != without.replica);
-        let domains: Vec<Domain> =
-            others.map(|copy| leaf(disks[&copy.disk]).domain(level)).collect();
-        domains.iter().collect::<BTreeSet<_>>().len()
+        let others = copies.iter().filter(|copy| copy.replica != without.replica);
+        let domains = others.map(|copy| leaf(disks[&copy.disk]).domain(level));
+        domains.collect::<BTreeSet<Domain>>().len()
     };
-    let fullest = || {
-        lasting.iter().copied().max_by(|a, b| {
-            let farther = apart(a).cmp(&apart(b));
-            let order = farther.then(load(a).cmp(load(b)));
-            order.then((!a.current, Reverse(a.disk)).cmp(&(!b.current, Reverse(b.disk))))
-        })
-    };
-    let goes = lasting.iter().copied().find(|copy| copy.ordered).or_else(fullest)?;
-    let waits = goes.current && lasting.iter().any(|copy| !copy.current);
-    (!waits).then_some(goes)
+    copies.iter().copied().max_by(|a, b| {
+        let farther = apart(a).cmp(&apart(b));
+        let order = farther.then(load(a).cmp(load(b)));
+        order.then((!a.current, Reverse(a.disk)).cmp(&(!b.current, Reverse(b.disk))))
+    })
 }
 
-/// Volumes whose copies all are there, and no more than wanted.
-fn rests(copies: &[LvCopy], rules: CopyRules, loads: &BTreeMap<DiskId, Load>) -> bool {
-    copies.len() <= rules.copies
-        && copies.iter().all(|copy| copy.current && !copy.emptied && loads.contains_key(&copy.disk))
+/// The copy that goes, of a volume that has more than wanted: the one that was told to, else one that is being filled on a
+/// disk without room, else that of the fullest disk. `None` while a copy that stays is being filled, or too few of those
+/// that stay are on servers that are up.
+pub(super) fn surplus<'a>(
+    lasting: &[&'a LvCopy],
+    disks: &BTreeMap<DiskId, &DiskInfo>,
+    (level, rules): (Level, CopyRules),
+    used: &dyn Fn(DiskId) -> u64,
+) -> Option<&'a LvCopy> {
+    let is_stuck = |copy: &&&LvCopy| !copy.current && disks[&copy.disk].room == Room::None;
+    let ordered = lasting.iter().find(|copy| copy.ordered);
+    let goes = ordered.or_else(|| lasting.iter().find(is_stuck)).copied();
+    let goes = goes.or_else(|| fullest(lasting, disks, level, used))?;
+    let stays = |copy: &&&LvCopy| copy.replica != goes.replica;
+    let is_whole = |copy: &&LvCopy| copy.current && disks[&copy.disk].up;
+    let is_filled = lasting.iter().filter(stays).all(|copy| copy.current);
+    let whole = lasting.iter().filter(stays).filter(|copy| is_whole(copy)).count();
+    (!goes.current || is_filled && whole >= rules.copies).then_some(goes)
 }
 
 /// What [`plan_balance`] looks at.
@@ -113,165 +150,306 @@ pub struct Balance<'a> {
     pub rules: CopyRules,
     /// Points by which the use of two disks has to differ for a move from one to the other, unless the fuller one is full.
     pub spread_percent: u64,
+    /// Place among the volumes of the first that is looked at.
+    pub first: usize,
+    /// Volumes that are looked at, from there on and then from the beginning.
+    pub lvs_max: usize,
+}
+
+/// Moves for balance.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Planned {
+    /// The next ones, in their order.
+    pub shifts: Vec<Shift>,
+    /// Place among the volumes where the next plan is to go on.
+    pub next: usize,
+    /// Whether all was looked at that could move: else there may be more.
+    pub is_whole: bool,
 }
 
 /// The next moves for balance; at most `limit`, and none if disks are as even as they can be.
 #[must_use]
-pub fn plan_balance(of: &Balance<'_>, limit: usize) -> Vec<Shift> {
-    let mut plan = Plan::new(of);
-    let mut shifts = Vec::new();
-    while shifts.len() < limit
-        && let Some(shift) = plan.next()
-    {
-        plan.carry_out(shift);
-        shifts.push(shift);
+pub fn plan_balance(of: &Balance<'_>, limit: usize) -> Planned {
+    let unseen = Planned { next: of.first, ..Planned::default() };
+    if limit == 0 || of.disks.is_empty() {
+        return unseen;
     }
-    shifts
+    let mut plan = Plan::new(of);
+    let shifts = plan.shifts(limit);
+    let seen = plan.seen.min(of.lvs.len());
+    let is_whole = plan.is_even || seen == of.lvs.len() && plan.looks < BALANCE_LOOKS_MAX;
+    let next = (of.first + seen).checked_rem(of.lvs.len()).unwrap_or(0);
+    Planned { shifts, next, is_whole }
 }
 
 struct Plan<'a> {
     of: &'a Balance<'a>,
-    leaves: BTreeMap<DiskId, Leaf>,
-    loads: BTreeMap<DiskId, Load>,
-    /// Volumes that lie on a disk and may move.
-    on: BTreeMap<DiskId, BTreeSet<LvId>>,
-    copies: BTreeMap<LvId, &'a [LvCopy]>,
     level: Level,
+    by_id: BTreeMap<DiskId, &'a DiskInfo>,
+    loads: BTreeMap<DiskId, Load>,
+    /// Volumes that lie on a disk which could give, and may move.
+    on: BTreeMap<DiskId, Vec<&'a (LvId, Vec<LvCopy>)>>,
+    /// Volumes move once in a plan.
+    moved: BTreeSet<LvId>,
+    /// Disks that can give nothing.
+    barren: BTreeSet<DiskId>,
+    /// Volumes that were looked at.
+    seen: usize,
+    /// No two disks differ enough.
+    is_even: bool,
+    looks: usize,
+}
+
+/// How well a volume suits: the lowest goes first.
+type Rank = (usize, bool, Reverse<LvId>);
+
+/// Disks of one domain that take something, the emptiest first.
+struct Takers {
+    domain: Domain,
+    disks: Vec<(DiskId, Load)>,
+}
+
+/// What gives and what takes.
+struct Sides {
+    /// Disks above their ideal that are worth a move, the fullest first.
+    above: Vec<(DiskId, Load)>,
+    /// Domains with disks below it, that with the emptiest disk first.
+    below: Vec<Takers>,
 }
 
 impl<'a> Plan<'a> {
     fn new(of: &'a Balance<'a>) -> Self {
         let level = intended_level(of.disks, of.rules);
         let there = || of.disks.iter().filter(|it| it.standing != Standing::Out && it.pv_count > 0);
-        let load = |disk: &DiskInfo| Load {
-            used: u64::from(disk.pv_count.saturating_sub(disk.pv_free)),
-            size: disk.pv_count.into(),
-            written: 0,
-            free: disk.pv_free,
-            takes: disk.standing == Standing::In && disk.weight > Weight(0),
+        let load = |disk: &DiskInfo| {
+            let is_open = disk.standing == Standing::In && disk.weight > Weight(0);
+            Load {
+                used: u64::from(disk.pv_count.saturating_sub(disk.pv_free)),
+                size: disk.pv_count.into(),
+                free: disk.pv_free,
+                is_open,
+                takes: is_open && disk.room == Room::Some,
+                domain: leaf(disk).domain(level),
+            }
         };
         let mut plan = Self {
             of,
-            leaves: there().map(|disk| (disk.disk, leaf(disk))).collect(),
+            level,
+            by_id: there().map(|disk| (disk.disk, disk)).collect(),
             loads: there().map(|disk| (disk.disk, load(disk))).collect(),
             on: BTreeMap::new(),
-            copies: BTreeMap::new(),
-            level,
+            moved: BTreeSet::new(),
+            barren: BTreeSet::new(),
+            seen: 0,
+            is_even: false,
+            looks: of.disks.len(),
         };
-        let by_id: BTreeMap<DiskId, &DiskInfo> = there().map(|disk| (disk.disk, disk)).collect();
-        for (lv, copies) in of.lvs {
-            let is_there = |copy: &&LvCopy| by_id.contains_key(&copy.disk) && !copy.emptied;
-            let lasting: Vec<&LvCopy> = copies.iter().filter(is_there).collect();
-            for copy in &lasting {
-                let load = plan.loads.get_mut(&copy.disk).expect("a disk that is there");
-                load.written += u64::from(of.written.contains(lv));
-            }
-            if rests(copies, of.rules, &plan.loads) {
-                plan.copies.insert(*lv, copies);
-                for copy in copies {
-                    plan.on.entry(copy.disk).or_default().insert(*lv);
-                }
-            } else if lasting.len() > of.rules.copies {
-                // It moves already, and what goes of it is as good as gone.
-                let settled: Vec<LvCopy> =
-                    lasting.iter().map(|copy| LvCopy { current: true, ..**copy }).collect();
-                let settled: Vec<&LvCopy> = settled.iter().collect();
-                let used = |disk| plan.loads[&disk].used;
-                if let Some(goes) = surplus(&settled, &by_id, level, &used)
-                    && let Some(load) = plan.loads.get_mut(&goes.disk)
-                {
-                    load.used = load.used.saturating_sub(1);
-                }
-            }
-        }
+        plan.count_moving();
         plan
     }
 
-    /// Disks above their ideal, the fullest first, and disks below it that take something, the emptiest first.
-    fn sides(&self) -> [Vec<(DiskId, Load)>; 2] {
+    /// What moves already, or was left by a disk that is full again, is as good as gone from where it goes.
+    fn count_moving(&mut self) {
+        for (_, copies) in self.of.lvs.iter().filter(|lv| lv.1.len() > self.of.rules.copies) {
+            self.looks += copies.len();
+            let is_there = |copy: &&LvCopy| self.by_id.contains_key(&copy.disk) && !copy.emptied;
+            let lasting: Vec<&LvCopy> = copies.iter().filter(is_there).collect();
+            if lasting.len() <= self.of.rules.copies || self.looks >= BALANCE_LOOKS_MAX {
+                continue;
+            }
+            let used = |disk| self.loads[&disk].used;
+            let ordered = lasting.iter().copied().find(|copy| copy.ordered);
+            let goes = ordered.or_else(|| fullest(&lasting, &self.by_id, self.level, &used));
+            if let Some(load) = goes.and_then(|copy| self.loads.get_mut(&copy.disk)) {
+                load.used = load.used.saturating_sub(1);
+            }
+        }
+    }
+
+    fn shifts(&mut self, limit: usize) -> Vec<Shift> {
+        let mut shifts = Vec::new();
+        let sides = self.sides();
+        self.is_even = sides.above.is_empty();
+        if self.is_even {
+            return shifts;
+        }
+        self.look_at_lvs(&sides);
+        while shifts.len() < limit
+            && self.looks < BALANCE_LOOKS_MAX
+            && let Some(shift) = self.next()
+        {
+            self.carry_out(shift);
+            shifts.push(shift);
+        }
+        shifts
+    }
+
+    fn sides(&mut self) -> Sides {
+        self.looks += self.loads.len();
         let used: u64 = self.loads.values().map(|load| load.used).sum();
         let size: u64 = self.loads.values().map(|load| load.size).sum();
         let ideal = Ratio(used, size.max(1));
         let against = |load: &Load| Ratio(load.used, load.size).cmp(ideal);
         let all = || self.loads.iter().map(|(disk, load)| (*disk, *load));
-        let mut above: Vec<_> =
-            all().filter(|(_, load)| against(load) == Ordering::Greater).collect();
-        let mut below: Vec<_> = all()
+        let mut below: Vec<(DiskId, Load)> = all()
             .filter(|(_, load)| against(load) == Ordering::Less && load.takes && load.free > 0)
             .collect();
-        above.sort_by(|(_, a), (_, b)| gain(b.used, b.size).cmp(gain(a.used, a.size)));
-        below.sort_by(|(_, a), (_, b)| cost(a.used, a.size).cmp(cost(b.used, b.size)));
-        [above, below]
+        below.sort_by(|(_, a), (_, b)| a.cost().cmp(b.cost()));
+        // Of the first so many the one that is used least, for its size.
+        let mut least: Vec<Load> = Vec::with_capacity(below.len());
+        for (_, load) in &below {
+            let use_of = |load: &Load| Ratio(load.used, load.size);
+            let before =
+                least.last().filter(|it| use_of(it).cmp(use_of(load)) != Ordering::Greater);
+            least.push(before.copied().unwrap_or(*load));
+        }
+        let is_worth = |load: &Load| {
+            let improved = below.partition_point(|(_, takes)| load.improves(takes));
+            let least = improved.checked_sub(1).map(|last| &least[last]);
+            least.is_some_and(|takes| load.is_wide(takes, self.of.spread_percent))
+        };
+        let gives = |(disk, load): &(DiskId, Load)| {
+            let is_above = against(load) == Ordering::Greater;
+            is_above && !self.barren.contains(disk) && is_worth(load)
+        };
+        let mut above: Vec<(DiskId, Load)> = all().filter(gives).collect();
+        above.sort_by(|(_, a), (_, b)| b.gain().cmp(a.gain()));
+        let mut at: BTreeMap<Domain, usize> = BTreeMap::new();
+        let mut domains: Vec<Takers> = Vec::new();
+        for (disk, load) in below {
+            let place = *at.entry(load.domain).or_insert(domains.len());
+            if place == domains.len() {
+                domains.push(Takers { domain: load.domain, disks: Vec::new() });
+            }
+            domains[place].disks.push((disk, load));
+        }
+        Sides { above, below: domains }
     }
 
-    fn next(&self) -> Option<Shift> {
-        let [above, below] = self.sides();
-        for (from, gives) in &above {
-            let improves = |takes: &Load| {
-                gain(gives.used, gives.size).cmp(cost(takes.used, takes.size)) == Ordering::Greater
+    /// Finds the volumes that may move, among those to be looked at.
+    fn look_at_lvs(&mut self, sides: &Sides) {
+        let gives: BTreeSet<DiskId> = sides.above.iter().map(|(disk, _)| *disk).collect();
+        let (before, from) = self.of.lvs.split_at(self.of.first.min(self.of.lvs.len()));
+        for lv in from.iter().chain(before).take(self.of.lvs_max) {
+            if self.looks >= BALANCE_LOOKS_MAX {
+                break;
+            }
+            (self.looks, self.seen) = (self.looks + 1, self.seen + 1);
+            let is_at_rest = |copy: &LvCopy| {
+                let is_whole = copy.current && !copy.emptied && !copy.ordered;
+                is_whole && self.loads.contains_key(&copy.disk)
             };
-            let wide = |takes: &Load| {
-                let percent = |load: &Load| load.used * 100 / load.size;
-                gives.used >= gives.size || percent(gives) > percent(takes) + self.of.spread_percent
-            };
-            // Disks below come emptiest first: where one is not worth it, no other is.
-            let worth = below.iter().take_while(|(_, takes)| improves(takes) && wide(takes));
-            let mut shifts = worth.filter_map(|to| {
-                let lv = self.choose((*from, gives), *to)?;
-                Some(Shift { lv, from: *from, to: to.0 })
-            });
-            if let Some(shift) = shifts.next() {
+            if lv.1.len() == self.of.rules.copies && lv.1.iter().all(is_at_rest) {
+                for copy in lv.1.iter().filter(|copy| gives.contains(&copy.disk)) {
+                    self.on.entry(copy.disk).or_default().push(lv);
+                }
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<Shift> {
+        let sides = self.sides();
+        let is_short = self.is_short();
+        for from in &sides.above {
+            if let Some(shift) = self.give(from, &sides.below, is_short) {
                 return Some(shift);
+            }
+            self.barren.insert(from.0);
+            if self.looks >= BALANCE_LOOKS_MAX {
+                break;
             }
         }
         None
     }
 
-    /// The volume that goes from one disk to another: of the kind of which the one has most against the other, or one that
-    /// takes writes if room is wanted at once; of these the one drawn last, which holds least.
-    fn choose(&self, (from, gives): (DiskId, &Load), (to, takes): (DiskId, Load)) -> Option<LvId> {
-        let excess = |of: fn(&Load) -> u64| {
-            i128::from(of(gives)) * i128::from(takes.size)
-                - i128::from(of(&takes)) * i128::from(gives.size)
-        };
-        let (written, full) =
-            (excess(|load| load.written), excess(|load| load.used.saturating_sub(load.written)));
-        let wants_written = gives.used >= gives.size || written > full;
-        let domain = |disk: DiskId| self.leaves[&disk].domain(self.level);
-        // Else another copy than this disk's would be the one to go.
-        let goes_first = |other: DiskId| {
-            let load = self.loads[&other];
-            let order = gain(load.used, load.size).cmp(gain(gives.used, gives.size));
-            order.then(from.cmp(&other)) == Ordering::Greater && domain(from) != domain(to)
-        };
-        let fits = |lv: &&LvId| {
-            let copies = self.copies.get(lv).copied().unwrap_or(&[]);
-            copies
-                .iter()
-                .map(|copy| copy.disk)
-                .filter(|disk| *disk != from)
-                .all(|disk| disk != to && domain(disk) != domain(to) && !goes_first(disk))
-        };
-        let is_wanted = |lv: &LvId| self.of.written.contains(lv) == wants_written;
-        let there = self.on.get(&from)?.iter().filter(fits);
-        there.copied().min_by_key(|lv| (!is_wanted(lv), Reverse(*lv)))
+    /// Whether a new volume would find too few domains with room, once planned moves are through.
+    fn is_short(&self) -> bool {
+        let open = self.loads.values().filter(|load| load.is_open && load.used < load.size);
+        open.map(|load| load.domain).collect::<BTreeSet<_>>().len() < self.of.rules.copies
+    }
+
+    /// A volume that goes from a disk: to the emptiest that takes one of it, and of these volumes the one drawn last.
+    fn give(
+        &mut self,
+        (from, gives): &(DiskId, Load),
+        below: &[Takers],
+        is_short: bool,
+    ) -> Option<Shift> {
+        let wants_written = is_short && gives.used >= gives.size;
+        let mut best: Option<(Rank, Shift)> = None;
+        for (lv, copies) in self.on.get(from)?.iter().rev() {
+            let is_written = self.of.written.contains(lv);
+            if self.moved.contains(lv) || is_written && !wants_written {
+                continue;
+            }
+            if self.looks >= BALANCE_LOOKS_MAX {
+                break;
+            }
+            let (looks, found) = self.target((*from, gives), copies, below);
+            self.looks += looks;
+            if let Some((rank, to)) = found {
+                let key = (rank, is_written != wants_written, Reverse(*lv));
+                if best.as_ref().is_none_or(|(known, _)| key < *known) {
+                    best = Some((key, Shift { lv: *lv, from: *from, to }));
+                }
+                if (key.0, key.1) == (0, false) {
+                    break;
+                }
+            }
+        }
+        best.map(|(_, shift)| shift)
+    }
+
+    /// Where a copy of a volume may go, with that domain's place; and how many looks that took.
+    fn target(
+        &self,
+        (from, gives): (DiskId, &Load),
+        copies: &[LvCopy],
+        below: &[Takers],
+    ) -> (usize, Option<(usize, DiskId)>) {
+        let others = copies.iter().filter(|copy| copy.disk != from);
+        let others: Vec<Domain> = others.map(|copy| self.loads[&copy.disk].domain).collect();
+        let (mut looks, mut tried) = (copies.len(), 0);
+        for (rank, takers) in below.iter().enumerate() {
+            looks += 1;
+            // Those of the next domains cost more.
+            if !gives.improves(&takers.disks[0].1) || tried >= BALANCE_TRIED_MAX {
+                break;
+            }
+            if others.contains(&takers.domain) {
+                continue;
+            }
+            tried += 1;
+            let spread = self.of.spread_percent;
+            let is_worth = |takes: &Load| gives.improves(takes) && gives.is_wide(takes, spread);
+            let mut tries = takers.disks.iter().take(BALANCE_TRIED_MAX);
+            looks += tries.len();
+            if let Some((to, _)) = tries.find(|(_, takes)| is_worth(takes)) {
+                looks += copies.len();
+                let goes = self.is_first_to_go(from, *to, copies);
+                return (looks, goes.then_some((rank, *to)));
+            }
+        }
+        (looks, None)
+    }
+
+    /// Whether the copy on a disk is the one that goes, once another has one too.
+    fn is_first_to_go(&self, from: DiskId, to: DiskId, copies: &[LvCopy]) -> bool {
+        let replica = copies.iter().map(|copy| copy.replica).max().unwrap_or(0) + 1;
+        let new = LvCopy { replica, disk: to, current: true, emptied: false, ordered: false };
+        let all: Vec<&LvCopy> = copies.iter().chain([&new]).collect();
+        let used = |disk| self.loads[&disk].used + u64::from(disk == to);
+        fullest(&all, &self.by_id, self.level, &used).is_some_and(|goes| goes.disk == from)
     }
 
     fn carry_out(&mut self, shift: Shift) {
-        let written = u64::from(self.of.written.contains(&shift.lv));
-        for (disk, takes) in [(shift.from, false), (shift.to, true)] {
-            let load = self.loads.get_mut(&disk).expect("a disk that was chosen");
-            if takes {
-                (load.used, load.written, load.free) =
-                    (load.used + 1, load.written + written, load.free - 1);
-            } else {
-                (load.used, load.written) = (load.used - 1, load.written.saturating_sub(written));
-            }
+        if let Some(load) = self.loads.get_mut(&shift.from) {
+            load.used = load.used.saturating_sub(1);
         }
-        // A volume moves once in a plan.
-        self.on.values_mut().for_each(|lvs| {
-            lvs.remove(&shift.lv);
-        });
+        if let Some(load) = self.loads.get_mut(&shift.to) {
+            (load.used, load.free) = (load.used + 1, load.free.saturating_sub(1));
+        }
+        self.moved.insert(shift.lv);
     }
 }
 

@@ -22,7 +22,7 @@ mod members;
 mod straw;
 mod volumes;
 
-pub use balance::{Balance, Shift, plan_balance};
+pub use balance::{Balance, Planned, Shift, plan_balance};
 pub use domains::{Choice, FailureDomains, Leaf, Level, MachineId, RackId, choose, spread, widest};
 pub use keys::pg_of;
 pub use members::{
@@ -31,7 +31,7 @@ pub use members::{
 };
 pub(crate) use straw::hash;
 pub use straw::{Weight, draw, shorter};
-pub use volumes::{CopyRules, DiskInfo, LvCopy, LvMove, LvPlacement, place_lv, plan_moves};
+pub use volumes::{CopyRules, DiskInfo, LvCopy, LvMove, LvPlacement, Room, place_lv, plan_moves};
 
 #[cfg(test)]
 mod tests;

@@ -33,6 +33,8 @@ fn disk(id: u32, server: u32, domains: FailureDomains) -> DiskInfo {
         pv_count: 400,
         pv_free: 400,
         standing: Standing::In,
+        up: true,
+        room: Room::Some,
     }
 }
 

@@ -37,6 +37,21 @@ pub struct DiskInfo {
     pub pv_free: u32,
     /// How far it counts; that of its server if that is worse.
     pub standing: Standing,
+    /// Whether its server is up.
+    pub up: bool,
+    /// Whether it has room for what it would be given.
+    pub room: Room,
+}
+
+/// Whether a disk has room for a volume, beside the PVs that the map gives it: others may have taken it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// Nothing else was said.
+    Some,
+    /// It had none some time ago.
+    Doubtful,
+    /// It has none.
+    None,
 }
 
 /// How many replicas an LV has.
@@ -233,9 +248,11 @@ fn next_move(
     if current >= rules.copies {
         // Enough for good: one that is empty or drains goes, else one too many.
         let leaving = copies.iter().filter(|copy| !lasts(copy));
-        let leaving = leaving.min_by_key(|copy| (!copy.emptied, !copy.ordered));
+        let leaving =
+            leaving.min_by_key(|copy| (!copy.emptied, disks[&copy.disk].up, !copy.ordered));
         let has_more = leaving.is_none() && lasting.len() > rules.copies;
-        let goes = has_more.then(|| surplus(&lasting, disks, intended, &|disk| uses.0[&disk]));
+        let goes =
+            has_more.then(|| surplus(&lasting, disks, (intended, rules), &|disk| uses.0[&disk]));
         let goes = goes.flatten();
         return leaving.or(goes).map(|copy| LvMove::Drop(lv, copy.replica));
     }

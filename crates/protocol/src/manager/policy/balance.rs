@@ -5,15 +5,16 @@
 //!
 //! 1. Copies that are missing come first: nothing begins while one is to be made, or a data server is away.
 //! 2. Nothing begins that a majority does not follow.
-//! 3. At most [`BALANCE_MOVES_MAX`] volumes have a copy more at a time.
+//! 3. At most [`BALANCE_MOVES_MAX`] volumes have a copy more at a time when one begins to move.
+//! 4. A plan is made once in [`LV_PLAN_MS`], or when a disk joins, and only if something may begin.
 
 use larder_types::LvId;
 
 use super::{Subject, Turn};
-use crate::limits::BALANCE_MOVES_MAX;
-use crate::manager::balance::{aims, moving, written};
+use crate::limits::{BALANCE_MOVES_MAX, LV_PLAN_MS};
+use crate::manager::balance::{aims, written};
 use crate::manager::state::{Command, ServerRole};
-use crate::placement::{DiskInfo, LvCopy, LvMove, Standing, plan_balance};
+use crate::placement::{Balance, DiskInfo, LvCopy, LvMove, Standing, plan_balance};
 
 impl Turn<'_> {
     /// Begins the next moves for balance.
@@ -23,12 +24,24 @@ impl Turn<'_> {
         disks: &[DiskInfo],
         planned: &[LvMove],
     ) {
-        if !self.may_balance(lvs, planned) {
+        let is_due = self.now_ms >= self.leading.balanced_ms + LV_PLAN_MS;
+        if !is_due || !self.leading.leases.is_followed(self.now_ms) {
             return;
         }
-        let written = written(self.map);
-        let limit = BALANCE_MOVES_MAX.saturating_sub(moving(lvs, self.copy_rules()));
-        for shift in plan_balance(&aims(lvs, &written, disks, self.copy_rules()), limit) {
+        let limit = BALANCE_MOVES_MAX.saturating_sub(self.moving_lvs(lvs));
+        if limit == 0 || !self.may_balance(lvs, planned) {
+            return;
+        }
+        self.leading.balanced_ms = self.now_ms;
+        let (rules, written) = (self.copy_rules(), written(self.map));
+        let first = self.leading.balanced_to;
+        let of = Balance { first, ..aims(lvs, &written, disks, rules) };
+        let plan = plan_balance(&of, limit);
+        // Where something moves there may be more.
+        if plan.shifts.is_empty() {
+            self.leading.balanced_to = plan.next;
+        }
+        for shift in plan.shifts {
             let to = disks.iter().find(|info| info.disk == shift.to);
             if let Some(server) = to.map(|info| info.server) {
                 self.propose(
@@ -37,6 +50,15 @@ impl Turn<'_> {
                 );
             }
         }
+    }
+
+    /// Volumes that have a copy more than wanted, or may be about to.
+    fn moving_lvs(&self, lvs: &[(LvId, Vec<LvCopy>)]) -> usize {
+        let copies = self.copy_rules().copies;
+        let narrower = |lv: LvId| self.map.lv(lv).is_some_and(|lv| lv.present().count() <= copies);
+        let is_coming = |subject: &&Subject| matches!(subject, Subject::Lv(lv) if narrower(*lv));
+        let coming = self.leading.under_way.iter().filter(is_coming).count();
+        lvs.iter().filter(|(_, of)| of.len() > copies).count() + coming
     }
 
     fn may_balance(&self, lvs: &[(LvId, Vec<LvCopy>)], planned: &[LvMove]) -> bool {
@@ -51,9 +73,8 @@ impl Turn<'_> {
         };
         let is_away = |server| self.standing(server) == Standing::Away;
         let data = self.map.servers.iter().filter(|(_, s)| s.roles.contains(&ServerRole::Data));
-        let is_whole = !planned.iter().any(|step| matches!(step, LvMove::Add(..)))
+        !planned.iter().any(|step| matches!(step, LvMove::Add(..)))
+            && !data.map(|(server, _)| *server).any(is_away)
             && !lvs.iter().any(repairs)
-            && !data.map(|(server, _)| *server).any(is_away);
-        is_whole && self.leading.leases.is_followed(self.now_ms)
     }
 }

@@ -122,6 +122,8 @@ struct Leading {
     created: BTreeMap<LvId, BTreeSet<u8>>,
     /// Replicas that were added while this manager leads, whose PV is not there yet: nobody was told of them.
     unmade: BTreeSet<(LvId, u8)>,
+    /// Replicas whose PV is not known to be there though their server is up, each since it was first so.
+    unmade_since_ms: BTreeMap<(LvId, u8), u64>,
     /// Replicas that were added while this manager leads, each in this map: no earlier order was for them.
     added: BTreeMap<(LvId, u8), MapVersion>,
     /// Replicas that are to be vacated, each since this map.
@@ -131,6 +133,9 @@ struct Leading {
     /// Disks without room for another LV, and when that was said last.
     no_room: BTreeMap<DiskId, u64>,
     planned_lvs_ms: u64,
+    /// When moves for balance were planned last, and the place among the volumes where the next plan goes on.
+    balanced_ms: u64,
+    balanced_to: usize,
     /// The disk that was to join next at the last tick.
     disks_before: DiskId,
     marks: Marks,
@@ -207,11 +212,14 @@ impl Policy {
                     wants_lv: BTreeMap::new(),
                     created: BTreeMap::new(),
                     unmade: BTreeSet::new(),
+                    unmade_since_ms: BTreeMap::new(),
                     added: BTreeMap::new(),
                     vacates: BTreeMap::new(),
                     emptied: BTreeMap::new(),
                     no_room: BTreeMap::new(),
                     planned_lvs_ms: now_ms,
+                    balanced_ms: now_ms,
+                    balanced_to: 0,
                     disks_before: map.next.disk,
                     marks: Marks::default(),
                     parted: Parted::default(),
@@ -446,7 +454,11 @@ impl Turn<'_> {
         // A disk that joins may be what puts wait for.
         let joined = std::mem::replace(&mut self.leading.disks_before, self.map.next.disk);
         let is_due = self.now_ms >= self.leading.planned_lvs_ms + LV_PLAN_MS;
-        if is_due || joined != self.map.next.disk {
+        let has_joined = joined != self.map.next.disk;
+        if has_joined {
+            self.leading.balanced_ms = self.now_ms.saturating_sub(LV_PLAN_MS);
+        }
+        if is_due || has_joined {
             self.leading.planned_lvs_ms = self.now_ms;
             self.plan_lvs();
             self.lift_marks();

@@ -1,15 +1,15 @@
 //! LVs: drawn when a primary asks, made on their data servers, moved when disks drain or are gone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use larder_types::{DiskId, LvId, PgId, PvId, ServerId, View};
 
 use super::message::{HAS_MOST, ManagerMessage};
 use super::{Leading, Subject, Turn};
-use crate::limits::{LV_MOVES_MAX, LV_PLAN_MS, NO_ROOM_MS};
+use crate::limits::{LOST_MS, LV_MOVES_MAX, LV_PLAN_MS, NO_ROOM_MS, UNMADE_MS_MAX};
 use crate::manager::balance::{copies_of, disks_of};
 use crate::manager::state::{Command, LvRecord, LvState, MapVersion, ReplicaRecord, ReplicaState};
-use crate::placement::{CopyRules, DiskInfo, LvCopy, LvMove, place_lv, plan_moves};
+use crate::placement::{CopyRules, DiskInfo, LvCopy, LvMove, Room, place_lv, plan_moves};
 
 impl Turn<'_> {
     pub(super) fn copy_rules(&self) -> CopyRules {
@@ -22,7 +22,7 @@ impl Turn<'_> {
 
     /// Disks that are not gone.
     pub(super) fn disks(&self) -> Vec<DiskInfo> {
-        disks_of(self.map, |server| self.standing(server), |disk| self.has_room(disk))
+        disks_of(self.map, |server| self.standing(server), |disk| self.room(disk))
     }
 
     /// Disks as far as a new LV of a PG may lie on them.
@@ -42,10 +42,35 @@ impl Turn<'_> {
         plan_moves(lvs, disks, self.copy_rules(), limit)
     }
 
-    /// Whether a disk's server has not said lately that there is no room for another LV.
-    fn has_room(&self, disk: DiskId) -> bool {
-        let said_ms = self.leading.no_room.get(&disk);
-        said_ms.is_none_or(|said_ms| self.now_ms >= said_ms + NO_ROOM_MS)
+    /// Whether a disk's server has not said that there is no room for another LV.
+    fn room(&self, disk: DiskId) -> Room {
+        match self.leading.no_room.get(&disk).map(|said_ms| self.now_ms.saturating_sub(*said_ms)) {
+            Some(0..NO_ROOM_MS) => Room::None,
+            Some(0..LOST_MS) => Room::Doubtful,
+            _ => Room::Some,
+        }
+    }
+
+    /// A disk on which a PV could not be made for long counts as one without room.
+    fn note_unmade(&mut self, lvs: &[(LvId, Vec<LvCopy>)]) {
+        let mut unmade = BTreeMap::new();
+        for (lv, copies) in lvs {
+            for copy in copies.iter().filter(|copy| !copy.current) {
+                let at = (*lv, copy.replica as u8);
+                let is_made = self.leading.created.get(lv).is_some_and(|it| it.contains(&at.1));
+                let record = self.map.lv(*lv).and_then(|it| it.replicas.get(copy.replica));
+                if is_made || !record.is_some_and(|it| self.map.is_up(it.server)) {
+                    continue;
+                }
+                let known = self.leading.unmade_since_ms.get(&at);
+                let since_ms = known.copied().unwrap_or(self.now_ms);
+                unmade.insert(at, since_ms);
+                if self.now_ms.saturating_sub(since_ms) >= UNMADE_MS_MAX {
+                    self.leading.no_room.insert(copy.disk, self.now_ms);
+                }
+            }
+        }
+        self.leading.unmade_since_ms = unmade;
     }
 
     pub(super) fn need_lv(&mut self, pg: PgId, primary: ServerId, has: u32) {
@@ -117,6 +142,10 @@ impl Turn<'_> {
     pub(super) fn pv_created(&mut self, id: LvId, index: u8, place: (ServerId, DiskId, PvId)) {
         let Some(lv) = self.map.lv(id) else { return };
         let is_it = |replica: &ReplicaRecord| (replica.server, replica.disk, replica.pv) == place;
+        // It may be about to be dropped, as nobody knows of it. Else it is asked for again.
+        if self.leading.unmade.contains(&(id, index)) && self.is_under_way(Subject::Lv(id)) {
+            return;
+        }
         if lv.present().any(|(at, replica)| at == usize::from(index) && is_it(replica)) {
             let fresh = self.leading.created.entry(id).or_default().insert(index);
             self.leading.unmade.remove(&(id, index));
@@ -265,6 +294,7 @@ impl Turn<'_> {
         for pg in pgs.collect::<BTreeSet<PgId>>() {
             self.tell_volumes(pg);
         }
+        self.note_unmade(&lvs);
         let disks = self.disks();
         let moves = self.moves(&lvs, &disks, LV_MOVES_MAX.saturating_sub(filling));
         let Leading { emptied, vacates, .. } = &mut *self.leading;
@@ -282,6 +312,10 @@ impl Turn<'_> {
                         let command = Command::AddReplica(lv, server, disk);
                         self.propose(Subject::Lv(lv), command);
                     }
+                }
+                // No primary was told of it: there is nothing to empty.
+                LvMove::Drop(lv, replica) if self.leading.unmade.contains(&(lv, replica as u8)) => {
+                    self.propose(Subject::Lv(lv), Command::DropReplica(lv, replica as u8));
                 }
                 LvMove::Drop(lv, replica) => {
                     let at = (lv, replica as u8);

@@ -2,6 +2,7 @@ use larder_types::{RegionId, ServerId};
 use proptest::prelude::*;
 
 use super::*;
+use crate::limits::BALANCE_LVS_MAX;
 use crate::placement::{FailureDomains, LvMove, MachineId, RackId, place_lv, plan_moves};
 
 const RULES: CopyRules = CopyRules { copies: 3, min_copies: 2 };
@@ -22,6 +23,8 @@ fn disk(id: u32, machine: u32, size: u32) -> DiskInfo {
         pv_count: size,
         pv_free: size,
         standing: Standing::In,
+        up: true,
+        room: Room::Some,
     }
 }
 
@@ -47,7 +50,10 @@ fn filled(disks: &mut [DiskInfo], count: u32) -> Lvs {
 
 fn planned(lvs: &Lvs, disks: &[DiskInfo], spread_percent: u64, limit: usize) -> Vec<Shift> {
     let written = lvs.iter().map(|(lv, _)| *lv).filter(|lv| lv.0 % 4 == 0).collect();
-    plan_balance(&Balance { lvs, written: &written, disks, rules: RULES, spread_percent }, limit)
+    let (first, lvs_max) = (0, usize::MAX);
+    let of =
+        Balance { lvs, written: &written, disks, rules: RULES, spread_percent, first, lvs_max };
+    plan_balance(&of, limit).shifts
 }
 
 /// Moves as a cluster does, a copy more and then one less, until nothing is planned; the moves.
@@ -237,6 +243,198 @@ fn a_copy_that_is_empty_goes_before_any_other_does() {
     assert_eq!(next, [LvMove::Add(LvId(0), DiskId(4))], "it counts for nothing");
     lvs[0].1.push(LvCopy::whole(4, DiskId(4)));
     assert_eq!(plan_moves(&lvs, &disks, RULES, 9), [LvMove::Drop(LvId(0), 1)]);
+}
+
+/// Volumes with a copy on each of three machines of so many disks. Those of the first are small and fuller: each volume has
+/// a copy on every machine, so that none can move.
+fn stuck(count: u32, disks_each: u32) -> (Lvs, Vec<DiskInfo>) {
+    let size = |machine| if machine == 0 { count } else { 2 * count };
+    let place =
+        |machine, n| disk(machine * disks_each + n, machine, size(machine) / disks_each + 9);
+    let mut disks: Vec<DiskInfo> =
+        (0..3).flat_map(|machine| (0..disks_each).map(move |n| place(machine, n))).collect();
+    let on = |lv: u32, machine: u32| DiskId(machine * disks_each + lv % disks_each);
+    let copies = |lv| (0..3).map(|at| LvCopy::whole(at as usize, on(lv, at))).collect();
+    let lvs: Lvs = (0..count).map(|lv| (LvId(lv), copies(lv))).collect();
+    for copy in lvs.iter().flat_map(|(_, copies)| copies) {
+        disks[copy.disk.0 as usize].pv_free -= 1;
+    }
+    (lvs, disks)
+}
+
+#[test]
+fn volumes_that_cannot_move_are_looked_at_a_few_times_each_and_a_part_at_a_time() {
+    let (lvs, disks) = stuck(100_000, 24);
+    let written = BTreeSet::new();
+    let of = |first, lvs_max| Balance {
+        lvs: &lvs,
+        written: &written,
+        disks: &disks,
+        rules: RULES,
+        spread_percent: 5,
+        first,
+        lvs_max,
+    };
+    let (mut first, mut plans) = (0, 0);
+    while plans == 0 || first >= BALANCE_LVS_MAX {
+        let aims = of(first, BALANCE_LVS_MAX);
+        let mut plan = Plan::new(&aims);
+        assert_eq!(plan.shifts(2), []);
+        assert_eq!(plan.seen, BALANCE_LVS_MAX, "from {first}");
+        assert!(plan.looks < 12 * BALANCE_LVS_MAX, "{} looks", plan.looks);
+        let planned = plan_balance(&aims, 2);
+        assert!(planned.shifts.is_empty() && !planned.is_whole);
+        (first, plans) = (planned.next, plans + 1);
+    }
+    assert_eq!(plans, 100_000usize.div_ceil(BALANCE_LVS_MAX), "all had their turn");
+    let all = of(0, usize::MAX);
+    let mut plan = Plan::new(&all);
+    assert_eq!(plan.shifts(1000), []);
+    assert!(plan.looks < BALANCE_LOOKS_MAX + 100, "{} looks", plan.looks);
+    assert_eq!(plan_balance(&all, 0).shifts, []);
+}
+
+#[test]
+fn disks_that_are_even_cost_no_look_at_a_volume() {
+    let (lvs, mut disks) = stuck(1000, 4);
+    disks.iter_mut().for_each(|disk| (disk.pv_count, disk.pv_free) = (1000, 500));
+    let written = BTreeSet::new();
+    let (rules, lvs_max) = (RULES, usize::MAX);
+    let of = Balance {
+        lvs: &lvs,
+        written: &written,
+        disks: &disks,
+        rules,
+        spread_percent: 0,
+        first: 0,
+        lvs_max,
+    };
+    let mut plan = Plan::new(&of);
+    assert_eq!(plan.shifts(9), []);
+    assert!(plan.seen == 0 && plan.looks <= 2 * disks.len(), "{} looks", plan.looks);
+    assert!(plan_balance(&of, 9).is_whole);
+}
+
+#[test]
+fn a_plan_goes_on_where_the_one_before_ended() {
+    let (mut lvs, mut disks) = stuck(100, 2);
+    // Of all volumes one has no copy on the third machine.
+    lvs[70].1[2].disk = DiskId(6);
+    disks.push(disk(6, 3, 1));
+    disks[6].pv_free = 0;
+    let written = BTreeSet::new();
+    let (mut first, mut found) = (0, Vec::new());
+    for _ in 0..10 {
+        let of = Balance {
+            lvs: &lvs,
+            written: &written,
+            disks: &disks,
+            rules: RULES,
+            spread_percent: 5,
+            first,
+            lvs_max: 20,
+        };
+        let planned = plan_balance(&of, 2);
+        found.extend(planned.shifts.iter().map(|shift| (first, shift.lv)));
+        first = planned.next;
+    }
+    assert_eq!(found, [(60, LvId(70)), (60, LvId(70))]);
+}
+
+#[test]
+fn a_volume_that_lacks_a_copy_does_not_move() {
+    let mut disks = vec![disk(0, 0, 4), disk(1, 1, 9), disk(2, 2, 4), disk(3, 0, 9)];
+    let copies = || vec![LvCopy::whole(0, DiskId(0)), LvCopy::whole(1, DiskId(1))];
+    let mut lvs: Lvs = (0..4).map(|lv| (LvId(lv), copies())).collect();
+    (disks[0].pv_free, disks[1].pv_free, disks[2].pv_free) = (0, 5, 0);
+    assert_eq!(plan_moves(&lvs, &disks, RULES, 9), [], "no third machine has room");
+    assert_eq!(planned(&lvs, &disks, 5, 9), [], "a copy more would be none too many");
+    for (_, copies) in &mut lvs {
+        copies.push(LvCopy::whole(2, DiskId(2)));
+    }
+    let shifts = planned(&lvs, &disks, 5, 9);
+    assert!(!shifts.is_empty());
+    assert!(shifts.iter().all(|it| (it.from, it.to) == (DiskId(0), DiskId(3))), "{shifts:?}");
+}
+
+#[test]
+fn what_takes_writes_moves_only_from_full_disks_and_while_nothing_new_has_room() {
+    let mut disks: Vec<DiskInfo> = (0..3).map(|id| disk(id, id, 12)).collect();
+    let lvs = filled(&mut disks, 12);
+    let written = |shifts: &[Shift]| shifts.iter().filter(|shift| shift.lv.0 % 4 == 0).count();
+    disks.push(disk(3, 3, 12));
+    let shifts = planned(&lvs, &disks, 5, 9);
+    assert!(shifts.len() > 4);
+    assert_eq!((written(&shifts), written(&shifts[..2])), (2, 2), "{shifts:?}");
+    disks.extend([disk(4, 4, 12), disk(5, 5, 12)]);
+    let shifts = planned(&lvs, &disks, 5, 9);
+    assert_eq!((shifts.len(), written(&shifts)), (9, 0), "three machines have room");
+}
+
+#[test]
+fn no_copy_goes_while_too_few_of_the_others_are_on_servers_that_are_up() {
+    let (lvs, mut disks) = returned(1);
+    assert_eq!(plan_moves(&lvs, &disks, RULES, 9), [LvMove::Drop(LvId(0), 0)]);
+    (disks[2].standing, disks[2].up) = (Standing::Away, false);
+    assert_eq!(plan_moves(&lvs, &disks, RULES, 9), []);
+    let mut lvs = lvs;
+    lvs[0].1[0].ordered = true;
+    assert_eq!(plan_moves(&lvs, &disks, RULES, 9), [], "an order is not repeated either");
+    lvs[0].1[0].ordered = false;
+    lvs[0].1[2].ordered = true;
+    assert_eq!(plan_moves(&lvs, &disks, RULES, 9), [LvMove::Drop(LvId(0), 2)], "it may itself");
+}
+
+#[test]
+fn a_copy_that_is_filled_on_a_disk_without_room_goes() {
+    let (mut lvs, mut disks) = returned(1);
+    (disks[3].pv_count, disks[3].pv_free) = (9, 8);
+    lvs[0].1[3].current = false;
+    assert_eq!(plan_moves(&lvs, &disks, RULES, 9), [], "it is filled");
+    (disks[3].standing, disks[3].room) = (Standing::Away, Room::None);
+    assert_eq!(plan_moves(&lvs, &disks, RULES, 9), [LvMove::Drop(LvId(0), 3)]);
+    (disks[3].standing, disks[3].room) = (Standing::In, Room::Doubtful);
+    lvs[0].1[3].ordered = true;
+    assert_eq!(
+        plan_moves(&lvs, &disks, RULES, 9),
+        [LvMove::Drop(LvId(0), 3)],
+        "once told, it goes"
+    );
+}
+
+#[test]
+fn a_disk_that_had_no_room_of_late_is_given_nothing() {
+    let mut disks: Vec<DiskInfo> = (0..3).map(|id| disk(id, id, 10)).collect();
+    let lvs = filled(&mut disks, 9);
+    disks.push(DiskInfo { room: Room::Doubtful, ..disk(3, 3, 10) });
+    assert_eq!(planned(&lvs, &disks, 0, 9), []);
+}
+
+#[test]
+fn uses_differ_by_so_many_points_exactly() {
+    let of = |used, size| Load {
+        used,
+        size,
+        free: 1,
+        is_open: true,
+        takes: true,
+        domain: leaf(&disk(0, 0, 1)).domain(Level::Machine),
+    };
+    assert!(of(109, 1000).is_wide(&of(50, 1000), 5), "10.9 against 5.0");
+    assert!(of(100, 1000).is_wide(&of(50, 1000), 5), "10 against 5");
+    assert!(!of(99, 1000).is_wide(&of(50, 1000), 5), "9.9 against 5");
+    assert!(of(7, 7).is_wide(&of(99, 100), 5), "a full one");
+}
+
+#[test]
+fn a_volume_that_lies_close_gives_the_copy_that_sets_it_apart() {
+    let mut disks = vec![disk(0, 0, 9), disk(1, 0, 9), disk(2, 1, 9), disk(3, 2, 9), disk(4, 3, 9)];
+    disks[..3].iter_mut().for_each(|disk| disk.pv_free = 4);
+    disks[2].pv_free = 0;
+    let copies = (0..3).map(|at| LvCopy::whole(at as usize, DiskId(at))).collect();
+    let lvs: Lvs = vec![(LvId(1), copies)];
+    let shifts = planned(&lvs, &disks, 0, 9);
+    assert!(shifts.iter().all(|shift| shift.from != DiskId(2)), "{shifts:?}");
 }
 
 #[test]

@@ -36,6 +36,6 @@ fn without_groups_the_volumes_of_a_group_follow_its_members() {
     assert!(moved > 0);
     assert_eq!(beside, all, "each volume lies where its group does");
     let (moved, beside) = grown(false);
-    assert_eq!(moved, 0, "with groups a new server moves nothing");
+    assert_eq!(moved, 0, "with groups a new server takes no volume that takes writes");
     assert!(beside < all, "though groups have moved");
 }
