@@ -15,6 +15,7 @@ fn info() -> LvInfo {
     LvInfo {
         lv: LvId(1),
         blocks: 100,
+        copies: 3,
         replicas: vec![replica(1), replica(2)],
         as_of: MapVersion(1),
     }
@@ -76,6 +77,31 @@ fn most_replicas_give_space_while_one_is_away_and_what_was_freed_there_waits_for
     group.floor_acknowledged(LvId(1), 2, floor(8));
     assert!(!group.has_most());
     assert_eq!(group.allocate(BLOCK_BYTES, 0).unwrap().0, LvId(1), "it has all again");
+}
+
+#[test]
+fn while_one_volume_moves_most_replicas_of_others_give_space() {
+    let mut group = VolumeGroup::new(View(3));
+    let replica = |n| Replica { server: ServerId(n), disk: DiskId(n), ..info().replicas[0] };
+    let mut add = |lv: u32, replicas: u32| {
+        let replicas: Vec<Replica> = (1..=replicas).map(replica).collect();
+        let count = replicas.len();
+        group.add(LvInfo { lv: LvId(lv), replicas, ..info() }, FreeRuns::whole(100));
+        (0..count).for_each(|at| {
+            group.floor_acknowledged(LvId(lv), at, floor(0));
+        });
+    };
+    add(1, 4);
+    add(2, 3);
+    // The one that moves is full.
+    group.allocate(90 * BLOCK_BYTES, 4).unwrap();
+    group.close(LvId(2), 0);
+    group.close(LvId(1), 0);
+    assert!(group.has_most() && group.awaits_replicas());
+    let (lv, _, within) = group.allocate_on_most(BLOCK_BYTES, 2, 0).unwrap();
+    assert_eq!((lv, within), (LvId(2), Holders::default().with(1).with(2)));
+    group.close(LvId(2), 1);
+    assert!(!group.has_most(), "one of three is not most");
 }
 
 #[test]

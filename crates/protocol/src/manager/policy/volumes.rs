@@ -264,6 +264,8 @@ impl Turn<'_> {
     /// is never called gone.
     fn with_pvs(&self, id: LvId, lv: &LvRecord) -> LvRecord {
         let mut lv = lv.clone();
+        // One that moves is wider for a while, and is not to be so.
+        lv.width = lv.width.min(self.copy_rules().copies as u8);
         for (index, replica) in (0u8..).zip(&mut lv.replicas) {
             if replica.state == ReplicaState::Rebuilding
                 && self.leading.unmade.contains(&(id, index))
