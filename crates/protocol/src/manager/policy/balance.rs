@@ -4,7 +4,7 @@
 //! # Invariants
 //!
 //! 1. Copies that are missing come first: nothing begins while one is to be made, or a data server is away.
-//! 2. Nothing begins that a majority does not follow.
+//! 2. Nothing begins that a majority does not follow, nor while a manager is of a release that would undo it.
 //! 3. At most [`BALANCE_MOVES_MAX`] volumes have a copy more at a time when one begins to move.
 //! 4. A plan is made once in [`LV_PLAN_MS`], or when a disk joins, and only if something may begin.
 
@@ -25,7 +25,7 @@ impl Turn<'_> {
         planned: &[LvMove],
     ) {
         let is_due = self.now_ms >= self.leading.balanced_ms + LV_PLAN_MS;
-        if !is_due || !self.leading.leases.is_followed(self.now_ms) {
+        if !is_due || !self.moves_volumes || !self.leading.leases.is_followed(self.now_ms) {
             return;
         }
         let limit = BALANCE_MOVES_MAX.saturating_sub(self.moving_lvs(lvs));

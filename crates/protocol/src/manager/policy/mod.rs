@@ -152,6 +152,8 @@ pub struct Policy {
     /// Of servers that spoke to this manager while another led.
     overheard: Overheard,
     tickets: u64,
+    /// See [`Policy::let_volumes_move`].
+    moves_volumes: bool,
     planted: Planted,
     #[cfg(feature = "ablation")]
     without_groups: bool,
@@ -163,6 +165,7 @@ struct Turn<'a> {
     map: &'a Topology,
     leading: &'a mut Leading,
     tickets: &'a mut u64,
+    moves_volumes: bool,
     planted: Planted,
     #[cfg(feature = "ablation")]
     without_groups: bool,
@@ -181,6 +184,12 @@ impl Policy {
     #[must_use]
     pub fn without_groups(without_groups: bool) -> Self {
         Self { without_groups, ..Self::default() }
+    }
+
+    /// Whether volumes may begin to move for balance: not before it is said that all managers are of releases that go on
+    /// with such moves.
+    pub fn let_volumes_move(&mut self, may: bool) {
+        self.moves_volumes = may;
     }
 
     /// Takes one event, with the map as this manager has applied it.
@@ -250,6 +259,7 @@ impl Policy {
             map,
             leading,
             tickets,
+            moves_volumes: self.moves_volumes,
             planted: self.planted,
             #[cfg(feature = "ablation")]
             without_groups: self.without_groups,

@@ -7,6 +7,7 @@ use crate::manager::state::LvRecord;
 fn grown(without_groups: bool) -> (usize, usize) {
     let mut world = World::new(21, 3);
     world.policies = (0..2).map(|_| Policy::without_groups(without_groups)).collect();
+    world.policies.iter_mut().for_each(|policy| policy.let_volumes_move(true));
     world.elect(0);
     world.calm_down();
     let mut asked = 0;
