@@ -2,14 +2,18 @@
 
 use std::process::ExitCode;
 
+use larder_protocol::limits::BALANCE_MOVES_MAX;
 use larder_protocol::manager::balance::{Outlook, outlook};
-use larder_protocol::manager::state::{ServerState, Topology};
+use larder_protocol::manager::state::{
+    DiskState, LvRecord, LvState, ReplicaState, ServerRecord, ServerRole, ServerState, Topology,
+};
 use larder_roles::managers::Managers;
 use larder_types::DiskId;
 
 use super::RoleError;
 use super::config::RoleConfig;
 use super::operate::{finish, managers, runtime};
+use super::status::is_confirmed;
 use crate::args::RebalanceCommand;
 
 /// Moves that are looked for at most; with more it is said that there are.
@@ -27,7 +31,15 @@ pub(crate) fn run(command: &RebalanceCommand) -> ExitCode {
 fn told(config: &std::path::Path, tells_moves: bool) -> Result<Vec<String>, RoleError> {
     let config = RoleConfig::load(config)?;
     runtime()?.block_on(async {
-        let map = managers(&config).await?.map();
+        let managers = managers(&config).await?;
+        // What an old map says of moves may have been done, or undone.
+        if !is_confirmed(&*managers).await {
+            return Err(RoleError::NotDone(
+                "no manager leads, or no leader is reachable: `larder status` shows the last state known"
+                    .to_owned(),
+            ));
+        }
+        let map = managers.map();
         let seen = outlook(&map, MOVES_MAX);
         let mut lines = disks(&map);
         lines.push(summary(&seen));
@@ -44,9 +56,12 @@ pub(super) fn summary(seen: &Outlook) -> String {
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     let (moving, next) = (seen.moving, seen.next.len());
     if moving + next == 0 {
-        return "rebalancing: disks are evenly used, nothing is to move".to_owned();
+        return match seen.is_whole {
+            true => "rebalancing: nothing moves, and nothing is to".to_owned(),
+            false => "rebalancing: nothing moves, but not all volumes were looked at".to_owned(),
+        };
     }
-    let more = if next >= MOVES_MAX { " or more" } else { "" };
+    let more = if next >= MOVES_MAX || !seen.is_whole { " or more" } else { "" };
     format!(
         "rebalancing: {moving} volume{} moving, {next}{more} move{} to follow",
         plural(moving),
@@ -56,16 +71,43 @@ pub(super) fn summary(seen: &Outlook) -> String {
 
 /// Why nothing begins, though something is to move.
 fn waits(map: &Topology, seen: &Outlook) -> Option<String> {
-    let down = map.servers.values().filter(|server| server.state == ServerState::Down);
-    let down: Vec<&str> = down.map(|server| &*server.name).collect();
-    let waits = !seen.next.is_empty() && !down.is_empty();
-    waits
-        .then(|| format!("no further move begins while a data server is down: {}", down.join(", ")))
+    if seen.next.is_empty() {
+        return None;
+    }
+    let is_down = |server: &&ServerRecord| {
+        server.state == ServerState::Down && server.roles.contains(&ServerRole::Data)
+    };
+    let down: Vec<&str> =
+        map.servers.values().filter(is_down).map(|server| &*server.name).collect();
+    if !down.is_empty() {
+        let down = down.join(", ");
+        return Some(format!(
+            "no further move begins while a data server is down and not given up yet: {down}"
+        ));
+    }
+    let copies = usize::from(map.settings().copies);
+    let made = || map.lvs.iter().filter(|lv| lv.state != LvState::Creating);
+    let lacks = |lv: &&LvRecord| {
+        let current = lv.present().filter(|(_, it)| it.state == ReplicaState::Current).count();
+        current < copies && current < lv.present().count()
+    };
+    if let lacking @ 1.. = made().filter(lacks).count() {
+        return Some(format!(
+            "no further move begins while copies are missing of {lacking} volumes"
+        ));
+    }
+    let wider = made().filter(|lv| lv.present().count() > copies).count();
+    (wider >= BALANCE_MOVES_MAX).then(|| {
+        format!("no further move begins while {wider} volumes have a copy more than wanted")
+    })
 }
 
 fn disks(map: &Topology) -> Vec<String> {
     let disks = map.servers.values().flat_map(|server| {
-        let there = server.disks.iter().filter(|(_, disk)| disk.pv_count > 0);
+        let is_there = server.state != ServerState::Removed;
+        let there = server.disks.iter().filter(move |(_, disk)| {
+            is_there && disk.state != DiskState::Removed && disk.pv_count > 0
+        });
         there.map(move |(id, disk)| {
             let used = disk.pv_count - disk.pv_free();
             let percent = u64::from(used) * 100 / u64::from(disk.pv_count);

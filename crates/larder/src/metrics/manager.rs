@@ -52,7 +52,7 @@ impl RoleMetrics for ManagerMetrics {
             ("manager_map_version", "Version of the map that this made", of(&counts.map_version)),
             (
                 "rebalance_volumes_moving",
-                "Volumes that have a copy more than wanted, while they move to another disk",
+                "Volumes that have a copy more than wanted, and leave no disk that drains or is gone",
                 of(&counts.moving),
             ),
         ]
