@@ -1,8 +1,9 @@
 """A full cluster takes puts again soon after an empty machine joins, loses nothing of what it has, and evens out.
 
 Three data servers on block devices of a few volumes are filled until puts are refused for want of space. A fourth joins under puts
-and gets: puts must succeed within 10 seconds of its joining. While volumes move a data server is killed and started again. In the end
-disks are evenly used, and every object that was acknowledged reads as it was put.
+and gets: puts must succeed within 10 seconds of its joining. A data server is killed at a moment at which volumes move, and started
+again. In the end disks are evenly used, and every object that was acknowledged has three copies: it reads as it was put whichever two
+of the four data servers are dead.
 
 The devices are loop devices over files. Needs root.
 
@@ -10,6 +11,7 @@ The devices are loop devices over files. Needs root.
 """
 
 import argparse
+import itertools
 import json
 import pathlib
 import random
@@ -27,13 +29,14 @@ from workload import Clock, Failed
 BUCKET = "rebalance"
 VOLUME_MIB = 64
 # A range more is for headers.
-DEVICE_MIB = 6 * VOLUME_MIB
+DEVICE_MIB = 9 * VOLUME_MIB
 OBJECT_BYTES = 3 << 20
 OBJECTS_MAX = 400
 READY_SECONDS = 30
 JOINED_SECONDS = 10
 EVEN_SECONDS = 120
 PAUSE_SECONDS = 0.2
+KILLS_MAX = 5
 
 
 class Roles:
@@ -104,6 +107,10 @@ class Roles:
     def used(self):
         servers = self.status()["servers"]
         return [server["volumes"] for server in servers if server["name"].startswith("data-")]
+
+    def kill(self, name):
+        self.processes[name].send_signal(signal.SIGKILL)
+        self.processes[name].wait()
 
     def stop(self):
         for process in self.processes.values():
@@ -198,17 +205,42 @@ def run(cluster, rng, clock):
         clock.tell(f"puts go on {took:.1f} s after another joined, volumes {cluster.used()}")
     finally:
         reads.stop()
-    victim = f"data-{rng.randrange(3)}"
-    cluster.processes[victim].send_signal(signal.SIGKILL)
-    cluster.processes[victim].wait()
+    victim, moving = kill_while_volumes_move(cluster, rng)
+    clock.tell(f"{victim} was killed while {moving} volumes moved, volumes {cluster.used()}")
     time.sleep(rng.uniform(0.5, 3))
     cluster.run(victim, "data")
     until(EVEN_SECONDS, "disks are evenly used", lambda: is_even(cluster))
-    clock.tell(f"volumes {before} became {cluster.used()}, {victim} was killed, {reads.count} gets meanwhile")
+    clock.tell(f"volumes {before} became {cluster.used()}, {reads.count} gets meanwhile")
     objects.verify(objects.sizes, "after the end")
+    for pair in itertools.combinations([f"data-{machine}" for machine in range(4)], 2):
+        for name in pair:
+            cluster.kill(name)
+        objects.verify(objects.sizes, f"while {' and '.join(pair)} are dead")
+        for name in pair:
+            cluster.run(name, "data")
+        until(READY_SECONDS, "data servers that were killed are up", lambda: all_up(cluster))
+    clock.tell("all objects read without any two of the data servers")
     if took > JOINED_SECONDS:
         raise Failed(f"puts went on only {took:.1f} s after an empty machine had joined")
     return took, len(objects.sizes)
+
+
+def kill_while_volumes_move(cluster, rng):
+    """Kills a data server that was there from the beginning when volumes move; its name, and how many do afterwards."""
+    victim = f"data-{rng.randrange(3)}"
+    for _ in range(KILLS_MAX):
+        until(EVEN_SECONDS, "volumes move", lambda: cluster.status()["rebalancing"]["moving"] > 0)
+        cluster.kill(victim)
+        if moving := cluster.status()["rebalancing"]["moving"]:
+            return victim, moving
+        # The moves ended in between.
+        cluster.run(victim, "data")
+        until(READY_SECONDS, "the data server that was killed is up", lambda: all_up(cluster))
+    raise Failed(f"of {KILLS_MAX} kills none met a volume that moves")
+
+
+def all_up(cluster):
+    return all(server["state"] == "up" for server in cluster.status()["servers"])
 
 
 def made(s3):
@@ -240,7 +272,7 @@ def main():
         cluster = Roles(arguments.binary, scratch)
         try:
             cluster.start()
-            took, count = run(cluster, random.Random(arguments.seed), Clock())
+            took, count = run(cluster, random.Random(arguments.seed), Clock(every=0))
         except (Failed, AssertionError) as failure:
             print(f"FAIL rebalance: {failure}\n{cluster.plan()}\n{log_tails(scratch.glob('*.log'), 8)}\n0 passed, 1 failed")
             return 1
