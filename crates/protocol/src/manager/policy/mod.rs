@@ -138,6 +138,8 @@ struct Leading {
     balanced_to: usize,
     /// The disk that was to join next at the last tick.
     disks_before: DiskId,
+    /// Data servers that were up then.
+    data_up_before: usize,
     marks: Marks,
     parted: Parted,
     rest: Option<Rest>,
@@ -230,6 +232,7 @@ impl Policy {
                     balanced_ms: now_ms,
                     balanced_to: 0,
                     disks_before: map.next.disk,
+                    data_up_before: data_up(map),
                     marks: Marks::default(),
                     parted: Parted::default(),
                     rest: None,
@@ -464,7 +467,10 @@ impl Turn<'_> {
         // A disk that joins may be what puts wait for.
         let joined = std::mem::replace(&mut self.leading.disks_before, self.map.next.disk);
         let is_due = self.now_ms >= self.leading.planned_lvs_ms + LV_PLAN_MS;
-        let has_joined = joined != self.map.next.disk;
+        // Nothing lies on a disk that joined before its server runs.
+        let up = data_up(self.map);
+        let has_come = up > std::mem::replace(&mut self.leading.data_up_before, up);
+        let has_joined = has_come || joined != self.map.next.disk;
         if has_joined {
             self.leading.balanced_ms = self.now_ms.saturating_sub(LV_PLAN_MS);
         }
@@ -529,6 +535,12 @@ impl Turn<'_> {
             ServerState::Up => Standing::Away,
         }
     }
+}
+
+/// Data servers that are up.
+fn data_up(map: &Topology) -> usize {
+    let data = map.servers.values().filter(|server| server.roles.contains(&ServerRole::Data));
+    data.filter(|server| server.state == ServerState::Up).count()
 }
 
 #[cfg(test)]

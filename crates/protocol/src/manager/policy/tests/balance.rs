@@ -111,6 +111,29 @@ fn an_empty_machine_takes_its_share_two_volumes_at_a_time_whoever_leads() {
 }
 
 #[test]
+fn a_new_leader_hears_before_it_plans() {
+    let mut world = with_an_empty_machine(5);
+    world.policies.iter_mut().for_each(|policy| policy.let_volumes_move(false));
+    world.run_for(10_000);
+    world.change_leader();
+    world.policies.iter_mut().for_each(|policy| policy.let_volumes_move(true));
+    world.run_for(LV_PLAN_MS - 1_000);
+    assert_eq!(used(&world)[3], 0);
+    world.run_for(3_000);
+    assert_ne!(used(&world)[3], 0);
+}
+
+#[test]
+fn an_empty_machine_gets_volumes_as_soon_as_it_is_up() {
+    for seed in 0..6 {
+        let mut world = with_an_empty_machine(seed);
+        world.astray = 0;
+        world.run_for(2_000);
+        assert_eq!(used(&world)[3], 2, "seed {seed}");
+    }
+}
+
+#[test]
 fn nothing_moves_while_a_manager_would_undo_it() {
     let mut world = with_an_empty_machine(1);
     world.policies.iter_mut().for_each(|policy| policy.let_volumes_move(false));
@@ -124,7 +147,11 @@ fn nothing_moves_while_a_manager_would_undo_it() {
 #[test]
 fn nothing_begins_to_move_while_a_data_server_is_down_or_a_copy_is_missing() {
     let mut world = with_an_empty_machine(2);
+    world.policies.iter_mut().for_each(|policy| policy.let_volumes_move(false));
     world.stop(1);
+    world.run_for(10_000);
+    assert_eq!(world.map.servers[&ServerId(1)].state, ServerState::Down);
+    world.policies.iter_mut().for_each(|policy| policy.let_volumes_move(true));
     watch(&mut world, 60_000);
     assert_eq!(used(&world), [16, 16, 16, 0]);
     world.start(1);
