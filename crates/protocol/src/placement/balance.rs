@@ -12,7 +12,7 @@
 //! 2. Each move lessens the sum of `used² / size` over all disks, so that moving ends and nothing moves back. Which of the
 //!    copies is the one too many ([`fullest`]) is decided by the same comparison, from what is there: a manager that begins
 //!    to lead goes on with moves that it never heard of.
-//! 3. A move leaves the copies of a volume as far apart as they were, or further apart. A volume that has fewer copies than
+//! 3. A move leaves the copies of a volume as far apart as they were, or further apart, at every level of domains. A volume that has fewer copies than
 //!    wanted does not move: its new copy would be none too many.
 //! 4. A plan looks at no more volumes than its caller allows, and never more than [`BALANCE_LOOKS_MAX`] times at anything,
 //!    whatever the volumes and disks. Where nothing can move it says so from the loads of disks alone, if it can.
@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use larder_types::{DiskId, LvId};
 
-use super::domains::{Domain, Level};
+use super::domains::{Domain, Leaf, Level};
 use super::members::Standing;
 use super::straw::Weight;
 use super::volumes::{CopyRules, DiskInfo, LvCopy, Room, intended_level, leaf};
@@ -97,18 +97,27 @@ impl Load {
     }
 }
 
-/// Of a volume with a copy too many, the one on the fullest disk, if the others stay apart.
+/// How far apart disks lie: the domains that they are in, from the widest level to the narrowest.
+type Spread = [usize; Level::ALL.len()];
+
+fn spread<'a>(disks: impl Iterator<Item = &'a DiskInfo>) -> Spread {
+    let disks: Vec<Leaf> = disks.map(leaf).collect();
+    Level::ALL.map(|level| {
+        let domains = disks.iter().map(|disk| disk.domain(level));
+        domains.collect::<BTreeSet<Domain>>().len()
+    })
+}
+
+/// Of a volume with a copy too many, the one on the fullest disk, if the others stay as far apart as without another one.
 fn fullest<'a>(
     copies: &[&'a LvCopy],
     disks: &BTreeMap<DiskId, &DiskInfo>,
-    level: Level,
     used: &dyn Fn(DiskId) -> u64,
 ) -> Option<&'a LvCopy> {
     let load = |copy: &LvCopy| gain(used(copy.disk), disks[&copy.disk].pv_count.into());
     let apart = |without: &LvCopy| {
         let others = copies.iter().filter(|copy| copy.replica != without.replica);
-        let domains = others.map(|copy| leaf(disks[&copy.disk]).domain(level));
-        domains.collect::<BTreeSet<Domain>>().len()
+        spread(others.map(|copy| disks[&copy.disk]))
     };
     copies.iter().copied().max_by(|a, b| {
         let farther = apart(a).cmp(&apart(b));
@@ -123,13 +132,13 @@ fn fullest<'a>(
 pub(super) fn surplus<'a>(
     lasting: &[&'a LvCopy],
     disks: &BTreeMap<DiskId, &DiskInfo>,
-    (level, rules): (Level, CopyRules),
+    rules: CopyRules,
     used: &dyn Fn(DiskId) -> u64,
 ) -> Option<&'a LvCopy> {
     let is_stuck = |copy: &&&LvCopy| !copy.current && disks[&copy.disk].room == Room::None;
     let ordered = lasting.iter().find(|copy| copy.ordered);
     let goes = ordered.or_else(|| lasting.iter().find(is_stuck)).copied();
-    let goes = goes.or_else(|| fullest(lasting, disks, level, used))?;
+    let goes = goes.or_else(|| fullest(lasting, disks, used))?;
     let stays = |copy: &&&LvCopy| copy.replica != goes.replica;
     let is_whole = |copy: &&LvCopy| copy.current && disks[&copy.disk].up;
     let is_filled = lasting.iter().filter(stays).all(|copy| copy.current);
@@ -184,7 +193,6 @@ pub fn plan_balance(of: &Balance<'_>, limit: usize) -> Planned {
 
 struct Plan<'a> {
     of: &'a Balance<'a>,
-    level: Level,
     by_id: BTreeMap<DiskId, &'a DiskInfo>,
     loads: BTreeMap<DiskId, Load>,
     /// Volumes that lie on a disk which could give, and may move.
@@ -234,7 +242,6 @@ impl<'a> Plan<'a> {
         };
         let mut plan = Self {
             of,
-            level,
             by_id: there().map(|disk| (disk.disk, disk)).collect(),
             loads: there().map(|disk| (disk.disk, load(disk))).collect(),
             on: BTreeMap::new(),
@@ -259,7 +266,7 @@ impl<'a> Plan<'a> {
             }
             let used = |disk| self.loads[&disk].used;
             let ordered = lasting.iter().copied().find(|copy| copy.ordered);
-            let goes = ordered.or_else(|| fullest(&lasting, &self.by_id, self.level, &used));
+            let goes = ordered.or_else(|| fullest(&lasting, &self.by_id, &used));
             if let Some(load) = goes.and_then(|copy| self.loads.get_mut(&copy.disk)) {
                 load.used = load.used.saturating_sub(1);
             }
@@ -411,12 +418,13 @@ impl<'a> Plan<'a> {
         let others: Vec<Domain> = others.map(|copy| self.loads[&copy.disk].domain).collect();
         let (mut looks, mut tried) = (copies.len(), 0);
         for (rank, takers) in below.iter().enumerate() {
-            looks += 1;
+            looks += copies.len();
             // Those of the next domains cost more.
             if !gives.improves(&takers.disks[0].1) || tried >= BALANCE_TRIED_MAX {
                 break;
             }
-            if others.contains(&takers.domain) {
+            if others.contains(&takers.domain) || self.is_nearer((from, takers.disks[0].0), copies)
+            {
                 continue;
             }
             tried += 1;
@@ -433,13 +441,23 @@ impl<'a> Plan<'a> {
         (looks, None)
     }
 
+    /// Whether copies lie nearer together at any level, once one is on another disk: all on one machine if the volume is apart by
+    /// disks alone.
+    fn is_nearer(&self, (from, to): (DiskId, DiskId), copies: &[LvCopy]) -> bool {
+        let disks = || copies.iter().map(|copy| copy.disk);
+        let of = |disk: DiskId| self.by_id[&disk];
+        let before = spread(disks().map(of));
+        let after = spread(disks().filter(|disk| *disk != from).chain([to]).map(of));
+        after.iter().zip(before).any(|(after, before)| *after < before)
+    }
+
     /// Whether the copy on a disk is the one that goes, once another has one too.
     fn is_first_to_go(&self, from: DiskId, to: DiskId, copies: &[LvCopy]) -> bool {
         let replica = copies.iter().map(|copy| copy.replica).max().unwrap_or(0) + 1;
         let new = LvCopy { replica, disk: to, current: true, emptied: false, ordered: false };
         let all: Vec<&LvCopy> = copies.iter().chain([&new]).collect();
         let used = |disk| self.loads[&disk].used + u64::from(disk == to);
-        fullest(&all, &self.by_id, self.level, &used).is_some_and(|goes| goes.disk == from)
+        fullest(&all, &self.by_id, &used).is_some_and(|goes| goes.disk == from)
     }
 
     fn carry_out(&mut self, shift: Shift) {

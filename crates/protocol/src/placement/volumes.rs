@@ -203,7 +203,9 @@ pub fn plan_moves(
     let leaving = lvs.iter().filter(|(_, copies)| leaves(copies)).count();
     let (mut moves, mut begun) = (Vec::new(), 0);
     for (good, (lv, copies)) in order {
-        if begun >= limit && !leaves(copies) {
+        // One that has enough could only lose a copy.
+        let may_begin = begun < limit && (good < rules.copies || begun + leaving < limit);
+        if !may_begin && !leaves(copies) {
             continue;
         }
         let next = next_move(*lv, copies, &ground, (intended, rules));
@@ -251,8 +253,7 @@ fn next_move(
         let leaving =
             leaving.min_by_key(|copy| (!copy.emptied, disks[&copy.disk].up, !copy.ordered));
         let has_more = leaving.is_none() && lasting.len() > rules.copies;
-        let goes =
-            has_more.then(|| surplus(&lasting, disks, (intended, rules), &|disk| uses.0[&disk]));
+        let goes = has_more.then(|| surplus(&lasting, disks, rules, &|disk| uses.0[&disk]));
         let goes = goes.flatten();
         return leaving.or(goes).map(|copy| LvMove::Drop(lv, copy.replica));
     }

@@ -67,7 +67,7 @@ fn settle(lvs: &mut Lvs, disks: &mut [DiskInfo], spread_percent: u64) -> usize {
         for shift in shifts {
             moves += 1;
             assert!(moves < 10_000, "moving ends");
-            let before = machines(&lvs[shift.lv.0 as usize].1, disks);
+            let before = apart(&lvs[shift.lv.0 as usize].1, disks);
             let copies = &mut lvs[shift.lv.0 as usize].1;
             assert!(copies.iter().all(|copy| copy.disk != shift.to));
             let replica = (0..).find(|at| copies.iter().all(|copy| copy.replica != *at)).unwrap();
@@ -84,19 +84,23 @@ fn settle(lvs: &mut Lvs, disks: &mut [DiskInfo], spread_percent: u64) -> usize {
             assert_ne!(gone, shift.to, "a move is not undone");
             disks.iter_mut().find(|disk| disk.disk == gone).unwrap().pv_free += 1;
             // A volume that was made while few machines had room may lie on fewer than three.
-            let after = machines(&lvs[shift.lv.0 as usize].1, disks);
+            let after = apart(&lvs[shift.lv.0 as usize].1, disks);
             assert!(
-                after >= before,
-                "copies of {shift:?} lie on {after} machines, {before} before"
+                after.iter().zip(&before).all(|(after, before)| after >= before),
+                "copies of {shift:?} lie in {after:?} domains, {before:?} before"
             );
         }
     }
 }
 
-/// How many machines copies lie on.
-fn machines(copies: &[LvCopy], disks: &[DiskInfo]) -> usize {
-    let machine = |copy: &LvCopy| disks.iter().find(|disk| disk.disk == copy.disk).unwrap().server;
-    copies.iter().map(machine).collect::<BTreeSet<_>>().len()
+/// In how many racks, machines and disks copies lie.
+fn apart(copies: &[LvCopy], disks: &[DiskInfo]) -> [usize; 3] {
+    let of = |copy: &LvCopy| disks.iter().find(|disk| disk.disk == copy.disk).unwrap();
+    let count = |of_disk: fn(&DiskInfo) -> u32| {
+        copies.iter().map(|copy| of_disk(of(copy))).collect::<BTreeSet<_>>().len()
+    };
+    let rack = |disk: &DiskInfo| disk.domains.rack.0;
+    [count(rack), count(|disk| disk.domains.machine.0), count(|disk| disk.disk.0)]
 }
 
 fn used(disk: &DiskInfo) -> u32 {
@@ -448,6 +452,18 @@ fn a_disk_that_takes_nothing_is_given_nothing() {
     }
 }
 
+#[test]
+fn copies_do_not_gather_on_one_machine_though_only_disks_are_apart() {
+    // Two machines: copies are to be on three disks.
+    let mut disks: Vec<DiskInfo> = (0..8).map(|id| disk(id, id / 4, 40)).collect();
+    let mut lvs = filled(&mut disks, 100);
+    assert_eq!(lvs.len(), 100);
+    assert!(lvs.iter().all(|(_, copies)| apart(copies, &disks)[1] == 2));
+    disks.extend([disk(8, 0, 40), disk(9, 0, 400)]);
+    assert!(settle(&mut lvs, &mut disks, 5) > 10);
+    assert!(lvs.iter().all(|(_, copies)| apart(copies, &disks)[1] == 2));
+}
+
 proptest! {
     #[test]
     fn moving_ends_is_safe_lowers_the_spread_and_moves_no_more_than_needed(
@@ -455,12 +471,14 @@ proptest! {
         share in 1..100u32,
         late in 1..4usize,
         spread_percent in 0..10u64,
+        racks in 1..4u32,
     ) {
         let mut disks: Vec<DiskInfo> =
             (0..).zip(&sizes).map(|(id, (machine, size))| disk(id, *machine, *size)).collect();
+        disks.iter_mut().for_each(|it| it.domains.rack = RackId(it.server.0 % racks));
         let late = disks.split_off(disks.len() - late.min(disks.len() - 1));
         let machines: BTreeSet<ServerId> = disks.iter().map(|disk| disk.server).collect();
-        prop_assume!(machines.len() >= 3);
+        prop_assume!(machines.len() >= 2);
         let room: u32 = disks.iter().map(|disk| disk.pv_count).sum();
         let mut lvs = filled(&mut disks, (room * share).div_ceil(300));
         disks.extend(late);
