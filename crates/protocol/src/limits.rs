@@ -5,6 +5,10 @@ use larder_types::{HybridClock, MapVersion, OpSeq};
 
 use crate::manager::quorum::{LogIndex, Term};
 
+mod regions;
+
+pub use self::regions::*;
+
 /// A limit, and what it is instead where a simulation is to reach it within a few hundred calls: tables fill, logs lag and
 /// histories run out there. What must be true of limits is asserted of both.
 const fn limit(usual: usize, small: usize) -> usize {
@@ -215,73 +219,6 @@ pub const MAP_VERSION_MAX: MapVersion = MapVersion(1 << 62);
 /// Most tables of a sum: as many as a table's letter may tell apart.
 pub const DIGEST_TABLES_MAX: usize = 256;
 
-/// Most regions that a bucket's changes may wait for: as many as there are at a time.
-pub const BUCKET_REGIONS_MAX: u8 = 8;
-/// Bytes of the list of regions that the managers keep for a cluster's gateway.
-pub const REGION_LIST_BYTES_MAX: usize = 128 * 1024;
-/// Most PGs of another region that one request asks for ids of.
-pub const REGION_ASK_PGS_MAX: usize = 256;
-/// Most PGs that a region answers for at a time: another release may ask for more than this one does.
-pub const REGION_SERVED_PGS_MAX: usize = 1024;
-/// Most ids of an answer.
-pub const REGION_ASK_IDS_MAX: usize = 1000;
-/// Most things told by another region that are not here yet.
-pub const REGION_CLAIMS_MAX: usize = 16 * REGION_ASK_IDS_MAX;
-/// Milliseconds for which a PG of another region may tell nothing, not even that nothing is new, before it is said.
-pub const REGION_SILENT_MS: u64 = 30_000;
-/// Most entries that one request fetches.
-pub const REGION_FETCH_IDS_MAX: usize = 192;
-/// Most entries that a region serves for one request: another release may fetch more at a time than this one does.
-pub const REGION_SERVED_ENTRIES_MAX: usize = 1024;
-/// Bytes of entries from which on a request fetches no more.
-pub const REGION_FETCH_BYTES_MAX: u64 = 16 << 20;
-/// Most requests that fetch of one region at a time.
-pub const REGION_FETCHES_MAX: usize = 4;
-/// Milliseconds after which a request to another region is given up.
-pub const REGION_ANSWER_MS: u64 = 10_000;
-/// Milliseconds between two requests for ids where nothing is known to be behind.
-pub const REGION_POLL_MS: u64 = 100;
-/// Milliseconds after which something is looked at again that could not be taken.
-pub const REGION_HELD_MS: u64 = 5_000;
-/// Milliseconds after which an entry is looked up again of which a lookup had no answer.
-pub const REGION_UNKNOWN_MS: u64 = 1_000;
-/// Most lookups of an entry that have no answer. Then it is fetched, whether or not it is here.
-pub const REGION_UNKNOWN_TRIES_MAX: u32 = 10;
-/// Most looks at which a region that does not know the end of an entry is not asked for all of it, as another one may know it.
-pub const REGION_AWAITED_TRIES_MAX: u32 = 10;
-/// Milliseconds by which another region's clock may be ahead of this one's.
-pub const REGION_CLOCK_AHEAD_MS_MAX: u64 = 60_000;
-/// Most journals of other regions of which one op notes how far they are here.
-pub const REGION_NOTES_MAX: usize = 256;
-/// Ops of a placement group for which its journal tells other regions what came of them: a region that is further behind
-/// compares all keys. Some more are kept until the next op at which the journal forgets.
-pub const REGION_JOURNAL_OPS_MAX: u64 = 1 << 16;
-/// Most ops that a journal forgets at a time, and ops from one look at how far it reaches to the next.
-pub const REGION_FORGET_OPS_MAX: u64 = 4096;
-/// Tombstones that one op frees.
-pub const REGION_FREED_MAX: usize = 64;
-/// Keys that a region is asked for at least, for a list of all regions: some may be deleted elsewhere.
-pub const REGION_LISTED_KEYS_MIN: u32 = 16;
-/// Most keys that are there which a region is asked for at a time, and most deleted ones that it tells with them.
-pub const REGION_LISTED_KEYS_MAX: u32 = 1001;
-/// Most entries of a run that a comparison sums, and lists if its sum differs.
-pub const REGION_RUN_IDS_MAX: usize = 256;
-/// Most runs of an answer.
-pub const REGION_RUNS_MAX: usize = 256;
-
-const _: () = assert!(
-    REGION_LISTED_KEYS_MAX as usize == larder_types::limits::LIST_PAGE_MAX + 1,
-    "one key more than fit tells whether a page is the last"
-);
-const _: () = assert!(
-    REGION_RUN_IDS_MAX <= REGION_ASK_IDS_MAX && 2 * REGION_ASK_IDS_MAX <= REGION_CLAIMS_MAX,
-    "the ids of a run, and those of an answer, have room"
-);
-const _: () = assert!(
-    REGION_SERVED_PGS_MAX >= REGION_ASK_PGS_MAX
-        && REGION_SERVED_ENTRIES_MAX >= REGION_FETCH_IDS_MAX,
-    "a region serves what its own release asks for"
-);
 const _: () = assert!(ROW_KEY_BYTES_MAX >= 2 * KEY_BYTES_MAX + 1024, "an escaped key fits");
 const _: () = assert!(DIGEST_ASK_TICKS < DIGEST_TICKS_MAX, "one that says nothing is asked");
 const _: () = assert!(WALK_LOOK_MS < WALK_PAUSE_MS_MAX, "pauses grow");

@@ -12,14 +12,14 @@ use crate::placement::{
     Balance, CopyRules, DiskInfo, LvCopy, Planned, Room, Shift, Standing, plan_balance,
 };
 
-/// What is moving for balance, and what is to follow.
+/// Volumes that move for balance, and those that are to follow.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outlook {
     /// Volumes that have a copy more than wanted, and leave no disk for good.
     pub moving: usize,
     /// The moves after those, in their order.
     pub next: Vec<Shift>,
-    /// Whether all was looked at that could move: else there may be more.
+    /// True if all was looked at that could move: else there may be more.
     pub is_whole: bool,
 }
 
@@ -62,7 +62,7 @@ pub fn moving_volumes(map: &Topology) -> usize {
     wider.filter(|lv| lv.present().all(|(_, replica)| stays(replica))).count()
 }
 
-/// What a plan for balance looks at, a part of the volumes.
+/// The part of the volumes that a plan for balance looks at.
 pub(super) fn aims<'a>(
     lvs: &'a [(LvId, Vec<LvCopy>)],
     written: &'a BTreeSet<LvId>,

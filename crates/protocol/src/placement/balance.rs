@@ -83,12 +83,12 @@ impl Load {
         cost(self.used, self.size)
     }
 
-    /// Whether the sum of squares falls when this one gives to another.
+    /// True if the sum of squares falls when this one gives to another.
     fn improves(&self, takes: &Self) -> bool {
         self.gain().cmp(takes.cost()) == Ordering::Greater
     }
 
-    /// Whether their uses differ by so many points, or this one is full.
+    /// True if their uses differ by so many points, or this one is full.
     fn is_wide(&self, takes: &Self, spread_percent: u64) -> bool {
         let percents = |used: u64, size: u64| 100 * u128::from(used) * u128::from(size);
         let spread = u128::from(spread_percent) * u128::from(self.size) * u128::from(takes.size);
@@ -172,7 +172,7 @@ pub struct Planned {
     pub shifts: Vec<Shift>,
     /// Place among the volumes where the next plan is to go on.
     pub next: usize,
-    /// Whether all was looked at that could move: else there may be more.
+    /// True if all was looked at that could move: else there may be more.
     pub is_whole: bool,
 }
 
@@ -369,7 +369,7 @@ impl<'a> Plan<'a> {
         None
     }
 
-    /// Whether a new volume would find too few domains with room, once planned moves are through.
+    /// True if a new volume would find too few domains with room, once planned moves are through.
     fn is_short(&self) -> bool {
         let open = self.loads.values().filter(|load| load.is_open && load.used < load.size);
         open.map(|load| load.domain).collect::<BTreeSet<_>>().len() < self.of.rules.copies
@@ -441,7 +441,7 @@ impl<'a> Plan<'a> {
         (looks, None)
     }
 
-    /// Whether copies lie nearer together at any level, once one is on another disk: all on one machine if the volume is apart by
+    /// True if copies lie nearer together at any level, once one is on another disk: all on one machine if the volume is apart by
     /// disks alone.
     fn is_nearer(&self, (from, to): (DiskId, DiskId), copies: &[LvCopy]) -> bool {
         let disks = || copies.iter().map(|copy| copy.disk);
@@ -451,7 +451,7 @@ impl<'a> Plan<'a> {
         after.iter().zip(before).any(|(after, before)| *after < before)
     }
 
-    /// Whether the copy on a disk is the one that goes, once another has one too.
+    /// True if the copy on a disk is the one that goes, once another has one too.
     fn is_first_to_go(&self, from: DiskId, to: DiskId, copies: &[LvCopy]) -> bool {
         let replica = copies.iter().map(|copy| copy.replica).max().unwrap_or(0) + 1;
         let new = LvCopy { replica, disk: to, current: true, emptied: false, ordered: false };

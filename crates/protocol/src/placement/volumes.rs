@@ -37,13 +37,13 @@ pub struct DiskInfo {
     pub pv_free: u32,
     /// How far it counts; that of its server if that is worse.
     pub standing: Standing,
-    /// Whether its server is up.
+    /// True if its server is up.
     pub up: bool,
-    /// Whether it has room for what it would be given.
+    /// True if it has room for what it would be given.
     pub room: Room,
 }
 
-/// Whether a disk has room for a volume, beside the PVs that the map gives it: others may have taken it.
+/// Room on a disk for a volume, beside the PVs that the map gives it: others may have taken it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
     /// Nothing else was said.
@@ -83,9 +83,9 @@ pub struct LvCopy {
     pub disk: DiskId,
     /// Whether it has everything that the LV holds.
     pub current: bool,
-    /// Whether its primary said that it is empty: it is to go, and counts for nothing.
+    /// True if its primary said that it is empty: it is to go, and counts for nothing.
     pub emptied: bool,
-    /// Whether its primary was told to empty it: no other one of the volume is to go before it.
+    /// True if its primary was told to empty it: no other one of the volume is to go before it.
     pub ordered: bool,
 }
 

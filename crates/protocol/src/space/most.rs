@@ -30,7 +30,7 @@ impl Lv {
         (takes && is_open && is_most).then_some(within)
     }
 
-    /// Whether these are most of its replicas, of which there are as many as the widest is to have, or more while it moves.
+    /// True if these are most of its replicas, of which there are as many as the widest is to have, or more while it moves.
     fn is_most(&self, replicas: Holders, widest: usize) -> bool {
         self.present.count() >= widest && 2 * replicas.count() > self.present.count()
     }

@@ -26,7 +26,7 @@ impl Releases {
         self.spoke.insert(manager, version);
     }
 
-    /// Whether all voters speak a version of the protocol, or a later one.
+    /// True if all voters speak a version of the protocol, or a later one.
     pub(super) fn all_speak(&self, me: ServerId, members: &Members, version: u8) -> bool {
         self.older(me, members, version).is_none()
     }

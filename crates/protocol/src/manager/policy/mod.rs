@@ -188,7 +188,7 @@ impl Policy {
         Self { without_groups, ..Self::default() }
     }
 
-    /// Whether volumes may begin to move for balance: not before it is said that all managers are of releases that go on
+    /// Lets volumes begin to move for balance, or not: not before it is said that all managers are of releases that go on
     /// with such moves.
     pub fn let_volumes_move(&mut self, may: bool) {
         self.moves_volumes = may;

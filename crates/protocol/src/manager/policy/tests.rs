@@ -86,7 +86,7 @@ struct World {
     parted: BTreeSet<(u32, u32)>,
     /// Whether primaries fill what is to be filled.
     fills: bool,
-    /// Whether data servers make PVs.
+    /// True if data servers make PVs.
     makes: bool,
     /// Replicas to be filled of which primaries were told that they are there, and then that they are not.
     told: BTreeSet<(LvId, u8)>,

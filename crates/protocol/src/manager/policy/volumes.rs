@@ -42,7 +42,7 @@ impl Turn<'_> {
         plan_moves(lvs, disks, self.copy_rules(), limit)
     }
 
-    /// Whether a disk's server has not said that there is no room for another LV.
+    /// True if a disk's server has not said that there is no room for another LV.
     fn room(&self, disk: DiskId) -> Room {
         match self.leading.no_room.get(&disk).map(|said_ms| self.now_ms.saturating_sub(*said_ms)) {
             Some(0..NO_ROOM_MS) => Room::None,
