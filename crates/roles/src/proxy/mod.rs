@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `put.rs`, `append.rs`, `read.rs`, `list.rs`, `multipart.rs`, `buckets.rs` | what it does with objects, wherever the other roles run |
 //! | `expiry.rs` | ends uploads that nobody ended |
-//! | `homes.rs` | changes that a bucket's home region decides |
+//! | `homes.rs`, `uploads.rs` | changes that a bucket's home region decides |
 //! | `removal.rs` | refuses changes in a region that was removed |
 //! | `told.rs` | what it does for other regions |
 //! | `reach.rs` | what it asks of the other roles |
