@@ -137,8 +137,28 @@ async fn all_writes_of_a_bucket_go_to_its_home_if_that_is_asked() {
     assert!(matches!(refused, Err(ObjectError::TooLarge { .. })), "{refused:?}");
     let (proxy, parts) = (one.proxy(), key("parts"));
     let options = UploadOptions::default();
-    let refused = proxy.create_upload(&bucket(), &parts, options).await;
-    assert!(matches!(refused, Err(ObjectError::Unsupported { .. })), "{refused:?}");
+    let upload = proxy.create_upload(&bucket(), &parts, options).await.unwrap();
+    let body = Body::of(&content(3, 70_000));
+    let part = proxy.put_part(&bucket(), &parts, upload, 1, body).await.unwrap();
+    let lies_at = async |region: &Region| {
+        region
+            .proxy()
+            .list_parts(&bucket(), &parts, upload, 0, 9)
+            .await
+            .map(|page| page.parts.len())
+    };
+    assert_eq!((lies_at(&one).await, lies_at(&two).await), (Ok(1), Ok(1)));
+    let too_large = Body::of(&too_large);
+    let refused = proxy.put_part(&bucket(), &parts, upload, 2, too_large).await;
+    assert!(matches!(refused, Err(ObjectError::TooLarge { .. })), "{refused:?}");
+    let named = NamedPart { number: 1, etag: part.etag.text(), checksum: None };
+    let if_none_match = Some(EtagList::Any);
+    let condition = Condition { if_none_match, ..Condition::default() };
+    let options = CompleteOptions { parts: vec![named], condition, ..Default::default() };
+    proxy.complete_upload(&bucket(), &parts, upload, options).await.unwrap();
+    assert_eq!(counted(&two).1, counted(&one).0, "each step was made there");
+    let gone = proxy.abort_upload(&bucket(), &parts, upload).await;
+    assert_eq!(gone, Err(ObjectError::NoSuchUpload));
     ordered(&two, HERE).await;
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while two.proxy().bucket(&bucket()).unwrap().home.unwrap().scope != HomeScope::Conditions {
