@@ -78,7 +78,7 @@ pub enum ChangeKind {
     Upload(UploadStep),
 }
 
-/// A step of an upload in parts, which lies where the bucket's home is. Only the last one has a condition.
+/// A step of an upload in parts, which lies where the bucket's home is. Only [`UploadStep::Complete`] has a condition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UploadStep {
     /// Begins it: [`UploadAnswer::Begun`].
@@ -145,7 +145,7 @@ impl UploadStep {
         match self {
             Self::Begin { attributes, checksum } => (encode(&(attributes, checksum)).len(), 0),
             Self::Part { checksum, bytes, .. } => (encode(checksum).len(), bytes.len()),
-            // What it names is as many times as long as parts may be many.
+            // Their fields are bounded one by one.
             Self::Complete { .. } | Self::Show { .. } | Self::Abort { .. } => (0, 0),
         }
     }
