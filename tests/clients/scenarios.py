@@ -81,6 +81,7 @@ LANDING = [
     Scenario("overload", "overload.py --least 0.5 --pairs 2", alone=True),
     Scenario("cluster", "cluster.py --turns 4", seconds=80),
     Scenario("rebuild", "rebuild.py", seconds=90),
+    Scenario("rebalance", "rebalance.py", needs=("root",), seconds=50),
     Scenario("scrub", "scrub.py", seconds=70),
     Scenario("lostmeta", "lostmeta.py", seconds=130),
     Scenario("compact", "compact.py", seconds=85),

@@ -85,6 +85,14 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: DiskCommand,
     },
+    /// Show how evenly a cluster's disks are used, and which volumes move for it.
+    ///
+    /// The managers move volumes from fuller disks to emptier ones by themselves, when a disk joins or one is fuller than
+    /// others. To be run with the configuration of a manager.
+    Rebalance {
+        #[command(subcommand)]
+        command: RebalanceCommand,
+    },
     /// Show or set how many copies a bucket's puts wait for.
     Bucket {
         #[command(subcommand)]
@@ -430,6 +438,24 @@ pub(crate) enum DiskCommand {
         server: RemoveArgs,
         /// Number of the disk, as `larder status` shows it.
         disk: u32,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RebalanceCommand {
+    /// List the moves that are to follow, as things stand.
+    #[command(after_help = exit::HELP)]
+    Plan {
+        /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Show the use of each disk, how many volumes move, and how many are to follow.
+    #[command(after_help = exit::HELP)]
+    Status {
+        /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
     },
 }
 

@@ -51,6 +51,7 @@ fn main() -> ExitCode {
         Command::Drain(args) => cluster::operate::drain(&args),
         Command::Remove(args) => cluster::operate::remove(&args),
         Command::Disk { command } => cluster::operate::disk(&command),
+        Command::Rebalance { command } => cluster::rebalance::run(&command),
         Command::Bucket { command } => cluster::bucket::run(&command),
         Command::DevCluster(args) => dev::run(&args),
         Command::Pack(args) => pack::run(args),

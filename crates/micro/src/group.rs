@@ -100,7 +100,7 @@ impl Member {
         let (disk, pv, state) = (DiskId(0), PvId(0), ReplicaState::Current);
         let replicas = vec![Replica { server: ME, boot: BootId(1), disk, pv, state }];
         let as_of = MapVersion(1);
-        let info = LvInfo { lv: LvId(0), blocks: LV_BLOCKS, replicas, as_of };
+        let info = LvInfo { lv: LvId(0), blocks: LV_BLOCKS, copies: 1, replicas, as_of };
         let lvs = vec![(info, FreeRuns::whole(LV_BLOCKS))];
         member.pg.adopt_space(Space { lvs, is_as_wanted: true }, &mut member.out);
         let floor = GrantKey { view: View(1), seq: OpSeq(0) };

@@ -416,7 +416,20 @@ pub const PG_MOVES_MAX: usize = 64;
 pub const LEADS_MAX: usize = 8;
 /// LVs of which a replica is filled at a time.
 pub const LV_MOVES_MAX: usize = 128;
+/// LVs that move for balance at a time: two give a full cluster with an empty machine room for an LV of three copies.
+pub const BALANCE_MOVES_MAX: usize = 2;
+/// Points by which the use of two disks has to differ for an LV to move from one to the other, unless the one is full.
+pub const BALANCE_SPREAD_PERCENT: u64 = 5;
+/// LVs that the leading manager looks at in one plan for balance; the next plan goes on behind them.
+pub const BALANCE_LVS_MAX: usize = 4096;
+/// Looks of a plan for balance at LVs, disks and pairs of them, at most: far more than so many LVs take.
+pub const BALANCE_LOOKS_MAX: usize = 1_000_000;
+/// Failure domains, and disks of one, that are tried for one LV before it counts as one that cannot move.
+pub const BALANCE_TRIED_MAX: usize = 8;
+/// Milliseconds after which a disk counts as one without room if a PV cannot be made there, though its server is up.
+pub const UNMADE_MS_MAX: u64 = 2 * 60 * 1000;
 
+const _: () = assert!(BALANCE_MOVES_MAX < LV_MOVES_MAX, "copies that are missing are not held up");
 const _: () = assert!(2 * SERVER_BEAT_MS < LEASE_GRANTED_MS, "one lost renewal costs no lease");
 const _: () = assert!(
     FORSAKEN_TICKS < SESSION_TICKS_MAX && 2 * SESSION_TICKS_MAX < DOUBT_TICKS_MAX,

@@ -323,6 +323,7 @@ mod tests {
         let info = LvInfo {
             lv: LvId(1),
             blocks: 100,
+            copies: 3,
             replicas: Vec::new(),
             as_of: crate::manager::state::MapVersion(1),
         };

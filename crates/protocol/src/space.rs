@@ -56,6 +56,8 @@ pub struct LvInfo {
     pub lv: LvId,
     /// Blocks it has.
     pub blocks: u32,
+    /// Replicas that it is to have: one that moves has more for a while.
+    pub copies: u8,
     /// Its replicas, by index; those that are gone are only places in the list.
     pub replicas: Vec<Replica>,
     /// The map that says so.

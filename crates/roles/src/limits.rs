@@ -35,6 +35,8 @@ pub const PROTOCOL_HOMES: u8 = 11;
 pub const PROTOCOL_LOCAL: u8 = 12;
 /// Oldest version of it in which a gateway lists the keys of all regions.
 pub const PROTOCOL_LISTS: u8 = 13;
+/// Oldest version of it that all managers speak who move volumes for balance: others would undo a move that is under way.
+pub const PROTOCOL_BALANCE: u8 = 14;
 /// Bytes that may wait in the log's buffer before calls are turned away; less with small segments, of
 /// which one is always ready ahead.
 pub const LOG_BUFFER_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -323,7 +325,8 @@ const _: () = assert!(
     "reports are for peers of a version that is spoken"
 );
 const _: () = assert!(
-    PROTOCOL_LISTS <= larder_net::limits::PROTOCOL_MAX
+    PROTOCOL_BALANCE <= larder_net::limits::PROTOCOL_MAX
+        && PROTOCOL_LISTS < PROTOCOL_BALANCE
         && PROTOCOL_LOCAL < PROTOCOL_LISTS
         && PROTOCOL_HOMES < PROTOCOL_LOCAL
         && PROTOCOL_DELETIONS < PROTOCOL_HOMES

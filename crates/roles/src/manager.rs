@@ -63,8 +63,9 @@ impl LvRecord {
             let ReplicaPlace { server, disk, pv } = *place;
             Replica { server, boot, disk, pv, state: ReplicaState::Current }
         };
-        let replicas = self.replicas.iter().map(replica).collect();
-        LvInfo { lv: self.lv, blocks: self.blocks, replicas, as_of: MapVersion(0) }
+        let (copies, replicas) =
+            (self.replicas.len() as u8, self.replicas.iter().map(replica).collect());
+        LvInfo { lv: self.lv, blocks: self.blocks, copies, replicas, as_of: MapVersion(0) }
     }
 }
 

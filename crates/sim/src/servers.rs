@@ -118,7 +118,7 @@ pub(crate) fn info_of(
         Replica { server, boot: boot(server).unwrap_or_default(), disk, pv, state }
     };
     let replicas = lv.replicas.iter().map(replica).collect();
-    LvInfo { lv: id, blocks: lv.blocks, replicas, as_of }
+    LvInfo { lv: id, blocks: lv.blocks, copies: lv.width, replicas, as_of }
 }
 
 /// Whether the map names a server's run as the one that answers.

@@ -99,7 +99,7 @@ impl Store {
         let state = ReplicaState::Current;
         let replica = Replica { server: me, boot: BOOT, disk: disk_id, pv: PvId(0), state };
         let blocks = store.volume.pv_blocks();
-        let info = LvInfo { lv: LV, blocks, replicas: vec![replica], as_of: map };
+        let info = LvInfo { lv: LV, blocks, copies: 1, replicas: vec![replica], as_of: map };
         let mut out = Outbox::new();
         let lvs = vec![(info, FreeRuns::whole(blocks))];
         store.pg.adopt_space(Space { lvs, is_as_wanted: true }, &mut out);

@@ -9,6 +9,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use larder_protocol::manager::balance::outlook;
 use larder_protocol::manager::state::{
     DiskRecord, DiskState, LvRecord, LvState, PgRecord, ReplicaState, ServerRole, ServerState,
     Settings, Topology,
@@ -19,7 +20,7 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use super::config::RoleConfig;
-use super::{RoleError, beside};
+use super::{RoleError, beside, rebalance};
 use crate::args::StatusArgs;
 use crate::exit;
 use background::Background;
@@ -39,6 +40,7 @@ struct Status {
     servers: Vec<Server>,
     pgs: Pgs,
     volumes: Volumes,
+    rebalancing: Rebalancing,
     buckets: usize,
     /// Its number among regions, if it is one of several.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,6 +115,16 @@ struct Volumes {
     unclean: Vec<Volume>,
 }
 
+#[derive(Debug, Default, Serialize)]
+struct Rebalancing {
+    /// Volumes with a copy more than wanted.
+    moving: usize,
+    /// Moves that are to follow.
+    left: usize,
+    #[serde(skip)]
+    told: Option<String>,
+}
+
 #[derive(Debug, Serialize)]
 struct Volume {
     id: u32,
@@ -142,7 +154,7 @@ pub(crate) fn run(args: &StatusArgs) -> ExitCode {
 
 /// True once a manager that is led has said that there is no later map than the one here. Another map does not say that: it may be of
 /// a manager that hears of no leader.
-async fn is_confirmed(managers: &dyn Managers) -> bool {
+pub(super) async fn is_confirmed(managers: &dyn Managers) -> bool {
     let until = Instant::now() + CONFIRMED_WITHIN;
     let state = || (managers.map().version, managers.silent());
     let mut before = state();
@@ -229,6 +241,7 @@ fn status(map: &Topology, background: Vec<Background>) -> Status {
         servers: servers.collect(),
         pgs: pgs(map),
         volumes: volumes(map),
+        rebalancing: rebalancing(map),
         buckets: map.buckets.len(),
         region: map.region.map(|region| region.number.0),
         background,
@@ -309,6 +322,13 @@ fn volumes(map: &Topology) -> Volumes {
         }
     }
     volumes
+}
+
+/// Moves for balance; what is told of them if there are any.
+fn rebalancing(map: &Topology) -> Rebalancing {
+    let seen = outlook(map, rebalance::MOVES_MAX);
+    let (moving, left) = (seen.moving, seen.next.len());
+    Rebalancing { moving, left, told: (moving + left > 0).then(|| rebalance::summary(&seen)) }
 }
 
 /// Replicas of volumes that are wanted and are current on no server, up or down.

@@ -50,6 +50,11 @@ impl RoleMetrics for ManagerMetrics {
             ("manager_log_last", "Last entry of the managers' log here", of(&counts.log_last)),
             ("manager_log_applied", "Last entry that is applied", of(&counts.log_applied)),
             ("manager_map_version", "Version of the map that this made", of(&counts.map_version)),
+            (
+                "rebalance_volumes_moving",
+                "Volumes that have a copy more than wanted, and leave no disk that drains or is gone",
+                of(&counts.moving),
+            ),
         ]
     }
 }

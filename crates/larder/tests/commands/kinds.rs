@@ -162,6 +162,8 @@ fn of_operators(named: &Named<'_>) -> Vec<Case> {
         ("remove", &["m", "--yes"]),
         ("disk drain", &["m", "1"]),
         ("disk remove", &["m", "1", "--yes"]),
+        ("rebalance plan", &[]),
+        ("rebalance status", &[]),
         ("bucket policy", &["photos", "all"]),
     ] {
         let with = |config| [&["--config", config], words].concat();

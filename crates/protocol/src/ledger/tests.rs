@@ -45,7 +45,7 @@ fn freed(first: u32, blocks: u32) -> Change {
 }
 
 fn lv(blocks: u32) -> LvInfo {
-    LvInfo { lv: LvId(1), blocks, replicas: Vec::new(), as_of: MapVersion(1) }
+    LvInfo { lv: LvId(1), blocks, copies: 3, replicas: Vec::new(), as_of: MapVersion(1) }
 }
 
 fn empty() -> Ledger {

@@ -69,10 +69,10 @@ pub struct Leaf {
 }
 
 /// A domain by its path from the top; what is below the level is zero.
-type Domain = (Level, [u32; 4]);
+pub(super) type Domain = (Level, [u32; 4]);
 
 impl Leaf {
-    fn domain(&self, level: Level) -> Domain {
+    pub(super) fn domain(&self, level: Level) -> Domain {
         let FailureDomains { region, rack, machine } = self.domains;
         let mut path = [u32::from(region.0), rack.0, machine.0, self.id];
         path[level as usize + 1..].fill(0);

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  key ──keys──▶ PG ──members──▶ meta servers (target) ──next_step──▶ one step of the acting members
-//!                └───volumes──▶ disks of a new LV, and where replicas go that have to move
+//!                ├───volumes──▶ disks of a new LV, and where replicas go that have to move
+//!                └───balance──▶ replicas that move so that disks are evenly used
 //! ```
 //!
 //! # Invariants
@@ -11,14 +12,17 @@
 //!    are pinned by golden values, because a change of them would move data all over a cluster.
 //! 2. Nothing here decides what *is*: acting members and LVs are in the topology map. These functions say what
 //!    ought to be, and the next single step towards it.
-//! 3. A larger weight or a new candidate only attracts: no pick moves between candidates that did not change.
+//! 3. A larger weight or a new candidate only attracts: no pick moves between candidates that did not change. Balance
+//!    alone moves between any disks, from above their ideal use to below it.
 
+mod balance;
 mod domains;
 mod keys;
 mod members;
 mod straw;
 mod volumes;
 
+pub use balance::{Balance, Planned, Shift, plan_balance};
 pub use domains::{Choice, FailureDomains, Leaf, Level, MachineId, RackId, choose, spread, widest};
 pub use keys::pg_of;
 pub use members::{
@@ -27,7 +31,7 @@ pub use members::{
 };
 pub(crate) use straw::hash;
 pub use straw::{Weight, draw, shorter};
-pub use volumes::{CopyRules, DiskInfo, LvCopy, LvMove, LvPlacement, place_lv, plan_moves};
+pub use volumes::{CopyRules, DiskInfo, LvCopy, LvMove, LvPlacement, Room, place_lv, plan_moves};
 
 #[cfg(test)]
 mod tests;

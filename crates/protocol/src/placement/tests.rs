@@ -33,6 +33,8 @@ fn disk(id: u32, server: u32, domains: FailureDomains) -> DiskInfo {
         pv_count: 400,
         pv_free: 400,
         standing: Standing::In,
+        up: true,
+        room: Room::Some,
     }
 }
 
@@ -207,7 +209,7 @@ fn a_cluster_of_three_hosts_goes_on_with_narrow_lvs_and_widens_them() {
         .disks
         .iter()
         .enumerate()
-        .map(|(replica, disk)| LvCopy { replica, disk: *disk, current: true, emptied: false })
+        .map(|(replica, disk)| LvCopy::whole(replica, *disk))
         .collect();
     let lvs = vec![(LvId(1), copies)];
     assert_eq!(plan_moves(&lvs, &disks, COPIES, 9), [], "the third host is still away");
@@ -243,9 +245,7 @@ fn placed_lvs(disks: &[DiskInfo], count: u32) -> Vec<(LvId, Vec<LvCopy>)> {
     let copies = |lv: LvId| {
         let placed = place_lv(lv, disks, COPIES).expect("there is room");
         let disks = placed.disks.into_iter().enumerate();
-        disks
-            .map(|(replica, disk)| LvCopy { replica, disk, current: true, emptied: false })
-            .collect()
+        disks.map(|(replica, disk)| LvCopy::whole(replica, disk)).collect()
     };
     (0..count).map(LvId).map(|lv| (lv, copies(lv))).collect()
 }
@@ -272,7 +272,7 @@ fn settle_lvs(lvs: &mut [(LvId, Vec<LvCopy>)], disks: &mut [DiskInfo]) -> usize 
                 LvMove::Add(_, to) => {
                     let free = (0..).find(|n| copies.iter().all(|copy| copy.replica != *n));
                     let replica = free.unwrap();
-                    copies.push(LvCopy { replica, disk: to, current: true, emptied: false });
+                    copies.push(LvCopy::whole(replica, to));
                     let disk = disks.iter_mut().find(|disk| disk.disk == to).unwrap();
                     assert!(disk.standing == Standing::In && disk.pv_free > 0);
                     disk.pv_free -= 1;

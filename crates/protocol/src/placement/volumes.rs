@@ -6,13 +6,16 @@
 //! 1. Replicas lie on distinct domains of the *intended* level: the widest at which the cluster has enough
 //!    domains, counting those that are away for now. While one is away, an LV is narrow rather than nearer
 //!    together; only if not even `min_copies` fit, the next narrower level is taken.
-//! 2. An LV's replica is dropped only when enough current ones remain, or its disk is gone for good.
-//! 3. New servers and disks move nothing.
+//! 2. An LV's replica is dropped only when enough current ones remain, or its disk is gone for good. Until it is, no
+//!    other one of that LV is: its chunks may have lost the copy there already.
+//! 3. New servers and disks move nothing here: what moves for balance is [`super::balance`]'s to plan, and has a copy
+//!    more until one goes.
 
 use std::collections::BTreeMap;
 
 use larder_types::{DiskId, LvId, ServerId};
 
+use super::balance::surplus;
 use super::domains::{FailureDomains, Leaf, Level, choose, domain_count, widest};
 use super::members::Standing;
 use super::straw::{Weight, hash};
@@ -34,6 +37,21 @@ pub struct DiskInfo {
     pub pv_free: u32,
     /// How far it counts; that of its server if that is worse.
     pub standing: Standing,
+    /// True if its server is up.
+    pub up: bool,
+    /// True if it has room for what it would be given.
+    pub room: Room,
+}
+
+/// Room on a disk for a volume, beside the PVs that the map gives it: others may have taken it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// Nothing else was said.
+    Some,
+    /// It had none some time ago.
+    Doubtful,
+    /// It has none.
+    None,
 }
 
 /// How many replicas an LV has.
@@ -65,8 +83,18 @@ pub struct LvCopy {
     pub disk: DiskId,
     /// Whether it has everything that the LV holds.
     pub current: bool,
-    /// Whether it was emptied already, for an order that was taken back: it is to go, and counts for nothing.
+    /// True if its primary said that it is empty: it is to go, and counts for nothing.
     pub emptied: bool,
+    /// True if its primary was told to empty it: no other one of the volume is to go before it.
+    pub ordered: bool,
+}
+
+#[cfg(test)]
+impl LvCopy {
+    /// One that has everything.
+    pub(super) fn whole(replica: usize, disk: DiskId) -> Self {
+        Self { replica, disk, current: true, emptied: false, ordered: false }
+    }
 }
 
 /// One change of an LV's replicas.
@@ -81,7 +109,7 @@ pub enum LvMove {
 const LV_SEED: u64 = 0x4C56;
 
 /// Candidates weigh as much as they have room, so that disks fill up together.
-fn leaf(disk: &DiskInfo) -> Leaf {
+pub(super) fn leaf(disk: &DiskInfo) -> Leaf {
     // A server says what its disk weighs and holds: all numbers are possible.
     let room = u128::from(disk.weight.0) * 1024 * u128::from(disk.pv_free);
     let room = room.checked_div(u128::from(disk.pv_count)).unwrap_or(0);
@@ -95,7 +123,7 @@ fn candidates(disks: &[DiskInfo]) -> Vec<Leaf> {
 }
 
 /// The level at which the replicas of LVs are to be apart.
-fn intended_level(disks: &[DiskInfo], rules: CopyRules) -> Level {
+pub(super) fn intended_level(disks: &[DiskInfo], rules: CopyRules) -> Level {
     let lasting = disks.iter().filter(|disk| disk.standing != Standing::Out);
     let leaves: Vec<Leaf> = lasting
         .map(|disk| Leaf { id: disk.disk.0, domains: disk.domains, weight: disk.weight })
@@ -119,7 +147,35 @@ fn seed(lv: LvId) -> u64 {
     hash(LV_SEED, &[u64::from(lv.0)])
 }
 
-/// The next change of each LV that needs one, those with the fewest good copies first; at most `limit`.
+/// What the next change of an LV is decided by.
+struct Ground<'a> {
+    disks: BTreeMap<DiskId, &'a DiskInfo>,
+    /// Disks for new replicas, each with the PVs that it has left.
+    candidates: BTreeMap<DiskId, (Leaf, u32)>,
+    uses: Uses,
+}
+
+/// PVs in use on each disk, without those whose copies are on their way out.
+struct Uses(BTreeMap<DiskId, u64>);
+
+impl Uses {
+    fn new(lvs: &[(LvId, Vec<LvCopy>)], disks: &[DiskInfo]) -> Self {
+        let used = |disk: &DiskInfo| u64::from(disk.pv_count.saturating_sub(disk.pv_free));
+        let mut uses = Self(disks.iter().map(|disk| (disk.disk, used(disk))).collect());
+        let copies = lvs.iter().flat_map(|(_, copies)| copies);
+        copies.filter(|copy| copy.ordered).for_each(|copy| uses.lessen(copy.disk));
+        uses
+    }
+
+    fn lessen(&mut self, disk: DiskId) {
+        if let Some(used) = self.0.get_mut(&disk) {
+            *used = used.saturating_sub(1);
+        }
+    }
+}
+
+/// The next change of each LV that needs one, those with the fewest good copies first; at most `limit`. Copies that were
+/// ordered to go do so beside them, and no more copies go at a time than that.
 #[must_use]
 pub fn plan_moves(
     lvs: &[(LvId, Vec<LvCopy>)],
@@ -127,34 +183,51 @@ pub fn plan_moves(
     rules: CopyRules,
     limit: usize,
 ) -> Vec<LvMove> {
-    let by_id: BTreeMap<DiskId, &DiskInfo> = disks.iter().map(|disk| (disk.disk, disk)).collect();
     let intended = intended_level(disks, rules);
-    let mut candidates: BTreeMap<DiskId, (Leaf, u32)> = disks
-        .iter()
-        .filter(|disk| disk.standing == Standing::In)
-        .map(|disk| (disk.disk, (leaf(disk), disk.pv_free)))
-        .collect();
+    let candidates = disks.iter().filter(|disk| disk.standing == Standing::In);
+    let mut ground = Ground {
+        disks: disks.iter().map(|disk| (disk.disk, disk)).collect(),
+        candidates: candidates.map(|disk| (disk.disk, (leaf(disk), disk.pv_free))).collect(),
+        uses: Uses::new(lvs, disks),
+    };
     let good = |copies: &[LvCopy]| {
         copies
             .iter()
-            .filter(|copy| copy.current && !copy.emptied && by_id.contains_key(&copy.disk))
+            .filter(|copy| copy.current && !copy.emptied && ground.disks.contains_key(&copy.disk))
             .count()
     };
-    let mut order: Vec<&(LvId, Vec<LvCopy>)> = lvs.iter().collect();
-    order.sort_by_key(|(lv, copies)| (good(copies), *lv));
-    let mut moves = Vec::new();
-    for (lv, copies) in order {
-        if moves.len() == limit {
-            break;
+    let mut order: Vec<(usize, &(LvId, Vec<LvCopy>))> =
+        lvs.iter().map(|lv| (good(&lv.1), lv)).collect();
+    order.sort_by_key(|(good, (lv, _))| (*good, *lv));
+    let leaves = |copies: &[LvCopy]| copies.iter().any(|copy| copy.ordered);
+    let leaving = lvs.iter().filter(|(_, copies)| leaves(copies)).count();
+    let (mut moves, mut begun) = (Vec::new(), 0);
+    for (good, (lv, copies)) in order {
+        // One that has enough could only lose a copy.
+        let may_begin = begun < limit && (good < rules.copies || begun + leaving < limit);
+        if !may_begin && !leaves(copies) {
+            continue;
         }
-        let next = next_move(*lv, copies, &by_id, &candidates, (intended, rules));
-        if let Some(LvMove::Add(_, disk)) = next
-            && let Some((leaf, free)) = candidates.get_mut(&disk)
-        {
-            *free -= 1;
-            if *free == 0 {
-                leaf.weight = Weight(0);
+        let next = next_move(*lv, copies, &ground, (intended, rules));
+        let dropped = |replica: usize| copies.iter().find(|copy| copy.replica == replica);
+        match next {
+            Some(LvMove::Drop(_, replica)) if dropped(replica).is_some_and(|it| it.ordered) => {}
+            Some(LvMove::Drop(..)) if good >= rules.copies && begun + leaving >= limit => continue,
+            Some(_) if begun >= limit => continue,
+            Some(LvMove::Drop(_, replica)) => {
+                begun += 1;
+                dropped(replica).into_iter().for_each(|it| ground.uses.lessen(it.disk));
             }
+            Some(LvMove::Add(_, disk)) => {
+                begun += 1;
+                if let Some((leaf, free)) = ground.candidates.get_mut(&disk) {
+                    *free -= 1;
+                    if *free == 0 {
+                        leaf.weight = Weight(0);
+                    }
+                }
+            }
+            None => {}
         }
         moves.extend(next);
     }
@@ -164,10 +237,10 @@ pub fn plan_moves(
 fn next_move(
     lv: LvId,
     copies: &[LvCopy],
-    disks: &BTreeMap<DiskId, &DiskInfo>,
-    candidates: &BTreeMap<DiskId, (Leaf, u32)>,
+    ground: &Ground<'_>,
     (intended, rules): (Level, CopyRules),
 ) -> Option<LvMove> {
+    let Ground { disks, candidates, uses } = ground;
     if let Some(gone) = copies.iter().find(|copy| !disks.contains_key(&copy.disk)) {
         return Some(LvMove::Drop(lv, gone.replica));
     }
@@ -175,10 +248,14 @@ fn next_move(
     let lasting: Vec<&LvCopy> = copies.iter().filter(lasts).collect();
     let current = lasting.iter().filter(|copy| copy.current).count();
     if current >= rules.copies {
-        // Enough for good: one that drains goes, else one too many.
-        let leaving = copies.iter().find(|copy| !lasts(copy));
-        let surplus = lasting.last().copied().filter(|_| lasting.len() > rules.copies);
-        return leaving.or(surplus).map(|copy| LvMove::Drop(lv, copy.replica));
+        // Enough for good: one that is empty or drains goes, else one too many.
+        let leaving = copies.iter().filter(|copy| !lasts(copy));
+        let leaving =
+            leaving.min_by_key(|copy| (!copy.emptied, disks[&copy.disk].up, !copy.ordered));
+        let has_more = leaving.is_none() && lasting.len() > rules.copies;
+        let goes = has_more.then(|| surplus(&lasting, disks, rules, &|disk| uses.0[&disk]));
+        let goes = goes.flatten();
+        return leaving.or(goes).map(|copy| LvMove::Drop(lv, copy.replica));
     }
     if lasting.len() >= rules.copies || lasting.len() > current {
         return None; // one is being filled

@@ -19,21 +19,25 @@ impl Lv {
         self.withheld.as_ref().map_or(Holders::default(), |withheld| withheld.crowded)
     }
 
-    /// The replicas within reach, and with room, of an LV as wide as the widest, if they are most of it and can take
-    /// objects.
+    /// The replicas within reach, and with room, of an LV as wide as the widest is to be, if they are most of it and can
+    /// take objects.
     fn most(&self, widest: usize) -> Option<Holders> {
         let others = self.gone.union(self.crowded());
         let within = self.present.without(others);
         let is_open = within.iter().all(|replica| self.floors[replica].is_some());
-        let is_most = self.present.count() == widest && 2 * within.count() > widest;
+        let is_most = self.is_most(within, widest);
         let takes = !others.is_empty() && self.leaving.is_empty() && !self.is_full();
         (takes && is_open && is_most).then_some(within)
     }
 
+    /// True if these are most of its replicas, of which there are as many as the widest is to have, or more while it moves.
+    fn is_most(&self, replicas: Holders, widest: usize) -> bool {
+        self.present.count() >= widest && 2 * replicas.count() > self.present.count()
+    }
+
     /// True if this LV, one of the widest, has room on most of its replicas, counting those that are out of reach.
     fn awaits_replicas(&self, widest: usize) -> bool {
-        let with_room = self.present.without(self.crowded()).count();
-        let is_most = self.present.count() == widest && 2 * with_room > widest;
+        let is_most = self.is_most(self.present.without(self.crowded()), widest);
         !self.gone.is_empty() && is_most && self.leaving.is_empty() && !self.is_full()
     }
 }
@@ -114,8 +118,10 @@ impl VolumeGroup {
         self.lvs.values().any(|lv| lv.awaits_replicas(widest))
     }
 
-    /// Fewer replicas are an LV that was drawn while servers were away: most of those may be too few.
+    /// Fewer replicas are an LV that was drawn while servers were away: most of those may be too few. What one has more while
+    /// it moves counts for nothing, or no other one would be wide enough meanwhile.
     fn widest(&self) -> usize {
-        self.lvs.values().map(|lv| lv.present.count()).max().unwrap_or(0)
+        let width = |lv: &Lv| lv.present.count().min(usize::from(lv.info.copies));
+        self.lvs.values().map(width).max().unwrap_or(0)
     }
 }

@@ -7,7 +7,9 @@
 //!    has one.
 //! 2. A replica of which the manager was told that it is vacated is never named again, though the order to vacate it
 //!    may be taken back: it may be dropped by then.
-//! 3. A replica that joins an LV is opened with a floor above everything that the index shows: no write that was
+//! 3. One replica of an LV leaves at a time, but for those whose disks are gone for good. Managers that follow each other
+//!    may choose differently, and a chunk that gave up both copies would have one less than wanted.
+//! 4. A replica that joins an LV is opened with a floor above everything that the index shows: no write that was
 //!    granted before reaches it.
 
 use larder_types::{BootId, Chunk, GrantKey, Holders, LvId, OpSeq};
@@ -182,7 +184,8 @@ impl VolumeGroup {
         fresh
     }
 
-    /// A replica's copies are to be given up; returns whether that is news.
+    /// A replica's copies are to be given up, unless another's are already: that one's go first. Returns whether that is
+    /// news.
     pub fn vacate(
         &mut self,
         (id, replica): (LvId, usize),
@@ -193,8 +196,13 @@ impl VolumeGroup {
         let Some(lv) = self.lvs.get_mut(&id).filter(|lv| lv.present.has(replica)) else {
             return false;
         };
+        if !is_lost && lv.leaving.keys().any(|other| *other != replica) {
+            return false;
+        }
         if is_lost {
             lv.gone = lv.gone.with(replica);
+            // With its copies those of one that was to leave are wanted again, if they can still be had.
+            lv.leaving.retain(|other, it| *other == replica || it.is_lost || it.is_vacated);
         }
         let before = lv.leaving.get(&replica).copied();
         let is_vacated = before.is_some_and(|before| before.is_vacated);

@@ -2,7 +2,7 @@ use larder_types::{Chunk, Grant, PgId};
 use proptest::prelude::*;
 
 use super::*;
-use crate::limits::REFUSED_MS;
+use crate::limits::{REFUSED_MS, VACATE_MS};
 
 fn info() -> LvInfo {
     let replica = |n| Replica {
@@ -15,6 +15,7 @@ fn info() -> LvInfo {
     LvInfo {
         lv: LvId(1),
         blocks: 100,
+        copies: 3,
         replicas: vec![replica(1), replica(2)],
         as_of: MapVersion(1),
     }
@@ -79,6 +80,31 @@ fn most_replicas_give_space_while_one_is_away_and_what_was_freed_there_waits_for
 }
 
 #[test]
+fn while_one_volume_moves_most_replicas_of_others_give_space() {
+    let mut group = VolumeGroup::new(View(3));
+    let replica = |n| Replica { server: ServerId(n), disk: DiskId(n), ..info().replicas[0] };
+    let mut add = |lv: u32, replicas: u32| {
+        let replicas: Vec<Replica> = (1..=replicas).map(replica).collect();
+        let count = replicas.len();
+        group.add(LvInfo { lv: LvId(lv), replicas, ..info() }, FreeRuns::whole(100));
+        (0..count).for_each(|at| {
+            group.floor_acknowledged(LvId(lv), at, floor(0));
+        });
+    };
+    add(1, 4);
+    add(2, 3);
+    // The one that moves is full.
+    group.allocate(90 * BLOCK_BYTES, 4).unwrap();
+    group.close(LvId(2), 0);
+    group.close(LvId(1), 0);
+    assert!(group.has_most() && group.awaits_replicas());
+    let (lv, _, within) = group.allocate_on_most(BLOCK_BYTES, 2, 0).unwrap();
+    assert_eq!((lv, within), (LvId(2), Holders::default().with(1).with(2)));
+    group.close(LvId(2), 1);
+    assert!(!group.has_most(), "one of three is not most");
+}
+
+#[test]
 fn most_replicas_give_nothing_before_they_opened() {
     let mut group = VolumeGroup::new(View(3));
     let mut three = info();
@@ -111,6 +137,41 @@ fn what_leaves_is_given_up_only_when_what_stays_can_be_trusted() {
     assert_eq!(group.need(&chunk, Holders::default()).surplus, first);
     let doubted = group.need(&chunk, second);
     assert_eq!((doubted.surplus, doubted.good), (Holders::default(), first), "it is read from");
+}
+
+#[test]
+fn one_replica_of_a_volume_leaves_at_a_time_unless_its_disk_is_lost() {
+    let mut group = VolumeGroup::new(View(3));
+    let replica = |n| Replica { server: ServerId(n), disk: DiskId(n), ..info().replicas[0] };
+    group.add(LvInfo { replicas: (1..6).map(replica).collect(), ..info() }, FreeRuns::whole(100));
+    let (order, later) = (MapVersion(5), MapVersion(6));
+    let leaves = |group: &VolumeGroup| -> Vec<_> { group.orders().map(|(_, at, _)| at).collect() };
+    assert!(group.vacate((LvId(1), 0), order, false, 0));
+    assert!(!group.vacate((LvId(1), 1), later, false, 0), "another leaves");
+    assert_eq!(leaves(&group), [0]);
+    // The first order is not repeated, and forgotten.
+    group.forget_orders(VACATE_MS + 1);
+    assert!(group.vacate((LvId(1), 1), later, false, VACATE_MS + 1));
+    assert_eq!(leaves(&group), [1]);
+    assert!(group.vacate((LvId(1), 2), later, true, VACATE_MS + 1));
+    assert_eq!(leaves(&group), [2], "with a lost one the copy that was to go is wanted");
+    assert!(!group.vacate((LvId(1), 1), later, false, VACATE_MS + 1), "the lost one goes first");
+    assert!(group.vacate((LvId(1), 3), later, true, VACATE_MS + 1));
+    assert_eq!(leaves(&group), [2, 3], "what is lost, is");
+}
+
+#[test]
+fn what_the_managers_may_have_dropped_is_not_taken_back_for_another() {
+    let mut group = VolumeGroup::new(View(3));
+    let replica = |n| Replica { server: ServerId(n), disk: DiskId(n), ..info().replicas[0] };
+    group.add(LvInfo { replicas: (1..6).map(replica).collect(), ..info() }, FreeRuns::whole(100));
+    group.vacate((LvId(1), 0), MapVersion(5), false, 0);
+    group.vacated(LvId(1), 0);
+    group.forget_orders(9 * VACATE_MS);
+    assert!(!group.vacate((LvId(1), 1), MapVersion(6), false, 9 * VACATE_MS));
+    group.vacate((LvId(1), 2), MapVersion(6), true, 9 * VACATE_MS);
+    let leaves: Vec<_> = group.orders().map(|(_, at, _)| at).collect();
+    assert_eq!(leaves, [0, 2]);
 }
 
 #[test]

@@ -153,6 +153,7 @@ fn look_at_rows(kv: &LsmKv, pgs: &[Pg], report: &mut Report) {
     let info = |(lv, blocks): (&LvId, &u32)| LvInfo {
         lv: *lv,
         blocks: *blocks,
+        copies: 0,
         replicas: Vec::new(),
         as_of: MapVersion(0),
     };

@@ -67,7 +67,7 @@ impl Volumes {
                 Replica { server, boot, disk, pv, state }
             };
             let replicas = record.replicas.iter().map(replica).collect();
-            LvInfo { lv, blocks: record.blocks, replicas, as_of }
+            LvInfo { lv, blocks: record.blocks, copies: record.width, replicas, as_of }
         };
         let lvs = lvs.into_iter().map(info).collect();
         Self { view, as_of, lvs, sessions: sessions.into_iter().collect() }

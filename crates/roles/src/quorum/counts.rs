@@ -19,6 +19,8 @@ pub struct ManagerCounts {
     pub log_applied: AtomicU64,
     /// Version of the map that this made.
     pub map_version: AtomicU64,
+    /// Volumes that have a copy more than wanted.
+    pub moving: AtomicU64,
     /// Messages and proposals that it has taken.
     pub taken: AtomicU64,
     /// Writes of its log, each synced.
@@ -34,6 +36,7 @@ pub(super) struct Stand {
     pub(super) log_last: u64,
     pub(super) log_applied: u64,
     pub(super) map_version: u64,
+    pub(super) moving: u64,
     pub(super) writes: u64,
 }
 
@@ -49,6 +52,7 @@ impl ManagerCounts {
             (&self.log_last, now.log_last),
             (&self.log_applied, now.log_applied),
             (&self.map_version, now.map_version),
+            (&self.moving, now.moving),
             (&self.writes, now.writes),
         ] {
             shown.store(value, Ordering::Relaxed);

@@ -18,6 +18,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use larder_protocol::manager::balance::moving_volumes;
 use larder_protocol::manager::policy::{
     ManagerMessage, Policy, PolicyEffect, PolicyEvent, ServerMessage,
 };
@@ -25,7 +26,7 @@ use larder_protocol::manager::quorum::{
     Item, LogIndex, LogWrite, MemberChange, Members, ProposalEnd, Quorum, QuorumEffect,
     QuorumEvent, QuorumMessage, Ticket,
 };
-use larder_protocol::manager::state::{Applied, Command, Topology};
+use larder_protocol::manager::state::{Applied, Command, MapVersion, Topology};
 use larder_protocol::sound::{Judged, check};
 use larder_types::ServerId;
 use larder_types::codec::{decode, encode};
@@ -36,6 +37,7 @@ use super::error::ManagerError;
 use super::membership::next_change;
 use super::releases::Releases;
 use super::ways::Ways;
+use crate::limits::PROTOCOL_BALANCE;
 use crate::planted::{Bug, has};
 use crate::wire::ManagerReply;
 
@@ -99,6 +101,8 @@ pub(super) struct Member<A> {
     changing: bool,
     /// Writes of the log.
     writes: u64,
+    /// Volumes that move for balance, by this map.
+    moving: (MapVersion, u64),
     out: Vec<MemberEffect<A>>,
 }
 
@@ -152,6 +156,7 @@ impl<A> Member<A> {
             snapshot_due: false,
             changing: false,
             writes: 0,
+            moving: (MapVersion(0), 0),
             out: Vec::new(),
         };
         member.carry_out(effects)?;
@@ -186,7 +191,11 @@ impl<A> Member<A> {
     }
 
     /// Where it stands, for metrics.
-    pub(super) fn stand(&self) -> Stand {
+    pub(super) fn stand(&mut self) -> Stand {
+        // Only another map moves other volumes, and there are many to look at.
+        if self.moving.0 != self.map.version {
+            self.moving = (self.map.version, moving_volumes(&self.map) as u64);
+        }
         Stand {
             leads: self.leads(),
             has_leader: self.quorum.is_led(),
@@ -195,6 +204,7 @@ impl<A> Member<A> {
             log_last: self.quorum.last().index.0,
             log_applied: self.quorum.applied().0,
             map_version: self.map.version.0,
+            moving: self.moving.1,
             writes: self.writes,
         }
     }
@@ -207,6 +217,8 @@ impl<A> Member<A> {
     /// Time has passed.
     pub(super) fn tick(&mut self) -> Result<(), ManagerError> {
         self.take(QuorumEvent::Tick)?;
+        let all_move = self.releases.all_speak(self.me, &self.quorum.members(), PROTOCOL_BALANCE);
+        self.policy.let_volumes_move(all_move);
         self.consider(PolicyEvent::Tick);
         self.consider_members();
         self.settle()

@@ -26,6 +26,17 @@ impl Releases {
         self.spoke.insert(manager, version);
     }
 
+    /// True if all voters speak a version of the protocol, or a later one.
+    pub(super) fn all_speak(&self, me: ServerId, members: &Members, version: u8) -> bool {
+        self.older(me, members, version).is_none()
+    }
+
+    fn older(&self, me: ServerId, members: &Members, version: u8) -> Option<ServerId> {
+        let speaks = |voter: &ServerId| self.spoke.get(voter).copied().unwrap_or(PROTOCOL_MIN);
+        let mut others = members.voters.union(&members.next_voters).filter(|voter| **voter != me);
+        others.find(|voter| speaks(voter) < version).copied()
+    }
+
     /// A voter that may not know a command: it speaks an older version, or has not spoken yet.
     pub(super) fn held_up_by(
         &mut self,
@@ -33,10 +44,7 @@ impl Releases {
         members: &Members,
         command: &Command,
     ) -> Option<ServerId> {
-        let since = since(command);
-        let speaks = |voter: &ServerId| self.spoke.get(voter).copied().unwrap_or(PROTOCOL_MIN);
-        let mut others = members.voters.union(&members.next_voters).filter(|voter| **voter != me);
-        let older = others.find(|voter| speaks(voter) < since).copied()?;
+        let older = self.older(me, members, since(command))?;
         if self.told.replace(older) != Some(older) {
             let is_heard = self.spoke.contains_key(&older);
             tracing::warn!(manager = %older, is_heard, "some commands wait: this manager may not know them; upgrade or start it");

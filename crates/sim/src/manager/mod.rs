@@ -127,9 +127,11 @@ impl Manager {
         } else {
             Quorum::restore(self.me, self.disk.read(), seed, now_ms, &mut out)
         };
+        let mut policy = Policy::planted(self.setup.options.bugs.protocol);
+        policy.let_volumes_move(true);
         self.life = Some(Life {
             quorum,
-            policy: Policy::planted(self.setup.options.bugs.protocol),
+            policy,
             map: Topology::default(),
             shown: Arc::default(),
             last: (LogIndex(0), None),

@@ -24,6 +24,9 @@ pub(super) fn people(out: &mut impl Write, status: &Status) -> std::io::Result<(
     }
     pgs(out, &status.pgs)?;
     volumes(out, &status.volumes)?;
+    if let Some(told) = &status.rebalancing.told {
+        writeln!(out, "{told}")?;
+    }
     writeln!(out, "buckets: {}", status.buckets)?;
     if let Some(number) = status.region {
         writeln!(

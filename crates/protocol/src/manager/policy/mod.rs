@@ -21,6 +21,7 @@
 //!    in the meantime is left alone. When that is matters for nothing but how long puts into the bucket are refused.
 //! 6. Nothing here must survive: a new leader starts with what the map says.
 
+mod balance;
 mod groups;
 mod health;
 mod leases;
@@ -121,14 +122,24 @@ struct Leading {
     created: BTreeMap<LvId, BTreeSet<u8>>,
     /// Replicas that were added while this manager leads, whose PV is not there yet: nobody was told of them.
     unmade: BTreeSet<(LvId, u8)>,
+    /// Replicas whose PV is not known to be there though their server is up, each since it was first so.
+    unmade_since_ms: BTreeMap<(LvId, u8), u64>,
+    /// Replicas that were added while this manager leads, each in this map: no earlier order was for them.
+    added: BTreeMap<(LvId, u8), MapVersion>,
     /// Replicas that are to be vacated, each since this map.
     vacates: BTreeMap<(LvId, u8), MapVersion>,
-    /// Replicas that were emptied in a view for an order that was taken back, and of which the map needs a copy more
-    /// before they go.
+    /// Replicas that their primary calls empty in a view: they count for nothing, and go before any other of their LV.
     emptied: BTreeMap<(LvId, u8), View>,
     /// Disks without room for another LV, and when that was said last.
     no_room: BTreeMap<DiskId, u64>,
     planned_lvs_ms: u64,
+    /// When moves for balance were planned last, and the place among the volumes where the next plan goes on.
+    balanced_ms: u64,
+    balanced_to: usize,
+    /// The disk that was to join next at the last tick.
+    disks_before: DiskId,
+    /// Data servers that were up then.
+    data_up_before: usize,
     marks: Marks,
     parted: Parted,
     rest: Option<Rest>,
@@ -143,6 +154,8 @@ pub struct Policy {
     /// Of servers that spoke to this manager while another led.
     overheard: Overheard,
     tickets: u64,
+    /// See [`Policy::let_volumes_move`].
+    moves_volumes: bool,
     planted: Planted,
     #[cfg(feature = "ablation")]
     without_groups: bool,
@@ -154,6 +167,7 @@ struct Turn<'a> {
     map: &'a Topology,
     leading: &'a mut Leading,
     tickets: &'a mut u64,
+    moves_volumes: bool,
     planted: Planted,
     #[cfg(feature = "ablation")]
     without_groups: bool,
@@ -172,6 +186,12 @@ impl Policy {
     #[must_use]
     pub fn without_groups(without_groups: bool) -> Self {
         Self { without_groups, ..Self::default() }
+    }
+
+    /// Lets volumes begin to move for balance, or not: not before it is said that all managers are of releases that go on
+    /// with such moves.
+    pub fn let_volumes_move(&mut self, may: bool) {
+        self.moves_volumes = may;
     }
 
     /// Takes one event, with the map as this manager has applied it.
@@ -203,10 +223,16 @@ impl Policy {
                     wants_lv: BTreeMap::new(),
                     created: BTreeMap::new(),
                     unmade: BTreeSet::new(),
+                    unmade_since_ms: BTreeMap::new(),
+                    added: BTreeMap::new(),
                     vacates: BTreeMap::new(),
                     emptied: BTreeMap::new(),
                     no_room: BTreeMap::new(),
                     planned_lvs_ms: now_ms,
+                    balanced_ms: now_ms,
+                    balanced_to: 0,
+                    disks_before: map.next.disk,
+                    data_up_before: data_up(map),
                     marks: Marks::default(),
                     parted: Parted::default(),
                     rest: None,
@@ -236,6 +262,7 @@ impl Policy {
             map,
             leading,
             tickets,
+            moves_volumes: self.moves_volumes,
             planted: self.planted,
             #[cfg(feature = "ablation")]
             without_groups: self.without_groups,
@@ -306,10 +333,11 @@ impl Turn<'_> {
                 let is_made = |index: &u8| {
                     self.leading.created.get(&lv).is_some_and(|created| created.contains(index))
                 };
-                if let Outcome::Replica(_, index) = outcome
-                    && !is_made(&index)
-                {
-                    self.leading.unmade.insert((lv, index));
+                if let Outcome::Replica(_, index) = outcome {
+                    self.leading.added.insert((lv, index), self.map.version);
+                    if !is_made(&index) {
+                        self.leading.unmade.insert((lv, index));
+                    }
                 }
                 self.lv_changed(lv);
             }
@@ -436,7 +464,17 @@ impl Turn<'_> {
         self.look_at_servers();
         self.leading.parted.forget_old(self.now_ms);
         self.look_at_groups();
-        if self.now_ms >= self.leading.planned_lvs_ms + LV_PLAN_MS {
+        // A disk that joins may be what puts wait for.
+        let joined = std::mem::replace(&mut self.leading.disks_before, self.map.next.disk);
+        let is_due = self.now_ms >= self.leading.planned_lvs_ms + LV_PLAN_MS;
+        // Nothing lies on a disk that joined before its server runs.
+        let up = data_up(self.map);
+        let has_come = up > std::mem::replace(&mut self.leading.data_up_before, up);
+        let has_joined = has_come || joined != self.map.next.disk;
+        if has_joined {
+            self.leading.balanced_ms = self.now_ms.saturating_sub(LV_PLAN_MS);
+        }
+        if is_due || has_joined {
             self.leading.planned_lvs_ms = self.now_ms;
             self.plan_lvs();
             self.lift_marks();
@@ -497,6 +535,12 @@ impl Turn<'_> {
             ServerState::Up => Standing::Away,
         }
     }
+}
+
+/// Data servers that are up.
+fn data_up(map: &Topology) -> usize {
+    let data = map.servers.values().filter(|server| server.roles.contains(&ServerRole::Data));
+    data.filter(|server| server.state == ServerState::Up).count()
 }
 
 #[cfg(test)]

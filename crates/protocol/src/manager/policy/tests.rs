@@ -3,6 +3,7 @@
 
 #[cfg(feature = "ablation")]
 mod ablation;
+mod balance;
 mod bounds;
 mod failover;
 mod rest;
@@ -85,6 +86,8 @@ struct World {
     parted: BTreeSet<(u32, u32)>,
     /// Whether primaries fill what is to be filled.
     fills: bool,
+    /// True if data servers make PVs.
+    makes: bool,
     /// Replicas to be filled of which primaries were told that they are there, and then that they are not.
     told: BTreeSet<(LvId, u8)>,
     called_gone: BTreeSet<(LvId, u8)>,
@@ -123,6 +126,7 @@ impl World {
             vacated: BTreeSet::new(),
             parted: BTreeSet::new(),
             fills: true,
+            makes: true,
             told: BTreeSet::new(),
             called_gone: BTreeSet::new(),
         };
@@ -371,7 +375,7 @@ impl World {
                     }
                 }
             }
-            ManagerMessage::CreatePv { lv, replica, disk, pv, .. } => {
+            ManagerMessage::CreatePv { lv, replica, disk, pv, .. } if self.makes => {
                 server.pvs.insert((lv, replica));
                 self.say(id, ServerMessage::Created(lv, replica, disk, pv));
             }

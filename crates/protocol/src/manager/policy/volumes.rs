@@ -1,16 +1,15 @@
 //! LVs: drawn when a primary asks, made on their data servers, moved when disks drain or are gone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use larder_types::{DiskId, LvId, PgId, PvId, ServerId, View};
 
 use super::message::{HAS_MOST, ManagerMessage};
-use super::{Subject, Turn};
-use crate::limits::{LV_MOVES_MAX, LV_PLAN_MS, NO_ROOM_MS};
-use crate::manager::state::{
-    Command, DiskState, LvRecord, LvState, MapVersion, ReplicaRecord, ReplicaState, ServerRole,
-};
-use crate::placement::{CopyRules, DiskInfo, LvCopy, LvMove, Standing, place_lv, plan_moves};
+use super::{Leading, Subject, Turn};
+use crate::limits::{LOST_MS, LV_MOVES_MAX, LV_PLAN_MS, NO_ROOM_MS, UNMADE_MS_MAX};
+use crate::manager::balance::{copies_of, disks_of};
+use crate::manager::state::{Command, LvRecord, LvState, MapVersion, ReplicaRecord, ReplicaState};
+use crate::placement::{CopyRules, DiskInfo, LvCopy, LvMove, Room, place_lv, plan_moves};
 
 impl Turn<'_> {
     pub(super) fn copy_rules(&self) -> CopyRules {
@@ -23,27 +22,7 @@ impl Turn<'_> {
 
     /// Disks that are not gone.
     pub(super) fn disks(&self) -> Vec<DiskInfo> {
-        let data = self.map.servers.iter().filter(|(_, s)| s.roles.contains(&ServerRole::Data));
-        data.flat_map(|(server, record)| {
-            let of_server = self.standing(*server);
-            let there = record.disks.iter().filter(|(_, disk)| disk.state != DiskState::Removed);
-            there.map(move |(id, disk)| DiskInfo {
-                disk: *id,
-                server: *server,
-                domains: record.domains,
-                weight: disk.weight,
-                pv_count: disk.pv_count,
-                pv_free: disk.pv_free(),
-                standing: match disk.state {
-                    DiskState::In if of_server == Standing::In && !self.has_room(*id) => {
-                        Standing::Away
-                    }
-                    DiskState::In => of_server,
-                    _ => Standing::Out,
-                },
-            })
-        })
-        .collect()
+        disks_of(self.map, |server| self.standing(server), |disk| self.room(disk))
     }
 
     /// Disks as far as a new LV of a PG may lie on them.
@@ -63,10 +42,35 @@ impl Turn<'_> {
         plan_moves(lvs, disks, self.copy_rules(), limit)
     }
 
-    /// Whether a disk's server has not said lately that there is no room for another LV.
-    fn has_room(&self, disk: DiskId) -> bool {
-        let said_ms = self.leading.no_room.get(&disk);
-        said_ms.is_none_or(|said_ms| self.now_ms >= said_ms + NO_ROOM_MS)
+    /// True if a disk's server has not said that there is no room for another LV.
+    fn room(&self, disk: DiskId) -> Room {
+        match self.leading.no_room.get(&disk).map(|said_ms| self.now_ms.saturating_sub(*said_ms)) {
+            Some(0..NO_ROOM_MS) => Room::None,
+            Some(0..LOST_MS) => Room::Doubtful,
+            _ => Room::Some,
+        }
+    }
+
+    /// A disk on which a PV could not be made for long counts as one without room.
+    fn note_unmade(&mut self, lvs: &[(LvId, Vec<LvCopy>)]) {
+        let mut unmade = BTreeMap::new();
+        for (lv, copies) in lvs {
+            for copy in copies.iter().filter(|copy| !copy.current) {
+                let at = (*lv, copy.replica as u8);
+                let is_made = self.leading.created.get(lv).is_some_and(|it| it.contains(&at.1));
+                let record = self.map.lv(*lv).and_then(|it| it.replicas.get(copy.replica));
+                if is_made || !record.is_some_and(|it| self.map.is_up(it.server)) {
+                    continue;
+                }
+                let known = self.leading.unmade_since_ms.get(&at);
+                let since_ms = known.copied().unwrap_or(self.now_ms);
+                unmade.insert(at, since_ms);
+                if self.now_ms.saturating_sub(since_ms) >= UNMADE_MS_MAX {
+                    self.leading.no_room.insert(copy.disk, self.now_ms);
+                }
+            }
+        }
+        self.leading.unmade_since_ms = unmade;
     }
 
     pub(super) fn need_lv(&mut self, pg: PgId, primary: ServerId, has: u32) {
@@ -138,6 +142,10 @@ impl Turn<'_> {
     pub(super) fn pv_created(&mut self, id: LvId, index: u8, place: (ServerId, DiskId, PvId)) {
         let Some(lv) = self.map.lv(id) else { return };
         let is_it = |replica: &ReplicaRecord| (replica.server, replica.disk, replica.pv) == place;
+        // It may be about to be dropped, as nobody knows of it. Else it is asked for again.
+        if self.leading.unmade.contains(&(id, index)) && self.is_under_way(Subject::Lv(id)) {
+            return;
+        }
         if lv.present().any(|(at, replica)| at == usize::from(index) && is_it(replica)) {
             let fresh = self.leading.created.entry(id).or_default().insert(index);
             self.leading.unmade.remove(&(id, index));
@@ -176,24 +184,25 @@ impl Turn<'_> {
         if !self.leads(server, pg, view) {
             return;
         }
+        let at = (id, index);
+        let is_there = lv.present().any(|(at, _)| at == usize::from(index));
+        // Another replica may have that index by now, of which this was not said.
+        if !is_there || self.leading.added.get(&at).is_some_and(|since| order < *since) {
+            self.tell_volumes(pg);
+            return;
+        }
+        // It has no copies in this view, and never will: whatever was planned since, it goes before any other does.
+        self.leading.emptied.insert(at, view);
         if self.map.is_needed(lv, usize::from(index)) {
-            // It has no copies in this view, and may not be dropped yet: it is replaced first.
-            self.leading.emptied.insert((id, index), view);
+            // It may not be dropped yet: it is replaced first.
             self.leading.planned_lvs_ms = self.now_ms.saturating_sub(LV_PLAN_MS);
             return;
         }
-        // Another replica may have that index by now; and what was said in a view does not bind the next.
-        match self.leading.vacates.get(&(id, index)) {
-            Some(known) if *known == order => {
-                self.propose(Subject::Lv(id), Command::DropVacated(id, index, view));
-            }
-            None if lv.present().any(|(at, _)| at == usize::from(index)) => {
-                // The order was taken back when the replica had been emptied: it goes all the same, under another.
-                let order = self.map.version;
-                self.leading.vacates.insert((id, index), order);
-                self.tell(server, ManagerMessage::Vacate(id, index, order));
-            }
-            _ => self.tell_volumes(pg),
+        let known = *self.leading.vacates.entry(at).or_insert(self.map.version);
+        match known == order {
+            true => self.propose(Subject::Lv(id), Command::DropVacated(id, index, view)),
+            // What was said is of an earlier order, perhaps to a replica that had this index before.
+            false => self.tell(server, ManagerMessage::Vacate(id, index, known)),
         }
     }
 
@@ -219,6 +228,8 @@ impl Turn<'_> {
         self.leading.wants_lv.remove(&lv.pg);
         let is_there = |replica: u8| lv.present().any(|(at, _)| at == usize::from(replica));
         self.leading.vacates.retain(|(of, replica), _| *of != id || is_there(*replica));
+        self.leading.emptied.retain(|(of, replica), _| *of != id || is_there(*replica));
+        self.leading.added.retain(|(of, replica), _| *of != id || is_there(*replica));
         self.make_pvs(id);
         self.tell_volumes(lv.pg);
         // What it needs next does not wait for the next look.
@@ -253,6 +264,8 @@ impl Turn<'_> {
     /// is never called gone.
     fn with_pvs(&self, id: LvId, lv: &LvRecord) -> LvRecord {
         let mut lv = lv.clone();
+        // One that moves is wider for a while, and is not to be so.
+        lv.width = lv.width.min(self.copy_rules().copies as u8);
         for (index, replica) in (0u8..).zip(&mut lv.replicas) {
             if replica.state == ReplicaState::Rebuilding
                 && self.leading.unmade.contains(&(id, index))
@@ -272,18 +285,9 @@ impl Turn<'_> {
             // What was said in a view does not bind the next.
             lv.and_then(|lv| map.pg(lv.pg)).is_some_and(|pg| pg.view == *view)
         });
-        let copies = |id: LvId, lv: &LvRecord| {
-            let copy = |(replica, r): (usize, &ReplicaRecord)| LvCopy {
-                replica,
-                disk: r.disk,
-                current: r.state == ReplicaState::Current,
-                emptied: self.leading.emptied.contains_key(&(id, replica as u8)),
-            };
-            lv.present().map(copy).collect::<Vec<_>>()
-        };
-        let made =
-            (0..).map(LvId).zip(&self.map.lvs).filter(|(_, lv)| lv.state != LvState::Creating);
-        let lvs: Vec<(LvId, Vec<LvCopy>)> = made.map(|(id, lv)| (id, copies(id, lv))).collect();
+        let Leading { emptied, vacates, .. } = &*self.leading;
+        let is_ordered = |copy| vacates.contains_key(&copy);
+        let lvs = copies_of(self.map, |copy| emptied.contains_key(&copy), is_ordered);
         let filling =
             lvs.iter().filter(|(_, copies)| copies.iter().any(|copy| !copy.current)).count();
         // What was said may have been lost.
@@ -292,11 +296,15 @@ impl Turn<'_> {
         for pg in pgs.collect::<BTreeSet<PgId>>() {
             self.tell_volumes(pg);
         }
+        self.note_unmade(&lvs);
         let disks = self.disks();
         let moves = self.moves(&lvs, &disks, LV_MOVES_MAX.saturating_sub(filling));
-        self.leading
-            .vacates
-            .retain(|(lv, replica), _| moves.contains(&LvMove::Drop(*lv, usize::from(*replica))));
+        let Leading { emptied, vacates, .. } = &mut *self.leading;
+        vacates.retain(|(lv, replica), _| {
+            let goes = LvMove::Drop(*lv, usize::from(*replica));
+            emptied.contains_key(&(*lv, *replica)) || moves.contains(&goes)
+        });
+        self.balance_lvs(&lvs, &disks, &moves);
         for step in moves {
             match step {
                 LvMove::Add(lv, disk) => {
@@ -307,14 +315,20 @@ impl Turn<'_> {
                         self.propose(Subject::Lv(lv), command);
                     }
                 }
-                LvMove::Drop(lv, replica) => {
-                    let pg = self.map.lv(lv).and_then(|lv| self.map.pg(lv.pg));
-                    if let Some(&primary) = pg.and_then(|pg| pg.members.first()) {
-                        let (at, version) = ((lv, replica as u8), self.map.version);
-                        let order = *self.leading.vacates.entry(at).or_insert(version);
-                        self.tell(primary, ManagerMessage::Vacate(lv, replica as u8, order));
-                    }
+                // No primary was told of it: there is nothing to empty.
+                LvMove::Drop(lv, replica) if self.leading.unmade.contains(&(lv, replica as u8)) => {
+                    self.propose(Subject::Lv(lv), Command::DropReplica(lv, replica as u8));
                 }
+                LvMove::Drop(lv, replica) => {
+                    let at = (lv, replica as u8);
+                    self.leading.vacates.entry(at).or_insert(map.version);
+                }
+            }
+        }
+        for ((lv, replica), order) in self.leading.vacates.clone() {
+            let pg = map.lv(lv).and_then(|lv| map.pg(lv.pg));
+            if let Some(&primary) = pg.and_then(|pg| pg.members.first()) {
+                self.tell(primary, ManagerMessage::Vacate(lv, replica, order));
             }
         }
     }

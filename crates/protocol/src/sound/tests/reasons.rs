@@ -419,7 +419,7 @@ fn a_volume_has_no_more_replicas_than_holders_can_name() {
     let judge = |count| {
         let replicas = vec![Replica { server, boot, disk, pv, state }; count];
         let (lv, as_of) = (LvId(0), MapVersion(1));
-        why(check_lv(&LvInfo { lv, blocks: 100, replicas, as_of }, None))
+        why(check_lv(&LvInfo { lv, blocks: 100, copies: 3, replicas, as_of }, None))
     };
     let many = "a volume has too many replicas";
     assert_eq!((judge(REPLICAS_MAX), judge(REPLICAS_MAX + 1)), ("", many));

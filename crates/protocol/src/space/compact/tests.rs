@@ -33,7 +33,7 @@ fn info(blocks: u32, boot: u64, as_of: MapVersion) -> LvInfo {
         pv: larder_types::PvId(0),
         state: crate::manager::state::ReplicaState::Current,
     };
-    LvInfo { lv: LV, blocks, replicas: vec![replica], as_of }
+    LvInfo { lv: LV, blocks, copies: 1, replicas: vec![replica], as_of }
 }
 
 /// A group with one open LV, of which these runs are free.

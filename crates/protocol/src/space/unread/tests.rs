@@ -24,7 +24,8 @@ fn group() -> VolumeGroup {
         pv: PvId(0),
         state: ReplicaState::Current,
     };
-    let info = LvInfo { lv: LV, blocks: 100, replicas: vec![replica], as_of: MapVersion(1) };
+    let info =
+        LvInfo { lv: LV, blocks: 100, copies: 1, replicas: vec![replica], as_of: MapVersion(1) };
     let mut group = VolumeGroup::new(View(3));
     group.add_above(info, MARK, std::iter::empty()).unwrap();
     group.floor_acknowledged(LV, 0, key(0));

@@ -475,8 +475,9 @@ pub fn unacknowledged(grant: Grant) -> DataAnswer {
 }
 
 pub fn info(replicas: usize) -> LvInfo {
+    let copies = replicas as u8;
     let replicas = (0..replicas).map(replica).collect();
-    LvInfo { lv: LV, blocks: LV_BLOCKS, replicas, as_of: MapVersion(1) }
+    LvInfo { lv: LV, blocks: LV_BLOCKS, copies, replicas, as_of: MapVersion(1) }
 }
 
 /// A replica that is current, on a server and disk of its own.

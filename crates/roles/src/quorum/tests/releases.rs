@@ -161,11 +161,19 @@ fn a_voter_that_has_not_spoken_counts_as_old_and_a_learner_does_not_count() {
     let mut releases = Releases::default();
     assert_eq!(releases.held_up_by(ME, &members(&[0], &[1]), &forget), None);
     let both = members(&[0, 1], &[]);
+    assert!(
+        !releases.all_speak(ME, &both, PROTOCOL_FORGETS)
+            && releases.all_speak(ME, &members(&[0], &[]), PROTOCOL_MAX)
+    );
     assert_eq!(releases.held_up_by(ME, &both, &forget), Some(ServerId(1)));
     let others = Command::SetDraining(ME, true);
     assert_eq!(releases.held_up_by(ME, &both, &others), None);
     releases.spoke(ServerId(1), PROTOCOL_FORGETS);
     assert_eq!(releases.held_up_by(ME, &both, &forget), None);
+    assert!(
+        releases.all_speak(ME, &both, PROTOCOL_FORGETS)
+            && !releases.all_speak(ME, &both, PROTOCOL_MAX)
+    );
     let mut changing = both.clone();
     changing.next_voters = BTreeSet::from([ServerId(0), ServerId(2)]);
     assert_eq!(releases.held_up_by(ME, &changing, &forget), Some(ServerId(2)));

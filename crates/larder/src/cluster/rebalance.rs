@@ -1,0 +1,134 @@
+//! `larder rebalance`: what moves so that disks are evenly used, as the managers' map shows it.
+
+use std::process::ExitCode;
+
+use larder_protocol::limits::BALANCE_MOVES_MAX;
+use larder_protocol::manager::balance::{Outlook, outlook};
+use larder_protocol::manager::state::{
+    DiskState, LvRecord, LvState, ReplicaState, ServerRecord, ServerRole, ServerState, Topology,
+};
+use larder_roles::managers::Managers;
+use larder_types::DiskId;
+
+use super::RoleError;
+use super::config::RoleConfig;
+use super::operate::{finish, managers, runtime};
+use super::status::is_confirmed;
+use crate::args::RebalanceCommand;
+
+/// Moves that are looked for at most; with more it is said that there are.
+pub(super) const MOVES_MAX: usize = 1000;
+/// Moves that are told one by one.
+const MOVES_TOLD_MAX: usize = 20;
+
+/// Tells what moves, and what is to.
+pub(crate) fn run(command: &RebalanceCommand) -> ExitCode {
+    let (RebalanceCommand::Plan { config } | RebalanceCommand::Status { config }) = command;
+    let tells_moves = matches!(command, RebalanceCommand::Plan { .. });
+    finish(told(config, tells_moves))
+}
+
+fn told(config: &std::path::Path, tells_moves: bool) -> Result<Vec<String>, RoleError> {
+    let config = RoleConfig::load(config)?;
+    runtime()?.block_on(async {
+        let managers = managers(&config).await?;
+        // What an old map says of moves may have been done, or undone.
+        if !is_confirmed(&*managers).await {
+            return Err(RoleError::NotDone(
+                "no manager leads, or no leader is reachable: `larder status` shows the last state known"
+                    .to_owned(),
+            ));
+        }
+        let map = managers.map();
+        let seen = outlook(&map, MOVES_MAX);
+        let mut lines = disks(&map);
+        lines.push(summary(&seen));
+        lines.extend(waits(&map, &seen));
+        if tells_moves {
+            lines.extend(moves(&map, &seen));
+        }
+        Ok(lines)
+    })
+}
+
+/// One line of what moves and what is to follow.
+pub(super) fn summary(seen: &Outlook) -> String {
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    let (moving, next) = (seen.moving, seen.next.len());
+    if moving + next == 0 {
+        return match seen.is_whole {
+            true => "rebalancing: nothing moves, and nothing is to".to_owned(),
+            false => "rebalancing: nothing moves, but not all volumes were looked at".to_owned(),
+        };
+    }
+    let more = if next >= MOVES_MAX || !seen.is_whole { " or more" } else { "" };
+    format!(
+        "rebalancing: {moving} volume{} moving, {next}{more} move{} to follow",
+        plural(moving),
+        plural(next)
+    )
+}
+
+/// Why nothing begins, though something is to move.
+fn waits(map: &Topology, seen: &Outlook) -> Option<String> {
+    if seen.next.is_empty() {
+        return None;
+    }
+    let is_down = |server: &&ServerRecord| {
+        server.state == ServerState::Down && server.roles.contains(&ServerRole::Data)
+    };
+    let down: Vec<&str> =
+        map.servers.values().filter(is_down).map(|server| &*server.name).collect();
+    if !down.is_empty() {
+        let down = down.join(", ");
+        return Some(format!(
+            "no further move begins while a data server is down and not given up yet: {down}"
+        ));
+    }
+    let copies = usize::from(map.settings().copies);
+    let made = || map.lvs.iter().filter(|lv| lv.state != LvState::Creating);
+    let lacks = |lv: &&LvRecord| {
+        let current = lv.present().filter(|(_, it)| it.state == ReplicaState::Current).count();
+        current < copies && current < lv.present().count()
+    };
+    if let lacking @ 1.. = made().filter(lacks).count() {
+        return Some(format!(
+            "no further move begins while copies are missing of {lacking} volumes"
+        ));
+    }
+    let wider = made().filter(|lv| lv.present().count() > copies).count();
+    (wider >= BALANCE_MOVES_MAX).then(|| {
+        format!("no further move begins while {wider} volumes have a copy more than wanted")
+    })
+}
+
+fn disks(map: &Topology) -> Vec<String> {
+    let disks = map.servers.values().flat_map(|server| {
+        let is_there = server.state != ServerState::Removed;
+        let there = server.disks.iter().filter(move |(_, disk)| {
+            is_there && disk.state != DiskState::Removed && disk.pv_count > 0
+        });
+        there.map(move |(id, disk)| {
+            let used = disk.pv_count - disk.pv_free();
+            let percent = u64::from(used) * 100 / u64::from(disk.pv_count);
+            let (name, size) = (&server.name, disk.pv_count);
+            format!("disk {id} of {name}: {used} of {size} physical volumes used, {percent} %")
+        })
+    });
+    disks.collect()
+}
+
+fn moves(map: &Topology, seen: &Outlook) -> Vec<String> {
+    let place = |disk: DiskId| {
+        let of = map.servers.values().find(|server| server.disks.contains_key(&disk));
+        of.map_or_else(|| format!("disk {disk}"), |of| format!("disk {disk} of {}", of.name))
+    };
+    let told = seen.next.iter().take(MOVES_TOLD_MAX);
+    let mut lines: Vec<String> = told
+        .map(|it| format!("  volume {}: from {} to {}", it.lv, place(it.from), place(it.to)))
+        .collect();
+    if let more @ 1.. = seen.next.len().saturating_sub(MOVES_TOLD_MAX) {
+        lines.push(format!("  and {more} more"));
+    }
+    lines
+}

@@ -1,0 +1,139 @@
+//! How evenly the disks of a map are used, and what moves for it: for the manager that leads, and for operators.
+
+use std::collections::BTreeSet;
+
+use larder_types::{DiskId, LvId, ServerId};
+
+use super::state::{
+    DiskState, LvRecord, LvState, ReplicaRecord, ReplicaState, ServerRole, ServerState, Topology,
+};
+use crate::limits::{BALANCE_LVS_MAX, BALANCE_SPREAD_PERCENT};
+use crate::placement::{
+    Balance, CopyRules, DiskInfo, LvCopy, Planned, Room, Shift, Standing, plan_balance,
+};
+
+/// Volumes that move for balance, and those that are to follow.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Outlook {
+    /// Volumes that have a copy more than wanted, and leave no disk for good.
+    pub moving: usize,
+    /// The moves after those, in their order.
+    pub next: Vec<Shift>,
+    /// True if all was looked at that could move: else there may be more.
+    pub is_whole: bool,
+}
+
+/// What a map says of its balance, with the next moves up to `limit`. Servers that are down keep the leading manager from
+/// beginning any; that they are lost after a while, or which disks lack room, no map says.
+#[must_use]
+pub fn outlook(map: &Topology, limit: usize) -> Outlook {
+    let Some((_, settings)) = map.founded else { return Outlook::default() };
+    let rules = CopyRules {
+        copies: usize::from(settings.copies),
+        min_copies: usize::from(settings.min_copies),
+    };
+    let standing = |server: ServerId| match map.servers.get(&server) {
+        Some(record) if record.draining => Standing::Out,
+        Some(record) if record.state == ServerState::Up => Standing::In,
+        Some(record) if record.state == ServerState::Down => Standing::Away,
+        _ => Standing::Out,
+    };
+    let disks = disks_of(map, standing, |_| Room::Some);
+    let lvs = copies_of(map, |_| false, |_| false);
+    let written = written(map);
+    let of = Balance { lvs_max: lvs.len(), ..aims(&lvs, &written, &disks, rules) };
+    let Planned { shifts: next, is_whole, .. } = plan_balance(&of, limit);
+    Outlook { moving: moving_volumes(map), next, is_whole }
+}
+
+/// Volumes of a map that have a copy more than wanted, but for those that leave a disk which drains or is gone.
+#[must_use]
+pub fn moving_volumes(map: &Topology) -> usize {
+    let Some((_, settings)) = map.founded else { return 0 };
+    let copies = usize::from(settings.copies);
+    let stays = |replica: &ReplicaRecord| {
+        let server = map.servers.get(&replica.server);
+        server.filter(|it| !it.draining && it.state != ServerState::Removed).is_some_and(|it| {
+            it.disks.get(&replica.disk).is_some_and(|disk| disk.state == DiskState::In)
+        })
+    };
+    let made = map.lvs.iter().filter(|lv| lv.state != LvState::Creating);
+    let wider = made.filter(|lv| lv.present().count() > copies);
+    wider.filter(|lv| lv.present().all(|(_, replica)| stays(replica))).count()
+}
+
+/// The part of the volumes that a plan for balance looks at.
+pub(super) fn aims<'a>(
+    lvs: &'a [(LvId, Vec<LvCopy>)],
+    written: &'a BTreeSet<LvId>,
+    disks: &'a [DiskInfo],
+    rules: CopyRules,
+) -> Balance<'a> {
+    let (spread_percent, lvs_max) = (BALANCE_SPREAD_PERCENT, BALANCE_LVS_MAX);
+    Balance { lvs, written, disks, rules, spread_percent, first: 0, lvs_max }
+}
+
+/// The volume that each group was given last: the others were nearly full by then.
+pub(super) fn written(map: &Topology) -> BTreeSet<LvId> {
+    let mut last = vec![None; map.pgs.len()];
+    for (id, lv) in (0..).map(LvId).zip(&map.lvs).filter(|(_, lv)| lv.state != LvState::Creating) {
+        if let Some(last) = last.get_mut(lv.pg.0 as usize) {
+            *last = Some(id);
+        }
+    }
+    last.into_iter().flatten().collect()
+}
+
+/// Disks that are not gone.
+pub(super) fn disks_of(
+    map: &Topology,
+    standing: impl Fn(ServerId) -> Standing,
+    room: impl Fn(DiskId) -> Room,
+) -> Vec<DiskInfo> {
+    let mut disks = Vec::new();
+    for (server, record) in &map.servers {
+        if !record.roles.contains(&ServerRole::Data) {
+            continue;
+        }
+        let of_server = standing(*server);
+        let there = record.disks.iter().filter(|(_, disk)| disk.state != DiskState::Removed);
+        disks.extend(there.map(|(id, disk)| DiskInfo {
+            disk: *id,
+            server: *server,
+            domains: record.domains,
+            weight: disk.weight,
+            pv_count: disk.pv_count,
+            pv_free: disk.pv_free(),
+            standing: match disk.state {
+                DiskState::In if of_server == Standing::In && room(*id) == Room::None => {
+                    Standing::Away
+                }
+                DiskState::In => of_server,
+                _ => Standing::Out,
+            },
+            up: record.state == ServerState::Up,
+            room: room(*id),
+        }));
+    }
+    disks
+}
+
+/// Volumes that are made, with their copies, of which some are empty or were told to become so.
+pub(super) fn copies_of(
+    map: &Topology,
+    is_emptied: impl Fn((LvId, u8)) -> bool,
+    is_ordered: impl Fn((LvId, u8)) -> bool,
+) -> Vec<(LvId, Vec<LvCopy>)> {
+    let copies = |id: LvId, lv: &LvRecord| {
+        let copy = |(replica, r): (usize, &ReplicaRecord)| LvCopy {
+            replica,
+            disk: r.disk,
+            current: r.state == ReplicaState::Current,
+            emptied: is_emptied((id, replica as u8)),
+            ordered: is_ordered((id, replica as u8)),
+        };
+        lv.present().map(copy).collect()
+    };
+    let made = (0..).map(LvId).zip(&map.lvs).filter(|(_, lv)| lv.state != LvState::Creating);
+    made.map(|(id, lv)| (id, copies(id, lv))).collect()
+}

@@ -1,0 +1,80 @@
+//! Rebalancing: a volume of a disk that is fuller than others gets a copy more on an emptier one. Once that has
+//! everything, [`plan_moves`](crate::placement::plan_moves) has the fullest disk's copy go, as with a disk that drains.
+//!
+//! # Invariants
+//!
+//! 1. Copies that are missing come first: nothing begins while one is to be made, or a data server is away.
+//! 2. Nothing begins that a majority does not follow, nor while a manager is of a release that would undo it.
+//! 3. At most [`BALANCE_MOVES_MAX`] volumes have a copy more at a time when one begins to move.
+//! 4. A plan is made once in [`LV_PLAN_MS`], or when a disk joins or a data server is up again, and only if something may begin.
+
+use larder_types::LvId;
+
+use super::{Subject, Turn};
+use crate::limits::{BALANCE_MOVES_MAX, LV_PLAN_MS};
+use crate::manager::balance::{aims, written};
+use crate::manager::state::{Command, ServerRole};
+use crate::placement::{Balance, DiskInfo, LvCopy, LvMove, Standing, plan_balance};
+
+impl Turn<'_> {
+    /// Begins the next moves for balance.
+    pub(super) fn balance_lvs(
+        &mut self,
+        lvs: &[(LvId, Vec<LvCopy>)],
+        disks: &[DiskInfo],
+        planned: &[LvMove],
+    ) {
+        let is_due = self.now_ms >= self.leading.balanced_ms + LV_PLAN_MS;
+        if !is_due || !self.moves_volumes || !self.leading.leases.is_followed(self.now_ms) {
+            return;
+        }
+        let limit = BALANCE_MOVES_MAX.saturating_sub(self.moving_lvs(lvs));
+        if limit == 0 || !self.may_balance(lvs, planned) {
+            return;
+        }
+        self.leading.balanced_ms = self.now_ms;
+        let (rules, written) = (self.copy_rules(), written(self.map));
+        let first = self.leading.balanced_to;
+        let of = Balance { first, ..aims(lvs, &written, disks, rules) };
+        let plan = plan_balance(&of, limit);
+        // Where something moves there may be more.
+        if plan.shifts.is_empty() {
+            self.leading.balanced_to = plan.next;
+        }
+        for shift in plan.shifts {
+            let to = disks.iter().find(|info| info.disk == shift.to);
+            if let Some(server) = to.map(|info| info.server) {
+                self.propose(
+                    Subject::Lv(shift.lv),
+                    Command::AddReplica(shift.lv, server, shift.to),
+                );
+            }
+        }
+    }
+
+    /// Volumes that have a copy more than wanted, or may be about to.
+    fn moving_lvs(&self, lvs: &[(LvId, Vec<LvCopy>)]) -> usize {
+        let copies = self.copy_rules().copies;
+        let narrower = |lv: LvId| self.map.lv(lv).is_some_and(|lv| lv.present().count() <= copies);
+        let is_coming = |subject: &&Subject| matches!(subject, Subject::Lv(lv) if narrower(*lv));
+        let coming = self.leading.under_way.iter().filter(is_coming).count();
+        lvs.iter().filter(|(_, of)| of.len() > copies).count() + coming
+    }
+
+    fn may_balance(&self, lvs: &[(LvId, Vec<LvCopy>)], planned: &[LvMove]) -> bool {
+        #[cfg(feature = "ablation")]
+        if self.without_groups {
+            return false;
+        }
+        let copies = self.copy_rules().copies;
+        let repairs = |(_, of): &(LvId, Vec<LvCopy>)| {
+            of.iter().filter(|copy| copy.current).count() < copies
+                && of.iter().any(|copy| !copy.current)
+        };
+        let is_away = |server| self.standing(server) == Standing::Away;
+        let data = self.map.servers.iter().filter(|(_, s)| s.roles.contains(&ServerRole::Data));
+        !planned.iter().any(|step| matches!(step, LvMove::Add(..)))
+            && !data.map(|(server, _)| *server).any(is_away)
+            && !lvs.iter().any(repairs)
+    }
+}
