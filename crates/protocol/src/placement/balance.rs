@@ -98,9 +98,9 @@ impl Load {
 }
 
 /// How far apart disks lie: the domains that they are in, from the widest level to the narrowest.
-type Spread = [usize; Level::ALL.len()];
+pub(super) type Spread = [usize; Level::ALL.len()];
 
-fn spread<'a>(disks: impl Iterator<Item = &'a DiskInfo>) -> Spread {
+pub(super) fn spread<'a>(disks: impl Iterator<Item = &'a DiskInfo>) -> Spread {
     let disks: Vec<Leaf> = disks.map(leaf).collect();
     Level::ALL.map(|level| {
         let domains = disks.iter().map(|disk| disk.domain(level));
@@ -109,7 +109,7 @@ fn spread<'a>(disks: impl Iterator<Item = &'a DiskInfo>) -> Spread {
 }
 
 /// Of a volume with a copy too many, the one on the fullest disk, if the others stay as far apart as without another one.
-fn fullest<'a>(
+pub(super) fn fullest<'a>(
     copies: &[&'a LvCopy],
     disks: &BTreeMap<DiskId, &DiskInfo>,
     used: &dyn Fn(DiskId) -> u64,
@@ -135,6 +135,12 @@ pub(super) fn surplus<'a>(
     rules: CopyRules,
     used: &dyn Fn(DiskId) -> u64,
 ) -> Option<&'a LvCopy> {
+    let is_up = |copy: &&&LvCopy| copy.current && disks[&copy.disk].up;
+    if lasting.iter().all(|copy| copy.current)
+        && lasting.iter().filter(is_up).count() < rules.copies
+    {
+        return None;
+    }
     let is_stuck = |copy: &&&LvCopy| !copy.current && disks[&copy.disk].room == Room::None;
     let ordered = lasting.iter().find(|copy| copy.ordered);
     let goes = ordered.or_else(|| lasting.iter().find(is_stuck)).copied();

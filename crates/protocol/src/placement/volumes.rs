@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use larder_types::{DiskId, LvId, ServerId};
 
-use super::balance::surplus;
+use super::balance::{fullest, spread, surplus};
 use super::domains::{FailureDomains, Leaf, Level, choose, domain_count, widest};
 use super::members::Standing;
 use super::straw::{Weight, hash};
@@ -185,8 +185,9 @@ pub fn plan_moves(
 ) -> Vec<LvMove> {
     let intended = intended_level(disks, rules);
     let candidates = disks.iter().filter(|disk| disk.standing == Standing::In);
+    let by_id: BTreeMap<DiskId, &DiskInfo> = disks.iter().map(|disk| (disk.disk, disk)).collect();
     let mut ground = Ground {
-        disks: disks.iter().map(|disk| (disk.disk, disk)).collect(),
+        disks: by_id.clone(),
         candidates: candidates.map(|disk| (disk.disk, (leaf(disk), disk.pv_free))).collect(),
         uses: Uses::new(lvs, disks),
     };
@@ -200,11 +201,16 @@ pub fn plan_moves(
         lvs.iter().map(|lv| (good(&lv.1), lv)).collect();
     order.sort_by_key(|(good, (lv, _))| (*good, *lv));
     let leaves = |copies: &[LvCopy]| copies.iter().any(|copy| copy.ordered);
+    let lasting = |copies: &[LvCopy]| {
+        let lasts = |copy: &&LvCopy| copy.current && lasts(copy, &by_id);
+        copies.iter().filter(lasts).count()
+    };
     let leaving = lvs.iter().filter(|(_, copies)| leaves(copies)).count();
     let (mut moves, mut begun) = (Vec::new(), 0);
     for (good, (lv, copies)) in order {
-        // One that has enough could only lose a copy.
-        let may_begin = begun < limit && (good < rules.copies || begun + leaving < limit);
+        // One that has enough for good could only lose a copy.
+        let may_begin =
+            begun < limit && (lasting(copies) < rules.copies || begun + leaving < limit);
         if !may_begin && !leaves(copies) {
             continue;
         }
@@ -241,13 +247,31 @@ fn next_move(
     (intended, rules): (Level, CopyRules),
 ) -> Option<LvMove> {
     let Ground { disks, candidates, uses } = ground;
+    let lasts = |copy: &&LvCopy| lasts(copy, disks);
+    let lasting: Vec<&LvCopy> = copies.iter().filter(lasts).collect();
+    let current = lasting.iter().filter(|copy| copy.current).count();
+    let pick = |taken: &[&LvCopy]| {
+        let taken: Vec<Leaf> = taken.iter().map(|copy| leaf(disks[&copy.disk])).collect();
+        let free =
+            candidates.values().filter(|(leaf, _)| copies.iter().all(|it| it.disk.0 != leaf.id));
+        let free: Vec<Leaf> = free.map(|(leaf, _)| *leaf).collect();
+        choose(seed(lv), &free, 1, intended, &taken).first().map(|disk| DiskId(*disk))
+    };
+    // Those that stay may lie nearer together than they have to: one was to go, had not another gone.
+    if copies.len() > lasting.len() && lasting.len() == rules.copies && current == rules.copies {
+        let used = |disk| uses.0[&disk];
+        if let Some(disk) = nearest(&lasting, disks, &used, &pick) {
+            return Some(LvMove::Add(lv, disk));
+        }
+    }
     if let Some(gone) = copies.iter().find(|copy| !disks.contains_key(&copy.disk)) {
         return Some(LvMove::Drop(lv, gone.replica));
     }
-    let lasts = |copy: &&LvCopy| !copy.emptied && disks[&copy.disk].standing != Standing::Out;
-    let lasting: Vec<&LvCopy> = copies.iter().filter(lasts).collect();
-    let current = lasting.iter().filter(|copy| copy.current).count();
     if current >= rules.copies {
+        let is_filled = |copy: &&LvCopy| !copy.current && disks[&copy.disk].room != Room::None;
+        if lasting.len() > rules.copies && lasting.iter().any(is_filled) {
+            return None; // what goes stays until that one has everything
+        }
         // Enough for good: one that is empty or drains goes, else one too many.
         let leaving = copies.iter().filter(|copy| !lasts(copy));
         let leaving =
@@ -260,9 +284,27 @@ fn next_move(
     if lasting.len() >= rules.copies || lasting.len() > current {
         return None; // one is being filled
     }
-    let taken: Vec<Leaf> = lasting.iter().map(|copy| leaf(disks[&copy.disk])).collect();
-    let free = candidates.values().filter(|(leaf, _)| copies.iter().all(|c| c.disk.0 != leaf.id));
-    let free: Vec<Leaf> = free.map(|(leaf, _)| *leaf).collect();
-    let picks = choose(seed(lv), &free, 1, intended, &taken);
-    picks.first().map(|disk| LvMove::Add(lv, DiskId(*disk)))
+    pick(&lasting).map(|disk| LvMove::Add(lv, disk))
+}
+
+/// True if a copy counts for good.
+fn lasts(copy: &LvCopy, disks: &BTreeMap<DiskId, &DiskInfo>) -> bool {
+    let is_there = disks.get(&copy.disk).is_some_and(|disk| disk.standing != Standing::Out);
+    is_there && !copy.emptied
+}
+
+/// A disk for a copy in place of the one that should go first of these, if they are then further apart.
+fn nearest(
+    copies: &[&LvCopy],
+    disks: &BTreeMap<DiskId, &DiskInfo>,
+    used: &dyn Fn(DiskId) -> u64,
+    pick: &dyn Fn(&[&LvCopy]) -> Option<DiskId>,
+) -> Option<DiskId> {
+    let goes = fullest(copies, disks, used)?;
+    let stay: Vec<&LvCopy> =
+        copies.iter().copied().filter(|copy| copy.replica != goes.replica).collect();
+    let disk = pick(&stay)?;
+    let of = |copy: &&LvCopy| disks[&copy.disk];
+    let apart = spread(stay.iter().map(of).chain([disks[&disk]]));
+    (apart > spread(copies.iter().map(of))).then_some(disk)
 }

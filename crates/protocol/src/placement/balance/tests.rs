@@ -464,6 +464,68 @@ fn copies_do_not_gather_on_one_machine_though_only_disks_are_apart() {
     assert!(lvs.iter().all(|(_, copies)| apart(copies, &disks)[1] == 2));
 }
 
+/// A volume on these disks, the last of which was added for balance.
+fn moving(on: &[u32]) -> Lvs {
+    let copies = (0..).zip(on).map(|(replica, disk)| LvCopy::whole(replica, DiskId(*disk)));
+    vec![(LvId(0), copies.collect())]
+}
+
+/// Plans until nothing is to be done; the disks on which the volume is then.
+fn rests_on(lvs: &mut Lvs, disks: &[DiskInfo]) -> BTreeSet<u32> {
+    for _ in 0..9 {
+        let copies = &mut lvs[0].1;
+        copies.iter_mut().for_each(|copy| copy.current = true);
+        let steps = plan_moves(lvs, disks, RULES, 9);
+        let copies = &mut lvs[0].1;
+        match steps.first() {
+            None => break,
+            Some(LvMove::Drop(_, replica)) => copies.retain(|copy| copy.replica != *replica),
+            Some(LvMove::Add(_, disk)) => {
+                let replica = copies.iter().map(|copy| copy.replica + 1).max().unwrap_or(0);
+                copies.push(LvCopy { current: false, ..LvCopy::whole(replica, *disk) });
+                let now = plan_moves(lvs, disks, RULES, 9);
+                let drops_lasting = now.iter().any(|step| matches!(step, LvMove::Drop(..)));
+                assert!(!drops_lasting, "what goes stays while another is filled: {now:?}");
+            }
+        }
+    }
+    lvs[0].1.iter().map(|copy| copy.disk.0).collect()
+}
+
+#[test]
+fn what_goes_beside_a_move_leaves_no_copies_nearer_together() {
+    // Two machines: 0, 1 and 2 lie on one, 3 and 4 on the other. From 0 to 2, while 3 drains.
+    let mut disks: Vec<DiskInfo> = (0..5).map(|id| disk(id, id / 3, 40)).collect();
+    disks[3].standing = Standing::Out;
+    let rests = rests_on(&mut moving(&[0, 1, 3, 2]), &disks);
+    assert!(rests.len() == 3 && rests.contains(&4), "{rests:?}");
+    // Four machines of two disks: from 0 to 1, while the machine of 4 drains.
+    let mut disks: Vec<DiskInfo> = (0..8).map(|id| disk(id, id / 2, 40)).collect();
+    disks[4].standing = Standing::Out;
+    disks[5].standing = Standing::Out;
+    let rests = rests_on(&mut moving(&[0, 2, 4, 1]), &disks);
+    let machines: BTreeSet<u32> = rests.iter().map(|disk| disk / 2).collect();
+    assert_eq!((rests.len(), machines), (3, BTreeSet::from([0, 1, 3])));
+}
+
+#[test]
+fn copies_that_leave_hold_up_no_repair() {
+    let mut disks: Vec<DiskInfo> = (0..5).map(|id| disk(id, id, 99)).collect();
+    disks[4].standing = Standing::Out;
+    let whole = |lv: u32, on: [u32; 3]| {
+        let copies = (0..).zip(on).map(|(replica, disk)| LvCopy::whole(replica, DiskId(disk)));
+        (LvId(lv), copies.collect::<Vec<_>>())
+    };
+    let mut lvs: Lvs = (0..4).map(|lv| whole(lv, [0, 1, 2])).collect();
+    for (_, copies) in &mut lvs {
+        copies.push(LvCopy { ordered: true, ..LvCopy::whole(3, DiskId(3)) });
+    }
+    lvs.extend((4..8).map(|lv| whole(lv, [0, 1, 4])));
+    let adds = plan_moves(&lvs, &disks, RULES, 4);
+    let adds = adds.iter().filter(|step| matches!(step, LvMove::Add(..))).count();
+    assert_eq!(adds, 4);
+}
+
 proptest! {
     #[test]
     fn moving_ends_is_safe_lowers_the_spread_and_moves_no_more_than_needed(
