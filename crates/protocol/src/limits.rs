@@ -428,6 +428,8 @@ pub const BALANCE_LOOKS_MAX: usize = 1_000_000;
 pub const BALANCE_TRIED_MAX: usize = 8;
 /// Milliseconds after which a disk counts as one without room if a PV cannot be made there, though its server is up.
 pub const UNMADE_MS_MAX: u64 = 2 * 60 * 1000;
+/// Milliseconds for which a replica that is called empty by an order for another one may be what a late message says.
+pub const MISTAKEN_MS_MAX: u64 = 30 * 1000;
 
 const _: () = assert!(BALANCE_MOVES_MAX < LV_MOVES_MAX, "copies that are missing are not held up");
 const _: () = assert!(2 * SERVER_BEAT_MS < LEASE_GRANTED_MS, "one lost renewal costs no lease");

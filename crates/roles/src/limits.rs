@@ -37,6 +37,8 @@ pub const PROTOCOL_LOCAL: u8 = 12;
 pub const PROTOCOL_LISTS: u8 = 13;
 /// Oldest version of it that all managers speak who move volumes for balance: others would undo a move that is under way.
 pub const PROTOCOL_BALANCE: u8 = 14;
+/// Milliseconds after which a manager that keeps volumes from moving for balance is told of.
+pub const BALANCE_HELD_UP_MS: u64 = 60 * 1000;
 /// Bytes that may wait in the log's buffer before calls are turned away; less with small segments, of
 /// which one is always ready ahead.
 pub const LOG_BUFFER_BYTES_MAX: u64 = 4 * 1024 * 1024;

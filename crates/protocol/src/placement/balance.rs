@@ -1,5 +1,8 @@
-//! Which volumes move so that disks are as full as their sizes allow: a new disk takes its share, and a full cluster
-//! with an empty disk gets room for new volumes.
+//! Which volumes move so that their copies lie apart, and so that disks are as full as their sizes allow: a new disk takes
+//! its share, and a full cluster with an empty disk gets room for new volumes.
+//!
+//! A volume whose copies could lie further apart moves first, whatever the use of disks: it was made while machines were
+//! away or without room, or a disk was lost while it moved. The others move for the use of disks alone.
 //!
 //! It follows the rebalancing of Ambry (SIGMOD 2016, section 3): each disk has an ideal use, its share of all PVs by its
 //! size; disks above it give volumes, and the disk furthest below it takes them. Volumes that are full move; one that
@@ -8,24 +11,26 @@
 //!
 //! # Invariants
 //!
-//! 1. Only a disk above its ideal gives, and only one below its ideal takes.
-//! 2. Each move lessens the sum of `used² / size` over all disks, so that moving ends and nothing moves back. Which of the
-//!    copies is the one too many ([`fullest`]) is decided by the same comparison, from what is there: a manager that begins
-//!    to lead goes on with moves that it never heard of.
-//! 3. A move leaves the copies of a volume as far apart as they were, or further apart, at every level of domains. A volume that has fewer copies than
-//!    wanted does not move: its new copy would be none too many.
+//! 1. For use, only a disk above its ideal gives, and only one below its ideal takes.
+//! 2. Each such move lessens the sum of `used² / size` over all disks, and each other one sets a volume further apart, which
+//!    none brings nearer together again: moving ends, and nothing moves back. Which of the copies is the one too many
+//!    ([`fullest`]) is decided by the same comparison, from what is there: a manager that begins to lead goes on with moves
+//!    that it never heard of.
+//! 3. A move leaves the copies of a volume as far apart as they were, or further apart, at every level of domains. A volume
+//!    that has fewer copies than wanted does not move: its new copy would be none too many.
 //! 4. A plan looks at no more volumes than its caller allows, and never more than [`BALANCE_LOOKS_MAX`] times at anything,
-//!    whatever the volumes and disks. Where nothing can move it says so from the loads of disks alone, if it can.
+//!    whatever the volumes and disks.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_types::{DiskId, LvId};
 
-use super::domains::{Domain, Leaf, Level};
+use super::apart::{Ratio, alone_at, domain, farther, fullest, gain, lie_near, open};
+use super::domains::{Domain, Level};
 use super::members::Standing;
 use super::straw::Weight;
-use super::volumes::{CopyRules, DiskInfo, LvCopy, Room, intended_level, leaf};
+use super::volumes::{CopyRules, DiskInfo, LvCopy, Room, intended_level, leaf, seed};
 use crate::limits::{BALANCE_LOOKS_MAX, BALANCE_TRIED_MAX};
 
 /// A copy of a volume goes from one disk to another.
@@ -51,22 +56,6 @@ struct Load {
     /// The same, and it had room of late.
     takes: bool,
     domain: Domain,
-}
-
-/// A fraction; the denominator is not 0.
-#[derive(Clone, Copy)]
-struct Ratio(u64, u64);
-
-impl Ratio {
-    fn cmp(self, other: Self) -> Ordering {
-        let product = |a: u64, b: u64| u128::from(a) * u128::from(b);
-        product(self.0, other.1).cmp(&product(other.0, self.1))
-    }
-}
-
-/// By how much the sum of `used² / size` falls when a disk gives a PV.
-fn gain(used: u64, size: u64) -> Ratio {
-    Ratio((2 * used).saturating_sub(1), size.max(1))
 }
 
 /// By how much it rises when a disk takes one.
@@ -95,61 +84,6 @@ impl Load {
         self.used >= self.size
             || percents(self.used, takes.size) >= percents(takes.used, self.size) + spread
     }
-}
-
-/// How far apart disks lie: the domains that they are in, from the widest level to the narrowest.
-pub(super) type Spread = [usize; Level::ALL.len()];
-
-pub(super) fn spread<'a>(disks: impl Iterator<Item = &'a DiskInfo>) -> Spread {
-    let disks: Vec<Leaf> = disks.map(leaf).collect();
-    Level::ALL.map(|level| {
-        let domains = disks.iter().map(|disk| disk.domain(level));
-        domains.collect::<BTreeSet<Domain>>().len()
-    })
-}
-
-/// Of a volume with a copy too many, the one on the fullest disk, if the others stay as far apart as without another one.
-pub(super) fn fullest<'a>(
-    copies: &[&'a LvCopy],
-    disks: &BTreeMap<DiskId, &DiskInfo>,
-    used: &dyn Fn(DiskId) -> u64,
-) -> Option<&'a LvCopy> {
-    let load = |copy: &LvCopy| gain(used(copy.disk), disks[&copy.disk].pv_count.into());
-    let apart = |without: &LvCopy| {
-        let others = copies.iter().filter(|copy| copy.replica != without.replica);
-        spread(others.map(|copy| disks[&copy.disk]))
-    };
-    copies.iter().copied().max_by(|a, b| {
-        let farther = apart(a).cmp(&apart(b));
-        let order = farther.then(load(a).cmp(load(b)));
-        order.then((!a.current, Reverse(a.disk)).cmp(&(!b.current, Reverse(b.disk))))
-    })
-}
-
-/// The copy that goes, of a volume that has more than wanted: the one that was told to, else one that is being filled on a
-/// disk without room, else that of the fullest disk. `None` while a copy that stays is being filled, or too few of those
-/// that stay are on servers that are up.
-pub(super) fn surplus<'a>(
-    lasting: &[&'a LvCopy],
-    disks: &BTreeMap<DiskId, &DiskInfo>,
-    rules: CopyRules,
-    used: &dyn Fn(DiskId) -> u64,
-) -> Option<&'a LvCopy> {
-    let is_up = |copy: &&&LvCopy| copy.current && disks[&copy.disk].up;
-    if lasting.iter().all(|copy| copy.current)
-        && lasting.iter().filter(is_up).count() < rules.copies
-    {
-        return None;
-    }
-    let is_stuck = |copy: &&&LvCopy| !copy.current && disks[&copy.disk].room == Room::None;
-    let ordered = lasting.iter().find(|copy| copy.ordered);
-    let goes = ordered.or_else(|| lasting.iter().find(is_stuck)).copied();
-    let goes = goes.or_else(|| fullest(lasting, disks, used))?;
-    let stays = |copy: &&&LvCopy| copy.replica != goes.replica;
-    let is_whole = |copy: &&LvCopy| copy.current && disks[&copy.disk].up;
-    let is_filled = lasting.iter().filter(stays).all(|copy| copy.current);
-    let whole = lasting.iter().filter(stays).filter(|copy| is_whole(copy)).count();
-    (!goes.current || is_filled && whole >= rules.copies).then_some(goes)
 }
 
 /// What [`plan_balance`] looks at.
@@ -190,15 +124,17 @@ pub fn plan_balance(of: &Balance<'_>, limit: usize) -> Planned {
         return unseen;
     }
     let mut plan = Plan::new(of);
-    let shifts = plan.shifts(limit);
-    let seen = plan.seen.min(of.lvs.len());
-    let is_whole = plan.is_even || seen == of.lvs.len() && plan.looks < BALANCE_LOOKS_MAX;
-    let next = (of.first + seen).checked_rem(of.lvs.len()).unwrap_or(0);
+    let mut shifts = plan.set_apart(limit);
+    shifts.extend(plan.even_out(limit - shifts.len()));
+    let is_whole = plan.seen == of.lvs.len() && plan.looks < BALANCE_LOOKS_MAX;
+    let next = (of.first + plan.seen).checked_rem(of.lvs.len()).unwrap_or(0);
     Planned { shifts, next, is_whole }
 }
 
 struct Plan<'a> {
     of: &'a Balance<'a>,
+    /// The level at which volumes are to be apart.
+    intended: Level,
     by_id: BTreeMap<DiskId, &'a DiskInfo>,
     loads: BTreeMap<DiskId, Load>,
     /// Volumes that lie on a disk which could give, and may move.
@@ -209,31 +145,37 @@ struct Plan<'a> {
     barren: BTreeSet<DiskId>,
     /// Volumes that were looked at.
     seen: usize,
-    /// No two disks differ enough.
-    is_even: bool,
     looks: usize,
 }
 
 /// How well a volume suits: the lowest goes first.
 type Rank = (usize, bool, Reverse<LvId>);
 
-/// Disks of one domain that take something, the emptiest first.
+/// A disk that takes something, with its place among those: the emptiest is the first.
+#[derive(Debug, Clone, Copy)]
+struct Taker {
+    place: usize,
+    disk: DiskId,
+    load: Load,
+}
+
+/// Those of one domain.
 struct Takers {
     domain: Domain,
-    disks: Vec<(DiskId, Load)>,
+    disks: Vec<Taker>,
 }
 
 /// What gives and what takes.
 struct Sides {
     /// Disks above their ideal that are worth a move, the fullest first.
     above: Vec<(DiskId, Load)>,
-    /// Domains with disks below it, that with the emptiest disk first.
-    below: Vec<Takers>,
+    /// For each level from the widest to the intended one the domains with disks below it, that with the emptiest first.
+    below: Vec<Vec<Takers>>,
 }
 
 impl<'a> Plan<'a> {
     fn new(of: &'a Balance<'a>) -> Self {
-        let level = intended_level(of.disks, of.rules);
+        let intended = intended_level(of.disks, of.rules);
         let there = || of.disks.iter().filter(|it| it.standing != Standing::Out && it.pv_count > 0);
         let load = |disk: &DiskInfo| {
             let is_open = disk.standing == Standing::In && disk.weight > Weight(0);
@@ -243,18 +185,18 @@ impl<'a> Plan<'a> {
                 free: disk.pv_free,
                 is_open,
                 takes: is_open && disk.room == Room::Some,
-                domain: leaf(disk).domain(level),
+                domain: domain(disk, intended),
             }
         };
         let mut plan = Self {
             of,
+            intended,
             by_id: there().map(|disk| (disk.disk, disk)).collect(),
             loads: there().map(|disk| (disk.disk, load(disk))).collect(),
             on: BTreeMap::new(),
             moved: BTreeSet::new(),
             barren: BTreeSet::new(),
             seen: 0,
-            is_even: false,
             looks: of.disks.len(),
         };
         plan.count_moving();
@@ -279,11 +221,57 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn shifts(&mut self, limit: usize) -> Vec<Shift> {
+    /// The volumes that this plan may look at.
+    fn window(&self) -> impl Iterator<Item = &'a (LvId, Vec<LvCopy>)> + use<'a> {
+        let (before, from) = self.of.lvs.split_at(self.of.first.min(self.of.lvs.len()));
+        from.iter().chain(before).take(self.of.lvs_max)
+    }
+
+    /// True if all copies that a volume is to have are whole, and stay.
+    fn is_at_rest(&self, copies: &[LvCopy]) -> bool {
+        let rests = |copy: &LvCopy| {
+            let is_whole = copy.current && !copy.emptied && !copy.ordered;
+            is_whole && self.loads.contains_key(&copy.disk)
+        };
+        copies.len() == self.of.rules.copies && copies.iter().all(rests)
+    }
+
+    /// Moves of volumes that lie nearer together than they have to.
+    fn set_apart(&mut self, limit: usize) -> Vec<Shift> {
+        let takes = |load: &Load| load.takes && load.free > 0;
+        let takers = self.by_id.values().filter(|disk| takes(&self.loads[&disk.disk]));
+        let open = open(takers.copied());
+        let mut shifts = Vec::new();
+        for (lv, copies) in self.window() {
+            if shifts.len() == limit || self.looks >= BALANCE_LOOKS_MAX {
+                break;
+            }
+            (self.looks, self.seen) = (self.looks + 1, self.seen + 1);
+            if !self.is_at_rest(copies) || self.of.written.contains(lv) {
+                continue;
+            }
+            let copies: Vec<&LvCopy> = copies.iter().collect();
+            if !lie_near(&copies, &self.by_id, &open) {
+                continue;
+            }
+            self.looks += self.loads.len();
+            let takers = self.by_id.values().filter(|disk| takes(&self.loads[&disk.disk]));
+            let takers: Vec<_> = takers.map(|disk| leaf(disk)).collect();
+            let used = |disk| self.loads[&disk].used;
+            if let Some((goes, to)) = farther(seed(*lv), &copies, &self.by_id, &takers, &used) {
+                let shift = Shift { lv: *lv, from: goes.disk, to };
+                self.carry_out(shift);
+                shifts.push(shift);
+            }
+        }
+        shifts
+    }
+
+    /// Moves from fuller disks to emptier ones.
+    fn even_out(&mut self, limit: usize) -> Vec<Shift> {
         let mut shifts = Vec::new();
         let sides = self.sides();
-        self.is_even = sides.above.is_empty();
-        if self.is_even {
+        if sides.above.is_empty() || limit == 0 {
             return shifts;
         }
         self.look_at_lvs(&sides);
@@ -327,37 +315,41 @@ impl<'a> Plan<'a> {
         };
         let mut above: Vec<(DiskId, Load)> = all().filter(gives).collect();
         above.sort_by(|(_, a), (_, b)| b.gain().cmp(a.gain()));
+        let levels = Level::ALL.into_iter().filter(|level| *level <= self.intended);
+        let below = levels.map(|level| self.by_domain(level, &below)).collect();
+        Sides { above, below }
+    }
+
+    fn by_domain(&self, level: Level, below: &[(DiskId, Load)]) -> Vec<Takers> {
         let mut at: BTreeMap<Domain, usize> = BTreeMap::new();
         let mut domains: Vec<Takers> = Vec::new();
-        for (disk, load) in below {
-            let place = *at.entry(load.domain).or_insert(domains.len());
-            if place == domains.len() {
-                domains.push(Takers { domain: load.domain, disks: Vec::new() });
+        for (place, (disk, load)) in below.iter().enumerate() {
+            let domain = domain(self.by_id[disk], level);
+            let index = *at.entry(domain).or_insert(domains.len());
+            if index == domains.len() {
+                domains.push(Takers { domain, disks: Vec::new() });
             }
-            domains[place].disks.push((disk, load));
+            domains[index].disks.push(Taker { place, disk: *disk, load: *load });
         }
-        Sides { above, below: domains }
+        domains
     }
 
     /// Finds the volumes that may move, among those to be looked at.
     fn look_at_lvs(&mut self, sides: &Sides) {
         let gives: BTreeSet<DiskId> = sides.above.iter().map(|(disk, _)| *disk).collect();
-        let (before, from) = self.of.lvs.split_at(self.of.first.min(self.of.lvs.len()));
-        for lv in from.iter().chain(before).take(self.of.lvs_max) {
+        let mut seen = 0;
+        for lv in self.window() {
             if self.looks >= BALANCE_LOOKS_MAX {
                 break;
             }
-            (self.looks, self.seen) = (self.looks + 1, self.seen + 1);
-            let is_at_rest = |copy: &LvCopy| {
-                let is_whole = copy.current && !copy.emptied && !copy.ordered;
-                is_whole && self.loads.contains_key(&copy.disk)
-            };
-            if lv.1.len() == self.of.rules.copies && lv.1.iter().all(is_at_rest) {
+            (self.looks, seen) = (self.looks + 1, seen + 1);
+            if self.is_at_rest(&lv.1) {
                 for copy in lv.1.iter().filter(|copy| gives.contains(&copy.disk)) {
                     self.on.entry(copy.disk).or_default().push(lv);
                 }
             }
         }
+        self.seen = self.seen.min(seen);
     }
 
     fn next(&mut self) -> Option<Shift> {
@@ -385,7 +377,7 @@ impl<'a> Plan<'a> {
     fn give(
         &mut self,
         (from, gives): &(DiskId, Load),
-        below: &[Takers],
+        below: &[Vec<Takers>],
         is_short: bool,
     ) -> Option<Shift> {
         let wants_written = is_short && gives.used >= gives.size;
@@ -413,24 +405,25 @@ impl<'a> Plan<'a> {
         best.map(|(_, shift)| shift)
     }
 
-    /// Where a copy of a volume may go, with that domain's place; and how many looks that took.
+    /// Where a copy of a volume may go, with that disk's place; and how many looks that took.
     fn target(
         &self,
         (from, gives): (DiskId, &Load),
         copies: &[LvCopy],
-        below: &[Takers],
+        below: &[Vec<Takers>],
     ) -> (usize, Option<(usize, DiskId)>) {
-        let others = copies.iter().filter(|copy| copy.disk != from);
-        let others: Vec<Domain> = others.map(|copy| self.loads[&copy.disk].domain).collect();
+        let others = copies.iter().map(|copy| copy.disk).filter(|disk| *disk != from);
+        let others = others.map(|disk| self.by_id[&disk]);
+        let level = self.intended.min(alone_at(self.by_id[&from], others.clone()));
+        let others: Vec<Domain> = others.map(|disk| domain(disk, level)).collect();
         let (mut looks, mut tried) = (copies.len(), 0);
-        for (rank, takers) in below.iter().enumerate() {
-            looks += copies.len();
+        for takers in &below[level as usize] {
+            looks += 1;
             // Those of the next domains cost more.
-            if !gives.improves(&takers.disks[0].1) || tried >= BALANCE_TRIED_MAX {
+            if !gives.improves(&takers.disks[0].load) || tried >= BALANCE_TRIED_MAX {
                 break;
             }
-            if others.contains(&takers.domain) || self.is_nearer((from, takers.disks[0].0), copies)
-            {
+            if others.contains(&takers.domain) {
                 continue;
             }
             tried += 1;
@@ -438,23 +431,13 @@ impl<'a> Plan<'a> {
             let is_worth = |takes: &Load| gives.improves(takes) && gives.is_wide(takes, spread);
             let mut tries = takers.disks.iter().take(BALANCE_TRIED_MAX);
             looks += tries.len();
-            if let Some((to, _)) = tries.find(|(_, takes)| is_worth(takes)) {
+            if let Some(to) = tries.find(|taker| is_worth(&taker.load)) {
                 looks += copies.len();
-                let goes = self.is_first_to_go(from, *to, copies);
-                return (looks, goes.then_some((rank, *to)));
+                let goes = self.is_first_to_go(from, to.disk, copies);
+                return (looks, goes.then_some((to.place, to.disk)));
             }
         }
         (looks, None)
-    }
-
-    /// True if copies lie nearer together at any level, once one is on another disk: all on one machine if the volume is apart by
-    /// disks alone.
-    fn is_nearer(&self, (from, to): (DiskId, DiskId), copies: &[LvCopy]) -> bool {
-        let disks = || copies.iter().map(|copy| copy.disk);
-        let of = |disk: DiskId| self.by_id[&disk];
-        let before = spread(disks().map(of));
-        let after = spread(disks().filter(|disk| *disk != from).chain([to]).map(of));
-        after.iter().zip(before).any(|(after, before)| *after < before)
     }
 
     /// True if the copy on a disk is the one that goes, once another has one too.

@@ -3,7 +3,7 @@
 //! ```text
 //!  key ──keys──▶ PG ──members──▶ meta servers (target) ──next_step──▶ one step of the acting members
 //!                ├───volumes──▶ disks of a new LV, and where replicas go that have to move
-//!                └───balance──▶ replicas that move so that disks are evenly used
+//!                └───balance──▶ replicas that move so that LVs lie apart and disks are evenly used
 //! ```
 //!
 //! # Invariants
@@ -15,6 +15,7 @@
 //! 3. A larger weight or a new candidate only attracts: no pick moves between candidates that did not change. Balance
 //!    alone moves between any disks, from above their ideal use to below it.
 
+mod apart;
 mod balance;
 mod domains;
 mod keys;

@@ -8,14 +8,14 @@
 //!    together; only if not even `min_copies` fit, the next narrower level is taken.
 //! 2. An LV's replica is dropped only when enough current ones remain, or its disk is gone for good. Until it is, no
 //!    other one of that LV is: its chunks may have lost the copy there already.
-//! 3. New servers and disks move nothing here: what moves for balance is [`super::balance`]'s to plan, and has a copy
-//!    more until one goes.
+//! 3. New servers and disks move nothing here: what moves for balance, or to lie further apart, is [`super::balance`]'s to
+//!    plan, and has a copy more until one goes.
 
 use std::collections::BTreeMap;
 
 use larder_types::{DiskId, LvId, ServerId};
 
-use super::balance::{fullest, spread, surplus};
+use super::apart::{farther, surplus};
 use super::domains::{FailureDomains, Leaf, Level, choose, domain_count, widest};
 use super::members::Standing;
 use super::straw::{Weight, hash};
@@ -143,7 +143,7 @@ pub fn place_lv(lv: LvId, disks: &[DiskInfo], rules: CopyRules) -> Option<LvPlac
     Some(LvPlacement { level, disks: picks.into_iter().map(DiskId).collect(), narrow })
 }
 
-fn seed(lv: LvId) -> u64 {
+pub(super) fn seed(lv: LvId) -> u64 {
     hash(LV_SEED, &[u64::from(lv.0)])
 }
 
@@ -250,17 +250,14 @@ fn next_move(
     let lasts = |copy: &&LvCopy| lasts(copy, disks);
     let lasting: Vec<&LvCopy> = copies.iter().filter(lasts).collect();
     let current = lasting.iter().filter(|copy| copy.current).count();
-    let pick = |taken: &[&LvCopy]| {
-        let taken: Vec<Leaf> = taken.iter().map(|copy| leaf(disks[&copy.disk])).collect();
-        let free =
-            candidates.values().filter(|(leaf, _)| copies.iter().all(|it| it.disk.0 != leaf.id));
-        let free: Vec<Leaf> = free.map(|(leaf, _)| *leaf).collect();
-        choose(seed(lv), &free, 1, intended, &taken).first().map(|disk| DiskId(*disk))
+    let free = || -> Vec<Leaf> {
+        let is_free = |leaf: &Leaf| copies.iter().all(|copy| copy.disk.0 != leaf.id);
+        candidates.values().map(|(leaf, _)| *leaf).filter(is_free).collect()
     };
     // Those that stay may lie nearer together than they have to: one was to go, had not another gone.
     if copies.len() > lasting.len() && lasting.len() == rules.copies && current == rules.copies {
         let used = |disk| uses.0[&disk];
-        if let Some(disk) = nearest(&lasting, disks, &used, &pick) {
+        if let Some((_, disk)) = farther(seed(lv), &lasting, disks, &free(), &used) {
             return Some(LvMove::Add(lv, disk));
         }
     }
@@ -284,27 +281,13 @@ fn next_move(
     if lasting.len() >= rules.copies || lasting.len() > current {
         return None; // one is being filled
     }
-    pick(&lasting).map(|disk| LvMove::Add(lv, disk))
+    let taken: Vec<Leaf> = lasting.iter().map(|copy| leaf(disks[&copy.disk])).collect();
+    let pick = choose(seed(lv), &free(), 1, intended, &taken);
+    pick.first().map(|disk| LvMove::Add(lv, DiskId(*disk)))
 }
 
 /// True if a copy counts for good.
 fn lasts(copy: &LvCopy, disks: &BTreeMap<DiskId, &DiskInfo>) -> bool {
     let is_there = disks.get(&copy.disk).is_some_and(|disk| disk.standing != Standing::Out);
     is_there && !copy.emptied
-}
-
-/// A disk for a copy in place of the one that should go first of these, if they are then further apart.
-fn nearest(
-    copies: &[&LvCopy],
-    disks: &BTreeMap<DiskId, &DiskInfo>,
-    used: &dyn Fn(DiskId) -> u64,
-    pick: &dyn Fn(&[&LvCopy]) -> Option<DiskId>,
-) -> Option<DiskId> {
-    let goes = fullest(copies, disks, used)?;
-    let stay: Vec<&LvCopy> =
-        copies.iter().copied().filter(|copy| copy.replica != goes.replica).collect();
-    let disk = pick(&stay)?;
-    let of = |copy: &&LvCopy| disks[&copy.disk];
-    let apart = spread(stay.iter().map(of).chain([disks[&disk]]));
-    (apart > spread(copies.iter().map(of))).then_some(disk)
 }

@@ -37,7 +37,6 @@ use super::error::ManagerError;
 use super::membership::next_change;
 use super::releases::Releases;
 use super::ways::Ways;
-use crate::limits::PROTOCOL_BALANCE;
 use crate::planted::{Bug, has};
 use crate::wire::ManagerReply;
 
@@ -217,8 +216,8 @@ impl<A> Member<A> {
     /// Time has passed.
     pub(super) fn tick(&mut self) -> Result<(), ManagerError> {
         self.take(QuorumEvent::Tick)?;
-        let all_move = self.releases.all_speak(self.me, &self.quorum.members(), PROTOCOL_BALANCE);
-        self.policy.let_volumes_move(all_move);
+        let (members, now) = (self.quorum.members(), (self.now_ms, self.leads()));
+        self.policy.let_volumes_move(self.releases.may_balance(self.me, &members, now));
         self.consider(PolicyEvent::Tick);
         self.consider_members();
         self.settle()

@@ -9,8 +9,8 @@ use larder_protocol::manager::state::Command;
 use larder_types::ServerId;
 
 use crate::limits::{
-    PROTOCOL_DELETIONS, PROTOCOL_FORGETS, PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_LOCAL,
-    PROTOCOL_NAMES_ENDED, PROTOCOL_POSITIONS, PROTOCOL_REGIONS,
+    BALANCE_HELD_UP_MS, PROTOCOL_BALANCE, PROTOCOL_DELETIONS, PROTOCOL_FORGETS, PROTOCOL_GATEWAYS,
+    PROTOCOL_HOMES, PROTOCOL_LOCAL, PROTOCOL_NAMES_ENDED, PROTOCOL_POSITIONS, PROTOCOL_REGIONS,
 };
 
 /// The version of the protocol that each manager spoke last, in this run.
@@ -19,6 +19,8 @@ pub(super) struct Releases {
     spoke: BTreeMap<ServerId, u8>,
     /// The voter that was told of last as holding commands up.
     told: Option<ServerId>,
+    /// The voter that keeps volumes from moving, since when, and whether that was told.
+    pub(super) keeps_balance: Option<(ServerId, u64, bool)>,
 }
 
 impl Releases {
@@ -26,9 +28,29 @@ impl Releases {
         self.spoke.insert(manager, version);
     }
 
-    /// True if all voters speak a version of the protocol, or a later one.
-    pub(super) fn all_speak(&self, me: ServerId, members: &Members, version: u8) -> bool {
-        self.older(me, members, version).is_none()
+    /// True if volumes may move for balance: all voters know such moves. A voter that keeps the leading manager from them for
+    /// long is told of once.
+    pub(super) fn may_balance(
+        &mut self,
+        me: ServerId,
+        members: &Members,
+        (now_ms, leads): (u64, bool),
+    ) -> bool {
+        let Some(older) = self.older(me, members, PROTOCOL_BALANCE) else {
+            self.keeps_balance = None;
+            return true;
+        };
+        match &mut self.keeps_balance {
+            Some((of, since_ms, is_told)) if *of == older && leads => {
+                if !*is_told && now_ms.saturating_sub(*since_ms) >= BALANCE_HELD_UP_MS {
+                    *is_told = true;
+                    let is_heard = self.spoke.contains_key(&older);
+                    tracing::warn!(manager = %older, is_heard, "no volume moves for balance: this manager may not know such moves; upgrade, start or remove it");
+                }
+            }
+            keeps => *keeps = leads.then_some((older, now_ms, false)),
+        }
+        false
     }
 
     fn older(&self, me: ServerId, members: &Members, version: u8) -> Option<ServerId> {

@@ -126,6 +126,9 @@ struct Leading {
     unmade_since_ms: BTreeMap<(LvId, u8), u64>,
     /// Replicas that were added while this manager leads, each in this map: no earlier order was for them.
     added: BTreeMap<(LvId, u8), MapVersion>,
+    /// Replicas of which their primary said that they are empty by an order that was for another one of that index: by which,
+    /// and since when.
+    mistaken: BTreeMap<(LvId, u8), (MapVersion, u64)>,
     /// Replicas that are to be vacated, each since this map.
     vacates: BTreeMap<(LvId, u8), MapVersion>,
     /// Replicas that their primary calls empty in a view: they count for nothing, and go before any other of their LV.
@@ -225,6 +228,7 @@ impl Policy {
                     unmade: BTreeSet::new(),
                     unmade_since_ms: BTreeMap::new(),
                     added: BTreeMap::new(),
+                    mistaken: BTreeMap::new(),
                     vacates: BTreeMap::new(),
                     emptied: BTreeMap::new(),
                     no_room: BTreeMap::new(),

@@ -6,7 +6,9 @@ use larder_types::{DiskId, LvId, PgId, PvId, ServerId, View};
 
 use super::message::{HAS_MOST, ManagerMessage};
 use super::{Leading, Subject, Turn};
-use crate::limits::{LOST_MS, LV_MOVES_MAX, LV_PLAN_MS, NO_ROOM_MS, UNMADE_MS_MAX};
+use crate::limits::{
+    LOST_MS, LV_MOVES_MAX, LV_PLAN_MS, MISTAKEN_MS_MAX, NO_ROOM_MS, UNMADE_MS_MAX,
+};
 use crate::manager::balance::{copies_of, disks_of};
 use crate::manager::state::{Command, LvRecord, LvState, MapVersion, ReplicaRecord, ReplicaState};
 use crate::placement::{CopyRules, DiskInfo, LvCopy, LvMove, Room, place_lv, plan_moves};
@@ -186,8 +188,7 @@ impl Turn<'_> {
         }
         let at = (id, index);
         let is_there = lv.present().any(|(at, _)| at == usize::from(index));
-        // Another replica may have that index by now, of which this was not said.
-        if !is_there || self.leading.added.get(&at).is_some_and(|since| order < *since) {
+        if !is_there || self.is_mistaken(at, order) {
             self.tell_volumes(pg);
             return;
         }
@@ -204,6 +205,16 @@ impl Turn<'_> {
             // What was said is of an earlier order, perhaps to a replica that had this index before.
             false => self.tell(server, ManagerMessage::Vacate(id, index, known)),
         }
+    }
+
+    /// True if what was said of a replica is of another one, that had its index before. A word that was late comes once; a PG
+    /// that took the order for the replica of now has emptied it, and says so at each of its walks.
+    fn is_mistaken(&mut self, at: (LvId, u8), order: MapVersion) -> bool {
+        if self.leading.added.get(&at).is_none_or(|since| order >= *since) {
+            return false;
+        }
+        let (of, since_ms) = *self.leading.mistaken.entry(at).or_insert((order, self.now_ms));
+        of != order || self.now_ms.saturating_sub(since_ms) < MISTAKEN_MS_MAX
     }
 
     fn made_all(&mut self, id: LvId) {
@@ -230,6 +241,7 @@ impl Turn<'_> {
         self.leading.vacates.retain(|(of, replica), _| *of != id || is_there(*replica));
         self.leading.emptied.retain(|(of, replica), _| *of != id || is_there(*replica));
         self.leading.added.retain(|(of, replica), _| *of != id || is_there(*replica));
+        self.leading.mistaken.retain(|(of, replica), _| *of != id || is_there(*replica));
         self.make_pvs(id);
         self.tell_volumes(lv.pg);
         // What it needs next does not wait for the next look.

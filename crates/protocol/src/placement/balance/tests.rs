@@ -7,6 +7,8 @@ use crate::placement::{FailureDomains, LvMove, MachineId, RackId, place_lv, plan
 
 const RULES: CopyRules = CopyRules { copies: 3, min_copies: 2 };
 
+mod apart;
+
 type Lvs = Vec<(LvId, Vec<LvCopy>)>;
 
 fn disk(id: u32, machine: u32, size: u32) -> DiskInfo {
@@ -50,17 +52,31 @@ fn filled(disks: &mut [DiskInfo], count: u32) -> Lvs {
 
 fn planned(lvs: &Lvs, disks: &[DiskInfo], spread_percent: u64, limit: usize) -> Vec<Shift> {
     let written = lvs.iter().map(|(lv, _)| *lv).filter(|lv| lv.0 % 4 == 0).collect();
-    let (first, lvs_max) = (0, usize::MAX);
-    let of =
-        Balance { lvs, written: &written, disks, rules: RULES, spread_percent, first, lvs_max };
-    plan_balance(&of, limit).shifts
+    plan_balance(&of(lvs, &written, disks, spread_percent), limit).shifts
+}
+
+fn of<'a>(
+    lvs: &'a Lvs,
+    written: &'a BTreeSet<LvId>,
+    disks: &'a [DiskInfo],
+    spread_percent: u64,
+) -> Balance<'a> {
+    Balance { lvs, written, disks, rules: RULES, spread_percent, first: 0, lvs_max: usize::MAX }
 }
 
 /// Moves as a cluster does, a copy more and then one less, until nothing is planned; the moves.
 fn settle(lvs: &mut Lvs, disks: &mut [DiskInfo], spread_percent: u64) -> usize {
+    settle_by(lvs, disks, |lvs, disks| planned(lvs, disks, spread_percent, 2))
+}
+
+fn settle_by(
+    lvs: &mut Lvs,
+    disks: &mut [DiskInfo],
+    plan: impl Fn(&Lvs, &[DiskInfo]) -> Vec<Shift>,
+) -> usize {
     let mut moves = 0;
     loop {
-        let shifts = planned(lvs, disks, spread_percent, 2);
+        let shifts = plan(lvs, disks);
         if shifts.is_empty() {
             return moves;
         }
@@ -270,20 +286,12 @@ fn stuck(count: u32, disks_each: u32) -> (Lvs, Vec<DiskInfo>) {
 fn volumes_that_cannot_move_are_looked_at_a_few_times_each_and_a_part_at_a_time() {
     let (lvs, disks) = stuck(100_000, 24);
     let written = BTreeSet::new();
-    let of = |first, lvs_max| Balance {
-        lvs: &lvs,
-        written: &written,
-        disks: &disks,
-        rules: RULES,
-        spread_percent: 5,
-        first,
-        lvs_max,
-    };
+    let of = |first, lvs_max| Balance { first, lvs_max, ..of(&lvs, &written, &disks, 5) };
     let (mut first, mut plans) = (0, 0);
     while plans == 0 || first >= BALANCE_LVS_MAX {
         let aims = of(first, BALANCE_LVS_MAX);
         let mut plan = Plan::new(&aims);
-        assert_eq!(plan.shifts(2), []);
+        assert_eq!((plan.set_apart(2), plan.even_out(2)), (vec![], vec![]));
         assert_eq!(plan.seen, BALANCE_LVS_MAX, "from {first}");
         assert!(plan.looks < 12 * BALANCE_LVS_MAX, "{} looks", plan.looks);
         let planned = plan_balance(&aims, 2);
@@ -293,29 +301,21 @@ fn volumes_that_cannot_move_are_looked_at_a_few_times_each_and_a_part_at_a_time(
     assert_eq!(plans, 100_000usize.div_ceil(BALANCE_LVS_MAX), "all had their turn");
     let all = of(0, usize::MAX);
     let mut plan = Plan::new(&all);
-    assert_eq!(plan.shifts(1000), []);
+    assert_eq!((plan.set_apart(1000), plan.even_out(1000)), (vec![], vec![]));
     assert!(plan.looks < BALANCE_LOOKS_MAX + 100, "{} looks", plan.looks);
     assert_eq!(plan_balance(&all, 0).shifts, []);
 }
 
 #[test]
-fn disks_that_are_even_cost_no_look_at_a_volume() {
+fn disks_that_are_even_cost_one_look_at_a_volume() {
     let (lvs, mut disks) = stuck(1000, 4);
     disks.iter_mut().for_each(|disk| (disk.pv_count, disk.pv_free) = (1000, 500));
     let written = BTreeSet::new();
-    let (rules, lvs_max) = (RULES, usize::MAX);
-    let of = Balance {
-        lvs: &lvs,
-        written: &written,
-        disks: &disks,
-        rules,
-        spread_percent: 0,
-        first: 0,
-        lvs_max,
-    };
+    let of = of(&lvs, &written, &disks, 0);
     let mut plan = Plan::new(&of);
-    assert_eq!(plan.shifts(9), []);
-    assert!(plan.seen == 0 && plan.looks <= 2 * disks.len(), "{} looks", plan.looks);
+    assert_eq!((plan.set_apart(9), plan.even_out(9)), (vec![], vec![]));
+    let looks = lvs.len() + 2 * disks.len();
+    assert!(plan.seen == lvs.len() && plan.looks <= looks, "{} looks", plan.looks);
     assert!(plan_balance(&of, 9).is_whole);
 }
 
@@ -329,15 +329,7 @@ fn a_plan_goes_on_where_the_one_before_ended() {
     let written = BTreeSet::new();
     let (mut first, mut found) = (0, Vec::new());
     for _ in 0..10 {
-        let of = Balance {
-            lvs: &lvs,
-            written: &written,
-            disks: &disks,
-            rules: RULES,
-            spread_percent: 5,
-            first,
-            lvs_max: 20,
-        };
+        let of = Balance { first, lvs_max: 20, ..of(&lvs, &written, &disks, 5) };
         let planned = plan_balance(&of, 2);
         found.extend(planned.shifts.iter().map(|shift| (first, shift.lv)));
         first = planned.next;
@@ -431,17 +423,6 @@ fn uses_differ_by_so_many_points_exactly() {
 }
 
 #[test]
-fn a_volume_that_lies_close_gives_the_copy_that_sets_it_apart() {
-    let mut disks = vec![disk(0, 0, 9), disk(1, 0, 9), disk(2, 1, 9), disk(3, 2, 9), disk(4, 3, 9)];
-    disks[..3].iter_mut().for_each(|disk| disk.pv_free = 4);
-    disks[2].pv_free = 0;
-    let copies = (0..3).map(|at| LvCopy::whole(at as usize, DiskId(at))).collect();
-    let lvs: Lvs = vec![(LvId(1), copies)];
-    let shifts = planned(&lvs, &disks, 0, 9);
-    assert!(shifts.iter().all(|shift| shift.from != DiskId(2)), "{shifts:?}");
-}
-
-#[test]
 fn a_disk_that_takes_nothing_is_given_nothing() {
     let mut disks: Vec<DiskInfo> = (0..3).map(|id| disk(id, id, 10)).collect();
     let lvs = filled(&mut disks, 9);
@@ -450,62 +431,6 @@ fn a_disk_that_takes_nothing_is_given_nothing() {
         let disks: Vec<DiskInfo> = disks.iter().copied().chain([new]).collect();
         assert_eq!(planned(&lvs, &disks, 0, 9), [], "{standing:?}, {weight}");
     }
-}
-
-#[test]
-fn copies_do_not_gather_on_one_machine_though_only_disks_are_apart() {
-    // Two machines: copies are to be on three disks.
-    let mut disks: Vec<DiskInfo> = (0..8).map(|id| disk(id, id / 4, 40)).collect();
-    let mut lvs = filled(&mut disks, 100);
-    assert_eq!(lvs.len(), 100);
-    assert!(lvs.iter().all(|(_, copies)| apart(copies, &disks)[1] == 2));
-    disks.extend([disk(8, 0, 40), disk(9, 0, 400)]);
-    assert!(settle(&mut lvs, &mut disks, 5) > 10);
-    assert!(lvs.iter().all(|(_, copies)| apart(copies, &disks)[1] == 2));
-}
-
-/// A volume on these disks, the last of which was added for balance.
-fn moving(on: &[u32]) -> Lvs {
-    let copies = (0..).zip(on).map(|(replica, disk)| LvCopy::whole(replica, DiskId(*disk)));
-    vec![(LvId(0), copies.collect())]
-}
-
-/// Plans until nothing is to be done; the disks on which the volume is then.
-fn rests_on(lvs: &mut Lvs, disks: &[DiskInfo]) -> BTreeSet<u32> {
-    for _ in 0..9 {
-        let copies = &mut lvs[0].1;
-        copies.iter_mut().for_each(|copy| copy.current = true);
-        let steps = plan_moves(lvs, disks, RULES, 9);
-        let copies = &mut lvs[0].1;
-        match steps.first() {
-            None => break,
-            Some(LvMove::Drop(_, replica)) => copies.retain(|copy| copy.replica != *replica),
-            Some(LvMove::Add(_, disk)) => {
-                let replica = copies.iter().map(|copy| copy.replica + 1).max().unwrap_or(0);
-                copies.push(LvCopy { current: false, ..LvCopy::whole(replica, *disk) });
-                let now = plan_moves(lvs, disks, RULES, 9);
-                let drops_lasting = now.iter().any(|step| matches!(step, LvMove::Drop(..)));
-                assert!(!drops_lasting, "what goes stays while another is filled: {now:?}");
-            }
-        }
-    }
-    lvs[0].1.iter().map(|copy| copy.disk.0).collect()
-}
-
-#[test]
-fn what_goes_beside_a_move_leaves_no_copies_nearer_together() {
-    // Two machines: 0, 1 and 2 lie on one, 3 and 4 on the other. From 0 to 2, while 3 drains.
-    let mut disks: Vec<DiskInfo> = (0..5).map(|id| disk(id, id / 3, 40)).collect();
-    disks[3].standing = Standing::Out;
-    let rests = rests_on(&mut moving(&[0, 1, 3, 2]), &disks);
-    assert!(rests.len() == 3 && rests.contains(&4), "{rests:?}");
-    // Four machines of two disks: from 0 to 1, while the machine of 4 drains.
-    let mut disks: Vec<DiskInfo> = (0..8).map(|id| disk(id, id / 2, 40)).collect();
-    disks[4].standing = Standing::Out;
-    disks[5].standing = Standing::Out;
-    let rests = rests_on(&mut moving(&[0, 2, 4, 1]), &disks);
-    let machines: BTreeSet<u32> = rests.iter().map(|disk| disk / 2).collect();
-    assert_eq!((rests.len(), machines), (3, BTreeSet::from([0, 1, 3])));
 }
 
 #[test]
@@ -548,8 +473,16 @@ proptest! {
             disks.iter().map(|disk| f64::from(used(disk)).powi(2) / f64::from(disk.pv_count)).sum()
         };
         let (before, least) = (sum(&disks), least(&disks));
-        let moves = settle(&mut lvs, &mut disks, spread_percent);
+        // For use alone.
+        let moves = settle_by(&mut lvs, &mut disks, |lvs, disks| {
+            let written = BTreeSet::new();
+            Plan::new(&of(lvs, &written, disks, spread_percent)).even_out(2)
+        });
         prop_assert!(moves <= least, "{} of {}", moves, least);
         prop_assert!(moves == 0 || sum(&disks) < before);
+        // And for distance.
+        settle(&mut lvs, &mut disks, spread_percent);
+        let written = lvs.iter().map(|(lv, _)| *lv).filter(|lv| lv.0 % 4 == 0).collect();
+        prop_assert_eq!(Plan::new(&of(&lvs, &written, &disks, 0)).set_apart(1), []);
     }
 }

@@ -13,7 +13,7 @@ use larder_types::{BootId, BucketName, ServerId};
 
 use super::member::{founded, members};
 use super::support::new_server;
-use crate::limits::PROTOCOL_FORGETS;
+use crate::limits::{BALANCE_HELD_UP_MS, PROTOCOL_BALANCE, PROTOCOL_FORGETS};
 use crate::quorum::disk::QuorumDisk;
 use crate::quorum::member::{Member, MemberEffect};
 use crate::quorum::releases::Releases;
@@ -161,19 +161,11 @@ fn a_voter_that_has_not_spoken_counts_as_old_and_a_learner_does_not_count() {
     let mut releases = Releases::default();
     assert_eq!(releases.held_up_by(ME, &members(&[0], &[1]), &forget), None);
     let both = members(&[0, 1], &[]);
-    assert!(
-        !releases.all_speak(ME, &both, PROTOCOL_FORGETS)
-            && releases.all_speak(ME, &members(&[0], &[]), PROTOCOL_MAX)
-    );
     assert_eq!(releases.held_up_by(ME, &both, &forget), Some(ServerId(1)));
     let others = Command::SetDraining(ME, true);
     assert_eq!(releases.held_up_by(ME, &both, &others), None);
     releases.spoke(ServerId(1), PROTOCOL_FORGETS);
     assert_eq!(releases.held_up_by(ME, &both, &forget), None);
-    assert!(
-        releases.all_speak(ME, &both, PROTOCOL_FORGETS)
-            && !releases.all_speak(ME, &both, PROTOCOL_MAX)
-    );
     let mut changing = both.clone();
     changing.next_voters = BTreeSet::from([ServerId(0), ServerId(2)]);
     assert_eq!(releases.held_up_by(ME, &changing, &forget), Some(ServerId(2)));
@@ -183,4 +175,27 @@ fn a_voter_that_has_not_spoken_counts_as_old_and_a_learner_does_not_count() {
         Some(ServerId(1)),
         "an older build took its place"
     );
+}
+
+#[test]
+fn volumes_move_once_all_voters_know_such_moves_and_one_that_keeps_them_is_told_of() {
+    let (alone, both) = (members(&[0], &[]), members(&[0, 1], &[]));
+    let mut releases = Releases::default();
+    assert!(releases.may_balance(ME, &alone, (0, true)));
+    let told = |releases: &Releases| releases.keeps_balance.is_some_and(|it| it.2);
+    for (now_ms, leads, is_told) in [
+        (10, true, false),
+        (BALANCE_HELD_UP_MS, true, false),
+        (BALANCE_HELD_UP_MS + 1, false, false),
+        (BALANCE_HELD_UP_MS + 2, true, false),
+        (2 * BALANCE_HELD_UP_MS + 2, true, true),
+    ] {
+        assert!(!releases.may_balance(ME, &both, (now_ms, leads)));
+        assert_eq!(told(&releases), is_told, "{now_ms}");
+    }
+    releases.spoke(ServerId(1), PROTOCOL_BALANCE - 1);
+    assert!(!releases.may_balance(ME, &both, (3 * BALANCE_HELD_UP_MS, true)));
+    releases.spoke(ServerId(1), PROTOCOL_BALANCE);
+    assert!(releases.may_balance(ME, &both, (3 * BALANCE_HELD_UP_MS, true)));
+    assert_eq!(releases.keeps_balance, None);
 }

@@ -1,0 +1,119 @@
+//! That copies stay apart when volumes move, and come apart where they need not be near.
+
+use super::*;
+
+#[test]
+fn a_volume_that_lies_close_gives_the_copy_that_sets_it_apart() {
+    let mut disks = vec![disk(0, 0, 9), disk(1, 0, 9), disk(2, 1, 9), disk(3, 2, 9), disk(4, 3, 9)];
+    disks[..3].iter_mut().for_each(|disk| disk.pv_free = 4);
+    disks[2].pv_free = 0;
+    let copies = (0..3).map(|at| LvCopy::whole(at as usize, DiskId(at))).collect();
+    let lvs: Lvs = vec![(LvId(1), copies)];
+    let shifts = planned(&lvs, &disks, 0, 9);
+    assert!(shifts.iter().all(|shift| shift.from != DiskId(2)), "{shifts:?}");
+}
+
+#[test]
+fn copies_do_not_gather_on_one_machine_though_only_disks_are_apart() {
+    // Two machines: copies are to be on three disks.
+    let mut disks: Vec<DiskInfo> = (0..8).map(|id| disk(id, id / 4, 40)).collect();
+    let mut lvs = filled(&mut disks, 100);
+    assert_eq!(lvs.len(), 100);
+    assert!(lvs.iter().all(|(_, copies)| apart(copies, &disks)[1] == 2));
+    disks.extend([disk(8, 0, 40), disk(9, 0, 400)]);
+    assert!(settle(&mut lvs, &mut disks, 5) > 10);
+    assert!(lvs.iter().all(|(_, copies)| apart(copies, &disks)[1] == 2));
+}
+
+/// A volume on these disks, the last of which was added for balance.
+fn moving(on: &[u32]) -> Lvs {
+    let copies = (0..).zip(on).map(|(replica, disk)| LvCopy::whole(replica, DiskId(*disk)));
+    vec![(LvId(0), copies.collect())]
+}
+
+/// Plans until nothing is to be done; the disks on which the volume is then.
+fn rests_on(lvs: &mut Lvs, disks: &[DiskInfo]) -> BTreeSet<u32> {
+    for _ in 0..9 {
+        let copies = &mut lvs[0].1;
+        copies.iter_mut().for_each(|copy| copy.current = true);
+        let steps = plan_moves(lvs, disks, RULES, 9);
+        let copies = &mut lvs[0].1;
+        match steps.first() {
+            None => break,
+            Some(LvMove::Drop(_, replica)) => copies.retain(|copy| copy.replica != *replica),
+            Some(LvMove::Add(_, disk)) => {
+                let replica = copies.iter().map(|copy| copy.replica + 1).max().unwrap_or(0);
+                copies.push(LvCopy { current: false, ..LvCopy::whole(replica, *disk) });
+                let now = plan_moves(lvs, disks, RULES, 9);
+                let drops_lasting = now.iter().any(|step| matches!(step, LvMove::Drop(..)));
+                assert!(!drops_lasting, "what goes stays while another is filled: {now:?}");
+            }
+        }
+    }
+    lvs[0].1.iter().map(|copy| copy.disk.0).collect()
+}
+
+#[test]
+fn what_goes_beside_a_move_leaves_no_copies_nearer_together() {
+    // Two machines: 0, 1 and 2 lie on one, 3 and 4 on the other. From 0 to 2, while 3 drains.
+    let mut disks: Vec<DiskInfo> = (0..5).map(|id| disk(id, id / 3, 40)).collect();
+    disks[3].standing = Standing::Out;
+    let rests = rests_on(&mut moving(&[0, 1, 3, 2]), &disks);
+    assert!(rests.len() == 3 && rests.contains(&4), "{rests:?}");
+    // Four machines of two disks: from 0 to 1, while the machine of 4 drains.
+    let mut disks: Vec<DiskInfo> = (0..8).map(|id| disk(id, id / 2, 40)).collect();
+    disks[4].standing = Standing::Out;
+    disks[5].standing = Standing::Out;
+    let rests = rests_on(&mut moving(&[0, 2, 4, 1]), &disks);
+    let machines: BTreeSet<u32> = rests.iter().map(|disk| disk / 2).collect();
+    assert_eq!((rests.len(), machines), (3, BTreeSet::from([0, 1, 3])));
+}
+
+#[test]
+fn a_volume_whose_copies_lie_near_moves_apart_whatever_the_loads() {
+    // A disk that was removed before the copy of a move had everything left all three on one machine.
+    let mut disks: Vec<DiskInfo> = (0..6).map(|id| disk(id, id / 3, 40)).collect();
+    disks[..3].iter_mut().for_each(|disk| disk.pv_free = 39);
+    disks[3..].iter_mut().for_each(|disk| disk.pv_free = 1);
+    let mut lvs = moving(&[0, 1, 2]);
+    lvs[0].0 = LvId(1);
+    let shifts = planned(&lvs, &disks, 5, 9);
+    assert!(matches!(shifts[..], [Shift { to: DiskId(3..6), .. }]), "{shifts:?}");
+    lvs[0].1.push(LvCopy::whole(3, shifts[0].to));
+    let goes = plan_moves(&lvs, &disks, RULES, 9);
+    assert_eq!(goes, [LvMove::Drop(LvId(1), shifts[0].from.0 as usize)]);
+    lvs[0].1.remove(shifts[0].from.0 as usize);
+    assert_eq!(planned(&lvs, &disks, 99, 9), []);
+    // On two machines of three that have room: one lies on both, and its twin goes to the third.
+    disks.push(disk(6, 2, 40));
+    let shifts = planned(&lvs, &disks, 99, 9);
+    assert!(matches!(shifts[..], [Shift { to: DiskId(6), from: DiskId(0..3), .. }]), "{shifts:?}");
+    for unfit in [
+        DiskInfo { pv_free: 0, ..disks[6] },
+        DiskInfo { room: Room::Doubtful, ..disks[6] },
+        DiskInfo { standing: Standing::Away, ..disks[6] },
+    ] {
+        disks[6] = unfit;
+        assert_eq!(planned(&lvs, &disks, 99, 9), [], "{unfit:?}");
+    }
+}
+
+#[test]
+fn many_disks_of_one_machine_hold_up_no_move() {
+    // Two machines, of which the one has 200 emptier disks: volumes with two copies on it may give none to them.
+    let mut disks: Vec<DiskInfo> = (0..200).map(|id| disk(id, 0, 100)).collect();
+    disks.extend([disk(200, 1, 4000), disk(201, 1, 4000)]);
+    let mut lvs: Lvs = Vec::new();
+    for lv in 0..BALANCE_LVS_MAX as u32 {
+        let on = [lv % 200, (lv + 1) % 200, 200];
+        on.iter().for_each(|id| take(&mut disks, DiskId(*id)));
+        let copies = (0..).zip(on).map(|(replica, disk)| LvCopy::whole(replica, DiskId(disk)));
+        lvs.push((LvId(lv), copies.collect()));
+        if lv == 3900 {
+            break;
+        }
+    }
+    let shifts = planned(&lvs, &disks, 5, 2);
+    assert_eq!(shifts.len(), 2);
+    assert!(shifts.iter().all(|it| (it.from, it.to) == (DiskId(200), DiskId(201))), "{shifts:?}");
+}
