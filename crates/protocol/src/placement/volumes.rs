@@ -265,15 +265,16 @@ fn next_move(
         return Some(LvMove::Drop(lv, gone.replica));
     }
     if current >= rules.copies {
-        let is_filled = |copy: &&LvCopy| !copy.current && disks[&copy.disk].room != Room::None;
-        if lasting.len() > rules.copies && lasting.iter().any(is_filled) {
-            return None; // what goes stays until that one has everything
-        }
         // Enough for good: one that is empty or drains goes, else one too many.
         let leaving = copies.iter().filter(|copy| !lasts(copy));
         let leaving =
             leaving.min_by_key(|copy| (!copy.emptied, disks[&copy.disk].up, !copy.ordered));
-        let has_more = leaving.is_none() && lasting.len() > rules.copies;
+        let is_filled = |copy: &&LvCopy| !copy.current && disks[&copy.disk].room != Room::None;
+        let has_wider = lasting.len() > rules.copies;
+        if leaving.is_some() && has_wider && lasting.iter().any(is_filled) {
+            return None; // what leaves stays until that one has everything
+        }
+        let has_more = leaving.is_none() && has_wider;
         let goes = has_more.then(|| surplus(&lasting, disks, rules, &|disk| uses.0[&disk]));
         let goes = goes.flatten();
         return leaving.or(goes).map(|copy| LvMove::Drop(lv, copy.replica));

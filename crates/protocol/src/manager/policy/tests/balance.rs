@@ -65,18 +65,17 @@ fn what_was_said_of_an_index_before_another_copy_had_it_empties_nothing() {
     world.run_for(30_000);
     assert_eq!(world.vacated, BTreeSet::new());
     assert_eq!(world.map.lv(lv).unwrap().present().count(), 3);
-    // A late word comes once. A group that emptied the copy by it says so again and again: another is filled in its place.
-    let of = |world: &World| world.map.lv(lv).unwrap().replicas[usize::from(index)].clone();
-    let emptied = of(&world);
-    for _ in 0..60 {
+    // A late word comes once. A group that emptied the copy by it says so again and again: it goes, and
+    // another is filled in its place.
+    let mut said = 0;
+    while !world.vacated.contains(&(lv, index)) && said < 90 {
         world.say(pg.members[0].0, ServerMessage::Vacated(lv, index, pg.view, early));
         world.run_for(1_000);
+        said += 1;
     }
+    assert!((30..90).contains(&said), "it is ordered anew after {said} times");
     world.run_for(30_000);
-    let lv = world.map.lv(lv).unwrap();
-    assert!(world.vacated.contains(&(LvId(0), index)), "it is ordered anew: {lv:?}");
-    assert_ne!(of(&world), emptied);
-    assert_eq!(lv.present().count(), 3, "{lv:?}");
+    assert_eq!(world.map.lv(lv).unwrap().present().count(), 3);
 }
 
 /// A cluster of three full machines, and an empty one that joins it; volumes may move.
