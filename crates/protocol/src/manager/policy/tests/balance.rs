@@ -73,7 +73,7 @@ fn what_was_said_of_an_index_before_another_copy_had_it_empties_nothing() {
         world.run_for(1_000);
         said += 1;
     }
-    assert!((30..90).contains(&said), "it is ordered anew after {said} times");
+    assert!((1..5).contains(&said), "it is ordered anew after {said} times more");
     world.run_for(30_000);
     assert_eq!(world.map.lv(lv).unwrap().present().count(), 3);
 }
