@@ -44,6 +44,7 @@ fn told(config: &std::path::Path, tells_moves: bool) -> Result<Vec<String>, Role
         let mut lines = disks(&map);
         lines.push(summary(&seen));
         lines.extend(waits(&map, &seen));
+        lines.extend(near(&seen));
         if tells_moves {
             lines.extend(moves(&map, &seen));
         }
@@ -99,6 +100,16 @@ fn waits(map: &Topology, seen: &Outlook) -> Option<String> {
     let wider = made().filter(|lv| lv.present().count() > copies).count();
     (wider >= BALANCE_MOVES_MAX).then(|| {
         format!("no further move begins while {wider} volumes have a copy more than wanted")
+    })
+}
+
+/// Volumes that lie nearer together than they could, and do not move for it.
+fn near(seen: &Outlook) -> Option<String> {
+    let (count, plural) = (seen.near, if seen.near == 1 { "" } else { "s" });
+    (count > 0).then(|| {
+        format!(
+            "{count} volume{plural} could lie on more machines, and will not move: such take writes, or those machines have had their share"
+        )
     })
 }
 

@@ -21,6 +21,8 @@ pub struct Outlook {
     pub next: Vec<Shift>,
     /// True if all was looked at that could move: else there may be more.
     pub is_whole: bool,
+    /// Volumes that lie nearer together than they could, and stay.
+    pub near: usize,
 }
 
 /// What a map says of its balance, with the next moves up to `limit`. Servers that are down keep the leading manager from
@@ -39,11 +41,11 @@ pub fn outlook(map: &Topology, limit: usize) -> Outlook {
         _ => Standing::Out,
     };
     let disks = disks_of(map, standing, |_| Room::Some);
-    let lvs = copies_of(map, |_| false, |_| false);
+    let lvs = copies_of(map, |_| false, |_| false, |_| true);
     let written = written(map);
     let of = Balance { lvs_max: lvs.len(), ..aims(&lvs, &written, &disks, rules) };
-    let Planned { shifts: next, is_whole, .. } = plan_balance(&of, limit);
-    Outlook { moving: moving_volumes(map), next, is_whole }
+    let Planned { shifts: next, is_whole, near, .. } = plan_balance(&of, limit);
+    Outlook { moving: moving_volumes(map), next, is_whole, near }
 }
 
 /// Volumes of a map that have a copy more than wanted, but for those that leave a disk which drains or is gone.
@@ -118,11 +120,12 @@ pub(super) fn disks_of(
     disks
 }
 
-/// Volumes that are made, with their copies, of which some are empty or were told to become so.
+/// Volumes that are made, with their copies, of which some are empty or were told to become so, and of some the PV is there.
 pub(super) fn copies_of(
     map: &Topology,
     is_emptied: impl Fn((LvId, u8)) -> bool,
     is_ordered: impl Fn((LvId, u8)) -> bool,
+    is_made: impl Fn((LvId, u8)) -> bool,
 ) -> Vec<(LvId, Vec<LvCopy>)> {
     let copies = |id: LvId, lv: &LvRecord| {
         let copy = |(replica, r): (usize, &ReplicaRecord)| LvCopy {
@@ -131,6 +134,7 @@ pub(super) fn copies_of(
             current: r.state == ReplicaState::Current,
             emptied: is_emptied((id, replica as u8)),
             ordered: is_ordered((id, replica as u8)),
+            made: r.state == ReplicaState::Current || is_made((id, replica as u8)),
         };
         lv.present().map(copy).collect()
     };

@@ -98,11 +98,27 @@ pub(super) fn surplus<'a>(
     (!goes.current || is_filled && whole >= rules.copies).then_some(goes)
 }
 
+/// Those that are left of copies once all are gone that are too many.
+pub(super) fn kept<'a>(
+    copies: &[&'a LvCopy],
+    wanted: usize,
+    disks: &BTreeMap<DiskId, &DiskInfo>,
+    used: &dyn Fn(DiskId) -> u64,
+) -> Vec<&'a LvCopy> {
+    let mut kept = copies.to_vec();
+    while kept.len() > wanted
+        && let Some(goes) = fullest(&kept, disks, used)
+    {
+        kept.retain(|copy| copy.replica != goes.replica);
+    }
+    kept
+}
+
 /// The domains, from the widest level to the narrowest, in which disks take something.
 pub(super) type Open = [BTreeSet<Domain>; Level::ALL.len()];
 
-pub(super) fn open<'a>(takers: impl Iterator<Item = &'a DiskInfo> + Clone) -> Open {
-    Level::ALL.map(|level| takers.clone().map(|disk| domain(disk, level)).collect())
+pub(super) fn open(takers: &[&DiskInfo]) -> Open {
+    Level::ALL.map(|level| takers.iter().map(|disk| domain(disk, level)).collect())
 }
 
 /// True if one of these copies could lie further from the others, with the domains alone to go by.

@@ -114,6 +114,9 @@ pub struct Planned {
     pub next: usize,
     /// True if all was looked at that could move: else there may be more.
     pub is_whole: bool,
+    /// Volumes of those looked at that lie nearer together than they could, and stay: they take writes, or the disks farther
+    /// away have had their share.
+    pub near: usize,
 }
 
 /// The next moves for balance; at most `limit`, and none if disks are as even as they can be.
@@ -128,7 +131,7 @@ pub fn plan_balance(of: &Balance<'_>, limit: usize) -> Planned {
     shifts.extend(plan.even_out(limit - shifts.len()));
     let is_whole = plan.seen == of.lvs.len() && plan.looks < BALANCE_LOOKS_MAX;
     let next = (of.first + plan.seen).checked_rem(of.lvs.len()).unwrap_or(0);
-    Planned { shifts, next, is_whole }
+    Planned { shifts, next, is_whole, near: plan.near }
 }
 
 struct Plan<'a> {
@@ -146,6 +149,8 @@ struct Plan<'a> {
     /// Volumes that were looked at.
     seen: usize,
     looks: usize,
+    /// Of those that were looked at, such as lie nearer together than they could, and do not move.
+    near: usize,
 }
 
 /// How well a volume suits: the lowest goes first.
@@ -198,6 +203,7 @@ impl<'a> Plan<'a> {
             barren: BTreeSet::new(),
             seen: 0,
             looks: of.disks.len(),
+            near: 0,
         };
         plan.count_moving();
         plan
@@ -236,32 +242,60 @@ impl<'a> Plan<'a> {
         copies.len() == self.of.rules.copies && copies.iter().all(rests)
     }
 
+    /// Use of all disks.
+    fn ideal(&self) -> Ratio {
+        let used: u64 = self.loads.values().map(|load| load.used).sum();
+        let size: u64 = self.loads.values().map(|load| load.size).sum();
+        Ratio(used, size.max(1))
+    }
+
+    /// Disks that take something, or those of them that are used less than this.
+    fn takers(&self, below: Option<Ratio>) -> Vec<&'a DiskInfo> {
+        let takes = |disk: &&&DiskInfo| {
+            let load = &self.loads[&disk.disk];
+            let is_below = |ideal| Ratio(load.used, load.size).cmp(ideal) == Ordering::Less;
+            load.takes && load.free > 0 && below.is_none_or(is_below)
+        };
+        self.by_id.values().filter(takes).copied().collect()
+    }
+
     /// Moves of volumes that lie nearer together than they have to.
+    ///
+    /// One that lies on a single machine goes to any that takes it. The others only to disks below their ideal: else a small
+    /// machine would be filled to the last PV, and have no room for what is made, or made again, on three machines.
     fn set_apart(&mut self, limit: usize) -> Vec<Shift> {
-        let takes = |load: &Load| load.takes && load.free > 0;
-        let takers = self.by_id.values().filter(|disk| takes(&self.loads[&disk.disk]));
-        let open = open(takers.copied());
+        let ideal = self.ideal();
+        let any = open(&self.takers(None));
+        let below = open(&self.takers(Some(ideal)));
         let mut shifts = Vec::new();
         for (lv, copies) in self.window() {
             if shifts.len() == limit || self.looks >= BALANCE_LOOKS_MAX {
                 break;
             }
             (self.looks, self.seen) = (self.looks + 1, self.seen + 1);
-            if !self.is_at_rest(copies) || self.of.written.contains(lv) {
+            if !self.is_at_rest(copies) {
                 continue;
             }
             let copies: Vec<&LvCopy> = copies.iter().collect();
-            if !lie_near(&copies, &self.by_id, &open) {
+            if !lie_near(&copies, &self.by_id, &any) {
+                continue;
+            }
+            self.near += 1;
+            let machine = |copy: &&LvCopy| domain(self.by_id[&copy.disk], Level::Machine);
+            let is_on_one = copies.iter().map(machine).collect::<BTreeSet<_>>().len() == 1;
+            let may_wait = self.of.written.contains(lv) || !lie_near(&copies, &self.by_id, &below);
+            if may_wait && !is_on_one {
                 continue;
             }
             self.looks += self.loads.len();
-            let takers = self.by_id.values().filter(|disk| takes(&self.loads[&disk.disk]));
-            let takers: Vec<_> = takers.map(|disk| leaf(disk)).collect();
+            let takers = self.takers((!is_on_one).then_some(ideal));
+            let takers: Vec<_> = takers.into_iter().map(leaf).collect();
             let used = |disk| self.loads[&disk].used;
             if let Some((goes, to)) = farther(seed(*lv), &copies, &self.by_id, &takers, &used) {
                 let shift = Shift { lv: *lv, from: goes.disk, to };
                 self.carry_out(shift);
                 shifts.push(shift);
+                self.near -= 1;
             }
         }
         shifts
@@ -287,9 +321,7 @@ impl<'a> Plan<'a> {
 
     fn sides(&mut self) -> Sides {
         self.looks += self.loads.len();
-        let used: u64 = self.loads.values().map(|load| load.used).sum();
-        let size: u64 = self.loads.values().map(|load| load.size).sum();
-        let ideal = Ratio(used, size.max(1));
+        let ideal = self.ideal();
         let against = |load: &Load| Ratio(load.used, load.size).cmp(ideal);
         let all = || self.loads.iter().map(|(disk, load)| (*disk, *load));
         let mut below: Vec<(DiskId, Load)> = all()
@@ -443,7 +475,7 @@ impl<'a> Plan<'a> {
     /// True if the copy on a disk is the one that goes, once another has one too.
     fn is_first_to_go(&self, from: DiskId, to: DiskId, copies: &[LvCopy]) -> bool {
         let replica = copies.iter().map(|copy| copy.replica).max().unwrap_or(0) + 1;
-        let new = LvCopy { replica, disk: to, current: true, emptied: false, ordered: false };
+        let new = LvCopy::whole(replica, to);
         let all: Vec<&LvCopy> = copies.iter().chain([&new]).collect();
         let used = |disk| self.loads[&disk].used + u64::from(disk == to);
         fullest(&all, &self.by_id, &used).is_some_and(|goes| goes.disk == from)

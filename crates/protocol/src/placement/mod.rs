@@ -32,7 +32,9 @@ pub use members::{
 };
 pub(crate) use straw::hash;
 pub use straw::{Weight, draw, shorter};
-pub use volumes::{CopyRules, DiskInfo, LvCopy, LvMove, LvPlacement, Room, place_lv, plan_moves};
+pub use volumes::{
+    CopyRules, DiskInfo, LvCopy, LvMove, LvPlacement, Room, filling, place_lv, plan_moves, wider,
+};
 
 #[cfg(test)]
 mod tests;

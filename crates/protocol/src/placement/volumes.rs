@@ -11,12 +11,12 @@
 //! 3. New servers and disks move nothing here: what moves for balance, or to lie further apart, is [`super::balance`]'s to
 //!    plan, and has a copy more until one goes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use larder_types::{DiskId, LvId, ServerId};
 
-use super::apart::{farther, surplus};
-use super::domains::{FailureDomains, Leaf, Level, choose, domain_count, widest};
+use super::apart::{farther, kept, surplus};
+use super::domains::{Domain, FailureDomains, Leaf, Level, choose, domain_count, widest};
 use super::members::Standing;
 use super::straw::{Weight, hash};
 
@@ -87,13 +87,14 @@ pub struct LvCopy {
     pub emptied: bool,
     /// True if its primary was told to empty it: no other one of the volume is to go before it.
     pub ordered: bool,
+    /// True if its PV is known to be there.
+    pub made: bool,
 }
 
-#[cfg(test)]
 impl LvCopy {
     /// One that has everything.
     pub(super) fn whole(replica: usize, disk: DiskId) -> Self {
-        Self { replica, disk, current: true, emptied: false, ordered: false }
+        Self { replica, disk, current: true, emptied: false, ordered: false, made: true }
     }
 }
 
@@ -150,9 +151,29 @@ pub(super) fn seed(lv: LvId) -> u64 {
 /// What the next change of an LV is decided by.
 struct Ground<'a> {
     disks: BTreeMap<DiskId, &'a DiskInfo>,
+    intended: Level,
     /// Disks for new replicas, each with the PVs that it has left.
     candidates: BTreeMap<DiskId, (Leaf, u32)>,
+    /// Domains of the intended level in which they are.
+    open: BTreeSet<Domain>,
     uses: Uses,
+}
+
+impl Ground<'_> {
+    /// A PV of a disk is taken.
+    fn take(&mut self, disk: DiskId) {
+        let Some((leaf, free)) = self.candidates.get_mut(&disk) else { return };
+        *free -= 1;
+        if *free == 0 {
+            leaf.weight = Weight(0);
+            self.open = open(&self.candidates, self.intended);
+        }
+    }
+}
+
+fn open(candidates: &BTreeMap<DiskId, (Leaf, u32)>, level: Level) -> BTreeSet<Domain> {
+    let leaves = candidates.values().map(|(leaf, _)| leaf);
+    leaves.filter(|leaf| leaf.weight > Weight(0)).map(|leaf| leaf.domain(level)).collect()
 }
 
 /// PVs in use on each disk, without those whose copies are on their way out.
@@ -186,9 +207,12 @@ pub fn plan_moves(
     let intended = intended_level(disks, rules);
     let candidates = disks.iter().filter(|disk| disk.standing == Standing::In);
     let by_id: BTreeMap<DiskId, &DiskInfo> = disks.iter().map(|disk| (disk.disk, disk)).collect();
+    let candidates = candidates.map(|disk| (disk.disk, (leaf(disk), disk.pv_free))).collect();
     let mut ground = Ground {
         disks: by_id.clone(),
-        candidates: candidates.map(|disk| (disk.disk, (leaf(disk), disk.pv_free))).collect(),
+        intended,
+        open: open(&candidates, intended),
+        candidates,
         uses: Uses::new(lvs, disks),
     };
     let good = |copies: &[LvCopy]| {
@@ -214,7 +238,7 @@ pub fn plan_moves(
         if !may_begin && !leaves(copies) {
             continue;
         }
-        let next = next_move(*lv, copies, &ground, (intended, rules));
+        let next = next_move(*lv, copies, &ground, rules);
         let dropped = |replica: usize| copies.iter().find(|copy| copy.replica == replica);
         match next {
             Some(LvMove::Drop(_, replica)) if dropped(replica).is_some_and(|it| it.ordered) => {}
@@ -226,12 +250,7 @@ pub fn plan_moves(
             }
             Some(LvMove::Add(_, disk)) => {
                 begun += 1;
-                if let Some((leaf, free)) = ground.candidates.get_mut(&disk) {
-                    *free -= 1;
-                    if *free == 0 {
-                        leaf.weight = Weight(0);
-                    }
-                }
+                ground.take(disk);
             }
             None => {}
         }
@@ -240,13 +259,12 @@ pub fn plan_moves(
     moves
 }
 
-fn next_move(
-    lv: LvId,
-    copies: &[LvCopy],
-    ground: &Ground<'_>,
-    (intended, rules): (Level, CopyRules),
-) -> Option<LvMove> {
-    let Ground { disks, candidates, uses } = ground;
+fn next_move(lv: LvId, copies: &[LvCopy], ground: &Ground<'_>, rules: CopyRules) -> Option<LvMove> {
+    let Ground { disks, candidates, uses, .. } = ground;
+    let used = |disk| uses.0[&disk];
+    if let Some(stuck) = copies.iter().find(|copy| is_stuck(copy, disks)) {
+        return Some(LvMove::Drop(lv, stuck.replica));
+    }
     let lasts = |copy: &&LvCopy| lasts(copy, disks);
     let lasting: Vec<&LvCopy> = copies.iter().filter(lasts).collect();
     let current = lasting.iter().filter(|copy| copy.current).count();
@@ -255,9 +273,9 @@ fn next_move(
         candidates.values().map(|(leaf, _)| *leaf).filter(is_free).collect()
     };
     // Those that stay may lie nearer together than they have to: one was to go, had not another gone.
-    if copies.len() > lasting.len() && lasting.len() == rules.copies && current == rules.copies {
-        let used = |disk| uses.0[&disk];
-        if let Some((_, disk)) = farther(seed(lv), &lasting, disks, &free(), &used) {
+    if copies.len() > lasting.len() && lasting.len() >= rules.copies {
+        let stay = kept(&lasting, rules.copies, disks, &used);
+        if let Some((_, disk)) = farther(seed(lv), &stay, disks, &free(), &used) {
             return Some(LvMove::Add(lv, disk));
         }
     }
@@ -269,26 +287,61 @@ fn next_move(
         let leaving = copies.iter().filter(|copy| !lasts(copy));
         let leaving =
             leaving.min_by_key(|copy| (!copy.emptied, disks[&copy.disk].up, !copy.ordered));
-        let is_filled = |copy: &&LvCopy| !copy.current && disks[&copy.disk].room != Room::None;
         let has_wider = lasting.len() > rules.copies;
-        if leaving.is_some() && has_wider && lasting.iter().any(is_filled) {
+        let is_filled = |copy: &&LvCopy| !copy.current && disks[&copy.disk].room != Room::None;
+        if leaving.is_some() && lasting.iter().any(is_filled) {
             return None; // what leaves stays until that one has everything
         }
         let has_more = leaving.is_none() && has_wider;
-        let goes = has_more.then(|| surplus(&lasting, disks, rules, &|disk| uses.0[&disk]));
+        let goes = has_more.then(|| surplus(&lasting, disks, rules, &used));
         let goes = goes.flatten();
         return leaving.or(goes).map(|copy| LvMove::Drop(lv, copy.replica));
     }
-    if lasting.len() >= rules.copies || lasting.len() > current {
-        return None; // one is being filled
+    if lasting.len() >= rules.copies || lasting.len() > current || !has_source(copies, disks) {
+        return None; // one is being filled, or none can be
     }
     let taken: Vec<Leaf> = lasting.iter().map(|copy| leaf(disks[&copy.disk])).collect();
-    let pick = choose(seed(lv), &free(), 1, intended, &taken);
+    let is_new = |open: &Domain| taken.iter().all(|leaf| leaf.domain(ground.intended) != *open);
+    if !ground.open.iter().any(is_new) {
+        return None;
+    }
+    let pick = choose(seed(lv), &free(), 1, ground.intended, &taken);
     pick.first().map(|disk| LvMove::Add(lv, DiskId(*disk)))
 }
 
 /// True if a copy counts for good.
 fn lasts(copy: &LvCopy, disks: &BTreeMap<DiskId, &DiskInfo>) -> bool {
     let is_there = disks.get(&copy.disk).is_some_and(|disk| disk.standing != Standing::Out);
-    is_there && !copy.emptied
+    is_there && !copy.emptied && !is_stuck(copy, disks)
+}
+
+/// True if a copy cannot be made, as its disk has no room for it: it counts for nothing, and goes first. One that is there is
+/// filled as far as it goes, for it may be all that a disk had room for.
+fn is_stuck(copy: &LvCopy, disks: &BTreeMap<DiskId, &DiskInfo>) -> bool {
+    let has_none = disks.get(&copy.disk).is_some_and(|disk| disk.room == Room::None);
+    !copy.current && !copy.made && has_none
+}
+
+/// True if a copy could be filled from another.
+fn has_source(copies: &[LvCopy], disks: &BTreeMap<DiskId, &DiskInfo>) -> bool {
+    let is_up = |copy: &LvCopy| disks.get(&copy.disk).is_some_and(|disk| disk.up);
+    copies.iter().any(|copy| copy.current && !copy.emptied && is_up(copy))
+}
+
+/// Volumes of which a copy is being filled that may come to last. On disks that are gone, leave or have no room none does, nor
+/// from servers that are all down: such ones hold up no others.
+#[must_use]
+pub fn filling(lvs: &[(LvId, Vec<LvCopy>)], disks: &[DiskInfo]) -> usize {
+    let disks: BTreeMap<DiskId, &DiskInfo> = disks.iter().map(|disk| (disk.disk, disk)).collect();
+    let is_filled = |copy: &LvCopy| !copy.current && lasts(copy, &disks);
+    let is_filling = |copies: &[LvCopy]| copies.iter().any(is_filled) && has_source(copies, &disks);
+    lvs.iter().filter(|(_, copies)| is_filling(copies)).count()
+}
+
+/// Volumes of which more copies last than wanted.
+#[must_use]
+pub fn wider(lvs: &[(LvId, Vec<LvCopy>)], disks: &[DiskInfo], rules: CopyRules) -> usize {
+    let disks: BTreeMap<DiskId, &DiskInfo> = disks.iter().map(|disk| (disk.disk, disk)).collect();
+    let lasting = |copies: &[LvCopy]| copies.iter().filter(|copy| lasts(copy, &disks)).count();
+    lvs.iter().filter(|(_, copies)| lasting(copies) > rules.copies).count()
 }

@@ -14,7 +14,7 @@ use super::{Subject, Turn};
 use crate::limits::{BALANCE_MOVES_MAX, LV_PLAN_MS};
 use crate::manager::balance::{aims, written};
 use crate::manager::state::{Command, ServerRole};
-use crate::placement::{Balance, DiskInfo, LvCopy, LvMove, Standing, plan_balance};
+use crate::placement::{Balance, DiskInfo, LvCopy, LvMove, Standing, plan_balance, wider};
 
 impl Turn<'_> {
     /// Begins the next moves for balance.
@@ -28,7 +28,7 @@ impl Turn<'_> {
         if !is_due || !self.moves_volumes || !self.leading.leases.is_followed(self.now_ms) {
             return;
         }
-        let limit = BALANCE_MOVES_MAX.saturating_sub(self.moving_lvs(lvs));
+        let limit = BALANCE_MOVES_MAX.saturating_sub(self.moving_lvs(lvs, disks));
         if limit == 0 || !self.may_balance(lvs, planned) {
             return;
         }
@@ -53,12 +53,12 @@ impl Turn<'_> {
     }
 
     /// Volumes that have a copy more than wanted, or may be about to.
-    fn moving_lvs(&self, lvs: &[(LvId, Vec<LvCopy>)]) -> usize {
+    fn moving_lvs(&self, lvs: &[(LvId, Vec<LvCopy>)], disks: &[DiskInfo]) -> usize {
         let copies = self.copy_rules().copies;
         let narrower = |lv: LvId| self.map.lv(lv).is_some_and(|lv| lv.present().count() <= copies);
         let is_coming = |subject: &&Subject| matches!(subject, Subject::Lv(lv) if narrower(*lv));
         let coming = self.leading.under_way.iter().filter(is_coming).count();
-        lvs.iter().filter(|(_, of)| of.len() > copies).count() + coming
+        wider(lvs, disks, self.copy_rules()) + coming
     }
 
     fn may_balance(&self, lvs: &[(LvId, Vec<LvCopy>)], planned: &[LvMove]) -> bool {

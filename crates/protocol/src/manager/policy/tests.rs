@@ -82,6 +82,8 @@ struct World {
     views: u64,
     pool_empty: u64,
     vacated: BTreeSet<(LvId, u8)>,
+    /// The replica that a primary has emptied in a view: it empties no other one of that volume before it is gone.
+    leaving: BTreeMap<LvId, (u8, DiskId, View)>,
     /// Servers that do not hear each other, though the managers hear both.
     parted: BTreeSet<(u32, u32)>,
     /// Whether primaries fill what is to be filled.
@@ -124,6 +126,7 @@ impl World {
             views: 0,
             pool_empty: 0,
             vacated: BTreeSet::new(),
+            leaving: BTreeMap::new(),
             parted: BTreeSet::new(),
             fills: true,
             makes: true,
@@ -407,8 +410,20 @@ impl World {
             }
             ManagerMessage::Vacate(lv, replica, order) => {
                 self.vacated.insert((lv, replica));
-                let pg = self.map.lv(lv).and_then(|lv| self.map.pg(lv.pg));
-                let view = pg.map_or(View(0), |pg| pg.view);
+                let Some(record) = self.map.lv(lv) else { return };
+                let view = self.map.pg(record.pg).map_or(View(0), |pg| pg.view);
+                let disk = |at: u8| {
+                    let mut there = record.present();
+                    there.find(|(index, _)| *index == usize::from(at)).map(|(_, it)| it.disk)
+                };
+                let is_kept = |(of, on, since): &&(u8, DiskId, View)| {
+                    *since == view && *of != replica && disk(*of) == Some(*on)
+                };
+                if self.leaving.get(&lv).filter(is_kept).is_some() {
+                    return;
+                }
+                let Some(on) = disk(replica) else { return };
+                self.leaving.insert(lv, (replica, on, view));
                 self.say(id, ServerMessage::Vacated(lv, replica, view, order));
             }
             ManagerMessage::PoolEmpty(..) => self.pool_empty += 1,

@@ -11,7 +11,7 @@ use crate::limits::{
 };
 use crate::manager::balance::{copies_of, disks_of};
 use crate::manager::state::{Command, LvRecord, LvState, MapVersion, ReplicaRecord, ReplicaState};
-use crate::placement::{CopyRules, DiskInfo, LvCopy, LvMove, Room, place_lv, plan_moves};
+use crate::placement::{CopyRules, DiskInfo, LvCopy, LvMove, Room, filling, place_lv, plan_moves};
 
 impl Turn<'_> {
     pub(super) fn copy_rules(&self) -> CopyRules {
@@ -213,8 +213,11 @@ impl Turn<'_> {
         if self.leading.added.get(&at).is_none_or(|since| order >= *since) {
             return false;
         }
-        let (of, since_ms) = *self.leading.mistaken.entry(at).or_insert((order, self.now_ms));
-        of != order || self.now_ms.saturating_sub(since_ms) < MISTAKEN_MS_MAX
+        let since = self.leading.mistaken.entry(at).or_insert((order, self.now_ms));
+        if since.0 != order {
+            *since = (order, self.now_ms);
+        }
+        self.now_ms.saturating_sub(since.1) < MISTAKEN_MS_MAX
     }
 
     fn made_all(&mut self, id: LvId) {
@@ -297,11 +300,11 @@ impl Turn<'_> {
             // What was said in a view does not bind the next.
             lv.and_then(|lv| map.pg(lv.pg)).is_some_and(|pg| pg.view == *view)
         });
-        let Leading { emptied, vacates, .. } = &*self.leading;
+        let Leading { emptied, vacates, created, .. } = &*self.leading;
         let is_ordered = |copy| vacates.contains_key(&copy);
-        let lvs = copies_of(self.map, |copy| emptied.contains_key(&copy), is_ordered);
-        let filling =
-            lvs.iter().filter(|(_, copies)| copies.iter().any(|copy| !copy.current)).count();
+        let is_made =
+            |(lv, index): (LvId, u8)| created.get(&lv).is_some_and(|it| it.contains(&index));
+        let lvs = copies_of(self.map, |copy| emptied.contains_key(&copy), is_ordered, is_made);
         // What was said may have been lost.
         let changing = lvs.iter().filter(|(_, copies)| copies.iter().any(|copy| !copy.current));
         let pgs = changing.filter_map(|(lv, _)| self.map.lv(*lv)).map(|lv| lv.pg);
@@ -310,7 +313,8 @@ impl Turn<'_> {
         }
         self.note_unmade(&lvs);
         let disks = self.disks();
-        let moves = self.moves(&lvs, &disks, LV_MOVES_MAX.saturating_sub(filling));
+        let limit = LV_MOVES_MAX.saturating_sub(filling(&lvs, &disks));
+        let moves = self.moves(&lvs, &disks, limit);
         let Leading { emptied, vacates, .. } = &mut *self.leading;
         vacates.retain(|(lv, replica), _| {
             let goes = LvMove::Drop(*lv, usize::from(*replica));

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::limits::BALANCE_LVS_MAX;
-use crate::placement::{FailureDomains, LvMove, MachineId, RackId, place_lv, plan_moves};
+use crate::placement::{FailureDomains, LvMove, MachineId, RackId, filling, place_lv, plan_moves};
 
 const RULES: CopyRules = CopyRules { copies: 3, min_copies: 2 };
 
@@ -482,7 +482,8 @@ proptest! {
         prop_assert!(moves == 0 || sum(&disks) < before);
         // And for distance.
         settle(&mut lvs, &mut disks, spread_percent);
-        let written = lvs.iter().map(|(lv, _)| *lv).filter(|lv| lv.0 % 4 == 0).collect();
-        prop_assert_eq!(Plan::new(&of(&lvs, &written, &disks, 0)).set_apart(1), []);
+        for (lv, copies) in &lvs {
+            prop_assert!(apart(copies, &disks)[1] > 1 || !apart::has_other_machine(copies, &disks), "{} {:?}", lv, copies);
+        }
     }
 }

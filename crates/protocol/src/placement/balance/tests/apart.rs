@@ -100,20 +100,107 @@ fn a_volume_whose_copies_lie_near_moves_apart_whatever_the_loads() {
 
 #[test]
 fn many_disks_of_one_machine_hold_up_no_move() {
-    // Two machines, of which the one has 200 emptier disks: volumes with two copies on it may give none to them.
+    // The fullest disk is the only one of its machine: of none of its volumes a copy may go to the other machine's disks, of
+    // which 200 are emptier. The next one can give to any of those.
     let mut disks: Vec<DiskInfo> = (0..200).map(|id| disk(id, 0, 100)).collect();
-    disks.extend([disk(200, 1, 4000), disk(201, 1, 4000)]);
+    disks.push(disk(200, 1, 4000));
     let mut lvs: Lvs = Vec::new();
-    for lv in 0..BALANCE_LVS_MAX as u32 {
-        let on = [lv % 200, (lv + 1) % 200, 200];
+    for lv in 0..3900 {
+        let first = if lv < 90 { 0 } else { 1 + lv % 99 };
+        let on = [first, 100 + lv % 100, 200];
         on.iter().for_each(|id| take(&mut disks, DiskId(*id)));
         let copies = (0..).zip(on).map(|(replica, disk)| LvCopy::whole(replica, DiskId(disk)));
         lvs.push((LvId(lv), copies.collect()));
-        if lv == 3900 {
-            break;
-        }
     }
-    let shifts = planned(&lvs, &disks, 5, 2);
+    let written = BTreeSet::new();
+    let of = of(&lvs, &written, &disks, 5);
+    let mut plan = Plan::new(&of);
+    let shifts = plan.even_out(2);
     assert_eq!(shifts.len(), 2);
-    assert!(shifts.iter().all(|it| (it.from, it.to) == (DiskId(200), DiskId(201))), "{shifts:?}");
+    assert!(shifts.iter().all(|it| it.from == DiskId(0) && it.to < DiskId(200)), "{shifts:?}");
+    assert!(plan.looks < 20 * lvs.len(), "{} looks", plan.looks);
+}
+
+/// Whether a disk of another machine would take one of these copies, which lie on a single one.
+pub(super) fn has_other_machine(copies: &[LvCopy], disks: &[DiskInfo]) -> bool {
+    let machine = |id: DiskId| disks.iter().find(|disk| disk.disk == id).unwrap().domains.machine;
+    disks.iter().any(|disk| disk.pv_free > 0 && disk.domains.machine != machine(copies[0].disk))
+}
+
+#[test]
+fn a_small_machine_is_not_filled_by_volumes_that_could_lie_further_apart() {
+    for size in [60, 100, 150] {
+        let mut disks: Vec<DiskInfo> = (0..8).map(|id| disk(id, id / 4, 100)).collect();
+        let mut lvs = filled(&mut disks, 160);
+        disks.push(disk(8, 2, size));
+        let moves = settle(&mut lvs, &mut disks, 5);
+        assert!(moves > 20 && disks[8].pv_free > size / 4, "{moves}, {:?}", disks[8]);
+        let placed = place_lv(LvId(999), &disks, RULES).unwrap();
+        assert!(!placed.narrow, "three machines have room for new volumes");
+        let near = lvs.iter().filter(|(_, copies)| apart(copies, &disks)[1] == 2).count();
+        let written = BTreeSet::new();
+        let planned = plan_balance(&of(&lvs, &written, &disks, 5), 9);
+        assert!(near > 40 && planned.near == near, "{near}, {planned:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_filled_holds_up_no_repair() {
+    let mut disks: Vec<DiskInfo> = (0..4).map(|id| disk(id, id, 500)).collect();
+    let pair = || vec![LvCopy::whole(0, DiskId(0)), LvCopy::whole(1, DiskId(1))];
+    let mut lvs: Lvs = (0..200).map(|lv| (LvId(lv), pair())).collect();
+    for (_, copies) in &mut lvs[..128] {
+        copies.push(LvCopy { current: false, made: false, ..LvCopy::whole(2, DiskId(2)) });
+    }
+    assert_eq!(filling(&lvs, &disks), 128);
+    disks[2].standing = Standing::Out;
+    assert_eq!(filling(&lvs, &disks), 0);
+    (disks[2].standing, disks[2].room) = (Standing::Away, Room::None);
+    assert_eq!(filling(&lvs, &disks), 0);
+    let drops = plan_moves(&lvs, &disks, RULES, 128);
+    assert!(
+        drops.iter().all(|step| matches!(step, LvMove::Add(_, DiskId(3)) | LvMove::Drop(_, 2)))
+    );
+    let adds = drops.iter().filter(|step| matches!(step, LvMove::Add(..))).count();
+    assert_eq!((drops.len(), adds), (128, 0), "those with the fewest copies go first");
+    disks.remove(2);
+    assert_eq!(filling(&lvs, &disks), 0);
+    let disks: Vec<DiskInfo> =
+        disks.iter().map(|it| DiskInfo { up: it.disk == DiskId(3), ..*it }).collect();
+    assert_eq!(plan_moves(&lvs[128..], &disks, RULES, 9), [], "nobody has them to copy");
+}
+
+#[test]
+fn what_is_stuck_counts_for_nothing_and_keeps_no_copy_from_a_drain() {
+    // 0, 1 and 2 lie on one machine, 3, 4 and 5 on the other: 3 drains, and 4 has no room for what it was to be given.
+    let mut disks: Vec<DiskInfo> = (0..6).map(|id| disk(id, id / 3, 40)).collect();
+    disks[3].standing = Standing::Out;
+    (disks[4].standing, disks[4].room) = (Standing::Away, Room::None);
+    let stuck =
+        |replica| LvCopy { current: false, made: false, ..LvCopy::whole(replica, DiskId(4)) };
+    let mut lvs = moving(&[0, 1, 2, 3]);
+    lvs[0].1.push(stuck(4));
+    assert_eq!(plan_moves(&lvs, &disks, RULES, 9), [LvMove::Drop(LvId(0), 4)]);
+    let mut lvs = moving(&[0, 1, 2, 3]);
+    assert_eq!(plan_moves(&lvs, &disks, RULES, 9), [LvMove::Add(LvId(0), DiskId(5))]);
+    assert!(rests_on(&mut lvs, &disks).contains(&5));
+    // A move's copy is stuck when the third copy's disk is lost.
+    for is_removed in [false, true] {
+        let mut lvs = moving(&[0, 1, 3]);
+        lvs[0].1.push(stuck(3));
+        let there: Vec<DiskInfo> =
+            disks.iter().copied().filter(|it| !is_removed || it.disk != DiskId(3)).collect();
+        assert_eq!(plan_moves(&lvs, &there, RULES, 9), [LvMove::Drop(LvId(0), 3)]);
+        lvs[0].1.pop();
+        let rests = rests_on(&mut lvs, &there);
+        assert!(rests.len() == 3 && rests.contains(&5), "{rests:?}");
+    }
+    // Removed while a move's copy is filled, and of four copies on one machine.
+    let there: Vec<DiskInfo> = disks.iter().copied().filter(|it| it.disk != DiskId(3)).collect();
+    let mut lvs = moving(&[0, 1, 2, 3]);
+    lvs[0].1[2].current = false;
+    assert_eq!(plan_moves(&lvs, &there, RULES, 9), [LvMove::Add(LvId(0), DiskId(5))]);
+    disks.push(disk(6, 0, 40));
+    let rests = rests_on(&mut moving(&[0, 1, 2, 6, 3]), &disks);
+    assert!(rests.len() == 3 && rests.contains(&5), "{rests:?}");
 }

@@ -111,7 +111,7 @@ fn a_tombstone_that_goes_too_early_is_found() {
 
 #[test]
 fn a_list_of_all_regions_without_deletions_is_found() {
-    is_found(Bug::ListsNoTombstones, 5);
+    is_found(Bug::ListsNoTombstones, 12);
 }
 
 #[test]
