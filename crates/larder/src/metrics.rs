@@ -28,7 +28,7 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use larder_net::Refused;
 use larder_roles::renewal::Standing;
-use larder_s3::ServerHooks;
+use larder_s3::{Ended, ServerHooks};
 use parking_lot::RwLock;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -263,9 +263,10 @@ impl ServerHooks for Metrics {
         !roles.is_empty() && roles.iter().all(|roles| roles.is_ready())
     }
 
-    fn done(&self, op: &'static str, status: u16, micros: u64, bytes_in: u64, bytes_out: u64) {
+    fn done(&self, ended: &Ended<'_>) {
+        let Ended { op, status, took, bytes_in, bytes_out, .. } = *ended;
         self.requests.get_or_create(&RequestLabels { op, status }).inc();
-        self.seconds.get_or_create(&OpLabels { op }).observe(micros as f64 / 1e6);
+        self.seconds.get_or_create(&OpLabels { op }).observe(took.as_secs_f64());
         self.bytes_in.inc_by(bytes_in);
         self.bytes_out.inc_by(bytes_out);
     }

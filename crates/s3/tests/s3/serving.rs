@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use larder_s3::{FaceOptions, ServerHooks, ServerOptions};
+use larder_s3::{Ended, FaceOptions, ServerHooks, ServerOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Notify;
@@ -80,7 +80,8 @@ impl ServerHooks for Hooks {
         self.ready.load(Ordering::Relaxed)
     }
 
-    fn done(&self, op: &'static str, status: u16, _micros: u64, bytes_in: u64, bytes_out: u64) {
+    fn done(&self, ended: &Ended<'_>) {
+        let Ended { op, status, bytes_in, bytes_out, .. } = *ended;
         self.done.lock().unwrap().push((op, status, bytes_in, bytes_out));
         self.one_is_done.notify_one();
     }
