@@ -4,6 +4,7 @@
 
 #![deny(unsafe_code)]
 
+mod access_log;
 mod announce;
 mod args;
 mod bench;

@@ -17,7 +17,7 @@ mod store;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt::Write;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -39,6 +39,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
+use crate::access_log::AccessLog;
 pub(crate) use data::DataMetrics;
 use exposition::Form;
 pub(crate) use manager::ManagerMetrics;
@@ -90,6 +91,7 @@ pub(crate) struct Metrics {
     roles: RwLock<Vec<Box<dyn RoleMetrics>>>,
     /// Of each server of the process that has a certificate.
     standings: RwLock<Vec<Arc<Standing>>>,
+    access_log: OnceLock<Arc<AccessLog>>,
     /// Of the connections of each of them.
     connections: RwLock<Vec<Arc<larder_net::Metrics>>>,
     /// Seconds since 1970.
@@ -132,6 +134,11 @@ fn write_gauge(out: &mut String, name: &str, help: &str, value: f64) -> std::fmt
     writeln!(out, "larder_{name} {value}")
 }
 
+fn write_counter(out: &mut String, name: &str, help: &str, value: u64) -> std::fmt::Result {
+    writeln!(out, "# HELP larder_{name} {help}.\n# TYPE larder_{name} counter")?;
+    writeln!(out, "larder_{name}_total {value}")
+}
+
 /// A count of connections between servers: its name, its help, and how it is read.
 type OfConnections = (&'static str, &'static str, fn(&larder_net::Metrics) -> u64);
 
@@ -157,9 +164,7 @@ fn write_connections(of: &[Arc<larder_net::Metrics>], out: &mut String) -> std::
     let open: u64 = of.iter().map(|of| of.open.get()).sum();
     write_gauge(out, "connections_open", "Connections with servers, either way", open as f64)?;
     for (name, help, count) in CONNECTIONS {
-        let value: u64 = of.iter().map(|of| count(of)).sum();
-        writeln!(out, "# HELP larder_{name} {help}.\n# TYPE larder_{name} counter")?;
-        writeln!(out, "larder_{name}_total {value}")?;
+        write_counter(out, name, help, of.iter().map(|of| count(of)).sum())?;
     }
     let name = "larder_connections_refused";
     writeln!(out, "# HELP {name} Connections between servers that were refused, by reason.")?;
@@ -183,6 +188,11 @@ impl Metrics {
     pub(crate) fn add(&self, roles: Option<Box<dyn RoleMetrics>>, standing: Option<Arc<Standing>>) {
         self.roles.write().extend(roles);
         self.standings.write().extend(standing);
+    }
+
+    /// Has requests noted in a log, too. The first one stays.
+    pub(crate) fn log_accesses(&self, log: Arc<AccessLog>) {
+        let _first = self.access_log.set(log);
     }
 
     /// What a server's connections count.
@@ -210,6 +220,7 @@ impl Metrics {
             bytes_out,
             roles: RwLock::default(),
             standings: RwLock::default(),
+            access_log: OnceLock::new(),
             connections: RwLock::default(),
             began_s: process::now_s(),
         }
@@ -226,6 +237,13 @@ impl Metrics {
         }
         let ready = f64::from(u8::from(self.ready()));
         write_gauge(&mut own, "ready", "1 if all roles of this process serve", ready)?;
+        if let Some(log) = self.access_log.get() {
+            let (written, dropped) = log.counts();
+            let help = "Lines of the access log that were written";
+            write_counter(&mut own, "access_log_lines", help, written)?;
+            let help = "Lines of the access log that found no room or could not be written";
+            write_counter(&mut own, "access_log_dropped", help, dropped)?;
+        }
         let standings = self.standings.read();
         // The first that ends: each is renewed by itself.
         if let Some(left) = standings.iter().map(|it| it.seconds_left()).reduce(f64::min) {
@@ -269,6 +287,9 @@ impl ServerHooks for Metrics {
         self.seconds.get_or_create(&OpLabels { op }).observe(took.as_secs_f64());
         self.bytes_in.inc_by(bytes_in);
         self.bytes_out.inc_by(bytes_out);
+        if let Some(log) = self.access_log.get() {
+            log.note(ended);
+        }
     }
 }
 
@@ -322,6 +343,18 @@ mod tests {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
         answer
+    }
+
+    #[test]
+    fn a_process_that_logs_accesses_shows_how_many_lines_it_lost() {
+        let metrics = Metrics::of_none();
+        assert!(!metrics.text().unwrap().contains("larder_access_log"));
+        metrics.log_accesses(Arc::default());
+        let text = metrics.text().unwrap();
+        for name in ["lines", "dropped"] {
+            let name = format!("larder_access_log_{name}");
+            assert!(text.contains(&format!("# TYPE {name} counter\n{name}_total 0\n")), "{text}");
+        }
     }
 
     #[tokio::test]

@@ -31,11 +31,12 @@ use larder_roles::renewal::Renewal;
 use larder_types::{BootId, RegionId, ServerId};
 use tokio::net::TcpListener;
 
+use crate::access_log::AccessLogError;
 use crate::args::RoleArgs;
 use crate::config::{ConfigError, check_device};
 use crate::kind::{self, KindError};
 use crate::server::{ServerError, check_face};
-use crate::{exit, logging};
+use crate::{access_log, exit, logging};
 use around::Sockets;
 pub(crate) use around::{Around, Greeted, Greeter, Stop};
 pub(crate) use config::RoleConfig;
@@ -84,6 +85,8 @@ pub(crate) enum RoleError {
          To use the machine again, empty {dir} and join with a new token"
     )]
     Removed { server: ServerId, name: String, dir: String },
+    #[error(transparent)]
+    AccessLog(#[from] AccessLogError),
     #[error(transparent)]
     Region(#[from] LinkError),
     #[error(
@@ -157,16 +160,29 @@ fn start(role: ServerRole, args: &RoleArgs) -> Result<(), RoleError> {
     let lifeline = lifeline.map_err(RoleError::System)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(RoleError::System)?;
-    let mut held = None;
+    let (mut held, mut accesses) = (None, None);
     let outcome = runtime.block_on(async {
         // A directory that is refused opens no port, and one whose ports are taken is left as it was.
         held = Some(kind::bind(&config.dir, role.into())?);
         let sockets = Sockets::open(role, &config).await?;
         let around = Around::alone(Stop::new(lifeline)?, sockets);
+        match role {
+            ServerRole::Proxy => {
+                let file = args.config.clone();
+                let again = move || Ok(RoleConfig::load(&file)?.access_log);
+                let log = access_log::follow(&config.access_log, Some(again))?;
+                accesses = Some(log.clone());
+                around.metrics.log_accesses(log);
+            }
+            _ => access_log::ignore_hangups()?,
+        }
         serve(role, config, around).await
     });
     // Whatever a cut-off request still does, it does before the process ends.
     runtime.shutdown_timeout(Duration::from_secs(1));
+    if let Some(accesses) = accesses {
+        accesses.close();
+    }
     drop(held);
     outcome
 }
