@@ -28,7 +28,7 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use larder_net::Refused;
 use larder_roles::renewal::Standing;
-use larder_s3::{Ended, ServerHooks};
+use larder_s3::{ClusterHealth, Ended, ServerHooks};
 use parking_lot::RwLock;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -102,6 +102,11 @@ pub(crate) struct Metrics {
 pub(crate) trait RoleMetrics: Send + Sync + 'static {
     /// Whether they serve.
     fn is_ready(&self) -> bool;
+
+    /// How the cluster is that they serve, if they serve one.
+    fn cluster(&self) -> Option<ClusterHealth> {
+        None
+    }
 
     /// Name without prefix, help and value of what only grows.
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)>;
@@ -281,6 +286,13 @@ impl ServerHooks for Metrics {
         !roles.is_empty() && roles.iter().all(|roles| roles.is_ready())
     }
 
+    fn cluster(&self) -> ClusterHealth {
+        let of_cluster = self.roles.read().iter().find_map(|roles| roles.cluster());
+        let takes_writes = of_cluster.is_none() && self.ready();
+        let alone = ClusterHealth { takes_writes, can_spare_this: false, write_quorum: 1 };
+        of_cluster.unwrap_or(alone)
+    }
+
     fn done(&self, ended: &Ended<'_>) {
         let Ended { op, status, took, bytes_in, bytes_out, .. } = *ended;
         self.requests.get_or_create(&RequestLabels { op, status }).inc();
@@ -355,6 +367,13 @@ mod tests {
             let name = format!("larder_access_log_{name}");
             assert!(text.contains(&format!("# TYPE {name} counter\n{name}_total 0\n")), "{text}");
         }
+    }
+
+    #[test]
+    fn a_process_without_a_cluster_is_its_own() {
+        let alone = Metrics::new(Many).cluster();
+        assert!(alone.takes_writes && !alone.can_spare_this && alone.write_quorum == 1);
+        assert!(!Metrics::of_none().cluster().takes_writes);
     }
 
     #[tokio::test]

@@ -35,7 +35,7 @@ use crate::service::S3Service;
 use crate::shape::{Level, Shape};
 use crate::unread_xml::{Unread, WhollyRead};
 use crate::watched::{Found, Watched};
-use crate::{address, errors, headers, signed, subresources};
+use crate::{address, errors, headers, health, signed, subresources};
 
 /// Headers that say where a form goes and how its body is framed.
 const OF_TRANSPORT: [HeaderName; 4] = [HOST, CONTENT_TYPE, CONTENT_LENGTH, TRANSFER_ENCODING];
@@ -93,11 +93,8 @@ impl<H: ServerHooks> Exchange<H> {
     ) -> Response<ReplyBody<H>> {
         let respelled = address::respell(request.uri_mut());
         let shape = Shape::of(&request, &self.service.domains);
-        if let Some(status) = self.probe(&request, &shape) {
-            let body = s3s::Body::from(format!("{}\n", status.canonical_reason().unwrap_or("")));
-            let mut response = Response::new(ReplyBody::uncounted(body, working));
-            *response.status_mut() = status;
-            return response;
+        if let Some(answer) = health::answer(&request, &shape, &*self.hooks) {
+            return answer.map(|body| ReplyBody::uncounted(body, working));
         }
         let id = self.ids.next();
         let waits = request.headers().contains_key(EXPECT);
@@ -176,33 +173,6 @@ impl<H: ServerHooks> Exchange<H> {
             target: Target::of(request.uri(), headers, &self.service.domains),
             failure: None,
             shown: None,
-        }
-    }
-
-    /// Larder's own paths. A bucket of such a name cannot exist, but below a bucket's own domain
-    /// they are keys.
-    fn probe(&self, request: &Request<Incoming>, shape: &Shape) -> Option<StatusCode> {
-        if shape.virtual_host || !matches!(*request.method(), Method::GET | Method::HEAD) {
-            return None;
-        }
-        let (path, query) = (request.uri().path(), request.uri().query());
-        // Load balancers and clients that were set up for MinIO ask by its names. Below a bucket `minio` these are keys, for
-        // whoever signs. Whether a machine may be taken down (`maintenance`) does not follow from this one's state.
-        let is_signed = || signed::is_signed(request.headers(), query);
-        let is_maintenance = || query.is_some_and(|query| query.contains("maintenance"));
-        if path.starts_with("/minio/") && (is_signed() || is_maintenance()) {
-            return None;
-        }
-        match path {
-            "/healthz" | "/minio/health/live" => Some(StatusCode::OK),
-            "/readyz"
-            | "/minio/health/ready"
-            | "/minio/health/cluster"
-            | "/minio/health/cluster/read" => Some(match self.hooks.ready() {
-                true => StatusCode::OK,
-                false => StatusCode::SERVICE_UNAVAILABLE,
-            }),
-            _ => None,
         }
     }
 

@@ -56,6 +56,7 @@ mod gate;
 mod get;
 mod guard;
 mod headers;
+mod health;
 mod ids;
 mod inbound;
 mod lanes;
@@ -88,6 +89,7 @@ mod wire;
 mod xml;
 
 pub use ended::Ended;
+pub use health::ClusterHealth;
 pub use inbound::Inbound;
 pub use neighbours::Neighbours;
 pub use server::{Server, ServerHooks, ServerOptions, listen, serve};

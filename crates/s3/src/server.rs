@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use crate::connections::{Connections, Most, Place};
 use crate::ended::Ended;
 use crate::exchange::Exchange;
+use crate::health::ClusterHealth;
 use crate::limits::{
     BODY_BUDGET_BYTES, CLIENT_STALL_TIMEOUT, CONNECTIONS_MAX, DRAIN_MAX, IDLE_BEFORE_CLOSED,
     REQUESTS_MAX, WAITING_MAX,
@@ -33,6 +34,11 @@ pub trait ServerHooks: Send + Sync + 'static {
     /// Whether `/readyz` answers 200 (else 503).
     fn ready(&self) -> bool {
         true
+    }
+
+    /// What `/healthz/cluster` is answered by. A server that is alone is its own cluster, which nothing is left of without it.
+    fn cluster(&self) -> ClusterHealth {
+        ClusterHealth { takes_writes: self.ready(), can_spare_this: false, write_quorum: 1 }
     }
 
     /// A request has ended. Called from the connection's task: it must not block.
@@ -158,7 +164,7 @@ impl<H: ServerHooks> Server<H> {
     /// Serves S3 on `listener` until `shutdown` completes, then lets requests finish, at most for
     /// [`ServerOptions::drain_max`]. Returns whether all of them did.
     ///
-    /// `GET /healthz` and `GET /readyz` are answered without credentials.
+    /// `GET /healthz`, `GET /healthz/cluster` and `GET /readyz` are answered without credentials.
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> bool {
         accept_all(listener, self.exchange, self.options, shutdown).await
     }

@@ -12,6 +12,7 @@ mod gateway;
 mod lifeline;
 pub(crate) mod operate;
 mod proxy;
+pub(crate) mod quorum;
 mod servers;
 pub(crate) mod status;
 pub(crate) mod token;
