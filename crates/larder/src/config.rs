@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::access_log::Setting;
+use crate::leaving::Notice;
 
 /// Settings, as in `docs/configuration.md`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -45,6 +46,8 @@ pub(crate) struct Config {
     pub(crate) read_policy: Policy,
     /// File of the access log.
     pub(crate) access_log: Setting,
+    /// How long `/readyz` answers 503 before a stop.
+    pub(crate) stop_notice: Notice,
     /// Log lines as `text` or `json`.
     pub(crate) log_format: LogFormat,
     /// All machines of a cluster of equal ones, `HOST:PORT`; none for a node of its own.
@@ -221,6 +224,7 @@ impl Default for Config {
             upload_life: Within::A_WEEK,
             read_policy: Policy::default(),
             access_log: Setting::default(),
+            stop_notice: Notice::default(),
             log_format: LogFormat::Text,
             peers: Vec::new(),
             me: None,
@@ -356,6 +360,7 @@ mod tests {
             ("html_forms = \"off\"", "html_forms"),
             ("presigned_v2 = 1", "presigned_v2"),
             ("access_log = \"access.log\"", "access_log"),
+            ("stop_notice = \"0s\"", "stop_notice"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(field), "{error}");

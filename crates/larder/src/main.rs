@@ -15,6 +15,7 @@ mod dev;
 mod exit;
 mod inspect;
 mod kind;
+mod leaving;
 mod logging;
 mod metrics;
 mod node;

@@ -17,6 +17,7 @@ mod store;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -92,6 +93,8 @@ pub(crate) struct Metrics {
     /// Of each server of the process that has a certificate.
     standings: RwLock<Vec<Arc<Standing>>>,
     access_log: OnceLock<Arc<AccessLog>>,
+    /// The process is about to stop, and says so to whoever asks if it serves.
+    is_leaving: AtomicBool,
     /// Of the connections of each of them.
     connections: RwLock<Vec<Arc<larder_net::Metrics>>>,
     /// Seconds since 1970.
@@ -195,6 +198,11 @@ impl Metrics {
         self.standings.write().extend(standing);
     }
 
+    /// Has the process be no longer ready, for good.
+    pub(crate) fn leave(&self) {
+        self.is_leaving.store(true, Ordering::Relaxed);
+    }
+
     /// Has requests noted in a log, too. The first one stays.
     pub(crate) fn log_accesses(&self, log: Arc<AccessLog>) {
         let _first = self.access_log.set(log);
@@ -226,6 +234,7 @@ impl Metrics {
             roles: RwLock::default(),
             standings: RwLock::default(),
             access_log: OnceLock::new(),
+            is_leaving: AtomicBool::new(false),
             connections: RwLock::default(),
             began_s: process::now_s(),
         }
@@ -283,7 +292,8 @@ fn status(status: StatusCode) -> Response<Full<Bytes>> {
 impl ServerHooks for Metrics {
     fn ready(&self) -> bool {
         let roles = self.roles.read();
-        !roles.is_empty() && roles.iter().all(|roles| roles.is_ready())
+        let is_leaving = self.is_leaving.load(Ordering::Relaxed);
+        !is_leaving && !roles.is_empty() && roles.iter().all(|roles| roles.is_ready())
     }
 
     fn cluster(&self) -> ClusterHealth {

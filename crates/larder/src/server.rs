@@ -22,6 +22,7 @@ use crate::args::ServerArgs;
 use crate::config::{Config, ConfigError, background, check_device};
 use crate::credentials::{self, CredentialsError, Root};
 use crate::kind::{self, Kind, KindError};
+use crate::leaving::Leaving;
 use crate::metrics::{Metrics, StoreMetrics, serve_metrics};
 use crate::node::NodeError;
 use crate::region::life::{self, LifeError};
@@ -232,8 +233,9 @@ async fn listen_and_serve(
         tokio::spawn(expire_uploads(store.proxy().clone(), age));
     }
     announce::serves(addr, metrics_addr, &root, &config.region, dir);
-    let served =
-        serve_until_told(listener, server_of(service, metrics), store.meta().fatal()).await;
+    let leaving = Leaving::new(config.stop_notice, metrics.clone());
+    let server = server_of(service, metrics);
+    let served = serve_until_told(listener, server, (store.meta().fatal(), leaving)).await;
     if let Some(regions) = regions {
         regions.stop();
     }
@@ -264,15 +266,16 @@ pub(crate) fn server_options(drain_max: Duration) -> ServerOptions {
 pub(crate) async fn serve_until_told(
     listener: TcpListener,
     server: Server<Metrics>,
-    fatal: watch::Receiver<Option<String>>,
+    (fatal, leaving): (watch::Receiver<Option<String>>, Leaving),
 ) -> Result<(), ServerError> {
-    let shutdown = told_to_stop(fatal.clone())?;
+    let shutdown = told_to_stop(fatal.clone(), leaving)?;
     unless_fatal(server.serve(listener, shutdown), fatal).await
 }
 
-/// Ends when a signal comes or the store cannot go on.
+/// Ends when a signal has come and notice was given, or when the store cannot go on.
 pub(crate) fn told_to_stop(
     mut fatal: watch::Receiver<Option<String>>,
+    leaving: Leaving,
 ) -> Result<impl Future<Output = ()> + Send, ServerError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(ServerError::System)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServerError::System)?;
@@ -280,8 +283,16 @@ pub(crate) fn told_to_stop(
         tokio::select! {
             _ = terminate.recv() => tracing::info!("SIGTERM: requests may finish"),
             _ = interrupt.recv() => tracing::info!("SIGINT: requests may finish"),
-            _ = fatal.wait_for(Option::is_some) => {}
+            _ = fatal.wait_for(Option::is_some) => return,
         }
+        let again = async {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+                _ = fatal.wait_for(Option::is_some) => {}
+            }
+        };
+        leaving.give_notice(again).await;
     })
 }
 

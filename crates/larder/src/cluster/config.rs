@@ -11,6 +11,7 @@ use crate::config::{
     BACKGROUND_MIB_PER_S, ConfigError, Life, LogFormat, Within, check_background, check_data,
     check_new_cluster, read,
 };
+use crate::leaving::Notice;
 
 /// Settings of `larder manager|meta|data|proxy`, as in `docs/configuration.md`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -75,6 +76,9 @@ pub(crate) struct RoleConfig {
     /// File of a proxy's access log.
     #[serde(default)]
     pub(crate) access_log: Setting,
+    /// How long a proxy's `/readyz` answers 503 before it stops.
+    #[serde(default)]
+    pub(crate) stop_notice: Notice,
     /// Log lines as `text` or `json`.
     #[serde(default = "text")]
     pub(crate) log_format: LogFormat,
@@ -234,6 +238,7 @@ impl RoleConfig {
             html_forms: yes(),
             presigned_v2: false,
             access_log: Setting::default(),
+            stop_notice: Notice::default(),
             log_format: text(),
             region_home: None,
             #[cfg(feature = "ablation")]

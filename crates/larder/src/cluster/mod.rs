@@ -36,6 +36,8 @@ use crate::access_log::AccessLogError;
 use crate::args::RoleArgs;
 use crate::config::{ConfigError, check_device};
 use crate::kind::{self, KindError};
+use crate::leaving::Leaving;
+use crate::metrics::Metrics;
 use crate::server::{ServerError, check_face};
 use crate::{access_log, exit, logging};
 use around::Sockets;
@@ -166,7 +168,11 @@ fn start(role: ServerRole, args: &RoleArgs) -> Result<(), RoleError> {
         // A directory that is refused opens no port, and one whose ports are taken is left as it was.
         held = Some(kind::bind(&config.dir, role.into())?);
         let sockets = Sockets::open(role, &config).await?;
-        let around = Around::alone(Stop::new(lifeline)?, sockets);
+        let metrics = Arc::new(Metrics::of_none());
+        // Clients are sent to proxies alone.
+        let notice = Some(config.stop_notice).filter(|_| role == ServerRole::Proxy);
+        let leaving = Leaving::new(notice.unwrap_or_default(), metrics.clone());
+        let around = Around::alone(Stop::new(lifeline, leaving)?, sockets, metrics);
         match role {
             ServerRole::Proxy => {
                 let file = args.config.clone();

@@ -33,6 +33,7 @@ use crate::cluster::config::Found;
 use crate::cluster::{RoleConfig, Stop, settings};
 use crate::config::{Config, ConfigError, check_device};
 use crate::kind::{self, Held, Kind};
+use crate::leaving::Leaving;
 use crate::metrics::{Metrics, serve_metrics};
 use crate::server::{bind, check_face, metrics_listener};
 use crate::{announce, credentials};
@@ -104,13 +105,14 @@ async fn serve(
     taken: &mut Option<Taken>,
     accesses: &OnceCell<Arc<AccessLog>>,
 ) -> Result<(), NodeError> {
-    let mut stop = Stop::new(None)?;
+    let metrics = Arc::new(Metrics::of_none());
+    let leaving = Leaving::new(config.stop_notice, metrics.clone());
+    let mut stop = Stop::new(None, leaving)?;
     // A directory that is refused opens no port, and one whose ports are taken is left as it was.
     *taken = Some(take_up(dir)?);
     let unusable = |source| NodeError::Listen { name: name.to_owned(), source };
     let socket = TcpListener::bind(name).await.map_err(unusable)?;
     let port = Port::open(socket).map_err(NodeError::System)?;
-    let metrics = Arc::new(Metrics::of_none());
     metrics.add_connections(port.metrics().clone());
     let log = access_log::follow(&config.access_log, config.access_log_again());
     let log = log.map_err(|error| NodeError::Role(error.into()))?;

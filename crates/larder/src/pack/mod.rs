@@ -21,6 +21,7 @@ use crate::access_log::{self, AccessLog};
 use crate::args::{AckArg, PackArgs, PackServeArgs, PackTool};
 use crate::config::{self, Config, LogFormat};
 use crate::kind::{self, Kind};
+use crate::leaving::{Leaving, Notice};
 use crate::metrics::{Metrics, MountMetrics, PackMetrics, serve_metrics};
 use crate::server::{
     ServerError, bind, check_face, metrics_listener, serve_until_told, server_of, told_to_stop,
@@ -48,6 +49,7 @@ struct Settings {
     html_forms: bool,
     presigned_v2: bool,
     access_log: access_log::Setting,
+    stop_notice: Notice,
     log_format: LogFormat,
     prices: PriceTable,
     packing: PackingTable,
@@ -98,6 +100,7 @@ impl Default for Settings {
             html_forms: config.html_forms,
             presigned_v2: config.presigned_v2,
             access_log: config.access_log,
+            stop_notice: config.stop_notice,
             log_format: config.log_format,
             prices: PriceTable::default(),
             packing: PackingTable::default(),
@@ -198,6 +201,7 @@ struct Bound {
     s3: Option<TcpListener>,
     metrics: Option<TcpListener>,
     access_log: Arc<AccessLog>,
+    notice: Notice,
 }
 
 impl Bound {
@@ -214,7 +218,7 @@ impl Bound {
         if let Some(listen) = &args.peer_listen {
             drop(bind("the address for other workers", listen, "--peer-listen").await?);
         }
-        Ok(Self { s3, metrics, access_log })
+        Ok(Self { s3, metrics, access_log, notice: settings.stop_notice })
     }
 }
 
@@ -284,7 +288,9 @@ async fn listen_and_serve(
         None => None,
     };
     let Some(listener) = bound.s3 else {
-        return unless_fatal(told_to_stop(packer.fatal())?, packer.fatal()).await;
+        // Nobody asks if it serves.
+        let leaving = Leaving::new(Notice::default(), metrics);
+        return unless_fatal(told_to_stop(packer.fatal(), leaving)?, packer.fatal()).await;
     };
     let file = args.dir.join(credentials::FILE);
     let root = credentials::load(&file)?;
@@ -293,8 +299,9 @@ async fn listen_and_serve(
     let region = options.region.clone();
     let service = S3Service::new(packer.clone(), root.keys.clone(), options)?
         .beside(Arc::new(workers::OtherWorkers(packer.clone())));
+    let leaving = Leaving::new(bound.notice, metrics.clone());
     let server = server_of(service, metrics);
     workers::answer_them(packer, server.clone());
     announce::serves(addr, metrics_addr, &root, &region, &args.dir);
-    serve_until_told(listener, server, packer.fatal()).await
+    serve_until_told(listener, server, (packer.fatal(), leaving)).await
 }
