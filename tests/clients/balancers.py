@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -370,10 +371,24 @@ def killed(balancers, machines, struck, seed, clock):
                    f"{seconds:.1f} s ({what}), before {before:.1f} s; in its share {took:.1f} s after it was ready")
 
 
+def health(machine, question=""):
+    """What a machine answers to a question about the cluster, and the servers that a write needs."""
+    try:
+        with urllib.request.urlopen(f"{machine.endpoint}/healthz/cluster{question}", timeout=5) as answer:
+            return answer.status, answer.headers["x-minio-write-quorum"]
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers["x-minio-write-quorum"]
+
+
+def may_stop(machine):
+    """True if the cluster can spare the machine, as it says itself."""
+    return health(machine, "?maintenance=true") == (200, "2")
+
+
 def drained(balancers, machines, number, seed, clock):
     """A machine is taken out and stopped: clients without retries see nothing of it but the time that the others take to go on. That
     holds when nothing is being caught up with: a placement group can spare one of its members."""
-    until("no placement group lacks a member", WHOLE_SECONDS, lambda: not any(machine.metric("pgs_degraded") for machine in machines), machines)
+    until("a machine can be spared", WHOLE_SECONDS, lambda: may_stop(machines[number]), machines)
     loads = [Load([balancer.boto3(read_timeout=30) for _ in range(CLIENTS)], f"{seed}/{balancer.name}/drained") for balancer in balancers]
     try:
         for balancer in balancers:
@@ -388,6 +403,9 @@ def drained(balancers, machines, number, seed, clock):
             raise Failed(f"a machine did not stop well: {code}")
         time.sleep(STOPPED_SECONDS)
         slowest = [load.slowest(began) for load in loads]
+        others = [machine for machine in machines if machine is not machines[number]]
+        if (told := [(health(one)[0], health(one, "?maintenance=true")[0]) for one in others]) != [(200, 412)] * 2:
+            raise Failed(f"the others say of the cluster without one machine, and without two: {told}")
         machines[number].spawn()
         ready(machines)
         for balancer in balancers:

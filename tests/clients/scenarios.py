@@ -74,6 +74,8 @@ LANDING = [
     *(scenario for scenario in GATE if scenario.name not in ("clients-of-pack", "pack", "cluster", "partition")),
     Scenario("balancers", "balancers.py", seconds=35),
     Scenario("monitoring", "monitoring.py", seconds=40),
+    Scenario("accesslog", "accesslog.py", seconds=25),
+    Scenario("leaving", "leaving.py", seconds=20),
     Scenario("clients-of-pack", "run.py --pack", seconds=150),
     Scenario("pack", "pack.py --rounds 4", seconds=75),
     Scenario("workers", "workers.py", seconds=90),

@@ -233,7 +233,7 @@ pub(crate) struct PackServeArgs {
     /// that is taken.
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics_listen: Option<String>,
-    /// Configuration file (TOML) with listen, metrics_listen, region, domains, html_forms, presigned_v2, log_format, and the tables [prices] and [packing].
+    /// Configuration file (TOML) with listen, metrics_listen, region, domains, html_forms, presigned_v2, access_log, stop_notice, log_format, and the tables [prices] and [packing].
     /// The command line goes before it.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,

@@ -11,6 +11,9 @@ use larder_s3::FaceOptions;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::access_log::Setting;
+use crate::leaving::Notice;
+
 /// Settings, as in `docs/configuration.md`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -41,6 +44,10 @@ pub(crate) struct Config {
     pub(crate) upload_life: Within,
     /// Policy by which a proxy of the cluster chooses a replica to read.
     pub(crate) read_policy: Policy,
+    /// File of the access log.
+    pub(crate) access_log: Setting,
+    /// How long `/readyz` answers 503 before a stop.
+    pub(crate) stop_notice: Notice,
     /// Log lines as `text` or `json`.
     pub(crate) log_format: LogFormat,
     /// All machines of a cluster of equal ones, `HOST:PORT`; none for a node of its own.
@@ -55,6 +62,9 @@ pub(crate) struct Config {
     pub(crate) volume_mib: u64,
     /// How long certificates of a cluster's servers are valid.
     pub(crate) certificate_life: Life,
+    /// The file that this was read from.
+    #[serde(skip)]
+    pub(crate) file: Option<PathBuf>,
 }
 
 /// How long a certificate is valid: `90d`, `12h`, `30s`.
@@ -213,6 +223,8 @@ impl Default for Config {
             scrub_within: Within::TWO_WEEKS,
             upload_life: Within::A_WEEK,
             read_policy: Policy::default(),
+            access_log: Setting::default(),
+            stop_notice: Notice::default(),
             log_format: LogFormat::Text,
             peers: Vec::new(),
             me: None,
@@ -220,6 +232,7 @@ impl Default for Config {
             copies: 3,
             volume_mib: 1024,
             certificate_life: Life::default(),
+            file: None,
         }
     }
 }
@@ -264,7 +277,15 @@ impl Config {
         let Some(path) = path else { return Ok(Self::default()) };
         let config: Self = read(path)?;
         config.check()?;
-        Ok(config)
+        Ok(Self { file: Some(path.to_owned()), ..config })
+    }
+
+    /// Reads anew where the access log goes, if there is a file to read.
+    pub(crate) fn access_log_again(
+        &self,
+    ) -> Option<impl Fn() -> Result<Setting, ConfigError> + use<>> {
+        let file = self.file.clone()?;
+        Some(move || Ok(Self::load(Some(&file))?.access_log))
     }
 
     fn check(&self) -> Result<(), ConfigError> {
@@ -298,7 +319,7 @@ mod tests {
 
     #[test]
     fn an_empty_file_is_the_default() {
-        assert_eq!(parse("").unwrap(), Config::default());
+        assert_eq!(Config { file: None, ..parse("").unwrap() }, Config::default());
     }
 
     #[test]
@@ -338,6 +359,8 @@ mod tests {
             ("region = 7", "region"),
             ("html_forms = \"off\"", "html_forms"),
             ("presigned_v2 = 1", "presigned_v2"),
+            ("access_log = \"access.log\"", "access_log"),
+            ("stop_notice = \"0s\"", "stop_notice"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(field), "{error}");

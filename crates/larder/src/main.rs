@@ -4,6 +4,7 @@
 
 #![deny(unsafe_code)]
 
+mod access_log;
 mod announce;
 mod args;
 mod bench;
@@ -14,6 +15,7 @@ mod dev;
 mod exit;
 mod inspect;
 mod kind;
+mod leaving;
 mod logging;
 mod metrics;
 mod node;

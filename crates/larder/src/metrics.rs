@@ -17,7 +17,8 @@ mod store;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt::Write;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -28,7 +29,7 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use larder_net::Refused;
 use larder_roles::renewal::Standing;
-use larder_s3::ServerHooks;
+use larder_s3::{ClusterHealth, Ended, ServerHooks};
 use parking_lot::RwLock;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -39,6 +40,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
+use crate::access_log::AccessLog;
 pub(crate) use data::DataMetrics;
 use exposition::Form;
 pub(crate) use manager::ManagerMetrics;
@@ -90,6 +92,9 @@ pub(crate) struct Metrics {
     roles: RwLock<Vec<Box<dyn RoleMetrics>>>,
     /// Of each server of the process that has a certificate.
     standings: RwLock<Vec<Arc<Standing>>>,
+    access_log: OnceLock<Arc<AccessLog>>,
+    /// The process is about to stop, and says so to whoever asks if it serves.
+    is_leaving: AtomicBool,
     /// Of the connections of each of them.
     connections: RwLock<Vec<Arc<larder_net::Metrics>>>,
     /// Seconds since 1970.
@@ -100,6 +105,11 @@ pub(crate) struct Metrics {
 pub(crate) trait RoleMetrics: Send + Sync + 'static {
     /// Whether they serve.
     fn is_ready(&self) -> bool;
+
+    /// How the cluster is that they serve, if they serve one.
+    fn cluster(&self) -> Option<ClusterHealth> {
+        None
+    }
 
     /// Name without prefix, help and value of what only grows.
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)>;
@@ -132,6 +142,11 @@ fn write_gauge(out: &mut String, name: &str, help: &str, value: f64) -> std::fmt
     writeln!(out, "larder_{name} {value}")
 }
 
+fn write_counter(out: &mut String, name: &str, help: &str, value: u64) -> std::fmt::Result {
+    writeln!(out, "# HELP larder_{name} {help}.\n# TYPE larder_{name} counter")?;
+    writeln!(out, "larder_{name}_total {value}")
+}
+
 /// A count of connections between servers: its name, its help, and how it is read.
 type OfConnections = (&'static str, &'static str, fn(&larder_net::Metrics) -> u64);
 
@@ -157,9 +172,7 @@ fn write_connections(of: &[Arc<larder_net::Metrics>], out: &mut String) -> std::
     let open: u64 = of.iter().map(|of| of.open.get()).sum();
     write_gauge(out, "connections_open", "Connections with servers, either way", open as f64)?;
     for (name, help, count) in CONNECTIONS {
-        let value: u64 = of.iter().map(|of| count(of)).sum();
-        writeln!(out, "# HELP larder_{name} {help}.\n# TYPE larder_{name} counter")?;
-        writeln!(out, "larder_{name}_total {value}")?;
+        write_counter(out, name, help, of.iter().map(|of| count(of)).sum())?;
     }
     let name = "larder_connections_refused";
     writeln!(out, "# HELP {name} Connections between servers that were refused, by reason.")?;
@@ -183,6 +196,16 @@ impl Metrics {
     pub(crate) fn add(&self, roles: Option<Box<dyn RoleMetrics>>, standing: Option<Arc<Standing>>) {
         self.roles.write().extend(roles);
         self.standings.write().extend(standing);
+    }
+
+    /// Has the process be no longer ready, for good.
+    pub(crate) fn leave(&self) {
+        self.is_leaving.store(true, Ordering::Relaxed);
+    }
+
+    /// Has requests noted in a log, too. The first one stays.
+    pub(crate) fn log_accesses(&self, log: Arc<AccessLog>) {
+        let _first = self.access_log.set(log);
     }
 
     /// What a server's connections count.
@@ -210,6 +233,8 @@ impl Metrics {
             bytes_out,
             roles: RwLock::default(),
             standings: RwLock::default(),
+            access_log: OnceLock::new(),
+            is_leaving: AtomicBool::new(false),
             connections: RwLock::default(),
             began_s: process::now_s(),
         }
@@ -226,6 +251,13 @@ impl Metrics {
         }
         let ready = f64::from(u8::from(self.ready()));
         write_gauge(&mut own, "ready", "1 if all roles of this process serve", ready)?;
+        if let Some(log) = self.access_log.get() {
+            let (written, dropped) = log.counts();
+            let help = "Lines of the access log that were written";
+            write_counter(&mut own, "access_log_lines", help, written)?;
+            let help = "Lines of the access log that found no room or could not be written";
+            write_counter(&mut own, "access_log_dropped", help, dropped)?;
+        }
         let standings = self.standings.read();
         // The first that ends: each is renewed by itself.
         if let Some(left) = standings.iter().map(|it| it.seconds_left()).reduce(f64::min) {
@@ -260,14 +292,26 @@ fn status(status: StatusCode) -> Response<Full<Bytes>> {
 impl ServerHooks for Metrics {
     fn ready(&self) -> bool {
         let roles = self.roles.read();
-        !roles.is_empty() && roles.iter().all(|roles| roles.is_ready())
+        let is_leaving = self.is_leaving.load(Ordering::Relaxed);
+        !is_leaving && !roles.is_empty() && roles.iter().all(|roles| roles.is_ready())
     }
 
-    fn done(&self, op: &'static str, status: u16, micros: u64, bytes_in: u64, bytes_out: u64) {
+    fn cluster(&self) -> ClusterHealth {
+        let of_cluster = self.roles.read().iter().find_map(|roles| roles.cluster());
+        let takes_writes = of_cluster.is_none() && self.ready();
+        let alone = ClusterHealth { takes_writes, can_spare_this: false, write_quorum: 1 };
+        of_cluster.unwrap_or(alone)
+    }
+
+    fn done(&self, ended: &Ended<'_>) {
+        let Ended { op, status, took, bytes_in, bytes_out, .. } = *ended;
         self.requests.get_or_create(&RequestLabels { op, status }).inc();
-        self.seconds.get_or_create(&OpLabels { op }).observe(micros as f64 / 1e6);
+        self.seconds.get_or_create(&OpLabels { op }).observe(took.as_secs_f64());
         self.bytes_in.inc_by(bytes_in);
         self.bytes_out.inc_by(bytes_out);
+        if let Some(log) = self.access_log.get() {
+            log.note(ended);
+        }
     }
 }
 
@@ -321,6 +365,25 @@ mod tests {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
         answer
+    }
+
+    #[test]
+    fn a_process_that_logs_accesses_shows_how_many_lines_it_lost() {
+        let metrics = Metrics::of_none();
+        assert!(!metrics.text().unwrap().contains("larder_access_log"));
+        metrics.log_accesses(Arc::default());
+        let text = metrics.text().unwrap();
+        for name in ["lines", "dropped"] {
+            let name = format!("larder_access_log_{name}");
+            assert!(text.contains(&format!("# TYPE {name} counter\n{name}_total 0\n")), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_process_without_a_cluster_is_its_own() {
+        let alone = Metrics::new(Many).cluster();
+        assert!(alone.takes_writes && !alone.can_spare_this && alone.write_quorum == 1);
+        assert!(!Metrics::of_none().cluster().takes_writes);
     }
 
     #[tokio::test]

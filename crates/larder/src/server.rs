@@ -17,10 +17,12 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+use crate::access_log::{self, AccessLog, AccessLogError};
 use crate::args::ServerArgs;
 use crate::config::{Config, ConfigError, background, check_device};
 use crate::credentials::{self, CredentialsError, Root};
 use crate::kind::{self, Kind, KindError};
+use crate::leaving::Leaving;
 use crate::metrics::{Metrics, StoreMetrics, serve_metrics};
 use crate::node::NodeError;
 use crate::region::life::{self, LifeError};
@@ -62,6 +64,8 @@ pub(crate) enum ServerError {
     Node(Box<NodeError>),
     #[error("{0} is of use with --peer alone")]
     WithoutPeers(&'static str),
+    #[error(transparent)]
+    AccessLog(#[from] AccessLogError),
     #[error(transparent)]
     Region(#[from] LinkError),
     #[error(transparent)]
@@ -132,6 +136,7 @@ fn start(args: &ServerArgs) -> Result<(), ServerError> {
         .map_err(ServerError::System)?;
     let held = kind::bind(&args.dir, Kind::Store)?;
     let bound = runtime.block_on(Bound::open(&config, site))?;
+    let accesses = bound.access_log.clone();
     let store = Store::open(&StoreConfig { region, ..store_config(&args.dir, &config) })?;
     let file = args.dir.join(credentials::FILE);
     let root = credentials::load(&file)?;
@@ -139,6 +144,7 @@ fn start(args: &ServerArgs) -> Result<(), ServerError> {
     let outcome = runtime.block_on(listen_and_serve(&store, &config, root, bound, &args.dir));
     // Whatever a cut-off request still does, it does before the store closes.
     runtime.shutdown_timeout(Duration::from_secs(1));
+    accesses.close();
     if matches!(outcome, Err(ServerError::Fatal(_))) {
         // A store that cannot go on is left as it is: the next start recovers it.
         return outcome;
@@ -169,6 +175,7 @@ pub(crate) fn store_config(dir: &Path, config: &Config) -> StoreConfig {
 struct Bound {
     s3: TcpListener,
     metrics: Option<TcpListener>,
+    access_log: Arc<AccessLog>,
     /// If the store is a region.
     region: Option<(Arc<Site>, TcpListener)>,
 }
@@ -177,6 +184,7 @@ impl Bound {
     async fn open(config: &Config, site: Option<Arc<Site>>) -> Result<Self, ServerError> {
         let s3 = bind("the S3 address", &config.listen, "--listen").await?;
         let metrics = metrics_listener(config.metrics_listen.as_deref()).await?;
+        let access_log = access_log::follow(&config.access_log, config.access_log_again())?;
         let region = match site {
             Some(site) => {
                 let listen = site.members().borrow().own.listen.clone();
@@ -185,7 +193,7 @@ impl Bound {
             }
             None => None,
         };
-        Ok(Self { s3, metrics, region })
+        Ok(Self { s3, metrics, access_log, region })
     }
 }
 
@@ -196,7 +204,7 @@ async fn listen_and_serve(
     bound: Bound,
     dir: &Path,
 ) -> Result<(), ServerError> {
-    let Bound { s3: listener, metrics: metrics_listener, region } = bound;
+    let Bound { s3: listener, metrics: metrics_listener, access_log, region } = bound;
     let addr = listener.local_addr().map_err(ServerError::System)?;
     let shown = StoreMetrics::new(store);
     // Before anybody can put anything here that it would not tell of.
@@ -210,6 +218,7 @@ async fn listen_and_serve(
         None => None,
     };
     let metrics = Arc::new(Metrics::new(shown));
+    metrics.log_accesses(access_log);
     let service = S3Service::new(store.proxy().clone(), root.keys.clone(), config.face())?;
     let metrics_addr = match metrics_listener {
         Some(listener) => {
@@ -224,8 +233,9 @@ async fn listen_and_serve(
         tokio::spawn(expire_uploads(store.proxy().clone(), age));
     }
     announce::serves(addr, metrics_addr, &root, &config.region, dir);
-    let served =
-        serve_until_told(listener, server_of(service, metrics), store.meta().fatal()).await;
+    let leaving = Leaving::new(config.stop_notice, metrics.clone());
+    let server = server_of(service, metrics);
+    let served = serve_until_told(listener, server, (store.meta().fatal(), leaving)).await;
     if let Some(regions) = regions {
         regions.stop();
     }
@@ -256,15 +266,16 @@ pub(crate) fn server_options(drain_max: Duration) -> ServerOptions {
 pub(crate) async fn serve_until_told(
     listener: TcpListener,
     server: Server<Metrics>,
-    fatal: watch::Receiver<Option<String>>,
+    (fatal, leaving): (watch::Receiver<Option<String>>, Leaving),
 ) -> Result<(), ServerError> {
-    let shutdown = told_to_stop(fatal.clone())?;
+    let shutdown = told_to_stop(fatal.clone(), leaving)?;
     unless_fatal(server.serve(listener, shutdown), fatal).await
 }
 
-/// Ends when a signal comes or the store cannot go on.
+/// Ends when a signal has come and notice was given, or when the store cannot go on.
 pub(crate) fn told_to_stop(
     mut fatal: watch::Receiver<Option<String>>,
+    leaving: Leaving,
 ) -> Result<impl Future<Output = ()> + Send, ServerError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(ServerError::System)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServerError::System)?;
@@ -272,8 +283,16 @@ pub(crate) fn told_to_stop(
         tokio::select! {
             _ = terminate.recv() => tracing::info!("SIGTERM: requests may finish"),
             _ = interrupt.recv() => tracing::info!("SIGINT: requests may finish"),
-            _ = fatal.wait_for(Option::is_some) => {}
+            _ = fatal.wait_for(Option::is_some) => return,
         }
+        let again = async {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+                _ = fatal.wait_for(Option::is_some) => {}
+            }
+        };
+        leaving.give_notice(again).await;
     })
 }
 

@@ -1,7 +1,8 @@
 //! One request and its answer, around the protocol library: health probes, the gate, the body
 //! guard, what is left of the body, request ids, counting and logging.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use http::header::{
@@ -10,11 +11,13 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
-use larder_types::{Seldom, UploadId};
+use larder_types::UploadId;
 use s3s::{S3Error, S3ErrorCode};
 
 use crate::admission::{Admission, Overloaded};
 use crate::digested::{Differs, Digested, Expectation};
+use crate::ended::{Caller, Target};
+use crate::failures::Failures;
 use crate::form::{Fields, Unmet};
 use crate::form_body::FormBody;
 use crate::form_head::FormHead;
@@ -32,7 +35,7 @@ use crate::service::S3Service;
 use crate::shape::{Level, Shape};
 use crate::unread_xml::{Unread, WhollyRead};
 use crate::watched::{Found, Watched};
-use crate::{address, errors, headers, signed, subresources};
+use crate::{address, errors, headers, health, signed, subresources};
 
 /// Headers that say where a form goes and how its body is framed.
 const OF_TRANSPORT: [HeaderName; 4] = [HOST, CONTENT_TYPE, CONTENT_LENGTH, TRANSFER_ENCODING];
@@ -46,8 +49,7 @@ pub(crate) struct Exchange<H: ServerHooks> {
     admission: Arc<Admission>,
     ids: RequestIds,
     host_id: HeaderValue,
-    strangers_forms: Mutex<Seldom>,
-    begun: Instant,
+    failures: Failures,
 }
 
 impl<H: ServerHooks> Exchange<H> {
@@ -56,24 +58,23 @@ impl<H: ServerHooks> Exchange<H> {
             Admission::new(options.requests_max, options.body_budget_bytes, options.waiting_max);
         let ids = RequestIds::new();
         let host_id = ids.next().header();
-        let (strangers_forms, begun) = (Mutex::default(), Instant::now());
         Self {
             service,
             hooks,
             admission: Arc::new(admission),
             ids,
             host_id,
-            strangers_forms,
-            begun,
+            failures: Failures::new(),
         }
     }
 
     pub(crate) async fn answer(
         &self,
+        from: SocketAddr,
         request: Request<Incoming>,
         working: Working,
     ) -> Response<ReplyBody<H>> {
-        self.answer_from(Whence::Client, request, &working).await
+        self.answer_from(Whence::Client(from), request, &working).await
     }
 
     /// Answers what another server has handed on; how long its client may be silent is that server's to watch.
@@ -92,20 +93,16 @@ impl<H: ServerHooks> Exchange<H> {
     ) -> Response<ReplyBody<H>> {
         let respelled = address::respell(request.uri_mut());
         let shape = Shape::of(&request, &self.service.domains);
-        if let Some(status) = self.probe(&request, &shape) {
-            let body = s3s::Body::from(format!("{}\n", status.canonical_reason().unwrap_or("")));
-            let mut response = Response::new(ReplyBody::uncounted(body, working));
-            *response.status_mut() = status;
-            return response;
+        if let Some(answer) = health::answer(&request, &shape, &*self.hooks) {
+            return answer.map(|body| ReplyBody::uncounted(body, working));
         }
         let id = self.ids.next();
-        let uri = request.uri().clone();
         let waits = request.headers().contains_key(EXPECT);
         // Of a body without bytes the client is not told to go on: no 100 is sent for it.
         let waits_in_vain = waits && request.body().is_end_stream();
         let share = shape.body_bytes.min(BODY_SHARE_BYTES_MAX as u64) as u32;
         let gate = Arc::new(Gate::new(Arc::clone(&self.admission), share, shape.form));
-        let mut tally = self.tally(id, shape.op, &gate);
+        let mut tally = self.tally(id, &shape, &gate, (whence, &request));
         let announced = request.body().size_hint().exact();
         let (parts, body) = request.into_parts();
         let (body, left) = Inbound::new(body, Arc::clone(&gate));
@@ -120,15 +117,11 @@ impl<H: ServerHooks> Exchange<H> {
         }
         let turn = gate.finish();
         let left = left.take().filter(|body| !body.is_end_stream());
-        let asked = Asked { op: shape.op, path: uri.path(), id };
-        let failure = repairs::repair(&asked, &mut response);
-        let status = response.status();
-        tally.status = status.as_u16();
-        if let Some(detail) = failure
-            && let Some(without_line) = self.gets_line(&shape, &gate)
-        {
-            log_failure(shape.op, status, (id, without_line), &detail);
+        self.complete(&mut response, &mut tally);
+        if let Some(failure) = &tally.failure {
+            self.failures.log(&tally, failure, shape.form && !gate.is_open());
         }
+        let status = response.status();
         let headers = response.headers_mut();
         let untouched = left.as_ref().is_some_and(|body| body.size_hint().exact() == announced);
         if waits_in_vain || waits && !status.is_success() {
@@ -139,59 +132,47 @@ impl<H: ServerHooks> Exchange<H> {
         if let Some(body) = left.filter(|_| !(waits && untouched)) {
             clear(body, headers, working);
         }
-        // Who answered it has given it its own.
-        headers.entry(X_AMZ_REQUEST_ID).or_insert_with(|| id.header());
-        headers.entry(X_AMZ_ID_2).or_insert_with(|| self.host_id.clone());
         tracing::debug!(request = %id, op = shape.op, status = tally.status, "answered");
         response.map(|body| ReplyBody::new(body, tally, turn, working))
     }
 
-    /// Whether a failure is logged, with the number of those before it that were not. Anybody can have forms turned away.
-    fn gets_line(&self, shape: &Shape, gate: &Gate) -> Option<u64> {
-        if !shape.form || gate.is_open() {
-            return Some(0);
-        }
-        let now_ms = self.begun.elapsed().as_millis() as u64;
-        self.strangers_forms.lock().unwrap_or_else(PoisonError::into_inner).happens(now_ms)
+    /// Puts an answer right, gives it its id, and notes both.
+    fn complete(&self, response: &mut Response<s3s::Body>, tally: &mut Tally<H>) {
+        let asked = Asked { op: tally.op, path: tally.target.path(), id: tally.id };
+        tally.failure = repairs::repair(&asked, response);
+        tally.status = response.status().as_u16();
+        let headers = response.headers_mut();
+        // Who answered it has given it its own.
+        let id = headers.entry(X_AMZ_REQUEST_ID).or_insert_with(|| tally.id.header());
+        tally.shown = Some(id.clone());
+        headers.entry(X_AMZ_ID_2).or_insert_with(|| self.host_id.clone());
     }
 
     /// The count of a request that begins.
-    fn tally(&self, id: RequestId, op: &'static str, gate: &Arc<Gate>) -> Tally<H> {
+    fn tally(
+        &self,
+        id: RequestId,
+        shape: &Shape,
+        gate: &Arc<Gate>,
+        (whence, request): (Whence, &Request<Incoming>),
+    ) -> Tally<H> {
+        let client = match whence {
+            Whence::Client(client) => Some(client),
+            Whence::Neighbour => None,
+        };
+        let headers = request.headers();
         Tally {
             hooks: Arc::clone(&self.hooks),
             id,
-            op,
+            op: shape.op,
             status: 0,
             started: Instant::now(),
             gate: Arc::clone(gate),
             bytes_out: 0,
-        }
-    }
-
-    /// Larder's own paths. A bucket of such a name cannot exist, but below a bucket's own domain
-    /// they are keys.
-    fn probe(&self, request: &Request<Incoming>, shape: &Shape) -> Option<StatusCode> {
-        if shape.virtual_host || !matches!(*request.method(), Method::GET | Method::HEAD) {
-            return None;
-        }
-        let (path, query) = (request.uri().path(), request.uri().query());
-        // Load balancers and clients that were set up for MinIO ask by its names. Below a bucket `minio` these are keys, for
-        // whoever signs. Whether a machine may be taken down (`maintenance`) does not follow from this one's state.
-        let is_signed = || signed::is_signed(request.headers(), query);
-        let is_maintenance = || query.is_some_and(|query| query.contains("maintenance"));
-        if path.starts_with("/minio/") && (is_signed() || is_maintenance()) {
-            return None;
-        }
-        match path {
-            "/healthz" | "/minio/health/live" => Some(StatusCode::OK),
-            "/readyz"
-            | "/minio/health/ready"
-            | "/minio/health/cluster"
-            | "/minio/health/cluster/read" => Some(match self.hooks.ready() {
-                true => StatusCode::OK,
-                false => StatusCode::SERVICE_UNAVAILABLE,
-            }),
-            _ => None,
+            caller: Caller::of(client, headers),
+            target: Target::of(request.uri(), headers, &self.service.domains),
+            failure: None,
+            shown: None,
         }
     }
 
@@ -208,10 +189,10 @@ impl<H: ServerHooks> Exchange<H> {
         signed::check_digests(request.headers())?;
         subresources::check(request.method(), shape.level, request.uri().query())?;
         if *request.method() == Method::HEAD && shape.level == Level::Service {
-            return self.head_of_service(&request).await;
+            return self.head_of_service(&request, gate).await;
         }
         if let Some((others, upload)) = self.elsewhere(whence, shape.op, request.uri().query()) {
-            if let Err(refusal) = self.verify(&request).await? {
+            if let Err(refusal) = self.verify(&request, gate).await? {
                 return Ok(refusal);
             }
             gate.open_to_pass().await.map_err(|Overloaded| errors::slow_down())?;
@@ -270,6 +251,7 @@ impl<H: ServerHooks> Exchange<H> {
     async fn verify(
         &self,
         request: &Request<Inbound>,
+        gate: &Gate,
     ) -> Result<Result<(), Response<s3s::Body>>, S3Error> {
         let verified = Verified::default();
         let mut asked = Request::new(s3s::Body::empty());
@@ -280,21 +262,29 @@ impl<H: ServerHooks> Exchange<H> {
         self.service.check_url(request.method(), request.uri(), asked.headers())?;
         asked.extensions_mut().insert(verified.clone());
         let refusal = called(&self.service.examiner, asked).await;
-        Ok(if verified.is_so() { Ok(()) } else { Err(refusal) })
+        let Some(user) = verified.user() else { return Ok(Err(refusal)) };
+        gate.verified(user);
+        Ok(Ok(()))
     }
 
     /// Answers as the list of buckets, without it.
     async fn head_of_service(
         &self,
         request: &Request<Inbound>,
+        gate: &Gate,
     ) -> Result<Response<s3s::Body>, S3Error> {
-        let Err(refusal) = self.verify(request).await? else { return Ok(Response::default()) };
+        let Err(refusal) = self.verify(request, gate).await? else {
+            return Ok(Response::default());
+        };
         if refusal.status() != StatusCode::NOT_IMPLEMENTED {
             return Ok(refusal);
         }
         // The library has verified a signature, if there is one, before it looks for an operation, and has none for this.
         match signed::is_signed(request.headers(), request.uri().query()) {
-            true => Ok(Response::default()),
+            true => {
+                gate.verified(self.service.user());
+                Ok(Response::default())
+            }
             false => Err(errors::error(S3ErrorCode::AccessDenied, "Access Denied")),
         }
     }
@@ -306,7 +296,7 @@ impl<H: ServerHooks> Exchange<H> {
         op: &str,
         query: Option<&str>,
     ) -> Option<(&dyn Neighbours, UploadId)> {
-        let others = self.service.neighbours.as_deref().filter(|_| whence == Whence::Client)?;
+        let others = self.service.neighbours.as_deref().filter(|_| whence != Whence::Neighbour)?;
         let upload = neighbours::upload_of(op, query)?;
         others.have(upload).then_some((others, upload))
     }
@@ -385,26 +375,6 @@ impl XmlFaults {
         let mismatch = self.mismatch.get().map(|differs| differs.refusal());
         let unread = self.unread.get().map(|unread| unread.refusal());
         mismatch.or(unread).map_or(Ok(()), Err)
-    }
-}
-
-/// Failures of the server's own; those of clients are theirs to know.
-fn log_failure(
-    op: &'static str,
-    status: StatusCode,
-    (id, without_line): (RequestId, u64),
-    detail: &str,
-) {
-    let number = status.as_u16();
-    match status {
-        StatusCode::NOT_IMPLEMENTED => {}
-        StatusCode::SERVICE_UNAVAILABLE | StatusCode::INSUFFICIENT_STORAGE => {
-            tracing::warn!(request = %id, op, status = number, without_line, detail, "a request was turned away");
-        }
-        status if status.is_server_error() => {
-            tracing::error!(request = %id, op, status = number, detail, "a request failed");
-        }
-        _ => {}
     }
 }
 

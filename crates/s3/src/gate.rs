@@ -64,6 +64,8 @@ pub(crate) struct Gate {
     cut: OnceLock<Cut>,
     /// Bytes of the body that were read.
     received: AtomicU64,
+    /// Access key by which the request is signed, once that is verified.
+    user: OnceLock<String>,
 }
 
 impl Gate {
@@ -79,6 +81,7 @@ impl Gate {
             key_asked: AtomicBool::new(false),
             cut: OnceLock::new(),
             received: AtomicU64::new(0),
+            user: OnceLock::new(),
         }
     }
 
@@ -141,6 +144,15 @@ impl Gate {
         self.received.load(Ordering::Relaxed)
     }
 
+    /// Notes whose signature was verified.
+    pub(crate) fn verified(&self, user: &str) {
+        self.user.get_or_init(|| user.to_owned());
+    }
+
+    pub(crate) fn user(&self) -> Option<&str> {
+        self.user.get().map(String::as_str)
+    }
+
     /// Cuts the body off; the first reason counts.
     pub(crate) fn cut_off(&self, cut: Cut) -> Cut {
         *self.cut.get_or_init(|| cut)
@@ -165,19 +177,19 @@ pub(crate) struct Gatekeeper;
 #[async_trait::async_trait]
 impl S3Access for Gatekeeper {
     async fn check(&self, asked: &mut S3AccessContext<'_>) -> S3Result<()> {
-        let signed = asked.credentials().is_some();
         let gate = asked.extensions_mut().get::<Arc<Gate>>().cloned();
-        let_in(signed, gate.as_deref()).await
+        let user = asked.credentials().map(|keys| keys.access_key.as_str());
+        let_in(user, gate.as_deref()).await
     }
 }
 
-/// Whether a request's signature was verified.
+/// The access key by which a request is signed, if its signature was verified.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Verified(Arc<AtomicBool>);
+pub(crate) struct Verified(Arc<OnceLock<String>>);
 
 impl Verified {
-    pub(crate) fn is_so(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+    pub(crate) fn user(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
     }
 }
 
@@ -187,9 +199,9 @@ pub(crate) struct Examiner;
 #[async_trait::async_trait]
 impl S3Access for Examiner {
     async fn check(&self, asked: &mut S3AccessContext<'_>) -> S3Result<()> {
-        let signed = asked.credentials().is_some();
-        if let Some(verified) = asked.extensions_mut().get::<Verified>() {
-            verified.0.store(signed, Ordering::Relaxed);
+        let user = asked.credentials().map(|keys| keys.access_key.clone());
+        if let (Some(user), Some(verified)) = (user, asked.extensions_mut().get::<Verified>()) {
+            verified.0.get_or_init(|| user);
         }
         Err(errors::error(S3ErrorCode::AccessDenied, "Access Denied"))
     }
@@ -199,9 +211,10 @@ impl S3Access for Examiner {
 ///
 /// # Errors
 /// `AccessDenied`; `SlowDown` while the server has no room for it.
-pub(crate) async fn let_in(signed: bool, gate: Option<&Gate>) -> S3Result<()> {
-    match gate {
-        Some(gate) if signed => gate.open().await.map_err(|Overloaded| errors::slow_down()),
-        _ => Err(errors::error(S3ErrorCode::AccessDenied, "Access Denied")),
-    }
+pub(crate) async fn let_in(user: Option<&str>, gate: Option<&Gate>) -> S3Result<()> {
+    let (Some(user), Some(gate)) = (user, gate) else {
+        return Err(errors::error(S3ErrorCode::AccessDenied, "Access Denied"));
+    };
+    gate.verified(user);
+    gate.open().await.map_err(|Overloaded| errors::slow_down())
 }

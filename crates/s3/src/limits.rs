@@ -83,6 +83,8 @@ pub const DELETE_KEYS_MAX: usize = 1000;
 /// Deletes of one batch that run at once.
 pub const DELETE_CONCURRENCY: usize = 16;
 
+/// Bytes of `X-Forwarded-For` that are told of a request: an address or a few.
+pub const FORWARDED_BYTES_MAX: usize = 256;
 /// Seconds for which a presigned request may be good at most (S3).
 pub const PRESIGNED_S_MAX: u64 = 7 * 24 * 60 * 60;
 

@@ -8,6 +8,8 @@
 //! 3. Nothing of it is changed on the way but how it is framed: its signature, digests and conditions are verified by
 //!    who answers it.
 
+use std::net::SocketAddr;
+
 use futures::future::BoxFuture;
 use http::header::{CONNECTION, TRANSFER_ENCODING};
 use http::{Request, Response};
@@ -36,7 +38,7 @@ pub trait Neighbours: Send + Sync + 'static {
 /// Where a request comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whence {
-    Client,
+    Client(SocketAddr),
     /// Another server has handed it on.
     Neighbour,
 }

@@ -11,6 +11,7 @@ use s3s::{Body, S3ErrorCode};
 
 use crate::authorization::BUCKET_REGION;
 use crate::errors::{error, response};
+use crate::failures::Failure;
 use crate::form::{Posted, Unmet};
 use crate::ids::RequestId;
 use crate::xml;
@@ -22,13 +23,13 @@ pub(crate) struct Asked<'r> {
     pub(crate) id: RequestId,
 }
 
-/// Puts an answer right. Returns what a failure was about, for the log.
-pub(crate) fn repair(asked: &Asked<'_>, answer: &mut Response<Body>) -> Option<String> {
+/// Puts an answer right. Returns what a client was told that is refused.
+pub(crate) fn repair(asked: &Asked<'_>, answer: &mut Response<Body>) -> Option<Failure> {
     let status = answer.status();
     if status.is_client_error() || status.is_server_error() {
-        let message = repair_failure(asked, answer);
+        let failure = repair_failure(asked, answer);
         xml::escape(answer.body_mut());
-        return Some(message);
+        return Some(failure);
     }
     match asked.op {
         // The library knows 206 as an answer to Get only.
@@ -89,7 +90,7 @@ fn tell_where(answer: &mut Response<Body>) {
     *answer.body_mut() = Body::from(text);
 }
 
-fn repair_failure(asked: &Asked<'_>, answer: &mut Response<Body>) -> String {
+fn repair_failure(asked: &Asked<'_>, answer: &mut Response<Body>) -> Failure {
     if asked.op == "PostObject" {
         deny_unmet_policy(answer);
     }
@@ -130,17 +131,23 @@ fn deny_unmet_policy(answer: &mut Response<Body>) {
 const END: &str = "</Error>";
 
 /// Adds to an error's XML what the library leaves out: a message where it has none, the resource and
-/// the request's id, and the element of the region to sign for, if that was wrong. Returns the message, for the log.
-fn complete_error(body: &mut s3s::Body, resource: &str, (region, id): (&str, RequestId)) -> String {
-    let Some(bytes) = body.bytes() else { return String::new() };
+/// the request's id, and the element of the region to sign for, if that was wrong. Returns code and message.
+fn complete_error(
+    body: &mut s3s::Body,
+    resource: &str,
+    (region, id): (&str, RequestId),
+) -> Failure {
+    let unknown = || Failure { code: String::new(), message: String::new() };
+    let Some(bytes) = body.bytes() else { return unknown() };
     let text = String::from_utf8_lossy(&bytes);
-    let Some(open) = text.strip_suffix(END) else { return String::new() };
+    let Some(open) = text.strip_suffix(END) else { return unknown() };
+    let code = inside(open, "Code").unwrap_or("");
     let mut xml = String::with_capacity(text.len() + resource.len() + 128);
     xml.push_str(open);
     let message = match inside(open, "Message") {
         Some(message) => message.to_owned(),
         None => {
-            let message = default_message(inside(open, "Code").unwrap_or(""));
+            let message = default_message(code);
             let _ = write!(xml, "<Message>{message}</Message>");
             message.to_owned()
         }
@@ -149,8 +156,9 @@ fn complete_error(body: &mut s3s::Body, resource: &str, (region, id): (&str, Req
     xml.push_str("<Resource>");
     push_escaped(&mut xml, resource);
     let _ = write!(xml, "</Resource><RequestId>{id}</RequestId>{END}");
+    let code = code.to_owned();
     *body = s3s::Body::from(xml);
-    message
+    Failure { code, message }
 }
 
 fn inside<'x>(xml: &'x str, tag: &str) -> Option<&'x str> {
@@ -215,8 +223,9 @@ mod tests {
     fn an_error_names_resource_and_request() {
         let id = RequestIds::new().next();
         let mut body = response(S3Error::new(S3ErrorCode::SignatureDoesNotMatch)).into_body();
-        let message = complete_error(&mut body, "/b/<k>&", ("", id));
-        assert!(message.contains("does not match the signature"));
+        let failure = complete_error(&mut body, "/b/<k>&", ("", id));
+        assert_eq!(failure.code, "SignatureDoesNotMatch");
+        assert!(failure.message.contains("does not match the signature"));
         let xml = String::from_utf8(body.bytes().unwrap().to_vec()).unwrap();
         assert!(xml.contains("<Code>SignatureDoesNotMatch</Code><Message>The request signature"));
         assert!(xml.ends_with(&format!(
@@ -231,8 +240,8 @@ mod tests {
             if let Some(condition) = condition {
                 answer.extensions_mut().insert(Unmet(condition.to_owned()));
             }
-            let message = repair(&asked("PostObject"), &mut answer).unwrap();
-            (answer.status(), message)
+            let failure = repair(&asked("PostObject"), &mut answer).unwrap();
+            (answer.status(), failure.message)
         };
         let failed = "Policy condition 'eq' for field 'a' failed";
         let denied = "Invalid according to Policy: Policy Condition failed";

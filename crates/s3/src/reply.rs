@@ -1,14 +1,18 @@
 //! The body of an answer: what the library made of it, with what the request holds until its end.
 
+use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::Bytes;
+use http::HeaderValue;
 use http_body::{Body, Frame, SizeHint};
 
 use crate::admission::Turn;
+use crate::ended::{Caller, Ended, Target};
+use crate::failures::Failure;
 use crate::gate::Gate;
 use crate::ids::RequestId;
 use crate::pulse::{Pulse, Working};
@@ -23,12 +27,36 @@ pub(crate) struct Tally<H: ServerHooks> {
     pub(crate) started: Instant,
     pub(crate) gate: Arc<Gate>,
     pub(crate) bytes_out: u64,
+    pub(crate) caller: Caller,
+    pub(crate) target: Target,
+    /// What the client was told, if it was refused.
+    pub(crate) failure: Option<Failure>,
+    /// The id that the client got; that of another server, if one has answered.
+    pub(crate) shown: Option<HeaderValue>,
+}
+
+impl<H: ServerHooks> Tally<H> {
+    pub(crate) fn shown_id(&self) -> Cow<'_, str> {
+        let shown = self.shown.as_ref().and_then(|id| id.to_str().ok());
+        shown.map_or_else(|| Cow::Owned(self.id.to_string()), Cow::Borrowed)
+    }
 }
 
 impl<H: ServerHooks> Drop for Tally<H> {
     fn drop(&mut self) {
-        let micros = self.started.elapsed().as_micros() as u64;
-        self.hooks.done(self.op, self.status, micros, self.gate.received(), self.bytes_out);
+        let code = self.failure.as_ref().map(|failure| failure.code.as_str());
+        self.hooks.done(&Ended {
+            id: self.shown_id(),
+            op: self.op,
+            status: self.status,
+            code: code.filter(|code| !code.is_empty()),
+            took: self.started.elapsed(),
+            bytes_in: self.gate.received(),
+            bytes_out: self.bytes_out,
+            user: self.gate.user(),
+            caller: &self.caller,
+            target: &self.target,
+        });
     }
 }
 
@@ -77,8 +105,11 @@ impl<H: ServerHooks> Body for ReplyBody<H> {
             tally.bytes_out += frame.data_ref().map_or(0, |data| data.len() as u64);
         }
         if let (Some(Err(error)), Some(tally)) = (&frame, &this.tally) {
-            let (id, op, sent) = (tally.id, tally.op, tally.bytes_out);
-            tracing::error!(request = %id, op, sent, %error, "an answer broke off");
+            let (id, op, sent) = (tally.shown_id(), tally.op, tally.bytes_out);
+            let (bucket, key) = (tally.target.bucket(), tally.target.key());
+            let (bucket, key) = (bucket.as_deref(), key.as_deref());
+            let client = tally.caller.client.map(tracing::field::display);
+            tracing::error!(request = %id, op, bucket, key, client, sent, %error, "an answer broke off");
         }
         Poll::Ready(frame)
     }

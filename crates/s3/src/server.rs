@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,9 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
 use crate::connections::{Connections, Most, Place};
+use crate::ended::Ended;
 use crate::exchange::Exchange;
+use crate::health::ClusterHealth;
 use crate::limits::{
     BODY_BUDGET_BYTES, CLIENT_STALL_TIMEOUT, CONNECTIONS_MAX, DRAIN_MAX, IDLE_BEFORE_CLOSED,
     REQUESTS_MAX, WAITING_MAX,
@@ -33,12 +36,14 @@ pub trait ServerHooks: Send + Sync + 'static {
         true
     }
 
-    /// A request has ended: its S3 operation, HTTP status, time until the last byte was handed to
-    /// the connection, and body bytes received of the client and sent to it; of a body that was refused, those that were
-    /// read before. Called from the
-    /// connection's task: it must not block.
-    fn done(&self, op: &'static str, status: u16, micros: u64, bytes_in: u64, bytes_out: u64) {
-        let _ = (op, status, micros, bytes_in, bytes_out);
+    /// What `/healthz/cluster` is answered by. A server that is alone is its own cluster, which nothing is left of without it.
+    fn cluster(&self) -> ClusterHealth {
+        ClusterHealth { takes_writes: self.ready(), can_spare_this: false, write_quorum: 1 }
+    }
+
+    /// A request has ended. Called from the connection's task: it must not block.
+    fn done(&self, ended: &Ended<'_>) {
+        let _ = ended;
     }
 }
 
@@ -159,7 +164,7 @@ impl<H: ServerHooks> Server<H> {
     /// Serves S3 on `listener` until `shutdown` completes, then lets requests finish, at most for
     /// [`ServerOptions::drain_max`]. Returns whether all of them did.
     ///
-    /// `GET /healthz` and `GET /readyz` are answered without credentials.
+    /// `GET /healthz`, `GET /healthz/cluster` and `GET /readyz` are answered without credentials.
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> bool {
         accept_all(listener, self.exchange, self.options, shutdown).await
     }
@@ -185,7 +190,8 @@ async fn accept_all<H: ServerHooks>(
             accepted = listener.accept() => match accepted {
                 Ok((stream, from)) => match connections.admit(from.ip()) {
                     Some(place) => {
-                        tokio::spawn(connection(stream, Arc::clone(&exchange), stopping.clone(), place));
+                        let client = (stream, from);
+                        tokio::spawn(connection(client, Arc::clone(&exchange), stopping.clone(), place));
                     }
                     None => refuse(&stream),
                 },
@@ -212,7 +218,7 @@ fn refuse(stream: &TcpStream) {
 }
 
 async fn connection<H: ServerHooks>(
-    stream: TcpStream,
+    (stream, from): (TcpStream, SocketAddr),
     exchange: Arc<Exchange<H>>,
     mut stopping: watch::Receiver<bool>,
     place: Place,
@@ -224,7 +230,7 @@ async fn connection<H: ServerHooks>(
     let pulse = &place.pulse;
     let service = service_fn(|request| {
         let (working, exchange) = (Working::begin(pulse), &exchange);
-        async move { Ok::<_, MadeRoom>(exchange.answer(request, working?).await) }
+        async move { Ok::<_, MadeRoom>(exchange.answer(from, request, working?).await) }
     });
     let mut served = pin!(
         http1::Builder::new()

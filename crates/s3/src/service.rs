@@ -187,6 +187,11 @@ impl S3Service {
         }
     }
 
+    /// The access key of the only user.
+    pub(crate) fn user(&self) -> &str {
+        &self.root.access_key
+    }
+
     /// Has requests of uploads that others have begun handed on to them.
     #[must_use]
     pub fn beside(mut self, neighbours: Arc<dyn Neighbours>) -> Self {

@@ -159,7 +159,8 @@ impl S3Route for UnreadRequests {
 
     async fn check_access(&self, asked: &mut S3Request<Body>) -> S3Result<()> {
         let gate = asked.extensions.get::<Arc<Gate>>().cloned();
-        let_in(asked.credentials.is_some(), gate.as_deref()).await
+        let user = asked.credentials.as_ref().map(|keys| keys.access_key.as_str());
+        let_in(user, gate.as_deref()).await
     }
 
     async fn call(&self, asked: S3Request<Body>) -> S3Result<S3Response<Body>> {

@@ -14,6 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::{RoleConfig, RoleError, START_PATIENCE, bind};
+use crate::leaving::Leaving;
 use crate::metrics::{Metrics, RoleMetrics, serve_metrics};
 
 /// Who hears of a role that has begun.
@@ -73,8 +74,8 @@ pub(crate) struct Around {
 
 impl Around {
     /// Of a role in a process of its own.
-    pub(crate) fn alone(stop: Stop, sockets: Sockets) -> Self {
-        let (metrics, listens) = (Arc::new(Metrics::of_none()), Listens::Own(sockets));
+    pub(crate) fn alone(stop: Stop, sockets: Sockets, metrics: Arc<Metrics>) -> Self {
+        let listens = Listens::Own(sockets);
         Self { stop, listens, metrics, patience: Some(START_PATIENCE), greeter: None }
     }
 
@@ -150,23 +151,45 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// When a signal comes, or the lifeline ends.
-    pub(crate) fn new(lifeline: Option<watch::Receiver<bool>>) -> Result<Self, RoleError> {
+    /// When a signal has come and notice was given, or the lifeline ends.
+    pub(crate) fn new(
+        lifeline: Option<watch::Receiver<bool>>,
+        leaving: Leaving,
+    ) -> Result<Self, RoleError> {
         let listen = |kind| signal(kind).map_err(RoleError::System);
         let (mut terminate, mut interrupt) =
             (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
         let (tell, told) = watch::channel(false);
         tokio::spawn(async move {
-            let ended = async {
+            let mut ended = std::pin::pin!(async {
                 match lifeline {
                     Some(mut lifeline) => drop(lifeline.wait_for(|ended| *ended).await),
                     None => std::future::pending().await,
                 }
+            });
+            let is_told = tokio::select! {
+                _ = terminate.recv() => {
+                    tracing::info!("SIGTERM: the server stops");
+                    true
+                }
+                _ = interrupt.recv() => {
+                    tracing::info!("SIGINT: the server stops");
+                    true
+                }
+                () = &mut ended => {
+                    tracing::info!("whoever started this server is gone: it stops");
+                    false
+                }
             };
-            tokio::select! {
-                _ = terminate.recv() => tracing::info!("SIGTERM: the server stops"),
-                _ = interrupt.recv() => tracing::info!("SIGINT: the server stops"),
-                () = ended => tracing::info!("whoever started this server is gone: it stops"),
+            if is_told {
+                let again = async {
+                    tokio::select! {
+                        _ = terminate.recv() => {}
+                        _ = interrupt.recv() => {}
+                        () = ended => {}
+                    }
+                };
+                leaving.give_notice(again).await;
             }
             tell.send_replace(true);
         });

@@ -6,10 +6,12 @@ use larder_protocol::scheduler::Policy;
 use larder_s3::FaceOptions;
 use serde::Deserialize;
 
+use crate::access_log::Setting;
 use crate::config::{
     BACKGROUND_MIB_PER_S, ConfigError, Life, LogFormat, Within, check_background, check_data,
     check_new_cluster, read,
 };
+use crate::leaving::Notice;
 
 /// Settings of `larder manager|meta|data|proxy`, as in `docs/configuration.md`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -71,6 +73,12 @@ pub(crate) struct RoleConfig {
     /// Has a proxy take URLs that are presigned by version 2.
     #[serde(default)]
     pub(crate) presigned_v2: bool,
+    /// File of a proxy's access log.
+    #[serde(default)]
+    pub(crate) access_log: Setting,
+    /// How long a proxy's `/readyz` answers 503 before it stops.
+    #[serde(default)]
+    pub(crate) stop_notice: Notice,
     /// Log lines as `text` or `json`.
     #[serde(default = "text")]
     pub(crate) log_format: LogFormat,
@@ -229,6 +237,8 @@ impl RoleConfig {
             domains: Vec::new(),
             html_forms: yes(),
             presigned_v2: false,
+            access_log: Setting::default(),
+            stop_notice: Notice::default(),
             log_format: text(),
             region_home: None,
             #[cfg(feature = "ablation")]
@@ -291,6 +301,7 @@ mod tests {
             ("dir = \"d\"\nlog_segment_mib = 1", "log_segment_mib"),
             ("dir = \"d\"\nscrub_within = \"often\"", "scrub_within"),
             ("dir = \"d\"\nread_policy = \"fastest\"", "read_policy"),
+            ("dir = \"d\"\naccess_log = \"access.log\"", "access_log"),
             ("dir = \"d\"\nmanagers = [\"10.0.0.1:7000\"]", "managers"),
             ("dir = \"d\"\n[found]\nname = \"m\"\npg_count = 3", "found.pg_count"),
             ("dir = \"d\"\n[found]\nname = \"m\"\ncopies = 9", "found.copies"),

@@ -12,6 +12,7 @@ mod gateway;
 mod lifeline;
 pub(crate) mod operate;
 mod proxy;
+pub(crate) mod quorum;
 pub(crate) mod rebalance;
 mod servers;
 pub(crate) mod status;
@@ -32,11 +33,14 @@ use larder_roles::renewal::Renewal;
 use larder_types::{BootId, RegionId, ServerId};
 use tokio::net::TcpListener;
 
+use crate::access_log::AccessLogError;
 use crate::args::RoleArgs;
 use crate::config::{ConfigError, check_device};
 use crate::kind::{self, KindError};
+use crate::leaving::Leaving;
+use crate::metrics::Metrics;
 use crate::server::{ServerError, check_face};
-use crate::{exit, logging};
+use crate::{access_log, exit, logging};
 use around::Sockets;
 pub(crate) use around::{Around, Greeted, Greeter, Stop};
 pub(crate) use config::RoleConfig;
@@ -85,6 +89,8 @@ pub(crate) enum RoleError {
          To use the machine again, empty {dir} and join with a new token"
     )]
     Removed { server: ServerId, name: String, dir: String },
+    #[error(transparent)]
+    AccessLog(#[from] AccessLogError),
     #[error(transparent)]
     Region(#[from] LinkError),
     #[error(
@@ -158,16 +164,33 @@ fn start(role: ServerRole, args: &RoleArgs) -> Result<(), RoleError> {
     let lifeline = lifeline.map_err(RoleError::System)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(RoleError::System)?;
-    let mut held = None;
+    let (mut held, mut accesses) = (None, None);
     let outcome = runtime.block_on(async {
         // A directory that is refused opens no port, and one whose ports are taken is left as it was.
         held = Some(kind::bind(&config.dir, role.into())?);
         let sockets = Sockets::open(role, &config).await?;
-        let around = Around::alone(Stop::new(lifeline)?, sockets);
+        let metrics = Arc::new(Metrics::of_none());
+        // Clients are sent to proxies alone.
+        let notice = Some(config.stop_notice).filter(|_| role == ServerRole::Proxy);
+        let leaving = Leaving::new(notice.unwrap_or_default(), metrics.clone());
+        let around = Around::alone(Stop::new(lifeline, leaving)?, sockets, metrics);
+        match role {
+            ServerRole::Proxy => {
+                let file = args.config.clone();
+                let again = move || Ok(RoleConfig::load(&file)?.access_log);
+                let log = access_log::follow(&config.access_log, Some(again))?;
+                accesses = Some(log.clone());
+                around.metrics.log_accesses(log);
+            }
+            _ => access_log::ignore_hangups()?,
+        }
         serve(role, config, around).await
     });
     // Whatever a cut-off request still does, it does before the process ends.
     runtime.shutdown_timeout(Duration::from_secs(1));
+    if let Some(accesses) = accesses {
+        accesses.close();
+    }
     drop(held);
     outcome
 }

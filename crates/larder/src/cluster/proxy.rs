@@ -151,7 +151,7 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
         tokio::spawn(expire_uploads(proxy.clone(), age));
     }
     let regions = Shown::default();
-    let metrics = ProxyMetrics::new(proxy.clone(), managers.clone(), regions.clone());
+    let metrics = ProxyMetrics::new(proxy.clone(), managers.clone(), member.me, regions.clone());
     let metrics = Box::new(metrics);
     let standing = member.renewal.standing();
     around.show(Some(metrics), (standing, member.endpoint.metrics()));

@@ -10,14 +10,21 @@ use larder_roles::limits::MANAGERS_SILENT_MS;
 use larder_roles::managers::Managers;
 use larder_roles::proxy::ClusterProxy;
 use larder_roles::regions::Regions;
+use larder_s3::ClusterHealth;
+use larder_types::{MapVersion, ServerId};
+use parking_lot::Mutex;
 
 use super::{APPENDED_BYTES, APPENDS, EXPIRED, RECORDS, RoleMetrics, WAITS_MET, WAITS_UNMET};
+use crate::cluster::quorum::{can_spare_machine_of, takes_writes, write_quorum};
 use crate::cluster::status::replicas_missing;
 
 /// A proxy whose other roles run in other processes.
 pub(crate) struct ProxyMetrics {
     proxy: Arc<ClusterProxy>,
     managers: Arc<dyn Managers>,
+    me: ServerId,
+    /// How the cluster is by a map. Anybody can ask, and a map may have many volumes.
+    judged: Mutex<Option<(MapVersion, ClusterHealth)>>,
     /// Once it is the gateway of a region.
     regions: Arc<OnceLock<Arc<Regions>>>,
 }
@@ -27,9 +34,27 @@ impl ProxyMetrics {
     pub(crate) fn new(
         proxy: Arc<ClusterProxy>,
         managers: Arc<dyn Managers>,
+        me: ServerId,
         regions: Arc<OnceLock<Arc<Regions>>>,
     ) -> Self {
-        Self { proxy, managers, regions }
+        Self { proxy, managers, me, judged: Mutex::default(), regions }
+    }
+
+    /// How the cluster is by the map alone.
+    fn judged(&self, map: &Topology) -> ClusterHealth {
+        let mut judged = self.judged.lock();
+        if let Some((version, health)) = *judged
+            && version == map.version
+        {
+            return health;
+        }
+        let health = ClusterHealth {
+            takes_writes: takes_writes(map),
+            can_spare_this: can_spare_machine_of(map, self.me),
+            write_quorum: write_quorum(map),
+        };
+        *judged = Some((map.version, health));
+        health
     }
 
     /// True if it speaks with the other regions: it began to, and the managers have no other for the gateway.
@@ -46,6 +71,11 @@ impl RoleMetrics for ProxyMetrics {
         let are_served = map.founded.is_some() && map.pgs.iter().all(|pg| pg.is_active());
         let silent_max = Duration::from_millis(MANAGERS_SILENT_MS);
         are_served && self.managers.silent() < silent_max && !self.proxy.is_removed()
+    }
+
+    fn cluster(&self) -> Option<ClusterHealth> {
+        let health = self.judged(&self.managers.map());
+        Some(ClusterHealth { takes_writes: health.takes_writes && self.is_ready(), ..health })
     }
 
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {

@@ -18,6 +18,7 @@ mod run;
 pub(crate) mod secret;
 mod watch;
 
+use std::cell::OnceCell;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -27,10 +28,12 @@ use larder_roles::node::{Entered, NodeConfig, NotEntered, RootKeys, enter};
 use larder_roles::store::LOCK_FILE;
 use tokio::net::TcpListener;
 
+use crate::access_log::{self, AccessLog};
 use crate::cluster::config::Found;
 use crate::cluster::{RoleConfig, Stop, settings};
 use crate::config::{Config, ConfigError, check_device};
 use crate::kind::{self, Held, Kind};
+use crate::leaving::Leaving;
 use crate::metrics::{Metrics, serve_metrics};
 use crate::server::{bind, check_face, metrics_listener};
 use crate::{announce, credentials};
@@ -49,10 +52,13 @@ pub(crate) fn start(dir: &Path, config: &Config) -> Result<(), NodeError> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(NodeError::System)?;
-    let mut taken = None;
-    let outcome = runtime.block_on(serve(dir, config, &name, record, &mut taken));
+    let (mut taken, accesses) = (None, OnceCell::new());
+    let outcome = runtime.block_on(serve(dir, config, (&name, record), &mut taken, &accesses));
     // Whatever a cut-off request still does, it does before the process ends.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    if let Some(accesses) = accesses.into_inner() {
+        accesses.close();
+    }
     drop(taken);
     outcome
 }
@@ -95,18 +101,22 @@ fn take_up(dir: &Path) -> Result<Taken, NodeError> {
 async fn serve(
     dir: &Path,
     config: &Config,
-    name: &str,
-    record: Option<Record>,
+    (name, record): (&str, Option<Record>),
     taken: &mut Option<Taken>,
+    accesses: &OnceCell<Arc<AccessLog>>,
 ) -> Result<(), NodeError> {
-    let mut stop = Stop::new(None)?;
+    let metrics = Arc::new(Metrics::of_none());
+    let leaving = Leaving::new(config.stop_notice, metrics.clone());
+    let mut stop = Stop::new(None, leaving)?;
     // A directory that is refused opens no port, and one whose ports are taken is left as it was.
     *taken = Some(take_up(dir)?);
     let unusable = |source| NodeError::Listen { name: name.to_owned(), source };
     let socket = TcpListener::bind(name).await.map_err(unusable)?;
     let port = Port::open(socket).map_err(NodeError::System)?;
-    let metrics = Arc::new(Metrics::of_none());
     metrics.add_connections(port.metrics().clone());
+    let log = access_log::follow(&config.access_log, config.access_log_again());
+    let log = log.map_err(|error| NodeError::Role(error.into()))?;
+    metrics.log_accesses(accesses.get_or_init(|| log).clone());
     // The proxy binds it later: a first start finds out now whether it can.
     drop(bind("the S3 address", &config.listen, "--listen").await?);
     if let Some(listener) = metrics_listener(config.metrics_listen.as_deref()).await? {

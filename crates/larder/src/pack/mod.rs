@@ -17,9 +17,11 @@ use larder_s3::{FaceOptions, S3Service};
 use serde::Deserialize;
 use tokio::net::TcpListener;
 
+use crate::access_log::{self, AccessLog};
 use crate::args::{AckArg, PackArgs, PackServeArgs, PackTool};
 use crate::config::{self, Config, LogFormat};
 use crate::kind::{self, Kind};
+use crate::leaving::{Leaving, Notice};
 use crate::metrics::{Metrics, MountMetrics, PackMetrics, serve_metrics};
 use crate::server::{
     ServerError, bind, check_face, metrics_listener, serve_until_told, server_of, told_to_stop,
@@ -46,6 +48,8 @@ struct Settings {
     domains: Vec<String>,
     html_forms: bool,
     presigned_v2: bool,
+    access_log: access_log::Setting,
+    stop_notice: Notice,
     log_format: LogFormat,
     prices: PriceTable,
     packing: PackingTable,
@@ -95,6 +99,8 @@ impl Default for Settings {
             domains: config.domains,
             html_forms: config.html_forms,
             presigned_v2: config.presigned_v2,
+            access_log: config.access_log,
+            stop_notice: config.stop_notice,
             log_format: config.log_format,
             prices: PriceTable::default(),
             packing: PackingTable::default(),
@@ -153,6 +159,7 @@ fn serve(args: &PackServeArgs) -> Result<(), ServerError> {
     runtime.block_on(async { check(args, &config, &options) })?;
     let held = kind::bind(&args.dir, Kind::Worker)?;
     let bound = runtime.block_on(Bound::open(&settings, args))?;
+    let accesses = bound.access_log.clone();
     let packer = runtime.block_on(async {
         Ok::<_, ServerError>(Packer::open(config, Backend::open(&args.backend)?).await?)
     });
@@ -169,6 +176,7 @@ fn serve(args: &PackServeArgs) -> Result<(), ServerError> {
     });
     // Whatever a cut-off request still does, it does before the store closes.
     runtime.shutdown_timeout(Duration::from_secs(1));
+    accesses.close();
     packer.close();
     outcome
 }
@@ -192,6 +200,8 @@ fn check(
 struct Bound {
     s3: Option<TcpListener>,
     metrics: Option<TcpListener>,
+    access_log: Arc<AccessLog>,
+    notice: Notice,
 }
 
 impl Bound {
@@ -201,11 +211,14 @@ impl Bound {
             listen => Some(bind("the S3 address", listen, "--listen").await?),
         };
         let metrics = metrics_listener(settings.metrics_listen.as_deref()).await?;
+        let again =
+            args.config.clone().map(|file| move || Ok(config::read::<Settings>(&file)?.access_log));
+        let access_log = access_log::follow(&settings.access_log, again)?;
         // The store binds it later: a first start finds out now whether it can.
         if let Some(listen) = &args.peer_listen {
             drop(bind("the address for other workers", listen, "--peer-listen").await?);
         }
-        Ok(Self { s3, metrics })
+        Ok(Self { s3, metrics, access_log, notice: settings.stop_notice })
     }
 }
 
@@ -262,6 +275,7 @@ async fn listen_and_serve(
     is_new: bool,
 ) -> Result<(), ServerError> {
     let metrics = Arc::new(Metrics::new(PackMetrics::new(packer.clone())));
+    metrics.log_accesses(bound.access_log);
     if let Some(mounted) = mounted {
         metrics.add(Some(Box::new(MountMetrics::new(mounted.tree.clone()))), None);
     }
@@ -274,7 +288,9 @@ async fn listen_and_serve(
         None => None,
     };
     let Some(listener) = bound.s3 else {
-        return unless_fatal(told_to_stop(packer.fatal())?, packer.fatal()).await;
+        // Nobody asks if it serves.
+        let leaving = Leaving::new(Notice::default(), metrics);
+        return unless_fatal(told_to_stop(packer.fatal(), leaving)?, packer.fatal()).await;
     };
     let file = args.dir.join(credentials::FILE);
     let root = credentials::load(&file)?;
@@ -283,8 +299,9 @@ async fn listen_and_serve(
     let region = options.region.clone();
     let service = S3Service::new(packer.clone(), root.keys.clone(), options)?
         .beside(Arc::new(workers::OtherWorkers(packer.clone())));
+    let leaving = Leaving::new(bound.notice, metrics.clone());
     let server = server_of(service, metrics);
     workers::answer_them(packer, server.clone());
     announce::serves(addr, metrics_addr, &root, &region, &args.dir);
-    serve_until_told(listener, server, packer.fatal()).await
+    serve_until_told(listener, server, (packer.fatal(), leaving)).await
 }

@@ -23,5 +23,6 @@ mod settings;
 mod signed;
 mod spellings;
 mod strangers;
+mod told;
 mod uploads;
 mod wire;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use larder_s3::{FaceOptions, ServerHooks, ServerOptions};
+use larder_s3::{ClusterHealth, Ended, FaceOptions, ServerHooks, ServerOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Notify;
@@ -80,7 +80,8 @@ impl ServerHooks for Hooks {
         self.ready.load(Ordering::Relaxed)
     }
 
-    fn done(&self, op: &'static str, status: u16, _micros: u64, bytes_in: u64, bytes_out: u64) {
+    fn done(&self, ended: &Ended<'_>) {
+        let Ended { op, status, bytes_in, bytes_out, .. } = *ended;
         self.done.lock().unwrap().push((op, status, bytes_in, bytes_out));
         self.one_is_done.notify_one();
     }
@@ -91,9 +92,14 @@ async fn health_is_told_without_credentials() {
     let hooks = Arc::new(Hooks::default());
     let server =
         Server::with(ServerOptions::default(), Arc::clone(&hooks), FaceOptions::default()).await;
-    let ask = |path| server.ask("GET", path).sign(Sign::Not).send();
-    let of_ready =
-        ["/readyz", "/minio/health/ready", "/minio/health/cluster", "/minio/health/cluster/read"];
+    let ask = |path: &str| server.ask("GET", path).sign(Sign::Not).send();
+    let of_ready = [
+        "/readyz",
+        "/minio/health/ready",
+        "/healthz/cluster",
+        "/minio/health/cluster",
+        "/minio/health/cluster/read",
+    ];
     for path in ["/healthz", "/minio/health/live"] {
         ask(path).await.expect(200);
     }
@@ -104,12 +110,47 @@ async fn health_is_told_without_credentials() {
     for path in of_ready {
         ask(path).await.expect(200);
     }
-    ask("/minio/health/cluster?maintenance=true").await.refused(403, "AccessDenied");
+    for path in ["/healthz/cluster", "/minio/health/cluster"] {
+        let alone = ask(&format!("{path}?maintenance=true")).await;
+        assert_eq!(alone.status, 412, "nothing is left without the only server");
+        assert_eq!(alone.headers["x-minio-write-quorum"], "1");
+        ask(&format!("{path}?maintenance=false")).await.expect(200);
+    }
     server.put("/minio", "").await.expect(200);
     server.put("/minio/health/live", "a key").await.expect(200);
     assert_eq!(server.get("/minio/health/live").await.expect(200).text(), "a key");
     server.put("/healthz", "").await.refused(400, "InvalidBucketName");
     server.put("/metrics", "").await.refused(400, "InvalidBucketName");
+}
+
+/// A cluster in a state that is set.
+struct OfCluster(Mutex<ClusterHealth>);
+
+impl ServerHooks for OfCluster {
+    fn cluster(&self) -> ClusterHealth {
+        *self.0.lock().unwrap()
+    }
+}
+
+#[tokio::test]
+async fn whoever_takes_a_machine_away_is_told_if_the_cluster_can_spare_it() {
+    let health = ClusterHealth { takes_writes: true, can_spare_this: true, write_quorum: 2 };
+    let hooks = Arc::new(OfCluster(Mutex::new(health)));
+    let (options, face) = (ServerOptions::default(), FaceOptions::default());
+    let server = Server::with(options, Arc::clone(&hooks), face).await;
+    for (takes_writes, can_spare_this, now, without) in
+        [(true, true, 200, 200), (true, false, 200, 412), (false, true, 503, 412)]
+    {
+        *hooks.0.lock().unwrap() = ClusterHealth { takes_writes, can_spare_this, ..health };
+        for (path, status) in [("", now), ("?maintenance=true", without)] {
+            let path = format!("/healthz/cluster{path}");
+            for method in ["GET", "HEAD"] {
+                let answer = server.ask(method, &path).sign(Sign::Not).send().await;
+                assert_eq!(answer.status, status, "{path}");
+                assert_eq!(answer.headers["x-minio-write-quorum"], "2");
+            }
+        }
+    }
 }
 
 #[tokio::test]

@@ -35,7 +35,7 @@ async fn silent_forms_do_not_stop_a_put() {
 
 /// What was logged on this thread.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+pub struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl std::io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -48,15 +48,29 @@ impl std::io::Write for Log {
     }
 }
 
+impl Log {
+    /// Takes what is logged at the default level, until the guards are dropped.
+    pub fn begin() -> (Self, (tracing::Dispatch, tracing::subscriber::DefaultGuard)) {
+        let log = Self::default();
+        let writer = log.clone();
+        // While a process has a single subscriber, a thread without one that comes to a line first turns it off for all.
+        let second =
+            tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(std::io::sink).finish());
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone());
+        let subscriber = subscriber.with_ansi(false).finish();
+        (log, (second, tracing::subscriber::set_default(subscriber)))
+    }
+
+    /// The lines. Those of the protocol library are left out, as the program does.
+    pub fn text(&self) -> String {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        text.split_inclusive('\n').filter(|line| !line.contains(" s3s::")).collect()
+    }
+}
+
 #[tokio::test]
 async fn many_forms_that_are_turned_away_get_one_line() {
-    let log = Log::default();
-    let writer = log.clone();
-    // While a process has a single subscriber, a thread without one that comes to a line first turns it off for all.
-    let _second =
-        tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(std::io::sink).finish());
-    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    let (log, _guards) = Log::begin();
     let server = Server::bucket().await;
     let mut forms = Vec::new();
     for _ in 0..FORMS_UNVERIFIED_MAX {
@@ -66,7 +80,7 @@ async fn many_forms_that_are_turned_away_get_one_line() {
         let answer = Form::of(&server, "bkt", "k").file(b"x").send(&server, "/bkt", 1000).await;
         assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
     }
-    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let log = log.text();
     assert_eq!(log.matches("a request was turned away").count(), 1, "{log}");
 }
 

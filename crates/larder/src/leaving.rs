@@ -1,0 +1,123 @@
+//! The notice that a process gives before it stops: `/readyz` answers 503 while requests are still served, so that whoever asks it
+//! sends new ones elsewhere before the listener closes.
+//!
+//! # Invariants
+//!
+//! 1. Nothing else changes meanwhile: the listener is open, and requests are served.
+//! 2. A process that is not ready, or is told a second time, gives no notice: nobody is sent to it, or nobody wants to wait.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_s3::ServerHooks;
+use serde::Deserialize;
+
+use crate::metrics::Metrics;
+
+/// Seconds of the shortest and of the longest notice.
+const NOTICE_SECONDS: RangeInclusive<u64> = 1..=60;
+
+/// The setting `stop_notice`: `4s`, or `off`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct Notice(Option<Duration>);
+
+impl TryFrom<String> for Notice {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        if text == "off" {
+            return Ok(Self(None));
+        }
+        let seconds = text.strip_suffix('s').and_then(|number| number.parse().ok());
+        let seconds = seconds.filter(|it| NOTICE_SECONDS.contains(it));
+        seconds
+            .map(|it| Self(Some(Duration::from_secs(it))))
+            .ok_or("use a time from 1s to 60s, or off")
+    }
+}
+
+/// What a process does between the signal and its stop.
+pub(crate) struct Leaving {
+    notice: Notice,
+    metrics: Arc<Metrics>,
+}
+
+impl Leaving {
+    pub(crate) fn new(notice: Notice, metrics: Arc<Metrics>) -> Self {
+        Self { notice, metrics }
+    }
+
+    /// Gives notice, if it is set and of use, and waits for its time; `again` cuts it short.
+    pub(crate) async fn give_notice(self, again: impl Future<Output = ()>) {
+        let Some(time) = self.notice.0.filter(|_| self.metrics.ready()) else { return };
+        tracing::info!(seconds = time.as_secs(), "/readyz answers 503; requests are served on");
+        self.metrics.leave();
+        tokio::select! {
+            () = tokio::time::sleep(time) => {}
+            () = again => tracing::info!("told again: the server stops at once"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::metrics::RoleMetrics;
+
+    struct Role {
+        is_ready: bool,
+    }
+
+    impl RoleMetrics for Role {
+        fn is_ready(&self) -> bool {
+            self.is_ready
+        }
+
+        fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
+            Vec::new()
+        }
+
+        fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
+            Vec::new()
+        }
+    }
+
+    /// Gives notice; how long it took, and whether the process is ready afterwards.
+    async fn given(
+        setting: &str,
+        is_ready: bool,
+        again: impl Future<Output = ()>,
+    ) -> (Duration, bool) {
+        let metrics = Arc::new(Metrics::new(Role { is_ready }));
+        let notice = Notice::try_from(setting.to_owned()).unwrap();
+        let begun = Instant::now();
+        Leaving::new(notice, metrics.clone()).give_notice(again).await;
+        (begun.elapsed(), metrics.ready())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_is_not_ready_for_some_time_before_it_stops() {
+        let time = Duration::from_secs(4);
+        assert_eq!(given("4s", true, pending()).await, (time, false));
+        assert_eq!(given("off", true, pending()).await, (Duration::ZERO, true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_a_process_that_is_not_ready_or_is_told_again() {
+        assert_eq!(given("60s", false, pending()).await, (Duration::ZERO, false));
+        assert_eq!(given("60s", true, async {}).await, (Duration::ZERO, false));
+    }
+
+    #[test]
+    fn a_notice_has_a_unit_and_an_end() {
+        for text in ["4", "0s", "61s", "1h", "", "-1s"] {
+            assert!(Notice::try_from(text.to_owned()).is_err(), "{text}");
+        }
+    }
+}

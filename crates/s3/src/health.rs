@@ -1,0 +1,72 @@
+//! Health probes: Larder's own paths, and MinIO's, by which load balancers and clients ask that were set up for that. They are
+//! answered without credentials, and count as no requests.
+
+use http::{HeaderName, Method, Request, Response, StatusCode};
+
+use crate::server::ServerHooks;
+use crate::shape::Shape;
+use crate::signed;
+
+/// MinIO's name for the servers that a write needs at least.
+const WRITE_QUORUM: HeaderName = HeaderName::from_static("x-minio-write-quorum");
+
+/// What `/healthz/cluster` answers by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClusterHealth {
+    /// Whether puts are taken now.
+    pub takes_writes: bool,
+    /// Whether they still would be, and everything could still be read, if this machine were taken away.
+    pub can_spare_this: bool,
+    /// Servers that a put needs at least.
+    pub write_quorum: u8,
+}
+
+/// The answer to a probe; `None` for what is none. A bucket of such a name cannot exist, but below a bucket's own domain they
+/// are keys.
+pub(crate) fn answer<B>(
+    request: &Request<B>,
+    shape: &Shape,
+    hooks: &impl ServerHooks,
+) -> Option<Response<s3s::Body>> {
+    if shape.virtual_host || !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return None;
+    }
+    let (path, query) = (request.uri().path(), request.uri().query());
+    // Below a bucket `minio` MinIO's paths are keys, for whoever signs.
+    if path.starts_with("/minio/") && signed::is_signed(request.headers(), query) {
+        return None;
+    }
+    let of_ready = |is_ready| match is_ready {
+        true => StatusCode::OK,
+        false => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    Some(match path {
+        "/healthz" | "/minio/health/live" => shown(StatusCode::OK),
+        "/readyz" | "/minio/health/ready" => shown(of_ready(hooks.ready())),
+        "/healthz/cluster" | "/minio/health/cluster" | "/minio/health/cluster/read" => {
+            let health = hooks.cluster();
+            let status = match is_maintenance(query) {
+                // What cannot be done now could not be done without this machine.
+                true if health.takes_writes && health.can_spare_this => StatusCode::OK,
+                true => StatusCode::PRECONDITION_FAILED,
+                false => of_ready(health.takes_writes),
+            };
+            let mut response = shown(status);
+            response.headers_mut().insert(WRITE_QUORUM, u16::from(health.write_quorum).into());
+            response
+        }
+        _ => return None,
+    })
+}
+
+/// True if the question is whether this machine may be taken away.
+fn is_maintenance(query: Option<&str>) -> bool {
+    query.is_some_and(|query| query.split('&').any(|parameter| parameter == "maintenance=true"))
+}
+
+fn shown(status: StatusCode) -> Response<s3s::Body> {
+    let text = format!("{}\n", status.canonical_reason().unwrap_or(""));
+    let mut response = Response::new(s3s::Body::from(text));
+    *response.status_mut() = status;
+    response
+}

@@ -1,0 +1,174 @@
+//! What is told of requests that have ended: to the program, and in the log.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use larder_s3::{Ended, FaceOptions, ServerHooks, ServerOptions};
+use tokio::sync::Notify;
+
+use crate::client::{ACCESS, SECRET, Server, Sign};
+use crate::strangers::Log;
+
+/// What was told of a request, as texts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Told {
+    id: String,
+    op: &'static str,
+    status: u16,
+    code: Option<String>,
+    user: Option<String>,
+    names: [Option<String>; 2],
+    client: Option<std::net::IpAddr>,
+    forwarded_for: Option<String>,
+}
+
+#[derive(Default)]
+struct Hooks {
+    told: Mutex<Vec<Told>>,
+    one_is_told: Notify,
+}
+
+impl Hooks {
+    /// What was told of the next request.
+    async fn next(&self) -> Told {
+        loop {
+            if let Some(told) = self.told.lock().unwrap().pop() {
+                return told;
+            }
+            self.one_is_told.notified().await;
+        }
+    }
+}
+
+impl ServerHooks for Hooks {
+    fn done(&self, ended: &Ended<'_>) {
+        self.told.lock().unwrap().push(Told {
+            id: ended.id.to_string(),
+            op: ended.op,
+            status: ended.status,
+            code: ended.code.map(str::to_owned),
+            user: ended.user.map(str::to_owned),
+            names: [ended.bucket(), ended.key()].map(|name| name.map(std::borrow::Cow::into_owned)),
+            client: ended.client().map(|client| client.ip()),
+            forwarded_for: ended.forwarded_for().map(std::borrow::Cow::into_owned),
+        });
+        self.one_is_told.notify_one();
+    }
+}
+
+async fn server() -> (Server, Arc<Hooks>) {
+    let hooks = Arc::new(Hooks::default());
+    let (options, face) = (ServerOptions::default(), FaceOptions::default());
+    let server = Server::with(options, Arc::clone(&hooks), face).await;
+    server.put("/bkt", "").await.expect(200);
+    let _made = hooks.next().await;
+    (server, hooks)
+}
+
+#[tokio::test]
+async fn who_asked_for_what_is_told_with_the_id_that_the_client_got() {
+    let (server, hooks) = server().await;
+    let ask = server.ask("PUT", "/bkt/a%20%22b").body("x");
+    let answer = ask.unsigned("x-forwarded-for", "192.0.2.7").send().await;
+    let told = hooks.next().await;
+    let names = ["bkt", "a \"b"].map(|name| Some(name.to_owned()));
+    let expected = Told {
+        id: answer.headers["x-amz-request-id"].to_str().unwrap().to_owned(),
+        op: "PutObject",
+        status: 200,
+        code: None,
+        user: Some(ACCESS.to_owned()),
+        names,
+        client: Some(std::net::Ipv4Addr::LOCALHOST.into()),
+        forwarded_for: Some("192.0.2.7".to_owned()),
+    };
+    assert_eq!(told, expected);
+}
+
+#[tokio::test]
+async fn a_user_is_told_only_if_the_signature_was_verified() {
+    let (server, hooks) = server().await;
+    let ask = |sign| server.ask("GET", "/bkt/k").sign(sign);
+    let query = Sign::Query { expires_s: 100 };
+    for (ask, code, user) in [
+        (ask(Sign::Header), "NoSuchKey", Some(ACCESS)),
+        (ask(query), "NoSuchKey", Some(ACCESS)),
+        // This one goes by another way to the store.
+        (ask(Sign::Header).header("range", "lines=1"), "NoSuchKey", Some(ACCESS)),
+        (ask(Sign::Not), "AccessDenied", None),
+        (ask(Sign::Header).keys(ACCESS, "another-secret"), "SignatureDoesNotMatch", None),
+        (ask(Sign::Header).keys("NOBODY", SECRET), "InvalidAccessKeyId", None),
+        (ask(query).in_past(110), "AccessDenied", None),
+    ] {
+        ask.send().await;
+        let told = hooks.next().await;
+        assert_eq!((told.code.as_deref(), told.user.as_deref()), (Some(code), user));
+    }
+    server.head("/").await.expect(200);
+    assert_eq!(hooks.next().await.user.as_deref(), Some(ACCESS));
+    server.head("/bkt/k").await.expect(404);
+    let told = hooks.next().await;
+    assert_eq!(
+        (told.op, told.status, told.code.as_deref()),
+        ("HeadObject", 404, Some("NoSuchKey"))
+    );
+}
+
+#[tokio::test]
+async fn no_signature_is_told() {
+    let (server, hooks) = server().await;
+    let query = Sign::Query { expires_s: 100 };
+    server.ask("GET", "/bkt/k?versionId=null").sign(query).send().await.expect(404);
+    let told = format!("{:?}", hooks.next().await);
+    assert!(!told.contains("X-Amz") && !told.contains("Signature"), "{told}");
+}
+
+#[tokio::test]
+async fn a_failure_of_the_servers_own_is_logged_with_what_it_was_about() {
+    let (log, _guards) = Log::begin();
+    let (server, hooks) = server().await;
+    server.put("/bkt/a%20b", "hello").await.expect(200);
+    server.store.damaged.store(true, Ordering::Relaxed);
+    let answer = server.get("/bkt/a%20b").await;
+    let id = answer.headers["x-amz-request-id"].to_str().unwrap().to_owned();
+    answer.refused(500, "InternalError");
+    let _told = hooks.next().await;
+    let log = log.text();
+    assert_eq!(log.lines().count(), 1, "{log}");
+    assert!(log.contains("ERROR") && log.contains("a request failed"), "{log}");
+    for field in [
+        &format!("request={id}"),
+        "op=\"GetObject\"",
+        "bucket=\"bkt\"",
+        "key=\"a b\"",
+        "client=127.0.0.1:",
+        "status=500",
+        "code=\"InternalError\"",
+    ] {
+        assert!(log.contains(field), "{field} in {log}");
+    }
+}
+
+#[tokio::test]
+async fn what_clients_are_refused_is_not_logged() {
+    let (log, _guards) = Log::begin();
+    let (server, _hooks) = server().await;
+    server.get("/bkt/none").await.refused(404, "NoSuchKey");
+    server.ask("GET", "/bkt/k").sign(Sign::Not).send().await.refused(403, "AccessDenied");
+    server.get("/bkt?website").await.expect(404);
+    server.get("/bkt/k?torrent").await.refused(501, "NotImplemented");
+    assert_eq!(log.text(), "");
+}
+
+#[tokio::test]
+async fn puts_into_a_full_store_get_one_line() {
+    let (log, _guards) = Log::begin();
+    let (server, _hooks) = server().await;
+    server.store.full.store(true, Ordering::Relaxed);
+    for _ in 0..20 {
+        server.put("/bkt/k", "x").await.refused(507, "InsufficientStorage");
+    }
+    let log = log.text();
+    assert_eq!(log.matches("a request was turned away").count(), 1, "{log}");
+    assert!(log.contains("WARN") && log.contains("key=\"k\""), "{log}");
+}
