@@ -37,8 +37,8 @@ pub struct Bug {
 pub fn bugs() -> Vec<(String, Bug, u64)> {
     let machines = [
         (Planted::ResyncWithoutTombstones, 0),
-        (Planted::TieByClock, 63),
-        (Planted::TokenBeforeBytes, 7),
+        (Planted::TieByClock, 5),
+        (Planted::TokenBeforeBytes, 12),
         (Planted::ForgottenOrigins, 0),
         (Planted::ClocksAheadTaken, 0),
     ];
@@ -51,8 +51,8 @@ pub fn bugs() -> Vec<(String, Bug, u64)> {
         ("UnknownIsNothing", Bug { takes_unknown_for_nothing: true, ..Bug::default() }),
     ];
     let homes = [
-        ("HomeLacksChanges", Bug { home_lacks_changes: true, ..Bug::default() }, 193),
-        ("HomeUnwritten", Bug { home_unwritten: true, ..Bug::default() }, 1),
+        ("HomeLacksChanges", Bug { home_lacks_changes: true, ..Bug::default() }, 85),
+        ("HomeUnwritten", Bug { home_unwritten: true, ..Bug::default() }, 5),
     ];
     let stores = stores.into_iter().map(|(name, bug)| (name, bug, 0)).chain(homes);
     let stores = stores.map(|(name, bug, first)| (name.to_owned(), bug, first));
