@@ -426,6 +426,8 @@ pub const BALANCE_LVS_MAX: usize = 4096;
 pub const BALANCE_LOOKS_MAX: usize = 1_000_000;
 /// Failure domains, and disks of one, that are tried for one LV before it counts as one that cannot move.
 pub const BALANCE_TRIED_MAX: usize = 8;
+/// Use of a disk, in percent, up to which it takes LVs for no other reason than that their copies lie on a single machine.
+pub const APART_FILL_PERCENT: u64 = 75;
 /// Milliseconds after which a disk counts as one without room if a PV cannot be made there, though its server is up.
 pub const UNMADE_MS_MAX: u64 = 2 * 60 * 1000;
 /// Milliseconds for which a replica that is called empty by an order for another one may be what a late message says.

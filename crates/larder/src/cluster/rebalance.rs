@@ -97,7 +97,7 @@ fn waits(map: &Topology, seen: &Outlook) -> Option<String> {
             "no further move begins while copies are missing of {lacking} volumes"
         ));
     }
-    let wider = made().filter(|lv| lv.present().count() > copies).count();
+    let wider = seen.moving;
     (wider >= BALANCE_MOVES_MAX).then(|| {
         format!("no further move begins while {wider} volumes have a copy more than wanted")
     })

@@ -31,7 +31,7 @@ use super::domains::{Domain, Level};
 use super::members::Standing;
 use super::straw::Weight;
 use super::volumes::{CopyRules, DiskInfo, LvCopy, Room, intended_level, leaf, seed};
-use crate::limits::{BALANCE_LOOKS_MAX, BALANCE_TRIED_MAX};
+use crate::limits::{APART_FILL_PERCENT, BALANCE_LOOKS_MAX, BALANCE_TRIED_MAX};
 
 /// A copy of a volume goes from one disk to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -261,12 +261,14 @@ impl<'a> Plan<'a> {
 
     /// Moves of volumes that lie nearer together than they have to.
     ///
-    /// One that lies on a single machine goes to any that takes it. The others only to disks below their ideal: else a small
+    /// They go to disks below their ideal alone, or below [`APART_FILL_PERCENT`] if they lie on a single machine: else a small
     /// machine would be filled to the last PV, and have no room for what is made, or made again, on three machines.
     fn set_apart(&mut self, limit: usize) -> Vec<Shift> {
         let ideal = self.ideal();
+        let fill = Ratio(APART_FILL_PERCENT, 100);
+        let fill = if fill.cmp(ideal) == Ordering::Less { ideal } else { fill };
         let any = open(&self.takers(None));
-        let below = open(&self.takers(Some(ideal)));
+        let (below, spare) = (open(&self.takers(Some(ideal))), open(&self.takers(Some(fill))));
         let mut shifts = Vec::new();
         for (lv, copies) in self.window() {
             if shifts.len() == limit || self.looks >= BALANCE_LOOKS_MAX {
@@ -283,12 +285,13 @@ impl<'a> Plan<'a> {
             self.near += 1;
             let machine = |copy: &&LvCopy| domain(self.by_id[&copy.disk], Level::Machine);
             let is_on_one = copies.iter().map(machine).collect::<BTreeSet<_>>().len() == 1;
-            let may_wait = self.of.written.contains(lv) || !lie_near(&copies, &self.by_id, &below);
-            if may_wait && !is_on_one {
+            let (bound, open) = if is_on_one { (fill, &spare) } else { (ideal, &below) };
+            let is_held = self.of.written.contains(lv) && !is_on_one;
+            if is_held || !lie_near(&copies, &self.by_id, open) {
                 continue;
             }
             self.looks += self.loads.len();
-            let takers = self.takers((!is_on_one).then_some(ideal));
+            let takers = self.takers(Some(bound));
             let takers: Vec<_> = takers.into_iter().map(leaf).collect();
             let used = |disk| self.loads[&disk].used;
             if let Some((goes, to)) = farther(seed(*lv), &copies, &self.by_id, &takers, &used) {

@@ -262,12 +262,18 @@ pub fn plan_moves(
 fn next_move(lv: LvId, copies: &[LvCopy], ground: &Ground<'_>, rules: CopyRules) -> Option<LvMove> {
     let Ground { disks, candidates, uses, .. } = ground;
     let used = |disk| uses.0[&disk];
-    if let Some(stuck) = copies.iter().find(|copy| is_stuck(copy, disks)) {
-        return Some(LvMove::Drop(lv, stuck.replica));
-    }
     let lasts = |copy: &&LvCopy| lasts(copy, disks);
     let lasting: Vec<&LvCopy> = copies.iter().filter(lasts).collect();
     let current = lasting.iter().filter(|copy| copy.current).count();
+    let is_coming = |copy: &&LvCopy| is_coming(copy, disks);
+    if let Some(stuck) = copies.iter().find(|copy| is_stuck(copy, disks)) {
+        return Some(LvMove::Drop(lv, stuck.replica));
+    }
+    if current >= rules.copies
+        && let Some(full) = lasting.iter().find(|copy| !is_coming(copy))
+    {
+        return Some(LvMove::Drop(lv, full.replica));
+    }
     let free = || -> Vec<Leaf> {
         let is_free = |leaf: &Leaf| copies.iter().all(|copy| copy.disk.0 != leaf.id);
         candidates.values().map(|(leaf, _)| *leaf).filter(is_free).collect()
@@ -288,8 +294,7 @@ fn next_move(lv: LvId, copies: &[LvCopy], ground: &Ground<'_>, rules: CopyRules)
         let leaving =
             leaving.min_by_key(|copy| (!copy.emptied, disks[&copy.disk].up, !copy.ordered));
         let has_wider = lasting.len() > rules.copies;
-        let is_filled = |copy: &&LvCopy| !copy.current && disks[&copy.disk].room != Room::None;
-        if leaving.is_some() && lasting.iter().any(is_filled) {
+        if leaving.is_some() && lasting.len() > current {
             return None; // what leaves stays until that one has everything
         }
         let has_more = leaving.is_none() && has_wider;
@@ -297,10 +302,15 @@ fn next_move(lv: LvId, copies: &[LvCopy], ground: &Ground<'_>, rules: CopyRules)
         let goes = goes.flatten();
         return leaving.or(goes).map(|copy| LvMove::Drop(lv, copy.replica));
     }
-    if lasting.len() >= rules.copies || lasting.len() > current || !has_source(copies, disks) {
-        return None; // one is being filled, or none can be
+    // One that is filled as far as its disk has room stays until another has everything.
+    let coming: Vec<&LvCopy> = lasting.iter().copied().filter(is_coming).collect();
+    if coming.len() >= rules.copies || coming.len() > current || lasting.len() > rules.copies {
+        return None; // one is being filled
     }
-    let taken: Vec<Leaf> = lasting.iter().map(|copy| leaf(disks[&copy.disk])).collect();
+    if !has_source(copies, disks) {
+        return None;
+    }
+    let taken: Vec<Leaf> = coming.iter().map(|copy| leaf(disks[&copy.disk])).collect();
     let is_new = |open: &Domain| taken.iter().all(|leaf| leaf.domain(ground.intended) != *open);
     if !ground.open.iter().any(is_new) {
         return None;
@@ -322,6 +332,11 @@ fn is_stuck(copy: &LvCopy, disks: &BTreeMap<DiskId, &DiskInfo>) -> bool {
     !copy.current && !copy.made && has_none
 }
 
+/// True if a copy has everything, or its disk has room for the rest.
+fn is_coming(copy: &LvCopy, disks: &BTreeMap<DiskId, &DiskInfo>) -> bool {
+    copy.current || disks.get(&copy.disk).is_some_and(|disk| disk.room != Room::None)
+}
+
 /// True if a copy could be filled from another.
 fn has_source(copies: &[LvCopy], disks: &BTreeMap<DiskId, &DiskInfo>) -> bool {
     let is_up = |copy: &LvCopy| disks.get(&copy.disk).is_some_and(|disk| disk.up);
@@ -333,7 +348,7 @@ fn has_source(copies: &[LvCopy], disks: &BTreeMap<DiskId, &DiskInfo>) -> bool {
 #[must_use]
 pub fn filling(lvs: &[(LvId, Vec<LvCopy>)], disks: &[DiskInfo]) -> usize {
     let disks: BTreeMap<DiskId, &DiskInfo> = disks.iter().map(|disk| (disk.disk, disk)).collect();
-    let is_filled = |copy: &LvCopy| !copy.current && lasts(copy, &disks);
+    let is_filled = |copy: &LvCopy| !copy.current && lasts(copy, &disks) && is_coming(copy, &disks);
     let is_filling = |copies: &[LvCopy]| copies.iter().any(is_filled) && has_source(copies, &disks);
     lvs.iter().filter(|(_, copies)| is_filling(copies)).count()
 }

@@ -74,7 +74,7 @@ fn a_volume_whose_copies_lie_near_moves_apart_whatever_the_loads() {
     // A disk that was removed before the copy of a move had everything left all three on one machine.
     let mut disks: Vec<DiskInfo> = (0..6).map(|id| disk(id, id / 3, 40)).collect();
     disks[..3].iter_mut().for_each(|disk| disk.pv_free = 39);
-    disks[3..].iter_mut().for_each(|disk| disk.pv_free = 1);
+    disks[3..].iter_mut().for_each(|disk| disk.pv_free = 20);
     let mut lvs = moving(&[0, 1, 2]);
     lvs[0].0 = LvId(1);
     let shifts = planned(&lvs, &disks, 5, 9);
@@ -145,6 +145,22 @@ fn a_small_machine_is_not_filled_by_volumes_that_could_lie_further_apart() {
 }
 
 #[test]
+fn machines_that_join_one_keep_room_for_what_is_made_on_three() {
+    for size in [20, 40, 100] {
+        let mut disks: Vec<DiskInfo> = (0..4).map(|id| disk(id, 0, 100)).collect();
+        let mut lvs = filled(&mut disks, 100);
+        assert!(lvs.len() == 100 && disks.iter().map(used).sum::<u32>() == 300);
+        disks.extend([disk(4, 1, size), disk(5, 2, size)]);
+        settle(&mut lvs, &mut disks, 5);
+        let least = size / 5;
+        assert!(disks[4].pv_free.min(disks[5].pv_free) >= least, "{size}: {:?}", &disks[4..]);
+        assert!(disks[4].pv_free < size / 3, "{size}: {:?}", disks[4]);
+        let placed = place_lv(LvId(999), &disks, RULES).unwrap();
+        assert_eq!(placed.level, Level::Machine, "three machines have room for new volumes");
+    }
+}
+
+#[test]
 fn what_cannot_be_filled_holds_up_no_repair() {
     let mut disks: Vec<DiskInfo> = (0..4).map(|id| disk(id, id, 500)).collect();
     let pair = || vec![LvCopy::whole(0, DiskId(0)), LvCopy::whole(1, DiskId(1))];
@@ -157,6 +173,17 @@ fn what_cannot_be_filled_holds_up_no_repair() {
     assert_eq!(filling(&lvs, &disks), 0);
     (disks[2].standing, disks[2].room) = (Standing::Away, Room::None);
     assert_eq!(filling(&lvs, &disks), 0);
+    // One that is there stays, and another is filled beside it.
+    let mut there = lvs.clone();
+    there.iter_mut().flat_map(|lv| &mut lv.1).for_each(|copy| copy.made = true);
+    assert_eq!(filling(&there, &disks), 0);
+    let adds = plan_moves(&there, &disks, RULES, 128);
+    assert!(adds.iter().all(|step| matches!(step, LvMove::Add(_, DiskId(3)))), "{adds:?}");
+    assert_eq!(adds.len(), 128);
+    there[0].1.push(LvCopy { current: false, ..LvCopy::whole(3, DiskId(3)) });
+    assert_eq!(plan_moves(&there[..1], &disks, RULES, 9), [], "it is filled");
+    there[0].1[3].current = true;
+    assert_eq!(plan_moves(&there[..1], &disks, RULES, 9), [LvMove::Drop(LvId(0), 2)]);
     let drops = plan_moves(&lvs, &disks, RULES, 128);
     assert!(
         drops.iter().all(|step| matches!(step, LvMove::Add(_, DiskId(3)) | LvMove::Drop(_, 2)))
@@ -181,6 +208,8 @@ fn what_is_stuck_counts_for_nothing_and_keeps_no_copy_from_a_drain() {
     let mut lvs = moving(&[0, 1, 2, 3]);
     lvs[0].1.push(stuck(4));
     assert_eq!(plan_moves(&lvs, &disks, RULES, 9), [LvMove::Drop(LvId(0), 4)]);
+    lvs[0].1[4].made = true;
+    assert_eq!(plan_moves(&lvs, &disks, RULES, 9), [LvMove::Drop(LvId(0), 4)], "made or not");
     let mut lvs = moving(&[0, 1, 2, 3]);
     assert_eq!(plan_moves(&lvs, &disks, RULES, 9), [LvMove::Add(LvId(0), DiskId(5))]);
     assert!(rests_on(&mut lvs, &disks).contains(&5));
