@@ -10,6 +10,7 @@ the same. At the default level the server's own log has nothing of what clients 
 
 import argparse
 import json
+import os
 import pathlib
 import re
 import signal
@@ -30,12 +31,12 @@ BUCKET = "seen"
 FIELDS = ["v", "time", "request", "client", "client_port", "forwarded_for", "user", "op", "bucket", "key", "status", "code",
           "bytes_in", "bytes_out", "took_us"]
 NAMES = ["plain", 'quo"te\\', "line\nbreak", '{"v":1,"status":200}', "späth/ 😀", "%2F+%00"]
-ROTATIONS, PUTS = 5, 400
+ROTATIONS = 5
 
 
 def lines(path):
-    """What is in the file; each line must be JSON with all fields."""
-    read = [json.loads(line) for line in path.read_bytes().decode().splitlines()] if path.exists() else []
+    """The whole lines of a file that may be written meanwhile; each must be JSON with all fields."""
+    read = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]] if path.exists() else []
     for line in read:
         if list(line) != FIELDS or line["v"] != 1:
             raise Failed(f"not a line of version 1: {line}")
@@ -108,27 +109,33 @@ def check_lines(server, path):
 
 def check_rotation(server, path):
     """Files are moved away while clients write: every request is in one of them."""
-    s3 = server.boto3()
+    s3, put_keys, done = server.boto3(), [], threading.Event()
 
     def put():
-        for number in range(PUTS):
-            s3.put_object(Bucket=BUCKET, Key=f"rotated-{number}", Body=b"x")
+        while not done.is_set():
+            s3.put_object(Bucket=BUCKET, Key=f"rotated-{len(put_keys)}", Body=b"x")
+            put_keys.append(f"rotated-{len(put_keys)}")
 
     load = threading.Thread(target=put)
     load.start()
-    for number in range(ROTATIONS):
-        path.rename(path.with_suffix(f".{number}"))
-        server.signal(signal.SIGHUP)
-        until("a new file", path.exists)
-        time.sleep(0.1)
-    load.join()
+    try:
+        for number in range(ROTATIONS):
+            path.rename(path.with_suffix(f".{number}"))
+            server.signal(signal.SIGHUP)
+            until("a new file", path.exists)
+            time.sleep(0.1)
+            if not load.is_alive():
+                raise Failed("puts ended while files were moved away")
+    finally:
+        done.set()
+        load.join()
     files = [path, *(path.with_suffix(f".{number}") for number in range(ROTATIONS))]
 
     def seen():
         keys = [line["key"] for file in files for line in lines(file)]
         return sorted(key for key in keys if key and key.startswith("rotated-"))
-    until("all puts", lambda: len(seen()) >= PUTS)
-    if seen() != sorted(f"rotated-{number}" for number in range(PUTS)):
+    until("all puts", lambda: len(seen()) >= len(put_keys))
+    if seen() != sorted(put_keys):
         raise Failed("puts are missing, or twice in the log")
 
 
@@ -159,7 +166,9 @@ def check_switch(server, path):
 def check_refused(binary, folder):
     """A start whose log cannot be opened ends with code 3 and says why."""
     config = folder / "refused.toml"
-    for where, code in [(folder / "none" / "a.log", 3), ("a.log", 2)]:
+    pipe = folder / "pipe"
+    os.mkfifo(pipe)
+    for where, code in [(folder / "none" / "a.log", 3), (pipe, 3), ("a.log", 2)]:
         config.write_text(f'access_log = "{where}"\n')
         line = [binary, "server", folder / "refused", "--config", config, "--listen", "127.0.0.1:0", "--metrics-listen", "off"]
         done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_SECONDS)

@@ -6,6 +6,7 @@
 //!    no room, or cannot be written, is counted as dropped.
 //! 2. A line is of version [`line::VERSION`] and holds no secret: no query, no header that signs.
 //! 3. A file that cannot be opened takes the place of none: the one before stays.
+//! 4. A line begins a line of the file, whatever a full disk or a crash left at its end.
 //!
 //! # Not here
 //!
@@ -16,7 +17,7 @@ mod line;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,18 +31,22 @@ pub(crate) use follow::{Setting, follow, ignore_hangups};
 
 /// Most bytes of lines that wait for the file; as many again are being written.
 const QUEUE_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Time that a stop waits for the last lines.
-const CLOSE_WAIT_MAX: Duration = Duration::from_secs(2);
-/// Who may read a file that is made: names of objects are not everybody's.
+/// Time that a stop waits for the last lines, after all else: a supervisor allows some ten seconds for the whole.
+const CLOSE_WAIT_MAX: Duration = Duration::from_millis(500);
+/// Mode of a file that is made: names of objects are not everybody's to read.
 const MODE: u32 = 0o640;
 
-/// Why there is no access log.
+/// An access log that cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AccessLogError {
     #[error(
-        "access_log {path:?} cannot be opened: {source}; make its directory and let the server write there, or name another file, or \"off\""
+        "access_log {path:?} cannot be opened: {source}; make its directory and let the server read and write there, or name another file, or \"off\""
     )]
     Open { path: PathBuf, source: io::Error },
+    #[error(
+        "access_log {0:?} is a pipe, a directory or another thing that is no file: name a file, or \"off\""
+    )]
+    NoFile(PathBuf),
     #[error("the system does not let the access log be written: {0}")]
     System(io::Error),
 }
@@ -74,8 +79,8 @@ struct Queue {
 struct Out {
     file: File,
     path: PathBuf,
-    /// True if its last line was cut off.
-    is_torn: bool,
+    /// True if its last line was cut off; of one that is new to the writer, it is still to look.
+    is_torn: Option<bool>,
 }
 
 impl AccessLog {
@@ -207,21 +212,35 @@ impl Losses {
 
 impl Out {
     fn open(path: &Path) -> Result<Self, AccessLogError> {
-        let opened = OpenOptions::new().append(true).create(true).mode(MODE).open(path);
+        // Opening a pipe would wait for its reader.
+        if std::fs::metadata(path).is_ok_and(|it| !it.is_file() && !it.file_type().is_char_device())
+        {
+            return Err(AccessLogError::NoFile(path.to_owned()));
+        }
+        let mut options = OpenOptions::new();
+        let opened = options.read(true).append(true).create(true).mode(MODE).open(path);
         let path = path.to_owned();
         match opened {
-            Ok(file) => Ok(Self { file, path, is_torn: false }),
+            Ok(file) => Ok(Self { file, path, is_torn: None }),
             Err(source) => Err(AccessLogError::Open { path, source }),
         }
     }
 
+    /// True if the file ends within a line. It is the writer that looks, as it may have been writing to the same file before.
+    fn ends_torn(&self) -> io::Result<bool> {
+        let about = self.file.metadata()?;
+        if !about.is_file() || about.len() == 0 {
+            return Ok(false);
+        }
+        let mut last = [0];
+        self.file.read_exact_at(&mut last, about.len() - 1)?;
+        Ok(last != *b"\n")
+    }
+
     /// Appends lines. Returns how many of them are whole in the file.
     fn append(&mut self, lines: &[u8]) -> (u64, io::Result<()>) {
-        if self.is_torn {
-            if let Err(error) = self.file.write_all(b"\n") {
-                return (0, Err(error));
-            }
-            self.is_torn = false;
+        if let Err(error) = self.end_line() {
+            return (0, Err(error));
         }
         let mut rest = lines;
         let outcome = loop {
@@ -236,8 +255,21 @@ impl Out {
             }
         };
         let written = &lines[..lines.len() - rest.len()];
-        self.is_torn = written.last().is_some_and(|byte| *byte != b'\n');
+        self.is_torn = Some(written.last().is_some_and(|byte| *byte != b'\n'));
         (count(written), outcome)
+    }
+
+    /// Ends a line that was cut off.
+    fn end_line(&mut self) -> io::Result<()> {
+        let is_torn = match self.is_torn {
+            Some(is_torn) => is_torn,
+            None => self.ends_torn()?,
+        };
+        if is_torn {
+            self.file.write_all(b"\n")?;
+        }
+        self.is_torn = Some(false);
+        Ok(())
     }
 }
 

@@ -30,8 +30,8 @@ pub(crate) enum Command {
     /// The first start makes the directory, draws root credentials (kept in DIR/credentials.toml,
     /// readable by you alone, and printed once) and prints a line for the AWS command line. Nothing
     /// listens beyond this machine unless you say so with --listen. SIGTERM and SIGINT let requests
-    /// finish and stop the server within 10 seconds. A put that was answered is on disk: the server
-    /// may be killed at any moment.
+    /// finish and stop the server within 10 seconds, behind the time of stop_notice if that is set. A
+    /// put that was answered is on disk: the server may be killed at any moment.
     #[command(after_help = exit::HELP)]
     Server(ServerArgs),
     /// Run a manager of a cluster.

@@ -46,7 +46,7 @@ pub(crate) struct Config {
     pub(crate) read_policy: Policy,
     /// File of the access log.
     pub(crate) access_log: Setting,
-    /// How long `/readyz` answers 503 before a stop.
+    /// Time for which `/readyz` answers 503 before a stop.
     pub(crate) stop_notice: Notice,
     /// Log lines as `text` or `json`.
     pub(crate) log_format: LogFormat,

@@ -95,6 +95,8 @@ pub(crate) struct Metrics {
     access_log: OnceLock<Arc<AccessLog>>,
     /// The process is about to stop, and says so to whoever asks if it serves.
     is_leaving: AtomicBool,
+    /// Somebody was told that it serves, and may still go by that.
+    was_ready: AtomicBool,
     /// Of the connections of each of them.
     connections: RwLock<Vec<Arc<larder_net::Metrics>>>,
     /// Seconds since 1970.
@@ -106,7 +108,7 @@ pub(crate) trait RoleMetrics: Send + Sync + 'static {
     /// Whether they serve.
     fn is_ready(&self) -> bool;
 
-    /// How the cluster is that they serve, if they serve one.
+    /// The state of the cluster that they serve, if they serve one.
     fn cluster(&self) -> Option<ClusterHealth> {
         None
     }
@@ -203,6 +205,11 @@ impl Metrics {
         self.is_leaving.store(true, Ordering::Relaxed);
     }
 
+    /// True if it is ready, or was when somebody asked.
+    pub(crate) fn has_been_ready(&self) -> bool {
+        self.ready() || self.was_ready.load(Ordering::Relaxed)
+    }
+
     /// Has requests noted in a log, too. The first one stays.
     pub(crate) fn log_accesses(&self, log: Arc<AccessLog>) {
         let _first = self.access_log.set(log);
@@ -235,6 +242,7 @@ impl Metrics {
             standings: RwLock::default(),
             access_log: OnceLock::new(),
             is_leaving: AtomicBool::new(false),
+            was_ready: AtomicBool::new(false),
             connections: RwLock::default(),
             began_s: process::now_s(),
         }
@@ -293,7 +301,11 @@ impl ServerHooks for Metrics {
     fn ready(&self) -> bool {
         let roles = self.roles.read();
         let is_leaving = self.is_leaving.load(Ordering::Relaxed);
-        !is_leaving && !roles.is_empty() && roles.iter().all(|roles| roles.is_ready())
+        let is_ready = !is_leaving && !roles.is_empty() && roles.iter().all(|it| it.is_ready());
+        if is_ready {
+            self.was_ready.store(true, Ordering::Relaxed);
+        }
+        is_ready
     }
 
     fn cluster(&self) -> ClusterHealth {

@@ -144,12 +144,12 @@ fn start(args: &ServerArgs) -> Result<(), ServerError> {
     let outcome = runtime.block_on(listen_and_serve(&store, &config, root, bound, &args.dir));
     // Whatever a cut-off request still does, it does before the store closes.
     runtime.shutdown_timeout(Duration::from_secs(1));
-    accesses.close();
-    if matches!(outcome, Err(ServerError::Fatal(_))) {
-        // A store that cannot go on is left as it is: the next start recovers it.
-        return outcome;
+    // A store that cannot go on is left as it is: the next start recovers it.
+    if !matches!(outcome, Err(ServerError::Fatal(_))) {
+        store.close();
     }
-    store.close();
+    // Behind the store: a file that hangs may take the time that is left, and no more than lines is lost.
+    accesses.close();
     outcome
 }
 

@@ -1,9 +1,10 @@
-//! What is told of a request that has ended: for counts and for a log of accesses.
+//! A request that has ended, for counts and for a log of accesses.
 //!
 //! # Invariants
 //!
 //! 1. Nothing here comes of a query or of a header that signs: no signature can be told.
-//! 2. What a client chooses is bounded: a name by what an object's key may have, a header by [`FORWARDED_BYTES_MAX`].
+//! 2. What a client chooses is bounded: a name by what an object's key may have, `X-Forwarded-For` by
+//!    [`FORWARDED_BYTES_MAX`].
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -47,11 +48,10 @@ impl Ended<'_> {
         self.caller.client
     }
 
-    /// `X-Forwarded-For` as it came. Whoever sends it chooses it.
+    /// The end of `X-Forwarded-For`, its lines joined: balancers append to it. What stands before is the client's choice.
     #[must_use]
-    pub fn forwarded_for(&self) -> Option<Cow<'_, str>> {
-        let value = self.caller.forwarded_for.as_ref()?;
-        Some(bounded(value.as_bytes(), FORWARDED_BYTES_MAX))
+    pub fn forwarded_for(&self) -> Option<String> {
+        self.caller.forwarded_for()
     }
 
     /// The bucket that the request names.
@@ -68,19 +68,28 @@ impl Ended<'_> {
     }
 }
 
-/// Who has sent a request.
+/// The sender of a request.
 pub(crate) struct Caller {
     pub(crate) client: Option<SocketAddr>,
-    forwarded_for: Option<HeaderValue>,
+    /// Each line of the header.
+    forwarded_for: Vec<HeaderValue>,
 }
 
 impl Caller {
     pub(crate) fn of(client: Option<SocketAddr>, headers: &HeaderMap) -> Self {
-        Self { client, forwarded_for: headers.get(X_FORWARDED_FOR).cloned() }
+        let forwarded_for = headers.get_all(X_FORWARDED_FOR).iter().cloned().collect();
+        Self { client, forwarded_for }
+    }
+
+    fn forwarded_for(&self) -> Option<String> {
+        let lines: Vec<&[u8]> = self.forwarded_for.iter().map(HeaderValue::as_bytes).collect();
+        let all = lines.join(&b", "[..]);
+        let end = &all[all.len().saturating_sub(FORWARDED_BYTES_MAX)..];
+        (!lines.is_empty()).then(|| String::from_utf8_lossy(end).into_owned())
     }
 }
 
-/// What a request is about, by its address.
+/// The bucket and the key that a request's address names.
 pub(crate) struct Target {
     uri: Uri,
     bucket_of_host: Option<String>,
@@ -172,11 +181,20 @@ mod tests {
         }
     }
 
+    fn forwarded_for(lines: &[&str]) -> Option<String> {
+        let lines = lines.iter().map(|it| (X_FORWARDED_FOR, HeaderValue::try_from(*it).unwrap()));
+        Caller::of(None, &lines.collect()).forwarded_for()
+    }
+
     #[test]
-    fn who_is_said_to_be_behind_a_balancer_is_told_in_part() {
-        let value = HeaderValue::try_from("1".repeat(FORWARDED_BYTES_MAX + 1)).unwrap();
-        let caller = Caller::of(None, &HeaderMap::from_iter([(X_FORWARDED_FOR, value)]));
-        let shown = bounded(caller.forwarded_for.as_ref().unwrap().as_bytes(), FORWARDED_BYTES_MAX);
-        assert_eq!(shown.len(), FORWARDED_BYTES_MAX);
+    fn an_address_that_a_balancer_appends_is_told_whatever_the_client_sends_before() {
+        assert_eq!(forwarded_for(&[]), None);
+        assert_eq!(forwarded_for(&["192.0.2.1"]).as_deref(), Some("192.0.2.1"));
+        assert_eq!(forwarded_for(&["6.6.6.6", "192.0.2.1"]).as_deref(), Some("6.6.6.6, 192.0.2.1"));
+        let long = "1".repeat(300);
+        for lines in [&[&*format!("{long}, 192.0.2.1")][..], &[&*long, "192.0.2.1"]] {
+            let told = forwarded_for(lines).unwrap();
+            assert!(told.ends_with("1, 192.0.2.1") && told.len() == FORWARDED_BYTES_MAX, "{told}");
+        }
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! # Invariants
 //!
-//! 1. What strangers, or clients of a server that is at its limit, can repeat at will gets one line in ten seconds, which says
-//!    how many had none.
+//! 1. Failures that strangers, or clients of a server that is at its limit, can repeat at will get one line in ten seconds, which
+//!    says how many had none. `SlowDown` is one kind, whatever its cause: the line tells of one request, not of all.
 //! 2. Every other failure to serve gets a line, with what it was about.
 
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +17,7 @@ use tracing::field::display;
 use crate::reply::Tally;
 use crate::server::ServerHooks;
 
-/// What a client was told when it was refused.
+/// The answer to a client that was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     /// S3's code; empty if the answer has none.

@@ -10,12 +10,12 @@ use crate::signed;
 /// MinIO's name for the servers that a write needs at least.
 const WRITE_QUORUM: HeaderName = HeaderName::from_static("x-minio-write-quorum");
 
-/// What `/healthz/cluster` answers by.
+/// The state of the whole cluster, which `/healthz/cluster` tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClusterHealth {
-    /// Whether puts are taken now.
+    /// True if puts are taken now.
     pub takes_writes: bool,
-    /// Whether they still would be, and everything could still be read, if this machine were taken away.
+    /// True if they still would be, and everything could still be read, were this machine taken away.
     pub can_spare_this: bool,
     /// Servers that a put needs at least.
     pub write_quorum: u8,
@@ -49,6 +49,8 @@ pub(crate) fn answer<B>(
                 // What cannot be done now could not be done without this machine.
                 true if health.takes_writes && health.can_spare_this => StatusCode::OK,
                 true => StatusCode::PRECONDITION_FAILED,
+                // A cluster that takes no writes may serve all reads.
+                false if path == "/minio/health/cluster/read" => of_ready(hooks.ready()),
                 false => of_ready(health.takes_writes),
             };
             let mut response = shown(status);

@@ -29,7 +29,7 @@ pub(crate) struct Tally<H: ServerHooks> {
     pub(crate) bytes_out: u64,
     pub(crate) caller: Caller,
     pub(crate) target: Target,
-    /// What the client was told, if it was refused.
+    /// The answer to the client, if it was refused.
     pub(crate) failure: Option<Failure>,
     /// The id that the client got; that of another server, if one has answered.
     pub(crate) shown: Option<HeaderValue>,

@@ -31,12 +31,12 @@ use crate::wire::Wire;
 
 /// What the program gives to the server and learns from it. `()` does nothing and is always ready.
 pub trait ServerHooks: Send + Sync + 'static {
-    /// Whether `/readyz` answers 200 (else 503).
+    /// True if `/readyz` is to answer 200, else 503.
     fn ready(&self) -> bool {
         true
     }
 
-    /// What `/healthz/cluster` is answered by. A server that is alone is its own cluster, which nothing is left of without it.
+    /// The state of the cluster, for `/healthz/cluster`. A server that is alone is its own cluster, which nothing is left of without it.
     fn cluster(&self) -> ClusterHealth {
         ClusterHealth { takes_writes: self.ready(), can_spare_this: false, write_quorum: 1 }
     }

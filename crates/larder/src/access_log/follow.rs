@@ -1,4 +1,4 @@
-//! Where the access log goes: the setting of the configuration file, at the start and anew at each SIGHUP.
+//! The file of the access log, as the configuration sets it: at the start, and anew at each SIGHUP.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -64,10 +64,38 @@ fn a_line_that_was_cut_off_is_ended_before_the_next() {
     let path = dir.path().join("access.log");
     let mut out = Out::open(&path).unwrap();
     out.file.write_all(b"{\"v\":").unwrap();
-    out.is_torn = true;
+    out.is_torn = Some(true);
     let (written, outcome) = out.append(b"1\n2\n");
-    assert!(outcome.is_ok() && written == 2 && !out.is_torn);
+    assert!(outcome.is_ok() && written == 2 && out.is_torn == Some(false));
     assert_eq!(fs::read_to_string(&path).unwrap(), "{\"v\":\n1\n2\n");
+}
+
+/// As a full disk leaves it until there is room and the file is opened anew, or a crash until the next start.
+#[test]
+fn a_line_that_was_cut_off_before_the_file_was_opened_is_ended_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("access.log");
+    for (before, after) in [("{\"v\":", "{\"v\":\n1\n"), ("0\n", "0\n1\n"), ("", "1\n")] {
+        fs::write(&path, before).unwrap();
+        let log = log_to(&path);
+        log.queue(b"1\n");
+        log.close();
+        assert_eq!(fs::read_to_string(&path).unwrap(), after);
+        assert_eq!(log.counts(), (1, 0));
+    }
+}
+
+/// Opening a pipe that nobody reads would not end.
+#[test]
+fn what_is_no_file_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    for path in [&*pipe, dir.path()] {
+        let error = Arc::<AccessLog>::default().switch(Some(path)).unwrap_err();
+        assert!(matches!(error, AccessLogError::NoFile(_)), "{error}");
+    }
 }
 
 #[test]

@@ -151,7 +151,7 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// When a signal has come and notice was given, or the lifeline ends.
+    /// Stops after a signal, once notice was given, or at the end of the lifeline.
     pub(crate) fn new(
         lifeline: Option<watch::Receiver<bool>>,
         leaving: Leaving,

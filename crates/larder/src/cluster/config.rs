@@ -76,7 +76,7 @@ pub(crate) struct RoleConfig {
     /// File of a proxy's access log.
     #[serde(default)]
     pub(crate) access_log: Setting,
-    /// How long a proxy's `/readyz` answers 503 before it stops.
+    /// Time for which a proxy's `/readyz` answers 503 before it stops.
     #[serde(default)]
     pub(crate) stop_notice: Notice,
     /// Log lines as `text` or `json`.

@@ -23,7 +23,7 @@ pub(crate) struct ProxyMetrics {
     proxy: Arc<ClusterProxy>,
     managers: Arc<dyn Managers>,
     me: ServerId,
-    /// How the cluster is by a map. Anybody can ask, and a map may have many volumes.
+    /// The state of the cluster by a map. Anybody can ask for it, and a map may have many volumes.
     judged: Mutex<Option<(MapVersion, ClusterHealth)>>,
     /// Once it is the gateway of a region.
     regions: Arc<OnceLock<Arc<Regions>>>,
@@ -40,7 +40,7 @@ impl ProxyMetrics {
         Self { proxy, managers, me, judged: Mutex::default(), regions }
     }
 
-    /// How the cluster is by the map alone.
+    /// The state of the cluster by the map alone.
     fn judged(&self, map: &Topology) -> ClusterHealth {
         let mut judged = self.judged.lock();
         if let Some((version, health)) = *judged

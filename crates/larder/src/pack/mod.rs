@@ -176,8 +176,8 @@ fn serve(args: &PackServeArgs) -> Result<(), ServerError> {
     });
     // Whatever a cut-off request still does, it does before the store closes.
     runtime.shutdown_timeout(Duration::from_secs(1));
-    accesses.close();
     packer.close();
+    accesses.close();
     outcome
 }
 

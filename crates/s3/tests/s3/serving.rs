@@ -150,6 +150,8 @@ async fn whoever_takes_a_machine_away_is_told_if_the_cluster_can_spare_it() {
                 assert_eq!(answer.headers["x-minio-write-quorum"], "2");
             }
         }
+        let reads = server.ask("GET", "/minio/health/cluster/read").sign(Sign::Not).send().await;
+        assert_eq!(reads.status, 200, "reads go on, whatever becomes of writes");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is told of requests that have ended: to the program, and in the log.
+//! Requests that have ended, as the program and the log tell of them.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use crate::client::{ACCESS, SECRET, Server, Sign};
 use crate::strangers::Log;
 
-/// What was told of a request, as texts.
+/// A request that has ended, as texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Told {
     id: String,
@@ -29,7 +29,7 @@ struct Hooks {
 }
 
 impl Hooks {
-    /// What was told of the next request.
+    /// The next request that has ended.
     async fn next(&self) -> Told {
         loop {
             if let Some(told) = self.told.lock().unwrap().pop() {
@@ -50,7 +50,7 @@ impl ServerHooks for Hooks {
             user: ended.user.map(str::to_owned),
             names: [ended.bucket(), ended.key()].map(|name| name.map(std::borrow::Cow::into_owned)),
             client: ended.client().map(|client| client.ip()),
-            forwarded_for: ended.forwarded_for().map(std::borrow::Cow::into_owned),
+            forwarded_for: ended.forwarded_for(),
         });
         self.one_is_told.notify_one();
     }
@@ -69,7 +69,8 @@ async fn server() -> (Server, Arc<Hooks>) {
 async fn who_asked_for_what_is_told_with_the_id_that_the_client_got() {
     let (server, hooks) = server().await;
     let ask = server.ask("PUT", "/bkt/a%20%22b").body("x");
-    let answer = ask.unsigned("x-forwarded-for", "192.0.2.7").send().await;
+    let ask = ask.unsigned("x-forwarded-for", "6.6.6.6").unsigned("x-forwarded-for", "192.0.2.7");
+    let answer = ask.send().await;
     let told = hooks.next().await;
     let names = ["bkt", "a \"b"].map(|name| Some(name.to_owned()));
     let expected = Told {
@@ -80,7 +81,7 @@ async fn who_asked_for_what_is_told_with_the_id_that_the_client_got() {
         user: Some(ACCESS.to_owned()),
         names,
         client: Some(std::net::Ipv4Addr::LOCALHOST.into()),
-        forwarded_for: Some("192.0.2.7".to_owned()),
+        forwarded_for: Some("6.6.6.6, 192.0.2.7".to_owned()),
     };
     assert_eq!(told, expected);
 }

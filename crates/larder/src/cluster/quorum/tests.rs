@@ -67,7 +67,7 @@ fn server(id: ServerId) -> ServerRecord {
     }
 }
 
-/// What can be spared of the three, and whether writes are taken.
+/// The machines of the three that can be spared, and true if writes are taken.
 fn judged(change: impl FnOnce(&mut Topology)) -> ([bool; 3], bool) {
     let mut map = map();
     change(&mut map);
@@ -109,6 +109,13 @@ fn managers_keep_a_majority_of_all() {
         }),
         ([false; 3], true)
     );
+    let joining =
+        |map: &mut Topology| [3, 4].into_iter().for_each(|id| set(map, id, ServerState::Joining));
+    let with_tokens = judged(|map| {
+        others(map);
+        joining(map)
+    });
+    assert_eq!(with_tokens, ([true; 3], true), "a token that nobody has used is no vote");
     let removed = |map: &mut Topology| {
         [3, 4].into_iter().for_each(|id| set(map, id, ServerState::Removed));
     };
@@ -119,6 +126,29 @@ fn managers_keep_a_majority_of_all() {
         }),
         ([true; 3], true)
     );
+}
+
+/// Of five, managers and disks stay, and a group that does not have its members on those that do.
+#[test]
+fn writes_need_the_members_of_each_group() {
+    let five = |down: &[u32]| {
+        let mut map = map();
+        for id in [3, 4].map(ServerId) {
+            map.servers.insert(id, server(id));
+        }
+        down.iter().for_each(|id| set(&mut map, *id, ServerState::Down));
+        map
+    };
+    assert!(takes_writes(&five(&[1])));
+    assert!(takes_writes(&five(&[1, 3])), "the group has two members");
+    assert!(!takes_writes(&five(&[1, 2])), "the group has one member, and is active in the map");
+    assert!(!can_spare_machine_of(&five(&[1, 2]), ServerId(1)), "nor would it with the others");
+    let mut catches_up = five(&[2]);
+    catches_up.pgs[0].lacking = [ServerId(1)].into();
+    assert!(takes_writes(&catches_up));
+    let mut unled = five(&[0]);
+    unled.pgs[0].qualified = [ServerId(0)].into();
+    assert!(!takes_writes(&unled), "nobody may lead it");
 }
 
 #[test]
@@ -168,4 +198,33 @@ fn a_machine_goes_with_all_its_servers() {
     set(&mut map, 1, ServerState::Down);
     assert!(!can_spare_machine_of(&map, ServerId(7)), "it goes with the member of server 0");
     assert!(!can_spare_machine_of(&map, ServerId(9)), "nobody knows it");
+}
+
+/// The founding manager of a cluster that is set up role by role has no number of its own.
+#[test]
+fn a_machine_goes_with_the_servers_at_its_address() {
+    let mut map = map();
+    for id in [0, 1, 2].map(ServerId) {
+        let one = map.servers.get_mut(&id).expect("it is there");
+        one.roles.remove(&ServerRole::Manager);
+        one.domains.machine = MachineId(id.0 + 1);
+        one.addresses = vec![format!("10.0.0.{}:7001", id.0 + 1)];
+    }
+    for (id, machine) in [(3, 0), (4, 2), (5, 3)] {
+        let record = ServerRecord {
+            roles: [ServerRole::Manager].into(),
+            addresses: vec![format!("10.0.0.{}:7000", id - 2)],
+            domains: FailureDomains { machine: MachineId(machine), ..FailureDomains::default() },
+            disks: std::collections::BTreeMap::new(),
+            ..server(ServerId(id))
+        };
+        map.servers.insert(ServerId(id), record);
+    }
+    assert!(can_spare_machine_of(&map, ServerId(0)));
+    set(&mut map, 5, ServerState::Down);
+    assert!(!can_spare_machine_of(&map, ServerId(0)), "the founder goes with 10.0.0.1");
+    for record in map.servers.values_mut() {
+        record.addresses = vec!["127.0.0.1:7000".to_owned(), "[::1]:7000".to_owned()];
+    }
+    assert!(can_spare_machine_of(&map, ServerId(0)), "loopback is no machine's own");
 }
