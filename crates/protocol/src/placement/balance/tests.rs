@@ -478,7 +478,8 @@ proptest! {
             let written = BTreeSet::new();
             Plan::new(&of(lvs, &written, disks, spread_percent)).even_out(2)
         });
-        prop_assert!(moves <= least, "{} of {}", moves, least);
+        // A disk a part of a PV below its ideal takes one, and may give one again.
+        prop_assert!(moves <= least + disks.len(), "{} of {}", moves, least);
         prop_assert!(moves == 0 || sum(&disks) < before);
         // And for distance.
         settle(&mut lvs, &mut disks, spread_percent);

@@ -121,10 +121,11 @@ fn many_disks_of_one_machine_hold_up_no_move() {
     assert!(plan.looks < 20 * lvs.len(), "{} looks", plan.looks);
 }
 
-/// Whether a disk of another machine would take one of these copies, which lie on a single one.
+/// True if a disk of another machine would take one of these copies, which lie on a single one.
 pub(super) fn has_other_machine(copies: &[LvCopy], disks: &[DiskInfo]) -> bool {
     let machine = |id: DiskId| disks.iter().find(|disk| disk.disk == id).unwrap().domains.machine;
-    disks.iter().any(|disk| disk.pv_free > 0 && disk.domains.machine != machine(copies[0].disk))
+    let takes = |disk: &DiskInfo| 4 * used(disk) < 3 * disk.pv_count;
+    disks.iter().any(|disk| takes(disk) && disk.domains.machine != machine(copies[0].disk))
 }
 
 #[test]
