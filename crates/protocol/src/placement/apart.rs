@@ -1,5 +1,5 @@
-//! How far apart the copies of a volume lie, which of them goes where one is too many, and on which disk one would set them
-//! further apart.
+//! The distance between a volume's copies, by the domains that they share. It decides which copy goes if there is one too
+//! many, and where a new one increases it.
 //!
 //! # Invariants
 //!
