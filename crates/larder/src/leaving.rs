@@ -12,7 +12,6 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_s3::ServerHooks;
 use serde::Deserialize;
 
 use crate::metrics::Metrics;
@@ -71,6 +70,7 @@ mod tests {
     use std::future::pending;
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use larder_s3::ServerHooks;
     use tokio::time::Instant;
 
     use super::*;
