@@ -51,8 +51,6 @@ class Scenario:
 
 GATE = [
     Scenario("clients", "run.py", seconds=130),
-    # The tools send other requests than the libraries, and meet the same code here.
-    Scenario("clients-of-pack", "run.py --pack --libraries", seconds=70),
     Scenario("pack", "pack.py --rounds 2", seconds=50),
     Scenario("crash", "crash.py --rounds 15", seconds=25),
     Scenario("corrupt", "corrupt.py", seconds=40),
@@ -71,7 +69,7 @@ GATE = [
 
 # What of the gate is cut short here is whole.
 LANDING = [
-    *(scenario for scenario in GATE if scenario.name not in ("clients-of-pack", "pack", "cluster", "partition")),
+    *(scenario for scenario in GATE if scenario.name not in ("pack", "cluster", "partition")),
     Scenario("balancers", "balancers.py", seconds=35),
     Scenario("monitoring", "monitoring.py", seconds=40),
     Scenario("accesslog", "accesslog.py", seconds=25),
