@@ -34,8 +34,9 @@ fn start(lie: Lie) -> (Runtime, Arc<Store>) {
 }
 
 fn bench(store: &Store, operation: Operation) -> Report {
+    // Long enough for some requests on a machine that is busy with other tests.
     let line =
-        format!("bench put --endpoint {} --size 1000 --warmup 0s --duration 100ms", store.endpoint);
+        format!("bench put --endpoint {} --size 1000 --warmup 0s --duration 500ms", store.endpoint);
     let BenchCommand::Put(args) = Line::parse_from(line.split_ascii_whitespace()).command else {
         panic!("{line}")
     };
