@@ -7,7 +7,8 @@
 //!    domains, counting those that are away for now. While one is away, an LV is narrow rather than nearer
 //!    together; only if not even `min_copies` fit, the next narrower level is taken.
 //! 2. An LV's replica is dropped only when enough current ones remain, or its disk is gone for good. Until it is, no
-//!    other one of that LV is: its chunks may have lost the copy there already.
+//!    other one of that LV is, but for one that cannot be made and so has no chunks: its chunks may have lost the copy there
+//!    already.
 //! 3. New servers and disks move nothing here: what moves for balance, or to lie further apart, is [`super::balance`]'s to
 //!    plan, and has a copy more until one goes.
 

@@ -5,7 +5,7 @@
 //!
 //! 1. Copies that are missing come first: nothing begins while one is to be made, or a data server is away.
 //! 2. Nothing begins that a majority does not follow, nor while a manager is of a release that would undo it.
-//! 3. At most [`BALANCE_MOVES_MAX`] volumes have a copy more at a time when one begins to move.
+//! 3. A volume begins to move only while less than [`BALANCE_MOVES_MAX`] have more lasting copies than wanted.
 //! 4. A plan is made once in [`LV_PLAN_MS`], or when a disk joins or a data server is up again, and only if something may begin.
 
 use larder_types::LvId;
