@@ -15,6 +15,9 @@ use super::world::{Bug, Dice};
 pub struct Kept {
     pub entry: Entry,
     pub op: OpSeq,
+    /// Told from the entry and its name once: comparisons ask for all of a store, time and again.
+    id: Id,
+    place: Vec<u8>,
 }
 
 /// What survives a crash.
@@ -94,10 +97,12 @@ impl Holdings for Shown<'_> {
 impl Disk {
     /// Ids of a range in the order of their rows.
     pub fn ids(&self, range: &Range) -> Vec<Id> {
-        let of_range = self.entries.iter().filter(|(name, _)| range.has(name));
-        let mut ids: Vec<_> = of_range.map(|(name, kept)| kept.entry.id(name.clone())).collect();
-        ids.sort_by_key(|id| id.name.place());
-        ids
+        let is_there =
+            |place: &Vec<u8>| *place >= range.from && range.to.as_ref().is_none_or(|to| place < to);
+        let mut of_range: Vec<&Kept> =
+            self.entries.values().filter(|kept| is_there(&kept.place)).collect();
+        of_range.sort_by(|one, two| one.place.cmp(&two.place));
+        of_range.into_iter().map(|kept| kept.id.clone()).collect()
     }
 }
 
@@ -200,7 +205,8 @@ impl Site {
         let log = &mut self.disk.logs[pg.0 as usize];
         let op = op.unwrap_or_else(|| log.last.next());
         log.last = op;
-        log.journal.record(op, joined.id(name.clone()));
+        let id = joined.id(name.clone());
+        log.journal.record(op, id.clone());
         if let Slot::Version(_) = name.slot {
             if joined.is_purged() {
                 self.purged.insert(name.clone());
@@ -208,7 +214,8 @@ impl Site {
                 return Err(format!("region {}: {name:?} was purged and is there again", self.id));
             }
         }
-        self.disk.entries.insert(name.clone(), Kept { entry: joined, op });
+        let kept = Kept { entry: joined, op, id, place: name.place() };
+        self.disk.entries.insert(name.clone(), kept);
         Ok(())
     }
 
