@@ -1,7 +1,7 @@
 """A full cluster takes puts again soon after an empty machine joins, loses nothing of what it has, and evens out.
 
-Three data servers on block devices of a few volumes are filled until puts are refused for want of space. A fourth joins under puts
-and gets: puts must succeed within 10 seconds of its joining. A data server is killed at a moment at which volumes move, and started
+Three data servers on block devices of a few volumes are filled until puts are refused for want of space; none of them drains then. A
+fourth joins under puts and gets: puts must succeed within 10 seconds of its joining. Paused, nothing more moves. A data server is killed at a moment at which volumes move, and started
 again. In the end disks are evenly used, and every object that was acknowledged has three copies: it reads as it was put whichever two
 of the four data servers are dead.
 
@@ -36,6 +36,8 @@ READY_SECONDS = 30
 JOINED_SECONDS = 10
 EVEN_SECONDS = 120
 PAUSE_SECONDS = 0.2
+# Longer than the managers take between two plans.
+PAUSED_SECONDS = 8
 KILLS_MAX = 5
 
 
@@ -96,6 +98,13 @@ class Roles:
         if fails:
             return None
         raise Failed(f"larder {' '.join(map(str, words))}: {done.returncode}, {done.stderr}")
+
+    def refused(self, *words):
+        """What a command that must fail says."""
+        done = subprocess.run([self.binary, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_SECONDS)
+        if done.returncode == 0:
+            raise Failed(f"larder {' '.join(map(str, words))} was done: {done.stdout}")
+        return done.stderr
 
     def status(self):
         words = [self.binary, "status", "--json", "--config", self.config("proxy")]
@@ -195,6 +204,9 @@ def run(cluster, rng, clock):
     objects.fill()
     before = cluster.used()
     clock.tell(f"full with {len(objects.sizes)} objects, volumes {before}")
+    refused = cluster.refused("drain", "--config", cluster.config("manager"), "data-0")
+    if "would find no place" not in refused or any(server["draining"] for server in cluster.status()["servers"]):
+        raise Failed(f"a full cluster lets a machine drain: {refused}")
     reads = Reads(objects, cluster.proxy, rng)
     try:
         cluster.data(3)
@@ -203,6 +215,7 @@ def run(cluster, rng, clock):
         until(60, "puts after an empty machine joined", objects.put)
         took = time.monotonic() - joined
         clock.tell(f"puts go on {took:.1f} s after another joined, volumes {cluster.used()}")
+        pause(cluster, clock)
     finally:
         reads.stop()
     victim, moving = kill_while_volumes_move(cluster, rng)
@@ -223,6 +236,22 @@ def run(cluster, rng, clock):
     if took > JOINED_SECONDS:
         raise Failed(f"puts went on only {took:.1f} s after an empty machine had joined")
     return took, len(objects.sizes)
+
+
+def pause(cluster, clock):
+    """Pauses rebalancing: what moves ends, nothing follows though it would, and goes on afterwards."""
+    manager = ("--config", cluster.config("manager"))
+    cluster.command("rebalance", "pause", *manager)
+    until(EVEN_SECONDS, "what moves has ended", lambda: cluster.status()["rebalancing"]["moving"] == 0)
+    paused = cluster.used()
+    time.sleep(PAUSED_SECONDS)
+    rebalancing, text = cluster.status()["rebalancing"], cluster.command("status", *manager)
+    if cluster.used() != paused or rebalancing["moving"] or not rebalancing["left"] or not rebalancing["paused_ms"]:
+        raise Failed(f"volumes {paused} became {cluster.used()} while paused: {rebalancing}")
+    if "rebalancing is paused since" not in text:
+        raise Failed(f"a status that says nothing of the pause: {text}")
+    clock.tell(f"paused with volumes {paused}")
+    cluster.command("rebalance", "start", *manager)
 
 
 def kill_while_volumes_move(cluster, rng):
@@ -255,7 +284,7 @@ def made(s3):
 
 def is_even(cluster):
     status = cluster.status()
-    rests = status["rebalancing"] == {"moving": 0, "left": 0} and status["volumes"]["degraded"] == 0
+    rests = status["rebalancing"] == {"moving": 0, "left": 0, "paused_ms": None} and status["volumes"]["degraded"] == 0
     used = cluster.used()
     return rests and max(used) - min(used) <= 1
 

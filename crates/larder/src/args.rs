@@ -85,7 +85,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: DiskCommand,
     },
-    /// Show how evenly a cluster's disks are used, and which volumes move for it.
+    /// Show how evenly a cluster's disks are used and which volumes move for it, pause that or let it go on.
     ///
     /// The managers move volumes from fuller disks to emptier ones by themselves, when a disk joins or one is fuller than
     /// others. To be run with the configuration of a manager.
@@ -405,6 +405,9 @@ pub(crate) struct DrainArgs {
     /// Let it take and keep things again.
     #[arg(long)]
     pub(crate) undo: bool,
+    /// Begin though not all copies of volumes find a place elsewhere: the others stay until there is one.
+    #[arg(long, conflicts_with = "undo")]
+    pub(crate) partly: bool,
 }
 
 #[derive(Debug, Args)]
@@ -453,6 +456,22 @@ pub(crate) enum RebalanceCommand {
     /// Show the use of each disk, how many volumes move, and how many are to follow.
     #[command(after_help = exit::HELP)]
     Status {
+        /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Let no further volume begin to move for balance, until `larder rebalance start`.
+    ///
+    /// What moves already goes on to its end. Copies that are missing are made, and what drains is emptied, as ever.
+    #[command(after_help = exit::HELP)]
+    Pause {
+        /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Let volumes move for balance again.
+    #[command(after_help = exit::HELP)]
+    Start {
         /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
         #[arg(long, value_name = "FILE")]
         config: PathBuf,

@@ -24,6 +24,7 @@ mod private;
 mod region;
 mod release;
 mod server;
+mod wall_clock;
 
 use std::process::ExitCode;
 

@@ -37,6 +37,8 @@ pub const PROTOCOL_LOCAL: u8 = 12;
 pub const PROTOCOL_LISTS: u8 = 13;
 /// Oldest version of it that all managers speak who move volumes for balance: others would undo a move that is under way.
 pub const PROTOCOL_BALANCE: u8 = 14;
+/// Oldest version of it in which managers and their maps know that rebalancing is paused.
+pub const PROTOCOL_PAUSE: u8 = 15;
 /// Milliseconds after which a manager that keeps volumes from moving for balance is told of.
 pub const BALANCE_HELD_UP_MS: u64 = 60 * 1000;
 /// Bytes that may wait in the log's buffer before calls are turned away; less with small segments, of
@@ -327,7 +329,8 @@ const _: () = assert!(
     "reports are for peers of a version that is spoken"
 );
 const _: () = assert!(
-    PROTOCOL_BALANCE <= larder_net::limits::PROTOCOL_MAX
+    PROTOCOL_PAUSE <= larder_net::limits::PROTOCOL_MAX
+        && PROTOCOL_BALANCE < PROTOCOL_PAUSE
         && PROTOCOL_LISTS < PROTOCOL_BALANCE
         && PROTOCOL_LOCAL < PROTOCOL_LISTS
         && PROTOCOL_HOMES < PROTOCOL_LOCAL

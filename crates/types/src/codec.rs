@@ -13,6 +13,8 @@ pub const V1: u8 = 1;
 pub const V2: u8 = 2;
 /// Version of maps of clusters whose managers know the gateway to the other regions.
 pub const V3: u8 = 3;
+/// The one after that.
+pub const V4: u8 = 4;
 
 /// Bytes that are not what they should be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,11 +1,12 @@
 //! One line of the access log, as `docs/access-log.md` describes it: an object of JSON, and a line break.
 
 use std::net::SocketAddr;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use larder_s3::Ended;
 use serde::Serialize;
-use time::OffsetDateTime;
+
+use crate::wall_clock::utc;
 
 /// Version of the fields. Fields may be added to a version; none changes its meaning within one.
 pub(super) const VERSION: u8 = 1;
@@ -35,7 +36,7 @@ pub(super) fn of(ended: &Ended<'_>, client: SocketAddr, now: SystemTime) -> Vec<
     let (forwarded_for, bucket, key) = (ended.forwarded_for(), ended.bucket(), ended.key());
     written(&Line {
         v: VERSION,
-        time: shown(now),
+        time: utc(now),
         request: &ended.id,
         client: client.ip().to_canonical().to_string(),
         client_port: client.port(),
@@ -58,28 +59,16 @@ fn written(line: &Line<'_>) -> Vec<u8> {
     bytes
 }
 
-/// A time of the wall clock in UTC, as RFC 3339 has it, to the millisecond.
-fn shown(time: SystemTime) -> String {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
-    let day = OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH);
-    let (year, month, date) = day.to_calendar_date();
-    let (hour, minute, second) = day.to_hms();
-    let month = u8::from(month);
-    let millis = since.subsec_millis();
-    format!("{year:04}-{month:02}-{date:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, UNIX_EPOCH};
 
     use super::*;
 
     fn line<'r>(key: Option<&'r str>) -> Line<'r> {
         Line {
             v: VERSION,
-            time: shown(UNIX_EPOCH + Duration::from_millis(1_795_863_599_007)),
+            time: utc(UNIX_EPOCH + Duration::from_millis(1_795_863_599_007)),
             request: "0123456789ABCDEF",
             client: "2001:db8::1".to_owned(),
             client_port: 50_000,
@@ -112,12 +101,5 @@ mod tests {
         assert_eq!(bytes.iter().filter(|byte| **byte < b' ').count(), 1, "the line's own end");
         let read: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(read["key"], key);
-    }
-
-    #[test]
-    fn times_are_shown_in_utc() {
-        let at = |seconds| shown(UNIX_EPOCH + Duration::from_secs(seconds));
-        assert_eq!(at(0), "1970-01-01T00:00:00.000Z");
-        assert_eq!(at(951_782_400), "2000-02-29T00:00:00.000Z");
     }
 }

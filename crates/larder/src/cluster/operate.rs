@@ -2,17 +2,21 @@
 //!
 //! The managers' map decides what may be removed; here it is told beforehand, in words.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use larder_net::{Identity, Role};
+use larder_protocol::manager::balance::drain_outlook;
 use larder_protocol::manager::state::{
     Command, DiskRecord, DiskState, Loss, Outcome, Refusal, ServerRecord, ServerRole, ServerState,
     Topology,
 };
+use larder_protocol::placement::Leaving;
 use larder_roles::identity::IDENTITY_FILE;
 use larder_roles::managers::{Managers, ManagersClient};
 use larder_roles::node::role_name;
+use larder_types::limits::BLOCK_BYTES;
 use larder_types::{DiskId, ServerId};
 
 use super::config::RoleConfig;
@@ -20,6 +24,7 @@ use super::{RoleError, follow_as};
 use crate::args::{DiskCommand, DrainArgs, RemoveArgs};
 use crate::exit;
 
+const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 /// Ids that are named one by one, at most; the others are counted.
 const IDS_NAMED_MAX: usize = 10;
 
@@ -71,6 +76,9 @@ fn drained(args: &DrainArgs, disk: Option<DiskId>) -> Result<Vec<String>, RoleEr
         // Of a machine's servers these have something to give away.
         if subjects.len() > 1 {
             subjects.retain(Subject::holds_something);
+        }
+        if !args.undo && !args.partly {
+            has_places(&map, &subjects, &args.name)?;
         }
         let mut all_told = Vec::new();
         for subject in subjects {
@@ -208,6 +216,22 @@ fn reasons_against(map: &Topology, loss: &Loss) -> Option<String> {
     (!reasons.is_empty()).then(|| reasons.join("; "))
 }
 
+/// Refuses a drain of which not all finds a place elsewhere, with what is missing. One that is under way was allowed.
+fn has_places(map: &Topology, subjects: &[Subject], name: &str) -> Result<(), RoleError> {
+    let leave: BTreeSet<DiskId> = subjects.iter().flat_map(Subject::disks_that_stay).collect();
+    let Leaving { copies, stay } = drain_outlook(map, &leave);
+    if stay == 0 {
+        return Ok(());
+    }
+    let volume_bytes = u64::from(map.settings().lv_blocks) * u64::from(BLOCK_BYTES);
+    let missing_gib = (stay as u64 * volume_bytes) as f64 / GIB;
+    Err(RoleError::NotDone(format!(
+        "{name} is as it was: of {copies} copies of volumes {stay} would find no place elsewhere, {missing_gib:.1} GiB of room. \
+         Disks take no copy that are full, drain or are of servers that are down, nor a second one of a volume. Add a \
+         disk or a machine, or begin with --partly: the others stay until there is a place"
+    )))
+}
+
 /// How many there are, and the first of them.
 fn named<T: std::fmt::Display>(what: &str, ids: impl ExactSizeIterator<Item = T>) -> String {
     let (count, plural) = (ids.len(), if ids.len() == 1 { "" } else { "s" });
@@ -240,6 +264,15 @@ impl Subject {
                 .unwrap_or(3)
         });
         Ok(all)
+    }
+
+    /// Disks that would drain, and do not yet.
+    fn disks_that_stay(&self) -> impl Iterator<Item = DiskId> {
+        let is_meant = |id: &DiskId| self.disk.as_ref().is_none_or(|(disk, _)| disk == id);
+        let disks = self.record.disks.iter().filter(move |(id, disk)| {
+            !self.record.draining && disk.state == DiskState::In && is_meant(id)
+        });
+        disks.map(|(id, _)| *id)
     }
 
     fn holds_something(&self) -> bool {

@@ -1,34 +1,60 @@
-//! `larder rebalance`: what moves so that disks are evenly used, as the managers' map shows it.
+//! `larder rebalance`: what moves so that disks are evenly used, as the managers' map shows it; and that it may, or not.
 
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use larder_protocol::limits::BALANCE_MOVES_MAX;
 use larder_protocol::manager::balance::{Outlook, outlook};
 use larder_protocol::manager::state::{
-    DiskState, LvRecord, LvState, ReplicaState, ServerRecord, ServerRole, ServerState, Topology,
+    Command, DiskState, LvRecord, LvState, Outcome, ReplicaState, ServerRecord, ServerRole,
+    ServerState, Topology,
 };
 use larder_roles::managers::Managers;
 use larder_types::DiskId;
 
 use super::RoleError;
 use super::config::RoleConfig;
-use super::operate::{finish, managers, runtime};
+use super::operate::{agreed, finish, managers, runtime};
 use super::status::is_confirmed;
 use crate::args::RebalanceCommand;
+use crate::wall_clock::utc;
 
 /// Moves that are looked for at most; with more it is said that there are.
 pub(super) const MOVES_MAX: usize = 1000;
 /// Moves that are told one by one.
 const MOVES_TOLD_MAX: usize = 20;
 
-/// Tells what moves, and what is to.
+/// Tells what moves and what is to, or pauses it, or lets it go on.
 pub(crate) fn run(command: &RebalanceCommand) -> ExitCode {
-    let (RebalanceCommand::Plan { config } | RebalanceCommand::Status { config }) = command;
-    let tells_moves = matches!(command, RebalanceCommand::Plan { .. });
-    finish(told(config, tells_moves))
+    finish(match command {
+        RebalanceCommand::Plan { config } => told(config, true),
+        RebalanceCommand::Status { config } => told(config, false),
+        RebalanceCommand::Pause { config } => paused(config, true),
+        RebalanceCommand::Start { config } => paused(config, false),
+    })
 }
 
-fn told(config: &std::path::Path, tells_moves: bool) -> Result<Vec<String>, RoleError> {
+fn paused(config: &Path, pause: bool) -> Result<Vec<String>, RoleError> {
+    let config = RoleConfig::load(config)?;
+    runtime()?.block_on(async {
+        let managers = managers(&config).await?;
+        let now_ms = || UNIX_EPOCH.elapsed().unwrap_or_default().as_millis() as u64;
+        let agreed = agreed(&managers, Command::PauseBalance(pause.then(now_ms))).await?;
+        let line = match (agreed, pause) {
+            (Err(refusal), _) => return Err(RoleError::NotDone(refusal.to_string())),
+            (Ok(Outcome::Already), true) => "nothing to do: rebalancing was paused already",
+            (Ok(Outcome::Already), false) => "nothing to do: rebalancing was not paused",
+            (Ok(_), true) => {
+                "rebalancing is paused: what moves goes on, and nothing more begins before `larder rebalance start`"
+            }
+            (Ok(_), false) => "rebalancing goes on",
+        };
+        Ok(vec![line.to_owned()])
+    })
+}
+
+fn told(config: &Path, tells_moves: bool) -> Result<Vec<String>, RoleError> {
     let config = RoleConfig::load(config)?;
     runtime()?.block_on(async {
         let managers = managers(&config).await?;
@@ -43,7 +69,7 @@ fn told(config: &std::path::Path, tells_moves: bool) -> Result<Vec<String>, Role
         let seen = outlook(&map, MOVES_MAX);
         let mut lines = disks(&map);
         lines.push(summary(&seen));
-        lines.extend(waits(&map, &seen));
+        lines.extend(is_paused(&seen).or_else(|| waits(&map, &seen)));
         lines.extend(near(&seen));
         if tells_moves {
             lines.extend(moves(&map, &seen));
@@ -68,6 +94,15 @@ pub(super) fn summary(seen: &Outlook) -> String {
         plural(moving),
         plural(next)
     )
+}
+
+/// That operators want nothing to begin, and since when.
+pub(super) fn is_paused(seen: &Outlook) -> Option<String> {
+    let since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(seen.paused_ms?));
+    let since = since.map_or_else(|| "long ago".to_owned(), utc);
+    Some(format!(
+        "rebalancing is paused since {since}: nothing more begins to move before `larder rebalance start`"
+    ))
 }
 
 /// Why nothing begins, though something is to move.

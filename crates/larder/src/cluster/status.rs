@@ -121,8 +121,10 @@ struct Rebalancing {
     moving: usize,
     /// Moves that are to follow.
     left: usize,
+    /// Milliseconds since 1970 from when on none begins, as an operator wants it.
+    paused_ms: Option<u64>,
     #[serde(skip)]
-    told: Option<String>,
+    told: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -328,7 +330,10 @@ fn volumes(map: &Topology) -> Volumes {
 fn rebalancing(map: &Topology) -> Rebalancing {
     let seen = outlook(map, rebalance::MOVES_MAX);
     let (moving, left) = (seen.moving, seen.next.len());
-    Rebalancing { moving, left, told: (moving + left > 0).then(|| rebalance::summary(&seen)) }
+    let moves = (moving + left > 0).then(|| rebalance::summary(&seen));
+    let paused_ms = seen.paused_ms;
+    let told = moves.into_iter().chain(rebalance::is_paused(&seen)).collect();
+    Rebalancing { moving, left, paused_ms, told }
 }
 
 /// Replicas of volumes that are wanted and are current on no server, up or down.

@@ -55,6 +55,11 @@ impl RoleMetrics for ManagerMetrics {
                 "Volumes that have a copy more than wanted, and leave no disk that drains or is gone",
                 of(&counts.moving),
             ),
+            (
+                "rebalance_paused",
+                "1 while no further volume begins to move for balance, as an operator wants it",
+                of(&counts.balance_paused),
+            ),
         ]
     }
 }

@@ -164,6 +164,8 @@ fn of_operators(named: &Named<'_>) -> Vec<Case> {
         ("disk remove", &["m", "1", "--yes"]),
         ("rebalance plan", &[]),
         ("rebalance status", &[]),
+        ("rebalance pause", &[]),
+        ("rebalance start", &[]),
         ("bucket policy", &["photos", "all"]),
     ] {
         let with = |config| [&["--config", config], words].concat();

@@ -5,11 +5,13 @@ use std::collections::BTreeSet;
 use larder_types::{DiskId, LvId, ServerId};
 
 use super::state::{
-    DiskState, LvRecord, LvState, ReplicaRecord, ReplicaState, ServerRole, ServerState, Topology,
+    DiskState, LvRecord, LvState, ReplicaRecord, ReplicaState, ServerRole, ServerState, Settings,
+    Topology,
 };
 use crate::limits::{BALANCE_LVS_MAX, BALANCE_SPREAD_PERCENT};
 use crate::placement::{
-    Balance, CopyRules, DiskInfo, LvCopy, Planned, Room, Shift, Standing, plan_balance,
+    Balance, CopyRules, DiskInfo, Leaving, LvCopy, Planned, Room, Shift, Standing, leaving,
+    plan_balance,
 };
 
 /// Volumes that move for balance, and those that are to follow.
@@ -23,6 +25,8 @@ pub struct Outlook {
     pub is_whole: bool,
     /// Volumes that lie nearer together than they could, and stay.
     pub near: usize,
+    /// Milliseconds since 1970 from when on no move begins, as an operator wants it; `None` while they may.
+    pub paused_ms: Option<u64>,
 }
 
 /// What a map says of its balance, with the next moves up to `limit`. Servers that are down keep the leading manager from
@@ -30,22 +34,39 @@ pub struct Outlook {
 #[must_use]
 pub fn outlook(map: &Topology, limit: usize) -> Outlook {
     let Some((_, settings)) = map.founded else { return Outlook::default() };
-    let rules = CopyRules {
-        copies: usize::from(settings.copies),
-        min_copies: usize::from(settings.min_copies),
-    };
-    let standing = |server: ServerId| match map.servers.get(&server) {
-        Some(record) if record.draining => Standing::Out,
-        Some(record) if record.state == ServerState::Up => Standing::In,
-        Some(record) if record.state == ServerState::Down => Standing::Away,
-        _ => Standing::Out,
-    };
-    let disks = disks_of(map, standing, |_| Room::Some);
+    let rules = rules(settings);
+    let disks = disks_of(map, |server| standing(map, server), |_| Room::Some);
     let lvs = copies_of(map, |_| false, |_| false, |_| true);
     let written = written(map);
     let of = Balance { lvs_max: lvs.len(), ..aims(&lvs, &written, &disks, rules) };
     let Planned { shifts: next, is_whole, near, .. } = plan_balance(&of, limit);
-    Outlook { moving: moving_volumes(map), next, is_whole, near }
+    let paused_ms = map.balance_paused_ms;
+    Outlook { moving: moving_volumes(map), next, is_whole, near, paused_ms }
+}
+
+fn rules(settings: Settings) -> CopyRules {
+    let (copies, min_copies) = (settings.copies.into(), settings.min_copies.into());
+    CopyRules { copies, min_copies }
+}
+
+fn standing(map: &Topology, server: ServerId) -> Standing {
+    match map.servers.get(&server) {
+        Some(record) if record.draining => Standing::Out,
+        Some(record) if record.state == ServerState::Up => Standing::In,
+        Some(record) if record.state == ServerState::Down => Standing::Away,
+        _ => Standing::Out,
+    }
+}
+
+/// What comes of a drain of these disks, beside what drains already. Disks of servers that are down take nothing.
+#[must_use]
+pub fn drain_outlook(map: &Topology, leave: &BTreeSet<DiskId>) -> Leaving {
+    let Some((_, settings)) = map.founded else { return Leaving::default() };
+    let mut disks = disks_of(map, |server| standing(map, server), |_| Room::Some);
+    for disk in disks.iter_mut().filter(|it| leave.contains(&it.disk)) {
+        disk.standing = Standing::Out;
+    }
+    leaving(&copies_of(map, |_| false, |_| false, |_| true), &disks, rules(settings), leave)
 }
 
 /// Volumes of a map that have a copy more than wanted, but for those that leave a disk which drains or is gone.

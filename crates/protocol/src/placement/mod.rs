@@ -18,6 +18,7 @@
 mod apart;
 mod balance;
 mod domains;
+mod drain;
 mod keys;
 mod members;
 mod straw;
@@ -25,6 +26,7 @@ mod volumes;
 
 pub use balance::{Balance, Planned, Shift, plan_balance};
 pub use domains::{Choice, FailureDomains, Leaf, Level, MachineId, RackId, choose, spread, widest};
+pub use drain::{Leaving, leaving};
 pub use keys::pg_of;
 pub use members::{
     ActingPg, GroupRules, MetaServer, PgStep, Standing, balance_primaries, next_step,

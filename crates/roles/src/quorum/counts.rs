@@ -21,6 +21,8 @@ pub struct ManagerCounts {
     pub map_version: AtomicU64,
     /// Volumes that have a copy more than wanted.
     pub moving: AtomicU64,
+    /// 1 while no further volume is to begin to move for balance.
+    pub balance_paused: AtomicU64,
     /// Messages and proposals that it has taken.
     pub taken: AtomicU64,
     /// Writes of its log, each synced.
@@ -37,6 +39,7 @@ pub(super) struct Stand {
     pub(super) log_applied: u64,
     pub(super) map_version: u64,
     pub(super) moving: u64,
+    pub(super) balance_paused: bool,
     pub(super) writes: u64,
 }
 
@@ -53,6 +56,7 @@ impl ManagerCounts {
             (&self.log_applied, now.log_applied),
             (&self.map_version, now.map_version),
             (&self.moving, now.moving),
+            (&self.balance_paused, u64::from(now.balance_paused)),
             (&self.writes, now.writes),
         ] {
             shown.store(value, Ordering::Relaxed);

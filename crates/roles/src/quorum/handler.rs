@@ -263,6 +263,7 @@ mod tests {
             Command::SetWritePolicy(BucketName::new("abc").unwrap(), WritePolicy::Majority),
             Command::SetRegions(BucketName::new("abc").unwrap(), 2),
             Command::SetLocal(BucketName::new("abc").unwrap(), true, 5),
+            Command::PauseBalance(Some(5)),
             Command::RevokeToken(larder_protocol::manager::state::TokenId(1)),
         ];
         assert!(may_propose(&of(4, Role::Data), &disk(4)));

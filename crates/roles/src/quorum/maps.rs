@@ -12,7 +12,9 @@ use larder_protocol::manager::state::{MapVersion, Topology};
 use larder_types::{BucketState, Epoch, Sharing};
 use parking_lot::RwLock;
 
-use crate::limits::{PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_LOCAL, PROTOCOL_POSITIONS};
+use crate::limits::{
+    PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_LOCAL, PROTOCOL_PAUSE, PROTOCOL_POSITIONS,
+};
 use crate::managers::{NoMoreVersions, VersionWatch, Versions};
 
 /// One version of the map.
@@ -43,10 +45,14 @@ impl Published {
             && (protocol >= PROTOCOL_POSITIONS || !waits())
             && (protocol >= PROTOCOL_HOMES || !has_home())
             && (protocol >= PROTOCOL_LOCAL || !is_local())
+            && (protocol >= PROTOCOL_PAUSE || self.map.balance_paused_ms.is_none())
         {
             return self.encoded();
         }
         let mut map = self.map.clone();
+        if protocol < PROTOCOL_PAUSE {
+            map.balance_paused_ms = None;
+        }
         if protocol < PROTOCOL_GATEWAYS {
             (map.gateway, map.regions) = (None, Vec::new());
         }
@@ -153,6 +159,15 @@ mod tests {
         let older = Topology { gateway: None, regions: Vec::new(), ..map };
         let encoded = shown.encoded_for(PROTOCOL_GATEWAYS - 1);
         assert_eq!((encoded[0], Topology::decode(&encoded)), (2, Ok(older)));
+    }
+
+    #[test]
+    fn a_server_of_an_earlier_release_reads_the_map_of_a_cluster_that_is_paused() {
+        let map = Topology { balance_paused_ms: Some(5), ..Topology::default() };
+        let shown = Published::new(map.clone());
+        assert_eq!(Topology::decode(&shown.encoded_for(PROTOCOL_PAUSE)), Ok(map));
+        let older = shown.encoded_for(PROTOCOL_PAUSE - 1);
+        assert_eq!((older[0], Topology::decode(&older)), (1, Ok(Topology::default())));
     }
 
     #[test]

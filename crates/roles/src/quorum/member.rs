@@ -204,6 +204,7 @@ impl<A> Member<A> {
             log_applied: self.quorum.applied().0,
             map_version: self.map.version.0,
             moving: self.moving.1,
+            balance_paused: self.map.balance_paused_ms.is_some(),
             writes: self.writes,
         }
     }

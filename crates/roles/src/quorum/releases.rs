@@ -10,7 +10,8 @@ use larder_types::ServerId;
 
 use crate::limits::{
     BALANCE_HELD_UP_MS, PROTOCOL_BALANCE, PROTOCOL_DELETIONS, PROTOCOL_FORGETS, PROTOCOL_GATEWAYS,
-    PROTOCOL_HOMES, PROTOCOL_LOCAL, PROTOCOL_NAMES_ENDED, PROTOCOL_POSITIONS, PROTOCOL_REGIONS,
+    PROTOCOL_HOMES, PROTOCOL_LOCAL, PROTOCOL_NAMES_ENDED, PROTOCOL_PAUSE, PROTOCOL_POSITIONS,
+    PROTOCOL_REGIONS,
 };
 
 /// The version of the protocol that each manager spoke last, in this run.
@@ -117,5 +118,6 @@ fn since(command: &Command) -> u8 {
         Command::CloseBucket(..) | Command::DeleteClosed(..) => PROTOCOL_DELETIONS,
         Command::SetHome(..) | Command::AdoptBucket(..) => PROTOCOL_HOMES,
         Command::SetLocal(..) | Command::ShareBucket(..) => PROTOCOL_LOCAL,
+        Command::PauseBalance(..) => PROTOCOL_PAUSE,
     }
 }

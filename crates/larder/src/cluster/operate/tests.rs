@@ -167,3 +167,18 @@ fn many_ids_are_counted() {
     let told = named("volume", (0..30).collect::<Vec<_>>().iter());
     assert_eq!(told, "30 volumes (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …)");
 }
+
+#[test]
+fn a_drain_for_which_there_is_no_place_says_how_much_is_missing() {
+    let map = map();
+    let refused = |name: &str, disk| {
+        let subjects = Subject::all(&map, name, disk).expect("it is there");
+        has_places(&map, &subjects, name).map_err(|error| error.to_string())
+    };
+    let why =
+        refused("data-4", None).expect_err("one volume has its other copy on the only other disk");
+    assert!(why.contains("of 2 copies of volumes 1 would find no place"), "{why}");
+    assert!(why.contains("0.0 GiB") && why.contains("--partly"), "{why}");
+    assert_eq!(refused("data-4", Some(DiskId(0))), Err(why));
+    assert_eq!(refused("meta-1", None), Ok(()));
+}

@@ -24,7 +24,7 @@ pub(super) fn people(out: &mut impl Write, status: &Status) -> std::io::Result<(
     }
     pgs(out, &status.pgs)?;
     volumes(out, &status.volumes)?;
-    if let Some(told) = &status.rebalancing.told {
+    for told in &status.rebalancing.told {
         writeln!(out, "{told}")?;
     }
     writeln!(out, "buckets: {}", status.buckets)?;

@@ -4,7 +4,8 @@
 //! # Invariants
 //!
 //! 1. Copies that are missing come first: nothing begins while one is to be made, or a data server is away.
-//! 2. Nothing begins that a majority does not follow, nor while a manager is of a release that would undo it.
+//! 2. Nothing begins that a majority does not follow, nor while a manager is of a release that would undo it, nor while
+//!    operators have it paused. What moves already goes on: a copy that was begun is filled, and one too many goes.
 //! 3. A volume begins to move only while less than [`BALANCE_MOVES_MAX`] have more lasting copies than wanted.
 //! 4. A plan is made once in [`LV_PLAN_MS`], or when a disk joins or a data server is up again, and only if something may begin.
 
@@ -25,7 +26,8 @@ impl Turn<'_> {
         planned: &[LvMove],
     ) {
         let is_due = self.now_ms >= self.leading.balanced_ms + LV_PLAN_MS;
-        if !is_due || !self.moves_volumes || !self.leading.leases.is_followed(self.now_ms) {
+        let may_move = self.moves_volumes && self.map.balance_paused_ms.is_none();
+        if !is_due || !may_move || !self.leading.leases.is_followed(self.now_ms) {
             return;
         }
         let limit = BALANCE_MOVES_MAX.saturating_sub(self.moving_lvs(lvs, disks));

@@ -114,6 +114,7 @@ impl Topology {
             Command::ShareBucket(gateway, id, name, epoch, next) => {
                 self.share_bucket(gateway, (id, &name), (epoch, next))
             }
+            Command::PauseBalance(paused_ms) => self.pause_balance(paused_ms),
         }
     }
 

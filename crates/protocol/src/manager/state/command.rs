@@ -123,6 +123,8 @@ pub enum Command {
     SetLocal(BucketName, bool, u64),
     /// Go on to this step of sharing, of a bucket as it is under this epoch: this gateway has seen to the step before.
     ShareBucket(GatewayRecord, BucketId, BucketName, Epoch, Sharing),
+    /// Let no further volume begin to move for balance, from this time since 1970 on; or let them again.
+    PauseBalance(Option<u64>),
 }
 
 /// What a command did.

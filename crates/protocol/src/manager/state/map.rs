@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use larder_types::codec::{self, CodecError, V2, V3};
+use larder_types::codec::{self, CodecError, V2, V3, V4};
 use larder_types::{
     BootId, BucketId, BucketName, BucketRecord, DiskId, MapVersion, PgId, PvId, RegionId, ServerId,
     SessionId, View,
@@ -295,6 +295,10 @@ pub struct Topology {
     /// A measure of what that list knows, which never shrinks. Not among the fields of versions 1 and 2.
     #[serde(skip)]
     pub regions_known: u32,
+    /// Milliseconds since 1970 from when on no volume is to begin to move for balance; `None` while they may. Not among the
+    /// fields of versions 1 to 3.
+    #[serde(skip)]
+    pub balance_paused_ms: Option<u64>,
 }
 
 const WHAT: &str = "the topology map";
@@ -307,9 +311,13 @@ impl Topology {
     }
 
     /// Its bytes. Those of a cluster that is alone are of version 1, which every release reads; those of a region that had
-    /// no gateway yet of version 2.
+    /// no gateway yet of version 2, those of one that has of version 3, and of any while rebalancing is paused of version 4.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
+        if self.balance_paused_ms.is_some() {
+            let of_region = (self.region, self.gateway, &self.regions, self.regions_known);
+            return codec::encode_as(V4, &(self.balance_paused_ms, of_region, self));
+        }
         match (self.region, self.gateway) {
             (None, _) => codec::encode(self),
             (Some(region), None) => codec::encode_as(V2, &(region, self)),
@@ -325,6 +333,12 @@ impl Topology {
     /// [`CodecError`].
     pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         match bytes.first() {
+            Some(&V4) => {
+                let (balance_paused_ms, of_region, map): (_, _, Self) =
+                    codec::decode_as(WHAT, V4, bytes)?;
+                let (region, gateway, regions, regions_known) = of_region;
+                Ok(Self { region, gateway, regions, regions_known, balance_paused_ms, ..map })
+            }
             Some(&V3) => {
                 let (region, gateway, regions, regions_known, map): (_, _, _, _, Self) =
                     codec::decode_as(WHAT, V3, bytes)?;

@@ -405,6 +405,7 @@ fn any_command() -> impl Strategy<Value = Command> {
         (pg(), view()).prop_map(|(pg, v)| Command::ViewActivated(pg, v)),
         (pg(), view(), server()).prop_map(|(pg, v, s)| Command::MemberLacks(pg, v, s)),
         Just(Command::ForgetTokens(1)),
+        proptest::option::of(1..5u64).prop_map(Command::PauseBalance),
         (pg(), proptest::collection::vec(disk(), 1..4))
             .prop_map(|(pg, d)| Command::CreateLv(pg, d)),
         lv().prop_map(Command::LvCreated),
@@ -584,10 +585,30 @@ fn commands_are_encoded_as_ever() {
         region::adopt((300, 7), region::home(300, HomeState::Elsewhere)),
         Command::SetLocal(BucketName::new("abc").unwrap(), true, 300),
         region::share((300, 7), 300, (2, Sharing::Renewing)),
+        Command::PauseBalance(Some(300)),
+        Command::PauseBalance(None),
     ];
     let hex = |bytes: Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let lines: Vec<String> = commands.iter().map(|command| hex(encode(command))).collect();
     assert_eq!(lines.join("\n"), include_str!("golden.hex").trim_end());
+}
+
+#[test]
+fn a_pause_of_rebalancing_stays_since_when_it_was_and_leaves_the_rest_of_the_map_as_it_is() {
+    let mut log = Log::cluster(2);
+    let before = log.0.encode();
+    assert_eq!(log.apply(Command::PauseBalance(None)), Ok(Outcome::Already));
+    log.done(Command::PauseBalance(Some(300)));
+    assert_eq!(log.apply(Command::PauseBalance(Some(400))), Ok(Outcome::Already));
+    assert_eq!(log.0.balance_paused_ms, Some(300));
+    let bytes = log.0.encode();
+    assert_eq!(bytes[..8], [4, 1, 0xac, 2, 0, 0, 0, 0], "version 4, the time, and no region");
+    assert_eq!(Topology::decode(&bytes), Ok(log.0.clone()));
+    log.done(Command::SetRegion(region::record(3, 0xab)));
+    log.done(region::claim((3, 0xab), (0, 1)));
+    assert_eq!(Topology::decode(&log.0.encode()), Ok(log.0.clone()), "a region with a gateway");
+    log.done(Command::PauseBalance(None));
+    assert_eq!((before[0], log.0.encode()[0]), (1, 3), "as before a pause was known");
 }
 
 #[test]

@@ -198,6 +198,15 @@ impl Topology {
         is_there && (others == 0 || is_current(replica) && others < min_copies)
     }
 
+    /// Paused anew it stays paused since when it was.
+    pub(super) fn pause_balance(&mut self, paused_ms: Option<u64>) -> Applied {
+        if self.balance_paused_ms.is_some() == paused_ms.is_some() {
+            return Ok(Outcome::Already);
+        }
+        self.balance_paused_ms = paused_ms;
+        Ok(Outcome::Done)
+    }
+
     pub(super) fn drop_vacated(&mut self, lv: LvId, index: u8, view: View) -> Applied {
         let pg = self.lv(lv).ok_or(Refusal::NoSuchLv)?.pg;
         if self.pg(pg).ok_or(Refusal::NoSuchPg)?.view != view {

@@ -157,6 +157,24 @@ fn nothing_moves_while_a_manager_would_undo_it() {
 }
 
 #[test]
+fn nothing_begins_to_move_while_operators_have_it_paused_and_what_moves_goes_on() {
+    let mut world = with_an_empty_machine(6);
+    world.run_for(2_000);
+    assert_eq!(used(&world)[3], 2);
+    world.apply(Command::PauseBalance(Some(5))).unwrap();
+    watch(&mut world, 120_000);
+    assert_eq!(crate::manager::balance::moving_volumes(&world.map), 0);
+    let paused = used(&world);
+    assert!((2..5).contains(&paused[3]), "{paused:?}");
+    world.change_leader();
+    watch(&mut world, 60_000);
+    assert_eq!(used(&world), paused, "another leader keeps to it");
+    world.apply(Command::PauseBalance(None)).unwrap();
+    watch(&mut world, 60_000);
+    assert!(used(&world)[3] > paused[3], "{:?}", used(&world));
+}
+
+#[test]
 fn nothing_begins_to_move_while_a_data_server_is_down_or_a_copy_is_missing() {
     let mut world = with_an_empty_machine(2);
     world.policies.iter_mut().for_each(|policy| policy.let_volumes_move(false));

@@ -1,0 +1,71 @@
+//! Whether what leaves finds a place: asked before a drain begins, of the planner that will move it.
+
+use std::collections::BTreeSet;
+
+use larder_types::{DiskId, LvId};
+
+use super::volumes::{CopyRules, DiskInfo, LvCopy, LvMove, plan_moves};
+
+/// Plans that follow each other at most: of a volume whose copies all leave each takes two.
+const PLANS_MAX: usize = 4 * larder_types::limits::REPLICAS_MAX;
+
+/// What leaving disks come to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Leaving {
+    /// Copies of volumes that lie there.
+    pub copies: usize,
+    /// Of those, such as no other disk has a place for.
+    pub stay: usize,
+}
+
+/// Moves all that [`plan_moves`] would, as if each copy were filled at once, and counts what is left on disks that leave. These
+/// are [`Standing::Out`](super::Standing::Out) among the disks, like all others that drain, which take places too.
+#[must_use]
+pub fn leaving(
+    lvs: &[(LvId, Vec<LvCopy>)],
+    disks: &[DiskInfo],
+    rules: CopyRules,
+    leave: &BTreeSet<DiskId>,
+) -> Leaving {
+    let count = |lvs: &[(LvId, Vec<LvCopy>)]| {
+        let copies = lvs.iter().flat_map(|(_, copies)| copies);
+        copies.filter(|copy| leave.contains(&copy.disk)).count()
+    };
+    let copies = count(lvs);
+    let (mut lvs, mut disks) = (lvs.to_vec(), disks.to_vec());
+    for _ in 0..PLANS_MAX {
+        let plan = plan_moves(&lvs, &disks, rules, usize::MAX / 2);
+        if plan.is_empty() {
+            break;
+        }
+        for step in plan {
+            follow(step, &mut lvs, &mut disks);
+        }
+    }
+    Leaving { copies, stay: count(&lvs) }
+}
+
+/// Does a step of a plan.
+fn follow(step: LvMove, lvs: &mut [(LvId, Vec<LvCopy>)], disks: &mut [DiskInfo]) {
+    let (LvMove::Add(lv, _) | LvMove::Drop(lv, _)) = step;
+    let Ok(at) = lvs.binary_search_by_key(&lv, |(id, _)| *id) else { return };
+    let copies = &mut lvs[at].1;
+    match step {
+        LvMove::Add(_, to) => {
+            let next = copies.iter().map(|copy| copy.replica + 1).max().unwrap_or(0);
+            copies.push(LvCopy::whole(next, to));
+            let taken = disks.iter_mut().find(|disk| disk.disk == to);
+            taken.into_iter().for_each(|disk| disk.pv_free = disk.pv_free.saturating_sub(1));
+        }
+        LvMove::Drop(_, replica) => {
+            let Some(at) = copies.iter().position(|copy| copy.replica == replica) else { return };
+            let from = copies.remove(at).disk;
+            let freed = disks.iter_mut().find(|disk| disk.disk == from);
+            freed.into_iter().for_each(|disk| disk.pv_free += 1);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "drain/tests.rs"]
+mod tests;
