@@ -132,7 +132,7 @@ fn waits(map: &Topology, seen: &Outlook) -> Option<String> {
             "no further move begins while copies are missing of {lacking} volumes"
         ));
     }
-    let wider = seen.moving;
+    let wider = seen.wider;
     (wider >= BALANCE_MOVES_MAX).then(|| {
         format!("no further move begins while {wider} volumes have a copy more than wanted")
     })

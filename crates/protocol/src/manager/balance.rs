@@ -11,7 +11,7 @@ use super::state::{
 use crate::limits::{BALANCE_LVS_MAX, BALANCE_SPREAD_PERCENT};
 use crate::placement::{
     Balance, CopyRules, DiskInfo, Leaving, LvCopy, Planned, Room, Shift, Standing, leaving,
-    plan_balance,
+    plan_balance, wider,
 };
 
 /// Volumes that move for balance, and those that are to follow.
@@ -25,6 +25,8 @@ pub struct Outlook {
     pub is_whole: bool,
     /// Volumes that lie nearer together than they could, and stay.
     pub near: usize,
+    /// Volumes of which more copies last than wanted: the managers begin no move while there are enough of these.
+    pub wider: usize,
     /// Milliseconds since 1970 from when on no move begins, as an operator wants it; `None` while they may.
     pub paused_ms: Option<u64>,
 }
@@ -41,7 +43,8 @@ pub fn outlook(map: &Topology, limit: usize) -> Outlook {
     let of = Balance { lvs_max: lvs.len(), ..aims(&lvs, &written, &disks, rules) };
     let Planned { shifts: next, is_whole, near, .. } = plan_balance(&of, limit);
     let paused_ms = map.balance_paused_ms;
-    Outlook { moving: moving_volumes(map), next, is_whole, near, paused_ms }
+    let wider = wider(&lvs, &disks, rules);
+    Outlook { moving: moving_volumes(map), next, is_whole, near, wider, paused_ms }
 }
 
 fn rules(settings: Settings) -> CopyRules {
@@ -128,7 +131,7 @@ pub(super) fn disks_of(
             pv_count: disk.pv_count,
             pv_free: disk.pv_free(),
             standing: match disk.state {
-                DiskState::In if of_server == Standing::In && room(*id) == Room::None => {
+                DiskState::In if of_server == Standing::In && room(*id).takes_none() => {
                     Standing::Away
                 }
                 DiskState::In => of_server,

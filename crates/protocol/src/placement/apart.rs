@@ -75,8 +75,9 @@ pub(super) fn fullest<'a>(
 }
 
 /// The copy that goes, of a volume that has more than wanted: the one that was told to, else one that is being filled on a
-/// disk without room, else that of the fullest disk. `None` while a copy that stays is being filled, or too few of those
-/// that stay are on servers that are up.
+/// disk without room, else that of the fullest disk, or of one without room whose going leaves the others as far apart. `None`
+/// while a copy that stays is being filled, unless that one goes, or while fewer of those that stay than wanted have
+/// everything and are on servers that are up.
 pub(super) fn surplus<'a>(
     lasting: &[&'a LvCopy],
     disks: &BTreeMap<DiskId, &DiskInfo>,
@@ -91,11 +92,19 @@ pub(super) fn surplus<'a>(
     let is_stuck = |copy: &&&LvCopy| !copy.current && disks[&copy.disk].room == Room::None;
     let ordered = lasting.iter().find(|copy| copy.ordered);
     let goes = ordered.or_else(|| lasting.iter().find(is_stuck)).copied();
-    let goes = goes.or_else(|| fullest(lasting, disks, used))?;
+    let goes = goes.or_else(|| {
+        let fullest = fullest(lasting, disks, used)?;
+        // It may lack what was put since its disk had room, and so hold up another that goes.
+        let at = alone(fullest, lasting, disks);
+        let has_no_room = |copy: &&&LvCopy| {
+            disks[&copy.disk].room == Room::None && alone(copy, lasting, disks) == at
+        };
+        Some(lasting.iter().find(has_no_room).copied().unwrap_or(fullest))
+    })?;
     let others = || lasting.iter().filter(|copy| copy.replica != goes.replica);
     let is_filled = others().all(|copy| copy.current);
     let whole = others().filter(|copy| is_whole(copy)).count();
-    (!goes.current || is_filled && whole >= rules.copies).then_some(goes)
+    ((!goes.current || is_filled) && whole >= rules.copies).then_some(goes)
 }
 
 /// Those that are left of copies once all are gone that are too many.

@@ -35,7 +35,8 @@ pub use members::{
 pub(crate) use straw::hash;
 pub use straw::{Weight, draw, shorter};
 pub use volumes::{
-    CopyRules, DiskInfo, LvCopy, LvMove, LvPlacement, Room, filling, place_lv, plan_moves, wider,
+    CopyRules, DiskInfo, LvCopy, LvMove, LvPlacement, Room, filling, place_lv, plan_moves, repairs,
+    wider,
 };
 
 #[cfg(test)]

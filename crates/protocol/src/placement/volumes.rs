@@ -6,14 +6,15 @@
 //! 1. Replicas lie on distinct domains of the *intended* level: the widest at which the cluster has enough
 //!    domains, counting those that are away for now. While one is away, an LV is narrow rather than nearer
 //!    together; only if not even `min_copies` fit, the next narrower level is taken.
-//! 2. An LV's replica is dropped only when enough current ones remain, or its disk is gone for good. Until it is, no
-//!    other one of that LV is, but for one that cannot be made and so has no chunks: its chunks may have lost the copy there
-//!    already.
+//! 2. An LV's replica is dropped only when enough current ones remain that are up, or its disk is gone for good, or it has no
+//!    chunks as it cannot be made. Until one that was told to go has gone, no other one of that LV is told to that has all: its
+//!    chunks may have lost the copy there already.
 //! 3. New servers and disks move nothing here: what moves for balance, or to lie further apart, is [`super::balance`]'s to
 //!    plan, and has a copy more until one goes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use larder_types::limits::REPLICAS_MAX;
 use larder_types::{DiskId, LvId, ServerId};
 
 use super::apart::{farther, kept, surplus};
@@ -51,8 +52,18 @@ pub enum Room {
     Some,
     /// It had none some time ago.
     Doubtful,
+    /// A volume could not be made there of late. What is there already is filled.
+    Unmade,
     /// It has none.
     None,
+}
+
+impl Room {
+    /// True if no new volume finds any.
+    #[must_use]
+    pub fn takes_none(self) -> bool {
+        matches!(self, Self::Unmade | Self::None)
+    }
 }
 
 /// How many replicas an LV has.
@@ -270,7 +281,10 @@ fn next_move(lv: LvId, copies: &[LvCopy], ground: &Ground<'_>, rules: CopyRules)
     if let Some(stuck) = copies.iter().find(|copy| is_stuck(copy, disks)) {
         return Some(LvMove::Drop(lv, stuck.replica));
     }
-    if current >= rules.copies
+    // One that is away may be lost yet, and what is there of a copy all that is left then.
+    let is_whole = |copy: &&&LvCopy| copy.current && disks[&copy.disk].up;
+    if lasting.iter().filter(is_whole).count() >= rules.copies
+        && copies.iter().all(|copy| disks.contains_key(&copy.disk))
         && let Some(full) = lasting.iter().find(|copy| !is_coming(copy))
     {
         return Some(LvMove::Drop(lv, full.replica));
@@ -282,7 +296,10 @@ fn next_move(lv: LvId, copies: &[LvCopy], ground: &Ground<'_>, rules: CopyRules)
     // Those that stay may lie nearer together than they have to: one was to go, had not another gone.
     if copies.len() > lasting.len() && lasting.len() >= rules.copies {
         let stay = kept(&lasting, rules.copies, disks, &used);
-        if let Some((_, disk)) = farther(seed(lv), &stay, disks, &free(), &used) {
+        // What leaves is told to stay again for it: not for a disk that may turn out to take nothing, time and again.
+        let is_sure = |leaf: &Leaf| disks[&DiskId(leaf.id)].room == Room::Some;
+        let sure: Vec<Leaf> = free().into_iter().filter(is_sure).collect();
+        if let Some((_, disk)) = farther(seed(lv), &stay, disks, &sure, &used) {
             return Some(LvMove::Add(lv, disk));
         }
     }
@@ -305,8 +322,12 @@ fn next_move(lv: LvId, copies: &[LvCopy], ground: &Ground<'_>, rules: CopyRules)
     }
     // One that is filled as far as its disk has room stays until another has everything.
     let coming: Vec<&LvCopy> = lasting.iter().copied().filter(is_coming).collect();
-    if coming.len() >= rules.copies || coming.len() > current || lasting.len() > rules.copies {
+    if coming.len() >= rules.copies || coming.len() > current {
         return None; // one is being filled
+    }
+    // Several may lie on disks that became full, one after the other.
+    if copies.len() > 2 * rules.copies || copies.len() >= REPLICAS_MAX {
+        return None;
     }
     if !has_source(copies, disks) {
         return None;
@@ -329,7 +350,7 @@ fn lasts(copy: &LvCopy, disks: &BTreeMap<DiskId, &DiskInfo>) -> bool {
 /// True if a copy cannot be made, as its disk has no room for it: it counts for nothing, and goes first. One that is there is
 /// filled as far as it goes, for it may be all that a disk had room for.
 fn is_stuck(copy: &LvCopy, disks: &BTreeMap<DiskId, &DiskInfo>) -> bool {
-    let has_none = disks.get(&copy.disk).is_some_and(|disk| disk.room == Room::None);
+    let has_none = disks.get(&copy.disk).is_some_and(|disk| disk.room.takes_none());
     !copy.current && !copy.made && has_none
 }
 
@@ -349,9 +370,20 @@ fn has_source(copies: &[LvCopy], disks: &BTreeMap<DiskId, &DiskInfo>) -> bool {
 #[must_use]
 pub fn filling(lvs: &[(LvId, Vec<LvCopy>)], disks: &[DiskInfo]) -> usize {
     let disks: BTreeMap<DiskId, &DiskInfo> = disks.iter().map(|disk| (disk.disk, disk)).collect();
-    let is_filled = |copy: &LvCopy| !copy.current && lasts(copy, &disks) && is_coming(copy, &disks);
-    let is_filling = |copies: &[LvCopy]| copies.iter().any(is_filled) && has_source(copies, &disks);
-    lvs.iter().filter(|(_, copies)| is_filling(copies)).count()
+    lvs.iter().filter(|(_, copies)| is_filling(copies, &disks)).count()
+}
+
+/// True if a volume lacks a copy, and one is being filled that may come to last.
+#[must_use]
+pub fn repairs(lvs: &[(LvId, Vec<LvCopy>)], disks: &[DiskInfo], rules: CopyRules) -> bool {
+    let disks: BTreeMap<DiskId, &DiskInfo> = disks.iter().map(|disk| (disk.disk, disk)).collect();
+    let lacks = |copies: &[LvCopy]| copies.iter().filter(|it| it.current).count() < rules.copies;
+    lvs.iter().any(|(_, copies)| lacks(copies) && is_filling(copies, &disks))
+}
+
+fn is_filling(copies: &[LvCopy], disks: &BTreeMap<DiskId, &DiskInfo>) -> bool {
+    let is_filled = |copy: &LvCopy| !copy.current && lasts(copy, disks) && is_coming(copy, disks);
+    copies.iter().any(is_filled) && has_source(copies, disks)
 }
 
 /// Volumes of which more copies last than wanted.
@@ -361,3 +393,7 @@ pub fn wider(lvs: &[(LvId, Vec<LvCopy>)], disks: &[DiskInfo], rules: CopyRules) 
     let lasting = |copies: &[LvCopy]| copies.iter().filter(|copy| lasts(copy, &disks)).count();
     lvs.iter().filter(|(_, copies)| lasting(copies) > rules.copies).count()
 }
+
+#[cfg(test)]
+#[path = "volumes/tests.rs"]
+mod tests;

@@ -3,8 +3,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A copy is given up only when another is left; one that can still be read only when every replica that stays
-//!    has one.
+//! 1. A copy is given up only when another is left; one that can still be read only when every replica that stays has
+//!    one, or as many of these as copies are wanted: one more may stay that is away for long, or whose disk is full.
 //! 2. A replica of which the manager was told that it is vacated is never named again, though the order to vacate it
 //!    may be taken back: it may be dropped by then.
 //! 3. One replica of an LV leaves at a time, but for those whose disks are gone for good. Managers that follow each other
@@ -77,8 +77,10 @@ impl Lv {
             surplus = holders.common(self.lost());
         }
         let to_mend = holders.common(stay).common(suspected);
+        let kept = holders.common(stay);
+        let has_enough = absent.is_empty() || kept.count() >= usize::from(self.info.copies);
         // Until what stays can be trusted, what leaves is read from.
-        if absent.is_empty() && to_mend.is_empty() && !holders.common(stay).is_empty() {
+        if has_enough && to_mend.is_empty() && !kept.is_empty() {
             surplus = holders.common(leaving);
         }
         Need {

@@ -140,6 +140,27 @@ fn what_leaves_is_given_up_only_when_what_stays_can_be_trusted() {
 }
 
 #[test]
+fn what_leaves_is_given_up_once_as_many_that_stay_have_it_as_are_wanted() {
+    let mut group = VolumeGroup::new(View(3));
+    let replica = |n| Replica { server: ServerId(n), disk: DiskId(n), ..info().replicas[0] };
+    // The fourth is away for long, and the fifth lies on a disk that is full.
+    group.add(LvInfo { replicas: (1..6).map(replica).collect(), ..info() }, FreeRuns::whole(100));
+    group.vacate((LvId(1), 4), MapVersion(5), false, 0);
+    let of = |all: &[usize]| all.iter().fold(Holders::default(), |of, at| of.with(*at));
+    let surplus = |holders: &[usize], suspected: &[usize]| {
+        let grant = Grant { pg: PgId(0), op: OpId::default(), attempt: 0 };
+        let extents = vec![Extent { first: 0, blocks: 1 }];
+        let (lv, seed, len, sums) = (LvId(1), 0, 1, vec![0]);
+        let chunk = Chunk { grant, lv, extents, seed, len, sums, holders: of(holders) };
+        group.need(&chunk, of(suspected)).surplus
+    };
+    assert_eq!(surplus(&[0, 1, 2, 3, 4], &[]), of(&[4]));
+    assert_eq!(surplus(&[0, 1, 2, 4], &[]), of(&[4]), "three have it without the one that is away");
+    assert_eq!(surplus(&[0, 1, 4], &[]), of(&[]), "two are too few");
+    assert_eq!(surplus(&[0, 1, 2, 4], &[2]), of(&[]), "two that can be trusted");
+}
+
+#[test]
 fn one_replica_of_a_volume_leaves_at_a_time_unless_its_disk_is_lost() {
     let mut group = VolumeGroup::new(View(3));
     let replica = |n| Replica { server: ServerId(n), disk: DiskId(n), ..info().replicas[0] };

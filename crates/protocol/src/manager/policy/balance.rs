@@ -15,7 +15,7 @@ use super::{Subject, Turn};
 use crate::limits::{BALANCE_MOVES_MAX, LV_PLAN_MS};
 use crate::manager::balance::{aims, written};
 use crate::manager::state::{Command, ServerRole};
-use crate::placement::{Balance, DiskInfo, LvCopy, LvMove, Standing, plan_balance, wider};
+use crate::placement::{Balance, DiskInfo, LvCopy, LvMove, Standing, plan_balance, repairs, wider};
 
 impl Turn<'_> {
     /// Begins the next moves for balance.
@@ -31,7 +31,7 @@ impl Turn<'_> {
             return;
         }
         let limit = BALANCE_MOVES_MAX.saturating_sub(self.moving_lvs(lvs, disks));
-        if limit == 0 || !self.may_balance(lvs, planned) {
+        if limit == 0 || !self.may_balance(lvs, disks, planned) {
             return;
         }
         self.leading.balanced_ms = self.now_ms;
@@ -63,20 +63,20 @@ impl Turn<'_> {
         wider(lvs, disks, self.copy_rules()) + coming
     }
 
-    fn may_balance(&self, lvs: &[(LvId, Vec<LvCopy>)], planned: &[LvMove]) -> bool {
+    fn may_balance(
+        &self,
+        lvs: &[(LvId, Vec<LvCopy>)],
+        disks: &[DiskInfo],
+        planned: &[LvMove],
+    ) -> bool {
         #[cfg(feature = "ablation")]
         if self.without_groups {
             return false;
         }
-        let copies = self.copy_rules().copies;
-        let repairs = |(_, of): &(LvId, Vec<LvCopy>)| {
-            of.iter().filter(|copy| copy.current).count() < copies
-                && of.iter().any(|copy| !copy.current)
-        };
         let is_away = |server| self.standing(server) == Standing::Away;
         let data = self.map.servers.iter().filter(|(_, s)| s.roles.contains(&ServerRole::Data));
         !planned.iter().any(|step| matches!(step, LvMove::Add(..)))
             && !data.map(|(server, _)| *server).any(is_away)
-            && !lvs.iter().any(repairs)
+            && !repairs(lvs, disks, self.copy_rules())
     }
 }

@@ -135,6 +135,8 @@ struct Leading {
     emptied: BTreeMap<(LvId, u8), View>,
     /// Disks without room for another LV, and when that was said last.
     no_room: BTreeMap<DiskId, u64>,
+    /// Disks on which a PV could not be made for long, and when that was so last.
+    unmade_on: BTreeMap<DiskId, u64>,
     planned_lvs_ms: u64,
     /// When moves for balance were planned last, and the place among the volumes where the next plan goes on.
     balanced_ms: u64,
@@ -232,6 +234,7 @@ impl Policy {
                     vacates: BTreeMap::new(),
                     emptied: BTreeMap::new(),
                     no_room: BTreeMap::new(),
+                    unmade_on: BTreeMap::new(),
                     planned_lvs_ms: now_ms,
                     balanced_ms: now_ms,
                     balanced_to: 0,

@@ -44,16 +44,20 @@ impl Turn<'_> {
         plan_moves(lvs, disks, self.copy_rules(), limit)
     }
 
-    /// True if a disk's server has not said that there is no room for another LV.
+    /// Room on a disk, as its server said last, and as volumes could be made there.
     fn room(&self, disk: DiskId) -> Room {
-        match self.leading.no_room.get(&disk).map(|said_ms| self.now_ms.saturating_sub(*said_ms)) {
-            Some(0..NO_ROOM_MS) => Room::None,
-            Some(0..LOST_MS) => Room::Doubtful,
+        let since = |of: &BTreeMap<DiskId, u64>| {
+            of.get(&disk).map(|said_ms| self.now_ms.saturating_sub(*said_ms))
+        };
+        match (since(&self.leading.no_room), since(&self.leading.unmade_on)) {
+            (Some(0..NO_ROOM_MS), _) => Room::None,
+            (_, Some(0..NO_ROOM_MS)) => Room::Unmade,
+            (Some(0..LOST_MS), _) | (_, Some(0..LOST_MS)) => Room::Doubtful,
             _ => Room::Some,
         }
     }
 
-    /// A disk on which a PV could not be made for long counts as one without room.
+    /// A disk on which a PV could not be made for long takes no others for a while.
     fn note_unmade(&mut self, lvs: &[(LvId, Vec<LvCopy>)]) {
         let mut unmade = BTreeMap::new();
         for (lv, copies) in lvs {
@@ -68,7 +72,7 @@ impl Turn<'_> {
                 let since_ms = known.copied().unwrap_or(self.now_ms);
                 unmade.insert(at, since_ms);
                 if self.now_ms.saturating_sub(since_ms) >= UNMADE_MS_MAX {
-                    self.leading.no_room.insert(copy.disk, self.now_ms);
+                    self.leading.unmade_on.insert(copy.disk, self.now_ms);
                 }
             }
         }
