@@ -21,11 +21,11 @@ use std::pin::Pin;
 
 use bytes::Bytes;
 use futures::Stream;
-use larder_types::limits::{PART_NUMBER_MAX, PIECES_MAX};
+use larder_types::limits::{CORS_ALL_BYTES_MAX, PART_NUMBER_MAX, PIECES_MAX};
 use larder_types::{
     Attributes, Body, BucketId, BucketName, BucketRecord, ChecksumAlgorithm, ChecksumKind,
-    Condition, ETag, HybridClock, Metax, ObjectChecksum, ObjectKey, OpId, PartRef, RegionId,
-    UploadId, UploadRow,
+    Condition, CorsRules, ETag, HybridClock, Metax, ObjectChecksum, ObjectKey, OpId, PartRef,
+    RegionId, UploadId, UploadRow,
 };
 
 pub use assemble::{Assembled, assemble};
@@ -46,6 +46,9 @@ pub enum ObjectError {
     /// Fix the request: the cluster has as many buckets as it may.
     #[error("the cluster has as many buckets as it may")]
     TooManyBuckets,
+    /// Fix the request, or shorten the rules of other buckets.
+    #[error("the CORS rules of all buckets have at most {CORS_ALL_BYTES_MAX} bytes together")]
+    TooMuchCors,
     /// Fix the request: there is no such object.
     #[error("the object does not exist")]
     NoSuchKey,
@@ -414,6 +417,22 @@ pub trait Objects: Send + Sync + 'static {
         &self,
         name: &BucketName,
     ) -> impl Future<Output = Result<(), ObjectError>> + Send;
+    /// Sets a bucket's CORS rules, or removes them. A store that keeps none says so.
+    fn set_cors(
+        &self,
+        name: &BucketName,
+        rules: Option<CorsRules>,
+    ) -> impl Future<Output = Result<(), ObjectError>> + Send {
+        let set = match (self.bucket(name), rules) {
+            (Ok(_), Some(_)) => Err(ObjectError::Unsupported { what: "keeping CORS rules" }),
+            (known, _) => known.map(drop),
+        };
+        std::future::ready(set)
+    }
+    /// A bucket's CORS rules, from memory: strangers have them looked up.
+    fn cors(&self, _: &BucketName) -> Option<CorsRules> {
+        None
+    }
     /// A bucket's record.
     fn bucket(&self, name: &BucketName) -> Result<BucketRecord, ObjectError>;
     /// All live buckets, by name.

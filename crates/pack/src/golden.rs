@@ -116,6 +116,7 @@ fn entries() -> Vec<Entry> {
         regions: 1,
         home: None,
         sharing: larder_types::Sharing::All,
+        cors: None,
     };
     let parts = vec![PartRef { number: 1, len: 9 }];
     let row = UploadRow {

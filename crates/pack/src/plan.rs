@@ -369,6 +369,7 @@ fn make_bucket(
         regions: 1,
         home: None,
         sharing: larder_types::Sharing::All,
+        cors: None,
     };
     let done = Done::Bucket(record.clone());
     Ok(planned(name, Change::BucketMade(record), done, slot))

@@ -39,6 +39,8 @@ pub const PROTOCOL_LISTS: u8 = 13;
 pub const PROTOCOL_BALANCE: u8 = 14;
 /// Oldest version of it in which managers and their maps know that rebalancing is paused.
 pub const PROTOCOL_PAUSE: u8 = 15;
+/// Oldest version of it in which managers and their maps know CORS rules of buckets.
+pub const PROTOCOL_CORS: u8 = 15;
 /// Milliseconds after which a manager that keeps volumes from moving for balance is told of.
 pub const BALANCE_HELD_UP_MS: u64 = 60 * 1000;
 /// Bytes that may wait in the log's buffer before calls are turned away; less with small segments, of
@@ -329,7 +331,8 @@ const _: () = assert!(
     "reports are for peers of a version that is spoken"
 );
 const _: () = assert!(
-    PROTOCOL_PAUSE <= larder_net::limits::PROTOCOL_MAX
+    PROTOCOL_CORS <= larder_net::limits::PROTOCOL_MAX
+        && PROTOCOL_PAUSE <= PROTOCOL_CORS
         && PROTOCOL_BALANCE < PROTOCOL_PAUSE
         && PROTOCOL_LISTS < PROTOCOL_BALANCE
         && PROTOCOL_LOCAL < PROTOCOL_LISTS

@@ -17,10 +17,10 @@ use larder_protocol::manager::state::{MapVersion, ReplicaState};
 use larder_protocol::{LvInfo, Replica};
 use larder_types::bucket::{BucketRecord, BucketState, Sharing, WritePolicy};
 use larder_types::codec::{CodecError, decode, encode_into};
-use larder_types::limits::BUCKETS_MAX;
+use larder_types::limits::{BUCKETS_MAX, CORS_ALL_BYTES_MAX};
 use larder_types::{
-    BootId, BucketId, BucketName, DiskId, Epoch, Home, HomeNotSet, LvId, NotShared, PgId, PvId,
-    RegionId, ServerId, View,
+    BootId, BucketId, BucketName, CorsRules, DiskId, Epoch, Home, HomeNotSet, LvId, NotShared,
+    PgId, PvId, RegionId, ServerId, View, cors,
 };
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
@@ -154,6 +154,9 @@ pub enum ManagerError {
     /// Give the home up first.
     #[error("the bucket has a home region")]
     HasHome,
+    /// Fix the request, or shorten the rules of other buckets.
+    #[error("the CORS rules of all buckets have at most {CORS_ALL_BYTES_MAX} bytes together")]
+    TooMuchCors,
 }
 
 impl From<CodecError> for ManagerError {
@@ -262,6 +265,30 @@ impl Manager {
         self.change(|map| {
             let record = map.buckets.get_mut(name).ok_or(ManagerError::NoSuchBucket)?;
             record.regions = regions;
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Sets a bucket's CORS rules, or removes them.
+    ///
+    /// # Errors
+    /// [`ManagerError`].
+    pub fn set_cors(
+        &self,
+        name: &BucketName,
+        rules: Option<CorsRules>,
+    ) -> Result<(), ManagerError> {
+        self.change(|map| {
+            if !map.buckets.contains_key(name) {
+                return Err(ManagerError::NoSuchBucket);
+            }
+            let others = map.buckets.values().filter(|record| record.name != *name);
+            if rules.as_ref().is_some_and(|rules| !cors::fit(rules, others)) {
+                return Err(ManagerError::TooMuchCors);
+            }
+            let record = map.buckets.get_mut(name).ok_or(ManagerError::NoSuchBucket)?;
+            record.cors = rules;
             Ok(())
         })?;
         Ok(())
@@ -428,6 +455,7 @@ fn make_bucket(
         regions: 1,
         home,
         sharing: Sharing::All,
+        cors: None,
     };
     map.buckets.insert(name.clone(), record);
     Ok(())

@@ -44,6 +44,7 @@ pub(crate) fn from_store(refused: ObjectError) -> S3Error {
             error(S3ErrorCode::BucketNotEmpty, "The bucket you tried to delete is not empty")
         }
         ObjectError::HasHome => custom("InvalidBucketState", StatusCode::CONFLICT, message),
+        ObjectError::TooMuchCors => error(S3ErrorCode::InvalidRequest, message),
         ObjectError::TooManyBuckets => error(S3ErrorCode::TooManyBuckets, message),
         ObjectError::NoSuchKey => {
             error(S3ErrorCode::NoSuchKey, "The specified key does not exist.")

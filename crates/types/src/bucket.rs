@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cors::CorsRules;
 use crate::home::Home;
 use crate::ids::{BucketId, Epoch};
 use crate::limits::REPLICAS_MAX;
@@ -102,8 +103,8 @@ pub struct BucketRecord {
     pub id: BucketId,
     /// Its name.
     pub name: BucketName,
-    /// Grows with each change of this record but for the write policy's, which each put carries; a put that carries
-    /// an older one is refused.
+    /// Grows with each change of this record but for the write policy's, which each put carries, and the CORS rules', by which
+    /// nothing is stored; a put that carries an older one is refused.
     pub epoch: Epoch,
     /// Whether it takes puts.
     pub state: BucketState,
@@ -119,6 +120,8 @@ pub struct BucketRecord {
     pub home: Option<Home>,
     /// The regions that have it.
     pub sharing: Sharing,
+    /// Which pages of other origins may use it, in this region.
+    pub cors: Option<CorsRules>,
 }
 
 /// The reason why a bucket's home is not set.
@@ -231,7 +234,7 @@ struct Stored {
 
 /// The first two are what was an optional location before there was anything else; with nothing else they are written
 /// as they were, so that older releases read them. The same of the third, before there were regions to wait for, of the fourth,
-/// before there were homes, and of the fifth, before a region could have a bucket alone.
+/// before there were homes, of the fifth, before a region could have a bucket alone, and of the sixth, before there were CORS rules.
 #[derive(Serialize, Deserialize)]
 enum StoredSettings {
     Nothing,
@@ -258,6 +261,14 @@ enum StoredSettings {
         home: Option<Home>,
         sharing: Sharing,
     },
+    Cors {
+        location: Option<String>,
+        write_policy: WritePolicy,
+        regions: u8,
+        home: Option<Home>,
+        sharing: Sharing,
+        cors: CorsRules,
+    },
 }
 
 impl From<BucketRecord> for Stored {
@@ -273,7 +284,13 @@ impl From<BucketRecord> for Stored {
             regions,
             home,
             sharing,
+            cors,
         } = record;
+        if let Some(cors) = cors {
+            let settings =
+                StoredSettings::Cors { location, write_policy, regions, home, sharing, cors };
+            return Self { id, name, epoch, state, created_ms, settings };
+        }
         let settings = match (location, write_policy, regions, home) {
             (location, write_policy, regions, home) if sharing != Sharing::All => {
                 StoredSettings::Local { location, write_policy, regions, home, sharing }
@@ -296,6 +313,7 @@ impl From<Stored> for BucketRecord {
     fn from(stored: Stored) -> Self {
         let Stored { id, name, epoch, state, created_ms, settings } = stored;
         let (all, one) = (WritePolicy::All, 1);
+        let mut rules = None;
         let (location, write_policy, regions, home, sharing) = match settings {
             StoredSettings::Nothing => (None, all, one, None, Sharing::All),
             StoredSettings::Location(location) => (Some(location), all, one, None, Sharing::All),
@@ -311,8 +329,24 @@ impl From<Stored> for BucketRecord {
             StoredSettings::Local { location, write_policy, regions, home, sharing } => {
                 (location, write_policy, regions, home, sharing)
             }
+            StoredSettings::Cors { location, write_policy, regions, home, sharing, cors } => {
+                rules = Some(cors);
+                (location, write_policy, regions, home, sharing)
+            }
         };
-        Self { id, name, epoch, state, created_ms, location, write_policy, regions, home, sharing }
+        Self {
+            id,
+            name,
+            epoch,
+            state,
+            created_ms,
+            location,
+            write_policy,
+            regions,
+            home,
+            sharing,
+            cors: rules,
+        }
     }
 }
 
@@ -350,6 +384,7 @@ mod tests {
             regions: 1,
             home: None,
             sharing: Sharing::All,
+            cors: None,
         }
     }
 

@@ -10,6 +10,7 @@ pub mod bucket;
 pub mod checksum;
 pub mod codec;
 pub mod condition;
+pub mod cors;
 pub mod crc;
 pub mod home;
 pub mod ids;
@@ -30,6 +31,7 @@ pub use bucket::{
 pub use checksum::BlockSums;
 pub use codec::CodecError;
 pub use condition::{Condition, EtagList, Unmet};
+pub use cors::{CorsError, CorsMethod, CorsRule, CorsRules, NotACorsMethod};
 pub use home::{Decider, Home, HomeScope, HomeState, HomeTerm};
 pub use ids::{
     BootId, BucketId, ClusterId, DiskId, Epoch, Grant, GrantKey, LvId, MapVersion, OpId, OpSeq,

@@ -39,12 +39,25 @@ pub const REPLICAS_MAX: usize = 16;
 pub const OP_BYTES_MAX: usize = 1024 * 1024;
 /// Buckets of a cluster.
 pub const BUCKETS_MAX: usize = 10_000;
+/// CORS rules of a bucket (S3).
+pub const CORS_RULES_MAX: usize = 100;
+/// Most bytes of a bucket's CORS rules, as a document (S3) and as they are stored.
+pub const CORS_BYTES_MAX: usize = 64 * 1024;
+/// Most bytes of the CORS rules of all buckets together. The map has them: every server holds them in memory, and gets them
+/// with each change of the map.
+pub const CORS_ALL_BYTES_MAX: usize = 1024 * 1024;
+/// Characters of the name of a CORS rule (S3).
+pub const CORS_ID_CHARS_MAX: usize = 255;
+/// Most seconds for which a browser may keep the answer to a preflight (S3 has a signed number of 32 bits).
+pub const CORS_MAX_AGE_S_MAX: u32 = i32::MAX as u32;
 /// Most PGs of a cluster.
 pub const PG_COUNT_MAX: u32 = 65_536;
 
 /// Milliseconds between two lines about events of one kind that strangers can cause at will.
 pub const LINE_INTERVAL_MS: u64 = 10_000;
 
+const _: () = assert!(CORS_BYTES_MAX <= CORS_ALL_BYTES_MAX, "a bucket can have the most");
+const _: () = assert!(BUCKETS_MAX * 100 <= CORS_ALL_BYTES_MAX, "each bucket can have a short rule");
 const _: () = assert!(SUM_BYTES.is_multiple_of(BLOCK_BYTES), "a checksum covers whole blocks");
 const _: () = assert!(CHUNK_BYTES_MAX.is_multiple_of(SUM_BYTES), "a full chunk has whole sums");
 const _: () = assert!(INLINE_BYTES_MAX <= BLOCK_BYTES, "larger objects waste less than a block");

@@ -140,6 +140,9 @@ fn values_of_rows_keep_their_golden_bytes() {
     golden.check_value("bucket of one region alone", &local);
     golden.check_value("bucket that other regions are to have", &opening);
     golden.check_value("bucket whose objects are renewed", &renewing);
+    let [open, local] = stored::cors_buckets();
+    golden.check_value("bucket that all origins may read", &open);
+    golden.check_value("bucket of one region alone with CORS rules", &local);
     golden.check_value("tombstone", &stored::tombstone());
     golden.check_value("journal", &stored::journal_row());
     golden.check_value("journal, its head", &stored::journal_head());

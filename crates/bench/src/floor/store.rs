@@ -41,6 +41,7 @@ impl FloorStore {
             regions: 1,
             home: None,
             sharing: larder_types::Sharing::All,
+            cors: None,
         }
     }
 }

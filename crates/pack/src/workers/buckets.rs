@@ -196,5 +196,6 @@ fn record(index: &Index, name: BucketName, metax: &Metax) -> BucketRecord {
         regions: 1,
         home: None,
         sharing: larder_types::Sharing::All,
+        cors: None,
     }
 }

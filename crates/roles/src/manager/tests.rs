@@ -15,6 +15,7 @@ fn map() -> Map {
             regions: 1,
             home: None,
             sharing: larder_types::Sharing::All,
+            cors: None,
         };
         (record.name.clone(), record)
     };
@@ -149,4 +150,46 @@ fn lvs_for_many_groups_are_drawn_by_one_change() {
     assert_eq!(given, [(LvId(0), PgId(1)), (LvId(1), PgId(0))]);
     let map = manager.map();
     assert_eq!((map.map.version, &map.map.lvs), (before + 1, &drawn));
+}
+
+/// One rule that takes about so many bytes.
+fn rules(bytes: usize) -> CorsRules {
+    let rule = larder_types::CorsRule {
+        id: None,
+        methods: vec![larder_types::CorsMethod::Get],
+        origins: vec!["o".repeat(bytes)],
+        headers: Vec::new(),
+        exposed: Vec::new(),
+        max_age_s: None,
+    };
+    CorsRules::new(vec![rule]).unwrap()
+}
+
+#[test]
+fn cors_rules_are_in_the_file_until_they_are_removed_and_leave_the_epoch() {
+    let (manager, name) = manager();
+    let record = || manager.map().bucket(&name).cloned().unwrap();
+    manager.set_cors(&name, Some(rules(9))).unwrap();
+    assert_eq!((record().cors, record().epoch), (Some(rules(9)), Epoch(1)));
+    assert_eq!(load(&*manager.disk).unwrap().unwrap(), manager.map().map);
+    manager.set_cors(&name, None).unwrap();
+    assert_eq!(load(&*manager.disk).unwrap().unwrap().buckets[&name].cors, None);
+    let other = BucketName::new("none").unwrap();
+    assert!(matches!(manager.set_cors(&other, None), Err(ManagerError::NoSuchBucket)));
+}
+
+#[test]
+fn the_cors_rules_of_all_buckets_of_a_node_are_bounded() {
+    let disk = larder_env::SimDisk::new(1, 1 << 24);
+    let genesis = Genesis { pg_count: 2, lv_blocks: 16_384, pv_count_max: 2 };
+    let manager = Manager::open(disk, RegionId::OWN, || Ok::<_, ManagerError>(genesis)).unwrap();
+    let longest = || rules(larder_types::limits::CORS_BYTES_MAX - 16);
+    let fitting = CORS_ALL_BYTES_MAX / longest().bytes();
+    let set = |number| {
+        let name = BucketName::new(&format!("bucket-{number}")).unwrap();
+        manager.create_bucket(&name, (None, None), 1).unwrap();
+        manager.set_cors(&name, Some(longest()))
+    };
+    (0..fitting).for_each(|number| set(number).unwrap());
+    assert!(matches!(set(fitting), Err(ManagerError::TooMuchCors)));
 }

@@ -11,8 +11,8 @@ use larder_objects::ObjectError;
 use larder_protocol::region::listing::{ListedPage, PageAsk};
 use larder_protocol::{Call, RowSpan};
 use larder_types::{
-    BucketId, BucketName, BucketRecord, Chunk, Holders, HybridClock, LvId, ObjectKey, OpId, OpSeq,
-    PgId, RegionId, VersionRow, rows,
+    BucketId, BucketName, BucketRecord, Chunk, CorsRules, Holders, HybridClock, LvId, ObjectKey,
+    OpId, OpSeq, PgId, RegionId, VersionRow, rows,
 };
 
 use tokio::time::Instant;
@@ -175,6 +175,15 @@ impl Reach for Here {
     ) -> Result<BucketRecord, ObjectError> {
         let name = name.clone();
         self.manage(move |manager| manager.create_bucket(&name, (location, None), now_ms())).await
+    }
+
+    async fn set_cors(
+        &self,
+        name: &BucketName,
+        rules: Option<CorsRules>,
+    ) -> Result<(), ObjectError> {
+        let name = name.clone();
+        self.manage(move |manager| manager.set_cors(&name, rules)).await
     }
 
     async fn begin_deletion(&self, name: &BucketName) -> Result<BucketRecord, ObjectError> {
@@ -444,6 +453,7 @@ fn managing_failed(error: ManagerError) -> ObjectError {
         ManagerError::NoSuchBucket => ObjectError::NoSuchBucket,
         ManagerError::TooManyBuckets => ObjectError::TooManyBuckets,
         ManagerError::HasHome => ObjectError::HasHome,
+        ManagerError::TooMuchCors => ObjectError::TooMuchCors,
         ManagerError::NotShared(error) => ObjectError::Unavailable { reason: error.to_string() },
         ManagerError::Home(error) => ObjectError::Unavailable { reason: error.to_string() },
         ManagerError::Disk(larder_env::DiskError::Full { .. }) => ObjectError::Full,

@@ -55,8 +55,8 @@ use larder_protocol::{AppendRefusal, Refusal};
 use larder_types::codec::decode;
 use larder_types::limits::OBJECT_BYTES_MAX;
 use larder_types::{
-    BucketId, BucketName, BucketRecord, CodecError, Condition, Epoch, ObjectKey, PgId, SessionId,
-    StreamId, UploadId, UploadRow,
+    BucketId, BucketName, BucketRecord, CodecError, Condition, CorsRules, Epoch, ObjectKey, PgId,
+    SessionId, StreamId, UploadId, UploadRow,
 };
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -361,6 +361,19 @@ impl<R: Reach> Objects for Proxy<R> {
     async fn delete_bucket(&self, name: &BucketName) -> Result<(), ObjectError> {
         self.may_change()?;
         self.drop_bucket(name).await
+    }
+
+    async fn set_cors(
+        &self,
+        name: &BucketName,
+        rules: Option<CorsRules>,
+    ) -> Result<(), ObjectError> {
+        self.may_change()?;
+        self.reach.set_cors(name, rules).await
+    }
+
+    fn cors(&self, name: &BucketName) -> Option<CorsRules> {
+        self.reach.bucket(name, |record| record.cors.clone()).flatten()
     }
 
     fn bucket(&self, name: &BucketName) -> Result<BucketRecord, ObjectError> {

@@ -15,8 +15,8 @@ pub use larder_objects::Onward;
 use larder_protocol::Call;
 use larder_protocol::region::listing::{ListedPage, PageAsk};
 use larder_types::{
-    BucketId, BucketName, BucketRecord, BucketState, Chunk, Epoch, Holders, HybridClock, ObjectKey,
-    OpSeq, PgId, RegionId, VersionRow,
+    BucketId, BucketName, BucketRecord, BucketState, Chunk, CorsRules, Epoch, Holders, HybridClock,
+    ObjectKey, OpSeq, PgId, RegionId, VersionRow,
 };
 use tokio::time::Instant;
 
@@ -107,6 +107,13 @@ pub trait Reach: Send + Sync + 'static {
         name: &BucketName,
         location: Option<String>,
     ) -> impl Future<Output = Result<BucketRecord, ObjectError>> + Send;
+
+    /// Sets a bucket's CORS rules, or removes them; when it is done this proxy goes by them.
+    fn set_cors(
+        &self,
+        name: &BucketName,
+        rules: Option<CorsRules>,
+    ) -> impl Future<Output = Result<(), ObjectError>> + Send;
 
     /// Marks a bucket as deleting, under a new epoch.
     fn begin_deletion(

@@ -119,6 +119,7 @@ fn may_propose(subject: &Subject, command: &Command) -> bool {
         | Command::EndDeletion(..)
         | Command::EndDeletionOf(..)
         | Command::SetRegion(..)
+        | Command::SetCors(..)
         | Command::CloseBucket(_) => has(Role::Proxy),
         Command::ClaimGateway(_, gateway)
         | Command::KeepRegions(gateway, ..)
@@ -252,6 +253,7 @@ mod tests {
             Command::ClaimGateway(region, gateway),
             Command::KeepRegions(gateway, 1, vec![1]),
             Command::CloseBucket(name.clone()),
+            Command::SetCors(name.clone(), None),
             Command::DeleteClosed(gateway, BucketId(1), name.clone(), Epoch(2)),
             Command::SetHome(gateway, name.clone(), None, home),
             Command::AdoptBucket(gateway, name.clone(), 5, home),

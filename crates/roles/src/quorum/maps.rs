@@ -13,7 +13,8 @@ use larder_types::{BucketState, Epoch, Sharing};
 use parking_lot::RwLock;
 
 use crate::limits::{
-    PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_LOCAL, PROTOCOL_PAUSE, PROTOCOL_POSITIONS,
+    PROTOCOL_CORS, PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_LOCAL, PROTOCOL_PAUSE,
+    PROTOCOL_POSITIONS,
 };
 use crate::managers::{NoMoreVersions, VersionWatch, Versions};
 
@@ -41,11 +42,13 @@ impl Published {
         let waits = || self.map.buckets.values().any(|bucket| bucket.regions != 1);
         let has_home = || self.map.buckets.values().any(|bucket| bucket.home.is_some());
         let is_local = || self.map.buckets.values().any(|bucket| bucket.sharing != Sharing::All);
+        let has_cors = || self.map.buckets.values().any(|bucket| bucket.cors.is_some());
         if !lacks_gateway
             && (protocol >= PROTOCOL_POSITIONS || !waits())
             && (protocol >= PROTOCOL_HOMES || !has_home())
             && (protocol >= PROTOCOL_LOCAL || !is_local())
             && (protocol >= PROTOCOL_PAUSE || self.map.balance_paused_ms.is_none())
+            && (protocol >= PROTOCOL_CORS || !has_cors())
         {
             return self.encoded();
         }
@@ -64,6 +67,8 @@ impl Published {
                 (bucket.epoch, bucket.state) = (Epoch(0), BucketState::Deleting);
             }
             bucket.home = bucket.home.filter(|_| protocol >= PROTOCOL_HOMES);
+            // A proxy that knows no CORS lets no other origin in.
+            bucket.cors = bucket.cors.take().filter(|_| protocol >= PROTOCOL_CORS);
             if is_unknown {
                 bucket.sharing = Sharing::All;
             }
@@ -143,8 +148,8 @@ impl Maps {
 mod tests {
     use larder_protocol::manager::state::{GatewayRecord, RegionRecord};
     use larder_types::{
-        BootId, BucketId, BucketName, BucketRecord, Home, HomeScope, HomeState, HomeTerm, RegionId,
-        ServerId, WritePolicy,
+        BootId, BucketId, BucketName, BucketRecord, CorsMethod, CorsRule, CorsRules, Home,
+        HomeScope, HomeState, HomeTerm, RegionId, ServerId, WritePolicy,
     };
 
     use super::*;
@@ -188,6 +193,7 @@ mod tests {
                 state: HomeState::Here,
             }),
             sharing: Sharing::All,
+            cors: None,
         };
         let read = |record: &BucketRecord, protocol| {
             let buckets = [(name.clone(), record.clone())].into();
@@ -210,5 +216,17 @@ mod tests {
             let told = (older.sharing, (older.epoch, older.state));
             assert_eq!(told, (Sharing::All, refused), "it would tell other regions of it");
         }
+        let rule = CorsRule {
+            id: None,
+            methods: vec![CorsMethod::Get],
+            origins: vec!["*".to_owned()],
+            headers: Vec::new(),
+            exposed: Vec::new(),
+            max_age_s: None,
+        };
+        let plain = BucketRecord { regions: 1, home: None, ..record };
+        let open = BucketRecord { cors: CorsRules::new(vec![rule]).ok(), ..plain.clone() };
+        assert_eq!(read(&open, PROTOCOL_CORS), open);
+        assert_eq!(read(&open, PROTOCOL_CORS - 1), plain);
     }
 }

@@ -9,9 +9,9 @@ use larder_protocol::manager::state::Command;
 use larder_types::ServerId;
 
 use crate::limits::{
-    BALANCE_HELD_UP_MS, PROTOCOL_BALANCE, PROTOCOL_DELETIONS, PROTOCOL_FORGETS, PROTOCOL_GATEWAYS,
-    PROTOCOL_HOMES, PROTOCOL_LOCAL, PROTOCOL_NAMES_ENDED, PROTOCOL_PAUSE, PROTOCOL_POSITIONS,
-    PROTOCOL_REGIONS,
+    BALANCE_HELD_UP_MS, PROTOCOL_BALANCE, PROTOCOL_CORS, PROTOCOL_DELETIONS, PROTOCOL_FORGETS,
+    PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_LOCAL, PROTOCOL_NAMES_ENDED, PROTOCOL_PAUSE,
+    PROTOCOL_POSITIONS, PROTOCOL_REGIONS,
 };
 
 /// The version of the protocol that each manager spoke last, in this run.
@@ -119,5 +119,6 @@ fn since(command: &Command) -> u8 {
         Command::SetHome(..) | Command::AdoptBucket(..) => PROTOCOL_HOMES,
         Command::SetLocal(..) | Command::ShareBucket(..) => PROTOCOL_LOCAL,
         Command::PauseBalance(..) => PROTOCOL_PAUSE,
+        Command::SetCors(..) => PROTOCOL_CORS,
     }
 }

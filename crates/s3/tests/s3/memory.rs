@@ -14,8 +14,9 @@ use larder_objects::{
 };
 use larder_types::limits::RECORD_BYTES_MAX;
 use larder_types::{
-    Attributes, Body, BucketId, BucketName, BucketRecord, BucketState, Condition, ETag, Epoch,
-    HybridClock, Metax, ObjectKey, OpId, OpSeq, PgId, RegionId, Unmet, UploadId, UploadRow, View,
+    Attributes, Body, BucketId, BucketName, BucketRecord, BucketState, Condition, CorsRules, ETag,
+    Epoch, HybridClock, Metax, ObjectKey, OpId, OpSeq, PgId, RegionId, Unmet, UploadId, UploadRow,
+    View,
 };
 
 /// Reads longer than this are streamed in pieces of this size.
@@ -58,6 +59,8 @@ pub struct Memory {
     pub links: AtomicBool,
     /// Whether it takes no appends.
     pub no_appends: AtomicBool,
+    /// True if it keeps no CORS rules.
+    pub no_cors: AtomicBool,
 }
 
 impl Memory {
@@ -189,6 +192,7 @@ impl Objects for Memory {
             regions: 1,
             home: None,
             sharing: larder_types::Sharing::All,
+            cors: None,
         };
         let bucket = Bucket {
             record: record.clone(),
@@ -207,6 +211,24 @@ impl Objects for Memory {
         })?;
         self.buckets.lock().unwrap().remove(name);
         Ok(())
+    }
+
+    async fn set_cors(
+        &self,
+        name: &BucketName,
+        rules: Option<CorsRules>,
+    ) -> Result<(), ObjectError> {
+        if rules.is_some() && self.no_cors.load(Ordering::Relaxed) {
+            return Err(ObjectError::Unsupported { what: "keeping CORS rules" });
+        }
+        self.with(name, |bucket| {
+            bucket.record.cors = rules;
+            Ok(())
+        })
+    }
+
+    fn cors(&self, name: &BucketName) -> Option<CorsRules> {
+        self.with(name, |bucket| Ok(bucket.record.cors.clone())).ok().flatten()
     }
 
     fn bucket(&self, name: &BucketName) -> Result<BucketRecord, ObjectError> {

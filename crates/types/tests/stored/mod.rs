@@ -4,14 +4,14 @@
 use bytes::Bytes;
 use larder_types::{
     Amend, Amendments, Append, Appended, Attributes, Body, BootId, BucketId, BucketName,
-    BucketRecord, BucketState, ChecksumAlgorithm, ChecksumKind, Chunk, ChunkMove, ClockFloor, ETag,
-    EncryptionEnvelope, Epoch, Extent, Freed, FreedTombstone, Grant, Grow, HighWaterRow, Holders,
-    HoldersChange, Home, HomeScope, HomeState, HomeTerm, HybridClock, JournalHead, JournalRow,
-    LvId, MarkerEntry, Metax, Noted, ObjectChecksum, ObjectEntry, ObjectKey, Op, OpId, OpSeq,
-    Origin, Outcome, PartRef, PartRow, Passed, PgId, PieceEntry, PieceRow, PiecesId, Purge, Put,
-    RegionId, Remembered, Renew, Request, Retention, ServerId, SessionId, SessionMemory, Sharing,
-    SnapshotRow, Stamp, StreamId, Target, ToldPut, Tombstone, UploadId, UploadRow, VersionEntry,
-    VersionRow, View, WritePolicy, rows,
+    BucketRecord, BucketState, ChecksumAlgorithm, ChecksumKind, Chunk, ChunkMove, ClockFloor,
+    CorsMethod, CorsRule, CorsRules, ETag, EncryptionEnvelope, Epoch, Extent, Freed,
+    FreedTombstone, Grant, Grow, HighWaterRow, Holders, HoldersChange, Home, HomeScope, HomeState,
+    HomeTerm, HybridClock, JournalHead, JournalRow, LvId, MarkerEntry, Metax, Noted,
+    ObjectChecksum, ObjectEntry, ObjectKey, Op, OpId, OpSeq, Origin, Outcome, PartRef, PartRow,
+    Passed, PgId, PieceEntry, PieceRow, PiecesId, Purge, Put, RegionId, Remembered, Renew, Request,
+    Retention, ServerId, SessionId, SessionMemory, Sharing, SnapshotRow, Stamp, StreamId, Target,
+    ToldPut, Tombstone, UploadId, UploadRow, VersionEntry, VersionRow, View, WritePolicy, rows,
 };
 
 /// Everything an op can be and contain; see [`kinds`].
@@ -267,6 +267,7 @@ pub fn live_bucket() -> BucketRecord {
         regions: 1,
         home: None,
         sharing: Sharing::All,
+        cors: None,
     }
 }
 
@@ -591,4 +592,29 @@ pub fn tombstone() -> Tombstone {
 pub fn piece_entry() -> PieceEntry {
     let (etag, checksum) = (ETag::Md5(digest(0x30)), bare_metax().checksum);
     PieceEntry { row: piece(), at: stamp(), etag, checksum, origin: Some(origin()) }
+}
+
+pub fn cors_buckets() -> [BucketRecord; 2] {
+    let rule = CorsRule {
+        id: None,
+        methods: vec![CorsMethod::Get],
+        origins: vec!["*".into()],
+        headers: Vec::new(),
+        exposed: Vec::new(),
+        max_age_s: None,
+    };
+    let full = CorsRule {
+        id: Some("uploads".into()),
+        methods: ["GET", "PUT", "POST", "DELETE", "HEAD"].map(|it| it.parse().unwrap()).into(),
+        origins: vec!["https://*.example.org".into(), "null".into()],
+        headers: vec!["x-amz-*".into()],
+        exposed: vec!["ETag".into(), "x-amz-request-id".into()],
+        max_age_s: Some(600),
+    };
+    let cors = |rules| Some(CorsRules::new(rules).unwrap());
+    let [local, ..] = local_buckets();
+    [
+        BucketRecord { cors: cors(vec![rule.clone()]), ..live_bucket() },
+        BucketRecord { cors: cors(vec![full, rule]), ..local },
+    ]
 }

@@ -115,6 +115,7 @@ impl Topology {
                 self.share_bucket(gateway, (id, &name), (epoch, next))
             }
             Command::PauseBalance(paused_ms) => self.pause_balance(paused_ms),
+            Command::SetCors(name, rules) => self.set_cors(&name, rules),
         }
     }
 

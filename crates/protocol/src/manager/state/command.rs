@@ -3,9 +3,10 @@
 
 use std::collections::BTreeSet;
 
+use larder_types::limits::CORS_ALL_BYTES_MAX;
 use larder_types::{
-    BootId, BucketId, BucketName, BucketRecord, DiskId, Epoch, Home, HomeNotSet, LvId, NotShared,
-    PgId, ServerId, SessionId, Sharing, View, WritePolicy,
+    BootId, BucketId, BucketName, BucketRecord, CorsRules, DiskId, Epoch, Home, HomeNotSet, LvId,
+    NotShared, PgId, ServerId, SessionId, Sharing, View, WritePolicy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -125,6 +126,8 @@ pub enum Command {
     ShareBucket(GatewayRecord, BucketId, BucketName, Epoch, Sharing),
     /// Let no further volume begin to move for balance, from this time since 1970 on; or let them again.
     PauseBalance(Option<u64>),
+    /// Set a bucket's CORS rules, or remove them.
+    SetCors(BucketName, Option<CorsRules>),
 }
 
 /// What a command did.
@@ -144,7 +147,7 @@ pub enum Outcome {
     Lv(LvId),
     /// The replica has this index.
     Replica(LvId, u8),
-    /// The bucket's record now.
+    /// The bucket's record now, without CORS rules: nobody who asks needs them, and an answer stays short.
     Bucket(Box<BucketRecord>),
     /// The bucket is gone.
     BucketGone(BucketId),
@@ -273,6 +276,9 @@ pub enum Refusal {
     /// Give the home up first: another region may have it still.
     #[error("the bucket has a home region")]
     HasHome,
+    /// Fix the request, or shorten the rules of other buckets.
+    #[error("the CORS rules of all buckets have at most {CORS_ALL_BYTES_MAX} bytes together")]
+    TooMuchCors,
 }
 
 /// What a command left behind.

@@ -2,7 +2,9 @@
 
 use larder_types::bucket::{BucketRecord, BucketState, Sharing, WritePolicy};
 use larder_types::limits::BUCKETS_MAX;
-use larder_types::{BootId, BucketId, BucketName, Epoch, Home, RegionId, ServerId, SessionId};
+use larder_types::{
+    BootId, BucketId, BucketName, CorsRules, Epoch, Home, RegionId, ServerId, SessionId, cors,
+};
 
 use super::apply::changed;
 use super::command::{Applied, Outcome, Refusal};
@@ -139,6 +141,7 @@ impl Topology {
             regions,
             home,
             sharing,
+            cors: None,
         };
         self.buckets.insert(name, record.clone());
         Ok(Outcome::Bucket(Box::new(record)))
@@ -153,7 +156,24 @@ impl Topology {
         if std::mem::replace(&mut record.write_policy, policy) == policy {
             return Ok(Outcome::Already);
         }
-        Ok(Outcome::Bucket(Box::new(record.clone())))
+        Ok(told(record))
+    }
+
+    /// Its epoch stays: nothing is stored by the rules.
+    pub(super) fn set_cors(&mut self, name: &BucketName, rules: Option<CorsRules>) -> Applied {
+        if !self.buckets.contains_key(name) {
+            return Err(Refusal::NoSuchBucket);
+        }
+        let others = self.buckets.values().filter(|record| record.name != *name);
+        if rules.as_ref().is_some_and(|rules| !cors::fit(rules, others)) {
+            return Err(Refusal::TooMuchCors);
+        }
+        let record = self.buckets.get_mut(name).ok_or(Refusal::NoSuchBucket)?;
+        if record.cors == rules {
+            return Ok(Outcome::Already);
+        }
+        record.cors = rules;
+        Ok(told(record))
     }
 
     /// As for the write policy, its epoch stays: a proxy waits after the put.
@@ -165,7 +185,7 @@ impl Topology {
         if std::mem::replace(&mut record.regions, regions) == regions {
             return Ok(Outcome::Already);
         }
-        Ok(Outcome::Bucket(Box::new(record.clone())))
+        Ok(told(record))
     }
 
     /// A gateway that lost its place may not know of another one's.
@@ -180,7 +200,7 @@ impl Topology {
         }
         let record = self.buckets.get_mut(name).ok_or(Refusal::NoSuchBucket)?;
         record.set_home(expected, next)?;
-        Ok(Outcome::Bucket(Box::new(record.clone())))
+        Ok(told(record))
     }
 
     pub(super) fn adopt_bucket(
@@ -195,7 +215,7 @@ impl Topology {
         self.create_bucket(name.clone(), None, created_ms)?;
         let record = self.buckets.get_mut(&name).expect("it was made");
         record.home = Some(home);
-        Ok(Outcome::Bucket(Box::new(record.clone())))
+        Ok(told(record))
     }
 
     /// A bucket that is to be this region's alone from the beginning is made so: no other is told of it, not even for a moment.
@@ -210,7 +230,7 @@ impl Topology {
         if !record.set_local(is_local)? {
             return Ok(Outcome::Already);
         }
-        Ok(Outcome::Bucket(Box::new(record.clone())))
+        Ok(told(record))
     }
 
     /// A gateway that lost its place may have asked regions of which another one has heard since.
@@ -251,7 +271,7 @@ impl Topology {
         }
         record.state = BucketState::Deleting;
         record.epoch = Epoch(record.epoch.0 + 1);
-        Ok(Outcome::Bucket(Box::new(record.clone())))
+        Ok(told(record))
     }
 
     /// A gateway that lost its place may have heard from regions that the list lacks by now.
@@ -289,7 +309,7 @@ impl Topology {
         }
         record.state = BucketState::Live;
         record.epoch = Epoch(epoch.0 + 1);
-        Ok(Outcome::Bucket(Box::new(record.clone())))
+        Ok(told(record))
     }
 
     pub(super) fn add_token(&mut self, hash: [u8; 32], expires_ms: u64) -> Applied {
@@ -319,4 +339,9 @@ impl Topology {
         let mut tokens = self.tokens.values();
         tokens.any(|token| token.hash == hash && !token.revoked && now_ms < token.expires_ms)
     }
+}
+
+/// The answer that has a bucket's record.
+fn told(record: &BucketRecord) -> Outcome {
+    Outcome::Bucket(Box::new(BucketRecord { cors: None, ..record.clone() }))
 }

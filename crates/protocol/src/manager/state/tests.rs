@@ -15,6 +15,7 @@ use crate::limits::{ENDED_RUNS_MAX, SERVERS_MAX, SESSIONS_MAX, TOKENS_MAX};
 use crate::manager::quorum::LogIndex;
 use crate::placement::{FailureDomains, MachineId, RackId, Weight};
 
+mod cors;
 mod region;
 
 const SETTINGS: Settings =
@@ -418,6 +419,8 @@ fn any_command() -> impl Strategy<Value = Command> {
         name().prop_map(|name| Command::CreateBucket(name, None, 1)),
         name().prop_map(Command::BeginDeletion),
         name().prop_map(|n| Command::SetWritePolicy(n, WritePolicy::Majority)),
+        (name(), any::<bool>())
+            .prop_map(|(n, on)| Command::SetCors(n, on.then(|| cors::rules(&["*"])))),
         (name(), 1..5u64, any::<bool>()).prop_map(|(n, e, b)| Command::EndDeletion(n, Epoch(e), b)),
         (1..5u64, name(), 1..5u64, any::<bool>()).prop_map(|(id, n, e, b)| Command::EndDeletionOf(
             BucketId(id),
@@ -587,6 +590,7 @@ fn commands_are_encoded_as_ever() {
         region::share((300, 7), 300, (2, Sharing::Renewing)),
         Command::PauseBalance(Some(300)),
         Command::PauseBalance(None),
+        cors::set("abc", Some(cors::rules(&["https://a.example", "*"]))),
     ];
     let hex = |bytes: Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let lines: Vec<String> = commands.iter().map(|command| hex(encode(command))).collect();

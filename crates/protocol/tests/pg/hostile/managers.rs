@@ -287,7 +287,7 @@ impl Draw {
             21 => Command::CreateBucket(self.bucket(), None, self.num(1)),
             22 => Command::EndDeletion(self.bucket(), Epoch(self.num(1)), self.one_in(2)),
             23 => Command::AddToken([7; 32], self.num(1000)),
-            24 => match self.below(11) {
+            24 => match self.below(12) {
                 0 => Command::RevokeToken(TokenId(self.small())),
                 1 => Command::ForgetTokens(self.num(1000)),
                 2 => {
@@ -305,6 +305,7 @@ impl Draw {
                     Command::ShareBucket(self.gateway(), id, self.bucket(), epoch, next)
                 }
                 9 => Command::PauseBalance(self.odd().then_some(5)),
+                10 => Command::SetCors(self.bucket(), None),
                 _ => Command::SetWritePolicy(self.bucket(), WritePolicy::Majority),
             },
             _ => Command::MemberLacks(pg, view, server),

@@ -4,7 +4,7 @@ use larder_objects::ObjectError;
 use larder_protocol::manager::state::{
     Applied, Command, GatewayRecord, Outcome, Refusal, Topology,
 };
-use larder_types::{BucketName, BucketRecord, Home, HomeNotSet, RegionId, Sharing};
+use larder_types::{BucketName, BucketRecord, CorsRules, Home, HomeNotSet, RegionId, Sharing};
 use tokio::time::{Instant, timeout_at};
 
 use super::super::{patience, unavailable};
@@ -45,6 +45,27 @@ pub(super) async fn create(
     match found(managers, deadline, shown).await {
         Some(()) => Ok(record),
         None => Err(unavailable("the bucket is made, but does not show here yet")),
+    }
+}
+
+pub(super) async fn set_cors(
+    managers: &dyn Managers,
+    name: &BucketName,
+    rules: Option<CorsRules>,
+) -> Result<(), ObjectError> {
+    let deadline = deadline_of_managers(managers, patience());
+    let before = managers.map().buckets.get(name).and_then(|record| record.cors.clone());
+    let command = Command::SetCors(name.clone(), rules.clone());
+    let agreed = agree(managers, [command], deadline).await?;
+    agreed.applied.map_err(not_agreed)?;
+    // Others may have set other rules since.
+    let shown = |map: &Topology| {
+        let record = map.buckets.get(name);
+        record.is_none_or(|it| it.cors == rules || it.cors != before).then_some(())
+    };
+    match found(managers, deadline, shown).await {
+        Some(()) => Ok(()),
+        None => Err(unavailable("the CORS rules are set, but do not show here yet")),
     }
 }
 
@@ -271,6 +292,7 @@ fn not_agreed(refusal: Refusal) -> ObjectError {
             unavailable("another deletion of the bucket has begun, or this one took too long")
         }
         Refusal::TooMany => ObjectError::TooManyBuckets,
+        Refusal::TooMuchCors => ObjectError::TooMuchCors,
         Refusal::HasHome => ObjectError::HasHome,
         refusal => ObjectError::Unavailable { reason: refusal.to_string() },
     }

@@ -57,8 +57,8 @@ use larder_protocol::region::listing::{ListedPage, PageAsk};
 use larder_protocol::scheduler::{Policy, ReadCounts};
 use larder_protocol::{Answer, Call};
 use larder_types::{
-    BootId, BucketId, BucketName, BucketRecord, Chunk, ObjectKey, OpSeq, PgId, RegionId, ServerId,
-    VersionRow, View,
+    BootId, BucketId, BucketName, BucketRecord, Chunk, CorsRules, ObjectKey, OpSeq, PgId, RegionId,
+    ServerId, VersionRow, View,
 };
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -242,6 +242,14 @@ impl Reach for Away {
         location: Option<String>,
     ) -> Result<BucketRecord, ObjectError> {
         buckets::create(&*self.managers, name, location).await
+    }
+
+    async fn set_cors(
+        &self,
+        name: &BucketName,
+        rules: Option<CorsRules>,
+    ) -> Result<(), ObjectError> {
+        buckets::set_cors(&*self.managers, name, rules).await
     }
 
     async fn begin_deletion(&self, name: &BucketName) -> Result<BucketRecord, ObjectError> {

@@ -139,3 +139,28 @@ async fn a_change_that_was_asked_for_before_its_bucket_was_closed_is_not_taken()
     assert_eq!(purge(now).await, Ok(ChangeOutcome::Taken));
     store.close();
 }
+
+#[tokio::test]
+async fn cors_rules_outlive_a_restart_and_go_with_their_bucket() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let photos = bucket(&store, "photos").await;
+    let rule = larder_types::CorsRule {
+        id: None,
+        methods: vec![larder_types::CorsMethod::Get],
+        origins: vec!["*".to_owned()],
+        headers: Vec::new(),
+        exposed: Vec::new(),
+        max_age_s: None,
+    };
+    let rules = larder_types::CorsRules::new(vec![rule]).ok();
+    store.proxy().set_cors(&photos.name, rules.clone()).await.unwrap();
+    let missing = store.proxy().set_cors(&name("none"), rules.clone()).await;
+    assert_eq!(missing, Err(ObjectError::NoSuchBucket));
+    drop(store);
+    let store = open(&dir);
+    assert_eq!(store.proxy().cors(&photos.name), rules);
+    store.proxy().delete_bucket(&photos.name).await.unwrap();
+    bucket(&store, "photos").await;
+    assert_eq!(store.proxy().cors(&photos.name), None);
+}

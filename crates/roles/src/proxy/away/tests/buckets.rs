@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use larder_objects::{ListRequest, ObjectError, Objects};
 use larder_protocol::manager::state::{Command, Outcome};
-use larder_types::{BucketRecord, Epoch, ObjectKey};
+use larder_types::{BucketRecord, CorsMethod, CorsRule, CorsRules, Epoch, ObjectKey};
 
 use super::{Cluster, soon};
 use crate::proxy::reach::Reach;
@@ -127,4 +127,32 @@ async fn the_end_of_a_deletion_by_name_is_not_repeated_when_its_answer_is_lost()
     let by_name = Command::EndDeletion(name.clone(), marked.epoch, true);
     let by_id = Command::EndDeletionOf(marked.id, name, marked.epoch, true);
     assert_eq!(*managers.proposed.lock(), [by_id, by_name]);
+}
+
+#[tokio::test]
+async fn cors_rules_are_agreed_on_and_shown_when_they_are_said_to_be_set() {
+    let cluster = Cluster::begin().await;
+    let managers = &cluster.world.managers;
+    let name = &cluster.bucket.name;
+    let rule = CorsRule {
+        id: None,
+        methods: vec![CorsMethod::Get],
+        origins: vec!["*".to_owned()],
+        headers: Vec::new(),
+        exposed: Vec::new(),
+        max_age_s: None,
+    };
+    let rules = CorsRules::new(vec![rule]).ok();
+    managers.proposed.lock().clear();
+    // The first answer is lost: what is proposed again is so already.
+    *managers.unheard.lock() = 1;
+    assert_eq!(soon(cluster.proxy.set_cors(name, rules.clone())).await, Ok(()));
+    assert_eq!(cluster.proxy.cors(name), rules);
+    assert_eq!(soon(cluster.proxy.set_cors(name, None)).await, Ok(()));
+    assert_eq!(cluster.proxy.cors(name), None);
+    let set = |rules| Command::SetCors(name.clone(), rules);
+    assert_eq!(*managers.proposed.lock(), [set(rules.clone()), set(rules.clone()), set(None)]);
+    cluster.delete_unheard();
+    let refused = soon(cluster.proxy.set_cors(name, rules)).await;
+    assert_eq!(refused, Err(ObjectError::NoSuchBucket));
 }
