@@ -11,10 +11,11 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
-use larder_types::UploadId;
+use larder_types::{BucketName, CorsRules, UploadId};
 use s3s::{S3Error, S3ErrorCode};
 
 use crate::admission::{Admission, Overloaded};
+use crate::cors::crossing;
 use crate::digested::{Differs, Digested, Expectation};
 use crate::ended::{Caller, Target};
 use crate::failures::Failures;
@@ -32,7 +33,7 @@ use crate::repairs::{self, Asked};
 use crate::reply::{ReplyBody, Tally};
 use crate::server::{ServerHooks, ServerOptions};
 use crate::service::S3Service;
-use crate::shape::{Level, Shape};
+use crate::shape::{Level, PREFLIGHT, Shape};
 use crate::unread_xml::{Unread, WhollyRead};
 use crate::watched::{Found, Watched};
 use crate::{address, errors, headers, health, signed, subresources};
@@ -103,11 +104,15 @@ impl<H: ServerHooks> Exchange<H> {
         let share = shape.body_bytes.min(BODY_SHARE_BYTES_MAX as u64) as u32;
         let gate = Arc::new(Gate::new(Arc::clone(&self.admission), share, shape.form));
         let mut tally = self.tally(id, &shape, &gate, (whence, &request));
+        let crossing = self.crossing(&tally, &request);
         let announced = request.body().size_hint().exact();
         let (parts, body) = request.into_parts();
         let (body, left) = Inbound::new(body, Arc::clone(&gate));
         let request = Request::from_parts(parts, body);
         let run = match respelled {
+            Ok(()) if shape.op == PREFLIGHT => {
+                crossing::preflight(|| self.rules_of(&tally.target), request.headers())
+            }
             Ok(()) => self.run(whence, request, &gate, &shape).await,
             Err(refused) => Err(refused),
         };
@@ -123,6 +128,9 @@ impl<H: ServerHooks> Exchange<H> {
         }
         let status = response.status();
         let headers = response.headers_mut();
+        if let Some(crossing) = crossing {
+            headers.extend(crossing);
+        }
         let untouched = left.as_ref().is_some_and(|body| body.size_hint().exact() == announced);
         if waits_in_vain || waits && !status.is_success() {
             // Whether the body comes after all is the client's choice: nothing else can be read here. And botocore
@@ -134,6 +142,19 @@ impl<H: ServerHooks> Exchange<H> {
         }
         tracing::debug!(request = %id, op = shape.op, status = tally.status, "answered");
         response.map(|body| ReplyBody::new(body, tally, turn, working))
+    }
+
+    /// The headers that let a page of another origin see the answer, if its bucket's rules do. That to a preflight has its own.
+    fn crossing(&self, tally: &Tally<H>, request: &Request<Incoming>) -> Option<HeaderMap> {
+        if tally.op == PREFLIGHT {
+            return None;
+        }
+        let rules = || self.rules_of(&tally.target);
+        crossing::shown(rules, request.method().as_str(), request.headers())
+    }
+
+    fn rules_of(&self, target: &Target) -> Option<CorsRules> {
+        (self.service.cors)(&BucketName::new(&target.bucket()?).ok()?)
     }
 
     /// Puts an answer right, gives it its id, and notes both.

@@ -7,7 +7,9 @@ use larder_objects::Objects;
 use s3s::{S3, S3Request, S3Response, S3Result, dto};
 
 use crate::probes::Setting;
-use crate::{bucket, copy, delete, describe, get, list, probes, put, tags, upload, upload_lists};
+use crate::{
+    bucket, copy, cors, delete, describe, get, list, probes, put, tags, upload, upload_lists,
+};
 
 /// The face over one store.
 pub(crate) struct Face<O> {
@@ -312,11 +314,14 @@ impl<O: Objects> S3 for Face<O> {
         &self,
         asked: Asked<dto::GetBucketCorsInput>,
     ) -> Answer<dto::GetBucketCorsOutput> {
-        self.absent(
-            &asked.input.bucket,
-            asked.input.expected_bucket_owner.as_deref(),
-            Setting::Cors,
-        )
+        cors::get(self, asked)
+    }
+
+    async fn put_bucket_cors(
+        &self,
+        asked: Asked<dto::PutBucketCorsInput>,
+    ) -> Answer<dto::PutBucketCorsOutput> {
+        cors::put(self, asked).await
     }
 
     async fn get_bucket_encryption(
@@ -411,11 +416,7 @@ impl<O: Objects> S3 for Face<O> {
         &self,
         asked: Asked<dto::DeleteBucketCorsInput>,
     ) -> Answer<dto::DeleteBucketCorsOutput> {
-        self.probe(
-            &asked.input.bucket,
-            asked.input.expected_bucket_owner.as_deref(),
-            dto::DeleteBucketCorsOutput {},
-        )
+        cors::delete(self, asked).await
     }
 
     async fn delete_bucket_encryption(

@@ -40,6 +40,7 @@ mod checksums;
 mod conditions;
 mod connections;
 mod copy;
+mod cors;
 mod delete;
 mod describe;
 mod digested;

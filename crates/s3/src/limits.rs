@@ -83,6 +83,8 @@ pub const DELETE_KEYS_MAX: usize = 1000;
 /// Deletes of one batch that run at once.
 pub const DELETE_CONCURRENCY: usize = 16;
 
+/// Headers that a preflight may ask for: more than any browser's request has. A stranger has each compared with all rules.
+pub const PREFLIGHT_HEADERS_MAX: usize = 100;
 /// Bytes of `X-Forwarded-For` that are told of a request: an address or a few.
 pub const FORWARDED_BYTES_MAX: usize = 256;
 /// Seconds for which a presigned request may be good at most (S3).

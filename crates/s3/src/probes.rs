@@ -61,7 +61,7 @@ pub(crate) fn no_versioning() -> S3Error {
     )
 }
 
-/// Settings that buckets in S3 may have, and here never do.
+/// Settings that buckets in S3 may have, and here never do, but for CORS.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Setting {
     Cors,
@@ -76,7 +76,7 @@ pub(crate) enum Setting {
 }
 
 impl Setting {
-    fn is_absent(self) -> S3Error {
+    pub(crate) fn is_absent(self) -> S3Error {
         let (code, message) = match self {
             Setting::Cors => {
                 (S3ErrorCode::NoSuchCORSConfiguration, "The CORS configuration does not exist")

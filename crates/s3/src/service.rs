@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::header::HOST;
 use http::{HeaderMap, Method, Uri};
 use larder_objects::Objects;
-use larder_types::BucketName;
+use larder_types::{BucketName, CorsRules};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::host::{S3Host, VirtualHost};
@@ -100,6 +100,9 @@ pub enum OptionsError {
     Domain(String),
 }
 
+/// Looks up the CORS rules of a bucket, in memory.
+type Cors = dyn Fn(&BucketName) -> Option<CorsRules> + Send + Sync;
+
 /// Makes the protocol library for one HTML form: its gate learns when the key is asked for.
 type FormLibrary = dyn Fn(Arc<Gate>) -> s3s::service::S3Service + Send + Sync;
 
@@ -115,6 +118,7 @@ pub struct S3Service {
     pub(crate) region: String,
     root: Credentials,
     pub(crate) domains: Domains,
+    pub(crate) cors: Arc<Cors>,
     pub(crate) neighbours: Option<Arc<dyn Neighbours>>,
 }
 
@@ -132,6 +136,8 @@ impl S3Service {
         options.check()?;
         let domains = Domains::new(options.domains)?;
         let region = options.region;
+        let rules = Arc::clone(&store);
+        let cors: Arc<Cors> = Arc::new(move |bucket| rules.cors(bucket));
         let face = Face::new(store, region.clone());
         let unchecked = library(face.clone(), &domains, CLOCK_SKEW_MAX_S).build();
         let mut checked = library(face.clone(), &domains, CLOCK_SKEW_MAX_S);
@@ -149,7 +155,7 @@ impl S3Service {
         let version_2 = options.version_2;
         let library = checked.build();
         let neighbours = None;
-        Ok(Self { library, examiner, forms, version_2, region, root, domains, neighbours })
+        Ok(Self { library, examiner, forms, version_2, region, root, domains, cors, neighbours })
     }
 
     /// The protocol library for an HTML form.

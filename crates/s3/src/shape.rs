@@ -98,8 +98,12 @@ fn has(query: &str, names: &[&'static str]) -> Option<&'static str> {
     found.map(|place| names[place])
 }
 
+/// The question of a browser whether a page of another origin may ask.
+pub(crate) const PREFLIGHT: &str = "Preflight";
+
 fn operation(method: &Method, level: Level, query: &str, headers: &HeaderMap) -> &'static str {
     match level {
+        _ if *method == Method::OPTIONS => PREFLIGHT,
         Level::Service if *method == Method::GET => "ListBuckets",
         Level::Service => "Unknown",
         Level::Bucket => bucket_operation(method, query),
@@ -107,7 +111,7 @@ fn operation(method: &Method, level: Level, query: &str, headers: &HeaderMap) ->
     }
 }
 
-/// Sub-resources of a bucket that are settings, which are counted together.
+/// Sub-resources of a bucket that are settings, which are counted together but for CORS: nobody has any other.
 const SETTINGS: [&str; 22] = [
     "accelerate",
     "acl",
@@ -134,8 +138,12 @@ const SETTINGS: [&str; 22] = [
 ];
 
 fn bucket_operation(method: &Method, query: &str) -> &'static str {
-    let setting = has(query, &SETTINGS).is_some();
+    let setting = has(query, &SETTINGS);
+    let (cors, setting) = (setting == Some("cors"), setting.is_some());
     match *method {
+        Method::GET if cors => "GetBucketCors",
+        Method::PUT if cors => "PutBucketCors",
+        Method::DELETE if cors => "DeleteBucketCors",
         Method::GET if setting => "GetBucketSetting",
         Method::PUT if setting => "PutBucketSetting",
         Method::DELETE if setting => "DeleteBucketSetting",
@@ -206,6 +214,12 @@ mod tests {
             ("POST", "/b/k?uploads=", "CreateMultipartUpload"),
             ("DELETE", "/b/k?tagging", "DeleteObjectTagging"),
             ("PATCH", "/b/k", "Unknown"),
+            ("PUT", "/b?cors", "PutBucketCors"),
+            ("GET", "/b?cors=", "GetBucketCors"),
+            ("DELETE", "/b?cors", "DeleteBucketCors"),
+            ("GET", "/b/k?cors", "GetObject"),
+            ("OPTIONS", "/b/k?uploads", "Preflight"),
+            ("OPTIONS", "/", "Preflight"),
         ] {
             assert_eq!(op(method, uri), expected, "{method} {uri}");
         }

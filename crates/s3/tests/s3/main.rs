@@ -11,6 +11,7 @@ mod checksums;
 mod client;
 mod conditions;
 mod copies;
+mod cors;
 mod forms;
 mod lists;
 mod memory;

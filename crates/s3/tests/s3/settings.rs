@@ -42,7 +42,7 @@ async fn settings_that_are_absent_have_their_own_errors() {
         server.get(&format!("/bkt?{query}")).await.refused(404, code);
         server.get(&format!("/none?{query}")).await.refused(404, "NoSuchBucket");
     }
-    for query in ["cors", "lifecycle", "policy", "tagging", "website", "publicAccessBlock"] {
+    for query in ["lifecycle", "policy", "tagging", "website", "publicAccessBlock"] {
         server.delete(&format!("/bkt?{query}")).await.expect(204);
     }
 }

@@ -173,3 +173,24 @@ async fn puts_into_a_full_store_get_one_line() {
     assert_eq!(log.matches("a request was turned away").count(), 1, "{log}");
     assert!(log.contains("WARN") && log.contains("key=\"k\""), "{log}");
 }
+
+#[tokio::test]
+async fn preflights_and_cors_rules_are_told_by_their_names() {
+    let (server, hooks) = server().await;
+    let rules = "<CORSConfiguration><CORSRule><AllowedOrigin>*</AllowedOrigin>\
+                 <AllowedMethod>GET</AllowedMethod></CORSRule></CORSConfiguration>";
+    let preflight = server.ask("OPTIONS", "/bkt/k").sign(Sign::Not).header("origin", "null");
+    let preflight = preflight.header("access-control-request-method", "GET");
+    for (ask, op, code, user) in [
+        (preflight.clone(), "Preflight", Some("AccessForbidden"), None),
+        (server.ask("PUT", "/bkt?cors").body(rules), "PutBucketCors", None, Some(ACCESS)),
+        (server.ask("GET", "/bkt?cors"), "GetBucketCors", None, Some(ACCESS)),
+        (preflight, "Preflight", None, None),
+        (server.ask("DELETE", "/bkt?cors"), "DeleteBucketCors", None, Some(ACCESS)),
+    ] {
+        ask.send().await;
+        let told = hooks.next().await;
+        assert_eq!((told.op, told.code.as_deref(), told.user.as_deref()), (op, code, user));
+        assert_eq!(told.names[0].as_deref(), Some("bkt"));
+    }
+}
