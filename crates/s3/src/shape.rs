@@ -1,7 +1,7 @@
 //! What can be told of a request before the protocol library has read it: the operation's name for
 //! counting, the memory its body takes, and how the body is framed.
 //!
-//! Nothing here decides what is done; the library routes by itself.
+//! Nothing here decides what is done: the library routes by itself, all but preflights, which it does not know.
 
 use http::header::{CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderValue, Method, Request};

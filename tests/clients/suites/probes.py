@@ -79,8 +79,6 @@ def what_is_not_there_says_so(bench):
         "lifecycle": lambda: s3.put_bucket_lifecycle_configuration(
             Bucket=bucket, LifecycleConfiguration={"Rules": [rule]}),
         "policy": lambda: s3.put_bucket_policy(Bucket=bucket, Policy='{"Version":"2012-10-17","Statement":[]}'),
-        "cors": lambda: s3.put_bucket_cors(Bucket=bucket, CORSConfiguration={
-            "CORSRules": [{"AllowedMethods": ["GET"], "AllowedOrigins": ["*"]}]}),
         "website": lambda: s3.put_bucket_website(
             Bucket=bucket, WebsiteConfiguration={"IndexDocument": {"Suffix": "i"}}),
         "retention": lambda: s3.put_object_retention(
