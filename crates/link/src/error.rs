@@ -85,7 +85,8 @@ pub enum Refused {
     Stranger,
     /// This region was removed.
     #[error(
-        "this region was removed: others take nothing from it and give it nothing. Its data comes back as a new region"
+        "this region was removed: others take nothing from it and give it nothing. Copy over S3 what the others lack; it comes \
+         back as a new region, with an empty directory"
     )]
     Removed,
     /// The two releases have no protocol in common.

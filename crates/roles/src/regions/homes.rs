@@ -115,11 +115,23 @@ impl Homes {
         self.reasons.lock().insert(bucket.clone(), why.to_owned());
     }
 
+    /// Notes what keeps an order from being carried out now.
     fn reason(&self, bucket: &BucketName, why: String) {
-        let before = self.reasons.lock().insert(bucket.clone(), why.clone());
-        if before.as_ref() != Some(&why) {
+        if self.is_news(bucket, &why) {
             tracing::warn!(%bucket, %why, "a home is not moved now: it is tried again");
         }
+    }
+
+    /// Notes why an order will never be carried out here.
+    fn drops(&self, bucket: &BucketName, why: String) {
+        if self.is_news(bucket, &why) {
+            tracing::warn!(%bucket, %why, "a home is not moved: the order is dropped");
+        }
+    }
+
+    fn is_news(&self, bucket: &BucketName, why: &str) -> bool {
+        let before = self.reasons.lock().insert(bucket.clone(), why.to_owned());
+        before.as_deref() != Some(why)
     }
 
     /// Homes, and orders that are not carried out yet, for the status.
@@ -442,7 +454,7 @@ async fn carry_out<R: RegionReach>(
                 Some(true) => "this region alone has the bucket: share it first",
                 Some(false) | None => "there is no such bucket here",
             };
-            shared.homes.reason(bucket, why.to_owned());
+            shared.homes.drops(bucket, why.to_owned());
             over.push(ordered);
             continue;
         };
@@ -495,7 +507,7 @@ async fn give_up<R: RegionReach>(
         }
         HomeState::Elsewhere | HomeState::Given => {
             let region = home.term.of;
-            shared.homes.reason(bucket, format!("region {region} is its home: give it up there"));
+            shared.homes.drops(bucket, format!("region {region} is its home: give it up there"));
             return None;
         }
     };

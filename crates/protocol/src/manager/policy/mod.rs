@@ -124,6 +124,8 @@ struct Leading {
     unmade: BTreeSet<(LvId, u8)>,
     /// Replicas whose PV is not known to be there though their server is up, each since it was first so.
     unmade_since_ms: BTreeMap<(LvId, u8), u64>,
+    /// New volumes that are being made on servers which are all up, each since it was first so.
+    making_since_ms: BTreeMap<LvId, u64>,
     /// Replicas that were added while this manager leads, each in this map: no earlier order was for them.
     added: BTreeMap<(LvId, u8), MapVersion>,
     /// Replicas of which their primary said that they are empty by an order that was for another one of that index: by which,
@@ -229,6 +231,7 @@ impl Policy {
                     created: BTreeMap::new(),
                     unmade: BTreeSet::new(),
                     unmade_since_ms: BTreeMap::new(),
+                    making_since_ms: BTreeMap::new(),
                     added: BTreeMap::new(),
                     mistaken: BTreeMap::new(),
                     vacates: BTreeMap::new(),

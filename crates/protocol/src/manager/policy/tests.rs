@@ -7,6 +7,7 @@ mod balance;
 mod bounds;
 mod failover;
 mod rest;
+mod unmade;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,6 +91,8 @@ struct World {
     fills: bool,
     /// True if data servers make PVs.
     makes: bool,
+    /// Volumes that lie where no PV can be made.
+    bad: BTreeSet<LvId>,
     /// Replicas to be filled of which primaries were told that they are there, and then that they are not.
     told: BTreeSet<(LvId, u8)>,
     called_gone: BTreeSet<(LvId, u8)>,
@@ -130,6 +133,7 @@ impl World {
             parted: BTreeSet::new(),
             fills: true,
             makes: true,
+            bad: BTreeSet::new(),
             told: BTreeSet::new(),
             called_gone: BTreeSet::new(),
         };
@@ -378,7 +382,9 @@ impl World {
                     }
                 }
             }
-            ManagerMessage::CreatePv { lv, replica, disk, pv, .. } if self.makes => {
+            ManagerMessage::CreatePv { lv, replica, disk, pv, .. }
+                if self.makes && !self.bad.contains(&lv) =>
+            {
                 server.pvs.insert((lv, replica));
                 self.say(id, ServerMessage::Created(lv, replica, disk, pv));
             }

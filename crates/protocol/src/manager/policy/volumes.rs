@@ -7,7 +7,7 @@ use larder_types::{DiskId, LvId, PgId, PvId, ServerId, View};
 use super::message::{HAS_MOST, ManagerMessage};
 use super::{Leading, Subject, Turn};
 use crate::limits::{
-    LOST_MS, LV_MOVES_MAX, LV_PLAN_MS, MISTAKEN_MS_MAX, NO_ROOM_MS, UNMADE_MS_MAX,
+    LOST_MS, LV_MOVES_MAX, LV_PLAN_MS, LVS_UNMADE_MAX, MISTAKEN_MS_MAX, NO_ROOM_MS, UNMADE_MS_MAX,
 };
 use crate::manager::balance::{copies_of, disks_of};
 use crate::manager::state::{Command, LvRecord, LvState, MapVersion, ReplicaRecord, ReplicaState};
@@ -79,6 +79,19 @@ impl Turn<'_> {
         self.leading.unmade_since_ms = unmade;
     }
 
+    /// Notes since when new volumes are being made by servers that are up.
+    fn note_making(&mut self) {
+        let known = std::mem::take(&mut self.leading.making_since_ms);
+        let lvs = (0..).map(LvId).zip(&self.map.lvs).filter(|(_, lv)| self.is_making(lv));
+        let since_ms = |id: &LvId| known.get(id).copied().unwrap_or(self.now_ms);
+        self.leading.making_since_ms = lvs.map(|(id, _)| (id, since_ms(&id))).collect();
+    }
+
+    /// True if nothing but its servers, which are up, keeps a new volume from being made.
+    fn is_making(&self, lv: &LvRecord) -> bool {
+        lv.state == LvState::Creating && lv.present().all(|(_, r)| self.map.is_up(r.server))
+    }
+
     pub(super) fn need_lv(&mut self, pg: PgId, primary: ServerId, has: u32) {
         let (has, has_most) = (has & !HAS_MOST, has & HAS_MOST != 0);
         let there = self.map.lvs_of(pg).filter(|(_, lv)| lv.state != LvState::Creating).count();
@@ -87,10 +100,15 @@ impl Turn<'_> {
             return;
         }
         self.leading.wants_lv.insert(pg, primary);
-        // One whose servers have gone while it was made waits for them; the PG does not.
-        let is_coming = self.map.lvs_of(pg).any(|(_, lv)| {
-            lv.state == LvState::Creating && lv.present().all(|(_, r)| self.map.is_up(r.server))
-        });
+        // One whose servers have gone while it was made waits for them; the PG does not. Nor for one that lies where a disk makes
+        // none.
+        let making = || self.map.lvs_of(pg).filter(|(_, lv)| self.is_making(lv));
+        let is_unmade = |id: &LvId| {
+            let since_ms = self.leading.making_since_ms.get(id);
+            since_ms.is_some_and(|since_ms| self.now_ms.saturating_sub(*since_ms) >= UNMADE_MS_MAX)
+        };
+        let unmade = making().filter(|(id, _)| is_unmade(id)).count();
+        let is_coming = making().count() > unmade || unmade >= LVS_UNMADE_MAX;
         if is_coming || self.is_under_way(Subject::NewLv(pg)) {
             return;
         }
@@ -316,6 +334,7 @@ impl Turn<'_> {
             self.tell_volumes(pg);
         }
         self.note_unmade(&lvs);
+        self.note_making();
         let disks = self.disks();
         let limit = LV_MOVES_MAX.saturating_sub(filling(&lvs, &disks));
         let moves = self.moves(&lvs, &disks, limit);

@@ -1,0 +1,39 @@
+//! New volumes that lie where a disk makes none: its record of a place is damaged, say.
+
+use super::*;
+use crate::limits::{LV_PLAN_MS, LVS_UNMADE_MAX, UNMADE_MS_MAX};
+use crate::manager::state::LvState;
+
+/// The first group asks for a volume beside those that it has; how many it has then.
+fn need(world: &mut World) -> u32 {
+    let pg = world.pg(0).clone();
+    let known = |world: &World| world.servers[&pg.members[0].0].pgs[&PgId(0)].lvs;
+    let has = known(world);
+    world.say(pg.members[0].0, ServerMessage::NeedLv(PgId(0), pg.view, has));
+    world.run_for(1000);
+    known(world)
+}
+
+#[test]
+fn a_group_whose_volume_cannot_be_made_gets_another() {
+    let mut world = World::new(21, 4);
+    world.astray = 0;
+    world.calm_down();
+    world.bad = (0..1).map(LvId).collect();
+    assert_eq!((need(&mut world), world.map.lvs.len()), (0, 1));
+    world.run_for(UNMADE_MS_MAX / 2);
+    assert_eq!((need(&mut world), world.map.lvs.len()), (0, 1), "it may be made yet");
+    world.run_for(UNMADE_MS_MAX / 2 + LV_PLAN_MS);
+    assert_eq!((need(&mut world), world.map.lvs.len()), (1, 2));
+    assert_eq!(world.map.lv(LvId(0)).unwrap().state, LvState::Creating);
+    // Where none can be made not all places are tried.
+    world.bad = (0..100).map(LvId).collect();
+    for _ in 0..2 * LVS_UNMADE_MAX {
+        need(&mut world);
+        world.run_for(UNMADE_MS_MAX + 2 * LV_PLAN_MS);
+    }
+    assert_eq!((need(&mut world), world.map.lvs.len()), (1, 1 + LVS_UNMADE_MAX));
+    world.bad.clear();
+    world.run_for(60_000);
+    assert_eq!(need(&mut world), 1 + LVS_UNMADE_MAX as u32, "they are made when they can be");
+}
