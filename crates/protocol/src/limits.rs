@@ -430,6 +430,8 @@ pub const BALANCE_TRIED_MAX: usize = 8;
 pub const APART_FILL_PERCENT: u64 = 75;
 /// Milliseconds after which a disk counts as one without room if a PV cannot be made there, though its server is up.
 pub const UNMADE_MS_MAX: u64 = 2 * 60 * 1000;
+/// Milliseconds for which such a disk takes no new PVs after it was seen last: longer than until the next look.
+pub const UNMADE_KEPT_MS: u64 = 2 * LV_PLAN_MS;
 /// Volumes of a group that cannot be made, at most, beside which another is drawn for it: their physical volumes are lost to the
 /// cluster, and more of them are another fault than that of one place on a disk.
 pub const LVS_UNMADE_MAX: usize = 4;

@@ -450,6 +450,8 @@ pub enum Event {
         order: MapVersion,
         /// Whether the disk is gone for good, with all its copies.
         is_lost: bool,
+        /// Replicas of the LV whose servers do not answer now: others keep their copies for these.
+        away: Holders,
     },
     /// A copy that [`crate::Pg::consider`] asked for was made and is durable, or was not.
     Refilled {

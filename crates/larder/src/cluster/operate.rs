@@ -12,7 +12,6 @@ use larder_protocol::manager::state::{
     Command, DiskRecord, DiskState, Loss, Outcome, Refusal, ServerRecord, ServerRole, ServerState,
     Topology,
 };
-use larder_protocol::placement::Leaving;
 use larder_roles::identity::IDENTITY_FILE;
 use larder_roles::managers::{Managers, ManagersClient};
 use larder_roles::node::role_name;
@@ -77,10 +76,10 @@ fn drained(args: &DrainArgs, disk: Option<DiskId>) -> Result<Vec<String>, RoleEr
         if subjects.len() > 1 {
             subjects.retain(Subject::holds_something);
         }
-        if !args.undo && !args.partly {
-            has_places(&map, &subjects, &args.name)?;
-        }
         let mut all_told = Vec::new();
+        if !args.undo && !args.partly {
+            all_told.extend(has_places(&map, &subjects, &args.name)?);
+        }
         for subject in subjects {
             let told = subject.drain_told(&map, args.undo)?;
             let command = match disk {
@@ -216,20 +215,33 @@ fn reasons_against(map: &Topology, loss: &Loss) -> Option<String> {
     (!reasons.is_empty()).then(|| reasons.join("; "))
 }
 
-/// Refuses a drain of which not all finds a place elsewhere, with what is missing. One that is under way was allowed.
-fn has_places(map: &Topology, subjects: &[Subject], name: &str) -> Result<(), RoleError> {
+/// Refuses a drain of which not all finds a place elsewhere, with what is missing, or says on what that depends. One that is
+/// under way was allowed.
+fn has_places(
+    map: &Topology,
+    subjects: &[Subject],
+    name: &str,
+) -> Result<Option<String>, RoleError> {
     let leave: BTreeSet<DiskId> = subjects.iter().flat_map(Subject::disks_that_stay).collect();
-    let Leaving { copies, stay } = drain_outlook(map, &leave);
-    if stay == 0 {
-        return Ok(());
-    }
+    let (with_down, without) = drain_outlook(map, &leave);
     let volume_bytes = u64::from(map.settings().lv_blocks) * u64::from(BLOCK_BYTES);
-    let missing_gib = (stay as u64 * volume_bytes) as f64 / GIB;
-    Err(RoleError::NotDone(format!(
-        "{name} is as it was: of {copies} copies of volumes {stay} would find no place elsewhere, {missing_gib:.1} GiB of room. \
-         Disks take no copy that are full, drain or are of servers that are down, nor a second one of a volume. Add a \
-         disk or a machine, or begin with --partly: the others stay until there is a place"
-    )))
+    let gib = |stay: usize| (stay as u64 * volume_bytes) as f64 / GIB;
+    let (copies, least) = (with_down.copies, with_down.stay.min(without.stay));
+    if least > 0 {
+        return Err(RoleError::NotDone(format!(
+            "{name} is as it was: of the {copies} copies of volumes that it has {least}, {:.1} GiB, would find no place \
+             elsewhere: no other disk that is up and stays has both a place and no copy of the same volume. Add a disk or a \
+             machine, or begin with --partly: those stay until there is a place",
+            gib(least)
+        )));
+    }
+    let most = with_down.stay.max(without.stay);
+    Ok((most > 0).then(|| {
+        format!(
+            "warning: servers are down. As they come back or not, up to {most} copies find no place elsewhere, {:.1} GiB",
+            gib(most)
+        )
+    }))
 }
 
 /// How many there are, and the first of them.

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use larder_types::{DiskId, LvId, ServerId};
 
 use super::state::{
-    DiskState, LvRecord, LvState, ReplicaRecord, ReplicaState, ServerRole, ServerState, Settings,
-    Topology,
+    DiskState, LvRecord, LvState, ReplicaRecord, ReplicaState, ServerRecord, ServerRole,
+    ServerState, Settings, Topology,
 };
 use crate::limits::{BALANCE_LVS_MAX, BALANCE_SPREAD_PERCENT};
 use crate::placement::{
@@ -61,15 +61,26 @@ fn standing(map: &Topology, server: ServerId) -> Standing {
     }
 }
 
-/// What comes of a drain of these disks, beside what drains already. Disks of servers that are down take nothing.
+/// What comes of a drain of these disks, beside what drains already: if servers that are down come back, and if they are lost.
+/// Until then they take nothing.
 #[must_use]
-pub fn drain_outlook(map: &Topology, leave: &BTreeSet<DiskId>) -> Leaving {
-    let Some((_, settings)) = map.founded else { return Leaving::default() };
-    let mut disks = disks_of(map, |server| standing(map, server), |_| Room::Some);
-    for disk in disks.iter_mut().filter(|it| leave.contains(&it.disk)) {
-        disk.standing = Standing::Out;
-    }
-    leaving(&copies_of(map, |_| false, |_| false, |_| true), &disks, rules(settings), leave)
+pub fn drain_outlook(map: &Topology, leave: &BTreeSet<DiskId>) -> (Leaving, Leaving) {
+    let Some((_, settings)) = map.founded else { return Default::default() };
+    let lvs = copies_of(map, |_| false, |_| false, |_| true);
+    let with = |of_down: Standing| {
+        let standing = |server| match standing(map, server) {
+            Standing::Away => of_down,
+            standing => standing,
+        };
+        let mut disks = disks_of(map, standing, |_| Room::Some);
+        for disk in disks.iter_mut().filter(|it| leave.contains(&it.disk)) {
+            disk.standing = Standing::Out;
+        }
+        leaving(&lvs, &disks, rules(settings), leave)
+    };
+    let is_down = |record: &ServerRecord| record.state == ServerState::Down && !record.draining;
+    let away = with(Standing::Away);
+    (away, if map.servers.values().any(is_down) { with(Standing::Out) } else { away })
 }
 
 /// Volumes of a map that have a copy more than wanted, but for those that leave a disk which drains or is gone.

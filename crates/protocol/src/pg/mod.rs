@@ -474,8 +474,8 @@ impl Pg {
                 Ok(())
             }
             Event::Lv(info) => self.take_lv(info, index, out),
-            Event::Vacate { lv, replica, order, is_lost } => {
-                self.vacate((lv, replica), order, is_lost);
+            Event::Vacate { lv, replica, order, is_lost, away } => {
+                self.vacate((lv, replica), order, (is_lost, away));
                 Ok(())
             }
             Event::Refilled { row, grant, is_copied } => {

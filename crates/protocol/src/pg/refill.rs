@@ -292,10 +292,15 @@ impl Pg {
         }
     }
 
-    pub(super) fn vacate(&mut self, at: (LvId, usize), order: MapVersion, is_lost: bool) {
+    pub(super) fn vacate(
+        &mut self,
+        at: (LvId, usize),
+        order: MapVersion,
+        (is_lost, away): (bool, Holders),
+    ) {
         let now_ms = self.now_ms;
         if let Some(space) = self.space.as_mut()
-            && space.vacate(at, order, is_lost, now_ms)
+            && space.vacate(at, order, (is_lost, away), now_ms)
         {
             self.refills.want_walk();
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use larder_types::{DiskId, LvId};
 
+use super::members::Standing;
 use super::volumes::{CopyRules, DiskInfo, LvCopy, LvMove, plan_moves};
 
 /// Plans that follow each other at most: of a volume whose copies all leave each takes two.
@@ -18,8 +19,9 @@ pub struct Leaving {
     pub stay: usize,
 }
 
-/// Moves all that [`plan_moves`] would, as if each copy were filled at once, and counts what is left on disks that leave. These
-/// are [`Standing::Out`](super::Standing::Out) among the disks, like all others that drain, which take places too.
+/// Moves all that [`plan_moves`] would, as if each copy were filled at once, those too that are being filled already, and counts
+/// what is left on disks that leave. These are [`Standing::Out`] among the disks, like all others that drain, which take places
+/// too.
 #[must_use]
 pub fn leaving(
     lvs: &[(LvId, Vec<LvCopy>)],
@@ -32,7 +34,15 @@ pub fn leaving(
         copies.filter(|copy| leave.contains(&copy.disk)).count()
     };
     let copies = count(lvs);
+    if copies == 0 {
+        return Leaving::default();
+    }
     let (mut lvs, mut disks) = (lvs.to_vec(), disks.to_vec());
+    let takes = |disk: &&DiskInfo| disk.up && disk.standing != Standing::Out;
+    let taking: BTreeSet<DiskId> = disks.iter().filter(takes).map(|disk| disk.disk).collect();
+    for copy in lvs.iter_mut().flat_map(|(_, copies)| copies) {
+        copy.current |= taking.contains(&copy.disk);
+    }
     for _ in 0..PLANS_MAX {
         let plan = plan_moves(&lvs, &disks, rules, usize::MAX / 2);
         if plan.is_empty() {

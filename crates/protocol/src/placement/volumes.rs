@@ -6,8 +6,8 @@
 //! 1. Replicas lie on distinct domains of the *intended* level: the widest at which the cluster has enough
 //!    domains, counting those that are away for now. While one is away, an LV is narrow rather than nearer
 //!    together; only if not even `min_copies` fit, the next narrower level is taken.
-//! 2. An LV's replica is dropped only when enough current ones remain that are up, or its disk is gone for good, or it has no
-//!    chunks as it cannot be made. Until one that was told to go has gone, no other one of that LV is told to that has all: its
+//! 2. An LV's replica is told to go only when enough current ones remain that are up, or its disk is gone for good, or it has no
+//!    chunks as it cannot be made; that enough are still up is for its primary to see. Until one that was told to go has gone, no other one of that LV is told to that has all: its
 //!    chunks may have lost the copy there already.
 //! 3. New servers and disks move nothing here: what moves for balance, or to lie further apart, is [`super::balance`]'s to
 //!    plan, and has a copy more until one goes.
@@ -314,6 +314,11 @@ fn next_move(lv: LvId, copies: &[LvCopy], ground: &Ground<'_>, rules: CopyRules)
         let has_wider = lasting.len() > rules.copies;
         if leaving.is_some() && lasting.len() > current {
             return None; // what leaves stays until that one has everything
+        }
+        // It may be all that is left once those that are away are lost.
+        let may_be_told = lasting.iter().filter(is_whole).count() >= rules.copies;
+        if leaving.is_some_and(|copy| !may_be_told && !copy.emptied && !copy.ordered) {
+            return None;
         }
         let has_more = leaving.is_none() && has_wider;
         let goes = has_more.then(|| surplus(&lasting, disks, rules, &used));

@@ -3,8 +3,9 @@
 //!
 //! # Invariants
 //!
-//! 1. A copy is given up only when another is left; one that can still be read only when every replica that stays has
-//!    one, or as many of these as copies are wanted: one more may stay that is away for long, or whose disk is full.
+//! 1. A copy is given up only when another is left; one that can still be read only when every replica that stays has one and
+//!    is on a server that is up, or as many of these as copies are wanted: one more may stay that is away for long, or whose
+//!    disk is full. Which servers are up, each repetition of the order says.
 //! 2. A replica of which the manager was told that it is vacated is never named again, though the order to vacate it
 //!    may be taken back: it may be dropped by then.
 //! 3. One replica of an LV leaves at a time, but for those whose disks are gone for good. Managers that follow each other
@@ -27,6 +28,8 @@ pub(super) struct Leaving {
     told_ms: u64,
     /// Its disk is gone for good, with all its copies.
     is_lost: bool,
+    /// Replicas whose servers were not up then.
+    away: Holders,
     /// The manager was told that nothing names it any more, and may have dropped it: this is not taken back.
     is_vacated: bool,
 }
@@ -59,6 +62,10 @@ impl Lv {
         self.leaving.keys().fold(Holders::default(), |all, replica| all.with(*replica))
     }
 
+    fn away(&self) -> Holders {
+        self.leaving.values().fold(Holders::default(), |all, leaving| all.union(leaving.away))
+    }
+
     pub(super) fn lost(&self) -> Holders {
         let lost = self.leaving.iter().filter(|(_, leaving)| leaving.is_lost);
         lost.fold(Holders::default(), |all, (replica, _)| all.with(*replica))
@@ -77,8 +84,10 @@ impl Lv {
             surplus = holders.common(self.lost());
         }
         let to_mend = holders.common(stay).common(suspected);
-        let kept = holders.common(stay);
-        let has_enough = absent.is_empty() || kept.count() >= usize::from(self.info.copies);
+        let away = self.away();
+        let kept = holders.common(stay).without(away);
+        let has_all = absent.is_empty() && stay.common(away).is_empty();
+        let has_enough = has_all || kept.count() >= usize::from(self.info.copies);
         // Until what stays can be trusted, what leaves is read from.
         if has_enough && to_mend.is_empty() && !kept.is_empty() {
             surplus = holders.common(leaving);
@@ -186,13 +195,13 @@ impl VolumeGroup {
         fresh
     }
 
-    /// A replica's copies are to be given up, unless another's are already: that one's go first. Returns whether that is
-    /// news.
+    /// A replica's copies are to be given up, unless another's are already: that one's go first. Servers of some replicas are
+    /// away. Returns whether that is news.
     pub fn vacate(
         &mut self,
         (id, replica): (LvId, usize),
         order: MapVersion,
-        is_lost: bool,
+        (is_lost, away): (bool, Holders),
         now_ms: u64,
     ) -> bool {
         let Some(lv) = self.lvs.get_mut(&id).filter(|lv| lv.present.has(replica)) else {
@@ -208,8 +217,9 @@ impl VolumeGroup {
         }
         let before = lv.leaving.get(&replica).copied();
         let is_vacated = before.is_some_and(|before| before.is_vacated);
-        lv.leaving.insert(replica, Leaving { order, told_ms: now_ms, is_lost, is_vacated });
-        before.is_none_or(|before| before.is_lost != is_lost)
+        let leaving = Leaving { order, told_ms: now_ms, is_lost, away, is_vacated };
+        lv.leaving.insert(replica, leaving);
+        before.is_none_or(|before| before.is_lost != is_lost || before.away != away)
     }
 
     /// Forgets orders that the manager does not repeat any more.

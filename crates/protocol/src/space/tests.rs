@@ -121,7 +121,7 @@ fn most_replicas_give_nothing_before_they_opened() {
 fn what_leaves_is_given_up_only_when_what_stays_can_be_trusted() {
     let mut group = VolumeGroup::new(View(3));
     group.add(info(), FreeRuns::whole(100));
-    group.vacate((LvId(1), 0), MapVersion(5), false, 0);
+    group.vacate((LvId(1), 0), MapVersion(5), (false, Holders::default()), 0);
     let grant = Grant { pg: PgId(0), op: OpId::default(), attempt: 0 };
     let both = Holders::default().with(0).with(1);
     let chunk = Chunk {
@@ -145,7 +145,7 @@ fn what_leaves_is_given_up_once_as_many_that_stay_have_it_as_are_wanted() {
     let replica = |n| Replica { server: ServerId(n), disk: DiskId(n), ..info().replicas[0] };
     // The fourth is away for long, and the fifth lies on a disk that is full.
     group.add(LvInfo { replicas: (1..6).map(replica).collect(), ..info() }, FreeRuns::whole(100));
-    group.vacate((LvId(1), 4), MapVersion(5), false, 0);
+    group.vacate((LvId(1), 4), MapVersion(5), (false, Holders::default()), 0);
     let of = |all: &[usize]| all.iter().fold(Holders::default(), |of, at| of.with(*at));
     let surplus = |holders: &[usize], suspected: &[usize]| {
         let grant = Grant { pg: PgId(0), op: OpId::default(), attempt: 0 };
@@ -161,23 +161,47 @@ fn what_leaves_is_given_up_once_as_many_that_stay_have_it_as_are_wanted() {
 }
 
 #[test]
+fn what_leaves_stays_for_those_that_are_away() {
+    let mut group = VolumeGroup::new(View(3));
+    let replica = |n| Replica { server: ServerId(n), disk: DiskId(n), ..info().replicas[0] };
+    group.add(LvInfo { replicas: (1..5).map(replica).collect(), ..info() }, FreeRuns::whole(100));
+    let of = |all: &[usize]| all.iter().fold(Holders::default(), |of, at| of.with(*at));
+    let grant = Grant { pg: PgId(0), op: OpId::default(), attempt: 0 };
+    let extents = vec![Extent { first: 0, blocks: 1 }];
+    let (lv, seed, len, sums, holders) = (LvId(1), 0, 1, vec![0], of(&[0, 1, 2, 3]));
+    let chunk = Chunk { grant, lv, extents, seed, len, sums, holders };
+    let mut surplus = |away: &[usize]| {
+        let is_news = group.vacate((LvId(1), 0), MapVersion(5), (false, of(away)), 0);
+        (group.need(&chunk, of(&[])).surplus, is_news)
+    };
+    assert_eq!(surplus(&[2]), (of(&[]), true), "two of three are up");
+    assert_eq!(surplus(&[2]), (of(&[]), false), "said again");
+    assert_eq!(surplus(&[1, 2, 3]), (of(&[]), true), "it is the last within reach");
+    assert_eq!(surplus(&[]), (of(&[0]), true), "they are back");
+    assert_eq!(surplus(&[0]), (of(&[0]), true), "it is away itself, and three are not");
+}
+
+#[test]
 fn one_replica_of_a_volume_leaves_at_a_time_unless_its_disk_is_lost() {
     let mut group = VolumeGroup::new(View(3));
     let replica = |n| Replica { server: ServerId(n), disk: DiskId(n), ..info().replicas[0] };
     group.add(LvInfo { replicas: (1..6).map(replica).collect(), ..info() }, FreeRuns::whole(100));
     let (order, later) = (MapVersion(5), MapVersion(6));
     let leaves = |group: &VolumeGroup| -> Vec<_> { group.orders().map(|(_, at, _)| at).collect() };
-    assert!(group.vacate((LvId(1), 0), order, false, 0));
-    assert!(!group.vacate((LvId(1), 1), later, false, 0), "another leaves");
+    assert!(group.vacate((LvId(1), 0), order, (false, Holders::default()), 0));
+    assert!(!group.vacate((LvId(1), 1), later, (false, Holders::default()), 0), "another leaves");
     assert_eq!(leaves(&group), [0]);
     // The first order is not repeated, and forgotten.
     group.forget_orders(VACATE_MS + 1);
-    assert!(group.vacate((LvId(1), 1), later, false, VACATE_MS + 1));
+    assert!(group.vacate((LvId(1), 1), later, (false, Holders::default()), VACATE_MS + 1));
     assert_eq!(leaves(&group), [1]);
-    assert!(group.vacate((LvId(1), 2), later, true, VACATE_MS + 1));
+    assert!(group.vacate((LvId(1), 2), later, (true, Holders::default()), VACATE_MS + 1));
     assert_eq!(leaves(&group), [2], "with a lost one the copy that was to go is wanted");
-    assert!(!group.vacate((LvId(1), 1), later, false, VACATE_MS + 1), "the lost one goes first");
-    assert!(group.vacate((LvId(1), 3), later, true, VACATE_MS + 1));
+    assert!(
+        !group.vacate((LvId(1), 1), later, (false, Holders::default()), VACATE_MS + 1),
+        "the lost one goes first"
+    );
+    assert!(group.vacate((LvId(1), 3), later, (true, Holders::default()), VACATE_MS + 1));
     assert_eq!(leaves(&group), [2, 3], "what is lost, is");
 }
 
@@ -186,11 +210,11 @@ fn what_the_managers_may_have_dropped_is_not_taken_back_for_another() {
     let mut group = VolumeGroup::new(View(3));
     let replica = |n| Replica { server: ServerId(n), disk: DiskId(n), ..info().replicas[0] };
     group.add(LvInfo { replicas: (1..6).map(replica).collect(), ..info() }, FreeRuns::whole(100));
-    group.vacate((LvId(1), 0), MapVersion(5), false, 0);
+    group.vacate((LvId(1), 0), MapVersion(5), (false, Holders::default()), 0);
     group.vacated(LvId(1), 0);
     group.forget_orders(9 * VACATE_MS);
-    assert!(!group.vacate((LvId(1), 1), MapVersion(6), false, 9 * VACATE_MS));
-    group.vacate((LvId(1), 2), MapVersion(6), true, 9 * VACATE_MS);
+    assert!(!group.vacate((LvId(1), 1), MapVersion(6), (false, Holders::default()), 9 * VACATE_MS));
+    group.vacate((LvId(1), 2), MapVersion(6), (true, Holders::default()), 9 * VACATE_MS);
     let leaves: Vec<_> = group.orders().map(|(_, at, _)| at).collect();
     assert_eq!(leaves, [0, 2]);
 }
@@ -199,7 +223,7 @@ fn what_the_managers_may_have_dropped_is_not_taken_back_for_another() {
 fn a_lost_replica_stays_lost_when_its_server_restarts() {
     let mut group = VolumeGroup::new(View(3));
     group.add(info(), FreeRuns::whole(100));
-    group.vacate((LvId(1), 0), MapVersion(5), true, 0);
+    group.vacate((LvId(1), 0), MapVersion(5), (true, Holders::default()), 0);
     let mut restarted = info();
     restarted.replicas[0].boot = BootId(9);
     assert_eq!(group.update(restarted), [0]);

@@ -220,7 +220,7 @@ fn nothing_moves_while_copies_are_to_be_made_or_given_up() {
     let mut pg = Member::scattered();
     let to = pg.begin_move();
     let (lv, order) = (LV, larder_protocol::manager::state::MapVersion(9));
-    pg.step(Event::Vacate { lv, replica: 1, order, is_lost: false });
+    pg.step(Event::Vacate { lv, replica: 1, order, is_lost: false, away: Holders::default() });
     assert_eq!(pg.pg.wants_walk(), None, "the copy under way is for it as well");
     pg.moved(&to, true);
     assert_eq!(pg.unused(), (49, 10), "it is not to be named any more");
@@ -237,7 +237,7 @@ fn what_a_walk_passed_over_for_copies_is_compacted_soon_after_them() {
     let mut pg = Member::scattered();
     assert_eq!(pg.pg.begin_compaction(EAGER).lvs, 1);
     let (lv, order) = (LV, larder_protocol::manager::state::MapVersion(9));
-    pg.step(Event::Vacate { lv, replica: 1, order, is_lost: false });
+    pg.step(Event::Vacate { lv, replica: 1, order, is_lost: false, away: Holders::default() });
     assert_eq!(pg.compact(), [], "copies come first");
     pg.pg.end_compaction();
     // The order is not repeated, so it was taken back, and nothing lacks a copy.

@@ -224,7 +224,7 @@ fn a_drained_replica_is_vacated_once_all_others_have_a_copy() {
     let mut pg = Member::alone(3);
     pg.store("a", 1, 2);
     let order = MapVersion(5);
-    pg.step(Event::Vacate { lv: LV, replica: 0, order, is_lost: false });
+    pg.step(Event::Vacate { lv: LV, replica: 0, order, is_lost: false, away: Holders::default() });
     let (refills, walk) = pg.walk(1);
     assert!(refills.is_empty(), "two copies can be read");
     pg.end(&walk);
@@ -262,7 +262,7 @@ fn a_drained_replica_is_vacated_once_all_others_have_a_copy() {
 fn a_drained_replica_that_restarts_leaves_as_before() {
     let mut pg = Member::alone(3);
     let order = MapVersion(5);
-    pg.step(Event::Vacate { lv: LV, replica: 0, order, is_lost: false });
+    pg.step(Event::Vacate { lv: LV, replica: 0, order, is_lost: false, away: Holders::default() });
     let (_, walk) = pg.walk(1);
     pg.end(&walk);
     assert_eq!(pg.said(), [Effect::Vacated { lv: LV, replica: 0, order }]);
@@ -296,7 +296,7 @@ fn no_replica_is_vacated_while_a_put_is_open_that_will_name_it() {
     let token = pg.put_data("a", 1);
     let grant = pg.granted(token);
     let order = MapVersion(5);
-    pg.step(Event::Vacate { lv: LV, replica: 0, order, is_lost: false });
+    pg.step(Event::Vacate { lv: LV, replica: 0, order, is_lost: false, away: Holders::default() });
     let (_, walk) = pg.walk(1);
     pg.end(&walk);
     assert!(pg.said().is_empty());
@@ -320,7 +320,13 @@ fn a_lost_replica_is_given_up_at_once_but_never_the_last_that_is_named() {
     let mut pg = Member::alone(3);
     pg.store("all", 1, 3);
     pg.store("only", 1, 1);
-    let lose = |replica| Event::Vacate { lv: LV, replica, order: MapVersion(5), is_lost: true };
+    let lose = |replica| Event::Vacate {
+        lv: LV,
+        replica,
+        order: MapVersion(5),
+        is_lost: true,
+        away: Holders::default(),
+    };
     pg.step(lose(0));
     let (refills, walk) = pg.walk(3);
     assert!(refills.is_empty(), "the only copy cannot be read any more");
@@ -350,7 +356,13 @@ fn a_put_in_doubt_is_revoked_when_all_that_could_have_it_are_lost_or_have_other_
     pg.answer(1, mismatch(grant));
     pg.settle();
     assert_eq!(pg.pg.gauges().in_doubt, 1, "the other may come back with it");
-    pg.step(Event::Vacate { lv: LV, replica: 0, order: MapVersion(5), is_lost: true });
+    pg.step(Event::Vacate {
+        lv: LV,
+        replica: 0,
+        order: MapVersion(5),
+        is_lost: true,
+        away: Holders::default(),
+    });
     pg.step(Event::Tick);
     pg.answer(1, DataAnswer::Voided(grant));
     pg.answer(0, DataAnswer::Failed);

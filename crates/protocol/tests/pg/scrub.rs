@@ -32,7 +32,13 @@ fn the_copies_of_a_chunk_are_its_holders_that_are_there() {
     pg.store("a", 2, 2);
     assert_eq!(pg.servers("a"), Some(vec![(0, ServerId(0)), (1, ServerId(1))]));
     assert_eq!(pg.pg.copied_bytes(), 3 * 2 * 4096);
-    let lost = Event::Vacate { lv: LV, replica: 1, order: MapVersion(2), is_lost: true };
+    let lost = Event::Vacate {
+        lv: LV,
+        replica: 1,
+        order: MapVersion(2),
+        is_lost: true,
+        away: Holders::default(),
+    };
     pg.step(lost);
     assert_eq!(pg.servers("a"), Some(vec![(0, ServerId(0))]), "that disk is gone for good");
     let (row, chunk) = pg.at("a");

@@ -19,7 +19,13 @@ fn abandoned() -> (Member, Grant) {
 
 fn lose_both(member: &mut Member) {
     for replica in 0..2 {
-        member.step(Event::Vacate { lv: LV, replica, order: MapVersion(7), is_lost: true });
+        member.step(Event::Vacate {
+            lv: LV,
+            replica,
+            order: MapVersion(7),
+            is_lost: true,
+            away: larder_types::Holders::default(),
+        });
     }
 }
 

@@ -187,7 +187,8 @@ impl Meta {
         let is_lost = !map.exists(of);
         if let Some(mut member) = self.member(record.pg) {
             tracing::debug!(%lv, replica, is_lost, "a replica is to be vacated");
-            self.step(&mut member, Event::Vacate { lv, replica, order, is_lost });
+            let away = map.away(record);
+            self.step(&mut member, Event::Vacate { lv, replica, order, is_lost, away });
         }
     }
 

@@ -196,7 +196,8 @@ impl Node {
         let Some(record) = map.lv(lv) else { return Ok(()) };
         let Some(of) = record.replicas.get(replica) else { return Ok(()) };
         let is_lost = !map.exists(of);
-        self.step(record.pg, Event::Vacate { lv, replica, order, is_lost }, net)
+        let away = map.away(record);
+        self.step(record.pg, Event::Vacate { lv, replica, order, is_lost, away }, net)
     }
 
     /// Where the replicas of the LV lie; whether it is new. What an older map says is told by nobody any more.

@@ -170,15 +170,21 @@ fn many_ids_are_counted() {
 
 #[test]
 fn a_drain_for_which_there_is_no_place_says_how_much_is_missing() {
-    let map = map();
-    let refused = |name: &str, disk| {
-        let subjects = Subject::all(&map, name, disk).expect("it is there");
-        has_places(&map, &subjects, name).map_err(|error| error.to_string())
+    let mut map = map();
+    let refused = |map: &Topology, name: &str, disk| {
+        let subjects = Subject::all(map, name, disk).expect("it is there");
+        has_places(map, &subjects, name).map_err(|error| error.to_string())
     };
-    let why =
-        refused("data-4", None).expect_err("one volume has its other copy on the only other disk");
-    assert!(why.contains("of 2 copies of volumes 1 would find no place"), "{why}");
-    assert!(why.contains("0.0 GiB") && why.contains("--partly"), "{why}");
-    assert_eq!(refused("data-4", Some(DiskId(0))), Err(why));
-    assert_eq!(refused("meta-1", None), Ok(()));
+    let why = refused(&map, "data-4", None)
+        .expect_err("there is one other disk, with a copy of one volume");
+    assert!(
+        why.contains("of the 2 copies of volumes that it has 2, 0.0 GiB, would find no"),
+        "{why}"
+    );
+    assert!(why.contains("--partly"), "{why}");
+    assert_eq!(refused(&map, "data-4", Some(DiskId(0))), Err(why));
+    assert_eq!(refused(&map, "meta-1", None), Ok(None));
+    let server = map.servers.get_mut(&ServerId(4)).expect("it is there");
+    server.draining = true;
+    assert_eq!(refused(&map, "data-4", None), Ok(None), "it was allowed");
 }

@@ -7,7 +7,8 @@ use larder_types::{DiskId, LvId, PgId, PvId, ServerId, View};
 use super::message::{HAS_MOST, ManagerMessage};
 use super::{Leading, Subject, Turn};
 use crate::limits::{
-    LOST_MS, LV_MOVES_MAX, LV_PLAN_MS, LVS_UNMADE_MAX, MISTAKEN_MS_MAX, NO_ROOM_MS, UNMADE_MS_MAX,
+    LOST_MS, LV_MOVES_MAX, LV_PLAN_MS, LVS_UNMADE_MAX, MISTAKEN_MS_MAX, NO_ROOM_MS, UNMADE_KEPT_MS,
+    UNMADE_MS_MAX,
 };
 use crate::manager::balance::{copies_of, disks_of};
 use crate::manager::state::{Command, LvRecord, LvState, MapVersion, ReplicaRecord, ReplicaState};
@@ -51,7 +52,7 @@ impl Turn<'_> {
         };
         match (since(&self.leading.no_room), since(&self.leading.unmade_on)) {
             (Some(0..NO_ROOM_MS), _) => Room::None,
-            (_, Some(0..NO_ROOM_MS)) => Room::Unmade,
+            (_, Some(0..UNMADE_KEPT_MS)) => Room::Unmade,
             (Some(0..LOST_MS), _) | (_, Some(0..LOST_MS)) => Room::Doubtful,
             _ => Room::Some,
         }
@@ -79,17 +80,35 @@ impl Turn<'_> {
         self.leading.unmade_since_ms = unmade;
     }
 
-    /// Notes since when new volumes are being made by servers that are up.
+    /// Notes since when new volumes are being made by servers that are up. A disk that could not make several takes no others
+    /// for a while; where one was not made its record of one place may be damaged, and nobody else is given that.
     fn note_making(&mut self) {
         let known = std::mem::take(&mut self.leading.making_since_ms);
         let lvs = (0..).map(LvId).zip(&self.map.lvs).filter(|(_, lv)| self.is_making(lv));
         let since_ms = |id: &LvId| known.get(id).copied().unwrap_or(self.now_ms);
-        self.leading.making_since_ms = lvs.map(|(id, _)| (id, since_ms(&id))).collect();
+        let making: BTreeMap<LvId, u64> = lvs.map(|(id, _)| (id, since_ms(&id))).collect();
+        let mut unmade_on: BTreeMap<DiskId, usize> = BTreeMap::new();
+        for (id, _) in making.iter().filter(|(_, since_ms)| self.is_long(**since_ms)) {
+            let made = self.leading.created.get(id);
+            let is_unmade = |index: usize| made.is_none_or(|made| !made.contains(&(index as u8)));
+            let present = self.map.lv(*id).into_iter().flat_map(LvRecord::present);
+            for (_, replica) in present.filter(|(index, _)| is_unmade(*index)) {
+                *unmade_on.entry(replica.disk).or_default() += 1;
+            }
+        }
+        let takes_none = unmade_on.into_iter().filter(|(_, count)| *count >= LVS_UNMADE_MAX);
+        self.leading.unmade_on.extend(takes_none.map(|(disk, _)| (disk, self.now_ms)));
+        self.leading.making_since_ms = making;
     }
 
-    /// True if nothing but its servers, which are up, keeps a new volume from being made.
+    fn is_long(&self, since_ms: u64) -> bool {
+        self.now_ms.saturating_sub(since_ms) >= UNMADE_MS_MAX
+    }
+
+    /// True if nothing but its servers, which are up with its disks, keeps a new volume from being made.
     fn is_making(&self, lv: &LvRecord) -> bool {
-        lv.state == LvState::Creating && lv.present().all(|(_, r)| self.map.is_up(r.server))
+        let is_there = |r: &ReplicaRecord| self.map.is_up(r.server) && self.map.exists(r);
+        lv.state == LvState::Creating && lv.present().all(|(_, replica)| is_there(replica))
     }
 
     pub(super) fn need_lv(&mut self, pg: PgId, primary: ServerId, has: u32) {
@@ -103,10 +122,8 @@ impl Turn<'_> {
         // One whose servers have gone while it was made waits for them; the PG does not. Nor for one that lies where a disk makes
         // none.
         let making = || self.map.lvs_of(pg).filter(|(_, lv)| self.is_making(lv));
-        let is_unmade = |id: &LvId| {
-            let since_ms = self.leading.making_since_ms.get(id);
-            since_ms.is_some_and(|since_ms| self.now_ms.saturating_sub(*since_ms) >= UNMADE_MS_MAX)
-        };
+        let since_ms = |id: &LvId| self.leading.making_since_ms.get(id);
+        let is_unmade = |id: &LvId| since_ms(id).is_some_and(|since_ms| self.is_long(*since_ms));
         let unmade = making().filter(|(id, _)| is_unmade(id)).count();
         let is_coming = making().count() > unmade || unmade >= LVS_UNMADE_MAX;
         if is_coming || self.is_under_way(Subject::NewLv(pg)) {

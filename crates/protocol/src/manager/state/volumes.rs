@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use larder_types::limits::REPLICAS_MAX;
-use larder_types::{DiskId, LvId, PgId, PvId, ServerId, View};
+use larder_types::{DiskId, Holders, LvId, PgId, PvId, ServerId, View};
 
 use super::apply::changed;
 use super::command::{Applied, Outcome, Refusal};
@@ -213,6 +213,13 @@ impl Topology {
             return Err(Refusal::OtherView);
         }
         self.drop_replica(lv, index)
+    }
+
+    /// Replicas of an LV whose servers do not answer.
+    #[must_use]
+    pub fn away(&self, lv: &LvRecord) -> Holders {
+        let away = lv.present().filter(|(_, replica)| !self.is_up(replica.server));
+        away.fold(Holders::default(), |all, (index, _)| all.with(index))
     }
 
     /// Whether a server answers.

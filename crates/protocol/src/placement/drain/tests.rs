@@ -75,3 +75,17 @@ fn volumes_all_of_whose_copies_leave_are_moved_one_copy_at_a_time() {
     let disks = [disk(0, 0, (9, 6)), disk(1, 1, (9, 6)), disk(2, 2, (9, 9)), disk(3, 3, (9, 9))];
     assert_eq!(left(&lvs, &disks, &[0, 1]), (6, 0));
 }
+
+#[test]
+fn copies_that_are_being_filled_count_as_filled() {
+    let disks = [disk(0, 0, (9, 7)), disk(1, 1, (9, 7)), disk(2, 2, (9, 8)), disk(3, 3, (9, 9))];
+    let mut lvs = volumes(&[&[0, 1, 2], &[0, 1]]);
+    lvs[0].1[2].current = false;
+    assert_eq!(left(&lvs, &disks, &[0]), (2, 0), "one moves for balance");
+    lvs[1].1[1].current = false;
+    assert_eq!(left(&lvs, &disks, &[0]), (2, 0), "one is repaired");
+    let mut down = disks;
+    (down[1].standing, down[1].up) = (Standing::Away, false);
+    (down[3].standing, down[3].up) = (Standing::Away, false);
+    assert_eq!(left(&lvs, &down, &[0]), (2, 2), "what is being filled there is not");
+}

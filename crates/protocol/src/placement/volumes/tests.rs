@@ -147,3 +147,19 @@ fn a_drain_goes_on_beside_a_disk_farther_away_that_lately_took_nothing() {
     disks[4].room = Room::Doubtful;
     assert_eq!(next(&near, &disks), Some(LvMove::Drop(LV, 3)));
 }
+
+#[test]
+fn nothing_is_told_to_go_for_a_drain_while_those_that_stay_are_away() {
+    let mut disks = disks(4);
+    disks[0].standing = Standing::Out;
+    let mut drained = copies(&[0, 1, 2, 3], &[]);
+    assert_eq!(next(&drained, &disks), Some(LvMove::Drop(LV, 0)));
+    is_down(&mut disks, 1);
+    assert_eq!(next(&drained, &disks), None, "it may be one of three that are left");
+    // Told before, it is told on: its primary sees who is up, and would fill it again otherwise.
+    drained[0].ordered = true;
+    assert_eq!(next(&drained, &disks), Some(LvMove::Drop(LV, 0)));
+    drained[0].ordered = false;
+    drained[0].emptied = true;
+    assert_eq!(next(&drained, &disks), Some(LvMove::Drop(LV, 0)), "it has nothing");
+}

@@ -146,7 +146,13 @@ fn act(member: &mut Member, draw: &mut Draw, tally: &mut Tally) {
         11 => {
             let replica = draw.num(1) as usize;
             let (order, is_lost) = (MapVersion(draw.num(1)), draw.one_in(2));
-            member.step(Event::Vacate { lv: LV, replica, order, is_lost });
+            member.step(Event::Vacate {
+                lv: LV,
+                replica,
+                order,
+                is_lost,
+                away: larder_types::Holders::default(),
+            });
         }
         12 => {
             let (session, floor) = (SessionId(draw.below(3)), draw.num(2));

@@ -65,7 +65,13 @@ fn holders_beyond_what_may_wait_are_given_up_by_the_next_walk() {
         }
     }
     let (lv, order) = (large, MapVersion(5));
-    pg.step(Event::Vacate { lv, replica: 0, order, is_lost: true });
+    pg.step(Event::Vacate {
+        lv,
+        replica: 0,
+        order,
+        is_lost: true,
+        away: larder_types::Holders::default(),
+    });
     for given_up in [HOLDERS_WAITING_MAX, names.len()] {
         let (refills, walk) = pg.walk(1);
         assert!(refills.is_empty(), "two copies can be read");

@@ -16,7 +16,7 @@ fn need(world: &mut World) -> u32 {
 
 #[test]
 fn a_group_whose_volume_cannot_be_made_gets_another() {
-    let mut world = World::new(21, 4);
+    let mut world = World::new(21, 3);
     world.astray = 0;
     world.calm_down();
     world.bad = (0..1).map(LvId).collect();
@@ -33,7 +33,13 @@ fn a_group_whose_volume_cannot_be_made_gets_another() {
         world.run_for(UNMADE_MS_MAX + 2 * LV_PLAN_MS);
     }
     assert_eq!((need(&mut world), world.map.lvs.len()), (1, 1 + LVS_UNMADE_MAX));
+    // Nor does another group draw one where so many could not be made.
+    let (pg, empty) = (world.pg(1).clone(), world.pool_empty);
+    world.say(pg.members[0].0, ServerMessage::NeedLv(PgId(1), pg.view, 0));
+    world.run_for(1000);
+    assert_eq!((world.map.lvs.len(), world.pool_empty), (1 + LVS_UNMADE_MAX, empty + 1));
     world.bad.clear();
     world.run_for(60_000);
-    assert_eq!(need(&mut world), 1 + LVS_UNMADE_MAX as u32, "they are made when they can be");
+    let all = 2 + LVS_UNMADE_MAX as u32;
+    assert_eq!(need(&mut world), all, "they are made when they can be, and another is drawn");
 }
