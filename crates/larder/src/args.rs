@@ -462,7 +462,7 @@ pub(crate) enum RebalanceCommand {
     },
     /// Let no further volume begin to move for balance, until `larder rebalance start`.
     ///
-    /// What moves already goes on to its end. Copies that are missing are made, and what drains is emptied, as ever.
+    /// Volumes that move already go on to their end. Missing copies are made, and disks that drain are emptied, as ever.
     #[command(after_help = exit::HELP)]
     Pause {
         /// Configuration file of a manager of this machine, or directory of `larder server --peer`.

@@ -61,7 +61,7 @@ fn standing(map: &Topology, server: ServerId) -> Standing {
     }
 }
 
-/// What comes of a drain of these disks, beside what drains already: if servers that are down come back, and if they are lost.
+/// The outcome of a drain of these disks, beside what drains already: if servers that are down come back, and if they are lost.
 /// Until then they take nothing.
 #[must_use]
 pub fn drain_outlook(map: &Topology, leave: &BTreeSet<DiskId>) -> (Leaving, Leaving) {

@@ -21,6 +21,26 @@ fn info() -> LvInfo {
     }
 }
 
+/// A group with a volume of so many replicas, each on a server of its own.
+fn with_replicas(count: u32) -> VolumeGroup {
+    let replica = |n| Replica { server: ServerId(n), disk: DiskId(n), ..info().replicas[0] };
+    let replicas = (1..=count).map(replica).collect();
+    let mut group = VolumeGroup::new(View(3));
+    group.add(LvInfo { replicas, ..info() }, FreeRuns::whole(100));
+    group
+}
+
+fn holders(all: &[usize]) -> Holders {
+    all.iter().fold(Holders::default(), |holders, at| holders.with(*at))
+}
+
+/// A chunk of the volume, with copies on these replicas.
+fn chunk(on: &[usize]) -> Chunk {
+    let grant = Grant { pg: PgId(0), op: OpId::default(), attempt: 0 };
+    let extents = vec![Extent { first: 0, blocks: 1 }];
+    Chunk { grant, lv: LvId(1), extents, seed: 0, len: 1, sums: vec![0], holders: holders(on) }
+}
+
 fn floor(seq: u64) -> GrantKey {
     GrantKey { view: View(3), seq: OpSeq(seq) }
 }
@@ -122,17 +142,7 @@ fn what_leaves_is_given_up_only_when_what_stays_can_be_trusted() {
     let mut group = VolumeGroup::new(View(3));
     group.add(info(), FreeRuns::whole(100));
     group.vacate((LvId(1), 0), MapVersion(5), (false, Holders::default()), 0);
-    let grant = Grant { pg: PgId(0), op: OpId::default(), attempt: 0 };
-    let both = Holders::default().with(0).with(1);
-    let chunk = Chunk {
-        grant,
-        lv: LvId(1),
-        extents: vec![Extent { first: 0, blocks: 1 }],
-        seed: 0,
-        len: 1,
-        sums: vec![0],
-        holders: both,
-    };
+    let chunk = chunk(&[0, 1]);
     let (first, second) = (Holders::default().with(0), Holders::default().with(1));
     assert_eq!(group.need(&chunk, Holders::default()).surplus, first);
     let doubted = group.need(&chunk, second);
@@ -141,75 +151,54 @@ fn what_leaves_is_given_up_only_when_what_stays_can_be_trusted() {
 
 #[test]
 fn what_leaves_is_given_up_once_as_many_that_stay_have_it_as_are_wanted() {
-    let mut group = VolumeGroup::new(View(3));
-    let replica = |n| Replica { server: ServerId(n), disk: DiskId(n), ..info().replicas[0] };
     // The fourth is away for long, and the fifth lies on a disk that is full.
-    group.add(LvInfo { replicas: (1..6).map(replica).collect(), ..info() }, FreeRuns::whole(100));
+    let mut group = with_replicas(5);
     group.vacate((LvId(1), 4), MapVersion(5), (false, Holders::default()), 0);
-    let of = |all: &[usize]| all.iter().fold(Holders::default(), |of, at| of.with(*at));
-    let surplus = |holders: &[usize], suspected: &[usize]| {
-        let grant = Grant { pg: PgId(0), op: OpId::default(), attempt: 0 };
-        let extents = vec![Extent { first: 0, blocks: 1 }];
-        let (lv, seed, len, sums) = (LvId(1), 0, 1, vec![0]);
-        let chunk = Chunk { grant, lv, extents, seed, len, sums, holders: of(holders) };
-        group.need(&chunk, of(suspected)).surplus
-    };
-    assert_eq!(surplus(&[0, 1, 2, 3, 4], &[]), of(&[4]));
-    assert_eq!(surplus(&[0, 1, 2, 4], &[]), of(&[4]), "three have it without the one that is away");
-    assert_eq!(surplus(&[0, 1, 4], &[]), of(&[]), "two are too few");
-    assert_eq!(surplus(&[0, 1, 2, 4], &[2]), of(&[]), "two that can be trusted");
+    let surplus =
+        |on: &[usize], suspected: &[usize]| group.need(&chunk(on), holders(suspected)).surplus;
+    assert_eq!(surplus(&[0, 1, 2, 3, 4], &[]), holders(&[4]));
+    assert_eq!(surplus(&[0, 1, 2, 4], &[]), holders(&[4]), "three have it, without the fourth");
+    assert_eq!(surplus(&[0, 1, 4], &[]), holders(&[]), "two are too few");
+    assert_eq!(surplus(&[0, 1, 2, 4], &[2]), holders(&[]), "two that can be trusted");
 }
 
 #[test]
 fn what_leaves_stays_for_those_that_are_away() {
-    let mut group = VolumeGroup::new(View(3));
-    let replica = |n| Replica { server: ServerId(n), disk: DiskId(n), ..info().replicas[0] };
-    group.add(LvInfo { replicas: (1..5).map(replica).collect(), ..info() }, FreeRuns::whole(100));
-    let of = |all: &[usize]| all.iter().fold(Holders::default(), |of, at| of.with(*at));
-    let grant = Grant { pg: PgId(0), op: OpId::default(), attempt: 0 };
-    let extents = vec![Extent { first: 0, blocks: 1 }];
-    let (lv, seed, len, sums, holders) = (LvId(1), 0, 1, vec![0], of(&[0, 1, 2, 3]));
-    let chunk = Chunk { grant, lv, extents, seed, len, sums, holders };
+    let (mut group, chunk) = (with_replicas(4), chunk(&[0, 1, 2, 3]));
     let mut surplus = |away: &[usize]| {
-        let is_news = group.vacate((LvId(1), 0), MapVersion(5), (false, of(away)), 0);
-        (group.need(&chunk, of(&[])).surplus, is_news)
+        let is_news = group.vacate((LvId(1), 0), MapVersion(5), (false, holders(away)), 0);
+        (group.need(&chunk, Holders::default()).surplus, is_news)
     };
-    assert_eq!(surplus(&[2]), (of(&[]), true), "two of three are up");
-    assert_eq!(surplus(&[2]), (of(&[]), false), "said again");
-    assert_eq!(surplus(&[1, 2, 3]), (of(&[]), true), "it is the last within reach");
-    assert_eq!(surplus(&[]), (of(&[0]), true), "they are back");
-    assert_eq!(surplus(&[0]), (of(&[0]), true), "it is away itself, and three are not");
+    assert_eq!(surplus(&[2]), (holders(&[]), true), "two of three are up");
+    assert_eq!(surplus(&[2]), (holders(&[]), false), "said again");
+    assert_eq!(surplus(&[1, 2, 3]), (holders(&[]), true), "it is the last within reach");
+    assert_eq!(surplus(&[]), (holders(&[0]), true), "they are back");
+    assert_eq!(surplus(&[0]), (holders(&[0]), true), "it is away itself, and three are not");
 }
 
 #[test]
 fn one_replica_of_a_volume_leaves_at_a_time_unless_its_disk_is_lost() {
-    let mut group = VolumeGroup::new(View(3));
-    let replica = |n| Replica { server: ServerId(n), disk: DiskId(n), ..info().replicas[0] };
-    group.add(LvInfo { replicas: (1..6).map(replica).collect(), ..info() }, FreeRuns::whole(100));
+    let mut group = with_replicas(5);
     let (order, later) = (MapVersion(5), MapVersion(6));
+    let (staying, lost) = ((false, Holders::default()), (true, Holders::default()));
     let leaves = |group: &VolumeGroup| -> Vec<_> { group.orders().map(|(_, at, _)| at).collect() };
-    assert!(group.vacate((LvId(1), 0), order, (false, Holders::default()), 0));
-    assert!(!group.vacate((LvId(1), 1), later, (false, Holders::default()), 0), "another leaves");
+    assert!(group.vacate((LvId(1), 0), order, staying, 0));
+    assert!(!group.vacate((LvId(1), 1), later, staying, 0), "another leaves");
     assert_eq!(leaves(&group), [0]);
     // The first order is not repeated, and forgotten.
     group.forget_orders(VACATE_MS + 1);
-    assert!(group.vacate((LvId(1), 1), later, (false, Holders::default()), VACATE_MS + 1));
+    assert!(group.vacate((LvId(1), 1), later, staying, VACATE_MS + 1));
     assert_eq!(leaves(&group), [1]);
-    assert!(group.vacate((LvId(1), 2), later, (true, Holders::default()), VACATE_MS + 1));
+    assert!(group.vacate((LvId(1), 2), later, lost, VACATE_MS + 1));
     assert_eq!(leaves(&group), [2], "with a lost one the copy that was to go is wanted");
-    assert!(
-        !group.vacate((LvId(1), 1), later, (false, Holders::default()), VACATE_MS + 1),
-        "the lost one goes first"
-    );
-    assert!(group.vacate((LvId(1), 3), later, (true, Holders::default()), VACATE_MS + 1));
+    assert!(!group.vacate((LvId(1), 1), later, staying, VACATE_MS + 1), "the lost one goes first");
+    assert!(group.vacate((LvId(1), 3), later, lost, VACATE_MS + 1));
     assert_eq!(leaves(&group), [2, 3], "what is lost, is");
 }
 
 #[test]
 fn what_the_managers_may_have_dropped_is_not_taken_back_for_another() {
-    let mut group = VolumeGroup::new(View(3));
-    let replica = |n| Replica { server: ServerId(n), disk: DiskId(n), ..info().replicas[0] };
-    group.add(LvInfo { replicas: (1..6).map(replica).collect(), ..info() }, FreeRuns::whole(100));
+    let mut group = with_replicas(5);
     group.vacate((LvId(1), 0), MapVersion(5), (false, Holders::default()), 0);
     group.vacated(LvId(1), 0);
     group.forget_orders(9 * VACATE_MS);
