@@ -249,6 +249,8 @@ def test(binary, scratch, seed):
             load.join()
         verify(struck, journal, uploads, whole=True)
         clock.tell(f"machine {machines.index(struck) + 1} killed and back, {journal.acknowledged} acknowledged")
+        # Groups that the machine has not come back into need both others.
+        whole(machines[0], machines, 12)
         without_most(machines, clock)
         refusals(binary, machines, scratch)
         ready(machines)
