@@ -46,7 +46,7 @@ fn paused(config: &Path, pause: bool) -> Result<Vec<String>, RoleError> {
             (Ok(Outcome::Already), true) => "nothing to do: rebalancing was paused already",
             (Ok(Outcome::Already), false) => "nothing to do: rebalancing was not paused",
             (Ok(_), true) => {
-                "rebalancing is paused: what moves goes on, and nothing more begins before `larder rebalance start`"
+                "rebalancing is paused: volumes that move go on, and no more begin before `larder rebalance start`"
             }
             (Ok(_), false) => "rebalancing goes on",
         };
@@ -101,7 +101,7 @@ pub(super) fn is_paused(seen: &Outlook) -> Option<String> {
     let since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(seen.paused_ms?));
     let since = since.map_or_else(|| "long ago".to_owned(), utc);
     Some(format!(
-        "rebalancing is paused since {since}: nothing more begins to move before `larder rebalance start`"
+        "rebalancing is paused since {since}: no volume begins to move before `larder rebalance start`"
     ))
 }
 

@@ -1,4 +1,4 @@
-//! Whether what leaves finds a place: asked before a drain begins, of the planner that will move it.
+//! Before a drain begins, the planner that will move its copies says how many find a place elsewhere.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::volumes::{CopyRules, DiskInfo, LvCopy, LvMove, plan_moves};
 /// Plans that follow each other at most: of a volume whose copies all leave each takes two.
 const PLANS_MAX: usize = 4 * larder_types::limits::REPLICAS_MAX;
 
-/// What leaving disks come to.
+/// The outcome of a drain, had all its copies been moved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Leaving {
     /// Copies of volumes that lie there.

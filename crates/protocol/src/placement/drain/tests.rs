@@ -1,4 +1,4 @@
-//! What finds a place, and what does not.
+//! Copies that find a place elsewhere, and such that do not.
 
 use larder_types::{LvId, RegionId, ServerId};
 
@@ -24,7 +24,7 @@ fn volumes(on: &[&[u32]]) -> Vec<(LvId, Vec<LvCopy>)> {
     (0..).map(LvId).zip(on.iter().map(|disks| copies(disks))).collect()
 }
 
-/// What comes of it if these drain.
+/// Copies on these disks, and those that stay there, if they drain.
 fn left(lvs: &[(LvId, Vec<LvCopy>)], disks: &[DiskInfo], leave: &[u32]) -> (usize, usize) {
     let leave: BTreeSet<DiskId> = leave.iter().map(|id| DiskId(*id)).collect();
     let mut disks = disks.to_vec();
