@@ -136,6 +136,34 @@ impl Changes {
         }
     }
 
+    /// Rows that begin with `prefix`, from one on, as they will be, up to a number of them; and whether these are all.
+    ///
+    /// # Errors
+    /// As [`Index::scan_prefix`].
+    pub fn scan_some(
+        &self,
+        index: &dyn Index,
+        (prefix, from): (&[u8], &[u8]),
+        count_max: usize,
+    ) -> Result<(Vec<Row>, bool), IndexError> {
+        // One more is looked for, to see whether there is any.
+        let enough = count_max.saturating_add(1);
+        let changed = self.rows.range(from.to_vec()..);
+        let changed = changed.take_while(|(row, _)| row.starts_with(prefix));
+        let added = changed.filter_map(|(row, value)| Some((row.clone(), value.clone()?)));
+        let mut found: BTreeMap<Vec<u8>, Vec<u8>> = added.take(enough).collect();
+        let mut unchanged = 0;
+        index.scan(from, rows::prefix_end(prefix).as_deref(), &mut |row, value| {
+            if !self.rows.contains_key(row) {
+                found.insert(row.to_vec(), value.to_vec());
+                unchanged += 1;
+            }
+            if unchanged < enough { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        let is_all = found.len() <= count_max;
+        Ok((found.into_iter().take(count_max).collect(), is_all))
+    }
+
     /// The rows that begin with `prefix`, as they will be.
     ///
     /// # Errors

@@ -73,8 +73,15 @@ pub const DROPS_WAITING_MAX: usize = limit(4096, 2);
 /// Ops applied to the index in one batch.
 pub const APPLY_OPS_MAX: usize = limit(256, 4);
 /// Bytes of changes above which a batch takes no further op: far below what the index takes at once, as one op may
-/// remove all rows of the largest object.
+/// remove the rows of many parts, and in groups that know no steps ([`REAP_ROWS_MAX`]) all rows of the largest object.
 pub const APPLY_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Rows of chunks, parts and pieces that one op removes; an object that has more of them goes by several ops. With chunks
+/// of 8 MiB an op frees 2 GiB, and reads 300 KiB of the index for it.
+pub const REAP_ROWS_MAX: u32 = 256;
+/// Rows of parts and pieces that are looked at together when they go: what they name may use up the step.
+pub const REAP_LOOKS_MAX: usize = 32;
+/// The same of any release.
+pub const STEP_ROWS_MAX: u32 = 65_536;
 /// Milliseconds for which space is given on most replicas of an LV before another is asked for: longer than the
 /// managers need to find a server down, so that they draw none with it, and a restart draws none at all.
 pub const NARROW_MS: u64 = 4000;

@@ -1,16 +1,19 @@
 //! What goes into a PG's machine and what comes out of it.
 
+mod data;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_types::{
-    Attributes, BootId, BucketId, ChecksumAlgorithm, ChecksumKind, Chunk, Condition, DiskId, ETag,
-    Epoch, Extent, Grant, GrantKey, Holders, HybridClock, LvId, ObjectChecksum, ObjectKey, OpId,
-    PartRef, Request, ServerId, SessionId, StreamId, Target, UploadId, VersionRow, View,
+    Attributes, BootId, BucketId, ChecksumAlgorithm, ChecksumKind, Condition, DiskId, ETag, Epoch,
+    Extent, Grant, Holders, HybridClock, LvId, ObjectChecksum, ObjectKey, OpId, PartRef, Request,
+    ServerId, SessionId, StreamId, Target, UploadId, VersionRow, View,
 };
 use serde::{Deserialize, Serialize};
 
+pub use self::data::{DataAnswer, DataRequest};
 use crate::append::{AppendCall, AppendDone};
 use crate::digest::{Compared, Summed};
 use crate::index::RowSpan;
@@ -321,57 +324,6 @@ pub enum Answer {
     Settled(Option<Vec<u8>>),
 }
 
-/// A request to the data servers of an LV.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DataRequest {
-    /// Admit writes of this view.
-    Open {
-        /// View.
-        view: View,
-        /// Floor.
-        floor: GrantKey,
-        /// Run of the server that is meant.
-        boot: BootId,
-    },
-    /// Void every grant below.
-    RaiseFloor {
-        /// New floor.
-        floor: GrantKey,
-    },
-    /// Void one grant.
-    Void {
-        /// The grant.
-        grant: Grant,
-    },
-    /// Sync, then compare what the device holds with the sums.
-    Verify {
-        /// The chunk.
-        chunk: Box<Chunk>,
-    },
-}
-
-/// A data server's answer to a [`DataRequest`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DataAnswer {
-    /// `Open` or `RaiseFloor` took effect, durably.
-    Floor(GrantKey),
-    /// `Void` took effect, durably.
-    Voided(Grant),
-    /// `Verify` found the data.
-    Verified(Grant),
-    /// `Verify` found other bytes.
-    Mismatch {
-        /// The grant.
-        grant: Grant,
-        /// The data was never acknowledged there and never will be; `false` says nothing.
-        is_unacknowledged: bool,
-    },
-    /// It could not be done now; nothing has changed.
-    NotNow(Grant),
-    /// The server or its disk is gone for now.
-    Failed,
-}
-
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "an event is stepped at once and never kept")]
@@ -489,6 +441,8 @@ pub enum Event {
     },
     /// The pool has no LV left.
     PoolEmpty,
+    /// Some garbage may go, if there is any: [`crate::Pg::wants_to_reap`].
+    Reap,
     /// Time passed.
     Tick,
 }

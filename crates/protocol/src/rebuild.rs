@@ -73,6 +73,12 @@ pub enum Stray {
         /// Upload.
         upload: UploadId,
     },
+    /// An object names what is about to be removed.
+    #[error("bucket {bucket}: an object names rows that are to be removed")]
+    NamedGarbage {
+        /// Bucket.
+        bucket: BucketId,
+    },
     /// An object names parts that are not there.
     #[error("bucket {bucket}: an object lacks parts of upload {upload}")]
     PartsMissing {
@@ -110,6 +116,8 @@ pub struct Derived {
     pub strays: Vec<Stray>,
     /// Streams without a parent, with their PG: those of dead sessions are to be dropped.
     pub open_streams: Vec<(BucketId, StreamId, PgId)>,
+    /// Beginnings of rows that are to go in steps.
+    pub garbage: usize,
 }
 
 /// The LVs of a PG, as METAX describes them.
@@ -128,11 +136,16 @@ struct Family {
     /// Rows that its parent names.
     named: Option<u32>,
     is_open: bool,
+    is_garbage: bool,
 }
 
 impl Family {
     fn belongs_to_nothing(&self) -> bool {
-        self.rows > 0 && self.named.is_none() && !self.is_open
+        self.rows > 0 && self.named.is_none() && !self.is_open && !self.is_garbage
+    }
+
+    fn is_named_garbage(&self) -> bool {
+        self.is_garbage && self.named.is_some()
     }
 
     fn lacks_rows(&self) -> bool {
@@ -149,6 +162,7 @@ pub struct SpaceScan {
     uploads: BTreeMap<(BucketId, UploadId), Family>,
     pieces: BTreeMap<(BucketId, PiecesId), Family>,
     open_streams: Vec<(BucketId, StreamId, PgId)>,
+    garbage: usize,
     is_as_wanted: bool,
 }
 
@@ -164,6 +178,7 @@ impl SpaceScan {
             uploads: BTreeMap::new(),
             pieces: BTreeMap::new(),
             open_streams: Vec::new(),
+            garbage: 0,
             is_as_wanted: true,
         }
     }
@@ -199,6 +214,7 @@ impl SpaceScan {
                 let (bucket, ..) = rows::parse_keyed(row).ok_or_else(|| unreadable(row))?;
                 self.note_body(bucket, &VersionRow::read(value)?.body);
             }
+            Some(b'Q') => self.note_garbage(row)?,
             Some(b'W') => {
                 let (bucket, pieces, _) = rows::parse_piece(row).ok_or_else(|| unreadable(row))?;
                 self.pieces.entry((bucket, pieces)).or_default().rows += 1;
@@ -206,6 +222,22 @@ impl SpaceScan {
             }
             _ => {}
         }
+        Ok(())
+    }
+
+    /// What is garbage will go, and nothing may name it.
+    fn note_garbage(&mut self, row: &[u8]) -> Result<(), IndexError> {
+        let (_, beginning) = rows::parse_garbage(row).ok_or_else(|| unreadable(row))?;
+        let last = |bytes: usize| [beginning, &vec![0; bytes]].concat();
+        let family = match beginning.first() {
+            Some(b'K') => stream_of_chunk(&last(4)).map(|it| self.streams.entry(it).or_default()),
+            Some(b'P') => upload_of_part(&last(2)).map(|it| self.uploads.entry(it).or_default()),
+            Some(b'W') => rows::parse_piece(&last(8))
+                .map(|(bucket, pieces, _)| self.pieces.entry((bucket, pieces)).or_default()),
+            _ => return Ok(()),
+        };
+        family.ok_or_else(|| unreadable(row))?.is_garbage = true;
+        self.garbage += 1;
         Ok(())
     }
 
@@ -250,6 +282,13 @@ impl SpaceScan {
     #[must_use]
     pub fn finish(self) -> Derived {
         let mut strays = Vec::new();
+        let families = self.streams.iter().map(|((bucket, _), family)| (bucket, family));
+        let families =
+            families.chain(self.uploads.iter().map(|((bucket, _), family)| (bucket, family)));
+        let families =
+            families.chain(self.pieces.iter().map(|((bucket, _), family)| (bucket, family)));
+        let named = families.filter(|(_, family)| family.is_named_garbage());
+        strays.extend(named.map(|(bucket, _)| Stray::NamedGarbage { bucket: *bucket }));
         for ((bucket, stream), family) in self.streams {
             if family.belongs_to_nothing() {
                 strays.push(Stray::ChunksOfNothing { bucket, stream });
@@ -276,7 +315,8 @@ impl SpaceScan {
         }
         let space =
             Space { lvs: self.lvs.into_values().collect(), is_as_wanted: self.is_as_wanted };
-        Derived { space, faults: self.faults, strays, open_streams: self.open_streams }
+        let Self { faults, open_streams, garbage, .. } = self;
+        Derived { space, faults, strays, open_streams, garbage }
     }
 }
 

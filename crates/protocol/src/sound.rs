@@ -12,16 +12,16 @@ use larder_types::limits::{
     PART_NUMBER_MAX, PIECES_MAX, REPLICAS_MAX, SUM_BYTES,
 };
 use larder_types::{
-    Attributes, Body, Chunk, ClockFloor, Extent, HybridClock, JournalHead, JournalRow, Metax,
-    ObjectChecksum, Op, OpId, OpSeq, Outcome, PartRef, PartRow, Passed, PgId, PieceRow, Put,
-    Target, Tombstone, UploadRow, VersionRow, VersionSlot, rows,
+    Attributes, Body, Chunk, ClockFloor, Extent, Garbage, HybridClock, JournalHead, JournalRow,
+    Metax, ObjectChecksum, Op, OpId, OpSeq, Outcome, PartRef, PartRow, Passed, PgId, PieceRow, Put,
+    Reaping, Target, Tombstone, UploadRow, VersionRow, VersionSlot, rows,
 };
 
 use crate::digest::Summed;
 use crate::index::RowSpan;
 use crate::limits::{
     CLOCK_MAX, DIGEST_TABLES_MAX, OP_DESCRIPTION_BYTES_MAX, OP_SEQ_MAX, PG_MEMBERS_MAX,
-    REGION_NOTES_MAX, REPEATS_MAX, ROW_KEY_BYTES_MAX, ROW_VALUE_BYTES_MAX,
+    REGION_NOTES_MAX, REPEATS_MAX, ROW_KEY_BYTES_MAX, ROW_VALUE_BYTES_MAX, STEP_ROWS_MAX,
 };
 use crate::message::{Call, Content, Description, LogEntry, PeerMessage};
 use crate::pg::{OpenEntry, Piece, Report, SnapshotHeader, owner};
@@ -362,6 +362,7 @@ pub(crate) fn check_op(pg: PgId, id: OpId, op: &Op) -> Judged {
             check(renew.was.seq < id.seq, LATE_OP)
         }
         Op::DropStream { .. } | Op::Digest => Ok(()),
+        Op::Reap { rows_max } => check_steps(*rows_max),
         Op::Regrant { .. } => Err(Unsound("a second attempt at a put: no release issues one")),
         Op::SnapshotBegin | Op::SnapshotSession(_) | Op::SnapshotEnd { .. } => {
             Err(Unsound("a record that a member makes for itself"))
@@ -475,10 +476,25 @@ fn check_row(at: OpId, row: &[u8], value: &[u8]) -> Judged {
             check_made(at, floor.op)?;
             check_clock(floor.clock)
         }
+        Some(b'Q') => match rows::parse_garbage(row) {
+            Some((_, [])) => read::<Reaping>(value).and_then(|it| {
+                check_steps(it.rows_max)?;
+                check_made(at, it.op)
+            }),
+            Some(_) => read::<Garbage>(value).and_then(|it| {
+                check(it.through.len() <= size_of::<u64>(), "no row of garbage is as long")?;
+                check_made(at, it.op)
+            }),
+            None => Err(Unsound("a row has no such form")),
+        },
         Some(b'R') => read::<Passed>(value).map(drop),
         Some(b'U') => read::<UploadRow>(value).and_then(|row| check_made(at, row.upload.op)),
         _ => Ok(()),
     }
+}
+
+fn check_steps(rows_max: u32) -> Judged {
+    check((1..=STEP_ROWS_MAX).contains(&rows_max), "garbage goes in steps that no release takes")
 }
 
 fn check_tombstone(at: OpId, slot: VersionSlot, tombstone: &Tombstone) -> Judged {

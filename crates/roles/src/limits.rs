@@ -41,6 +41,10 @@ pub const PROTOCOL_BALANCE: u8 = 14;
 pub const PROTOCOL_PAUSE: u8 = 15;
 /// Oldest version of it in which managers and their maps know CORS rules of buckets.
 pub const PROTOCOL_CORS: u8 = 15;
+/// Oldest version of it in which members of a group know that garbage goes in steps.
+pub const PROTOCOL_STEPS: u8 = 16;
+/// Groups of a meta server that remove a step of their garbage at one tick, one after the other: 10,240 rows a second.
+pub const REAPS_PER_TICK_MAX: u32 = 4;
 /// Milliseconds after which a manager that keeps volumes from moving for balance is told of.
 pub const BALANCE_HELD_UP_MS: u64 = 60 * 1000;
 /// Bytes that may wait in the log's buffer before calls are turned away; less with small segments, of
@@ -331,7 +335,8 @@ const _: () = assert!(
     "reports are for peers of a version that is spoken"
 );
 const _: () = assert!(
-    PROTOCOL_CORS <= larder_net::limits::PROTOCOL_MAX
+    PROTOCOL_STEPS <= larder_net::limits::PROTOCOL_MAX
+        && PROTOCOL_CORS < PROTOCOL_STEPS
         && PROTOCOL_PAUSE <= PROTOCOL_CORS
         && PROTOCOL_BALANCE < PROTOCOL_PAUSE
         && PROTOCOL_LISTS < PROTOCOL_BALANCE

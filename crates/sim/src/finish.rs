@@ -138,6 +138,7 @@ impl World {
                 scan(&Port(&node.kv), self.setup.pgs, lvs, &pgs).map_err(contradiction)?;
             let complaint = (derived.faults.first().map(ToString::to_string))
                 .or_else(|| derived.strays.first().map(ToString::to_string))
+                .or_else(|| (derived.garbage > 0).then(|| "garbage is left".to_owned()))
                 .or_else(|| derived.open_streams.first().map(|open| format!("{open:?} is open")));
             if let Some(complaint) = complaint {
                 return Err(Finding::Contradiction(format!("meta server {at}: {complaint}")));

@@ -169,7 +169,10 @@ impl Node {
             NodeIn::FlushFor { run: meant, pg, flush } if meant == run => {
                 self.flush_for(pg, flush, net)
             }
-            NodeIn::Peer { pg, from, message } => self.step(pg, Event::Peer { from, message }, net),
+            NodeIn::Peer { pg, from, message } => {
+                self.member(pg).pg.knows_steps(from, true);
+                self.step(pg, Event::Peer { from, message }, net)
+            }
             NodeIn::Data { run: meant, id, answer } if meant == run => {
                 self.data_heard(id, answer, net)
             }
@@ -421,6 +424,9 @@ impl Node {
             if self.member(pg).pg.wants_tick() {
                 self.step(pg, Event::Tick, net)?;
             }
+            if self.member(pg).pg.wants_to_reap() {
+                self.step(pg, Event::Reap, net)?;
+            }
         }
         self.ask_again(net)?;
         self.walk_on(net)?;
@@ -548,7 +554,7 @@ pub(crate) fn scan(
     pgs: &[&Pg],
 ) -> Result<larder_protocol::rebuild::Derived, IndexError> {
     let mut scan = SpaceScan::new(lvs);
-    for table in rows::SPACE_TABLES {
+    for table in rows::SPACE_TABLES.into_iter().chain([b'Q']) {
         for (row, value) in port.collect(&[table])? {
             let of = owner(&row, &value, pg_count)?;
             if pgs.iter().any(|pg| Some(pg.id()) == of) {

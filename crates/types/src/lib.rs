@@ -12,6 +12,7 @@ pub mod codec;
 pub mod condition;
 pub mod cors;
 pub mod crc;
+pub mod garbage;
 pub mod home;
 pub mod ids;
 pub mod limits;
@@ -32,6 +33,7 @@ pub use checksum::BlockSums;
 pub use codec::CodecError;
 pub use condition::{Condition, EtagList, Unmet};
 pub use cors::{CorsError, CorsMethod, CorsRule, CorsRules, NotACorsMethod};
+pub use garbage::{Garbage, Reaping};
 pub use home::{Decider, Home, HomeScope, HomeState, HomeTerm};
 pub use ids::{
     BootId, BucketId, ClusterId, DiskId, Epoch, Grant, GrantKey, LvId, MapVersion, OpId, OpSeq,

@@ -204,6 +204,11 @@ pub enum Op {
     Renew(Box<Renew>),
     /// The key's null version grows, or begins, in a store of several regions.
     Grow(Box<Grow>),
+    /// Some rows of the PG's garbage go. From the first such op on, an op that ends an object leaves rows to these.
+    Reap {
+        /// Rows that this op removes, and each from now on, at most; at least 1.
+        rows_max: u32,
+    },
 }
 
 impl Op {

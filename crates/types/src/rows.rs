@@ -8,6 +8,7 @@
 //! 'K' bucket(8) session(8) number(8) chunk(4)      chunk of a stream
 //! 'O' bucket(8) session(8) number(8)               open stream: value is the key's PG
 //! 'P' bucket(8) pg(4) view(8) seq(8) part(2)       part of an upload
+//! 'Q' pg(4) beginning*                            garbage: rows that begin so go in steps; without a beginning, in which
 //! 'R' pg(4) region(2) source(4)                  how far the journal of another region's PG is here
 //! 'S' pg(4)                                       snapshot that the PG's rows came with, if any
 //! 'T' bucket(8) key* slot                          tombstone of a purged version
@@ -140,6 +141,45 @@ pub fn clock_floor(pg: PgId) -> Vec<u8> {
 pub fn parse_clock_floor(row: &[u8]) -> Option<PgId> {
     let [b'F', pg @ ..] = row else { return None };
     Some(PgId(u32::from_be_bytes(pg.try_into().ok()?)))
+}
+
+/// Row that says in what steps a PG's garbage goes; see [`Reaping`](crate::Reaping). All rows of its garbage begin so.
+#[must_use]
+pub fn garbage(pg: PgId) -> Vec<u8> {
+    let mut row = vec![b'Q'];
+    row.extend(pg.0.to_be_bytes());
+    row
+}
+
+/// Row of garbage: rows that begin with what [`stream`], [`parts`] or [`pieces`] made are named by nothing any more.
+#[must_use]
+pub fn garbage_of(pg: PgId, beginning: &[u8]) -> Vec<u8> {
+    let mut row = garbage(pg);
+    row.extend(beginning);
+    row
+}
+
+/// Reads a row made by [`garbage`], whose beginning is empty, or [`garbage_of`].
+#[must_use]
+pub fn parse_garbage(row: &[u8]) -> Option<(PgId, &[u8])> {
+    let [b'Q', rest @ ..] = row else { return None };
+    let (pg, beginning) = rest.split_first_chunk::<4>()?;
+    let pg = PgId(u32::from_be_bytes(*pg));
+    match beginning {
+        [] => Some((pg, beginning)),
+        [b'K', _stream @ ..] if beginning.len() == 25 => Some((pg, beginning)),
+        [b'P' | b'W', _bucket @ ..] => {
+            let of = parse_upload_tail(beginning.get(9..)?)?;
+            (of.pg == pg).then_some((pg, beginning))
+        }
+        _ => None,
+    }
+}
+
+/// The bucket of the rows that begin as a row of garbage says.
+#[must_use]
+pub fn bucket_of_garbage(beginning: &[u8]) -> Option<BucketId> {
+    Some(BucketId(take_u64(beginning.get(1..)?)?.0))
 }
 
 /// The common beginning of the rows that a PG has of journals of other regions.

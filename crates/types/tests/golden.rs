@@ -148,6 +148,8 @@ fn values_of_rows_keep_their_golden_bytes() {
     golden.check_value("journal, its head", &stored::journal_head());
     golden.check_value("clock floor", &stored::clock_floor());
     golden.check_value("passed", &stored::passed());
+    golden.check_value("garbage, its steps", &stored::reaping());
+    golden.check_value("garbage", &stored::garbage());
     for (name, entry, slot) in stored_entries() {
         let bytes = entry.encode(slot);
         golden.check(name, &bytes);
@@ -231,6 +233,9 @@ fn keys_of_rows_keep_their_golden_bytes() {
     golden.check("outcome", &rows::outcome(PgId(0x0102_0304), OpSeq(0x0A0B_0C0D_0E0F)));
     golden.check("clock floor", &rows::clock_floor(PgId(0x0102_0304)));
     golden.check("passed", &rows::passed(PgId(0x0102_0304), RegionId(0x0506), PgId(0x0708_090A)));
+    let rows_of_stream = rows::stream(bucket, stream);
+    golden.check("garbage, its steps", &rows::garbage(PgId(0x0102_0304)));
+    golden.check("garbage", &rows::garbage_of(PgId(0x0102_0304), &rows_of_stream));
     let seven = [rows::versions(b'V', bucket, &zeros), 7u64.to_be_bytes().to_vec()].concat();
     assert_eq!(rows::parse_version(&seven), None, "no release has written such a slot");
     golden.check("version of a key with a zero", &seven);
@@ -250,6 +255,12 @@ fn golden_keys_are_read_back() {
     assert_eq!(rows::parse_outcome(&golden["outcome"]), Some(outcome));
     assert_eq!(rows::parse_clock_floor(&golden["clock floor"]), Some(PgId(0x0102_0304)));
     assert_eq!(rows::parse_passed(&golden["passed"]), Some(PgId(0x0102_0304)));
+    let of_stream = &golden["garbage"][5..];
+    let garbage = Some((PgId(0x0102_0304), of_stream));
+    assert_eq!(rows::parse_garbage(&golden["garbage"]), garbage);
+    assert_eq!(rows::bucket_of_garbage(of_stream), Some(bucket));
+    let steps = Some((PgId(0x0102_0304), &[][..]));
+    assert_eq!(rows::parse_garbage(&golden["garbage, its steps"]), steps);
     assert_eq!(rows::part_number(&golden["part"]), Some(10_000));
     assert_eq!(rows::parse_part(&golden["part"]), Some(stored::upload()));
     let piece = Some((bucket, stored::pieces(), 0x0A0B_0C0D_0E0F));

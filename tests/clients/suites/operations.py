@@ -120,6 +120,47 @@ def a_stop_is_clean_and_loses_nothing(bench):
 
 
 @checks
+def what_a_large_object_had_goes_in_steps_that_a_crash_does_not_end(bench):
+    # One request removes this many rows; each record has a row.
+    step = 256
+    server = Server(bench.server.binary, bench.folder() / "steps")
+    server.start()
+
+    def append_and_delete(key, records):
+        for at in range(records):
+            s3.put_object(Bucket="logs", Key=key, Body=b"x", WriteOffsetBytes=at)
+        s3.delete_object(Bucket="logs", Key=key)
+        assert "Contents" not in s3.list_objects_v2(Bucket="logs"), "it is gone at once"
+
+    def wait_for_steps(rows):
+        deadline = time.monotonic() + 30
+        while server.metric("larder_reaped_rows_total") < rows:
+            assert time.monotonic() < deadline, f"{rows} rows were to go in steps"
+            time.sleep(0.05)
+
+    try:
+        s3 = server.boto3()
+        s3.create_bucket(Bucket="logs")
+        # Steps are agreed on within the time that the second half takes.
+        append_and_delete("short", 2 * step + 44)
+        wait_for_steps(step + 44)
+        append_and_delete("long", 4 * step)
+        server.kill()
+        code, report = server.inspect()
+        assert code == 0, report
+        server.start()
+        s3 = server.boto3()
+        if "in steps" in report:
+            wait_for_steps(1)
+        s3.delete_bucket(Bucket="logs")
+        assert server.stop() == 0
+        code, report = server.inspect()
+        assert code == 0, report
+    finally:
+        server.kill()
+
+
+@checks
 def metrics_are_served_for_prometheus(bench):
     with urllib.request.urlopen(bench.server.metrics_url(), timeout=10) as answer:
         text = answer.read().decode()

@@ -114,6 +114,7 @@ impl RoleMetrics for MetaMetrics {
         let lost = lacking.get(&0).copied().unwrap_or_default();
         let short: u64 = lacking.range(2..).map(|(_, chunks)| chunks).sum();
         let mut gauges = background::gauges(&self.meta);
+        gauges.push(reads::gauge(&self.meta));
         gauges.extend([
             ("unapplied_ops", "Ops that the index does not show yet", tail as f64),
             ("open_puts", "Puts without an outcome", open as f64),

@@ -1,16 +1,23 @@
-//! Counters of reads in placement groups, for a store and for a meta server of a cluster.
+//! Counters of placement groups: reads that wait, rows that go in steps; for a store and for a meta server of a cluster.
 
 use larder_roles::meta::Meta;
 
 /// Name without prefix, help, value.
 type Metric = (&'static str, &'static str, f64);
 
-pub(super) fn counters(meta: &Meta) -> [Metric; 2] {
-    let (mut waited, mut passed) = (0, 0);
+pub(super) fn gauge(meta: &Meta) -> Metric {
+    let reaping = meta.pg_ids().filter(|pg| meta.gauges(*pg).is_reaping).count();
+    let help = "Placement groups led here in which rows of large objects are being removed";
+    ("pgs_reaping", help, reaping as f64)
+}
+
+pub(super) fn counters(meta: &Meta) -> [Metric; 3] {
+    let (mut waited, mut passed, mut reaped) = (0, 0, 0);
     for pg in meta.pg_ids() {
         let gauges = meta.gauges(pg);
         waited += gauges.reads_waited;
         passed += gauges.reads_passed;
+        reaped += gauges.reaped_rows;
     }
     [
         ("reads_waited", "Reads that waited for puts of their key", waited as f64),
@@ -19,5 +26,6 @@ pub(super) fn counters(meta: &Meta) -> [Metric; 2] {
             "Reads of these answered while later puts of their key had no outcome",
             passed as f64,
         ),
+        ("reaped_rows", "Rows of large objects that were removed in steps", reaped as f64),
     ]
 }

@@ -95,6 +95,7 @@ impl RoleMetrics for StoreMetrics {
         let block = f64::from(BLOCK_BYTES);
         let used = space.total - space.free - space.withheld - space.waiting;
         let mut gauges = background::gauges(&self.meta);
+        gauges.push(reads::gauge(&self.meta));
         gauges.extend(disk::gauges(&self.data));
         gauges.extend([
             (

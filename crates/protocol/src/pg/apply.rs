@@ -5,18 +5,19 @@
 //! 1. Ops are applied in order, each once, only below the commit point, in batches that carry the
 //!    applied position: after a crash the index holds the state after some op, and says which.
 //! 2. A version row is replaced only by a later op's, whatever the order of the outcomes.
-//! 3. What a row names is freed by the op that removes or replaces the row, and by no other. An append frees nothing:
-//!    what its version named is named by a piece from then on (`pieces.rs`).
+//! 3. What a row names is freed by the op that removes or replaces the row, and by no other; what rows of these rows name,
+//!    by that op or as garbage (`garbage.rs`). An append frees nothing: what its version named is named by a piece from
+//!    then on (`pieces.rs`).
 
 use larder_types::codec::{decode, encode};
 use larder_types::{
     Body, BucketId, Chunk, Extent, Grant, HoldersChange, LvId, ObjectEntry, ObjectKey, Op, OpId,
-    OpSeq, Outcome, PartRef, PartRow, PgId, Put, StreamId, Target, ToldPut, UploadId, VersionRow,
-    rows,
+    OpSeq, Outcome, PartRow, PgId, Put, Target, ToldPut, VersionRow, rows,
 };
 
 use super::append::answer_of;
 use super::calls::slot_of_call;
+use super::garbage::{Removal, RowsDone};
 use super::moves::MoveCounts;
 use super::slots::Slot;
 use super::told::version_of;
@@ -41,6 +42,12 @@ pub(super) struct Batch<'a> {
     ends: Vec<(LvId, u32)>,
     /// What became of chunks that were to move.
     pub(super) moves: MoveCounts,
+    /// Rows that the op under way removes.
+    pub(super) removal: Removal,
+    /// What became of rows of large objects.
+    pub(super) rows_done: RowsDone,
+    /// More rows than these are those of a large object.
+    pub(super) step_rows: u32,
 }
 
 impl Pg {
@@ -63,11 +70,15 @@ impl Pg {
             asks_for_rows: self.ledger.asks_for_rows(),
             ends: Vec::new(),
             moves: MoveCounts::default(),
+            removal: Removal::default(),
+            rows_done: RowsDone::default(),
+            step_rows: self.reaper.step_rows,
         };
         let mut closed = Vec::new();
         let mut taken = 0;
         while taken < count && (taken == 0 || batch.changes.bytes() < APPLY_BYTES_MAX) {
             let entry = self.tail[taken].entry.clone();
+            batch.removal = Removal::default();
             self.apply_op(&entry, &mut batch, &mut closed)?;
             batch.bound_journal(entry.id)?;
             taken += 1;
@@ -89,6 +100,7 @@ impl Pg {
             self.ledger.take(changed);
         }
         self.count_moves(batch.moves);
+        self.reaper.note(&batch.rows_done);
         self.leave_slots(count, closed, index, out)?;
         self.pass_barriers(out);
         if let Some(at) = digest {
@@ -159,14 +171,14 @@ impl Pg {
             }
             Op::CompleteUpload { bucket, key, upload, metax, parts, .. } => {
                 self.supersede(entry);
-                batch.drop_parts(*bucket, *upload, parts, id)?;
+                batch.drop_parts_but((*bucket, *upload), parts, id)?;
                 batch.changes.remove(rows::upload(*bucket, key, *upload));
                 let body = Body::Parts { upload: *upload, parts: parts.clone() };
                 let row = VersionRow { op: id, metax: (**metax).clone(), body };
                 batch.put_version((*bucket, key), ObjectEntry::of_row(row), id)?;
             }
             Op::AbortUpload { bucket, key, upload, .. } => {
-                batch.drop_parts(*bucket, *upload, &[], id)?;
+                batch.drop_rows(&rows::parts(*bucket, *upload), id)?;
                 batch.changes.remove(rows::upload(*bucket, key, *upload));
             }
             Op::Append(append) => batch.append(append, None, id)?,
@@ -184,6 +196,7 @@ impl Pg {
                 }
             }
             Op::DropStream { bucket, stream } => batch.drop_orphans(*bucket, *stream, id)?,
+            Op::Reap { rows_max } => batch.reap(*rows_max, id)?,
             Op::SnapshotBegin | Op::SnapshotSession(_) | Op::SnapshotEnd { .. } => {
                 return Err(IndexError(format!("op {id:?} belongs to no log's tail")));
             }
@@ -351,6 +364,7 @@ impl Batch<'_> {
                 Ok(())
             }
             Target::Part { upload, number } => {
+                self.note_part(*number, &body);
                 let row = rows::part(put.bucket, *upload, *number);
                 if let Some(old) = self.changes.get(self.index, &row)? {
                     let old: PartRow = decode("part row", &old)?;
@@ -414,8 +428,8 @@ impl Batch<'_> {
                 Ok(())
             }
             Body::Stream { stream, .. } => self.drop_stream(bucket, *stream, now),
-            Body::Parts { upload, .. } => self.drop_parts(bucket, *upload, &[], now),
-            Body::Pieces { pieces, .. } => self.drop_pieces(bucket, *pieces, now),
+            Body::Parts { upload, .. } => self.drop_rows(&rows::parts(bucket, *upload), now),
+            Body::Pieces { pieces, .. } => self.drop_rows(&rows::pieces(bucket, *pieces), now),
         }
     }
 
@@ -478,53 +492,5 @@ impl Batch<'_> {
             self.changed(from, Change::Left(chunk.into()), now);
             self.changed(to, Change::Named(chunk.into()), now);
         }
-    }
-
-    /// Removes the chunks of a stream that no parent has claimed.
-    fn drop_orphans(
-        &mut self,
-        bucket: BucketId,
-        stream: StreamId,
-        now: OpId,
-    ) -> Result<(), IndexError> {
-        let open = self.changes.get(self.index, &rows::open_stream(bucket, stream))?;
-        if open.is_some() { self.drop_stream(bucket, stream, now) } else { Ok(()) }
-    }
-
-    /// Removes a stream's chunks.
-    fn drop_stream(
-        &mut self,
-        bucket: BucketId,
-        stream: StreamId,
-        now: OpId,
-    ) -> Result<(), IndexError> {
-        for (row, value) in self.changes.scan(self.index, &rows::stream(bucket, stream))? {
-            let chunk: Chunk = decode("chunk row", &value)?;
-            self.free_chunk(&row, &chunk, now);
-            self.changes.remove(row);
-        }
-        self.changes.remove(rows::open_stream(bucket, stream));
-        Ok(())
-    }
-
-    /// Removes an upload's parts, except those kept.
-    fn drop_parts(
-        &mut self,
-        bucket: BucketId,
-        upload: UploadId,
-        kept: &[PartRef],
-        now: OpId,
-    ) -> Result<(), IndexError> {
-        for (row, value) in self.changes.scan(self.index, &rows::parts(bucket, upload))? {
-            let number = rows::part_number(&row)
-                .ok_or_else(|| IndexError(format!("part row {row:?} has no number")))?;
-            if kept.binary_search_by_key(&number, |part| part.number).is_ok() {
-                continue;
-            }
-            let part: PartRow = decode("part row", &value)?;
-            self.free_body(&row, bucket, &part.body, now)?;
-            self.changes.remove(row);
-        }
-        Ok(())
     }
 }

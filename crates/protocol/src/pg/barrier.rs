@@ -11,7 +11,7 @@
 //! 4. One that begins at the row of an open put waits for all puts in question together, for [`LIST_GATHER_MS`] at most:
 //!    a page behind many slow puts is not answered row by row, and a put in doubt far behind does not hold it up.
 
-use larder_types::{OpSeq, Put, RegionId, Target, rows};
+use larder_types::{Op, OpSeq, Put, RegionId, Target, rows};
 
 use super::{OpenPut, Pg, TailEntry};
 use crate::index::RowSpan;
@@ -86,9 +86,12 @@ impl Pg {
         }
     }
 
-    /// The last op that changes the index when it is applied.
+    /// The last op that changes what can be listed or read when it is applied: garbage cannot.
     fn last_effective(&self) -> OpSeq {
-        let effective = |tail: &&TailEntry| super::chunk_of(&tail.entry.op).is_none();
+        let is_step = |op: &Op| matches!(op, Op::Reap { .. });
+        let effective = |tail: &&TailEntry| {
+            super::chunk_of(&tail.entry.op).is_none() && !is_step(&tail.entry.op)
+        };
         let last = self.tail.iter().rev().find(effective);
         last.map_or(self.applied.seq, |tail| tail.entry.id.seq)
     }

@@ -9,6 +9,7 @@ use larder_types::{
 };
 
 use super::barrier::Barrier;
+use super::garbage::is_garbage;
 use super::grant::Starved;
 use super::slots::Slot;
 use super::told::Put as Mutation;
@@ -260,7 +261,10 @@ impl Pg {
                 if !self.slots.at_rest(&slot) {
                     return Ok(Step::Wait(slot));
                 }
-                if !stream_is_whole(call.bucket, *stream, *chunks, index)? {
+                let of = (call.bucket, *stream);
+                if !stream_is_whole(call.bucket, *stream, *chunks, index)?
+                    || is_garbage(index, self.id, of)?
+                {
                     return Ok(Step::Refuse(Refusal::StreamIncomplete));
                 }
                 Body::Stream { stream: *stream, chunks: *chunks, chunk_bytes: *chunk_bytes }

@@ -3,14 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use larder_types::rows::SPACE_TABLES;
+use larder_types::rows::{self, SPACE_TABLES};
 use larder_types::{OpId, PgId};
 
 use super::Pg;
+use super::snapshot::owner;
 use super::walk::chunk_at;
 use crate::high_water::HighWater;
 use crate::index::IndexError;
 use crate::ledger::NamedBlocks;
+use crate::limits::REAP_ROWS_MAX;
 use crate::rebuild::{Space, SpaceFault};
 use crate::space::LvInfo;
 
@@ -22,6 +24,8 @@ struct Found {
     /// The last op that the snapshot shows.
     at: OpId,
     named: Result<NamedBlocks, SpaceFault>,
+    /// Something has more rows than one op removes.
+    has_large: bool,
 }
 
 /// A walk over an index for the ledgers of some PGs. Add the PGs; then for each stretch take a snapshot of the index, say how
@@ -44,7 +48,7 @@ impl LedgerWalk {
     pub fn add(&mut self, pg: &mut Pg) {
         if pg.is_whole && pg.ledger.known().is_none() {
             let (walk, named) = (pg.ledger.begin_walk(), Ok(NamedBlocks::default()));
-            self.found.insert(pg.id, Found { walk, at: OpId::default(), named });
+            self.found.insert(pg.id, Found { walk, at: OpId::default(), named, has_large: false });
         }
     }
 
@@ -77,6 +81,7 @@ impl LedgerWalk {
     /// # Errors
     /// [`IndexError`] if the row cannot be read.
     pub fn note(&mut self, row: &[u8], value: &[u8]) -> Result<(), IndexError> {
+        self.note_large(row, value)?;
         let is_for = |pg| self.found.contains_key(&pg);
         let Some((pg, chunk)) = chunk_at(row, value, self.pg_count, is_for)? else { return Ok(()) };
         if let Some(Found { named, .. }) = self.found.get_mut(&pg)
@@ -88,10 +93,29 @@ impl LedgerWalk {
         Ok(())
     }
 
+    /// A stream or an upload that has more rows than a step was made before this member began.
+    fn note_large(&mut self, row: &[u8], value: &[u8]) -> Result<(), IndexError> {
+        let number = match row.first() {
+            Some(b'K') => rows::chunk_number(row),
+            Some(b'P') => rows::part_number(row).map(u32::from),
+            _ => None,
+        };
+        if number.is_some_and(|number| number >= REAP_ROWS_MAX)
+            && let Some(pg) = owner(row, value, self.pg_count)?
+            && let Some(found) = self.found.get_mut(&pg)
+        {
+            found.has_large = true;
+        }
+        Ok(())
+    }
+
     /// Tells a PG what the stretch was found to name, if it still waits for it. `until` is the first row that was not read;
     /// `None` if all were.
     pub fn end_stretch(&mut self, pg: &mut Pg, until: Option<&[u8]>) {
-        let Some(Found { walk, at, named }) = self.found.get_mut(&pg.id) else { return };
+        let Some(Found { walk, at, named, has_large }) = self.found.get_mut(&pg.id) else { return };
+        if std::mem::take(has_large) {
+            pg.note_large();
+        }
         let at = if pg.planted.takes_changes_twice() { OpId::default() } else { *at };
         let named = std::mem::replace(named, Ok(NamedBlocks::default()));
         pg.ledger.end_stretch(*walk, named, at, until);

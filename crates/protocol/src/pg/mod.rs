@@ -26,6 +26,8 @@ mod digest;
 mod door;
 mod doubt;
 mod early;
+mod garbage;
+mod gauges;
 mod grant;
 mod history;
 mod ledger;
@@ -60,10 +62,12 @@ use crate::now::Now;
 use crate::planted::Planted;
 use crate::rebuild::SpaceFault;
 use crate::sessions::Sessions;
-use crate::space::{SpaceUse, VolumeGroup};
+use crate::space::VolumeGroup;
 use barrier::Barrier;
 use digest::Digests;
 pub use doubt::Doubt;
+use garbage::Reaper;
+pub use gauges::PgGauges;
 use grant::Starved;
 use history::History;
 pub use ledger::LedgerWalk;
@@ -189,35 +193,6 @@ pub enum Retained {
     NotApplied,
 }
 
-/// Numbers for metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PgGauges {
-    /// Ops above the applied position.
-    pub tail_ops: usize,
-    /// Puts without an outcome.
-    pub open_puts: usize,
-    /// Puts in doubt.
-    pub in_doubt: usize,
-    /// Milliseconds for which the oldest of them has been open.
-    pub in_doubt_ms: u64,
-    /// Calls that wait: for a row, for space, for what is under way to show, or for room in the log.
-    pub waiting_calls: usize,
-    /// Requests that may be repeated, which the log is kept back for.
-    pub remembered: usize,
-    /// Copies under way, and changes of holders that have no op yet.
-    pub refills: usize,
-    /// Grants on most replicas of an LV of which others were out of reach, since this member began.
-    pub grants_on_most: u64,
-    /// Reads that waited for puts of their key, since this member began.
-    pub reads_waited: u64,
-    /// Those that were answered while puts that came after them had no outcome.
-    pub reads_passed: u64,
-    /// Chunks that are being moved.
-    pub moves: usize,
-    /// Space.
-    pub space: SpaceUse,
-}
-
 /// One member of a PG.
 #[derive(Debug)]
 pub struct Pg {
@@ -295,6 +270,8 @@ pub struct Pg {
     /// Chunks that are being moved.
     moves: Moves,
     move_counts: MoveCounts,
+    /// Rows that are to go in steps.
+    reaper: Reaper,
     lv_asked: bool,
     /// When it was said last that there is none; `None` if one came since.
     pool_empty_ms: Option<u64>,
@@ -387,25 +364,6 @@ impl Pg {
     /// Says that every proxy heard of so far is gone: its requests will not be repeated.
     pub fn end_sessions(&mut self) {
         self.sessions.end_all();
-    }
-
-    /// Numbers for metrics.
-    #[must_use]
-    pub fn gauges(&self) -> PgGauges {
-        PgGauges {
-            tail_ops: self.tail.len(),
-            open_puts: self.open.len(),
-            in_doubt: self.in_doubt().count(),
-            in_doubt_ms: self.in_doubt().map(|open| self.age_ms(open)).max().unwrap_or(0),
-            waiting_calls: self.waiting_calls() + self.barriers.len() + self.drops.len(),
-            remembered: self.sessions.remembered_count(),
-            refills: self.refills.len(),
-            grants_on_most: self.grants_on_most,
-            reads_waited: self.slots.reads_waited,
-            reads_passed: self.slots.reads_passed,
-            moves: self.moves.len(),
-            space: self.space.as_ref().map(VolumeGroup::usage).unwrap_or_default(),
-        }
     }
 
     /// Whether [`Event::Tick`] has anything to do.
@@ -502,6 +460,7 @@ impl Pg {
                 self.pool_empty(out);
                 Ok(())
             }
+            Event::Reap => self.reap(index, out),
             Event::Tick => self.tick(index, out),
         };
         if let Err(error) = result {

@@ -31,6 +31,7 @@ use larder_types::{
 
 use super::apply::Batch;
 use super::calls::{Step, current, epoch_holds};
+use super::garbage::is_garbage;
 use super::slots::Slot;
 use super::{Pg, ReplyKind};
 use crate::append::{AppendCall, AppendDone, AppendRefusal};
@@ -212,8 +213,9 @@ impl Pg {
             ControlFlow::Continue(())
         })?;
         let is_whole = there.iter().copied().eq(0..chunks);
-        // A stream without this row has a parent already.
-        let is_free = !is_applied || index.get(&rows::open_stream(bucket, stream))?.is_some();
+        // A stream without this row has a parent already, or never will.
+        let is_open = !is_applied || index.get(&rows::open_stream(bucket, stream))?.is_some();
+        let is_free = is_open && !is_garbage(index, self.id, (bucket, stream))?;
         let incomplete = Step::Refuse(Refusal::StreamIncomplete);
         Ok((!is_whole || !is_free).then_some(incomplete))
     }
@@ -335,6 +337,7 @@ impl Batch<'_> {
         if let Body::Stream { stream, .. } = &append.body {
             self.changes.remove(rows::open_stream(append.bucket, *stream));
         }
+        self.note_size(&append.body);
         let mut version = match old {
             None => ObjectEntry::of_row(begun(append, id)),
             Some(old) => self.grown(old, append, grow, id)?,
@@ -407,21 +410,6 @@ impl Batch<'_> {
         };
         self.changes.put(piece, value);
         Ok(1)
-    }
-
-    /// Removes the pieces of a version.
-    pub(super) fn drop_pieces(
-        &mut self,
-        bucket: BucketId,
-        pieces: PiecesId,
-        now: OpId,
-    ) -> Result<(), IndexError> {
-        for (row, value) in self.changes.scan(self.index, &rows::pieces(bucket, pieces))? {
-            let piece = PieceRow::read(&value)?;
-            self.free_body(&row, bucket, &piece.body, now)?;
-            self.changes.remove(row);
-        }
-        Ok(())
     }
 }
 

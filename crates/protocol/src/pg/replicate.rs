@@ -128,6 +128,7 @@ impl Pg {
         self.space = None;
         self.refills = Refills::default();
         self.moves = Moves::default();
+        self.reaper.begin_view();
         self.lv_asked = false;
         self.pool_empty_ms = None;
         self.wider_due_ms = None;

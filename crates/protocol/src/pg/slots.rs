@@ -238,6 +238,7 @@ pub(super) fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
         | Op::Digest
         | Op::Noted(_)
         | Op::Freed(_)
+        | Op::Reap { .. }
         | Op::SnapshotBegin
         | Op::SnapshotSession(_)
         | Op::SnapshotEnd { .. } => [None, None],

@@ -138,6 +138,7 @@ pub fn owner(row: &[u8], value: &[u8], pg_count: u32) -> Result<Option<PgId>, In
         Some(b'O') => Some(decode::<PgId>("open stream row", value)?),
         Some(b'P') => Some(rows::parse_part(row).ok_or_else(unreadable)?.pg),
         Some(b'W') => Some(rows::parse_piece(row).ok_or_else(unreadable)?.1.pg),
+        Some(b'Q') => Some(rows::parse_garbage(row).ok_or_else(unreadable)?.0),
         Some(b'F') => Some(rows::parse_clock_floor(row).ok_or_else(unreadable)?),
         Some(b'J') => Some(rows::parse_outcome(row).ok_or_else(unreadable)?.0),
         Some(b'R') => Some(rows::parse_passed(row).ok_or_else(unreadable)?),

@@ -19,6 +19,7 @@ use larder_types::{
 };
 
 use super::digest::Digests;
+use super::garbage::Reaper;
 use super::history::History;
 use super::level::EarlyReports;
 use super::moves::{MoveCounts, Moves};
@@ -164,6 +165,7 @@ impl Recovering {
                 refills: Refills::default(),
                 moves: Moves::default(),
                 move_counts: MoveCounts::default(),
+                reaper: Reaper::new(),
                 lv_asked: false,
                 pool_empty_ms: None,
                 wider_due_ms: None,

@@ -262,6 +262,7 @@ impl Batch<'_> {
     ) {
         let own = version.put_at.region;
         let mut version = version;
+        self.note_size(&version.row.body);
         if own != RegionId::OWN {
             if version.origin.is_none() && version.row.op != now {
                 version.origin = Some(Origin { region: own, pg: self.pg, op: now });

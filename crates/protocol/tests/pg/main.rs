@@ -9,6 +9,7 @@ mod door;
 mod doubt;
 mod early;
 mod gaps;
+mod garbage;
 mod grown;
 mod hostile;
 mod long;

@@ -3,7 +3,7 @@
 use larder_protocol::limits::VACATE_MS;
 use larder_protocol::pg::{Begun, Move, MoveCounts, chunk_at};
 use larder_protocol::space::Fragmentation;
-use larder_protocol::{DataAnswer, DataRequest, Effect, Event, Index};
+use larder_protocol::{DataAnswer, DataRequest, Effect, Event, Index, LogEntry};
 use larder_types::{Body, Chunk, Extent, Grant, Holders, Op, OpSeq};
 
 use crate::support::{BLOCK, LV, Member, info, key};
@@ -115,10 +115,8 @@ fn a_chunk_that_lies_high_moves_below_the_live_blocks() {
     let after = pg.chunk("b");
     assert_eq!((after.lv, &after.extents[..], after.holders), (LV, &[LOW][..], BOTH));
     assert_eq!((after.seed, after.len, &after.sums), (before.seed, before.len, &before.sums));
-    let (op, Op::Moved { .. }) = pg.log.last().map(|(entry, _)| (entry.id, &*entry.op)).unwrap()
-    else {
-        panic!("no chunk was moved by the last op");
-    };
+    let is_move = |(entry, _): &&(LogEntry, OpSeq)| matches!(*entry.op, Op::Moved { .. });
+    let op = pg.log.iter().rfind(is_move).expect("an op moves it").0.id;
     assert_eq!(after.grant, Grant { op, attempt: 0, ..before.grant }, "a place of its own");
     assert_eq!(pg.unused(), (49, 10), "what it left waits");
     assert_eq!(pg.pg.move_counts(), MoveCounts { moved: 1, void: 0 });

@@ -256,6 +256,12 @@ fn look_at_space(map: &Map, overlay: &Overlay<'_>, open: &[Chunk], report: &mut 
     let total: u64 = derived.space.lvs.iter().map(|(info, _)| u64::from(info.blocks)).sum();
     let free: u64 = derived.space.lvs.iter().map(|(_, runs)| u64::from(runs.blocks())).sum();
     report.line(format!("{} blocks used, {free} free", total - free));
+    if derived.garbage > 0 {
+        let count = derived.garbage;
+        report.line(format!(
+            "{count} streams, uploads or appended objects are being removed in steps"
+        ));
+    }
     for fault in derived.faults {
         report.fault(fault.to_string());
     }

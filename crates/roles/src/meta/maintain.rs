@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::orders::Beat;
 use super::{Here, Member, Meta, Neighbours};
-use crate::limits::{LOG_BYTES_BEFORE_FLUSH, TICK_MS};
+use crate::limits::{LOG_BYTES_BEFORE_FLUSH, REAPS_PER_TICK_MAX, TICK_MS};
 
 /// Wakes the flush thread.
 #[derive(Default)]
@@ -105,7 +105,7 @@ impl Meta {
         let mut ticked = Instant::now();
         let mut flushed_at = Lsn(0);
         let mut wanting = Vec::new();
-        let mut beat = Beat::default();
+        let (mut beat, mut reaps_next) = (Beat::default(), 0);
         while !self.stopping.load(Ordering::Acquire) {
             let due = ticked + Duration::from_millis(TICK_MS);
             self.need_lv.wait_until(due);
@@ -123,6 +123,7 @@ impl Meta {
             }
             self.flush.let_go();
             self.index.measure();
+            self.reap_some(&mut reaps_next);
             match &self.neighbours {
                 Neighbours::Here(here) => {
                     here.data.measure_free_space();
@@ -147,6 +148,23 @@ impl Meta {
             let mut member = self.lock(pg);
             if member.pg.wants_tick() {
                 self.step(&mut member, Event::Floor { session, floor });
+            }
+        }
+    }
+
+    /// Has some groups remove a step of their garbage, in turns. However many large objects go at once, the thread that applies
+    /// ops of all groups has time for clients.
+    fn reap_some(&self, next: &mut usize) {
+        let (count, mut begun) = (self.pgs.len(), 0);
+        for at in (*next..count).chain(0..*next) {
+            let mut member = self.pgs[at].lock();
+            if member.pg.wants_to_reap() {
+                self.step(&mut member, Event::Reap);
+                begun += 1;
+            }
+            if begun == REAPS_PER_TICK_MAX {
+                *next = (at + 1) % count;
+                return;
             }
         }
     }

@@ -21,6 +21,9 @@ use crate::managers::Managers;
 use crate::net::{MS, Net};
 use crate::servers::Server;
 
+/// Most rows of a step in which garbage goes.
+const STEP_ROWS: u64 = 5;
+
 /// Why a server does not start.
 pub(crate) enum NoStart {
     /// Something failed that may be over later.
@@ -62,9 +65,15 @@ impl Node {
         if let Some(error) = unfit {
             return Err(NoStart::Unfit(error));
         }
+        // Objects here are small: so are steps, and each run of a server has others.
+        let step_rows = (self.run.0 % STEP_ROWS) as u32 + 1;
         let members = pgs
             .into_iter()
-            .map(|recovering| recovering.finish().map(Member::new))
+            .map(|recovering| {
+                let mut pg = recovering.finish()?;
+                pg.reap_in_steps_of(step_rows);
+                Ok(Member::new(pg))
+            })
             .collect::<Result<Vec<_>, LogGap>>()
             .map_err(|gap| NoStart::Unfit(gap.to_string()))?;
         let claims_all = self.setup.options.bugs.driver.claims_all();

@@ -6,12 +6,13 @@ use larder_types::{
     Amend, Amendments, Append, Appended, Attributes, Body, BootId, BucketId, BucketName,
     BucketRecord, BucketState, ChecksumAlgorithm, ChecksumKind, Chunk, ChunkMove, ClockFloor,
     CorsMethod, CorsRule, CorsRules, ETag, EncryptionEnvelope, Epoch, Extent, Freed,
-    FreedTombstone, Grant, Grow, HighWaterRow, Holders, HoldersChange, Home, HomeScope, HomeState,
-    HomeTerm, HybridClock, JournalHead, JournalRow, LvId, MarkerEntry, Metax, Noted,
+    FreedTombstone, Garbage, Grant, Grow, HighWaterRow, Holders, HoldersChange, Home, HomeScope,
+    HomeState, HomeTerm, HybridClock, JournalHead, JournalRow, LvId, MarkerEntry, Metax, Noted,
     ObjectChecksum, ObjectEntry, ObjectKey, Op, OpId, OpSeq, Origin, Outcome, PartRef, PartRow,
-    Passed, PgId, PieceEntry, PieceRow, PiecesId, Purge, Put, RegionId, Remembered, Renew, Request,
-    Retention, ServerId, SessionId, SessionMemory, Sharing, SnapshotRow, Stamp, StreamId, Target,
-    ToldPut, Tombstone, UploadId, UploadRow, VersionEntry, VersionRow, View, WritePolicy, rows,
+    Passed, PgId, PieceEntry, PieceRow, PiecesId, Purge, Put, Reaping, RegionId, Remembered, Renew,
+    Request, Retention, ServerId, SessionId, SessionMemory, Sharing, SnapshotRow, Stamp, StreamId,
+    Target, ToldPut, Tombstone, UploadId, UploadRow, VersionEntry, VersionRow, View, WritePolicy,
+    rows,
 };
 
 /// Everything an op can be and contain; see [`kinds`].
@@ -41,6 +42,7 @@ pub const KINDS: &[&str] = &[
     "Freed",
     "Renew",
     "Grow",
+    "Reap",
     "Target::Version",
     "Target::Chunk",
     "Target::Part",
@@ -103,6 +105,7 @@ pub fn kinds(op: &Op) -> Vec<&'static str> {
         Op::Freed(_) => vec!["Freed"],
         Op::Renew(_) => vec!["Renew"],
         Op::Grow(grow) => vec!["Grow", body_of(&grow.append.body)],
+        Op::Reap { .. } => vec!["Reap"],
     }
 }
 
@@ -517,6 +520,7 @@ pub fn ops() -> Vec<(&'static str, Op)> {
         ("renew", Op::Renew(Box::new(Renew { request, bucket, key, was: op_id(), at: stamp() }))),
         ("grow", grow(Body::Inline(Bytes::from_static(b"abc")), false)),
         ("grow, told", grow(stream_body(), true)),
+        ("reap", Op::Reap { rows_max: 300 }),
     ]
 }
 
@@ -543,6 +547,14 @@ pub fn journal_row() -> JournalRow {
         bytes: 70_002,
         print: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10,
     }
+}
+
+pub fn reaping() -> Reaping {
+    Reaping { op: op_id(), rows_max: 300 }
+}
+
+pub fn garbage() -> Garbage {
+    Garbage { op: op_id(), through: vec![1, 2, 3, 4] }
 }
 
 pub fn clock_floor() -> ClockFloor {

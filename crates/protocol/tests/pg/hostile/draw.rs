@@ -279,9 +279,10 @@ impl Draw {
             }
             10 => Op::AbortUpload { request, bucket, key, upload: self.upload(pg) },
             11 => Op::SetTags { request, bucket, key, tags: self.checksumless().tags },
-            12 => match self.one_in(2) {
-                true => Op::DropStream { bucket, stream: self.stream() },
-                false => Op::Digest,
+            12 => match self.num(0) % 3 {
+                0 => Op::DropStream { bucket, stream: self.stream() },
+                1 => Op::Reap { rows_max: self.num(0) as u32 },
+                _ => Op::Digest,
             },
             13 => self.append(pg, id),
             14 => self.change_of_copies(pg, id),
