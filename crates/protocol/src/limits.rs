@@ -406,6 +406,9 @@ pub const REST_MS_MAX: u64 = 1000;
 pub const LV_PLAN_MS: u64 = 5000;
 /// Milliseconds for which a disk counts as one without room after its server said so.
 pub const NO_ROOM_MS: u64 = 6 * SERVER_BEAT_MS;
+/// Milliseconds after an order to vacate a replica was repeated last for which copies go by it: from one repetition to the
+/// next, and as long as managers need to find a server down.
+pub const ORDER_FRESH_MS: u64 = LV_PLAN_MS + SILENT_MS;
 /// Milliseconds after which an order to vacate a replica is forgotten if the manager does not repeat it.
 pub const VACATE_MS: u64 = 3 * LV_PLAN_MS;
 /// Milliseconds for which a bucket stays marked for deletion: longer than a proxy aborts uploads for it. Then the mark is

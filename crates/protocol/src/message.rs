@@ -405,6 +405,13 @@ pub enum Event {
         /// Replicas of the LV whose servers do not answer now: others keep their copies for these.
         away: Holders,
     },
+    /// Servers of these replicas of an LV do not answer now, and those of all others do.
+    Away {
+        /// LV, of which a replica is to be vacated.
+        lv: LvId,
+        /// Replicas.
+        away: Holders,
+    },
     /// A copy that [`crate::Pg::consider`] asked for was made and is durable, or was not.
     Refilled {
         /// The chunk's row.

@@ -572,7 +572,10 @@ impl VolumeGroup {
     /// Whether freed space waits anywhere, any is withheld, or a replica is out of reach.
     #[must_use]
     pub fn wants_tick(&self) -> bool {
-        let waits = |lv: &Lv| lv.waiting_blocks > 0 || lv.withheld.is_some() || !lv.gone.is_empty();
+        let waits = |lv: &Lv| {
+            let has_orders = !lv.leaving.is_empty();
+            lv.waiting_blocks > 0 || lv.withheld.is_some() || !lv.gone.is_empty() || has_orders
+        };
         self.lvs.values().any(waits)
     }
 

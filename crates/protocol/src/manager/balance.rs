@@ -62,7 +62,6 @@ fn standing(map: &Topology, server: ServerId) -> Standing {
 }
 
 /// The outcome of a drain of these disks, beside what drains already: if servers that are down come back, and if they are lost.
-/// Until then they take nothing.
 #[must_use]
 pub fn drain_outlook(map: &Topology, leave: &BTreeSet<DiskId>) -> (Leaving, Leaving) {
     let Some((_, settings)) = map.founded else { return Default::default() };
@@ -73,14 +72,15 @@ pub fn drain_outlook(map: &Topology, leave: &BTreeSet<DiskId>) -> (Leaving, Leav
             standing => standing,
         };
         let mut disks = disks_of(map, standing, |_| Room::Some);
+        disks.iter_mut().for_each(|disk| disk.up |= disk.standing == Standing::In);
         for disk in disks.iter_mut().filter(|it| leave.contains(&it.disk)) {
             disk.standing = Standing::Out;
         }
         leaving(&lvs, &disks, rules(settings), leave)
     };
     let is_down = |record: &ServerRecord| record.state == ServerState::Down && !record.draining;
-    let away = with(Standing::Away);
-    (away, if map.servers.values().any(is_down) { with(Standing::Out) } else { away })
+    let back = with(Standing::In);
+    (back, if map.servers.values().any(is_down) { with(Standing::Out) } else { back })
 }
 
 /// Volumes of a map that have a copy more than wanted, but for those that leave a disk which drains or is gone.

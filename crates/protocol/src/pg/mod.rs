@@ -436,6 +436,12 @@ impl Pg {
                 self.vacate((lv, replica), order, (is_lost, away));
                 Ok(())
             }
+            Event::Away { lv, away } => {
+                if let Some(space) = self.space.as_mut() {
+                    space.set_away(lv, away);
+                }
+                Ok(())
+            }
             Event::Refilled { row, grant, is_copied } => {
                 self.refilled(row, grant, is_copied, out);
                 Ok(())

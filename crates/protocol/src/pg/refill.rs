@@ -292,6 +292,13 @@ impl Pg {
         }
     }
 
+    /// LVs of which a replica is to be vacated.
+    #[must_use]
+    pub fn lvs_to_vacate(&self) -> BTreeSet<LvId> {
+        let orders = self.space.iter().flat_map(VolumeGroup::orders);
+        orders.map(|(lv, ..)| lv).collect()
+    }
+
     pub(super) fn vacate(
         &mut self,
         at: (LvId, usize),

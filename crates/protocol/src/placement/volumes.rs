@@ -330,8 +330,8 @@ fn next_move(lv: LvId, copies: &[LvCopy], ground: &Ground<'_>, rules: CopyRules)
     if coming.len() >= rules.copies || coming.len() > current {
         return None; // one is being filled
     }
-    // Several may lie on disks that became full, one after the other.
-    if copies.len() > 2 * rules.copies || copies.len() >= REPLICAS_MAX {
+    // Several may lie on disks that became full, one after the other. Those that are to leave do not keep others from coming.
+    if lasting.len() > 2 * rules.copies || copies.len() >= REPLICAS_MAX {
         return None;
     }
     if !has_source(copies, disks) {

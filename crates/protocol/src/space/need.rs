@@ -3,9 +3,9 @@
 //!
 //! # Invariants
 //!
-//! 1. A copy is given up only when another is left; one that can still be read only when every replica that stays has one and
-//!    is on a server that is up, or as many of these as copies are wanted: one more may stay that is away for long, or whose
-//!    disk is full. Which servers are up, each repetition of the order says.
+//! 1. A copy is given up only when another is left; one that can still be read only while as many replicas that stay, and
+//!    whose servers are up, have one as copies are wanted. Which servers are up, the primary's map says whenever it changes, and
+//!    requests that fail. An order that is not repeated lets nothing go: its manager may have died together with servers.
 //! 2. A replica of which the manager was told that it is vacated is never named again, though the order to vacate it
 //!    may be taken back: it may be dropped by then.
 //! 3. One replica of an LV leaves at a time, but for those whose disks are gone for good. Managers that follow each other
@@ -16,7 +16,7 @@
 use larder_types::{BootId, Chunk, GrantKey, Holders, LvId, OpSeq};
 
 use super::{FloorRaise, Lv, LvInfo, VolumeGroup};
-use crate::limits::VACATE_MS;
+use crate::limits::{ORDER_FRESH_MS, VACATE_MS};
 use crate::manager::state::{MapVersion, ReplicaState};
 
 /// A replica whose copies are to be given up.
@@ -26,9 +26,11 @@ pub(super) struct Leaving {
     order: MapVersion,
     /// When it was said last.
     told_ms: u64,
+    /// It is not repeated, for [`ORDER_FRESH_MS`].
+    is_stale: bool,
     /// Its disk is gone for good, with all its copies.
     is_lost: bool,
-    /// Replicas whose servers were not up then.
+    /// Replicas whose servers are not up.
     away: Holders,
     /// The manager was told that nothing names it any more, and may have dropped it: this is not taken back.
     is_vacated: bool,
@@ -62,6 +64,12 @@ impl Lv {
         self.leaving.keys().fold(Holders::default(), |all, replica| all.with(*replica))
     }
 
+    /// Those of the leaving whose order was repeated lately.
+    fn ordered_lately(&self) -> Holders {
+        let fresh = self.leaving.iter().filter(|(_, leaving)| !leaving.is_stale);
+        fresh.fold(Holders::default(), |all, (replica, _)| all.with(*replica))
+    }
+
     fn away(&self) -> Holders {
         self.leaving.values().fold(Holders::default(), |all, leaving| all.union(leaving.away))
     }
@@ -84,13 +92,11 @@ impl Lv {
             surplus = holders.common(self.lost());
         }
         let to_mend = holders.common(stay).common(suspected);
-        let away = self.away();
-        let kept = holders.common(stay).without(away);
-        let has_all = absent.is_empty() && stay.common(away).is_empty();
-        let has_enough = has_all || kept.count() >= usize::from(self.info.copies);
+        let kept = holders.common(stay).without(self.away().union(self.gone));
+        let has_enough = kept.count() >= usize::from(self.info.copies.max(1));
         // Until what stays can be trusted, what leaves is read from.
-        if has_enough && to_mend.is_empty() && !kept.is_empty() {
-            surplus = holders.common(leaving);
+        if has_enough && to_mend.is_empty() {
+            surplus = holders.common(self.ordered_lately());
         }
         Need {
             good: holders.without(self.gone).without(suspected),
@@ -217,16 +223,26 @@ impl VolumeGroup {
         }
         let before = lv.leaving.get(&replica).copied();
         let is_vacated = before.is_some_and(|before| before.is_vacated);
-        let leaving = Leaving { order, told_ms: now_ms, is_lost, away, is_vacated };
+        let is_stale = false;
+        let leaving = Leaving { order, told_ms: now_ms, is_stale, is_lost, away, is_vacated };
         lv.leaving.insert(replica, leaving);
-        before.is_none_or(|before| before.is_lost != is_lost || before.away != away)
+        before.is_none_or(|before| before.is_lost != is_lost)
     }
 
-    /// Forgets orders that the manager does not repeat any more.
+    /// Servers of these replicas of an LV are away now, and of no others: what is to go stays for them.
+    pub fn set_away(&mut self, lv: LvId, away: Holders) {
+        for leaving in self.lvs.get_mut(&lv).into_iter().flat_map(|lv| lv.leaving.values_mut()) {
+            leaving.away = away;
+        }
+    }
+
+    /// Forgets orders that the manager does not repeat any more; before that they let nothing go.
     pub fn forget_orders(&mut self, now_ms: u64) {
         for lv in self.lvs.values_mut() {
             lv.leaving.retain(|_, it| {
-                it.is_lost || it.is_vacated || now_ms.saturating_sub(it.told_ms) <= VACATE_MS
+                let age_ms = now_ms.saturating_sub(it.told_ms);
+                it.is_stale = age_ms > ORDER_FRESH_MS && !it.is_lost;
+                it.is_lost || it.is_vacated || age_ms <= VACATE_MS
             });
         }
     }

@@ -2,7 +2,7 @@ use larder_types::{Chunk, Grant, PgId};
 use proptest::prelude::*;
 
 use super::*;
-use crate::limits::{REFUSED_MS, VACATE_MS};
+use crate::limits::{ORDER_FRESH_MS, REFUSED_MS, VACATE_MS};
 
 fn info() -> LvInfo {
     let replica = |n| Replica {
@@ -140,7 +140,7 @@ fn most_replicas_give_nothing_before_they_opened() {
 #[test]
 fn what_leaves_is_given_up_only_when_what_stays_can_be_trusted() {
     let mut group = VolumeGroup::new(View(3));
-    group.add(info(), FreeRuns::whole(100));
+    group.add(LvInfo { copies: 1, ..info() }, FreeRuns::whole(100));
     group.vacate((LvId(1), 0), MapVersion(5), (false, Holders::default()), 0);
     let chunk = chunk(&[0, 1]);
     let (first, second) = (Holders::default().with(0), Holders::default().with(1));
@@ -171,9 +171,46 @@ fn what_leaves_stays_for_those_that_are_away() {
     };
     assert_eq!(surplus(&[2]), (holders(&[]), true), "two of three are up");
     assert_eq!(surplus(&[2]), (holders(&[]), false), "said again");
-    assert_eq!(surplus(&[1, 2, 3]), (holders(&[]), true), "it is the last within reach");
-    assert_eq!(surplus(&[]), (holders(&[0]), true), "they are back");
-    assert_eq!(surplus(&[0]), (holders(&[0]), true), "it is away itself, and three are not");
+    assert_eq!(surplus(&[1, 2, 3]), (holders(&[]), false), "it is the last within reach");
+    assert_eq!(surplus(&[]), (holders(&[0]), false), "they are back");
+    assert_eq!(surplus(&[0]), (holders(&[0]), false), "it is away itself, and three are not");
+}
+
+#[test]
+fn what_leaves_stays_as_soon_as_others_are_known_to_be_away() {
+    let (mut group, chunk) = (with_replicas(4), chunk(&[0, 1, 2, 3]));
+    let nobody = Holders::default();
+    group.vacate((LvId(1), 0), MapVersion(5), (false, nobody), 0);
+    let surplus = |group: &VolumeGroup| group.need(&chunk, nobody).surplus;
+    assert_eq!(surplus(&group), holders(&[0]));
+    group.set_away(LvId(1), holders(&[1]));
+    assert_eq!(surplus(&group), nobody, "the map says so, between two orders");
+    group.set_away(LvId(1), nobody);
+    assert_eq!(surplus(&group), holders(&[0]));
+    group.close(LvId(1), 2);
+    assert_eq!(surplus(&group), nobody, "a request to it failed");
+}
+
+#[test]
+fn an_order_that_is_not_repeated_lets_nothing_go() {
+    let (mut group, chunk) = (with_replicas(4), chunk(&[0, 1, 2, 3]));
+    let nobody = Holders::default();
+    group.vacate((LvId(1), 0), MapVersion(5), (false, nobody), 0);
+    group.forget_orders(ORDER_FRESH_MS);
+    assert_eq!(group.need(&chunk, nobody).surplus, holders(&[0]));
+    group.forget_orders(ORDER_FRESH_MS + 1);
+    let need = group.need(&chunk, nobody);
+    assert_eq!((need.leaving, need.surplus), (holders(&[0]), nobody), "its manager may be gone");
+    group.vacate((LvId(1), 0), MapVersion(5), (false, nobody), ORDER_FRESH_MS + 2);
+    assert_eq!(group.need(&chunk, nobody).surplus, holders(&[0]));
+}
+
+#[test]
+fn nothing_goes_where_too_few_are_to_stay() {
+    let mut group = with_replicas(3);
+    group.vacate((LvId(1), 2), MapVersion(5), (false, Holders::default()), 0);
+    let need = group.need(&chunk(&[0, 1, 2]), Holders::default());
+    assert_eq!(need.surplus, Holders::default(), "two are left of three that are wanted");
 }
 
 #[test]

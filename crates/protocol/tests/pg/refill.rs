@@ -219,9 +219,14 @@ fn a_copys_grant_is_below_every_op_that_can_free_its_chunk() {
     assert!(pg.row("a").is_none(), "a copy of what is gone changes nothing");
 }
 
+/// The LV with a third replica in place of one that is to go.
+fn two_are_wanted() -> LvInfo {
+    LvInfo { copies: 2, ..info(3) }
+}
+
 #[test]
 fn a_drained_replica_is_vacated_once_all_others_have_a_copy() {
-    let mut pg = Member::alone(3);
+    let mut pg = Member::alone_in(two_are_wanted());
     pg.store("a", 1, 2);
     let order = MapVersion(5);
     pg.step(Event::Vacate { lv: LV, replica: 0, order, is_lost: false, away: Holders::default() });
@@ -245,7 +250,7 @@ fn a_drained_replica_is_vacated_once_all_others_have_a_copy() {
     pg.end(&walk);
     assert_eq!(pg.said(), [Effect::Vacated { lv: LV, replica: 0, order }]);
     // Gone, it is asked for nothing more.
-    let mut without = LvInfo { as_of: MapVersion(6), ..info(3) };
+    let mut without = LvInfo { as_of: MapVersion(6), ..two_are_wanted() };
     without.replicas[0].state = ReplicaState::Gone;
     pg.step(Event::Lv(without));
     pg.store("b", 1, 3);
@@ -292,7 +297,7 @@ fn a_drained_replica_that_restarts_leaves_as_before() {
 
 #[test]
 fn no_replica_is_vacated_while_a_put_is_open_that_will_name_it() {
-    let mut pg = Member::alone(3);
+    let mut pg = Member::alone_in(two_are_wanted());
     let token = pg.put_data("a", 1);
     let grant = pg.granted(token);
     let order = MapVersion(5);

@@ -192,6 +192,21 @@ impl Meta {
         }
     }
 
+    /// Tells a PG whose copies are to go on which servers others are out of reach, by the newest map.
+    fn look_who_is_away(&self, cluster: &Cluster, member: &mut Member) {
+        let lvs = member.pg.lvs_to_vacate();
+        if lvs.is_empty() {
+            return;
+        }
+        let map = cluster.managers.map();
+        for lv in lvs {
+            if let Some(record) = map.lv(lv) {
+                let away = map.away(record);
+                self.step(member, Event::Away { lv, away });
+            }
+        }
+    }
+
     /// A tick of every PG, and what the manager is to hear at beats until it shows effect.
     pub(super) fn tick_apart(&self, cluster: &Cluster, beat: &mut Beat) {
         for pg in self.pg_ids() {
@@ -213,6 +228,7 @@ impl Meta {
             let mut member = self.lock(pg);
             member.drop_overdue(now);
             self.say_again(cluster, &member);
+            self.look_who_is_away(cluster, &mut member);
         }
         cluster.say_started();
         self.look_for_ended_sessions(cluster);

@@ -188,3 +188,19 @@ fn a_drain_for_which_there_is_no_place_says_how_much_is_missing() {
     server.draining = true;
     assert_eq!(refused(&map, "data-4", None), Ok(None), "it was allowed");
 }
+
+#[test]
+fn a_drain_beside_a_server_that_is_down_is_foretold_both_ways() {
+    let mut map = with_machines();
+    let told = |map: &Topology| {
+        let subjects = Subject::all(map, "data-4", None).expect("it is there");
+        has_places(map, &subjects, "data-4").map_err(|error| error.to_string())
+    };
+    let spare = ServerId(8);
+    let index = LogIndex(map.applied.0 + 1);
+    map.apply(index, Command::AddDisk(spare, Weight(1), 9)).expect("it holds data");
+    assert_eq!(told(&map), Ok(None), "there is a place for both");
+    map.servers.get_mut(&ServerId(5)).expect("it is there").state = ServerState::Down;
+    let warning = told(&map).expect("there is, if it comes back").expect("a warning");
+    assert!(warning.contains("up to 2 copies find no place"), "{warning}");
+}

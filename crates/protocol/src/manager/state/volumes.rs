@@ -215,10 +215,11 @@ impl Topology {
         self.drop_replica(lv, index)
     }
 
-    /// Replicas of an LV whose servers do not answer.
+    /// Replicas of an LV whose servers do not answer, or whose disks are gone.
     #[must_use]
     pub fn away(&self, lv: &LvRecord) -> Holders {
-        let away = lv.present().filter(|(_, replica)| !self.is_up(replica.server));
+        let is_there = |it: &ReplicaRecord| self.is_up(it.server) && self.exists(it);
+        let away = lv.present().filter(|(_, replica)| !is_there(replica));
         away.fold(Holders::default(), |all, (index, _)| all.with(index))
     }
 

@@ -99,6 +99,15 @@ fn full_disks_one_after_the_other_leave_no_volume_with_a_copy_less() {
 }
 
 #[test]
+fn copies_that_are_to_leave_keep_no_others_from_coming() {
+    let mut disks = disks(10);
+    (0..5).for_each(|id| disks[id].standing = Standing::Out);
+    let of_five_drains = copies(&[0, 1, 2, 3, 4, 5, 6], &[]);
+    let step = next(&of_five_drains, &disks);
+    assert!(matches!(step, Some(LvMove::Add(LV, DiskId(7..=9)))), "{step:?}");
+}
+
+#[test]
 fn of_two_copies_the_one_on_a_full_disk_is_the_one_too_many() {
     let mut disks = disks(4);
     disks[0].pv_free = 10;

@@ -127,9 +127,15 @@ impl Member {
 
     /// The only member, serving in view 1 from one LV of so many replicas.
     pub fn alone(replicas: usize) -> Self {
+        Self::alone_in(info(replicas))
+    }
+
+    /// The same, in this LV.
+    pub fn alone_in(lv: LvInfo) -> Self {
+        let replicas = lv.replicas.len();
         let mut member = Self::new(1);
         member.begin(1, &[1]);
-        member.serve(replicas);
+        member.serve_in(lv);
         for replica in 0..replicas {
             member.answer(replica, DataAnswer::Floor(key(1, 0)));
         }
@@ -187,9 +193,13 @@ impl Member {
 
     /// Derives space from the rows and serves.
     pub fn serve(&mut self, replicas: usize) {
+        self.serve_in(info(replicas));
+    }
+
+    fn serve_in(&mut self, lv: LvInfo) {
         self.settle();
         assert_eq!(self.pg.role(), Role::Active);
-        let mut scan = SpaceScan::new(std::iter::once(info(replicas)));
+        let mut scan = SpaceScan::new(std::iter::once(lv));
         self.table
             .scan_prefix(b"", &mut |row, value| {
                 scan.note(row, value).expect("a readable row");
