@@ -126,6 +126,13 @@ class Server:
     def metrics_url(self):
         return f"http://{self.host.address}:{self.metrics_port}/metrics"
 
+    def metric(self, name):
+        with urllib.request.urlopen(self.metrics_url(), timeout=5) as answer:
+            for line in answer.read().decode().splitlines():
+                if line.startswith(f"{name} "):
+                    return float(line.split()[1])
+        raise AssertionError(f"no metric {name}")
+
     def wait_until_ready(self):
         deadline = time.monotonic() + READY_SECONDS
         while time.monotonic() < deadline:
@@ -210,13 +217,6 @@ class PackServer(Server):
         for page in s3.get_paginator("list_objects_v2").paginate(Bucket="blobs", Prefix=f"{self.prefix}/blobs/"):
             for blob in page.get("Contents", []):
                 s3.download_file("blobs", blob["Key"], str(here / blob["Key"].rsplit("/")[-1]))
-
-    def metric(self, name):
-        with urllib.request.urlopen(self.metrics_url(), timeout=5) as answer:
-            for line in answer.read().decode().splitlines():
-                if line.startswith(f"{name} "):
-                    return float(line.split()[1])
-        raise AssertionError(f"no metric {name}")
 
     def wait_until_uploaded(self):
         deadline = time.monotonic() + READY_SECONDS

@@ -65,6 +65,11 @@ pub struct LvInfo {
 }
 
 impl LvInfo {
+    /// Whether another word on it is no news.
+    pub(crate) fn says_as_much(&self, other: &Self) -> bool {
+        self.replicas == other.replicas && self.copies == other.copies
+    }
+
     /// Replicas that are there.
     #[must_use]
     pub fn present(&self) -> Holders {

@@ -43,7 +43,7 @@ pub const PROTOCOL_PAUSE: u8 = 15;
 pub const PROTOCOL_CORS: u8 = 15;
 /// Oldest version of it in which members of a group know that garbage goes in steps.
 pub const PROTOCOL_STEPS: u8 = 16;
-/// Groups of a meta server that remove a step of their garbage at one tick, one after the other: 10,240 rows a second.
+/// Groups led by a meta server that remove a step of their garbage at one tick, one after the other: 10,240 rows a second.
 pub const REAPS_PER_TICK_MAX: u32 = 4;
 /// Milliseconds after which a manager that keeps volumes from moving for balance is told of.
 pub const BALANCE_HELD_UP_MS: u64 = 60 * 1000;

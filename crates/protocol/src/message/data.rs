@@ -1,4 +1,4 @@
-//! What a primary asks the data servers of its volumes, and what they answer.
+//! Requests of a primary to the data servers of its volumes, and their answers.
 
 use larder_types::{BootId, Chunk, Grant, GrantKey, View};
 use serde::{Deserialize, Serialize};

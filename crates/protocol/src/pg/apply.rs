@@ -44,7 +44,7 @@ pub(super) struct Batch<'a> {
     pub(super) moves: MoveCounts,
     /// Rows that the op under way removes.
     pub(super) removal: Removal,
-    /// What became of rows of large objects.
+    /// Rows of large objects, as the batch leaves them.
     pub(super) rows_done: RowsDone,
     /// More rows than these are those of a large object.
     pub(super) step_rows: u32,

@@ -31,7 +31,7 @@ use crate::index::{Changes, Index, IndexError};
 use crate::limits::{REAP_LOOKS_MAX, REAP_ROWS_MAX};
 use crate::message::Outbox;
 
-/// What a primary does about garbage.
+/// A primary's view of its group's garbage.
 #[derive(Debug)]
 pub(super) struct Reaper {
     /// Rows that an op removes, by this primary.
@@ -68,7 +68,7 @@ impl Reaper {
         }
     }
 
-    /// What a batch of ops has done.
+    /// Takes note of a batch of ops.
     pub(super) fn note(&mut self, done: &RowsDone) {
         self.reaped_rows += done.reaped;
         let is_news = done.leaves_garbage || done.has_large && !self.has_large;
@@ -102,6 +102,12 @@ impl Pg {
         }
     }
 
+    /// Returns true while this primary has some garbage removed.
+    #[must_use]
+    pub fn is_reaping(&self) -> bool {
+        self.reaper.is_reaping()
+    }
+
     /// Has the ops of this primary remove so many rows each, in place of [`REAP_ROWS_MAX`]: for simulations, whose objects are
     /// small.
     pub fn reap_in_steps_of(&mut self, rows: u32) {
@@ -113,7 +119,7 @@ impl Pg {
         self.reaper.note(&RowsDone { has_large: true, ..RowsDone::default() });
     }
 
-    /// Whether [`crate::Event::Reap`] has anything to do.
+    /// Returns true if [`crate::Event::Reap`] has anything to do.
     #[must_use]
     pub fn wants_to_reap(&self) -> bool {
         self.serves()
@@ -151,13 +157,13 @@ impl Pg {
 /// Rows that an op removes.
 #[derive(Debug, Default)]
 pub(super) struct Removal {
-    /// How many it may remove, once that was looked up.
+    /// The most that it may remove, once that was looked up.
     rows_max: Option<u32>,
-    /// How many it has removed.
+    /// Those that it has removed.
     rows: u32,
 }
 
-/// What a batch of ops did with rows of large objects.
+/// The outcome of a batch of ops for rows of large objects.
 #[derive(Debug, Default)]
 pub(super) struct RowsDone {
     /// It left some that are to go by later ops.
@@ -328,7 +334,7 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// How many rows the op may still remove.
+    /// Rows that the op may still remove.
     fn rows_left(&mut self) -> Result<u32, IndexError> {
         let rows_max = match self.removal.rows_max {
             Some(rows_max) => rows_max,
@@ -356,7 +362,7 @@ pub(super) fn rows_of(body: &Body) -> u64 {
     }
 }
 
-/// Whether rows of this stream are garbage.
+/// Returns true if rows of this stream are garbage.
 pub(super) fn is_garbage(
     index: &dyn Index,
     pg: PgId,

@@ -30,7 +30,7 @@ pub struct PgGauges {
     pub moves: usize,
     /// Rows of garbage that went in steps, since this member began.
     pub reaped_rows: u64,
-    /// Whether this primary has some garbage removed now.
+    /// True while this primary has some garbage removed.
     pub is_reaping: bool,
     /// Space.
     pub space: SpaceUse,

@@ -7,7 +7,6 @@ use larder_types::rows::{self, SPACE_TABLES};
 use larder_types::{OpId, PgId};
 
 use super::Pg;
-use super::snapshot::owner;
 use super::walk::chunk_at;
 use crate::high_water::HighWater;
 use crate::index::IndexError;
@@ -81,9 +80,15 @@ impl LedgerWalk {
     /// # Errors
     /// [`IndexError`] if the row cannot be read.
     pub fn note(&mut self, row: &[u8], value: &[u8]) -> Result<(), IndexError> {
-        self.note_large(row, value)?;
+        if row.first() == Some(&b'P') {
+            let of = rows::parse_part(row).map(|upload| upload.pg);
+            self.note_number(of, rows::part_number(row).map(u32::from));
+        }
         let is_for = |pg| self.found.contains_key(&pg);
         let Some((pg, chunk)) = chunk_at(row, value, self.pg_count, is_for)? else { return Ok(()) };
+        if row.first() == Some(&b'K') {
+            self.note_number(Some(pg), rows::chunk_number(row));
+        }
         if let Some(Found { named, .. }) = self.found.get_mut(&pg)
             && let Ok(blocks) = named
             && let Err(fault) = blocks.note(&chunk)
@@ -93,20 +98,12 @@ impl LedgerWalk {
         Ok(())
     }
 
-    /// A stream or an upload that has more rows than a step was made before this member began.
-    fn note_large(&mut self, row: &[u8], value: &[u8]) -> Result<(), IndexError> {
-        let number = match row.first() {
-            Some(b'K') => rows::chunk_number(row),
-            Some(b'P') => rows::part_number(row).map(u32::from),
-            _ => None,
-        };
-        if number.is_some_and(|number| number >= REAP_ROWS_MAX)
-            && let Some(pg) = owner(row, value, self.pg_count)?
-            && let Some(found) = self.found.get_mut(&pg)
-        {
+    /// A stream or an upload that has more rows than a step was made before this member began, its row with this number says.
+    fn note_number(&mut self, pg: Option<PgId>, number: Option<u32>) {
+        let is_large = number.is_some_and(|number| number >= REAP_ROWS_MAX);
+        if is_large && let Some(found) = pg.and_then(|pg| self.found.get_mut(&pg)) {
             found.has_large = true;
         }
-        Ok(())
     }
 
     /// Tells a PG what the stretch was found to name, if it still waits for it. `until` is the first row that was not read;

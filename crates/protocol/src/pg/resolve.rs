@@ -390,9 +390,7 @@ impl Pg {
                 self.open_lv(&info, info.present().iter(), OpSeq(0), out);
             }
             // Of two maps the newer one is right, whichever is heard of first.
-            Some(known) if known.replicas == info.replicas || info.as_of < known.as_of => {
-                return Ok(());
-            }
+            Some(known) if known.says_as_much(&info) || info.as_of < known.as_of => return Ok(()),
             Some(_) => {
                 let fresh = space.update(info.clone());
                 self.retry_anew(info.lv);

@@ -1,7 +1,7 @@
 //! Large objects: what they name goes in steps of a bounded number of rows.
 
 use larder_protocol::limits::REAP_ROWS_MAX;
-use larder_protocol::pg::owner;
+use larder_protocol::pg::{LedgerWalk, owner};
 use larder_protocol::rebuild::{SpaceScan, Stray};
 use larder_protocol::{Answer, Call, Changes, Content, DataAnswer, Event, Index, Refusal, Token};
 use larder_types::codec::{decode, encode};
@@ -394,4 +394,22 @@ fn rows_of_garbage_are_of_their_group() {
     let read = decode::<Garbage>("garbage", &value).expect("a row that can be read");
     let through = (STEP as u32 - 1).to_be_bytes().to_vec();
     assert_eq!(read, Garbage { op: member.pg.applied(), through }, "so far it went");
+}
+
+/// No op of this run made it: the rows say so when they are read for the ledger.
+#[test]
+fn a_large_object_from_before_is_found_when_the_rows_are_read() {
+    let large = Rows::default().stream(1, STEP + 1, 0);
+    let part = Rows::default().part(STEP as u16 + 1, Body::Inline("x".into()));
+    let few = Rows::default().stream(1, STEP, 0).part(STEP as u16 - 1, Body::Inline("x".into()));
+    for (rows, is_large) in [(large, true), (part, true), (few, false)] {
+        let mut member = rows.member();
+        member.reap();
+        assert_eq!(member.reaps(), 0, "nobody has read them");
+        let mut walk = LedgerWalk::new(1);
+        walk.add(&mut member.pg);
+        assert!(member.read_rows(&mut walk, usize::MAX));
+        member.reap();
+        assert_eq!(member.reaps(), usize::from(is_large));
+    }
 }

@@ -99,13 +99,43 @@ fn made_at(due: Instant, now: Instant) -> Instant {
     if is_late { now } else { due }
 }
 
+/// Groups that remove a step of their garbage at a tick: a few, in turns. However many large objects go at once, the thread
+/// that applies ops of all groups has time for clients.
+#[derive(Default)]
+pub(super) struct Reaps {
+    /// Of this tick.
+    begun: u32,
+    /// The first group whose turn it is.
+    next: u32,
+}
+
+impl Reaps {
+    fn may(&self, pg: PgId) -> bool {
+        self.begun < REAPS_PER_TICK_MAX && pg.0 >= self.next
+    }
+
+    fn begun(&mut self, pg: PgId) {
+        self.begun += 1;
+        if self.begun == REAPS_PER_TICK_MAX {
+            self.next = pg.0 + 1;
+        }
+    }
+
+    fn end_tick(&mut self) {
+        if self.begun < REAPS_PER_TICK_MAX {
+            self.next = 0;
+        }
+        self.begun = 0;
+    }
+}
+
 impl Meta {
     /// The tick thread.
     pub(super) fn tick_loop(&self) {
         let mut ticked = Instant::now();
         let mut flushed_at = Lsn(0);
         let mut wanting = Vec::new();
-        let (mut beat, mut reaps_next) = (Beat::default(), 0);
+        let (mut beat, mut reaps) = (Beat::default(), Reaps::default());
         while !self.stopping.load(Ordering::Acquire) {
             let due = ticked + Duration::from_millis(TICK_MS);
             self.need_lv.wait_until(due);
@@ -123,15 +153,15 @@ impl Meta {
             }
             self.flush.let_go();
             self.index.measure();
-            self.reap_some(&mut reaps_next);
             match &self.neighbours {
                 Neighbours::Here(here) => {
                     here.data.measure_free_space();
                     self.hear_proxy();
-                    self.pg_ids().for_each(|pg| self.tick(&mut self.lock(pg)));
+                    self.pg_ids().for_each(|pg| self.tick(&mut self.lock(pg), &mut reaps));
                 }
-                Neighbours::Apart(cluster) => self.tick_apart(cluster, &mut beat),
+                Neighbours::Apart(cluster) => self.tick_apart(cluster, &mut beat, &mut reaps),
             }
+            reaps.end_tick();
             let end = self.log.end();
             if end.0 - flushed_at.0 > LOG_BYTES_BEFORE_FLUSH {
                 flushed_at = end;
@@ -152,26 +182,15 @@ impl Meta {
         }
     }
 
-    /// Has some groups remove a step of their garbage, in turns. However many large objects go at once, the thread that applies
-    /// ops of all groups has time for clients.
-    fn reap_some(&self, next: &mut usize) {
-        let (count, mut begun) = (self.pgs.len(), 0);
-        for at in (*next..count).chain(0..*next) {
-            let mut member = self.pgs[at].lock();
-            if member.pg.wants_to_reap() {
-                self.step(&mut member, Event::Reap);
-                begun += 1;
-            }
-            if begun == REAPS_PER_TICK_MAX {
-                *next = (at + 1) % count;
-                return;
-            }
-        }
-    }
-
-    pub(super) fn tick(&self, member: &mut Member) {
+    pub(super) fn tick(&self, member: &mut Member, reaps: &mut Reaps) {
         if member.pg.wants_tick() {
             self.step(member, Event::Tick);
+        }
+        if reaps.may(member.pg.id()) && member.pg.wants_to_reap() {
+            self.step(member, Event::Reap);
+            if member.pg.is_reaping() {
+                reaps.begun(member.pg.id());
+            }
         }
     }
 

@@ -24,6 +24,7 @@ use tokio::time::Instant;
 
 use super::cluster::Cluster;
 use super::duties::Volumes;
+use super::maintain::Reaps;
 use super::{Member, Meta};
 use crate::clock::now;
 use crate::limits::{SESSION_LOOKS, TICK_MS};
@@ -72,7 +73,12 @@ impl Meta {
                 if boot == cluster.boot =>
             {
                 if let Some(mut member) = self.member(pg) {
-                    let volumes = Volumes::new(view, lvs, &boots, version, sessions);
+                    let mut volumes = Volumes::new(view, lvs, &boots, version, sessions);
+                    // Managers of an earlier release count copies that were on their way.
+                    if let Some((_, settings)) = cluster.managers.map().founded {
+                        let wanted = settings.copies;
+                        volumes.lvs.iter_mut().for_each(|lv| lv.copies = lv.copies.min(wanted));
+                    }
                     self.heed_volumes(cluster, &mut member, volumes);
                 }
             }
@@ -208,9 +214,9 @@ impl Meta {
     }
 
     /// A tick of every PG, and what the manager is to hear at beats until it shows effect.
-    pub(super) fn tick_apart(&self, cluster: &Cluster, beat: &mut Beat) {
+    pub(super) fn tick_apart(&self, cluster: &Cluster, beat: &mut Beat, reaps: &mut Reaps) {
         for pg in self.pg_ids() {
-            self.tick(&mut self.lock(pg));
+            self.tick(&mut self.lock(pg), reaps);
             if beat.is_due(Instant::now()) {
                 self.beat(cluster);
             }

@@ -20,6 +20,7 @@ const SEEDS: u64 = 400;
 /// those. Where one does not find
 /// its bug any more, the test says which does.
 const FOUND_LAST: &[(&str, u64)] = &[
+    ("open-lowers", 10),
     ("write-acked-unexecuted", 14),
     ("no-fence", 39),
     ("managers-persist-late", 113),
@@ -39,9 +40,9 @@ const FOUND_LAST: &[(&str, u64)] = &[
     ("move-counted-unwritten", 13),
     ("copy-counted-unwritten", 14),
     ("lease-from-arrival", 30),
-    ("open-of-any-boot", 13),
+    ("open-of-any-boot", 12),
     ("one-header-slot", 14),
-    ("verify-from-cache", 119),
+    ("verify-from-cache", 65),
     ("cut-tail-not-synced", 24),
     ("marks-believed", 53),
 ];
