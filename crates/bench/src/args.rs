@@ -108,6 +108,8 @@ pub enum BenchCommand {
     Policies(PoliciesArgs),
     /// Simulate policies of the read scheduler on modelled disks, and write the comparison down
     Schedule(ScheduleArgs),
+    /// Simulate eight years of a growing cluster with rebalancing and without, and write the comparison down
+    Rebalance(RebalanceArgs),
     /// Serve S3 without a store: what HTTP, authentication and digests alone cost
     Floor(FloorArgs),
 }
@@ -121,6 +123,7 @@ impl BenchCommand {
             Self::Ordered(args) => (&args.docs, args.scratch.as_deref()),
             Self::Policies(args) => (&args.docs, args.scratch.as_deref()),
             Self::Schedule(args) => (&args.docs, None),
+            Self::Rebalance(args) => (&args.docs, None),
             _ => return Vec::new(),
         };
         std::iter::once(docs.as_path()).chain(scratch).collect()
@@ -381,6 +384,23 @@ pub struct ScheduleArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// A tenth of the requests
+    #[arg(long)]
+    pub quick: bool,
+}
+
+/// What `larder bench rebalance` does.
+///
+/// It drives the planner of the managers over a modelled cluster that grows, in simulated time: one seed makes one document,
+/// on any machine. The tables in DOCS/rebalancing.md and the plots in DOCS/plots-rebalance are made.
+#[derive(Debug, Clone, Args)]
+pub struct RebalanceArgs {
+    /// Folder of rebalancing.md and the plots
+    #[arg(long, value_name = "DIR", default_value = "docs")]
+    pub docs: PathBuf,
+    /// Number that the fill of volumes and the writes are drawn from
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Up to 30 servers alone, in 40 weeks
     #[arg(long)]
     pub quick: bool,
 }

@@ -84,6 +84,7 @@ fn execute(command: BenchCommand) -> Result<u64, BenchError> {
         BenchCommand::Ordered(args) => return compare::ordered::run(&args),
         BenchCommand::Policies(args) => return compare::policies::run(&args),
         BenchCommand::Schedule(args) => return compare::schedule::run(&args),
+        BenchCommand::Rebalance(args) => return compare::rebalance::run(&args),
         BenchCommand::Floor(args) => return floor::run(&args).map(|()| 0),
     };
     let report = scenario::load(operation, &load, objects, Credentials::from_env()?)?;

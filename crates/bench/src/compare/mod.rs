@@ -27,6 +27,7 @@ mod peaks;
 mod plots;
 pub mod policies;
 mod process;
+pub mod rebalance;
 mod results;
 mod rounds;
 #[cfg(test)]

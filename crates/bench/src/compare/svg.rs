@@ -1,4 +1,4 @@
-//! Line charts as SVG: logarithmic axes, several panels beside each other, one legend.
+//! Line charts as SVG: logarithmic axes or even ones, several panels beside each other, one legend.
 //!
 //! Colours and greys read on white and on black, and the background is left open.
 
@@ -21,7 +21,7 @@ const GRID: &str = "#7d859040";
 const COLOURS: [&str; 8] =
     ["#e8590c", "#868e96", "#adb5bd", "#2f9e44", "#1c7ed6", "#0b7285", "#9c36b5", "#d6336c"];
 
-/// A point; both coordinates are above 0.
+/// A point; both coordinates are above 0, or at least 0 on even axes.
 pub(super) type Point = (f64, f64);
 
 /// A line of a chart.
@@ -54,9 +54,18 @@ pub(super) struct Chart {
     pub(super) panels: Vec<Panel>,
 }
 
-/// A logarithmic axis from `low` to `high` over pixels `from` to `to`.
+/// The steps of both axes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scale {
+    Logarithmic,
+    /// From 0, with points too close to each other to be marked.
+    Even,
+}
+
+/// An axis from `low` to `high` over pixels `from` to `to`.
 #[derive(Debug, Clone, Copy)]
 struct Axis {
+    scale: Scale,
     low: f64,
     high: f64,
     from: f64,
@@ -64,25 +73,36 @@ struct Axis {
 }
 
 impl Axis {
-    /// An axis that holds all values, to the next 1, 2 or 5 of a power of ten on both sides.
-    fn around(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Self {
+    /// An axis that holds all values, to the next 1, 2 or 5 of a power of ten on both sides, or above.
+    fn around(scale: Scale, values: impl Iterator<Item = f64>, from: f64, to: f64) -> Self {
         let (low, high) = values.fold((f64::MAX, f64::MIN_POSITIVE), |(low, high), value| {
             (low.min(value), high.max(value))
         });
         let (low, high) = if low > high { (1.0, 10.0) } else { (low, high) };
         let low = steps(low / 10.0, low).last().copied().unwrap_or(low);
         let high = steps(high, high * 10.0).first().copied().unwrap_or(high);
-        Self { low, high: high.max(low * 2.0), from, to }
+        Self::between(scale, low, high, (from, to))
+    }
+
+    fn between(scale: Scale, low: f64, high: f64, (from, to): (f64, f64)) -> Self {
+        let low = if scale == Scale::Even { 0.0 } else { low };
+        Self { scale, low, high: high.max(low * 2.0), from, to }
     }
 
     fn at(&self, value: f64) -> f64 {
-        let share = (value / self.low).ln() / (self.high / self.low).ln();
+        let share = match self.scale {
+            Scale::Logarithmic => (value / self.low).ln() / (self.high / self.low).ln(),
+            Scale::Even => value / self.high,
+        };
         self.from + share * (self.to - self.from)
     }
 
-    /// Where it is labelled: at 1, 2 and 5, or only at powers of ten if those would be too many.
+    /// Where it is labelled: at 1, 2 and 5, or only at powers of ten if those would be too many; an even one at fifths.
     fn ticks(&self) -> Vec<f64> {
         const TICKS_MAX: usize = 8;
+        if self.scale == Scale::Even {
+            return (0..=5).map(|fifth| self.high * f64::from(fifth) / 5.0).collect();
+        }
         let all = steps(self.low, self.high);
         if all.len() <= TICKS_MAX {
             return all;
@@ -108,6 +128,15 @@ impl Chart {
 
     /// The file's text.
     pub(super) fn svg(&self) -> String {
+        self.drawn(Scale::Logarithmic)
+    }
+
+    /// The file's text, with even axes from 0.
+    pub(super) fn even_svg(&self) -> String {
+        self.drawn(Scale::Even)
+    }
+
+    fn drawn(&self, scale: Scale) -> String {
         let panels = self.panels.len().max(1) as f64;
         let width = panels * PANEL_WIDTH;
         let per_line = ((width - LEFT) / LEGEND_ENTRY).floor().max(1.0) as usize;
@@ -138,7 +167,7 @@ impl Chart {
             let sharing = self.panels.iter().filter(|other| other.y_label == panel.y_label);
             let points = sharing.flat_map(|panel| &panel.series).flat_map(|series| &series.points);
             let low_pixel = top + PANEL_HEIGHT - BOTTOM;
-            let y_axis = Axis::around(points.map(|(_, y)| *y), low_pixel, top);
+            let y_axis = Axis::around(scale, points.map(|(_, y)| *y), low_pixel, top);
             self.panel(&mut svg, panel, index as f64 * PANEL_WIDTH, y_axis);
         }
         svg.push_str("</svg>\n");
@@ -151,7 +180,7 @@ impl Chart {
         let (low, high) = ticks.fold((f64::MAX, f64::MIN_POSITIVE), |(low, high), tick| {
             (low.min(tick), high.max(tick))
         });
-        let x_axis = Axis { low, high: high.max(low * 2.0), from, to };
+        let x_axis = Axis::between(y_axis.scale, low, high, (from, to));
         for tick in y_axis.ticks() {
             let y = y_axis.at(tick);
             let _ = writeln!(svg, "<path d=\"M{from:.1} {y:.1}H{to:.1}\" stroke=\"{GRID}\"/>");
@@ -186,6 +215,9 @@ fn line(svg: &mut String, series: &Series, x_axis: Axis, y_axis: Axis) {
         "<path d=\"M{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{dashes}/>",
         path.join("L")
     );
+    if y_axis.scale == Scale::Even {
+        return;
+    }
     for (x, y) in pixels {
         let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>");
     }
@@ -224,16 +256,24 @@ mod tests {
 
     #[test]
     fn an_axis_holds_its_values_between_round_numbers() {
-        let axis = Axis::around([3.0, 70.0].into_iter(), 0.0, 100.0);
+        let axis = Axis::around(Scale::Logarithmic, [3.0, 70.0].into_iter(), 0.0, 100.0);
         assert_eq!((axis.low, axis.high), (2.0, 100.0));
         assert!((axis.at(2.0), axis.at(100.0)) == (0.0, 100.0) && axis.at(10.0) < 50.0);
         assert_eq!(axis.ticks(), [2.0, 5.0, 10.0, 20.0, 50.0, 100.0]);
-        let wide = Axis::around([1.0, 1e6].into_iter(), 0.0, 100.0);
+        let wide = Axis::around(Scale::Logarithmic, [1.0, 1e6].into_iter(), 0.0, 100.0);
         assert_eq!(wide.ticks().len(), 7, "only powers of ten");
-        let nothing = Axis::around(std::iter::empty(), 0.0, 100.0);
+        let nothing = Axis::around(Scale::Logarithmic, std::iter::empty(), 0.0, 100.0);
         assert!(nothing.high > nothing.low);
-        let one = Axis::around([5.0].into_iter(), 0.0, 100.0);
+        let one = Axis::around(Scale::Logarithmic, [5.0].into_iter(), 0.0, 100.0);
         assert!(one.at(5.0).is_finite());
+    }
+
+    #[test]
+    fn an_even_axis_begins_at_nothing() {
+        let axis = Axis::around(Scale::Even, [0.3, 3.0].into_iter(), 0.0, 100.0);
+        assert_eq!((axis.low, axis.high, axis.at(0.0), axis.at(2.5)), (0.0, 5.0, 0.0, 50.0));
+        assert_eq!(axis.ticks(), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+        assert!(Axis::around(Scale::Even, [0.0].into_iter(), 0.0, 9.0).at(0.0).is_finite());
     }
 
     #[test]

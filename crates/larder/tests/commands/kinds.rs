@@ -243,12 +243,13 @@ fn that_measure(named: &Named<'_>) -> Vec<Case> {
         ("bench ordered", &measuring),
         ("bench policies", &measuring),
         ("bench schedule", &["--quick"]),
+        ("bench rebalance", &["--quick"]),
     ] {
         cases.push(case(command, &[brief, &["--docs", dir]].concat(), &[]));
         let mut within = case(command, brief, &[]);
         within.says = |_, dir| Some(format!("docs is inside {dir}"));
         cases.push(within);
-        if command != "bench schedule" {
+        if !["bench schedule", "bench rebalance"].contains(&command) {
             let words = ["--docs", elsewhere, "--scratch", dir];
             cases.push(case(command, &[brief, &words].concat(), &[]));
         }

@@ -1,0 +1,107 @@
+//! The shape of what rebalancing gains, with one seed: not how much it is.
+
+use larder_protocol::limits::BALANCE_SPREAD_PERCENT;
+
+use super::cases::{Row, Run, papers, simulate, smaller};
+use super::cluster::Setup;
+use super::measure::{Figure, Shape, over};
+use super::moves::Planner;
+use super::show;
+use crate::args::RebalanceArgs;
+use crate::compare::document::Part;
+
+const USE: Planner = Planner::Use { spread_percent: BALANCE_SPREAD_PERCENT };
+
+/// 5 servers, which become 15 in 60 weeks.
+fn small(planner: Planner) -> Run {
+    let setup = Setup {
+        servers: 5,
+        servers_max: 15,
+        disks_per_server: 4,
+        pvs: 60,
+        volume_mib: 1000,
+        groups: 100,
+        weekly_mib: 16_000,
+        weeks: 60,
+        seed: 1,
+    };
+    Run { setup, name: "small", planner, volumes_max: u64::MAX }
+}
+
+fn row(planner: Planner) -> Row {
+    simulate(&small(planner), || ())
+}
+
+fn sum(row: &Row, figure: Figure, of: fn(&Shape) -> f64) -> f64 {
+    over(&row.weeks, |week| of(week.shape(figure)))
+}
+
+/// By how many times range and deviation are smaller.
+fn times(row: &Row, without: &Row, figure: Figure) -> [f64; 2] {
+    let of: [fn(&Shape) -> f64; 2] = [Shape::range, |shape| shape.deviation];
+    of.map(|of| sum(without, figure, of) / sum(row, figure, of))
+}
+
+/// What was moved in all, as a part of what had to be at least when servers joined.
+fn moved(row: &Row) -> f64 {
+    let joins = row.weeks.iter().filter(|week| week.joined);
+    let least: u64 = joins.map(|week| week.least_mib).sum();
+    over(&row.weeks, |week| week.moved.mib as f64) / least as f64
+}
+
+#[test]
+fn one_seed_makes_one_run() {
+    let of = |seed| {
+        let run = small(USE);
+        let setup = Setup { seed, weeks: 20, ..run.setup.clone() };
+        format!("{:?}", simulate(&Run { setup, ..run }, || ()).weeks)
+    };
+    assert_eq!(of(1), of(1));
+    assert_ne!(of(1), of(2));
+}
+
+#[test]
+fn rebalancing_by_use_evens_use() {
+    let [none, by_use] = [Planner::None, USE].map(row);
+    assert_eq!(none.weeks.iter().filter(|week| week.joined).count(), 2);
+    assert_eq!(none.weeks.iter().map(|week| week.moved.volumes).sum::<u64>(), 0);
+    let [used, writes] = [Figure::Use, Figure::Writes].map(|it| times(&by_use, &none, it));
+    assert!(used.iter().all(|times| *times > 2.0), "{used:?}");
+    assert!(writes.iter().all(|times| *times < 3.0), "writes stay uneven: {writes:?}");
+    assert!(moved(&by_use) < 2.0, "{} of the least", moved(&by_use));
+}
+
+#[test]
+fn no_more_volumes_move_in_a_week_than_it_may() {
+    let run = Run { volumes_max: 7, ..small(USE) };
+    let row = simulate(&run, || ());
+    let most = row.weeks.iter().map(|week| week.moved.volumes).max();
+    assert_eq!(most, Some(7), "after a join there is more to do");
+}
+
+#[test]
+fn a_page_has_tables_of_each_set_up_and_four_plots() {
+    let rows = [Planner::None, USE].map(row);
+    let args = RebalanceArgs { docs: ".".into(), seed: 1, quick: true };
+    let plots = show::plots(&rows);
+    let text = show::page(&rows, &plots, &Part::of_command("rebalance", "rebalance"), &args);
+    assert!(text.contains("larder bench rebalance --seed 1 --quick"), "{text}");
+    assert!(text.contains("small: range and deviation over 60 weeks, 5 to 15 servers"), "{text}");
+    assert!(text.contains("small: data moved") && !text.contains("NaN"), "{text}");
+    assert_eq!(plots.len(), 4);
+    for plot in plots {
+        assert!(plot.svg.contains("<path") && !plot.svg.contains("NaN"), "{}", plot.file);
+    }
+}
+
+#[test]
+fn set_ups_begin_and_end_as_in_the_paper() {
+    for setup in [papers(1), smaller(1)] {
+        assert_eq!((setup.servers, setup.servers_max, setup.weeks), (15, 240, 400));
+        let disk_gb = u64::from(setup.pvs) * setup.volume_mib * 1024 * 1024 / 1_000_000_000;
+        assert!((3980..4010).contains(&disk_gb), "{disk_gb}");
+        let copies = 3 * u64::from(setup.groups);
+        let pvs = u64::from(setup.servers * setup.disks_per_server * setup.pvs);
+        assert!(copies < pvs, "each group has a volume at first");
+    }
+}
