@@ -430,6 +430,9 @@ pub const LV_MOVES_MAX: usize = 128;
 pub const BALANCE_MOVES_MAX: usize = 2;
 /// Points by which the use of two disks has to differ for an LV to move from one to the other, unless the one is full.
 pub const BALANCE_SPREAD_PERCENT: u64 = 5;
+/// Percent of their ideal number by which LVs that take writes have to differ on two disks for one of them to move, where they are
+/// evened for themselves.
+pub const SHARES_SPREAD_PERCENT: u64 = 10;
 /// LVs that the leading manager looks at in one plan for balance; the next plan goes on behind them.
 pub const BALANCE_LVS_MAX: usize = 4096;
 /// Looks of a plan for balance at LVs, disks and pairs of them, at most: far more than so many LVs take.

@@ -107,7 +107,7 @@ pub(super) fn aims<'a>(
     rules: CopyRules,
 ) -> Balance<'a> {
     let (spread_percent, lvs_max) = (BALANCE_SPREAD_PERCENT, BALANCE_LVS_MAX);
-    Balance { lvs, written, disks, rules, spread_percent, first: 0, lvs_max }
+    Balance { lvs, written, written_on: None, disks, rules, spread_percent, first: 0, lvs_max }
 }
 
 /// The volume that each group was given last: the others were nearly full by then.

@@ -9,9 +9,12 @@
 //! takes writes would take no objects while a copy of it goes, and its group would draw another. It moves only from a disk
 //! that is full, and only while there is no room for a new volume.
 //!
+//! A caller that says how many copies of such volumes each disk has ([`Balance::written_on`]) has both kinds evened, each for
+//! itself ([`shares`]). No manager does: a volume takes no objects while it moves.
+//!
 //! # Invariants
 //!
-//! 1. For use, only a disk above its ideal gives, and only one below its ideal takes.
+//! 1. For use, or of either kind, only a disk above its ideal gives, and only one below its ideal takes.
 //! 2. Each such move lessens the sum of `used² / size` over all disks, and each other one sets a volume further apart, which
 //!    none brings nearer together again: moving ends, and nothing moves back. Which of the copies is the one too many
 //!    ([`fullest`]) is decided by the same comparison, from what is there: a manager that begins to lead goes on with moves
@@ -26,6 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use larder_types::{DiskId, LvId};
 
+use self::shares::Kind;
 use super::apart::{Ratio, alone_at, domain, farther, fullest, gain, lie_near, open};
 use super::domains::{Domain, Level};
 use super::members::Standing;
@@ -47,7 +51,12 @@ pub struct Shift {
 /// A disk, with what it has once planned moves are through.
 #[derive(Debug, Clone, Copy)]
 struct Load {
+    /// What is evened: PVs in use, or those of the kind of volumes that is evened now.
     used: u64,
+    /// PVs in use that do not count among those.
+    aside: u64,
+    /// Copies of volumes that take writes.
+    written: u64,
     size: u64,
     /// PVs that can be taken now.
     free: u32,
@@ -72,16 +81,21 @@ impl Load {
         cost(self.used, self.size)
     }
 
+    fn is_full(&self) -> bool {
+        self.used + self.aside >= self.size
+    }
+
     /// True if the sum of squares falls when this one gives to another.
     fn improves(&self, takes: &Self) -> bool {
         self.gain().cmp(takes.cost()) == Ordering::Greater
     }
 
-    /// True if their uses differ by so many points, or this one is full.
-    fn is_wide(&self, takes: &Self, spread_percent: u64) -> bool {
-        let percents = |used: u64, size: u64| 100 * u128::from(used) * u128::from(size);
-        let spread = u128::from(spread_percent) * u128::from(self.size) * u128::from(takes.size);
-        self.used >= self.size
+    /// True if their uses differ by so much, or this one is full.
+    fn is_wide(&self, takes: &Self, Ratio(spread, whole): Ratio) -> bool {
+        let percents =
+            |used: u64, size: u64| u128::from(whole) * u128::from(used) * u128::from(size);
+        let spread = u128::from(spread) * u128::from(self.size) * u128::from(takes.size);
+        self.is_full()
             || percents(self.used, takes.size) >= percents(takes.used, self.size) + spread
     }
 }
@@ -93,6 +107,9 @@ pub struct Balance<'a> {
     pub lvs: &'a [(LvId, Vec<LvCopy>)],
     /// Volumes that take writes; the others are full.
     pub written: &'a BTreeSet<LvId>,
+    /// How many copies of these are on each disk. If given, they and the full ones are evened each for themselves; else the
+    /// use of disks is.
+    pub written_on: Option<&'a BTreeMap<DiskId, u64>>,
     /// Disks that are not gone.
     pub disks: &'a [DiskInfo],
     /// Copies of a volume.
@@ -128,7 +145,10 @@ pub fn plan_balance(of: &Balance<'_>, limit: usize) -> Planned {
     }
     let mut plan = Plan::new(of);
     let mut shifts = plan.set_apart(limit);
-    shifts.extend(plan.even_out(limit - shifts.len()));
+    shifts.extend(match of.written_on {
+        Some(_) => plan.even_shares(limit - shifts.len()),
+        None => plan.even_out(limit - shifts.len()),
+    });
     let is_whole = plan.seen == of.lvs.len() && plan.looks < BALANCE_LOOKS_MAX;
     let next = (of.first + plan.seen).checked_rem(of.lvs.len()).unwrap_or(0);
     Planned { shifts, next, is_whole, near: plan.near }
@@ -136,6 +156,11 @@ pub fn plan_balance(of: &Balance<'_>, limit: usize) -> Planned {
 
 struct Plan<'a> {
     of: &'a Balance<'a>,
+    kind: Kind,
+    /// True if of volumes that suit as well one goes by chance, and not the one drawn last.
+    by_chance: bool,
+    /// By how much disks have to differ for one that takes writes to move.
+    written_spread: Ratio,
     /// The level at which volumes are to be apart.
     intended: Level,
     by_id: BTreeMap<DiskId, &'a DiskInfo>,
@@ -154,7 +179,7 @@ struct Plan<'a> {
 }
 
 /// How well a volume suits: the lowest goes first.
-type Rank = (usize, bool, Reverse<LvId>);
+type Rank = (usize, bool, Reverse<u64>);
 
 /// A disk that takes something, with its place among those: the emptiest is the first.
 #[derive(Debug, Clone, Copy)]
@@ -186,6 +211,8 @@ impl<'a> Plan<'a> {
             let is_open = disk.standing == Standing::In && disk.weight > Weight(0);
             Load {
                 used: u64::from(disk.pv_count.saturating_sub(disk.pv_free)),
+                aside: 0,
+                written: of.written_on.and_then(|on| on.get(&disk.disk)).copied().unwrap_or(0),
                 size: disk.pv_count.into(),
                 free: disk.pv_free,
                 is_open,
@@ -195,6 +222,9 @@ impl<'a> Plan<'a> {
         };
         let mut plan = Self {
             of,
+            kind: Kind::All,
+            by_chance: false,
+            written_spread: Ratio(0, 1),
             intended,
             by_id: there().map(|disk| (disk.disk, disk)).collect(),
             loads: there().map(|disk| (disk.disk, load(disk))).collect(),
@@ -211,18 +241,20 @@ impl<'a> Plan<'a> {
 
     /// What moves already, or was left by a disk that is full again, is as good as gone from where it goes.
     fn count_moving(&mut self) {
-        for (_, copies) in self.of.lvs.iter().filter(|lv| lv.1.len() > self.of.rules.copies) {
+        for (lv, copies) in self.of.lvs.iter().filter(|lv| lv.1.len() > self.of.rules.copies) {
             self.looks += copies.len();
             let is_there = |copy: &&LvCopy| self.by_id.contains_key(&copy.disk) && !copy.emptied;
             let lasting: Vec<&LvCopy> = copies.iter().filter(is_there).collect();
             if lasting.len() <= self.of.rules.copies || self.looks >= BALANCE_LOOKS_MAX {
                 continue;
             }
-            let used = |disk| self.loads[&disk].used;
+            let is_written = self.of.written.contains(lv);
+            let used = |disk| self.loads[&disk].of_kind(self.of.written_on.is_some(), is_written);
             let ordered = lasting.iter().copied().find(|copy| copy.ordered);
             let goes = ordered.or_else(|| fullest(&lasting, &self.by_id, &used));
             if let Some(load) = goes.and_then(|copy| self.loads.get_mut(&copy.disk)) {
                 load.used = load.used.saturating_sub(1);
+                load.written = load.written.saturating_sub(is_written.into());
             }
         }
     }
@@ -293,7 +325,8 @@ impl<'a> Plan<'a> {
             self.looks += self.loads.len();
             let takers = self.takers(Some(bound));
             let takers: Vec<_> = takers.into_iter().map(leaf).collect();
-            let used = |disk| self.loads[&disk].used;
+            let is_written = self.of.written.contains(lv);
+            let used = |disk| self.loads[&disk].of_kind(self.of.written_on.is_some(), is_written);
             if let Some((goes, to)) = farther(seed(*lv), &copies, &self.by_id, &takers, &used) {
                 let shift = Shift { lv: *lv, from: goes.disk, to };
                 self.carry_out(shift);
@@ -339,10 +372,11 @@ impl<'a> Plan<'a> {
                 least.last().filter(|it| use_of(it).cmp(use_of(load)) != Ordering::Greater);
             least.push(before.copied().unwrap_or(*load));
         }
+        let spread = self.spread();
         let is_worth = |load: &Load| {
             let improved = below.partition_point(|(_, takes)| load.improves(takes));
             let least = improved.checked_sub(1).map(|last| &least[last]);
-            least.is_some_and(|takes| load.is_wide(takes, self.of.spread_percent))
+            least.is_some_and(|takes| load.is_wide(takes, spread))
         };
         let gives = |(disk, load): &(DiskId, Load)| {
             let is_above = against(load) == Ordering::Greater;
@@ -373,7 +407,8 @@ impl<'a> Plan<'a> {
     fn look_at_lvs(&mut self, sides: &Sides) {
         let gives: BTreeSet<DiskId> = sides.above.iter().map(|(disk, _)| *disk).collect();
         let mut seen = 0;
-        for lv in self.window() {
+        let is_written = self.kind == Kind::Written;
+        for lv in if is_written { self.written() } else { self.window().collect() } {
             if self.looks >= BALANCE_LOOKS_MAX {
                 break;
             }
@@ -384,7 +419,10 @@ impl<'a> Plan<'a> {
                 }
             }
         }
-        self.seen = self.seen.min(seen);
+        if !is_written {
+            self.seen = self.seen.min(seen);
+        }
+        self.order();
     }
 
     fn next(&mut self) -> Option<Shift> {
@@ -404,7 +442,7 @@ impl<'a> Plan<'a> {
 
     /// True if a new volume would find too few domains with room, once planned moves are through.
     fn is_short(&self) -> bool {
-        let open = self.loads.values().filter(|load| load.is_open && load.used < load.size);
+        let open = self.loads.values().filter(|load| load.is_open && !load.is_full());
         open.map(|load| load.domain).collect::<BTreeSet<_>>().len() < self.of.rules.copies
     }
 
@@ -415,11 +453,16 @@ impl<'a> Plan<'a> {
         below: &[Vec<Takers>],
         is_short: bool,
     ) -> Option<Shift> {
-        let wants_written = is_short && gives.used >= gives.size;
+        let wants_written = match self.kind {
+            Kind::All => is_short && gives.is_full(),
+            kind => kind == Kind::Written,
+        };
         let mut best: Option<(Rank, Shift)> = None;
         for (lv, copies) in self.on.get(from)?.iter().rev() {
             let is_written = self.of.written.contains(lv);
-            if self.moved.contains(lv) || is_written && !wants_written {
+            let is_other =
+                is_written != wants_written && (is_written || self.kind == Kind::Written);
+            if self.moved.contains(lv) || is_other {
                 continue;
             }
             if self.looks >= BALANCE_LOOKS_MAX {
@@ -428,7 +471,7 @@ impl<'a> Plan<'a> {
             let (looks, found) = self.target((*from, gives), copies, below);
             self.looks += looks;
             if let Some((rank, to)) = found {
-                let key = (rank, is_written != wants_written, Reverse(*lv));
+                let key = (rank, is_written != wants_written, Reverse(self.turn(*lv)));
                 if best.as_ref().is_none_or(|(known, _)| key < *known) {
                     best = Some((key, Shift { lv: *lv, from: *from, to }));
                 }
@@ -462,7 +505,7 @@ impl<'a> Plan<'a> {
                 continue;
             }
             tried += 1;
-            let spread = self.of.spread_percent;
+            let spread = self.spread();
             let is_worth = |takes: &Load| gives.improves(takes) && gives.is_wide(takes, spread);
             let mut tries = takers.disks.iter().take(BALANCE_TRIED_MAX);
             looks += tries.len();
@@ -485,15 +528,19 @@ impl<'a> Plan<'a> {
     }
 
     fn carry_out(&mut self, shift: Shift) {
+        let written = u64::from(self.of.written.contains(&shift.lv));
         if let Some(load) = self.loads.get_mut(&shift.from) {
             load.used = load.used.saturating_sub(1);
+            load.written = load.written.saturating_sub(written);
         }
         if let Some(load) = self.loads.get_mut(&shift.to) {
             (load.used, load.free) = (load.used + 1, load.free.saturating_sub(1));
+            load.written += written;
         }
         self.moved.insert(shift.lv);
     }
 }
 
+mod shares;
 #[cfg(test)]
 mod tests;

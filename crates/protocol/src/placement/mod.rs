@@ -35,8 +35,8 @@ pub use members::{
 pub(crate) use straw::hash;
 pub use straw::{Weight, draw, shorter};
 pub use volumes::{
-    CopyRules, DiskInfo, LvCopy, LvMove, LvPlacement, Room, filling, place_lv, plan_moves, repairs,
-    wider,
+    CopyRules, DiskInfo, LvCopy, LvMove, LvPlacement, Room, Shares, filling, place_lv,
+    place_lv_of_shares, plan_moves, plan_moves_of_shares, repairs, wider,
 };
 
 #[cfg(test)]

@@ -12,12 +12,13 @@
 //! 3. New servers and disks move nothing here: what moves for balance, or to lie further apart, is [`super::balance`]'s to
 //!    plan, and has a copy more until one goes.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_types::limits::REPLICAS_MAX;
 use larder_types::{DiskId, LvId, ServerId};
 
-use super::apart::{farther, kept, surplus};
+use super::apart::{Ratio, farther, kept, surplus};
 use super::domains::{Domain, FailureDomains, Leaf, Level, choose, domain_count, widest};
 use super::members::Standing;
 use super::straw::{Weight, hash};
@@ -156,6 +157,29 @@ pub fn place_lv(lv: LvId, disks: &[DiskInfo], rules: CopyRules) -> Option<LvPlac
     Some(LvPlacement { level, disks: picks.into_iter().map(DiskId).collect(), narrow })
 }
 
+/// The same where volumes that take writes are evened for themselves: on disks with less than their ideal number of them, if there
+/// are enough that far apart.
+#[must_use]
+pub fn place_lv_of_shares(
+    lv: LvId,
+    disks: &[DiskInfo],
+    rules: CopyRules,
+    written_on: &BTreeMap<DiskId, u64>,
+) -> Option<LvPlacement> {
+    let candidates = || disks.iter().filter(|disk| disk.standing == Standing::In);
+    let on = |disk: &DiskInfo| written_on.get(&disk.disk).copied().unwrap_or(0);
+    let written = candidates().map(on).sum();
+    let size = candidates().map(|disk| u64::from(disk.pv_count)).sum();
+    let is_below = |disk: &&DiskInfo| {
+        Ratio(on(disk), disk.pv_count.into()).cmp(Ratio(written, size)) == Ordering::Less
+    };
+    let below: Vec<DiskInfo> = candidates().filter(is_below).copied().collect();
+    let level = intended_level(disks, rules);
+    let is_as_wide = |placed: &LvPlacement| !placed.narrow && placed.level == level;
+    let placed = place_lv(lv, &below, rules).filter(is_as_wide);
+    placed.or_else(|| place_lv(lv, disks, rules))
+}
+
 pub(super) fn seed(lv: LvId) -> u64 {
     hash(LV_SEED, &[u64::from(lv.0)])
 }
@@ -168,7 +192,7 @@ struct Ground<'a> {
     candidates: BTreeMap<DiskId, (Leaf, u32)>,
     /// Domains of the intended level in which they are.
     open: BTreeSet<Domain>,
-    uses: Uses,
+    uses: Uses<'a>,
 }
 
 impl Ground<'_> {
@@ -188,20 +212,51 @@ fn open(candidates: &BTreeMap<DiskId, (Leaf, u32)>, level: Level) -> BTreeSet<Do
     leaves.filter(|leaf| leaf.weight > Weight(0)).map(|leaf| leaf.domain(level)).collect()
 }
 
-/// PVs in use on each disk, without those whose copies are on their way out.
-struct Uses(BTreeMap<DiskId, u64>);
+/// Volumes that take writes: where they and the full ones are evened each for themselves, those of a volume's kind count.
+#[derive(Debug, Clone, Copy)]
+pub struct Shares<'a> {
+    /// Those volumes.
+    pub written: &'a BTreeSet<LvId>,
+    /// Their copies on each disk.
+    pub on: &'a BTreeMap<DiskId, u64>,
+}
 
-impl Uses {
-    fn new(lvs: &[(LvId, Vec<LvCopy>)], disks: &[DiskInfo]) -> Self {
+/// PVs in use on each disk, without those whose copies are on their way out.
+struct Uses<'a> {
+    all: BTreeMap<DiskId, u64>,
+    /// The same of volumes that take writes, if these count for themselves.
+    written: Option<(&'a BTreeSet<LvId>, BTreeMap<DiskId, u64>)>,
+}
+
+impl<'a> Uses<'a> {
+    fn new(lvs: &[(LvId, Vec<LvCopy>)], disks: &[DiskInfo], shares: Option<Shares<'a>>) -> Self {
         let used = |disk: &DiskInfo| u64::from(disk.pv_count.saturating_sub(disk.pv_free));
-        let mut uses = Self(disks.iter().map(|disk| (disk.disk, used(disk))).collect());
-        let copies = lvs.iter().flat_map(|(_, copies)| copies);
-        copies.filter(|copy| copy.ordered).for_each(|copy| uses.lessen(copy.disk));
+        let on = |of: &Shares<'_>, disk: &DiskInfo| of.on.get(&disk.disk).copied().unwrap_or(0);
+        let written = shares
+            .map(|of| (of.written, disks.iter().map(|disk| (disk.disk, on(&of, disk))).collect()));
+        let all = disks.iter().map(|disk| (disk.disk, used(disk))).collect();
+        let mut uses = Self { all, written };
+        for (lv, copies) in lvs {
+            let ordered = copies.iter().filter(|copy| copy.ordered);
+            ordered.for_each(|copy| uses.lessen(*lv, copy.disk));
+        }
         uses
     }
 
-    fn lessen(&mut self, disk: DiskId) {
-        if let Some(used) = self.0.get_mut(&disk) {
+    /// What counts on a disk beside a volume's copy.
+    fn of(&self, lv: LvId, disk: DiskId) -> u64 {
+        let all = self.all[&disk];
+        match &self.written {
+            None => all,
+            Some((written, on)) if written.contains(&lv) => on[&disk],
+            Some((_, on)) => all.saturating_sub(on[&disk]),
+        }
+    }
+
+    fn lessen(&mut self, lv: LvId, disk: DiskId) {
+        let written = self.written.as_mut().filter(|(written, _)| written.contains(&lv));
+        let written = written.and_then(|(_, on)| on.get_mut(&disk));
+        for used in self.all.get_mut(&disk).into_iter().chain(written) {
             *used = used.saturating_sub(1);
         }
     }
@@ -216,6 +271,28 @@ pub fn plan_moves(
     rules: CopyRules,
     limit: usize,
 ) -> Vec<LvMove> {
+    plan(lvs, disks, rules, limit, None)
+}
+
+/// The same where volumes that take writes and full ones are evened each for themselves.
+#[must_use]
+pub fn plan_moves_of_shares(
+    lvs: &[(LvId, Vec<LvCopy>)],
+    disks: &[DiskInfo],
+    rules: CopyRules,
+    limit: usize,
+    shares: Shares<'_>,
+) -> Vec<LvMove> {
+    plan(lvs, disks, rules, limit, Some(shares))
+}
+
+fn plan(
+    lvs: &[(LvId, Vec<LvCopy>)],
+    disks: &[DiskInfo],
+    rules: CopyRules,
+    limit: usize,
+    shares: Option<Shares<'_>>,
+) -> Vec<LvMove> {
     let intended = intended_level(disks, rules);
     let candidates = disks.iter().filter(|disk| disk.standing == Standing::In);
     let by_id: BTreeMap<DiskId, &DiskInfo> = disks.iter().map(|disk| (disk.disk, disk)).collect();
@@ -225,7 +302,7 @@ pub fn plan_moves(
         intended,
         open: open(&candidates, intended),
         candidates,
-        uses: Uses::new(lvs, disks),
+        uses: Uses::new(lvs, disks, shares),
     };
     let good = |copies: &[LvCopy]| {
         copies
@@ -258,7 +335,7 @@ pub fn plan_moves(
             Some(_) if begun >= limit => continue,
             Some(LvMove::Drop(_, replica)) => {
                 begun += 1;
-                dropped(replica).into_iter().for_each(|it| ground.uses.lessen(it.disk));
+                dropped(replica).into_iter().for_each(|it| ground.uses.lessen(*lv, it.disk));
             }
             Some(LvMove::Add(_, disk)) => {
                 begun += 1;
@@ -273,7 +350,7 @@ pub fn plan_moves(
 
 fn next_move(lv: LvId, copies: &[LvCopy], ground: &Ground<'_>, rules: CopyRules) -> Option<LvMove> {
     let Ground { disks, candidates, uses, .. } = ground;
-    let used = |disk| uses.0[&disk];
+    let used = |disk| uses.of(lv, disk);
     let lasts = |copy: &&LvCopy| lasts(copy, disks);
     let lasting: Vec<&LvCopy> = copies.iter().filter(lasts).collect();
     let current = lasting.iter().filter(|copy| copy.current).count();

@@ -34,8 +34,9 @@ impl Run {
     pub(super) fn planner_name(&self) -> &'static str {
         match self.planner {
             Planner::None => "nothing moves",
-            Planner::Use { .. } if self.volumes_max == u64::MAX => "by use",
-            Planner::Use { .. } => "by use, paced",
+            Planner::Use { .. } => "by use",
+            Planner::Shares { .. } if self.volumes_max == u64::MAX => "by shares",
+            Planner::Shares { .. } => "by shares, paced",
         }
     }
 }
@@ -70,27 +71,27 @@ pub(super) fn smaller(seed: u64) -> Setup {
 /// All runs.
 fn runs(args: &RebalanceArgs) -> Vec<Run> {
     let spread_percent = BALANCE_SPREAD_PERCENT;
-    let by_use = Planner::Use { spread_percent };
+    let shares = Planner::Shares { spread_percent };
     let setups = [("100 GB volumes", papers(args.seed)), ("32 GiB volumes", smaller(args.seed))];
     let mut runs = Vec::new();
     for (name, mut setup) in setups {
         if args.quick {
             (setup.weeks, setup.servers_max) = QUICK;
         }
-        for planner in [Planner::None, by_use] {
+        for planner in [Planner::None, Planner::Use { spread_percent }, shares] {
             runs.push(Run { setup: setup.clone(), name, planner, volumes_max: u64::MAX });
         }
     }
     // The plots are of the last set-up, and so is this.
     if let Some(Run { setup, name, .. }) = runs.last().cloned() {
         let volumes_max = PACED_MIB / setup.volume_mib;
-        runs.push(Run { setup, name, planner: by_use, volumes_max });
+        runs.push(Run { setup, name, planner: shares, volumes_max });
     }
     runs
 }
 
 pub(super) fn simulate(run: &Run, each: impl Fn()) -> Row {
-    let mut cluster = Cluster::new(&run.setup);
+    let mut cluster = Cluster::new(&run.setup, matches!(run.planner, Planner::Shares { .. }));
     let week = |_| {
         let joined = cluster.pass_week();
         let least = least_mib(&cluster);

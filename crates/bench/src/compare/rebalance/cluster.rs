@@ -1,10 +1,10 @@
 //! The modelled cluster: disks, volumes on them, and the groups that write volumes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use larder_protocol::placement::{
     CopyRules, DiskInfo, FailureDomains, LvCopy, LvPlacement, MachineId, RackId, Room, Standing,
-    Weight, place_lv,
+    Weight, place_lv, place_lv_of_shares,
 };
 use larder_types::{DiskId, LvId, RegionId, ServerId};
 
@@ -60,6 +60,10 @@ pub(super) struct Cluster {
     pub(super) disks: Vec<DiskInfo>,
     /// The same of volumes.
     pub(super) lvs: Vec<(LvId, Vec<LvCopy>)>,
+    /// Copies of volumes that are written, on each disk.
+    pub(super) written_on: BTreeMap<DiskId, u64>,
+    /// True if new volumes go where few are written.
+    by_shares: bool,
     volumes: Vec<Volume>,
     groups: Vec<Group>,
     pub(super) week: u32,
@@ -68,11 +72,13 @@ pub(super) struct Cluster {
 
 impl Cluster {
     /// The first servers, and a volume for each group, full to a share drawn by chance: some are nearly full, others new.
-    pub(super) fn new(setup: &Setup) -> Self {
+    pub(super) fn new(setup: &Setup, by_shares: bool) -> Self {
         let mut new = Self {
             setup: setup.clone(),
             disks: Vec::new(),
             lvs: Vec::new(),
+            written_on: BTreeMap::new(),
+            by_shares,
             volumes: Vec::new(),
             groups: Vec::new(),
             week: 0,
@@ -156,6 +162,9 @@ impl Cluster {
             }
             mib -= takes;
             if volume.used_mib == self.setup.volume_mib {
+                for copy in &self.lvs[at].1 {
+                    *self.written_on.entry(copy.disk).or_default() -= 1;
+                }
                 self.groups[group].writes = self.draw_volume();
             }
         }
@@ -165,22 +174,27 @@ impl Cluster {
     fn draw_volume(&mut self) -> usize {
         let at = self.lvs.len();
         let id = LvId(at as u32);
-        let placed = place_lv(id, &self.disks, RULES);
+        let placed = match self.by_shares {
+            true => place_lv_of_shares(id, &self.disks, RULES, &self.written_on),
+            false => place_lv(id, &self.disks, RULES),
+        };
         let LvPlacement { disks, narrow, .. } = placed.expect("servers join before room runs out");
         assert!(!narrow, "three machines have room");
         let copies = disks.iter().enumerate().map(|(replica, disk)| copy(replica, *disk));
         self.lvs.push((id, copies.collect()));
         self.volumes.push(Volume::default());
         for disk in disks {
-            self.count(disk, 1);
+            self.count(disk, true, 1);
         }
         at
     }
 
     /// Counts a copy that a disk has now, or has no more.
-    pub(super) fn count(&mut self, disk: DiskId, by: i32) {
+    pub(super) fn count(&mut self, disk: DiskId, is_written: bool, by: i32) {
         let pv_free = &mut self.disks[disk.0 as usize].pv_free;
         *pv_free = pv_free.checked_add_signed(-by).expect("a PV is free");
+        let on = self.written_on.entry(disk).or_default();
+        *on = on.saturating_add_signed(if is_written { by.into() } else { 0 });
     }
 
     /// The volumes that groups write.

@@ -1,9 +1,13 @@
 //! Asks the planner for moves, and carries them out at once.
 
+use std::collections::BTreeSet;
+
 use larder_protocol::limits::BALANCE_LVS_MAX;
 use larder_protocol::placement::{
-    Balance, DiskInfo, LvCopy, LvMove, Shift, plan_balance, plan_moves,
+    Balance, DiskInfo, LvCopy, LvMove, Shares, Shift, plan_balance, plan_moves,
+    plan_moves_of_shares,
 };
+use larder_types::LvId;
 
 use super::cluster::{Cluster, RULES, copy};
 use super::measure::Moved;
@@ -15,6 +19,9 @@ pub(super) enum Planner {
     None,
     /// The managers' planner, with so many points by which the use of two disks has to differ.
     Use { spread_percent: u64 },
+    /// The same one, which evens volumes that take writes and full ones each for themselves, and has new ones go where few are
+    /// written. No manager asks for that.
+    Shares { spread_percent: u64 },
 }
 
 /// Moves of one plan. Managers begin two at a time, and plan again: here they are carried out before the next plan either way.
@@ -22,7 +29,11 @@ const SHIFTS_MAX: usize = 256;
 
 /// Moves volumes until nothing is planned, or so many have moved.
 pub(super) fn rebalance(cluster: &mut Cluster, planner: Planner, volumes_max: u64) -> Moved {
-    let Planner::Use { spread_percent } = planner else { return Moved::default() };
+    let (spread_percent, by_kind) = match planner {
+        Planner::None => return Moved::default(),
+        Planner::Use { spread_percent } => (spread_percent, false),
+        Planner::Shares { spread_percent } => (spread_percent, true),
+    };
     let mut moved = Moved::default();
     let written = cluster.written();
     // Volumes that were looked at since the last move.
@@ -32,6 +43,7 @@ pub(super) fn rebalance(cluster: &mut Cluster, planner: Planner, volumes_max: u6
         let of = Balance {
             lvs: &cluster.lvs,
             written: &written,
+            written_on: by_kind.then_some(&cluster.written_on),
             disks: &cluster.disks,
             rules: RULES,
             spread_percent,
@@ -40,7 +52,7 @@ pub(super) fn rebalance(cluster: &mut Cluster, planner: Planner, volumes_max: u6
         };
         let plan = plan_balance(&of, limit);
         for shift in &plan.shifts {
-            carry_out(cluster, *shift);
+            carry_out(cluster, *shift, &written, by_kind);
             moved.volumes += 1;
             moved.mib += cluster.used_mib(shift.lv);
             if written.contains(&shift.lv) {
@@ -60,15 +72,22 @@ pub(super) fn rebalance(cluster: &mut Cluster, planner: Planner, volumes_max: u6
 }
 
 /// Gives a volume a copy more, and drops the one that the managers would have go then.
-fn carry_out(cluster: &mut Cluster, shift: Shift) {
+fn carry_out(cluster: &mut Cluster, shift: Shift, written: &BTreeSet<LvId>, by_kind: bool) {
+    let is_written = written.contains(&shift.lv);
     let copies = &mut cluster.lvs[shift.lv.0 as usize].1;
     let free = (0..).find(|at| copies.iter().all(|copy| copy.replica != *at));
     copies.push(copy(free.unwrap_or_default(), shift.to));
     let lvs = [(shift.lv, copies.clone())];
-    cluster.count(shift.to, 1);
+    cluster.count(shift.to, is_written, 1);
     let disk = |copy: &LvCopy| cluster.disks[copy.disk.0 as usize];
     let disks: Vec<DiskInfo> = lvs[0].1.iter().map(disk).collect();
-    let steps = plan_moves(&lvs, &disks, RULES, 1);
+    let steps = match by_kind {
+        true => {
+            let shares = Shares { written, on: &cluster.written_on };
+            plan_moves_of_shares(&lvs, &disks, RULES, 1, shares)
+        }
+        false => plan_moves(&lvs, &disks, RULES, 1),
+    };
     let [LvMove::Drop(_, replica)] = steps[..] else {
         panic!("{shift:?} is followed by {steps:?}")
     };
@@ -76,5 +95,5 @@ fn carry_out(cluster: &mut Cluster, shift: Shift) {
     let at = copies.iter().position(|copy| copy.replica == replica);
     let gone = copies.remove(at.expect("the copy is there")).disk;
     assert_eq!(gone, shift.from, "what goes is what was planned to");
-    cluster.count(gone, -1);
+    cluster.count(gone, is_written, -1);
 }

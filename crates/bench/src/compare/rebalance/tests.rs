@@ -11,6 +11,7 @@ use crate::args::RebalanceArgs;
 use crate::compare::document::Part;
 
 const USE: Planner = Planner::Use { spread_percent: BALANCE_SPREAD_PERCENT };
+const SHARES: Planner = Planner::Shares { spread_percent: BALANCE_SPREAD_PERCENT };
 
 /// 5 servers, which become 15 in 60 weeks.
 fn small(planner: Planner) -> Run {
@@ -52,7 +53,7 @@ fn moved(row: &Row) -> f64 {
 #[test]
 fn one_seed_makes_one_run() {
     let of = |seed| {
-        let run = small(USE);
+        let run = small(SHARES);
         let setup = Setup { seed, weeks: 20, ..run.setup.clone() };
         format!("{:?}", simulate(&Run { setup, ..run }, || ()).weeks)
     };
@@ -61,19 +62,26 @@ fn one_seed_makes_one_run() {
 }
 
 #[test]
-fn rebalancing_by_use_evens_use() {
-    let [none, by_use] = [Planner::None, USE].map(row);
+fn rebalancing_by_use_evens_use_and_by_shares_requests_too() {
+    let [none, by_use, by_shares] = [Planner::None, USE, SHARES].map(row);
     assert_eq!(none.weeks.iter().filter(|week| week.joined).count(), 2);
     assert_eq!(none.weeks.iter().map(|week| week.moved.volumes).sum::<u64>(), 0);
-    let [used, writes] = [Figure::Use, Figure::Writes].map(|it| times(&by_use, &none, it));
-    assert!(used.iter().all(|times| *times > 2.0), "{used:?}");
-    assert!(writes.iter().all(|times| *times < 3.0), "writes stay uneven: {writes:?}");
-    assert!(moved(&by_use) < 2.0, "{} of the least", moved(&by_use));
+    let times_of = |row, figure| times(row, &none, figure);
+    let shown = [Figure::Reads(0), Figure::Writes, Figure::Use]
+        .map(|figure| (times_of(&by_use, figure), times_of(&by_shares, figure)));
+    let [reads, writes, used] = shown;
+    assert!(used.0.iter().all(|times| *times > 2.0), "{shown:?}");
+    assert!(writes.0.iter().all(|times| *times < 3.0), "by use writes stay uneven: {shown:?}");
+    for times in [reads.1, writes.1, used.1] {
+        assert!(times[0] > 2.5 && times[1] > 3.5, "{shown:?}");
+    }
+    assert!(moved(&by_shares) < 1.5, "{} of the least", moved(&by_shares));
+    assert!(moved(&by_shares) < moved(&by_use), "{}", moved(&by_use));
 }
 
 #[test]
 fn no_more_volumes_move_in_a_week_than_it_may() {
-    let run = Run { volumes_max: 7, ..small(USE) };
+    let run = Run { volumes_max: 7, ..small(SHARES) };
     let row = simulate(&run, || ());
     let most = row.weeks.iter().map(|week| week.moved.volumes).max();
     assert_eq!(most, Some(7), "after a join there is more to do");
@@ -81,7 +89,7 @@ fn no_more_volumes_move_in_a_week_than_it_may() {
 
 #[test]
 fn a_page_has_tables_of_each_set_up_and_four_plots() {
-    let rows = [Planner::None, USE].map(row);
+    let rows = [Planner::None, USE, SHARES].map(row);
     let args = RebalanceArgs { docs: ".".into(), seed: 1, quick: true };
     let plots = show::plots(&rows);
     let text = show::page(&rows, &plots, &Part::of_command("rebalance", "rebalance"), &args);

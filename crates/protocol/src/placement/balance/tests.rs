@@ -8,6 +8,7 @@ use crate::placement::{FailureDomains, LvMove, MachineId, RackId, filling, place
 const RULES: CopyRules = CopyRules { copies: 3, min_copies: 2 };
 
 mod apart;
+mod shares;
 
 type Lvs = Vec<(LvId, Vec<LvCopy>)>;
 
@@ -61,7 +62,9 @@ fn of<'a>(
     disks: &'a [DiskInfo],
     spread_percent: u64,
 ) -> Balance<'a> {
-    Balance { lvs, written, disks, rules: RULES, spread_percent, first: 0, lvs_max: usize::MAX }
+    let (first, lvs_max) = (0, usize::MAX);
+    let written_on = None;
+    Balance { lvs, written, written_on, disks, rules: RULES, spread_percent, first, lvs_max }
 }
 
 /// Moves as a cluster does, a copy more and then one less, until nothing is planned; the moves.
@@ -410,16 +413,19 @@ fn a_disk_that_had_no_room_of_late_is_given_nothing() {
 fn uses_differ_by_so_many_points_exactly() {
     let of = |used, size| Load {
         used,
+        aside: 0,
+        written: 0,
         size,
         free: 1,
         is_open: true,
         takes: true,
         domain: leaf(&disk(0, 0, 1)).domain(Level::Machine),
     };
-    assert!(of(109, 1000).is_wide(&of(50, 1000), 5), "10.9 against 5.0");
-    assert!(of(100, 1000).is_wide(&of(50, 1000), 5), "10 against 5");
-    assert!(!of(99, 1000).is_wide(&of(50, 1000), 5), "9.9 against 5");
-    assert!(of(7, 7).is_wide(&of(99, 100), 5), "a full one");
+    let five = Ratio(5, 100);
+    assert!(of(109, 1000).is_wide(&of(50, 1000), five), "10.9 against 5.0");
+    assert!(of(100, 1000).is_wide(&of(50, 1000), five), "10 against 5");
+    assert!(!of(99, 1000).is_wide(&of(50, 1000), five), "9.9 against 5");
+    assert!(of(7, 7).is_wide(&of(99, 100), five), "a full one");
 }
 
 #[test]
