@@ -21,8 +21,8 @@
 //!    that it never heard of.
 //! 3. A move leaves the copies of a volume as far apart as they were, or further apart, at every level of domains. A volume
 //!    that has fewer copies than wanted does not move: its new copy would be none too many.
-//! 4. A plan looks at no more volumes than its caller allows, and never more than [`BALANCE_LOOKS_MAX`] times at anything,
-//!    whatever the volumes and disks.
+//! 4. A plan looks at no more volumes than its caller allows, but at all that take writes where these are evened for
+//!    themselves, and never more than [`BALANCE_LOOKS_MAX`] times at anything, whatever the volumes and disks.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
@@ -107,8 +107,8 @@ pub struct Balance<'a> {
     pub lvs: &'a [(LvId, Vec<LvCopy>)],
     /// Volumes that take writes; the others are full.
     pub written: &'a BTreeSet<LvId>,
-    /// How many copies of these are on each disk. If given, they and the full ones are evened each for themselves; else the
-    /// use of disks is.
+    /// How many copies of these are on each disk. If given, they and the full ones are evened each for themselves, and volumes
+    /// stand in the order of their ids; else the use of disks is evened.
     pub written_on: Option<&'a BTreeMap<DiskId, u64>>,
     /// Disks that are not gone.
     pub disks: &'a [DiskInfo],

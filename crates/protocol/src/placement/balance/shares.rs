@@ -7,7 +7,11 @@
 //!    one below takes, and each move lessens the sum of `number² / size` of its kind. It changes no number of the other kind, so
 //!    that the two sums fall together: moving ends.
 //! 2. The copy that goes is that of the disk with most of the kind ([`plan_moves_of_shares`](crate::placement::plan_moves_of_shares)):
-//!    the comparison that began a move also ends it.
+//!    the comparison that began a move also ends it, unless the volume became full meanwhile: then the copy that came may be the
+//!    one that goes.
+//!
+//! No manager plans so. Before one does, [`Plan::set_apart`] has to go by the ideal number of full volumes: as it is, a small third
+//! machine is filled past its share, and new volumes find no three machines.
 
 use std::cmp::Ordering;
 use std::mem::swap;
