@@ -388,7 +388,7 @@ pub struct ScheduleArgs {
     pub quick: bool,
 }
 
-/// What `larder bench rebalance` does.
+/// Options of `larder bench rebalance`.
 ///
 /// It drives the planner of the managers over a modelled cluster that grows, in simulated time: one seed makes one document,
 /// on any machine. The tables in DOCS/rebalancing.md and the plots in DOCS/plots-rebalance are made.

@@ -262,6 +262,15 @@ fn a_drained_replica_is_vacated_once_all_others_have_a_copy() {
     assert_eq!(asked, BTreeSet::from([1, 2]));
 }
 
+/// Holders of `a` after a walk that may give copies up.
+fn walked(pg: &mut Member) -> Holders {
+    let (_, walk) = pg.walk(3);
+    pg.end(&walk);
+    pg.step(Event::Tick);
+    pg.settle();
+    pg.holders("a")
+}
+
 #[test]
 fn a_drained_replica_keeps_its_copy_as_soon_as_the_map_says_that_others_are_away() {
     let mut pg = Member::alone_in(two_are_wanted());
@@ -269,17 +278,10 @@ fn a_drained_replica_keeps_its_copy_as_soon_as_the_map_says_that_others_are_away
     let order = MapVersion(5);
     pg.step(Event::Vacate { lv: LV, replica: 0, order, is_lost: false, away: Holders::default() });
     assert_eq!(pg.pg.lvs_to_vacate(), BTreeSet::from([LV]));
-    let walk_and_settle = |pg: &mut Member| {
-        let (_, walk) = pg.walk(3);
-        pg.end(&walk);
-        pg.step(Event::Tick);
-        pg.settle();
-        pg.holders("a")
-    };
     pg.step(Event::Away { lv: LV, away: Holders::default().with(2) });
-    assert_eq!(walk_and_settle(&mut pg), ALL, "one of two that stay is up");
+    assert_eq!(walked(&mut pg), ALL, "one of two that stay is up");
     pg.step(Event::Away { lv: LV, away: Holders::default() });
-    assert_eq!(walk_and_settle(&mut pg), Holders(0b110));
+    assert_eq!(walked(&mut pg), Holders(0b110));
 }
 
 #[test]
@@ -288,16 +290,9 @@ fn how_many_copies_are_wanted_is_news_by_itself() {
     pg.store("a", 1, 3);
     let order = MapVersion(5);
     pg.step(Event::Vacate { lv: LV, replica: 0, order, is_lost: false, away: Holders::default() });
-    let walk_and_settle = |pg: &mut Member| {
-        let (_, walk) = pg.walk(3);
-        pg.end(&walk);
-        pg.step(Event::Tick);
-        pg.settle();
-        pg.holders("a")
-    };
-    assert_eq!(walk_and_settle(&mut pg), ALL, "three are wanted");
+    assert_eq!(walked(&mut pg), ALL, "three are wanted");
     pg.step(Event::Lv(LvInfo { as_of: MapVersion(6), ..two_are_wanted() }));
-    assert_eq!(walk_and_settle(&mut pg), Holders(0b110));
+    assert_eq!(walked(&mut pg), Holders(0b110));
 }
 
 /// That it was vacated may be on its way to be decided: what is put meanwhile must not name it.

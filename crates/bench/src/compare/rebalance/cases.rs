@@ -10,12 +10,12 @@ use super::moves::{Planner, rebalance};
 use crate::args::RebalanceArgs;
 
 const GB_MIB: f64 = 1e9 / (1024.0 * 1024.0);
-/// What the shipped limits move in a week: two volumes at a time, each at the 64 MiB/s that `background_mib_per_s` is.
+/// MiB that the shipped limits move in a week: two volumes at a time, each at the 64 MiB/s that `background_mib_per_s` is.
 const PACED_MIB: u64 = 2 * 64 * 7 * 24 * 3600;
 /// Weeks of a quick run, and its servers.
 const QUICK: (u32, u32) = (40, 30);
 
-/// What is simulated.
+/// The simulated cases.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) setup: Setup,

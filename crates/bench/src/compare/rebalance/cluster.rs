@@ -18,7 +18,7 @@ const JOIN_FREE_PERCENT: u64 = 5;
 /// By how much the writes of a group in one week differ from its share at most, in percent.
 const UNEVEN_PERCENT: u64 = 10;
 
-/// What a run is about.
+/// The settings of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Setup {
     /// Data servers at first, and as many at each join.
@@ -30,7 +30,7 @@ pub(super) struct Setup {
     pub(super) volume_mib: u64,
     /// Groups: each writes one volume at a time.
     pub(super) groups: u32,
-    /// What clients write in a week, each byte once.
+    /// MiB that clients write in a week, each byte once.
     pub(super) weekly_mib: u64,
     pub(super) weeks: u32,
     pub(super) seed: u64,
@@ -49,7 +49,7 @@ pub(super) struct Volume {
 struct Group {
     /// Place of the volume that it writes.
     writes: usize,
-    /// What it wrote last week.
+    /// MiB that it wrote last week.
     rate_mib: u64,
 }
 
@@ -206,7 +206,7 @@ impl Cluster {
         self.volumes[lv.0 as usize].used_mib
     }
 
-    /// What each disk holds and does; reads by how often bytes of an age are asked for.
+    /// Bytes and requests of each disk; reads by how often bytes of an age are asked for.
     pub(super) fn loads(&self, reads: &[&dyn Fn(u32) -> f64]) -> Vec<Load> {
         let none = Load { used_mib: 0, writes_mib: 0, reads: vec![0.0; reads.len()] };
         let mut loads = vec![none; self.disks.len()];

@@ -1,4 +1,4 @@
-//! How even disks are in a week, and over all of them.
+//! Measures of evenness: of the disks in one week, and averaged over all weeks.
 
 use super::cluster::Cluster;
 
