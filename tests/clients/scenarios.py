@@ -107,6 +107,8 @@ SOAK = [
     Scenario("cluster-pairs", "cluster.py --pairs"),
     Scenario("rebuild", "rebuild.py --objects 1000"),
     Scenario("grow", "grow.py --objects 1000"),
+    # Builds the commit before this one as the earlier release.
+    Scenario("upgrade", "upgrade.py"),
     Scenario("regions", "regions.py --seconds 600"),
     Scenario("regions-of-clusters", "regions_of_clusters.py --seconds 600 --singles 2"),
     Scenario("region-sites", "region_sites.py --seconds 600", needs=("root", "netns"), alone=True),

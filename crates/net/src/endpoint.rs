@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 use std::time::SystemTime;
 
 use larder_types::ServerId;
@@ -18,7 +20,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::connection::{Beats, Broken, Duplex, Wire};
 use crate::error::{Decider, Denied};
-use crate::hello;
+use crate::hello::{self, Speaks};
 use crate::identity::{Role, Subject, server_name};
 use crate::limits::{CONNECT_TIME_MAX, PROTOCOL_MAX, PROTOCOL_MIN, READ_BYTES};
 use crate::link::Target;
@@ -37,7 +39,9 @@ pub struct Endpoint {
     beats: Beats,
     /// Servers whose certificates count no more.
     removed: watch::Sender<BTreeSet<ServerId>>,
-    /// Newest version of the protocol that it speaks.
+    /// Oldest version of the protocol in which it speaks, by now.
+    oldest: AtomicU8,
+    /// Newest version that it speaks.
     newest: u8,
     pub(crate) shared: OnceLock<Shared>,
 }
@@ -96,10 +100,10 @@ impl Endpoint {
 
     fn with(security: Security, newest: u8) -> Arc<Self> {
         let (metrics, runtime) = (Arc::default(), Handle::current());
-        let removed = watch::Sender::default();
+        let (removed, oldest) = (watch::Sender::default(), AtomicU8::new(PROTOCOL_MIN));
         let beats = Beats::begin();
         let shared = OnceLock::new();
-        Arc::new(Self { security, metrics, runtime, beats, removed, newest, shared })
+        Arc::new(Self { security, metrics, runtime, beats, removed, oldest, newest, shared })
     }
 
     /// What its connections did.
@@ -118,6 +122,12 @@ impl Endpoint {
         });
     }
 
+    /// Speaks no version of the protocol older than this from now on: refuses whoever speaks none as new, and closes the
+    /// connections that were made in an older one. Both sides may make them anew. What was required stays so.
+    pub fn require(&self, oldest: u8) {
+        self.oldest.fetch_max(oldest, Ordering::AcqRel);
+    }
+
     /// Refuses a server that was removed.
     pub(crate) fn admit(&self, server: ServerId) -> Result<(), Denied> {
         if self.removed.borrow().contains(&server) { Err(removed(server)) } else { Ok(()) }
@@ -131,8 +141,20 @@ impl Endpoint {
         removed(server)
     }
 
-    pub(crate) fn newest(&self) -> u8 {
-        self.newest
+    /// Why a connection of this version of the protocol is to end, if it is. It is for whoever moves the connection's frames to
+    /// ask before each turn: nothing arrives behind [`Self::require`], and one that is idle ends at its next ping.
+    pub(crate) fn outdated(&self, version: u8) -> Poll<Denied> {
+        let oldest = self.oldest.load(Ordering::Acquire);
+        if version >= oldest {
+            return Poll::Pending;
+        }
+        let why = format!("the cluster's version is {oldest} by now, this connection's {version}");
+        Poll::Ready(Denied { by: Decider::Us, reason: Refused::Version, why: why.into() })
+    }
+
+    /// Versions of the protocol in which it speaks, the oldest and the newest.
+    pub(crate) fn speaks(&self) -> Speaks {
+        Speaks { oldest: self.oldest.load(Ordering::Acquire), newest: self.newest }
     }
 
     pub(crate) fn security(&self) -> &Security {
@@ -167,7 +189,7 @@ impl Endpoint {
                 Some(pipe) => Wire::local(pipe, self.metrics.clone()),
                 None => Wire::new(self.dial(target).await?, self.metrics.clone()),
             };
-            hello::call(&mut wire, target.role, self.newest).await?;
+            hello::call(&mut wire, target.role, self.speaks()).await?;
             Ok(wire)
         };
         in_time(connecting).await

@@ -2,7 +2,8 @@
 //!
 //! Each side names the oldest and the newest version of the protocol that it speaks; both then speak the
 //! newest that both know. A version covers frames and everybody's messages: a release that appends variants
-//! to a service's enums raises the newest version, and does not use them with a peer of an older one.
+//! to a service's enums raises the newest version, and does not use them with a peer of an older one. Once all
+//! servers of a cluster speak a version, its managers raise the oldest one to it (`Endpoint::require`).
 //!
 //! # Invariants
 //!
@@ -16,7 +17,7 @@ use crate::connection::{Broken, Wire};
 use crate::error::{Decider, Denied};
 use crate::frame::{Bounds, Frame, FrameError, Kind, Outgoing};
 use crate::identity::Role;
-use crate::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
+use crate::limits::PROTOCOL_MIN;
 use crate::metrics::Refused;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -50,21 +51,32 @@ fn decode<T: DeserializeOwned>(frame: &Frame) -> Result<T, Broken> {
     }
 }
 
-/// The newest version that both sides speak; ours is `newest` at most.
-fn agree(theirs: &Hello, newest: u8) -> Result<u8, Denied> {
-    let newest = theirs.max.min(newest);
-    if newest >= theirs.min.max(PROTOCOL_MIN) {
+/// Versions of the protocol in which a side speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Speaks {
+    pub(crate) oldest: u8,
+    pub(crate) newest: u8,
+}
+
+/// The newest version that both sides speak.
+fn agree(theirs: &Hello, ours: Speaks) -> Result<u8, Denied> {
+    let newest = theirs.max.min(ours.newest);
+    if newest >= theirs.min.max(ours.oldest) {
         return Ok(newest);
     }
-    let why = format!(
-        "it speaks versions {} to {}, this release {PROTOCOL_MIN} to {PROTOCOL_MAX}",
+    let Speaks { oldest, newest } = ours;
+    let mut why = format!(
+        "it speaks versions {} to {}, this release {PROTOCOL_MIN} to {newest}",
         theirs.min, theirs.max
     );
+    if oldest > PROTOCOL_MIN {
+        why += &format!(", and this cluster {oldest} or newer: install its release");
+    }
     Err(Denied { by: Decider::Us, reason: Refused::Version, why: why.into() })
 }
 
-fn hello(service: u8, newest: u8) -> Result<Outgoing, Broken> {
-    let hello = Hello { min: PROTOCOL_MIN, max: newest, service };
+fn hello(service: u8, speaks: Speaks) -> Result<Outgoing, Broken> {
+    let hello = Hello { min: speaks.oldest, max: speaks.newest, service };
     said(Kind::Hello, &hello)
 }
 
@@ -83,12 +95,12 @@ pub(crate) fn goodbye_said(frame: &Frame) -> Broken {
 }
 
 /// The caller's side: asks for a service.
-pub(crate) async fn call(wire: &mut Wire, service: Role, newest: u8) -> Result<(), Broken> {
-    wire.say(hello(service.number(), newest)?).await?;
+pub(crate) async fn call(wire: &mut Wire, service: Role, speaks: Speaks) -> Result<(), Broken> {
+    wire.say(hello(service.number(), speaks)?).await?;
     let frame = wire.hear().await?;
     match frame.header.kind {
         Kind::Hello => {
-            let version = agree(&decode(&frame)?, newest).map_err(Broken::Denied)?;
+            let version = agree(&decode(&frame)?, speaks).map_err(Broken::Denied)?;
             wire.agreed(version);
             Ok(())
         }
@@ -99,18 +111,18 @@ pub(crate) async fn call(wire: &mut Wire, service: Role, newest: u8) -> Result<(
 
 /// The listener's side: hears which service is wanted. The version is agreed on, and [`welcome`] or
 /// [`refuse`] due.
-pub(crate) async fn asked(wire: &mut Wire, newest: u8) -> Result<(u8, u8), Broken> {
+pub(crate) async fn asked(wire: &mut Wire, speaks: Speaks) -> Result<(u8, u8), Broken> {
     let frame = wire.hear().await?;
     if frame.header.kind != Kind::Hello {
         return Err(Broken::Frame(FrameError::NotDue));
     }
     let theirs: Hello = decode(&frame)?;
-    Ok((agree(&theirs, newest).map_err(Broken::Denied)?, theirs.service))
+    Ok((agree(&theirs, speaks).map_err(Broken::Denied)?, theirs.service))
 }
 
 /// Serves it, in the version that was agreed on.
 pub(crate) async fn welcome(wire: &mut Wire, version: u8, service: u8) -> Result<(), Broken> {
-    wire.say(hello(service, version)?).await?;
+    wire.say(hello(service, Speaks { oldest: PROTOCOL_MIN, newest: version })?).await?;
     wire.agreed(version);
     Ok(())
 }
@@ -124,11 +136,13 @@ pub(crate) async fn refuse(wire: &mut Wire, denied: &Denied) -> Result<(), Broke
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::PROTOCOL_MAX;
 
     #[test]
     fn the_newest_version_that_both_know_is_spoken() {
         let theirs = |min, max| Hello { min, max, service: 0 };
-        let agree = |theirs| agree(&theirs, PROTOCOL_MAX);
+        let ours = Speaks { oldest: PROTOCOL_MIN, newest: PROTOCOL_MAX };
+        let agree = |theirs| agree(&theirs, ours);
         assert_eq!(agree(theirs(PROTOCOL_MIN, PROTOCOL_MIN)).unwrap(), PROTOCOL_MIN);
         assert_eq!(agree(theirs(0, PROTOCOL_MAX + 1)).unwrap(), PROTOCOL_MAX);
         let denied = agree(theirs(PROTOCOL_MAX + 1, PROTOCOL_MAX + 3)).unwrap_err();

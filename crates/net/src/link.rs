@@ -242,6 +242,7 @@ impl Link {
         let broken = tokio::select! {
             biased;
             denied = self.endpoint.removal(self.target.server) => Broken::Denied(denied),
+            denied = std::future::poll_fn(|_| self.endpoint.outdated(version)) => Broken::Denied(denied),
             broken = run(wire, &mut calling) => broken,
         };
         drop(open);

@@ -10,7 +10,7 @@
 //! 3. Nothing of a listener outlives it: when it is dropped its connections end, also those that came through a port
 //!    that others go on using (`port.rs`).
 
-use std::future::pending;
+use std::future::{pending, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -226,7 +226,7 @@ impl House {
         self.metrics().accepted.add(1);
         let open = Opened::new(self.metrics());
         let mut closing = self.closing.subscribe();
-        let counts = serving.ends_with();
+        let (counts, version) = (serving.ends_with(), wire.version());
         let removed = async {
             match counts {
                 Some(server) => self.endpoint.removal(server).await,
@@ -237,6 +237,7 @@ impl House {
             // One that was removed is served nothing more, however much it sends.
             biased;
             denied = removed => Broken::Denied(denied),
+            denied = poll_fn(|_| self.endpoint.outdated(version)) => Broken::Denied(denied),
             // The sender is of this house, which is held here.
             _ = closing.wait_for(|closing| *closing) => Broken::Unused,
             broken = run(&mut wire, &mut serving) => broken,
@@ -281,7 +282,7 @@ impl House {
             #[cfg(any(feature = "plain-for-measurement", feature = "simulated"))]
             _ => return Err(Broken::Denied(by_us(Refused::Garbage, "it is not secured".into()))),
         };
-        let asked = hello::asked(&mut wire, self.endpoint.newest()).await;
+        let asked = hello::asked(&mut wire, self.endpoint.speaks()).await;
         let found = asked.and_then(|(version, service)| {
             let offer = self.services.find(service, &subject).map_err(Broken::Denied)?;
             if !offer.tells_removed {
@@ -332,3 +333,5 @@ impl House {
 mod removal_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod version_tests;

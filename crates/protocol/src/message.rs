@@ -448,8 +448,12 @@ pub enum Event {
     },
     /// The pool has no LV left.
     PoolEmpty,
-    /// Some garbage may go, if there is any: [`crate::Pg::wants_to_reap`].
-    Reap,
+    /// Some garbage may go, if there is any: [`crate::Pg::wants_to_reap`]. A group that has no steps yet gets them only if all
+    /// servers of the cluster know [`larder_types::Op::Reap`], and always will.
+    Reap {
+        /// It may get them.
+        may_begin: bool,
+    },
     /// Time passed.
     Tick,
 }

@@ -43,10 +43,14 @@ pub const PROTOCOL_PAUSE: u8 = 15;
 pub const PROTOCOL_CORS: u8 = 15;
 /// Oldest version of it in which members of a group know that garbage goes in steps.
 pub const PROTOCOL_STEPS: u8 = 16;
+/// Oldest version of it in which managers and their maps know the cluster's version.
+pub const PROTOCOL_CLUSTER_VERSION: u8 = 17;
 /// Groups led by a meta server that remove a step of their garbage at one tick, one after the other: 10,240 rows a second.
 pub const REAPS_PER_TICK_MAX: u32 = 4;
 /// Milliseconds after which a manager that keeps volumes from moving for balance is told of.
 pub const BALANCE_HELD_UP_MS: u64 = 60 * 1000;
+/// Milliseconds after which a server that keeps the cluster's version low is told of: longer than a machine takes to come back.
+pub const VERSION_HELD_BACK_MS: u64 = 5 * 60 * 1000;
 /// Bytes that may wait in the log's buffer before calls are turned away; less with small segments, of
 /// which one is always ready ahead.
 pub const LOG_BUFFER_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -335,7 +339,8 @@ const _: () = assert!(
     "reports are for peers of a version that is spoken"
 );
 const _: () = assert!(
-    PROTOCOL_STEPS <= larder_net::limits::PROTOCOL_MAX
+    PROTOCOL_CLUSTER_VERSION <= larder_net::limits::PROTOCOL_MAX
+        && PROTOCOL_STEPS < PROTOCOL_CLUSTER_VERSION
         && PROTOCOL_CORS < PROTOCOL_STEPS
         && PROTOCOL_PAUSE <= PROTOCOL_CORS
         && PROTOCOL_BALANCE < PROTOCOL_PAUSE

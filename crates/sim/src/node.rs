@@ -169,10 +169,7 @@ impl Node {
             NodeIn::FlushFor { run: meant, pg, flush } if meant == run => {
                 self.flush_for(pg, flush, net)
             }
-            NodeIn::Peer { pg, from, message } => {
-                self.member(pg).pg.knows_steps(from, true);
-                self.step(pg, Event::Peer { from, message }, net)
-            }
+            NodeIn::Peer { pg, from, message } => self.step(pg, Event::Peer { from, message }, net),
             NodeIn::Data { run: meant, id, answer } if meant == run => {
                 self.data_heard(id, answer, net)
             }
@@ -424,8 +421,8 @@ impl Node {
             if self.member(pg).pg.wants_tick() {
                 self.step(pg, Event::Tick, net)?;
             }
-            if self.member(pg).pg.wants_to_reap() {
-                self.step(pg, Event::Reap, net)?;
+            if self.member(pg).pg.wants_to_reap(true) {
+                self.step(pg, Event::Reap { may_begin: true }, net)?;
             }
         }
         self.ask_again(net)?;

@@ -171,7 +171,7 @@ impl World {
                     || pg.view() != agreed.view(pg.id())
                     || gauges.tail_ops > 0
                     || gauges.open_puts > 0
-                    || primary && (gauges.is_reaping || pg.wants_to_reap())
+                    || primary && (gauges.is_reaping || pg.wants_to_reap(true))
                     || gauges.waiting_calls > 0
                     || gauges.refills + gauges.moves > 0
                     || primary && pg.wants_walk().is_some() && !self.has_lost(pg.id())

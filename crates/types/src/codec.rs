@@ -13,8 +13,10 @@ pub const V1: u8 = 1;
 pub const V2: u8 = 2;
 /// Version of maps of clusters whose managers know the gateway to the other regions.
 pub const V3: u8 = 3;
-/// The one after that.
+/// Version of maps while rebalancing is paused.
 pub const V4: u8 = 4;
+/// Version of maps of clusters whose version was raised.
+pub const V5: u8 = 5;
 
 /// Bytes that are not what they should be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -34,6 +34,8 @@ const CONFIRMED_LOOK: Duration = Duration::from_millis(20);
 #[derive(Debug, Serialize)]
 struct Status {
     cluster: String,
+    /// The protocol's version that all its servers speak.
+    cluster_version: u8,
     map_version: u64,
     /// True if a manager confirmed that this map is the latest; else it is the last one known.
     is_latest: bool,
@@ -238,6 +240,7 @@ fn status(map: &Topology, background: Vec<Background>) -> Status {
     let cluster = map.founded.map_or_else(String::new, |(id, _)| format!("{:016x}", id.0));
     Status {
         cluster,
+        cluster_version: map.cluster_version,
         map_version: map.version.0,
         is_latest: true,
         servers: servers.collect(),

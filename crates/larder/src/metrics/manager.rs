@@ -51,6 +51,11 @@ impl RoleMetrics for ManagerMetrics {
             ("manager_log_applied", "Last entry that is applied", of(&counts.log_applied)),
             ("manager_map_version", "Version of the map that this made", of(&counts.map_version)),
             (
+                "cluster_version",
+                "Version of the protocol that every server of the cluster speaks for good; 0 before the first was agreed on",
+                of(&counts.cluster_version),
+            ),
+            (
                 "rebalance_volumes_moving",
                 "Volumes that have a copy more than wanted, and leave no disk that drains or is gone",
                 of(&counts.moving),

@@ -38,7 +38,7 @@ impl Played {
         };
         let tls = TlsAcceptor::from(configs.calls.clone()).accept(buffered(tcp)).await.unwrap();
         let mut wire = Wire::new(Box::new(tls), Arc::default());
-        let (version, service) = hello::asked(&mut wire, self.endpoint.newest()).await.unwrap();
+        let (version, service) = hello::asked(&mut wire, self.endpoint.speaks()).await.unwrap();
         hello::welcome(&mut wire, version, service).await.unwrap();
         wire
     }

@@ -6,7 +6,7 @@
 //!  Event::Reap, serving ──▶ any garbage? ──Op::Reap──▶ log ──▶ apply: rows_max rows of it go, and so on
 //! ```
 //! The first `Reap` of a group, which sets its steps, comes when the group has a large object: a log without one is read by
-//! releases that do not know it.
+//! releases that do not know it. The driver says when it may: by the cluster's version.
 //!
 //! # Invariants
 //!
@@ -16,13 +16,11 @@
 //!    at once: a release that does not know garbage does so too, and all members of a group are to have the same rows.
 //! 3. A parent's row goes before the rows that it names: none is left that names rows which are gone.
 
-use std::collections::BTreeSet;
-
 use larder_types::codec::{decode, encode};
 use larder_types::limits::CHUNK_BYTES_MAX;
 use larder_types::{
     Body, BucketId, Chunk, Garbage, Op, OpId, OpSeq, PartRef, PartRow, PgId, PieceRow, Reaping,
-    ServerId, StreamId, UploadId, rows,
+    StreamId, UploadId, rows,
 };
 
 use super::Pg;
@@ -36,8 +34,6 @@ use crate::message::Outbox;
 pub(super) struct Reaper {
     /// Rows that an op removes, by this primary.
     pub(super) step_rows: u32,
-    /// Servers whose release knows [`Op::Reap`], as they were heard last in this view.
-    knowing: BTreeSet<ServerId>,
     /// The group has, or had, an object of more rows than a step.
     has_large: bool,
     found: Found,
@@ -49,23 +45,17 @@ pub(super) struct Reaper {
 enum Found {
     /// It is to be looked for.
     Unknown,
+    /// The group is to have steps, and may not yet.
+    Waits,
     /// There is none, and the group's steps are those of this primary, or it needs none.
     Nothing,
-    /// The group is to have steps, once all who follow know them.
-    Waits,
     /// This op removes some.
     Going(OpSeq),
 }
 
 impl Reaper {
     pub(super) fn new() -> Self {
-        Self {
-            step_rows: REAP_ROWS_MAX,
-            knowing: BTreeSet::new(),
-            has_large: false,
-            found: Found::Unknown,
-            reaped_rows: 0,
-        }
+        Self { step_rows: REAP_ROWS_MAX, has_large: false, found: Found::Unknown, reaped_rows: 0 }
     }
 
     /// Takes note of a batch of ops.
@@ -80,7 +70,6 @@ impl Reaper {
 
     /// Another primary may have left some, and other servers follow.
     pub(super) fn begin_view(&mut self) {
-        self.knowing.clear();
         self.found = Found::Unknown;
     }
 
@@ -90,18 +79,6 @@ impl Reaper {
 }
 
 impl Pg {
-    /// Says whether a server which was heard just now is of a release that knows [`Op::Reap`]. Once all do that follow its log, a
-    /// primary lets large objects go in steps.
-    pub fn knows_steps(&mut self, server: ServerId, knows: bool) {
-        if knows != self.reaper.knowing.contains(&server) {
-            if knows {
-                self.reaper.knowing.insert(server);
-            } else {
-                self.reaper.knowing.remove(&server);
-            }
-        }
-    }
-
     /// Returns true while this primary has some garbage removed.
     #[must_use]
     pub fn is_reaping(&self) -> bool {
@@ -121,24 +98,24 @@ impl Pg {
 
     /// Returns true if [`crate::Event::Reap`] has anything to do.
     #[must_use]
-    pub fn wants_to_reap(&self) -> bool {
+    pub fn wants_to_reap(&self, may_begin: bool) -> bool {
         self.serves()
             && match self.reaper.found {
                 Found::Unknown => true,
                 Found::Nothing => false,
-                Found::Waits => self.all_know_steps(),
+                Found::Waits => may_begin,
                 Found::Going(op) => op <= self.applied.seq,
             }
     }
 
-    fn all_know_steps(&self) -> bool {
-        let knows = |server: &ServerId| *server == self.me || self.reaper.knowing.contains(server);
-        self.members.iter().chain(self.followers.keys()).all(knows)
-    }
-
     /// Has some garbage removed, if there is any.
-    pub(super) fn reap(&mut self, index: &dyn Index, out: &mut Outbox) -> Result<(), IndexError> {
-        if !self.wants_to_reap() || !self.has_room_for_own() {
+    pub(super) fn reap(
+        &mut self,
+        index: &dyn Index,
+        may_begin: bool,
+        out: &mut Outbox,
+    ) -> Result<(), IndexError> {
+        if !self.wants_to_reap(may_begin) || !self.has_room_for_own() {
             return Ok(());
         }
         let (garbage, rows_max) = (rows::garbage(self.id), self.reaper.step_rows);
@@ -147,7 +124,7 @@ impl Pg {
         self.reaper.found = match steps.transpose()? {
             Some(steps) if steps.rows_max == rows_max && rows.len() < 2 => Found::Nothing,
             None if !self.reaper.has_large => Found::Nothing,
-            None if !self.all_know_steps() => Found::Waits,
+            None if !may_begin => Found::Waits,
             _ => Found::Going(self.append_op(Op::Reap { rows_max }, None, out).seq),
         };
         Ok(())

@@ -466,7 +466,7 @@ impl Pg {
                 self.pool_empty(out);
                 Ok(())
             }
-            Event::Reap => self.reap(index, out),
+            Event::Reap { may_begin } => self.reap(index, may_begin, out),
             Event::Tick => self.tick(index, out),
         };
         if let Err(error) = result {

@@ -48,8 +48,10 @@ impl Contacts {
         all.into_iter().filter(|id| !is_removed(map, *id)).collect()
     }
 
-    /// Has this process's connections refuse the servers that a map calls removed.
-    pub(super) fn refuse_removed(&self, map: &Topology) {
+    /// Has this process's connections refuse the servers that a map calls removed, and those that do not speak the cluster's
+    /// version.
+    pub(super) fn refuse_by(&self, map: &Topology) {
+        self.endpoint.require(map.cluster_version);
         let removed = map.servers.keys().copied().filter(|id| is_removed(map, *id));
         self.endpoint.refuse_removed(removed.collect());
     }

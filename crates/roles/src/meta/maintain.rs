@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::orders::Beat;
 use super::{Here, Member, Meta, Neighbours};
-use crate::limits::{LOG_BYTES_BEFORE_FLUSH, REAPS_PER_TICK_MAX, TICK_MS};
+use crate::limits::{LOG_BYTES_BEFORE_FLUSH, PROTOCOL_STEPS, REAPS_PER_TICK_MAX, TICK_MS};
 
 /// Wakes the flush thread.
 #[derive(Default)]
@@ -103,6 +103,8 @@ fn made_at(due: Instant, now: Instant) -> Instant {
 /// that applies ops of all groups has time for clients.
 #[derive(Default)]
 pub(super) struct Reaps {
+    /// Groups that have no steps yet may get them.
+    may_begin: bool,
     /// Of this tick.
     begun: u32,
     /// The first group whose turn it is.
@@ -153,6 +155,7 @@ impl Meta {
             }
             self.flush.let_go();
             self.index.measure();
+            reaps.may_begin = self.may_begin_steps();
             match &self.neighbours {
                 Neighbours::Here(here) => {
                     here.data.measure_free_space();
@@ -186,11 +189,20 @@ impl Meta {
         if member.pg.wants_tick() {
             self.step(member, Event::Tick);
         }
-        if reaps.may(member.pg.id()) && member.pg.wants_to_reap() {
-            self.step(member, Event::Reap);
+        let may_begin = reaps.may_begin;
+        if reaps.may(member.pg.id()) && member.pg.wants_to_reap(may_begin) {
+            self.step(member, Event::Reap { may_begin });
             if member.pg.is_reaping() {
                 reaps.begun(member.pg.id());
             }
+        }
+    }
+
+    /// True if all servers that there ever will be know that garbage goes in steps.
+    fn may_begin_steps(&self) -> bool {
+        match &self.neighbours {
+            Neighbours::Here(_) => true,
+            Neighbours::Apart(cluster) => cluster.managers.map().cluster_version >= PROTOCOL_STEPS,
         }
     }
 

@@ -33,7 +33,6 @@ use super::duties::refuse;
 use super::scan::{Scan, ScanCall};
 use super::{Awaited, JournalCall, Member, Meta};
 use crate::blocking;
-use crate::limits::PROTOCOL_STEPS;
 use crate::wire::{MetaCall, MetaMessage, MetaReply, MetaService};
 
 /// Answers for a meta server of a cluster: [`MetaServer::handler`](super::MetaServer::handler).
@@ -98,7 +97,7 @@ impl Handler<MetaService> for MetaHandler {
         let (server, roles) = (from.subject.server, from.subject.roles);
         match message {
             MetaMessage::Peer(pg) if roles.has(ServerRole::Meta) => {
-                self.meta.hear_member(pg, (server, from.version), &payload);
+                self.meta.hear_member(pg, server, &payload);
             }
             MetaMessage::Call { pg, view: _, call } if roles.has(ServerRole::Proxy) => {
                 self.meta.heed_call(pg, call);
@@ -332,8 +331,8 @@ impl Meta {
         }
     }
 
-    /// A member, or one that wants to be one, says something in this version of the protocol.
-    fn hear_member(&self, pg: PgId, (from, version): (ServerId, u8), payload: &[u8]) {
+    /// A member, or one that wants to be one, says something.
+    fn hear_member(&self, pg: PgId, from: ServerId, payload: &[u8]) {
         let message = match decode::<PeerMessage>("message of a member", payload) {
             Ok(message) => message,
             Err(error) => {
@@ -344,7 +343,6 @@ impl Meta {
         if let Err(why) = member.pg.admits(&message, payload.len()) {
             return tracing::error!(%pg, %from, %why, "a member's message is refused: use one release");
         }
-        member.pg.knows_steps(from, version >= PROTOCOL_STEPS);
         match self.cluster() {
             Some(cluster) if member.pg.begins_snapshot(from, &message) => {
                 self.hold_report(cluster, pg, from, message);

@@ -19,6 +19,8 @@ pub struct ManagerCounts {
     pub log_applied: AtomicU64,
     /// Version of the map that this made.
     pub map_version: AtomicU64,
+    /// The protocol's version that all servers of the cluster speak, by that map.
+    pub cluster_version: AtomicU64,
     /// Volumes that have a copy more than wanted.
     pub moving: AtomicU64,
     /// 1 while no further volume is to begin to move for balance.
@@ -38,6 +40,7 @@ pub(super) struct Stand {
     pub(super) log_last: u64,
     pub(super) log_applied: u64,
     pub(super) map_version: u64,
+    pub(super) cluster_version: u8,
     pub(super) moving: u64,
     pub(super) balance_paused: bool,
     pub(super) writes: u64,
@@ -55,6 +58,7 @@ impl ManagerCounts {
             (&self.log_last, now.log_last),
             (&self.log_applied, now.log_applied),
             (&self.map_version, now.map_version),
+            (&self.cluster_version, u64::from(now.cluster_version)),
             (&self.moving, now.moving),
             (&self.balance_paused, u64::from(now.balance_paused)),
             (&self.writes, now.writes),

@@ -39,12 +39,21 @@ pub(super) type Asker = Responder<ManagerService>;
 pub(super) enum Input {
     /// By another manager, in this version of the protocol.
     Peer(ServerId, u8, QuorumMessage),
-    /// By a server itself, or by a manager that handed it on.
-    Server(ServerId, ServerMessage, Option<ServerId>),
+    /// By a server, on this route.
+    Server(ServerId, ServerMessage, Route),
     /// By the manager that leads: tell a server this.
     HandedBack(ServerId, ManagerMessage),
     /// Have this agreed on.
     Propose(Command, Asker),
+}
+
+/// The route of a server's message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Route {
+    /// It came from the server, in this version of the protocol.
+    Direct(u8),
+    /// This manager handed it on.
+    HandedOn(ServerId),
 }
 
 /// The last turn of the thread in which it knew of a leader. A thread that hangs in a write takes no turn.
@@ -114,7 +123,15 @@ impl Driver {
                 self.member.spoke(from, version);
                 self.member.peer(from, message)
             }
-            Input::Server(from, message, by) => self.member.hear(from, message, by),
+            Input::Server(from, message, Route::Direct(version)) => {
+                if let Some(boot) = message.boot() {
+                    self.member.server_spoke(from, boot, version);
+                }
+                self.member.hear(from, message, None)
+            }
+            Input::Server(from, message, Route::HandedOn(by)) => {
+                self.member.hear(from, message, Some(by))
+            }
             Input::HandedBack(to, message) => {
                 self.out.to_server(&self.maps.newest(), to, message);
                 Ok(())

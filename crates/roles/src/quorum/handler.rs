@@ -14,7 +14,7 @@ use larder_types::ServerId;
 use larder_types::codec::decode;
 use tokio::time::timeout;
 
-use super::driver::{Input, LedAt};
+use super::driver::{Input, LedAt, Route};
 use super::error::NotIssued;
 use super::maps::Maps;
 use super::tokens::Issuer;
@@ -78,9 +78,11 @@ impl Handler<ManagerService> for Desk {
             return;
         }
         let input = match message {
-            ManagerMessageIn::Server(message) => Input::Server(subject.server, message, None),
+            ManagerMessageIn::Server(message) => {
+                Input::Server(subject.server, message, Route::Direct(from.version))
+            }
             ManagerMessageIn::HandedOn(server, message) if manager => {
-                Input::Server(server, message, Some(subject.server))
+                Input::Server(server, message, Route::HandedOn(subject.server))
             }
             ManagerMessageIn::HandedBack(server, message) if manager => {
                 Input::HandedBack(server, message)
@@ -112,6 +114,8 @@ impl Handler<ManagerService> for Desk {
 fn may_propose(subject: &Subject, command: &Command) -> bool {
     let has = |role| subject.roles.has(role);
     match command {
+        // A manager raises it by itself, from what servers speak: too high it would shut all of them out for good.
+        Command::RaiseClusterVersion(_) => false,
         _ if has(Role::Manager) => true,
         Command::AddDisk(server, ..) => has(Role::Data) && *server == subject.server,
         Command::CreateBucket(..)

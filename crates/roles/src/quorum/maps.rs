@@ -13,8 +13,8 @@ use larder_types::{BucketState, Epoch, Sharing};
 use parking_lot::RwLock;
 
 use crate::limits::{
-    PROTOCOL_CORS, PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_LOCAL, PROTOCOL_PAUSE,
-    PROTOCOL_POSITIONS,
+    PROTOCOL_CLUSTER_VERSION, PROTOCOL_CORS, PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_LOCAL,
+    PROTOCOL_PAUSE, PROTOCOL_POSITIONS,
 };
 use crate::managers::{NoMoreVersions, VersionWatch, Versions};
 
@@ -49,10 +49,14 @@ impl Published {
             && (protocol >= PROTOCOL_LOCAL || !is_local())
             && (protocol >= PROTOCOL_PAUSE || self.map.balance_paused_ms.is_none())
             && (protocol >= PROTOCOL_CORS || !has_cors())
+            && (protocol >= PROTOCOL_CLUSTER_VERSION || self.map.cluster_version == 0)
         {
             return self.encoded();
         }
         let mut map = self.map.clone();
+        if protocol < PROTOCOL_CLUSTER_VERSION {
+            map.cluster_version = 0;
+        }
         if protocol < PROTOCOL_PAUSE {
             map.balance_paused_ms = None;
         }
@@ -153,6 +157,15 @@ mod tests {
     };
 
     use super::*;
+
+    #[test]
+    fn the_clusters_version_is_shown_to_whom_it_means_something() {
+        let map = Topology { cluster_version: 17, ..Topology::default() };
+        let shown = Published::new(map.clone());
+        let read = |protocol| Topology::decode(&shown.encoded_for(protocol));
+        assert_eq!(read(PROTOCOL_CLUSTER_VERSION), Ok(map));
+        assert_eq!(read(PROTOCOL_CLUSTER_VERSION - 1), Ok(Topology::default()));
+    }
 
     #[test]
     fn a_server_of_an_earlier_release_is_given_a_map_that_it_reads() {

@@ -18,6 +18,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use larder_net::limits::PROTOCOL_MAX;
 use larder_protocol::manager::balance::moving_volumes;
 use larder_protocol::manager::policy::{
     ManagerMessage, Policy, PolicyEffect, PolicyEvent, ServerMessage,
@@ -28,8 +29,8 @@ use larder_protocol::manager::quorum::{
 };
 use larder_protocol::manager::state::{Applied, Command, MapVersion, Topology};
 use larder_protocol::sound::{Judged, check};
-use larder_types::ServerId;
 use larder_types::codec::{decode, encode};
+use larder_types::{BootId, ServerId};
 
 use super::counts::Stand;
 use super::disk::{PATH, QuorumDisk};
@@ -37,6 +38,7 @@ use super::error::ManagerError;
 use super::membership::next_change;
 use super::releases::Releases;
 use super::ways::Ways;
+use crate::limits::PROTOCOL_CLUSTER_VERSION;
 use crate::planted::{Bug, has};
 use crate::wire::ManagerReply;
 
@@ -203,6 +205,7 @@ impl<A> Member<A> {
             log_last: self.quorum.last().index.0,
             log_applied: self.quorum.applied().0,
             map_version: self.map.version.0,
+            cluster_version: self.map.cluster_version,
             moving: self.moving.1,
             balance_paused: self.map.balance_paused_ms.is_some(),
             writes: self.writes,
@@ -219,6 +222,7 @@ impl<A> Member<A> {
         self.take(QuorumEvent::Tick)?;
         let (members, now) = (self.quorum.members(), (self.now_ms, self.leads()));
         self.policy.let_volumes_move(self.releases.may_balance(self.me, &members, now));
+        self.look_at_versions();
         self.consider(PolicyEvent::Tick);
         self.consider_members();
         self.settle()
@@ -227,6 +231,27 @@ impl<A> Member<A> {
     /// A manager speaks this version of the protocol.
     pub(super) fn spoke(&mut self, manager: ServerId, version: u8) {
         self.releases.spoke(manager, version);
+    }
+
+    /// A run of a server speaks this version of the protocol with this manager. One that knows no cluster's version is no reason
+    /// to raise it: managers of its release could not read their log any more.
+    pub(super) fn server_spoke(&mut self, server: ServerId, boot: BootId, version: u8) {
+        if self.leads() {
+            let version = if version < PROTOCOL_CLUSTER_VERSION { 0 } else { version };
+            self.consider(PolicyEvent::Spoke(server, boot, version));
+        }
+    }
+
+    /// While this manager leads: its own version, which need not come over a connection, and what keeps the cluster's below it.
+    fn look_at_versions(&mut self) {
+        if !self.leads() {
+            return self.releases.holds_back(None, self.now_ms);
+        }
+        if let Some(record) = self.map.servers.get(&self.me) {
+            self.consider(PolicyEvent::Spoke(self.me, record.boot, PROTOCOL_MAX));
+        }
+        let holds_back = self.policy.held_back_by(&self.map, PROTOCOL_MAX);
+        self.releases.holds_back(holds_back, self.now_ms);
     }
 
     /// A manager says something.
@@ -342,7 +367,12 @@ impl<A> Member<A> {
                     let command: Command = decode("a command of the managers", &command)
                         .map_err(|error| ManagerError::Unreadable(error.to_string()))?;
                     let told = tracing::enabled!(tracing::Level::DEBUG).then(|| command.clone());
+                    let before = self.map.cluster_version;
                     let applied = self.map.apply(index, command);
+                    let version = self.map.cluster_version;
+                    if version > before {
+                        tracing::info!(version, before, "the cluster's version was raised");
+                    }
                     if let Some(command) = told {
                         tracing::debug!(index = index.0, ?command, ?applied, "the managers agreed");
                     }

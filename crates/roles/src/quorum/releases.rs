@@ -9,9 +9,10 @@ use larder_protocol::manager::state::Command;
 use larder_types::ServerId;
 
 use crate::limits::{
-    BALANCE_HELD_UP_MS, PROTOCOL_BALANCE, PROTOCOL_CORS, PROTOCOL_DELETIONS, PROTOCOL_FORGETS,
-    PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_LOCAL, PROTOCOL_NAMES_ENDED, PROTOCOL_PAUSE,
-    PROTOCOL_POSITIONS, PROTOCOL_REGIONS,
+    BALANCE_HELD_UP_MS, PROTOCOL_BALANCE, PROTOCOL_CLUSTER_VERSION, PROTOCOL_CORS,
+    PROTOCOL_DELETIONS, PROTOCOL_FORGETS, PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_LOCAL,
+    PROTOCOL_NAMES_ENDED, PROTOCOL_PAUSE, PROTOCOL_POSITIONS, PROTOCOL_REGIONS,
+    VERSION_HELD_BACK_MS,
 };
 
 /// The version of the protocol that each manager spoke last, in this run.
@@ -22,6 +23,8 @@ pub(super) struct Releases {
     told: Option<ServerId>,
     /// The voter that keeps volumes from moving, since when, and whether that was told.
     pub(super) keeps_balance: Option<(ServerId, u64, bool)>,
+    /// The same of the server that keeps the cluster's version low.
+    pub(super) keeps_version: Option<(ServerId, u64, bool)>,
 }
 
 impl Releases {
@@ -52,6 +55,19 @@ impl Releases {
             keeps => *keeps = leads.then_some((older, now_ms, false)),
         }
         false
+    }
+
+    /// A server keeps the cluster's version below that of this release, or none does. One that does for long is told of once.
+    pub(super) fn holds_back(&mut self, server: Option<ServerId>, now_ms: u64) {
+        match (&mut self.keeps_version, server) {
+            (Some((of, since_ms, is_told)), Some(server)) if *of == server => {
+                if !*is_told && now_ms.saturating_sub(*since_ms) >= VERSION_HELD_BACK_MS {
+                    *is_told = true;
+                    tracing::info!(%server, "the cluster's version is not raised: this server is down, of an earlier release, or does not reach this manager; start, upgrade or remove it");
+                }
+            }
+            (keeps, server) => *keeps = server.map(|server| (server, now_ms, false)),
+        }
     }
 
     fn older(&self, me: ServerId, members: &Members, version: u8) -> Option<ServerId> {
@@ -120,5 +136,6 @@ fn since(command: &Command) -> u8 {
         Command::SetLocal(..) | Command::ShareBucket(..) => PROTOCOL_LOCAL,
         Command::PauseBalance(..) => PROTOCOL_PAUSE,
         Command::SetCors(..) => PROTOCOL_CORS,
+        Command::RaiseClusterVersion(_) => PROTOCOL_CLUSTER_VERSION,
     }
 }

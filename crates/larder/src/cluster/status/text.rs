@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use larder_net::limits::PROTOCOL_MAX;
+
 use super::{Pgs, Server, Status, Volumes, background};
 
 /// PGs and volumes that are shown one by one, at most; the others are counted.
@@ -10,7 +12,14 @@ const SHOWN_MAX: usize = 20;
 const BAR: usize = 20;
 
 pub(super) fn people(out: &mut impl Write, status: &Status) -> std::io::Result<()> {
-    writeln!(out, "cluster {}, map version {}", status.cluster, status.map_version)?;
+    let Status { cluster, cluster_version: version, map_version, .. } = status;
+    writeln!(out, "cluster {cluster}, version {version}, map version {map_version}")?;
+    if *version < PROTOCOL_MAX {
+        writeln!(
+            out,
+            "version {PROTOCOL_MAX}, which this command's release speaks, comes once all servers are up and speak it; until then some of what is new waits"
+        )?;
+    }
     if !status.is_latest {
         writeln!(
             out,

@@ -19,7 +19,9 @@
 //!    still be heard, and its successor commits what it proposed.
 //! 5. A mark of a bucket is lifted only under the bucket's id and the mark's epoch: a deletion that ended, or began anew,
 //!    in the meantime is left alone. When that is matters for nothing but how long puts into the bucket are refused.
-//! 6. Nothing here must survive: a new leader starts with what the map says.
+//! 6. The cluster's version is proposed only as high as every server spoke that is in the map: one that joins later, or was
+//!    not heard, is not met by what is new.
+//! 7. Nothing here must survive: a new leader starts with what the map says.
 
 mod balance;
 mod groups;
@@ -29,6 +31,7 @@ mod marks;
 mod message;
 mod parted;
 mod rest;
+mod versions;
 mod volumes;
 #[cfg(feature = "ablation")]
 mod without_groups;
@@ -53,6 +56,7 @@ use marks::Marks;
 pub use message::{HAS_MOST, ManagerMessage, ServerMessage};
 use parted::Parted;
 use rest::{Rest, ends_rest};
+use versions::Spoke;
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +72,8 @@ pub enum PolicyEvent {
     From(ServerId, ServerMessage),
     /// A server said something to this manager, which does not lead.
     Overheard(ServerId),
+    /// This run of a server spoke with this manager in this version of the protocol, the newest that both know.
+    Spoke(ServerId, BootId, u8),
     /// What became of a proposal; `None` if that is not known or it was not taken.
     Decided(Ticket, Option<Applied>),
     /// This manager led after the question.
@@ -97,6 +103,7 @@ enum Subject {
     Session(SessionId),
     Bucket(BucketId),
     Targets,
+    ClusterVersion,
 }
 
 /// What a leader knows.
@@ -148,6 +155,8 @@ struct Leading {
     /// Data servers that were up then.
     data_up_before: usize,
     marks: Marks,
+    /// The version of the protocol that each server spoke last, and in which run, while this manager leads.
+    spoke: Spoke,
     parted: Parted,
     rest: Option<Rest>,
     /// Looks at all groups.
@@ -201,6 +210,12 @@ impl Policy {
         self.moves_volumes = may;
     }
 
+    /// Returns a server for which the cluster's version is not what this manager speaks, if it leads and there is one.
+    #[must_use]
+    pub fn held_back_by(&self, map: &Topology, newest: u8) -> Option<ServerId> {
+        self.leading.as_ref()?.spoke.below(map, newest)
+    }
+
     /// Takes one event, with the map as this manager has applied it.
     pub fn step(
         &mut self,
@@ -244,6 +259,7 @@ impl Policy {
                     disks_before: map.next.disk,
                     data_up_before: data_up(map),
                     marks: Marks::default(),
+                    spoke: Spoke::default(),
                     parted: Parted::default(),
                     rest: None,
                     looks: 0,
@@ -285,6 +301,7 @@ impl Policy {
             PolicyEvent::From(server, message) => turn.hear(server, message),
             PolicyEvent::Decided(ticket, applied) => turn.decided(ticket, applied),
             PolicyEvent::Confirmed(ticket) => turn.confirmed(ticket),
+            PolicyEvent::Spoke(server, boot, version) => turn.spoke(server, boot, version),
             PolicyEvent::Tick => turn.tick(),
             // It leads since: what the server says comes by way of others too.
             PolicyEvent::Overheard(_) => {}
@@ -488,6 +505,7 @@ impl Turn<'_> {
             self.leading.planned_lvs_ms = self.now_ms;
             self.plan_lvs();
             self.lift_marks();
+            self.raise_cluster_version();
         }
     }
 

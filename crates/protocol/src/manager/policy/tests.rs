@@ -8,6 +8,7 @@ mod bounds;
 mod failover;
 mod rest;
 mod unmade;
+mod versions;
 
 use std::collections::{BTreeMap, BTreeSet};
 

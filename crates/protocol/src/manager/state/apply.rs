@@ -116,6 +116,11 @@ impl Topology {
             }
             Command::PauseBalance(paused_ms) => self.pause_balance(paused_ms),
             Command::SetCors(name, rules) => self.set_cors(&name, rules),
+            Command::RaiseClusterVersion(version) => {
+                let before = self.cluster_version;
+                self.cluster_version = before.max(version);
+                changed(self.cluster_version != before)
+            }
         }
     }
 

@@ -128,6 +128,8 @@ pub enum Command {
     PauseBalance(Option<u64>),
     /// Set a bucket's CORS rules, or remove them.
     SetCors(BucketName, Option<CorsRules>),
+    /// Raise [`Topology::cluster_version`](super::Topology::cluster_version) to this: all servers speak it.
+    RaiseClusterVersion(u8),
 }
 
 /// What a command did.

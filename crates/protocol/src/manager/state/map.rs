@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use larder_types::codec::{self, CodecError, V2, V3, V4};
+use larder_types::codec::{self, CodecError, V2, V3, V4, V5};
 use larder_types::{
     BootId, BucketId, BucketName, BucketRecord, DiskId, MapVersion, PgId, PvId, RegionId, ServerId,
     SessionId, View,
@@ -299,6 +299,10 @@ pub struct Topology {
     /// fields of versions 1 to 3.
     #[serde(skip)]
     pub balance_paused_ms: Option<u64>,
+    /// The protocol's version that every server of the cluster speaks, for good: one that speaks older ones alone is served
+    /// no more. 0 before it was raised first. It never falls. Not among the fields of versions 1 to 4.
+    #[serde(skip)]
+    pub cluster_version: u8,
 }
 
 const WHAT: &str = "the topology map";
@@ -311,9 +315,15 @@ impl Topology {
     }
 
     /// Its bytes. Those of a cluster that is alone are of version 1, which every release reads; those of a region that had
-    /// no gateway yet of version 2, those of one that has of version 3, and of any while rebalancing is paused of version 4.
+    /// no gateway yet of version 2, those of one that has of version 3, of any while rebalancing is paused of version 4, and of
+    /// any whose [`Self::cluster_version`] was raised of version 5.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
+        if self.cluster_version > 0 {
+            let of_region = (self.region, self.gateway, &self.regions, self.regions_known);
+            let known_since = (self.cluster_version, self.balance_paused_ms, of_region);
+            return codec::encode_as(V5, &(known_since, self));
+        }
         if self.balance_paused_ms.is_some() {
             let of_region = (self.region, self.gateway, &self.regions, self.regions_known);
             return codec::encode_as(V4, &(self.balance_paused_ms, of_region, self));
@@ -333,6 +343,13 @@ impl Topology {
     /// [`CodecError`].
     pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         match bytes.first() {
+            Some(&V5) => {
+                let (known_since, map): (_, Self) = codec::decode_as(WHAT, V5, bytes)?;
+                let (cluster_version, balance_paused_ms, of_region) = known_since;
+                let (region, gateway, regions, regions_known) = of_region;
+                let map = Self { region, gateway, regions, regions_known, ..map };
+                Ok(Self { cluster_version, balance_paused_ms, ..map })
+            }
             Some(&V4) => {
                 let (balance_paused_ms, of_region, map): (_, _, Self) =
                     codec::decode_as(WHAT, V4, bytes)?;

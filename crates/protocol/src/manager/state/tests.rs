@@ -407,6 +407,7 @@ fn any_command() -> impl Strategy<Value = Command> {
         (pg(), view(), server()).prop_map(|(pg, v, s)| Command::MemberLacks(pg, v, s)),
         Just(Command::ForgetTokens(1)),
         proptest::option::of(1..5u64).prop_map(Command::PauseBalance),
+        (0..5u8).prop_map(Command::RaiseClusterVersion),
         (pg(), proptest::collection::vec(disk(), 1..4))
             .prop_map(|(pg, d)| Command::CreateLv(pg, d)),
         lv().prop_map(Command::LvCreated),
@@ -591,6 +592,7 @@ fn commands_are_encoded_as_ever() {
         Command::PauseBalance(Some(300)),
         Command::PauseBalance(None),
         cors::set("abc", Some(cors::rules(&["https://a.example", "*"]))),
+        Command::RaiseClusterVersion(17),
     ];
     let hex = |bytes: Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let lines: Vec<String> = commands.iter().map(|command| hex(encode(command))).collect();
@@ -613,6 +615,27 @@ fn a_pause_of_rebalancing_stays_since_when_it_was_and_leaves_the_rest_of_the_map
     assert_eq!(Topology::decode(&log.0.encode()), Ok(log.0.clone()), "a region with a gateway");
     log.done(Command::PauseBalance(None));
     assert_eq!((before[0], log.0.encode()[0]), (1, 3), "as before a pause was known");
+}
+
+#[test]
+fn the_clusters_version_never_falls_and_leaves_the_rest_of_the_map_as_it_is() {
+    let mut log = Log::cluster(2);
+    assert_eq!(log.apply(Command::RaiseClusterVersion(0)), Ok(Outcome::Already));
+    assert_eq!(log.0.encode()[0], 1, "as before it was known");
+    log.done(Command::RaiseClusterVersion(17));
+    for lower in [16, 17] {
+        assert_eq!(log.apply(Command::RaiseClusterVersion(lower)), Ok(Outcome::Already));
+    }
+    assert_eq!(log.0.cluster_version, 17);
+    let bytes = log.0.encode();
+    let beginning = [5, 17, 0, 0, 0, 0, 0];
+    assert_eq!(bytes[..7], beginning, "version 5, the cluster's, no pause, no region");
+    assert_eq!(Topology::decode(&bytes), Ok(log.0.clone()));
+    log.done(Command::PauseBalance(Some(300)));
+    log.done(Command::SetRegion(region::record(3, 0xab)));
+    log.done(region::claim((3, 0xab), (0, 1)));
+    log.done(Command::RaiseClusterVersion(18));
+    assert_eq!(Topology::decode(&log.0.encode()), Ok(log.0.clone()), "with all that there is");
 }
 
 #[test]

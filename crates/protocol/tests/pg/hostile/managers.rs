@@ -287,7 +287,7 @@ impl Draw {
             21 => Command::CreateBucket(self.bucket(), None, self.num(1)),
             22 => Command::EndDeletion(self.bucket(), Epoch(self.num(1)), self.one_in(2)),
             23 => Command::AddToken([7; 32], self.num(1000)),
-            24 => match self.below(12) {
+            24 => match self.below(13) {
                 0 => Command::RevokeToken(TokenId(self.small())),
                 1 => Command::ForgetTokens(self.num(1000)),
                 2 => {
@@ -306,6 +306,7 @@ impl Draw {
                 }
                 9 => Command::PauseBalance(self.odd().then_some(5)),
                 10 => Command::SetCors(self.bucket(), None),
+                11 => Command::RaiseClusterVersion(self.small() as u8),
                 _ => Command::SetWritePolicy(self.bucket(), WritePolicy::Majority),
             },
             _ => Command::MemberLacks(pg, view, server),

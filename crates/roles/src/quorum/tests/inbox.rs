@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_env::RealDisk;
+use larder_net::limits::PROTOCOL_MAX;
 use larder_net::{
     Authority, AuthorityCell, Credentials, Endpoint, Listener, Peer, Role, Roles, Services,
 };
@@ -22,7 +23,7 @@ use crate::limits::MANAGER_INBOX_MAX;
 use crate::managers::{Contacts, ManagersClient};
 use crate::quorum::LOCK_FILE;
 use crate::quorum::disk::QuorumDisk;
-use crate::quorum::driver::{Driver, Input, Outlets};
+use crate::quorum::driver::{Driver, Input, Outlets, Route};
 use crate::quorum::handler::Desk;
 use crate::quorum::maps::maps;
 use crate::quorum::member::{Member, Seat};
@@ -52,7 +53,9 @@ async fn a_full_inbox_refuses_and_serves_again_once_it_is_drained() {
     };
     // Nobody takes anything out of it yet.
     let (inbox, taker) = inbox(MANAGER_INBOX_MAX);
-    let beat = || Input::Server(ServerId(7), ServerMessage::Heartbeat(BootId(1)), None);
+    let beat = || {
+        Input::Server(ServerId(7), ServerMessage::Heartbeat(BootId(1)), Route::Direct(PROTOCOL_MAX))
+    };
     let taken = (0..).take_while(|_| inbox.put(beat()).is_ok()).count();
     assert_eq!(taken, MANAGER_INBOX_MAX);
     let desk = Desk { inbox, maps, led: Arc::default(), issuer: Arc::new(issuer) };

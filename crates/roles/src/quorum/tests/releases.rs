@@ -13,7 +13,10 @@ use larder_types::{BootId, BucketName, ServerId};
 
 use super::member::{founded, members};
 use super::support::new_server;
-use crate::limits::{BALANCE_HELD_UP_MS, PROTOCOL_BALANCE, PROTOCOL_FORGETS};
+use crate::limits::{
+    BALANCE_HELD_UP_MS, PROTOCOL_BALANCE, PROTOCOL_CLUSTER_VERSION, PROTOCOL_FORGETS,
+    VERSION_HELD_BACK_MS,
+};
 use crate::quorum::disk::QuorumDisk;
 use crate::quorum::member::{Member, MemberEffect};
 use crate::quorum::releases::Releases;
@@ -44,6 +47,10 @@ fn takes(speaks: u8, said: &QuorumMessage) -> bool {
         })
 }
 
+fn started(manager: u32) -> ServerMessage {
+    ServerMessage::Started(BootId(9), vec![format!("m{manager}:1")], Vec::new())
+}
+
 impl Trio {
     fn new(speaks: [u8; 3]) -> Self {
         let disks: [Arc<SimDisk>; 3] = [1, 2, 3].map(|seed| SimDisk::new(seed, 1 << 24));
@@ -61,8 +68,7 @@ impl Trio {
             trio.propose(&Command::AddServer(new_server(name, role), Some(([1; 32], 0))));
         }
         for id in [1, 2] {
-            let started = ServerMessage::Started(BootId(9), vec![format!("m{id}:1")], Vec::new());
-            trio.members[0].hear(ServerId(id), started, None).unwrap();
+            trio.members[0].hear(ServerId(id), started(id), None).unwrap();
         }
         let all_vote = |trio: &Self| trio.members[0].seat().members == members(&[0, 1, 2], &[]);
         trio.run_until("three vote", all_vote);
@@ -153,6 +159,47 @@ fn what_the_policy_wants_waits_until_every_voter_knows_it() {
     assert_eq!(begins(&mut trio), ServerState::Joining);
     trio.speak(2, PROTOCOL_MIN);
     assert_eq!(begins(&mut trio), ServerState::Up, "it is said again, and done");
+}
+
+#[test]
+fn the_clusters_version_is_raised_once_all_servers_speak_it_and_every_voter_knows_of_it() {
+    let mut trio = Trio::new([PROTOCOL_MAX; 3]);
+    let data = ServerMessage::Started(BootId(1), vec!["d0:1".to_owned()], Vec::new());
+    trio.members[0].hear(DATA, data, None).unwrap();
+    trio.members[0].hear(ME, started(0), None).unwrap();
+    let raised = |trio: &mut Trio, data: u8, older: u8| {
+        trio.speak(2, older);
+        for (server, boot, version) in [(1, 9, PROTOCOL_MAX), (2, 9, older), (3, 1, data)] {
+            trio.members[0].server_spoke(ServerId(server), BootId(boot), version);
+        }
+        for _ in 0..1000 {
+            trio.members[0].hear(DATA, ServerMessage::Heartbeat(BootId(1)), None).unwrap();
+            trio.members[0].hear(ME, ServerMessage::Heartbeat(BootId(9)), None).unwrap();
+            trio.turn();
+        }
+        trio.members.iter().map(|member| member.map().cluster_version).collect::<Vec<_>>()
+    };
+    let (newest, before) = (PROTOCOL_MAX, PROTOCOL_CLUSTER_VERSION - 1);
+    assert_eq!(raised(&mut trio, before, before), [0; 3], "a voter does not know of it");
+    assert_eq!(raised(&mut trio, before, newest), [0; 3], "a server does not: all may go back");
+    assert_eq!(raised(&mut trio, newest, before), [0; 3]);
+    assert_eq!(raised(&mut trio, newest, newest), [newest; 3]);
+}
+
+#[test]
+fn a_server_that_keeps_the_clusters_version_low_for_long_is_told_of() {
+    let mut releases = Releases::default();
+    let (one, other) = (Some(ServerId(1)), Some(ServerId(2)));
+    for (server, now_ms, is_told) in [
+        (one, 10, Some(false)),
+        (other, VERSION_HELD_BACK_MS + 9, Some(false)),
+        (other, 2 * VERSION_HELD_BACK_MS + 8, Some(false)),
+        (other, 2 * VERSION_HELD_BACK_MS + 9, Some(true)),
+        (None, 2 * VERSION_HELD_BACK_MS + 10, None),
+    ] {
+        releases.holds_back(server, now_ms);
+        assert_eq!(releases.keeps_version.map(|it| it.2), is_told, "{now_ms}");
+    }
 }
 
 #[test]

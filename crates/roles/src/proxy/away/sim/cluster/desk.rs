@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use larder_net::limits::PROTOCOL_MAX;
 use larder_net::simulated::Network;
 use larder_net::{Endpoint, Role};
 use larder_protocol::manager::policy::{
@@ -119,6 +120,7 @@ impl Desk {
             let addresses = vec![address(id).to_string()];
             self.agree(Command::ServerStarted(ServerId(id), BOOT, addresses, Vec::new()));
         }
+        self.agree(Command::RaiseClusterVersion(PROTOCOL_MAX));
     }
 
     fn spoken_for(&self) -> Range<u32> {

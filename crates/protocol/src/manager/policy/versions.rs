@@ -1,0 +1,60 @@
+//! The cluster's version: once every server speaks a version of the protocol, none may come that does not (ADR 56).
+
+use std::collections::BTreeMap;
+
+use larder_types::{BootId, ServerId};
+
+use super::{Subject, Turn};
+use crate::manager::state::{Command, ServerRecord, ServerState, Topology};
+
+/// The version that each server spoke last, and in which run. Another run may be of another release.
+#[derive(Debug, Default)]
+pub(super) struct Spoke(BTreeMap<ServerId, (BootId, u8)>);
+
+impl Spoke {
+    /// The version that a server's run speaks by the map; `None` if it was not heard, or is down: it may be about to start in
+    /// another release.
+    fn of(&self, server: ServerId, record: &ServerRecord) -> Option<u8> {
+        let heard = self.0.get(&server).filter(|(boot, _)| *boot == record.boot);
+        heard.filter(|_| record.state == ServerState::Up).map(|(_, version)| *version)
+    }
+
+    /// The version that all servers speak, if all were heard. One that has a token and never started counts for nothing: it
+    /// meets what is then.
+    fn by_all(&self, map: &Topology) -> Option<u8> {
+        started(map).map(|(server, record)| self.of(server, record)).min().flatten()
+    }
+
+    /// A server that is not known to speak a version.
+    pub(super) fn below(&self, map: &Topology, version: u8) -> Option<ServerId> {
+        let is_below = |(server, record): &(ServerId, &ServerRecord)| {
+            self.of(*server, record).is_none_or(|spoken| spoken < version)
+        };
+        started(map).find(is_below).map(|(server, _)| server)
+    }
+}
+
+fn started(map: &Topology) -> impl Iterator<Item = (ServerId, &ServerRecord)> {
+    let has_started =
+        |record: &ServerRecord| matches!(record.state, ServerState::Up | ServerState::Down);
+    let servers = map.servers.iter().map(|(server, record)| (*server, record));
+    servers.filter(move |(_, record)| has_started(record))
+}
+
+impl Turn<'_> {
+    /// Takes note of the version that a server's run speaks. A word of a run that has ended came late.
+    pub(super) fn spoke(&mut self, server: ServerId, boot: BootId, version: u8) {
+        let record = self.map.servers.get(&server);
+        if record.is_some_and(|record| !record.ended.contains(&boot)) {
+            self.leading.spoke.0.insert(server, (boot, version));
+        }
+    }
+
+    /// Has the cluster's version raised to what all servers speak.
+    pub(super) fn raise_cluster_version(&mut self) {
+        let spoken = self.leading.spoke.by_all(self.map);
+        if let Some(version) = spoken.filter(|version| *version > self.map.cluster_version) {
+            self.propose(Subject::ClusterVersion, Command::RaiseClusterVersion(version));
+        }
+    }
+}
