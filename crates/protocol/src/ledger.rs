@@ -1,34 +1,28 @@
-//! The blocks that a PG's rows name, kept op by op at every member: whoever comes to lead begins to serve without
-//! reading its index, however many objects there are (ADR 22).
-//!
-//! ```text
-//!            the driver's walk over the index, one stretch of rows after the other
-//!  Unknown ─────────────────────────────────▶ Reading ─────────────▶ Known
-//!     ▲                                          │ each change         │ each change
-//!     └───── a change does not fit: Contradicts ◀┴─────────────────────┘
-//!
-//!  rows   ──── read ────┬── this stretch ──┬──── not read ────
-//!  change takes effect: │ when it is over  │ never: a later stretch shows it
-//!         at once       │
-//! ```
+//! What a PG's rows say of blocks and of buckets, kept op by op at every member: whoever comes to lead begins to serve without
+//! reading its index, however many objects there are (ADR 22), and knows how many each bucket has.
 //!
 //! # Invariants
 //!
 //! 1. What is known is what a walk over the PG's rows at its applied position would find: the index is the truth, and
 //!    nothing of this is stored. While it is read, this holds of the rows before the stretch.
-//! 2. A change takes effect exactly once: those that the snapshot of a stretch shows already are passed over.
-//! 3. One block is named once. A change that would break this makes the ledger void, never an allocator wrong.
-//! 4. Each change names its row: it is by the row that the walk has passed it or has not.
+//! 2. One block is named once. A change that would break this makes what is known of blocks void, never an allocator wrong.
+//! 3. Blocks and counts are learnt in one walk, but each may be void, or given up, without the other.
+
+mod counts;
+mod followed;
 
 use std::collections::BTreeMap;
 
-use larder_types::{Chunk, Extent, Holders, LvId, OpId};
+use larder_types::{BucketId, Chunk, Extent, Holders, LvId, OpId};
 
 use crate::index::IndexError;
-use crate::limits::LEDGER_CHANGES_MAX;
-use crate::pg::chunk_in;
+use crate::pg::contents_of;
 use crate::rebuild::{Space, SpaceFault};
 use crate::space::{FreeRuns, LvInfo};
+pub(crate) use counts::Resized;
+pub use counts::{BucketCounts, CountFault, ObjectCount};
+pub(crate) use followed::Changed;
+use followed::{Followed, Learnt};
 
 /// Where a chunk lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,15 +49,6 @@ pub(crate) enum Change {
     Left(Blocks),
     /// It has other holders than before.
     Held { lv: LvId, before: Holders, after: Holders },
-}
-
-/// A change with the op that made it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Changed {
-    pub(crate) op: OpId,
-    /// The row that names the chunk, or did; empty if the ledger does not ask ([`Ledger::asks_for_rows`]).
-    pub(crate) row: Vec<u8>,
-    pub(crate) change: Change,
 }
 
 /// Runs of blocks that are named.
@@ -168,21 +153,6 @@ impl NamedBlocks {
         self.name(&chunk.into())
     }
 
-    fn take(&mut self, change: &Change) -> Result<(), SpaceFault> {
-        match change {
-            Change::Named(blocks) => self.name(blocks),
-            Change::Freed(blocks) | Change::Left(blocks) => self.free(blocks),
-            Change::Held { lv, before, after } => self.hold(*lv, *before, *after),
-        }
-    }
-
-    /// Takes what other rows name.
-    fn absorb(&mut self, other: Self) -> Result<(), SpaceFault> {
-        other.lvs.into_iter().try_for_each(|(lv, named)| {
-            self.lvs.entry(lv).or_default().absorb(named).map_err(overlap(lv))
-        })
-    }
-
     /// Blocks of an LV that are named, in order.
     pub(crate) fn of_lv(&self, lv: LvId) -> impl Iterator<Item = Extent> {
         let runs = self.lvs.get(&lv).into_iter().flat_map(|named| &named.runs.0);
@@ -267,51 +237,83 @@ fn overlap(lv: LvId) -> impl Fn(Extent) -> SpaceFault {
     move |extent| SpaceFault::Overlap { lv, extent }
 }
 
+impl Learnt for NamedBlocks {
+    type Change = Change;
+    type Fault = SpaceFault;
+
+    fn take(&mut self, change: &Change) -> Result<(), SpaceFault> {
+        match change {
+            Change::Named(blocks) => self.name(blocks),
+            Change::Freed(blocks) | Change::Left(blocks) => self.free(blocks),
+            Change::Held { lv, before, after } => self.hold(*lv, *before, *after),
+        }
+    }
+
+    fn absorb(&mut self, other: Self) -> Result<(), SpaceFault> {
+        other.lvs.into_iter().try_for_each(|(lv, named)| {
+            self.lvs.entry(lv).or_default().absorb(named).map_err(overlap(lv))
+        })
+    }
+}
+
+/// What a stretch of rows was found to say.
+#[derive(Debug)]
+pub(crate) struct Stretch {
+    pub(crate) named: Result<NamedBlocks, SpaceFault>,
+    pub(crate) counts: Result<BucketCounts, CountFault>,
+}
+
+impl Default for Stretch {
+    fn default() -> Self {
+        Self { named: Ok(NamedBlocks::default()), counts: Ok(BucketCounts::default()) }
+    }
+}
+
+impl Stretch {
+    /// Takes a row's chunk.
+    pub(crate) fn note_chunk(&mut self, chunk: &Chunk) {
+        if let Ok(named) = &mut self.named
+            && let Err(fault) = named.note(chunk)
+        {
+            self.named = Err(fault);
+        }
+    }
+
+    /// Takes a key's object.
+    pub(crate) fn note_object(&mut self, bucket: BucketId, size: u64) {
+        if let Ok(counts) = &mut self.counts
+            && let Err(fault) = counts.note(bucket, size)
+        {
+            self.counts = Err(fault);
+        }
+    }
+}
+
 /// See the module's head.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    state: State,
+    blocks: Followed<NamedBlocks>,
+    counts: Followed<BucketCounts>,
     /// Walks begun so far.
     walks: u64,
 }
 
-#[derive(Debug, Default)]
-enum State {
-    #[default]
-    Unknown,
-    Reading(Reading),
-    Known(NamedBlocks),
-    Contradicts(SpaceFault),
-}
-
-/// A walk is under way.
-#[derive(Debug, Default)]
-struct Reading {
-    /// Blocks that the rows before `from` name now.
-    named: NamedBlocks,
-    /// The stretch begins with this row; empty for the first of all.
-    from: Vec<u8>,
-    /// Changes of rows from `from` on, applied since the stretch began.
-    waiting: Vec<Changed>,
-}
-
 impl Ledger {
-    /// Nothing is named: the rows come with a snapshot.
+    /// Nothing is there: the rows come with a snapshot.
     pub(crate) fn begin_empty(&mut self) {
-        self.walks += 1;
-        self.state = State::Known(NamedBlocks::default());
+        (self.blocks, self.counts) = (Followed::empty(), Followed::empty());
     }
 
-    /// Nothing is known any more.
+    /// Nothing is known of blocks any more.
     pub(crate) fn forget(&mut self) {
-        self.walks += 1;
-        self.state = State::Unknown;
+        self.blocks = Followed::Unknown;
     }
 
     /// A walk is to be begun over snapshots of the index that are taken after this; its number.
     pub(crate) fn begin_walk(&mut self) -> u64 {
         self.walks += 1;
-        self.state = State::Reading(Reading::default());
+        self.blocks.begin_walk(self.walks);
+        self.counts.begin_walk(self.walks);
         self.walks
     }
 
@@ -320,82 +322,65 @@ impl Ledger {
     pub(crate) fn end_stretch(
         &mut self,
         walk: u64,
-        found: Result<NamedBlocks, SpaceFault>,
+        Stretch { named, counts }: Stretch,
         at: OpId,
         until: Option<&[u8]>,
     ) {
-        let State::Reading(reading) = &mut self.state else { return };
-        if walk != self.walks {
-            return;
-        }
-        let Reading { mut named, waiting, .. } = std::mem::take(reading);
-        let is_missing = |changed: &&Changed| {
-            changed.op > at && until.is_none_or(|until| changed.row[..] < *until)
-        };
-        // Before both are joined: what the snapshot shows may have been freed, and named by a row before, since.
-        let joined = found.and_then(|mut found| {
-            let mut missing = waiting.iter().filter(is_missing);
-            missing.try_for_each(|changed| found.take(&changed.change))?;
-            named.absorb(found).map(|()| named)
-        });
-        self.state = match (joined, until) {
-            (Err(fault), _) => State::Contradicts(fault),
-            (Ok(named), None) => State::Known(named),
-            (Ok(named), Some(until)) => {
-                State::Reading(Reading { named, from: until.to_vec(), waiting: Vec::new() })
-            }
-        };
+        self.blocks.end_stretch(walk, named, at, until);
+        self.counts.end_stretch(walk, counts, at, until);
     }
 
     /// A row of a snapshot that this member takes.
     pub(crate) fn note(&mut self, row: &[u8], value: &[u8]) -> Result<(), IndexError> {
-        if let State::Known(named) = &mut self.state
-            && let Some(chunk) = chunk_in(row, value)?
-            && let Err(fault) = named.note(&chunk)
-        {
-            self.state = State::Contradicts(fault);
+        let (chunk, object) = contents_of(row, value)?;
+        if let Some(chunk) = chunk {
+            self.blocks.learn(|named| named.note(&chunk));
+        }
+        if let Some((bucket, size)) = object {
+            self.counts.learn(|counts| counts.note(bucket, size));
         }
         Ok(())
     }
 
-    /// Takes what an op did.
-    pub(crate) fn take(&mut self, changed: Changed) {
-        let taken = match &mut self.state {
-            State::Known(named) => named.take(&changed.change),
-            State::Reading(Reading { named, from, .. }) if changed.row < *from => {
-                named.take(&changed.change)
-            }
-            State::Reading(reading) if reading.waiting.len() < LEDGER_CHANGES_MAX => {
-                reading.waiting.push(changed);
-                Ok(())
-            }
-            State::Reading(_) => {
-                self.state = State::Unknown;
-                Ok(())
-            }
-            State::Unknown | State::Contradicts(_) => Ok(()),
-        };
-        if let Err(fault) = taken {
-            self.state = State::Contradicts(fault);
-        }
+    /// Takes what an op did to blocks.
+    pub(crate) fn take(&mut self, changed: Changed<Change>) {
+        self.blocks.take(changed);
     }
 
-    /// Whether it hears of changes at all.
-    pub(crate) fn is_kept(&self) -> bool {
-        matches!(self.state, State::Known(_) | State::Reading(_))
+    /// Takes what an op did to a key's object.
+    pub(crate) fn count(&mut self, changed: Changed<Resized>) {
+        self.counts.take(changed);
     }
 
-    /// Returns whether changes must name their rows.
+    /// Returns true if it hears of blocks that are named.
+    pub(crate) fn keeps_blocks(&self) -> bool {
+        self.blocks.is_kept()
+    }
+
+    /// Returns true if it hears of objects.
+    pub(crate) fn keeps_counts(&self) -> bool {
+        self.counts.is_kept()
+    }
+
+    /// Returns true if changes must name their rows.
     pub(crate) fn asks_for_rows(&self) -> bool {
-        matches!(self.state, State::Reading(_))
+        self.blocks.asks_for_rows() || self.counts.asks_for_rows()
     }
 
     pub(crate) fn known(&self) -> Option<&NamedBlocks> {
-        if let State::Known(named) = &self.state { Some(named) } else { None }
+        self.blocks.known()
     }
 
     pub(crate) fn fault(&self) -> Option<SpaceFault> {
-        if let State::Contradicts(fault) = &self.state { Some(*fault) } else { None }
+        self.blocks.fault()
+    }
+
+    pub(crate) fn counts(&self) -> Option<&BucketCounts> {
+        self.counts.known()
+    }
+
+    pub(crate) fn count_fault(&self) -> Option<CountFault> {
+        self.counts.fault()
     }
 }
 

@@ -192,6 +192,18 @@ impl Port<'_> {
         Ok(chunks)
     }
 
+    /// Every key's object: its PG, its bucket and its size.
+    pub(crate) fn objects(&self, pgs: u32) -> Result<Vec<(PgId, BucketId, u64)>, IndexError> {
+        let unreadable = |row: &[u8]| IndexError(format!("no key: {}", row.escape_ascii()));
+        let mut objects = Vec::new();
+        for (row, value) in self.collect(b"V")? {
+            let (bucket, key, _) = rows::parse_keyed(&row).ok_or_else(|| unreadable(&row))?;
+            let size = VersionRow::read(&value)?.metax.size;
+            objects.push((pg_of(bucket, &key, pgs), bucket, size));
+        }
+        Ok(objects)
+    }
+
     /// All rows that begin with `prefix`.
     pub(crate) fn collect(&self, prefix: &[u8]) -> Result<Vec<Row>, IndexError> {
         let mut rows = Vec::new();

@@ -154,6 +154,9 @@ impl World {
                 if pg.is_whole() && pg.ledger().is_none() {
                     return Err(format!("meta server {at} reads what pg {} names", pg.id()));
                 }
+                if pg.wants_count() {
+                    return Err(format!("meta server {at} counts what pg {} has", pg.id()));
+                }
                 if pg.is_unread() {
                     return Err(format!("meta server {at} reads what pg {} has free", pg.id()));
                 }

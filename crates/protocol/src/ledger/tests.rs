@@ -1,6 +1,8 @@
+use larder_types::limits::BUCKETS_MAX;
 use larder_types::{Grant, OpSeq, PgId, View};
 
 use super::*;
+use crate::limits::LEDGER_CHANGES_MAX;
 use crate::manager::state::MapVersion;
 
 const ALL: Holders = Holders(0b111);
@@ -22,7 +24,7 @@ fn chunk(first: u32, blocks: u32) -> Chunk {
 }
 
 /// A change of an op, to the row of the chunk that begins there.
-fn changed(seq: u64, change: Change) -> Changed {
+fn changed(seq: u64, change: Change) -> Changed<Change> {
     let row = match &change {
         Change::Named(blocks) | Change::Freed(blocks) | Change::Left(blocks) => {
             row(blocks.extents[0].first)
@@ -42,6 +44,17 @@ fn named(first: u32, blocks: u32) -> Change {
 
 fn freed(first: u32, blocks: u32) -> Change {
     Change::Freed((&chunk(first, blocks)).into())
+}
+
+/// The end of a stretch whose rows have no object.
+fn end_stretch(
+    ledger: &mut Ledger,
+    walk: u64,
+    named: Result<NamedBlocks, SpaceFault>,
+    at: OpId,
+    until: Option<&[u8]>,
+) {
+    ledger.end_stretch(walk, Stretch { named, ..Stretch::default() }, at, until);
 }
 
 fn lv(blocks: u32) -> LvInfo {
@@ -116,7 +129,7 @@ fn changes_that_the_walk_saw_are_taken_once() {
     let mut found = NamedBlocks::default();
     found.name(&(&chunk(0, 5)).into()).unwrap();
     found.name(&(&chunk(10, 5)).into()).unwrap();
-    ledger.end_stretch(walk, Ok(found), op(2), None);
+    end_stretch(&mut ledger, walk, Ok(found), op(2), None);
     assert_eq!(free(&ledger), 95);
 }
 
@@ -127,7 +140,7 @@ fn a_walk_that_was_overtaken_says_nothing() {
     ledger.begin_empty();
     let mut found = NamedBlocks::default();
     found.name(&(&chunk(0, 5)).into()).unwrap();
-    ledger.end_stretch(walk, Ok(found), op(2), None);
+    end_stretch(&mut ledger, walk, Ok(found), op(2), None);
     assert_eq!(free(&ledger), 100);
 }
 
@@ -141,16 +154,16 @@ fn found(firsts: &[u32]) -> Result<NamedBlocks, SpaceFault> {
 fn a_change_before_the_stretch_counts_at_once_in_it_at_its_end_and_behind_it_never() {
     let mut ledger = Ledger::default();
     let walk = ledger.begin_walk();
-    ledger.end_stretch(walk, found(&[0, 10, 20]), op(1), Some(&row(30)));
+    end_stretch(&mut ledger, walk, found(&[0, 10, 20]), op(1), Some(&row(30)));
     // Before what is read, within, and behind it: a chunk goes and one comes, each.
     for (seq, gone, new) in [(2, 10, 15), (4, 30, 35), (6, 60, 65)] {
         ledger.take(changed(seq, freed(gone, 5)));
         ledger.take(changed(seq + 1, named(new, 5)));
     }
     // The snapshot of the stretch shows everything through op 4.
-    ledger.end_stretch(walk, found(&[40]), op(4), Some(&row(50)));
+    end_stretch(&mut ledger, walk, found(&[40]), op(4), Some(&row(50)));
     assert!(ledger.known().is_none());
-    ledger.end_stretch(walk, found(&[50, 65]), op(7), None);
+    end_stretch(&mut ledger, walk, found(&[50, 65]), op(7), None);
     let mut all = NamedBlocks::default();
     [0, 15, 20, 35, 40, 50, 65].iter().for_each(|first| all.note(&chunk(*first, 5)).unwrap());
     assert_eq!(ledger.known(), Some(&all));
@@ -164,11 +177,11 @@ fn a_chunk_that_goes_on_to_a_later_row_counts_once_wherever_the_walk_is() {
     for (before, after, until) in walks {
         let mut ledger = Ledger::default();
         let walk = ledger.begin_walk();
-        ledger.end_stretch(walk, found(before), op(1), Some(&row(until)));
+        end_stretch(&mut ledger, walk, found(before), op(1), Some(&row(until)));
         let blocks = || Blocks::from(&chunk(10, 5));
         ledger.take(Changed { op: op(2), row: row(10), change: Change::Left(blocks()) });
         ledger.take(Changed { op: op(2), row: row(60), change: Change::Named(blocks()) });
-        ledger.end_stretch(walk, found(after), op(2), None);
+        end_stretch(&mut ledger, walk, found(after), op(2), None);
         assert_eq!(ledger.known(), found(&[10, 20]).ok().as_ref(), "{until}: {:?}", ledger.fault());
     }
 }
@@ -177,12 +190,12 @@ fn a_chunk_that_goes_on_to_a_later_row_counts_once_wherever_the_walk_is() {
 fn a_block_that_a_row_read_before_took_over_since_is_no_contradiction() {
     let mut ledger = Ledger::default();
     let walk = ledger.begin_walk();
-    ledger.end_stretch(walk, found(&[]), op(1), Some(&row(30)));
+    end_stretch(&mut ledger, walk, found(&[]), op(1), Some(&row(30)));
     // The snapshot shows it in row 40; then it is freed, and given to a row before the stretch.
     ledger.take(changed(2, freed(40, 5)));
     let change = named(40, 5);
     ledger.take(Changed { row: row(3), ..changed(9, change) });
-    ledger.end_stretch(walk, found(&[40]), op(1), None);
+    end_stretch(&mut ledger, walk, found(&[40]), op(1), None);
     assert_eq!(ledger.known(), found(&[40]).ok().as_ref());
 }
 
@@ -190,8 +203,8 @@ fn a_block_that_a_row_read_before_took_over_since_is_no_contradiction() {
 fn a_block_that_rows_of_two_stretches_name_is_a_contradiction() {
     let mut ledger = Ledger::default();
     let walk = ledger.begin_walk();
-    ledger.end_stretch(walk, found(&[0, 10]), op(1), Some(&row(30)));
-    ledger.end_stretch(walk, found(&[12]), op(1), None);
+    end_stretch(&mut ledger, walk, found(&[0, 10]), op(1), Some(&row(30)));
+    end_stretch(&mut ledger, walk, found(&[12]), op(1), None);
     let extent = Extent { first: 12, blocks: 5 };
     assert_eq!(ledger.fault(), Some(SpaceFault::Overlap { lv: LvId(1), extent }));
 }
@@ -203,7 +216,7 @@ fn too_many_changes_during_a_walk_make_it_unknown_again() {
     for seq in 0..=LEDGER_CHANGES_MAX as u64 {
         ledger.take(changed(seq + 1, named(seq as u32, 1)));
     }
-    ledger.end_stretch(walk, Ok(NamedBlocks::default()), op(0), None);
+    end_stretch(&mut ledger, walk, Ok(NamedBlocks::default()), op(0), None);
     assert!(ledger.known().is_none() && ledger.fault().is_none());
 }
 
@@ -221,4 +234,39 @@ fn copies_that_are_missing_are_noticed() {
     assert!(space(&ledger).is_as_wanted);
     ledger.take(changed(3, Change::Held { lv, before: ALL, after: none }));
     assert_eq!(ledger.fault(), Some(SpaceFault::Uncounted { lv }));
+}
+
+fn resized(seq: u64, first: u32, before: Option<u64>, after: Option<u64>) -> Changed<Resized> {
+    Changed { op: op(seq), row: row(first), change: Resized { bucket: BucketId(1), before, after } }
+}
+
+fn counted(ledger: &Ledger) -> Vec<(u64, u64, u64)> {
+    let counts = ledger.counts().expect("the rows are counted");
+    counts.iter().map(|(bucket, count)| (bucket.0, count.objects, count.bytes)).collect()
+}
+
+#[test]
+fn an_object_that_was_not_counted_or_had_another_size_makes_counts_void_and_them_alone() {
+    let wrong = [(None, Some(u64::MAX)), (Some(6), None), (Some(4), None), (Some(9), Some(1))];
+    for (before, after) in wrong {
+        let mut ledger = empty();
+        ledger.count(resized(1, 1, None, Some(5)));
+        assert_eq!(counted(&ledger), [(1, 1, 5)]);
+        ledger.count(resized(2, 1, before, after));
+        assert!(ledger.counts().is_none(), "{before:?} {after:?}");
+        assert!(ledger.count_fault().is_some() && ledger.known().is_some());
+        let walk = ledger.begin_walk();
+        ledger.end_stretch(walk, Stretch::default(), op(2), None);
+        assert_eq!(counted(&ledger), [], "a walk mends them");
+    }
+}
+
+#[test]
+fn counts_of_more_buckets_than_there_can_be_are_void() {
+    let mut counts = BucketCounts::default();
+    for bucket in 0..BUCKETS_MAX as u64 {
+        counts.note(BucketId(bucket), 1).expect("so many there may be");
+    }
+    counts.note(BucketId(3), 1).expect("it has an entry");
+    assert_eq!(counts.note(BucketId(u64::MAX), 1), Err(CountFault::TooManyBuckets));
 }

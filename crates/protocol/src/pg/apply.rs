@@ -23,7 +23,7 @@ use super::slots::Slot;
 use super::told::version_of;
 use super::{OpenPut, Pg, TailEntry, refill};
 use crate::index::{Changes, Index, IndexError};
-use crate::ledger::{Blocks, Change, Changed};
+use crate::ledger::{Blocks, Change, Changed, Resized};
 use crate::limits::{APPLY_BYTES_MAX, APPLY_OPS_MAX};
 use crate::message::{Call, Effect, LogEntry, Outbox};
 
@@ -33,9 +33,13 @@ pub(super) struct Batch<'a> {
     pub(super) index: &'a dyn Index,
     pub(super) changes: Changes,
     /// What ops of the batch did to the blocks that rows name, in order.
-    blocks: Vec<Changed>,
+    blocks: Vec<Changed<Change>>,
+    /// What ops of the batch did to keys' objects, in order.
+    resized: Vec<Changed<Resized>>,
     /// Whether anybody wants to know of more than what is freed.
     keeps_ledger: bool,
+    /// Whether anybody counts objects.
+    keeps_counts: bool,
     /// Changes must name their rows.
     asks_for_rows: bool,
     /// Where chunks end that ops of the batch name.
@@ -66,7 +70,9 @@ impl Pg {
             index,
             changes: Changes::default(),
             blocks: Vec::new(),
-            keeps_ledger: self.ledger.is_kept(),
+            resized: Vec::new(),
+            keeps_ledger: self.ledger.keeps_blocks(),
+            keeps_counts: self.ledger.keeps_counts(),
             asks_for_rows: self.ledger.asks_for_rows(),
             ends: Vec::new(),
             moves: MoveCounts::default(),
@@ -99,6 +105,7 @@ impl Pg {
             }
             self.ledger.take(changed);
         }
+        batch.resized.into_iter().for_each(|resized| self.ledger.count(resized));
         self.count_moves(batch.moves);
         self.reaper.note(&batch.rows_done);
         self.leave_slots(count, closed, index, out)?;
@@ -387,13 +394,17 @@ impl Batch<'_> {
         now: OpId,
     ) -> Result<(), IndexError> {
         let row = rows::version(bucket, key, rows::UNVERSIONED);
+        let mut before = None;
         if let Some(old) = self.changes.get(self.index, &row)? {
             let old = VersionRow::read(&old)?;
             if old.op > version.row.op {
                 return self.free_body(&row, bucket, &version.row.body, now);
             }
             self.free_body(&row, bucket, &old.body, now)?;
+            before = Some(old.metax.size);
         }
+        let after = Some(version.row.metax.size);
+        self.resize(&row, Resized { bucket, before, after }, now);
         self.set_version((bucket, key), version, now);
         Ok(())
     }
@@ -409,8 +420,17 @@ impl Batch<'_> {
         let old = VersionRow::read(&old)?;
         assert!(old.op < now, "a row is removed by a later op than made it");
         self.free_body(&row, bucket, &old.body, now)?;
+        self.resize(&row, Resized { bucket, before: Some(old.metax.size), after: None }, now);
         self.changes.remove(row);
         Ok(())
+    }
+
+    /// The object of a key's row has come, gone, or got another size.
+    pub(super) fn resize(&mut self, row: &[u8], change: Resized, op: OpId) {
+        if self.keeps_counts {
+            let row = if self.asks_for_rows { row.to_vec() } else { Vec::new() };
+            self.resized.push(Changed { op, row, change });
+        }
     }
 
     /// Frees what a row has for a body.

@@ -1,16 +1,16 @@
-//! How a member learns what its index names: from one walk over it, for as many PGs as want to know. The walk goes in
+//! How a member learns what its index names and counts: from one walk over it, for as many PGs as want to know. The walk goes in
 //! stretches, each over a snapshot of its own: none is kept for as long as a walk takes.
 
 use std::collections::BTreeMap;
 
 use larder_types::rows::{self, SPACE_TABLES};
-use larder_types::{OpId, PgId};
+use larder_types::{Chunk, OpId, PgId};
 
-use super::Pg;
 use super::walk::chunk_at;
+use super::{Pg, contents_of, owner};
 use crate::high_water::HighWater;
 use crate::index::IndexError;
-use crate::ledger::NamedBlocks;
+use crate::ledger::{BucketCounts, CountFault, NamedBlocks, Stretch};
 use crate::limits::REAP_ROWS_MAX;
 use crate::rebuild::{Space, SpaceFault};
 use crate::space::LvInfo;
@@ -22,7 +22,7 @@ struct Found {
     walk: u64,
     /// The last op that the snapshot shows.
     at: OpId,
-    named: Result<NamedBlocks, SpaceFault>,
+    stretch: Stretch,
     /// Something has more rows than one op removes.
     has_large: bool,
 }
@@ -43,11 +43,12 @@ impl LedgerWalk {
         Self { pg_count, found: BTreeMap::new(), from: vec![SPACE_TABLES[0]] }
     }
 
-    /// Adds a PG, unless its ledger is known already or its rows are yet to come ([`Pg::is_whole`]).
+    /// Adds a PG, unless its ledger is known already, with its counts, or its rows are yet to come ([`Pg::is_whole`]).
     pub fn add(&mut self, pg: &mut Pg) {
-        if pg.is_whole && pg.ledger.known().is_none() {
-            let (walk, named) = (pg.ledger.begin_walk(), Ok(NamedBlocks::default()));
-            self.found.insert(pg.id, Found { walk, at: OpId::default(), named, has_large: false });
+        if pg.is_whole && (pg.ledger.known().is_none() || pg.ledger.counts().is_none()) {
+            let (walk, stretch) = (pg.ledger.begin_walk(), Stretch::default());
+            let found = Found { walk, at: OpId::default(), stretch, has_large: false };
+            self.found.insert(pg.id, found);
         }
     }
 
@@ -84,18 +85,35 @@ impl LedgerWalk {
             let of = rows::parse_part(row).map(|upload| upload.pg);
             self.note_number(of, rows::part_number(row).map(u32::from));
         }
+        if row.first() == Some(&b'V') {
+            return self.note_version(row, value);
+        }
         let is_for = |pg| self.found.contains_key(&pg);
         let Some((pg, chunk)) = chunk_at(row, value, self.pg_count, is_for)? else { return Ok(()) };
         if row.first() == Some(&b'K') {
             self.note_number(Some(pg), rows::chunk_number(row));
         }
-        if let Some(Found { named, .. }) = self.found.get_mut(&pg)
-            && let Ok(blocks) = named
-            && let Err(fault) = blocks.note(&chunk)
-        {
-            *named = Err(fault);
+        self.note_chunk(pg, &chunk);
+        Ok(())
+    }
+
+    fn note_version(&mut self, row: &[u8], value: &[u8]) -> Result<(), IndexError> {
+        let pg = owner(row, value, self.pg_count)?;
+        let Some(found) = pg.and_then(|pg| self.found.get_mut(&pg)) else { return Ok(()) };
+        let (chunk, object) = contents_of(row, value)?;
+        if let Some((bucket, size)) = object {
+            found.stretch.note_object(bucket, size);
+        }
+        if let Some(chunk) = chunk {
+            found.stretch.note_chunk(&chunk);
         }
         Ok(())
+    }
+
+    fn note_chunk(&mut self, pg: PgId, chunk: &Chunk) {
+        if let Some(found) = self.found.get_mut(&pg) {
+            found.stretch.note_chunk(chunk);
+        }
     }
 
     /// A stream or an upload that has more rows than a step was made before this member began, its row with this number says.
@@ -106,16 +124,17 @@ impl LedgerWalk {
         }
     }
 
-    /// Tells a PG what the stretch was found to name, if it still waits for it. `until` is the first row that was not read;
+    /// Tells a PG what the stretch was found to have, if it still waits for it. `until` is the first row that was not read;
     /// `None` if all were.
     pub fn end_stretch(&mut self, pg: &mut Pg, until: Option<&[u8]>) {
-        let Some(Found { walk, at, named, has_large }) = self.found.get_mut(&pg.id) else { return };
+        let Some(Found { walk, at, stretch, has_large }) = self.found.get_mut(&pg.id) else {
+            return;
+        };
         if std::mem::take(has_large) {
             pg.note_large();
         }
         let at = if pg.planted.takes_changes_twice() { OpId::default() } else { *at };
-        let named = std::mem::replace(named, Ok(NamedBlocks::default()));
-        pg.ledger.end_stretch(*walk, named, at, until);
+        pg.ledger.end_stretch(*walk, std::mem::take(stretch), at, until);
         pg.know_marks();
     }
 
@@ -151,7 +170,25 @@ impl Pg {
         self.ledger.fault()
     }
 
-    /// Gives up what is known of the rows: nobody asks for it any more.
+    /// Objects of each bucket in the index's rows at the applied position, and their bytes; `None` while they are not counted.
+    #[must_use]
+    pub fn counts(&self) -> Option<&BucketCounts> {
+        self.ledger.counts().filter(|_| self.is_whole)
+    }
+
+    /// Why the counts are void: an op changed what was not counted, or there is more than can be.
+    #[must_use]
+    pub fn count_fault(&self) -> Option<CountFault> {
+        self.ledger.count_fault()
+    }
+
+    /// Returns true if the rows are here, and are to be read so that they are counted.
+    #[must_use]
+    pub fn wants_count(&self) -> bool {
+        self.is_whole && self.ledger.counts().is_none() && self.ledger.count_fault().is_none()
+    }
+
+    /// Gives up what is known of the blocks that rows name: nobody asks for it any more.
     pub fn forget_ledger(&mut self) {
         self.ledger.forget();
     }

@@ -76,6 +76,7 @@ pub use level::Report;
 use moves::Moves;
 pub use moves::{Begun, Move, MoveCounts};
 use refill::Refills;
+pub(crate) use refill::contents_of;
 pub use refill::{Considered, Refill, chunk_in};
 use replicate::Follower;
 use resolve::{Resolution, Retry};

@@ -36,6 +36,7 @@ use super::slots::Slot;
 use super::{Pg, ReplyKind};
 use crate::append::{AppendCall, AppendDone, AppendRefusal};
 use crate::index::{Index, IndexError};
+use crate::ledger::Resized;
 use crate::message::{Answer, Content, Description, Outbox, Refusal, Token};
 use crate::region::told::ToldAppend;
 
@@ -337,6 +338,9 @@ impl Batch<'_> {
         if let Body::Stream { stream, .. } = &append.body {
             self.changes.remove(rows::open_stream(append.bucket, *stream));
         }
+        let before = found.map(|(_, size)| size);
+        let after = Some(append.made.size);
+        self.resize(&row, Resized { bucket: append.bucket, before, after }, id);
         self.note_size(&append.body);
         let mut version = match old {
             None => ObjectEntry::of_row(begun(append, id)),

@@ -25,8 +25,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use larder_types::codec::{decode, encode};
 use larder_types::{
-    Body, Chunk, Grant, Holders, HoldersChange, LvId, ObjectEntry, Op, OpId, OpSeq, PartRow,
-    PieceRow, ServerId, VersionRow,
+    Body, BucketId, Chunk, Grant, Holders, HoldersChange, LvId, ObjectEntry, Op, OpId, OpSeq,
+    PartRow, PieceRow, ServerId, VersionRow, rows,
 };
 
 use super::Pg;
@@ -385,6 +385,20 @@ pub fn chunk_in(row: &[u8], value: &[u8]) -> Result<Option<Chunk>, IndexError> {
         _ => return Ok(None),
     };
     Ok(if let Body::Chunk(chunk) = body { Some(chunk) } else { None })
+}
+
+/// The chunk that a row names, and the object of a key's row: its bucket and its size.
+type Contents = (Option<Chunk>, Option<(BucketId, u64)>);
+
+/// What a row of the index has, read once.
+pub(crate) fn contents_of(row: &[u8], value: &[u8]) -> Result<Contents, IndexError> {
+    if row.first() != Some(&b'V') {
+        return Ok((chunk_in(row, value)?, None));
+    }
+    // Only a key's null version can be read so: no key has another row with an object.
+    let VersionRow { metax, body, .. } = VersionRow::read(value)?;
+    let chunk = if let Body::Chunk(chunk) = body { Some(chunk) } else { None };
+    Ok((chunk, rows::bucket_of(row).map(|bucket| (bucket, metax.size))))
 }
 
 /// The row's value with its chunk changed; `None` if it has none.

@@ -55,6 +55,11 @@ impl Cluster {
         cluster
     }
 
+    /// A new machine in place of a member.
+    pub fn replace(&mut self, id: u32) {
+        *self.at(id) = Member::new(id);
+    }
+
     pub fn restart(&mut self, id: u32) {
         let member = std::mem::replace(self.at(id), Member::new(id));
         *self.at(id) = member.restart();

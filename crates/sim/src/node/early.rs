@@ -61,7 +61,8 @@ impl Node {
             net.find(Finding::Contradiction(format!("pg {pg}, read behind the scenes: {fault}")));
         }
         // Also one that leads no more, whose ledger was given up when it began to.
-        Ok(machine.is_unread() || machine.is_whole() && machine.ledger().is_none())
+        let is_unknown = machine.is_whole() && machine.ledger().is_none();
+        Ok(machine.is_unread() || is_unknown || machine.wants_count())
     }
 
     /// The row of a PG's marks, if this run is of a release that leaves it as it is.

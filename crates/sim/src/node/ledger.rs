@@ -1,7 +1,7 @@
 //! The walk over the index that a meta server makes when it starts, or serves before it has read its rows, while its
 //! members go on; and what must be true of what they know.
 
-use larder_protocol::ledger::NamedBlocks;
+use larder_protocol::ledger::{BucketCounts, NamedBlocks};
 use larder_protocol::pg::LedgerWalk;
 use larder_protocol::rebuild::{Space, SpaceFault};
 use larder_protocol::{IndexError, LvInfo};
@@ -115,10 +115,14 @@ impl Node {
         if let Some(fault) = self.member(pg).pg.ledger_fault() {
             net.find(Finding::Contradiction(format!("the ledger of pg {pg}: {fault}")));
         }
+        if let Some(fault) = self.member(pg).pg.count_fault() {
+            net.find(Finding::Contradiction(format!("the counts of pg {pg}: {fault}")));
+        }
     }
 
     /// What every member knows of a PG is what its rows say.
     pub(crate) fn check_ledgers(&self) -> Result<(), IndexError> {
+        self.check_counts()?;
         let chunks = Port(&self.kv).chunks()?;
         for pg in self.pgs().filter(|pg| pg.is_whole()) {
             let mut named = NamedBlocks::default();
@@ -129,6 +133,26 @@ impl Node {
                 let (id, known) = (pg.id(), pg.ledger());
                 return Err(IndexError(format!(
                     "pg {id}: rows name {named:?}, known is {known:?}"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Node {
+    /// The objects that every member has counted are those of its rows.
+    fn check_counts(&self) -> Result<(), IndexError> {
+        let objects = Port(&self.kv).objects(self.setup.pgs)?;
+        for pg in self.pgs().filter(|pg| pg.is_whole()) {
+            let mut counts = BucketCounts::default();
+            for (_, bucket, size) in objects.iter().filter(|(of, ..)| *of == pg.id()) {
+                counts.note(*bucket, *size).map_err(|fault| IndexError(fault.to_string()))?;
+            }
+            if pg.counts() != Some(&counts) {
+                let (id, known) = (pg.id(), pg.counts());
+                return Err(IndexError(format!(
+                    "pg {id}: rows have {counts:?}, counted is {known:?}"
                 )));
             }
         }

@@ -1,5 +1,7 @@
 //! One member with an index in memory, a log that is synced when told, and effects to be looked at.
 
+mod counts;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -178,7 +180,9 @@ impl Member {
     }
 
     pub fn apply(&mut self) {
-        while self.pg.apply(self.now(), &self.table, &mut self.effects) > 0 {}
+        while self.pg.apply(self.now(), &self.table, &mut self.effects) > 0 {
+            self.check_counts();
+        }
         self.keep_log();
     }
 
