@@ -1,6 +1,7 @@
 //! Prometheus' view of a process that serves S3: requests and latencies, and what its roles count.
 
 mod background;
+mod buckets;
 mod data;
 mod disk;
 mod exposition;

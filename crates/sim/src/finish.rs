@@ -39,6 +39,12 @@ impl World {
         self.end_faults();
         self.come_to_rest();
         self.probe_all();
+        // Before a restart, after which all is learnt anew.
+        if self.net.finding().is_none()
+            && let Err(finding) = self.check_known()
+        {
+            self.net.find(finding);
+        }
         self.count_grants();
         self.restart_all();
         self.come_to_rest();
@@ -79,14 +85,17 @@ impl World {
     fn check(&mut self) -> Result<(), Finding> {
         self.check_replicas()?;
         self.check_space()?;
-        for node in &self.nodes {
-            node.check_ledgers().map_err(contradiction)?;
-        }
+        self.check_known()?;
         self.read_all()?;
         self.check_copies()?;
         let judged_twice = self.clients.history.judged_twice() as u64;
         self.net.faults.add("keys judged by a second checker", judged_twice);
         self.clients.history.check().map_err(Finding::History)
+    }
+
+    /// What members know without looking at their indexes is what these show.
+    fn check_known(&self) -> Result<(), Finding> {
+        self.nodes.iter().try_for_each(|node| node.check_ledgers().map_err(contradiction))
     }
 
     /// Every member's index shows the same.

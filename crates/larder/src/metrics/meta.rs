@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use larder_roles::meta::Meta;
 
-use super::{RoleMetrics, background, reads};
+use super::{RoleMetrics, background, buckets, reads};
 
 /// A meta server whose other roles run in other processes.
 pub(crate) struct MetaMetrics {
@@ -151,5 +151,9 @@ impl RoleMetrics for MetaMetrics {
             ),
         ]);
         gauges
+    }
+
+    fn write_labelled(&self, out: &mut String) -> std::fmt::Result {
+        buckets::write(&self.meta, out)
     }
 }

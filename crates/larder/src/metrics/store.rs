@@ -10,7 +10,7 @@ use larder_types::limits::BLOCK_BYTES;
 
 use super::{
     APPENDED_BYTES, APPENDS, EXPIRED, RECORDS, RoleMetrics, WAITS_MET, WAITS_UNMET, background,
-    disk, reads,
+    buckets, disk, reads,
 };
 
 /// All roles in one process.
@@ -150,6 +150,7 @@ impl RoleMetrics for StoreMetrics {
     }
 
     fn write_labelled(&self, out: &mut String) -> std::fmt::Result {
+        buckets::write(&self.meta, out)?;
         self.regions.get().map_or(Ok(()), |regions| super::regions::write(regions, out))
     }
 }

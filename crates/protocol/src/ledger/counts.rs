@@ -22,7 +22,6 @@ pub struct ObjectCount {
     pub bytes: u64,
 }
 
-/// Of which an object is an addition or a removal.
 impl ObjectCount {
     fn plus(self, other: Self) -> Option<Self> {
         let objects = self.objects.checked_add(other.objects)?;

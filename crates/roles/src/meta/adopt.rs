@@ -161,7 +161,7 @@ impl Meta {
         }
     }
 
-    /// Reads the rows of those of these PGs whose ledger is not known, and has those that waited for it go on.
+    /// Reads the rows of those of these PGs whose ledger, or whose counts, are not known, and has those that waited for it go on.
     fn know_ledgers(&self, cluster: &Cluster, pgs: &BTreeSet<PgId>) -> Result<(), OpenError> {
         let were_read = self.read_unknown(cluster, pgs)?;
         for &pg in pgs {
@@ -176,6 +176,9 @@ impl Meta {
                 cluster.adoption.adopt(pg);
             } else if member.pg.is_unread() || member.pg.is_whole() && member.leads_unserved() {
                 // Too much changed meanwhile.
+                cluster.adoption.read(pg);
+            }
+            if member.pg.wants_count() && !member.duties.contradicts {
                 cluster.adoption.read(pg);
             }
         }

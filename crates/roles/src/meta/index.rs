@@ -27,7 +27,7 @@ pub(super) enum Buckets {
 
 /// The buckets of the cluster that take puts, looked up once for each map.
 pub(super) struct LiveBuckets {
-    managers: Arc<dyn Managers>,
+    pub(super) managers: Arc<dyn Managers>,
     known: RwLock<(MapVersion, BTreeMap<BucketId, Epoch>)>,
 }
 

@@ -32,6 +32,7 @@
 //! | `orders.rs`, `adopt.rs` | what the manager tells it, and how it begins to serve a PG |
 //! | `background.rs` | the budget of background work: `rebuild.rs`, `copy.rs` make copies, `compact.rs` moves chunks, `scrub/` verifies copies, `digest.rs` compares indexes |
 //! | `progress.rs`, `rate.rs` | how far all that is |
+//! | `usage.rs` | what buckets have in the groups that it leads |
 //!
 //! # Invariants
 //!
@@ -70,6 +71,7 @@ mod server;
 mod snapshots;
 mod space;
 mod turns;
+mod usage;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -119,6 +121,7 @@ pub use server::{MetaServer, ServerConfig};
 pub use snapshots::SnapshotCounters;
 use snapshots::Snapshots;
 use space::SpaceKnown;
+pub use usage::BucketUse;
 
 /// A PG with what its driver keeps beside it.
 struct Member {
@@ -266,10 +269,11 @@ impl Meta {
             member.duties.awaited(),
             member.duties.snapshots.len(),
             usize::from(member.pg.is_unread()),
+            usize::from(member.pg.wants_count()),
         ];
         let (role, view) = (member.pg.role(), member.pg.view());
-        (counts != [0; 7]).then(|| {
-            format!("{role:?} in view {view}: puts, calls, moves, callers, awaited, snapshots, unread {counts:?}")
+        (counts != [0; 8]).then(|| {
+            format!("{role:?} in view {view}: puts, calls, moves, callers, awaited, snapshots, unread, uncounted {counts:?}")
         })
     }
 

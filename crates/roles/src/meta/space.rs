@@ -1,5 +1,5 @@
-//! Reads from the index which blocks its rows name: in the background while a node serves above valid high-water marks, and
-//! before it serves where there are none (ADR 39).
+//! Reads from the index which blocks its rows name, and what each bucket has: in the background while a node serves above
+//! valid high-water marks, and before it serves where there are none (ADR 39).
 //!
 //! # Invariants
 //!
@@ -150,7 +150,7 @@ impl Meta {
             walk = LedgerWalk::new(self.pgs.len() as u32);
             for pg in self.pg_ids() {
                 let mut member = self.lock(pg);
-                if member.pg.is_unread() {
+                if member.pg.is_unread() || member.pg.wants_count() {
                     walk.add(&mut member.pg);
                 }
             }

@@ -133,6 +133,7 @@ async fn after_all_have_restarted_what_was_put_is_there() {
         })
         .await;
     }
+    until("all is counted", async || cluster.counted() == Some(keys.len() as u64)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -133,6 +133,13 @@ impl Cluster {
         cluster
     }
 
+    /// Objects of the bucket as all servers count them together; `None` while some group is not counted.
+    pub fn counted(&self) -> Option<u64> {
+        let used: Vec<_> = self.running.values().map(|it| it.server.meta().bucket_use()).collect();
+        let is_whole = used.iter().all(|used| used.uncounted == 0);
+        is_whole.then(|| used.iter().map(|used| used.counts.of(BUCKET).objects).sum())
+    }
+
     /// Has a server begin a run.
     pub async fn begin(&mut self, id: ServerId) {
         self.runs += 1;

@@ -42,6 +42,18 @@ fn used(store: &Store) -> u64 {
     meta.pg_ids().map(|pg| meta.gauges(pg).space).map(|it| it.total - it.free - it.waiting).sum()
 }
 
+/// Objects and bytes of the bucket, once all is applied.
+fn counted(store: &Store) -> (u64, u64) {
+    let meta = store.meta();
+    while meta.pg_ids().any(|pg| meta.gauges(pg).tail_ops > 0) {
+        std::thread::yield_now();
+    }
+    let (used, names) = (meta.bucket_use(), meta.bucket_names());
+    assert_eq!((used.uncounted, names.len(), names.values().next()), (0, 1, Some(&bucket())));
+    let count = names.keys().map(|id| used.counts.of(*id)).next().unwrap_or_default();
+    (count.objects, count.bytes)
+}
+
 /// Closes a store whose index shows all of it.
 fn close(store: Store) {
     store.meta().kv().flush().unwrap();
@@ -86,6 +98,8 @@ async fn what_is_put_replaced_and_deleted_while_rows_are_read_lies_where_nothing
         assert!(store.meta().await_space());
         let blocks = (0..40).map(|number| (3000u64 + 1300 * number).div_ceil(4096)).sum::<u64>();
         assert_eq!(used(&store), 3 * blocks, "what rows leave is free, and nothing else");
+        let bytes = (0..40).map(|number| 3000u64 + 1300 * number).sum::<u64>();
+        assert_eq!(counted(&store), (120, 3 * bytes));
         store.close();
     }
 }

@@ -112,7 +112,8 @@ impl Metas {
             for pg in (0..PGS).map(PgId) {
                 match managing.view(pg).1.contains(&me) {
                     true => {
-                        let waits = running.server.meta().waits(pg);
+                        let meta = running.server.meta();
+                        let waits = meta.waits(pg).or_else(|| meta.miscounted(pg));
                         left.extend(waits.map(|what| format!("meta {at}, pg {pg}: {what}")));
                     }
                     false => left.push(format!("meta {at} is not a member of pg {pg}")),

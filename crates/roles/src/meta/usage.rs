@@ -1,0 +1,92 @@
+//! Objects and bytes of each bucket in the groups that this server leads: as its members' ledgers have counted them, without a
+//! look at the index. A key is in one group, and a group has one primary that serves: over all meta servers the sums are the
+//! cluster's.
+
+use std::collections::BTreeMap;
+#[cfg(test)]
+use std::ops::ControlFlow;
+
+#[cfg(test)]
+use larder_kv::KvReader;
+use larder_protocol::ledger::{BucketCounts, CountFault};
+use larder_protocol::pg::Role;
+use larder_types::{BucketId, BucketName, BucketRecord};
+#[cfg(test)]
+use larder_types::{PgId, VersionRow, rows};
+
+use super::Meta;
+use super::index::Buckets;
+
+/// Of the groups that a server leads.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BucketUse {
+    /// What each bucket has there, as far as it is counted.
+    pub counts: BucketCounts,
+    /// Groups that the server leads and has not counted yet, or whose counts are void.
+    pub uncounted: usize,
+}
+
+impl BucketUse {
+    fn add(&mut self, counts: Option<&BucketCounts>) -> Result<(), CountFault> {
+        match counts {
+            Some(counts) => self.counts.add_all(counts),
+            None => {
+                self.uncounted += 1;
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Meta {
+    /// Objects and bytes of each bucket in the groups that this server leads.
+    #[must_use]
+    pub fn bucket_use(&self) -> BucketUse {
+        let mut all = BucketUse::default();
+        for pg in self.pg_ids() {
+            let member = self.lock(pg);
+            if member.pg.role() == Role::Serving && all.add(member.pg.counts()).is_err() {
+                // Counted in each group, and more than can be in all.
+                all.uncounted += 1;
+            }
+        }
+        all
+    }
+
+    /// The buckets of the map by number.
+    #[must_use]
+    pub fn bucket_names(&self) -> BTreeMap<BucketId, BucketName> {
+        self.index.buckets.names()
+    }
+}
+
+impl Buckets {
+    fn names(&self) -> BTreeMap<BucketId, BucketName> {
+        let name = |(name, record): (&BucketName, &BucketRecord)| (record.id, name.clone());
+        match self {
+            Self::Here(manager) => manager.map().map.buckets.iter().map(name).collect(),
+            Self::Apart(live) => live.managers.map().buckets.iter().map(name).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+impl Meta {
+    /// How the counts of a group here differ from what a scan of its rows finds, if they do, for tests.
+    pub(crate) fn miscounted(&self, pg: PgId) -> Option<String> {
+        let member = self.lock(pg);
+        let counted = member.pg.counts()?;
+        let mut scanned = BucketCounts::default();
+        let behind = rows::prefix_end(b"V");
+        let scan = self.index.kv.scan(b"V", behind.as_deref(), &mut |row, value| {
+            let (bucket, key, _) = rows::parse_keyed(row).expect("a key's row");
+            if self.pg_of(bucket, &key) == pg {
+                let size = VersionRow::read(value).expect("a version").metax.size;
+                scanned.note(bucket, size).expect("few objects");
+            }
+            ControlFlow::Continue(())
+        });
+        scan.expect("an index that can be read");
+        (*counted != scanned).then(|| format!("counted {counted:?}, found {scanned:?}"))
+    }
+}
