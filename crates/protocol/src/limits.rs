@@ -114,7 +114,8 @@ pub const LV_REOPEN_MS: u64 = 5_000;
 /// Milliseconds for which a start that has no space above its marks waits for the rows to be read, before it draws another
 /// LV: so that one with few rows draws none.
 pub const UNREAD_MS: u64 = 4_000;
-/// Changes of one PG's ledger that wait while a stretch of the index is read for it: a few megabytes.
+/// Changes of one PG's ledger, of blocks and of objects each, that wait while a stretch of the index is read for it: a few
+/// megabytes.
 pub const LEDGER_CHANGES_MAX: usize = 16_384;
 /// Copies of one PG's chunks that are being made at a time.
 pub const REFILLS_MAX: usize = limit(32, 4);
