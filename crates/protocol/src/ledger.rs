@@ -19,8 +19,8 @@ use crate::index::IndexError;
 use crate::pg::contents_of;
 use crate::rebuild::{Space, SpaceFault};
 use crate::space::{FreeRuns, LvInfo};
-pub(crate) use counts::Resized;
 pub use counts::{BucketCounts, CountFault, ObjectCount};
+pub(crate) use counts::{Recount, Resized};
 pub(crate) use followed::Changed;
 use followed::{Followed, Learnt};
 
@@ -347,8 +347,8 @@ impl Ledger {
         self.blocks.take(changed);
     }
 
-    /// Takes what an op did to a key's object.
-    pub(crate) fn count(&mut self, changed: Changed<Resized>) {
+    /// Takes what ops did to keys' objects.
+    pub(crate) fn count(&mut self, changed: Changed<Recount>) {
         self.counts.take(changed);
     }
 

@@ -28,11 +28,16 @@ impl ObjectCount {
         Some(Self { objects, bytes: self.bytes.checked_add(other.bytes)? })
     }
 
-    fn without(self, size: u64) -> Option<Self> {
-        let objects = self.objects.checked_sub(1)?;
-        let bytes = self.bytes.checked_sub(size)?;
+    fn without(self, other: Self) -> Option<Self> {
+        let objects = self.objects.checked_sub(other.objects)?;
+        let bytes = self.bytes.checked_sub(other.bytes)?;
         // The last object has all bytes.
         (objects > 0 || bytes == 0).then_some(Self { objects, bytes })
+    }
+
+    /// An object of this size, or none.
+    fn of(size: Option<u64>) -> Self {
+        size.map_or(Self::default(), |bytes| Self { objects: 1, bytes })
     }
 }
 
@@ -56,14 +61,42 @@ pub enum CountFault {
     TooManyBuckets,
 }
 
-/// A key's object after an op, and before it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A key's object before an op and after it.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Resized {
     pub(crate) bucket: BucketId,
     /// Bytes of the object that it had, if it had one.
     pub(crate) before: Option<u64>,
     /// Bytes of the object that it has, if it has one.
     pub(crate) after: Option<u64>,
+}
+
+/// What ops did to the objects of a bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Recount {
+    bucket: BucketId,
+    come: ObjectCount,
+    gone: ObjectCount,
+}
+
+impl From<Resized> for Recount {
+    fn from(Resized { bucket, before, after }: Resized) -> Self {
+        Self { bucket, come: ObjectCount::of(after), gone: ObjectCount::of(before) }
+    }
+}
+
+impl Recount {
+    /// Adds what another op did, if it is of the same bucket and there is room for the sum; else returns it.
+    pub(crate) fn join(&mut self, other: Self) -> Option<Self> {
+        let both = self.come.plus(other.come).zip(self.gone.plus(other.gone));
+        match both.filter(|_| self.bucket == other.bucket) {
+            Some((come, gone)) => {
+                (self.come, self.gone) = (come, gone);
+                None
+            }
+            None => Some(other),
+        }
+    }
 }
 
 /// What a PG's rows have of each bucket: at most [`BUCKETS_MAX`] entries.
@@ -76,7 +109,7 @@ impl BucketCounts {
     /// # Errors
     /// [`CountFault`] if there are too many.
     pub fn note(&mut self, bucket: BucketId, size: u64) -> Result<(), CountFault> {
-        self.add(bucket, ObjectCount { objects: 1, bytes: size })
+        self.add(bucket, ObjectCount::of(Some(size)))
     }
 
     /// Each bucket of which there is an object, in order.
@@ -110,9 +143,9 @@ impl BucketCounts {
         Ok(())
     }
 
-    fn remove(&mut self, bucket: BucketId, size: u64) -> Result<(), CountFault> {
+    fn take_away(&mut self, bucket: BucketId, gone: ObjectCount) -> Result<(), CountFault> {
         let count = self.0.get_mut(&bucket).ok_or(CountFault::Uncounted { bucket })?;
-        *count = count.without(size).ok_or(CountFault::Uncounted { bucket })?;
+        *count = count.without(gone).ok_or(CountFault::Uncounted { bucket })?;
         if count.objects == 0 {
             self.0.remove(&bucket);
         }
@@ -121,16 +154,16 @@ impl BucketCounts {
 }
 
 impl Learnt for BucketCounts {
-    type Change = Resized;
+    type Change = Recount;
     type Fault = CountFault;
 
-    fn take(&mut self, change: &Resized) -> Result<(), CountFault> {
-        let Resized { bucket, before, after } = *change;
-        // An object that is replaced leaves after its successor has come, so that its bucket's entry stays.
-        if let Some(size) = after {
-            self.note(bucket, size)?;
+    fn take(&mut self, change: &Recount) -> Result<(), CountFault> {
+        let Recount { bucket, come, gone } = *change;
+        // What replaces an object comes before that goes, so that its bucket's entry stays.
+        if come.objects > 0 {
+            self.add(bucket, come)?;
         }
-        before.map_or(Ok(()), |size| self.remove(bucket, size))
+        if gone.objects > 0 { self.take_away(bucket, gone) } else { Ok(()) }
     }
 
     fn absorb(&mut self, other: Self) -> Result<(), CountFault> {

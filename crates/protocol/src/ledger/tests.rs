@@ -236,8 +236,9 @@ fn copies_that_are_missing_are_noticed() {
     assert_eq!(ledger.fault(), Some(SpaceFault::Uncounted { lv }));
 }
 
-fn resized(seq: u64, first: u32, before: Option<u64>, after: Option<u64>) -> Changed<Resized> {
-    Changed { op: op(seq), row: row(first), change: Resized { bucket: BucketId(1), before, after } }
+fn resized(seq: u64, first: u32, before: Option<u64>, after: Option<u64>) -> Changed<Recount> {
+    let change = Resized { bucket: BucketId(1), before, after };
+    Changed { op: op(seq), row: row(first), change: change.into() }
 }
 
 fn counted(ledger: &Ledger) -> Vec<(u64, u64, u64)> {
@@ -269,4 +270,19 @@ fn counts_of_more_buckets_than_there_can_be_are_void() {
     }
     counts.note(BucketId(3), 1).expect("it has an entry");
     assert_eq!(counts.note(BucketId(u64::MAX), 1), Err(CountFault::TooManyBuckets));
+}
+
+#[test]
+fn what_ops_did_to_one_bucket_counts_in_sum_and_to_another_by_itself() {
+    let resized = |bucket, before, after| Resized { bucket: BucketId(bucket), before, after };
+    let mut sum = Recount::from(resized(1, None, Some(5)));
+    assert_eq!(sum.join(resized(1, Some(5), Some(7)).into()), None);
+    assert_eq!(sum.join(resized(1, Some(7), None).into()), None);
+    assert_eq!(sum.join(resized(1, None, Some(2)).into()), None);
+    let other = Recount::from(resized(2, None, Some(9)));
+    assert_eq!(sum.join(other.clone()), Some(other.clone()));
+    let mut counts = BucketCounts::default();
+    [sum, other].iter().for_each(|it| counts.take(it).expect("they fit"));
+    let found: Vec<_> = counts.iter().map(|(_, it)| (it.objects, it.bytes)).collect();
+    assert_eq!(found, [(1, 2), (1, 9)]);
 }

@@ -23,7 +23,7 @@ use super::slots::Slot;
 use super::told::version_of;
 use super::{OpenPut, Pg, TailEntry, refill};
 use crate::index::{Changes, Index, IndexError};
-use crate::ledger::{Blocks, Change, Changed, Resized};
+use crate::ledger::{Blocks, Change, Changed, Recount, Resized};
 use crate::limits::{APPLY_BYTES_MAX, APPLY_OPS_MAX};
 use crate::message::{Call, Effect, LogEntry, Outbox};
 
@@ -34,8 +34,10 @@ pub(super) struct Batch<'a> {
     pub(super) changes: Changes,
     /// What ops of the batch did to the blocks that rows name, in order.
     blocks: Vec<Changed<Change>>,
-    /// What ops of the batch did to keys' objects, in order.
-    resized: Vec<Changed<Resized>>,
+    /// What ops of the batch did to keys' objects: where rows are asked for, each by itself.
+    resized: Vec<Changed<Recount>>,
+    /// The same of the last bucket, in sum: ops of one batch are mostly of one.
+    recount: Option<Recount>,
     /// Whether anybody wants to know of more than what is freed.
     keeps_ledger: bool,
     /// Whether anybody counts objects.
@@ -71,6 +73,7 @@ impl Pg {
             changes: Changes::default(),
             blocks: Vec::new(),
             resized: Vec::new(),
+            recount: None,
             keeps_ledger: self.ledger.keeps_blocks(),
             keeps_counts: self.ledger.keeps_counts(),
             asks_for_rows: self.ledger.asks_for_rows(),
@@ -105,7 +108,8 @@ impl Pg {
             }
             self.ledger.take(changed);
         }
-        batch.resized.into_iter().for_each(|resized| self.ledger.count(resized));
+        let recount = batch.recount.map(|change| Changed { op: last, row: Vec::new(), change });
+        batch.resized.into_iter().chain(recount).for_each(|changed| self.ledger.count(changed));
         self.count_moves(batch.moves);
         self.reaper.note(&batch.rows_done);
         self.leave_slots(count, closed, index, out)?;
@@ -427,9 +431,22 @@ impl Batch<'_> {
 
     /// The object of a key's row has come, gone, or got another size.
     pub(super) fn resize(&mut self, row: &[u8], change: Resized, op: OpId) {
-        if self.keeps_counts {
-            let row = if self.asks_for_rows { row.to_vec() } else { Vec::new() };
-            self.resized.push(Changed { op, row, change });
+        if !self.keeps_counts {
+            return;
+        }
+        if self.asks_for_rows {
+            self.resized.push(Changed { op, row: row.to_vec(), change: change.into() });
+            return;
+        }
+        let left = match &mut self.recount {
+            Some(recount) => recount.join(change.into()),
+            none => {
+                *none = Some(change.into());
+                None
+            }
+        };
+        if let Some(change) = left {
+            self.resized.push(Changed { op, row: Vec::new(), change });
         }
     }
 
