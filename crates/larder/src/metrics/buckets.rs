@@ -71,7 +71,7 @@ impl Shown {
 pub(super) fn write(meta: &Meta, out: &mut String) -> std::fmt::Result {
     let used = meta.bucket_use();
     let names = meta.bucket_names();
-    let named = used.counts.iter().map(|(bucket, count)| (names.get(&bucket).cloned(), count));
+    let named = used.counts.iter().map(|(bucket, count)| (names.get(bucket).cloned(), *count));
     Shown::of(named.collect()).write(out)?;
     let help = "Placement groups that the server leads, and whose objects are not counted yet";
     write_gauge(out, "pgs_uncounted", help, used.uncounted as f64)

@@ -36,7 +36,7 @@ pub(super) struct Batch<'a> {
     blocks: Vec<Changed<Change>>,
     /// What ops of the batch did to keys' objects: where rows are asked for, each by itself.
     resized: Vec<Changed<Recount>>,
-    /// The same of the last bucket, in sum: ops of one batch are mostly of one.
+    /// The same of the first bucket, in sum: ops of one batch are mostly of one.
     recount: Option<Recount>,
     /// Whether anybody wants to know of more than what is freed.
     keeps_ledger: bool,
@@ -109,7 +109,8 @@ impl Pg {
             self.ledger.take(changed);
         }
         let recount = batch.recount.map(|change| Changed { op: last, row: Vec::new(), change });
-        batch.resized.into_iter().chain(recount).for_each(|changed| self.ledger.count(changed));
+        // The sum first, of the first bucket: one that it leaves empty has no entry any more when another gets its first.
+        recount.into_iter().chain(batch.resized).for_each(|changed| self.ledger.count(changed));
         self.count_moves(batch.moves);
         self.reaper.note(&batch.rows_done);
         self.leave_slots(count, closed, index, out)?;

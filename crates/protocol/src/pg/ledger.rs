@@ -134,8 +134,12 @@ impl LedgerWalk {
             pg.note_large();
         }
         let at = if pg.planted.takes_changes_twice() { OpId::default() } else { *at };
+        let were_known = pg.ledger.known().is_some();
         pg.ledger.end_stretch(*walk, std::mem::take(stretch), at, until);
-        pg.know_marks();
+        // A walk that counts says nothing new of blocks: marks that were made void stay so.
+        if !were_known {
+            pg.know_marks();
+        }
     }
 
     /// The next stretch begins with this row.

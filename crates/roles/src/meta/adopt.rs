@@ -218,6 +218,9 @@ impl Meta {
                 tracing::error!(%pg, %fault, "what was known of the pg's blocks is void: the index is read again");
                 member.pg.void_marks(&self.index)?;
             }
+            if let Some(fault) = member.pg.count_fault() {
+                tracing::warn!(%pg, %fault, "the counts of the pg's objects are void: they are counted again");
+            }
             walk.add(&mut member.pg);
         }
         let count = walk.pgs().count();

@@ -1,6 +1,6 @@
 //! Objects and bytes of each bucket in the groups that this server leads: as its members' ledgers have counted them, without a
-//! look at the index. A key is in one group, and a group has one primary that serves: over all meta servers the sums are the
-//! cluster's.
+//! look at the index. A key is in one group, and a group has one primary: over all meta servers the sums are the cluster's, but
+//! for a group whose former primary is cut off and has not heard of its successor.
 
 use std::collections::BTreeMap;
 #[cfg(test)]
@@ -8,7 +8,9 @@ use std::ops::ControlFlow;
 
 #[cfg(test)]
 use larder_kv::KvReader;
-use larder_protocol::ledger::{BucketCounts, CountFault};
+#[cfg(test)]
+use larder_protocol::ledger::BucketCounts;
+use larder_protocol::ledger::ObjectCount;
 use larder_protocol::pg::Role;
 use larder_types::{BucketId, BucketName, BucketRecord};
 #[cfg(test)]
@@ -21,33 +23,31 @@ use super::index::Buckets;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BucketUse {
     /// What each bucket has there, as far as it is counted.
-    pub counts: BucketCounts,
-    /// Groups that the server leads and has not counted yet, or whose counts are void.
+    pub counts: BTreeMap<BucketId, ObjectCount>,
+    /// Groups that the server leads and does not serve yet, has not counted yet, or whose counts are void.
     pub uncounted: usize,
-}
-
-impl BucketUse {
-    fn add(&mut self, counts: Option<&BucketCounts>) -> Result<(), CountFault> {
-        match counts {
-            Some(counts) => self.counts.add_all(counts),
-            None => {
-                self.uncounted += 1;
-                Ok(())
-            }
-        }
-    }
 }
 
 impl Meta {
     /// Objects and bytes of each bucket in the groups that this server leads.
     #[must_use]
     pub fn bucket_use(&self) -> BucketUse {
-        let mut all = BucketUse::default();
+        let (mut all, mut copied) = (BucketUse::default(), Vec::new());
         for pg in self.pg_ids() {
             let member = self.lock(pg);
-            if member.pg.role() == Role::Serving && all.add(member.pg.counts()).is_err() {
-                // Counted in each group, and more than can be in all.
-                all.uncounted += 1;
+            match (member.pg.role(), member.pg.counts()) {
+                (Role::Serving, Some(counts)) => copied.extend(counts.iter()),
+                (Role::Serving | Role::Levelling | Role::Active | Role::Halted, _) => {
+                    all.uncounted += 1;
+                }
+                _ => {}
+            }
+            // Puts wait for the lock: of many buckets no sums are made under it.
+            drop(member);
+            for (bucket, count) in copied.drain(..) {
+                let sum = all.counts.entry(bucket).or_default();
+                sum.objects = sum.objects.saturating_add(count.objects);
+                sum.bytes = sum.bytes.saturating_add(count.bytes);
             }
         }
         all
@@ -75,7 +75,9 @@ impl Meta {
     /// How the counts of a group here differ from what a scan of its rows finds, if they do, for tests.
     pub(crate) fn miscounted(&self, pg: PgId) -> Option<String> {
         let member = self.lock(pg);
-        let counted = member.pg.counts()?;
+        let Some(counted) = member.pg.counts() else {
+            return member.pg.count_fault().map(|fault| fault.to_string());
+        };
         let mut scanned = BucketCounts::default();
         let behind = rows::prefix_end(b"V");
         let scan = self.index.kv.scan(b"V", behind.as_deref(), &mut |row, value| {
