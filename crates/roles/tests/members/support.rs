@@ -137,7 +137,9 @@ impl Cluster {
     pub fn counted(&self) -> Option<u64> {
         let used: Vec<_> = self.running.values().map(|it| it.server.meta().bucket_use()).collect();
         let is_whole = used.iter().all(|used| used.uncounted == 0);
-        is_whole.then(|| used.iter().map(|used| used.counts.of(BUCKET).objects).sum())
+        is_whole.then(|| {
+            used.iter().map(|used| used.counts.get(&BUCKET).map_or(0, |it| it.objects)).sum()
+        })
     }
 
     /// Has a server begin a run.

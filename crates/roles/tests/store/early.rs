@@ -50,7 +50,7 @@ fn counted(store: &Store) -> (u64, u64) {
     }
     let (used, names) = (meta.bucket_use(), meta.bucket_names());
     assert_eq!((used.uncounted, names.len(), names.values().next()), (0, 1, Some(&bucket())));
-    let count = names.keys().map(|id| used.counts.of(*id)).next().unwrap_or_default();
+    let count = names.keys().find_map(|id| used.counts.get(id).copied()).unwrap_or_default();
     (count.objects, count.bytes)
 }
 
