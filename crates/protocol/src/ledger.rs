@@ -1,5 +1,5 @@
-//! What a PG's rows say of blocks and of buckets, kept op by op at every member: whoever comes to lead begins to serve without
-//! reading its index, however many objects there are (ADR 22), and knows how many each bucket has.
+//! Blocks that a PG's rows name, and objects of each bucket in them, kept op by op at every member: whoever comes to lead begins
+//! to serve without reading its index, however many objects there are (ADR 22), and knows the use of each bucket (ADR 57).
 //!
 //! # Invariants
 //!
@@ -256,7 +256,7 @@ impl Learnt for NamedBlocks {
     }
 }
 
-/// What a stretch of rows was found to say.
+/// Findings in a stretch of rows.
 #[derive(Debug)]
 pub(crate) struct Stretch {
     pub(crate) named: Result<NamedBlocks, SpaceFault>,

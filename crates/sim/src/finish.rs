@@ -93,7 +93,7 @@ impl World {
         self.clients.history.check().map_err(Finding::History)
     }
 
-    /// What members know without looking at their indexes is what these show.
+    /// Members know without looking at their indexes exactly what these show.
     fn check_known(&self) -> Result<(), Finding> {
         self.nodes.iter().try_for_each(|node| node.check_ledgers().map_err(contradiction))
     }

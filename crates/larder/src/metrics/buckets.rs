@@ -24,7 +24,7 @@ const OF_BUCKET: [OfBucket; 2] = [
     ("bucket_bytes", "Bytes of those objects, as clients see them", |it| it.bytes),
 ];
 
-/// What is shown of buckets.
+/// The part of the metrics that tells of buckets.
 #[derive(Debug, PartialEq, Eq)]
 struct Shown {
     by_name: Vec<(BucketName, ObjectCount)>,

@@ -44,7 +44,7 @@ impl ObjectCount {
 /// Rows or changes do not fit what was counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CountFault {
-    /// What goes was not counted.
+    /// An object goes that was not counted.
     #[error("an object of bucket {bucket} goes that was not counted")]
     Uncounted {
         /// Bucket.
@@ -71,7 +71,7 @@ pub(crate) struct Resized {
     pub(crate) after: Option<u64>,
 }
 
-/// What ops did to the objects of a bucket.
+/// Objects of a bucket that ops made and removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Recount {
     bucket: BucketId,
@@ -99,7 +99,7 @@ impl Recount {
     }
 }
 
-/// What a PG's rows have of each bucket: at most [`BUCKETS_MAX`] entries.
+/// Objects in a PG's rows, by bucket: at most [`BUCKETS_MAX`] entries.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BucketCounts(BTreeMap<BucketId, ObjectCount>);
 
@@ -117,7 +117,7 @@ impl BucketCounts {
         self.0.iter().map(|(&bucket, &count)| (bucket, count))
     }
 
-    /// What there is of a bucket.
+    /// Objects of one bucket.
     #[must_use]
     pub fn of(&self, bucket: BucketId) -> ObjectCount {
         self.0.get(&bucket).copied().unwrap_or_default()
@@ -159,7 +159,7 @@ impl Learnt for BucketCounts {
 
     fn take(&mut self, change: &Recount) -> Result<(), CountFault> {
         let Recount { bucket, come, gone } = *change;
-        // What replaces an object comes before that goes, so that its bucket's entry stays.
+        // New objects come before those go that they replace, so that their bucket's entry stays.
         if come.objects > 0 {
             self.add(bucket, come)?;
         }

@@ -1,4 +1,4 @@
-//! What a PG's rows say, learnt from one walk over them and kept op by op from then on.
+//! Knowledge of a PG's rows: learnt from one walk over them, and kept op by op from then on.
 //!
 //! ```text
 //!            the driver's walk over the index, one stretch of rows after the other
@@ -23,9 +23,9 @@ use larder_types::OpId;
 
 use crate::limits::LEDGER_CHANGES_MAX;
 
-/// What can be learnt from rows in any order of stretches, and kept by changes.
+/// Knowledge that comes from rows in any order of stretches, and is kept by changes.
 pub(crate) trait Learnt: Default {
-    /// What an op does to it.
+    /// An effect of an op on it.
     type Change: Debug;
     /// Rows or changes contradict each other.
     type Fault: Copy + Debug;
@@ -60,7 +60,7 @@ pub(crate) enum Followed<T: Learnt> {
 pub(crate) struct Reading<T: Learnt> {
     /// The number of the walk.
     walk: u64,
-    /// What the rows before `from` say now.
+    /// Of the rows before `from`, as they are now.
     learnt: T,
     /// The stretch begins with this row; empty for the first of all.
     from: Vec<u8>,

@@ -34,13 +34,13 @@ pub(super) struct Batch<'a> {
     pub(super) changes: Changes,
     /// What ops of the batch did to the blocks that rows name, in order.
     blocks: Vec<Changed<Change>>,
-    /// What ops of the batch did to keys' objects: where rows are asked for, each by itself.
+    /// Changes of keys' objects by ops of the batch: where rows are asked for, each by itself.
     resized: Vec<Changed<Recount>>,
     /// The same of the first bucket, in sum: ops of one batch are mostly of one.
     recount: Option<Recount>,
     /// Whether anybody wants to know of more than what is freed.
     keeps_ledger: bool,
-    /// Whether anybody counts objects.
+    /// Objects are counted.
     keeps_counts: bool,
     /// Changes must name their rows.
     asks_for_rows: bool,

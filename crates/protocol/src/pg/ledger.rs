@@ -1,4 +1,4 @@
-//! How a member learns what its index names and counts: from one walk over it, for as many PGs as want to know. The walk goes in
+//! Members learn blocks and counts from their index: from one walk over it, for as many PGs as want to know. The walk goes in
 //! stretches, each over a snapshot of its own: none is kept for as long as a walk takes.
 
 use std::collections::BTreeMap;

@@ -390,7 +390,7 @@ pub fn chunk_in(row: &[u8], value: &[u8]) -> Result<Option<Chunk>, IndexError> {
 /// The chunk that a row names, and the object of a key's row: its bucket and its size.
 type Contents = (Option<Chunk>, Option<(BucketId, u64)>);
 
-/// What a row of the index has, read once.
+/// The content of an index row, read once.
 pub(crate) fn contents_of(row: &[u8], value: &[u8]) -> Result<Contents, IndexError> {
     if row.first() != Some(&b'V') {
         return Ok((chunk_in(row, value)?, None));

@@ -208,8 +208,8 @@ impl Known {
         let version = map.version;
         let mut shown = self.map.write();
         if version > shown.version {
-            // Under the lock: the servers refused are those of the newest map. Before it is shown: whoever reads the cluster's version
-            // there meets nobody who does not speak it.
+            // Under the lock: the servers refused are those of the newest map. Before it is shown: by the
+            // cluster's version that is read there, nobody is served any more who does not speak it.
             self.contacts.refuse_by(&map);
             *shown = Arc::new(map);
             drop(shown);

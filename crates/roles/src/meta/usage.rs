@@ -22,7 +22,7 @@ use super::index::Buckets;
 /// Of the groups that a server leads.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BucketUse {
-    /// What each bucket has there, as far as it is counted.
+    /// Objects and bytes of each bucket there, as far as they are counted.
     pub counts: BTreeMap<BucketId, ObjectCount>,
     /// Groups that the server leads and does not serve yet, has not counted yet, or whose counts are void.
     pub uncounted: usize,
@@ -72,7 +72,7 @@ impl Buckets {
 
 #[cfg(test)]
 impl Meta {
-    /// How the counts of a group here differ from what a scan of its rows finds, if they do, for tests.
+    /// The difference between the counts of a group here and a scan of its rows, if there is one, for tests.
     pub(crate) fn miscounted(&self, pg: PgId) -> Option<String> {
         let member = self.lock(pg);
         let Some(counted) = member.pg.counts() else {

@@ -40,7 +40,7 @@ pub(super) struct Setup {
 #[derive(Debug, Default)]
 pub(super) struct Volume {
     pub(super) used_mib: u64,
-    /// When they were written: week, and MiB.
+    /// The week in which they were written, and MiB.
     by_week: Vec<(u32, u64)>,
 }
 

@@ -18,13 +18,13 @@ fn after(weeks: u32) -> f64 {
     f64::from(weeks) + 1.0
 }
 
-/// How often bytes of an age in weeks are read.
+/// Reads of a byte by its age in weeks.
 pub(super) struct Age {
     pub(super) name: &'static str,
     pub(super) of_age: fn(u32) -> f64,
 }
 
-/// What a disk holds, and does in a week.
+/// Use and load of a disk in a week.
 #[derive(Debug, Clone)]
 pub(super) struct Load {
     pub(super) used_mib: u64,
@@ -76,7 +76,7 @@ pub(super) struct Week {
     reads: Vec<Shape>,
     writes: Shape,
     used: Shape,
-    /// What was moved in it.
+    /// Bytes moved in it.
     pub(super) moved: Moved,
     /// The least that had to be moved at its begin for all disks to be as full as the average.
     pub(super) least_mib: u64,
@@ -128,7 +128,7 @@ impl Week {
     }
 }
 
-/// What lies above the average of all disks, which are alike: each byte of it has to move at least.
+/// Bytes above the average of all disks, which are alike: each of them has to move at least.
 pub(super) fn least_mib(cluster: &Cluster) -> u64 {
     let loads = cluster.loads(&[]);
     let all: u64 = loads.iter().map(|load| load.used_mib).sum();

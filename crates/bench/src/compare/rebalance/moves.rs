@@ -12,7 +12,7 @@ use larder_types::LvId;
 use super::cluster::{Cluster, RULES, copy};
 use super::measure::Moved;
 
-/// What moves volumes.
+/// The planner of moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Planner {
     /// Nothing does.

@@ -15,7 +15,7 @@ const MIB_PER_TB: f64 = 1e12 / (1024.0 * 1024.0);
 /// Weeks between two labels of an axis.
 const TICK_WEEKS: u32 = 100;
 
-/// What tables show, with its unit.
+/// Columns of the tables, with their units.
 fn figures() -> Vec<(String, Figure)> {
     let reads = |age: usize| format!("reads by {}, KiB/s", AGES[age].name);
     let others = (1..AGES.len()).map(|age| (reads(age), Figure::Reads(age)));
@@ -104,7 +104,7 @@ fn least_tb(row: &Row) -> f64 {
     stages(row).map(|weeks| tb(&weeks[..1], |week| week.least_mib)).sum()
 }
 
-/// What was moved in all weeks, beside the least that had to be at the joins.
+/// Bytes moved in all weeks, beside the least that had to be at the joins.
 fn moved(rows: &[Row], text: &mut String) {
     let Run { name, .. } = &rows[0].run;
     let _ = writeln!(text, "### {name}: data moved\n");

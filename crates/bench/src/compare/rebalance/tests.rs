@@ -43,7 +43,7 @@ fn times(row: &Row, without: &Row, figure: Figure) -> [f64; 2] {
     of.map(|of| sum(without, figure, of) / sum(row, figure, of))
 }
 
-/// What was moved in all, as a part of what had to be at least when servers joined.
+/// Bytes moved in all, as a part of those that had to be at least when servers joined.
 fn moved(row: &Row) -> f64 {
     let joins = row.weeks.iter().filter(|week| week.joined);
     let least: u64 = joins.map(|week| week.least_mib).sum();

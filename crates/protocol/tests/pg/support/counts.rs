@@ -1,4 +1,4 @@
-//! What a member has counted, held against a scan of its rows each time that it has applied something.
+//! The counts of a member, held against a scan of its rows each time that it has applied something.
 
 use std::ops::ControlFlow;
 
@@ -20,7 +20,7 @@ impl Member {
         assert!(!self.pg.wants_count());
     }
 
-    /// What a scan of the rows finds.
+    /// The objects that a scan of the rows finds.
     pub fn scanned(&self) -> BucketCounts {
         let mut counts = BucketCounts::default();
         let scanned = self.table.scan_prefix(b"V", &mut |row, value| {
