@@ -5,7 +5,7 @@
 //!
 //! 1. What is known is what a walk over the PG's rows at its applied position would find: the index is the truth, and
 //!    nothing of this is stored. While it is read, this holds of the rows before the stretch.
-//! 2. One block is named once. A change that would break this makes what is known of blocks void, never an allocator wrong.
+//! 2. One block is named once. A change that would break this makes the ledger of blocks void: no allocator gets a wrong one.
 //! 3. Blocks and counts are learnt in one walk, but each may be void, or given up, without the other.
 
 mod counts;

@@ -192,7 +192,7 @@ impl Pg {
         self.is_whole && self.ledger.counts().is_none() && self.ledger.count_fault().is_none()
     }
 
-    /// Gives up what is known of the blocks that rows name: nobody asks for it any more.
+    /// Drops the ledger of blocks, when nobody asks for it any more. Counts stay.
     pub fn forget_ledger(&mut self) {
         self.ledger.forget();
     }

@@ -107,7 +107,7 @@ pub struct Balance<'a> {
     pub lvs: &'a [(LvId, Vec<LvCopy>)],
     /// Volumes that take writes; the others are full.
     pub written: &'a BTreeSet<LvId>,
-    /// How many copies of these are on each disk. If given, they and the full ones are evened each for themselves, and volumes
+    /// Copies of these by disk. If given, volumes that take writes and full ones are evened separately, and volumes
     /// stand in the order of their ids; else the use of disks is evened.
     pub written_on: Option<&'a BTreeMap<DiskId, u64>>,
     /// Disks that are not gone.

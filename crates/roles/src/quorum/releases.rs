@@ -57,7 +57,7 @@ impl Releases {
         false
     }
 
-    /// A server keeps the cluster's version below that of this release, or none does. One that does for long is told of once.
+    /// Takes note of the server that keeps the cluster's version below this release's, if one does. It is logged once if that lasts.
     pub(super) fn holds_back(&mut self, server: Option<ServerId>, now_ms: u64) {
         match (&mut self.keeps_version, server) {
             (Some((of, since_ms, is_told)), Some(server)) if *of == server => {

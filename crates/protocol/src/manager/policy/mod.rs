@@ -210,7 +210,7 @@ impl Policy {
         self.moves_volumes = may;
     }
 
-    /// Returns a server for which the cluster's version is not what this manager speaks, if it leads and there is one.
+    /// Returns a server that keeps the cluster's version below `newest`, if this manager leads and there is one.
     #[must_use]
     pub fn held_back_by(&self, map: &Topology, newest: u8) -> Option<ServerId> {
         self.leading.as_ref()?.spoke.below(map, newest)
