@@ -88,8 +88,9 @@ class Mover(threading.Thread):
     def run(self):
         while time.monotonic() < self.ends - 1:
             region = self.rng.choice(self.regions)
+            scope = ["--all-writes"] if self.rng.random() < 0.3 else []
             ordering = subprocess.Popen(
-                [region.binary, "region", "home", region.directory, BUCKET, "here"],
+                [region.binary, "region", "home", region.directory, BUCKET, "here", *scope],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             try:
                 ordering.wait(timeout=self.rng.uniform(0.2, 3))

@@ -2,10 +2,10 @@
 them are relays that delay by 25 ms in each direction, let 20 MiB a second leave a site, and count what passes.
 
 How long it takes until an object is at another site, how many bytes pass for it, and how much of the link a site uses that was away,
-is measured. Then writers change the same keys
-everywhere, buckets are made and deleted, homes move, and local buckets are shared, while anything is killed with SIGKILL, connections
-between sites are broken, and packets between them are dropped in silence, one way or both. Afterwards all sites show the same keys with
-the same contents, and each key has a value that could be its last.
+is measured. Then writers change the same keys everywhere, buckets are made and deleted, homes move, records are appended, objects are
+uploaded in parts, and local buckets are shared. Meanwhile anything is killed with SIGKILL, connections between sites are broken, and
+packets between them are dropped in silence, one way or both. Afterwards all sites show the same keys with the same contents, and each
+key has a value that could be its last.
 
 Network namespaces are needed: as root.
 
@@ -23,6 +23,7 @@ import time
 import region_homes
 import region_lists
 import region_local
+import region_uploads
 from harness import Host, content, default_binary, scratch_folder
 from netspace import Impossible, Network
 from peers import ready, whole
@@ -200,6 +201,7 @@ def conflicts(sites, rng, seconds, clock):
         writer.start()
     makers = remakers(sites.places(), new_rng(rng), until)
     homes = region_homes.lockers(sites.all, sites.places(), rng, until, new_rng)
+    uploaders = region_uploads.uploaders(sites.places(), rng, until, new_rng)
     owners = region_local.owners(sites.all, sites.places_of, rng, until, new_rng)
     while time.monotonic() < until - 1:
         time.sleep(rng.uniform(0.5, 2.0))
@@ -212,6 +214,7 @@ def conflicts(sites, rng, seconds, clock):
     clock.tell(f"{operations} operations on {len(KEYS)} keys, {struck}: the same at all sites")
     deleted, kept = agreed(makers, sites.places())
     clock.tell(f"{deleted} buckets deleted, {kept} kept as they had an object")
+    region_uploads.held(uploaders, sites.places(), clock)
     region_homes.held(homes, sites.all, sites.places(), clock)
     region_local.shared_by_all(owners, sites.places(), clock)
 
@@ -229,7 +232,7 @@ def test(binary, scratch, seconds, seed):
         overhead(sites, clock)
         catch_up(sites, clock)
         region_lists.at_once(sites.places(), sites.places(), clock)
-        region_homes.begin(sites.all, [east.gateway, west.gateway, *sites.singles], clock)
+        region_homes.begin(sites.all, [*sites.singles, east.gateway, west.gateway], clock)
         conflicts(sites, rng, seconds, clock)
         codes = [place.stop() for place in sites.places()]
         if any(codes):

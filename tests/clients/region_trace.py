@@ -1,5 +1,6 @@
 """A trace of requests in two regions at once, whose clients stay with their region: how many reads ask another region, how much passes
-the link, and how long after the last request both have the same.
+the link, and how long after the last request both have the same. As a trace has few reads, more clients read what it has put, beside it
+and afterwards.
 
     python3 tests/clients/region_trace.py --trace FILE [--binary PATH]
 
@@ -8,8 +9,10 @@ FILE is as `larder bench replay` takes it. Each region's clients have a bucket o
 import argparse
 import json
 import os
+import random
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 
@@ -18,6 +21,8 @@ from regions import Region, form_two
 from workload import Failed
 
 CONVERGED_SECONDS = 600
+# Of each region. A share of 0.001 % takes 100,000 reads to see.
+READS, READERS = 60_000, 2
 # Of reads, of clients that stay with their region; bytes on the link by bytes of objects that passed it.
 PROXIED_MAX, OVERHEAD_MAX = 1e-5, 1.03
 
@@ -39,13 +44,49 @@ def replay(region, bucket, trace):
     return subprocess.Popen(list(map(str, command)), env=os.environ | keys, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+class Reader(threading.Thread):
+    """Reads what its region's clients have put, of keys that the trace never deletes."""
+
+    def __init__(self, region, bucket, stay, count):
+        super().__init__()
+        self.region, self.bucket, self.stay, self.left = region, bucket, stay, count
+        self.s3, self.rng, self.failure = region.boto3(), random.Random(count), None
+
+    def run(self):
+        try:
+            while self.left > 0:
+                keys = sorted(objects(self.region, self.bucket).keys() & self.stay)
+                # Listed anew for each thousand.
+                for key in self.rng.choices(keys, k=min(self.left, 1000)) if keys else []:
+                    self.s3.get_object(Bucket=self.bucket, Key=key, Range="bytes=0-4095")["Body"].read()
+                    self.left -= 1
+        except Exception as error:  # whatever it is fails the test
+            self.failure = error
+
+
+def read_beside(regions, last):
+    """Starts the readers of each region's bucket."""
+    stay = {name for name, operation in last.items() if operation == "PUT"}
+    started = [Reader(region, f"of-{region.name}", stay, READS // READERS) for region in regions for _ in range(READERS)]
+    for reader in started:
+        reader.start()
+    return started
+
+
 def run(binary, scratch, trace):
+    with open(trace) as lines:
+        requests = [line.split() for line in lines if not line.startswith("#")]
+    last = {name: operation for _, operation, name, _ in requests}
     one, two = regions = [Region(binary, scratch / name, name) for name in ("one", "two")]
     try:
         form_two(regions)
         before, passed = [metrics(region) for region in regions], [region.relay.bytes for region in regions]
         began = time.monotonic()
         running = [replay(region, f"of-{region.name}", trace) for region in regions]
+        for region in regions:
+            while f"of-{region.name}" not in [bucket["Name"] for bucket in region.boto3().list_buckets()["Buckets"]]:
+                time.sleep(0.1)
+        readers = read_beside(regions, last)
         for region, one_run in zip(regions, running):
             said, error = one_run.communicate(timeout=3600)
             if one_run.returncode != 0:
@@ -59,13 +100,14 @@ def run(binary, scratch, trace):
                     raise Failed(f"{bucket} is not the same in both regions")
                 time.sleep(0.1)
         late = time.monotonic() - ended
+        for reader in readers:
+            reader.join()
+            if reader.failure:
+                raise Failed(f"a read in {reader.region.name}: {reader.failure}")
         after = [metrics(region) for region in regions]
         grew = lambda name: sum(then.get(name, 0) - now.get(name, 0) for now, then in zip(before, after))
-        with open(trace) as lines:
-            requests = [line.split() for line in lines if not line.startswith("#")]
-        reads = 2 * sum(request[1] == "GET" for request in requests)
+        reads = 2 * (sum(request[1] == "GET" for request in requests) + READS)
         # The replay reads all of these at its end, to see that they are gone.
-        last = {name: operation for _, operation, name, _ in requests}
         gone = 2 * sum(operation == "DELETE" for operation in last.values())
         misses, taken = grew("larder_region_misses_total") - gone, grew("larder_region_entries_taken_bytes_total")
         link = sum(region.relay.bytes - was for region, was in zip(regions, passed))

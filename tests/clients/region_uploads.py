@@ -1,12 +1,14 @@
-"""Uploads in parts of a bucket whose home is another region. A part of regions.py and regions_of_clusters.py.
+"""Uploads in parts of a bucket whose home is another region. A part of regions.py, regions_of_clusters.py and region_sites.py.
 
-Where all writes go to the home an upload lies there, and ordinary clients do not notice. Their conditions hold in all regions."""
+Where all writes go to the home an upload lies there, and ordinary clients do not notice. Their conditions hold in all regions, also while
+the home moves."""
 
 import io
+import threading
 import time
 
 import region_homes
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 from harness import content
 from workload import Failed
 
@@ -117,3 +119,98 @@ def through_home(home, other, place, places, clock):
     knows(other, CONDITIONS)
     s3.complete_multipart_upload(Bucket=region_homes.BUCKET, **left)
     clock.tell(f"uploads from elsewhere lie at the home, and make a key once: {took:.1f} s for 40 MiB in parts")
+
+
+class Uploader(threading.Thread):
+    """Uploads objects in parts through places chosen at random, while the home moves. Every second one is to make a key that others
+    are to make, too."""
+
+    def __init__(self, number, places, rng, until):
+        super().__init__()
+        self.number, self.places, self.rng, self.ends = number, places, rng, until
+        self.failure = None
+        # By key: contents of uploads that were completed, and of those that may have been.
+        self.made, self.may_have_made, self.tries = {}, {}, 0
+
+    def run(self):
+        try:
+            while time.monotonic() < self.ends:
+                self.tries += 1
+                once = self.tries % 2 == 0
+                key = f"uploaded/once/{self.rng.randrange(30)}" if once else f"uploaded/{self.number}/{self.tries}"
+                self.one(key, {"IfNoneMatch": "*"} if once else {})
+                time.sleep(self.rng.uniform(0, 0.5))
+        except Failed as failure:
+            self.failure = failure
+
+    def one(self, key, condition):
+        name = f"{key} {self.number} {self.tries}"
+        last = content(name, self.rng.choice([1, 3000, 70_000]))
+        parts = [content(f"{name} first", PART), last] if self.rng.random() < 0.1 else [last]
+        s3, completing = region_homes.client(self.rng.choice(self.places)), False
+        try:
+            words = upload(s3, key, parts)
+            completing = True
+            s3.complete_multipart_upload(Bucket=region_homes.BUCKET, **condition, **words)
+            self.made.setdefault(key, []).append(b"".join(parts))
+        except (ClientError, BotoCoreError) as error:
+            self.refused(error, key, b"".join(parts), completing)
+
+    def refused(self, error, key, body, completing):
+        code = error.response["Error"]["Code"] if isinstance(error, ClientError) else None
+        # The home moved meanwhile, or another one has made the key.
+        if code in ("NoSuchUpload", "NotImplemented", region_homes.FAILED):
+            return
+        if isinstance(error, ClientError) and error.response["ResponseMetadata"]["HTTPStatusCode"] < 500:
+            raise Failed(f"an upload is answered with {error}") from error
+        if completing:
+            self.may_have_made.setdefault(key, []).append(body)
+        time.sleep(0.05)
+
+
+def uploaders(places, rng, until, new_rng):
+    started = [Uploader(number, places, new_rng(rng), until) for number in range(2)]
+    for one in started:
+        one.start()
+    return started
+
+
+def held(started, places, clock):
+    """Waits for these to end. What was completed is whole at all places; what several were to make was made once."""
+    made, may_have_made = {}, {}
+    for one in started:
+        one.join()
+        if one.failure:
+            raise one.failure
+        for all_of, of in ((made, one.made), (may_have_made, one.may_have_made)):
+            for key, bodies in of.items():
+                all_of.setdefault(key, []).extend(bodies)
+    twice = [key for key, bodies in made.items() if len(bodies) > 1]
+    if twice:
+        raise Failed(f"completed more than once, each to make the key: {twice}")
+    found = {}
+    for place in places:
+        s3, lacking, until = region_homes.client(place), made.keys() | may_have_made.keys(), None
+        while lacking := {key for key in lacking if not as_elsewhere(s3, key, made.get(key), may_have_made.get(key, []), found)}:
+            until = until or time.monotonic() + SAME_SECONDS
+            if time.monotonic() > until:
+                raise Failed(f"{place.name} does not have what was uploaded as {sorted(lacking)}")
+            time.sleep(0.1)
+    if not made:
+        raise Failed("no upload was completed")
+    once = sum(key.startswith("uploaded/once/") for key in made)
+    clock.tell(f"{len(made)} uploads in parts are whole in all regions, {once} of them of keys that several were to make")
+
+
+def as_elsewhere(s3, key, made, may_have_made, found):
+    """True if a place has what was uploaded, and what the places before it have."""
+    try:
+        body = s3.get_object(Bucket=region_homes.BUCKET, Key=key)["Body"].read()
+    except ClientError as error:
+        body = None
+        if error.response["Error"]["Code"] != "NoSuchKey":
+            return False
+    except BotoCoreError:
+        return False
+    allowed = made or [None, *may_have_made]
+    return body in allowed and found.setdefault(key, body) == body

@@ -25,6 +25,9 @@ pub(super) fn policy(args: &PolicyArgs) -> Result<u8, RegionError> {
         Some(_) => cluster::bucket::regions(dir, &bucket, args.regions)?,
     };
     lines.iter().for_each(|line| println!("{line}"));
+    if args.regions.is_some() {
+        println!("other regions are not told: set it there, too, if clients change {bucket} there");
+    }
     Ok(exit::OK)
 }
 
