@@ -6,7 +6,7 @@ use larder_objects::{
     AppendAt, AppendDone, AppendOptions, BodyDigest, ObjectError, PutBody, PutDone,
 };
 use larder_protocol::{AppendCall, Call, Content, Description};
-use larder_types::home::append_decider;
+use larder_types::home;
 use larder_types::limits::{INLINE_BYTES_MAX, PUT_BYTES_MAX, RECORD_BYTES_MAX};
 use larder_types::{
     BucketId, BucketName, BucketRecord, Decider, ETag, Epoch, ObjectKey, PgId, RegionId,
@@ -84,7 +84,7 @@ impl<R: Reach> Proxy<R> {
             return Ok(None);
         }
         self.may_change()?;
-        match self.reach.bucket(bucket, decider) {
+        match self.reach.bucket(bucket, append_decider) {
             Some(Some(Decider::Region(region))) => Ok(Some(region)),
             Some(Some(Decider::Nobody)) => Err(unavailable(COMING)),
             Some(None) => Err(ObjectError::Unsupported { what: HOMELESS }),
@@ -164,7 +164,7 @@ impl<R: Reach> Proxy<R> {
         if self.reach.region() == RegionId::OWN {
             return self.place(bucket, key);
         }
-        let look = |record: &BucketRecord| (record.id, record.epoch, decider(record));
+        let look = |record: &BucketRecord| (record.id, record.epoch, append_decider(record));
         match self.reach.bucket(bucket, look).ok_or(ObjectError::NoSuchBucket)? {
             (id, epoch, Some(Decider::Here)) => Ok((id, epoch, self.reach.pg_of(id, key))),
             (.., Some(Decider::Nobody)) => Err(unavailable(COMING)),
@@ -202,7 +202,7 @@ impl<R: Reach> Proxy<R> {
     }
 }
 
-/// Where an append to a bucket is decided; `None` if nowhere.
-fn decider(record: &BucketRecord) -> Option<Decider> {
-    if record.is_local() { Some(Decider::Here) } else { append_decider(record.home.as_ref()) }
+/// Where an append to a bucket is decided in a store of several regions; `None` if nowhere.
+pub(super) fn append_decider(record: &BucketRecord) -> Option<Decider> {
+    if record.is_local() { Some(Decider::Here) } else { home::append_decider(record.home.as_ref()) }
 }

@@ -1,11 +1,16 @@
 //! A call that becomes an op. It is repeated under one request number, so that it becomes one op however often it is
 //! asked; a number that was refused for the bucket's record is replaced.
+//!
+//! # Invariants
+//!
+//! 1. A call goes on under a newer record of its bucket only if that one has it decided in this region, too (ADR 48).
 
 use larder_objects::ObjectError;
 use larder_protocol::{Answer, Call, Refusal};
-use larder_types::{BucketId, Decider, Epoch, PgId, Request, View, home};
+use larder_types::{BucketId, Decider, Epoch, PgId, RegionId, Request, View, home};
 use tokio::time::Instant;
 
+use super::super::append::append_decider;
 use super::super::{refused, unavailable};
 use super::primaries::Primaries;
 use super::retry::pause;
@@ -117,6 +122,7 @@ impl<'a> Calling<'a> {
         self.stale += 1;
         let MetaCall::Call { call, .. } = &mut self.call else { return false };
         let (has_condition, is_told) = (has_condition(call), matches!(call, Call::Told(_)));
+        let is_append = matches!(call, Call::Append(_));
         let Some((request, bucket, epoch)) = in_bucket(call) else { return false };
         if self.stale > STALE_TRIES_MAX {
             return false;
@@ -128,7 +134,11 @@ impl<'a> Calling<'a> {
             return false;
         };
         // What was to be decided here may not be any more: whoever asks looks again.
-        let is_here = home::decider(record.home.as_ref(), has_condition) == Decider::Here;
+        let decider = match is_append && map.number() != RegionId::OWN {
+            true => append_decider(record),
+            false => Some(home::decider(record.home.as_ref(), has_condition)),
+        };
+        let is_here = decider == Some(Decider::Here);
         // Another region's change is taken only into the bucket for which it was asked.
         if if is_told { record.epoch != *epoch } else { !is_here } {
             return false;

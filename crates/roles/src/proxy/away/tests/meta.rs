@@ -7,11 +7,11 @@ use bytes::Bytes;
 use larder_net::{Handler, PeerIdentity, Responder};
 use larder_protocol::manager::state::MapVersion;
 use larder_protocol::placement::pg_of;
-use larder_protocol::{Answer, Call, Content, Description, PutCall, Refusal};
+use larder_protocol::{Answer, AppendDone, Call, Content, Description, PutCall, Refusal};
 use larder_types::codec::{decode, encode};
 use larder_types::{
-    Attributes, Body, BucketId, Chunk, ETag, Extent, Grant, Holders, HybridClock, LvId, Metax,
-    ObjectKey, OpId, OpSeq, PartRow, PgId, RegionId, ServerId, SessionId, Target, UploadId,
+    Appended, Attributes, Body, BucketId, Chunk, ETag, Extent, Grant, Holders, HybridClock, LvId,
+    Metax, ObjectKey, OpId, OpSeq, PartRow, PgId, RegionId, ServerId, SessionId, Target, UploadId,
     UploadRow, VersionRow, View, rows,
 };
 use parking_lot::Mutex;
@@ -131,6 +131,15 @@ impl World {
                 let row = rows::version(bucket, &key, rows::UNVERSIONED);
                 index.rows.insert(row, (pg, value));
                 Answer::Done { op, clock: HybridClock(op.seq.0) }
+            }
+            Call::Append(append) => {
+                if self.managers.epoch(append.bucket) != Some(append.epoch) {
+                    return Answer::Refused(Refusal::StaleBucket);
+                }
+                let op = index.next_op(view);
+                let Description { size, etag, checksum, .. } = append.description;
+                let made = Appended { offset: 0, size, etag, checksum };
+                Answer::Appended(Box::new(AppendDone { op, clock: HybridClock(op.seq.0), made }))
             }
             other => unreachable!("no test makes this call: {other:?}"),
         }

@@ -3,6 +3,7 @@
 mod buckets;
 mod data;
 mod hedges;
+mod homes;
 mod hostile;
 mod managers;
 mod meta;
