@@ -34,6 +34,9 @@ pub const REGION_UNKNOWN_MS: u64 = 1_000;
 pub const REGION_UNKNOWN_TRIES_MAX: u32 = 10;
 /// Most looks at which a region that does not know the end of an entry is not asked for all of it, as another one may know it.
 pub const REGION_AWAITED_TRIES_MAX: u32 = 10;
+/// Fetches in a row of an entry which find that another version is here than they were asked for by, before the entry is held for a
+/// while.
+pub const REGION_CHANGED_TRIES_MAX: u32 = 3;
 /// Milliseconds by which another region's clock may be ahead of this one's.
 pub const REGION_CLOCK_AHEAD_MS_MAX: u64 = 60_000;
 /// Most journals of other regions of which one op notes how far they are here.

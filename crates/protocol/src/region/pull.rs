@@ -122,6 +122,8 @@ pub enum Event {
         withheld: Vec<Name>,
         /// Those whose end the region does not know behind the base that it was told of. Others are asked, then this one for all bytes.
         baseless: Vec<Name>,
+        /// Those of which another version is here than when they were asked for. They are looked up, and asked for, again.
+        changed: Vec<Name>,
     },
     /// Of entries that came so many bytes were here already: the region's budget gets them back.
     Spared {
@@ -381,8 +383,8 @@ impl Pull {
             Event::Told { request, pgs } => self.told(now_ms, request, pgs, here, out),
             Event::Walked { request, summed } => self.walked(now_ms, request, summed, here, out),
             Event::Listed { request, listed } => self.listed(now_ms, request, listed, here, out),
-            Event::Fetched { request, entries, untaken, withheld, baseless } => {
-                let fetched = Fetched { entries, untaken, withheld, baseless };
+            Event::Fetched { request, entries, untaken, withheld, baseless, changed } => {
+                let fetched = Fetched { entries, untaken, withheld, baseless, changed };
                 self.fetched(now_ms, request, fetched, here, out);
             }
             Event::Spared { region, bytes } => {

@@ -577,8 +577,8 @@ fn answer(site: &mut Site, from: RegionId, asked: Message) -> Event {
                 (name, kept)
             };
             let entries = names.into_iter().map(entry).collect();
-            let (untaken, withheld, baseless) = Default::default();
-            Event::Fetched { request, entries, untaken, withheld, baseless }
+            let (untaken, withheld, baseless, changed) = Default::default();
+            Event::Fetched { request, entries, untaken, withheld, baseless, changed }
         }
         Message::Answer(_) | Message::Home(_) => unreachable!("it is none of these questions"),
     }

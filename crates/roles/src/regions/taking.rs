@@ -115,6 +115,8 @@ enum PutOutcome {
     Withheld,
     /// The answering region has the version, and does not know its end behind the base.
     Baseless,
+    /// Another version is here than when it was asked for.
+    Changed,
 }
 
 /// Fetches entries, and puts them.
@@ -137,11 +139,11 @@ pub(super) async fn fetch<R: RegionReach>(
         }
     }
     let spared = (link.number(), taking.spared_bytes);
-    let Taking { done: entries, untaken, withheld, baseless, beaten, .. } = taking;
-    let none = [&untaken, &withheld, &baseless].iter().all(|names| names.is_empty());
+    let Taking { done: entries, untaken, withheld, baseless, changed, beaten, .. } = taking;
+    let none = [&untaken, &withheld, &baseless, &changed].iter().all(|names| names.is_empty());
     let event = match entries.is_empty() && none {
         true => Event::Unanswered { request },
-        false => Event::Fetched { request, entries, untaken, withheld, baseless },
+        false => Event::Fetched { request, entries, untaken, withheld, baseless, changed },
     };
     FetchResult { event, beaten, spared }
 }
@@ -171,6 +173,7 @@ struct Taking<R> {
     untaken: Vec<Name>,
     withheld: Vec<Name>,
     baseless: Vec<Name>,
+    changed: Vec<Name>,
     beaten: BTreeSet<Name>,
     /// Bytes that were here already.
     spared_bytes: u64,
@@ -182,6 +185,7 @@ impl<R: RegionReach> Taking<R> {
     fn new(shared: Arc<Shared<R>>, region: RegionId) -> Self {
         let (putting, done, untaken) = (JoinSet::new(), Vec::new(), Vec::new());
         let (putting_bytes, withheld, baseless) = (0, Vec::new(), Vec::new());
+        let changed = Vec::new();
         let beaten = BTreeSet::new();
         let (spared_bytes, buckets) = (0, BTreeMap::new());
         Self {
@@ -193,6 +197,7 @@ impl<R: RegionReach> Taking<R> {
             untaken,
             withheld,
             baseless,
+            changed,
             beaten,
             spared_bytes,
             buckets,
@@ -398,6 +403,7 @@ impl<R: RegionReach> Taking<R> {
             PutOutcome::Untaken => self.untaken.push(name),
             PutOutcome::Withheld => self.withheld.push(name),
             PutOutcome::Baseless => self.baseless.push(name),
+            PutOutcome::Changed => self.changed.push(name),
         }
     }
 
@@ -471,6 +477,8 @@ impl<R: RegionReach> Shared<R> {
             Err(_) if planted::has(Bug::CountsUntaken) => {
                 PutOutcome::Taken { entry, is_beaten: false }
             }
+            // As it was asked for once more meanwhile, or the home is here since: it is looked up again, which is no news to anybody.
+            Err(ObjectError::Changed) => PutOutcome::Changed,
             Err(error) => {
                 self.cannot_take(region, name, &error);
                 PutOutcome::Untaken

@@ -43,12 +43,13 @@ impl Pull {
             Event::Listed { request, listed } if self.requests.contains_key(request) => {
                 lookups.names.extend(listed.ids.iter().map(|id| id.name.clone()));
             }
-            // Other claims of an entry that is gone are looked at again.
-            Event::Fetched { request, entries, .. } => {
+            // Other claims of an entry that is gone are looked at again, and all of one that has changed here.
+            Event::Fetched { request, entries, changed, .. } => {
                 if let Some(Query::Fetch(asked)) = self.requests.get(request).map(|it| &it.what) {
                     let asked = |name: &Name| asked.iter().any(|it| it.name == *name);
-                    let gone = entries.iter().filter(|(name, told)| told.is_none() && asked(name));
-                    lookups.names.extend(gone.map(|(name, _)| name.clone()));
+                    let gone = entries.iter().filter(|(_, told)| told.is_none());
+                    let again = gone.map(|(name, _)| name).chain(changed);
+                    lookups.names.extend(again.filter(|name| asked(name)).cloned());
                 }
             }
             Event::Merged { names } => {

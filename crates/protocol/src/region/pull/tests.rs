@@ -7,8 +7,8 @@ use super::super::journal::Why;
 use super::*;
 use crate::limits::{
     CLIENTS_QUEUE, REGION_ANSWER_MS, REGION_ASK_PGS_MAX, REGION_AWAITED_TRIES_MAX,
-    REGION_CLAIMS_MAX, REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS, REGION_UNKNOWN_MS,
-    REGION_UNKNOWN_TRIES_MAX,
+    REGION_CHANGED_TRIES_MAX, REGION_CLAIMS_MAX, REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS,
+    REGION_UNKNOWN_MS, REGION_UNKNOWN_TRIES_MAX,
 };
 
 /// The entries that are here, by name, and whether lookups have no answer.
@@ -104,22 +104,22 @@ impl Site {
 
     fn bring(&mut self, request: u64, entries: &[&Entry]) {
         let entries = entries.iter().map(|it| (name(it), Some((*it).clone()))).collect();
-        let (untaken, withheld, baseless) = Default::default();
-        self.step(Event::Fetched { request, entries, untaken, withheld, baseless });
+        let (untaken, withheld, baseless, changed) = Default::default();
+        self.step(Event::Fetched { request, entries, untaken, withheld, baseless, changed });
     }
 
     /// A region answers that it cannot read an entry.
     fn withhold(&mut self, request: u64, name: &Name) {
-        let (entries, untaken, baseless) = Default::default();
+        let (entries, untaken, baseless, changed) = Default::default();
         let withheld = vec![name.clone()];
-        self.step(Event::Fetched { request, entries, untaken, withheld, baseless });
+        self.step(Event::Fetched { request, entries, untaken, withheld, baseless, changed });
     }
 
     /// A region answers that it does not know an entry's end behind the base.
     fn lack_base(&mut self, request: u64, name: &Name) {
-        let (entries, untaken, withheld) = Default::default();
+        let (entries, untaken, withheld, changed) = Default::default();
         let baseless = vec![name.clone()];
-        self.step(Event::Fetched { request, entries, untaken, withheld, baseless });
+        self.step(Event::Fetched { request, entries, untaken, withheld, baseless, changed });
     }
 
     fn keep(&mut self, entry: &Entry) {
@@ -303,6 +303,13 @@ fn site_with_base(of: &[u16]) -> (Site, Name, Base) {
     (site, null, Base { at: here.at, size: 300 })
 }
 
+/// A fetch found another version of an entry here than it was asked for by.
+fn changed(request: u64, name: &Name) -> Event {
+    let (entries, untaken, withheld, baseless) = Default::default();
+    let changed = vec![name.clone()];
+    Event::Fetched { request, entries, untaken, withheld, baseless, changed }
+}
+
 /// The one fetch since the last look: region, request, and need.
 fn one_fetch(site: &mut Site) -> (u16, u64, Need) {
     let all = site.effects();
@@ -335,6 +342,42 @@ fn what_cannot_be_read_once_is_asked_for_behind_its_base_again() {
     assert_eq!(site.fetches(), []);
     site.pass(REGION_HELD_MS);
     assert_eq!(one_fetch(&mut site).2, Need::Bytes(Some(base)));
+}
+
+/// An append that goes on what is here is asked for behind what is here now, at once: to wait would have each region lag behind
+/// appends.
+#[test]
+fn what_has_changed_here_is_looked_up_and_asked_for_again() {
+    let (mut site, null, base) = site_with_base(&[2, 3]);
+    let (_, request, need) = one_fetch(&mut site);
+    assert_eq!(need, Need::Bytes(Some(base)));
+    let grown = object(2, 3, 15, 350);
+    let now = Base { at: grown.at, size: 350 };
+    site.here.0.insert(null.clone(), grown);
+    assert!(site.pull.lookups(site.now_ms, &changed(request, &null)).names.contains(&null));
+    site.step(changed(request, &null));
+    let (_, request, need) = one_fetch(&mut site);
+    assert_eq!(need, Need::Bytes(Some(now)));
+    // It has come meanwhile.
+    site.here.0.insert(null.clone(), object(2, 2, 20, 400));
+    site.step(changed(request, &null));
+    assert_eq!(site.fetches(), []);
+    assert_eq!(site.saved(), [(source(2, 0), 2), (source(3, 0), 2)]);
+}
+
+#[test]
+fn what_seems_to_change_here_all_the_time_is_held_for_a_while() {
+    let (mut site, null, _) = site_with_base(&[2]);
+    for _ in 0..REGION_CHANGED_TRIES_MAX {
+        let (_, request, _) = one_fetch(&mut site);
+        site.step(changed(request, &null));
+    }
+    let (_, request, _) = one_fetch(&mut site);
+    site.step(changed(request, &null));
+    site.pass(REGION_UNKNOWN_MS);
+    assert_eq!(site.fetches(), []);
+    site.pass(REGION_HELD_MS);
+    one_fetch(&mut site);
 }
 
 #[test]
@@ -429,9 +472,9 @@ fn what_its_region_has_no_more_is_passed_over() {
     let version = marker(2, 0, 1, 10);
     site.tell(2, 0, &[(1, &version)]);
     let (_, request, _) = site.fetches().remove(0);
-    let (untaken, withheld, baseless) = Default::default();
+    let (untaken, withheld, baseless, changed) = Default::default();
     let entries = vec![(name(&version), None)];
-    site.step(Event::Fetched { request, entries, untaken, withheld, baseless });
+    site.step(Event::Fetched { request, entries, untaken, withheld, baseless, changed });
     assert_eq!(site.saved(), [(source(2, 0), 1)]);
 }
 

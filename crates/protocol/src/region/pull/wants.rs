@@ -9,8 +9,8 @@ use super::super::merge::{Contradiction, Holding, holding};
 use super::asking::Query;
 use super::{Alarm, Effect, Holdings, Lookup, Pull};
 use crate::limits::{
-    REGION_AWAITED_TRIES_MAX, REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS, REGION_UNKNOWN_MS,
-    REGION_UNKNOWN_TRIES_MAX,
+    REGION_AWAITED_TRIES_MAX, REGION_CHANGED_TRIES_MAX, REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS,
+    REGION_UNKNOWN_MS, REGION_UNKNOWN_TRIES_MAX,
 };
 
 /// An entry's id, as one journal or comparison told it.
@@ -26,11 +26,13 @@ pub(super) struct Claim {
     lacks_base: bool,
     /// Looks at it that found that another region may know it.
     awaited: u32,
+    /// Fetches in a row that found another version here than they were asked for by.
+    changed: u32,
 }
 
 impl Claim {
     pub(super) fn new(region: RegionId, at: Option<(PgId, OpSeq)>, id: Id) -> Self {
-        Self { region, at, id, unknown: 0, lacks_base: false, awaited: 0 }
+        Self { region, at, id, unknown: 0, lacks_base: false, awaited: 0, changed: 0 }
     }
 }
 
@@ -87,6 +89,7 @@ pub(super) struct Fetched {
     pub(super) untaken: Vec<Name>,
     pub(super) withheld: Vec<Name>,
     pub(super) baseless: Vec<Name>,
+    pub(super) changed: Vec<Name>,
 }
 
 impl Want {
@@ -259,7 +262,7 @@ impl Pull {
         &mut self,
         now_ms: u64,
         request: u64,
-        Fetched { entries, untaken, withheld, baseless }: Fetched,
+        Fetched { entries, untaken, withheld, baseless, changed }: Fetched,
         here: &dyn Holdings,
         out: &mut Vec<Effect>,
     ) {
@@ -277,6 +280,7 @@ impl Pull {
         let untaken: BTreeSet<&Name> = untaken.iter().collect();
         let withheld: BTreeSet<&Name> = withheld.iter().collect();
         let baseless: BTreeSet<&Name> = baseless.iter().collect();
+        let changed: BTreeSet<&Name> = changed.iter().collect();
         for asked in asked {
             let uncharged = asked.uncharged();
             let Asked { name, claims, bytes, has_base } = asked;
@@ -287,6 +291,10 @@ impl Pull {
                     // It cost nothing: one that stays withheld holds up no other.
                     self.peers.get_mut(&region).expect("it is known").budget.give_back(bytes);
                     self.hold_of(now_ms, &name, region, has_base && is_baseless);
+                }
+                None if changed.contains(&name) => {
+                    self.peers.get_mut(&region).expect("it is known").budget.give_back(uncharged);
+                    self.look_again(now_ms, &name, here, out);
                 }
                 None => {
                     self.peers.get_mut(&region).expect("it is known").budget.give_back(uncharged);
@@ -378,6 +386,21 @@ impl Pull {
         for (at, claim) in want.claims.into_iter().enumerate() {
             if at < claims && claim.region == region {
                 self.settle(&claim, out);
+            } else {
+                self.take(now_ms, claim, here, out);
+            }
+        }
+    }
+
+    /// Looks at all claims of a want again, as another version is here than they were asked for by. One for which that happens again
+    /// and again is held for a while.
+    fn look_again(&mut self, now_ms: u64, name: &Name, here: &dyn Holdings, out: &mut Vec<Effect>) {
+        let Some(want) = self.end(name) else { return };
+        for mut claim in want.claims {
+            claim.changed += 1;
+            if claim.changed > REGION_CHANGED_TRIES_MAX {
+                claim.changed = 0;
+                self.held.push((now_ms + REGION_HELD_MS, claim));
             } else {
                 self.take(now_ms, claim, here, out);
             }
