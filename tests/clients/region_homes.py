@@ -17,6 +17,8 @@ from workload import Failed
 BUCKET = "homed"
 AGREED_SECONDS = 60
 FAILED = "PreconditionFailed"
+# Some lie in the index, some on data servers.
+LOCK_SIZES = 1, 20_000
 
 
 def client(place):
@@ -63,8 +65,8 @@ class Locker(threading.Thread):
                 raise Failed(f"a put with a condition is answered with {error}") from error
 
     def lock(self, place, key):
-        s3 = client(place)
-        self.tried(key, lambda who: s3.put_object(Bucket=BUCKET, Key=key, Body=who.encode(), IfNoneMatch="*"))
+        s3, size = client(place), self.rng.choice(LOCK_SIZES)
+        self.tried(key, lambda who: s3.put_object(Bucket=BUCKET, Key=key, Body=who.ljust(size).encode(), IfNoneMatch="*"))
 
     def count(self, place):
         s3 = client(place)
@@ -210,7 +212,7 @@ def held(started, regions, places, clock):
 def has(s3, key, who, is_certain):
     """True if a lock has the content of one of these; or there is none, and nobody was answered that it made it."""
     try:
-        return s3.get_object(Bucket=BUCKET, Key=key)["Body"].read().decode() in who
+        return s3.get_object(Bucket=BUCKET, Key=key)["Body"].read().decode().strip() in who
     except ClientError as error:
         return error.response["Error"]["Code"] == "NoSuchKey" and not is_certain
     except BotoCoreError:

@@ -40,6 +40,8 @@ pub(crate) enum Bug {
     BelievesAsks,
     /// A home moves before the next one has all that the one before decided.
     MovesHomeEarly,
+    /// A home moves while puts with data are open that the one before decided.
+    LeavesPutsOpen,
     /// A region that has another version of that length is given what was appended, as if it had the base.
     TakesAnyBase,
 }

@@ -9,7 +9,7 @@ use larder_protocol::pg::Recovering;
 use larder_protocol::region::key_rows::{KeyRows, told_id};
 use larder_protocol::region::{Entry, Told, ToldVersion, entry::What};
 use larder_protocol::{
-    Answer, Call, Content, Description, Event, Index, Planted, PutCall, Refusal,
+    Answer, Call, Content, Description, Event, Index, Planted, PutCall, Refusal, RowSpan,
 };
 use larder_types::{
     Amendments, Condition, FreedTombstone, HybridClock, JournalRow, OpId, OpSeq, Origin, Passed,
@@ -336,6 +336,27 @@ fn what_no_journal_tells_of_is_waited_for_and_nothing_else() {
     member.commit(before, 1);
     member.settle();
     assert_eq!(member.answers(barrier), [Answer::Passed]);
+}
+
+/// A home moves behind the ends of journals: what was decided before has to be in them. A barrier does not say that of a put with data.
+#[test]
+fn a_put_with_data_is_told_before_its_row_settles() {
+    let mut member = region(A);
+    let put = member.put_data("k", 1);
+    let put = member.granted(put);
+    member.settle();
+    let from = rows::bucket(b'V', BUCKET);
+    let span = RowSpan { to: rows::prefix_end(&from), from };
+    let (barrier, settled) = (member.call(Call::Barrier), member.call(Call::Settle(span)));
+    member.settle();
+    assert_eq!(member.answers(barrier), [Answer::Passed]);
+    assert_eq!(member.answers(settled), []);
+    let end = member.pg.applied().seq;
+    member.commit(put, 1);
+    member.settle();
+    assert_eq!(member.answers(settled), [Answer::Settled(None)]);
+    let told = journal(&member).last().expect("it is told").0;
+    assert!(end < told && told <= member.pg.applied().seq);
 }
 
 #[test]

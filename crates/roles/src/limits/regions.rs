@@ -223,6 +223,12 @@ pub const REGION_HOMES_MS: u64 = 1_000;
 pub const REGION_HOMES_TOLD_MS: u64 = 10_000;
 /// Milliseconds for a region to answer about a home; it waits for its managers, and for all its primaries.
 pub const REGION_HOME_ANSWER_MS: u64 = 9_000;
+/// Milliseconds for which an answer about a home waits for open puts of its bucket. The asking region asks again.
+pub const REGION_HOME_SETTLE_MS: u64 = 4_000;
+/// Milliseconds after which a group is asked again for open puts of a bucket.
+pub const REGION_HOME_SETTLE_AGAIN_MS: u64 = 50;
+/// Groups that are asked for open puts of a bucket at a time.
+pub const REGION_HOME_SETTLES_MAX: usize = 32;
 /// Milliseconds after which regions are asked again whether this one lacks changes of theirs.
 pub const REGION_HOME_LEVEL_MS: u64 = 50;
 /// Milliseconds after which this region tries again to become a home.

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! 1. What a region decided before it gave a home, or accepted a claim, is at the other one before this one says so: journals are
-//!    read behind a barrier that passes under a map with the record, so nothing with a condition that another record allowed comes
-//!    after it.
+//! 1. What a region decided before it gave a home, or accepted a claim, is at the other one before this one says so. Behind a barrier
+//!    that passes under a map with the record nothing is taken that another record allowed. What was taken before it, and has data,
+//!    is in its journal with its outcome alone: so the journals' ends are read once no put of the bucket is left open.
 //! 2. At most one machine runs for a bucket. It ends, and another begins from the record, if regions join or are removed.
 
 mod run;
@@ -15,26 +15,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures::{StreamExt, stream};
 use larder_link::{AskHome, HomeOrder, HomeStatus, Order, TellHomes};
 use larder_objects::ObjectError;
 use larder_protocol::region::Token;
 use larder_protocol::region::home::{HomeAnswer, HomeAsk, Reply, ended, heard, is_owed, reply};
+use larder_protocol::{Call, RowSpan};
 use larder_types::{
     BucketId, BucketName, BucketRecord, BucketState, Epoch, Home, HomeState, OpSeq, PgId, RegionId,
+    rows,
 };
 use parking_lot::Mutex;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::Shared;
 use super::puller::link_to;
 use super::source::SourceState;
 use crate::blocking;
 use crate::limits::{
-    REGION_HOME_HEADS_MAX, REGION_HOME_HEADS_MS, REGION_HOME_RUNS_MAX, REGION_HOMES_MS,
-    REGION_HOMES_TOLD_MS,
+    REGION_HOME_HEADS_MAX, REGION_HOME_HEADS_MS, REGION_HOME_RUNS_MAX, REGION_HOME_SETTLE_AGAIN_MS,
+    REGION_HOME_SETTLE_MS, REGION_HOME_SETTLES_MAX, REGION_HOMES_MS, REGION_HOMES_TOLD_MS,
 };
 use crate::planted::{self, Bug};
 use crate::proxy::{JournalAsk, RegionReach};
+use crate::ticket::Settled;
 use crate::wire::JournalShown;
 
 /// The last ops of PGs at a moment, without those of which a region has had everything since.
@@ -216,6 +220,36 @@ impl<R: RegionReach> Shared<R> {
         let heads: Heads = shown.into_iter().map(|(pg, shown)| (pg, shown.applied)).collect();
         Ok((heads.len() == count as usize).then_some(heads))
     }
+
+    /// The last ops of all PGs, behind all that was decided in a bucket under an earlier record than the one that is known here; `None`
+    /// if that takes a while.
+    async fn heads_behind(&self, bucket: BucketId) -> Result<Option<Heads>, ObjectError> {
+        if self.heads().await?.is_none() || !self.settles(bucket).await {
+            return Ok(None);
+        }
+        self.heads().await
+    }
+
+    /// True once each put of a bucket that was taken before this was asked is in effect, or never will be. If that takes long, as data
+    /// servers are away, it is asked again.
+    async fn settles(&self, bucket: BucketId) -> bool {
+        if planted::has(Bug::LeavesPutsOpen) {
+            return true;
+        }
+        let from = rows::bucket(b'V', bucket);
+        let span = RowSpan { to: rows::prefix_end(&from), from };
+        let reach = self.shown.reach();
+        let settling = (0..self.shown.pg_count()).map(async |pg| {
+            let settle = || reach.ask(PgId(pg), Call::Settle(span.clone()));
+            // A group answers when a put takes long, too, which may have been taken since.
+            while !matches!(settle().await, Ok(Settled::Shows(None))) {
+                sleep(Duration::from_millis(REGION_HOME_SETTLE_AGAIN_MS)).await;
+            }
+        });
+        let all = stream::iter(settling).buffer_unordered(REGION_HOME_SETTLES_MAX);
+        let all = all.for_each(async |()| ());
+        timeout(Duration::from_millis(REGION_HOME_SETTLE_MS), all).await.is_ok()
+    }
 }
 
 impl<R: RegionReach> SourceState<R> {
@@ -228,10 +262,16 @@ impl<R: RegionReach> SourceState<R> {
         let known = shared.homes.heads.lock().get(&mark).map(|(heads, _)| heads.clone());
         let mut heads = match known {
             Some(heads) => heads,
-            None => match shared.heads().await? {
-                Some(heads) => heads,
-                None => return Ok(false),
-            },
+            None => {
+                let heads = match mark.is_last {
+                    true => shared.heads_behind(mark.bucket).await?,
+                    false => shared.heads().await?,
+                };
+                match heads {
+                    Some(heads) => heads,
+                    None => return Ok(false),
+                }
+            }
         };
         let positions = self.positions(&[mark.region], heads.keys().copied());
         let tokens: BTreeMap<PgId, Token> = positions
@@ -297,14 +337,19 @@ impl<R: RegionReach> SourceState<R> {
         };
         let home = match reply(record.home.as_ref(), (from, ask)) {
             Reply::Say(answer) => return Ok(answer),
-            Reply::Prepare if self.has_passed(mark(&record, false)).await? => {
+            Reply::Prepare
+                if self.has_passed(mark(&record, false)).await?
+                    && shared.settles(record.id).await =>
+            {
                 return Ok(HomeAnswer::Knows(record.home));
             }
             Reply::Prepare => return Ok(HomeAnswer::Behind),
             Reply::Yours(home) => home,
             Reply::Give(home) => {
-                // Changes with conditions wait while the home moves: it moves once the other region has nearly all.
-                if !self.has_passed(mark(&record, false)).await? {
+                // Changes with conditions wait while the home moves: it moves once the other region has nearly all, and no put is open
+                // for long.
+                if !self.has_passed(mark(&record, false)).await? || !shared.settles(record.id).await
+                {
                     return Ok(HomeAnswer::Behind);
                 }
                 if !shared.shown.reach().set_home(&bucket, record.home, home).await? {

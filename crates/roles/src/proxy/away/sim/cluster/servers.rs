@@ -248,6 +248,12 @@ impl Handler<DataService> for MoodyFace {
 }
 
 impl World {
+    /// Has all data servers hear late, or as they should.
+    pub(in super::super) fn slow_down(&self, is_slow: bool) {
+        let mood = if is_slow { Mood::Slow } else { Mood::Fine };
+        (0..DATA.len()).for_each(|at| self.datas.become_(at, mood));
+    }
+
     /// Has a meta server begin a run.
     pub(super) async fn begin_meta(self: &Arc<Self>, at: usize) {
         let id = ServerId(METAS.start + at as u32);

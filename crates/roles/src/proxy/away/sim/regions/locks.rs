@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use larder_link::{HomeOrder, Order};
 use larder_objects::{ObjectError, Objects, PutOptions};
+use larder_types::limits::INLINE_BYTES_MAX;
 use larder_types::{BucketName, BucketRecord, Condition, EtagList, HomeScope, HomeState};
 use parking_lot::Mutex;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::REST;
@@ -79,25 +82,59 @@ impl Locks {
             let dice = &region.dice;
             sleep(dice.ms(if dice.one_in(3) { 8000 } else { 600 })).await;
             let lock = dice.below(LOCKS as u64) as usize;
-            let (sum, bytes) = client.draw_content();
-            let condition =
-                Condition { if_none_match: Some(EtagList::Any), ..Condition::default() };
-            let options = PutOptions { condition, ..PutOptions::default() };
-            let body = Body { bytes: Some(bytes), sum };
-            let put = client
-                .at(async |proxy| proxy.put(&self.bucket, &key_of(lock), options, body).await);
-            let came = match timeout(CALL_MAX, put).await {
-                Ok(Some(Ok(_))) => Came::Made,
-                Ok(Some(Err(ObjectError::PreconditionFailed))) => Came::Unmet,
-                Ok(_) => Came::Unknown,
-                Err(_) => {
-                    client.violated("a change with a condition does not end");
-                    Came::Unknown
-                }
-            };
-            tracing::info!(region = %region.number, lock, ?came, "a lock is asked for");
-            self.tries.lock().push((lock, sum, came));
+            self.make(&client, lock, client.draw_content()).await;
         }
+    }
+
+    /// Makes a lock if it is not there.
+    async fn make(&self, client: &Client, lock: usize, (sum, bytes): (Sum, Bytes)) {
+        let condition = Condition { if_none_match: Some(EtagList::Any), ..Condition::default() };
+        let options = PutOptions { condition, ..PutOptions::default() };
+        let body = Body { bytes: Some(bytes), sum };
+        let put =
+            client.at(async |proxy| proxy.put(&self.bucket, &key_of(lock), options, body).await);
+        let came = match timeout(CALL_MAX, put).await {
+            Ok(Some(Ok(_))) => Came::Made,
+            Ok(Some(Err(ObjectError::PreconditionFailed))) => Came::Unmet,
+            Ok(_) => Came::Unknown,
+            Err(_) => {
+                client.violated("a change with a condition does not end");
+                Came::Unknown
+            }
+        };
+        tracing::info!(region = %client.region.number, lock, ?came, "a lock is asked for");
+        self.tries.lock().push((lock, sum, came));
+    }
+
+    /// Has clients of the home ask for each lock, with data, while that moves to another region, whose clients ask for all once it is
+    /// there. Data servers of the first are slow, so that puts are open when it moves.
+    pub(super) async fn race(self: Arc<Self>, from: &Arc<Region>, to: &Arc<Region>) {
+        let mut asking = JoinSet::new();
+        let ask = |region: &Arc<Region>, lock, longest_ms| {
+            let (locks, client) = (self.clone(), self.client(region, 0));
+            let content = std::iter::repeat_with(move || client.draw_content());
+            let client = self.client(region, 0);
+            async move {
+                sleep(client.region.dice.ms(longest_ms)).await;
+                let has_data = |(_, bytes): &(Sum, Bytes)| bytes.len() > INLINE_BYTES_MAX as usize;
+                let content = { content }.find(has_data).expect("it is drawn on and on");
+                locks.make(&client, lock, content).await;
+            }
+        };
+        from.world.slow_down(true);
+        self.order(to);
+        (0..LOCKS).for_each(|lock| drop(asking.spawn(ask(from, lock, 3000))));
+        let is_here = |it: &BucketRecord| it.home.is_some_and(|it| it.state == HomeState::Here);
+        let deadline = Instant::now() + REST;
+        while !self.client(to, 0).knows_that(is_here).await {
+            assert!(Instant::now() < deadline, "the home moves in time");
+            sleep(Duration::from_millis(20)).await;
+        }
+        (0..LOCKS).for_each(|lock| drop(asking.spawn(ask(to, lock, 1))));
+        while let Some(ended) = asking.join_next().await {
+            ended.expect("a client ends");
+        }
+        from.world.slow_down(false);
     }
 
     /// Orders now and then that another region becomes the home.

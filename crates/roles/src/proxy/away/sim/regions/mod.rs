@@ -396,6 +396,23 @@ async fn share(region: Arc<Region>, bucket: BucketName, longest_ms: u64) {
     region.world.agree(Command::SetLocal(bucket, false, now_ms()));
 }
 
+/// Has clients of two regions ask for the same locks while their home moves; returns what was violated.
+fn race(seed: u64, bug: Option<Bug>) -> Vec<String> {
+    let what = async |began| {
+        let simulation = Simulation::begin(seed, By::Desk).await;
+        simulation.come_to_rest().await;
+        let [from, to, ..] = simulation.regions() else { unreachable!("there are two at least") };
+        let locks = Locks::begin(simulation.regions()).await;
+        locks.clone().race(from, to).await;
+        simulation.come_to_rest().await;
+        locks.judge(simulation.regions()).await;
+        simulation.end(began, Duration::ZERO).await
+    };
+    let (ran, mut violations) = with_threads(seed, bug, what);
+    violations.extend(ran.violations);
+    violations
+}
+
 /// Runs one seed, of clusters with such managers.
 fn run(seed: u64, by: By, bug: Option<Bug>) -> Ran {
     let what = async |began| Simulation::begin(seed, by).await.run(began).await;

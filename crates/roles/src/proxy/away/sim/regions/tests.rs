@@ -2,7 +2,7 @@
 
 use super::super::cluster::By;
 use super::super::tests::number;
-use super::{Ran, run};
+use super::{Ran, race, run};
 use crate::planted::Bug;
 
 /// Seeds of every run of the tests; `LARDER_REGIONS_SEEDS` has more run by hand, and `LARDER_REGIONS_SEED` one.
@@ -127,4 +127,19 @@ fn a_home_that_moves_too_early_is_found() {
 #[test]
 fn an_append_that_goes_on_any_version_is_found() {
     is_found(Bug::TakesAnyBase, 19);
+}
+
+/// A put with data is decided when it is granted a place, and told to other regions when its data are durable.
+#[test]
+fn a_home_moves_behind_open_puts() {
+    for seed in 0..SEEDS {
+        assert_eq!(race(seed, None), [""; 0], "seed {seed}");
+    }
+}
+
+#[test]
+fn a_home_that_moves_while_puts_are_open_is_found() {
+    let found = (0..SEEDS).find(|seed| !race(*seed, Some(Bug::LeavesPutsOpen)).is_empty());
+    println!("{:?} is found by seed {found:?}", Bug::LeavesPutsOpen);
+    assert!(found.is_some(), "it is found by none of {SEEDS} seeds");
 }
