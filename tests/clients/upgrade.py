@@ -1,4 +1,5 @@
-"""Three equal machines are upgraded from an earlier release, one after the other, while clients with ordinary retries work with the other two.
+"""Three equal machines, or more, are upgraded from an earlier release, one after the other, while clients with ordinary retries work
+with the others.
 
 No request of theirs fails. The cluster's version rises by itself once all are upgraded, and not before; large objects go then, in steps.
 A machine that goes back to the earlier release is refused and told what to install, while the others serve. Where both releases speak
@@ -7,7 +8,7 @@ Nothing that was acknowledged is lost.
 
 The earlier release is built from `--from`, unless `--old` names its program.
 
-    python3 tests/clients/upgrade.py [--from REVISION | --old PATH] [--seed N] [--binary PATH]
+    python3 tests/clients/upgrade.py [--from REVISION | --old PATH] [--machines 3] [--seed N] [--binary PATH]
 """
 
 import argparse
@@ -29,6 +30,8 @@ from workload import Clock, Failed
 
 BUCKET = "upgraded"
 CLIENTS, KEYS_OF_CLIENT = 4, 20
+# Of a machine.
+ROLES = 4
 SIZES = [100, 9_000, 300_000]
 # Before a machine stops, while it is away, and once it is back.
 WORK_SECONDS = 1.5
@@ -174,9 +177,9 @@ def go_back(machine, others, old, bodies, seed):
         ready([machine, *others])
 
 
-def test(old, new, scratch, seed):
+def test(old, new, scratch, seed, count):
     clock, secret, bodies = Clock(every=0), secret_file(old, scratch / "secret"), {}
-    machines = [Machine(old, scratch / f"machine-{number}", secret) for number in (1, 2, 3)]
+    machines = [Machine(old, scratch / f"machine-{number}", secret) for number in range(1, count + 1)]
     for machine in machines:
         machine.peers = [one.name for one in machines]
     try:
@@ -192,12 +195,12 @@ def test(old, new, scratch, seed):
         append_and_delete(machines[1].boto3(), "after")
         until("in steps", REAPED_SECONDS, lambda: sum(metric(one, "reaped_rows_total") for one in machines) >= RECORDS - 256, machines)
         if after > before:
-            go_back(machines[2], machines[:2], old, bodies, seed)
+            go_back(machines[-1], machines[:-1], old, bodies, seed)
             clock.tell("a machine that went back was refused, told what to install, and came again")
         else:
-            replace(machines[2], old)
+            replace(machines[-1], old)
             ready(machines)
-        whole(machines[0], machines, 12)
+        whole(machines[0], machines, ROLES * count)
         for machine in machines:
             s3 = machine.boto3()
             for key, body in bodies.items():
@@ -217,13 +220,14 @@ def main():
     parser.add_argument("--binary", type=pathlib.Path, default=default_binary())
     parser.add_argument("--old", type=pathlib.Path, help="the program of the earlier release")
     parser.add_argument("--from", dest="revision", default="HEAD~1", help="what to build it from")
+    parser.add_argument("--machines", type=int, default=3)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     arguments = parser.parse_args()
     print(f"upgrade: seed {arguments.seed}", flush=True)
     old = arguments.old.absolute() if arguments.old else earlier(arguments.revision)
     with scratch_folder() as folder:
         try:
-            done = test(old, arguments.binary, pathlib.Path(folder), arguments.seed)
+            done = test(old, arguments.binary, pathlib.Path(folder), arguments.seed, arguments.machines)
         except (Failed, AssertionError) as failure:
             print(f"FAIL upgrade: {failure}\n0 passed, 1 failed")
             return 1
