@@ -246,6 +246,9 @@ fn join(args: &JoinArgs) -> Result<u8, RegionError> {
     for peer in members.live() {
         println!("  region {} ({}) is reached at {}", peer.number, peer.name, peer.address);
     }
+    println!(
+        "  root keys, and settings of buckets but their homes, stay each region's own: set them here, too"
+    );
     Ok(exit::OK)
 }
 

@@ -2,6 +2,10 @@
 //!
 //! An object that one of them has is stored like any other change, and then read here. The answering region looks only
 //! at what it has itself, and asks nobody.
+//!
+//! # Invariants
+//!
+//! 1. Of an object that another region is known to have no client hears that it is not there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -113,6 +117,10 @@ impl<R: RegionReach> Misses<R> {
             return Err(ObjectError::Unavailable { reason });
         }
         let is_here = taking::take_one(&self.shared, &link, name).await;
+        let is_here = is_here.ok_or_else(|| {
+            let reason = "the object is in another region, and cannot be had from there now";
+            ObjectError::Unavailable { reason: reason.to_owned() }
+        })?;
         counters.misses_filled.fetch_add(u64::from(is_here), Ordering::Relaxed);
         Ok(is_here)
     }

@@ -148,17 +148,18 @@ pub(super) async fn fetch<R: RegionReach>(
     FetchResult { event, beaten, spared }
 }
 
-/// Fetches one entry with its bytes, and puts it; true if it is here now.
+/// Fetches one entry with its bytes, and puts it: true if it is here now, false if the region has it no more. `None` if neither can be
+/// said.
 pub(super) async fn take_one<R: RegionReach>(
     shared: &Arc<Shared<R>>,
     link: &Link,
     name: Name,
-) -> bool {
+) -> Option<bool> {
     let _coming = shared.in_flight.begin(vec![name.clone()]);
     let mut taking = Taking::new(shared.clone(), link.number());
     let fetched = taking.all(link, vec![(name, Need::Bytes(None))]).await;
     taking.drain().await;
-    fetched.is_ok() && taking.done.iter().any(|(_, entry)| entry.is_some())
+    fetched.ok().and(taking.done.first()).map(|(_, entry)| entry.is_some())
 }
 
 struct Taking<R> {

@@ -427,7 +427,7 @@ async fn no_object_is_missed_when_regions_put_at_once_and_begin_anew() {
     two.stop();
 }
 
-/// An object that one region cannot give holds up none of the others.
+/// An object that one region cannot give holds up none of the others, and is not said to be in none.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_object_holds_up_no_other() {
     let (mut one, mut two) = two().await;
@@ -467,6 +467,8 @@ async fn a_damaged_object_holds_up_no_other() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     for (number, name) in [3, 70].into_iter().zip(&damaged) {
+        let found = get(two.proxy(), name).await;
+        assert!(matches!(found, Err(ObjectError::Unavailable { .. })), "it is there: {found:?}");
         put(one.proxy(), name, &content(number, 10_000)).await;
     }
     assert_eq!(converged(&[&one, &two]).await.len(), 82);

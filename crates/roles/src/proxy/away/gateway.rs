@@ -235,13 +235,15 @@ impl ClusterProxy {
                 // The asking proxy waits no longer.
                 let patience = Duration::from_millis(GATEWAY_LOOK_MS);
                 let looked = timeout(patience, elsewhere.look(&bucket, &key)).await;
+                let looked = looked.unwrap_or_else(|_elapsed| {
+                    Err(unavailable("other regions are still being asked for the key"))
+                });
                 let reply = match looked {
-                    Ok(Err(ObjectError::Unavailable { reason }))
-                        if responder.version() >= PROTOCOL_LOCAL =>
-                    {
-                        ProxyReply::NotNow(reason)
+                    Ok(is_here) => ProxyReply::Looked(is_here),
+                    Err(error) if responder.version() >= PROTOCOL_LOCAL => {
+                        ProxyReply::NotNow(error.into_reason())
                     }
-                    looked => ProxyReply::Looked(looked == Ok(Ok(true))),
+                    Err(_) => ProxyReply::Looked(false),
                 };
                 responder.answer(&reply, Bytes::new());
             }
