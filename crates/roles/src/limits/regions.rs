@@ -72,6 +72,8 @@ pub const REGION_RATE_MS: u64 = 5_000;
 pub const REGION_STATUS_MS: u64 = 1_000;
 /// Milliseconds without progress after which a region that is behind is called stuck.
 pub const REGION_STUCK_MS: u64 = 60_000;
+/// Most entries for which the reason is kept why they cannot be taken.
+pub const REGION_FAILED_MAX: usize = 256;
 /// Most bytes of a fetch's entries that are put at once, so that many of them share each sync.
 pub const REGION_PUTS_BYTES_MAX: u64 = 32 * 1024 * 1024;
 /// Most times that an entry is put again for which the log or a disk had no room at the moment.
@@ -84,8 +86,18 @@ pub const REGION_SHOWS_MAX: usize = 32;
 pub const REGION_FETCH_BACKOFF_MS: u64 = 500;
 /// Most bytes of an entry that is read whole before it is put, so that others are put beside it.
 pub const REGION_WHOLE_BYTES_MAX: u64 = 1024 * 1024;
+/// Most versions of which parts are here and the rest is to come.
+pub const REGION_PARTIALS_MAX: usize = 64;
+/// Tries to make all parts of a version the key's that fail, after which they are freed.
+pub const REGION_PARTIAL_ENDS_MAX: u8 = 3;
+/// Milliseconds after which parts are freed that nobody goes on with.
+pub const REGION_PARTIAL_MS: u64 = 600_000;
 /// Milliseconds for which a read of a key that is not here waits for its turn, and then for another region.
 pub const REGION_MISS_MS: u64 = 1_500;
+/// Milliseconds for which a read waits for a key that is being fetched.
+pub const REGION_MISS_COMING_MS: u64 = 5_000;
+/// Milliseconds for which a fetch waits for entries that another one has already.
+pub const REGION_TWICE_MS: u64 = 200;
 /// Most keys at a time that other regions are asked for on behalf of clients.
 pub const REGION_MISSES_MAX: usize = 64;
 /// Milliseconds for which the driver remembers that other regions gave no object for a key.
@@ -146,7 +158,9 @@ const _: () = assert!(
 const _: () =
     assert!(REGION_WHOLE_BYTES_MAX <= REGION_PUTS_BYTES_MAX, "an entry that is read whole is put");
 const _: () = assert!(
-    2 * larder_protocol::limits::REGION_CLAIMS_MAX <= REGION_ECHOES_MAX,
+    2 * larder_protocol::limits::REGION_CLAIMS_MAX <= REGION_ECHOES_MAX
+        && larder_protocol::limits::REGION_SKIMMED_MAX
+            <= larder_protocol::limits::REGION_CLAIMS_MAX,
     "what is on its way here is not told back once it is"
 );
 const _: () = assert!(
@@ -235,10 +249,10 @@ pub const REGION_HOME_LEVEL_MS: u64 = 50;
 pub const REGION_HOME_AGAIN_MS: u64 = 2_000;
 /// Most homes that this region becomes at a time.
 pub const REGION_HOME_RUNS_MAX: usize = 16;
-/// Most moments for which positions of journals are kept, until regions have passed them.
-pub const REGION_HOME_HEADS_MAX: usize = 256;
-/// Milliseconds for which they are kept after they were looked at last.
-pub const REGION_HOME_HEADS_MS: u64 = 600_000;
+/// Most moments that are kept until regions have passed them.
+pub const REGION_HOME_MARKS_MAX: usize = 256;
+/// Milliseconds for which they are kept after they were asked for last.
+pub const REGION_HOME_MARKS_MS: u64 = 600_000;
 /// Most changes whose bytes are in memory while another region makes them.
 pub const REGION_CHANGES_MAX: usize = 16;
 /// Milliseconds for which a change waits for such a place.
@@ -265,7 +279,9 @@ pub const GATEWAY_LIST_MS: u64 =
 /// Most changes of other proxies' clients that a gateway passes on at a time.
 pub const GATEWAY_CALLS_MAX: usize = 64;
 /// Milliseconds for which a proxy waits for the gateway to ask other regions for a key.
-pub const GATEWAY_LOOK_MS: u64 = 2_000;
+pub const GATEWAY_LOOK_MS: u64 = 3_000;
+/// Milliseconds after which the gateway says that it does not know yet.
+pub const GATEWAY_LOOKED_MS: u64 = 2_500;
 /// Milliseconds for which a gateway that did not answer is not asked for keys.
 pub const GATEWAY_QUIET_MS: u64 = 1_000;
 /// Most keys of other proxies' clients that a gateway asks other regions for at a time: others are its own clients'.
@@ -273,6 +289,10 @@ pub const GATEWAY_LOOKS_MAX: usize = REGION_MISSES_MAX / 2;
 /// Most changes of other regions' clients that are made at a time.
 pub const REGION_CHANGES_MADE_MAX: usize = 32;
 
+const _: () = assert!(
+    GATEWAY_LOOKED_MS < GATEWAY_LOOK_MS,
+    "a proxy hears that a key may be elsewhere, and does not take it for absent"
+);
 const _: () = assert!(
     3 * REGION_CLOSE_MS < REGION_DELETION_MS && REGION_DELETION_MS < REGION_CLOSED_MS,
     "a bucket stays closed for as long as it may be deleted"

@@ -4,9 +4,10 @@
 //!
 //! 1. What a region decided before it gave a home, or accepted a claim, is at the other one before this one says so. Behind a barrier
 //!    that passes under a map with the record nothing is taken that another record allowed. What was taken before it, and has data,
-//!    is in its journal with its outcome alone: so the journals' ends are read once no put of the bucket is left open.
+//!    is in its journal with its outcome alone: so the journals' ends are read once none of these puts is left open (`marks.rs`).
 //! 2. At most one machine runs for a bucket. It ends, and another begins from the record, if regions join or are removed.
 
+mod marks;
 mod run;
 
 use std::collections::BTreeMap;
@@ -15,45 +16,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures::{StreamExt, stream};
 use larder_link::{AskHome, HomeOrder, HomeStatus, Order, TellHomes};
 use larder_objects::ObjectError;
-use larder_protocol::region::Token;
 use larder_protocol::region::home::{HomeAnswer, HomeAsk, Reply, ended, heard, is_owed, reply};
-use larder_protocol::{Call, RowSpan};
-use larder_types::{
-    BucketId, BucketName, BucketRecord, BucketState, Epoch, Home, HomeState, OpSeq, PgId, RegionId,
-    rows,
-};
+use larder_types::{BucketName, BucketRecord, BucketState, Home, HomeState, RegionId};
 use parking_lot::Mutex;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
+pub(super) use self::marks::Heads;
+use self::marks::{Mark, Waits};
 use super::Shared;
 use super::puller::link_to;
 use super::source::SourceState;
 use crate::blocking;
 use crate::limits::{
-    REGION_HOME_HEADS_MAX, REGION_HOME_HEADS_MS, REGION_HOME_RUNS_MAX, REGION_HOME_SETTLE_AGAIN_MS,
-    REGION_HOME_SETTLE_MS, REGION_HOME_SETTLES_MAX, REGION_HOMES_MS, REGION_HOMES_TOLD_MS,
+    REGION_HOME_MARKS_MAX, REGION_HOME_MARKS_MS, REGION_HOME_RUNS_MAX, REGION_HOMES_MS,
+    REGION_HOMES_TOLD_MS,
 };
-use crate::planted::{self, Bug};
-use crate::proxy::{JournalAsk, RegionReach};
-use crate::ticket::Settled;
-use crate::wire::JournalShown;
-
-/// The last ops of PGs at a moment, without those of which a region has had everything since.
-pub(super) type Heads = BTreeMap<PgId, OpSeq>;
-
-/// A moment whose changes a region must have before it becomes a home, or is given one: that from which on a bucket's record has this
-/// epoch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Mark {
-    bucket: BucketId,
-    epoch: Epoch,
-    region: RegionId,
-    /// False before it is given the home, or its claim accepted: it is to have most only.
-    is_last: bool,
-}
+use crate::proxy::RegionReach;
 
 /// Homes as a region was told them.
 type Told = Vec<(BucketName, Home)>;
@@ -61,8 +41,7 @@ type Told = Vec<(BucketName, Home)>;
 /// State of homes.
 #[derive(Debug, Default)]
 pub(super) struct Homes {
-    /// With the time at which each was looked at last.
-    heads: Mutex<BTreeMap<Mark, (Heads, Instant)>>,
+    marks: Mutex<BTreeMap<Mark, (Waits, Instant)>>,
     orders: Mutex<BTreeMap<BucketName, Order>>,
     /// Runs; true for one that is to end, as its order was taken back.
     running: Mutex<BTreeMap<BucketName, Arc<AtomicBool>>>,
@@ -154,10 +133,10 @@ impl Homes {
         all.into_iter().map(status).collect()
     }
 
-    /// Positions that are not looked at any more go.
-    fn forget_heads(&self) {
-        let kept = Duration::from_millis(REGION_HOME_HEADS_MS);
-        self.heads.lock().retain(|_, (_, since)| since.elapsed() < kept);
+    /// Moments that are not asked for any more go.
+    fn forget_marks(&self) {
+        let kept = Duration::from_millis(REGION_HOME_MARKS_MS);
+        self.marks.lock().retain(|_, (_, since)| since.elapsed() < kept);
     }
 }
 
@@ -193,7 +172,7 @@ impl<R: RegionReach> Shared<R> {
                 .homed(bucket)
                 .is_some_and(|record| record.home.is_some_and(|home| home.state == HomeState::Here))
         });
-        while reasons.len() > REGION_HOME_HEADS_MAX {
+        while reasons.len() > REGION_HOME_MARKS_MAX {
             reasons.pop_first();
         }
     }
@@ -205,100 +184,9 @@ impl<R: RegionReach> Shared<R> {
         let live = |record: &BucketRecord| is_fit(record).then(|| record.clone());
         self.shown.reach().bucket(bucket, live).flatten()
     }
-
-    async fn journals(&self, ask: &JournalAsk) -> Result<Vec<(PgId, JournalShown)>, ObjectError> {
-        let shown = self.shown.journals(ask).await;
-        shown.map_err(|error| ObjectError::Unavailable { reason: error.to_string() })
-    }
-
-    /// The last ops of all PGs now, behind all that was taken before under the map that is known here; `None` if a group
-    /// does not answer.
-    pub(super) async fn heads(&self) -> Result<Option<Heads>, ObjectError> {
-        let count = self.shown.pg_count();
-        let pgs = (0..count).map(|pg| (PgId(pg), Token::default())).collect();
-        let shown = self.journals(&JournalAsk { pgs, ids_max: 0, settled: true }).await?;
-        let heads: Heads = shown.into_iter().map(|(pg, shown)| (pg, shown.applied)).collect();
-        Ok((heads.len() == count as usize).then_some(heads))
-    }
-
-    /// The last ops of all PGs, behind all that was decided in a bucket under an earlier record than the one that is known here; `None`
-    /// if that takes a while.
-    async fn heads_behind(&self, bucket: BucketId) -> Result<Option<Heads>, ObjectError> {
-        if self.heads().await?.is_none() || !self.settles(bucket).await {
-            return Ok(None);
-        }
-        self.heads().await
-    }
-
-    /// True once each put of a bucket that was taken before this was asked is in effect, or never will be. If that takes long, as data
-    /// servers are away, it is asked again.
-    async fn settles(&self, bucket: BucketId) -> bool {
-        if planted::has(Bug::LeavesPutsOpen) {
-            return true;
-        }
-        let from = rows::bucket(b'V', bucket);
-        let span = RowSpan { to: rows::prefix_end(&from), from };
-        let reach = self.shown.reach();
-        let settling = (0..self.shown.pg_count()).map(async |pg| {
-            let settle = || reach.ask(PgId(pg), Call::Settle(span.clone()));
-            // A group answers when a put takes long, too, which may have been taken since.
-            while !matches!(settle().await, Ok(Settled::Shows(None))) {
-                sleep(Duration::from_millis(REGION_HOME_SETTLE_AGAIN_MS)).await;
-            }
-        });
-        let all = stream::iter(settling).buffer_unordered(REGION_HOME_SETTLES_MAX);
-        let all = all.for_each(async |()| ());
-        timeout(Duration::from_millis(REGION_HOME_SETTLE_MS), all).await.is_ok()
-    }
 }
 
 impl<R: RegionReach> SourceState<R> {
-    /// True if a region has all that was here when this was asked first for the mark.
-    async fn has_passed(&self, mark: Mark) -> Result<bool, ObjectError> {
-        if planted::has(Bug::MovesHomeEarly) {
-            return Ok(true);
-        }
-        let shared = self.shared();
-        let known = shared.homes.heads.lock().get(&mark).map(|(heads, _)| heads.clone());
-        let mut heads = match known {
-            Some(heads) => heads,
-            None => {
-                let heads = match mark.is_last {
-                    true => shared.heads_behind(mark.bucket).await?,
-                    false => shared.heads().await?,
-                };
-                match heads {
-                    Some(heads) => heads,
-                    None => return Ok(false),
-                }
-            }
-        };
-        let positions = self.positions(&[mark.region], heads.keys().copied());
-        let tokens: BTreeMap<PgId, Token> = positions
-            .into_iter()
-            .filter_map(|(pg, of)| Some((pg, Token { through: of.first()?.1 })))
-            .collect();
-        heads.retain(|pg, head| tokens.get(pg).is_none_or(|token| token.through < *head));
-        // A token is that of the last change: of a group at rest it stays below the last op.
-        let behind = heads.keys().filter_map(|pg| Some((*pg, *tokens.get(pg)?))).collect();
-        let ask = JournalAsk { pgs: behind, ids_max: 0, settled: false };
-        for (pg, shown) in shared.journals(&ask).await? {
-            let has_all = shown.told.is_ok_and(|batch| batch.left.0 == 0);
-            if has_all && heads.get(&pg).is_some_and(|head| shown.applied >= *head) {
-                heads.remove(&pg);
-            }
-        }
-        let is_passed = heads.is_empty();
-        let mut all = shared.homes.heads.lock();
-        // Whoever asks again has to wait for little.
-        if is_passed {
-            all.remove(&mark);
-        } else if all.contains_key(&mark) || all.len() < REGION_HOME_HEADS_MAX {
-            all.insert(mark, (heads, Instant::now()));
-        }
-        Ok(is_passed)
-    }
-
     /// Answers a region that is to become the home of a bucket.
     pub(super) async fn answer_home(
         &self,
@@ -337,10 +225,7 @@ impl<R: RegionReach> SourceState<R> {
         };
         let home = match reply(record.home.as_ref(), (from, ask)) {
             Reply::Say(answer) => return Ok(answer),
-            Reply::Prepare
-                if self.has_passed(mark(&record, false)).await?
-                    && shared.settles(record.id).await =>
-            {
+            Reply::Prepare if self.has_passed(mark(&record, false)).await? => {
                 return Ok(HomeAnswer::Knows(record.home));
             }
             Reply::Prepare => return Ok(HomeAnswer::Behind),
@@ -348,8 +233,7 @@ impl<R: RegionReach> SourceState<R> {
             Reply::Give(home) => {
                 // Changes with conditions wait while the home moves: it moves once the other region has nearly all, and no put is open
                 // for long.
-                if !self.has_passed(mark(&record, false)).await? || !shared.settles(record.id).await
-                {
+                if !self.has_passed(mark(&record, false)).await? {
                     return Ok(HomeAnswer::Behind);
                 }
                 if !shared.shown.reach().set_home(&bucket, record.home, home).await? {
@@ -357,7 +241,8 @@ impl<R: RegionReach> SourceState<R> {
                 }
                 shared.homes.counters.given.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(%bucket, to = %from, "the home of a bucket is given");
-                home
+                // It may take a while until the other region has all, and it is to write down soon that it is given the home.
+                return Ok(HomeAnswer::Yours { home: home.told(), is_level: false });
             }
             Reply::Accept(home) => {
                 if !shared.shown.reach().set_home(&bucket, record.home, home).await? {
@@ -436,7 +321,7 @@ pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>, dir: PathBuf)
     times.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         times.tick().await;
-        shared.homes.forget_heads();
+        shared.homes.forget_marks();
         let of = dir.clone();
         let orders: Vec<HomeOrder> = match blocking::run(move || larder_link::asked(&of)).await {
             Ok(Ok(orders)) => orders,
@@ -561,6 +446,6 @@ async fn give_up<R: RegionReach>(
 }
 
 const _: () = assert!(
-    2 * REGION_HOME_RUNS_MAX * larder_link::limits::REGIONS_MAX <= REGION_HOME_HEADS_MAX,
+    2 * REGION_HOME_RUNS_MAX * larder_link::limits::REGIONS_MAX <= REGION_HOME_MARKS_MAX,
     "what regions wait for has a place"
 );

@@ -68,7 +68,8 @@ pub(super) fn begin<R: RegionReach>(
                 sleep(Duration::from_millis(REGION_HOME_AGAIN_MS)).await;
             }
             Err(Ended::Behind) => {
-                shared.homes.note(&bucket, "changes of other regions are on their way here");
+                let why = "changes of other regions are on their way here, or under way there";
+                shared.homes.note(&bucket, why);
             }
             Err(Ended::TakenBack) => {
                 shared.homes.reasons.lock().remove(&bucket);
@@ -79,7 +80,7 @@ pub(super) fn begin<R: RegionReach>(
 }
 
 /// A machine, and what it asks for.
-struct Run<R> {
+struct Run<R: RegionReach> {
     shared: Arc<Shared<R>>,
     bucket: BucketName,
     scope: HomeScope,
