@@ -36,6 +36,8 @@ pub struct FetchStream {
     held: Option<Held>,
     /// Time left to wait for bytes: it grows with what comes.
     patience: Duration,
+    /// Bytes of entries that came, as they were before they were compressed.
+    came_bytes: u64,
     metrics: Arc<PeerMetrics>,
 }
 
@@ -50,7 +52,13 @@ impl FetchStream {
         let coding = response.headers().get(header::CONTENT_ENCODING);
         let decompressor = coding.map(|_coding| Decompressor::default());
         let (body, patience) = (response.into_body(), STALL_MAX);
-        Self { names, body, frames, decompressor, held, patience, metrics }
+        Self { names, body, frames, decompressor, held, patience, came_bytes: 0, metrics }
+    }
+
+    /// Bytes of entries that have come.
+    #[must_use]
+    pub fn came_bytes(&self) -> u64 {
+        self.came_bytes
     }
 
     /// Takes the next entry, and drops the rest of the one before. `None` when all have come.
@@ -97,6 +105,7 @@ impl FetchStream {
     async fn content(&mut self) -> Result<Option<Bytes>, LinkError> {
         while self.frames.left() > 0 {
             if let Some(bytes) = self.frames.bytes() {
+                self.came_bytes += bytes.len() as u64;
                 return Ok(Some(bytes));
             }
             if !self.read().await? {

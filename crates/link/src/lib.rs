@@ -56,15 +56,16 @@ pub use listener::Listener;
 pub use members::{Known, Members, Own, Peer};
 pub use message::{
     Ask, AskAnswer, AskHome, Change, ChangeAnswer, ChangeKind, CloseBucket, Declined, EndClosed,
-    Fetch, FetchSince, Fetched, Hello, JoinRefused, Keys, KeysTold, List, ListAnswer, PartNamed,
-    RegionList, Report, TellHomes, UploadAnswer, UploadRefusal, UploadStep, Walk, WalkAnswer,
+    Fetch, FetchAsked, FetchPart, FetchSince, Fetched, Hello, JoinRefused, Keys, KeysTold, List,
+    ListAnswer, PartNamed, RegionList, Report, TellHomes, UploadAnswer, UploadRefusal, UploadStep,
+    Walk, WalkAnswer,
 };
 pub use metrics::{Counter, Metrics, PeerMetrics};
 pub use name::{Address, RegionName};
 pub use registry::{change, found, read};
 pub use site::Site;
 pub use source::{FetchSink, Source};
-pub use status::{HomeStatus, PeerStatus, RegionStatus};
+pub use status::{HomeStatus, OldestChange, PeerStatus, RegionStatus};
 pub use token::JoinToken;
 pub use transport::Ear;
 pub use waiting::{HomeOrder, Order, Setting, SharingSetting, Waiting, ask, asked, forget};

@@ -15,7 +15,7 @@ use larder_protocol::region::home::HomeAnswer;
 use larder_types::RegionId;
 use larder_types::codec::{CodecError, decode, encode};
 use serde::de::DeserializeOwned;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use crate::compression::CODING;
@@ -23,13 +23,13 @@ use crate::error::{Later, LinkError, Refused};
 use crate::fetching::FetchStream;
 use crate::limits::{
     ANSWER_BYTES_MAX, CALL_TIME_MAX, CHANGE_PLACE_TIME_MAX, CHANGE_TIME_MAX, CHANGES_MAX, KEYS_MAX,
-    KEYS_PLACE_TIME_MAX,
+    KEYS_PLACE_TIME_MAX, MISSES_MAX,
 };
 use crate::members::{Known, Peer};
 use crate::message::{
     Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, Fetch,
-    FetchSince, Hello, Keys, KeysTold, List, ListAnswer, RegionList, Report, Request, TellHomes,
-    Walk, WalkAnswer,
+    FetchPart, FetchSince, Hello, Keys, KeysTold, List, ListAnswer, RegionList, Report, Request,
+    TellHomes, Walk, WalkAnswer,
 };
 use crate::metrics::PeerMetrics;
 use crate::name::Address;
@@ -50,6 +50,8 @@ pub struct Link {
     changes: Semaphore,
     /// Places for keys of lists.
     lists: Semaphore,
+    /// Places for keys that clients read and that are not there.
+    misses: Semaphore,
     /// Answers to fetches are to be compressed.
     compressed: AtomicBool,
     metrics: Arc<PeerMetrics>,
@@ -61,8 +63,9 @@ impl Link {
         let (number, address) = (peer.number, peer.address.clone());
         let pool = Pool::new(address.clone(), way, metrics.clone());
         let (changes, lists) = (Semaphore::new(CHANGES_MAX), Semaphore::new(KEYS_MAX));
+        let misses = Semaphore::new(MISSES_MAX);
         let compressed = AtomicBool::new(false);
-        Self { number, address, pool, changes, lists, compressed, metrics }
+        Self { number, address, pool, changes, lists, misses, compressed, metrics }
     }
 
     /// Asks for compressed answers to fetches from now on, or for those as they are.
@@ -199,6 +202,20 @@ impl Link {
         }
     }
 
+    /// A place for a key that a client reads and that is not here: fetches of it leave connections to all else. Waits for it.
+    pub async fn place_for_miss(&self) -> Option<SemaphorePermit<'_>> {
+        self.misses.acquire().await.ok()
+    }
+
+    /// Asks for a part of an entry's bytes. The stream has that entry alone.
+    ///
+    /// # Errors
+    /// [`LinkError`], by what to do. Of an earlier release it is that the region says what none says.
+    pub async fn fetch_part(&self, part: FetchPart) -> Result<FetchStream, LinkError> {
+        let names = vec![(part.name.clone(), true)];
+        self.begin_fetch(names, Request::FetchPart(part)).await
+    }
+
     async fn begin_fetch(
         &self,
         names: Vec<(Name, bool)>,
@@ -266,8 +283,9 @@ impl Link {
         once: bool,
     ) -> Result<(http::Response<Incoming>, Held), LinkError> {
         let body = Bytes::from(encode(request));
-        let is_compressed = matches!(request, Request::Fetch(_) | Request::FetchSince(_))
-            && self.compressed.load(Ordering::Relaxed);
+        let is_fetch =
+            matches!(request, Request::Fetch(_) | Request::FetchSince(_) | Request::FetchPart(_));
+        let is_compressed = is_fetch && self.compressed.load(Ordering::Relaxed);
         let coding = is_compressed.then_some(CODING);
         loop {
             let mut held = self.pool.take().await?;

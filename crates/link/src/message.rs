@@ -17,7 +17,7 @@ use larder_protocol::region::journal::Batch;
 use larder_protocol::region::listing::{KeysAnswer, KeysAsk};
 use larder_protocol::region::{Base, Entry, Listed, Name, Range, Summed, Token, Void};
 use larder_types::home::HOME_COUNT_MAX;
-use larder_types::{BucketId, BucketName, Home, PgId, RegionId};
+use larder_types::{BucketId, BucketName, Home, PgId, RegionId, Stamp};
 use serde::{Deserialize, Serialize};
 
 pub use self::changes::{
@@ -61,6 +61,8 @@ pub enum Request {
     Keys(Keys),
     /// Asks for entries of which beginnings are there: a stream of [`Fetched`].
     FetchSince(FetchSince),
+    /// Asks for a part of an entry's bytes: a stream of one [`Fetched`].
+    FetchPart(FetchPart),
 }
 
 /// A region's own description.
@@ -229,6 +231,40 @@ impl From<Fetch> for FetchSince {
     }
 }
 
+/// Asks for a part of an entry's bytes: those from a place on.
+///
+/// If the entry's version is another one by now than the one that parts came of, the answer is the entry without bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FetchPart {
+    /// Name of the entry.
+    pub name: Name,
+    /// The version of which parts came before; `None` if none came.
+    pub at: Option<Stamp>,
+    /// Bytes that came before.
+    pub from: u64,
+    /// Most bytes that are wanted.
+    pub bytes_max: u64,
+}
+
+/// What a region is to send.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FetchAsked {
+    /// Entries.
+    Entries(FetchSince),
+    /// A part of one.
+    Part(FetchPart),
+}
+
+impl FetchAsked {
+    /// The names of the entries that are to come; true for those that may have bytes.
+    pub(crate) fn names(&self) -> Vec<(Name, bool)> {
+        match self {
+            Self::Entries(fetch) => fetch.names.clone(),
+            Self::Part(part) => vec![(part.name.clone(), true)],
+        }
+    }
+}
+
 /// An entry in the answer to a fetch. They come in the order in which they were asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fetched {
@@ -355,6 +391,7 @@ impl Request {
             Self::Change(_) => "change",
             Self::Keys(_) => "keys",
             Self::FetchSince(_) => "fetch-since",
+            Self::FetchPart(_) => "fetch-part",
         }
     }
 
@@ -387,6 +424,7 @@ impl Request {
             Self::FetchSince(fetch) => {
                 (1..=REGION_SERVED_ENTRIES_MAX).contains(&fetch.names.len()) && fetch.is_sound()
             }
+            Self::FetchPart(part) => part.bytes_max > 0 && (part.from == 0 || part.at.is_some()),
             Self::Members(known) => known.regions.len() <= usize::from(NUMBERS_MAX),
         };
         let unsound = || Declined::Unsound(format!("its {} is out of bounds", self.name()));

@@ -35,7 +35,7 @@ use crate::limits::{
 };
 use crate::link::PATH;
 use crate::members::Joiner;
-use crate::message::{Declined, FetchSince, Join, Joined, RegionList, Request};
+use crate::message::{Declined, FetchAsked, Join, Joined, RegionList, Request};
 use crate::metrics::{Metrics, PeerMetrics};
 use crate::registry::{Registry, now_ms};
 use crate::source::{FetchSink, Piece, Source};
@@ -140,8 +140,15 @@ impl<S: Source> RequestHandler<S> {
         let metrics = self.metrics.of(from);
         let counted = Some(&*metrics);
         match request {
-            Request::Fetch(fetch) => self.fetch(from, fetch.into(), compress, metrics).await,
-            Request::FetchSince(fetch) => self.fetch(from, fetch, compress, metrics).await,
+            Request::Fetch(fetch) => {
+                self.fetch(from, FetchAsked::Entries(fetch.into()), compress, metrics).await
+            }
+            Request::FetchSince(fetch) => {
+                self.fetch(from, FetchAsked::Entries(fetch), compress, metrics).await
+            }
+            Request::FetchPart(part) => {
+                self.fetch(from, FetchAsked::Part(part), compress, metrics).await
+            }
             Request::Hello => encoded(&in_time(self.source.hello(from)).await?, counted),
             Request::Ask(ask) => encoded(&in_time(self.source.ask(from, ask)).await?, counted),
             Request::Walk(walk) => encoded(&in_time(self.source.walk(from, walk)).await?, counted),
@@ -229,7 +236,7 @@ impl<S: Source> RequestHandler<S> {
     async fn fetch(
         &self,
         from: RegionId,
-        fetch: FetchSince,
+        fetch: FetchAsked,
         compress: bool,
         metrics: Arc<PeerMetrics>,
     ) -> Result<Response<Answer>, Declined> {

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use crate::error::{Later, LinkError};
 use crate::limits::{GATHERED_BYTES_MAX, PIECE_BYTES_MAX};
 use crate::message::{
-    Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, FetchSince,
+    Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, FetchAsked,
     Fetched, Hello, Keys, KeysTold, List, ListAnswer, RegionList, Report, TellHomes, Walk,
     WalkAnswer,
 };
@@ -105,7 +105,7 @@ pub trait Source: Send + Sync + 'static {
     fn fetch(
         &self,
         from: RegionId,
-        fetch: FetchSince,
+        fetch: FetchAsked,
         sink: FetchSink,
     ) -> impl Future<Output = Result<(), Declined>> + Send;
 
@@ -142,12 +142,12 @@ pub struct FetchSink {
 
 impl FetchSink {
     pub(crate) fn new(
-        fetch: &FetchSince,
+        fetch: &FetchAsked,
         pieces: mpsc::Sender<Piece>,
         compresses: bool,
         metrics: Arc<PeerMetrics>,
     ) -> Self {
-        let names = fetch.names.clone().into_iter();
+        let names = fetch.names().into_iter();
         Self { pieces: Some(pieces), names, left: 0, gathered: Vec::new(), compresses, metrics }
     }
 
@@ -257,6 +257,7 @@ mod tests {
     use larder_types::{BucketId, ObjectKey};
 
     use super::*;
+    use crate::message::FetchSince;
 
     fn name(key: &str) -> Name {
         Name { bucket: BucketId(1), key: ObjectKey::new(key).unwrap(), slot: Slot::Null }
@@ -266,10 +267,14 @@ mod tests {
         Fetched { name: name(key), entry: None, bytes, is_withheld: false }
     }
 
+    fn asked(names: Vec<(Name, bool)>) -> FetchAsked {
+        FetchAsked::Entries(FetchSince { names, bases: Vec::new() })
+    }
+
     fn sink() -> (FetchSink, mpsc::Receiver<Piece>) {
         let (pieces, received) = mpsc::channel(16);
         let names = vec![(name("a"), true), (name("b"), false)];
-        let fetch = FetchSince { names, bases: Vec::new() };
+        let fetch = asked(names);
         (FetchSink::new(&fetch, pieces, false, Arc::default()), received)
     }
 
@@ -294,8 +299,7 @@ mod tests {
         let keys: Vec<String> = (0..100).map(|number| format!("key-{number}")).collect();
         let (pieces, mut received) = mpsc::channel(1000);
         let names = keys.iter().map(|key| (name(key), true)).collect();
-        let mut sink =
-            FetchSink::new(&FetchSince { names, bases: Vec::new() }, pieces, false, Arc::default());
+        let mut sink = FetchSink::new(&asked(names), pieces, false, Arc::default());
         let mut count = |sink: &FetchSink| {
             let left = std::iter::from_fn(|| received.try_recv().ok());
             let bytes = left.filter(|piece| matches!(piece, Piece::Bytes(_))).count();

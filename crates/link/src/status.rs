@@ -89,6 +89,20 @@ pub struct PeerStatus {
     /// Seconds since it asked for changes of this region, or since the start.
     #[serde(default)]
     pub asked_seconds: f64,
+    /// The oldest change that is not here, of those that it has told.
+    #[serde(default)]
+    pub oldest: Option<OldestChange>,
+}
+
+/// The oldest change of another region that is not here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OldestChange {
+    /// Its bucket.
+    pub bucket: String,
+    /// Its key.
+    pub key: String,
+    /// The reason why it could not be had, or taken, the last time.
+    pub why: Option<String>,
 }
 
 impl RegionStatus {

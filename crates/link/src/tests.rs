@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 
 use crate::limits::PIECE_BYTES_MAX;
 use crate::message::{
-    Ask, AskAnswer, ChangeAnswer, ChangeKind, Declined, Fetch, FetchSince, Fetched, Hello, List,
+    Ask, AskAnswer, ChangeAnswer, ChangeKind, Declined, Fetch, FetchAsked, Fetched, Hello, List,
     ListAnswer, RegionList, Walk, WalkAnswer,
 };
 use crate::name::{Address, RegionName};
@@ -169,9 +169,13 @@ impl Source for Fake {
     async fn fetch(
         &self,
         _from: RegionId,
-        fetch: FetchSince,
+        fetch: FetchAsked,
         mut sink: FetchSink,
     ) -> Result<(), Declined> {
+        let (names, part) = match fetch {
+            FetchAsked::Entries(fetch) => (fetch.names, None),
+            FetchAsked::Part(part) => (vec![(part.name.clone(), true)], Some(part)),
+        };
         let bytes = match self.how {
             How::Bytes(bytes) => bytes,
             How::Breaks | How::Hangs => 2 * PIECE_BYTES_MAX as u64,
@@ -179,8 +183,12 @@ impl Source for Fake {
             How::Never => std::future::pending().await,
         };
         let gone = |_| Declined::NotReady;
-        for (name, with_bytes) in fetch.names {
-            let bytes = if with_bytes { bytes } else { 0 };
+        for (name, with_bytes) in names {
+            let bytes = match &part {
+                Some(part) => bytes.saturating_sub(part.from).min(part.bytes_max),
+                None if with_bytes => bytes,
+                None => 0,
+            };
             sink.entry(Fetched { name, entry: Some(marker()), bytes, is_withheld: false })
                 .await
                 .map_err(gone)?;

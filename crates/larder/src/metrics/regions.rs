@@ -114,6 +114,11 @@ pub(super) fn write(regions: &Regions, out: &mut String) -> std::fmt::Result {
             "Bytes of these beginnings, which were not fetched",
             load(&counters.tails_spared_bytes),
         ),
+        (
+            "region_parts",
+            "Parts of large objects of other regions that came, each with a request of its own",
+            load(&counters.parts),
+        ),
         ("region_lists", "Pages that were listed of all regions", load(&counters.lists)),
         (
             "region_lists_failed",
@@ -163,6 +168,11 @@ pub(super) fn write(regions: &Regions, out: &mut String) -> std::fmt::Result {
             "region_pull_share",
             "Part of the rates at which is pulled now, as clients are served",
             counters.share(),
+        ),
+        (
+            "region_parts_waiting_bytes",
+            "Bytes of large objects of other regions of which the rest is still to come",
+            load(&counters.parts_waiting_bytes) as f64,
         ),
         ("region_removed", "1 once the other regions have removed this one", removed),
     ] {

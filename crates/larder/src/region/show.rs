@@ -131,11 +131,21 @@ fn write_text(status: &RegionStatus, is_removed: bool, out: &mut String) -> std:
         if let Some(alarm) = &peer.alarm {
             writeln!(out, "       ALARM: {alarm}")?;
         }
+        if let Some(oldest) = oldest(peer) {
+            writeln!(out, "       {oldest}")?;
+        }
         if let Some(lacks) = lacks(peer) {
             writeln!(out, "       {lacks}")?;
         }
     }
     Ok(())
+}
+
+/// Names the oldest change that is behind, if it cannot be had or taken, or nothing is.
+fn oldest(peer: &PeerStatus) -> Option<String> {
+    let oldest = peer.oldest.as_ref().filter(|it| peer.stuck || it.why.is_some())?;
+    let why = oldest.why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+    Some(format!("its oldest change that is not here is of {}/{}{why}", oldest.bucket, oldest.key))
 }
 
 /// Says what the region lacks of this one, if it has for long.
@@ -169,6 +179,7 @@ fn duration(seconds: Option<f64>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use larder_link::OldestChange;
     use larder_types::RegionId;
 
     use super::*;
@@ -186,6 +197,7 @@ mod tests {
             bytes_per_s: 0.0,
             seconds_left: None,
             alarm: None,
+            oldest: None,
             stuck: false,
             lacks_seconds: 0.0,
             lacks_groups: 0,
@@ -206,6 +218,11 @@ mod tests {
             bytes_per_s: 1000.0,
             seconds_left: Some(3.456),
             alarm: Some("a clock is ahead".into()),
+            oldest: Some(OldestChange {
+                bucket: "photos".into(),
+                key: "cat.jpg".into(),
+                why: Some("it cannot be taken here: no space is left".into()),
+            }),
             ..peer(2, "us")
         };
         let away = PeerStatus { unreachable: Some("no answer".into()), ..peer(3, "asia") };
@@ -218,9 +235,11 @@ mod tests {
         let columns: Vec<_> = shown.lines().filter_map(|line| line.find("pulling")).collect();
         assert_eq!(columns, [24], "names are as wide as their column");
         assert_eq!(lines[3], ["ALARM:", "a", "clock", "is", "ahead"]);
-        assert_eq!(lines[4][..3], ["3", "asia", "UNREACHABLE"]);
-        assert_eq!(lines[5], ["no", "answer"]);
-        assert_eq!(lines[6][..4], ["the", "numbers", "are", "those"]);
+        let oldest = "       its oldest change that is not here is of photos/cat.jpg: it cannot be taken here: no space is left";
+        assert_eq!(shown.lines().nth(4), Some(oldest));
+        assert_eq!(lines[5][..3], ["3", "asia", "UNREACHABLE"]);
+        assert_eq!(lines[6], ["no", "answer"]);
+        assert_eq!(lines[7][..4], ["the", "numbers", "are", "those"]);
     }
 
     #[test]

@@ -251,6 +251,7 @@ fn a_status_is_as_good_as_the_server_that_wrote_it_is_alive() {
         bytes_per_s: 100.0,
         seconds_left: Some(7.0),
         alarm: None,
+        oldest: None,
         stuck: false,
         lacks_seconds: 0.0,
         lacks_groups: 0,

@@ -99,7 +99,12 @@ fn requests() -> Vec<(&'static str, Request)> {
         ),
         ("change: upload: complete", upload_step(complete(1, "07"))),
         ("change: upload: abort", upload_step(UploadStep::Abort { upload: upload() })),
+        ("fetch-part", Request::FetchPart(fetch_part())),
     ]
+}
+
+fn fetch_part() -> FetchPart {
+    FetchPart { name: name(Slot::Null), at: Some(stamp(5)), from: 300, bytes_max: 5000 }
 }
 
 fn upload() -> UploadId {
@@ -381,6 +386,8 @@ fn requests_within_their_bounds_pass_and_others_do_not() {
         Request::FetchSince(since(vec![(2, base()), (1, base())])),
         Request::FetchSince(since(vec![(1, base()), (1, base())])),
         Request::FetchSince(since(vec![(1, Base { size: 0, ..base() })])),
+        Request::FetchPart(FetchPart { at: None, ..fetch_part() }),
+        Request::FetchPart(FetchPart { bytes_max: 0, ..fetch_part() }),
     ];
     for request in wrong {
         assert!(matches!(request.check(), Err(Declined::Unsound(_))), "{request:?}");

@@ -3,6 +3,7 @@
 use super::*;
 use crate::error::Later;
 use crate::limits::STALL_MAX;
+use crate::message::FetchPart;
 
 fn fetch(names: &[(&str, bool)]) -> Fetch {
     Fetch { names: names.iter().map(|(key, with)| (name(key), *with)).collect() }
@@ -31,6 +32,28 @@ async fn entries_come_in_their_order_with_their_bytes() {
         (1, 0),
         "a connection is used again"
     );
+}
+
+#[tokio::test]
+async fn a_part_of_an_entry_comes_alone_and_what_came_is_counted() {
+    let (first, second) = two(How::Bytes(100)).await;
+    let link = second.to(&first);
+    for (from, bytes) in [(0, 60), (60, 40), (100, 0)] {
+        let at = (from > 0).then_some(marker().at);
+        let part = FetchPart { name: name("a"), at, from, bytes_max: 60 };
+        let mut stream = link.fetch_part(part).await.unwrap();
+        let a = stream.next().await.unwrap().unwrap();
+        assert_eq!((a.name, a.entry, a.bytes), (name("a"), Some(marker()), bytes));
+        assert_eq!(stream.came_bytes(), 0);
+        while stream.bytes().await.unwrap().is_some() {}
+        assert_eq!(stream.came_bytes(), bytes);
+        assert_eq!(stream.next().await.unwrap(), None);
+    }
+    let part = FetchPart { name: name("a"), at: None, from: 7, bytes_max: 60 };
+    let refused = link.fetch_part(part).await.unwrap_err();
+    assert!(matches!(refused, LinkError::Unsound(_)), "of which version? {refused}");
+    let metrics = second.site.metrics().of(RegionId(1));
+    assert_eq!(metrics.connected.get(), 1, "a connection is used again");
 }
 
 #[tokio::test]

@@ -12,6 +12,8 @@ pub const REGION_SERVED_PGS_MAX: usize = 1024;
 pub const REGION_ASK_IDS_MAX: usize = 1000;
 /// Most things told by another region that are not here yet.
 pub const REGION_CLAIMS_MAX: usize = 16 * REGION_ASK_IDS_MAX;
+/// Most deletions beyond these that are looked for, and taken, while what was told before cannot be.
+pub const REGION_SKIMMED_MAX: usize = 4 * REGION_ASK_IDS_MAX;
 /// Milliseconds for which a PG of another region may tell nothing, not even that nothing is new, before it is said.
 pub const REGION_SILENT_MS: u64 = 30_000;
 /// Most entries that one request fetches.
@@ -20,7 +22,9 @@ pub const REGION_FETCH_IDS_MAX: usize = 192;
 pub const REGION_SERVED_ENTRIES_MAX: usize = 1024;
 /// Bytes of entries from which on a request fetches no more.
 pub const REGION_FETCH_BYTES_MAX: u64 = 16 << 20;
-/// Most requests that fetch of one region at a time.
+/// Bytes from which on an entry comes in parts: those of a second, half as many as this at least and four times as many at most.
+pub const REGION_PART_BYTES: u64 = 2 * larder_types::limits::CHUNK_BYTES_MAX as u64;
+/// Most requests that fetch of one region at a time. One of them is never for a part.
 pub const REGION_FETCHES_MAX: usize = 4;
 /// Milliseconds after which a request to another region is given up.
 pub const REGION_ANSWER_MS: u64 = 10_000;
@@ -64,6 +68,11 @@ const _: () = assert!(
 const _: () = assert!(
     REGION_RUN_IDS_MAX <= REGION_ASK_IDS_MAX && 2 * REGION_ASK_IDS_MAX <= REGION_CLAIMS_MAX,
     "the ids of a run, and those of an answer, have room"
+);
+const _: () = assert!(
+    (REGION_PART_BYTES / 2).is_multiple_of(larder_types::limits::CHUNK_BYTES_MAX as u64)
+        && REGION_FETCHES_MAX > 1,
+    "a part has whole chunks, and others pass it"
 );
 const _: () = assert!(
     REGION_SERVED_PGS_MAX >= REGION_ASK_PGS_MAX

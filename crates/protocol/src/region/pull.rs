@@ -24,16 +24,22 @@
 //!    its region's comparisons is.
 //! 3. No change is taken whose clock is further ahead than may be. Its claim stays, so that its token does, and is
 //!    taken when it is due.
-//! 4. Fetches of a region are within its budget of bytes, but for the last entry. Budgets yield to clients.
-//! 5. The claims of each region are bounded: at the bound it is asked for no more ids. A region whose changes cannot be
-//!    taken holds up no other.
+//! 4. Fetches of a region are within its budget of bytes, but for the last entry. Each is charged before it begins, with what the
+//!    region told; in the end with what has come. Budgets yield to clients.
+//! 5. The claims of each region are bounded: at the bound it is asked for no more ids, or for deletions alone. A region whose changes
+//!    cannot be taken holds up no other.
 //! 6. All that a region sends is checked before it counts: no region can break an assertion.
-//! 7. At most one comparison of a region is under way. It covers only journals that were void before it began.
+//! 7. An entry of many bytes comes in parts, each with a request of its own. Others pass it: they have their turn after each part, and
+//!    of the requests to a region one is never for a part.
+//! 8. At most one comparison of a region is under way. It covers only journals that were void before it began.
 
 mod asking;
 mod budget;
 mod comparing;
+mod lag;
 mod lookups;
+mod queue;
+mod skimming;
 mod wants;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,13 +49,15 @@ use larder_types::{BucketId, HybridClock, OpSeq, Origin, PgId, RegionId};
 use self::asking::Request;
 use self::budget::Budget;
 use self::comparing::Comparison;
+pub use self::lag::Lag;
 pub use self::lookups::Lookups;
-use self::wants::{Claim, Fetched, Want};
+use self::queue::Queue;
+use self::skimming::Skipped;
+use self::wants::{Claim, Want};
 use super::compare::{Listed, Range, Sum, Summed};
 use super::entry::{Entry, Name, Need};
 use super::journal::{Batch, Token, Void};
 use super::merge::Contradiction;
-use crate::limits::REGION_SILENT_MS;
 use crate::planted::Planted;
 
 /// A journal: a PG of another region, as that region numbers it.
@@ -110,29 +118,14 @@ pub enum Event {
         /// The ids.
         listed: Listed,
     },
-    /// A region answers [`Effect::Fetch`].
+    /// A region answers [`Effect::Fetch`] or [`Effect::FetchPart`].
     Fetched {
         /// Number of the request.
         request: u64,
-        /// The entries; `None` for one that is there no more.
-        entries: Vec<(Name, Option<Entry>)>,
-        /// Entries that cannot be taken now: they hold up no other.
-        untaken: Vec<Name>,
-        /// Those that the region cannot read now. Others that told of them are asked.
-        withheld: Vec<Name>,
-        /// Those whose end the region does not know behind the base that it was told of. Others are asked, then this one for all bytes.
-        baseless: Vec<Name>,
-        /// Those of which another version is here than when they were asked for. They are looked up, and asked for, again.
-        changed: Vec<Name>,
+        /// The answer.
+        fetched: Fetched,
     },
-    /// Of entries that came so many bytes were here already: the region's budget gets them back.
-    Spared {
-        /// The region.
-        region: RegionId,
-        /// The bytes.
-        bytes: u64,
-    },
-    /// The answer to [`Effect::Fetch`] is still coming.
+    /// The answer to one of these is still coming.
     Coming {
         /// Number of the request.
         request: u64,
@@ -154,6 +147,23 @@ pub enum Event {
         /// Why.
         why: Contradiction,
     },
+}
+
+/// The answer to a fetch. Of an entry in none of these lists nothing has come, or a part: it is asked for again.
+#[derive(Debug, Clone, Default)]
+pub struct Fetched {
+    /// The entries; `None` for one that is there no more.
+    pub entries: Vec<(Name, Option<Entry>)>,
+    /// Entries that cannot be taken now: they hold up no other.
+    pub untaken: Vec<Name>,
+    /// Those that the region cannot read now. Others that told of them are asked.
+    pub withheld: Vec<Name>,
+    /// Those whose end the region does not know behind the base that it was told of. Others are asked, then this one for all bytes.
+    pub baseless: Vec<Name>,
+    /// Those of which another version is here than when they were asked for. They are looked up, and asked for, again.
+    pub changed: Vec<Name>,
+    /// Bytes of entries that came: the region's budget is charged with these.
+    pub came_bytes: u64,
 }
 
 /// An effect that the driver carries out.
@@ -196,6 +206,17 @@ pub enum Effect {
         request: u64,
         /// The entries.
         names: Vec<(Name, Need)>,
+    },
+    /// Ask a region for a part of an entry's bytes: those that follow the ones which came before.
+    FetchPart {
+        /// The region.
+        region: RegionId,
+        /// Number of the request.
+        request: u64,
+        /// The entry.
+        name: Name,
+        /// Most bytes that are to come.
+        bytes_max: u64,
     },
     /// Join an entry with what is there, in the log of its key's PG, and make its bytes durable.
     Merge {
@@ -253,19 +274,6 @@ pub enum Alarm {
     },
 }
 
-/// The lag behind one region.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Lag {
-    /// Outcomes that are not here yet.
-    pub outcomes: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// The clock of the oldest that is wanted.
-    pub oldest: Option<HybridClock>,
-    /// True while all keys are compared, or have to be: the numbers count only what is known to differ.
-    pub is_comparing: bool,
-}
-
 /// One journal.
 #[derive(Debug)]
 struct Stream {
@@ -277,6 +285,8 @@ struct Stream {
     left: (u64, u64),
     /// Positions whose claims are not settled.
     open: BTreeSet<OpSeq>,
+    /// Outcomes that are to be told again.
+    skipped: Option<Skipped>,
     course: Course,
     asked_ms: u64,
     /// Its region has answered since the start.
@@ -307,8 +317,10 @@ struct Peer {
     comparison: Option<Comparison>,
     /// Entries that comparisons listed and that are not here yet.
     claims: usize,
-    /// Wants that it claims and that no request is under way for, by their age.
-    queue: BTreeSet<(HybridClock, Name)>,
+    /// Wants that it claims and that no request is under way for.
+    queue: Queue,
+    /// The last fetch was of an entry of many bytes.
+    had_part: bool,
 }
 
 /// This region, the others' budgets, and the first request's number.
@@ -318,6 +330,9 @@ pub struct Config {
     pub own: RegionId,
     /// Bytes a second that each other region is asked for.
     pub bytes_per_s: BTreeMap<RegionId, u64>,
+    /// Bytes from which on an entry comes in parts. These have the bytes of a second, but half as many as this at least, and four times
+    /// as many at most.
+    pub part_bytes: u64,
     /// A number that no earlier run of the process has reached with its requests.
     pub first_request: u64,
     /// A bug, in simulations.
@@ -329,6 +344,7 @@ pub struct Config {
 pub struct Pull {
     own: RegionId,
     planted: Planted,
+    part_bytes: u64,
     peers: BTreeMap<RegionId, Peer>,
     streams: BTreeMap<Source, Stream>,
     wants: BTreeMap<Name, Want>,
@@ -358,6 +374,7 @@ impl Pull {
         Self {
             own: config.own,
             planted: config.planted,
+            part_bytes: config.part_bytes,
             streams,
             peers,
             wants: BTreeMap::new(),
@@ -383,14 +400,8 @@ impl Pull {
             Event::Told { request, pgs } => self.told(now_ms, request, pgs, here, out),
             Event::Walked { request, summed } => self.walked(now_ms, request, summed, here, out),
             Event::Listed { request, listed } => self.listed(now_ms, request, listed, here, out),
-            Event::Fetched { request, entries, untaken, withheld, baseless, changed } => {
-                let fetched = Fetched { entries, untaken, withheld, baseless, changed };
+            Event::Fetched { request, fetched } => {
                 self.fetched(now_ms, request, fetched, here, out);
-            }
-            Event::Spared { region, bytes } => {
-                if let Some(peer) = self.peers.get_mut(&region) {
-                    peer.budget.give_back(bytes);
-                }
             }
             Event::Coming { request } => self.extend_deadline(now_ms, request),
             Event::Unanswered { request } => self.unanswered(now_ms, request),
@@ -418,35 +429,6 @@ impl Pull {
         origin.region == self.own || settled.is_some_and(|it| it.through >= origin.op.seq)
     }
 
-    /// This region's lag behind each other one.
-    #[must_use]
-    pub fn lags(&self) -> BTreeMap<RegionId, Lag> {
-        let mut lags: BTreeMap<RegionId, Lag> = BTreeMap::new();
-        for (source, stream) in &self.streams {
-            let lag = lags.entry(source.region).or_default();
-            lag.add(stream.left.0, stream.left.1);
-            lag.is_comparing |= stream.is_void();
-        }
-        let held = self.held.iter().map(|(_, claim)| claim);
-        for claim in self.wants.values().flat_map(Want::claims).chain(held) {
-            let (lag, clock) = (lags.entry(claim.region).or_default(), claim.id.at.clock);
-            lag.add(1, claim.id.bytes);
-            lag.oldest = Some(lag.oldest.map_or(clock, |oldest| oldest.min(clock)));
-        }
-        lags
-    }
-
-    /// For each region a PG of it that has not answered for [`REGION_SILENT_MS`], if there is one: its lag is not known.
-    #[must_use]
-    pub fn silent(&self, now_ms: u64) -> BTreeMap<RegionId, PgId> {
-        let is_silent = |(source, stream): &(&Source, &Stream)| {
-            let since_ms = now_ms.saturating_sub(stream.heard_ms);
-            self.peers.contains_key(&source.region) && since_ms > REGION_SILENT_MS
-        };
-        let silent = self.streams.iter().filter(is_silent);
-        silent.map(|(source, _)| (source.region, source.pg)).collect()
-    }
-
     /// True if all that other regions told is here.
     #[must_use]
     pub fn is_level(&self) -> bool {
@@ -469,6 +451,12 @@ impl Pull {
         self.wants.keys().chain(held).any(|name| buckets.contains(&name.bucket))
     }
 
+    /// True if an entry was told of that is not here.
+    #[must_use]
+    pub fn has_heard_of(&self, name: &Name) -> bool {
+        self.is_wanted(name) || self.held.iter().any(|(_, claim)| claim.id.name == *name)
+    }
+
     /// True if an entry is asked for, or being joined. Its tombstone has to stay: an answer that is on its way may have
     /// the version.
     #[must_use]
@@ -486,7 +474,7 @@ impl Pull {
     }
 
     fn check(&self) {
-        let queued = self.peers.values().map(|peer| peer.queue.len()).sum::<usize>();
+        let queued = self.queued();
         let waiting = self.wants.len().checked_sub(self.busy).expect("what is under way is wanted");
         assert!(queued >= waiting, "what waits is in the queue of a region that told of it");
     }
@@ -505,22 +493,23 @@ impl Pull {
             peer.queue.iter().all(|(clock, name)| places.contains(&(*region, *clock, name)))
         };
         assert!(self.peers.iter().all(of_peer), "what is queued waits");
-        let queued = self.peers.values().map(|peer| peer.queue.len()).sum::<usize>();
-        assert_eq!(places.len(), queued, "what waits may be asked of each region that told of it");
+        assert_eq!(
+            places.len(),
+            self.queued(),
+            "what waits may be asked of each region that told of it"
+        );
+    }
+
+    fn queued(&self) -> usize {
+        self.peers.values().map(|peer| peer.queue.len()).sum()
     }
 }
 
 impl Peer {
     fn new(budget: Budget) -> Self {
-        let (comparison, queue) = (None, BTreeSet::new());
-        Self { budget, quiet_until_ms: 0, poll_ms: 0, comparison, claims: 0, queue }
-    }
-}
-
-impl Lag {
-    fn add(&mut self, outcomes: u64, bytes: u64) {
-        self.outcomes = self.outcomes.saturating_add(outcomes);
-        self.bytes = self.bytes.saturating_add(bytes);
+        let (comparison, queue) = (None, Queue::default());
+        let (quiet_until_ms, poll_ms, claims, had_part) = (0, 0, 0, false);
+        Self { budget, quiet_until_ms, poll_ms, comparison, claims, queue, had_part }
     }
 }
 
@@ -531,6 +520,7 @@ impl Stream {
             told: settled,
             left: (0, 0),
             open: BTreeSet::new(),
+            skipped: None,
             course: Course::Followed,
             asked_ms: 0,
             is_heard: false,
@@ -544,8 +534,8 @@ impl Stream {
 
     /// The op up to which all that the journal told is settled.
     fn through(&self) -> OpSeq {
-        let told = self.told.through;
-        self.open.first().map_or(told, |open| told.min(OpSeq(open.0 - 1)))
+        let first = self.open.first().copied().into_iter().chain(self.skipped.map(|it| it.first));
+        first.map(|first| OpSeq(first.0 - 1)).fold(self.told.through, OpSeq::min)
     }
 
     /// Moves the token as far as claims are settled.

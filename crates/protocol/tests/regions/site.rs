@@ -45,11 +45,14 @@ pub struct Site {
     pub skew_ms: i64,
     /// Stamps tell the time in steps of so many milliseconds: the coarser, the more often two regions have the same.
     pub clock_step_ms: u64,
+    pub part_bytes: u64,
     pub disk: Disk,
     pub pull: Option<Pull>,
     /// Counts starts: what an earlier one was waiting for is void.
     pub life: u64,
     pub merging: Vec<(Name, Entry)>,
+    /// Bytes that have come of versions which come in parts.
+    pub partials: BTreeMap<Name, (Stamp, u64)>,
     pub tokens: Vec<(Source, Token)>,
     /// Versions that are purged here: none is ever seen again.
     pub purged: BTreeSet<Name>,
@@ -115,10 +118,12 @@ impl Site {
             id,
             skew_ms,
             clock_step_ms: 1,
+            part_bytes: 1 << 20,
             disk,
             pull: None,
             life: 0,
             merging: Vec::new(),
+            partials: BTreeMap::new(),
             tokens: Vec::new(),
             purged: BTreeSet::new(),
             bug,
@@ -142,6 +147,7 @@ impl Site {
         let config = Config {
             own: self.id,
             bytes_per_s: others.clone().map(|(region, _)| (*region, bytes_per_s)).collect(),
+            part_bytes: self.part_bytes,
             first_request: self.life << 40,
             planted: self.bug.machine,
         };
@@ -163,6 +169,7 @@ impl Site {
     /// What was not durable is gone.
     fn forget(&mut self) {
         self.merging.clear();
+        self.partials.clear();
         self.tokens.clear();
         self.homes = Homes::default();
     }

@@ -1,17 +1,21 @@
 //! Regions, links, clients and time.
 
+mod counts;
 pub mod homes;
+pub mod parts;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_protocol::Planted;
-use larder_protocol::region::pull::{Alarm, Effect, Event};
+use larder_protocol::region::pull::{Alarm, Effect, Event, Fetched};
 use larder_protocol::region::{Entry, Name, Range, Slot, Token, What, compare};
 use larder_types::{BucketId, ObjectKey, PgId, RegionId};
 
 use super::judge::{Acknowledged, Judge};
 use super::site::{Site, pg_of};
+pub use counts::Counts;
 use homes::{Timer, Word};
+use parts::{PartAsk, PartTold};
 
 /// What is wrong on purpose, in the machines or in the stores around them.
 #[derive(Debug, Clone, Copy, Default)]
@@ -84,60 +88,6 @@ impl Dice {
     }
 }
 
-/// What runs met.
-#[derive(Debug, Default)]
-pub struct Counts {
-    pub changes: u64,
-    pub merges: u64,
-    /// Tokens that were void, and comparisons of regions that were begun for them.
-    pub voids: u64,
-    pub resyncs: u64,
-    pub clocks_ahead: u64,
-    pub crashes: u64,
-    pub wipes: u64,
-    pub cuts: u64,
-    pub freed: u64,
-    pub lost_with_a_region: u64,
-    /// Times that a region became the home, and locks that a home made.
-    pub homes: u64,
-    pub locks: u64,
-}
-
-impl Counts {
-    pub fn add(&mut self, of: &Self) {
-        self.changes += of.changes;
-        self.merges += of.merges;
-        self.voids += of.voids;
-        self.resyncs += of.resyncs;
-        self.clocks_ahead += of.clocks_ahead;
-        self.crashes += of.crashes;
-        self.wipes += of.wipes;
-        self.cuts += of.cuts;
-        self.freed += of.freed;
-        self.lost_with_a_region += of.lost_with_a_region;
-        self.homes += of.homes;
-        self.locks += of.locks;
-    }
-
-    pub fn has_all(&self) -> bool {
-        let Self { changes, merges, resyncs, clocks_ahead, crashes, wipes, cuts, freed, .. } = self;
-        [
-            changes,
-            merges,
-            resyncs,
-            clocks_ahead,
-            crashes,
-            wipes,
-            cuts,
-            freed,
-            &self.homes,
-            &self.locks,
-        ]
-        .iter()
-        .all(|it| **it > 0)
-    }
-}
-
 /// What one region sends another.
 #[derive(Debug, Clone)]
 enum Message {
@@ -145,6 +95,8 @@ enum Message {
     Walk { request: u64, range: Range },
     List { request: u64, range: Range },
     Fetch { request: u64, names: Vec<Name> },
+    FetchPart(PartAsk),
+    Part(PartTold),
     Answer(Event),
     Home(Word),
 }
@@ -222,7 +174,9 @@ impl World {
             let site = Site::new(RegionId(1 + at as u16), pgs, journal_max, skew_ms, bug);
             // Beside what is drawn, so that other seeds do what they did.
             let clock_step_ms = if seed % 4 == 3 { COARSE_CLOCK_MS } else { 1 };
-            sites.push(Site { clock_step_ms, ..site });
+            // In some, most objects come in parts.
+            let part_bytes = if seed % 5 == 2 { 500 } else { 1 << 20 };
+            sites.push(Site { clock_step_ms, part_bytes, ..site });
         }
         let regions: BTreeMap<_, _> = sites.iter().map(|site| (site.id, site.pgs())).collect();
         let faulty_until_ms = BEGIN_MS + 20_000 + dice.below(100_000);
@@ -482,6 +436,10 @@ impl World {
                     let names = names.into_iter().map(|(name, _)| name).collect();
                     self.send(id, region, Message::Fetch { request, names });
                 }
+                Effect::FetchPart { region, request, name, bytes_max } => {
+                    let ask = self.sites[at].ask_part(request, name, bytes_max);
+                    self.send(id, region, Message::FetchPart(ask));
+                }
                 Effect::Merge { name, entry } => {
                     if self.sites[at].merging.is_empty() {
                         let sync = self.dice.below(400);
@@ -534,6 +492,15 @@ impl World {
         match message {
             Message::Answer(event) => self.step(at, event),
             Message::Home(word) => self.hear_word(from, at, word),
+            Message::FetchPart(ask) => {
+                let told = parts::tell(&self.sites[at], ask);
+                self.send(to, from, Message::Part(told));
+            }
+            Message::Part(told) => {
+                let (event, is_part) = self.sites[at].take_part(told);
+                self.counts.parts += u64::from(is_part);
+                self.step(at, event);
+            }
             asked => {
                 let event = answer(&mut self.sites[at], from, asked);
                 self.send(to, from, Message::Answer(event));
@@ -576,10 +543,18 @@ fn answer(site: &mut Site, from: RegionId, asked: Message) -> Event {
                 let kept = site.disk.entries.get(&name).map(|kept| kept.entry.clone());
                 (name, kept)
             };
-            let entries = names.into_iter().map(entry).collect();
-            let (untaken, withheld, baseless, changed) = Default::default();
-            Event::Fetched { request, entries, untaken, withheld, baseless, changed }
+            let entries: Vec<_> = names.into_iter().map(entry).collect();
+            let bytes = |(name, entry): &(Name, Option<Entry>)| {
+                entry.as_ref().map_or(0, |entry| entry.id(name.clone()).bytes)
+            };
+            let came_bytes = entries.iter().map(bytes).sum();
+            Event::Fetched {
+                request,
+                fetched: Fetched { entries, came_bytes, ..Fetched::default() },
+            }
         }
-        Message::Answer(_) | Message::Home(_) => unreachable!("it is none of these questions"),
+        Message::FetchPart(_) | Message::Part(_) | Message::Answer(_) | Message::Home(_) => {
+            unreachable!("it is none of these questions")
+        }
     }
 }

@@ -54,17 +54,17 @@ pub(super) const IN_REGION: &str =
     "appends in a region by servers of an earlier release: upgrade all";
 
 /// The bytes of an append, committed or small enough to come along.
-pub(super) struct Appending<'a, R: Reach> {
+pub(super) struct Appending<R: Reach> {
     pub(super) content: Content,
     pub(super) size: u64,
     pub(super) digest: BodyDigest,
-    guard: Option<StreamGuard<'a, R>>,
+    guard: Option<StreamGuard<R>>,
 }
 
-impl<R: Reach> Appending<'_, R> {
+impl<R: Reach> Appending<R> {
     /// They are the end of the object.
     pub(super) fn claimed(self) {
-        if let Some(guard) = self.guard {
+        if let Some(mut guard) = self.guard {
             guard.claimed();
         }
     }
@@ -179,7 +179,7 @@ impl<R: Reach> Proxy<R> {
         wanted: &Wanted,
         body: &mut B,
         limit: Limit,
-    ) -> Result<Appending<'_, R>, ObjectError> {
+    ) -> Result<Appending<R>, ObjectError> {
         self.reach.admit_data()?;
         if body.len() == Some(0) {
             return Err(ObjectError::EmptyAppend);

@@ -6,7 +6,7 @@
 //! | `expiry.rs` | ends uploads that nobody ended |
 //! | `homes.rs`, `uploads.rs` | changes that a bucket's home region decides |
 //! | `removal.rs` | refuses changes in a region that was removed |
-//! | `told.rs` | what it does for other regions |
+//! | `told.rs`, `told_parts.rs` | what it does for other regions |
 //! | `reach.rs` | what it asks of the other roles |
 //! | `regional.rs` | what the driver of regions asks of them besides |
 //! | `here.rs` | the other roles in this process: direct calls |
@@ -36,6 +36,7 @@ mod regional;
 mod removal;
 mod replicated;
 mod told;
+mod told_parts;
 mod uploads;
 
 use std::ops::Range;
@@ -80,6 +81,7 @@ pub(crate) use reach::{KnownBucket, Onward, Scan};
 pub use regional::{JournalAsk, RegionReach};
 pub use replicated::RegionWaits;
 pub use told::ChangeOutcome;
+pub use told_parts::ToldParts;
 
 /// What the proxy saw that should never be, for metrics and alarms.
 #[derive(Debug, Default)]

@@ -1,6 +1,7 @@
 //! Puts: small ones in one op, larger ones in one chunk, the largest as a stream of chunks.
 
 use std::pin::pin;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
@@ -96,24 +97,28 @@ pub(super) const OF_TOLD: Limit = Limit { what: "the object", bytes: OBJECT_BYTE
 const OF_PUTS: Limit = Limit { what: "the object", bytes: PUT_BYTES_MAX };
 
 /// Frees the chunks of a stream that gets no parent.
-pub(super) struct StreamGuard<'a, R: Reach> {
-    reach: &'a R,
+pub(super) struct StreamGuard<R: Reach> {
+    reach: Arc<R>,
     pg: PgId,
     bucket: BucketId,
     stream: StreamId,
     armed: bool,
 }
 
-impl<R: Reach> StreamGuard<'_, R> {
+impl<R: Reach> StreamGuard<R> {
+    pub(super) fn stream(&self) -> StreamId {
+        self.stream
+    }
+
     /// A parent has claimed the chunks.
-    pub(super) fn claimed(mut self) {
+    pub(super) fn claimed(&mut self) {
         self.armed = false;
     }
 }
 
 /// The chunks of a body, committed and without a parent yet.
-pub(super) struct Chunks<'a, R: Reach> {
-    pub(super) guard: StreamGuard<'a, R>,
+pub(super) struct Chunks<R: Reach> {
+    pub(super) guard: StreamGuard<R>,
     /// How the parent names them.
     pub(super) content: Content,
     /// Bytes of them all.
@@ -121,7 +126,7 @@ pub(super) struct Chunks<'a, R: Reach> {
     pub(super) digest: BodyDigest,
 }
 
-impl<R: Reach> Drop for StreamGuard<'_, R> {
+impl<R: Reach> Drop for StreamGuard<R> {
     fn drop(&mut self) {
         if self.armed {
             let (bucket, stream) = (self.bucket, self.stream);
@@ -260,15 +265,9 @@ impl<R: Reach> Proxy<R> {
         mut pieces: Pieces,
         body: &mut B,
         limit: Limit,
-    ) -> Result<Chunks<'_, R>, ObjectError> {
-        let stream = self.new_stream();
-        let guard = StreamGuard {
-            reach: &*self.reach,
-            pg: wanted.pg,
-            bucket: wanted.bucket,
-            stream,
-            armed: true,
-        };
+    ) -> Result<Chunks<R>, ObjectError> {
+        let guard = self.new_chunks(wanted);
+        let stream = guard.stream;
         let mut size = pieces.len as u64;
         let mut chunks = 0;
         let mut under_way = FuturesUnordered::new();
@@ -317,7 +316,13 @@ impl<R: Reach> Proxy<R> {
         Ok(Chunks { guard, content, size, digest })
     }
 
-    async fn store_part_of_stream(
+    /// A stream of chunks for a put.
+    pub(super) fn new_chunks(&self, wanted: &Wanted) -> StreamGuard<R> {
+        let (reach, stream) = (self.reach.clone(), self.new_stream());
+        StreamGuard { reach, pg: wanted.pg, bucket: wanted.bucket, stream, armed: true }
+    }
+
+    pub(super) async fn store_part_of_stream(
         &self,
         wanted: &Wanted,
         stream: StreamId,
@@ -345,9 +350,21 @@ impl<R: Reach> Proxy<R> {
     async fn store_parent(
         &self,
         wanted: Wanted,
-        chunks: Chunks<'_, R>,
+        chunks: Chunks<R>,
     ) -> Result<PutDone, ObjectError> {
-        let Chunks { guard, content, size, digest } = chunks;
+        let Chunks { mut guard, content, size, digest } = chunks;
+        let done = self.put_parent(&wanted, content, (size, digest)).await?;
+        guard.claimed();
+        Ok(done)
+    }
+
+    /// Makes committed chunks the content of what is wanted.
+    pub(super) async fn put_parent(
+        &self,
+        wanted: &Wanted,
+        content: Content,
+        (size, digest): (u64, BodyDigest),
+    ) -> Result<PutDone, ObjectError> {
         let request = self.requests.begin();
         let (etag, checksum) = (ETag::Md5(digest.md5), digest.checksum);
         let description = wanted.described(Description {
@@ -368,10 +385,7 @@ impl<R: Reach> Proxy<R> {
             enough: wanted.enough,
         };
         match self.reach.put(wanted.pg, wanted.call(call), None, patience()).await? {
-            Ended::Done(clock) => {
-                guard.claimed();
-                Ok(PutDone { etag, checksum, clock, size })
-            }
+            Ended::Done(clock) => Ok(PutDone { etag, checksum, clock, size }),
             Ended::Lost(_) => unreachable!("it has no data of its own"),
         }
     }

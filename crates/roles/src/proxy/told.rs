@@ -23,7 +23,7 @@ pub(super) struct RegionVersion {
 }
 
 impl RegionVersion {
-    fn of(entry: &Entry, object: &entry::Object) -> Self {
+    pub(super) fn of(entry: &Entry, object: &entry::Object) -> Self {
         let entry::Object { metax, parts, amended, .. } = object.clone();
         Self { metax, at: entry.at, origin: entry.origin, parts, amended }
     }
@@ -51,7 +51,7 @@ pub enum ChangeOutcome {
 }
 
 /// Takes it as success that a newer change beats this one.
-fn unless_beaten(error: ObjectError) -> Result<ChangeOutcome, ObjectError> {
+pub(super) fn unless_beaten(error: ObjectError) -> Result<ChangeOutcome, ObjectError> {
     // Another region's change has no other condition.
     let is_beaten = matches!(error, ObjectError::PreconditionFailed);
     if is_beaten { Ok(ChangeOutcome::Beaten) } else { Err(error) }
@@ -60,7 +60,7 @@ fn unless_beaten(error: ObjectError) -> Result<ChangeOutcome, ObjectError> {
 impl KnownBucket {
     /// Refuses a change that was asked for when the bucket was another, or had another epoch: tombstones that would beat it may
     /// have gone with a deletion of the bucket in another region.
-    fn is(self, now: (BucketId, Epoch)) -> Result<(), ObjectError> {
+    pub(super) fn is(self, now: (BucketId, Epoch)) -> Result<(), ObjectError> {
         if self.place() == now { Ok(()) } else { Err(ObjectError::NoSuchBucket) }
     }
 }

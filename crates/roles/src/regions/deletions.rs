@@ -193,7 +193,12 @@ async fn delete<R: RegionReach>(shared: &Arc<Shared<R>>, record: BucketRecord, t
     }
 }
 
-fn tell<R>(shared: &Shared<R>, mark: Mark, tells: Tells, ended: Result<(), ObjectError>) {
+fn tell<R: RegionReach>(
+    shared: &Shared<R>,
+    mark: Mark,
+    tells: Tells,
+    ended: Result<(), ObjectError>,
+) {
     shared.deletions.note_ended(mark, ended.clone());
     let counters = shared.watch.counters();
     let counter = if ended.is_ok() { &counters.deleted } else { &counters.undeleted };
@@ -203,7 +208,7 @@ fn tell<R>(shared: &Shared<R>, mark: Mark, tells: Tells, ended: Result<(), Objec
 }
 
 /// A deletion of this region that is under way.
-struct Run<R> {
+struct Run<R: RegionReach> {
     shared: Arc<Shared<R>>,
     record: BucketRecord,
     others: BTreeSet<RegionId>,

@@ -1,16 +1,19 @@
 //! Answers fetches of other regions: opens entries and their bytes a few at a time, and sends them in the order asked for.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt, Stream, StreamExt, stream};
-use larder_link::{Declined, FetchSince, FetchSink, Fetched, LinkError};
+use larder_link::{Declined, FetchAsked, FetchPart, FetchSince, FetchSink, Fetched, LinkError};
 use larder_objects::{ObjectError, Objects, ReadBody};
 use larder_protocol::region::entry::What;
 use larder_protocol::region::{Base, Entry, KeyRows, Name};
-use larder_types::{Body, BucketName, ObjectEntry, ObjectKey, OpId, PieceEntry, RegionId, rows};
+use larder_types::{
+    Body, BucketName, ObjectEntry, ObjectKey, OpId, PieceEntry, RegionId, Stamp, rows,
+};
 use tokio::time::timeout;
 
 use super::Shared;
@@ -20,8 +23,38 @@ use crate::limits::{
 use crate::planted::{self, Bug};
 use crate::proxy::RegionReach;
 
-/// Sends the entries of a fetch.
+/// Sends what a fetch asks for.
 pub(super) async fn answer<R: RegionReach>(
+    shared: &Arc<Shared<R>>,
+    from: RegionId,
+    asked: FetchAsked,
+    sink: FetchSink,
+) -> Result<(), Declined> {
+    match asked {
+        FetchAsked::Entries(fetch) => send_entries(shared, from, fetch, sink).await,
+        FetchAsked::Part(part) => send_part(shared, from, part, sink).await,
+    }
+}
+
+/// Sends a part of an entry's bytes.
+async fn send_part<R: RegionReach>(
+    shared: &Arc<Shared<R>>,
+    from: RegionId,
+    part: FetchPart,
+    mut sink: FetchSink,
+) -> Result<(), Declined> {
+    let name = part.name.clone();
+    let FetchPart { at, from: begins_at, bytes_max, .. } = part;
+    let wanted = Wanted::Part { at, from: begins_at, bytes_max };
+    let Opened { fetched, body, .. } = opened(shared.clone(), from, name, wanted).await;
+    let bytes = fetched.bytes;
+    let sent = send(&mut sink, fetched, body).await;
+    sent.map_err(|error| broken_off(from, &error))?;
+    shared.watch.counters().told_part(bytes);
+    Ok(())
+}
+
+async fn send_entries<R: RegionReach>(
     shared: &Arc<Shared<R>>,
     from: RegionId,
     fetch: FetchSince,
@@ -29,19 +62,25 @@ pub(super) async fn answer<R: RegionReach>(
 ) -> Result<(), Declined> {
     let bases: BTreeMap<u32, Base> = fetch.bases.into_iter().collect();
     let ahead = |((name, with_bytes), at): ((Name, bool), u32)| {
-        let bytes_max = with_bytes.then_some(REGION_AHEAD_BYTES_MAX);
-        opened(shared.clone(), from, (name, bases.get(&at).copied()), bytes_max)
+        let (base, bytes_max) = (bases.get(&at).copied(), REGION_AHEAD_BYTES_MAX);
+        let bytes = Wanted::Bytes { base, bytes_max };
+        opened(shared.clone(), from, name, if with_bytes { bytes } else { Wanted::Fields })
     };
     let ahead = stream::iter(fetch.names.into_iter().zip(0..)).map(ahead);
     let ahead = ahead.buffered(REGION_OPENS_MAX);
     let mut ahead = Ahead { opening: pin!(ahead), opened: VecDeque::new() };
     loop {
         let next = ahead.next(&mut sink).await.map_err(|error| broken_off(from, &error))?;
-        let Some(Opened { mut fetched, base, mut body, is_large }) = next else { return Ok(()) };
-        if is_large {
+        let Some(Opened { mut fetched, mut wanted, mut body, is_large }) = next else {
+            return Ok(());
+        };
+        if let Wanted::Bytes { bytes_max, .. } = &mut wanted
+            && is_large
+        {
+            *bytes_max = u64::MAX;
             // Entries before it do not wait for it.
             sink.flush().await.map_err(|error| broken_off(from, &error))?;
-            let opening = opened(shared.clone(), from, (fetched.name, base), Some(u64::MAX));
+            let opening = opened(shared.clone(), from, fetched.name, wanted);
             Opened { fetched, body, .. } = ahead.beside(opening).await;
         }
         let bytes = fetched.bytes;
@@ -52,6 +91,27 @@ pub(super) async fn answer<R: RegionReach>(
         }
         shared.watch.counters().told(bytes);
     }
+}
+
+/// The bytes of an entry that a region wants.
+#[derive(Debug, Clone, Copy)]
+enum Wanted {
+    /// None.
+    Fields,
+    /// All, or those behind the base that it has, if they are at most so many: others wait for their turn.
+    Bytes { base: Option<Base>, bytes_max: u64 },
+    /// At most so many from a place on, of this version if one is known.
+    Part { at: Option<Stamp>, from: u64, bytes_max: u64 },
+}
+
+/// The bytes of an object that are to be opened.
+enum Places {
+    None,
+    Of(Range<u64>),
+    /// They are too many.
+    Large,
+    /// The asking region may have the beginning, and this one does not know.
+    LacksBase,
 }
 
 /// An entry and its bytes.
@@ -73,12 +133,33 @@ impl Found {
 }
 
 impl<R: RegionReach> Shared<R> {
-    /// Reads a name's entry. Opens its bytes, or those behind the base, if they are wanted and at most `bytes_max`.
-    async fn open(
+    /// The bytes of an object that are to be opened.
+    async fn places(
         &self,
-        (name, base): (&Name, Option<Base>),
-        bytes_max: Option<u64>,
-    ) -> Result<Found, ObjectError> {
+        (name, wanted): (&Name, Wanted),
+        entry: &Entry,
+        version: &ObjectEntry,
+    ) -> Result<Places, ObjectError> {
+        let size = entry.bytes();
+        Ok(match wanted {
+            Wanted::Fields => Places::None,
+            Wanted::Bytes { base, bytes_max } => {
+                match self.end_of_base(name, version, base).await? {
+                    None => Places::LacksBase,
+                    Some(from) if size - from > bytes_max => Places::Large,
+                    Some(from) => Places::Of(from..size),
+                }
+            }
+            Wanted::Part { at, from, bytes_max } => {
+                let is_it = at.is_none_or(|asked| asked == entry.at) && from <= size;
+                let upto = size.min(from.saturating_add(bytes_max));
+                if is_it { Places::Of(from..upto) } else { Places::None }
+            }
+        })
+    }
+
+    /// Reads a name's entry, and opens those of its bytes that are wanted.
+    async fn open(&self, name: &Name, wanted: Wanted) -> Result<Found, ObjectError> {
         let (shown, buckets) = (&self.shown, self.shown.buckets());
         // To the other regions it is gone.
         if buckets.local().contains(&name.bucket) || shown.is_deleted(name.bucket) {
@@ -93,20 +174,20 @@ impl<R: RegionReach> Shared<R> {
                 kept = shown.kept(name.bucket, &name.key).await?;
             }
             let entry = shown.entry_of(name.bucket, &name.key, &kept);
-            let (Some(Entry { what: What::Object(object), .. }), Some(version), Some(bytes_max)) =
-                (&entry, &kept.version, bytes_max)
+            let (Some(object @ Entry { what: What::Object(_), .. }), Some(version)) =
+                (&entry, &kept.version)
             else {
                 return Ok(Found::bare(entry));
             };
-            let from = match self.end_of_base(name, version, base).await? {
-                Some(from) => from,
-                None => return Ok(Found { lacks_base: true, ..Found::bare(entry) }),
+            let places = match self.places((name, wanted), object, version).await? {
+                Places::None => return Ok(Found::bare(entry)),
+                Places::LacksBase => return Ok(Found { lacks_base: true, ..Found::bare(entry) }),
+                Places::Large => return Ok(Found { is_large: true, ..Found::bare(entry) }),
+                Places::Of(places) => places,
             };
-            if object.bytes() - from > bytes_max {
-                return Ok(Found { is_large: true, ..Found::bare(entry) });
-            }
-            match self.body(&bucket, &name.key, version.row.op, from).await {
-                Ok(Some((bytes, body))) => {
+            let bytes = places.end - places.start;
+            match self.body(&bucket, &name.key, version.row.op, places).await {
+                Ok(Some(body)) => {
                     return Ok(Found { bytes, body: Some(body), ..Found::bare(entry) });
                 }
                 // Another version has taken its place meanwhile.
@@ -146,20 +227,19 @@ impl<R: RegionReach> Shared<R> {
         })
     }
 
-    /// Opens the bytes of a key's version from a place on, if this op made it.
+    /// Opens bytes of a key's version, if this op made it.
     async fn body(
         &self,
         bucket: &BucketName,
         key: &ObjectKey,
         op: OpId,
-        from: u64,
-    ) -> Result<Option<(u64, ReadBody)>, ObjectError> {
+        places: Range<u64>,
+    ) -> Result<Option<ReadBody>, ObjectError> {
         let opened = self.proxy.open_here(bucket, key).await?;
-        if opened.op != op {
+        if opened.op != op || opened.metax.size < places.end {
             return Ok(None);
         }
-        let size = opened.metax.size;
-        Ok(Some((size - from, self.proxy.read(&opened, from..size).await?)))
+        Ok(Some(self.proxy.read(&opened, places).await?))
     }
 }
 
@@ -207,8 +287,7 @@ fn broken_off(from: RegionId, error: &LinkError) -> Declined {
 /// An entry of a fetch, as it is sent.
 struct Opened {
     fetched: Fetched,
-    /// The base that the asking region has.
-    base: Option<Base>,
+    wanted: Wanted,
     body: Option<ReadBody>,
     /// True if it is opened only at its turn: its bytes would wait in memory, and might be replaced meanwhile.
     is_large: bool,
@@ -218,13 +297,12 @@ struct Opened {
 async fn opened<R: RegionReach>(
     shared: Arc<Shared<R>>,
     from: RegionId,
-    (name, base): (Name, Option<Base>),
-    bytes_max: Option<u64>,
+    name: Name,
+    wanted: Wanted,
 ) -> Opened {
     let patience = Duration::from_millis(REGION_OPEN_MS);
     let late = || ObjectError::Unavailable { reason: "it is not open in time".to_owned() };
-    let opening = shared.open((&name, base), bytes_max);
-    let found = timeout(patience, opening).await.unwrap_or_else(|_| Err(late()));
+    let found = timeout(patience, shared.open(&name, wanted)).await.unwrap_or_else(|_| Err(late()));
     let (found, is_withheld) = match found {
         Ok(found) => {
             let is_withheld = found.lacks_base;
@@ -236,7 +314,7 @@ async fn opened<R: RegionReach>(
         }
     };
     let Found { entry, bytes, body, is_large, .. } = found;
-    Opened { fetched: Fetched { name, entry, bytes, is_withheld }, base, body, is_large }
+    Opened { fetched: Fetched { name, entry, bytes, is_withheld }, wanted, body, is_large }
 }
 
 async fn send(

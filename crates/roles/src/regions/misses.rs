@@ -27,16 +27,17 @@ use tokio::time::{Instant, timeout};
 use super::Shared;
 use super::changes;
 use super::deletions;
+use super::in_flight::InFlightGuard;
 use super::lists;
 use super::taking;
 use crate::limits::{
-    REGION_ABSENT_KEYS_MAX, REGION_ABSENT_MS, REGION_MISS_BYTES_MAX, REGION_MISS_MS,
-    REGION_MISSES_MAX,
+    REGION_ABSENT_KEYS_MAX, REGION_ABSENT_MS, REGION_MISS_BYTES_MAX, REGION_MISS_COMING_MS,
+    REGION_MISS_MS, REGION_MISSES_MAX,
 };
 use crate::proxy::{Elsewhere, Made, RegionReach};
 
 /// See the module's head.
-pub(super) struct Misses<R> {
+pub(super) struct Misses<R: RegionReach> {
     shared: Arc<Shared<R>>,
     places: Semaphore,
     absent: Mutex<Absent>,
@@ -88,6 +89,16 @@ impl<R: RegionReach> Misses<R> {
         told.max_by_key(|(entry, _)| entry.at)
     }
 
+    /// Counts a key as being fetched, after any fetch of it that is under way.
+    async fn alone(&self, name: &Name) -> Result<InFlightGuard, ObjectError> {
+        let patience = Duration::from_millis(REGION_MISS_COMING_MS);
+        let alone = timeout(patience, self.shared.in_flight.begin_after(name)).await;
+        alone.map_err(|_late| {
+            let reason = "the object is in another region, and on its way here".to_owned();
+            ObjectError::Unavailable { reason }
+        })
+    }
+
     async fn fill(&self, bucket: &BucketName, key: &ObjectKey) -> Result<bool, ObjectError> {
         let Some(bucket) = self.shared.shown.bucket(bucket) else { return Ok(false) };
         if self.shared.shown.buckets().local().contains(&bucket) {
@@ -104,8 +115,16 @@ impl<R: RegionReach> Misses<R> {
         let counters = self.shared.watch.counters();
         counters.misses.fetch_add(1, Ordering::Relaxed);
         let name = Name { bucket, key: key.clone(), slot: Slot::Null };
-        let latest = self.shared.shown.kept(bucket, key).await.ok();
-        let latest = latest.and_then(|kept| kept.latest(self.shared.shown.own()));
+        // It is fetched once, whoever wants it: the machine that pulls, or another client.
+        let _alone = self.alone(&name).await?;
+        if self.absent.lock().has(&at) {
+            return Ok(false);
+        }
+        let kept = self.shared.shown.kept(bucket, key).await.ok();
+        if kept.as_ref().is_some_and(|kept| kept.version.is_some()) {
+            return Ok(true);
+        }
+        let latest = kept.and_then(|kept| kept.latest(self.shared.shown.own()));
         let told = self.ask(&name).await;
         let told = told.filter(|(entry, _)| latest.is_none_or(|latest| entry.at > latest));
         let Some((Entry { what: What::Object(object), .. }, link)) = told else {

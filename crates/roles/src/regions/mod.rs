@@ -49,10 +49,12 @@ mod echoes;
 mod fetches;
 mod holding;
 mod homes;
+mod in_flight;
 mod journal;
 mod lists;
 mod misses;
 mod names;
+mod parts;
 mod positions;
 mod puller;
 mod reported;
@@ -84,21 +86,22 @@ use clients::Clients;
 use deletions::Deletions;
 use echoes::Echoes;
 use homes::Homes;
+use in_flight::InFlight;
 use misses::Misses;
 use names::BucketIds;
+use parts::Partials;
 use puller::{Inbox, Puller};
 use reports::Reports;
 use sharing::Unshared;
 use shown::{Shown, Unreadable};
 use source::{Answering, SourceState};
-use tombstones::InFlight;
 use watch::Watch;
 
 /// The PG that keeps the tokens of other regions' journals. It is always the same one, so that each journal has one row.
 const TOKENS_PG: PgId = PgId(0);
 
 /// State shared by the parts of a region's driver.
-struct Shared<R> {
+struct Shared<R: RegionReach> {
     shown: Shown<R>,
     proxy: Arc<Proxy<R>>,
     site: Arc<Site>,
@@ -116,7 +119,8 @@ struct Shared<R> {
     listed: Arc<Semaphore>,
     echoes: Echoes,
     watch: Arc<Watch>,
-    in_flight: InFlight,
+    in_flight: Arc<InFlight>,
+    partials: Partials<R>,
     clients: Clients,
     reports: Reports,
     /// Tells when journals may show more.
@@ -193,7 +197,8 @@ impl Regions {
             listed: Arc::new(Semaphore::new(REGION_LISTED_MAX)),
             echoes: Echoes::default(),
             watch: seen.clone(),
-            in_flight: InFlight::default(),
+            in_flight: Arc::default(),
+            partials: Partials::default(),
             clients: Clients::default(),
             reports: Reports::default(),
             news: News::default(),

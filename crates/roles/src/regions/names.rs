@@ -148,7 +148,7 @@ impl<R: RegionReach> Shared<R> {
                 if needed.contains(&there) {
                     return Err(error);
                 }
-                self.watch.cannot_take(region, &error);
+                self.watch.cannot_take_any(region, &error);
             }
             // What was asked for before a deletion may be of a bucket that is gone. One that is being deleted here is another bucket
             // than the one that a region has by that time.

@@ -4,6 +4,8 @@
 //! number of PGs. The new machine begins with the noted tokens. Answers on their way to the former one have its number,
 //! and are dropped.
 
+mod show;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,9 +13,9 @@ use std::time::Duration;
 
 use larder_link::{Ask, Link, LinkError, List, Members, Walk};
 use larder_protocol::Planted;
-use larder_protocol::limits::REGION_NOTES_MAX;
-use larder_protocol::region::journal::{Batch, Why};
-use larder_protocol::region::pull::{Alarm, Config, Effect, Event, Lag, Source};
+use larder_protocol::limits::{REGION_NOTES_MAX, REGION_PART_BYTES};
+use larder_protocol::region::journal::Batch;
+use larder_protocol::region::pull::{Config, Effect, Event, Source};
 use larder_protocol::region::{Entry, Id, Name, Pull, Token};
 use larder_types::{BucketId, Passed, PgId, RegionId};
 use tokio::sync::{oneshot, watch};
@@ -23,9 +25,9 @@ use super::Shared;
 use super::TOKENS_PG;
 use super::holding::LookedUp;
 use super::names::AskedAt;
+use super::parts;
 use super::taking::{self, FetchResult};
 use super::tombstones::Candidate;
-use super::watch::Behind;
 use crate::clock::now_ms;
 use crate::inbox;
 use crate::limits::{
@@ -109,7 +111,7 @@ pub(super) async fn watch_members(mut members: watch::Receiver<Arc<Members>>, in
 }
 
 /// See the module's head.
-pub(super) struct Puller<R> {
+pub(super) struct Puller<R: RegionReach> {
     shared: Arc<Shared<R>>,
     inbox: Inbox,
     pull: Option<Pull>,
@@ -153,7 +155,11 @@ impl<R: RegionReach> Puller<R> {
         loop {
             let late = Instant::now() + Duration::from_millis(REGION_TICK_MS);
             match messages.0.take_until(late) {
-                Some(Message::Stop) => return,
+                Some(Message::Stop) => {
+                    // Chunks are freed by tasks.
+                    let _within = self.shared.runtime.enter();
+                    return self.shared.partials.clear();
+                }
                 Some(message) => self.take(message),
                 None => {}
             }
@@ -169,12 +175,7 @@ impl<R: RegionReach> Puller<R> {
             Message::Event(number, event) if number == self.number => {
                 self.step(event, &BTreeSet::new());
             }
-            Message::Fetched(number, FetchResult { event, beaten, spared: (region, bytes) })
-                if number == self.number =>
-            {
-                if bytes > 0 {
-                    self.step(Event::Spared { region, bytes }, &BTreeSet::new());
-                }
+            Message::Fetched(number, FetchResult { event, beaten }) if number == self.number => {
                 self.step(event, &beaten);
             }
             Message::Event(..) | Message::Fetched(..) => {}
@@ -232,6 +233,10 @@ impl<R: RegionReach> Puller<R> {
             self.shown_ms = now_ms;
             let buckets = self.shared.shown.buckets();
             self.forget_wants_of(buckets.local());
+            if let Some(pull) = &self.pull {
+                let _within = self.shared.runtime.enter();
+                self.shared.partials.forget(|name| pull.has_heard_of(name));
+            }
             self.report_lag();
         }
     }
@@ -311,6 +316,7 @@ impl<R: RegionReach> Puller<R> {
         let config = Config {
             own: self.shared.shown.own(),
             bytes_per_s,
+            part_bytes: REGION_PART_BYTES,
             first_request: self.number * REGION_REQUESTS_PER_MACHINE,
             planted: Planted::default(),
         };
@@ -404,25 +410,13 @@ impl<R: RegionReach> Puller<R> {
                 });
             }
             Effect::Fetch { region, request, names } => {
-                let (shared, inbox, number) =
-                    (self.shared.clone(), self.inbox.clone(), self.number);
-                self.shared.runtime.spawn(async move {
-                    let Ok(link) = link_to(&shared, region) else {
-                        return inbox.send(Message::Event(number, Event::Unanswered { request }));
-                    };
-                    let taking = pin!(taking::fetch(&shared, link, request, names));
-                    let mut coming = interval(Duration::from_millis(REGION_COMING_MS));
-                    let mut taking = taking;
-                    let fetched = loop {
-                        tokio::select! {
-                            biased;
-                            fetched = &mut taking => break fetched,
-                            _ = coming.tick() => {
-                                inbox.send(Message::Event(number, Event::Coming { request }));
-                            }
-                        }
-                    };
-                    inbox.send(Message::Fetched(number, fetched));
+                self.fetch((region, request), async move |shared, link| {
+                    taking::fetch(&shared, link, request, names).await
+                });
+            }
+            Effect::FetchPart { region, request, name, bytes_max } => {
+                self.fetch((region, request), async move |shared, link| {
+                    parts::fetch(&shared, link, request, (name, bytes_max)).await
                 });
             }
             Effect::Merge { .. } => unreachable!("it was taken out"),
@@ -432,6 +426,34 @@ impl<R: RegionReach> Puller<R> {
             }
             Effect::Alarm(alarm) => self.alarm(&alarm),
         }
+    }
+
+    /// Fetches from a region, and tells the machine that the answer is coming until it has come.
+    fn fetch<F>(
+        &self,
+        (region, request): (RegionId, u64),
+        fetching: impl FnOnce(Arc<Shared<R>>, Arc<Link>) -> F + Send + 'static,
+    ) where
+        F: Future<Output = FetchResult> + Send,
+    {
+        let (shared, inbox, number) = (self.shared.clone(), self.inbox.clone(), self.number);
+        self.shared.runtime.spawn(async move {
+            let Ok(link) = link_to(&shared, region) else {
+                return inbox.send(Message::Event(number, Event::Unanswered { request }));
+            };
+            let mut fetching = pin!(fetching(shared.clone(), link));
+            let mut coming = interval(Duration::from_millis(REGION_COMING_MS));
+            let fetched = loop {
+                tokio::select! {
+                    biased;
+                    fetched = &mut fetching => break fetched,
+                    _ = coming.tick() => {
+                        inbox.send(Message::Event(number, Event::Coming { request }));
+                    }
+                }
+            };
+            inbox.send(Message::Fetched(number, fetched));
+        });
     }
 
     /// Asks a region, and tells the machine its answer, or that there is none.
@@ -461,36 +483,6 @@ impl<R: RegionReach> Puller<R> {
             };
             inbox.send(Message::Event(number, event));
         });
-    }
-
-    fn alarm(&self, alarm: &Alarm) {
-        let watch = &self.shared.watch;
-        match alarm {
-            Alarm::ClockAhead { region, clock } => {
-                tracing::debug!(%region, clock_ms = clock.ms(), "a change is held");
-                watch.alarm(*region, taking::clock_ahead(*region));
-            }
-            Alarm::Contradiction { name, why } => {
-                let what = format!("key {:?}: {why}. Neither is changed", name.key.as_str());
-                watch.alarm(why.at.region, what);
-            }
-            Alarm::Unsound { region } => {
-                watch.alarm(*region, "it says what no region says: use one release".to_owned());
-            }
-            Alarm::Void { source, void } => {
-                let (region, pg, why) = (source.region, source.pg, void.why);
-                if why == Why::Ahead {
-                    let what = "it has lost changes that it had told: was its directory restored from a backup? \
-                                Then remove it, and let an empty store join in its place";
-                    watch.lost(region, what);
-                }
-                tracing::debug!(%region, %pg, ?why, "a journal cannot be gone on with");
-            }
-            Alarm::Resync { region, journals } => {
-                watch.counters().comparisons.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                tracing::info!(%region, journals, "all keys are compared");
-            }
-        }
     }
 
     /// Notes tokens that have moved, a few at a time.
@@ -533,23 +525,12 @@ impl<R: RegionReach> Puller<R> {
             self.shared.watch.counters().set_share(pull.share());
         }
     }
-
-    fn report_lag(&self) {
-        let Some(pull) = &self.pull else { return };
-        let silent = pull.silent(now_ms());
-        for (region, Lag { outcomes, bytes, oldest, is_comparing }) in pull.lags() {
-            let oldest_ms = oldest.map(|oldest| oldest.ms());
-            let behind = Behind { operations: outcomes, bytes, oldest_ms, is_comparing };
-            self.shared.watch.set_behind(region, behind);
-            // While much is behind a PG may wait for long before it is asked.
-            let is_level = outcomes == 0 && !is_comparing;
-            let silent = silent.get(&region).filter(|_| is_level);
-            self.shared.watch.set_silent(region, silent.copied());
-        }
-    }
 }
 
-pub(super) fn link_to<R>(shared: &Shared<R>, region: RegionId) -> Result<Arc<Link>, LinkError> {
+pub(super) fn link_to<R: RegionReach>(
+    shared: &Shared<R>,
+    region: RegionId,
+) -> Result<Arc<Link>, LinkError> {
     let gone = || LinkError::Unsound("a region that is no more".to_owned());
     shared.site.link_to(region)?.ok_or_else(gone)
 }

@@ -86,7 +86,11 @@ pub(super) async fn send<R: RegionReach>(shared: Arc<Shared<R>>) {
     }
 }
 
-async fn send_to<R>(shared: &Shared<R>, region: RegionId, report: Report) -> Result<(), LinkError> {
+async fn send_to<R: RegionReach>(
+    shared: &Shared<R>,
+    region: RegionId,
+    report: Report,
+) -> Result<(), LinkError> {
     link_to(shared, region)?.report(report).await
 }
 

@@ -243,7 +243,7 @@ async fn theirs<R: RegionReach>(
     }
 }
 
-fn live<R>(shared: &Shared<R>) -> BTreeSet<RegionId> {
+fn live<R: RegionReach>(shared: &Shared<R>) -> BTreeSet<RegionId> {
     shared.site.members().borrow().live().map(|peer| peer.number).collect()
 }
 

@@ -130,7 +130,7 @@ impl Buckets {
 }
 
 /// See the module's head.
-pub(super) struct Shown<R> {
+pub(super) struct Shown<R: RegionReach> {
     proxy: Arc<Proxy<R>>,
     /// As of a version of the map.
     buckets: Mutex<(u64, Arc<Buckets>)>,

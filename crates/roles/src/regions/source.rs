@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use larder_link::message::Buckets as Names;
 use larder_link::{
-    Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, FetchSince,
+    Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, FetchAsked,
     FetchSink, Hello, Keys, KeysTold, List, ListAnswer, RegionList, Report, Source, TellHomes,
     Walk, WalkAnswer,
 };
@@ -49,10 +49,10 @@ const LOST: &str = "it has changes of this region that this one has lost: was th
                     this region there, and let an empty store join in its place";
 
 /// See the module's head.
-pub(super) struct Answering<R>(Arc<SourceState<R>>);
+pub(super) struct Answering<R: RegionReach>(Arc<SourceState<R>>);
 
 /// The state that answers are made from.
-pub(super) struct SourceState<R> {
+pub(super) struct SourceState<R: RegionReach> {
     shared: Arc<Shared<R>>,
     /// By PG: true once all puts from before the store had a number show, so that its journal may be told.
     is_settled: Vec<AtomicBool>,
@@ -420,7 +420,7 @@ impl<R: RegionReach> Source for Answering<R> {
     async fn fetch(
         &self,
         from: RegionId,
-        fetch: FetchSince,
+        fetch: FetchAsked,
         sink: FetchSink,
     ) -> Result<(), Declined> {
         fetches::answer(&self.0.shared, from, fetch, sink).await

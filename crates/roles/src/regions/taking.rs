@@ -13,17 +13,18 @@ use larder_link::{FetchSince, FetchStream, Fetched, Link, LinkError};
 use larder_objects::{BodyDigest, BodyError, ObjectError, PutBody};
 use larder_protocol::limits::REGION_CLOCK_AHEAD_MS_MAX;
 use larder_protocol::region::entry::{Object, What};
-use larder_protocol::region::pull::Event;
+use larder_protocol::region::pull::{self, Event};
 use larder_protocol::region::{Base, Entry, Name, Need};
 use larder_types::{Amendments, BucketId, BucketName, ETag, RegionId};
 use md5::{Digest, Md5};
 use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Shared;
 use crate::clock::now_ms;
 use crate::limits::{
-    REGION_BUSY_MS, REGION_BUSY_TRIES_MAX, REGION_FETCH_BACKOFF_MS, REGION_PUTS_BYTES_MAX,
-    REGION_SHOWS_MAX, REGION_WHOLE_BYTES_MAX,
+    REGION_BUSY_MS, REGION_BUSY_TRIES_MAX, REGION_FETCH_BACKOFF_MS, REGION_MISS_COMING_MS,
+    REGION_PUTS_BYTES_MAX, REGION_SHOWS_MAX, REGION_TWICE_MS, REGION_WHOLE_BYTES_MAX,
 };
 use crate::planted::{self, Bug};
 use crate::proxy::{ChangeOutcome, KnownBucket, RegionReach};
@@ -99,8 +100,6 @@ pub(super) struct FetchResult {
     pub(super) event: Event,
     /// Entries that were not taken, because what is here wins over them or is the same version.
     pub(super) beaten: BTreeSet<Name>,
-    /// The region that was asked, and bytes of its entries that were here already, so that they did not come.
-    pub(super) spared: (RegionId, u64),
 }
 
 /// Outcome of one entry.
@@ -126,10 +125,22 @@ pub(super) async fn fetch<R: RegionReach>(
     request: u64,
     names: Vec<(Name, Need)>,
 ) -> FetchResult {
-    let _coming = shared.in_flight.begin(names.iter().map(|(name, _)| name.clone()).collect());
+    // A machine before this one, or a client, has some fetched already: once these have come they are looked up.
+    let (twice, names): (Vec<_>, Vec<_>) =
+        names.into_iter().partition(|(name, _)| shared.in_flight.has(name));
+    let coming = shared.in_flight.begin(names.iter().map(|(name, _)| name.clone()).collect());
     let mut taking = Taking::new(shared.clone(), link.number());
     let fetched = taking.all(&link, names).await;
     taking.drain().await;
+    drop(coming);
+    let by = Instant::now() + Duration::from_millis(REGION_TWICE_MS);
+    for (name, _) in twice {
+        match timeout_at(by, shared.in_flight.ended(&name)).await {
+            Ok(()) => taking.fetched.changed.push(name),
+            // Looked up later: what has come with these does not wait for it.
+            Err(_late) => taking.fetched.untaken.push(name),
+        }
+    }
     match fetched {
         Ok(()) => shared.watch.answered(link.number()),
         Err(error) => {
@@ -138,14 +149,8 @@ pub(super) async fn fetch<R: RegionReach>(
             tokio::time::sleep(Duration::from_millis(REGION_FETCH_BACKOFF_MS)).await;
         }
     }
-    let spared = (link.number(), taking.spared_bytes);
-    let Taking { done: entries, untaken, withheld, baseless, changed, beaten, .. } = taking;
-    let none = [&untaken, &withheld, &baseless, &changed].iter().all(|names| names.is_empty());
-    let event = match entries.is_empty() && none {
-        true => Event::Unanswered { request },
-        false => Event::Fetched { request, entries, untaken, withheld, baseless, changed },
-    };
-    FetchResult { event, beaten, spared }
+    let Taking { fetched, beaten, .. } = taking;
+    FetchResult { event: Event::Fetched { request, fetched }, beaten }
 }
 
 /// Fetches one entry with its bytes, and puts it: true if it is here now, false if the region has it no more. `None` if neither can be
@@ -155,14 +160,15 @@ pub(super) async fn take_one<R: RegionReach>(
     link: &Link,
     name: Name,
 ) -> Option<bool> {
-    let _coming = shared.in_flight.begin(vec![name.clone()]);
+    let patience = Duration::from_millis(REGION_MISS_COMING_MS);
+    let _place = timeout(patience, link.place_for_miss()).await.ok().flatten()?;
     let mut taking = Taking::new(shared.clone(), link.number());
     let fetched = taking.all(link, vec![(name, Need::Bytes(None))]).await;
     taking.drain().await;
-    fetched.ok().and(taking.done.first()).map(|(_, entry)| entry.is_some())
+    fetched.ok().and(taking.fetched.entries.first()).map(|(_, entry)| entry.is_some())
 }
 
-struct Taking<R> {
+struct Taking<R: RegionReach> {
     shared: Arc<Shared<R>>,
     region: RegionId,
     /// Puts under way with their sizes, in tasks of their own: neither they nor readers of their keys wait for the
@@ -170,39 +176,17 @@ struct Taking<R> {
     putting: JoinSet<(Name, PutOutcome, u64)>,
     /// The sizes of these together.
     putting_bytes: u64,
-    done: Vec<(Name, Option<Entry>)>,
-    untaken: Vec<Name>,
-    withheld: Vec<Name>,
-    baseless: Vec<Name>,
-    changed: Vec<Name>,
+    fetched: pull::Fetched,
     beaten: BTreeSet<Name>,
-    /// Bytes that were here already.
-    spared_bytes: u64,
     /// The buckets as they were when the entries were asked for.
     buckets: BTreeMap<BucketId, (BucketName, KnownBucket)>,
 }
 
 impl<R: RegionReach> Taking<R> {
     fn new(shared: Arc<Shared<R>>, region: RegionId) -> Self {
-        let (putting, done, untaken) = (JoinSet::new(), Vec::new(), Vec::new());
-        let (putting_bytes, withheld, baseless) = (0, Vec::new(), Vec::new());
-        let changed = Vec::new();
-        let beaten = BTreeSet::new();
-        let (spared_bytes, buckets) = (0, BTreeMap::new());
-        Self {
-            shared,
-            region,
-            putting,
-            putting_bytes,
-            done,
-            untaken,
-            withheld,
-            baseless,
-            changed,
-            beaten,
-            spared_bytes,
-            buckets,
-        }
+        let (putting, putting_bytes, buckets) = (JoinSet::new(), 0, BTreeMap::new());
+        let (fetched, beaten) = (pull::Fetched::default(), BTreeSet::new());
+        Self { shared, region, putting, putting_bytes, fetched, beaten, buckets }
     }
 
     async fn all(&mut self, link: &Link, names: Vec<(Name, Need)>) -> Result<(), LinkError> {
@@ -216,8 +200,8 @@ impl<R: RegionReach> Taking<R> {
         let mut due = VecDeque::with_capacity(names.len());
         for (name, need) in names {
             if let (true, Err(error)) = (need.has_bytes(), &admits_data) {
+                self.shared.watch.cannot_take(self.region, &name, error);
                 self.ended(name, PutOutcome::Untaken);
-                self.shared.watch.cannot_take(self.region, error);
                 continue;
             }
             // The region told the name of an id's bucket with the id.
@@ -233,7 +217,11 @@ impl<R: RegionReach> Taking<R> {
             return Ok(());
         }
         let fetched = match link.fetch(FetchSince { names: asked, bases }).await {
-            Ok(mut stream) => self.each(&mut stream, &mut due).await,
+            Ok(mut stream) => {
+                let came = self.each(&mut stream, &mut due).await;
+                self.fetched.came_bytes += stream.came_bytes();
+                came
+            }
             Err(error) => Err(error),
         };
         // The entry at which a stream breaks is tried again later, so that it holds up no other.
@@ -246,16 +234,7 @@ impl<R: RegionReach> Taking<R> {
     }
 
     fn note_buckets(&mut self, ids: impl Iterator<Item = BucketId>) {
-        let shown = &self.shared.shown;
-        let buckets = shown.buckets();
-        let known = |id: BucketId| {
-            if buckets.local().contains(&id) {
-                return None;
-            }
-            let name = buckets.all().get(&id)?.clone();
-            let known = shown.reach().bucket(&name, KnownBucket::of)?;
-            (known.id == id).then_some((id, (name, known)))
-        };
+        let known = |id: BucketId| Some((id, self.shared.known_bucket(id)?));
         self.buckets = ids.collect::<BTreeSet<_>>().into_iter().filter_map(known).collect();
     }
 
@@ -269,15 +248,16 @@ impl<R: RegionReach> Taking<R> {
             let (name, need) = due.front().expect("nothing comes that was not asked for");
             let base = entry.as_ref().and_then(|entry| base_of(*need, entry.bytes(), bytes));
             let from = base.map_or(0, |base| base.size);
-            self.spared_bytes = self.spared_bytes.saturating_add(from);
             let ended = match entry {
                 Some(_) if is_withheld => Some(PutOutcome::Baseless),
                 None if is_withheld => {
-                    self.shared.watch.withheld(self.region);
+                    self.shared.watch.withheld(self.region, name);
                     Some(PutOutcome::Withheld)
                 }
                 None => Some(PutOutcome::Gone),
-                Some(entry) if !self.is_to_be_taken(name, &entry) => Some(PutOutcome::Untaken),
+                Some(entry) if !is_to_be_taken(&self.shared, self.region, name, &entry) => {
+                    Some(PutOutcome::Untaken)
+                }
                 Some(entry) if need.has_bytes() && from + bytes != entry.bytes() => {
                     let what = "it gives an object of another length than it says".to_owned();
                     self.shared.watch.alarm(self.region, what);
@@ -317,7 +297,7 @@ impl<R: RegionReach> Taking<R> {
         let (shared, region) = (self.shared.clone(), self.region);
         let bucket = self.buckets.get(&name.bucket).cloned();
         if planted::has(Bug::TakesBeforePut) {
-            self.done.push((name.clone(), Some(entry.clone())));
+            self.fetched.entries.push((name.clone(), Some(entry.clone())));
         }
         self.putting.spawn(async move {
             let mut tries = 0;
@@ -378,52 +358,58 @@ impl<R: RegionReach> Taking<R> {
         while !self.putting.is_empty() {
             self.next_ended().await;
         }
-        let done = std::mem::take(&mut self.done).into_iter();
+        let done = std::mem::take(&mut self.fetched.entries).into_iter();
         let showing = done.map(|(name, entry)| shows(self.shared.clone(), name, entry));
         let mut showing = stream::iter(showing).buffer_unordered(REGION_SHOWS_MAX);
         while let Some((name, entry, shown)) = showing.next().await {
             match shown {
-                Ok(()) => self.done.push((name, entry)),
+                Ok(()) => self.fetched.entries.push((name, entry)),
                 Err(error) => {
                     self.shared.cannot_take(self.region, &name, &error);
-                    self.untaken.push(name);
+                    self.fetched.untaken.push(name);
                 }
             }
         }
     }
 
     fn ended(&mut self, name: Name, ended: PutOutcome) {
+        let fetched = &mut self.fetched;
         match ended {
             PutOutcome::Taken { entry, is_beaten } => {
                 if is_beaten {
                     self.beaten.insert(name.clone());
                 }
-                self.done.push((name, Some(entry)));
+                self.shared.partials.forget_older(&name, entry.at);
+                fetched.entries.push((name, Some(entry)));
             }
-            PutOutcome::Gone => self.done.push((name, None)),
-            PutOutcome::Untaken => self.untaken.push(name),
-            PutOutcome::Withheld => self.withheld.push(name),
-            PutOutcome::Baseless => self.baseless.push(name),
-            PutOutcome::Changed => self.changed.push(name),
+            PutOutcome::Gone => fetched.entries.push((name, None)),
+            PutOutcome::Untaken => fetched.untaken.push(name),
+            PutOutcome::Withheld => fetched.withheld.push(name),
+            PutOutcome::Baseless => fetched.baseless.push(name),
+            PutOutcome::Changed => fetched.changed.push(name),
         }
     }
+}
 
-    /// Checks an entry as the machine does. The machine looks later, so an entry refused here must not reach it.
-    fn is_to_be_taken(&self, name: &Name, entry: &Entry) -> bool {
-        let ahead_ms = entry.clock().ms().saturating_sub(now_ms());
-        let watch = &self.shared.watch;
-        // An append makes a version (ADR 53): no store has pieces that were joined.
-        let has_pieces = matches!(&entry.what, What::Object(object) if !object.pieces.is_empty());
-        if has_pieces || !entry.is_sound(name.slot) {
-            watch.alarm(self.region, "it says what no region says: use one release".to_owned());
-            return false;
-        }
-        if ahead_ms > REGION_CLOCK_AHEAD_MS_MAX {
-            watch.alarm(self.region, clock_ahead(entry.at.region));
-            return false;
-        }
-        true
+/// Checks an entry as the machine does. The machine looks later, so an entry refused here must not reach it.
+pub(super) fn is_to_be_taken<R: RegionReach>(
+    shared: &Shared<R>,
+    region: RegionId,
+    name: &Name,
+    entry: &Entry,
+) -> bool {
+    let ahead_ms = entry.clock().ms().saturating_sub(now_ms());
+    // An append makes a version (ADR 53): no store has pieces that were joined.
+    let has_pieces = matches!(&entry.what, What::Object(object) if !object.pieces.is_empty());
+    if has_pieces || !entry.is_sound(name.slot) {
+        shared.watch.alarm(region, "it says what no region says: use one release".to_owned());
+        return false;
     }
+    if ahead_ms > REGION_CLOCK_AHEAD_MS_MAX {
+        shared.watch.alarm(region, clock_ahead(entry.at.region));
+        return false;
+    }
+    true
 }
 
 /// The base behind which an entry's bytes come, if not all of them do.
@@ -487,11 +473,19 @@ impl<R: RegionReach> Shared<R> {
         }
     }
 
-    fn cannot_take(&self, region: RegionId, name: &Name, error: &ObjectError) {
+    /// The record of a bucket that takes other regions' changes.
+    pub(super) fn known_bucket(&self, id: BucketId) -> Option<(BucketName, KnownBucket)> {
+        let buckets = self.shown.buckets();
+        let name = buckets.all().get(&id).filter(|_| !buckets.local().contains(&id))?;
+        let known = self.shown.reach().bucket(name, KnownBucket::of)?;
+        (known.id == id).then(|| (name.clone(), known))
+    }
+
+    pub(super) fn cannot_take(&self, region: RegionId, name: &Name, error: &ObjectError) {
         tracing::debug!(%region, key = ?name.key, %error, "a change is not taken");
         // A bucket that is being deleted takes none, which ends by itself.
         if *error != ObjectError::NoSuchBucket {
-            self.watch.cannot_take(region, error);
+            self.watch.cannot_take(region, name, error);
         }
     }
 

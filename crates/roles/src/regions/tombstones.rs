@@ -18,7 +18,6 @@ use larder_objects::ObjectError;
 use larder_protocol::limits::REGION_FREED_MAX;
 use larder_protocol::region::{Name, Slot, key_rows};
 use larder_types::{FreedTombstone, OpSeq, Origin, PgId, Tombstone};
-use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
@@ -32,54 +31,6 @@ use crate::limits::{
 };
 use crate::planted::{self, Bug};
 use crate::proxy::RegionReach;
-
-/// Names of entries that are being fetched, for the machine or for a client.
-#[derive(Debug, Default)]
-pub(super) struct InFlight {
-    names: Mutex<BTreeMap<Name, usize>>,
-    /// When the last fetch began.
-    began: Mutex<Option<Instant>>,
-}
-
-/// Names that count as being fetched until this is dropped.
-#[derive(Debug)]
-pub(super) struct InFlightGuard<'a> {
-    in_flight: &'a InFlight,
-    names: Vec<Name>,
-}
-
-impl InFlight {
-    /// Counts these names as being fetched.
-    pub(super) fn begin(&self, names: Vec<Name>) -> InFlightGuard<'_> {
-        *self.began.lock() = Some(Instant::now());
-        let mut coming = self.names.lock();
-        names.iter().for_each(|name| *coming.entry(name.clone()).or_default() += 1);
-        InFlightGuard { in_flight: self, names }
-    }
-
-    fn has(&self, name: &Name) -> bool {
-        self.names.lock().contains_key(name)
-    }
-
-    /// True if something is being fetched, or a fetch began so lately.
-    pub(super) fn began_within(&self, lately: Duration) -> bool {
-        let began = *self.began.lock();
-        !self.names.lock().is_empty() || began.is_some_and(|began| began.elapsed() < lately)
-    }
-}
-
-impl Drop for InFlightGuard<'_> {
-    fn drop(&mut self) {
-        let mut coming = self.in_flight.names.lock();
-        for name in &self.names {
-            let count = coming.get_mut(name).expect("it was begun");
-            *count -= 1;
-            if *count == 0 {
-                coming.remove(name);
-            }
-        }
-    }
-}
 
 /// A tombstone that all other regions have passed.
 pub(super) struct Candidate {

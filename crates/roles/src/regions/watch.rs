@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
-use larder_link::{Later, LinkError, PeerStatus, RegionStatus, Site};
+use larder_link::{Later, LinkError, OldestChange, PeerStatus, RegionStatus, Site};
 use larder_objects::ObjectError;
-use larder_protocol::region::Base;
+use larder_protocol::region::{Base, Name};
 use larder_types::{PgId, RegionId};
 use parking_lot::Mutex;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -17,7 +17,7 @@ use super::Shared;
 use super::reported::{Lacks, Reported};
 use crate::blocking;
 use crate::clock::now_ms;
-use crate::limits::{REGION_RATE_MS, REGION_STATUS_MS, REGION_STUCK_MS};
+use crate::limits::{REGION_FAILED_MAX, REGION_RATE_MS, REGION_STATUS_MS, REGION_STUCK_MS};
 use crate::proxy::RegionReach;
 
 /// Counters of the exchange between regions, for metrics.
@@ -57,6 +57,10 @@ pub struct RegionCounters {
     pub tails: AtomicU64,
     /// Bytes of these beginnings.
     pub tails_spared_bytes: AtomicU64,
+    /// Parts of versions that came with a request of their own.
+    pub parts: AtomicU64,
+    /// Bytes that are here of versions that are not here as a whole.
+    pub parts_waiting_bytes: AtomicU64,
     /// Pages that were listed of all regions.
     pub lists: AtomicU64,
     /// Pages that were not, as a region did not answer.
@@ -83,6 +87,14 @@ impl RegionCounters {
         self.told_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    pub(super) fn told_part(&self, bytes: u64) {
+        self.told_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_parts_waiting(&self, bytes: u64) {
+        self.parts_waiting_bytes.store(bytes, Ordering::Relaxed);
+    }
+
     pub(super) fn took_tail(&self, base: Base) {
         self.tails.fetch_add(1, Ordering::Relaxed);
         self.tails_spared_bytes.fetch_add(base.size, Ordering::Relaxed);
@@ -99,12 +111,14 @@ impl RegionCounters {
 }
 
 /// The lag behind a region.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Behind {
     pub(super) operations: u64,
     pub(super) bytes: u64,
     /// Clock of the oldest wanted entry, in milliseconds.
     pub(super) oldest_ms: Option<u64>,
+    /// That entry, with its bucket's name.
+    pub(super) oldest: Option<(Name, String)>,
     pub(super) is_comparing: bool,
 }
 
@@ -119,6 +133,8 @@ struct Seen {
     /// A PG of it that has not answered for long.
     silent: Option<PgId>,
     alarm: Option<String>,
+    /// Entries that cannot be had or taken, each with the last reason.
+    failed: BTreeMap<Name, String>,
     /// The alarm stays: nothing that comes later makes up for what was lost.
     has_lost: bool,
     /// Entries that were taken.
@@ -152,6 +168,7 @@ impl Seen {
             is_away: false,
             silent: None,
             alarm: None,
+            failed: BTreeMap::new(),
             has_lost: false,
             taken: 0,
             bytes: 0,
@@ -238,14 +255,34 @@ impl Watch {
     }
 
     /// Counts a change that cannot be taken now, and that is asked for again.
-    pub(super) fn cannot_take(&self, region: RegionId, error: &ObjectError) {
+    pub(super) fn cannot_take(&self, region: RegionId, name: &Name, error: &ObjectError) {
+        self.failed(region, name, format!("it cannot be taken here: {error}"));
+        self.cannot_take_any(region, error);
+    }
+
+    /// Shows that changes of a region cannot be taken now.
+    pub(super) fn cannot_take_any(&self, region: RegionId, error: &ObjectError) {
         self.counters.failed.fetch_add(1, Ordering::Relaxed);
         self.show(region, format!("changes of it cannot be taken here: {error}"));
     }
 
+    /// Keeps the reason why an entry cannot be had or taken now. If there are many all are forgotten: each is tried again soon.
+    fn failed(&self, region: RegionId, name: &Name, why: String) {
+        self.of(region, |seen| {
+            if seen.failed.len() >= REGION_FAILED_MAX && !seen.failed.contains_key(name) {
+                seen.failed.clear();
+            }
+            seen.failed.insert(name.clone(), why);
+        });
+    }
+
     /// Counts a change that the region cannot read now, and that is asked for again.
-    pub(super) fn withheld(&self, region: RegionId) {
-        self.counters.failed.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn withheld(&self, region: RegionId, name: &Name) {
+        self.failed(
+            region,
+            name,
+            "the other region cannot read it now: its log says more".to_owned(),
+        );
         self.show(region, "it cannot read some of its objects now: its log says more".to_owned());
     }
 
@@ -257,14 +294,26 @@ impl Watch {
         });
     }
 
+    /// Counts bytes of a part.
+    pub(super) fn came(&self, region: RegionId, bytes: u64) {
+        self.counters.taken_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.of(region, |seen| {
+            seen.bytes += bytes;
+            if bytes > 0 {
+                seen.waits_since = Instant::now();
+            }
+        });
+    }
+
     pub(super) fn set_behind(&self, region: RegionId, behind: Behind) {
         self.of(region, |seen| {
             let comes_closer = behind.operations < seen.behind.operations;
             if behind.operations == 0 || comes_closer {
                 seen.waits_since = Instant::now();
             }
-            if behind.operations == 0 && !behind.is_comparing && !seen.has_lost {
-                seen.alarm = None;
+            if behind.operations == 0 && !behind.is_comparing {
+                seen.failed.clear();
+                seen.alarm = seen.alarm.take().filter(|_| seen.has_lost);
             }
             (seen.behind, seen.is_known) = (behind, true);
         });
@@ -322,7 +371,7 @@ fn status_of(seen: &mut Seen) -> PeerStatus {
         seen.rate = (seen.bytes - bytes) as f64 / passed.as_secs_f64();
         seen.counted = (seen.bytes, Instant::now());
     }
-    let Behind { operations, bytes, oldest_ms, is_comparing } = seen.behind;
+    let Behind { operations, bytes, oldest_ms, is_comparing, .. } = seen.behind;
     let waits = operations > 0 && seen.waits_since.elapsed().as_millis() as u64 > REGION_STUCK_MS;
     let never = (!seen.is_known).then(|| "it was not reached yet since the start".to_owned());
     let silent = seen
@@ -344,6 +393,10 @@ fn status_of(seen: &mut Seen) -> PeerStatus {
         lacks_seconds: 0.0,
         lacks_groups: 0,
         asked_seconds: 0.0,
+        oldest: seen.behind.oldest.as_ref().map(|(name, bucket)| {
+            let (key, why) = (name.key.as_str().to_owned(), seen.failed.get(name).cloned());
+            OldestChange { bucket: bucket.clone(), key, why }
+        }),
     }
 }
 

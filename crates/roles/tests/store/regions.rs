@@ -4,6 +4,7 @@ mod deletions;
 mod homes;
 mod lists;
 mod local;
+mod parts;
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;

@@ -20,7 +20,11 @@ pub(super) struct Request {
 
 #[derive(Debug)]
 pub(super) enum Query {
-    Ids(Vec<PgId>),
+    Ids {
+        pgs: Vec<PgId>,
+        /// For deletions alone.
+        skims: bool,
+    },
     /// The sums of the range that is not walked over yet.
     Walk,
     /// The ids of the first run that differs.
@@ -42,10 +46,16 @@ impl Pull {
         let Some(Request { region, what, .. }) = self.requests.remove(&request) else { return };
         self.back_off(now_ms, region);
         if let Query::Fetch(asked) = what {
-            let uncharged = asked.iter().map(Asked::uncharged).sum();
-            self.peers.get_mut(&region).expect("who is asked is known").budget.give_back(uncharged);
+            self.settle_budget(region, &asked, 0);
             asked.iter().for_each(|it| self.requeue(&it.name));
         }
+    }
+
+    /// Charges a region for what came of a fetch, in place of what it told.
+    pub(super) fn settle_budget(&mut self, region: RegionId, asked: &[Asked], came_bytes: u64) {
+        let taken = asked.iter().map(Asked::bytes).fold(0, u64::saturating_add);
+        let peer = self.peers.get_mut(&region).expect("who is asked is known");
+        peer.budget.settle(taken, came_bytes);
     }
 
     /// Gives a request more time, as its answer is on its way.
@@ -81,8 +91,8 @@ impl Pull {
         here: &dyn Holdings,
         out: &mut Vec<Effect>,
     ) {
-        let Some((region, mut asked)) = self.answered(request, |what| match what {
-            Query::Ids(pgs) => Some(std::mem::take(pgs)),
+        let Some((region, (mut asked, skims))) = self.answered(request, |what| match what {
+            Query::Ids { pgs, skims } => Some((std::mem::take(pgs), *skims)),
             _ => None,
         }) else {
             return;
@@ -104,8 +114,12 @@ impl Pull {
                 }
                 Ok(batch) => {
                     (stream.told, stream.left) = (batch.token, batch.left);
-                    stream.open.extend(batch.ids.iter().map(|(op, _)| *op));
-                    for (op, id) in batch.ids {
+                    let mut ids = batch.ids;
+                    if skims {
+                        ids.retain(|(op, id)| !stream.skips(*op, id));
+                    }
+                    stream.open.extend(ids.iter().map(|(op, _)| *op));
+                    for (op, id) in ids {
                         self.take(now_ms, Claim::new(region, Some((pg, op)), id), here, out);
                     }
                     let stream = self.streams.get_mut(&source).expect("it was there");
@@ -135,19 +149,30 @@ impl Pull {
     }
 
     pub(super) fn has_room(&self, region: RegionId) -> bool {
+        self.claims_of(region) + REGION_ASK_IDS_MAX <= REGION_CLAIMS_MAX
+    }
+
+    /// Claims of a region, and those that answers on their way may make.
+    pub(super) fn claims_of(&self, region: RegionId) -> usize {
         let open = self.streams_of(region).map(|(_, stream)| stream.open.len());
         let claims = open.sum::<usize>() + self.peers[&region].claims;
         let requests = self.requests.values().filter(|request| request.region == region);
         let coming = requests.map(|request| match request.what {
-            Query::Ids(_) | Query::List => REGION_ASK_IDS_MAX,
+            Query::Ids { .. } | Query::List => REGION_ASK_IDS_MAX,
             Query::Walk | Query::Fetch(_) => 0,
         });
-        claims + coming.sum::<usize>() + REGION_ASK_IDS_MAX <= REGION_CLAIMS_MAX
+        claims + coming.sum::<usize>()
     }
 
     fn ask_for_ids(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) {
-        let is_asked = |it: &Request| it.region == region && matches!(it.what, Query::Ids(_));
-        if self.requests.values().any(is_asked) || !self.has_room(region) {
+        let is_asked = |it: &Request| it.region == region && matches!(it.what, Query::Ids { .. });
+        if self.requests.values().any(is_asked) {
+            return;
+        }
+        self.go_back(region);
+        let skims = self.skims(region);
+        let has_room = if skims { self.has_room_to_skim(region) } else { self.has_room(region) };
+        if !has_room {
             return;
         }
         let is_due = self.peers[&region].poll_ms <= now_ms;
@@ -176,25 +201,71 @@ impl Pull {
             self.peers.get_mut(&region).expect("it is known").poll_ms = now_ms + REGION_POLL_MS;
         }
         let asked = pgs.iter().map(|(pg, ..)| *pg).collect();
-        let request = self.begin(now_ms, region, Query::Ids(asked));
+        let request = self.begin(now_ms, region, Query::Ids { pgs: asked, skims });
         out.push(Effect::Ask { region, request, pgs, ids_max: REGION_ASK_IDS_MAX });
     }
 
     fn ask_for_entries(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) {
-        let is_asked = |it: &&Request| it.region == region && matches!(it.what, Query::Fetch(_));
-        let mut under_way = self.requests.values().filter(is_asked).count();
+        let of_region = self.requests.values().filter(|it| it.region == region);
+        let fetches = of_region.filter_map(|it| match &it.what {
+            Query::Fetch(asked) => Some(asked.first().is_some_and(|asked| asked.is_large)),
+            _ => None,
+        });
+        let fetches: Vec<bool> = fetches.collect();
+        let (mut under_way, mut large) = (fetches.len(), fetches.iter().filter(|it| **it).count());
         while under_way < REGION_FETCHES_MAX {
             let peer = self.peers.get_mut(&region).expect("it is known");
             let bytes_max = peer.budget.left(now_ms).min(REGION_FETCH_BYTES_MAX);
-            if peer.queue.is_empty() || bytes_max == 0 {
+            if bytes_max == 0 {
                 return;
             }
-            let chosen = self.choose(region, REGION_FETCH_IDS_MAX, bytes_max);
-            self.peers.get_mut(&region).expect("it is known").budget.take(chosen.bytes);
-            let request = self.begin(now_ms, region, Query::Fetch(chosen.asked));
-            out.push(Effect::Fetch { region, request, names: chosen.names });
+            // By turns: neither waits for the other, whether it is time or bytes that are short.
+            let (is_turn, may_be_large) = (!peer.had_part, large + 1 < REGION_FETCHES_MAX);
+            let mut is_large = is_turn && may_be_large && self.fetch_large(now_ms, region, out);
+            if !is_large && !self.fetch_small(now_ms, region, bytes_max, out) {
+                is_large = may_be_large && self.fetch_large(now_ms, region, out);
+                if !is_large {
+                    return;
+                }
+            }
+            self.peers.get_mut(&region).expect("it is known").had_part = is_large;
+            large += usize::from(is_large);
             under_way += 1;
         }
+    }
+
+    /// Fetches entries of few bytes; false if none waits.
+    fn fetch_small(
+        &mut self,
+        now_ms: u64,
+        region: RegionId,
+        bytes_max: u64,
+        out: &mut Vec<Effect>,
+    ) -> bool {
+        let chosen = self.choose(region, REGION_FETCH_IDS_MAX, bytes_max);
+        if chosen.names.is_empty() {
+            return false;
+        }
+        self.peers.get_mut(&region).expect("it is known").budget.take(chosen.bytes);
+        let request = self.begin(now_ms, region, Query::Fetch(chosen.asked));
+        out.push(Effect::Fetch { region, request, names: chosen.names });
+        true
+    }
+
+    /// Fetches an entry of many bytes, or a part of it; false if none waits, or one of few is older.
+    fn fetch_large(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) -> bool {
+        let peer = self.peers.get_mut(&region).expect("it is known");
+        let part_bytes = peer.budget.part_bytes(self.part_bytes);
+        let Some(asked) = self.choose_large(region, part_bytes) else { return false };
+        let (name, need, is_part) = (asked.name.clone(), asked.need, asked.is_part);
+        let bytes_max = asked.bytes();
+        self.peers.get_mut(&region).expect("it is known").budget.take(bytes_max);
+        let request = self.begin(now_ms, region, Query::Fetch(vec![asked]));
+        out.push(match is_part {
+            true => Effect::FetchPart { region, request, name, bytes_max },
+            false => Effect::Fetch { region, request, names: vec![(name, need)] },
+        });
+        true
     }
 
     pub(super) fn begin(&mut self, now_ms: u64, region: RegionId, what: Query) -> u64 {

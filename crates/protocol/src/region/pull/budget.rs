@@ -47,20 +47,45 @@ impl Budget {
         u64::try_from((self.left + 999) / 1000).unwrap_or(0)
     }
 
+    /// Bytes of a part: those of a second, but half as many as these at least, and four times as many at most.
+    pub(super) fn part_bytes(&self, bytes: u64) -> u64 {
+        self.bytes_per_s.clamp(bytes / 2, 4 * bytes)
+    }
+
     pub(super) fn take(&mut self, bytes: u64) {
         self.left -= i128::from(bytes) * 1000;
     }
 
-    /// Bytes that were taken did not come.
-    pub(super) fn give_back(&mut self, bytes: u64) {
+    /// So many bytes came of those that were taken. What came beyond them took its time: only a part of it is to be made up for.
+    pub(super) fn settle(&mut self, taken: u64, came: u64) {
         let most = i128::from(self.bytes_per_s) * 1000;
-        self.left = (self.left + i128::from(bytes) * 1000).min(most);
+        let owed = (i128::from(taken) - i128::from(came)) * 1000;
+        let least = self.left.min(-4 * most);
+        self.left = (self.left + owed).clamp(least, most);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_came_is_charged_in_the_end() {
+        let mut budget = Budget::new(0, 1_000);
+        budget.take(1_000);
+        budget.settle(1_000, 300);
+        assert_eq!(budget.left(0), 700);
+        budget.take(700);
+        budget.settle(700, 1_200);
+        assert_eq!(budget.left(0), 0);
+        assert_eq!(budget.left(500), 0, "what came beyond it is made up for first");
+        assert_eq!(budget.left(600), 100);
+        budget.settle(5_000, 0);
+        assert_eq!(budget.left(600), 1_000, "it holds those of a second at most");
+        budget.settle(0, 1_000_000);
+        assert_eq!(budget.left(4_600), 0, "and owes those of four");
+        assert_eq!(budget.left(4_700), 100);
+    }
 
     #[test]
     fn it_yields_down_to_an_eighth_and_comes_back_by_eighths() {

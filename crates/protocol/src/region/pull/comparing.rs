@@ -33,6 +33,8 @@ impl Pull {
         let stream = self.streams.get_mut(&source).expect("it was asked for ids");
         assert!(!stream.is_void(), "a journal that is void is not asked for ids");
         (stream.course, stream.left) = (Course::Void(resume), (0, 0));
+        // The comparison finds what was passed over, too.
+        stream.skipped = None;
     }
 
     pub(super) fn ask_for_runs(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) {

@@ -7,7 +7,7 @@ use larder_types::RegionId;
 use super::super::compare::Range;
 use super::super::entry::Name;
 use super::asking::Query;
-use super::{Event, Pull};
+use super::{Event, Fetched, Pull};
 
 /// The entries and sums that a step may ask [`Holdings`](super::Holdings) for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -44,7 +44,7 @@ impl Pull {
                 lookups.names.extend(listed.ids.iter().map(|id| id.name.clone()));
             }
             // Other claims of an entry that is gone are looked at again, and all of one that has changed here.
-            Event::Fetched { request, entries, changed, .. } => {
+            Event::Fetched { request, fetched: Fetched { entries, changed, .. } } => {
                 if let Some(Query::Fetch(asked)) = self.requests.get(request).map(|it| &it.what) {
                     let asked = |name: &Name| asked.iter().any(|it| it.name == *name);
                     let gone = entries.iter().filter(|(_, told)| told.is_none());

@@ -8,7 +8,7 @@ use super::*;
 use crate::limits::{
     CLIENTS_QUEUE, REGION_ANSWER_MS, REGION_ASK_PGS_MAX, REGION_AWAITED_TRIES_MAX,
     REGION_CHANGED_TRIES_MAX, REGION_CLAIMS_MAX, REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS,
-    REGION_UNKNOWN_MS, REGION_UNKNOWN_TRIES_MAX,
+    REGION_POLL_MS, REGION_UNKNOWN_MS, REGION_UNKNOWN_TRIES_MAX,
 };
 
 /// The entries that are here, by name, and whether lookups have no answer.
@@ -35,6 +35,8 @@ struct Site {
 }
 
 const START_MS: u64 = 1_000_000;
+/// Bytes from which on entries come in parts.
+const PART_BYTES: u64 = 1 << 30;
 
 fn source(region: u16, pg: u32) -> Source {
     Source { region: RegionId(region), pg: PgId(pg) }
@@ -46,6 +48,7 @@ impl Site {
         let config = Config {
             own: RegionId(1),
             bytes_per_s: regions.collect(),
+            part_bytes: PART_BYTES,
             first_request: 100,
             planted: Planted::default(),
         };
@@ -102,24 +105,26 @@ impl Site {
         fetches
     }
 
+    fn answer(&mut self, request: u64, fetched: Fetched) {
+        self.step(Event::Fetched { request, fetched });
+    }
+
     fn bring(&mut self, request: u64, entries: &[&Entry]) {
+        let came_bytes = 100 * entries.len() as u64;
         let entries = entries.iter().map(|it| (name(it), Some((*it).clone()))).collect();
-        let (untaken, withheld, baseless, changed) = Default::default();
-        self.step(Event::Fetched { request, entries, untaken, withheld, baseless, changed });
+        self.answer(request, Fetched { entries, came_bytes, ..Fetched::default() });
     }
 
     /// A region answers that it cannot read an entry.
     fn withhold(&mut self, request: u64, name: &Name) {
-        let (entries, untaken, baseless, changed) = Default::default();
         let withheld = vec![name.clone()];
-        self.step(Event::Fetched { request, entries, untaken, withheld, baseless, changed });
+        self.answer(request, Fetched { withheld, ..Fetched::default() });
     }
 
     /// A region answers that it does not know an entry's end behind the base.
     fn lack_base(&mut self, request: u64, name: &Name) {
-        let (entries, untaken, withheld, changed) = Default::default();
         let baseless = vec![name.clone()];
-        self.step(Event::Fetched { request, entries, untaken, withheld, baseless, changed });
+        self.answer(request, Fetched { baseless, ..Fetched::default() });
     }
 
     fn keep(&mut self, entry: &Entry) {
@@ -305,9 +310,8 @@ fn site_with_base(of: &[u16]) -> (Site, Name, Base) {
 
 /// A fetch found another version of an entry here than it was asked for by.
 fn changed(request: u64, name: &Name) -> Event {
-    let (entries, untaken, withheld, baseless) = Default::default();
     let changed = vec![name.clone()];
-    Event::Fetched { request, entries, untaken, withheld, baseless, changed }
+    Event::Fetched { request, fetched: Fetched { changed, ..Fetched::default() } }
 }
 
 /// The one fetch since the last look: region, request, and need.
@@ -472,9 +476,8 @@ fn what_its_region_has_no_more_is_passed_over() {
     let version = marker(2, 0, 1, 10);
     site.tell(2, 0, &[(1, &version)]);
     let (_, request, _) = site.fetches().remove(0);
-    let (untaken, withheld, baseless, changed) = Default::default();
     let entries = vec![(name(&version), None)];
-    site.step(Event::Fetched { request, entries, untaken, withheld, baseless, changed });
+    site.answer(request, Fetched { entries, ..Fetched::default() });
     assert_eq!(site.saved(), [(source(2, 0), 1)]);
 }
 
@@ -691,3 +694,9 @@ fn answers_that_no_region_gives_break_nothing() {
 
 #[path = "tests/comparing.rs"]
 mod comparing;
+
+#[path = "tests/large.rs"]
+mod large;
+
+#[path = "tests/skimming.rs"]
+mod skimming;

@@ -7,7 +7,8 @@ use larder_types::{HybridClock, OpSeq, PgId, RegionId};
 use super::super::entry::{Entry, Id, Name, Need};
 use super::super::merge::{Contradiction, Holding, holding};
 use super::asking::Query;
-use super::{Alarm, Effect, Holdings, Lookup, Pull};
+use super::queue::{Place, Queue, Size};
+use super::{Alarm, Effect, Fetched, Holdings, Lookup, Pull};
 use crate::limits::{
     REGION_AWAITED_TRIES_MAX, REGION_CHANGED_TRIES_MAX, REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS,
     REGION_UNKNOWN_MS, REGION_UNKNOWN_TRIES_MAX,
@@ -28,11 +29,15 @@ pub(super) struct Claim {
     awaited: u32,
     /// Fetches in a row that found another version here than they were asked for by.
     changed: u32,
+    /// It could not be taken the last time.
+    pub(super) is_untaken: bool,
 }
 
 impl Claim {
     pub(super) fn new(region: RegionId, at: Option<(PgId, OpSeq)>, id: Id) -> Self {
-        Self { region, at, id, unknown: 0, lacks_base: false, awaited: 0, changed: 0 }
+        let (unknown, awaited, changed) = (0, 0, 0);
+        let (lacks_base, is_untaken) = (false, false);
+        Self { region, at, id, unknown, lacks_base, awaited, changed, is_untaken }
     }
 }
 
@@ -43,6 +48,8 @@ pub(super) struct Want {
     need: Need,
     /// The step that is under way.
     state: State,
+    /// By what regions told when it was queued last.
+    size: Size,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,24 +79,17 @@ pub(super) struct Asked {
     claims: usize,
     /// Bytes that the region's budget was charged with.
     bytes: u64,
-    /// The region was told of a base.
-    has_base: bool,
+    pub(super) need: Need,
+    /// It has a request of its own, as it has many bytes.
+    pub(super) is_large: bool,
+    /// Only a part of its bytes is asked for.
+    pub(super) is_part: bool,
 }
 
 impl Asked {
-    /// Bytes that are given back if no answer comes. Behind a base all were charged, and few were to come.
-    pub(super) fn uncharged(&self) -> u64 {
-        if self.has_base { self.bytes } else { 0 }
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
     }
-}
-
-/// An answer to a fetch.
-pub(super) struct Fetched {
-    pub(super) entries: Vec<(Name, Option<Entry>)>,
-    pub(super) untaken: Vec<Name>,
-    pub(super) withheld: Vec<Name>,
-    pub(super) baseless: Vec<Name>,
-    pub(super) changed: Vec<Name>,
 }
 
 impl Want {
@@ -99,6 +99,16 @@ impl Want {
         let most = told.map(|claim| claim.id.bytes).max().unwrap_or(0);
         // Whether it grew out of a base is known once it comes.
         if self.need.has_bytes() { most } else { 0 }
+    }
+
+    fn size(&self, part_bytes: u64) -> Size {
+        let bytes = self.claims.iter().map(|claim| claim.id.bytes).max().unwrap_or(0);
+        match self.need {
+            Need::Fields => Size::Bare,
+            Need::Bytes(_) if bytes == 0 => Size::Bare,
+            Need::Bytes(None) if bytes > part_bytes => Size::Large,
+            Need::Bytes(_) => Size::Small,
+        }
     }
 
     /// The bytes to ask this region for: all of them if it lacks the base.
@@ -176,14 +186,19 @@ impl Pull {
         }
         let (name, clock, region) = (claim.id.name.clone(), claim.id.at.clock, claim.region);
         let state = State::Waiting(clock);
-        let new = || Want { claims: Vec::new(), need, state };
+        let part_bytes = self.part_bytes;
+        let new = || Want { claims: Vec::new(), need, state, size: Size::Small };
         let want = self.wants.entry(name.clone()).or_insert_with(new);
         if need.has_bytes() {
             want.need = need;
         }
         want.claims.push(claim);
+        if want.claims.len() == 1 {
+            want.size = want.size(part_bytes);
+        }
+        let size = want.size;
         if let Some(clock) = want.waits_since() {
-            self.queue_of(region).insert((clock, name));
+            self.queue_of(region).insert((clock, name), size);
         }
     }
 
@@ -199,7 +214,7 @@ impl Pull {
         })
     }
 
-    fn queue_of(&mut self, region: RegionId) -> &mut BTreeSet<(HybridClock, Name)> {
+    fn queue_of(&mut self, region: RegionId) -> &mut Queue {
         &mut self.peers.get_mut(&region).expect("who told of it is known").queue
     }
 
@@ -218,23 +233,37 @@ impl Pull {
     pub(super) fn choose(&mut self, region: RegionId, ids_max: usize, bytes_max: u64) -> Chosen {
         let mut chosen = Chosen::default();
         while chosen.names.len() < ids_max && chosen.bytes < bytes_max {
-            let Some(place) = self.queue_of(region).pop_first() else { break };
-            let want = self.wants.get_mut(&place.1).expect("what waits is wanted");
-            assert_eq!(want.state, State::Waiting(place.0), "what is queued waits");
-            let (need, bytes) = (want.need_from(region), want.bytes_from(region));
-            let has_base = matches!(need, Need::Bytes(Some(_)));
-            chosen.bytes = chosen.bytes.saturating_add(bytes);
-            want.state = State::Asked;
-            chosen.names.push((place.1.clone(), need));
-            let (name, claims) = (place.1.clone(), want.claims.len());
-            chosen.asked.push(Asked { name, claims, bytes, has_base });
-            let others: Vec<RegionId> = want.regions().filter(|other| *other != region).collect();
-            for other in others {
-                self.queue_of(other).remove(&place);
-            }
-            self.busy += 1;
+            let Some(place) = self.queue_of(region).pop_small() else { break };
+            let asked = self.begin_fetch(region, &place, u64::MAX);
+            chosen.bytes = chosen.bytes.saturating_add(asked.bytes);
+            chosen.names.push((place.1, asked.need));
+            chosen.asked.push(asked);
         }
         chosen
+    }
+
+    /// Chooses an entry of many bytes of which a part is to be fetched, unless older ones are to be fetched first.
+    pub(super) fn choose_large(&mut self, region: RegionId, part_bytes: u64) -> Option<Asked> {
+        let place = self.queue_of(region).pop_large()?;
+        let asked = self.begin_fetch(region, &place, part_bytes);
+        Some(Asked { is_large: true, ..asked })
+    }
+
+    /// Has a want wait for a request's answer: nobody else is asked for it. If all of its bytes are wanted, at most so many are asked
+    /// for.
+    fn begin_fetch(&mut self, region: RegionId, place: &Place, bytes_max: u64) -> Asked {
+        let want = self.wants.get_mut(&place.1).expect("what waits is wanted");
+        assert_eq!(want.state, State::Waiting(place.0), "what is queued waits");
+        let (need, bytes) = (want.need_from(region), want.bytes_from(region));
+        let is_part = need == Need::Bytes(None) && bytes > bytes_max;
+        want.state = State::Asked;
+        let others: Vec<RegionId> = want.regions().filter(|other| *other != region).collect();
+        let (name, claims) = (place.1.clone(), want.claims.len());
+        for other in others {
+            self.queue_of(other).remove(place);
+        }
+        self.busy += 1;
+        Asked { name, claims, bytes: bytes.min(bytes_max), need, is_large: false, is_part }
     }
 
     /// Puts a want back into queues, as nothing is under way for it any more.
@@ -243,10 +272,11 @@ impl Pull {
         assert_eq!(want.state, State::Asked, "one request is under way for a want");
         let clock = want.claims[0].id.at.clock;
         want.state = State::Waiting(clock);
+        want.size = want.size(self.part_bytes);
         self.busy -= 1;
-        let regions: Vec<RegionId> = want.regions().collect();
+        let (size, regions) = (want.size, want.regions().collect::<Vec<_>>());
         for region in regions {
-            self.queue_of(region).insert((clock, name.clone()));
+            self.queue_of(region).insert((clock, name.clone()), size);
         }
     }
 
@@ -262,7 +292,7 @@ impl Pull {
         &mut self,
         now_ms: u64,
         request: u64,
-        Fetched { entries, untaken, withheld, baseless, changed }: Fetched,
+        Fetched { entries, untaken, withheld, baseless, changed, came_bytes }: Fetched,
         here: &dyn Holdings,
         out: &mut Vec<Effect>,
     ) {
@@ -272,34 +302,28 @@ impl Pull {
         }) else {
             return;
         };
+        self.settle_budget(region, &asked, came_bytes);
+        let lists = [&untaken, &withheld, &baseless, &changed];
+        if came_bytes == 0 && entries.is_empty() && lists.iter().all(|names| names.is_empty()) {
+            self.back_off(now_ms, region);
+        }
         // Of a name that comes twice the first counts.
         let mut told = BTreeMap::new();
         for (name, entry) in entries {
             told.entry(name).or_insert(entry);
         }
-        let untaken: BTreeSet<&Name> = untaken.iter().collect();
-        let withheld: BTreeSet<&Name> = withheld.iter().collect();
-        let baseless: BTreeSet<&Name> = baseless.iter().collect();
-        let changed: BTreeSet<&Name> = changed.iter().collect();
-        for asked in asked {
-            let uncharged = asked.uncharged();
-            let Asked { name, claims, bytes, has_base } = asked;
+        let [untaken, withheld, baseless, changed] =
+            lists.map(|names| names.iter().collect::<BTreeSet<&Name>>());
+        for Asked { name, claims, need, .. } in asked {
             let is_baseless = baseless.contains(&name);
+            let has_base = matches!(need, Need::Bytes(Some(_)));
             match told.remove(&name) {
                 None if untaken.contains(&name) => self.hold(now_ms, &name),
                 None if is_baseless || withheld.contains(&name) => {
-                    // It cost nothing: one that stays withheld holds up no other.
-                    self.peers.get_mut(&region).expect("it is known").budget.give_back(bytes);
                     self.hold_of(now_ms, &name, region, has_base && is_baseless);
                 }
-                None if changed.contains(&name) => {
-                    self.peers.get_mut(&region).expect("it is known").budget.give_back(uncharged);
-                    self.look_again(now_ms, &name, here, out);
-                }
-                None => {
-                    self.peers.get_mut(&region).expect("it is known").budget.give_back(uncharged);
-                    self.requeue(&name);
-                }
+                None if changed.contains(&name) => self.look_again(now_ms, &name, here, out),
+                None => self.requeue(&name),
                 Some(None) => self.complete(now_ms, &name, (region, claims), here, out),
                 Some(Some(entry)) => self.merge(now_ms, name, entry, (region, claims), out),
             }
@@ -410,7 +434,10 @@ impl Pull {
     /// Holds claims that cannot be taken now, and looks at them again later.
     fn hold(&mut self, now_ms: u64, name: &Name) {
         let Some(want) = self.end(name) else { return };
-        let again = want.claims.into_iter().map(|claim| (now_ms + REGION_HELD_MS, claim));
+        let again = want.claims.into_iter().map(|mut claim| {
+            (claim.changed, claim.is_untaken) = (0, true);
+            (now_ms + REGION_HELD_MS, claim)
+        });
         self.held.extend(again);
     }
 

@@ -25,8 +25,8 @@ use super::super::homes::{Made, answer_of, made_of};
 use super::super::unavailable;
 use super::Away;
 use crate::limits::{
-    GATEWAY_CLIENTS_MS, GATEWAY_LIST_MS, GATEWAY_LOOK_MS, GATEWAY_QUIET_MS, MAP_LAG_MAX,
-    PROTOCOL_LOCAL, REGION_DELETION_MS,
+    GATEWAY_CLIENTS_MS, GATEWAY_LIST_MS, GATEWAY_LOOK_MS, GATEWAY_LOOKED_MS, GATEWAY_QUIET_MS,
+    MAP_LAG_MAX, PROTOCOL_LOCAL, REGION_DELETION_MS,
 };
 use crate::peers::down;
 use crate::proxy::ClusterProxy;
@@ -232,12 +232,15 @@ impl ClusterProxy {
         };
         match call {
             ProxyCall::Look(bucket, key) => {
-                // The asking proxy waits no longer.
-                let patience = Duration::from_millis(GATEWAY_LOOK_MS);
-                let looked = timeout(patience, elsewhere.look(&bucket, &key)).await;
-                let looked = looked.unwrap_or_else(|_elapsed| {
-                    Err(unavailable("other regions are still being asked for the key"))
-                });
+                // What is being fetched is stored, though nobody may wait for it any more.
+                let looking = tokio::spawn(async move { elsewhere.look(&bucket, &key).await });
+                let patience = Duration::from_millis(GATEWAY_LOOKED_MS);
+                let looked = match timeout(patience, looking).await {
+                    Ok(Ok(looked)) => looked,
+                    Ok(Err(_)) | Err(_) => {
+                        Err(unavailable("other regions are still being asked for the key"))
+                    }
+                };
                 let reply = match looked {
                     Ok(is_here) => ProxyReply::Looked(is_here),
                     Err(error) if responder.version() >= PROTOCOL_LOCAL => {

@@ -1,0 +1,47 @@
+//! What runs met: a run in which something never happens shows nothing of it.
+
+/// What runs met.
+#[derive(Debug, Default)]
+pub struct Counts {
+    pub changes: u64,
+    pub merges: u64,
+    /// Tokens that were void, and comparisons of regions that were begun for them.
+    pub voids: u64,
+    pub resyncs: u64,
+    pub clocks_ahead: u64,
+    pub crashes: u64,
+    pub wipes: u64,
+    pub cuts: u64,
+    pub freed: u64,
+    /// Parts of versions that came, but for the last of each.
+    pub parts: u64,
+    pub lost_with_a_region: u64,
+    /// Times that a region became the home, and locks that a home made.
+    pub homes: u64,
+    pub locks: u64,
+}
+
+impl Counts {
+    pub fn add(&mut self, of: &Self) {
+        self.changes += of.changes;
+        self.merges += of.merges;
+        self.voids += of.voids;
+        self.resyncs += of.resyncs;
+        self.clocks_ahead += of.clocks_ahead;
+        self.crashes += of.crashes;
+        self.wipes += of.wipes;
+        self.cuts += of.cuts;
+        self.freed += of.freed;
+        self.parts += of.parts;
+        self.lost_with_a_region += of.lost_with_a_region;
+        self.homes += of.homes;
+        self.locks += of.locks;
+    }
+
+    pub fn has_all(&self) -> bool {
+        let Self { changes, merges, resyncs, clocks_ahead, crashes, wipes, cuts, freed, .. } = self;
+        let stores = [changes, merges, crashes, wipes, freed, &self.parts];
+        let regions = [resyncs, clocks_ahead, cuts, &self.homes, &self.locks];
+        stores.iter().chain(&regions).all(|it| **it > 0)
+    }
+}

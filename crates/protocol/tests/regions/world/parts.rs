@@ -1,0 +1,70 @@
+//! Versions of many bytes, which come in parts: what a driver keeps of them, and what it asks for and is told.
+
+use larder_protocol::region::pull::{Event, Fetched};
+use larder_protocol::region::{Entry, Name, What};
+use larder_types::Stamp;
+
+use super::super::site::Site;
+
+/// Asks for the bytes of an entry from a place on, if its version is the one that is known.
+#[derive(Debug, Clone)]
+pub struct PartAsk {
+    request: u64,
+    name: Name,
+    at: Option<Stamp>,
+    from: u64,
+    bytes_max: u64,
+}
+
+/// What there is of it.
+#[derive(Debug, Clone)]
+pub struct PartTold {
+    ask: PartAsk,
+    entry: Option<Entry>,
+    bytes: u64,
+}
+
+/// Answers with what is durable.
+pub fn tell(site: &Site, ask: PartAsk) -> PartTold {
+    let entry = site.disk.entries.get(&ask.name).map(|kept| kept.entry.clone());
+    let size = entry.as_ref().map_or(0, Entry::bytes);
+    let is_it = entry.as_ref().is_some_and(|entry| ask.at.is_none_or(|at| at == entry.at));
+    let bytes = if is_it { size.saturating_sub(ask.from).min(ask.bytes_max) } else { 0 };
+    PartTold { ask, entry, bytes }
+}
+
+impl Site {
+    pub fn ask_part(&self, request: u64, name: Name, bytes_max: u64) -> PartAsk {
+        let known = self.partials.get(&name).copied();
+        let (at, from) = known.map_or((None, 0), |(at, got)| (Some(at), got));
+        PartAsk { request, name, at, from, bytes_max }
+    }
+
+    /// The event for the machine, and true if a part has come that is not the last.
+    pub fn take_part(&mut self, told: PartTold) -> (Event, bool) {
+        let PartTold { ask: PartAsk { request, name, from, .. }, entry, bytes } = told;
+        let mut fetched = Fetched { came_bytes: bytes, ..Fetched::default() };
+        let known = self.partials.remove(&name);
+        let goes_on = |entry: &Entry| match known {
+            Some((at, got)) => (at, got) == (entry.at, from),
+            None => from == 0,
+        };
+        let mut is_part = false;
+        match entry {
+            Some(entry)
+                if matches!(entry.what, What::Object(_)) && entry.bytes() > from + bytes =>
+            {
+                if goes_on(&entry) {
+                    is_part = true;
+                    self.partials.insert(name, (entry.at, from + bytes));
+                }
+            }
+            Some(entry) if entry.bytes() == 0 || goes_on(&entry) => {
+                fetched.entries.push((name, Some(entry)));
+            }
+            Some(_) => {}
+            None => fetched.entries.push((name, None)),
+        }
+        (Event::Fetched { request, fetched }, is_part)
+    }
+}
