@@ -3,7 +3,7 @@ them are relays that delay by 25 ms in each direction, let 20 MiB a second leave
 
 How long it takes until an object is at another site, how many bytes pass for it, and how much of the link a site uses that was away,
 is measured. Then writers change the same keys everywhere, buckets are made and deleted, homes move, records are appended, objects are
-uploaded in parts, and local buckets are shared. Meanwhile anything is killed with SIGKILL, connections between sites are broken, and
+uploaded in parts, large ones come in parts, and local buckets are shared. Meanwhile anything is killed with SIGKILL, connections between sites are broken, and
 packets between them are dropped in silence, one way or both. Afterwards all sites show the same keys with the same contents, and each
 key has a value that could be its last.
 
@@ -21,6 +21,7 @@ import threading
 import time
 
 import region_homes
+import region_large
 import region_lists
 import region_local
 import region_uploads
@@ -202,6 +203,7 @@ def conflicts(sites, rng, seconds, clock):
     makers = remakers(sites.places(), new_rng(rng), until)
     homes = region_homes.lockers(sites.all, sites.places(), rng, until, new_rng)
     uploaders = region_uploads.uploaders(sites.places(), rng, until, new_rng)
+    large = region_large.putter(sites.places(), rng, until, new_rng)
     owners = region_local.owners(sites.all, sites.places_of, rng, until, new_rng)
     while time.monotonic() < until - 1:
         time.sleep(rng.uniform(0.5, 2.0))
@@ -215,6 +217,7 @@ def conflicts(sites, rng, seconds, clock):
     deleted, kept = agreed(makers, sites.places())
     clock.tell(f"{deleted} buckets deleted, {kept} kept as they had an object")
     region_uploads.held(uploaders, sites.places(), clock)
+    region_large.held(large, sites.places(), clock)
     region_homes.held(homes, sites.all, sites.places(), clock)
     region_local.shared_by_all(owners, sites.places(), clock)
 
@@ -233,6 +236,7 @@ def test(binary, scratch, seconds, seed):
         catch_up(sites, clock)
         region_lists.at_once(sites.places(), sites.places(), clock)
         region_homes.begin(sites.all, [*sites.singles, east.gateway, west.gateway], clock)
+        region_large.begin(sites.all)
         conflicts(sites, rng, seconds, clock)
         codes = [place.stop() for place in sites.places()]
         if any(codes):

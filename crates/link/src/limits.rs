@@ -23,7 +23,7 @@ pub const TOKEN_LIFE: Duration = Duration::from_secs(3600);
 pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Connections to a region.
-pub const CONNECTIONS_MAX: usize = 24;
+pub const CONNECTIONS_MAX: usize = 28;
 /// Connections of a region that are answered. One more takes the place of its oldest, which it has most likely lost.
 pub const CONNECTIONS_OF_PEER_MAX: usize = 2 * CONNECTIONS_MAX;
 /// Connections of all callers that are no region, together. One more takes the place of the oldest.
@@ -67,7 +67,7 @@ pub const CHANGES_MAX: usize = 8;
 pub const KEYS_MAX: usize = 4;
 /// Longest wait of such a request for its turn.
 pub const KEYS_PLACE_TIME_MAX: Duration = Duration::from_secs(2);
-/// Fetches of keys that clients read and that are not here, under way to a region.
+/// Fetches of keys that clients read and that are not here, under way to a region, and as many reads of large ones.
 pub const MISSES_MAX: usize = 4;
 /// Homes of buckets that are told with one request.
 pub const HOMES_TOLD_MAX: usize = 1024;
@@ -92,7 +92,7 @@ pub const MEMBERS_INTERVAL: Duration = Duration::from_secs(10);
 pub const STATUS_AGE_MAX: Duration = Duration::from_secs(10);
 
 const _: () = assert!(
-    CHANGES_MAX + KEYS_MAX + MISSES_MAX + larder_protocol::limits::REGION_FETCHES_MAX + 4
+    CHANGES_MAX + KEYS_MAX + 2 * MISSES_MAX + larder_protocol::limits::REGION_FETCHES_MAX + 4
         <= CONNECTIONS_MAX,
     "changes, lists, misses and long fetches leave connections to others"
 );

@@ -50,8 +50,9 @@ pub struct Link {
     changes: Semaphore,
     /// Places for keys of lists.
     lists: Semaphore,
-    /// Places for keys that clients read and that are not there.
+    /// Places for keys that clients read and that are not there: for those that are fetched, and for those that are only read.
     misses: Semaphore,
+    reads: Semaphore,
     /// Answers to fetches are to be compressed.
     compressed: AtomicBool,
     metrics: Arc<PeerMetrics>,
@@ -63,9 +64,9 @@ impl Link {
         let (number, address) = (peer.number, peer.address.clone());
         let pool = Pool::new(address.clone(), way, metrics.clone());
         let (changes, lists) = (Semaphore::new(CHANGES_MAX), Semaphore::new(KEYS_MAX));
-        let misses = Semaphore::new(MISSES_MAX);
+        let (misses, reads) = (Semaphore::new(MISSES_MAX), Semaphore::new(MISSES_MAX));
         let compressed = AtomicBool::new(false);
-        Self { number, address, pool, changes, lists, misses, compressed, metrics }
+        Self { number, address, pool, changes, lists, misses, reads, compressed, metrics }
     }
 
     /// Asks for compressed answers to fetches from now on, or for those as they are.
@@ -205,6 +206,11 @@ impl Link {
     /// A place for a key that a client reads and that is not here: fetches of it leave connections to all else. Waits for it.
     pub async fn place_for_miss(&self) -> Option<SemaphorePermit<'_>> {
         self.misses.acquire().await.ok()
+    }
+
+    /// The same for a part of one that is only read.
+    pub async fn place_for_read(&self) -> Option<SemaphorePermit<'_>> {
+        self.reads.acquire().await.ok()
     }
 
     /// Asks for a part of an entry's bytes. The stream has that entry alone.

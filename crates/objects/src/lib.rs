@@ -7,17 +7,20 @@
 //!    sees it. When it returns an error other than [`ObjectError::Unavailable`] or
 //!    [`ObjectError::SlowDown`], nothing has changed.
 //! 2. A future dropped half-way leaves no half-state: the change happens wholly or not at all.
-//! 3. Bytes are verified against their checksums before [`Objects::read`] gives them out.
+//! 3. Bytes are verified against their checksums before [`Objects::read`] gives them out: those of a [`Remote`] by the store that has
+//!    them.
 //! 4. Conditions are decided atomically with the change they guard.
 
 #![deny(unsafe_code)]
 
 mod assemble;
 mod page;
+mod remote;
 
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::Stream;
@@ -30,6 +33,7 @@ use larder_types::{
 
 pub use assemble::{Assembled, assemble};
 pub use page::{Onward, Page};
+pub use remote::Remote;
 
 /// Why a call did not do what was asked, sorted by what the caller should do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -261,6 +265,8 @@ pub struct Opened {
     pub body: Body,
     /// The parts in which another region took it. Here its bytes lie as those of any object.
     pub told_parts: Vec<PartRef>,
+    /// The store that has its bytes, if this one does not have them yet.
+    pub remote: Option<Arc<dyn Remote>>,
 }
 
 impl Opened {

@@ -109,8 +109,9 @@ pub(crate) fn opened(bucket: BucketId, key: &ObjectKey, version: PackedVersion) 
         Content::Run(_) => StoredBody::Inline(bytes::Bytes::new()),
         Content::Parts { upload, parts } => StoredBody::Parts { upload, parts },
     };
-    let told_parts = Vec::new();
-    Opened { bucket, key: key.clone(), op: version.op, metax: version.metax, body, told_parts }
+    let (told_parts, remote) = (Vec::new(), None);
+    let (op, metax, key) = (version.op, version.metax, key.clone());
+    Opened { bucket, key, op, metax, body, told_parts, remote }
 }
 
 impl Objects for Packer {

@@ -83,6 +83,11 @@ pub(crate) async fn object<O: Objects>(
         Err(refused) => Err(refused),
     };
     let ready = known.and_then(|known| {
+        // Here it would make a new object.
+        if known.as_ref().is_some_and(|opened| opened.remote.is_some()) {
+            let reason = "the object is in another region, and on its way here".to_owned();
+            return Err(ObjectError::Unavailable { reason });
+        }
         refusable(known.as_ref(), at, &options.attributes)?;
         Ok(known)
     });

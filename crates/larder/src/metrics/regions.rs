@@ -75,6 +75,11 @@ pub(super) fn write(regions: &Regions, out: &mut String) -> std::fmt::Result {
         ),
         ("region_misses_filled", "Those that another region had", load(&counters.misses_filled)),
         (
+            "region_misses_remote",
+            "Those that are large, and were read from another region",
+            load(&counters.misses_remote),
+        ),
+        (
             "region_tombstones_freed",
             "Tombstones that all regions have passed, and that were freed",
             load(&counters.freed),

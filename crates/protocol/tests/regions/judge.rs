@@ -63,12 +63,12 @@ impl Judge {
         ))
     }
 
-    pub fn check(&self, sites: &[Site]) -> Result<(), String> {
+    pub fn check(&self, sites: &[&Site]) -> Result<(), String> {
         let shown = |site: &Site| -> BTreeMap<Name, Entry> {
             let entries = site.disk.entries.iter().filter(|(_, kept)| !kept.entry.is_purged());
             entries.map(|(name, kept)| (name.clone(), kept.entry.clone())).collect()
         };
-        let first = shown(&sites[0]);
+        let first = shown(sites[0]);
         for site in &sites[1..] {
             let other = shown(site);
             let mut names = first.keys().chain(other.keys());
@@ -105,7 +105,7 @@ impl Judge {
         })
     }
 
-    pub fn why_not_level(&self, sites: &[Site]) -> String {
+    pub fn why_not_level<'a>(&self, sites: impl Iterator<Item = &'a Site>) -> String {
         let mut why = "regions do not come to rest:".to_owned();
         for site in sites {
             let tombstones =

@@ -51,8 +51,8 @@ pub struct Site {
     /// Counts starts: what an earlier one was waiting for is void.
     pub life: u64,
     pub merging: Vec<(Name, Entry)>,
-    /// Bytes that have come of versions which come in parts.
-    pub partials: BTreeMap<Name, (Stamp, u64)>,
+    /// Versions which come in parts: bytes that have come, and when the last of them did.
+    pub partials: BTreeMap<Name, (Stamp, u64, u64)>,
     pub tokens: Vec<(Source, Token)>,
     /// Versions that are purged here: none is ever seen again.
     pub purged: BTreeSet<Name>,

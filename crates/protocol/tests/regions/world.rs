@@ -1,6 +1,7 @@
 //! Regions, links, clients and time.
 
 mod counts;
+mod faults;
 pub mod homes;
 pub mod parts;
 
@@ -123,6 +124,9 @@ enum Happening {
 const COARSE_CLOCK_MS: u64 = 1_000;
 const BEGIN_MS: u64 = 1_700_000_000_000;
 const TICK_MS: u64 = 200;
+/// So much longer everything lasts where days pass, and milliseconds between two ticks there.
+const DAYS_PACE: u64 = 1_000;
+const DAYS_TICK_MS: u64 = 30_000;
 /// Time in which all must be level again once nothing goes wrong any more.
 const HEALED_MS: u64 = 900_000;
 /// Time for which all are level before that is believed: what one was not told yet it does not lack.
@@ -149,6 +153,12 @@ pub struct World {
     judge: Judge,
     faulty_until_ms: u64,
     counts: Counts,
+    /// Seconds last so many times as long while there are faults: in some seeds days pass.
+    pace: u64,
+    /// Regions leave for good, and others join, in some seeds.
+    has_leavers: bool,
+    /// Places of regions that have left.
+    left: BTreeSet<usize>,
     /// A bucket has a home in some seeds, beside what is drawn for the rest.
     has_homes: bool,
     home_dice: Dice,
@@ -179,7 +189,8 @@ impl World {
             sites.push(Site { clock_step_ms, part_bytes, ..site });
         }
         let regions: BTreeMap<_, _> = sites.iter().map(|site| (site.id, site.pgs())).collect();
-        let faulty_until_ms = BEGIN_MS + 20_000 + dice.below(100_000);
+        let pace = if seed % 24 == 23 { DAYS_PACE } else { 1 };
+        let faulty_until_ms = BEGIN_MS + pace * (20_000 + dice.below(100_000));
         let mut world = Self {
             dice,
             now_ms: BEGIN_MS,
@@ -194,6 +205,9 @@ impl World {
             judge: Judge::default(),
             faulty_until_ms,
             counts: Counts::default(),
+            pace,
+            has_leavers: seed % 8 == 6,
+            left: BTreeSet::new(),
             has_homes: seed % 4 == 1,
             home_dice: Dice(seed ^ 0x0068_6F6D_6573),
         };
@@ -223,11 +237,11 @@ impl World {
             }
             level_ms = self.is_level().then(|| level_ms.unwrap_or(at_ms));
             if level_ms.is_some_and(|since_ms| at_ms >= since_ms + LEVEL_MS) {
-                self.judge.check(&self.sites)?;
+                self.judge.check(&self.here().collect::<Vec<_>>())?;
                 return Ok(self.counts);
             }
             if at_ms > self.faulty_until_ms + HEALED_MS {
-                return Err(self.judge.why_not_level(&self.sites));
+                return Err(self.judge.why_not_level(self.here()));
             }
         }
         Err("nothing happens any more".to_owned())
@@ -235,11 +249,17 @@ impl World {
 
     /// Whether all regions have all, and have freed what can be freed.
     fn is_level(&self) -> bool {
-        self.sites.iter().all(|site| {
+        self.here().all(|site| {
             let has_no_tombstone = !site.disk.entries.values().any(|kept| kept.entry.is_purged());
             let is_level = site.pull.as_ref().is_some_and(larder_protocol::region::Pull::is_level);
             is_level && has_no_tombstone && site.merging.is_empty()
         }) && self.homes_rest()
+    }
+
+    /// The regions that have not left.
+    fn here(&self) -> impl Iterator<Item = &Site> {
+        let is_here = |(at, _): &(usize, &Site)| !self.left.contains(at);
+        self.sites.iter().enumerate().filter(is_here).map(|(_, site)| site)
     }
 
     fn later(&mut self, ms: u64, happening: Happening) {
@@ -267,7 +287,9 @@ impl World {
                 self.step(at, Event::Tick);
                 let others = self.others(region);
                 self.counts.freed += self.sites[at].free(&others);
-                self.later(TICK_MS, Happening::Tick(region, life));
+                let is_slow = self.pace > 1 && self.now_ms < self.faulty_until_ms;
+                let tick_ms = if is_slow { DAYS_TICK_MS } else { TICK_MS };
+                self.later(tick_ms, Happening::Tick(region, life));
             }
             Happening::Client(at) => {
                 if self.now_ms < self.faulty_until_ms {
@@ -275,7 +297,7 @@ impl World {
                         self.change(at)?;
                     }
                     let pause = if self.dice.one_in(3) { 0 } else { self.dice.below(600) };
-                    self.later(pause + 1, Happening::Client(at));
+                    self.later(self.pace * pause + 1, Happening::Client(at));
                 }
             }
             Happening::Deliver { from, to, message } => self.deliver(from, to, message),
@@ -299,7 +321,7 @@ impl World {
                 }
             }
             Happening::Start(at) => {
-                if self.sites[at].pull.is_none() {
+                if self.sites[at].pull.is_none() && !self.left.contains(&at) {
                     self.start(at);
                 }
             }
@@ -307,7 +329,7 @@ impl World {
                 if self.now_ms < self.faulty_until_ms {
                     self.fault();
                     let pause = self.dice.below(4_000);
-                    self.later(pause + 1, Happening::Fault);
+                    self.later(self.pace * pause + 1, Happening::Fault);
                 }
             }
         }
@@ -325,53 +347,7 @@ impl World {
     fn heal(&mut self) {
         self.cuts.clear();
         for at in 0..self.sites.len() {
-            if self.sites[at].pull.is_none() {
-                self.start(at);
-            }
-        }
-    }
-
-    fn fault(&mut self) {
-        let count = self.sites.len() as u64;
-        let (at, to) = (self.dice.below(count) as usize, self.dice.below(count) as usize);
-        match self.dice.below(10) {
-            0..=3 => {
-                self.counts.cuts += 1;
-                let (from, to) = (self.sites[at].id, self.sites[to].id);
-                self.cuts.insert((from, to));
-                if self.dice.one_in(2) {
-                    self.cuts.insert((to, from));
-                }
-            }
-            4 | 5 => self.cuts.clear(),
-            6..=8 => {
-                self.counts.crashes += 1;
-                self.sites[at].crash();
-                let away = self.dice.below(8_000);
-                self.later(away, Happening::Start(at));
-            }
-            _ if self.dice.one_in(3) => self.wipe(at),
-            _ => {}
-        }
-    }
-
-    /// A region loses all its data. It comes back under another number.
-    fn wipe(&mut self, at: usize) {
-        self.counts.wipes += 1;
-        let old = self.sites[at].id;
-        let id = RegionId(self.last.0 + 1);
-        self.counts.lost_with_a_region += self.judge.wiped(&self.sites, at);
-        let Site { skew_ms, clock_step_ms, .. } = self.sites[at];
-        let pgs = 1 + self.dice.below(4) as u32;
-        let site = Site::new(id, pgs, self.journal_max, skew_ms, self.bug);
-        self.sites[at] = Site { clock_step_ms, ..site };
-        self.regions.remove(&old);
-        self.regions.insert(id, pgs);
-        self.last = id;
-        self.cuts.retain(|(from, to)| *from != old && *to != old);
-        // All know it from now on: they begin anew, with their tokens.
-        for at in 0..self.sites.len() {
-            if self.sites[at].pull.is_some() || self.sites[at].id == id {
+            if self.sites[at].pull.is_none() && !self.left.contains(&at) {
                 self.start(at);
             }
         }
@@ -497,7 +473,7 @@ impl World {
                 self.send(to, from, Message::Part(told));
             }
             Message::Part(told) => {
-                let (event, is_part) = self.sites[at].take_part(told);
+                let (event, is_part) = self.sites[at].take_part(self.now_ms, told);
                 self.counts.parts += u64::from(is_part);
                 self.step(at, event);
             }

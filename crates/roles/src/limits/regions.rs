@@ -90,6 +90,8 @@ pub const REGION_WHOLE_BYTES_MAX: u64 = 1024 * 1024;
 pub const REGION_PARTIALS_MAX: usize = 64;
 /// Tries to make all parts of a version the key's that fail, after which they are freed.
 pub const REGION_PARTIAL_ENDS_MAX: u8 = 3;
+/// Milliseconds after which an older version is begun with in place of a newer one of which nothing more has come.
+pub const REGION_PARTIAL_NEWER_MS: u64 = 30_000;
 /// Milliseconds after which parts are freed that nobody goes on with.
 pub const REGION_PARTIAL_MS: u64 = 600_000;
 /// Milliseconds for which a read of a key that is not here waits for its turn, and then for another region.
@@ -104,8 +106,13 @@ pub const REGION_MISSES_MAX: usize = 64;
 pub const REGION_ABSENT_MS: u64 = 1_000;
 /// Most such keys that it remembers.
 pub const REGION_ABSENT_KEYS_MAX: usize = 16_384;
-/// Most bytes of an object that a client waits for until it has come from another region.
-pub const REGION_MISS_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Most bytes of an object that a client waits for until it has come from another region. A larger one comes in parts, and is read
+/// from there meanwhile.
+pub const REGION_MISS_BYTES_MAX: u64 = larder_protocol::limits::REGION_PART_BYTES;
+/// Bytes of such an object that are in memory until a client has taken them.
+pub const REGION_REMOTE_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// Most clients at a time that read such objects.
+pub const REGION_REMOTES_MAX: usize = 16;
 /// Milliseconds between two messages that an answer is still coming.
 pub const REGION_COMING_MS: u64 = 2_000;
 /// Most bytes a second that one region is asked for, unless an operator sets another rate.

@@ -2,18 +2,29 @@
 
 use futures::future::BoxFuture;
 use larder_link::Change;
-use larder_objects::ObjectError;
+use larder_objects::{ObjectError, Opened};
 use larder_protocol::region::listing::{ListedPage, PageAsk};
 use larder_types::{BucketId, BucketName, BucketRecord, Epoch, ObjectKey, RegionId};
 
 use super::homes::Made;
+
+/// What came of a look for an object that was not here.
+#[derive(Debug)]
+pub enum Looked {
+    /// It is here now.
+    Here,
+    /// Another region has it, and its bytes are read from there: it is large, and comes here by itself.
+    There(Box<Opened>),
+    /// No region that answers has it.
+    Nowhere,
+}
 
 /// The other regions, which may have objects that this store lacks.
 pub trait Elsewhere: Send + Sync + 'static {
     /// True if the other regions have removed this one, as far as it has heard.
     fn is_removed(&self) -> bool;
 
-    /// Looks for an object that is not here; whether it is here now.
+    /// Looks for an object that is not here.
     ///
     /// # Errors
     /// If it is elsewhere, and cannot be had now.
@@ -21,7 +32,7 @@ pub trait Elsewhere: Send + Sync + 'static {
         &'a self,
         bucket: &'a BucketName,
         key: &'a ObjectKey,
-    ) -> BoxFuture<'a, Result<bool, ObjectError>>;
+    ) -> BoxFuture<'a, Result<Looked, ObjectError>>;
 
     /// Deletes a bucket that is marked here, once all regions have closed it.
     ///

@@ -71,7 +71,7 @@ use crate::ticket::Settled;
 pub use append::AppendCounters;
 pub use away::{Away, ClusterConfig, ProxyCounters};
 use clients::Clients;
-pub use elsewhere::Elsewhere;
+pub use elsewhere::{Elsewhere, Looked};
 pub use expiry::expire_uploads;
 pub use here::Here;
 pub use homes::Made;
@@ -429,8 +429,9 @@ impl<R: Reach> Objects for Proxy<R> {
             }
             (Err(ObjectError::NoSuchKey), Some(elsewhere)) => {
                 match elsewhere.look(bucket, key).await? {
-                    true => self.find(bucket, key).await,
-                    false => Err(ObjectError::NoSuchKey),
+                    Looked::Here => self.find(bucket, key).await,
+                    Looked::There(opened) => Ok(*opened),
+                    Looked::Nowhere => Err(ObjectError::NoSuchKey),
                 }
             }
             (Err(ObjectError::NoSuchKey), None)
@@ -444,7 +445,10 @@ impl<R: Reach> Objects for Proxy<R> {
 
     async fn read(&self, object: &Opened, range: Range<u64>) -> Result<ReadBody, ObjectError> {
         let _request = self.clients.begin();
-        self.read_range(object, range).await
+        match &object.remote {
+            Some(remote) => remote.read(range).await,
+            None => self.read_range(object, range).await,
+        }
     }
 
     async fn replication(

@@ -401,7 +401,7 @@ fn has(body: &Body, range: &Range<u64>) -> bool {
 
 fn opened(bucket: BucketId, key: &ObjectKey, row: VersionRow) -> Opened {
     let VersionRow { op, metax, body } = row;
-    Opened { bucket, key: key.clone(), op, metax, body, told_parts: Vec::new() }
+    Opened { bucket, key: key.clone(), op, metax, body, told_parts: Vec::new(), remote: None }
 }
 
 #[cfg(test)]

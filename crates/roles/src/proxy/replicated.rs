@@ -136,7 +136,7 @@ impl<R: Reach> Proxy<R> {
     ) -> Result<Option<Replication>, ObjectError> {
         let own = self.reach.region();
         let is_local = || self.reach.bucket(bucket, BucketRecord::is_local) == Some(true);
-        if own == RegionId::OWN || is_local() {
+        if own == RegionId::OWN || object.remote.is_some() || is_local() {
             return Ok(None);
         }
         let found =

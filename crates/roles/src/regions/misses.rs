@@ -1,7 +1,7 @@
 //! Asks other regions once for a key that is not here, before a client hears that there is no such key.
 //!
-//! An object that one of them has is stored like any other change, and then read here. The answering region looks only
-//! at what it has itself, and asks nobody.
+//! An object that one of them has is stored like any other change, and then read here; a large one, which comes in parts by itself, is
+//! read from there (`remote.rs`). The answering region looks only at what it has itself, and asks nobody.
 //!
 //! # Invariants
 //!
@@ -29,17 +29,20 @@ use super::changes;
 use super::deletions;
 use super::in_flight::InFlightGuard;
 use super::lists;
+use super::remote;
 use super::taking;
 use crate::limits::{
     REGION_ABSENT_KEYS_MAX, REGION_ABSENT_MS, REGION_MISS_BYTES_MAX, REGION_MISS_COMING_MS,
-    REGION_MISS_MS, REGION_MISSES_MAX,
+    REGION_MISS_MS, REGION_MISSES_MAX, REGION_REMOTES_MAX,
 };
-use crate::proxy::{Elsewhere, Made, RegionReach};
+use crate::proxy::{Elsewhere, Looked, Made, RegionReach};
 
 /// See the module's head.
 pub(super) struct Misses<R: RegionReach> {
     shared: Arc<Shared<R>>,
     places: Semaphore,
+    /// Places for reads of large objects.
+    remotes: Arc<Semaphore>,
     absent: Mutex<Absent>,
 }
 
@@ -69,7 +72,8 @@ impl Absent {
 impl<R: RegionReach> Misses<R> {
     pub(super) fn new(shared: Arc<Shared<R>>) -> Self {
         let places = Semaphore::new(REGION_MISSES_MAX);
-        Self { shared, places, absent: Mutex::default() }
+        let remotes = Arc::new(Semaphore::new(REGION_REMOTES_MAX));
+        Self { shared, places, remotes, absent: Mutex::default() }
     }
 
     /// The newest entry of a key among the regions that answer, and the link to that region.
@@ -93,20 +97,15 @@ impl<R: RegionReach> Misses<R> {
     async fn alone(&self, name: &Name) -> Result<InFlightGuard, ObjectError> {
         let patience = Duration::from_millis(REGION_MISS_COMING_MS);
         let alone = timeout(patience, self.shared.in_flight.begin_after(name)).await;
-        alone.map_err(|_late| {
-            let reason = "the object is in another region, and on its way here".to_owned();
-            ObjectError::Unavailable { reason }
-        })
+        alone.map_err(|_late| unavailable("the object is in another region, and on its way here"))
     }
 
-    async fn fill(&self, bucket: &BucketName, key: &ObjectKey) -> Result<bool, ObjectError> {
-        let Some(bucket) = self.shared.shown.bucket(bucket) else { return Ok(false) };
-        if self.shared.shown.buckets().local().contains(&bucket) {
-            return Ok(false);
-        }
+    async fn fill(&self, bucket: &BucketName, key: &ObjectKey) -> Result<Looked, ObjectError> {
+        let Some(bucket) = self.shared.shown.bucket(bucket) else { return Ok(Looked::Nowhere) };
         let at = (bucket, key.clone());
-        if self.absent.lock().has(&at) {
-            return Ok(false);
+        let is_local = self.shared.shown.buckets().local().contains(&bucket);
+        if is_local || self.absent.lock().has(&at) {
+            return Ok(Looked::Nowhere);
         }
         let patience = Duration::from_millis(REGION_MISS_MS);
         let Ok(Ok(_place)) = timeout(patience, self.places.acquire()).await else {
@@ -115,34 +114,40 @@ impl<R: RegionReach> Misses<R> {
         let counters = self.shared.watch.counters();
         counters.misses.fetch_add(1, Ordering::Relaxed);
         let name = Name { bucket, key: key.clone(), slot: Slot::Null };
-        // It is fetched once, whoever wants it: the machine that pulls, or another client.
-        let _alone = self.alone(&name).await?;
-        if self.absent.lock().has(&at) {
-            return Ok(false);
-        }
-        let kept = self.shared.shown.kept(bucket, key).await.ok();
-        if kept.as_ref().is_some_and(|kept| kept.version.is_some()) {
-            return Ok(true);
-        }
-        let latest = kept.and_then(|kept| kept.latest(self.shared.shown.own()));
+        let latest = self.shared.shown.kept(bucket, key).await.ok();
+        let latest = latest.and_then(|kept| kept.latest(self.shared.shown.own()));
         let told = self.ask(&name).await;
         let told = told.filter(|(entry, _)| latest.is_none_or(|latest| entry.at > latest));
-        let Some((Entry { what: What::Object(object), .. }, link)) = told else {
+        let Some((entry @ Entry { what: What::Object(_), .. }, link)) = told else {
+            // It is known to be elsewhere, whoever has not answered now.
+            if self.shared.in_flight.has(&name) || self.shared.partials.has(&name) {
+                return Err(unavailable("the object is in another region, and on its way here"));
+            }
             self.absent.lock().note(at);
-            return Ok(false);
+            return Ok(Looked::Nowhere);
         };
-        if object.bytes() > REGION_MISS_BYTES_MAX {
-            let reason = "the object is in another region, and on its way here".to_owned();
-            return Err(ObjectError::Unavailable { reason });
+        if entry.bytes() > REGION_MISS_BYTES_MAX {
+            counters.misses_remote.fetch_add(1, Ordering::Relaxed);
+            let opened = remote::opened(&self.shared, &self.remotes, (link, entry), &name);
+            return opened.map(|opened| Looked::There(Box::new(opened)));
+        }
+        // It is fetched once, whoever wants it: the machine that pulls, or another client.
+        let _alone = self.alone(&name).await?;
+        let kept = self.shared.shown.kept(bucket, key).await.ok();
+        if kept.is_some_and(|kept| kept.latest(self.shared.shown.own()) >= Some(entry.at)) {
+            return Ok(Looked::Here);
         }
         let is_here = taking::take_one(&self.shared, &link, name).await;
         let is_here = is_here.ok_or_else(|| {
-            let reason = "the object is in another region, and cannot be had from there now";
-            ObjectError::Unavailable { reason: reason.to_owned() }
+            unavailable("the object is in another region, and cannot be had from there now")
         })?;
         counters.misses_filled.fetch_add(u64::from(is_here), Ordering::Relaxed);
-        Ok(is_here)
+        Ok(if is_here { Looked::Here } else { Looked::Nowhere })
     }
+}
+
+fn unavailable(reason: &str) -> ObjectError {
+    ObjectError::Unavailable { reason: reason.to_owned() }
 }
 
 impl<R: RegionReach> Elsewhere for Misses<R> {
@@ -154,7 +159,7 @@ impl<R: RegionReach> Elsewhere for Misses<R> {
         &'a self,
         bucket: &'a BucketName,
         key: &'a ObjectKey,
-    ) -> BoxFuture<'a, Result<bool, ObjectError>> {
+    ) -> BoxFuture<'a, Result<Looked, ObjectError>> {
         Box::pin(self.fill(bucket, key))
     }
 

@@ -57,6 +57,7 @@ mod names;
 mod parts;
 mod positions;
 mod puller;
+mod remote;
 mod reported;
 mod reports;
 mod runs;

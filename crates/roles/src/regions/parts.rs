@@ -3,7 +3,8 @@
 //!
 //! # Invariants
 //!
-//! 1. What has come is of one version. Once a region gives a newer one, it is freed; of one that has an older one nothing is taken.
+//! 1. What has come is of one version. Once a region gives a newer one, it is freed. An older one is begun with in its place only if
+//!    nothing more of it has come for [`REGION_PARTIAL_NEWER_MS`].
 //! 2. Nothing is added to what was to be all: its end may be in effect.
 //! 3. What has come of a version that nobody wants any more is freed after [`REGION_PARTIAL_MS`], and of at most
 //!    [`REGION_PARTIALS_MAX`] versions something is kept.
@@ -22,13 +23,14 @@ use larder_protocol::region::{Entry, Name, Need};
 use larder_types::limits::{CHUNK_BYTES_MAX, OBJECT_BYTES_MAX};
 use larder_types::{Amendments, BucketName, RegionId, Stamp};
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Shared;
 use super::taking::{self, FetchResult};
 use crate::limits::{
     REGION_BUSY_MS, REGION_BUSY_TRIES_MAX, REGION_FETCH_BACKOFF_MS, REGION_PARTIAL_ENDS_MAX,
-    REGION_PARTIAL_MS, REGION_PARTIALS_MAX, REGION_WHOLE_BYTES_MAX,
+    REGION_PARTIAL_MS, REGION_PARTIAL_NEWER_MS, REGION_PARTIALS_MAX, REGION_TWICE_MS,
+    REGION_WHOLE_BYTES_MAX,
 };
 use crate::proxy::{ChangeOutcome, KnownBucket, RegionReach, ToldParts};
 
@@ -42,7 +44,7 @@ struct Partial<R: RegionReach> {
     from: RegionId,
     /// Tries to make all of it the key's version that failed.
     ends: u8,
-    /// When it was gone on with last.
+    /// When some of it came last, or it was begun.
     since: Instant,
 }
 
@@ -76,7 +78,12 @@ impl<R: RegionReach> Partials<R> {
             let oldest = oldest.map(|(name, _)| name.clone()).expect("there are many");
             kept.remove(&oldest);
         }
-        kept.insert(name, Partial { since: Instant::now(), ..partial });
+        kept.insert(name, partial);
+    }
+
+    /// True if something has come of a version of it.
+    pub(super) fn has(&self, name: &Name) -> bool {
+        self.0.lock().contains_key(name)
     }
 
     /// Frees what has come of a key's version if that is none any more, as this one is here.
@@ -110,8 +117,10 @@ enum Came {
     Gone,
     /// It cannot be taken now.
     Untaken,
-    /// The answering region cannot read it now, or has an older version.
+    /// The answering region cannot read it now.
     Withheld,
+    /// It has an older version than the one of which something has come.
+    Older,
     /// It is small by now, or no object, or of a bucket that is not here.
     Whole,
 }
@@ -137,8 +146,11 @@ pub(super) async fn fetch<R: RegionReach>(
     let mut beaten = BTreeSet::new();
     if shared.in_flight.has(&name) {
         // A machine before this one has asked for it, or a client has: it may be here then.
-        shared.in_flight.ended(&name).await;
-        fetched.changed.push(name);
+        let patience = Duration::from_millis(REGION_TWICE_MS);
+        match timeout(patience, shared.in_flight.ended(&name)).await {
+            Ok(()) => fetched.changed.push(name),
+            Err(_late) => fetched.untaken.push(name),
+        }
         return FetchResult { event: Event::Fetched { request, fetched }, beaten };
     }
     let coming = shared.in_flight.begin(vec![name.clone()]);
@@ -172,6 +184,7 @@ pub(super) async fn fetch<R: RegionReach>(
         }
         Ok(Came::Gone) => fetched.entries.push((name, None)),
         Ok(Came::Untaken) => fetched.untaken.push(name),
+        Ok(Came::Older) => fetched.withheld.push(name),
         Ok(Came::Withheld) => {
             shared.watch.withheld(region, &name);
             fetched.withheld.push(name);
@@ -213,8 +226,8 @@ impl<R: RegionReach> PartFetch<'_, R> {
                 let came = self.take(kept, &mut stream, fetched).await;
                 self.came_bytes = stream.came_bytes();
                 shared.watch.came(region, self.came_bytes);
-                // The connection is used again once the answer has ended.
-                if came.is_ok() {
+                // The connection is used again once the answer has ended. One of which not all is wanted is closed.
+                if matches!(came, Ok(Came::Part | Came::All { .. })) {
                     let _ended = stream.next().await;
                 }
                 came
@@ -257,21 +270,24 @@ impl<R: RegionReach> PartFetch<'_, R> {
         }
         let size = object.bytes();
         let mut partial = match kept {
-            // Regions differ: another one gives the rest of the newer version.
-            Some(kept) if entry.at < kept.at => {
+            // Regions differ: another one gives the rest of the newer version, if it can.
+            Some(kept)
+                if entry.at < kept.at
+                    && kept.since.elapsed() < Duration::from_millis(REGION_PARTIAL_NEWER_MS) =>
+            {
                 self.keep(Some(kept));
-                return Ok(Came::Withheld);
+                return Ok(Came::Older);
             }
             Some(kept) if entry.at == kept.at => kept,
-            // What has come of an older one is freed.
-            older => {
+            // What has come of another one is freed.
+            other => {
                 let parts = match shared.proxy.begin_told(self.bucket, &self.name.key) {
                     Ok(parts) => parts,
                     Err(error) => return Ok(self.cannot_take(&error)),
                 };
                 let (at, from, since) = (entry.at, region, Instant::now());
                 let begun = Partial { at, size, parts, from, ends: 0, since };
-                if older.is_some() {
+                if other.is_some() {
                     self.keep(Some(begun));
                     return Ok(Came::Part);
                 }
@@ -313,6 +329,7 @@ impl<R: RegionReach> PartFetch<'_, R> {
             if let Err(error) = stored {
                 return Ok(self.cannot_take(&error));
             }
+            partial.since = Instant::now();
             read = next;
         }
         if let Err(error) = read {

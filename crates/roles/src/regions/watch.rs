@@ -39,6 +39,8 @@ pub struct RegionCounters {
     pub misses: AtomicU64,
     /// Those that came from another region.
     pub misses_filled: AtomicU64,
+    /// Those that clients read from another region, as they are large.
+    pub misses_remote: AtomicU64,
     /// Tombstones that were freed.
     pub freed: AtomicU64,
     /// Comparisons of all keys with another region that were begun.

@@ -255,7 +255,7 @@ impl Pull {
         let want = self.wants.get_mut(&place.1).expect("what waits is wanted");
         assert_eq!(want.state, State::Waiting(place.0), "what is queued waits");
         let (need, bytes) = (want.need_from(region), want.bytes_from(region));
-        let is_part = need == Need::Bytes(None) && bytes > bytes_max;
+        let is_part = need == Need::Bytes(None) && bytes_max < u64::MAX;
         want.state = State::Asked;
         let others: Vec<RegionId> = want.regions().filter(|other| *other != region).collect();
         let (name, claims) = (place.1.clone(), want.claims.len());

@@ -11,6 +11,8 @@ pub struct Counts {
     pub clocks_ahead: u64,
     pub crashes: u64,
     pub wipes: u64,
+    /// Regions that were removed for good.
+    pub leaves: u64,
     pub cuts: u64,
     pub freed: u64,
     /// Parts of versions that came, but for the last of each.
@@ -30,6 +32,7 @@ impl Counts {
         self.clocks_ahead += of.clocks_ahead;
         self.crashes += of.crashes;
         self.wipes += of.wipes;
+        self.leaves += of.leaves;
         self.cuts += of.cuts;
         self.freed += of.freed;
         self.parts += of.parts;
@@ -41,7 +44,7 @@ impl Counts {
     pub fn has_all(&self) -> bool {
         let Self { changes, merges, resyncs, clocks_ahead, crashes, wipes, cuts, freed, .. } = self;
         let stores = [changes, merges, crashes, wipes, freed, &self.parts];
-        let regions = [resyncs, clocks_ahead, cuts, &self.homes, &self.locks];
+        let regions = [resyncs, clocks_ahead, cuts, &self.leaves, &self.homes, &self.locks];
         stores.iter().chain(&regions).all(|it| **it > 0)
     }
 }

@@ -6,6 +6,9 @@ use larder_types::Stamp;
 
 use super::super::site::Site;
 
+/// Milliseconds after which an older version is begun with in place of one of which nothing more has come.
+const STALE_MS: u64 = 30_000;
+
 /// Asks for the bytes of an entry from a place on, if its version is the one that is known.
 #[derive(Debug, Clone)]
 pub struct PartAsk {
@@ -36,34 +39,42 @@ pub fn tell(site: &Site, ask: PartAsk) -> PartTold {
 impl Site {
     pub fn ask_part(&self, request: u64, name: Name, bytes_max: u64) -> PartAsk {
         let known = self.partials.get(&name).copied();
-        let (at, from) = known.map_or((None, 0), |(at, got)| (Some(at), got));
+        let (at, from) = known.map_or((None, 0), |(at, got, _)| (Some(at), got));
         PartAsk { request, name, at, from, bytes_max }
     }
 
     /// The event for the machine, and true if a part has come that is not the last.
-    pub fn take_part(&mut self, told: PartTold) -> (Event, bool) {
+    pub fn take_part(&mut self, now_ms: u64, told: PartTold) -> (Event, bool) {
         let PartTold { ask: PartAsk { request, name, from, .. }, entry, bytes } = told;
         let mut fetched = Fetched { came_bytes: bytes, ..Fetched::default() };
-        let known = self.partials.remove(&name);
-        let goes_on = |entry: &Entry| match known {
-            Some((at, got)) => (at, got) == (entry.at, from),
-            None => from == 0,
+        let Some(entry) = entry else {
+            fetched.entries.push((name, None));
+            return (Event::Fetched { request, fetched }, false);
         };
+        let known = self.partials.get(&name).copied();
+        let is_stale = |since_ms: u64| now_ms.saturating_sub(since_ms) > STALE_MS;
         let mut is_part = false;
-        match entry {
-            Some(entry)
-                if matches!(entry.what, What::Object(_)) && entry.bytes() > from + bytes =>
-            {
-                if goes_on(&entry) {
-                    is_part = true;
-                    self.partials.insert(name, (entry.at, from + bytes));
-                }
-            }
-            Some(entry) if entry.bytes() == 0 || goes_on(&entry) => {
+        match known {
+            _ if !matches!(entry.what, What::Object(_)) || entry.bytes() == 0 => {
                 fetched.entries.push((name, Some(entry)));
             }
-            Some(_) => {}
-            None => fetched.entries.push((name, None)),
+            Some((at, _, since_ms)) if entry.at < at && !is_stale(since_ms) => {
+                fetched.withheld.push(name);
+            }
+            // The other one is begun with.
+            Some((at, ..)) if entry.at != at => {
+                self.partials.insert(name, (entry.at, 0, now_ms));
+            }
+            // One that came twice, or late.
+            _ if known.map_or(0, |(_, got, _)| got) != from => {}
+            _ if from + bytes < entry.bytes() => {
+                is_part = true;
+                self.partials.insert(name, (entry.at, from + bytes, now_ms));
+            }
+            _ => {
+                self.partials.remove(&name);
+                fetched.entries.push((name, Some(entry)));
+            }
         }
         (Event::Fetched { request, fetched }, is_part)
     }

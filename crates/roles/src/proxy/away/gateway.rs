@@ -21,6 +21,7 @@ use larder_types::{BucketName, BucketRecord, MapVersion, ObjectKey, RegionId, Se
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
+use super::super::elsewhere::Looked;
 use super::super::homes::{Made, answer_of, made_of};
 use super::super::unavailable;
 use super::Away;
@@ -240,6 +241,14 @@ impl ClusterProxy {
                     Ok(Err(_)) | Err(_) => {
                         Err(unavailable("other regions are still being asked for the key"))
                     }
+                };
+                let looked = match looked {
+                    Ok(Looked::There(_)) => Err(unavailable(
+                        "the object is large, in another region, and on its way here: the gateway of this cluster reads it from there",
+                    )),
+                    Ok(Looked::Here) => Ok(true),
+                    Ok(Looked::Nowhere) => Ok(false),
+                    Err(error) => Err(error),
                 };
                 let reply = match looked {
                     Ok(is_here) => ProxyReply::Looked(is_here),

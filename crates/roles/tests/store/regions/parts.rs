@@ -173,3 +173,41 @@ async fn parts_of_two_versions_are_never_joined() {
     one.stop();
     two.stop();
 }
+
+async fn read(region: &Region, opened: &Opened, range: Range<usize>) -> Result<Bytes, ObjectError> {
+    let range = range.start as u64..range.end as u64;
+    match region.proxy().read(opened, range).await? {
+        ReadBody::Whole(bytes) => Ok(bytes),
+        ReadBody::Stream(mut pieces) => {
+            let mut all = BytesMut::new();
+            while let Some(piece) = pieces.next().await {
+                all.extend_from_slice(&piece?);
+            }
+            Ok(all.freeze())
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_object_is_read_where_it_is_until_it_has_come() {
+    let (mut one, mut two, _relay) = two_at_a_rate().await;
+    let large = content(1, 40 * MIB);
+    put(one.proxy(), "large", &large).await;
+    until_parts(&two, 1).await;
+    let opened = two.proxy().open(&bucket(), &key("large")).await.unwrap();
+    assert!(opened.remote.is_some() && opened.metax.size == large.len() as u64);
+    assert_eq!(read(&two, &opened, 0..0).await, Ok(Bytes::new()));
+    for range in [5 * MIB - 3..9 * MIB, 0..40 * MIB, 40 * MIB - 1..40 * MIB] {
+        assert_eq!(read(&two, &opened, range.clone()).await, Ok(large.slice(range)));
+    }
+    let counters = two.regions.as_ref().unwrap().counters();
+    assert_eq!(counters.misses_remote.load(Ordering::Relaxed), 1);
+    // Nothing of another version is given for it.
+    put(one.proxy(), "large", &content(2, 40 * MIB)).await;
+    assert_eq!(read(&two, &opened, 0..MIB).await, Err(ObjectError::Changed));
+    converged(&[&one, &two]).await;
+    let opened = two.proxy().open(&bucket(), &key("large")).await.unwrap();
+    assert!(opened.remote.is_none());
+    one.stop();
+    two.stop();
+}
