@@ -206,7 +206,13 @@ impl<R: RegionReach> PartFetch<'_, R> {
         let (shared, region) = (self.shared, self.link.number());
         match shared.proxy.admits_data() {
             Ok(()) | Err(ObjectError::SlowDown) => {}
-            Err(error) => return Ok(self.cannot_take(&error)),
+            Err(error) => {
+                // What has come of it takes room that others need.
+                if error == ObjectError::Full {
+                    drop(shared.partials.take(self.name));
+                }
+                return Ok(self.cannot_take(&error));
+            }
         }
         let Some(there) = shared.names.there(region, self.name) else { return Ok(Came::Part) };
         let kept = shared.partials.take(self.name);
