@@ -246,7 +246,7 @@ pub struct FetchPart {
     pub bytes_max: u64,
 }
 
-/// What a region is to send.
+/// The entries, or the part of one, that a region is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FetchAsked {
     /// Entries.

@@ -8,7 +8,7 @@ use larder_types::{BucketId, BucketName, BucketRecord, Epoch, ObjectKey, RegionI
 
 use super::homes::Made;
 
-/// What came of a look for an object that was not here.
+/// The result of a look for an object that was not here.
 #[derive(Debug)]
 pub enum Looked {
     /// It is here now.

@@ -15,7 +15,7 @@ pub(super) struct InFlight {
     names: Mutex<BTreeMap<Name, usize>>,
     /// Tells when a fetch is over.
     ends: Notify,
-    /// When the last fetch began.
+    /// Time at which the last fetch began.
     began: Mutex<Option<Instant>>,
 }
 

@@ -34,7 +34,7 @@ use crate::limits::{
 };
 use crate::proxy::{ChangeOutcome, KnownBucket, RegionReach, ToldParts};
 
-/// What has come of a version.
+/// A version of which some parts are here.
 struct Partial<R: RegionReach> {
     at: Stamp,
     /// Its bytes, as the first region that gave a part of it said.
@@ -44,7 +44,7 @@ struct Partial<R: RegionReach> {
     from: RegionId,
     /// Tries to make all of it the key's version that failed.
     ends: u8,
-    /// When some of it came last, or it was begun.
+    /// Time at which some of it came last, or it was begun.
     since: Instant,
 }
 
@@ -107,7 +107,7 @@ impl<R: RegionReach> Partials<R> {
     }
 }
 
-/// What came of a part.
+/// The result of a fetch of a part.
 enum Came {
     /// More is to come.
     Part,
@@ -207,7 +207,7 @@ impl<R: RegionReach> PartFetch<'_, R> {
         match shared.proxy.admits_data() {
             Ok(()) | Err(ObjectError::SlowDown) => {}
             Err(error) => {
-                // What has come of it takes room that others need.
+                // Its parts take room that others need.
                 if error == ObjectError::Full {
                     drop(shared.partials.take(self.name));
                 }
@@ -285,7 +285,7 @@ impl<R: RegionReach> PartFetch<'_, R> {
                 return Ok(Came::Older);
             }
             Some(kept) if entry.at == kept.at => kept,
-            // What has come of another one is freed.
+            // The parts of another one are freed.
             other => {
                 let parts = match shared.proxy.begin_told(self.bucket, &self.name.key) {
                     Ok(parts) => parts,
@@ -404,7 +404,7 @@ struct Coming<'a> {
     stream: &'a mut FetchStream,
     /// Bytes that are not read yet.
     left: u64,
-    /// What came of the next chunk with the one before.
+    /// The beginning of the next chunk, if it came with the end of the one before.
     rest: Bytes,
 }
 

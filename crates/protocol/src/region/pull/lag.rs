@@ -1,4 +1,4 @@
-//! How far this region is behind others, for operators.
+//! The lag behind other regions, for operators.
 
 use std::collections::BTreeMap;
 

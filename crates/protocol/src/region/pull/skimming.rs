@@ -6,12 +6,12 @@
 //!
 //! Journals that are void are compared, and comparisons pass over nothing.
 
-use larder_types::{OpSeq, RegionId};
+use larder_types::{OpSeq, PgId, RegionId};
 
 use super::super::entry::Id;
 use super::super::journal::Token;
 use super::wants::Claim;
-use super::{Pull, Stream};
+use super::{Pull, Source, Stream};
 use crate::limits::{REGION_ASK_IDS_MAX, REGION_CLAIMS_MAX, REGION_SKIMMED_MAX};
 
 /// Outcomes of a journal that were passed over.
@@ -66,7 +66,8 @@ impl Pull {
         if 2 * self.claims_of(region) > REGION_CLAIMS_MAX {
             return;
         }
-        let streams = self.streams.iter_mut().filter(|(source, _)| source.region == region);
-        streams.for_each(|(_, stream)| stream.go_back());
+        let streams = self.streams.range_mut(Source { region, pg: PgId(0) }..);
+        let of_region = streams.take_while(|(source, _)| source.region == region);
+        of_region.for_each(|(_, stream)| stream.go_back());
     }
 }

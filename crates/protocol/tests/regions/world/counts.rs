@@ -1,6 +1,6 @@
-//! What runs met: a run in which something never happens shows nothing of it.
+//! Counts of what happened in runs: runs without something show nothing of it.
 
-/// What runs met.
+/// Counts of runs.
 #[derive(Debug, Default)]
 pub struct Counts {
     pub changes: u64,

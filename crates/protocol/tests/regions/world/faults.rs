@@ -1,4 +1,4 @@
-//! What goes wrong: links that are cut, stores that crash or are lost, regions that leave and join.
+//! Faults: links that are cut, stores that crash or are lost, regions that leave and join.
 
 use larder_types::RegionId;
 

@@ -19,7 +19,7 @@ pub struct PartAsk {
     bytes_max: u64,
 }
 
-/// What there is of it.
+/// The answer to it.
 #[derive(Debug, Clone)]
 pub struct PartTold {
     ask: PartAsk,

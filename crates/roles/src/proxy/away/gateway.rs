@@ -233,7 +233,7 @@ impl ClusterProxy {
         };
         match call {
             ProxyCall::Look(bucket, key) => {
-                // What is being fetched is stored, though nobody may wait for it any more.
+                // A fetch goes on, though nobody may wait for it any more.
                 let looking = tokio::spawn(async move { elsewhere.look(&bucket, &key).await });
                 let patience = Duration::from_millis(GATEWAY_LOOKED_MS);
                 let looked = match timeout(patience, looking).await {

@@ -44,7 +44,7 @@ pub(super) struct Mark {
     pub(super) is_last: bool,
 }
 
-/// What a moment waits for.
+/// The state of a moment.
 #[derive(Debug, Clone)]
 pub(super) enum Waits {
     /// Puts that were open come to an end.
@@ -91,7 +91,7 @@ impl<R: RegionReach> Shared<R> {
                 let span = RowSpan { from: from.clone(), to: to.clone() };
                 match reach.ask(pg, Call::Settle(span)).await {
                     Ok(Settled::Shows(None)) => return drop(known.lock().remove(&pg)),
-                    // What is before the row is settled. Puts that have come meanwhile are no concern there.
+                    // All before the row is settled. Puts that have come there meanwhile are no concern.
                     Ok(Settled::Shows(Some(row))) if row > from => {
                         known.lock().insert(pg, row.clone());
                         from = row;

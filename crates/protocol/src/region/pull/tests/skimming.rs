@@ -68,7 +68,7 @@ fn deletions_are_heard_behind_changes_for_which_there_is_no_room() {
         brought.iter().for_each(|entry| site.keep(entry));
     };
     answer_all(&mut site, bring);
-    // What was asked for before that tells nothing new.
+    // The request from before that tells nothing new.
     let (request, token) = (site.asked(2), Token { through: op });
     let first = site.saved().last().map(|(_, through)| *through).expect("the token has moved");
     let batch = Batch { ids: Vec::new(), token, last: op, left: (0, 0) };
