@@ -524,6 +524,8 @@ async fn a_damaged_only_copy_is_found_and_kept() {
     device.sync_all().unwrap();
     until(&store, "it is found", |now| now.bad == 1 && now.share.is_none()).await;
     let rounds = store.meta().scrub_now().unwrap().rounds;
+    // By then the end of the round is written down.
+    until(&store, "the next", |now| now.share.is_some() || now.rounds > rounds).await;
     assert_eq!(
         keys(store.proxy(), ListRequest { max: 10, ..ListRequest::default() }).await.len(),
         2,
