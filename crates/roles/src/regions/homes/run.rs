@@ -56,27 +56,41 @@ pub(super) fn begin<R: RegionReach>(
     }
     let shared = shared.clone();
     tokio::spawn(async move {
-        let mut run = Run::of(&shared, (bucket.clone(), ends), scope);
-        match run.take().await {
-            Ok(()) => {
-                shared.homes.reasons.lock().remove(&bucket);
-                shared.homes.counters.taken.fetch_add(1, Ordering::Relaxed);
-                tracing::info!(%bucket, "this region is the home of a bucket now");
-            }
-            Err(Ended::NotTaken(why)) => {
-                shared.homes.reason(&bucket, run.reason(why));
-                sleep(Duration::from_millis(REGION_HOME_AGAIN_MS)).await;
-            }
-            Err(Ended::Behind) => {
-                let why = "changes of other regions are on their way here, or under way there";
-                shared.homes.note(&bucket, why);
-            }
-            Err(Ended::TakenBack) => {
-                shared.homes.reasons.lock().remove(&bucket);
-            }
+        let mut stops = shared.stops.subscribe();
+        tokio::select! {
+            biased;
+            // The next run of a gateway begins anew with what the record says.
+            _stops = stops.wait_for(|stops| *stops) => {}
+            () = carry_out(&shared, (&bucket, ends), scope) => {}
         }
         shared.homes.running.lock().remove(&bucket);
     });
+}
+
+async fn carry_out<R: RegionReach>(
+    shared: &Arc<Shared<R>>,
+    (bucket, ends): (&BucketName, Arc<AtomicBool>),
+    scope: HomeScope,
+) {
+    let mut run = Run::of(shared, (bucket.clone(), ends), scope);
+    match run.take().await {
+        Ok(()) => {
+            shared.homes.reasons.lock().remove(bucket);
+            shared.homes.counters.taken.fetch_add(1, Ordering::Relaxed);
+            tracing::info!(%bucket, "this region is the home of a bucket now");
+        }
+        Err(Ended::NotTaken(why)) => {
+            shared.homes.reason(bucket, run.reason(why));
+            sleep(Duration::from_millis(REGION_HOME_AGAIN_MS)).await;
+        }
+        Err(Ended::Behind) => {
+            let why = "changes of other regions are on their way here, or under way there";
+            shared.homes.note(bucket, why);
+        }
+        Err(Ended::TakenBack) => {
+            shared.homes.reasons.lock().remove(bucket);
+        }
+    }
 }
 
 /// A machine, and what it asks for.
