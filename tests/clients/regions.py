@@ -384,8 +384,13 @@ def lag(here, there, way, count=60, limits=(LAG_P50_MAX, LAG_P99_MAX)):
 
 def where(s3, key):
     """What a version's headers say of where it is: status, numbers of regions."""
-    headers = s3.head_object(Bucket=BUCKET, Key=key)["ResponseMetadata"]["HTTPHeaders"]
-    return headers.get("x-amz-replication-status"), headers.get("x-larder-replication-regions")
+    shown = lambda answer: answer["ResponseMetadata"]["HTTPHeaders"]
+    of = lambda headers: (headers.get("x-amz-replication-status"), headers.get("x-larder-replication-regions"))
+    while (head := of(shown(s3.head_object(Bucket=BUCKET, Key=key)))) != of(shown(s3.get_object(Bucket=BUCKET, Key=key))):
+        # It came to a region between the two.
+        if head[0] != "PENDING":
+            raise Failed(f"a get of {key} says otherwise than a head, which says {head}")
+    return head
 
 
 def awaited(place, there, way, directory, region, count=20):

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 
+import region_appends
 import region_homes
 import region_lists
 import region_local
@@ -212,25 +213,50 @@ def yields(cluster, machine, single):
     share_is("nobody waits", lambda now: now == 1)
 
 
-def on_its_way(s3, home, single):
-    """A large object of another region is not said to be nowhere while it comes."""
-    body, single.relay.limit, held = content("large", 65 << 20), 20 << 20, 0
+LARGE = 65 << 20
+
+
+def on_its_way(cluster, home, single):
+    """A large object of another region is read there while it comes, through every machine."""
+    body, single.relay.limit = content("large", LARGE), 10 << 20
+    reads = cluster.gateway.metric("region_misses_remote_total")
     home.put_object(Bucket=region_homes.BUCKET, Key="large", Body=body)
+    try:
+        for machine in cluster.machines:
+            s3 = client(machine)
+            size = s3.head_object(Bucket=region_homes.BUCKET, Key="large")["ContentLength"]
+            end = s3.get_object(Bucket=region_homes.BUCKET, Key="large", Range=f"bytes={LARGE - 100_000}-")["Body"].read()
+            if (size, end) != (LARGE, body[-100_000:]):
+                raise Failed(f"a large object of another region has {size} bytes, or another end, through {machine.name}")
+        reads = cluster.gateway.metric("region_misses_remote_total") - reads
+        if reads < 2 * len(cluster.machines):
+            raise Failed(f"a large object came at once over a slow link: it was read elsewhere {reads} times")
+        single.relay.limit = 40 << 20
+        if client(cluster.others()[0]).get_object(Bucket=region_homes.BUCKET, Key="large")["Body"].read() != body:
+            raise Failed("a large object of another region is read with other content")
+    finally:
+        single.relay.limit = None
+
+
+def appended_behind(cluster, single):
+    """A home does not append to what it lacks: the record goes behind the large object once that is here."""
+    key, body, single.relay.limit, refused = f"{region_appends.KEY}/late", content("late", LARGE), 20 << 20, 0
+    client(single).put_object(Bucket=region_homes.BUCKET, Key=key, Body=body)
+    s3 = region_appends.client(cluster.others()[0])
     try:
         while True:
             try:
-                if s3.get_object(Bucket=region_homes.BUCKET, Key="large")["Body"].read() != body:
-                    raise Failed("a large object of another region is read with other content")
+                offset = region_appends.append(s3, b"a record", region_homes.BUCKET, key)
                 break
             except ClientError as error:
                 if error.response["ResponseMetadata"]["HTTPStatusCode"] != 503:
-                    raise Failed(f"the read of an object that is on its way is answered with {error}") from error
-                held += 1
+                    raise Failed(f"an append to an object that is on its way is answered with {error}") from error
+                refused += 1
                 time.sleep(0.1)
     finally:
         single.relay.limit = None
-    if not held:
-        raise Failed("a large object came at once over a slow link")
+    if offset != LARGE or not refused:
+        raise Failed(f"a record is at {offset} of an object of {LARGE} bytes that was on its way; {refused} were refused before")
 
 
 def through_another_machine(cluster, singles, clock):
@@ -250,7 +276,7 @@ def through_another_machine(cluster, singles, clock):
         home.put_object(Bucket=region_homes.BUCKET, Key=f"read/{number}", Body=b"read")
         if s3.get_object(Bucket=region_homes.BUCKET, Key=f"read/{number}")["Body"].read() != b"read":
             raise Failed("what another region has is read with other content")
-    on_its_way(s3, home, singles[0])
+    on_its_way(cluster, home, singles[0])
     try:
         cluster.region("status", cluster.others()[0].directory)
         raise Failed("a machine that is not the gateway shows the status of the region")
@@ -259,6 +285,7 @@ def through_another_machine(cluster, singles, clock):
             raise
     region_uploads.through_home(singles[0], cluster, cluster.others()[0], [*cluster.machines, *singles], clock)
     region_homes.move(cluster)
+    appended_behind(cluster, singles[0])
     clock.tell(f"through a machine that is not the gateway a put with a condition takes {1000 * statistics.median(times):.0f} ms")
 
 

@@ -45,6 +45,8 @@ pub const PROTOCOL_CORS: u8 = 15;
 pub const PROTOCOL_STEPS: u8 = 16;
 /// Oldest version of it in which managers and their maps know the cluster's version.
 pub const PROTOCOL_CLUSTER_VERSION: u8 = 17;
+/// Oldest version of it in which a gateway reads large objects in other regions for its cluster's other proxies.
+pub const PROTOCOL_REMOTE_READS: u8 = 18;
 /// Groups led by a meta server that remove a step of their garbage at one tick, one after the other: 10,240 rows a second.
 pub const REAPS_PER_TICK_MAX: u32 = 4;
 /// Milliseconds after which a manager that keeps volumes from moving for balance is told of.
@@ -339,7 +341,8 @@ const _: () = assert!(
     "reports are for peers of a version that is spoken"
 );
 const _: () = assert!(
-    PROTOCOL_CLUSTER_VERSION <= larder_net::limits::PROTOCOL_MAX
+    PROTOCOL_REMOTE_READS <= larder_net::limits::PROTOCOL_MAX
+        && PROTOCOL_CLUSTER_VERSION < PROTOCOL_REMOTE_READS
         && PROTOCOL_STEPS < PROTOCOL_CLUSTER_VERSION
         && PROTOCOL_CORS < PROTOCOL_STEPS
         && PROTOCOL_PAUSE <= PROTOCOL_CORS

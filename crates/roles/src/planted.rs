@@ -44,6 +44,8 @@ pub(crate) enum Bug {
     LeavesPutsOpen,
     /// A region that has another version of that length is given what was appended, as if it had the base.
     TakesAnyBase,
+    /// A put with data counts as told by its own op.
+    CountsPutAsTold,
 }
 
 #[cfg(not(test))]

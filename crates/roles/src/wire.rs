@@ -10,20 +10,21 @@
 //! ```
 
 use larder_net::{Role, Service};
+use larder_protocol::limits::BUCKET_REGIONS_MAX;
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{Applied, Command, MapVersion, NewServer};
 use larder_protocol::region::journal::Batch;
 use larder_protocol::region::listing::PageAsk;
-use larder_protocol::region::{Token, Void};
+use larder_protocol::region::{Entry, Name, Token, Void};
 use larder_protocol::scheduler::Report;
 use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Refusal};
 use larder_types::{
     BucketId, BucketName, Chunk, Epoch, Extent, Grant, LvId, ObjectKey, OpId, OpSeq, PgId,
-    RegionId, ServerId, SessionId, VersionRow, View,
+    RegionId, ServerId, SessionId, Stamp, VersionRow, View,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{PROTOCOL_FORGETS, PROTOCOL_REPORTS};
+use crate::limits::{PROTOCOL_FORGETS, PROTOCOL_REPORTS, REGION_REMOTE_BYTES_MAX};
 
 /// What meta servers answer.
 #[derive(Debug)]
@@ -462,6 +463,43 @@ pub enum ProxyCall {
     List(BucketName, u64, PageAsk),
     /// By the gateway: tell how many requests of clients are under way. Since [`PROTOCOL_LISTS`](crate::limits::PROTOCOL_LISTS).
     Clients,
+    /// Read a part of a large object where it is. Since [`PROTOCOL_REMOTE_READS`](crate::limits::PROTOCOL_REMOTE_READS).
+    Part(RemotePart),
+}
+
+/// A version that other regions have, and whose bytes do not come with a read: it is large, and comes by itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoteVersion {
+    /// Its name.
+    pub name: Name,
+    /// Regions that have it.
+    pub regions: Vec<RegionId>,
+    /// Its description.
+    pub entry: Entry,
+}
+
+/// Bytes of such a version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemotePart {
+    /// The version's name.
+    pub name: Name,
+    /// Its stamp.
+    pub at: Stamp,
+    /// Regions to read it from: the first that gives it.
+    pub regions: Vec<RegionId>,
+    /// First byte.
+    pub from: u64,
+    /// Number of bytes, 1 to [`REGION_REMOTE_BYTES_MAX`].
+    pub len: u64,
+}
+
+impl RemotePart {
+    /// True if a proxy asks for such a part.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let is_few = self.regions.len() <= usize::from(BUCKET_REGIONS_MAX);
+        is_few && (1..=REGION_REMOTE_BYTES_MAX).contains(&self.len)
+    }
 }
 
 /// The gateway's answer.
@@ -483,6 +521,23 @@ pub enum ProxyReply {
     NotListed(ListRefusal),
     /// So many requests of clients are under way.
     Clients(u32),
+    /// Other regions have the key as a large object. Payload: a [`RemoteVersion`], encoded.
+    There,
+    /// Payload: the bytes of the part.
+    Part,
+    /// There is no such part, for this reason.
+    NoPart(PartRefusal),
+}
+
+/// Reason for not giving a part of a large object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PartRefusal {
+    /// The key has another version by now.
+    Changed,
+    /// Too many are read.
+    SlowDown,
+    /// No region gives it.
+    Unavailable(String),
 }
 
 /// Reason for not listing a page.

@@ -1,12 +1,15 @@
 //! What roles say to each other keeps its bytes: `docs/formats/roles.md`.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use larder_protocol::digest::{IndexSum, Summed, TableSum};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{Command, MapVersion, Outcome};
+use larder_protocol::region::entry::{Object, What};
 use larder_protocol::region::journal::{Batch, Why};
 use larder_protocol::region::listing::{Item, ListedPage, PageAsk, Selection};
-use larder_protocol::region::{Id, Name, Slot, Token, Void};
+use larder_protocol::region::{Entry, Id, Name, Slot, Token, Void};
 use larder_protocol::scheduler::{Load, Report};
 use larder_protocol::{
     Answer, AppendCall, AppendDone, AppendRefusal, Call, Content, DataAnswer, DataRequest,
@@ -19,13 +22,13 @@ use larder_roles::progress::{
 use larder_roles::wire::{
     CopyState, DataCall, DataMessage, DataReply, DeletionEnd, JournalNow, JournalShown, KeptNow,
     ListRefusal, ManagerCall, ManagerMessageIn, ManagerReply, MetaCall, MetaMessage, MetaReply,
-    ProxyCall, ProxyMessage, ProxyReply,
+    PartRefusal, ProxyCall, ProxyMessage, ProxyReply, RemotePart, RemoteVersion,
 };
 use larder_types::codec::encode;
 use larder_types::{
-    Appended, Attributes, BootId, BucketId, BucketName, Chunk, Condition, ETag, Epoch, Extent,
-    Grant, GrantKey, Holders, HybridClock, LvId, ObjectKey, OpId, OpSeq, Origin, PgId, PvId,
-    RegionId, Request, ServerId, SessionId, Stamp, Target, View,
+    Amendments, Appended, Attributes, BootId, BucketId, BucketName, Chunk, Condition, ETag, Epoch,
+    Extent, Grant, GrantKey, Holders, HybridClock, LvId, Metax, ObjectKey, OpId, OpSeq, Origin,
+    PartRef, PgId, PvId, RegionId, Request, ServerId, SessionId, Stamp, Target, View,
 };
 
 const GOLDEN: &str = include_str!("golden/roles.hex");
@@ -304,7 +307,42 @@ fn said() -> Vec<String> {
         hex(&encode(&ProxyCall::Clients)),
         hex(&encode(&ProxyReply::Clients(300))),
         hex(&encode(&ListedPage { items: vec![Item::Group("a/".into())], is_truncated: true })),
+        hex(&encode(&ProxyCall::Part(remote_part()))),
+        hex(&encode(&ProxyReply::There)),
+        hex(&encode(&ProxyReply::Part)),
+        hex(&encode(&ProxyReply::NoPart(PartRefusal::Changed))),
+        hex(&encode(&ProxyReply::NoPart(PartRefusal::SlowDown))),
+        hex(&encode(&ProxyReply::NoPart(PartRefusal::Unavailable("why".to_owned())))),
+        hex(&encode(&remote_version())),
     ]
+}
+
+fn remote_part() -> RemotePart {
+    let RemoteVersion { name, regions, entry } = remote_version();
+    RemotePart { name, at: entry.at, regions, from: 300, len: 8 << 20 }
+}
+
+fn remote_version() -> RemoteVersion {
+    let at = Stamp { clock: HybridClock(400), region: RegionId(2) };
+    let op = OpId { view: View(300), seq: OpSeq(302) };
+    let origin = Origin { region: RegionId(2), pg: PgId(3), op };
+    let key = ObjectKey::new("a/b").expect("a key");
+    let name = Name { bucket: BucketId(2), key, slot: Slot::Null };
+    let metax = Metax {
+        size: 17 << 20,
+        clock: at.clock,
+        region: at.region,
+        etag: ETag::Parts([3; 16], 2),
+        checksum: None,
+        attributes: Attributes::default(),
+        expires_ms: None,
+        encryption: None,
+        retention: None,
+    };
+    let parts = vec![PartRef { number: 1, len: 8 << 20 }, PartRef { number: 300, len: 9 << 20 }];
+    let object = Object { metax, parts, pieces: BTreeMap::new(), amended: Amendments::default() };
+    let entry = Entry { at, origin, what: What::Object(object.into()) };
+    RemoteVersion { name, regions: vec![RegionId(2), RegionId(300)], entry }
 }
 
 fn page_ask() -> PageAsk {

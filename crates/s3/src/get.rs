@@ -107,6 +107,7 @@ pub(crate) async fn object<O: Objects>(
     if input.response_expires.is_none() {
         show_expires(&mut response.headers, &found);
     }
+    show_replication(&mut response.headers, face, (&bucket, &found.opened)).await;
     Ok(response)
 }
 

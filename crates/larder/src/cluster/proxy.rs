@@ -8,10 +8,12 @@ use larder_net::{Handler, Listener, PeerIdentity, Responder, Role, Roles, Servic
 use larder_protocol::manager::policy::ManagerMessage;
 use larder_protocol::manager::state::{GatewayRecord, ServerRole};
 use larder_roles::identity::IDENTITY_FILE;
-use larder_roles::limits::{GATEWAY_CALLS_MAX, GATEWAY_LISTS_MAX, GATEWAY_LOOKS_MAX};
+use larder_roles::limits::{
+    GATEWAY_CALLS_MAX, GATEWAY_LISTS_MAX, GATEWAY_LOOKS_MAX, GATEWAY_PARTS_MAX,
+};
 use larder_roles::managers::{Presence, Run};
 use larder_roles::proxy::{ClusterConfig, ClusterProxy, expire_uploads};
-use larder_roles::wire::{ProxyCall, ProxyMessage, ProxyReply, ProxyService};
+use larder_roles::wire::{PartRefusal, ProxyCall, ProxyMessage, ProxyReply, ProxyService};
 use larder_s3::{S3Service, serve};
 use tokio::sync::Semaphore;
 
@@ -30,9 +32,10 @@ struct ProxyFace {
     presence: Presence,
     /// Not there before its session is open.
     proxy: Arc<OnceLock<Arc<ClusterProxy>>>,
-    /// Places for changes, keys, lists, and deletions of buckets of other proxies' clients.
+    /// Places for changes, keys, parts of objects, lists, and deletions of buckets of other proxies' clients.
     changes: Arc<Semaphore>,
     looks: Arc<Semaphore>,
+    parts: Arc<Semaphore>,
     lists: Arc<Semaphore>,
     deletions: Arc<Semaphore>,
 }
@@ -47,6 +50,7 @@ impl Handler<ProxyService> for ProxyFace {
     ) {
         let places = match &call {
             ProxyCall::Look(..) => &self.looks,
+            ProxyCall::Part(_) => &self.parts,
             ProxyCall::List(..) | ProxyCall::Clients => &self.lists,
             ProxyCall::Deletion(..) => &self.deletions,
             ProxyCall::Change(_) => &self.changes,
@@ -54,6 +58,10 @@ impl Handler<ProxyService> for ProxyFace {
         let place = places.clone().try_acquire_owned();
         if place.is_err() && matches!(call, ProxyCall::List(..)) {
             return responder.busy();
+        }
+        if place.is_err() && matches!(call, ProxyCall::Part(_)) {
+            let reply = ProxyReply::NoPart(PartRefusal::SlowDown);
+            return responder.answer(&reply, bytes::Bytes::new());
         }
         let (Some(proxy), true, Ok(place)) =
             (self.proxy.get(), from.subject.roles.has(Role::Proxy), place)
@@ -119,6 +127,7 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
         proxy: shown_to_others.clone(),
         changes: Arc::new(Semaphore::new(GATEWAY_CALLS_MAX)),
         looks: Arc::new(Semaphore::new(GATEWAY_LOOKS_MAX)),
+        parts: Arc::new(Semaphore::new(GATEWAY_PARTS_MAX)),
         lists: Arc::new(Semaphore::new(GATEWAY_LISTS_MAX)),
         deletions: Arc::new(Semaphore::new(GATEWAY_CALLS_MAX)),
     };

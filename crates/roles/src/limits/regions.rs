@@ -107,12 +107,17 @@ pub const REGION_ABSENT_MS: u64 = 1_000;
 /// Most such keys that it remembers.
 pub const REGION_ABSENT_KEYS_MAX: usize = 16_384;
 /// Most bytes of an object that a client waits for until it has come from another region. A larger one comes in parts, and is read
-/// from there meanwhile.
-pub const REGION_MISS_BYTES_MAX: u64 = larder_protocol::limits::REGION_PART_BYTES;
+/// from there meanwhile. Simulated volumes have no room for such objects: fewer bytes are many there.
+pub const REGION_MISS_BYTES_MAX: u64 =
+    if cfg!(test) { 400 * 1024 } else { larder_protocol::limits::REGION_PART_BYTES };
 /// Bytes of such an object that are in memory until a client has taken them.
-pub const REGION_REMOTE_BYTES_MAX: u64 = 8 * 1024 * 1024;
+pub const REGION_REMOTE_BYTES_MAX: u64 = if cfg!(test) { 256 * 1024 } else { 8 * 1024 * 1024 };
 /// Most clients at a time that read such objects.
 pub const REGION_REMOTES_MAX: usize = 16;
+/// Milliseconds for which such a read that has begun is tried again before it breaks off.
+pub const REGION_REMOTE_MS: u64 = 60_000;
+/// Milliseconds between two tries.
+pub const REGION_REMOTE_PAUSE_MS: u64 = 250;
 /// Milliseconds between two messages that an answer is still coming.
 pub const REGION_COMING_MS: u64 = 2_000;
 /// Most bytes a second that one region is asked for, unless an operator sets another rate.
@@ -142,7 +147,13 @@ pub const REGION_REPORT_PAUSE_MS: u64 = 20;
 /// Milliseconds for which a region of a release that knows no reports is sent none.
 pub const REGION_REPORT_UNKNOWN_MS: u64 = 60_000;
 /// Milliseconds after which a client that asks for a version is not told where it is.
-pub const REPLICATION_MS: u64 = 1_000;
+pub const REPLICATION_MS: u64 = 500;
+/// Milliseconds for which a proxy takes positions of other regions for those of now, for a version that all of them have.
+pub const POSITIONS_PASSED_MS: u64 = 10_000;
+/// The same for a version that one of them may lack.
+pub const POSITIONS_BEHIND_MS: u64 = 200;
+/// Most versions of which a proxy remembers the ops that told them.
+pub const TOLD_OPS_MAX: usize = 65_536;
 /// Milliseconds for a primary to say how far other regions are, beside what it waits for them.
 pub const POSITIONS_ANSWER_MS: u64 = 1_000;
 /// Milliseconds for which a change waits for other regions after it was made.
@@ -293,6 +304,10 @@ pub const GATEWAY_LOOKED_MS: u64 = 2_500;
 pub const GATEWAY_QUIET_MS: u64 = 1_000;
 /// Most keys of other proxies' clients that a gateway asks other regions for at a time: others are its own clients'.
 pub const GATEWAY_LOOKS_MAX: usize = REGION_MISSES_MAX / 2;
+/// Most parts of large objects that a gateway reads at a time for other proxies' clients.
+pub const GATEWAY_PARTS_MAX: usize = REGION_REMOTES_MAX;
+/// Milliseconds for which a proxy waits for such a part: over a link of 256 KiB a second it takes half of that.
+pub const GATEWAY_PART_MS: u64 = 60_000;
 /// Most changes of other regions' clients that are made at a time.
 pub const REGION_CHANGES_MADE_MAX: usize = 32;
 

@@ -1,20 +1,22 @@
 //! The proxy's questions to other regions, by way of the region's driver.
 
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use larder_link::Change;
-use larder_objects::{ObjectError, Opened};
+use larder_objects::ObjectError;
 use larder_protocol::region::listing::{ListedPage, PageAsk};
 use larder_types::{BucketId, BucketName, BucketRecord, Epoch, ObjectKey, RegionId};
 
 use super::homes::Made;
+use crate::wire::{RemotePart, RemoteVersion};
 
 /// The result of a look for an object that was not here.
 #[derive(Debug)]
 pub enum Looked {
     /// It is here now.
     Here,
-    /// Another region has it, and its bytes are read from there: it is large, and comes here by itself.
-    There(Box<Opened>),
+    /// Other regions have it, and its bytes are read from there: it is large, and comes here by itself.
+    There(Box<RemoteVersion>),
     /// No region that answers has it.
     Nowhere,
 }
@@ -33,6 +35,12 @@ pub trait Elsewhere: Send + Sync + 'static {
         bucket: &'a BucketName,
         key: &'a ObjectKey,
     ) -> BoxFuture<'a, Result<Looked, ObjectError>>;
+
+    /// Reads a part of a large object where it is.
+    ///
+    /// # Errors
+    /// [`ObjectError::Changed`] if it is replaced by now; otherwise that no region gives it.
+    fn part(&self, part: RemotePart) -> BoxFuture<'_, Result<Bytes, ObjectError>>;
 
     /// Deletes a bucket that is marked here, once all regions have closed it.
     ///

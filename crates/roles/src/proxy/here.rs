@@ -17,6 +17,7 @@ use larder_types::{
 
 use tokio::time::Instant;
 
+use super::elsewhere::Looked;
 use super::homes::Made;
 use super::reach::{Data, Ended, FoundRow, KnownBucket, Lost, Onward, Reach, Scan};
 use super::{refused, unavailable, undecodable, unexpected};
@@ -27,7 +28,7 @@ use crate::manager::{Manager, ManagerError};
 use crate::meta::{Awaited, Meta};
 use crate::requests::Requests;
 use crate::ticket::{Settled, Ticket};
-use crate::wire::Position;
+use crate::wire::{Position, RemotePart};
 
 /// The roles of this process.
 pub struct Here {
@@ -206,8 +207,12 @@ impl Reach for Here {
     }
 
     /// As with deletions: this one does not speak with other regions.
-    async fn look_at_gateway(&self, _: &BucketName, _: &ObjectKey) -> Result<bool, ObjectError> {
-        Ok(false)
+    async fn look_at_gateway(&self, _: &BucketName, _: &ObjectKey) -> Result<Looked, ObjectError> {
+        Ok(Looked::Nowhere)
+    }
+
+    async fn part_at_gateway(&self, _: RemotePart) -> Result<Bytes, ObjectError> {
+        Err(unavailable("the object is in another region, and this one reaches none"))
     }
 
     async fn change_at_gateway(&self, home: RegionId, _: Change) -> Result<Made, ObjectError> {

@@ -7,6 +7,7 @@
 //! | `homes.rs`, `uploads.rs` | changes that a bucket's home region decides |
 //! | `removal.rs` | refuses changes in a region that was removed |
 //! | `told.rs`, `told_parts.rs` | what it does for other regions |
+//! | `remote.rs` | reads of large objects in other regions |
 //! | `reach.rs` | what it asks of the other roles |
 //! | `regional.rs` | what the driver of regions asks of them besides |
 //! | `here.rs` | the other roles in this process: direct calls |
@@ -33,6 +34,7 @@ mod put;
 mod reach;
 mod read;
 mod regional;
+mod remote;
 mod removal;
 mod replicated;
 mod told;
@@ -63,7 +65,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::data::DataServer;
-use crate::limits::{PROXY_PATIENCE_MS, REGION_CHANGES_MAX, REGION_PARTS_MAX};
+use crate::limits::{PROXY_PATIENCE_MS, REGION_CHANGES_MAX, REGION_PARTS_MAX, REGION_REMOTES_MAX};
 use crate::manager::Manager;
 use crate::meta::Meta;
 use crate::requests::Requests;
@@ -79,6 +81,7 @@ pub(crate) use homes::{answer_of, made_of};
 use reach::Reach;
 pub(crate) use reach::{KnownBucket, Onward, Scan};
 pub use regional::{JournalAsk, RegionReach};
+use replicated::PositionsSeen;
 pub use replicated::RegionWaits;
 pub use told::ChangeOutcome;
 pub use told_parts::ToldParts;
@@ -106,6 +109,9 @@ pub struct Proxy<R = Here> {
     changes: Semaphore,
     /// The same for parts of uploads.
     parts: Semaphore,
+    positions_seen: PositionsSeen,
+    /// Places for reads of large objects in other regions.
+    remotes: Arc<Semaphore>,
     /// Whom it asks for what is not here.
     elsewhere: OnceLock<Weak<dyn Elsewhere>>,
 }
@@ -169,6 +175,8 @@ impl<R> Proxy<R> {
             clients,
             changes,
             parts: Semaphore::new(REGION_PARTS_MAX),
+            positions_seen: PositionsSeen::default(),
+            remotes: Arc::new(Semaphore::new(REGION_REMOTES_MAX)),
             elsewhere,
         }
     }
@@ -420,26 +428,19 @@ impl<R: Reach> Objects for Proxy<R> {
 
     async fn open(&self, bucket: &BucketName, key: &ObjectKey) -> Result<Opened, ObjectError> {
         let _request = self.clients.begin();
-        let elsewhere = self.elsewhere().filter(|_| self.reach.is_gateway());
-        match (self.find(bucket, key).await, elsewhere) {
-            (Err(ObjectError::NoSuchKey), _)
-                if self.reach.bucket(bucket, BucketRecord::is_local) == Some(true) =>
-            {
-                Err(ObjectError::NoSuchKey)
-            }
-            (Err(ObjectError::NoSuchKey), Some(elsewhere)) => {
-                match elsewhere.look(bucket, key).await? {
-                    Looked::Here => self.find(bucket, key).await,
-                    Looked::There(opened) => Ok(*opened),
-                    Looked::Nowhere => Err(ObjectError::NoSuchKey),
-                }
-            }
-            (Err(ObjectError::NoSuchKey), None)
-                if self.reach.look_at_gateway(bucket, key).await? =>
-            {
-                self.find(bucket, key).await
-            }
-            (found, _) => found,
+        let found = self.find(bucket, key).await;
+        let is_local = || self.reach.bucket(bucket, BucketRecord::is_local) == Some(true);
+        if !matches!(found, Err(ObjectError::NoSuchKey)) || is_local() {
+            return found;
+        }
+        let looked = match self.elsewhere().filter(|_| self.reach.is_gateway()) {
+            Some(elsewhere) => elsewhere.look(bucket, key).await?,
+            None => self.reach.look_at_gateway(bucket, key).await?,
+        };
+        match looked {
+            Looked::Here => self.find(bucket, key).await,
+            Looked::There(version) => self.opened_there(*version),
+            Looked::Nowhere => Err(ObjectError::NoSuchKey),
         }
     }
 

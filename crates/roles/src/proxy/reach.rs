@@ -20,10 +20,11 @@ use larder_types::{
 };
 use tokio::time::Instant;
 
+use super::elsewhere::Looked;
 use super::homes::Made;
 use crate::data::ReadFailure;
 use crate::ticket::Settled;
-use crate::wire::Position;
+use crate::wire::{Position, RemotePart};
 
 /// How a put ended that was not refused.
 #[derive(Debug)]
@@ -137,13 +138,19 @@ pub trait Reach: Send + Sync + 'static {
     /// True if this proxy is the one that speaks with other regions, if it can: another one may be by now.
     fn is_gateway(&self) -> bool;
 
-    /// Has the gateway ask other regions for a key that is not here; true if it is here now. It is an error if one of them has it, and
-    /// it cannot be had now. This proxy is none.
+    /// Has the gateway ask other regions for a key that is not here. It is an error if one of them has it, and it cannot be had now.
+    /// This proxy is none.
     fn look_at_gateway(
         &self,
         bucket: &BucketName,
         key: &ObjectKey,
-    ) -> impl Future<Output = Result<bool, ObjectError>> + Send;
+    ) -> impl Future<Output = Result<Looked, ObjectError>> + Send;
+
+    /// Has the gateway read a part of a large object where it is. This proxy is none.
+    fn part_at_gateway(
+        &self,
+        part: RemotePart,
+    ) -> impl Future<Output = Result<Bytes, ObjectError>> + Send;
 
     /// Has the gateway pass a client's change on to the region that is its bucket's home; of a put returns its clock. This proxy is
     /// none.

@@ -6,6 +6,7 @@
 //!    wait.
 //! 2. Changes that wait are bounded in number and in time.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -13,15 +14,21 @@ use larder_objects::{ObjectError, Opened, Replication, ReplicationStatus};
 use larder_protocol::region::key_rows::tombstone_row;
 use larder_types::codec::decode;
 use larder_types::{
-    BucketId, BucketName, BucketRecord, ObjectEntry, ObjectKey, OpSeq, PgId, RegionId, Tombstone,
-    rows,
+    Body, BucketId, BucketName, BucketRecord, ObjectEntry, ObjectKey, OpId, OpSeq, PgId, RegionId,
+    Sharing, Tombstone, rows,
 };
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::reach::Reach;
 use super::{Proxy, unavailable, undecodable};
-use crate::limits::{POSITIONS_ANSWER_MS, REGION_WAIT_MS, REGION_WAITS_MAX, REPLICATION_MS};
+use crate::limits::{
+    POSITIONS_ANSWER_MS, POSITIONS_BEHIND_MS, POSITIONS_PASSED_MS, REGION_WAIT_MS,
+    REGION_WAITS_MAX, REPLICATION_MS, TOLD_OPS_MAX,
+};
+use crate::planted::{self, Bug};
+use crate::wire::Position;
 
 /// Changes that waited for other regions, for metrics.
 #[derive(Debug)]
@@ -135,8 +142,9 @@ impl<R: Reach> Proxy<R> {
         object: &Opened,
     ) -> Result<Option<Replication>, ObjectError> {
         let own = self.reach.region();
-        let is_local = || self.reach.bucket(bucket, BucketRecord::is_local) == Some(true);
-        if own == RegionId::OWN || object.remote.is_some() || is_local() {
+        // While it is being shared, other regions have passed ops of which they were told nothing.
+        let is_shared = || self.reach.bucket(bucket, |it| it.sharing == Sharing::All) == Some(true);
+        if own == RegionId::OWN || object.remote.is_some() || !is_shared() {
             return Ok(None);
         }
         let found =
@@ -155,25 +163,95 @@ impl<R: Reach> Proxy<R> {
             return Ok(Some(Replication { status: ReplicationStatus::Replica, regions }));
         }
         let pg = self.reach.pg_of(object.bucket, &object.key);
-        let row = rows::version(object.bucket, &object.key, rows::UNVERSIONED);
-        // As it is: the version was found a moment ago, and a put that is under way is not waited for.
-        let Some(value) = self.reach.row(pg, &row).await? else { return Ok(None) };
-        let entry = ObjectEntry::read(&value).map_err(undecodable)?;
-        if entry.row.op != object.op {
-            // Another has taken its place: nobody keeps where the former is.
-            return Ok(None);
-        }
-        let op = op_of(&entry, own);
-        let known = self.reach.positions(pg, op, 0, Duration::ZERO).await?;
+        // It is told by its op, or by a later one.
+        let known = self.positions_now(pg, object.op.seq).await?;
         if known.is_empty() {
             return Ok(None);
         }
-        let have = known.iter().filter(|(_, through)| *through >= op).map(|(region, _)| *region);
+        let has_passed = |op| move |(_, through): &&Position| *through >= op;
+        let op = match known.iter().any(|it| has_passed(object.op.seq)(&it)) {
+            true => match self.told_by(pg, object).await? {
+                Some(op) => op,
+                // Another has taken its place: nobody keeps where the former is.
+                None => return Ok(None),
+            },
+            false => object.op.seq,
+        };
+        let have = known.iter().filter(has_passed(op)).map(|(region, _)| *region);
         let regions: Vec<RegionId> = [own].into_iter().chain(have).collect();
         let is_everywhere = regions.len() > known.len();
         let status =
             if is_everywhere { ReplicationStatus::Completed } else { ReplicationStatus::Pending };
         Ok(Some(Replication { status, regions }))
+    }
+}
+
+impl<R: Reach> Proxy<R> {
+    /// The op by which the journal tells a version of this region first; `None` if it is the key's version no more.
+    async fn told_by(&self, pg: PgId, object: &Opened) -> Result<Option<OpSeq>, ObjectError> {
+        // A put with data is told by its outcome, which may be far behind it: only the row says by which.
+        if !matches!(object.body, Body::Chunk(_)) || planted::has(Bug::CountsPutAsTold) {
+            return Ok(Some(object.op.seq));
+        }
+        if let Some(op) = self.positions_seen.told_by(pg, object.op) {
+            return Ok(Some(op));
+        }
+        let row = rows::version(object.bucket, &object.key, rows::UNVERSIONED);
+        let Some(value) = self.reach.row(pg, &row).await? else { return Ok(None) };
+        let entry = ObjectEntry::read(&value).map_err(undecodable)?;
+        if entry.row.op != object.op {
+            return Ok(None);
+        }
+        let op = op_of(&entry, self.reach.region());
+        self.positions_seen.note_told(pg, object.op, op);
+        Ok(Some(op))
+    }
+
+    /// Positions of the other regions in a group's journal. They never go back: if all have passed the op they may be old ones.
+    async fn positions_now(&self, pg: PgId, op: OpSeq) -> Result<Vec<Position>, ObjectError> {
+        if let Some(seen) = self.positions_seen.of(pg, op) {
+            return Ok(seen);
+        }
+        let known = self.reach.positions(pg, op, 0, Duration::ZERO).await?;
+        self.positions_seen.note(pg, known.clone());
+        Ok(known)
+    }
+}
+
+/// What primaries said of other regions, so that not every read asks: positions in journals, one for each group, and ops that told
+/// versions, at most [`TOLD_OPS_MAX`].
+#[derive(Debug, Default)]
+pub(super) struct PositionsSeen {
+    by_pg: Mutex<BTreeMap<PgId, (Instant, Vec<Position>)>>,
+    /// By the op of the put. They never change.
+    told: Mutex<BTreeMap<(PgId, OpId), OpSeq>>,
+}
+
+impl PositionsSeen {
+    fn told_by(&self, pg: PgId, put: OpId) -> Option<OpSeq> {
+        self.told.lock().get(&(pg, put)).copied()
+    }
+
+    fn note_told(&self, pg: PgId, put: OpId, by: OpSeq) {
+        let mut told = self.told.lock();
+        if told.len() >= TOLD_OPS_MAX {
+            // Those that are read again come back.
+            told.clear();
+        }
+        told.insert((pg, put), by);
+    }
+
+    fn of(&self, pg: PgId, op: OpSeq) -> Option<Vec<Position>> {
+        let seen = self.by_pg.lock();
+        let (at, known) = seen.get(&pg)?;
+        let have_all = !known.is_empty() && known.iter().all(|(_, through)| *through >= op);
+        // A region may have joined since.
+        let ms_max = if have_all { POSITIONS_PASSED_MS } else { POSITIONS_BEHIND_MS };
+        (at.elapsed() < Duration::from_millis(ms_max)).then(|| known.clone())
+    }
+
+    fn note(&self, pg: PgId, known: Vec<Position>) {
+        self.by_pg.lock().insert(pg, (Instant::now(), known));
     }
 }
 
@@ -188,5 +266,29 @@ fn op_of(entry: &ObjectEntry, own: RegionId) -> OpSeq {
     match entry.origin {
         Some(origin) if origin.region == own => origin.op.seq,
         _ => entry.row.op.seq,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn positions_are_asked_for_again_soon_until_all_have_passed() {
+        let seen = PositionsSeen::default();
+        let known = vec![(RegionId(2), OpSeq(300)), (RegionId(3), OpSeq(200))];
+        assert_eq!(seen.of(PgId(1), OpSeq(1)), None);
+        seen.note(PgId(1), known.clone());
+        assert_eq!(seen.of(PgId(1), OpSeq(200)), Some(known.clone()));
+        assert_eq!(seen.of(PgId(1), OpSeq(201)), Some(known.clone()), "just now");
+        tokio::time::advance(Duration::from_millis(POSITIONS_BEHIND_MS)).await;
+        assert_eq!(seen.of(PgId(1), OpSeq(201)), None, "the third may have it by now");
+        assert_eq!(seen.of(PgId(1), OpSeq(200)), Some(known), "all have it");
+        tokio::time::advance(Duration::from_millis(POSITIONS_PASSED_MS)).await;
+        assert_eq!(seen.of(PgId(1), OpSeq(200)), None, "another may have joined");
+        seen.note(PgId(1), Vec::new());
+        assert_eq!(seen.of(PgId(1), OpSeq(1)), Some(Vec::new()), "just now");
+        tokio::time::advance(Duration::from_millis(POSITIONS_BEHIND_MS)).await;
+        assert_eq!(seen.of(PgId(1), OpSeq(1)), None, "a gateway may have told by now");
     }
 }

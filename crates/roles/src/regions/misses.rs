@@ -7,11 +7,13 @@
 //!
 //! 1. Of an object that another region is known to have no client hears that it is not there.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::future::{BoxFuture, join_all};
 use larder_link::{Change, Fetch, Link, LinkError};
 use larder_objects::ObjectError;
@@ -33,16 +35,15 @@ use super::remote;
 use super::taking;
 use crate::limits::{
     REGION_ABSENT_KEYS_MAX, REGION_ABSENT_MS, REGION_MISS_BYTES_MAX, REGION_MISS_COMING_MS,
-    REGION_MISS_MS, REGION_MISSES_MAX, REGION_REMOTES_MAX,
+    REGION_MISS_MS, REGION_MISSES_MAX,
 };
 use crate::proxy::{Elsewhere, Looked, Made, RegionReach};
+use crate::wire::{RemotePart, RemoteVersion};
 
 /// See the module's head.
 pub(super) struct Misses<R: RegionReach> {
     shared: Arc<Shared<R>>,
     places: Semaphore,
-    /// Places for reads of large objects.
-    remotes: Arc<Semaphore>,
     absent: Mutex<Absent>,
 }
 
@@ -72,12 +73,11 @@ impl Absent {
 impl<R: RegionReach> Misses<R> {
     pub(super) fn new(shared: Arc<Shared<R>>) -> Self {
         let places = Semaphore::new(REGION_MISSES_MAX);
-        let remotes = Arc::new(Semaphore::new(REGION_REMOTES_MAX));
-        Self { shared, places, remotes, absent: Mutex::default() }
+        Self { shared, places, absent: Mutex::default() }
     }
 
-    /// The newest entry of a key among the regions that answer, and the link to that region.
-    async fn ask(&self, name: &Name) -> Option<(Entry, Arc<Link>)> {
+    /// The newest version of a key among the regions that answer: its entry as each says it that has it.
+    async fn ask(&self, name: &Name) -> Vec<(Entry, Arc<Link>)> {
         let members = self.shared.site.members().borrow().clone();
         let asked = members.live().filter(|peer| !peer.paused).filter_map(|peer| {
             let there = self.shared.names.there(peer.number, name)?;
@@ -89,8 +89,12 @@ impl<R: RegionReach> Misses<R> {
                 timeout(Duration::from_millis(REGION_MISS_MS), entry_of(&link, there)).await;
             Some((entry.ok()?.ok()??, link))
         });
-        let told = join_all(asked).await.into_iter().flatten();
-        told.max_by_key(|(entry, _)| entry.at)
+        let mut told: Vec<_> = join_all(asked).await.into_iter().flatten().collect();
+        let newest = told.iter().map(|(entry, _)| entry.at).max();
+        told.retain(|(entry, _)| Some(entry.at) == newest);
+        // The tags that were set last come first.
+        told.sort_by_key(|(entry, _)| Reverse(entry.clock()));
+        told
     }
 
     /// Counts a key as being fetched, after any fetch of it that is under way.
@@ -116,9 +120,12 @@ impl<R: RegionReach> Misses<R> {
         let name = Name { bucket, key: key.clone(), slot: Slot::Null };
         let latest = self.shared.shown.kept(bucket, key).await.ok();
         let latest = latest.and_then(|kept| kept.latest(self.shared.shown.own()));
-        let told = self.ask(&name).await;
-        let told = told.filter(|(entry, _)| latest.is_none_or(|latest| entry.at > latest));
-        let Some((entry @ Entry { what: What::Object(_), .. }, link)) = told else {
+        let mut told = self.ask(&name).await;
+        told.retain(|(entry, _)| {
+            let is_newer = latest.is_none_or(|latest| entry.at > latest);
+            is_newer && matches!(entry.what, What::Object(_))
+        });
+        let Some((entry, _)) = told.first().cloned() else {
             // It is known to be elsewhere, whoever has not answered now.
             if self.shared.in_flight.has(&name) || self.shared.partials.has(&name) {
                 return Err(unavailable("the object is in another region, and on its way here"));
@@ -128,8 +135,15 @@ impl<R: RegionReach> Misses<R> {
         };
         if entry.bytes() > REGION_MISS_BYTES_MAX {
             counters.misses_remote.fetch_add(1, Ordering::Relaxed);
-            let opened = remote::opened(&self.shared, &self.remotes, (link, entry), &name);
-            return opened.map(|opened| Looked::There(Box::new(opened)));
+            told.retain(|(entry, link)| {
+                taking::is_to_be_taken(&self.shared, link.number(), &name, entry)
+            });
+            let regions = told.iter().map(|(_, link)| link.number()).collect();
+            let entry = told.into_iter().next().map(|(entry, _)| entry);
+            let entry = entry.ok_or_else(|| {
+                unavailable("the object is in another region, and cannot be taken from there now")
+            })?;
+            return Ok(Looked::There(Box::new(RemoteVersion { name, regions, entry })));
         }
         // It is fetched once, whoever wants it: the machine that pulls, or another client.
         let _alone = self.alone(&name).await?;
@@ -137,10 +151,25 @@ impl<R: RegionReach> Misses<R> {
         if kept.is_some_and(|kept| kept.latest(self.shared.shown.own()) >= Some(entry.at)) {
             return Ok(Looked::Here);
         }
-        let is_here = taking::take_one(&self.shared, &link, name).await;
-        let is_here = is_here.ok_or_else(|| {
-            unavailable("the object is in another region, and cannot be had from there now")
-        })?;
+        let (mut is_here, mut is_known, began) = (false, true, Instant::now());
+        for (_, link) in &told {
+            // A client waits no longer for several regions than for one.
+            if began.elapsed() >= Duration::from_millis(REGION_MISS_COMING_MS) {
+                is_known = false;
+                break;
+            }
+            let taken = taking::take_one(&self.shared, link, name.clone()).await;
+            is_known &= taken.is_some();
+            is_here = taken == Some(true);
+            if is_here {
+                break;
+            }
+        }
+        if !is_here && !is_known {
+            return Err(unavailable(
+                "the object is in another region, and cannot be had from there now",
+            ));
+        }
         counters.misses_filled.fetch_add(u64::from(is_here), Ordering::Relaxed);
         Ok(if is_here { Looked::Here } else { Looked::Nowhere })
     }
@@ -161,6 +190,10 @@ impl<R: RegionReach> Elsewhere for Misses<R> {
         key: &'a ObjectKey,
     ) -> BoxFuture<'a, Result<Looked, ObjectError>> {
         Box::pin(self.fill(bucket, key))
+    }
+
+    fn part(&self, part: RemotePart) -> BoxFuture<'_, Result<Bytes, ObjectError>> {
+        Box::pin(remote::part(&self.shared, part))
     }
 
     fn delete_bucket(&self, marked: BucketRecord) -> BoxFuture<'static, Result<(), ObjectError>> {

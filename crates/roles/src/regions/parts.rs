@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use larder_link::{FetchPart, FetchStream, Fetched, Link, LinkError};
 use larder_objects::ObjectError;
 use larder_protocol::region::entry::{Object, What};
@@ -409,13 +409,15 @@ struct Coming<'a> {
 }
 
 impl Coming<'_> {
-    /// Reads a chunk, or all that is left; `None` if nothing is.
+    /// Reads a chunk, or all that is left, into memory of its own: pieces that came are small parts of larger buffers. `None` if nothing
+    /// is left.
     async fn chunk(&mut self) -> Result<Option<Vec<Bytes>>, LinkError> {
-        let (mut chunk, mut wanted) = (Vec::new(), self.left.min(u64::from(CHUNK_BYTES_MAX)));
+        let mut wanted = self.left.min(u64::from(CHUNK_BYTES_MAX));
         if wanted == 0 {
             return Ok(None);
         }
         self.left -= wanted;
+        let mut chunk = BytesMut::with_capacity(wanted as usize);
         while wanted > 0 {
             if self.rest.is_empty() {
                 let more = self.stream.bytes().await?;
@@ -423,8 +425,8 @@ impl Coming<'_> {
             }
             let len = usize::try_from(wanted).map_or(self.rest.len(), |it| it.min(self.rest.len()));
             wanted -= len as u64;
-            chunk.push(self.rest.split_to(len));
+            chunk.extend_from_slice(&self.rest.split_to(len));
         }
-        Ok(Some(chunk))
+        Ok(Some(vec![chunk.freeze()]))
     }
 }

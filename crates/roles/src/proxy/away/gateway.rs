@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! 1. What a gateway is asked, it asks other regions, and no other proxy. It asks those only how many clients they serve.
-//! 2. A proxy that has no answer does without one: a key that is not here is not here. A change is refused.
+//! 2. A proxy that has no answer does without one: a key that is not here is not here. A change is refused, and so is a part of a large
+//!    object.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,13 +27,16 @@ use super::super::homes::{Made, answer_of, made_of};
 use super::super::unavailable;
 use super::Away;
 use crate::limits::{
-    GATEWAY_CLIENTS_MS, GATEWAY_LIST_MS, GATEWAY_LOOK_MS, GATEWAY_LOOKED_MS, GATEWAY_QUIET_MS,
-    MAP_LAG_MAX, PROTOCOL_LOCAL, REGION_DELETION_MS,
+    GATEWAY_CLIENTS_MS, GATEWAY_LIST_MS, GATEWAY_LOOK_MS, GATEWAY_LOOKED_MS, GATEWAY_PART_MS,
+    GATEWAY_QUIET_MS, MAP_LAG_MAX, PROTOCOL_LOCAL, PROTOCOL_REMOTE_READS, REGION_DELETION_MS,
 };
 use crate::peers::down;
 use crate::proxy::ClusterProxy;
 use crate::proxy::reach::Reach;
-use crate::wire::{DeletionEnd, ListRefusal, ProxyCall, ProxyReply, ProxyService};
+use crate::wire::{
+    DeletionEnd, ListRefusal, PartRefusal, ProxyCall, ProxyReply, ProxyService, RemotePart,
+    RemoteVersion,
+};
 
 impl Away {
     /// Asks the gateway; `None` if there is none but this proxy, or it does not answer.
@@ -62,24 +66,55 @@ impl Away {
         &self,
         bucket: &BucketName,
         key: &ObjectKey,
-    ) -> Result<bool, ObjectError> {
+    ) -> Result<Looked, ObjectError> {
         if !has_other_regions(&self.managers.map()) {
-            return Ok(false);
+            return Ok(Looked::Nowhere);
         }
         if self.gateway_quiet.lock().is_some_and(|until| until > Instant::now()) {
-            return Ok(false);
+            return Ok(Looked::Nowhere);
         }
         let call = ProxyCall::Look(bucket.clone(), key.clone());
         let deadline = Instant::now() + Duration::from_millis(GATEWAY_LOOK_MS);
         match self.ask_gateway(&call, Bytes::new(), deadline).await {
-            Some((ProxyReply::Looked(is_here), _)) => Ok(is_here),
+            Some((ProxyReply::Looked(true), _)) => Ok(Looked::Here),
+            Some((ProxyReply::Looked(false), _)) => Ok(Looked::Nowhere),
+            Some((ProxyReply::There, version)) => {
+                let version = decode::<RemoteVersion>("a version of other regions", &version);
+                let version = version.map_err(|error| unavailable(&error.to_string()))?;
+                Ok(Looked::There(Box::new(version)))
+            }
             Some((ProxyReply::NotNow(reason), _)) => Err(unavailable(&reason)),
             // Reads of keys that are nowhere do not all wait for it.
             Some(_) | None => {
                 let until = Instant::now() + Duration::from_millis(GATEWAY_QUIET_MS);
                 *self.gateway_quiet.lock() = Some(until);
-                Ok(false)
+                Ok(Looked::Nowhere)
             }
+        }
+    }
+
+    pub(super) async fn part_at_gateway(&self, part: RemotePart) -> Result<Bytes, ObjectError> {
+        let unread = || {
+            unavailable(
+                "the object is in another region, and the gateway of this cluster, which reads it from there, does not answer",
+            )
+        };
+        let map = self.managers.map();
+        let gateway = map.gateway.filter(|gateway| *gateway != self.gateway).ok_or_else(unread)?;
+        let peer = self.proxies.of(&map, gateway.server).ok_or_else(unread)?;
+        let (call, none) = (ProxyCall::Part(part), Bytes::new());
+        let deadline = Instant::now() + Duration::from_millis(GATEWAY_PART_MS);
+        let answered = tokio::select! {
+            biased;
+            answered = peer.call_while_wanted(&call, none, deadline) => answered.ok(),
+            () = down(&*self.managers, gateway.server) => None,
+        };
+        match answered {
+            Some((ProxyReply::Part, bytes)) => Ok(bytes),
+            Some((ProxyReply::NoPart(PartRefusal::Changed), _)) => Err(ObjectError::Changed),
+            Some((ProxyReply::NoPart(PartRefusal::SlowDown), _)) => Err(ObjectError::SlowDown),
+            Some((ProxyReply::NoPart(PartRefusal::Unavailable(why)), _)) => Err(unavailable(&why)),
+            Some(_) | None => Err(unread()),
         }
     }
 
@@ -211,6 +246,33 @@ impl From<ObjectError> for ListRefusal {
     }
 }
 
+impl From<ObjectError> for PartRefusal {
+    fn from(error: ObjectError) -> Self {
+        match error {
+            ObjectError::Changed => Self::Changed,
+            ObjectError::SlowDown => Self::SlowDown,
+            error => Self::Unavailable(error.into_reason()),
+        }
+    }
+}
+
+/// The result of a look, as a proxy that speaks this version understands it.
+fn told_looked(looked: Result<Looked, ObjectError>, version: u8) -> (ProxyReply, Bytes) {
+    let reply = match looked {
+        Ok(Looked::There(there)) if version >= PROTOCOL_REMOTE_READS => {
+            return (ProxyReply::There, encode(&*there).into());
+        }
+        Ok(Looked::There(_)) if version >= PROTOCOL_LOCAL => ProxyReply::NotNow(
+            "the object is large, in another region, and on its way here: the gateway of this cluster reads it from there".to_owned(),
+        ),
+        Ok(Looked::Here) => ProxyReply::Looked(true),
+        Ok(Looked::Nowhere | Looked::There(_)) => ProxyReply::Looked(false),
+        Err(error) if version >= PROTOCOL_LOCAL => ProxyReply::NotNow(error.into_reason()),
+        Err(_) => ProxyReply::Looked(false),
+    };
+    (reply, Bytes::new())
+}
+
 /// True if the cluster is a region, and so there may be others.
 fn has_other_regions(map: &Topology) -> bool {
     map.gateway.is_some()
@@ -242,22 +304,31 @@ impl ClusterProxy {
                         Err(unavailable("other regions are still being asked for the key"))
                     }
                 };
-                let looked = match looked {
-                    Ok(Looked::There(_)) => Err(unavailable(
-                        "the object is large, in another region, and on its way here: the gateway of this cluster reads it from there",
-                    )),
-                    Ok(Looked::Here) => Ok(true),
-                    Ok(Looked::Nowhere) => Ok(false),
-                    Err(error) => Err(error),
-                };
-                let reply = match looked {
-                    Ok(is_here) => ProxyReply::Looked(is_here),
-                    Err(error) if responder.version() >= PROTOCOL_LOCAL => {
-                        ProxyReply::NotNow(error.into_reason())
+                let (reply, payload) = told_looked(looked, responder.version());
+                responder.answer(&reply, payload);
+            }
+            ProxyCall::Part(part) => {
+                let unwanted = Arc::new(Notify::new());
+                let tells = unwanted.clone();
+                responder.when_unwanted(move || tells.notify_one());
+                let read = async {
+                    if !part.is_sound() {
+                        return Err(unavailable("a part that no proxy asks for"));
                     }
-                    Err(_) => ProxyReply::Looked(false),
+                    let patience = Duration::from_millis(GATEWAY_PART_MS);
+                    let late = |_late| unavailable("another region is too slow to be read from");
+                    timeout(patience, elsewhere.part(part)).await.map_err(late)?
                 };
-                responder.answer(&reply, Bytes::new());
+                tokio::select! {
+                    biased;
+                    read = read => match read {
+                        Ok(bytes) => responder.answer(&ProxyReply::Part, bytes),
+                        Err(error) => {
+                            responder.answer(&ProxyReply::NoPart(error.into()), Bytes::new());
+                        }
+                    },
+                    () = unwanted.notified() => {}
+                }
             }
             ProxyCall::Deletion(bucket, name, epoch, version) => {
                 let mut versions = self.reach.managers.versions();
@@ -312,5 +383,36 @@ impl ClusterProxy {
                 responder.answer(&ProxyReply::Changed, encode(&answer_of(made)).into());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_protocol::region::entry::What;
+    use larder_protocol::region::{Entry, Name, Slot};
+    use larder_types::{BucketId, HybridClock, OpId, OpSeq, Origin, PgId, Stamp, View};
+
+    use super::*;
+    use crate::limits::PROTOCOL_LISTS;
+
+    #[test]
+    fn a_large_object_elsewhere_is_told_in_words_that_an_earlier_release_knows() {
+        let at = Stamp { clock: HybridClock(400), region: RegionId(2) };
+        let op = OpId { view: View(3), seq: OpSeq(4) };
+        let origin = Origin { region: RegionId(2), pg: PgId(3), op };
+        let entry = Entry { at, origin, what: What::Marker };
+        let key = ObjectKey::new("a").expect("a key");
+        let name = Name { bucket: BucketId(2), key, slot: Slot::Null };
+        let version = RemoteVersion { name, regions: vec![RegionId(2)], entry };
+        let there = || Ok(Looked::There(Box::new(version.clone())));
+        let (reply, payload) = told_looked(there(), PROTOCOL_REMOTE_READS);
+        assert_eq!(reply, ProxyReply::There);
+        assert_eq!(decode::<RemoteVersion>("a version", &payload).expect("it is one"), version);
+        let (reply, _) = told_looked(there(), PROTOCOL_LISTS);
+        assert!(matches!(reply, ProxyReply::NotNow(_)), "{reply:?}");
+        let (reply, _) = told_looked(there(), PROTOCOL_LOCAL - 1);
+        assert_eq!(reply, ProxyReply::Looked(false));
+        let away = Err(unavailable("away"));
+        assert_eq!(told_looked(away, PROTOCOL_REMOTE_READS).0, ProxyReply::NotNow("away".into()));
     }
 }

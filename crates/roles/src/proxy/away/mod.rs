@@ -65,6 +65,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use super::elsewhere::Looked;
 use super::homes::Made;
 use super::reach::{Data, Ended, FoundRow, KnownBucket, Lost, Onward, Reach, Scan};
 use super::removal::Removal;
@@ -77,7 +78,7 @@ use crate::managers::Managers;
 use crate::peers::Peers;
 use crate::requests::Requests;
 use crate::ticket::Settled;
-use crate::wire::{DataService, MetaCall, MetaReply, Position, ProxyService};
+use crate::wire::{DataService, MetaCall, MetaReply, Position, ProxyService, RemotePart};
 use calling::Calling;
 pub use counters::ProxyCounters;
 use counters::count;
@@ -276,8 +277,12 @@ impl Reach for Away {
         &self,
         bucket: &BucketName,
         key: &ObjectKey,
-    ) -> Result<bool, ObjectError> {
+    ) -> Result<Looked, ObjectError> {
         Self::look_at_gateway(self, bucket, key).await
+    }
+
+    async fn part_at_gateway(&self, part: RemotePart) -> Result<Bytes, ObjectError> {
+        Self::part_at_gateway(self, part).await
     }
 
     async fn change_at_gateway(&self, home: RegionId, change: Change) -> Result<Made, ObjectError> {

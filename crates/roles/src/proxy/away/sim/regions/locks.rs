@@ -60,13 +60,13 @@ impl Locks {
         &self.bucket
     }
 
-    fn client(&self, region: &Arc<Region>, at: usize) -> Client {
+    pub(super) fn client(&self, region: &Arc<Region>, at: usize) -> Client {
         let (bucket, log) = (self.bucket.clone(), self.log.clone());
         let (makes, removes, others) = (false, false, Vec::new());
         Client { region: region.clone(), at, bucket, log, makes, removes, others }
     }
 
-    fn order(&self, region: &Region) {
+    pub(super) fn order(&self, region: &Region) {
         let of_all = region.dice.one_in(3);
         let scope = if of_all { HomeScope::Writes } else { HomeScope::Conditions };
         let order = Order::Here(scope);

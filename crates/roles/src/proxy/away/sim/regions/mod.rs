@@ -7,6 +7,7 @@
 //! 2. Of each key the change with the greatest stamp among all that were acknowledged stays. What was deleted stays away.
 //! 3. Tombstones are freed, buckets that were to be shared are, and each driver says that it is level.
 //! 4. In a bucket with a home a key that must be absent is put once, in whichever region and wherever the home moves.
+//!    What conditional changes of a key were answered is linearizable.
 //! 5. A record that is appended in a bucket with a home is in its object once and whole, in whichever region it was appended and wherever
 //!    the home moves.
 //! 6. A put that waits for another region is in one when it is acknowledged.
@@ -17,9 +18,11 @@
 mod clients;
 mod faults;
 mod judge;
+mod large;
 mod locks;
 mod records;
 mod region;
+mod registers;
 mod tests;
 mod wan;
 
@@ -45,6 +48,7 @@ use faults::Ground;
 use locks::Locks;
 use records::Records;
 use region::{Met, PROXIES_OF_EACH, Region};
+use registers::Registers;
 
 /// The most regions of a run.
 const REGIONS_MAX: u16 = 3;
@@ -411,6 +415,49 @@ fn race(seed: u64, bug: Option<Bug>) -> Vec<String> {
     let (ran, mut violations) = with_threads(seed, bug, what);
     violations.extend(ran.violations);
     violations
+}
+
+/// Has clients of all regions change keys under conditions while their home moves; returns what was violated.
+fn compare_and_swap(seed: u64, bug: Option<Bug>) -> (registers::Counts, Vec<String>) {
+    let what = async |began| {
+        let simulation = Simulation::begin(seed, By::Desk).await;
+        simulation.come_to_rest().await;
+        let registers = Registers::new(Locks::begin(simulation.regions()).await);
+        let faults = tokio::spawn(simulation.ground.clone().happen());
+        let mut clients = JoinSet::new();
+        for number in 0..simulation.regions().len() {
+            for at in 0..PROXIES_OF_EACH {
+                let regions = simulation.regions().to_vec();
+                clients.spawn(registers.clone().ask(regions, number, at));
+            }
+        }
+        clients.spawn(registers.clone().move_about(simulation.regions().to_vec()));
+        while let Some(ended) = clients.join_next().await {
+            ended.expect("a client ends");
+        }
+        simulation.ground.is_calm.store(true, Ordering::Relaxed);
+        faults.await.expect("faults end");
+        simulation.come_to_rest().await;
+        registers.judge(simulation.regions()).await;
+        (registers.counts(), simulation.end(began, Duration::ZERO).await)
+    };
+    let ((counts, ran), mut violations) = with_threads(seed, bug, what);
+    violations.extend(ran.violations);
+    (counts, violations)
+}
+
+/// Reads objects of many bytes in other regions; returns what was violated, and whether a third region gave some.
+fn read_large(seed: u64) -> (bool, Vec<String>) {
+    let what = async |began| {
+        let simulation = Simulation::begin(seed, By::Desk).await;
+        simulation.come_to_rest().await;
+        let had_third = simulation.read_large().await;
+        simulation.come_to_rest().await;
+        (had_third, simulation.end(began, Duration::ZERO).await)
+    };
+    let ((had_third, ran), mut violations) = with_threads(seed, None, what);
+    violations.extend(ran.violations);
+    (had_third, violations)
 }
 
 /// Runs one seed, of clusters with such managers.

@@ -2,11 +2,13 @@
 
 use super::super::cluster::By;
 use super::super::tests::number;
-use super::{Ran, race, run};
+use super::{Ran, compare_and_swap, race, read_large, run};
 use crate::planted::Bug;
 
 /// Seeds of every run of the tests; `LARDER_REGIONS_SEEDS` has more run by hand, and `LARDER_REGIONS_SEED` one.
 const SEEDS: u64 = 3;
+/// Seeds of reads of large objects: two and three regions are among them.
+const SEEDS_OF_LARGE: u64 = 8;
 /// Seeds within which each planted fault must be found.
 const SEEDS_OF_BUGS: u64 = 60;
 
@@ -44,15 +46,20 @@ fn the_same_seed_makes_the_same_run_of_regions_too() {
     assert_eq!((one.took, one.calls, one.done), (two.took, two.calls, two.done));
 }
 
+/// Prints the log if `LARDER_REGIONS_LOG` is set.
+fn log_if_asked() {
+    if std::env::var_os("LARDER_REGIONS_LOG").is_some() {
+        super::super::cluster::print_log();
+    }
+}
+
 /// Runs seeds that must pass: those of the tests, or those that are asked for.
 fn all_pass(of_tests: u64, by: By) -> (u64, Ran) {
     let (first, count) = match number("LARDER_REGIONS_SEED") {
         Some(seed) => (seed, 1),
         None => (0, number("LARDER_REGIONS_SEEDS").unwrap_or(of_tests)),
     };
-    if std::env::var_os("LARDER_REGIONS_LOG").is_some() {
-        super::super::cluster::print_log();
-    }
+    log_if_asked();
     let (mut failed, mut all) = (Vec::new(), Ran::default());
     for seed in first..first + count {
         let ran = run(seed, by, None);
@@ -142,4 +149,62 @@ fn a_home_that_moves_while_puts_are_open_is_found() {
     let found = (0..SEEDS_OF_BUGS).find(|seed| !race(*seed, Some(Bug::LeavesPutsOpen)).is_empty());
     println!("{:?} is found by seed {found:?}", Bug::LeavesPutsOpen);
     assert!(found.is_some(), "it is found by none of {SEEDS_OF_BUGS} seeds");
+}
+
+#[test]
+fn changes_under_conditions_are_linearizable_wherever_the_home_is() {
+    log_if_asked();
+    let count = number("LARDER_REGIONS_SEEDS").unwrap_or(SEEDS);
+    let first = number("LARDER_REGIONS_SEED").unwrap_or(0);
+    let (mut done, mut unmet, mut unknown, mut judged, mut completed) = (0, 0, 0, 0, 0);
+    for seed in first..first + count {
+        let (counts, violations) = compare_and_swap(seed, None);
+        println!("seed {seed}: {counts:?}");
+        assert_eq!(violations, [""; 0], "seed {seed}");
+        done += counts.done;
+        unmet += counts.unmet;
+        unknown += counts.unknown;
+        judged += counts.judged;
+        completed += counts.completed;
+    }
+    let met_all = [done, unmet, completed].iter().all(|it| *it > count) && unknown > 0;
+    let is_judged = judged >= 2 * count;
+    let counts = format!("{done}, {unmet}, {unknown}, {judged}, {completed}");
+    assert!(count < SEEDS || met_all && is_judged, "{counts}");
+}
+
+#[test]
+fn a_home_that_moves_too_early_is_not_linearizable() {
+    let bug = Bug::MovesHomeEarly;
+    let found = (0..SEEDS_OF_BUGS).find(|seed| {
+        let (_, violations) = compare_and_swap(*seed, Some(bug));
+        violations.iter().any(|it| it.contains("no order explains"))
+    });
+    println!("{bug:?} is found by seed {found:?}");
+    assert!(found.is_some(), "it is found by none of {SEEDS_OF_BUGS} seeds");
+}
+
+#[test]
+fn a_version_that_counts_as_told_before_its_outcome_is_found() {
+    let bug = Bug::CountsPutAsTold;
+    let found = (9..9 + SEEDS_OF_BUGS).find(|seed| {
+        let (_, violations) = compare_and_swap(*seed, Some(bug));
+        violations.iter().any(|it| it.contains("is in all regions, and"))
+    });
+    println!("{bug:?} is found by seed {found:?}");
+    assert!(found.is_some(), "it is found by none of {SEEDS_OF_BUGS} seeds");
+}
+
+#[test]
+fn a_large_object_is_read_where_it_is_until_it_has_come() {
+    log_if_asked();
+    let seeds = number("LARDER_REGIONS_SEED").map_or(0..SEEDS_OF_LARGE, |seed| seed..seed + 1);
+    let is_one = seeds.end - seeds.start == 1;
+    let had_third = seeds.map(|seed| {
+        let (had_third, violations) = read_large(seed);
+        assert_eq!(violations, [""; 0], "seed {seed}");
+        had_third
+    });
+    let had_any = had_third.fold(false, |any, had_third| any | had_third);
+    assert!(is_one || had_any, "one has three regions");
 }
