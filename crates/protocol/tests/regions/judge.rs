@@ -7,7 +7,7 @@ use larder_protocol::limits::REGION_CLOCK_AHEAD_MS_MAX;
 use larder_protocol::region::{Entry, Name, Object, Piece, Slot, What, join};
 use larder_types::{Amendments, Attributes, ETag, Metax, Origin, RegionId, Stamp};
 
-use super::site::Site;
+use super::site::{Kept, Site, pg_of};
 use super::world::Dice;
 
 /// A change that a client was told is done.
@@ -108,10 +108,24 @@ impl Judge {
     pub fn why_not_level<'a>(&self, sites: impl Iterator<Item = &'a Site>) -> String {
         let mut why = "regions do not come to rest:".to_owned();
         for site in sites {
-            let tombstones =
-                site.disk.entries.values().filter(|kept| kept.entry.is_purged()).count();
+            let is_purged = |(_, kept): &(&Name, &Kept)| kept.entry.is_purged();
+            let stays = |(name, kept): (&Name, &Kept)| {
+                let pg = pg_of(name, site.pgs());
+                let pull = site.pull.as_ref();
+                let origin = kept.entry.origin;
+                let was_here = pull.is_some_and(|it| it.may_free(name, origin, false));
+                let is_wanted = pull.is_some_and(|it| it.is_wanted(name));
+                let op = kept.op.0;
+                format!("{pg} {op} of {origin:?}, was here {was_here}, wanted {is_wanted}")
+            };
+            let tombstones: Vec<_> =
+                site.disk.entries.iter().filter(is_purged).map(stays).collect();
             let last: Vec<_> = site.disk.logs.iter().map(|log| log.last.0).collect();
-            why += &format!("\nregion {}: {tombstones} tombstones, logs end at {last:?}", site.id);
+            let is_level = site.pull.as_ref().is_some_and(larder_protocol::region::Pull::is_level);
+            why += &format!(
+                "\nregion {}, level {is_level}: tombstones {tombstones:#?}, logs end at {last:?}",
+                site.id
+            );
             let lags = site.pull.iter().flat_map(|pull| pull.lags());
             for (other, lag) in lags.filter(|(_, lag)| lag.outcomes > 0 || lag.is_comparing) {
                 why += &format!("; region {other} {lag:?}");

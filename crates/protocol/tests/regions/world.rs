@@ -223,7 +223,7 @@ impl World {
     }
 
     pub fn run(mut self) -> Result<Counts, String> {
-        let (mut is_healed, mut level_ms) = (false, None);
+        let (mut healed_ms, mut level_ms) = (None, None);
         while let Some(((at_ms, _), happening)) = self.happenings.pop_first() {
             assert!(at_ms >= self.now_ms, "time does not go back");
             self.now_ms = at_ms;
@@ -232,15 +232,17 @@ impl World {
             if at_ms < self.faulty_until_ms || !is_tick {
                 continue;
             }
-            if !std::mem::replace(&mut is_healed, true) {
+            // Where days pass all regions may be away until long behind the last fault.
+            let since_ms = *healed_ms.get_or_insert_with(|| {
                 self.heal();
-            }
+                at_ms
+            });
             level_ms = self.is_level().then(|| level_ms.unwrap_or(at_ms));
             if level_ms.is_some_and(|since_ms| at_ms >= since_ms + LEVEL_MS) {
                 self.judge.check(&self.here().collect::<Vec<_>>())?;
                 return Ok(self.counts);
             }
-            if at_ms > self.faulty_until_ms + HEALED_MS {
+            if at_ms > since_ms + HEALED_MS {
                 return Err(self.judge.why_not_level(self.here()));
             }
         }
