@@ -9,12 +9,15 @@ anew with an empty directory. A directory of a single node and one of a cluster 
 """
 
 import argparse
+import itertools
+import json
 import pathlib
 import random
 import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 
@@ -118,6 +121,52 @@ def form(machines, rng, clock):
     order[-1].spawn()
     ready(machines)
     clock.tell(f"formed, started in the order {[machines.index(machine) + 1 for machine in order]}")
+
+
+def shows_space(machines, clock):
+    """`larder status` shows what objects take on disks, and what their bucket has, as soon as they are put or deleted."""
+    s3, sizes, copies = machines[0].boto3(), [3_000_000, 70_000, 10], 3
+
+    def told():
+        done = subprocess.run([machines[1].binary, "status", "--config", machines[1].directory, "--json"], stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True)
+        return json.loads(done.stdout)
+
+    before = told()["space"]
+    s3.create_bucket(Bucket="counted")
+    for number, size in enumerate(sizes):
+        s3.put_object(Bucket="counted", Key=str(number), Body=bytes(size))
+    after = told()
+    if not after["verdict"].startswith("well: all of"):
+        raise Failed(f"a whole cluster says: {after['verdict']}")
+    space = after["space"]
+    of_bucket = [bucket for bucket in space["buckets"] if bucket["name"] == "counted"]
+    if of_bucket != [{"name": "counted", "objects": len(sizes), "bytes": sum(sizes)}]:
+        raise Failed(f"of {sizes} bytes in a bucket the status says {of_bucket}")
+    # Those of 2,048 bytes and less are in the index, and others take whole blocks.
+    grown = space["all"]["used"] - before["all"]["used"]
+    blocks = copies * sum(-(-size // 4096) * 4096 for size in sizes if size > 2048)
+    if grown != blocks or sum(server["space"]["used"] for server in after["servers"]) != space["all"]["used"]:
+        raise Failed(f"{sizes} bytes take {grown} of the disks, and not {blocks}; or the servers' do not make the whole")
+    for number in range(len(sizes)):
+        s3.delete_object(Bucket="counted", Key=str(number))
+    s3.delete_bucket(Bucket="counted")
+    if (last := told()["space"])["objects"] != before["objects"]:
+        raise Failed(f"deleted objects are counted: {last}")
+    looks = subprocess.Popen([machines[1].binary, "status", "--config", machines[1].directory, "--watch"], stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, text=True)
+    watchdog = threading.Timer(COMMAND_SECONDS, looks.kill)
+    watchdog.start()
+    try:
+        seen = [line for line in itertools.islice((line for line in looks.stdout if "well: all of" in line), 2)]
+    finally:
+        watchdog.cancel()
+        looks.kill()
+        looks.wait()
+    if len(seen) < 2:
+        raise Failed(f"a status that watches looked {len(seen)} times")
+    clock.tell("the status shows the space of disks, and what a bucket has")
+
 
 def without_most(machines, clock):
     """Two of three are gone: the third says that it cannot serve, and lets nobody wait for it. It serves again with one of them."""
@@ -235,6 +284,7 @@ def test(binary, scratch, seed):
         s3.create_bucket(Bucket=BUCKET)
         journal, uploads = Journal(), Uploads()
         whole(machines[0], machines, 12)
+        shows_space(machines, clock)
         struck = rng.choice(machines)
         others = [machine for machine in machines if machine is not struck]
         loads = [Load(machine, journal, uploads, seed, writers=3, round_number=at) for at, machine in enumerate(others)]

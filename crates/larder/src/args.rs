@@ -393,6 +393,9 @@ pub(crate) struct StatusArgs {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Look again every two seconds, until it is stopped.
+    #[arg(long)]
+    pub(crate) watch: bool,
 }
 
 #[derive(Debug, Args)]

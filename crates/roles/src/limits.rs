@@ -45,7 +45,12 @@ pub const PROTOCOL_CORS: u8 = 15;
 pub const PROTOCOL_STEPS: u8 = 16;
 /// Oldest version of it in which managers and their maps know the cluster's version.
 pub const PROTOCOL_CLUSTER_VERSION: u8 = 17;
-/// Oldest version of it in which a gateway reads large objects in other regions for its cluster's other proxies.
+/// Most volumes of which a meta server tells the space, and most buckets whose objects it tells, to one who asks: they fit an answer.
+pub const VOLUMES_TOLD_MAX: usize = 100_000;
+/// See [`VOLUMES_TOLD_MAX`].
+pub const BUCKETS_TOLD_MAX: usize = 100_000;
+/// Oldest version of it in which a gateway reads large objects in other regions for its cluster's other proxies, and meta servers tell
+/// of space.
 pub const PROTOCOL_REMOTE_READS: u8 = 18;
 /// Groups led by a meta server that remove a step of their garbage at one tick, one after the other: 10,240 rows a second.
 pub const REAPS_PER_TICK_MAX: u32 = 4;

@@ -21,6 +21,45 @@ pub struct Progress {
     pub log: LogNow,
 }
 
+/// Space of the volumes whose groups a meta server leads, and what buckets have there.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SpaceNow {
+    /// The volumes, at most [`VOLUMES_TOLD_MAX`](crate::limits::VOLUMES_TOLD_MAX).
+    pub volumes: Vec<VolumeNow>,
+    /// The buckets with the most bytes, at most [`BUCKETS_TOLD_MAX`](crate::limits::BUCKETS_TOLD_MAX).
+    pub buckets: Vec<BucketNow>,
+    /// Other buckets together; 0 is their number.
+    pub other_buckets: BucketNow,
+    /// Groups whose buckets are not counted yet.
+    pub uncounted: u32,
+}
+
+/// Blocks of a volume, of each of its copies. What is in none of these states holds data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct VolumeNow {
+    /// The volume.
+    pub volume: u32,
+    /// All of its blocks.
+    pub blocks: u32,
+    /// Free ones, those too that are not given for want of room on a disk.
+    pub free: u32,
+    /// Freed ones that are not given yet.
+    pub waiting: u32,
+    /// Those of which it is not known yet whether they hold data.
+    pub unread: u32,
+}
+
+/// Objects of a bucket, and their bytes as clients see them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct BucketNow {
+    /// The bucket.
+    pub bucket: u64,
+    /// Objects.
+    pub objects: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
 /// Puts in doubt: what became of them is known only when servers come back, or are removed for good.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DoubtsNow {

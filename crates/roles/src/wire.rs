@@ -140,6 +140,9 @@ pub enum MetaCall {
         /// Milliseconds for which it waits, at most.
         wait_ms: u32,
     },
+    /// Tell the space of the volumes whose groups it leads, and what buckets have there. Since
+    /// [`PROTOCOL_REMOTE_READS`](crate::limits::PROTOCOL_REMOTE_READS).
+    Space,
 }
 
 /// Another region, and the op of a journal up to which it has all that the journal tells, durably.
@@ -169,6 +172,8 @@ pub enum MetaReply {
     Kept,
     /// To [`MetaCall::Positions`], as the gateway told last. To [`MetaCall::TellPositions`], with none: they were heard.
     Positions(Vec<Position>),
+    /// To [`MetaCall::Space`]; payload: a [`SpaceNow`](crate::progress::SpaceNow), encoded.
+    Space,
 }
 
 /// What a primary says of a PG's journal.

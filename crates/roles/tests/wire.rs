@@ -16,8 +16,8 @@ use larder_protocol::{
     Description, PeerMessage, PutCall, Refusal, RowSpan,
 };
 use larder_roles::progress::{
-    AwayNow, BackgroundNow, CompactionNow, DigestsNow, DoubtNow, DoubtsNow, FloorNow, FloorsNow,
-    LogKept, LogNow, Progress, RebuildNow, ScrubNow,
+    AwayNow, BackgroundNow, BucketNow, CompactionNow, DigestsNow, DoubtNow, DoubtsNow, FloorNow,
+    FloorsNow, LogKept, LogNow, Progress, RebuildNow, ScrubNow, SpaceNow, VolumeNow,
 };
 use larder_roles::wire::{
     CopyState, DataCall, DataMessage, DataReply, DeletionEnd, JournalNow, JournalShown, KeptNow,
@@ -314,7 +314,17 @@ fn said() -> Vec<String> {
         hex(&encode(&ProxyReply::NoPart(PartRefusal::SlowDown))),
         hex(&encode(&ProxyReply::NoPart(PartRefusal::Unavailable("why".to_owned())))),
         hex(&encode(&remote_version())),
+        hex(&encode(&MetaCall::Space)),
+        hex(&encode(&MetaReply::Space)),
+        hex(&encode(&space())),
     ]
+}
+
+fn space() -> SpaceNow {
+    let volume = VolumeNow { volume: 300, blocks: 70_000, free: 5, waiting: 6, unread: 7 };
+    let bucket = BucketNow { bucket: 2, objects: 300, bytes: 1 << 40 };
+    let other_buckets = BucketNow { bucket: 3, objects: 4, bytes: 5 };
+    SpaceNow { volumes: vec![volume], buckets: vec![bucket], other_buckets, uncounted: 1 }
 }
 
 fn remote_part() -> RemotePart {

@@ -2,7 +2,9 @@
 
 mod background;
 mod doubts;
+mod space;
 mod text;
+mod verdict;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -24,15 +26,22 @@ use super::{RoleError, beside, rebalance};
 use crate::args::StatusArgs;
 use crate::exit;
 use background::Background;
+use space::{Space, Spaces};
 
 /// Time in which one of the managers says that its map is the latest, if one of them leads.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(4);
+/// Has a terminal begin at its top.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+/// Pause between two looks of one that watches.
+const WATCH_PAUSE: Duration = Duration::from_secs(2);
 /// Pause between two looks at that.
 const CONFIRMED_LOOK: Duration = Duration::from_millis(20);
 
 /// What is printed.
 #[derive(Debug, Serialize)]
 struct Status {
+    /// What is wrong and what to do, in a line.
+    verdict: String,
     cluster: String,
     /// The protocol's version that all its servers speak.
     cluster_version: u8,
@@ -44,6 +53,7 @@ struct Status {
     volumes: Volumes,
     rebalancing: Rebalancing,
     buckets: usize,
+    space: Spaces,
     /// Its number among regions, if it is one of several.
     #[serde(skip_serializing_if = "Option::is_none")]
     region: Option<u16>,
@@ -67,6 +77,7 @@ struct Server {
     volumes_free: u32,
     /// Copies of volumes that it has.
     copies: usize,
+    space: Space,
     disks: Vec<Disk>,
 }
 
@@ -78,6 +89,7 @@ struct Disk {
     volumes: u32,
     volumes_used: u32,
     volumes_freed: u32,
+    space: Space,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -144,15 +156,32 @@ struct Volume {
 
 /// Prints the state of the cluster; the exit code says whether all of it is well.
 pub(crate) fn run(args: &StatusArgs) -> ExitCode {
-    let status = ask(args)
-        .map(|(map, background, is_latest)| Status { is_latest, ..status(&map, background) });
-    match status.and_then(|status| print(args, &status)) {
+    match watch(args) {
         Ok(true) => exit::code(exit::OK),
         Ok(false) => exit::code(exit::FAULTS),
         Err(error) => {
             eprintln!("error: {error}");
             exit::code(error.code())
         }
+    }
+}
+
+/// Prints it once, or again and again until it is stopped.
+fn watch(args: &StatusArgs) -> Result<bool, RoleError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(RoleError::System)?;
+    loop {
+        let (map, background, is_latest) = runtime.block_on(ask(args))?;
+        let mut status = Status { is_latest, ..status(&map, background) };
+        status.verdict = verdict::of(&status);
+        if args.watch && !args.json {
+            print!("{CLEAR}");
+        }
+        let is_well = print(args, &status)?;
+        if !args.watch {
+            return Ok(is_well);
+        }
+        runtime.block_on(async { sleep(WATCH_PAUSE).await });
     }
 }
 
@@ -173,17 +202,14 @@ pub(super) async fn is_confirmed(managers: &dyn Managers) -> bool {
     false
 }
 
-fn ask(args: &StatusArgs) -> Result<(Topology, Vec<Background>, bool), RoleError> {
+async fn ask(args: &StatusArgs) -> Result<(Topology, Vec<Background>, bool), RoleError> {
     let config = RoleConfig::load(&args.config)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(RoleError::System)?.block_on(async {
-        let (endpoint, managers) = beside(&config).await?;
-        // A map that nobody calls the latest says how it was.
-        let is_latest = is_confirmed(&*managers).await;
-        let map = Topology::clone(&managers.map());
-        let background = background::ask(&endpoint, &map).await;
-        Ok((map, background, is_latest))
-    })
+    let (endpoint, managers) = beside(&config).await?;
+    // A map that nobody calls the latest says how it was.
+    let is_latest = is_confirmed(&*managers).await;
+    let map = Topology::clone(&managers.map());
+    let background = background::ask(&endpoint, &map).await;
+    Ok((map, background, is_latest))
 }
 
 fn print(args: &StatusArgs, status: &Status) -> Result<bool, RoleError> {
@@ -218,8 +244,10 @@ fn status(map: &Topology, background: Vec<Background>) -> Status {
         pg.members.first().into_iter().for_each(|primary| *leads.entry(*primary).or_default() += 1);
         pg.members.iter().for_each(|member| *member_of.entry(*member).or_default() += 1);
     }
+    let space = Spaces::of(map, background.iter().filter_map(|it| it.space.as_ref()));
     let servers = map.servers.iter().map(|(id, record)| {
-        let disks: Vec<Disk> = record.disks.iter().filter_map(|(id, it)| disk(*id, it)).collect();
+        let disks = record.disks.iter().filter_map(|(id, it)| disk(*id, it, &space));
+        let disks: Vec<Disk> = disks.collect();
         let present = map.lvs.iter().flat_map(|lv| lv.present());
         let copies = present.filter(|(_, it)| it.server == *id && map.exists(it)).count();
         Server {
@@ -234,33 +262,38 @@ fn status(map: &Topology, background: Vec<Background>) -> Status {
             volumes: disks.iter().map(|disk| disk.volumes_used).sum(),
             volumes_free: disks.iter().map(|disk| disk.volumes - disk.volumes_used).sum(),
             copies,
+            space: space.by_server.get(id).copied().unwrap_or_default(),
             disks,
         }
     });
     let cluster = map.founded.map_or_else(String::new, |(id, _)| format!("{:016x}", id.0));
+    let servers = servers.collect();
     Status {
+        verdict: String::new(),
         cluster,
         cluster_version: map.cluster_version,
         map_version: map.version.0,
         is_latest: true,
-        servers: servers.collect(),
+        servers,
         pgs: pgs(map),
         volumes: volumes(map),
         rebalancing: rebalancing(map),
         buckets: map.buckets.len(),
+        space,
         region: map.region.map(|region| region.number.0),
         background,
     }
 }
 
 /// A disk, unless it was removed.
-fn disk(id: DiskId, record: &DiskRecord) -> Option<Disk> {
+fn disk(id: DiskId, record: &DiskRecord, spaces: &Spaces) -> Option<Disk> {
     (record.state != DiskState::Removed).then(|| Disk {
         id: id.0,
         draining: record.state == DiskState::Draining,
         volumes: record.pv_count,
         volumes_used: record.pv_count - record.pv_free(),
         volumes_freed: record.freed.len() as u32,
+        space: spaces.by_disk.get(&id).copied().unwrap_or_default(),
     })
 }
 

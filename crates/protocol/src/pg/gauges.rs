@@ -1,5 +1,7 @@
 //! Numbers of a member, for metrics.
 
+use larder_types::LvId;
+
 use super::Pg;
 use crate::space::{SpaceUse, VolumeGroup};
 
@@ -56,5 +58,9 @@ impl Pg {
             is_reaping: self.reaper.is_reaping(),
             space: self.space.as_ref().map(VolumeGroup::usage).unwrap_or_default(),
         }
+    }
+    /// Blocks of each LV, as a primary knows them; none at others.
+    pub fn usage_by_lv(&self) -> impl Iterator<Item = (LvId, SpaceUse)> {
+        self.space.iter().flat_map(VolumeGroup::usage_by_lv)
     }
 }

@@ -1,5 +1,7 @@
 //! How much of a volume group is used, and for what.
 
+use larder_types::LvId;
+
 use super::{Lv, VolumeGroup};
 
 /// Blocks of a volume group, for metrics.
@@ -31,12 +33,26 @@ impl VolumeGroup {
     /// Blocks by state.
     #[must_use]
     pub fn usage(&self) -> SpaceUse {
-        self.lvs.values().fold(SpaceUse::default(), |sum, lv| SpaceUse {
-            total: sum.total + u64::from(lv.info.blocks),
-            free: sum.free + u64::from(lv.runs.blocks()),
-            waiting: sum.waiting + u64::from(lv.waiting_blocks),
-            withheld: sum.withheld + u64::from(lv.withheld_blocks()),
-            unread: sum.unread + u64::from(lv.unread_blocks()),
+        self.usage_by_lv().fold(SpaceUse::default(), |sum, (_, lv)| SpaceUse {
+            total: sum.total + lv.total,
+            free: sum.free + lv.free,
+            waiting: sum.waiting + lv.waiting,
+            withheld: sum.withheld + lv.withheld,
+            unread: sum.unread + lv.unread,
+        })
+    }
+
+    /// The same of each LV.
+    pub fn usage_by_lv(&self) -> impl Iterator<Item = (LvId, SpaceUse)> {
+        self.lvs.iter().map(|(id, lv)| {
+            let usage = SpaceUse {
+                total: lv.info.blocks.into(),
+                free: lv.runs.blocks().into(),
+                waiting: lv.waiting_blocks.into(),
+                withheld: lv.withheld_blocks().into(),
+                unread: lv.unread_blocks().into(),
+            };
+            (*id, usage)
         })
     }
 }

@@ -72,6 +72,9 @@ impl Handler<MetaService> for MetaHandler {
             MetaCall::Progress => {
                 responder.answer(&MetaReply::Progress, encode(&meta.progress()).into());
             }
+            MetaCall::Space => {
+                responder.answer(&MetaReply::Space, encode(&meta.space_now()).into());
+            }
             MetaCall::Doubts => {
                 responder.answer(&MetaReply::Doubts, encode(&meta.doubts_now(cluster)).into());
             }

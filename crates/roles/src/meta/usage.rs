@@ -2,22 +2,26 @@
 //! look at the index. A key is in one group, and a group has one primary: over all meta servers the sums are the cluster's, but
 //! for a group whose former primary is cut off and has not heard of its successor.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 #[cfg(test)]
 use std::ops::ControlFlow;
 
 #[cfg(test)]
 use larder_kv::KvReader;
+use larder_protocol::SpaceUse;
 #[cfg(test)]
 use larder_protocol::ledger::BucketCounts;
 use larder_protocol::ledger::ObjectCount;
 use larder_protocol::pg::Role;
-use larder_types::{BucketId, BucketName, BucketRecord};
+use larder_types::{BucketId, BucketName, BucketRecord, LvId};
 #[cfg(test)]
 use larder_types::{PgId, VersionRow, rows};
 
 use super::Meta;
 use super::index::Buckets;
+use crate::limits::{BUCKETS_TOLD_MAX, VOLUMES_TOLD_MAX};
+use crate::progress::{BucketNow, SpaceNow, VolumeNow};
 
 /// Of the groups that a server leads.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -53,10 +57,49 @@ impl Meta {
         all
     }
 
+    /// Space of the volumes of the groups that this server leads, and what buckets have in these.
+    #[must_use]
+    pub fn space_now(&self) -> SpaceNow {
+        let mut now = SpaceNow::default();
+        for pg in self.pg_ids() {
+            let member = self.lock(pg);
+            if member.pg.role() == Role::Serving {
+                let room = VOLUMES_TOLD_MAX - now.volumes.len();
+                now.volumes.extend(member.pg.usage_by_lv().take(room).map(volume_now));
+            }
+        }
+        let used = self.bucket_use();
+        let of = |(bucket, count): (BucketId, ObjectCount)| {
+            let ObjectCount { objects, bytes } = count;
+            BucketNow { bucket: bucket.0, objects, bytes }
+        };
+        now.buckets = used.counts.into_iter().map(of).collect();
+        now.buckets.sort_by_key(|it| (Reverse(it.bytes), it.bucket));
+        for other in now.buckets.split_off(BUCKETS_TOLD_MAX.min(now.buckets.len())) {
+            let all = &mut now.other_buckets;
+            all.bucket += 1;
+            all.objects = all.objects.saturating_add(other.objects);
+            all.bytes = all.bytes.saturating_add(other.bytes);
+        }
+        now.uncounted = used.uncounted as u32;
+        now
+    }
+
     /// The buckets of the map by number.
     #[must_use]
     pub fn bucket_names(&self) -> BTreeMap<BucketId, BucketName> {
         self.index.buckets.names()
+    }
+}
+
+fn volume_now((lv, usage): (LvId, SpaceUse)) -> VolumeNow {
+    let blocks = |count: u64| u32::try_from(count).expect("a volume has fewer");
+    VolumeNow {
+        volume: lv.0,
+        blocks: blocks(usage.total),
+        free: blocks(usage.free + usage.withheld),
+        waiting: blocks(usage.waiting),
+        unread: blocks(usage.unread),
     }
 }
 

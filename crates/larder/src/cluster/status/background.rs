@@ -11,7 +11,7 @@ use larder_protocol::manager::state::{ServerRole, ServerState, Topology};
 use larder_roles::peers::Peers;
 use larder_roles::progress::{
     BackgroundNow, CompactionNow, DigestsNow, FloorsNow, LogKept, LogNow, Progress, RebuildNow,
-    ScrubNow,
+    ScrubNow, SpaceNow,
 };
 use larder_roles::wire::{MetaCall, MetaReply, MetaService};
 use larder_types::ServerId;
@@ -37,6 +37,9 @@ pub(super) struct Background {
     pub(super) progress: Option<Progress>,
     /// Puts in doubt; `None` if it did not answer, or is of an earlier release.
     pub(super) doubts: Option<Doubts>,
+    /// The same of its volumes.
+    #[serde(skip)]
+    pub(super) space: Option<SpaceNow>,
 }
 
 /// Asks all meta servers that are up, side by side; by server.
@@ -49,13 +52,14 @@ pub(super) async fn ask(endpoint: &Arc<Endpoint>, map: &Topology) -> Vec<Backgro
         let (peer, name) = (peers.of(map, id), record.name.clone());
         asked.spawn(async move {
             let deadline = Instant::now() + PATIENCE;
-            let (mut progress, mut doubts) = (None, None);
+            let (mut progress, mut doubts, mut space) = (None, None, None);
             if let Some(peer) = peer {
                 let answered = peer.call(&MetaCall::Progress, Bytes::new(), deadline).await;
                 progress = answered.ok().and_then(|(reply, payload)| told(id, &reply, &payload));
                 doubts = doubts::ask(id, &peer, deadline).await;
+                space = super::space::ask(id, &peer, deadline).await;
             }
-            (Background { server: id.0, name, progress, doubts: None }, doubts)
+            (Background { server: id.0, name, progress, doubts: None, space }, doubts)
         });
     }
     let named = asked.join_all().await.into_iter().map(|(background, doubts)| {
@@ -289,8 +293,20 @@ mod tests {
         let progress =
             Some(Progress { background, rebuild, scrub, floors, digests, compaction, log });
         let all = [
-            Background { server: 1, name: "meta-1".to_owned(), progress, doubts: None },
-            Background { server: 2, name: "meta-2".to_owned(), progress: None, doubts: None },
+            Background {
+                server: 1,
+                name: "meta-1".to_owned(),
+                progress,
+                doubts: None,
+                space: None,
+            },
+            Background {
+                server: 2,
+                name: "meta-2".to_owned(),
+                progress: None,
+                doubts: None,
+                space: None,
+            },
         ];
         assert!(has_differing(&all) && !has_differing(&all[1..]));
         let text = shown(&all);
@@ -324,8 +340,13 @@ mod tests {
         let new = ScrubNow { period_ms: 7_200_000, never: 3, ..ScrubNow::default() };
         let told = verified(Some(&new));
         assert!(told.contains("3 groups have not been verified"), "nothing is claimed: {told}");
-        let text =
-            shown(&[Background { server: 1, name: "meta-1".to_owned(), progress, doubts: None }]);
+        let text = shown(&[Background {
+            server: 1,
+            name: "meta-1".to_owned(),
+            progress,
+            doubts: None,
+            space: None,
+        }]);
         assert!(text.contains("are not compared") && !text.contains("DIFFERING"), "{text}");
         assert!(text.contains("scrub    off") && !text.contains("rebuild"), "{text}");
         assert!(text.contains("all else is trimmed") && !text.contains("compact"), "{text}");

@@ -118,3 +118,126 @@ fn copies_are_told_by_what_they_hold_and_where_they_are() {
     assert!(text.contains("1 being rebuilt, 1 gone"), "{text}");
     assert!(!text.contains("data-2"), "what was removed is told to machines alone: {text}");
 }
+
+fn server(id: u32, state: &'static str, space: Space) -> Server {
+    Server {
+        id,
+        name: format!("host{id}:7000/data"),
+        roles: vec!["data"],
+        state,
+        draining: false,
+        address: None,
+        member_of: 0,
+        leads: 0,
+        volumes: 0,
+        volumes_free: 0,
+        copies: 0,
+        space,
+        disks: Vec::new(),
+    }
+}
+
+const MIB: u64 = 1 << 20;
+
+fn with_free(free: u64) -> Space {
+    Space { bytes: 100 * MIB, used: (100 - free) * MIB, free: free * MIB, ..Space::default() }
+}
+
+#[test]
+fn the_first_line_says_what_is_wrong_and_what_to_do() {
+    let map = map();
+    let verdict = |change: &dyn Fn(&mut Status)| {
+        let mut status = status(&map, Vec::new());
+        status.pgs = Pgs { total: 4, clean: 4, ..Pgs::default() };
+        status.space.all = with_free(59);
+        status.servers = vec![server(1, "up", with_free(59)), server(2, "removed", with_free(0))];
+        change(&mut status);
+        verdict::of(&status)
+    };
+    assert_eq!(
+        verdict(&|_| {}),
+        "well: all of 1 servers are up, all copies are there, 41 % of 100.0 MiB taken"
+    );
+    let is_down = |status: &mut Status| status.servers[0].state = "down";
+    assert!(verdict(&is_down).starts_with("NOT WELL: host1:7000/data is down. Start"));
+    let many_down = |status: &mut Status| {
+        status.servers = (1..6).map(|id| server(id, "down", Space::default())).collect();
+    };
+    assert!(verdict(&many_down).contains("host3:7000/data and 2 more are down"));
+    let unserved = |status: &mut Status| {
+        is_down(status);
+        (status.pgs.clean, status.pgs.inactive) = (3, 1);
+    };
+    assert!(verdict(&unserved).contains("1 of 4 placement groups are not served: host1"));
+    let unled = |status: &mut Status| {
+        unserved(status);
+        status.is_latest = false;
+    };
+    assert!(verdict(&unled).starts_with("NOT WELL: no manager leads"));
+    let rebuilding = |status: &mut Status| {
+        status.volumes.degraded = 1;
+        (status.volumes.replicas_current, status.volumes.replicas_wanted) = (5, 6);
+    };
+    assert!(verdict(&rebuilding).starts_with("NOT WELL YET: 5 of 6 copies"));
+    let members = |status: &mut Status| status.pgs.clean = 3;
+    assert!(verdict(&members).starts_with("NOT WELL YET: 3 of 4 placement groups"));
+    let full = |status: &mut Status| status.servers[0].space = with_free(9);
+    assert!(verdict(&full).contains("host1:7000/data is nearly full: 91 % of 100.0 MiB taken"));
+    let all_full = |status: &mut Status| status.space.all = with_free(10);
+    assert!(verdict(&all_full).starts_with("NEARLY FULL: 90 %"), "{}", verdict(&all_full));
+}
+
+#[test]
+fn space_is_put_together_from_what_meta_servers_say_of_volumes() {
+    use larder_roles::progress::{BucketNow, SpaceNow, VolumeNow};
+    let mut map = map();
+    let create =
+        Command::CreateBucket(larder_types::BucketName::new("photos").expect("a name"), None, 1);
+    map.apply(LogIndex(2), create).expect("made");
+    for id in 0..2 {
+        map.servers.insert(ServerId(id), data_server(id, ServerState::Up, false));
+    }
+    let replica = |server| ReplicaRecord {
+        server: ServerId(server),
+        disk: DiskId(server),
+        pv: PvId(3),
+        state: ReplicaState::Current,
+    };
+    let lv =
+        |replicas| LvRecord { pg: PgId(1), blocks: 100, width: 2, replicas, state: LvState::Open };
+    map.lvs = vec![lv(vec![replica(0), replica(1)]), lv(vec![replica(0)])];
+    let photos = map.buckets.values().next().expect("it is there").id.0;
+    let volume = VolumeNow { volume: 0, blocks: 100, free: 40, waiting: 10, unread: 0 };
+    let bucket = |objects, bytes| BucketNow { bucket: photos, objects, bytes };
+    let told = [
+        SpaceNow { volumes: vec![volume], buckets: vec![bucket(2, 70)], ..SpaceNow::default() },
+        SpaceNow { buckets: vec![bucket(1, 3 << 20)], uncounted: 1, ..SpaceNow::default() },
+    ];
+    let spaces = Spaces::of(&map, told.iter());
+    let blocks = |count: u64| count * 4096;
+    // Five volumes of a hundred blocks have no copy on each disk.
+    let one = Space {
+        bytes: blocks(600 + 100),
+        used: blocks(50),
+        waiting: blocks(10),
+        free: blocks(40 + 500),
+        unknown: blocks(100),
+    };
+    assert_eq!(spaces.by_server[&ServerId(0)], one);
+    let other = Space { bytes: blocks(600), unknown: 0, ..one };
+    assert_eq!(spaces.by_disk[&DiskId(1)], other);
+    assert_eq!((spaces.all.bytes, spaces.all.used), (blocks(1300), blocks(100)));
+    assert_eq!((spaces.objects, spaces.object_bytes), (3, (3 << 20) + 70));
+    let mut text = Vec::new();
+    space::people(&mut text, &spaces).expect("memory takes it");
+    let text = String::from_utf8(text).expect("text");
+    for line in [
+        "space: [###-----------------]  16 % of 5.1 MiB, 4.2 MiB free, 80.0 KiB waiting",
+        "of 400.0 KiB nobody says now",
+        "buckets: 1, with 3 objects of 3.0 MiB",
+        "without those of 1 placement groups",
+        "3.0 MiB             3 objects  photos",
+    ] {
+        assert!(text.contains(line), "{line:?} is not in\n{text}");
+    }
+}

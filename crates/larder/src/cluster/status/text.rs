@@ -4,7 +4,7 @@ use std::io::Write;
 
 use larder_net::limits::PROTOCOL_MAX;
 
-use super::{Pgs, Server, Status, Volumes, background};
+use super::{Pgs, Server, Status, Volumes, background, space};
 
 /// PGs and volumes that are shown one by one, at most; the others are counted.
 const SHOWN_MAX: usize = 20;
@@ -12,7 +12,8 @@ const SHOWN_MAX: usize = 20;
 const BAR: usize = 20;
 
 pub(super) fn people(out: &mut impl Write, status: &Status) -> std::io::Result<()> {
-    let Status { cluster, cluster_version: version, map_version, .. } = status;
+    let Status { verdict, cluster, cluster_version: version, map_version, .. } = status;
+    writeln!(out, "{verdict}\n")?;
     writeln!(out, "cluster {cluster}, version {version}, map version {map_version}")?;
     if *version < PROTOCOL_MAX {
         writeln!(
@@ -36,7 +37,7 @@ pub(super) fn people(out: &mut impl Write, status: &Status) -> std::io::Result<(
     for told in &status.rebalancing.told {
         writeln!(out, "{told}")?;
     }
-    writeln!(out, "buckets: {}", status.buckets)?;
+    space::people(out, &status.space)?;
     if let Some(number) = status.region {
         writeln!(
             out,
@@ -52,12 +53,12 @@ fn servers<'a>(
 ) -> std::io::Result<()> {
     writeln!(
         out,
-        "\n  id  server               state    roles      leads / member of   volumes  disks"
+        "\n  id  server               state    roles      leads / member of   volumes  disks  space taken"
     )?;
     for server in servers {
         let disks: Vec<String> = server.disks.iter().map(|disk| disk.id.to_string()).collect();
         let line = format!(
-            "{:>4}  {:<20} {:<8} {:<10} {:>5} / {:<9} {:>7}  {}",
+            "{:>4}  {:<20} {:<8} {:<10} {:>5} / {:<9} {:>7}  {:<5}  {}",
             server.id,
             server.name,
             server.state,
@@ -65,7 +66,8 @@ fn servers<'a>(
             server.leads,
             server.member_of,
             server.volumes,
-            disks.join(",")
+            disks.join(","),
+            if server.space.bytes > 0 { server.space.text() } else { String::new() }
         );
         writeln!(out, "{}", line.trim_end())?;
     }

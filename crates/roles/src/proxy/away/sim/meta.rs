@@ -126,6 +126,7 @@ impl Asked {
             }
             MetaCall::Progress
             | MetaCall::Doubts
+            | MetaCall::Space
             | MetaCall::Journals { .. }
             | MetaCall::Kept { .. }
             | MetaCall::TellPositions(_)

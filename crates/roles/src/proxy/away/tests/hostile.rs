@@ -160,6 +160,7 @@ fn fitting(
         }
         MetaCall::Progress
         | MetaCall::Doubts
+        | MetaCall::Space
         | MetaCall::Journals { .. }
         | MetaCall::Kept { .. }
         | MetaCall::TellPositions(_)

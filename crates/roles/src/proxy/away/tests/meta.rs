@@ -300,6 +300,7 @@ impl FakeMeta {
             }
             MetaCall::Progress
             | MetaCall::Doubts
+            | MetaCall::Space
             | MetaCall::Journals { .. }
             | MetaCall::Kept { .. }
             | MetaCall::TellPositions(_)
@@ -319,6 +320,7 @@ impl FakeMeta {
             MetaCall::Scan { pgs, .. } => pgs.iter().all(|(pg, view)| leads(*pg, *view)),
             MetaCall::Progress
             | MetaCall::Doubts
+            | MetaCall::Space
             | MetaCall::Journals { .. }
             | MetaCall::Kept { .. }
             | MetaCall::TellPositions(_) => true,

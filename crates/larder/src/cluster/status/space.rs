@@ -1,0 +1,210 @@
+//! Space of a cluster, its servers and disks, and what its buckets have: what its meta servers say of their volumes, put together.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use bytes::Bytes;
+use larder_net::Peer;
+use larder_protocol::manager::state::{DiskState, Topology};
+use larder_roles::progress::{BucketNow, SpaceNow, VolumeNow};
+use larder_roles::wire::{MetaCall, MetaReply, MetaService};
+use larder_types::codec::decode;
+use larder_types::limits::BLOCK_BYTES;
+use larder_types::{DiskId, ServerId};
+use serde::Serialize;
+use tokio::time::Instant;
+
+use super::text::bar;
+
+/// Buckets that are shown to people one by one: those with the most bytes.
+const SHOWN_MAX: usize = 10;
+
+/// Asks a meta server; `None` if it does not answer, or is of an earlier release.
+pub(super) async fn ask(
+    server: ServerId,
+    peer: &Peer<MetaService>,
+    deadline: Instant,
+) -> Option<SpaceNow> {
+    let (reply, payload) = peer.call(&MetaCall::Space, Bytes::new(), deadline).await.ok()?;
+    let space = match reply {
+        MetaReply::Space => decode("space", &payload).map_err(|error| error.to_string()),
+        other => Err(format!("{other:?}")),
+    };
+    space
+        .inspect_err(|error| tracing::warn!(%server, %error, "what it says is not understood"))
+        .ok()
+}
+
+/// Bytes of disks: of copies, so that an object in three copies counts three times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub(super) struct Space {
+    /// All that volumes may have there.
+    pub(super) bytes: u64,
+    /// Those that hold data.
+    pub(super) used: u64,
+    /// Freed ones that are not given again before older writes have drained.
+    pub(super) waiting: u64,
+    /// Free ones, in volumes and outside of them.
+    pub(super) free: u64,
+    /// Those of volumes of which nobody says how much they hold now.
+    pub(super) unknown: u64,
+}
+
+impl Space {
+    fn add(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.used += other.used;
+        self.waiting += other.waiting;
+        self.free += other.free;
+        self.unknown += other.unknown;
+    }
+
+    fn of_copy(now: Option<&VolumeNow>, blocks: u32) -> Self {
+        let bytes = |blocks: u32| u64::from(blocks) * u64::from(BLOCK_BYTES);
+        let all = bytes(blocks);
+        let Some(now) = now else { return Self { bytes: all, unknown: all, ..Self::default() } };
+        let (free, waiting, unknown) = (bytes(now.free), bytes(now.waiting), bytes(now.unread));
+        let used = all.saturating_sub(free + waiting + unknown);
+        Self { bytes: all, used, waiting, free, unknown }
+    }
+
+    /// Hundredths that are not free.
+    pub(super) fn percent(&self) -> u64 {
+        (self.bytes - self.free) * 100 / self.bytes.max(1)
+    }
+
+    /// As people read it.
+    pub(super) fn text(&self) -> String {
+        let taken = self.bytes - self.free;
+        let bar = bar((taken >> 10) as usize, (self.bytes >> 10) as usize);
+        format!("{bar} of {}", bytes(self.bytes))
+    }
+}
+
+/// Space of a cluster.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Spaces {
+    pub(super) all: Space,
+    #[serde(skip)]
+    pub(super) by_server: BTreeMap<ServerId, Space>,
+    #[serde(skip)]
+    pub(super) by_disk: BTreeMap<DiskId, Space>,
+    /// Objects of all buckets, and their bytes as clients see them.
+    pub(super) objects: u64,
+    pub(super) object_bytes: u64,
+    /// The buckets with the most bytes come first.
+    pub(super) buckets: Vec<Bucket>,
+    /// Buckets that no meta server names, as there are too many.
+    pub(super) buckets_not_named: u64,
+    /// Placement groups of which nobody says what they have.
+    pub(super) pgs_uncounted: u64,
+}
+
+/// What a bucket has.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Bucket {
+    name: String,
+    objects: u64,
+    bytes: u64,
+}
+
+impl Spaces {
+    pub(super) fn of<'a>(map: &Topology, told: impl Iterator<Item = &'a SpaceNow>) -> Self {
+        let (mut volumes, mut buckets) = (BTreeMap::new(), BTreeMap::<u64, BucketNow>::new());
+        let mut spaces = Self::default();
+        for now in told {
+            volumes.extend(now.volumes.iter().map(|volume| (volume.volume, *volume)));
+            for bucket in &now.buckets {
+                let sum = buckets.entry(bucket.bucket).or_default();
+                sum.objects += bucket.objects;
+                sum.bytes += bucket.bytes;
+            }
+            spaces.objects += now.other_buckets.objects;
+            spaces.object_bytes += now.other_buckets.bytes;
+            spaces.buckets_not_named = spaces.buckets_not_named.max(now.other_buckets.bucket);
+            spaces.pgs_uncounted += u64::from(now.uncounted);
+        }
+        spaces.add_buckets(map, &buckets);
+        let mut by_disk: BTreeMap<DiskId, Space> = BTreeMap::new();
+        for (id, lv) in (0..).zip(&map.lvs) {
+            let copy = Space::of_copy(volumes.get(&id), lv.blocks);
+            for (_, replica) in lv.present() {
+                by_disk.entry(replica.disk).or_default().add(copy);
+            }
+        }
+        let blocks = map.founded.map_or(0, |(_, settings)| settings.lv_blocks);
+        let pv_bytes = u64::from(blocks) * u64::from(BLOCK_BYTES);
+        for (server, record) in &map.servers {
+            for (disk, record) in
+                record.disks.iter().filter(|(_, it)| it.state != DiskState::Removed)
+            {
+                let free = u64::from(record.pv_free()) * pv_bytes;
+                let mut space = by_disk.get(disk).copied().unwrap_or_default();
+                space.add(Space { bytes: free, free, ..Space::default() });
+                spaces.by_disk.insert(*disk, space);
+                spaces.by_server.entry(*server).or_default().add(space);
+                spaces.all.add(space);
+            }
+        }
+        spaces
+    }
+
+    fn add_buckets(&mut self, map: &Topology, counted: &BTreeMap<u64, BucketNow>) {
+        let named = map.buckets.iter().map(|(name, record)| {
+            let now = counted.get(&record.id.0).copied().unwrap_or_default();
+            Bucket { name: name.to_string(), objects: now.objects, bytes: now.bytes }
+        });
+        self.buckets = named.collect();
+        self.buckets.sort_by(|one, other| (other.bytes, &one.name).cmp(&(one.bytes, &other.name)));
+        self.objects += counted.values().map(|it| it.objects).sum::<u64>();
+        self.object_bytes += counted.values().map(|it| it.bytes).sum::<u64>();
+    }
+}
+
+pub(super) fn people(out: &mut impl Write, spaces: &Spaces) -> std::io::Result<()> {
+    let Spaces { all, objects, object_bytes, buckets, .. } = spaces;
+    if all.bytes > 0 {
+        writeln!(
+            out,
+            "space: {}, {} free, {} waiting to be given again",
+            all.text(),
+            bytes(all.free),
+            bytes(all.waiting)
+        )?;
+    }
+    if all.unknown > 0 {
+        writeln!(
+            out,
+            "  of {} nobody says now how much is used: their placement groups begin, or their servers do not answer",
+            bytes(all.unknown)
+        )?;
+    }
+    writeln!(
+        out,
+        "buckets: {}, with {objects} objects of {}, before they are copied",
+        buckets.len(),
+        bytes(*object_bytes)
+    )?;
+    if spaces.pgs_uncounted > 0 {
+        let count = spaces.pgs_uncounted;
+        writeln!(out, "  without those of {count} placement groups, which are being counted")?;
+    }
+    for Bucket { name, objects, bytes: size } in buckets.iter().take(SHOWN_MAX) {
+        writeln!(out, "  {:>10}  {objects:>12} objects  {name}", bytes(*size))?;
+    }
+    match buckets.len().saturating_sub(SHOWN_MAX) {
+        0 => Ok(()),
+        more => writeln!(out, "  and {more} more, which `--json` shows"),
+    }
+}
+
+/// Bytes in the largest unit of which there is one.
+pub(super) fn bytes(count: u64) -> String {
+    const UNITS: [(u32, &str); 5] =
+        [(50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let unit = UNITS.into_iter().find(|(shift, _)| count >> shift > 0);
+    unit.map_or_else(
+        || format!("{count} B"),
+        |(shift, name)| format!("{:.1} {name}", count as f64 / (1_u64 << shift) as f64),
+    )
+}
