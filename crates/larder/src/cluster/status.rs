@@ -40,7 +40,7 @@ const CONFIRMED_LOOK: Duration = Duration::from_millis(20);
 /// What is printed.
 #[derive(Debug, Serialize)]
 struct Status {
-    /// What is wrong and what to do, in a line.
+    /// The worst that is wrong, with the remedy, in a line.
     verdict: String,
     cluster: String,
     /// The protocol's version that all its servers speak.

@@ -218,8 +218,8 @@ impl<R: Reach> Proxy<R> {
     }
 }
 
-/// What primaries said of other regions, so that not every read asks: positions in journals, one for each group, and ops that told
-/// versions, at most [`TOLD_OPS_MAX`].
+/// Answers of primaries about other regions, kept so that not every read asks: positions in journals, one list for each group, and ops
+/// that told versions, at most [`TOLD_OPS_MAX`].
 #[derive(Debug, Default)]
 pub(super) struct PositionsSeen {
     by_pg: Mutex<BTreeMap<PgId, (Instant, Vec<Position>)>>,

@@ -6,17 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_net::Endpoint;
+use larder_net::{Endpoint, Peer};
 use larder_protocol::manager::state::{ServerRole, ServerState, Topology};
 use larder_roles::peers::Peers;
 use larder_roles::progress::{
-    BackgroundNow, CompactionNow, DigestsNow, FloorsNow, LogKept, LogNow, Progress, RebuildNow,
-    ScrubNow, SpaceNow,
+    BackgroundNow, CompactionNow, DigestsNow, DoubtsNow, FloorsNow, LogKept, LogNow, Progress,
+    RebuildNow, ScrubNow, SpaceNow,
 };
 use larder_roles::wire::{MetaCall, MetaReply, MetaService};
 use larder_types::ServerId;
 use larder_types::codec::decode;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -51,14 +52,10 @@ pub(super) async fn ask(endpoint: &Arc<Endpoint>, map: &Topology) -> Vec<Backgro
         }
         let (peer, name) = (peers.of(map, id), record.name.clone());
         asked.spawn(async move {
-            let deadline = Instant::now() + PATIENCE;
-            let (mut progress, mut doubts, mut space) = (None, None, None);
-            if let Some(peer) = peer {
-                let answered = peer.call(&MetaCall::Progress, Bytes::new(), deadline).await;
-                progress = answered.ok().and_then(|(reply, payload)| told(id, &reply, &payload));
-                doubts = doubts::ask(id, &peer, deadline).await;
-                space = super::space::ask(id, &peer, deadline).await;
-            }
+            let asked = Asked { server: id, peer, deadline: Instant::now() + PATIENCE };
+            let progress = asked.told(MetaCall::Progress, &MetaReply::Progress).await;
+            let doubts = asked.told::<DoubtsNow>(MetaCall::Doubts, &MetaReply::Doubts).await;
+            let space = asked.told(MetaCall::Space, &MetaReply::Space).await;
             (Background { server: id.0, name, progress, doubts: None, space }, doubts)
         });
     }
@@ -71,14 +68,26 @@ pub(super) async fn ask(endpoint: &Arc<Endpoint>, map: &Topology) -> Vec<Backgro
     all
 }
 
-fn told(server: ServerId, reply: &MetaReply, payload: &[u8]) -> Option<Progress> {
-    let progress = match reply {
-        MetaReply::Progress => decode("progress", payload).map_err(|error| error.to_string()),
-        other => Err(format!("{other:?}")),
-    };
-    progress
-        .inspect_err(|error| tracing::warn!(%server, %error, "what it says is not understood"))
-        .ok()
+/// A meta server that is asked.
+struct Asked {
+    server: ServerId,
+    peer: Option<Peer<MetaService>>,
+    deadline: Instant,
+}
+
+impl Asked {
+    /// Asks for something that comes in the payload; `None` if it does not answer, or is of an earlier release.
+    async fn told<T: DeserializeOwned>(&self, call: MetaCall, expected: &MetaReply) -> Option<T> {
+        let peer = self.peer.as_ref()?;
+        let (reply, payload) = peer.call(&call, Bytes::new(), self.deadline).await.ok()?;
+        let told = match reply == *expected {
+            true => decode("answer of a meta server", &payload).map_err(|error| error.to_string()),
+            false => Err(format!("{reply:?}")),
+        };
+        let server = self.server;
+        told.inspect_err(|error| tracing::warn!(%server, %error, "what it says is not understood"))
+            .ok()
+    }
 }
 
 pub(super) fn people(out: &mut impl Write, all: &[Background]) -> std::io::Result<()> {

@@ -2,15 +2,10 @@
 
 use std::io::Write;
 
-use bytes::Bytes;
-use larder_net::Peer;
 use larder_protocol::manager::state::Topology;
 use larder_roles::progress::{DoubtNow, DoubtsNow};
-use larder_roles::wire::{MetaCall, MetaReply, MetaService};
 use larder_types::ServerId;
-use larder_types::codec::decode;
 use serde::Serialize;
-use tokio::time::Instant;
 
 use super::background::Background;
 
@@ -42,22 +37,6 @@ struct Away {
     server: u32,
     name: String,
     disk: u32,
-}
-
-/// Asks a meta server; `None` if it does not answer, or is of an earlier release.
-pub(super) async fn ask(
-    server: ServerId,
-    peer: &Peer<MetaService>,
-    deadline: Instant,
-) -> Option<DoubtsNow> {
-    let (reply, payload) = peer.call(&MetaCall::Doubts, Bytes::new(), deadline).await.ok()?;
-    let doubts = match reply {
-        MetaReply::Doubts => decode("puts in doubt", &payload).map_err(|error| error.to_string()),
-        other => Err(format!("{other:?}")),
-    };
-    doubts
-        .inspect_err(|error| tracing::warn!(%server, %error, "what it says is not understood"))
-        .ok()
 }
 
 impl Doubts {

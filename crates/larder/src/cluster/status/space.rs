@@ -3,37 +3,16 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use bytes::Bytes;
-use larder_net::Peer;
 use larder_protocol::manager::state::{DiskState, Topology};
 use larder_roles::progress::{BucketNow, SpaceNow, VolumeNow};
-use larder_roles::wire::{MetaCall, MetaReply, MetaService};
-use larder_types::codec::decode;
 use larder_types::limits::BLOCK_BYTES;
 use larder_types::{DiskId, ServerId};
 use serde::Serialize;
-use tokio::time::Instant;
 
 use super::text::bar;
 
 /// Buckets that are shown to people one by one: those with the most bytes.
 const SHOWN_MAX: usize = 10;
-
-/// Asks a meta server; `None` if it does not answer, or is of an earlier release.
-pub(super) async fn ask(
-    server: ServerId,
-    peer: &Peer<MetaService>,
-    deadline: Instant,
-) -> Option<SpaceNow> {
-    let (reply, payload) = peer.call(&MetaCall::Space, Bytes::new(), deadline).await.ok()?;
-    let space = match reply {
-        MetaReply::Space => decode("space", &payload).map_err(|error| error.to_string()),
-        other => Err(format!("{other:?}")),
-    };
-    space
-        .inspect_err(|error| tracing::warn!(%server, %error, "what it says is not understood"))
-        .ok()
-}
 
 /// Bytes of disks: of copies, so that an object in three copies counts three times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -100,7 +79,7 @@ pub(super) struct Spaces {
     pub(super) pgs_uncounted: u64,
 }
 
-/// What a bucket has.
+/// Objects and bytes of a bucket.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Bucket {
     name: String,

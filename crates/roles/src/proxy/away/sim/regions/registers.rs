@@ -54,7 +54,7 @@ struct Call {
     ended: u64,
 }
 
-/// What one register does.
+/// The rules of a register.
 struct Register;
 
 impl Specification for Register {
@@ -77,7 +77,7 @@ impl Specification for Register {
     }
 }
 
-/// What came of all registers.
+/// Counts over all registers.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Counts {
     pub(super) done: u64,
