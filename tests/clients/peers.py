@@ -137,7 +137,7 @@ def shows_space(machines, clock):
     for number, size in enumerate(sizes):
         s3.put_object(Bucket="counted", Key=str(number), Body=bytes(size))
     after = told()
-    if not after["verdict"].startswith("well: all of"):
+    if not after["verdict"].startswith("well: all "):
         raise Failed(f"a whole cluster says: {after['verdict']}")
     space = after["space"]
     of_bucket = [bucket for bucket in space["buckets"] if bucket["name"] == "counted"]
@@ -158,11 +158,16 @@ def shows_space(machines, clock):
     watchdog = threading.Timer(COMMAND_SECONDS, looks.kill)
     watchdog.start()
     try:
-        seen = [line for line in itertools.islice((line for line in looks.stdout if "well: all of" in line), 2)]
+        seen = [line for line in itertools.islice((line for line in looks.stdout if "well: all " in line), 2)]
     finally:
         watchdog.cancel()
         looks.kill()
         looks.wait()
+    # Without a reader it ends.
+    piped = subprocess.run(["sh", "-c", '"$0" status --config "$1" --watch | head -1', machines[1].binary, machines[1].directory],
+                           stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_SECONDS)
+    if "well: all " not in piped.stdout or piped.stderr:
+        raise Failed(f"a status that watches says without a reader: {piped.stderr}")
     if len(seen) < 2:
         raise Failed(f"a status that watches looked {len(seen)} times")
     clock.tell("the status shows the space of disks, and what a bucket has")

@@ -7,7 +7,7 @@ mod text;
 mod verdict;
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -30,12 +30,12 @@ use space::{Space, Spaces};
 
 /// Time in which one of the managers says that its map is the latest, if one of them leads.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(4);
-/// Has a terminal begin at its top.
-const CLEAR: &str = "\x1b[H\x1b[2J";
-/// Pause between two looks of one that watches.
-const WATCH_PAUSE: Duration = Duration::from_secs(2);
 /// Pause between two looks at that.
 const CONFIRMED_LOOK: Duration = Duration::from_millis(20);
+/// Has a terminal begin at its top.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+/// Pause between two states of a command that watches.
+const WATCH_PAUSE: Duration = Duration::from_secs(2);
 
 /// What is printed.
 #[derive(Debug, Serialize)]
@@ -174,12 +174,9 @@ fn watch(args: &StatusArgs) -> Result<bool, RoleError> {
         let (map, background, is_latest) = runtime.block_on(ask(args))?;
         let mut status = Status { is_latest, ..status(&map, background) };
         status.verdict = verdict::of(&status);
-        if args.watch && !args.json {
-            print!("{CLEAR}");
-        }
-        let is_well = print(args, &status)?;
-        if !args.watch {
-            return Ok(is_well);
+        let is_read = print(args, &status)?;
+        if !args.watch || !is_read {
+            return Ok(is_well(&status));
         }
         runtime.block_on(async { sleep(WATCH_PAUSE).await });
     }
@@ -212,29 +209,33 @@ async fn ask(args: &StatusArgs) -> Result<(Topology, Vec<Background>, bool), Rol
     Ok((map, background, is_latest))
 }
 
+/// False if nobody reads on, such as `head`.
 fn print(args: &StatusArgs, status: &Status) -> Result<bool, RoleError> {
     let mut out = std::io::stdout().lock();
+    let clear = if args.watch && out.is_terminal() { CLEAR } else { "" };
     let written = if args.json {
         serde_json::to_writer(&mut out, status)
             .map_err(std::io::Error::from)
             .and_then(|()| writeln!(out))
     } else {
-        text::people(&mut out, status)
+        out.write_all(clear.as_bytes()).and_then(|()| text::people(&mut out, status))
     };
     match written {
-        // Nobody reads on, such as `head`; the exit code says how the cluster is all the same.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
-        written => written.map_err(RoleError::System)?,
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true).map_err(RoleError::System),
     }
+}
+
+fn is_well(status: &Status) -> bool {
     let down = status.servers.iter().any(|server| server.state == "down");
     let differ = background::has_differing(&status.background);
     let doubts = doubts::are_there(&status.background);
-    Ok(status.is_latest
+    status.is_latest
         && !down
         && !differ
         && !doubts
         && status.pgs.clean == status.pgs.total
-        && status.volumes.degraded == 0)
+        && status.volumes.degraded == 0
 }
 
 fn status(map: &Topology, background: Vec<Background>) -> Status {

@@ -47,15 +47,19 @@ impl Space {
         Self { bytes: all, used, waiting, free, unknown }
     }
 
-    /// Hundredths that are not free.
+    /// Bytes that are not free, as far as is known.
+    fn taken(&self) -> u64 {
+        self.used + self.waiting
+    }
+
+    /// Hundredths that are taken.
     pub(super) fn percent(&self) -> u64 {
-        (self.bytes - self.free) * 100 / self.bytes.max(1)
+        self.taken() * 100 / self.bytes.max(1)
     }
 
     /// As people read it.
     pub(super) fn text(&self) -> String {
-        let taken = self.bytes - self.free;
-        let bar = bar((taken >> 10) as usize, (self.bytes >> 10) as usize);
+        let bar = bar((self.taken() >> 10) as usize, (self.bytes >> 10) as usize);
         format!("{bar} of {}", bytes(self.bytes))
     }
 }

@@ -18,11 +18,13 @@ pub(super) fn of(status: &Status) -> String {
         return "NOT WELL: no manager leads, or none is reached. Start machines with managers: most of them are needed".to_owned();
     }
     if pgs.inactive > 0 {
-        let why = down.map_or_else(String::new, |down| format!(": {down} down"));
-        return format!(
-            "NOT WELL: {} of {} placement groups are not served{why}. Start those servers",
-            pgs.inactive, pgs.total
-        );
+        let why = match down {
+            Some(down) => format!(": {down} down. Start what is down"),
+            None => ". They are given primaries within seconds: if not, see the managers' logs"
+                .to_owned(),
+        };
+        let (inactive, total) = (pgs.inactive, pgs.total);
+        return format!("NOT WELL: {inactive} of {total} placement groups are not served{why}");
     }
     if let Some(down) = down {
         return format!(
@@ -63,7 +65,7 @@ pub(super) fn of(status: &Status) -> String {
         );
     }
     let up = there().count();
-    format!("well: all of {up} servers are up, all copies are there, {}", percent(&space.all))
+    format!("well: all {up} servers are up, all copies are there, {}", percent(&space.all))
 }
 
 fn percent(space: &Space) -> String {
