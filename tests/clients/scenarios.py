@@ -43,7 +43,7 @@ class Scenario:
     line: str
     # Measures rates, or has limits of time that another scenario beside it would break.
     alone: bool = False
-    # What the machine must have: `root`, `netns`, `fuse`.
+    # What the machine must have: `root`, `netns`, `fuse`, `systemd` (a Debian one that may run another in a box).
     needs: tuple = ()
     # About how long it takes, in seconds: long ones begin first.
     seconds: int = 10
@@ -65,6 +65,7 @@ GATE = [
     Scenario("device", "device.py", needs=("root",), seconds=40),
     Scenario("partition", "partition.py --turns 2", needs=("root", "netns"), seconds=55),
     Scenario("mount", "mount.py", needs=("root", "fuse"), seconds=20),
+    Scenario("packages", "packages.py --only deb", needs=("root", "systemd"), seconds=25),
 ]
 
 # What of the gate is cut short here is whole.
@@ -139,6 +140,11 @@ def can(need):
     if need == "netns":
         name = f"larder-scenarios-{os.getpid()}"
         return succeeds([*as_root(), "ip", "netns", "add", name]) and succeeds([*as_root(), "ip", "netns", "del", name])
+    if need == "systemd":
+        mounts = 'd=$(mktemp -d); mount -t tmpfs box "$d"; mkdir "$d/u" "$d/w" "$d/m"; '
+        mounts += 'mount -t overlay overlay -o "lowerdir=/,upperdir=$d/u,workdir=$d/w" "$d/m"'
+        box = ["unshare", "--mount", "--pid", "--fork", "--propagation", "private", "sh", "-ec", mounts]
+        return all(map(os.path.exists, ("/lib/systemd/systemd", "/usr/bin/dpkg"))) and succeeds([*as_root(), *box])
     assert need == "fuse", need
     return succeeds([*as_root(), "sh", "-c", ": <>/dev/fuse"])
 

@@ -1,5 +1,7 @@
 //! The command line.
 
+mod operate;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -7,10 +9,13 @@ use larder_bench::units::ByteSize;
 use larder_pack::WorkerName;
 use larder_protocol::manager::state::ServerRole;
 use larder_protocol::scheduler::Policy;
-use larder_types::{BucketName, WritePolicy};
+use larder_types::BucketName;
 
 use crate::region::RegionCommand;
 use crate::{exit, release};
+pub(crate) use operate::{
+    BucketCommand, DiskCommand, DoctorArgs, DrainArgs, RebalanceCommand, RemoveArgs, StatusArgs,
+};
 
 /// An S3-compatible object store: durable, strongly consistent, one binary.
 #[derive(Debug, Parser)]
@@ -61,10 +66,11 @@ pub(crate) enum Command {
     /// (chmod 600), and name it with --secret-file.
     #[command(after_help = exit::HELP)]
     Secret,
-    /// Show the state of a cluster: servers, placement groups, volumes.
+    /// Show the state of a running store, its space and its buckets; of a cluster, its servers too.
     ///
-    /// Asks the managers with the identity of a server on this machine. Exits with 0 only if every server
-    /// answers and every placement group and volume has all its copies, with 1 if not.
+    /// The first line says what is wrong, and what to do. A single node is asked itself, by its user or by root. A cluster's
+    /// managers are asked with the identity of a server on this machine. Exits with 0 only if all is well, with 1 if not:
+    /// of a cluster, if every server answers and every placement group and volume has all its copies.
     #[command(after_help = exit::HELP)]
     Status(StatusArgs),
     /// Have what a meta or data server holds go elsewhere, before it is taken away.
@@ -126,10 +132,31 @@ pub(crate) enum Command {
     /// if anything is not.
     #[command(after_help = exit::HELP)]
     Inspect(InspectArgs),
+    /// Check whether this machine is fit for `larder server`: directory, disk, clock, limits, ports, other machines.
+    ///
+    /// With the DIR and the settings that the server is started with, as its user, before the first start or when it behaves
+    /// oddly. Says what is wrong, and what to do. Writes one small file into DIR, or above it if it is not there yet, to see
+    /// how long a sync takes, and removes it. Exits with 1 if a server would not start or what it keeps would not be safe.
+    #[command(after_help = exit::HELP)]
+    Doctor(DoctorArgs),
     /// Measure an S3 endpoint, replay a trace, run the floor server, or fill a store for a trial.
     Bench {
         #[command(subcommand)]
         command: BenchTool,
+    },
+    /// Print a script with which a shell completes commands and options.
+    ///
+    /// Packages install these. By hand, of bash: `larder completions bash > /etc/bash_completion.d/larder`.
+    Completions {
+        /// Shell that the script is for.
+        shell: clap_complete::Shell,
+    },
+    /// Write man pages, one for each command.
+    ///
+    /// Packages install these. `man -l DIR/larder.1` shows the first without installing it.
+    Man {
+        /// Directory for them; made if it is missing. Pages that are there are replaced.
+        dir: PathBuf,
     },
 }
 
@@ -383,121 +410,6 @@ impl From<RoleName> for ServerRole {
             RoleName::Proxy => Self::Proxy,
         }
     }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct StatusArgs {
-    /// Configuration file of a server of the cluster on this machine, or directory of `larder server --peer`.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: PathBuf,
-    /// Print JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Look again every two seconds, until it is stopped.
-    #[arg(long)]
-    pub(crate) watch: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct DrainArgs {
-    /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: PathBuf,
-    /// Name of the server, as `larder status` shows it, or of a machine, such as host2:7000, for all its servers.
-    pub(crate) name: String,
-    /// Let it take and keep things again.
-    #[arg(long)]
-    pub(crate) undo: bool,
-    /// Begin though not all copies of volumes find a place elsewhere: the others stay until there is one.
-    #[arg(long, conflicts_with = "undo")]
-    pub(crate) partly: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct RemoveArgs {
-    /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: PathBuf,
-    /// Name of the server, as `larder status` shows it, or of a machine, such as host2:7000, for all its servers.
-    pub(crate) name: String,
-    /// Do it.
-    #[arg(long)]
-    pub(crate) yes: bool,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum DiskCommand {
-    /// Have what a disk holds go elsewhere.
-    #[command(after_help = exit::HELP)]
-    Drain {
-        #[command(flatten)]
-        server: DrainArgs,
-        /// Number of the disk, as `larder status` shows it.
-        disk: u32,
-    },
-    /// Remove a disk for good, with all that it holds.
-    ///
-    /// Without --yes it prints what would be lost and changes nothing.
-    #[command(after_help = exit::HELP)]
-    Remove {
-        #[command(flatten)]
-        server: RemoveArgs,
-        /// Number of the disk, as `larder status` shows it.
-        disk: u32,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum RebalanceCommand {
-    /// List the moves that are to follow, as things stand.
-    #[command(after_help = exit::HELP)]
-    Plan {
-        /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
-        #[arg(long, value_name = "FILE")]
-        config: PathBuf,
-    },
-    /// Show the use of each disk, how many volumes move, and how many are to follow.
-    #[command(after_help = exit::HELP)]
-    Status {
-        /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
-        #[arg(long, value_name = "FILE")]
-        config: PathBuf,
-    },
-    /// Let no further volume begin to move for balance, until `larder rebalance start`.
-    ///
-    /// Volumes that move already go on to their end. Missing copies are made, and disks that drain are emptied, as ever.
-    #[command(after_help = exit::HELP)]
-    Pause {
-        /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
-        #[arg(long, value_name = "FILE")]
-        config: PathBuf,
-    },
-    /// Let volumes move for balance again.
-    #[command(after_help = exit::HELP)]
-    Start {
-        /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
-        #[arg(long, value_name = "FILE")]
-        config: PathBuf,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum BucketCommand {
-    /// Show or set a bucket's write policy: when a put is answered.
-    ///
-    /// all: when every copy within reach is durable (default). majority: when more than half of the copies are. one,
-    /// or a number: when so many are. The other copies are made meanwhile, or soon after; until then an object is lost
-    /// with fewer disks. To be run with the configuration of a manager.
-    #[command(after_help = exit::HELP)]
-    Policy {
-        /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
-        #[arg(long, value_name = "FILE")]
-        config: PathBuf,
-        /// Name of the bucket.
-        name: String,
-        /// all, majority, one, or a number of copies; shown if it is left out.
-        policy: Option<WritePolicy>,
-    },
 }
 
 fn read_policy(name: &str) -> Result<Policy, String> {

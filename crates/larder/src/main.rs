@@ -12,11 +12,13 @@ mod cluster;
 mod config;
 mod credentials;
 mod dev;
+mod doctor;
 mod exit;
 mod inspect;
 mod kind;
 mod leaving;
 mod logging;
+mod manual;
 mod metrics;
 mod node;
 mod pack;
@@ -24,6 +26,7 @@ mod private;
 mod region;
 mod release;
 mod server;
+mod store_status;
 mod wall_clock;
 
 use std::process::ExitCode;
@@ -60,7 +63,10 @@ fn main() -> ExitCode {
         Command::Pack(args) => pack::run(args),
         Command::Region { command } => region::run(command),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Bench { command } => bench::run(command),
+        Command::Completions { shell } => manual::completions(shell),
+        Command::Man { dir } => manual::pages(&dir),
     }
 }
 

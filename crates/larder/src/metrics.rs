@@ -18,7 +18,7 @@ mod store;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -61,6 +61,8 @@ const EXPIRED: &str = "Uploads that were aborted, as nobody had ended them for l
 const WAITS_MET: &str =
     "Changes that were answered once as many regions had them as their bucket asks for";
 const WAITS_UNMET: &str = "Changes that fewer regions had in time than their bucket asks for";
+/// From this status on a request failed by the server's fault, or was turned away.
+const FAILED_FROM: u16 = 500;
 /// Connections for scrapes at once; one more takes the place of the oldest.
 const SCRAPES_MAX: usize = 32;
 /// Time that a scrape has to send its head.
@@ -90,6 +92,9 @@ pub(crate) struct Metrics {
     seconds: Histograms,
     bytes_in: Counter,
     bytes_out: Counter,
+    /// Requests that ended, and those of them that failed or were turned away.
+    ended: AtomicU64,
+    failed: AtomicU64,
     roles: RwLock<Vec<Box<dyn RoleMetrics>>>,
     /// Of each server of the process that has a certificate.
     standings: RwLock<Vec<Arc<Standing>>>,
@@ -211,6 +216,11 @@ impl Metrics {
         self.ready() || self.was_ready.load(Ordering::Relaxed)
     }
 
+    /// Requests that ended since the start, and those of them that failed or were turned away.
+    pub(crate) fn ended(&self) -> (u64, u64) {
+        (self.ended.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed))
+    }
+
     /// Has requests noted in a log, too. The first one stays.
     pub(crate) fn log_accesses(&self, log: Arc<AccessLog>) {
         let _first = self.access_log.set(log);
@@ -239,6 +249,8 @@ impl Metrics {
             seconds,
             bytes_in,
             bytes_out,
+            ended: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
             roles: RwLock::default(),
             standings: RwLock::default(),
             access_log: OnceLock::new(),
@@ -322,6 +334,10 @@ impl ServerHooks for Metrics {
         self.seconds.get_or_create(&OpLabels { op }).observe(took.as_secs_f64());
         self.bytes_in.inc_by(bytes_in);
         self.bytes_out.inc_by(bytes_out);
+        self.ended.fetch_add(1, Ordering::Relaxed);
+        if status >= FAILED_FROM {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+        }
         if let Some(log) = self.access_log.get() {
             log.note(ended);
         }

@@ -26,6 +26,7 @@ use crate::leaving::Leaving;
 use crate::metrics::{Metrics, StoreMetrics, serve_metrics};
 use crate::node::NodeError;
 use crate::region::life::{self, LifeError};
+use crate::store_status::{Observer, SOCKET, Socket};
 use crate::{announce, exit, logging, node};
 
 /// Requests may take this long to finish after SIGTERM; what is left of 10 s closes the store.
@@ -35,7 +36,7 @@ const REGION_FLAG: &str = "larder region create|join --listen";
 /// The flag that sets the address of /metrics, with its value for no such listener.
 const METRICS_FLAG: &str = "--metrics-listen, or `off`";
 /// Default address of /metrics.
-const METRICS_DEFAULT: &str = "127.0.0.1:9001";
+pub(crate) const METRICS_DEFAULT: &str = "127.0.0.1:9001";
 
 /// Why the server did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -232,6 +233,14 @@ async fn listen_and_serve(
     if let Some(age) = config.upload_life.time() {
         tokio::spawn(expire_uploads(store.proxy().clone(), age));
     }
+    let observer = Arc::new(Observer::new(store, metrics.clone(), dir, &config.data));
+    match Socket::open(dir) {
+        Ok(socket) => drop(tokio::spawn(socket.serve(observer.clone()))),
+        Err(error) => {
+            tracing::warn!(%error, socket = SOCKET, "`larder status` cannot ask this server")
+        }
+    }
+    tokio::spawn(async move { observer.watch().await });
     announce::serves(addr, metrics_addr, &root, &config.region, dir);
     let leaving = Leaving::new(config.stop_notice, metrics.clone());
     let server = server_of(service, metrics);

@@ -4,6 +4,7 @@
 
 mod code_map;
 mod counts;
+mod dist;
 mod layers;
 mod licences;
 mod metadata;
@@ -52,6 +53,17 @@ pub(crate) enum Failure {
     /// Another version of cargo than this program knows.
     #[error("cargo metadata: {0}")]
     Metadata(String),
+    /// Mend what the file system says.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: String,
+        /// The error of the system.
+        source: std::io::Error,
+    },
+    /// Give the arguments that the task takes.
+    #[error("write: {0}")]
+    Usage(&'static str),
     /// Ask for a task that exists.
     #[error("there is no task `{0}`; `cargo xtask` lists them")]
     NoSuchTask(String),
@@ -66,6 +78,10 @@ impl Failure {
     pub(crate) fn start(line: &str, source: std::io::Error) -> Self {
         Self::Start { line: line.to_owned(), source }
     }
+
+    pub(crate) fn file(path: &Path, source: std::io::Error) -> Self {
+        Self::File { path: path.display().to_string(), source }
+    }
 }
 
 /// Features that no release has: what is measured, and bugs for the simulator to find.
@@ -74,7 +90,7 @@ const FEATURES: &str = "larder/ablation,larder-sim/planted-bugs";
 type Run = fn(&[String]) -> Result<(), Failure>;
 
 /// Name, what it does, how.
-const TASKS: [(&str, &str, Run); 13] = [
+const TASKS: [(&str, &str, Run); 14] = [
     ("check", "formatting, clippy, layers, licences, tidy; writes nothing", check),
     ("style", "check without clippy: builds nothing", style),
     ("fix", "formats, and applies what clippy can mend", fix),
@@ -92,6 +108,11 @@ const TASKS: [(&str, &str, Run); 13] = [
     ),
     ("soak", "what CI runs in short, at length: hours; as root", |_| soak::run()),
     ("counts", "instructions of the hot structures; needs valgrind", |_| counts::print()),
+    (
+        "dist",
+        "[--binary FILE] [--into DIR]: the release's archive, Debian package, image and chart",
+        dist::run,
+    ),
     ("s3-tests", "--suite PATH: writes docs/s3-compatibility.md", conformance),
     ("ci", "all that CI does, clients included", |_| sh("bash", &[".ci/run"], &[])),
 ];

@@ -1,13 +1,14 @@
 //! `larder status`: the cluster as the managers' map shows it, and what its meta servers do in the background.
 
-mod background;
+pub(crate) mod background;
 mod doubts;
-mod space;
+pub(crate) mod space;
 mod text;
 mod verdict;
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -24,7 +25,8 @@ use tokio::time::{Instant, sleep};
 use super::config::RoleConfig;
 use super::{RoleError, beside, rebalance};
 use crate::args::StatusArgs;
-use crate::exit;
+use crate::kind::{self, Kind};
+use crate::{dev, exit, pack, store_status};
 use background::Background;
 use space::{Space, Spaces};
 
@@ -33,9 +35,9 @@ const CONFIRMED_WITHIN: Duration = Duration::from_secs(4);
 /// Pause between two looks at that.
 const CONFIRMED_LOOK: Duration = Duration::from_millis(20);
 /// Has a terminal begin at its top.
-const CLEAR: &str = "\x1b[H\x1b[2J";
+pub(crate) const CLEAR: &str = "\x1b[H\x1b[2J";
 /// Pause between two states of a command that watches.
-const WATCH_PAUSE: Duration = Duration::from_secs(2);
+pub(crate) const WATCH_PAUSE: Duration = Duration::from_secs(2);
 
 /// What is printed.
 #[derive(Debug, Serialize)]
@@ -154,9 +156,25 @@ struct Volume {
     gone: usize,
 }
 
-/// Prints the state of the cluster; the exit code says whether all of it is well.
+/// Prints the state of what is in a directory, or of the cluster of a configuration; the exit code says whether all of it is
+/// well.
 pub(crate) fn run(args: &StatusArgs) -> ExitCode {
-    match watch(args) {
+    let path = args.dir.as_ref().or(args.config.as_ref()).map_or(Path::new(""), PathBuf::as_path);
+    let found = if path.is_dir() { kind::found(path) } else { Ok(None) };
+    match found {
+        Ok(Some(Kind::Store)) => store_status::run(path, args),
+        Ok(Some(Kind::Worker)) => pack::status::show(path, args.json),
+        Ok(Some(Kind::DevCluster)) => of_cluster(&dev::role_beside(path), args),
+        Ok(_) => of_cluster(path, args),
+        Err(error) => {
+            eprintln!("error: {error}");
+            exit::code(exit::CANNOT_START)
+        }
+    }
+}
+
+fn of_cluster(path: &Path, args: &StatusArgs) -> ExitCode {
+    match watch(path, args) {
         Ok(true) => exit::code(exit::OK),
         Ok(false) => exit::code(exit::FAULTS),
         Err(error) => {
@@ -167,11 +185,11 @@ pub(crate) fn run(args: &StatusArgs) -> ExitCode {
 }
 
 /// Prints it once, or again and again until it is stopped.
-fn watch(args: &StatusArgs) -> Result<bool, RoleError> {
+fn watch(path: &Path, args: &StatusArgs) -> Result<bool, RoleError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(RoleError::System)?;
     loop {
-        let (map, background, is_latest) = runtime.block_on(ask(args))?;
+        let (map, background, is_latest) = runtime.block_on(ask(path))?;
         let mut status = Status { is_latest, ..status(&map, background) };
         status.verdict = verdict::of(&status);
         let is_read = print(args, &status)?;
@@ -199,8 +217,8 @@ pub(super) async fn is_confirmed(managers: &dyn Managers) -> bool {
     false
 }
 
-async fn ask(args: &StatusArgs) -> Result<(Topology, Vec<Background>, bool), RoleError> {
-    let config = RoleConfig::load(&args.config)?;
+async fn ask(path: &Path) -> Result<(Topology, Vec<Background>, bool), RoleError> {
+    let config = RoleConfig::load(path)?;
     let (endpoint, managers) = beside(&config).await?;
     // A map that nobody calls the latest says how it was.
     let is_latest = is_confirmed(&*managers).await;

@@ -15,7 +15,7 @@ mod make;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -63,6 +63,11 @@ pub(crate) enum DevError {
     System(std::io::Error),
     #[error("the cluster was not ready within {} s: see the logs in {dir}/node-*/*/process.log", READY_MAX.as_secs())]
     NotReady { dir: String },
+}
+
+/// The configuration of a server of a development cluster that asks the managers as well as any.
+pub(crate) fn role_beside(dir: &Path) -> PathBuf {
+    dir.join("node-1/proxy/role.toml")
 }
 
 /// What is printed when the cluster is ready.

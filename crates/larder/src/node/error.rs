@@ -54,7 +54,9 @@ pub(crate) enum NodeError {
     NoSecret,
     #[error("the secret file {path}: {source}")]
     SecretFile { path: String, source: io::Error },
-    #[error("the secret file {path} can be read by others: chmod 600")]
+    #[error(
+        "the secret file {path} can be read or changed by others: chmod 600, or 640 if it is root's"
+    )]
     SecretExposed { path: String },
     #[error("the secret file {path}: {source}")]
     Secret { path: String, source: SecretError },

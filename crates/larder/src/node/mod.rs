@@ -63,6 +63,16 @@ pub(crate) fn start(dir: &Path, config: &Config) -> Result<(), NodeError> {
     outcome
 }
 
+/// The name of this machine in its cluster, as a start finds it out. Changes nothing.
+pub(crate) fn whoami(dir: &Path, config: &Config) -> Result<String, NodeError> {
+    me::found_out(config, Record::load(dir)?.as_ref())
+}
+
+/// Checks that a file has a secret that a machine may use.
+pub(crate) fn check_secret(file: &Path) -> Result<(), NodeError> {
+    secret::read(file).map(drop)
+}
+
 /// Checks what a machine that has not come in yet would find out after something was made. Changes nothing.
 fn check_new(dir: &Path, config: &Config, name: &str) -> Result<(), NodeError> {
     secret_of(config)?;

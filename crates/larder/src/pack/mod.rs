@@ -3,7 +3,7 @@
 mod blobs;
 mod files;
 mod packing;
-mod status;
+pub(crate) mod status;
 mod workers;
 
 use std::path::Path;

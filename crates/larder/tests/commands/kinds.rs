@@ -175,12 +175,14 @@ fn of_operators(named: &Named<'_>) -> Vec<Case> {
         cases.push(case(command, &with(named.dir), &[Machine]));
     }
     cases.push(case("status", &["--config", named.config], ROLES));
-    cases.push(case("status", &["--config", named.dir], &[Machine]));
+    cases.push(case("status", &["--config", named.dir], &[Store, Machine, Worker, DevCluster]));
+    cases.push(case("status", &[named.dir], &[Store, Machine, Worker, DevCluster]));
     for case in cases.iter_mut().filter(|case| case.takes == [Machine]) {
         case.says = |kind, dir| {
             (kind == DevCluster).then(|| format!("such as {dir}/node-1/manager/role.toml"))
         };
     }
+    cases.push(case("doctor", &[named.dir], &[Store, Machine]));
     let mut inspect = case("inspect", &[named.dir], &[Store, Manager, Meta, Data]);
     inspect.says = |kind, dir| match kind {
         Machine => Some(format!("`larder inspect {dir}/manager`")),
@@ -254,6 +256,7 @@ fn that_measure(named: &Named<'_>) -> Vec<Case> {
             cases.push(case(command, &[brief, &words].concat(), &[]));
         }
     }
+    cases.push(case("man", &[dir], &[]));
     let given_none = cases.len();
     for command in
         ["bench put", "bench get", "bench head", "bench mixed", "bench delete", "bench list"]
@@ -266,6 +269,7 @@ fn that_measure(named: &Named<'_>) -> Vec<Case> {
         cases.push(case(command, &["a=http://127.0.0.1:1", "b=http://127.0.0.1:1"], &[]));
     }
     cases.push(case("secret", &[], &[]));
+    cases.push(case("completions", &["bash"], &[]));
     cases[given_none..].iter_mut().for_each(|case| case.has_no_directory = true);
     cases
 }

@@ -7,6 +7,7 @@ mod kinds;
 mod ports;
 mod process;
 mod regions;
+mod status;
 
 use std::fs;
 use std::path::Path;

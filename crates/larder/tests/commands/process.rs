@@ -62,12 +62,12 @@ pub(crate) fn end(mut child: Child) {
     child.wait().unwrap();
 }
 
-/// Every file below a directory with its bytes; directories have none.
+/// Every file below a directory with its bytes; directories and sockets have none.
 pub(crate) fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
-        let bytes = if path.is_dir() { Vec::new() } else { fs::read(&path).unwrap() };
+        let bytes = if path.is_file() { fs::read(&path).unwrap() } else { Vec::new() };
         if path.is_dir() {
             all.extend(contents(&path));
         }

@@ -100,28 +100,35 @@ pub(super) fn people(out: &mut impl Write, all: &[Background]) -> std::io::Resul
             writeln!(out, "  {name}: does not answer")?;
             continue;
         };
-        let Progress { background, rebuild, scrub, floors, digests, compaction, log } = progress;
-        writeln!(out, "  {name}: {}", rate(background))?;
-        if let Some(line) = missing(rebuild) {
-            writeln!(out, "    rebuild  {line}")?;
-        }
-        writeln!(out, "    scrub    {}", verified(scrub.as_ref()))?;
-        if let Some(bad) = scrub.map(|scrub| scrub.bad).filter(|bad| *bad > 0) {
-            writeln!(out, "    {bad} DAMAGED copies were found: see its log for their disks")?;
-        }
-        writeln!(out, "    floors   {}", behind(floors))?;
-        writeln!(out, "    indexes  {}", compared(digests.as_ref()))?;
-        if let Some(DigestsNow { differing: 1.., differing_groups, .. }) = digests {
-            writeln!(out, "    DIFFERING members, of groups {differing_groups:?}: see its log")?;
-        }
-        if let Some(line) = fragmented(compaction) {
-            writeln!(out, "    compact  {line}")?;
-        }
-        writeln!(out, "    log      {}", trimmed(log))?;
+        write!(out, "  {name}: ")?;
+        work(out, progress)?;
         if let Some(doubts) = doubts {
             doubts::people(out, doubts)?;
         }
     }
+    Ok(())
+}
+
+/// The background work of one meta server: its rate, then a line for each kind of work.
+pub(crate) fn work(out: &mut impl Write, progress: &Progress) -> std::io::Result<()> {
+    let Progress { background, rebuild, scrub, floors, digests, compaction, log } = progress;
+    writeln!(out, "{}", rate(background))?;
+    if let Some(line) = missing(rebuild) {
+        writeln!(out, "    rebuild  {line}")?;
+    }
+    writeln!(out, "    scrub    {}", verified(scrub.as_ref()))?;
+    if let Some(bad) = scrub.map(|scrub| scrub.bad).filter(|bad| *bad > 0) {
+        writeln!(out, "    {bad} DAMAGED copies were found: see its log for their disks")?;
+    }
+    writeln!(out, "    floors   {}", behind(floors))?;
+    writeln!(out, "    indexes  {}", compared(digests.as_ref()))?;
+    if let Some(DigestsNow { differing: 1.., differing_groups, .. }) = digests {
+        writeln!(out, "    DIFFERING members, of groups {differing_groups:?}: see its log")?;
+    }
+    if let Some(line) = fragmented(compaction) {
+        writeln!(out, "    compact  {line}")?;
+    }
+    writeln!(out, "    log      {}", trimmed(log))?;
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use larder_protocol::manager::state::{DiskState, Topology};
 use larder_roles::progress::{BucketNow, SpaceNow, VolumeNow};
 use larder_types::limits::BLOCK_BYTES;
 use larder_types::{DiskId, ServerId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::text::bar;
 
@@ -15,18 +15,18 @@ use super::text::bar;
 const SHOWN_MAX: usize = 10;
 
 /// Bytes of disks: of copies, so that an object in three copies counts three times.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub(super) struct Space {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct Space {
     /// All that volumes may have there.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
     /// Those that hold data.
-    pub(super) used: u64,
+    pub(crate) used: u64,
     /// Freed ones that are not given again before older writes have drained.
-    pub(super) waiting: u64,
+    pub(crate) waiting: u64,
     /// Free ones, in volumes and outside of them.
-    pub(super) free: u64,
+    pub(crate) free: u64,
     /// Those of volumes of which nobody says how much they hold now.
-    pub(super) unknown: u64,
+    pub(crate) unknown: u64,
 }
 
 impl Space {
@@ -53,12 +53,12 @@ impl Space {
     }
 
     /// Hundredths that are taken.
-    pub(super) fn percent(&self) -> u64 {
+    pub(crate) fn percent(&self) -> u64 {
         self.taken() * 100 / self.bytes.max(1)
     }
 
     /// As people read it.
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let bar = bar((self.taken() >> 10) as usize, (self.bytes >> 10) as usize);
         format!("{bar} of {}", bytes(self.bytes))
     }
@@ -84,11 +84,11 @@ pub(super) struct Spaces {
 }
 
 /// Objects and bytes of a bucket.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Bucket {
-    name: String,
-    objects: u64,
-    bytes: u64,
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Bucket {
+    pub(crate) name: String,
+    pub(crate) objects: u64,
+    pub(crate) bytes: u64,
 }
 
 impl Spaces {
@@ -162,15 +162,27 @@ pub(super) fn people(out: &mut impl Write, spaces: &Spaces) -> std::io::Result<(
             bytes(all.unknown)
         )?;
     }
+    self::buckets(out, buckets, (*objects, *object_bytes), spaces.pgs_uncounted)
+}
+
+/// Buckets, and the objects of all of them with their bytes.
+pub(crate) fn buckets(
+    out: &mut impl Write,
+    buckets: &[Bucket],
+    (objects, object_bytes): (u64, u64),
+    pgs_uncounted: u64,
+) -> std::io::Result<()> {
     writeln!(
         out,
         "buckets: {}, with {objects} objects of {}, before they are copied",
         buckets.len(),
-        bytes(*object_bytes)
+        bytes(object_bytes)
     )?;
-    if spaces.pgs_uncounted > 0 {
-        let count = spaces.pgs_uncounted;
-        writeln!(out, "  without those of {count} placement groups, which are being counted")?;
+    if pgs_uncounted > 0 {
+        writeln!(
+            out,
+            "  without those of {pgs_uncounted} placement groups, which are being counted"
+        )?;
     }
     for Bucket { name, objects, bytes: size } in buckets.iter().take(SHOWN_MAX) {
         writeln!(out, "  {:>10}  {objects:>12} objects  {name}", bytes(*size))?;
@@ -182,7 +194,7 @@ pub(super) fn people(out: &mut impl Write, spaces: &Spaces) -> std::io::Result<(
 }
 
 /// Bytes in the largest unit of which there is one.
-pub(super) fn bytes(count: u64) -> String {
+pub(crate) fn bytes(count: u64) -> String {
     const UNITS: [(u32, &str); 5] =
         [(50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     let unit = UNITS.into_iter().find(|(shift, _)| count >> shift > 0);

@@ -1,0 +1,138 @@
+//! Arguments of the commands that show how a store is, and of those that change a cluster.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use larder_types::WritePolicy;
+
+use crate::exit;
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// Directory of a store, of a machine of a cluster, of a development cluster or of a pack worker.
+    #[arg(value_name = "DIR", required_unless_present = "config")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Configuration file of a server of the cluster on this machine, in place of DIR.
+    #[arg(long, value_name = "FILE", conflicts_with = "dir")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Look again every two seconds, until it is stopped.
+    #[arg(long)]
+    pub(crate) watch: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Directory of a store or of a machine of a cluster, made or still to be made.
+    pub(crate) dir: PathBuf,
+    /// Configuration file of the server, with its list of peers if it has one.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DrainArgs {
+    /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Name of the server, as `larder status` shows it, or of a machine, such as host2:7000, for all its servers.
+    pub(crate) name: String,
+    /// Let it take and keep things again.
+    #[arg(long)]
+    pub(crate) undo: bool,
+    /// Begin though not all copies of volumes find a place elsewhere: the others stay until there is one.
+    #[arg(long, conflicts_with = "undo")]
+    pub(crate) partly: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RemoveArgs {
+    /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Name of the server, as `larder status` shows it, or of a machine, such as host2:7000, for all its servers.
+    pub(crate) name: String,
+    /// Do it.
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DiskCommand {
+    /// Have what a disk holds go elsewhere.
+    #[command(after_help = exit::HELP)]
+    Drain {
+        #[command(flatten)]
+        server: DrainArgs,
+        /// Number of the disk, as `larder status` shows it.
+        disk: u32,
+    },
+    /// Remove a disk for good, with all that it holds.
+    ///
+    /// Without --yes it prints what would be lost and changes nothing.
+    #[command(after_help = exit::HELP)]
+    Remove {
+        #[command(flatten)]
+        server: RemoveArgs,
+        /// Number of the disk, as `larder status` shows it.
+        disk: u32,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RebalanceCommand {
+    /// List the moves that are to follow, as things stand.
+    #[command(after_help = exit::HELP)]
+    Plan {
+        /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Show the use of each disk, how many volumes move, and how many are to follow.
+    #[command(after_help = exit::HELP)]
+    Status {
+        /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Let no further volume begin to move for balance, until `larder rebalance start`.
+    ///
+    /// Volumes that move already go on to their end. Missing copies are made, and disks that drain are emptied, as ever.
+    #[command(after_help = exit::HELP)]
+    Pause {
+        /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Let volumes move for balance again.
+    #[command(after_help = exit::HELP)]
+    Start {
+        /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BucketCommand {
+    /// Show or set a bucket's write policy: when a put is answered.
+    ///
+    /// all: when every copy within reach is durable (default). majority: when more than half of the copies are. one,
+    /// or a number: when so many are. The other copies are made meanwhile, or soon after; until then an object is lost
+    /// with fewer disks. To be run with the configuration of a manager.
+    #[command(after_help = exit::HELP)]
+    Policy {
+        /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// Name of the bucket.
+        name: String,
+        /// all, majority, one, or a number of copies; shown if it is left out.
+        policy: Option<WritePolicy>,
+    },
+}

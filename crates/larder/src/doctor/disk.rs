@@ -1,0 +1,263 @@
+//! The file system of the directory: its kind, its room, and how long a sync takes; and the device of the data.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::{Finding, Patient};
+use crate::cluster::status::space::bytes;
+
+/// File of a check, gone when it ends.
+const DRAFT: &str = "doctor.draft";
+/// Syncs that are timed, and bytes before each.
+const SYNCS: usize = 32;
+const SYNC_BYTES: usize = 4096;
+/// A put waits for two syncs, side by side: slower ones are felt.
+const SYNC_MAX: Duration = Duration::from_millis(10);
+/// Below this part of the file system's room it is nearly full.
+const ROOM_PART: u64 = 10;
+/// The index and the log have some thousand files.
+const FILES_MIN: u64 = 20_000;
+
+/// Kinds of file systems by their magic number (`statfs(2)`), as far as there is something to say.
+const KINDS: [(u64, &str, Fitness); 12] = [
+    (0xEF53, "ext4", Fitness::Good),
+    (0x5846_5342, "xfs", Fitness::Good),
+    (0x9123_683E, "btrfs", Fitness::Good),
+    (0x2FC1_2FC1, "zfs", Fitness::Good),
+    (0x0102_1994, "tmpfs", Fitness::Forgets),
+    (0x8584_58F6, "ramfs", Fitness::Forgets),
+    (0x794C_7630, "overlayfs", Fitness::OfContainer),
+    (0x6969, "nfs", Fitness::Remote),
+    (0xFF53_4D42, "cifs", Fitness::Remote),
+    (0xFE53_4D42, "smb2", Fitness::Remote),
+    (0x6573_5546, "fuse", Fitness::Remote),
+    (0x0102_1997, "9p", Fitness::Remote),
+];
+
+#[derive(Clone, Copy)]
+enum Fitness {
+    Good,
+    /// Nothing of it outlives the machine's restart.
+    Forgets,
+    /// It goes with its container.
+    OfContainer,
+    /// Somebody else decides what a sync means.
+    Remote,
+}
+
+pub(super) fn check(patient: &Patient) -> Vec<Finding> {
+    let mut findings = vec![kind(&patient.there), room(&patient.there)];
+    findings.push(syncs(patient));
+    if Path::new(&patient.config.data).is_absolute() {
+        findings.push(device(Path::new(&patient.config.data), patient.is_running));
+    }
+    findings
+}
+
+fn kind(there: &Path) -> Finding {
+    const CHECK: &str = "file system";
+    let about = match rustix::fs::statfs(there) {
+        Ok(about) => about,
+        Err(error) => {
+            return Finding::fault(
+                CHECK,
+                format!("{}: {error}", there.display()),
+                "look at the disk (dmesg)",
+            );
+        }
+    };
+    let magic = about.f_type as u64 & u64::from(u32::MAX);
+    let Some((_, name, fitness)) = KINDS.iter().find(|(of, ..)| *of == magic) else {
+        return Finding::ok(CHECK, format!("of a kind that is not known here ({magic:#x})"));
+    };
+    match fitness {
+        Fitness::Good => Finding::ok(CHECK, *name),
+        Fitness::Forgets => Finding::fault(
+            CHECK,
+            format!("{name}: what is there is gone when the machine restarts"),
+            "name a directory on a disk",
+        ),
+        Fitness::OfContainer => Finding::warning(
+            CHECK,
+            format!("{name}: what is there goes with its container"),
+            "mount a volume at the directory",
+        ),
+        Fitness::Remote => Finding::warning(
+            CHECK,
+            format!("{name}: another machine decides when something is on disk"),
+            "use a local disk; Larder makes copies on other machines itself",
+        ),
+    }
+}
+
+fn room(there: &Path) -> Finding {
+    const CHECK: &str = "room";
+    let about = match rustix::fs::statvfs(there) {
+        Ok(about) => about,
+        Err(error) => return Finding::fault(CHECK, error.to_string(), "look at the disk (dmesg)"),
+    };
+    let (all, free) = (about.f_blocks * about.f_frsize, about.f_bavail * about.f_frsize);
+    let saw = format!("{} of {} free", bytes(free), bytes(all));
+    if free < all / ROOM_PART {
+        return Finding::warning(
+            CHECK,
+            saw,
+            "make room before puts get 507: see docs/operations.md, full disk",
+        );
+    }
+    // Some file systems make them as they are needed, and say 0 of 0.
+    if about.f_files > 0 && about.f_favail < FILES_MIN {
+        let saw = format!("{saw}, and {} more files", about.f_favail);
+        return Finding::warning(
+            CHECK,
+            saw,
+            "delete files there, or make the file system with more inodes",
+        );
+    }
+    Finding::ok(CHECK, saw)
+}
+
+/// How long small writes take to be on disk.
+fn syncs(patient: &Patient) -> Finding {
+    const CHECK: &str = "syncs";
+    let path = patient.there.join(DRAFT);
+    let timed = timed(&path);
+    // Whoever made it: nobody else has a use for it.
+    let _gone = fs::remove_file(&path);
+    let mut took = match timed {
+        Ok(took) => took,
+        Err(error) => {
+            let saw = format!("{} cannot be written: {error}", path.display());
+            return Finding::fault(
+                CHECK,
+                saw,
+                "run this as the user of the server, and give it the directory",
+            );
+        }
+    };
+    took.sort_unstable();
+    let (median, worst) = (took[took.len() / 2], took[took.len() - 1]);
+    let us = |time: Duration| format!("{} µs", time.as_micros());
+    let saw = format!("{} in the middle, {} at worst, of {SYNCS}", us(median), us(worst));
+    if median > SYNC_MAX {
+        return Finding::warning(
+            CHECK,
+            saw,
+            "every put waits for one: use a disk whose cache outlives a power cut, or expect slow puts of single clients",
+        );
+    }
+    Finding::ok(CHECK, saw)
+}
+
+fn timed(path: &Path) -> std::io::Result<Vec<Duration>> {
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    let page = [0x5A; SYNC_BYTES];
+    let mut took = Vec::with_capacity(SYNCS);
+    for _ in 0..SYNCS {
+        let began = Instant::now();
+        file.write_all(&page)?;
+        file.sync_data()?;
+        took.push(began.elapsed());
+    }
+    Ok(took)
+}
+
+/// A block device for the data, which nobody else may have mounted.
+fn device(path: &Path, is_running: bool) -> Finding {
+    const CHECK: &str = "device";
+    let shown = path.display();
+    let about = match fs::metadata(path) {
+        Ok(about) if about.file_type().is_block_device() => about,
+        Ok(_) => {
+            return Finding::fault(
+                CHECK,
+                format!("{shown} is no block device"),
+                "name one with `data`, or a file name",
+            );
+        }
+        Err(error) => {
+            return Finding::fault(
+                CHECK,
+                format!("{shown}: {error}"),
+                "name one with `data` that is there",
+            );
+        }
+    };
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let is_it = |mounted: &str| fs::metadata(mounted).is_ok_and(|it| it.rdev() == about.rdev());
+    let sources = mounts.lines().filter_map(|line| line.split(' ').next());
+    if sources.filter(|source| source.starts_with('/')).any(is_it) {
+        return Finding::fault(
+            CHECK,
+            format!("{shown} is mounted"),
+            "unmount it: a store takes all of a device, and what is on it is lost",
+        );
+    }
+    match OpenOptions::new().read(true).write(true).open(path) {
+        Ok(_) => {
+            let of = if is_running { ", of the server that runs" } else { "" };
+            Finding::ok(CHECK, format!("{shown} can be written{of}"))
+        }
+        Err(error) => Finding::fault(
+            CHECK,
+            format!("{shown}: {error}"),
+            "give the user of the server the right to write it (group disk)",
+        ),
+    }
+}
+
+/// True if a server holds the directory, as the kernel lists its locks: to try the lock would get into the way of a start.
+pub(super) fn is_held(dir: &Path) -> bool {
+    let Ok(about) = fs::metadata(dir) else { return false };
+    let device = about.dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let inode = format!("{major:02x}:{minor:02x}:{}", about.ino());
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    locks.lines().any(|line| line.split_whitespace().any(|word| word == inode))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_is_held_as_long_as_somebody_locks_it() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!is_held(dir.path()));
+        let lock = File::open(dir.path()).unwrap();
+        lock.try_lock().unwrap();
+        assert!(is_held(dir.path()));
+        drop(lock);
+        assert!(!is_held(dir.path()));
+        assert!(!is_held(&dir.path().join("missing")));
+    }
+
+    #[test]
+    fn syncs_are_timed_and_leave_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(DRAFT);
+        assert_eq!(timed(&path).unwrap().len(), SYNCS);
+        assert!(timed(&dir.path().join("missing/file")).is_err());
+    }
+
+    #[test]
+    fn what_forgets_is_a_fault() {
+        let shm = Path::new("/dev/shm");
+        assert!(shm.is_dir(), "this machine has no /dev/shm");
+        let found = kind(shm);
+        assert_eq!(found.grade, super::super::Grade::Fault, "{found:?}");
+    }
+
+    #[test]
+    fn a_file_is_no_device() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(device(file.path(), false).grade, super::super::Grade::Fault);
+        assert_eq!(device(Path::new("/dev/null"), false).grade, super::super::Grade::Fault);
+    }
+}

@@ -1,0 +1,203 @@
+//! `larder doctor`: whether a machine is fit for `larder server` with these settings, before it is started or when it behaves oddly.
+//!
+//! Each check gives a [`Finding`]: what was seen, and what to do if that is not right. Checks change nothing but one small
+//! file in the directory, which is gone again when they end. What a store has in it is for `larder inspect`, and how a running
+//! one does for `larder status`.
+
+mod clock;
+mod disk;
+mod limits;
+mod net;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use crate::args::DoctorArgs;
+use crate::config::Config;
+use crate::exit;
+use crate::kind::{self, Kind};
+
+/// How good it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Grade {
+    Ok,
+    /// It works, and worse than it could, or not for long.
+    Warning,
+    /// A server would not start here, or what it keeps would not be safe.
+    Fault,
+}
+
+/// What a check found.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Finding {
+    check: &'static str,
+    grade: Grade,
+    /// What was seen.
+    saw: String,
+    /// What to do; nothing if all is well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<String>,
+}
+
+impl Finding {
+    fn ok(check: &'static str, saw: impl Into<String>) -> Self {
+        Self { check, grade: Grade::Ok, saw: saw.into(), remedy: None }
+    }
+
+    fn warning(check: &'static str, saw: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { check, grade: Grade::Warning, saw: saw.into(), remedy: Some(remedy.into()) }
+    }
+
+    fn fault(check: &'static str, saw: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { check, grade: Grade::Fault, saw: saw.into(), remedy: Some(remedy.into()) }
+    }
+}
+
+/// What is looked at.
+struct Patient {
+    dir: PathBuf,
+    /// The directory, or the nearest above it that is there.
+    there: PathBuf,
+    config: Config,
+    /// A server runs on the directory.
+    is_running: bool,
+}
+
+/// Looks at this machine; the exit code says whether a server can run here.
+pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
+    // A directory of something else is none of a server.
+    if let Err(error) = kind::allow(&args.dir, |found| matches!(found, Kind::Store | Kind::Machine))
+    {
+        eprintln!("error: {error}");
+        return exit::code(exit::CANNOT_START);
+    }
+    let config = match Config::load(args.config.as_deref()) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return exit::code(exit::USAGE);
+        }
+    };
+    let there = args.dir.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("."));
+    let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
+    let patient = Patient {
+        there: there.to_owned(),
+        is_running: disk::is_held(&args.dir),
+        dir: args.dir.clone(),
+        config,
+    };
+    let findings = examine(&patient);
+    let is_fit = findings.iter().all(|it| it.grade != Grade::Fault);
+    if let Err(error) = print(&findings, args.json)
+        && error.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        eprintln!("error: {error}");
+        return exit::code(exit::CANNOT_START);
+    }
+    exit::code(if is_fit { exit::OK } else { exit::FAULTS })
+}
+
+fn examine(patient: &Patient) -> Vec<Finding> {
+    let mut findings = vec![directory(patient)];
+    findings.extend(disk::check(patient));
+    findings.push(clock::check(&patient.dir));
+    findings.extend(limits::check());
+    findings.extend(net::check(patient));
+    findings
+}
+
+/// Whose the directory is, and what it is.
+fn directory(patient: &Patient) -> Finding {
+    const CHECK: &str = "directory";
+    let Patient { dir, there, is_running, .. } = patient;
+    let shown = dir.display();
+    let Ok(about) = fs::metadata(there) else {
+        return Finding::fault(
+            CHECK,
+            format!("{shown} cannot be read"),
+            "run this as root, or as the user of the server",
+        );
+    };
+    if there != dir {
+        let saw = format!("{shown} is not there yet: the first start makes it");
+        return Finding::ok(CHECK, saw);
+    }
+    let me = rustix::process::geteuid().as_raw();
+    if about.uid() != me && me != 0 {
+        return Finding::fault(
+            CHECK,
+            format!("{shown} belongs to user {}, and this runs as user {me}", about.uid()),
+            "run this as the user of the server (sudo -u larder larder doctor …), or chown the directory",
+        );
+    }
+    if about.mode() & 0o002 != 0 {
+        let remedy =
+            format!("chmod o-w {shown}: whoever can write there can replace keys and data");
+        return Finding::fault(CHECK, format!("{shown} can be written by everybody"), remedy);
+    }
+    let what = match kind::found(dir) {
+        Ok(Some(found)) => found.what(),
+        _ => "empty, or has nothing of Larder's",
+    };
+    let running = if *is_running { ", and a server runs on it" } else { "" };
+    Finding::ok(CHECK, format!("{shown} is {what}{running}"))
+}
+
+fn print(findings: &[Finding], as_json: bool) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    if as_json {
+        serde_json::to_writer(&mut out, findings)?;
+        return writeln!(out);
+    }
+    people(&mut out, findings)
+}
+
+fn people(out: &mut impl Write, findings: &[Finding]) -> std::io::Result<()> {
+    for Finding { check, grade, saw, remedy } in findings {
+        let grade = match grade {
+            Grade::Ok => "ok",
+            Grade::Warning => "WARNING",
+            Grade::Fault => "FAULT",
+        };
+        writeln!(out, "{grade:8} {check:12} {saw}")?;
+        if let Some(remedy) = remedy {
+            writeln!(out, "{:21} → {remedy}", "")?;
+        }
+    }
+    let count = |of: Grade| findings.iter().filter(|it| it.grade == of).count();
+    let (faults, warnings) = (count(Grade::Fault), count(Grade::Warning));
+    let fit = if faults == 0 { "fit for larder server" } else { "NOT FIT for larder server" };
+    writeln!(out, "\n{fit}: {} checks, {faults} faults, {warnings} warnings", findings.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_see_what_to_do_and_how_many_faults_there_are() {
+        let findings = [
+            Finding::ok("clock", "kept by chrony"),
+            Finding::warning("memory", "512 MiB", "give it more"),
+            Finding::fault("port", "9000 is taken", "name another"),
+        ];
+        let mut shown = Vec::new();
+        people(&mut shown, &findings).unwrap();
+        let expected = "\
+ok       clock        kept by chrony
+WARNING  memory       512 MiB
+                      → give it more
+FAULT    port         9000 is taken
+                      → name another
+
+NOT FIT for larder server: 3 checks, 1 faults, 1 warnings
+";
+        assert_eq!(String::from_utf8(shown).unwrap(), expected);
+    }
+}

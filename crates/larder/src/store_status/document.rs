@@ -1,0 +1,71 @@
+//! What a single node says of itself: the document of [`super::socket`], and of `larder status DIR --json`.
+
+use larder_roles::progress::Progress;
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::status::space::{Bucket, Space};
+
+/// See the module's head. Fields are added, and keep their meaning.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Document {
+    /// The worst that is wrong, with the remedy, in a line.
+    pub(super) verdict: String,
+    /// False if somebody should look at it.
+    pub(super) is_well: bool,
+    /// Milliseconds since 1970 from when on it is so, as far as this process has seen: to ten seconds.
+    pub(super) since_ms: u64,
+    /// Version and commit of the program that runs.
+    pub(super) release: String,
+    /// Milliseconds since 1970 when it began to serve.
+    pub(super) began_ms: u64,
+    /// Whether `/readyz` says that it serves.
+    pub(super) is_ready: bool,
+    pub(super) space: Space,
+    /// How fast `space` fills.
+    pub(super) growth: Option<Growth>,
+    pub(super) load: Load,
+    pub(super) pgs: usize,
+    /// Of them, those that are not served, as their metadata contradicts itself.
+    pub(super) pgs_halted: usize,
+    /// Objects of all buckets, and their bytes as clients see them.
+    pub(super) objects: u64,
+    pub(super) object_bytes: u64,
+    /// The buckets with the most bytes come first.
+    pub(super) buckets: Vec<Bucket>,
+    /// Buckets that are not named, as there are too many.
+    pub(super) buckets_not_named: u64,
+    /// Placement groups whose objects are being counted, after a start.
+    pub(super) pgs_uncounted: u64,
+    /// Puts whose outcome is being found out, and for how many milliseconds the oldest has been open.
+    pub(super) puts_in_doubt: u64,
+    pub(super) put_in_doubt_oldest_ms: u64,
+    /// Bytes of the index on disk.
+    pub(super) index_bytes: u64,
+    /// Bytes of the metadata log on disk.
+    pub(super) log_bytes: u64,
+    /// Its number among regions, if it is one of several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) region: Option<u16>,
+    /// What it does in the background.
+    pub(super) progress: Progress,
+}
+
+/// Requests of late.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub(super) struct Load {
+    /// Those that ended, in a second.
+    pub(super) requests_per_s: f64,
+    /// Of them, those that failed or were turned away: 500 and above.
+    pub(super) failed_per_s: f64,
+}
+
+/// How the bytes taken grew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Growth {
+    /// Bytes more than at the beginning of that time.
+    pub(super) bytes: u64,
+    /// Seconds in which they came.
+    pub(super) within_s: u64,
+    /// Seconds until nothing is left at this rate.
+    pub(super) full_in_s: u64,
+}

@@ -1,0 +1,238 @@
+//! Makes the document of a running store, and looks at it every ten seconds, so that it can say since when it is as it is
+//! and how fast it fills.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use larder_roles::data::DataServer;
+use larder_roles::manager::Manager;
+use larder_roles::meta::Meta;
+use larder_roles::{Proxy, SpaceUse, Store};
+use larder_s3::ServerHooks;
+use larder_types::RegionId;
+use larder_types::limits::BLOCK_BYTES;
+use parking_lot::Mutex;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::document::{Document, Load};
+use super::growth::History;
+use super::verdict::{self, Seen, Verdict};
+use crate::cluster::status::space::{Bucket, Space};
+use crate::metrics::Metrics;
+use crate::release;
+
+/// Time between two looks.
+const LOOK: Duration = Duration::from_secs(10);
+/// Bytes of the unit in which a file system counts what a file takes.
+const SECTOR_BYTES: u64 = 512;
+
+/// Looks at a store.
+pub(crate) struct Observer {
+    meta: Arc<Meta>,
+    data: Arc<DataServer>,
+    proxy: Arc<Proxy>,
+    manager: Arc<Manager>,
+    metrics: Arc<Metrics>,
+    /// Of the data; `None` if it is a block device.
+    file: Option<PathBuf>,
+    began: Instant,
+    began_ms: u64,
+    seen: Mutex<Before>,
+}
+
+/// What earlier looks showed.
+struct Before {
+    is_well: bool,
+    since_ms: u64,
+    /// Requests that had ended by then, and those of them that had failed.
+    ended: (u64, u64),
+    at: Instant,
+    load: Load,
+    history: History,
+}
+
+/// What the groups of a store count together.
+#[derive(Default)]
+struct Sums {
+    in_doubt: u64,
+    in_doubt_ms: u64,
+    space: SpaceUse,
+}
+
+impl Observer {
+    /// Looks at an open store, whose data is in `data` below `dir` or on a device.
+    pub(crate) fn new(store: &Store, metrics: Arc<Metrics>, dir: &Path, data: &str) -> Self {
+        let (now, began_ms) = (Instant::now(), wall_ms());
+        let before = Before {
+            is_well: true,
+            since_ms: began_ms,
+            ended: metrics.ended(),
+            at: now,
+            load: Load::default(),
+            history: History::default(),
+        };
+        Self {
+            meta: store.meta().clone(),
+            data: store.data().clone(),
+            proxy: store.proxy().clone(),
+            manager: store.manager().clone(),
+            metrics,
+            file: Path::new(data).is_relative().then(|| dir.join(data)),
+            began: now,
+            began_ms,
+            seen: Mutex::new(before),
+        }
+    }
+
+    /// Looks again and again, as long as the process lives.
+    pub(crate) async fn watch(&self) {
+        let mut ticks = interval(LOOK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.look();
+        }
+    }
+
+    fn look(&self) {
+        let sums = self.sums();
+        let space = self.space(&sums);
+        let verdict = self.verdict(&sums, space);
+        let mut before = self.seen.lock();
+        before.heed(&verdict);
+        let ended = self.metrics.ended();
+        before.load = load(before.ended, ended, before.at.elapsed());
+        (before.ended, before.at) = (ended, Instant::now());
+        // After a start it is not known at once how much is taken.
+        if space.unknown == 0 {
+            let now_s = self.began.elapsed().as_secs();
+            before.history.note(now_s, space.used + space.waiting);
+        }
+    }
+
+    /// The document, as of now.
+    pub(super) fn document(&self) -> Document {
+        let sums = self.sums();
+        let space = self.space(&sums);
+        let Verdict { line, is_well } = self.verdict(&sums, space);
+        let (now, names) = (self.meta.space_now(), self.meta.bucket_names());
+        let counted = |id: u64| now.buckets.iter().find(|it| it.bucket == id);
+        let mut buckets: Vec<Bucket> = names
+            .into_iter()
+            .map(|(id, name)| {
+                let (objects, bytes) = counted(id.0).map_or((0, 0), |it| (it.objects, it.bytes));
+                Bucket { name: name.to_string(), objects, bytes }
+            })
+            .collect();
+        buckets.sort_by(|one, other| (other.bytes, &one.name).cmp(&(one.bytes, &other.name)));
+        let of_all = |count: fn(&larder_roles::progress::BucketNow) -> u64| {
+            now.buckets.iter().map(count).sum::<u64>() + count(&now.other_buckets)
+        };
+        let region = self.manager.region();
+        let mut before = self.seen.lock();
+        before.heed(&Verdict { line: String::new(), is_well });
+        Document {
+            verdict: line,
+            is_well,
+            since_ms: before.since_ms,
+            release: release::SHOWN.to_owned(),
+            began_ms: self.began_ms,
+            is_ready: self.metrics.ready(),
+            space,
+            growth: self.growth(&before.history, space),
+            load: before.load,
+            pgs: self.meta.pg_ids().count(),
+            pgs_halted: self.meta.contradictions(),
+            objects: of_all(|it| it.objects),
+            object_bytes: of_all(|it| it.bytes),
+            buckets,
+            buckets_not_named: now.other_buckets.bucket,
+            pgs_uncounted: u64::from(now.uncounted),
+            puts_in_doubt: sums.in_doubt,
+            put_in_doubt_oldest_ms: sums.in_doubt_ms,
+            index_bytes: self.meta.index_bytes(),
+            log_bytes: self.meta.log_counters().disk_bytes,
+            region: (region != RegionId::OWN).then_some(region.0),
+            progress: self.meta.progress(),
+        }
+    }
+
+    fn sums(&self) -> Sums {
+        let mut sums = Sums::default();
+        for pg in self.meta.pg_ids() {
+            let gauges = self.meta.gauges(pg);
+            sums.in_doubt += gauges.in_doubt as u64;
+            sums.in_doubt_ms = sums.in_doubt_ms.max(gauges.in_doubt_ms);
+            sums.space.total += gauges.space.total;
+            sums.space.free += gauges.space.free;
+            sums.space.waiting += gauges.space.waiting;
+            sums.space.withheld += gauges.space.withheld;
+            sums.space.unread += gauges.space.unread;
+        }
+        sums
+    }
+
+    fn space(&self, sums: &Sums) -> Space {
+        let bytes = |blocks: u64| blocks * u64::from(BLOCK_BYTES);
+        let SpaceUse { total, free, waiting, withheld, unread } = sums.space;
+        let used = bytes(total.saturating_sub(free + withheld + waiting + unread));
+        let (waiting, unknown) = (bytes(waiting), bytes(unread));
+        let taken = used + waiting + unknown;
+        let free = match &self.file {
+            // What the file takes of the file system and holds nothing is given again.
+            Some(file) => {
+                let of_file = file.metadata().map_or(0, |about| about.blocks() * SECTOR_BYTES);
+                self.data.counters().free_bytes + of_file.saturating_sub(taken)
+            }
+            None => {
+                let map = self.manager.map();
+                let volume = bytes(u64::from(map.map.lv_blocks));
+                (volume * u64::from(map.map.pv_count_max)).saturating_sub(taken)
+            }
+        };
+        Space { bytes: taken + free, used, waiting, free, unknown }
+    }
+
+    fn verdict(&self, sums: &Sums, space: Space) -> Verdict {
+        verdict::of(&Seen {
+            is_broken: self.data.is_broken(),
+            pgs_halted: self.meta.contradictions(),
+            damaged: self.meta.progress().scrub.map_or(0, |scrub| scrub.bad),
+            is_removed: self.proxy.is_removed(),
+            put_in_doubt_oldest_ms: sums.in_doubt_ms,
+            is_full: self.data.is_full(),
+            space,
+            growth: self.growth(&self.seen.lock().history, space),
+        })
+    }
+
+    fn growth(&self, history: &History, space: Space) -> Option<super::document::Growth> {
+        let now_s = self.began.elapsed().as_secs();
+        history.growth(now_s, space.used + space.waiting, space.free)
+    }
+}
+
+impl Before {
+    fn heed(&mut self, verdict: &Verdict) {
+        if verdict.is_well != self.is_well {
+            (self.is_well, self.since_ms) = (verdict.is_well, wall_ms());
+        }
+    }
+}
+
+/// Requests in a second between two counts of those that ended and those that failed.
+fn load(from: (u64, u64), to: (u64, u64), within: Duration) -> Load {
+    let seconds = within.as_secs_f64();
+    if seconds <= 0.0 {
+        return Load::default();
+    }
+    let rate = |from: u64, to: u64| to.saturating_sub(from) as f64 / seconds;
+    Load { requests_per_s: rate(from.0, to.0), failed_per_s: rate(from.1, to.1) }
+}
+
+/// Milliseconds since 1970.
+pub(super) fn wall_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}

@@ -1,0 +1,82 @@
+//! The state of a single node for people.
+
+use std::io::Write;
+
+use super::document::{Document, Growth};
+use crate::cluster::status::background;
+use crate::cluster::status::space::{self, bytes};
+
+/// Units of time, in seconds, with the name of one; the largest comes first.
+const UNITS: [(u64, &str); 3] = [(24 * 3600, "day"), (3600, "hour"), (60, "minute")];
+
+pub(super) fn people(
+    out: &mut impl Write,
+    document: &Document,
+    now_ms: u64,
+) -> std::io::Result<()> {
+    let Document { verdict, since_ms, release, began_ms, space, growth, load, .. } = document;
+    let ago = |ms: u64| span(now_ms.saturating_sub(ms) / 1000);
+    writeln!(out, "{verdict}\n")?;
+    writeln!(out, "so for {}, as far as is known; up for {}", ago(*since_ms), ago(*began_ms))?;
+    writeln!(out, "release {release}")?;
+    if !document.is_ready {
+        writeln!(out, "NOT READY: load balancers are told to send nothing (/readyz)")?;
+    }
+    writeln!(
+        out,
+        "load: {:.1} requests a second, of which {:.1} failed",
+        load.requests_per_s, load.failed_per_s
+    )?;
+    writeln!(
+        out,
+        "space: {}, {} free, {} waiting to be given again",
+        space.text(),
+        bytes(space.free),
+        bytes(space.waiting)
+    )?;
+    if space.unknown > 0 {
+        let unread = bytes(space.unknown);
+        writeln!(out, "  of {unread} it is not known yet: the index is read behind the start")?;
+    }
+    if let Some(Growth { bytes: grown, within_s, .. }) = growth {
+        writeln!(out, "  {} more than {} ago", bytes(*grown), span(*within_s))?;
+    }
+    writeln!(out, "log {}, index {}", bytes(document.log_bytes), bytes(document.index_bytes))?;
+    if document.puts_in_doubt > 0 {
+        let (count, for_s) = (document.puts_in_doubt, document.put_in_doubt_oldest_ms / 1000);
+        writeln!(out, "puts in doubt: {count}, the oldest for {for_s} s")?;
+    }
+    let (objects, size) = (document.objects, document.object_bytes);
+    space::buckets(out, &document.buckets, (objects, size), document.pgs_uncounted)?;
+    if let Some(number) = document.region {
+        writeln!(out, "region: {number} of several; `larder region status` shows more")?;
+    }
+    writeln!(out, "\nbackground work")?;
+    background::work(out, &document.progress)
+}
+
+/// A time as people read it: in its largest unit.
+pub(super) fn span(seconds: u64) -> String {
+    let unit = UNITS.into_iter().find(|(of, _)| seconds >= *of);
+    let (count, name) = unit.map_or((seconds, "second"), |(of, name)| (seconds / of, name));
+    format!("{count} {name}{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_shown_in_their_largest_unit() {
+        for (seconds, shown) in [
+            (0, "0 seconds"),
+            (1, "1 second"),
+            (119, "1 minute"),
+            (7200, "2 hours"),
+            (86_399, "23 hours"),
+            (9 * 86_400, "9 days"),
+        ] {
+            assert_eq!(span(seconds), shown);
+        }
+    }
+}

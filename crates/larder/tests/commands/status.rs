@@ -1,0 +1,146 @@
+//! What a running store says of itself (`larder status DIR`), and what is said of the machine (`larder doctor DIR`).
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::process::{QUIET, Scratch, a_free_address, end, outcome, start};
+
+fn status(words: &[&str]) -> Output {
+    let all = [&["status"], words].concat();
+    Command::new(env!("CARGO_BIN_EXE_larder")).args(all).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn a_running_store_says_how_it_is() {
+    let scratch = Scratch::new();
+    // Longer than the address of a socket may be.
+    let dir = scratch.path(&"d".repeat(150));
+    let mut server = start(&[&["server", &dir], &QUIET[..]].concat(), &[]);
+    assert!(outcome(&mut server).served);
+    let shown = status(&[&dir]);
+    let lines: Vec<&str> = text(&shown.stdout).lines().collect();
+    assert_eq!(shown.status.code(), Some(0), "{shown:?}");
+    assert!(lines[0].starts_with("well: 0 % of "), "{lines:?}");
+    assert!(
+        lines.contains(&"buckets: 0, with 0 objects of 0 B, before they are copied"),
+        "{lines:?}"
+    );
+    let told = status(&[&dir, "--json"]);
+    let told: Value = serde_json::from_slice(&told.stdout).unwrap();
+    assert_eq!(told["verdict"], lines[0]);
+    assert_eq!((&told["is_well"], &told["is_ready"]), (&Value::Bool(true), &Value::Bool(true)));
+    let space = |field: &str| told["space"][field].as_u64().unwrap();
+    assert_eq!(space("bytes"), space("used") + space("waiting") + space("free") + space("unknown"));
+    assert!(space("free") > 0, "{told}");
+    end(server);
+}
+
+#[test]
+fn a_store_that_nobody_serves_is_not_well() {
+    let scratch = Scratch::new();
+    let dir = scratch.path("dir");
+    let mut server = start(&[&["server", &dir], &QUIET[..]].concat(), &[]);
+    assert!(outcome(&mut server).served);
+    end(server);
+    // Killed: the socket is still there.
+    assert!(fs::metadata(Path::new(&dir).join("status.sock")).unwrap().file_type().is_socket());
+    let shown = status(&[&dir]);
+    assert_eq!(shown.status.code(), Some(1), "{shown:?}");
+    let expected = format!("error: NOT WELL: no server runs on {dir}");
+    assert!(text(&shown.stderr).starts_with(&expected), "{shown:?}");
+    // The next start takes its place.
+    let mut server = start(&[&["server", &dir], &QUIET[..]].concat(), &[]);
+    assert!(outcome(&mut server).served);
+    assert_eq!(status(&[&dir]).status.code(), Some(0));
+    end(server);
+}
+
+#[test]
+fn what_is_not_there_or_said_twice_is_refused() {
+    let scratch = Scratch::new();
+    let missing = scratch.path("missing");
+    let shown = status(&[&missing]);
+    assert_eq!(shown.status.code(), Some(2), "{shown:?}");
+    assert!(text(&shown.stderr).contains(&missing), "{shown:?}");
+    for words in [&[][..], &["a", "--config", "b"]] {
+        let shown = status(words);
+        assert_eq!(shown.status.code(), Some(2), "{shown:?}");
+    }
+}
+
+#[test]
+fn a_development_cluster_is_asked_by_its_directory() {
+    let scratch = Scratch::new();
+    let dir = scratch.path("dir");
+    fs::create_dir_all(Path::new(&dir).join("node-1/proxy")).unwrap();
+    fs::write(Path::new(&dir).join("cluster.toml"), "").unwrap();
+    let shown = status(&[&dir]);
+    assert_eq!(shown.status.code(), Some(2), "{shown:?}");
+    assert!(text(&shown.stderr).contains("node-1/proxy/role.toml"), "{shown:?}");
+}
+
+fn doctor(words: &[&str]) -> Output {
+    let all = [&["doctor"], words].concat();
+    Command::new(env!("CARGO_BIN_EXE_larder")).args(all).output().unwrap()
+}
+
+/// What was found of a check, by its name.
+fn found(told: &Output, check: &str) -> Value {
+    let all: Vec<Value> = serde_json::from_slice(&told.stdout).unwrap();
+    all.into_iter().find(|it| it["check"] == check).unwrap()
+}
+
+#[test]
+fn a_machine_is_examined_before_the_start_and_while_it_serves() {
+    let scratch = Scratch::new();
+    let (dir, free, taken) = (scratch.path("dir"), a_free_address(), scratch.taken());
+    let settings = |listen: &str| {
+        scratch.file("larder.toml", &format!("listen = {listen:?}\nmetrics_listen = \"off\"\n"))
+    };
+    let told = doctor(&[&dir, "--config", &settings(&free), "--json"]);
+    assert_eq!(told.status.code(), Some(0), "{told:?}");
+    assert!(!Path::new(&dir).exists(), "it made the directory");
+    let told = doctor(&[&dir, "--config", &settings(&taken), "--json"]);
+    assert_eq!(told.status.code(), Some(1), "{told:?}");
+    assert_eq!(found(&told, "S3 address")["grade"], "fault");
+
+    let config = settings(&free);
+    let words = ["server", &dir, "--config", &config];
+    let mut server = start(&words, &[]);
+    assert!(outcome(&mut server).served);
+    let told = doctor(&[&dir, "--config", &config, "--json"]);
+    assert_eq!(told.status.code(), Some(0), "{told:?}");
+    assert!(found(&told, "S3 address")["saw"].as_str().unwrap().contains("a server runs here"));
+    assert!(found(&told, "directory")["saw"].as_str().unwrap().contains("a single node"));
+    end(server);
+}
+
+#[test]
+fn a_machine_of_a_cluster_is_examined_with_its_peers() {
+    let scratch = Scratch::new();
+    let (dir, secret) = (scratch.path("dir"), scratch.path("secret"));
+    let (me, other, taken) = (a_free_address(), a_free_address(), scratch.taken());
+    let peers = format!("{:?}", [&me, &other, &taken]);
+    let settings = format!(
+        "listen = \"127.0.0.1:0\"\nmetrics_listen = \"off\"\npeers = {peers}\nme = {me:?}\nsecret_file = {secret:?}\n"
+    );
+    let config = scratch.file("larder.toml", &settings);
+    let told = doctor(&[&dir, "--config", &config]);
+    let said = text(&told.stdout);
+    assert_eq!(told.status.code(), Some(0), "{said}");
+    assert!(said.contains(&format!("WARNING  peer         {other} does not answer")), "{said}");
+    assert!(said.contains(&format!("ok       peer         {taken} answers")), "{said}");
+    assert!(said.contains(&format!("{secret} is one")), "{said}");
+    fs::write(&secret, "nonsense").unwrap();
+    let told = doctor(&[&dir, "--config", &config]);
+    assert_eq!(told.status.code(), Some(1), "{told:?}");
+    assert!(text(&told.stdout).contains("larder secret"), "{told:?}");
+}
