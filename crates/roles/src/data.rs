@@ -161,6 +161,12 @@ impl DataServer {
         self.free_bytes.load(Ordering::Relaxed) < self.reserve_bytes / RESERVE_LAST_PART
     }
 
+    /// Bytes that new data may still take of the file system: those that are free, but for what log and index need.
+    #[must_use]
+    pub fn spare_bytes(&self) -> u64 {
+        self.free_bytes.load(Ordering::Relaxed).saturating_sub(self.reserve_bytes)
+    }
+
     /// Whether there is no room for another LV: little is left of what data may take.
     #[must_use]
     pub fn lacks_room(&self) -> bool {

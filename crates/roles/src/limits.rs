@@ -52,6 +52,12 @@ pub const BUCKETS_TOLD_MAX: usize = 100_000;
 /// Oldest version of it in which a gateway reads large objects in other regions for its cluster's other proxies, and meta servers tell
 /// of space.
 pub const PROTOCOL_REMOTE_READS: u8 = 18;
+/// Oldest version of it in which members of several groups say what they have to say in one message.
+pub const PROTOCOL_BATCHES: u8 = 19;
+/// Messages in one, and bytes of them from which on it leaves, or a message by itself.
+pub const BATCH_MESSAGES_MAX: usize = 4096;
+/// See [`BATCH_MESSAGES_MAX`].
+pub const BATCH_BYTES_MAX: usize = 64 * 1024;
 /// Groups led by a meta server that remove a step of their garbage at one tick, one after the other: 10,240 rows a second.
 pub const REAPS_PER_TICK_MAX: u32 = 4;
 /// Milliseconds after which a manager that keeps volumes from moving for balance is told of.
@@ -346,7 +352,8 @@ const _: () = assert!(
     "reports are for peers of a version that is spoken"
 );
 const _: () = assert!(
-    PROTOCOL_REMOTE_READS <= larder_net::limits::PROTOCOL_MAX
+    PROTOCOL_BATCHES <= larder_net::limits::PROTOCOL_MAX
+        && PROTOCOL_REMOTE_READS < PROTOCOL_BATCHES
         && PROTOCOL_CLUSTER_VERSION < PROTOCOL_REMOTE_READS
         && PROTOCOL_STEPS < PROTOCOL_CLUSTER_VERSION
         && PROTOCOL_CORS < PROTOCOL_STEPS

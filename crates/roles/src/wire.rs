@@ -245,6 +245,9 @@ pub enum MetaMessage {
         /// Those that are not, in order.
         open: Vec<u64>,
     },
+    /// By another member of several groups; payload: groups, each with a `PeerMessage` that is encoded, at most
+    /// [`BATCH_MESSAGES_MAX`](crate::limits::BATCH_MESSAGES_MAX). Since [`PROTOCOL_BATCHES`](crate::limits::PROTOCOL_BATCHES).
+    Peers,
 }
 
 /// What data servers answer.

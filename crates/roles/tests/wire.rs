@@ -317,6 +317,8 @@ fn said() -> Vec<String> {
         hex(&encode(&MetaCall::Space)),
         hex(&encode(&MetaReply::Space)),
         hex(&encode(&space())),
+        hex(&encode(&MetaMessage::Peers)),
+        hex(&encode(&a_batch())),
     ]
 }
 
@@ -413,6 +415,10 @@ fn put() -> PutCall {
 
 fn made() -> Appended {
     Appended { offset: 300, size: 307, etag: ETag::Parts([3; 16], 2), checksum: None }
+}
+
+fn a_batch() -> Vec<(PgId, Bytes)> {
+    vec![(PgId(1), Bytes::from_static(b"one")), (PgId(300), Bytes::from_static(b""))]
 }
 
 #[test]

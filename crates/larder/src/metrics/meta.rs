@@ -27,6 +27,7 @@ impl RoleMetrics for MetaMetrics {
         let narrow = |pg| self.meta.gauges(pg).grants_on_most;
         let narrow: u64 = self.meta.pg_ids().map(narrow).sum();
         let (log, rebuild) = (self.meta.log_counters(), self.meta.rebuild());
+        let (batches, batched) = self.meta.batches();
         let (adoptions, snapshots) = (self.meta.adoptions(), self.meta.snapshots());
         let of = |had: &dyn Fn(usize) -> bool| -> f64 {
             rebuild.made().filter(|(good, _)| had(*good)).map(|(_, made)| made as f64).sum()
@@ -37,6 +38,12 @@ impl RoleMetrics for MetaMetrics {
             ("log_groups", "Groups of ops written to the log and synced", log.groups as f64),
             ("log_ops", "Ops written to the log", log.ops as f64),
             ("log_bytes", "Bytes of log that are synced", log.synced as f64),
+            (
+                "member_batches",
+                "Messages to other members in which several placement groups spoke",
+                batches as f64,
+            ),
+            ("member_batched_messages", "Messages of placement groups in them", batched as f64),
             (
                 "views_served",
                 "Views of placement groups in which the server began to serve",

@@ -7,7 +7,7 @@
 //!    not at all.
 //! 2. Nothing here waits: it is called under a PG's lock.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
@@ -44,6 +44,9 @@ pub(super) struct Cluster {
     pub(super) adoption: Adoption,
     /// A PG has begun to serve: its lease does not wait for the next beat.
     pub(super) renew_soon: AtomicBool,
+    /// Messages that left together, and the messages of groups in them.
+    pub(super) batches: AtomicU64,
+    pub(super) batched: AtomicU64,
     /// Sessions that ended up to this map have been dealt with; and how often that was looked at.
     pub(super) sessions_seen: parking_lot::Mutex<(MapVersion, u32)>,
 }
@@ -128,6 +131,25 @@ impl Cluster {
         }
     }
 
+    /// Sends what several groups say to one member.
+    pub(super) fn say_all(&self, to: ServerId, mut messages: Vec<(PgId, Bytes)>) {
+        let said = match messages.len() {
+            0 => return,
+            1 => messages.pop().map(|(pg, payload)| (MetaMessage::Peer(pg), payload)),
+            count => {
+                self.batches.fetch_add(1, Ordering::Relaxed);
+                self.batched.fetch_add(count as u64, Ordering::Relaxed);
+                Some((MetaMessage::Peers, encode(&messages).into()))
+            }
+        };
+        let peer = self.metas.of(&self.managers.map(), to);
+        if let (Some(peer), Some((message, payload))) = (peer, said)
+            && let Err(error) = peer.send(&message, payload)
+        {
+            tracing::trace!(%to, %error, "messages to a member are lost");
+        }
+    }
+
     fn ask_data(&self, member: &Member, lv: LvId, replica: usize, request: DataRequest) {
         let (pg, view) = (member.pg.id(), member.pg.view());
         let server = member.duties.place(lv, replica);
@@ -168,7 +190,10 @@ impl Meta {
     pub(super) fn ask_apart(&self, cluster: &Cluster, member: &mut Member, effect: Effect) {
         let pg = member.pg.id();
         match effect {
-            Effect::Send { to, message } => cluster.send(pg, to, message),
+            Effect::Send { to, message } => match &mut member.said {
+                Some(said) => said.push((to, message)),
+                None => cluster.send(pg, to, message),
+            },
             Effect::Data { lv, replica, request } => cluster.ask_data(member, lv, replica, request),
             Effect::NeedLv => {
                 member.duties.needs_lv = true;

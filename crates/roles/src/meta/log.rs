@@ -419,8 +419,9 @@ impl Meta {
 impl Meta {
     /// Each PG in the group hears of its last op that it is durable.
     fn note_durable(&self, group: &mut Group) {
+        let mut together = self.together();
         for (pg, last) in group.last.drain(..) {
-            self.step(&mut self.lock(pg), Event::Durable(last));
+            together.with(&mut self.lock(pg), |member| self.step(member, Event::Durable(last)));
         }
     }
 }

@@ -46,6 +46,7 @@
 
 mod adopt;
 mod background;
+mod batch;
 mod callers;
 mod cluster;
 mod compact;
@@ -130,6 +131,8 @@ struct Member {
     callers: Callers,
     scratch: Vec<u8>,
     duties: Duties,
+    /// Gathers what it says to other members, while it is stepped with other groups.
+    said: Option<batch::Said>,
 }
 
 /// Who answers what this server asks for.
@@ -247,7 +250,8 @@ impl Meta {
     }
 
     /// Whether what is left of the log's space is kept for ops that free space.
-    pub(crate) fn log_is_full(&self) -> bool {
+    #[must_use]
+    pub fn log_is_full(&self) -> bool {
         self.log.is_full()
     }
 

@@ -215,12 +215,14 @@ impl Meta {
 
     /// A tick of every PG, and what the manager is to hear at beats until it shows effect.
     pub(super) fn tick_apart(&self, cluster: &Cluster, beat: &mut Beat, reaps: &mut Reaps) {
+        let mut together = self.together();
         for pg in self.pg_ids() {
-            self.tick(&mut self.lock(pg), reaps);
+            together.with(&mut self.lock(pg), |member| self.tick(member, reaps));
             if beat.is_due(Instant::now()) {
                 self.beat(cluster);
             }
         }
+        drop(together);
         if cluster.renew_soon.swap(false, Ordering::Relaxed) {
             self.renew(cluster);
         }

@@ -341,6 +341,6 @@ impl Recovered {
 impl Member {
     fn new(pg: Pg) -> Self {
         let (out, callers, scratch) = (Vec::new(), Callers::default(), Vec::new());
-        Self { pg, out, callers, scratch, duties: Duties::default() }
+        Self { pg, out, callers, scratch, duties: Duties::default(), said: None }
     }
 }

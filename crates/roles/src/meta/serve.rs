@@ -27,12 +27,14 @@ use larder_types::{BucketId, ObjectKey, OpId, PgId, ServerId, SessionId, Version
 use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
+use super::batch::Together;
 use super::callers::{Asker, Caller, NOBODY, Wants};
 use super::cluster::Cluster;
 use super::duties::refuse;
 use super::scan::{Scan, ScanCall};
 use super::{Awaited, JournalCall, Member, Meta};
 use crate::blocking;
+use crate::limits::BATCH_MESSAGES_MAX;
 use crate::wire::{MetaCall, MetaMessage, MetaReply, MetaService};
 
 /// Answers for a meta server of a cluster: [`MetaServer::handler`](super::MetaServer::handler).
@@ -100,7 +102,10 @@ impl Handler<MetaService> for MetaHandler {
         let (server, roles) = (from.subject.server, from.subject.roles);
         match message {
             MetaMessage::Peer(pg) if roles.has(ServerRole::Meta) => {
-                self.meta.hear_member(pg, server, &payload);
+                self.meta.hear_member(pg, server, &payload, None);
+            }
+            MetaMessage::Peers if roles.has(ServerRole::Meta) => {
+                self.meta.hear_members(server, &payload);
             }
             MetaMessage::Call { pg, view: _, call } if roles.has(ServerRole::Proxy) => {
                 self.meta.heed_call(pg, call);
@@ -335,7 +340,31 @@ impl Meta {
     }
 
     /// A member, or one that wants to be one, says something.
-    fn hear_member(&self, pg: PgId, from: ServerId, payload: &[u8]) {
+    /// Hears what several groups say at another member; answers go together, too.
+    fn hear_members(&self, from: ServerId, payload: &[u8]) {
+        let said = match decode::<Vec<(PgId, Bytes)>>("messages of a member", payload) {
+            Ok(said) if said.len() <= BATCH_MESSAGES_MAX => said,
+            Ok(said) => {
+                let count = said.len();
+                return tracing::error!(%from, count, "too many messages in one: use one release");
+            }
+            Err(error) => {
+                return tracing::warn!(%from, %error, "messages of a member are not understood");
+            }
+        };
+        let mut together = self.together();
+        for (pg, payload) in said {
+            self.hear_member(pg, from, &payload, Some(&mut together));
+        }
+    }
+
+    fn hear_member(
+        &self,
+        pg: PgId,
+        from: ServerId,
+        payload: &[u8],
+        together: Option<&mut Together<'_>>,
+    ) {
         let message = match decode::<PeerMessage>("message of a member", payload) {
             Ok(message) => message,
             Err(error) => {
@@ -351,8 +380,11 @@ impl Meta {
                 self.hold_report(cluster, pg, from, message);
             }
             _ => {
-                if let Some(message) = self.bounded(&mut member, message) {
-                    self.step(&mut member, Event::Peer { from, message });
+                let Some(message) = self.bounded(&mut member, message) else { return };
+                let event = Event::Peer { from, message };
+                match together {
+                    Some(together) => together.with(&mut member, |member| self.step(member, event)),
+                    None => self.step(&mut member, event),
                 }
             }
         }

@@ -2,7 +2,7 @@
 //! to the managers, and serves a PG when they say that it leads it.
 
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use larder_env::Disk;
@@ -77,6 +77,8 @@ impl MetaServer {
             meta: OnceLock::new(),
             adoption: Adoption::default(),
             renew_soon: AtomicBool::new(false),
+            batches: AtomicU64::new(0),
+            batched: AtomicU64::new(0),
             sessions_seen: parking_lot::Mutex::new((map.version, 0)),
             managers: managers.clone(),
         };

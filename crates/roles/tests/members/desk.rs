@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use larder_net::limits::PROTOCOL_MAX;
 use larder_net::{
     Authority, Endpoint, Handler, Listener, Peer, PeerIdentity, Responder, Role, Roles, Services,
 };
@@ -114,6 +115,7 @@ impl Desk {
         };
         self.apply(Command::Found(ClusterId(7), settings)).unwrap();
         self.apply(Command::AddToken([1; 32], u64::MAX)).unwrap();
+        self.apply(Command::RaiseClusterVersion(PROTOCOL_MAX)).unwrap();
         for id in 0..5 {
             let role = match ServerId(id) {
                 DATA => ServerRole::Data,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use larder_env::SeededRng;
 use larder_kv::KvReader;
 use larder_net::{Peer, Role};
 use larder_protocol::manager::policy::ManagerMessage;
@@ -11,8 +12,8 @@ use larder_roles::wire::{MetaCall, MetaMessage, MetaReply, MetaService};
 use larder_types::codec::encode;
 use larder_types::limits::REPLICAS_MAX;
 use larder_types::{
-    Attributes, Condition, Epoch, LvId, ObjectKey, Op, OpId, OpSeq, Request, ServerId, SessionId,
-    StreamId, Target, UploadId, View, rows,
+    Attributes, Condition, Epoch, LvId, ObjectKey, Op, OpId, OpSeq, PgId, Request, ServerId,
+    SessionId, StreamId, Target, UploadId, View, rows,
 };
 
 use crate::raw::{InBytes, Raw, corpus, panics, rounds, spoiled};
@@ -142,7 +143,12 @@ async fn bytes_from_certified_servers_end_no_meta_server() {
                 encode(&PeerMessage::Acked { view: View(1), through: Default::default() });
             let at = 2 + draw.below(bytes.len() as u64 - 2) as usize;
             bytes[at] = draw.next_u64() as u8;
-            let body = encode(&MetaMessage::Peer(PG));
+            // By itself, or between messages of other groups.
+            let (message, bytes) = match draw.below(2) {
+                0 => (MetaMessage::Peer(PG), bytes),
+                _ => (MetaMessage::Peers, a_batch_with(bytes, &mut draw)),
+            };
+            let body = encode(&message);
             let peer = &callers[3 * to.0 as usize];
             drop(peer.send(&Raw(body[1..].to_vec()), bytes.into()));
         }
@@ -162,6 +168,19 @@ async fn bytes_from_certified_servers_end_no_meta_server() {
     let lost_max = LOST_LEAST + rounds / SERVED_EACH / LOST_PART;
     assert!(lost <= lost_max, "a good request is seldom made again: {lost} were");
     assert!(ops > rounds / 10, "much gets past the door");
+}
+
+/// A message of several groups, of which one says this, spoiled in one of eight cases.
+fn a_batch_with(bytes: Vec<u8>, draw: &mut SeededRng) -> Vec<u8> {
+    let other = encode(&PeerMessage::Acked { view: View(1), through: Default::default() });
+    let batch: Vec<(PgId, Bytes)> =
+        vec![(PgId(70_000), other.clone().into()), (PG, bytes.into()), (PG, other.into())];
+    let mut batch = encode(&batch);
+    if draw.below(8) == 0 {
+        let at = draw.below(batch.len() as u64) as usize;
+        batch[at] = draw.next_u64() as u8;
+    }
+    batch
 }
 
 /// The index takes no such key, and asserts it: a release ends with the panic.

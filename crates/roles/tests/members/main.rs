@@ -67,6 +67,20 @@ async fn what_was_put_is_on_all_members_and_the_next_primary_has_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn groups_say_together_what_they_have_to_say_to_one_member() {
+    let cluster = Cluster::start(8).await;
+    let begun = |id| cluster.meta(ServerId(id)).batches();
+    for id in 0..3 {
+        let (before, _) = begun(id);
+        until("it said several things together", async || begun(id).0 > before + 2).await;
+        let (batches, messages) = begun(id);
+        assert!(messages >= 2 * batches, "{messages} messages in {batches}");
+    }
+    let done = cluster.call(PG, put(request(1), "key", inline())).await;
+    assert!(matches!(done, Answer::Done { .. }), "and they are understood: {done:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_copy_is_told_by_the_primary_that_had_it_verified() {
     let cluster = Cluster::start_with(1, Some(Duration::from_secs(4))).await;
     cluster.put_data(PG, put(request(1), "data", data())).await;
