@@ -1,9 +1,11 @@
 """A Debian machine in a box: systemd in namespaces of its own, over a copy-on-write view of this machine's file system.
 
-Nothing of this machine is changed: what is installed there is in a folder that goes with the box, and its network is a
-loopback of its own. It ends with the process that started it.
+Nothing of this machine is changed: what is installed there is in a folder that goes with the box, its network is a loopback of its
+own, its control group is below one that is made for it, and it may neither load modules nor set the clock. It ends with the
+process that started it.
 """
 
+import os
 import pathlib
 import shutil
 import subprocess
@@ -49,8 +51,9 @@ ip link set lo up
 mkdir -p "$root/run/before"
 cd "$root"
 pivot_root . run/before
-exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin container=larder sh -c 'umount -l /run/before && exec /lib/systemd/systemd \
-    --system --unit=box.target --log-target=journal --show-status=no'
+exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin container=larder sh -c 'umount -l /run/before && exec setpriv \
+    --bounding-set=-sys_module,-sys_time,-sys_boot,-sys_rawio,-mknod,-syslog \
+    /lib/systemd/systemd --system --unit=box.target --log-target=journal --show-status=no'
 """
 
 
@@ -62,6 +65,8 @@ class Box:
         self.folder, self.files = pathlib.Path(folder), dict(files)
         self.log = self.folder / "console.txt"
         self.process, self.init = None, None
+        whole = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
+        self.group = pathlib.Path("/sys/fs/cgroup" if whole else "/sys/fs/cgroup/systemd", f"larder-box-{os.getpid()}")
 
     def __enter__(self):
         for name in ("upper", "work", "root"):
@@ -69,12 +74,13 @@ class Box:
         for place, file in self.files.items():
             (self.folder / "upper" / place).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, self.folder / "upper" / place)
+        self.group.mkdir()
         with self.log.open("wb") as log:
             # --kill-child: whatever ends this process ends the machine.
             self.process = subprocess.Popen(
                 ["unshare", "--mount", "--pid", "--fork", "--kill-child=SIGKILL", "--uts", "--ipc", "--net",
-                 "--propagation", "private", "sh", "-c", INIT, "box", self.folder],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                 "--cgroup", "--propagation", "private", "sh", "-c", INIT, "box", self.folder],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, preexec_fn=self._join,
             )
         try:
             self._wait()
@@ -82,6 +88,9 @@ class Box:
             self.__exit__()
             raise
         return self
+
+    def _join(self):
+        (self.group / "cgroup.procs").write_text("0")
 
     def _wait(self):
         deadline = time.monotonic() + START_SECONDS
@@ -99,6 +108,20 @@ class Box:
     def __exit__(self, *_):
         self.process.kill()
         self.process.wait()
+        self._remove_group()
+
+    def _remove_group(self):
+        """Its processes were killed, and are gone within moments."""
+        deadline = time.monotonic() + START_SECONDS
+        while self.group.exists():
+            groups = [group for group, _, _ in os.walk(self.group, topdown=False)]
+            try:
+                for group in groups:
+                    os.rmdir(group)
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise Failed(f"the box leaves its control group: {error}") from error
+                time.sleep(0.05)
 
     def run(self, *line, expect=0, user=None):
         """Runs a command there. Without `expect` its code does not matter."""

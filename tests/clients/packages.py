@@ -9,8 +9,7 @@
 
     python3 tests/clients/packages.py [--binary PATH | --dist DIR] [--only deb|image|chart]
 
-With --binary (or LARDER_TEST_BINARY) packages are made of that program; the image needs a static one, so that without
---only deb another is refused. Without either the release is built. Needs root.
+With --binary (or LARDER_TEST_BINARY) packages are made of that program. Without either the release is built. Needs root.
 """
 
 import argparse
@@ -48,9 +47,9 @@ EXPOSURE_MAX = 20
 USER = "65532"
 # What a client does inside the box, where it has its keys from.
 CLIENT = """
-import sys, tomllib, boto3
+import re, sys, boto3
 from botocore.config import Config
-keys = tomllib.load(open("/var/lib/larder/credentials.toml", "rb"))
+keys = dict(re.findall(r'^(\w+) = "([^"]+)"', open("/var/lib/larder/credentials.toml").read(), re.M))
 s3 = boto3.client("s3", endpoint_url="http://127.0.0.1:9000", region_name="us-east-1",
                   aws_access_key_id=keys["access_key"], aws_secret_access_key=keys["secret_key"],
                   config=Config(retries={"max_attempts": 8}))
@@ -102,6 +101,8 @@ def deb(dist, folder):
         print(judged.strip().splitlines()[-1], flush=True)
         told = box.run("larder", "status", "/var/lib/larder", expect=None)
         expect(told.returncode != 0, "a store that is not there is well")
+        fit = box.run("larder", "doctor", "/var/lib/larder", "--config", "/etc/larder/larder.toml").stdout
+        expect("fit for larder server" in fit and "FAULT" not in fit, f"the machine before the first start:\n{fit}")
 
         box.run("systemctl", "enable", "--now", "larder")
         until("the service serves", lambda: ready(box))
@@ -117,6 +118,9 @@ def deb(dist, folder):
         print(state.splitlines()[0], flush=True)
         denied = box.run("larder", "status", "/var/lib/larder", user="nobody", expect=None)
         expect(denied.returncode == 3 and "Permission denied" in denied.stderr, f"the status for nobody: {denied}")
+
+        fit = box.run("larder", "doctor", "/var/lib/larder", "--config", "/etc/larder/larder.toml", user="larder").stdout
+        expect("a server runs on it" in fit and "FAULT" not in fit, f"the machine while it serves:\n{fit}")
 
         box.run("kill", "-KILL", pid)
         until("the service is back", lambda: ready(box) and box.run(
@@ -144,6 +148,20 @@ def deb(dist, folder):
         box.run("systemctl", "start", "larder")
         until("the service serves", lambda: ready(box))
         client(box, "get")
+
+        box.run("sh", "-c", f"printf '%s\n' 'access_log = \"/var/log/larder/access.log\"' >> {settings}")
+        box.run("systemctl", "reload", "larder")
+        until("the access log", lambda: box.run("test", "-f", "/var/log/larder/access.log", expect=None).returncode == 0)
+
+        # Another has its port for a while, as after a power cut something may come later than it.
+        box.run("systemctl", "stop", "larder")
+        box.run("systemd-run", "--unit=other", "--property=Type=exec", "python3", "-c",
+                "import socket; socket.create_server(('127.0.0.1', 9000)).accept()")
+        box.run("systemctl", "start", "--no-block", "larder")
+        until("it is started again", lambda: int(box.run(
+            "systemctl", "show", "--property=NRestarts", "--value", "larder").stdout) >= 1)
+        box.run("systemctl", "stop", "other")
+        until("the service serves", lambda: ready(box))
 
         page = box.run("man", "--pager=cat", "larder-server").stdout
         expect("secret-file" in page, f"the man page:\n{page[:500]}")
@@ -211,8 +229,9 @@ class Image:
         """Runs it in a root that is read-only but for its volume."""
         expect(self.config["config"]["User"] == f"{USER}:{USER}", "its user")
         store.mkdir()
-        os.chown(store, int(USER), int(USER))
-        os.chmod(store, 0o700)
+        # As Kubernetes gives a volume to a group; an engine gives it what the image has.
+        os.chown(store, 0, int(USER))
+        os.chmod(store, 0o2775)
         for name in ("proc", "dev"):
             (root / name).mkdir()
         script = """
@@ -305,38 +324,49 @@ def helm(*line, code=0):
     return done.stdout + done.stderr
 
 
-def rendered(chart_file):
+def rendered(chart_file, folder):
     """What the chart makes of the values that it asks for, by kind and name."""
-    values = ["--set", "image.repository=registry.example/larder", "--set", "secret=keys", "--set", "serviceMonitor.enabled=true"]
-    helm("lint", "--strict", chart_file, *values)
-    for missing, field in ((values[2:], "image.repository"), (values[:2] + values[4:], "secret")):
-        said = helm("template", "larder", chart_file, *missing, code=1)
-        expect(field.split(".")[-1] in said, f"{field} is missing, and it says:\n{said}")
-    helm("template", "larder", chart_file, *values, "--set", "replicas=2", code=1)
-    helm("template", "larder", chart_file, *values, "--set", "settings.listen=x", code=1)
-    documents = yaml.safe_load_all(helm("template", "larder", chart_file, "--namespace", "store", *values))
-    return {(it["kind"], it["metadata"]["name"]): it for it in documents if it}
+    given = {
+        "image": {"repository": "registry.example/larder"}, "secret": "keys", "serviceMonitor": {"enabled": True},
+        "settings": {"log_format": "json", "stop_notice": "5s", "background_mib_per_s": 48, "html_forms": False, "domains": ["s3.example"]},
+    }
+
+    def template(code=0, namespace="store", release="larder", **other):
+        values = folder / "values.yaml"
+        values.write_text(yaml.safe_dump({key: value for key, value in (given | other).items() if value is not None}))
+        helm("lint", "--strict", chart_file, "--values", values, code=code if namespace == "store" else 0)
+        return helm("template", release, chart_file, "--namespace", namespace, "--values", values, code=code)
+
+    for field, other in (("repository", {"image": {}}), ("secret", {"secret": None}), ("replicas", {"replicas": 2}),
+                         ("replica", {"replica": 5}), ("settings", {"settings": {"listen": "x"}})):
+        said = template(code=1, **other)
+        expect(field in said, f"{other} is refused with:\n{said}")
+    said = template(code=1, namespace="n" * 50, release="r" * 20)
+    expect("80 characters" in said, f"names that are too long are refused with:\n{said}")
+    return {(it["kind"], it["metadata"]["name"]): it for it in yaml.safe_load_all(template()) if it}
 
 
 def chart(dist, folder, network):
     made = Image(one(dist, "*.oci.tar"), folder)
-    parts = rendered(one(dist, "larder-chart-*.tgz"))
+    parts = rendered(one(dist, "larder-chart-*.tgz"), folder)
     machines = parts["StatefulSet", "larder"]["spec"]
     pod = machines["template"]["spec"]
     container = pod["containers"][0]
-    service = parts["Service", "larder-machines"]["spec"]
+    service = parts["Service", "larder-m"]["spec"]
     expect(service["publishNotReadyAddresses"] is True and service["clusterIP"] == "None", "names before they are ready")
     labels = machines["template"]["metadata"]["labels"]
-    for kind, name in (("Service", "larder"), ("Service", "larder-machines")):
+    for kind, name in (("Service", "larder"), ("Service", "larder-m")):
         selector = parts[kind, name]["spec"]["selector"]
         expect(selector.items() <= labels.items(), f"{name} selects {selector}, machines have {labels}")
     expect(parts["ServiceMonitor", "larder"]["spec"]["selector"]["matchLabels"].items()
-           <= parts["Service", "larder-machines"]["metadata"]["labels"].items(), "what is scraped")
+           <= parts["Service", "larder-m"]["metadata"]["labels"].items(), "what is scraped")
     expect(container["image"] == f"registry.example/larder:{made.config['config']['Labels']['org.opencontainers.image.version']}", container["image"])
     expect(str(pod["securityContext"]["runAsUser"]) == USER == str(pod["securityContext"]["fsGroup"]), "its user")
 
     names = {f"larder-{at}": f"10.78.1.{at + 1}" for at in range(machines["replicas"])}
     domain = f"{machines['serviceName']}.store.svc.cluster.local"
+    settings = parts["ConfigMap", "larder"]["data"]["larder.toml"]
+    expect("background_mib_per_s = 48\n" in settings + "\n" and 'domains = ["s3.example"]' in settings, f"the settings:\n{settings}")
     network.host("dns", "10.78.2.1")
     answer_names(network, "dns", "10.78.2.1", {f"{name}.{domain}": address for name, address in names.items()})
     peers = None
@@ -381,7 +411,7 @@ def give(root, parts, peers):
     secret.write_text(peers)
     os.chown(secret, 0, int(USER))
     os.chmod(secret, 0o440)
-    (root / "etc/resolv.conf").write_text("nameserver 10.78.2.1\nsearch store.svc.cluster.local\noptions ndots:5\n")
+    (root / "etc/resolv.conf").write_text("nameserver 10.78.2.1\nsearch store.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n")
 
 
 def main():

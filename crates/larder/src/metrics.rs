@@ -63,6 +63,8 @@ const WAITS_MET: &str =
 const WAITS_UNMET: &str = "Changes that fewer regions had in time than their bucket asks for";
 /// From this status on a request failed by the server's fault, or was turned away.
 const FAILED_FROM: u16 = 500;
+/// But for this one: the client asked for what there is not.
+const NOT_IMPLEMENTED: u16 = 501;
 /// Connections for scrapes at once; one more takes the place of the oldest.
 const SCRAPES_MAX: usize = 32;
 /// Time that a scrape has to send its head.
@@ -335,7 +337,7 @@ impl ServerHooks for Metrics {
         self.bytes_in.inc_by(bytes_in);
         self.bytes_out.inc_by(bytes_out);
         self.ended.fetch_add(1, Ordering::Relaxed);
-        if status >= FAILED_FROM {
+        if status >= FAILED_FROM && status != NOT_IMPLEMENTED {
             self.failed.fetch_add(1, Ordering::Relaxed);
         }
         if let Some(log) = self.access_log.get() {

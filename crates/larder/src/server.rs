@@ -240,7 +240,7 @@ async fn listen_and_serve(
             tracing::warn!(%error, socket = SOCKET, "`larder status` cannot ask this server")
         }
     }
-    tokio::spawn(async move { observer.watch().await });
+    tokio::spawn(observer.watch());
     announce::serves(addr, metrics_addr, &root, &config.region, dir);
     let leaving = Leaving::new(config.stop_notice, metrics.clone());
     let server = server_of(service, metrics);

@@ -6,6 +6,7 @@
 mod archive;
 mod debian;
 mod image;
+mod licences;
 mod program;
 mod tree;
 
@@ -28,8 +29,8 @@ pub(crate) struct Release {
 
 /// Builds the packages: `[--binary FILE] [--into DIR]`.
 ///
-/// Without `--binary` the program is built first, statically linked. An image takes a static program alone, as it has no
-/// libraries: of another program it is left out, and said.
+/// Without `--binary` the program is built first. It needs the C library of this machine or a later one; a static one would load
+/// the modules by which that finds names (`nsswitch.conf`) all the same, and these are of another C library on another machine.
 pub(crate) fn run(rest: &[String]) -> Result<(), Failure> {
     let (binary, into) = options(rest)?;
     let release = Release { version: version()?, epoch_s: epoch_s()?, into };
@@ -38,20 +39,17 @@ pub(crate) fn run(rest: &[String]) -> Result<(), Failure> {
         None => program::build()?,
     };
     let stage = release.into.join("stage");
-    remove(&release.into)?;
+    clear(&release.into)?;
     make(&stage)?;
-    let program = Program::strip(&built, &stage)?;
+    let arch = program::arch()?;
+    let name = format!("larder-{}-linux-{}", release.version, arch.of_rust);
+    let symbols = release.into.join(format!("{name}.debug"));
+    let program = Program::strip(&built, arch, &stage, &symbols)?;
     let files = stage.join("root");
     tree::assemble(&program, &files)?;
-    let name = format!("larder-{}-linux-{}", release.version, program.arch.of_rust);
-    rename(&program.symbols, &release.into.join(format!("{name}.debug")))?;
     archive::write(&release, &files, &name)?;
     debian::write(&release, &program, &files)?;
-    if program.is_static() {
-        image::write(&release, &program, &name)?;
-    } else {
-        println!("left out: the image, as {} is not statically linked", built.display());
-    }
+    image::write(&release, &program, &name)?;
     archive::chart(&release)?;
     remove(&stage)?;
     checksums(&release.into)
@@ -117,6 +115,30 @@ fn checksums(into: &Path) -> Result<(), Failure> {
 /// A path as an argument of a command.
 fn text(path: &Path) -> String {
     path.display().to_string()
+}
+
+/// Makes room for packages: only what an earlier run made is removed.
+fn clear(into: &Path) -> Result<(), Failure> {
+    let entries = match fs::read_dir(into) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return make(into),
+        entries => entries.map_err(|e| Failure::file(into, e))?,
+    };
+    let names = entries.map(|entry| entry.map(|it| it.file_name().to_string_lossy().into_owned()));
+    let names = names.collect::<Result<Vec<_>, _>>().map_err(|e| Failure::file(into, e))?;
+    let is_ours = |name: &&String| {
+        name.starts_with("larder-") || name.starts_with("larder_") || *name == "SHA256SUMS"
+    };
+    let (ours, others): (Vec<_>, Vec<_>) =
+        names.iter().filter(|name| *name != "stage").partition(is_ours);
+    if let Some(other) = others.first() {
+        let fault = format!("{} has {other}: name a directory of its own", into.display());
+        return Failure::of("dist", vec![fault]);
+    }
+    remove(&into.join("stage"))?;
+    ours.iter().try_for_each(|name| {
+        let file = into.join(name);
+        fs::remove_file(&file).map_err(|e| Failure::file(&file, e))
+    })
 }
 
 fn make(dir: &Path) -> Result<(), Failure> {

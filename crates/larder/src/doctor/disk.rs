@@ -6,11 +6,12 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
 use super::{Finding, Patient};
 use crate::cluster::status::space::bytes;
 
-/// File of a check, gone when it ends.
-const DRAFT: &str = "doctor.draft";
 /// Syncs that are timed, and bytes before each.
 const SYNCS: usize = 32;
 const SYNC_BYTES: usize = 4096;
@@ -123,14 +124,12 @@ fn room(there: &Path) -> Finding {
 /// How long small writes take to be on disk.
 fn syncs(patient: &Patient) -> Finding {
     const CHECK: &str = "syncs";
-    let path = patient.there.join(DRAFT);
-    let timed = timed(&path);
-    // Whoever made it: nobody else has a use for it.
-    let _gone = fs::remove_file(&path);
-    let mut took = match timed {
+    // Of a name that nobody else has: what is there already is not touched, nor followed.
+    let name = format!("doctor.{:016x}.draft", larder_env::rng::unique_u64());
+    let mut took = match timed(&patient.there.join(name)) {
         Ok(took) => took,
         Err(error) => {
-            let saw = format!("{} cannot be written: {error}", path.display());
+            let saw = format!("{} cannot be written: {error}", patient.there.display());
             return Finding::fault(
                 CHECK,
                 saw,
@@ -153,25 +152,25 @@ fn syncs(patient: &Patient) -> Finding {
 }
 
 fn timed(path: &Path) -> std::io::Result<Vec<Duration>> {
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     let page = [0x5A; SYNC_BYTES];
-    let mut took = Vec::with_capacity(SYNCS);
-    for _ in 0..SYNCS {
+    let took = (0..SYNCS).map(|_| {
         let began = Instant::now();
         file.write_all(&page)?;
         file.sync_data()?;
-        took.push(began.elapsed());
-    }
-    Ok(took)
+        Ok(began.elapsed())
+    });
+    let took = took.collect();
+    fs::remove_file(path)?;
+    took
 }
 
 /// A block device for the data, which nobody else may have mounted.
 fn device(path: &Path, is_running: bool) -> Finding {
     const CHECK: &str = "device";
     let shown = path.display();
-    let about = match fs::metadata(path) {
-        Ok(about) if about.file_type().is_block_device() => about,
+    match fs::metadata(path) {
+        Ok(about) if about.file_type().is_block_device() => {}
         Ok(_) => {
             return Finding::fault(
                 CHECK,
@@ -186,22 +185,22 @@ fn device(path: &Path, is_running: bool) -> Finding {
                 "name one with `data` that is there",
             );
         }
-    };
-    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
-    let is_it = |mounted: &str| fs::metadata(mounted).is_ok_and(|it| it.rdev() == about.rdev());
-    let sources = mounts.lines().filter_map(|line| line.split(' ').next());
-    if sources.filter(|source| source.starts_with('/')).any(is_it) {
-        return Finding::fault(
-            CHECK,
-            format!("{shown} is mounted"),
-            "unmount it: a store takes all of a device, and what is on it is lost",
-        );
     }
-    match OpenOptions::new().read(true).write(true).open(path) {
+    // Exclusively, unless the server that runs has it: the kernel refuses a device that is mounted, has a partition that is,
+    // or belongs to a swap area, an array or a volume group.
+    let exclusive = if is_running { OFlags::empty() } else { OFlags::EXCL };
+    match rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | exclusive, Mode::empty()) {
         Ok(_) => {
-            let of = if is_running { ", of the server that runs" } else { "" };
+            let of = if is_running { ", of the server that runs" } else { ", and nobody uses it" };
             Finding::ok(CHECK, format!("{shown} can be written{of}"))
         }
+        Err(Errno::BUSY) => Finding::fault(
+            CHECK,
+            format!(
+                "{shown} is in use: mounted, or part of a swap area, an array or a volume group"
+            ),
+            "name another: a store takes all of a device, and what is on it is lost",
+        ),
         Err(error) => Finding::fault(
             CHECK,
             format!("{shown}: {error}"),
@@ -211,13 +210,16 @@ fn device(path: &Path, is_running: bool) -> Finding {
 }
 
 /// True if a server holds the directory, as the kernel lists its locks: to try the lock would get into the way of a start.
+///
+/// By the number of the file alone, as some file systems (btrfs) show another device there.
 pub(super) fn is_held(dir: &Path) -> bool {
     let Ok(about) = fs::metadata(dir) else { return false };
-    let device = about.dev();
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let inode = format!("{major:02x}:{minor:02x}:{}", about.ino());
+    let inode = format!(":{}", about.ino());
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-    locks.lines().any(|line| line.split_whitespace().any(|word| word == inode))
+    let is_it = |line: &str| {
+        line.contains(" FLOCK ") && line.split_whitespace().any(|word| word.ends_with(&inode))
+    };
+    locks.lines().any(is_it)
 }
 
 #[cfg(test)]
@@ -241,9 +243,15 @@ mod tests {
     #[test]
     fn syncs_are_timed_and_leave_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join(DRAFT);
+        let path = dir.path().join("draft");
         assert_eq!(timed(&path).unwrap().len(), SYNCS);
+        assert!(!path.exists());
         assert!(timed(&dir.path().join("missing/file")).is_err());
+        let (target, link) = (dir.path().join("target"), dir.path().join("link"));
+        fs::write(&target, "another's").unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        assert!(timed(&link).is_err() && timed(&target).is_err());
+        assert_eq!(fs::read_to_string(&target).unwrap(), "another's");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use rustix::fs::{Access, access};
 use serde::Serialize;
 
 use crate::args::DoctorArgs;
@@ -124,22 +125,28 @@ fn directory(patient: &Patient) -> Finding {
             "run this as root, or as the user of the server",
         );
     };
+    if dir.exists() && !dir.is_dir() {
+        return Finding::fault(
+            CHECK,
+            format!("{shown} is no directory"),
+            "name one, or a name that is free",
+        );
+    }
     if there != dir {
         let saw = format!("{shown} is not there yet: the first start makes it");
         return Finding::ok(CHECK, saw);
     }
-    let me = rustix::process::geteuid().as_raw();
-    if about.uid() != me && me != 0 {
+    if access(dir, Access::WRITE_OK | Access::EXEC_OK).is_err() {
         return Finding::fault(
             CHECK,
-            format!("{shown} belongs to user {}, and this runs as user {me}", about.uid()),
+            format!("{shown} belongs to user {} and cannot be written by this one", about.uid()),
             "run this as the user of the server (sudo -u larder larder doctor …), or chown the directory",
         );
     }
     if about.mode() & 0o002 != 0 {
         let remedy =
             format!("chmod o-w {shown}: whoever can write there can replace keys and data");
-        return Finding::fault(CHECK, format!("{shown} can be written by everybody"), remedy);
+        return Finding::warning(CHECK, format!("{shown} can be written by everybody"), remedy);
     }
     let what = match kind::found(dir) {
         Ok(Some(found)) => found.what(),

@@ -37,7 +37,10 @@ fn check(peers: &[String]) -> Result<(), NodeError> {
     for peer in peers {
         let port = peer.rsplit_once(':').filter(|(host, _)| !host.is_empty());
         let port = port.and_then(|(_, port)| port.parse::<u16>().ok());
-        if port.is_none_or(|port| port == 0) || peer.len() > PEER_NAME_BYTES_MAX {
+        if peer.len() > PEER_NAME_BYTES_MAX {
+            return wrong("the peer", peer.clone(), "a name of 80 bytes at most, with its port");
+        }
+        if port.is_none_or(|port| port == 0) {
             let remedy = "HOST:PORT, such as host1:7000, where the other machines reach it";
             return wrong("the peer", peer.clone(), remedy);
         }

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::status::space::{Bucket, Space};
 
-/// See the module's head. Fields are added, and keep their meaning.
+/// See the module's head. Fields are added, and keep their meaning; one that is added has `#[serde(default)]`, as the server that
+/// is asked may be of an earlier release.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Document {
     /// The worst that is wrong, with the remedy, in a line.

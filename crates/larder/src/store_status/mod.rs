@@ -10,10 +10,11 @@ mod socket;
 mod text;
 mod verdict;
 
-use std::io::{IsTerminal, Write};
+use std::io::{IsTerminal, StdoutLock, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
+use serde::Deserialize;
 use tokio::time::sleep;
 
 use crate::args::StatusArgs;
@@ -67,29 +68,39 @@ fn watch(dir: &Path, args: &StatusArgs) -> Result<bool, StatusError> {
     let runtime = runtime.map_err(StatusError::System)?;
     loop {
         let told = runtime.block_on(socket::ask(dir))?;
-        let document: Document = serde_json::from_slice(&told).map_err(|error| {
-            let reason = format!("{error}; use the release that runs there");
+        let failed = |error: serde_json::Error| {
+            let reason =
+                format!("{error}; the server runs another release: restart it, or ask with --json");
             StatusError::NoAnswer { dir: dir.display().to_string(), reason }
-        })?;
-        let is_read = print(args, &document, &told)?;
+        };
+        let Outcome { is_well } = serde_json::from_slice(&told).map_err(failed)?;
+        let is_read = if args.json {
+            print(args, |out| out.write_all(&told).and_then(|()| writeln!(out)))?
+        } else {
+            let document: Document = serde_json::from_slice(&told).map_err(failed)?;
+            print(args, |out| text::people(out, &document, observer::wall_ms()))?
+        };
         if !args.watch || !is_read {
-            return Ok(document.is_well);
+            return Ok(is_well);
         }
         runtime.block_on(async { sleep(WATCH_PAUSE).await });
     }
 }
 
+/// What every release says of itself.
+#[derive(Deserialize)]
+struct Outcome {
+    is_well: bool,
+}
+
 /// False if nobody reads on, such as `head`.
-fn print(args: &StatusArgs, document: &Document, told: &[u8]) -> Result<bool, StatusError> {
+fn print(
+    args: &StatusArgs,
+    write: impl FnOnce(&mut StdoutLock<'_>) -> std::io::Result<()>,
+) -> Result<bool, StatusError> {
     let mut out = std::io::stdout().lock();
-    let clear = if args.watch && out.is_terminal() { CLEAR } else { "" };
-    let written = if args.json {
-        out.write_all(told).and_then(|()| writeln!(out))
-    } else {
-        let now_ms = observer::wall_ms();
-        out.write_all(clear.as_bytes()).and_then(|()| text::people(&mut out, document, now_ms))
-    };
-    match written {
+    let clear = if args.watch && !args.json && out.is_terminal() { CLEAR } else { "" };
+    match out.write_all(clear.as_bytes()).and_then(|()| write(&mut out)) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
         written => written.map(|()| true).map_err(StatusError::System),
     }

@@ -1,6 +1,7 @@
 //! Makes the document of a running store, and looks at it every ten seconds, so that it can say since when it is as it is
 //! and how fast it fills.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,11 +10,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use larder_roles::data::DataServer;
 use larder_roles::manager::Manager;
 use larder_roles::meta::Meta;
+use larder_roles::progress::{BucketNow, SpaceNow};
 use larder_roles::{Proxy, SpaceUse, Store};
 use larder_s3::ServerHooks;
 use larder_types::RegionId;
-use larder_types::limits::BLOCK_BYTES;
+use larder_types::limits::{BLOCK_BYTES, CHUNK_BYTES_MAX};
 use parking_lot::Mutex;
+use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::document::{Document, Load};
@@ -25,6 +28,8 @@ use crate::release;
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_secs(10);
+/// With fewer bytes a put of a large chunk may find none.
+const FREE_BYTES_MIN: u64 = 2 * CHUNK_BYTES_MAX as u64;
 /// Bytes of the unit in which a file system counts what a file takes.
 const SECTOR_BYTES: u64 = 512;
 
@@ -87,21 +92,25 @@ impl Observer {
     }
 
     /// Looks again and again, as long as the process lives.
-    pub(crate) async fn watch(&self) {
+    pub(crate) async fn watch(self: Arc<Self>) {
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.look();
+            let observer = self.clone();
+            // It takes the locks of all groups, and asks the file system.
+            if spawn_blocking(move || observer.look()).await.is_err() {
+                return;
+            }
         }
     }
 
     fn look(&self) {
         let sums = self.sums();
         let space = self.space(&sums);
-        let verdict = self.verdict(&sums, space);
+        let Verdict { is_well, .. } = self.verdict(&sums, space);
         let mut before = self.seen.lock();
-        before.heed(&verdict);
+        before.heed(is_well);
         let ended = self.metrics.ended();
         before.load = load(before.ended, ended, before.at.elapsed());
         (before.ended, before.at) = (ended, Instant::now());
@@ -117,34 +126,31 @@ impl Observer {
         let sums = self.sums();
         let space = self.space(&sums);
         let Verdict { line, is_well } = self.verdict(&sums, space);
-        let (now, names) = (self.meta.space_now(), self.meta.bucket_names());
-        let counted = |id: u64| now.buckets.iter().find(|it| it.bucket == id);
-        let mut buckets: Vec<Bucket> = names
-            .into_iter()
-            .map(|(id, name)| {
-                let (objects, bytes) = counted(id.0).map_or((0, 0), |it| (it.objects, it.bytes));
-                Bucket { name: name.to_string(), objects, bytes }
-            })
-            .collect();
-        buckets.sort_by(|one, other| (other.bytes, &one.name).cmp(&(one.bytes, &other.name)));
-        let of_all = |count: fn(&larder_roles::progress::BucketNow) -> u64| {
+        let now = self.meta.space_now();
+        let buckets = self.buckets(&now);
+        let of_all = |count: fn(&BucketNow) -> u64| {
             now.buckets.iter().map(count).sum::<u64>() + count(&now.other_buckets)
         };
         let region = self.manager.region();
-        let mut before = self.seen.lock();
-        before.heed(&Verdict { line: String::new(), is_well });
+        let (pgs_halted, index_bytes) = (self.meta.contradictions(), self.meta.index_bytes());
+        let (log_bytes, progress) = (self.meta.log_counters().disk_bytes, self.meta.progress());
+        let (since_ms, load, growth) = {
+            let mut before = self.seen.lock();
+            before.heed(is_well);
+            (before.since_ms, before.load, self.growth(&before.history, space))
+        };
         Document {
             verdict: line,
             is_well,
-            since_ms: before.since_ms,
+            since_ms,
             release: release::SHOWN.to_owned(),
             began_ms: self.began_ms,
             is_ready: self.metrics.ready(),
             space,
-            growth: self.growth(&before.history, space),
-            load: before.load,
+            growth,
+            load,
             pgs: self.meta.pg_ids().count(),
-            pgs_halted: self.meta.contradictions(),
+            pgs_halted,
             objects: of_all(|it| it.objects),
             object_bytes: of_all(|it| it.bytes),
             buckets,
@@ -152,11 +158,24 @@ impl Observer {
             pgs_uncounted: u64::from(now.uncounted),
             puts_in_doubt: sums.in_doubt,
             put_in_doubt_oldest_ms: sums.in_doubt_ms,
-            index_bytes: self.meta.index_bytes(),
-            log_bytes: self.meta.log_counters().disk_bytes,
+            index_bytes,
+            log_bytes,
             region: (region != RegionId::OWN).then_some(region.0),
-            progress: self.meta.progress(),
+            progress,
         }
+    }
+
+    /// All buckets; those with the most bytes come first.
+    fn buckets(&self, now: &SpaceNow) -> Vec<Bucket> {
+        let counted: BTreeMap<u64, &BucketNow> =
+            now.buckets.iter().map(|it| (it.bucket, it)).collect();
+        let named = self.meta.bucket_names().into_iter().map(|(id, name)| {
+            let (objects, bytes) = counted.get(&id.0).map_or((0, 0), |it| (it.objects, it.bytes));
+            Bucket { name: name.to_string(), objects, bytes }
+        });
+        let mut buckets: Vec<Bucket> = named.collect();
+        buckets.sort_by(|one, other| (other.bytes, &one.name).cmp(&(one.bytes, &other.name)));
+        buckets
     }
 
     fn sums(&self) -> Sums {
@@ -184,7 +203,7 @@ impl Observer {
             // What the file takes of the file system and holds nothing is given again.
             Some(file) => {
                 let of_file = file.metadata().map_or(0, |about| about.blocks() * SECTOR_BYTES);
-                self.data.counters().free_bytes + of_file.saturating_sub(taken)
+                self.data.spare_bytes() + of_file.saturating_sub(taken)
             }
             None => {
                 let map = self.manager.map();
@@ -202,7 +221,7 @@ impl Observer {
             damaged: self.meta.progress().scrub.map_or(0, |scrub| scrub.bad),
             is_removed: self.proxy.is_removed(),
             put_in_doubt_oldest_ms: sums.in_doubt_ms,
-            is_full: self.data.is_full(),
+            is_full: self.data.is_full() || self.meta.log_is_full() || space.free < FREE_BYTES_MIN,
             space,
             growth: self.growth(&self.seen.lock().history, space),
         })
@@ -215,9 +234,9 @@ impl Observer {
 }
 
 impl Before {
-    fn heed(&mut self, verdict: &Verdict) {
-        if verdict.is_well != self.is_well {
-            (self.is_well, self.since_ms) = (verdict.is_well, wall_ms());
+    fn heed(&mut self, is_well: bool) {
+        if is_well != self.is_well {
+            (self.is_well, self.since_ms) = (is_well, wall_ms());
         }
     }
 }

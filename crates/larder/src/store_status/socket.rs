@@ -3,7 +3,6 @@
 //! HTTP over a socket of the file system: `GET /v1/status` answers with a [`Document`](super::document::Document) as JSON.
 //! Nothing can be changed by way of it.
 
-use std::convert::Infallible;
 use std::fs::{self, File};
 use std::io::{Error, ErrorKind};
 use std::os::fd::AsRawFd;
@@ -20,6 +19,7 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::{Observer, StatusError};
@@ -28,7 +28,7 @@ use super::{Observer, StatusError};
 pub(crate) const SOCKET: &str = "status.sock";
 const PATH: &str = "/v1/status";
 /// Who asks at once; others wait.
-const ASKING_MAX: usize = 4;
+const ASKING_MAX: usize = 2;
 /// Time that a question has in all.
 const ASKED_MAX: Duration = Duration::from_secs(10);
 /// Pause after a failed `accept`, which fails while the process has no free file descriptor.
@@ -114,8 +114,10 @@ fn is_allowed(stream: &UnixStream) -> bool {
 
 async fn answer(stream: UnixStream, observer: Arc<Observer>) {
     let answer = service_fn(|request: Request<Incoming>| {
-        let response = respond(request.uri().path(), &observer);
-        async move { Ok::<_, Infallible>(response) }
+        let (observer, path) = (observer.clone(), request.uri().path().to_owned());
+        // It takes the locks of all groups, and asks the file system.
+        let made = spawn_blocking(move || respond(&path, &observer));
+        async move { made.await.map_err(std::io::Error::other) }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())

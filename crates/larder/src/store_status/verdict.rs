@@ -23,7 +23,7 @@ pub(super) struct Seen {
     /// The region was removed from the others.
     pub(super) is_removed: bool,
     pub(super) put_in_doubt_oldest_ms: u64,
-    /// Puts find no room.
+    /// New data finds no room.
     pub(super) is_full: bool,
     pub(super) space: Space,
     pub(super) growth: Option<Growth>,
@@ -59,7 +59,7 @@ pub(super) fn of(seen: &Seen) -> Verdict {
     }
     if seen.damaged > 0 {
         return wrong(format!(
-            "NOT WELL: {} damaged copies were found. The log names their objects: put these again, and look at the disk",
+            "NOT WELL: {} damaged copies were found by the last scrub. The log names their objects: put these again, and look at the disk; the next round says whether more are left",
             seen.damaged
         ));
     }

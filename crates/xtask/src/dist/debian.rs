@@ -11,8 +11,6 @@ use crate::{Failure, root, sh};
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 /// Settings of the operator, which an upgrade leaves as they are.
 const SETTINGS: &str = "/etc/larder/larder.toml\n";
-/// Packages that have the libraries of a program that is not static.
-const LIBRARIES: &str = ", libc6, libgcc-s1";
 const KIB: u64 = 1024;
 
 /// Builds the package.
@@ -23,7 +21,7 @@ pub(super) fn write(release: &Release, program: &Program, files: &Path) -> Resul
     let described = read(&from.join("control"))?
         .replace("@VERSION@", &release.version)
         .replace("@ARCH@", program.arch.of_debian)
-        .replace("@DEPENDS@", if program.is_static() { "" } else { LIBRARIES })
+        .replace("@GLIBC@", &program.glibc)
         .replace("@KIB@", &bytes(files)?.div_ceil(KIB).to_string());
     write_file(&control.join("control"), &described, 0o644)?;
     write_file(&control.join("conffiles"), SETTINGS, 0o644)?;

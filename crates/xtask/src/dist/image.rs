@@ -1,7 +1,7 @@
 //! An image for containers, in the layout of the Open Container Initiative (image-spec 1.1), written without a daemon.
 //!
-//! It has the program, certificates of the usual authorities and a directory for the store, which belongs to the user that
-//! the program runs as. Nothing else is in it: no shell, no library.
+//! It has the program with its libraries, certificates of the usual authorities and a directory for the store, which belongs to
+//! the user that the program runs as. Nothing else is in it, no shell either.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,12 @@ pub(super) fn write(release: &Release, program: &Program, name: &str) -> Result<
     let manifest = keep_json(&blobs, &manifest, MANIFEST)?;
     let mut entry = json!(manifest);
     entry["platform"] = json!({"architecture": program.arch.of_debian, "os": "linux"});
-    entry["annotations"] = json!({"org.opencontainers.image.ref.name": release.version});
+    let named = format!("localhost/larder:{}", release.version);
+    // By these names `podman load` and `docker load` know it.
+    entry["annotations"] = json!({
+        "org.opencontainers.image.ref.name": named,
+        "io.containerd.image.name": named,
+    });
     let index = json!({"schemaVersion": 2, "manifests": [entry]});
     write_file(&layout.join("index.json"), index.to_string().as_bytes())?;
     write_file(&layout.join("oci-layout"), br#"{"imageLayoutVersion":"1.0.0"}"#)?;
@@ -61,11 +66,14 @@ pub(super) fn write(release: &Release, program: &Program, name: &str) -> Result<
 fn layer(release: &Release, program: &Program) -> Result<PathBuf, Failure> {
     let files = release.into.join("stage/image-files");
     remove(&files)?;
-    for dir in ["usr/bin", "etc/ssl/certs"] {
+    for dir in ["usr/bin", "etc/ssl/certs", "var/lib"] {
         make(&files.join(dir))?;
     }
-    let copied = fs::copy(&program.file, files.join(tree::PROGRAM));
-    copied.map_err(|e| Failure::file(&program.file, e))?;
+    copy(&program.file, &files.join(tree::PROGRAM))?;
+    for library in &program.libraries {
+        copy(library, &files.join(library.strip_prefix("/").unwrap_or(library)))?;
+    }
+    copy(&tree::third_party(release), &files.join(tree::THIRD_PARTY))?;
     let authorities = Path::new("/").join(AUTHORITIES);
     write_file(&files.join(AUTHORITIES), read(&authorities)?.as_bytes())?;
     write_file(
@@ -84,6 +92,12 @@ fn layer(release: &Release, program: &Program) -> Result<PathBuf, Failure> {
         ["--file", &text(&to), "--directory", &text(&files), "./var/lib/larder"].map(str::to_owned);
     sh("tar", &[&line[..], &[&owner, &group, &time]].concat(), &place)?;
     Ok(to)
+}
+
+/// Copies what a link leads to.
+fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
+    make(to.parent().unwrap_or(to))?;
+    fs::copy(from, to).map(drop).map_err(|e| Failure::file(from, e))
 }
 
 /// How the image is run.

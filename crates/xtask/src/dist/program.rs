@@ -20,25 +20,21 @@ const ARCHS: [Arch; 2] = [
 /// A program without its symbols.
 pub(super) struct Program {
     pub(super) file: PathBuf,
-    /// Of a debugger; the program names the file.
-    pub(super) symbols: PathBuf,
     pub(super) arch: &'static Arch,
-    /// Libraries that it needs.
-    pub(super) libraries: Vec<String>,
+    /// Libraries that it is run with, the loader among them.
+    pub(super) libraries: Vec<PathBuf>,
+    /// Oldest version of the C library that has all that it asks for, such as `2.34`.
+    pub(super) glibc: String,
 }
 
-/// Builds the program without libraries that it needs at run time; where it is then.
+/// Builds the program; where it is then.
 ///
-/// The target is named, so that what runs while it is built, procedural macros among it, is linked as always. No path of
-/// this machine is left in it.
+/// The target is named, so that nothing else is built with these flags: no path of this machine is left in it.
 pub(super) fn build() -> Result<PathBuf, Failure> {
     let target = format!("{}-unknown-linux-gnu", arch()?.of_rust);
     let home = std::env::var("CARGO_HOME").ok().map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
-    let mut flags = format!(
-        "RUSTFLAGS=-C target-feature=+crt-static --remap-path-prefix={}=/larder",
-        text(&root())
-    );
+    let mut flags = format!("RUSTFLAGS=--remap-path-prefix={}=/larder", text(&root()));
     if let Some(home) = home {
         flags = format!("{flags} --remap-path-prefix={}=/cargo", text(&home));
     }
@@ -51,7 +47,7 @@ pub(super) fn build() -> Result<PathBuf, Failure> {
     Ok(root().join(dir).join(target).join("release/larder"))
 }
 
-fn arch() -> Result<&'static Arch, Failure> {
+pub(super) fn arch() -> Result<&'static Arch, Failure> {
     let named = std::env::consts::ARCH;
     ARCHS.iter().find(|it| it.of_rust == named).ok_or_else(|| {
         Failure::Metadata(format!("no release is made for processors of kind {named}"))
@@ -59,29 +55,43 @@ fn arch() -> Result<&'static Arch, Failure> {
 }
 
 impl Program {
-    /// Parts a program from its symbols; both are in `stage` then.
-    pub(super) fn strip(built: &Path, stage: &Path) -> Result<Self, Failure> {
-        let arch = arch()?;
-        let (file, symbols) = (stage.join("larder"), stage.join("larder.debug"));
-        let (from, bare, debug) = (text(built), text(&file), text(&symbols));
+    /// Parts a program from its symbols, which go to `symbols`, where the program names them.
+    pub(super) fn strip(
+        built: &Path,
+        arch: &'static Arch,
+        stage: &Path,
+        symbols: &Path,
+    ) -> Result<Self, Failure> {
+        let file = stage.join("larder");
+        let (from, bare, debug) = (text(built), text(&file), text(symbols));
         sh("objcopy", &["--only-keep-debug", &from, &debug], &[])?;
+        sh("chmod", &["0644", &debug], &[])?;
         let link = format!("--add-gnu-debuglink={debug}");
         sh("objcopy", &["--strip-all", &link, &from, &bare], &[])?;
-        let dynamic = told("readelf", &["--dynamic", "--wide", &bare])?;
-        Ok(Self { file, symbols, arch, libraries: needed(&dynamic) })
-    }
-
-    /// True if it needs no library.
-    pub(super) const fn is_static(&self) -> bool {
-        self.libraries.is_empty()
+        let versions = told("readelf", &["--version-info", "--wide", &bare])?;
+        let glibc = newest_glibc(&versions).ok_or_else(|| Failure::Command {
+            line: format!("readelf --version-info {bare}"),
+            detail: ": it names no version of the C library".to_owned(),
+        })?;
+        Ok(Self { libraries: libraries(&told("ldd", &[&bare])?), file, arch, glibc })
     }
 }
 
-/// Libraries that `readelf --dynamic` shows as needed.
-fn needed(dynamic: &str) -> Vec<String> {
-    let lines = dynamic.lines().filter(|line| line.contains("(NEEDED)"));
-    let names = lines.filter_map(|line| line.split_once('[')?.1.split_once(']'));
-    names.map(|(name, _)| name.to_owned()).collect()
+/// Files that `ldd` shows.
+fn libraries(shown: &str) -> Vec<PathBuf> {
+    let words =
+        shown.lines().filter_map(|line| line.split_whitespace().find(|it| it.starts_with('/')));
+    words.map(PathBuf::from).collect()
+}
+
+/// The newest version of the C library that `readelf --version-info` shows as needed.
+fn newest_glibc(shown: &str) -> Option<String> {
+    let words = shown.split_whitespace().filter_map(|word| word.strip_prefix("GLIBC_"));
+    let numbers = words.filter_map(|version| {
+        version.split('.').map(|number| number.parse().ok()).collect::<Option<Vec<u32>>>()
+    });
+    let newest = numbers.max()?;
+    Some(newest.iter().map(u32::to_string).collect::<Vec<_>>().join("."))
 }
 
 #[cfg(test)]
@@ -89,12 +99,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_are_read_from_what_readelf_shows() {
-        let shown = "Dynamic section at offset 0x1 contains 3 entries:\n  Tag        Type                         Name/Value\n \
-                     0x0000000000000001 (NEEDED)             Shared library: [libgcc_s.so.1]\n \
-                     0x0000000000000001 (NEEDED)             Shared library: [libc.so.6]\n \
-                     0x000000000000000c (INIT)               0x1000\n";
-        assert_eq!(needed(shown), ["libgcc_s.so.1", "libc.so.6"]);
-        assert!(needed("There is no dynamic section in this file.").is_empty());
+    fn libraries_are_read_from_what_ldd_shows() {
+        let shown = "\tlinux-vdso.so.1 (0x00007ffd)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f)\n\
+                     \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
+        let expected = ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"];
+        assert_eq!(libraries(shown), expected.map(PathBuf::from));
+    }
+
+    #[test]
+    fn versions_are_numbers() {
+        let shown = "  0x0010:   Name: GLIBC_2.9  Flags: none\n  0x0020:   Name: GLIBC_2.34  Flags: none\n GLIBC_PRIVATE";
+        assert_eq!(newest_glibc(shown).as_deref(), Some("2.34"));
+        assert_eq!(newest_glibc("nothing"), None);
     }
 }

@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::program::Program;
-use super::{make, text, told};
+use super::{Release, licences, make, text, told};
 use crate::{Failure, root, sh};
 
 /// From the tree to where it is installed.
@@ -26,6 +26,9 @@ const COMPLETIONS: [(&str, &str); 3] = [
 /// Where the program goes.
 pub(super) const PROGRAM: &str = "usr/bin/larder";
 
+/// Licences of the crates that the program is made of.
+pub(super) const THIRD_PARTY: &str = "usr/share/doc/larder/third-party.txt";
+
 /// Lays out what is installed. The program itself writes its man pages and completions.
 pub(super) fn assemble(program: &Program, files: &Path) -> Result<(), Failure> {
     for (from, to) in FILES {
@@ -39,6 +42,7 @@ pub(super) fn assemble(program: &Program, files: &Path) -> Result<(), Failure> {
         let script = told(&larder, &["completions", shell])?;
         fs::write(&to, script).map_err(|e| Failure::file(&to, e))?;
     }
+    licences::write(&files.join(THIRD_PARTY))?;
     let pages = files.join("usr/share/man/man1");
     sh(&larder, &["man", &text(&pages)], &[])?;
     sh("sh", &["-c", "gzip -9n \"$0\"/*.1", &text(&pages)], &[])
@@ -48,4 +52,9 @@ fn copy(from: &Path, to: &Path, mode: u32) -> Result<(), Failure> {
     make(to.parent().unwrap_or(to))?;
     fs::copy(from, to).map_err(|e| Failure::file(from, e))?;
     fs::set_permissions(to, fs::Permissions::from_mode(mode)).map_err(|e| Failure::file(to, e))
+}
+
+/// Where the licences lie, once the files are laid out.
+pub(super) fn third_party(release: &Release) -> PathBuf {
+    release.into.join("stage/root").join(THIRD_PARTY)
 }
