@@ -79,7 +79,10 @@ def until(what, look, within=READY_SECONDS):
 def make(binary, into):
     """The packages of a program; of the release, which is built, if it is None."""
     named = ["--binary", str(binary)] if binary else []
-    subprocess.run(["cargo", "xtask", "dist", "--into", str(into), *named], cwd=ROOT, check=True, stdin=subprocess.DEVNULL)
+    # The one that was built with the program, if it was: cargo would wait for whatever builds at the moment.
+    built = binary.with_name("xtask") if binary else None
+    xtask = [str(built)] if built and built.exists() else ["cargo", "xtask"]
+    subprocess.run([*xtask, "dist", "--into", str(into), *named], cwd=ROOT, check=True, stdin=subprocess.DEVNULL)
     return into
 
 

@@ -30,12 +30,12 @@ pub(crate) enum Command {
     /// Serve S3 from a directory, alone or with others.
     ///
     /// With --peer it is one machine of a cluster of equal ones: the same command on each of them, in any order, with
-    /// the same list and the same secret (`larder secret`). Without it is a node of its own.
+    /// the same list and the same secret (`larder secret`). Without --peer it runs as a single node.
     ///
     /// The first start makes the directory, draws root credentials (kept in DIR/credentials.toml,
-    /// readable by you alone, and printed once) and prints a line for the AWS command line. Nothing
+    /// readable by you alone, and printed once, if it is started in a terminal) and prints a line for the AWS command line. Nothing
     /// listens beyond this machine unless you say so with --listen. SIGTERM and SIGINT let requests
-    /// finish and stop the server within 10 seconds, behind the time of stop_notice if that is set. A
+    /// finish and stop the server within 10 seconds, and the time of stop_notice besides, if that is set. A
     /// put that was answered is on disk: the server may be killed at any moment.
     #[command(after_help = exit::HELP)]
     Server(ServerArgs),
@@ -69,8 +69,8 @@ pub(crate) enum Command {
     /// Show the state of a running store, its space and its buckets; of a cluster, its servers too.
     ///
     /// The first line says what is wrong, and what to do. A single node is asked itself, by its user or by root. A cluster's
-    /// managers are asked with the identity of a server on this machine. Exits with 0 only if all is well, with 1 if not:
-    /// of a cluster, if every server answers and every placement group and volume has all its copies.
+    /// managers are asked with the identity of a server on this machine. Exits with 0 if all is well: in a cluster, if every
+    /// server answers and every placement group and volume has all its copies. Exits with 1 if not, or if no server runs.
     #[command(after_help = exit::HELP)]
     Status(StatusArgs),
     /// Have what a meta or data server holds go elsewhere, before it is taken away.
@@ -134,9 +134,10 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// Check whether this machine is fit for `larder server`: directory, disk, clock, limits, ports, other machines.
     ///
-    /// With the DIR and the settings that the server is started with, as its user, before the first start or when it behaves
-    /// oddly. Says what is wrong, and what to do. Writes one small file into DIR, or above it if it is not there yet, to see
-    /// how long a sync takes, and removes it. Exits with 1 if a server would not start or what it keeps would not be safe.
+    /// Run it as the server's user, with the server's DIR and settings, before the first start or when something is wrong.
+    /// It says what is wrong, and what to do. It writes one small file into DIR, or above it if DIR is not there yet, to see
+    /// how long a sync takes, and removes it. Exits with 1 if this machine would keep a server from starting, or what the
+    /// server keeps would not be safe. What is in the store is for `larder inspect`.
     #[command(after_help = exit::HELP)]
     Doctor(DoctorArgs),
     /// Measure an S3 endpoint, replay a trace, run the floor server, or fill a store for a trial.
@@ -178,11 +179,11 @@ pub(crate) struct ServerArgs {
     /// File with the secret that all peers share, made with `larder secret`. Needed until a machine has joined.
     #[arg(long, value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
-    /// Address for Prometheus' /metrics; "off" for none. Default: 127.0.0.1:9001, or any free port if
-    /// that is taken.
+    /// Address for Prometheus' /metrics; "off" for none. Default: 127.0.0.1:9001; the start
+    /// fails if that is taken.
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics_listen: Option<String>,
-    /// Configuration file (TOML); see docs/configuration.md. The command line goes before it.
+    /// Configuration file (TOML); see docs/configuration.md. Options on the command line override it.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 }
@@ -256,12 +257,12 @@ pub(crate) struct PackServeArgs {
     /// Show the bucket's objects as files in the directory PATH, which must be empty. Linux, as root or with fusermount3.
     #[arg(long, value_name = "BUCKET:PATH", value_parser = MountArg::parse)]
     pub(crate) mount: Option<MountArg>,
-    /// Address for Prometheus' /metrics; "off" for none. Default: 127.0.0.1:9001, or any free port if
-    /// that is taken.
+    /// Address for Prometheus' /metrics; "off" for none. Default: 127.0.0.1:9001; the start
+    /// fails if that is taken.
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics_listen: Option<String>,
     /// Configuration file (TOML) with listen, metrics_listen, region, domains, html_forms, presigned_v2, access_log, stop_notice, log_format, and the tables [prices] and [packing].
-    /// The command line goes before it.
+    /// Options on the command line override it.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// What a put that is answered has behind it: this machine's disk, or the backend.

@@ -20,7 +20,7 @@ use crate::leaving::Notice;
 pub(crate) struct Config {
     /// Address for S3. Loopback, so that nothing is open by accident.
     pub(crate) listen: String,
-    /// Address for /metrics; `off` for none. `None`: 127.0.0.1:9001, or any free port.
+    /// Address for /metrics; `off` for none. `None`: 127.0.0.1:9001.
     pub(crate) metrics_listen: Option<String>,
     /// Region that buckets are said to be in.
     pub(crate) region: String,

@@ -14,6 +14,7 @@ mod place;
 
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use larder_net::{Identity, Role};
@@ -75,6 +76,11 @@ pub(crate) enum KindError {
     File { path: String, source: std::io::Error },
     #[error("{path}: {source}; the directory is as it was")]
     Bind { path: String, source: std::io::Error },
+    #[error(
+        "{dir} is user {owner}'s, and this would run as root, whose files that user could not read then: start it as \
+         that user (systemctl start larder, or runuser -u '#{owner}' -- larder …)"
+    )]
+    OfUser { dir: String, owner: u32 },
     #[error("{path} is empty: delete it, and the other files tell the kind of the directory")]
     Empty { path: String },
     #[error(
@@ -153,6 +159,10 @@ impl From<ServerRole> for Kind {
 /// directory. Changes nothing.
 pub(crate) fn check(dir: &Path, wanted: Kind) -> Result<(), KindError> {
     allow(dir, |found| found == wanted)?;
+    let owner = fs::metadata(dir.join(MARKER)).map_or(0, |about| about.uid());
+    if owner != 0 && rustix::process::geteuid().is_root() {
+        return Err(KindError::OfUser { dir: dir.display().to_string(), owner });
+    }
     place::outside(dir, Some(wanted))?;
     if found(dir)?.is_none() { place::around_none(dir) } else { Ok(()) }
 }

@@ -148,6 +148,7 @@ fn start(args: &ServerArgs) -> Result<(), ServerError> {
     // A store that cannot go on is left as it is: the next start recovers it.
     if !matches!(outcome, Err(ServerError::Fatal(_))) {
         store.close();
+        tracing::info!("stopped: all that was taken is on disk");
     }
     // Behind the store: a file that hangs may take the time that is left, and no more than lines is lost.
     accesses.close();

@@ -54,10 +54,18 @@ pub const BUCKETS_TOLD_MAX: usize = 100_000;
 pub const PROTOCOL_REMOTE_READS: u8 = 18;
 /// Oldest version of it in which members of several groups say what they have to say in one message.
 pub const PROTOCOL_BATCHES: u8 = 19;
-/// Messages in one, and bytes of them from which on it leaves, or a message by itself.
+/// Most of them in one that is sent, and in one that is taken, with its bytes: a word of a group has some dozen.
+pub const BATCH_SENT_MAX: usize = 512;
+/// See [`BATCH_SENT_MAX`].
 pub const BATCH_MESSAGES_MAX: usize = 4096;
-/// See [`BATCH_MESSAGES_MAX`].
-pub const BATCH_BYTES_MAX: usize = 64 * 1024;
+/// See [`BATCH_SENT_MAX`].
+pub const BATCH_BYTES_MAX: usize = 256 * 1024;
+/// Time after which they leave, though more are to come.
+pub const BATCH_AGE_MAX: Duration = Duration::from_millis(2);
+const _: () = assert!(
+    BATCH_SENT_MAX <= BATCH_MESSAGES_MAX && 256 * BATCH_SENT_MAX <= BATCH_BYTES_MAX,
+    "what is sent is taken"
+);
 /// Groups led by a meta server that remove a step of their garbage at one tick, one after the other: 10,240 rows a second.
 pub const REAPS_PER_TICK_MAX: u32 = 4;
 /// Milliseconds after which a manager that keeps volumes from moving for balance is told of.

@@ -12,7 +12,7 @@ pub(crate) struct StatusArgs {
     /// Directory of a store, of a machine of a cluster, of a development cluster or of a pack worker.
     #[arg(value_name = "DIR", required_unless_present = "config")]
     pub(crate) dir: Option<PathBuf>,
-    /// Configuration file of a server of the cluster on this machine, in place of DIR.
+    /// Configuration file of a `larder manager`, `meta`, `data` or `proxy` on this machine, in place of DIR.
     #[arg(long, value_name = "FILE", conflicts_with = "dir")]
     pub(crate) config: Option<PathBuf>,
     /// Print JSON.
@@ -25,7 +25,7 @@ pub(crate) struct StatusArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// Directory of a store or of a machine of a cluster, made or still to be made.
+    /// Directory of a store or of a machine of a cluster, which may not exist yet.
     pub(crate) dir: PathBuf,
     /// Configuration file of the server, with its list of peers if it has one.
     #[arg(long, value_name = "FILE")]

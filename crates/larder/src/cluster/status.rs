@@ -165,6 +165,11 @@ pub(crate) fn run(args: &StatusArgs) -> ExitCode {
         Ok(Some(Kind::Store)) => store_status::run(path, args),
         Ok(Some(Kind::Worker)) => pack::status::show(path, args.json),
         Ok(Some(Kind::DevCluster)) => of_cluster(&dev::role_beside(path), args),
+        Ok(None) if path.is_dir() => {
+            let dir = path.display();
+            eprintln!("error: NOT WELL: nothing of Larder's is in {dir} yet. Start a server on it");
+            exit::code(exit::FAULTS)
+        }
         Ok(_) => of_cluster(path, args),
         Err(error) => {
             eprintln!("error: {error}");

@@ -27,9 +27,10 @@ pub(super) fn check(dir: &Path) -> Finding {
         .output();
     match asked {
         Ok(told) if told.status.success() => kept(String::from_utf8_lossy(&told.stdout).trim()),
-        _ => Finding::ok(
+        _ => Finding::warning(
             CHECK,
-            "not known whether somebody keeps it: timedatectl does not answer here",
+            "it cannot be told whether anything keeps it: timedatectl does not answer",
+            format!("see that chrony or systemd-timesyncd runs on this machine: {WHY}"),
         ),
     }
 }

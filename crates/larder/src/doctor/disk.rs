@@ -139,8 +139,8 @@ fn syncs(patient: &Patient) -> Finding {
     };
     took.sort_unstable();
     let (median, worst) = (took[took.len() / 2], took[took.len() - 1]);
-    let us = |time: Duration| format!("{} µs", time.as_micros());
-    let saw = format!("{} in the middle, {} at worst, of {SYNCS}", us(median), us(worst));
+    let ms = |time: Duration| time.as_secs_f64() * 1000.0;
+    let saw = format!("median {:.2} ms, longest {:.2} ms, of {SYNCS}", ms(median), ms(worst));
     if median > SYNC_MAX {
         return Finding::warning(
             CHECK,

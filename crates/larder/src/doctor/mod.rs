@@ -21,7 +21,7 @@ use serde::Serialize;
 use crate::args::DoctorArgs;
 use crate::config::Config;
 use crate::exit;
-use crate::kind::{self, Kind};
+use crate::kind::{self, Kind, KindError};
 
 /// How good it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -72,12 +72,6 @@ struct Patient {
 
 /// Looks at this machine; the exit code says whether a server can run here.
 pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
-    // A directory of something else is none of a server.
-    if let Err(error) = kind::allow(&args.dir, |found| matches!(found, Kind::Store | Kind::Machine))
-    {
-        eprintln!("error: {error}");
-        return exit::code(exit::CANNOT_START);
-    }
     let config = match Config::load(args.config.as_deref()) {
         Ok(config) => config,
         Err(error) => {
@@ -85,6 +79,15 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
             return exit::code(exit::USAGE);
         }
     };
+    let wanted = if config.peers.is_empty() { Kind::Store } else { Kind::Machine };
+    // What is a machine's is looked at without its peers, too.
+    let is_machine = matches!(kind::found(&args.dir), Ok(Some(Kind::Machine)));
+    let wanted = if is_machine { Kind::Machine } else { wanted };
+    let place = kind::check(&args.dir, wanted);
+    if let Err(error @ KindError::Other { .. }) = &place {
+        eprintln!("error: {error}");
+        return exit::code(exit::CANNOT_START);
+    }
     let there = args.dir.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("."));
     let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
     let patient = Patient {
@@ -93,7 +96,26 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
         dir: args.dir.clone(),
         config,
     };
-    let findings = examine(&patient);
+    let mut findings = examine(&patient);
+    match place {
+        // Root sees it for the user.
+        Ok(()) | Err(KindError::OfUser { .. }) => {}
+        Err(error) => {
+            findings.push(Finding::fault(
+                "place",
+                error.to_string(),
+                "name another directory, or mend that",
+            ));
+        }
+    }
+    if is_machine && patient.config.peers.is_empty() {
+        let saw = "a machine of a cluster, of whose peers nothing was said";
+        findings.push(Finding::warning(
+            "cluster",
+            saw,
+            "name the file with `peers`: --config FILE",
+        ));
+    }
     let is_fit = findings.iter().all(|it| it.grade != Grade::Fault);
     if let Err(error) = print(&findings, args.json)
         && error.kind() != std::io::ErrorKind::BrokenPipe
@@ -148,6 +170,13 @@ fn directory(patient: &Patient) -> Finding {
             format!("chmod o-w {shown}: whoever can write there can replace keys and data");
         return Finding::warning(CHECK, format!("{shown} can be written by everybody"), remedy);
     }
+    let me = rustix::process::geteuid();
+    let owner = fs::metadata(dir.join(kind::MARKER)).map_or(me.as_raw(), |about| about.uid());
+    if owner != me.as_raw() && !me.is_root() {
+        let saw =
+            format!("files in {shown} belong to user {owner}, and this is user {}", me.as_raw());
+        return Finding::fault(CHECK, saw, format!("run this, and the server, as user {owner}"));
+    }
     let what = match kind::found(dir) {
         Ok(Some(found)) => found.what(),
         _ => "empty, or has nothing of Larder's",
@@ -180,7 +209,7 @@ fn people(out: &mut impl Write, findings: &[Finding]) -> std::io::Result<()> {
     let count = |of: Grade| findings.iter().filter(|it| it.grade == of).count();
     let (faults, warnings) = (count(Grade::Fault), count(Grade::Warning));
     let fit = if faults == 0 { "fit for larder server" } else { "NOT FIT for larder server" };
-    writeln!(out, "\n{fit}: {} checks, {faults} faults, {warnings} warnings", findings.len())
+    writeln!(out, "\n{fit} (checks: {}, faults: {faults}, warnings: {warnings})", findings.len())
 }
 
 #[cfg(test)]
@@ -203,7 +232,7 @@ WARNING  memory       512 MiB
 FAULT    port         9000 is taken
                       → name another
 
-NOT FIT for larder server: 3 checks, 1 faults, 1 warnings
+NOT FIT for larder server (checks: 3, faults: 1, warnings: 1)
 ";
         assert_eq!(String::from_utf8(shown).unwrap(), expected);
     }

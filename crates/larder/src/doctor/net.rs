@@ -55,7 +55,12 @@ fn cluster(patient: &Patient) -> Vec<Finding> {
     };
     let mut findings = vec![port("peers' port", &me, "`peers`, on all machines", *is_running)];
     findings.extend(secret(patient));
-    findings.extend(config.peers.iter().filter(|peer| **peer != me).map(|peer| reached(peer)));
+    // Side by side: each may take as long as it has.
+    std::thread::scope(|scope| {
+        let others = config.peers.iter().filter(|peer| **peer != me);
+        let asked: Vec<_> = others.map(|peer| scope.spawn(|| reached(peer))).collect();
+        findings.extend(asked.into_iter().filter_map(|it| it.join().ok()));
+    });
     findings
 }
 
@@ -67,7 +72,7 @@ fn secret(patient: &Patient) -> Option<Finding> {
         Err(error) => Finding::fault(
             CHECK,
             error.to_string(),
-            "make one with `larder secret`, and copy it to each machine",
+            "copy the file of another machine, and let the server alone read it; `larder secret` makes one for a new cluster",
         ),
     })
 }

@@ -22,6 +22,10 @@ pub(crate) enum NodeError {
         "which of the peers is this machine? {why}: say so with --me HOST:PORT, as it stands in the list"
     )]
     WhoAmI { why: String },
+    #[error(
+        "the peer {name} stands for no address now: {source}; is the name right, and does DNS answer?"
+    )]
+    Unresolved { name: String, source: io::Error },
     #[error("--me {me} is none of the peers: add it to the list on all machines")]
     NotAPeer { me: String },
     #[error(

@@ -1,6 +1,7 @@
 //! Which of the peers this machine is.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 
 use larder_roles::limits::{PEER_NAME_BYTES_MAX, PEERS_MAX};
@@ -56,12 +57,23 @@ fn check(peers: &[String]) -> Result<(), NodeError> {
     Ok(())
 }
 
-/// The one peer that is here.
-fn only_one(peers: &[String], is_here: impl Fn(&str) -> bool) -> Result<String, NodeError> {
-    let here: Vec<&String> = peers.iter().filter(|peer| is_here(peer)).collect();
-    match here[..] {
-        [me] => Ok(me.clone()),
-        [] => Err(NodeError::WhoAmI { why: "none of them is an address of it".to_owned() }),
+/// The one peer that is here. If none is, and what one stands for is not known, that may be known later.
+fn only_one(
+    peers: &[String],
+    is_here: impl Fn(&str) -> io::Result<bool>,
+) -> Result<String, NodeError> {
+    let (mut here, mut unknown) = (Vec::new(), None);
+    for peer in peers {
+        match is_here(peer) {
+            Ok(true) => here.push(peer),
+            Ok(false) => {}
+            Err(source) => unknown = unknown.or(Some((peer.clone(), source))),
+        }
+    }
+    match (&here[..], unknown) {
+        ([me], _) => Ok((*me).clone()),
+        ([], Some((name, source))) => Err(NodeError::Unresolved { name, source }),
+        ([], None) => Err(NodeError::WhoAmI { why: "none of them is an address of it".to_owned() }),
         _ => {
             let here: Vec<&str> = here.into_iter().map(String::as_str).collect();
             Err(NodeError::WhoAmI { why: format!("{} are all addresses of it", here.join(", ")) })
@@ -70,10 +82,10 @@ fn only_one(peers: &[String], is_here: impl Fn(&str) -> bool) -> Result<String, 
 }
 
 /// Whether it is an address of this machine: only those can be bound.
-fn is_here(peer: &str) -> bool {
-    let Ok(addresses) = peer.to_socket_addrs() else { return false };
+fn is_here(peer: &str) -> io::Result<bool> {
+    let addresses = peer.to_socket_addrs()?;
     let bound = |address: SocketAddr| UdpSocket::bind(SocketAddr::new(address.ip(), 0)).is_ok();
-    addresses.into_iter().any(bound)
+    Ok(addresses.into_iter().any(bound))
 }
 
 #[cfg(test)]
@@ -88,7 +100,10 @@ mod tests {
     fn the_one_peer_that_is_here_is_this_machine() {
         let peers = list(&["127.0.0.1:7000", "192.0.2.1:7000", "nowhere.invalid:7000"]);
         assert_eq!(only_one(&peers, is_here).unwrap(), "127.0.0.1:7000");
-        let none = only_one(&peers[1..], is_here).unwrap_err().to_string();
+        let unknown = only_one(&peers[1..], is_here).unwrap_err();
+        assert!(unknown.to_string().contains("nowhere.invalid:7000"), "{unknown}");
+        assert_eq!(unknown.code(), crate::exit::CANNOT_START, "it may be known later");
+        let none = only_one(&peers[1..2], is_here).unwrap_err().to_string();
         assert!(none.contains("none of them") && none.contains("--me"), "{none}");
         let both = list(&["127.0.0.1:7000", "127.0.0.1:7001"]);
         let several = only_one(&both, is_here).unwrap_err().to_string();

@@ -63,9 +63,9 @@ pub(super) struct Load {
 /// How the bytes taken grew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Growth {
-    /// Bytes more than at the beginning of that time.
+    /// Bytes that are free no more.
     pub(super) bytes: u64,
-    /// Seconds in which they came.
+    /// Seconds in which they were taken.
     pub(super) within_s: u64,
     /// Seconds until nothing is left at this rate.
     pub(super) full_in_s: u64,

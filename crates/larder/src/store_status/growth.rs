@@ -1,4 +1,4 @@
-//! How fast a store fills, from what it held before.
+//! How fast a store fills, from what was free before: objects, index, log and whatever else is on its file system take of that.
 //!
 //! A look every ten minutes, a week of them. Objects that come and go within a day do not make a trend: nothing is foretold
 //! from less than an hour, and what is foretold goes by all of the time there is.
@@ -14,7 +14,7 @@ const LOOKS_MAX: usize = 7 * 24 * 6;
 /// Seconds from which on something is foretold.
 const TREND_S_MIN: u64 = 3600;
 
-/// Looks at the bytes taken, oldest first.
+/// Looks at the bytes that are free, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct History {
     /// Seconds of a clock that never goes back, and bytes.
@@ -23,21 +23,21 @@ pub(super) struct History {
 
 impl History {
     /// Keeps a look, if the last one is long enough ago.
-    pub(super) fn note(&mut self, now_s: u64, taken: u64) {
+    pub(super) fn note(&mut self, now_s: u64, free: u64) {
         if self.looks.back().is_some_and(|(last, _)| now_s < last + PAUSE_S) {
             return;
         }
         if self.looks.len() == LOOKS_MAX {
             self.looks.pop_front();
         }
-        self.looks.push_back((now_s, taken));
+        self.looks.push_back((now_s, free));
     }
 
-    /// How the bytes grew until now, if they did; `free` are left.
-    pub(super) fn growth(&self, now_s: u64, taken: u64, free: u64) -> Option<Growth> {
+    /// How it filled until now, if it did; `free` bytes are left.
+    pub(super) fn growth(&self, now_s: u64, free: u64) -> Option<Growth> {
         let &(first_s, first) = self.looks.front()?;
         let within_s = now_s.checked_sub(first_s).filter(|seconds| *seconds >= TREND_S_MIN)?;
-        let bytes = taken.checked_sub(first).filter(|bytes| *bytes > 0)?;
+        let bytes = first.checked_sub(free).filter(|bytes| *bytes > 0)?;
         let full_in_s = u128::from(free) * u128::from(within_s) / u128::from(bytes);
         Some(Growth { bytes, within_s, full_in_s: u64::try_from(full_in_s).unwrap_or(u64::MAX) })
     }
@@ -52,10 +52,10 @@ mod tests {
     #[test]
     fn a_store_that_fills_is_foretold_when_it_is_full() {
         let mut history = History::default();
-        history.note(0, 1000);
-        assert_eq!(history.growth(HOUR_S - 1, 5000, 1000), None, "too early to tell");
+        history.note(0, 1200);
+        assert_eq!(history.growth(HOUR_S - 1, 100), None, "too early to tell");
         history.note(HOUR_S, 1100);
-        let growth = history.growth(2 * HOUR_S, 1200, 1000);
+        let growth = history.growth(2 * HOUR_S, 1000);
         let expected = Growth { bytes: 200, within_s: 2 * HOUR_S, full_in_s: 10 * HOUR_S };
         assert_eq!(growth, Some(expected));
     }
@@ -64,8 +64,8 @@ mod tests {
     fn a_store_that_shrinks_or_stays_is_not_foretold() {
         let mut history = History::default();
         history.note(0, 1000);
-        assert_eq!(history.growth(HOUR_S, 1000, 1), None);
-        assert_eq!(history.growth(HOUR_S, 900, 1), None);
+        assert_eq!(history.growth(HOUR_S, 1000), None);
+        assert_eq!(history.growth(HOUR_S, 1100), None);
     }
 
     #[test]
@@ -81,8 +81,8 @@ mod tests {
     #[test]
     fn huge_numbers_do_not_overflow() {
         let mut history = History::default();
-        history.note(0, 0);
-        let growth = history.growth(u64::MAX, 1, u64::MAX).unwrap();
+        history.note(0, u64::MAX);
+        let growth = history.growth(u64::MAX, u64::MAX - 1).unwrap();
         assert_eq!(growth.full_in_s, u64::MAX);
     }
 }

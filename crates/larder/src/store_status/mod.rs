@@ -31,8 +31,11 @@ pub(crate) use socket::{SOCKET, Socket};
 enum StatusError {
     #[error(transparent)]
     Kind(#[from] KindError),
-    #[error("NOT WELL: no server runs on {dir} ({source}). Start it: larder server {dir}")]
-    NotRunning { dir: String, source: std::io::Error },
+    #[error(
+        "NOT WELL: no server runs on {dir}. Start it as this machine does: systemctl start larder, or larder server \
+         {dir} as the user whose it is"
+    )]
+    NotRunning { dir: String },
     #[error("the server of {dir} does not answer: {reason}")]
     NoAnswer { dir: String, reason: String },
     #[error("{0}")]

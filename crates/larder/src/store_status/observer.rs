@@ -117,7 +117,7 @@ impl Observer {
         // After a start it is not known at once how much is taken.
         if space.unknown == 0 {
             let now_s = self.began.elapsed().as_secs();
-            before.history.note(now_s, space.used + space.waiting);
+            before.history.note(now_s, space.free);
         }
     }
 
@@ -229,7 +229,7 @@ impl Observer {
 
     fn growth(&self, history: &History, space: Space) -> Option<super::document::Growth> {
         let now_s = self.began.elapsed().as_secs();
-        history.growth(now_s, space.used + space.waiting, space.free)
+        history.growth(now_s, space.free)
     }
 }
 

@@ -147,16 +147,17 @@ fn respond(path: &str, observer: &Observer) -> Response<Full<Bytes>> {
 /// Asks the process that serves the store in a directory for its document.
 pub(super) async fn ask(dir: &Path) -> Result<Vec<u8>, StatusError> {
     let name = || dir.display().to_string();
-    let place = Place::of(dir).map_err(|source| StatusError::NotRunning { dir: name(), source })?;
+    let failed = |error: Error| StatusError::NoAnswer { dir: name(), reason: error.to_string() };
+    let place = Place::of(dir).map_err(failed)?;
     let stream = match UnixStream::connect(&place.path).await {
         Ok(stream) => stream,
         // A name without a process behind it, or none yet.
-        Err(source)
-            if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) =>
+        Err(error)
+            if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) =>
         {
-            return Err(StatusError::NotRunning { dir: name(), source });
+            return Err(StatusError::NotRunning { dir: name() });
         }
-        Err(error) => return Err(StatusError::NoAnswer { dir: name(), reason: error.to_string() }),
+        Err(error) => return Err(failed(error)),
     };
     let asked = timeout(ASKED_MAX, exchange(stream)).await;
     let told = asked.unwrap_or_else(|_| Err(format!("nothing within {} s", ASKED_MAX.as_secs())));

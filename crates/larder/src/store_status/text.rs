@@ -1,10 +1,12 @@
 //! The state of a single node for people.
 
 use std::io::Write;
+use std::time::{Duration, UNIX_EPOCH};
 
 use super::document::{Document, Growth};
 use crate::cluster::status::background;
 use crate::cluster::status::space::{self, bytes};
+use crate::wall_clock::utc;
 
 /// Units of time, in seconds, with the name of one; the largest comes first.
 const UNITS: [(u64, &str); 3] = [(24 * 3600, "day"), (3600, "hour"), (60, "minute")];
@@ -17,7 +19,9 @@ pub(super) fn people(
     let Document { verdict, since_ms, release, began_ms, space, growth, load, .. } = document;
     let ago = |ms: u64| span(now_ms.saturating_sub(ms) / 1000);
     writeln!(out, "{verdict}\n")?;
-    writeln!(out, "so for {}, as far as is known; up for {}", ago(*since_ms), ago(*began_ms))?;
+    let since = utc(UNIX_EPOCH + Duration::from_millis(*since_ms));
+    writeln!(out, "since {since}, {} ago, as far as this process has seen", ago(*since_ms))?;
+    writeln!(out, "up for {}", ago(*began_ms))?;
     writeln!(out, "release {release}")?;
     if !document.is_ready {
         writeln!(out, "NOT READY: load balancers are told to send nothing (/readyz)")?;
@@ -39,7 +43,7 @@ pub(super) fn people(
         writeln!(out, "  of {unread} it is not known yet: the index is read behind the start")?;
     }
     if let Some(Growth { bytes: grown, within_s, .. }) = growth {
-        writeln!(out, "  {} more than {} ago", bytes(*grown), span(*within_s))?;
+        writeln!(out, "  {} less free than {} ago", bytes(*grown), span(*within_s))?;
     }
     writeln!(out, "log {}, index {}", bytes(document.log_bytes), bytes(document.index_bytes))?;
     if document.puts_in_doubt > 0 {

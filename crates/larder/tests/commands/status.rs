@@ -70,6 +70,11 @@ fn what_is_not_there_or_said_twice_is_refused() {
     let shown = status(&[&missing]);
     assert_eq!(shown.status.code(), Some(2), "{shown:?}");
     assert!(text(&shown.stderr).contains(&missing), "{shown:?}");
+    let empty = scratch.path("empty");
+    fs::create_dir(&empty).unwrap();
+    let shown = status(&[&empty]);
+    assert_eq!(shown.status.code(), Some(1), "{shown:?}");
+    assert!(text(&shown.stderr).contains(&format!("is in {empty} yet")), "{shown:?}");
     for words in [&[][..], &["a", "--config", "b"]] {
         let shown = status(words);
         assert_eq!(shown.status.code(), Some(2), "{shown:?}");
@@ -142,5 +147,5 @@ fn a_machine_of_a_cluster_is_examined_with_its_peers() {
     fs::write(&secret, "nonsense").unwrap();
     let told = doctor(&[&dir, "--config", &config]);
     assert_eq!(told.status.code(), Some(1), "{told:?}");
-    assert!(text(&told.stdout).contains("larder secret"), "{told:?}");
+    assert!(text(&told.stdout).contains("FAULT    secret"), "{told:?}");
 }

@@ -1,14 +1,15 @@
-//! What several groups say to one server at once goes in one frame.
+//! Words that several groups have for one server go in one frame.
 //!
 //! A tick, a group of the log that has become durable, and a frame of another member each concern many groups, one after the
-//! other. Their messages are gathered, and leave together when all have been stepped. What a group says when it is asked for
-//! something leaves at once.
+//! other. What they say to let others know that they are there, and how far they are, is gathered, and leaves together.
+//! Ops, and whatever else a group says, leave at once.
 //!
 //! # Invariants
 //!
-//! 1. What was gathered leaves before the thread waits for anything but the locks of groups.
-//! 2. What a group says at once may overtake what it said before and is gathered: machines take what comes late as they take what
-//!    comes twice.
+//! 1. Gathered are only messages that lose nothing by coming late or never: whoever says them says them again. No op is among them,
+//!    as the one behind it would come first, and be dropped.
+//! 2. What was gathered leaves before the thread waits for a lock that another holds, as far as that can be seen, and
+//!    [`BATCH_AGE_MAX`] after the first was.
 
 use std::collections::BTreeMap;
 use std::mem::take;
@@ -18,27 +19,33 @@ use bytes::Bytes;
 use larder_protocol::PeerMessage;
 use larder_types::codec::encode;
 use larder_types::{PgId, ServerId};
+use tokio::time::Instant;
 
 use super::cluster::Cluster;
 use super::{Member, Meta};
-use crate::limits::{BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, PROTOCOL_BATCHES};
+use crate::limits::{BATCH_AGE_MAX, BATCH_SENT_MAX, PROTOCOL_BATCHES};
 
 /// What is said while one member is stepped.
 pub(super) type Said = Vec<(ServerId, PeerMessage)>;
+
+/// True of a message that may be gathered.
+pub(super) fn may_wait(message: &PeerMessage) -> bool {
+    match message {
+        PeerMessage::Append { entries, .. } => entries.is_empty(),
+        PeerMessage::Acked { .. } => true,
+        _ => false,
+    }
+}
 
 /// Gathers what groups say, until it is dropped.
 pub(super) struct Together<'a> {
     /// `None` if there is nobody to talk to, or if not all servers know batches.
     cluster: Option<&'a Cluster>,
-    to: BTreeMap<ServerId, Gathered>,
+    to: BTreeMap<ServerId, Vec<(PgId, Bytes)>>,
+    /// When the first of them was gathered.
+    since: Option<Instant>,
     /// Kept for its room.
     said: Said,
-}
-
-#[derive(Default)]
-struct Gathered {
-    messages: Vec<(PgId, Bytes)>,
-    bytes: usize,
 }
 
 impl Meta {
@@ -46,7 +53,7 @@ impl Meta {
     pub(super) fn together(&self) -> Together<'_> {
         let knows = |it: &&Cluster| it.managers.map().cluster_version >= PROTOCOL_BATCHES;
         let cluster = self.cluster().filter(knows);
-        Together { cluster, to: BTreeMap::new(), said: Said::new() }
+        Together { cluster, to: BTreeMap::new(), since: None, said: Said::new() }
     }
 
     /// Messages to other members in which several groups spoke, and how often groups did in them.
@@ -61,37 +68,40 @@ impl Together<'_> {
     /// Does something with a member, and gathers what it says.
     pub(super) fn with(&mut self, member: &mut Member, does: impl FnOnce(&mut Member)) {
         let Some(cluster) = self.cluster else { return does(member) };
+        debug_assert!(member.said.is_none(), "a member is stepped by one thread");
         member.said = Some(take(&mut self.said));
         does(member);
         let Some(mut said) = member.said.take() else { return };
+        if said.is_empty() {
+            self.said = said;
+            return;
+        }
+        let since = *self.since.get_or_insert_with(Instant::now);
         for (to, message) in said.drain(..) {
-            self.add(cluster, member.pg.id(), to, message);
+            let gathered = self.to.entry(to).or_default();
+            gathered.push((member.pg.id(), encode(&message).into()));
+            if gathered.len() >= BATCH_SENT_MAX {
+                cluster.say_all(to, take(gathered));
+            }
         }
         self.said = said;
+        if since.elapsed() > BATCH_AGE_MAX {
+            self.leave();
+        }
     }
 
-    fn add(&mut self, cluster: &Cluster, pg: PgId, to: ServerId, message: PeerMessage) {
-        let gathered = self.to.entry(to).or_default();
-        let payload = encode(&message);
-        if payload.len() > BATCH_BYTES_MAX {
-            cluster.say_all(to, take(&mut gathered.messages));
-            gathered.bytes = 0;
-            return cluster.send(pg, to, message);
-        }
-        gathered.bytes += payload.len();
-        gathered.messages.push((pg, payload.into()));
-        if gathered.bytes >= BATCH_BYTES_MAX || gathered.messages.len() >= BATCH_MESSAGES_MAX {
-            cluster.say_all(to, take(&mut gathered.messages));
-            gathered.bytes = 0;
+    /// Sends what was gathered.
+    pub(super) fn leave(&mut self) {
+        self.since = None;
+        let Some(cluster) = self.cluster else { return };
+        for (to, messages) in &mut self.to {
+            cluster.say_all(*to, take(messages));
         }
     }
 }
 
 impl Drop for Together<'_> {
     fn drop(&mut self) {
-        let Some(cluster) = self.cluster else { return };
-        for (to, gathered) in take(&mut self.to) {
-            cluster.say_all(to, gathered.messages);
-        }
+        self.leave();
     }
 }

@@ -21,6 +21,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use super::adopt::Adoption;
+use super::batch::may_wait;
 use super::{Member, Meta, Neighbours};
 use crate::limits::{DATA_ANSWER_MAX, DATA_PAUSE, DATA_REACH_MAX, MAP_LAG_MAX, PEER_BYTES_MAX};
 use crate::managers::Managers;
@@ -191,8 +192,8 @@ impl Meta {
         let pg = member.pg.id();
         match effect {
             Effect::Send { to, message } => match &mut member.said {
-                Some(said) => said.push((to, message)),
-                None => cluster.send(pg, to, message),
+                Some(said) if may_wait(&message) => said.push((to, message)),
+                _ => cluster.send(pg, to, message),
             },
             Effect::Data { lv, replica, request } => cluster.ask_data(member, lv, replica, request),
             Effect::NeedLv => {

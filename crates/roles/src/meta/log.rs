@@ -421,7 +421,13 @@ impl Meta {
     fn note_durable(&self, group: &mut Group) {
         let mut together = self.together();
         for (pg, last) in group.last.drain(..) {
-            together.with(&mut self.lock(pg), |member| self.step(member, Event::Durable(last)));
+            // One of whom others wait for an acknowledgement does not wait for another group's lock.
+            let member = self.lock_at_once(pg);
+            let mut member = member.unwrap_or_else(|| {
+                together.leave();
+                self.lock(pg)
+            });
+            together.with(&mut member, |member| self.step(member, Event::Durable(last)));
         }
     }
 }

@@ -358,6 +358,12 @@ impl Meta {
         self.pgs[pg.0 as usize].lock()
     }
 
+    /// The same, unless another has it.
+    fn lock_at_once(&self, pg: PgId) -> Option<MutexGuard<'_, Member>> {
+        switch_point();
+        self.pgs[pg.0 as usize].try_lock()
+    }
+
     fn fail(&self, reason: String) {
         tracing::error!(%reason, "the meta server cannot go on");
         self.fatal.send_replace(Some(reason));

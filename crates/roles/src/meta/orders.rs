@@ -219,6 +219,7 @@ impl Meta {
         for pg in self.pg_ids() {
             together.with(&mut self.lock(pg), |member| self.tick(member, reaps));
             if beat.is_due(Instant::now()) {
+                together.leave();
                 self.beat(cluster);
             }
         }

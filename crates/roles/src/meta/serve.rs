@@ -34,7 +34,7 @@ use super::duties::refuse;
 use super::scan::{Scan, ScanCall};
 use super::{Awaited, JournalCall, Member, Meta};
 use crate::blocking;
-use crate::limits::BATCH_MESSAGES_MAX;
+use crate::limits::{BATCH_BYTES_MAX, BATCH_MESSAGES_MAX};
 use crate::wire::{MetaCall, MetaMessage, MetaReply, MetaService};
 
 /// Answers for a meta server of a cluster: [`MetaServer::handler`](super::MetaServer::handler).
@@ -339,9 +339,12 @@ impl Meta {
         }
     }
 
-    /// A member, or one that wants to be one, says something.
     /// Hears what several groups say at another member; answers go together, too.
     fn hear_members(&self, from: ServerId, payload: &[u8]) {
+        if payload.len() > BATCH_BYTES_MAX {
+            let bytes = payload.len();
+            return tracing::error!(%from, bytes, "messages of a member are too long: use one release");
+        }
         let said = match decode::<Vec<(PgId, Bytes)>>("messages of a member", payload) {
             Ok(said) if said.len() <= BATCH_MESSAGES_MAX => said,
             Ok(said) => {
@@ -358,6 +361,7 @@ impl Meta {
         }
     }
 
+    /// A member, or one that wants to be one, says something.
     fn hear_member(
         &self,
         pg: PgId,

@@ -120,8 +120,13 @@ pub(crate) fn work(out: &mut impl Write, progress: &Progress) -> std::io::Result
     if let Some(bad) = scrub.map(|scrub| scrub.bad).filter(|bad| *bad > 0) {
         writeln!(out, "    {bad} DAMAGED copies were found: see its log for their disks")?;
     }
-    writeln!(out, "    floors   {}", behind(floors))?;
-    writeln!(out, "    indexes  {}", compared(digests.as_ref()))?;
+    // A single node has neither.
+    if floors.volumes > 0 {
+        writeln!(out, "    floors   {}", behind(floors))?;
+    }
+    if floors.volumes > 0 || digests.is_some() {
+        writeln!(out, "    indexes  {}", compared(digests.as_ref()))?;
+    }
     if let Some(DigestsNow { differing: 1.., differing_groups, .. }) = digests {
         writeln!(out, "    DIFFERING members, of groups {differing_groups:?}: see its log")?;
     }
@@ -232,7 +237,7 @@ fn trimmed(now: &LogNow) -> String {
     let (disk, untrimmed) = (mib(now.disk_bytes), mib(now.untrimmed_bytes));
     let (written, freed) = (mib(now.written_per_s), mib(now.trimmed_per_s));
     format!(
-        "{untrimmed:.1} MiB, in segments of {disk:.0}: {why}; {written:.1} MiB/s written, {freed:.1} trimmed"
+        "{untrimmed:.1} MiB in use of {disk:.0} on disk: {why}; {written:.1} MiB/s written, {freed:.1} trimmed"
     )
 }
 
@@ -335,7 +340,7 @@ mod tests {
             "of 9 groups, 7 found equal; 3 d since it was last known of all (wanted: 14 d); 1 had to be taken anew",
             "DIFFERING members, of groups [5]",
             "compact  [#####---------------]  25 %  of 3 badly fragmented volumes 2 under way, 1.0 of 4.0 MiB; 9.0 MiB moved",
-            "log      70.0 MiB, in segments of 192: kept for a put without an outcome, op 77 of group 5; 1.5 MiB/s written",
+            "log      70.0 MiB in use of 192 on disk: kept for a put without an outcome, op 77 of group 5; 1.5 MiB/s written",
             "meta-2: does not answer",
         ] {
             assert!(text.contains(line), "{line:?} is not in\n{text}");
@@ -344,28 +349,33 @@ mod tests {
 
     #[test]
     fn where_all_is_well_little_is_said() {
-        let progress = Some(Progress {
+        let progress = Progress {
             background: BackgroundNow::default(),
             rebuild: RebuildNow::default(),
             scrub: None,
-            floors: FloorsNow::default(),
+            floors: FloorsNow { volumes: 1, ..FloorsNow::default() },
             digests: None,
             compaction: CompactionNow::default(),
             log: LogNow::default(),
-        });
+        };
         let new = ScrubNow { period_ms: 7_200_000, never: 3, ..ScrubNow::default() };
         let told = verified(Some(&new));
         assert!(told.contains("3 groups have not been verified"), "nothing is claimed: {told}");
-        let text = shown(&[Background {
+        let background = || Background {
             server: 1,
             name: "meta-1".to_owned(),
-            progress,
+            progress: None,
             doubts: None,
             space: None,
-        }]);
+        };
+        let alone = Progress { floors: FloorsNow::default(), ..progress.clone() };
+        let text = shown(&[Background { progress: Some(progress), ..background() }]);
         assert!(text.contains("are not compared") && !text.contains("DIFFERING"), "{text}");
         assert!(text.contains("scrub    off") && !text.contains("rebuild"), "{text}");
         assert!(text.contains("all else is trimmed") && !text.contains("compact"), "{text}");
+        let alone = Background { progress: Some(alone), ..background() };
+        let text = shown(&[alone]);
+        assert!(!text.contains("floors") && !text.contains("indexes"), "a single node: {text}");
         assert_eq!((time(3_000), time(7_200_000)), ("3 s".to_owned(), "2 h".to_owned()));
     }
 }
