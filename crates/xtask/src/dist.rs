@@ -1,4 +1,4 @@
-//! What is released: one program, stripped, in an archive, a Debian package and an image for containers, with the chart and
+//! The files of a release: one program, stripped, in an archive, a Debian package and an image for containers, with the chart and
 //! checksums of all.
 //!
 //! The same commit gives the same bytes: times are the commit's, owners root's, and names sorted.
@@ -17,7 +17,7 @@ use crate::metadata::Metadata;
 use crate::{Failure, root, sh};
 use program::Program;
 
-/// What a release is made of.
+/// A release that is made.
 pub(crate) struct Release {
     /// As in `Cargo.toml`.
     pub(crate) version: String,
@@ -90,7 +90,7 @@ fn epoch_s() -> Result<u64, Failure> {
     })
 }
 
-/// What a command prints.
+/// The output of a command.
 fn told(program: &str, arguments: &[&str]) -> Result<String, Failure> {
     let line = [&[program], arguments].concat().join(" ");
     let mut command = std::process::Command::new(program);

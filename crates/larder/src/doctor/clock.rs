@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use super::Finding;
 
 const CHECK: &str = "clock";
-/// How far a file's time may be ahead: clocks are set back a little now and then.
+/// Most that a file's time may be ahead: clocks are set back a little now and then.
 const AHEAD_MAX: Duration = Duration::from_secs(60);
 /// Signatures are good for a quarter of an hour, either way.
 const WHY: &str = "requests of clients whose clocks differ by more than 15 minutes are refused";
@@ -46,7 +46,7 @@ fn kept(told: &str) -> Finding {
     }
 }
 
-/// When the newest file of the directory was written.
+/// Time of the newest file of the directory.
 fn newest(dir: &Path) -> Option<SystemTime> {
     let entries = std::fs::read_dir(dir).ok()?;
     let times = entries.filter_map(|entry| entry.ok()?.metadata().ok()?.modified().ok());

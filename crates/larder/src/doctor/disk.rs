@@ -121,7 +121,7 @@ fn room(there: &Path) -> Finding {
     Finding::ok(CHECK, saw)
 }
 
-/// How long small writes take to be on disk.
+/// Times until small writes are on disk.
 fn syncs(patient: &Patient) -> Finding {
     const CHECK: &str = "syncs";
     // Of a name that nobody else has: what is there already is not touched, nor followed.

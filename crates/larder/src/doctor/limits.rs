@@ -1,4 +1,4 @@
-//! What the system lets a process have: open files and memory.
+//! Limits of the system for a process: open files and memory.
 
 use std::fs;
 

@@ -23,7 +23,7 @@ use crate::config::Config;
 use crate::exit;
 use crate::kind::{self, Kind, KindError};
 
-/// How good it is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Grade {
@@ -34,14 +34,14 @@ enum Grade {
     Fault,
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Finding {
     check: &'static str,
     grade: Grade,
-    /// What was seen.
+    /// The observation.
     saw: String,
-    /// What to do; nothing if all is well.
+    /// The action to take; none if all is well.
     #[serde(skip_serializing_if = "Option::is_none")]
     remedy: Option<String>,
 }
@@ -60,7 +60,7 @@ impl Finding {
     }
 }
 
-/// What is looked at.
+/// The server that is to run here, with its settings.
 struct Patient {
     dir: PathBuf,
     /// The directory, or the nearest above it that is there.

@@ -40,7 +40,7 @@ fn port(check: &'static str, address: &str, setting: &str, is_running: bool) -> 
     }
 }
 
-/// Who this machine is in its cluster, and whether it reaches the others.
+/// The name of this machine in its cluster, its secret, and the others that it reaches.
 fn cluster(patient: &Patient) -> Vec<Finding> {
     let Patient { dir, config, is_running, .. } = patient;
     let me = match node::whoami(dir, config) {

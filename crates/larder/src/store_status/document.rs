@@ -1,4 +1,4 @@
-//! What a single node says of itself: the document of [`super::socket`], and of `larder status DIR --json`.
+//! The state of a single node: the document of [`super::socket`], and of `larder status DIR --json`.
 
 use larder_roles::progress::Progress;
 use serde::{Deserialize, Serialize};
@@ -19,10 +19,10 @@ pub(crate) struct Document {
     pub(super) release: String,
     /// Milliseconds since 1970 when it began to serve.
     pub(super) began_ms: u64,
-    /// Whether `/readyz` says that it serves.
+    /// True if `/readyz` says that it serves.
     pub(super) is_ready: bool,
     pub(super) space: Space,
-    /// How fast `space` fills.
+    /// Growth of what is taken of `space`.
     pub(super) growth: Option<Growth>,
     pub(super) load: Load,
     pub(super) pgs: usize,
@@ -47,7 +47,7 @@ pub(crate) struct Document {
     /// Its number among regions, if it is one of several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) region: Option<u16>,
-    /// What it does in the background.
+    /// Its background work.
     pub(super) progress: Progress,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Load {
     pub(super) failed_per_s: f64,
 }
 
-/// How the bytes taken grew.
+/// Growth of the bytes taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Growth {
     /// Bytes that are free no more.

@@ -1,4 +1,5 @@
-//! How fast a store fills, from what was free before: objects, index, log and whatever else is on its file system take of that.
+//! The rate at which a store fills, from what was free before: objects, index, log and whatever else is on its file system take
+//! of that.
 //!
 //! A look every ten minutes, a week of them. Objects that come and go within a day do not make a trend: nothing is foretold
 //! from less than an hour, and what is foretold goes by all of the time there is.
@@ -33,7 +34,7 @@ impl History {
         self.looks.push_back((now_s, free));
     }
 
-    /// How it filled until now, if it did; `free` bytes are left.
+    /// The growth until now, if there is any; `free` bytes are left.
     pub(super) fn growth(&self, now_s: u64, free: u64) -> Option<Growth> {
         let &(first_s, first) = self.looks.front()?;
         let within_s = now_s.checked_sub(first_s).filter(|seconds| *seconds >= TREND_S_MIN)?;

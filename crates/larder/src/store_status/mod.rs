@@ -90,7 +90,7 @@ fn watch(dir: &Path, args: &StatusArgs) -> Result<bool, StatusError> {
     }
 }
 
-/// What every release says of itself.
+/// The part of the document that a release of any age has.
 #[derive(Deserialize)]
 struct Outcome {
     is_well: bool,

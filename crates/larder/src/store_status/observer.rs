@@ -47,7 +47,7 @@ pub(crate) struct Observer {
     seen: Mutex<Before>,
 }
 
-/// What earlier looks showed.
+/// Results of earlier looks.
 struct Before {
     is_well: bool,
     since_ms: u64,
@@ -58,7 +58,7 @@ struct Before {
     history: History,
 }
 
-/// What the groups of a store count together.
+/// Sums over the groups of a store.
 #[derive(Default)]
 struct Sums {
     in_doubt: u64,

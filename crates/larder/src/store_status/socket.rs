@@ -27,7 +27,7 @@ use super::{Observer, StatusError};
 /// Name of the socket in the directory.
 pub(crate) const SOCKET: &str = "status.sock";
 const PATH: &str = "/v1/status";
-/// Who asks at once; others wait.
+/// Questions at once; others wait.
 const ASKING_MAX: usize = 2;
 /// Time that a question has in all.
 const ASKED_MAX: Duration = Duration::from_secs(10);
@@ -94,7 +94,7 @@ impl Socket {
 /// The path of a directory's socket, short enough for a socket's address whatever the directory's is.
 struct Place {
     path: PathBuf,
-    /// What the path goes through.
+    /// The directory that the path goes through.
     _dir: File,
 }
 

@@ -8,10 +8,10 @@ use crate::cluster::status::space::{Space, bytes};
 const FULL_PERCENT: u64 = 90;
 /// A put whose outcome is open for longer is not merely one that the start settles.
 const DOUBT_MS_MAX: u64 = 60_000;
-/// What will be full later is not worth a word yet.
+/// A store that will be full later is not worth a word yet.
 const FORETOLD_S_MAX: u64 = 30 * 24 * 3600;
 
-/// What is looked at.
+/// The facts that a verdict goes by.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Seen {
     /// The data disk takes nothing any more.

@@ -1,4 +1,4 @@
-//! What a running store says of itself (`larder status DIR`), and what is said of the machine (`larder doctor DIR`).
+//! `larder status DIR` of a running store, and `larder doctor DIR`.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -97,7 +97,7 @@ fn doctor(words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_larder")).args(all).output().unwrap()
 }
 
-/// What was found of a check, by its name.
+/// The finding of a check, by its name.
 fn found(told: &Output, check: &str) -> Value {
     let all: Vec<Value> = serde_json::from_slice(&told.stdout).unwrap();
     all.into_iter().find(|it| it["check"] == check).unwrap()

@@ -25,7 +25,7 @@ use super::cluster::Cluster;
 use super::{Member, Meta};
 use crate::limits::{BATCH_AGE_MAX, BATCH_SENT_MAX, PROTOCOL_BATCHES};
 
-/// What is said while one member is stepped.
+/// Messages of one member while it is stepped.
 pub(super) type Said = Vec<(ServerId, PeerMessage)>;
 
 /// True of a message that may be gathered.
@@ -42,7 +42,7 @@ pub(super) struct Together<'a> {
     /// `None` if there is nobody to talk to, or if not all servers know batches.
     cluster: Option<&'a Cluster>,
     to: BTreeMap<ServerId, Vec<(PgId, Bytes)>>,
-    /// When the first of them was gathered.
+    /// Time at which the first of them was gathered.
     since: Option<Instant>,
     /// Kept for its room.
     said: Said,

@@ -24,7 +24,7 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
-/// How a blob is named by others.
+/// A blob, as others name it.
 #[derive(Debug, Serialize)]
 struct Descriptor {
     #[serde(rename = "mediaType")]
@@ -100,7 +100,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
     fs::copy(from, to).map(drop).map_err(|e| Failure::file(from, e))
 }
 
-/// How the image is run.
+/// Configuration with which the image is run.
 fn configuration(
     release: &Release,
     program: &Program,

@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::Failure;
 use crate::metadata::{Metadata, Package};
 
-/// How files with a licence are called, in capitals.
+/// Beginnings of the names of files with a licence, in capitals.
 const NAMES: [&str; 4] = ["LICENSE", "LICENCE", "COPYING", "NOTICE"];
 
 const HEAD: &str = "\
