@@ -52,9 +52,9 @@ pub(super) fn of(seen: &Seen) -> Verdict {
         return wrong("NOT WELL: this region was removed from the others, and takes no changes. Its objects can still be read".to_owned());
     }
     if seen.is_full {
-        let taken = percent(&seen.space);
+        let left = bytes(seen.space.free);
         return wrong(format!(
-            "FULL: puts get 507; {taken}. Delete objects, or make the file system larger"
+            "FULL: puts get 507, as {left} are left for data. Delete objects or other files, or make the file system larger"
         ));
     }
     if seen.damaged > 0 {
