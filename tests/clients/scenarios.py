@@ -194,9 +194,9 @@ def run(scenario, lane, lanes, limit_seconds):
 
 
 def counts(log):
-    """What the last line of a log counts."""
-    lines = tail(log, 1)
-    found = SUMMARY.match(lines[0]) if lines else None
+    """What the last line of a log counts. A thread that ends with its process may leave an empty one behind it."""
+    lines = [line for line in tail(log, TAIL_LINES) if line]
+    found = SUMMARY.match(lines[-1]) if lines else None
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
