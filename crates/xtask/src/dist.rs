@@ -25,6 +25,8 @@ pub(crate) struct Release {
     pub(crate) epoch_s: u64,
     /// Where the packages go.
     pub(crate) into: PathBuf,
+    /// The level of gzip: the best of a release, the fastest of a program that somebody names, for a trial.
+    pub(crate) level: char,
 }
 
 /// Builds the packages: `[--binary FILE] [--into DIR]`.
@@ -33,7 +35,12 @@ pub(crate) struct Release {
 /// the modules by which that finds names (`nsswitch.conf`) all the same, and these are of another C library on another machine.
 pub(crate) fn run(rest: &[String]) -> Result<(), Failure> {
     let (binary, into) = options(rest)?;
-    let release = Release { version: version()?, epoch_s: epoch_s()?, into };
+    let release = Release {
+        version: version()?,
+        epoch_s: epoch_s()?,
+        into,
+        level: if binary.is_some() { '1' } else { '9' },
+    };
     let built = match binary {
         Some(file) => file,
         None => program::build()?,

@@ -35,7 +35,8 @@ fn a_running_store_says_how_it_is() {
     );
     let told = status(&[&dir, "--json"]);
     let told: Value = serde_json::from_slice(&told.stdout).unwrap();
-    assert_eq!(told["verdict"], lines[0]);
+    let verdict = told["verdict"].as_str().unwrap();
+    assert!(verdict.starts_with("well: 0 % of "), "{verdict}");
     assert_eq!((&told["is_well"], &told["is_ready"]), (&Value::Bool(true), &Value::Bool(true)));
     let space = |field: &str| told["space"][field].as_u64().unwrap();
     assert_eq!(space("bytes"), space("used") + space("waiting") + space("free") + space("unknown"));

@@ -31,11 +31,16 @@ pub(super) fn pack(release: &Release, dir: &Path, below: &str, to: &Path) -> Res
     )
 }
 
+/// Packs a file, without its time, as `FILE.gz`.
+pub(super) fn gzip(release: &Release, file: &Path) -> Result<(), Failure> {
+    sh("gzip", &[&format!("-{}n", release.level), &text(file)], &[])
+}
+
 /// The archive of the release: `NAME.tar.gz`, with all below `NAME/`.
 pub(super) fn write(release: &Release, files: &Path, name: &str) -> Result<(), Failure> {
     let to = release.into.join(format!("{name}.tar"));
     pack(release, files, name, &to)?;
-    sh("gzip", &["-9n", &text(&to)], &[])
+    gzip(release, &to)
 }
 
 /// The chart, as `helm package` would name it, of the release's version.
@@ -51,7 +56,7 @@ pub(super) fn chart(release: &Release) -> Result<(), Failure> {
     }
     let to = release.into.join(format!("larder-chart-{}.tar", release.version));
     pack(release, &dir, "larder", &to)?;
-    sh("gzip", &["-9n", &text(&to)], &[])?;
+    gzip(release, &to)?;
     let packed = release.into.join(format!("larder-chart-{}.tar.gz", release.version));
     super::rename(&packed, &release.into.join(format!("larder-chart-{}.tgz", release.version)))
 }

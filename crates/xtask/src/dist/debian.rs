@@ -31,6 +31,7 @@ pub(super) fn write(release: &Release, program: &Program, files: &Path) -> Resul
     let package =
         release.into.join(format!("larder_{}_{}.deb", release.version, program.arch.of_debian));
     let time = format!("SOURCE_DATE_EPOCH={}", release.epoch_s);
+    let level = format!("-z{}", release.level);
     sh(
         "env",
         &[
@@ -38,6 +39,7 @@ pub(super) fn write(release: &Release, program: &Program, files: &Path) -> Resul
             "dpkg-deb",
             "--root-owner-group",
             "-Zgzip",
+            &level,
             "--build",
             &text(files),
             &text(&package),

@@ -40,7 +40,7 @@ pub(super) fn write(release: &Release, program: &Program, name: &str) -> Result<
     make(&blobs)?;
     let layer = layer(release, program)?;
     let plain = digest(&layer)?;
-    sh("gzip", &["-9n", &text(&layer)], &[])?;
+    archive::gzip(release, &layer)?;
     let packed = keep(&blobs, &layer.with_extension("tar.gz"), LAYER)?;
     let config = configuration(release, program, &plain)?;
     let config = keep_json(&blobs, &config, CONFIG)?;
