@@ -1,7 +1,7 @@
 //! The files of a release: one program, stripped, in an archive, a Debian package and an image for containers, with the chart and
 //! checksums of all.
 //!
-//! The same commit gives the same bytes: times are the commit's, owners root's, and names sorted.
+//! The same commit gives the same bytes on the same system, with the same compiler: times are the commit's, owners root's, and names sorted.
 
 mod archive;
 mod debian;
