@@ -28,9 +28,9 @@ class Proxy:
 class Cluster:
     """A cluster of processes on this machine."""
 
-    def __init__(self, binary, directory, nodes, options=()):
+    def __init__(self, binary, directory, nodes, options=(), environment=None):
         self.binary, self.directory, self.nodes = binary, pathlib.Path(directory), nodes
-        self.options = options
+        self.options, self.environment = options, environment or {}
         self.supervisor, self.proxies = None, []
 
     def start(self):
@@ -38,7 +38,7 @@ class Cluster:
         assert self.supervisor is None, "the cluster runs already"
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "LARDER_"))}
         environment |= {"LARDER_ROOT_ACCESS_KEY": ACCESS, "LARDER_ROOT_SECRET_KEY": SECRET}
-        environment |= {"LARDER_LOG": os.environ.get("LARDER_LOG", "info")}
+        environment |= {"LARDER_LOG": os.environ.get("LARDER_LOG", "info"), **self.environment}
         self.directory.parent.mkdir(parents=True, exist_ok=True)
         with open(f"{self.directory}.log", "ab") as log:
             self.supervisor = subprocess.Popen(

@@ -14,7 +14,8 @@ use larder_types::BucketName;
 use crate::region::RegionCommand;
 use crate::{exit, release};
 pub(crate) use operate::{
-    BucketCommand, DiskCommand, DoctorArgs, DrainArgs, RebalanceCommand, RemoveArgs, StatusArgs,
+    BucketCommand, DiskCommand, DoctorArgs, DrainArgs, KeysCommand, RebalanceCommand, RemoveArgs,
+    StatusArgs,
 };
 
 /// An S3-compatible object store: durable, strongly consistent, one binary.
@@ -98,6 +99,11 @@ pub(crate) enum Command {
     Rebalance {
         #[command(subcommand)]
         command: RebalanceCommand,
+    },
+    /// Rotate root's keys of a store or a cluster while it runs, or show which are taken.
+    Keys {
+        #[command(subcommand)]
+        command: KeysCommand,
     },
     /// Show or set how many copies a bucket's puts wait for.
     Bucket {

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use larder_s3::{Credentials, OptionsError};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{exit, private};
 
@@ -23,9 +23,19 @@ const OF_OTHERS: u32 = 0o007;
 const ACCESS_CHARS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 const SECRET_CHARS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
+    access_key: String,
+    secret_key: String,
+    /// The pair before, which is taken until it is retired.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    previous: Option<Pair>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pair {
     access_key: String,
     secret_key: String,
 }
@@ -36,6 +46,8 @@ const UNSEEN: &str = "# Not shown yet: the next start that succeeds shows them o
 /// The root credentials of a start.
 pub(crate) struct Root {
     pub(crate) keys: Credentials,
+    /// The pair before, if it is taken, too.
+    pub(crate) previous: Option<Credentials>,
     /// They lie in the directory's file, not in the environment.
     pub(crate) from_file: bool,
     /// They were drawn, and no start that succeeded has shown them since.
@@ -47,7 +59,7 @@ pub(crate) struct Root {
 impl Root {
     /// Those of the environment.
     fn given(keys: Credentials) -> Self {
-        Self { keys, from_file: false, unseen: false, drawn: false }
+        Self { keys, previous: None, from_file: false, unseen: false, drawn: false }
     }
 
     /// Warns of keys that were drawn although clients may have others.
@@ -190,18 +202,17 @@ fn read_or_draw(path: &Path) -> Result<Root, CredentialsError> {
                 path: name.clone(),
                 reason: "it must have access_key and secret_key".to_owned(),
             })?;
-            let Kept { access_key, secret_key } = kept;
+            let Kept { access_key, secret_key, previous } = kept;
             let keys = Credentials { access_key, secret_key };
+            let pair = |Pair { access_key, secret_key }| Credentials { access_key, secret_key };
             let unseen = text.starts_with(UNSEEN);
-            Ok(Root { keys, from_file: true, unseen, drawn: false })
+            Ok(Root { keys, previous: previous.map(pair), from_file: true, unseen, drawn: false })
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let drawn = Credentials {
-                access_key: draw(20, ACCESS_CHARS),
-                secret_key: draw(40, SECRET_CHARS),
-            };
-            private::write(path, &format!("{UNSEEN}{}", text(&drawn))).map_err(fail)?;
-            Ok(Root { keys: drawn, from_file: true, unseen: true, drawn: true })
+            let drawn = drawn();
+            private::write(path, &format!("{UNSEEN}{}", text(&drawn, None))).map_err(fail)?;
+            let previous = None;
+            Ok(Root { keys: drawn, previous, from_file: true, unseen: true, drawn: true })
         }
         Err(error) => Err(fail(error)),
     }
@@ -209,21 +220,55 @@ fn read_or_draw(path: &Path) -> Result<Root, CredentialsError> {
 
 /// Keeps these in a file, unless it has them already: it may say that they were not shown yet.
 pub(crate) fn keep(path: &Path, root: &Credentials) -> std::io::Result<()> {
-    let is_kept = fs::read_to_string(path).is_ok_and(|kept| kept.ends_with(&text(root)));
-    if is_kept { Ok(()) } else { private::write(path, &text(root)) }
+    let is_kept = fs::read_to_string(path).is_ok_and(|kept| kept.ends_with(&text(root, None)));
+    if is_kept { Ok(()) } else { write(path, root, None) }
+}
+
+/// Writes these in place of what is there, with the pair before if that is to be taken, too.
+pub(crate) fn write(
+    path: &Path,
+    root: &Credentials,
+    previous: Option<&Credentials>,
+) -> std::io::Result<()> {
+    private::write(path, &text(root, previous))
+}
+
+/// A new pair.
+pub(crate) fn drawn() -> Credentials {
+    Credentials { access_key: draw(20, ACCESS_CHARS), secret_key: draw(40, SECRET_CHARS) }
+}
+
+/// The pair in a file that an operator made for a rotation.
+///
+/// # Errors
+/// If there is none, or requests cannot be signed with it.
+pub(crate) fn read_given(path: &Path) -> Result<Credentials, CredentialsError> {
+    let name = path.display().to_string();
+    if !path.try_exists().is_ok_and(|there| there) {
+        let source = std::io::ErrorKind::NotFound.into();
+        return Err(CredentialsError::File { path: name, source });
+    }
+    let keys = read_or_draw(path)?.keys;
+    let wrong =
+        |error: OptionsError| CredentialsError::Content { path: name, reason: error.to_string() };
+    keys.check().map_err(wrong)?;
+    Ok(keys)
 }
 
 /// Notes that these were shown, unless the file has changed since.
 fn mark_seen(path: &Path, root: &Credentials) -> std::io::Result<()> {
     match fs::read_to_string(path)?.strip_prefix(UNSEEN) {
-        Some(rest) if rest == text(root) => private::write(path, rest),
+        Some(rest) if rest == text(root, None) => private::write(path, rest),
         _ => Ok(()),
     }
 }
 
-fn text(root: &Credentials) -> String {
-    let (access, secret) = (&root.access_key, &root.secret_key);
-    format!("access_key = \"{access}\"\nsecret_key = \"{secret}\"\n")
+fn text(root: &Credentials, previous: Option<&Credentials>) -> String {
+    let Credentials { access_key, secret_key } = root.clone();
+    let previous = previous.cloned();
+    let pair = |Credentials { access_key, secret_key }| Pair { access_key, secret_key };
+    let kept = Kept { access_key, secret_key, previous: previous.map(pair) };
+    toml::to_string(&kept).expect("texts are TOML")
 }
 
 fn draw(len: usize, alphabet: &[u8]) -> String {
@@ -300,6 +345,30 @@ mod tests {
         keep(&path, &others).unwrap();
         let kept = load_file(&path).unwrap();
         assert!(!kept.unseen && kept.keys.access_key == "AAA");
+    }
+
+    #[test]
+    fn the_pair_before_is_kept_beside_the_current_one_and_both_are_read_as_they_were() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        let pair = |access: &str, secret: &str| Credentials {
+            access_key: access.to_owned(),
+            secret_key: secret.to_owned(),
+        };
+        let (new, old) = (pair("new", r#"with "quotes" and \ "#), pair("old", "12345678"));
+        write(&path, &new, Some(&old)).unwrap();
+        let kept = load_file(&path).unwrap();
+        let told = |pair: &Credentials| (pair.access_key.clone(), pair.secret_key.clone());
+        assert_eq!(told(&kept.keys), told(&new));
+        assert_eq!(kept.previous.as_ref().map(told), Some(told(&old)));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(told(&read_given(&path).unwrap()), told(&new));
+        write(&path, &new, None).unwrap();
+        assert!(load_file(&path).unwrap().previous.is_none());
+        let plain = "access_key = \"old\"\nsecret_key = \"12345678\"\n";
+        assert_eq!(text(&old, None), plain, "as every release reads it");
+        let missing = read_given(&dir.path().join("other.toml")).unwrap_err();
+        assert!(missing.to_string().contains("other.toml"), "{missing}");
     }
 
     #[test]

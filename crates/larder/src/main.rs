@@ -15,6 +15,7 @@ mod dev;
 mod doctor;
 mod exit;
 mod inspect;
+mod keys;
 mod kind;
 mod leaving;
 mod logging;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         Command::Remove(args) => cluster::operate::remove(&args),
         Command::Disk { command } => cluster::operate::disk(&command),
         Command::Rebalance { command } => cluster::rebalance::run(&command),
+        Command::Keys { command } => keys::run(&command),
         Command::Bucket { command } => cluster::bucket::run(&command),
         Command::DevCluster(args) => dev::run(&args),
         Command::Pack(args) => pack::run(args),

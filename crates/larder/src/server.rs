@@ -21,6 +21,7 @@ use crate::access_log::{self, AccessLog, AccessLogError};
 use crate::args::ServerArgs;
 use crate::config::{Config, ConfigError, background, check_device};
 use crate::credentials::{self, CredentialsError, Root};
+use crate::keys::StoreKeys;
 use crate::kind::{self, Kind, KindError};
 use crate::leaving::Leaving;
 use crate::metrics::{Metrics, StoreMetrics, serve_metrics};
@@ -221,7 +222,8 @@ async fn listen_and_serve(
     };
     let metrics = Arc::new(Metrics::new(shown));
     metrics.log_accesses(access_log);
-    let service = S3Service::new(store.proxy().clone(), root.keys.clone(), config.face())?;
+    let keys = Arc::new(StoreKeys::new(&root, dir.join(credentials::FILE)));
+    let service = S3Service::new(store.proxy().clone(), keys.keys(), config.face())?;
     let metrics_addr = match metrics_listener {
         Some(listener) => {
             let addr = listener.local_addr().map_err(ServerError::System)?;
@@ -236,7 +238,7 @@ async fn listen_and_serve(
     }
     let observer = Arc::new(Observer::new(store, metrics.clone(), dir, &config.data));
     match Socket::open(dir) {
-        Ok(socket) => drop(tokio::spawn(socket.serve(observer.clone()))),
+        Ok(socket) => drop(tokio::spawn(socket.serve(observer.clone(), keys))),
         Err(error) => {
             tracing::warn!(%error, socket = SOCKET, "`larder status` cannot ask this server")
         }

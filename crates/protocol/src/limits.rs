@@ -351,6 +351,10 @@ pub const ENDED_RUNS_MAX: usize = 16;
 pub const DISKS_MAX: usize = 1024;
 /// LVs of a cluster.
 pub const LVS_MAX: usize = 1 << 20;
+/// Bytes of an access key.
+pub const ACCESS_KEY_BYTES: std::ops::RangeInclusive<usize> = 3..=128;
+/// Bytes of a secret key.
+pub const SECRET_KEY_BYTES: std::ops::RangeInclusive<usize> = 8..=256;
 /// Members of a PG, one more than wanted while one is replaced.
 pub const PG_MEMBERS_MAX: usize = 8;
 /// Learners of a PG at a time.

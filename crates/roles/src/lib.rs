@@ -15,6 +15,7 @@ pub mod fill;
 pub mod identity;
 mod inbox;
 pub mod inspect;
+pub mod keys;
 pub mod limits;
 pub mod manager;
 pub mod managers;

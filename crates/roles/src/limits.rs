@@ -54,6 +54,8 @@ pub const BUCKETS_TOLD_MAX: usize = 100_000;
 pub const PROTOCOL_REMOTE_READS: u8 = 18;
 /// Oldest version of it in which members of several groups say what they have to say in one message.
 pub const PROTOCOL_BATCHES: u8 = 19;
+/// Oldest version of it in which managers keep root's keys, and proxies take them from there.
+pub const PROTOCOL_ROOT_KEYS: u8 = 20;
 /// Most of them in one that is sent, and in one that is taken, with its bytes: a word of a group has some dozen.
 pub const BATCH_SENT_MAX: usize = 512;
 /// See [`BATCH_SENT_MAX`].
@@ -360,7 +362,8 @@ const _: () = assert!(
     "reports are for peers of a version that is spoken"
 );
 const _: () = assert!(
-    PROTOCOL_BATCHES <= larder_net::limits::PROTOCOL_MAX
+    PROTOCOL_ROOT_KEYS <= larder_net::limits::PROTOCOL_MAX
+        && PROTOCOL_BATCHES < PROTOCOL_ROOT_KEYS
         && PROTOCOL_REMOTE_READS < PROTOCOL_BATCHES
         && PROTOCOL_CLUSTER_VERSION < PROTOCOL_REMOTE_READS
         && PROTOCOL_STEPS < PROTOCOL_CLUSTER_VERSION

@@ -24,6 +24,7 @@ use larder_types::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::keys::KeysTaken;
 use crate::limits::{PROTOCOL_FORGETS, PROTOCOL_REPORTS, REGION_REMOTE_BYTES_MAX};
 
 /// What meta servers answer.
@@ -473,6 +474,9 @@ pub enum ProxyCall {
     Clients,
     /// Read a part of a large object where it is. Since [`PROTOCOL_REMOTE_READS`](crate::limits::PROTOCOL_REMOTE_READS).
     Part(RemotePart),
+    /// By a manager or a proxy: tell which of root's keys are taken. Since
+    /// [`PROTOCOL_ROOT_KEYS`](crate::limits::PROTOCOL_ROOT_KEYS).
+    Keys,
 }
 
 /// A version that other regions have, and whose bytes do not come with a read: it is large, and comes by itself.
@@ -535,6 +539,8 @@ pub enum ProxyReply {
     Part,
     /// There is no such part, for this reason.
     NoPart(PartRefusal),
+    /// These are taken.
+    Keys(KeysTaken),
 }
 
 /// Reason for not giving a part of a large object.

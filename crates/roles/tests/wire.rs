@@ -15,6 +15,7 @@ use larder_protocol::{
     Answer, AppendCall, AppendDone, AppendRefusal, Call, Content, DataAnswer, DataRequest,
     Description, PeerMessage, PutCall, Refusal, RowSpan,
 };
+use larder_roles::keys::{KeysTaken, PreviousTaken};
 use larder_roles::progress::{
     AwayNow, BackgroundNow, BucketNow, CompactionNow, DigestsNow, DoubtNow, DoubtsNow, FloorNow,
     FloorsNow, LogKept, LogNow, Progress, RebuildNow, ScrubNow, SpaceNow, VolumeNow,
@@ -319,7 +320,15 @@ fn said() -> Vec<String> {
         hex(&encode(&space())),
         hex(&encode(&MetaMessage::Peers)),
         hex(&encode(&a_batch())),
+        hex(&encode(&ProxyCall::Keys)),
+        hex(&encode(&ProxyReply::Keys(keys_taken(None)))),
+        hex(&encode(&ProxyReply::Keys(keys_taken(Some(300))))),
     ]
+}
+
+fn keys_taken(last_s: Option<u64>) -> KeysTaken {
+    let previous = Some(PreviousTaken { requests: 300, last_s });
+    KeysTaken { generation: 300, access_key: "key".to_owned(), is_fixed: false, previous }
 }
 
 fn space() -> SpaceNow {

@@ -49,6 +49,18 @@ pub(crate) fn check_header<'h>(header: &'h [u8], region: &str) -> Result<&'h [u8
     }
 }
 
+/// The access key that an `Authorization` header names.
+pub(crate) fn access_key(header: &[u8]) -> Option<&str> {
+    let fields = header.strip_prefix(SCHEME.as_bytes()).and_then(after_scheme)?;
+    let (credential, _) = field(fields, b"Credential=")?;
+    key_of(std::str::from_utf8(credential).ok()?)
+}
+
+/// The access key of a credential: it has no slash.
+pub(crate) fn key_of(credential: &str) -> Option<&str> {
+    credential.split('/').next().filter(|key| !key.is_empty())
+}
+
 /// The fields after the scheme's name; `None` if the name is longer.
 fn after_scheme(rest: &[u8]) -> Option<&[u8]> {
     match rest {

@@ -120,6 +120,9 @@ impl<H: ServerHooks> Exchange<H> {
         if let Some(cut) = gate.was_cut().filter(|_| !response.status().is_success()) {
             response = errors::response(cut.refusal());
         }
+        if let Some(user) = gate.user() {
+            self.service.used_by(user);
+        }
         let turn = gate.finish();
         let left = left.take().filter(|body| !body.is_end_stream());
         self.complete(&mut response, &mut tally);
@@ -301,12 +304,12 @@ impl<H: ServerHooks> Exchange<H> {
             return Ok(refusal);
         }
         // The library has verified a signature, if there is one, before it looks for an operation, and has none for this.
-        match signed::is_signed(request.headers(), request.uri().query()) {
-            true => {
-                gate.verified(self.service.user());
+        match signed::signer(request.headers(), request.uri().query()) {
+            Some(user) => {
+                gate.verified(&user);
                 Ok(Response::default())
             }
-            false => Err(errors::error(S3ErrorCode::AccessDenied, "Access Denied")),
+            None => Err(errors::error(S3ErrorCode::AccessDenied, "Access Denied")),
         }
     }
 

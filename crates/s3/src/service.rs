@@ -21,6 +21,7 @@ use crate::limits::{
     CLOCK_SKEW_MAX_S, FORM_AGE_S_MAX, FORM_FILE_BYTES_MAX, FORM_HEAD_BYTES_MAX, XML_BYTES_MAX,
 };
 use crate::neighbours::Neighbours;
+use crate::root_keys::RootKeys;
 use crate::unread::UnreadRequests;
 use crate::{errors, version_2};
 
@@ -116,7 +117,7 @@ pub struct S3Service {
     pub(crate) version_2: bool,
     /// See [`FaceOptions::region`].
     pub(crate) region: String,
-    root: Credentials,
+    root: RootKeys,
     pub(crate) domains: Domains,
     pub(crate) cors: Arc<Cors>,
     pub(crate) neighbours: Option<Arc<dyn Neighbours>>,
@@ -129,10 +130,11 @@ impl S3Service {
     /// [`OptionsError`] names the setting that does not do.
     pub fn new<O: Objects>(
         store: Arc<O>,
-        root: Credentials,
+        root: impl Into<RootKeys>,
         options: FaceOptions,
     ) -> Result<Self, OptionsError> {
-        check_credentials(&root)?;
+        let root: RootKeys = root.into();
+        root.check()?;
         options.check()?;
         let domains = Domains::new(options.domains)?;
         let region = options.region;
@@ -193,9 +195,9 @@ impl S3Service {
         }
     }
 
-    /// The access key of the only user.
-    pub(crate) fn user(&self) -> &str {
-        &self.root.access_key
+    /// Notes that a request of this user was let in.
+    pub(crate) fn used_by(&self, access_key: &str) {
+        self.root.used(access_key);
     }
 
     /// Has requests of uploads that others have begun handed on to them.
@@ -222,7 +224,7 @@ fn library<O: Objects>(face: Face<O>, domains: &Domains, skew_s_max: u32) -> S3S
 fn form_library<O: Objects>(
     face: Face<O>,
     domains: Domains,
-    root: Credentials,
+    root: RootKeys,
 ) -> impl Fn(Arc<Gate>) -> s3s::service::S3Service {
     move |gate| {
         let mut library = library(face.clone(), &domains, FORM_AGE_S_MAX);
@@ -255,7 +257,7 @@ fn library_config(skew_s_max: u32) -> S3Config {
 }
 
 struct RootAuth {
-    root: Credentials,
+    root: RootKeys,
     /// Of a form.
     gate: Option<Arc<Gate>>,
 }
@@ -263,16 +265,16 @@ struct RootAuth {
 #[async_trait::async_trait]
 impl S3Auth for RootAuth {
     async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
-        if access_key != self.root.access_key {
+        let Some(secret_key) = self.root.secret_of(access_key) else {
             return Err(S3Error::with_message(
                 S3ErrorCode::InvalidAccessKeyId,
                 "The AWS Access Key Id you provided does not exist in our records.",
             ));
-        }
+        };
         if let Some(gate) = &self.gate {
             gate.ask_key();
         }
-        Ok(SecretKey::from(self.root.secret_key.as_str()))
+        Ok(SecretKey::from(secret_key))
     }
 }
 

@@ -80,6 +80,17 @@ pub(crate) fn is_signed(headers: &HeaderMap, query: Option<&str>) -> bool {
     headers.contains_key(AUTHORIZATION) || in_query
 }
 
+/// The access key that a request names as its signer's.
+pub(crate) fn signer(headers: &HeaderMap, query: Option<&str>) -> Option<String> {
+    if let Some(authorization) = headers.get(AUTHORIZATION) {
+        return authorization::access_key(authorization.as_bytes()).map(str::to_owned);
+    }
+    let query = decoded(query.unwrap_or_default());
+    let parameter = |name| query.iter().find(|(known, _)| known == name).map(|(_, value)| value);
+    let by_v4 = parameter(SIGNED_BY_V4[2]).and_then(|it| authorization::key_of(it));
+    by_v4.map(str::to_owned).or_else(|| parameter(SIGNED_BY_V2[1]).cloned())
+}
+
 fn check_header(headers: &HeaderMap, authorization: &[u8], region: &str) -> Result<(), S3Error> {
     let list = authorization::check_header(authorization, region)?;
     authorization::check_dates(headers)?;

@@ -14,7 +14,8 @@ use sha1::Sha1;
 use subtle::ConstantTimeEq;
 
 use crate::form::Field;
-use crate::service::{Credentials, Domains};
+use crate::root_keys::RootKeys;
+use crate::service::Domains;
 use crate::signed::decoded;
 
 /// Parameters of a query that version 2 signs, in the order in which it does.
@@ -60,17 +61,19 @@ const SIGNED: [&str; 35] = [
 ///
 /// # Errors
 /// `SignatureDoesNotMatch`
-pub(crate) fn check_form(fields: &[Field], root: &Credentials) -> S3Result<()> {
+pub(crate) fn check_form(fields: &[Field], root: &RootKeys) -> S3Result<()> {
     // The library takes the last of several.
     let field = |wanted: &str| {
         let found = fields.iter().rev().find(|(name, _)| name == wanted);
         found.map(|(_, value)| value.as_str())
     };
-    if field("x-amz-signature").is_some() || field("awsaccesskeyid") != Some(&root.access_key) {
+    if field("x-amz-signature").is_some() {
         return Ok(());
     }
+    let secret_key = field("awsaccesskeyid").and_then(|key| root.secret_of(key));
+    let Some(secret_key) = secret_key else { return Ok(()) };
     match (field("policy"), field("signature")) {
-        (Some(policy), Some(given)) => compare(root, policy, given),
+        (Some(policy), Some(given)) => compare(&secret_key, policy, given),
         _ => Ok(()),
     }
 }
@@ -82,7 +85,7 @@ pub(crate) fn check_form(fields: &[Field], root: &Credentials) -> S3Result<()> {
 pub(crate) fn check_url(
     (method, uri, headers): (&Method, &Uri, &HeaderMap),
     domains: &Domains,
-    root: &Credentials,
+    root: &RootKeys,
 ) -> S3Result<()> {
     let query = decoded(uri.query().unwrap_or_default());
     let parameter = |wanted: &str| {
@@ -90,9 +93,8 @@ pub(crate) fn check_url(
         found.map(|(_, value)| value.as_str())
     };
     let Some(given) = parameter("Signature") else { return Ok(()) };
-    if parameter("AWSAccessKeyId") != Some(&root.access_key) {
-        return Ok(());
-    }
+    let secret_key = parameter("AWSAccessKeyId").and_then(|key| root.secret_of(key));
+    let Some(secret_key) = secret_key else { return Ok(()) };
     let mut text = format!("{method}\n");
     for line in [
         header(headers, &HeaderName::from_static("content-md5")),
@@ -121,7 +123,7 @@ pub(crate) fn check_url(
     }
     // The library decodes it once more than the others.
     let given = urlencoding::decode(given).unwrap_or_default();
-    compare(root, &text, &given)
+    compare(&secret_key, &text, &given)
 }
 
 /// The value of a header that stands there once.
@@ -155,8 +157,8 @@ fn bucket_of<'h>(headers: &'h HeaderMap, domains: &Domains) -> Option<&'h str> {
     domains.bucket_of(host).filter(|_| !is_address)
 }
 
-fn compare(root: &Credentials, text: &str, given: &str) -> S3Result<()> {
-    let mac = Hmac::<Sha1>::new_from_slice(root.secret_key.as_bytes());
+fn compare(secret_key: &str, text: &str, given: &str) -> S3Result<()> {
+    let mac = Hmac::<Sha1>::new_from_slice(secret_key.as_bytes());
     let mut mac = mac.expect("a key may have any length");
     mac.update(text.as_bytes());
     let right = base64_simd::STANDARD.encode_to_string(mac.finalize().into_bytes());
@@ -169,6 +171,7 @@ fn compare(root: &Credentials, text: &str, given: &str) -> S3Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::Credentials;
 
     fn root() -> Credentials {
         Credentials {
@@ -184,7 +187,7 @@ mod tests {
         headers.append("x-amz-meta-b", "2".parse().unwrap());
         headers.append("x-amz-meta-a", "3".parse().unwrap());
         let domains = Domains::new(vec!["s3.amazonaws.com".into()]).unwrap();
-        check_url((&Method::GET, &uri.parse().unwrap(), &headers), &domains, &root())
+        check_url((&Method::GET, &uri.parse().unwrap(), &headers), &domains, &root().into())
     }
 
     fn signed(text: &str) -> String {
@@ -221,7 +224,7 @@ mod tests {
                 ("policy", policy),
                 ("signature", signature),
             ];
-            check_form(&fields.map(|(name, value)| (name.into(), value.into())), &root())
+            check_form(&fields.map(|(name, value)| (name.into(), value.into())), &root().into())
         };
         let signature = urlencoding::decode(&signed("cG9saWN5")).unwrap().into_owned();
         assert!(form("cG9saWN5", &signature).is_ok());

@@ -17,6 +17,8 @@ pub const V3: u8 = 3;
 pub const V4: u8 = 4;
 /// Version of maps of clusters whose version was raised.
 pub const V5: u8 = 5;
+/// Version of maps of clusters whose root keys were rotated.
+pub const V6: u8 = 6;
 
 /// Bytes that are not what they should be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -118,6 +118,59 @@ pub(crate) enum RebalanceCommand {
     },
 }
 
+/// Where root's keys are kept.
+#[derive(Debug, Args)]
+pub(crate) struct KeysOf {
+    /// Directory of a store, or of a machine of a cluster.
+    #[arg(value_name = "DIR", required_unless_present = "config")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Configuration file of a manager of this machine, in place of DIR.
+    #[arg(long, value_name = "FILE", conflicts_with = "dir")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeysCommand {
+    /// Show the access key that is taken, at each proxy of a cluster, and whether clients still use the pair before.
+    #[command(after_help = exit::HELP)]
+    Status {
+        #[command(flatten)]
+        of: KeysOf,
+    },
+    /// Have new keys taken everywhere. The pair before is taken, too, until `larder keys retire`.
+    ///
+    /// The new keys are in credentials.toml of the store or machine then. No client is refused meanwhile, and no server is
+    /// restarted.
+    #[command(after_help = exit::HELP)]
+    Rotate {
+        #[command(flatten)]
+        of: KeysOf,
+        /// File with the new keys, like credentials.toml. They are drawn without it.
+        #[arg(long, value_name = "FILE")]
+        keys: Option<PathBuf>,
+        /// Refuse the pair before as soon as the new one is taken: somebody else may have it.
+        #[arg(long)]
+        at_once: bool,
+        /// With --config, at the first rotation: file with the keys that proxies have now.
+        #[arg(long, value_name = "FILE")]
+        current: Option<PathBuf>,
+        /// With --config: file to write the new keys to. It must not be there yet.
+        #[arg(long, value_name = "FILE")]
+        into: Option<PathBuf>,
+    },
+    /// Have the pair before refused, everywhere.
+    ///
+    /// Without --yes it prints whether clients still use it and changes nothing.
+    #[command(after_help = exit::HELP)]
+    Retire {
+        #[command(flatten)]
+        of: KeysOf,
+        /// Do it.
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum BucketCommand {
     /// Show or set a bucket's write policy: when a put is answered.

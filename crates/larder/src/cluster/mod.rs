@@ -12,6 +12,7 @@ mod gateway;
 mod lifeline;
 pub(crate) mod operate;
 mod proxy;
+pub(crate) mod proxy_keys;
 pub(crate) mod quorum;
 pub(crate) mod rebalance;
 mod servers;
@@ -309,7 +310,9 @@ async fn follow_as(config: &RoleConfig) -> Result<Arc<ManagersClient>, RoleError
 }
 
 /// The same, with the connections that the identity allows.
-async fn beside(config: &RoleConfig) -> Result<(Arc<Endpoint>, Arc<ManagersClient>), RoleError> {
+pub(crate) async fn beside(
+    config: &RoleConfig,
+) -> Result<(Arc<Endpoint>, Arc<ManagersClient>), RoleError> {
     let identity = Identity::load(&config.dir.join(IDENTITY_FILE))?;
     let me = identity.subject();
     let endpoint = Endpoint::new(Credentials::new(&identity)?);

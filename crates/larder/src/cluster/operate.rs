@@ -53,7 +53,7 @@ pub(crate) fn disk(command: &DiskCommand) -> ExitCode {
     })
 }
 
-pub(super) fn finish(outcome: Result<Vec<String>, RoleError>) -> ExitCode {
+pub(crate) fn finish(outcome: Result<Vec<String>, RoleError>) -> ExitCode {
     match outcome {
         Ok(lines) => {
             lines.iter().for_each(|line| println!("{line}"));
@@ -146,13 +146,13 @@ fn not_removed(subject: &Subject, refusal: Refusal, told: &[String]) -> RoleErro
     }
 }
 
-pub(super) fn runtime() -> Result<tokio::runtime::Runtime, RoleError> {
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, RoleError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(RoleError::System)
 }
 
 /// Follows the managers as one of them: nobody else may change servers and disks.
-pub(super) async fn managers(config: &RoleConfig) -> Result<Arc<ManagersClient>, RoleError> {
+pub(crate) async fn managers(config: &RoleConfig) -> Result<Arc<ManagersClient>, RoleError> {
     let roles = Identity::load(&config.dir.join(IDENTITY_FILE))?.subject().roles;
     if !roles.has(Role::Manager) {
         return Err(RoleError::Named(format!(

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use larder_net::{Handler, Listener, PeerIdentity, Responder, Role, Roles, Services};
 use larder_protocol::manager::policy::ManagerMessage;
-use larder_protocol::manager::state::{GatewayRecord, ServerRole};
+use larder_protocol::manager::state::{GatewayRecord, RootRecord, ServerRole};
 use larder_roles::identity::IDENTITY_FILE;
 use larder_roles::limits::{
     GATEWAY_CALLS_MAX, GATEWAY_LISTS_MAX, GATEWAY_LOOKS_MAX, GATEWAY_PARTS_MAX,
@@ -19,6 +19,7 @@ use tokio::sync::Semaphore;
 
 use super::config::RoleConfig;
 use super::gateway::{Candidate, Gateway, Shown};
+use super::proxy_keys::{self, ProxyKeys};
 use super::{Around, Member, RoleError, dismissed, end_of_run};
 use crate::credentials::{self, Root};
 use crate::metrics::ProxyMetrics;
@@ -38,6 +39,7 @@ struct ProxyFace {
     parts: Arc<Semaphore>,
     lists: Arc<Semaphore>,
     deletions: Arc<Semaphore>,
+    keys: Arc<ProxyKeys>,
 }
 
 impl Handler<ProxyService> for ProxyFace {
@@ -48,10 +50,14 @@ impl Handler<ProxyService> for ProxyFace {
         payload: bytes::Bytes,
         responder: Responder<ProxyService>,
     ) {
+        if call == ProxyCall::Keys {
+            let reply = ProxyReply::Keys(self.keys.told());
+            return responder.answer(&reply, bytes::Bytes::new());
+        }
         let places = match &call {
             ProxyCall::Look(..) => &self.looks,
             ProxyCall::Part(_) => &self.parts,
-            ProxyCall::List(..) | ProxyCall::Clients => &self.lists,
+            ProxyCall::List(..) | ProxyCall::Clients | ProxyCall::Keys => &self.lists,
             ProxyCall::Deletion(..) => &self.deletions,
             ProxyCall::Change(_) => &self.changes,
         };
@@ -83,14 +89,30 @@ impl Handler<ProxyService> for ProxyFace {
     }
 }
 
-/// Root's keys with their file: those of the environment, or of the file that all proxies share, drawn if there is none.
-fn root(config: &RoleConfig, was_member: bool) -> Result<(Root, PathBuf), RoleError> {
+/// Root's keys with their file: those of the environment, or of the file that all proxies share, drawn if there is none. True
+/// if the file is Larder's own.
+fn root(
+    config: &RoleConfig,
+    was_member: bool,
+    kept: Option<&RootRecord>,
+) -> Result<(Root, PathBuf, bool), RoleError> {
     let own = config.dir.join(credentials::FILE);
-    let (file, root) = match &config.credentials {
-        Some(named) => (named, credentials::load_named(named)),
-        None => (&own, credentials::load(&own)),
+    // A machine's roles share one, in the directory above theirs.
+    let of_machine = config.region_home.as_ref().map(|home| home.join(credentials::FILE));
+    let is_larders = match &config.credentials {
+        Some(named) => of_machine.as_ref() == Some(named),
+        None => true,
+    };
+    let file = config.credentials.as_ref().unwrap_or(&own);
+    if is_larders {
+        proxy_keys::restore(file, kept).map_err(RoleError::System)?;
+    }
+    let root = match &config.credentials {
+        Some(named) => credentials::load_named(named),
+        None => credentials::load(&own),
     };
     let root = root.map_err(RoleError::face)?;
+    let is_own = is_larders && proxy_keys::is_own(file);
     if root.drawn {
         tracing::warn!(
             file = %file.display(),
@@ -98,7 +120,7 @@ fn root(config: &RoleConfig, was_member: bool) -> Result<(Root, PathBuf), RoleEr
         );
     }
     root.warn_if_replaced(file, !was_member);
-    Ok((root, file.clone()))
+    Ok((root, file.clone(), is_own))
 }
 
 /// The error that ends a gateway; a proxy that is none waits for ever.
@@ -116,8 +138,9 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
     let Some(member) = Member::begin(&config, ServerRole::Proxy, &mut around).await? else {
         return Ok(());
     };
-    let (root, file) = root(&config, was_member)?;
     let managers = member.managers();
+    let (root, file, is_own) = root(&config, was_member, managers.map().root.as_ref())?;
+    let keys = Arc::new(ProxyKeys::new(&root, &file, is_own));
     let addresses = vec![member.address.clone()];
     let run = Run { server: member.me, boot: member.boot, addresses, has: Vec::new() };
     let presence = Presence::start(managers.clone(), run);
@@ -130,6 +153,7 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
         parts: Arc::new(Semaphore::new(GATEWAY_PARTS_MAX)),
         lists: Arc::new(Semaphore::new(GATEWAY_LISTS_MAX)),
         deletions: Arc::new(Semaphore::new(GATEWAY_CALLS_MAX)),
+        keys: keys.clone(),
     };
     let services = Services::new().with(Roles::of(&[Role::Manager, Role::Proxy]), face);
     let listener = Listener::start(&member.endpoint, member.ear, services);
@@ -161,10 +185,12 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
     }
     let regions = Shown::default();
     let metrics = ProxyMetrics::new(proxy.clone(), managers.clone(), member.me, regions.clone());
-    let metrics = Box::new(metrics);
+    let metrics = Box::new(metrics.with_keys(keys.clone()));
     let standing = member.renewal.standing();
     around.show(Some(metrics), (standing, member.endpoint.metrics()));
-    let service = S3Service::new(proxy.clone(), root.keys.clone(), config.face());
+    // Before a request is checked: keys of the file may have been retired.
+    tokio::task::block_in_place(|| keys.take(&managers.map()));
+    let service = S3Service::new(proxy.clone(), keys.keys(), config.face());
     let service = service.map_err(RoleError::face)?;
     // Beside other roles, the machine has shown them.
     if around.is_alone() {
@@ -178,6 +204,7 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
         _drained = serve(s3, service, metrics, options, async move { stop.told().await }) => Ok(()),
         error = dismissed(&*managers, |map| end_of_run(map, me, boot, &config.dir)) => Err(error),
         error = speaks(gateway, &proxy, &regions) => Err(error),
+        never = keys.follow(&*managers) => match never {},
     };
     if let Some(regions) = regions.get().cloned() {
         // It waits for a thread.

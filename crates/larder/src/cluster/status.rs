@@ -207,7 +207,7 @@ fn watch(path: &Path, args: &StatusArgs) -> Result<bool, RoleError> {
 
 /// True once a manager that is led has said that there is no later map than the one here. Another map does not say that: it may be of
 /// a manager that hears of no leader.
-pub(super) async fn is_confirmed(managers: &dyn Managers) -> bool {
+pub(crate) async fn is_confirmed(managers: &dyn Managers) -> bool {
     let until = Instant::now() + CONFIRMED_WITHIN;
     let state = || (managers.map().version, managers.silent());
     let mut before = state();

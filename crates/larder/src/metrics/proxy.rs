@@ -15,6 +15,7 @@ use larder_types::{MapVersion, ServerId};
 use parking_lot::Mutex;
 
 use super::{APPENDED_BYTES, APPENDS, EXPIRED, RECORDS, RoleMetrics, WAITS_MET, WAITS_UNMET};
+use crate::cluster::proxy_keys::ProxyKeys;
 use crate::cluster::quorum::{can_spare_machine_of, takes_writes, write_quorum};
 use crate::cluster::status::replicas_missing;
 
@@ -27,6 +28,7 @@ pub(crate) struct ProxyMetrics {
     judged: Mutex<Option<(MapVersion, ClusterHealth)>>,
     /// Once it is the gateway of a region.
     regions: Arc<OnceLock<Arc<Regions>>>,
+    keys: Option<Arc<ProxyKeys>>,
 }
 
 impl ProxyMetrics {
@@ -37,7 +39,12 @@ impl ProxyMetrics {
         me: ServerId,
         regions: Arc<OnceLock<Arc<Regions>>>,
     ) -> Self {
-        Self { proxy, managers, me, judged: Mutex::default(), regions }
+        Self { proxy, managers, me, judged: Mutex::default(), regions, keys: None }
+    }
+
+    /// The same with what root's keys it takes.
+    pub(crate) fn with_keys(self, keys: Arc<ProxyKeys>) -> Self {
+        Self { keys: Some(keys), ..self }
     }
 
     /// The state of the cluster by the map alone.
@@ -174,6 +181,7 @@ impl RoleMetrics for ProxyMetrics {
         let inactive = map.pgs.iter().filter(|pg| !pg.is_active()).count();
         let members = map.founded.map_or(0, |(_, settings)| settings.members);
         let degraded = map.pgs.iter().filter(|pg| pg.members.len() < usize::from(members)).count();
+        let of_keys = |told: fn(&ProxyKeys) -> f64| self.keys.as_deref().map_or(0.0, told);
         vec![
             ("map_version", "Version of the map that this process has", map.version.0 as f64),
             ("pgs_inactive", "Placement groups without an active view", inactive as f64),
@@ -197,6 +205,16 @@ impl RoleMetrics for ProxyMetrics {
                 "region_gateway",
                 "1 if this process speaks with the other regions for the cluster",
                 f64::from(u8::from(self.is_gateway(&map))),
+            ),
+            (
+                "root_keys_generation",
+                "Changes of root's keys by the managers that are in force here; 0 for keys of a file",
+                of_keys(|keys| f64::from(keys.generation())),
+            ),
+            (
+                "root_keys_previous_requests",
+                "Requests signed with root's keys before the current ones, since both are taken",
+                of_keys(|keys| keys.previous_requests() as f64),
             ),
         ]
     }

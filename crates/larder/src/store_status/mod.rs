@@ -24,11 +24,11 @@ use crate::kind::{self, Kind, KindError};
 use document::Document;
 
 pub(crate) use observer::Observer;
-pub(crate) use socket::{SOCKET, Socket};
+pub(crate) use socket::{Asked, SOCKET, Socket, ask_keys};
 
 /// Why there is no status to show.
 #[derive(Debug, thiserror::Error)]
-enum StatusError {
+pub(crate) enum StatusError {
     #[error(transparent)]
     Kind(#[from] KindError),
     #[error(
@@ -70,7 +70,7 @@ fn watch(dir: &Path, args: &StatusArgs) -> Result<bool, StatusError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(StatusError::System)?;
     loop {
-        let told = runtime.block_on(socket::ask(dir))?;
+        let told = runtime.block_on(socket::ask(dir, Asked::Status))?;
         let failed = |error: serde_json::Error| {
             let reason =
                 format!("{error}; the server runs another release: restart it, or ask with --json");

@@ -1,7 +1,8 @@
 //! `DIR/status.sock`: where the process that serves a store says how it is, to its own user and to root.
 //!
-//! HTTP over a socket of the file system: `GET /v1/status` answers with a [`Document`](super::document::Document) as JSON.
-//! Nothing can be changed by way of it.
+//! HTTP over a socket of the file system, with JSON: `GET /v1/status` answers with a [`Document`](super::document::Document),
+//! `GET /v1/keys` with [`KeysNow`]. `POST /v1/keys` has root's keys read anew from their file. Nothing else can be changed by
+//! way of it.
 
 use std::fs::{self, File};
 use std::io::{Error, ErrorKind};
@@ -15,7 +16,7 @@ use http::header::{CONTENT_TYPE, HOST};
 use http_body_util::{BodyExt, Empty, Full, Limited};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
@@ -23,10 +24,12 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::{Observer, StatusError};
+use crate::keys::{KeysNow, StoreKeys};
 
 /// Name of the socket in the directory.
 pub(crate) const SOCKET: &str = "status.sock";
-const PATH: &str = "/v1/status";
+const STATUS: &str = "/v1/status";
+const KEYS: &str = "/v1/keys";
 /// Questions at once; others wait.
 const ASKING_MAX: usize = 2;
 /// Time that a question has in all.
@@ -65,7 +68,7 @@ impl Socket {
     }
 
     /// Answers as long as the process lives.
-    pub(crate) async fn serve(self, observer: Arc<Observer>) {
+    pub(crate) async fn serve(self, observer: Arc<Observer>, keys: Arc<StoreKeys>) {
         let asking = Arc::new(Semaphore::new(ASKING_MAX));
         loop {
             let Ok(turn) = asking.clone().acquire_owned().await else { return };
@@ -80,10 +83,10 @@ impl Socket {
             if !is_allowed(&stream) {
                 continue;
             }
-            let observer = observer.clone();
+            let shown = (observer.clone(), keys.clone());
             tokio::spawn(async move {
                 let _turn = turn;
-                if timeout(ASKED_MAX, answer(stream, observer)).await.is_err() {
+                if timeout(ASKED_MAX, answer(stream, shown)).await.is_err() {
                     tracing::debug!("who asks for the status took too long");
                 }
             });
@@ -112,11 +115,12 @@ fn is_allowed(stream: &UnixStream) -> bool {
     stream.peer_cred().is_ok_and(|peer| peer.uid() == own || peer.uid() == 0)
 }
 
-async fn answer(stream: UnixStream, observer: Arc<Observer>) {
+async fn answer(stream: UnixStream, shown: (Arc<Observer>, Arc<StoreKeys>)) {
     let answer = service_fn(|request: Request<Incoming>| {
-        let (observer, path) = (observer.clone(), request.uri().path().to_owned());
+        let (observer, keys) = shown.clone();
+        let asked = Asked::of(request.method(), request.uri().path());
         // It takes the locks of all groups, and asks the file system.
-        let made = spawn_blocking(move || respond(&path, &observer));
+        let made = spawn_blocking(move || respond(asked, &observer, &keys));
         async move { made.await.map_err(std::io::Error::other) }
     });
     let connection = hyper::server::conn::http1::Builder::new()
@@ -128,15 +132,49 @@ async fn answer(stream: UnixStream, observer: Arc<Observer>) {
     }
 }
 
-fn respond(path: &str, observer: &Observer) -> Response<Full<Bytes>> {
-    let (status, kind, body) = match path {
-        PATH => match serde_json::to_vec(&observer.document()) {
-            Ok(body) => (StatusCode::OK, "application/json", body),
-            Err(error) => {
-                (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", error.to_string().into_bytes())
-            }
+/// What is asked of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// The document.
+    Status,
+    /// The keys that it takes.
+    Now,
+    /// The same, after it has read their file anew.
+    ReadAnew,
+}
+
+impl Asked {
+    fn of(method: &Method, path: &str) -> Option<Self> {
+        match (method, path) {
+            (&Method::GET, STATUS) => Some(Self::Status),
+            (&Method::GET, KEYS) => Some(Self::Now),
+            (&Method::POST, KEYS) => Some(Self::ReadAnew),
+            _ => None,
+        }
+    }
+
+    const fn words(self) -> (Method, &'static str) {
+        match self {
+            Self::Status => (Method::GET, STATUS),
+            Self::Now => (Method::GET, KEYS),
+            Self::ReadAnew => (Method::POST, KEYS),
+        }
+    }
+}
+
+fn respond(asked: Option<Asked>, observer: &Observer, keys: &StoreKeys) -> Response<Full<Bytes>> {
+    let made = match asked {
+        Some(Asked::Status) => json(&observer.document()),
+        Some(Asked::Now) => json(&keys.now()),
+        Some(Asked::ReadAnew) => match keys.read_anew() {
+            Ok(now) => json(&now),
+            Err(reason) => Err((StatusCode::CONFLICT, reason)),
         },
-        _ => (StatusCode::NOT_FOUND, "text/plain", format!("ask for {PATH}\n").into_bytes()),
+        None => Err((StatusCode::NOT_FOUND, format!("ask for {STATUS} or {KEYS}\n"))),
+    };
+    let (status, kind, body) = match made {
+        Ok(body) => (StatusCode::OK, "application/json", body),
+        Err((status, reason)) => (status, "text/plain", reason.into_bytes()),
     };
     let mut response = Response::new(Full::from(body));
     *response.status_mut() = status;
@@ -144,8 +182,31 @@ fn respond(path: &str, observer: &Observer) -> Response<Full<Bytes>> {
     response
 }
 
-/// Asks the process that serves the store in a directory for its document.
-pub(super) async fn ask(dir: &Path) -> Result<Vec<u8>, StatusError> {
+fn json(value: &impl serde::Serialize) -> Result<Vec<u8>, (StatusCode, String)> {
+    let failed = |error: serde_json::Error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
+    serde_json::to_vec(value).map_err(failed)
+}
+
+/// Asks the process that serves a store about its keys; `None` if there is none.
+///
+/// # Errors
+/// If it does not answer, or did not do it.
+pub(crate) fn ask_keys(dir: &Path, asked: Asked) -> Result<Option<KeysNow>, StatusError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let told = runtime.map_err(StatusError::System)?.block_on(ask(dir, asked));
+    let told = match told {
+        Err(StatusError::NotRunning { .. }) => return Ok(None),
+        told => told?,
+    };
+    let failed = |error: serde_json::Error| StatusError::NoAnswer {
+        dir: dir.display().to_string(),
+        reason: format!("{error}; the server runs another release: restart it"),
+    };
+    serde_json::from_slice(&told).map(Some).map_err(failed)
+}
+
+/// Asks the process that serves the store in a directory.
+pub(super) async fn ask(dir: &Path, asked: Asked) -> Result<Vec<u8>, StatusError> {
     let name = || dir.display().to_string();
     let failed = |error: Error| StatusError::NoAnswer { dir: name(), reason: error.to_string() };
     let place = Place::of(dir).map_err(failed)?;
@@ -159,19 +220,21 @@ pub(super) async fn ask(dir: &Path) -> Result<Vec<u8>, StatusError> {
         }
         Err(error) => return Err(failed(error)),
     };
-    let asked = timeout(ASKED_MAX, exchange(stream)).await;
-    let told = asked.unwrap_or_else(|_| Err(format!("nothing within {} s", ASKED_MAX.as_secs())));
+    let told = timeout(ASKED_MAX, exchange(stream, asked)).await;
+    let told = told.unwrap_or_else(|_| Err(format!("nothing within {} s", ASKED_MAX.as_secs())));
     told.map_err(|reason| StatusError::NoAnswer { dir: name(), reason })
 }
 
-async fn exchange(stream: UnixStream) -> Result<Vec<u8>, String> {
+async fn exchange(stream: UnixStream, asked: Asked) -> Result<Vec<u8>, String> {
     let failed = |error: hyper::Error| match error.is_incomplete_message() {
         true => "it closed the connection: ask as the user that it runs as, or as root".to_owned(),
         false => error.to_string(),
     };
     let shaken = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = shaken.map_err(failed)?;
-    let request = Request::get(PATH).header(HOST, "larder").body(Empty::<Bytes>::new());
+    let (method, path) = asked.words();
+    let request = Request::builder().method(method).uri(path).header(HOST, "larder");
+    let request = request.body(Empty::<Bytes>::new());
     let request = request.map_err(|error| error.to_string())?;
     // The end of the connection may come before the body was read.
     tokio::spawn(connection);

@@ -167,6 +167,8 @@ fn of_operators(named: &Named<'_>) -> Vec<Case> {
         ("rebalance pause", &[]),
         ("rebalance start", &[]),
         ("bucket policy", &["photos", "all"]),
+        ("keys rotate", &["--into", named.elsewhere]),
+        ("keys retire", &["--yes"]),
     ] {
         let with = |config| [&["--config", config], words].concat();
         let mut of_server = case(command, &with(named.config), &[Manager]);
@@ -181,6 +183,15 @@ fn of_operators(named: &Named<'_>) -> Vec<Case> {
         case.says = |kind, dir| {
             (kind == DevCluster).then(|| format!("such as {dir}/node-1/manager/role.toml"))
         };
+    }
+    cases.push(case("keys status", &["--config", named.config], ROLES));
+    for (command, words) in
+        [("keys status", &[][..]), ("keys rotate", &["--at-once"]), ("keys retire", &["--yes"])]
+    {
+        let words = [&[named.dir], words].concat();
+        let mut of_dir = case(command, &words, &[Store, Machine, DevCluster]);
+        of_dir.says = |kind, _| (kind == Worker).then(|| "keys are rotated by hand".to_owned());
+        cases.push(of_dir);
     }
     cases.push(case("doctor", &[named.dir], &[Store, Machine]));
     let mut inspect = case("inspect", &[named.dir], &[Store, Manager, Meta, Data]);

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use larder_net::{Handler, PeerIdentity, Responder, Role, Subject};
 use larder_protocol::manager::quorum::QuorumMessage;
 use larder_protocol::manager::state::{
-    Command, MapVersion, NewServer, ServerRecord, ServerRole, ServerState,
+    Command, MapVersion, NewServer, ServerRecord, ServerRole, ServerState, Topology,
 };
 use larder_types::ServerId;
 use larder_types::codec::decode;
@@ -40,7 +40,7 @@ impl Handler<ManagerService> for Desk {
     ) {
         match request {
             ManagerCall::Map(known) => {
-                answer_map(self.maps.clone(), self.led.clone(), known, responder)
+                answer_map((self.maps.clone(), self.led.clone()), from.subject, known, responder)
             }
             ManagerCall::Propose(command) => {
                 let subject = &from.subject;
@@ -196,14 +196,15 @@ async fn issue(
 /// Answers as soon as there is a newer map. As many may wait as connections have room for. A manager that hears of no leader does not
 /// know whether its map is the latest, and does not say so: the asker goes to another.
 fn answer_map(
-    mut maps: Maps,
-    led: Arc<LedAt>,
+    (mut maps, led): (Maps, Arc<LedAt>),
+    asker: Subject,
     known: MapVersion,
     responder: Responder<ManagerService>,
 ) {
     let (newest, speaks) = (maps.newest(), responder.version());
     if newest.map.version > known {
-        responder.answer(&ManagerReply::Map, newest.encoded_for(speaks));
+        let map = newest.encoded_for(speaks, checks_requests(&asker, &newest.map));
+        responder.answer(&ManagerReply::Map, map);
         return;
     }
     tokio::spawn(async move {
@@ -217,8 +218,16 @@ fn answer_map(
             }
             Err(_late) => return responder.answer(&ManagerReply::Unchanged, Bytes::new()),
         };
-        responder.answer(&ManagerReply::Map, newer.encoded_for(speaks));
+        let map = newer.encoded_for(speaks, checks_requests(&asker, &newer.map));
+        responder.answer(&ManagerReply::Map, map);
     });
+}
+
+/// True of a proxy that was not removed: it checks signatures of clients' requests, and is told root's secret keys.
+fn checks_requests(asker: &Subject, map: &Topology) -> bool {
+    let record = map.servers.get(&asker.server);
+    let is_there = record.is_some_and(|record| record.state != ServerState::Removed);
+    asker.roles.has(Role::Proxy) && is_there
 }
 
 #[cfg(test)]

@@ -8,13 +8,13 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use larder_protocol::manager::state::{MapVersion, Topology};
+use larder_protocol::manager::state::{MapVersion, RootRecord, Topology};
 use larder_types::{BucketState, Epoch, Sharing};
 use parking_lot::RwLock;
 
 use crate::limits::{
     PROTOCOL_CLUSTER_VERSION, PROTOCOL_CORS, PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_LOCAL,
-    PROTOCOL_PAUSE, PROTOCOL_POSITIONS,
+    PROTOCOL_PAUSE, PROTOCOL_POSITIONS, PROTOCOL_ROOT_KEYS,
 };
 use crate::managers::{NoMoreVersions, VersionWatch, Versions};
 
@@ -23,11 +23,13 @@ use crate::managers::{NoMoreVersions, VersionWatch, Versions};
 pub(crate) struct Published {
     pub(crate) map: Topology,
     encoded: OnceLock<Bytes>,
+    /// The same without secrets.
+    bare: OnceLock<Bytes>,
 }
 
 impl Published {
     fn new(map: Topology) -> Arc<Self> {
-        Arc::new(Self { map, encoded: OnceLock::new() })
+        Arc::new(Self { map, encoded: OnceLock::new(), bare: OnceLock::new() })
     }
 
     /// Its bytes, made for the first who asks.
@@ -35,9 +37,17 @@ impl Published {
         self.encoded.get_or_init(|| self.map.encode().into()).clone()
     }
 
-    /// Its bytes for who speaks this version of the protocol: whoever cannot read the newest form gets the one before, and
-    /// lacks what that has no place for.
-    pub(super) fn encoded_for(&self, protocol: u8) -> Bytes {
+    fn without_secrets(&self) -> Bytes {
+        let bare = || {
+            let root = self.map.root.as_ref().map(RootRecord::without_secrets);
+            Topology { root, ..self.map.clone() }.encode().into()
+        };
+        self.bare.get_or_init(bare).clone()
+    }
+
+    /// Its bytes for a server that speaks this version of the protocol. One that cannot read the newest form gets the one before,
+    /// which lacks what that has no place for. Secrets are for those alone that check clients' requests.
+    pub(super) fn encoded_for(&self, protocol: u8, checks_requests: bool) -> Bytes {
         let lacks_gateway = protocol < PROTOCOL_GATEWAYS && self.map.gateway.is_some();
         let waits = || self.map.buckets.values().any(|bucket| bucket.regions != 1);
         let has_home = || self.map.buckets.values().any(|bucket| bucket.home.is_some());
@@ -50,10 +60,21 @@ impl Published {
             && (protocol >= PROTOCOL_PAUSE || self.map.balance_paused_ms.is_none())
             && (protocol >= PROTOCOL_CORS || !has_cors())
             && (protocol >= PROTOCOL_CLUSTER_VERSION || self.map.cluster_version == 0)
+            && (protocol >= PROTOCOL_ROOT_KEYS || self.map.root.is_none())
         {
-            return self.encoded();
+            let has_secrets = self.map.root.is_some();
+            return if checks_requests || !has_secrets {
+                self.encoded()
+            } else {
+                self.without_secrets()
+            };
         }
         let mut map = self.map.clone();
+        // Of a version that knows them, another part of the map may be what is unknown.
+        map.root = map.root.filter(|_| protocol >= PROTOCOL_ROOT_KEYS);
+        if !checks_requests {
+            map.root = map.root.as_ref().map(RootRecord::without_secrets);
+        }
         if protocol < PROTOCOL_CLUSTER_VERSION {
             map.cluster_version = 0;
         }
@@ -150,7 +171,7 @@ impl Maps {
 
 #[cfg(test)]
 mod tests {
-    use larder_protocol::manager::state::{GatewayRecord, RegionRecord};
+    use larder_protocol::manager::state::{GatewayRecord, KeyPair, RegionRecord};
     use larder_types::{
         BootId, BucketId, BucketName, BucketRecord, CorsMethod, CorsRule, CorsRules, Home,
         HomeScope, HomeState, HomeTerm, RegionId, ServerId, WritePolicy,
@@ -162,9 +183,33 @@ mod tests {
     fn the_clusters_version_is_shown_to_whom_it_means_something() {
         let map = Topology { cluster_version: 17, ..Topology::default() };
         let shown = Published::new(map.clone());
-        let read = |protocol| Topology::decode(&shown.encoded_for(protocol));
+        let read = |protocol| Topology::decode(&shown.encoded_for(protocol, true));
         assert_eq!(read(PROTOCOL_CLUSTER_VERSION), Ok(map));
         assert_eq!(read(PROTOCOL_CLUSTER_VERSION - 1), Ok(Topology::default()));
+    }
+
+    #[test]
+    fn secret_keys_are_shown_to_proxies_that_know_them_and_to_nobody_else() {
+        let pair = |name: &str| KeyPair {
+            access_key: format!("{name}-access"),
+            secret_key: format!("{name}-secret"),
+        };
+        let root = RootRecord { generation: 1, current: pair("b"), previous: Some(pair("a")) };
+        let map = Topology { cluster_version: 20, root: Some(root.clone()), ..Topology::default() };
+        let shown = Published::new(map.clone());
+        let encoded = |protocol, checks| shown.encoded_for(protocol, checks);
+        let read = |protocol, checks| Topology::decode(&encoded(protocol, checks)).unwrap();
+        assert_eq!(read(PROTOCOL_ROOT_KEYS, true), map);
+        assert_eq!(read(PROTOCOL_ROOT_KEYS, false).root, Some(root.without_secrets()));
+        for checks in [true, false] {
+            let before = PROTOCOL_ROOT_KEYS - 1;
+            assert_eq!(read(before, checks), Topology { root: None, ..map.clone() });
+        }
+        for protocol in [PROTOCOL_ROOT_KEYS, PROTOCOL_ROOT_KEYS - 1, PROTOCOL_HOMES] {
+            let bytes = encoded(protocol, false);
+            let has = |text: &[u8]| bytes.windows(text.len()).any(|window| window == text);
+            assert!(!has(b"-secret"), "{protocol}");
+        }
     }
 
     #[test]
@@ -173,9 +218,9 @@ mod tests {
         let gateway = Some(GatewayRecord { server: ServerId(4), boot: BootId(1) });
         let map = Topology { region, gateway, regions: vec![7], ..Topology::default() };
         let shown = Published::new(map.clone());
-        assert_eq!(Topology::decode(&shown.encoded_for(PROTOCOL_GATEWAYS)), Ok(map.clone()));
+        assert_eq!(Topology::decode(&shown.encoded_for(PROTOCOL_GATEWAYS, true)), Ok(map.clone()));
         let older = Topology { gateway: None, regions: Vec::new(), ..map };
-        let encoded = shown.encoded_for(PROTOCOL_GATEWAYS - 1);
+        let encoded = shown.encoded_for(PROTOCOL_GATEWAYS - 1, true);
         assert_eq!((encoded[0], Topology::decode(&encoded)), (2, Ok(older)));
     }
 
@@ -183,8 +228,8 @@ mod tests {
     fn a_server_of_an_earlier_release_reads_the_map_of_a_cluster_that_is_paused() {
         let map = Topology { balance_paused_ms: Some(5), ..Topology::default() };
         let shown = Published::new(map.clone());
-        assert_eq!(Topology::decode(&shown.encoded_for(PROTOCOL_PAUSE)), Ok(map));
-        let older = shown.encoded_for(PROTOCOL_PAUSE - 1);
+        assert_eq!(Topology::decode(&shown.encoded_for(PROTOCOL_PAUSE, true)), Ok(map));
+        let older = shown.encoded_for(PROTOCOL_PAUSE - 1, true);
         assert_eq!((older[0], Topology::decode(&older)), (1, Ok(Topology::default())));
     }
 
@@ -211,7 +256,7 @@ mod tests {
         let read = |record: &BucketRecord, protocol| {
             let buckets = [(name.clone(), record.clone())].into();
             let map = Topology { buckets, ..Topology::default() };
-            let encoded = Published::new(map).encoded_for(protocol);
+            let encoded = Published::new(map).encoded_for(protocol, true);
             Topology::decode(&encoded).unwrap().buckets[&name].clone()
         };
         let told = |protocol| {

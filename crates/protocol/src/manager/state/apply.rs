@@ -121,6 +121,8 @@ impl Topology {
                 self.cluster_version = before.max(version);
                 changed(self.cluster_version != before)
             }
+            Command::RotateRoot(after, keys, keep) => self.rotate_root(after, keys, keep),
+            Command::RetireRoot(of) => self.retire_root(of),
         }
     }
 

@@ -11,6 +11,7 @@ use larder_types::{
 use serde::{Deserialize, Serialize};
 
 use super::map::{ClusterId, GatewayRecord, RegionRecord, ServerRole, Settings, TokenId};
+use super::root::{Keep, KeyPair};
 use crate::limits::BUCKET_REGIONS_MAX;
 use crate::placement::{FailureDomains, Weight};
 
@@ -130,6 +131,10 @@ pub enum Command {
     SetCors(BucketName, Option<CorsRules>),
     /// Raise [`Topology::cluster_version`](super::Topology::cluster_version) to this: all servers speak it.
     RaiseClusterVersion(u8),
+    /// Make these root's keys, if those are still of this generation.
+    RotateRoot(u32, KeyPair, Keep),
+    /// Have root's keys before the current ones taken no more, if these are of this generation.
+    RetireRoot(u32),
 }
 
 /// What a command did.
@@ -281,6 +286,17 @@ pub enum Refusal {
     /// Fix the request, or shorten the rules of other buckets.
     #[error("the CORS rules of all buckets have at most {CORS_ALL_BYTES_MAX} bytes together")]
     TooMuchCors,
+    /// Look again: another change came before.
+    #[error("root's keys were changed meanwhile")]
+    RootChanged,
+    /// Retire the keys before first: clients may still sign with them.
+    #[error("root's keys before these are still taken: retire them first")]
+    RootNotRetired,
+    /// Fix the request.
+    #[error(
+        "these cannot be root's keys: requests could not be signed with them, or their access key is the one before"
+    )]
+    BadKeys,
 }
 
 /// What a command left behind.

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use larder_types::codec::{self, CodecError, V2, V3, V4, V5};
+use larder_types::codec::{self, CodecError, V2, V3, V4, V5, V6};
 use larder_types::{
     BootId, BucketId, BucketName, BucketRecord, DiskId, MapVersion, PgId, PvId, RegionId, ServerId,
     SessionId, View,
 };
 use serde::{Deserialize, Serialize};
 
+use super::root::RootRecord;
 use crate::manager::quorum::LogIndex;
 use crate::placement::{FailureDomains, Weight};
 
@@ -303,6 +304,10 @@ pub struct Topology {
     /// no more. 0 before it was raised first. It never falls. Not among the fields of versions 1 to 4.
     #[serde(skip)]
     pub cluster_version: u8,
+    /// Root's keys; `None` until they are rotated, and proxies have them from their files. Not among the fields of versions 1 to
+    /// 5.
+    #[serde(skip)]
+    pub root: Option<RootRecord>,
 }
 
 const WHAT: &str = "the topology map";
@@ -315,14 +320,17 @@ impl Topology {
     }
 
     /// Its bytes. Those of a cluster that is alone are of version 1, which every release reads; those of a region that had
-    /// no gateway yet of version 2, those of one that has of version 3, of any while rebalancing is paused of version 4, and of
-    /// any whose [`Self::cluster_version`] was raised of version 5.
+    /// no gateway yet of version 2, those of one that has of version 3, of any while rebalancing is paused of version 4, of any
+    /// whose [`Self::cluster_version`] was raised of version 5, and of any whose [`Self::root`] was rotated of version 6.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        if self.cluster_version > 0 {
+        if self.cluster_version > 0 || self.root.is_some() {
             let of_region = (self.region, self.gateway, &self.regions, self.regions_known);
             let known_since = (self.cluster_version, self.balance_paused_ms, of_region);
-            return codec::encode_as(V5, &(known_since, self));
+            return match &self.root {
+                Some(root) => codec::encode_as(V6, &(root, known_since, self)),
+                None => codec::encode_as(V5, &(known_since, self)),
+            };
         }
         if self.balance_paused_ms.is_some() {
             let of_region = (self.region, self.gateway, &self.regions, self.regions_known);
@@ -343,12 +351,21 @@ impl Topology {
     /// [`CodecError`].
     pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         match bytes.first() {
-            Some(&V5) => {
-                let (known_since, map): (_, Self) = codec::decode_as(WHAT, V5, bytes)?;
+            Some(&(V5 | V6)) => {
+                let (root, known_since, map): (_, _, Self) = match bytes.first() {
+                    Some(&V6) => {
+                        let (root, known_since, map) = codec::decode_as(WHAT, V6, bytes)?;
+                        (Some(root), known_since, map)
+                    }
+                    _ => {
+                        let (known_since, map) = codec::decode_as(WHAT, V5, bytes)?;
+                        (None, known_since, map)
+                    }
+                };
                 let (cluster_version, balance_paused_ms, of_region) = known_since;
                 let (region, gateway, regions, regions_known) = of_region;
                 let map = Self { region, gateway, regions, regions_known, ..map };
-                Ok(Self { cluster_version, balance_paused_ms, ..map })
+                Ok(Self { root, cluster_version, balance_paused_ms, ..map })
             }
             Some(&V4) => {
                 let (balance_paused_ms, of_region, map): (_, _, Self) =

@@ -17,6 +17,7 @@ mod groups;
 mod map;
 mod names;
 mod removal;
+mod root;
 mod volumes;
 
 pub use command::{Applied, Command, NewServer, Outcome, Refusal};
@@ -27,6 +28,7 @@ pub use map::{
     SessionRecord, Settings, TokenId, TokenRecord, Topology,
 };
 pub use removal::Loss;
+pub use root::{Keep, KeyPair, RootRecord};
 
 #[cfg(test)]
 mod tests;

@@ -17,6 +17,7 @@ use crate::placement::{FailureDomains, MachineId, RackId, Weight};
 
 mod cors;
 mod region;
+mod root;
 
 const SETTINGS: Settings =
     Settings { pg_count: 4, members: 3, min_members: 2, copies: 3, min_copies: 2, lv_blocks: 100 };
@@ -408,6 +409,8 @@ fn any_command() -> impl Strategy<Value = Command> {
         Just(Command::ForgetTokens(1)),
         proptest::option::of(1..5u64).prop_map(Command::PauseBalance),
         (0..5u8).prop_map(Command::RaiseClusterVersion),
+        (0..3u32, 0..4u8).prop_map(|(after, key)| root::rotation(after, key)),
+        (0..3u32).prop_map(Command::RetireRoot),
         (pg(), proptest::collection::vec(disk(), 1..4))
             .prop_map(|(pg, d)| Command::CreateLv(pg, d)),
         lv().prop_map(Command::LvCreated),
@@ -593,6 +596,10 @@ fn commands_are_encoded_as_ever() {
         Command::PauseBalance(None),
         cors::set("abc", Some(cors::rules(&["https://a.example", "*"]))),
         Command::RaiseClusterVersion(17),
+        Command::RotateRoot(2, root::pair("new"), Keep::Nothing),
+        Command::RotateRoot(2, root::pair("new"), Keep::Current),
+        Command::RotateRoot(0, root::pair("new"), Keep::OfFiles(root::pair("old"))),
+        Command::RetireRoot(300),
     ];
     let hex = |bytes: Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let lines: Vec<String> = commands.iter().map(|command| hex(encode(command))).collect();

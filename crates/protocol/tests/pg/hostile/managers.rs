@@ -9,7 +9,8 @@ use larder_protocol::manager::quorum::{
     Stored, Term, Ticket,
 };
 use larder_protocol::manager::state::{
-    ClusterId, Command, GatewayRecord, NewServer, ServerRole, Settings, TokenId, Topology,
+    ClusterId, Command, GatewayRecord, Keep, KeyPair, NewServer, ServerRole, Settings, TokenId,
+    Topology,
 };
 use larder_protocol::placement::{FailureDomains, MachineId, RackId, Weight};
 use larder_types::codec::{decode, encode};
@@ -287,7 +288,7 @@ impl Draw {
             21 => Command::CreateBucket(self.bucket(), None, self.num(1)),
             22 => Command::EndDeletion(self.bucket(), Epoch(self.num(1)), self.one_in(2)),
             23 => Command::AddToken([7; 32], self.num(1000)),
-            24 => match self.below(13) {
+            24 => match self.below(15) {
                 0 => Command::RevokeToken(TokenId(self.small())),
                 1 => Command::ForgetTokens(self.num(1000)),
                 2 => {
@@ -307,6 +308,13 @@ impl Draw {
                 9 => Command::PauseBalance(self.odd().then_some(5)),
                 10 => Command::SetCors(self.bucket(), None),
                 11 => Command::RaiseClusterVersion(self.small() as u8),
+                12 => {
+                    let keep = if self.odd() { Keep::Current } else { Keep::Nothing };
+                    let access_key = format!("key-{}", self.small());
+                    let keys = KeyPair { access_key, secret_key: "12345678".to_owned() };
+                    Command::RotateRoot(self.small(), keys, keep)
+                }
+                13 => Command::RetireRoot(self.small()),
                 _ => Command::SetWritePolicy(self.bucket(), WritePolicy::Majority),
             },
             _ => Command::MemberLacks(pg, view, server),

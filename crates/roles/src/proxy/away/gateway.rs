@@ -372,7 +372,8 @@ impl ClusterProxy {
                     () = unwanted.notified() => {}
                 }
             }
-            ProxyCall::Clients => {}
+            // Answered before.
+            ProxyCall::Clients | ProxyCall::Keys => {}
             ProxyCall::Change(home) => {
                 let change = decode::<Change>("change for a home", &payload);
                 drop(payload);

@@ -1,0 +1,206 @@
+//! Root's keys at a proxy of a cluster: those of its environment or its file, until the managers keep them.
+//!
+//! # Invariants
+//!
+//! 1. Keys of the environment stay as long as the process: the managers' do not count here.
+//! 2. Else the managers' record counts as soon as a map with one is known, and never one of an earlier generation.
+//! 3. A file of an operator's is left as it is; one of Larder's own has the current pair, for a start without managers.
+
+use std::convert::Infallible;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use larder_protocol::manager::state::{KeyPair, RootRecord, Topology};
+use larder_roles::keys::{KeysTaken, PreviousTaken};
+use larder_roles::managers::Managers;
+use larder_s3::{Credentials, RootKeys};
+
+use crate::credentials::{self, Root};
+
+/// See the module's head.
+pub(crate) struct ProxyKeys {
+    keys: RootKeys,
+    /// The file that follows the managers' record.
+    file: Option<PathBuf>,
+    is_fixed: bool,
+    generation: AtomicU32,
+}
+
+impl ProxyKeys {
+    /// The keys of a start. Its file follows the managers' record if it is Larder's own.
+    pub(super) fn new(root: &Root, file: &Path, is_own: bool) -> Self {
+        Self {
+            keys: RootKeys::new(root.keys.clone(), root.previous.clone()),
+            file: (is_own && root.from_file).then(|| file.to_owned()),
+            is_fixed: !root.from_file,
+            generation: AtomicU32::new(0),
+        }
+    }
+
+    /// The keys that requests are checked with.
+    pub(super) fn keys(&self) -> RootKeys {
+        self.keys.clone()
+    }
+
+    /// Generation of the record that is taken; 0 for keys of the environment or of a file.
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Requests signed with the pair before, since both are taken.
+    pub(crate) fn previous_requests(&self) -> u64 {
+        self.keys.previous_use().map_or(0, |used| used.requests)
+    }
+
+    /// What it takes, for managers.
+    pub(super) fn told(&self) -> KeysTaken {
+        let previous = self.keys.previous_use().map(|used| PreviousTaken {
+            requests: used.requests,
+            last_s: used.last.map(|last| last.as_secs()),
+        });
+        let (access_key, is_fixed) = (self.keys.access_key(), self.is_fixed);
+        KeysTaken { generation: self.generation(), access_key, is_fixed, previous }
+    }
+
+    /// Takes the keys of a map, if it has later ones. Waits for the disk where a file follows them.
+    pub(super) fn take(&self, map: &Topology) {
+        let Some(root) = map.root.as_ref().filter(|root| root.generation > self.generation())
+        else {
+            return;
+        };
+        let current = credentials_of(&root.current);
+        if self.is_fixed {
+            tracing::warn!(
+                generation = root.generation,
+                "root's keys were rotated; this proxy goes on with those of its environment"
+            );
+        } else if let Err(error) =
+            self.keys.replace(current.clone(), root.previous.as_ref().map(credentials_of))
+        {
+            // A manager of a later release may allow more.
+            tracing::error!(%error, "root's keys were rotated to some that cannot be taken here");
+            return;
+        } else {
+            let (generation, access_key) = (root.generation, &current.access_key);
+            let both = root.previous.is_some();
+            tracing::info!(generation, %access_key, both, "root's keys were rotated, and are taken");
+        }
+        self.generation.store(root.generation, Ordering::Release);
+        if let Some(file) = &self.file
+            && let Err(error) = credentials::keep(file, &current)
+        {
+            tracing::warn!(
+                file = %file.display(), %error,
+                "root's keys were rotated; their file has those before, which count where no manager is known"
+            );
+        }
+    }
+
+    /// Takes the keys of each later map.
+    pub(super) async fn follow(&self, managers: &dyn Managers) -> Infallible {
+        let mut versions = managers.versions();
+        loop {
+            let map = managers.map();
+            if map.root_generation() > self.generation() {
+                tokio::task::block_in_place(|| self.take(&map));
+            }
+            if versions.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}
+
+/// Has a missing file of Larder's own written with the managers' keys: else the start would draw others.
+pub(super) fn restore(file: &Path, root: Option<&RootRecord>) -> std::io::Result<()> {
+    match root {
+        Some(root) if fs::symlink_metadata(file).is_err() => {
+            credentials::keep(file, &credentials_of(&root.current))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// True if a file is Larder's own: no link, which would be an operator's.
+pub(super) fn is_own(file: &Path) -> bool {
+    fs::symlink_metadata(file).is_ok_and(|about| about.is_file())
+}
+
+fn credentials_of(pair: &KeyPair) -> Credentials {
+    let KeyPair { access_key, secret_key } = pair.clone();
+    Credentials { access_key, secret_key }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(name: &str) -> KeyPair {
+        KeyPair { access_key: format!("{name}-access"), secret_key: format!("{name}-secret") }
+    }
+
+    fn map(generation: u32, current: &str, previous: Option<&str>) -> Topology {
+        let (current, previous) = (pair(current), previous.map(pair));
+        Topology { root: Some(RootRecord { generation, current, previous }), ..Topology::default() }
+    }
+
+    fn access_key(file: &Path) -> String {
+        credentials::load_file(file).unwrap().keys.access_key
+    }
+
+    #[test]
+    fn later_generations_are_taken_and_the_file_follows_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(credentials::FILE);
+        let root = credentials::load_file(&file).unwrap();
+        let keys = ProxyKeys::new(&root, &file, is_own(&file));
+        keys.take(&Topology::default());
+        assert_eq!((keys.told().access_key, keys.generation()), (root.keys.access_key, 0));
+        keys.take(&map(2, "b", Some("a")));
+        keys.take(&map(1, "z", None));
+        let told = keys.told();
+        assert_eq!((told.generation, &*told.access_key), (2, "b-access"));
+        assert_eq!(told.previous, Some(PreviousTaken { requests: 0, last_s: None }));
+        assert_eq!(access_key(&file), "b-access");
+        keys.take(&map(3, "b", None));
+        assert_eq!((keys.generation(), keys.told().previous), (3, None));
+    }
+
+    #[test]
+    fn a_file_of_an_operators_and_keys_of_the_environment_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join(credentials::FILE), dir.path().join("link.toml"));
+        let root = credentials::load_file(&file).unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert!(!is_own(&link) && is_own(&file));
+        let named = ProxyKeys::new(&root, &file, false);
+        named.take(&map(1, "b", None));
+        assert_eq!(named.told().access_key, "b-access");
+        assert_eq!(access_key(&file), root.keys.access_key, "another keeps it");
+        let given = Root { from_file: false, ..root };
+        let fixed = ProxyKeys::new(&given, &file, true);
+        fixed.take(&map(1, "b", None));
+        let told = fixed.told();
+        assert_eq!((told.access_key, told.is_fixed), (given.keys.access_key, true));
+        assert_eq!(access_key(&file), told_access(&fixed), "of another use");
+    }
+
+    fn told_access(keys: &ProxyKeys) -> String {
+        keys.told().access_key
+    }
+
+    #[test]
+    fn a_missing_file_is_restored_from_the_managers_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(credentials::FILE);
+        restore(&file, None).unwrap();
+        assert!(!file.exists());
+        let root = map(1, "b", None).root;
+        restore(&file, root.as_ref()).unwrap();
+        assert_eq!(access_key(&file), "b-access");
+        let other = map(2, "c", None).root;
+        restore(&file, other.as_ref()).unwrap();
+        assert_eq!(access_key(&file), "b-access", "it is there");
+    }
+}

@@ -1,0 +1,152 @@
+//! `larder keys`: root's keys, how they are rotated and how those before are retired.
+//!
+//! A single node keeps them in `DIR/credentials.toml`, and is asked to read that file ([`store`]). The proxies of a cluster take
+//! them from the managers ([`cluster`]). No command prints a secret key: they lie in files.
+
+mod cluster;
+mod node;
+mod store;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use larder_s3::Credentials;
+
+use crate::args::KeysCommand;
+use crate::cluster::operate::finish;
+use crate::cluster::{RoleConfig, RoleError};
+use crate::credentials::{self, CredentialsError};
+use crate::exit;
+use crate::kind::{self, Kind, KindError};
+
+pub(crate) use node::{KeysNow, StoreKeys};
+
+/// Why keys are not rotated, retired or shown.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KeysError {
+    #[error(transparent)]
+    Kind(#[from] KindError),
+    #[error(transparent)]
+    Role(#[from] RoleError),
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    /// The command line is wrong.
+    #[error("{0}")]
+    Usage(String),
+    /// Nothing was changed, or it is said what was.
+    #[error("{0}")]
+    NotDone(String),
+}
+
+impl KeysError {
+    fn code(&self) -> u8 {
+        match self {
+            Self::Kind(_) => exit::CANNOT_START,
+            Self::Role(error) => error.code(),
+            Self::Credentials(error) => error.code(),
+            Self::Usage(_) => exit::USAGE,
+            Self::NotDone(_) => exit::FAULTS,
+        }
+    }
+}
+
+/// The keys that a rotation makes current.
+struct Wanted<'a> {
+    /// A file with them; they are drawn without one.
+    keys: Option<&'a Path>,
+    /// Those before are refused as soon as they are replaced.
+    at_once: bool,
+}
+
+impl Wanted<'_> {
+    fn made(&self) -> Result<Credentials, CredentialsError> {
+        self.keys.map_or_else(|| Ok(credentials::drawn()), credentials::read_given)
+    }
+}
+
+/// Runs one of the commands.
+pub(crate) fn run(command: &KeysCommand) -> ExitCode {
+    match carried_out(command) {
+        Ok(lines) => finish(Ok(lines)),
+        Err(error) => {
+            eprintln!("error: {error}");
+            exit::code(error.code())
+        }
+    }
+}
+
+/// What root's keys are kept by.
+enum Keeper {
+    /// A single node, in this directory.
+    Store(PathBuf),
+    /// The managers of a cluster.
+    Cluster(Box<cluster::Keeper>),
+}
+
+fn keeper(dir: Option<&Path>, config: Option<&Path>) -> Result<Keeper, KeysError> {
+    let Some(dir) = dir else {
+        let config = RoleConfig::load(config.unwrap_or(Path::new("")));
+        let config = config.map_err(RoleError::from)?;
+        return Ok(Keeper::Cluster(Box::new(cluster::Keeper { config, file: None, is_own: true })));
+    };
+    let file = Some(dir.join(credentials::FILE));
+    let of = |path: &Path, is_own| {
+        let config = RoleConfig::load(path).map_err(RoleError::from)?;
+        Ok(Keeper::Cluster(Box::new(cluster::Keeper { config, file, is_own })))
+    };
+    match kind::found(dir)? {
+        Some(Kind::Store) => Ok(Keeper::Store(dir.to_owned())),
+        Some(Kind::Machine) => of(dir, true),
+        Some(Kind::DevCluster) => of(&dir.join("node-1/manager/role.toml"), false),
+        Some(Kind::Worker) => Err(KeysError::Usage(format!(
+            "{0} is the directory of a pack worker, whose keys are rotated by hand: stop it, change {0}/{1}, start it",
+            dir.display(),
+            credentials::FILE
+        ))),
+        Some(_) => {
+            kind::allow(dir, |found| found == Kind::Machine)?;
+            Err(KeysError::Usage(format!("{} has no root keys", dir.display())))
+        }
+        None => Err(KeysError::Usage(format!(
+            "nothing of Larder's is in {}: name the directory of a store or of a machine of a cluster",
+            dir.display()
+        ))),
+    }
+}
+
+fn carried_out(command: &KeysCommand) -> Result<Vec<String>, KeysError> {
+    match command {
+        KeysCommand::Status { of } => match keeper(of.dir.as_deref(), of.config.as_deref())? {
+            Keeper::Store(dir) => store::status(&dir),
+            Keeper::Cluster(keeper) => keeper.status(),
+        },
+        KeysCommand::Rotate { of, keys, at_once, current, into } => {
+            let wanted = Wanted { keys: keys.as_deref(), at_once: *at_once };
+            match keeper(of.dir.as_deref(), of.config.as_deref())? {
+                Keeper::Store(_) if current.is_some() || into.is_some() => {
+                    Err(KeysError::Usage(
+                        "--current and --into are for the servers of a cluster that have no machine's directory: leave \
+                         them out"
+                            .to_owned(),
+                    ))
+                }
+                Keeper::Store(dir) => store::rotate(&dir, &wanted),
+                Keeper::Cluster(keeper) => {
+                    keeper.rotate(&wanted, current.as_deref(), into.as_deref())
+                }
+            }
+        }
+        KeysCommand::Retire { of, yes } => match keeper(of.dir.as_deref(), of.config.as_deref())? {
+            Keeper::Store(dir) => store::retire(&dir, *yes),
+            Keeper::Cluster(keeper) => keeper.retire(*yes),
+        },
+    }
+}
+
+/// Use of the pair before the current one, for people.
+fn used(requests: u64, last_s: Option<u64>) -> String {
+    match last_s {
+        Some(last_s) => format!("the pair before was used {requests} times, last {last_s} s ago"),
+        None => "the pair before was not used".to_owned(),
+    }
+}

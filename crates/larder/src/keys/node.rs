@@ -1,0 +1,103 @@
+//! Root's keys at the process that serves a single node.
+
+use std::path::PathBuf;
+
+use larder_s3::RootKeys;
+use serde::{Deserialize, Serialize};
+
+use crate::credentials::{self, Root};
+
+/// The keys of a running store, and where they come from.
+pub(crate) struct StoreKeys {
+    keys: RootKeys,
+    file: PathBuf,
+    is_fixed: bool,
+}
+
+/// What it takes, as it says on its socket.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KeysNow {
+    pub(crate) access_key: String,
+    /// True for keys of the environment: the file does not count.
+    pub(crate) is_fixed: bool,
+    /// True if the pair before is taken, too.
+    pub(crate) takes_previous: bool,
+    /// Requests signed with it since both are taken.
+    pub(crate) previous_requests: u64,
+    /// Seconds since the last of them.
+    pub(crate) previous_last_s: Option<u64>,
+}
+
+impl StoreKeys {
+    /// Those of a start.
+    pub(crate) fn new(root: &Root, file: PathBuf) -> Self {
+        let keys = RootKeys::new(root.keys.clone(), root.previous.clone());
+        Self { keys, file, is_fixed: !root.from_file }
+    }
+
+    /// The keys that requests are checked with.
+    pub(crate) fn keys(&self) -> RootKeys {
+        self.keys.clone()
+    }
+
+    pub(crate) fn now(&self) -> KeysNow {
+        let used = self.keys.previous_use();
+        KeysNow {
+            access_key: self.keys.access_key(),
+            is_fixed: self.is_fixed,
+            takes_previous: used.is_some(),
+            previous_requests: used.map_or(0, |used| used.requests),
+            previous_last_s: used.and_then(|used| used.last).map(|last| last.as_secs()),
+        }
+    }
+
+    /// Takes the keys that the file has now; those before stay in force if it cannot be read.
+    ///
+    /// # Errors
+    /// The reason, for people.
+    pub(crate) fn read_anew(&self) -> Result<KeysNow, String> {
+        if self.is_fixed {
+            return Err("the server has keys of its environment, and reads no file".to_owned());
+        }
+        if !self.file.exists() {
+            return Err(format!("{} is missing", self.file.display()));
+        }
+        let root = credentials::load_file(&self.file).map_err(|error| error.to_string())?;
+        let both = root.previous.is_some();
+        let replaced = self.keys.replace(root.keys, root.previous);
+        replaced.map_err(|error| format!("{}: {error}", self.file.display()))?;
+        tracing::info!(access_key = %self.keys.access_key(), both, "root's keys were read anew");
+        Ok(self.now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_s3::Credentials;
+
+    use super::*;
+
+    fn pair(name: &str) -> Credentials {
+        Credentials { access_key: format!("{name}-key"), secret_key: format!("{name}-secret") }
+    }
+
+    #[test]
+    fn the_file_is_read_anew_and_keys_before_stay_where_it_cannot_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(credentials::FILE);
+        credentials::write(&file, &pair("a"), None).unwrap();
+        let root = credentials::load_file(&file).unwrap();
+        let keys = StoreKeys::new(&root, file.clone());
+        credentials::write(&file, &pair("b"), Some(&pair("a"))).unwrap();
+        let now = keys.read_anew().unwrap();
+        assert_eq!((&*now.access_key, now.takes_previous), ("b-key", true));
+        std::fs::write(&file, "secret_key = \"hush").unwrap();
+        let refused = keys.read_anew().unwrap_err();
+        assert!(refused.contains("credentials.toml") && !refused.contains("hush"), "{refused}");
+        std::fs::remove_file(&file).unwrap();
+        assert!(keys.read_anew().unwrap_err().contains("is missing"));
+        assert_eq!(keys.now().access_key, "b-key");
+        let given = StoreKeys::new(&Root { from_file: false, ..root }, file);
+        assert!(given.read_anew().unwrap_err().contains("environment"));
+    }
+}

@@ -1,0 +1,169 @@
+//! Root's keys as requests are checked with them. They change while a service runs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::RwLock;
+
+use crate::service::{Credentials, OptionsError};
+
+/// The keys that a service takes: the current pair, and for a while the pair before. Clones are of the same keys.
+#[derive(Debug, Clone)]
+pub struct RootKeys(Arc<RwLock<Arc<Taken>>>);
+
+#[derive(Debug)]
+struct Taken {
+    current: Credentials,
+    previous: Option<Previous>,
+}
+
+#[derive(Debug)]
+struct Previous {
+    keys: Credentials,
+    uses: AtomicU64,
+    /// Milliseconds after `since` of the last use.
+    last_ms: AtomicU64,
+    since: Instant,
+}
+
+/// Use of the pair before the current one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PreviousUse {
+    /// Requests signed with it since this service takes both.
+    pub requests: u64,
+    /// Time since the last of them.
+    pub last: Option<Duration>,
+}
+
+impl From<Credentials> for RootKeys {
+    fn from(current: Credentials) -> Self {
+        Self::new(current, None)
+    }
+}
+
+impl RootKeys {
+    /// These keys, of which [`crate::S3Service::new`] checks whether requests can be signed with them.
+    #[must_use]
+    pub fn new(current: Credentials, previous: Option<Credentials>) -> Self {
+        Self(Arc::new(RwLock::new(Arc::new(Taken::new(current, previous)))))
+    }
+
+    /// Takes these from now on, and no others. Requests that were let in with others go on.
+    ///
+    /// # Errors
+    /// [`OptionsError`] names the key that requests cannot be signed with; those before are taken then.
+    pub fn replace(
+        &self,
+        current: Credentials,
+        previous: Option<Credentials>,
+    ) -> Result<(), OptionsError> {
+        let taken = Taken::new(current, previous);
+        taken.check()?;
+        *self.0.write() = Arc::new(taken);
+        Ok(())
+    }
+
+    /// The access key of the current pair.
+    #[must_use]
+    pub fn access_key(&self) -> String {
+        self.0.read().current.access_key.clone()
+    }
+
+    /// Use of the pair before; `None` if none is taken.
+    #[must_use]
+    pub fn previous_use(&self) -> Option<PreviousUse> {
+        self.0.read().previous.as_ref().map(Previous::told)
+    }
+
+    pub(crate) fn check(&self) -> Result<(), OptionsError> {
+        self.0.read().check()
+    }
+
+    /// The secret key that belongs to an access key.
+    pub(crate) fn secret_of(&self, access_key: &str) -> Option<String> {
+        self.0.read().find(access_key).map(|pair| pair.secret_key.clone())
+    }
+
+    /// A request was let in that was signed with this access key.
+    pub(crate) fn used(&self, access_key: &str) {
+        let taken = self.0.read();
+        if let Some(previous) = &taken.previous
+            && previous.keys.access_key == access_key
+        {
+            previous.used();
+        }
+    }
+}
+
+impl Taken {
+    fn new(current: Credentials, previous: Option<Credentials>) -> Self {
+        Self { current, previous: previous.map(Previous::new) }
+    }
+
+    fn find(&self, access_key: &str) -> Option<&Credentials> {
+        let previous = self.previous.as_ref().map(|previous| &previous.keys);
+        let pairs = std::iter::once(&self.current).chain(previous);
+        pairs.into_iter().find(|pair| pair.access_key == access_key)
+    }
+
+    fn check(&self) -> Result<(), OptionsError> {
+        self.current.check()?;
+        self.previous.as_ref().map_or(Ok(()), |previous| previous.keys.check())
+    }
+}
+
+impl Previous {
+    fn new(keys: Credentials) -> Self {
+        let (uses, last_ms) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { keys, uses, last_ms, since: Instant::now() }
+    }
+
+    fn used(&self) {
+        let now_ms = self.since.elapsed().as_millis() as u64;
+        self.last_ms.fetch_max(now_ms, Ordering::Relaxed);
+        self.uses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn told(&self) -> PreviousUse {
+        let requests = self.uses.load(Ordering::Relaxed);
+        let last = Duration::from_millis(self.last_ms.load(Ordering::Relaxed));
+        let last = (requests > 0).then(|| self.since.elapsed().saturating_sub(last));
+        PreviousUse { requests, last }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(name: &str) -> Credentials {
+        Credentials { access_key: format!("{name}-key"), secret_key: format!("{name}-secret") }
+    }
+
+    #[test]
+    fn uses_of_the_pair_before_are_counted_until_it_is_retired() {
+        let keys = RootKeys::new(pair("a"), None);
+        keys.used("a-key");
+        assert_eq!(keys.previous_use(), None);
+        keys.replace(pair("b"), Some(pair("a"))).unwrap();
+        assert_eq!(keys.previous_use(), Some(PreviousUse::default()));
+        for access_key in ["a-key", "b-key", "other", "a-key"] {
+            keys.used(access_key);
+        }
+        let used = keys.previous_use().unwrap();
+        assert_eq!((used.requests, used.last.is_some()), (2, true));
+        assert_eq!(keys.secret_of("a-key").as_deref(), Some("a-secret"));
+        keys.replace(pair("b"), None).unwrap();
+        assert!(keys.secret_of("a-key").is_none() && keys.secret_of("b-key").is_some());
+    }
+
+    #[test]
+    fn keys_that_nobody_can_sign_with_are_not_taken() {
+        let keys = RootKeys::new(pair("a"), None);
+        let wrong = Credentials { access_key: "x/y".into(), ..pair("b") };
+        assert_eq!(keys.replace(wrong.clone(), None), Err(OptionsError::AccessKey));
+        assert_eq!(keys.replace(pair("b"), Some(wrong)), Err(OptionsError::AccessKey));
+        assert_eq!(keys.access_key(), "a-key");
+    }
+}
