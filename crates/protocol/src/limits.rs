@@ -351,6 +351,9 @@ pub const ENDED_RUNS_MAX: usize = 16;
 pub const DISKS_MAX: usize = 1024;
 /// LVs of a cluster.
 pub const LVS_MAX: usize = 1 << 20;
+/// Version of a cluster from which on its primaries know
+/// [`ManagerMessage::TooFewServers`](crate::manager::policy::ManagerMessage::TooFewServers).
+pub const TOO_FEW_SERVERS_VERSION: u8 = 20;
 /// Bytes of an access key.
 pub const ACCESS_KEY_BYTES: std::ops::RangeInclusive<usize> = 3..=128;
 /// Bytes of a secret key.

@@ -448,6 +448,8 @@ pub enum Event {
     },
     /// The pool has no LV left.
     PoolEmpty,
+    /// Too few data servers are within reach for another LV.
+    TooFewServers,
     /// Some garbage may go, if there is any: [`crate::Pg::wants_to_reap`]. A group that has no steps yet gets them only if all
     /// servers of the cluster know [`larder_types::Op::Reap`], and always will.
     Reap {

@@ -363,6 +363,7 @@ const _: () = assert!(
 );
 const _: () = assert!(
     PROTOCOL_ROOT_KEYS <= larder_net::limits::PROTOCOL_MAX
+        && larder_protocol::limits::TOO_FEW_SERVERS_VERSION == PROTOCOL_ROOT_KEYS
         && PROTOCOL_BATCHES < PROTOCOL_ROOT_KEYS
         && PROTOCOL_REMOTE_READS < PROTOCOL_BATCHES
         && PROTOCOL_CLUSTER_VERSION < PROTOCOL_REMOTE_READS

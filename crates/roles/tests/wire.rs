@@ -323,6 +323,7 @@ fn said() -> Vec<String> {
         hex(&encode(&ProxyCall::Keys)),
         hex(&encode(&ProxyReply::Keys(keys_taken(None)))),
         hex(&encode(&ProxyReply::Keys(keys_taken(Some(300))))),
+        hex(&encode(&MetaMessage::Manager(ManagerMessage::TooFewServers(BootId(300), pg)))),
     ]
 }
 

@@ -320,6 +320,7 @@ impl FromManagers {
                 ManagerMessage::CreatePv { lv, .. } => 6 << 24 | u64::from(lv.0),
                 ManagerMessage::Vacate(..) => 7,
                 ManagerMessage::SessionClosed(_) => 8,
+                ManagerMessage::TooFewServers(..) => 9,
             },
         }
     }

@@ -213,13 +213,17 @@ fn tell(part: &Part, happened: &Happened) {
     }
 }
 
-/// Whether a proxy serves every placement group.
+/// True if a proxy serves every placement group, and new objects have their disks.
 fn is_ready(s3: &str) -> bool {
+    ["/readyz", "/healthz/cluster"].into_iter().all(|path| says_yes(s3, path))
+}
+
+fn says_yes(s3: &str, path: &str) -> bool {
     let ask = || -> std::io::Result<bool> {
         let address = s3.parse().map_err(std::io::Error::other)?;
         let mut stream = TcpStream::connect_timeout(&address, PROBE_MAX)?;
         stream.set_read_timeout(Some(PROBE_MAX))?;
-        write!(stream, "GET /readyz HTTP/1.1\r\nHost: {s3}\r\nConnection: close\r\n\r\n")?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {s3}\r\nConnection: close\r\n\r\n")?;
         let mut status = [0; 12];
         stream.read_exact(&mut status)?;
         Ok(&status == b"HTTP/1.1 200")

@@ -467,6 +467,10 @@ impl Pg {
                 self.pool_empty(out);
                 Ok(())
             }
+            Event::TooFewServers => {
+                self.too_few_servers(out);
+                Ok(())
+            }
             Event::Reap { may_begin } => self.reap(index, may_begin, out),
             Event::Tick => self.tick(index, out),
         };

@@ -404,12 +404,21 @@ impl Pg {
     /// No LV is left: calls that wait for space will not get it, unless floors that were asked for
     /// give some back, or rows that are read leave some.
     pub(super) fn pool_empty(&mut self, out: &mut Outbox) {
-        self.lv_asked = false;
         self.pool_empty_ms = Some(self.now_ms);
-        if self.space.as_ref().is_some_and(|space| space.regains() || space.unread().is_some()) {
+        self.draws_none(self.no_space(), out);
+    }
+
+    /// No LV can be drawn before servers return: calls that wait for space are refused until then, unless this group has some
+    /// soon. As the pool is not empty it is asked again for the next call.
+    pub(super) fn too_few_servers(&mut self, out: &mut Outbox) {
+        self.draws_none(Refusal::TooFewCopies, out);
+    }
+
+    fn draws_none(&mut self, why: Refusal, out: &mut Outbox) {
+        self.lv_asked = false;
+        if self.space.as_ref().is_some_and(VolumeGroup::has_some_soon) {
             return;
         }
-        let why = self.no_space();
         for Starved { token, call, .. } in std::mem::take(&mut self.starved) {
             self.refuse_for_good(token, &call, why, out);
         }

@@ -35,10 +35,12 @@ impl Lv {
         self.present.count() >= widest && 2 * replicas.count() > self.present.count()
     }
 
-    /// True if this LV, one of the widest, has room on most of its replicas, counting those that are out of reach.
+    /// True if this LV, one of the widest, has room on most of its replicas, counting those that are out of reach, or gets some
+    /// with them: what was freed is given again once each has raised its floor.
     fn awaits_replicas(&self, widest: usize) -> bool {
         let is_most = self.is_most(self.present.without(self.crowded()), widest);
-        !self.gone.is_empty() && is_most && self.leaving.is_empty() && !self.is_full()
+        let has_room = !self.is_full() || self.waiting_blocks > 0;
+        !self.gone.is_empty() && is_most && self.leaving.is_empty() && has_room
     }
 }
 

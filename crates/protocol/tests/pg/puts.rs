@@ -393,6 +393,37 @@ fn a_full_pool_refuses_puts_and_still_takes_deletes() {
 }
 
 #[test]
+fn puts_are_refused_for_now_while_servers_are_missing_for_another_volume() {
+    let mut member = Member::alone(1);
+    member.store("old", LV_BLOCKS, 1);
+    let put = member.put_data("new", 1);
+    assert!(member.effects.contains(&Effect::NeedLv));
+    member.step(Event::TooFewServers);
+    assert_eq!(member.refusal(put), Refusal::TooFewCopies, "another disk has room");
+    member.effects.clear();
+    let again = member.put_data("new", 1);
+    assert!(member.effects.contains(&Effect::NeedLv), "it is asked for again");
+    assert_eq!(member.answers(again), []);
+    member.step(Event::PoolEmpty);
+    assert_eq!(member.refusal(again), Refusal::Full);
+}
+
+#[test]
+fn a_put_that_waits_for_a_volume_to_open_is_not_refused_for_want_of_another() {
+    for said in [Event::PoolEmpty, Event::TooFewServers] {
+        let mut member = Member::new(1);
+        member.begin(1, &[1]);
+        member.serve(2);
+        let put = member.put_data("new", 1);
+        assert_eq!(member.answers(put), [], "its replicas have not answered yet");
+        member.step(said);
+        assert_eq!(member.answers(put), []);
+        (0..2).for_each(|replica| member.answer(replica, DataAnswer::Floor(key(1, 0))));
+        assert!(matches!(member.answers(put)[..], [Answer::Granted { .. }]));
+    }
+}
+
+#[test]
 fn a_put_that_met_a_full_disk_is_tried_again_where_data_was_before() {
     let mut member = Member::alone(1);
     member.store("old", 40, 1);

@@ -237,10 +237,11 @@ impl Log {
     }
 
     /// Called now and then: has outcomes synced that found no company, and, once the log is idle,
-    /// appends a mark that vouches for its last group.
+    /// appends a mark that vouches for its last group. While the disk has no room for another segment it is looked at
+    /// again: as data is refused meanwhile, no op may come that would.
     pub(super) fn tick(&self) -> Result<(), LogError> {
         let mut state = self.state.lock();
-        if state.touched.is_empty() {
+        if state.touched.is_empty() && !state.appender.is_full() {
             if state.vouched || state.waiting_bytes() > 0 {
                 return Ok(());
             }
@@ -446,7 +447,7 @@ pub(super) struct Group {
 mod tests {
     use std::sync::Arc;
 
-    use larder_env::{Disk, RealDisk};
+    use larder_env::{Disk, RealDisk, SimDisk};
     use larder_metalog::limits::SEGMENT_BYTES_MIN;
     use larder_metalog::{LogConfig, recover};
     use larder_types::View;
@@ -507,6 +508,35 @@ mod tests {
         })
         .unwrap();
         assert_eq!(found, sent);
+    }
+
+    #[test]
+    fn an_idle_log_whose_disk_has_room_again_is_full_no_longer() {
+        let config = LogConfig { segment_bytes: SEGMENT_BYTES_MIN, ..LogConfig::new(7) };
+        let sim = SimDisk::new(1, 1 << 40);
+        let disk: Arc<dyn Disk> = sim.clone();
+        let (appender, mut writer, _) = recover(disk, "log", &config, &mut |_| {}).unwrap();
+        let log = Log::new(appender, config.segment_bytes, 1, &[]);
+        let mut turn = |capacity| {
+            sim.set_capacity(capacity);
+            log.tick().unwrap();
+            assert!(log.state.lock().urgent, "the log thread is woken");
+            let mut group = Group::default();
+            assert!(!log.take_group(&mut group).unwrap());
+            if !group.batch.is_empty() {
+                log.state.lock().appender.note(writer.commit(&mut group.batch).unwrap());
+            }
+            log.state.lock().appender.note(writer.prepare().unwrap());
+            log.is_full()
+        };
+        let op = Op::Outcome { put: OpSeq(1), outcome: larder_types::Outcome::Revoked };
+        let entry = LogEntry { id: OpId { view: View(1), seq: OpSeq(1) }, op: Arc::new(op) };
+        while log.state.lock().appender.end().0 <= SEGMENT_BYTES_MIN {
+            log.append(PgId(0), &entry, OpSeq(0), &mut Vec::new()).unwrap();
+        }
+        assert!(turn(0), "there is no room for another segment");
+        assert!(turn(0), "nothing else is written, and it is looked at again");
+        assert!(!turn(1 << 40));
     }
 
     #[test]

@@ -88,6 +88,12 @@ impl Meta {
                     self.step(&mut member, Event::PoolEmpty);
                 }
             }
+            ManagerMessage::TooFewServers(boot, pg) if boot == cluster.boot => {
+                if let Some(mut member) = self.member(pg) {
+                    member.duties.needs_lv = false;
+                    self.step(&mut member, Event::TooFewServers);
+                }
+            }
             ManagerMessage::SessionClosed(session) => {
                 cluster.adoption.end_sessions(BTreeSet::from([session]));
             }

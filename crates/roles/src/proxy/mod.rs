@@ -311,9 +311,9 @@ fn refused(refusal: Refusal) -> ObjectError {
         Refusal::NotPrimary => unavailable("the key's placement group has no primary"),
         Refusal::StreamIncomplete => unavailable("a chunk of the object was not stored"),
         Refusal::Finished | Refusal::Revoked => unavailable("the put was revoked"),
-        Refusal::TooFewCopies => unavailable(
-            "fewer data servers are within reach than the bucket's write policy asks for",
-        ),
+        Refusal::TooFewCopies => {
+            unavailable("fewer data servers are within reach than the bucket's puts need")
+        }
         Refusal::InDoubt => unavailable(
             "what became of a put of the key is not known yet: if that lasts, `larder status` names what it waits for",
         ),

@@ -76,12 +76,18 @@ impl Node {
                 net.faults.add("pool empty", 1);
                 return self.step(pg, Event::PoolEmpty, net);
             }
+            ManagerMessage::TooFewServers(boot, pg) if boot == run => {
+                self.member(pg).wants_lv = None;
+                net.faults.add("too few servers", 1);
+                return self.step(pg, Event::TooFewServers, net);
+            }
             ManagerMessage::SessionClosed(session) => return self.close_session(session, net),
             // For another run, or for a data server.
             ManagerMessage::NewView { .. }
             | ManagerMessage::Leases { .. }
             | ManagerMessage::Volumes { .. }
             | ManagerMessage::PoolEmpty(..)
+            | ManagerMessage::TooFewServers(..)
             | ManagerMessage::CreatePv { .. } => {}
         }
         Ok(())

@@ -153,4 +153,7 @@ pub enum ManagerMessage {
     Vacate(LvId, u8, MapVersion),
     /// A session is over.
     SessionClosed(SessionId),
+    /// Too few data servers are within reach for another LV, though their disks may have room. Since
+    /// [`TOO_FEW_SERVERS_VERSION`](crate::limits::TOO_FEW_SERVERS_VERSION) of the cluster.
+    TooFewServers(BootId, PgId),
 }

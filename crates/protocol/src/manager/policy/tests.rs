@@ -3,6 +3,7 @@
 
 #[cfg(feature = "ablation")]
 mod ablation;
+mod away;
 mod balance;
 mod bounds;
 mod failover;
@@ -83,6 +84,7 @@ struct World {
     unconfirmed: bool,
     views: u64,
     pool_empty: u64,
+    too_few: u64,
     vacated: BTreeSet<(LvId, u8)>,
     /// The replica that a primary has emptied in a view: it empties no other one of that volume before it is gone.
     leaving: BTreeMap<LvId, (u8, DiskId, View)>,
@@ -129,6 +131,7 @@ impl World {
             unconfirmed: false,
             views: 0,
             pool_empty: 0,
+            too_few: 0,
             vacated: BTreeSet::new(),
             leaving: BTreeMap::new(),
             parted: BTreeSet::new(),
@@ -434,6 +437,7 @@ impl World {
                 self.say(id, ServerMessage::Vacated(lv, replica, view, order));
             }
             ManagerMessage::PoolEmpty(..) => self.pool_empty += 1,
+            ManagerMessage::TooFewServers(..) => self.too_few += 1,
             _ => {}
         }
     }

@@ -7,12 +7,14 @@ use larder_types::{DiskId, LvId, PgId, PvId, ServerId, View};
 use super::message::{HAS_MOST, ManagerMessage};
 use super::{Leading, Subject, Turn};
 use crate::limits::{
-    LOST_MS, LV_MOVES_MAX, LV_PLAN_MS, LVS_UNMADE_MAX, MISTAKEN_MS_MAX, NO_ROOM_MS, UNMADE_KEPT_MS,
-    UNMADE_MS_MAX,
+    LOST_MS, LV_MOVES_MAX, LV_PLAN_MS, LVS_UNMADE_MAX, MISTAKEN_MS_MAX, NO_ROOM_MS,
+    TOO_FEW_SERVERS_VERSION, UNMADE_KEPT_MS, UNMADE_MS_MAX,
 };
 use crate::manager::balance::{copies_of, disks_of};
 use crate::manager::state::{Command, LvRecord, LvState, MapVersion, ReplicaRecord, ReplicaState};
-use crate::placement::{CopyRules, DiskInfo, LvCopy, LvMove, Room, filling, place_lv, plan_moves};
+use crate::placement::{
+    CopyRules, DiskInfo, LvCopy, LvMove, Room, Standing, filling, place_lv, plan_moves,
+};
 
 impl Turn<'_> {
     pub(super) fn copy_rules(&self) -> CopyRules {
@@ -130,14 +132,27 @@ impl Turn<'_> {
             return;
         }
         let disks = self.disks_for(pg);
-        let placed = place_lv(LvId(self.map.lvs.len() as u32), &disks, self.copy_rules());
+        let (id, rules) = (LvId(self.map.lvs.len() as u32), self.copy_rules());
+        // A server that has just returned, and may go again, is better than none.
+        let placed = place_lv(id, &disks, rules).or_else(|| {
+            let returned = counting_away(&disks, |disk| disk.up);
+            place_lv(id, &returned, rules)
+        });
+        let lacks_servers = placed.is_none() && lacks_servers(id, &disks, rules);
         // Else each time that a server is away each group would take volumes from the pool, for ever.
         let Some(placed) = placed.filter(|placed| !(placed.narrow && has_most)) else {
             self.leading.wants_lv.remove(&pg);
             let Some(boot) = self.map.servers.get(&primary).map(|server| server.boot) else {
                 return;
             };
-            self.tell(primary, ManagerMessage::PoolEmpty(boot, pg));
+            let is_known = self.map.cluster_version >= TOO_FEW_SERVERS_VERSION;
+            self.tell(
+                primary,
+                match lacks_servers && is_known {
+                    true => ManagerMessage::TooFewServers(boot, pg),
+                    false => ManagerMessage::PoolEmpty(boot, pg),
+                },
+            );
             return;
         };
         let server = |disk| disks.iter().find(|info| info.disk == disk).map(|info| info.server);
@@ -388,4 +403,24 @@ impl Turn<'_> {
             }
         }
     }
+}
+
+/// Disks, of which some that are away for now, and have room, count as those that are not.
+fn counting_away(disks: &[DiskInfo], counts: impl Fn(&DiskInfo) -> bool) -> Vec<DiskInfo> {
+    let is_one = |disk: &DiskInfo| {
+        disk.standing == Standing::Away && !disk.room.takes_none() && counts(disk)
+    };
+    let as_counted = |disk: &DiskInfo| match is_one(disk) {
+        true => DiskInfo { standing: Standing::In, ..*disk },
+        false => *disk,
+    };
+    disks.iter().map(as_counted).collect()
+}
+
+/// True if another LV has no place because servers are missing: with those that are away it had one, or no disk is full. One
+/// that has not started yet is not awaited: it may never come.
+fn lacks_servers(id: LvId, disks: &[DiskInfo], rules: CopyRules) -> bool {
+    let is_full = |disk: &DiskInfo| disk.pv_free == 0 || disk.room.takes_none();
+    let mut lasting = disks.iter().filter(|disk| disk.standing != Standing::Out);
+    place_lv(id, &counting_away(disks, |_| true), rules).is_some() || !lasting.any(is_full)
 }
