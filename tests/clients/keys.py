@@ -1,9 +1,11 @@
 """Root's keys are rotated while clients work, of a single node, of three equal machines and of a development cluster.
 
 No request fails while both pairs are taken, whichever it is signed with. Once the pair before is retired every proxy refuses it: also one
-that was down meanwhile, and comes back with a file of the pair before. With `--at-once` it is refused at once. No command prints a secret.
-Nothing is changed where a command may not change it: without --yes, where the environment has the keys, where a pair before
-is still taken.
+that was down meanwhile, and comes back with a file of the pair before. With `--at-once` it is refused at once, also while the map changes
+several times a second, and while another pair waits to be retired. No command prints a secret, and the exit code says whether all take the
+keys that count. A command that was cut off is finished by the next. Nothing is changed where a command may not change it: without --yes,
+where the environment has the keys, where a pair before is still taken, where a file has other keys than proxies take, where a server cannot
+be asked, where somebody else keeps the file.
 
     python3 tests/clients/keys.py [--seed N] [--binary PATH]
 """
@@ -171,11 +173,13 @@ def single(keys, scratch, clock):
         keys.run("rotate", node.directory, "--keys", scratch / "missing.toml", code=3, says="missing.toml")
         node.stop()
         keys.run("rotate", node.directory, says="no server runs")
-        keys.run("status", node.directory, code=1, says="no server runs")
+        keys.run("status", node.directory, code=1, says="no server that can be asked runs")
         node.start()
         takes([node], keys.of(file))
         node.stop()
         clock.tell("a single node")
+        cut_off(keys, node)
+        clock.tell("commands cut off")
     finally:
         node.kill()
     fixed = Server(keys.binary, scratch / "fixed")
@@ -189,6 +193,71 @@ def single(keys, scratch, clock):
     finally:
         fixed.kill()
     return [node.log, fixed.log]
+
+
+def written(file, current, previous=None):
+    """The file as a command has left it that was killed before it could ask the server."""
+    text = f'access_key = "{current[0]}"\nsecret_key = "{current[1]}"\n'
+    if previous:
+        text += f'\n[previous]\naccess_key = "{previous[0]}"\nsecret_key = "{previous[1]}"\n'
+    file.write_text(text)
+    file.chmod(0o600)
+
+
+def cut_off(keys, node):
+    """Commands that were killed between the file and the server, and a server that cannot be asked."""
+    file = node.directory / "credentials.toml"
+    node.start()
+    one, two, three = keys.of(file), ("second-key", "second-secret"), ("third-key", "third-secret")
+    written(file, two, one)
+    keys.run("status", node.directory, code=1, says="HAS OTHER KEYS")
+    refuses([node], two)
+    keys.run("rotate", node.directory, code=1, says="retire them first")
+    takes([node], one)
+    takes([node], two)
+    written(file, two)
+    told = keys.run("retire", node.directory, "--yes", says="nothing to do")
+    if "takes what is in the file now" not in told:
+        raise Failed(f"a retirement that was cut off was finished in silence: {told}")
+    refuses([node], one)
+    keys.run("rotate", node.directory)
+    keys.run("rotate", node.directory, "--at-once", says="the keys before are refused")
+    refuses([node], two)
+    before = file.read_text()
+    (node.directory / "status.sock").unlink()
+    keys.run("rotate", node.directory, "--at-once", code=1, says="cannot be asked")
+    if file.read_text() != before:
+        raise Failed("keys were changed though the server could not be asked")
+    node.stop()
+    written(node.directory / "elsewhere.toml", three)
+    file.unlink()
+    file.symlink_to(node.directory / "elsewhere.toml")
+    keys.run("rotate", node.directory, code=1, says="is a link")
+
+
+class Restless(threading.Thread):
+    """Makes buckets all the time: each is a change of the map."""
+
+    def __init__(self, server, pair):
+        super().__init__()
+        self.s3, self.ending, self.made = client(server, pair), threading.Event(), 0
+
+    def run(self):
+        while not self.ending.wait(0.2):
+            try:
+                self.s3.create_bucket(Bucket=f"restless-{self.made}")
+                self.made += 1
+            except ClientError:
+                return
+
+    def __enter__(self):
+        self.start()
+        until("another bucket", TAKEN_SECONDS, lambda: self.made > 1, [])
+        return self
+
+    def __exit__(self, *_):
+        self.ending.set()
+        self.join()
 
 
 def machines_of(keys, scratch, clock):
@@ -205,8 +274,9 @@ def machines_of(keys, scratch, clock):
         until("the cluster's version", RAISED_SECONDS, lambda: min(machine.metric("cluster_version") for machine in machines) >= 20, machines)
         first = keys.of(files[0])
         client(one, first).create_bucket(Bucket=BUCKET)
+        refused(keys, scratch, one, first)
         with Load(machines, first):
-            told = keys.run("rotate", one.directory, says="generation 1")
+            told = keys.run("rotate", one.directory, says="3 of 3 proxies take them")
         second = keys.of(files[0])
         if told.count("takes access key") != 3 or {keys.of(file) for file in files} != {second}:
             raise Failed(f"not all machines have the new keys: {told}")
@@ -225,11 +295,11 @@ def machines_of(keys, scratch, clock):
         keys.run("retire", two.directory, says="add --yes")
         takes([one, two], first)
         with Load([one, two], second):
-            keys.run("retire", two.directory, "--yes", says="generation 2")
+            keys.run("retire", two.directory, "--yes", code=1, says="2 of 3 proxies refuse it")
         refuses([one, two], first)
-        keys.run("rotate", two.directory, says="generation 3")
+        keys.run("rotate", two.directory, code=1, says="is not reached")
         third = keys.of(files[1])
-        keys.run("retire", one.directory, "--yes", says="generation 4")
+        keys.run("retire", one.directory, "--yes", code=1, says="generation 4")
         if files[2].read_text() != before:
             raise Failed("the file of a machine that is down has changed")
         three.spawn()
@@ -248,14 +318,57 @@ def machines_of(keys, scratch, clock):
         ready(machines)
         takes(machines, third)
         until("the file", TAKEN_SECONDS, lambda: keys.of(files[0]) == third, machines)
-        keys.run("rotate", one.directory, "--at-once", says="generation 5")
+        if "were drawn" in one.log_tail(200).rsplit("This is ", 1)[1]:
+            raise Failed("a machine without its file has drawn keys that count nowhere")
+        with Restless(two, third):
+            keys.run("rotate", one.directory, says="generation 5")
+            fourth = keys.of(files[0])
+            keys.run("rotate", one.directory, "--at-once", says="generation 6")
         refuses(machines, third)
+        refuses(machines, fourth)
         takes(machines, keys.of(files[2]))
+        keys.run("status", two.directory, says="generation 6")
         clock.tell("all killed, one without its file, and keys replaced at once")
+        of_environment(keys, machines)
+        clock.tell("keys of the environment")
         return [machine.log for machine in machines]
     finally:
         for machine in machines:
             machine.kill()
+
+
+def refused(keys, scratch, machine, present):
+    """First rotations that would end the keys that clients have."""
+    file = machine.directory / "credentials.toml"
+    written(file, ("edited-key", "edited-secret"))
+    keys.run("rotate", machine.directory, code=1, says="Nothing was changed")
+    written(file, present)
+    other = scratch / "other.toml"
+    written(other, ("other-key", "other-secret"))
+    keys.run("rotate", machine.directory, "--current", other, code=1, says="Nothing was changed")
+    file.rename(scratch / "kept.toml")
+    file.symlink_to(scratch / "kept.toml")
+    keys.run("rotate", machine.directory, code=1, says="is a link")
+    file.unlink()
+    (scratch / "kept.toml").rename(file)
+    written(scratch / "short.toml", ("short-key", "short"))
+    keys.run("rotate", machine.directory, "--keys", scratch / "short.toml", code=3, says="8 characters")
+    keys.run("status", machine.directory, says="never rotated")
+
+
+def of_environment(keys, machines):
+    """A machine whose environment has the keys: nothing is rotated that would not count there."""
+    one, two = machines[:2]
+    one.stop()
+    one.environment = lambda: {}
+    one.spawn()
+    ready([one])
+    file = two.directory / "credentials.toml"
+    before = file.read_text()
+    keys.run("rotate", two.directory, "--at-once", code=1, says="from their environment")
+    keys.run("status", two.directory, code=1, says="TAKES KEYS OF ITS ENVIRONMENT")
+    if file.read_text() != before or file.with_name("credentials.toml.new").exists():
+        raise Failed("keys were rotated that do not count everywhere")
 
 
 def development(keys, scratch, clock):
@@ -277,10 +390,11 @@ def development(keys, scratch, clock):
         refuses(proxies, first)
         keys.run("rotate", "--config", config, code=2, says="--into FILE")
         keys.run("rotate", "--config", config, "--into", file, code=2, says="exists")
+        keys.run("rotate", "--config", config, "--into", into, "--current", file, code=2, says="leave --current out")
         keys.run("rotate", "--config", config, "--into", into, says="generation 3")
         takes(proxies, keys.of(into))
         takes(proxies, second)
-        keys.run("rotate", "--config", cluster.config(0, "meta"), "--into", scratch / "other.toml", code=2, says="with a manager's")
+        keys.run("rotate", "--config", cluster.config(0, "meta"), "--into", scratch / "unused.toml", code=2, says="with a manager's")
         clock.tell("servers of a role each")
     finally:
         cluster.kill_all()

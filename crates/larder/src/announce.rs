@@ -54,7 +54,7 @@ pub(crate) fn metrics_on(metrics: Option<SocketAddr>) {
 }
 
 /// Says which machine of a cluster this is.
-pub(crate) fn machine(name: &str, machines: usize, listen: &str, root: &Root, dir: &Path) {
+pub(crate) fn machine(name: &str, machines: usize, listen: &str, root: Option<&Root>, dir: &Path) {
     let file = dir.join(credentials::FILE);
     if logging::is_json() {
         let credentials = file.display();
@@ -64,7 +64,9 @@ pub(crate) fn machine(name: &str, machines: usize, listen: &str, root: &Root, di
     eprintln!(
         "This is {name}, one of {machines} machines. It serves S3 on {listen} as soon as the cluster is there"
     );
-    root.show_once(&file);
+    if let Some(root) = root {
+        root.show_once(&file);
+    }
 }
 
 /// An address that a client of this machine can name: one for all of a machine's addresses is none.

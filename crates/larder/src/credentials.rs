@@ -193,35 +193,39 @@ fn check_rights(path: &Path) -> Result<(), CredentialsError> {
 }
 
 fn read_or_draw(path: &Path) -> Result<Root, CredentialsError> {
-    let name = path.display().to_string();
-    let fail = |source| CredentialsError::File { path: name.clone(), source };
-    match fs::read_to_string(path) {
-        Ok(text) => {
-            // The parser's own words could quote the secret.
-            let kept: Kept = toml::from_str(&text).map_err(|_| CredentialsError::Content {
-                path: name.clone(),
-                reason: "it must have access_key and secret_key".to_owned(),
-            })?;
-            let Kept { access_key, secret_key, previous } = kept;
-            let keys = Credentials { access_key, secret_key };
-            let pair = |Pair { access_key, secret_key }| Credentials { access_key, secret_key };
-            let unseen = text.starts_with(UNSEEN);
-            Ok(Root { keys, previous: previous.map(pair), from_file: true, unseen, drawn: false })
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let drawn = drawn();
-            private::write(path, &format!("{UNSEEN}{}", text(&drawn, None))).map_err(fail)?;
-            let previous = None;
-            Ok(Root { keys: drawn, previous, from_file: true, unseen: true, drawn: true })
-        }
-        Err(error) => Err(fail(error)),
+    if let Some(root) = read(path)? {
+        return Ok(root);
     }
+    let drawn = drawn();
+    let fail = |source| CredentialsError::File { path: path.display().to_string(), source };
+    private::write(path, &format!("{UNSEEN}{}", text(&drawn, None))).map_err(fail)?;
+    Ok(Root { keys: drawn, previous: None, from_file: true, unseen: true, drawn: true })
+}
+
+/// The pairs in a file; `None` if there is none.
+fn read(path: &Path) -> Result<Option<Root>, CredentialsError> {
+    let name = path.display().to_string();
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(CredentialsError::File { path: name, source }),
+    };
+    // The parser's own words could quote the secret.
+    let kept: Kept = toml::from_str(&text).map_err(|_| CredentialsError::Content {
+        path: name,
+        reason: "it must have access_key and secret_key".to_owned(),
+    })?;
+    let Kept { access_key, secret_key, previous } = kept;
+    let keys = Credentials { access_key, secret_key };
+    let pair = |Pair { access_key, secret_key }| Credentials { access_key, secret_key };
+    let (previous, unseen) = (previous.map(pair), text.starts_with(UNSEEN));
+    Ok(Some(Root { keys, previous, from_file: true, unseen, drawn: false }))
 }
 
 /// Keeps these in a file, unless it has them already: it may say that they were not shown yet.
 pub(crate) fn keep(path: &Path, root: &Credentials) -> std::io::Result<()> {
-    let is_kept = fs::read_to_string(path).is_ok_and(|kept| kept.ends_with(&text(root, None)));
-    if is_kept { Ok(()) } else { write(path, root, None) }
+    let is_kept = |kept: String| kept.strip_prefix(UNSEEN).unwrap_or(&kept) == text(root, None);
+    if fs::read_to_string(path).is_ok_and(is_kept) { Ok(()) } else { write(path, root, None) }
 }
 
 /// Writes these in place of what is there, with the pair before if that is to be taken, too.
@@ -238,21 +242,36 @@ pub(crate) fn drawn() -> Credentials {
     Credentials { access_key: draw(20, ACCESS_CHARS), secret_key: draw(40, SECRET_CHARS) }
 }
 
-/// The pair in a file that an operator made for a rotation.
+/// The current pair in a file of an operator's.
 ///
 /// # Errors
 /// If there is none, or requests cannot be signed with it.
 pub(crate) fn read_given(path: &Path) -> Result<Credentials, CredentialsError> {
-    let name = path.display().to_string();
-    if !path.try_exists().is_ok_and(|there| there) {
+    Ok(read_whole(path)?.keys)
+}
+
+/// The pairs in a file of Larder's own, which is not made.
+///
+/// # Errors
+/// If there is none, everybody can read it, or requests cannot be signed with them.
+pub(crate) fn read_kept(path: &Path) -> Result<Root, CredentialsError> {
+    check_rights(path)?;
+    read_whole(path)
+}
+
+fn read_whole(path: &Path) -> Result<Root, CredentialsError> {
+    let name = || path.display().to_string();
+    let Some(root) = read(path)? else {
         let source = std::io::ErrorKind::NotFound.into();
-        return Err(CredentialsError::File { path: name, source });
+        return Err(CredentialsError::File { path: name(), source });
+    };
+    for pair in std::iter::once(&root.keys).chain(&root.previous) {
+        pair.check().map_err(|error| CredentialsError::Content {
+            path: name(),
+            reason: error.to_string(),
+        })?;
     }
-    let keys = read_or_draw(path)?.keys;
-    let wrong =
-        |error: OptionsError| CredentialsError::Content { path: name, reason: error.to_string() };
-    keys.check().map_err(wrong)?;
-    Ok(keys)
+    Ok(root)
 }
 
 /// Notes that these were shown, unless the file has changed since.

@@ -22,7 +22,7 @@ use larder_protocol::manager::state::ServerRole;
 use larder_roles::identity::IDENTITY_FILE;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use held::{Held, bind};
+pub(crate) use held::{Held, bind, is_held};
 pub(crate) use place::check_backend;
 
 /// The file that binds a directory.

@@ -238,7 +238,11 @@ async fn listen_and_serve(
     }
     let observer = Arc::new(Observer::new(store, metrics.clone(), dir, &config.data));
     match Socket::open(dir) {
-        Ok(socket) => drop(tokio::spawn(socket.serve(observer.clone(), keys))),
+        Ok(socket) => {
+            // A command that found no socket has left it to this start to see what it wrote.
+            keys.settle();
+            tokio::spawn(socket.serve(observer.clone(), keys));
+        }
         Err(error) => {
             tracing::warn!(%error, socket = SOCKET, "`larder status` cannot ask this server")
         }

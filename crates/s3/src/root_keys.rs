@@ -64,10 +64,30 @@ impl RootKeys {
         Ok(())
     }
 
+    /// True if these are taken, and no others.
+    #[must_use]
+    pub fn are(&self, current: &Credentials, previous: Option<&Credentials>) -> bool {
+        let taken = self.0.read();
+        let same = |a: &Credentials, b: &Credentials| {
+            (&a.access_key, &a.secret_key) == (&b.access_key, &b.secret_key)
+        };
+        let of_previous = match (&taken.previous, previous) {
+            (Some(taken), Some(previous)) => same(&taken.keys, previous),
+            (taken, previous) => taken.is_none() && previous.is_none(),
+        };
+        same(&taken.current, current) && of_previous
+    }
+
     /// The access key of the current pair.
     #[must_use]
     pub fn access_key(&self) -> String {
         self.0.read().current.access_key.clone()
+    }
+
+    /// The access key of the pair before, if that is taken, too.
+    #[must_use]
+    pub fn previous_access_key(&self) -> Option<String> {
+        self.0.read().previous.as_ref().map(|previous| previous.keys.access_key.clone())
     }
 
     /// Use of the pair before; `None` if none is taken.

@@ -120,6 +120,12 @@ fn root(
         );
     }
     root.warn_if_replaced(file, !was_member);
+    if root.previous.is_some() {
+        tracing::warn!(
+            file = %file.display(),
+            "the pair `previous` of the file is not taken: it is for a single node (`larder keys`)"
+        );
+    }
     Ok((root, file.clone(), is_own))
 }
 
@@ -189,7 +195,7 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
     let standing = member.renewal.standing();
     around.show(Some(metrics), (standing, member.endpoint.metrics()));
     // Before a request is checked: keys of the file may have been retired.
-    tokio::task::block_in_place(|| keys.take(&managers.map()));
+    keys.take(&managers.map()).await;
     let service = S3Service::new(proxy.clone(), keys.keys(), config.face());
     let service = service.map_err(RoleError::face)?;
     // Beside other roles, the machine has shown them.

@@ -25,16 +25,19 @@ pub(crate) struct ProxyKeys {
     file: Option<PathBuf>,
     is_fixed: bool,
     generation: AtomicU32,
+    /// The latest generation that was heard of, taken or not.
+    seen: AtomicU32,
 }
 
 impl ProxyKeys {
     /// The keys of a start. Its file follows the managers' record if it is Larder's own.
     pub(super) fn new(root: &Root, file: &Path, is_own: bool) -> Self {
         Self {
-            keys: RootKeys::new(root.keys.clone(), root.previous.clone()),
+            keys: RootKeys::new(root.keys.clone(), None),
             file: (is_own && root.from_file).then(|| file.to_owned()),
             is_fixed: !root.from_file,
             generation: AtomicU32::new(0),
+            seen: AtomicU32::new(0),
         }
     }
 
@@ -64,37 +67,45 @@ impl ProxyKeys {
     }
 
     /// Takes the keys of a map, if it has later ones. Waits for the disk where a file follows them.
-    pub(super) fn take(&self, map: &Topology) {
-        let Some(root) = map.root.as_ref().filter(|root| root.generation > self.generation())
-        else {
+    pub(super) async fn take(&self, map: &Topology) {
+        let Some(root) = map.root.as_ref().filter(|root| root.generation > self.seen()) else {
             return;
         };
-        let current = credentials_of(&root.current);
+        self.seen.store(root.generation, Ordering::Release);
+        let (generation, access_key) = (root.generation, &root.current.access_key);
         if self.is_fixed {
             tracing::warn!(
-                generation = root.generation,
+                generation,
                 "root's keys were rotated; this proxy goes on with those of its environment"
             );
-        } else if let Err(error) =
-            self.keys.replace(current.clone(), root.previous.as_ref().map(credentials_of))
-        {
+            return;
+        }
+        let current = credentials_of(&root.current);
+        let replaced =
+            self.keys.replace(current.clone(), root.previous.as_ref().map(credentials_of));
+        if let Err(error) = replaced {
             // A manager of a later release may allow more.
             tracing::error!(%error, "root's keys were rotated to some that cannot be taken here");
             return;
-        } else {
-            let (generation, access_key) = (root.generation, &current.access_key);
-            let both = root.previous.is_some();
-            tracing::info!(generation, %access_key, both, "root's keys were rotated, and are taken");
         }
-        self.generation.store(root.generation, Ordering::Release);
-        if let Some(file) = &self.file
-            && let Err(error) = credentials::keep(file, &current)
-        {
+        self.generation.store(generation, Ordering::Release);
+        let both = root.previous.is_some();
+        tracing::info!(generation, %access_key, both, "root's keys were rotated, and are taken");
+        let Some(file) = self.file.clone() else { return };
+        let kept = tokio::task::spawn_blocking(move || {
+            credentials::keep(&file, &current).map_err(|error| (file, error))
+        });
+        if let Ok(Err((file, error))) = kept.await {
             tracing::warn!(
                 file = %file.display(), %error,
-                "root's keys were rotated; their file has those before, which count where no manager is known"
+                "root's keys were rotated, and their file has those before: `larder keys status` says which count"
             );
         }
+    }
+
+    /// The latest generation that was heard of.
+    fn seen(&self) -> u32 {
+        self.seen.load(Ordering::Acquire)
     }
 
     /// Takes the keys of each later map.
@@ -102,9 +113,7 @@ impl ProxyKeys {
         let mut versions = managers.versions();
         loop {
             let map = managers.map();
-            if map.root_generation() > self.generation() {
-                tokio::task::block_in_place(|| self.take(&map));
-            }
+            self.take(&map).await;
             if versions.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -149,45 +158,42 @@ mod tests {
         credentials::load_file(file).unwrap().keys.access_key
     }
 
-    #[test]
-    fn later_generations_are_taken_and_the_file_follows_them() {
+    #[tokio::test]
+    async fn later_generations_are_taken_and_the_file_follows_them() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(credentials::FILE);
         let root = credentials::load_file(&file).unwrap();
         let keys = ProxyKeys::new(&root, &file, is_own(&file));
-        keys.take(&Topology::default());
+        keys.take(&Topology::default()).await;
         assert_eq!((keys.told().access_key, keys.generation()), (root.keys.access_key, 0));
-        keys.take(&map(2, "b", Some("a")));
-        keys.take(&map(1, "z", None));
+        keys.take(&map(2, "b", Some("a"))).await;
+        keys.take(&map(1, "z", None)).await;
         let told = keys.told();
         assert_eq!((told.generation, &*told.access_key), (2, "b-access"));
         assert_eq!(told.previous, Some(PreviousTaken { requests: 0, last_s: None }));
         assert_eq!(access_key(&file), "b-access");
-        keys.take(&map(3, "b", None));
+        keys.take(&map(3, "b", None)).await;
         assert_eq!((keys.generation(), keys.told().previous), (3, None));
     }
 
-    #[test]
-    fn a_file_of_an_operators_and_keys_of_the_environment_stay() {
+    #[tokio::test]
+    async fn a_file_of_an_operators_and_keys_of_the_environment_stay() {
         let dir = tempfile::tempdir().unwrap();
         let (file, link) = (dir.path().join(credentials::FILE), dir.path().join("link.toml"));
         let root = credentials::load_file(&file).unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         assert!(!is_own(&link) && is_own(&file));
         let named = ProxyKeys::new(&root, &file, false);
-        named.take(&map(1, "b", None));
+        named.take(&map(1, "b", None)).await;
         assert_eq!(named.told().access_key, "b-access");
         assert_eq!(access_key(&file), root.keys.access_key, "another keeps it");
         let given = Root { from_file: false, ..root };
         let fixed = ProxyKeys::new(&given, &file, true);
-        fixed.take(&map(1, "b", None));
+        fixed.take(&map(1, "b", None)).await;
         let told = fixed.told();
         assert_eq!((told.access_key, told.is_fixed), (given.keys.access_key, true));
-        assert_eq!(access_key(&file), told_access(&fixed), "of another use");
-    }
-
-    fn told_access(keys: &ProxyKeys) -> String {
-        keys.told().access_key
+        assert_eq!(told.generation, 0, "those of the managers are not in force");
+        assert_eq!(access_key(&file), fixed.told().access_key);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_net::Endpoint;
+use larder_protocol::limits::{ACCESS_KEY_BYTES, SECRET_KEY_BYTES};
 use larder_protocol::manager::state::{
     Command, Keep, KeyPair, Outcome, Refusal, RootRecord, ServerRole, ServerState, Topology,
 };
@@ -20,10 +21,10 @@ use larder_types::ServerId;
 use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant, sleep};
 
-use super::{KeysError, Wanted, used};
+use super::{Done, KeysError, Wanted, used};
 use crate::cluster::operate::{managers, runtime};
 use crate::cluster::status::is_confirmed;
-use crate::cluster::{RoleConfig, RoleError, beside};
+use crate::cluster::{RoleConfig, beside};
 use crate::credentials::{self, CredentialsError};
 use crate::private;
 
@@ -34,14 +35,23 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Pause between two questions.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// Where new keys are kept.
+pub(super) enum Kept {
+    /// This file of the machine, which its proxy writes once it takes them.
+    ByProxy(PathBuf),
+    /// This file of a development cluster.
+    ByCommand(PathBuf),
+    /// A file that the operator names.
+    Elsewhere,
+}
+
 /// The servers of a cluster on this machine.
 pub(super) struct Keeper {
     /// Of the manager here, or another server.
     pub(super) config: RoleConfig,
-    /// The file that proxies have had their keys from, if it is known.
-    pub(super) file: Option<PathBuf>,
-    /// True if proxies write that file themselves.
-    pub(super) is_own: bool,
+    pub(super) kept: Kept,
+    /// Directory as further commands are to name it, behind a space.
+    pub(super) hint: String,
 }
 
 /// A connection to the managers, and to proxies.
@@ -49,6 +59,8 @@ struct Cluster {
     endpoint: Arc<Endpoint>,
     managers: Arc<ManagersClient>,
 }
+
+type Proxies = BTreeMap<ServerId, Proxy>;
 
 /// A proxy of the map.
 struct Proxy {
@@ -58,29 +70,38 @@ struct Proxy {
 }
 
 impl Keeper {
-    pub(super) fn status(&self) -> Result<Vec<String>, KeysError> {
+    pub(super) fn status(&self) -> Result<Done, KeysError> {
         runtime()?.block_on(async {
             let (endpoint, managers) = beside(&self.config).await?;
             let cluster = Cluster { endpoint, managers };
-            let map = cluster.latest().await?;
+            // A map that nobody calls the latest says how it was.
+            let is_latest = is_confirmed(&*cluster.managers).await;
+            let map = cluster.managers.map();
             let mut lines = vec![match &map.root {
                 None => {
                     "root's keys were never rotated: proxies have them from their files".to_owned()
                 }
-                Some(root) => summary(root),
+                Some(root) => summary(root, &self.hint),
             }];
+            if !is_latest {
+                lines.push(
+                    "no manager has confirmed that this is the latest state: it may be out of date"
+                        .to_owned(),
+                );
+            }
             let proxies = cluster.proxies(&map).await;
-            lines.extend(proxies.values().map(|proxy| proxy.told(map.root_generation())));
-            let differ = |of: &dyn Fn(&KeysTaken) -> bool| {
-                proxies.values().filter_map(|proxy| proxy.taken.as_ref()).any(of)
-            };
-            let first = proxies.values().find_map(|proxy| proxy.taken.clone());
-            if first.is_some_and(|first| differ(&|it| it.access_key != first.access_key)) {
+            let generation = map.root_generation();
+            lines.extend(proxies.values().map(|proxy| proxy.told(generation)));
+            let mut taken = proxies.values().filter_map(|proxy| proxy.taken.as_ref());
+            let first = taken.next().map(|it| (&it.access_key, it.generation));
+            let differ = taken.any(|it| Some((&it.access_key, it.generation)) != first);
+            if differ {
                 lines.push(
                     "PROXIES TAKE DIFFERENT KEYS: clients are refused by some of them".to_owned(),
                 );
             }
-            Ok(lines)
+            let is_whole = !differ && proxies.values().all(|proxy| proxy.takes(generation));
+            Ok(Done { lines, is_whole })
         })
     }
 
@@ -89,76 +110,83 @@ impl Keeper {
         wanted: &Wanted<'_>,
         current: Option<&Path>,
         into: Option<&Path>,
-    ) -> Result<Vec<String>, KeysError> {
+    ) -> Result<Done, KeysError> {
         let new = wanted.made()?;
-        let into = self.target(wanted, into)?;
+        check("the new keys", &new)?;
+        let file = self.target(wanted, into)?;
         runtime()?.block_on(async {
             let cluster = self.as_manager().await?;
-            let map = cluster.latest().await?;
-            may_rotate(&map)?;
-            let keep = self.kept(&map, wanted, current)?;
-            let draft = into.map(|into| Draft::write(into, &new)).transpose()?;
+            let map = cluster.managers.map();
+            may_rotate(&map, wanted.at_once, &self.hint)?;
+            let proxies = cluster.proxies(&map).await;
+            refuse_if_fixed(&proxies)?;
+            let keep = self.kept(&map, wanted, (current, &proxies))?;
+            let draft = file.map(|file| Draft::write(file, &new)).transpose()?;
             let generation = map.root_generation();
             let command = Command::RotateRoot(generation, pair_of(&new), keep.clone());
-            match cluster.agreed(command, draft.as_ref()).await? {
-                Ok(_) => {}
-                Err(refusal) => {
-                    if let Some(draft) = draft {
-                        draft.give_up();
-                    }
-                    return Err(refused(refusal));
+            if let Err(refusal) = cluster.agreed(command, draft.as_ref()).await? {
+                if let Some(draft) = draft {
+                    draft.give_up();
                 }
+                return Err(refused(refusal, &self.hint));
             }
-            let kept_in = draft.map(Draft::keep).transpose()?;
+            let proxies = cluster.taken(generation + 1).await;
+            let (told, is_kept) = self.whereabouts(draft, &new);
+            let (count, all) = (taking(&proxies, generation + 1), proxies.len());
             let mut lines = vec![format!(
-                "root's keys are rotated: generation {}, access key {}",
+                "root's keys are rotated: generation {}, access key {}; {count} of {all} proxies take them",
                 generation + 1,
                 new.access_key
             )];
-            lines.extend(self.whereabouts(kept_in.as_deref()));
+            lines.extend(told);
             lines.push(match keep {
-                Keep::Nothing => {
-                    "the pair before is refused wherever the new one is taken".to_owned()
-                }
-                Keep::Current | Keep::OfFiles(_) => {
-                    "the pair before is taken, too, until `larder keys retire`".to_owned()
-                }
+                Keep::Nothing => "all keys before are refused wherever the new ones are taken".to_owned(),
+                Keep::Current | Keep::OfFiles(_) => format!(
+                    "the pair before is taken, too, until `larder keys retire{}`",
+                    self.hint
+                ),
             });
-            lines.extend(cluster.taken(generation + 1).await);
-            Ok(lines)
+            lines.extend(proxies.values().map(|proxy| proxy.told(generation + 1)));
+            Ok(Done { lines, is_whole: is_kept && count == all })
         })
     }
 
-    pub(super) fn retire(&self, yes: bool) -> Result<Vec<String>, KeysError> {
+    pub(super) fn retire(&self, yes: bool) -> Result<Done, KeysError> {
         runtime()?.block_on(async {
             let cluster = self.as_manager().await?;
-            let map = cluster.latest().await?;
-            let Some(root) = map.root.as_ref().filter(|root| root.previous.is_some()) else {
-                return Ok(vec!["nothing to do: one pair of keys is taken".to_owned()]);
-            };
+            let map = cluster.managers.map();
+            let generation = map.root_generation();
             if !yes {
-                let proxies = cluster.proxies(&map).await;
-                let mut lines: Vec<String> =
-                    proxies.values().map(|proxy| proxy.told(root.generation)).collect();
-                lines.push(
-                    "requests signed with the pair before would be refused. Nothing was changed: to do it, add --yes"
+                let mut lines: Vec<String> = cluster
+                    .proxies(&map)
+                    .await
+                    .values()
+                    .map(|proxy| proxy.told(generation))
+                    .collect();
+                let has_previous = map.root.as_ref().is_some_and(|root| root.previous.is_some());
+                lines.push(match has_previous {
+                    true => "requests signed with the pair before would be refused. Nothing was changed: to do it, \
+                             add --yes"
                         .to_owned(),
-                );
-                return Ok(lines);
+                    false => "nothing to do: one pair of keys is taken".to_owned(),
+                });
+                return Ok(Done::all(lines));
             }
-            let generation = root.generation;
-            let agreed = cluster.agreed(Command::RetireRoot(generation), None).await?;
-            match agreed {
-                Ok(Outcome::Already) => Ok(vec!["nothing to do: they are retired".to_owned()]),
+            match cluster.agreed(Command::RetireRoot(generation), None).await? {
+                Ok(Outcome::Already) => {
+                    Ok(Done::all(vec!["nothing to do: one pair of keys is taken".to_owned()]))
+                }
                 Ok(_) => {
+                    let proxies = cluster.taken(generation + 1).await;
+                    let (count, all) = (taking(&proxies, generation + 1), proxies.len());
                     let mut lines = vec![format!(
-                        "the pair before is retired: generation {}. Proxies refuse it",
+                        "the pair before is retired: generation {}; {count} of {all} proxies refuse it",
                         generation + 1
                     )];
-                    lines.extend(cluster.taken(generation + 1).await);
-                    Ok(lines)
+                    lines.extend(proxies.values().map(|proxy| proxy.told(generation + 1)));
+                    Ok(Done { lines, is_whole: count == all })
                 }
-                Err(refusal) => Err(refused(refusal)),
+                Err(refusal) => Err(refused(refusal, &self.hint)),
             }
         })
     }
@@ -170,21 +198,27 @@ impl Keeper {
         Ok(Cluster { endpoint, managers })
     }
 
-    /// The file to which new keys go before they are agreed on; `None` where proxies write it, or the operator has them.
+    /// The file that new keys are for; `None` where the operator has them in one.
     fn target(
         &self,
         wanted: &Wanted<'_>,
         into: Option<&Path>,
     ) -> Result<Option<PathBuf>, KeysError> {
-        match (into, &self.file) {
+        match (into, &self.kept) {
             (Some(into), _) if into.exists() => Err(KeysError::Usage(format!(
                 "{} exists: name a file for the new keys that does not",
                 into.display()
             ))),
             (Some(into), _) => Ok(Some(into.to_owned())),
-            (None, Some(file)) => Ok((!self.is_own).then(|| file.clone())),
-            (None, None) if wanted.keys.is_some() => Ok(None),
-            (None, None) => Err(KeysError::Usage(
+            (None, Kept::ByCommand(file)) => Ok(Some(file.clone())),
+            (None, _) if wanted.keys.is_some() => Ok(None),
+            (None, Kept::ByProxy(file)) if file.is_symlink() => Err(KeysError::NotDone(format!(
+                "{} is a link, whose file somebody else keeps: name a file for the new keys with --into FILE, or give \
+                 them with --keys FILE. Nothing was changed",
+                file.display()
+            ))),
+            (None, Kept::ByProxy(file)) => Ok(Some(file.clone())),
+            (None, Kept::Elsewhere) => Err(KeysError::Usage(
                 "name a file for the new keys with --into FILE, or give them with --keys FILE"
                     .to_owned(),
             )),
@@ -196,45 +230,78 @@ impl Keeper {
         &self,
         map: &Topology,
         wanted: &Wanted<'_>,
-        current: Option<&Path>,
+        (current, proxies): (Option<&Path>, &Proxies),
     ) -> Result<Keep, KeysError> {
+        if map.root.is_some() && current.is_some() {
+            return Err(KeysError::Usage(
+                "the managers have the present keys: leave --current out".to_owned(),
+            ));
+        }
         if wanted.at_once {
             return Ok(Keep::Nothing);
         }
         if map.root.is_some() {
             return Ok(Keep::Current);
         }
-        let Some(file) = current.or(self.file.as_deref()) else {
-            return Err(KeysError::Usage(
-                "the managers do not know the present keys yet: name the file with --current FILE (credentials.toml of \
-                 a proxy), or have them refused with --at-once"
-                    .to_owned(),
-            ));
+        let file = match (current, &self.kept) {
+            (Some(file), _) => file,
+            (None, Kept::ByProxy(file) | Kept::ByCommand(file)) => file.as_path(),
+            (None, Kept::Elsewhere) => {
+                return Err(KeysError::Usage(
+                    "the managers do not know the present keys yet: name the file with --current FILE \
+                     (credentials.toml of a proxy), or have them refused with --at-once"
+                        .to_owned(),
+                ));
+            }
         };
-        Ok(Keep::OfFiles(pair_of(&credentials::read_given(file)?)))
+        let present = credentials::read_given(file)?;
+        check("the present keys", &present)?;
+        // Else the keys that clients have would be refused.
+        for proxy in proxies.values().filter(|proxy| proxy.is_up) {
+            let takes = proxy.taken.as_ref().map(|taken| &taken.access_key);
+            if takes != Some(&present.access_key) {
+                let takes = takes.map_or("does not say what it takes", |key| key);
+                return Err(KeysError::NotDone(format!(
+                    "{} has access key {}, and {}: {takes}. Nothing was changed: name the file with the keys that \
+                     proxies take with --current FILE, or have all keys before refused with --at-once",
+                    file.display(),
+                    present.access_key,
+                    proxy.name
+                )));
+            }
+        }
+        Ok(Keep::OfFiles(pair_of(&present)))
     }
 
-    fn whereabouts(&self, kept_in: Option<&Path>) -> Option<String> {
-        let file = match (kept_in, &self.file) {
-            (Some(file), _) => file,
-            (None, Some(file)) => file,
-            (None, None) => return None,
+    /// Where the new keys are, for people; false if they are not where they belong.
+    fn whereabouts(&self, draft: Option<Draft>, new: &Credentials) -> (Option<String>, bool) {
+        let Some(draft) = draft else { return (None, true) };
+        let both_in = |file: &Path| Some(format!("both of its keys are in {}", file.display()));
+        let file = draft.file.clone();
+        let is_by_proxy = matches!(&self.kept, Kept::ByProxy(own) if *own == file);
+        if !is_by_proxy {
+            return match draft.keep() {
+                Ok(file) => (both_in(&file), true),
+                Err(why) => (Some(why), false),
+            };
+        }
+        let is_there = |kept: Credentials| {
+            kept.access_key == new.access_key && kept.secret_key == new.secret_key
         };
-        Some(format!("both of its keys are in {}", file.display()))
+        if credentials::read_given(&file).is_ok_and(is_there) {
+            draft.give_up();
+            return (both_in(&file), true);
+        }
+        let told = format!(
+            "BOTH OF ITS KEYS ARE IN {}: this machine's proxy has not written {}",
+            draft.draft.display(),
+            file.display()
+        );
+        (Some(told), false)
     }
 }
 
 impl Cluster {
-    /// The map, once a manager has said that it is the latest.
-    async fn latest(&self) -> Result<Arc<Topology>, KeysError> {
-        match is_confirmed(&*self.managers).await {
-            true => Ok(self.managers.map()),
-            false => Err(KeysError::NotDone(
-                "no manager leads, or no leader is reachable: nothing was changed".to_owned(),
-            )),
-        }
-    }
-
     async fn agreed(
         &self,
         command: Command,
@@ -252,7 +319,7 @@ impl Cluster {
     }
 
     /// All proxies, and what those say that are up.
-    async fn proxies(&self, map: &Topology) -> BTreeMap<ServerId, Proxy> {
+    async fn proxies(&self, map: &Topology) -> Proxies {
         let (peers, mut asked) = (Peers::<ProxyService>::new(&self.endpoint), JoinSet::new());
         for (&id, record) in &map.servers {
             if record.state == ServerState::Removed || !record.roles.contains(&ServerRole::Proxy) {
@@ -277,37 +344,63 @@ impl Cluster {
         asked.join_all().await.into_iter().collect()
     }
 
-    /// A line for each proxy, once all that are up take this generation, or some do not in time.
-    async fn taken(&self, generation: u32) -> Vec<String> {
+    /// All proxies, once those that are up take this generation, or some do not in time.
+    async fn taken(&self, generation: u32) -> Proxies {
         let until = Instant::now() + TAKEN_WITHIN;
         loop {
             let proxies = self.proxies(&self.managers.map()).await;
-            let is_behind = |proxy: &Proxy| {
-                proxy.is_up && proxy.taken.as_ref().is_none_or(|it| it.generation < generation)
-            };
-            if !proxies.values().any(is_behind) || Instant::now() >= until {
-                return proxies.values().map(|proxy| proxy.told(generation)).collect();
+            let waits = |proxy: &Proxy| proxy.is_up && !proxy.takes(generation);
+            if !proxies.values().any(waits) || Instant::now() >= until {
+                return proxies;
             }
             sleep(LOOK).await;
         }
     }
 }
 
+/// How many take this generation.
+fn taking(proxies: &Proxies, generation: u32) -> usize {
+    proxies.values().filter(|proxy| proxy.takes(generation)).count()
+}
+
+/// Refuses where what the managers keep would not count.
+fn refuse_if_fixed(proxies: &Proxies) -> Result<(), KeysError> {
+    let is_fixed = |proxy: &&Proxy| proxy.taken.as_ref().is_some_and(|taken| taken.is_fixed);
+    let fixed: Vec<&str> =
+        proxies.values().filter(is_fixed).map(|proxy| proxy.name.as_str()).collect();
+    if fixed.is_empty() {
+        return Ok(());
+    }
+    Err(KeysError::NotDone(format!(
+        "these have root's keys from their environment, which the managers do not change: {}. Change {} and {} there, and \
+         restart them. Nothing was changed",
+        fixed.join(", "),
+        credentials::ACCESS_VARIABLE,
+        credentials::SECRET_VARIABLE
+    )))
+}
+
 impl Proxy {
+    /// True if it is known to take this generation.
+    fn takes(&self, generation: u32) -> bool {
+        let takes = |taken: &KeysTaken| !taken.is_fixed && taken.generation >= generation;
+        self.taken.as_ref().is_some_and(takes)
+    }
+
     fn told(&self, generation: u32) -> String {
         let what = match &self.taken {
-            None if !self.is_up => {
-                "is down: it takes the keys that count when it is back".to_owned()
+            None => {
+                let what = if self.is_up { "DOES NOT ANSWER" } else { "is not reached" };
+                format!(
+                    "{what}: if it runs, it takes the keys before until it hears from a manager"
+                )
             }
-            None => "DOES NOT ANSWER: whether it takes the keys that count is not known".to_owned(),
             Some(taken) if taken.is_fixed => format!(
-                "TAKES KEYS OF ITS ENVIRONMENT, access key {}: change {} and {} there, or unset them, and restart it",
-                taken.access_key,
-                credentials::ACCESS_VARIABLE,
-                credentials::SECRET_VARIABLE
+                "TAKES KEYS OF ITS ENVIRONMENT, access key {}: the managers' do not count there",
+                taken.access_key
             ),
             Some(taken) if taken.generation < generation => format!(
-                "is behind: it takes generation {}, access key {}, until it hears from the managers",
+                "IS BEHIND: it takes generation {}, access key {}, until it hears from a manager",
                 taken.generation, taken.access_key
             ),
             Some(taken) => {
@@ -328,26 +421,39 @@ struct Draft {
 impl Draft {
     fn write(file: PathBuf, keys: &Credentials) -> Result<Self, KeysError> {
         let draft = PathBuf::from(format!("{}.new", file.display()));
+        // Those of a rotation of which nobody knows what came.
+        if fs::symlink_metadata(&draft).is_ok() {
+            return Err(KeysError::NotDone(format!(
+                "{0} is left of an earlier rotation: if `larder keys status` shows its access key, these keys count, and \
+                 the file is to be moved to {1}; else remove it. Nothing was changed",
+                draft.display(),
+                file.display()
+            )));
+        }
         credentials::write(&draft, keys, None).map_err(|error| failed(&draft, error))?;
         Ok(Self { draft, file })
     }
 
-    /// Puts it in place.
-    fn keep(self) -> Result<PathBuf, KeysError> {
-        let renamed = fs::rename(&self.draft, &self.file);
-        let kept = renamed.and_then(|()| private::sync_above(&self.file));
-        kept.map_err(|error| {
-            let told = failed(&self.file, error);
-            KeysError::NotDone(format!(
-                "root's keys are rotated, and the new ones are in {}: {told}",
-                self.draft.display()
-            ))
-        })?;
+    /// Puts it in place; else the reason, for people.
+    fn keep(self) -> Result<PathBuf, String> {
+        if let Err(error) = fs::rename(&self.draft, &self.file) {
+            return Err(format!(
+                "BOTH OF ITS KEYS ARE IN {}, which could not be moved to {}: {error}",
+                self.draft.display(),
+                self.file.display()
+            ));
+        }
+        if let Err(error) = private::sync_above(&self.file) {
+            return Err(format!(
+                "both of its keys are in {}, which a power cut may take back: {error}",
+                self.file.display()
+            ));
+        }
         Ok(self.file)
     }
 
     fn give_up(self) {
-        // One that stays has keys that nobody takes.
+        // One that stays has keys that nobody takes, or that are in their place.
         let _gone = fs::remove_file(&self.draft);
     }
 }
@@ -361,17 +467,35 @@ fn pair_of(keys: &Credentials) -> KeyPair {
     KeyPair { access_key, secret_key }
 }
 
-fn summary(root: &RootRecord) -> String {
+/// Refuses keys that managers would refuse, and says which.
+fn check(what: &str, keys: &Credentials) -> Result<(), KeysError> {
+    match pair_of(keys).is_sound() {
+        true => Ok(()),
+        false => Err(KeysError::Usage(format!(
+            "{what} do not do: an access key has {} to {} letters, digits, '_', '-' or '.', a secret key {} to {} bytes \
+             without control characters",
+            ACCESS_KEY_BYTES.start(),
+            ACCESS_KEY_BYTES.end(),
+            SECRET_KEY_BYTES.start(),
+            SECRET_KEY_BYTES.end()
+        ))),
+    }
+}
+
+fn summary(root: &RootRecord, hint: &str) -> String {
     let RootRecord { generation, current, previous } = root;
     let both = previous.as_ref().map(|previous| {
-        format!("; access key {} is taken, too, until `larder keys retire`", previous.access_key)
+        format!(
+            "; access key {} is taken, too, until `larder keys retire{hint}`",
+            previous.access_key
+        )
     });
     let access_key = &current.access_key;
     format!("generation {generation}, access key {access_key}{}", both.unwrap_or_default())
 }
 
 /// Refuses a rotation that some server would not hear of, or that would end keys still in use.
-fn may_rotate(map: &Topology) -> Result<(), KeysError> {
+fn may_rotate(map: &Topology, at_once: bool, hint: &str) -> Result<(), KeysError> {
     if map.cluster_version < PROTOCOL_ROOT_KEYS {
         return Err(KeysError::NotDone(format!(
             "the cluster's version is {}, and proxies take keys from the managers from {PROTOCOL_ROOT_KEYS} on: upgrade \
@@ -380,15 +504,23 @@ fn may_rotate(map: &Topology) -> Result<(), KeysError> {
         )));
     }
     match &map.root {
-        Some(root) if root.previous.is_some() => Err(refused(Refusal::RootNotRetired)),
+        Some(root) if root.previous.is_some() && !at_once => {
+            Err(refused(Refusal::RootNotRetired, hint))
+        }
         _ => Ok(()),
     }
 }
 
-fn refused(refusal: Refusal) -> KeysError {
+fn refused(refusal: Refusal, hint: &str) -> KeysError {
     match refusal {
         Refusal::BadKeys => KeysError::Usage(refusal.to_string()),
-        Refusal::RootNotRetired => KeysError::NotDone(format!("{refusal} (larder keys retire)")),
-        refusal => KeysError::Role(RoleError::NotDone(refusal.to_string())),
+        Refusal::RootNotRetired => {
+            KeysError::NotDone(format!("{refusal} (larder keys retire{hint})"))
+        }
+        Refusal::RootChanged => KeysError::NotDone(format!(
+            "{refusal}, by somebody else, or this machine has not heard of it yet. Nothing was changed: see `larder keys \
+             status{hint}`, and run it again"
+        )),
+        refusal => KeysError::NotDone(refusal.to_string()),
     }
 }

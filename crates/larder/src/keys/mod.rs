@@ -13,7 +13,6 @@ use std::process::ExitCode;
 use larder_s3::Credentials;
 
 use crate::args::KeysCommand;
-use crate::cluster::operate::finish;
 use crate::cluster::{RoleConfig, RoleError};
 use crate::credentials::{self, CredentialsError};
 use crate::exit;
@@ -64,10 +63,26 @@ impl Wanted<'_> {
     }
 }
 
+/// Outcome of a command, for people.
+struct Done {
+    lines: Vec<String>,
+    /// True if all that is to take keys, or to refuse them, does so now.
+    is_whole: bool,
+}
+
+impl Done {
+    fn all(lines: Vec<String>) -> Self {
+        Self { lines, is_whole: true }
+    }
+}
+
 /// Runs one of the commands.
 pub(crate) fn run(command: &KeysCommand) -> ExitCode {
     match carried_out(command) {
-        Ok(lines) => finish(Ok(lines)),
+        Ok(Done { lines, is_whole }) => {
+            lines.iter().for_each(|line| println!("{line}"));
+            exit::code(if is_whole { exit::OK } else { exit::FAULTS })
+        }
         Err(error) => {
             eprintln!("error: {error}");
             exit::code(error.code())
@@ -87,17 +102,24 @@ fn keeper(dir: Option<&Path>, config: Option<&Path>) -> Result<Keeper, KeysError
     let Some(dir) = dir else {
         let config = RoleConfig::load(config.unwrap_or(Path::new("")));
         let config = config.map_err(RoleError::from)?;
-        return Ok(Keeper::Cluster(Box::new(cluster::Keeper { config, file: None, is_own: true })));
+        let kept = cluster::Kept::Elsewhere;
+        return Ok(Keeper::Cluster(Box::new(cluster::Keeper {
+            config,
+            kept,
+            hint: String::new(),
+        })));
     };
-    let file = Some(dir.join(credentials::FILE));
-    let of = |path: &Path, is_own| {
+    let (file, hint) = (dir.join(credentials::FILE), format!(" {}", dir.display()));
+    let of = |path: &Path, kept| {
         let config = RoleConfig::load(path).map_err(RoleError::from)?;
-        Ok(Keeper::Cluster(Box::new(cluster::Keeper { config, file, is_own })))
+        Ok(Keeper::Cluster(Box::new(cluster::Keeper { config, kept, hint })))
     };
     match kind::found(dir)? {
         Some(Kind::Store) => Ok(Keeper::Store(dir.to_owned())),
-        Some(Kind::Machine) => of(dir, true),
-        Some(Kind::DevCluster) => of(&dir.join("node-1/manager/role.toml"), false),
+        Some(Kind::Machine) => of(dir, cluster::Kept::ByProxy(file)),
+        Some(Kind::DevCluster) => {
+            of(&dir.join("node-1/manager/role.toml"), cluster::Kept::ByCommand(file))
+        }
         Some(Kind::Worker) => Err(KeysError::Usage(format!(
             "{0} is the directory of a pack worker, whose keys are rotated by hand: stop it, change {0}/{1}, start it",
             dir.display(),
@@ -114,7 +136,7 @@ fn keeper(dir: Option<&Path>, config: Option<&Path>) -> Result<Keeper, KeysError
     }
 }
 
-fn carried_out(command: &KeysCommand) -> Result<Vec<String>, KeysError> {
+fn carried_out(command: &KeysCommand) -> Result<Done, KeysError> {
     match command {
         KeysCommand::Status { of } => match keeper(of.dir.as_deref(), of.config.as_deref())? {
             Keeper::Store(dir) => store::status(&dir),
@@ -147,6 +169,6 @@ fn carried_out(command: &KeysCommand) -> Result<Vec<String>, KeysError> {
 fn used(requests: u64, last_s: Option<u64>) -> String {
     match last_s {
         Some(last_s) => format!("the pair before was used {requests} times, last {last_s} s ago"),
-        None => "the pair before was not used".to_owned(),
+        None => "the pair before was not used since both are taken, or since a restart".to_owned(),
     }
 }

@@ -18,10 +18,10 @@ pub(crate) struct StoreKeys {
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeysNow {
     pub(crate) access_key: String,
+    /// Access key of the pair before, if that is taken, too.
+    pub(crate) previous_access_key: Option<String>,
     /// True for keys of the environment: the file does not count.
     pub(crate) is_fixed: bool,
-    /// True if the pair before is taken, too.
-    pub(crate) takes_previous: bool,
     /// Requests signed with it since both are taken.
     pub(crate) previous_requests: u64,
     /// Seconds since the last of them.
@@ -45,9 +45,18 @@ impl StoreKeys {
         KeysNow {
             access_key: self.keys.access_key(),
             is_fixed: self.is_fixed,
-            takes_previous: used.is_some(),
+            previous_access_key: self.keys.previous_access_key(),
             previous_requests: used.map_or(0, |used| used.requests),
             previous_last_s: used.and_then(|used| used.last).map(|last| last.as_secs()),
+        }
+    }
+
+    /// Takes the keys that the file has now, if it has others than at the start.
+    pub(crate) fn settle(&self) {
+        if !self.is_fixed
+            && let Err(reason) = self.read_anew()
+        {
+            tracing::warn!(%reason, "root's keys are those that were read at the start");
         }
     }
 
@@ -59,14 +68,14 @@ impl StoreKeys {
         if self.is_fixed {
             return Err("the server has keys of its environment, and reads no file".to_owned());
         }
-        if !self.file.exists() {
-            return Err(format!("{} is missing", self.file.display()));
+        let root = credentials::read_kept(&self.file).map_err(|error| error.to_string())?;
+        if !self.keys.are(&root.keys, root.previous.as_ref()) {
+            let both = root.previous.is_some();
+            let replaced = self.keys.replace(root.keys, root.previous);
+            replaced.map_err(|error| format!("{}: {error}", self.file.display()))?;
+            let access_key = self.keys.access_key();
+            tracing::info!(%access_key, both, "root's keys were read anew, and are taken");
         }
-        let root = credentials::load_file(&self.file).map_err(|error| error.to_string())?;
-        let both = root.previous.is_some();
-        let replaced = self.keys.replace(root.keys, root.previous);
-        replaced.map_err(|error| format!("{}: {error}", self.file.display()))?;
-        tracing::info!(access_key = %self.keys.access_key(), both, "root's keys were read anew");
         Ok(self.now())
     }
 }
@@ -90,12 +99,13 @@ mod tests {
         let keys = StoreKeys::new(&root, file.clone());
         credentials::write(&file, &pair("b"), Some(&pair("a"))).unwrap();
         let now = keys.read_anew().unwrap();
-        assert_eq!((&*now.access_key, now.takes_previous), ("b-key", true));
+        let previous = now.previous_access_key.as_deref();
+        assert_eq!((&*now.access_key, previous), ("b-key", Some("a-key")));
         std::fs::write(&file, "secret_key = \"hush").unwrap();
         let refused = keys.read_anew().unwrap_err();
         assert!(refused.contains("credentials.toml") && !refused.contains("hush"), "{refused}");
         std::fs::remove_file(&file).unwrap();
-        assert!(keys.read_anew().unwrap_err().contains("is missing"));
+        assert!(keys.read_anew().is_err() && !file.exists(), "none are drawn");
         assert_eq!(keys.now().access_key, "b-key");
         let given = StoreKeys::new(&Root { from_file: false, ..root }, file);
         assert!(given.read_anew().unwrap_err().contains("environment"));

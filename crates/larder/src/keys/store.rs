@@ -3,52 +3,123 @@
 //! # Invariants
 //!
 //! 1. The file is replaced as a whole, under a lock: of two commands at once the second sees what the first has done.
-//! 2. It has the new pair before a process takes it.
+//! 2. It has the new pair before a process takes it. A command that was cut off in between is finished by the next one.
+//! 3. Nothing is changed while a process serves the directory that cannot be asked.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use super::{KeysError, KeysNow, Wanted, used};
+use super::{Done, KeysError, KeysNow, Wanted, used};
 use crate::credentials::{self, CredentialsError, Root};
 use crate::kind::{self, Kind};
 use crate::store_status::{Asked, ask_keys};
 
-/// The file with root's keys, which no other command changes meanwhile.
-struct Locked {
+/// Time that another command has to end.
+const LOCKED_WITHIN: Duration = Duration::from_secs(15);
+/// Pause between two tries.
+const LOCKED_LOOK: Duration = Duration::from_millis(50);
+
+/// The file with root's keys, which no other command changes meanwhile, and what a process takes.
+struct Locked<'a> {
+    dir: &'a Path,
     path: PathBuf,
     root: Root,
+    /// `None` if no process serves the store.
+    now: Option<KeysNow>,
+    /// What is to be told of an earlier command.
+    told: Vec<String>,
     _lock: File,
 }
 
-impl Locked {
-    fn open(dir: &Path) -> Result<Self, KeysError> {
-        // A root's file would be none that the server's user can read.
+impl<'a> Locked<'a> {
+    fn open(dir: &'a Path) -> Result<Self, KeysError> {
+        // A file of root's would be none that the server's user can read.
         kind::check(dir, Kind::Store)?;
-        let path = dir.join(credentials::FILE);
-        let failed = |source| CredentialsError::File { path: path.display().to_string(), source };
-        loop {
-            let lock = File::open(&path).map_err(failed)?;
-            lock.lock().map_err(failed)?;
-            let (locked, there) =
-                (lock.metadata().map_err(failed)?, fs::metadata(&path).map_err(failed)?);
-            // Else another command has replaced it while this one waited.
-            if locked.ino() == there.ino() && locked.dev() == there.dev() {
-                let root = credentials::load_file(&path)?;
-                return Ok(Self { path, root, _lock: lock });
-            }
+        let now = now(dir)?;
+        refuse_if_fixed(now.as_ref())?;
+        if now.is_none() && kind::is_held(dir)? {
+            return Err(KeysError::NotDone(format!(
+                "a server runs on {} that cannot be asked, or one that starts or stops: nothing was changed. Try again; \
+                 if that stays so, restart it",
+                dir.display()
+            )));
         }
+        let path = dir.join(credentials::FILE);
+        is_larders(&path)?;
+        let lock = lock(&path)?;
+        let root = credentials::read_kept(&path)?;
+        let mut locked = Self { dir, path, root, now, told: Vec::new(), _lock: lock };
+        if locked.now.as_ref().is_some_and(|now| !takes(now, &locked.root)) {
+            locked.now = locked.read_anew()?;
+            locked
+                .told
+                .push("the server takes what is in the file now: it had not read it".to_owned());
+        }
+        Ok(locked)
     }
 
-    /// Refuses a link, which is an operator's, and with it the file that it leads to.
-    fn is_larders(&self) -> Result<(), KeysError> {
-        match fs::symlink_metadata(&self.path).is_ok_and(|about| about.is_file()) {
-            true => Ok(()),
-            false => Err(KeysError::NotDone(format!(
-                "{} is a link, whose file somebody else keeps: change it there, then restart the server",
-                self.path.display()
-            ))),
+    /// Has the process take what the file has.
+    fn read_anew(&self) -> Result<Option<KeysNow>, KeysError> {
+        ask_keys(self.dir, Asked::ReadAnew).map_err(|error| {
+            KeysError::NotDone(format!(
+                "the file has changed, and the running server may not have taken it: {error}. Run `larder keys status \
+                 {}`, or restart it",
+                self.dir.display()
+            ))
+        })
+    }
+
+    /// Replaces the file, and has a process take it.
+    fn write(
+        &self,
+        keys: &larder_s3::Credentials,
+        previous: Option<&larder_s3::Credentials>,
+    ) -> Result<Option<KeysNow>, KeysError> {
+        let failed =
+            |source| CredentialsError::File { path: self.path.display().to_string(), source };
+        credentials::write(&self.path, keys, previous).map_err(failed)?;
+        self.read_anew()
+    }
+}
+
+/// Locks the file as it is there.
+fn lock(path: &Path) -> Result<File, KeysError> {
+    let failed = |source| CredentialsError::File { path: path.display().to_string(), source };
+    let until = Instant::now() + LOCKED_WITHIN;
+    loop {
+        let lock = File::open(path).map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => {
+                let locked = lock.metadata().map_err(failed)?;
+                let there = fs::metadata(path).map_err(failed)?;
+                // Else another command has replaced it while this one waited.
+                if locked.ino() == there.ino() && locked.dev() == there.dev() {
+                    return Ok(lock);
+                }
+            }
+            Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                std::thread::sleep(LOCKED_LOOK);
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(KeysError::NotDone(
+                    "another `larder keys` is at work on it: nothing was changed".to_owned(),
+                ));
+            }
+            Err(TryLockError::Error(source)) => return Err(failed(source).into()),
         }
+    }
+}
+
+/// Refuses a link, which is an operator's, and with it the file that it leads to.
+fn is_larders(path: &Path) -> Result<(), KeysError> {
+    match fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_symlink()) {
+        false => Ok(()),
+        true => Err(KeysError::NotDone(format!(
+            "{} is a link, whose file somebody else keeps: change it there, then restart the server",
+            path.display()
+        ))),
     }
 }
 
@@ -58,26 +129,16 @@ fn now(dir: &Path) -> Result<Option<KeysNow>, KeysError> {
     asked.map_err(|error| KeysError::NotDone(format!("nothing was changed: {error}")))
 }
 
-/// Has the process take what the file has.
-fn told(dir: &Path) -> Result<Option<KeysNow>, KeysError> {
-    ask_keys(dir, Asked::ReadAnew).map_err(|error| {
-        KeysError::NotDone(format!(
-            "the file has changed, and the running server goes on with the keys before: {error}. Restart it"
-        ))
-    })
-}
-
-const fn by_whom(now: Option<&KeysNow>) -> &'static str {
-    match now {
-        Some(_) => "the running server takes them",
-        None => "no server runs: the next start takes them",
-    }
+/// True if a process takes what the file has, as far as access keys tell.
+fn takes(now: &KeysNow, root: &Root) -> bool {
+    let previous = root.previous.as_ref().map(|previous| &previous.access_key);
+    now.access_key == root.keys.access_key && now.previous_access_key.as_ref() == previous
 }
 
 fn refuse_if_fixed(now: Option<&KeysNow>) -> Result<(), KeysError> {
     match now {
         Some(KeysNow { is_fixed: true, .. }) => Err(KeysError::NotDone(format!(
-            "the server has root's keys from its environment: change {} and {}, then restart it",
+            "the server has root's keys from its environment: change {} and {}, then restart it. Nothing was changed",
             credentials::ACCESS_VARIABLE,
             credentials::SECRET_VARIABLE
         ))),
@@ -85,81 +146,98 @@ fn refuse_if_fixed(now: Option<&KeysNow>) -> Result<(), KeysError> {
     }
 }
 
-pub(super) fn rotate(dir: &Path, wanted: &Wanted<'_>) -> Result<Vec<String>, KeysError> {
+pub(super) fn rotate(dir: &Path, wanted: &Wanted<'_>) -> Result<Done, KeysError> {
     let file = Locked::open(dir)?;
-    file.is_larders()?;
-    refuse_if_fixed(now(dir)?.as_ref())?;
-    let (root, name) = (&file.root, file.path.display());
-    if root.previous.is_some() {
+    if file.root.previous.is_some() && !wanted.at_once {
         return Err(KeysError::NotDone(format!(
             "the keys before the present ones are still taken: retire them first (larder keys retire {})",
             dir.display()
         )));
     }
-    let new = wanted.made()?;
-    if new.access_key == root.keys.access_key {
-        return Err(KeysError::Usage("the new access key is the present one".to_owned()));
+    let (new, present) = (wanted.made()?, &file.root.keys);
+    let mut taken = std::iter::once(present).chain(&file.root.previous);
+    if taken.any(|pair| pair.access_key == new.access_key) {
+        return Err(KeysError::Usage(
+            "the new access key is one of those that are taken".to_owned(),
+        ));
     }
-    let previous = (!wanted.at_once).then_some(&root.keys);
-    let failed = |source| CredentialsError::File { path: name.to_string(), source };
-    credentials::write(&file.path, &new, previous).map_err(failed)?;
-    let told = told(dir)?;
-    let mut lines = vec![format!(
-        "root's keys are rotated: {}. The new ones are in {name}, access key {}",
-        by_whom(told.as_ref()),
+    let now = file.write(&new, (!wanted.at_once).then_some(present))?;
+    let by_whom = match now {
+        Some(_) => "the running server takes them",
+        None => "no server runs: the next start takes them",
+    };
+    let mut lines = file.told;
+    lines.push(format!(
+        "root's keys are rotated: {by_whom}. Both are in {}, access key {}",
+        file.path.display(),
         new.access_key
-    )];
-    lines.push(if wanted.at_once {
-        format!("requests signed with access key {} are refused", root.keys.access_key)
-    } else {
-        format!(
-            "access key {} is taken, too, until `larder keys retire {}`",
-            root.keys.access_key,
-            dir.display()
-        )
+    ));
+    let before = &present.access_key;
+    lines.push(match wanted.at_once {
+        true => "requests signed with the keys before are refused".to_owned(),
+        false => {
+            format!(
+                "access key {before} is taken, too, until `larder keys retire {}`",
+                dir.display()
+            )
+        }
     });
-    Ok(lines)
+    Ok(Done::all(lines))
 }
 
-pub(super) fn retire(dir: &Path, yes: bool) -> Result<Vec<String>, KeysError> {
+pub(super) fn retire(dir: &Path, yes: bool) -> Result<Done, KeysError> {
     let file = Locked::open(dir)?;
-    let now = now(dir)?;
+    let mut lines = file.told.clone();
     let Some(previous) = &file.root.previous else {
-        return Ok(vec!["nothing to do: one pair of keys is taken".to_owned()]);
+        lines.push("nothing to do: one pair of keys is taken".to_owned());
+        return Ok(Done::all(lines));
     };
-    file.is_larders()?;
-    refuse_if_fixed(now.as_ref())?;
     let use_of = |now: &KeysNow| used(now.previous_requests, now.previous_last_s);
-    let mut lines = vec![now.as_ref().map_or("no server runs".to_owned(), use_of)];
+    lines.push(file.now.as_ref().map_or("no server runs".to_owned(), use_of));
+    let access_key = &previous.access_key;
     if !yes {
         lines.push(format!(
-            "requests signed with access key {} would be refused. Nothing was changed: to do it, add --yes",
-            previous.access_key
+            "requests signed with access key {access_key} would be refused. Nothing was changed: to do it, add --yes"
         ));
-        return Ok(lines);
+        return Ok(Done::all(lines));
     }
-    let failed = |source| CredentialsError::File { path: file.path.display().to_string(), source };
-    credentials::write(&file.path, &file.root.keys, None).map_err(failed)?;
-    told(dir)?;
-    lines.push(format!("requests signed with access key {} are refused", previous.access_key));
-    Ok(lines)
+    file.write(&file.root.keys, None)?;
+    lines.push(format!("requests signed with access key {access_key} are refused"));
+    Ok(Done::all(lines))
 }
 
-pub(super) fn status(dir: &Path) -> Result<Vec<String>, KeysError> {
+pub(super) fn status(dir: &Path) -> Result<Done, KeysError> {
     kind::allow(dir, |found| found == Kind::Store)?;
-    match now(dir)? {
-        Some(now) => {
-            let whence = if now.is_fixed { "its environment" } else { "its file" };
-            let mut lines = vec![format!("access key {}, from {whence}", now.access_key)];
-            if now.takes_previous {
-                lines.push(used(now.previous_requests, now.previous_last_s));
-            }
-            Ok(lines)
-        }
-        None => Err(KeysError::NotDone(format!(
-            "no server runs on {0}; the next start takes the keys in {0}/{1}",
+    let Some(now) = now(dir)? else {
+        return Err(KeysError::NotDone(format!(
+            "no server that can be asked runs on {0}; the next start takes the keys in {0}/{1}",
             dir.display(),
             credentials::FILE
-        ))),
+        )));
+    };
+    let whence = if now.is_fixed { "its environment" } else { "its file" };
+    let mut lines = vec![format!("the server takes access key {}, from {whence}", now.access_key)];
+    if let Some(previous) = &now.previous_access_key {
+        let used = used(now.previous_requests, now.previous_last_s);
+        lines.push(format!("and access key {previous}: {used}"));
     }
+    if now.is_fixed {
+        return Ok(Done::all(lines));
+    }
+    let file = dir.join(credentials::FILE);
+    let takes_it = match credentials::read_kept(&file) {
+        Ok(root) => takes(&now, &root),
+        Err(error) => {
+            lines.push(format!("its file cannot be read: {error}"));
+            false
+        }
+    };
+    if !takes_it {
+        lines.push(format!(
+            "{} HAS OTHER KEYS: a command was cut off, or somebody changed it. The next `larder keys rotate` or `retire` has \
+             the server take them, and so does a restart",
+            file.display()
+        ));
+    }
+    Ok(Done { lines, is_whole: takes_it })
 }

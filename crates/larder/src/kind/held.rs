@@ -107,6 +107,15 @@ fn make(dir: &Path) -> Result<Vec<PathBuf>, KindError> {
     Ok(missing)
 }
 
+/// True if another process holds the directory now.
+pub(crate) fn is_held(dir: &Path) -> Result<bool, KindError> {
+    match hold(dir) {
+        Ok(_released) => Ok(false),
+        Err(KindError::InUse { .. }) => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
 /// Locks the directory itself, until the process ends at the latest.
 fn hold(dir: &Path) -> Result<File, KindError> {
     let fail = |source| failed(dir, source);

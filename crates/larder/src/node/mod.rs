@@ -147,9 +147,12 @@ async fn serve(
     };
     let (machines, listen) = (config.peers.len(), &config.listen);
     let file = dir.join(credentials::FILE);
-    let root = credentials::load_file(&file)?;
-    root.warn_if_replaced(&file, !is_member);
-    announce::machine(name, machines, listen, &root, dir);
+    // The managers may have those of a member whose file is missing: its proxy looks.
+    let root = match is_member && !file.exists() {
+        true => None,
+        false => Some(credentials::load_file(&file)?),
+    };
+    announce::machine(name, machines, listen, root.as_ref(), dir);
     run::until_told(run::Machine { dir, config, record, port, metrics }, stop).await
 }
 

@@ -157,11 +157,12 @@ impl Machine<'_> {
         };
         match role {
             ServerRole::Manager => {
-                let root = credentials::load_file(&self.dir.join(credentials::FILE))?.keys;
-                let root = larder_roles::node::RootKeys {
-                    access_key: root.access_key,
-                    secret_key: root.secret_key,
-                };
+                let file = self.dir.join(credentials::FILE);
+                let root = Box::new(move || {
+                    let keys = credentials::read_given(&file).ok()?;
+                    let larder_s3::Credentials { access_key, secret_key } = keys;
+                    Some(larder_roles::node::RootKeys { access_key, secret_key })
+                });
                 let life = self.config.certificate_life.0;
                 Ok(Some(Box::new(move |greeted| {
                     if let Greeted::Manager(manager) = greeted {

@@ -44,10 +44,13 @@ pub enum Admission {
     Elsewhere(Arc<ManagersClient>),
 }
 
+/// Root's keys as this machine has them; `None` while it has none.
+pub type RootHere = Box<dyn Fn() -> Option<RootKeys> + Send + Sync>;
+
 impl Admission {
-    /// Of a machine with this manager.
+    /// Of a machine with this manager. Others are given root's keys as they were rotated last, else those here.
     #[must_use]
-    pub fn of(manager: &Manager, root: RootKeys, certificate_life: Duration) -> Self {
+    pub fn of(manager: &Manager, root: RootHere, certificate_life: Duration) -> Self {
         Self::Here(Box::new(Admitter {
             authority: manager.authority().clone(),
             managers: manager.managers().clone(),
@@ -118,7 +121,7 @@ pub struct Admitter {
     /// Not the client's, which may be older: a machine whose servers were just removed is let in.
     maps: Maps,
     seat: watch::Receiver<Seat>,
-    root: RootKeys,
+    root: RootHere,
     certificate_life: Duration,
     busy: Mutex<()>,
 }
@@ -156,9 +159,15 @@ impl Admitter {
             let certificate = certificate.map_err(|error| not_now(&error.to_string()))?;
             signed.push(Place { role, server, certificate });
         }
-        let managers = managers_in(&self.maps.newest().map);
-        let (authority, root) = (authority.certificate().to_vec(), self.root.clone());
-        Ok(Welcome { authority, servers: signed, managers, root })
+        let newest = self.maps.newest();
+        let rotated = newest.map.root.as_ref().map(|root| RootKeys {
+            access_key: root.current.access_key.clone(),
+            secret_key: root.current.secret_key.clone(),
+        });
+        let root = rotated.or_else(&self.root);
+        let root = root.ok_or_else(|| not_now("root's keys are not known here yet"))?;
+        let authority = authority.certificate().to_vec();
+        Ok(Welcome { authority, servers: signed, managers: managers_in(&newest.map), root })
     }
 
     /// Gives the servers their places, and waits until the map here shows them: the next machine is to see them.

@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::quorum::ManagerError;
 
-pub use admit::{Admission, keep_door};
+pub use admit::{Admission, RootHere, keep_door};
 pub use enter::enter;
 
 /// What a machine does, in the order of its servers.

@@ -59,7 +59,9 @@ impl Machine {
             certificate_life: config.certificate_life,
         };
         let manager = Manager::start(manager_config, self.port.clone()).unwrap();
-        let admission = Admission::of(&manager, entered.root.clone(), config.certificate_life);
+        let root = entered.root.clone();
+        let root = Box::new(move || Some(root.clone()));
+        let admission = Admission::of(&manager, root, config.certificate_life);
         keep_door(&self.port, config.secret, admission).unwrap();
         (entered, manager)
     }

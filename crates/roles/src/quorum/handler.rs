@@ -233,8 +233,8 @@ fn checks_requests(asker: &Subject, map: &Topology) -> bool {
 #[cfg(test)]
 mod tests {
     use larder_net::Roles;
-    use larder_protocol::manager::state::{GatewayRecord, RegionRecord};
-    use larder_protocol::placement::Weight;
+    use larder_protocol::manager::state::{GatewayRecord, Keep, KeyPair, RegionRecord};
+    use larder_protocol::placement::{FailureDomains, Weight};
     use larder_types::{
         BootId, BucketId, BucketName, ClusterId, Epoch, Home, HomeScope, HomeState, HomeTerm,
         RegionId, Sharing, WritePolicy,
@@ -279,6 +279,8 @@ mod tests {
             Command::SetRegions(BucketName::new("abc").unwrap(), 2),
             Command::SetLocal(BucketName::new("abc").unwrap(), true, 5),
             Command::PauseBalance(Some(5)),
+            Command::RotateRoot(0, pair(), Keep::Nothing),
+            Command::RetireRoot(1),
             Command::RevokeToken(larder_protocol::manager::state::TokenId(1)),
         ];
         assert!(may_propose(&of(4, Role::Data), &disk(4)));
@@ -292,5 +294,38 @@ mod tests {
             assert!(!operators.iter().any(|command| may_propose(&of(4, role), command)));
         }
         assert!(operators.iter().all(|command| may_propose(&of(0, Role::Manager), command)));
+    }
+
+    fn pair() -> KeyPair {
+        KeyPair { access_key: "abc".to_owned(), secret_key: "12345678".to_owned() }
+    }
+
+    #[test]
+    fn secret_keys_are_for_proxies_of_the_map_that_were_not_removed() {
+        let mut map = Topology::default();
+        let record = |state| ServerRecord {
+            name: "s".to_owned(),
+            roles: [ServerRole::Proxy].into(),
+            addresses: Vec::new(),
+            domains: FailureDomains::default(),
+            weight: Weight(1),
+            state,
+            draining: false,
+            boot: BootId(1),
+            ended: Default::default(),
+            started: MapVersion(0),
+            disks: Default::default(),
+        };
+        map.servers.insert(ServerId(1), record(ServerState::Up));
+        map.servers.insert(ServerId(2), record(ServerState::Down));
+        map.servers.insert(ServerId(3), record(ServerState::Removed));
+        let checks = |server, role| {
+            let (cluster, server) = (ClusterId(1), ServerId(server));
+            checks_requests(&Subject { cluster, server, roles: Roles::of(&[role]) }, &map)
+        };
+        assert!(checks(1, Role::Proxy) && checks(2, Role::Proxy));
+        assert!(!checks(3, Role::Proxy), "it was removed");
+        assert!(!checks(4, Role::Proxy), "nobody knows it");
+        assert!(![Role::Manager, Role::Meta, Role::Data].into_iter().any(|role| checks(1, role)));
     }
 }

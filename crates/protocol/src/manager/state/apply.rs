@@ -282,6 +282,9 @@ impl Topology {
         if self.version > MAP_VERSION_MAX {
             return Some(format!("there were no {} maps", self.version));
         }
+        if self.root.as_ref().is_some_and(|root| root.generation == 0) {
+            return Some("root's keys were rotated, and no rotation made them".to_owned());
+        }
         let mut pvs = BTreeSet::new();
         for (id, lv) in self.lvs.iter().enumerate() {
             if lv.replicas.len() > REPLICAS_MAX {

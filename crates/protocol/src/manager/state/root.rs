@@ -72,6 +72,11 @@ pub struct RootRecord {
 }
 
 impl RootRecord {
+    /// The pairs that are taken.
+    pub fn pairs(&self) -> impl Iterator<Item = &KeyPair> {
+        std::iter::once(&self.current).chain(&self.previous)
+    }
+
     /// The record for those who check no requests.
     #[must_use]
     pub fn without_secrets(&self) -> Self {
@@ -96,18 +101,17 @@ impl Topology {
             return Err(Refusal::RootChanged);
         }
         let generation = after.checked_add(1).ok_or(Refusal::TooMany)?;
-        if self.root.as_ref().is_some_and(|root| root.previous.is_some()) {
-            return Err(Refusal::RootNotRetired);
-        }
         let previous = match (keep, &self.root) {
+            // Whoever has keys that leaked is shut out at any time.
             (Keep::Nothing, _) => None,
+            (_, Some(RootRecord { previous: Some(_), .. })) => return Err(Refusal::RootNotRetired),
             (Keep::Current, Some(root)) => Some(root.current.clone()),
             (Keep::OfFiles(given), None) => Some(given),
             (Keep::Current, None) | (Keep::OfFiles(_), Some(_)) => return Err(Refusal::BadKeys),
         };
-        let is_new = |other: &KeyPair| other.is_sound() && other.access_key != keys.access_key;
-        let current = self.root.as_ref().map(|root| &root.current);
-        if !keys.is_sound() || !previous.as_ref().or(current).is_none_or(is_new) {
+        let is_new = |pair: &KeyPair| pair.access_key != keys.access_key;
+        let are_new = self.root.iter().flat_map(RootRecord::pairs).chain(&previous).all(is_new);
+        if !are_new || !keys.is_sound() || !previous.as_ref().is_none_or(KeyPair::is_sound) {
             return Err(Refusal::BadKeys);
         }
         self.root = Some(RootRecord { generation, current: keys, previous });
@@ -116,9 +120,10 @@ impl Topology {
 
     /// Has the pair before taken no more, if the keys are still those of generation `of`.
     pub(super) fn retire_root(&mut self, of: u32) -> Applied {
-        let Some(root) = self.root.as_mut().filter(|root| root.generation == of) else {
+        if of != self.root_generation() {
             return Err(Refusal::RootChanged);
-        };
+        }
+        let Some(root) = self.root.as_mut() else { return changed(false) };
         if root.previous.is_none() {
             return changed(false);
         }

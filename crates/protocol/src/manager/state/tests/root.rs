@@ -21,7 +21,7 @@ fn record(generation: u32, current: &str, previous: Option<&str>) -> Option<Root
 #[test]
 fn keys_are_taken_beside_those_before_until_these_are_retired() {
     let mut log = Log::cluster(1);
-    assert_eq!(log.apply(Command::RetireRoot(0)), Err(Refusal::RootChanged), "there are none");
+    assert_eq!(log.done(Command::RetireRoot(0)), Outcome::Already, "there are none");
     log.done(Command::RotateRoot(0, pair("b"), Keep::OfFiles(pair("a"))));
     assert_eq!(log.0.root, record(1, "b", Some("a")));
     let third = |after| Command::RotateRoot(after, pair("c"), Keep::Current);
@@ -31,9 +31,8 @@ fn keys_are_taken_beside_those_before_until_these_are_retired() {
     assert_eq!(log.done(Command::RetireRoot(2)), Outcome::Already);
     log.done(third(2));
     assert_eq!(log.0.root, record(3, "c", Some("b")));
-    log.done(Command::RetireRoot(3));
-    log.done(Command::RotateRoot(4, pair("d"), Keep::Nothing));
-    assert_eq!(log.0.root, record(5, "d", None), "the keys before are refused at once");
+    log.done(Command::RotateRoot(3, pair("d"), Keep::Nothing));
+    assert_eq!(log.0.root, record(4, "d", None), "all keys before are refused at once");
 }
 
 #[test]
@@ -77,7 +76,13 @@ fn keys_that_no_request_could_be_signed_with_are_refused() {
         let same = Command::RotateRoot(1, pair("a"), keep);
         assert_eq!(log.apply(same), Err(Refusal::BadKeys));
     }
-    let twice = Command::RotateRoot(1, pair("b"), Keep::OfFiles(pair("c")));
+    log.done(Command::RotateRoot(1, pair("z"), Keep::Current));
+    for taken in ["a", "z"] {
+        let same = Command::RotateRoot(2, pair(taken), Keep::Nothing);
+        assert_eq!(log.apply(same), Err(Refusal::BadKeys), "{taken}");
+    }
+    log.done(Command::RetireRoot(2));
+    let twice = Command::RotateRoot(3, pair("b"), Keep::OfFiles(pair("c")));
     assert_eq!(log.apply(twice), Err(Refusal::BadKeys), "the managers have them");
 }
 
