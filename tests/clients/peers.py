@@ -39,6 +39,8 @@ CERTIFICATE_LIFE = "12s"
 class Machine(Server):
     """One machine; `peers` and `secret` may be changed before a start."""
 
+    certificate_life = CERTIFICATE_LIFE
+
     def __init__(self, binary, directory, secret, host=Host()):
         super().__init__(binary, directory, host=host)
         self.name, self.secret, self.peers = f"{host.address}:{free_port()}", secret, []
@@ -46,7 +48,7 @@ class Machine(Server):
     def flags(self):
         peers = [word for peer in self.peers for word in ("--peer", peer)]
         config = self.directory.with_suffix(".toml")
-        config.write_text(f'pg_count = 32\nvolume_mib = 64\nlog_segment_mib = 4\ncertificate_life = "{CERTIFICATE_LIFE}"\n')
+        config.write_text(f'pg_count = 32\nvolume_mib = 64\nlog_segment_mib = 4\ncertificate_life = "{self.certificate_life}"\n')
         return [*super().flags(), *peers, "--me", self.name, "--secret-file", self.secret, "--config", config]
 
     def refusal(self):

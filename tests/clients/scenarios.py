@@ -62,6 +62,7 @@ GATE = [
     Scenario("regions", "regions.py --seconds 6", seconds=130),
     Scenario("drill", "drill.py"),
     Scenario("keys", "keys.py", seconds=25),
+    Scenario("stale", "stale.py", seconds=35),
     Scenario("powercut", "powercut.py --rounds 6", needs=("root",), seconds=20),
     Scenario("device", "device.py", needs=("root",), seconds=40),
     Scenario("partition", "partition.py --turns 2", needs=("root", "netns"), seconds=55),

@@ -196,8 +196,12 @@ fn read_or_draw(path: &Path) -> Result<Root, CredentialsError> {
     if let Some(root) = read(path)? {
         return Ok(root);
     }
-    let drawn = drawn();
     let fail = |source| CredentialsError::File { path: path.display().to_string(), source };
+    // Of an operator's secret that is not mounted yet.
+    if path.is_symlink() {
+        return Err(fail(std::io::ErrorKind::NotFound.into()));
+    }
+    let drawn = drawn();
     private::write(path, &format!("{UNSEEN}{}", text(&drawn, None))).map_err(fail)?;
     Ok(Root { keys: drawn, previous: None, from_file: true, unseen: true, drawn: true })
 }

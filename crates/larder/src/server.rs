@@ -238,15 +238,13 @@ async fn listen_and_serve(
     }
     let observer = Arc::new(Observer::new(store, metrics.clone(), dir, &config.data));
     match Socket::open(dir) {
-        Ok(socket) => {
-            // A command that found no socket has left it to this start to see what it wrote.
-            keys.settle();
-            tokio::spawn(socket.serve(observer.clone(), keys));
-        }
+        Ok(socket) => drop(tokio::spawn(socket.serve(observer.clone(), keys.clone()))),
         Err(error) => {
             tracing::warn!(%error, socket = SOCKET, "`larder status` cannot ask this server")
         }
     }
+    // A command that found no socket has left it to this start to see what it wrote.
+    keys.settle();
     tokio::spawn(observer.watch());
     announce::serves(addr, metrics_addr, &root, &config.region, dir);
     let leaving = Leaving::new(config.stop_notice, metrics.clone());

@@ -574,14 +574,6 @@ impl VolumeGroup {
         })
     }
 
-    /// True if calls that wait for space may have some in a moment, without another LV: what was freed comes back, rows are
-    /// read, or an LV opens.
-    #[must_use]
-    pub fn has_some_soon(&self) -> bool {
-        let opens = || self.lvs.values().any(Lv::is_opening);
-        self.regains() || self.unread().is_some() || opens()
-    }
-
     /// Whether freed space waits anywhere, any is withheld, or a replica is out of reach.
     #[must_use]
     pub fn wants_tick(&self) -> bool {

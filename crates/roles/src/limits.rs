@@ -14,6 +14,10 @@ mod regions;
 
 pub use regions::*;
 
+/// Milliseconds between two marks of the map that a server keeps, at least.
+pub const MARK_PAUSE_MS: u64 = 1_000;
+/// Milliseconds that a server waits for a map as late as one that it has heard of, before it says so.
+pub const MARK_TOLD_MS: u64 = 5_000;
 /// Oldest version of the protocol between processes in which data servers report what waits at their disks.
 pub const PROTOCOL_REPORTS: u8 = 4;
 /// Oldest version of it that all managers speak who know the command `ForgetTokens`.

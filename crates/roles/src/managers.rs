@@ -2,6 +2,7 @@
 
 mod client;
 mod contacts;
+mod mark;
 mod presence;
 mod versions;
 
@@ -15,6 +16,7 @@ use larder_types::ServerId;
 
 pub use client::ManagersClient;
 pub use contacts::Contacts;
+pub use mark::{MARK_FILE, MarkKeeper, OlderMap};
 pub use presence::{Presence, Run};
 pub use versions::{NoMoreVersions, VersionWatch, Versions};
 

@@ -19,6 +19,7 @@ mod servers;
 pub(crate) mod status;
 pub(crate) mod token;
 
+use std::convert::Infallible;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ use larder_net::{Credentials, Ear, Endpoint, Identity, JoinToken, TokenError};
 use larder_protocol::manager::state::{ServerRole, ServerState, Settings, Topology};
 use larder_roles::identity::{IDENTITY_FILE, Nobody, identity_in};
 use larder_roles::limits::START_PATIENCE_MS;
-use larder_roles::managers::{Contacts, Managers, ManagersClient};
+use larder_roles::managers::{Contacts, Managers, ManagersClient, MarkKeeper, OlderMap};
 use larder_roles::renewal::Renewal;
 use larder_types::{BootId, RegionId, ServerId};
 use tokio::net::TcpListener;
@@ -65,6 +66,8 @@ pub(crate) enum RoleError {
     Token(String),
     #[error(transparent)]
     Nobody(#[from] Nobody),
+    #[error(transparent)]
+    OlderMap(#[from] OlderMap),
     #[error(transparent)]
     Identity(#[from] larder_net::IdentityError),
     #[error("{found} has the identity of a {has}, which is not what is started here")]
@@ -231,6 +234,8 @@ struct Member {
     /// Where the others reach it.
     address: String,
     renewal: Renewal,
+    /// Of a server that holds data.
+    marks: Option<MarkKeeper>,
 }
 
 impl Member {
@@ -256,15 +261,38 @@ impl Member {
             known = known_to(&managers, patience) => known?,
             () = around.stop.told() => return Ok(None),
         }
+        let marks = match role {
+            ServerRole::Meta | ServerRole::Data => {
+                let marks = MarkKeeper::open(&config.dir);
+                let marks = marks.map_err(|error| RoleError::Fatal(error.to_string()))?;
+                tokio::select! {
+                    reached = marks.until_reached(&*managers, patience) => reached?,
+                    () = around.stop.told() => return Ok(None),
+                }
+                Some(marks)
+            }
+            ServerRole::Manager | ServerRole::Proxy => None,
+        };
         if let Some(removed) = removal(&managers.map(), me, &config.dir) {
             return Err(removed);
         }
         let boot = BootId(larder_env::rng::unique_u64());
-        Ok(Some(Self { me, boot, endpoint, managers, ear, address, renewal }))
+        Ok(Some(Self { me, boot, endpoint, managers, ear, address, renewal, marks }))
     }
 
     fn managers(&self) -> Arc<dyn Managers> {
         self.managers.clone()
+    }
+
+    /// Keeps how far the map is, as long as it is polled.
+    fn keep_marks(&mut self) -> impl Future<Output = Infallible> + use<> {
+        let (marks, managers) = (self.marks.take(), self.managers());
+        async move {
+            match marks {
+                Some(marks) => marks.keep(&*managers).await,
+                None => std::future::pending().await,
+            }
+        }
     }
 }
 

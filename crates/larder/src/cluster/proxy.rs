@@ -111,7 +111,14 @@ fn root(
         Some(named) => credentials::load_named(named),
         None => credentials::load(&own),
     };
-    let root = root.map_err(RoleError::face)?;
+    let root = match (root, kept) {
+        // The managers' count, whatever the file has.
+        (Err(error), Some(kept)) => {
+            tracing::warn!(%error, "root's keys are the managers': the file of those before does not count");
+            proxy_keys::root_of(kept)
+        }
+        (root, _) => root.map_err(RoleError::face)?,
+    };
     let is_own = is_larders && proxy_keys::is_own(file);
     if root.drawn {
         tracing::warn!(
@@ -195,7 +202,7 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
     let standing = member.renewal.standing();
     around.show(Some(metrics), (standing, member.endpoint.metrics()));
     // Before a request is checked: keys of the file may have been retired.
-    keys.take(&managers.map()).await;
+    keys.take(&managers.map());
     let service = S3Service::new(proxy.clone(), keys.keys(), config.face());
     let service = service.map_err(RoleError::face)?;
     // Beside other roles, the machine has shown them.

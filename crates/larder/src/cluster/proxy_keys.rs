@@ -15,6 +15,7 @@ use larder_protocol::manager::state::{KeyPair, RootRecord, Topology};
 use larder_roles::keys::{KeysTaken, PreviousTaken};
 use larder_roles::managers::Managers;
 use larder_s3::{Credentials, RootKeys};
+use tokio::sync::watch;
 
 use crate::credentials::{self, Root};
 
@@ -27,6 +28,8 @@ pub(crate) struct ProxyKeys {
     generation: AtomicU32,
     /// The latest generation that was heard of, taken or not.
     seen: AtomicU32,
+    /// The pair for the file.
+    to_keep: watch::Sender<Option<Credentials>>,
 }
 
 impl ProxyKeys {
@@ -38,6 +41,7 @@ impl ProxyKeys {
             is_fixed: !root.from_file,
             generation: AtomicU32::new(0),
             seen: AtomicU32::new(0),
+            to_keep: watch::Sender::new(None),
         }
     }
 
@@ -66,8 +70,8 @@ impl ProxyKeys {
         KeysTaken { generation: self.generation(), access_key, is_fixed, previous }
     }
 
-    /// Takes the keys of a map, if it has later ones. Waits for the disk where a file follows them.
-    pub(super) async fn take(&self, map: &Topology) {
+    /// Takes the keys of a map, if it has later ones. The file follows as long as [`Self::follow`] is polled.
+    pub(super) fn take(&self, map: &Topology) {
         let Some(root) = map.root.as_ref().filter(|root| root.generation > self.seen()) else {
             return;
         };
@@ -91,16 +95,7 @@ impl ProxyKeys {
         self.generation.store(generation, Ordering::Release);
         let both = root.previous.is_some();
         tracing::info!(generation, %access_key, both, "root's keys were rotated, and are taken");
-        let Some(file) = self.file.clone() else { return };
-        let kept = tokio::task::spawn_blocking(move || {
-            credentials::keep(&file, &current).map_err(|error| (file, error))
-        });
-        if let Ok(Err((file, error))) = kept.await {
-            tracing::warn!(
-                file = %file.display(), %error,
-                "root's keys were rotated, and their file has those before: `larder keys status` says which count"
-            );
-        }
+        self.to_keep.send_replace(Some(current));
     }
 
     /// The latest generation that was heard of.
@@ -108,14 +103,41 @@ impl ProxyKeys {
         self.seen.load(Ordering::Acquire)
     }
 
-    /// Takes the keys of each later map.
+    /// Takes the keys of each later map. A disk that hangs keeps none from being taken.
     pub(super) async fn follow(&self, managers: &dyn Managers) -> Infallible {
-        let mut versions = managers.versions();
+        let take = async {
+            let mut versions = managers.versions();
+            loop {
+                self.take(&managers.map());
+                if versions.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        tokio::select! {
+            never = take => never,
+            never = self.keep() => never,
+        }
+    }
+
+    /// Has the file follow what is taken.
+    async fn keep(&self) -> Infallible {
+        let mut to_keep = self.to_keep.subscribe();
+        to_keep.mark_changed();
         loop {
-            let map = managers.map();
-            self.take(&map).await;
-            if versions.changed().await.is_err() {
+            if to_keep.changed().await.is_err() {
                 std::future::pending::<()>().await;
+            }
+            let current = to_keep.borrow_and_update().clone();
+            let (Some(current), Some(file)) = (current, self.file.clone()) else { continue };
+            let kept = tokio::task::spawn_blocking(move || {
+                credentials::keep(&file, &current).map_err(|error| (file, error))
+            });
+            if let Ok(Err((file, error))) = kept.await {
+                tracing::warn!(
+                    file = %file.display(), %error,
+                    "root's keys were rotated, and their file has those before: `larder keys status` says which count"
+                );
             }
         }
     }
@@ -129,6 +151,12 @@ pub(super) fn restore(file: &Path, root: Option<&RootRecord>) -> std::io::Result
         }
         _ => Ok(()),
     }
+}
+
+/// Root's keys as the managers have them.
+pub(super) fn root_of(record: &RootRecord) -> Root {
+    let keys = credentials_of(&record.current);
+    Root { keys, previous: None, from_file: true, unseen: false, drawn: false }
 }
 
 /// True if a file is Larder's own: no link, which would be an operator's.
@@ -158,38 +186,52 @@ mod tests {
         credentials::load_file(file).unwrap().keys.access_key
     }
 
+    /// Waits until the file has this access key.
+    async fn kept(keys: &ProxyKeys, expected: &str) {
+        let file = keys.file.clone().unwrap();
+        let has_it = async {
+            while access_key(&file) != expected {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            never = keys.keep() => match never {},
+            () = has_it => {}
+        }
+    }
+
     #[tokio::test]
     async fn later_generations_are_taken_and_the_file_follows_them() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(credentials::FILE);
         let root = credentials::load_file(&file).unwrap();
         let keys = ProxyKeys::new(&root, &file, is_own(&file));
-        keys.take(&Topology::default()).await;
+        keys.take(&Topology::default());
         assert_eq!((keys.told().access_key, keys.generation()), (root.keys.access_key, 0));
-        keys.take(&map(2, "b", Some("a"))).await;
-        keys.take(&map(1, "z", None)).await;
+        keys.take(&map(2, "b", Some("a")));
+        keys.take(&map(1, "z", None));
         let told = keys.told();
         assert_eq!((told.generation, &*told.access_key), (2, "b-access"));
         assert_eq!(told.previous, Some(PreviousTaken { requests: 0, last_s: None }));
-        assert_eq!(access_key(&file), "b-access");
-        keys.take(&map(3, "b", None)).await;
+        kept(&keys, "b-access").await;
+        keys.take(&map(3, "b", None));
         assert_eq!((keys.generation(), keys.told().previous), (3, None));
     }
 
-    #[tokio::test]
-    async fn a_file_of_an_operators_and_keys_of_the_environment_stay() {
+    #[test]
+    fn a_file_of_an_operators_and_keys_of_the_environment_stay() {
         let dir = tempfile::tempdir().unwrap();
         let (file, link) = (dir.path().join(credentials::FILE), dir.path().join("link.toml"));
         let root = credentials::load_file(&file).unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         assert!(!is_own(&link) && is_own(&file));
         let named = ProxyKeys::new(&root, &file, false);
-        named.take(&map(1, "b", None)).await;
+        named.take(&map(1, "b", None));
         assert_eq!(named.told().access_key, "b-access");
         assert_eq!(access_key(&file), root.keys.access_key, "another keeps it");
         let given = Root { from_file: false, ..root };
         let fixed = ProxyKeys::new(&given, &file, true);
-        fixed.take(&map(1, "b", None)).await;
+        fixed.take(&map(1, "b", None));
         let told = fixed.told();
         assert_eq!((told.access_key, told.is_fixed), (given.keys.access_key, true));
         assert_eq!(told.generation, 0, "those of the managers are not in force");

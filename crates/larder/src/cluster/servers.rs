@@ -69,9 +69,10 @@ pub(super) async fn manager(config: RoleConfig, mut around: Around) -> Result<()
 }
 
 pub(super) async fn meta(config: RoleConfig, mut around: Around) -> Result<(), RoleError> {
-    let Some(member) = Member::begin(&config, ServerRole::Meta, &mut around).await? else {
+    let Some(mut member) = Member::begin(&config, ServerRole::Meta, &mut around).await? else {
         return Ok(());
     };
+    let marks = member.keep_marks();
     let disk = RealDisk::open(&config.dir).map_err(|error| RoleError::Fatal(error.to_string()))?;
     let lock = disk.lock(larder_roles::store::LOCK_FILE);
     let _lock = lock.map_err(|error| RoleError::Fatal(error.to_string()))?;
@@ -104,6 +105,7 @@ pub(super) async fn meta(config: RoleConfig, mut around: Around) -> Result<(), R
     let outcome = tokio::select! {
         () = around.stop.told() => Ok(()),
         error = dismissed(&*managers, over) => Err(error),
+        never = marks => match never {},
         reason = fatal.wait_for(Option::is_some) => {
             let reason = reason.ok().and_then(|reason| reason.clone()).unwrap_or_default();
             return Err(RoleError::Fatal(reason));
@@ -116,9 +118,10 @@ pub(super) async fn meta(config: RoleConfig, mut around: Around) -> Result<(), R
 }
 
 pub(super) async fn data(config: RoleConfig, mut around: Around) -> Result<(), RoleError> {
-    let Some(member) = Member::begin(&config, ServerRole::Data, &mut around).await? else {
+    let Some(mut member) = Member::begin(&config, ServerRole::Data, &mut around).await? else {
         return Ok(());
     };
+    let marks = member.keep_marks();
     let node_config =
         DataNodeConfig { me: member.me, root: config.dir.clone(), data: config.data.clone() };
     let node = DataNode::open(&node_config, member.boot, member.managers()).await?;
@@ -139,6 +142,7 @@ pub(super) async fn data(config: RoleConfig, mut around: Around) -> Result<(), R
     let outcome = tokio::select! {
         () = around.stop.told() => Ok(()),
         error = dismissed(&*managers, over) => Err(error),
+        never = marks => match never {},
         () = node.watch_disk() => unreachable!("it looks as long as it is asked to"),
     };
     drop(listener);

@@ -119,7 +119,9 @@ impl Keeper {
             let map = cluster.managers.map();
             may_rotate(&map, wanted.at_once, &self.hint)?;
             let proxies = cluster.proxies(&map).await;
-            refuse_if_fixed(&proxies)?;
+            if map.root.is_none() {
+                refuse_if_fixed(&proxies)?;
+            }
             let keep = self.kept(&map, wanted, (current, &proxies))?;
             let draft = file.map(|file| Draft::write(file, &new)).transpose()?;
             let generation = map.root_generation();
@@ -131,7 +133,7 @@ impl Keeper {
                 return Err(refused(refusal, &self.hint));
             }
             let proxies = cluster.taken(generation + 1).await;
-            let (told, is_kept) = self.whereabouts(draft, &new);
+            let (told, is_kept) = self.whereabouts(draft, &new).await;
             let (count, all) = (taking(&proxies, generation + 1), proxies.len());
             let mut lines = vec![format!(
                 "root's keys are rotated: generation {}, access key {}; {count} of {all} proxies take them",
@@ -157,12 +159,8 @@ impl Keeper {
             let map = cluster.managers.map();
             let generation = map.root_generation();
             if !yes {
-                let mut lines: Vec<String> = cluster
-                    .proxies(&map)
-                    .await
-                    .values()
-                    .map(|proxy| proxy.told(generation))
-                    .collect();
+                let proxies = cluster.proxies(&map).await;
+                let mut lines = told(&proxies, generation);
                 let has_previous = map.root.as_ref().is_some_and(|root| root.previous.is_some());
                 lines.push(match has_previous {
                     true => "requests signed with the pair before would be refused. Nothing was changed: to do it, \
@@ -170,24 +168,27 @@ impl Keeper {
                         .to_owned(),
                     false => "nothing to do: one pair of keys is taken".to_owned(),
                 });
-                return Ok(Done::all(lines));
+                let is_whole = taking(&proxies, generation) == proxies.len();
+                return Ok(Done { lines, is_whole });
             }
-            match cluster.agreed(Command::RetireRoot(generation), None).await? {
-                Ok(Outcome::Already) => {
-                    Ok(Done::all(vec!["nothing to do: one pair of keys is taken".to_owned()]))
-                }
-                Ok(_) => {
-                    let proxies = cluster.taken(generation + 1).await;
-                    let (count, all) = (taking(&proxies, generation + 1), proxies.len());
-                    let mut lines = vec![format!(
-                        "the pair before is retired: generation {}; {count} of {all} proxies refuse it",
-                        generation + 1
-                    )];
-                    lines.extend(proxies.values().map(|proxy| proxy.told(generation + 1)));
-                    Ok(Done { lines, is_whole: count == all })
-                }
-                Err(refusal) => Err(refused(refusal, &self.hint)),
-            }
+            let (generation, was_done) =
+                match cluster.agreed(Command::RetireRoot(generation), None).await? {
+                    Ok(Outcome::Already) => (generation, true),
+                    Ok(_) => (generation + 1, false),
+                    Err(refusal) => return Err(refused(refusal, &self.hint)),
+                };
+            let proxies = cluster.taken(generation).await;
+            let (count, all) = (taking(&proxies, generation), proxies.len());
+            let mut lines = vec![match was_done {
+                true => format!(
+                    "nothing to do: one pair of keys is taken; {count} of {all} proxies are known to refuse others"
+                ),
+                false => format!(
+                    "the pair before is retired: generation {generation}; {count} of {all} proxies refuse it"
+                ),
+            }];
+            lines.extend(told(&proxies, generation));
+            Ok(Done { lines, is_whole: count == all })
         })
     }
 
@@ -274,7 +275,7 @@ impl Keeper {
     }
 
     /// Where the new keys are, for people; false if they are not where they belong.
-    fn whereabouts(&self, draft: Option<Draft>, new: &Credentials) -> (Option<String>, bool) {
+    async fn whereabouts(&self, draft: Option<Draft>, new: &Credentials) -> (Option<String>, bool) {
         let Some(draft) = draft else { return (None, true) };
         let both_in = |file: &Path| Some(format!("both of its keys are in {}", file.display()));
         let file = draft.file.clone();
@@ -288,9 +289,17 @@ impl Keeper {
         let is_there = |kept: Credentials| {
             kept.access_key == new.access_key && kept.secret_key == new.secret_key
         };
-        if credentials::read_given(&file).is_ok_and(is_there) {
-            draft.give_up();
-            return (both_in(&file), true);
+        // The proxy says that it takes them before it has written the file.
+        let until = Instant::now() + TAKEN_WITHIN;
+        loop {
+            if credentials::read_given(&file).is_ok_and(is_there) {
+                draft.give_up();
+                return (both_in(&file), true);
+            }
+            if Instant::now() >= until {
+                break;
+            }
+            sleep(LOOK).await;
         }
         let told = format!(
             "BOTH OF ITS KEYS ARE IN {}: this machine's proxy has not written {}",
@@ -322,7 +331,9 @@ impl Cluster {
     async fn proxies(&self, map: &Topology) -> Proxies {
         let (peers, mut asked) = (Peers::<ProxyService>::new(&self.endpoint), JoinSet::new());
         for (&id, record) in &map.servers {
-            if record.state == ServerState::Removed || !record.roles.contains(&ServerRole::Proxy) {
+            // A place that was given to one that never came counts for nothing.
+            let is_one = matches!(record.state, ServerState::Up | ServerState::Down);
+            if !is_one || !record.roles.contains(&ServerRole::Proxy) {
                 continue;
             }
             let is_up = record.state == ServerState::Up;
@@ -358,6 +369,10 @@ impl Cluster {
     }
 }
 
+fn told(proxies: &Proxies, generation: u32) -> Vec<String> {
+    proxies.values().map(|proxy| proxy.told(generation)).collect()
+}
+
 /// How many take this generation.
 fn taking(proxies: &Proxies, generation: u32) -> usize {
     proxies.values().filter(|proxy| proxy.takes(generation)).count()
@@ -383,7 +398,10 @@ fn refuse_if_fixed(proxies: &Proxies) -> Result<(), KeysError> {
 impl Proxy {
     /// True if it is known to take this generation.
     fn takes(&self, generation: u32) -> bool {
-        let takes = |taken: &KeysTaken| !taken.is_fixed && taken.generation >= generation;
+        let takes = |taken: &KeysTaken| {
+            // Before the first rotation each has its own.
+            generation == 0 || !taken.is_fixed && taken.generation >= generation
+        };
         self.taken.as_ref().is_some_and(takes)
     }
 
@@ -421,8 +439,13 @@ struct Draft {
 impl Draft {
     fn write(file: PathBuf, keys: &Credentials) -> Result<Self, KeysError> {
         let draft = PathBuf::from(format!("{}.new", file.display()));
+        let is_in_place = || {
+            let pairs = (credentials::read_given(&draft), credentials::read_given(&file));
+            matches!(pairs, (Ok(draft), Ok(kept))
+                if (&draft.access_key, &draft.secret_key) == (&kept.access_key, &kept.secret_key))
+        };
         // Those of a rotation of which nobody knows what came.
-        if fs::symlink_metadata(&draft).is_ok() {
+        if fs::symlink_metadata(&draft).is_ok() && !is_in_place() {
             return Err(KeysError::NotDone(format!(
                 "{0} is left of an earlier rotation: if `larder keys status` shows its access key, these keys count, and \
                  the file is to be moved to {1}; else remove it. Nothing was changed",

@@ -20,6 +20,8 @@ pub(crate) struct KeysNow {
     pub(crate) access_key: String,
     /// Access key of the pair before, if that is taken, too.
     pub(crate) previous_access_key: Option<String>,
+    /// True if these are what the file has; of keys of the environment false.
+    pub(crate) are_of_file: bool,
     /// True for keys of the environment: the file does not count.
     pub(crate) is_fixed: bool,
     /// Requests signed with it since both are taken.
@@ -42,7 +44,10 @@ impl StoreKeys {
 
     pub(crate) fn now(&self) -> KeysNow {
         let used = self.keys.previous_use();
+        let is_taken = |root: Root| self.keys.are(&root.keys, root.previous.as_ref());
+        let are_of_file = !self.is_fixed && credentials::read_kept(&self.file).is_ok_and(is_taken);
         KeysNow {
+            are_of_file,
             access_key: self.keys.access_key(),
             is_fixed: self.is_fixed,
             previous_access_key: self.keys.previous_access_key(),

@@ -6,9 +6,10 @@
 //! 2. It has the new pair before a process takes it. A command that was cut off in between is finished by the next one.
 //! 3. Nothing is changed while a process serves the directory that cannot be asked.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use super::{Done, KeysError, KeysNow, Wanted, used};
@@ -18,8 +19,6 @@ use crate::store_status::{Asked, ask_keys};
 
 /// Time that another command has to end.
 const LOCKED_WITHIN: Duration = Duration::from_secs(15);
-/// Pause between two tries.
-const LOCKED_LOOK: Duration = Duration::from_millis(50);
 
 /// The file with root's keys, which no other command changes meanwhile, and what a process takes.
 struct Locked<'a> {
@@ -50,14 +49,29 @@ impl<'a> Locked<'a> {
         is_larders(&path)?;
         let lock = lock(&path)?;
         let root = credentials::read_kept(&path)?;
-        let mut locked = Self { dir, path, root, now, told: Vec::new(), _lock: lock };
-        if locked.now.as_ref().is_some_and(|now| !takes(now, &locked.root)) {
-            locked.now = locked.read_anew()?;
-            locked
-                .told
+        // It may have changed before the lock.
+        let now = if now.is_some() { self::now(dir)? } else { None };
+        Ok(Self { dir, path, root, now, told: Vec::new(), _lock: lock })
+    }
+
+    /// Has the process take the file where an earlier command was cut off before it could. Such a file has the pair that clients
+    /// sign with; another is somebody else's, and would end that pair.
+    fn settle(&mut self, at_once: bool) -> Result<(), KeysError> {
+        let Some(now) = self.now.as_ref().filter(|now| !now.are_of_file) else { return Ok(()) };
+        let mut pairs = std::iter::once(&self.root.keys).chain(&self.root.previous);
+        if pairs.any(|pair| pair.access_key == now.access_key) {
+            self.now = self.read_anew()?;
+            self.told
                 .push("the server takes what is in the file now: it had not read it".to_owned());
+        } else if !at_once {
+            return Err(KeysError::NotDone(format!(
+                "the server takes access key {}, and {} has others: restart it to have it take these, or put the file back. \
+                 Nothing was changed",
+                now.access_key,
+                self.path.display()
+            )));
         }
-        Ok(locked)
+        Ok(())
     }
 
     /// Has the process take what the file has.
@@ -89,27 +103,28 @@ fn lock(path: &Path) -> Result<File, KeysError> {
     let failed = |source| CredentialsError::File { path: path.display().to_string(), source };
     let until = Instant::now() + LOCKED_WITHIN;
     loop {
-        let lock = File::open(path).map_err(failed)?;
-        match lock.try_lock() {
-            Ok(()) => {
-                let locked = lock.metadata().map_err(failed)?;
-                let there = fs::metadata(path).map_err(failed)?;
-                // Else another command has replaced it while this one waited.
-                if locked.ino() == there.ino() && locked.dev() == there.dev() {
-                    return Ok(lock);
-                }
-            }
-            Err(TryLockError::WouldBlock) if Instant::now() < until => {
-                std::thread::sleep(LOCKED_LOOK);
-            }
-            Err(TryLockError::WouldBlock) => {
-                return Err(KeysError::NotDone(
-                    "another `larder keys` is at work on it: nothing was changed".to_owned(),
-                ));
-            }
-            Err(TryLockError::Error(source)) => return Err(failed(source).into()),
+        let file = File::open(path).map_err(failed)?;
+        let left = until.saturating_duration_since(Instant::now());
+        let lock = locked(file, left).map_err(failed)?.ok_or_else(|| {
+            KeysError::NotDone(
+                "another `larder keys` is at work here: nothing was changed".to_owned(),
+            )
+        })?;
+        let (locked, there) =
+            (lock.metadata().map_err(failed)?, fs::metadata(path).map_err(failed)?);
+        // Else another command has replaced it while this one waited.
+        if locked.ino() == there.ino() && locked.dev() == there.dev() {
+            return Ok(lock);
         }
     }
+}
+
+/// The file, locked; `None` if another process has the lock for so long.
+fn locked(file: File, within: Duration) -> std::io::Result<Option<File>> {
+    let (tell, told) = mpsc::channel();
+    // It ends with this process at the latest.
+    std::thread::spawn(move || tell.send(file.lock().map(|()| file)));
+    told.recv_timeout(within).map_or(Ok(None), |locked| locked.map(Some))
 }
 
 /// Refuses a link, which is an operator's, and with it the file that it leads to.
@@ -129,12 +144,6 @@ fn now(dir: &Path) -> Result<Option<KeysNow>, KeysError> {
     asked.map_err(|error| KeysError::NotDone(format!("nothing was changed: {error}")))
 }
 
-/// True if a process takes what the file has, as far as access keys tell.
-fn takes(now: &KeysNow, root: &Root) -> bool {
-    let previous = root.previous.as_ref().map(|previous| &previous.access_key);
-    now.access_key == root.keys.access_key && now.previous_access_key.as_ref() == previous
-}
-
 fn refuse_if_fixed(now: Option<&KeysNow>) -> Result<(), KeysError> {
     match now {
         Some(KeysNow { is_fixed: true, .. }) => Err(KeysError::NotDone(format!(
@@ -147,10 +156,12 @@ fn refuse_if_fixed(now: Option<&KeysNow>) -> Result<(), KeysError> {
 }
 
 pub(super) fn rotate(dir: &Path, wanted: &Wanted<'_>) -> Result<Done, KeysError> {
-    let file = Locked::open(dir)?;
+    let mut file = Locked::open(dir)?;
+    file.settle(wanted.at_once)?;
     if file.root.previous.is_some() && !wanted.at_once {
+        let told = file.told.iter().map(|line| format!("{line}; ")).collect::<String>();
         return Err(KeysError::NotDone(format!(
-            "the keys before the present ones are still taken: retire them first (larder keys retire {})",
+            "{told}the keys before the present ones are still taken: retire them first (larder keys retire {})",
             dir.display()
         )));
     }
@@ -186,7 +197,10 @@ pub(super) fn rotate(dir: &Path, wanted: &Wanted<'_>) -> Result<Done, KeysError>
 }
 
 pub(super) fn retire(dir: &Path, yes: bool) -> Result<Done, KeysError> {
-    let file = Locked::open(dir)?;
+    let mut file = Locked::open(dir)?;
+    if yes {
+        file.settle(false)?;
+    }
     let mut lines = file.told.clone();
     let Some(previous) = &file.root.previous else {
         lines.push("nothing to do: one pair of keys is taken".to_owned());
@@ -225,17 +239,12 @@ pub(super) fn status(dir: &Path) -> Result<Done, KeysError> {
         return Ok(Done::all(lines));
     }
     let file = dir.join(credentials::FILE);
-    let takes_it = match credentials::read_kept(&file) {
-        Ok(root) => takes(&now, &root),
-        Err(error) => {
-            lines.push(format!("its file cannot be read: {error}"));
-            false
-        }
-    };
-    if !takes_it {
+    let takes_it = now.are_of_file;
+    if let Err(error) = credentials::read_kept(&file) {
+        lines.push(format!("its file cannot be read: {error}"));
+    } else if !takes_it {
         lines.push(format!(
-            "{} HAS OTHER KEYS: a command was cut off, or somebody changed it. The next `larder keys rotate` or `retire` has \
-             the server take them, and so does a restart",
+            "{} HAS OTHER KEYS: a command was cut off, or somebody changed it. A restart has the server take them",
             file.display()
         ));
     }

@@ -109,10 +109,12 @@ fn make(dir: &Path) -> Result<Vec<PathBuf>, KindError> {
 
 /// True if another process holds the directory now.
 pub(crate) fn is_held(dir: &Path) -> Result<bool, KindError> {
-    match hold(dir) {
-        Ok(_released) => Ok(false),
-        Err(KindError::InUse { .. }) => Ok(true),
-        Err(error) => Err(error),
+    let fail = |source| failed(dir, source);
+    // Shared: another that looks is not disturbed.
+    match File::open(dir).map_err(fail)?.try_lock_shared() {
+        Ok(()) => Ok(false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(source)) => Err(fail(source)),
     }
 }
 

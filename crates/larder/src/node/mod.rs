@@ -148,9 +148,12 @@ async fn serve(
     let (machines, listen) = (config.peers.len(), &config.listen);
     let file = dir.join(credentials::FILE);
     // The managers may have those of a member whose file is missing: its proxy looks.
-    let root = match is_member && !file.exists() {
-        true => None,
-        false => Some(credentials::load_file(&file)?),
+    let root = match (is_member, credentials::given()?.is_some() || file.exists()) {
+        (true, false) => None,
+        (true, true) => credentials::load_file(&file)
+            .inspect_err(|error| tracing::warn!(%error, "root's keys of this machine's file"))
+            .ok(),
+        (false, _) => Some(credentials::load_file(&file)?),
     };
     announce::machine(name, machines, listen, root.as_ref(), dir);
     run::until_told(run::Machine { dir, config, record, port, metrics }, stop).await

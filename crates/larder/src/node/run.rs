@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use larder_net::{PeerSecret, Port};
 use larder_protocol::manager::state::ServerRole;
@@ -158,11 +158,21 @@ impl Machine<'_> {
         match role {
             ServerRole::Manager => {
                 let file = self.dir.join(credentials::FILE);
-                let root = Box::new(move || {
-                    let keys = credentials::read_given(&file).ok()?;
-                    let larder_s3::Credentials { access_key, secret_key } = keys;
-                    Some(larder_roles::node::RootKeys { access_key, secret_key })
-                });
+                // Those of the start: a file that was edited since counts at the next one.
+                let first = OnceLock::new();
+                let root = move || {
+                    let read = || {
+                        let keys = credentials::read_given(&file).ok()?;
+                        let larder_s3::Credentials { access_key, secret_key } = keys;
+                        Some(larder_roles::node::RootKeys { access_key, secret_key })
+                    };
+                    if let (None, Some(keys)) = (first.get(), read()) {
+                        first.get_or_init(|| keys);
+                    }
+                    first.get().cloned()
+                };
+                root();
+                let root = Box::new(root);
                 let life = self.config.certificate_life.0;
                 Ok(Some(Box::new(move |greeted| {
                     if let Greeted::Manager(manager) = greeted {

@@ -14,7 +14,7 @@ use crate::message::PeerMessage;
 
 impl Pg {
     /// A tick. Every member that can says something soon: it reports, or acknowledges what ticks repeat to it, and so gets
-    /// on; one that has everything does at every third ([`IDLE_TICKS`](crate::limits::IDLE_TICKS)).
+    /// on; one that has everything does now and then ([`IDLE_TICKS`](crate::limits::IDLE_TICKS)).
     pub(super) fn count_quiet(&mut self) {
         if matches!(self.role, Role::Levelling | Role::Active | Role::Serving) {
             for member in &self.members[1..] {

@@ -11,7 +11,7 @@ use larder_types::limits::BLOCK_BYTES;
 use larder_types::{DiskId, Extent, Holders, LvId};
 
 use super::{Lv, VolumeGroup};
-use crate::limits::REFUSED_MS;
+use crate::limits::{LV_FULL_PERCENT, REFUSED_MS};
 
 impl Lv {
     /// Replicas whose disks had no room a short while ago.
@@ -35,11 +35,18 @@ impl Lv {
         self.present.count() >= widest && 2 * replicas.count() > self.present.count()
     }
 
+    /// True if it is to take no more objects, were so many of its blocks free again.
+    fn is_full_but_for(&self, blocks: u32) -> bool {
+        let used = self.info.blocks - self.runs.blocks() - self.withheld_blocks();
+        let used = used.saturating_sub(blocks);
+        u64::from(used) * 100 >= u64::from(self.info.blocks) * LV_FULL_PERCENT
+    }
+
     /// True if this LV, one of the widest, has room on most of its replicas, counting those that are out of reach, or gets some
     /// with them: what was freed is given again once each has raised its floor.
     fn awaits_replicas(&self, widest: usize) -> bool {
         let is_most = self.is_most(self.present.without(self.crowded()), widest);
-        let has_room = !self.is_full() || self.waiting_blocks > 0;
+        let has_room = !self.is_full_but_for(self.waiting_blocks);
         !self.gone.is_empty() && is_most && self.leaving.is_empty() && has_room
     }
 }
@@ -111,6 +118,14 @@ impl VolumeGroup {
     pub fn has_most(&self) -> bool {
         let widest = self.widest();
         self.lvs.values().any(|lv| lv.most(widest).is_some())
+    }
+
+    /// True if calls that wait for space may have some in a moment, without another LV: what was freed comes back, rows are
+    /// read, or an LV opens.
+    #[must_use]
+    pub fn has_some_soon(&self) -> bool {
+        let opens = || self.lvs.values().any(Lv::is_opening);
+        self.regains() || self.unread().is_some() || opens()
     }
 
     /// True if an LV gives space again once its replicas that are out of reach return.

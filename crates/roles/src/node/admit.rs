@@ -148,6 +148,12 @@ impl Admitter {
             return Err(not_now("the leading manager has not the authority's key yet"));
         };
         let now = self.maps.newest();
+        let rotated = now.map.root.as_ref().map(|root| RootKeys {
+            access_key: root.current.access_key.clone(),
+            secret_key: root.current.secret_key.clone(),
+        });
+        let root = rotated.or_else(&self.root);
+        let root = root.ok_or_else(|| not_now("root's keys are not known here yet"))?;
         let places = places_in(&now.map, knock)?;
         let mut servers = places.known;
         servers.extend(self.agree_on(places.new).await?);
@@ -159,15 +165,9 @@ impl Admitter {
             let certificate = certificate.map_err(|error| not_now(&error.to_string()))?;
             signed.push(Place { role, server, certificate });
         }
-        let newest = self.maps.newest();
-        let rotated = newest.map.root.as_ref().map(|root| RootKeys {
-            access_key: root.current.access_key.clone(),
-            secret_key: root.current.secret_key.clone(),
-        });
-        let root = rotated.or_else(&self.root);
-        let root = root.ok_or_else(|| not_now("root's keys are not known here yet"))?;
+        let managers = managers_in(&self.maps.newest().map);
         let authority = authority.certificate().to_vec();
-        Ok(Welcome { authority, servers: signed, managers: managers_in(&newest.map), root })
+        Ok(Welcome { authority, servers: signed, managers, root })
     }
 
     /// Gives the servers their places, and waits until the map here shows them: the next machine is to see them.

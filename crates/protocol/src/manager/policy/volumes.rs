@@ -133,10 +133,11 @@ impl Turn<'_> {
         }
         let disks = self.disks_for(pg);
         let (id, rules) = (LvId(self.map.lvs.len() as u32), self.copy_rules());
-        // A server that has just returned, and may go again, is better than none.
+        // A server that has just returned, and may go again, is better than none, for a group that has no volume to write to. Else
+        // each return would take a volume from the pool.
         let placed = place_lv(id, &disks, rules).or_else(|| {
             let returned = counting_away(&disks, |disk| disk.up);
-            place_lv(id, &returned, rules)
+            place_lv(id, &returned, rules).filter(|_| !self.has_volume(pg))
         });
         let lacks_servers = placed.is_none() && lacks_servers(id, &disks, rules);
         // Else each time that a server is away each group would take volumes from the pool, for ever.
@@ -159,6 +160,14 @@ impl Turn<'_> {
         let places = placed.disks.iter().filter_map(|disk| Some((server(*disk)?, *disk)));
         let command = Command::CreateLv(pg, places.collect());
         self.propose(Subject::NewLv(pg), command);
+    }
+
+    /// True if a group has a volume that takes writes as soon as its primary has heard of all servers that are up.
+    fn has_volume(&self, pg: PgId) -> bool {
+        let is_up = |(_, replica): &(usize, &ReplicaRecord)| self.map.is_up(replica.server);
+        let least = usize::from(self.map.settings().min_copies);
+        let mut made = self.map.lvs_of(pg).filter(|(_, lv)| lv.state != LvState::Creating);
+        made.any(|(_, lv)| lv.present().filter(is_up).count() >= least)
     }
 
     /// Has the PVs of an LV made that are not known to be there.
@@ -417,10 +426,23 @@ fn counting_away(disks: &[DiskInfo], counts: impl Fn(&DiskInfo) -> bool) -> Vec<
     disks.iter().map(as_counted).collect()
 }
 
-/// True if another LV has no place because servers are missing: with those that are away it had one, or no disk is full. One
-/// that has not started yet is not awaited: it may never come.
+/// True if another LV has no place because servers are missing: with those that are away it had one, or room on the disks that
+/// are there would give it none. A server that has not started yet is not awaited: it may never come.
 fn lacks_servers(id: LvId, disks: &[DiskInfo], rules: CopyRules) -> bool {
-    let is_full = |disk: &DiskInfo| disk.pv_free == 0 || disk.room.takes_none();
-    let mut lasting = disks.iter().filter(|disk| disk.standing != Standing::Out);
-    place_lv(id, &counting_away(disks, |_| true), rules).is_some() || !lasting.any(is_full)
+    let with_room = |disk: &DiskInfo| match disk.standing {
+        Standing::Away if disk.up && disk.room.takes_none() => roomy(disk),
+        Standing::In => roomy(disk),
+        Standing::Away | Standing::Out => *disk,
+    };
+    let would_do = || {
+        let disks: Vec<DiskInfo> = disks.iter().map(with_room).collect();
+        place_lv(id, &disks, rules).is_some()
+    };
+    place_lv(id, &counting_away(disks, |_| true), rules).is_some() || !would_do()
+}
+
+/// A disk as if it had a place for another PV.
+fn roomy(disk: &DiskInfo) -> DiskInfo {
+    let (pv_count, pv_free) = (disk.pv_count.max(1), disk.pv_free.max(1));
+    DiskInfo { standing: Standing::In, pv_count, pv_free, ..*disk }
 }

@@ -15,6 +15,7 @@ mod apply;
 mod command;
 mod groups;
 mod map;
+mod mark;
 mod names;
 mod removal;
 mod root;
@@ -27,6 +28,7 @@ pub use map::{
     RegionRecord, ReplicaRecord, ReplicaState, ServerRecord, ServerRole, ServerState,
     SessionRecord, Settings, TokenId, TokenRecord, Topology,
 };
+pub use mark::MapMark;
 pub use removal::Loss;
 pub use root::{Keep, KeyPair, RootRecord};
 
