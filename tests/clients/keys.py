@@ -45,6 +45,9 @@ class Node(Server):
 class Peer(Machine):
     """A machine of a cluster whose keys are in its file."""
 
+    # A command that waits for proxies has the certificate that it began with.
+    certificate_life = "30d"
+
     def environment(self):
         return UNSET
 
@@ -299,7 +302,7 @@ def machines_of(keys, scratch, clock):
         whole(one, machines, SERVERS)
         three.kill()
         before = files[2].read_text()
-        keys.run("retire", two.directory, says="add --yes")
+        keys.run("retire", two.directory, code=1, says="add --yes")
         takes([one, two], first)
         with Load([one, two], second):
             keys.run("retire", two.directory, "--yes", code=1, says="2 of 3 proxies refuse it")
