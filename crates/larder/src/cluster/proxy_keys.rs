@@ -60,7 +60,7 @@ impl ProxyKeys {
         self.keys.previous_use().map_or(0, |used| used.requests)
     }
 
-    /// What it takes, for managers.
+    /// The keys that are taken, for a command.
     pub(super) fn told(&self) -> KeysTaken {
         let previous = self.keys.previous_use().map(|used| PreviousTaken {
             requests: used.requests,

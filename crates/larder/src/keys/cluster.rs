@@ -373,7 +373,7 @@ fn told(proxies: &Proxies, generation: u32) -> Vec<String> {
     proxies.values().map(|proxy| proxy.told(generation)).collect()
 }
 
-/// How many take this generation.
+/// Number of proxies that take this generation.
 fn taking(proxies: &Proxies, generation: u32) -> usize {
     proxies.values().filter(|proxy| proxy.takes(generation)).count()
 }

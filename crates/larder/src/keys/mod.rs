@@ -90,7 +90,7 @@ pub(crate) fn run(command: &KeysCommand) -> ExitCode {
     }
 }
 
-/// What root's keys are kept by.
+/// Keeper of root's keys.
 enum Keeper {
     /// A single node, in this directory.
     Store(PathBuf),

@@ -14,7 +14,7 @@ pub(crate) struct StoreKeys {
     is_fixed: bool,
 }
 
-/// What it takes, as it says on its socket.
+/// The keys that are taken, as the socket tells them.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeysNow {
     pub(crate) access_key: String,

@@ -27,7 +27,7 @@ struct Locked<'a> {
     root: Root,
     /// `None` if no process serves the store.
     now: Option<KeysNow>,
-    /// What is to be told of an earlier command.
+    /// Lines about an earlier command.
     told: Vec<String>,
     _lock: File,
 }
@@ -138,7 +138,7 @@ fn is_larders(path: &Path) -> Result<(), KeysError> {
     }
 }
 
-/// What the process takes; `None` if there is none.
+/// Keys that the process takes; `None` if no process runs.
 fn now(dir: &Path) -> Result<Option<KeysNow>, KeysError> {
     let asked = ask_keys(dir, Asked::Now);
     asked.map_err(|error| KeysError::NotDone(format!("nothing was changed: {error}")))

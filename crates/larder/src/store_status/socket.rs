@@ -132,7 +132,7 @@ async fn answer(stream: UnixStream, shown: (Arc<Observer>, Arc<StoreKeys>)) {
     }
 }
 
-/// What is asked of a process.
+/// A question to a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// The document.

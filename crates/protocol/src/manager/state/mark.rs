@@ -1,4 +1,4 @@
-//! How far a map is: numbers that never fall from a map of a cluster to a later one.
+//! Marks of maps: numbers that never fall from a map of a cluster to a later one.
 //!
 //! A server keeps those of the latest map that it has heard of. Managers that were put back from an older copy give volumes,
 //! ids and views away a second time, and what was acknowledged since is overwritten. Such managers are known by them.
@@ -55,7 +55,7 @@ impl MapMark {
 }
 
 impl Topology {
-    /// How far it is; `None` before the cluster is founded.
+    /// Its mark; `None` before the cluster is founded.
     #[must_use]
     pub fn map_mark(&self) -> Option<MapMark> {
         let (cluster, _) = self.founded?;

@@ -102,7 +102,7 @@ impl Topology {
         }
         let generation = after.checked_add(1).ok_or(Refusal::TooMany)?;
         let previous = match (keep, &self.root) {
-            // Whoever has keys that leaked is shut out at any time.
+            // At any time: somebody may have the keys who should not.
             (Keep::Nothing, _) => None,
             (_, Some(RootRecord { previous: Some(_), .. })) => return Err(Refusal::RootNotRetired),
             (Keep::Current, Some(root)) => Some(root.current.clone()),
