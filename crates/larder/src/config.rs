@@ -164,7 +164,7 @@ pub(crate) fn check_new_cluster(
 }
 
 /// Names of a server's own files and directories: data under such a name would overwrite them.
-const DATA_TAKEN: [&str; 8] = [
+const DATA_TAKEN: [&str; 9] = [
     "credentials.toml",
     "identity.pem",
     crate::kind::MARKER,
@@ -172,6 +172,7 @@ const DATA_TAKEN: [&str; 8] = [
     "lock",
     "log",
     "manager",
+    "map-mark",
     "scrub",
 ];
 

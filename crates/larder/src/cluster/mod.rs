@@ -19,7 +19,6 @@ mod servers;
 pub(crate) mod status;
 pub(crate) mod token;
 
-use std::convert::Infallible;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -284,8 +283,8 @@ impl Member {
         self.managers.clone()
     }
 
-    /// Keeps how far the map is, as long as it is polled.
-    fn keep_marks(&mut self) -> impl Future<Output = Infallible> + use<> {
+    /// Keeps how far the map is; ends when managers tell one that lacks what was heard of.
+    fn keep_marks(&mut self) -> impl Future<Output = OlderMap> + use<> {
         let (marks, managers) = (self.marks.take(), self.managers());
         async move {
             match marks {

@@ -105,7 +105,7 @@ pub(super) async fn meta(config: RoleConfig, mut around: Around) -> Result<(), R
     let outcome = tokio::select! {
         () = around.stop.told() => Ok(()),
         error = dismissed(&*managers, over) => Err(error),
-        never = marks => match never {},
+        older = marks => Err(older.into()),
         reason = fatal.wait_for(Option::is_some) => {
             let reason = reason.ok().and_then(|reason| reason.clone()).unwrap_or_default();
             return Err(RoleError::Fatal(reason));
@@ -142,7 +142,7 @@ pub(super) async fn data(config: RoleConfig, mut around: Around) -> Result<(), R
     let outcome = tokio::select! {
         () = around.stop.told() => Ok(()),
         error = dismissed(&*managers, over) => Err(error),
-        never = marks => match never {},
+        older = marks => Err(older.into()),
         () = node.watch_disk() => unreachable!("it looks as long as it is asked to"),
     };
     drop(listener);

@@ -32,6 +32,7 @@ use crate::access_log::{self, AccessLog};
 use crate::cluster::config::Found;
 use crate::cluster::{RoleConfig, Stop, settings};
 use crate::config::{Config, ConfigError, check_device};
+use crate::credentials::CredentialsError;
 use crate::kind::{self, Held, Kind};
 use crate::leaving::Leaving;
 use crate::metrics::{Metrics, serve_metrics};
@@ -150,9 +151,14 @@ async fn serve(
     // The managers may have those of a member whose file is missing: its proxy looks.
     let root = match (is_member, credentials::given()?.is_some() || file.exists()) {
         (true, false) => None,
-        (true, true) => credentials::load_file(&file)
-            .inspect_err(|error| tracing::warn!(%error, "root's keys of this machine's file"))
-            .ok(),
+        (true, true) => match credentials::load_file(&file) {
+            Ok(root) => Some(root),
+            Err(error @ CredentialsError::Exposed { .. }) => return Err(error.into()),
+            Err(error) => {
+                tracing::warn!(%error, "the managers may have root's keys: this machine's proxy looks");
+                None
+            }
+        },
         (false, _) => Some(credentials::load_file(&file)?),
     };
     announce::machine(name, machines, listen, root.as_ref(), dir);

@@ -381,12 +381,6 @@ impl Pg {
             || !self.drops.is_empty()
     }
 
-    /// Counts a tick that has nothing to do. All groups of a server count the same ticks then, and what they say now and then
-    /// goes together, whenever each of them was begun.
-    pub fn skip_tick(&mut self) {
-        self.ticks += 1;
-    }
-
     /// Whether it has space on most replicas of an LV of which others are out of reach.
     #[must_use]
     pub fn has_most(&self) -> bool {

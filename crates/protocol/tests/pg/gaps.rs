@@ -128,31 +128,6 @@ fn a_group_that_does_nothing_says_little_and_a_commit_point_is_told_at_the_next_
 }
 
 #[test]
-fn groups_that_do_nothing_speak_at_the_same_ticks_whenever_they_began_to_have_any() {
-    let says = |skipped: u32| {
-        let mut cluster = Cluster::serving(1, [2, 3]);
-        cluster.at(1).put_inline("k", "x");
-        cluster.settle();
-        let mut said = Vec::new();
-        for tick in 0..9 * IDLE_TICKS as u32 {
-            match tick < skipped {
-                true => cluster.at(1).pg.skip_tick(),
-                false => cluster.at(1).step(Event::Tick),
-            }
-            let is_said = |effect: &Effect| matches!(effect, Effect::Send { .. });
-            said.push(cluster.at(1).effects.iter().any(is_said));
-            (1..=3).for_each(|id| cluster.deliver(id, &[1, 2, 3]));
-        }
-        said.split_off(6 * IDLE_TICKS as usize)
-    };
-    let first = says(0);
-    assert!(first.contains(&true) && first.contains(&false), "now and then");
-    for skipped in 1..=IDLE_TICKS as u32 {
-        assert_eq!(says(skipped), first, "{skipped} ticks had nothing to do");
-    }
-}
-
-#[test]
 fn what_is_committed_already_is_not_reported_once_it_is_durable() {
     let mut cluster = Cluster::serving(1, [2, 3]);
     for id in [1, 2] {

@@ -6,7 +6,6 @@
 //! 2. The mark kept is that of a map that managers agreed on. It may be some [`MARK_PAUSE_MS`] behind the latest one.
 //! 3. A mark never makes a map: a server that has none, or one that cannot be read, takes what managers tell.
 
-use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,9 +69,9 @@ impl MarkKeeper {
     }
 
     fn objection(&self, managers: &dyn Managers) -> Option<OlderMap> {
-        let (kept, map) = (self.kept?, managers.map());
-        let is_reached = map.map_mark().is_some_and(|mark| kept.is_reached_by(&mark));
-        (!is_reached).then_some(OlderMap { told: map.version.0, kept: kept.version.0 })
+        let (kept, map) = (self.kept.as_ref()?, managers.map());
+        (!kept.is_reached_by(&map))
+            .then_some(OlderMap { told: map.version.0, kept: kept.version.0 })
     }
 
     /// Waits for a map that lacks nothing; for so long, if for any time. A manager may be behind for a moment.
@@ -110,29 +109,28 @@ impl MarkKeeper {
         Ok(())
     }
 
-    /// Keeps the marks of later maps, as long as it is polled.
-    pub async fn keep(mut self, managers: &dyn Managers) -> Infallible {
+    /// Keeps the marks of later maps; ends when managers tell a map that lacks what was heard of.
+    pub async fn keep(mut self, managers: &dyn Managers) -> OlderMap {
         let mut versions = managers.versions();
         loop {
+            if let Some(older) = self.objection(managers) {
+                return older;
+            }
             let mark = managers.map().map_mark();
-            let is_later = |mark: &MapMark| {
-                self.kept.is_none_or(|kept| kept != *mark && kept.is_reached_by(mark))
-            };
-            if let Some(mark) = mark.filter(is_later) {
-                let (disk, again) =
-                    (self.disk.clone(), Instant::now() + Duration::from_millis(MARK_PAUSE_MS));
-                let kept = move || replace_file(&*disk, "", MARK_FILE, &mark.encode());
+            if let Some(mark) = mark.filter(|mark| self.kept.as_ref() != Some(mark)) {
+                let again = Instant::now() + Duration::from_millis(MARK_PAUSE_MS);
+                let (disk, bytes) = (self.disk.clone(), mark.encode());
+                let kept = move || replace_file(&*disk, "", MARK_FILE, &bytes);
                 match tokio::task::spawn_blocking(kept).await {
                     Ok(Ok(())) => self.kept = Some(mark),
                     Ok(Err(error)) => {
-                        tracing::warn!(%error, file = MARK_FILE, "the map's mark was not kept")
+                        tracing::warn!(%error, file = MARK_FILE, "the map's mark was not kept");
                     }
                     // The process ends.
                     Err(_) => {}
                 }
                 sleep_until(again).await;
-            }
-            if versions.changed().await.is_err() {
+            } else if versions.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
         }
@@ -205,7 +203,15 @@ mod tests {
 
     fn mark(version: u64) -> MapMark {
         let (cluster, version) = (ClusterId(1), MapVersion(version));
-        MapMark { cluster, version, next: NextIds::default(), volumes: 0, view: View(0) }
+        MapMark {
+            cluster,
+            version,
+            next: NextIds::default(),
+            volumes: 0,
+            view: View(0),
+            runs: Vec::new(),
+            last_bucket: None,
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -215,7 +221,7 @@ mod tests {
         assert_eq!(keeper.until_reached(&told, None).await, Ok(()), "it knows of none");
         let pause = Duration::from_millis(MARK_PAUSE_MS);
         tokio::select! {
-            never = keeper.keep(&told) => match never {},
+            older = keeper.keep(&told) => panic!("{older}"),
             () = async {
                 tokio::time::sleep(pause / 2).await;
                 told.tell(6);
@@ -225,6 +231,13 @@ mod tests {
             } => {}
         }
         assert_eq!(kept(&disk), Some(mark(6)));
+        let of_another = Told::new(7);
+        of_another.0.lock().clone_from(&Arc::new(Topology {
+            founded: Some((ClusterId(2), SETTINGS)),
+            ..Topology::clone(&map(7))
+        }));
+        let ended = MarkKeeper::on(disk.clone()).keep(&of_another).await;
+        assert_eq!(ended, OlderMap { told: 7, kept: 6 }, "a server that runs ends");
         let older = Told::new(4);
         let keeper = MarkKeeper::on(disk.clone());
         let patience = Some(Duration::from_millis(2 * MARK_TOLD_MS));

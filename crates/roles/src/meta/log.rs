@@ -250,7 +250,7 @@ impl Log {
             } else {
                 match state.appender.mark() {
                     // No segment is ready: at another tick.
-                    Err(LogError::Busy) if seeks_room => {}
+                    Err(LogError::Busy | LogError::Full { .. }) if seeks_room => {}
                     Err(LogError::Busy) => return Ok(()),
                     marked => {
                         marked?;

@@ -223,12 +223,7 @@ impl Meta {
     pub(super) fn tick_apart(&self, cluster: &Cluster, beat: &mut Beat, reaps: &mut Reaps) {
         let mut together = self.together();
         for pg in self.pg_ids() {
-            together.with(&mut self.lock(pg), |member| {
-                if !member.pg.wants_tick() {
-                    member.pg.skip_tick();
-                }
-                self.tick(member, reaps);
-            });
+            together.with(&mut self.lock(pg), |member| self.tick(member, reaps));
             if beat.is_due(Instant::now()) {
                 together.leave();
                 self.beat(cluster);

@@ -166,7 +166,7 @@ impl Turn<'_> {
     fn has_volume(&self, pg: PgId) -> bool {
         let is_up = |(_, replica): &(usize, &ReplicaRecord)| self.map.is_up(replica.server);
         let least = usize::from(self.map.settings().min_copies);
-        let mut made = self.map.lvs_of(pg).filter(|(_, lv)| lv.state != LvState::Creating);
+        let mut made = self.map.lvs_of(pg).filter(|(_, lv)| lv.state == LvState::Open);
         made.any(|(_, lv)| lv.present().filter(is_up).count() >= least)
     }
 

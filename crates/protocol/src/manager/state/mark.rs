@@ -1,16 +1,20 @@
-//! Marks of maps: numbers that never fall from a map of a cluster to a later one.
+//! Marks of maps: what a later map of a cluster has, too.
 //!
-//! A server keeps those of the latest map that it has heard of. Managers that were put back from an older copy give volumes,
-//! ids and views away a second time, and what was acknowledged since is overwritten. Such managers are known by them.
+//! A server keeps that of the latest map that it has heard of. Managers that were put back from an older copy give volumes,
+//! ids and views away a second time, and what was acknowledged since is overwritten. Such managers are known by their map.
+//!
+//! Numbers that never fall tell them at first; they may grow past those of the mark. Runs of servers and times of buckets are of
+//! one history alone: a map that lacks a run, or has another bucket under an id, is of another for good.
 
 use larder_types::codec::{self, CodecError};
-use larder_types::{MapVersion, View};
+use larder_types::{BootId, BucketId, MapVersion, ServerId, View};
 use serde::{Deserialize, Serialize};
 
-use super::map::{ClusterId, NextIds, Topology};
+use super::map::{ClusterId, NextIds, ServerState, Topology};
+use crate::limits::ENDED_RUNS_MAX;
 
 /// See the module's head.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapMark {
     /// The cluster.
     pub cluster: ClusterId,
@@ -22,21 +26,45 @@ pub struct MapMark {
     pub volumes: u32,
     /// The highest view of a placement group.
     pub view: View,
+    /// Servers that began, with their latest runs.
+    pub runs: Vec<(ServerId, BootId)>,
+    /// The last bucket that is there, and its time since 1970 in milliseconds.
+    pub last_bucket: Option<(BucketId, u64)>,
 }
 
 impl MapMark {
-    /// True if a map of the same cluster lacks nothing that this one knew of, as far as these numbers tell.
+    /// True if a map lacks nothing that this one of the same cluster had.
     #[must_use]
-    pub fn is_reached_by(&self, other: &Self) -> bool {
+    pub fn is_reached_by(&self, map: &Topology) -> bool {
+        let Some(other) = map.map_mark() else { return false };
         let (own, others) = (self.next, other.next);
-        self.cluster == other.cluster
-            && self.version <= other.version
+        let numbers = self.version <= other.version
             && own.server <= others.server
             && own.disk <= others.disk
             && own.bucket <= others.bucket
             && own.token <= others.token
             && self.volumes <= other.volumes
-            && self.view <= other.view
+            && self.view <= other.view;
+        self.cluster == other.cluster && numbers && self.is_of_history(map)
+    }
+
+    /// True if a map knows of the runs, and has no other bucket in place of the last one.
+    fn is_of_history(&self, map: &Topology) -> bool {
+        let knows = |(server, run): &(ServerId, BootId)| {
+            map.servers.get(server).is_some_and(|record| {
+                // Of many runs the oldest are forgotten.
+                let is_forgotten = record.ended.len() >= ENDED_RUNS_MAX;
+                record.boot == *run
+                    || record.ended.contains(run)
+                    || record.state == ServerState::Removed
+                    || is_forgotten
+            })
+        };
+        let is_same = |(id, created_ms): (BucketId, u64)| {
+            let mut of_id = map.buckets.values().filter(|bucket| bucket.id == id);
+            of_id.all(|bucket| bucket.created_ms == created_ms)
+        };
+        self.runs.iter().all(knows) && self.last_bucket.is_none_or(is_same)
     }
 
     /// Its bytes.
@@ -59,12 +87,18 @@ impl Topology {
     #[must_use]
     pub fn map_mark(&self) -> Option<MapMark> {
         let (cluster, _) = self.founded?;
+        let began = self.servers.iter().filter(|(_, record)| {
+            !matches!(record.state, ServerState::Joining | ServerState::Removed)
+        });
+        let last_bucket = self.buckets.values().max_by_key(|bucket| bucket.id);
         Some(MapMark {
             cluster,
             version: self.version,
             next: self.next,
             volumes: self.lvs.len() as u32,
             view: self.pgs.iter().map(|pg| pg.view).max().unwrap_or_default(),
+            runs: began.map(|(server, record)| (*server, record.boot)).collect(),
+            last_bucket: last_bucket.map(|bucket| (bucket.id, bucket.created_ms)),
         })
     }
 }

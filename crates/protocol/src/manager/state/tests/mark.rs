@@ -5,17 +5,20 @@ use super::*;
 #[test]
 fn a_map_reaches_the_marks_of_all_before_it_and_none_of_those_after_it() {
     let mut log = Log::cluster(2);
-    let mut marks = vec![log.0.map_mark().unwrap()];
+    let mut maps = vec![log.0.clone()];
     let name = BucketName::new("abc").unwrap();
     log.done(Command::CreateBucket(name, None, 11));
-    marks.push(log.0.map_mark().unwrap());
+    maps.push(log.0.clone());
     log.view(0, 0, &[0, 1]).unwrap();
-    marks.push(log.0.map_mark().unwrap());
+    maps.push(log.0.clone());
     log.lv(&[0, 1]).unwrap();
-    marks.push(log.0.map_mark().unwrap());
-    for (at, mark) in marks.iter().enumerate() {
-        for (before, other) in marks.iter().enumerate() {
-            assert_eq!(other.is_reached_by(mark), before <= at, "{other:?} by {mark:?}");
+    maps.push(log.0.clone());
+    log.done(Command::ServerStarted(ServerId(0), BootId(77), Vec::new(), Vec::new()));
+    maps.push(log.0.clone());
+    for (at, map) in maps.iter().enumerate() {
+        for (before, other) in maps.iter().enumerate() {
+            let is_reached = other.map_mark().unwrap().is_reached_by(map);
+            assert_eq!(is_reached, before <= at, "mark {before} by map {at}");
         }
     }
 }
@@ -23,30 +26,56 @@ fn a_map_reaches_the_marks_of_all_before_it_and_none_of_those_after_it() {
 #[test]
 fn a_map_of_an_older_copy_that_went_on_reaches_no_mark_of_what_it_lacks() {
     let mut log = Log::cluster(2);
-    let mut copy = Log::cluster(2);
-    log.view(0, 0, &[0, 1]).unwrap();
-    log.lv(&[0, 1]).unwrap();
-    let mark = log.0.map_mark().unwrap();
-    // Versions alone do not tell.
-    for number in 0..20 {
-        let name = BucketName::new(&format!("bucket-{number}")).unwrap();
-        copy.done(Command::CreateBucket(name, None, 11));
+    let started = |run| Command::ServerStarted(ServerId(0), BootId(run), Vec::new(), Vec::new());
+    let create = |name: &str, at| Command::CreateBucket(BucketName::new(name).unwrap(), None, at);
+    let go_on = |copy: &mut Log, run: u64| {
+        // Numbers grow past those of the mark.
+        copy.done(create("first", 12));
+        for number in 0..20 {
+            copy.done(create(&format!("bucket-{number}"), 13));
+        }
+        copy.done(started(run));
+        copy.view(0, 0, &[0, 1]).unwrap();
+        copy.lv(&[0, 1]).unwrap();
+    };
+    let mut copies = [Log(log.0.clone()), Log(log.0.clone())];
+    log.done(create("photos", 11));
+    let of_bucket = log.0.map_mark().unwrap();
+    go_on(&mut copies[0], 5);
+    assert!(!of_bucket.is_reached_by(&copies[0].0), "another bucket has its id");
+    log.done(Command::BeginDeletion(BucketName::new("photos").unwrap()));
+    log.done(Command::EndDeletion(BucketName::new("photos").unwrap(), Epoch(2), true));
+    assert!(of_bucket.is_reached_by(&log.0), "it may be deleted");
+    log.done(started(6));
+    let of_run = log.0.map_mark().unwrap();
+    go_on(&mut copies[1], 7);
+    assert!(!of_run.is_reached_by(&copies[1].0), "a run is missing");
+    for run in 8..12 {
+        log.done(started(run));
+        assert!(of_run.is_reached_by(&log.0), "it is among those that ended");
     }
-    let other = copy.0.map_mark().unwrap();
-    assert!(mark.version < other.version && !mark.is_reached_by(&other));
-    let of_another = MapMark { cluster: ClusterId(99), ..mark };
-    assert!(!mark.is_reached_by(&of_another) && mark.is_reached_by(&mark));
-    assert_eq!(Topology::default().map_mark(), None, "it is not founded");
+    log.done(Command::RemoveServer(ServerId(1)));
+    assert!(of_run.is_reached_by(&log.0), "a server was removed");
+    let of_another = MapMark { cluster: ClusterId(99), ..of_run.clone() };
+    assert!(!of_another.is_reached_by(&log.0));
+    assert!(!of_run.is_reached_by(&Topology::default()), "it is not founded");
 }
 
 #[test]
 fn the_mark_is_encoded_as_ever() {
     let next =
         NextIds { server: ServerId(2), disk: DiskId(3), bucket: BucketId(300), token: TokenId(4) };
-    let (cluster, version) = (ClusterId(5), MapVersion(300));
-    let mark = MapMark { cluster, version, next, volumes: 6, view: View(7) };
+    let mark = MapMark {
+        cluster: ClusterId(5),
+        version: MapVersion(300),
+        next,
+        volumes: 6,
+        view: View(7),
+        runs: vec![(ServerId(1), BootId(300))],
+        last_bucket: Some((BucketId(8), 9)),
+    };
     let bytes = mark.encode();
-    assert_eq!(bytes, [1, 5, 0xac, 2, 2, 3, 0xac, 2, 4, 6, 7]);
+    assert_eq!(bytes, [1, 5, 0xac, 2, 2, 3, 0xac, 2, 4, 6, 7, 1, 1, 0xac, 2, 1, 8, 9]);
     assert_eq!(MapMark::decode(&bytes), Ok(mark));
     assert!(MapMark::decode(&bytes[..5]).is_err());
 }
