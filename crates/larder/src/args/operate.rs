@@ -131,16 +131,15 @@ pub(crate) struct KeysOf {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysCommand {
-    /// Show the access key that is taken, at each proxy of a cluster, and whether clients still use the pair before.
+    /// Show the access key that each server accepts, and whether clients still use the one before.
     #[command(after_help = exit::HELP)]
     Status {
         #[command(flatten)]
         of: KeysOf,
     },
-    /// Have new keys taken everywhere. The pair before is taken, too, until `larder keys retire`.
+    /// Replace root's keys on all servers. Those before are accepted, too, until `larder keys retire`.
     ///
-    /// The new keys are in credentials.toml of the store or machine then. No client is refused meanwhile, and no server is
-    /// restarted.
+    /// It names the file that has the new keys. No server is restarted. Exits with 1 if some proxies do not accept them yet.
     #[command(after_help = exit::HELP)]
     Rotate {
         #[command(flatten)]
@@ -148,7 +147,7 @@ pub(crate) enum KeysCommand {
         /// File with the new keys, like credentials.toml. They are drawn without it.
         #[arg(long, value_name = "FILE")]
         keys: Option<PathBuf>,
-        /// Refuse the pair before as soon as the new one is taken: somebody else may have it.
+        /// Refuse all keys before at once: somebody else may have them.
         #[arg(long)]
         at_once: bool,
         /// With --config, at the first rotation: file with the keys that proxies have now.
@@ -158,9 +157,9 @@ pub(crate) enum KeysCommand {
         #[arg(long, value_name = "FILE")]
         into: Option<PathBuf>,
     },
-    /// Have the pair before refused, everywhere.
+    /// Refuse the keys before the current ones, on all servers.
     ///
-    /// Without --yes it prints whether clients still use it and changes nothing.
+    /// Without --yes it prints whether clients still use them and changes nothing.
     #[command(after_help = exit::HELP)]
     Retire {
         #[command(flatten)]

@@ -53,7 +53,7 @@ pub(crate) fn disk(command: &DiskCommand) -> ExitCode {
     })
 }
 
-pub(crate) fn finish(outcome: Result<Vec<String>, RoleError>) -> ExitCode {
+pub(super) fn finish(outcome: Result<Vec<String>, RoleError>) -> ExitCode {
     match outcome {
         Ok(lines) => {
             lines.iter().for_each(|line| println!("{line}"));

@@ -4,7 +4,7 @@
 //!
 //! 1. Keys of the environment stay as long as the process: the managers' do not count here.
 //! 2. Else the managers' record counts as soon as a map with one is known, and never one of an earlier generation.
-//! 3. A file of an operator's is left as it is; one of Larder's own has the current pair, for a start without managers.
+//! 3. A file of an operator's is left as it is; one of Larder's own follows, for people and for machines that join.
 
 use std::convert::Infallible;
 use std::fs;

@@ -24,7 +24,7 @@ pub(crate) struct KeysNow {
     pub(crate) are_of_file: bool,
     /// True for keys of the environment: the file does not count.
     pub(crate) is_fixed: bool,
-    /// Requests signed with it since both are taken.
+    /// Requests signed with the pair before since both are taken.
     pub(crate) previous_requests: u64,
     /// Seconds since the last of them.
     pub(crate) previous_last_s: Option<u64>,

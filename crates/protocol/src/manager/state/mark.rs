@@ -4,7 +4,8 @@
 //! ids and views away a second time, and what was acknowledged since is overwritten. Such managers are known by their map.
 //!
 //! Numbers that never fall tell them at first; they may grow past those of the mark. Runs of servers and times of buckets are of
-//! one history alone: a map that lacks a run, or has another bucket under an id, is of another for good.
+//! one history alone: a map that lacks a run, or has another bucket under an id, is of another for good. Of a server that ended
+//! [`ENDED_RUNS_MAX`] runs the oldest are forgotten, and a run that is missing tells nothing.
 
 use larder_types::codec::{self, CodecError};
 use larder_types::{BootId, BucketId, MapVersion, ServerId, View};
