@@ -62,7 +62,7 @@ GATE = [
     Scenario("regions", "regions.py --seconds 6", seconds=130),
     Scenario("drill", "drill.py"),
     Scenario("keys", "keys.py", seconds=25),
-    Scenario("stale", "stale.py", seconds=35),
+    Scenario("recover", "recover.py", seconds=60),
     Scenario("powercut", "powercut.py --rounds 6", needs=("root",), seconds=20),
     Scenario("device", "device.py", needs=("root",), seconds=40),
     Scenario("partition", "partition.py --turns 2", needs=("root", "netns"), seconds=55),
@@ -73,6 +73,7 @@ GATE = [
 # What of the gate is cut short here is whole.
 LANDING = [
     *(scenario for scenario in GATE if scenario.name not in ("pack", "cluster", "partition")),
+    Scenario("stale", "stale.py", seconds=35),
     Scenario("balancers", "balancers.py", seconds=35),
     Scenario("monitoring", "monitoring.py", seconds=40),
     Scenario("accesslog", "accesslog.py", seconds=25),
@@ -100,6 +101,7 @@ SOAK = [
     Scenario("clients-of-pack", "run.py --pack"),
     Scenario("clients-of-cluster", "run.py --nodes 3"),
     Scenario("crash", "crash.py --rounds 200"),
+    Scenario("recover", "recover.py --turns 10"),
     Scenario("powercut", "powercut.py --rounds 40", needs=("root",)),
     Scenario("shutdown", "powercut.py --rounds 120 --kind shutdown", needs=("root",)),
     Scenario("pack", "pack.py --rounds 100"),

@@ -14,8 +14,8 @@ use larder_types::BucketName;
 use crate::region::RegionCommand;
 use crate::{exit, release};
 pub(crate) use operate::{
-    BucketCommand, DiskCommand, DoctorArgs, DrainArgs, KeysCommand, RebalanceCommand, RemoveArgs,
-    StatusArgs,
+    BucketCommand, DiskCommand, DoctorArgs, DrainArgs, KeysCommand, RebalanceCommand,
+    RecoverCommand, RemoveArgs, StatusArgs,
 };
 
 /// An S3-compatible object store: durable, strongly consistent, one binary.
@@ -104,6 +104,14 @@ pub(crate) enum Command {
     Keys {
         #[command(subcommand)]
         command: KeysCommand,
+    },
+    /// Make a cluster's managers anew when too many of their directories are lost.
+    ///
+    /// Meta and data servers keep the map of the cluster. `larder recover make` makes a recovery of their copies, and `larder recover
+    /// take` has each directory take it. The page on operations says when, and step by step how.
+    Recover {
+        #[command(subcommand)]
+        command: RecoverCommand,
     },
     /// Show or set how many copies a bucket's puts wait for.
     Bucket {

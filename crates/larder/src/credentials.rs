@@ -202,7 +202,7 @@ fn read_or_draw(path: &Path) -> Result<Root, CredentialsError> {
         return Err(fail(std::io::ErrorKind::NotFound.into()));
     }
     let drawn = drawn();
-    private::write(path, &format!("{UNSEEN}{}", text(&drawn, None))).map_err(fail)?;
+    private::write(path, format!("{UNSEEN}{}", text(&drawn, None))).map_err(fail)?;
     Ok(Root { keys: drawn, previous: None, from_file: true, unseen: true, drawn: true })
 }
 
@@ -238,7 +238,7 @@ pub(crate) fn write(
     root: &Credentials,
     previous: Option<&Credentials>,
 ) -> std::io::Result<()> {
-    private::write(path, &text(root, previous))
+    private::write(path, text(root, previous))
 }
 
 /// A new pair.

@@ -24,6 +24,7 @@ mod metrics;
 mod node;
 mod pack;
 mod private;
+mod recover;
 mod region;
 mod release;
 mod server;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         Command::Disk { command } => cluster::operate::disk(&command),
         Command::Rebalance { command } => cluster::rebalance::run(&command),
         Command::Keys { command } => keys::run(&command),
+        Command::Recover { command } => recover::run(&command),
         Command::Bucket { command } => cluster::bucket::run(&command),
         Command::DevCluster(args) => dev::run(&args),
         Command::Pack(args) => pack::run(args),

@@ -6,8 +6,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Writes such a file, durably, in place of one that is there.
-pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
-    let draft = draft(path, text)?;
+pub(crate) fn write(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
+    let draft = draft(path, content.as_ref())?;
     if let Err(error) = fs::rename(&draft, path) {
         drop(fs::remove_file(&draft));
         return Err(error);
@@ -16,8 +16,8 @@ pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
 }
 
 /// Writes such a file, durably, unless there is one: then it gives `false`. The caller has locked the directory.
-pub(crate) fn write_new(path: &Path, text: &str) -> io::Result<bool> {
-    let draft = draft(path, text)?;
+pub(crate) fn write_new(path: &Path, content: impl AsRef<[u8]>) -> io::Result<bool> {
+    let draft = draft(path, content.as_ref())?;
     let written = match fs::hard_link(&draft, path) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
@@ -66,11 +66,11 @@ fn has_no_links(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::PermissionDenied)
 }
 
-/// The text in a file of its own beside the path: several processes may write at once.
-fn draft(path: &Path, text: &str) -> io::Result<PathBuf> {
+/// The content in a file of its own beside the path: several processes may write at once.
+fn draft(path: &Path, content: &[u8]) -> io::Result<PathBuf> {
     let draft = path.with_extension(format!("{:016x}.draft", larder_env::rng::unique_u64()));
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    let written = file.write_all(content).and_then(|()| file.sync_all());
     if let Err(error) = written {
         drop(fs::remove_file(&draft));
         return Err(error);
@@ -92,7 +92,7 @@ mod tests {
                 let (path, barrier) = (&path, &barrier);
                 scope.spawn(move || {
                     barrier.wait();
-                    write_new(path, &text).unwrap().then_some(text)
+                    write_new(path, text.as_bytes()).unwrap().then_some(text)
                 })
             };
             let writers: Vec<_> = (0..8).map(|n| write(format!("{n}"))).collect();

@@ -347,6 +347,8 @@ const _: () =
 pub const SERVERS_MAX: usize = 1024;
 /// Runs of a server that are remembered when they have ended: more than it begins while a message is on its way.
 pub const ENDED_RUNS_MAX: usize = 16;
+/// Timelines that the map remembers: as often the managers' leader may change while a server is away.
+pub const TIMELINES_MAX: usize = 256;
 /// Disks that a server ever had.
 pub const DISKS_MAX: usize = 1024;
 /// LVs of a cluster.
@@ -354,6 +356,8 @@ pub const LVS_MAX: usize = 1 << 20;
 /// Version of a cluster from which on its primaries know
 /// [`ManagerMessage::TooFewServers`](crate::manager::policy::ManagerMessage::TooFewServers).
 pub const TOO_FEW_SERVERS_VERSION: u8 = 20;
+/// Version of a cluster from which on its managers begin timelines.
+pub const TIMELINES_VERSION: u8 = 21;
 /// Bytes of an access key.
 pub const ACCESS_KEY_BYTES: std::ops::RangeInclusive<usize> = 3..=128;
 /// Bytes of a secret key.

@@ -27,6 +27,7 @@ mod planted;
 pub mod progress;
 pub mod proxy;
 pub mod quorum;
+pub mod recover;
 pub mod regions;
 pub mod renewal;
 mod requests;

@@ -14,10 +14,18 @@ mod regions;
 
 pub use regions::*;
 
-/// Milliseconds between two marks of the map that a server keeps, at least.
-pub const MARK_PAUSE_MS: u64 = 1_000;
-/// Milliseconds that a server waits for a map as late as one that it has heard of, before it says so.
-pub const MARK_TOLD_MS: u64 = 5_000;
+/// Milliseconds from a map that the disk did not take until it is tried again.
+pub const MAP_KEEP_PAUSE_MS: u64 = 1_000;
+/// Ids that managers who are made anew skip: those before them may have given some that no server has kept yet.
+pub const IDS_SKIPPED: u32 = 1 << 16;
+/// Versions of the map that they skip: a server or a client that has heard of some must not take theirs for the same.
+pub const VERSIONS_SKIPPED: u64 = 1 << 32;
+/// Milliseconds in which managers tell a server nothing but maps that lack something, before it says so.
+pub const OLDER_MAP_TOLD_MS: u64 = 5_000;
+/// Time for which such an order is held. Disks that take longer to keep a map make each order be given again.
+pub const EARLY_ORDER_MAX: Duration = Duration::from_secs(10);
+/// Orders of managers that a server holds until the map comes by which they were given. Those beyond are given again.
+pub const EARLY_ORDERS_MAX: usize = 4_096;
 /// Oldest version of the protocol between processes in which data servers report what waits at their disks.
 pub const PROTOCOL_REPORTS: u8 = 4;
 /// Oldest version of it that all managers speak who know the command `ForgetTokens`.
@@ -60,6 +68,8 @@ pub const PROTOCOL_REMOTE_READS: u8 = 18;
 pub const PROTOCOL_BATCHES: u8 = 19;
 /// Oldest version of it in which managers keep root's keys, and proxies take them from there.
 pub const PROTOCOL_ROOT_KEYS: u8 = 20;
+/// Oldest version of it in which managers and their maps know timelines.
+pub const PROTOCOL_TIMELINES: u8 = 21;
 /// Most of them in one that is sent, and in one that is taken, with its bytes: a word of a group has some dozen.
 pub const BATCH_SENT_MAX: usize = 512;
 /// See [`BATCH_SENT_MAX`].
@@ -366,7 +376,9 @@ const _: () = assert!(
     "reports are for peers of a version that is spoken"
 );
 const _: () = assert!(
-    PROTOCOL_ROOT_KEYS <= larder_net::limits::PROTOCOL_MAX
+    PROTOCOL_TIMELINES <= larder_net::limits::PROTOCOL_MAX
+        && larder_protocol::limits::TIMELINES_VERSION == PROTOCOL_TIMELINES
+        && PROTOCOL_ROOT_KEYS < PROTOCOL_TIMELINES
         && larder_protocol::limits::TOO_FEW_SERVERS_VERSION == PROTOCOL_ROOT_KEYS
         && PROTOCOL_BATCHES < PROTOCOL_ROOT_KEYS
         && PROTOCOL_REMOTE_READS < PROTOCOL_BATCHES

@@ -2,7 +2,9 @@
 
 mod client;
 mod contacts;
-mod mark;
+mod early;
+mod keeper;
+mod kept;
 mod presence;
 mod versions;
 
@@ -16,7 +18,9 @@ use larder_types::ServerId;
 
 pub use client::ManagersClient;
 pub use contacts::Contacts;
-pub use mark::{MARK_FILE, MarkKeeper, OlderMap};
+pub(crate) use early::Early;
+pub use keeper::{KeeperError, MAP_FILE, MapKeeper, OlderMap};
+pub use kept::{BadMap, KeptMap};
 pub use presence::{Presence, Run};
 pub use versions::{NoMoreVersions, VersionWatch, Versions};
 
@@ -27,6 +31,17 @@ pub trait Managers: Send + Sync + 'static {
 
     /// Changes with each map that comes.
     fn versions(&self) -> VersionWatch;
+
+    /// Version of the map that is in this server's directory, too, where maps are kept. What must not be done twice, whatever is
+    /// lost of the managers, is done by it: views, volumes and disks are taken up when it has them.
+    fn kept(&self) -> MapVersion {
+        self.map().version
+    }
+
+    /// Changes with it.
+    fn kept_versions(&self) -> VersionWatch {
+        self.versions()
+    }
 
     /// Time since a manager said that its map is the latest, or told a later one.
     fn silent(&self) -> Duration {

@@ -26,6 +26,8 @@ pub(crate) enum Bug {
     AnswersUnagreed,
     /// A manager that leads takes itself for confirmed by the others.
     ConfirmsItself,
+    /// A server takes up views and volumes by a map that is not in its directory yet.
+    ActsUnkept,
     /// A proposal with an unknown outcome is made again.
     RepeatsUnknown,
     /// A region counts another's change as taken before its put has ended.

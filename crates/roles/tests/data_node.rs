@@ -88,6 +88,14 @@ impl Map {
         let mut map = self.map.lock();
         let index = LogIndex(map.applied.0 + 1);
         map.apply(index, command).expect("the test's commands are right");
+        self.versions.show(map.version);
+    }
+
+    /// Has some later maps come.
+    fn go_on(&self) {
+        for weight in 2..5 {
+            self.done(Command::SetWeight(ME, Weight(weight)));
+        }
     }
 }
 
@@ -502,6 +510,7 @@ async fn a_late_order_for_a_former_owner_takes_nothing_back() {
             ManagerMessage::CreatePv { lv, pg: PgId(0), replica: 0, disk, pv, blocks: 16_384, map };
         DataMessage::Manager(create)
     };
+    map.go_on();
     let mut served = Served::start(open(dir.path(), 11, &map).await.unwrap()).await;
     served.opened(&mut hears).await;
     assert_eq!(served.call(write(5), b"bytes").await.0, DataReply::Written);
@@ -518,6 +527,28 @@ async fn a_late_order_for_a_former_owner_takes_nothing_back() {
         drop(served);
         served = Served::start(open(dir.path(), boot, &map).await.unwrap()).await;
     }
+    served.node.close();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_is_made_when_the_map_has_come_by_which_it_was_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let (map, mut hears) = Map::founded();
+    let served = Served::start(open(dir.path(), 11, &map).await.unwrap()).await;
+    let give = |lv: u32, pv: u32, map: u64| {
+        let (lv, pv, map) = (LvId(lv), PvId(pv), MapVersion(map));
+        let (pg, disk) = (PgId(0), DiskId(0));
+        let create = ManagerMessage::CreatePv { lv, pg, replica: 0, disk, pv, blocks: 16_384, map };
+        served.manager.send(&DataMessage::Manager(create), Bytes::new()).unwrap();
+    };
+    let known = map.map().version.0;
+    // Said by one connection, and heard in this order.
+    give(1, 0, known + 1);
+    give(2, 1, known);
+    let created = |lv, pv| Some(ServerMessage::Created(LvId(lv), 0, DiskId(0), PvId(pv)));
+    assert_eq!(hears.recv().await, created(2, 1), "the other waits");
+    map.go_on();
+    assert_eq!(hears.recv().await, created(1, 0));
     served.node.close();
 }
 

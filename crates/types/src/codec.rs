@@ -19,6 +19,8 @@ pub const V4: u8 = 4;
 pub const V5: u8 = 5;
 /// Version of maps of clusters whose root keys were rotated.
 pub const V6: u8 = 6;
+/// Version of maps of clusters whose managers have begun timelines.
+pub const V7: u8 = 7;
 
 /// Bytes that are not what they should be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -171,6 +171,45 @@ pub(crate) enum KeysCommand {
 }
 
 #[derive(Debug, Subcommand)]
+pub(crate) enum RecoverCommand {
+    /// Make a recovery of the maps that meta and data servers keep. Changes no directory.
+    ///
+    /// All processes of the cluster must be stopped. It chooses the latest map, and refuses if what any server did could be missing in
+    /// it.
+    #[command(after_help = exit::HELP)]
+    Make {
+        /// Copies of `cluster-map`: of all meta and data servers, and of proxies that have one. Of a manager that is left its
+        /// `quorum/log` helps, too.
+        #[arg(value_name = "FILE", required = true)]
+        maps: Vec<PathBuf>,
+        /// A machine or a server whose directory is gone for good, by its name or id. May be repeated.
+        #[arg(long, value_name = "NAME")]
+        lost: Vec<String>,
+        /// Go on though placement groups or volumes are out of reach without what is lost, or puts that were answered may be lost.
+        #[arg(long)]
+        accept_loss: bool,
+        /// File to write the recovery to. It has the key of a new authority: keep it secret, and delete it when all have taken it.
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+    },
+    /// Have a directory take a recovery. To be run on each machine, before anything is started.
+    ///
+    /// Every server gets a new identity, and every manager a new log. A manager's log of before is kept beside it.
+    #[command(after_help = exit::HELP)]
+    Take {
+        /// The recovery.
+        #[arg(value_name = "RECOVERY")]
+        recovery: PathBuf,
+        /// Directory of a machine, or of one server.
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+        /// With an empty directory: id of the manager whose directory it becomes.
+        #[arg(long, value_name = "ID")]
+        server: Option<u32>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
 pub(crate) enum BucketCommand {
     /// Show or set a bucket's write policy: when a put is answered.
     ///

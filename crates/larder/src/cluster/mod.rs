@@ -29,7 +29,9 @@ use larder_net::{Credentials, Ear, Endpoint, Identity, JoinToken, TokenError};
 use larder_protocol::manager::state::{ServerRole, ServerState, Settings, Topology};
 use larder_roles::identity::{IDENTITY_FILE, Nobody, identity_in};
 use larder_roles::limits::START_PATIENCE_MS;
-use larder_roles::managers::{Contacts, Managers, ManagersClient, MarkKeeper, OlderMap};
+use larder_roles::managers::{
+    Contacts, KeeperError, Managers, ManagersClient, MapKeeper, OlderMap,
+};
 use larder_roles::renewal::Renewal;
 use larder_types::{BootId, RegionId, ServerId};
 use tokio::net::TcpListener;
@@ -67,6 +69,8 @@ pub(crate) enum RoleError {
     Nobody(#[from] Nobody),
     #[error(transparent)]
     OlderMap(#[from] OlderMap),
+    #[error(transparent)]
+    Kept(#[from] KeeperError),
     #[error(transparent)]
     Identity(#[from] larder_net::IdentityError),
     #[error("{found} has the identity of a {has}, which is not what is started here")]
@@ -233,8 +237,6 @@ struct Member {
     /// Where the others reach it.
     address: String,
     renewal: Renewal,
-    /// Of a server that holds data.
-    marks: Option<MarkKeeper>,
 }
 
 impl Member {
@@ -250,7 +252,9 @@ impl Member {
         let endpoint = Endpoint::new(credentials.clone());
         let (ear, address) = around.listen(config)?;
         endpoint.share(&ear);
-        let managers = client(&endpoint, managers(config));
+        let keeper = MapKeeper::open(&config.dir, me)?;
+        let contacts = Arc::new(Contacts::new(&endpoint, managers(config)));
+        let managers = Arc::new(ManagersClient::start_keeping(contacts, keeper));
         // Before it waits: a certificate that has ended is renewed, and only then somebody answers.
         let path = config.dir.join(IDENTITY_FILE);
         let renewal = Renewal::of_member(path, identity, credentials, managers.clone());
@@ -260,36 +264,26 @@ impl Member {
             known = known_to(&managers, patience) => known?,
             () = around.stop.told() => return Ok(None),
         }
-        let marks = match role {
-            ServerRole::Meta | ServerRole::Data => {
-                let marks = MarkKeeper::open(&config.dir);
-                let marks = marks.map_err(|error| RoleError::Fatal(error.to_string()))?;
-                tokio::select! {
-                    reached = marks.until_reached(&*managers, patience) => reached?,
-                    () = around.stop.told() => return Ok(None),
-                }
-                Some(marks)
-            }
-            ServerRole::Manager | ServerRole::Proxy => None,
-        };
         if let Some(removed) = removal(&managers.map(), me, &config.dir) {
             return Err(removed);
         }
         let boot = BootId(larder_env::rng::unique_u64());
-        Ok(Some(Self { me, boot, endpoint, managers, ear, address, renewal, marks }))
+        Ok(Some(Self { me, boot, endpoint, managers, ear, address, renewal }))
     }
 
     fn managers(&self) -> Arc<dyn Managers> {
         self.managers.clone()
     }
 
-    /// Keeps how far the map is; ends when managers tell one that lacks what was heard of.
-    fn keep_marks(&mut self) -> impl Future<Output = OlderMap> + use<> {
-        let (marks, managers) = (self.marks.take(), self.managers());
+    /// Returns when managers tell a map that lacks what this server has heard of.
+    fn older_map(&self) -> impl Future<Output = OlderMap> + use<> {
+        let mut older = self.managers.older();
         async move {
-            match marks {
-                Some(marks) => marks.keep(&*managers).await,
-                None => std::future::pending().await,
+            let is_certain =
+                |older: &Option<OlderMap>| older.is_some_and(|it| it.is_of_another_history());
+            match older.wait_for(is_certain).await.map(|older| *older) {
+                Ok(Some(older)) => older,
+                Ok(None) | Err(_) => std::future::pending().await,
             }
         }
     }
@@ -300,7 +294,7 @@ fn client(endpoint: &Arc<Endpoint>, first: Vec<(ServerId, String)>) -> Arc<Manag
     Arc::new(ManagersClient::start(Arc::new(Contacts::new(endpoint, first))))
 }
 
-/// Waits until the managers have told their map; for so long, if for any time.
+/// Waits until the managers have told their map, that lacks nothing of the one that was kept; for so long, if for any time.
 async fn known_to(managers: &ManagersClient, patience: Option<Duration>) -> Result<(), RoleError> {
     let mut versions = managers.versions();
     let known = async {
@@ -315,6 +309,9 @@ async fn known_to(managers: &ManagersClient, patience: Option<Duration>) -> Resu
         return Ok(());
     };
     let late = |_late| {
+        if let Some(older) = *managers.older().borrow() {
+            return older.into();
+        }
         let asked: Vec<_> = managers.places().into_iter().map(|(_, address)| address).collect();
         RoleError::NoManagers { asked: asked.join(", ") }
     };

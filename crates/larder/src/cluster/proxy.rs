@@ -151,7 +151,7 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
     let Some(member) = Member::begin(&config, ServerRole::Proxy, &mut around).await? else {
         return Ok(());
     };
-    let managers = member.managers();
+    let (managers, older_map) = (member.managers(), member.older_map());
     let (root, file, is_own) = root(&config, was_member, managers.map().root.as_ref())?;
     let keys = Arc::new(ProxyKeys::new(&root, &file, is_own));
     let addresses = vec![member.address.clone()];
@@ -217,6 +217,7 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
         _drained = serve(s3, service, metrics, options, async move { stop.told().await }) => Ok(()),
         error = dismissed(&*managers, |map| end_of_run(map, me, boot, &config.dir)) => Err(error),
         error = speaks(gateway, &proxy, &regions) => Err(error),
+        older = older_map => Err(older.into()),
         never = keys.follow(&*managers) => match never {},
     };
     if let Some(regions) = regions.get().cloned() {

@@ -69,10 +69,10 @@ pub(super) async fn manager(config: RoleConfig, mut around: Around) -> Result<()
 }
 
 pub(super) async fn meta(config: RoleConfig, mut around: Around) -> Result<(), RoleError> {
-    let Some(mut member) = Member::begin(&config, ServerRole::Meta, &mut around).await? else {
+    let Some(member) = Member::begin(&config, ServerRole::Meta, &mut around).await? else {
         return Ok(());
     };
-    let marks = member.keep_marks();
+    let older_map = member.older_map();
     let disk = RealDisk::open(&config.dir).map_err(|error| RoleError::Fatal(error.to_string()))?;
     let lock = disk.lock(larder_roles::store::LOCK_FILE);
     let _lock = lock.map_err(|error| RoleError::Fatal(error.to_string()))?;
@@ -96,7 +96,7 @@ pub(super) async fn meta(config: RoleConfig, mut around: Around) -> Result<(), R
     let managers = member.managers();
     let listener = Listener::start(&member.endpoint, member.ear, services);
     let listener = listener.map_err(RoleError::System)?;
-    let metrics = Box::new(MetaMetrics::new(server.meta().clone()));
+    let metrics = Box::new(MetaMetrics::new(server.meta().clone(), managers.clone()));
     let standing = member.renewal.standing();
     around.show(Some(metrics), (standing, member.endpoint.metrics()));
     tracing::info!(server = %member.me, address = %member.address, "a meta server runs");
@@ -105,7 +105,7 @@ pub(super) async fn meta(config: RoleConfig, mut around: Around) -> Result<(), R
     let outcome = tokio::select! {
         () = around.stop.told() => Ok(()),
         error = dismissed(&*managers, over) => Err(error),
-        older = marks => Err(older.into()),
+        older = older_map => Err(older.into()),
         reason = fatal.wait_for(Option::is_some) => {
             let reason = reason.ok().and_then(|reason| reason.clone()).unwrap_or_default();
             return Err(RoleError::Fatal(reason));
@@ -118,20 +118,23 @@ pub(super) async fn meta(config: RoleConfig, mut around: Around) -> Result<(), R
 }
 
 pub(super) async fn data(config: RoleConfig, mut around: Around) -> Result<(), RoleError> {
-    let Some(mut member) = Member::begin(&config, ServerRole::Data, &mut around).await? else {
+    let Some(member) = Member::begin(&config, ServerRole::Data, &mut around).await? else {
         return Ok(());
     };
-    let marks = member.keep_marks();
+    let older_map = member.older_map();
     let node_config =
         DataNodeConfig { me: member.me, root: config.dir.clone(), data: config.data.clone() };
-    let node = DataNode::open(&node_config, member.boot, member.managers()).await?;
+    let node = tokio::select! {
+        node = DataNode::open(&node_config, member.boot, member.managers()) => node?,
+        () = around.stop.told() => return Ok(()),
+    };
     let callers = Roles::of(&[Role::Manager, Role::Meta, Role::Proxy]);
     let services = Services::new().with(callers, DataFace(node.clone()));
     let managers = member.managers();
     let listener = Listener::start(&member.endpoint, member.ear, services);
     let listener = listener.map_err(RoleError::System)?;
     let standing = member.renewal.standing();
-    let metrics = Box::new(DataMetrics(node.clone()));
+    let metrics = Box::new(DataMetrics { node: node.clone(), managers: managers.clone() });
     around.show(Some(metrics), (standing, member.endpoint.metrics()));
     node.introduce(member.me, vec![member.address.clone()]);
     tracing::info!(server = %member.me, address = %member.address, "a data server runs");
@@ -142,7 +145,7 @@ pub(super) async fn data(config: RoleConfig, mut around: Around) -> Result<(), R
     let outcome = tokio::select! {
         () = around.stop.told() => Ok(()),
         error = dismissed(&*managers, over) => Err(error),
-        older = marks => Err(older.into()),
+        older = older_map => Err(older.into()),
         () = node.watch_disk() => unreachable!("it looks as long as it is asked to"),
     };
     drop(listener);

@@ -52,7 +52,7 @@ pub(crate) fn bind(dir: &Path, kind: Kind) -> Result<Held, KindError> {
     let marker = toml::to_string(&Marker { version: VERSION, kind, id });
     let marker = marker.expect("numbers and words are TOML");
     let path = held.dir.join(MARKER);
-    let written = private::write_new(&path, &format!("{HEAD}{marker}"));
+    let written = private::write_new(&path, format!("{HEAD}{marker}"));
     held.has_marked = written.map_err(|source| failed(&path, source))?;
     if !held.has_marked {
         check(&held.dir, kind)?;

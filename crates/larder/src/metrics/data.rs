@@ -3,11 +3,15 @@
 use std::sync::Arc;
 
 use larder_roles::data_node::DataNode;
+use larder_roles::managers::Managers;
 
 use super::{RoleMetrics, disk};
 
 /// A data server whose disk other servers read.
-pub(crate) struct DataMetrics(pub(crate) Arc<DataNode>);
+pub(crate) struct DataMetrics {
+    pub(crate) node: Arc<DataNode>,
+    pub(crate) managers: Arc<dyn Managers>,
+}
 
 impl RoleMetrics for DataMetrics {
     /// When its disk fails, proxies read and write elsewhere, also the one of its machine.
@@ -16,8 +20,8 @@ impl RoleMetrics for DataMetrics {
     }
 
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
-        let (reads, _) = self.0.reads();
-        let mut counters = disk::counters(self.0.server());
+        let (reads, _) = self.node.reads();
+        let mut counters = disk::counters(self.node.server());
         counters.extend([
             ("data_reads_served", "Reads that the disk served", reads.served as f64),
             (
@@ -36,8 +40,14 @@ impl RoleMetrics for DataMetrics {
     }
 
     fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
-        let mut gauges = disk::gauges(self.0.server());
-        let waiting = self.0.reads().1 as f64;
+        let mut gauges = disk::gauges(self.node.server());
+        let waiting = self.node.reads().1 as f64;
+        let kept = self.managers.kept().0 as f64;
+        gauges.push((
+            "data_map_kept_version",
+            "Version of the map in the data server's directory",
+            kept,
+        ));
         gauges.push(("data_reads_waiting", "Reads that wait for the disk", waiting));
         gauges
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use larder_roles::managers::Managers;
 use larder_roles::meta::Meta;
 
 use super::{RoleMetrics, background, buckets, reads};
@@ -9,12 +10,13 @@ use super::{RoleMetrics, background, buckets, reads};
 /// A meta server whose other roles run in other processes.
 pub(crate) struct MetaMetrics {
     meta: Arc<Meta>,
+    managers: Arc<dyn Managers>,
 }
 
 impl MetaMetrics {
     /// Metrics of a meta server.
-    pub(crate) fn new(meta: Arc<Meta>) -> Self {
-        Self { meta }
+    pub(crate) fn new(meta: Arc<Meta>, managers: Arc<dyn Managers>) -> Self {
+        Self { meta, managers }
     }
 }
 
@@ -116,6 +118,7 @@ impl RoleMetrics for MetaMetrics {
             doubt += gauges.in_doubt;
             doubt_ms = doubt_ms.max(gauges.in_doubt_ms);
         }
+        let kept = self.managers.kept().0;
         let lacking = self.meta.rebuild().lacking();
         let single = lacking.get(&1).copied().unwrap_or_default();
         let lost = lacking.get(&0).copied().unwrap_or_default();
@@ -123,6 +126,11 @@ impl RoleMetrics for MetaMetrics {
         let mut gauges = background::gauges(&self.meta);
         gauges.push(reads::gauge(&self.meta));
         gauges.extend([
+            (
+                "meta_map_kept_version",
+                "Version of the map in the meta server's directory",
+                kept as f64,
+            ),
             ("unapplied_ops", "Ops that the index does not show yet", tail as f64),
             ("open_puts", "Puts without an outcome", open as f64),
             (

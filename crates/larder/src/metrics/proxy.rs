@@ -184,6 +184,11 @@ impl RoleMetrics for ProxyMetrics {
         let of_keys = |told: fn(&ProxyKeys) -> f64| self.keys.as_deref().map_or(0.0, told);
         vec![
             ("map_version", "Version of the map that this process has", map.version.0 as f64),
+            (
+                "map_kept_version",
+                "Version of the map in the proxy's directory",
+                self.managers.kept().0 as f64,
+            ),
             ("pgs_inactive", "Placement groups without an active view", inactive as f64),
             (
                 "proxy_replica_reads_owed",

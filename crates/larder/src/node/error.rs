@@ -80,6 +80,8 @@ pub(crate) enum NodeError {
         "all servers of this machine were removed from the cluster for good; empty {dir} to use it again"
     )]
     AllRemoved { dir: String },
+    #[error("this machine's manager has its directory again, {dir}: start the machine again")]
+    ManagerReturned { dir: String },
     #[error("{0}")]
     Server(#[from] Box<ServerError>),
     #[error("the system does not let the server run: {0}")]
@@ -115,6 +117,7 @@ impl NodeError {
             Self::Role(error) => error.code(),
             Self::Server(error) => error.code(),
             Self::AllRemoved { .. } => exit::REMOVED,
+            Self::ManagerReturned { .. } => exit::CANNOT_GO_ON,
             _ => exit::CANNOT_START,
         }
     }

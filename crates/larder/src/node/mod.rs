@@ -19,13 +19,14 @@ pub(crate) mod secret;
 mod watch;
 
 use std::cell::OnceCell;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use larder_env::{DiskError, FileLock, RealDisk};
 use larder_net::{PeerSecret, Port};
-use larder_roles::node::{Entered, NodeConfig, NotEntered, RootKeys, enter};
+use larder_roles::node::{Entered, NodeConfig, NotEntered, RootKeys, enter, role_name};
 use larder_roles::store::LOCK_FILE;
+use larder_types::ServerId;
 use tokio::net::TcpListener;
 
 use crate::access_log::{self, AccessLog};
@@ -67,6 +68,16 @@ pub(crate) fn start(dir: &Path, config: &Config) -> Result<(), NodeError> {
 /// The name of this machine in its cluster, as a start finds it out. Changes nothing.
 pub(crate) fn whoami(dir: &Path, config: &Config) -> Result<String, NodeError> {
     me::found_out(config, Record::load(dir)?.as_ref())
+}
+
+/// The servers of a machine and their directories, the manager first, if this is the directory of one.
+pub(crate) fn servers_of(dir: &Path) -> Result<Option<Vec<(PathBuf, ServerId)>>, NodeError> {
+    let Some(record) = Record::load(dir)? else { return Ok(None) };
+    let servers = record.roles().filter_map(|role| {
+        let role = role_name(role);
+        Some((dir.join(role), ServerId(*record.servers.get(role)?)))
+    });
+    Ok(Some(servers.collect()))
 }
 
 /// Checks that a file has a secret that a machine may use.

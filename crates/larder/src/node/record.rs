@@ -6,6 +6,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use larder_protocol::manager::state::ServerRole;
+use larder_roles::identity::IDENTITY_FILE;
 use larder_roles::node::{Entered, ROLES, role_name};
 use larder_types::ServerId;
 use serde::{Deserialize, Serialize};
@@ -68,7 +69,7 @@ impl Record {
     /// Keeps it, durably. Blocks.
     pub(super) fn save(&self, dir: &Path) -> Result<(), NodeError> {
         let path = dir.join(RECORD);
-        private::write(&path, &self.text()).map_err(|source| NodeError::file(&path, source))
+        private::write(&path, self.text()).map_err(|source| NodeError::file(&path, source))
     }
 
     fn text(&self) -> String {
@@ -90,7 +91,9 @@ impl Record {
 
     /// The configuration of the role by which an operator's commands speak to the managers.
     pub(super) fn role_beside(&self, dir: &Path) -> RoleConfig {
-        self.role(dir, self.roles().next().unwrap_or(ServerRole::Proxy))
+        let is_there = |role: &ServerRole| dir.join(role_name(*role)).join(IDENTITY_FILE).exists();
+        let role = self.roles().find(is_there).or_else(|| self.roles().next());
+        self.role(dir, role.unwrap_or(ServerRole::Proxy))
     }
 }
 
@@ -140,5 +143,10 @@ mod tests {
         let config = record().role_beside(Path::new("/srv"));
         assert_eq!(config.dir, Path::new("/srv/meta"));
         assert_eq!((config.listen.as_str(), config.managers.len()), ("b:1", 2));
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("data")).unwrap();
+        fs::write(dir.path().join("data").join(IDENTITY_FILE), "").unwrap();
+        let config = record().role_beside(dir.path());
+        assert_eq!(config.dir, dir.path().join("data"), "the other has lost its directory");
     }
 }

@@ -8,9 +8,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use larder_net::{PeerSecret, Port};
 use larder_protocol::manager::state::ServerRole;
+use larder_roles::identity::IDENTITY_FILE;
 use larder_roles::node::{Admission, keep_door, role_name};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -43,13 +45,18 @@ fn secret_for_others(config: &Config) -> Option<PeerSecret> {
     }
 }
 
+/// Time between two looks for a manager's directory that was lost. No file system tells that it was mounted.
+const MANAGER_LOOK: Duration = Duration::from_secs(1);
+
 type Ended = (ServerRole, Result<(), RoleError>);
 
 /// Runs all roles until the process is told to stop, or one of them cannot go on.
 pub(super) async fn until_told(machine: Machine<'_>, mut stop: Stop) -> Result<(), NodeError> {
     let (mut running, mut stops) = (JoinSet::new(), BTreeMap::new());
+    let returned = machine.manager_returns();
+    tokio::pin!(returned);
     let secret = secret_for_others(machine.config);
-    for role in machine.record.roles() {
+    for role in machine.roles() {
         let (tell, told) = watch::channel(false);
         stops.insert(role, tell);
         let greeter = machine.greeter(role, secret.clone())?;
@@ -61,6 +68,7 @@ pub(super) async fn until_told(machine: Machine<'_>, mut stop: Stop) -> Result<(
     let outcome = loop {
         tokio::select! {
             () = stop.told() => break Ok(()),
+            error = &mut returned => break Err(error),
             ended = running.join_next() => match ended.map(|ended| role_ended(ended, &mut stops)) {
                 Some(Ok(())) => {}
                 Some(Err(error)) => break Err(error),
@@ -117,6 +125,41 @@ fn role_ended(
 }
 
 impl Machine<'_> {
+    /// The roles that have a directory. Without its manager a machine serves what it has.
+    fn roles(&self) -> impl Iterator<Item = ServerRole> {
+        self.record.roles().filter(|role| *role != ServerRole::Manager || self.has_manager())
+    }
+
+    /// True if the manager's identity is there, or it is not known.
+    fn has_manager(&self) -> bool {
+        let identity = self.dir.join(role_name(ServerRole::Manager)).join(IDENTITY_FILE);
+        identity.try_exists().unwrap_or(true)
+    }
+
+    /// Tells of a manager that has lost its directory, and returns when that is back, as of a file system that was mounted late.
+    fn manager_returns(&self) -> impl Future<Output = NodeError> + use<'_> {
+        let manager = role_name(ServerRole::Manager);
+        let is_lost = self.record.servers.contains_key(manager) && !self.has_manager();
+        if is_lost {
+            tracing::error!(
+                dir = %self.dir.join(manager).display(),
+                "this machine's manager has lost its directory, and does not run; the machine's other servers do. If a majority of the \
+                 managers is left, remove this one with `larder remove`; if not, nothing can be decided: stop all machines, and make \
+                 managers anew with `larder recover`"
+            );
+        }
+        async move {
+            if !is_lost {
+                return std::future::pending().await;
+            }
+            let mut looks = tokio::time::interval(MANAGER_LOOK);
+            while !self.has_manager() {
+                looks.tick().await;
+            }
+            NodeError::ManagerReturned { dir: self.dir.join(manager).display().to_string() }
+        }
+    }
+
     /// The configuration of one of its roles.
     fn role(&self, role: ServerRole) -> RoleConfig {
         let config = self.config;
@@ -181,7 +224,7 @@ impl Machine<'_> {
                 })))
             }
             ServerRole::Proxy => {
-                let manages = self.record.roles().any(|role| role == ServerRole::Manager);
+                let manages = self.roles().any(|role| role == ServerRole::Manager);
                 let watch = super::watch::Watch::new(self.dir, &self.config.peers, &self.record);
                 Ok(Some(Box::new(move |greeted| {
                     if let Greeted::Member(managers) = greeted {

@@ -193,6 +193,8 @@ fn of_operators(named: &Named<'_>) -> Vec<Case> {
         of_dir.says = |kind, _| (kind == Worker).then(|| "keys are rotated by hand".to_owned());
         cases.push(of_dir);
     }
+    let of_servers = &[Machine, Manager, Meta, Data, Proxy];
+    cases.push(case("recover take", &["no-recovery", named.dir], of_servers));
     cases.push(case("doctor", &[named.dir], &[Store, Machine]));
     let mut inspect = case("inspect", &[named.dir], &[Store, Manager, Meta, Data]);
     inspect.says = |kind, dir| match kind {
@@ -279,6 +281,7 @@ fn that_measure(named: &Named<'_>) -> Vec<Case> {
     for command in ["region drill", "region compare"] {
         cases.push(case(command, &["a=http://127.0.0.1:1", "b=http://127.0.0.1:1"], &[]));
     }
+    cases.push(case("recover make", &["no-map", "--out", elsewhere], &[]));
     cases.push(case("secret", &[], &[]));
     cases.push(case("completions", &["bash"], &[]));
     cases[given_none..].iter_mut().for_each(|case| case.has_no_directory = true);

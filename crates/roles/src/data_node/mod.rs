@@ -4,7 +4,8 @@
 //!
 //! 1. A volume is made only for a disk that the map names and that has had no PV yet: what is missing
 //!    otherwise was lost, and nothing takes its place under its name.
-//! 2. Nothing is written to a volume whose cluster and disk are not those that the map names for this server.
+//! 2. It is made only when the map that has it is kept.
+//! 3. Nothing is written to a volume whose cluster and disk are not those that the map names for this server.
 
 mod face;
 mod open;
@@ -16,16 +17,17 @@ use std::time::Duration;
 use larder_env::threads::JoinHandle;
 use larder_protocol::limits::{NO_ROOM_MS, SERVER_BEAT_MS};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
-use larder_protocol::manager::state::Topology;
+use larder_protocol::manager::state::{ReplicaRecord, Topology};
 use larder_protocol::scheduler::DiskCounts;
-use larder_types::{BootId, DiskId, ServerId};
+use larder_types::{BootId, DiskId, LvId, ServerId};
 use larder_volume::{Action, Answer, Refusal};
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::time::MissedTickBehavior;
 
 use crate::data::DataServer;
 use crate::limits::TICK_MS;
-use crate::managers::{Managers, Presence, Run};
+use crate::managers::{Early, Managers, Presence, Run};
 pub use face::DataFace;
 #[cfg(test)]
 pub(crate) use open::Taken;
@@ -45,6 +47,8 @@ pub struct DataNode {
     running: Mutex<Option<Running>>,
     /// Reads for other servers.
     reads: Arc<Reads>,
+    /// Replicas whose volume was to be made before the map was kept that has them.
+    early: Arc<Early<(LvId, u8)>>,
 }
 
 /// What ends when the server is closed.
@@ -89,12 +93,36 @@ impl DataNode {
         assert!(introduced.is_ok(), "a run is introduced once");
     }
 
-    /// What the leading manager tells data servers.
-    pub fn told(&self, message: &ManagerMessage) {
+    /// What the leading manager tells data servers. A volume is made only when the map is kept that has it.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn told(self: &Arc<Self>, message: &ManagerMessage) {
         if let (ManagerMessage::WhoAreYou, Some(presence)) = (message, self.presence.get()) {
             return presence.who_are_you();
         }
-        let ManagerMessage::CreatePv { lv, replica, disk, pv, map, .. } = *message else { return };
+        let ManagerMessage::CreatePv { lv, pg, replica, disk, pv, map, .. } = *message else {
+            return;
+        };
+        let kept = self.managers.kept();
+        if kept < map {
+            let node = Arc::downgrade(self);
+            let about = (kept, map, (lv, replica));
+            return self.early.hold(&Handle::current(), about, message.clone(), move |order| {
+                if let Some(node) = node.upgrade() {
+                    node.told(&order);
+                }
+            });
+        }
+        let known = self.managers.map();
+        if let Some(record) = known.lv(lv) {
+            let is_it = |of: &ReplicaRecord| (of.disk, of.pv) == (disk, pv);
+            let is_there = record.replicas.get(usize::from(replica)).is_none_or(is_it);
+            if record.pg != pg || !is_there {
+                tracing::warn!(%lv, %pg, %pv, %map, "a volume is to be made that the map has otherwise: the order is late, or of managers of an older copy");
+                return;
+            }
+        }
         if disk != self.disk {
             tracing::warn!(%lv, ?disk, "a volume is to lie on a disk that is not here");
             return;

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use super::reads::Reads;
 use super::{DataNode, Running};
 use crate::data::DataServer;
-use crate::managers::{Managers, NotProposed};
+use crate::managers::{Early, Managers, NotProposed};
 use crate::store::{DATA_FILE, LOCK_FILE, LVS_PER_PG_MIN};
 
 /// What a data server is opened with.
@@ -138,6 +138,7 @@ impl DataNode {
             server,
             disk: id,
             name,
+            early: Early::new(managers.clone()),
             managers,
             presence: OnceLock::new(),
             running,
@@ -233,8 +234,28 @@ async fn made(
             }
         }
     };
+    until_kept(managers, me, id).await?;
     let config = VolumeConfig { cluster: cluster.0, disk_id: id, pv_bytes, pv_count_max: pv_count };
     Ok((Volume::create(disk, name, config, boot)?, id))
+}
+
+/// Waits until the map that has a disk is kept: the disk has an id that is given once.
+async fn until_kept(
+    managers: &dyn Managers,
+    me: ServerId,
+    disk: DiskId,
+) -> Result<(), DataNodeError> {
+    let (mut shown, mut kept) = (managers.versions(), managers.kept_versions());
+    // Else the process ends.
+    let ended = |_| DataNodeError::NoMap;
+    while !disks(&managers.map(), me).any(|(known, _)| known == disk) {
+        shown.changed().await.map_err(ended)?;
+    }
+    let named = managers.map().version;
+    while managers.kept() < named {
+        kept.changed().await.map_err(ended)?;
+    }
+    Ok(())
 }
 
 /// PVs that there is room for. In a file the ranges are sparse, and every PG needs some however small the disk is.

@@ -8,7 +8,8 @@
 //! 3. A proposal is repeated only if it was certainly not taken.
 //! 4. A manager that stands still or is cut off keeps nobody from a map for long, and not at all from one of which others
 //!    have told.
-//! 5. Servers that the map here calls removed are refused by this process's endpoint before the map is shown.
+//! 5. With a [`MapKeeper`] a map that lacks something of the one that is kept is not shown.
+//! 6. Servers that the map here calls removed are refused by this process's endpoint before the map is shown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
@@ -29,12 +30,12 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Contacts, Managers, NotProposed, VersionWatch, Versions};
+use super::{Contacts, Managers, MapKeeper, NotProposed, OlderMap, VersionWatch, Versions};
 use crate::clock::since_1970_ms;
 use crate::limits::{
     AUTHORITY_WAIT_MS, ISSUE_MS_MAX, MANAGER_AVOIDED_MS, MANAGERS_PAUSE_MS_MAX,
-    MANAGERS_PAUSE_MS_MIN, MAP_ANSWER_MS, MAP_LATE_MS, MAP_TOLD_MS, MAP_WAIT_MS, PROPOSE_WAIT_MS,
-    SAID_TO_MANAGERS,
+    MANAGERS_PAUSE_MS_MIN, MAP_ANSWER_MS, MAP_LATE_MS, MAP_TOLD_MS, MAP_WAIT_MS, OLDER_MAP_TOLD_MS,
+    PROPOSE_WAIT_MS, SAID_TO_MANAGERS,
 };
 use crate::planted::{Bug, has};
 use crate::quorum::NotIssued;
@@ -44,6 +45,7 @@ use crate::wire::{ManagerCall, ManagerMessageIn, ManagerReply};
 pub struct ManagersClient {
     known: Arc<Known>,
     following: JoinHandle<()>,
+    keeping: Option<JoinHandle<()>>,
 }
 
 /// What is known of the managers.
@@ -51,6 +53,11 @@ struct Known {
     contacts: Arc<Contacts>,
     map: RwLock<Arc<Topology>>,
     version: Versions,
+    keeper: Option<Arc<MapKeeper>>,
+    /// The last map that was told, if it lacks something of the one that is kept.
+    older: watch::Sender<Option<OlderMap>>,
+    /// Since when nothing else was told, and if that was logged.
+    older_since: Mutex<Option<(Instant, bool)>>,
     /// The latest that somebody told of.
     told: watch::Sender<MapVersion>,
     /// Who led when last it mattered.
@@ -64,6 +71,7 @@ struct Known {
 impl Drop for ManagersClient {
     fn drop(&mut self) {
         self.following.abort();
+        self.keeping.iter().for_each(JoinHandle::abort);
     }
 }
 
@@ -74,17 +82,39 @@ impl ManagersClient {
     /// Outside of a tokio runtime.
     #[must_use]
     pub fn start(contacts: Arc<Contacts>) -> Self {
+        Self::begin(contacts, None)
+    }
+
+    /// The same for a server that keeps the map.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[must_use]
+    pub fn start_keeping(contacts: Arc<Contacts>, keeper: Arc<MapKeeper>) -> Self {
+        Self::begin(contacts, Some(keeper))
+    }
+
+    fn begin(contacts: Arc<Contacts>, keeper: Option<Arc<MapKeeper>>) -> Self {
         let known = Arc::new(Known {
             contacts,
             map: RwLock::default(),
             version: Versions::new(MapVersion(0)),
+            keeper,
+            older: watch::Sender::new(None),
+            older_since: Mutex::new(None),
             told: watch::Sender::new(MapVersion(0)),
             leader: Mutex::new(None),
             said: AtomicUsize::new(0),
             heard: Mutex::new(Instant::now()),
         });
         let following = tokio::spawn(follow(known.clone()));
-        Self { known, following }
+        let keeping = known.keeper.clone().map(|keeper| {
+            let known = known.clone();
+            tokio::spawn(async move {
+                match keeper.keep(known.version.subscribe(), || known.map()).await {}
+            })
+        });
+        Self { known, following, keeping }
     }
 
     /// Gives a server a place in the map, and a token with which it takes it; for who has a manager's certificate.
@@ -132,6 +162,13 @@ impl ManagersClient {
         self.known.contacts.places(&self.map())
     }
 
+    /// The last map that managers told, if it lacks something of the one that this server keeps, and so is not shown. One that a
+    /// server is told while it runs is of managers of an older copy; at a start a manager may be behind for a moment.
+    #[must_use]
+    pub fn older(&self) -> watch::Receiver<Option<OlderMap>> {
+        self.known.older.subscribe()
+    }
+
     /// The text of the authority's file, of the first other manager that gives it; for managers.
     pub(crate) async fn authority(&self, me: ServerId) -> Option<Bytes> {
         let map = self.map();
@@ -156,6 +193,20 @@ impl Managers for ManagersClient {
 
     fn versions(&self) -> VersionWatch {
         self.known.version.subscribe()
+    }
+
+    fn kept(&self) -> MapVersion {
+        match &self.known.keeper {
+            Some(keeper) if !has(Bug::ActsUnkept) => keeper.version(),
+            _ => self.known.map().version,
+        }
+    }
+
+    fn kept_versions(&self) -> VersionWatch {
+        match &self.known.keeper {
+            Some(keeper) if !has(Bug::ActsUnkept) => keeper.versions(),
+            _ => self.versions(),
+        }
     }
 
     fn silent(&self) -> Duration {
@@ -201,6 +252,33 @@ impl Managers for ManagersClient {
 impl Known {
     fn map(&self) -> Arc<Topology> {
         self.map.read().clone()
+    }
+
+    /// True if a map may be shown; where maps are kept, one that is no later one may not.
+    fn accept(&self, map: &Topology) -> Result<bool, OlderMap> {
+        let Some(keeper) = &self.keeper else { return Ok(true) };
+        let accepted = keeper.accept(map);
+        let mut since = self.older_since.lock();
+        match accepted {
+            Ok(true) => {
+                if let Some((_, true)) = since.take() {
+                    tracing::info!("the managers' map has all that this server has heard of");
+                }
+            }
+            Ok(false) => return Ok(false),
+            Err(older) => {
+                let (since, is_logged) = since.get_or_insert((Instant::now(), false));
+                if since.elapsed() >= Duration::from_millis(OLDER_MAP_TOLD_MS)
+                    && !std::mem::replace(is_logged, true)
+                {
+                    tracing::error!(%older, "this server serves nothing until then");
+                }
+            }
+        }
+        drop(since);
+        let older = accepted.err();
+        self.older.send_if_modified(|told| std::mem::replace(told, older) != older);
+        accepted
     }
 
     /// Shows a map, unless a newer one is shown already.
@@ -457,8 +535,11 @@ async fn ask_map(known: &Known, map: &Topology, manager: ServerId) -> Result<boo
             if let Some(why) = newer.contradiction() {
                 return Err(format!("its map contradicts itself: {why}"));
             }
-            known.show(newer);
-            Ok(true)
+            let has_news = known.accept(&newer).map_err(|older| older.to_string())?;
+            if has_news {
+                known.show(newer);
+            }
+            Ok(has_news)
         }
         Ok((ManagerReply::Unchanged, _)) => Ok(false),
         Ok((other, _)) => Err(format!("{other:?} is no answer")),

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
 use larder_net::{CallError, Peer, SendError};
-use larder_protocol::manager::policy::ServerMessage;
+use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{MapVersion, ServerState};
 use larder_protocol::{DataAnswer, DataRequest, Effect, Event, PeerMessage};
 use larder_types::codec::encode;
@@ -24,9 +24,12 @@ use super::adopt::Adoption;
 use super::batch::may_wait;
 use super::{Member, Meta, Neighbours};
 use crate::limits::{DATA_ANSWER_MAX, DATA_PAUSE, DATA_REACH_MAX, MAP_LAG_MAX, PEER_BYTES_MAX};
-use crate::managers::Managers;
+use crate::managers::{Early, Managers};
 use crate::peers::{Peers, down};
 use crate::wire::{DataCall, DataReply, DataService, MetaMessage, MetaService};
+
+/// Version of the map that is kept, that of the one that an order wants, and what the order is about: a group's view, or its volumes.
+pub(super) type AboutOrder = (MapVersion, MapVersion, (PgId, Option<View>));
 
 /// See the module's head.
 pub(super) struct Cluster {
@@ -43,6 +46,8 @@ pub(super) struct Cluster {
     pub(super) runtime: Handle,
     pub(super) meta: OnceLock<Weak<Meta>>,
     pub(super) adoption: Adoption,
+    /// Views and volumes of groups that were told before their map was kept.
+    pub(super) early: Arc<Early<(PgId, Option<View>)>>,
     /// A PG has begun to serve: its lease does not wait for the next beat.
     pub(super) renew_soon: AtomicBool,
     /// Messages that left together, and the messages of groups in them.
@@ -73,6 +78,18 @@ impl Cluster {
                 && let Some(cluster) = meta.cluster()
             {
                 cluster.adoption.adopt(pg);
+            }
+        });
+    }
+
+    /// Holds an order until the map is kept by which it was given.
+    pub(super) fn hold(&self, about: AboutOrder, order: ManagerMessage) {
+        let meta = self.meta.get().cloned();
+        self.early.hold(&self.runtime, about, order, move |order| {
+            if let Some(meta) = meta.as_ref().and_then(Weak::upgrade)
+                && let Some(cluster) = meta.cluster()
+            {
+                meta.heed_manager(cluster, order);
             }
         });
     }

@@ -5,7 +5,8 @@
 //! 1. What is meant for another run of the server, or another view of a PG, changes nothing.
 //! 2. Views and volumes that no manager would decide on are refused before they are stepped.
 //! 3. A lease runs from the time that its grant names, which is before its renewal was sent.
-//! 4. A primary serves a view by no older map than that by which the managers told it of the PG's volumes: a bucket that the
+//! 4. A view, volumes, and the order to vacate a replica are taken up only when the map is kept by which they were told.
+//! 5. A primary serves a view by no older map than that by which the managers told it of the PG's volumes: a bucket that the
 //!    primary before found empty, marked for deletion, takes no puts from the next.
 
 use std::collections::BTreeSet;
@@ -16,13 +17,13 @@ use larder_env::clock::uptime_ms;
 use larder_protocol::Event;
 use larder_protocol::limits::{LEASE_MS, PG_MEMBERS_MAX, SERVER_BEAT_MS};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
-use larder_protocol::manager::state::MapVersion;
+use larder_protocol::manager::state::{LvRecord, MapVersion};
 use larder_protocol::pg::Role;
 use larder_types::{LvId, PgId, ServerId, SessionId, View};
 use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
-use super::cluster::Cluster;
+use super::cluster::{AboutOrder, Cluster};
 use super::duties::Volumes;
 use super::maintain::Reaps;
 use super::{Member, Meta};
@@ -54,6 +55,9 @@ impl Beat {
 impl Meta {
     /// Takes what the manager says.
     pub(super) fn heed_manager(&self, cluster: &Cluster, message: ManagerMessage) {
+        if let Some(about) = Self::comes_early(cluster, &message) {
+            return cluster.hold(about, message);
+        }
         match message {
             ManagerMessage::WhoAreYou => cluster.say_started(),
             ManagerMessage::NewView { pg, view, members, learners, boot }
@@ -72,6 +76,12 @@ impl Meta {
             ManagerMessage::Volumes { pg, view, boot, version, lvs, boots, sessions }
                 if boot == cluster.boot =>
             {
+                let map = cluster.managers.map();
+                let is_anothers =
+                    |(lv, _): &(LvId, LvRecord)| map.lv(*lv).is_some_and(|known| known.pg != pg);
+                if let Some((lv, _)) = lvs.iter().find(|told| is_anothers(told)) {
+                    return tracing::error!(%pg, %lv, "a manager gives a volume of another group: it is of an older copy, or of another cluster");
+                }
                 if let Some(mut member) = self.member(pg) {
                     let mut volumes = Volumes::new(view, lvs, &boots, version, sessions);
                     // Managers of an earlier release count copies that were on their way.
@@ -102,6 +112,23 @@ impl Meta {
             }
             other => tracing::debug!(?other, "what the manager says is not for this run"),
         }
+    }
+
+    /// For an order whose map is not kept yet: the version of the one that is, that of the one wanted, and what the order is about.
+    fn comes_early(cluster: &Cluster, message: &ManagerMessage) -> Option<AboutOrder> {
+        let (map, kept) = (cluster.managers.map(), cluster.managers.kept());
+        let (pg, wants, view) = match message {
+            ManagerMessage::NewView { pg, view, boot, .. } if *boot == cluster.boot => {
+                let known = map.pg(*pg)?;
+                let later = MapVersion(map.version.0 + 1);
+                (*pg, if known.view < *view { later } else { known.begun }, Some(*view))
+            }
+            ManagerMessage::Volumes { pg, boot, version, .. } if *boot == cluster.boot => {
+                (*pg, *version, None)
+            }
+            _ => return None,
+        };
+        (kept < wants).then_some((kept, wants, (pg, view)))
     }
 
     /// A PG, if there is one of this number.
@@ -190,7 +217,7 @@ impl Meta {
     /// A replica's copies are to be given up. That its disk is gone for good says the map.
     fn heed_vacate(&self, cluster: &Cluster, lv: LvId, replica: usize, order: MapVersion) {
         let map = cluster.managers.map();
-        if map.version < order {
+        if cluster.managers.kept() < order {
             // By an older map the number may be another's. The manager repeats its order.
             return;
         }

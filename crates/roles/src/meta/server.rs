@@ -16,7 +16,7 @@ use super::cluster::Cluster;
 use super::index::{Buckets, LiveBuckets};
 use super::recover::recover;
 use super::{BackgroundConfig, Meta, MetaConfig, MetaHandler, Neighbours, OpenError, Threads};
-use crate::managers::Managers;
+use crate::managers::{Early, Managers};
 use crate::peers::Peers;
 
 /// How a meta server of a cluster is opened.
@@ -76,6 +76,7 @@ impl MetaServer {
             runtime: Handle::current(),
             meta: OnceLock::new(),
             adoption: Adoption::default(),
+            early: Early::new(managers.clone()),
             renew_soon: AtomicBool::new(false),
             batches: AtomicU64::new(0),
             batched: AtomicU64::new(0),

@@ -281,6 +281,7 @@ mod tests {
             Command::PauseBalance(Some(5)),
             Command::RotateRoot(0, pair(), Keep::Nothing),
             Command::RetireRoot(1),
+            Command::BeginTimeline(1),
             Command::RevokeToken(larder_protocol::manager::state::TokenId(1)),
         ];
         assert!(may_propose(&of(4, Role::Data), &disk(4)));

@@ -14,7 +14,7 @@ use parking_lot::RwLock;
 
 use crate::limits::{
     PROTOCOL_CLUSTER_VERSION, PROTOCOL_CORS, PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_LOCAL,
-    PROTOCOL_PAUSE, PROTOCOL_POSITIONS, PROTOCOL_ROOT_KEYS,
+    PROTOCOL_PAUSE, PROTOCOL_POSITIONS, PROTOCOL_ROOT_KEYS, PROTOCOL_TIMELINES,
 };
 use crate::managers::{NoMoreVersions, VersionWatch, Versions};
 
@@ -61,6 +61,7 @@ impl Published {
             && (protocol >= PROTOCOL_CORS || !has_cors())
             && (protocol >= PROTOCOL_CLUSTER_VERSION || self.map.cluster_version == 0)
             && (protocol >= PROTOCOL_ROOT_KEYS || self.map.root.is_none())
+            && (protocol >= PROTOCOL_TIMELINES || self.map.timelines.is_empty())
         {
             let has_secrets = self.map.root.is_some();
             return if checks_requests || !has_secrets {
@@ -74,6 +75,9 @@ impl Published {
         map.root = map.root.filter(|_| protocol >= PROTOCOL_ROOT_KEYS);
         if !checks_requests {
             map.root = map.root.as_ref().map(RootRecord::without_secrets);
+        }
+        if protocol < PROTOCOL_TIMELINES {
+            map.timelines.clear();
         }
         if protocol < PROTOCOL_CLUSTER_VERSION {
             map.cluster_version = 0;
@@ -171,7 +175,7 @@ impl Maps {
 
 #[cfg(test)]
 mod tests {
-    use larder_protocol::manager::state::{GatewayRecord, KeyPair, RegionRecord};
+    use larder_protocol::manager::state::{GatewayRecord, KeyPair, RegionRecord, Timeline};
     use larder_types::{
         BootId, BucketId, BucketName, BucketRecord, CorsMethod, CorsRule, CorsRules, Home,
         HomeScope, HomeState, HomeTerm, RegionId, ServerId, WritePolicy,
@@ -186,6 +190,17 @@ mod tests {
         let read = |protocol| Topology::decode(&shown.encoded_for(protocol, true));
         assert_eq!(read(PROTOCOL_CLUSTER_VERSION), Ok(map));
         assert_eq!(read(PROTOCOL_CLUSTER_VERSION - 1), Ok(Topology::default()));
+    }
+
+    #[test]
+    fn timelines_are_shown_to_whom_they_mean_something() {
+        let timelines = vec![Timeline { id: 5, since: MapVersion(3) }];
+        let map = Topology { cluster_version: 21, timelines, ..Topology::default() };
+        let shown = Published::new(map.clone());
+        let read = |protocol| Topology::decode(&shown.encoded_for(protocol, true));
+        assert_eq!(read(PROTOCOL_TIMELINES), Ok(map.clone()));
+        let older = Topology { timelines: Vec::new(), ..map };
+        assert_eq!(read(PROTOCOL_TIMELINES - 1), Ok(older));
     }
 
     #[test]

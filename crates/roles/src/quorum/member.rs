@@ -15,9 +15,11 @@
 //!    afterwards.
 //! 2. The policy sees the map as of the entry whose effect is being carried out.
 //! 3. A snapshot is of the map with all that was applied before it.
+//! 4. From [`PROTOCOL_TIMELINES`] of the cluster on, a manager that leads has nothing agreed on before its timeline has begun.
 
 use std::collections::{BTreeMap, VecDeque};
 
+use larder_env::rng::unique_u64;
 use larder_net::limits::PROTOCOL_MAX;
 use larder_protocol::manager::balance::moving_volumes;
 use larder_protocol::manager::policy::{
@@ -38,7 +40,7 @@ use super::error::ManagerError;
 use super::membership::next_change;
 use super::releases::Releases;
 use super::ways::Ways;
-use crate::limits::PROTOCOL_CLUSTER_VERSION;
+use crate::limits::{PROTOCOL_CLUSTER_VERSION, PROTOCOL_TIMELINES};
 use crate::planted::{Bug, has};
 use crate::wire::ManagerReply;
 
@@ -74,6 +76,8 @@ enum Proposer<A> {
     Policy(Ticket),
     /// A change of the managers, which is decided anew at each tick.
     Membership(MemberChange),
+    /// The leader, for its timeline.
+    Timeline,
 }
 
 /// See the module's head.
@@ -100,6 +104,8 @@ pub(super) struct Member<A> {
     snapshot_due: bool,
     /// A change of the managers is under way.
     changing: bool,
+    /// The timeline was not taken, as there was too much to do.
+    timeline_due: bool,
     /// Writes of the log.
     writes: u64,
     /// Volumes that move for balance, by this map.
@@ -156,6 +162,7 @@ impl<A> Member<A> {
             latest: None,
             snapshot_due: false,
             changing: false,
+            timeline_due: false,
             writes: 0,
             moving: (MapVersion(0), 0),
             out: Vec::new(),
@@ -220,6 +227,9 @@ impl<A> Member<A> {
     /// Time has passed.
     pub(super) fn tick(&mut self) -> Result<(), ManagerError> {
         self.take(QuorumEvent::Tick)?;
+        if std::mem::take(&mut self.timeline_due) && self.leads() {
+            self.begin_timeline();
+        }
         let (members, now) = (self.quorum.members(), (self.now_ms, self.leads()));
         self.policy.let_volumes_move(self.releases.may_balance(self.me, &members, now));
         self.look_at_versions();
@@ -372,6 +382,9 @@ impl<A> Member<A> {
                     let version = self.map.cluster_version;
                     if version > before {
                         tracing::info!(version, before, "the cluster's version was raised");
+                        if before < PROTOCOL_TIMELINES && self.leads() {
+                            self.begin_timeline();
+                        }
                     }
                     if let Some(command) = told {
                         tracing::debug!(index = index.0, ?command, ?applied, "the managers agreed");
@@ -383,6 +396,7 @@ impl<A> Member<A> {
                 QuorumEffect::Elected { term, brief_since_ms } => {
                     tracing::info!(term = term.0, "this manager leads");
                     self.ways.clear();
+                    self.begin_timeline();
                     self.consider(PolicyEvent::Elected { brief_since_ms });
                 }
                 QuorumEffect::Deposed(term) => {
@@ -443,6 +457,15 @@ impl<A> Member<A> {
         }
     }
 
+    /// Proposed before anything that the policy wants.
+    fn begin_timeline(&mut self) {
+        if self.map.cluster_version >= PROTOCOL_TIMELINES {
+            let ticket = self.ticket(Proposer::Timeline);
+            let command = encode(&Command::BeginTimeline(unique_u64()));
+            self.events.push_back(QuorumEvent::Propose(ticket, command.into()));
+        }
+    }
+
     fn consider_members(&mut self) {
         if self.changing || !self.leads() {
             return;
@@ -469,6 +492,9 @@ impl<A> Member<A> {
                     tracing::info!(?change, "the managers have changed");
                 }
             }
+            // One that leads still has too much to do.
+            Proposer::Timeline if end == ProposalEnd::Busy => self.timeline_due = true,
+            Proposer::Timeline => {}
             Proposer::Policy(ticket) => self.consider(PolicyEvent::Decided(ticket, applied)),
             Proposer::Asker(asker) => {
                 let reply = match (end, applied) {

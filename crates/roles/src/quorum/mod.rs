@@ -16,6 +16,7 @@
 //! | `running.rs` | all of these together, on whatever disk and connections |
 //! | `inspect.rs` | what of it a stopped manager keeps, checked |
 //! | `found.rs`, `tokens.rs` | the first start, and how other servers come in |
+//! | `begin.rs` | a directory made anew, from a map |
 //! | `authority.rs` | the authority's key, which every manager has or asks the others for |
 //!
 //! Towards the other managers a manager is a server like any other: it says through a [`ManagersClient`] that it is
@@ -28,6 +29,7 @@
 //! 3. Who speaks is who its certificate says; what only managers may say is taken from managers alone.
 
 mod authority;
+mod begin;
 mod counts;
 mod disk;
 mod driver;
@@ -54,6 +56,7 @@ use larder_protocol::manager::state::NewServer;
 use larder_types::ServerId;
 use tokio::sync::watch;
 
+pub(crate) use begin::{Begun, begin_log, forget_tokens_of, map_in_log};
 pub use counts::ManagerCounts;
 pub use error::{ManagerError, NotIssued};
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::limits::{
     BALANCE_HELD_UP_MS, PROTOCOL_BALANCE, PROTOCOL_CLUSTER_VERSION, PROTOCOL_CORS,
     PROTOCOL_DELETIONS, PROTOCOL_FORGETS, PROTOCOL_GATEWAYS, PROTOCOL_HOMES, PROTOCOL_LOCAL,
     PROTOCOL_NAMES_ENDED, PROTOCOL_PAUSE, PROTOCOL_POSITIONS, PROTOCOL_REGIONS, PROTOCOL_ROOT_KEYS,
-    VERSION_HELD_BACK_MS,
+    PROTOCOL_TIMELINES, VERSION_HELD_BACK_MS,
 };
 
 /// The version of the protocol that each manager spoke last, in this run.
@@ -138,5 +138,6 @@ fn since(command: &Command) -> u8 {
         Command::SetCors(..) => PROTOCOL_CORS,
         Command::RaiseClusterVersion(_) => PROTOCOL_CLUSTER_VERSION,
         Command::RotateRoot(..) | Command::RetireRoot(_) => PROTOCOL_ROOT_KEYS,
+        Command::BeginTimeline(_) => PROTOCOL_TIMELINES,
     }
 }

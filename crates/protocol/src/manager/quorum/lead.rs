@@ -18,6 +18,8 @@ pub(super) struct Led {
     pub(super) term: Term,
     pub(super) first: LogIndex,
     pub(super) announced: bool,
+    /// It was announced in this step: what waits comes behind what is proposed of that.
+    pub(super) is_fresh: bool,
     /// See [`QuorumEffect::Elected`].
     pub(super) brief_since_ms: Option<u64>,
     pub(super) round: u64,
@@ -128,6 +130,7 @@ impl Quorum {
                 term,
                 first: self.last().index,
                 announced: false,
+                is_fresh: false,
                 brief_since_ms: before.map(|before| before.since_ms),
                 round: ROUND_FIRST,
                 began_ms: BTreeMap::new(),

@@ -246,6 +246,9 @@ impl Quorum {
     /// Takes one event.
     pub fn step(&mut self, now_ms: u64, event: QuorumEvent, out: &mut Vec<QuorumEffect>) {
         self.now_ms = self.now_ms.max(now_ms);
+        if let Some(led) = &mut self.led {
+            led.is_fresh = false;
+        }
         match event {
             QuorumEvent::Persisted(write) => {
                 if self.busy == Some(write) {
@@ -364,7 +367,8 @@ impl Quorum {
 
     fn propose(&mut self, ticket: Ticket, command: Bytes, out: &mut Vec<QuorumEffect>) {
         let uncommitted = self.last().index.0 - self.node.commit_index().get();
-        if self.led.is_none() {
+        // Nothing comes before what a leader proposes when it is told that it leads.
+        if !self.led.as_ref().is_some_and(|led| led.announced && !led.is_fresh) {
             out.push(QuorumEffect::Decided(ticket, ProposalEnd::NotLeader));
         } else if uncommitted >= QUORUM_UNCOMMITTED_MAX || command.len() > COMMAND_BYTES_MAX {
             out.push(QuorumEffect::Decided(ticket, ProposalEnd::Busy));
@@ -510,7 +514,7 @@ impl Quorum {
             && !led.announced
             && led.first <= self.applied
         {
-            led.announced = true;
+            (led.announced, led.is_fresh) = (true, true);
             let (term, brief_since_ms) = (led.term, led.brief_since_ms);
             out.push(QuorumEffect::Elected { term, brief_since_ms });
         }

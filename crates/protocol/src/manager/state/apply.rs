@@ -123,6 +123,7 @@ impl Topology {
             }
             Command::RotateRoot(after, keys, keep) => self.rotate_root(after, keys, keep),
             Command::RetireRoot(of) => self.retire_root(of),
+            Command::BeginTimeline(id) => self.begin_timeline(id),
         }
     }
 

@@ -135,6 +135,8 @@ pub enum Command {
     RotateRoot(u32, KeyPair, Keep),
     /// Have root's keys before the current ones taken no more, if these are of this generation.
     RetireRoot(u32),
+    /// Begin the timeline with this id, which was drawn: the first command of a manager that leads.
+    BeginTimeline(u64),
 }
 
 /// What a command did.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use larder_types::codec::{self, CodecError, V2, V3, V4, V5, V6};
+use larder_types::codec::{self, CodecError, V2, V3, V4, V5, V6, V7};
 use larder_types::{
     BootId, BucketId, BucketName, BucketRecord, DiskId, MapVersion, PgId, PvId, RegionId, ServerId,
     SessionId, View,
@@ -10,6 +10,7 @@ use larder_types::{
 use serde::{Deserialize, Serialize};
 
 use super::root::RootRecord;
+use super::timeline::Timeline;
 use crate::manager::quorum::LogIndex;
 use crate::placement::{FailureDomains, Weight};
 
@@ -308,6 +309,10 @@ pub struct Topology {
     /// 5.
     #[serde(skip)]
     pub root: Option<RootRecord>,
+    /// The latest timelines, at most [`TIMELINES_MAX`](crate::limits::TIMELINES_MAX), in order. Not among the fields of versions 1
+    /// to 6.
+    #[serde(skip)]
+    pub timelines: Vec<Timeline>,
 }
 
 const WHAT: &str = "the topology map";
@@ -321,13 +326,17 @@ impl Topology {
 
     /// Its bytes. Those of a cluster that is alone are of version 1, which every release reads; those of a region that had
     /// no gateway yet of version 2, those of one that has of version 3, of any while rebalancing is paused of version 4, of any
-    /// whose [`Self::cluster_version`] was raised of version 5, and of any whose [`Self::root`] was rotated of version 6.
+    /// whose [`Self::cluster_version`] was raised of version 5, of any whose [`Self::root`] was rotated of version 6, and of any
+    /// with [`Self::timelines`] of version 7.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        if self.cluster_version > 0 || self.root.is_some() {
+        if self.cluster_version > 0 || self.root.is_some() || !self.timelines.is_empty() {
             let of_region = (self.region, self.gateway, &self.regions, self.regions_known);
             let known_since = (self.cluster_version, self.balance_paused_ms, of_region);
             return match &self.root {
+                root if !self.timelines.is_empty() => {
+                    codec::encode_as(V7, &(&self.timelines, root, known_since, self))
+                }
                 Some(root) => codec::encode_as(V6, &(root, known_since, self)),
                 None => codec::encode_as(V5, &(known_since, self)),
             };
@@ -351,21 +360,22 @@ impl Topology {
     /// [`CodecError`].
     pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         match bytes.first() {
-            Some(&(V5 | V6)) => {
-                let (root, known_since, map): (_, _, Self) = match bytes.first() {
-                    Some(&V6) => {
+            Some(&version @ (V5 | V6 | V7)) => {
+                let (timelines, root, known_since, map): (_, _, _, Self) = match version {
+                    V7 => codec::decode_as(WHAT, V7, bytes)?,
+                    V6 => {
                         let (root, known_since, map) = codec::decode_as(WHAT, V6, bytes)?;
-                        (Some(root), known_since, map)
+                        (Vec::new(), Some(root), known_since, map)
                     }
                     _ => {
                         let (known_since, map) = codec::decode_as(WHAT, V5, bytes)?;
-                        (None, known_since, map)
+                        (Vec::new(), None, known_since, map)
                     }
                 };
                 let (cluster_version, balance_paused_ms, of_region) = known_since;
                 let (region, gateway, regions, regions_known) = of_region;
                 let map = Self { region, gateway, regions, regions_known, ..map };
-                Ok(Self { root, cluster_version, balance_paused_ms, ..map })
+                Ok(Self { timelines, root, cluster_version, balance_paused_ms, ..map })
             }
             Some(&V4) => {
                 let (balance_paused_ms, of_region, map): (_, _, Self) =

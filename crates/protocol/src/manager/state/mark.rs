@@ -1,18 +1,19 @@
-//! Marks of maps: what a later map of a cluster has, too.
+//! Marks of maps: what a later map of the same history has, too.
 //!
-//! A server keeps that of the latest map that it has heard of. Managers that were put back from an older copy give volumes,
-//! ids and views away a second time, and what was acknowledged since is overwritten. Such managers are known by their map.
+//! A server keeps the latest map that it has heard of. Managers that were put back from an older copy give volumes, ids and views
+//! away a second time, and what was acknowledged since is overwritten. Such managers are known by their map, which lacks something
+//! of the mark of the one that was kept.
 //!
-//! Numbers that never fall tell them at first; they may grow past those of the mark. Runs of servers and times of buckets are of
-//! one history alone: a map that lacks a run, or has another bucket under an id, is of another for good. Of a server that ended
-//! [`ENDED_RUNS_MAX`] runs the oldest are forgotten, and a run that is missing tells nothing.
+//! Timelines tell histories apart for certain. Before a cluster has some, or where the one of the mark is forgotten, numbers that
+//! never fall tell at first, and for longer runs of servers and times of buckets, which are of one history alone: but of a server
+//! that ended [`ENDED_RUNS_MAX`] runs the oldest are forgotten, and a run that is missing tells nothing.
 
 use larder_types::codec::{self, CodecError};
 use larder_types::{BootId, BucketId, MapVersion, ServerId, View};
 use serde::{Deserialize, Serialize};
 
 use super::map::{ClusterId, NextIds, ServerState, Topology};
-use crate::limits::ENDED_RUNS_MAX;
+use crate::limits::{ENDED_RUNS_MAX, TIMELINES_MAX};
 
 /// See the module's head.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +32,9 @@ pub struct MapMark {
     pub runs: Vec<(ServerId, BootId)>,
     /// The last bucket that is there, and its time since 1970 in milliseconds.
     pub last_bucket: Option<(BucketId, u64)>,
+    /// Id of the timeline in force. Files of the release that kept marks have none.
+    #[serde(skip)]
+    pub timeline: Option<u64>,
 }
 
 impl MapMark {
@@ -49,8 +53,18 @@ impl MapMark {
         self.cluster == other.cluster && numbers && self.is_of_history(map)
     }
 
-    /// True if a map knows of the runs, and has no other bucket in place of the last one.
+    /// True if a map of this version or a later one is of the same history.
     fn is_of_history(&self, map: &Topology) -> bool {
+        match (self.timeline, map.timeline_at(self.version)) {
+            (Some(own), Some(others)) if own != others.id => false,
+            // It had none yet: its managers are of a copy from before.
+            (Some(_), None) if map.timelines.len() < TIMELINES_MAX => false,
+            _ => self.seems_of_history(map),
+        }
+    }
+
+    /// True if a map knows of the runs, and has no other bucket in place of the last one.
+    fn seems_of_history(&self, map: &Topology) -> bool {
         let knows = |(server, run): &(ServerId, BootId)| {
             map.servers.get(server).is_some_and(|record| {
                 // Of many runs the oldest are forgotten.
@@ -68,13 +82,7 @@ impl MapMark {
         self.runs.iter().all(knows) && self.last_bucket.is_none_or(is_same)
     }
 
-    /// Its bytes.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        codec::encode(self)
-    }
-
-    /// Reads what [`MapMark::encode`] wrote.
+    /// Reads the file of a release that kept marks, and no maps.
     ///
     /// # Errors
     /// [`CodecError`].
@@ -100,6 +108,7 @@ impl Topology {
             view: self.pgs.iter().map(|pg| pg.view).max().unwrap_or_default(),
             runs: began.map(|(server, record)| (*server, record.boot)).collect(),
             last_bucket: last_bucket.map(|bucket| (bucket.id, bucket.created_ms)),
+            timeline: self.timelines.last().map(|timeline| timeline.id),
         })
     }
 }

@@ -19,6 +19,7 @@ mod mark;
 mod names;
 mod removal;
 mod root;
+mod timeline;
 mod volumes;
 
 pub use command::{Applied, Command, NewServer, Outcome, Refusal};
@@ -31,6 +32,7 @@ pub use map::{
 pub use mark::MapMark;
 pub use removal::Loss;
 pub use root::{Keep, KeyPair, RootRecord};
+pub use timeline::Timeline;
 
 #[cfg(test)]
 mod tests;

@@ -412,6 +412,7 @@ fn any_command() -> impl Strategy<Value = Command> {
         (0..5u8).prop_map(Command::RaiseClusterVersion),
         (0..3u32, 0..4u8).prop_map(|(after, key)| root::rotation(after, key)),
         (0..3u32).prop_map(Command::RetireRoot),
+        (0..9u64).prop_map(Command::BeginTimeline),
         (pg(), proptest::collection::vec(disk(), 1..4))
             .prop_map(|(pg, d)| Command::CreateLv(pg, d)),
         lv().prop_map(Command::LvCreated),
@@ -602,6 +603,7 @@ fn commands_are_encoded_as_ever() {
         Command::RotateRoot(2, root::pair("new"), Keep::Current),
         Command::RotateRoot(0, root::pair("new"), Keep::OfFiles(root::pair("old"))),
         Command::RetireRoot(300),
+        Command::BeginTimeline(300),
     ];
     let hex = |bytes: Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let lines: Vec<String> = commands.iter().map(|command| hex(encode(command))).collect();

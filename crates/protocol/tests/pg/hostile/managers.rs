@@ -288,7 +288,7 @@ impl Draw {
             21 => Command::CreateBucket(self.bucket(), None, self.num(1)),
             22 => Command::EndDeletion(self.bucket(), Epoch(self.num(1)), self.one_in(2)),
             23 => Command::AddToken([7; 32], self.num(1000)),
-            24 => match self.below(15) {
+            24 => match self.below(16) {
                 0 => Command::RevokeToken(TokenId(self.small())),
                 1 => Command::ForgetTokens(self.num(1000)),
                 2 => {
@@ -315,6 +315,7 @@ impl Draw {
                     Command::RotateRoot(self.small(), keys, keep)
                 }
                 13 => Command::RetireRoot(self.small()),
+                14 => Command::BeginTimeline(self.num(1)),
                 _ => Command::SetWritePolicy(self.bucket(), WritePolicy::Majority),
             },
             _ => Command::MemberLacks(pg, view, server),

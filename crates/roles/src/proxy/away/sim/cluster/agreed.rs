@@ -29,6 +29,8 @@ struct State {
     sums: BTreeMap<MapVersion, u64>,
     /// The leader of each term.
     leaders: BTreeMap<u64, ServerId>,
+    /// Terms before managers were made anew.
+    terms_before: u64,
     /// Tokens whose addition was answered as applied.
     answered: BTreeMap<TokenId, Hash>,
     /// Tokens whose addition was answered as refused.
@@ -67,9 +69,20 @@ impl Agreed {
         }
     }
 
+    /// Managers are made anew: they count terms from the first, and what they had agreed on may be lost as far as no server had heard
+    /// of it.
+    pub(super) fn recovered(&self) {
+        let mut state = self.state.lock();
+        state.terms_before += state.leaders.len() as u64;
+        state.leaders.clear();
+        state.answered.clear();
+        state.refused.clear();
+    }
+
     /// Elections that somebody won.
     pub(super) fn terms(&self) -> u64 {
-        self.state.lock().leaders.len() as u64
+        let state = self.state.lock();
+        state.terms_before + state.leaders.len() as u64
     }
 
     /// Tokens that were answered.

@@ -33,7 +33,7 @@ pub(super) fn run_alone(seed: u64, bug: Option<Bug>) -> (Ran, Met) {
         let residents = Residents::default();
         for id in PROXIES.map(ServerId) {
             let endpoint = Endpoint::simulated(roads.network.host(subject(id.0, Role::Proxy)));
-            let managers = quorum.client(&endpoint).await;
+            let managers = quorum.client(&endpoint, None).await;
             residents.settle(id, &endpoint, &roads.network, managers);
         }
         let calm = Arc::new(AtomicBool::new(false));

@@ -3,26 +3,39 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use larder_env::simulated::threads::sleep;
 use larder_env::{Disk, DiskError, DiskFile, OpenMode, SimDisk};
 
 use super::super::Dice;
+use crate::managers::MAP_FILE;
 
 /// How fast a disk is.
 pub(super) struct Pace {
     dice: Dice,
     /// Of a write or sync, while it stalls: the longest.
     stall_ms: AtomicU64,
+    /// Of the replacement of the managers' map alone.
+    map_ms: AtomicU64,
 }
 
 impl Pace {
     pub(super) fn new(dice: &Dice) -> Arc<Self> {
-        Arc::new(Self { dice: dice.clone(), stall_ms: AtomicU64::new(0) })
+        Arc::new(Self {
+            dice: dice.clone(),
+            stall_ms: AtomicU64::new(0),
+            map_ms: AtomicU64::new(0),
+        })
     }
 
     pub(super) fn stall(&self, longest_ms: u64) {
         self.stall_ms.store(longest_ms, Ordering::Relaxed);
+    }
+
+    /// Has the managers' map be kept so late.
+    pub(super) fn hold_map(&self, ms: u64) {
+        self.map_ms.store(ms, Ordering::Relaxed);
     }
 
     fn take_time(&self, usually_ms: u64) {
@@ -62,6 +75,9 @@ impl Disk for SlowDisk {
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        if to == MAP_FILE {
+            sleep(Duration::from_millis(self.pace.map_ms.load(Ordering::Relaxed)));
+        }
         self.disk.rename(from, to)
     }
 

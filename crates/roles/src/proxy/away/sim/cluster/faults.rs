@@ -13,6 +13,7 @@ use super::World;
 use super::managing::Managing;
 use super::places::Ends;
 use super::quorum::{MANAGERS, Quorum};
+use super::recovery::recover;
 use super::roads::Roads;
 use super::servers::Mood;
 
@@ -27,6 +28,10 @@ pub(super) async fn happen(world: Arc<World>) {
             report(&world, ended);
         }
         let world = world.clone();
+        if world.recovers && dice.one_in(8) {
+            under_way.spawn(recover(world));
+            continue;
+        }
         // Those behind are the managers'.
         let kinds = match &world.managing {
             Managing::Desk(_) => 22,
@@ -67,7 +72,7 @@ fn away(dice: &Dice) -> Duration {
     })
 }
 
-fn ends(dice: &Dice) -> Ends {
+pub(super) fn ends(dice: &Dice) -> Ends {
     [Ends::Power, Ends::Killed, Ends::Stopped][dice.below(3) as usize]
 }
 
@@ -89,6 +94,7 @@ fn may_be_wiped(world: &World, at: usize) -> bool {
         members.iter().filter(|member| **member != me).count()
     };
     world.metas.all_run()
+        && !world.is_recovering.load(Ordering::Relaxed)
         && (0..PGS).map(PgId).all(|pg| world.managing.is_active(pg) && others(pg) == 2)
 }
 

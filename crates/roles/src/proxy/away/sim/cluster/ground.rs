@@ -34,7 +34,7 @@ impl World {
         id: ServerId,
         endpoint: &Arc<Endpoint>,
     ) -> Arc<dyn Managers> {
-        self.managing.of(id, endpoint).await
+        self.managing.of(id, endpoint, None).await
     }
 
     /// Has the managers agree on a command; everybody hears of it later.

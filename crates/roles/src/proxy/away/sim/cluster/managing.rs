@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use larder_env::Disk;
 use larder_net::Endpoint;
 use larder_protocol::manager::state::{Command, Topology};
 use larder_types::{DiskId, PgId, ServerId, SessionId};
@@ -10,7 +11,7 @@ use larder_types::{DiskId, PgId, ServerId, SessionId};
 use super::super::Dice;
 use super::desk::{AtDesk, Desk, MANAGER};
 use super::quorum::{MANAGERS, Quorum};
-use crate::managers::Managers;
+use crate::managers::{Managers, MapKeeper};
 
 /// See the module's head.
 pub(super) enum Managing {
@@ -36,10 +37,22 @@ impl Managing {
     }
 
     /// The managers, as a server sees them that begins a run: it waits until it knows a map.
-    pub(super) async fn of(&self, id: ServerId, endpoint: &Arc<Endpoint>) -> Arc<dyn Managers> {
+    /// With a disk it keeps the map there.
+    pub(super) async fn of(
+        &self,
+        id: ServerId,
+        endpoint: &Arc<Endpoint>,
+        disk: Option<Arc<dyn Disk>>,
+    ) -> Arc<dyn Managers> {
         match self {
             Self::Desk(desk) => AtDesk::new(id, desk),
-            Self::Quorum(quorum) => quorum.client(endpoint).await,
+            Self::Quorum(quorum) => {
+                let keeper = disk.map(|disk| {
+                    let keeper = MapKeeper::on(disk, id);
+                    keeper.unwrap_or_else(|error| panic!("the map of {id}: {error}"))
+                });
+                quorum.client(endpoint, keeper).await
+            }
         }
     }
 

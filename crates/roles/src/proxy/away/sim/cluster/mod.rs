@@ -20,6 +20,7 @@ mod ground;
 mod managing;
 mod places;
 mod quorum;
+mod recovery;
 mod residents;
 mod roads;
 mod servers;
@@ -69,6 +70,10 @@ pub(super) struct World {
     datas: Datas,
     /// No more faults begin.
     is_calm: AtomicBool,
+    /// Managers may be lost with their disks.
+    recovers: bool,
+    /// They are, and no other server's disk is to be lost meanwhile.
+    is_recovering: AtomicBool,
 }
 
 /// What a seed met, beside what its proxies did.
@@ -99,6 +104,7 @@ impl Met {
         self.managers.terms += other.managers.terms;
         self.managers.tokens += other.managers.tokens;
         self.managers.snapshots += other.managers.snapshots;
+        self.managers.recoveries += other.managers.recoveries;
     }
 }
 
@@ -115,6 +121,8 @@ pub(super) enum By {
     Desk,
     /// Managers as they are.
     Quorum,
+    /// The same, and all may be lost with their disks: they are made anew.
+    Recovered,
 }
 
 /// The network of a cluster with these servers that manage.
@@ -136,7 +144,7 @@ impl World {
     async fn begin(dice: Dice, by: By, proxies: Option<Range<u32>>) -> (Arc<Self>, Range<u32>) {
         let managers = match by {
             By::Desk => MANAGER.0..MANAGER.0 + 1,
-            By::Quorum => MANAGERS,
+            By::Quorum | By::Recovered => MANAGERS,
         };
         let roads = roads(&dice, managers);
         let speaks = proxies.is_none();
@@ -148,7 +156,7 @@ impl World {
                 let network = roads.network.clone();
                 Managing::Desk(Desk::open(dice.clone(), network, proxies.clone(), speaks))
             }
-            By::Quorum => Managing::Quorum(Quorum::open(&dice, &roads, &findings)),
+            By::Quorum | By::Recovered => Managing::Quorum(Quorum::open(&dice, &roads, &findings)),
         };
         let world = Arc::new(Self {
             metas: Metas::new(&dice),
@@ -158,6 +166,8 @@ impl World {
             findings,
             managing,
             is_calm: AtomicBool::new(false),
+            recovers: by == By::Recovered,
+            is_recovering: AtomicBool::new(false),
         });
         if let Managing::Quorum(quorum) = &world.managing {
             quorum.until_founded().await;
@@ -183,19 +193,20 @@ impl Simulation {
         let count = proxies.len() as u32;
         let residents = Residents::default();
         let managers = async |id, endpoint: &Arc<Endpoint>| -> Arc<dyn Managers> {
-            let managers = world.managing.of(id, endpoint).await;
-            if by == By::Quorum {
+            let managers = world.managing.of(id, endpoint, None).await;
+            if by != By::Desk {
                 residents.settle(id, endpoint, &world.roads.network, managers.clone());
             }
             managers
         };
         let ground = (&world.dice, &world.findings);
         let mut proxies = Proxies::begin(ground, &world.roads.network, count, managers).await;
-        if by == By::Quorum {
+        if by != By::Desk {
             proxies.ask_for_maps();
         }
-        // Half of the seeds keep their bucket: elsewhere few keys are there for long.
-        if world.dice.one_in(2) {
+        // Half of the seeds keep their bucket: elsewhere few keys are there for long. Of one that is made while managers are lost
+        // proxies' maps tell, which are not kept here.
+        if world.dice.one_in(2) && by != By::Recovered {
             proxies.remake_buckets();
         }
         Self { world, proxies, _residents: residents }

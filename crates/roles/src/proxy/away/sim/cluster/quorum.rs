@@ -10,10 +10,11 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
+use larder_env::SimDisk;
 use larder_net::limits::CERTIFICATE_VALIDITY;
 use larder_net::{AuthorityCell, Endpoint, Role};
 use larder_protocol::limits::QUORUM_LOG_ENTRIES_MAX;
@@ -28,12 +29,15 @@ use super::super::{Dice, PROXIES, address, subject};
 use super::agreed::{Agreed, Hash};
 use super::desk::{CLUSTER, founding};
 use super::disks::Pace;
-use super::places::{Ends, Place};
+use super::places::{DISK_BYTES, Ends, Place};
 use super::roads::Roads;
 use super::servers::END_MAX;
 use crate::inspect::Report;
-use crate::managers::{Contacts, Managers, ManagersClient, NotProposed};
-use crate::quorum::{Founder, Ground, ManagerError, Maps, Running, inspect, keeps_snapshot};
+use crate::managers::{Contacts, Managers, ManagersClient, MapKeeper, NotProposed};
+use crate::quorum::{
+    Begun, Founder, Ground, ManagerError, Maps, Running, begin_log, inspect, keeps_snapshot,
+};
+use crate::recover::Recovery;
 
 pub(super) const MANAGERS: Range<u32> = 9..12;
 
@@ -50,6 +54,9 @@ pub(super) struct Quorum {
     snapshots: AtomicU64,
     /// Tokens that were asked for.
     asked: AtomicU64,
+    recoveries: AtomicU64,
+    /// All disks are gone.
+    are_lost: AtomicBool,
 }
 
 /// What befell managers.
@@ -63,6 +70,8 @@ pub(super) struct MetManagers {
     pub(super) tokens: u64,
     /// Logs that begin with a snapshot of the map in the end.
     pub(super) snapshots: u64,
+    /// Times that managers were made anew.
+    pub(super) recoveries: u64,
 }
 
 /// A manager that runs.
@@ -94,6 +103,8 @@ impl Quorum {
             restarts: AtomicU64::new(0),
             snapshots: AtomicU64::new(0),
             asked: AtomicU64::new(0),
+            recoveries: AtomicU64::new(0),
+            are_lost: AtomicBool::new(false),
         });
         quorum.found();
         (0..MANAGERS.len()).for_each(|at| quorum.begin(at));
@@ -187,6 +198,7 @@ impl Quorum {
             terms: self.agreed.terms(),
             tokens: self.agreed.tokens(),
             snapshots: self.snapshots.load(Ordering::Relaxed),
+            recoveries: self.recoveries.load(Ordering::Relaxed),
         }
     }
 
@@ -199,9 +211,16 @@ impl Quorum {
     }
 
     /// The managers as a server sees them that begins a run, once it knows a map.
-    pub(super) async fn client(&self, endpoint: &Arc<Endpoint>) -> Arc<ManagersClient> {
+    pub(super) async fn client(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        keeper: Option<Arc<MapKeeper>>,
+    ) -> Arc<ManagersClient> {
         let contacts = Arc::new(Contacts::new(endpoint, contacts()));
-        let client = Arc::new(ManagersClient::start(contacts));
+        let client = Arc::new(match keeper {
+            Some(keeper) => ManagersClient::start_keeping(contacts, keeper),
+            None => ManagersClient::start(contacts),
+        });
         let mut versions = client.versions();
         while client.map().founded.is_none() {
             versions.changed().await.expect("maps come as long as it is there");
@@ -244,17 +263,59 @@ impl Quorum {
 
     /// Ends a manager's run, if it runs; it begins another after a while.
     pub(super) async fn restart(self: Arc<Self>, at: usize, ends: Ends, away: Duration) {
-        let Some(running) = self.running[at].lock().take() else { return };
+        if self.stop(at, ends).await {
+            sleep(away).await;
+            // Its disk may be gone with those of all others.
+            while self.are_lost.load(Ordering::Relaxed) {
+                sleep(Duration::from_millis(10)).await;
+            }
+            self.roads.isolate(ServerId(MANAGERS.start + at as u32), false);
+            self.begin(at);
+        }
+    }
+
+    /// Ends a manager's run; `false` if it does not run.
+    async fn stop(&self, at: usize, ends: Ends) -> bool {
+        let Some(running) = self.running[at].lock().take() else { return false };
         self.restarts.fetch_add(1, Ordering::Relaxed);
-        let id = ServerId(MANAGERS.start + at as u32);
-        self.roads.isolate(id, true);
+        self.roads.isolate(ServerId(MANAGERS.start + at as u32), true);
         self.places[at].strike(ends);
         self.end_run(at, running, ends != Ends::Stopped).await;
         // What was to fail in this run ends with it.
         self.places[at].disk.lock().kill();
-        sleep(away).await;
-        self.roads.isolate(id, false);
-        self.begin(at);
+        true
+    }
+
+    /// All managers are gone with their disks; returns those that ran.
+    pub(super) async fn lose_all(&self) -> Vec<usize> {
+        self.are_lost.store(true, Ordering::Relaxed);
+        let stops = (0..MANAGERS.len()).map(async |at| (at, self.stop(at, Ends::Wiped).await));
+        let stopped = futures::future::join_all(stops).await;
+        for place in &self.places {
+            *place.disk.lock() = SimDisk::new(self.dice.below(u64::MAX), DISK_BYTES);
+        }
+        stopped.into_iter().filter(|(_, ran)| *ran).map(|(at, _)| at).collect()
+    }
+
+    /// Has all managers' disks take a recovery, and those begin that ran before.
+    pub(super) fn take(self: &Arc<Self>, recovery: &Recovery, ran: &[usize]) {
+        self.agreed.recovered();
+        self.recoveries.fetch_add(1, Ordering::Relaxed);
+        for (id, place) in MANAGERS.map(ServerId).zip(&self.places) {
+            let (disk, ids) = (place.disk.lock().reopen(), (ClusterId(CLUSTER), id));
+            let begun = begin_log(disk, ids, &recovery.map, &recovery.voters, false);
+            assert_eq!(begun.expect("a new disk takes a log"), Begun::New(None));
+        }
+        self.are_lost.store(false, Ordering::Relaxed);
+        // Nobody of before is heard: in production by the authority of before.
+        for manager in MANAGERS.map(ServerId) {
+            let others = self.roads.all().filter(|other| *other != manager);
+            others.for_each(|other| self.roads.network.reset(manager, other));
+        }
+        for at in ran {
+            self.roads.isolate(ServerId(MANAGERS.start + *at as u32), false);
+            self.begin(*at);
+        }
     }
 
     async fn end_run(&self, at: usize, mut running: RunningManager, may_fail: bool) {

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::super::{DATA, Dice, METAS, PGS, address, subject};
 use super::desk::{Boots, CLUSTER, LV_BLOCKS, PV_COUNT};
-use super::disks::Pace;
+use super::disks::{Pace, SlowDisk};
 use super::managing::Managing;
 use super::places::{DISK_BYTES, Ends, Place, temp_dir};
 use super::{Met, World};
@@ -90,6 +90,10 @@ impl Metas {
     /// Whether all run.
     pub(super) fn all_run(&self) -> bool {
         self.running.iter().all(|running| running.lock().is_some())
+    }
+
+    pub(super) fn places(&self) -> &[Place] {
+        &self.places
     }
 
     /// Has a server's index flushed, and its log freed behind it.
@@ -204,6 +208,15 @@ impl Datas {
         self.restarts.load(Ordering::Relaxed)
     }
 
+    /// Whether all run.
+    pub(super) fn all_run(&self) -> bool {
+        self.running.iter().all(|running| running.lock().is_some())
+    }
+
+    pub(super) fn places(&self) -> &[Place] {
+        &self.places
+    }
+
     pub(super) fn become_(&self, at: usize, mood: Mood) {
         *self.moods[at].lock() = mood;
     }
@@ -261,6 +274,7 @@ impl World {
         let (arrivals, endpoint) = (host.listen(address(id.0)), Endpoint::simulated(host));
         let boot = self.metas.boots.next(id);
         let place = &self.metas.places[at];
+        let disk = place.slow();
         let log = LogConfig { segment_bytes: SEGMENT_BYTES_MIN, ..LogConfig::new(boot.0) };
         let scrub_period = self.metas.scrub_period;
         let config = ServerConfig {
@@ -270,8 +284,8 @@ impl World {
             background: BackgroundConfig { bytes_per_s: 1 << 30, scrub_period },
         };
         let root = place.dir.lock().path().to_owned();
-        let managers = self.managing.of(id, &endpoint).await;
-        let server = MetaServer::open(place.slow(), &root, &endpoint, managers, &config);
+        let managers = self.managing.of(id, &endpoint, Some(disk.clone())).await;
+        let server = MetaServer::open(disk, &root, &endpoint, managers, &config);
         let server = server.unwrap_or_else(|error| panic!("meta {at} does not open: {error}"));
         let callers = Roles::of(&[Role::Proxy, Role::Meta, Role::Manager]);
         let services = Services::new().with::<MetaService>(callers, server.handler());
@@ -300,7 +314,21 @@ impl World {
 
     /// Ends a meta server's run, if it runs; it begins another after a while.
     pub(super) async fn restart_meta(self: Arc<Self>, at: usize, ends: Ends, away: Duration) {
-        let Some(running) = self.metas.running[at].lock().take() else { return };
+        if self.stop_meta(at, ends).await {
+            sleep(away).await;
+            self.return_meta(at).await;
+        }
+    }
+
+    /// Has a meta server that was stopped begin another run.
+    pub(super) async fn return_meta(self: &Arc<Self>, at: usize) {
+        self.roads.isolate(ServerId(METAS.start + at as u32), false);
+        self.begin_meta(at).await;
+    }
+
+    /// Ends a meta server's run; `false` if it does not run.
+    pub(super) async fn stop_meta(&self, at: usize, ends: Ends) -> bool {
+        let Some(running) = self.metas.running[at].lock().take() else { return false };
         self.metas.restarts.fetch_add(1, Ordering::Relaxed);
         self.metas.note(Some(&running));
         let id = ServerId(METAS.start + at as u32);
@@ -319,9 +347,7 @@ impl World {
             *place.disk.lock() = SimDisk::new(self.dice.below(u64::MAX), DISK_BYTES);
             *place.dir.lock() = temp_dir();
         }
-        sleep(away).await;
-        self.roads.isolate(id, false);
-        self.begin_meta(at).await;
+        true
     }
 
     /// Has the disk of a meta server fail; its process ends a moment later.
@@ -351,8 +377,9 @@ impl World {
         let host = self.roads.network.host(subject(id.0, Role::Data));
         let (arrivals, endpoint) = (host.listen(address(id.0)), Endpoint::simulated(host));
         let boot = self.datas.boots.next(id);
-        let managers = self.managing.of(id, &endpoint).await;
-        let node = self.open_data(at, (id, boot), managers);
+        let disk = self.datas.places[at].slow();
+        let managers = self.managing.of(id, &endpoint, Some(disk.clone())).await;
+        let node = self.open_data(at, (id, boot), (disk, managers));
         node.introduce(id, vec![address(id.0).to_string()]);
         let face = MoodyFace {
             face: Arc::new(DataFace(node.clone())),
@@ -373,9 +400,9 @@ impl World {
         &self,
         at: usize,
         (me, boot): (ServerId, BootId),
-        managers: Arc<dyn Managers>,
+        (disk, managers): (Arc<SlowDisk>, Arc<dyn Managers>),
     ) -> Arc<DataNode> {
-        let (disk, disk_id) = (self.datas.places[at].slow(), self.managing.disk_of(me));
+        let disk_id = self.managing.disk_of(me);
         let pv_bytes = u64::from(LV_BLOCKS) * u64::from(BLOCK_BYTES);
         let config = VolumeConfig { cluster: CLUSTER, disk_id, pv_bytes, pv_count_max: PV_COUNT };
         let volume = match boot.0 & u64::from(u32::MAX) {
@@ -390,16 +417,28 @@ impl World {
 
     /// Ends a data server's run, if it runs; it begins another after a while.
     pub(super) async fn restart_data(self: Arc<Self>, at: usize, ends: Ends, away: Duration) {
-        let Some(running) = self.datas.running[at].lock().take() else { return };
+        if self.stop_data(at, ends).await {
+            sleep(away).await;
+            self.return_data(at).await;
+        }
+    }
+
+    /// Has a data server that was stopped begin another run.
+    pub(super) async fn return_data(self: &Arc<Self>, at: usize) {
+        self.roads.isolate(ServerId(DATA.start + at as u32), false);
+        self.begin_data(at).await;
+    }
+
+    /// Ends a data server's run; `false` if it does not run.
+    pub(super) async fn stop_data(&self, at: usize, ends: Ends) -> bool {
+        let Some(running) = self.datas.running[at].lock().take() else { return false };
         self.datas.restarts.fetch_add(1, Ordering::Relaxed);
         let id = ServerId(DATA.start + at as u32);
         self.roads.isolate(id, true);
         self.datas.places[at].strike(ends);
         self.end_data(at, running).await;
         self.datas.places[at].disk.lock().kill();
-        sleep(away).await;
-        self.roads.isolate(id, false);
-        self.begin_data(at).await;
+        true
     }
 
     async fn end_data(&self, at: usize, running: RunningData) {

@@ -62,6 +62,12 @@ fn whatever_fails_a_cluster_with_real_managers_keeps_what_it_answered_and_comes_
 }
 
 #[test]
+fn managers_that_are_made_anew_lose_nothing_that_was_answered() {
+    let met = whole_clusters_pass(By::Recovered);
+    assert!(met.managers.recoveries > 0, "managers that are never lost show nothing");
+}
+
+#[test]
 fn whatever_fails_managers_keep_what_they_answered_and_come_to_rest() {
     let (count, _, met) = all_pass(SEEDS_ALONE, |seed| run_alone(seed, None));
     let met = met.managers;
@@ -180,6 +186,12 @@ fn a_proposal_that_is_answered_before_it_is_agreed_on_is_found() {
 #[test]
 fn a_proposal_that_is_made_again_though_it_may_have_been_taken_is_found() {
     is_found_alone(Bug::RepeatsUnknown, 0);
+}
+
+#[test]
+fn a_server_that_acts_by_a_map_that_it_has_not_kept_is_found() {
+    let bug = Bug::ActsUnkept;
+    finds(bug, 0, "", |seed| run(seed, By::Recovered, Some(bug)));
 }
 
 #[test]

@@ -1,0 +1,49 @@
+//! Timelines: which history a map is of.
+//!
+//! Managers that are put back from an older copy go on from there, and give versions, ids and views a second time. Numbers do not
+//! tell two such histories apart for long. So a manager that leads begins a timeline with an id that it draws, before it has
+//! anything else agreed on: one history has an id from some version on, and no other history ever has it.
+//!
+//! The word is PostgreSQL's, whose servers begin a timeline when they are restored or promoted.
+//!
+//! # Invariants
+//!
+//! 1. Each timeline begins above the one before it.
+//! 2. Of two maps with the same timeline in force at a version, each has everything that the managers had agreed on up to that
+//!    version, if it is of that version or a later one.
+
+use larder_types::MapVersion;
+use serde::{Deserialize, Serialize};
+
+use super::command::{Applied, Outcome};
+use super::map::Topology;
+use crate::limits::TIMELINES_MAX;
+
+/// A part of the managers' history, under one leader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timeline {
+    /// Drawn by the leader.
+    pub id: u64,
+    /// First map of it.
+    pub since: MapVersion,
+}
+
+impl Topology {
+    /// The timeline in force when the map had this version. `None` if that is not remembered, or there was none.
+    #[must_use]
+    pub fn timeline_at(&self, version: MapVersion) -> Option<Timeline> {
+        self.timelines.iter().rfind(|timeline| timeline.since <= version).copied()
+    }
+
+    pub(super) fn begin_timeline(&mut self, id: u64) -> Applied {
+        if self.timelines.iter().any(|timeline| timeline.id == id) {
+            return Ok(Outcome::Already);
+        }
+        let since = self.next_version();
+        assert!(self.timelines.last().is_none_or(|last| last.since < since), "maps grow");
+        self.timelines.push(Timeline { id, since });
+        let too_many = self.timelines.len().saturating_sub(TIMELINES_MAX);
+        self.timelines.drain(..too_many);
+        Ok(Outcome::Done)
+    }
+}

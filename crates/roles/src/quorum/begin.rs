@@ -1,0 +1,130 @@
+//! A manager's directory made anew, from a map: see `crate::recover`.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use larder_env::disk::read_file;
+use larder_env::{Disk, DiskError};
+use larder_protocol::manager::quorum::{
+    HardState, Item, LogIndex, LogWrite, Members, Position, Snapshot, Stored, Term,
+};
+use larder_protocol::manager::state::{Command, Topology};
+use larder_types::codec::decode;
+use larder_types::{ClusterId, ServerId};
+
+use super::disk::{DIR, PATH, QuorumDisk};
+use super::error::ManagerError;
+use super::tokens;
+use super::v1::{BadFile, decode_file};
+
+/// Term of the snapshot that managers begin with. No manager of before is heard any more, whatever its term.
+const FIRST_TERM: Term = Term(1);
+
+/// What became of a manager's log.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Begun {
+    /// It begins with the map. The one of before has this name now.
+    New(Option<PathBuf>),
+    /// It went on from the map: the manager has voted in it.
+    GoesOn,
+    /// It is left as it is: it went on from the map, and nobody knows any more how far.
+    Forgotten,
+}
+
+/// Begins a manager's log with a map, alike for all managers; once for each map (`has_begun`).
+pub(crate) fn begin_log(
+    disk: Arc<dyn Disk>,
+    (cluster, me): (ClusterId, ServerId),
+    map: &Topology,
+    voters: &BTreeSet<ServerId>,
+    has_begun: bool,
+) -> Result<Begun, ManagerError> {
+    let mut aside = None;
+    match log_of(&*disk)? {
+        Log::Of(before) if crate::recover::has_taken(&before, map) => return Ok(Begun::GoesOn),
+        _ if has_begun => return Ok(Begun::Forgotten),
+        Log::None => {}
+        Log::Of(_) | Log::Unreadable => {
+            let name = format!("{PATH}.{}", crate::recover::before(map));
+            // The first one that lay there is the managers' of before.
+            match read_file(&*disk, &name) {
+                Err(DiskError::NotFound { .. }) => disk.rename(PATH, &name)?,
+                read => drop(read?),
+            }
+            disk.remove(PATH).or_else(|error| match error {
+                DiskError::NotFound { .. } => Ok(()),
+                error => Err(error),
+            })?;
+            disk.sync_dir(DIR)?;
+            aside = Some(PathBuf::from(name));
+        }
+    }
+    let mut log = QuorumDisk::open(disk, cluster, me)?;
+    let at = Position { term: FIRST_TERM, index: map.applied };
+    let members = Members { voters: voters.clone(), ..Members::default() };
+    let snapshot = Some(Snapshot { at, members, state: map.encode().into() });
+    let hard = HardState { term: FIRST_TERM, voted_for: None };
+    log.write(LogWrite { hard, snapshot, entries: None })?;
+    Ok(Begun::New(aside))
+}
+
+/// Removes the tokens that the authority before has signed.
+pub(crate) fn forget_tokens_of(disk: &dyn Disk) -> Result<(), DiskError> {
+    match disk.remove(tokens::FILE) {
+        Ok(()) | Err(DiskError::NotFound { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// What lies in place of a manager's log.
+enum Log {
+    /// Nothing, or a log without a record.
+    None,
+    /// One that makes this map, if all of it was agreed on.
+    Of(Box<Topology>),
+    /// One that cannot be read.
+    Unreadable,
+}
+
+/// The manager and the map of a log's bytes, if all of it was agreed on. `None` if it is no log at all.
+pub(crate) fn map_in_log(bytes: &[u8]) -> Option<Result<(ServerId, Topology), ()>> {
+    let contents = match decode_file(bytes) {
+        Err(BadFile::Header) => return None,
+        Err(_) => return Some(Err(())),
+        Ok(contents) => contents,
+    };
+    let server = contents.header.server;
+    let map = map_of(contents.writes).filter(|map| map.contradiction().is_none());
+    Some(map.map(|map| (server, map)).ok_or(()))
+}
+
+fn log_of(disk: &dyn Disk) -> Result<Log, DiskError> {
+    let bytes = match read_file(disk, PATH) {
+        Err(DiskError::NotFound { .. }) => return Ok(Log::None),
+        read => read?,
+    };
+    let Ok(contents) = decode_file(&bytes) else { return Ok(Log::Unreadable) };
+    if contents.writes.is_empty() {
+        return Ok(Log::None);
+    }
+    Ok(map_of(contents.writes).map_or(Log::Unreadable, |map| Log::Of(Box::new(map))))
+}
+
+/// The map that a log makes if all of it was agreed on.
+fn map_of(writes: Vec<LogWrite>) -> Option<Topology> {
+    let mut stored = Stored::default();
+    writes.into_iter().for_each(|write| stored.take(write));
+    let mut map = match &stored.snapshot {
+        None => Topology::default(),
+        Some(snapshot) => Topology::decode(&snapshot.state).ok()?,
+    };
+    for (index, (_, item)) in (stored.base().index.0 + 1..).zip(&stored.items) {
+        if let Item::Command(command) = item {
+            let command: Command = decode("a command of the managers", command).ok()?;
+            // That it may be refused is part of what it says.
+            drop(map.apply(LogIndex(index), command));
+        }
+    }
+    Some(map)
+}

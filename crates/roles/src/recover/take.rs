@@ -1,0 +1,321 @@
+//! Having a server's directory take a recovery. Everything blocks.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use larder_env::disk::read_file;
+use larder_env::{Disk, DiskError, RealDisk};
+use larder_net::{Authority, Identity, IdentityError};
+use larder_protocol::manager::state::{ServerRecord, ServerRole, ServerState, Timeline, Topology};
+use larder_types::{ClusterId, ServerId};
+
+use super::v1::Recovery;
+use crate::identity::{IDENTITY_FILE, roles_of};
+use crate::managers::{BadMap, KeptMap, MAP_FILE};
+use crate::quorum::{AUTHORITY_FILE, Begun, ManagerError, begin_log, forget_tokens_of};
+use crate::store::LOCK_FILE;
+
+/// What became of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    /// Its server.
+    pub server: ServerId,
+    /// The server's name.
+    pub name: String,
+    /// Where a manager's log of before lies now.
+    pub aside: Option<PathBuf>,
+}
+
+/// Why a directory takes no recovery, by what to do. It is as it was, unless a disk failed.
+#[derive(Debug, thiserror::Error)]
+pub enum NotTaken {
+    /// Stop the server.
+    #[error("{dir} is in use: stop its server first")]
+    InUse {
+        /// The directory.
+        dir: String,
+    },
+    /// Name it.
+    #[error(
+        "{dir} has no identity: name its server with --server ID, of the managers whose directories are lost"
+    )]
+    Nobody {
+        /// The directory.
+        dir: String,
+    },
+    /// Take the right directory.
+    #[error("{dir} is server {found}'s, and not server {wanted}'s")]
+    OtherServer {
+        /// The directory.
+        dir: String,
+        /// Whose it is.
+        found: ServerId,
+        /// Whose it should be.
+        wanted: ServerId,
+    },
+    /// Take the right recovery.
+    #[error("{dir} is of cluster {found:016x}, and the recovery of {wanted:016x}")]
+    OtherCluster {
+        /// The directory.
+        dir: String,
+        /// Its cluster.
+        found: u64,
+        /// The recovery's.
+        wanted: u64,
+    },
+    /// Give it up, or make another recovery.
+    #[error("server {server} is none of the recovery's map, or was removed from the cluster")]
+    NoSuchServer {
+        /// The server.
+        server: ServerId,
+    },
+    /// Only a manager's directory is made anew.
+    #[error(
+        "server {server} ({name}) is no manager: what it had is lost. Start the cluster without it, remove it with `larder remove`, \
+         and have the machine join again"
+    )]
+    Lost {
+        /// The server.
+        server: ServerId,
+        /// Its name.
+        name: String,
+    },
+    /// Name it with `--lost` no more.
+    #[error(
+        "server {server} ({name}) is a manager that was named as lost: make the recovery without --lost for it"
+    )]
+    NoVoter {
+        /// The server.
+        server: ServerId,
+        /// Its name.
+        name: String,
+    },
+    /// Make the recovery again, with this directory's map.
+    #[error(
+        "{dir} has heard of map {kept}, of which the recovery, of map {made}, lacks something: make it again, with this directory's \
+         {MAP_FILE} among the files. If the cluster has gone on already, a proxy's {MAP_FILE} may be deleted; another server is removed \
+         and joins anew"
+    )]
+    Later {
+        /// The directory.
+        dir: String,
+        /// Version of its map.
+        kept: u64,
+        /// The recovery's.
+        made: u64,
+    },
+    /// Have it removed.
+    #[error(
+        "{dir} has taken this recovery before, and its log cannot be read or is gone: a manager is not made anew twice, as it would have \
+         forgotten what it agreed to. Remove it with `larder remove`"
+    )]
+    Forgotten {
+        /// The directory.
+        dir: String,
+    },
+    /// Nothing is to be done.
+    #[error("{dir} has taken this recovery before, and has gone on since")]
+    GoneOn {
+        /// The directory.
+        dir: String,
+    },
+    /// Have it joined anew.
+    #[error(
+        "{dir} has no {MAP_FILE}: it is not known what its server did last. Start the cluster without it, remove it with `larder \
+         remove`, and have the machine join again with an empty directory"
+    )]
+    Unknown {
+        /// The directory.
+        dir: String,
+    },
+    /// Use a newer release; have one that is damaged joined anew.
+    #[error("{dir}/{MAP_FILE}: {reason}")]
+    BadMap {
+        /// The directory.
+        dir: String,
+        /// Why.
+        reason: BadMap,
+    },
+    /// Look at the disk.
+    #[error("{path}: {source}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Look at the disk.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// As it says.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// As it says.
+    #[error(transparent)]
+    Manager(#[from] ManagerError),
+}
+
+/// A directory that may take a recovery.
+struct Fit {
+    server: ServerId,
+    record: ServerRecord,
+    manages: bool,
+}
+
+/// Checks that a directory may take a recovery. Changes nothing. `server` names the one of a manager's directory that is lost; of
+/// others it is checked.
+///
+/// # Errors
+/// [`NotTaken`], by what to do.
+pub fn check(recovery: &Recovery, dir: &Path, server: Option<ServerId>) -> Result<(), NotTaken> {
+    fit(recovery, dir, server).map(drop)
+}
+
+fn fit(recovery: &Recovery, dir: &Path, server: Option<ServerId>) -> Result<Fit, NotTaken> {
+    let shown = || dir.display().to_string();
+    let map = &recovery.map;
+    let identity = dir.join(IDENTITY_FILE);
+    let found = identity.exists().then(|| Identity::load(&identity)).transpose()?;
+    let found = found.as_ref().map(Identity::subject);
+    if let Some(found) = &found {
+        let (found, wanted) = (found.cluster.0, cluster_of(map).0);
+        if found != wanted {
+            return Err(NotTaken::OtherCluster { dir: shown(), found, wanted });
+        }
+    }
+    let known = found.map(|found| found.server);
+    if let (Some(found), Some(wanted)) = (known, server)
+        && found != wanted
+    {
+        return Err(NotTaken::OtherServer { dir: shown(), found, wanted });
+    }
+    let server = known.or(server).ok_or_else(|| NotTaken::Nobody { dir: shown() })?;
+    let record = map.servers.get(&server).filter(|it| it.state != ServerState::Removed);
+    let record = record.ok_or(NotTaken::NoSuchServer { server })?.clone();
+    let (name, has) = (record.name.clone(), |role| record.roles.contains(&role));
+    let manages = has(ServerRole::Manager);
+    let holds_data = has(ServerRole::Meta) || has(ServerRole::Data);
+    if known.is_none() && holds_data {
+        return Err(NotTaken::Lost { server, name });
+    }
+    if manages && !recovery.voters.contains(&server) {
+        return Err(NotTaken::NoVoter { server, name });
+    }
+    if dir.exists() {
+        check_kept(&RealDisk::open(dir)?, dir, map, holds_data)?;
+    }
+    Ok(Fit { server, record, manages })
+}
+
+/// Has the directory of a server take a recovery: see [`check`]. It may be repeated.
+///
+/// # Errors
+/// [`NotTaken`], by what to do.
+pub fn take(recovery: &Recovery, dir: &Path, server: Option<ServerId>) -> Result<Taken, NotTaken> {
+    let (map, cluster) = (&recovery.map, cluster_of(&recovery.map));
+    fit(recovery, dir, server)?;
+    fs::create_dir_all(dir).map_err(|source| NotTaken::File { path: dir.into(), source })?;
+    let disk: Arc<RealDisk> = Arc::new(RealDisk::open(dir)?);
+    let _lock = disk.lock(LOCK_FILE).map_err(|error| match error {
+        DiskError::Held { .. } => NotTaken::InUse { dir: dir.display().to_string() },
+        error => error.into(),
+    })?;
+    // Under the lock, as it was when nobody could change it.
+    let Fit { server, record, manages } = fit(recovery, dir, server)?;
+    let authority = Authority::from_pem(cluster, recovery.authority.as_bytes())?;
+    let mut aside = None;
+    let has_taken = has_identity_of(dir, &authority)?;
+    if !has_taken {
+        keep_before(dir, map)?;
+    }
+    if manages {
+        authority.save(&dir.join(AUTHORITY_FILE))?;
+        aside = match begin_log(disk.clone(), (cluster, server), map, &recovery.voters, has_taken)?
+        {
+            Begun::New(aside) => {
+                // The authority before has signed them.
+                forget_tokens_of(&*disk)?;
+                aside
+            }
+            Begun::GoesOn => None,
+            Begun::Forgotten => return Err(NotTaken::Forgotten { dir: dir.display().to_string() }),
+        };
+    }
+    // Last: with another authority's it finds no manager, and a manager does not start.
+    let identity = authority.identity(server, roles_of(&record.roles))?;
+    identity.save(&dir.join(IDENTITY_FILE))?;
+    Ok(Taken { server, name: record.name, aside: aside.map(|aside| dir.join(aside)) })
+}
+
+/// True if the directory has taken the recovery of this authority: a manager has begun its log then.
+fn has_identity_of(dir: &Path, authority: &Authority) -> Result<bool, NotTaken> {
+    let path = dir.join(IDENTITY_FILE);
+    Ok(path.exists() && authority.signed(&Identity::load(&path)?))
+}
+
+/// Keeps what the managers before know the server by, beside what replaces it: with it the server is theirs, if they go on after all.
+fn keep_before(dir: &Path, map: &Topology) -> Result<(), NotTaken> {
+    for name in [IDENTITY_FILE, AUTHORITY_FILE] {
+        let (path, before) = (dir.join(name), dir.join(format!("{name}.{}", before(map))));
+        if path.exists() && !before.exists() {
+            let failed = |source| NotTaken::File { path: before.clone(), source };
+            // The file is replaced as a whole, and its rights are copied, too.
+            fs::copy(&path, &before).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// What names of files end with that were there before a recovery.
+pub(crate) fn before(recovered: &Topology) -> String {
+    let id = recovered.timelines.last().map_or(0, |timeline| timeline.id);
+    format!("before-{id:016x}")
+}
+
+/// The cluster of a recovery.
+///
+/// # Panics
+/// If there is none, which [`make`](super::make) never makes.
+fn cluster_of(map: &Topology) -> ClusterId {
+    ClusterId(map.founded.expect("a recovery is of a cluster that was founded").0.0)
+}
+
+/// Refuses a directory whose own map has something that the recovery lacks; of one that holds data also one whose map is not known.
+fn check_kept(
+    disk: &dyn Disk,
+    dir: &Path,
+    map: &Topology,
+    holds_data: bool,
+) -> Result<(), NotTaken> {
+    let shown = || dir.display().to_string();
+    let kept = match read_file(disk, MAP_FILE) {
+        Err(DiskError::NotFound { .. }) if holds_data => {
+            return Err(NotTaken::Unknown { dir: shown() });
+        }
+        Err(DiskError::NotFound { .. }) => return Ok(()),
+        read => KeptMap::decode(&read?),
+    };
+    let kept = match kept {
+        Ok(kept) => kept.map,
+        Err(BadMap::Damaged) if !holds_data => return Ok(()),
+        Err(reason) => return Err(NotTaken::BadMap { dir: shown(), reason }),
+    };
+    if kept.map_mark().is_none_or(|mark| mark.is_reached_by(map)) {
+        return Ok(());
+    }
+    if has_taken(&kept, map) {
+        return Err(NotTaken::GoneOn { dir: shown() });
+    }
+    Err(NotTaken::Later { dir: shown(), kept: kept.version.0, made: map.version.0 })
+}
+
+/// True if a map is of the history that begins with a recovery.
+pub(crate) fn has_taken(of: &Topology, recovered: &Topology) -> bool {
+    let id = |timeline: Timeline| timeline.id;
+    recovered
+        .timelines
+        .last()
+        .is_some_and(|last| of.timeline_at(last.since).map(id) == Some(last.id))
+}
