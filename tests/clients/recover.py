@@ -150,7 +150,7 @@ def loses_managers(drill, lost):
         raise Failed("others may read the recovery")
     for machine in machines:
         said = run(drill.binary, "recover", "take", recovery, machine.directory)
-        if said.count("has taken map") != 4:
+        if said.count("has taken the recovery") != 4:
             raise Failed(f"not all servers of {machine.name} have taken it: {said}")
     # One that was cut off is repeated.
     run(drill.binary, "recover", "take", recovery, machines[1].directory)
@@ -168,7 +168,7 @@ def goes_on(drill, recovery):
     if machine.stop():
         raise Failed(f"a stop that was not clean:\n{machine.log_tail()}")
     said = run(drill.binary, "recover", "take", recovery, machine.directory)
-    if said.count("left as it is") != 3:
+    if said.count("left as it is") != 4:
         raise Failed(f"a machine that has gone on has taken the recovery again: {said}")
     log = machine.directory / "manager" / "quorum" / "log"
     whole_log = log.read_bytes()

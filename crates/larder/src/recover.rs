@@ -34,8 +34,8 @@ enum RecoverError {
     #[error("it is of the machine in {0}: name that directory")]
     OfMachine(String),
     #[error(
-        "this machine has gone on with this recovery, and {0} is empty now: a manager is not made anew from it twice, as it would have \
-         forgotten what it agreed to. Remove it with `larder remove`"
+        "this machine has gone on with this recovery, and {0} is empty or gone now: a manager is not made anew from it twice, as it would have \
+         forgotten what it agreed to. Remove it with `larder remove` on another machine"
     )]
     Emptied(String),
     #[error(transparent)]
@@ -132,9 +132,10 @@ fn told(made: &Made, files: usize, out: &Path) -> Vec<String> {
                 .to_owned(),
         );
     }
-    let (out, majority) = (out.display(), made.managers.len() / 2 + 1);
+    let (out, all) = (out.display(), made.managers_before);
     lines.push(format!(
-        "if {majority} of these managers still have their directories, start their machines instead: they know more"
+        "if {} of the {all} managers of before still have their directories, start their machines instead: they know more",
+        all / 2 + 1
     ));
     lines.push(format!("{out} has the recovery, with a key: keep it secret"));
     lines.push(format!("next, on each machine: larder recover take {out} DIR; then start all machines, and delete {out}"));
@@ -167,8 +168,13 @@ fn take_into(
         return Err(RecoverError::Emptied(emptied.display().to_string()));
     }
     for (dir, server) in due {
-        let Taken { server, name, aside } = take(&recovery, &dir, server)?;
-        lines.push(format!("{name} (server {server}) has taken map {}", recovery.map.version));
+        let Taken { server, name, goes_on, aside } = take(&recovery, &dir, server)?;
+        lines.push(match goes_on {
+            true => {
+                format!("left as it is: {name} (server {server}) has taken this recovery before")
+            }
+            false => format!("{name} (server {server}) has taken the recovery"),
+        });
         if let Some(aside) = aside {
             lines.push(format!("  its log of before is {}", aside.display()));
         }

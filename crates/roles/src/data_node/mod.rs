@@ -93,7 +93,7 @@ impl DataNode {
         assert!(introduced.is_ok(), "a run is introduced once");
     }
 
-    /// What the leading manager tells data servers. A volume is made only when the map is kept that has it.
+    /// Takes an order of the leading manager. A volume is made only when the map is kept that has it.
     ///
     /// # Panics
     /// Outside of a tokio runtime.

@@ -210,7 +210,7 @@ impl MapKeeper {
     }
 }
 
-/// What the release before kept.
+/// The mark that the release before kept.
 fn mark_before(disk: &dyn Disk) -> Result<Option<MapMark>, DiskError> {
     match read_file(disk, MARK_FILE) {
         Ok(bytes) => match MapMark::decode(&bytes) {

@@ -21,7 +21,7 @@ use super::v1::{BadFile, decode_file};
 /// Term of the snapshot that managers begin with. No manager of before is heard any more, whatever its term.
 const FIRST_TERM: Term = Term(1);
 
-/// What became of a manager's log.
+/// Outcome for a manager's log.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Begun {
     /// It begins with the map. The one of before has this name now.
@@ -77,7 +77,7 @@ pub(crate) fn forget_tokens_of(disk: &dyn Disk) -> Result<(), DiskError> {
     }
 }
 
-/// What lies in place of a manager's log.
+/// A manager's log as it is found.
 enum Log {
     /// Nothing, or a log without a record.
     None,

@@ -16,12 +16,12 @@ use super::v1::Recovery;
 use crate::limits::{IDS_SKIPPED, VERSIONS_SKIPPED};
 use crate::node::node_of;
 
-/// A recovery, and what its operator should know of it.
+/// A recovery, and its facts for the operator.
 #[derive(Debug)]
 pub struct Made {
     /// The recovery.
     pub recovery: Recovery,
-    /// Which of the maps is the latest.
+    /// File with the latest map.
     pub of: String,
     /// Its version.
     pub version: MapVersion,
@@ -29,15 +29,17 @@ pub struct Made {
     pub passed_over: Vec<String>,
     /// The managers, with their names.
     pub managers: Vec<(ServerId, String)>,
+    /// Managers of the map, the lost ones too.
+    pub managers_before: usize,
     /// Servers that are lost, with their names.
     pub lost: Vec<(ServerId, String)>,
-    /// What is out of reach for good unless a lost server is brought back; nothing unless that was accepted.
+    /// Data that is out of reach unless a lost server is brought back; none unless that was accepted.
     pub loss: Loss,
     /// Root's keys are not known to the managers any more: proxies take those of their files.
     pub forgets_root: bool,
 }
 
-/// What is out of reach without the servers that are lost.
+/// Data that is out of reach without the servers that are lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Loss {
     /// Meta servers are lost, as many as acknowledge puts: these may have been in views that nobody else heard of.
@@ -192,6 +194,8 @@ pub fn make(files: &[Source], lost: &[String], accepts_loss: bool) -> Result<Mad
         .filter(|(id, record)| record.roles.contains(&ServerRole::Manager) && !lost.contains(id))
         .map(|(id, record)| (id, record.name.clone()))
         .collect();
+    let all = started(map).filter(|(_, record)| record.roles.contains(&ServerRole::Manager));
+    let managers_before = all.count();
     if managers.is_empty() {
         return Err(NotMade::NoManager);
     }
@@ -212,7 +216,17 @@ pub fn make(files: &[Source], lost: &[String], accepts_loss: bool) -> Result<Mad
     let lost = lost.iter().map(|id| (*id, map.servers[id].name.clone())).collect();
     let recovery = Recovery { map, voters, authority };
     let (of, version) = (latest.name.clone(), latest.map.version);
-    Ok(Made { recovery, of, version, passed_over, managers, lost, loss, forgets_root })
+    Ok(Made {
+        recovery,
+        of,
+        version,
+        passed_over,
+        managers,
+        managers_before,
+        lost,
+        loss,
+        forgets_root,
+    })
 }
 
 /// A map of a file, and whose it is.

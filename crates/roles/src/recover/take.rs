@@ -17,13 +17,15 @@ use crate::managers::{BadMap, KeptMap, MAP_FILE};
 use crate::quorum::{AUTHORITY_FILE, Begun, ManagerError, begin_log, forget_tokens_of};
 use crate::store::LOCK_FILE;
 
-/// What became of a directory.
+/// A directory that has taken a recovery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
     /// Its server.
     pub server: ServerId,
     /// The server's name.
     pub name: String,
+    /// A manager's log goes on from the recovery already, and was left as it is.
+    pub goes_on: bool,
     /// Where a manager's log of before lies now.
     pub aside: Option<PathBuf>,
 }
@@ -225,7 +227,7 @@ pub fn take(recovery: &Recovery, dir: &Path, server: Option<ServerId>) -> Result
     // Under the lock, as it was when nobody could change it.
     let Fit { server, record, manages } = fit(recovery, dir, server)?;
     let authority = Authority::from_pem(cluster, recovery.authority.as_bytes())?;
-    let mut aside = None;
+    let (mut aside, mut goes_on) = (None, false);
     let has_taken = has_identity_of(dir, &authority)?;
     if !has_taken {
         keep_before(dir, map)?;
@@ -239,14 +241,18 @@ pub fn take(recovery: &Recovery, dir: &Path, server: Option<ServerId>) -> Result
                 forget_tokens_of(&*disk)?;
                 aside
             }
-            Begun::GoesOn => None,
+            Begun::GoesOn => {
+                goes_on = true;
+                None
+            }
             Begun::Forgotten => return Err(NotTaken::Forgotten { dir: dir.display().to_string() }),
         };
     }
     // Last: with another authority's it finds no manager, and a manager does not start.
     let identity = authority.identity(server, roles_of(&record.roles))?;
     identity.save(&dir.join(IDENTITY_FILE))?;
-    Ok(Taken { server, name: record.name, aside: aside.map(|aside| dir.join(aside)) })
+    let aside = aside.map(|aside| dir.join(aside));
+    Ok(Taken { server, name: record.name, goes_on, aside })
 }
 
 /// True if the directory has taken the recovery of this authority: a manager has begun its log then.
@@ -268,7 +274,7 @@ fn keep_before(dir: &Path, map: &Topology) -> Result<(), NotTaken> {
     Ok(())
 }
 
-/// What names of files end with that were there before a recovery.
+/// Suffix of the names of files that were there before a recovery.
 pub(crate) fn before(recovered: &Topology) -> String {
     let id = recovered.timelines.last().map_or(0, |timeline| timeline.id);
     format!("before-{id:016x}")

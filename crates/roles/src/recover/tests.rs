@@ -412,7 +412,7 @@ async fn managers_go_on_from_the_map_and_never_from_it_twice() {
     runs.stop().await.unwrap();
 
     // What was agreed on since is kept, whatever is repeated.
-    assert_eq!(take(&recovery, &manager, None).unwrap().aside, None);
+    assert!(take(&recovery, &manager, None).unwrap().goes_on);
     let runs = start(&manager).await;
     until_leads(&runs).await;
     let mut versions = runs.managers().versions();

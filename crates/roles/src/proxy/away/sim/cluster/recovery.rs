@@ -20,7 +20,7 @@ use crate::recover::{NotMade, Source, make, read};
 
 /// Time after which a server that was stopped does nothing any more.
 const SETTLED: Duration = Duration::from_secs(3);
-/// How long before the loss maps are kept no more: another view begins within it.
+/// Time before the loss in which no map is kept: another view begins within it.
 const LATE_MS: u64 = 6_000;
 
 /// Loses the managers, if the others can tell their map by now; one at a time.

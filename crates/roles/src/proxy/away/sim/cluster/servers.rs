@@ -208,7 +208,7 @@ impl Datas {
         self.restarts.load(Ordering::Relaxed)
     }
 
-    /// Whether all run.
+    /// True if all run.
     pub(super) fn all_run(&self) -> bool {
         self.running.iter().all(|running| running.lock().is_some())
     }

@@ -113,7 +113,7 @@ fn a_change_that_counts_as_taken_and_could_not_be_put_is_found() {
 
 #[test]
 fn a_tombstone_that_goes_too_early_is_found() {
-    is_found(Bug::FreesUnpassed, 14);
+    is_found(Bug::FreesUnpassed, 20);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_region_that_counts_as_having_what_it_asks_for_is_found() {
 
 #[test]
 fn a_home_that_moves_too_early_is_found() {
-    is_found(Bug::MovesHomeEarly, 41);
+    is_found(Bug::MovesHomeEarly, 46);
 }
 
 #[test]
