@@ -6,7 +6,7 @@ rates run alone, after the others. The last line is `N passed, N failed`, summed
 otherwise than its own last line says, or said nothing, counts as failed. A scenario that this machine cannot run is
 named as left out.
 
-Sets: `gate` runs with every change, in CI, in seven minutes and a half. By hand, `landing` runs all scripts before changes of roles,
+Sets: `gate` runs with every change, in CI, in about nine minutes beside the build. By hand, `landing` runs all scripts before changes of roles,
 protocol or pack land, in 25 minutes, and `soak` runs them at length.
 """
 

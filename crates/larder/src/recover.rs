@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use larder_protocol::manager::state::ServerRole;
 use larder_roles::identity::IDENTITY_FILE;
 use larder_roles::recover::{
     BadRecovery, Loss, Made, NoSource, NotMade, NotTaken, Recovery, Taken, check, make, read, take,
@@ -163,7 +164,13 @@ fn take_into(
             Err(error) => return Err(error.into()),
         }
     }
-    let is_empty = |(dir, _): &&(PathBuf, Option<ServerId>)| !dir.join(IDENTITY_FILE).exists();
+    let manages = |server: ServerId| {
+        let record = recovery.map.servers.get(&server);
+        record.is_some_and(|record| record.roles.contains(&ServerRole::Manager))
+    };
+    let is_empty = |(dir, server): &&(PathBuf, Option<ServerId>)| {
+        server.is_some_and(manages) && !dir.join(IDENTITY_FILE).exists()
+    };
     if let Some((emptied, _)) = due.iter().find(is_empty).filter(|_| has_gone_on) {
         return Err(RecoverError::Emptied(emptied.display().to_string()));
     }

@@ -261,14 +261,18 @@ fn has_identity_of(dir: &Path, authority: &Authority) -> Result<bool, NotTaken> 
     Ok(path.exists() && authority.signed(&Identity::load(&path)?))
 }
 
-/// Keeps what the managers before know the server by, beside what replaces it: with it the server is theirs, if they go on after all.
+/// Copies identity and authority beside the files that are replaced: with these the server belongs to the managers of before, if
+/// they go on after all.
 fn keep_before(dir: &Path, map: &Topology) -> Result<(), NotTaken> {
     for name in [IDENTITY_FILE, AUTHORITY_FILE] {
         let (path, before) = (dir.join(name), dir.join(format!("{name}.{}", before(map))));
         if path.exists() && !before.exists() {
             let failed = |source| NotTaken::File { path: before.clone(), source };
-            // The file is replaced as a whole, and its rights are copied, too.
+            // Its rights are copied, too. It is durable before the file is replaced.
             fs::copy(&path, &before).map_err(failed)?;
+            for kept in [&*before, dir] {
+                fs::File::open(kept).and_then(|kept| kept.sync_all()).map_err(failed)?;
+            }
         }
     }
     Ok(())
