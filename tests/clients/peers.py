@@ -9,6 +9,8 @@ anew with an empty directory. A directory of a single node and one of a cluster 
 """
 
 import argparse
+import contextlib
+import http.client
 import itertools
 import json
 import pathlib
@@ -278,6 +280,25 @@ def lose(binary, lost, others):
         raise Failed("a machine that comes in for one of three managers is none")
 
 
+def waits(machine):
+    """It has been started without the others: it lives, is not ready, and sends clients away, instead of letting them wait."""
+    def asked(path):
+        connection = http.client.HTTPConnection(machine.endpoint.removeprefix("http://"), timeout=REFUSED_WITHIN)
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            return connection.getresponse().status
+
+    def lives():
+        with contextlib.suppress(ConnectionRefusedError):
+            return asked("/healthz") == 200
+        return False
+
+    until("listening", 10, lives, [machine])
+    told = {path: asked(path) for path in ("/healthz", "/readyz", "/healthz/cluster", f"/{BUCKET}/key")}
+    if told != {"/healthz": 200, "/readyz": 503, "/healthz/cluster": 503, f"/{BUCKET}/key": 503}:
+        raise Failed(f"a machine that waits for the others answers {told}")
+
+
 def test(binary, scratch, seed):
     rng, clock = random.Random(seed), Clock(every=0)
     secret = secret_file(binary, scratch / "cluster.secret")
@@ -320,7 +341,9 @@ def test(binary, scratch, seed):
         for machine in everybody:
             machine.kill()
         rng.shuffle(everybody)
-        for machine in everybody:
+        everybody[0].spawn()
+        waits(everybody[0])
+        for machine in everybody[1:]:
             machine.spawn()
         ready(everybody)
         verify(everybody[-1], journal, uploads, whole=True)

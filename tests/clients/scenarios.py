@@ -132,6 +132,8 @@ class Outcome:
 
     scenario: Scenario
     seconds: float
+    # Of processors, by the script and by all whose end it waited for.
+    used_seconds: float
     passed: int
     failed: int
     why: str = ""
@@ -180,12 +182,14 @@ def run(scenario, lane, lanes, limit_seconds):
             [*line, str(ROOT / "tests" / "clients" / script), *arguments],
             cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
         )
-        try:
-            code = process.wait(limit_seconds)
-        except subprocess.TimeoutExpired:
+        late = threading.Timer(limit_seconds, os.killpg, (process.pid, signal.SIGKILL))
+        late.start()
+        # Unlike `Popen.wait`, this tells what it used.
+        _, status, usage = os.wait4(process.pid, 0)
+        if late.finished.is_set():
             why = f"took longer than {limit_seconds} s"
-            os.killpg(process.pid, signal.SIGKILL)
-            code = process.wait()
+        late.cancel()
+        process.returncode = code = os.waitstatus_to_exitcode(status)
     seconds = time.monotonic() - began
     passed, failed = counts(log)
     if code != 0 and failed == 0:
@@ -194,7 +198,7 @@ def run(scenario, lane, lanes, limit_seconds):
         failed, why = 1, why or "says nothing of what passed"
     if failed == 0:
         log.unlink()
-    return Outcome(scenario, seconds, passed, failed, why)
+    return Outcome(scenario, seconds, usage.ru_utime + usage.ru_stime, passed, failed, why)
 
 
 def counts(log):
@@ -212,7 +216,7 @@ def tail(log, lines):
 def tell(outcome):
     scenario = outcome.scenario
     verdict = "FAILED" if outcome.failed else "ok"
-    print(f"{verdict:6} {scenario.name:20} {outcome.seconds:6.1f} s  {outcome.passed} passed, {outcome.failed} failed"
+    print(f"{verdict:6} {scenario.name:20} {outcome.seconds:6.1f} s  {outcome.used_seconds:6.1f} s of processors  {outcome.passed} passed, {outcome.failed} failed"
           f"  ({scenario.line})", flush=True)
     if outcome.failed:
         log = LOGS / f"{scenario.name}.txt"

@@ -1,7 +1,6 @@
 //! One request and its answer, around the protocol library: health probes, the gate, the body
 //! guard, what is left of the body, request ids, counting and logging.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -41,7 +40,7 @@ use crate::{address, errors, headers, health, signed, subresources};
 /// Headers that say where a form goes and how its body is framed.
 const OF_TRANSPORT: [HeaderName; 4] = [HOST, CONTENT_TYPE, CONTENT_LENGTH, TRANSFER_ENCODING];
 const X_AMZ_ID_2: &str = "x-amz-id-2";
-const X_AMZ_REQUEST_ID: &str = "x-amz-request-id";
+pub(crate) const X_AMZ_REQUEST_ID: &str = "x-amz-request-id";
 
 /// What all connections of a server share.
 pub(crate) struct Exchange<H: ServerHooks> {
@@ -70,23 +69,6 @@ impl<H: ServerHooks> Exchange<H> {
     }
 
     pub(crate) async fn answer(
-        &self,
-        from: SocketAddr,
-        request: Request<Incoming>,
-        working: Working,
-    ) -> Response<ReplyBody<H>> {
-        self.answer_from(Whence::Client(from), request, &working).await
-    }
-
-    /// Answers what another server has handed on; how long its client may be silent is that server's to watch.
-    pub(crate) async fn answer_neighbour(
-        &self,
-        request: Request<Incoming>,
-    ) -> Response<ReplyBody<H>> {
-        self.answer_from(Whence::Neighbour, request, &Working::elsewhere()).await
-    }
-
-    async fn answer_from(
         &self,
         whence: Whence,
         mut request: Request<Incoming>,
@@ -357,7 +339,7 @@ async fn called(
 
 /// Clears a connection of a body that nobody reads any more. A little is dropped as it comes, while the client reads the
 /// answer, and the connection goes on; behind more it closes, and lingers so that the client sees the answer.
-fn clear(body: Incoming, headers: &mut HeaderMap, working: &Working) {
+pub(crate) fn clear(body: Incoming, headers: &mut HeaderMap, working: &Working) {
     let closes = headers.get(CONNECTION).is_some_and(|value| value == "close");
     let unread = body.size_hint().exact().filter(|bytes| !closes && *bytes <= UNREAD_BYTES_MAX);
     let Some(unread) = unread else {

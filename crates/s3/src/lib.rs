@@ -86,6 +86,7 @@ mod upload;
 mod upload_lists;
 mod verified;
 mod version_2;
+mod waiting;
 mod watched;
 mod wire;
 mod xml;

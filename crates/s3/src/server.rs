@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -25,8 +25,11 @@ use crate::limits::{
     BODY_BUDGET_BYTES, CLIENT_STALL_TIMEOUT, CONNECTIONS_MAX, DRAIN_MAX, IDLE_BEFORE_CLOSED,
     REQUESTS_MAX, WAITING_MAX,
 };
+use crate::neighbours::Whence;
 use crate::pulse::{MadeRoom, Pulse, Working};
+use crate::reply::ReplyBody;
 use crate::service::S3Service;
+use crate::waiting::Waiting;
 use crate::wire::Wire;
 
 /// What the program gives to the server and learns from it. `()` does nothing and is always ready.
@@ -136,13 +139,34 @@ pub async fn serve<H: ServerHooks>(
 
 /// A server's requests, whichever way they come. Cheap to clone.
 pub struct Server<H: ServerHooks> {
-    exchange: Arc<Exchange<H>>,
+    desk: Arc<Desk<H>>,
     options: ServerOptions,
 }
 
 impl<H: ServerHooks> Clone for Server<H> {
     fn clone(&self) -> Self {
-        Self { exchange: Arc::clone(&self.exchange), options: self.options.clone() }
+        Self { desk: Arc::clone(&self.desk), options: self.options.clone() }
+    }
+}
+
+/// What answers requests: the store, once there is one.
+struct Desk<H: ServerHooks> {
+    hooks: Arc<H>,
+    waiting: Waiting<H>,
+    exchange: OnceLock<Exchange<H>>,
+}
+
+impl<H: ServerHooks> Desk<H> {
+    async fn answer(
+        &self,
+        whence: Whence,
+        request: Request<Incoming>,
+        working: &Working,
+    ) -> Response<ReplyBody<H>> {
+        match self.exchange.get() {
+            Some(exchange) => exchange.answer(whence, request, working).await,
+            None => self.waiting.answer(whence, request, working),
+        }
     }
 }
 
@@ -150,15 +174,34 @@ impl<H: ServerHooks> Server<H> {
     /// A server that does not listen yet.
     #[must_use]
     pub fn new(service: S3Service, hooks: Arc<H>, options: ServerOptions) -> Self {
-        Self { exchange: Arc::new(Exchange::new(service, hooks, &options)), options }
+        let server = Self::waiting(hooks, options);
+        server.begin(service);
+        server
     }
 
-    /// Answers a request that another server has handed on: within the same limits, and here.
+    /// A server without a store: until it begins, `/readyz` and all requests but `/healthz` are answered 503.
+    #[must_use]
+    pub fn waiting(hooks: Arc<H>, options: ServerOptions) -> Self {
+        let waiting = Waiting::new(Arc::clone(&hooks));
+        Self { desk: Arc::new(Desk { hooks, waiting, exchange: OnceLock::new() }), options }
+    }
+
+    /// Gives it its store.
+    ///
+    /// # Panics
+    /// If it has one.
+    pub fn begin(&self, service: S3Service) {
+        let exchange = Exchange::new(service, Arc::clone(&self.desk.hooks), &self.options);
+        assert!(self.desk.exchange.set(exchange).is_ok(), "a server begins once");
+    }
+
+    /// Answers a request that another server has handed on: within the same limits, and here. How long its client may be
+    /// silent is that server's to watch.
     pub async fn answer_neighbour(
         &self,
         request: Request<Incoming>,
     ) -> Response<impl Body<Data = Bytes, Error = s3s::StdError> + Send + use<H>> {
-        self.exchange.answer_neighbour(request).await
+        self.desk.answer(Whence::Neighbour, request, &Working::elsewhere()).await
     }
 
     /// Serves S3 on `listener` until `shutdown` completes, then lets requests finish, at most for
@@ -166,13 +209,13 @@ impl<H: ServerHooks> Server<H> {
     ///
     /// `GET /healthz`, `GET /healthz/cluster` and `GET /readyz` are answered without credentials.
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> bool {
-        accept_all(listener, self.exchange, self.options, shutdown).await
+        accept_all(listener, self.desk, self.options, shutdown).await
     }
 }
 
 async fn accept_all<H: ServerHooks>(
     listener: TcpListener,
-    exchange: Arc<Exchange<H>>,
+    desk: Arc<Desk<H>>,
     options: ServerOptions,
     shutdown: impl Future<Output = ()>,
 ) -> bool {
@@ -191,7 +234,7 @@ async fn accept_all<H: ServerHooks>(
                 Ok((stream, from)) => match connections.admit(from.ip()) {
                     Some(place) => {
                         let client = (stream, from);
-                        tokio::spawn(connection(client, Arc::clone(&exchange), stopping.clone(), place));
+                        tokio::spawn(connection(client, Arc::clone(&desk), stopping.clone(), place));
                     }
                     None => refuse(&stream),
                 },
@@ -219,7 +262,7 @@ fn refuse(stream: &TcpStream) {
 
 async fn connection<H: ServerHooks>(
     (stream, from): (TcpStream, SocketAddr),
-    exchange: Arc<Exchange<H>>,
+    desk: Arc<Desk<H>>,
     mut stopping: watch::Receiver<bool>,
     place: Place,
 ) {
@@ -229,8 +272,8 @@ async fn connection<H: ServerHooks>(
     }
     let pulse = &place.pulse;
     let service = service_fn(|request| {
-        let (working, exchange) = (Working::begin(pulse), &exchange);
-        async move { Ok::<_, MadeRoom>(exchange.answer(from, request, working?).await) }
+        let (working, desk) = (Working::begin(pulse), &desk);
+        async move { Ok::<_, MadeRoom>(desk.answer(Whence::Client(from), request, &working?).await) }
     });
     let mut served = pin!(
         http1::Builder::new()

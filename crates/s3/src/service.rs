@@ -306,7 +306,6 @@ impl Domains {
     }
 
     /// No domains: path style only.
-    #[cfg(test)]
     pub(crate) fn none() -> Self {
         Self(Arc::new([]))
     }

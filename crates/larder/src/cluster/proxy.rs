@@ -1,5 +1,6 @@
 //! The process that serves S3.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use larder_roles::limits::{
 use larder_roles::managers::{Presence, Run};
 use larder_roles::proxy::{ClusterConfig, ClusterProxy, expire_uploads};
 use larder_roles::wire::{PartRefusal, ProxyCall, ProxyMessage, ProxyReply, ProxyService};
-use larder_s3::{S3Service, serve};
+use larder_s3::{S3Service, Server};
 use tokio::sync::Semaphore;
 
 use super::config::RoleConfig;
@@ -22,7 +23,7 @@ use super::gateway::{Candidate, Gateway, Shown};
 use super::proxy_keys::{self, ProxyKeys};
 use super::{Around, Member, RoleError, dismissed, end_of_run};
 use crate::credentials::{self, Root};
-use crate::metrics::ProxyMetrics;
+use crate::metrics::{Metrics, ProxyMetrics};
 use crate::server::server_options;
 
 /// Requests may take this long to finish once the process is told to stop.
@@ -143,10 +144,33 @@ async fn speaks(gateway: Option<Gateway>, proxy: &Arc<ClusterProxy>, shown: &Sho
     error
 }
 
+/// Listens for clients from the start: the port must be its own before it makes anything. Until there are managers, and a
+/// session with them, requests are answered 503.
 pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), RoleError> {
-    let was_member = config.dir.join(IDENTITY_FILE).exists();
     let s3 = around.listen_for_s3(&config).await?;
     let s3_address = s3.local_addr().map_err(RoleError::System)?;
+    let server = Server::waiting(around.metrics.clone(), server_options(DRAIN_MAX));
+    let (regions, mut stop) = (Shown::default(), around.stop.clone());
+    let outcome = tokio::select! {
+        _drained = server.clone().serve(s3, async move { stop.told().await }) => Ok(()),
+        ended = stand_behind(&server, s3_address, &regions, (config, around)) => ended,
+    };
+    if let Some(regions) = regions.get().cloned() {
+        // It waits for a thread.
+        drop(tokio::task::spawn_blocking(move || regions.stop()).await);
+    }
+    outcome
+}
+
+/// Gives the server its store, and keeps to the managers. Returns an error that ends the proxy, or when it is told to stop
+/// before it serves.
+async fn stand_behind(
+    server: &Server<Metrics>,
+    s3_address: SocketAddr,
+    regions: &Shown,
+    (config, mut around): (RoleConfig, Around),
+) -> Result<(), RoleError> {
+    let was_member = config.dir.join(IDENTITY_FILE).exists();
     let candidate = Candidate::open(&config).await?;
     let Some(member) = Member::begin(&config, ServerRole::Proxy, &mut around).await? else {
         return Ok(());
@@ -196,7 +220,6 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
     if let Some(age) = config.upload_life.time() {
         tokio::spawn(expire_uploads(proxy.clone(), age));
     }
-    let regions = Shown::default();
     let metrics = ProxyMetrics::new(proxy.clone(), managers.clone(), member.me, regions.clone());
     let metrics = Box::new(metrics.with_keys(keys.clone()));
     let standing = member.renewal.standing();
@@ -209,20 +232,13 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
     if around.is_alone() {
         root.show_once(&file);
     }
+    server.begin(service);
     tracing::info!(server = %member.me, s3 = %s3_address, "a proxy runs");
-    let options = server_options(DRAIN_MAX);
     let (me, boot) = (member.me, member.boot);
-    let (metrics, mut stop) = (around.metrics.clone(), around.stop.clone());
-    let outcome = tokio::select! {
-        _drained = serve(s3, service, metrics, options, async move { stop.told().await }) => Ok(()),
-        error = dismissed(&*managers, |map| end_of_run(map, me, boot, &config.dir)) => Err(error),
-        error = speaks(gateway, &proxy, &regions) => Err(error),
-        older = older_map => Err(older.into()),
+    Err(tokio::select! {
+        error = dismissed(&*managers, |map| end_of_run(map, me, boot, &config.dir)) => error,
+        error = speaks(gateway, &proxy, regions) => error,
+        older = older_map => older.into(),
         never = keys.follow(&*managers) => match never {},
-    };
-    if let Some(regions) = regions.get().cloned() {
-        // It waits for a thread.
-        drop(tokio::task::spawn_blocking(move || regions.stop()).await);
-    }
-    outcome
+    })
 }

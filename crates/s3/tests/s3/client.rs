@@ -60,6 +60,23 @@ impl Server {
         Self { address, store, stop: Some(stop), ended: Some(ended) }
     }
 
+    /// One that waits for its store, which the function gives it.
+    pub async fn waiting<H: ServerHooks>(hooks: Arc<H>) -> (Self, impl FnOnce()) {
+        let listener = listen("127.0.0.1:0").await.unwrap();
+        let store = Arc::new(Memory::default());
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let shutdown = async move { stopped.await.unwrap_or(()) };
+        let server = larder_s3::Server::waiting(hooks, ServerOptions::default());
+        let ended = tokio::spawn(server.clone().serve(listener, shutdown));
+        let served = Arc::clone(&store);
+        let begin = move || {
+            let root = Credentials { access_key: ACCESS.into(), secret_key: SECRET.into() };
+            server.begin(S3Service::new(served, root, FaceOptions::default()).unwrap());
+        };
+        (Self { address, store, stop: Some(stop), ended: Some(ended) }, begin)
+    }
+
     /// With a bucket `bkt`.
     pub async fn bucket() -> Self {
         let server = Self::start().await;

@@ -123,6 +123,34 @@ async fn health_is_told_without_credentials() {
     server.put("/metrics", "").await.refused(400, "InvalidBucketName");
 }
 
+#[tokio::test]
+async fn a_server_without_a_store_answers_probes_and_sends_all_others_away() {
+    let hooks = Arc::new(Hooks::default());
+    // Other roles of the process are ready.
+    hooks.ready.store(true, Ordering::Relaxed);
+    let (server, begin) = Server::waiting(Arc::clone(&hooks)).await;
+    let ask = |path: &str| server.ask("GET", path).sign(Sign::Not).send();
+    ask("/healthz").await.expect(200);
+    ask("/readyz").await.expect(503);
+    ask("/healthz/cluster").await.expect(503);
+    ask("/healthz/cluster?maintenance=true").await.expect(412);
+    let refused = server.put("/bkt", "").await;
+    assert_eq!(refused.headers["retry-after"], "1");
+    assert!(refused.headers.contains_key("x-amz-request-id"));
+    refused.refused(503, "ServiceUnavailable");
+    // More than is dropped as it comes.
+    let large = vec![7; larder_s3::limits::UNREAD_BYTES_MAX as usize + 1];
+    server.put("/bkt/key", large).await.refused(503, "ServiceUnavailable");
+    assert_eq!(server.head("/bkt/key").await.status, 503);
+    let done = hooks.done(3).await;
+    let ops: Vec<_> = done.iter().map(|(op, status, ..)| (*op, *status)).collect();
+    assert_eq!(ops, [("CreateBucket", 503), ("PutObject", 503), ("HeadObject", 503)]);
+    begin();
+    ask("/readyz").await.expect(200);
+    server.put("/bkt", "").await.expect(200);
+    server.put("/bkt/key", "content").await.expect(200);
+}
+
 /// A cluster in a state that is set.
 struct OfCluster(Mutex<ClusterHealth>);
 
