@@ -101,6 +101,9 @@ def main():
     if arguments.third is not None:
         thirds = sorted({test for of_one in tests.values() for test in of_one if OF_A_THIRD.match(test)})
         skipped = [test for at, test in enumerate(thirds) if at % 3 != arguments.third]
+    chosen_tests = {test for of_one in tests.values() for test in of_one} - set(skipped)
+    hidden = [test for test in chosen_tests if any(other in test for other in skipped)]
+    assert not hidden, f"skipped, as their names have others' in them: {hidden}"
     skips = [word for test in skipped for word in ("--skip", test)]
     with concurrent.futures.ThreadPoolExecutor(LANES) as lanes:
         runs = [lanes.submit(run, program, [*program.line(arguments.part), *skips], THREADS[arguments.part])

@@ -17,7 +17,6 @@ import os
 import pathlib
 import queue
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -182,7 +181,9 @@ def run(scenario, lane, lanes, limit_seconds):
             [*line, str(ROOT / "tests" / "clients" / script), *arguments],
             cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
         )
-        late = threading.Timer(limit_seconds, os.killpg, (process.pid, signal.SIGKILL))
+        # Those that are root's can only root kill.
+        kill = [*(as_root() if "root" in scenario.needs else []), "kill", "-KILL", "--", f"-{process.pid}"]
+        late = threading.Timer(limit_seconds, subprocess.run, (kill,))
         late.start()
         # Unlike `Popen.wait`, this tells what it used.
         _, status, usage = os.wait4(process.pid, 0)

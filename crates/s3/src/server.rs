@@ -28,7 +28,7 @@ use crate::limits::{
 use crate::neighbours::Whence;
 use crate::pulse::{MadeRoom, Pulse, Working};
 use crate::reply::ReplyBody;
-use crate::service::S3Service;
+use crate::service::{Domains, FaceOptions, OptionsError, S3Service};
 use crate::waiting::Waiting;
 use crate::wire::Wire;
 
@@ -174,16 +174,32 @@ impl<H: ServerHooks> Server<H> {
     /// A server that does not listen yet.
     #[must_use]
     pub fn new(service: S3Service, hooks: Arc<H>, options: ServerOptions) -> Self {
-        let server = Self::waiting(hooks, options);
+        let server = Self::without_store(hooks, options, service.domains.clone());
         server.begin(service);
         server
     }
 
     /// A server without a store: until it begins, `/readyz` and all requests but `/healthz` are answered 503.
-    #[must_use]
-    pub fn waiting(hooks: Arc<H>, options: ServerOptions) -> Self {
-        let waiting = Waiting::new(Arc::clone(&hooks));
+    ///
+    /// # Errors
+    /// [`OptionsError`] of the domains.
+    pub fn waiting(
+        hooks: Arc<H>,
+        options: ServerOptions,
+        face: FaceOptions,
+    ) -> Result<Self, OptionsError> {
+        Ok(Self::without_store(hooks, options, Domains::new(face.domains)?))
+    }
+
+    fn without_store(hooks: Arc<H>, options: ServerOptions, domains: Domains) -> Self {
+        let waiting = Waiting::new(Arc::clone(&hooks), domains);
         Self { desk: Arc::new(Desk { hooks, waiting, exchange: OnceLock::new() }), options }
+    }
+
+    /// True if it has its store.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.desk.exchange.get().is_some()
     }
 
     /// Gives it its store.

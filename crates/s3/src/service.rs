@@ -306,6 +306,7 @@ impl Domains {
     }
 
     /// No domains: path style only.
+    #[cfg(test)]
     pub(crate) fn none() -> Self {
         Self(Arc::new([]))
     }

@@ -33,7 +33,6 @@ const MESSAGE: &str =
 pub(crate) struct Waiting<H: ServerHooks> {
     hooks: Arc<H>,
     ids: RequestIds,
-    /// None: they are the store's, and may be what it waits for.
     domains: Domains,
 }
 
@@ -51,8 +50,8 @@ impl<H: ServerHooks> health::Told for Unready<'_, H> {
 }
 
 impl<H: ServerHooks> Waiting<H> {
-    pub(crate) fn new(hooks: Arc<H>) -> Self {
-        Self { hooks, ids: RequestIds::new(), domains: Domains::none() }
+    pub(crate) fn new(hooks: Arc<H>, domains: Domains) -> Self {
+        Self { hooks, ids: RequestIds::new(), domains }
     }
 
     /// Answers a request, of whose body nothing is read.

@@ -201,6 +201,10 @@ impl Stop {
         Self { told }
     }
 
+    pub(crate) fn is_told(&self) -> bool {
+        *self.told.borrow()
+    }
+
     pub(crate) async fn told(&mut self) {
         // If whoever tells is gone, so is the runtime, or all of the machine.
         drop(self.told.wait_for(|told| *told).await);

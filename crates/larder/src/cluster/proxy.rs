@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -149,11 +150,23 @@ async fn speaks(gateway: Option<Gateway>, proxy: &Arc<ClusterProxy>, shown: &Sho
 pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), RoleError> {
     let s3 = around.listen_for_s3(&config).await?;
     let s3_address = s3.local_addr().map_err(RoleError::System)?;
-    let server = Server::waiting(around.metrics.clone(), server_options(DRAIN_MAX));
+    let (metrics, options) = (around.metrics.clone(), server_options(DRAIN_MAX));
+    let server = Server::waiting(metrics, options, config.face()).map_err(RoleError::face)?;
     let (regions, mut stop) = (Shown::default(), around.stop.clone());
+    let mut serving = pin!(server.clone().serve(s3, async move { stop.told().await }));
+    let mut standing = pin!(stand_behind(&server, s3_address, &regions, (config, around)));
     let outcome = tokio::select! {
-        _drained = server.clone().serve(s3, async move { stop.told().await }) => Ok(()),
-        ended = stand_behind(&server, s3_address, &regions, (config, around)) => ended,
+        _drained = &mut serving => match server.has_begun() {
+            true => Ok(()),
+            // What it waits for may be half done, as joining the cluster. It is told to stop, too.
+            false => standing.await,
+        },
+        ended = &mut standing => {
+            if ended.is_ok() {
+                serving.await;
+            }
+            ended
+        }
     };
     if let Some(regions) = regions.get().cloned() {
         // It waits for a thread.
@@ -233,6 +246,9 @@ async fn stand_behind(
         root.show_once(&file);
     }
     server.begin(service);
+    if around.stop.is_told() {
+        return Ok(());
+    }
     tracing::info!(server = %member.me, s3 = %s3_address, "a proxy runs");
     let (me, boot) = (member.me, member.boot);
     Err(tokio::select! {

@@ -67,12 +67,14 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
         let shutdown = async move { stopped.await.unwrap_or(()) };
-        let server = larder_s3::Server::waiting(hooks, ServerOptions::default());
+        let face = FaceOptions { domains: vec!["s3.test".into()], ..FaceOptions::default() };
+        let server =
+            larder_s3::Server::waiting(hooks, ServerOptions::default(), face.clone()).unwrap();
         let ended = tokio::spawn(server.clone().serve(listener, shutdown));
         let served = Arc::clone(&store);
         let begin = move || {
             let root = Credentials { access_key: ACCESS.into(), secret_key: SECRET.into() };
-            server.begin(S3Service::new(served, root, FaceOptions::default()).unwrap());
+            server.begin(S3Service::new(served, root, face).unwrap());
         };
         (Self { address, store, stop: Some(stop), ended: Some(ended) }, begin)
     }

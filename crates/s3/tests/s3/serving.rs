@@ -134,6 +134,10 @@ async fn a_server_without_a_store_answers_probes_and_sends_all_others_away() {
     ask("/readyz").await.expect(503);
     ask("/healthz/cluster").await.expect(503);
     ask("/healthz/cluster?maintenance=true").await.expect(412);
+    // A key of a bucket that its host names.
+    let key = server.ask("GET", "/healthz").header("host", "bkt.s3.test").sign(Sign::Not);
+    key.send().await.refused(503, "ServiceUnavailable");
+    hooks.done.lock().unwrap().clear();
     let refused = server.put("/bkt", "").await;
     assert_eq!(refused.headers["retry-after"], "1");
     assert!(refused.headers.contains_key("x-amz-request-id"));
