@@ -43,7 +43,7 @@ pub fn bugs() -> Vec<(String, Bug, u64)> {
     let machines = [
         (Planted::ResyncWithoutTombstones, 0),
         (Planted::TieByClock, 5),
-        (Planted::TokenBeforeBytes, 12),
+        (Planted::TokenBeforeBytes, 10),
         (Planted::ForgottenOrigins, 0),
         (Planted::ClocksAheadTaken, 0),
     ];
@@ -56,7 +56,7 @@ pub fn bugs() -> Vec<(String, Bug, u64)> {
         ("UnknownIsNothing", Bug { takes_unknown_for_nothing: true, ..Bug::default() }),
     ];
     let homes = [
-        ("HomeLacksChanges", Bug { home_lacks_changes: true, ..Bug::default() }, 85),
+        ("HomeLacksChanges", Bug { home_lacks_changes: true, ..Bug::default() }, 253),
         ("HomeUnwritten", Bug { home_unwritten: true, ..Bug::default() }, 5),
     ];
     let stores = stores.into_iter().map(|(name, bug)| (name, bug, 0)).chain(homes);
