@@ -57,6 +57,8 @@ const RECORDS: &str = "Records that were acknowledged";
 const APPENDED_BYTES: &str = "Bytes of appends and records that were acknowledged";
 /// Help of the counter of uploads that expired, wherever the proxy runs.
 const EXPIRED: &str = "Uploads that were aborted, as nobody had ended them for long";
+const PIECES_AHEAD: &str =
+    "Pieces of large objects that are read ahead of what their clients have taken";
 /// The same of changes that wait for other regions.
 const WAITS_MET: &str =
     "Changes that were answered once as many regions had them as their bucket asks for";

@@ -14,24 +14,24 @@
 #![deny(unsafe_code)]
 
 mod assemble;
+mod opened;
 mod page;
 mod remote;
 
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::Stream;
 use larder_types::limits::{CORS_ALL_BYTES_MAX, PART_NUMBER_MAX, PIECES_MAX};
 use larder_types::{
-    Attributes, Body, BucketId, BucketName, BucketRecord, ChecksumAlgorithm, ChecksumKind,
-    Condition, CorsRules, ETag, HybridClock, Metax, ObjectChecksum, ObjectKey, OpId, PartRef,
-    RegionId, UploadId, UploadRow,
+    Attributes, BucketName, BucketRecord, ChecksumAlgorithm, ChecksumKind, Condition, CorsRules,
+    ETag, HybridClock, Metax, ObjectChecksum, ObjectKey, RegionId, UploadId, UploadRow,
 };
 
 pub use assemble::{Assembled, assemble};
+pub use opened::Opened;
 pub use page::{Onward, Page};
 pub use remote::Remote;
 
@@ -250,42 +250,6 @@ pub struct PutDone {
     pub size: u64,
 }
 
-/// A version found by [`Objects::open`]: what it is, and where to read it.
-#[derive(Debug, Clone)]
-pub struct Opened {
-    /// Bucket.
-    pub bucket: BucketId,
-    /// Key.
-    pub key: ObjectKey,
-    /// The op that put it.
-    pub op: OpId,
-    /// What it is.
-    pub metax: Metax,
-    /// Where it is.
-    pub body: Body,
-    /// The parts in which another region took it. Here its bytes lie as those of any object.
-    pub told_parts: Vec<PartRef>,
-    /// The store that has its bytes, if this one does not have them yet.
-    pub remote: Option<Arc<dyn Remote>>,
-}
-
-impl Opened {
-    /// True if its parts can be asked for one by one, with their checksums ([`Objects::part`]).
-    #[must_use]
-    pub fn keeps_parts(&self) -> bool {
-        matches!(self.body, Body::Parts { .. })
-    }
-
-    /// The parts of an object that was uploaded in parts; empty for others.
-    #[must_use]
-    pub fn parts(&self) -> &[PartRef] {
-        match &self.body {
-            Body::Parts { parts, .. } => parts,
-            _ => &self.told_parts,
-        }
-    }
-}
-
 /// Where a version is, as far as its store knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replication {
@@ -474,6 +438,14 @@ pub trait Objects: Send + Sync + 'static {
         bucket: &BucketName,
         key: &ObjectKey,
     ) -> impl Future<Output = Result<Opened, ObjectError>> + Send;
+    /// The same, for somebody who reads all of it at once: a store may read it while it looks it up.
+    fn open_whole(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+    ) -> impl Future<Output = Result<Opened, ObjectError>> + Send {
+        self.open(bucket, key)
+    }
     /// Reads bytes `range` of a version found by [`Objects::open`]; the range lies inside it.
     fn read(
         &self,

@@ -111,7 +111,7 @@ pub(crate) fn opened(bucket: BucketId, key: &ObjectKey, version: PackedVersion) 
     };
     let (told_parts, remote) = (Vec::new(), None);
     let (op, metax, key) = (version.op, version.metax, key.clone());
-    Opened { bucket, key, op, metax, body, told_parts, remote }
+    Opened { bucket, key, op, metax, body, bytes: None, told_parts, remote }
 }
 
 impl Objects for Packer {

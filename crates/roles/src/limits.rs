@@ -124,6 +124,17 @@ pub const DISK_QUEUE_COMMANDS_MAX: usize = 65_536;
 pub const DISK_GROUP_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Bytes of one piece of a large read.
 pub const READ_PIECE_BYTES: u64 = larder_volume::limits::READ_BUFFER_BYTES as u64;
+/// Bytes of an object that is read where it lay before, while METAX is asked: reading more takes longer than METAX.
+pub const LOCATED_BYTES_MAX: u32 = 256 * 1024;
+/// Objects of which a proxy of a cluster remembers where they lie.
+pub const LOCATIONS_MAX: usize = 65_536;
+/// Pieces of a large read that are asked for at once before its client was found to wait for one.
+pub const READ_WINDOW_PIECES_FIRST: usize = 2;
+/// The same of a client that takes them as fast as they come: 2 MiB in a round trip, of a millisecond in a cluster, are more than
+/// a link of 10 Gbit/s gives. More would only wait at the disks, before what others ask of them.
+pub const READ_WINDOW_PIECES_MAX: usize = 4;
+/// Pieces that all reads of a proxy together hold ahead of their clients: 32 MiB. With none left reads go on piece by piece.
+pub const READ_AHEAD_PIECES_MAX: usize = 64;
 /// Pieces of an object that was appended to that are looked up at once: with inline ones, at most 64 KiB of rows.
 pub const READ_PIECES_AHEAD: usize = 32;
 /// Chunks of one large put that may be on their way to disk while the next is read.

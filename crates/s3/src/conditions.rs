@@ -42,6 +42,16 @@ pub(crate) struct ReadConditions {
     pub(crate) if_unmodified_since: Option<Timestamp>,
 }
 
+impl ReadConditions {
+    /// True if there are none.
+    pub(crate) fn are_none(&self) -> bool {
+        self.if_match.is_none()
+            && self.if_none_match.is_none()
+            && self.if_modified_since.is_none()
+            && self.if_unmodified_since.is_none()
+    }
+}
+
 /// Why a read's conditions do not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unmet {

@@ -33,6 +33,13 @@ struct Wanted<'r> {
     checksum: bool,
 }
 
+impl Wanted<'_> {
+    /// True if all of the object is wanted, whatever it is by now.
+    fn is_all(&self) -> bool {
+        self.range.is_none() && self.part.is_none() && self.conditions.are_none()
+    }
+}
+
 /// Takes the fields that Get and Head share.
 macro_rules! wanted {
     ($input:expr, $headers:expr) => {{
@@ -194,6 +201,15 @@ async fn find<O: Objects>(
     wanted: &Wanted<'_>,
 ) -> S3Result<Found> {
     let opened = face.store.open(bucket, key).await.map_err(from_store)?;
+    chosen(face, opened, wanted).await
+}
+
+/// What of an object that was found is wanted.
+async fn chosen<O: Objects>(
+    face: &Face<O>,
+    opened: Opened,
+    wanted: &Wanted<'_>,
+) -> S3Result<Found> {
     wanted.conditions.check(&opened.metax).map_err(|unmet| refusal(unmet, &opened.metax))?;
     let size = opened.metax.size;
     let Some(number) = wanted.part else {
@@ -234,7 +250,11 @@ async fn read<O: Objects>(
     wanted: &Wanted<'_>,
 ) -> S3Result<(Found, StreamingBlob)> {
     for _ in 0..CHANGED_RETRIES_MAX {
-        let found = find(face, bucket, key, wanted).await?;
+        let opened = match wanted.is_all() {
+            true => face.store.open_whole(bucket, key).await,
+            false => face.store.open(bucket, key).await,
+        };
+        let found = chosen(face, opened.map_err(from_store)?, wanted).await?;
         if found.span.len() == 0 {
             return Ok((found, StreamingBlob::from(s3s::Body::empty())));
         }

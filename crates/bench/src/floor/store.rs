@@ -127,6 +127,7 @@ impl Objects for FloorStore {
             },
             body: Body::Inline(bytes::Bytes::new()),
             told_parts: Vec::new(),
+            bytes: None,
             remote: None,
         })
     }

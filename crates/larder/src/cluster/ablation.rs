@@ -30,6 +30,8 @@ pub(crate) struct Ablation {
     pub(crate) plain_files: bool,
     /// METAX is three writes, each durable before the next; of a meta server.
     pub(crate) separate_metax: bool,
+    /// Nothing is read before METAX has named it; of a proxy.
+    pub(crate) without_locations: bool,
     /// The volumes of a PG follow its members, so that a PG that moves moves data; of a manager.
     pub(crate) without_groups: bool,
 }
@@ -56,6 +58,9 @@ impl Ablation {
         larder_net::ablation::choose(Duration::from_micros(self.network_us) / 2);
         if self.ordered {
             larder_roles::ablation::order_writes();
+        }
+        if self.without_locations {
+            larder_roles::ablation::leave_out_locations();
         }
         if self.without_groups {
             larder_roles::ablation::leave_out_groups();

@@ -14,7 +14,9 @@ use larder_s3::ClusterHealth;
 use larder_types::{MapVersion, ServerId};
 use parking_lot::Mutex;
 
-use super::{APPENDED_BYTES, APPENDS, EXPIRED, RECORDS, RoleMetrics, WAITS_MET, WAITS_UNMET};
+use super::{
+    APPENDED_BYTES, APPENDS, EXPIRED, PIECES_AHEAD, RECORDS, RoleMetrics, WAITS_MET, WAITS_UNMET,
+};
 use crate::cluster::proxy_keys::ProxyKeys;
 use crate::cluster::quorum::{can_spare_machine_of, takes_writes, write_quorum};
 use crate::cluster::status::replicas_missing;
@@ -122,6 +124,16 @@ impl RoleMetrics for ProxyMetrics {
                 load(&counters.reads_joined),
             ),
             (
+                "proxy_located_reads",
+                "Reads of objects where they were remembered to lie, while METAX was asked",
+                load(&counters.located_reads),
+            ),
+            (
+                "proxy_located_reads_used",
+                "Those whose bytes were the version's",
+                load(&counters.located_reads_used),
+            ),
+            (
                 "proxy_hedged_reads",
                 "Reads for which another replica was asked too",
                 load(&counters.reads_hedged),
@@ -195,6 +207,7 @@ impl RoleMetrics for ProxyMetrics {
                 "Replicas that were asked for bytes and have not answered",
                 self.proxy.reads().1 as f64,
             ),
+            ("pieces_ahead", PIECES_AHEAD, self.proxy.pieces_ahead() as f64),
             ("pgs_degraded", "Placement groups with fewer members than wanted", degraded as f64),
             (
                 "volume_replicas_missing",

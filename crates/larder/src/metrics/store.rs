@@ -9,8 +9,8 @@ use larder_roles::{Proxy, Store, data::DataServer};
 use larder_types::limits::BLOCK_BYTES;
 
 use super::{
-    APPENDED_BYTES, APPENDS, EXPIRED, RECORDS, RoleMetrics, WAITS_MET, WAITS_UNMET, background,
-    buckets, disk, reads,
+    APPENDED_BYTES, APPENDS, EXPIRED, PIECES_AHEAD, RECORDS, RoleMetrics, WAITS_MET, WAITS_UNMET,
+    background, buckets, disk, reads,
 };
 
 /// All roles in one process.
@@ -123,6 +123,7 @@ impl RoleMetrics for StoreMetrics {
                 doubt_ms as f64 / 1000.0,
             ),
             ("waiting_calls", "Calls that wait in placement groups", waiting as f64),
+            ("pieces_ahead", PIECES_AHEAD, self.proxy.pieces_ahead() as f64),
             (
                 "groups_halted",
                 "Placement groups that are not served, as their metadata contradicts itself",

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use super::elsewhere::Looked;
 use super::homes::Made;
 use super::reach::{Data, Ended, FoundRow, KnownBucket, Lost, Onward, Reach, Scan};
+use super::task::Task;
 use super::{refused, unavailable, undecodable, unexpected};
 use crate::clock::now_ms;
 use crate::data::{DataServer, PutWrite, ReadFailure};
@@ -391,20 +392,13 @@ impl Reach for Here {
         known.ok_or(ObjectError::SlowDown)
     }
 
-    async fn read(
-        &self,
-        chunk: Box<Chunk>,
-        range: Range<u32>,
-    ) -> Result<(Box<Chunk>, Bytes), ReadFailure> {
-        if let Some(bytes) = self.data.read_cached(&chunk, range.clone())? {
-            return Ok((chunk, bytes));
+    async fn read(&self, chunk: &Arc<Chunk>, range: Range<u32>) -> Result<Bytes, ReadFailure> {
+        if let Some(bytes) = self.data.read_cached(chunk, range.clone())? {
+            return Ok(bytes);
         }
-        let data = self.data.clone();
-        let reading = tokio::task::spawn_blocking(move || {
-            let bytes = data.read(&chunk, range);
-            bytes.map(|bytes| (chunk, bytes))
-        });
-        reading.await.map_err(|_join_error| ReadFailure::Unreadable)?
+        let (data, chunk) = (self.data.clone(), chunk.clone());
+        // One that waits for a thread is not begun once nobody wants it.
+        Task::blocking(move || data.read(&chunk, range)).outcome().await?
     }
 
     /// One scan of the index has the rows of all PGs.

@@ -7,6 +7,7 @@
 //! | `homes.rs`, `uploads.rs` | changes that a bucket's home region decides |
 //! | `removal.rs` | refuses changes in a region that was removed |
 //! | `told.rs`, `told_parts.rs` | what it does for other regions |
+//! | `ahead.rs` | how far a read is ahead of its client |
 //! | `remote.rs` | reads of large objects in other regions |
 //! | `reach.rs` | what it asks of the other roles |
 //! | `regional.rs` | what the driver of regions asks of them besides |
@@ -20,6 +21,7 @@
 //! 2. A put whose caller goes away is taken back, never forgotten: its primary revokes it.
 //! 3. No byte leaves that was not verified against the checksum of its 64 KiB.
 
+mod ahead;
 mod append;
 mod away;
 mod buckets;
@@ -37,6 +39,7 @@ mod regional;
 mod remote;
 mod removal;
 mod replicated;
+mod task;
 mod told;
 mod told_parts;
 mod uploads;
@@ -70,6 +73,7 @@ use crate::manager::Manager;
 use crate::meta::Meta;
 use crate::requests::Requests;
 use crate::ticket::Settled;
+use ahead::Places;
 pub use append::AppendCounters;
 pub use away::{Away, ClusterConfig, ProxyCounters};
 use clients::Clients;
@@ -80,6 +84,7 @@ pub use homes::Made;
 pub(crate) use homes::{answer_of, made_of};
 use reach::Reach;
 pub(crate) use reach::{KnownBucket, Onward, Scan};
+use read::Wanted;
 pub use regional::{JournalAsk, RegionReach};
 use replicated::PositionsSeen;
 pub use replicated::RegionWaits;
@@ -110,6 +115,8 @@ pub struct Proxy<R = Here> {
     /// The same for parts of uploads.
     parts: Semaphore,
     positions_seen: PositionsSeen,
+    /// Places for pieces of large objects that are read ahead.
+    ahead: Places,
     /// Places for reads of large objects in other regions.
     remotes: Arc<Semaphore>,
     /// Whom it asks for what is not here.
@@ -176,6 +183,7 @@ impl<R> Proxy<R> {
             changes,
             parts: Semaphore::new(REGION_PARTS_MAX),
             positions_seen: PositionsSeen::default(),
+            ahead: Places::default(),
             remotes: Arc::new(Semaphore::new(REGION_REMOTES_MAX)),
             elsewhere,
         }
@@ -229,7 +237,7 @@ impl<R: Reach> Proxy<R> {
         bucket: &BucketName,
         key: &ObjectKey,
     ) -> Result<Opened, ObjectError> {
-        self.find(bucket, key).await
+        self.find(bucket, key, Wanted::Metax).await
     }
 
     /// Id and epoch of a bucket, also of one that is being found empty.
@@ -427,21 +435,15 @@ impl<R: Reach> Objects for Proxy<R> {
     }
 
     async fn open(&self, bucket: &BucketName, key: &ObjectKey) -> Result<Opened, ObjectError> {
-        let _request = self.clients.begin();
-        let found = self.find(bucket, key).await;
-        let is_local = || self.reach.bucket(bucket, BucketRecord::is_local) == Some(true);
-        if !matches!(found, Err(ObjectError::NoSuchKey)) || is_local() {
-            return found;
-        }
-        let looked = match self.elsewhere().filter(|_| self.reach.is_gateway()) {
-            Some(elsewhere) => elsewhere.look(bucket, key).await?,
-            None => self.reach.look_at_gateway(bucket, key).await?,
-        };
-        match looked {
-            Looked::Here => self.find(bucket, key).await,
-            Looked::There(version) => self.opened_there(*version),
-            Looked::Nowhere => Err(ObjectError::NoSuchKey),
-        }
+        self.open_wherever(bucket, key, Wanted::Metax).await
+    }
+
+    async fn open_whole(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+    ) -> Result<Opened, ObjectError> {
+        self.open_wherever(bucket, key, Wanted::Whole).await
     }
 
     async fn read(&self, object: &Opened, range: Range<u64>) -> Result<ReadBody, ObjectError> {

@@ -12,6 +12,7 @@ use larder_types::{
 };
 
 use super::reach::{Onward, Reach, Scan};
+use super::read::Wanted;
 use super::{Proxy, decoded, unavailable, unexpected};
 use crate::ticket::Settled;
 
@@ -246,7 +247,7 @@ impl<R: Reach> Proxy<R> {
         key: &ObjectKey,
         upload: UploadId,
     ) -> Result<PutDone, ObjectError> {
-        match self.find(bucket, key).await {
+        match self.find(bucket, key, Wanted::Metax).await {
             Ok(object) if matches!(object.body, Body::Parts { upload: of, .. } if of == upload) => {
                 let larder_types::Metax { etag, checksum, clock, size, .. } = object.metax;
                 Ok(PutDone { etag, checksum, clock, size })

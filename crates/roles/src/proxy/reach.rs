@@ -6,6 +6,7 @@
 
 use std::future::Future;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -227,6 +228,16 @@ pub trait Reach: Send + Sync + 'static {
         key: &ObjectKey,
     ) -> impl Future<Output = Result<Option<VersionRow>, ObjectError>> + Send;
 
+    /// The same as [`Reach::find`], with all bytes of the version if they were read meanwhile.
+    fn find_and_read(
+        &self,
+        pg: PgId,
+        bucket: BucketId,
+        key: &ObjectKey,
+    ) -> impl Future<Output = Result<(Option<VersionRow>, Option<Bytes>), ObjectError>> + Send {
+        async move { Ok((self.find(pg, bucket, key).await?, None)) }
+    }
+
     /// A row of a PG.
     fn row(
         &self,
@@ -260,13 +271,13 @@ pub trait Reach: Send + Sync + 'static {
         wait: Duration,
     ) -> impl Future<Output = Result<Vec<Position>, ObjectError>> + Send;
 
-    /// Reads bytes of a chunk, at most [`READ_PIECE_BYTES`](crate::limits::READ_PIECE_BYTES), and verifies them;
-    /// gives the chunk back.
+    /// Reads bytes of a chunk, at most [`READ_PIECE_BYTES`](crate::limits::READ_PIECE_BYTES), and verifies
+    /// them.
     fn read(
         &self,
-        chunk: Box<Chunk>,
+        chunk: &Arc<Chunk>,
         range: Range<u32>,
-    ) -> impl Future<Output = Result<(Box<Chunk>, Bytes), ReadFailure>> + Send + Sync;
+    ) -> impl Future<Output = Result<Bytes, ReadFailure>> + Send + Sync;
 
     /// Visits rows in their order.
     fn scan<V>(

@@ -1,4 +1,4 @@
-//! Reads: find the version, then its bytes, piece by piece, each verified before it leaves.
+//! Reads: find the version, then its bytes, in pieces, each verified before it leaves. `ahead.rs` says how many at once.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use futures::future;
+use futures::stream::{self, StreamExt, TryStreamExt};
 use larder_objects::{ListedPart, ObjectError, Opened, ReadBody};
 use larder_protocol::pg::chunk_in;
 use larder_protocol::sound::check_chunk;
@@ -14,9 +16,12 @@ use larder_types::{
     Body, BucketId, BucketName, Chunk, ETag, ObjectEntry, ObjectKey, OpId, PartRow, PgId, PieceRow,
     PiecesId, RegionId, StreamId, UploadId, VersionRow, rows,
 };
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::ahead::{Ahead, PieceRead, PieceReads};
 use super::reach::Reach;
+use super::task::Task;
 use super::{Proxy, decoded, unavailable, undecodable};
 use crate::data::ReadFailure;
 use crate::limits::{BUCKET_NEWS_MAX, MOVES_FOLLOWED_MAX, READ_PIECE_BYTES, READ_PIECES_AHEAD};
@@ -24,7 +29,7 @@ use crate::limits::{BUCKET_NEWS_MAX, MOVES_FOLLOWED_MAX, READ_PIECE_BYTES, READ_
 /// Bytes still to be given out, not yet looked up.
 enum Span {
     Inline(Bytes),
-    Chunk(Box<Chunk>, Named, Range<u32>),
+    Chunk(Arc<Place>, Range<u32>),
     /// Bytes of a stream whose chunks but the last have so many: a row may tell of very many chunks, of which those that
     /// are read are looked up.
     Chunks {
@@ -51,31 +56,69 @@ enum Named {
     ByRow(Vec<u8>),
 }
 
-/// A read under way.
-struct Reading<R> {
+/// What somebody who opens an object wants of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// What it is.
+    Metax,
+    /// All its bytes as well.
+    Whole,
+}
+
+/// A chunk that several pieces are read of: what one finds moved, the others find there.
+struct Place {
+    named: Named,
+    chunk: Mutex<Arc<Chunk>>,
+}
+
+impl Place {
+    fn new(chunk: Chunk, named: Named) -> Arc<Self> {
+        Arc::new(Self { named, chunk: Mutex::new(Arc::new(chunk)) })
+    }
+}
+
+/// Bytes that are looked up, and still to be read: at most [`READ_PIECE_BYTES`].
+enum Piece {
+    Inline(Bytes),
+    Chunk(Arc<Place>, Range<u32>),
+}
+
+/// The version that is read, and where.
+struct Source<R> {
     reach: Arc<R>,
     bucket: BucketId,
-    /// The version that is read.
     key: ObjectKey,
     op: OpId,
     /// Where the rows lie that the body names, if it names any.
     rows_in: Option<PgId>,
+}
+
+/// What is left to be looked up of a read under way.
+struct Lookup<R> {
+    source: Arc<Source<R>>,
     spans: VecDeque<Span>,
 }
 
 impl<R: Reach> Proxy<R> {
+    /// Finds a key's version; if it is to be read whole, with its bytes where they come along.
     pub(super) async fn find(
         &self,
         bucket: &BucketName,
         key: &ObjectKey,
+        wanted: Wanted,
     ) -> Result<Opened, ObjectError> {
         let deadline = Instant::now() + BUCKET_NEWS_MAX;
         loop {
             let known = self.known(bucket)?;
             let pg = self.reach.pg_of(known.id, key);
-            match self.reach.find(pg, known.id, key).await {
-                Ok(row) => {
+            let found = match wanted {
+                Wanted::Metax => self.reach.find(pg, known.id, key).await.map(|row| (row, None)),
+                Wanted::Whole => self.reach.find_and_read(pg, known.id, key).await,
+            };
+            match found {
+                Ok((row, bytes)) => {
                     let mut opened = opened(known.id, key, row.ok_or(ObjectError::NoSuchKey)?);
+                    opened.bytes = bytes;
                     self.find_told_parts(pg, &mut opened).await?;
                     return Ok(opened);
                 }
@@ -118,40 +161,47 @@ impl<R: Reach> Proxy<R> {
         if range.start >= range.end {
             return Ok(ReadBody::Whole(Bytes::new()));
         }
+        if let Some(bytes) = &object.bytes
+            && range.end <= bytes.len() as u64
+        {
+            return Ok(ReadBody::Whole(bytes.slice(range.start as usize..range.end as usize)));
+        }
         let names_rows =
             matches!(object.body, Body::Stream { .. } | Body::Parts { .. } | Body::Pieces { .. });
-        let mut reading = Reading {
+        let source = Arc::new(Source {
             reach: self.reach.clone(),
             bucket: object.bucket,
             key: object.key.clone(),
             op: object.op,
             rows_in: names_rows.then(|| self.reach.pg_of(object.bucket, &object.key)),
-            spans: VecDeque::new(),
-        };
-        reading.push_body(&object.body, Named::ByVersion, range)?;
+        });
+        let mut lookup = Lookup { source: source.clone(), spans: VecDeque::new() };
+        lookup.push_body(&object.body, Named::ByVersion, range)?;
         // The first piece is read before anything is answered: if the object was replaced since it was
         // found, the caller can still start again.
-        let first = match reading.next().await {
-            Ok(Some(piece)) => piece,
-            Ok(None) => Bytes::new(),
+        let first = match lookup.next().await {
+            Ok(Some(first)) => first,
+            Ok(None) => return Ok(ReadBody::Whole(Bytes::new())),
             Err(failure) => return Err(self.explain(object, failure).await),
         };
-        if reading.spans.is_empty() {
-            return Ok(ReadBody::Whole(first));
+        if lookup.spans.is_empty() {
+            return match source.read(first).await {
+                Ok(bytes) => Ok(ReadBody::Whole(bytes)),
+                Err(failure) => Err(self.explain(object, failure).await),
+            };
         }
-        let rest = futures::stream::unfold(Some(reading), async |reading| {
-            let mut reading = reading?;
-            match reading.next().await {
-                Ok(Some(piece)) => Some((Ok(piece), Some(reading))),
-                Ok(None) => None,
-                Err(failure) => {
-                    tracing::warn!(?failure, "a read under way breaks off");
-                    Some((Err(ObjectError::Changed), None))
-                }
-            }
+        let mut pieces = Ahead::new(reads(first, lookup), &self.ahead);
+        let first = match pieces.next().await {
+            Some(Ok(first)) => first,
+            Some(Err(failure)) => return Err(self.explain(object, failure).await),
+            None => Bytes::new(),
+        };
+        let rest = pieces.map_err(|failure| {
+            tracing::warn!(?failure, "a read under way breaks off");
+            ObjectError::Changed
         });
-        let first = futures::stream::once(async move { Ok(first) });
-        Ok(ReadBody::Stream(Box::pin(futures::StreamExt::chain(first, rest))))
+        let first = stream::once(future::ready(Ok(first)));
+        Ok(ReadBody::Stream(Box::pin(first.chain(rest))))
     }
 
     /// Why a read failed: the object was replaced meanwhile, or every copy of it is bad.
@@ -188,7 +238,33 @@ impl<R: Reach> Proxy<R> {
     }
 }
 
-impl<R: Reach> Reading<R> {
+/// Looks up and reads the pieces, each in a task of its own: how long a replica takes is measured, others join the read, and
+/// a primary that is away is asked again, also while the client takes nothing.
+fn reads<R: Reach>(first: Piece, lookup: Lookup<R>) -> PieceReads<ReadFailure> {
+    let source = lookup.source.clone();
+    let rest = stream::try_unfold(lookup, async |mut lookup| {
+        if let Some(piece) = lookup.take_known() {
+            return Ok(Some((piece, lookup)));
+        }
+        if lookup.spans.is_empty() {
+            return Ok(None);
+        }
+        let looked = Task::spawn(async move { (lookup.next().await, lookup) });
+        let (piece, lookup) = looked.outcome().await?;
+        Ok(piece?.map(|piece| (piece, lookup)))
+    });
+    let pieces = stream::once(future::ready(Ok(first))).chain(rest);
+    Box::pin(pieces.map_ok(move |piece| -> PieceRead<ReadFailure> {
+        if let Piece::Inline(bytes) = piece {
+            return Box::pin(future::ready(Ok(bytes)));
+        }
+        let source = source.clone();
+        let task = Task::spawn(async move { source.read(piece).await });
+        Box::pin(async move { task.outcome().await? })
+    }))
+}
+
+impl<R: Reach> Lookup<R> {
     /// Queues a range of a body that something names, before everything that is queued.
     fn push_body(
         &mut self,
@@ -197,7 +273,10 @@ impl<R: Reach> Reading<R> {
         range: Range<u64>,
     ) -> Result<(), ObjectError> {
         if !has(body, &range) {
-            tracing::error!(key = self.key.as_str(), "a row names bytes that it does not have");
+            tracing::error!(
+                key = self.source.key.as_str(),
+                "a row names bytes that it does not have"
+            );
             return Err(unavailable("the index holds a row that cannot be used: see the log"));
         }
         let mut spans = Vec::new();
@@ -207,7 +286,7 @@ impl<R: Reach> Reading<R> {
             }
             Body::Chunk(chunk) => {
                 let range = range.start as u32..range.end as u32;
-                spans.push(Span::Chunk(Box::new(chunk.clone()), named, range));
+                spans.push(Span::Chunk(Place::new(chunk.clone(), named), range));
             }
             Body::Stream { stream, chunk_bytes, .. } => {
                 if range.start < range.end {
@@ -238,22 +317,32 @@ impl<R: Reach> Reading<R> {
         Ok(())
     }
 
-    /// The next verified piece.
-    async fn next(&mut self) -> Result<Option<Bytes>, ReadFailure> {
+    /// The next piece, if nothing has to be asked for it.
+    fn take_known(&mut self) -> Option<Piece> {
+        match self.spans.pop_front()? {
+            Span::Inline(bytes) => Some(Piece::Inline(bytes)),
+            Span::Chunk(place, range) => Some(self.cut(place, range)),
+            unknown => {
+                self.spans.push_front(unknown);
+                None
+            }
+        }
+    }
+
+    /// The next piece.
+    async fn next(&mut self) -> Result<Option<Piece>, ReadFailure> {
         loop {
             let Some(span) = self.spans.pop_front() else { return Ok(None) };
             match span {
-                Span::Inline(bytes) => return Ok(Some(bytes)),
-                Span::Chunk(chunk, named, range) => {
-                    return self.read_piece(chunk, named, range).await.map(Some);
-                }
+                Span::Inline(bytes) => return Ok(Some(Piece::Inline(bytes))),
+                Span::Chunk(place, range) => return Ok(Some(self.cut(place, range))),
                 Span::Chunks { stream, chunk_bytes, range } => {
                     let size = u64::from(chunk_bytes);
                     let number = range.start / size;
                     let end = range.end.min((number + 1) * size);
                     let inside = (range.start % size) as u32;
-                    let row = rows::chunk(self.bucket, stream, number as u32);
-                    let value = self.row(&row).await?;
+                    let row = rows::chunk(self.source.bucket, stream, number as u32);
+                    let value = self.source.row(&row).await?;
                     let chunk: Chunk =
                         decode("chunk row", &value).map_err(|_error| ReadFailure::Unreadable)?;
                     if end < range.end {
@@ -261,11 +350,12 @@ impl<R: Reach> Reading<R> {
                         self.spans.push_front(Span::Chunks { stream, chunk_bytes, range: rest });
                     }
                     let inside = inside..inside + (end - range.start) as u32;
-                    self.spans.push_front(Span::Chunk(Box::new(chunk), Named::ByRow(row), inside));
+                    let place = Place::new(chunk, Named::ByRow(row));
+                    self.spans.push_front(Span::Chunk(place, inside));
                 }
                 Span::PartRow { upload, number, range } => {
-                    let row = rows::part(self.bucket, upload, number);
-                    let value = self.row(&row).await?;
+                    let row = rows::part(self.source.bucket, upload, number);
+                    let value = self.source.row(&row).await?;
                     let part: PartRow =
                         decode("part row", &value).map_err(|_error| ReadFailure::Unreadable)?;
                     if self.push_body(&part.body, Named::ByRow(row), range).is_err() {
@@ -283,11 +373,12 @@ impl<R: Reach> Reading<R> {
         pieces: PiecesId,
         range: Range<u64>,
     ) -> Result<(), ReadFailure> {
-        let pg = self.rows_in.expect("a body that names rows was given its PG");
-        let from = rows::piece(self.bucket, pieces, range.start + 1);
-        let to = rows::prefix_end(&rows::pieces(self.bucket, pieces));
+        let source = &self.source;
+        let pg = source.rows_in.expect("a body that names rows was given its PG");
+        let from = rows::piece(source.bucket, pieces, range.start + 1);
+        let to = rows::prefix_end(&rows::pieces(source.bucket, pieces));
         let to = to.ok_or(ReadFailure::Unreadable)?;
-        let found = self.reach.rows_from(pg, from, &to, READ_PIECES_AHEAD).await;
+        let found = source.reach.rows_from(pg, from, &to, READ_PIECES_AHEAD).await;
         let mut at = range.start;
         let mut covered = Vec::new();
         for (row, value) in found.map_err(|_error| ReadFailure::Unreadable)? {
@@ -315,6 +406,19 @@ impl<R: Reach> Reading<R> {
         Ok(())
     }
 
+    /// The first piece of a chunk's range; the rest is queued.
+    fn cut(&mut self, place: Arc<Place>, range: Range<u32>) -> Piece {
+        // Pieces end at multiples of their size, so that no checksummed block is read twice.
+        let piece_bytes = READ_PIECE_BYTES as u32;
+        let end = range.end.min((range.start / piece_bytes + 1) * piece_bytes);
+        if end < range.end {
+            self.spans.push_front(Span::Chunk(place.clone(), end..range.end));
+        }
+        Piece::Chunk(place, range.start..end)
+    }
+}
+
+impl<R: Reach> Source<R> {
     /// A row that the object names; without it the object was replaced.
     async fn row(&self, row: &[u8]) -> Result<Bytes, ReadFailure> {
         let pg = self.rows_in.expect("a body that names rows was given its PG");
@@ -325,32 +429,27 @@ impl<R: Reach> Reading<R> {
         }
     }
 
-    async fn read_piece(
-        &mut self,
-        mut chunk: Box<Chunk>,
-        named: Named,
-        range: Range<u32>,
-    ) -> Result<Bytes, ReadFailure> {
-        // Pieces end at multiples of their size, so that no checksummed block is read twice.
-        let piece_bytes = READ_PIECE_BYTES as u32;
-        let end = range.end.min((range.start / piece_bytes + 1) * piece_bytes);
-        let rest = end..range.end;
+    /// The verified bytes of a piece.
+    async fn read(&self, piece: Piece) -> Result<Bytes, ReadFailure> {
+        let (place, range) = match piece {
+            Piece::Inline(bytes) => return Ok(bytes),
+            Piece::Chunk(place, range) => (place, range),
+        };
         for _ in 0..=MOVES_FOLLOWED_MAX {
+            let chunk = place.chunk.lock().clone();
             if range.end > chunk.len || check_chunk(&chunk).is_err() {
                 return Err(ReadFailure::Unreadable);
             }
-            let (grant, seed) = (chunk.grant, chunk.seed);
-            match self.reach.read(chunk, range.start..end).await {
-                Ok((chunk, bytes)) => {
-                    if !rest.is_empty() {
-                        self.spans.push_front(Span::Chunk(chunk, named, rest));
-                    }
-                    return Ok(bytes);
-                }
+            match self.reach.read(&chunk, range.clone()).await {
+                Ok(bytes) => return Ok(bytes),
                 Err(ReadFailure::Mismatch) => {
-                    let now = self.chunk_now(&named).await?;
-                    let moved = now.filter(|now| now.seed == seed && now.grant != grant);
-                    chunk = Box::new(moved.ok_or(ReadFailure::Mismatch)?);
+                    if !Arc::ptr_eq(&chunk, &place.chunk.lock()) {
+                        continue;
+                    }
+                    let now = self.chunk_now(&place.named).await?;
+                    let is_moved = |now: &Chunk| now.seed == chunk.seed && now.grant != chunk.grant;
+                    let moved = now.filter(is_moved).ok_or(ReadFailure::Mismatch)?;
+                    *place.chunk.lock() = Arc::new(moved);
                 }
                 Err(failure) => return Err(failure),
             }
@@ -401,7 +500,8 @@ fn has(body: &Body, range: &Range<u64>) -> bool {
 
 fn opened(bucket: BucketId, key: &ObjectKey, row: VersionRow) -> Opened {
     let VersionRow { op, metax, body } = row;
-    Opened { bucket, key: key.clone(), op, metax, body, told_parts: Vec::new(), remote: None }
+    let (key, told_parts) = (key.clone(), Vec::new());
+    Opened { bucket, key, op, metax, body, bytes: None, told_parts, remote: None }
 }
 
 #[cfg(test)]

@@ -69,6 +69,7 @@ impl<R: Reach> Proxy<R> {
             op: entry.origin.op,
             metax: object.metax,
             body: Body::Inline(Bytes::new()),
+            bytes: None,
             told_parts: object.parts,
             remote: Some(Arc::new(remote)),
         })

@@ -322,6 +322,7 @@ impl Objects for Memory {
                 metax: stored.metax.clone(),
                 body,
                 told_parts: Vec::new(),
+                bytes: None,
                 remote: None,
             })
         })

@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::Away;
 use super::counters::count;
+use super::locations::Certainty;
 use super::planted::{self, Bug};
 use super::reads::Holder;
 use super::retry::pause;
@@ -36,6 +37,8 @@ enum Failed {
     Mismatch,
     /// It does not answer, or has too much to do: says nothing about the data.
     Silent,
+    /// What was remembered of the chunk's place is not so any more, it seems.
+    Freed,
 }
 
 /// What is read.
@@ -44,16 +47,19 @@ struct Wanted<'a> {
     range: Range<u32>,
     /// The range in whole checksummed blocks.
     sums: SumRange,
+    certainty: Certainty,
 }
 
-/// Reads bytes of a chunk and verifies them; asks one replica after the other until one has them right.
+/// Reads bytes of a chunk and verifies them; asks one replica after the other until one has them right. Of a chunk that is only
+/// remembered each is asked once, and it is given up at the first that has other bytes: its place may have been given to another.
 pub(super) async fn read(
     away: &Away,
     chunk: &Chunk,
     range: Range<u32>,
+    certainty: Certainty,
 ) -> Result<Bytes, ReadFailure> {
     let sums = whole_sums(chunk, range.clone());
-    let wanted = Wanted { chunk, range, sums };
+    let wanted = Wanted { chunk, range, sums, certainty };
     away.replicas.reads.begin(&away.managers.map());
     let silent_by = Instant::now() + READ_SILENT_MAX;
     let (mut silent, mut mismatches) = (0, 0);
@@ -64,6 +70,8 @@ pub(super) async fn read(
         let mut reading = reading(away, &map, &wanted);
         match read_once(away, &map, &mut reading, &wanted).await {
             Ok(bytes) => return Ok(bytes),
+            Err(_) if certainty == Certainty::Remembered => return Err(ReadFailure::Unreadable),
+            Err(Failed::Freed) => unreachable!("what METAX names is not only remembered"),
             // It is damaged only if every holder was heard, and none has it. By an older map others are asked.
             Err(Failed::Mismatch) => {
                 mismatches += 1;
@@ -108,6 +116,7 @@ async fn read_once(
         };
         match answered {
             Ok(bytes) => return Ok(bytes),
+            Err(Failed::Freed) => return Err(Failed::Freed),
             Err(failed) => all = all.max(failed),
         }
     }
@@ -142,6 +151,9 @@ async fn either(
 ) -> Result<Bytes, Failed> {
     count(&away.counters().reads_hedged);
     let (answered, by_other) = match select(first, pin!(other)).await {
+        Either::Left((Err(Failed::Freed), _)) | Either::Right((Err(Failed::Freed), _)) => {
+            (Err(Failed::Freed), false)
+        }
         Either::Left((Err(failed), other)) => (other.await.map_err(|it| it.max(failed)), true),
         Either::Right((Err(failed), first)) => (first.await.map_err(|it| it.max(failed)), false),
         Either::Left((answered, _)) => (answered, false),
@@ -167,7 +179,7 @@ async fn read_at(
         Some(peer) => read_from(away, &peer, holder, wanted).await,
         None => Err(Failed::Silent),
     };
-    if read.is_err() {
+    if read.as_ref().is_err_and(|failed| *failed != Failed::Freed) {
         // Also if another that was asked beside it is still waited for.
         holder.gave_up();
         count(&away.counters().failed_reads);
@@ -181,7 +193,7 @@ async fn read_from(
     holder: &Holder<'_>,
     wanted: &Wanted<'_>,
 ) -> Result<Bytes, Failed> {
-    let (server, Wanted { chunk, range, sums }) = (holder.server(), wanted);
+    let (server, Wanted { chunk, range, sums, certainty }) = (holder.server(), wanted);
     let (lv, extents) = (chunk.lv, chunk.extents.clone());
     let call = DataCall::Read { lv, extents, from: sums.from_byte, len: sums.len };
     let deadline = Instant::now() + Duration::from_millis(READ_PATIENCE_MS);
@@ -203,7 +215,12 @@ async fn read_from(
         }
     };
     let report = reply.report();
+    let is_named = *certainty == Certainty::Named;
     if !reply.has_bytes() {
+        if !is_named {
+            holder.forgot();
+            return Err(Failed::Freed);
+        }
         holder.refused();
         return Err(Failed::Unreadable);
     }
@@ -216,6 +233,10 @@ async fn read_from(
         Some(Ok(bytes)) => {
             holder.answered(report);
             Ok(bytes)
+        }
+        _ if !is_named => {
+            holder.forgot();
+            Err(Failed::Freed)
         }
         _ => {
             holder.refused();

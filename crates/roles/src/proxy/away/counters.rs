@@ -17,6 +17,10 @@ pub struct ProxyCounters {
     pub mismatches: AtomicU64,
     /// Reads that got what one of the same bytes got, which was under way.
     pub reads_joined: AtomicU64,
+    /// Reads of objects where they were remembered to lie, while METAX was asked.
+    pub located_reads: AtomicU64,
+    /// Of those, the ones whose bytes were the version's.
+    pub located_reads_used: AtomicU64,
     /// Reads for which another replica was asked before the first had answered.
     pub reads_hedged: AtomicU64,
     /// Of those, answered by the other replica.

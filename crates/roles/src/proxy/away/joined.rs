@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::counters::count;
+use super::locations::Certainty;
 use super::{Away, copies};
 use crate::data::ReadFailure;
 use crate::limits::{JOINED_MAX, JOINS_MAX};
@@ -27,6 +28,7 @@ use crate::limits::{JOINED_MAX, JOINS_MAX};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Same {
     grant: Grant,
+    seed: u64,
     holders: Holders,
     range: Range<u32>,
 }
@@ -112,13 +114,15 @@ pub(super) async fn read(
     away: &Away,
     chunk: &Chunk,
     range: Range<u32>,
+    certainty: Certainty,
 ) -> Result<Bytes, ReadFailure> {
     let replicas = &away.replicas;
-    let same = Same { grant: chunk.grant, holders: chunk.holders, range: range.clone() };
+    let Chunk { grant, seed, holders, .. } = *chunk;
+    let same = Same { grant, seed, holders, range: range.clone() };
     for _ in 0..JOINS_MAX {
         match replicas.joined.enter(&same) {
             Part::Reads(first) => {
-                let read = copies::read(away, chunk, range).await;
+                let read = copies::read(away, chunk, range, certainty).await;
                 if let Ok(bytes) = &read {
                     first.has(bytes);
                 }
@@ -139,7 +143,7 @@ pub(super) async fn read(
             Part::Alone => break,
         }
     }
-    copies::read(away, chunk, range).await
+    copies::read(away, chunk, range, certainty).await
 }
 
 #[cfg(test)]
@@ -150,7 +154,8 @@ mod tests {
 
     fn same(attempt: u32) -> Same {
         let op = OpId { view: View(1), seq: OpSeq(2) };
-        Same { grant: Grant { pg: PgId(0), op, attempt }, holders: Holders(0b111), range: 0..9 }
+        let grant = Grant { pg: PgId(0), op, attempt };
+        Same { grant, seed: 1, holders: Holders(0b111), range: 0..9 }
     }
 
     fn first<'a>(joined: &'a Joined, same: &'a Same) -> First<'a> {

@@ -29,6 +29,7 @@ mod counters;
 mod detector;
 mod gateway;
 mod joined;
+mod locations;
 mod merge;
 mod planted;
 mod primaries;
@@ -84,6 +85,7 @@ pub use counters::ProxyCounters;
 use counters::count;
 use detector::Detectors;
 use joined::Joined;
+use locations::{Certainty, Locations};
 use planted::Bug;
 use primaries::Primaries;
 use reads::Reads;
@@ -119,6 +121,7 @@ pub struct Away {
     managers: Arc<dyn Managers>,
     primaries: Arc<Primaries>,
     replicas: Arc<Replicas>,
+    locations: Locations,
     me: ServerId,
     /// This run, as the managers name it where it is the gateway to other regions.
     gateway: GatewayRecord,
@@ -160,6 +163,7 @@ impl Away {
         };
         Self {
             replicas: Arc::new(replicas),
+            locations: Locations::default(),
             me,
             gateway: GatewayRecord { server: me, boot },
             proxies: Peers::new(&endpoint),
@@ -373,6 +377,15 @@ impl Reach for Away {
         }
     }
 
+    async fn find_and_read(
+        &self,
+        pg: PgId,
+        bucket: BucketId,
+        key: &ObjectKey,
+    ) -> Result<(Option<VersionRow>, Option<Bytes>), ObjectError> {
+        locations::find_and_read(self, (pg, bucket, key)).await
+    }
+
     async fn row(&self, pg: PgId, row: &[u8]) -> Result<Option<Bytes>, ObjectError> {
         let mut call = MetaCall::GetRow { pg, view: View(0), row: row.to_vec() };
         let said = self.primaries.ask(pg, &mut call, &mut Wait::of_client(patience())).await?;
@@ -425,13 +438,8 @@ impl Reach for Away {
         Ok(found)
     }
 
-    async fn read(
-        &self,
-        chunk: Box<Chunk>,
-        range: Range<u32>,
-    ) -> Result<(Box<Chunk>, Bytes), ReadFailure> {
-        let bytes = joined::read(self, &chunk, range).await?;
-        Ok((chunk, bytes))
+    async fn read(&self, chunk: &Arc<Chunk>, range: Range<u32>) -> Result<Bytes, ReadFailure> {
+        joined::read(self, chunk, range, Certainty::Named).await
     }
 
     async fn scan<V>(&self, scan: Scan<'_>, visit: V) -> Result<(), ObjectError>

@@ -14,6 +14,8 @@ pub(super) enum Bug {
     RepeatsUnderAnother,
     /// Bytes of a replica are given out as they come.
     ReadsUnverified,
+    /// Bytes from where an object was remembered to lie are given out whichever version METAX names.
+    BelievesLocations,
     /// A list gives out rows before every server has said what it has.
     MergesHungry,
     /// What a put whose client went away holds is never given back.

@@ -143,6 +143,12 @@ impl<'a> Holder<'a> {
         self.end(machine::Reads::refused);
     }
 
+    /// It answered, and has something else where the chunk was remembered to lie: that says nothing about it.
+    pub(super) fn forgot(&self) {
+        self.of.detectors.lock().answered(self.server());
+        self.gave_up();
+    }
+
     /// It has too much to do, or too much was sent to it.
     pub(super) fn is_busy(&self) {
         self.end(machine::Reads::refused);

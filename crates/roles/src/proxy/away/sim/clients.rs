@@ -256,7 +256,12 @@ impl Client {
 
     /// The value that is there, if its bytes are.
     async fn read(&self, key: usize) -> Result<Option<u64>, ObjectError> {
-        let opened = match self.proxy.open(&self.bucket, &key_of(key)).await {
+        let name = key_of(key);
+        let opened = match self.dice.one_in(4) {
+            true => self.proxy.open(&self.bucket, &name).await,
+            false => self.proxy.open_whole(&self.bucket, &name).await,
+        };
+        let opened = match opened {
             Ok(opened) => opened,
             Err(ObjectError::NoSuchKey) => return Ok(None),
             Err(error) => return Err(error),

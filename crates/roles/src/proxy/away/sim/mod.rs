@@ -125,6 +125,8 @@ struct Ran {
     begun_anew: u64,
     hedged: u64,
     joined: u64,
+    located: u64,
+    located_used: u64,
     mismatches: u64,
     lost_sessions: u64,
 }
@@ -141,6 +143,8 @@ impl Ran {
         self.begun_anew += other.begun_anew;
         self.hedged += other.hedged;
         self.joined += other.joined;
+        self.located += other.located;
+        self.located_used += other.located_used;
         self.mismatches += other.mismatches;
         self.lost_sessions += other.lost_sessions;
     }

@@ -181,6 +181,8 @@ impl Proxies {
         ran.begun_anew = sum(|counters| &counters.begun_anew);
         ran.hedged = sum(|counters| &counters.reads_hedged);
         ran.joined = sum(|counters| &counters.reads_joined);
+        ran.located = sum(|counters| &counters.located_reads);
+        ran.located_used = sum(|counters| &counters.located_reads_used);
         ran.mismatches = sum(|counters| &counters.mismatches);
         ran.lost_sessions = sum(|counters| &counters.lost_sessions);
     }

@@ -44,10 +44,19 @@ pub(super) fn tell(what: &str, ran: &Ran) {
     let Ran { took, calls, done, longest, delivered, .. } = ran;
     println!("{what}: {calls} calls, {done} answers, in {took:.1?}, the longest {longest:.1?}");
     let Ran {
-        buckets_deleted, retries, begun_anew, hedged, joined, mismatches, lost_sessions, ..
+        buckets_deleted,
+        retries,
+        begun_anew,
+        hedged,
+        joined,
+        located,
+        located_used,
+        mismatches,
+        lost_sessions,
+        ..
     } = ran;
     println!(
-        "  {} pieces, {buckets_deleted} buckets deleted, {retries} retries, {begun_anew} begun anew, {hedged} hedged, {joined} joined, {mismatches} mismatches, {lost_sessions} sessions lost",
+        "  {} pieces, {buckets_deleted} buckets deleted, {retries} retries, {begun_anew} begun anew, {hedged} hedged, {joined} joined, {located} read where they lay and {located_used} of them of use, {mismatches} mismatches, {lost_sessions} sessions lost",
         delivered.len(),
     );
 }
@@ -70,8 +79,9 @@ fn whatever_fails_what_was_answered_is_so_and_nothing_is_left() {
     }
     tell(&format!("{count} seeds"), &all);
     assert!(failed.is_empty(), "LARDER_PROXY_SEED=n repeats it\n{}", failed.join("\n\n"));
-    let met =
-        [all.retries, all.begun_anew, all.hedged, all.joined, all.mismatches, all.lost_sessions];
+    let of_no_use = all.located - all.located_used;
+    let met = [all.retries, all.begun_anew, all.hedged, all.joined, all.mismatches];
+    let met = [&met[..], &[all.located_used, of_no_use, all.lost_sessions]].concat();
     let met_all = met.iter().all(|met| *met > 0) && 2 * all.done > all.calls;
     assert!(count < SEEDS || met_all, "runs that meet nothing show nothing");
 }
@@ -146,6 +156,11 @@ fn a_call_that_is_repeated_under_another_number_is_found() {
 #[test]
 fn bytes_that_nobody_verified_are_found() {
     is_found(Bug::ReadsUnverified);
+}
+
+#[test]
+fn bytes_of_another_version_than_metax_names_are_found() {
+    is_found(Bug::BelievesLocations);
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod data;
 mod hedges;
 mod homes;
 mod hostile;
+mod located;
 mod managers;
 mod meta;
 mod policies;

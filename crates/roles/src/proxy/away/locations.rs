@@ -1,0 +1,317 @@
+//! Where objects lay when their METAX was last heard: their bytes are asked for while METAX is, as Cheetah's clients do, which
+//! saves a round trip of two.
+//!
+//! # Invariants
+//!
+//! 1. Bytes that were read so are given out only if METAX, which is asked after the request came, names the same version: its op and
+//!    its checksums. Otherwise the cache has cost a read, and is of no other consequence.
+//! 2. Once METAX is there, such a read is waited for only if METAX names the same place and the same copies. It asks each copy once:
+//!    a get takes no longer than one that knew nothing but by the reads it has been waiting for.
+//! 3. At most [`LOCATIONS_MAX`] are kept, each under a hash of its name: of two names with one hash the one has the other's location,
+//!    which is as wrong as an old one.
+//! 4. Reads of no use are few: each costs as much [`Credit`] as twenty of use give, and without any nothing is read ahead of METAX.
+//! 5. A wrong location says nothing about copies, disks or servers: none is suspected for it ([`Certainty`]). One that gave nothing is
+//!    forgotten, so that the next get reads what METAX names, and suspects what is wrong there.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::BuildHasherDefault;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bytes::Bytes;
+use larder_objects::ObjectError;
+use larder_protocol::sound::check_chunk;
+use larder_types::{Body, BucketId, Chunk, ObjectKey, OpId, PgId, VersionRow};
+use quick_cache::UnitWeighter;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::counters::count;
+use super::planted::{self, Bug};
+use super::{Away, Reach, joined};
+use crate::limits::{LOCATED_BYTES_MAX, LOCATIONS_MAX};
+
+/// What is known of a chunk that is to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Certainty {
+    /// METAX names it.
+    Named,
+    /// METAX named it once: it may have been freed since, and its place may have other bytes.
+    Remembered,
+}
+
+/// A version and its only chunk.
+#[derive(Debug)]
+struct Location {
+    op: OpId,
+    chunk: Chunk,
+}
+
+impl Location {
+    /// Of an object that is worth it: its bytes are in one chunk, and take no longer than METAX.
+    fn of(row: &VersionRow) -> Option<Self> {
+        match &row.body {
+            Body::Chunk(chunk) if chunk.len <= LOCATED_BYTES_MAX => {
+                // A meta server may say of it what it likes.
+                check_chunk(chunk).ok()?;
+                Some(Self { op: row.op, chunk: chunk.clone() })
+            }
+            _ => None,
+        }
+    }
+
+    /// What METAX says of it now.
+    fn compare(&self, row: Option<&VersionRow>) -> Now {
+        match row.filter(|row| row.op == self.op).map(|row| &row.body) {
+            Some(Body::Chunk(chunk)) if *chunk == self.chunk => Now::Same,
+            Some(Body::Chunk(Chunk { seed, len, sums, .. }))
+                if (seed, len, sums) == (&self.chunk.seed, &self.chunk.len, &self.chunk.sums) =>
+            {
+                Now::Moved
+            }
+            _ => Now::Other,
+        }
+    }
+}
+
+/// A remembered location, as METAX has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Now {
+    /// All of it is so.
+    Same,
+    /// It is the version, and lies elsewhere or has other copies.
+    Moved,
+    /// It is another version, or none.
+    Other,
+}
+
+/// How many more reads may be of no use: one of use gives a twentieth of what such a one costs.
+#[derive(Debug)]
+struct Credit(AtomicU32);
+
+impl Credit {
+    const COST: u32 = 20;
+    const MAX: u32 = 32 * Self::COST;
+
+    fn suffices(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= Self::COST
+    }
+
+    fn change(&self, was_of_use: bool) {
+        let changed = |credit: u32| match was_of_use {
+            true => Some((credit + 1).min(Self::MAX)),
+            false => Some(credit.saturating_sub(Self::COST)),
+        };
+        let _always_changed = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
+    }
+}
+
+type Known = Cache<u64, Arc<Location>, UnitWeighter, BuildHasherDefault<DefaultHasher>>;
+
+/// See the module's head.
+#[derive(Debug)]
+pub(super) struct Locations {
+    known: Known,
+    credit: Credit,
+}
+
+impl Default for Locations {
+    fn default() -> Self {
+        let known = Cache::with(
+            LOCATIONS_MAX,
+            LOCATIONS_MAX as u64,
+            UnitWeighter,
+            BuildHasherDefault::default(),
+            DefaultLifecycle::default(),
+        );
+        Self { known, credit: Credit(AtomicU32::new(Credit::MAX)) }
+    }
+}
+
+impl Locations {
+    fn slot(bucket: BucketId, key: &ObjectKey) -> u64 {
+        xxh3_64_with_seed(key.as_str().as_bytes(), bucket.0)
+    }
+
+    /// Keeps what METAX says of a name, and tells what is so of what was known.
+    fn learn(
+        &self,
+        slot: u64,
+        known: Option<&Arc<Location>>,
+        row: Option<&VersionRow>,
+    ) -> Option<Now> {
+        let now = known.map(|known| known.compare(row));
+        if now == Some(Now::Same) {
+            return now;
+        }
+        match row.and_then(Location::of) {
+            Some(location) => self.known.insert(slot, Arc::new(location)),
+            None => drop(self.known.remove(&slot)),
+        }
+        now
+    }
+}
+
+/// Finds a key's version, and reads it meanwhile where it lay, if that is known. The bytes are the version's, if there are any.
+pub(super) async fn find_and_read(
+    away: &Away,
+    (pg, bucket, key): (PgId, BucketId, &ObjectKey),
+) -> Result<(Option<VersionRow>, Option<Bytes>), ObjectError> {
+    let (locations, slot) = (&away.locations, Locations::slot(bucket, key));
+    let known = locations.known.get(&slot);
+    let Some(known) = known.as_ref().filter(|_| locations.credit.suffices() && is_used()) else {
+        let row = away.find(pg, bucket, key).await?;
+        if let Some(now) = locations.learn(slot, known.as_ref(), row.as_ref()) {
+            locations.credit.change(now == Now::Same);
+        }
+        return Ok((row, None));
+    };
+    count(&away.counters().located_reads);
+    let chunk = &known.chunk;
+    let read = joined::read(away, chunk, 0..chunk.len, Certainty::Remembered);
+    let (mut find, mut read) = (pin!(away.find(pg, bucket, key)), Box::pin(read));
+    let mut bytes = None;
+    let row = loop {
+        tokio::select! {
+            biased;
+            row = &mut find => break row?,
+            outcome = &mut read, if bytes.is_none() => bytes = Some(outcome.ok()),
+        }
+    };
+    let now = locations.learn(slot, Some(known), row.as_ref());
+    let bytes = match (now, bytes) {
+        (Some(Now::Same | Now::Moved), Some(bytes)) => bytes,
+        (Some(Now::Same), None) => read.await.ok(),
+        (_, Some(bytes)) if planted::has(Bug::BelievesLocations) => bytes,
+        _ => None,
+    };
+    locations.credit.change(bytes.is_some());
+    match bytes.is_some() {
+        true => count(&away.counters().located_reads_used),
+        false if now == Some(Now::Same) => drop(locations.known.remove(&slot)),
+        false => {}
+    }
+    Ok((row, bytes))
+}
+
+#[cfg(not(feature = "ablation"))]
+fn is_used() -> bool {
+    true
+}
+
+#[cfg(feature = "ablation")]
+fn is_used() -> bool {
+    !crate::ablation::locations_are_left_out()
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_types::{Attributes, ETag, Extent, Grant, Holders, HybridClock, LvId, Metax};
+    use larder_types::{OpSeq, RegionId, View};
+
+    use super::*;
+
+    fn row(seq: u64, attempt: u32, len: u32) -> VersionRow {
+        let op = OpId { view: View(1), seq: OpSeq(seq) };
+        let chunk = Chunk {
+            grant: Grant { pg: PgId(0), op, attempt },
+            seed: seq,
+            lv: LvId(0),
+            extents: vec![Extent { first: attempt, blocks: len.div_ceil(4096) }],
+            len,
+            sums: vec![0; len.div_ceil(65_536) as usize],
+            holders: Holders(0b11),
+        };
+        let metax = Metax {
+            size: u64::from(len),
+            etag: ETag::Md5([0; 16]),
+            checksum: None,
+            attributes: Attributes::default(),
+            clock: HybridClock(1),
+            region: RegionId(0),
+            expires_ms: None,
+            encryption: None,
+            retention: None,
+        };
+        VersionRow { op, metax, body: Body::Chunk(chunk) }
+    }
+
+    fn known(locations: &Locations, slot: u64) -> Option<(OpId, u32)> {
+        locations.known.get(&slot).map(|it| (it.op, it.chunk.grant.attempt))
+    }
+
+    #[test]
+    fn what_metax_says_last_is_known() {
+        let (locations, slot) = (Locations::default(), 7);
+        let (first, moved, next) = (row(1, 0, 5000), row(1, 1, 5000), row(2, 0, 5000));
+        locations.learn(slot, None, Some(&first));
+        assert_eq!(known(&locations, slot), Some((first.op, 0)));
+        // Each with what was known before it.
+        let turns = [(&first, 0, Now::Same), (&moved, 1, Now::Moved), (&next, 0, Now::Other)];
+        for (row, attempt, now) in turns {
+            let before = locations.known.get(&slot);
+            assert_eq!(locations.learn(slot, before.as_ref(), Some(row)), Some(now));
+            assert_eq!(known(&locations, slot), Some((row.op, attempt)));
+        }
+        let before = locations.known.get(&slot);
+        assert_eq!(locations.learn(slot, before.as_ref(), None), Some(Now::Other));
+        assert_eq!(known(&locations, slot), None);
+    }
+
+    #[test]
+    fn large_objects_and_those_in_metax_are_not_known() {
+        let (locations, slot) = (Locations::default(), 7);
+        locations.learn(slot, None, Some(&row(1, 0, LOCATED_BYTES_MAX)));
+        assert!(known(&locations, slot).is_some());
+        locations.learn(slot, None, Some(&row(2, 0, LOCATED_BYTES_MAX + 1)));
+        assert_eq!(known(&locations, slot), None);
+        let inline = VersionRow { body: Body::Inline(Bytes::new()), ..row(3, 0, 1) };
+        locations.learn(slot, None, Some(&inline));
+        assert_eq!(known(&locations, slot), None);
+    }
+
+    #[test]
+    fn a_version_is_the_same_where_it_was_moved_to_and_no_other_is() {
+        let location = Location::of(&row(1, 0, 5000)).unwrap();
+        let now = |row: VersionRow| location.compare(Some(&row));
+        let changed = |change: fn(&mut Chunk)| {
+            let mut row = row(1, 0, 5000);
+            if let Body::Chunk(chunk) = &mut row.body {
+                change(chunk);
+            }
+            row
+        };
+        assert_eq!(now(row(1, 0, 5000)), Now::Same);
+        assert_eq!(now(row(1, 9, 5000)), Now::Moved);
+        assert_eq!(now(changed(|chunk| chunk.holders = Holders(0b111))), Now::Moved);
+        assert_eq!(now(row(2, 0, 5000)), Now::Other);
+        assert_eq!(location.compare(None), Now::Other);
+        // An op that another life of the group has used, too.
+        assert_eq!(now(changed(|chunk| chunk.seed += 1)), Now::Other);
+        assert_eq!(now(changed(|chunk| chunk.sums[0] += 1)), Now::Other);
+    }
+
+    #[test]
+    fn a_wrong_location_costs_what_twenty_right_ones_give() {
+        let credit = Credit(AtomicU32::new(Credit::MAX));
+        let mut wrong = 0;
+        while credit.suffices() {
+            credit.change(false);
+            wrong += 1;
+        }
+        assert_eq!(wrong, 32);
+        for _ in 0..19 {
+            credit.change(true);
+            assert!(!credit.suffices());
+        }
+        credit.change(true);
+        assert!(credit.suffices());
+    }
+
+    #[test]
+    fn the_same_key_of_another_bucket_lies_elsewhere() {
+        let key = ObjectKey::new("key").unwrap();
+        assert_ne!(Locations::slot(BucketId(1), &key), Locations::slot(BucketId(2), &key));
+    }
+}
