@@ -71,7 +71,7 @@ class Machine(Server):
         twice = {name for name in names if names.count(name) > 1}
         if twice:
             raise Failed(f"metrics that two roles have: {sorted(twice)}")
-        return float(re.search(rf"^larder_{name} (\S+)", text, re.MULTILINE)[1])
+        return float(re.search(rf"^larder_{re.escape(name)} (\S+)", text, re.MULTILINE)[1])
 
 
 def run(binary, *words, code=0):
@@ -152,6 +152,11 @@ def shows_space(machines, clock):
     blocks = copies * sum(-(-size // 4096) * 4096 for size in sizes if size > 2048)
     if grown != blocks or sum(server["space"]["used"] for server in after["servers"]) != space["all"]["used"]:
         raise Failed(f"{sizes} bytes take {grown} of the disks, and not {blocks}; or the servers' do not make the whole")
+    # The client may have sent one again.
+    writes = machines[0].metric('bucket_requests_total{bucket="counted",kind="write"}')
+    received = machines[0].metric('bucket_received_bytes_total{bucket="counted"}')
+    if writes < len(sizes) or received < sum(sizes):
+        raise Failed(f"of {len(sizes)} puts of {sum(sizes)} bytes the metrics count {writes}, and {received} bytes")
     for number in range(len(sizes)):
         s3.delete_object(Bucket="counted", Key=str(number))
     s3.delete_bucket(Bucket="counted")

@@ -1,6 +1,7 @@
 //! Prometheus' view of a process that serves S3: requests and latencies, and what its roles count.
 
 mod background;
+mod bucket_requests;
 mod buckets;
 mod data;
 mod disk;
@@ -15,7 +16,7 @@ mod reads;
 mod regions;
 mod store;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,6 +32,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use larder_net::Refused;
 use larder_roles::renewal::Standing;
 use larder_s3::{ClusterHealth, Ended, ServerHooks};
+use larder_types::BucketName;
 use parking_lot::RwLock;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -42,6 +44,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::access_log::AccessLog;
+use bucket_requests::BucketRequests;
 pub(crate) use data::DataMetrics;
 use exposition::Form;
 pub(crate) use manager::ManagerMetrics;
@@ -96,6 +99,7 @@ pub(crate) struct Metrics {
     seconds: Histograms,
     bytes_in: Counter,
     bytes_out: Counter,
+    bucket_requests: BucketRequests,
     /// Requests that ended, and those of them that failed or were turned away.
     ended: AtomicU64,
     failed: AtomicU64,
@@ -120,6 +124,11 @@ pub(crate) trait RoleMetrics: Send + Sync + 'static {
 
     /// The state of the cluster that they serve, if they serve one.
     fn cluster(&self) -> Option<ClusterHealth> {
+        None
+    }
+
+    /// All buckets that there are, if it knows.
+    fn buckets(&self) -> Option<BTreeSet<BucketName>> {
         None
     }
 
@@ -253,6 +262,7 @@ impl Metrics {
             seconds,
             bytes_in,
             bytes_out,
+            bucket_requests: BucketRequests::default(),
             ended: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             roles: RwLock::default(),
@@ -271,6 +281,10 @@ impl Metrics {
         prometheus_client::encoding::text::encode(&mut own, &self.registry)?;
         let end = own.rfind("# EOF").unwrap_or(own.len());
         own.truncate(end);
+        if let Some(names) = self.roles.read().iter().find_map(|it| it.buckets()) {
+            self.bucket_requests.keep(&names);
+        }
+        self.bucket_requests.write(&mut own)?;
         for roles in &*self.roles.read() {
             write_roles(&**roles, &mut own)?;
         }
@@ -338,6 +352,7 @@ impl ServerHooks for Metrics {
         self.seconds.get_or_create(&OpLabels { op }).observe(took.as_secs_f64());
         self.bytes_in.inc_by(bytes_in);
         self.bytes_out.inc_by(bytes_out);
+        self.bucket_requests.note(ended);
         self.ended.fetch_add(1, Ordering::Relaxed);
         if status >= FAILED_FROM && status != NOT_IMPLEMENTED {
             self.failed.fetch_add(1, Ordering::Relaxed);

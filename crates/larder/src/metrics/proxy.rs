@@ -1,5 +1,6 @@
 //! What a cluster's proxy counts.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use larder_roles::managers::Managers;
 use larder_roles::proxy::ClusterProxy;
 use larder_roles::regions::Regions;
 use larder_s3::ClusterHealth;
-use larder_types::{MapVersion, ServerId};
+use larder_types::{BucketName, MapVersion, ServerId};
 use parking_lot::Mutex;
 
 use super::{
@@ -85,6 +86,10 @@ impl RoleMetrics for ProxyMetrics {
     fn cluster(&self) -> Option<ClusterHealth> {
         let health = self.judged(&self.managers.map());
         Some(ClusterHealth { takes_writes: health.takes_writes && self.is_ready(), ..health })
+    }
+
+    fn buckets(&self) -> Option<BTreeSet<BucketName>> {
+        Some(self.managers.map().buckets.keys().cloned().collect())
     }
 
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {

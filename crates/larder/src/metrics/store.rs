@@ -1,11 +1,13 @@
 //! What the roles of a store count: log and disk, queues, space.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use larder_roles::meta::Meta;
 use larder_roles::regions::Regions;
 use larder_roles::{Proxy, Store, data::DataServer};
+use larder_types::BucketName;
 use larder_types::limits::BLOCK_BYTES;
 
 use super::{
@@ -43,6 +45,10 @@ impl RoleMetrics for StoreMetrics {
     fn is_ready(&self) -> bool {
         let may_serve = self.meta.fatal().borrow().is_none() && !self.data.is_broken();
         may_serve && !self.proxy.is_removed()
+    }
+
+    fn buckets(&self) -> Option<BTreeSet<BucketName>> {
+        Some(self.meta.bucket_names().into_values().collect())
     }
 
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
