@@ -130,9 +130,11 @@ pub const LOCATED_BYTES_MAX: u32 = 256 * 1024;
 pub const LOCATIONS_MAX: usize = 65_536;
 /// Pieces of a large read that are asked for at once before its client was found to wait for one.
 pub const READ_WINDOW_PIECES_FIRST: usize = 2;
-/// The same of a client that takes them as fast as they come: 2 MiB in a round trip, of a millisecond in a cluster, are more than
-/// a link of 10 Gbit/s gives. More would only wait at the disks, before what others ask of them.
-pub const READ_WINDOW_PIECES_MAX: usize = 4;
+/// The same of a client that takes them as fast as they come: 4 MiB in a round trip, which takes a millisecond in a cluster.
+/// More would only wait at the disks, before what others ask of them.
+pub const READ_WINDOW_PIECES_MAX: usize = 8;
+/// Pieces in a row for which a client does not wait, until fewer are asked for at once.
+pub const READ_WINDOW_CALM_PIECES: usize = 16;
 /// Pieces that all reads of a proxy together hold ahead of their clients: 32 MiB. With none left reads go on piece by piece.
 pub const READ_AHEAD_PIECES_MAX: usize = 64;
 /// Pieces of an object that was appended to that are looked up at once: with inline ones, at most 64 KiB of rows.

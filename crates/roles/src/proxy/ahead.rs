@@ -4,9 +4,9 @@
 //! # Invariants
 //!
 //! 1. Pieces are given out in order, and none behind one that failed.
-//! 2. The window is as large as its client is fast: it doubles when the client has waited for a piece, up to
-//!    [`READ_WINDOW_PIECES_MAX`], and is halved when a window of pieces waited for the client: of a slow one nothing is read before
-//!    it asks.
+//! 2. The window is as large as its client is fast: it doubles when the client has waited for a piece for longer than the piece
+//!    before had waited for the client, up to [`READ_WINDOW_PIECES_MAX`]; and is halved when [`READ_WINDOW_CALM_PIECES`] were given
+//!    out without that. Of a slow client nothing is read before it asks.
 //! 3. Each piece that is begun behind another holds a place of the proxy's [`READ_AHEAD_PIECES_MAX`], from before it is asked for until
 //!    it is given out. No read waits for a place: without one it goes on piece by piece.
 //! 4. What is begun goes on without its client: reads and lookups are tasks. Nothing here is due by a time that passes while
@@ -20,10 +20,14 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures::stream::{FuturesOrdered, Stream, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 use super::Proxy;
 use super::reach::Reach;
-use crate::limits::{READ_AHEAD_PIECES_MAX, READ_WINDOW_PIECES_FIRST, READ_WINDOW_PIECES_MAX};
+use crate::limits::{
+    READ_AHEAD_PIECES_MAX, READ_WINDOW_CALM_PIECES, READ_WINDOW_PIECES_FIRST,
+    READ_WINDOW_PIECES_MAX,
+};
 
 /// A piece that is being read.
 pub(super) type PieceRead<E> = Pin<Box<dyn Future<Output = Result<Bytes, E>> + Send + Sync>>;
@@ -66,9 +70,11 @@ pub(super) struct Ahead<E> {
     held: VecDeque<Option<OwnedSemaphorePermit>>,
     places: Arc<Semaphore>,
     window: usize,
-    /// True if the client has waited for the next piece, or this is the first, for which it always does.
-    has_waited: bool,
-    /// Pieces given out since it last waited for one.
+    /// When the last piece was given out, or the read began.
+    given_at: Instant,
+    /// When the client asked for the next piece, if it waits for it.
+    asked_at: Option<Instant>,
+    /// Pieces given out since the window grew.
     unwaited: usize,
 }
 
@@ -81,7 +87,8 @@ impl<E> Ahead<E> {
             held: VecDeque::new(),
             places: places.0.clone(),
             window: READ_WINDOW_PIECES_FIRST,
-            has_waited: true,
+            given_at: Instant::now(),
+            asked_at: None,
             unwaited: 0,
         }
     }
@@ -115,9 +122,16 @@ impl<E> Ahead<E> {
     /// A piece is given out.
     fn given(&mut self) {
         assert!(self.held.pop_front().is_some(), "each piece that is begun is counted");
-        self.unwaited = if self.has_waited { 0 } else { self.unwaited + 1 };
-        self.has_waited = false;
-        if self.unwaited >= self.window {
+        let now = Instant::now();
+        let is_behind = |asked: Instant| asked - self.given_at < now - asked;
+        if self.asked_at.is_some_and(is_behind) {
+            self.window = (2 * self.window).min(READ_WINDOW_PIECES_MAX);
+            self.unwaited = 0;
+        } else {
+            self.unwaited += 1;
+        }
+        (self.given_at, self.asked_at) = (now, None);
+        if self.unwaited >= READ_WINDOW_CALM_PIECES {
             self.window = (self.window / 2).max(1);
             self.unwaited = 0;
         }
@@ -136,26 +150,20 @@ impl<E: Unpin> Stream for Ahead<E> {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
-        loop {
-            this.begin(cx);
-            match this.begun.poll_next_unpin(cx) {
-                Poll::Ready(Some(Ok(bytes))) => {
-                    this.given();
-                    return Poll::Ready(Some(Ok(bytes)));
-                }
-                Poll::Ready(Some(Err(failure))) => {
-                    this.end();
-                    return Poll::Ready(Some(Err(failure)));
-                }
-                Poll::Ready(None) if this.left.is_none() => {
-                    return Poll::Ready(this.failure.take().map(Err));
-                }
-                Poll::Ready(None) => return Poll::Pending,
-                Poll::Pending if this.has_waited => return Poll::Pending,
-                Poll::Pending => {
-                    this.has_waited = true;
-                    this.window = (2 * this.window).min(READ_WINDOW_PIECES_MAX);
-                }
+        this.begin(cx);
+        match this.begun.poll_next_unpin(cx) {
+            Poll::Ready(Some(Ok(bytes))) => {
+                this.given();
+                Poll::Ready(Some(Ok(bytes)))
+            }
+            Poll::Ready(Some(Err(failure))) => {
+                this.end();
+                Poll::Ready(Some(Err(failure)))
+            }
+            Poll::Ready(None) if this.left.is_none() => Poll::Ready(this.failure.take().map(Err)),
+            Poll::Ready(None) | Poll::Pending => {
+                this.asked_at.get_or_insert_with(Instant::now);
+                Poll::Pending
             }
         }
     }

@@ -447,7 +447,8 @@ impl<R: Reach> Source<R> {
                         continue;
                     }
                     let now = self.chunk_now(&place.named).await?;
-                    let is_moved = |now: &Chunk| now.seed == chunk.seed && now.grant != chunk.grant;
+                    // Or has other copies by now, under the same grant.
+                    let is_moved = |now: &Chunk| now.seed == chunk.seed && *now != *chunk;
                     let moved = now.filter(is_moved).ok_or(ReadFailure::Mismatch)?;
                     *place.chunk.lock() = Arc::new(moved);
                 }

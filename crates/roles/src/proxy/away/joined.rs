@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! 1. Whoever joins has looked its chunk up itself, and joins a read of the same place: bytes that were written under a
+//! 1. Whoever joins has its chunk from METAX, now or earlier, and joins a read of the same place: bytes that were written under a
 //!    grant never change, so what it gets is what a read of its own would have given.
 //! 2. Only verified bytes are handed on. Whoever joined one that failed, that was given up, or that takes longer than reads
 //!    are waited for before another replica is asked, goes on by itself, and is the one that those who come later join.

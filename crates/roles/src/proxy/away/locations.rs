@@ -5,11 +5,12 @@
 //!
 //! 1. Bytes that were read so are given out only if METAX, which is asked after the request came, names the same version: its op and
 //!    its checksums. Otherwise the cache has cost a read, and is of no other consequence.
-//! 2. Once METAX is there, such a read is waited for only if METAX names the same place and the same copies. It asks each copy once:
-//!    a get takes no longer than one that knew nothing but by the reads it has been waiting for.
+//! 2. Once METAX is there, such a read is waited for only if METAX names the same place and the same copies, and no longer than
+//!    until another copy would be asked: then the object is read as if nothing had been known of it.
 //! 3. At most [`LOCATIONS_MAX`] are kept, each under a hash of its name: of two names with one hash the one has the other's location,
 //!    which is as wrong as an old one.
-//! 4. Reads of no use are few: each costs as much [`Credit`] as twenty of use give, and without any nothing is read ahead of METAX.
+//! 4. Reads of no use are few: each takes as much [`Credit`] when it begins as twenty of use give, which get theirs back; without
+//!    any nothing is read ahead of METAX.
 //! 5. A wrong location says nothing about copies, disks or servers: none is suspected for it ([`Certainty`]). One that gave nothing is
 //!    forgotten, so that the next get reads what METAX names, and suspects what is wrong there.
 
@@ -21,10 +22,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
 use larder_objects::ObjectError;
+use larder_protocol::scheduler::SizeClass;
 use larder_protocol::sound::check_chunk;
 use larder_types::{Body, BucketId, Chunk, ObjectKey, OpId, PgId, VersionRow};
 use quick_cache::UnitWeighter;
 use quick_cache::sync::{Cache, DefaultLifecycle};
+use tokio::time::timeout;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::counters::count;
@@ -92,18 +95,18 @@ struct Credit(AtomicU32);
 
 impl Credit {
     const COST: u32 = 20;
-    const MAX: u32 = 32 * Self::COST;
+    /// That of the reads that may be under way at once before any was of use.
+    const MAX: u32 = 2_000 * Self::COST;
 
-    fn suffices(&self) -> bool {
-        self.0.load(Ordering::Relaxed) >= Self::COST
+    /// Takes what a read costs, if there is as much.
+    fn spend(&self) -> bool {
+        let spent = |credit: u32| credit.checked_sub(Self::COST);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spent).is_ok()
     }
 
-    fn change(&self, was_of_use: bool) {
-        let changed = |credit: u32| match was_of_use {
-            true => Some((credit + 1).min(Self::MAX)),
-            false => Some(credit.saturating_sub(Self::COST)),
-        };
-        let _always_changed = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
+    fn earn(&self, credit: u32) {
+        let earned = |has: u32| Some((has + credit).min(Self::MAX));
+        let _always_changed = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, earned);
     }
 }
 
@@ -160,10 +163,10 @@ pub(super) async fn find_and_read(
 ) -> Result<(Option<VersionRow>, Option<Bytes>), ObjectError> {
     let (locations, slot) = (&away.locations, Locations::slot(bucket, key));
     let known = locations.known.get(&slot);
-    let Some(known) = known.as_ref().filter(|_| locations.credit.suffices() && is_used()) else {
+    let Some(known) = known.as_ref().filter(|_| is_used() && locations.credit.spend()) else {
         let row = away.find(pg, bucket, key).await?;
-        if let Some(now) = locations.learn(slot, known.as_ref(), row.as_ref()) {
-            locations.credit.change(now == Now::Same);
+        if locations.learn(slot, known.as_ref(), row.as_ref()) == Some(Now::Same) {
+            locations.credit.earn(1);
         }
         return Ok((row, None));
     };
@@ -182,13 +185,18 @@ pub(super) async fn find_and_read(
     let now = locations.learn(slot, Some(known), row.as_ref());
     let bytes = match (now, bytes) {
         (Some(Now::Same | Now::Moved), Some(bytes)) => bytes,
-        (Some(Now::Same), None) => read.await.ok(),
+        (Some(Now::Same), None) => {
+            let patience = away.replicas.reads.hedge_after(SizeClass::of(chunk.len.into()));
+            timeout(patience, read).await.ok().and_then(Result::ok)
+        }
         (_, Some(bytes)) if planted::has(Bug::BelievesLocations) => bytes,
         _ => None,
     };
-    locations.credit.change(bytes.is_some());
     match bytes.is_some() {
-        true => count(&away.counters().located_reads_used),
+        true => {
+            locations.credit.earn(Credit::COST + 1);
+            count(&away.counters().located_reads_used);
+        }
         false if now == Some(Now::Same) => drop(locations.known.remove(&slot)),
         false => {}
     }
@@ -296,17 +304,18 @@ mod tests {
     fn a_wrong_location_costs_what_twenty_right_ones_give() {
         let credit = Credit(AtomicU32::new(Credit::MAX));
         let mut wrong = 0;
-        while credit.suffices() {
-            credit.change(false);
+        while credit.spend() {
             wrong += 1;
         }
-        assert_eq!(wrong, 32);
-        for _ in 0..19 {
-            credit.change(true);
-            assert!(!credit.suffices());
+        assert_eq!(wrong, 2_000);
+        for _ in 0..20 {
+            assert!(!credit.spend());
+            credit.earn(1);
         }
-        credit.change(true);
-        assert!(credit.suffices());
+        // One of use, and one that is not.
+        assert!(credit.spend());
+        credit.earn(Credit::COST + 1);
+        assert!(credit.spend() && !credit.spend());
     }
 
     #[test]
