@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the test programs that cargo has built, two at a time, as some wait for much of their time; tells what each took.
 
-    .ci/programs.py ARTEFACTS tests|simulations [--third N]
+    .ci/programs.py ARTEFACTS tests|simulations [--sixth N]
 
 ARTEFACTS is what `cargo build --all-targets --message-format=json` printed. `tests` are all but the simulations, so that a new
 program is among them. The output of a program that fails is shown whole.
@@ -24,11 +24,11 @@ LANES = 2
 SIMULATIONS = ("planted", "models", "minimise", "regions", "seeds")
 MODULES = "sim::"
 # Those that take longest begin first.
-LONG = (*SIMULATIONS, "larder_roles", "store", "pack", "pg", "larder_protocol", "commands", "members")
+LONG = ("larder_roles", *SIMULATIONS, "store", "pack", "pg", "larder_protocol", "commands", "members")
 # Threads of each program. More tests than there are processors run beside each other: many wait for timeouts and for threads.
-THREADS = {"tests": 6, "simulations": 1}
+THREADS = {"tests": 6, "simulations": 2}
 # Faults that a simulation has to find, and weaker readings that a model has to break.
-OF_A_THIRD = re.compile(r"(?!.*each_planted)(.*_found$|.*each_weaker|.*stricter)")
+OF_A_SIXTH = re.compile(r"(?!.*each_planted)(.*_found$|.*each_weaker|.*stricter)")
 RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed", re.MULTILINE)
 
 
@@ -93,14 +93,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("artefacts", type=pathlib.Path)
     parser.add_argument("part", choices=THREADS)
-    parser.add_argument("--third", type=int, choices=range(3), help="of faults that are to be found, a third; all without")
+    parser.add_argument("--sixth", type=int, choices=range(6), help="of faults that are to be found, a sixth; all without")
     arguments = parser.parse_args()
     chosen = [program for program in programs(arguments.artefacts) if program.line(arguments.part)]
     tests = {program: program.tests(arguments.part) for program in chosen}
     skipped = []
-    if arguments.third is not None:
-        thirds = sorted({test for of_one in tests.values() for test in of_one if OF_A_THIRD.match(test)})
-        skipped = [test for at, test in enumerate(thirds) if at % 3 != arguments.third]
+    if arguments.sixth is not None:
+        of_sixths = sorted({test for of_one in tests.values() for test in of_one if OF_A_SIXTH.match(test)})
+        skipped = [test for at, test in enumerate(of_sixths) if at % 6 != arguments.sixth]
     chosen_tests = {test for of_one in tests.values() for test in of_one} - set(skipped)
     hidden = [test for test in chosen_tests if any(other in test for other in skipped)]
     assert not hidden, f"skipped, as their names have others' in them: {hidden}"
@@ -110,7 +110,7 @@ def main():
                 for program in chosen if set(tests[program]) - set(skipped)]
         passed = [of_one.result() for of_one in runs]
     if skipped:
-        print(f"{len(skipped)} tests are of other thirds")
+        print(f"{len(skipped)} tests are of other sixths")
     return 0 if passed and all(passed) else 1
 
 

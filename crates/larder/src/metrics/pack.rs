@@ -1,9 +1,12 @@
 //! What a packed store counts.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use larder_objects::Objects;
 use larder_pack::{OtherStatus, Packer, WorkersStatus};
+use larder_types::BucketName;
 
 use super::RoleMetrics;
 
@@ -20,6 +23,11 @@ impl PackMetrics {
 impl RoleMetrics for PackMetrics {
     fn is_ready(&self) -> bool {
         self.0.fatal().borrow().is_none()
+    }
+
+    fn buckets(&self) -> Option<BTreeSet<BucketName>> {
+        let buckets = Objects::buckets(&*self.0).ok()?;
+        Some(buckets.into_iter().map(|bucket| bucket.name).collect())
     }
 
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {

@@ -163,11 +163,32 @@ impl Simulation {
         let client = client(1, PROXIES_OF_EACH - 1);
         if let Some(opened) = self.opened(&client, 1).await {
             self.cut_both(0, 1, true);
-            self.reads(&client, &opened, bytes).await;
+            self.reads_on(&client, opened, bytes).await;
             self.cut_both(0, 1, false);
         }
         self.slow(0, 1, Duration::ZERO);
         self.slow(2, 1, Duration::ZERO);
+    }
+
+    /// Reads an object that another region has besides the one that went away. Whoever opened it before that other had answered
+    /// opens it anew, as a client does that repeats a get.
+    async fn reads_on(&self, client: &Client, mut opened: Opened, bytes: &Bytes) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match read(client, &opened, 0..BYTES).await {
+                Some(Ok(read)) if read == *bytes => return,
+                Some(Err(ObjectError::Unavailable { .. })) if Instant::now() < deadline => {}
+                other => {
+                    let other = other.map(|read| read.map(|bytes| bytes.len()));
+                    return client.violated(&format!("it is not read elsewhere: {other:?}"));
+                }
+            }
+            let again = client.at(async |proxy| proxy.open(&client.bucket, &key_of(1)).await).await;
+            match again {
+                Some(Ok(again)) => opened = again,
+                _ => sleep(Duration::from_millis(10)).await,
+            }
+        }
     }
 
     /// Reads objects of many bytes before they have come. True if there was a third region to read them from.
