@@ -56,12 +56,12 @@ enum Named {
     ByRow(Vec<u8>),
 }
 
-/// What somebody who opens an object wants of it.
+/// The purpose for which an object is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// What it is.
+    /// To know its METAX.
     Metax,
-    /// All its bytes as well.
+    /// To read all its bytes as well.
     Whole,
 }
 
@@ -93,7 +93,7 @@ struct Source<R> {
     rows_in: Option<PgId>,
 }
 
-/// What is left to be looked up of a read under way.
+/// The rest of a read under way, to be looked up.
 struct Lookup<R> {
     source: Arc<Source<R>>,
     spans: VecDeque<Span>,

@@ -37,7 +37,7 @@ enum Failed {
     Mismatch,
     /// It does not answer, or has too much to do: says nothing about the data.
     Silent,
-    /// What was remembered of the chunk's place is not so any more, it seems.
+    /// The place that was remembered has other bytes now, it seems.
     Freed,
 }
 

@@ -35,7 +35,7 @@ use super::planted::{self, Bug};
 use super::{Away, Reach, joined};
 use crate::limits::{LOCATED_BYTES_MAX, LOCATIONS_MAX};
 
-/// What is known of a chunk that is to be read.
+/// The grounds on which a chunk is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Certainty {
     /// METAX names it.
@@ -64,7 +64,7 @@ impl Location {
         }
     }
 
-    /// What METAX says of it now.
+    /// Compares it with METAX.
     fn compare(&self, row: Option<&VersionRow>) -> Now {
         match row.filter(|row| row.op == self.op).map(|row| &row.body) {
             Some(Body::Chunk(chunk)) if *chunk == self.chunk => Now::Same,
@@ -89,7 +89,7 @@ enum Now {
     Other,
 }
 
-/// How many more reads may be of no use: one of use gives a twentieth of what such a one costs.
+/// The reads that may still be of no use: one of use gives a twentieth of the cost of such a one.
 #[derive(Debug)]
 struct Credit(AtomicU32);
 
