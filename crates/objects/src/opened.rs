@@ -16,7 +16,7 @@ pub struct Opened {
     pub key: ObjectKey,
     /// The op that put it.
     pub op: OpId,
-    /// What it is.
+    /// Its size, entity tag, checksum and attributes.
     pub metax: Metax,
     /// Where it is.
     pub body: Body,

@@ -517,6 +517,11 @@ const _: () = assert!(
     "the managers find out by themselves that a member is down"
 );
 const _: () = assert!(
+    READ_WINDOW_PIECES_FIRST <= READ_WINDOW_PIECES_MAX
+        && READ_WINDOW_PIECES_MAX < READ_AHEAD_PIECES_MAX,
+    "a window grows, and no read holds all places"
+);
+const _: () = assert!(
     READ_PIECE_BYTES.is_multiple_of(larder_types::limits::SUM_BYTES as u64),
     "pieces are whole checksummed blocks"
 );

@@ -204,7 +204,7 @@ async fn find<O: Objects>(
     chosen(face, opened, wanted).await
 }
 
-/// What of an object that was found is wanted.
+/// Chooses the part of an object that is to be sent.
 async fn chosen<O: Objects>(
     face: &Face<O>,
     opened: Opened,

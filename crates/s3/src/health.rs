@@ -21,30 +21,12 @@ pub struct ClusterHealth {
     pub write_quorum: u8,
 }
 
-/// What probes ask for.
-pub(crate) trait Told {
-    /// True if this server serves.
-    fn ready(&self) -> bool;
-    /// The state of its cluster.
-    fn cluster(&self) -> ClusterHealth;
-}
-
-impl<H: ServerHooks> Told for H {
-    fn ready(&self) -> bool {
-        ServerHooks::ready(self)
-    }
-
-    fn cluster(&self) -> ClusterHealth {
-        ServerHooks::cluster(self)
-    }
-}
-
 /// The answer to a probe; `None` for what is none. A bucket of such a name cannot exist, but below a bucket's own domain they
 /// are keys.
 pub(crate) fn answer<B>(
     request: &Request<B>,
     shape: &Shape,
-    told: &impl Told,
+    hooks: &impl ServerHooks,
 ) -> Option<Response<s3s::Body>> {
     if shape.virtual_host || !matches!(*request.method(), Method::GET | Method::HEAD) {
         return None;
@@ -60,15 +42,15 @@ pub(crate) fn answer<B>(
     };
     Some(match path {
         "/healthz" | "/minio/health/live" => shown(StatusCode::OK),
-        "/readyz" | "/minio/health/ready" => shown(of_ready(told.ready())),
+        "/readyz" | "/minio/health/ready" => shown(of_ready(hooks.ready())),
         "/healthz/cluster" | "/minio/health/cluster" | "/minio/health/cluster/read" => {
-            let health = told.cluster();
+            let health = hooks.cluster();
             let status = match is_maintenance(query) {
                 // What cannot be done now could not be done without this machine.
                 true if health.takes_writes && health.can_spare_this => StatusCode::OK,
                 true => StatusCode::PRECONDITION_FAILED,
                 // A cluster that takes no writes may serve all reads.
-                false if path == "/minio/health/cluster/read" => of_ready(told.ready()),
+                false if path == "/minio/health/cluster/read" => of_ready(hooks.ready()),
                 false => of_ready(health.takes_writes),
             };
             let mut response = shown(status);

@@ -149,7 +149,7 @@ impl<H: ServerHooks> Clone for Server<H> {
     }
 }
 
-/// What answers requests: the store, once there is one.
+/// Answers requests: from the store, once there is one.
 struct Desk<H: ServerHooks> {
     hooks: Arc<H>,
     waiting: Waiting<H>,

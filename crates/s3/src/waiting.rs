@@ -31,15 +31,15 @@ const MESSAGE: &str =
 
 /// See the module's head.
 pub(crate) struct Waiting<H: ServerHooks> {
-    hooks: Arc<H>,
+    unready: Unready<H>,
     ids: RequestIds,
     domains: Domains,
 }
 
-/// Probes of a server without a store.
-struct Unready<'h, H>(&'h H);
+/// The hooks of a server without a store: whatever else runs in the process, this server serves nothing.
+struct Unready<H>(Arc<H>);
 
-impl<H: ServerHooks> health::Told for Unready<'_, H> {
+impl<H: ServerHooks> ServerHooks for Unready<H> {
     fn ready(&self) -> bool {
         false
     }
@@ -51,7 +51,7 @@ impl<H: ServerHooks> health::Told for Unready<'_, H> {
 
 impl<H: ServerHooks> Waiting<H> {
     pub(crate) fn new(hooks: Arc<H>, domains: Domains) -> Self {
-        Self { hooks, ids: RequestIds::new(), domains }
+        Self { unready: Unready(hooks), ids: RequestIds::new(), domains }
     }
 
     /// Answers a request, of whose body nothing is read.
@@ -65,7 +65,7 @@ impl<H: ServerHooks> Waiting<H> {
         // An address that cannot be read is refused by the store.
         let _as_it_came = address::respell(request.uri_mut());
         let shape = Shape::of(&request, &self.domains);
-        if let Some(answer) = health::answer(&request, &shape, &Unready(&*self.hooks)) {
+        if let Some(answer) = health::answer(&request, &shape, &self.unready) {
             return answer.map(|body| ReplyBody::uncounted(body, working));
         }
         let (parts, body) = request.into_parts();
@@ -87,7 +87,7 @@ impl<H: ServerHooks> Waiting<H> {
         } else if !body.is_end_stream() {
             clear(body, headers, working);
         }
-        self.hooks.done(&Ended {
+        self.unready.0.done(&Ended {
             id: id.to_string().into(),
             op: shape.op,
             status: response.status().as_u16(),

@@ -1,5 +1,5 @@
 //! Pieces of a read that are read ahead of what its client has taken: the sliding window of Ambry (Noghabi et al., "Ambry:
-//! LinkedIn's Scalable Geo-Distributed Object Store", 2016, section 4.2).
+//! LinkedIn's Scalable Geo-Distributed Object Store", 2016).
 //!
 //! # Invariants
 //!
