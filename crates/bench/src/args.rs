@@ -79,6 +79,9 @@ pub enum BenchCommand {
     /// Put new objects, each with content of its own
     #[command(after_help = NOTES)]
     Put(LoadArgs),
+    /// Append records to a few objects, as many clients do to one log
+    #[command(after_help = NOTES)]
+    Append(AppendArgs),
     /// Read preloaded objects at random, comparing every byte
     #[command(after_help = NOTES)]
     Get(PreloadedArgs),
@@ -182,6 +185,18 @@ pub struct LoadArgs {
     /// The endpoint is `larder bench floor`: reads give its one file, lists are empty
     #[arg(long)]
     pub floor: bool,
+}
+
+/// A load of records.
+#[derive(Debug, Clone, Args)]
+pub struct AppendArgs {
+    /// The load; a record has --size bytes, at most 8 MiB
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// Objects that are appended to
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(1..=OBJECTS_MAX))]
+    pub objects: u64,
 }
 
 /// A measured load on objects that are put first.

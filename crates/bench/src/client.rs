@@ -10,7 +10,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use hyper::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue};
+use hyper::header::{AUTHORIZATION, CONTENT_LENGTH, HeaderValue};
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use larder_types::BucketName;
 
@@ -24,8 +24,12 @@ use crate::sign::{
 /// Most bytes kept of an answer that is not an object: a full page of the longest keys fits.
 const TEXT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-const PAYLOAD_HEADER: HeaderName = HeaderName::from_static("x-amz-content-sha256");
-const DATE_HEADER: HeaderName = HeaderName::from_static("x-amz-date");
+const HOST_HEADER: &str = "host";
+const PAYLOAD_HEADER: &str = "x-amz-content-sha256";
+const DATE_HEADER: &str = "x-amz-date";
+/// Larder's own: the body becomes the end of the object.
+const RECORD_HEADER: &str = "x-larder-append";
+const RECORD: &str = "record";
 
 /// Why one request failed.
 #[derive(Debug, thiserror::Error)]
@@ -128,6 +132,8 @@ enum Place<'a> {
     Service,
     Bucket,
     Key(&'a str),
+    /// The end of this object.
+    Record(&'a str),
 }
 
 /// A client with one connection, made when first needed and again after it broke.
@@ -167,6 +173,15 @@ impl Client {
     /// [`CallError`].
     pub async fn put(&mut self, key: &str, content: Content) -> Result<(), CallError> {
         self.call(&Method::PUT, Place::Key(key), "", Some(content), |_| ()).await.map(drop)
+    }
+
+    /// Appends a record to an object, or makes it of one.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn append(&mut self, key: &str, content: Content) -> Result<(), CallError> {
+        let place = Place::Record(key);
+        self.call(&Method::PUT, place, "", Some(content), |_| ()).await.map(drop)
     }
 
     /// Reads an object and compares every byte with `content`.
@@ -295,7 +310,7 @@ impl Client {
         if place != Place::Service {
             uri.push_str(target.bucket.as_str());
         }
-        if let Place::Key(key) = place {
+        if let Place::Key(key) | Place::Record(key) = place {
             uri.push('/');
             encode_path(key, &mut uri);
         }
@@ -308,17 +323,20 @@ impl Client {
             Some(content) => (UNSIGNED_PAYLOAD.to_owned(), ContentBody::new(content, None)),
         };
         let date = self.date.now();
+        let mut signed = vec![
+            (HOST_HEADER, &target.endpoint.authority[..]),
+            (PAYLOAD_HEADER, &payload[..]),
+            (DATE_HEADER, date),
+        ];
+        let is_record = matches!(place, Place::Record(_));
+        signed.extend(is_record.then_some((RECORD_HEADER, RECORD)));
         let authorization = self.signer.authorization(
             date,
             &Signed {
                 method: method.as_str(),
                 path: &uri,
                 query,
-                headers: &[
-                    (HOST.as_str(), &target.endpoint.authority),
-                    (PAYLOAD_HEADER.as_str(), &payload),
-                    (DATE_HEADER.as_str(), date),
-                ],
+                headers: &signed,
                 payload: &payload,
             },
         );
@@ -328,12 +346,11 @@ impl Client {
         }
         let header =
             |text: &str| HeaderValue::from_str(text).expect("its parts were checked to be ASCII");
-        Request::builder()
-            .method(method)
-            .uri(uri)
-            .header(HOST, header(&target.endpoint.authority))
-            .header(PAYLOAD_HEADER, header(&payload))
-            .header(DATE_HEADER, header(date))
+        let mut request = Request::builder().method(method).uri(uri);
+        for (name, value) in signed {
+            request = request.header(name, header(value));
+        }
+        request
             .header(AUTHORIZATION, header(&authorization))
             .body(body)
             .expect("an encoded path is a URI")

@@ -66,6 +66,9 @@ pub fn run(command: BenchCommand) -> ExitCode {
 fn execute(command: BenchCommand) -> Result<u64, BenchError> {
     let (operation, load, objects) = match command {
         BenchCommand::Put(load) => (Operation::Put, load, None),
+        BenchCommand::Append(args) => {
+            (Operation::Append { objects: args.objects }, args.load, None)
+        }
         BenchCommand::Get(args) => (Operation::Get, args.load, args.objects),
         BenchCommand::Head(args) => (Operation::Head, args.load, args.objects),
         BenchCommand::Delete(args) => (Operation::Delete, args.load, args.objects),

@@ -70,7 +70,7 @@ fn objects_needed(
 ) -> Result<u64, BenchError> {
     let by_default = |preload: Preload| (preload.bytes / args.size.0.max(1)).min(preload.objects);
     match (operation, args.rate) {
-        (Operation::Put, _) => Ok(0),
+        (Operation::Put | Operation::Append { .. }, _) => Ok(0),
         (Operation::Delete, Some(rate)) => {
             let needed = Pace::new(rate).due_after(args.warmup + args.duration);
             if asked.is_some_and(|asked| asked < needed) {

@@ -18,6 +18,11 @@ use crate::sign::encode_value;
 pub enum Operation {
     /// Puts of new objects.
     Put,
+    /// Records appended to some objects, evenly at random.
+    Append {
+        /// How many objects.
+        objects: u64,
+    },
     /// Reads of preloaded objects, evenly at random.
     Get,
     /// Questions for their heads, evenly at random.
@@ -39,6 +44,7 @@ impl Operation {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Put => "put",
+            Self::Append { .. } => "append",
             Self::Get => "get",
             Self::Head => "head",
             Self::Mixed(_) => "mixed",
@@ -79,6 +85,8 @@ impl std::str::FromStr for Mix {
 pub enum Call {
     /// Put this object.
     Put(u64),
+    /// Append a record to it.
+    Append(u64),
     /// Read it.
     Get(u64),
     /// Ask for its head.
@@ -140,6 +148,7 @@ impl Source {
         let preloaded = self.supply.preloaded;
         match self.operation {
             Operation::Put => Some(self.put()),
+            Operation::Append { objects } => Some(Call::Append(self.random.below(objects))),
             Operation::Get => Some(Call::Get(self.random.below(preloaded))),
             Operation::Head => Some(Call::Head(self.random.below(preloaded))),
             Operation::List { page } => {
@@ -202,6 +211,11 @@ impl Keyspace {
             Call::Put(index) => {
                 let key = self.key(index);
                 client.put(&key, Content::new(&key, self.size)).await?;
+                Ok(self.size)
+            }
+            Call::Append(index) => {
+                let key = self.key(index);
+                client.append(&key, Content::new(&key, self.size)).await?;
                 Ok(self.size)
             }
             Call::Get(index) => {

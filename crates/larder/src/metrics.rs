@@ -1,5 +1,6 @@
 //! Prometheus' view of a process that serves S3: requests and latencies, and what its roles count.
 
+mod appends;
 mod background;
 mod bucket_requests;
 mod buckets;
@@ -54,10 +55,6 @@ pub(crate) use pack::PackMetrics;
 pub(crate) use proxy::ProxyMetrics;
 pub(crate) use store::StoreMetrics;
 
-/// What a proxy's counters of appends say, wherever it runs.
-const APPENDS: &str = "Appends at an offset that were acknowledged";
-const RECORDS: &str = "Records that were acknowledged";
-const APPENDED_BYTES: &str = "Bytes of appends and records that were acknowledged";
 /// Help of the counter of uploads that expired, wherever the proxy runs.
 const EXPIRED: &str = "Uploads that were aborted, as nobody had ended them for long";
 const PIECES_AHEAD: &str =

@@ -8,7 +8,7 @@ use std::time::Duration;
 use larder_link::{LinkError, Site};
 use larder_mount::MountError;
 use larder_pack::PackError;
-use larder_roles::proxy::expire_uploads;
+use larder_roles::proxy::{coalesce_pieces, expire_uploads};
 use larder_roles::regions::Regions;
 use larder_roles::{Store, StoreConfig, StoreError};
 use larder_s3::{FaceOptions, OptionsError, S3Service, Server, ServerOptions};
@@ -233,6 +233,7 @@ async fn listen_and_serve(
         None => None,
     };
     store.start_background(&background(config.background_mib_per_s, config.scrub_within));
+    tokio::spawn(coalesce_pieces(store.proxy().clone()));
     if let Some(age) = config.upload_life.time() {
         tokio::spawn(expire_uploads(store.proxy().clone(), age));
     }

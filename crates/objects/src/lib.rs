@@ -24,7 +24,7 @@ use std::pin::Pin;
 
 use bytes::Bytes;
 use futures::Stream;
-use larder_types::limits::{CORS_ALL_BYTES_MAX, PART_NUMBER_MAX, PIECES_MAX};
+use larder_types::limits::{CORS_ALL_BYTES_MAX, PART_NUMBER_MAX};
 use larder_types::{
     Attributes, BucketName, BucketRecord, ChecksumAlgorithm, ChecksumKind, Condition, CorsRules,
     ETag, HybridClock, Metax, ObjectChecksum, ObjectKey, RegionId, UploadId, UploadRow,
@@ -91,7 +91,7 @@ pub enum ObjectError {
         size: u64,
     },
     /// Fix the request: the object has as many pieces as it may.
-    #[error("the object has {PIECES_MAX} pieces, as many as it may")]
+    #[error("the object has as many pieces as it may")]
     TooManyPieces,
     /// Fix the request: user metadata or tags with an append to an object that is there.
     #[error("an append to an object that is there cannot set its metadata")]

@@ -8,6 +8,7 @@
 
 pub mod append;
 pub mod background;
+pub mod coalesce;
 pub mod comparisons;
 pub mod digest;
 mod high_water;
@@ -31,6 +32,7 @@ pub mod sound;
 pub mod space;
 
 pub use append::{AppendCall, AppendDone, AppendRefusal};
+pub use coalesce::{CoalesceAsk, CoalesceCall, CoalescePlan};
 pub use index::{Changes, Index, IndexError, RowSpan};
 pub use message::{
     Answer, Call, Content, DataAnswer, DataRequest, Description, Effect, Event, LogEntry, Outbox,

@@ -80,6 +80,18 @@ pub const APPLY_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub const REAP_ROWS_MAX: u32 = 256;
 /// Rows of parts and pieces that are looked at together when they go: what they name may use up the step.
 pub const REAP_LOOKS_MAX: usize = 32;
+/// Pieces of an object that one op coalesces: with the chunk of each, fewer rows than a step of garbage has.
+pub const COALESCE_PIECES_MAX: usize = (REAP_ROWS_MAX / 2 - 1) as usize;
+/// Fewer pieces of one tier are not coalesced, unless they make a large one.
+pub const COALESCE_PIECES_MIN: usize = 64;
+/// A piece that is coalesced becomes part of one that is so many times as long, or large.
+pub const COALESCE_GROWTH_MIN: u64 = 8;
+/// Pieces of an object that are looked at together for some to coalesce: 1 MB of the index if their bytes are inline.
+pub const COALESCE_LOOKS_MAX: usize = 512;
+/// Windows that a primary remembers while proxies coalesce them.
+pub const COALESCES_PLANNED_MAX: usize = 64;
+/// Ticks after which a window of which nothing became is planned again.
+pub const COALESCE_TICKS_MAX: u64 = 50;
 /// The same of any release.
 pub const STEP_ROWS_MAX: u32 = 65_536;
 /// Milliseconds for which space is given on most replicas of an LV before another is asked for: longer than the
@@ -227,6 +239,13 @@ pub const MAP_VERSION_MAX: MapVersion = MapVersion(1 << 62);
 /// Most tables of a sum: as many as a table's letter may tell apart.
 pub const DIGEST_TABLES_MAX: usize = 256;
 
+const _: () = assert!(
+    2 <= COALESCE_GROWTH_MIN as usize
+        && COALESCE_GROWTH_MIN as usize <= COALESCE_PIECES_MIN
+        && COALESCE_PIECES_MIN < COALESCE_PIECES_MAX
+        && COALESCE_PIECES_MAX < COALESCE_LOOKS_MAX,
+    "equal pieces are coalesced, and more than the fewest"
+);
 const _: () = assert!(ROW_KEY_BYTES_MAX >= 2 * KEY_BYTES_MAX + 1024, "an escaped key fits");
 const _: () = assert!(DIGEST_ASK_TICKS < DIGEST_TICKS_MAX, "one that says nothing is asked");
 const _: () = assert!(WALK_LOOK_MS < WALK_PAUSE_MS_MAX, "pauses grow");

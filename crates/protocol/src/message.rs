@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::data::{DataAnswer, DataRequest};
 use crate::append::{AppendCall, AppendDone};
+use crate::coalesce::{CoalesceAsk, CoalesceCall, CoalescePlan};
 use crate::digest::{Compared, Summed};
 use crate::index::RowSpan;
 use crate::manager::state::MapVersion;
@@ -225,6 +226,10 @@ pub enum Call {
     Settle(RowSpan),
     /// Take what another region tells.
     Told(Box<Told>),
+    /// Find pieces of an object that are worth to be coalesced.
+    PlanCoalesce(Box<CoalesceAsk>),
+    /// Make pieces of an object one.
+    Coalesce(Box<CoalesceCall>),
 }
 
 impl Call {
@@ -244,6 +249,7 @@ impl Call {
         match self {
             Self::Put(put) => Some(&put.request),
             Self::Append(append) => Some(&append.request),
+            Self::Coalesce(coalesce) => Some(&coalesce.request),
             Self::Told(told) => Some(told.request()),
             Self::Delete { request, .. }
             | Self::SetTags { request, .. }
@@ -273,6 +279,8 @@ impl Call {
             | Self::AbortUpload { .. }
             | Self::Append(_)
             | Self::Told(_)
+            | Self::PlanCoalesce(_)
+            | Self::Coalesce(_)
             | Self::Read { .. }
             | Self::Settle(_)
             | Self::Barrier => false,
@@ -322,6 +330,8 @@ pub enum Answer {
     Appended(Box<AppendDone>),
     /// To [`Call::Settle`]: everything taken before shows in rows before this one, or in all.
     Settled(Option<Vec<u8>>),
+    /// To [`Call::PlanCoalesce`]; `None` if the object has no pieces, or none may be coalesced now.
+    Plan(Option<Box<CoalescePlan>>),
 }
 
 /// What happened.

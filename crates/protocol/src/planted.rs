@@ -97,6 +97,9 @@ pub enum Planted {
     /// A PG takes what another region tells though what is here is newer.
     #[cfg(feature = "planted-bugs")]
     BeatenTaken,
+    /// Pieces are coalesced of which a repeat may still ask where they began.
+    #[cfg(feature = "planted-bugs")]
+    CoalescedTooSoon,
 }
 
 macro_rules! asks {
@@ -147,4 +150,5 @@ asks! {
     forgets_origins => ForgottenOrigins,
     takes_clocks_ahead => ClocksAheadTaken,
     takes_what_is_beaten => BeatenTaken,
+    coalesces_too_soon => CoalescedTooSoon,
 }

@@ -17,6 +17,7 @@ use larder_types::{
     Reaping, Target, Tombstone, UploadRow, VersionRow, VersionSlot, rows,
 };
 
+use crate::coalesce::CoalesceCall;
 use crate::digest::Summed;
 use crate::index::RowSpan;
 use crate::limits::{
@@ -29,7 +30,10 @@ use crate::space::LvInfo;
 
 mod told;
 
-use self::told::{check_append, check_forgotten, check_freed, check_grow, check_stamp, check_told};
+use self::told::{
+    check_append, check_coalesce, check_forgotten, check_freed, check_grow, check_stamp,
+    check_told, check_window,
+};
 
 /// Why something is not stepped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -73,6 +77,10 @@ pub fn check_call(call: &Call) -> Judged {
         Call::CompleteUpload { description, parts, .. } => {
             check_description(description)?;
             check_parts(parts.iter().map(|(part, _)| part), description.size)
+        }
+        Call::Coalesce(coalesce) => {
+            let CoalesceCall { window, content, .. } = &**coalesce;
+            check_window(window, content)
         }
         Call::Told(told) => check_told(told),
         Call::Settle(RowSpan { from, to }) => {
@@ -363,6 +371,7 @@ pub(crate) fn check_op(pg: PgId, id: OpId, op: &Op) -> Judged {
         }
         Op::DropStream { .. } | Op::Digest => Ok(()),
         Op::Reap { rows_max } => check_steps(*rows_max),
+        Op::Coalesce(coalesce) => check_coalesce(pg, id, coalesce),
         Op::Regrant { .. } => Err(Unsound("a second attempt at a put: no release issues one")),
         Op::SnapshotBegin | Op::SnapshotSession(_) | Op::SnapshotEnd { .. } => {
             Err(Unsound("a record that a member makes for itself"))

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use larder_protocol::limits::{
-    DOUBT_TICKS_MAX, FORSAKEN_TICKS, GRANT_MS_MAX, GROUP_REPEATS_MAX, HEDGE_AFTER_US_MAX,
-    HEDGES_SAVED_MAX, IDLE_TICKS, LV_REOPEN_MS, MARK_KEPT_MS, PEER_FRAME_BYTES_MAX,
-    REPEAT_BYTES_MAX, SERVER_BEAT_MS, SESSION_KEPT_MS, SESSION_TICKS_MAX, SILENT_MS,
-    UNHEARD_TICKS_MAX,
+    COALESCE_PIECES_MAX, DOUBT_TICKS_MAX, FORSAKEN_TICKS, GRANT_MS_MAX, GROUP_REPEATS_MAX,
+    HEDGE_AFTER_US_MAX, HEDGES_SAVED_MAX, IDLE_TICKS, LV_REOPEN_MS, MARK_KEPT_MS,
+    PEER_FRAME_BYTES_MAX, REPEAT_BYTES_MAX, SERVER_BEAT_MS, SESSION_KEPT_MS, SESSION_TICKS_MAX,
+    SILENT_MS, UNHEARD_TICKS_MAX,
 };
 use larder_types::limits::CHUNK_BYTES_MAX;
 
@@ -70,6 +70,8 @@ pub const PROTOCOL_BATCHES: u8 = 19;
 pub const PROTOCOL_ROOT_KEYS: u8 = 20;
 /// Oldest version of it in which managers and their maps know timelines.
 pub const PROTOCOL_TIMELINES: u8 = 21;
+/// Oldest version of it in which pieces of objects are coalesced.
+pub const PROTOCOL_COALESCE: u8 = 22;
 /// Most of them in one that is sent, and in one that is taken, with its bytes: a word of a group has some dozen.
 pub const BATCH_SENT_MAX: usize = 512;
 /// See [`BATCH_SENT_MAX`].
@@ -139,6 +141,22 @@ pub const READ_WINDOW_CALM_PIECES: usize = 16;
 pub const READ_AHEAD_PIECES_MAX: usize = 64;
 /// Pieces of an object that was appended to that are looked up at once: with inline ones, at most 64 KiB of rows.
 pub const READ_PIECES_AHEAD: usize = 32;
+/// How often a read looks up pieces at one byte again that were coalesced meanwhile, before it takes their bytes for lost: each
+/// time they are part of a larger piece, and a few make the largest.
+pub const COALESCES_FOLLOWED_MAX: u32 = 8;
+/// An object's pieces are looked at after so many appends to it.
+pub const COALESCE_EVERY: u32 = COALESCE_PIECES_MAX as u32;
+/// Objects whose pieces a proxy is to look at. One that finds no place is looked at after its next appends.
+pub const COALESCE_QUEUE_MAX: usize = 1024;
+/// Windows of one object that a proxy coalesces before it goes on with others.
+pub const COALESCE_TURN_WINDOWS: usize = 16;
+/// Milliseconds after which an object is looked at again of which pieces were to stay, the first time; then twice as many each
+/// time.
+pub const COALESCE_AGAIN_MS: u64 = 1000;
+/// How often it is: for some four minutes in all. Later appends have it looked at as well.
+pub const COALESCE_AGAIN_MAX: u32 = 8;
+/// Objects of which a proxy remembers from where on to look.
+pub const COALESCE_KEYS_MAX: usize = 4096;
 /// Chunks of one large put that may be on their way to disk while the next is read.
 pub const PUT_WINDOW_CHUNKS: usize = 2;
 /// Places at which a put's data is tried while disks have no room where it should lie.
@@ -389,7 +407,8 @@ const _: () = assert!(
     "reports are for peers of a version that is spoken"
 );
 const _: () = assert!(
-    PROTOCOL_TIMELINES <= larder_net::limits::PROTOCOL_MAX
+    PROTOCOL_COALESCE <= larder_net::limits::PROTOCOL_MAX
+        && PROTOCOL_TIMELINES < PROTOCOL_COALESCE
         && larder_protocol::limits::TIMELINES_VERSION == PROTOCOL_TIMELINES
         && PROTOCOL_ROOT_KEYS < PROTOCOL_TIMELINES
         && larder_protocol::limits::TOO_FEW_SERVERS_VERSION == PROTOCOL_ROOT_KEYS

@@ -7,7 +7,7 @@ use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
 use larder_protocol::manager::state::MapVersion;
-use larder_protocol::{Answer, AppendDone, Refusal};
+use larder_protocol::{Answer, AppendDone, CoalescePlan, Refusal};
 use larder_types::{Extent, Grant, Holders, HybridClock, LvId, OpId, OpSeq, VersionRow};
 use parking_lot::Mutex;
 
@@ -43,6 +43,8 @@ pub enum Settled {
     Shows(Option<Vec<u8>>),
     /// An append is in effect.
     Appended(Box<AppendDone>),
+    /// Pieces that are worth to be coalesced.
+    Plan(Option<Box<CoalescePlan>>),
     /// Refused.
     Refused(Refusal),
 }
@@ -157,6 +159,7 @@ impl Ticket {
                 Some(Answer::Passed) => Settled::Shows(None),
                 Some(Answer::Settled(before)) => Settled::Shows(before),
                 Some(Answer::Appended(done)) => Settled::Appended(done),
+                Some(Answer::Plan(plan)) => Settled::Plan(plan),
                 Some(Answer::Refused(refusal)) => Settled::Refused(refusal),
                 Some(Answer::Granted { .. }) | None => unreachable!("neither settles a call"),
             })

@@ -12,8 +12,8 @@ use larder_protocol::region::listing::{Item, ListedPage, PageAsk, Selection};
 use larder_protocol::region::{Entry, Id, Name, Slot, Token, Void};
 use larder_protocol::scheduler::{Load, Report};
 use larder_protocol::{
-    Answer, AppendCall, AppendDone, AppendRefusal, Call, Content, DataAnswer, DataRequest,
-    Description, PeerMessage, PutCall, Refusal, RowSpan,
+    Answer, AppendCall, AppendDone, AppendRefusal, Call, CoalesceAsk, CoalesceCall, CoalescePlan,
+    Content, DataAnswer, DataRequest, Description, PeerMessage, PutCall, Refusal, RowSpan,
 };
 use larder_roles::keys::{KeysTaken, PreviousTaken};
 use larder_roles::progress::{
@@ -29,7 +29,7 @@ use larder_types::codec::encode;
 use larder_types::{
     Amendments, Appended, Attributes, BootId, BucketId, BucketName, Chunk, Condition, ETag, Epoch,
     Extent, Grant, GrantKey, Holders, HybridClock, LvId, Metax, ObjectKey, OpId, OpSeq, Origin,
-    PartRef, PgId, PvId, RegionId, Request, ServerId, SessionId, Stamp, Target, View,
+    PartRef, PgId, PiecesId, PvId, RegionId, Request, ServerId, SessionId, Stamp, Target, View,
 };
 
 const GOLDEN: &str = include_str!("golden/roles.hex");
@@ -324,6 +324,14 @@ fn said() -> Vec<String> {
         hex(&encode(&ProxyReply::Keys(keys_taken(None)))),
         hex(&encode(&ProxyReply::Keys(keys_taken(Some(300))))),
         hex(&encode(&MetaMessage::Manager(ManagerMessage::TooFewServers(BootId(300), pg)))),
+        hex(&encode(&Call::PlanCoalesce(Box::new(CoalesceAsk {
+            bucket: BucketId(2),
+            key: ObjectKey::new("a/b").expect("a key"),
+            from: 300,
+        })))),
+        hex(&encode(&Call::Coalesce(Box::new(coalesce())))),
+        hex(&encode(&Answer::Plan(Some(Box::new(coalesce_plan()))))),
+        hex(&encode(&Answer::Plan(None))),
     ]
 }
 
@@ -414,6 +422,17 @@ fn append() -> AppendCall {
         content: Content::Inline(Bytes::from_static(b"append!")),
         condition: Condition::default(),
     }
+}
+
+fn coalesce() -> CoalesceCall {
+    let AppendCall { request, bucket, epoch, key, content, .. } = append();
+    let pieces = PiecesId { pg: PgId(3), op: OpId { view: View(2), seq: OpSeq(301) } };
+    CoalesceCall { request, bucket, epoch, key, pieces, window: 300..307, content }
+}
+
+fn coalesce_plan() -> CoalescePlan {
+    let CoalesceCall { pieces, window, .. } = coalesce();
+    CoalescePlan { pieces, window: Some(window), settled: 299, goes_on: true, is_held: true }
 }
 
 fn put() -> PutCall {

@@ -9,7 +9,7 @@
 
 use http::{HeaderMap, HeaderValue};
 use larder_objects::{AppendAt, AppendDone, AppendOptions, ObjectError, Objects, Opened};
-use larder_types::limits::{PIECES_MAX, RECORD_BYTES_MAX};
+use larder_types::limits::{PIECES_UNCOALESCED_MAX, RECORD_BYTES_MAX};
 use larder_types::{Attributes, BucketName, ObjectChecksum, ObjectKey};
 use s3s::dto::{ETag, PutObjectOutput};
 use s3s::{S3Error, S3ErrorCode, S3Response, S3Result};
@@ -167,8 +167,9 @@ fn explained(at: AppendAt, refused: &ObjectError) -> Option<S3Error> {
             "TooManyParts",
             bad,
             format!(
-                "{header}: the object has {PIECES_MAX} parts, appends included, and takes no more. Go on in another \
-                 object, or make it one part again by copying it (CopyObject)."
+                "{header}: the object has as many pieces as it may. Pieces are coalesced behind appends: append later, or go \
+                 on in another object, or make it one piece by copying it (CopyObject). While not all servers of a cluster \
+                 are of this release an object takes {PIECES_UNCOALESCED_MAX} appends."
             ),
         ),
         ObjectError::AppendAttributes => error(

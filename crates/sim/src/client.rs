@@ -73,6 +73,8 @@ enum Waiting {
 pub(crate) struct Clients {
     rng: SeededRng,
     mix: Mix,
+    /// Pieces of keys that are appended to are coalesced.
+    coalesces: bool,
     pub(crate) keys: Vec<ObjectKey>,
     waiting: Vec<Option<Waiting>>,
     /// The last key of the page that each client was shown, if it has not seen the rest.
@@ -99,6 +101,7 @@ impl Clients {
         Self {
             rng,
             mix: setup.mix.clone(),
+            coalesces: setup.coalesces,
             waiting: (0..setup.clients).map(|_| None).collect(),
             pages: vec![None; setup.clients],
             history: History::new(keys.len()),
@@ -251,9 +254,14 @@ impl Clients {
         })
     }
 
+    /// A get; of a key that is appended to, where pieces are coalesced, often behind that.
     fn get(&mut self, key: usize, desk: &Desk) -> (&'static str, Asked, Task, Slip) {
+        let coalesces = self.coalesces && key.is_multiple_of(LOGS_ONE_IN) && !self.rng.one_in(3);
         let (key, desk) = (self.keys[key].clone(), desk.clone());
         let (task, slip) = left(async move {
+            if coalesces {
+                desk.coalesce(&key).await;
+            }
             let found = desk.get(&key).await;
             found.map_or(Left::Answer(Answered::Unknown), |(shown, read)| Left::Read(shown, read))
         });

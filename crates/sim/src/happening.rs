@@ -8,8 +8,8 @@ use larder_protocol::manager::quorum::QuorumMessage;
 use larder_protocol::manager::state::{Command, MapVersion, Topology};
 use larder_protocol::{Answer, Call, DataAnswer, DataRequest, PeerMessage};
 use larder_types::{
-    BootId, BucketId, Chunk, ETag, Extent, Grant, LvId, ObjectKey, OpId, PartRow, PgId, ServerId,
-    SessionId, UploadId, View,
+    BootId, BucketId, Chunk, ETag, Extent, Grant, LvId, ObjectKey, OpId, PartRow, PgId, PiecesId,
+    ServerId, SessionId, UploadId, View,
 };
 
 use crate::faults::FaultKind;
@@ -207,6 +207,8 @@ pub(crate) struct Located {
     pub(crate) tags: Vec<(String, String)>,
     pub(crate) size: u64,
     pub(crate) pieces: Vec<Piece>,
+    /// The name of the rows of its pieces, if it was appended to.
+    pub(crate) appended: Option<PiecesId>,
 }
 
 #[derive(Debug, Clone)]

@@ -83,12 +83,17 @@ impl Port<'_> {
     ) -> Result<Located, IndexError> {
         let mut pieces = Vec::new();
         self.add_pieces(bucket, &version.body, &mut pieces)?;
+        let appended = match version.body {
+            Body::Pieces { pieces, .. } => Some(pieces),
+            _ => None,
+        };
         Ok(Located {
             op: version.op,
             etag: version.metax.etag,
             tags: version.metax.attributes.tags,
             size: version.metax.size,
             pieces,
+            appended,
         })
     }
 

@@ -52,6 +52,9 @@ struct Args {
     /// Primaries of every other view serve before their rows are read for space.
     #[arg(long)]
     early: bool,
+    /// Pieces of objects that are appended to are coalesced in every seed.
+    #[arg(long)]
+    coalesces: bool,
     /// Run each seed once only, without comparing the traces of two runs.
     #[arg(long)]
     once: bool,
@@ -204,6 +207,7 @@ fn run_seed(args: &Args, bugs: Bugs, seed: u64) -> Result<Report, Vec<String>> {
         heavy_log: args.heavy_log,
         restless: args.restless,
         early: args.early,
+        coalesces: args.coalesces,
         bugs,
         text,
     };

@@ -137,6 +137,7 @@ bugs! {
     "marks-believed" => protocol: larder_protocol::Planted::MarksBelieved,
     "unread-given" => protocol: larder_protocol::Planted::UnreadGiven,
     "append-repeated" => protocol: larder_protocol::Planted::AppendRepeated,
+    "coalesced-too-soon" => protocol: larder_protocol::Planted::CoalescedTooSoon,
     "digest-after-batch" => protocol: larder_protocol::Planted::DigestAfterBatch,
     "primary-is-right" => protocol: larder_protocol::Planted::PrimaryIsRight,
     "odd-one-follows" => protocol: larder_protocol::Planted::OddOneFollows,

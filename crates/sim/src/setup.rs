@@ -29,6 +29,8 @@ pub struct Options {
     /// Primaries of every other view serve above their high-water marks before the rows are read, and some runs of servers
     /// are of a release that knows no marks.
     pub early: bool,
+    /// Pieces of objects that were appended to are coalesced. One in [`COALESCING_ONE_IN`] seeds does so anyway.
+    pub coalesces: bool,
     /// Bugs to be found.
     pub bugs: Bugs,
     /// Text to be kept.
@@ -44,6 +46,7 @@ impl Default for Options {
             heavy_log: false,
             restless: false,
             early: false,
+            coalesces: false,
             bugs: Bugs::default(),
             text: Text::None,
         }
@@ -104,6 +107,8 @@ pub(crate) struct Setup {
     pub(crate) fragmentation: Fragmentation,
     /// How proxies choose the replicas that they read.
     pub(crate) read_policy: Policy,
+    /// Pieces of objects that were appended to are coalesced.
+    pub(crate) coalesces: bool,
     pub(crate) mix: Mix,
     pub(crate) faults: Vec<Fault>,
     /// Milliseconds since 1970 at the start.
@@ -114,6 +119,8 @@ pub(crate) struct Setup {
 pub const MACHINES_MAX: usize = 15;
 /// One in so many seeds of several members has a wide cluster, of up to [`MACHINES_MAX`] machines.
 pub const WIDE_ONE_IN: u64 = 16;
+/// One in so many seeds has proxies that coalesce pieces.
+pub const COALESCING_ONE_IN: u64 = 3;
 /// One in so many seeds has large ops.
 pub const HEAVY_ONE_IN: u64 = 40;
 /// One in so many seeds of several members has members that often go and come.
@@ -175,6 +182,11 @@ fn draw_read_policy(seed: u64) -> Policy {
     Policy::ALL[drawn as usize]
 }
 
+/// Of draws of its own, as above.
+fn draw_coalescing(seed: u64) -> bool {
+    SeededRng::new(seed ^ 0xC0A1).one_in(COALESCING_ONE_IN)
+}
+
 impl Setup {
     /// More or fewer clients and keys than is usual. Of draws of its own, as above.
     fn draw_size(&mut self) {
@@ -229,6 +241,7 @@ impl Setup {
             weather,
             fragmentation: draw_fragmentation(seed),
             read_policy: draw_read_policy(seed),
+            coalesces: options.coalesces || draw_coalescing(seed),
             mix: Mix::draw(seed),
             faults: Vec::new(),
             epoch_ms: 1_800_000_000_000 + rng.below(1_000_000),

@@ -66,7 +66,7 @@ impl Tries<'_> {
     fn command(&self, less: &Less) -> Command {
         let program = current_exe().unwrap_or_else(|_| "larder-sim".into());
         let mut command = Command::new(program);
-        let Args { ops, members, planted, heavy_log, restless, early, .. } = self.args;
+        let Args { ops, members, planted, heavy_log, restless, early, coalesces, .. } = self.args;
         command.args(["--from", &self.seed.to_string(), "--seeds", "1", "--jobs", "1"]);
         command.args(["--once", "--ops", &ops.to_string()]);
         if let Some(members) = members {
@@ -81,6 +81,7 @@ impl Tries<'_> {
         command.args(heavy_log.then_some("--heavy-log"));
         command.args(restless.then_some("--restless"));
         command.args(early.then_some("--early"));
+        command.args(coalesces.then_some("--coalesces"));
         if *less != Less::default() {
             command.args(["--less", &less.to_string()]);
         }

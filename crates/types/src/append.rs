@@ -3,12 +3,14 @@
 //! # Invariants
 //!
 //! 1. The pieces of a version follow each other without a gap, from 0 to its size.
-//! 2. A piece never changes: one that reads what was there before an append finds it where it was.
+//! 2. Bytes of a piece never change: one that reads what was there before an append finds it where it was.
+//! 3. Adjacent pieces may become one with the same bytes ([`Coalesce`]), which lies elsewhere. It has the op, the tags and the
+//!    stamp of the last of them.
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::ids::{BucketId, OpId, Request};
+use crate::ids::{BucketId, OpId, PiecesId, Request};
 use crate::metax::{Attributes, Body, ETag, HybridClock, Metax, ObjectChecksum, VersionRow};
 use crate::name::ObjectKey;
 
@@ -48,10 +50,32 @@ pub struct Append {
     pub attributes: Option<Box<Attributes>>,
 }
 
+/// Adjacent pieces of a version become one (ADR 65). Without effect unless the version has just these pieces: so many
+/// rows, of which the first begins there and the last ends there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Coalesce {
+    /// The request.
+    pub request: Request,
+    /// The key's bucket.
+    pub bucket: BucketId,
+    /// The key.
+    pub key: ObjectKey,
+    /// The version, by the name of its pieces: bytes under one name never change.
+    pub pieces: PiecesId,
+    /// Where the first of them begins in the object.
+    pub start: u64,
+    /// Where the last of them ends.
+    pub end: u64,
+    /// How many they are, at least two.
+    pub count: u32,
+    /// Where their bytes lie from then on: inline or a stream. Without effect it is dropped.
+    pub body: Body,
+}
+
 /// A piece of an object that was appended to. Its row says where it ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PieceRow {
-    /// The op that appended it; of the first piece, the op that put the object.
+    /// The op that appended it; of the first piece, the op that put the object; of several that became one, that of the last.
     pub op: OpId,
     /// Where it begins in the object.
     pub start: u64,

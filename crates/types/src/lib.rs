@@ -25,7 +25,7 @@ pub mod stamp;
 pub mod told;
 pub mod version;
 
-pub use append::{Append, Appended, PieceRow};
+pub use append::{Append, Appended, Coalesce, PieceRow};
 pub use bucket::{
     BucketRecord, BucketState, HomeNotSet, NotAPolicy, NotShared, Sharing, WritePolicy,
 };

@@ -26,9 +26,14 @@ pub const PART_BYTES_MIN: u64 = 5 * 1024 * 1024;
 pub const PUT_BYTES_MAX: u64 = 5 * 1024 * 1024 * 1024;
 /// Most bytes of one object (S3).
 pub const OBJECT_BYTES_MAX: u64 = 5 * 1024 * 1024 * 1024 * 1024;
-/// Most pieces of an object: what it was before the first append, by the parts of its upload, and one for each append
-/// (S3 Express).
-pub const PIECES_MAX: u32 = 10_000;
+/// Most pieces of an object at one time: what it was before the first append, and one for each append since that was not
+/// coalesced with others yet (ADR 65). The largest object has two for each of [`COALESCED_BYTES_MIN`].
+pub const PIECES_MAX: u32 = 16 * 1024 * 1024;
+/// The same where not all servers of a cluster know of coalescing, parts of an upload counted (S3 Express).
+pub const PIECES_UNCOALESCED_MAX: u32 = 10_000;
+/// Pieces of so many bytes are never coalesced: each byte is written again a few times at most, and the rows of an object are
+/// few for its bytes.
+pub const COALESCED_BYTES_MIN: u64 = 1024 * 1024;
 /// Most bytes of one record: one chunk, so that it has one grant.
 pub const RECORD_BYTES_MAX: u64 = CHUNK_BYTES_MAX as u64;
 /// Keys, or keys and common prefixes, on one page of a list (S3).
@@ -72,9 +77,14 @@ const _: () = assert!(
     "the largest op fits a log record"
 );
 const _: () = assert!(
-    PIECES_MAX >= PART_NUMBER_MAX as u32,
+    PIECES_UNCOALESCED_MAX >= PART_NUMBER_MAX as u32,
     "an upload of the most parts is no object with too many"
 );
+const _: () = assert!(
+    PIECES_MAX as u64 > OBJECT_BYTES_MAX / COALESCED_BYTES_MIN * 3,
+    "the largest object is appended to until it is full, with pieces left over for those that are not coalesced yet"
+);
+const _: () = assert!(COALESCED_BYTES_MIN < CHUNK_BYTES_MAX as u64, "what is coalesced is a chunk");
 const _: () = assert!(
     (PUT_BYTES_MAX / CHUNK_BYTES_MAX as u64) < u32::MAX as u64,
     "a stream's chunks are numbered by u32"

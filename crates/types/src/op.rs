@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::append::Append;
+use crate::append::{Append, Coalesce};
 use crate::ids::{
     BootId, BucketId, Grant, LvId, OpId, OpSeq, Request, ServerId, SessionId, StreamId, UploadId,
 };
@@ -209,6 +209,8 @@ pub enum Op {
         /// Rows that this op removes, and each from now on, at most; at least 1.
         rows_max: u32,
     },
+    /// Adjacent pieces of a version that was appended to become one, with the same bytes.
+    Coalesce(Box<Coalesce>),
 }
 
 impl Op {

@@ -62,7 +62,7 @@ fn a_mixed_load_keeps_its_shares_and_touches_only_what_exists() {
             Call::Get(index) => assert!(alive.contains(&index)),
             Call::Put(index) => assert!(alive.insert(index)),
             Call::Delete(index) => assert!(alive.remove(&index)),
-            Call::Head(_) | Call::List { .. } => panic!("not part of the mix"),
+            Call::Append(_) | Call::Head(_) | Call::List { .. } => panic!("not part of the mix"),
         }
         counts[match call {
             Call::Get(_) => 0,

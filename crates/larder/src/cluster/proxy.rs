@@ -14,7 +14,7 @@ use larder_roles::limits::{
     GATEWAY_CALLS_MAX, GATEWAY_LISTS_MAX, GATEWAY_LOOKS_MAX, GATEWAY_PARTS_MAX,
 };
 use larder_roles::managers::{Presence, Run};
-use larder_roles::proxy::{ClusterConfig, ClusterProxy, expire_uploads};
+use larder_roles::proxy::{ClusterConfig, ClusterProxy, coalesce_pieces, expire_uploads};
 use larder_roles::wire::{PartRefusal, ProxyCall, ProxyMessage, ProxyReply, ProxyService};
 use larder_s3::{S3Service, Server};
 use tokio::sync::Semaphore;
@@ -230,6 +230,7 @@ async fn stand_behind(
             () = around.stop.told() => return Ok(()),
         }
     }
+    tokio::spawn(coalesce_pieces(proxy.clone()));
     if let Some(age) = config.upload_life.time() {
         tokio::spawn(expire_uploads(proxy.clone(), age));
     }

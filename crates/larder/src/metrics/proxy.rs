@@ -15,9 +15,7 @@ use larder_s3::ClusterHealth;
 use larder_types::{BucketName, MapVersion, ServerId};
 use parking_lot::Mutex;
 
-use super::{
-    APPENDED_BYTES, APPENDS, EXPIRED, PIECES_AHEAD, RECORDS, RoleMetrics, WAITS_MET, WAITS_UNMET,
-};
+use super::{EXPIRED, PIECES_AHEAD, RoleMetrics, WAITS_MET, WAITS_UNMET, appends};
 use crate::cluster::proxy_keys::ProxyKeys;
 use crate::cluster::quorum::{can_spare_machine_of, takes_writes, write_quorum};
 use crate::cluster::status::replicas_missing;
@@ -94,19 +92,16 @@ impl RoleMetrics for ProxyMetrics {
 
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
         let (alarms, counters) = (self.proxy.alarms(), self.proxy.counters());
-        let (appends, (reads, _)) = (self.proxy.appends(), self.proxy.reads());
+        let (reads, _) = self.proxy.reads();
         let waits = self.proxy.region_waits();
         let rank = |rank| reads.asked.iter().map(|by_policy| by_policy[rank]).sum::<u64>();
         let asked: [u64; RANKS] = std::array::from_fn(rank);
-        vec![
+        let mut all = vec![
             ("bad_copies", "Copies found with wrong checksums", load(&alarms.bad_copies)),
             ("lost_reads", "Reads that found no good copy", load(&alarms.lost_reads)),
             ("region_waits_met", WAITS_MET, load(&waits.met)),
             ("region_waits_unmet", WAITS_UNMET, load(&waits.unmet)),
             ("uploads_expired", EXPIRED, self.proxy.expired_uploads() as f64),
-            ("appends", APPENDS, load(&appends.at_offset)),
-            ("records", RECORDS, load(&appends.records)),
-            ("appended_bytes", APPENDED_BYTES, load(&appends.bytes)),
             ("proxy_retries", "Questions that were asked again", load(&counters.retries)),
             (
                 "proxy_bucket_waits",
@@ -190,7 +185,9 @@ impl RoleMetrics for ProxyMetrics {
                 "Sessions closed by the managers",
                 load(&counters.lost_sessions),
             ),
-        ]
+        ];
+        all.extend(appends::counters(&self.proxy));
+        all
     }
 
     fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {

@@ -11,8 +11,8 @@ use larder_types::BucketName;
 use larder_types::limits::BLOCK_BYTES;
 
 use super::{
-    APPENDED_BYTES, APPENDS, EXPIRED, PIECES_AHEAD, RECORDS, RoleMetrics, WAITS_MET, WAITS_UNMET,
-    background, buckets, disk, reads,
+    EXPIRED, PIECES_AHEAD, RoleMetrics, WAITS_MET, WAITS_UNMET, appends, background, buckets, disk,
+    reads,
 };
 
 /// All roles in one process.
@@ -53,7 +53,7 @@ impl RoleMetrics for StoreMetrics {
 
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
         let log = self.meta.log_counters();
-        let (alarms, appends) = (self.proxy.alarms(), self.proxy.appends());
+        let alarms = self.proxy.alarms();
         let waits = self.proxy.region_waits();
         let mut counters = background::counters(&self.meta);
         counters.extend(reads::counters(&self.meta));
@@ -72,10 +72,8 @@ impl RoleMetrics for StoreMetrics {
             ("region_waits_met", WAITS_MET, load(&waits.met)),
             ("region_waits_unmet", WAITS_UNMET, load(&waits.unmet)),
             ("uploads_expired", EXPIRED, self.proxy.expired_uploads() as f64),
-            ("appends", APPENDS, load(&appends.at_offset)),
-            ("records", RECORDS, load(&appends.records)),
-            ("appended_bytes", APPENDED_BYTES, load(&appends.bytes)),
         ]);
+        counters.extend(appends::counters(&self.proxy));
         counters
     }
 

@@ -271,9 +271,15 @@ fn that_measure(named: &Named<'_>) -> Vec<Case> {
     }
     cases.push(case("man", &[dir], &[]));
     let given_none = cases.len();
-    for command in
-        ["bench put", "bench get", "bench head", "bench mixed", "bench delete", "bench list"]
-    {
+    for command in [
+        "bench put",
+        "bench append",
+        "bench get",
+        "bench head",
+        "bench mixed",
+        "bench delete",
+        "bench list",
+    ] {
         cases.push(case(command, &["--endpoint", "http://127.0.0.1:1"], &[]));
     }
     cases.push(case("bench replay", &[dir, "--endpoint", "http://127.0.0.1:1"], &[]));

@@ -146,6 +146,7 @@ pub(super) fn request_of_op(op: &Op) -> Option<&Request> {
     match op {
         Op::Put(put) | Op::PutEnough { put, .. } => Some(&put.request),
         Op::Append(append) => Some(&append.request),
+        Op::Coalesce(coalesce) => Some(&coalesce.request),
         Op::Told(told) => Some(&told.put.request),
         Op::Purge(purge) => Some(&purge.request),
         Op::Amend(amend) => Some(&amend.request),

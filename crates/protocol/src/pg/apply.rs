@@ -7,7 +7,7 @@
 //! 2. A version row is replaced only by a later op's, whatever the order of the outcomes.
 //! 3. What a row names is freed by the op that removes or replaces the row, and by no other; what rows of these rows name,
 //!    by that op or as garbage (`garbage.rs`). An append frees nothing: what its version named is named by a piece from
-//!    then on (`pieces.rs`).
+//!    then on (`pieces.rs`). Coalescing frees what the pieces named (`coalesce.rs`).
 
 use larder_types::codec::{decode, encode};
 use larder_types::{
@@ -17,6 +17,7 @@ use larder_types::{
 
 use super::append::answer_of;
 use super::calls::slot_of_call;
+use super::coalesce::CoalesceCounts;
 use super::garbage::{Removal, RowsDone};
 use super::moves::MoveCounts;
 use super::slots::Slot;
@@ -48,6 +49,8 @@ pub(super) struct Batch<'a> {
     ends: Vec<(LvId, u32)>,
     /// What became of chunks that were to move.
     pub(super) moves: MoveCounts,
+    /// What became of windows of pieces.
+    pub(super) coalesced: CoalesceCounts,
     /// Rows that the op under way removes.
     pub(super) removal: Removal,
     /// Rows of large objects, as the batch leaves them.
@@ -79,6 +82,7 @@ impl Pg {
             asks_for_rows: self.ledger.asks_for_rows(),
             ends: Vec::new(),
             moves: MoveCounts::default(),
+            coalesced: CoalesceCounts::default(),
             removal: Removal::default(),
             rows_done: RowsDone::default(),
             step_rows: self.reaper.step_rows,
@@ -112,6 +116,7 @@ impl Pg {
         // The sum first, of the first bucket: one that it leaves empty has no entry any more when another gets its first.
         recount.into_iter().chain(batch.resized).for_each(|changed| self.ledger.count(changed));
         self.count_moves(batch.moves);
+        self.count_coalesced(batch.coalesced);
         self.reaper.note(&batch.rows_done);
         self.leave_slots(count, closed, index, out)?;
         self.pass_barriers(out);
@@ -155,7 +160,10 @@ impl Pg {
             }
             Op::Amend(amend) => batch.amend(amend, id)?,
             Op::Renew(renew) => batch.renew(renew, id)?,
-            Op::Noted(noted) => batch.note(noted, id)?,
+            Op::Noted(noted) => {
+                self.note_passed_by_all(noted);
+                batch.note(noted, id)?;
+            }
             Op::Freed(freed) => batch.free_tombstones(self.id, freed, id)?,
             Op::Regrant { .. } => {
                 // The void of the earlier attempt came first; its extents are not in any row.
@@ -195,6 +203,7 @@ impl Pg {
             }
             Op::Append(append) => batch.append(append, None, id)?,
             Op::Grow(grow) => batch.append(&grow.append, Some(grow), id)?,
+            Op::Coalesce(coalesce) => batch.coalesce(coalesce, id)?,
             Op::Holders { changes } => {
                 for change in changes {
                     batch.change_holders(change, id)?;

@@ -86,9 +86,9 @@ impl Pg {
         }
     }
 
-    /// The last op that changes what can be listed or read when it is applied: garbage cannot.
+    /// The last op that changes what can be listed or read when it is applied: garbage and coalescing cannot.
     fn last_effective(&self) -> OpSeq {
-        let is_step = |op: &Op| matches!(op, Op::Reap { .. });
+        let is_step = |op: &Op| matches!(op, Op::Reap { .. } | Op::Coalesce(_));
         let effective = |tail: &&TailEntry| {
             super::chunk_of(&tail.entry.op).is_none() && !is_step(&tail.entry.op)
         };

@@ -84,6 +84,7 @@ impl Pg {
                 self.read(token, bucket, key, out);
                 Ok(())
             }
+            Call::PlanCoalesce(ask) => self.plan_coalesce(token, &ask, index, out),
             call => self.mutate(token, call, false, index, out),
         }
     }
@@ -157,6 +158,7 @@ impl Pg {
             Call::Put(put) => self.put(token, &Mutation::Own(put), index, out),
             Call::Told(told) => self.take_told(token, told, index, out),
             Call::Append(append) => self.append_to(token, append, index, out),
+            Call::Coalesce(coalesce) => self.coalesce(token, coalesce, index, out),
             Call::Delete { request, bucket, epoch, key, condition } => {
                 if !epoch_holds(index, *bucket, *epoch) {
                     return Ok(Step::Refuse(Refusal::StaleBucket));
@@ -231,6 +233,7 @@ impl Pg {
             | Call::Suspect { .. }
             | Call::Barrier
             | Call::Settle(_)
+            | Call::PlanCoalesce(_)
             | Call::Read { .. } => unreachable!("not a mutation: handled in call()"),
         }
     }

@@ -24,6 +24,8 @@ impl Pg {
         match call {
             Call::Put(put) => self.owns(put.bucket, &put.key),
             Call::Append(append) => self.owns(append.bucket, &append.key),
+            Call::PlanCoalesce(ask) => self.owns(ask.bucket, &ask.key),
+            Call::Coalesce(coalesce) => self.owns(coalesce.bucket, &coalesce.key),
             Call::Told(told) => told.key().map_or(Ok(()), |(bucket, key)| self.owns(bucket, key)),
             Call::Delete { bucket, key, .. }
             | Call::SetTags { bucket, key, .. }
@@ -85,6 +87,7 @@ impl Pg {
             Op::Put(put) | Op::PutEnough { put, .. } => self.owns(put.bucket, &put.key),
             Op::Append(append) => self.owns(append.bucket, &append.key),
             Op::Grow(grow) => self.owns(grow.append.bucket, &grow.append.key),
+            Op::Coalesce(coalesce) => self.owns(coalesce.bucket, &coalesce.key),
             Op::Told(told) => self.owns(told.put.bucket, &told.put.key),
             Op::Purge(purge) => self.owns(purge.bucket, &purge.key),
             Op::Amend(amend) => self.owns(amend.bucket, &amend.key),

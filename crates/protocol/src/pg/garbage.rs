@@ -137,7 +137,7 @@ pub(super) struct Removal {
     /// The most that it may remove, once that was looked up.
     rows_max: Option<u32>,
     /// Those that it has removed.
-    rows: u32,
+    pub(super) rows: u32,
 }
 
 /// The outcome of a batch of ops for rows of large objects.

@@ -2,7 +2,7 @@
 
 use larder_types::LvId;
 
-use super::Pg;
+use super::{CoalesceCounts, Pg};
 use crate::space::{SpaceUse, VolumeGroup};
 
 /// Numbers for metrics.
@@ -32,6 +32,8 @@ pub struct PgGauges {
     pub moves: usize,
     /// Rows of garbage that went in steps, since this member began.
     pub reaped_rows: u64,
+    /// Pieces of objects that became part of larger ones, since this member began.
+    pub coalesced: CoalesceCounts,
     /// True while this primary has some garbage removed.
     pub is_reaping: bool,
     /// Space.
@@ -55,6 +57,7 @@ impl Pg {
             reads_passed: self.slots.reads_passed,
             moves: self.moves.len(),
             reaped_rows: self.reaper.reaped_rows,
+            coalesced: self.coalesce_counts,
             is_reaping: self.reaper.is_reaping(),
             space: self.space.as_ref().map(VolumeGroup::usage).unwrap_or_default(),
         }

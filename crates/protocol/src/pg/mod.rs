@@ -21,6 +21,7 @@ mod append;
 mod apply;
 mod barrier;
 mod calls;
+mod coalesce;
 mod commit;
 mod digest;
 mod door;
@@ -64,6 +65,8 @@ use crate::rebuild::SpaceFault;
 use crate::sessions::Sessions;
 use crate::space::VolumeGroup;
 use barrier::Barrier;
+pub use coalesce::CoalesceCounts;
+use coalesce::Planned;
 use digest::Digests;
 pub use doubt::Doubt;
 use garbage::Reaper;
@@ -271,6 +274,14 @@ pub struct Pg {
     /// Chunks that are being moved.
     moves: Moves,
     move_counts: MoveCounts,
+    /// All servers of the cluster know of coalescing.
+    may_coalesce: bool,
+    /// Fewer pieces are not coalesced, unless they make a large one.
+    coalesce_min: usize,
+    coalesce_counts: CoalesceCounts,
+    planned: Planned,
+    /// All regions have passed the journal up to there, as far as this member has seen since it began.
+    passed_by_all: OpSeq,
     /// Rows that are to go in steps.
     reaper: Reaper,
     lv_asked: bool,

@@ -22,7 +22,9 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use larder_types::codec::encode;
-use larder_types::limits::{INLINE_BYTES_MAX, OBJECT_BYTES_MAX, PIECES_MAX};
+use larder_types::limits::{
+    INLINE_BYTES_MAX, OBJECT_BYTES_MAX, PIECES_MAX, PIECES_UNCOALESCED_MAX,
+};
 use larder_types::{
     Append, Appended, Body, BucketId, ETag, Grow, Metax, ObjectChecksum, ObjectEntry, Op, OpId,
     Outcome, PieceEntry, PieceRow, PiecesId, RegionId, Remembered, StreamId, Target, VersionRow,
@@ -83,7 +85,8 @@ impl Pg {
             Ok(head) => head,
             Err(step) => return Ok(step),
         };
-        let made = match made(head.as_ref(), call) {
+        let is_full = self.is_full(head.as_ref(), &slot, call, index)?;
+        let made = match made(head.as_ref(), call, is_full) {
             Ok(made) => made,
             // A refusal tells of the appends that it goes by: it leaves when the index shows them.
             Err(_) if !self.slots.at_rest(&slot) => return Ok(Step::Wait(slot)),
@@ -126,8 +129,8 @@ impl Pg {
             let size = here.map_or(0, |here| here.row.metax.size);
             return Ok(Step::Refuse(Refusal::Append(AppendRefusal::Offset { size })));
         };
-        // A home takes no more appends than that, and several come as one piece.
-        let is_full = |here: &ObjectEntry| matches!(here.row.body, Body::Pieces { rows, .. } if rows >= PIECES_MAX);
+        // Several appends come as one piece, and pieces are coalesced here as well.
+        let is_full = |here: &ObjectEntry| matches!(here.row.body, Body::Pieces { rows, .. } if rows >= self.pieces_max(rows));
         if here.is_some_and(is_full) {
             return Ok(Step::Refuse(Refusal::Append(AppendRefusal::TooManyPieces)));
         }
@@ -146,7 +149,7 @@ impl Pg {
     }
 
     /// The body of a piece that has this content; the inner `Err` if it cannot be appended now.
-    fn piece_of(
+    pub(super) fn piece_of(
         &self,
         bucket: BucketId,
         content: &Content,
@@ -188,6 +191,33 @@ impl Pg {
         Ok(Ok(current(call.bucket, &call.key, index)?.map(Head::of_row)))
     }
 
+    /// Most pieces of an object that has so many. One that has more than members of an earlier release read tells that there
+    /// are none, before anybody says so after a start.
+    fn pieces_max(&self, rows: u32) -> u32 {
+        let all_know = self.may_coalesce || rows > PIECES_UNCOALESCED_MAX;
+        if all_know { PIECES_MAX } else { PIECES_UNCOALESCED_MAX }
+    }
+
+    /// Whether a version has as many pieces as it may once every op so far is applied. Its entity tag counts all appends that
+    /// there were, so that rows are looked up for very long logs alone.
+    fn is_full(
+        &self,
+        head: Option<&Head>,
+        slot: &Slot,
+        call: &AppendCall,
+        index: &dyn Index,
+    ) -> Result<bool, IndexError> {
+        if head.is_none_or(|head| head.etag.parts() < self.pieces_max(0)) {
+            return Ok(false);
+        }
+        let rows = match current(call.bucket, &call.key, index)?.map(|row| row.body) {
+            Some(Body::Pieces { rows, .. }) => rows,
+            _ => 1,
+        };
+        let pending = self.slots.entries(slot).len();
+        Ok(rows as usize + pending >= self.pieces_max(rows) as usize)
+    }
+
     /// Whether all chunks of a stream are committed, by rows or by outcomes that are in the log; `Some` if not.
     fn stream_unready(
         &self,
@@ -223,7 +253,7 @@ impl Pg {
 }
 
 /// What an append makes of a version, or of nothing.
-fn made(head: Option<&Head>, call: &AppendCall) -> Result<Appended, AppendRefusal> {
+fn made(head: Option<&Head>, call: &AppendCall, is_full: bool) -> Result<Appended, AppendRefusal> {
     let piece = &call.description;
     assert!(piece.size > 0, "an append has at least a byte");
     let offset = head.map_or(0, |head| head.size);
@@ -242,7 +272,7 @@ fn made(head: Option<&Head>, call: &AppendCall) -> Result<Appended, AppendRefusa
     if call.offset.is_some() && says_more {
         return Err(AppendRefusal::Attributes);
     }
-    if head.etag.parts() >= PIECES_MAX {
+    if is_full {
         return Err(AppendRefusal::TooManyPieces);
     }
     let both = head.checksum.as_ref().zip(piece.checksum.as_ref());

@@ -227,6 +227,8 @@ pub(super) fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
         Op::Renew(renew) => [Some(Slot::Version(renew.bucket, renew.key.clone())), None],
         Op::Append(append) => slots_of_append(append),
         Op::Grow(grow) => slots_of_append(&grow.append),
+        // It changes nothing that calls of the key go by.
+        Op::Coalesce(coalesce) => [None, slot_of_stream(&coalesce.body)],
         Op::CreateUpload { .. } => [Some(Slot::Upload(UploadId { pg, op: id })), None],
         Op::AbortUpload { upload, .. } => [Some(Slot::Upload(*upload)), None],
         Op::DropStream { stream, .. } => [Some(Slot::Stream(*stream)), None],
@@ -246,18 +248,14 @@ pub(super) fn slots_of(id: OpId, pg: PgId, op: &Op) -> [Option<Slot>; 2] {
 }
 
 fn slots_of_append(append: &Append) -> [Option<Slot>; 2] {
-    let stream = match &append.body {
-        Body::Stream { stream, .. } => Some(Slot::Stream(*stream)),
-        _ => None,
-    };
-    [Some(Slot::Version(append.bucket, append.key.clone())), stream]
+    [Some(Slot::Version(append.bucket, append.key.clone())), slot_of_stream(&append.body)]
 }
 
 /// The keys of a put that makes a version.
 fn slots_of_version(put: &Put) -> [Option<Slot>; 2] {
-    let stream = match &put.body {
-        Body::Stream { stream, .. } => Some(Slot::Stream(*stream)),
-        _ => None,
-    };
-    [Some(Slot::Version(put.bucket, put.key.clone())), stream]
+    [Some(Slot::Version(put.bucket, put.key.clone())), slot_of_stream(&put.body)]
+}
+
+fn slot_of_stream(body: &Body) -> Option<Slot> {
+    if let Body::Stream { stream, .. } = body { Some(Slot::Stream(*stream)) } else { None }
 }

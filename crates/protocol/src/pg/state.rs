@@ -18,6 +18,7 @@ use larder_types::{
     BootId, HighWaterRow, HybridClock, Op, OpId, OpSeq, Outcome, PgId, ServerId, SnapshotRow,
 };
 
+use super::coalesce::{CoalesceCounts, Planned};
 use super::digest::Digests;
 use super::garbage::Reaper;
 use super::history::History;
@@ -165,6 +166,11 @@ impl Recovering {
                 refills: Refills::default(),
                 moves: Moves::default(),
                 move_counts: MoveCounts::default(),
+                may_coalesce: false,
+                coalesce_min: crate::limits::COALESCE_PIECES_MIN,
+                coalesce_counts: CoalesceCounts::default(),
+                planned: Planned::default(),
+                passed_by_all: OpSeq(0),
                 reaper: Reaper::new(),
                 lv_asked: false,
                 pool_empty_ms: None,

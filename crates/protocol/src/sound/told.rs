@@ -1,13 +1,17 @@
 //! Checks of appends, and of what other regions tell.
 
+use std::ops::Range;
+
 use larder_types::limits::OBJECT_BYTES_MAX;
-use larder_types::{Append, Appended, Body, FreedTombstone, Grow, OpId, OpSeq, Stamp, Target};
+use larder_types::{
+    Append, Appended, Body, Coalesce, FreedTombstone, Grow, OpId, OpSeq, PgId, Stamp, Target,
+};
 
 use super::{
     Judged, LATE_OP, Unsound, check, check_attributes, check_body, check_checksum, check_clock,
     check_content, check_description, check_pairs, check_parts,
 };
-use crate::limits::{OP_SEQ_MAX, REGION_FREED_MAX, REGION_NOTES_MAX};
+use crate::limits::{OP_SEQ_MAX, REGION_FREED_MAX, REGION_NOTES_MAX, STEP_ROWS_MAX};
 use crate::message::Content;
 use crate::region::told::{Told, ToldAppend, ToldVersion};
 
@@ -103,4 +107,24 @@ pub(super) fn check_append(id: OpId, append: &Append) -> Judged {
     let lies_in_rows = matches!(append.body, Body::Inline(_) | Body::Stream { .. });
     check(lies_in_rows, "an append lies where no append does")?;
     check_body(&append.body, len)
+}
+
+/// Checks a call that coalesces pieces.
+pub(super) fn check_window(window: &Range<u64>, content: &Content) -> Judged {
+    check(window.end <= OBJECT_BYTES_MAX, "an object is too long")?;
+    check(window.start < window.end, "a window has no bytes")?;
+    check(!matches!(content, Content::Data { .. }), "a window has no stream")?;
+    check_content(content, window.end - window.start)
+}
+
+/// Checks pieces that become one.
+pub(super) fn check_coalesce(pg: PgId, id: OpId, coalesce: &Coalesce) -> Judged {
+    let Coalesce { pieces, start, end, count, body, .. } = coalesce;
+    check(pieces.pg == pg && pieces.op < id, "pieces are of another group or a later op")?;
+    check((2..=STEP_ROWS_MAX).contains(count), "so many pieces are not coalesced")?;
+    check(*end <= OBJECT_BYTES_MAX, "an object is too long")?;
+    let len = end.checked_sub(*start).filter(|len| *len > 0);
+    let lies_in_rows = matches!(body, Body::Inline(_) | Body::Stream { .. });
+    check(lies_in_rows, "a piece lies where no piece does")?;
+    check_body(body, len.ok_or(Unsound("a window has no bytes"))?)
 }

@@ -4,6 +4,7 @@
 mod appends;
 mod barriers;
 mod busy;
+mod coalesce;
 mod counts;
 mod digest;
 mod door;

@@ -19,7 +19,7 @@ use larder_types::{
 use crate::hostile::draw::Draw;
 use crate::support::{BUCKET, EPOCH, Member, PG, name_of, origin};
 
-const A: RegionId = RegionId(1);
+pub(super) const A: RegionId = RegionId(1);
 const B: RegionId = RegionId(2);
 
 pub(super) fn region(number: RegionId) -> Member {

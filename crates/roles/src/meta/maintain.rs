@@ -14,7 +14,9 @@ use tokio::time::Instant;
 
 use super::orders::Beat;
 use super::{Here, Member, Meta, Neighbours};
-use crate::limits::{LOG_BYTES_BEFORE_FLUSH, PROTOCOL_STEPS, REAPS_PER_TICK_MAX, TICK_MS};
+use crate::limits::{
+    LOG_BYTES_BEFORE_FLUSH, PROTOCOL_COALESCE, PROTOCOL_STEPS, REAPS_PER_TICK_MAX, TICK_MS,
+};
 
 /// Wakes the flush thread.
 #[derive(Default)]
@@ -105,6 +107,8 @@ fn made_at(due: Instant, now: Instant) -> Instant {
 pub(super) struct Reaps {
     /// Groups that have no steps yet may get them.
     may_begin: bool,
+    /// Pieces of objects may be coalesced.
+    may_coalesce: bool,
     /// Of this tick.
     begun: u32,
     /// The first group whose turn it is.
@@ -155,7 +159,8 @@ impl Meta {
             }
             self.flush.let_go();
             self.index.measure();
-            reaps.may_begin = self.may_begin_steps();
+            reaps.may_begin = self.all_know(PROTOCOL_STEPS);
+            reaps.may_coalesce = self.all_know(PROTOCOL_COALESCE);
             match &self.neighbours {
                 Neighbours::Here(here) => {
                     here.data.measure_free_space();
@@ -189,6 +194,7 @@ impl Meta {
         if member.pg.wants_tick() {
             self.step(member, Event::Tick);
         }
+        member.pg.let_coalesce(reaps.may_coalesce);
         let may_begin = reaps.may_begin;
         if reaps.may(member.pg.id()) && member.pg.wants_to_reap(may_begin) {
             self.step(member, Event::Reap { may_begin });
@@ -198,11 +204,11 @@ impl Meta {
         }
     }
 
-    /// True if all servers that there ever will be know that garbage goes in steps.
-    fn may_begin_steps(&self) -> bool {
+    /// True if all servers that there ever will be know what came with a version of the protocol.
+    fn all_know(&self, version: u8) -> bool {
         match &self.neighbours {
             Neighbours::Here(_) => true,
-            Neighbours::Apart(cluster) => cluster.managers.map().cluster_version >= PROTOCOL_STEPS,
+            Neighbours::Apart(cluster) => cluster.managers.map().cluster_version >= version,
         }
     }
 

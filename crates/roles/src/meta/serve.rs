@@ -201,6 +201,7 @@ impl Meta {
                     || matches!(call, Call::Told(of) if told(of))
             }
             Call::Append(append) => !matches!(append.content, Content::Stream { .. }),
+            Call::Coalesce(of) => !matches!(of.content, Content::Stream { .. }),
             Call::CreateUpload { .. } => true,
             _ => false,
         };
@@ -210,6 +211,7 @@ impl Meta {
                 | Call::Abandon { .. }
                 | Call::Withdraw { .. }
                 | Call::Read { .. }
+                | Call::PlanCoalesce(_)
                 | Call::Settle(_)
                 | Call::Barrier
         );

@@ -146,6 +146,7 @@ impl<R: Reach> Proxy<R> {
             Settled::Appended(done) => {
                 appending.claimed();
                 self.appends.count(at, size);
+                self.note_appended(bucket, key, &done.made);
                 let (made, clock) = (done.made, done.clock);
                 let object =
                     PutDone { etag: made.etag, checksum: made.checksum, clock, size: made.size };

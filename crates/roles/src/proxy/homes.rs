@@ -23,7 +23,8 @@ use tokio::time::timeout;
 
 use super::put::Limit;
 use super::reach::Reach;
-use super::{Proxy, append_refused, unavailable, uploads};
+use super::refused::append_refused;
+use super::{Proxy, unavailable, uploads};
 use crate::limits::CHANGE_PLACE_MS;
 
 const OF_CHANGES: Limit = Limit {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `put.rs`, `append.rs`, `read.rs`, `list.rs`, `multipart.rs`, `buckets.rs` | what it does with objects, wherever the other roles run |
 //! | `expiry.rs` | ends uploads that nobody ended |
+//! | `coalesce.rs` | makes pieces that appends left fewer and larger |
 //! | `homes.rs`, `uploads.rs` | changes that a bucket's home region decides |
 //! | `removal.rs` | refuses changes in a region that was removed |
 //! | `told.rs`, `told_parts.rs` | what it does for other regions |
@@ -26,6 +27,7 @@ mod append;
 mod away;
 mod buckets;
 mod clients;
+mod coalesce;
 mod elsewhere;
 mod expiry;
 mod here;
@@ -35,6 +37,7 @@ mod multipart;
 mod put;
 mod reach;
 mod read;
+mod refused;
 mod regional;
 mod remote;
 mod removal;
@@ -57,9 +60,7 @@ use larder_objects::{
 };
 use larder_protocol::manager::state::GatewayRecord;
 use larder_protocol::scheduler::ReadCounts;
-use larder_protocol::{AppendRefusal, Refusal};
 use larder_types::codec::decode;
-use larder_types::limits::OBJECT_BYTES_MAX;
 use larder_types::{
     BucketId, BucketName, BucketRecord, CodecError, Condition, CorsRules, Epoch, ObjectKey, PgId,
     SessionId, StreamId, UploadId, UploadRow,
@@ -77,6 +78,8 @@ use ahead::Places;
 pub use append::AppendCounters;
 pub use away::{Away, ClusterConfig, ProxyCounters};
 use clients::Clients;
+use coalesce::Coalescing;
+pub use coalesce::{CoalesceCounters, coalesce_pieces};
 pub use elsewhere::{Elsewhere, Looked};
 pub use expiry::expire_uploads;
 pub use here::Here;
@@ -85,6 +88,7 @@ pub(crate) use homes::{answer_of, made_of};
 use reach::Reach;
 pub(crate) use reach::{KnownBucket, Onward, Scan};
 use read::Wanted;
+use refused::refused;
 pub use regional::{JournalAsk, RegionReach};
 use replicated::PositionsSeen;
 pub use replicated::RegionWaits;
@@ -115,6 +119,7 @@ pub struct Proxy<R = Here> {
     /// The same for parts of uploads.
     parts: Semaphore,
     positions_seen: PositionsSeen,
+    coalescing: Coalescing,
     /// Places for pieces of large objects that are read ahead.
     ahead: Places,
     /// Places for reads of large objects in other regions.
@@ -183,6 +188,7 @@ impl<R> Proxy<R> {
             changes,
             parts: Semaphore::new(REGION_PARTS_MAX),
             positions_seen: PositionsSeen::default(),
+            coalescing: Coalescing::default(),
             ahead: Places::default(),
             remotes: Arc::new(Semaphore::new(REGION_REMOTES_MAX)),
             elsewhere,
@@ -301,47 +307,6 @@ impl<R: Reach> Proxy<R> {
     fn new_stream(&self) -> StreamId {
         let number = self.streams.fetch_add(1, Ordering::Relaxed);
         StreamId { session: self.requests.session(), number }
-    }
-}
-
-/// What a refusal means to a face.
-fn refused(refusal: Refusal) -> ObjectError {
-    match refusal {
-        Refusal::StaleBucket => ObjectError::NoSuchBucket,
-        Refusal::PreconditionFailed | Refusal::Beaten => ObjectError::PreconditionFailed,
-        Refusal::NoRegion => unavailable("this store is in no region: form one first"),
-        Refusal::InRegion => ObjectError::Unsupported { what: append::IN_REGION },
-        Refusal::NoSuchKey => ObjectError::NoSuchKey,
-        Refusal::NoSuchUpload => ObjectError::NoSuchUpload,
-        Refusal::InvalidPart(number) => ObjectError::InvalidPart { number },
-        Refusal::Busy => ObjectError::SlowDown,
-        Refusal::Full => ObjectError::Full,
-        Refusal::NotPrimary => unavailable("the key's placement group has no primary"),
-        Refusal::StreamIncomplete => unavailable("a chunk of the object was not stored"),
-        Refusal::Finished | Refusal::Revoked => unavailable("the put was revoked"),
-        Refusal::TooFewCopies => {
-            unavailable("fewer data servers are within reach than the bucket's puts need")
-        }
-        Refusal::InDoubt => unavailable(
-            "what became of a put of the key is not known yet: if that lasts, `larder status` names what it waits for",
-        ),
-        Refusal::DiskFailed => unavailable("the data disk failed: replace it"),
-        Refusal::IndexDamaged => unavailable("the key's placement group has stopped: see the log"),
-        Refusal::Append(refusal) => append_refused(refusal),
-    }
-}
-
-fn append_refused(refusal: AppendRefusal) -> ObjectError {
-    match refusal {
-        AppendRefusal::Offset { size } => ObjectError::WriteOffset { size },
-        AppendRefusal::TooManyPieces => ObjectError::TooManyPieces,
-        AppendRefusal::TooLarge => {
-            ObjectError::TooLarge { what: "the object", limit_bytes: OBJECT_BYTES_MAX }
-        }
-        AppendRefusal::Attributes => ObjectError::AppendAttributes,
-        AppendRefusal::PlaceForgotten => {
-            unavailable("the append was done, and its object was replaced or deleted since")
-        }
     }
 }
 

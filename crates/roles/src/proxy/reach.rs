@@ -177,6 +177,11 @@ pub trait Reach: Send + Sync + 'static {
     /// True if the other regions have removed this one, as far as the managers know.
     fn is_removed(&self) -> bool;
 
+    /// True if all servers that it may speak with know of coalescing.
+    fn may_coalesce(&self) -> bool {
+        true
+    }
+
     /// Copies of data that are wanted.
     fn copies(&self) -> u8;
 

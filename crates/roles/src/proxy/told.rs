@@ -125,6 +125,7 @@ impl<R: Reach> Proxy<R> {
         match self.reach.ask(wanted.pg, told).await {
             Ok(_done) => {
                 appending.claimed();
+                self.note_told_append(bucket, key);
                 Ok(ChangeOutcome::Taken)
             }
             Err(ObjectError::WriteOffset { .. }) => Err(ObjectError::Changed),

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod coalesce;
 mod compaction;
 mod early;
 mod fill;

@@ -67,11 +67,14 @@ impl Node {
         }
         // Objects here are small: so are steps, and each run of a server has others.
         let step_rows = (self.run.0 % STEP_ROWS) as u32 + 1;
+        let coalesces = self.setup.coalesces;
         let members = pgs
             .into_iter()
             .map(|recovering| {
                 let mut pg = recovering.finish()?;
                 pg.reap_in_steps_of(step_rows);
+                pg.let_coalesce(coalesces);
+                pg.coalesce_from(2);
                 Ok(Member::new(pg))
             })
             .collect::<Result<Vec<_>, LogGap>>()

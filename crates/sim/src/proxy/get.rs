@@ -57,6 +57,11 @@ impl Desk {
         None
     }
 
+    /// The bytes of a version piece by piece, if all are to be had now.
+    pub(crate) async fn read_pieces(&self, located: &Located) -> Option<Vec<Bytes>> {
+        if let Read::Whole(pieces) = self.read(located).await { Some(pieces) } else { None }
+    }
+
     /// The chunk stood where it was while its bytes were read twice: they must have been damaged, or this proxy looks
     /// where the copy was once.
     fn check_rotten(&self, key: &ObjectKey, chunk: &Chunk) {

@@ -2,6 +2,7 @@
 
 pub(crate) mod append;
 pub(crate) mod choices;
+mod coalesce;
 pub(crate) mod get;
 pub(crate) mod large;
 pub(crate) mod put;

@@ -30,6 +30,7 @@ const FOUND_LAST: &[(&str, u64)] = &[
     ("vacated-with-open-puts", 5),
     ("policy-taken-for-all", 0),
     ("append-past-pending", 1),
+    ("coalesced-too-soon", 120),
     ("digest-after-batch", 0),
     ("primary-is-right", 122),
     ("odd-one-follows", 39),
@@ -86,15 +87,21 @@ const OF_EARLY: &[&str] = &["marks-believed", "unread-given"];
 /// late by several views takes long runs.
 fn options(name: &str) -> Options {
     let bugs = Bugs::named(name).expect("a planted bug's name");
+    let is_of_pieces = name == "coalesced-too-soon";
     let is_of_several = OF_RETURNING.contains(&name) || OF_COPIES.contains(&name);
     let is_of_digests = OF_DIGESTS.contains(&name);
     let is_late = name == "copy-under-lasting-grant";
     Options {
         ops: if is_late { 1500 } else { Options::default().ops },
-        members: if name == "open-lowers" || is_of_several || is_of_digests { 3 } else { 1 },
+        members: if name == "open-lowers" || is_of_several || is_of_digests || is_of_pieces {
+            3
+        } else {
+            1
+        },
         restless: is_of_several,
         heavy_log: name == "cut-tail-not-synced",
         early: OF_EARLY.contains(&name),
+        coalesces: is_of_pieces,
         bugs,
         ..Options::default()
     }

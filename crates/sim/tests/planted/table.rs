@@ -52,6 +52,7 @@ fn kind(name: &str) -> String {
         (options.restless, "restless"),
         (options.heavy_log, "heavy log"),
         (options.early, "early starts"),
+        (options.coalesces, "coalescing"),
         (options.ops != larder_sim::Options::default().ops, "long"),
     ];
     let kinds = one_of.iter().filter(|(is, _)| *is).map(|(_, kind)| *kind);

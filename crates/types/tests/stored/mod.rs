@@ -5,7 +5,7 @@ use bytes::Bytes;
 use larder_types::{
     Amend, Amendments, Append, Appended, Attributes, Body, BootId, BucketId, BucketName,
     BucketRecord, BucketState, ChecksumAlgorithm, ChecksumKind, Chunk, ChunkMove, ClockFloor,
-    CorsMethod, CorsRule, CorsRules, ETag, EncryptionEnvelope, Epoch, Extent, Freed,
+    Coalesce, CorsMethod, CorsRule, CorsRules, ETag, EncryptionEnvelope, Epoch, Extent, Freed,
     FreedTombstone, Garbage, Grant, Grow, HighWaterRow, Holders, HoldersChange, Home, HomeScope,
     HomeState, HomeTerm, HybridClock, JournalHead, JournalRow, LvId, MarkerEntry, Metax, Noted,
     ObjectChecksum, ObjectEntry, ObjectKey, Op, OpId, OpSeq, Origin, Outcome, PartRef, PartRow,
@@ -43,6 +43,7 @@ pub const KINDS: &[&str] = &[
     "Renew",
     "Grow",
     "Reap",
+    "Coalesce",
     "Target::Version",
     "Target::Chunk",
     "Target::Part",
@@ -106,6 +107,7 @@ pub fn kinds(op: &Op) -> Vec<&'static str> {
         Op::Renew(_) => vec!["Renew"],
         Op::Grow(grow) => vec!["Grow", body_of(&grow.append.body)],
         Op::Reap { .. } => vec!["Reap"],
+        Op::Coalesce(coalesce) => vec!["Coalesce", body_of(&coalesce.body)],
     }
 }
 
@@ -360,6 +362,13 @@ fn grow(body: Body, told: bool) -> Op {
     Op::Grow(Box::new(Grow { append, at: stamp(), origin, etag, checksum }))
 }
 
+fn coalesce(body: Body) -> Op {
+    let pieces = PiecesId { pg: PgId(5), op: op_id() };
+    let (request, bucket, key) = (request(), BucketId(300), key());
+    let (start, end, count) = (129, 70_000, 300);
+    Op::Coalesce(Box::new(Coalesce { request, bucket, key, pieces, start, end, count, body }))
+}
+
 /// Every op, by the name of its golden bytes.
 pub fn ops() -> Vec<(&'static str, Op)> {
     let (request, bucket, key) = (request(), BucketId(300), key());
@@ -521,6 +530,8 @@ pub fn ops() -> Vec<(&'static str, Op)> {
         ("grow", grow(Body::Inline(Bytes::from_static(b"abc")), false)),
         ("grow, told", grow(stream_body(), true)),
         ("reap", Op::Reap { rows_max: 300 }),
+        ("coalesce, inline", coalesce(Body::Inline(Bytes::from_static(b"abc")))),
+        ("coalesce, stream", coalesce(stream_body())),
     ]
 }
 

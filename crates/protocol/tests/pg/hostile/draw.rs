@@ -7,14 +7,15 @@ use bytes::Bytes;
 use larder_protocol::digest::{IndexSum, Summed, TableSum};
 use larder_protocol::pg::{OpenEntry, Piece, Report, SnapshotHeader};
 use larder_protocol::{
-    AppendCall, Call, Content, DataAnswer, Description, LogEntry, PeerMessage, Pg, PutCall,
+    AppendCall, Call, CoalesceAsk, CoalesceCall, Content, DataAnswer, Description, LogEntry,
+    PeerMessage, Pg, PutCall,
 };
 use larder_types::codec::encode;
 use larder_types::{
-    Append, Appended, Attributes, Body, BootId, Chunk, ChunkMove, Condition, ETag, Extent, Grant,
-    Holders, HoldersChange, HybridClock, LvId, Metax, ObjectKey, Op, OpId, OpSeq, Outcome, PartRef,
-    PgId, PieceRow, PiecesId, Put, RegionId, Remembered, Request, ServerId, SessionId,
-    SessionMemory, StreamId, Target, UploadId, UploadRow, VersionRow, View, rows,
+    Append, Appended, Attributes, Body, BootId, Chunk, ChunkMove, Coalesce, Condition, ETag,
+    Extent, Grant, Holders, HoldersChange, HybridClock, LvId, Metax, ObjectKey, Op, OpId, OpSeq,
+    Outcome, PartRef, PgId, PieceRow, PiecesId, Put, RegionId, Remembered, Request, ServerId,
+    SessionId, SessionMemory, StreamId, Target, UploadId, UploadRow, VersionRow, View, rows,
 };
 
 use crate::support::{BLOCK, BUCKET, EPOCH, LV, PG, name_of};
@@ -279,7 +280,8 @@ impl Draw {
             }
             10 => Op::AbortUpload { request, bucket, key, upload: self.upload(pg) },
             11 => Op::SetTags { request, bucket, key, tags: self.checksumless().tags },
-            12 => match self.num(0) % 3 {
+            12 => match self.num(0) % 4 {
+                3 => self.coalesce(pg),
                 0 => Op::DropStream { bucket, stream: self.stream() },
                 1 => Op::Reap { rows_max: self.num(0) as u32 },
                 _ => Op::Digest,
@@ -313,6 +315,17 @@ impl Draw {
             body,
             attributes,
         }))
+    }
+
+    fn coalesce(&mut self, pg: &Pg) -> Op {
+        let (request, key) = (self.request(), self.key());
+        let id = self.near(pg);
+        let (body, len) = self.body(pg, id);
+        let start = self.num(0);
+        let (end, count) = (self.num(start.wrapping_add(len)), self.num32(2));
+        let pieces = PiecesId { pg: PG, op: id };
+        let coalesce = Coalesce { request, bucket: BUCKET, key, pieces, start, end, count, body };
+        Op::Coalesce(Box::new(coalesce))
     }
 
     fn change_of_copies(&mut self, pg: &Pg, id: OpId) -> Op {
@@ -521,7 +534,16 @@ impl Draw {
             }
             13 => Call::AbortUpload { request, bucket, key, upload: self.upload(pg) },
             14 => Call::SetTags { request, bucket, key, tags: self.checksumless().tags },
-            _ => match self.below(3) {
+            _ => match self.below(5) {
+                3 => Call::PlanCoalesce(Box::new(CoalesceAsk { bucket, key, from: self.num(0) })),
+                4 => {
+                    let (start, end) = (self.num(0), self.num(5));
+                    let pieces = PiecesId { pg: PG, op };
+                    let window = start..end;
+                    let call =
+                        CoalesceCall { request, bucket, epoch, key, pieces, window, content };
+                    Call::Coalesce(Box::new(call))
+                }
                 0 => Call::DropStream { bucket, stream: self.stream() },
                 1 => Call::Suspect { grant: Grant { pg: PG, op, attempt: 0 }, server: ServerId(0) },
                 _ => Call::Read { bucket, key },

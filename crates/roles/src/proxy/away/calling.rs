@@ -111,6 +111,7 @@ impl<'a> Calling<'a> {
             Answer::Passed => Ok(Settled::Shows(None)),
             Answer::Settled(before) => Ok(Settled::Shows(before)),
             Answer::Appended(done) => Ok(Settled::Appended(done)),
+            Answer::Plan(plan) => Ok(Settled::Plan(plan)),
             Answer::Refused(refusal) => Err(refused(refusal)),
             other @ (Answer::Granted { .. } | Answer::Persisted { .. }) => Err(unfitting(&other)),
         }
@@ -167,6 +168,7 @@ pub(super) fn in_bucket(call: &mut Call) -> Option<(&mut Request, BucketId, &mut
     match call {
         Call::Put(put) => Some((&mut put.request, put.bucket, &mut put.epoch)),
         Call::Append(append) => Some((&mut append.request, append.bucket, &mut append.epoch)),
+        Call::Coalesce(of) => Some((&mut of.request, of.bucket, &mut of.epoch)),
         Call::Told(told) => told.in_bucket(),
         Call::Delete { request, bucket, epoch, .. }
         | Call::CreateUpload { request, bucket, epoch, .. }

@@ -73,7 +73,8 @@ use super::removal::Removal;
 use super::{patience, refused, unavailable};
 use crate::data::ReadFailure;
 use crate::limits::{
-    MAP_LATE_MAX, ORPHANS_MAX, POSITIONS_ANSWER_MS, REGION_DELETION_MS, STRAGGLERS_KIB_MAX,
+    MAP_LATE_MAX, ORPHANS_MAX, POSITIONS_ANSWER_MS, PROTOCOL_COALESCE, REGION_DELETION_MS,
+    STRAGGLERS_KIB_MAX,
 };
 use crate::managers::Managers;
 use crate::peers::Peers;
@@ -313,6 +314,10 @@ impl Reach for Away {
 
     fn is_removed(&self) -> bool {
         self.removal.of(&self.managers.map())
+    }
+
+    fn may_coalesce(&self) -> bool {
+        self.managers.map().cluster_version >= PROTOCOL_COALESCE
     }
 
     /// The managers opened a session: so the cluster is founded, and has PGs.

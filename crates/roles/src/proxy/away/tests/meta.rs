@@ -11,8 +11,8 @@ use larder_protocol::{Answer, AppendDone, Call, Content, Description, PutCall, R
 use larder_types::codec::{decode, encode};
 use larder_types::{
     Appended, Attributes, Body, BucketId, Chunk, ETag, Extent, Grant, Holders, HybridClock, LvId,
-    Metax, ObjectKey, OpId, OpSeq, PartRow, PgId, RegionId, ServerId, SessionId, Target, UploadId,
-    UploadRow, VersionRow, View, rows,
+    Metax, ObjectKey, OpId, OpSeq, PartRow, PgId, PieceRow, PiecesId, RegionId, ServerId,
+    SessionId, Target, UploadId, UploadRow, VersionRow, View, rows,
 };
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -164,6 +164,51 @@ impl Index {
         let mut version: VersionRow = decode("version row", value).unwrap();
         spoil(&mut version.body);
         *value = encode(&version);
+    }
+
+    /// Has an object of one chunk become the piece of one that was appended to.
+    pub(super) fn as_a_piece(&mut self, bucket: BucketId, key: &ObjectKey) {
+        let row = rows::version(bucket, key, rows::UNVERSIONED);
+        let (pg, value) = self.rows.get_mut(&row).expect("the object is there");
+        let mut version: VersionRow = decode("version row", value).unwrap();
+        let pieces = PiecesId { pg: *pg, op: version.op };
+        let piece = rows::piece(bucket, pieces, version.metax.size);
+        let was = std::mem::replace(&mut version.body, Body::Pieces { pieces, rows: 1 });
+        *value = encode(&version);
+        let value = PieceRow::first(VersionRow { body: was, ..version });
+        let pg = *pg;
+        self.rows.insert(piece, (pg, encode(&value)));
+    }
+
+    /// Has the only piece of an object say something else of its body.
+    fn change_piece(&mut self, bucket: BucketId, key: &ObjectKey, change: impl FnOnce(&mut Body)) {
+        let Some(VersionRow { body: Body::Pieces { pieces, .. }, metax, .. }) =
+            self.version(bucket, key)
+        else {
+            panic!("{key:?} has no pieces");
+        };
+        let row = rows::piece(bucket, pieces, metax.size);
+        let (_, value) = self.rows.get_mut(&row).expect("the piece is there");
+        *value = PieceRow::rewrite(value, |body| {
+            change(body);
+            true
+        })
+        .unwrap()
+        .expect("it was changed");
+    }
+
+    /// Has a piece's chunk have other sums than its bytes.
+    pub(super) fn spoil_piece(&mut self, bucket: BucketId, key: &ObjectKey) {
+        self.change_piece(bucket, key, |body| {
+            let Body::Chunk(chunk) = body else { panic!("no chunk: {body:?}") };
+            chunk.seed ^= 1;
+        });
+    }
+
+    /// Has an object's piece lie where another object does.
+    pub(super) fn coalesce(&mut self, bucket: BucketId, key: &ObjectKey, other: &ObjectKey) {
+        let other = self.version(bucket, other).expect("the object is there");
+        self.change_piece(bucket, key, |body| *body = other.body);
     }
 
     fn next_op(&mut self, view: View) -> OpId {

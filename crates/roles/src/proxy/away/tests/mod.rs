@@ -1,6 +1,7 @@
 //! A proxy of a cluster, over loopback, against servers that do what the test says.
 
 mod buckets;
+mod coalesced;
 mod data;
 mod hedges;
 mod homes;

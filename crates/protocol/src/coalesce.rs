@@ -1,0 +1,145 @@
+//! Which pieces of an object that was appended to are coalesced, and what a proxy and a primary say about it (ADR 65).
+//!
+//! Sizes go by tiers, as in a tiered compaction: pieces are coalesced with pieces of about their size, and those of
+//! [`COALESCED_BYTES_MIN`] never again.
+//!
+//! # Invariants
+//!
+//! 1. A window has two pieces at least, fits a chunk, and no piece of it is as large as [`COALESCED_BYTES_MIN`].
+//! 2. A byte is written again into a piece that has [`COALESCE_GROWTH_MIN`] times the bytes of the one that had it, or as
+//!    many as [`COALESCED_BYTES_MIN`]; or with as many pieces as a window has at most, or once more where large pieces stand
+//!    on both sides.
+//! 3. Where no window is found, no two pieces below [`COALESCED_BYTES_MIN`] stand side by side, but for fewer than a window
+//!    has at the end: so an object has two pieces for each of so many bytes, and these.
+
+use std::ops::Range;
+
+use larder_types::limits::{CHUNK_BYTES_MAX, COALESCED_BYTES_MIN};
+use larder_types::{BucketId, Epoch, ObjectKey, PiecesId, Request};
+use serde::{Deserialize, Serialize};
+
+use crate::limits::COALESCE_GROWTH_MIN;
+use crate::message::Content;
+
+/// Find pieces of the key's null version that are worth to be coalesced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoalesceAsk {
+    /// Bucket.
+    pub bucket: BucketId,
+    /// Key.
+    pub key: ObjectKey,
+    /// Byte of the object at which to begin to look.
+    pub from: u64,
+}
+
+/// The answer to a [`CoalesceAsk`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoalescePlan {
+    /// The version, by the name of its pieces.
+    pub pieces: PiecesId,
+    /// Pieces to be coalesced: bytes of the object, from the beginning of the first to the end of the last. `None` if none of
+    /// those looked at are worth it.
+    pub window: Option<Range<u64>>,
+    /// Nothing before this byte is worth it: the next look is to begin there.
+    pub settled: u64,
+    /// There are pieces behind those looked at.
+    pub goes_on: bool,
+    /// There are, and they are to stay for now: repeats may ask for them, other regions may lack them, or they are being
+    /// coalesced.
+    pub is_held: bool,
+}
+
+/// Make adjacent pieces of the key's null version one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoalesceCall {
+    /// The request.
+    pub request: Request,
+    /// Bucket.
+    pub bucket: BucketId,
+    /// Epoch of the bucket's record as the proxy knows it.
+    pub epoch: Epoch,
+    /// Key.
+    pub key: ObjectKey,
+    /// The version, by the name of its pieces.
+    pub pieces: PiecesId,
+    /// Bytes of the object, from the beginning of the first piece to the end of the last.
+    pub window: Range<u64>,
+    /// These bytes: inline, or the committed chunk of a stream.
+    pub content: Content,
+}
+
+/// Numbers of pieces in a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pieces {
+    /// Fewer are not worth it, unless they make a large one; at least 2.
+    pub(crate) min: usize,
+    /// The most.
+    pub(crate) max: usize,
+}
+
+/// Pieces to be coalesced, of adjacent ones that have so many bytes each; and the first piece that may be in a later window.
+/// The next to come stands behind all of these.
+pub(crate) fn window(lens: &[u64], pieces: Pieces) -> (Option<Range<usize>>, usize) {
+    let mut settled = 0;
+    let mut at = 0;
+    while at < lens.len() {
+        let end = run_end(lens, at, pieces.max);
+        if end == at {
+            // It is large enough, and ends what is before it.
+            at += 1;
+            settled = at;
+            continue;
+        }
+        let all = at..end;
+        if let Some(found) = worth_within(lens, all.clone(), pieces.min) {
+            return (Some(found), settled);
+        }
+        // Nothing will come between these and the next, which is large; or there is no room for more.
+        let is_closed = lens.get(end).is_some_and(|next| *next >= COALESCED_BYTES_MIN);
+        if all.len() >= 2 && (is_closed || all.len() == pieces.max) {
+            return (Some(all), settled);
+        }
+        at = end;
+    }
+    (None, settled)
+}
+
+/// The end of the pieces from one on that fit a window.
+fn run_end(lens: &[u64], at: usize, pieces_max: usize) -> usize {
+    let mut bytes = 0;
+    let mut fits = |len: &u64| {
+        bytes += len;
+        *len < COALESCED_BYTES_MIN && bytes <= u64::from(CHUNK_BYTES_MAX)
+    };
+    at + lens[at..].iter().take(pieces_max).take_while(|len| fits(len)).count()
+}
+
+/// The first pieces of these that are worth it. Those that a large one among them spoils are looked at without it.
+fn worth_within(lens: &[u64], all: Range<usize>, pieces_min: usize) -> Option<Range<usize>> {
+    let mut left = vec![all];
+    while let Some(range) = left.pop() {
+        let pieces = &lens[range.clone()];
+        if is_worth(pieces, pieces_min) {
+            return Some(range);
+        }
+        if pieces.len() <= pieces_min {
+            continue;
+        }
+        let largest = range.clone().max_by_key(|at| lens[*at])?;
+        left.push(largest + 1..range.end);
+        left.push(range.start..largest);
+    }
+    None
+}
+
+fn is_worth(pieces: &[u64], pieces_min: usize) -> bool {
+    let bytes: u64 = pieces.iter().sum();
+    let largest = pieces.iter().max().copied().unwrap_or(0);
+    // As many pieces of one length grow by more than that.
+    let growth_min = COALESCE_GROWTH_MIN.min(pieces_min as u64 - 1);
+    let grows = bytes >= growth_min * largest;
+    pieces.len() >= 2 && (bytes >= COALESCED_BYTES_MIN || pieces.len() >= pieces_min && grows)
+}
+
+#[cfg(test)]
+mod tests;

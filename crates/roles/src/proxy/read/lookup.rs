@@ -1,0 +1,297 @@
+//! Where the bytes of an object lie: the rows that its body names, looked up as they are needed.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use larder_objects::ObjectError;
+use larder_types::codec::decode;
+use larder_types::{Body, Chunk, PartRow, PieceRow, PiecesId, StreamId, UploadId, rows};
+
+use super::source::{Named, Piece, Place, Source, Within};
+use crate::data::ReadFailure;
+use crate::limits::{COALESCES_FOLLOWED_MAX, READ_PIECE_BYTES, READ_PIECES_AHEAD};
+use crate::planted::{self, Bug};
+use crate::proxy::reach::Reach;
+use crate::proxy::unavailable;
+
+/// Bytes still to be given out, not yet looked up.
+pub(super) enum Span {
+    Inline(Bytes),
+    Chunk(Arc<Place>, Range<u32>),
+    /// Bytes of a stream whose chunks but the last have so many: a row may tell of very many chunks, of which those that
+    /// are read are looked up.
+    Chunks {
+        stream: StreamId,
+        chunk_bytes: u32,
+        range: Range<u64>,
+        within: Option<Within>,
+    },
+    PartRow {
+        upload: UploadId,
+        number: u16,
+        range: Range<u64>,
+        within: Option<Within>,
+    },
+    Pieces {
+        pieces: PiecesId,
+        range: Range<u64>,
+    },
+}
+
+/// The rest of a read under way, to be looked up.
+pub(super) struct Lookup<R> {
+    pub(super) source: Arc<Source<R>>,
+    pub(super) spans: VecDeque<Span>,
+    /// How often pieces at one byte of the object were looked up again, and at which.
+    pub(super) again: (u64, u32),
+}
+
+impl<R> Lookup<R> {
+    pub(super) fn new(source: Arc<Source<R>>) -> Self {
+        Self { source, spans: VecDeque::new(), again: (0, 0) }
+    }
+}
+
+impl<R: Reach> Lookup<R> {
+    /// Bytes of an object that was appended to.
+    pub(super) fn of_pieces(source: &Arc<Source<R>>, pieces: PiecesId, range: Range<u64>) -> Self {
+        let mut lookup = Self::new(source.clone());
+        lookup.spans.push_front(Span::Pieces { pieces, range });
+        lookup
+    }
+
+    /// Queues a range of a body that something names, before everything that is queued.
+    pub(super) fn push_body(
+        &mut self,
+        body: &Body,
+        named: Named,
+        within: Option<Within>,
+        range: Range<u64>,
+    ) -> Result<(), ObjectError> {
+        if !has(body, &range) {
+            tracing::error!(
+                key = self.source.key.as_str(),
+                "a row names bytes that it does not have"
+            );
+            return Err(unavailable("the index holds a row that cannot be used: see the log"));
+        }
+        let mut spans = Vec::new();
+        match body {
+            Body::Inline(bytes) => {
+                spans.push(Span::Inline(bytes.slice(range.start as usize..range.end as usize)));
+            }
+            Body::Chunk(chunk) => {
+                let range = range.start as u32..range.end as u32;
+                spans.push(Span::Chunk(Place::new(chunk.clone(), named, within), range));
+            }
+            Body::Stream { stream, chunk_bytes, .. } => {
+                if range.start < range.end {
+                    let (stream, chunk_bytes) = (*stream, *chunk_bytes);
+                    spans.push(Span::Chunks { stream, chunk_bytes, range, within });
+                }
+            }
+            Body::Parts { upload, parts } => {
+                let mut start = 0;
+                for part in parts {
+                    let end = start + part.len;
+                    let (from, to) = (range.start.max(start), range.end.min(end));
+                    if from < to {
+                        let (upload, number) = (*upload, part.number);
+                        spans.push(Span::PartRow {
+                            upload,
+                            number,
+                            range: from - start..to - start,
+                            within: within.map(|within| within.behind(start)),
+                        });
+                    }
+                    start = end;
+                }
+            }
+            Body::Pieces { pieces, .. } => spans.push(Span::Pieces { pieces: *pieces, range }),
+        }
+        for span in spans.into_iter().rev() {
+            self.spans.push_front(span);
+        }
+        Ok(())
+    }
+
+    /// The next piece, if nothing has to be asked for it.
+    pub(super) fn take_known(&mut self) -> Option<Piece> {
+        match self.spans.pop_front()? {
+            Span::Inline(bytes) => Some(Piece::Inline(bytes)),
+            Span::Chunk(place, range) => Some(self.cut(place, range)),
+            unknown => {
+                self.spans.push_front(unknown);
+                None
+            }
+        }
+    }
+
+    /// The next piece.
+    pub(super) async fn next(&mut self) -> Result<Option<Piece>, ReadFailure> {
+        loop {
+            let Some(span) = self.spans.pop_front() else { return Ok(None) };
+            match span {
+                Span::Inline(bytes) => return Ok(Some(Piece::Inline(bytes))),
+                Span::Chunk(place, range) => return Ok(Some(self.cut(place, range))),
+                Span::Chunks { stream, chunk_bytes, range, within } => {
+                    let size = u64::from(chunk_bytes);
+                    let number = range.start / size;
+                    let end = range.end.min((number + 1) * size);
+                    let inside = (range.start % size) as u32;
+                    let row = rows::chunk(self.source.bucket, stream, number as u32);
+                    let Some(value) = self.row_of(&row, within, range.clone()).await? else {
+                        continue;
+                    };
+                    let chunk: Chunk =
+                        decode("chunk row", &value).map_err(|_error| ReadFailure::Unreadable)?;
+                    if end < range.end {
+                        let rest = end..range.end;
+                        let rest = Span::Chunks { stream, chunk_bytes, range: rest, within };
+                        self.spans.push_front(rest);
+                    }
+                    let inside = inside..inside + (end - range.start) as u32;
+                    let within = within.map(|within| within.behind(number * size));
+                    let place = Place::new(chunk, Named::ByRow(row), within);
+                    self.spans.push_front(Span::Chunk(place, inside));
+                }
+                Span::PartRow { upload, number, range, within } => {
+                    let row = rows::part(self.source.bucket, upload, number);
+                    let Some(value) = self.row_of(&row, within, range.clone()).await? else {
+                        continue;
+                    };
+                    let part: PartRow =
+                        decode("part row", &value).map_err(|_error| ReadFailure::Unreadable)?;
+                    if self.push_body(&part.body, Named::ByRow(row), within, range).is_err() {
+                        return Err(ReadFailure::Unreadable);
+                    }
+                }
+                Span::Pieces { pieces, range } => self.look_up_pieces(pieces, range).await?,
+            }
+        }
+    }
+
+    /// A row that a body names. `None` if it is gone and the body was part of a piece: its bytes are looked up again.
+    async fn row_of(
+        &mut self,
+        row: &[u8],
+        within: Option<Within>,
+        range: Range<u64>,
+    ) -> Result<Option<Bytes>, ReadFailure> {
+        match (self.source.row(row).await, within) {
+            (Err(ReadFailure::Mismatch), Some(within)) => {
+                let range = within.bytes(range);
+                let (at, times) = self.again;
+                let times = if at == range.start { times + 1 } else { 1 };
+                if planted::has(Bug::LosesCoalesced) {
+                    return Err(ReadFailure::Mismatch);
+                }
+                if times > COALESCES_FOLLOWED_MAX {
+                    return Err(ReadFailure::Unreadable);
+                }
+                self.again = (range.start, times);
+                self.spans.push_front(Span::Pieces { pieces: within.pieces, range });
+                Ok(None)
+            }
+            (found, _) => found.map(Some),
+        }
+    }
+
+    /// Queues the pieces at the beginning of a range, and what is left of it behind them.
+    async fn look_up_pieces(
+        &mut self,
+        pieces: PiecesId,
+        range: Range<u64>,
+    ) -> Result<(), ReadFailure> {
+        let source = &self.source;
+        let pg = source.rows_in.expect("a body that names rows was given its PG");
+        let from = rows::piece(source.bucket, pieces, range.start + 1);
+        let to = rows::prefix_end(&rows::pieces(source.bucket, pieces));
+        let to = to.ok_or(ReadFailure::Unreadable)?;
+        let found = source.reach.rows_from(pg, from, &to, READ_PIECES_AHEAD).await;
+        let mut at = range.start;
+        let mut covered = Vec::new();
+        for (row, value) in found.map_err(|_error| ReadFailure::Unreadable)? {
+            let (_, _, end) = rows::parse_piece(&row).ok_or(ReadFailure::Unreadable)?;
+            let piece: PieceRow =
+                PieceRow::read(&value).map_err(|_error| ReadFailure::Unreadable)?;
+            if at >= range.end || piece.start > at {
+                break;
+            }
+            let until = range.end.min(end);
+            let within = Within { pieces, start: piece.start };
+            covered.push((piece.body, row, within, at - piece.start..until - piece.start));
+            at = until;
+        }
+        if covered.is_empty() {
+            // As with a row that is not there: the object was replaced.
+            return Err(ReadFailure::Mismatch);
+        }
+        if at < range.end {
+            self.spans.push_front(Span::Pieces { pieces, range: at..range.end });
+        }
+        for (body, row, within, inside) in covered.into_iter().rev() {
+            let pushed = self.push_body(&body, Named::ByRow(row), Some(within), inside);
+            pushed.map_err(|_error| ReadFailure::Unreadable)?;
+        }
+        Ok(())
+    }
+
+    /// The first piece of a chunk's range; the rest is queued.
+    fn cut(&mut self, place: Arc<Place>, range: Range<u32>) -> Piece {
+        // Pieces end at multiples of their size, so that no checksummed block is read twice.
+        let piece_bytes = READ_PIECE_BYTES as u32;
+        let end = range.end.min((range.start / piece_bytes + 1) * piece_bytes);
+        if end < range.end {
+            self.spans.push_front(Span::Chunk(place.clone(), end..range.end));
+        }
+        Piece::Chunk(place, range.start..end)
+    }
+}
+
+/// Whether a body has these bytes: its row came from a meta server, which may say of it what it likes.
+fn has(body: &Body, range: &Range<u64>) -> bool {
+    let bytes = match body {
+        Body::Inline(bytes) => bytes.len() as u64,
+        Body::Chunk(chunk) => u64::from(chunk.len),
+        Body::Stream { chunks, chunk_bytes, .. } => u64::from(*chunks) * u64::from(*chunk_bytes),
+        Body::Parts { parts, .. } => {
+            let sum = parts.iter().try_fold(0_u64, |sum, part| sum.checked_add(part.len));
+            sum.unwrap_or(0)
+        }
+        // What they have, their rows say.
+        Body::Pieces { .. } => u64::MAX,
+    };
+    range.start <= range.end && range.end <= bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_types::{OpId, OpSeq, PartRef, PgId, SessionId, View};
+
+    use super::*;
+
+    #[test]
+    fn bytes_that_a_row_does_not_have_are_not_looked_for() {
+        let stream = StreamId { session: SessionId(1), number: 1 };
+        let op = OpId { view: View(1), seq: OpSeq(1) };
+        let upload = UploadId { pg: PgId(0), op };
+        let part = |number, len| PartRef { number, len };
+        let inline = Body::Inline(Bytes::from_static(b"abc"));
+        let streamed = |chunks, chunk_bytes| Body::Stream { stream, chunks, chunk_bytes };
+        let parts = |parts| Body::Parts { upload, parts };
+        assert!(has(&inline, &(1..3)) && has(&streamed(2, 8), &(0..9)));
+        assert!(has(&parts(vec![part(1, 5), part(2, 5)]), &(0..10)));
+        for (body, range) in [
+            (inline, 0..4),
+            (streamed(1, 0), 0..1),
+            (streamed(0, 8), 0..1),
+            (streamed(u32::MAX, u32::MAX), 0..u64::MAX),
+            (parts(vec![part(1, u64::MAX), part(2, 5)]), 0..4),
+        ] {
+            assert!(!has(&body, &range), "{body:?}");
+        }
+    }
+}
