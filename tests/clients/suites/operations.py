@@ -121,14 +121,14 @@ def a_stop_is_clean_and_loses_nothing(bench):
 
 @checks
 def what_a_large_object_had_goes_in_steps_that_a_crash_does_not_end(bench):
-    # One request removes this many rows; each record has a row.
-    step = 256
+    # One request removes this many rows. A piece has a row, and its chunk another; those of a MiB are never coalesced.
+    step, mib = 256, 1 << 20
     server = Server(bench.server.binary, bench.folder() / "steps")
     server.start()
 
-    def append_and_delete(key, records):
-        for at in range(records):
-            s3.put_object(Bucket="logs", Key=key, Body=b"x", WriteOffsetBytes=at)
+    def append_and_delete(key, pieces):
+        for at in range(pieces):
+            s3.put_object(Bucket="logs", Key=key, Body=bytes(mib), WriteOffsetBytes=at * mib)
         s3.delete_object(Bucket="logs", Key=key)
         assert "Contents" not in s3.list_objects_v2(Bucket="logs"), "it is gone at once"
 
@@ -142,9 +142,9 @@ def what_a_large_object_had_goes_in_steps_that_a_crash_does_not_end(bench):
         s3 = server.boto3()
         s3.create_bucket(Bucket="logs")
         # Steps are agreed on within the time that the second half takes.
-        append_and_delete("short", 2 * step + 44)
-        wait_for_steps(step + 44)
-        append_and_delete("long", 4 * step)
+        append_and_delete("short", step + 44)
+        wait_for_steps(step + 88)
+        append_and_delete("long", step + 44)
         server.kill()
         code, report = server.inspect()
         assert code == 0, report
