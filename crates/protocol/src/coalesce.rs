@@ -7,8 +7,8 @@
 //!
 //! 1. A window has two pieces at least, fits a chunk, and no piece of it is as large as [`COALESCED_BYTES_MIN`].
 //! 2. A byte is written again into a piece that has [`COALESCE_GROWTH_MIN`] times the bytes of the one that had it, or as
-//!    many as [`COALESCED_BYTES_MIN`]; or with as many pieces as a window has at most, or once more where large pieces stand
-//!    on both sides.
+//!    many as [`COALESCED_BYTES_MIN`]; or once more where large pieces stand on both sides; or where a window has the most
+//!    pieces, if it is not the largest of them with many on one side.
 //! 3. Where no window is found, no two pieces below [`COALESCED_BYTES_MIN`] stand side by side, but for fewer than a window
 //!    has at the end: so an object has two pieces for each of so many bytes, and these.
 
@@ -96,8 +96,11 @@ pub(crate) fn window(lens: &[u64], pieces: Pieces) -> (Option<Range<usize>>, usi
         }
         // Nothing will come between these and the next, which is large; or there is no room for more.
         let is_closed = lens.get(end).is_some_and(|next| *next >= COALESCED_BYTES_MIN);
-        if all.len() >= 2 && (is_closed || all.len() == pieces.max) {
+        if is_closed && all.len() >= 2 {
             return (Some(all), settled);
+        }
+        if all.len() == pieces.max {
+            return (Some(without_largest(lens, all, pieces.min)), settled);
         }
         at = end;
     }
@@ -130,6 +133,14 @@ fn worth_within(lens: &[u64], all: Range<usize>, pieces_min: usize) -> Option<Ra
         left.push(range.start..largest);
     }
     None
+}
+
+/// The longer run on one side of the largest of these pieces, if that are enough; else all.
+fn without_largest(lens: &[u64], all: Range<usize>, pieces_min: usize) -> Range<usize> {
+    let largest = all.clone().max_by_key(|at| lens[*at]).unwrap_or(all.start);
+    let sides = [all.start..largest, largest + 1..all.end];
+    let longer = sides.into_iter().max_by_key(Range::len).filter(|side| side.len() >= pieces_min);
+    longer.unwrap_or(all)
 }
 
 fn is_worth(pieces: &[u64], pieces_min: usize) -> bool {

@@ -90,8 +90,8 @@ pub const COALESCE_GROWTH_MIN: u64 = 8;
 pub const COALESCE_LOOKS_MAX: usize = 512;
 /// Windows that a primary remembers while proxies coalesce them.
 pub const COALESCES_PLANNED_MAX: usize = 64;
-/// Ticks after which a window of which nothing became is planned again.
-pub const COALESCE_TICKS_MAX: u64 = 50;
+/// Milliseconds after which a window of which nothing became is planned again.
+pub const COALESCE_PLANNED_MS: u64 = 5000;
 /// The same of any release.
 pub const STEP_ROWS_MAX: u32 = 65_536;
 /// Milliseconds for which space is given on most replicas of an LV before another is asked for: longer than the

@@ -86,7 +86,9 @@ fn records_of_any_size_are_written_again_a_few_times() {
     }
     // Sizes from 1 byte to 128 KiB, as many of each power of two.
     // Checkpoints among small records, below and above what is large.
-    for (one_in, checkpoint) in [(64, 1 << 20), (64, 1 << 16), (32, 1 << 16), (2, 1 << 20)] {
+    for (one_in, checkpoint) in
+        [(64, 1 << 20), (64, 1 << 16), (32, 1 << 16), (64, 2000), (16, 5000), (2, 1 << 20)]
+    {
         let lens = (0..80_000).map(|n| if n % one_in == 0 { checkpoint } else { 100 });
         let bytes: u64 = lens.clone().sum();
         let Appended { most: rows, again, left } = appended(lens, 128);
@@ -119,7 +121,8 @@ proptest! {
             prop_assert!(bytes <= u64::from(CHUNK_BYTES_MAX) && largest < COALESCED_BYTES_MIN);
             let is_closed = lens.get(found.end).is_some_and(|next| *next >= COALESCED_BYTES_MIN);
             let grows = bytes >= COALESCED_BYTES_MIN || bytes >= COALESCE_GROWTH_MIN * largest;
-            prop_assert!(grows || is_closed || pieces.len() == pieces_max);
+            let is_full = pieces.len() == pieces_max || pieces.len() >= COALESCE_PIECES_MIN;
+            prop_assert!(grows || is_closed || is_full);
         }
     }
 }

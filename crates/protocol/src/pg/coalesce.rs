@@ -34,7 +34,7 @@ use super::{Pg, ReplyKind};
 use crate::coalesce::{CoalesceAsk, CoalesceCall, CoalescePlan, Pieces as Counts, window};
 use crate::index::{Index, IndexError, Row};
 use crate::limits::{
-    COALESCE_LOOKS_MAX, COALESCE_PIECES_MAX, COALESCE_PIECES_MIN, COALESCE_TICKS_MAX,
+    COALESCE_LOOKS_MAX, COALESCE_PIECES_MAX, COALESCE_PIECES_MIN, COALESCE_PLANNED_MS,
     COALESCES_PLANNED_MAX,
 };
 use crate::message::{Answer, Effect, Outbox, Refusal, Token};
@@ -65,8 +65,8 @@ pub(super) struct Planned(VecDeque<(PiecesId, Range<u64>, u64)>);
 
 impl Planned {
     /// Notes a window; false if one was noted not long ago that has some of its pieces.
-    fn plan(&mut self, pieces: PiecesId, window: &Range<u64>, tick: u64) -> bool {
-        self.0.retain(|(.., since)| since + COALESCE_TICKS_MAX > tick);
+    fn plan(&mut self, pieces: PiecesId, window: &Range<u64>, now_ms: u64) -> bool {
+        self.0.retain(|(.., since_ms)| since_ms + COALESCE_PLANNED_MS > now_ms);
         let meets = |it: &Range<u64>| it.start < window.end && window.start < it.end;
         if self.0.iter().any(|(of, it, _)| *of == pieces && meets(it)) {
             return false;
@@ -74,7 +74,7 @@ impl Planned {
         if self.0.len() == COALESCES_PLANNED_MAX {
             self.0.pop_front();
         }
-        self.0.push_back((pieces, window.clone(), tick));
+        self.0.push_back((pieces, window.clone(), now_ms));
         true
     }
 
@@ -138,7 +138,7 @@ impl Pg {
         let window = at.map(|at| byte(at.start)..byte(at.end));
         let (settled, mut is_held) = (byte(settled), found.is_held);
         let window = window.filter(|window| {
-            let is_new = self.planned.plan(pieces, window, self.ticks);
+            let is_new = self.planned.plan(pieces, window, self.now_ms);
             is_held |= !is_new;
             is_new
         });
@@ -229,7 +229,7 @@ fn pieces_from(
     let mut found = Pieces { start: bytes.start, lens: Vec::new(), goes_on: false, is_held: false };
     let from = rows::piece(bucket, pieces, bytes.start.saturating_add(1));
     let to = rows::prefix_end(&rows::pieces(bucket, pieces));
-    let mut failed = None;
+    let (mut last, mut failed) = (bytes.start, None);
     index.scan(&from, to.as_deref(), &mut |row, value| {
         let read = PieceRow::read(value).map_err(IndexError::from);
         let (piece, end) = match (read, rows::parse_piece(row)) {
@@ -242,7 +242,13 @@ fn pieces_from(
         };
         if found.lens.is_empty() {
             found.start = piece.start;
+            last = piece.start;
         }
+        if piece.start != last {
+            // Pieces follow each other, or none of these is touched.
+            return ControlFlow::Break(());
+        }
+        last = end;
         found.is_held = before.is_some_and(|before| piece.op.seq >= before);
         found.goes_on = !found.is_held && found.lens.len() == COALESCE_LOOKS_MAX;
         if found.is_held || found.goes_on {

@@ -392,6 +392,12 @@ impl Pg {
             || !self.drops.is_empty()
     }
 
+    /// Returns true while it remembers requests that became ops.
+    #[must_use]
+    pub fn remembers(&self) -> bool {
+        self.sessions.remembered_count() > 0
+    }
+
     /// Whether it has space on most replicas of an LV of which others are out of reach.
     #[must_use]
     pub fn has_most(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use larder_protocol::limits::{COALESCE_PIECES_MAX, COALESCE_PIECES_MIN};
+use larder_protocol::limits::{COALESCE_PIECES_MAX, COALESCE_PIECES_MIN, COALESCE_PLANNED_MS};
 use larder_protocol::region::told::Told;
 use larder_protocol::{
     Answer, Call, CoalesceAsk, CoalesceCall, CoalescePlan, Content, Event, Index, Refusal, Token,
@@ -403,4 +403,18 @@ fn a_session_that_is_over_keeps_no_pieces() {
     assert_eq!(plan(&mut member, "k").expect("an object with pieces").window, None);
     member.step(Event::Floor { session, floor: u64::MAX });
     assert_eq!(window(&mut member, "k").1, 0..210);
+}
+
+/// Several proxies append to one object.
+#[test]
+fn a_window_is_planned_once_and_again_after_a_while_if_nothing_became_of_it() {
+    let mut member = member();
+    append(&mut member, "k", 0..70);
+    finish(&mut member);
+    let (_, found) = window(&mut member, "k");
+    let again = plan(&mut member, "k").expect("an object with pieces");
+    assert_eq!((again.window, again.is_held), (None, true), "another proxy has it");
+    // Without a tick: a group at rest wants none.
+    member.now_ms += COALESCE_PLANNED_MS + 1;
+    assert_eq!(window(&mut member, "k").1, found);
 }

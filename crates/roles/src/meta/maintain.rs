@@ -184,7 +184,8 @@ impl Meta {
         let (session, floor) = (requests.session(), requests.floor());
         for pg in self.pg_ids() {
             let mut member = self.lock(pg);
-            if member.pg.wants_tick() {
+            // What it remembers holds up coalescing, and keeps the log back.
+            if member.pg.wants_tick() || member.pg.remembers() {
                 self.step(&mut member, Event::Floor { session, floor });
             }
         }

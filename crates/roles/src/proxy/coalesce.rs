@@ -86,7 +86,11 @@ impl Coalescing {
     fn hold(&self, object: Object, times: u32) {
         let mut state = self.state.lock();
         let is_there = state.held.iter().any(|(held, ..)| *held == object);
-        if is_there || times >= COALESCE_AGAIN_MAX || state.held.len() == COALESCE_QUEUE_MAX {
+        if is_there || times >= COALESCE_AGAIN_MAX {
+            return;
+        }
+        if state.held.len() == COALESCE_QUEUE_MAX {
+            self.counters.failed.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let due = Instant::now() + Duration::from_millis(COALESCE_AGAIN_MS << times);
@@ -99,16 +103,18 @@ impl Coalescing {
         loop {
             let due = {
                 let mut state = self.state.lock();
-                if let Some(object) = state.queued.pop_front() {
-                    return (object, 0);
-                }
                 let next = (0..state.held.len()).min_by_key(|at| state.held[*at].2);
                 match next.map(|at| (at, state.held[at].2)) {
                     Some((at, due)) if due <= Instant::now() => {
                         let (object, times, _) = state.held.swap_remove(at);
                         return (object, times);
                     }
-                    next => next.map(|(_, due)| due),
+                    next => {
+                        if let Some(object) = state.queued.pop_front() {
+                            return (object, 0);
+                        }
+                        next.map(|(_, due)| due)
+                    }
                 }
             };
             match due {
@@ -127,7 +133,7 @@ impl Coalescing {
 
     fn settle(&self, of: &(BucketId, ObjectKey), at: Option<(PiecesId, u64)>) {
         let settled = &mut self.state.lock().settled;
-        if settled.len() >= COALESCE_KEYS_MAX {
+        if at.is_some() && settled.len() >= COALESCE_KEYS_MAX && !settled.contains_key(of) {
             // Each object is looked at from its beginning once more.
             settled.clear();
         }
@@ -159,8 +165,11 @@ impl<R: Reach> Proxy<R> {
         }
         self.may_change()?;
         let place = self.place(bucket, key)?;
-        let (of, mut windows) = ((place.0, key.clone()), 0);
+        let (of, mut windows, mut last) = ((place.0, key.clone()), 0, None);
         loop {
+            if windows == COALESCE_TURN_WINDOWS {
+                return Ok(Looked::HasMore);
+            }
             let known = self.coalescing.settled(&of);
             let from = known.map_or(0, |(_, settled)| settled);
             let Some(plan) = self.plan(place, key, from).await? else {
@@ -173,9 +182,11 @@ impl<R: Reach> Proxy<R> {
             }
             self.coalescing.settle(&of, Some((plan.pieces, plan.settled)));
             match plan.window {
-                Some(_) if windows == COALESCE_TURN_WINDOWS => return Ok(Looked::HasMore),
+                // It was void, or is not applied yet.
+                Some(window) if last.as_ref() == Some(&window) => return Ok(Looked::Held),
                 Some(window) => {
                     windows += 1;
+                    last = Some(window.clone());
                     if !self.coalesce(place, (bucket, key), plan.pieces, window).await? {
                         return Ok(Looked::Held);
                     }

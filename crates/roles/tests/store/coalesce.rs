@@ -56,9 +56,10 @@ async fn records_of_every_size_come_to_lie_in_few_pieces() {
     let proxy = store.proxy().clone();
     proxy.create_bucket(&bucket(), None).await.unwrap();
     let coalescing = tokio::spawn(coalesce_pieces(proxy.clone()));
+    // More windows than a proxy coalesces in a turn, too.
     let kinds: [(&str, Vec<usize>); 4] = [
         ("bytes", vec![1; 512]),
-        ("small", vec![300; 1024]),
+        ("small", vec![300; 2600]),
         ("chunks", vec![20_000; 256]),
         ("mixed", (0..512).map(|n| 1 << (n * 7 % 16)).collect()),
     ];
