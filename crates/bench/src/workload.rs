@@ -20,7 +20,7 @@ pub enum Operation {
     Put,
     /// Records appended to some objects, evenly at random.
     Append {
-        /// How many objects.
+        /// Objects that are appended to.
         objects: u64,
     },
     /// Reads of preloaded objects, evenly at random.

@@ -42,11 +42,11 @@ fn a_piece_much_larger_than_its_neighbours_is_not_written_again_for_them() {
     assert_eq!(found(&lens), Some(1..101));
 }
 
-/// What came of appends.
+/// The outcome of appends.
 struct Appended {
     /// Most pieces that could be coalesced.
     most: usize,
-    /// How often each byte was written again.
+    /// Times that each byte was written again.
     again: f64,
     /// Pieces in the end.
     left: u64,

@@ -49,7 +49,7 @@ pub(super) struct Batch<'a> {
     ends: Vec<(LvId, u32)>,
     /// What became of chunks that were to move.
     pub(super) moves: MoveCounts,
-    /// What became of windows of pieces.
+    /// Outcomes of windows of pieces.
     pub(super) coalesced: CoalesceCounts,
     /// Rows that the op under way removes.
     pub(super) removal: Removal,

@@ -39,7 +39,7 @@ use crate::limits::{
 };
 use crate::message::{Answer, Effect, Outbox, Refusal, Token};
 
-/// What became of windows.
+/// Outcomes of windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CoalesceCounts {
     /// Pieces that became part of another.
@@ -85,7 +85,7 @@ impl Planned {
 }
 
 impl Pg {
-    /// Whether pieces may be coalesced: all servers of the cluster know of it, and always will.
+    /// Lets pieces be coalesced, or not: all servers of the cluster must know of it, and always will.
     pub fn let_coalesce(&mut self, may: bool) {
         self.may_coalesce = may;
     }
@@ -162,7 +162,7 @@ impl Pg {
         }
     }
 
-    /// Whether regions were told anything of the group.
+    /// Returns true if other regions were told anything of the group.
     fn is_told(&self, index: &dyn Index) -> Result<bool, IndexError> {
         let mut is_told = false;
         index.scan_prefix(&rows::journal(self.id), &mut |_, _| {
@@ -197,7 +197,7 @@ impl Pg {
         Ok(Step::Done)
     }
 
-    /// How many pieces a window has, if the index shows some that begin and end there and may be coalesced now.
+    /// Counts the pieces of a window, if the index shows some that begin and end there and may be coalesced now.
     fn pieces_of(&self, call: &CoalesceCall, index: &dyn Index) -> Result<Option<u32>, IndexError> {
         let rows = match current(call.bucket, &call.key, index)?.map(|row| row.body) {
             Some(Body::Pieces { pieces, rows }) if pieces == call.pieces => rows,

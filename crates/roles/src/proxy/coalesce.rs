@@ -33,7 +33,7 @@ use crate::limits::{
 };
 use crate::ticket::Settled;
 
-/// What a proxy did with pieces, for metrics.
+/// Counters of a proxy's work on pieces, for metrics.
 #[derive(Debug, Default)]
 pub struct CoalesceCounters {
     /// Windows that it stored as one piece.
@@ -295,14 +295,14 @@ impl<R: Reach> Proxy<R> {
 }
 
 impl<R> Proxy<R> {
-    /// What it did with pieces of objects.
+    /// Its counters of work on pieces of objects.
     #[must_use]
     pub fn coalesced(&self) -> &CoalesceCounters {
         &self.coalescing.counters
     }
 }
 
-/// What came of a look at an object.
+/// The outcome of a look at an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Looked {
     /// No more of its pieces are worth it now.
