@@ -141,8 +141,8 @@ pub const READ_WINDOW_CALM_PIECES: usize = 16;
 pub const READ_AHEAD_PIECES_MAX: usize = 64;
 /// Pieces of an object that was appended to that are looked up at once: with inline ones, at most 64 KiB of rows.
 pub const READ_PIECES_AHEAD: usize = 32;
-/// How often a read looks up pieces at one byte again that were coalesced meanwhile, before it takes their bytes for lost: each
-/// time they are part of a larger piece, and a few make the largest.
+/// Times that a read looks up pieces at one byte again that were coalesced meanwhile, before it gives up: each time they are
+/// part of a larger piece, and a few make the largest.
 pub const COALESCES_FOLLOWED_MAX: u32 = 8;
 /// An object's pieces are looked at after so many appends to it.
 pub const COALESCE_EVERY: u32 = COALESCE_PIECES_MAX as u32;
@@ -153,7 +153,7 @@ pub const COALESCE_TURN_WINDOWS: usize = 16;
 /// Milliseconds after which an object is looked at again of which pieces were to stay, the first time; then twice as many each
 /// time.
 pub const COALESCE_AGAIN_MS: u64 = 1000;
-/// How often it is: for some four minutes in all. Later appends have it looked at as well.
+/// Times that it is looked at again, within some four minutes. Later appends have it looked at as well.
 pub const COALESCE_AGAIN_MAX: u32 = 8;
 /// Objects of which a proxy remembers from where on to look.
 pub const COALESCE_KEYS_MAX: usize = 4096;

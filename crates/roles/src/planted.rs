@@ -48,8 +48,6 @@ pub(crate) enum Bug {
     TakesAnyBase,
     /// A put with data counts as told by its own op.
     CountsPutAsTold,
-    /// A read of pieces that were coalesced meanwhile takes them for lost.
-    LosesCoalesced,
 }
 
 #[cfg(not(test))]

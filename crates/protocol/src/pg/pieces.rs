@@ -198,7 +198,7 @@ impl Pg {
         if all_know { PIECES_MAX } else { PIECES_UNCOALESCED_MAX }
     }
 
-    /// Whether a version has as many pieces as it may once every op so far is applied. Its entity tag counts all appends that
+    /// Returns true if a version has as many pieces as it may once every op so far is applied. Its entity tag counts all appends that
     /// there were, so that rows are looked up for very long logs alone.
     fn is_full(
         &self,

@@ -12,7 +12,6 @@ use larder_types::{Body, Chunk, PartRow, PieceRow, PiecesId, StreamId, UploadId,
 use super::source::{Named, Piece, Place, Source, Within};
 use crate::data::ReadFailure;
 use crate::limits::{COALESCES_FOLLOWED_MAX, READ_PIECE_BYTES, READ_PIECES_AHEAD};
-use crate::planted::{self, Bug};
 use crate::proxy::reach::Reach;
 use crate::proxy::unavailable;
 
@@ -44,7 +43,7 @@ pub(super) enum Span {
 pub(super) struct Lookup<R> {
     pub(super) source: Arc<Source<R>>,
     pub(super) spans: VecDeque<Span>,
-    /// How often pieces at one byte of the object were looked up again, and at which.
+    /// A byte of the object, and the number of times that its pieces were looked up again.
     pub(super) again: (u64, u32),
 }
 
@@ -185,9 +184,6 @@ impl<R: Reach> Lookup<R> {
                 let range = within.bytes(range);
                 let (at, times) = self.again;
                 let times = if at == range.start { times + 1 } else { 1 };
-                if planted::has(Bug::LosesCoalesced) {
-                    return Err(ReadFailure::Mismatch);
-                }
                 if times > COALESCES_FOLLOWED_MAX {
                     return Err(ReadFailure::Unreadable);
                 }
@@ -251,7 +247,7 @@ impl<R: Reach> Lookup<R> {
     }
 }
 
-/// Whether a body has these bytes: its row came from a meta server, which may say of it what it likes.
+/// Returns true if a body has these bytes. Its row came from a meta server, and may be wrong.
 fn has(body: &Body, range: &Range<u64>) -> bool {
     let bytes = match body {
         Body::Inline(bytes) => bytes.len() as u64,

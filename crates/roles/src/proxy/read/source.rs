@@ -12,10 +12,9 @@ use parking_lot::Mutex;
 use super::lookup::Lookup;
 use crate::data::ReadFailure;
 use crate::limits::{COALESCES_FOLLOWED_MAX, MOVES_FOLLOWED_MAX};
-use crate::planted::{self, Bug};
 use crate::proxy::reach::Reach;
 
-/// What names a chunk: it is asked again where the chunk lies, as chunks move.
+/// The row that names a chunk. A read asks it again where the chunk lies, as chunks move.
 pub(super) enum Named {
     /// The version that is read.
     ByVersion,
@@ -33,7 +32,7 @@ pub(super) struct Within {
 }
 
 impl Within {
-    /// What begins so many bytes behind.
+    /// The body that begins so many bytes behind this one.
     pub(super) fn behind(self, bytes: u64) -> Self {
         Self { start: self.start + bytes, ..self }
     }
@@ -92,7 +91,7 @@ impl<R: Reach> Source<R> {
         };
         let seed = place.chunk.lock().seed;
         match (self.read_chunk(&place, range.clone()).await, place.within) {
-            (Err(ReadFailure::Mismatch), Some(within)) if !planted::has(Bug::LosesCoalesced) => {
+            (Err(ReadFailure::Mismatch), Some(within)) => {
                 let range = within.bytes(u64::from(range.start)..u64::from(range.end));
                 self.read_coalesced(within.pieces, range, seed).await
             }

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::data::Fault;
 use super::{Cluster, content, key, soon};
 
-/// Whether the disks were asked.
+/// Returns once a disk was asked.
 async fn is_asked(cluster: &Cluster) {
     soon(async {
         while cluster.disks.iter().all(|disk| *disk.reads.lock() == 0) {
