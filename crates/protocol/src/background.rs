@@ -9,12 +9,13 @@
 //! # Invariants
 //!
 //! 1. Pieces begin no faster than the rate, which is never above the budget and never below its least part: work that
-//!    yields goes on.
+//!    yields goes on. Copies may be lent [`COPY_LENT_MAX`] times as much by servers with less urgent ones.
 //! 2. No more than so many pieces are under way.
 //! 3. The most urgent kind that waits begins first, but for every so often: none waits for ever.
 
 use crate::limits::{
     BACKGROUND_LEAST_PART, BACKGROUND_PASSED_OVER_MAX, BACKGROUND_PIECES_MAX, CLIENTS_QUEUE,
+    COPY_LENT_MAX,
 };
 
 /// A kind of work, the most urgent first.
@@ -63,6 +64,8 @@ pub struct Budget {
     bytes_per_s: u64,
     /// Bytes a second now.
     rate: u64,
+    /// Bytes a second for copies, when nobody else wants anything: others that have less urgent ones lend theirs.
+    lent: u64,
     /// The next piece begins no earlier.
     next_us: u64,
     under_way: usize,
@@ -82,12 +85,36 @@ impl Budget {
         Self {
             bytes_per_s,
             rate: bytes_per_s,
+            lent: bytes_per_s,
             next_us: 0,
             under_way: 0,
             waiting: [0; WORKS.len()],
             passed_over: [0; WORKS.len()],
             taken: [Taken::default(); WORKS.len()],
             yields: 0,
+        }
+    }
+
+    /// Lets copies take so many bytes a second, if that is more than the budget.
+    pub fn lend(&mut self, bytes_per_s: u64) {
+        let most = self.bytes_per_s.saturating_mul(COPY_LENT_MAX);
+        self.lent = bytes_per_s.clamp(self.bytes_per_s, most);
+    }
+
+    /// Times the budget that copies may take, rounded up: as many times the pieces are then under way.
+    fn times_lent(&self) -> u64 {
+        self.lent.div_ceil(self.bytes_per_s)
+    }
+
+    /// Bytes a second that a kind of work may take now; one at least. What clients take from the budget they take from what is lent.
+    #[must_use]
+    pub fn rate_of(&self, work: Work) -> u64 {
+        match work {
+            Work::RebuildSingle | Work::Rebuild => {
+                let rate = u128::from(self.rate) * u128::from(self.lent);
+                u64::try_from(rate / u128::from(self.bytes_per_s)).unwrap_or(u64::MAX).max(1)
+            }
+            Work::Scrub | Work::Digest | Work::Compact => self.rate,
         }
     }
 
@@ -111,7 +138,8 @@ impl Budget {
     /// If nobody waits for it.
     pub fn may_begin(&mut self, now_us: u64, work: Work, bytes: u64) -> Turn {
         assert!(self.waiting[work as usize] > 0, "{work:?} begins without having waited");
-        if self.under_way >= BACKGROUND_PIECES_MAX || self.favoured() != Some(work) {
+        let pieces_max = BACKGROUND_PIECES_MAX * self.times_lent() as usize;
+        if self.under_way >= pieces_max || self.favoured() != Some(work) {
             return Turn::Later;
         }
         if now_us < self.next_us {
@@ -125,7 +153,8 @@ impl Budget {
             *passed_over = if *waiting > 0 { *passed_over + 1 } else { 0 };
         }
         self.under_way += 1;
-        self.next_us = now_us + bytes.saturating_mul(1_000_000) / self.rate;
+        let takes_us = bytes.saturating_mul(1_000_000) / self.rate_of(work);
+        self.next_us = now_us.saturating_add(takes_us);
         let taken = &mut self.taken[work as usize];
         *taken = Taken { pieces: taken.pieces + 1, bytes: taken.bytes + bytes };
         Turn::Begins
@@ -282,6 +311,32 @@ mod tests {
         let share = |work| begun.iter().filter(|it| **it == work).count();
         assert!(share(Work::Scrub) >= 3 && share(Work::Digest) >= 3, "{begun:?}");
         assert!(share(Work::Rebuild) > 3 * begun.len() / 4, "the more urgent comes first by far");
+    }
+
+    #[test]
+    fn copies_take_what_is_lent_and_other_work_does_not() {
+        let mut budget = Budget::new(MIB);
+        budget.lend(MIB / 2);
+        assert_eq!(
+            begin(&mut budget, 0, Work::Rebuild, MIB),
+            Turn::Begins,
+            "nothing is taken away"
+        );
+        assert_eq!(begin(&mut budget, 1, Work::Rebuild, MIB), Turn::NotBefore(1_000_000));
+        budget.lend(2 * MIB);
+        assert_eq!(budget.may_begin(1_000_000, Work::Rebuild, MIB), Turn::Begins);
+        assert_eq!(begin(&mut budget, 1_000_001, Work::Scrub, MIB), Turn::NotBefore(1_500_000));
+        assert_eq!(budget.may_begin(1_500_000, Work::Scrub, MIB), Turn::Begins);
+        assert_eq!(begin(&mut budget, 1_500_001, Work::Scrub, MIB), Turn::NotBefore(2_500_000));
+        budget.wants_no_more(Work::Scrub);
+        budget.lend(u64::MAX);
+        for _ in 3..COPY_LENT_MAX as usize * BACKGROUND_PIECES_MAX {
+            assert_eq!(begin(&mut budget, 1 << 40, Work::Rebuild, 0), Turn::Begins);
+        }
+        assert_eq!(begin(&mut budget, 1 << 41, Work::Rebuild, 0), Turn::Later, "that is the most");
+        budget.lend(0);
+        budget.ended();
+        assert_eq!(budget.may_begin(1 << 41, Work::Rebuild, 0), Turn::Later, "too many go on");
     }
 
     #[test]

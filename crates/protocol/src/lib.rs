@@ -30,6 +30,7 @@ pub mod scrub;
 pub mod sessions;
 pub mod sound;
 pub mod space;
+pub mod turns;
 
 pub use append::{AppendCall, AppendDone, AppendRefusal};
 pub use coalesce::{CoalesceAsk, CoalesceCall, CoalescePlan};

@@ -5,8 +5,10 @@ use larder_types::{HybridClock, MapVersion, OpSeq};
 
 use crate::manager::quorum::{LogIndex, Term};
 
+mod copies;
 mod regions;
 
+pub use self::copies::*;
 pub use self::regions::*;
 
 /// A limit, and what it is instead where a simulation is to reach it within a few hundred calls: tables fill, logs lag and

@@ -23,12 +23,14 @@ use crate::limits::{LV_FULL_PERCENT, REFUSED_MS, WAITING_BLOCKS_BEFORE_RAISE, WI
 use crate::manager::state::{MapVersion, ReplicaState};
 pub use compact::Fragmentation;
 use compact::{Asked, Pace};
+use heat::Notes;
 use need::Leaving;
 pub use need::Need;
 use unread::Unread;
 pub use usage::SpaceUse;
 
 mod compact;
+mod heat;
 mod most;
 mod need;
 mod unread;
@@ -341,6 +343,7 @@ pub struct VolumeGroup {
     asked: Asked,
     /// Disks that had no room for data that came to them lately, and when they said so last.
     refused: BTreeMap<DiskId, u64>,
+    notes: Notes,
 }
 
 /// Why an allocation failed.
@@ -405,6 +408,9 @@ impl VolumeGroup {
         if floor.view != self.view || !lv.present.has(replica) {
             return false;
         }
+        if lv.floors[replica].is_none() {
+            self.notes.changed();
+        }
         lv.floors[replica] = lv.floors[replica].max(Some(floor));
         lv.probed = lv.probed.without(Holders::default().with(replica));
         let is_back = lv.gone.has(replica) && !lv.lost().has(replica);
@@ -426,6 +432,9 @@ impl VolumeGroup {
         let is_news = !lv.gone.has(replica);
         lv.gone = lv.gone.with(replica);
         lv.probed = lv.probed.without(Holders::default().with(replica));
+        if is_news {
+            self.notes.changed();
+        }
         is_news
     }
 
@@ -438,12 +447,6 @@ impl VolumeGroup {
         let asked: Vec<_> = idle.iter().filter_map(|at| Some((at, floors[at]?))).collect();
         lv.probed = asked.iter().fold(lv.probed, |probed, &(at, _)| probed.with(at));
         asked
-    }
-
-    /// LVs with replicas that are out of reach, but not for good: these are to be opened again.
-    pub fn closed(&self) -> impl Iterator<Item = (&LvInfo, Holders)> {
-        let closed = self.lvs.values().map(|lv| (&lv.info, lv.gone.without(lv.lost())));
-        closed.filter(|(_, gone)| !gone.is_empty())
     }
 
     /// Replicas of an LV that failed in this view and have not answered an `Open` since.

@@ -213,6 +213,27 @@ impl DataServer {
         }
     }
 
+    /// Reads whole checksummed pieces of a chunk, and verifies them; blocks.
+    ///
+    /// # Errors
+    /// What is wrong with the copy.
+    pub(crate) fn read_verified(
+        &self,
+        chunk: &Chunk,
+        range: Range<u32>,
+    ) -> Result<Bytes, CopyState> {
+        let sums = whole_sums(chunk, range);
+        let read = self.reader.read(chunk.lv, &chunk.extents, sums.from_byte, sums.len);
+        let bytes = read.map_err(|error| {
+            tracing::debug!(lv = %chunk.lv, %error, "a chunk cannot be read");
+            CopyState::Unreadable
+        })?;
+        match verify_range(chunk, sums.first_sum, &bytes) {
+            Ok(()) => Ok(bytes),
+            Err(_) => Err(CopyState::Damaged),
+        }
+    }
+
     /// Writes a put's data; its ticket hears of it.
     pub(crate) fn write(&self, lv: LvId, grant: Grant, write: PutWrite, ticket: &Arc<Ticket>) {
         let PutWrite { extents, data, len, replica } = write;

@@ -5,13 +5,15 @@ use std::time::Duration;
 use larder_protocol::limits::{
     COALESCE_PIECES_MAX, DOUBT_TICKS_MAX, FORSAKEN_TICKS, GRANT_MS_MAX, GROUP_REPEATS_MAX,
     HEDGE_AFTER_US_MAX, HEDGES_SAVED_MAX, IDLE_TICKS, LV_REOPEN_MS, MARK_KEPT_MS,
-    PEER_FRAME_BYTES_MAX, REPEAT_BYTES_MAX, SERVER_BEAT_MS, SESSION_KEPT_MS, SESSION_TICKS_MAX,
-    SILENT_MS, UNHEARD_TICKS_MAX,
+    PEER_FRAME_BYTES_MAX, REFILLS_MAX, REPEAT_BYTES_MAX, SERVER_BEAT_MS, SESSION_KEPT_MS,
+    SESSION_TICKS_MAX, SILENT_MS, UNHEARD_TICKS_MAX,
 };
 use larder_types::limits::CHUNK_BYTES_MAX;
 
+mod copies;
 mod regions;
 
+pub use copies::*;
 pub use regions::*;
 
 /// Milliseconds from a map that the disk did not take until it is tried again.
@@ -72,6 +74,8 @@ pub const PROTOCOL_ROOT_KEYS: u8 = 20;
 pub const PROTOCOL_TIMELINES: u8 = 21;
 /// Oldest version of it in which pieces of objects are coalesced.
 pub const PROTOCOL_COALESCE: u8 = 22;
+/// Oldest version of it in which data servers take copies from one another, and managers say whose are made first.
+pub const PROTOCOL_COPIES: u8 = 23;
 /// Most of them in one that is sent, and in one that is taken, with its bytes: a word of a group has some dozen.
 pub const BATCH_SENT_MAX: usize = 512;
 /// See [`BATCH_SENT_MAX`].
@@ -283,7 +287,7 @@ pub const MOVES_FOLLOWED_MAX: u32 = 4;
 /// Rows that a walk looks at in one go.
 pub const REBUILD_ROWS_MAX: u32 = 8192;
 /// Copies that one go asks for.
-pub const REBUILD_PIECE_COPIES_MAX: usize = 64;
+pub const REBUILD_PIECE_COPIES_MAX: usize = REFILLS_MAX;
 /// Time between two looks whether it is time to verify copies.
 pub const SCRUB_LOOK: Duration = Duration::from_secs(1);
 /// The longest time for which a scrub waits to lead groups that it had begun with: longer than views take to begin
@@ -407,7 +411,8 @@ const _: () = assert!(
     "reports are for peers of a version that is spoken"
 );
 const _: () = assert!(
-    PROTOCOL_COALESCE <= larder_net::limits::PROTOCOL_MAX
+    PROTOCOL_COPIES <= larder_net::limits::PROTOCOL_MAX
+        && PROTOCOL_COALESCE < PROTOCOL_COPIES
         && PROTOCOL_TIMELINES < PROTOCOL_COALESCE
         && larder_protocol::limits::TIMELINES_VERSION == PROTOCOL_TIMELINES
         && PROTOCOL_ROOT_KEYS < PROTOCOL_TIMELINES

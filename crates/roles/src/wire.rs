@@ -5,10 +5,13 @@
 //! ```text
 //!  proxy ──MetaCall──▶ meta ──MetaMessage::Peer──▶ meta
 //!    │                   └────DataCall::Pg, Verify─▶ data
-//!    └────DataCall::Write, Read──────────────────▶ data
+//!    └────DataCall::Write, Read──────────────────▶ data ──DataCall::ReadVerified──▶ data
 //!  any ──ManagerCall, ManagerMessageIn──▶ manager ──Manager(ManagerMessage)──▶ any
 //! ```
 
+mod data;
+
+pub use data::{CopyEnd, CopyOrder, CopyState, DataCall, DataMessage, DataReply, DataService};
 use larder_net::{Role, Service};
 use larder_protocol::limits::BUCKET_REGIONS_MAX;
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
@@ -16,16 +19,15 @@ use larder_protocol::manager::state::{Applied, Command, MapVersion, NewServer};
 use larder_protocol::region::journal::Batch;
 use larder_protocol::region::listing::PageAsk;
 use larder_protocol::region::{Entry, Name, Token, Void};
-use larder_protocol::scheduler::Report;
-use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Refusal};
+use larder_protocol::{Answer, Call, Refusal};
 use larder_types::{
-    BucketId, BucketName, Chunk, Epoch, Extent, Grant, LvId, ObjectKey, OpId, OpSeq, PgId,
-    RegionId, ServerId, SessionId, Stamp, VersionRow, View,
+    BucketId, BucketName, Epoch, ObjectKey, OpId, OpSeq, PgId, RegionId, ServerId, SessionId,
+    Stamp, VersionRow, View,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::keys::KeysTaken;
-use crate::limits::{PROTOCOL_FORGETS, PROTOCOL_REPORTS, REGION_REMOTE_BYTES_MAX};
+use crate::limits::{PROTOCOL_FORGETS, REGION_REMOTE_BYTES_MAX};
 
 /// What meta servers answer.
 #[derive(Debug)]
@@ -249,123 +251,6 @@ pub enum MetaMessage {
     /// By another member of several groups; payload: groups, each with a `PeerMessage` that is encoded, at most
     /// [`BATCH_MESSAGES_MAX`](crate::limits::BATCH_MESSAGES_MAX). Since [`PROTOCOL_BATCHES`](crate::limits::PROTOCOL_BATCHES).
     Peers,
-}
-
-/// What data servers answer.
-#[derive(Debug)]
-pub enum DataService {}
-
-impl Service for DataService {
-    const ROLE: Role = Role::Data;
-    type Request = DataCall;
-    type Answer = DataReply;
-    type Message = DataMessage;
-}
-
-/// A question to a data server.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DataCall {
-    /// Write a put's data, the payload; answered when it is durable.
-    Write {
-        /// LV.
-        lv: LvId,
-        /// Grant.
-        grant: Grant,
-        /// Where, in the order of the data.
-        extents: Vec<Extent>,
-        /// Bytes.
-        len: u32,
-    },
-    /// Read bytes of what lies at these extents, as they are: whoever asks has the sums.
-    Read {
-        /// LV.
-        lv: LvId,
-        /// Where.
-        extents: Vec<Extent>,
-        /// First byte, counted through the extents.
-        from: u32,
-        /// Bytes.
-        len: u32,
-    },
-    /// A PG's primary asks.
-    Pg {
-        /// LV.
-        lv: LvId,
-        /// What.
-        request: DataRequest,
-    },
-    /// By a meta server: whether the copy of this chunk is right, read from the disk where it lies.
-    Verify(Box<Chunk>),
-    /// How many requests of clients are under way.
-    Load,
-}
-
-/// What a data server found of a copy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum CopyState {
-    /// It verifies.
-    Right,
-    /// There are other bytes.
-    Damaged,
-    /// The disk does not give it, or does not know its volume.
-    Unreadable,
-}
-
-/// A data server's answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DataReply {
-    /// The data is durable.
-    Written,
-    /// There is no room for it; nothing was written.
-    Full,
-    /// It was not taken.
-    NotWritten,
-    /// Payload: the bytes.
-    Bytes,
-    /// The bytes cannot be read, or nothing was ever written there.
-    Unreadable,
-    /// To a primary.
-    Pg(DataAnswer),
-    /// To [`DataCall::Verify`].
-    Verified(CopyState),
-    /// To [`DataCall::Load`].
-    Load(u32),
-    /// As [`Self::Bytes`], with what waits at the disk. Since [`PROTOCOL_REPORTS`](crate::limits::PROTOCOL_REPORTS).
-    BytesAnd(Report),
-    /// As [`Self::Unreadable`], with what waits at the disk. Since the same version.
-    UnreadableAnd(Report),
-}
-
-impl DataReply {
-    /// That bytes were read or not, with the report if the asker's version of the protocol has it.
-    pub(crate) fn of_read(is_read: bool, version: u8, report: Report) -> Self {
-        match (is_read, version >= PROTOCOL_REPORTS) {
-            (true, true) => Self::BytesAnd(report),
-            (true, false) => Self::Bytes,
-            (false, true) => Self::UnreadableAnd(report),
-            (false, false) => Self::Unreadable,
-        }
-    }
-
-    /// Whether it comes with the bytes that were asked for, in either version.
-    pub(crate) fn has_bytes(&self) -> bool {
-        matches!(self, Self::Bytes | Self::BytesAnd(_))
-    }
-
-    /// What it says of the disk's queue.
-    pub(crate) fn report(&self) -> Option<Report> {
-        match self {
-            Self::BytesAnd(report) | Self::UnreadableAnd(report) => Some(*report),
-            _ => None,
-        }
-    }
-}
-
-/// What data servers are told.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DataMessage {
-    /// By the leading manager.
-    Manager(ManagerMessage),
 }
 
 /// What managers answer.

@@ -6,11 +6,13 @@ use bytes::Bytes;
 use larder_protocol::digest::{IndexSum, Summed, TableSum};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{Command, MapVersion, Outcome};
+use larder_protocol::pg::CopyPriority;
 use larder_protocol::region::entry::{Object, What};
 use larder_protocol::region::journal::{Batch, Why};
 use larder_protocol::region::listing::{Item, ListedPage, PageAsk, Selection};
 use larder_protocol::region::{Entry, Id, Name, Slot, Token, Void};
 use larder_protocol::scheduler::{Load, Report};
+use larder_protocol::turns::{CopyNeed, CopyTurn};
 use larder_protocol::{
     Answer, AppendCall, AppendDone, AppendRefusal, Call, CoalesceAsk, CoalesceCall, CoalescePlan,
     Content, DataAnswer, DataRequest, Description, PeerMessage, PutCall, Refusal, RowSpan,
@@ -21,9 +23,10 @@ use larder_roles::progress::{
     FloorsNow, LogKept, LogNow, Progress, RebuildNow, ScrubNow, SpaceNow, VolumeNow,
 };
 use larder_roles::wire::{
-    CopyState, DataCall, DataMessage, DataReply, DeletionEnd, JournalNow, JournalShown, KeptNow,
-    ListRefusal, ManagerCall, ManagerMessageIn, ManagerReply, MetaCall, MetaMessage, MetaReply,
-    PartRefusal, ProxyCall, ProxyMessage, ProxyReply, RemotePart, RemoteVersion,
+    CopyEnd, CopyOrder, CopyState, DataCall, DataMessage, DataReply, DeletionEnd, JournalNow,
+    JournalShown, KeptNow, ListRefusal, ManagerCall, ManagerMessageIn, ManagerReply, MetaCall,
+    MetaMessage, MetaReply, PartRefusal, ProxyCall, ProxyMessage, ProxyReply, RemotePart,
+    RemoteVersion,
 };
 use larder_types::codec::encode;
 use larder_types::{
@@ -223,7 +226,7 @@ fn said() -> Vec<String> {
         hex(&encode(&ServerMessage::Vacated(lv, 2, view, version))),
         hex(&encode(&MetaCall::Progress)),
         hex(&encode(&MetaReply::Progress)),
-        hex(&encode(&DataCall::Verify(Box::new(chunk)))),
+        hex(&encode(&DataCall::Verify(Box::new(chunk.clone())))),
         hex(&encode(&DataCall::Load)),
         hex(&encode(&DataReply::Verified(CopyState::Damaged))),
         hex(&encode(&DataReply::Load(300))),
@@ -332,7 +335,27 @@ fn said() -> Vec<String> {
         hex(&encode(&Call::Coalesce(Box::new(coalesce())))),
         hex(&encode(&Answer::Plan(Some(Box::new(coalesce_plan()))))),
         hex(&encode(&Answer::Plan(None))),
+        hex(&encode(&DataCall::Copy(Box::new(CopyOrder {
+            chunk: chunk.clone(),
+            holders: vec![ServerId(4), ServerId(300)],
+            grant,
+            extents: chunk.extents.clone(),
+            patience_ms: 30_000,
+        })))),
+        hex(&encode(&DataCall::ReadVerified { chunk: Box::new(chunk), from: 65_536, len: 300 })),
+        hex(&encode(&DataReply::Copied(CopyEnd::Durable, Vec::new()))),
+        hex(&encode(&DataReply::Copied(CopyEnd::NoHolder, vec![ServerId(300)]))),
+        hex(&encode(&ServerMessage::Copies { boot, sent_ms: 301, need: copy_need() })),
+        hex(&encode(&ManagerMessage::CopyTurn { boot, sent_ms: 301, turn: copy_turn() })),
     ]
+}
+
+fn copy_need() -> CopyNeed {
+    CopyNeed { priority: CopyPriority::new(2, false), made: 300, bytes_per_s: 301, waits: true }
+}
+
+fn copy_turn() -> CopyTurn {
+    CopyTurn { upto: CopyPriority::FIRST, bytes_per_s: 302 }
 }
 
 fn keys_taken(last_s: Option<u64>) -> KeysTaken {

@@ -323,6 +323,7 @@ impl FromManagers {
                 ManagerMessage::Vacate(..) => 7,
                 ManagerMessage::SessionClosed(_) => 8,
                 ManagerMessage::TooFewServers(..) => 9,
+                ManagerMessage::CopyTurn { .. } => 10,
             },
         }
     }

@@ -23,7 +23,7 @@ use larder_env::SimDisk;
 use larder_kv::{Kv, KvError, KvReader, SimKv};
 use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::state::MapVersion;
-use larder_protocol::pg::{LedgerWalk, owner, read_piece};
+use larder_protocol::pg::{CopyPriority, LedgerWalk, owner, read_piece};
 use larder_protocol::rebuild::SpaceScan;
 use larder_protocol::{
     Answer, Call, Content, Effect, Event, IndexError, LvInfo, Now, Outbox, PeerMessage, Pg,
@@ -95,7 +95,7 @@ struct Life {
     /// The run is of a release that knows no high-water marks.
     is_older: bool,
     /// The bound of the next walk.
-    good_max: usize,
+    bound: CopyPriority,
 }
 
 /// A meta server and its disk.

@@ -128,8 +128,8 @@ pub(super) async fn data(config: RoleConfig, mut around: Around) -> Result<(), R
         node = DataNode::open(&node_config, member.boot, member.managers()) => node?,
         () = around.stop.told() => return Ok(()),
     };
-    let callers = Roles::of(&[Role::Manager, Role::Meta, Role::Proxy]);
-    let services = Services::new().with(callers, DataFace(node.clone()));
+    let callers = Roles::of(&[Role::Manager, Role::Meta, Role::Proxy, Role::Data]);
+    let services = Services::new().with(callers, DataFace::new(node.clone(), &member.endpoint));
     let managers = member.managers();
     let listener = Listener::start(&member.endpoint, member.ear, services);
     let listener = listener.map_err(RoleError::System)?;

@@ -21,6 +21,7 @@ impl RoleMetrics for DataMetrics {
 
     fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
         let (reads, _) = self.node.reads();
+        let copies = self.node.copies();
         let mut counters = disk::counters(self.node.server());
         counters.extend([
             ("data_reads_served", "Reads that the disk served", reads.served as f64),
@@ -34,6 +35,26 @@ impl RoleMetrics for DataMetrics {
                 "data_reads_turned_away",
                 "Reads for which there was no room in the queue",
                 reads.turned_away as f64,
+            ),
+            (
+                "data_copies_made",
+                "Copies made here of chunks that other data servers hold",
+                copies.made() as f64,
+            ),
+            (
+                "data_copies_made_bytes",
+                "Bytes of copies made here of chunks that other data servers hold",
+                copies.bytes() as f64,
+            ),
+            (
+                "data_copies_failed",
+                "Copies that could not be made here, and that their primaries try again",
+                copies.failed() as f64,
+            ),
+            (
+                "data_copies_given_bytes",
+                "Bytes that other data servers asked for, to make copies of them",
+                copies.given() as f64,
             ),
         ]);
         counters
@@ -49,6 +70,9 @@ impl RoleMetrics for DataMetrics {
             kept,
         ));
         gauges.push(("data_reads_waiting", "Reads that wait for the disk", waiting));
+        let copies = self.node.copies().under_way() as f64;
+        let help = "Copies that are being made here, or wait for their turn";
+        gauges.push(("data_copies_under_way", help, copies));
         gauges
     }
 }

@@ -103,6 +103,16 @@ impl RoleMetrics for MetaMetrics {
                 "Copies that could not be made, and are tried again",
                 rebuild.failed() as f64,
             ),
+            (
+                "rebuild_put_off_copies",
+                "Copies that were not tried yet, as the data servers that were to make them had too much to do",
+                rebuild.put_off() as f64,
+            ),
+            (
+                "rebuild_waited_seconds",
+                "Seconds for which copies waited for more urgent ones of other meta servers",
+                rebuild.waited_ms() as f64 / 1000.0,
+            ),
         ]);
         counters
     }

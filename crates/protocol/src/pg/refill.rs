@@ -30,6 +30,7 @@ use larder_types::{
 };
 
 use super::Pg;
+use super::priority::CopyPriority;
 use crate::index::{Index, IndexError};
 use crate::limits::{
     HOLDERS_CHANGES_MAX, HOLDERS_WAITING_MAX, REFILLS_MAX, SUSPECT_TRIES_MAX, SUSPECTS_MAX,
@@ -54,6 +55,8 @@ pub struct Refill {
     pub to: usize,
     /// The grant under which it is written.
     pub grant: Grant,
+    /// How urgent it is.
+    pub priority: CopyPriority,
 }
 
 /// What came of looking at a chunk.
@@ -63,6 +66,8 @@ pub struct Considered {
     pub unmet: Holders,
     /// Copies that can be read.
     pub good: usize,
+    /// How urgent its copy is, if one could be made now.
+    pub priority: Option<CopyPriority>,
     /// Copies in the wrong place are given up.
     pub gives_up: bool,
     /// The copy to be made now.
@@ -153,6 +158,25 @@ impl Pg {
         (self.has_copies_to_make() && is_ready).then_some(self.refills.reasons)
     }
 
+    /// Something that lies in an LV is read.
+    pub fn note_read(&mut self, lv: LvId, now_ms: u64) {
+        if let Some(space) = &mut self.space {
+            space.note_read(lv, now_ms);
+        }
+    }
+
+    /// Returns true if much of what lies in an LV is read.
+    #[must_use]
+    pub fn has_hot(&self, now_ms: u64) -> bool {
+        self.space.as_ref().is_some_and(|space| space.has_hot(now_ms))
+    }
+
+    /// How often copies went or could be made again in this view; 0 unless it serves.
+    #[must_use]
+    pub fn replica_changes(&self) -> u64 {
+        self.space.as_ref().map_or(0, VolumeGroup::changes)
+    }
+
     /// Whether copies may be missing, or are to be given up.
     pub(super) fn has_copies_to_make(&self) -> bool {
         let Some(space) = self.space.as_ref().filter(|_| self.serves()) else { return false };
@@ -161,8 +185,8 @@ impl Pg {
             || space.orders().next().is_some()
     }
 
-    /// Looks at a chunk that a walk found in a row. A copy is asked for only if no more than `good_max` can be read:
-    /// those with the fewest come first. The driver makes it, and says [`crate::Event::Refilled`].
+    /// Looks at a chunk that a walk found in a row. A copy is asked for only if it is as urgent as `bound`. The driver makes
+    /// it, and says [`crate::Event::Refilled`].
     ///
     /// # Errors
     /// [`IndexError`].
@@ -170,7 +194,7 @@ impl Pg {
         &mut self,
         row: &[u8],
         chunk: &Chunk,
-        good_max: usize,
+        bound: CopyPriority,
         index: &dyn Index,
     ) -> Result<Considered, IndexError> {
         let Some(space) = self.space.as_ref().filter(|_| self.serves()) else {
@@ -186,8 +210,16 @@ impl Pg {
         let need = space.need(&chunk, suspected);
         self.refills.meet(space, &chunk, suspected);
         let unmet = need.absent.union(need.leaving);
-        let (good, gives_up) = (need.good.count(), false);
-        let mut considered = Considered { unmet, good, gives_up, refill: None };
+        let good = need.good.count();
+        let priority = CopyPriority::new(good, space.is_hot(chunk.lv, self.now_ms));
+        let is_makeable = !need.good.is_empty() && !need.missing.is_empty();
+        let mut considered = Considered {
+            unmet,
+            good,
+            priority: is_makeable.then_some(priority),
+            gives_up: false,
+            refill: None,
+        };
         if self.refills.changes.len() >= HOLDERS_WAITING_MAX {
             return Ok(considered);
         }
@@ -197,8 +229,8 @@ impl Pg {
             self.refills.changes.push(HoldersChange { row, grant, gained, lost });
             considered.gives_up = true;
         }
-        if considered.good <= good_max {
-            considered.refill = self.refill(row, chunk, need);
+        if is_makeable && priority <= bound {
+            considered.refill = self.refill(row, chunk, (need, priority));
         }
         Ok(considered)
     }
@@ -235,7 +267,12 @@ impl Pg {
         info.present().iter().filter(is_suspect).fold(Holders::default(), Holders::with)
     }
 
-    fn refill(&mut self, row: &[u8], chunk: Chunk, need: Need) -> Option<Box<Refill>> {
+    fn refill(
+        &mut self,
+        row: &[u8],
+        chunk: Chunk,
+        (need, priority): (Need, CopyPriority),
+    ) -> Option<Box<Refill>> {
         let at = OpId { view: self.view, seq: self.applied.seq.next() };
         let lasts = self.planted.copies_under_lasting_grants();
         let at = if lasts { OpId { seq: OpSeq(u64::MAX), ..at } } else { at };
@@ -252,7 +289,7 @@ impl Pg {
         let server = space.info(chunk.lv)?.replicas[to].server;
         let under_way = UnderWay { chunk: chunk.grant, to, server, grant };
         self.refills.under_way.insert(row.clone(), under_way);
-        Some(Box::new(Refill { row, chunk, from: need.good, to, grant }))
+        Some(Box::new(Refill { row, chunk, from: need.good, to, grant, priority }))
     }
 
     pub(super) fn refilled(&mut self, row: Bytes, grant: Grant, is_copied: bool, out: &mut Outbox) {

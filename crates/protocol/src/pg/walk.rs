@@ -2,15 +2,20 @@
 //! what is most urgent is done first.
 //!
 //! No row says of which PG it is without being read, so one walk serves all PGs. Copies are made in rounds: the
-//! first walk makes them only for chunks of which a single copy can be read, the next for the fewest that were seen.
-//! So after a double loss every object of the server has two copies before any gets its third.
+//! first walk makes only the most urgent ones, the next those that were the most urgent among what it left. So after a
+//! double loss every object of the server has two copies before any gets its third.
+//!
+//! # Invariants
+//!
+//! 1. A PG is told that it was walked over only by a walk that has looked at every row. One may pause between two rows for
+//!    any time, while no copy is under way: whatever has changed meanwhile is a reason for another.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_types::codec::decode;
 use larder_types::{Chunk, LvId, PgId, View};
 
-use super::{Pg, Refill, chunk_in, owner};
+use super::{CopyPriority, Pg, Refill, chunk_in, owner};
 use crate::index::{Index, IndexError};
 use crate::limits::{WALK_LOOK_MS, WALK_PAUSE_MS_MAX};
 use crate::message::Event;
@@ -26,22 +31,32 @@ struct Walked {
 /// See the module's head.
 #[derive(Debug)]
 pub struct Walk {
-    good_max: usize,
+    bound: CopyPriority,
     pgs: BTreeMap<PgId, Walked>,
-    /// Fewest good copies of a chunk that was left for a later walk.
-    left: Option<usize>,
+    /// The most urgent of the copies that were left for a later walk.
+    left: Option<CopyPriority>,
     /// Chunks that lack something, by the number of copies that can be read.
     lacking: BTreeMap<usize, u64>,
     has_changed: bool,
+    /// Copies as urgent as the bound were not asked for: there are too many under way, or the next floor is above them.
+    has_skipped: bool,
+    /// PGs of which a copy was not tried, for reasons that pass soon.
+    put_off: BTreeSet<PgId>,
 }
 
 impl Walk {
-    /// A walk that makes copies of chunks of which at most `good_max` can be read. PGs are added before the index
-    /// is looked at.
+    /// A walk that makes copies as urgent as `bound`. PGs are added before the index is looked at.
     #[must_use]
-    pub fn new(good_max: usize) -> Self {
-        let (pgs, lacking) = (BTreeMap::new(), BTreeMap::new());
-        Self { good_max, pgs, left: None, lacking, has_changed: false }
+    pub fn new(bound: CopyPriority) -> Self {
+        let (pgs, lacking, put_off) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        let (has_changed, has_skipped) = (false, false);
+        Self { bound, pgs, left: None, lacking, has_changed, has_skipped, put_off }
+    }
+
+    /// It makes copies that are as urgent as this.
+    #[must_use]
+    pub fn bound(&self) -> CopyPriority {
+        self.bound
     }
 
     /// Walks for a PG too, if it wants to be.
@@ -76,14 +91,15 @@ impl Walk {
         let Some(walked) = self.pgs.get_mut(&pg.id()).filter(|it| it.view == pg.view()) else {
             return Ok(None);
         };
-        let considered = pg.consider(row, chunk, self.good_max, index)?;
+        let considered = pg.consider(row, chunk, self.bound, index)?;
         if considered.unmet.is_empty() {
             return Ok(None);
         }
         walked.unmet.extend(considered.unmet.iter().map(|replica| (chunk.lv, replica)));
         *self.lacking.entry(considered.good).or_default() += 1;
-        if considered.good > self.good_max {
-            self.left = Some(self.left.map_or(considered.good, |left| left.min(considered.good)));
+        if let Some(priority) = considered.priority.filter(|_| considered.refill.is_none()) {
+            self.left = Some(self.left.map_or(priority, |left| left.min(priority)));
+            self.has_skipped |= priority <= self.bound;
         }
         self.has_changed |= considered.gives_up;
         Ok(considered.refill)
@@ -94,24 +110,43 @@ impl Walk {
         self.has_changed = true;
     }
 
+    /// A copy that it asked for was not tried, for reasons that pass soon.
+    pub fn put_off(&mut self, pg: PgId) {
+        self.put_off.insert(pg);
+    }
+
+    /// PGs of which a copy was not tried, for reasons that pass soon.
+    pub fn were_put_off(&self) -> impl Iterator<Item = PgId> + use<'_> {
+        self.put_off.iter().copied()
+    }
+
     /// What a PG is told when all rows were looked at and all copies were made or failed; `None` if it is in another
-    /// view by now.
+    /// view by now, or a copy was not tried.
     #[must_use]
     pub fn ended(&self, pg: &Pg) -> Option<Event> {
         let walked = self.pgs.get(&pg.id()).filter(|walked| walked.view == pg.view())?;
+        if self.put_off.contains(&pg.id()) {
+            return None;
+        }
         Some(Event::Walked { walk: walked.number, unmet: walked.unmet.clone() })
     }
 
     /// Whether it has found anything to do and done it, or left something for the next.
     #[must_use]
     pub fn has_effect(&self) -> bool {
-        self.has_changed || self.left.is_some()
+        self.has_changed || self.left.is_some_and(|left| left > self.bound)
+    }
+
+    /// The most urgent of the copies that were left for a later walk.
+    #[must_use]
+    pub fn left(&self) -> Option<CopyPriority> {
+        self.left
     }
 
     /// The bound of the next walk.
     #[must_use]
-    pub fn next_good_max(&self) -> usize {
-        self.left.unwrap_or(1)
+    pub fn next_bound(&self) -> CopyPriority {
+        self.left.unwrap_or(CopyPriority::FIRST)
     }
 
     /// Why it walks: the number of each PG's reasons, and the view in which they are counted.
@@ -148,7 +183,11 @@ impl Rhythm {
     pub fn ended(&mut self, now_ms: u64, walk: &Walk) {
         let longer = (2 * self.pause_ms).clamp(WALK_LOOK_MS, WALK_PAUSE_MS_MAX);
         // Where nothing can be done now it is not tried at once again.
-        self.pause_ms = if walk.has_effect() { 0 } else { longer };
+        self.pause_ms = match walk.has_effect() {
+            true => 0,
+            false if walk.has_skipped || !walk.put_off.is_empty() => WALK_LOOK_MS,
+            false => longer,
+        };
         (self.reasons, self.ended_ms) = (walk.reasons(), now_ms);
     }
 

@@ -191,6 +191,9 @@ impl VolumeGroup {
             lv.probed = lv.probed.without(Holders::default().with(index));
         }
         lv.gone = lv.gone.union(lv.lost());
+        if !over.is_empty() {
+            self.notes.changed();
+        }
         if !fresh.is_empty() {
             // Every replica is asked for the next floor, also for one that the others have.
             lv.asked = GrantKey { view: self.view, ..GrantKey::default() };
@@ -217,6 +220,9 @@ impl VolumeGroup {
             return false;
         }
         if is_lost {
+            if !lv.gone.has(replica) {
+                self.notes.changed();
+            }
             lv.gone = lv.gone.with(replica);
             // With its copies those of one that was to leave are wanted again, if they can still be had.
             lv.leaving.retain(|other, it| *other == replica || it.is_lost || it.is_vacated);
@@ -253,6 +259,12 @@ impl VolumeGroup {
         if let Some(leaving) = leaving {
             leaving.is_vacated = true;
         }
+    }
+
+    /// LVs with replicas that are out of reach, but not for good: these are to be opened again.
+    pub fn closed(&self) -> impl Iterator<Item = (&LvInfo, Holders)> {
+        let closed = self.lvs.values().map(|lv| (&lv.info, lv.gone.without(lv.lost())));
+        closed.filter(|(_, gone)| !gone.is_empty())
     }
 
     /// Replicas that are being filled.

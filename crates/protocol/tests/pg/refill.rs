@@ -4,11 +4,11 @@ mod bounds;
 
 use std::collections::BTreeSet;
 
-use larder_protocol::limits::{OP_ID_BYTES_MAX, OWN_BYTES_MAX, SUSPECT_TRIES_MAX};
+use larder_protocol::limits::{HOT_READS, OP_ID_BYTES_MAX, OWN_BYTES_MAX, SUSPECT_TRIES_MAX};
 use larder_protocol::manager::state::{MapVersion, ReplicaState};
-use larder_protocol::pg::{Refill, Rhythm, Walk, chunk_at};
+use larder_protocol::pg::{CopyPriority, Refill, Rhythm, Walk, chunk_at};
 use larder_protocol::{Call, DataAnswer, DataRequest, Effect, Event, Index, LvInfo};
-use larder_types::{BootId, DiskId, Grant, Holders, Op, ServerId, SessionId, StreamId};
+use larder_types::{BootId, DiskId, Grant, Holders, Op, PgId, ServerId, SessionId, StreamId};
 
 use crate::support::{BUCKET, LV, Member, info, key, mismatch};
 
@@ -35,7 +35,11 @@ impl Member {
 
     /// Walks over the index; returns the copies to be made, and the walk.
     fn walk(&mut self, good_max: usize) -> (Vec<Refill>, Walk) {
-        let mut walk = Walk::new(good_max);
+        self.walk_up_to(CopyPriority::new(good_max, false))
+    }
+
+    fn walk_up_to(&mut self, bound: CopyPriority) -> (Vec<Refill>, Walk) {
+        let mut walk = Walk::new(bound);
         walk.add(&self.pg);
         let mut rows = Vec::new();
         self.table
@@ -174,7 +178,7 @@ fn chunks_with_the_fewest_copies_come_first() {
     let one = pg.store("one", 1, 1);
     let (first, walk) = pg.walk(1);
     assert_eq!(first.iter().map(|it| it.chunk.grant).collect::<Vec<Grant>>(), [one]);
-    assert_eq!(walk.next_good_max(), 2);
+    assert_eq!(walk.next_bound(), CopyPriority::new(2, false));
     assert_eq!(walk.lacking().iter().collect::<Vec<_>>(), [(&1, &1), (&2, &1)]);
     pg.refilled(&first[0], true);
     pg.end(&walk);
@@ -184,7 +188,59 @@ fn chunks_with_the_fewest_copies_come_first() {
     let (second, walk) = pg.walk(2);
     let grants: BTreeSet<Grant> = second.iter().map(|it| it.chunk.grant).collect();
     assert_eq!(grants, BTreeSet::from([one, two]));
-    assert_eq!(walk.next_good_max(), 1, "nothing was left");
+    assert_eq!(walk.next_bound(), CopyPriority::FIRST, "nothing was left");
+}
+
+#[test]
+fn of_chunks_with_as_many_copies_those_in_volumes_that_are_read_come_first() {
+    let mut pg = Member::alone(3);
+    pg.store("a", 1, 1);
+    let (refills, walk) = pg.walk_up_to(CopyPriority::FIRST);
+    assert!(refills.is_empty() && !pg.pg.has_hot(pg.now_ms), "nobody reads it");
+    assert_eq!(walk.next_bound(), CopyPriority::new(1, false));
+    assert!(walk.has_effect(), "the next walk begins at once");
+    let now_ms = pg.now_ms;
+    (0..HOT_READS).for_each(|_| pg.pg.note_read(LV, now_ms));
+    assert!(pg.pg.has_hot(now_ms));
+    let (refills, walk) = pg.walk_up_to(CopyPriority::FIRST);
+    assert_eq!(refills[0].priority, CopyPriority::FIRST);
+    assert_eq!(walk.left(), None);
+}
+
+#[test]
+fn a_replica_that_goes_or_opens_is_news_once() {
+    let mut pg = Member::alone(2);
+    pg.store("a", 1, 2);
+    let (before, order) = (pg.pg.replica_changes(), MapVersion(5));
+    pg.widen();
+    let opened = pg.pg.replica_changes();
+    assert_eq!(opened, before + 1, "copies can be made there");
+    for _ in 0..2 {
+        pg.answer(2, DataAnswer::Failed);
+        assert_eq!(pg.pg.replica_changes(), opened + 1, "it was out of reach before");
+    }
+    let (lv, replica, away) = (LV, 1, Holders::default());
+    for _ in 0..2 {
+        pg.step(Event::Vacate { lv, replica, order, is_lost: true, away });
+        assert_eq!(pg.pg.replica_changes(), opened + 2);
+    }
+}
+
+#[test]
+fn a_group_whose_copy_was_put_off_is_not_told_that_it_was_walked_over() {
+    let mut pg = Member::alone(2);
+    pg.store("a", 1, 2);
+    pg.widen();
+    let (refills, mut walk) = pg.walk(2);
+    pg.refilled(&refills[0], false);
+    walk.put_off(PgId(0));
+    assert_eq!(walk.ended(&pg.pg), None, "else it would count as tried");
+    assert_eq!(walk.were_put_off().collect::<Vec<_>>(), [PgId(0)]);
+    let mut rhythm = Rhythm::default();
+    rhythm.ended(0, &walk);
+    assert!(!rhythm.is_due(999, &walk) && rhythm.is_due(1000, &walk), "again in a second");
+    rhythm.ended(1000, &walk);
+    assert!(rhythm.is_due(2000, &walk), "and not ever more seldom");
 }
 
 #[test]
@@ -233,7 +289,7 @@ fn a_drained_replica_is_vacated_once_all_others_have_a_copy() {
     let (refills, walk) = pg.walk(1);
     assert!(refills.is_empty(), "two copies can be read");
     pg.end(&walk);
-    let (refills, walk) = pg.walk(walk.next_good_max());
+    let (refills, walk) = pg.walk(walk.next_bound().good.into());
     assert_eq!(refills[0].to, 2);
     pg.refilled(&refills[0], true);
     pg.end(&walk);
@@ -490,7 +546,7 @@ fn a_damaged_copy_is_mended_also_when_the_first_try_fails() {
 
 /// A walk that found nothing that it could do.
 fn in_vain(pg: &Member) -> Walk {
-    let mut walk = Walk::new(1);
+    let mut walk = Walk::new(CopyPriority::FIRST);
     walk.add(&pg.pg);
     walk
 }

@@ -1,7 +1,7 @@
 //! Copies that are verified although nobody reads them.
 
 use larder_protocol::manager::state::MapVersion;
-use larder_protocol::pg::chunk_at;
+use larder_protocol::pg::{CopyPriority, chunk_at};
 use larder_protocol::{Call, Event};
 use larder_types::{Body, Chunk, Holders, PgId, ServerId, rows};
 
@@ -70,7 +70,8 @@ fn a_copy_that_is_being_mended_is_not_judged() {
     let (row, chunk) = pg.at("a");
     pg.call(Call::Suspect { grant, server: ServerId(1) });
     assert_eq!(pg.is_damaged(&row, &chunk, 1), Some(true));
-    let considered = pg.pg.consider(&row, &chunk, 1, &pg.table).expect("a readable row");
+    let considered =
+        pg.pg.consider(&row, &chunk, CopyPriority::LAST, &pg.table).expect("a readable row");
     let refill = considered.refill.expect("a copy to be made");
     assert_eq!((refill.from, refill.to), (Holders(0b01), 1));
     assert_eq!(pg.servers("a"), Some(vec![(0, ServerId(0))]));

@@ -4,19 +4,24 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use larder_net::{Handler, PeerIdentity, Responder, Role};
+use larder_net::{Endpoint, Handler, PeerIdentity, Responder, Role, Roles};
 use larder_protocol::sound::check_chunk;
-use larder_types::limits::{CHUNK_BYTES_MAX, CHUNK_EXTENTS_MAX};
-use larder_types::{Extent, LvId};
+use larder_types::limits::{CHUNK_BYTES_MAX, CHUNK_EXTENTS_MAX, REPLICAS_MAX, SUM_BYTES};
+use larder_types::{Chunk, Extent, LvId};
 use larder_volume::{Action, Answer, Refusal};
 
 use super::DataNode;
+use super::copies::Copies;
 use super::reads::Wanted;
 use crate::data::{Client, action_of, pg_answer};
-use crate::wire::{DataCall, DataMessage, DataReply, DataService};
+use crate::limits::READ_PIECE_BYTES;
+use crate::wire::{CopyOrder, DataCall, DataMessage, DataReply, DataService};
 
 /// Answers for a [`DataNode`].
-pub struct DataFace(pub Arc<DataNode>);
+pub struct DataFace {
+    node: Arc<DataNode>,
+    copies: Arc<Copies>,
+}
 
 impl Handler<DataService> for DataFace {
     fn request(
@@ -26,12 +31,16 @@ impl Handler<DataService> for DataFace {
         payload: Bytes,
         responder: Responder<DataService>,
     ) {
+        if !may_ask(from.subject.roles, &request) {
+            tracing::warn!(from = %from.subject, "a server asks what its role may not");
+            return;
+        }
         match request {
             DataCall::Write { lv, grant, extents, len } => {
-                if self.0.server.is_full() {
+                if self.node.server.is_full() {
                     return answer(responder, &DataReply::Full);
                 }
-                let (client, reads) = (self.client(from), self.0.reads.clone());
+                let (client, reads) = (self.client(from), self.node.reads.clone());
                 let bytes = payload.len();
                 reads.write_begins(bytes);
                 let action = Action::Write { lv, grant, extents, data: vec![payload], len };
@@ -43,7 +52,7 @@ impl Handler<DataService> for DataFace {
                     }
                     drop(client);
                 });
-                self.0.server.carry_out(action, bytes, written);
+                self.node.server.carry_out(action, bytes, written);
             }
             DataCall::Read { lv, extents, from: first, len } => match piece(first, len) {
                 Some(range) if extents.len() <= CHUNK_EXTENTS_MAX => {
@@ -52,35 +61,44 @@ impl Handler<DataService> for DataFace {
                 _ => self.unreadable(responder),
             },
             DataCall::Pg { lv, request } => {
-                if !from.subject.roles.has(Role::Meta) {
-                    tracing::warn!(from = %from.subject, "only meta servers may speak for a PG");
-                    return;
-                }
                 let (action, grant) = action_of(lv, request);
                 let done = Box::new(move |result| {
                     answer(responder, &DataReply::Pg(pg_answer(result, grant)));
                 });
-                self.0.server.carry_out(action, 0, done);
+                self.node.server.carry_out(action, 0, done);
             }
             DataCall::Verify(chunk) => {
-                if !from.subject.roles.has(Role::Meta) {
-                    tracing::warn!(from = %from.subject, "only meta servers have copies verified");
-                    return;
+                if is_sound(from, &chunk) {
+                    self.node.reads.read(Wanted::Copy(chunk), responder);
                 }
-                if let Err(why) = check_chunk(&chunk) {
-                    tracing::error!(from = %from.subject, ?chunk, %why, "a chunk is refused");
-                    return;
-                }
-                self.0.reads.read(Wanted::Copy(chunk), responder);
             }
-            DataCall::Load => answer(responder, &DataReply::Load(self.0.server.clients())),
+            DataCall::Copy(order) => {
+                // The copy is a chunk too, at its own place.
+                let CopyOrder { chunk, extents, .. } = &*order;
+                let copy = Chunk { extents: extents.clone(), ..chunk.clone() };
+                let fits =
+                    extents.len() <= CHUNK_EXTENTS_MAX && order.holders.len() <= REPLICAS_MAX;
+                if fits && is_sound(from, chunk) && is_sound(from, &copy) {
+                    self.copies.make(order, responder);
+                }
+            }
+            DataCall::ReadVerified { chunk, from: first, len } => {
+                let Some(range) = verified_piece(&chunk, first, len) else {
+                    return self.unreadable(responder);
+                };
+                if is_sound(from, &chunk) {
+                    self.node.copies.gave(range.len());
+                    self.node.reads.read(Wanted::Verified { chunk, range }, responder);
+                }
+            }
+            DataCall::Load => answer(responder, &DataReply::Load(self.node.server.clients())),
         }
     }
 
     fn message(&self, from: &PeerIdentity, message: DataMessage, _payload: Bytes) {
         let DataMessage::Manager(message) = message;
         if from.subject.roles.has(Role::Manager) {
-            self.0.told(&message);
+            self.node.told(&message);
         } else {
             tracing::warn!(from = %from.subject, "only managers may say this");
         }
@@ -88,9 +106,16 @@ impl Handler<DataService> for DataFace {
 }
 
 impl DataFace {
+    /// What answers for a node; copies that are made here are read through the endpoint.
+    #[must_use]
+    pub fn new(node: Arc<DataNode>, endpoint: &Arc<Endpoint>) -> Self {
+        let copies = Copies::new(node.clone(), endpoint);
+        Self { node, copies }
+    }
+
     /// What a proxy asks for, a client waits for; meta servers do what nobody waits for.
     fn client(&self, from: &PeerIdentity) -> Option<Client> {
-        from.subject.roles.has(Role::Proxy).then(|| self.0.server.client())
+        from.subject.roles.has(Role::Proxy).then(|| self.node.server.client())
     }
 
     /// Answers at once what the page cache has; the rest waits for the device.
@@ -100,18 +125,18 @@ impl DataFace {
         (lv, extents, range): (LvId, Vec<Extent>, Range<u32>),
         responder: Responder<DataService>,
     ) {
-        match self.0.server.read_raw_cached(lv, &extents, range.clone()) {
+        match self.node.server.read_raw_cached(lv, &extents, range.clone()) {
             Ok(Some(bytes)) => {
                 let report = match from.subject.roles.has(Role::Proxy) {
-                    true => self.0.reads.answered_by_cache(bytes.len()),
-                    false => self.0.reads.report(),
+                    true => self.node.reads.answered_by_cache(bytes.len()),
+                    false => self.node.reads.report(),
                 };
                 let reply = DataReply::of_read(true, responder.version(), report);
                 responder.answer(&reply, bytes);
             }
             Ok(None) => {
                 let client = self.client(from);
-                self.0.reads.read(Wanted::Bytes { lv, extents, range, client }, responder);
+                self.node.reads.read(Wanted::Bytes { lv, extents, range, client }, responder);
             }
             Err(error) => {
                 tracing::debug!(%lv, %error, "a chunk cannot be read");
@@ -121,7 +146,7 @@ impl DataFace {
     }
 
     fn unreadable(&self, responder: Responder<DataService>) {
-        let report = self.0.reads.report();
+        let report = self.node.reads.report();
         let reply = DataReply::of_read(false, responder.version(), report);
         answer(responder, &reply);
     }
@@ -138,6 +163,34 @@ fn written(lv: LvId, result: Result<Answer, Refusal>) -> Option<DataReply> {
             Some(DataReply::NotWritten)
         }
     }
+}
+
+/// Returns true if a server of these roles may ask this. Data servers read what they copy, and nothing else.
+fn may_ask(roles: Roles, request: &DataCall) -> bool {
+    match request {
+        DataCall::Pg { .. } | DataCall::Verify(_) | DataCall::Copy(_) => roles.has(Role::Meta),
+        DataCall::ReadVerified { .. } => roles.has(Role::Data),
+        DataCall::Write { .. } | DataCall::Read { .. } | DataCall::Load => {
+            roles.meets(Roles::of(&[Role::Manager, Role::Meta, Role::Proxy]))
+        }
+    }
+}
+
+fn is_sound(from: &PeerIdentity, chunk: &Chunk) -> bool {
+    let judged = check_chunk(chunk);
+    if let Err(why) = judged {
+        tracing::error!(from = %from.subject, ?chunk, %why, "a chunk is refused");
+    }
+    judged.is_ok()
+}
+
+/// The range of a verified read, if it is one of whole checksummed pieces of the chunk.
+fn verified_piece(chunk: &Chunk, from: u32, len: u32) -> Option<Range<u32>> {
+    let end = from.checked_add(len)?;
+    let is_whole = |at: u32| at.is_multiple_of(SUM_BYTES);
+    let is_piece = is_whole(from) && (is_whole(end) || end == chunk.len) && end <= chunk.len;
+    let fits = u64::from(len) <= READ_PIECE_BYTES && chunk.extents.len() <= CHUNK_EXTENTS_MAX;
+    (is_piece && len > 0 && fits).then_some(from..end)
 }
 
 /// The range of a read, if it is one inside a chunk.

@@ -7,6 +7,7 @@
 //! 2. It is made only when the map that has it is kept.
 //! 3. Nothing is written to a volume whose cluster and disk are not those that the map names for this server.
 
+mod copies;
 mod face;
 mod open;
 mod reads;
@@ -28,6 +29,7 @@ use tokio::time::MissedTickBehavior;
 use crate::data::DataServer;
 use crate::limits::TICK_MS;
 use crate::managers::{Early, Managers, Presence, Run};
+pub use copies::CopyCounters;
 pub use face::DataFace;
 #[cfg(test)]
 pub(crate) use open::Taken;
@@ -45,8 +47,9 @@ pub struct DataNode {
     /// Tells the managers of this run.
     presence: OnceLock<Presence>,
     running: Mutex<Option<Running>>,
-    /// Reads for other servers.
+    /// Reads for other servers, and for copies.
     reads: Arc<Reads>,
+    copies: CopyCounters,
     /// Replicas whose volume was to be made before the map was kept that has them.
     early: Arc<Early<(LvId, u8)>>,
 }
@@ -75,6 +78,12 @@ impl DataNode {
     #[must_use]
     pub fn reads(&self) -> (DiskCounts, usize) {
         self.reads.counts()
+    }
+
+    /// Copies that were made here, and what was given for others.
+    #[must_use]
+    pub fn copies(&self) -> &CopyCounters {
+        &self.copies
     }
 
     /// What a map has to say against this server's going on with its disk.

@@ -12,7 +12,7 @@ use larder_volume::{Volume, VolumeConfig, VolumeError};
 use parking_lot::Mutex;
 
 use super::reads::Reads;
-use super::{DataNode, Running};
+use super::{CopyCounters, DataNode, Running};
 use crate::data::DataServer;
 use crate::managers::{Early, Managers, NotProposed};
 use crate::store::{DATA_FILE, LOCK_FILE, LVS_PER_PG_MIN};
@@ -143,6 +143,7 @@ impl DataNode {
             presence: OnceLock::new(),
             running,
             reads,
+            copies: CopyCounters::default(),
         }))
     }
 }

@@ -12,9 +12,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_net::Responder;
+use larder_net::limits::PROTOCOL_MAX;
 use larder_protocol::scheduler::{Arrival, Begun, DiskCounts, DiskReads, Report, Turn, Urgency};
 use larder_types::{Chunk, Extent, LvId};
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::blocking;
@@ -34,20 +36,22 @@ pub(super) enum Wanted {
     },
     /// Whether a copy verifies.
     Copy(Box<Chunk>),
+    /// Whole checksummed pieces of a chunk, if they verify: for a copy elsewhere.
+    Verified { chunk: Box<Chunk>, range: Range<u32> },
 }
 
 impl Wanted {
     fn urgency(&self) -> Urgency {
         match self {
             Self::Bytes { client: Some(_), .. } => Urgency::Client,
-            Self::Bytes { client: None, .. } => Urgency::Repair,
+            Self::Bytes { client: None, .. } | Self::Verified { .. } => Urgency::Repair,
             Self::Copy(_) => Urgency::Scrub,
         }
     }
 
     fn bytes(&self) -> u64 {
         match self {
-            Self::Bytes { range, .. } => range.len() as u64,
+            Self::Bytes { range, .. } | Self::Verified { range, .. } => range.len() as u64,
             Self::Copy(chunk) => u64::from(chunk.len),
         }
     }
@@ -55,7 +59,7 @@ impl Wanted {
     /// How long whoever asked waits for the answer.
     fn patience(&self) -> Duration {
         match self {
-            Self::Bytes { .. } => Duration::from_millis(READ_PATIENCE_MS),
+            Self::Bytes { .. } | Self::Verified { .. } => Duration::from_millis(READ_PATIENCE_MS),
             Self::Copy(_) => DATA_ANSWER_MAX,
         }
     }
@@ -63,7 +67,37 @@ impl Wanted {
 
 struct Read {
     wanted: Wanted,
-    responder: Responder<DataService>,
+    asker: Asker,
+}
+
+/// Who waits for a read.
+enum Asker {
+    Server(Responder<DataService>),
+    /// This server itself.
+    Here(oneshot::Sender<(DataReply, Bytes)>),
+}
+
+impl Asker {
+    fn version(&self) -> u8 {
+        match self {
+            Self::Server(responder) => responder.version(),
+            Self::Here(_) => PROTOCOL_MAX,
+        }
+    }
+
+    fn answer(self, reply: DataReply, bytes: Bytes) {
+        match self {
+            Self::Server(responder) => responder.answer(&reply, bytes),
+            Self::Here(waits) => drop(waits.send((reply, bytes))),
+        }
+    }
+
+    /// There is no room for it.
+    fn busy(self) {
+        if let Self::Server(responder) = self {
+            responder.busy();
+        }
+    }
 }
 
 /// See the module's head.
@@ -110,18 +144,32 @@ impl Reads {
 
     /// Reads and answers, in its turn. One that the asker cancels before is not read.
     pub(super) fn read(self: &Arc<Self>, wanted: Wanted, responder: Responder<DataService>) {
-        let what = (wanted.urgency(), wanted.bytes());
-        let now_us = self.now_us();
-        let until_us = now_us + wanted.patience().as_micros() as u64;
         let number = self.queue.lock().number();
         let reads = Arc::downgrade(self);
         responder.when_unwanted(move || cancel(&reads, number));
-        let read = Read { wanted, responder };
+        self.arrive(number, wanted, Asker::Server(responder));
+    }
+
+    /// Reads for this server itself, in its turn.
+    pub(super) fn read_here(
+        self: &Arc<Self>,
+        wanted: Wanted,
+    ) -> oneshot::Receiver<(DataReply, Bytes)> {
+        let (waits, answer) = oneshot::channel();
+        let number = self.queue.lock().number();
+        self.arrive(number, wanted, Asker::Here(waits));
+        answer
+    }
+
+    fn arrive(self: &Arc<Self>, number: u64, wanted: Wanted, asker: Asker) {
+        let (now_us, what) = (self.now_us(), (wanted.urgency(), wanted.bytes()));
+        let until_us = now_us + wanted.patience().as_micros() as u64;
+        let read = Read { wanted, asker };
         let arrival = self.queue.lock().arrive(now_us, number, what, until_us, read);
         match arrival {
             Arrival::Begins(begun, read) => self.begin(begun, read),
             Arrival::Waits => {}
-            Arrival::TurnedAway(read) => read.responder.busy(),
+            Arrival::TurnedAway(read) => read.asker.busy(),
         }
     }
 
@@ -179,8 +227,8 @@ fn cancel(reads: &Weak<Reads>, number: u64) {
     drop(read);
 }
 
-fn carry_out(mut at_device: AtDevice, Read { wanted, responder }: Read) {
-    let (reads, version) = (at_device.reads.clone(), responder.version());
+fn carry_out(mut at_device: AtDevice, Read { wanted, asker }: Read) {
+    let (reads, version) = (at_device.reads.clone(), asker.version());
     match wanted {
         Wanted::Bytes { lv, extents, range, client } => {
             let read = reads.server.read_raw(lv, &extents, range);
@@ -191,12 +239,20 @@ fn carry_out(mut at_device: AtDevice, Read { wanted, responder }: Read) {
                 tracing::debug!(%lv, %error, "a chunk cannot be read");
                 Bytes::new()
             });
-            responder.answer(&answer, bytes);
+            asker.answer(answer, bytes);
         }
         Wanted::Copy(chunk) => {
             let state = reads.server.verify_copy(&chunk);
             drop(at_device);
-            responder.answer(&DataReply::Verified(state), Bytes::new());
+            asker.answer(DataReply::Verified(state), Bytes::new());
+        }
+        Wanted::Verified { chunk, range } => {
+            let read = reads.server.read_verified(&chunk, range);
+            drop(at_device);
+            match read {
+                Ok(bytes) => asker.answer(DataReply::Bytes, bytes),
+                Err(state) => asker.answer(DataReply::Verified(state), Bytes::new()),
+            }
         }
     }
 }

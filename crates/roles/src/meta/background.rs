@@ -6,7 +6,7 @@
 //! 1. Who gives up waiting takes no turn, and a piece is over whatever became of it.
 //! 2. The budget's lock is not held while anything waits.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -42,8 +42,8 @@ pub(super) struct Background {
     /// A piece has begun or ended, or the rate has changed.
     changed: Notify,
     began: Instant,
-    /// Data servers that were given work since they were asked last.
-    worked: Mutex<BTreeSet<ServerId>>,
+    /// Data servers with work under way, each with how many pieces, and those that have had some since they were asked last.
+    worked: Mutex<BTreeMap<ServerId, u32>>,
     rate: Mutex<Rate>,
 }
 
@@ -54,6 +54,24 @@ impl Drop for Piece {
     fn drop(&mut self) {
         self.0.budget.lock().ended();
         self.0.changed.notify_waiters();
+    }
+}
+
+/// Work under way at data servers.
+pub(super) struct AtWork {
+    background: Arc<Background>,
+    servers: Vec<ServerId>,
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        let mut worked = self.background.worked.lock();
+        for server in &self.servers {
+            // It was asked for meanwhile, and has no other work.
+            if let Some(pieces) = worked.get_mut(server) {
+                *pieces = pieces.saturating_sub(1);
+            }
+        }
     }
 }
 
@@ -119,9 +137,29 @@ impl Background {
         }
     }
 
-    /// A data server is given work.
-    pub(super) fn works_at(&self, server: ServerId) {
-        self.worked.lock().insert(server);
+    /// Data servers are given work, which is under way until this is dropped.
+    pub(super) fn at_work(self: &Arc<Self>, servers: Vec<ServerId>) -> AtWork {
+        let mut worked = self.worked.lock();
+        servers.iter().for_each(|server| *worked.entry(*server).or_default() += 1);
+        AtWork { background: self.clone(), servers }
+    }
+
+    /// Data servers that have had work since this was asked last.
+    fn worked(&self) -> Vec<ServerId> {
+        let mut worked = self.worked.lock();
+        let servers = worked.keys().copied().collect();
+        worked.retain(|_, pieces| *pieces > 0);
+        servers
+    }
+
+    /// Bytes a second that copies may take now.
+    pub(super) fn copy_rate(&self) -> u64 {
+        self.budget.lock().rate_of(Work::Rebuild)
+    }
+
+    /// The budget of the configuration.
+    pub(super) fn bytes_per_s(&self) -> u64 {
+        self.budget.lock().bytes_per_s()
     }
 
     fn note_rate(&self, seconds: f64) {
@@ -160,6 +198,8 @@ pub(super) async fn watch(meta: Weak<Meta>, background: Arc<Background>) {
             return;
         }
         meta.log.note_rates(seconds);
+        let lent = meta.rebuild.order.bytes_per_s(background.bytes_per_s());
+        background.budget.lock().lend(lent);
         let is_at_rest = {
             let budget = background.budget.lock();
             !budget.is_busy() && budget.rate() == budget.bytes_per_s()
@@ -182,8 +222,7 @@ impl Meta {
         match &self.neighbours {
             Neighbours::Here(here) => here.data.clients(),
             Neighbours::Apart(cluster) => {
-                let servers = std::mem::take(&mut *background.worked.lock());
-                let loads = servers.into_iter().map(|server| cluster.load(server));
+                let loads = background.worked().into_iter().map(|server| cluster.load(server));
                 join_all(loads).await.into_iter().max().unwrap_or(0)
             }
         }

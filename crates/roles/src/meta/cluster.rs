@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep};
 
 use super::adopt::Adoption;
 use super::batch::may_wait;
+use super::copy::Shunned;
 use super::{Member, Meta, Neighbours};
 use crate::limits::{DATA_ANSWER_MAX, DATA_PAUSE, DATA_REACH_MAX, MAP_LAG_MAX, PEER_BYTES_MAX};
 use crate::managers::{Early, Managers};
@@ -43,6 +44,7 @@ pub(super) struct Cluster {
     pub(super) managers: Arc<dyn Managers>,
     pub(super) metas: Peers<MetaService>,
     pub(super) data: Peers<DataService>,
+    pub(super) shunned: Shunned,
     pub(super) runtime: Handle,
     pub(super) meta: OnceLock<Weak<Meta>>,
     pub(super) adoption: Adoption,

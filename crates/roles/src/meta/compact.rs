@@ -13,7 +13,6 @@
 //! 3. What is read or written here is bounded by a piece: rows, copies, and the bytes of a chunk for each copy.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -25,11 +24,12 @@ use larder_protocol::pg::{Begun, Move, chunk_at};
 use larder_protocol::space::Fragmentation;
 use larder_protocol::{Event, IndexError};
 use larder_types::{Chunk, PgId};
-use larder_volume::{Action, Answer, verify_range, whole_sums};
+use larder_volume::{Action, Answer};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
+use super::copy::Ending;
 use super::{Here, Meta, Neighbours};
 use crate::blocking;
 use crate::data::DataServer;
@@ -153,7 +153,7 @@ impl Meta {
             let looked = blocking::run(move || {
                 let look = |row: &[u8], value: &[u8]| meta.consider_move(&pgs, row, value);
                 // One PG may have all of them.
-                meta.rows_after(&row, MOVES_MAX, look)
+                meta.rows_after(&row, |moves: &[_]| moves.len() >= MOVES_MAX, look)
             });
             let (moves, more) = looked.await.map_err(|error| IndexError(error.to_string()))??;
             read += began.elapsed();
@@ -189,7 +189,10 @@ impl Meta {
                     Neighbours::Here(here) => here.copy_to_new_place(&to).await,
                     Neighbours::Apart(cluster) => {
                         let places = meta.lock(pg).duties.places_of(to.chunk.lv);
-                        cluster.copy_to_new_place(&to, &places, &meta.background).await
+                        let copied =
+                            cluster.copy_to_new_place(&to, &places, &meta.background).await;
+                        meta.suspect_copies(pg, (&to.row, &to.chunk), (copied.bad, &places));
+                        copied.ending == Ending::Durable
                     }
                 };
                 drop(piece);
@@ -231,25 +234,15 @@ fn read_whole(data: &DataServer, chunk: &Chunk) -> Option<Bytes> {
     let mut whole = BytesMut::with_capacity(chunk.len as usize);
     let step = READ_PIECE_BYTES as u32;
     for start in (0..chunk.len).step_by(step as usize) {
-        whole.extend_from_slice(&read_piece(data, chunk, start..chunk.len.min(start + step))?);
+        let range = start..chunk.len.min(start + step);
+        match data.read_verified(chunk, range) {
+            Ok(bytes) => whole.extend_from_slice(&bytes),
+            Err(state) => {
+                // Or it was deleted meanwhile; the scrub tells which.
+                tracing::debug!(lv = %chunk.lv, ?state, "a chunk that is to move does not verify");
+                return None;
+            }
+        }
     }
     Some(whole.freeze())
-}
-
-fn read_piece(data: &DataServer, chunk: &Chunk, range: Range<u32>) -> Option<Bytes> {
-    let sums = whole_sums(chunk, range);
-    let range = sums.from_byte..sums.from_byte + sums.len;
-    let bytes = match data.read_raw(chunk.lv, &chunk.extents, range) {
-        Ok(bytes) => bytes,
-        Err(error) => {
-            tracing::warn!(lv = %chunk.lv, %error, "a chunk that is to move cannot be read");
-            return None;
-        }
-    };
-    if let Err(mismatch) = verify_range(chunk, sums.first_sum, &bytes) {
-        // Or it was deleted meanwhile; the scrub tells which.
-        tracing::debug!(lv = %chunk.lv, %mismatch, "a chunk that is to move does not verify");
-        return None;
-    }
-    Some(bytes)
 }

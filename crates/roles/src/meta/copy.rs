@@ -1,5 +1,8 @@
-//! Copies of a chunk: read from whichever holders have it right, 64 KiB by 64 KiB if need be, and written to the
-//! replica that lacks one, or to all of them at a new place.
+//! Copies of a chunk, for the replica that lacks one, or for all of them at a new place. The data server that is to
+//! have a copy makes it, of bytes that it asks the holders for (`data_node/copies.rs`).
+//!
+//! Until the cluster's version is [`PROTOCOL_COPIES`], servers of an earlier release may be among them. Then the bytes
+//! come here: from whichever holders have them right, 64 KiB by 64 KiB if need be.
 //!
 //! # Invariants
 //!
@@ -7,67 +10,195 @@
 //! 2. A replica is the server that the PG's machine means by its number, and not that of some map: a map that is older
 //!    may name one that was given up, and the row would name a copy that is not there (ADR 28).
 
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::future::join_all;
-use larder_net::Peer;
+use larder_net::{CallError, Peer};
 use larder_protocol::pg::{Move, Refill};
 use larder_types::limits::SUM_BYTES;
 use larder_types::{Chunk, Extent, Grant, Holders, LvId, ServerId};
 use larder_volume::{verify_range, whole_sums};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::background::Background;
 use super::cluster::Cluster;
-use crate::limits::{READ_PATIENCE_MS, READ_PIECE_BYTES, WRITE_PATIENCE_MS};
+use crate::limits::{
+    COPY_LATE_MS, COPY_PATIENCE_MS, COPY_SHUNNED, PROTOCOL_COPIES, READ_PATIENCE_MS,
+    READ_PIECE_BYTES, WRITE_PATIENCE_MS,
+};
 use crate::peers::down;
-use crate::wire::{DataCall, DataReply, DataService};
+use crate::wire::{CopyEnd, CopyOrder, DataCall, DataReply, DataService};
 
 /// The data servers of an LV's replicas, by number, as a PG knows them.
 pub(super) type Places = Vec<ServerId>;
 
+/// What became of a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Ending {
+    Durable,
+    /// It was not tried: there is too much to do, or its server was too late with another a moment ago.
+    PutOff,
+    Failed,
+}
+
+/// What became of copies of a chunk that were to be made.
+#[derive(Debug)]
+pub(super) struct Copied {
+    /// The worst of them.
+    pub(super) ending: Ending,
+    /// Replicas whose servers say that their own copy does not verify.
+    pub(super) bad: Holders,
+}
+
+impl Copied {
+    fn as_(ending: Ending) -> Self {
+        Self { ending, bad: Holders::default() }
+    }
+
+    fn through_here(are_durable: bool) -> Self {
+        Self::as_(if are_durable { Ending::Durable } else { Ending::Failed })
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self { ending: self.ending.max(other.ending), bad: self.bad.union(other.bad) }
+    }
+}
+
+/// Data servers that let a copy time out, each until when no other is asked of it.
+#[derive(Debug, Default)]
+pub(super) struct Shunned(Mutex<BTreeMap<ServerId, Instant>>);
+
+impl Shunned {
+    /// Returns true if a server is asked for nothing now.
+    pub(super) fn has(&self, server: ServerId) -> bool {
+        let mut shunned = self.0.lock();
+        let is_over = shunned.get(&server).map(|until| *until <= Instant::now());
+        if is_over == Some(true) {
+            shunned.remove(&server);
+        }
+        is_over == Some(false)
+    }
+
+    fn add(&self, server: ServerId) {
+        self.0.lock().insert(server, Instant::now() + COPY_SHUNNED);
+    }
+}
+
 impl Cluster {
-    /// Makes a copy; whether it is durable where it was wanted.
+    /// Has a copy made.
     pub(super) async fn copy(
         &self,
         refill: &Refill,
         places: &Places,
-        background: &Background,
-    ) -> bool {
-        let chunk = &refill.chunk;
-        for replica in refill.from.with(refill.to).iter() {
-            if let Some((server, _)) = self.replica(places, replica) {
-                background.works_at(server);
-            }
+        background: &Arc<Background>,
+    ) -> Copied {
+        let Refill { chunk, from, to, grant, .. } = refill;
+        // The holder that is asked first is nearly always the only one.
+        let holder = in_turn(places, (*from, *to), chunk).into_iter().take(1);
+        let _at_work = background.at_work(holder.chain(places.get(*to).copied()).collect());
+        if self.data_servers_copy() {
+            return self.have_copied(places, (*from, *to), chunk, (*grant, &chunk.extents)).await;
         }
-        let Some(bytes) = self.read_whole(places, chunk, refill.from).await else {
+        let Some(bytes) = self.read_whole(places, chunk, *from).await else {
             tracing::warn!(lv = %chunk.lv, grant = ?chunk.grant, "no holder gives a chunk that is to be copied");
-            return false;
+            return Copied::as_(Ending::Failed);
         };
-        let (lv, to) = (chunk.lv, refill.to);
-        self.write_copy(places, (lv, to), refill.grant, &chunk.extents, bytes).await
+        let write = self.write_copy(places, (chunk.lv, *to), *grant, &chunk.extents, bytes);
+        Copied::through_here(write.await)
     }
 
-    /// Makes copies of a chunk at its new place; whether they are durable on all replicas.
+    /// Has copies of a chunk made at its new place, on all replicas.
     pub(super) async fn copy_to_new_place(
         &self,
         to: &Move,
         places: &Places,
-        background: &Background,
-    ) -> bool {
-        let chunk = &to.chunk;
-        for replica in to.replicas.iter() {
-            if let Some((server, _)) = self.replica(places, replica) {
-                background.works_at(server);
-            }
+        background: &Arc<Background>,
+    ) -> Copied {
+        let Move { chunk, replicas, extents, grant, .. } = to;
+        let _at_work = background.at_work(servers(places, *replicas));
+        if self.data_servers_copy() {
+            let copies = replicas.iter().map(|replica| {
+                self.have_copied(places, (*replicas, replica), chunk, (*grant, extents))
+            });
+            let copied = join_all(copies).await.into_iter();
+            return copied.fold(Copied::as_(Ending::Durable), Copied::and);
         }
-        let Some(bytes) = self.read_whole(places, chunk, to.replicas).await else { return false };
-        let writes = to.replicas.iter().map(|replica| {
-            self.write_copy(places, (chunk.lv, replica), to.grant, &to.extents, bytes.clone())
+        let Some(bytes) = self.read_whole(places, chunk, *replicas).await else {
+            return Copied::as_(Ending::Failed);
+        };
+        let writes = replicas.iter().map(|replica| {
+            self.write_copy(places, (chunk.lv, replica), *grant, extents, bytes.clone())
         });
-        join_all(writes).await.into_iter().all(|is_written| is_written)
+        Copied::through_here(join_all(writes).await.into_iter().all(|is_written| is_written))
+    }
+
+    /// True if every data server there ever will be makes copies by itself.
+    pub(super) fn data_servers_copy(&self) -> bool {
+        self.managers.map().cluster_version >= PROTOCOL_COPIES
+    }
+
+    /// Has the data server of replica `to` make a copy of what the replicas `from` hold.
+    async fn have_copied(
+        &self,
+        places: &Places,
+        (from, to): (Holders, usize),
+        chunk: &Chunk,
+        (grant, extents): (Grant, &[Extent]),
+    ) -> Copied {
+        let Some((server, peer)) = self.replica(places, to) else {
+            return Copied::as_(Ending::Failed);
+        };
+        if self.shunned.has(server) {
+            return Copied::as_(Ending::PutOff);
+        }
+        let order = CopyOrder {
+            chunk: chunk.clone(),
+            holders: in_turn(places, (from, to), chunk),
+            grant,
+            extents: extents.to_vec(),
+            patience_ms: COPY_PATIENCE_MS as u32,
+        };
+        let call = DataCall::Copy(Box::new(order));
+        let asked = Instant::now();
+        let deadline = asked + Duration::from_millis(COPY_PATIENCE_MS);
+        let answered = tokio::select! {
+            biased;
+            answered = peer.call_while_wanted(&call, Bytes::new(), deadline) => answered,
+            () = down(&*self.managers, server) => return Copied::as_(Ending::Failed),
+        };
+        let (lv, of) = (chunk.lv, chunk.grant);
+        let (ending, bad) = match answered {
+            Ok((DataReply::Copied(CopyEnd::Durable, bad), _)) => (Ending::Durable, bad),
+            Ok((DataReply::Copied(end, bad), _)) => {
+                if end == CopyEnd::NoHolder {
+                    tracing::warn!(%server, %lv, grant = ?of, "no holder gives a chunk that is to be copied");
+                }
+                tracing::debug!(%server, %lv, ?end, "a replica did not take a copy");
+                (Ending::Failed, bad)
+            }
+            Ok((reply, _)) => {
+                tracing::debug!(%server, %lv, ?reply, "a replica did not make a copy");
+                (Ending::Failed, Vec::new())
+            }
+            Err(CallError::Busy(_)) => {
+                if asked.elapsed() >= Duration::from_millis(COPY_LATE_MS) {
+                    self.shunned.add(server);
+                }
+                (Ending::PutOff, Vec::new())
+            }
+            Err(error) => {
+                tracing::debug!(%server, %lv, %error, "a replica did not answer for a copy");
+                self.shunned.add(server);
+                (Ending::Failed, Vec::new())
+            }
+        };
+        let is_bad = |replica: &usize| places.get(*replica).is_some_and(|at| bad.contains(at));
+        Copied { ending, bad: from.iter().filter(is_bad).fold(Holders::default(), Holders::with) }
     }
 
     /// Writes a copy to a replica; whether it is durable there.
@@ -157,5 +288,51 @@ impl Cluster {
     fn replica(&self, places: &Places, replica: usize) -> Option<(ServerId, Peer<DataService>)> {
         let server = *places.get(replica)?;
         Some((server, self.data.of(&self.managers.map(), server)?))
+    }
+}
+
+/// The data servers of replicas.
+fn servers(places: &Places, replicas: Holders) -> Vec<ServerId> {
+    replicas.iter().filter_map(|replica| places.get(replica).copied()).collect()
+}
+
+/// Data servers in the order in which the maker of a copy asks them: itself, if it holds the chunk, as nothing then
+/// crosses the network; of others one after the other, by the chunk, so that all give the same.
+fn in_turn(places: &Places, (from, to): (Holders, usize), chunk: &Chunk) -> Vec<ServerId> {
+    let mut others: Vec<usize> = from.iter().filter(|replica| *replica != to).collect();
+    if !others.is_empty() {
+        let first = chunk.grant.op.seq.0 % others.len() as u64;
+        others.rotate_left(first as usize);
+    }
+    let own = from.has(to).then_some(to);
+    own.into_iter().chain(others).filter_map(|replica| places.get(replica).copied()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_types::{LvId, OpId, OpSeq, PgId, View};
+
+    use super::*;
+
+    fn chunk(seq: u64) -> Chunk {
+        let op = OpId { view: View(1), seq: OpSeq(seq) };
+        let grant = Grant { pg: PgId(0), op, attempt: 0 };
+        let holders = Holders::default();
+        let (extents, sums) = (Vec::new(), Vec::new());
+        Chunk { grant, seed: 0, lv: LvId(0), extents, len: 0, sums, holders }
+    }
+
+    #[test]
+    fn holders_are_asked_by_turns_and_the_maker_asks_itself_first() {
+        let places: Places = [10, 11, 12].map(ServerId).to_vec();
+        let all = Holders::default().with(0).with(1).with(2);
+        let asked = |from, to, seq| {
+            in_turn(&places, (from, to), &chunk(seq)).into_iter().map(|it| it.0).collect::<Vec<_>>()
+        };
+        let two = Holders::default().with(0).with(2);
+        assert_eq!(asked(two, 1, 4), [10, 12]);
+        assert_eq!(asked(two, 1, 5), [12, 10], "the other gives the next one");
+        assert_eq!(asked(all, 1, 4), [11, 10, 12], "a move within a volume");
+        assert_eq!(asked(Holders::default(), 1, 4), [0; 0]);
     }
 }

@@ -104,6 +104,9 @@ impl Meta {
                     self.step(&mut member, Event::TooFewServers);
                 }
             }
+            ManagerMessage::CopyTurn { boot, sent_ms, turn } if boot == cluster.boot => {
+                self.rebuild.order.heard(sent_ms, turn);
+            }
             ManagerMessage::SessionClosed(session) => {
                 cluster.adoption.end_sessions(BTreeSet::from([session]));
             }
@@ -272,6 +275,8 @@ impl Meta {
             self.say_again(cluster, &member);
             self.look_who_is_away(cluster, &mut member);
         }
+        let made = self.rebuild.bytes();
+        self.rebuild.order.say(cluster, made, self.background.bytes_per_s());
         cluster.say_started();
         self.look_for_ended_sessions(cluster);
     }

@@ -2,14 +2,17 @@
 //!
 //! ```text
 //!  look, every so often ─▶ walk: rows, piece by piece ─▶ copies of the piece, a few at a time ─▶ next piece
-//!                                                          └── each when the budget lets it begin
+//!                                                          └── each when the budget lets it begin    └── in its turn
 //! ```
 //!
 //! # Invariants
 //!
-//! 1. A walk's copies are all over before it ends: a PG is told that it was walked over only then.
+//! 1. A walk's copies are all over before it ends: a PG is told that it was walked over only then. One that a stop has broken
+//!    off tells nobody.
 //! 2. Copies take no more than the budget of background work.
 //! 3. What is read or written here is bounded by a piece: rows, copies, and the bytes of a chunk for each copy.
+
+mod order;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -20,18 +23,24 @@ use std::time::Duration;
 use larder_kv::KvReader;
 use larder_protocol::background::Work;
 use larder_protocol::limits::WALK_LOOK_MS;
-use larder_protocol::pg::{Refill, Rhythm, Walk, chunk_at};
-use larder_protocol::{Event, IndexError};
-use larder_types::PgId;
+use larder_protocol::pg::{CopyPriority, Refill, Rhythm, Walk, chunk_at};
+use larder_protocol::{Call, Event, IndexError};
+use larder_types::{Chunk, Holders, PgId, View};
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::Meta;
+use super::callers::NOBODY;
+use super::copy::{Ending, Places};
 use super::index::index_error;
 use crate::blocking;
-use crate::limits::{REBUILD_PIECE_COPIES_MAX, REBUILD_ROWS_MAX};
+use crate::clock::now;
+use crate::limits::{
+    REBUILD_PIECE_COPIES_MAX, REBUILD_PIECE_SECONDS, REBUILD_ROWS_MAX, SINGLES_LOOK_PAUSE,
+};
 use crate::progress::RebuildNow;
+use order::Order;
 
 /// Bounds of a chunk's copies for which copies are counted one by one.
 const GOOD_MAX: usize = 4;
@@ -44,9 +53,12 @@ pub struct RebuildCounters {
     mended: AtomicU64,
     bytes: AtomicU64,
     failed: AtomicU64,
+    put_off: AtomicU64,
     /// Chunks that the last walk found lacking something, by the number of copies that can be read.
     lacking: Mutex<BTreeMap<usize, u64>>,
     extent: Mutex<Extent>,
+    /// Whose copies come first.
+    pub(super) order: Order,
 }
 
 /// How much there was to do since all was well, and is left.
@@ -96,6 +108,18 @@ impl RebuildCounters {
         self.failed.load(Ordering::Relaxed)
     }
 
+    /// Copies that were not tried yet, as their servers had too much to do.
+    #[must_use]
+    pub fn put_off(&self) -> u64 {
+        self.put_off.load(Ordering::Relaxed)
+    }
+
+    /// Milliseconds for which copies waited for more urgent ones of other servers.
+    #[must_use]
+    pub fn waited_ms(&self) -> u64 {
+        self.order.waited_ms()
+    }
+
     /// Chunks that the last walk found with a copy too few or in the wrong place, by the number of copies that can
     /// be read; with none at all their data is lost, or out of reach.
     #[must_use]
@@ -118,10 +142,17 @@ impl RebuildCounters {
         }
     }
 
-    fn count(&self, refill: &Refill, is_copied: bool) {
-        if !is_copied {
-            self.failed.fetch_add(1, Ordering::Relaxed);
-            return;
+    fn count(&self, refill: &Refill, ending: Ending) {
+        match ending {
+            Ending::Durable => {}
+            Ending::PutOff => {
+                self.put_off.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            Ending::Failed => {
+                self.failed.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
         }
         if refill.chunk.holders.has(refill.to) {
             self.mended.fetch_add(1, Ordering::Relaxed);
@@ -140,27 +171,65 @@ struct Piece {
     after: Option<Vec<u8>>,
 }
 
+impl Piece {
+    fn before(walk: Walk) -> Self {
+        Self { walk, refills: Vec::new(), after: Some(Vec::new()) }
+    }
+}
+
+/// When groups were looked over for chunks with a single copy.
+#[derive(Default)]
+struct Looks {
+    /// How often replicas had changed in the view of each group that was looked over.
+    known: ReplicaChanges,
+    /// No other look begins before.
+    not_before: Option<Instant>,
+}
+
+/// How often replicas have changed in each group, in its view.
+type ReplicaChanges = BTreeMap<PgId, (View, u64)>;
+
+impl Looks {
+    fn begin(&mut self, walk: &Walk, now: &ReplicaChanges) {
+        self.known.extend(walk.pgs().filter_map(|pg| Some((pg, *now.get(&pg)?))));
+    }
+
+    /// Copies that were not tried are looked for again.
+    fn ended(&mut self, walk: &Walk) {
+        for pg in walk.were_put_off() {
+            self.known.remove(&pg);
+        }
+    }
+
+    fn are_due(&self) -> bool {
+        self.not_before.is_none_or(|not_before| Instant::now() >= not_before)
+    }
+}
+
 /// Rebuilds until the server is gone.
 pub(super) async fn run(meta: Weak<Meta>) {
-    let (mut good_max, mut rhythm, began) = (1, Rhythm::default(), Instant::now());
+    let (mut bound, mut rhythm, began) = (CopyPriority::FIRST, Rhythm::default(), Instant::now());
+    let mut looks = Looks::default();
     loop {
         sleep_until(Instant::now() + Duration::from_millis(WALK_LOOK_MS)).await;
         let Some(meta) = meta.upgrade() else { return };
         if meta.is_stopping() {
             return;
         }
-        let Some(walk) = meta.wanted_walk(good_max) else {
-            good_max = 1;
+        let Some(walk) = meta.wanted_walk(bound) else {
+            bound = CopyPriority::FIRST;
+            meta.rebuild.order.rest();
             rhythm.rests();
             continue;
         };
         let uptime_ms = || began.elapsed().as_millis() as u64;
         if !rhythm.is_due(uptime_ms(), &walk) {
+            meta.rebuild.order.rest();
             continue;
         }
-        match meta.walk(walk).await {
+        match meta.walk(walk, &mut looks).await {
             Ok(walk) => {
-                good_max = walk.next_good_max();
+                bound = walk.next_bound();
                 rhythm.ended(uptime_ms(), &walk);
             }
             Err(error) => return meta.fail(format!("the index cannot be walked over: {error}")),
@@ -170,61 +239,154 @@ pub(super) async fn run(meta: Weak<Meta>) {
 
 impl Meta {
     /// A walk for all PGs that want one.
-    fn wanted_walk(&self, good_max: usize) -> Option<Walk> {
-        let mut walk = Walk::new(good_max);
-        self.pg_ids().for_each(|pg| walk.add(&self.lock(pg).pg));
+    fn wanted_walk(&self, bound: CopyPriority) -> Option<Walk> {
+        self.walk_of(self.pg_ids(), bound)
+    }
+
+    /// A walk for those of some PGs that want one. Where no volume is read much, nothing comes before what the others have.
+    fn walk_of(&self, pgs: impl Iterator<Item = PgId>, bound: CopyPriority) -> Option<Walk> {
+        let now_ms = now().steady_ms;
+        let wanting: Vec<PgId> =
+            pgs.filter(|pg| self.lock(*pg).pg.wants_walk().is_some()).collect();
+        let has_hot = wanting.iter().any(|pg| self.lock(*pg).pg.has_hot(now_ms));
+        let first = CopyPriority::new(1, has_hot);
+        let mut walk = Walk::new(bound.max(first));
+        wanting.iter().for_each(|pg| walk.add(&self.lock(*pg).pg));
         walk.pgs().next()?;
         Some(walk)
     }
 
-    async fn walk(self: &Arc<Self>, walk: Walk) -> Result<Walk, IndexError> {
-        self.rebuild.walks.fetch_add(1, Ordering::Relaxed);
+    /// Makes the copies that a walk asks for. It pauses between two pieces while others have more urgent ones, and while
+    /// chunks with a single copy are looked for in groups of this server whose replicas have changed.
+    async fn walk(self: &Arc<Self>, walk: Walk, looks: &mut Looks) -> Result<Walk, IndexError> {
         let (before, mut made) = (self.rebuild.extent.lock().left, 0);
-        let mut piece = Piece { walk, refills: Vec::new(), after: Some(Vec::new()) };
-        while let Some(after) = piece.after.take() {
-            let (meta, walk) = (self.clone(), piece.walk);
-            let looked = blocking::run(move || meta.consider_rows(walk, &after));
-            piece = match looked.await {
-                Ok(looked) => looked?,
-                Err(error) => return Err(IndexError(error.to_string())),
-            };
-            let copied = self.copy_all(std::mem::take(&mut piece.refills)).await;
-            if copied > 0 {
-                piece.walk.copied();
-            }
-            made += copied;
-            self.rebuild.extent.lock().note(before, piece.walk.lacking(), made);
-            if self.is_stopping() {
-                break;
-            }
+        self.rebuild.walks.fetch_add(1, Ordering::Relaxed);
+        self.rebuild.order.begin(walk.bound());
+        if walk.bound().is_single() {
+            looks.begin(&walk, &self.replica_changes());
         }
-        let walk = piece.walk;
-        self.rebuild.lacking.lock().clone_from(walk.lacking());
-        self.rebuild.extent.lock().note(0, walk.lacking(), made);
-        if !self.is_stopping() {
-            for pg in walk.pgs() {
-                let mut member = self.lock(pg);
-                if let Some(event) = walk.ended(&member.pg) {
-                    self.step(&mut member, event);
+        let mut piece = Piece::before(walk);
+        while piece.after.is_some() && !self.is_stopping() {
+            if !piece.walk.bound().is_single() {
+                if looks.are_due()
+                    && let Some(singles) = self.look_for_singles(looks).await?
+                {
+                    made += singles;
+                    self.rebuild.order.begin(piece.walk.bound());
+                }
+                if !self.rebuild.order.may_copy(self.cluster()) {
+                    self.rebuild.order.wait().await;
+                    continue;
                 }
             }
+            let copied;
+            (piece, copied) = self.do_piece(piece).await?;
+            made += copied;
+            self.rebuild.extent.lock().note(before, piece.walk.lacking(), made);
         }
+        let walk = piece.walk;
+        looks.ended(&walk);
+        if piece.after.is_some() {
+            return Ok(walk);
+        }
+        self.rebuild.lacking.lock().clone_from(walk.lacking());
+        self.rebuild.extent.lock().note(0, walk.lacking(), made);
+        self.tell_walked(&walk);
         Ok(walk)
     }
 
-    /// Looks at the rows after one, until there is enough to do.
+    /// Walks for groups whose replicas have changed since they were looked over, as long as there are chunks with a single
+    /// copy. Returns how many copies were made; `None` if there is no such group. None of them is told: the walk that pauses
+    /// meanwhile has not looked at all of their rows.
+    async fn look_for_singles(
+        self: &Arc<Self>,
+        looks: &mut Looks,
+    ) -> Result<Option<u64>, IndexError> {
+        let (now, began, mut made) = (self.replica_changes(), Instant::now(), None);
+        let is_news = |pg: &PgId| looks.known.get(pg) != now.get(pg);
+        let news: Vec<PgId> = now.keys().copied().filter(is_news).collect();
+        let mut bound = CopyPriority::FIRST;
+        while let Some(walk) = self.walk_of(news.iter().copied(), bound) {
+            self.rebuild.walks.fetch_add(1, Ordering::Relaxed);
+            self.rebuild.order.begin(walk.bound());
+            looks.begin(&walk, &now);
+            let (mut piece, mut made_now) = (Piece::before(walk), 0);
+            while piece.after.is_some() && !self.is_stopping() {
+                let copied;
+                (piece, copied) = self.do_piece(piece).await?;
+                made_now += copied;
+            }
+            looks.ended(&piece.walk);
+            *made.get_or_insert(0) += made_now;
+            let walked_to = piece.walk.bound();
+            match piece.walk.left().filter(|left| left.is_single()) {
+                // There were too many of one group to be made at once, or there are others that are read less.
+                Some(left) if made_now > 0 || left > walked_to => bound = left,
+                _ => break,
+            }
+        }
+        // However often replicas change, what is less urgent has half of the time.
+        let pause = began.elapsed().max(SINGLES_LOOK_PAUSE);
+        looks.not_before = made.map(|_| Instant::now() + pause).or(looks.not_before);
+        Ok(made)
+    }
+
+    fn replica_changes(&self) -> ReplicaChanges {
+        let of = |pg| {
+            let member = self.lock(pg);
+            (pg, (member.pg.view(), member.pg.replica_changes()))
+        };
+        self.pg_ids().map(of).collect()
+    }
+
+    /// Tells PGs that all their rows were looked at.
+    fn tell_walked(&self, walk: &Walk) {
+        for pg in walk.pgs() {
+            let mut member = self.lock(pg);
+            if let Some(event) = walk.ended(&member.pg) {
+                self.step(&mut member, event);
+            }
+        }
+    }
+
+    /// Looks at the rows of a piece, and makes their copies; returns the next piece and how many were made.
+    async fn do_piece(self: &Arc<Self>, piece: Piece) -> Result<(Piece, u64), IndexError> {
+        let Piece { walk, after, .. } = piece;
+        let (meta, after) = (self.clone(), after.unwrap_or_default());
+        let looked = blocking::run(move || meta.consider_rows(walk, &after));
+        let mut piece = match looked.await {
+            Ok(looked) => looked?,
+            Err(error) => return Err(IndexError(error.to_string())),
+        };
+        let refills = std::mem::take(&mut piece.refills);
+        self.rebuild.order.found(refills.iter().map(|(_, refill)| refill.priority).min());
+        let made = self.copy_all(refills, &mut piece.walk).await;
+        self.rebuild.order.found(None);
+        if made > 0 {
+            piece.walk.copied();
+        }
+        Ok((piece, made))
+    }
+
+    /// Looks at the rows after one, until there is enough to do: floors wait for copies that are asked for, so they are no
+    /// more than a moment's work.
     fn consider_rows(&self, mut walk: Walk, after: &[u8]) -> Result<Piece, IndexError> {
+        let (mut bytes, bytes_max) = (0, self.background.copy_rate() * REBUILD_PIECE_SECONDS);
         let look = |row: &[u8], value: &[u8]| self.consider_row(&mut walk, row, value);
-        let (refills, after) = self.rows_after(after, REBUILD_PIECE_COPIES_MAX, look)?;
+        let is_enough = |refills: &[(PgId, Refill)]| {
+            bytes += refills.last().map_or(0, |(_, refill)| u64::from(refill.chunk.len));
+            refills.len() >= REBUILD_PIECE_COPIES_MAX || bytes >= bytes_max
+        };
+        let (refills, after) = self.rows_after(after, is_enough, look)?;
         Ok(Piece { walk, refills, after })
     }
 
-    /// Looks at the rows after one, until enough were looked at or so much was found to do; returns that, and after
-    /// which row to go on, if there are more.
+    /// Looks at the rows after one, until enough were looked at or what was found to do is enough; returns that, and after
+    /// which row to go on, if there are more. Whether it is enough is asked each time that something was found.
     pub(super) fn rows_after<T>(
         &self,
         after: &[u8],
-        found_max: usize,
+        mut is_enough: impl FnMut(&[T]) -> bool,
         mut look: impl FnMut(&[u8], &[u8]) -> Result<Option<T>, IndexError>,
     ) -> Result<(Vec<T>, Option<Vec<u8>>), IndexError> {
         let (mut found, mut rows) = (Vec::new(), 0);
@@ -233,14 +395,19 @@ impl Meta {
         from.push(0);
         let mut visit = |row: &[u8], value: &[u8]| {
             rows += 1;
+            let mut enough = rows >= REBUILD_ROWS_MAX;
             match look(row, value) {
-                Ok(one) => found.extend(one),
+                Ok(Some(one)) => {
+                    found.push(one);
+                    enough |= is_enough(&found);
+                }
+                Ok(None) => {}
                 Err(error) => {
                     failed = Some(error);
                     return ControlFlow::Break(());
                 }
             }
-            if rows < REBUILD_ROWS_MAX && found.len() < found_max {
+            if !enough {
                 return ControlFlow::Continue(());
             }
             last = Some(row.to_vec());
@@ -265,29 +432,79 @@ impl Meta {
     }
 
     /// Makes copies, as many at a time as the budget lets begin; returns how many were made.
-    async fn copy_all(self: &Arc<Self>, refills: Vec<(PgId, Refill)>) -> u64 {
+    async fn copy_all(self: &Arc<Self>, refills: Vec<(PgId, Refill)>, walk: &mut Walk) -> u64 {
         let mut under_way = JoinSet::new();
         for (pg, refill) in refills {
-            let is_single = refill.from.count() <= 1;
+            if self.is_shunned(pg, &refill) {
+                self.refilled((pg, refill), Ending::PutOff);
+                walk.put_off(pg);
+                continue;
+            }
+            let is_single = refill.priority.is_single();
             let work = if is_single { Work::RebuildSingle } else { Work::Rebuild };
             let piece = self.background.begin(work, u64::from(refill.chunk.len)).await;
             let meta = self.clone();
             under_way.spawn(async move {
-                let Some(cluster) = meta.cluster() else { return false };
-                let places = meta.lock(pg).duties.places_of(refill.chunk.lv);
-                let is_copied = cluster.copy(&refill, &places, &meta.background).await;
+                let ending = meta.copy_one(pg, &refill).await;
                 drop(piece);
-                meta.rebuild.count(&refill, is_copied);
-                let Refill { row, grant, .. } = refill;
-                let event = Event::Refilled { row, grant, is_copied };
-                meta.step(&mut meta.lock(pg), event);
-                is_copied
+                meta.refilled((pg, refill), ending);
+                (pg, ending)
             });
         }
         let mut made = 0;
-        while let Some(copied) = under_way.join_next().await {
-            made += u64::from(matches!(copied, Ok(true)));
+        while let Some(ended) = under_way.join_next().await {
+            match ended {
+                Ok((_, Ending::Durable)) => made += 1,
+                Ok((pg, Ending::PutOff)) => walk.put_off(pg),
+                Ok((_, Ending::Failed)) | Err(_) => {}
+            }
         }
         made
+    }
+
+    /// Returns true if the data server that is to make a copy was too late with another a moment ago.
+    fn is_shunned(&self, pg: PgId, refill: &Refill) -> bool {
+        let server = self.lock(pg).duties.place(refill.chunk.lv, refill.to);
+        let shunned = self.cluster().map(|cluster| &cluster.shunned);
+        server.zip(shunned).is_some_and(|(server, shunned)| shunned.has(server))
+    }
+
+    fn refilled(&self, (pg, refill): (PgId, Refill), ending: Ending) {
+        self.rebuild.count(&refill, ending);
+        let Refill { row, grant, .. } = refill;
+        let event = Event::Refilled { row, grant, is_copied: ending == Ending::Durable };
+        self.step(&mut self.lock(pg), event);
+    }
+
+    async fn copy_one(&self, pg: PgId, refill: &Refill) -> Ending {
+        let Some(cluster) = self.cluster() else { return Ending::Failed };
+        let places = self.lock(pg).duties.places_of(refill.chunk.lv);
+        let copied = cluster.copy(refill, &places, &self.background).await;
+        self.suspect_copies(pg, (&refill.row, &refill.chunk), (copied.bad, &places));
+        copied.ending
+    }
+
+    /// Replicas whose servers say that their copy of a chunk does not verify. It is made anew, unless the chunk was deleted or
+    /// moved meanwhile.
+    pub(super) fn suspect_copies(
+        &self,
+        pg: PgId,
+        (row, chunk): (&[u8], &Chunk),
+        (bad, places): (Holders, &Places),
+    ) {
+        for replica in bad.iter() {
+            let Some(&server) = places.get(replica) else { continue };
+            let mut member = self.lock(pg);
+            match member.pg.is_damaged(row, chunk, replica, &self.index) {
+                Ok(Some(true)) => {
+                    let (lv, grant) = (chunk.lv, chunk.grant);
+                    tracing::error!(%pg, %lv, ?grant, %server, "a copy is damaged: the disk that has it is going");
+                    let call = Call::Suspect { grant, server };
+                    self.step(&mut member, Event::Call { token: NOBODY, call });
+                }
+                Ok(_) => {}
+                Err(error) => tracing::error!(%error, "a row of the index cannot be read"),
+            }
+        }
     }
 }

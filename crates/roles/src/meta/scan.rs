@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
+use larder_env::clock::uptime_ms;
 use larder_kv::KvReader;
 use larder_net::Responder;
 use larder_protocol::manager::state::MapVersion;
-use larder_protocol::pg::{Role, owner};
+use larder_protocol::pg::{Role, chunk_in, owner};
 use larder_protocol::sound::check_key;
 use larder_protocol::{Call, IndexError, Refusal, RowSpan};
 use larder_types::codec::encode;
@@ -229,7 +230,14 @@ impl Meta {
                 Some(value) => Ok(Some((owner(&row, &value, meta.pgs.len() as u32)?, value))),
                 None => Ok(None),
             });
-            let tells = meta.lock(pg).tells(view);
+            let mut member = meta.lock(pg);
+            let tells = member.tells(view);
+            if let (true, Ok(Some((_, value)))) = (tells, &found)
+                && let Ok(Some(chunk)) = chunk_in(&row, value)
+            {
+                member.pg.note_read(chunk.lv, uptime_ms());
+            }
+            drop(member);
             match found {
                 Ok(None) if tells => responder.answer(&MetaReply::Row(false), Bytes::new()),
                 Ok(Some((of, value))) if tells && of == Some(pg) => {

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use larder_env::clock::uptime_ms;
 use larder_kv::KvReader;
 use larder_net::{Handler, PeerIdentity, Responder, Role as ServerRole};
 use larder_protocol::manager::state::GatewayRecord;
@@ -23,7 +24,9 @@ use larder_protocol::pg::Role;
 use larder_protocol::region::Told;
 use larder_protocol::{Answer, Call, Content, Event, PeerMessage, Refusal};
 use larder_types::codec::{decode, encode};
-use larder_types::{BucketId, ObjectKey, OpId, PgId, ServerId, SessionId, VersionRow, View, rows};
+use larder_types::{
+    Body, BucketId, ObjectKey, OpId, PgId, ServerId, SessionId, VersionRow, View, rows,
+};
 use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
@@ -279,9 +282,14 @@ impl Meta {
             let version = row.map(|row| VersionRow::read(&row));
             version.transpose().map_err(|error| error.to_string())
         });
-        if !self.lock(pg).tells(view) {
+        let mut member = self.lock(pg);
+        if !member.tells(view) {
             return refuse(responder, Refusal::NotPrimary);
         }
+        if let Ok(Some(VersionRow { body: Body::Chunk(chunk), .. })) = &found {
+            member.pg.note_read(chunk.lv, uptime_ms());
+        }
+        drop(member);
         match found {
             Ok(found) => self.tell_found(*bucket, found.map(Box::new), responder),
             Err(error) => {

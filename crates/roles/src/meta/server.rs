@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 
 use super::adopt::Adoption;
 use super::cluster::Cluster;
+use super::copy::Shunned;
 use super::index::{Buckets, LiveBuckets};
 use super::recover::recover;
 use super::{BackgroundConfig, Meta, MetaConfig, MetaHandler, Neighbours, OpenError, Threads};
@@ -73,6 +74,7 @@ impl MetaServer {
             had: recovered.pgs.iter().filter_map(had).collect(),
             metas: Peers::new(endpoint),
             data: Peers::new(endpoint),
+            shunned: Shunned::default(),
             runtime: Handle::current(),
             meta: OnceLock::new(),
             adoption: Adoption::default(),

@@ -82,12 +82,13 @@ impl Node {
                 return self.step(pg, Event::TooFewServers, net);
             }
             ManagerMessage::SessionClosed(session) => return self.close_session(session, net),
-            // For another run, or for a data server.
+            // For another run, or for a data server; and nodes of the simulator make copies without turns.
             ManagerMessage::NewView { .. }
             | ManagerMessage::Leases { .. }
             | ManagerMessage::Volumes { .. }
             | ManagerMessage::PoolEmpty(..)
             | ManagerMessage::TooFewServers(..)
+            | ManagerMessage::CopyTurn { .. }
             | ManagerMessage::CreatePv { .. } => {}
         }
         Ok(())

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use larder_protocol::pg::{Refill, Walk, chunk_at};
+use larder_protocol::pg::{CopyPriority, Refill, Walk, chunk_at};
 use larder_protocol::{Event, IndexError};
 use larder_types::{PgId, rows};
 use larder_volume::verify_range;
@@ -59,7 +59,7 @@ impl Node {
 
     fn begin_walk(&mut self, net: &mut Net) -> Result<(), Fate> {
         let life = self.life();
-        let mut walk = Walk::new(life.good_max);
+        let mut walk = Walk::new(life.bound);
         life.members.iter().for_each(|member| walk.add(&member.pg));
         if walk.pgs().next().is_none() {
             return Ok(());
@@ -183,7 +183,8 @@ impl Node {
         let Some(walking) = life.walking.take_if(|walking| walking.copies.is_empty()) else {
             return Ok(());
         };
-        life.good_max = walking.walk.next_good_max();
+        // Nothing is read much here: what is hot comes before nothing.
+        life.bound = walking.walk.next_bound().max(CopyPriority::new(1, false));
         for pg in walking.walk.pgs() {
             if let Some(event) = walking.walk.ended(&self.member(pg).pg) {
                 self.step(pg, event, net)?;

@@ -7,7 +7,7 @@ use larder_env::SimDisk;
 use larder_kv::SimKv;
 use larder_metalog::LogError;
 use larder_protocol::IndexError;
-use larder_protocol::pg::{LogGap, Origin, Recovering};
+use larder_protocol::pg::{CopyPriority, LogGap, Origin, Recovering};
 use larder_types::codec::decode;
 use larder_types::{BootId, Op, OpId, PgId, ServerId, View, rows};
 
@@ -102,7 +102,7 @@ impl Node {
             reading: None,
             is_reading: true,
             is_older,
-            good_max: 1,
+            bound: CopyPriority::new(1, false),
         });
         let (node, run) = (self.id, self.run);
         let jitter = net.rng.below(5 * MS);

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::LVS_MAX;
 use crate::manager::state::LvRecord;
+use crate::turns::{CopyNeed, CopyTurn};
 
 /// Beside how many LVs a primary knows, in [`ServerMessage::NeedLv`].
 pub const HAS_MOST: u32 = 1 << 31;
@@ -52,6 +53,16 @@ pub enum ServerMessage {
     NoRoom(BootId, DiskId),
     /// A member of the view: its rows are not those of the others. Repeated as long as the view lasts.
     Lacks(BootId, PgId, View),
+    /// A meta server: what it has to copy. Repeated as long as that is so. Since
+    /// [`COPY_TURNS_VERSION`](crate::limits::COPY_TURNS_VERSION) of the cluster.
+    Copies {
+        /// Its run.
+        boot: BootId,
+        /// Its clock when it sent this; echoed.
+        sent_ms: u64,
+        /// What.
+        need: CopyNeed,
+    },
 }
 
 impl ServerMessage {
@@ -74,7 +85,8 @@ impl ServerMessage {
             | Self::SessionBegun(boot, _)
             | Self::Unheard(boot, ..)
             | Self::NoRoom(boot, _)
-            | Self::Lacks(boot, ..) => Some(*boot),
+            | Self::Lacks(boot, ..)
+            | Self::Copies { boot, .. } => Some(*boot),
             Self::CaughtUp(..)
             | Self::NeedLv(..)
             | Self::Created(..)
@@ -156,4 +168,14 @@ pub enum ManagerMessage {
     /// Too few data servers are within reach for another LV, though their disks may have room. Since
     /// [`TOO_FEW_SERVERS_VERSION`](crate::limits::TOO_FEW_SERVERS_VERSION) of the cluster.
     TooFewServers(BootId, PgId),
+    /// What a meta server may copy now, to what it said last. Since
+    /// [`COPY_TURNS_VERSION`](crate::limits::COPY_TURNS_VERSION) of the cluster.
+    CopyTurn {
+        /// The run that is meant.
+        boot: BootId,
+        /// The server's clock when it said what it has to copy.
+        sent_ms: u64,
+        /// What it may do.
+        turn: CopyTurn,
+    },
 }

@@ -24,6 +24,7 @@
 //! 7. Nothing here must survive: a new leader starts with what the map says.
 
 mod balance;
+mod copies;
 mod groups;
 mod health;
 mod leases;
@@ -48,6 +49,7 @@ use crate::manager::state::{
 };
 use crate::placement::{MetaServer, Standing};
 use crate::planted::Planted;
+use copies::Copies;
 use health::{Healths, Overheard};
 use leases::Leases;
 #[cfg(test)]
@@ -155,6 +157,7 @@ struct Leading {
     /// Data servers that were up then.
     data_up_before: usize,
     marks: Marks,
+    copies: Copies,
     /// The version of the protocol that each server spoke last, and in which run, while this manager leads.
     spoke: Spoke,
     parted: Parted,
@@ -259,6 +262,7 @@ impl Policy {
                     disks_before: map.next.disk,
                     data_up_before: data_up(map),
                     marks: Marks::default(),
+                    copies: Copies::new(now_ms),
                     spoke: Spoke::default(),
                     parted: Parted::default(),
                     rest: None,
@@ -456,6 +460,11 @@ impl Turn<'_> {
             ServerMessage::Lacks(boot, pg, view) => {
                 if boot == known {
                     self.lacks(server, pg, view);
+                }
+            }
+            ServerMessage::Copies { boot, sent_ms, need } => {
+                if boot == known {
+                    self.needs_copies((server, boot), sent_ms, need);
                 }
             }
             ServerMessage::Unheard(boot, pg, view, members) => {

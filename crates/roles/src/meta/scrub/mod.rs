@@ -361,7 +361,7 @@ impl Meta {
                 blocking::run(move || data.verify_copy(&chunk)).await.ok()
             }
             Neighbours::Apart(cluster) => {
-                self.background.works_at(copy.server);
+                let _at_work = self.background.at_work(vec![copy.server]);
                 cluster.verify(copy.server, &copy.chunk).await
             }
         }

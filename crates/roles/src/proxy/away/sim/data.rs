@@ -128,7 +128,11 @@ impl Disk {
                     None => (DataReply::UnreadableAnd(report), Bytes::new()),
                 }
             }
-            DataCall::Pg { .. } | DataCall::Verify(_) | DataCall::Load => {
+            DataCall::Pg { .. }
+            | DataCall::Verify(_)
+            | DataCall::Load
+            | DataCall::Copy(_)
+            | DataCall::ReadVerified { .. } => {
                 unreachable!("no proxy asks")
             }
         };

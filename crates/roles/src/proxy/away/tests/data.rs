@@ -119,7 +119,14 @@ impl FakeData {
                     None => DataReply::Unreadable,
                 }
             }
-            (DataCall::Pg { .. } | DataCall::Verify(_) | DataCall::Load, _) => {
+            (
+                DataCall::Pg { .. }
+                | DataCall::Verify(_)
+                | DataCall::Load
+                | DataCall::Copy(_)
+                | DataCall::ReadVerified { .. },
+                _,
+            ) => {
                 unreachable!("no meta server asks")
             }
         };

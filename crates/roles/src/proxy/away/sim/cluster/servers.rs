@@ -237,7 +237,7 @@ impl Handler<DataService> for MoodyFace {
         payload: Bytes,
         responder: Responder<DataService>,
     ) {
-        let is_write = matches!(request, DataCall::Write { .. });
+        let is_write = matches!(request, DataCall::Write { .. } | DataCall::Copy(_));
         let mood = *self.mood.lock();
         match mood {
             Mood::Refuses if is_write => responder.answer(&DataReply::NotWritten, Bytes::new()),
@@ -382,11 +382,11 @@ impl World {
         let node = self.open_data(at, (id, boot), (disk, managers));
         node.introduce(id, vec![address(id.0).to_string()]);
         let face = MoodyFace {
-            face: Arc::new(DataFace(node.clone())),
+            face: Arc::new(DataFace::new(node.clone(), &endpoint)),
             mood: self.datas.moods[at].clone(),
             dice: self.dice.clone(),
         };
-        let callers = Roles::of(&[Role::Proxy, Role::Meta, Role::Manager]);
+        let callers = Roles::of(&[Role::Proxy, Role::Meta, Role::Manager, Role::Data]);
         let services = Services::new().with::<DataService>(callers, face);
         let listener = Listener::start(&endpoint, arrivals, services).expect("it listens");
         let watched = node.clone();

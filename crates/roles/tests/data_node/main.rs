@@ -2,7 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "raw/mod.rs"]
+mod copies;
+#[path = "../raw/mod.rs"]
 mod raw;
 
 use std::collections::BTreeSet;
@@ -69,19 +70,23 @@ impl Map {
             lv_blocks: 16_384,
         };
         map.done(Command::Found(ClusterId(CLUSTER), settings));
-        map.done(Command::AddToken(TOKEN, 1000));
-        let founder = ("manager", ServerRole::Manager, None);
-        for (name, role, token) in [founder, ("data", ServerRole::Data, Some((TOKEN, 10)))] {
-            let server = NewServer {
-                name: name.to_owned(),
-                roles: BTreeSet::from([role]),
-                addresses: Vec::new(),
-                domains: FailureDomains::default(),
-                weight: Weight(1),
-            };
-            map.done(Command::AddServer(server, token));
-        }
+        map.add("manager", ServerRole::Manager, None);
+        map.add("data", ServerRole::Data, Some(TOKEN));
         (Arc::new(map), hears)
+    }
+
+    fn add(&self, name: &str, role: ServerRole, token: Option<[u8; 32]>) {
+        if let Some(token) = token {
+            self.done(Command::AddToken(token, 1000));
+        }
+        let server = NewServer {
+            name: name.to_owned(),
+            roles: BTreeSet::from([role]),
+            addresses: Vec::new(),
+            domains: FailureDomains::default(),
+            weight: Weight(1),
+        };
+        self.done(Command::AddServer(server, token.map(|token| (token, 10))));
     }
 
     fn done(&self, command: Command) {
@@ -124,13 +129,23 @@ impl Managers for Map {
 }
 
 async fn open(root: &Path, boot: u64, map: &Arc<Map>) -> Result<Arc<DataNode>, DataNodeError> {
-    let config = DataNodeConfig { me: ME, root: root.to_owned(), data: String::new() };
+    open_as(ME, root, boot, map).await
+}
+
+async fn open_as(
+    me: ServerId,
+    root: &Path,
+    boot: u64,
+    map: &Arc<Map>,
+) -> Result<Arc<DataNode>, DataNodeError> {
+    let config = DataNodeConfig { me, root: root.to_owned(), data: String::new() };
     DataNode::open(&config, BootId(boot), map.clone()).await
 }
 
 /// A data server with its port, and those who call it.
 struct Served {
     node: Arc<DataNode>,
+    disk: DiskId,
     _listener: Listener,
     meta: Peer<DataService>,
     manager: Peer<DataService>,
@@ -139,12 +154,20 @@ struct Served {
     address: String,
     /// A meta server's, a manager's and a proxy's.
     endpoints: [Arc<Endpoint>; 3],
+    /// Another data server's.
+    data: Arc<Endpoint>,
 }
 
 impl Served {
     async fn start(node: Arc<DataNode>) -> Self {
-        let authority =
-            Authority::create(larder_types::ClusterId(CLUSTER)).expect("a loopback cluster");
+        Self::start_as(&authority(), (ME, DiskId(0)), node).await
+    }
+
+    async fn start_as(
+        authority: &Authority,
+        (me, disk): (ServerId, DiskId),
+        node: Arc<DataNode>,
+    ) -> Self {
         let credentials = |server, role| {
             let identity =
                 authority.identity(server, Roles::of(&[role])).expect("a loopback cluster");
@@ -152,18 +175,19 @@ impl Served {
         };
         let older = Endpoint::as_of(credentials(ServerId(4), Role::Meta), PROTOCOL_REPORTS - 1);
         let endpoint = |server, role| Endpoint::new(credentials(server, role));
-        let own = endpoint(ME, Role::Data);
+        let own = endpoint(me, Role::Data);
         let socket =
             tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a loopback cluster");
-        let services = Services::new().with(Roles::all(), DataFace(node.clone()));
+        let services = Services::new().with(Roles::all(), DataFace::new(node.clone(), &own));
         let listener = Listener::start(&own, socket, services).expect("a loopback cluster");
         let address = listener.address().to_string();
         let callers = [(2, Role::Meta), (0, Role::Manager), (3, Role::Proxy)];
         let endpoints = callers.map(|(id, role)| endpoint(ServerId(id), role));
-        let meta = Peer::new(&endpoints[0], ME, address.clone());
-        let manager = Peer::new(&endpoints[1], ME, address.clone());
-        let older = Peer::new(&older, ME, address.clone());
-        Self { node, _listener: listener, meta, manager, older, address, endpoints }
+        let data = endpoint(ServerId(9), Role::Data);
+        let meta = Peer::new(&endpoints[0], me, address.clone());
+        let manager = Peer::new(&endpoints[1], me, address.clone());
+        let older = Peer::new(&older, me, address.clone());
+        Self { node, disk, _listener: listener, meta, manager, older, address, endpoints, data }
     }
 
     async fn call(&self, call: DataCall, payload: &'static [u8]) -> (DataReply, Bytes) {
@@ -192,7 +216,7 @@ impl Served {
 
     /// Has the LV made and opened in this run.
     async fn opened(&self, hears: &mut mpsc::Receiver<ServerMessage>) {
-        let (lv, pg, replica, disk, pv) = (LV, PgId(0), 0, DiskId(0), PvId(0));
+        let (lv, pg, replica, disk, pv) = (LV, PgId(0), 0, self.disk, PvId(0));
         let (blocks, map) = (16_384, MapVersion(1));
         let create = ManagerMessage::CreatePv { lv, pg, replica, disk, pv, blocks, map };
         self.manager.send(&DataMessage::Manager(create), Bytes::new()).expect("a loopback cluster");
@@ -201,6 +225,10 @@ impl Served {
         let open = DataRequest::Open { view: VIEW, floor, boot: self.node.boot() };
         assert_eq!(self.pg(open).await, DataAnswer::Floor(floor));
     }
+}
+
+fn authority() -> Authority {
+    Authority::create(larder_types::ClusterId(CLUSTER)).expect("a loopback cluster")
 }
 
 fn write(len: u32) -> DataCall {

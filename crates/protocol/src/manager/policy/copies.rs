@@ -1,0 +1,88 @@
+//! Which meta servers make copies first: those with the most urgent ones in the whole cluster. The others wait, and lend
+//! them their budgets.
+//!
+//! # Invariants
+//!
+//! 1. Turns are given only by a leader that has had the time to hear all who have needs.
+//! 2. Who may make copies and has made none for [`COPY_STUCK_MS`] holds up nobody.
+//! 3. The budgets that are given add up to those of all who have needs, but for what a server would have had by itself.
+
+use std::collections::BTreeMap;
+
+use larder_types::{BootId, ServerId};
+
+use super::Turn;
+use super::message::ManagerMessage;
+use crate::limits::{COPY_NEED_MS, COPY_STUCK_MS};
+use crate::manager::state::ServerRole;
+use crate::pg::CopyPriority;
+use crate::turns::{CopyNeed, CopyTurn};
+
+/// What a meta server said last.
+#[derive(Debug, Clone, Copy)]
+struct Said {
+    need: CopyNeed,
+    at_ms: u64,
+    /// Since when its copies do not go on.
+    still_since_ms: u64,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(super) struct Copies {
+    since_ms: u64,
+    said: BTreeMap<ServerId, Said>,
+}
+
+impl Copies {
+    /// Those of a manager that leads from now on.
+    pub(super) fn new(now_ms: u64) -> Self {
+        Self { since_ms: now_ms, said: BTreeMap::new() }
+    }
+
+    /// A server says what it has to copy; returns its turn.
+    fn hear(&mut self, now_ms: u64, server: ServerId, need: CopyNeed) -> Option<CopyTurn> {
+        self.said.retain(|_, said| now_ms < said.at_ms + COPY_NEED_MS);
+        let goes_on = |before: &Said| before.need.made != need.made || need.waits;
+        let before = self.said.get(&server).filter(|before| !goes_on(before));
+        let still_since_ms = before.map_or(now_ms, |before| before.still_since_ms);
+        self.said.insert(server, Said { need, at_ms: now_ms, still_since_ms });
+        (now_ms >= self.since_ms + COPY_NEED_MS).then(|| self.turn(now_ms, need))
+    }
+
+    fn turn(&self, now_ms: u64, own: CopyNeed) -> CopyTurn {
+        let moving = self.said.values().filter(|it| now_ms < it.still_since_ms + COPY_STUCK_MS);
+        let moving: Vec<CopyNeed> = moving.map(|said| said.need).collect();
+        let first = moving.iter().map(|need| need.priority).min();
+        let upto = first.unwrap_or(own.priority);
+        let all: u64 =
+            self.said.values().map(|said| said.need.bytes_per_s).fold(0, u64::saturating_add);
+        let sharers = moving.iter().filter(|need| need.priority <= upto).count() as u64;
+        let bytes_per_s = match own.priority <= upto {
+            true => (all / sharers.max(1)).max(own.bytes_per_s),
+            false => own.bytes_per_s,
+        };
+        CopyTurn { upto, bytes_per_s }
+    }
+}
+
+impl Turn<'_> {
+    /// A run of a meta server says what it has to copy.
+    pub(super) fn needs_copies(
+        &mut self,
+        (server, boot): (ServerId, BootId),
+        sent_ms: u64,
+        need: CopyNeed,
+    ) {
+        let is_meta = self.map.servers[&server].roles.contains(&ServerRole::Meta);
+        if !is_meta || need.priority < CopyPriority::FIRST {
+            return;
+        }
+        if let Some(turn) = self.leading.copies.hear(self.now_ms, server, need) {
+            self.tell(server, ManagerMessage::CopyTurn { boot, sent_ms, turn });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,359 @@
+//! Copies that primaries have made here, of bytes that other data servers hold. They are verified there, before they
+//! leave, and again here, before they are written. No byte passes through the primary.
+//!
+//! ```text
+//!  DataCall::Copy ─▶ its turn ─▶ pieces: ReadVerified at a holder, or here ─▶ verified again ─▶ disk queue ─▶ Copied
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. Nothing is written that did not verify here, and `Durable` is answered only when it is durable.
+//! 2. A copy is written under the grant of its order, as a put's data would be. However late it is, it never meets
+//!    another object's bytes (ADR 13): an order that outlives its primary needs no care.
+//! 3. At most [`COPIES_MAX`] chunks are in memory, those that wait for the disk included, and [`COPIES_WAITING_MAX`] orders wait.
+//! 4. Reads for copies elsewhere take no turn here. So servers that copy from one another never wait in a circle.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::iter;
+use larder_net::{Endpoint, Responder};
+use larder_types::limits::SUM_BYTES;
+use larder_types::{Chunk, ServerId};
+use larder_volume::{Action, Answer, Refusal, verify_range};
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use super::DataNode;
+use super::reads::Wanted;
+use crate::limits::{
+    COPIES_MAX, COPIES_WAITING_MAX, COPY_MARGIN_MS, COPY_PATIENCE_MS, COPY_READS_MAX,
+    COPY_TURN_MS_MAX, READ_PATIENCE_MS, READ_PIECE_BYTES,
+};
+use crate::peers::{Peers, down};
+use crate::planted::{Bug, has};
+use crate::wire::{CopyEnd, CopyOrder, CopyState, DataCall, DataReply, DataService};
+
+/// What a data server has done for copies, since its start.
+#[derive(Debug, Default)]
+pub struct CopyCounters {
+    /// Orders that wait for their turn or are carried out.
+    orders: AtomicUsize,
+    made: AtomicU64,
+    bytes: AtomicU64,
+    failed: AtomicU64,
+    /// Bytes that were read and verified here for copies on other servers.
+    given: AtomicU64,
+}
+
+impl CopyCounters {
+    /// Orders that wait for their turn or are carried out.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.orders.load(Ordering::Relaxed)
+    }
+
+    /// Copies made here.
+    #[must_use]
+    pub fn made(&self) -> u64 {
+        self.made.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of them.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Copies that could not be made here. Their primaries try again.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that were read and verified here for copies on other servers.
+    #[must_use]
+    pub fn given(&self) -> u64 {
+        self.given.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn gave(&self, bytes: usize) {
+        self.given.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn ended(&self, end: CopyEnd, len: u32) {
+        if end == CopyEnd::Durable {
+            self.made.fetch_add(1, Ordering::Relaxed);
+            self.bytes.fetch_add(u64::from(len), Ordering::Relaxed);
+        } else {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// See the module's head.
+pub(super) struct Copies {
+    node: Arc<DataNode>,
+    holders: Peers<DataService>,
+    turns: Arc<Semaphore>,
+}
+
+/// An order's place among those that wait or are carried out.
+struct Place<'a>(&'a CopyCounters);
+
+impl<'a> Place<'a> {
+    fn take(counters: &'a CopyCounters) -> Option<Self> {
+        let place = Self(counters);
+        let before = counters.orders.fetch_add(1, Ordering::Relaxed);
+        (before < COPIES_MAX + COPIES_WAITING_MAX).then_some(place)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.orders.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The holders of one order, as they prove to be.
+struct Holders<'a> {
+    order: &'a CopyOrder,
+    /// The one that gave the last piece is asked first.
+    first: AtomicUsize,
+    /// Those whose own copy does not verify.
+    bad: Mutex<BTreeSet<ServerId>>,
+}
+
+/// There is too much to do: the order may be repeated.
+struct Busy;
+
+impl Copies {
+    pub(super) fn new(node: Arc<DataNode>, endpoint: &Arc<Endpoint>) -> Arc<Self> {
+        let turns = Arc::new(Semaphore::new(COPIES_MAX));
+        Arc::new(Self { node, holders: Peers::new(endpoint), turns })
+    }
+
+    /// Carries out an order that was checked, and answers; not longer than its primary wants it.
+    pub(super) fn make(self: &Arc<Self>, order: Box<CopyOrder>, responder: Responder<DataService>) {
+        let copies = self.clone();
+        let (gone, unwanted) = oneshot::channel::<()>();
+        responder.when_unwanted(move || {
+            // It has ended by itself at the same time.
+            let _ended = gone.send(());
+        });
+        tokio::spawn(async move {
+            let counters = &copies.node.copies;
+            let Some(_place) = Place::take(counters) else { return responder.busy() };
+            let made = tokio::select! {
+                biased;
+                Ok(()) = unwanted => return,
+                made = copies.make_in_turn(&order) => made,
+            };
+            match made {
+                Ok((end, bad)) => {
+                    counters.ended(end, order.chunk.len);
+                    responder.answer(&DataReply::Copied(end, bad), Bytes::new());
+                }
+                Err(Busy) => responder.busy(),
+            }
+        });
+    }
+
+    /// Ends before the primary waits no more, so that nothing takes a turn for nobody.
+    async fn make_in_turn(&self, order: &CopyOrder) -> Result<(CopyEnd, Vec<ServerId>), Busy> {
+        let begun = Instant::now();
+        let patience = Duration::from_millis(u64::from(order.patience_ms).min(COPY_PATIENCE_MS));
+        let until = begun + patience.saturating_sub(Duration::from_millis(COPY_MARGIN_MS));
+        let by = until.min(begun + Duration::from_millis(COPY_TURN_MS_MAX));
+        let turn = timeout_at(by, self.turns.clone().acquire_owned()).await;
+        let Ok(Ok(turn)) = turn else { return Err(Busy) };
+        if self.node.server.is_full() {
+            return Ok((CopyEnd::Full, Vec::new()));
+        }
+        let (first, bad) = (AtomicUsize::new(0), Mutex::new(BTreeSet::new()));
+        let holders = Holders { order, first, bad };
+        let whole = timeout_at(until, self.read_whole(&holders)).await;
+        let bad = holders.bad.into_inner().into_iter().collect();
+        let Ok(Some(data)) = whole else { return Ok((CopyEnd::NoHolder, bad)) };
+        let Ok(end) = timeout_at(until, self.write(order, data, turn)).await else {
+            return Ok((CopyEnd::NotWritten, bad));
+        };
+        Ok((end?, bad))
+    }
+
+    /// All bytes of a chunk, verified.
+    async fn read_whole(&self, holders: &Holders<'_>) -> Option<Vec<Bytes>> {
+        let len = holders.order.chunk.len;
+        let ranges = in_steps(0..len, READ_PIECE_BYTES as u32);
+        let mut reads =
+            iter(ranges).map(|range| self.read(holders, range)).buffered(COPY_READS_MAX);
+        let mut whole = Vec::new();
+        while let Some(pieces) = reads.next().await {
+            whole.extend(pieces?);
+        }
+        Some(whole)
+    }
+
+    /// A range from a holder that has all of it right. If copies are damaged, each checksummed piece may come from any that
+    /// has that right.
+    async fn read(&self, holders: &Holders<'_>, range: Range<u32>) -> Option<Vec<Bytes>> {
+        if let Some(bytes) = self.read_from_any(holders, range.clone()).await {
+            return Some(vec![bytes]);
+        }
+        // To ask those that are late or busy for eight times as many pieces would make it worse.
+        if holders.bad.lock().is_empty() {
+            return None;
+        }
+        let mut pieces = Vec::new();
+        for piece in in_steps(range, SUM_BYTES) {
+            pieces.push(self.read_from_any(holders, piece).await?);
+        }
+        Some(pieces)
+    }
+
+    async fn read_from_any(&self, holders: &Holders<'_>, range: Range<u32>) -> Option<Bytes> {
+        let all = &holders.order.holders;
+        let first = holders.first.load(Ordering::Relaxed);
+        for at in (first..all.len()).chain(0..first) {
+            let Some(bytes) = self.read_from(all[at], holders, range.clone()).await else {
+                continue;
+            };
+            holders.first.store(at, Ordering::Relaxed);
+            return Some(bytes);
+        }
+        None
+    }
+
+    /// Whole checksummed pieces of the chunk from one holder, if they verify there and here.
+    async fn read_from(
+        &self,
+        holder: ServerId,
+        holders: &Holders<'_>,
+        range: Range<u32>,
+    ) -> Option<Bytes> {
+        let chunk = &holders.order.chunk;
+        let (reply, bytes) = match holder == self.node.me {
+            true => self.read_here(chunk, range.clone()).await?,
+            false => self.ask(holder, chunk, range.clone()).await?,
+        };
+        match reply {
+            DataReply::Bytes if bytes.len() == range.len() => {
+                match verify_range(chunk, range.start / SUM_BYTES, &bytes) {
+                    Ok(()) => return Some(bytes),
+                    Err(mismatch) => {
+                        let lv = chunk.lv;
+                        tracing::error!(%holder, %lv, %mismatch, "bytes of a copy were damaged on their way");
+                    }
+                }
+            }
+            DataReply::Verified(state @ (CopyState::Damaged | CopyState::Unreadable)) => {
+                // It may have been deleted meanwhile: its primary knows.
+                let (lv, grant) = (chunk.lv, chunk.grant);
+                tracing::debug!(%holder, %lv, ?grant, ?state, "a holder's copy does not verify");
+                holders.bad.lock().insert(holder);
+            }
+            reply => tracing::debug!(%holder, ?reply, "a holder does not give a chunk"),
+        }
+        None
+    }
+
+    async fn read_here(&self, chunk: &Chunk, range: Range<u32>) -> Option<(DataReply, Bytes)> {
+        let wanted = Wanted::Verified { chunk: Box::new(chunk.clone()), range };
+        // Without an answer there was no room for it among the reads that wait.
+        self.node.reads.read_here(wanted).await.ok()
+    }
+
+    async fn ask(
+        &self,
+        holder: ServerId,
+        chunk: &Chunk,
+        range: Range<u32>,
+    ) -> Option<(DataReply, Bytes)> {
+        let managers = &*self.node.managers;
+        let peer = self.holders.of(&managers.map(), holder)?;
+        let (from, len) = (range.start, range.len() as u32);
+        let call = DataCall::ReadVerified { chunk: Box::new(chunk.clone()), from, len };
+        let deadline = Instant::now() + Duration::from_millis(READ_PATIENCE_MS);
+        let answered = tokio::select! {
+            biased;
+            answered = peer.call_while_wanted(&call, Bytes::new(), deadline) => answered,
+            () = down(managers, holder) => return None,
+        };
+        answered
+            .inspect_err(|error| tracing::debug!(%holder, %error, "a holder does not answer"))
+            .ok()
+    }
+
+    /// Writes a copy; returns what became of it. The turn is over when the disk has it, whoever still waits.
+    async fn write(
+        &self,
+        order: &CopyOrder,
+        data: Vec<Bytes>,
+        turn: OwnedSemaphorePermit,
+    ) -> Result<CopyEnd, Busy> {
+        let CopyOrder { chunk, grant, extents, .. } = order;
+        let (lv, len) = (chunk.lv, chunk.len);
+        let bytes = len as usize;
+        if has(Bug::CopiesUnwritten) {
+            return Ok(CopyEnd::Durable);
+        }
+        let (told, heard) = oneshot::channel();
+        let reads = self.node.reads.clone();
+        reads.write_begins(bytes);
+        let written = move |result| {
+            drop(turn);
+            reads.write_ends(bytes);
+            // A copy that nobody wants any more waits no more.
+            let _unwanted = told.send(result);
+        };
+        let action = Action::Write { lv, grant: *grant, extents: extents.clone(), data, len };
+        self.node.server.carry_out(action, bytes, Box::new(written));
+        match heard.await {
+            Ok(Ok(Answer::Written)) => Ok(CopyEnd::Durable),
+            Ok(Err(Refusal::Busy)) => Err(Busy),
+            Ok(Err(Refusal::Full)) => Ok(CopyEnd::Full),
+            outcome => {
+                tracing::debug!(%lv, ?outcome, "the disk did not take a copy");
+                Ok(CopyEnd::NotWritten)
+            }
+        }
+    }
+}
+
+/// A range in steps of so many bytes; the last may be shorter.
+fn in_steps(range: Range<u32>, step: u32) -> impl Iterator<Item = Range<u32>> {
+    let end = range.end;
+    range.step_by(step as usize).map(move |start| start..end.min(start.saturating_add(step)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_cover_a_range_and_end_with_it() {
+        let steps: Vec<_> = in_steps(64..200, 64).collect();
+        assert_eq!(steps, [64..128, 128..192, 192..200]);
+        assert_eq!(in_steps(0..64, 64).next(), Some(0..64));
+        assert_eq!(in_steps(0..64, 64).count(), 1);
+        assert_eq!(in_steps(0..0, 64).count(), 0);
+    }
+
+    #[test]
+    fn no_more_orders_wait_than_there_are_places() {
+        let counters = CopyCounters::default();
+        let all = COPIES_MAX + COPIES_WAITING_MAX;
+        let mut places: Vec<_> = (0..all).map_while(|_| Place::take(&counters)).collect();
+        assert_eq!((places.len(), counters.under_way()), (all, all));
+        assert!(Place::take(&counters).is_none());
+        assert_eq!(counters.under_way(), all, "one that is refused takes no place");
+        drop(places.pop());
+        assert!(Place::take(&counters).is_some());
+    }
+}

@@ -1,0 +1,80 @@
+//! Whose copies come first in the cluster: what this server tells the managers, and hears from them. The rules are
+//! those of the machine, [`Turns`].
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use larder_env::clock::uptime_ms;
+use larder_protocol::limits::WALK_LOOK_MS;
+use larder_protocol::manager::policy::ServerMessage;
+use larder_protocol::pg::CopyPriority;
+use larder_protocol::turns::{CopyNeed, CopyTurn, Turns};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+
+use crate::meta::cluster::Cluster;
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub struct Order {
+    turns: Mutex<Turns>,
+    heard: Notify,
+    waited_ms: AtomicU64,
+}
+
+impl Order {
+    /// Milliseconds for which copies waited for more urgent ones of other servers.
+    #[must_use]
+    pub fn waited_ms(&self) -> u64 {
+        self.waited_ms.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn begin(&self, bound: CopyPriority) {
+        self.turns.lock().begin(uptime_ms(), bound);
+    }
+
+    pub(super) fn found(&self, priority: Option<CopyPriority>) {
+        self.turns.lock().found(priority);
+    }
+
+    pub(super) fn rest(&self) {
+        self.turns.lock().rest();
+    }
+
+    /// Returns true if what was begun may go on now. Servers of an earlier release know of no turns.
+    pub(super) fn may_copy(&self, cluster: Option<&Cluster>) -> bool {
+        let knows_turns = cluster.is_some_and(Cluster::data_servers_copy);
+        !knows_turns || self.turns.lock().may_copy(uptime_ms())
+    }
+
+    /// Waits until something is heard, or it is time to look again.
+    pub(super) async fn wait(&self) {
+        self.turns.lock().wait();
+        let began = Instant::now();
+        // Either way it is looked again.
+        let _heard = timeout(Duration::from_millis(WALK_LOOK_MS), self.heard.notified()).await;
+        self.waited_ms.fetch_add(began.elapsed().as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Tells the managers what there is to copy. `made`: bytes so far.
+    pub(in crate::meta) fn say(&self, cluster: &Cluster, made: u64, bytes_per_s: u64) {
+        let need = self.turns.lock().need();
+        if let Some((priority, waits)) = need.filter(|_| cluster.data_servers_copy()) {
+            let (boot, sent_ms) = (cluster.boot, uptime_ms());
+            let need = CopyNeed { priority, made, bytes_per_s, waits };
+            cluster.managers.say(ServerMessage::Copies { boot, sent_ms, need });
+        }
+    }
+
+    /// The leading manager answers.
+    pub(in crate::meta) fn heard(&self, sent_ms: u64, turn: CopyTurn) {
+        self.turns.lock().heard(sent_ms, turn);
+        self.heard.notify_one();
+    }
+
+    /// Bytes a second that copies may take, of a server whose own budget is this.
+    pub(in crate::meta) fn bytes_per_s(&self, own: u64) -> u64 {
+        self.turns.lock().bytes_per_s(uptime_ms(), own)
+    }
+}
