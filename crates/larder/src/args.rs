@@ -296,9 +296,9 @@ pub(crate) struct PackServeArgs {
     /// rules of the configuration file say. Default: arrival, or what the file says.
     #[arg(long, value_enum)]
     pub(crate) packing: Option<PackingArg>,
-    /// Threads that write objects into DIR at once, each for other groups.
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    pub(crate) packing_threads: usize,
+    /// Threads that write objects into DIR at once, each for other groups. Default: one for each core, 4 to 9.
+    #[arg(long, value_name = "N")]
+    pub(crate) packing_threads: Option<usize>,
     /// MiB of objects that may wait in DIR; beyond it puts are answered 503. At least two blobs.
     #[arg(long, value_name = "N", default_value_t = 8192)]
     pub(crate) spool_mib: u32,

@@ -9,7 +9,7 @@ use crate::limits::{
     AHEAD_BYTES_DEFAULT, AHEAD_BYTES_MAX, BACKGROUND_BYTES_PER_S_DEFAULT, BACKUP_INTERVAL_DEFAULT,
     BLOB_BYTES_DEFAULT, BLOB_BYTES_MAX, BLOB_BYTES_MIN, CACHE_BYTES_DEFAULT, CACHE_BYTES_MIN,
     FLUSH_TIMEOUT_DEFAULT, GRACE_DEFAULT, HOUSEKEEPING_PERIOD_DEFAULT, PACKED_BYTES_MAX,
-    PACKING_THREADS_DEFAULT, PACKING_THREADS_MAX, RATE_MIN, REPACK_BELOW_PERCENT_DEFAULT,
+    PACKING_THREADS_MAX, PACKING_THREADS_MIN, RATE_MIN, REPACK_BELOW_PERCENT_DEFAULT,
     SPOOL_BYTES_DEFAULT,
 };
 use crate::policy::Packing;
@@ -82,7 +82,7 @@ impl PackConfig {
             packed_bytes: PACKED_BYTES_MAX,
             spool_bytes: SPOOL_BYTES_DEFAULT,
             packing: Packing::Arrival,
-            packing_threads: PACKING_THREADS_DEFAULT,
+            packing_threads: threads_for(cores()),
             acknowledge: Acknowledge::Local,
             repack_below_percent: REPACK_BELOW_PERCENT_DEFAULT,
             grace: GRACE_DEFAULT,
@@ -170,9 +170,26 @@ impl PackConfig {
     }
 }
 
+/// Threads that write bodies at once on a machine with so many cores.
+fn threads_for(cores: usize) -> usize {
+    cores.clamp(PACKING_THREADS_MIN, PACKING_THREADS_MAX)
+}
+
+fn cores() -> usize {
+    // Where the system does not say, the least do.
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bodies_are_written_by_a_thread_for_each_core_within_bounds() {
+        let threads = [1, 4, 6, 9, 64].map(threads_for);
+        assert_eq!(threads, [PACKING_THREADS_MIN, 4, 6, 9, PACKING_THREADS_MAX]);
+        assert_eq!(PackConfig::new("dir").packing_threads, threads_for(cores()));
+    }
 
     #[test]
     fn what_cannot_be_is_refused_by_name() {

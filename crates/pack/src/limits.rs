@@ -22,9 +22,10 @@ pub const PREFIX_DEPTH_MAX: usize = 16;
 pub const SIZE_CLASSES_MAX: usize = 16;
 /// Rules that may be configured: each put looks at them in their order.
 pub const RULES_MAX: usize = 64;
-/// Threads that write bodies at once, unless the configuration says otherwise.
-pub const PACKING_THREADS_DEFAULT: usize = 4;
-/// Most threads that may be configured for that: more than there are lots have nothing to do.
+/// Least threads that write bodies at once, unless the configuration says otherwise: they mostly wait for syncs, also
+/// where there is one core.
+pub const PACKING_THREADS_MIN: usize = 4;
+/// Most threads that write bodies at once: more than there are lots have nothing to do.
 pub const PACKING_THREADS_MAX: usize = 1 + BUNDLES_MAX as usize;
 /// Age of the oldest change of a blob at which it goes up, however little is in it.
 pub const FLUSH_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);

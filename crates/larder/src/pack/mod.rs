@@ -225,14 +225,15 @@ impl Bound {
 fn pack_config(args: &PackServeArgs, prices: Prices, packing: Packing) -> PackConfig {
     let ahead_default = if args.cache_mib == 0 { 0 } else { AHEAD_KIB_DEFAULT };
     let blob_bytes = u64::from(args.blob_mib) * MIB;
-    let packed_default = PackConfig::new(&args.dir).packed_bytes.min(blob_bytes);
+    let default = PackConfig::new(&args.dir);
+    let packed_default = default.packed_bytes.min(blob_bytes);
     PackConfig {
         blob_bytes,
         flush_timeout: Duration::from_millis(args.flush_ms),
         packed_bytes: args.packed_kib.map_or(packed_default, |kib| u64::from(kib) * KIB),
         spool_bytes: u64::from(args.spool_mib) * MIB,
         packing,
-        packing_threads: args.packing_threads,
+        packing_threads: args.packing_threads.unwrap_or(default.packing_threads),
         acknowledge: match args.ack {
             AckArg::Local => Acknowledge::Local,
             AckArg::Uploaded => Acknowledge::Uploaded,
@@ -249,7 +250,7 @@ fn pack_config(args: &PackServeArgs, prices: Prices, packing: Packing) -> PackCo
         prices,
         cache_bytes: u64::from(args.cache_mib) * MIB,
         ahead_bytes: u64::from(args.ahead_kib.unwrap_or(ahead_default)) * KIB,
-        ..PackConfig::new(&args.dir)
+        ..default
     }
 }
 
