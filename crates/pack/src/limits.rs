@@ -52,6 +52,22 @@ pub const PART_BYTES: usize = 8 * 1024 * 1024;
 pub const PARTS_UNDER_WAY_MAX: usize = 4;
 /// Bytes read from the spool at a time.
 pub const SPOOL_READ_BYTES: u64 = 512 * 1024;
+/// Pieces of a blob read from the spool that wait to go out, where it goes up as one request: 2 MiB.
+pub const STREAM_PIECES_AHEAD: usize = 4;
+/// Most bytes of one PUT to S3: it takes 5 GB
+/// (<https://docs.aws.amazon.com/AmazonS3/latest/userguide/upload-objects.html>). Stores like it mean decimal ones or a
+/// little more.
+pub const S3_PUT_BYTES_MAX: u64 = 5_000_000_000;
+/// Most bytes of one PUT to Google: an object's, 5 TiB (<https://cloud.google.com/storage/quotas>).
+pub const GOOGLE_PUT_BYTES_MAX: u64 = 5 << 40;
+/// Most bytes of one Put Blob to Azure: 5,000 MiB from version 2019-12-12 on, which the library's is behind
+/// (<https://learn.microsoft.com/en-us/rest/api/storageservices/put-blob>).
+pub const AZURE_PUT_BYTES_MAX: u64 = 5000 << 20;
+/// Most lots in a row that go up in parts after one request for a lot broke off. One the first time, twice as many each
+/// time after: on a way that never takes a large request, one lot of so many is sent twice.
+pub const PARTS_IN_A_ROW_MAX: u32 = 64;
+/// Percent of the spool that wait when parts beside each other are worth their price: puts are soon refused.
+pub const SPOOL_BEHIND_PERCENT: u64 = 75;
 /// Bytes of log that are kept before the index is flushed and the log is freed.
 pub const LOG_BYTES_KEPT: u64 = 128 * 1024 * 1024;
 /// Bytes of a log segment. Simulated processes start often and write little: theirs are small, so that they cross from
@@ -307,6 +323,18 @@ const _: () = assert!(FOOTER_BYTES_MAX > OP_BYTES_MAX, "a footer has room for ev
 const _: () = assert!(PART_BYTES >= 5 * 1024 * 1024, "S3 refuses smaller parts");
 const _: () = assert!(PUT_BYTES_MAX / PART_BYTES as u64 <= 10_000, "S3 refuses more parts");
 const _: () = assert!(BLOB_BYTES_MAX / PART_BYTES as u64 <= 10_000, "S3 refuses more parts");
+const _: () = assert!(
+    BLOB_BYTES_MAX + PACKED_BYTES_MAX + FOOTERS_BYTES_MAX as u64 <= S3_PUT_BYTES_MAX
+        && S3_PUT_BYTES_MAX < AZURE_PUT_BYTES_MAX
+        && AZURE_PUT_BYTES_MAX < GOOGLE_PUT_BYTES_MAX,
+    "every blob fits one request"
+);
+const _: () = assert!(
+    STREAM_PIECES_AHEAD as u64 * SPOOL_READ_BYTES <= PART_BYTES as u64,
+    "one request takes no more memory than a part"
+);
+const _: () = assert!(PACKING_THREADS_MIN <= PACKING_THREADS_MAX, "each has a lot");
+const _: () = assert!(SPOOL_BEHIND_PERCENT < 100, "before puts are refused");
 const _: () = assert!(CACHE_BYTES_MIN >= 2 * CACHE_SEGMENT_BYTES_MIN, "one to try, one to keep");
 const _: () =
     assert!(CACHE_SEGMENT_BYTES_MIN >= 2 * SUM_BYTES as u64, "a segment has room for pieces");

@@ -247,6 +247,7 @@ impl Packer {
             spool: spool.clone(),
             queue: queue.clone(),
             owner: owner.clone(),
+            spool_bytes: config.spool_bytes,
         };
         let fetcher = Fetcher::new(backend.clone(), index.clone(), cache, config.ahead_bytes);
         let bodies = Arc::new(Bodies {

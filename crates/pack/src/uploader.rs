@@ -8,7 +8,7 @@
 //!    byte, and so with the same sum of the footer, which has the sums of all bodies.
 //! 3. A bundle goes up before the blob that tells of it. Names have this process's number: nobody else writes to them.
 //! 4. A blob that cannot be uploaded is tried again, with growing pauses, for ever: what is in it was answered. A try
-//!    goes on with what is missing (`uploader/parts.rs`).
+//!    goes on with what is missing (`uploader/lots.rs`, `uploader/parts.rs`).
 //!
 //! # Nothing that was acknowledged is void
 //!
@@ -19,26 +19,23 @@
 //! after the list began, and the look, which came later still, found the claim. A later process of this worker does the
 //! same with its number.
 
+mod lots;
 mod parts;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use larder_env::DiskFile;
 use tokio::sync::oneshot;
 
-use self::parts::Going;
-use crate::backend::{Backend, Unread, jittered};
-use crate::blob::{TRAILER_BYTES, Trailer};
-use crate::blocking;
+use self::lots::{Bound, Trust};
+use crate::backend::{Backend, jittered};
 use crate::bugs::{self, Bug};
 use crate::counters::{add, count};
-use crate::entry::{BlobId, Within};
+use crate::entry::Within;
 use crate::error::PackError;
-use crate::limits::{PART_BYTES, UPLOAD_PAUSE, UPLOAD_PAUSE_MAX};
+use crate::limits::{SPOOL_BEHIND_PERCENT, UPLOAD_PAUSE, UPLOAD_PAUSE_MAX};
 use crate::ownership::Ownership;
 use crate::queue::{Queue, Request};
-use crate::spool::{Sealed, SealedLot, Spool};
+use crate::spool::{Sealed, Spool};
 
 /// What the uploader works with.
 pub(crate) struct Uploader {
@@ -46,6 +43,8 @@ pub(crate) struct Uploader {
     pub(crate) spool: Arc<Spool>,
     pub(crate) queue: Arc<Queue>,
     pub(crate) owner: Arc<Ownership>,
+    /// Bytes of bodies that may wait in the spool.
+    pub(crate) spool_bytes: u64,
 }
 
 /// What the backend has of a blob that goes up.
@@ -54,7 +53,7 @@ struct Progress {
     /// Lots that are there.
     lots: usize,
     /// The next one.
-    going: Going,
+    next: lots::Progress,
 }
 
 impl Uploader {
@@ -67,10 +66,11 @@ impl Uploader {
             }
             tracing::warn!(%error, "this process has no number in the backend yet; uploads wait for that");
         }
+        let mut trust = Trust::default();
         loop {
             let mut sealed = self.spool.next_sealed().await;
             let (mut pause, mut progress) = (UPLOAD_PAUSE, Progress::default());
-            while let Err(error) = self.upload(&mut sealed, &mut progress).await {
+            while let Err(error) = self.upload(&mut sealed, &mut trust, &mut progress).await {
                 if error.is_superseded() {
                     return;
                 }
@@ -92,7 +92,12 @@ impl Uploader {
     }
 
     /// Takes up what is missing of a blob.
-    async fn upload(&self, sealed: &mut Sealed, progress: &mut Progress) -> Result<(), PackError> {
+    async fn upload(
+        &self,
+        sealed: &mut Sealed,
+        trust: &mut Trust,
+        progress: &mut Progress,
+    ) -> Result<(), PackError> {
         let process = self.owner.ask_to_begin().await?;
         if let Some(row) = self.owner.adopted(sealed.id.seq) {
             tracing::info!(blob = %sealed.id, by = %row.process, "a blob that waits is in the backend already");
@@ -109,28 +114,11 @@ impl Uploader {
                 Within::Blob(id) => sealed.row.name(id).path(),
                 Within::Own(bundle) => bundle.path_of(process),
             };
-            match &lot.file {
-                Some(file) if lot.bytes() > PART_BYTES as u64 => {
-                    let going = &mut progress.going;
-                    if let Err(error) = going.go_on(&self.backend, &name, file, lot).await {
-                        let is_there =
-                            going.is_whole() && self.verify(&name, sealed.id, lot).await.is_ok();
-                        if !is_there {
-                            return Err(error);
-                        }
-                        going.is_there();
-                    }
-                }
-                Some(file) => {
-                    let body = read_spool(file.clone(), 0, lot.body_bytes).await?;
-                    let whole = [body, lot.tail.clone()].concat();
-                    self.backend.put(&name, whole.into()).await?;
-                }
-                None => self.backend.put(&name, lot.tail.clone()).await?,
-            }
-            self.verify(&name, sealed.id, lot).await?;
+            let is_urgent = self.is_behind();
+            let bound = Bound { id: sealed.id, lot, name: &name, is_urgent };
+            lots::bring(&self.backend, trust, &mut progress.next, &bound).await?;
             progress.lots += 1;
-            progress.going = Going::default();
+            progress.next = lots::Progress::default();
         }
         if bugs::planted(Bug::OwnerAskedOnce) {
             return Ok(());
@@ -139,30 +127,9 @@ impl Uploader {
         self.owner.ask().await.map(drop)
     }
 
-    /// The backend has all of it: the last bytes are where they belong.
-    async fn verify(&self, name: &str, id: BlobId, lot: &SealedLot) -> Result<(), PackError> {
-        let end = lot.bytes();
-        let last = self.backend.read_uploaded(name, end - TRAILER_BYTES as u64..end).await;
-        let last = last.map_err(|unread| match unread {
-            Unread::Missing => PackError::damaged(name, "it was uploaded and is not there"),
-            Unread::Failed(error) => error,
-        })?;
-        let trailer = Trailer::decode(name, &last)?;
-        if (trailer.id, trailer.lot) != (id, lot.lot) || last != lot.trailer() {
-            return Err(PackError::damaged(name, "it came back as another blob"));
-        }
-        Ok(())
+    /// True if so much waits that puts are soon refused.
+    fn is_behind(&self) -> bool {
+        let (waiting, _) = self.spool.waiting_bytes();
+        waiting > self.spool_bytes / 100 * SPOOL_BEHIND_PERCENT
     }
-}
-
-async fn read_spool(file: Arc<dyn DiskFile>, from: u64, to: u64) -> Result<Bytes, PackError> {
-    blocking::run(move || {
-        let mut bytes = vec![0; (to - from) as usize];
-        let read = file.read_at(from, &mut bytes)?;
-        match read == bytes.len() {
-            true => Ok(Bytes::from(bytes)),
-            false => Err(PackError::damaged("a file of the spool", "it is too short")),
-        }
-    })
-    .await?
 }

@@ -1,19 +1,23 @@
 //! Google's and Azure's stores, as far as packing asks them, in memory: what stands in requests is theirs, from their
 //! documentation. That shows that ours are understood, not that theirs are as documented.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::TryStreamExt;
 use http::{HeaderMap, Method};
 use http_body_util::BodyExt;
 use object_store::ClientOptions;
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
+    HttpResponseBody, HttpService,
 };
 use parking_lot::Mutex;
 
+use super::streamed::Streamed;
 use super::url::open_cloud;
 use super::{Asked, Backend, Unread};
 use crate::class::Requests;
@@ -35,9 +39,24 @@ struct State {
     begun: u32,
     aborted: u32,
     is_forgotten: bool,
+    /// Fates of the next requests whose bodies come from files, and how many came.
+    fates: VecDeque<Fate>,
+    streamed: u32,
     tokens: u32,
     /// Conditions that requests had, as the cloud words them.
     conditions: Vec<String>,
+}
+
+/// Fate of a request whose body comes from a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Done,
+    /// The connection breaks off once so many bytes came.
+    BreaksOff(usize),
+    /// It is done, and the answer is lost.
+    AnswerLost,
+    /// It is not taken, whatever comes.
+    Refused,
 }
 
 impl HttpConnector for Fake {
@@ -49,9 +68,12 @@ impl HttpConnector for Fake {
 #[async_trait]
 impl HttpService for Fake {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let streamed = Streamed::of(&request);
         let (head, body) = request.into_parts();
-        let body = body.collect().await.unwrap().to_bytes();
-        Ok(self.answer(&head, body))
+        match streamed {
+            Some(streamed) => self.stream(&head, &streamed).await,
+            None => Ok(self.answer(&head, body.collect().await.unwrap().to_bytes())),
+        }
     }
 }
 
@@ -65,6 +87,47 @@ impl Fake {
     /// Numbers of parts that came, refused ones among them.
     pub(crate) fn parts_sent(&self) -> Vec<String> {
         self.state.lock().sent.clone()
+    }
+
+    /// Decides on the next requests whose bodies come from files.
+    pub(crate) fn will(&self, fates: &[Fate]) {
+        self.state.lock().fates.extend(fates);
+    }
+
+    /// Requests whose bodies came from files.
+    pub(crate) fn streamed(&self) -> u32 {
+        self.state.lock().streamed
+    }
+
+    async fn stream(
+        &self,
+        head: &http::request::Parts,
+        streamed: &Streamed,
+    ) -> Result<HttpResponse, HttpError> {
+        let fate = {
+            let mut state = self.state.lock();
+            state.streamed += 1;
+            state.fates.pop_front().unwrap_or(Fate::Done)
+        };
+        let (mut pieces, mut body) = (streamed.pieces(), Vec::new());
+        let breaks_off = || {
+            let error = io::Error::from(io::ErrorKind::ConnectionReset);
+            Err(HttpError::new(HttpErrorKind::Interrupted, error))
+        };
+        while let Some(piece) = pieces.try_next().await.unwrap() {
+            body.extend_from_slice(&piece);
+            if matches!(fate, Fate::BreaksOff(at) if body.len() >= at) {
+                return breaks_off();
+            }
+        }
+        let said = head.headers.get("content-length").and_then(|said| said.to_str().ok());
+        assert_eq!(said, Some(body.len().to_string().as_str()));
+        if fate == Fate::Refused {
+            let refused = http::Response::builder().status(413);
+            return Ok(refused.body(HttpResponseBody::from(Bytes::new())).unwrap());
+        }
+        let answer = self.answer(head, body.into());
+        if fate == Fate::AnswerLost { breaks_off() } else { Ok(answer) }
     }
 
     /// Knows no upload any more that was begun.

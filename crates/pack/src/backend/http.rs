@@ -21,6 +21,7 @@ use object_store::client::{
 
 use super::gate::Gate;
 use super::pace::Answer;
+use super::streamed::Streamed;
 use crate::class::RequestClass;
 use crate::limits::{BACKEND_RETRY_MAX, RETRY_AFTER_MAX, THROTTLED_PAUSE, THROTTLED_PAUSE_MAX};
 
@@ -68,8 +69,12 @@ impl<C: HttpConnector> HttpConnector for GatedConnector<C> {
 
 #[async_trait]
 impl HttpService for Gated {
-    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+    async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let Some(class) = classify(&request) else { return self.inner.execute(request).await };
+        let streamed = Streamed::of(&request);
+        if let Some(streamed) = &streamed {
+            streamed.prepare(&mut request).await?;
+        }
         let (head, body) = request.into_parts();
         let (mut pause, mut refused_since) = (THROTTLED_PAUSE, None);
         loop {
@@ -77,17 +82,20 @@ impl HttpService for Gated {
             let pass = entered.map_err(|not| HttpError::new(HttpErrorKind::Unknown, not))?;
             let again = HttpRequest::from_parts(head.clone(), body.clone());
             let answer = self.inner.execute(again).await;
-            let response = match &answer {
+            let response = match answer {
                 Ok(response) => response,
                 Err(error) => {
                     let is_late = error.kind() == HttpErrorKind::Timeout;
                     pass.answered(if is_late { Answer::Late } else { Answer::Unknown });
-                    return answer;
+                    return Err(match &streamed {
+                        Some(streamed) => streamed.failed(error),
+                        None => error,
+                    });
                 }
             };
             if !is_throttled(response.status()) {
                 pass.answered(Answer::Good);
-                return answer;
+                return Ok(response);
             }
             let asked = retry_after(response.headers());
             pass.answered(Answer::Throttled(asked));
@@ -95,7 +103,7 @@ impl HttpService for Gated {
             // A slow upload took its time before it was refused.
             let since = *refused_since.get_or_insert_with(Instant::now);
             if since.elapsed() + wait > BACKEND_RETRY_MAX {
-                return answer;
+                return Ok(response);
             }
             tokio::time::sleep(wait).await;
             pause = (pause * 2).min(THROTTLED_PAUSE_MAX);

@@ -17,6 +17,7 @@ mod leftovers;
 mod listing;
 mod pace;
 mod purse;
+mod streamed;
 mod uplink;
 mod upload;
 mod url;
@@ -38,10 +39,12 @@ use object_store::{
 
 pub(crate) use http::jittered;
 pub(crate) use listing::Listing;
+pub(crate) use streamed::Source;
 pub(crate) use upload::BackendUpload;
 
 use self::gate::{Gate, NotMade};
 use self::pace::Answer;
+use self::streamed::{Streamed, Streams};
 use self::upload::{Numbered, Parts};
 use self::url::Opened;
 use crate::blocking;
@@ -58,6 +61,8 @@ pub struct Backend {
     asked: Asked,
     /// How parts are sent by their numbers, if it takes them so.
     numbered: Option<Numbered>,
+    /// The way it takes requests whose bodies are read from files, if it does.
+    streams: Option<Streams>,
     /// Where it is, if it is a directory.
     dir: Option<PathBuf>,
 }
@@ -69,6 +74,14 @@ struct Asked {
     counters: Arc<Counters>,
     /// Requests pass the gate one by one on their way out, and not as the calls that they are made for.
     over_http: bool,
+}
+
+/// A request for all of an object that failed.
+#[derive(Debug)]
+pub(crate) struct BrokenOff {
+    pub(crate) error: PackError,
+    /// Most bytes of the object that went out in one try.
+    pub(crate) sent: u64,
 }
 
 /// Why an object did not come.
@@ -94,8 +107,8 @@ impl Backend {
     }
 
     fn of(opened: Opened, asked: Asked) -> Self {
-        let Opened { store, numbered, dir } = opened;
-        Self { store, asked: Asked { over_http: dir.is_none(), ..asked }, numbered, dir }
+        let Opened { store, numbered, streams, dir } = opened;
+        Self { store, asked: Asked { over_http: dir.is_none(), ..asked }, numbered, streams, dir }
     }
 
     /// Whether a URL names a backend: one that may be opened, as far as that shows without asking it. Changes nothing.
@@ -112,7 +125,7 @@ impl Backend {
     /// A store that is at hand.
     #[must_use]
     pub fn over(store: Arc<dyn ObjectStore>) -> Self {
-        Self { store, asked: Asked::new(), numbered: None, dir: None }
+        Self { store, asked: Asked::new(), numbered: None, streams: None, dir: None }
     }
 
     /// What lies below a prefix, as a store of its own. It is asked, and counted, as this one.
@@ -123,7 +136,8 @@ impl Backend {
         let store = Arc::new(PrefixStore::new(self.store.clone(), Path::from(prefix)));
         let dir = self.dir.as_ref().map(|dir| dir.join(prefix));
         let numbered = self.numbered.as_ref().map(|numbered| numbered.below(prefix));
-        Self { store, asked: self.asked.clone(), numbered, dir }
+        let (asked, streams) = (self.asked.clone(), self.streams.clone());
+        Self { store, asked, numbered, streams, dir }
     }
 
     /// What was asked of it, and what else packing counts.
@@ -159,12 +173,44 @@ impl Backend {
 
     /// Writes a small object; one that is there is replaced.
     pub(crate) async fn put(&self, name: &str, bytes: Bytes) -> Result<(), PackError> {
-        let (path, len) = (Path::from(name), bytes.len() as u64);
-        let put = self.store.put(&path, PutPayload::from_bytes(bytes));
+        self.put_pieces(name, vec![bytes]).await
+    }
+
+    /// As [`Backend::put`], of several pieces.
+    pub(crate) async fn put_pieces(&self, name: &str, pieces: Vec<Bytes>) -> Result<(), PackError> {
+        let payload = pieces.into_iter().collect::<PutPayload>();
+        let (path, len) = (Path::from(name), payload.content_length() as u64);
+        let put = self.store.put(&path, payload);
         let put = self.asked.ask(RequestClass::Put, put).await;
         put.map_err(|error| failed("write", name, &error))?;
         add(&self.asked.counters.uploaded_bytes, len);
         Ok(())
+    }
+
+    /// Most bytes that [`Backend::put_from`] takes; 0 if it takes none.
+    pub(crate) fn put_bytes_max(&self) -> u64 {
+        self.streams.as_ref().map_or(0, |streams| streams.put_bytes_max)
+    }
+
+    /// Writes an object of any size with one request, which reads it meanwhile; one that is there is replaced. Made again
+    /// only where little of it had gone out.
+    pub(crate) async fn put_from(&self, name: &str, source: &Source) -> Result<(), BrokenOff> {
+        let streams = self.streams.as_ref().filter(|_| source.len() <= self.put_bytes_max());
+        let streams = streams.expect("a caller looks how much the backend takes");
+        let (path, streamed) = (Path::from(name), Streamed::new(source, &streams.signs));
+        let mut options = PutOptions::default();
+        options.extensions.insert(streamed.clone());
+        let put = self.store.put_opts(&path, PutPayload::new(), options);
+        match self.asked.ask(RequestClass::Put, put).await {
+            Ok(_) => {
+                add(&self.asked.counters.uploaded_bytes, source.len());
+                Ok(())
+            }
+            Err(error) => {
+                let error = failed("write", name, &error);
+                Err(BrokenOff { error, sent: streamed.sent() })
+            }
+        }
     }
 
     /// Writes a small object that is not there yet; false if it is.

@@ -25,6 +25,7 @@ use object_store::client::{
 use object_store::{ClientConfigKey, ClientOptions};
 use tokio::time::Sleep;
 
+use super::streamed::{Reading, Streamed};
 use crate::limits::{
     BACKEND_CONNECT_MAX, BACKEND_SILENCE_MAX, UPLINK_BUFFER_BYTES_MAX, UPLINK_BYTES_PER_S_MIN,
     UPLINK_FRAME_BYTES,
@@ -98,13 +99,17 @@ impl HttpConnector for Uplink {
 #[async_trait]
 impl HttpService for Client {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let streamed = Streamed::of(&request);
         let (parts, body) = request.into_parts();
         let url = parts.uri.to_string().parse::<reqwest::Url>();
         let url = url.map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
         let mut request = reqwest::Request::new(parts.method, url);
         *request.headers_mut() = parts.headers;
         let sent = Arc::new(AtomicU64::new(0));
-        *request.body_mut() = Some(in_frames(body, &sent));
+        *request.body_mut() = Some(match streamed {
+            Some(streamed) => outgoing(Reading::of(&streamed), streamed.len(), &sent),
+            None => in_frames(body, &sent),
+        });
         let answer = self.inner.execute(request);
         tokio::pin!(answer);
         loop {
@@ -128,22 +133,28 @@ fn in_frames(body: HttpRequestBody, sent: &Arc<AtomicU64>) -> reqwest::Body {
     match body.as_bytes() {
         Some(bytes) if bytes.len() <= UPLINK_FRAME_BYTES => bytes.clone().into(),
         _ => {
-            let left = body.content_length() as u64;
-            let frame = Bytes::new();
-            reqwest::Body::wrap(Outgoing { inner: body, frame, left, sent: sent.clone() })
+            let len = body.content_length() as u64;
+            outgoing(body, len, sent)
         }
     }
 }
 
+fn outgoing<B>(inner: B, left: u64, sent: &Arc<AtomicU64>) -> reqwest::Body
+where
+    B: Body<Data = Bytes, Error = HttpError> + Send + Sync + Unpin + 'static,
+{
+    reqwest::Body::wrap(Outgoing { inner, frame: Bytes::new(), left, sent: sent.clone() })
+}
+
 /// The body of a request, frame by frame.
-struct Outgoing {
-    inner: HttpRequestBody,
+struct Outgoing<B> {
+    inner: B,
     frame: Bytes,
     left: u64,
     sent: Arc<AtomicU64>,
 }
 
-impl Body for Outgoing {
+impl<B: Body<Data = Bytes, Error = HttpError> + Unpin> Body for Outgoing<B> {
     type Data = Bytes;
     type Error = HttpError;
 

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use object_store::aws::AmazonS3Builder;
-use object_store::azure::MicrosoftAzureBuilder;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::client::HttpConnector;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::local::LocalFileSystem;
@@ -16,10 +16,13 @@ use object_store::{ClientOptions, ObjectStore, RetryConfig};
 use super::failed;
 use super::gate::Gate;
 use super::http::GatedConnector;
+use super::streamed::{Signs, Streams};
 use super::uplink::Uplink;
 use super::upload::Numbered;
 use crate::error::PackError;
-use crate::limits::BACKEND_RETRY_MAX;
+use crate::limits::{
+    AZURE_PUT_BYTES_MAX, BACKEND_RETRY_MAX, GOOGLE_PUT_BYTES_MAX, S3_PUT_BYTES_MAX,
+};
 
 const KNOWN: &str = "file:///DIRECTORY, s3://BUCKET/PREFIX?endpoint=URL&region=NAME, \
      gs://BUCKET/PREFIX?endpoint=URL or az://CONTAINER/PREFIX?account=NAME&endpoint=URL";
@@ -70,6 +73,8 @@ pub(super) struct Opened {
     pub(super) store: Arc<dyn ObjectStore>,
     /// A cloud's.
     pub(super) numbered: Option<Numbered>,
+    /// The way it takes requests whose bodies are read from files, if it does.
+    pub(super) streams: Option<Streams>,
     /// Where it is, if it is a directory.
     pub(super) dir: Option<PathBuf>,
 }
@@ -77,7 +82,8 @@ pub(super) struct Opened {
 /// The store that a URL names. One that is no directory is asked over HTTP through the gate.
 pub(super) fn open(url: &str, gate: &Arc<Gate>) -> Result<Opened, PackError> {
     if let Some(dir) = dir_of(url)? {
-        return Ok(Opened { store: open_dir(dir)?, numbered: None, dir: Some(dir.into()) });
+        let store = open_dir(dir)?;
+        return Ok(Opened { store, numbered: None, streams: None, dir: Some(dir.into()) });
     }
     open_cloud(url, Uplink::default(), gate)
 }
@@ -127,22 +133,28 @@ pub(super) fn open_cloud(
         Cloud::Google => google(&parsed, connector, retry, client),
         Cloud::Azure => azure(&parsed, connector, retry, client),
     };
-    let (store, parts) = store.map_err(|error| failed("open", url, &error))?;
+    let Built { store, parts, streams } = store.map_err(|error| failed("open", url, &error))?;
     let prefix = Path::from(parsed.prefix);
     let numbered = Numbered { store: parts, prefix: prefix.clone() };
     let store: Arc<dyn ObjectStore> = match parsed.prefix {
         "" => store,
         _ => Arc::new(PrefixStore::new(store, prefix)),
     };
-    Ok(Opened { store, numbered: Some(numbered), dir: None })
+    Ok(Opened { store, numbered: Some(numbered), streams, dir: None })
 }
 
-/// A cloud's store, by its two faces.
-type Built = object_store::Result<(Arc<dyn ObjectStore>, Arc<dyn MultipartStore>)>;
+/// A cloud's store, by its two faces, and the way it takes bodies from files.
+struct Built {
+    store: Arc<dyn ObjectStore>,
+    parts: Arc<dyn MultipartStore>,
+    streams: Option<Streams>,
+}
 
-fn both(store: impl ObjectStore + MultipartStore) -> Built {
-    let store = Arc::new(store);
-    Ok((store.clone(), store))
+impl Built {
+    fn of(store: impl ObjectStore + MultipartStore, streams: Option<Streams>) -> Self {
+        let store = Arc::new(store);
+        Self { store: store.clone(), parts: store, streams }
+    }
 }
 
 fn s3(
@@ -150,7 +162,7 @@ fn s3(
     http: impl HttpConnector,
     retry: RetryConfig,
     client: ClientOptions,
-) -> Built {
+) -> object_store::Result<Built> {
     let mut builder = AmazonS3Builder::from_env()
         .with_bucket_name(url.bucket)
         .with_retry(retry)
@@ -162,7 +174,13 @@ fn s3(
     if let Some(endpoint) = url.endpoint {
         builder = builder.with_endpoint(endpoint);
     }
-    both(builder.build()?)
+    // A session of S3 Express signs otherwise, and a sum of another kind is the library's to make.
+    let says = |key| builder.get_config_value(&key).filter(|value| value != "false");
+    let is_other = [AmazonS3ConfigKey::S3Express, AmazonS3ConfigKey::Checksum].map(says);
+    let store = builder.build()?;
+    let signs = Signs::S3(store.credentials().clone());
+    let streams = Streams { signs, put_bytes_max: S3_PUT_BYTES_MAX };
+    Ok(Built::of(store, is_other.iter().all(Option::is_none).then_some(streams)))
 }
 
 fn google(
@@ -170,7 +188,7 @@ fn google(
     http: impl HttpConnector,
     retry: RetryConfig,
     client: ClientOptions,
-) -> Built {
+) -> object_store::Result<Built> {
     let mut builder = GoogleCloudStorageBuilder::from_env()
         .with_bucket_name(url.bucket)
         .with_retry(retry)
@@ -179,7 +197,8 @@ fn google(
     if let Some(endpoint) = url.endpoint {
         builder = builder.with_base_url(endpoint);
     }
-    both(builder.build()?)
+    let streams = Streams { signs: Signs::Google, put_bytes_max: GOOGLE_PUT_BYTES_MAX };
+    Ok(Built::of(builder.build()?, Some(streams)))
 }
 
 fn azure(
@@ -187,7 +206,7 @@ fn azure(
     http: impl HttpConnector,
     retry: RetryConfig,
     client: ClientOptions,
-) -> Built {
+) -> object_store::Result<Built> {
     let mut builder = MicrosoftAzureBuilder::from_env()
         .with_container_name(url.bucket)
         .with_retry(retry)
@@ -199,7 +218,13 @@ fn azure(
     if let Some(endpoint) = url.endpoint {
         builder = builder.with_endpoint(endpoint.to_owned());
     }
-    both(builder.build()?)
+    let account = builder.get_config_value(&AzureConfigKey::AccountName);
+    let store = builder.build()?;
+    let streams = account.map(|account| {
+        let signs = Signs::Azure { credentials: store.credentials().clone(), account };
+        Streams { signs, put_bytes_max: AZURE_PUT_BYTES_MAX }
+    });
+    Ok(Built::of(store, streams))
 }
 
 fn parse(url: &str) -> Result<CloudUrl<'_>, PackError> {

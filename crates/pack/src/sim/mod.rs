@@ -11,7 +11,8 @@
 //! `several/` has three workers over one bucket, their clocks apart: what each shows never goes back, and in the end all
 //! show what was put last.
 //!
-//! Not here: listeners, reads that are under way while something is removed, uploads of blobs in parts.
+//! Not here: listeners, reads that are under way while something is removed, uploads of blobs that are larger than a part
+//! (`uploader/lots/tests.rs` has those).
 
 mod answers;
 mod calls;

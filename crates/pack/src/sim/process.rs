@@ -172,6 +172,7 @@ impl Process {
             spool: spool.clone(),
             queue: queue.clone(),
             owner: owner.clone(),
+            spool_bytes: 8 * BLOB_BYTES,
         };
         let mut housekeeping =
             housekeeping(&backend, &index, &spool, &queue, (&owner, worker), &heads, &horizon);

@@ -1,14 +1,8 @@
 //! A lot that goes up in parts, and what of it came through in tries that failed.
 
-use std::sync::Arc;
-
-use larder_env::DiskFile;
-
-use super::read_spool;
-use crate::backend::{Backend, BackendUpload};
+use crate::backend::{Backend, BackendUpload, Source};
 use crate::error::PackError;
 use crate::limits::{FRUITLESS_TRIES_MAX, PART_BYTES, PARTS_UNDER_WAY_MAX};
-use crate::spool::SealedLot;
 
 /// The upload of one lot, from try to try.
 #[derive(Default)]
@@ -26,8 +20,7 @@ impl Going {
         &mut self,
         backend: &Backend,
         name: &str,
-        file: &Arc<dyn DiskFile>,
-        lot: &SealedLot,
+        source: &Source,
     ) -> Result<(), PackError> {
         let mut upload = match self.upload.take() {
             Some(upload) => upload,
@@ -37,7 +30,7 @@ impl Going {
             }
         };
         let before = upload.parts_done();
-        let Err(error) = self.all(backend, &mut upload, file, lot).await else { return Ok(()) };
+        let Err(error) = self.all(backend, &mut upload, source).await else { return Ok(()) };
         upload.settle().await;
         self.fruitless = if upload.parts_done() > before { 0 } else { self.fruitless + 1 };
         if upload.can_go_on() && self.fruitless < FRUITLESS_TRIES_MAX {
@@ -50,24 +43,16 @@ impl Going {
         &mut self,
         backend: &Backend,
         upload: &mut BackendUpload,
-        file: &Arc<dyn DiskFile>,
-        lot: &SealedLot,
+        source: &Source,
     ) -> Result<(), PackError> {
         self.is_whole = false;
-        let (bodies, step) = (lot.body_bytes, PART_BYTES as u64);
-        for number in 0..lot.bytes().div_ceil(step) {
+        let step = PART_BYTES as u64;
+        for number in 0..source.len().div_ceil(step) {
             if upload.has(number as usize) {
                 continue;
             }
-            let (at, end) = (number * step, ((number + 1) * step).min(lot.bytes()));
-            let mut pieces = Vec::with_capacity(2);
-            if at < bodies {
-                pieces.push(read_spool(file.clone(), at, end.min(bodies)).await?);
-            }
-            if end > bodies {
-                let from = at.max(bodies) - bodies;
-                pieces.push(lot.tail.slice(from as usize..(end - bodies) as usize));
-            }
+            let part = number * step..((number + 1) * step).min(source.len());
+            let pieces = source.read(part).await?;
             // Fewer at once while the backend, or the way there, is slow.
             let at_once = PARTS_UNDER_WAY_MAX.min(backend.uploads_max() as usize);
             upload.send(number as usize, pieces, at_once).await?;
@@ -95,30 +80,24 @@ mod tests {
 
     use super::*;
     use crate::backend::fakes;
-    use crate::lot::Lot;
 
     const PARTS: u64 = 6;
 
-    fn lot() -> (SealedLot, Vec<u8>) {
+    fn source() -> (Source, Vec<u8>) {
         let disk = SimDisk::new(1, 1 << 30);
         let file = disk.open("f", OpenMode::CreateNew).unwrap();
         let bytes: Vec<u8> =
             (0..PARTS * PART_BYTES as u64 - 9).map(|at| (at / 777) as u8).collect();
         let (bodies, tail) = bytes.split_at(bytes.len() - 1000);
         file.write_at(0, &[std::io::IoSlice::new(bodies)]).unwrap();
-        let lot = SealedLot {
-            lot: Lot::SHARED,
-            file: Some(file),
-            body_bytes: bodies.len() as u64,
-            tail: Bytes::copy_from_slice(tail),
-        };
-        (lot, bytes)
+        let tail = Bytes::copy_from_slice(tail);
+        (Source::new(file, bodies.len() as u64, tail), bytes)
     }
 
     /// Tries until it is there; how often.
-    async fn tries(going: &mut Going, backend: &Backend, lot: &SealedLot) -> u32 {
+    async fn tries(going: &mut Going, backend: &Backend, source: &Source) -> u32 {
         let mut tries = 1;
-        while going.go_on(backend, "blobs/x", lot.file.as_ref().unwrap(), lot).await.is_err() {
+        while going.go_on(backend, "blobs/x", source).await.is_err() {
             tries += 1;
             assert!(tries < 20);
         }
@@ -127,10 +106,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_try_goes_on_with_the_parts_that_are_missing() {
-        let (lot, bytes) = lot();
+        let (source, bytes) = source();
         let (backend, fake) = fakes::google();
         fake.refuse_parts(&["3", "5", "3"]);
-        assert_eq!(tries(&mut Going::default(), &backend, &lot).await, 3);
+        assert_eq!(tries(&mut Going::default(), &backend, &source).await, 3);
         assert_eq!(backend.at_once("blobs/x").await.unwrap(), bytes);
         let sent = fake.parts_sent();
         assert_eq!(
@@ -142,28 +121,26 @@ mod tests {
 
     #[tokio::test]
     async fn an_upload_that_the_backend_forgot_is_begun_anew() {
-        let (lot, bytes) = lot();
+        let (source, bytes) = source();
         let (backend, fake) = fakes::google();
         let mut going = Going::default();
         fake.refuse_parts(&["2"]);
-        let file = lot.file.as_ref().unwrap();
-        going.go_on(&backend, "blobs/x", file, &lot).await.unwrap_err();
+        going.go_on(&backend, "blobs/x", &source).await.unwrap_err();
         fake.forget_uploads();
-        going.go_on(&backend, "blobs/x", file, &lot).await.unwrap_err();
+        going.go_on(&backend, "blobs/x", &source).await.unwrap_err();
         assert!(going.upload.is_none());
-        going.go_on(&backend, "blobs/x", file, &lot).await.unwrap();
+        going.go_on(&backend, "blobs/x", &source).await.unwrap();
         assert_eq!(backend.at_once("blobs/x").await.unwrap(), bytes);
     }
 
     #[tokio::test]
     async fn an_upload_that_gets_nowhere_is_given_up() {
-        let (lot, _) = lot();
+        let (source, _) = source();
         let (backend, fake) = fakes::google();
         let mut going = Going::default();
-        let file = lot.file.as_ref().unwrap();
         for _ in 0..=FRUITLESS_TRIES_MAX {
             fake.refuse_parts(&["1", "2", "3", "4", "5", "6"]);
-            going.go_on(&backend, "blobs/x", file, &lot).await.unwrap_err();
+            going.go_on(&backend, "blobs/x", &source).await.unwrap_err();
         }
         while fake.uploads() != (2, 1) {
             tokio::task::yield_now().await;

@@ -1,9 +1,9 @@
-use std::convert::Infallible;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use http_body_util::BodyExt;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use larder_env::{Disk, OpenMode, SimDisk};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use super::*;
 use crate::backend::fakes::Fake;
 use crate::backend::url::open_cloud;
-use crate::backend::{Asked, Backend};
-use crate::limits::BACKEND_REQUESTS_START;
+use crate::backend::{Asked, Backend, Source};
+use crate::limits::{BACKEND_REQUESTS_START, PART_BYTES};
 
 const SILENCE: Duration = Duration::from_millis(300);
 const PART: usize = 256 * 1024;
@@ -24,13 +24,15 @@ struct Slow {
     /// When the next byte may come.
     next: Mutex<Instant>,
     is_dumb: AtomicBool,
+    /// Bytes of a request after which its connection is cut.
+    cuts_at: AtomicUsize,
 }
 
 impl Slow {
     async fn start(bytes_per_s: f64) -> (Arc<Self>, String) {
         let next = Mutex::new(Instant::now());
-        let slow =
-            Self { fake: Fake::default(), bytes_per_s, next, is_dumb: AtomicBool::new(false) };
+        let (is_dumb, cuts_at) = (AtomicBool::new(false), AtomicUsize::new(usize::MAX));
+        let slow = Self { fake: Fake::default(), bytes_per_s, next, is_dumb, cuts_at };
         let slow = Arc::new(slow);
         let listener = listen();
         let address = listener.local_addr().unwrap();
@@ -49,7 +51,7 @@ impl Slow {
     async fn answer(
         self: Arc<Self>,
         request: http::Request<hyper::body::Incoming>,
-    ) -> Result<HttpResponse, Infallible> {
+    ) -> Result<HttpResponse, io::Error> {
         let (head, mut body) = request.into_parts();
         let mut bytes = Vec::new();
         while let Some(Ok(frame)) = body.frame().await {
@@ -59,6 +61,9 @@ impl Slow {
             *next = (*next).max(Instant::now()) + took;
             tokio::time::sleep_until(*next).await;
             bytes.extend_from_slice(&frame);
+            if bytes.len() >= self.cuts_at.load(Ordering::Relaxed) {
+                return Err(io::ErrorKind::ConnectionReset.into());
+            }
         }
         if self.is_dumb.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
@@ -119,6 +124,46 @@ async fn a_slow_uplink_takes_an_upload_that_never_stands_still() {
     let last = backend.read("blobs/x", 7 * PART as u64..8 * PART as u64).await.unwrap();
     assert_eq!(last, vec![7; PART]);
     assert!(backend.requests_max() >= BACKEND_REQUESTS_START, "none was given up");
+}
+
+#[tokio::test]
+async fn an_object_from_a_file_is_one_request_that_may_take_long() {
+    let (_slow, endpoint) = Slow::start(4.0 * 1024.0 * 1024.0).await;
+    let backend = backend(&endpoint, Patience { silence: SILENCE, bytes_per_s_min: 64 * 1024 });
+    let (source, bytes) = source(5 << 20);
+    let start = Instant::now();
+    backend.put_from("blobs/x", &source).await.unwrap();
+    assert!(start.elapsed() > 2 * SILENCE, "it took longer than the backend may be silent");
+    assert_eq!(backend.counters().requests.load().total(), 1);
+    let came = backend.read("blobs/x", 0..source.len()).await.unwrap();
+    assert_eq!(came, bytes);
+}
+
+#[tokio::test]
+async fn a_large_request_whose_connection_is_cut_is_not_made_again() {
+    let (slow, endpoint) = Slow::start(1e12).await;
+    slow.cuts_at.store(PART_BYTES + PART, Ordering::Relaxed);
+    let backend = backend(&endpoint, Patience { silence: SILENCE, bytes_per_s_min: 64 * 1024 });
+    let (source, _) = source(3 * PART_BYTES);
+    let broken = backend.put_from("blobs/x", &source).await.unwrap_err();
+    assert!(broken.sent > PART_BYTES as u64 && broken.sent < source.len(), "{broken:?}");
+    assert_eq!(backend.counters().requests.load().total(), 1);
+    // Parts are shorter than what is cut.
+    let mut upload = backend.begin("blobs/x").await.unwrap();
+    for number in 0..3 {
+        let part = number * PART_BYTES as u64..(number + 1) * PART_BYTES as u64;
+        upload.add(source.read(part).await.unwrap(), 4).await.unwrap();
+    }
+    upload.finish().await.unwrap();
+}
+
+/// So many bytes in a file, and some behind them.
+fn source(file_bytes: usize) -> (Source, Vec<u8>) {
+    let bytes: Vec<u8> = (0..file_bytes).map(|at| (at / 777) as u8).collect();
+    let file = SimDisk::new(1, 1 << 30).open("f", OpenMode::CreateNew).unwrap();
+    file.write_at(0, &[io::IoSlice::new(&bytes)]).unwrap();
+    let source = Source::new(file, bytes.len() as u64, Bytes::from_static(b"the end"));
+    (source, [&bytes[..], b"the end"].concat())
 }
 
 fn client(patience: Patience) -> HttpClient {
