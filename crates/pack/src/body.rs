@@ -48,7 +48,7 @@ pub(crate) async fn take<B: PutBody>(
         return Err(ObjectError::SlowDown);
     }
     let under_way = shared.under_way.enter(shared.own_id());
-    let mut own = OwnBody::begin(&shared.backend, under_way, shared.seed()).await?;
+    let mut own = OwnBody::new(&shared.backend, under_way, shared.seed());
     for piece in pieces {
         own.add(piece).await?;
     }

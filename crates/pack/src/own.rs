@@ -20,7 +20,8 @@ pub(crate) const PREFIX: &str = "objects";
 /// Bytes of the name of a large object, without the prefix; those of bundles that a process with a number uploaded are
 /// longer.
 pub(crate) const NAME_BYTES: usize = 50;
-/// Parts of one body under way beside the one being filled: together what a request has reserved.
+/// Parts of one body under way beside the one being filled: together what a request has reserved. A body that ends before
+/// they are full is one request.
 const UNDER_WAY_MAX: usize = 1;
 
 impl OwnId {
@@ -80,24 +81,24 @@ impl Drop for UnderWay {
 
 /// A body on its way to the backend.
 pub(crate) struct OwnBody {
+    backend: Backend,
     id: OwnId,
     under_way: UnderWay,
-    upload: BackendUpload,
+    /// Begun when the second part is full.
+    upload: Option<BackendUpload>,
+    /// The first part, until then.
+    first: Vec<Bytes>,
     summing: Summing,
     filling: Vec<Bytes>,
     filled: usize,
 }
 
 impl OwnBody {
-    pub(crate) async fn begin(
-        backend: &Backend,
-        under_way: UnderWay,
-        seed: u64,
-    ) -> Result<Self, ObjectError> {
-        let id = under_way.id;
-        let upload = backend.begin(&id.path()).await.map_err(unreached)?;
+    pub(crate) fn new(backend: &Backend, under_way: UnderWay, seed: u64) -> Self {
+        let (backend, id) = (backend.clone(), under_way.id);
         let summing = Summing::new(seed, OWN_SUM_BYTES);
-        Ok(Self { id, under_way, upload, summing, filling: Vec::new(), filled: 0 })
+        let (first, filling) = (Vec::new(), Vec::new());
+        Self { backend, id, under_way, upload: None, first, summing, filling, filled: 0 }
     }
 
     /// Takes the next bytes; waits while the backend is behind.
@@ -118,10 +119,38 @@ impl OwnBody {
         Ok(())
     }
 
+    /// Sends a part that is full, or the last one; keeps the first.
     async fn send(&mut self) -> Result<(), ObjectError> {
         let pieces = std::mem::take(&mut self.filling);
         self.filled = 0;
-        self.upload.add(pieces, UNDER_WAY_MAX).await.map_err(unreached)
+        let upload = match &mut self.upload {
+            Some(upload) => upload,
+            None if self.first.is_empty() => {
+                self.first = pieces;
+                return Ok(());
+            }
+            None => {
+                let mut upload = self.backend.begin(&self.id.path()).await.map_err(unreached)?;
+                let first = std::mem::take(&mut self.first);
+                upload.add(first, UNDER_WAY_MAX).await.map_err(unreached)?;
+                self.upload.insert(upload)
+            }
+        };
+        upload.add(pieces, UNDER_WAY_MAX).await.map_err(unreached)
+    }
+
+    /// Sends what is left, and makes the object.
+    async fn finish(&mut self) -> Result<(), ObjectError> {
+        if self.upload.is_none() {
+            let mut pieces = std::mem::take(&mut self.first);
+            pieces.append(&mut self.filling);
+            return self.backend.put_pieces(&self.id.path(), pieces).await.map_err(unreached);
+        }
+        if self.filled > 0 {
+            self.send().await?;
+        }
+        let upload = self.upload.as_mut().expect("it was begun");
+        upload.finish().await.map_err(unreached)
     }
 
     /// The rest of a body, and its end.
@@ -134,10 +163,7 @@ impl OwnBody {
         }
         // What the client announced is verified before there is an object.
         let digest = body.finish()?;
-        if self.filled > 0 {
-            self.send().await?;
-        }
-        self.upload.finish().await.map_err(unreached)?;
+        self.finish().await?;
         let place = self.summing.finish().placed(Within::Own(self.id), 0);
         Ok((place, self.under_way, digest))
     }
@@ -146,4 +172,36 @@ impl OwnBody {
 fn unreached(error: PackError) -> ObjectError {
     tracing::warn!(%error, "a large body could not be written to the backend");
     ObjectError::Unavailable { reason: "the backend cannot be reached".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::fakes;
+    use crate::class::Requests;
+
+    const ID: OwnId = OwnId { worker: WorkerId(1), run: 2, number: 3 };
+
+    /// Brings a body in pieces of some size; the requests that write.
+    async fn bring(bytes: usize, piece: usize) -> (u64, u64) {
+        let (backend, _) = fakes::google();
+        let body: Vec<u8> = (0..bytes).map(|at| (at / 777) as u8).collect();
+        let under_way = Arc::<OwnsUnderWay>::default().enter(ID);
+        let mut own = OwnBody::new(&backend, under_way, 7);
+        for piece in body.chunks(piece) {
+            own.add(Bytes::copy_from_slice(piece)).await.unwrap();
+        }
+        own.finish().await.unwrap();
+        assert_eq!(backend.at_once(&ID.path()).await.unwrap(), body);
+        let Requests { put, part, .. } = backend.counters().requests.load();
+        (put, part)
+    }
+
+    #[tokio::test]
+    async fn a_body_of_less_than_two_parts_is_one_request() {
+        assert_eq!(bring(PART_BYTES + 1, 1 << 20).await, (1, 0));
+        assert_eq!(bring(2 * PART_BYTES - 1, 3 * PART_BYTES).await, (1, 0));
+        assert_eq!(bring(2 * PART_BYTES, 1 << 20).await, (2, 2));
+        assert_eq!(bring(3 * PART_BYTES + 5, 7_777_777).await, (2, 4));
+    }
 }
