@@ -10,6 +10,9 @@ with 503 (slowbackend.py). 32 generators write files of 8 KiB:
 Every packed file is read back and compared. Then reads, cold and warm, in pairs: a direct GET of 8 KiB, and one of a packed
 file. Shows a table, and the bill of `larder pack status`; with --docs DIR writes DIR/plots/packing.svg too.
 
+The price of packing is that of what was asked while files were written, without reads and without the worker's first start. It
+must be 1/20,000 of that of direct writing at most, with a tenth of the files 1/2,000. No blob may go up in parts.
+
     python3 tests/clients/throttled.py [--files 320000] [--direct 3000] [--least 60] [--docs docs]
 """
 
@@ -39,6 +42,12 @@ READS = 200
 BESIDE = 5
 APART = 9
 SAMPLE_SECONDS = 0.5
+# Files of the paper's experiment, and how many times as cheap packing them must be.
+FILES, CHEAPER = 320_000, 20_000
+# Requests that are not reads of what was packed.
+WRITES = ("put", "part", "head", "list")
+# A worker that has nothing to do asks whether it is still the owner less often.
+SETTLED_SECONDS = 3
 BUCKET = "files"
 
 
@@ -169,12 +178,38 @@ def until_uploaded(pack):
         time.sleep(0.2)
 
 
+def asked(pack):
+    """Requests so far, by kind."""
+    return {name: int(pack.metric(f"larder_backend_{name}_requests_total")) for name in WRITES}
+
+
+def until_settled(pack):
+    """Waits until the worker's first start has asked what it asks."""
+    deadline = time.monotonic() + UPLOADED_WITHIN
+    before, since = asked(pack), time.monotonic()
+    while time.monotonic() - since < SETTLED_SECONDS:
+        if time.monotonic() > deadline:
+            raise Failed(f"a worker with nothing to do asks on and on:\n{pack.log_tail()}")
+        time.sleep(0.2)
+        if (now := asked(pack)) != before:
+            before, since = now, time.monotonic()
+
+
+def peak_mib(pack):
+    """The most memory that the worker ever had."""
+    status = pathlib.Path(f"/proc/{pack.process.pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) / KIB
+
+
 def write_packed(binary, pack, trace, files):
-    """Packs the files, waits until they are uploaded: how long that took, and what it was like on the way."""
+    """Packs the files, waits until they are uploaded: how long that took, what it was like on the way, and the requests."""
+    until_settled(pack)
+    before = asked(pack)
     watch = Watch(pack)
     watch.start()
     report = replay(binary, pack.endpoint, trace)
     until_uploaded(pack)
+    made = {name: number - before[name] for name, number in asked(pack).items()}
     time.sleep(2 * SAMPLE_SECONDS)
     watch.over.set()
     watch.join()
@@ -182,7 +217,7 @@ def write_packed(binary, pack, trace, files):
         raise Failed(f"of {files} files {report['ops']} were packed and {report['checked']} compared")
     total = files * FILE_BYTES
     whole = next((at for at, packed, up in watch.samples if up >= total), watch.last()[0])
-    return report["seconds"], whole, watch.samples
+    return report["seconds"], whole, watch.samples, made
 
 
 def pairs_of_reads(server, pack, relay, names, rng):
@@ -270,8 +305,8 @@ def measure(arguments, scratch):
             pack.flush_seconds = arguments.flush_seconds
             pack.start()
             pack.boto3().create_bucket(Bucket=BUCKET)
-            elapsed, whole, samples = write_packed(binary, pack, trace, files)
-            status, bill = pack.status(), pack.bill()
+            elapsed, whole, samples, made = write_packed(binary, pack, trace, files)
+            status, bill, peak = pack.status(), pack.bill(), peak_mib(pack)
             # The cache knows what was compared: a new start does not.
             if pack.stop() != 0:
                 raise Failed("the worker did not stop in good order")
@@ -289,12 +324,18 @@ def measure(arguments, scratch):
         if pack:
             pack.kill()
         server.kill()
-    return direct, (elapsed, whole, samples, throttled), status, bill, reads, plain
+    return direct, (elapsed, whole, samples, throttled, made, peak), status, bill, reads, plain
+
+
+def price_of(made, status):
+    """What requests cost."""
+    prices = status["status"]["prices"]["per_thousand"]
+    return sum(prices[name] * number / 1000 for name, number in made.items())
 
 
 def judge(arguments, direct, packed, status, reads):
     """What does not hold of what was to be shown."""
-    elapsed, whole, _, _ = packed
+    elapsed, whole, _, _, made, _ = packed
     speed = (arguments.files / elapsed) / (len(direct) / direct[-1])
     totals = status["status"]["totals"]
     uploads_max = max(1, totals["packed_bytes"] // (512 * MIB))
@@ -302,6 +343,11 @@ def judge(arguments, direct, packed, status, reads):
     faults = []
     if speed < arguments.least:
         faults.append(f"packing is {speed:.1f} times as fast as direct writing, not {arguments.least}")
+    cheaper = price_of({"put": arguments.files}, status) / price_of(made, status)
+    if cheaper < CHEAPER * arguments.files / FILES:
+        faults.append(f"packing {arguments.files:,} files costs 1/{cheaper:,.0f} of direct writing: {made}")
+    if made["part"]:
+        faults.append(f"blobs went up in {made['part']} parts")
     # Beside those that were full, the flush timeout closes one each time it has passed.
     if totals["blobs"] > uploads_max + 1 + elapsed // arguments.flush_seconds:
         faults.append(f"{totals['blobs']} uploads for {totals['packed_bytes'] / MIB:.0f} MiB packed")
@@ -313,21 +359,23 @@ def judge(arguments, direct, packed, status, reads):
 
 
 def tell(arguments, direct, packed, status, bill, reads, plain, speed):
-    elapsed, whole, _, throttled = packed
+    elapsed, whole, _, throttled, made, peak = packed
     totals, prices = status["status"]["totals"], status["status"]["prices"]["per_thousand"]
     medians, cold_gets, warm_gets = reads
     requests = sum(totals["requests"].values())
     files, seconds = arguments.files, direct[-1]
-    direct_price = 320 * prices["put"]
     print("\n| | files | seconds | files/s | requests for 320,000 files | their price, USD |\n|---|---:|---:|---:|---:|---:|")
-    print(f"| direct, 100 requests/s | {len(direct):,} | {seconds:.1f} | {len(direct) / seconds:,.0f} | 320,000 | {direct_price:.2f} |")
-    made = {name: totals["requests"][name] for name in ("put", "part", "head", "list")}
-    writes, price = sum(made.values()), sum(prices[name] * made[name] / 1000 for name in made)
+    print(f"| direct, 100 requests/s | {len(direct):,} | {seconds:.1f} | {len(direct) / seconds:,.0f} | 320,000 | {320 * prices['put']:.2f} |")
+    writes, price = sum(made.values()), price_of(made, status)
+    with_start = price_of({name: totals["requests"][name] for name in WRITES}, status)
     scale = 320_000 / files
-    print(f"| packed, until acknowledged | {files:,} | {elapsed:.1f} | {files / elapsed:,.0f} | {writes * scale:,.0f} | {price * scale:.4f} |")
+    print(f"| packed, until acknowledged | {files:,} | {elapsed:.1f} | {files / elapsed:,.0f} | {writes * scale:,.0f} | {price * scale:.6f} |")
     print(f"| packed, until all is in the backend | {files:,} | {whole:.1f} | {files / whole:,.0f} | | |")
     print(f"| `larder server`, no limit | {files:,} | {plain:.1f} | {files / plain:,.0f} | | |")
     print(f"\npacked {speed:.1f} times as fast as direct; {totals['blobs']} blobs, {requests} requests, {throttled} refused for now")
+    direct_price = price_of({"put": files}, status)
+    print(f"writing cost 1/{direct_price / price:,.0f} of direct ({made}), with the first start 1/{direct_price / with_start:,.0f}")
+    print(f"peak memory of the worker: {peak:.0f} MiB")
     print(f"reads of 8 KiB, medians: direct {medians[0]:.2f} ms, packed and cold {medians[1]:.2f} ms, warm {medians[2]:.2f} ms")
     print(f"{READS} reads each: {cold_gets:.0f} requests to the backend cold, {warm_gets:.0f} warm\n\n{bill}", flush=True)
 
@@ -335,7 +383,7 @@ def tell(arguments, direct, packed, status, bill, reads, plain, speed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default=default_binary())
-    parser.add_argument("--files", type=int, default=320_000)
+    parser.add_argument("--files", type=int, default=FILES)
     parser.add_argument("--direct", type=int, default=3000, help="files that are written directly")
     parser.add_argument("--least", type=float, default=60, help="how many times as fast packing must be")
     parser.add_argument("--slower", type=float, default=1.1, help="how many times as long a cold read may take")
