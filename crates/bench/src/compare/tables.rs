@@ -86,8 +86,8 @@ fn head(results: &Results, part: &Part, text: &mut String) {
     let _ = writeln!(
         text,
         "Rounds: {}, each of all systems in an order drawn anew, on an empty directory. Each work was \
-         measured for {} ms after {} ms under load, with 10 MiB objects for {LARGE_FACTOR} times that; \
-         20 connections and 8 KiB where nothing else is said; pages listed of {} objects. Every byte \
+         measured for {} ms after {} ms under load, with 10 MiB objects for {LARGE_FACTOR} times that. \
+         Where nothing else is said, it is 20 connections and 8 KiB. Pages are listed of {} objects. Every byte \
          read was compared. Figures are medians, with the smallest and largest round in parentheses. \
          The rows are in [{rows}]({rows}).\n",
         about.rounds,
@@ -161,8 +161,8 @@ fn at_peaks(results: &Results, text: &mut String) {
     }
     grid.write(
         "Larder under each peer's peak load",
-        "In each round larder was offered, in an open loop and over as many connections, as many puts of 8 KiB a \
-         second as the peer did at most in that round.",
+        "In each round larder got an open loop of 8 KiB puts: over as many connections as the peer, and as many a \
+         second as the peer's most in that round.",
         text,
     );
 }

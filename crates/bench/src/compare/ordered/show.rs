@@ -110,7 +110,7 @@ fn head(results: &Results, part: &Part, text: &mut String) {
         "Clusters of three nodes, twelve processes, on one machine; three copies of everything. Each pair of figures \
          is of one cluster: puts through a proxy that writes data and METAX in parallel, and through one that writes \
          data when METAX is persisted. Every hop between processes takes half of the network's time longer, and \
-         every sync at least the disk's; what the cores take comes on top, and on {} cores that is much. Rounds: {}, \
+         every sync at least the disk's. The time of the cores comes on top, and on {} cores that is much. Rounds: {}, \
          each work measured for {} ms. Figures are medians; ratios those of each round, with the smallest and \
          largest. The rows are in [{rows}]({rows}).\n",
         machine.cores,

@@ -108,7 +108,7 @@ fn head(results: &Results, part: &Part, text: &mut String) {
         text,
         "Clusters of three nodes, twelve processes, on one machine; three copies of {OBJECTS} objects of {}. A read \
          takes {} ms at the disk, {READ_LANES} at once, and no page cache answers any. {RATE} gets a second begin \
-         whether or not others are answered, all through the proxy of node {WORSE_NODE}, whose disk is the one that is \
+         whether or not others are answered, all through the proxy of node {WORSE_NODE}. Its disk is the one that is \
          worse and the nearest to it. Rounds: {}, {} ms each. Medians, with the smallest and largest. The rows are in \
          [{rows}]({rows}).\n",
         size_label(SIZE as f64),
