@@ -43,7 +43,7 @@ fn collected(micro: &str, name: &str, count: u64) -> Result<f64, Failure> {
     })
 }
 
-/// What a command says on stdout and on stderr.
+/// The output of a command on stdout and on stderr.
 fn output(program: &str, arguments: &[&str]) -> Result<(String, String), Failure> {
     let line = [&[program], arguments].concat().join(" ");
     let done = Command::new(program)

@@ -31,8 +31,9 @@ pub(crate) struct Release {
 
 /// Builds the packages: `[--binary FILE] [--into DIR]`.
 ///
-/// Without `--binary` the program is built first. It needs the C library of this machine or a later one; a static one would load
-/// the modules by which that finds names (`nsswitch.conf`) all the same, and these are of another C library on another machine.
+/// Without `--binary` the program is built first. It needs the C library of this machine or a later one.
+/// A static program would still load the modules that resolve names (`nsswitch.conf`), and on another
+/// machine these belong to another C library.
 pub(crate) fn run(rest: &[String]) -> Result<(), Failure> {
     let (binary, into) = options(rest)?;
     let release = Release {

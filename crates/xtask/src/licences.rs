@@ -32,7 +32,7 @@ pub(crate) fn check(rules: &Rules, metadata: &Metadata) -> Result<(), Failure> {
     Failure::of("licences", faults)
 }
 
-/// Whether an SPDX expression can be satisfied with allowed licences alone. `/` is the old way to
+/// True if an SPDX expression can be satisfied with allowed licences alone. `/` is the old way to
 /// write `OR`. `OR` binds weaker than `AND`.
 fn satisfied(expression: &str, allowed: &dyn Fn(&str) -> bool) -> bool {
     let expression = expression.replace('/', " OR ");

@@ -1,6 +1,6 @@
 //! Every task a developer of Larder does: `cargo xtask` lists them.
 //!
-//! `check` never writes; `fix` does. What the checks hold the tree to is data, in `rules.toml`.
+//! `check` never writes; `fix` does. The rules of the checks are data, in `rules.toml`.
 
 mod code_map;
 mod counts;
@@ -8,6 +8,7 @@ mod dist;
 mod layers;
 mod licences;
 mod metadata;
+mod prose;
 mod rules;
 mod soak;
 mod tidy;
@@ -20,7 +21,7 @@ use metadata::Metadata;
 use rules::Rules;
 use tree::Tree;
 
-/// Why a task did not end well.
+/// The reason that a task failed, by what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// Mend the tree.
@@ -36,7 +37,7 @@ pub(crate) enum Failure {
     Command {
         /// The command.
         line: String,
-        /// What is known besides.
+        /// The exit status or the output.
         detail: String,
     },
     /// Install the command.
@@ -44,7 +45,7 @@ pub(crate) enum Failure {
     Start {
         /// The command.
         line: String,
-        /// Why.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// Mend `rules.toml`.
@@ -90,8 +91,8 @@ const FEATURES: &str = "larder/ablation,larder-sim/planted-bugs";
 type Run = fn(&[String]) -> Result<(), Failure>;
 
 /// Name, what it does, how.
-const TASKS: [(&str, &str, Run); 14] = [
-    ("check", "formatting, clippy, layers, licences, tidy; writes nothing", check),
+const TASKS: [(&str, &str, Run); 15] = [
+    ("check", "formatting, clippy, layers, licences, tidy, prose; writes nothing", check),
     ("style", "check without clippy: builds nothing", style),
     ("fix", "formats, and applies what clippy can mend", fix),
     ("layers", "which crate may depend on which", |_| layers()),
@@ -99,6 +100,7 @@ const TASKS: [(&str, &str, Run); 14] = [
     ("tidy", "file lengths, names, module heads, unfinished work, whitespace, code map", |_| {
         tidy()
     }),
+    ("prose", "[PATH…] sentences; with paths, those of all files below them", prose),
     ("test", "all tests of the workspace; arguments go to cargo test", test),
     ("sim", "the simulator; --help tells what it takes", sim),
     (
@@ -144,10 +146,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// What can be said of the tree without a build of it.
+/// The checks that build nothing.
 fn style(_: &[String]) -> Result<(), Failure> {
     sh(&cargo(), &["fmt", "--all", "--check"], &[])?;
     tidy()?;
+    prose(&[])?;
     layers()?;
     licences()
 }
@@ -176,6 +179,11 @@ fn tidy() -> Result<(), Failure> {
     let tree = Tree::read(&root())?;
     tidy::check(&Rules::read()?, &tree)?;
     code_map::check(&tree)
+}
+
+fn prose(paths: &[String]) -> Result<(), Failure> {
+    let (rules, tree) = (Rules::read()?, Tree::read(&root())?);
+    if paths.is_empty() { prose::check(&rules, &tree) } else { prose::look(&rules, &tree, paths) }
 }
 
 fn test(rest: &[String]) -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! What `cargo metadata` says about the workspace, cut down to what the checks read.
+//! The output of `cargo metadata`, cut down to what the checks read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;

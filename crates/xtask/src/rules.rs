@@ -18,9 +18,10 @@ pub(crate) struct Rules {
     /// By crate from outside: why two versions of it are built.
     pub(crate) duplicates: BTreeMap<String, String>,
     pub(crate) tidy: Tidy,
+    pub(crate) prose: Prose,
 }
 
-/// What one crate of the workspace may depend on and contain.
+/// Dependencies and words that one crate of the workspace may have.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Layer {
@@ -32,14 +33,14 @@ pub(crate) struct Layer {
     pub(crate) words: Vec<String>,
 }
 
-/// Which licences may be linked.
+/// The licences that may be linked.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Licences {
     pub(crate) allowed: Vec<String>,
 }
 
-/// What the text of the tree is held to.
+/// The rules for the text of the tree.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tidy {
@@ -47,6 +48,28 @@ pub(crate) struct Tidy {
     pub(crate) names: Vec<String>,
     pub(crate) words: BTreeMap<String, String>,
     pub(crate) exceptions: BTreeMap<String, String>,
+}
+
+/// The rules for sentences.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Prose {
+    /// Most words of a sentence.
+    pub(crate) words_max: usize,
+    /// Beginnings of the paths of pages.
+    pub(crate) pages: Vec<String>,
+    /// The beginning of the paths of formats, where a cell of a table lists fields.
+    pub(crate) layouts: String,
+    /// The number of the first decision that is checked.
+    pub(crate) decisions_from: u32,
+    /// By the beginning of a path: the reason that it is not checked.
+    pub(crate) exempt: BTreeMap<String, String>,
+    /// Folders of `crates/` whose comments are checked.
+    pub(crate) crates: Vec<String>,
+    /// Words that open no comment.
+    pub(crate) openings: Vec<String>,
+    /// Refused phrases, in small letters, each with what to write instead.
+    pub(crate) phrases: BTreeMap<String, String>,
 }
 
 impl Rules {

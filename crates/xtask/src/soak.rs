@@ -1,4 +1,4 @@
-//! What CI runs in short, at length: hours, by hand.
+//! The tests that CI runs in short, at length: hours, by hand.
 
 use crate::{Failure, blackbox, cargo, counts, sh};
 
@@ -40,7 +40,7 @@ const PACK_SEEDS: &str = "LARDER_PACK_SEEDS=2000";
 const PROXY_SEEDS: &str = "LARDER_PROXY_SEEDS=20000";
 /// Seeds of simulated clusters of real servers.
 const CLUSTER_SEEDS: &str = "LARDER_CLUSTER_SEEDS=10000";
-/// How long each fuzzer runs: an hour.
+/// The time that each fuzzer runs: an hour.
 const FUZZ_SECONDS: &str = "LARDER_FUZZ_SECONDS=3600";
 
 /// Seconds of spoiled requests.

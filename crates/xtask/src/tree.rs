@@ -48,12 +48,12 @@ impl Tree {
 }
 
 impl Source {
-    /// Whether it is Rust.
+    /// True for Rust source.
     pub(crate) fn is_rust(&self) -> bool {
         self.path.ends_with(".rs")
     }
 
-    /// Whether it holds tests only.
+    /// True for a file of tests alone.
     pub(crate) fn is_test(&self) -> bool {
         let mut folders = self.path.split('/');
         let file = folders.next_back().unwrap_or_default();

@@ -161,8 +161,8 @@ fn at_peaks(results: &Results, text: &mut String) {
     }
     grid.write(
         "Larder under each peer's peak load",
-        "In each round larder got an open loop of 8 KiB puts: over as many connections as the peer, and as many a \
-         second as the peer's most in that round.",
+        "In each round larder got as many 8 KiB puts a second as the peer's most in that round, in an open loop over as \
+         many connections.",
         text,
     );
 }
