@@ -30,7 +30,7 @@ use reads::SlowReads;
 use separate::Separate;
 use slow::Slow;
 
-/// How a process's disks are worse.
+/// The ways in which a process's disks are worse.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DiskAblation {
     /// The least time of a sync.

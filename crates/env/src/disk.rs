@@ -13,7 +13,7 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-/// What a disk says when it does not do as it was told, sorted by what the caller should do.
+/// The reason that a disk did not do as it was told, by what the caller should do.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
 pub enum DiskError {
     /// No space: refuse new data, keep serving, retry after space was freed.
@@ -37,7 +37,7 @@ pub enum DiskError {
     /// The device failed: nothing it says about this file can be trusted any more.
     #[error("{operation} of {path} failed: {reason}")]
     Broken {
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
         /// File or directory of the failed call.
         path: String,
@@ -63,7 +63,7 @@ pub enum DiskError {
     PoweredOff,
 }
 
-/// How to open a file.
+/// The ways to open a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenMode {
     /// Fails with [`DiskError::NotFound`] if it is missing; reads only.
@@ -119,7 +119,7 @@ pub trait DiskFile: Send + Sync + 'static {
     fn zeros_from(&self) -> Result<u64, DiskError> {
         self.len()
     }
-    /// Whether the file has no bytes.
+    /// True if the file has no bytes.
     fn is_empty(&self) -> Result<bool, DiskError> {
         Ok(self.len()? == 0)
     }

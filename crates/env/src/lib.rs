@@ -2,8 +2,8 @@
 //! threads.
 //!
 //! Each port has a real and a simulated side. Stores and roles are written against the port and
-//! never against the operating system, so that the simulator can lose, tear and corrupt what a real
-//! machine would lose, tear and corrupt.
+//! never against the operating system. So the simulator can lose, tear and corrupt what a real
+//! machine would.
 
 #![deny(unsafe_code)]
 

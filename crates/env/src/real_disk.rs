@@ -13,7 +13,7 @@
 //!
 //! Where bytes were reserved and never written, ext4 notes in its journal that they are written now, once
 //! they are on the device. When the journal has ended by then, because the device failed, the note fails
-//! unseen: the sync finds no page left to write and nothing in the journal to wait for, and says `Ok`. It
+//! unseen. The sync finds no page left to write and nothing in the journal to wait for, and says `Ok`. It
 //! happens to one sync of each file, the one under way then; what it covered reads as zeros later. In 150
 //! shutdowns of a file system under three writers, 26 such syncs said `Ok` (Linux 6.18). The journal had
 //! ended before, so a write that is tried after the sync is refused.
@@ -213,7 +213,7 @@ impl RealFile {
         move |errno| failure(operation, &self.path, errno)
     }
 
-    /// Whether a device reaches to `end`; of a plain file there is nothing to say.
+    /// Looks whether a device reaches to `end`; `None` for a plain file.
     fn within_device(&self, end: u64) -> Option<Result<(), DiskError>> {
         let capacity = self.device_len?;
         let full = || DiskError::Full { path: text(&self.path) };
@@ -360,7 +360,7 @@ impl DiskFile for RealFile {
     }
 }
 
-/// What is left of `parts` after their first `written` bytes.
+/// The rest of `parts` after their first `written` bytes.
 fn rest_of<'a>(parts: &'a [IoSlice<'_>], mut written: usize) -> Vec<IoSlice<'a>> {
     let mut rest = Vec::with_capacity(parts.len());
     for part in parts {

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! 1. It keeps the contract of [`crate::disk`] and no more than it: what was not synced is kept or
+//! 1. It keeps the contract of [`crate::disk`] and no more. Bytes that were not synced are kept or
 //!    lost sector by sector, length by length and name by name, each on its own.
 //! 2. Everything random comes from the one seed, in the order of the calls. It has no clock, no
 //!    threads and no hash order, so equal calls have equal results.
@@ -23,7 +23,7 @@ use parking_lot::{Mutex, MutexGuard};
 use self::machine::{Gate, InodeId, Machine};
 use crate::disk::{Disk, DiskError, DiskFile, OpenMode, split_name};
 
-/// What happened so far, for a simulator to show which faults its runs covered.
+/// Counts of events so far, for a simulator to show which faults its runs covered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Mutating operations, failed ones too.
@@ -85,7 +85,7 @@ impl SimDisk {
         Arc::new(Self { machine: Arc::clone(&self.machine), boot })
     }
 
-    /// Whether this boot is still running.
+    /// True if this boot is still running.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.machine.lock().boot == self.boot
@@ -156,7 +156,7 @@ impl SimDisk {
         self.machine.lock().flip(name, offset, 0)
     }
 
-    /// What happened so far, over all boots.
+    /// Counts of events so far, over all boots.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.machine.lock().counts

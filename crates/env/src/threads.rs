@@ -1,5 +1,5 @@
-//! Threads, and what they wait for. They are the system's; on a thread of a simulation they run one at a time, in an order
-//! that its seed decides (`simulated/threads.rs`), which costs a release nothing: it has no such threads.
+//! Threads, and what they wait for. They are the system's. On a thread of a simulation they run one at a time, in an order
+//! that its seed decides (`simulated/threads.rs`). That costs a release nothing: it has no such threads.
 //!
 //! # Invariants
 //!

@@ -42,7 +42,7 @@ impl Batch {
     }
 
     /// Sets a row that is read only when the index is opened anew, such as an applied position. It is
-    /// durable with the rest of the batch, and until then it costs next to nothing: of all that are
+    /// durable with the rest of the batch, and until then it costs next to nothing. Of all that are
     /// set for one key between two flushes only the last is kept. Readers may not see it before.
     ///
     /// # Panics
@@ -68,7 +68,7 @@ impl Batch {
         self.rows.len() + self.positions.len()
     }
 
-    /// Whether there is no change in it.
+    /// True if there is no change in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.positions.is_empty()

@@ -1,4 +1,4 @@
-//! What the index says when it does not do as it was told.
+//! Errors of the index.
 
 use std::io::ErrorKind;
 
@@ -10,7 +10,7 @@ pub enum KvError {
     /// Free space, then try again: nothing is lost, reads and applies go on.
     #[error("no space left on the disk while the index {operation}")]
     Full {
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
     },
     /// Stop using this index and rebuild it from the log or from peers: bytes on disk or in memory
@@ -19,13 +19,13 @@ pub enum KvError {
     Damaged {
         /// The row that was asked for or met, if it is one row.
         key: Option<Bytes>,
-        /// What is wrong.
+        /// The damage found.
         reason: String,
     },
     /// Stop using this index and its disk: an operation of the system failed.
     #[error("the disk failed while the index {operation}: {reason}")]
     Broken {
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
         /// The operating system's words.
         reason: String,

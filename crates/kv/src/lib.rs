@@ -1,8 +1,8 @@
 //! The KV index of the metadata log.
 //!
-//! The log is the database; this is an index of it. Nothing here has a log of its own: what was
-//! applied since the last flush is lost in a crash and applied again from the metadata log, whose
-//! applied position per PG is part of the same batches ([`Batch::position`]).
+//! The log is the database; this is an index of it. Nothing here has a log of its own. A crash loses the batches
+//! applied since the last flush; they are applied again from the metadata log. The applied position per PG is part of
+//! the same batches ([`Batch::position`]).
 //!
 //! # Invariants
 //!
@@ -91,14 +91,14 @@ pub trait Kv: KvReader + 'static {
     fn maintain(&self) -> Result<Progress, KvError>;
 }
 
-/// What a flush did.
+/// The result of a flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlushReport {
     /// Bytes of keys and values made durable; 0 if everything was durable already.
     pub bytes: u64,
 }
 
-/// What a step of background work did.
+/// The result of a step of background work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// Something: call again soon.

@@ -8,8 +8,8 @@
 //! * Every batch has one sequence number. Readers see numbers below [`Readers::visible`], which moves
 //!   only after the batch's last row is in. The engine's own notion of what is visible is left
 //!   unused: it moves at every flush and compaction, also in the middle of an apply.
-//! * Positions wait beside the memtable and go into it when it is sealed, under the same lock: a table
-//!   never holds rows without the positions that they belong to, nor the other way round.
+//! * Positions wait beside the memtable and go into it when it is sealed, under the same lock. So a table never holds
+//!   rows without their positions, nor positions without their rows.
 //! * Readers register the number they read at; nothing that the least of them may see is dropped.
 //!
 //! Must not: decide when to flush, or go on flushing after a flush failed for another reason than a
@@ -286,8 +286,8 @@ impl Inner {
             .map_err(|error| self.remember(KvError::from_engine("drops files", None, error)))
     }
 
-    /// Looks for space before it is needed: what the engine wrote before it met a full disk stays there
-    /// until the index is opened anew, so that trying would make a full disk fuller.
+    /// Looks for space before it is needed. Files that the engine wrote before it met a full disk stay until the
+    /// index is opened again, so trying would make a full disk fuller.
     fn require_space(&self, operation: &'static str, needed: u64) -> Result<(), KvError> {
         let found = rustix::fs::statvfs(&self.path)
             .map_err(|errno| KvError::from_io(operation, &errno.into()))?;

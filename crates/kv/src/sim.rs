@@ -12,7 +12,7 @@ use crate::{Batch, FlushReport, Kv, KvError, KvReader, Progress, Visit};
 
 type Rows = BTreeMap<Bytes, Bytes>;
 
-/// What the next flush is to do instead of succeeding.
+/// The way in which the next flush is to fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlushFault {
     /// It finds the disk full; a later one may succeed.
@@ -36,9 +36,9 @@ pub struct SimKv {
 
 #[derive(Default)]
 struct State {
-    /// What readers see; shared with snapshots and copied when changed under one.
+    /// Rows that readers see; shared with snapshots and copied when changed under one.
     live: Arc<Rows>,
-    /// What a crash leaves.
+    /// Rows that a crash leaves.
     durable: Rows,
     /// Changes between `durable` and `live`, in order.
     unflushed: Vec<(Bytes, Option<Bytes>)>,
@@ -96,7 +96,7 @@ impl SimKv {
         let stored = Bytes::from([value, &trailer(key, value)].concat());
         let Some(live) = Arc::make_mut(&mut state.live).get_mut(key) else { return false };
         let before = std::mem::replace(live, stored.clone());
-        // What the disk has of an earlier value stays what it was: it belongs to an earlier position.
+        // The disk's earlier value stays as it was: it belongs to an earlier position.
         if let Some(durable) = state.durable.get_mut(key).filter(|durable| **durable == before) {
             *durable = stored.clone();
         }

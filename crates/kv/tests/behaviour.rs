@@ -1,4 +1,4 @@
-//! What every index does, checked on the real and on the simulated one.
+//! The behaviour of every index, checked on the real and on the simulated one.
 
 #![allow(clippy::unwrap_used)]
 
@@ -189,7 +189,7 @@ fn a_crash_returns_to_the_last_flush<F: Fixture>() {
         rows(fixture.kv(), b"", None),
         [(b"a".to_vec(), b"1".to_vec()), (b"b".to_vec(), b"1".to_vec())]
     );
-    // What comes after the crash must win over what came before it.
+    // Changes after the crash must win over those before it.
     fixture.kv().apply(&batch(&[("a", Some("3")), ("b", None)])).unwrap();
     assert_eq!((get(fixture.kv(), "a"), get(fixture.kv(), "b")), (Some("3".into()), None));
     fixture.kv().flush().unwrap();

@@ -1,4 +1,4 @@
-//! What only the real index can show: files, threads, damage.
+//! Behaviour that only the real index can show: files, threads, damage.
 
 #![allow(clippy::unwrap_used)]
 
@@ -143,7 +143,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 
 type Rows = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What the index says of itself: all rows by scan and by get, or that it is damaged.
+/// Reads all rows by scan and by get, or finds that the index is damaged.
 fn read_all(dir: &Path) -> Result<Rows, KvError> {
     let kv = LsmKv::open(dir, 0)?;
     let mut rows = Vec::new();

@@ -37,7 +37,7 @@ pub(crate) fn compressed(piece: &[u8]) -> Bytes {
     out.truncate(HEAD_BYTES + len);
     out[..4].copy_from_slice(&(len as u32).to_le_bytes());
     out[4..HEAD_BYTES].copy_from_slice(&(piece.len() as u32).to_le_bytes());
-    // What waits to be sent takes no more memory than it has bytes.
+    // Bytes that wait to be sent take no more memory than they are.
     match 2 * out.len() < out.capacity() {
         true => Bytes::copy_from_slice(&out),
         false => out.into(),

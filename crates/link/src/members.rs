@@ -5,7 +5,7 @@
 //! 1. A number names one key for ever: region 1 alone gives numbers, counting up, and gives none again after a removal.
 //! 2. The lists of two regions are joined: numbers by union, and a removal wins. A region takes nothing of a list that
 //!    gives a number another key.
-//! 3. A pause, a rate and compression are this region's own: no other region hears of them.
+//! 3. A pause, a rate and compression are this region's own: no other region learns them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -5,8 +5,8 @@
 //! 1. The file is replaced as a whole, durably, before anything acts on it.
 //! 2. A writer reads it under the lock first: no change of another is lost.
 //! 3. A reader verifies the file's sum and checks its content.
-//! 4. No other region is told of a number before the store has kept it outside the directory, where it has a place for that:
-//!    an older copy of the directory never gives the number to another region.
+//! 4. No other region learns a number before the store has kept it outside the directory, if it has a place for that. So an
+//!    older copy of the directory never gives the number to another region.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -40,7 +40,7 @@ pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A region's ways to the others.
 pub trait Roads: Debug + Send + Sync + 'static {
-    /// Opens a stream to whoever listens at an address, and tells its key.
+    /// Opens a stream to the listener at an address, and returns its key.
     fn open<'a>(&'a self, to: &'a Address) -> Boxed<'a, io::Result<(BoxedStream, Fingerprint)>>;
 }
 

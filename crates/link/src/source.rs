@@ -100,8 +100,8 @@ pub trait Source: Send + Sync + 'static {
 
     /// Writes entries into the sink, in the order asked for. The future is dropped when the other region is gone.
     ///
-    /// The asking region hears of an error before the first entry. After that the stream breaks, as it does if an entry
-    /// is missing or has another length than it says: the asking region can use only entries that are complete.
+    /// The asking region gets an error before the first entry. After that the stream breaks, as it does if an entry is
+    /// missing or has another length than it says: the asking region can use only entries that are complete.
     fn fetch(
         &self,
         from: RegionId,

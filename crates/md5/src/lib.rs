@@ -1,8 +1,8 @@
 //! MD5 of up to sixteen messages at once: what an S3 entity tag costs when puts are concurrent.
 //!
-//! MD5 is one long chain of dependent steps, so that a processor that could do sixteen times as much
-//! waits. Vectors have room for a message in each of their lanes: a batch takes about the time of
-//! one message.
+//! MD5 is one long chain of dependent steps, so a processor that could do sixteen times as much waits.
+//! Vectors have room for a message in each of their lanes: a batch takes about the time of one
+//! message.
 //!
 //! # Invariants
 //!
@@ -72,9 +72,9 @@ impl Default for Md5 {
 }
 
 impl Md5 {
-    /// Takes what is in front of and behind a piece's whole blocks, and returns where those lie in
-    /// the piece: the caller feeds them to [`Md5::state`] and puts the result back, in a batch or
-    /// not, before anything else is done with this.
+    /// Takes the bytes in front of and behind a piece's whole blocks, and returns the place of those
+    /// blocks. The caller feeds them to [`Md5::state`], in a batch or not, and puts the result back.
+    /// It does so before it does anything else with this.
     pub fn begin(&mut self, piece: &[u8]) -> std::ops::Range<usize> {
         self.len += piece.len() as u64;
         let head = if self.tail_len == 0 { 0 } else { BLOCK_BYTES - self.tail_len };

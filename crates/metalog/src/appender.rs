@@ -37,7 +37,7 @@ pub(crate) struct Run {
 }
 
 impl Batch {
-    /// Whether there is nothing in it.
+    /// True if there is nothing in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
@@ -113,9 +113,9 @@ impl Appender {
         Ok(self.next)
     }
 
-    /// Takes a record of no PG that says how far the log is synced. Without one the records of the
-    /// last commit are followed by nothing that vouches for them, and damage to them passes for a
-    /// torn tail: append one when the log falls idle and before it is closed.
+    /// Takes a record of no PG that says how far the log is synced. Append one when the log falls
+    /// idle and before it is closed. Without one nothing behind the records of the last commit
+    /// vouches for them, and damage to them passes for a torn tail.
     ///
     /// # Errors
     /// As [`Appender::append`].
@@ -136,7 +136,7 @@ impl Appender {
         self.next
     }
 
-    /// Whether the disk has no room for another segment. What is left is kept for ops that free
+    /// True if the disk has no room for another segment. What is left is kept for ops that free
     /// space or end what was begun: refuse all others until it is over.
     #[must_use]
     pub fn is_full(&self) -> bool {

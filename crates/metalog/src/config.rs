@@ -1,11 +1,11 @@
-//! What a log is created with.
+//! The settings that a log is created with.
 
 use crate::error::LogError;
 use crate::limits::{
     SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, WRITE_ALIGN_BYTES,
 };
 
-/// How to create a log. A log that exists keeps the size and the id it was created with.
+/// The settings of a new log. A log that exists keeps the size and the id it was created with.
 #[derive(Debug, Clone)]
 pub struct LogConfig {
     /// Bytes of a segment file of a new log: a multiple of 4096 between

@@ -1,4 +1,4 @@
-//! What can go wrong with the log, sorted by what the caller should do.
+//! Errors of the log, sorted by what the caller should do.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ pub enum LogError {
     /// A write or sync failed: this log takes no more records. Replace the disk or start again.
     #[error("the metadata log cannot be used: {source}")]
     Broken {
-        /// What failed first.
+        /// The first failure.
         #[from]
         source: DiskError,
     },
@@ -57,14 +57,14 @@ pub struct Damage {
     pub segment: u64,
     /// Byte offset in the file.
     pub offset: u64,
-    /// What is wrong there.
+    /// The kind of damage.
     pub kind: DamageKind,
     /// PGs of which records are known to be missing; those of a PG with no record after the damage
     /// cannot be known.
     pub pgs: Vec<PgId>,
 }
 
-/// What is wrong with a damaged place.
+/// The kinds of damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DamageKind {
     /// A segment file between others is not there.

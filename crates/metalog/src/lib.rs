@@ -15,7 +15,7 @@
 //! 3. A bad record below a position that a later record knows to be synced is damage, never a torn
 //!    tail, and is never skipped. So is a record that does not follow its PG's record before.
 //! 4. A failed write or sync ends the writer: nothing is retried and then called durable.
-//! 5. A record is accepted only if the segments it needs exist durably and at their full size, so a
+//! 5. A record is accepted only if the segments it needs exist durably and at their full size. So a
 //!    full disk refuses records before they are written and never tears one.
 //!
 //! # What it must not do
@@ -48,7 +48,7 @@ pub use writer::{Progress, Writer};
 
 use larder_types::{OpSeq, PgId, View};
 
-/// What is appended: one op of one PG.
+/// A record to append: one op of one PG.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
     /// The PG whose op it is.

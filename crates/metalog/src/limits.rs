@@ -14,8 +14,8 @@ pub const SEGMENT_HEADER_BYTES: u64 = 4096;
 pub const RECORD_HEADER_BYTES: u64 = 64;
 /// Records begin at multiples of this many bytes.
 pub const RECORD_ALIGN_BYTES: u64 = 8;
-/// Writes end at multiples of this many bytes, filled with zeros, so that the page cache never reads
-/// a page of a recycled segment in order to write a part of it.
+/// Writes end at multiples of this many bytes, filled with zeros. So the page cache never reads a
+/// page of a recycled segment in order to write a part of it.
 pub const WRITE_ALIGN_BYTES: u64 = 4096;
 /// Most bytes appended and not yet taken for writing; appends beyond it are refused as busy.
 pub const BUFFER_BYTES_MAX: u64 = 8 * 1024 * 1024;

@@ -22,7 +22,7 @@ use crate::v1::{self, BadHeader, Layout, Lsn};
 use crate::walk::{Recovered, Walk};
 use crate::writer::Writer;
 
-/// What recovery found.
+/// The findings of a recovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recovery {
     /// There was no log; an empty one was made.
@@ -39,7 +39,7 @@ pub struct Recovery {
     pub torn_bytes: u64,
 }
 
-/// What a log has, read without changing it.
+/// The contents of a log, read without changing it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScanReport {
     /// Id of the log; `None` if it has no segment, or none with a header that verifies.
@@ -58,7 +58,7 @@ pub struct ScanReport {
     pub damages: Vec<Damage>,
 }
 
-/// How a log is read.
+/// The ways to read a log.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
     /// Change nothing.
@@ -155,7 +155,7 @@ pub fn scan(
     })
 }
 
-/// What the first segment header that verifies says of all.
+/// Finds the layout of all segments, in the first header that verifies.
 fn find_layout(disk: &dyn Disk, dir: &str, numbers: &[u64]) -> Result<Option<Layout>, LogError> {
     for number in numbers {
         let path = segment_path(dir, *number);

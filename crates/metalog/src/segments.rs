@@ -25,7 +25,7 @@ const SEGMENT_SUFFIX: &str = ".log";
 const SPARE_SUFFIX: &str = ".spare";
 const DRAFT: &str = "segment.draft";
 
-/// What a log's directory has.
+/// The contents of a log's directory.
 pub(crate) struct Listing {
     /// Numbers of the segments, ascending.
     pub(crate) segments: Vec<u64>,
@@ -130,7 +130,7 @@ impl Segments {
         self.end
     }
 
-    /// Whether parts of a segment may be reserved and never written.
+    /// True if parts of a segment may be reserved and never written.
     pub(crate) fn is_unwritten(&self, number: u64) -> bool {
         self.unwritten.contains(&number)
     }

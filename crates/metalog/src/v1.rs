@@ -33,7 +33,7 @@ const VERSION: u32 = 1;
 const SEGMENT_FIELDS_BYTES: usize = 56;
 const HEADER: usize = RECORD_HEADER_BYTES as usize;
 
-/// What all segments of a log share.
+/// The layout that all segments of a log share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) log_id: u64,
@@ -106,7 +106,7 @@ pub(crate) fn decode_segment_header(bytes: &[u8], segment: u64) -> Result<Layout
     if sound { Ok(layout) } else { Err(BadHeader::Damaged) }
 }
 
-/// What a stored record is.
+/// The kinds of stored records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -203,7 +203,7 @@ pub(crate) fn decode<'a>(layout: &Layout, at: Lsn, bytes: &'a [u8]) -> Option<(S
     Some((stored, checksum))
 }
 
-/// Whether a record of this log begins at `at`, whole or not.
+/// True if a record of this log begins at `at`, whole or not.
 pub(crate) fn begins(layout: &Layout, at: Lsn, bytes: &[u8]) -> bool {
     bytes.len() >= HEADER && u32_at(bytes, 8) == tag(layout.seed(at))
 }

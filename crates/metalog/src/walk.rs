@@ -60,9 +60,9 @@ pub(crate) struct Walk<'a> {
     pub(crate) residue: BTreeMap<u64, Lsn>,
     /// The first place that does not verify.
     stopped: Option<Lsn>,
-    /// Whether a record of this log begins there.
+    /// True if a record of this log begins there.
     torn_record: bool,
-    /// Whether the place read last did not verify.
+    /// True if the place read last did not verify.
     searching: bool,
     faults: Vec<Fault>,
     /// The farthest position that any record knows to be synced.
@@ -213,7 +213,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether an op is the next of its PG as far as that is known. Behind a fault a PG's first
+    /// True if an op is the next of its PG as far as that is known. Behind a fault a PG's first
     /// record must be known to follow.
     fn follows(&mut self, stored: &Stored<'_>, checksum: u64) -> bool {
         let pg = stored.record.pg;

@@ -10,10 +10,11 @@
 //! # Why zeros are written ahead
 //!
 //! On ext4 a sync of bytes that were only reserved costs a journal commit, one of bytes written over
-//! does not. Commits of 20 records of 300 bytes took 155 µs on average where space was only reserved,
-//! 80 to 115 µs over zeros, and 98 to 113 µs in segments used again (`examples/log_speed.rs`; two
-//! cores, a virtual disk). Writes end on whole pages for a like reason: a page written in part
-//! would first be read, where a segment that is used again has left the page cache.
+//! does not. A commit of 20 records of 300 bytes took 155 µs on average where space was only
+//! reserved. It took 80 to 115 µs over zeros, and 98 to 113 µs in segments used again
+//! (`examples/log_speed.rs`; two cores, a virtual disk). Writes end on whole pages for a like reason:
+//! a page written in part would first be read, where a segment that is used again has left the page
+//! cache.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -28,7 +29,7 @@ use crate::limits::{SEGMENT_HEADER_BYTES, WRITE_ALIGN_BYTES, ZERO_AHEAD_BYTES};
 use crate::segments::{Segments, ZEROS, write_zeros};
 use crate::v1::Lsn;
 
-/// How far the writer is; to be noted by the [`crate::Appender`].
+/// The writer's progress, for the [`crate::Appender`] to note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// The log is durable up to here.
@@ -136,7 +137,7 @@ impl Writer {
         self.segments.disk_bytes()
     }
 
-    /// How far it is.
+    /// The writer's progress.
     pub(crate) fn progress(&mut self) -> Progress {
         self.turn += 1;
         let ready = self.segments.layout().start_of(self.segments.end());

@@ -1,5 +1,5 @@
-//! Runs one hot structure so many times, for an instruction counter to watch: `cargo xtask counts`
-//! runs each twice under callgrind, with different counts, so that what it costs to begin cancels out.
+//! Runs one hot structure so many times, for an instruction counter to watch. `cargo xtask counts` runs
+//! each twice under callgrind, with different counts, so that the cost of the start cancels out.
 //!
 //!     larder-micro                 lists the subjects
 //!     larder-micro NAME COUNT      runs one

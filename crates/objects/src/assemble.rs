@@ -1,4 +1,4 @@
-//! What a completed upload is: which parts it has, its size, etag and checksum.
+//! Completes an upload: finds its parts, size, etag and checksum.
 //!
 //! Pure, and shared by every store, because S3's rules for it are many and the same everywhere.
 

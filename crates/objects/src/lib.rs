@@ -79,7 +79,7 @@ pub enum ObjectError {
     /// Fix the request: too large an object, part or set of attributes.
     #[error("{what} is larger than the {limit_bytes} bytes allowed")]
     TooLarge {
-        /// What is too large.
+        /// The thing that is too large.
         what: &'static str,
         /// The limit.
         limit_bytes: u64,
@@ -102,7 +102,7 @@ pub enum ObjectError {
     /// Fix the request: this store does not do it.
     #[error("this store does not do it: {what}")]
     Unsupported {
-        /// What it does not do.
+        /// The operation that it lacks.
         what: &'static str,
     },
     /// Give the home up first: an operator does that.
@@ -128,7 +128,7 @@ pub enum ObjectError {
     /// Retry later: a part of the store is down. Whether a change happened is not known.
     #[error("not available now: {reason}")]
     Unavailable {
-        /// What is down.
+        /// The part that is down.
         reason: String,
     },
     /// Give up: every copy is damaged. An alarm was raised.
@@ -147,7 +147,7 @@ impl ObjectError {
     }
 }
 
-/// What is wrong with the body of a put.
+/// The faults of a put's body.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
     /// Fewer bytes came than announced, or the connection broke.
@@ -164,7 +164,7 @@ pub enum BodyError {
     Malformed(String),
 }
 
-/// What a whole body hashes to.
+/// The hashes of a whole body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BodyDigest {
     /// MD5 of all bytes.
@@ -177,7 +177,7 @@ pub struct BodyDigest {
 pub trait PutBody: Send {
     /// Exact length, if it was announced.
     fn len(&self) -> Option<u64>;
-    /// Whether it was announced to be empty.
+    /// True if it was announced to be empty.
     fn is_empty(&self) -> bool {
         self.len() == Some(0)
     }
@@ -190,12 +190,12 @@ pub trait PutBody: Send {
     fn finish(&mut self) -> Result<BodyDigest, BodyError>;
 }
 
-/// What else a put says.
+/// Everything else that a put says.
 #[derive(Debug, Clone, Default)]
 pub struct PutOptions {
     /// Headers, user metadata, tags.
     pub attributes: Attributes,
-    /// What must hold.
+    /// The condition that must hold.
     pub condition: Condition,
 }
 
@@ -217,18 +217,18 @@ impl AppendAt {
     }
 }
 
-/// What else an append says.
+/// Everything else that an append says.
 #[derive(Debug, Clone)]
 pub struct AppendOptions {
     /// Where the bytes are to begin.
     pub at: AppendAt,
     /// Headers, user metadata, tags of an object that the append makes. Those of one that is there stay.
     pub attributes: Attributes,
-    /// What must hold.
+    /// The condition that must hold.
     pub condition: Condition,
 }
 
-/// What an append became.
+/// The result of an append.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AppendDone {
     /// Where its bytes begin.
@@ -237,7 +237,7 @@ pub struct AppendDone {
     pub object: PutDone,
 }
 
-/// What a put, a part or a completed upload became.
+/// The result of a put, a part or a completed upload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PutDone {
     /// Entity tag.
@@ -308,7 +308,7 @@ pub enum ListItem<T> {
 pub struct ListPage<T> {
     /// Keys and groups.
     pub items: Vec<ListItem<T>>,
-    /// Whether more follow.
+    /// True if more follow.
     pub truncated: bool,
 }
 
@@ -317,7 +317,7 @@ pub struct ListPage<T> {
 pub struct ListedObject {
     /// Key.
     pub key: ObjectKey,
-    /// What it is.
+    /// Its metadata.
     pub metax: Metax,
 }
 
@@ -337,7 +337,7 @@ pub struct PartsPage {
     pub upload: UploadRow,
     /// Parts in ascending order.
     pub parts: Vec<ListedPart>,
-    /// Whether more follow.
+    /// True if more follow.
     pub truncated: bool,
 }
 
@@ -352,12 +352,12 @@ pub struct NamedPart {
     pub checksum: Option<(ChecksumAlgorithm, Vec<u8>)>,
 }
 
-/// How an upload is to be completed.
+/// The options for completing an upload.
 #[derive(Debug, Clone, Default)]
 pub struct CompleteOptions {
     /// The parts, as the client named them.
     pub parts: Vec<NamedPart>,
-    /// What must hold of the key.
+    /// The condition that the key must meet.
     pub condition: Condition,
     /// Checksum of the whole object that the client expects.
     pub checksum: Option<(ChecksumAlgorithm, Vec<u8>)>,
@@ -365,7 +365,7 @@ pub struct CompleteOptions {
     pub size: Option<u64>,
 }
 
-/// How an upload begins.
+/// The options for beginning an upload.
 #[derive(Debug, Clone, Default)]
 pub struct UploadOptions {
     /// Attributes of the object to be.
@@ -416,7 +416,7 @@ pub trait Objects: Send + Sync + 'static {
         options: PutOptions,
         body: B,
     ) -> impl Future<Output = Result<PutDone, ObjectError>> + Send;
-    /// Whether this store takes appends at all.
+    /// True if this store takes appends at all.
     fn takes_appends(&self) -> bool {
         false
     }

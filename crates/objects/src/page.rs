@@ -37,8 +37,8 @@ impl<'a, T> Page<'a, T> {
         Self { table, bucket, request, items: Vec::new(), max, truncated: false, damaged: false }
     }
 
-    /// How many rows will do, if none are grouped: one more than fit tells whether the page is the last. 0 if
-    /// nothing is asked for, or if no key is long enough for the prefix.
+    /// The number of rows that will do, if none are grouped: one more than fit tells whether the page is the
+    /// last. 0 if nothing is asked for, or if no key is long enough for the prefix.
     #[must_use]
     pub fn wanted(&self) -> usize {
         if self.max == 0 || self.request.prefix.len() > KEY_BYTES_MAX { 0 } else { self.max + 1 }

@@ -1,4 +1,4 @@
-//! What a volume is told and what it answers.
+//! The commands to a volume and their answers.
 
 use bytes::Bytes;
 use larder_types::{BootId, Chunk, Extent, Grant, GrantKey, LvId, MapVersion, PvId, View};
@@ -8,15 +8,15 @@ use larder_types::{BootId, Chunk, Extent, Grant, GrantKey, LvId, MapVersion, PvI
 pub struct Command {
     /// The driver's own number for it.
     pub tag: u64,
-    /// What is to be done.
+    /// The action to take.
     pub action: Action,
 }
 
-/// What is to be done.
+/// The action to take.
 #[derive(Debug, Clone)]
 pub enum Action {
-    /// Give a PV to an LV. It begins closed, with view and floor 0. Whoever had the PV has it no more, and what
-    /// the LV had here is let go. Repeating it is harmless, and so is doing it late: see [`Refusal::Outdated`].
+    /// Give a PV to an LV. It begins closed, with view and floor 0. The PV's former owner loses it, and the LV
+    /// lets go of what it had here. Repeating it is harmless, and so is doing it late: see [`Refusal::Outdated`].
     CreatePv {
         /// The range.
         pv: PvId,
@@ -72,7 +72,7 @@ pub enum Action {
     },
 }
 
-/// What became of a command.
+/// The result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Completion {
     /// Tag of the command.

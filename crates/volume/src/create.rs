@@ -17,7 +17,7 @@ static ZEROS: [u8; 256 * PAGE_BYTES] = [0; 256 * PAGE_BYTES];
 const _: () =
     assert!(PV_BYTES_STEP.is_multiple_of(256 * PAGE_BYTES as u64), "zeros end where data begins");
 
-/// What a disk is and how it is divided; it cannot be changed later.
+/// The identity of a disk and its division; fixed for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VolumeConfig {
     /// The cluster's own number.
@@ -26,7 +26,7 @@ pub struct VolumeConfig {
     pub disk_id: DiskId,
     /// Bytes of each PV, a multiple of 1 MiB up to 16 GiB. They are reserved as they are used.
     pub pv_bytes: u64,
-    /// How many PVs the disk can have; each costs 8 KiB at once.
+    /// The most PVs that the disk can have; each costs 8 KiB at once.
     pub pv_count_max: u32,
 }
 

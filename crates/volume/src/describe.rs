@@ -1,4 +1,4 @@
-//! What a volume says about itself, for inspection. Opens for reading only and changes nothing.
+//! Describes a volume, for inspection. Opens for reading only and changes nothing.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub struct Description {
     pub disk: DiskId,
     /// Bytes of each PV.
     pub pv_bytes: u64,
-    /// How many PVs it can have.
+    /// The most PVs that it can have.
     pub pv_count_max: u32,
     /// Offset of PV 0; the others follow it.
     pub data_start: u64,
@@ -53,7 +53,7 @@ pub struct PvDescription {
     pub voids: Vec<Grant>,
     /// Bytes reserved from its start, as recorded.
     pub provisioned_bytes: u64,
-    /// How often its header was written.
+    /// The number of times that its header was written.
     pub generation: u64,
     /// The newest map under which it was given; 0 if that was not stored yet.
     pub given: MapVersion,

@@ -1,4 +1,4 @@
-//! What a disk says when it cannot be made, opened or read. Refusals of commands are
+//! Errors of a disk that cannot be made, opened or read. Refusals of commands are
 //! [`crate::Refusal`].
 
 use larder_env::DiskError;
@@ -14,7 +14,7 @@ pub enum VolumeError {
         field: &'static str,
         /// Its value.
         found: u64,
-        /// What it must be.
+        /// The rule that it breaks.
         rule: &'static str,
     },
     /// Choose another name, or open it.
@@ -40,7 +40,7 @@ pub enum VolumeError {
     Damaged {
         /// The file or device.
         name: String,
-        /// What is wrong.
+        /// The fault found.
         reason: &'static str,
     },
     /// As the disk says.

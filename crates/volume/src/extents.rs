@@ -3,7 +3,7 @@
 use larder_types::Extent;
 use larder_types::limits::{BLOCK_BYTES, CHUNK_BYTES_MAX, CHUNK_EXTENTS_MAX};
 
-/// Whether the extents lie inside `pv_blocks`, do not overlap, and cover `len` bytes exactly.
+/// True if the extents lie inside `pv_blocks`, do not overlap, and cover `len` bytes exactly.
 pub(crate) fn cover(extents: &[Extent], len: u32, pv_blocks: u32) -> bool {
     if len == 0 || len > CHUNK_BYTES_MAX || extents.len() > CHUNK_EXTENTS_MAX {
         return false;
@@ -19,7 +19,7 @@ pub(crate) fn cover(extents: &[Extent], len: u32, pv_blocks: u32) -> bool {
     blocks == u64::from(len.div_ceil(BLOCK_BYTES))
 }
 
-/// Whether an extent is not empty and ends inside the PV. Must hold before [`Extent::end`] is asked.
+/// True if an extent is not empty and ends inside the PV. Must hold before [`Extent::end`] is asked.
 pub(crate) fn lies_inside(extent: &Extent, pv_blocks: u32) -> bool {
     extent.blocks > 0 && extent.first.checked_add(extent.blocks).is_some_and(|end| end <= pv_blocks)
 }

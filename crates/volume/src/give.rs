@@ -1,8 +1,8 @@
 //! Giving a PV to an LV.
 //!
-//! In each map a PV has at most one owner, and an LV at most one PV of a disk. What is told here, in whatever order
-//! and however often, are such statements of maps, each with its map's version; the header keeps the version under
-//! which its own was told.
+//! In each map a PV has at most one owner, and an LV at most one PV of a disk. The commands here state such facts
+//! of maps, in any order and any number of times, each with its map's version. The header keeps the version of the
+//! fact that it has.
 //!
 //! # Invariants
 //!
@@ -54,7 +54,7 @@ impl Volume {
         Ok(Ok(Answer::Created))
     }
 
-    /// Takes a PV from whoever has it, and its PV from the LV; then the one is the other's.
+    /// Takes a PV from its owner, and its PV from the LV; then gives the one to the other.
     fn hand_over(
         &mut self,
         id: PvId,

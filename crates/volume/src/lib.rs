@@ -11,8 +11,8 @@
 //!    it has drained: it is on the device, or was refused.
 //! 2. What is answered is durable: a group's writes and headers are synced, once, before its first
 //!    completion leaves. After a failed sync nothing is answered but [`Refusal::Broken`], for good.
-//! 3. View and floor of a PV never go down, and a void lasts until the floor or the view is above it, as long
-//!    as the PV is its LV's; all three survive restarts.
+//! 3. View and floor of a PV never go down. A void lasts until the floor or the view is above it, as long as the
+//!    PV is its LV's. All three survive restarts.
 //! 4. After a restart no write is admitted before an [`Action::Open`] for this run of the server.
 //! 5. Of the two slots of a PV's header at most one is unsynced at any time.
 //! 6. A PV is its LV's until a newer map gives it to another, or the LV another PV of the disk. Until then it is

@@ -1,8 +1,8 @@
 //! The state of one PV: which writes it admits. The volume writes the header of a PV that says it is
 //! `dirty`, and syncs before it answers.
 //!
-//! Invariants: view and floor never go down; the floor's view is never ahead of the view; what a void
-//! in the list says cannot be said by view and floor alone.
+//! Invariants: view and floor never go down. The floor's view is never ahead of the view. No void in
+//! the list is implied by view and floor alone.
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;
@@ -19,16 +19,16 @@ use crate::v1::{Header, State, Superblock};
 pub(crate) struct Pv {
     /// As it will be written next.
     pub header: Header,
-    /// Whether the header differs from what was written last.
+    /// True if the header differs from what was written last.
     pub dirty: bool,
     /// Offset in the file.
     pub base: u64,
     /// Blocks from the start that this run of the server has reserved. What an earlier run reserved
     /// is reserved again, which changes nothing, rather than believed.
     pub reserved_blocks: u32,
-    /// Whether but one slot of the header names this owner.
+    /// True if but one slot of the header names this owner.
     pub is_alone: bool,
-    /// Whether it was opened since the server started.
+    /// True if it was opened since the server started.
     is_open: bool,
     /// The view in which this run was first told to open it: grants from there on were issued to this
     /// run.
@@ -38,7 +38,7 @@ pub(crate) struct Pv {
     forgotten: Option<Grant>,
 }
 
-/// What is left of a range's former owner.
+/// The remains of a range's former owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Remains {
     /// Of the header.
@@ -91,7 +91,7 @@ impl Pv {
         }
     }
 
-    /// Whether a write under this grant may be done now.
+    /// Refuses a write that may not be done under this grant now.
     pub(crate) fn admit(&self, grant: &Grant) -> Result<(), Refusal> {
         if !self.is_open {
             Err(Refusal::Closed)
@@ -113,7 +113,7 @@ impl Pv {
         self.reserved_blocks = remains.reserved_blocks;
     }
 
-    /// What another owner finds.
+    /// The remains that another owner finds.
     pub(crate) fn remains(&self) -> Remains {
         Remains { reserved_blocks: self.reserved_blocks, ..Remains::of(&self.header) }
     }
@@ -151,7 +151,7 @@ impl Pv {
         }
     }
 
-    /// Whether nothing was or will be written under the grant, by this run and any before it.
+    /// True if nothing was or will be written under the grant, by this run and any before it.
     pub(crate) fn never_wrote(&self, grant: &Grant) -> bool {
         self.first_view.is_some_and(|first| first <= grant.op.view)
             && (self.is_implied(grant) || self.header.voids.contains(grant))
@@ -229,7 +229,7 @@ impl Pv {
         file.write_at(self.header.slot_offset(superblock), &[IoSlice::new(&page)])
     }
 
-    /// Whether view and floor alone refuse the grant for ever.
+    /// True if view and floor alone refuse the grant for ever.
     fn is_implied(&self, grant: &Grant) -> bool {
         grant.op.view < self.header.view || grant.op < self.header.floor
     }

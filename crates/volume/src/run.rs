@@ -26,7 +26,7 @@ impl<'a> Run<'a> {
         Self { parts: Vec::new(), start: 0, len: 0, owners: 0..0 }
     }
 
-    /// Whether bytes for `offset` can be added without writing first.
+    /// True if bytes for `offset` can be added without writing first.
     pub(crate) fn continues_at(&self, offset: u64) -> bool {
         self.parts.is_empty()
             || (self.start + self.len == offset && self.parts.len() < IO_PARTS_MAX)

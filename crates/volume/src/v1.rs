@@ -38,7 +38,7 @@ const _: () = assert!(PAGE_BYTES == BLOCK_BYTES as usize, "a page is a block");
 
 pub(crate) type Page = [u8; PAGE_BYTES];
 
-/// What a disk is and how it is divided; never changes.
+/// The identity of a disk and its division; never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Superblock {
     pub cluster: u64,
@@ -47,11 +47,11 @@ pub(crate) struct Superblock {
     pub pv_count: u32,
 }
 
-/// Whether a PV is the LV's that its header names.
+/// The claim of the LV that a PV's header names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     InUse,
-    /// It was: the LV has another.
+    /// The LV has another PV since.
     LetGo,
 }
 
@@ -82,7 +82,7 @@ pub(crate) enum BadSuperblock {
     Damaged,
 }
 
-/// What both slots of a header say together.
+/// The meaning of both slots of a header together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Found {
     Free,
@@ -173,8 +173,8 @@ impl Superblock {
         Ok(found)
     }
 
-    /// What the two slots of a PV's header say. A header is first written to slot 1 and synced before
-    /// slot 0 is touched, so that only `slot 0 empty, slot 1 torn` is a creation never answered.
+    /// Reads the two slots of a PV's header. A header is first written to slot 1 and synced before slot 0 is
+    /// touched, so that only `slot 0 empty, slot 1 torn` is a creation never answered.
     pub(crate) fn find(&self, pv: PvId, slots: &[u8; HEADER_BYTES]) -> Found {
         let (pages, _) = slots.as_chunks::<PAGE_BYTES>();
         match (self.slot(pv, 0, &pages[0]), self.slot(pv, 1, &pages[1])) {

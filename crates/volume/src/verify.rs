@@ -72,7 +72,7 @@ impl VolumeReader {
     }
 }
 
-/// Whether a chunk's extents lie in its PV and hold it, and there is a sum for each piece.
+/// True if a chunk's extents lie in its PV and hold it, and there is a sum for each piece.
 fn is_whole(chunk: &Chunk, pv_blocks: u32) -> bool {
     extents::cover(&chunk.extents, chunk.len, pv_blocks)
         && chunk.sums.len() == chunk.len.div_ceil(SUM_BYTES) as usize

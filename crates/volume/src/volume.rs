@@ -24,26 +24,26 @@ pub struct Volume {
     pub(crate) superblock: Superblock,
     pub(crate) boot: BootId,
     pub(crate) pvs: BTreeMap<LvId, Pv>,
-    /// Who has each PV.
+    /// The owner of each PV.
     pub(crate) owners: Vec<Owner>,
     /// LVs of which this run has let go a PV, each with the greatest grant under which it may have written.
     pub(crate) let_go: BTreeMap<LvId, Grant>,
     /// PVs with a header to be written at the end of the group.
     pub(crate) dirty: Vec<LvId>,
-    /// Whether anything was written since the last sync.
+    /// True if anything was written since the last sync.
     pub(crate) unsynced: bool,
-    /// Whether there are dirty PVs of whose header the first slot is not durable yet.
+    /// True if there are dirty PVs of whose header the first slot is not durable yet.
     pub(crate) twins_wait: bool,
     /// The failure after which this disk is out.
     pub(crate) broken: Option<DiskError>,
     pub(crate) counters: Counters,
-    /// What may still be reserved that never was.
+    /// Bytes that may still be reserved for the first time.
     pub(crate) growth_bytes: u64,
     pub(crate) planted: Planted,
     reader: VolumeReader,
 }
 
-/// Who has a PV.
+/// The owner of a PV.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     Nobody,
@@ -53,7 +53,7 @@ pub(crate) enum Owner {
     Damaged,
 }
 
-/// What a volume did since it was opened, and has reserved.
+/// Counts of a volume's work since it was opened, and the bytes it has reserved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Groups executed.
@@ -79,8 +79,8 @@ pub struct Counters {
 impl Volume {
     /// Opens a volume for writing. Everything on it is closed until its `Open` comes.
     ///
-    /// Whatever an earlier run left in the page cache is synced first, and headers are read from the
-    /// device, so that no header is believed that a loss of power could take back.
+    /// It first syncs whatever an earlier run left in the page cache, and reads headers from the device. So
+    /// it believes no header that a loss of power could take back.
     ///
     /// # Errors
     /// [`VolumeError`]. A PV whose header is lost does not fail the volume: it is listed by
@@ -175,8 +175,8 @@ impl Volume {
         Some(pv)
     }
 
-    /// How many bytes may be reserved, until this is said again, that were not reserved before. Beyond
-    /// it writes into space that was freed go on, and others are refused with `Full`.
+    /// Sets the bytes that may be reserved for the first time, until the next call. Beyond it writes into
+    /// space that was freed go on, and others are refused with `Full`.
     pub fn set_growth(&mut self, bytes: u64) {
         self.growth_bytes = bytes;
     }
@@ -231,7 +231,7 @@ impl Volume {
         self.broken.as_ref()
     }
 
-    /// What it did so far.
+    /// Counts of its work so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters

@@ -22,7 +22,7 @@ pub(crate) struct Write<'a> {
     pub len: u32,
 }
 
-/// Whether the disk had space for the write in hand.
+/// The space that the disk had for the write in hand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Space {
     Enough,
@@ -69,7 +69,7 @@ impl Volume {
         let part = (from / RESERVE_PART).next_multiple_of(RESERVE_STEP_MIN);
         let step = from + part.clamp(RESERVE_STEP_MIN, RESERVE_STEP_MAX);
         let wanted = step.max(recorded).max(need.next_multiple_of(RESERVE_STEP_MIN));
-        // What an earlier run has reserved is only said again, and takes nothing.
+        // Reserving what an earlier run has reserved takes no space.
         for to in [wanted.min(self.superblock.pv_bytes), recorded, need] {
             let grows = to.saturating_sub(recorded);
             if to < need || grows > self.growth_bytes {

@@ -42,7 +42,7 @@ impl SlowReads {
         Lane(self)
     }
 
-    /// What is left of the stall that the device is in; zero outside of stalls.
+    /// The rest of the stall that the device is in; zero outside of stalls.
     fn stall_left(&self) -> Duration {
         let ReadAblation { stall, stall_every, .. } = self.shape;
         if stall.is_zero() {

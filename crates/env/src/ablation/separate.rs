@@ -1,5 +1,5 @@
-//! METAX as three writes. What the log keeps in one record is, without METAX, an entry of who is putting, an entry of
-//! the group's order, and the object's own metadata, each made durable before the next is begun. The first two are
+//! METAX as three writes. The log keeps one record. Without METAX that is an entry of who is putting, an entry of the
+//! group's order, and the object's own metadata. Each is made durable before the next is begun. The first two are
 //! written to a file beside the log; nobody reads them.
 
 use std::io::{IoSlice, Write};

@@ -1,4 +1,4 @@
-//! What worse disks keep of what a disk promises, and what they cost.
+//! The promises of a disk that worse disks keep, and what they cost.
 
 use std::time::Instant;
 

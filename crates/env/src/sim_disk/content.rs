@@ -1,4 +1,4 @@
-//! What one simulated file holds: sparse sectors and the space they take.
+//! The content of one simulated file: sparse sectors and the space they take.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;

@@ -16,11 +16,11 @@ pub(super) struct InodeId(u64);
 /// A file's content whatever its names are.
 #[derive(Debug, Default)]
 pub(super) struct Inode {
-    /// What the medium has.
+    /// The content of the medium.
     durable: Content,
-    /// What reads see.
+    /// The content that reads see.
     pub(super) cached: Content,
-    /// What was done since the last sync, in order.
+    /// Changes since the last sync, in order.
     pending: Vec<Change>,
     /// Open handles.
     handles: u64,
@@ -43,7 +43,7 @@ enum NameChange {
     Rename { from: String, to: String, inode: InodeId },
 }
 
-/// What a mutating operation may do.
+/// The fate of a mutating operation.
 pub(super) enum Gate {
     /// All it wants.
     Go,

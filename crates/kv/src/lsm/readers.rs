@@ -1,4 +1,4 @@
-//! Who reads at which number, and up to which number anybody may read.
+//! The numbers at which readers read, and the number up to which anybody may.
 //!
 //! Invariant: [`Readers::watermark`] never exceeds the number of a reader that is there or will come,
 //! because entering and asking for it happen under one lock and `visible` only grows.
@@ -58,7 +58,8 @@ impl Readers {
         state.visible = seqno;
     }
 
-    /// What no reader at this number or above can see may be dropped.
+    /// The least number at which anybody reads: rows that no reader at it or above can see may be
+    /// dropped.
     pub(super) fn watermark(&self) -> SeqNo {
         let state = self.state.lock();
         state.live.iter().map(|(seqno, _)| *seqno).min().unwrap_or(state.visible)

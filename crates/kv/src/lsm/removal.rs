@@ -3,7 +3,7 @@
 //! # Invariant
 //!
 //! An index is whole until its `current` is renamed to `removed`, in one step. From then on it is none, whatever else
-//! is left of it: whoever opens the directory first removes the rest ([`finish`]).
+//! is left of it. The next open of the directory removes the rest ([`finish`]).
 
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};

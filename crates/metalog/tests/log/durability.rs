@@ -1,4 +1,4 @@
-//! What was synced survives, and nothing that was cut comes back, whatever the disk does.
+//! Synced records survive, and nothing that was cut comes back, whatever the disk does.
 
 use std::sync::Arc;
 
@@ -102,7 +102,7 @@ impl Life {
         Ok(log)
     }
 
-    /// How many of the history's records there are from the first one found.
+    /// The number of the history's records from the first one found.
     fn known_suffix(&self, found: &[Entry]) -> usize {
         let first = match found.first() {
             Some(entry) => entry.end,

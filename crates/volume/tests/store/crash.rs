@@ -19,7 +19,7 @@ macro_rules! require {
     };
 }
 
-/// What the LV's PV should say.
+/// The state that the LV's PV should have.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Model {
     view: u64,
@@ -37,7 +37,7 @@ impl Model {
         grant.op.view.0 < self.view || grant.op < self.floor
     }
 
-    /// What a sound volume of this boot answers, and does.
+    /// Answers, and acts, as a sound volume of this boot.
     fn apply(&mut self, action: &Action, boot: u64) -> bool {
         match action {
             Action::Write { grant, .. } => self.is_open && !self.refuses(grant),
@@ -78,7 +78,7 @@ struct Run {
     boot: u64,
     next_seq: u64,
     next_block: u32,
-    /// What was answered for.
+    /// The state that was acknowledged.
     acked: Model,
     written: Vec<Chunk>,
     /// Writes under way when the disk failed: they may be there or not, but once verified they stay.
