@@ -3,9 +3,9 @@
 //!
 //! One worker. A directory is copied at any moment, also while a process runs on it. Processes start on any of them, are
 //! killed between any two steps and start again; a directory may lose its log and index. The backend does a request at any
-//! moment after it was sent, also after its process is gone, or never; its answer may come late, which is the same as no
-//! answer and a question. Creates are conditional, and blobs are put without a condition under a name that has the
-//! process's number. A reader (a peer, a rebuild) lists and judges at any moment. Another worker, the heir, may take over.
+//! moment after it was sent, also after its process is gone, or never. Its answer may come late, which is the same as no
+//! answer and a question. Creates are conditional, and blobs are put without a condition under a name that has the process's
+//! number. A reader (a peer, a rebuild) lists and judges at any moment. Another worker, the heir, may take over.
 //!
 //! | action | in the code |
 //! |---|---|
@@ -131,7 +131,7 @@ pub struct State {
     contents: [[u8; BLOBS]; NUMBERS],
     /// The process that has each number.
     numbers: [u8; NUMBERS],
-    /// Who asks for the next.
+    /// The process that asks for the next.
     asking: u8,
     records: [Record; NUMBERS],
     /// Where a record under way says that its process begins, or 0.
@@ -194,7 +194,7 @@ pub enum Action {
 /// See the module's head.
 #[derive(Debug, Clone, Copy)]
 pub struct Copies {
-    /// How large.
+    /// The size of the model.
     pub bounds: Bounds,
     /// Which reading.
     pub variant: Variant,

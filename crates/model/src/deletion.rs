@@ -1,8 +1,8 @@
 //! A bucket is deleted in all regions, or in none for long (ADR 47): closing, deleting, names on their way, a region that joins.
 //!
-//! Two or three regions that have one bucket. Any request and any answer may arrive at any later moment, or never; whoever waits
-//! may give up at any time, and any closed bucket may be opened again. Clients put objects and delete the bucket; nobody makes it
-//! by hand.
+//! Two or three regions that have one bucket. Any request and any answer may arrive at any later moment, or never. A region
+//! that waits may give up at any time, and any closed bucket may be opened again. Clients put objects and delete the bucket;
+//! nobody makes it by hand.
 //!
 //! | action | in the code |
 //! |---|---|
@@ -66,7 +66,7 @@ pub enum Action {
     TakeTombstone(usize, usize),
     /// The last region is let in by the first.
     Join,
-    /// A region hears of the one that joined.
+    /// A region learns of the one that joined.
     Learn(usize),
 }
 

@@ -23,16 +23,16 @@ pub trait Model {
     type State: Clone + Hash + Debug + 'static;
     /// One step of one party, with whatever chance decides in it.
     type Action: Copy + Debug;
-    /// What must hold in every state.
+    /// Properties that must hold in every state.
     type Property: Copy + PartialEq + Debug;
 
-    /// What must be reached in some state, so that no check passes because nothing happens.
+    /// Situations that some state must reach, so that no check passes because nothing happens.
     const SOMETIMES: &'static [Sometimes<Self::State>];
 
     /// Where everything begins.
     fn initial(&self) -> Self::State;
 
-    /// What may happen next.
+    /// Lists the actions that may happen next.
     fn actions(&self, state: &Self::State, out: &mut Vec<Self::Action>);
 
     /// Does one of those.
@@ -42,7 +42,7 @@ pub trait Model {
     fn broken(&self, state: &Self::State) -> Option<Self::Property>;
 }
 
-/// What an exploration found.
+/// The result of an exploration.
 #[derive(Debug, Clone)]
 pub struct Report<M: Model> {
     /// Different states seen.
@@ -51,9 +51,9 @@ pub struct Report<M: Model> {
     pub steps: u64,
     /// Steps from the beginning to the farthest state looked at.
     pub depth: usize,
-    /// How long it took.
+    /// The time it took.
     pub took: Duration,
-    /// Whether nothing is left to look at.
+    /// True if nothing is left to look at.
     pub exhausted: bool,
     /// The property that was broken and a shortest way there.
     pub violation: Option<(M::Property, Vec<M::Action>)>,

@@ -69,7 +69,7 @@ pub enum Action {
     Remove,
     /// The last region is let in by the first.
     Join,
-    /// A region hears of regions that joined or were removed.
+    /// A region learns of regions that joined or were removed.
     Learn(usize),
     /// The first asks the second for the record of a bucket that it is to make.
     AskBucket(usize, usize),

@@ -18,13 +18,13 @@
 //! | `Restart` | `protocol/pg/state.rs`, `Recovering` |
 //! | `Damage` | `metalog`: `LogError::Damaged` |
 //!
-//! Messages between members of one view are not modelled one by one: an `Append` that is late changes nothing that
-//! following later would not; an acknowledgement that is late delays a commit, as `Commit` may be delayed.
-//! The reports by which a primary levels are of one moment: a member that is in the view takes nothing from
-//! anyone else meanwhile. A commit answers: what is below the commit point may have been applied and told to a
-//! client. What a backup knows of the commit point is not modelled; it is never ahead of the primary's.
-//! Learners and snapshots are not modelled: any server may join any view with whatever log it has, which allows
-//! more than the simulator's manager does.
+//! Messages between members of one view are not modelled one by one. An `Append` that is late changes nothing that
+//! following later would not. An acknowledgement that is late delays a commit, as `Commit` may be delayed. The
+//! reports by which a primary levels are of one moment: a member that is in the view takes nothing from anyone
+//! else meanwhile. A commit answers: what is below the commit point may have been applied and told to a client.
+//! The commit point that a backup knows is not modelled; it is never ahead of the primary's. Learners and
+//! snapshots are not modelled: any server may join any view with whatever log it has, which allows more than the
+//! simulator's manager does.
 
 mod readings;
 
@@ -117,9 +117,9 @@ pub struct State {
     latest: View,
     /// The manager heard that the latest view is active.
     active: bool,
-    /// Who may lead the next view.
+    /// The members that may lead the next view.
     may_lead: Servers,
-    /// What took effect somewhere.
+    /// The ops that took effect somewhere.
     answered: Log,
     /// Highest position issued, by view.
     issued: [usize; VIEWS],
@@ -135,7 +135,7 @@ pub struct State {
 pub enum Action {
     /// The manager begins a view: its primary and members.
     NewView(usize, Servers),
-    /// A member hears of a view.
+    /// A member learns of a view.
     Enter(usize, View),
     /// A primary has all members' logs: it takes the longest and appends the start of its view.
     Level(usize),
@@ -158,7 +158,7 @@ pub enum Action {
 /// See the module's head.
 #[derive(Debug, Clone, Copy)]
 pub struct Replication {
-    /// How large.
+    /// The size of the model.
     pub bounds: Bounds,
     /// Which reading.
     pub variant: Variant,
@@ -522,7 +522,7 @@ impl Model for Replication {
                 let mut levelled = Servers::NONE;
                 for at in members.iter() {
                     let member = &mut state.members[at];
-                    // What a run lost that began in this view was not levelled by it.
+                    // This view did not level the loss of a run that began in it.
                     member.damaged &= member.since == state.latest;
                     if !member.damaged || self.variant == Variant::DamagedMemberLeads {
                         levelled = levelled.with(at);

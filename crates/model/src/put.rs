@@ -24,8 +24,8 @@
 //! | `Lose` | `protocol/pg/replicate.rs`, `begin_view`, `cut` |
 //! | `Restart`, `Rot`, `Remove` | faults |
 //!
-//! More is allowed than the design asks for: each replica is verified as soon as it alone is fenced, and
-//! the decision falls as soon as what is known suffices for it. A resolution that waits for all is one of these.
+//! The model allows more than the design asks for. Each replica is verified as soon as it alone is fenced, and the decision
+//! falls as soon as enough is known for it. A resolution that waits for all is one of these.
 //!
 //! Losses of synced copies are bounded below k: of k − 1 any, an acknowledged put must survive.
 
@@ -38,7 +38,7 @@ use crate::words::Servers;
 
 const ATTEMPTS: usize = 3;
 
-/// What is known of one attempt, by replica.
+/// The knowledge of one attempt, by replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 struct Attempt {
     /// Its op is below the commit point.
@@ -90,7 +90,7 @@ pub struct State {
     issued: usize,
     /// The attempt that the log names.
     current: usize,
-    /// What the proxy answered: the attempt and its holders.
+    /// The proxy's answer: the attempt and its holders.
     answered: Option<(usize, Servers)>,
     /// The proxy has taken the put back: it answers no client any more.
     withdrawn: bool,
@@ -124,7 +124,7 @@ pub enum Action {
     Answer(usize, Servers),
     /// The proxy takes the put back.
     Withdraw,
-    /// The primary hears of it.
+    /// The primary learns of it.
     Tell,
     /// The outcome is below the commit point.
     Harden,
@@ -166,7 +166,7 @@ pub enum Cut {
 /// See the module's head.
 #[derive(Debug, Clone, Copy)]
 pub struct Put {
-    /// How large.
+    /// The size of the model.
     pub bounds: Bounds,
     /// Which reading.
     pub variant: Variant,
@@ -295,7 +295,7 @@ impl Put {
         }
     }
 
-    /// Whether a reader is shown the version.
+    /// True if a reader is shown the version.
     fn shows(&self, state: &State) -> bool {
         match state.outcome {
             Some(Outcome::Committed { told, .. }) => {

@@ -20,10 +20,10 @@
 //! | `Restart` | `volume/volume.rs`, every LV closed |
 //! | `NewView` | `protocol/pg/replicate.rs`, `begin_view`; `pg/resolve.rs`, `adopt_space` |
 //!
-//! The code's data server does a group in order and answers at its end; the model's may reorder what is
-//! queued, as one with several writes under way on the device would. Every `Open` that a primary may have sent, of
-//! this view or an older one, is taken to have been sent, and may arrive at any time. What a restart loses of what was written but
-//! not answered is not modelled: nobody relies on it. Executing, syncing and answering a write are one step.
+//! The code's data server does a group in order and answers at its end. The model's may reorder queued writes, as one with
+//! several writes under way on the device would. Every `Open` that a primary may have sent, of this view or an older one, is
+//! taken to have been sent, and may arrive at any time. A restart that loses writes without an answer is not modelled:
+//! nobody relies on these. Executing, syncing and answering a write are one step.
 
 mod readings;
 
@@ -149,7 +149,7 @@ pub enum Action {
 /// See the module's head.
 #[derive(Debug, Clone, Copy)]
 pub struct Space {
-    /// How large.
+    /// The size of the model.
     pub bounds: Bounds,
     /// Which reading.
     pub variant: Variant,
@@ -188,7 +188,7 @@ impl State {
         key.seq <= self.commit
     }
 
-    /// Whether an op below the commit point has freed it.
+    /// True if an op below the commit point has freed it.
     fn is_freed(&self, put: &Put) -> bool {
         put.freed_by.is_some_and(|key| self.is_committed(key))
     }
@@ -216,7 +216,7 @@ impl Space {
         matches!(self.variant, Variant::FloorInMemory | Variant::OpenAfterRestart)
     }
 
-    /// Whether the primary takes the extent for free.
+    /// True if the primary takes the extent for free.
     fn is_free(&self, state: &State) -> bool {
         let floors = &state.floors[..self.bounds.replicas];
         let opened = floors.iter().all(Option::is_some);
@@ -260,7 +260,7 @@ impl Space {
         server.is_open && key.view == server.view && key >= server.floor
     }
 
-    /// Whether a server may answer with its floor: nothing below it is queued.
+    /// True if a server may answer with its floor: nothing below it is queued.
     fn has_drained(&self, state: &State, server: &Server) -> bool {
         server.queue.iter().all(|place| {
             let write = Write::at(place);

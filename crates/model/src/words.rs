@@ -56,7 +56,7 @@ impl Servers {
         Self(1 << server)
     }
 
-    /// Whether it is among them.
+    /// True if it is among them.
     #[must_use]
     pub const fn has(self, server: usize) -> bool {
         self.0 & (1 << server) != 0
@@ -92,19 +92,19 @@ impl Servers {
         Self(self.0 & !other.0)
     }
 
-    /// Whether all of these are among the others.
+    /// True if all of these are among the others.
     #[must_use]
     pub const fn within(self, other: Self) -> bool {
         self.0 & !other.0 == 0
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// How many.
+    /// The number of elements.
     #[must_use]
     pub const fn count(self) -> usize {
         self.0.count_ones() as usize

@@ -1,4 +1,4 @@
-//! What a mount counts.
+//! Counters of a mount.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -68,7 +68,7 @@ impl Counters {
         self.requests[request as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many came.
+    /// The number of requests that came.
     #[must_use]
     pub fn of(&self, request: Request) -> u64 {
         self.requests[request as usize].load(Ordering::Relaxed)
@@ -79,7 +79,7 @@ impl Counters {
     }
 }
 
-/// How much a mount holds.
+/// The number of things that a mount holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
     /// Files and directories that the kernel knows.

@@ -123,7 +123,7 @@ impl Draft {
         let (file, before) = (self.file.clone(), self.size - more);
         let done = blocking(move || {
             let done = call(&file);
-            // What was written beyond the end would be read where zeroes belong, once the file grows.
+            // Bytes written beyond the end would be read where zeroes belong, once the file grows.
             if done.is_err() && more > 0 {
                 file.set_len(before)?;
             }
@@ -150,7 +150,7 @@ impl Drop for Draft {
     }
 }
 
-/// What a draft had.
+/// Reads the bytes that a draft had.
 #[derive(Debug, Clone)]
 pub struct DraftReader {
     file: Arc<File>,

@@ -46,13 +46,13 @@ macro_rules! or_refuse {
     };
 }
 
-/// What answers the kernel.
+/// Answers the kernel.
 pub(crate) struct Driver<O> {
     pub(crate) tree: Arc<Tree<O>>,
     pub(crate) runtime: Handle,
     /// One place for each request under way.
     pub(crate) places: Arc<Semaphore>,
-    /// Whose the files are.
+    /// The owner of the files: user and group.
     pub(crate) owner: (u32, u32),
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::limits::HANDLES_MAX;
 use crate::refusal::Refusal;
 
-/// What is open, by number; [`HANDLES_MAX`] at most. A number is never used again.
+/// Open files and directories, by number; [`HANDLES_MAX`] at most. A number is never used again.
 #[derive(Debug)]
 pub struct Handles<T> {
     open: HashMap<u64, T>,
@@ -19,7 +19,7 @@ impl<T> Default for Handles<T> {
 }
 
 impl<T: Clone> Handles<T> {
-    /// Whether one more has room.
+    /// Refuses if one more has no room.
     ///
     /// # Errors
     /// [`Refusal::TooManyOpen`].
@@ -39,7 +39,7 @@ impl<T: Clone> Handles<T> {
         Ok(handle)
     }
 
-    /// What is open under a number.
+    /// Finds what is open under a number.
     ///
     /// # Errors
     /// [`Refusal::BadHandle`].
@@ -52,7 +52,7 @@ impl<T: Clone> Handles<T> {
         self.open.remove(&handle)
     }
 
-    /// How many are open.
+    /// The number of those that are open.
     #[must_use]
     pub fn len(&self) -> usize {
         self.open.len()

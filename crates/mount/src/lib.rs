@@ -12,7 +12,7 @@
 //!
 //! 1. Files are written once: what a program writes gathers in a draft, and closing or syncing it puts it as one object. Until
 //!    then no other client sees any of it; a close that succeeded is as durable as a put that was answered.
-//! 2. What was deleted or replaced stays so, whoever has it open.
+//! 2. A file that was deleted or replaced stays so, even while a program has it open.
 //! 3. A node is one version of an object: bytes of two versions never meet in one file.
 //! 4. Everything that is held is bounded: nodes, handles, requests under way, bytes of drafts (`limits.rs`).
 //!

@@ -31,9 +31,9 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub const LINK_BYTES_MAX: usize = 4096;
 /// Entries of a directory asked for at once.
 pub const PAGE_ENTRIES: usize = LIST_PAGE_MAX;
-/// How long the kernel believes what it was told of a file: what an S3 client changes is seen by then.
+/// The time for which the kernel believes a file's attributes: changes by S3 clients show by then.
 pub const TTL: Duration = Duration::from_secs(1);
-/// How long a change is asked for again while the store says that it is at its limit.
+/// The time for which a change is tried again while the store says that it is at its limit.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 /// The first pause of that; each is twice the one before.
 pub const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -41,7 +41,7 @@ pub const PAUSE_MIN: Duration = Duration::from_millis(20);
 pub const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Times that a read begins anew because the file was given other attributes meanwhile.
 pub const READ_TRIES: usize = 4;
-/// How long requests may take to end when a mount is closed.
+/// The time that requests have to end when a mount is closed.
 pub const CLOSE_WAIT: Duration = Duration::from_secs(8);
 
 const _: () = assert!(COPY_UP_BYTES_MAX < DRAFT_BYTES_MAX, "a file that is copied up fits");

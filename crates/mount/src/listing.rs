@@ -20,7 +20,7 @@ use crate::stamp::{Kind, Stat};
 pub struct Entry {
     /// The name.
     pub name: String,
-    /// What it is.
+    /// The kind of the entry.
     pub kind: Kind,
 }
 
@@ -54,7 +54,7 @@ impl Listing {
         }
     }
 
-    /// Whether a reading from `place` must begin anew.
+    /// True if a reading from `place` must begin anew.
     #[must_use]
     pub fn must_begin(&self, place: u64) -> bool {
         place == 0 || place < self.before
@@ -77,7 +77,7 @@ impl Listing {
         numbered.skip(usize::try_from(skip).unwrap_or(usize::MAX))
     }
 
-    /// What to ask for next; none at the end.
+    /// The request for the next page; none at the end.
     #[must_use]
     pub fn request(&self) -> Option<ListRequest> {
         (!self.ended).then(|| ListRequest {

@@ -1,4 +1,5 @@
-//! What the kernel knows: numbers of files and directories, and what is open under them. Pure.
+//! The nodes that the kernel knows: numbers of files and directories, and what is open under them.
+//! Pure.
 //!
 //! # Invariants
 //!
@@ -29,11 +30,11 @@ pub const ROOT: Ino = Ino(1);
 #[derive(Debug)]
 struct Node<F> {
     path: Option<TreePath>,
-    /// How often the kernel was told of it, less what it forgot.
+    /// The number of times that the kernel was told of it, less those it forgot.
     lookups: u64,
     /// Of a file: the version it is. None of directories, and of files that were never put.
     version: Option<HybridClock>,
-    /// What is open of it, and how often.
+    /// The open file, and how often it is open.
     open: Option<(F, usize)>,
     /// Another client replaced it: what is written to it from then on has no place, and must not be lost in silence.
     superseded: bool,
@@ -66,7 +67,7 @@ impl<F: Clone> Nodes<F> {
         }
     }
 
-    /// How many there are.
+    /// The number of nodes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.nodes.len()
@@ -98,20 +99,20 @@ impl<F: Clone> Nodes<F> {
         self.nodes.get(&ino)?.version
     }
 
-    /// What is open of it.
+    /// The open file of a node.
     #[must_use]
     pub fn open_of(&self, ino: Ino) -> Option<F> {
         Some(self.nodes.get(&ino)?.open.as_ref()?.0.clone())
     }
 
-    /// What is open of the node at a path.
+    /// The open file of the node at a path.
     #[must_use]
     pub fn open_at(&self, path: &TreePath) -> Option<(Ino, F)> {
         let ino = self.at(path)?;
         Some((ino, self.open_of(ino)?))
     }
 
-    /// What is open at or below a path.
+    /// The open files at or below a path.
     #[must_use]
     pub fn open_below(&self, path: &TreePath) -> Vec<(Ino, TreePath, F)> {
         let open = |ino: Ino, at: &TreePath| Some((ino, at.clone(), self.open_of(ino)?));
@@ -203,7 +204,7 @@ impl<F: Clone> Nodes<F> {
         }
     }
 
-    /// What this mount knew at the path is not there: another client deleted or replaced it.
+    /// Forgets the path of a node that another client deleted or replaced.
     pub fn supersede(&mut self, path: &TreePath) {
         if let Some(ino) = self.at(path) {
             self.nodes.get_mut(&ino).expect("a path's node is there").superseded = true;
@@ -211,7 +212,7 @@ impl<F: Clone> Nodes<F> {
         }
     }
 
-    /// Whether another client replaced it.
+    /// True if another client replaced it.
     #[must_use]
     pub fn is_superseded(&self, ino: Ino) -> bool {
         self.nodes.get(&ino).is_some_and(|node| node.superseded)
@@ -232,7 +233,8 @@ impl<F: Clone> Nodes<F> {
         self.drop_if_idle(ino);
     }
 
-    /// What was at or below `from` is at or below `to`. What was there is replaced.
+    /// Moves the nodes at or below `from` to the same place at or below `to`, and replaces those
+    /// there.
     pub fn moved(&mut self, from: &TreePath, to: &TreePath) {
         for (_, replaced) in self.inside(to) {
             self.detach(replaced);

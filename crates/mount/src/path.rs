@@ -1,7 +1,7 @@
 //! Paths below the mount's root, and the keys that they are.
 //!
-//! A path is names joined by `/`. A file's key is its path; a directory is there when a key begins with its path and `/`, of
-//! which the *marker*, the key that has nothing behind, is one.
+//! A path is names joined by `/`. A file's key is its path. A directory is there when a key begins with its path and `/`.
+//! The key that has nothing behind that is its *marker*.
 //!
 //! Keys that no path leads to are not shown and never made: with an empty name, `.` or `..` in them, a NUL, or a name longer
 //! than [`NAME_BYTES_MAX`].
@@ -31,7 +31,7 @@ impl TreePath {
         key.as_str().split('/').all(is_name).then(|| Self(key.as_str().to_owned()))
     }
 
-    /// Whether it is the root.
+    /// True if it is the root.
     #[must_use]
     pub fn is_root(&self) -> bool {
         self.0.is_empty()
@@ -69,7 +69,7 @@ impl TreePath {
         Some(Self(self.0.rsplit_once('/').map_or("", |(parent, _)| parent).to_owned()))
     }
 
-    /// What the keys below this directory begin with.
+    /// The prefix of the keys below this directory.
     #[must_use]
     pub fn below(&self) -> String {
         if self.is_root() { String::new() } else { format!("{}/", self.0) }
@@ -107,7 +107,7 @@ impl TreePath {
     }
 }
 
-/// Whether a name can be a file's.
+/// True if a name can be a file's.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     !name.is_empty()

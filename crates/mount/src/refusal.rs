@@ -42,7 +42,7 @@ pub enum Refusal {
     /// `ENOSPC`: in the store, on the worker's disk, or of the bytes that may be written at once.
     #[error("no space is left")]
     NoSpace,
-    /// `EXDEV`: whoever renames must copy.
+    /// `EXDEV`: the program that renames must copy.
     #[error("it cannot be renamed in one step")]
     CopyInstead,
     /// `ESTALE`: another client replaced or deleted it.
@@ -66,7 +66,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// What the program sees.
+    /// The error that the program sees.
     #[must_use]
     pub fn errno(self) -> Errno {
         match self {
@@ -92,7 +92,7 @@ impl Refusal {
         }
     }
 
-    /// Whether an operator should know: the store, the disk or a limit, not the program's question.
+    /// True if an operator should know: the store, the disk or a limit, not the program's question.
     #[must_use]
     pub fn is_fault(self) -> bool {
         matches!(
@@ -107,8 +107,8 @@ impl Refusal {
     }
 }
 
-/// What a store's error is to a program. Conditions are only set by a mount where something must not be there yet, or must
-/// still be as it was: callers that mean the former say so themselves.
+/// Translates a store's error for a program. A mount sets conditions only where something must not be there yet, or must
+/// still be as it was. Callers that mean the former say so themselves.
 impl From<ObjectError> for Refusal {
     fn from(error: ObjectError) -> Self {
         match error {
@@ -128,7 +128,7 @@ impl From<ObjectError> for Refusal {
     }
 }
 
-/// What an error of the worker's disk is to a program.
+/// Translates an error of the worker's disk for a program.
 impl From<std::io::Error> for Refusal {
     fn from(error: std::io::Error) -> Self {
         if error.kind() == std::io::ErrorKind::StorageFull {

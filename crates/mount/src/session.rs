@@ -64,7 +64,7 @@ pub enum MountError {
     },
 }
 
-/// What is mounted, where.
+/// The bucket to mount, and the place.
 #[derive(Debug, Clone)]
 pub struct MountConfig {
     /// The bucket.
@@ -85,7 +85,7 @@ pub struct Mounted<O> {
     runtime: Handle,
 }
 
-/// Whether a bucket can be mounted on a directory, as far as that shows beforehand.
+/// Refuses a directory on which no bucket can be mounted, as far as that shows beforehand.
 ///
 /// # Errors
 /// [`MountError`].

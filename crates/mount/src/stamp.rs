@@ -1,8 +1,8 @@
-//! What a file system keeps of a file beside its bytes, in the user metadata of its object.
+//! The attributes of a file, kept in the user metadata of its object.
 //!
-//! `larder-mode` has type and permissions as in `st_mode`, in octal; `larder-mtime` the time of the last write, seconds since
-//! 1970 and nine digits of nanoseconds. Both are version 1 of themselves: whoever reads something else in them takes the
-//! default. An object without them is a file of mode 0644, written when it was put.
+//! `larder-mode` has type and permissions as in `st_mode`, in octal; `larder-mtime` the time of the last write, seconds
+//! since 1970 and nine digits of nanoseconds. Both are version 1 of themselves: a mount that reads something else in them
+//! takes the default. An object without them is a file of mode 0644, written when it was put.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,7 +19,7 @@ const FILE_MODE: u16 = 0o644;
 /// Those of a directory.
 const DIRECTORY_MODE: u16 = 0o755;
 
-/// What something is.
+/// The kinds of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A file.
@@ -41,10 +41,10 @@ impl Kind {
     }
 }
 
-/// What a program sees of a file.
+/// The attributes of a file that a program sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
-    /// What it is.
+    /// The kind of the node.
     pub kind: Kind,
     /// Permission bits.
     pub mode: u16,

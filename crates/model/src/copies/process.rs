@@ -125,7 +125,7 @@ impl Copies {
         Phase::Asked(next, first)
     }
 
-    /// What a process finds in its number.
+    /// The number that a process draws.
     fn drawn(&self, state: &State, at: usize) -> u8 {
         if self.is(Variant::DrawnByDirectory) {
             state.directories[at].intent.1

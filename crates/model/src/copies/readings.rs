@@ -1,6 +1,6 @@
 //! The model of copied directories: its bounds, the readings of the design that it can take, and what must hold.
 
-/// How large the model is.
+/// The size of the model.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Bounds {
     /// Directories: the first, and copies.
@@ -18,7 +18,7 @@ pub struct Bounds {
     /// Directories that lose their log and index.
     #[arg(long, default_value_t = 0)]
     pub losses: u8,
-    /// Whether another worker may take over.
+    /// True if another worker may take over.
     #[arg(long)]
     pub heir: bool,
 }
@@ -41,7 +41,7 @@ pub enum Variant {
     NoLookAfterUpload,
     /// Where a process begins is decided by the list that it made before it had a number.
     DecidesBeforeNumbered,
-    /// What a process drew for its number is kept in the directory, and copied with it.
+    /// The directory keeps the draw of a process for its number, and copies have it too.
     DrawnByDirectory,
     /// A reader does not look for numbers without a record.
     ReaderIgnoresNumbers,
@@ -63,7 +63,7 @@ pub enum Variant {
     NoOwnerAfterUpload,
 }
 
-/// What must hold.
+/// The properties that must hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Property {
     /// A blob that was acknowledged, or recorded as uploaded, is there and counts, with what the directory has in it.

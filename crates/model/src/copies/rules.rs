@@ -12,7 +12,7 @@ impl State {
         self.records[number as usize] != Record::None
     }
 
-    /// Whether all through this one have a record.
+    /// True if all through this one have a record.
     pub(super) fn have_records(&self, last: u8) -> bool {
         (1..=last).all(|number| self.have_record(number))
     }
@@ -144,7 +144,7 @@ impl Copies {
         Some(first)
     }
 
-    /// What a reader reads beside the list: the blobs that would count, and the newest process, if its last blob is
+    /// The reads of a reader beside the list: the blobs that would count, and the newest process, if its last blob is
     /// undecided.
     pub(super) fn reader_knows(&self, state: &State) -> (Blobs, u8) {
         let all = Blobs(u16::MAX >> (16 - (NUMBERS - 1) * BLOBS));

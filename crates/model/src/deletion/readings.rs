@@ -56,7 +56,8 @@ pub enum Variant {
     ClientsMarkIsTaken,
     /// A region closes a bucket for one that does not know all regions.
     UnknownRegionsPass,
-    /// The region that was asked deletes its own bucket first. Harmless: the client hears of it only at the end.
+    /// The region that was asked deletes its own bucket first. Harmless: the client gets its answer
+    /// only at the end.
     OwnFirst,
 }
 

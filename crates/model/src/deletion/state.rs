@@ -51,7 +51,7 @@ pub(super) enum Message<Request, Reply> {
 pub(super) struct Way {
     pub(super) close: Option<Message<Servers, Answer>>,
     pub(super) delete: Option<Message<Closed, bool>>,
-    /// When it was asked, and whether there is the bucket.
+    /// The moment at which it was asked, and whether there is the bucket.
     pub(super) names: Option<(u8, Option<bool>)>,
     /// The object is on its way, to a bucket of this epoch.
     pub(super) object: Option<u8>,

@@ -1,6 +1,6 @@
 //! The model of the log: its bounds, the readings of the design that it can take, and what must hold.
 
-/// How large the model is.
+/// The size of the model.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Bounds {
     /// Views, the first included.
@@ -42,7 +42,7 @@ pub enum Variant {
     MajorityCommits,
     /// A member acknowledges before it has synced.
     AckBeforeSync,
-    /// What the manager said to an earlier run of a member counts.
+    /// The manager's orders to an earlier run of a member count.
     OrdersOutliveRestart,
     /// A member that lost synced ops may lead.
     DamagedMemberLeads,
@@ -52,15 +52,15 @@ pub enum Variant {
     CommitsBeforeOwnOp,
     /// The same, where joiners' logs do not count. Harmless.
     CommitsBeforeOwnOpWithoutJoiners,
-    /// A new primary keeps its own log and asks for no other. Harmless: whoever may lead has every
-    /// committed op.
+    /// A new primary keeps its own log and asks for no other. Harmless: every member that may lead has
+    /// every committed op.
     OwnLogAlone,
 }
 
-/// What must hold.
+/// The properties that must hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Property {
-    /// What took effect once is in the log of every later primary that levelled, and unchanged.
+    /// An op that took effect once is in the log of every later primary that levelled, unchanged.
     AnsweredStays,
     /// (view, position) is issued once.
     IssuedOnce,

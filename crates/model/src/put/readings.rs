@@ -1,6 +1,6 @@
 //! The model of one put: its bounds, the readings of the design that it can take, and what must hold.
 
-/// How large the model is.
+/// The size of the model.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Bounds {
     /// Replicas of the LV.
@@ -69,7 +69,7 @@ pub enum Variant {
     ReadPending,
 }
 
-/// What must hold.
+/// The properties that must hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Property {
     /// An acknowledged put is never revoked, a revoked one never acknowledged.
@@ -77,7 +77,7 @@ pub enum Property {
     /// Some replica has the bytes of an acknowledged put, of the attempt that its outcome names. An
     /// early roll-forward names fewer holders than there are: repair finds the others.
     AcknowledgedIsReadable,
-    /// What was read once does not vanish.
+    /// An object that was read once does not vanish.
     SeenStays,
     /// The holders that an outcome names have synced copies of its attempt, but for what was lost since.
     HoldersHold,

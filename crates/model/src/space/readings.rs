@@ -1,6 +1,6 @@
 //! The model of the reuse of space: its bounds, the readings of the design that it can take, and what must hold.
 
-/// How large the model is.
+/// The size of the model.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Bounds {
     /// Replicas of the LV.
@@ -58,7 +58,7 @@ pub enum Variant {
     RaisesOverOpen,
 }
 
-/// What must hold.
+/// The properties that must hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Property {
     /// Each replica has the bytes of an acknowledged put until an op below the commit point freed it.

@@ -1,5 +1,5 @@
-//! What the models show: no violation of the design as it stands within small bounds, all of them
-//! exhausted, and a shortest counter-example for every weaker reading.
+//! The models show no violation of the design as it stands within small bounds, all of them
+//! exhausted. They show a shortest counter-example for every weaker reading.
 
 use larder_model::explore::{Model, explore};
 

@@ -1,4 +1,4 @@
-//! What is told of files beside their bytes, and changing it.
+//! Tells and changes the attributes of files.
 
 use std::time::SystemTime;
 
@@ -12,7 +12,7 @@ use crate::path::TreePath;
 use crate::refusal::Refusal;
 use crate::stamp::{PERMISSIONS, Stat};
 
-/// What is to become of a file's attributes.
+/// The changes to a file's attributes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Changes {
     /// Permission bits.
@@ -37,7 +37,7 @@ impl Changes {
 }
 
 impl<O: Objects> Tree<O> {
-    /// What is told of a node: of an open file as it was opened and written since.
+    /// Tells the attributes of a node; those of an open file as it was opened and written since.
     ///
     /// # Errors
     /// [`Refusal::Stale`] if something else is there by now; [`Refusal::NotFound`].

@@ -42,14 +42,14 @@ pub use attributes::Changes;
 pub use open::How;
 use open::OpenFile;
 
-/// What is open under a number.
+/// The file or directory that is open under a number.
 #[derive(Clone)]
 enum Handle {
     File { ino: Ino, file: Arc<OpenFile>, writes: bool },
     Directory { ino: Ino, listing: Arc<tokio::sync::Mutex<Listing>> },
 }
 
-/// What the store has at a path.
+/// The thing that the store has at a path.
 enum Found {
     File(Box<Opened>),
     Directory(Stat),
@@ -65,7 +65,7 @@ pub struct Tree<O> {
     handles: Mutex<Handles<Handle>>,
     moves: RwLock<()>,
     since: SystemTime,
-    /// What is counted.
+    /// The counters.
     pub counters: Counters,
 }
 
@@ -92,7 +92,7 @@ impl<O: Objects> Tree<O> {
         &self.bucket
     }
 
-    /// How much it holds.
+    /// The number of things that it holds.
     #[must_use]
     pub fn held(&self) -> Held {
         let (nodes, open) = (self.nodes.lock().len(), self.handles.lock().len());
@@ -105,7 +105,7 @@ impl<O: Objects> Tree<O> {
         (self.budget.max(), self.budget.max() - self.budget.used())
     }
 
-    /// What has this name in a directory; the kernel is told of it.
+    /// Finds the node with this name in a directory, and counts that the kernel knows it.
     ///
     /// # Errors
     /// [`Refusal::NotFound`], or what a store answers.
@@ -120,7 +120,7 @@ impl<O: Objects> Tree<O> {
         }
     }
 
-    /// What is being written at a path is not to be looked for in the store.
+    /// Tells of a file that is being written at a path: the store does not have it yet.
     fn tell_of_unsaved(&self, path: &TreePath) -> Option<(Ino, Stat)> {
         let mut nodes = self.nodes.lock();
         let (ino, file) = nodes.open_at(path)?;
@@ -135,7 +135,8 @@ impl<O: Objects> Tree<O> {
         if let Some((ino, file)) = open
             && self.nodes.lock().version(ino) != Some(opened.metax.clock)
         {
-            // It may be ours, of a moment ago: whoever puts it holds this until the node knows.
+            // It may be ours, of a moment ago: the task that puts it holds this until the node
+            // knows.
             let _put = file.content.lock().await;
             if let Some(told) = self.tell_of_unsaved(path) {
                 return Ok(told);
@@ -156,7 +157,7 @@ impl<O: Objects> Tree<O> {
         parent.child(name)
     }
 
-    /// What the store has at a path: a file, else a directory.
+    /// Finds what the store has at a path: a file, else a directory.
     async fn find(&self, path: &TreePath) -> Result<Found, Refusal> {
         if !path.is_root() {
             match self.objects.open(&self.bucket, &path.file_key()?).await {
@@ -223,18 +224,18 @@ fn key_of(item: larder_objects::ListItem<larder_objects::ListedObject>) -> Optio
     }
 }
 
-/// What must not be there yet.
+/// The condition that nothing is there yet.
 fn if_new() -> Condition {
     Condition { if_none_match: Some(EtagList::Any), ..Condition::default() }
 }
 
-/// What must be as it was found.
+/// The condition that the object is as it was found.
 fn if_same(opened: &Opened) -> Condition {
     let etag = opened.metax.etag.text();
     Condition { if_match: Some(EtagList::Of(vec![etag])), ..Condition::default() }
 }
 
-/// What must be this version. Another client may have put the same bytes since.
+/// The condition that the object is this version. Another client may have put the same bytes since.
 fn if_still(etag: &ETag, version: HybridClock) -> Condition {
     let if_match = Some(EtagList::Of(vec![etag.text()]));
     let if_match_modified_s = Some(version.ms() / 1000);

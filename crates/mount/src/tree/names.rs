@@ -123,7 +123,7 @@ impl<O: Objects> Tree<O> {
         }
     }
 
-    /// Deletes a file. Whoever has it open keeps it.
+    /// Deletes a file. Programs that have it open keep it.
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::IsADirectory`]; what the store answers.

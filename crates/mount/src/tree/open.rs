@@ -17,7 +17,7 @@ use crate::path::TreePath;
 use crate::refusal::Refusal;
 use crate::stamp::{Kind, Stat};
 
-/// How a file is opened.
+/// The way in which a file is opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct How {
     /// To be written.
@@ -31,7 +31,7 @@ pub struct How {
 /// A file while it is open, shared by all that opened it.
 pub(super) struct OpenFile {
     pub(super) content: tokio::sync::Mutex<Content>,
-    /// What is told of it meanwhile, without waiting for who changes it.
+    /// The attributes to tell meanwhile, without waiting for the task that changes it.
     shown: Mutex<Shown>,
 }
 
@@ -41,19 +41,19 @@ struct Shown {
     unsaved: bool,
 }
 
-/// What an open file has.
+/// The content of an open file.
 pub(super) struct Content {
     /// The version it was opened as, or this mount has made of that since by changing its attributes.
     pub(super) stored: Option<Arc<Opened>>,
     /// Its bytes, once it was written to. Before `stored` where both are there.
     pub(super) draft: Option<Draft>,
-    /// Whether the store lacks what is here.
+    /// True if the store lacks what is here.
     pub(super) is_unsaved: bool,
-    /// What a put says besides; the stat goes before what it says of mode and time.
+    /// The other attributes of a put; for mode and time the stat goes before them.
     pub(super) attributes: Attributes,
     /// Mode and time.
     pub(super) stat: Stat,
-    /// Whether the first put must find nothing.
+    /// True if the first put must find nothing.
     pub(super) must_be_new: bool,
 }
 
@@ -118,7 +118,7 @@ impl OpenFile {
         self.shown.lock().stat
     }
 
-    /// What is told of it if the store lacks what is here.
+    /// The attributes to tell if the store lacks what is here.
     pub(super) fn unsaved(&self) -> Option<Stat> {
         let shown = *self.shown.lock();
         shown.unsaved.then_some(shown.stat)
@@ -269,9 +269,9 @@ impl<O: Objects> Tree<O> {
     /// Puts what was written, for a close or a sync: it is durable when this returns.
     ///
     /// # Errors
-    /// [`Refusal::Exists`] if another client made what was to be new; [`Refusal::Stale`] if another client replaced the file, and
-    /// programs here have seen that before this was written; what the store answers. What was written stays, and is put
-    /// by the next call.
+    /// [`Refusal::Exists`] if another client made the file that was to be new. [`Refusal::Stale`] if another client replaced
+    /// the file, and programs here saw that before this was written. Else the store's answer. What was written stays, and
+    /// the next call puts it.
     pub async fn save(&self, handle: u64) -> Result<(), Refusal> {
         let (ino, file) = self.file_of(handle)?;
         self.save_file(ino, &file).await
@@ -318,7 +318,7 @@ impl<O: Objects> Tree<O> {
         }
     }
 
-    /// What is here is this version.
+    /// Notes that what is here is this version.
     pub(super) fn saved(
         &self,
         ino: Ino,

@@ -79,7 +79,7 @@ impl<O: Objects> Tree<O> {
         Ok(bytes.freeze())
     }
 
-    /// What a symbolic link says.
+    /// Reads a symbolic link.
     ///
     /// # Errors
     /// [`Refusal::Invalid`] if it is none.
@@ -134,7 +134,7 @@ impl<O: Objects> Tree<O> {
             let Some(request) = listing.request() else { return Ok(()) };
             match self.objects.list(&self.bucket, request).await {
                 Ok(page) => listing.take(page),
-                // What was given is good; the next call meets the error by itself.
+                // The bytes given so far are good; the next call meets the error by itself.
                 Err(_) if given > place => return Ok(()),
                 Err(error) => return Err(error.into()),
             }

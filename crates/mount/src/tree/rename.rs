@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Whoever looks meanwhile sees a file under the new name before it goes from the old one; a process that is killed in between
-//!    leaves it under both, never under none.
+//! 1. A program that looks meanwhile sees a file under the new name before it goes from the old one. A process that is
+//!    killed in between leaves it under both, never under none.
 //! 2. A directory whose keys cannot all be linked stays as it was. A key that another client has put where one of them
 //!    goes is not replaced.
 //! 3. The old key is deleted only if it still is what was linked.
@@ -26,7 +26,7 @@ pub(super) struct Linked {
     source: Opened,
     to: ObjectKey,
     version: HybridClock,
-    /// Whether there was something before: the marker of an empty directory.
+    /// True if there was something before: the marker of an empty directory.
     replaces: bool,
 }
 
@@ -69,7 +69,8 @@ impl<O: Objects> Tree<O> {
         }
     }
 
-    /// Sees that what has the new name may be replaced, and that whoever has it open keeps it.
+    /// Sees that what has the new name may be replaced, and that programs that have it open keep
+    /// it.
     async fn make_room(
         &self,
         to: &TreePath,
@@ -100,7 +101,7 @@ impl<O: Objects> Tree<O> {
         Ok(())
     }
 
-    /// What was written goes to the new name at once.
+    /// Puts the written bytes under the new name at once.
     async fn rename_unsaved(
         &self,
         ino: Ino,

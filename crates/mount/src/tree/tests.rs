@@ -244,7 +244,7 @@ fn who_has_a_file_open_keeps_it() {
         }
         assert_eq!(bench.read_open(handles[3]).await, Err(Refusal::Stale), "never mixed");
         assert_eq!(bench.read("theirs").await.as_deref(), Ok("new"), "under a number of its own");
-        // What is written to a file that is gone stays gone.
+        // Bytes written to a file that is gone stay gone.
         for handle in &handles[..2] {
             bench.tree.write(*handle, 0, Bytes::from_static(b"X")).await.unwrap();
             bench.tree.save(*handle).await.unwrap();

@@ -84,7 +84,8 @@ impl<O: Objects> Tree<O> {
         Ok(())
     }
 
-    /// Before this mount deletes or replaces a file: whoever has it open keeps it, if it is not too large.
+    /// Called before this mount deletes or replaces a file: programs that have it open keep it, if
+    /// it is not too large.
     pub(super) async fn keep_for_readers(
         &self,
         ino: Ino,
