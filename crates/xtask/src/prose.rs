@@ -1,7 +1,7 @@
 //! Sentences of pages and comments are short and plain.
 //!
 //! Limits, openings and refused phrases are data, in `rules.toml`. Pages are checked unless a rule
-//! exempts them; Rust sources are checked in the crates that `rules.toml` lists as done.
+//! exempts them. Comments and pages of a crate are checked once `rules.toml` lists it as done.
 
 mod comments;
 mod markdown;
@@ -73,9 +73,9 @@ impl Prose {
         if self.exempt.keys().any(|exempt| path.starts_with(exempt.as_str())) {
             return false;
         }
-        if path.ends_with(".rs") {
-            let folder = path.strip_prefix("crates/").and_then(|path| path.split('/').next());
-            return folder.is_some_and(|folder| self.crates.iter().any(|done| done == folder));
+        if let Some((folder, file)) = path.strip_prefix("crates/").and_then(|p| p.split_once('/')) {
+            let is_done = self.crates.iter().any(|done| done == folder);
+            return is_done && (file.ends_with(".rs") || file.ends_with(".md"));
         }
         let number = path.strip_prefix(DECISIONS).and_then(|name| name.split('-').next());
         let old = number.and_then(|n| n.parse().ok()).is_some_and(|n: u32| n < self.decisions_from);
@@ -157,7 +157,13 @@ mod tests {
 
     #[test]
     fn pages_new_decisions_and_listed_crates_are_held() {
-        let held = ["README.md", "docs/pack.md", "docs/adr/0066-x.md", "crates/kv/src/lib.rs"];
+        let held = [
+            "README.md",
+            "docs/pack.md",
+            "docs/adr/0066-x.md",
+            "crates/kv/src/lib.rs",
+            "crates/kv/README.md",
+        ];
         let free = [
             "CHANGELOG.md",
             "docs/made.md",
