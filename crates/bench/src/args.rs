@@ -251,11 +251,10 @@ pub struct ReplayArgs {
 
 /// The floor server.
 ///
-/// It takes S3 requests with the same HTTP stack, authentication and digests as `larder server`,
-/// and keeps nothing: bodies are read and dropped; a get is answered from one page-cached file, with
-/// as many bytes as the number that the key ends in (as in `name-8192`) or, if there is none, as
-/// the last put had; lists are empty. Drive it with `--floor`. Its credentials are those in
-/// LARDER_ROOT_ACCESS_KEY and LARDER_ROOT_SECRET_KEY.
+/// It takes S3 requests with the same HTTP stack, authentication and digests as `larder server`, and keeps nothing. It reads
+/// bodies and drops them, and its lists are empty. It answers a get from one page-cached file. The answer has as many bytes
+/// as the number that the key ends in (as in `name-8192`), or else as the last put had. Drive it with `--floor`. Its
+/// credentials are those in LARDER_ROOT_ACCESS_KEY and LARDER_ROOT_SECRET_KEY.
 #[derive(Debug, Clone, Args)]
 pub struct FloorArgs {
     /// Address to listen on; port 0 lets the system choose
@@ -268,10 +267,9 @@ pub struct FloorArgs {
 
 /// A comparison.
 ///
-/// Each round starts every system once, in an order drawn anew, on an empty directory and free ports
-/// of the loopback interface, gives it the same works with the same client, stops it and removes the
-/// directory. All rows are written to DOCS/benchmarks.json; the table in DOCS/benchmarks.md and the
-/// plots in DOCS/plots are made from them.
+/// Each round starts every system once, in an order drawn anew, on an empty directory and free ports of the loopback
+/// interface. It gives each the same works with the same client, stops it and removes the directory. All rows go to
+/// DOCS/benchmarks.json; the table in DOCS/benchmarks.md and the plots in DOCS/plots are made from them.
 #[derive(Debug, Clone, Args)]
 pub struct CompareArgs {
     /// Make table and plots from the rows in FILE; measure nothing
@@ -327,8 +325,8 @@ pub struct CompareArgs {
 
 /// A comparison of parallel and ordered puts.
 ///
-/// Each round starts a cluster of three nodes on this machine for each pair of delays, in an order drawn anew, puts
-/// through a proxy that writes in parallel and one that writes in order, and removes it. The rows are written to
+/// Each round starts a cluster of three nodes on this machine for each pair of delays, in an order drawn anew. It puts
+/// through a proxy that writes in parallel and one that writes in order, and removes the cluster. The rows go to
 /// DOCS/benchmarks-ordered.json; the part of DOCS/benchmarks.md and the plots are made from them.
 #[derive(Debug, Clone, Args)]
 pub struct OrderedArgs {
@@ -356,9 +354,9 @@ pub struct OrderedArgs {
 
 /// A comparison of the ways to choose a copy.
 ///
-/// Each round starts a cluster of three nodes on this machine for each policy and each state of the disks, in an order
-/// drawn anew, reads from it in an open loop, and removes it. The rows are written to DOCS/benchmarks-policies.json; the
-/// part of DOCS/scheduling.md is made from them.
+/// Each round starts a cluster of three nodes on this machine for each policy and each state of the disks, in an order drawn
+/// anew. It reads from the cluster in an open loop, and removes it. The rows go to DOCS/benchmarks-policies.json; the part
+/// of DOCS/scheduling.md is made from them.
 #[derive(Debug, Clone, Args)]
 pub struct PoliciesArgs {
     /// Make the tables from the rows in FILE; measure nothing

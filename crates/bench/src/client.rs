@@ -110,16 +110,16 @@ impl Endpoint {
     }
 }
 
-/// What all clients of a run share.
+/// The endpoint and keys that all clients of a run share.
 #[derive(Debug)]
 pub struct Target {
     /// Where requests go.
     pub endpoint: Endpoint,
     /// Bucket of all objects.
     pub bucket: BucketName,
-    /// Who signs.
+    /// The keys that sign.
     pub credentials: Credentials,
-    /// Whether the signature covers the SHA-256 of bodies.
+    /// True if the signature covers the SHA-256 of bodies.
     pub sign_payload: bool,
     /// Time allowed for one request, connecting included.
     pub timeout: Duration,

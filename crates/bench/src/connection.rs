@@ -1,8 +1,8 @@
 //! One kept-alive HTTP/1.1 connection, driven by the task that uses it.
 //!
 //! # Invariants
-//! - There is no second task: whoever waits for an answer also reads and writes the socket, so that a
-//!   request costs no wake-up from one task to another.
+//! - There is no second task: the task that waits for an answer also reads and writes the socket. So
+//!   a request costs no wake-up from one task to another.
 //! - A connection whose last exchange did not end in a complete answer is never used again.
 
 use std::convert::Infallible;
@@ -77,7 +77,7 @@ async fn drive<F: Future>(driver: &mut Option<Driver>, future: F) -> io::Result<
             *driver = None;
             end = ended;
         }
-        // What the connection brought before its end still counts.
+        // An answer that came before the connection's end still counts.
         if let Poll::Ready(output) = future.as_mut().poll(context) {
             return Poll::Ready(Ok(output));
         }

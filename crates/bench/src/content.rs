@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - Equal (name, size) gives equal bytes, in every run and on every machine.
-//! - The bytes of two objects share no stretch a store could find: word `i` is a mix of a 64-bit
+//! - The bytes of two objects share no stretch a store could find. Word `i` is a mix of a 64-bit
 //!   seed and `i`, so they neither compress nor deduplicate, whatever the chunking.
 //! - Any position is reached directly: nothing larger than a piece is ever in memory.
 //!
@@ -22,7 +22,7 @@ const TWIST: u64 = 0xe703_7ed1_a0b4_28db;
 
 const _: () = assert!(PIECE_BYTES.is_multiple_of(WORD_BYTES), "every piece begins with a word");
 
-/// What an object contains.
+/// The content of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Content {
     seed: u64,
@@ -128,7 +128,7 @@ impl Verifier {
         }
     }
 
-    /// Whether all bytes came, none more, and each was right.
+    /// True if all bytes came, none more, and each was right.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.sound && self.position == self.content.size

@@ -15,7 +15,7 @@ pub enum BenchError {
     Usage {
         /// Option or variable.
         field: &'static str,
-        /// What is wrong with it, and what would be right.
+        /// The fault, and what would be right.
         reason: String,
     },
     /// Mend the file.
@@ -23,7 +23,7 @@ pub enum BenchError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
     /// Mend the trace.
@@ -31,7 +31,7 @@ pub enum BenchError {
     Trace {
         /// Line, counted from 1.
         line: usize,
-        /// What is wrong with it, and what would be right.
+        /// The fault, and what would be right.
         reason: String,
     },
     /// Name a process that lives as long as the run.
@@ -39,15 +39,15 @@ pub enum BenchError {
     Process {
         /// The process.
         pid: Pid,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
     /// Look at the endpoint: what comes before the measured time failed.
     #[error("{what}: {source}")]
     Preparation {
-        /// What was being prepared.
+        /// The step of the preparation.
         what: &'static str,
-        /// What the endpoint did.
+        /// The error of the endpoint.
         source: CallError,
     },
     /// Mend the document.
@@ -55,7 +55,7 @@ pub enum BenchError {
     Document {
         /// The document.
         path: PathBuf,
-        /// What is wrong with it, and what would be right.
+        /// The fault, and what would be right.
         reason: String,
     },
     /// Nothing to mend: SIGINT or SIGTERM ended it.
@@ -66,7 +66,7 @@ pub enum BenchError {
     Listen {
         /// The address.
         address: std::net::SocketAddr,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
     /// Free resources of this machine.

@@ -1,8 +1,8 @@
 //! The bench driver, the trace replay and the floor server: `larder bench`.
 //!
-//! One driver for every scenario, against any S3 endpoint. It runs on the same cores as the server
-//! it measures, so its own CPU time is kept small; and it is a judge, so it trusts no answer: what is
-//! read is compared byte by byte, and every failure shows in the result and in the exit status.
+//! One driver for every scenario, against any S3 endpoint. It runs on the same cores as the server it
+//! measures, so its own CPU time is kept small. It is a judge, so it trusts no answer. It compares
+//! every read byte by byte, and every failure shows in the result and in the exit status.
 //!
 //! | module | what it answers |
 //! |---|---|

@@ -1,10 +1,10 @@
-//! When requests are made and which of them count.
+//! The times at which requests are made, and those that count.
 //!
 //! # Invariants
 //! - **Closed loop**: each worker makes its next request when the last is answered.
 //! - **Open loop**: request `n` is due at `n / rate`, whatever became of those before. Its latency
-//!   counts from then, and a request that was due but never sent counts with the time it had waited
-//!   at the end: a server that stalls cannot hide it by being asked less.
+//!   counts from then. A request that was due but never sent counts with the time it had waited at
+//!   the end. So a server that stalls cannot hide it by being asked less.
 //! - Throughput counts the answers that arrive inside the measured window. Latencies are those of
 //!   all requests answered after its begin, also of those that outlast its end.
 //! - Failed requests count as errors, whenever they happen, and as nothing else.
@@ -59,14 +59,15 @@ impl Pace {
         Self { per_second }
     }
 
-    /// When request `number` is due. Computed from the number, so that rounding never adds up.
+    /// The time at which request `number` is due. Computed from the number, so that rounding never
+    /// adds up.
     #[must_use]
     pub fn due(&self, number: u64) -> Duration {
         let nanos = (u128::from(number) * NANOS_PER_SECOND).div_ceil(self.per_second.get().into());
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// How many requests are due after `elapsed`; the first is due at once.
+    /// The number of requests due after `elapsed`; the first is due at once.
     #[must_use]
     pub fn due_after(&self, elapsed: Duration) -> u64 {
         let due = elapsed.as_nanos() * u128::from(self.per_second.get()) / NANOS_PER_SECOND + 1;
@@ -150,14 +151,14 @@ impl Starts {
         })
     }
 
-    /// How many requests are due at `now`; one that would fall due at the end itself is outside.
+    /// The number of requests due at `now`; one that would fall due at the end itself is outside.
     fn due_by(&self, open: &OpenLoop, now: Instant) -> u64 {
         let last = now.min(self.window.end - Duration::from_nanos(1));
         open.pace.due_after(last.duration_since(self.window.warm_up))
     }
 }
 
-/// What came of the requests of one or more workers.
+/// The results of the requests of one or more workers.
 #[derive(Debug, Default)]
 pub struct Tally {
     /// Requests answered well inside the window.
@@ -190,7 +191,7 @@ impl Tally {
         }
     }
 
-    /// What several have counted together.
+    /// The sum of several tallies.
     #[must_use]
     pub fn sum(tallies: impl IntoIterator<Item = Self>) -> Self {
         let mut total = Self::default();

@@ -1,7 +1,7 @@
 //! Workers spread over threads, each thread with an event loop of its own.
 //!
-//! No worker ever moves to another thread, and threads share nothing but what their workers share:
-//! the client's CPU time is taken from the server under test, so it has to be small.
+//! No worker ever moves to another thread, and threads share nothing but what their workers share.
+//! The client takes its CPU time from the server under test, so it has to be small.
 
 use std::future::Future;
 use std::sync::Mutex;

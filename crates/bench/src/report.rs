@@ -1,4 +1,4 @@
-//! What a run found, for people and for scripts.
+//! The result of a run, for people and for scripts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -40,7 +40,7 @@ pub struct Report {
     pub server_cpu_us_per_op: Option<f64>,
     /// CPU time of this process per request.
     pub client_cpu_us_per_op: Option<f64>,
-    /// What was measured.
+    /// The operation that was measured.
     pub op: &'static str,
     /// Bytes of each object; `null` where sizes differ.
     pub size: Option<u64>,

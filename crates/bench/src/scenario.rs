@@ -62,7 +62,7 @@ pub fn load(
     Ok(report)
 }
 
-/// How many objects to put before the measured time.
+/// The number of objects to put before the measured time.
 fn objects_needed(
     operation: Operation,
     args: &LoadArgs,

@@ -20,7 +20,7 @@ pub const EMPTY_PAYLOAD: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934
 
 const SECONDS_PER_DAY: u64 = 86_400;
 
-/// Who signs, and for which region.
+/// The keys that sign, and the region.
 #[derive(Clone)]
 pub struct Credentials {
     access_key: String,
@@ -75,7 +75,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// What of a request is signed.
+/// The signed part of a request.
 #[derive(Debug)]
 pub struct Signed<'a> {
     /// Method.

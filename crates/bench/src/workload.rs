@@ -13,7 +13,7 @@ use crate::client::{CallError, Client};
 use crate::content::Content;
 use crate::sign::encode_value;
 
-/// What is measured.
+/// The operation that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// Puts of new objects.
@@ -102,7 +102,7 @@ pub enum Call {
     },
 }
 
-/// What the workers of a run draw from together.
+/// The supply of keys that the workers of a run share.
 #[derive(Debug)]
 pub struct Supply {
     preloaded: u64,
@@ -188,7 +188,7 @@ impl Source {
     }
 }
 
-/// How a run names its objects and what they contain.
+/// The names of a run's objects, and their content.
 #[derive(Debug)]
 pub struct Keyspace {
     /// Beginning of all keys, with its `/`.
@@ -197,7 +197,7 @@ pub struct Keyspace {
     pub size: u64,
     /// Objects preloaded.
     pub preloaded: u64,
-    /// Whether the endpoint is a floor server, which keeps nothing and reads one file under every key.
+    /// True if the endpoint is a floor server, which keeps nothing and reads one file under every key.
     pub floor: bool,
 }
 

@@ -1,11 +1,11 @@
-//! Who may be worked on, and how much memory bodies may take.
+//! Bounds the requests worked on, and the memory of their bodies.
 //!
 //! # Invariants
 //!
 //! 1. Requests worked on never exceed `requests`, bytes of bodies held never exceed `body_bytes`. Both are taken by
 //!    requests whose signature is verified ([`crate::gate`]); HTML forms before that have places of their own.
-//! 2. Requests that wait never exceed `waiting`, and none waits longer than [`WAIT_MAX`]: whoever
-//!    would is told to slow down before a byte of its body is read.
+//! 2. Requests that wait never exceed `waiting`, and none waits longer than [`WAIT_MAX`]. A request beyond that is
+//!    told to slow down before a byte of its body is read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ use crate::limits::{FORMS_UNVERIFIED_MAX, WAIT_MAX};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Overloaded;
 
-/// What a request holds while it is worked on; dropping it lets others in.
+/// The places that a request holds while it is worked on; dropping it lets others in.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     turn: OwnedSemaphorePermit,

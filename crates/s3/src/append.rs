@@ -31,7 +31,7 @@ pub(crate) struct Asked {
     pub(crate) bucket: BucketName,
     pub(crate) key: ObjectKey,
     pub(crate) options: AppendOptions,
-    /// Whether the client named a checksum algorithm and gets the value back.
+    /// True if the client named a checksum algorithm and gets the value back.
     pub(crate) checksum: bool,
 }
 
@@ -107,7 +107,8 @@ pub(crate) async fn object<O: Objects>(
     }
 }
 
-/// What can be said of an append before its body is read. It may be otherwise by the time of the append.
+/// Refuses an append before its body is read, if that shows. It may be otherwise by the time of the
+/// append.
 fn refusable(
     known: Option<&Opened>,
     at: AppendAt,
@@ -124,7 +125,7 @@ fn refusable(
     Ok(())
 }
 
-/// Whether the checksum of all bytes can be known after an append.
+/// True if the checksum of all bytes can be known after an append.
 fn can_grow(checksum: &ObjectChecksum) -> bool {
     checksum.followed_by(checksum, 0).is_some()
 }

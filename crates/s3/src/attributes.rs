@@ -1,5 +1,4 @@
-//! What a client says about an object to be: headers, user metadata, tags; and what it asks for that
-//! Larder does not have.
+//! Reads a client's headers, user metadata and tags for a new object, and refuses those that Larder does not have.
 
 use http::header::EXPIRES;
 use http::{Extensions, HeaderMap};

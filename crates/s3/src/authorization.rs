@@ -1,8 +1,8 @@
 //! The form of a signature of version 4, in a header or in a query. The protocol library takes any name for the scheme, and
 //! calls what it cannot read an invalid request; S3 says what is malformed.
 //!
-//! Dates, those of forms too, are checked to be digits before the library reads them: it subtracts `0` from a byte before it looks at it, and
-//! builds that check arithmetic end there.
+//! Dates, those of forms too, are checked to be digits before the library reads them. It subtracts `0` from a byte before it
+//! looks at it, and builds that check arithmetic end there.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use s3s::{S3Error, S3ErrorCode};

@@ -1,5 +1,5 @@
-//! The body of a put as the store pulls it: every piece is digested once, while it is in cache, and
-//! everything that the client announced is verified before the store commits.
+//! The body of a put as the store pulls it. Every piece is digested once, while it is in cache.
+//! Everything that the client announced is verified before the store commits.
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -77,8 +77,8 @@ impl Digested {
     }
 }
 
-/// What arrives from a client. The store gets it by reference, so that the operation can still ask
-/// it what went wrong ([`RequestBody::explain`]).
+/// The body that arrives from a client. The store gets it by reference, so that the operation can still
+/// ask it what went wrong ([`RequestBody::explain`]).
 pub(crate) struct RequestBody {
     stream: StreamingBlob,
     len: Option<u64>,

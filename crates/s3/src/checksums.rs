@@ -22,7 +22,7 @@ pub(crate) const ALL: [ChecksumAlgorithm; 5] = [
     ChecksumAlgorithm::Sha256,
 ];
 
-/// What S3 stores when the client names no algorithm.
+/// The algorithm of S3 if the client names none.
 pub(crate) const DEFAULT: ChecksumAlgorithm = ChecksumAlgorithm::Crc64Nvme;
 
 /// S3's name of an algorithm.
@@ -210,14 +210,14 @@ pub(crate) enum Expected {
     Trailer,
 }
 
-/// What a client says about the checksum of a body it sends.
+/// The checksum that a client announces for a body it sends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Announced {
     /// Which.
     pub(crate) algorithm: ChecksumAlgorithm,
     /// Its value.
     pub(crate) expected: Expected,
-    /// Whether the client named the algorithm and so gets the value back.
+    /// True if the client named the algorithm and so gets the value back.
     pub(crate) asked: bool,
     /// A value to verify and not to store, beside the default.
     pub(crate) verified: Option<(Verified, Expected)>,
@@ -311,7 +311,8 @@ pub(crate) fn multiple() -> S3Error {
     )
 }
 
-/// What a client announces, from its values, the algorithm it names, and the trailers it names.
+/// Finds what a client announces, from its values, the algorithm it names, and the trailers it
+/// names.
 ///
 /// # Errors
 /// `InvalidRequest` if these contradict each other or name what does not exist.

@@ -66,7 +66,7 @@ pub(crate) fn whole_seconds(clock: HybridClock) -> Timestamp {
     Timestamp::from(UNIX_EPOCH + Duration::from_secs(clock.ms() / 1000))
 }
 
-/// When a version was made.
+/// The time at which a version was made.
 fn modified(metax: &Metax) -> Timestamp {
     whole_seconds(metax.clock)
 }

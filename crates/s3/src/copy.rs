@@ -31,7 +31,7 @@ use crate::names::{key, null_version};
 use crate::range;
 use crate::upload::part_number;
 
-/// What is to be copied, and under which conditions.
+/// The source of a copy, and the conditions.
 struct Source {
     bucket: BucketName,
     key: ObjectKey,
@@ -144,7 +144,7 @@ impl PutBody for &mut CopyBody {
     }
 }
 
-/// What became of one attempt to copy.
+/// The result of one attempt to copy.
 enum Attempt {
     Done(PutDone),
     /// The source changed under the copy: start again.
@@ -216,13 +216,13 @@ pub(crate) async fn object<O: Objects>(
     Err(from_store(ObjectError::Changed))
 }
 
-/// Whether a copy has the etag and checksum of its source: it was not put in parts, and has the checksum wanted.
+/// True if a copy has the etag and checksum of its source: it was not put in parts, and has the checksum wanted.
 fn keeps_digests(source: &Opened, wanted: ChecksumAlgorithm) -> bool {
     let checksum = source.metax.checksum.as_ref();
     source.parts().is_empty() && checksum.is_some_and(|checksum| checksum.algorithm == wanted)
 }
 
-/// What a copy takes from the request; `None` is taken from the source.
+/// The attributes that a copy takes from the request; `None` is taken from the source.
 struct Taken {
     headers: Option<Attributes>,
     tags: Option<crate::tags::Tags>,

@@ -16,7 +16,7 @@ use crate::face::Face;
 use crate::limits::{DELETE_CONCURRENCY, DELETE_KEYS_MAX};
 use crate::names::{key, null_version};
 
-/// What S3 calls the conditions of a delete, single or in a batch.
+/// The names that S3 has for the conditions of a delete, single or in a batch.
 struct Conditions {
     if_match: Option<ETagCondition>,
     size: Option<i64>,

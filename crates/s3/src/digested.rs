@@ -1,8 +1,8 @@
 //! Verifies the digests of request bodies that the protocol library reads by itself: XML.
 //!
-//! The library parses such a body before an operation sees it, and ignores its digests but for the hash that is signed,
-//! whose mismatch it takes for a fault of its own. This watch stands in front of it, digests what passes, and ends the
-//! stream in an error if the digests are not those announced, so that the operation never runs.
+//! The library parses such a body before an operation sees it. It ignores its digests but for the hash that is signed,
+//! whose mismatch it takes for a fault of its own. This watch stands in front of it and digests what passes. If the
+//! digests are not those announced, it ends the stream in an error, so that the operation never runs.
 
 use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
@@ -51,7 +51,7 @@ pub(crate) fn payload_hash(headers: &HeaderMap) -> Option<[u8; 32]> {
     Some(hash)
 }
 
-/// What a request's headers announce of its XML body.
+/// The digests that a request's headers announce of its XML body.
 pub(crate) struct Expectation {
     md5: Option<[u8; 16]>,
     checksum: Announced,

@@ -11,10 +11,10 @@ use crate::errors::{error, not_implemented};
 const CUSTOMER_ALGORITHM: &str = "AES256";
 /// Bytes of such a key.
 const CUSTOMER_KEY_BYTES: usize = 32;
-/// What may be asked for instead, with keys of the service (S3).
+/// The algorithms that may be asked for instead, with keys of the service (S3).
 const SERVICE_ALGORITHMS: [&str; 3] = ["AES256", "aws:kms", "aws:kms:dsse"];
 
-/// What a put, copy or upload says about encryption. Made by [`given_encryption`].
+/// The encryption that a put, copy or upload asks for. Made by [`given_encryption`].
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Encryption {
     pub(crate) service: Option<String>,

@@ -29,7 +29,7 @@ pub(crate) fn not_implemented(what: &str) -> S3Error {
     error(S3ErrorCode::NotImplemented, format!("{what} is not implemented."))
 }
 
-/// What S3 answers when the store says no.
+/// The answer of S3 to a refusal by the store.
 pub(crate) fn from_store(refused: ObjectError) -> S3Error {
     let message = refused.to_string();
     match refused {
@@ -81,7 +81,7 @@ pub(crate) fn from_store(refused: ObjectError) -> S3Error {
     }
 }
 
-/// What S3 answers to a body that is not what it was said to be.
+/// The answer of S3 to a body that is not as announced.
 pub(crate) fn from_body(refused: BodyError) -> S3Error {
     let message = refused.to_string();
     match refused {

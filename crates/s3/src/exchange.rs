@@ -42,7 +42,7 @@ const OF_TRANSPORT: [HeaderName; 4] = [HOST, CONTENT_TYPE, CONTENT_LENGTH, TRANS
 const X_AMZ_ID_2: &str = "x-amz-id-2";
 pub(crate) const X_AMZ_REQUEST_ID: &str = "x-amz-request-id";
 
-/// What all connections of a server share.
+/// The state that all connections of a server share.
 pub(crate) struct Exchange<H: ServerHooks> {
     service: S3Service,
     hooks: Arc<H>,
@@ -118,8 +118,8 @@ impl<H: ServerHooks> Exchange<H> {
         }
         let untouched = left.as_ref().is_some_and(|body| body.size_hint().exact() == announced);
         if waits_in_vain || waits && !status.is_success() {
-            // Whether the body comes after all is the client's choice: nothing else can be read here. And botocore
-            // reads no other answer rightly on a connection on which one came in place of a 100.
+            // The client may send the body after all: nothing else can be read here. And botocore reads no other answer
+            // rightly on a connection on which one came in place of a 100.
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(body) = left.filter(|_| !(waits && untouched)) {
@@ -148,7 +148,7 @@ impl<H: ServerHooks> Exchange<H> {
         tally.failure = repairs::repair(&asked, response);
         tally.status = response.status().as_u16();
         let headers = response.headers_mut();
-        // Who answered it has given it its own.
+        // The server that answered it has given it its own.
         let id = headers.entry(X_AMZ_REQUEST_ID).or_insert_with(|| tally.id.header());
         tally.shown = Some(id.clone());
         headers.entry(X_AMZ_ID_2).or_insert_with(|| self.host_id.clone());
@@ -295,7 +295,7 @@ impl<H: ServerHooks> Exchange<H> {
         }
     }
 
-    /// Who has the upload that a request is about, if this server does not.
+    /// The server that has the request's upload, if this one does not.
     fn elsewhere(
         &self,
         whence: Whence,
@@ -338,7 +338,7 @@ async fn called(
 }
 
 /// Clears a connection of a body that nobody reads any more. A little is dropped as it comes, while the client reads the
-/// answer, and the connection goes on; behind more it closes, and lingers so that the client sees the answer.
+/// answer, and the connection goes on. Behind more it closes, and lingers so that the client sees the answer.
 pub(crate) fn clear(body: Incoming, headers: &mut HeaderMap, working: &Working) {
     let closes = headers.get(CONNECTION).is_some_and(|value| value == "close");
     let unread = body.size_hint().exact().filter(|bytes| !closes && *bytes <= UNREAD_BYTES_MAX);
@@ -355,7 +355,7 @@ pub(crate) fn clear(body: Incoming, headers: &mut HeaderMap, working: &Working) 
     }));
 }
 
-/// What may be wrong with XML that the protocol library reads by itself.
+/// The faults of XML that the protocol library reads by itself.
 #[derive(Default)]
 struct XmlFaults {
     mismatch: Found<Differs>,

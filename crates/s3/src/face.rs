@@ -29,7 +29,7 @@ impl<O: Objects> Face<O> {
     }
 }
 
-/// What a method takes and gives.
+/// The argument and result of a method.
 type Asked<T> = S3Request<T>;
 type Answer<T> = S3Result<S3Response<T>>;
 

@@ -24,7 +24,7 @@ use crate::limits::CHANGED_RETRIES_MAX;
 use crate::names::{key, null_version};
 use crate::range::{self, Span};
 
-/// What a read asks for, apart from the object's name.
+/// The demands of a read, apart from the object's name.
 struct Wanted<'r> {
     conditions: ReadConditions,
     range: Option<s3s::dto::Range>,
@@ -168,7 +168,8 @@ fn show_expires(headers: &mut HeaderMap, found: &Found) {
     }
 }
 
-/// What the request wants shown in place of what the object has. Of a Get the library sees to it.
+/// The headers that the request wants shown in place of the object's. Of a Get the library sees to
+/// it.
 fn replaced(input: &mut HeadObjectInput) -> S3Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     for (name, wanted) in [
@@ -189,7 +190,7 @@ fn replaced(input: &mut HeadObjectInput) -> S3Result<HeaderMap> {
     Ok(headers)
 }
 
-/// When an object was made, as shown to clients.
+/// The time at which an object was made, as shown to clients.
 pub(crate) fn last_modified(clock: HybridClock) -> Timestamp {
     Timestamp::from(UNIX_EPOCH + Duration::from_millis(clock.ms()))
 }

@@ -19,7 +19,7 @@ pub(crate) enum GuardError {
     /// A chunk header declares more than [`AWS_CHUNK_BYTES_MAX`].
     #[error("an aws-chunk declares {declared} bytes; {AWS_CHUNK_BYTES_MAX} are allowed")]
     ChunkTooLarge {
-        /// What it declares.
+        /// The bytes that it declares.
         declared: u64,
     },
     /// There is no memory for a large chunk.
@@ -33,7 +33,7 @@ pub(crate) enum GuardError {
     Unended,
 }
 
-/// What became of a guarded body; shared with the operation that reads it.
+/// The verdict on a guarded body; shared with the operation that reads it.
 pub(crate) type Verdict = Found<GuardError>;
 
 /// The guard of one body.

@@ -1,6 +1,6 @@
-//! Headers as the protocol library takes them. S3 joins several lines of one header, where the library refuses them;
-//! and it takes from a presigned URL's parameters what other requests say in headers, where the library looks into
-//! headers only: content would be stored without its metadata, and a copy's target be emptied.
+//! Headers as the protocol library takes them. S3 joins several lines of one header, where the library refuses them.
+//! S3 also takes from a presigned URL's parameters what other requests say in headers, where the library looks into
+//! headers only. Content would be stored without its metadata, and a copy's target be emptied.
 //!
 //! Neither changes what is signed: version 4 joins lines in the same way, and signs a URL's parameters as they stand
 //! there.
@@ -10,7 +10,7 @@ use s3s::{S3Error, S3ErrorCode};
 
 use crate::errors;
 
-/// What signs, or speaks of the request itself; lower case.
+/// Headers that sign, or speak of the request itself; lower case.
 const OF_THE_REQUEST: [&str; 9] = [
     "x-amz-algorithm",
     "x-amz-content-sha256",

@@ -32,7 +32,7 @@ pub(crate) fn answer<B>(
         return None;
     }
     let (path, query) = (request.uri().path(), request.uri().query());
-    // Below a bucket `minio` MinIO's paths are keys, for whoever signs.
+    // Below a bucket `minio` MinIO's paths are keys, in requests that are signed.
     if path.starts_with("/minio/") && signed::is_signed(request.headers(), query) {
         return None;
     }
@@ -46,7 +46,7 @@ pub(crate) fn answer<B>(
         "/healthz/cluster" | "/minio/health/cluster" | "/minio/health/cluster/read" => {
             let health = hooks.cluster();
             let status = match is_maintenance(query) {
-                // What cannot be done now could not be done without this machine.
+                // Nothing that cannot be done now could be done without this machine.
                 true if health.takes_writes && health.can_spare_this => StatusCode::OK,
                 true => StatusCode::PRECONDITION_FAILED,
                 // A cluster that takes no writes may serve all reads.

@@ -110,7 +110,7 @@ struct Clock {
     waited: Duration,
     received: u64,
     alarm: Alarm,
-    /// When it first waited.
+    /// The time at which it first waited.
     begun: Option<Instant>,
 }
 

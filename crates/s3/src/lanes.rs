@@ -5,13 +5,13 @@
 //!                                 └▶ taken by another? ─▶ await it
 //! ```
 //!
-//! Nobody waits for time to pass: a task yields once, the runtime looks at the sockets and runs what
-//! became ready, and the first task that comes back does the work of all. Alone, it costs one look at
-//! the sockets.
+//! Nobody waits for time to pass. A task yields once, and the runtime looks at the sockets and runs
+//! what became ready. The first task that comes back does the work of all. Alone, it costs one look
+//! at the sockets.
 //!
 //! # Invariants
 //!
-//! 1. Whoever finds its own piece waiting digests it: no piece waits for a task that went away.
+//! 1. A task that finds its own piece waiting digests it: no piece waits for a task that went away.
 //! 2. A task that goes away takes its piece along. At most one piece of each request waits.
 
 use std::future::poll_fn;
@@ -122,7 +122,7 @@ impl Drop for InLine<'_> {
     }
 }
 
-/// What is behind these locks is whole at every moment: a panic elsewhere does not spoil it.
+/// Data behind these locks is whole at every moment: a panic elsewhere does not spoil it.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -14,7 +14,7 @@ pub const HEAD_BYTES_MAX: usize = 32 * 1024;
 pub const REQUESTS_MAX: usize = 1024;
 /// Requests that wait for their turn or for memory at once; one more is answered `SlowDown`.
 pub const WAITING_MAX: usize = 2048;
-/// How long a request waits for its turn or for memory before it is answered `SlowDown`.
+/// The time that a request waits for its turn or for memory before it is answered `SlowDown`.
 pub const WAIT_MAX: Duration = Duration::from_secs(10);
 /// Bytes of request bodies held in memory at once.
 pub const BODY_BUDGET_BYTES: usize = 256 * 1024 * 1024;
@@ -39,7 +39,7 @@ pub const FORMS_UNVERIFIED_MAX: usize = 64;
 /// Bytes of a piece of a form's file as the protocol library gets it, which takes no more than 64 KiB behind what may be
 /// the file's end.
 pub const FORM_PIECE_BYTES: usize = 32 * 1024;
-/// How long a client may take to send a request's head, and how long a connection may be idle.
+/// The time that a client may take to send a request's head, and that a connection may be idle.
 pub const CLIENT_STALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time that a client has to send the next piece of a body.
 pub const BODY_STALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -52,7 +52,7 @@ pub const BODY_RATE_MIN: u64 = 4 * 1024;
 pub const ANSWER_WAIT_MAX: Duration = Duration::from_secs(120);
 /// Bytes a second below which a client may not take an answer for longer than [`ANSWER_WAIT_MAX`] allows.
 pub const ANSWER_RATE_MIN: u64 = 4 * 1024;
-/// How long requests may take to finish after the shutdown signal.
+/// The time that requests have to finish after the shutdown signal.
 pub const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// Most bytes of a body that nobody reads which are read and dropped, so that its connection can be used again.
 pub const UNREAD_BYTES_MAX: u64 = 256 * 1024;
@@ -62,7 +62,8 @@ pub const UNREAD_TIMEOUT: Duration = Duration::from_secs(10);
 pub const LINGER_BYTES_MAX: u64 = 32 * 1024 * 1024;
 /// Time for which such a connection lingers.
 pub const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a read starts again because the object changed between its opening and the read.
+/// The number of times that a read starts again because the object changed between its opening and
+/// the read.
 pub const CHANGED_RETRIES_MAX: usize = 8;
 /// Pieces of bodies below this many bytes are digested at once: company costs more than it saves.
 pub const LANE_BYTES_MIN: usize = 2048;

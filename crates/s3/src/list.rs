@@ -22,8 +22,8 @@ use crate::token;
 /// Header with which a client asks for the keys of all regions.
 const REGIONS_HEADER: &str = "x-larder-list-regions";
 
-/// How text is shown in a list: as it is, or percent-encoded if the client asked for that because
-/// XML cannot carry every character.
+/// The encoding of text in a list: as it is, or percent-encoded if the client asked for that because XML
+/// cannot carry every character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Encoding(bool);
 

@@ -1,4 +1,4 @@
-//! Servers that show the same objects, each with uploads of its own: a request of an upload that another has begun is
+//! Servers that show the same objects, each with uploads of its own. A request of an upload that another has begun is
 //! handed on to it, and its answer is returned as it comes.
 //!
 //! # Invariants
@@ -21,7 +21,7 @@ use crate::inbound::Inbound;
 
 /// The others.
 pub trait Neighbours: Send + Sync + 'static {
-    /// Whether one of them, and not this server, has the parts of an upload.
+    /// True if one of them, and not this server, has the parts of an upload.
     fn have(&self, upload: UploadId) -> bool;
 
     /// Hands a request to the one that has the upload, and returns its answer.

@@ -1,4 +1,4 @@
-//! How long an answer waits for its client.
+//! Bounds the time that an answer waits for its client.
 //!
 //! # Invariants
 //!

@@ -48,12 +48,12 @@ impl<O: Objects> Face<O> {
     }
 }
 
-/// What S3 answers about an object's lock in a bucket without locks.
+/// The answer of S3 about an object's lock in a bucket without locks.
 pub(crate) fn no_lock() -> S3Error {
     error(S3ErrorCode::InvalidRequest, "Bucket is missing Object Lock Configuration")
 }
 
-/// What S3 answers when a bucket without versioning is to have locks.
+/// The answer of S3 if a bucket without versioning is to have locks.
 pub(crate) fn no_versioning() -> S3Error {
     error(
         S3ErrorCode::InvalidBucketState,

@@ -14,7 +14,7 @@ use crate::errors::{custom, error};
 pub(crate) struct Span {
     /// The bytes.
     pub(crate) bytes: Bytes<u64>,
-    /// Whether a range or a part was asked for: 206.
+    /// True if a range or a part was asked for: 206.
     pub(crate) partial: bool,
 }
 
@@ -30,7 +30,7 @@ impl Span {
         (self.partial && start < end).then(|| format!("bytes {start}-{}/{size}", end - 1))
     }
 
-    /// How many bytes.
+    /// The number of bytes.
     pub(crate) fn len(&self) -> u64 {
         self.bytes.end - self.bytes.start
     }

@@ -1,4 +1,4 @@
-//! What the protocol library answers otherwise than S3, put right on the finished answer.
+//! Puts right, on the finished answer, what the protocol library answers otherwise than S3.
 //!
 //! Each repair names the difference. They touch answers without a body of any size, and are the only
 //! place that looks into the library's XML.
@@ -130,8 +130,8 @@ fn deny_unmet_policy(answer: &mut Response<Body>) {
 
 const END: &str = "</Error>";
 
-/// Adds to an error's XML what the library leaves out: a message where it has none, the resource and
-/// the request's id, and the element of the region to sign for, if that was wrong. Returns code and message.
+/// Adds to an error's XML what the library leaves out. That is a message where it has none, the resource and the request's
+/// id, and the region to sign for, if that was wrong. Returns code and message.
 fn complete_error(
     body: &mut s3s::Body,
     resource: &str,

@@ -32,7 +32,8 @@ use crate::service::{Domains, FaceOptions, OptionsError, S3Service};
 use crate::waiting::Waiting;
 use crate::wire::Wire;
 
-/// What the program gives to the server and learns from it. `()` does nothing and is always ready.
+/// The program's side of the server: what it gives and what it learns. `()` does nothing and is
+/// always ready.
 pub trait ServerHooks: Send + Sync + 'static {
     /// True if `/readyz` is to answer 200, else 503.
     fn ready(&self) -> bool {
@@ -68,7 +69,7 @@ pub struct ServerOptions {
     pub waiting_max: usize,
     /// Bytes of request bodies held in memory at once.
     pub body_budget_bytes: usize,
-    /// How long requests may take to finish after the shutdown signal.
+    /// The time that requests have to finish after the shutdown signal.
     pub drain_max: Duration,
 }
 
@@ -103,9 +104,8 @@ content-length: 0\r\n\r\n";
 /// Pause after a failed `accept`, which fails while the process has no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Listens on `address`, a host or an IP address with a port, so that as many clients as may be
-/// connected can also arrive at once: with a shorter line the kernel drops some, who try again after a
-/// second.
+/// Listens on `address`, a host or an IP address with a port. As many clients as may be connected can also arrive at once.
+/// With a shorter line the kernel drops some, who try again after a second.
 ///
 /// # Errors
 /// As the system says of the last address that the name stands for.

@@ -41,7 +41,7 @@ impl fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// Whether requests can be signed with them.
+    /// Refuses keys with which no request can be signed.
     ///
     /// # Errors
     /// [`OptionsError`] names the key that does not do.
@@ -50,7 +50,7 @@ impl Credentials {
     }
 }
 
-/// How the face presents itself.
+/// The options of the S3 service.
 #[derive(Debug, Clone)]
 pub struct FaceOptions {
     /// Region that buckets are said to be in. Requests signed for any region are accepted whose name is of `a-z`, `0-9` and `-`; others
@@ -72,7 +72,7 @@ impl Default for FaceOptions {
 }
 
 impl FaceOptions {
-    /// Whether a service can be made with them.
+    /// Refuses settings with which no service can be made.
     ///
     /// # Errors
     /// [`OptionsError`] names the setting that does not do.

@@ -1,5 +1,5 @@
-//! What can be told of a request before the protocol library has read it: the operation's name for
-//! counting, the memory its body takes, and how the body is framed.
+//! Tells of a request, before the protocol library has read it, the operation's name for counting, the memory its body
+//! takes, and how the body is framed.
 //!
 //! Nothing here decides what is done: the library routes by itself, all but preflights, which it does not know.
 
@@ -14,21 +14,21 @@ use crate::service::Domains;
 pub(crate) struct Shape {
     /// S3's name of the operation.
     pub(crate) op: &'static str,
-    /// How deep its address goes.
+    /// The depth of its address.
     pub(crate) level: Level,
-    /// Whether the host names a bucket.
+    /// True if the host names a bucket.
     pub(crate) virtual_host: bool,
     /// Bytes that the client announces to send.
     pub(crate) body_bytes: u64,
-    /// Whether the body is framed as aws-chunked.
+    /// True if the body is framed as aws-chunked.
     pub(crate) aws_chunked: bool,
     /// True for an HTML form, which the protocol library reads before it knows who sends it.
     pub(crate) form: bool,
-    /// Whether the protocol library reads the body by itself, before the operation begins.
+    /// True if the protocol library reads the body by itself, before the operation begins.
     pub(crate) xml: bool,
 }
 
-/// How deep a request's address goes.
+/// The depth of a request's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Level {
     Service,

@@ -1,5 +1,5 @@
-//! What S3 asks of a signature and the protocol library does not check: the scheme, and that every
-//! header S3 acts upon is signed.
+//! Checks of a signature that S3 makes and the protocol library does not: the scheme, and that every header S3 acts upon is
+//! signed.
 //!
 //! Signatures of version 2 are refused in headers, where nothing bounds their age. In a query they
 //! carry their own expiry, but sign no parameter of a list: they are taken if that is switched on.

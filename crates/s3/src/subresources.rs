@@ -1,8 +1,9 @@
-//! What a query asks for besides the object or bucket itself.
+//! Refuses sub-resources that the protocol library would pass over.
 //!
-//! The protocol library passes over what it does not know, and would carry out the plain operation: a request to change
-//! an object's encryption would put the request's XML in the object's place. So sub-resources that it does not route, for
-//! this method and address, are refused before it sees them. Parameters that are not S3's are passed over, as S3 does.
+//! The protocol library passes over parameters of a query that it does not know, and would carry out the plain operation.
+//! A request to change an object's encryption would put the request's XML in the object's place. So sub-resources that it
+//! does not route, for this method and address, are refused before it sees them. Parameters that are not S3's are passed
+//! over, as S3 does.
 
 use http::Method;
 use s3s::{S3Error, S3ErrorCode};

@@ -15,7 +15,7 @@ pub(crate) fn encode(last: &str) -> String {
     base64_simd::URL_SAFE_NO_PAD.encode_to_string(bytes)
 }
 
-/// What [`encode`] was given.
+/// Returns what [`encode`] was given.
 ///
 /// # Errors
 /// `InvalidArgument` for anything that it did not make.

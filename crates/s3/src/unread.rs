@@ -1,8 +1,8 @@
 //! Headers that S3 takes in forms which the protocol library refuses, and bodies that it does not look at. The headers
 //! are part of the signature, so that they cannot be changed before the library has checked that.
 //!
-//! This route steps in between the library's two halves: it is called after the signature was checked, puts the headers
-//! right, and has the request answered by a second instance of the library that checks no signature. Nothing but this
+//! This route steps in between the library's two halves. It is called after the signature was checked, and puts the
+//! headers right. Then a second instance of the library, which checks no signature, answers the request. Nothing but this
 //! route may reach that instance. The request's gate ([`crate::gate`]) opens before it, once; no byte of the body is read
 //! until then, and the body stays the one that is bounded in time.
 //!
@@ -86,7 +86,7 @@ impl Kind {
             Self::Range => text.is_ok_and(|text| Range::parse(text).is_ok()),
             Self::Date => text.is_ok_and(date),
             Self::EntityTags => ETagCondition::parse_http_header(value.as_bytes()).is_ok(),
-            // What is no text cannot be stored, and is left for the library to refuse.
+            // Bytes that are no text cannot be stored, and are left for the library to refuse.
             Self::Expires => text.map_or(true, date),
         }
     }

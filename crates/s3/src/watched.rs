@@ -27,7 +27,7 @@ pub(crate) trait Watch: Unpin {
     }
 }
 
-/// What was found, once it was.
+/// The fault, once one was found.
 pub(crate) type Found<Fault> = Arc<OnceLock<Fault>>;
 
 /// A body under watch.

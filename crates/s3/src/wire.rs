@@ -205,7 +205,7 @@ mod tests {
         assert!(written.is_ok() && took > ANSWER_WAIT_MAX * 10, "{written:?} after {took:?}");
     }
 
-    /// What an answer took its time for is no fault of the client's, and an answer that went quickly buys none for the
+    /// Time that an answer took to be made is no fault of the client's, and an answer that went quickly buys none for the
     /// next.
     #[tokio::test(start_paused = true)]
     async fn only_time_in_which_the_client_takes_nothing_counts() {

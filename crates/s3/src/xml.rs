@@ -1,7 +1,7 @@
 //! Characters that XML cannot carry as they are, escaped in finished answers.
 //!
 //! The protocol library writes keys as they come. A parser reads a raw carriage return as a line feed, so that the key
-//! it finds is another one; other control characters, U+FFFE and U+FFFF are no characters of XML 1.0 at all. S3 writes
+//! it finds is another one. Other control characters, U+FFFE and U+FFFF are no characters of XML 1.0 at all. S3 writes
 //! all of them as numeric references, and so does this. Strict parsers still refuse references to the latter: a client
 //! that has such keys lists with `encoding-type=url`.
 

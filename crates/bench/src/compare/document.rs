@@ -38,7 +38,7 @@ impl Part {
         Self { command, name: name.to_owned() }
     }
 
-    /// What it is about, for its title.
+    /// Its title: the systems or the thing compared.
     pub(super) fn title(&self) -> &str {
         if self.name.is_empty() { "all systems" } else { &self.name }
     }

@@ -125,7 +125,7 @@ fn admit(
     Ok(())
 }
 
-/// What `larder dev-cluster` says of itself, as far as it is needed here.
+/// The part of `larder dev-cluster`'s announcement that is needed here.
 #[derive(Deserialize)]
 struct Announcement {
     nodes: Vec<Node>,
@@ -178,7 +178,7 @@ pub(super) fn ask_until_ready(
     })
 }
 
-/// Whether an object can be put and read.
+/// True if an object can be put and read.
 async fn ask(mut client: Client, floor: bool) -> Result<(), CallError> {
     let (key, size) = PROBE;
     client.create_bucket().await?;

@@ -1,4 +1,4 @@
-//! What a comparison ran on, as far as the system tells.
+//! The machine that a comparison ran on, as far as the system tells.
 
 use std::fs;
 use std::path::Path;

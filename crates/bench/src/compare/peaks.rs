@@ -1,7 +1,7 @@
 //! The most that each peer did, and that as a load for larder.
 //!
-//! A store is to be compared where the other is at its best: larder is offered, in an open loop, the
-//! puts per second that the peer did in a closed one, over as many connections. The loop being open,
+//! A store is to be compared where the other is at its best. Larder gets an open loop with the puts
+//! per second that the peer did in a closed one, over as many connections. As the loop is open,
 //! larder's latencies count from when each put was due, the peer's from when it was sent.
 
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ pub(super) struct AtPeak {
     pub(super) failure: Option<String>,
 }
 
-/// What a peer did in the small puts at which it did most.
+/// The result of a peer in the small puts at which it did most.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Peak {
     pub(super) round: u64,
@@ -44,7 +44,7 @@ impl Peak {
 }
 
 impl AtPeak {
-    /// Whether something went wrong.
+    /// True if something went wrong.
     pub(super) fn is_fault(&self) -> bool {
         self.larder.as_ref().is_none_or(|figures| figures.errors > 0)
     }

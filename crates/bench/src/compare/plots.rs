@@ -21,7 +21,7 @@ type Figure = fn(&Figures) -> Option<f64>;
 /// A plot.
 pub(super) struct Plot {
     pub(super) file: &'static str,
-    /// What it shows to those who do not see it.
+    /// A description for readers who do not see it.
     pub(super) alt: &'static str,
     pub(super) svg: String,
 }

@@ -218,7 +218,7 @@ mod tests {
         (server, interrupts, directory)
     }
 
-    /// How long to wait for what must happen.
+    /// The time to wait for an event that must come.
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]

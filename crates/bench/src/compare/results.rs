@@ -26,7 +26,7 @@ pub(super) struct Results {
     pub(super) at_peaks: Vec<AtPeak>,
 }
 
-/// How, where and of what it was made.
+/// The circumstances of a comparison: command, machine and systems.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct About {
     /// Day of its begin (UTC).
@@ -35,9 +35,9 @@ pub(super) struct About {
     pub(super) commit: String,
     /// The command line.
     pub(super) command: String,
-    /// What it ran on.
+    /// The machine that it ran on.
     pub(super) machine: Machine,
-    /// What the order of the systems was drawn from.
+    /// The seed of the order of the systems.
     pub(super) seed: u64,
     /// Rounds.
     pub(super) rounds: u64,
@@ -60,7 +60,7 @@ pub(super) struct Entrant {
     pub(super) setting: String,
     pub(super) durability: String,
     pub(super) command: String,
-    /// Whether it keeps nothing.
+    /// True if it keeps nothing.
     pub(super) floor: bool,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct Machine {
     pub(super) load_average: String,
 }
 
-/// What one system did with one work in one round.
+/// The result of one system with one work in one round.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Row {
     pub(super) round: u64,
@@ -90,7 +90,7 @@ pub(super) struct Row {
     pub(super) failure: Option<String>,
 }
 
-/// What was measured; `None` where there was nothing to measure.
+/// The measured figures; `None` where there was nothing to measure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Figures {
     pub(super) ops_s: f64,
@@ -140,7 +140,7 @@ impl Figures {
 }
 
 impl Row {
-    /// Whether something went wrong.
+    /// True if something went wrong.
     pub(super) fn is_fault(&self) -> bool {
         self.figures.as_ref().is_none_or(|figures| figures.errors > 0)
     }

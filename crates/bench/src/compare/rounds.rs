@@ -28,7 +28,7 @@ const QUICK_DURATION: Duration = Duration::from_millis(500);
 /// Seeds drawn from the clock are below this: enough to differ, and short to write.
 const SEEDS: u128 = 1_000_000;
 
-/// What stays the same through all rounds.
+/// The plan, the same through all rounds.
 struct Plan<'a> {
     args: CompareArgs,
     scratch: &'a Path,
@@ -121,7 +121,7 @@ impl Plan<'_> {
     ) -> Result<(), BenchError> {
         let directory = tempfile::Builder::new().prefix("larder-compare-").tempdir_in(self.scratch);
         let directory = directory.map_err(BenchError::System)?;
-        // What another system left to be written is not to be paid for by this one.
+        // This system is not to pay for what another left to be written.
         rustix::fs::sync();
         let launched =
             launch(system, directory.path(), &self.keys, &self.credentials, &self.interrupts);

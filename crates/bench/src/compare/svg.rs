@@ -37,7 +37,7 @@ pub(super) struct Series {
 #[derive(Debug)]
 pub(super) struct Panel {
     pub(super) title: String,
-    /// What the vertical axis shows, with its unit.
+    /// The label of the vertical axis, with its unit.
     pub(super) y_label: String,
     pub(super) series: Vec<Series>,
 }
@@ -46,7 +46,7 @@ pub(super) struct Panel {
 #[derive(Debug)]
 pub(super) struct Chart {
     pub(super) title: String,
-    /// What the horizontal axis shows, with its unit.
+    /// The label of the horizontal axis, with its unit.
     pub(super) x_label: String,
     pub(super) legend: Vec<String>,
     /// Where the horizontal axis is labelled, and how.
@@ -121,7 +121,7 @@ fn steps(low: f64, high: f64) -> Vec<f64> {
 }
 
 impl Chart {
-    /// Whether no line has a point.
+    /// True if no line has a point.
     pub(super) fn is_empty(&self) -> bool {
         self.panels.iter().flat_map(|panel| &panel.series).all(|series| series.points.is_empty())
     }

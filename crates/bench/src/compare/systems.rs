@@ -23,7 +23,7 @@ pub(super) struct Kind {
     pub(super) name: &'static str,
     /// The setting's name.
     pub(super) setting: &'static str,
-    /// What has happened to an object when its put is answered.
+    /// The durability of an object when its put is answered.
     pub(super) durability: &'static str,
     /// The program; `None`: this one.
     pub(super) peer: Option<&'static Peer>,
@@ -35,10 +35,10 @@ pub(super) struct Kind {
     /// The configuration file, in which `{access}` and `{secret}` stand for the keys and `{random}`
     /// for 32 random bytes besides; empty if there is none.
     pub(super) config: &'static str,
-    /// What starts it if it has several processes, for `sh`: `{program}` stands for the program, and `{ready}` for a
-    /// file to write a line into when everything runs and is configured. Empty if it is one process.
+    /// The script for `sh` that starts it if it has several processes; empty if it is one process. `{program}`
+    /// stands for the program, and `{ready}` for a file to write a line into when everything runs and is configured.
     pub(super) script: &'static str,
-    /// Whether it keeps nothing.
+    /// True if it keeps nothing.
     pub(super) floor: bool,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Kind {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Peer {
     pub(super) program: &'static str,
-    /// What makes it print its version.
+    /// The arguments that make it print its version.
     version: &'static [&'static str],
     /// Commands that install it.
     install: &'static str,
@@ -358,7 +358,7 @@ fn module_version(text: &str) -> Option<String> {
     version.starts_with('v').then(|| version.to_owned())
 }
 
-/// What the words in braces stand for, for one start of one system.
+/// The values of the words in braces, for one start of one system.
 #[derive(Debug)]
 pub(super) struct Places {
     pairs: Vec<(String, String)>,

@@ -204,7 +204,7 @@ fn latencies(results: &Results, systems: &[&Entrant], works: &[Work], text: &mut
     grid.write("Latency p50 / p99 / p99.9, ms", "", text);
 }
 
-/// What went wrong, a line for each system and work.
+/// Lists errors, a line for each system and work.
 fn faults(results: &Results, text: &mut String) {
     let mut lines = Vec::new();
     for row in results.rows.iter().filter(|row| row.is_fault()) {

@@ -1,4 +1,4 @@
-//! What the processes of a server use beside CPU time: memory, writes, space on disk.
+//! Measures what the processes of a server use beside CPU time: memory, writes, space on disk.
 
 use std::fs;
 use std::io;
@@ -23,7 +23,7 @@ pub(super) struct Meter {
     occupied: u64,
 }
 
-/// What was used since the meter began.
+/// The use since the meter began.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Usage {
     /// Largest resident memory, in bytes, of all processes together.

@@ -1,4 +1,4 @@
-//! What every system is given to do, and how much of it.
+//! The works of every system, and their amounts.
 
 use std::time::Duration;
 
@@ -40,10 +40,10 @@ const DELETED_OBJECTS: u64 = 16_000;
 const MANY_OBJECTS: u64 = 1_000_000;
 /// Keys on a page.
 const PAGE: u64 = 1000;
-/// From this size on a work is measured longer, since few objects go by in a second: what is under way
-/// at either end of the time would count for too much.
+/// From this size on a work is measured longer, since few objects go by in a second. Requests under
+/// way at either end of the time would count for too much.
 const LARGE: u64 = MIB;
-/// How many times as long.
+/// The factor of that longer time.
 pub(super) const LARGE_FACTOR: u32 = 4;
 /// Time allowed for one request.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
@@ -76,7 +76,7 @@ impl Op {
         }
     }
 
-    /// Whether a system that keeps nothing cannot do it.
+    /// True if a system that keeps nothing cannot do it.
     pub(super) fn needs_store(self) -> bool {
         matches!(self, Self::List | Self::Replay | Self::ListMillion)
     }
@@ -100,7 +100,7 @@ impl Work {
         Self { op, size, connections: CONNECTIONS, rate: None }
     }
 
-    /// Whether it is this kind of request on small objects.
+    /// True if it is this kind of request on small objects.
     pub(super) fn is_small(&self, op: Op) -> bool {
         self.op == op && self.size == SMALL
     }
@@ -195,7 +195,7 @@ pub(super) struct Subject<'a> {
     pub(super) endpoint: &'a str,
     pub(super) pids: &'a [Pid],
     pub(super) credentials: &'a Credentials,
-    /// Whether it keeps nothing.
+    /// True if it keeps nothing.
     pub(super) floor: bool,
 }
 

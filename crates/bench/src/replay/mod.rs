@@ -2,7 +2,7 @@
 //!
 //! Three phases: what the trace expects to exist is put, untimed; the requests are made as fast as
 //! the endpoint answers; every name is checked, untimed. An object's body follows from its name and
-//! size, so a second replay of a trace, also on a store that has what the first left, must come out
+//! size. So a second replay of a trace, also on a store that has what the first left, must come out
 //! the same.
 
 mod parse;
@@ -67,7 +67,7 @@ pub fn replay(args: &ReplayArgs, credentials: Credentials) -> Result<Report, Ben
     Ok(report)
 }
 
-/// What the workers share.
+/// The state that the workers share.
 struct Job {
     trace: Trace,
     plan: Plan,

@@ -1,4 +1,4 @@
-//! What must exist when: the state of every name before, during and after the trace.
+//! The state that every name must have before, during and after the trace.
 //!
 //! As requests on one name are made in the order of the file, each answer is known beforehand.
 

@@ -5,8 +5,8 @@
 //! - A request waits for nothing but an earlier one on its name.
 //! - Each request is given out exactly once.
 //!
-//! A request whose name is busy is parked with that name, and given to whoever finishes the one
-//! before it. So a worker that finds nothing to take may end: what is parked belongs to another.
+//! A request whose name is busy is parked with that name; the worker that finishes the one before
+//! it gets it. So a worker that finds nothing to take may end: what is parked belongs to another.
 
 use std::collections::VecDeque;
 

@@ -52,7 +52,7 @@ fn replay_small(store: &Store) -> Report {
     replay(&args, credentials()).unwrap()
 }
 
-/// What the trace leaves behind, found by reading it in the simplest way.
+/// Finds the objects that the trace leaves behind, by reading it in the simplest way.
 fn left_by_small_trace() -> std::collections::BTreeMap<String, usize> {
     let mut left = std::collections::BTreeMap::new();
     let mut met = std::collections::BTreeSet::new();

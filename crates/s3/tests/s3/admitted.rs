@@ -256,7 +256,7 @@ pub fn spoiled(server: &Server, rng: &mut Rng, upload: &str) -> Ask {
     }
 }
 
-/// Whether an answer is that of a server that believed the signature.
+/// True if an answer is that of a server that believed the signature.
 pub fn is_admitted(answer: &[u8]) -> bool {
     let answer = String::from_utf8_lossy(answer);
     let refused = ["SignatureDoesNotMatch", "AccessDenied", "Authorization", "X-Amz-"];

@@ -1,4 +1,4 @@
-//! Who is let in.
+//! The clients that are let in.
 
 use std::sync::Arc;
 

@@ -171,7 +171,7 @@ impl Ask {
         self
     }
 
-    /// What `x-amz-content-sha256` says; by default the body's true hash.
+    /// Sets `x-amz-content-sha256`; by default the body's true hash.
     pub fn payload(mut self, payload: &str) -> Self {
         self.payload = Some(payload.to_owned());
         self

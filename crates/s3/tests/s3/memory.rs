@@ -49,15 +49,15 @@ pub struct Memory {
     ops: AtomicU64,
     /// Puts that got as far as committing.
     pub commits: AtomicUsize,
-    /// How many of the next reads answer [`ObjectError::Changed`].
+    /// The number of next reads that answer [`ObjectError::Changed`].
     pub change: AtomicUsize,
-    /// Whether puts answer [`ObjectError::Full`].
+    /// True if puts answer [`ObjectError::Full`].
     pub full: AtomicBool,
-    /// Whether reads answer [`ObjectError::Damaged`].
+    /// True if reads answer [`ObjectError::Damaged`].
     pub damaged: AtomicBool,
-    /// Whether it links.
+    /// True if it links.
     pub links: AtomicBool,
-    /// Whether it takes no appends.
+    /// True if it takes no appends.
     pub no_appends: AtomicBool,
     /// True if it keeps no CORS rules.
     pub no_cors: AtomicBool,

@@ -1,4 +1,4 @@
-//! What becomes of a connection on which a request is refused before its body was read.
+//! The fate of a connection on which a request is refused before its body was read.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

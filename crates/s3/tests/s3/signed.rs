@@ -83,7 +83,7 @@ async fn a_url_of_version_2_does_what_was_signed() {
         let signed = format!("AWSAccessKeyId={ACCESS}&Expires=4000000000&Signature={signature}");
         server.ask("PUT", &format!("/bkt/k?{signed}{more}")).sign(Sign::Not)
     };
-    // What stands twice falls out of the text that version 2 signs.
+    // A parameter that stands twice falls out of the text that version 2 signs.
     let tags = "<Tagging><TagSet><Tag><Key>a</Key><Value>b</Value></Tag></TagSet></Tagging>";
     for twice in ["&tagging&tagging", "&tagging&taggin%67"] {
         put(twice).body(tags).send().await.refused(400, "InvalidArgument");

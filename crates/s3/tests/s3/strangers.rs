@@ -1,4 +1,4 @@
-//! What somebody without keys can hold of a server, and for how long.
+//! The resources of a server that a client without keys can hold, and for how long.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,7 +33,7 @@ async fn silent_forms_do_not_stop_a_put() {
     server.put("/bkt/k", "x").await.expect(200);
 }
 
-/// What was logged on this thread.
+/// The lines logged on this thread.
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How slow network and disks are made.
+/// The delays of network and disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Delays {
     /// Microseconds that a question to another server and its answer are on their way.
@@ -11,7 +11,7 @@ pub(super) struct Delays {
     pub(super) sync_us: u64,
 }
 
-/// What is measured.
+/// The ways to put that are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Variant {

@@ -23,7 +23,7 @@ const _: () = assert!(ORDERED_NODE <= NODES);
 /// All that was found.
 pub(super) type Results = Measured<Row>;
 
-/// What one variant did in one work of one round.
+/// The result of one variant in one work of one round.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Row {
     pub(super) round: u64,
@@ -48,7 +48,8 @@ impl Results {
 #[derive(Debug, Clone, Copy)]
 struct Setup {
     delays: Delays,
-    /// What its first node does; of a parallel one the second is measured too, and writes in order.
+    /// The variant of its first node; of a parallel one the second is measured too, and writes in
+    /// order.
     variant: Variant,
 }
 
@@ -72,7 +73,7 @@ impl Setup {
         format!("network_us = {network_us}\nsync_us = {sync_us}\n{switch}")
     }
 
-    /// What is measured in it, by node.
+    /// The variants measured in it, by node.
     fn measured(self) -> Vec<(Variant, usize)> {
         match self.variant {
             Variant::Parallel => vec![(Variant::Parallel, 1), (Variant::Ordered, ORDERED_NODE)],
@@ -118,7 +119,7 @@ impl Plan<'_> {
         let options = ["--ablation", &section, "--ordered-node", &ordered];
         let (server, endpoints) = self.starter.start(directory.path(), &options)?;
         let pids = server.pids().map_err(BenchError::System)?;
-        // Volumes are drawn and connections made at the first puts, whoever makes them.
+        // Volumes are drawn and connections made at the first puts, measured or not.
         for (_, node) in setup.measured() {
             let size = SIZES[0];
             self.put(&endpoints[node - 1], &pids, Work { size, connections: TOGETHER })?;

@@ -1,8 +1,8 @@
 //! `larder bench ordered`: what it gains to write metadata and data in parallel, and what the other parts of the
 //! design gain, each against a cluster without it.
 //!
-//! It runs clusters of this program, `dev-cluster` on this machine, whose network and disks are slowed down in their
-//! ports; for that the program has to be built with the feature `ablation`.
+//! It runs clusters of this program, `dev-cluster` on this machine, and slows down network and disks in their ports.
+//! For that the program has to be built with the feature `ablation`.
 //!
 //! # Invariants
 //!

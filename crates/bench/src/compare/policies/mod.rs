@@ -1,5 +1,5 @@
-//! `larder bench policies`: what the ways to choose a copy do in clusters of real processes, while all disks are well,
-//! while one is slow, and while one stands still now and then.
+//! `larder bench policies`: compares ways to choose a copy, in clusters of real processes. All disks are well, or one is
+//! slow, or one stands still now and then.
 //!
 //! Disks are modelled in the port of the data servers ([`cases`]): without that, everything here would be read from the
 //! page cache of one machine.

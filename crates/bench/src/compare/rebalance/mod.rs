@@ -1,8 +1,8 @@
 //! `larder bench rebalance`: a cluster that grows for eight years, with rebalancing and without, in simulated time.
 //!
 //! The planner of the managers, [`larder_protocol::placement`], moves volumes; the cluster around it is modelled
-//! ([`cluster`]). The set-up is that of Ambry (SIGMOD 2016, section 6.3): 15 data servers of 10 disks at first and 240 in the
-//! end, 400 weeks, volumes of three copies that fill and turn read-only, and reads that go mostly to what is young.
+//! ([`cluster`]). The set-up is that of Ambry (SIGMOD 2016, section 6.3): 15 data servers of 10 disks at first and 240 in
+//! the end, over 400 weeks. Volumes have three copies, fill and turn read-only. Reads go mostly to young objects.
 //!
 //! # Invariants
 //!

@@ -1,8 +1,8 @@
 //! `larder bench schedule`: policies of the read scheduler on modelled disks, in simulated time.
 //!
 //! The machines are those of `larder_protocol::scheduler`; what stands around them is modelled ([`world`]). The set-up is
-//! that of Shi et al. (An approach to improve I/O parallelism for strong consistent distributed object storage, 2019):
-//! 5 data servers with 30 disks, 512 placement groups, three copies, 100,000 objects of 4 KiB.
+//! that of Shi et al. (An approach to improve I/O parallelism for strong consistent distributed object storage, 2019). It
+//! has 5 data servers with 30 disks, 512 placement groups, three copies, 100,000 objects of 4 KiB.
 //!
 //! # Invariants
 //!
