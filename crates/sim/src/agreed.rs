@@ -1,5 +1,5 @@
-//! What the managers have agreed on, as nobody within the world knows it: for faults that must know whom they hit, and
-//! for the checks. What two managers apply at one place of their log must be the same.
+//! The managers' agreement, as nobody within the world knows it: for faults that must know their victims, and for the
+//! checks. Two managers must apply the same at one place of their log.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,7 +80,7 @@ impl Agreed {
         is_whole.then(|| record.members.iter().map(|member| member.0 as usize).collect())
     }
 
-    /// Whether a meta server may lose everything though `lost` have too, of which the managers know nothing yet:
+    /// True if a meta server may lose everything though `lost` have too, of which the managers know nothing yet. Then
     /// each of its PGs has enough other members with all of it.
     pub(crate) fn can_spare(&self, node: usize, lost: &BTreeSet<usize>, enough: usize) -> bool {
         let node = ServerId(node as u32);
@@ -96,7 +96,7 @@ impl Agreed {
         })
     }
 
-    /// Whether a meta server is a member of a PG.
+    /// True if a meta server is a member of a PG.
     pub(crate) fn is_member(&self, node: usize, pg: PgId) -> bool {
         self.pg(pg).members.contains(&ServerId(node as u32))
     }

@@ -1,4 +1,4 @@
-//! What clients do: each makes one call after the other, and notes what it was answered.
+//! Simulated clients: each makes one call after the other, and notes the answers.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -25,11 +25,11 @@ const LOGS_ONE_IN: usize = 3;
 /// Most keys of a page.
 const PAGE_MAX: u64 = 4;
 
-/// What a task leaves for its client.
+/// The result that a task leaves for its client.
 #[derive(Debug)]
 enum Left {
     Answer(Answered),
-    /// What a get showed, and the values that it read.
+    /// The object that a get showed, and the values that it read.
     Read(Option<Shown>, Vec<u64>),
     /// Keys with what they show, and whether there may be more.
     List(Option<(Vec<(ObjectKey, Shown)>, bool)>),
@@ -62,7 +62,7 @@ impl fmt::Display for Called {
     }
 }
 
-/// What a client waits for.
+/// The events that a client waits for.
 enum Waiting {
     Call(CallId, Slip),
     /// A list of what is behind a key, or of all.

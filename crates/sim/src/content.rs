@@ -1,5 +1,4 @@
-//! Bytes that a value is made of, so that whoever reads them knows whose they are, and where one ends and the next
-//! begins.
+//! Bytes that a value is made of, so that a reader knows whose they are, and where one ends and the next begins.
 
 use bytes::Bytes;
 use larder_env::SeededRng;
@@ -34,8 +33,8 @@ pub(crate) fn content(value: u64, len: usize) -> Bytes {
     bytes.into()
 }
 
-/// The values that an object of this size and tag is made of, if the pieces are its bytes: values whole, one after the
-/// other, in the order that the tag says.
+/// The values that an object of this size and tag is made of, if the pieces are its bytes. Values are whole, one after
+/// the other, in the order that the tag says.
 pub(crate) fn values_in(etag: &ETag, size: u64, pieces: &[Bytes]) -> Option<Vec<u64>> {
     let bytes = pieces.concat();
     let values = values_of_bytes(&bytes)?;

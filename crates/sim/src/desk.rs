@@ -138,24 +138,24 @@ impl Desk {
         self.0.borrow_mut().was_full = true;
     }
 
-    /// Whether one was since this was asked last.
+    /// True if one was since this was asked last.
     pub(crate) fn was_full(&self) -> bool {
         std::mem::take(&mut self.0.borrow_mut().was_full)
     }
 
-    /// Whether a put is to go wrong on purpose, once in so many times.
+    /// True if a put is to go wrong on purpose, once in so many times.
     pub(crate) fn misbehaves(&self, one_in: u64) -> bool {
         let mut state = self.0.borrow_mut();
         !state.is_good && state.rng.one_in(one_in)
     }
 
-    /// Whether a put is to outlive the age at which its grant is ended.
+    /// True if a put is to outlive the age at which its grant is ended.
     pub(crate) fn is_stubborn(&self) -> bool {
         let one_in = self.0.borrow().setup.stubborn_one_in;
         self.misbehaves(one_in)
     }
 
-    /// What its tasks have left open, if anything.
+    /// The calls that its tasks have left open, if any.
     pub(crate) fn under_way(&self) -> Option<String> {
         let state = self.0.borrow();
         let (requests, lines) = (state.open.len(), state.inbox.len());
@@ -175,8 +175,8 @@ impl Desk {
         self.0.borrow_mut().out.push(Out::Found(finding));
     }
 
-    /// Whether a read of this copy may give wrong bytes: it was damaged, or it lies elsewhere than this proxy, to which
-    /// managers may not have spoken for long, has been told.
+    /// True if a read of this copy may give wrong bytes. It was damaged, or it lies elsewhere than this proxy knows, to
+    /// which managers may not have spoken for long.
     pub(crate) fn may_be_bad(&self, chunk: &Chunk, replica: usize) -> bool {
         let state = self.0.borrow();
         let asked = place(&state.setup, &state.map, chunk.lv, replica);
@@ -396,7 +396,7 @@ impl Line {
         Caller { proxy: state.proxy, session: state.session, token: self.token }
     }
 
-    /// What arrives next; `None` if nothing does before `until_us`.
+    /// Waits for the next arrival; `None` if there is none before `until_us`.
     pub(crate) async fn hear(&self, until_us: u64) -> Option<Heard> {
         self.desk.hear_on(&[self.token], until_us).await.map(|(_, heard)| heard)
     }
@@ -407,7 +407,8 @@ impl Line {
 }
 
 impl Desk {
-    /// What arrives next on any of these lines, and on which; `None` if nothing does before `until_us`.
+    /// Waits for the next arrival on any of these lines, and tells on which; `None` if there is
+    /// none before `until_us`.
     pub(crate) async fn hear_on(&self, lines: &[u64], until_us: u64) -> Option<(usize, Heard)> {
         let mut asked = false;
         poll_fn(|_| {

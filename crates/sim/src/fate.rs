@@ -1,4 +1,4 @@
-//! What a failing part does to its process.
+//! The fate of a process when a part of it fails.
 
 use crate::net::Net;
 

@@ -1,4 +1,4 @@
-//! What goes wrong, and when.
+//! The faults of a run, and their times.
 
 use larder_env::SeededRng;
 use larder_kv::FlushFault;
@@ -58,7 +58,7 @@ pub(crate) enum FaultKind {
     CutOff(Server),
     /// Servers do not reach others for seconds or minutes.
     Cut(Cut),
-    /// What a meta or data server has goes elsewhere, for some seconds.
+    /// A meta or data server drains for some seconds.
     Draining(Server),
     /// A server hears the managers late, though they hear it at once.
     Laggard(Server),

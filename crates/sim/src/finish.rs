@@ -122,7 +122,7 @@ impl World {
         Ok(())
     }
 
-    /// What a meta server's index shows of a PG, and through which op.
+    /// Reads a PG's rows in a meta server's index, with the one that says through which op they go.
     fn rows_of(&self, node: usize, pg: PgId) -> Result<Vec<Row>, IndexError> {
         let mut rows = Port(&self.nodes[node].kv).collect(b"")?;
         let mut failed = None;
@@ -136,7 +136,7 @@ impl World {
         failed.map_or(Ok(rows), Err)
     }
 
-    /// What the allocators think is what the rows say; nothing is used twice, lost or left over.
+    /// Checks that allocators and rows agree, and that nothing is used twice, lost or left over.
     fn check_space(&self) -> Result<(), Finding> {
         let agreed = self.agreed.borrow();
         let infos: Vec<_> = agreed.infos().collect();

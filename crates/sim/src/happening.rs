@@ -51,7 +51,7 @@ pub(crate) enum Part {
     Manager(usize),
 }
 
-/// What comes from a manager.
+/// Messages from a manager.
 #[derive(Debug, Clone)]
 pub(crate) enum FromManagers {
     /// The leading one says something.
@@ -60,7 +60,7 @@ pub(crate) enum FromManagers {
     Map(Arc<Topology>),
 }
 
-/// Who is to be answered.
+/// The caller to answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Caller {
     pub(crate) proxy: usize,
@@ -68,7 +68,7 @@ pub(crate) struct Caller {
     pub(crate) token: u64,
 }
 
-/// Who asks a data server for bytes, or gives it some.
+/// The caller that asks a data server for bytes, or gives it some.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asker {
     Proxy(Caller),
@@ -88,7 +88,7 @@ pub(crate) struct Requester {
     pub(crate) id: u64,
 }
 
-/// What a proxy asks of a PG's primary.
+/// Requests of a proxy to a PG's primary.
 #[derive(Debug, Clone)]
 pub(crate) enum Ask {
     /// A call of the protocol, answered as it is.
@@ -101,7 +101,7 @@ pub(crate) enum Ask {
     Parts(BucketId, UploadId),
 }
 
-/// What comes next of a walk over the index.
+/// The next step of a walk over the index.
 #[derive(Debug, Clone)]
 pub(crate) enum ReadStep {
     Begin,
@@ -182,10 +182,10 @@ pub(crate) enum ProxyIn {
 /// A key of a list, with its etag and tags.
 pub(crate) type Listed = (ObjectKey, ETag, Vec<(String, String)>, u64);
 
-/// What a proxy hears.
+/// Messages to a proxy.
 #[derive(Debug, Clone)]
 pub(crate) enum Heard {
-    /// What a PG answers, in which view.
+    /// The answer of a PG, and its view.
     Answer(Answer, View),
     Located(Option<Box<Located>>),
     /// Keys, and where to go on.

@@ -1,12 +1,13 @@
-//! What clients asked and were answered, and whether any order of the calls explains it.
+//! Records the calls of clients and their answers, and checks if any order of the calls explains
+//! them.
 //!
 //! Per key a register of unique values, to which others may be appended: it then shows all of them in their order. A
 //! call that was not answered may take effect at any later time, or never. Lists are reads of every key that there is.
 //!
-//! The check is Wing and Gong's search with a memo of (calls done, state), per key, so that its cost
-//! follows the number of calls under way at once and not the length of the history. Whoever reads an object
-//! finds of which values it is made, so the search need not guess in which order they were appended. Where few calls are
-//! open at once, a checker of others is asked too (`history/outside.rs`).
+//! The check is Wing and Gong's search with a memo of (calls done, state), per key. So its cost follows the number of
+//! calls under way at once and not the length of the history. A read of an object finds the values it is made of, so the
+//! search need not guess in which order they were appended. Where few calls are open at once, a checker of others is
+//! asked too (`history/outside.rs`).
 
 use std::fmt;
 
@@ -25,7 +26,7 @@ const OUTSIDE: &str = "an outside checker finds no order that explains";
 /// A call that was never answered.
 const NEVER: u64 = u64::MAX;
 
-/// What a key's object is: the value that was put, with those that were appended since, and its tags.
+/// The object of a key: the value that was put, with those that were appended since, and its tags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shown {
     /// Names the values, and their order.
@@ -37,13 +38,13 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// What a put makes.
+    /// The object that a put makes.
     #[must_use]
     pub fn put(value: u64) -> Self {
         Self { value: digest_of(&etag_of(value)), tags: 0, size: len_of(value) }
     }
 
-    /// What an append makes of this.
+    /// The object that an append makes of this.
     fn with(self, value: u64) -> Self {
         let size = self.size + len_of(value);
         Self { value: grown(self.value, value), size, ..self }
@@ -63,7 +64,7 @@ pub enum If {
     Value(u64),
 }
 
-/// What was asked.
+/// The kinds of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
     /// A put, or the completion of an upload.
@@ -78,7 +79,7 @@ pub enum Asked {
     Get,
 }
 
-/// What was answered.
+/// The kinds of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answered {
     /// It is done.
@@ -107,7 +108,7 @@ pub struct CallId {
 }
 
 impl CallId {
-    /// Whose call it is.
+    /// The key of the call.
     #[must_use]
     pub fn key(self) -> usize {
         self.key
@@ -251,7 +252,7 @@ impl Judge {
         }
     }
 
-    /// Whether an order explains the calls that takes as few of them as will do.
+    /// True if an order explains the calls that takes as few of them as will do.
     fn is_explained_by_few(&self, entries: &[Entry]) -> bool {
         let relevant = relevant(entries);
         Search::new(&relevant, &self.made, self.limits).run() == Verdict::Explained
@@ -289,8 +290,8 @@ fn relevant(entries: &[Entry]) -> Vec<Entry> {
             .iter()
             .any(|entry| matches!(entry.answered, Answered::Shows(Some(shown)) if wanted(shown)))
     };
-    // What nobody has seen may explain an answer that only says that something was there, or how long it was; and
-    // what was seen of an object that was appended to does not say of which values it is.
+    // A value that nobody has read may explain an answer that only says that something was there, or how long it was. And
+    // a look at an object that was appended to does not tell its values.
     let presence_counts = entries.iter().any(|entry| match entry.answered {
         Answered::Unmet | Answered::Grown(_) | Answered::Ends(_) => true,
         _ if is_append(entry) => true,
@@ -318,7 +319,7 @@ fn is_append(entry: &Entry) -> bool {
     matches!(entry.asked, Asked::Append(..))
 }
 
-/// What a call would put or append.
+/// The value that a call would put or append.
 fn value_of(entry: &Entry) -> Option<u64> {
     match entry.asked {
         Asked::Put(value, _) | Asked::Append(value, ..) => Some(value),
@@ -326,7 +327,7 @@ fn value_of(entry: &Entry) -> Option<u64> {
     }
 }
 
-/// What an answer shows.
+/// The object that an answer shows.
 fn shown_in(entry: &Entry) -> Option<Shown> {
     match entry.answered {
         Answered::Shows(shown) => shown,

@@ -1,4 +1,4 @@
-//! What is left out of a seed's run: by hand, or by the minimiser until nothing more can be.
+//! The parts left out of a seed's run: by hand, or by the minimiser until nothing more can be.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use crate::setup::{Setup, Weather};
 
-/// What is left out. Everything else is drawn as ever; but what happens shares one source of chance, so that the rest of
-/// a run may take another course.
+/// The parts left out. Everything else is drawn as ever. But all events share one source of chance, so the rest of a run
+/// may take another course.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Less {
     /// Clients end after so many calls.

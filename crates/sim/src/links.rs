@@ -151,7 +151,7 @@ impl Links {
         self.0.clear();
     }
 
-    /// Whether nothing that one sends reaches the other.
+    /// True if nothing that one sends reaches the other.
     pub(crate) fn are_cut(&self, from: Server, to: Server) -> bool {
         self.0.iter().any(|cut| cut.parts(from, to))
     }

@@ -94,12 +94,12 @@ impl Log {
         Ok(())
     }
 
-    /// Whether no new data may be taken.
+    /// True if no new data may be taken.
     pub(crate) fn is_full(&self) -> bool {
         self.appender.is_full()
     }
 
-    /// Whether ops wait for room: calls that would bring more are turned away.
+    /// True if ops wait for room: calls that would bring more are turned away.
     pub(crate) fn is_busy(&self) -> bool {
         !self.deferred.is_empty()
     }
@@ -168,7 +168,7 @@ fn config(log_id: u64, bugs: Bugs) -> LogConfig {
     config
 }
 
-/// What a failing log does to its server.
+/// The fate of a server whose log fails.
 pub(crate) fn fate(error: &LogError) -> Fate {
     match error {
         LogError::Broken { source: DiskError::PoweredOff } => Fate::PowerLost,

@@ -25,7 +25,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[derive(Debug, Parser)]
 #[command(name = "larder-sim")]
 struct Args {
-    /// How many seeds to run.
+    /// The number of seeds to run.
     #[arg(long, default_value_t = 100)]
     seeds: u64,
     /// The first seed.
@@ -89,7 +89,7 @@ thread_local! {
 /// Between two lines of progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 
-/// What all threads have found so far.
+/// The findings of all threads so far.
 #[derive(Default)]
 struct Total {
     seeds: u64,

@@ -51,19 +51,19 @@ impl Managers {
         net.send(self.me, (self.at, input));
     }
 
-    /// Whether the map names this run.
+    /// True if the map names this run.
     pub(crate) fn know_me(&self) -> bool {
         names(&self.map, self.id, self.boot)
     }
 
-    /// Whether the map says that another run is in this one's place: a late message made the managers think so, and
+    /// True if the map says that another run is in this one's place: a late message made the managers think so, and
     /// they do not hear this one any more.
     pub(crate) fn know_another(&self) -> bool {
         self.map.servers.get(&self.id).is_some_and(|record| record.ended.contains(&self.boot))
     }
 
-    /// What is due at each beat besides what the server says: to ask for a newer map, of another if this one is
-    /// silent.
+    /// Does the work of each beat besides the server's own messages: asks for a newer map, and another manager if
+    /// this one is silent.
     pub(crate) fn beat(&mut self, net: &mut Net) {
         if net.now_us() >= self.heard_us + SILENT_US {
             self.at = net.rng.below(self.count as u64) as usize;

@@ -1,14 +1,14 @@
 //! The minimiser: leaves out of a failing run whatever it fails without.
 //!
-//! What is tried is kept if the run still fails in the same way: first what makes the largest difference, then faults and
-//! calls in pieces that are halved until single ones are left (delta debugging), and all again until nothing more goes.
+//! A cut is kept if the run still fails in the same way. The largest cuts come first, then faults and calls in pieces
+//! that are halved until single ones are left (delta debugging). All is repeated until nothing more goes.
 
 use crate::less::Less;
 
 /// Tries a run with less; whether it still fails, and after how many calls.
 pub type Fails<'a> = dyn FnMut(&Less) -> Option<u32> + 'a;
 
-/// What is tried, and what was found so far.
+/// The tries, and the findings so far.
 struct Minimiser<'a> {
     fails: &'a mut Fails<'a>,
     best: Less,

@@ -1,6 +1,5 @@
-//! Which calls a seed's clients make, and which faults it has: half of all seeds have what is usual, the others a mix of
-//! their own that leaves much out, so that what is seldom in one is frequent in another (Groce et al., "Swarm testing",
-//! 2012).
+//! The calls that a seed's clients make, and its faults. Half of all seeds have the usual mix, the others a mix of their
+//! own that leaves much out. So what is seldom in one is frequent in another (Groce et al., "Swarm testing", 2012).
 
 use larder_env::SeededRng;
 
@@ -31,7 +30,7 @@ const USUAL: [(CallKind, u64); 8] = [
     (CallKind::Append, 28),
     (CallKind::Put, 14),
 ];
-/// How many times as often as usual a kind is called in a mix of its own.
+/// The factors by which a kind is called more often than usual in a mix of its own.
 const TIMES: [u64; 4] = [0, 1, 1, 6];
 /// Draws of a fault after which one comes that the seed leaves out.
 const DRAWS_MAX: u32 = 100;

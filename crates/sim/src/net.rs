@@ -58,7 +58,7 @@ pub(crate) struct Net {
     serial: u64,
     pub(crate) trace: Trace,
     pub(crate) weather: Weather,
-    /// Who does not reach whom.
+    /// The links that are cut.
     pub(crate) links: Links,
     /// Servers that hear the managers late, though these hear them at once.
     pub(crate) laggards: Servers,

@@ -46,7 +46,7 @@ pub(crate) use start::NoStart;
 /// Names no call: the answer, if any, is dropped.
 const NOBODY: Token = Token(u64::MAX);
 
-/// What a caller wants to know when its call is answered.
+/// The demands of a caller on its answer.
 #[derive(Debug, Clone)]
 enum Wanted {
     Answer,
@@ -90,7 +90,7 @@ struct Life {
     compacting: Option<moves::Compacting>,
     /// The walk under way for the ledgers of members.
     reading: Option<LedgerWalk>,
-    /// Whether there is one, or one is to begin.
+    /// True if there is one, or one is to begin.
     is_reading: bool,
     /// The run is of a release that knows no high-water marks.
     is_older: bool,
@@ -497,13 +497,13 @@ impl Node {
         chunks
     }
 
-    /// Whether a PG waits for a volume here.
+    /// True if a PG waits for a volume here.
     pub(crate) fn wants_lv(&self, pg: PgId) -> bool {
         let mut members = self.life.iter().flat_map(|life| &life.members);
         members.any(|member| member.pg.id() == pg && member.wants_lv == Some(member.pg.view()))
     }
 
-    /// What it has under way for others, if anything.
+    /// The work it has under way for others, if any.
     pub(crate) fn under_way(&self) -> Option<String> {
         let life = self.life.as_ref()?;
         let (requests, snapshots) = (life.requests.len(), life.snapshots.len());

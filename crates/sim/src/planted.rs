@@ -100,7 +100,7 @@ macro_rules! bugs {
         /// Names of all planted bugs.
         pub const NAMES: &[&str] = &[$($name),*];
 
-        /// What each of them is in the source, in the same order.
+        /// The name of each in the source, in the same order.
         pub const IN_SOURCE: &[&str] = &[$(stringify!($bug)),*];
 
         impl Bugs {

@@ -1,5 +1,5 @@
-//! What a data server has answered, and must keep over every restart (DESIGN §7 and §8): an
-//! independent model of floors, views and voids, held against what its volume admits and remembers.
+//! The promises of a data server, which it must keep over every restart (DESIGN §7 and §8). An independent model
+//! of floors, views and voids, held against what its volume admits and remembers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,7 +90,7 @@ impl Promises {
     /// # Errors
     /// What it has forgotten.
     pub(crate) fn check(&mut self, found: &Description) -> Result<(), String> {
-        // What was given elsewhere under a newer map, though nobody was answered, is promised no more.
+        // An LV given elsewhere under a newer map is promised no more, though nobody was answered.
         self.0.retain(|lv, promise| {
             promise.place.is_none_or(|(pv, map)| {
                 // The PV to another LV, or another PV to the LV.
@@ -138,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    /// What is found of LV 4, which was promised view 15 in PV 2 under map 161.
+    /// Checks LV 4, which was promised view 15 in PV 2 under map 161.
     fn check(pv: u32, lv: u32, view: u64, given: u64) -> Result<(), String> {
         let place = Some((PvId(2), MapVersion(161)));
         let promise = Promise { view: View(15), place, ..Promise::default() };

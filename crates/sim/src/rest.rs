@@ -124,12 +124,12 @@ impl World {
             let until_us = self.net.now_us() + PROBE_LOOK_US;
             self.run_until(until_us);
         }
-        // What is full may have no volume left that it could be given.
+        // A full cluster may have no volume left to give.
         let desk = &self.proxies[proxy].desk;
         self.clients.unserved == unserved || desk.was_full()
     }
 
-    /// What is not at rest yet.
+    /// Names a part that is not at rest yet.
     fn rests(&self) -> Result<(), String> {
         self.proxies_rest()?;
         let agreed = self.agreed.borrow();
@@ -196,7 +196,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether no copy of some chunk of a PG is good, as all that it had were damaged on purpose: it is tried for ever
+    /// True if no copy of some chunk of a PG is good, as all that it had were damaged on purpose: it is tried for ever
     /// to copy it.
     pub(crate) fn has_lost(&self, pg: PgId) -> bool {
         let primary = self.agreed.borrow().primary(pg);

@@ -1,4 +1,4 @@
-//! Who is who: the servers of the map, and which part of the simulated world each of them is.
+//! The servers of the map, and the part of the simulated world that each of them is.
 //!
 //! Every process is a server of its own, because every process dies alone: first the meta servers, then the data
 //! servers, the proxies and the managers. Those of one machine share its failure domain.
@@ -31,7 +31,7 @@ impl Server {
 }
 
 impl Setup {
-    /// How many servers the map has.
+    /// The number of servers of the map.
     pub(crate) fn servers(&self) -> usize {
         2 * self.machines + self.proxies + self.managers
     }
@@ -73,14 +73,14 @@ impl Setup {
         }
     }
 
-    /// What a server's clock shows that never jumps, in milliseconds.
+    /// The time by a server's clock that never jumps, in milliseconds.
     pub(crate) fn clock_ms(&self, server: ServerId, now_us: u64) -> u64 {
         let Clock { offset_ms, per_mille } = self.clocks[server.0 as usize];
         offset_ms + now_us * per_mille / 1000 / MS
     }
 }
 
-/// Who leads a PG according to a map, and in which view; any server before there is one.
+/// The leader of a PG according to a map, and its view; any server before there is one.
 pub(crate) fn primary_of(map: &Topology, pg: PgId) -> (usize, View) {
     let primary =
         map.pg(pg).and_then(|pg| pg.members.first().map(|primary| (primary.0 as usize, pg.view)));
@@ -121,7 +121,7 @@ pub(crate) fn info_of(
     LvInfo { lv: id, blocks: lv.blocks, copies: lv.width, replicas, as_of }
 }
 
-/// Whether the map names a server's run as the one that answers.
+/// True if the map names a server's run as the one that answers.
 pub(crate) fn names(map: &Topology, server: ServerId, boot: BootId) -> bool {
     map.is_up(server) && map.servers.get(&server).is_some_and(|record| record.boot == boot)
 }

@@ -1,4 +1,4 @@
-//! What a seed decides before anything happens: the cluster, its weather, the faults to come.
+//! The choices of a seed before anything happens: the cluster, its weather, the faults to come.
 
 use larder_env::SeededRng;
 use larder_protocol::limits::{LEASE_DRIFT_MS, LEASE_GRANTED_MS};
@@ -11,7 +11,7 @@ use crate::net::MS;
 use crate::planted::Bugs;
 use crate::trace::Text;
 
-/// What a run is asked for.
+/// The options of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// Members of each placement group: 1 or 3.
@@ -103,9 +103,9 @@ pub(crate) struct Setup {
     /// One in so many puts outlives the age at which its grant is ended.
     pub(crate) stubborn_one_in: u64,
     pub(crate) weather: Weather,
-    /// When LVs are compacted.
+    /// The fragmentation at which LVs are compacted.
     pub(crate) fragmentation: Fragmentation,
-    /// How proxies choose the replicas that they read.
+    /// The policy by which proxies choose the replicas that they read.
     pub(crate) read_policy: Policy,
     /// Pieces of objects that were appended to are coalesced.
     pub(crate) coalesces: bool,
@@ -192,7 +192,7 @@ impl Setup {
     fn draw_size(&mut self) {
         let mut rng = SeededRng::new(self.seed ^ 0x512E);
         self.clients = 1 + rng.below(CLIENTS_MAX) as usize;
-        // What many do with one key at once takes a history's checker too long.
+        // Many calls of one key at once take a history's checker too long.
         let least = self.clients.div_ceil(2);
         self.keys = least + rng.below(KEYS_MORE) as usize;
     }

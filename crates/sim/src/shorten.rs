@@ -10,7 +10,7 @@ use larder_sim::verdict::Finding;
 
 use crate::Args;
 
-/// What every try has in common.
+/// The inputs that all tries share.
 struct Tries<'a> {
     args: &'a Args,
     seed: u64,
@@ -18,7 +18,7 @@ struct Tries<'a> {
     done: u32,
 }
 
-/// How a run failed.
+/// The failure of a run.
 struct Failed {
     text: String,
     calls: u32,

@@ -171,7 +171,7 @@ impl Store {
                     match read {
                         // The map by which it was asked is an old one.
                         Err(ReadError::UnknownLv { .. }) => None,
-                        // What cannot be read is as good as other bytes.
+                        // Bytes that cannot be read are as good as other bytes.
                         read => Some(read.unwrap_or_default()),
                     }
                 });

@@ -1,4 +1,4 @@
-//! What a run did, as a hash that two runs of one seed must share, and as text for who reads it.
+//! The course of a run, as a hash that two runs of one seed must share, and as text for people.
 
 use std::collections::VecDeque;
 use std::fmt::Arguments;
@@ -6,7 +6,7 @@ use std::fmt::Arguments;
 /// Lines kept for the report of a failure.
 const TAIL_LINES: usize = 400;
 
-/// How much text a run keeps.
+/// The amount of text that a run keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Text {
     /// None: the hash alone.
@@ -64,12 +64,12 @@ impl Trace {
         }
     }
 
-    /// Whether every event is to be a line.
+    /// True if every event is to be a line.
     pub(crate) fn wants_events(&self) -> bool {
         matches!(self.text, Text::Tail | Text::Live)
     }
 
-    /// Whether a timeline is made.
+    /// True if a timeline is made.
     pub(crate) fn wants_timeline(&self) -> bool {
         self.text != Text::None
     }

@@ -1,4 +1,4 @@
-//! What a run came to.
+//! The result of a run.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -50,7 +50,7 @@ impl fmt::Display for Finding {
 }
 
 impl Finding {
-    /// What kind of thing it is: two runs that differ fail in the same way if it is the same.
+    /// The kind of a finding: two runs that differ fail in the same way if it is the same.
     #[must_use]
     pub fn kind(text: &str) -> &str {
         text.split_once(": ").map_or(text, |(what, _)| what)
@@ -98,7 +98,7 @@ pub struct Report {
     pub faults_by_kind: Covered,
     /// Answers by kind.
     pub answers: Covered,
-    /// What must never be, if it was.
+    /// The broken invariant, if any.
     pub finding: Option<Finding>,
     /// The last events, if text was asked for.
     pub tail: Vec<String>,

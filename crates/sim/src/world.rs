@@ -33,7 +33,7 @@ const STORE_DISK_BYTES: u64 = 64 << 20;
 /// See the module's head.
 pub(crate) struct World {
     pub(crate) setup: Arc<Setup>,
-    /// What is left out.
+    /// The parts left out.
     less: Less,
     pub(crate) net: Net,
     pub(crate) agreed: Shared,
@@ -464,7 +464,7 @@ impl World {
         }
     }
 
-    /// An operator tells whoever leads; an end of draining until it is in the map.
+    /// An operator tells the leader, and repeats the end of a drain until it is in the map.
     fn set_draining(&mut self, of: Server, draining: bool) {
         let server = self.setup.id_of(of);
         let leader = self.managers.iter().position(Manager::leads);
@@ -529,7 +529,8 @@ impl World {
         true
     }
 
-    /// Who was found odd has not the rows that most members have, if they still show the same versions.
+    /// Checks that a member found odd lacks the rows that most members have, if they still show the
+    /// same versions.
     fn check_odd(&mut self) {
         let odd = std::mem::take(&mut self.agreed.borrow_mut().odd);
         for (pg, odd) in odd {

@@ -1,5 +1,5 @@
-//! What was read tells of which values an object is made, and so on what each of them was appended: a value is in at most
-//! one object, at one place.
+//! Reads tell of which values an object is made, and so on what each of them was appended. A value is in at most one
+//! object, at one place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +11,10 @@ const LISTED_APPENDS_MAX: usize = 6;
 /// Most of them of which it is known how many bytes they may have together.
 const SUMMED_MAX: usize = 4;
 
-/// What is known of objects that were read.
+/// The knowledge of objects that were read.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Made {
-    /// What each value follows; nothing, if an object begins with it.
+    /// The object that each value follows; nothing, if an object begins with it.
     follows: BTreeMap<u64, Option<u128>>,
     /// Objects, by what names their values; with what each was before its last, and that.
     objects: BTreeMap<u128, (Shown, Option<u128>, u64)>,
@@ -86,22 +86,23 @@ impl Made {
         self.objects.get(&object).map(|(.., last)| *last)
     }
 
-    /// What a value was appended to, if an object with it was read; in it nothing, if that began with it.
+    /// The object that a value was appended to, if an object with it was read; in it nothing, if
+    /// that began with it.
     pub(super) fn before_of(&self, value: u64) -> Option<Option<u128>> {
         self.follows.get(&value).copied()
     }
 
-    /// Whether it is known of which values the object is made.
+    /// True if it is known of which values the object is made.
     pub(super) fn knows(&self, object: u128) -> bool {
         self.objects.contains_key(&object)
     }
 
-    /// Whether an object with this value was read.
+    /// True if an object with this value was read.
     pub(super) fn has(&self, value: u64) -> bool {
         self.follows.contains_key(&value)
     }
 
-    /// Whether a value may have been appended to this.
+    /// True if a value may have been appended to this.
     pub(super) fn may_follow(&self, value: u64, state: Option<Shown>) -> bool {
         self.follows.get(&value).is_none_or(|before| *before == state.map(|shown| shown.value))
     }
@@ -128,7 +129,7 @@ impl Appends {
         Self { values, sums }
     }
 
-    /// Whether so many of them make one object of another; then `path` has them.
+    /// True if so many of them make one object of another; then `path` has them.
     fn lead(&self, from: Shown, wanted: Shown, count: usize, path: &mut Vec<u64>) -> bool {
         if count == 0 {
             return from.value == wanted.value;

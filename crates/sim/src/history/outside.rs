@@ -45,13 +45,13 @@ fn relevant(entries: &[Entry]) -> Vec<Entry> {
     entries.iter().filter(says).copied().collect()
 }
 
-/// Whether it is asked of a key.
+/// True if it is asked of a key.
 pub(super) fn judges(entries: &[Entry]) -> bool {
     let calls = relevant(entries);
     calls.len() <= CALLS_MAX && open_most(&moments_of(&calls)) <= OPEN_MAX
 }
 
-/// Whether an order explains a key's calls; `None` if too many are open at once.
+/// True if an order explains a key's calls; `None` if too many are open at once.
 pub(super) fn is_explained(entries: &[Entry]) -> Option<bool> {
     let calls = relevant(entries);
     let moments = moments_of(&calls);
@@ -78,7 +78,7 @@ fn moments_of(calls: &[Entry]) -> Vec<(u64, usize, bool)> {
     moments
 }
 
-/// How many calls are open at once, at most.
+/// The most calls that are open at once.
 fn open_most(moments: &[(u64, usize, bool)]) -> usize {
     let mut open = 0;
     let before_end = moments.iter().filter(|(moment, ..)| *moment != NEVER);

@@ -14,7 +14,7 @@ const KEPT_TRIES_MIN: u64 = 1_000;
 /// Most moves that are kept of one call: longer lists are found again.
 const KEPT_MOVES_MAX: usize = 1_000;
 
-/// What a search may cost before it is given up; that counts as a failure, to be looked at.
+/// The cost at which a search is given up; that counts as a failure, to be looked at.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub(super) steps: usize,
@@ -36,7 +36,7 @@ impl Limits {
     }
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// An order explains the calls.
@@ -49,7 +49,7 @@ pub(super) enum Verdict {
     GivenUp,
 }
 
-/// How long an answer says that the object was when the call was made.
+/// The length that an answer gives the object at the time of the call.
 fn size_seen(entry: &Entry) -> Option<u64> {
     match entry.answered {
         Answered::Shows(Some(shown)) => Some(shown.size),
@@ -64,15 +64,15 @@ fn size_seen(entry: &Entry) -> Option<u64> {
 /// anywhere else they could as well come later, or never. Of several that nobody has seen and that
 /// do the same, one stands for all.
 ///
-/// A search that is not thorough takes as few of them as make a call possible. That may be too few: a condition that is not
-/// met says of the object only what it is not, a length fits many, and a later call may tell which of them it was.
+/// A search that is not thorough takes as few of them as make a call possible. That may be too few. A condition that is not
+/// met says of the object only what it is not, a length fits many, and a later call may tell which it was.
 pub(super) struct Search<'a> {
     entries: &'a [Entry],
     made: &'a Made,
     marks: Vec<u64>,
     /// Values that somebody has seen, or named in a condition; `None` if others may be in objects that were seen.
     seen: Option<BTreeSet<u64>>,
-    /// Whether it may be seen how long an object was that is otherwise unseen.
+    /// True if it may be seen how long an object was that is otherwise unseen.
     lengths_count: bool,
     /// With which objects tags were seen, and what those were before; `None` if that is not known of all.
     tagged: BTreeMap<u64, Option<BTreeSet<u128>>>,
@@ -90,7 +90,7 @@ pub(super) struct Search<'a> {
     given_up: Cell<bool>,
     limits: Limits,
     is_thorough: bool,
-    /// What was found before a call, by what may be found: the call, the state, and which calls are open.
+    /// The moves found before a call, by their key: the call, the state, and which calls are open.
     kept: BTreeMap<(usize, Option<Shown>, u64), Vec<Move>>,
 }
 
@@ -155,7 +155,7 @@ impl<'a> Search<'a> {
         Self { is_thorough: true, ..search }
     }
 
-    /// Whether there is one.
+    /// Searches for an order.
     pub(super) fn run(&mut self) -> Verdict {
         let mut places = vec![Place { moves: self.moves(None), taken: Vec::new() }];
         for _step in 0..self.limits.steps {
@@ -190,7 +190,7 @@ impl<'a> Search<'a> {
         self.tried.get()
     }
 
-    /// Whether a limit is reached, now or before.
+    /// True if a limit is reached, now or before.
     fn is_given_up(&self) -> bool {
         let Limits { tried, moves, .. } = self.limits;
         let is_reached = self.tried.get() >= tried || self.held.get() >= moves;
@@ -206,8 +206,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What may come next: no answered call that is left ended before it began. The last is tried
-    /// first.
+    /// The moves that may come next: no answered call that is left ended before it began. The last is tried first.
     fn moves(&mut self, state: Option<Shown>) -> Vec<Move> {
         let left = || self.entries.iter().enumerate().filter(|(at, _)| !self.done[*at]);
         let first_end = left().map(|(_, entry)| entry.ended).min().unwrap_or(NEVER);
@@ -284,8 +283,8 @@ impl<'a> Search<'a> {
         if is_told { CHAIN_MAX } else { APPENDS_MAX }
     }
 
-    /// Whether open calls may lead from the state to the object that the call found, as far as that is known: each of its
-    /// values from its last on is to be put or appended by one of them, back to where it is the state.
+    /// True if open calls may lead from the state to the object that the call found, as far as that is known. One of them
+    /// puts or appends each of its values from its last on, back to where it is the state.
     fn may_come_after(&self, at: usize, open: &Open, state: Option<Shown>) -> bool {
         let Some(found) = self.found_by(&self.entries[at]) else { return true };
         for object in self.made.before(found) {
@@ -315,7 +314,7 @@ impl<'a> Search<'a> {
         next.is_none_or(|next| seen.is_none_or(|seen| seen.contains(&next.value)))
     }
 
-    /// Whether its tags were seen with an object of which it is not known how it began.
+    /// True if its tags were seen with an object of which it is not known how it began.
     fn is_tagged_in_doubt(&self, at: usize) -> bool {
         self.tagged_by(at).is_some_and(Option::is_none)
     }
@@ -379,7 +378,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether a call may come `length` calls before `last`, by what that one tells of the object.
+    /// True if a call may come `length` calls before `last`, by what that one tells of the object.
     fn leads_to(&self, last: usize, length: usize, at: usize, state: Option<Shown>) -> bool {
         let Some(wanted) = size_seen(&self.entries[last]).filter(|_| length == 1) else {
             return true;
@@ -391,7 +390,7 @@ impl<'a> Search<'a> {
         is_it && self.size_after(at, state) == wanted
     }
 
-    /// Whether a call may be in a long chain of appends, `length` calls before `last`.
+    /// True if a call may be in a long chain of appends, `length` calls before `last`.
     fn is_appended_for(
         &self,
         last: usize,
@@ -418,7 +417,7 @@ impl<'a> Search<'a> {
             && left.is_some_and(|left| appends.into_iter().any(|n| self.may_grow_by(left, n, open)))
     }
 
-    /// Whether a call sets the tags that an answer shows.
+    /// True if a call sets the tags that an answer shows.
     fn sets_tags_of(&self, at: usize, last: &Entry) -> bool {
         let tags = shown_in(last).map(|shown| shown.tags);
         matches!(self.entries[at].asked, Asked::SetTags(set) if Some(set) == tags)
@@ -434,7 +433,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether so many appends may have so many bytes.
+    /// True if so many appends may have so many bytes.
     fn may_grow_by(&self, bytes: u64, count: usize, open: &Open) -> bool {
         let sums = open.sums.get_or_init(|| self.sums_of(&open.calls));
         sums.get(count).is_none_or(|sums| sums.contains(&bytes))
@@ -459,14 +458,15 @@ impl<'a> Search<'a> {
         value_of(&self.entries[at]).is_some_and(|value| self.is_unseen(value))
     }
 
-    /// Whether it is not known where its value was appended.
+    /// True if it is not known where its value was appended.
     fn is_unread(&self, at: usize) -> bool {
         is_append(&self.entries[at])
             && value_of(&self.entries[at]).is_some_and(|value| !self.made.has(value))
     }
 }
 
-/// How many calls that do the same may be placed before one call: a second changes something only where it appends.
+/// The most calls that do the same to place before one call: a second changes something only where
+/// it appends.
 fn doing_the_same_max(kind: Asked) -> usize {
     if matches!(kind, Asked::Append(_, None, _)) { UNREAD_MAX } else { 1 }
 }
@@ -477,7 +477,7 @@ fn of_value(entries: &[Entry]) -> BTreeMap<u64, usize> {
     values.filter_map(|(value, at)| Some((value?, at))).collect()
 }
 
-/// Whether it is known of which values an object is made.
+/// True if it is known of which values an object is made.
 fn is_known(object: u128, entries: &[Entry], made: &Made) -> bool {
     let is_alone = |value: u64| Shown::put(value).value == object;
     made.knows(object) || entries.iter().filter_map(value_of).any(is_alone)

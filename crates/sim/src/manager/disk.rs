@@ -1,7 +1,7 @@
-//! What a manager's disk holds: a log of its quorum's writes, each a record that is whole or not there.
+//! A manager's disk: a log of its quorum's writes, each a record that is whole or not there.
 //!
-//! A killed process leaves what it wrote in the page cache; only what was synced survives a loss of power, and of the
-//! rest any beginning may: the log's records are chained.
+//! A killed process leaves its writes in the page cache. A loss of power leaves those that were synced, and any
+//! beginning of the rest: the log's records are chained.
 
 use larder_env::SeededRng;
 use larder_protocol::manager::quorum::{LogWrite, Stored};
@@ -33,7 +33,7 @@ impl ManagerDisk {
         self.synced = self.records.len();
     }
 
-    /// What a manager that starts finds, and syncs before it acts on it.
+    /// Reads the log for a manager that starts, which syncs it before it acts on it.
     pub(super) fn read(&mut self) -> Stored {
         self.sync();
         let mut stored = Stored::default();

@@ -1,5 +1,5 @@
-//! How a cluster comes to be: the first leader has the quorum agree on the settings, the servers and their disks, one
-//! command after the other, each from what the map says by then.
+//! Founds a cluster. The first leader has the quorum agree on the settings, the servers and their disks, one command
+//! after the other, each from what the map says by then.
 
 use std::collections::BTreeSet;
 

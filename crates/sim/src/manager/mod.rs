@@ -62,7 +62,7 @@ struct Life {
     last: (LogIndex, Option<Applied>),
     todo: VecDeque<QuorumEffect>,
     writing: VecDeque<(u64, LogWrite)>,
-    /// Who waits for a map newer than this.
+    /// Servers that wait for a map newer than this.
     watchers: BTreeMap<ServerId, MapVersion>,
     is_founding: bool,
     ticks: u64,
@@ -96,7 +96,7 @@ impl Manager {
         self.life.is_some()
     }
 
-    /// Whether it leads, as far as it knows.
+    /// True if it leads, as far as it knows.
     pub(crate) fn leads(&self) -> bool {
         self.life.as_ref().is_some_and(|life| life.quorum.leads())
     }
@@ -339,7 +339,7 @@ impl Manager {
         }
     }
 
-    /// A server says something to whoever leads.
+    /// Takes a server's message to the leader.
     fn hear(&mut self, from: ServerId, message: ServerMessage, handed_on: bool, net: &mut Net) {
         let (id, me) = (self.id, self.me);
         let quorum = &self.life().quorum;

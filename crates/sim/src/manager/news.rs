@@ -1,4 +1,4 @@
-//! What is new in a map: counted, and answered by the world's ill will.
+//! Counts the news in a map, and answers them with the world's ill will.
 
 use larder_protocol::manager::state::Topology;
 use larder_types::{PgId, ServerId};

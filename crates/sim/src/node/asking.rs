@@ -1,5 +1,5 @@
-//! What a meta server asks data servers for its PGs: again and again until it is answered, and given up as by a real
-//! driver, when the data server was out of reach for long or the managers find it down.
+//! A meta server's questions to data servers for its PGs, repeated until they are answered. It gives up as a real
+//! driver does: when the data server was out of reach for long, or the managers find it down.
 
 use larder_protocol::{DataAnswer, DataRequest, Event};
 use larder_types::{LvId, PgId, View};

@@ -26,7 +26,8 @@ const BUSY_ONE_IN: u64 = 20;
 const SOON_ONE_IN: u64 = 6;
 /// One in so many ticks begins another.
 const AGAIN_ONE_IN: u64 = 150;
-/// What a rotten version says, and no client put there. Clients of the simulator do not look at it.
+/// The mark of a rotten version, which no client put there. Clients of the simulator do not look at
+/// it.
 const ROTTEN: &str = "rotten";
 
 impl Node {
@@ -91,7 +92,7 @@ impl Node {
         self.step(pg, Event::Digested { at, sum }, net)
     }
 
-    /// What a comparison came to: members differ only if a row was changed.
+    /// Checks the result of a comparison: members differ only if a row was changed.
     pub(super) fn compared(
         &mut self,
         pg: PgId,

@@ -1,5 +1,5 @@
 //! The walk over the index that a meta server makes when it starts, or serves before it has read its rows, while its
-//! members go on; and what must be true of what they know.
+//! members go on. Checks what members know, too.
 
 use larder_protocol::ledger::{BucketCounts, NamedBlocks};
 use larder_protocol::pg::LedgerWalk;
@@ -97,7 +97,8 @@ impl Node {
         Ok(None)
     }
 
-    /// What a PG may allocate from, by its ledger; it learns what the index names if that is not known.
+    /// The space that a PG may allocate from, by its ledger; it learns what the index names if that
+    /// is not known.
     pub(super) fn known_space(&mut self, pg: PgId, lvs: Vec<LvInfo>) -> Result<Space, IndexError> {
         let mut walk = LedgerWalk::new(self.setup.pgs);
         walk.add(&mut self.member(pg).pg);
@@ -110,7 +111,7 @@ impl Node {
         space.ok_or_else(|| IndexError("nothing is known".to_owned()))?.map_err(fault)
     }
 
-    /// What is known was never contradicted.
+    /// Checks that nothing contradicts the ledger.
     pub(super) fn check_ledger(&mut self, pg: PgId, net: &mut Net) {
         if let Some(fault) = self.member(pg).pg.ledger_fault() {
             net.find(Finding::Contradiction(format!("the ledger of pg {pg}: {fault}")));
@@ -120,7 +121,7 @@ impl Node {
         }
     }
 
-    /// What every member knows of a PG is what its rows say.
+    /// Checks that every member knows of a PG what its rows say.
     pub(crate) fn check_ledgers(&self) -> Result<(), IndexError> {
         self.check_counts()?;
         let chunks = Port(&self.kv).chunks()?;
@@ -160,7 +161,7 @@ impl Node {
     }
 }
 
-/// Whether two say the same of a PG's space.
+/// True if two say the same of a PG's space.
 pub(super) fn is_same(one: &Space, other: &Space) -> bool {
     one.lvs == other.lvs && one.is_as_wanted == other.is_as_wanted
 }

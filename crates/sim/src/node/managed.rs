@@ -1,9 +1,9 @@
-//! What a meta server and the managers have to say to each other: its run, views, leases, LVs, sessions.
+//! The talk of a meta server with the managers: its run, views, leases, LVs, sessions.
 //!
 //! # Invariants
 //!
-//! 1. What was meant for another run is dropped.
-//! 2. What may be lost is said again at each beat until its effect is seen.
+//! 1. Messages for another run are dropped.
+//! 2. A message that may be lost is repeated at each beat until its effect is seen.
 //! 3. A lease runs from the time that its grant names, by this server's clock.
 //! 4. A PG serves only once all its LVs as of this view are known.
 
@@ -94,7 +94,7 @@ impl Node {
         Ok(())
     }
 
-    /// What it says and asks again at each beat.
+    /// Repeats its messages and questions at each beat.
     pub(super) fn beat(&mut self, net: &mut Net) {
         let (id, run) = (self.id, self.run);
         net.after(BEAT_US, (id, NodeIn::Beat { run }));
@@ -320,8 +320,8 @@ impl Node {
         self.drop_streams_of(session, net)
     }
 
-    /// What only the primary of the latest view may tell is told by no other: whatever the managers decide, they
-    /// wait out its lease first.
+    /// Checks that only the primary of the latest view answers as one: whatever the managers decide, they wait
+    /// out its lease first.
     pub(super) fn check_leads(&self, pg: PgId, view: View, net: &mut Net) {
         let agreed = self.agreed.borrow();
         if agreed.primary(pg) != self.id {

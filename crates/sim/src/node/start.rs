@@ -1,4 +1,4 @@
-//! How a meta server starts, loses its disk, and has a bit of its log rot.
+//! The start of a meta server, the loss of its disk, and rot in its log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

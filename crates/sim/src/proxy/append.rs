@@ -9,7 +9,7 @@ use crate::desk::Desk;
 use crate::history::Answered;
 use crate::index::{BUCKET, EPOCH};
 
-/// How an append is to go.
+/// The plan of an append.
 #[derive(Debug, Clone)]
 pub(crate) struct AppendPlan {
     /// Its key, its tag, its condition, and where its proxy drops it.

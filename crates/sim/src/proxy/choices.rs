@@ -11,7 +11,7 @@ use larder_types::{Chunk, DiskId, Holders, ServerId};
 
 use crate::setup::Setup;
 
-/// What all reads of a proxy know.
+/// The knowledge that all reads of a proxy share.
 pub(crate) struct Choices {
     reads: Reads,
     /// Of its own, so that runs in which there is nothing to choose stay what they are.

@@ -17,7 +17,7 @@ use crate::verdict::Finding;
 /// Rounds of finding and reading before a get gives up.
 const ROUNDS: u32 = 8;
 
-/// What came of reading a version.
+/// The result of reading a version.
 enum Read {
     Whole(Vec<Bytes>),
     /// A holder did not answer: says nothing about the data.
@@ -27,7 +27,7 @@ enum Read {
 }
 
 impl Desk {
-    /// What the key shows, and the values that were read; `None` if there was no answer.
+    /// The object that the key shows, and the values that were read; `None` if there was no answer.
     pub(crate) async fn get(&self, key: &ObjectKey) -> Option<(Option<Shown>, Vec<u64>)> {
         let pg = self.pg_of(key);
         let mut bad_before = None;
@@ -106,7 +106,8 @@ impl Desk {
         Err(if unreachable { Read::Unreachable } else { Read::Bad(Box::new(chunk.clone())) })
     }
 
-    /// What a holder answers, or another that is asked beside it; whether one did not answer.
+    /// The answer of a holder, or of another that is asked beside it; and whether one did not
+    /// answer.
     async fn read_holders(
         &self,
         chunk: &Chunk,

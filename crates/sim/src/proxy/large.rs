@@ -12,7 +12,7 @@ use crate::happening::{Ask, Heard};
 use crate::history::Answered;
 use crate::index::{BUCKET, EPOCH};
 
-/// How an upload is to go.
+/// The plan of an upload.
 #[derive(Debug, Clone)]
 pub(crate) struct UploadPlan {
     pub(crate) key: ObjectKey,

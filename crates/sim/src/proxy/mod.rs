@@ -31,7 +31,7 @@ pub(crate) const REPEAT_US: u64 = 500 * MS;
 /// Microseconds between two times that a proxy says which of its requests are finished.
 const FLOOR_US: u64 = 700 * MS;
 
-/// How far the managers know a proxy's session.
+/// The state of a proxy's session with the managers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Session {
     Begun,
@@ -79,17 +79,17 @@ impl Proxy {
         }
     }
 
-    /// Whether it takes calls: the managers know its session.
+    /// True if it takes calls: the managers know its session.
     pub(crate) fn serves(&self) -> bool {
         self.is_up && self.session == Session::Open
     }
 
-    /// Whether the managers have closed its session, or never will open it: nothing that it asks for will be done.
+    /// True if the managers have closed its session, or never will open it: nothing that it asks for will be done.
     pub(crate) fn is_shut_out(&self) -> bool {
         self.is_up && self.session == Session::Closed
     }
 
-    /// What it has under way for clients, if anything.
+    /// The work it has under way for clients, if any.
     pub(crate) fn under_way(&self) -> Option<String> {
         let tasks = self.tasks.len();
         if tasks > 0 {
@@ -229,7 +229,7 @@ pub(crate) fn condition_of(on: If) -> Condition {
     condition
 }
 
-/// What a refusal tells the client. Only what is sure counts as not done.
+/// The answer that a refusal gives the client. Only a sure refusal counts as not done.
 pub(crate) fn refused(refusal: Refusal) -> Answered {
     match refusal {
         Refusal::PreconditionFailed => Answered::Unmet,
@@ -285,7 +285,7 @@ impl Desk {
                 // A view in which it was asked later may have done it after all.
                 Some(Heard::Answer(Answer::Refused(_), view)) if view < asked => {}
                 Some(Heard::Answer(Answer::Refused(Refusal::NotPrimary), _)) => {
-                    // The next round goes to whoever leads by then.
+                    // The next round goes to the primary of that time.
                     self.refresh(pg);
                 }
                 Some(heard) => return Some(heard),

@@ -23,7 +23,7 @@ pub(crate) enum DropAt {
     Sent,
     /// With the grant, the data on its way.
     Granted,
-    /// When all is durable, before the primary hears of it.
+    /// Once all is durable, before the primary is told.
     Durable,
 }
 
@@ -38,17 +38,17 @@ pub(crate) struct Wanted {
     pub(crate) drop_at: Option<DropAt>,
 }
 
-/// What there is to be stored.
+/// The content to store.
 #[derive(Debug, Clone)]
 pub(crate) enum Payload {
     Bytes(Bytes),
     Stream { content: Content, size: u64 },
 }
 
-/// How often a put is begun.
+/// The number of times that a put is begun.
 const TRIES_MAX: u32 = 3;
 
-/// How a try ended that did not store the put.
+/// The end of a try that did not store the put.
 enum Ended {
     Answered(Answered),
     /// It is revoked.
@@ -239,7 +239,7 @@ impl Flight<'_> {
             Answer::Granted { grant, lv, extents, replicas, as_of, .. }
                 if self.granted.is_none_or(|known| known.op < grant.op) =>
             {
-                // What another view knew nothing of was done anew.
+                // A try that another view knew nothing of is done again.
                 let data = self.data.clone()?;
                 self.failed = false;
                 (self.granted, self.lv) = (Some(grant), Some(lv));
@@ -307,7 +307,7 @@ impl Flight<'_> {
         }
     }
 
-    /// How many replicas must have the data.
+    /// The number of replicas that must have the data.
     fn needed(&self) -> usize {
         if self.enough == 0 { self.replicas.count() } else { usize::from(self.enough) }
     }

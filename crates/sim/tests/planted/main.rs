@@ -81,10 +81,10 @@ const OF_DIGESTS: &[&str] =
 /// Bugs of starts that serve before the rows are read.
 const OF_EARLY: &[&str] = &["marks-believed", "unread-given"];
 
-/// How a bug is looked for: one that needs a view change while old messages are on their way takes
-/// three members, one of returning members many that go and come, one that needs a batch which
-/// crosses from one segment of the log into the next takes large ops, and one that needs a copy to be
-/// late by several views takes long runs.
+/// The options with which to look for a bug. One that needs a view change while old messages are on their way takes
+/// three members. One of returning members takes many that go and come. One that needs a batch which crosses from
+/// one segment of the log into the next takes large ops. One that needs a copy to be late by several views takes
+/// long runs.
 fn options(name: &str) -> Options {
     let bugs = Bugs::named(name).expect("a planted bug's name");
     let is_of_pieces = name == "coalesced-too-soon";
@@ -113,7 +113,7 @@ fn found_by(name: &str) -> Option<u64> {
     (0..SEEDS).find(|seed| run(*seed, options).finding.is_some())
 }
 
-/// Whether some seed finds a bug.
+/// True if some seed finds a bug.
 fn is_found(name: &str) -> bool {
     let options = options(name);
     let first = FOUND_LAST.iter().find(|(of, _)| *of == name).map(|(_, seed)| *seed);

@@ -21,7 +21,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("sim", include_str!("../../src/planted.rs")),
 ];
 
-/// The crate of a bug, and what is said of it there.
+/// The crate of a bug, and its description there.
 fn described(in_source: &str) -> (&'static str, String) {
     let path = in_source.replace(' ', "");
     let (of, fields) = path.split_once('{').unwrap_or((&path, ""));
@@ -39,7 +39,7 @@ fn described(in_source: &str) -> (&'static str, String) {
     (of, said.join(" "))
 }
 
-/// How a row begins.
+/// The beginning of a row.
 fn begin_of(name: &str, in_source: &str) -> String {
     let (of, what) = described(in_source);
     format!("| `{name}` | {of} | {what} |")
