@@ -30,61 +30,61 @@ pub(crate) struct Program {
 pub(crate) enum Command {
     /// Serve S3 from a directory, alone or with others.
     ///
-    /// With --peer it is one machine of a cluster of equal ones: the same command on each of them, in any order, with
-    /// the same list and the same secret (`larder secret`). Without --peer it runs as a single node.
+    /// With --peer this machine is one of a cluster of equal machines. Run the same command on each of them, in any order,
+    /// with the same list of peers and the same secret (`larder secret`). Without --peer it runs as a single node.
     ///
-    /// The first start makes the directory, draws root credentials (kept in DIR/credentials.toml,
-    /// readable by you alone, and printed once, if it is started in a terminal) and prints a line for the AWS command line. Nothing
-    /// listens beyond this machine unless you say so with --listen. SIGTERM and SIGINT let requests
-    /// finish and stop the server within 10 seconds, and the time of stop_notice besides, if that is set. A
-    /// put that was answered is on disk: the server may be killed at any moment.
+    /// The first start makes the directory and draws root credentials. It keeps them in DIR/credentials.toml, readable by
+    /// you alone, and prints them once if it is started in a terminal. It also prints a line for the AWS command line.
+    /// Nothing listens beyond this machine unless you say so with --listen. SIGTERM and SIGINT let requests finish and stop
+    /// the server within 10 seconds, after the time of stop_notice if that is set. An acknowledged put is on disk: the
+    /// server may be killed at any moment.
     #[command(after_help = exit::HELP)]
     Server(ServerArgs),
     /// Run a manager of a cluster.
     ///
-    /// Managers own the map of the cluster: who is in it, which servers have what. One, three or five of
-    /// them agree. The first founds the cluster (`[found]` in its configuration) and lets others join.
+    /// Managers own the map of the cluster: its servers, and what each of them has. One, three or five managers agree on it.
+    /// The first founds the cluster (`[found]` in its configuration) and lets others join.
     #[command(after_help = exit::HELP)]
     Manager(RoleArgs),
-    /// Run a meta server of a cluster: it keeps metadata.
+    /// Run a meta server of a cluster, which keeps metadata.
     #[command(after_help = exit::HELP)]
     Meta(RoleArgs),
-    /// Run a data server of a cluster: it keeps the objects' bytes.
+    /// Run a data server of a cluster, which keeps the objects' bytes.
     #[command(after_help = exit::HELP)]
     Data(RoleArgs),
-    /// Run a proxy of a cluster: it serves S3.
+    /// Run a proxy of a cluster, which serves S3.
     #[command(after_help = exit::HELP)]
     Proxy(RoleArgs),
-    /// Let another server join a cluster.
+    /// Make a token with which another server joins a cluster.
     ///
-    /// Prints a join token and the lines for the new server's configuration. To be run with the configuration
-    /// of a manager. The token is good as long as the manager that made it runs.
+    /// Prints the token and the lines for the new server's configuration. Run it with the configuration of a manager. The
+    /// token is good as long as the manager that made it runs, for 24 hours at most.
     #[command(after_help = exit::HELP)]
     Token(TokenArgs),
     /// Make a secret for the machines of a new cluster: `larder secret > FILE`.
     ///
-    /// Whoever has it can become a machine of the cluster. Give each the same file, readable by its owner alone
-    /// (chmod 600), and name it with --secret-file.
+    /// Any machine that has it can join the cluster. Give each the same file, readable by its owner alone (chmod 600), and
+    /// name it with --secret-file.
     #[command(after_help = exit::HELP)]
     Secret,
-    /// Show the state of a running store, its space and its buckets; of a cluster, its servers too.
+    /// Show the state of a running store, its space and its buckets, and a cluster's servers.
     ///
-    /// The first line says what is wrong, and what to do. A single node is asked itself, by its user or by root. A cluster's
-    /// managers are asked with the identity of a server on this machine. Exits with 0 if all is well: in a cluster, if every
+    /// The first line says what is wrong, and what to do. Run it as the user of the single node, or as root. In a cluster it
+    /// asks the managers, with the identity of a server on this machine. Exits with 0 if all is well: in a cluster, if every
     /// server answers and every placement group and volume has all its copies. Exits with 1 if not, or if no server runs.
     #[command(after_help = exit::HELP)]
     Status(StatusArgs),
-    /// Have what a meta or data server holds go elsewhere, before it is taken away.
+    /// Move all data off a meta or data server, before you remove it.
     ///
-    /// It goes on serving until everything has left it; `larder status` shows how much is left. To be run with
-    /// the configuration of a manager.
+    /// The server goes on serving until everything has left it; `larder status` shows how much is left. Run it with the
+    /// configuration of a manager.
     #[command(after_help = exit::HELP)]
     Drain(DrainArgs),
     /// Remove a server from a cluster for good.
     ///
-    /// Without --yes it prints what would be lost and changes nothing. A server that has the last copy of
-    /// something is not removed. Its process ends, and never becomes part of the cluster again. To be run with the
-    /// configuration of a manager.
+    /// Without --yes it prints what would be lost and changes nothing. A server that has the last copy of something is not
+    /// removed. The process of a removed server ends, and never joins the cluster again. Run it with the configuration of a
+    /// manager.
     #[command(after_help = exit::HELP)]
     Remove(RemoveArgs),
     /// Drain a disk of a data server, or remove it for good.
@@ -92,66 +92,64 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: DiskCommand,
     },
-    /// Show how evenly a cluster's disks are used and which volumes move for it, pause that or let it go on.
+    /// Show, pause or resume the moves of volumes that keep a cluster's disks evenly used.
     ///
     /// The managers move volumes from fuller disks to emptier ones by themselves, when a disk joins or one is fuller than
-    /// others. To be run with the configuration of a manager.
+    /// others. Run it with the configuration of a manager.
     Rebalance {
         #[command(subcommand)]
         command: RebalanceCommand,
     },
-    /// Rotate root's keys of a store or a cluster while it runs, or show which are taken.
+    /// Rotate root's keys of a store or a cluster while it runs, or show which ones servers accept.
     Keys {
         #[command(subcommand)]
         command: KeysCommand,
     },
-    /// Make a cluster's managers anew when too many of their directories are lost.
+    /// Recover a cluster's managers when too many of their directories are lost.
     ///
-    /// Meta and data servers keep the map of the cluster. `larder recover make` makes a recovery of their copies, and `larder recover
-    /// take` has each directory take it. The page on operations says when, and step by step how.
+    /// Meta and data servers keep the map of the cluster. `larder recover make` makes a recovery from their copies, and
+    /// `larder recover take` applies it to each directory. docs/operations.md says when to do so, and how, step by step.
     Recover {
         #[command(subcommand)]
         command: RecoverCommand,
     },
-    /// Show or set how many copies a bucket's puts wait for.
+    /// Show or set the number of copies that a bucket's puts wait for.
     Bucket {
         #[command(subcommand)]
         command: BucketCommand,
     },
     /// Run a whole cluster on this machine, for trying out.
     ///
-    /// Every role of every node is a process of its own. What dies is started again; SIGTERM stops all,
-    /// and so does the end of this process, however it comes.
+    /// Every role of every node is a process of its own. This process restarts those that exit. SIGTERM stops all, and so
+    /// does the end of this process, however it comes.
     #[command(after_help = exit::HELP)]
     DevCluster(DevClusterArgs),
     /// Serve S3 over somebody else's object store, many small objects packed into few large blobs.
     ///
-    /// Objects gather in DIR and go to the backend as blobs of about 1 GiB, or when the oldest has waited for the
-    /// flush timeout. A put that was answered is on this machine's disk (or, with --ack uploaded, in the backend):
-    /// the process may be killed at any moment. Blobs can be read without Larder's directory: `larder pack inspect`
-    /// and `larder pack extract`.
+    /// Objects gather in DIR and go to the backend as blobs of about 1 GiB, or when the oldest has waited for --flush-ms. An
+    /// acknowledged put is on this machine's disk, or, with --ack uploaded, in the backend: the process may be killed at any
+    /// moment. `larder pack inspect` and `larder pack extract` read blobs without Larder's directory.
     #[command(after_help = exit::HELP)]
     Pack(PackArgs),
-    /// Have a store be one of several regions, each of which takes writes and has all objects.
+    /// Join stores as regions, each of which takes writes and has all objects.
     Region {
         #[command(subcommand)]
         command: RegionCommand,
     },
     /// Check a stopped store, or a stopped server of a cluster, without changing anything.
     ///
-    /// Of a store it verifies the log's chain, the index against the log, that extents neither overlap nor
-    /// leak, and every object's checksums. Of a manager, meta or data server it verifies what must hold
-    /// without the others: log and map; log, index, and rows against each other; superblock and headers.
-    /// The report goes to stdout; its last line is the summary. Exits with 0 only if all is sound, with 1
-    /// if anything is not.
+    /// Of a store it verifies the log's chain, the index against the log, that extents neither overlap nor leak, and every
+    /// object's checksums. Of a server it verifies what must hold without the others. Of a manager that is log and map; of a
+    /// meta server log, index, and rows against each other; of a data server superblock and headers. The report goes to
+    /// stdout; its last line is the summary. Exits with 0 only if all is sound, with 1 if anything is not.
     #[command(after_help = exit::HELP)]
     Inspect(InspectArgs),
     /// Check whether this machine is fit for `larder server`: directory, disk, clock, limits, ports, other machines.
     ///
     /// Run it as the server's user, with the server's DIR and settings, before the first start or when something is wrong.
-    /// It says what is wrong, and what to do. It writes one small file into DIR, or above it if DIR is not there yet, to see
-    /// how long a sync takes, and removes it. Exits with 1 if this machine would keep a server from starting, or what the
-    /// server keeps would not be safe. What is in the store is for `larder inspect`.
+    /// It says what is wrong, and what to do. To see how long a sync takes, it writes one small file into DIR, or above it
+    /// if DIR is not there yet, and removes it. Exits with 1 if a server would not start on this machine, or its data would
+    /// not be safe. It does not check the store's contents: `larder inspect` does.
     #[command(after_help = exit::HELP)]
     Doctor(DoctorArgs),
     /// Measure an S3 endpoint, replay a trace, run the floor server, or fill a store for a trial.
@@ -159,18 +157,19 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: BenchTool,
     },
-    /// Print a script with which a shell completes commands and options.
+    /// Print a script that completes commands and options in a shell.
     ///
-    /// Packages install these. By hand, of bash: `larder completions bash > /etc/bash_completion.d/larder`.
+    /// Packages install these scripts. By hand, for bash: `larder completions bash >
+    /// /etc/bash_completion.d/larder`.
     Completions {
         /// Shell that the script is for.
         shell: clap_complete::Shell,
     },
     /// Write man pages, one for each command.
     ///
-    /// Packages install these. `man -l DIR/larder.1` shows the first without installing it.
+    /// Packages install these pages. `man -l DIR/larder.1` shows the first without installing it.
     Man {
-        /// Directory for them; made if it is missing. Pages that are there are replaced.
+        /// Directory for the pages; made if it is missing. Existing pages are replaced.
         dir: PathBuf,
     },
 }
@@ -183,21 +182,20 @@ pub(crate) struct ServerArgs {
     /// choose.
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<String>,
-    /// A machine of the cluster, where the others reach it, such as host1:7000; once for each, this one too. The
-    /// first 1, 3 or 5 are its managers.
+    /// Address where the others reach a machine of the cluster, such as host1:7000. Give it once for each machine, this one
+    /// too. The first 1, 3 or 5 are managers.
     #[arg(long = "peer", value_name = "HOST:PORT")]
     pub(crate) peers: Vec<String>,
-    /// Which of the peers this machine is. Found out if only one of them is an address of this machine.
+    /// The peer that this machine is. Default: the one peer that is an address of this machine.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) me: Option<String>,
     /// File with the secret that all peers share, made with `larder secret`. Needed until a machine has joined.
     #[arg(long, value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
-    /// Address for Prometheus' /metrics; "off" for none. Default: 127.0.0.1:9001; the start
-    /// fails if that is taken.
+    /// Address for Prometheus' /metrics; "off" for none. Default: 127.0.0.1:9001. The start fails if the address is taken.
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics_listen: Option<String>,
-    /// Configuration file (TOML); see docs/configuration.md. Options on the command line override it.
+    /// Configuration file (TOML); see docs/configuration.md. Command-line options override it.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 }
@@ -211,10 +209,10 @@ pub(crate) struct PackArgs {
     pub(crate) serve: Option<PackServeArgs>,
 }
 
-/// What can be done beside serving.
+/// Commands of `larder pack` beside serving.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PackTool {
-    /// Show what is in a blob, as lines of JSON: its trailer, then every entry of its index.
+    /// Show a blob's contents as lines of JSON: its trailer, then every entry of its index.
     Inspect {
         /// The blob, as a file.
         blob: PathBuf,
@@ -222,11 +220,11 @@ pub(crate) enum PackTool {
         #[arg(long)]
         verify: bool,
     },
-    /// Show what the worker of a directory has asked of its backend, and the bill.
+    /// Show a worker's requests to its backend, and the bill.
     ///
-    /// Works while the worker runs, and tells what it said last if it does not. Exits with 0 only if it runs, and
-    /// with 1 if not. The bill is what the requests cost at the prices of the worker's configuration, beside what
-    /// they would have cost had clients made them to the backend themselves.
+    /// If the worker does not run, shows what it last wrote. Exits with 0 only if the worker runs, and with 1 if not. The
+    /// bill has the cost of the requests at the prices of the worker's configuration. Beside it stands their cost had
+    /// clients made them to the backend themselves.
     Status {
         /// Directory of the worker.
         dir: PathBuf,
@@ -234,15 +232,15 @@ pub(crate) enum PackTool {
         #[arg(long)]
         json: bool,
     },
-    /// Get objects out of a blob, into DIR/BUCKET/KEY.
+    /// Extract objects from a blob into DIR/BUCKET/KEY.
     ///
-    /// Files that are there are left alone. Exits with 1 if any object wanted could not be got.
+    /// Existing files are left alone. Exits with 1 if an object could not be extracted.
     Extract {
         /// The blob, as a file.
         blob: PathBuf,
-        /// Where the objects go.
+        /// Directory for the objects.
         dir: PathBuf,
-        /// Only this object; may be repeated. All, if it is left out.
+        /// Extract only this object; may be repeated. Default: all objects.
         #[arg(long = "key", value_name = "BUCKET/KEY")]
         keys: Vec<String>,
     },
@@ -259,41 +257,42 @@ pub(crate) struct MountArg {
 pub(crate) struct PackServeArgs {
     /// Directory of the worker: log, spool and index; made if it is missing.
     pub(crate) dir: PathBuf,
-    /// Where blobs go: file:///DIRECTORY, s3://BUCKET/PREFIX?endpoint=URL&region=NAME,
-    /// gs://BUCKET/PREFIX?endpoint=URL or az://CONTAINER/PREFIX?account=NAME&endpoint=URL. Keys are taken from the
-    /// environment: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS,
-    /// AZURE_STORAGE_ACCOUNT_KEY, and others that those stores' own tools know.
+    /// Object store for the blobs: file:///DIRECTORY, s3://BUCKET/PREFIX?endpoint=URL&region=NAME,
+    /// gs://BUCKET/PREFIX?endpoint=URL or az://CONTAINER/PREFIX?account=NAME&endpoint=URL. Keys come from the environment:
+    /// AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_KEY, and others
+    /// that those stores' own tools know.
     #[arg(long, value_name = "URL")]
     pub(crate) backend: String,
-    /// Address for S3, such as 127.0.0.1:9000 (the default). Port 0 lets the system choose. "off" for none, with --mount.
+    /// Address for S3, such as 127.0.0.1:9000 (the default). Port 0 lets the system choose. "off"
+    /// for none, only with --mount.
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<String>,
     /// Show the bucket's objects as files in the directory PATH, which must be empty. Linux, as root or with fusermount3.
     #[arg(long, value_name = "BUCKET:PATH", value_parser = MountArg::parse)]
     pub(crate) mount: Option<MountArg>,
-    /// Address for Prometheus' /metrics; "off" for none. Default: 127.0.0.1:9001; the start
-    /// fails if that is taken.
+    /// Address for Prometheus' /metrics; "off" for none. Default: 127.0.0.1:9001. The start fails if the address is taken.
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics_listen: Option<String>,
-    /// Configuration file (TOML) with listen, metrics_listen, region, domains, html_forms, presigned_v2, access_log, stop_notice, log_format, and the tables [prices] and [packing].
-    /// Options on the command line override it.
+    /// Configuration file (TOML). Command-line options override it. Settings: listen, metrics_listen, region, domains,
+    /// html_forms, presigned_v2, access_log, stop_notice, log_format, and the tables [prices] and [packing].
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// What a put that is answered has behind it: this machine's disk, or the backend.
+    /// Durability that a put needs before it is acknowledged: on this machine's disk, or in the
+    /// backend.
     #[arg(long, value_enum, default_value_t = AckArg::Local)]
     pub(crate) ack: AckArg,
-    /// MiB of objects at which a blob is full.
+    /// Size of a full blob, in MiB of objects: 1 to 4096.
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub(crate) blob_mib: u32,
-    /// Milliseconds for which the oldest change of a blob waits at most before the blob goes up.
+    /// Longest time that a change waits before its blob is uploaded, in milliseconds.
     #[arg(long, value_name = "N", default_value_t = 5000)]
     pub(crate) flush_ms: u64,
-    /// KiB of the largest object that is packed, at most 8192 and a blob. Larger ones become objects of their
-    /// own. Default: 8192, or a blob.
+    /// Size of the largest object that is packed, in KiB: at most 8192, and at most a blob. Larger objects go to the backend
+    /// on their own. Default: 8192, or --blob-mib if that is smaller.
     #[arg(long, value_name = "N")]
     pub(crate) packed_kib: Option<u32>,
-    /// What goes together: what arrives together, keys with the same beginning, objects of about one size, or what the
-    /// rules of the configuration file say. Default: arrival, or what the file says.
+    /// Policy for the objects that share a blob: those that arrive together, keys with the same beginning, objects of about
+    /// one size, or the configuration file's rules. Default: the file's policy, or arrival.
     #[arg(long, value_enum)]
     pub(crate) packing: Option<PackingArg>,
     /// Threads that write objects into DIR at once, each for other groups. Default: one for each core, 4 to 9.
@@ -302,56 +301,60 @@ pub(crate) struct PackServeArgs {
     /// MiB of objects that may wait in DIR; beyond it puts are answered 503. At least two blobs.
     #[arg(long, value_name = "N", default_value_t = 8192)]
     pub(crate) spool_mib: u32,
-    /// Percent of a blob's objects that are live below which it is repacked; 0 for never. At 80, blobs take at most
-    /// 1.25 times what is live, and a byte that is freed costs at most four that are copied.
+    /// Repack a blob once less than this percentage of its bytes is live; 0 for never. At 80, blobs take at most 1.25 times
+    /// the live bytes, and each freed byte costs at most four copied ones.
     #[arg(long, value_name = "PERCENT", default_value_t = 80)]
     pub(crate) repack_below: u8,
-    /// Seconds for which blobs and objects that nothing needs any more stay in the backend. Restored copies of DIR that
-    /// are older than this may name what is gone.
+    /// Time that unneeded blobs and objects stay in the backend, in seconds. A restored copy of DIR that is older may name
+    /// objects that are gone.
     #[arg(long, value_name = "N", default_value_t = 86400)]
     pub(crate) grace_s: u64,
-    /// MiB per second that repacking reads, and backups write.
+    /// Most MiB per second that repacking reads, and that backups write.
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub(crate) background_mib_s: u32,
-    /// Seconds from one backup of the index to the next; 0 for none.
+    /// Time from one backup of the index to the next, in seconds; 0 for none.
     #[arg(long, value_name = "N", default_value_t = 3600)]
     pub(crate) backup_s: u64,
-    /// Rebuild the index without blobs that are missing or damaged. Which keys are lost, or may be, is written to
-    /// DIR/lost.txt.
+    /// Rebuild the index without blobs that are missing or damaged. DIR/lost.txt then lists the keys that are lost, or may
+    /// be.
     #[arg(long)]
     pub(crate) accept_loss: bool,
-    /// Requests a second that the backend is asked at most; readers go first. Default: as many as it takes.
+    /// Most requests a second to the backend, 0.1 or more; reads go first. Default: as many as the
+    /// backend takes.
     #[arg(long, value_name = "N")]
     pub(crate) requests_per_second: Option<f64>,
-    /// What requests may cost in a day, in the currency of [prices]. When that is used up uploads wait; reads do not.
+    /// Budget for requests in a day, in the currency of [prices]. When it is used up uploads wait;
+    /// reads do not. Default: no budget.
     #[arg(long, value_name = "AMOUNT")]
     pub(crate) spend_per_day: Option<f64>,
-    /// MiB of DIR that keep what was read from blobs: 0 for none, else at least 16.
+    /// Size of the cache in DIR for what was read from blobs, in MiB: 0 for none, else at least 16.
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub(crate) cache_mib: u32,
-    /// KiB that are read ahead at most where keys are read in their order: 0 for none, at most 16384. Wants a cache.
-    /// Default: 2048, or 0 without a cache.
+    /// Most KiB to read ahead where a client reads keys in order: 0 for none, at most 16384. Needs a cache. Default: 2048,
+    /// or 0 without a cache.
     #[arg(long, value_name = "N")]
     pub(crate) ahead_kib: Option<u32>,
-    /// Take the backend over from a worker whose directory is lost; with --worker, that worker's place in it. What that
-    /// worker had not uploaded is lost; if it still runs, it stops.
+    /// Take the backend over from a worker whose directory is lost; with --worker, that worker's place in it. Objects that
+    /// the worker had not uploaded are lost. If it still runs, it stops.
     #[arg(long)]
     pub(crate) take_over: bool,
-    /// Share the backend with other workers, under this name: 1 to 32 of a-z, 0-9 and -. DIR keeps it: another is refused.
+    /// Share the backend with other workers, under this name: 1 to 32 of a-z, 0-9 and -. DIR keeps
+    /// the name: a start with another is refused.
     #[arg(long, value_name = "NAME", value_parser = worker_name)]
     pub(crate) worker: Option<WorkerName>,
-    /// Address at which other workers hear of changes, and read objects, that are not in the backend yet. What it sends is
-    /// not encrypted. Port 0 lets the system choose. Default: none; they learn from the backend alone.
+    /// Address where other workers get changes, and read objects, that are not in the backend yet. The traffic is not
+    /// encrypted. Port 0 lets the system choose. Default: none; they learn from the backend alone.
     #[arg(long, value_name = "ADDR", requires = "worker")]
     pub(crate) peer_listen: Option<String>,
-    /// Where other workers reach that address, if it is not the same, such as host1:9002.
+    /// Address under which other workers reach --peer-listen, such as host1:9002. Default: the
+    /// same.
     #[arg(long, value_name = "HOST:PORT", requires = "peer_listen")]
     pub(crate) peer_advertise: Option<String>,
-    /// Seconds from one look in the backend for what other workers changed to the next.
+    /// Time from one look in the backend for changes of other workers to the next, in seconds.
     #[arg(long, value_name = "N", default_value_t = 10, requires = "worker")]
     pub(crate) look_s: u64,
-    /// Seconds for which what another worker has replaced or deleted stays. A worker that could not look in the backend for
-    /// a third of it answers 503.
+    /// Time that an object stays after another worker has replaced or deleted it, in seconds. A worker that could not look
+    /// in the backend for a third of that time answers 503.
     #[arg(long, value_name = "N", default_value_t = 1800, requires = "worker")]
     pub(crate) kept_s: u64,
 }
@@ -364,7 +367,7 @@ fn bucket_name(text: &str) -> Result<BucketName, String> {
     BucketName::new(text).map_err(|error| error.to_string())
 }
 
-/// When a put is answered, as it is named on the command line.
+/// The durability that a put waits for, as it is named on the command line.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 pub(crate) enum AckArg {
     Local,
@@ -386,7 +389,7 @@ pub(crate) struct RoleArgs {
     /// Configuration file (TOML); see docs/configuration.md.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
-    /// Stop when stdin ends, as it does when the process that started this one is gone.
+    /// Stop when stdin ends, as it does once the process that started this one is gone.
     #[arg(long, hide = true)]
     pub(crate) while_stdin_open: bool,
 }
@@ -396,13 +399,14 @@ pub(crate) struct TokenArgs {
     /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
-    /// Name of the new server; no other has it.
+    /// Name of the new server, unlike that of any other.
     #[arg(long)]
     pub(crate) name: String,
-    /// What it does.
+    /// Role of the new server.
     #[arg(long, value_enum)]
     pub(crate) role: RoleName,
-    /// Number of the machine that it runs on: copies lie on different machines where there are enough.
+    /// Number of the machine that it runs on. Copies go to different machines where there are
+    /// enough.
     #[arg(long, value_name = "N")]
     pub(crate) machine: u32,
 }
@@ -437,19 +441,20 @@ fn read_policy(name: &str) -> Result<Policy, String> {
 pub(crate) struct DevClusterArgs {
     /// Directory of the cluster; made if it is missing.
     pub(crate) dir: PathBuf,
-    /// Nodes of a new cluster, 1 to 15; 3 if it is left out.
+    /// Number of nodes of a new cluster, 1 to 15. Default: 3.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=15))]
     pub(crate) nodes: Option<u8>,
-    /// Print one line of JSON on stdout when the cluster is ready, and nothing else there.
+    /// Print one line of JSON on stdout when the cluster is ready, and nothing else.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Leave dead what dies.
+    /// Do not restart processes that exit.
     #[arg(long)]
     pub(crate) no_restart: bool,
     /// Read policy of the proxies of a new cluster, as `read_policy` in their configurations.
     #[arg(long, value_name = "POLICY", value_parser = read_policy)]
     pub(crate) read_policy: Option<Policy>,
-    /// What makes the processes of a new cluster worse, as the section `ablation` of their configurations.
+    /// Ablations of the processes of a new cluster, as the section `ablation` of their
+    /// configurations.
     #[cfg(feature = "ablation")]
     #[arg(long, hide = true, value_name = "TOML", default_value = "")]
     pub(crate) ablation: toml::Table,
@@ -457,7 +462,7 @@ pub(crate) struct DevClusterArgs {
     #[cfg(feature = "ablation")]
     #[arg(long, hide = true, value_name = "N")]
     pub(crate) ordered_node: Option<usize>,
-    /// Further of that section, of one node.
+    /// More of that section, for one node.
     #[cfg(feature = "ablation")]
     #[arg(long, hide = true, value_name = "TOML", default_value = "")]
     pub(crate) worse: toml::Table,
@@ -467,17 +472,17 @@ pub(crate) struct DevClusterArgs {
     pub(crate) worse_node: Option<usize>,
 }
 
-/// Commands that measure, and that prepare what is measured.
+/// Commands that measure, and that prepare a measurement.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchTool {
     #[command(flatten)]
     Measure(larder_bench::BenchCommand),
     /// Write objects into the store of a single node that is not running, for trials with many.
     ///
-    /// They go into index and volumes without requests, many times faster than puts. DIR is made if it is missing. All are
-    /// of one size, at most 8MiB, in a bucket of their own: fill-SEED/000000000000 and so on. A second fill with the same
-    /// seed goes on behind the last. Afterwards they are objects like all others. Use a store that may be lost: the command
-    /// writes and removes nothing else, but the disk may become full.
+    /// They go into index and volumes without requests, many times faster than puts. DIR is made if it is missing. All
+    /// objects have one size, at most 8MiB, in a bucket of their own: fill-SEED/000000000000 and so on. A second fill with
+    /// the same seed goes on behind the last. Afterwards they are objects like all others. Use a store that may be lost: the
+    /// command writes and removes nothing else, but the disk may become full.
     ///
     /// The command prints what it wrote to stdout.
     #[command(after_help = exit::HELP)]
@@ -491,13 +496,14 @@ pub(crate) struct FillArgs {
     /// Number of objects to write.
     #[arg(long, value_name = "N")]
     pub(crate) objects: u64,
-    /// Bytes of each object: 100, 4KiB, 1MiB. Up to 2KiB lie in the index alone.
+    /// Size of each object, such as 100, 4KiB or 1MiB. Objects of up to 2KiB lie in the index
+    /// alone.
     #[arg(long, value_name = "SIZE", default_value = "100")]
     pub(crate) size: ByteSize,
-    /// Bucket of all objects, made if it is missing. It may have no objects but those of fills.
+    /// Bucket of all objects, made if it is missing. It may hold no objects but those of fills.
     #[arg(long, value_name = "NAME", default_value = "larder-fill", value_parser = bucket_name)]
     pub(crate) bucket: BucketName,
-    /// Number that keys, and so contents, are made from.
+    /// Seed of the keys, and so of the contents.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Configuration file of the server, if its data lies on a block device.

@@ -1,4 +1,4 @@
-//! Arguments of the commands that show how a store is, and of those that change a cluster.
+//! Arguments of the commands that show a store's state, and of those that change a cluster.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ pub(crate) struct StatusArgs {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Look again every two seconds, until it is stopped.
+    /// Look again every two seconds, until you stop it.
     #[arg(long)]
     pub(crate) watch: bool,
 }
@@ -42,10 +42,10 @@ pub(crate) struct DrainArgs {
     pub(crate) config: PathBuf,
     /// Name of the server, as `larder status` shows it, or of a machine, such as host2:7000, for all its servers.
     pub(crate) name: String,
-    /// Let it take and keep things again.
+    /// Cancel a drain: the server takes and keeps data again.
     #[arg(long)]
     pub(crate) undo: bool,
-    /// Begin though not all copies of volumes find a place elsewhere: the others stay until there is one.
+    /// Begin even if some copies of volumes find no place elsewhere. Those stay until there is one.
     #[arg(long, conflicts_with = "undo")]
     pub(crate) partly: bool,
 }
@@ -57,14 +57,14 @@ pub(crate) struct RemoveArgs {
     pub(crate) config: PathBuf,
     /// Name of the server, as `larder status` shows it, or of a machine, such as host2:7000, for all its servers.
     pub(crate) name: String,
-    /// Do it.
+    /// Remove it. Without this, print what would be lost.
     #[arg(long)]
     pub(crate) yes: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DiskCommand {
-    /// Have what a disk holds go elsewhere.
+    /// Move all data off a disk.
     #[command(after_help = exit::HELP)]
     Drain {
         #[command(flatten)]
@@ -72,7 +72,7 @@ pub(crate) enum DiskCommand {
         /// Number of the disk, as `larder status` shows it.
         disk: u32,
     },
-    /// Remove a disk for good, with all that it holds.
+    /// Remove a disk for good, with all its data.
     ///
     /// Without --yes it prints what would be lost and changes nothing.
     #[command(after_help = exit::HELP)]
@@ -86,23 +86,24 @@ pub(crate) enum DiskCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum RebalanceCommand {
-    /// List the moves that are to follow, as things stand.
+    /// List the moves that would follow now.
     #[command(after_help = exit::HELP)]
     Plan {
         /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
-    /// Show the use of each disk, how many volumes move, and how many are to follow.
+    /// Show the use of each disk, and the numbers of volumes that move and that are to follow.
     #[command(after_help = exit::HELP)]
     Status {
         /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
-    /// Let no further volume begin to move for balance, until `larder rebalance start`.
+    /// Begin no further move for balance until `larder rebalance start`.
     ///
-    /// Volumes that move already go on to their end. Missing copies are made, and disks that drain are emptied, as ever.
+    /// Moves under way go on to their end. The managers still make missing copies and empty disks
+    /// that drain.
     #[command(after_help = exit::HELP)]
     Pause {
         /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
@@ -137,17 +138,19 @@ pub(crate) enum KeysCommand {
         #[command(flatten)]
         of: KeysOf,
     },
-    /// Replace root's keys on all servers. Those before are accepted, too, until `larder keys retire`.
+    /// Replace root's keys on all servers. They also accept the keys before, until `larder keys
+    /// retire`.
     ///
-    /// It names the file that has the new keys. No server is restarted. Exits with 1 if some proxies do not accept them yet.
+    /// Names the file that has the new keys. Restarts no server. Exits with 1 if some proxies do
+    /// not accept the new keys yet.
     #[command(after_help = exit::HELP)]
     Rotate {
         #[command(flatten)]
         of: KeysOf,
-        /// File with the new keys, like credentials.toml. They are drawn without it.
+        /// File with the new keys, in the form of credentials.toml. Default: the keys are drawn.
         #[arg(long, value_name = "FILE")]
         keys: Option<PathBuf>,
-        /// Refuse all keys before at once: somebody else may have them.
+        /// Refuse all keys before at once, for when somebody else may have them.
         #[arg(long)]
         at_once: bool,
         /// With --config, at the first rotation: file with the keys that proxies have now.
@@ -159,12 +162,12 @@ pub(crate) enum KeysCommand {
     },
     /// Refuse the keys before the current ones, on all servers.
     ///
-    /// Without --yes it prints whether clients still use them and changes nothing.
+    /// Without --yes it prints whether clients still use the keys before, and changes nothing.
     #[command(after_help = exit::HELP)]
     Retire {
         #[command(flatten)]
         of: KeysOf,
-        /// Do it.
+        /// Refuse them. Without this, print whether clients still use them.
         #[arg(long)]
         yes: bool,
     },
@@ -172,29 +175,32 @@ pub(crate) enum KeysCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum RecoverCommand {
-    /// Make a recovery of the maps that meta and data servers keep. Changes no directory.
+    /// Make a recovery from the maps that meta and data servers keep. Changes no directory.
     ///
-    /// All processes of the cluster must be stopped. It chooses the latest map, and refuses if what any server did could be missing in
-    /// it.
+    /// All processes of the cluster must be stopped. It chooses the latest map, and refuses if that map could lack anything
+    /// that a server did.
     #[command(after_help = exit::HELP)]
     Make {
-        /// Copies of `cluster-map`: of all meta and data servers, and of proxies that have one. Of a manager that is left its
-        /// `quorum/log` helps, too.
+        /// Copies of `cluster-map` from all meta and data servers, and from proxies that have one. The `quorum/log` of a
+        /// manager that is left helps, too.
         #[arg(value_name = "FILE", required = true)]
         maps: Vec<PathBuf>,
         /// A machine or a server whose directory is gone for good, by its name or id. May be repeated.
         #[arg(long, value_name = "NAME")]
         lost: Vec<String>,
-        /// Go on though placement groups or volumes are out of reach without what is lost, or puts that were answered may be lost.
+        /// Go on even if the loss puts placement groups or volumes out of reach, or may include
+        /// acknowledged puts.
         #[arg(long)]
         accept_loss: bool,
-        /// File to write the recovery to. It has the key of a new authority: keep it secret, and delete it when all have taken it.
+        /// File to write the recovery to. It has the key of a new authority: keep it secret, and
+        /// delete it once every directory has taken it.
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
     },
-    /// Have a directory take a recovery. To be run on each machine, before anything is started.
+    /// Apply a recovery to a directory. Run it on each machine, before you start anything.
     ///
-    /// Every server gets a new identity, and every manager a new log. A manager's log of before is kept beside it.
+    /// Every server gets a new identity, and every manager a new log. A manager's old log is kept
+    /// beside the new one.
     #[command(after_help = exit::HELP)]
     Take {
         /// The recovery.
@@ -211,11 +217,11 @@ pub(crate) enum RecoverCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BucketCommand {
-    /// Show or set a bucket's write policy: when a put is answered.
+    /// Show or set a bucket's write policy: the copies that a put waits for.
     ///
-    /// all: when every copy within reach is durable (default). majority: when more than half of the copies are. one,
-    /// or a number: when so many are. The other copies are made meanwhile, or soon after; until then an object is lost
-    /// with fewer disks. To be run with the configuration of a manager.
+    /// all: a put is acknowledged when every copy within reach is durable (default). majority: when more than half of the
+    /// copies are. one, or a number: when so many are. The other copies follow meanwhile, or soon after; until then the loss
+    /// of fewer disks loses the object. Run it with the configuration of a manager.
     #[command(after_help = exit::HELP)]
     Policy {
         /// Configuration file of a manager of this machine, or directory of `larder server --peer`.
@@ -223,7 +229,7 @@ pub(crate) enum BucketCommand {
         config: PathBuf,
         /// Name of the bucket.
         name: String,
-        /// all, majority, one, or a number of copies; shown if it is left out.
+        /// all, majority, one, or a number of copies. Without it the policy is shown.
         policy: Option<WritePolicy>,
     },
 }

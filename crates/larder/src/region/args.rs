@@ -13,14 +13,14 @@ use crate::exit;
 pub(crate) enum RegionCommand {
     /// Make a store, or a cluster, the first region.
     ///
-    /// It gives the others their numbers: `larder region token` on this machine lets one join. The server listens for
-    /// other regions when it is started next.
+    /// The first region gives the others their numbers: `larder region token` on this machine lets one join. The server
+    /// listens for other regions from its next start.
     #[command(after_help = exit::HELP)]
     Create(CreateArgs),
     /// Make a store, or a cluster, another region, with a token of the first one.
     ///
-    /// Asks the first region, whose server must run. The server listens for other regions, and pulls from them, when it
-    /// is started next. If the answer is lost, the same command may be run again.
+    /// Asks the first region, whose server must run. This server listens for other regions, and pulls from them, from its
+    /// next start. If the answer is lost, run the same command again.
     #[command(after_help = exit::HELP)]
     Join(JoinArgs),
     /// Print a token that lets one store become a region, within an hour.
@@ -42,8 +42,8 @@ pub(crate) enum RegionCommand {
     },
     /// Show how far this region is behind the others.
     ///
-    /// Prints what the running server wrote last. Exits with 0 only if this region has all that the others have, or is
-    /// getting it; with 1 if a region cannot be reached, nothing moves, or the server does not run.
+    /// Prints what the running server wrote last. Exits with 0 only if this region has everything that the others have, or
+    /// is getting it. Exits with 1 if a region cannot be reached, nothing moves, or the server does not run.
     #[command(after_help = exit::HELP)]
     Status {
         /// Directory of the store.
@@ -52,87 +52,89 @@ pub(crate) enum RegionCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Try over S3 whether regions come to have the same.
+    /// Test over S3 that changes reach all regions.
     ///
-    /// Puts, changes and deletes objects through each region's S3 endpoint and waits until all others show it; with --away also
-    /// while one of them is stopped. Keys are those of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, in all regions. Exits with 1
-    /// if something is not there in time.
+    /// Puts, changes and deletes objects through each region's S3 endpoint and waits until all others show it; with --away
+    /// also while one of them is stopped. It uses the keys in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for all regions.
+    /// Exits with 1 if a change does not arrive in time.
     #[command(after_help = exit::HELP)]
     Drill(DrillArgs),
     /// Show what two stores have in common, and what would be lost if they became regions of each other.
     ///
-    /// Lists both over S3. Of two objects with the same key the older would be gone, in both. Keys are those of AWS_ACCESS_KEY_ID and
-    /// AWS_SECRET_ACCESS_KEY, in both stores. Exits with 1 if some key has two contents. Of regions that are level it shows that they
-    /// have the same.
+    /// Lists both over S3. Of two objects with the same key the older would be lost, in both. It uses the keys in
+    /// AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for both stores. Exits with 1 if a key has two contents. Of regions that
+    /// are level it shows that they have the same.
     #[command(after_help = exit::HELP)]
     Compare(CompareArgs),
-    /// Pull nothing from a region until it is resumed.
+    /// Stop pulling from a region until it is resumed.
     ///
-    /// The others go on with it, and it goes on with this one. A running server notices within a second.
+    /// The other regions still pull from it, and it still pulls from this one. A running server
+    /// notices within a second.
     #[command(after_help = exit::HELP)]
     Pause(NamedArgs),
-    /// Pull from a region again that was paused.
+    /// Pull again from a region that was paused.
     #[command(after_help = exit::HELP)]
     Resume(NamedArgs),
     /// Remove a region for good.
     ///
-    /// Without --yes it prints what would be lost and changes nothing. The others are told by this one. The region that is
-    /// removed keeps its data; its number is never given again. A running server notices within a second.
+    /// Without --yes it prints what would be lost and changes nothing. This region tells the others. The removed region
+    /// keeps its data; its number is never given again. A running server notices within a second.
     #[command(after_help = exit::HELP)]
     Remove {
         #[command(flatten)]
         region: NamedArgs,
-        /// Do it.
+        /// Remove it. Without this, print what would be lost.
         #[arg(long)]
         yes: bool,
     },
-    /// Show or set the average rate at which this region pulls from another, at most.
+    /// Show or set the highest average rate at which this region pulls from another.
     ///
-    /// The default is 256 MiB a second. A single object may pass faster: the next fetch then waits until the average is at the rate
-    /// again. With a low rate large objects delay what comes behind them. A running server notices within a second.
+    /// The default is 256 MiB a second. A single object may pass faster: the next fetch then waits until the average is at
+    /// the rate again. With a low rate large objects delay those behind them. A running server notices within a second.
     #[command(after_help = exit::HELP)]
     Rate {
         #[command(flatten)]
         region: NamedArgs,
-        /// MiB a second. Without it the rate is shown.
+        /// MiB a second, 1 to 10000. Without it the rate is shown.
         #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
         mib_per_s: Option<u32>,
     },
     /// Show or set whether a region compresses the objects that this region pulls from it.
     ///
-    /// Off by default. LZ4: worth it where the link is slow and objects repeat themselves, such as text. What is no shorter is
-    /// sent as it is. A running server notices within a second.
+    /// Off by default. LZ4: worth it where the link is slow and objects repeat themselves, such as text. Bytes that do not
+    /// shrink go as they are. A running server notices within a second.
     #[command(after_help = exit::HELP)]
     Compress {
         #[command(flatten)]
         region: NamedArgs,
-        /// Without it the setting is shown.
+        /// on or off. Without it the setting is shown.
         set: Option<Switch>,
     },
     /// Show or set how many regions must have a bucket's changes before clients get an answer.
     ///
-    /// The default is 1: this region alone. With N, a put, delete or change of tags succeeds once N regions have it durably. After 5
-    /// seconds it gets 503, but it is made here and still reaches the others. The setting holds in this region only.
+    /// The default is 1: this region alone. With N, a put, delete or change of tags succeeds once N regions have it durably.
+    /// After 5 seconds it gets 503, but the change is made here and still reaches the others. The setting holds in this
+    /// region only.
     #[command(after_help = exit::HELP)]
     Policy(PolicyArgs),
-    /// Show or set whether this region alone has a bucket, or all regions.
+    /// Show or set the regions that have a bucket: this one alone, or all.
     ///
-    /// All regions have a bucket unless it is `local`: then no other region is told of it, and takes nothing of it. What they had of it
-    /// before stays there. `shared` lets them have it, unless one of them has a bucket of that name.
+    /// All regions have a bucket unless it is `local`: then no other region learns of it, or takes anything from it. They
+    /// keep what they had of it before. `shared` lets them have it, unless one of them has a bucket of that name.
     #[command(after_help = exit::HELP)]
     Bucket(BucketArgs),
-    /// Show or move the home of a bucket: the region that decides about conditions for all.
+    /// Show or move the home of a bucket: the region that decides about conditions for all regions.
     ///
-    /// A bucket has none unless it is given one: then conditions, such as If-None-Match, hold within each region alone. With a home
-    /// all regions send changes with conditions there. Run it at the region that is to be the home; in a cluster with the directory
-    /// of its gateway. The server carries it out, and goes on if this command has ended.
+    /// A bucket has none by default: then conditions, such as If-None-Match, hold within each region alone. With a home all
+    /// regions send changes with conditions there. Run it at the region that is to be the home; in a cluster, with the
+    /// directory of its gateway. The server carries out the move, and goes on even after this command has ended.
     #[command(after_help = exit::HELP)]
     Home(HomeArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct HomeArgs {
-    /// Directory of the store; of a cluster, that of its gateway.
+    /// Directory of the store, or of a cluster's gateway.
     pub(crate) dir: PathBuf,
     /// Bucket. Without it the homes of all buckets are listed.
     pub(crate) bucket: Option<String>,
@@ -146,9 +148,9 @@ pub(crate) struct HomeArgs {
 /// The state of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Switch {
-    /// Do it.
+    /// The setting is on.
     On,
-    /// Do not.
+    /// The setting is off.
     Off,
 }
 
@@ -163,13 +165,16 @@ pub(crate) enum Place {
 
 #[derive(Debug, Args)]
 pub(crate) struct BucketArgs {
-    /// Directory of the store; of a cluster, that of a machine with a manager, or a manager's configuration.
+    /// Directory of the store. For a cluster, the directory of a machine with a manager, or a
+    /// manager's configuration.
     pub(crate) dir: PathBuf,
     /// Bucket. Without it all buckets are listed.
     pub(crate) bucket: Option<String>,
-    /// `local`: this region alone has it, and it is made if it is not there. `shared`: all regions have it. Without it it is shown which.
+    /// `local`: this region alone has the bucket, which is made if it is missing. `shared`: all
+    /// regions have it. Without it the setting is shown.
     pub(crate) scope: Option<Scope>,
-    /// With `local`, of a bucket that is shared: the other regions keep what they have of it, as a bucket of theirs.
+    /// Make a shared bucket `local`: the other regions keep what they have of it, as a bucket of
+    /// their own.
     #[arg(long)]
     pub(crate) yes: bool,
 }
@@ -185,19 +190,20 @@ pub(crate) enum Scope {
 
 #[derive(Debug, Args)]
 pub(crate) struct PolicyArgs {
-    /// Directory of the store; of a cluster, that of a machine, or the configuration of a manager.
+    /// Directory of the store. For a cluster, the directory of a machine, or the configuration of a
+    /// manager.
     pub(crate) dir: PathBuf,
     /// Bucket. Without it the buckets that wait for other regions are listed.
     pub(crate) bucket: Option<String>,
-    /// Number of regions, this one included. Without it the setting is shown.
+    /// Number of regions, this one included. on or off. Without it the setting is shown.
     #[arg(value_parser = clap::value_parser!(u8).range(1..=8))]
     pub(crate) regions: Option<u8>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct CreateArgs {
-    /// Directory of the store; of a cluster, that of one of its proxies or machines, which speaks for it then. Its server was
-    /// started at least once.
+    /// Directory of the store. For a cluster, the directory of a proxy or machine, which becomes its gateway. Its server
+    /// must have run at least once.
     pub(crate) dir: PathBuf,
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
@@ -205,14 +211,15 @@ pub(crate) struct CreateArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct JoinArgs {
-    /// Directory of the store; of a cluster, that of one of its proxies or machines, which speaks for it then. Its server was
-    /// started at least once.
+    /// Directory of the store. For a cluster, the directory of a proxy or machine, which becomes its gateway. Its server
+    /// must have run at least once.
     pub(crate) dir: PathBuf,
     /// Token that `larder region token` printed at the first region.
     pub(crate) token: String,
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
-    /// Join with a store that has buckets: those that other regions have, too, are merged with theirs, for good.
+    /// Join with a store that has buckets. Buckets that other regions have, too, are merged with
+    /// theirs, for good.
     #[arg(long)]
     pub(crate) merge: bool,
 }
@@ -226,7 +233,8 @@ pub(crate) struct PlaceArgs {
     /// Address for the other regions, such as 0.0.0.0:7001.
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: String,
-    /// Where the other regions reach that address, if it is not the same, such as eu.example.org:7001. It is kept for ever.
+    /// Address under which the other regions reach --listen, such as eu.example.org:7001. It is
+    /// kept for ever. Default: the same as --listen.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) advertise: Option<Address>,
 }

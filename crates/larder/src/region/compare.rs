@@ -21,10 +21,10 @@ const KEYS_SHOWN: usize = 5;
 
 #[derive(Debug, Args)]
 pub(crate) struct CompareArgs {
-    /// The S3 endpoints of two stores, such as eu=http://eu.example.org:9000.
+    /// S3 endpoints of the two stores, such as eu=http://eu.example.org:9000.
     #[arg(required = true, num_args = 2, value_name = "NAME=URL")]
     stores: Vec<Named>,
-    /// Most keys with two contents to print of each bucket.
+    /// Most keys with two contents to print for each bucket.
     #[arg(long, value_name = "N", default_value_t = KEYS_SHOWN)]
     keys: usize,
 }

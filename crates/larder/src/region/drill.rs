@@ -28,16 +28,17 @@ const OBJECT_BYTES: u64 = 100_000;
 
 #[derive(Debug, Args)]
 pub(crate) struct DrillArgs {
-    /// A region's S3 endpoint, such as eu=http://eu.example.org:9000; two to eight of them.
+    /// S3 endpoint of a region, such as eu=http://eu.example.org:9000. Give two to eight.
     #[arg(required = true, num_args = 2..=8, value_name = "NAME=URL")]
     regions: Vec<Named>,
-    /// Bucket that the drill works in. It is made if it is not there, and stays.
+    /// Bucket that the drill works in. It is made if it is missing, and stays.
     #[arg(long, value_name = "NAME", value_parser = BucketName::new, default_value = "larder-drill")]
     bucket: BucketName,
-    /// Also try it without this region: the drill says when to stop its server, and when to start it again.
+    /// Also test without this region: the drill says when to stop its server, and when to start it
+    /// again.
     #[arg(long, value_name = "NAME")]
     away: Option<String>,
-    /// Seconds after which a change ought to be in another region; a person has ten times as long to stop or start a
+    /// Longest time for a change to reach another region, in seconds. You have ten times as long to stop or start a
     /// server.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
