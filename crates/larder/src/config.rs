@@ -60,14 +60,14 @@ pub(crate) struct Config {
     pub(crate) copies: u8,
     /// MiB of a volume of a cluster that is new.
     pub(crate) volume_mib: u64,
-    /// How long certificates of a cluster's servers are valid.
+    /// The time for which certificates of a cluster's servers are valid.
     pub(crate) certificate_life: Life,
     /// The file that this was read from.
     #[serde(skip)]
     pub(crate) file: Option<PathBuf>,
 }
 
-/// How long a certificate is valid: `90d`, `12h`, `30s`.
+/// The time for which a certificate is valid: `90d`, `12h`, `30s`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct Life(pub(crate) Duration);
@@ -98,7 +98,7 @@ pub(crate) struct Within(Option<Duration>);
 const WITHIN_SECONDS: RangeInclusive<u64> = 4..=366 * 86_400;
 
 impl Within {
-    /// What every scrub has if it is told nothing: a disk that goes bad is found while the other copies are good.
+    /// The default of every scrub: it finds a disk that goes bad while the other copies are good.
     pub(crate) const TWO_WEEKS: Self = Self(Some(Duration::from_secs(14 * 86_400)));
     /// The life of an upload that nobody ends, if nothing else is set: longer than a client goes on with one.
     pub(crate) const A_WEEK: Self = Self(Some(Duration::from_secs(7 * 86_400)));
@@ -129,7 +129,7 @@ impl TryFrom<String> for Within {
     }
 }
 
-/// How background work is done.
+/// The settings of background work.
 pub(crate) fn background(mib_per_s: u64, scrub_within: Within) -> BackgroundConfig {
     BackgroundConfig { bytes_per_s: mib_per_s * 1024 * 1024, scrub_period: scrub_within.0 }
 }
@@ -198,7 +198,7 @@ pub(crate) fn check_device(data: &str) -> Result<(), ConfigError> {
     Err(ConfigError::Value { field: "data", found: data.to_owned(), remedy })
 }
 
-/// How log lines look.
+/// The form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {

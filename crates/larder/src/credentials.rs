@@ -157,8 +157,8 @@ pub(crate) fn given() -> Result<Option<Credentials>, CredentialsError> {
     }
 }
 
-/// The root credentials, of the environment or else of a file that an operator named and keeps: its rights are theirs to
-/// choose, as secrets that are mounted into containers are often there for all to read.
+/// The root credentials, of the environment or else of a file that an operator named and keeps. The operator chooses the
+/// rights of that file: all may read secrets that are mounted into containers, often.
 pub(crate) fn load_named(file: &Path) -> Result<Root, CredentialsError> {
     match given()? {
         Some(keys) => Ok(Root::given(keys)),

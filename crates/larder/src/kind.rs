@@ -127,7 +127,7 @@ impl Kind {
         }
     }
 
-    /// Whether it is the directory of one server of a cluster.
+    /// True if it is the directory of one server of a cluster.
     pub(crate) const fn is_role(self) -> bool {
         self.role_dir().is_some()
     }

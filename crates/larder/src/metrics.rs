@@ -104,7 +104,7 @@ pub(crate) struct Metrics {
     /// Of each server of the process that has a certificate.
     standings: RwLock<Vec<Arc<Standing>>>,
     access_log: OnceLock<Arc<AccessLog>>,
-    /// The process is about to stop, and says so to whoever asks if it serves.
+    /// The process is about to stop, and says so in `/readyz`.
     is_leaving: AtomicBool,
     /// Somebody was told that it serves, and may still go by that.
     was_ready: AtomicBool,
@@ -114,9 +114,9 @@ pub(crate) struct Metrics {
     began_s: f64,
 }
 
-/// What the roles of this process count themselves.
+/// The counts that the roles of this process keep themselves.
 pub(crate) trait RoleMetrics: Send + Sync + 'static {
-    /// Whether they serve.
+    /// True if they serve.
     fn is_ready(&self) -> bool;
 
     /// The state of the cluster that they serve, if they serve one.
@@ -236,7 +236,7 @@ impl Metrics {
         let _first = self.access_log.set(log);
     }
 
-    /// What a server's connections count.
+    /// Adds the counts of a server's connections.
     pub(crate) fn add_connections(&self, of: Arc<larder_net::Metrics>) {
         self.connections.write().push(of);
     }

@@ -53,7 +53,7 @@ pub(crate) fn first_other(
     Ok(entries(dir)?.into_iter().find(is_other))
 }
 
-/// What lies in a directory; a directory that is missing has nothing.
+/// The entries of a directory; none if it is missing.
 pub(crate) fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
     match fs::read_dir(dir) {
         Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),

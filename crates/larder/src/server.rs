@@ -144,7 +144,7 @@ fn start(args: &ServerArgs) -> Result<(), ServerError> {
     let root = credentials::load(&file)?;
     root.warn_if_replaced(&file, held.is_new());
     let outcome = runtime.block_on(listen_and_serve(&store, &config, root, bound, &args.dir));
-    // Whatever a cut-off request still does, it does before the store closes.
+    // A request that is cut off does the rest of its work before the store closes.
     runtime.shutdown_timeout(Duration::from_secs(1));
     // A store that cannot go on is left as it is: the next start recovers it.
     if !matches!(outcome, Err(ServerError::Fatal(_))) {

@@ -56,7 +56,8 @@ where
     Ok(log)
 }
 
-/// Has a process that serves no S3 go on at SIGHUP, for whoever sends it to all processes of a machine.
+/// Has a process that serves no S3 go on at SIGHUP, as operators may send it to all processes of a
+/// machine.
 ///
 /// # Errors
 /// [`AccessLogError::System`]

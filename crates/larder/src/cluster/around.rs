@@ -1,5 +1,5 @@
-//! What is around a role: when it is to stop, where it listens, who shows its metrics. A role in a process of its own has
-//! all of that for itself; the roles of one machine share it.
+//! The surroundings of a role: its signal to stop, its port, its metrics. A role in a process of its own has them for
+//! itself; the roles of one machine share them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::{RoleConfig, RoleError, START_PATIENCE, bind};
 use crate::leaving::Leaving;
 use crate::metrics::{Metrics, RoleMetrics, serve_metrics};
 
-/// Who hears of a role that has begun.
+/// Called once a role has begun.
 pub(crate) type Greeter = Box<dyn FnOnce(Greeted<'_>) + Send + Sync>;
 
 /// A role that has begun.
@@ -196,7 +196,7 @@ impl Stop {
         Ok(Self { told })
     }
 
-    /// When this is set.
+    /// Stops once this is set.
     pub(crate) fn when(told: watch::Receiver<bool>) -> Self {
         Self { told }
     }
@@ -206,7 +206,7 @@ impl Stop {
     }
 
     pub(crate) async fn told(&mut self) {
-        // If whoever tells is gone, so is the runtime, or all of the machine.
+        // If the sender is gone, so is the runtime, or all of the machine.
         drop(self.told.wait_for(|told| *told).await);
     }
 }

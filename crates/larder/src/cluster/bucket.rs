@@ -151,7 +151,7 @@ pub(crate) fn sharing(
     })
 }
 
-/// What a policy means in this cluster.
+/// Tells what a policy means in this cluster.
 fn told(map: &Topology, name: &str, policy: WritePolicy) -> String {
     let copies = map.settings().copies;
     match policy.enough(copies) {

@@ -31,7 +31,7 @@ pub(crate) struct RoleConfig {
     /// A new cluster, if the directory of a manager is empty.
     #[serde(default)]
     pub(crate) found: Option<Found>,
-    /// How long the certificates are valid that a manager signs.
+    /// The time for which the certificates that a manager signs are valid.
     #[serde(default)]
     pub(crate) certificate_life: Life,
     /// A data server's file in its directory, or absolute path of a block device.
@@ -85,13 +85,13 @@ pub(crate) struct RoleConfig {
     /// The directory with `region`, if it is not the process's own.
     #[serde(skip)]
     pub(crate) region_home: Option<PathBuf>,
-    /// What makes this process worse, for measurement.
+    /// The ablations of this process, for measurement.
     #[cfg(feature = "ablation")]
     #[serde(default)]
     pub(crate) ablation: Option<super::ablation::Ablation>,
 }
 
-/// What a cluster is founded with, for ever.
+/// The settings that a cluster is founded with, for ever.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Found {

@@ -15,7 +15,7 @@ pub(crate) fn hold() -> std::io::Result<watch::Receiver<bool>> {
     let (ended, receiver) = watch::channel(false);
     std::thread::Builder::new().name("lifeline".to_owned()).spawn(move || {
         let mut byte = [0];
-        // Whatever is said, and an error too: only the end counts.
+        // Reads everything, and errors too: only the end counts.
         while matches!(std::io::stdin().read(&mut byte), Ok(1..)) {}
         ended.send_replace(true);
         let deadline = Instant::now() + STOP_MAX;

@@ -1,7 +1,7 @@
 //! `larder manager`, `meta`, `data`, `proxy`: one role of a cluster in a process of its own.
 //!
-//! Every one of them takes up its identity (or joins, the first time), follows the managers' map, takes up what it
-//! keeps, opens its port, and tells the managers that it has begun.
+//! Every one of them takes up its identity (or joins, the first time) and follows the managers' map. It opens its stored
+//! state and its port, and tells the managers that it has begun.
 
 #[cfg(feature = "ablation")]
 mod ablation;
@@ -49,7 +49,7 @@ pub(crate) use around::{Around, Greeted, Greeter, Stop};
 pub(crate) use config::RoleConfig;
 use config::parse_manager;
 
-/// How long a role of its own waits for managers.
+/// The time that a role of its own waits for managers.
 const START_PATIENCE: Duration = Duration::from_millis(START_PATIENCE_MS);
 
 /// Why a process did not start, or stopped.
@@ -193,7 +193,7 @@ fn start(role: ServerRole, args: &RoleArgs) -> Result<(), RoleError> {
         }
         serve(role, config, around).await
     });
-    // Whatever a cut-off request still does, it does before the process ends.
+    // A request that is cut off does the rest of its work before the process ends.
     runtime.shutdown_timeout(Duration::from_secs(1));
     if let Some(accesses) = accesses {
         accesses.close();
@@ -227,7 +227,7 @@ fn token_of(config: &RoleConfig) -> Result<Option<JoinToken>, RoleError> {
     Ok(config.join.as_deref().map(str::parse::<JoinToken>).transpose()?)
 }
 
-/// What every role but the manager begins with.
+/// The state that every role but the manager begins with.
 struct Member {
     me: ServerId,
     boot: BootId,
@@ -399,7 +399,7 @@ fn managers(config: &RoleConfig) -> Vec<(ServerId, String)> {
     config.managers.iter().filter_map(|manager| parse_manager(manager)).collect()
 }
 
-/// What a configuration founds a cluster with.
+/// The settings with which a configuration founds a cluster.
 pub(crate) fn settings(found: &config::Found) -> Settings {
     let blocks = found.volume_mib * 1024 * 1024 / u64::from(larder_types::limits::BLOCK_BYTES);
     Settings {

@@ -27,7 +27,7 @@ const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 /// Ids that are named one by one, at most; the others are counted.
 const IDS_NAMED_MAX: usize = 10;
 
-/// What a command is about.
+/// The server or disk that a command is about.
 struct Subject {
     server: ServerId,
     record: ServerRecord,
@@ -172,7 +172,8 @@ pub(super) async fn agreed(
     })
 }
 
-/// What the managers have refused, though the map that was looked at seemed to allow it: it may be older than theirs.
+/// The error of a command that the managers refused, though the map seemed to allow it: it may be
+/// older than theirs.
 fn not_done(subject: &Subject, refusal: Refusal) -> RoleError {
     let name = subject.name();
     match refusal {
@@ -244,7 +245,7 @@ fn has_places(
     }))
 }
 
-/// How many there are, and the first of them.
+/// Shows the number of ids, and the first of them.
 fn named<T: std::fmt::Display>(what: &str, ids: impl ExactSizeIterator<Item = T>) -> String {
     let (count, plural) = (ids.len(), if ids.len() == 1 { "" } else { "s" });
     let first: Vec<String> = ids.take(IDS_NAMED_MAX).map(|id| id.to_string()).collect();
@@ -325,7 +326,7 @@ impl Subject {
         }
     }
 
-    /// What is told of a drain that begins or ends.
+    /// The lines to print about a drain that begins or ends.
     fn drain_told(&self, map: &Topology, undo: bool) -> Result<Vec<String>, RoleError> {
         let has = |role| self.record.roles.contains(&role);
         let (keeps_ops, keeps_data) =
@@ -383,7 +384,7 @@ impl Subject {
         map.servers.iter().filter(takes).count()
     }
 
-    /// What goes with it.
+    /// The lines about what goes with it.
     fn loss_told(&self, loss: &Loss) -> Vec<String> {
         let mut told = Vec::new();
         if !loss.lvs.is_empty() {

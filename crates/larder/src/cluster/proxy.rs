@@ -158,7 +158,7 @@ pub(super) async fn run(config: RoleConfig, mut around: Around) -> Result<(), Ro
     let outcome = tokio::select! {
         _drained = &mut serving => match server.has_begun() {
             true => Ok(()),
-            // What it waits for may be half done, as joining the cluster. It is told to stop, too.
+            // It may be half way through, as in joining the cluster. It is told to stop, too.
             false => standing.await,
         },
         ended = &mut standing => {

@@ -29,8 +29,8 @@ pub(crate) fn takes_writes(map: &Topology) -> bool {
         && has_disks(map, &settings, |_| true)
 }
 
-/// True if writes and reads go on when the machine of a server is taken away: managers keep a majority, placement groups
-/// members that have all, volumes a copy, and new ones their disks.
+/// True if writes and reads go on when the machine of a server is taken away. Then managers keep a majority, placement
+/// groups members that have all, volumes a copy, and new volumes their disks.
 pub(crate) fn can_spare_machine_of(map: &Topology, server: ServerId) -> bool {
     let (Some((_, settings)), Some(own)) = (map.founded, map.servers.get(&server)) else {
         return false;

@@ -58,7 +58,7 @@ fn told(config: &Path, tells_moves: bool) -> Result<Vec<String>, RoleError> {
     let config = RoleConfig::load(config)?;
     runtime()?.block_on(async {
         let managers = managers(&config).await?;
-        // What an old map says of moves may have been done, or undone.
+        // Moves in an old map may have been done, or undone.
         if !is_confirmed(&*managers).await {
             return Err(RoleError::NotDone(
                 "no manager leads, or no leader is reachable: `larder status` shows the last state known"

@@ -39,7 +39,7 @@ pub(crate) const CLEAR: &str = "\x1b[H\x1b[2J";
 /// Pause between two states of a command that watches.
 pub(crate) const WATCH_PAUSE: Duration = Duration::from_secs(2);
 
-/// What is printed.
+/// The document that is printed.
 #[derive(Debug, Serialize)]
 struct Status {
     /// The worst that is wrong, with the remedy, in a line.
@@ -59,7 +59,7 @@ struct Status {
     /// Its number among regions, if it is one of several.
     #[serde(skip_serializing_if = "Option::is_none")]
     region: Option<u16>,
-    /// What meta servers do in the background.
+    /// The background work of meta servers.
     background: Vec<Background>,
 }
 
@@ -386,7 +386,7 @@ fn volumes(map: &Topology) -> Volumes {
     volumes
 }
 
-/// Moves for balance; what is told of them if there are any.
+/// Moves for balance, and their figures if there are any.
 fn rebalancing(map: &Topology) -> Rebalancing {
     let seen = outlook(map, rebalance::MOVES_MAX);
     let (moving, left) = (seen.moving, seen.next.len());

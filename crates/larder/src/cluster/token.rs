@@ -14,7 +14,7 @@ use super::servers::WEIGHT;
 use crate::args::TokenArgs;
 use crate::exit;
 
-/// How long a token that was not used yet is valid.
+/// The time for which an unused token is valid.
 const VALID: Duration = Duration::from_secs(24 * 3600);
 
 /// Prints a token, and what the new server's configuration needs.

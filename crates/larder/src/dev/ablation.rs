@@ -1,4 +1,4 @@
-//! What makes the processes of a new cluster worse, for `larder bench ordered`; in a release nothing.
+//! Ablations of the processes of a new cluster, for `larder bench ordered`; in a release none.
 
 use super::layout::PartRole;
 use crate::args::DevClusterArgs;

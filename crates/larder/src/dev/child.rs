@@ -19,22 +19,22 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// By this variable the runtime of a process is told how many threads its event loop has.
 const THREADS: &str = "TOKIO_WORKER_THREADS";
 
-/// What a process is.
+/// A process of the cluster.
 #[derive(Debug, Clone)]
 pub(super) struct Part {
     /// Node.
     pub(super) node: usize,
-    /// What it does.
+    /// The role that it has.
     pub(super) role: PartRole,
     /// Its configuration file.
     pub(super) config: PathBuf,
-    /// What it prints is added to this file.
+    /// The file that its output is added to.
     pub(super) log: PathBuf,
     /// Threads of its event loop.
     pub(super) threads: usize,
 }
 
-/// What happened to a process.
+/// Events of a process.
 #[derive(Debug)]
 pub(super) enum Happened {
     /// It runs.

@@ -1,4 +1,4 @@
-//! What lies where in the directory of a cluster that is tried out.
+//! The layout of a development cluster's directory.
 
 use std::net::TcpListener;
 use std::ops::Range;
@@ -45,7 +45,7 @@ pub(super) struct PartPlace {
     pub(super) listen: String,
 }
 
-/// What a process does.
+/// The roles of processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum PartRole {

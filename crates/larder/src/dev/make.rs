@@ -1,4 +1,4 @@
-//! How a cluster that is tried out is made: founded, with a place and a token for each process.
+//! Makes a development cluster: founds it, with a place and a token for each process.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -159,7 +159,7 @@ fn make(root: &Path, path: &Path, nodes: usize, args: &DevClusterArgs) -> Result
     let mut tokens: Vec<_> = tokens.into_iter().map(|(id, token)| (id, Some(token))).collect();
     tokens.insert(0, (FOUNDER, None));
     let all: Vec<_> = std::iter::once((0, first_node, founder)).chain(rest).collect();
-    // All of them: whoever starts while one is down asks another.
+    // All of them: a process that starts while one is down asks another.
     let managers: Vec<String> = all
         .iter()
         .zip(&tokens)

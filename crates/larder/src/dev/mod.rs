@@ -35,7 +35,7 @@ const READY_PAUSE: Duration = Duration::from_millis(100);
 const READY_MAX: Duration = Duration::from_secs(120);
 /// Longest that a proxy's answer takes.
 const PROBE_MAX: Duration = Duration::from_secs(2);
-/// What may wait to be told to people: a few events of each process of the largest cluster.
+/// Most events that wait to be told to people: a few of each process of the largest cluster.
 const WOKEN_MAX: usize = 256;
 /// Longest that all processes take to stop; each ends itself before that.
 const STOP_MAX: Duration = Duration::from_secs(15);
@@ -70,7 +70,7 @@ pub(crate) fn role_beside(dir: &Path) -> PathBuf {
     dir.join("node-1/proxy/role.toml")
 }
 
-/// What is printed when the cluster is ready.
+/// The report that is printed when the cluster is ready.
 #[derive(Serialize)]
 struct Report {
     nodes: Vec<ReportedNode>,
@@ -89,7 +89,7 @@ struct ReportedProcess {
     pid: u32,
 }
 
-/// What wakes the supervisor.
+/// The events that wake the supervisor.
 enum Woken {
     Signal,
     Process(Part, Happened),

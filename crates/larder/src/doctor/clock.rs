@@ -20,7 +20,8 @@ pub(super) fn check(dir: &Path) -> Finding {
             format!("set the clock (chronyc makestep, timedatectl): {WHY}"),
         );
     }
-    // Asks the kernel, whoever keeps its clock. Without systemd it is not known.
+    // Asks the kernel, which knows its clock's state whatever program keeps it. Without systemd it
+    // is not known.
     let asked = Command::new("timedatectl")
         .args(["show", "--property=NTPSynchronized", "--value"])
         .stdin(Stdio::null())

@@ -186,7 +186,7 @@ fn device(path: &Path, is_running: bool) -> Finding {
             );
         }
     }
-    // Exclusively, unless the server that runs has it: the kernel refuses a device that is mounted, has a partition that is,
+    // Exclusively, unless the server that runs has it. The kernel refuses a device that is mounted, has a partition that is,
     // or belongs to a swap area, an array or a volume group.
     let exclusive = if is_running { OFlags::empty() } else { OFlags::EXCL };
     match rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | exclusive, Mode::empty()) {

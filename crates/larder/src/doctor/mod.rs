@@ -80,7 +80,7 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
         }
     };
     let wanted = if config.peers.is_empty() { Kind::Store } else { Kind::Machine };
-    // What is a machine's is looked at without its peers, too.
+    // A machine's directory is looked at without its peers, too.
     let is_machine = matches!(kind::found(&args.dir), Ok(Some(Kind::Machine)));
     let wanted = if is_machine { Kind::Machine } else { wanted };
     let place = kind::check(&args.dir, wanted);
@@ -135,7 +135,7 @@ fn examine(patient: &Patient) -> Vec<Finding> {
     findings
 }
 
-/// Whose the directory is, and what it is.
+/// Looks at the directory's owner and kind.
 fn directory(patient: &Patient) -> Finding {
     const CHECK: &str = "directory";
     let Patient { dir, there, is_running, .. } = patient;

@@ -33,7 +33,7 @@ pub(crate) fn bind(dir: &Path, kind: Kind) -> Result<Held, KindError> {
     let made = make(dir)?;
     let lock = match hold(dir) {
         Ok(lock) => lock,
-        // Whoever has the lock may have written nothing yet.
+        // The process that has the lock may have written nothing yet.
         Err(error @ KindError::InUse { .. }) => return Err(error),
         Err(error) => {
             remove(&made);
@@ -66,7 +66,7 @@ impl Held {
         self.is_new
     }
 
-    /// Whether there is nothing in the directory but what [`bind`] and a lock leave.
+    /// True if there is nothing in the directory but what [`bind`] and a lock leave.
     fn is_unused(&self) -> bool {
         let Ok(mut entries) = fs::read_dir(&self.dir) else { return false };
         entries.all(|entry| {

@@ -25,7 +25,7 @@ pub(super) fn outside(dir: &Path, wanted: Option<Kind>) -> Result<(), KindError>
 pub(super) fn around_none(dir: &Path) -> Result<(), KindError> {
     let fail = |source| KindError::File { path: dir.display().to_string(), source };
     let entries = match private::entries(dir) {
-        // What is no directory is refused when it is to be made.
+        // A file in its place is refused when the directory is to be made.
         Err(error) if error.kind() == ErrorKind::NotADirectory => return Ok(()),
         entries => entries.map_err(fail)?,
     };
@@ -51,7 +51,7 @@ pub(crate) fn check_backend(backend: &Path, dir: &Path) -> Result<(), KindError>
     Ok(())
 }
 
-/// Whether it is the place of such a server in a development cluster: `node-N/ROLE`.
+/// True if it is the place of such a server in a development cluster: `node-N/ROLE`.
 fn is_server_of(dir: &Path, cluster: &Path, wanted: Option<Kind>) -> bool {
     let name = |path: Option<&Path>| {
         path.and_then(Path::file_name).and_then(|name| name.to_str()).unwrap_or("").to_owned()

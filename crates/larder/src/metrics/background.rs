@@ -1,4 +1,4 @@
-//! What background work counts, in a store and in a cluster's meta server.
+//! Counts of background work, in a store and in a cluster's meta server.
 
 use larder_roles::meta::Meta;
 

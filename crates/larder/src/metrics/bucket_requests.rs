@@ -4,8 +4,8 @@
 //!
 //! 1. Only a verified user's requests count, and only one that succeeded gives a bucket its name here: others may name what there is
 //!    not. Each counts where its client sent it, and not where it was handed on to.
-//! 2. At most [`BUCKETS_NAMED_MAX`] buckets have names, those that were asked first; all others count together. One that is gone
-//!    loses its name and its counts at the next scrape, whoever deleted it.
+//! 2. At most [`BUCKETS_NAMED_MAX`] buckets have names, those that were asked first; all others count together. One that is
+//!    gone loses its name and its counts at the next scrape, also if another server deleted it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
@@ -32,7 +32,8 @@ enum Kind {
 }
 
 impl Kind {
-    /// By S3's name of the operation. What is said of a bucket itself is another kind than what is done with its objects.
+    /// By S3's name of the operation. Requests about a bucket itself are another kind than those
+    /// about its objects.
     fn of(op: &str) -> Self {
         match op {
             "GetObject" | "HeadObject" | "GetObjectAttributes" => Self::Read,

@@ -14,7 +14,8 @@ pub(crate) struct DataMetrics {
 }
 
 impl RoleMetrics for DataMetrics {
-    /// When its disk fails, proxies read and write elsewhere, also the one of its machine.
+    /// Always true: when its disk fails, proxies read and write elsewhere, also the one of its
+    /// machine.
     fn is_ready(&self) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! What a cluster's meta server counts.
+//! Counts of a cluster's meta server.
 
 use std::sync::Arc;
 

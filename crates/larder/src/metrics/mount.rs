@@ -1,4 +1,4 @@
-//! What a mount counts.
+//! Counts of a mount.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! What a packed store counts.
+//! Counts of a packed store.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -164,7 +164,7 @@ impl RoleMetrics for PackMetrics {
     fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
         let (waiting, now) = (self.0.waiting(), self.0.status().now);
         let owner = self.0.owner();
-        // Whoever cannot read the index learns that elsewhere.
+        // A failure to read the index shows elsewhere.
         let (blob_bytes, live_bytes) = self.0.blob_use().unwrap_or((0, 0));
         let mut gauges = vec![
             (
@@ -220,7 +220,7 @@ impl RoleMetrics for PackMetrics {
     }
 }
 
-/// How a worker stands with those that share its bucket; of each kind the worst of them.
+/// The state of a worker towards those that share its bucket; of each kind the worst.
 fn shared(workers: &WorkersStatus) -> [(&'static str, &'static str, f64); 5] {
     let most = |of: fn(&OtherStatus) -> u64| workers.others.iter().map(of).max().unwrap_or(0);
     let answering = workers.others.iter().filter(|other| other.address.is_some());

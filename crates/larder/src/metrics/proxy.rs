@@ -1,4 +1,4 @@
-//! What a cluster's proxy counts.
+//! Counts of a cluster's proxy.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};

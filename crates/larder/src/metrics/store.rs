@@ -1,4 +1,4 @@
-//! What the roles of a store count: log and disk, queues, space.
+//! Counts of the roles of a store: log and disk, queues, space.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -18,7 +18,7 @@ use crate::private;
 /// The file.
 const NOTE: &str = "entering";
 const TEXT: &str = "# This machine has not come into its cluster yet. Written by larder server, and removed when it has.\n";
-/// What may lie in a role's directory of a machine that was cut off while it came in.
+/// Files that may lie in a role's directory of a machine that was cut off while it came in.
 const BEFORE_ENTERED: [&str; 6] = [
     "identity.pem",
     "identity.pem.draft",

@@ -81,7 +81,7 @@ fn only_one(
     }
 }
 
-/// Whether it is an address of this machine: only those can be bound.
+/// True for an address of this machine: only those can be bound.
 fn is_here(peer: &str) -> io::Result<bool> {
     let addresses = peer.to_socket_addrs()?;
     let bound = |address: SocketAddr| UdpSocket::bind(SocketAddr::new(address.ip(), 0)).is_ok();

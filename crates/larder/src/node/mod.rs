@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The machine's servers share one port: TLS names the one that is meant. A role that cannot go on ends the process, so
-//! that whoever started it starts it again; one that was removed from the cluster leaves the others alone.
+//! that its supervisor starts it again. One that was removed from the cluster leaves the others alone.
 
 mod entering;
 mod error;
@@ -56,7 +56,7 @@ pub(crate) fn start(dir: &Path, config: &Config) -> Result<(), NodeError> {
     let runtime = runtime.map_err(NodeError::System)?;
     let (mut taken, accesses) = (None, OnceCell::new());
     let outcome = runtime.block_on(serve(dir, config, (&name, record), &mut taken, &accesses));
-    // Whatever a cut-off request still does, it does before the process ends.
+    // A request that is cut off does the rest of its work before the process ends.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     if let Some(accesses) = accesses.into_inner() {
         accesses.close();

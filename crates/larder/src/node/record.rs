@@ -82,7 +82,7 @@ impl Record {
         ROLES.into_iter().filter(|role| self.servers.contains_key(role_name(*role)))
     }
 
-    /// What every role's configuration begins with.
+    /// The beginning of every role's configuration.
     pub(super) fn role(&self, dir: &Path, role: ServerRole) -> RoleConfig {
         let mut config = RoleConfig::new(dir.join(role_name(role)), self.name.clone());
         config.managers.clone_from(&self.managers);

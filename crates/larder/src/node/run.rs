@@ -98,7 +98,7 @@ pub(super) async fn until_told(machine: Machine<'_>, mut stop: Stop) -> Result<(
     outcome
 }
 
-/// What the end of a role means for the others.
+/// Decides what the end of a role means for the others.
 fn role_ended(
     ended: Result<Ended, tokio::task::JoinError>,
     stops: &mut BTreeMap<ServerRole, watch::Sender<bool>>,
@@ -183,8 +183,8 @@ impl Machine<'_> {
         }
     }
 
-    /// What is done once a role has begun: machines that knock are answered by the manager, or, without one, told where
-    /// managers are; the map is watched by the proxy.
+    /// The work to begin once a role has begun. The manager answers machines that knock, or, without one, they are told
+    /// where managers are. The proxy watches the map.
     fn greeter(
         &self,
         role: ServerRole,

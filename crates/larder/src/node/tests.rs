@@ -1,4 +1,4 @@
-//! What may lie in a directory, and what not.
+//! Files that may lie in a directory, and those that may not.
 
 use std::fs;
 

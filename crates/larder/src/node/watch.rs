@@ -1,5 +1,5 @@
-//! Looks at the map for what concerns the machine as a whole: where managers are, for the next start, and how the list
-//! of peers and the machines of the cluster differ.
+//! Looks at the map for what concerns the machine as a whole. That is where managers are, for the next start, and how
+//! the list of peers and the machines of the cluster differ.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ fn managers_in(map: &Topology) -> Vec<(ServerId, String)> {
     managers.filter_map(|(id, record)| Some((*id, record.addresses.first()?.clone()))).collect()
 }
 
-/// How the list of peers and the machines of the cluster differ.
+/// The differences between the list of peers and the machines of the cluster.
 #[derive(Debug, PartialEq, Eq)]
 struct Differences {
     /// In the cluster alone.

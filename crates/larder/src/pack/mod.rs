@@ -55,7 +55,7 @@ struct Settings {
     packing: PackingTable,
 }
 
-/// What a thousand requests cost; what is left out is as [`Prices::default`] has it.
+/// The prices of a thousand requests; those that are left out are as in [`Prices::default`].
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct PriceTable {
@@ -174,7 +174,7 @@ fn serve(args: &PackServeArgs) -> Result<(), ServerError> {
         }
         outcome
     });
-    // Whatever a cut-off request still does, it does before the store closes.
+    // A request that is cut off does the rest of its work before the store closes.
     runtime.shutdown_timeout(Duration::from_secs(1));
     packer.close();
     accesses.close();
@@ -254,7 +254,7 @@ fn pack_config(args: &PackServeArgs, prices: Prices, packing: Packing) -> PackCo
     }
 }
 
-/// How the backend is shared with other workers.
+/// The settings for sharing the backend with other workers.
 fn sharing(name: WorkerName, args: &PackServeArgs) -> Sharing {
     let kept = Duration::from_secs(args.kept_s);
     Sharing {

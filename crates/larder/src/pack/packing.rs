@@ -51,7 +51,7 @@ impl PackingTable {
     pub(super) fn chosen(self, named: Option<PackingArg>) -> Result<Packing, PackError> {
         let said = self.policy.unwrap_or(PackingArg::Arrival);
         let policy = named.unwrap_or(said);
-        // What belongs to the file's own policy may stand when the command line has another.
+        // Settings of the file's own policy may stand when the command line has another.
         let of = |setting, is_set, of| match is_set && policy != of && said != of {
             true => Err(of_another(setting, policy)),
             false => Ok(()),

@@ -1,8 +1,8 @@
 //! The rate at which a store fills, from what was free before: objects, index, log and whatever else is on its file system take
 //! of that.
 //!
-//! A look every ten minutes, a week of them. Objects that come and go within a day do not make a trend: nothing is foretold
-//! from less than an hour, and what is foretold goes by all of the time there is.
+//! A look every ten minutes, a week of them. Objects that come and go within a day do not make a trend. Nothing is foretold
+//! from less than an hour, and a forecast goes by all of the time there is.
 
 use std::collections::VecDeque;
 

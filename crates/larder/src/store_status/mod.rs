@@ -45,7 +45,7 @@ pub(crate) enum StatusError {
 impl StatusError {
     const fn code(&self) -> u8 {
         match self {
-            // What runs nowhere is not well; all else is not known.
+            // A store that runs nowhere is not well; all else is not known.
             Self::NotRunning { .. } => exit::FAULTS,
             _ => exit::CANNOT_START,
         }

@@ -1,5 +1,5 @@
-//! Makes the document of a running store, and looks at it every ten seconds, so that it can say since when it is as it is
-//! and how fast it fills.
+//! Makes the document of a running store. It looks at the store every ten seconds, so that it can say since when the
+//! state lasts and how fast the store fills.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -200,7 +200,7 @@ impl Observer {
         let (waiting, unknown) = (bytes(waiting), bytes(unread));
         let taken = used + waiting + unknown;
         let free = match &self.file {
-            // What the file takes of the file system and holds nothing is given again.
+            // Space that the file takes of the file system and does not use is available again.
             Some(file) => {
                 let of_file = file.metadata().map_or(0, |about| about.blocks() * SECTOR_BYTES);
                 self.data.spare_bytes() + of_file.saturating_sub(taken)

@@ -366,7 +366,7 @@ fn listed(path: &[String]) -> Vec<String> {
     let help = ended(&words, Path::new("/"));
     let help = String::from_utf8(help.stdout).unwrap();
     let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-    // What is wrapped is indented further.
+    // Wrapped lines are indented further.
     let named = lines.take_while(|line| !line.is_empty()).filter_map(|line| {
         let line = line.strip_prefix("  ")?;
         line.split(' ').next().filter(|name| !name.is_empty() && *name != "help")

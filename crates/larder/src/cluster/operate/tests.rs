@@ -1,4 +1,4 @@
-//! What an operator is told.
+//! The lines that an operator reads.
 
 use larder_protocol::manager::quorum::LogIndex;
 use larder_protocol::manager::state::{ClusterId, NewServer, Settings};

@@ -1,4 +1,4 @@
-//! What meta servers do in the background, as they say themselves: rebuild, scrub, floors, comparisons of indexes,
+//! The background work of meta servers, as they report it: rebuild, scrub, floors, comparisons of indexes,
 //! compaction, and how far their log is trimmed.
 
 use std::io::Write;
@@ -24,12 +24,12 @@ use tokio::time::Instant;
 use super::doubts::{self, Doubts};
 use super::text::bar;
 
-/// How long a meta server may take to answer.
+/// The time that a meta server has to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Thousandths of a round.
 const WHOLE: usize = 1000;
 
-/// What a meta server says of itself.
+/// The report of a meta server.
 #[derive(Debug, Serialize)]
 pub(super) struct Background {
     pub(super) server: u32,
@@ -212,7 +212,7 @@ fn fragmented(now: &CompactionNow) -> Option<String> {
             "{fragmented} volumes badly fragmented, none under way; {since}{failed}"
         ));
     }
-    // How much there is to be moved is known about.
+    // The amount to be moved is a rough figure.
     let bar = bar(bytes_made.min(bytes_wanted) as usize, bytes_wanted as usize);
     let (made, wanted) = (mib(bytes_made), mib(bytes_wanted));
     Some(format!(
@@ -241,7 +241,7 @@ fn trimmed(now: &LogNow) -> String {
     )
 }
 
-/// Whether members of some group were found to differ.
+/// True if members of some group were found to differ.
 pub(super) fn has_differing(all: &[Background]) -> bool {
     let digests = all.iter().filter_map(|it| it.progress.as_ref()?.digests.as_ref());
     digests.into_iter().any(|digests| digests.differing > 0)

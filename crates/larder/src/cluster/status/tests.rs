@@ -1,4 +1,4 @@
-//! What is told of a map.
+//! The status that a map gives.
 
 use larder_protocol::manager::quorum::LogIndex;
 use larder_protocol::manager::state::{

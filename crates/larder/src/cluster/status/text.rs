@@ -74,7 +74,8 @@ fn servers<'a>(
     Ok(())
 }
 
-/// What a server or a disk that drains has left to give away; how much has left it is known of volumes alone.
+/// The rest that a server or a disk that drains has to give away; the part that has left is known
+/// of volumes alone.
 fn draining(out: &mut impl Write, server: &Server) -> std::io::Result<()> {
     let Server { name, copies, member_of, .. } = server;
     let all = server.disks.iter().filter(|_| server.draining);
