@@ -108,7 +108,7 @@ const _: () = assert!(
 );
 const _: () = assert!(
     IDLE_MAX.as_millis() < IDLE_ANSWERING_MAX.as_millis(),
-    "whoever would use a connection closes it"
+    "a caller that would use a connection closes it"
 );
 const _: () = assert!(
     larder_protocol::limits::REGION_FETCH_IDS_MAX * (KEY_BYTES_MAX + 64) < REQUEST_BYTES_MAX,

@@ -177,7 +177,7 @@ impl Stop {
                     true
                 }
                 () = &mut ended => {
-                    tracing::info!("whoever started this server is gone: it stops");
+                    tracing::info!("the process that started this server is gone: it stops");
                     false
                 }
             };

@@ -167,7 +167,7 @@ fn directory(patient: &Patient) -> Finding {
     }
     if about.mode() & 0o002 != 0 {
         let remedy =
-            format!("chmod o-w {shown}: whoever can write there can replace keys and data");
+            format!("chmod o-w {shown}: anyone who can write there can replace keys and data");
         return Finding::warning(CHECK, format!("{shown} can be written by everybody"), remedy);
     }
     let me = rustix::process::geteuid();

@@ -160,7 +160,7 @@ fn what_is_closed_is_an_object_and_not_before() {
         let (_, handle) = bench.create("a", NEW).await.unwrap();
         bench.tree.write(handle, 0, Bytes::from_static(b"hello")).await.unwrap();
         assert_eq!(bench.s3_get("a").await, None);
-        assert_eq!(bench.names("").await, set(&["a"]), "whoever writes sees it");
+        assert_eq!(bench.names("").await, set(&["a"]), "the writer sees it");
         assert_eq!(bench.walk("a").await.unwrap().1.size, 5);
         bench.tree.save(handle).await.unwrap();
         assert_eq!(bench.s3_get("a").await.as_deref(), Some("hello"));
