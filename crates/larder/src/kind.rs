@@ -77,7 +77,7 @@ pub(crate) enum KindError {
     #[error("{path}: {source}; the directory is as it was")]
     Bind { path: String, source: std::io::Error },
     #[error(
-        "{dir} is user {owner}'s, and this would run as root, whose files that user could not read then: start it as \
+        "{dir} is user {owner}'s, and this would run as root, whose files that user could not read then. Start it as \
          that user (systemctl start larder, or runuser -u '#{owner}' -- larder …)"
     )]
     OfUser { dir: String, owner: u32 },

@@ -35,7 +35,7 @@ enum RecoverError {
     #[error("it is of the machine in {0}: name that directory")]
     OfMachine(String),
     #[error(
-        "this machine has gone on with this recovery, and {0} is empty or gone now: a manager is not made anew from it twice, as it would have \
+        "this machine has gone on with this recovery, and {0} is empty or gone now. A manager is not made anew from it twice, as it would have \
          forgotten what it agreed to. Remove it with `larder remove` on another machine"
     )]
     Emptied(String),

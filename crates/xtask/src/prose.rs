@@ -1,10 +1,10 @@
-//! Sentences of pages and comments are short and plain.
+//! Sentences of pages, comments and texts are short and plain.
 //!
 //! Limits, openings and refused phrases are data, in `rules.toml`. Pages are checked unless a rule
-//! exempts them. Comments and pages of a crate are checked once `rules.toml` lists it as done.
+//! exempts them. Comments, texts and pages of a crate are checked once `rules.toml` lists it as done.
 
-mod comments;
 mod markdown;
+mod rust;
 mod sentences;
 
 use std::collections::BTreeMap;
@@ -86,7 +86,7 @@ impl Prose {
 
 fn faults_of(source: &Source, rules: &Prose) -> Vec<String> {
     let passages = if source.is_rust() {
-        comments::passages(&source.text)
+        rust::passages(&source.text, source.is_test())
     } else if source.path.ends_with(".md") {
         markdown::passages(source.text.lines().zip(1..))
     } else {

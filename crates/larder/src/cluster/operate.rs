@@ -231,7 +231,7 @@ fn has_places(
     if least > 0 {
         return Err(RoleError::NotDone(format!(
             "{name} is as it was: of the {copies} copies of volumes that it has {least}, {:.1} GiB, would find no place \
-             elsewhere: no other disk that is up and stays has both a place and no copy of the same volume. Add a disk or a \
+             elsewhere. No other disk that is up and stays has both a place and no copy of the same volume. Add a disk or a \
              machine, or begin with --partly: those stay until there is a place",
             gib(least)
         )));

@@ -78,7 +78,7 @@ enum RegionError {
     #[error("{0:?} is no name of a bucket: it has 3 to 63 of a-z, 0-9, - and .")]
     BadName(String),
     #[error(
-        "{} has {count} buckets, such as {first}: those that the other regions have, too, are merged with theirs, and of two \
+        "{} has {count} buckets, such as {first}. Those that the other regions have, too, are merged with theirs. Of two \
          objects with the same key the older is gone, in all. `larder region compare` shows what that would be. Add --merge to \
          do it, or join with an empty store",
         .dir.display()
