@@ -31,7 +31,7 @@ const DATE_HEADER: &str = "x-amz-date";
 const RECORD_HEADER: &str = "x-larder-append";
 const RECORD: &str = "record";
 
-/// Why one request failed.
+/// The failure of one request.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// Nothing was sent: the endpoint does not take connections.

@@ -1,4 +1,4 @@
-//! Why a run could not be made.
+//! Errors that keep a run from being made.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use crate::client::CallError;
 use crate::cpu::Pid;
 
-/// Why there is no result, sorted by what to do about it. A request that fails inside a run is none
-/// of these: it is counted.
+/// Errors that leave no result, sorted by what to do about them. A request that fails inside a run
+/// is none of these: it is counted.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// Change the command line or the environment.

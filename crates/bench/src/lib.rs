@@ -12,7 +12,7 @@
 //! | [`load`] | when each begins, and which count |
 //! | [`client`], [`sign`] | how a request is made and its answer checked |
 //! | [`content`] | what objects contain |
-//! | [`histogram`], [`cpu`], [`report`] | what came of it |
+//! | [`histogram`], [`cpu`], [`report`] | the results |
 //! | [`compare`] | how larder, the floor and other stores do in turn |
 //! | [`floor`] | what a server that does nothing costs |
 

@@ -1,4 +1,4 @@
-//! Which requests a run makes: pure choice, without clock or network.
+//! Chooses the requests of a run. Pure: no clock, no network.
 //!
 //! # Invariants
 //! - A run's keys begin with a name of its own, so that no run meets another's objects.
@@ -163,7 +163,7 @@ impl Source {
         }
     }
 
-    /// Takes note of what became of a request that [`Source::choose`] gave.
+    /// Notes the result of a request that [`Source::choose`] gave.
     pub fn settle(&mut self, call: Call, succeeded: bool) {
         if let (Operation::Mixed(_), Call::Put(index), true) = (self.operation, call, succeeded) {
             self.own.push(index);

@@ -184,7 +184,7 @@ impl AccessLog {
 struct Losses {
     begun: Instant,
     lines: Seldom,
-    /// Lost lines that were told of.
+    /// Lost lines that were reported.
     told: u64,
 }
 

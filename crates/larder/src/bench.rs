@@ -41,7 +41,7 @@ fn measure(command: BenchCommand) -> ExitCode {
     }
 }
 
-/// Why a store was not filled.
+/// Errors that keep a store from being filled.
 #[derive(Debug, thiserror::Error)]
 enum NotFilled {
     #[error(transparent)]

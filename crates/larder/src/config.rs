@@ -52,7 +52,7 @@ pub(crate) struct Config {
     pub(crate) log_format: LogFormat,
     /// All machines of a cluster of equal ones, `HOST:PORT`; none for a node of its own.
     pub(crate) peers: Vec<String>,
-    /// Which of them this machine is, if it cannot be told otherwise.
+    /// The peer that this machine is, if it cannot find out.
     pub(crate) me: Option<String>,
     /// File with the secret that they share.
     pub(crate) secret_file: Option<PathBuf>,
@@ -238,7 +238,7 @@ impl Default for Config {
     }
 }
 
-/// Why the configuration cannot be used; names the field and the remedy.
+/// Errors of the configuration; each names the field and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
     #[error("the configuration file {path} cannot be read: {source}")]

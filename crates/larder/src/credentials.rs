@@ -100,7 +100,7 @@ impl Root {
     }
 }
 
-/// Why there are no credentials.
+/// Errors that leave no credentials.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CredentialsError {
     #[error("{path}: {source}")]

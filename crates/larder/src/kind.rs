@@ -56,7 +56,7 @@ pub(crate) enum Kind {
     Backend,
 }
 
-/// Why a directory is not used.
+/// Refusals of a directory.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KindError {
     #[error("{dir} is {what}: run `{command}`, or name another directory here")]

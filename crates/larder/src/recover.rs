@@ -17,7 +17,7 @@ use crate::kind::{self, Held, Kind, KindError};
 use crate::node::{NodeError, RECORD, servers_of};
 use crate::{exit, private};
 
-/// Why nothing was recovered.
+/// Errors with which nothing is recovered.
 #[derive(Debug, thiserror::Error)]
 enum RecoverError {
     #[error(transparent)]

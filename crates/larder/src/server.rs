@@ -39,7 +39,7 @@ const METRICS_FLAG: &str = "--metrics-listen, or `off`";
 /// Default address of /metrics.
 pub(crate) const METRICS_DEFAULT: &str = "127.0.0.1:9001";
 
-/// Why the server did not start, or stopped.
+/// Errors with which the server does not start, or stops.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServerError {
     #[error(transparent)]

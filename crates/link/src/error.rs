@@ -30,7 +30,7 @@ pub enum LinkError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// A file of this region is not what it should be.
@@ -54,7 +54,7 @@ pub enum Later {
     Unreachable {
         /// The address.
         address: Address,
-        /// Why.
+        /// The reason.
         why: Arc<str>,
     },
     /// The connection broke before the answer was complete.

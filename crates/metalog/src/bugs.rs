@@ -1,6 +1,6 @@
 //! Faults planted on purpose, to prove that the simulator finds such.
 
-/// Which faults this log has.
+/// The faults that this log has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Bugs {
     /// Recovery goes on behind records that do not verify, and does not miss what they were.

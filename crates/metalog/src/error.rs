@@ -7,7 +7,7 @@ use larder_types::PgId;
 
 use crate::limits::{PGS_NAMED_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 
-/// Why the log did not do as it was told.
+/// Errors of the log, by what the caller should do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LogError {
     /// The writer is behind: try again after its next commit. Nothing was appended.

@@ -62,7 +62,7 @@ impl Layout {
     }
 }
 
-/// Why a segment header is not taken.
+/// The reason that a segment header is not taken.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum BadHeader {
     /// It is whole and of a later release.

@@ -196,7 +196,7 @@ pub enum Action {
 pub struct Copies {
     /// The size of the model.
     pub bounds: Bounds,
-    /// Which reading.
+    /// The reading to check.
     pub variant: Variant,
 }
 

@@ -57,7 +57,7 @@ pub struct Report<M: Model> {
     pub exhausted: bool,
     /// The property that was broken and a shortest way there.
     pub violation: Option<(M::Property, Vec<M::Action>)>,
-    /// Which of [`Model::SOMETIMES`] were reached.
+    /// The situations of [`Model::SOMETIMES`] that were reached.
     pub reached: Vec<(&'static str, bool)>,
 }
 

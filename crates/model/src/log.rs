@@ -160,7 +160,7 @@ pub enum Action {
 pub struct Replication {
     /// The size of the model.
     pub bounds: Bounds,
-    /// Which reading.
+    /// The reading to check.
     pub variant: Variant,
 }
 

@@ -168,7 +168,7 @@ pub enum Cut {
 pub struct Put {
     /// The size of the model.
     pub bounds: Bounds,
-    /// Which reading.
+    /// The reading to check.
     pub variant: Variant,
 }
 

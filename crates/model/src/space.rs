@@ -151,7 +151,7 @@ pub enum Action {
 pub struct Space {
     /// The size of the model.
     pub bounds: Bounds,
-    /// Which reading.
+    /// The reading to check.
     pub variant: Variant,
 }
 

@@ -1,9 +1,9 @@
-//! Why something was not done: what the program that asked is told, and which error of a store becomes what.
+//! Refusals: the error that a program gets, and the one that each error of a store becomes.
 
 use fuser::Errno;
 use larder_objects::ObjectError;
 
-/// Why something was not done. Each is one `errno`.
+/// The reason that something was not done. Each is one `errno`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// `ENOENT`.

@@ -20,7 +20,7 @@ use crate::tree::Tree;
 /// The kernel's device.
 const DEVICE: &str = "/dev/fuse";
 
-/// Why a bucket was not mounted.
+/// Errors with which a bucket is not mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// Load the kernel's module, or run where the device is.
@@ -31,7 +31,7 @@ pub enum MountError {
     Unusable {
         /// The directory.
         path: String,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// Name another directory, or move away what is in it.
@@ -51,7 +51,7 @@ pub enum MountError {
     Drafts {
         /// Where they were to be.
         path: String,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// Mount as root, or install fusermount3.
@@ -59,7 +59,7 @@ pub enum MountError {
     Refused {
         /// The directory.
         path: String,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
 }

@@ -35,7 +35,7 @@ pub use opened::Opened;
 pub use page::{Onward, Page};
 pub use remote::Remote;
 
-/// Why a call did not do what was asked, sorted by what the caller should do.
+/// Errors of a call, sorted by what the caller should do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectError {
     /// Fix the request: there is no such bucket.

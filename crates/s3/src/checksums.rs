@@ -213,7 +213,7 @@ pub(crate) enum Expected {
 /// The checksum that a client announces for a body it sends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Announced {
-    /// Which.
+    /// The algorithm.
     pub(crate) algorithm: ChecksumAlgorithm,
     /// Its value.
     pub(crate) expected: Expected,

@@ -52,7 +52,7 @@ impl ReadConditions {
     }
 }
 
-/// Why a read's conditions do not hold.
+/// The reason that a read's conditions do not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unmet {
     /// 412.

@@ -1,5 +1,5 @@
-//! Failures of the server's own, in the log. What clients are refused is theirs to know: it is counted, and told of in a log
-//! of accesses.
+//! Failures of the server's own, in the log. A refusal is for its client to know: it is counted, and noted in a log of
+//! accesses.
 //!
 //! # Invariants
 //!

@@ -17,7 +17,7 @@ use crate::admission::{Admission, Admitted, Overloaded, Turn};
 use crate::errors;
 use crate::limits::FORM_HEAD_BYTES_MAX;
 
-/// Why a body was cut off.
+/// The reason that a body was cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Cut {
     #[error("the client sends its body too slowly")]

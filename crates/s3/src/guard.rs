@@ -13,7 +13,7 @@ use crate::admission::Admission;
 use crate::limits::{AWS_CHUNK_BYTES_COVERED, AWS_CHUNK_BYTES_MAX, AWS_CHUNK_LINE_BYTES_MAX};
 use crate::watched::{Found, Watch};
 
-/// Why a body was cut.
+/// The reason that a body was cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum GuardError {
     /// A chunk header declares more than [`AWS_CHUNK_BYTES_MAX`].

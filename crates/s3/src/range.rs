@@ -1,4 +1,4 @@
-//! Which bytes of an object a request means.
+//! Finds the bytes of an object that a request means.
 
 use std::ops::Range as Bytes;
 

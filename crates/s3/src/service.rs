@@ -84,7 +84,7 @@ impl FaceOptions {
     }
 }
 
-/// Why a service cannot be made: fix the setting that is named.
+/// Errors with which a service cannot be made: fix the setting that is named.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
     /// The access key cannot stand in a credential scope.

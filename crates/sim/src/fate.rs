@@ -2,7 +2,7 @@
 
 use crate::net::Net;
 
-/// Why a process cannot go on.
+/// The reason that a process cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// Its machine lost power during an operation of its disk.

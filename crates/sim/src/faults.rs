@@ -20,7 +20,7 @@ pub(crate) struct Fault {
 /// Families of kinds of faults.
 pub(crate) const FAMILIES: usize = 11;
 
-/// Which disk of a machine.
+/// The disk of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DiskOf {
     Node(usize),

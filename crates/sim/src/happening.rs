@@ -36,7 +36,7 @@ pub(crate) enum Happening {
     Over(FaultKind),
 }
 
-/// Which processes stop or start.
+/// The processes that stop or start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     /// All of a machine's.

@@ -1,4 +1,5 @@
-//! Which servers reach which. A cut lasts for seconds or minutes, in one direction or both, between two sets of servers.
+//! The servers that reach each other. A cut lasts for seconds or minutes, in one direction or both,
+//! between two sets of servers.
 
 use larder_env::SeededRng;
 

@@ -1,6 +1,6 @@
 //! Bugs by name, in whichever crate they are planted: the simulator must find each (DESIGN §14).
 
-/// Which bugs a run has.
+/// The bugs that a run has.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Bugs {
     pub(crate) protocol: larder_protocol::Planted,

@@ -109,8 +109,8 @@ pub enum Answer {
     },
 }
 
-/// Why a command was not done; nothing of it has taken effect, except that the blocks of a write
-/// refused with `Full` or `Broken` may hold any part of it.
+/// The refusal of a command; nothing of it has taken effect, except that the blocks of a write refused with
+/// `Full` or `Broken` may hold any part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Send `Open` first: the server restarted, or the LV is new.

@@ -4,7 +4,7 @@
 use larder_env::DiskError;
 use larder_types::LvId;
 
-/// Why a volume was not made or opened, sorted by what the caller should do.
+/// Errors of making or opening a volume, sorted by what the caller should do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum VolumeError {
     /// Fix the configuration.
@@ -48,7 +48,7 @@ pub enum VolumeError {
     Disk(#[from] DiskError),
 }
 
-/// Why bytes were not read. In each case another holder may have them.
+/// The reason that bytes were not read. In each case another holder may have them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// The LV is not on this disk: look at the map again.

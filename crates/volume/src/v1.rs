@@ -74,7 +74,7 @@ pub(crate) struct Header {
     pub given: MapVersion,
 }
 
-/// Why a superblock copy is none.
+/// The reason that a superblock copy is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BadSuperblock {
     NotOne,

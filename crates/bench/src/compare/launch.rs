@@ -26,7 +26,7 @@ const QUESTION_PAUSE: Duration = Duration::from_millis(50);
 /// Object that is put and read to see that a system is ready, and its size in bytes.
 const PROBE: (&str, u64) = ("ready-1000", 1000);
 
-/// Why a system does not take requests.
+/// The reason that a system does not take requests.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LaunchError {
     /// The bench cannot do its part.

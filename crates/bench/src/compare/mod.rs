@@ -11,7 +11,7 @@
 //! |---|---|
 //! | [`systems`], [`clusters`], [`devcluster`] | which systems there are, and how they are started |
 //! | [`works`] | what they are given to do |
-//! | [`rounds`], [`launch`], [`process`], [`usage`], [`machine`] | what came of it |
+//! | [`rounds`], [`launch`], [`process`], [`usage`], [`machine`] | the results |
 //! | [`peaks`] | the most that each peer did, and larder under that load |
 //! | [`results`], [`measured`], [`statistics`] | the rows, and what can be said of them |
 //! | [`document`], [`tables`], [`plots`], [`svg`] | how it is shown |

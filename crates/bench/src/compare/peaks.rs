@@ -15,7 +15,7 @@ use super::works::{Op, Work};
 pub(super) struct AtPeak {
     pub(super) peak: Peak,
     pub(super) larder: Option<Figures>,
-    /// Why there are no figures.
+    /// The reason that there are no figures.
     pub(super) failure: Option<String>,
 }
 

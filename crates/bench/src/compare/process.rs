@@ -25,7 +25,7 @@ const STOP_MAX: Duration = Duration::from_secs(10);
 /// Bytes shown of the end of a server's log.
 const LOG_TAIL_BYTES: usize = 2000;
 
-/// Which group runs now, and whether the comparison has been interrupted.
+/// The process group that runs now, and whether the comparison has been interrupted.
 #[derive(Debug, Default)]
 pub(super) struct Interrupts {
     state: Mutex<State>,

@@ -86,7 +86,7 @@ pub(super) struct Row {
     pub(super) setting: String,
     pub(super) work: Work,
     pub(super) figures: Option<Figures>,
-    /// Why there are no figures.
+    /// The reason that there are no figures.
     pub(super) failure: Option<String>,
 }
 

@@ -27,7 +27,7 @@ pub(super) type Point = (f64, f64);
 /// A line of a chart.
 #[derive(Debug)]
 pub(super) struct Series {
-    /// Which entry of the legend it belongs to.
+    /// The entry of the legend that it belongs to.
     pub(super) entry: usize,
     pub(super) dashed: bool,
     pub(super) points: Vec<Point>,

@@ -1,4 +1,4 @@
-//! Which request may begin: pure, without clock or network.
+//! Chooses the request that may begin. Pure: no clock, no network.
 //!
 //! # Invariants
 //! - Requests on one name are made one at a time and in the order of the file.

@@ -106,7 +106,7 @@ pub(crate) fn records(dir: &std::path::Path) -> Result<Vec<BucketRecord>, RoleEr
     })
 }
 
-/// Shows or sets whether this region alone has a bucket; returns what came of it.
+/// Shows or sets whether this region alone has a bucket; returns the result.
 pub(crate) fn sharing(
     dir: &std::path::Path,
     bucket: &BucketName,
@@ -136,7 +136,7 @@ pub(crate) fn sharing(
         if sharing::is_over(set.sharing, is_local) {
             return Ok(set.sharing);
         }
-        // The gateway goes on, and the map shows what comes of it. It may be late.
+        // The gateway goes on, and the map shows the result. It may be late.
         let until = Instant::now() + sharing::PATIENCE;
         let mut versions = managers.versions();
         loop {

@@ -52,7 +52,7 @@ use config::parse_manager;
 /// The time that a role of its own waits for managers.
 const START_PATIENCE: Duration = Duration::from_millis(START_PATIENCE_MS);
 
-/// Why a process did not start, or stopped.
+/// Errors with which a process does not start, or stops.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RoleError {
     #[error(transparent)]

@@ -184,7 +184,7 @@ fn not_done(subject: &Subject, refusal: Refusal) -> RoleError {
     }
 }
 
-/// Why something cannot be removed yet, and what to do about it.
+/// The reason that something cannot be removed yet, and what to do about it.
 fn reasons_against(map: &Topology, loss: &Loss) -> Option<String> {
     let mut reasons = Vec::new();
     if !loss.lvs_last.is_empty() {

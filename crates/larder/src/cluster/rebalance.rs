@@ -105,7 +105,7 @@ pub(super) fn is_paused(seen: &Outlook) -> Option<String> {
     ))
 }
 
-/// Why nothing begins, though something is to move.
+/// The reason that no move begins, though something is to move.
 fn waits(map: &Topology, seen: &Outlook) -> Option<String> {
     if seen.next.is_empty() {
         return None;

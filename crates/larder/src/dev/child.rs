@@ -16,7 +16,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Longest pause; one that ran for longer than this begins with the first again.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// By this variable the runtime of a process is told how many threads its event loop has.
+/// Variable that sets the threads of a process's event loop.
 const THREADS: &str = "TOKIO_WORKER_THREADS";
 
 /// A process of the cluster.
@@ -61,7 +61,7 @@ struct State {
 }
 
 impl Process {
-    /// Starts the process, and again whenever it ends, if `restart`. What happens is told.
+    /// Starts the process, and again whenever it ends, if `restart`. Reports each event.
     pub(super) fn run(
         part: Part,
         restart: bool,

@@ -30,7 +30,7 @@ const BEFORE_MADE: [&str; 6] =
     [CONFIGURATION, "authority.pem", "identity.pem", "lock", "quorum", "tokens"];
 /// The id of the manager that founds a cluster.
 const FOUNDER: ServerId = ServerId(0);
-/// Nodes of a cluster that is told nothing else.
+/// Default number of nodes of a cluster.
 const NODES: usize = 3;
 /// Copies of everything where there are as many nodes.
 const COPIES: usize = 3;

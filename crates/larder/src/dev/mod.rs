@@ -40,7 +40,7 @@ const WOKEN_MAX: usize = 256;
 /// Longest that all processes take to stop; each ends itself before that.
 const STOP_MAX: Duration = Duration::from_secs(15);
 
-/// Why the cluster did not start, or stopped.
+/// Errors with which the cluster does not start, or stops.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DevError {
     #[error(transparent)]
@@ -117,7 +117,7 @@ fn start(args: &DevClusterArgs) -> Result<(), DevError> {
         for part in &node.parts {
             let part = layout::part(number, part.role, &part.dir, threads);
             let woken = woken.clone();
-            // It is only for people to read: what finds no room is not told.
+            // It is only for people to read: events that find no room are dropped.
             let tell = move |part, what| drop(woken.try_send(Woken::Process(part, what)));
             let process = Process::run(part, !args.no_restart, tell);
             processes.push(process.map_err(DevError::System)?);

@@ -444,7 +444,7 @@ impl Draft {
             matches!(pairs, (Ok(draft), Ok(kept))
                 if (&draft.access_key, &draft.secret_key) == (&kept.access_key, &kept.secret_key))
         };
-        // Those of a rotation of which nobody knows what came.
+        // Those of a rotation whose result nobody knows.
         if fs::symlink_metadata(&draft).is_ok() && !is_in_place() {
             return Err(KeysError::NotDone(format!(
                 "{0} is left of an earlier rotation: if `larder keys status` shows its access key, these keys count, and \
@@ -517,7 +517,7 @@ fn summary(root: &RootRecord, hint: &str) -> String {
     format!("generation {generation}, access key {access_key}{}", both.unwrap_or_default())
 }
 
-/// Refuses a rotation that some server would not hear of, or that would end keys still in use.
+/// Refuses a rotation that some server would not learn, or that would end keys still in use.
 fn may_rotate(map: &Topology, at_once: bool, hint: &str) -> Result<(), KeysError> {
     if map.cluster_version < PROTOCOL_ROOT_KEYS {
         return Err(KeysError::NotDone(format!(

@@ -20,7 +20,7 @@ use crate::kind::{self, Kind, KindError};
 
 pub(crate) use node::{KeysNow, StoreKeys};
 
-/// Why keys are not rotated, retired or shown.
+/// Errors with which keys are not rotated, retired or shown.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeysError {
     #[error(transparent)]

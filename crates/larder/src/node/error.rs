@@ -1,4 +1,4 @@
-//! Why a machine of a cluster does not start, or has stopped.
+//! Errors with which a machine of a cluster does not start, or stops.
 
 use std::io;
 use std::path::Path;

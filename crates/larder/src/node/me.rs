@@ -1,4 +1,4 @@
-//! Which of the peers this machine is.
+//! Finds the peer that this machine is.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -72,7 +72,7 @@ pub(super) fn bucket(args: &BucketArgs) -> Result<u8, RegionError> {
     Ok(if is_so { exit::OK } else { exit::FAULTS })
 }
 
-/// True once nothing more comes of what was asked for soon.
+/// True if the order is done, or will do nothing more soon.
 pub(crate) fn is_over(sharing: Sharing, is_local: bool) -> bool {
     match sharing {
         Sharing::Opening => false,
@@ -86,7 +86,8 @@ fn is_refused(sharing: Sharing, is_local: bool) -> bool {
     sharing == Sharing::Local && !is_local
 }
 
-/// Shows a bucket of a single node, or has its server take a setting up; returns what came of it, `None` if it has not yet.
+/// Shows a bucket of a single node, or has its server take a setting up; returns the result, `None`
+/// if there is none yet.
 async fn set(
     dir: &Path,
     bucket: &BucketName,

@@ -62,7 +62,7 @@ async fn outcome(
             taken_ms =
                 taken_ms.or(Some(UNIX_EPOCH.elapsed().unwrap_or_default().as_millis() as u64));
         }
-        // An earlier one does not know yet what came of it.
+        // An earlier one does not know the result yet.
         let later = |status: &&RegionStatus| taken_ms.is_some_and(|at| status.written_ms > at);
         if let Some(status) = status.as_ref().filter(later) {
             let known = of(status, bucket);

@@ -26,7 +26,7 @@ use document::Document;
 pub(crate) use observer::Observer;
 pub(crate) use socket::{Asked, SOCKET, Socket, ask_keys};
 
-/// Why there is no status to show.
+/// The reason that there is no status to show.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StatusError {
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! Which blobs count, who knows it, and what must hold.
+//! The rules: which blobs count, which processes know it, and what must hold.
 
 use super::{BLOBS, Blobs, Copies, NUMBERS, Phase, Property, Record, State, Variant};
 

@@ -80,7 +80,7 @@ pub(super) struct Search<'a> {
     done_hash: u64,
     answered_left: usize,
     visited: BTreeSet<(u64, u128, u64)>,
-    /// Which call puts or appends a value.
+    /// The call that puts or appends a value.
     of_value: BTreeMap<u64, usize>,
     /// Calls that were tried in chains.
     tried: Cell<u64>,
@@ -471,7 +471,7 @@ fn doing_the_same_max(kind: Asked) -> usize {
     if matches!(kind, Asked::Append(_, None, _)) { UNREAD_MAX } else { 1 }
 }
 
-/// Which call puts or appends a value.
+/// The call that puts or appends a value.
 fn of_value(entries: &[Entry]) -> BTreeMap<u64, usize> {
     let values = entries.iter().enumerate().map(|(at, entry)| (value_of(entry), at));
     values.filter_map(|(value, at)| Some((value?, at))).collect()

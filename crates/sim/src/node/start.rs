@@ -24,7 +24,7 @@ use crate::servers::Server;
 /// Most rows of a step in which garbage goes.
 const STEP_ROWS: u64 = 5;
 
-/// Why a server does not start.
+/// The reason that a server does not start.
 pub(crate) enum NoStart {
     /// Something failed that may be over later.
     Later(Fate),

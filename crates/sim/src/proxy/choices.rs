@@ -1,5 +1,5 @@
-//! Which replicas a proxy's reads ask: the machine that a real proxy has too, with reports that nobody would give.
-//! Whatever it is told, what is read is right.
+//! Chooses the replicas for a proxy's reads: the machine that a real proxy has too, with reports that no server
+//! would give. Whatever it is told, what is read is right.
 
 use std::sync::Arc;
 

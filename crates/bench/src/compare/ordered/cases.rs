@@ -1,4 +1,4 @@
-//! Which delays, which variants, and the least time that a put can take by them.
+//! The delays, the variants, and the least time that a put can take by them.
 
 use serde::{Deserialize, Serialize};
 

@@ -13,7 +13,7 @@
 //! | module | what it answers |
 //! |---|---|
 //! | [`cases`] | which delays, which variants, and the least time that each can take |
-//! | [`measure`] | what came of it |
+//! | [`measure`] | the results |
 //! | [`show`] | tables and plots |
 
 mod cases;

@@ -1,4 +1,4 @@
-//! Which states of the disks, and which load.
+//! The states of the disks, and the load.
 
 use serde::{Deserialize, Serialize};
 

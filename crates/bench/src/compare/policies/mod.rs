@@ -14,7 +14,7 @@
 //! | module | what it answers |
 //! |---|---|
 //! | [`cases`] | which states of the disks, and which load |
-//! | [`measure`] | what came of it |
+//! | [`measure`] | the results |
 //! | [`show`] | tables |
 
 mod cases;

@@ -1,4 +1,4 @@
-//! Which runs there are.
+//! The runs of the simulation.
 
 use std::thread;
 

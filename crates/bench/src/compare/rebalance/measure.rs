@@ -57,7 +57,7 @@ impl Shape {
     }
 }
 
-/// Which figure of disks.
+/// The figures of disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Figure {
     /// KiB read in a second, by the age of this place among [`AGES`].

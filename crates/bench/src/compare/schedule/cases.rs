@@ -1,4 +1,4 @@
-//! Which runs there are.
+//! The runs of the simulation.
 
 use larder_protocol::limits::WINDOW_US;
 use larder_protocol::scheduler::{Policy, ReadWrite};
@@ -50,7 +50,7 @@ pub(super) enum Section {
     Windows,
 }
 
-/// A run and what came of it.
+/// A run and its results.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) section: Section,

@@ -1,4 +1,4 @@
-//! Which disks hold a placement group, and which keys are asked for.
+//! The disks that hold a placement group, and the keys that are asked for.
 
 use larder_types::DiskId;
 
@@ -52,7 +52,7 @@ pub(super) fn share(dice: &mut Random) -> f64 {
     dice.below(PARTS) as f64 / PARTS as f64
 }
 
-/// Which keys are asked for.
+/// The keys that are asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keys {
     Uniform,
