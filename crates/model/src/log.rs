@@ -1,4 +1,5 @@
-//! The log of one PG on its members (DESIGN §4, §7): commit point, views, levelling, who may lead.
+//! The log of one PG on its members ("Crashes" in `ARCHITECTURE.md`): commit point, views,
+//! levelling, who may lead.
 //!
 //! Three servers of which a view has two or three as members; a manager that begins views whenever it
 //! likes (write safety must not depend on when). Members restart and lose what they had not synced; one may

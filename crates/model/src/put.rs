@@ -1,5 +1,5 @@
-//! One put from its grant to its outcome (DESIGN §5, §7): attempts, acknowledgements, write policies,
-//! and the resolving of a put in doubt: fence, verify, decide.
+//! One put from its grant to its outcome ("A put" and "Crashes" in `ARCHITECTURE.md`): attempts, acknowledgements, write
+//! policies, and the resolving of a put in doubt: fence, verify, decide.
 //!
 //! One request of one proxy, whose data goes to n replicas, of which the policy wants k; up to three
 //! attempts, each in extents of its own. Writes arrive late and several times. Data servers restart

@@ -1,4 +1,5 @@
-//! Space is never reused too early (DESIGN §8): grants, floors, `Open`, queued and late writes.
+//! Space is never reused too early ("Space" in `ARCHITECTURE.md`): grants, floors, `Open`, queued
+//! and late writes.
 //!
 //! One extent of one LV on one or two replicas; puts that want it one after the other; a primary that is
 //! replaced; data servers that restart. Every write, once granted, may arrive at any moment, any

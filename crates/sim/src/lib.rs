@@ -3,7 +3,7 @@
 //! A run is a function of its seed. Machines, disks, messages, clocks and clients are simulated. The rest is the code that
 //! serves: the PGs' machines, the managers' quorum, map and policy, the metadata log, volumes, codecs, row formats and the
 //! derivation of space. Clients' answers are checked for linearizability. At the end every fault ends, and the store must
-//! come to rest and serve. Then everything restarts, and it must come to rest again and be whole (DESIGN §14).
+//! come to rest and serve. Then everything restarts, and it must come to rest again and be whole.
 
 #![deny(unsafe_code)]
 #![expect(

@@ -1,4 +1,5 @@
-//! Bugs by name, in whichever crate they are planted: the simulator must find each (DESIGN §14).
+//! Bugs by name, in whichever crate they are planted: the simulator must find each
+//! (`docs/planted-bugs.md`).
 
 /// The bugs that a run has.
 #[derive(Debug, Clone, Copy, Default)]

@@ -1,5 +1,6 @@
-//! The promises of a data server, which it must keep over every restart (DESIGN §7 and §8). An independent model
-//! of floors, views and voids, held against what its volume admits and remembers.
+//! The promises of a data server, which it must keep over every restart ("Crashes" and "Space" in
+//! `ARCHITECTURE.md`). An independent model of floors, views and voids, held against what its volume admits and
+//! remembers.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -125,12 +125,15 @@ fn is(opening: &str, word: &str) -> bool {
     opening.eq_ignore_ascii_case(word)
 }
 
-/// True if whole words of the text make the phrase.
+/// True if the text has the phrase, and no word of it is a part of a longer one.
 fn has(text: &str, phrase: &str) -> bool {
+    let cuts = |one: Option<char>, other: Option<char>| {
+        [one, other].into_iter().all(|sign| sign.is_some_and(char::is_alphanumeric))
+    };
     text.match_indices(phrase).any(|(at, _)| {
-        let before = text[..at].chars().next_back();
-        let after = text[at + phrase.len()..].chars().next();
-        ![before, after].into_iter().flatten().any(char::is_alphanumeric)
+        let (before, after) = (&text[..at], &text[at + phrase.len()..]);
+        !cuts(before.chars().next_back(), phrase.chars().next())
+            && !cuts(phrase.chars().next_back(), after.chars().next())
     })
 }
 
@@ -206,5 +209,6 @@ mod tests {
         let found = faults("docs/a.md", "It is Told\nof. It is untold of. Told off.");
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].contains("\"told of\": name it"));
+        assert!(has("see design §5", "design §") && !has("redesign §5", "design §"));
     }
 }

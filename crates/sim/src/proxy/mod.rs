@@ -1,4 +1,5 @@
-//! A proxy: runs its clients' calls as tasks, each of them the proxy's half of DESIGN §5 and §6.
+//! A proxy: runs its clients' calls as tasks, each of them the proxy's half of "A put" or "A get"
+//! in `ARCHITECTURE.md`.
 
 pub(crate) mod append;
 pub(crate) mod choices;
