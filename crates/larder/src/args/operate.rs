@@ -42,7 +42,7 @@ pub(crate) struct DrainArgs {
     pub(crate) config: PathBuf,
     /// Name of the server, as `larder status` shows it, or of a machine, such as host2:7000, for all its servers.
     pub(crate) name: String,
-    /// Cancel a drain: the server takes and keeps data again.
+    /// Cancel the drain: data may go there again.
     #[arg(long)]
     pub(crate) undo: bool,
     /// Begin even if some copies of volumes find no place elsewhere. Those stay until there is one.
@@ -132,14 +132,13 @@ pub(crate) struct KeysOf {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysCommand {
-    /// Show the access key that each server accepts, and whether clients still use the one before.
+    /// Show the access key that each server accepts, and whether clients still use the old one.
     #[command(after_help = exit::HELP)]
     Status {
         #[command(flatten)]
         of: KeysOf,
     },
-    /// Replace root's keys on all servers. They also accept the keys before, until `larder keys
-    /// retire`.
+    /// Replace root's keys on all servers. They accept the old keys, too, until `larder keys retire`.
     ///
     /// Names the file that has the new keys. Restarts no server. Exits with 1 if some proxies do
     /// not accept the new keys yet.
@@ -150,7 +149,7 @@ pub(crate) enum KeysCommand {
         /// File with the new keys, in the form of credentials.toml. Default: the keys are drawn.
         #[arg(long, value_name = "FILE")]
         keys: Option<PathBuf>,
-        /// Refuse all keys before at once, for when somebody else may have them.
+        /// Refuse all old keys at once, for when somebody else may have them.
         #[arg(long)]
         at_once: bool,
         /// With --config, at the first rotation: file with the keys that proxies have now.
@@ -160,9 +159,9 @@ pub(crate) enum KeysCommand {
         #[arg(long, value_name = "FILE")]
         into: Option<PathBuf>,
     },
-    /// Refuse the keys before the current ones, on all servers.
+    /// Refuse the old keys, on all servers.
     ///
-    /// Without --yes it prints whether clients still use the keys before, and changes nothing.
+    /// Without --yes it prints whether clients still use the old keys, and changes nothing.
     #[command(after_help = exit::HELP)]
     Retire {
         #[command(flatten)]

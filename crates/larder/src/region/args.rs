@@ -173,8 +173,7 @@ pub(crate) struct BucketArgs {
     /// `local`: this region alone has the bucket, which is made if it is missing. `shared`: all
     /// regions have it. Without it the setting is shown.
     pub(crate) scope: Option<Scope>,
-    /// Make a shared bucket `local`: the other regions keep what they have of it, as a bucket of
-    /// their own.
+    /// With `local`: confirm it for a shared bucket. The other regions keep what they have of it, as a bucket of their own.
     #[arg(long)]
     pub(crate) yes: bool,
 }
