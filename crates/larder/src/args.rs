@@ -346,8 +346,8 @@ pub(crate) struct PackServeArgs {
     /// encrypted. Port 0 lets the system choose. Default: none; they learn from the backend alone.
     #[arg(long, value_name = "ADDR", requires = "worker")]
     pub(crate) peer_listen: Option<String>,
-    /// Address under which other workers reach --peer-listen, such as host1:9002. Default: the
-    /// same.
+    /// Address under which other workers reach --peer-listen, such as host1:9002. Default: that address; needed if it is
+    /// 0.0.0.0.
     #[arg(long, value_name = "HOST:PORT", requires = "peer_listen")]
     pub(crate) peer_advertise: Option<String>,
     /// Time from one look in the backend for changes of other workers to the next, in seconds.

@@ -232,8 +232,8 @@ pub(crate) struct PlaceArgs {
     /// Address for the other regions, such as 0.0.0.0:7001.
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: String,
-    /// Address under which the other regions reach --listen, such as eu.example.org:7001. It is
-    /// kept for ever. Default: the same as --listen.
+    /// Address under which the other regions reach --listen, such as eu.example.org:7001. It is kept for ever. Default: that
+    /// address; needed if others cannot reach it, such as 0.0.0.0.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) advertise: Option<Address>,
 }
