@@ -295,10 +295,10 @@ pub(crate) struct PackServeArgs {
     /// one size, or the configuration file's rules. Default: the file's policy, or arrival.
     #[arg(long, value_enum)]
     pub(crate) packing: Option<PackingArg>,
-    /// Threads that write objects into DIR at once, each for other groups. Default: one for each core, 4 to 9.
+    /// Number of threads that write objects into DIR, each for other groups. Default: one for each core, 4 to 9.
     #[arg(long, value_name = "N")]
     pub(crate) packing_threads: Option<usize>,
-    /// MiB of objects that may wait in DIR; beyond it puts are answered 503. At least two blobs.
+    /// Most MiB of objects that wait in DIR, at least two blobs. Beyond it puts get 503.
     #[arg(long, value_name = "N", default_value_t = 8192)]
     pub(crate) spool_mib: u32,
     /// Repack a blob once less than this percentage of its bytes is live; 0 for never. At 80, blobs take at most 1.25 times

@@ -449,12 +449,6 @@ impl VolumeGroup {
         asked
     }
 
-    /// Replicas of an LV that failed in this view and have not answered an `Open` since.
-    #[must_use]
-    pub fn gone(&self, lv: LvId) -> Holders {
-        self.lvs.get(&lv).map_or(Holders::default(), |lv| lv.gone)
-    }
-
     /// True if every replica of an LV has answered its `Open`, but for those that are gone; and one has, or all are lost.
     #[must_use]
     pub fn is_fenced(&self, lv: LvId) -> bool {

@@ -267,6 +267,12 @@ impl VolumeGroup {
         closed.filter(|(_, gone)| !gone.is_empty())
     }
 
+    /// Replicas of an LV that failed in this view and have not answered an `Open` since.
+    #[must_use]
+    pub fn gone(&self, lv: LvId) -> Holders {
+        self.lvs.get(&lv).map_or(Holders::default(), |lv| lv.gone)
+    }
+
     /// Replicas that are being filled.
     pub fn filling(&self) -> impl Iterator<Item = (LvId, usize)> {
         self.lvs.iter().flat_map(|(&id, lv)| {
