@@ -48,8 +48,6 @@ pub(crate) enum Bug {
     TakesAnyBase,
     /// A put with data counts as told by its own op.
     CountsPutAsTold,
-    /// A data server answers that a copy is durable which it has not written.
-    CopiesUnwritten,
 }
 
 #[cfg(not(test))]

@@ -37,7 +37,6 @@ use crate::limits::{
     COPY_TURN_MS_MAX, READ_PATIENCE_MS, READ_PIECE_BYTES,
 };
 use crate::peers::{Peers, down};
-use crate::planted::{Bug, has};
 use crate::wire::{CopyEnd, CopyOrder, CopyState, DataCall, DataReply, DataService};
 
 /// What a data server has done for copies, since its start.
@@ -300,9 +299,6 @@ impl Copies {
         let CopyOrder { chunk, grant, extents, .. } = order;
         let (lv, len) = (chunk.lv, chunk.len);
         let bytes = len as usize;
-        if has(Bug::CopiesUnwritten) {
-            return Ok(CopyEnd::Durable);
-        }
         let (told, heard) = oneshot::channel();
         let reads = self.node.reads.clone();
         reads.write_begins(bytes);

@@ -135,11 +135,6 @@ fn finds(bug: Bug, first: u64, says: &str, run: impl Fn(u64) -> (Ran, Met)) {
 }
 
 #[test]
-fn a_copy_that_is_called_durable_and_was_not_written_is_found() {
-    is_found(Bug::CopiesUnwritten, 0);
-}
-
-#[test]
 fn an_op_that_is_called_durable_before_it_is_written_is_found() {
     is_found(Bug::DurableBeforeWritten, 49);
 }
