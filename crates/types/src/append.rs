@@ -14,8 +14,8 @@ use crate::ids::{BucketId, OpId, PiecesId, Request};
 use crate::metax::{Attributes, Body, ETag, HybridClock, Metax, ObjectChecksum, VersionRow};
 use crate::name::ObjectKey;
 
-/// What an append makes of the key's version, or of nothing. Decided when the op gets its place in the log, so that
-/// the order of the log is that of the pieces.
+/// The version that an append makes of the key's version, or of nothing. Decided when the op gets its place in the log,
+/// so that the order of the log is that of the pieces.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Appended {
     /// Where the new bytes begin.
@@ -28,11 +28,11 @@ pub struct Appended {
     pub checksum: Option<ObjectChecksum>,
 }
 
-/// An append's METAX. Its bytes are inline, or chunks that are committed before it: it has no outcome of its own, and
+/// An append's METAX. Its bytes are inline, or chunks that are committed before it. So it has no outcome of its own: it
 /// is in effect as soon as it is below the commit point.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Append {
-    /// Who appends.
+    /// The request of the appending client.
     pub request: Request,
     /// The key's bucket.
     pub bucket: BucketId,
@@ -40,7 +40,7 @@ pub struct Append {
     pub key: ObjectKey,
     /// The version that grows; `None` if there is none and it makes one.
     pub onto: Option<OpId>,
-    /// What it makes.
+    /// The version that it makes.
     pub made: Appended,
     /// Its clock.
     pub clock: HybridClock,
@@ -66,7 +66,7 @@ pub struct Coalesce {
     pub start: u64,
     /// Where the last of them ends.
     pub end: u64,
-    /// How many they are, at least two.
+    /// The number of pieces, at least two.
     pub count: u32,
     /// Where their bytes lie from then on: inline or a stream. Without effect it is dropped.
     pub body: Body,
@@ -88,7 +88,7 @@ pub struct PieceRow {
 }
 
 impl PieceRow {
-    /// What the append that wrote this piece has made. `end` stands in the row's key.
+    /// Returns the version that the append that wrote this piece has made. `end` stands in the row's key.
     #[must_use]
     pub fn made(&self, end: u64) -> Appended {
         let (etag, checksum) = (self.etag.clone(), self.checksum.clone());

@@ -11,10 +11,10 @@ use crate::ids::{BucketId, Epoch};
 use crate::limits::REPLICAS_MAX;
 use crate::name::BucketName;
 
-/// Whether a bucket takes puts.
+/// The state of a bucket: it takes puts or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BucketState {
-    /// It does.
+    /// It takes puts.
     Live,
     /// It is being found empty; puts are refused.
     Deleting,
@@ -35,8 +35,8 @@ pub enum Sharing {
     Renewing,
 }
 
-/// How many replicas must have a put's data before its client is answered (DESIGN §5). Whatever is missing then is
-/// made up for afterwards.
+/// The number of replicas that must have a put's data before its client is answered (ADR 19). Whatever is missing then
+/// is made up for afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum WritePolicy {
     /// Every replica of the volume: as many as are wanted, or while some are out of reach at least the cluster's least.
@@ -49,7 +49,7 @@ pub enum WritePolicy {
 }
 
 impl WritePolicy {
-    /// How many replicas are enough where `copies` are wanted; 0: every one of the volume.
+    /// Returns the number of replicas that are enough where `copies` are wanted; 0: every one of the volume.
     #[must_use]
     pub fn enough(self, copies: u8) -> u8 {
         match self {
@@ -74,7 +74,7 @@ impl fmt::Display for WritePolicy {
 /// Copies that can be asked for: a volume may have one more while one moves.
 const COPIES_MAX: u8 = REPLICAS_MAX as u8 - 1;
 
-/// What is not a write policy.
+/// The text that is not a write policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a write policy is all, majority, one, or a number of copies from 1 to {COPIES_MAX}")]
 pub struct NotAPolicy;
@@ -103,16 +103,16 @@ pub struct BucketRecord {
     pub id: BucketId,
     /// Its name.
     pub name: BucketName,
-    /// Grows with each change of this record but for the write policy's, which each put carries, and the CORS rules', by which
-    /// nothing is stored; a put that carries an older one is refused.
+    /// Grows with each change of this record but two: the write policy's, which each put carries, and the CORS rules', by
+    /// which nothing is stored. A put that carries an older one is refused.
     pub epoch: Epoch,
-    /// Whether it takes puts.
+    /// Its state: it takes puts or not.
     pub state: BucketState,
     /// Milliseconds since 1970.
     pub created_ms: u64,
     /// `LocationConstraint` as given at creation.
     pub location: Option<String>,
-    /// When its puts are answered.
+    /// The replicas that its puts wait for before they are answered.
     pub write_policy: WritePolicy,
     /// Number of regions that must have a change before it is answered, this one included; at least 1.
     pub regions: u8,
@@ -120,7 +120,7 @@ pub struct BucketRecord {
     pub home: Option<Home>,
     /// The regions that have it.
     pub sharing: Sharing,
-    /// Which pages of other origins may use it, in this region.
+    /// The pages of other origins that may use it, in this region.
     pub cors: Option<CorsRules>,
 }
 
@@ -232,9 +232,10 @@ struct Stored {
     settings: StoredSettings,
 }
 
-/// The first two are what was an optional location before there was anything else; with nothing else they are written
-/// as they were, so that older releases read them. The same of the third, before there were regions to wait for, of the fourth,
-/// before there were homes, of the fifth, before a region could have a bucket alone, and of the sixth, before there were CORS rules.
+/// The first two are what was an optional location before there was anything else; with nothing else they are written as
+/// they were, so that older releases read them. The third was written likewise before there were regions to wait for, and
+/// the fourth before there were homes. So was the fifth before a region could have a bucket alone, and the sixth before
+/// there were CORS rules.
 #[derive(Serialize, Deserialize)]
 enum StoredSettings {
     Nothing,

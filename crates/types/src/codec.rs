@@ -1,4 +1,4 @@
-//! How values are stored: one version byte, then the value in postcard's wire format.
+//! The encoding of stored values: one version byte, then the value in postcard's wire format.
 //!
 //! `docs/formats/` describes each format byte by byte. A new version is a new type with a conversion
 //! from the old one; old bytes stay readable for ever and are never rewritten for an upgrade.
@@ -42,7 +42,7 @@ pub enum CodecError {
     Damaged {
         /// Kind of value.
         what: &'static str,
-        /// What is wrong.
+        /// The fault in it.
         reason: String,
     },
 }
@@ -58,7 +58,7 @@ fn encode_as_into<T: Serialize>(version: u8, value: &T, out: &mut Vec<u8>) {
     *out = postcard::to_extend(value, body).expect("plain data always encodes");
 }
 
-/// How many bytes a value takes within another's encoding.
+/// Returns the number of bytes that a value takes within another's encoding.
 #[must_use]
 pub fn encoded_len<T: Serialize>(value: &T) -> usize {
     let size = postcard::ser_flavors::Size::default();

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::metax::Metax;
 
-/// What must hold of a key's current version for an op to take effect.
+/// The demands on a key's current version that an op needs to take effect.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Condition {
     /// `If-Match`: the version exists and has one of these etags, or `*`.
@@ -38,7 +38,7 @@ impl EtagList {
     }
 }
 
-/// Why a condition does not hold.
+/// The reason for which a condition does not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmet {
     /// 412.
@@ -48,7 +48,7 @@ pub enum Unmet {
 }
 
 impl Condition {
-    /// Whether there is nothing to decide.
+    /// Returns true if there is nothing to decide.
     #[must_use]
     pub fn is_none(&self) -> bool {
         *self == Self::default()

@@ -110,7 +110,8 @@ impl Home {
     pub fn may_follow(&self, before: Option<&Self>) -> bool {
         let Some(before) = before else { return true };
         let arrives = before.is_awaited() && self.state == HomeState::Here;
-        // Who has it makes the next term itself: it gives it to that region, or to none, or sets another scope.
+        // The region that has it makes the next term itself: it gives it to that region, or to none, or sets another
+        // scope.
         let is_own = self.state == HomeState::Here && before.term.of == self.term.of;
         let is_given = matches!(self.state, HomeState::Given | HomeState::Nowhere) || is_own;
         match before.term.cmp(&self.term) {

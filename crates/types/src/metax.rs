@@ -113,20 +113,20 @@ impl Holders {
         Self(self.0 & !other.0)
     }
 
-    /// Whether there is none.
+    /// Returns true if there is none.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether replica `index` is in it.
+    /// Returns true if replica `index` is in it.
     #[must_use]
     pub fn has(self, index: usize) -> bool {
         // There are sixteen; a number from a peer may be any.
         index < 16 && self.0 >> index & 1 == 1
     }
 
-    /// How many there are.
+    /// Returns the number of replicas in it.
     #[must_use]
     pub fn count(self) -> usize {
         self.0.count_ones() as usize
@@ -189,7 +189,7 @@ pub enum Body {
         /// Parts in ascending order of number.
         parts: Vec<PartRef>,
     },
-    /// What appends made: pieces that follow each other.
+    /// Bytes that appends made: pieces that follow each other.
     Pieces {
         /// The rows' pieces.
         pieces: PiecesId,
@@ -213,7 +213,7 @@ pub enum ChecksumAlgorithm {
     Sha256,
 }
 
-/// What a checksum of several parts covers.
+/// The bytes that a checksum of several parts covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ChecksumKind {
     /// All bytes.
@@ -227,7 +227,7 @@ pub enum ChecksumKind {
 pub struct ObjectChecksum {
     /// Algorithm.
     pub algorithm: ChecksumAlgorithm,
-    /// What it covers.
+    /// The bytes that it covers.
     pub kind: ChecksumKind,
     /// The value, big-endian as S3 encodes it before base64.
     pub value: Vec<u8>,
@@ -235,7 +235,7 @@ pub struct ObjectChecksum {
     pub parts: Option<u32>,
 }
 
-/// What the client said about an object: headers, user metadata, tags. Values are kept as sent.
+/// The client's description of an object: headers, user metadata, tags. Values are kept as sent.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Attributes {
     /// `Content-Type`.
@@ -260,7 +260,7 @@ pub struct Attributes {
     pub tags: Vec<(String, String)>,
 }
 
-/// How a body's bytes are encrypted. No release writes it yet; version 1 has room for it.
+/// The encryption of a body's bytes. No release writes it yet; version 1 has room for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EncryptionEnvelope {
     /// Names the key that wraps the data key.
@@ -276,13 +276,13 @@ pub struct EncryptionEnvelope {
 pub struct Retention {
     /// Milliseconds since 1970 until which the version is kept.
     pub until_ms: u64,
-    /// Whether root may shorten it (governance) or nobody (compliance).
+    /// True if root may shorten it (governance), false if nobody may (compliance).
     pub governance: bool,
     /// Legal hold.
     pub legal_hold: bool,
 }
 
-/// What an object is: everything but the place of its bytes.
+/// The description of an object: everything but the place of its bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metax {
     /// Bytes of the object.
@@ -310,7 +310,7 @@ pub struct Metax {
 pub struct VersionRow {
     /// The op that put it: the later op wins, whatever the order of the outcomes.
     pub op: OpId,
-    /// What it is.
+    /// The description of the object.
     pub metax: Metax,
     /// Where it is.
     pub body: Body,
@@ -334,7 +334,7 @@ pub struct UploadRow {
     pub upload: UploadId,
     /// The object it will become.
     pub key: ObjectKey,
-    /// When it was created.
+    /// The time at which it was created.
     pub clock: HybridClock,
     /// Attributes of the object to be.
     pub attributes: Attributes,
@@ -347,7 +347,7 @@ pub struct UploadRow {
 pub struct SnapshotRow {
     /// The op that the snapshot showed last.
     pub at: OpId,
-    /// Whether all of its rows are there; if not, the PG's rows have no meaning.
+    /// True if all of its rows are there; if not, the PG's rows have no meaning.
     pub is_whole: bool,
 }
 

@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::KEY_BYTES_MAX;
 
-/// Why a name was refused.
+/// The reason for which a name was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// Keys have 1 to 1024 bytes.
     #[error("a key has 1 to {KEY_BYTES_MAX} bytes, this one has {bytes}")]
     KeyLength {
-        /// What it has.
+        /// Bytes of the name.
         bytes: usize,
     },
     /// Keys are UTF-8.

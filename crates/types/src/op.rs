@@ -11,7 +11,7 @@ use crate::metax::{Body, Extent, Holders, HybridClock, Metax, PartRef, UploadRow
 use crate::name::ObjectKey;
 use crate::told::{Amend, Freed, Grow, Noted, Purge, Renew, ToldPut};
 
-/// What a put makes when it is committed.
+/// The thing that a put makes when it is committed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Target {
     /// The null version of the key.
@@ -38,21 +38,21 @@ pub enum Target {
 /// below the commit point. With [`Body::Chunk`] it is pending until its [`Op::Outcome`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Put {
-    /// Who is putting it.
+    /// The request of the client that puts it.
     pub request: Request,
     /// The key's bucket.
     pub bucket: BucketId,
     /// The key; of chunks and parts, that of their parent, which decides the PG.
     pub key: ObjectKey,
-    /// What it becomes.
+    /// The thing that it becomes.
     pub target: Target,
-    /// What it is.
+    /// The description of the object.
     pub metax: Metax,
     /// Where it is.
     pub body: Body,
 }
 
-/// What became of a put.
+/// The outcome of a put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// It is on these replicas.
@@ -85,16 +85,16 @@ pub enum Op {
         /// Its new place and attempt; without holders.
         body: Body,
     },
-    /// What became of the put at `put`.
+    /// The outcome of the put at `put`.
     Outcome {
         /// The put.
         put: OpSeq,
-        /// What became of it.
+        /// The outcome.
         outcome: Outcome,
     },
     /// The key's null version ends.
     Delete {
-        /// Who deletes it.
+        /// The request of the client that deletes it.
         request: Request,
         /// Bucket.
         bucket: BucketId,
@@ -105,7 +105,7 @@ pub enum Op {
     },
     /// An upload begins; its id is this op.
     CreateUpload {
-        /// Who creates it.
+        /// The request of the client that creates it.
         request: Request,
         /// Bucket.
         bucket: BucketId,
@@ -114,7 +114,7 @@ pub enum Op {
     },
     /// An upload becomes the key's null version. Parts not named are freed.
     CompleteUpload {
-        /// Who completes it.
+        /// The request of the client that completes it.
         request: Request,
         /// Bucket.
         bucket: BucketId,
@@ -122,14 +122,14 @@ pub enum Op {
         key: ObjectKey,
         /// Upload.
         upload: UploadId,
-        /// What the object is.
+        /// The description of the object.
         metax: Box<Metax>,
         /// The parts it has.
         parts: Vec<PartRef>,
     },
     /// An upload ends and its parts are freed.
     AbortUpload {
-        /// Who aborts it.
+        /// The request of the client that aborts it.
         request: Request,
         /// Bucket.
         bucket: BucketId,
@@ -140,7 +140,7 @@ pub enum Op {
     },
     /// The tags of the key's null version are replaced.
     SetTags {
-        /// Who sets them.
+        /// The request of the client that sets them.
         request: Request,
         /// Bucket.
         bucket: BucketId,
@@ -172,12 +172,12 @@ pub enum Op {
         /// The chunks.
         changes: Vec<HoldersChange>,
     },
-    /// METAX of a put with data whose client is answered once so many replicas have it, at least 1; that of an
-    /// [`Op::Put`] only when all have that were to be given it.
+    /// METAX of a put with data whose client is answered once so many replicas have it, at least 1. The client of an
+    /// [`Op::Put`] is answered only when all have it that were to be given it.
     PutEnough {
         /// METAX.
         put: Box<Put>,
-        /// How many are enough.
+        /// The number of replicas that are enough.
         enough: u8,
     },
     /// The key's null version grows, or begins.
@@ -196,7 +196,7 @@ pub enum Op {
     Purge(Box<Purge>),
     /// Something is set on the key's null version in a store of several regions.
     Amend(Box<Amend>),
-    /// How far journals are here, and how far the group's own is kept.
+    /// The positions up to which journals are here, and up to which the group's own is kept.
     Noted(Box<Noted>),
     /// Tombstones that no region needs any more go.
     Freed(Box<Freed>),
@@ -256,7 +256,8 @@ impl Op {
         if let Self::Told(told) = self { Some(told) } else { None }
     }
 
-    /// How many replicas must have a put's data before its client is answered; 0: all that were to be given it.
+    /// Returns the number of replicas that must have a put's data before its client is answered; 0: all that were to be
+    /// given it.
     #[must_use]
     pub fn enough(&self) -> u8 {
         match self {
@@ -297,7 +298,7 @@ pub struct ChunkMove {
     pub holders: Holders,
 }
 
-/// What is remembered of a proxy's session so that its repeats get the same answer.
+/// The memory of a proxy's session, by which its repeats get the same answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionMemory {
     /// The session.
@@ -315,6 +316,6 @@ pub struct Remembered {
     pub op: OpId,
     /// Its clock.
     pub clock: HybridClock,
-    /// Whether it is a put that was revoked.
+    /// True if it is a put that was revoked.
     pub revoked: bool,
 }

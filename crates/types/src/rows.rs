@@ -19,11 +19,12 @@
 //! `key*` is the key with each 00 written 00 FF, ended by 00 01: no key's rows come between another
 //! key's rows, and keys sort as their bytes do.
 //!
-//! `slot` is FF*8 for the one version of a key in an unversioned bucket, and !clock(8) !region(2) for a version that has
-//! its place by its stamp: newest first, equal clocks by their regions. FF*8 sorts behind all of these, as no clock is 0.
+//! `slot` is FF*8 for the one version of a key in an unversioned bucket. It is !clock(8) !region(2) for a version that
+//! has its place by its stamp: newest first, equal clocks by their regions. FF*8 sorts behind all of these, as no clock
+//! is 0.
 //!
-//! Pieces come behind versions, and a chunk only ever moves from a version to a piece: who walks over all rows from
-//! the first to the last meets every chunk that is there from beginning to end.
+//! Pieces come behind versions, and a chunk only ever moves from a version to a piece. So a walk over all rows from the
+//! first to the last meets every chunk that is there from beginning to end.
 
 use bytes::Bytes;
 
@@ -51,7 +52,7 @@ pub enum VersionSlot {
 }
 
 impl VersionSlot {
-    /// Whether it is that of unversioned buckets.
+    /// Returns true if it is that of unversioned buckets.
     #[must_use]
     pub fn is_unversioned(self) -> bool {
         self == Self::Unversioned

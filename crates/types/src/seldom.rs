@@ -1,4 +1,4 @@
-//! Which of the events that strangers can cause at will get a line in the log.
+//! A limit on log lines about events that strangers can cause at will: some of them get a line.
 
 use crate::limits::LINE_INTERVAL_MS;
 

@@ -30,7 +30,7 @@ impl Stamp {
         Self { clock: self.clock, region }
     }
 
-    /// Whether it names one version among all regions: it has a clock, and the region's number.
+    /// Returns true if it names one version among all regions: it has a clock, and the region's number.
     #[must_use]
     pub fn is_told(self) -> bool {
         self.clock.0 > 0 && self.region != RegionId::OWN

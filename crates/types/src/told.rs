@@ -1,5 +1,5 @@
-//! Ops and rows of a store that is a region: changes with their stamps and origins, the journal of outcomes, and
-//! positions in the journals of other regions (ADR 42, ADR 43).
+//! Ops and rows of a store that is a region (ADR 42, ADR 43). They are changes with their stamps and origins, the
+//! journal of outcomes, and positions in the journals of other regions.
 //!
 //! # Invariants
 //!
@@ -44,7 +44,7 @@ pub struct Purge {
     pub bucket: BucketId,
     /// Key.
     pub key: ObjectKey,
-    /// When: every null version up to this stamp is gone.
+    /// The purge's stamp: every null version up to it is gone.
     pub at: Stamp,
     /// The op that purged it, if another region did.
     pub origin: Option<Origin>,
@@ -63,7 +63,7 @@ pub struct Amend {
     pub put_at: Stamp,
     /// All tags it has from now on, unless those that it has were set later.
     pub tags: Vec<(String, String)>,
-    /// When tags were set, and what else is.
+    /// The time at which tags were set, and everything else that is set.
     pub amended: Amendments,
 }
 
@@ -102,7 +102,7 @@ pub struct Grow {
 pub struct Freed {
     /// The request.
     pub request: Request,
-    /// Which: each goes if it is of this stamp still.
+    /// The tombstones: each goes if it is of this stamp still.
     pub tombstones: Vec<FreedTombstone>,
 }
 

@@ -20,7 +20,7 @@ use crate::{HybridClock, PieceRow};
 const VERSION: &str = "version row";
 const PIECE: &str = "piece row";
 
-/// What a row of table `V` says.
+/// The content of a row of table `V`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum VersionEntry {
     /// There is an object.
@@ -34,17 +34,17 @@ pub enum VersionEntry {
 /// A version with content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectEntry {
-    /// What it is and where it is. Its METAX has the clock of the last append.
+    /// The version's description and place. Its METAX has the clock of the last append.
     pub row: VersionRow,
     /// Its stamp: that of its put.
     pub put_at: Stamp,
-    /// Whether it is the key's null version.
+    /// True if it is the key's null version.
     pub is_null: bool,
     /// The op that put it, where that is not the row's: another region put it.
     pub origin: Option<Origin>,
     /// The parts in which it was uploaded, where its body does not say so: another region took it.
     pub parts: Vec<PartRef>,
-    /// What was set on it since.
+    /// The fields that were set on it since.
     pub amended: Amendments,
 }
 
@@ -55,16 +55,17 @@ pub struct MarkerEntry {
     pub op: OpId,
     /// Its stamp.
     pub at: Stamp,
-    /// Whether it is the key's null version.
+    /// True if it is the key's null version.
     pub is_null: bool,
     /// The op that made it, if another region did.
     pub origin: Option<Origin>,
 }
 
-/// What was set on a version since its put. The later stamp of a field wins, but nothing shortens compliance.
+/// The fields that were set on a version since its put. The later stamp of a field wins, but nothing shortens
+/// compliance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Amendments {
-    /// When its tags were set; `None`: with the put.
+    /// The time at which its tags were set; `None`: with the put.
     pub tags_at: Option<Stamp>,
     /// Legal hold, and when it was set.
     pub legal_hold: Option<(bool, Stamp)>,
@@ -79,13 +80,13 @@ pub struct Amendments {
 pub struct Tombstone {
     /// The op of this store that made the row.
     pub op: OpId,
-    /// When it was purged. Of a key's null version every one up to this stamp is gone.
+    /// The time at which it was purged. Of a key's null version every one up to this stamp is gone.
     pub at: Stamp,
     /// The op that purged it, if another region did.
     pub origin: Option<Origin>,
 }
 
-/// What a row of table `W` says of a piece that several regions are to have in the same place.
+/// The content of a row of table `W`: a piece that several regions are to have in the same place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PieceEntry {
     /// Where it begins and lies, and the tags of the object that ends with it.
@@ -112,7 +113,7 @@ impl Amendments {
 }
 
 impl Metax {
-    /// When it was put, or last appended to.
+    /// Returns the stamp of its put, or of the last append to it.
     #[must_use]
     pub fn stamp(&self) -> Stamp {
         Stamp { clock: self.clock, region: self.region }
@@ -120,7 +121,7 @@ impl Metax {
 }
 
 impl VersionRow {
-    /// What the row of a key's null version in a bucket without versioning says of content and place.
+    /// Reads the content and place in the row of a key's null version in a bucket without versioning.
     ///
     /// # Errors
     /// [`CodecError`].
@@ -133,7 +134,7 @@ impl VersionRow {
 }
 
 impl ObjectEntry {
-    /// What a row without more says: the null version.
+    /// Returns the entry of a row without more: the null version.
     #[must_use]
     pub fn of_row(row: VersionRow) -> Self {
         let (put_at, amended) = (row.metax.stamp(), Amendments::default());
@@ -169,7 +170,7 @@ impl ObjectEntry {
         if let Body::Parts { parts, .. } = &self.row.body { parts } else { &self.parts }
     }
 
-    /// Whether a [`VersionRow`] says all of it.
+    /// Returns true if a [`VersionRow`] says all of it.
     fn is_plain(&self) -> bool {
         let Self { row, put_at, is_null, origin, parts, amended } = self;
         let is_put = *put_at == row.metax.stamp() && *is_null && origin.is_none();

@@ -57,7 +57,7 @@ pub const KINDS: &[&str] = &[
     "ETag::Parts",
 ];
 
-/// What an op is and contains. A new variant does not compile until it is named here.
+/// Lists the kinds of an op and of its parts. A new variant does not compile until it is named here.
 pub fn kinds(op: &Op) -> Vec<&'static str> {
     let body_of = |body: &Body| match body {
         Body::Inline(_) => "Body::Inline",
