@@ -1,4 +1,4 @@
-//! What proxies ask and are answered about appends.
+//! Calls of proxies about appends, and the answers to them.
 
 use larder_types::{Appended, BucketId, Condition, Epoch, HybridClock, ObjectKey, OpId, Request};
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use crate::message::{Content, Description};
 /// Append bytes to the key's null version, or make it of them if there is none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AppendCall {
-    /// Who appends.
+    /// The request of the appending client.
     pub request: Request,
     /// Bucket.
     pub bucket: BucketId,
@@ -18,11 +18,11 @@ pub struct AppendCall {
     pub key: ObjectKey,
     /// Where the bytes must begin; `None` if they may begin wherever the version ends.
     pub offset: Option<u64>,
-    /// What is appended: its size, digests, and the attributes of a version that it makes.
+    /// The appended bytes: their size, digests, and the attributes of a version that they make.
     pub description: Description,
     /// Its bytes: inline, or the committed chunks of a stream.
     pub content: Content,
-    /// What must hold of the key.
+    /// The condition on the key.
     pub condition: Condition,
 }
 
@@ -33,11 +33,11 @@ pub struct AppendDone {
     pub op: OpId,
     /// Its clock.
     pub clock: HybridClock,
-    /// What it made.
+    /// The version that it made.
     pub made: Appended,
 }
 
-/// Why an append was refused, besides the reasons for which any call is: all of them mean to give up.
+/// The reasons for which an append is refused, besides those for which any call is: all of them mean to give up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AppendRefusal {
     /// The object does not end where the bytes were to begin. An object that is not there has no bytes.

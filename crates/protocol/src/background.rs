@@ -1,5 +1,5 @@
-//! Background work of a meta server under one budget: which piece begins next, and how much of disks and network all
-//! of it may take while clients are served (DESIGN §12).
+//! Background work of a meta server under one budget. It says which piece begins next, and how much of disks and
+//! network all of it may take while clients are served (ADR 14).
 //!
 //! ```text
 //!  driver of a kind ── wants ─▶ may_begin ─▶ the piece is done ─▶ ended
@@ -37,14 +37,14 @@ pub enum Work {
 pub const WORKS: [Work; 5] =
     [Work::RebuildSingle, Work::Rebuild, Work::Scrub, Work::Digest, Work::Compact];
 
-/// Whether a piece may begin.
+/// The answer to a piece that waits to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     /// It has begun.
     Begins,
     /// Not before this time, in microseconds of the driver's clock.
     NotBefore(u64),
-    /// When another piece begins or ends.
+    /// Not before another piece begins or ends.
     Later,
 }
 
@@ -123,13 +123,13 @@ impl Budget {
         self.waiting[work as usize] += 1;
     }
 
-    /// Who waited does so no more.
+    /// Ends the wait of somebody who waited.
     ///
     /// # Panics
     /// If nobody waited.
     pub fn wants_no_more(&mut self, work: Work) {
         let waiting = &mut self.waiting[work as usize];
-        *waiting = waiting.checked_sub(1).expect("whoever waits no more has waited");
+        *waiting = waiting.checked_sub(1).expect("a piece that waits no more has waited");
     }
 
     /// Begins a piece of so many bytes for one who waits, if it is its turn.
@@ -210,19 +210,19 @@ impl Budget {
         self.under_way
     }
 
-    /// How often it has yielded.
+    /// Returns the number of times that it has yielded.
     #[must_use]
     pub fn yields(&self) -> u64 {
         self.yields
     }
 
-    /// What a kind has taken.
+    /// Returns the pieces and bytes that a kind has taken.
     #[must_use]
     pub fn taken(&self, work: Work) -> Taken {
         self.taken[work as usize]
     }
 
-    /// Whether anything is under way or waits.
+    /// Returns true if anything is under way or waits.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.under_way > 0 || self.waiting.iter().any(|waiting| *waiting > 0)

@@ -1,5 +1,5 @@
-//! When a server compares the indexes of which of the groups that it leads: one at a time, each twice within the period,
-//! the one that it has not tried for longest first (ADR 20).
+//! Times at which a server compares the indexes of the groups that it leads (ADR 20). It compares one group at a time,
+//! each twice within the period, and begins with the one that it has not tried for longest.
 //!
 //! Nothing of it is kept over a restart; so that groups which are late in the order have their turn where servers
 //! restart often, each run begins at another place.
@@ -13,20 +13,20 @@ use crate::digest::Compared;
 /// Times that each group is compared within the period.
 const TURNS: u64 = 2;
 
-/// What is known of a group.
+/// The state of a group's comparisons.
 #[derive(Debug)]
 struct Known {
     /// Since when this server leads it, or has run.
     since_ms: u64,
-    /// When it was last begun; `None` if it is to be begun before the others.
+    /// The time at which it was last begun; `None` if it is to be begun before the others.
     tried_ms: Option<u64>,
-    /// When its members were last found equal.
+    /// The time at which its members were last found equal.
     equal_ms: Option<u64>,
     /// They were found to differ since.
     differs: bool,
 }
 
-/// How often comparisons came to what.
+/// Counts of comparisons, by their results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Outcomes {
     /// Begun.
@@ -136,7 +136,7 @@ impl Comparisons {
         self.period_ms
     }
 
-    /// How often comparisons came to what.
+    /// Returns the counts of comparisons, by their results.
     #[must_use]
     pub fn outcomes(&self) -> Outcomes {
         self.outcomes

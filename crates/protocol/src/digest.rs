@@ -24,7 +24,7 @@ use crate::pg::owner;
 pub struct TableSum {
     /// The table's letter.
     pub table: u8,
-    /// How many rows.
+    /// Number of rows.
     pub rows: u64,
     /// XXH3-128, big-endian, of all rows: for each its length (u32, little-endian), the row, its value's length, the
     /// value.
@@ -38,7 +38,7 @@ pub struct IndexSum {
     pub tables: Vec<TableSum>,
 }
 
-/// What a member tells of its index at an op.
+/// A member's answer about its index at an op.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Summed {
     /// Its sums.
@@ -49,7 +49,7 @@ pub enum Summed {
     Unreadable,
 }
 
-/// What a comparison came to.
+/// The result of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compared {
     /// All members have the same rows.

@@ -1,5 +1,5 @@
 //! High-water marks: of each LV the block from which on the PG's rows name none. They are kept in the index beside the
-//! rows, so that a start gives what lies above at once, and reads the rows for the rest while it serves (ADR 39).
+//! rows (ADR 39). So a start gives the space above them at once, and reads the rows for the rest while it serves.
 //!
 //! ```text
 //!  block  0 ############..###.#####|.................. blocks
@@ -8,13 +8,13 @@
 //!
 //! # Invariants
 //!
-//! 1. In every state of the index the mark of an LV lies above each block of it that a row of the PG names: a batch that names
-//!    blocks has the marks too, so that a crash takes back both or none.
+//! 1. In every state of the index the mark of an LV lies above each block of it that a row of the PG names. A batch that
+//!    names blocks has the marks too, so that a crash takes back both or none.
 //! 2. Marks are written with each applied position, with its op, and are believed only if the index's applied position *is*
 //!    that op. A release that does not know them moves the position on and leaves them behind: whatever it named is not
 //!    taken to lie below.
-//! 3. Marks fall only when the space is known whole: to the end of what is not free then, or to that of what rows name at a
-//!    member that serves nothing.
+//! 3. Marks fall only when the space is known whole. They fall to the end of what is not free then, or to that of what rows
+//!    name at a member that serves nothing.
 
 use std::collections::BTreeMap;
 

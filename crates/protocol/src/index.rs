@@ -35,7 +35,7 @@ pub struct RowSpan {
 }
 
 impl RowSpan {
-    /// Whether it has a row.
+    /// Returns true if it has a row.
     #[must_use]
     pub fn has(&self, row: &[u8]) -> bool {
         *row >= self.from[..] && self.to.as_deref().is_none_or(|to| row < to)

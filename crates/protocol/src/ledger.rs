@@ -1,5 +1,6 @@
-//! Blocks that a PG's rows name, and objects of each bucket in them, kept op by op at every member: whoever comes to lead begins
-//! to serve without reading its index, however many objects there are (ADR 22), and knows the use of each bucket (ADR 57).
+//! Blocks that a PG's rows name, and objects of each bucket in them, kept op by op at every member. So a member that comes
+//! to lead begins to serve without reading its index, however many objects there are (ADR 22). It also knows the use of each
+//! bucket (ADR 57).
 //!
 //! # Invariants
 //!
@@ -38,7 +39,7 @@ impl From<&Chunk> for Blocks {
     }
 }
 
-/// What an op did to the blocks that rows name.
+/// The change of an op to the blocks that rows name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
     /// A row names a chunk.
@@ -97,7 +98,7 @@ impl NamedRuns {
         Ok(())
     }
 
-    /// What is left of an LV of so many blocks.
+    /// Returns the blocks that are left of an LV of so many blocks.
     fn rest(&self, blocks: u32) -> Result<FreeRuns, Extent> {
         let mut free = FreeRuns::whole(blocks);
         for (&first, &end) in &self.0 {
@@ -107,7 +108,7 @@ impl NamedRuns {
     }
 }
 
-/// What rows name in one LV.
+/// The blocks and chunks that rows name in one LV.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Named {
     runs: NamedRuns,
@@ -138,7 +139,7 @@ impl Named {
     }
 }
 
-/// What a PG's rows name, by LV.
+/// The blocks and chunks that a PG's rows name, by LV.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NamedBlocks {
     lvs: BTreeMap<LvId, Named>,
@@ -202,7 +203,7 @@ impl NamedBlocks {
         Ok(())
     }
 
-    /// What a PG with these LVs may allocate from, while the chunks of these puts are open.
+    /// Returns the space that a PG with these LVs may allocate from, while the chunks of these puts are open.
     ///
     /// # Errors
     /// [`SpaceFault`] if two name one block, or one names a block that no LV has.

@@ -17,19 +17,19 @@ const fn limit(usual: usize, small: usize) -> usize {
     if cfg!(feature = "small-limits") { small } else { usual }
 }
 
-/// An LV that is fuller than this takes no new objects until deletes have made room (DESIGN §3.4).
+/// An LV that is fuller than this takes no new objects until deletes have made room ("Space" in `ARCHITECTURE.md`).
 pub const LV_FULL_PERCENT: u64 = 85;
-/// Milliseconds for which an LV gives nothing of the part for which a replica's disk had no room, or only on the others:
-/// as often one put finds out whether room was made.
+/// Milliseconds for which an LV gives nothing of the part for which a replica's disk had no room, or only on the others.
+/// So often one put finds out whether room was made.
 pub const WITHHELD_MS: u64 = 10_000;
-/// Milliseconds after a disk had no room for data for which puts go to other disks, or to most replicas without it, though
-/// it may take them: as long as the put that it refused takes to come again.
+/// Milliseconds after a disk had no room for data for which puts avoid it, though it may take them. They go to other
+/// disks, or to most replicas without it: as long as the put that it refused takes to come again.
 pub const REFUSED_MS: u64 = 200;
 /// Milliseconds for which a PG takes it that there is no other LV, before it asks again on behalf of a put for which a
 /// disk has no room.
 pub const POOL_EMPTY_MS: u64 = 1_000;
-/// Blocks that wait in an LV before its floor is raised although space is not short: 1 MiB, so
-/// that a raise, which writes one block, costs less than half a percent.
+/// Blocks that wait in an LV before its floor is raised although space is not short. They are 1 MiB, so that a raise,
+/// which writes one block, costs less than half a percent.
 pub const WAITING_BLOCKS_BEFORE_RAISE: u32 = 256;
 /// Calls that may wait in one PG for keys to come to rest, for space or for a barrier.
 pub const WAITING_CALLS_MAX: usize = limit(4096, 4);
@@ -40,8 +40,8 @@ pub const BARRIERS_MAX: usize = limit(1024, 2);
 pub const TAIL_OPS_MAX: usize = limit(16_384, 24);
 /// Most bytes of a message to another member: one frame carries it.
 pub const PEER_FRAME_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Bytes of the ops of one PG above the applied position that calls became, from which on calls are turned away: a member
-/// reports them in one message when a view begins.
+/// Bytes above which calls are turned away: those of the ops of one PG above the applied position that calls became. A
+/// member reports them in one message when a view begins.
 pub const TAIL_BYTES_MAX: usize = 11 * 512 * 1024;
 /// Bytes of those that its primaries made of themselves, from which on they make no more; outcomes do not count.
 pub const OWN_BYTES_MAX: usize = limit(512 * 1024, 1024);
@@ -65,8 +65,8 @@ pub const OUTCOME_BYTES_MAX: usize = 64;
 /// Bytes of a report or a snapshot's header that are no op, no open put and no session, and ops at the beginning of views
 /// that came to nothing.
 pub const PEER_HEAD_BYTES_MAX: usize = 48 * 1024;
-/// Bytes of a message for each of which another tick passes before it is said again, if nothing came of it: with
-/// [`crate::Event::Tick`] ten times a second no more than 10 MiB a second.
+/// Bytes of a message for each of which another tick passes before it is said again, if nothing came of it. With
+/// [`crate::Event::Tick`] ten times a second that is no more than 10 MiB a second.
 pub const REPEAT_BYTES_PER_TICK: usize = 1024 * 1024;
 /// Most ticks before it is said again.
 pub const REPEAT_TICKS_MAX: u64 = 12;
@@ -74,8 +74,9 @@ pub const REPEAT_TICKS_MAX: u64 = 12;
 pub const DROPS_WAITING_MAX: usize = limit(4096, 2);
 /// Ops applied to the index in one batch.
 pub const APPLY_OPS_MAX: usize = limit(256, 4);
-/// Bytes of changes above which a batch takes no further op: far below what the index takes at once, as one op may
-/// remove the rows of many parts, and in groups that know no steps ([`REAP_ROWS_MAX`]) all rows of the largest object.
+/// Bytes of changes above which a batch takes no further op. They are far below what the index takes at once: one op
+/// may remove the rows of many parts. In groups that know no steps ([`REAP_ROWS_MAX`]) it may remove all rows of the
+/// largest object.
 pub const APPLY_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Rows of chunks, parts and pieces that one op removes; an object that has more of them goes by several ops. With chunks
 /// of 8 MiB an op frees 2 GiB, and reads 300 KiB of the index for it.
@@ -96,8 +97,8 @@ pub const COALESCES_PLANNED_MAX: usize = 64;
 pub const COALESCE_PLANNED_MS: u64 = 5000;
 /// The same of any release.
 pub const STEP_ROWS_MAX: u32 = 65_536;
-/// Milliseconds for which space is given on most replicas of an LV before another is asked for: longer than the
-/// managers need to find a server down, so that they draw none with it, and a restart draws none at all.
+/// Milliseconds for which space is given on most replicas of an LV before another is asked for. The managers need less
+/// to find a server down, so that they draw none with it, and a restart draws none at all.
 pub const NARROW_MS: u64 = 4000;
 /// Milliseconds after which another is asked for again: the one that was drawn may not have been within reach either.
 pub const NARROW_AGAIN_MS: u64 = 60_000;
@@ -113,8 +114,8 @@ pub const FORSAKEN_TICKS: u64 = 10;
 pub const RETRY_TICKS_MAX: u64 = 32;
 /// Milliseconds after which an open put does not hold up lists that can begin before its row.
 pub const SLOW_PUT_MS: u64 = 300;
-/// Milliseconds for which a list that begins at the row of an open put waits for all puts on its way together: as long as
-/// puts of a proxy that died take, and most slow ones.
+/// Milliseconds for which a list that begins at the row of an open put waits for all puts on its way together. Puts of a
+/// proxy that died take as long, and most slow ones.
 pub const LIST_GATHER_MS: u64 = 3_000;
 /// Ticks for which a call waits for a row of which a put is open, or for space; then it is refused, so that such calls do
 /// not pile up.
@@ -125,8 +126,8 @@ pub const LV_FAILURES_MAX: u32 = 4;
 /// Milliseconds after which replicas that were out of reach are asked again to open: longer than a driver tries to
 /// reach one, so that questions do not pile up.
 pub const LV_REOPEN_MS: u64 = 5_000;
-/// Milliseconds for which a start that has no space above its marks waits for the rows to be read, before it draws another
-/// LV: so that one with few rows draws none.
+/// Milliseconds for which a start that has no space above its marks waits for the rows to be read. Only then it draws
+/// another LV, so that one with few rows draws none.
 pub const UNREAD_MS: u64 = 4_000;
 /// Changes of one PG's ledger, of blocks and of objects each, that wait while a stretch of the index is read for it: a few
 /// megabytes.
@@ -135,8 +136,8 @@ pub const LEDGER_CHANGES_MAX: usize = 16_384;
 pub const REFILLS_MAX: usize = limit(32, 4);
 /// Copies of one PG's chunks that readers found damaged, and that wait to be made anew; more are found again.
 pub const SUSPECTS_MAX: usize = limit(1024, 2);
-/// Walks that try to mend a damaged copy before it is forgotten until it is found again: with their pauses longer than
-/// it takes to have another replica in place of one that is lost.
+/// Walks that try to mend a damaged copy before it is forgotten until it is found again. With their pauses they last
+/// longer than it takes to have another replica in place of one that is lost.
 pub const SUSPECT_TRIES_MAX: u32 = 16;
 /// Chunks whose holders change in one op: about 20 KiB.
 pub const HOLDERS_CHANGES_MAX: usize = limit(128, 2);
@@ -166,7 +167,7 @@ pub const HISTORY_DOUBLINGS_MAX: u32 = 3;
 pub const FRAGMENTED_FREE_PERCENT: u64 = 25;
 /// Percent of what is free that lie in pieces too short, at least: most of it.
 pub const FRAGMENTED_SCATTERED_PERCENT: u64 = 50;
-/// Pieces of free space that the largest chunk asked for of late may take: with more the disk seeks longer than it
+/// Pieces of free space that the largest chunk asked for of late may take. With more the disk seeks longer than it
 /// writes, and eight of 1 MiB make the largest chunk there is.
 pub const FRAGMENTED_PIECES: u32 = 8;
 /// Chunks asked for after which the largest of them is forgotten, once another so many were.
@@ -189,11 +190,11 @@ pub const SNAPSHOT_PIECE_BYTES: usize = limit(512 * 1024, 1024);
 pub const SNAPSHOT_REMOVALS_MAX: usize = limit(1024, 3);
 /// Ticks without a word from the primary after which a follower reports anew.
 pub const SILENT_TICKS_MAX: u32 = 20;
-/// Ticks between two messages of a primary to a follower that has everything and was told so: few enough that several may
-/// be lost before either takes the other for silent.
+/// Ticks between two messages of a primary to a follower that has everything and was told so. They are few enough that
+/// several may be lost before either takes the other for silent.
 pub const IDLE_TICKS: u64 = 3;
-/// Ticks without a word from another member after which its primary says so to the managers: more than they need to
-/// find a server down, so that they hear of those alone that they hear and the primary does not.
+/// Ticks without a word from another member after which its primary says so to the managers. They need fewer to find a
+/// server down, so that they hear of those alone that they hear and the primary does not.
 pub const UNHEARD_TICKS_MAX: u32 = 22;
 /// Ticks without a word from a learner after which its primary remembers nothing for it.
 pub const LEARNER_TICKS_MAX: u32 = 80;
@@ -209,7 +210,7 @@ pub const BACKGROUND_PIECES_MAX: usize = 4;
 pub const BACKGROUND_LEAST_PART: u64 = 8;
 /// Pieces of more urgent work that begin, one after the other, before one that waits.
 pub const BACKGROUND_PASSED_OVER_MAX: u32 = 16;
-/// Requests of clients under way at a data server from which on background work yields: a client that waits for one
+/// Requests of clients under way at a data server from which on background work yields. A client that waits for one
 /// answer after the other has one, and of four some wait for the disk.
 pub const CLIENTS_QUEUE: u32 = 4;
 /// Least bytes of copies that a scrub verifies a second: little for any disk, and a small store is through soon.
@@ -409,7 +410,7 @@ pub const STALL_MS: u64 = 1000;
 /// Milliseconds for which the quorum may take to say whether this manager leads, before it takes nobody for down: less than
 /// a server is silent after it.
 pub const CONFIRM_MS_MAX: u64 = 4 * HEARTBEAT_MS;
-/// Milliseconds between two looks of the leading manager at what is due, beyond which it stood still itself, and that time
+/// Milliseconds between two looks of the leading manager at what is due, beyond which it stood still itself. That time
 /// counts for nobody's silence: what servers said meanwhile is still on its way to it.
 pub const LATE_LOOK_MS: u64 = 2 * SERVER_BEAT_MS;
 /// Late looks, one after the other, by which a silent server's time is put off: a manager that is late all the time finds
@@ -428,8 +429,8 @@ pub const PROBATION_MS: u64 = 10_000;
 pub const PROBATION_DOUBLINGS_MAX: u32 = 6;
 /// Milliseconds without a flap after which flaps are forgotten.
 pub const FLAP_FORGET_MS: u64 = 60 * 60 * 1000;
-/// Milliseconds for which the sessions of a server that is down are kept: with its silence, longer than its meta servers
-/// wait for it before they resolve what it has under way ([`SESSION_TICKS_MAX`]).
+/// Milliseconds for which the sessions of a server that is down are kept. With its silence that is longer than its meta
+/// servers wait before they resolve what it has under way ([`SESSION_TICKS_MAX`]).
 pub const SESSION_KEPT_MS: u64 = 1500;
 /// Milliseconds that a server is down before what it has goes elsewhere.
 pub const LOST_MS: u64 = 10 * 60 * 1000;
@@ -439,8 +440,8 @@ pub const REST_MS_MAX: u64 = 1000;
 pub const LV_PLAN_MS: u64 = 5000;
 /// Milliseconds for which a disk counts as one without room after its server said so.
 pub const NO_ROOM_MS: u64 = 6 * SERVER_BEAT_MS;
-/// Milliseconds after an order to vacate a replica was repeated last for which copies go by it: from one repetition to the
-/// next, and as long as managers need to find a server down.
+/// Milliseconds after the last repetition of an order to vacate a replica for which copies go by it. They last from one
+/// repetition to the next, and as long as managers need to find a server down.
 pub const ORDER_FRESH_MS: u64 = LV_PLAN_MS + SILENT_MS;
 /// Milliseconds after which an order to vacate a replica is forgotten if the manager does not repeat it.
 pub const VACATE_MS: u64 = 3 * LV_PLAN_MS;
@@ -478,8 +479,8 @@ pub const APART_FILL_PERCENT: u64 = 75;
 pub const UNMADE_MS_MAX: u64 = 2 * 60 * 1000;
 /// Milliseconds for which such a disk takes no new PVs after it was seen last: longer than until the next look.
 pub const UNMADE_KEPT_MS: u64 = 2 * LV_PLAN_MS;
-/// Volumes of a group that cannot be made, at most, beside which another is drawn for it: their physical volumes are lost to the
-/// cluster, and more of them are another fault than that of one place on a disk.
+/// Volumes of a group that cannot be made, at most, beside which another is drawn for it. Their physical volumes are lost to
+/// the cluster, and more of them are another fault than that of one place on a disk.
 pub const LVS_UNMADE_MAX: usize = 4;
 /// Milliseconds for which a replica that is called empty by an order for another one may be what a late message says.
 pub const MISTAKEN_MS_MAX: u64 = 30 * 1000;
@@ -530,7 +531,7 @@ const _: () = assert!(
     "the quorum takes what the policy proposes"
 );
 
-/// An average of service or response times moves by one part in this many with each request: it forgets a slow spell
+/// An average of service or response times moves by one part in this many with each request. It forgets a slow spell
 /// within some dozens, and one slow request moves it little.
 pub const AVERAGE_PART: u64 = 8;
 /// Microseconds for which requests of a loaded primary wait for company (Shi et al., 2019).
@@ -552,8 +553,8 @@ pub const CLIENT_READS_WAITING_MAX: usize = 6144;
 pub const REPAIR_READS_WAITING_MAX: usize = 1024;
 /// Reads for copies that are verified, which wait at a disk.
 pub const SCRUB_READS_WAITING_MAX: usize = 1024;
-/// A share of reads that the page cache answers moves by one part in this many with each read: that is one or nothing, so
-/// that a share which moved faster would mostly tell of the last few.
+/// A share of reads that the page cache answers moves by one part in this many with each read. A read is one or nothing,
+/// so that a share which moved faster would mostly tell of the last few.
 pub const MISSED_PART: u32 = 64;
 /// A read that is at the device for long says that others take at least one part in this many of that. While all is well
 /// the oldest of many is some times older than the average.
@@ -576,8 +577,8 @@ pub const CHOICES_MAX: usize = 16;
 pub const REFUSED_US: u64 = 2_000_000;
 /// Disks of which is remembered what was heard.
 pub const HOLDERS_HEARD_MAX: usize = 4096;
-/// A disk counts as unheard when what was heard of it is so many times older than the time in which it would have served
-/// its queue and one request more: a slow one is tried so much more seldom.
+/// A disk counts as unheard when its last report is so many times older than its next finish. That is the time in which
+/// it would have served its queue and one request more: a slow one is tried so much more seldom.
 pub const STALE_AFTER_FINISHES: u64 = 128;
 /// Microseconds for which a report counts at least: while nobody reads, it does no harm to go by an old one.
 pub const STALE_US_MIN: u64 = 100_000;

@@ -1,4 +1,4 @@
-//! What goes into a PG's machine and what comes out of it.
+//! Events that go into a PG's machine and effects that come out of it.
 
 mod data;
 
@@ -28,14 +28,14 @@ use crate::space::LvInfo;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
-/// What a put is going to hold.
+/// The bytes that a put is going to hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Content {
     /// The bytes themselves, at most `INLINE_BYTES_MAX`.
     Inline(Bytes),
     /// Bytes to be written to data servers once space is granted.
     Data {
-        /// How many; at most `CHUNK_BYTES_MAX`.
+        /// Number of bytes; at most `CHUNK_BYTES_MAX`.
         len: u32,
         /// Seed of the sums.
         seed: u64,
@@ -46,14 +46,14 @@ pub enum Content {
     Stream {
         /// The stream.
         stream: StreamId,
-        /// How many chunks.
+        /// Number of chunks.
         chunks: u32,
         /// Bytes of each but the last.
         chunk_bytes: u32,
     },
 }
 
-/// What an object is, before its primary has given it a clock.
+/// The description of an object, before its primary has given it a clock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
     /// Bytes.
@@ -69,7 +69,7 @@ pub struct Description {
 /// `Prepare` of a put.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PutCall {
-    /// Who is putting it.
+    /// The request of the client that puts it.
     pub request: Request,
     /// Bucket.
     pub bucket: BucketId,
@@ -77,15 +77,15 @@ pub struct PutCall {
     pub epoch: Epoch,
     /// Key.
     pub key: ObjectKey,
-    /// What it becomes.
+    /// The thing that it becomes.
     pub target: Target,
-    /// What it is.
+    /// The description of the object.
     pub description: Description,
-    /// What it holds.
+    /// The bytes that it holds.
     pub content: Content,
-    /// What must hold of the key.
+    /// The condition on the key.
     pub condition: Condition,
-    /// How many replicas must have the data before the client is answered; 0: all of the volume.
+    /// The number of replicas that must have the data before the client is answered; 0: all of the volume.
     pub enough: u8,
 }
 
@@ -98,7 +98,7 @@ pub enum Call {
     Commit {
         /// The put.
         op: OpId,
-        /// Whose data.
+        /// The attempt that wrote the data.
         attempt: u32,
         /// Replicas.
         holders: Holders,
@@ -107,13 +107,13 @@ pub enum Call {
     Abandon {
         /// The put.
         op: OpId,
-        /// Whether its only replica had no room for its data: what lies where it should have lain, and behind,
+        /// True if its only replica had no room for its data: what lies where it should have lain, and behind,
         /// is not given for a while.
         disk_full: bool,
     },
     /// End the key's null version.
     Delete {
-        /// Who deletes.
+        /// The request of the client that deletes it.
         request: Request,
         /// Bucket.
         bucket: BucketId,
@@ -121,12 +121,12 @@ pub enum Call {
         epoch: Epoch,
         /// Key.
         key: ObjectKey,
-        /// What must hold.
+        /// The condition on the key.
         condition: Condition,
     },
     /// Replace tags.
     SetTags {
-        /// Who sets them.
+        /// The request of the client that sets them.
         request: Request,
         /// Bucket.
         bucket: BucketId,
@@ -137,7 +137,7 @@ pub enum Call {
     },
     /// Begin an upload.
     CreateUpload {
-        /// Who creates it.
+        /// The request of the client that creates it.
         request: Request,
         /// Bucket.
         bucket: BucketId,
@@ -153,7 +153,7 @@ pub enum Call {
     /// Make an upload the key's null version. The proxy has checked the parts against their rows;
     /// the primary checks that those rows have not changed since.
     CompleteUpload {
-        /// Who completes it.
+        /// The request of the client that completes it.
         request: Request,
         /// Bucket.
         bucket: BucketId,
@@ -163,16 +163,16 @@ pub enum Call {
         key: ObjectKey,
         /// Upload.
         upload: UploadId,
-        /// What the object is.
+        /// The description of the object.
         description: Box<Description>,
         /// Its parts, each with the op that put it.
         parts: Vec<(PartRef, OpId)>,
-        /// What must hold of the key.
+        /// The condition on the key.
         condition: Condition,
     },
     /// End an upload.
     AbortUpload {
-        /// Who aborts it.
+        /// The request of the client that aborts it.
         request: Request,
         /// Bucket.
         bucket: BucketId,
@@ -260,7 +260,7 @@ impl Call {
         }
     }
 
-    /// Whether it is a word on what a proxy did or found, true in every view, and may come without anybody who waits for
+    /// Returns true if it is a word on what a proxy did or found, true in every view, and may come without anybody who waits for
     /// an answer.
     #[must_use]
     pub fn is_word(&self) -> bool {
@@ -288,7 +288,7 @@ impl Call {
     }
 }
 
-/// What a PG answers.
+/// An answer of a PG.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// Write the data here. Leaves before METAX is durable.
@@ -334,7 +334,7 @@ pub enum Answer {
     Plan(Option<Box<CoalescePlan>>),
 }
 
-/// What happened.
+/// An event for a PG's machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "an event is stepped at once and never kept")]
 pub enum Event {
@@ -349,9 +349,9 @@ pub enum Event {
     Durable(OpId),
     /// A member says something.
     Peer {
-        /// Who.
+        /// The member.
         from: ServerId,
-        /// What.
+        /// The message.
         message: PeerMessage,
     },
     /// A data server answers a request of the present view. The driver drops answers to earlier ones: that
@@ -410,7 +410,7 @@ pub enum Event {
         replica: usize,
         /// Its order, named in the answer.
         order: MapVersion,
-        /// Whether the disk is gone for good, with all its copies.
+        /// True if the disk is gone for good, with all its copies.
         is_lost: bool,
         /// Replicas of the LV whose servers do not answer now: others keep their copies for these.
         away: Holders,
@@ -428,7 +428,7 @@ pub enum Event {
         row: Bytes,
         /// Grant of the copy.
         grant: Grant,
-        /// Whether it is durable there.
+        /// True if it is durable there.
         is_copied: bool,
     },
     /// The copies that [`crate::Pg::consider_move`] asked for are durable on all replicas, or are not.
@@ -437,7 +437,7 @@ pub enum Event {
         row: Bytes,
         /// Grant of the copies.
         grant: Grant,
-        /// Whether all are durable.
+        /// True if all are durable.
         is_copied: bool,
     },
     /// Every chunk that the index showed of the PG was considered since [`crate::Pg::wants_walk`] gave this number.
@@ -453,7 +453,7 @@ pub enum Event {
     Digested {
         /// [`Effect::Digest`]'s op.
         at: OpId,
-        /// What came of it.
+        /// The result.
         sum: Summed,
     },
     /// The pool has no LV left.
@@ -470,7 +470,7 @@ pub enum Event {
     Tick,
 }
 
-/// What is to be done.
+/// An action for the driver of a PG's machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Append to this member's log, in order.
@@ -481,14 +481,14 @@ pub enum Effect {
     Send {
         /// Whom.
         to: ServerId,
-        /// What.
+        /// The message.
         message: PeerMessage,
     },
     /// Answer a call.
     Reply {
-        /// Which.
+        /// The call.
         token: Token,
-        /// What.
+        /// The answer.
         answer: Answer,
     },
     /// Ask a data server.
@@ -497,7 +497,7 @@ pub enum Effect {
         lv: LvId,
         /// Replica.
         replica: usize,
-        /// What.
+        /// The request.
         request: DataRequest,
     },
     /// The commit point rose past an op that changes the index: [`crate::Pg::apply`] has work.
@@ -528,7 +528,7 @@ pub enum Effect {
     CaughtUp {
         /// View.
         view: View,
-        /// Who.
+        /// The learner.
         learner: ServerId,
     },
     /// Keep a reader of the index as it is now, for this follower, in place of an earlier one.
@@ -542,14 +542,14 @@ pub enum Effect {
     SnapshotRows {
         /// Whom.
         to: ServerId,
-        /// Which snapshot.
+        /// The op of the snapshot.
         at: OpId,
         /// After which row.
         after: Option<Vec<u8>>,
     },
     /// The follower's snapshot is not needed any more.
     SnapshotOver {
-        /// Whose.
+        /// The follower.
         to: ServerId,
     },
     /// Make durable what the index shows now, and answer [`Event::IndexFlushed`] with this number.
@@ -564,9 +564,9 @@ pub enum Effect {
     Compared {
         /// At which op.
         at: OpId,
-        /// What came of it.
+        /// The result.
         outcome: Compared,
-        /// What each member told.
+        /// The sum of each member.
         sums: BTreeMap<ServerId, Summed>,
     },
     /// This member can't go on: its index or log contradicts itself.

@@ -1,4 +1,4 @@
-//! What the members of a PG say to each other.
+//! Messages between the members of a PG.
 
 use std::sync::Arc;
 
@@ -42,21 +42,21 @@ pub enum PeerMessage {
     Report {
         /// The view.
         view: View,
-        /// What there is.
+        /// The log and index that it has.
         report: Report,
     },
     /// To a follower that has no op in common with its primary: take the PG as it is here.
     Snapshot {
         /// View.
         view: View,
-        /// What it is, besides rows.
+        /// The snapshot's content besides rows.
         header: Arc<SnapshotHeader>,
     },
     /// To the primary: the rows of the snapshot at `at` that come next.
     SnapshotNext {
         /// View.
         view: View,
-        /// Which snapshot.
+        /// The op of the snapshot.
         at: OpId,
         /// The last row that is there.
         after: Option<Vec<u8>>,
@@ -65,9 +65,9 @@ pub enum PeerMessage {
     SnapshotRows {
         /// View.
         view: View,
-        /// Which snapshot.
+        /// The op of the snapshot.
         at: OpId,
-        /// What was asked.
+        /// The row that the request named.
         after: Option<Vec<u8>>,
         /// The rows.
         piece: Piece,
@@ -85,7 +85,7 @@ pub enum PeerMessage {
         view: View,
         /// The op.
         at: OpId,
-        /// What it showed.
+        /// The sum of the index at that op.
         sum: Summed,
     },
     /// To a member: at this op your index showed something else than those of most others.

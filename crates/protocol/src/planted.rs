@@ -1,5 +1,5 @@
-//! Bugs that the simulator must find, to show its power (DESIGN §14). Without the `planted-bugs`
-//! feature none can be chosen and every question below is a constant `false`.
+//! Bugs that the simulator must find, to show its power (`docs/planted-bugs.md`). Without the `planted-bugs` feature
+//! none can be chosen and every question below is a constant `false`.
 
 /// One planted bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -52,7 +52,7 @@ pub enum Planted {
     /// An append does not wait for puts whose outcome is open.
     #[cfg(feature = "planted-bugs")]
     AppendPastPending,
-    /// What a walk for the ledger has seen already is taken again.
+    /// A chunk that a walk for the ledger has seen already is taken again.
     #[cfg(feature = "planted-bugs")]
     LedgerTakesTwice,
     /// High-water marks are believed whatever the applied position beside them.
@@ -67,7 +67,7 @@ pub enum Planted {
     /// A digest does not end its batch: members sum their rows as of different ops.
     #[cfg(feature = "planted-bugs")]
     DigestAfterBatch,
-    /// Whose sum differs from the primary's is odd, whatever the others have.
+    /// A member whose sum differs from the primary's is odd, whatever the others have.
     #[cfg(feature = "planted-bugs")]
     PrimaryIsRight,
     /// A member whose rows are odd keeps them when it follows anew.
@@ -76,7 +76,7 @@ pub enum Planted {
     /// A chunk is given its new place though its row has another by then.
     #[cfg(feature = "planted-bugs")]
     MovedUnchecked,
-    /// What a chunk leaves by moving, or was to have, is free at once.
+    /// The extents that a chunk leaves by moving, or was to have, are free at once.
     #[cfg(feature = "planted-bugs")]
     MovedReusedAtOnce,
     /// Of two versions with one clock the one that came first stays, whatever their regions.

@@ -1,5 +1,5 @@
-//! What METAX says about space and streams, collected row by row: `larder inspect` checks a store with it, and the simulator
-//! the ledgers (`ledger.rs`), which are the allocators' source.
+//! The content of METAX about space and streams, collected row by row. `larder inspect` checks a store with it, and the
+//! simulator the ledgers (`ledger.rs`), which are the allocators' source.
 //!
 //! # Invariants
 //!
@@ -105,10 +105,10 @@ pub enum Stray {
     },
 }
 
-/// What was found.
+/// The findings.
 #[derive(Debug)]
 pub struct Derived {
-    /// What a PG allocates from.
+    /// The space that a PG allocates from.
     pub space: Space,
     /// Contradictions of space: serve nothing if there is one.
     pub faults: Vec<SpaceFault>,
@@ -125,7 +125,7 @@ pub struct Derived {
 pub struct Space {
     /// Each LV with what is free in it.
     pub lvs: Vec<(LvInfo, FreeRuns)>,
-    /// Whether every committed chunk has a copy on each replica of its LV, and on no other.
+    /// True if every committed chunk has a copy on each replica of its LV, and on no other.
     pub is_as_wanted: bool,
 }
 
@@ -225,7 +225,7 @@ impl SpaceScan {
         Ok(())
     }
 
-    /// What is garbage will go, and nothing may name it.
+    /// Notes rows that are garbage: they will go, and nothing may name them.
     fn note_garbage(&mut self, row: &[u8]) -> Result<(), IndexError> {
         let (_, beginning) = rows::parse_garbage(row).ok_or_else(|| unreadable(row))?;
         let last = |bytes: usize| [beginning, &vec![0; bytes]].concat();
@@ -278,7 +278,7 @@ impl SpaceScan {
         }
     }
 
-    /// What METAX says, once every row was taken.
+    /// Returns the findings, once every row was taken.
     #[must_use]
     pub fn finish(self) -> Derived {
         let mut strays = Vec::new();

@@ -1,10 +1,10 @@
-//! Why calls are refused.
+//! Reasons for which calls are refused.
 
 use serde::{Deserialize, Serialize};
 
 use crate::append::AppendRefusal;
 
-/// Why a call was refused, sorted by what the caller should do.
+/// The reason for which a call was refused, sorted by what the caller should do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
     /// Ask another server, or later: this is not the PG's primary, or its view is not active.

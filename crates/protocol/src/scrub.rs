@@ -1,4 +1,4 @@
-//! When copies are verified: in rounds over METAX, so that none goes unverified for longer than a set time.
+//! Verification of copies: in rounds over METAX, so that none goes unverified for longer than a set time.
 //!
 //! ```text
 //!  period  ├───────────────────────────────┤   no copy goes longer unverified
@@ -33,7 +33,7 @@ const APART_PART: u64 = 16;
 
 const _: () = assert!(APART_PART > ROUND_PART && ROUND_PART > DUE_PART, "rounds are in time");
 
-/// What was found of copies.
+/// Counts of the findings about copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Tally {
     /// Copies that were right.
@@ -49,7 +49,7 @@ pub struct Tally {
 /// A round under way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Round {
-    /// When it began, in milliseconds since 1970.
+    /// The time at which it began, in milliseconds since 1970.
     pub began_ms: u64,
     /// Groups that it is to verify, and has not missed anything of.
     pub pgs: BTreeSet<PgId>,
@@ -57,25 +57,25 @@ pub struct Round {
     pub bytes: u64,
     /// The last row that was looked at.
     pub after: Vec<u8>,
-    /// What it has found.
+    /// Its findings so far.
     pub tally: Tally,
 }
 
 /// A round that is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Past {
-    /// When it began.
+    /// The time at which it began.
     pub began_ms: u64,
-    /// When it ended.
+    /// The time at which it ended.
     pub ended_ms: u64,
-    /// What it found.
+    /// Its findings.
     pub tally: Tally,
 }
 
 /// Where a server's scrub is; kept on disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scrub {
-    /// What is not in `verified` counts as last verified then, in milliseconds since 1970.
+    /// A group that is not in `verified` counts as last verified then, in milliseconds since 1970.
     since_ms: u64,
     /// Beginning of each group's last whole round.
     verified: BTreeMap<PgId, u64>,
@@ -123,7 +123,7 @@ impl Scrub {
         led.iter().map(|pg| self.age_ms(now_ms, *pg)).max().unwrap_or(0)
     }
 
-    /// Whether a whole round over a group is on record.
+    /// Returns true if a whole round over a group is on record.
     #[must_use]
     pub fn is_on_record(&self, pg: PgId) -> bool {
         self.verified.contains_key(&pg)
@@ -176,7 +176,7 @@ impl Scrub {
         }
     }
 
-    /// What was found since it was said last; all rows up to `after` were looked at, if it is given.
+    /// Notes what was found since it was said last; all rows up to `after` were looked at, if it is given.
     pub fn found(&mut self, tally: Tally, after: Option<Vec<u8>>) {
         let Some(round) = &mut self.round else { return };
         let Tally { right, bytes, bad, unanswered } = &mut round.tally;

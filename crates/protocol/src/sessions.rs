@@ -1,5 +1,5 @@
-//! Outcomes of requests, kept until the session's floor passes them, so that a repeat gets the same
-//! answer and a late repeat never resurrects a deleted object (DESIGN §5).
+//! Outcomes of requests, kept until the session's floor passes them ("A put" in `ARCHITECTURE.md`). So a repeat gets
+//! the same answer, and a late repeat never resurrects a deleted object.
 //!
 //! What became an op is found again in the log, which is kept back to the oldest op remembered
 //! ([`Sessions::oldest`]), and goes along with a snapshot. What was refused is known to one run of one
@@ -7,12 +7,12 @@
 //!
 //! # Invariants
 //!
-//! 1. What a primary remembers fits a snapshot's header, and each part of it a record of the log: a session that has too
-//!    many requests above its floor is turned away, and so are all while their group has too many. Floors, which proxies
-//!    tell at each beat, are the way out.
-//! 2. Of sessions there are [`GROUP_SESSIONS_MAX`] at most, of each of which a header tells the floor: the ones forgotten
-//!    are over, and of those the ones of which that was known first. One more that is not known is turned away while none
-//!    is over, and nothing that its proxy says is noted; only what is in the log always is.
+//! 1. A primary's memory fits a snapshot's header, and each part of it a record of the log. A session that has too many
+//!    requests above its floor is turned away, and so are all while their group has too many. Floors, which proxies tell
+//!    at each beat, are the way out.
+//! 2. Of sessions there are [`GROUP_SESSIONS_MAX`] at most, and a header tells the floor of each. The ones forgotten are
+//!    over, and of those the ones of which that was known first. One more that is not known is turned away while none is
+//!    over, and nothing that its proxy says is noted; only what is in the log always is.
 //! 3. A request of a session that was forgotten is New here. It is kept out by those who know which sessions are open: the
 //!    server refuses it ([`Refusal::Finished`]).
 
@@ -23,7 +23,7 @@ use larder_types::{HybridClock, OpId, OpSeq, Remembered, Request, SessionId, Ses
 use crate::limits::{GROUP_REPEATS_MAX, GROUP_SESSIONS_MAX, RECORD_REPEATS_MAX, REPEATS_MAX};
 use crate::message::Refusal;
 
-/// What is known of a request.
+/// The state of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
     /// Nothing: do it.
@@ -45,7 +45,7 @@ struct Session {
     refused: BTreeMap<u64, Refusal>,
     /// The tick at which its proxy was heard last by this run of this member.
     heard: Option<u64>,
-    /// How many were over when it was found to be.
+    /// The number of sessions that were over when it was found to be.
     ended: u64,
 }
 
@@ -105,7 +105,7 @@ impl Sessions {
         known
     }
 
-    /// What is known of a request, before it is done.
+    /// Returns the state of a request, before it is done.
     #[must_use]
     pub fn lookup(&self, request: &Request) -> Known {
         let is_full = self.remembered >= GROUP_REPEATS_MAX;
@@ -137,7 +137,7 @@ impl Sessions {
         }
     }
 
-    /// Whether something may be remembered of a session.
+    /// Returns true if something may be remembered of a session.
     fn has_place(&self, session: SessionId) -> bool {
         self.open.len() < GROUP_SESSIONS_MAX || self.over > 0 || self.open.contains_key(&session)
     }

@@ -35,7 +35,7 @@ use self::told::{
     check_told, check_window,
 };
 
-/// Why something is not stepped.
+/// The reason for which something is not stepped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unsound(&'static str);
@@ -295,7 +295,7 @@ fn check_header(header: &SnapshotHeader) -> Judged {
     Ok(())
 }
 
-/// Whether an op stands in a log up to another: its place and its view, each for itself.
+/// Returns true if an op stands in a log up to another: its place and its view, each for itself.
 fn is_through(op: OpId, at: OpId) -> bool {
     op.seq <= at.seq && op.view <= at.view
 }

@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! 1. A block is free, withheld, used or waiting, never two of these.
-//! 2. A freed extent becomes free only when *every* replica's floor is above the op that freed it
-//!    (DESIGN §8): until then a late write may still be under way.
+//! 2. A freed extent becomes free only when *every* replica's floor is above the op that freed it ("Space" in
+//!    `ARCHITECTURE.md`): until then a late write may still be under way.
 //! 3. An LV gives no space before every replica has answered its `Open` in the current view, or is out of reach.
 //! 4. All of this is derived from METAX: nothing here is ever stored as the truth. What is not derived yet is not given
 //!    (`unread.rs`).
@@ -47,7 +47,7 @@ pub struct Replica {
     pub disk: DiskId,
     /// Its PV there.
     pub pv: PvId,
-    /// What it holds.
+    /// The state of its content.
     pub state: ReplicaState,
 }
 
@@ -67,7 +67,7 @@ pub struct LvInfo {
 }
 
 impl LvInfo {
-    /// Whether another word on it is no news.
+    /// Returns true if another word on it is no news.
     pub(crate) fn says_as_much(&self, other: &Self) -> bool {
         self.replicas == other.replicas && self.copies == other.copies
     }
@@ -237,7 +237,7 @@ struct Lv {
     /// Replicas whose copies are to be given up.
     leaving: BTreeMap<usize, Leaving>,
     pace: Pace,
-    /// What is not known of it yet.
+    /// The part of it that is not known yet.
     unread: Option<Unread>,
 }
 
@@ -247,7 +247,7 @@ struct Lv {
 struct Withheld {
     /// Its first block.
     from: u32,
-    /// What of it is free.
+    /// The part of it that is free.
     runs: FreeRuns,
     /// Replicas that had no room, as far as that was told: the others may take what is withheld.
     crowded: Holders,
@@ -297,7 +297,7 @@ impl Lv {
         self.present.iter().map(|replica| self.floors[replica]).min().flatten()
     }
 
-    /// Whether its replicas are about to answer `Open`. One that has lost all of them will take nothing.
+    /// Returns true if its replicas are about to answer `Open`. One that has lost all of them will take nothing.
     fn is_opening(&self) -> bool {
         let awaits = !self.present.is_empty() && self.floor().is_none();
         awaits && self.gone.is_empty() && self.leaving.is_empty()
@@ -346,18 +346,18 @@ pub struct VolumeGroup {
     notes: Notes,
 }
 
-/// Why an allocation failed.
+/// The reason for which an allocation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoSpace {
     /// LVs are still being opened: ask again when they are.
     Opening,
-    /// What could be given has too few replicas; one that is drawn now would have no more.
+    /// The space that could be given has too few replicas; one that is drawn now would have no more.
     TooNarrow,
-    /// What rows leave free is still being read: ask again when it is known.
+    /// The space that rows leave free is still being read: ask again when it is known.
     Unread,
     /// Another LV is needed.
     NeedLv,
-    /// What is free is withheld: only an LV on other disks would find room.
+    /// The free space is withheld: only an LV on other disks would find room.
     DiskFull,
 }
 
@@ -418,7 +418,7 @@ impl VolumeGroup {
             // It is within reach again, and open in this view; what was asked of it meanwhile is asked again.
             lv.gone = lv.gone.without(Holders::default().with(replica));
             lv.asked = lv.asked.min(floor);
-            // What could not be copied to it meanwhile can be now.
+            // The copies that could not be made to it meanwhile can be now.
             lv.pace = lv.pace.due();
         }
         lv.release_below_floor();
@@ -497,7 +497,7 @@ impl VolumeGroup {
         })
     }
 
-    /// Disks of replicas, `crowded` if it is known of which, had no room for data at these extents: from the last of
+    /// Disks of replicas, `crowded` if it is known of which, had no room for data at these extents. From the last of
     /// them on the LV gives nothing until [`VolumeGroup::offer_again`], but on the others if they are most of it.
     pub fn withhold(&mut self, lv: LvId, extents: &[Extent], crowded: Holders, now_ms: u64) {
         let Some(lv) = self.lvs.get_mut(&lv) else { return };
@@ -546,8 +546,8 @@ impl VolumeGroup {
         }
     }
 
-    /// Floors to be raised to `oldest_open`, the oldest op that still holds a grant (or the next op if
-    /// none does): where enough space waits, or where any does and `short` of space.
+    /// Floors to be raised to `oldest_open`, the oldest op that still holds a grant (or the next op if none does). They
+    /// are raised where enough space waits, or where any does and `short` of space.
     pub fn raises_due(&mut self, oldest_open: OpSeq, short: bool) -> Vec<FloorRaise> {
         let floor = GrantKey { view: self.view, seq: oldest_open };
         let mut due = Vec::new();
@@ -562,7 +562,7 @@ impl VolumeGroup {
         due
     }
 
-    /// Whether a raise is under way that will give space back.
+    /// Returns true if a raise is under way that will give space back.
     #[must_use]
     pub fn regains(&self) -> bool {
         self.lvs.values().any(|lv| {
@@ -571,7 +571,7 @@ impl VolumeGroup {
         })
     }
 
-    /// Whether freed space waits anywhere, any is withheld, or a replica is out of reach.
+    /// Returns true if freed space waits anywhere, any is withheld, or a replica is out of reach.
     #[must_use]
     pub fn wants_tick(&self) -> bool {
         let waits = |lv: &Lv| {

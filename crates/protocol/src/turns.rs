@@ -1,5 +1,5 @@
-//! Whose copies are made first in a cluster, as a meta server sees it. The leading manager hears what each has to copy, and
-//! tells it up to what priority it may go on (`manager/policy/copies.rs`).
+//! The order of copies in a cluster, as a meta server sees it: whose are made first. The leading manager hears what each
+//! has to copy, and tells it up to what priority it may go on (`manager/policy/copies.rs`).
 //!
 //! ```text
 //!  begin, found ─▶ need ─▶ the beat ─▶ managers ─▶ heard ─▶ may_copy, bytes_per_s
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::limits::{COPY_LENT_MAX, COPY_TURN_MS};
 use crate::pg::CopyPriority;
 
-/// What a meta server has to copy.
+/// The copies that a meta server has to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopyNeed {
     /// The most urgent of what it copies, or waits to copy.
@@ -30,7 +30,7 @@ pub struct CopyNeed {
     pub waits: bool,
 }
 
-/// What it may do.
+/// The copies that it may make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopyTurn {
     /// Make copies as urgent as this.
@@ -73,7 +73,7 @@ impl Turns {
         self.doing = Doing::Copies(priority);
     }
 
-    /// What was begun pauses, as it may not go on.
+    /// Pauses what was begun, as it may not go on.
     pub fn wait(&mut self) {
         self.doing = Doing::Waits;
     }
@@ -83,7 +83,7 @@ impl Turns {
         (self.doing, self.bound) = (Doing::Rests, None);
     }
 
-    /// What the managers are to hear: the most urgent priority, and whether it waits.
+    /// Returns the need that the managers are to hear: the most urgent priority, and whether it waits.
     #[must_use]
     pub fn need(&self) -> Option<(CopyPriority, bool)> {
         match self.doing {

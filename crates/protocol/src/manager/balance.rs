@@ -1,4 +1,4 @@
-//! How evenly the disks of a map are used, and what moves for it: for the manager that leads, and for operators.
+//! The balance of a map's disks, and the moves for it: for the manager that leads, and for operators.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ pub struct Outlook {
     pub paused_ms: Option<u64>,
 }
 
-/// What a map says of its balance, with the next moves up to `limit`. Servers that are down keep the leading manager from
+/// Returns a map's balance, with the next moves up to `limit`. Servers that are down keep the leading manager from
 /// beginning any; that they are lost after a while, or which disks lack room, no map says.
 #[must_use]
 pub fn outlook(map: &Topology, limit: usize) -> Outlook {

@@ -39,7 +39,7 @@ pub(super) struct Batch<'a> {
     resized: Vec<Changed<Recount>>,
     /// The same of the first bucket, in sum: ops of one batch are mostly of one.
     recount: Option<Recount>,
-    /// Whether anybody wants to know of more than what is freed.
+    /// True if anybody wants to know of more than what is freed.
     keeps_ledger: bool,
     /// Objects are counted.
     keeps_counts: bool,

@@ -42,7 +42,7 @@ impl Barrier {
 }
 
 impl Pg {
-    /// Whether this primary's index shows everything that was taken so far of these rows: a barrier would pass.
+    /// Returns true if this primary's index shows everything that was taken so far of these rows: a barrier would pass.
     #[must_use]
     pub fn shows_all(&self, span: &RowSpan) -> bool {
         self.serves()

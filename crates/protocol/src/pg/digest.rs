@@ -60,7 +60,7 @@ impl Digests {
 }
 
 impl Pg {
-    /// Whether the members' indexes can be compared now: this member serves, all others follow, and no comparison is
+    /// Returns true if the members' indexes can be compared now: this member serves, all others follow, and no comparison is
     /// under way.
     #[must_use]
     pub fn may_compare(&self) -> bool {
@@ -80,13 +80,13 @@ impl Pg {
         self.digests.last.map(|(_, outcome)| outcome)
     }
 
-    /// Whether the sum at this op is still wanted.
+    /// Returns true if the sum at this op is still wanted.
     #[must_use]
     pub fn wants_sum(&self, at: OpId) -> bool {
         matches!(self.digests.own, Some((own, None)) if own == at)
     }
 
-    /// Whether this member's rows are not those of the others: the managers are to hear of it.
+    /// Returns true if this member's rows are not those of the others: the managers are to hear of it.
     #[must_use]
     pub fn is_odd(&self) -> bool {
         self.digests.is_odd

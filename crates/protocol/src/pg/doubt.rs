@@ -45,7 +45,7 @@ pub struct Doubt {
 }
 
 impl OpenPut {
-    /// Whether its proxy will not end it any more: it is silent, or has said its last of it.
+    /// Returns true if its proxy will not end it any more: it is silent, or has said its last of it.
     pub(super) fn is_orphan(&self, tick: u64, sessions: &Sessions) -> bool {
         let passed = |since: Option<u64>, ticks| since.is_some_and(|it| tick - it >= ticks);
         passed(self.forsaken, FORSAKEN_TICKS)

@@ -179,7 +179,7 @@ impl Pg {
         Ok((lv, extents))
     }
 
-    /// Whether it asks for another LV though rows that are being read may leave space in those that it has.
+    /// Returns true if it asks for another LV though rows that are being read may leave space in those that it has.
     fn may_draw_unread(&self) -> bool {
         let is_soon_read = self.now_ms < self.early_ms.saturating_add(UNREAD_MS);
         let is_empty = |since_ms: u64| self.now_ms < since_ms.saturating_add(POOL_EMPTY_MS);

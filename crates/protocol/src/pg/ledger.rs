@@ -58,7 +58,7 @@ impl LedgerWalk {
         &self.from
     }
 
-    /// Whether a row lies behind all that name blocks.
+    /// Returns true if a row lies behind all that name blocks.
     #[must_use]
     pub fn is_behind_all(row: &[u8]) -> bool {
         row.first() > SPACE_TABLES.last()

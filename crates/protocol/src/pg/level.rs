@@ -32,7 +32,7 @@ use crate::message::{Effect, LogEntry, Outbox, PeerMessage};
 /// A member's or learner's log as it tells it to a primary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// Whether its rows are all there; if not, it has nothing.
+    /// True if its rows are all there; if not, it has nothing.
     pub is_whole: bool,
     /// Its last op.
     pub last: OpId,

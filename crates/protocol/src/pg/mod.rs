@@ -224,7 +224,7 @@ pub struct Pg {
     unsynced: Option<OpId>,
     /// Ops applied last, for followers that are behind.
     history: History,
-    /// Whether the index has all rows of the PG up to `applied`.
+    /// True if the index has all rows of the PG up to `applied`.
     is_whole: bool,
     /// The snapshot that is being taken.
     copy: Option<snapshot::Copy>,
@@ -235,15 +235,15 @@ pub struct Pg {
     /// What each other member has at the view's start.
     reports: BTreeMap<ServerId, Report>,
     early: EarlyReports,
-    /// Whether every member has reported and this primary has the longest log of them.
+    /// True if every member has reported and this primary has the longest log of them.
     levelled: bool,
-    /// Whether this primary has asked for the end of a longer log than a report holds.
+    /// True if this primary has asked for the end of a longer log than a report holds.
     asked_on: bool,
     /// The tick from which on this follower reports again.
     report_due: u64,
     /// The op after which it reported last.
     reported_from: OpId,
-    /// Whether this view's primary has spoken to this follower lately, and ticks since.
+    /// True if this view's primary has spoken to this follower lately, and ticks since.
     heard: bool,
     silent_ticks: u32,
     /// Ticks since each other member said something, at a primary.
@@ -380,7 +380,7 @@ impl Pg {
         self.sessions.end_all();
     }
 
-    /// Whether [`Event::Tick`] has anything to do.
+    /// Returns true if [`Event::Tick`] has anything to do.
     #[must_use]
     pub fn wants_tick(&self) -> bool {
         self.members.len() > 1
@@ -400,7 +400,7 @@ impl Pg {
         self.sessions.remembered_count() > 0
     }
 
-    /// Whether it has space on most replicas of an LV of which others are out of reach.
+    /// Returns true if it has space on most replicas of an LV of which others are out of reach.
     #[must_use]
     pub fn has_most(&self) -> bool {
         self.space.as_ref().is_some_and(VolumeGroup::has_most)

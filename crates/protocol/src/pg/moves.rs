@@ -229,7 +229,7 @@ impl Pg {
         }
     }
 
-    /// Whether the index does not show yet what becomes of some chunk that moves.
+    /// Returns true if the index does not show yet what becomes of some chunk that moves.
     pub(super) fn is_moving(&self) -> bool {
         self.moves.len() > 0 || self.tail.iter().any(|tail| is_moved(&tail.entry.op))
     }

@@ -23,7 +23,7 @@ impl Pg {
         }
     }
 
-    /// Whether a member that says this hears this primary, as far as that can be told. One that hears nothing reports on
+    /// Returns true if a member that says this hears this primary, as far as that can be told. One that hears nothing reports on
     /// and on, and a view in which it is waited for commits nothing. What it acknowledges says so if that gets on.
     pub(super) fn shows_hearing(&self, message: &PeerMessage) -> bool {
         match message {

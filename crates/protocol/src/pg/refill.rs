@@ -177,7 +177,7 @@ impl Pg {
         self.space.as_ref().map_or(0, VolumeGroup::changes)
     }
 
-    /// Whether copies may be missing, or are to be given up.
+    /// Returns true if copies may be missing, or are to be given up.
     pub(super) fn has_copies_to_make(&self) -> bool {
         let Some(space) = self.space.as_ref().filter(|_| self.serves()) else { return false };
         self.refills.settled < self.refills.reasons
@@ -235,12 +235,12 @@ impl Pg {
         Ok(considered)
     }
 
-    /// Whether a copy is being made of a row's chunk.
+    /// Returns true if a copy is being made of a row's chunk.
     pub(super) fn is_refilled_anywhere(&self, row: &[u8]) -> bool {
         self.refills.under_way.contains_key(row)
     }
 
-    /// Whether a copy is being made of a row's chunk for this replica.
+    /// Returns true if a copy is being made of a row's chunk for this replica.
     pub(super) fn is_refilled(&self, row: &[u8], replica: usize) -> bool {
         self.refills.under_way.get(row).is_some_and(|under_way| under_way.to == replica)
     }
@@ -350,7 +350,7 @@ impl Pg {
         }
     }
 
-    /// Whether a copy is known to be damaged, and is to be made anew.
+    /// Returns true if a copy is known to be damaged, and is to be made anew.
     #[must_use]
     pub fn is_suspected(&self, grant: Grant, server: ServerId) -> bool {
         self.refills.suspects.contains_key(&(grant, server))

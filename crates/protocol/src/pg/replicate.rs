@@ -287,7 +287,7 @@ impl Pg {
         self.message(from, PeerMessage::Snapshot { view: self.view, header }, out);
     }
 
-    /// Whether a follower was sent just now what follows an op: it has reported several times before that came.
+    /// Returns true if a follower was sent just now what follows an op: it has reported several times before that came.
     fn is_on_its_way(&self, to: ServerId, counts: bool, shared: OpSeq) -> bool {
         self.followers.get(&to).is_some_and(|known| {
             let is_as_before = known.counts == counts && known.shared == shared;
@@ -295,7 +295,7 @@ impl Pg {
         })
     }
 
-    /// Whether a learner's message makes this primary begin a snapshot. A driver may hold it for a while, so that it reads
+    /// Returns true if a learner's message makes this primary begin a snapshot. A driver may hold it for a while, so that it reads
     /// its index once for several: a learner reports on and on until it is heard.
     #[must_use]
     pub fn begins_snapshot(&self, from: ServerId, message: &PeerMessage) -> bool {
@@ -310,7 +310,7 @@ impl Pg {
             && !copies.is_some_and(|header| self.goes_on(header))
     }
 
-    /// Whether this log goes on from a snapshot: others are of no use.
+    /// Returns true if this log goes on from a snapshot: others are of no use.
     fn goes_on(&self, header: &SnapshotHeader) -> bool {
         self.known_id(header.at.seq) == Some(header.at)
     }
@@ -325,7 +325,7 @@ impl Pg {
         ids.chain([report.prev]).find(|id| self.known_id(id.seq) == Some(*id))
     }
 
-    /// Whether all that a report tells lies before what is remembered here, and is not all of its log: the rest may well
+    /// Returns true if all that a report tells lies before what is remembered here, and is not all of its log: the rest may well
     /// have ops in common with this one. One that has ops of this view does not answer questions.
     fn lies_before_history(&self, report: &Report) -> bool {
         let is_cut = !report.entries.is_empty() && report.end() < report.last;
@@ -376,7 +376,7 @@ impl Pg {
         self.message(to, PeerMessage::Append { view, prev, entries: Vec::new(), commit }, out);
     }
 
-    /// Whether all other members follow by the log. One that was let go as a learner follows too, until the view ends.
+    /// Returns true if all other members follow by the log. One that was let go as a learner follows too, until the view ends.
     pub(super) fn all_follow(&self) -> bool {
         let follows = |it: &&Follower| it.counts && it.copies.is_none();
         self.followers.values().filter(follows).count() + 1 == self.members.len()
@@ -437,12 +437,12 @@ impl Pg {
         }
     }
 
-    /// Whether this is the primary of a view in which no op was issued yet: not every member has reported.
+    /// Returns true if this is the primary of a view in which no op was issued yet: not every member has reported.
     pub(super) fn is_levelling(&self) -> bool {
         self.role == Role::Levelling && !self.levelled
     }
 
-    /// Whether this is the primary and its log is the one that counts.
+    /// Returns true if this is the primary and its log is the one that counts.
     pub(super) fn leads(&self) -> bool {
         self.levelled && matches!(self.role, Role::Levelling | Role::Active | Role::Serving)
     }
@@ -561,7 +561,7 @@ impl Pg {
         self.history.id(seq)
     }
 
-    /// Whether another op, or none yet, stands at an op's position, as far as that is known.
+    /// Returns true if another op, or none yet, stands at an op's position, as far as that is known.
     pub(super) fn is_cut(&self, op: OpId) -> bool {
         let open = self.open.get(&op.seq).map(|open| open.id);
         op.seq > self.last().seq || self.known_id(op.seq).or(open).is_some_and(|id| id != op)

@@ -91,12 +91,12 @@ impl Tail {
         }
     }
 
-    /// Whether no sound log has more above its commit point, up to which all is applied.
+    /// Returns true if no sound log has more above its commit point, up to which all is applied.
     pub(super) fn is_as_long_as_any(&self) -> bool {
         self.ops.len() >= LONGEST_OPS_MAX || self.called + self.own >= LONGEST_BYTES_MAX
     }
 
-    /// Whether there is no room for another op of a primary.
+    /// Returns true if there is no room for another op of a primary.
     pub(super) fn is_at_its_end(&self) -> bool {
         self.ops.len() >= FOLLOWED_OPS_MAX || self.called + self.own >= FOLLOWED_BYTES_MAX
     }
@@ -176,7 +176,7 @@ pub(super) fn open_bytes_of(op_bytes: usize) -> usize {
 }
 
 impl Pg {
-    /// Whether the log has room for what a call becomes.
+    /// Returns true if the log has room for what a call becomes.
     pub(super) fn has_room_for(&self, call: &Call) -> bool {
         match call {
             Call::DropStream { .. } => self.has_room_for_own(),
@@ -196,7 +196,7 @@ impl Pg {
         self.tail.len() < TAIL_OPS_MAX && self.tail.called < TAIL_BYTES_MAX
     }
 
-    /// Whether the log has room for another op that this primary makes of itself.
+    /// Returns true if the log has room for another op that this primary makes of itself.
     pub(super) fn has_room_for_own(&self) -> bool {
         self.tail.own < OWN_BYTES_MAX
     }
@@ -225,7 +225,7 @@ impl Pg {
         }
     }
 
-    /// Whether nothing more is taken of another's log. A primary that has taken the longest has room left at those who
+    /// Returns true if nothing more is taken of another's log. A primary that has taken the longest has room left at those who
     /// follow it.
     pub(super) fn has_no_room_to_follow(&self) -> bool {
         self.tail.is_at_its_end() || self.is_levelling() && self.tail.is_as_long_as_any()
@@ -242,7 +242,7 @@ impl Pg {
         }
     }
 
-    /// Whether a call that is to be queued may be.
+    /// Returns true if a call that is to be queued may be.
     pub(super) fn may_wait(&self) -> bool {
         self.waiting_calls() < WAITING_CALLS_MAX
     }

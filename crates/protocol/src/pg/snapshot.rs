@@ -59,7 +59,7 @@ pub struct SnapshotHeader {
 pub struct OpenEntry {
     /// The put.
     pub entry: LogEntry,
-    /// Whether it will make nothing when it is committed.
+    /// True if it will make nothing when it is committed.
     pub superseded: bool,
 }
 
@@ -159,7 +159,7 @@ fn first_after(after: Option<&[u8]>) -> Vec<u8> {
 }
 
 impl Pg {
-    /// Whether this member's rows are all there; if not, it leads nothing until it was sent a snapshot.
+    /// Returns true if this member's rows are all there; if not, it leads nothing until it was sent a snapshot.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.is_whole

@@ -72,7 +72,7 @@ impl Walk {
         self.pgs.keys().copied().collect::<Vec<_>>().into_iter()
     }
 
-    /// Whether it walks for this PG.
+    /// Returns true if it walks for this PG.
     #[must_use]
     pub fn is_for(&self, pg: PgId) -> bool {
         self.pgs.contains_key(&pg)
@@ -131,7 +131,7 @@ impl Walk {
         Some(Event::Walked { walk: walked.number, unmet: walked.unmet.clone() })
     }
 
-    /// Whether it has found anything to do and done it, or left something for the next.
+    /// Returns true if it has found anything to do and done it, or left something for the next.
     #[must_use]
     pub fn has_effect(&self) -> bool {
         self.has_changed || self.left.is_some_and(|left| left > self.bound)
@@ -172,7 +172,7 @@ pub struct Rhythm {
 }
 
 impl Rhythm {
-    /// Whether a walk with these reasons begins now.
+    /// Returns true if a walk with these reasons begins now.
     #[must_use]
     pub fn is_due(&self, now_ms: u64, walk: &Walk) -> bool {
         let is_news = walk.reasons().iter().any(|(pg, why)| self.reasons.get(pg) != Some(why));

@@ -74,10 +74,10 @@ pub(super) fn fullest<'a>(
     })
 }
 
-/// The copy that goes, of a volume that has more than wanted: the one that was told to, else one that is being filled on a
-/// disk without room, else that of the fullest disk, or of one without room whose going leaves the others as far apart. `None`
-/// while a copy that stays is being filled, unless that one goes, or while fewer of those that stay than wanted have
-/// everything and are on servers that are up.
+/// The copy that goes, of a volume that has more than wanted. That is the one that was told to, else one that is being
+/// filled on a disk without room. Else it is that of the fullest disk, or of one without room whose going leaves the others
+/// as far apart. `None` while a copy that stays is being filled, unless that one goes. `None` also while fewer of those that
+/// stay than wanted have everything and are on servers that are up.
 pub(super) fn surplus<'a>(
     lasting: &[&'a LvCopy],
     disks: &BTreeMap<DiskId, &DiskInfo>,

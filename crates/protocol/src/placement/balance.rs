@@ -1,11 +1,11 @@
-//! Which volumes move so that their copies lie apart, and so that disks are as full as their sizes allow: a new disk takes
+//! Moves of volumes so that their copies lie apart, and so that disks are as full as their sizes allow. A new disk takes
 //! its share, and a full cluster with an empty disk gets room for new volumes.
 //!
-//! A volume whose copies could lie further apart moves first, whatever the use of disks: it was made while machines were
+//! A volume whose copies could lie further apart moves first, whatever the use of disks. It was made while machines were
 //! away or without room, or a disk was lost while it moved. The others move for the use of disks alone.
 //!
-//! It follows the rebalancing of Ambry (SIGMOD 2016, section 3): each disk has an ideal use, its share of all PVs by its
-//! size; disks above it give volumes, and the disk furthest below it takes them. Volumes that are full move; one that
+//! It follows the rebalancing of Ambry (SIGMOD 2016, section 3). Each disk has an ideal use, its share of all PVs by its
+//! size. Disks above it give volumes, and the disk furthest below it takes them. Volumes that are full move; one that
 //! takes writes would take no objects while a copy of it goes, and its group would draw another. It moves only from a disk
 //! that is full, and only while there is no room for a new volume.
 //!
@@ -15,14 +15,14 @@
 //! # Invariants
 //!
 //! 1. For use, or of either kind, only a disk above its ideal gives, and only one below its ideal takes.
-//! 2. Each such move lessens the sum of `used² / size` over all disks, and each other one sets a volume further apart, which
-//!    none brings nearer together again: moving ends, and nothing moves back. Which of the copies is the one too many
-//!    ([`fullest`]) is decided by the same comparison, from what is there: a manager that begins to lead goes on with moves
-//!    that it never heard of.
+//! 2. Each such move lessens the sum of `used² / size` over all disks. Each other one sets a volume further apart, which
+//!    none brings nearer together again: moving ends, and nothing moves back. The same comparison decides which of the
+//!    copies is the one too many ([`fullest`]), from what is there. So a manager that begins to lead goes on with moves that
+//!    it never heard of.
 //! 3. A move leaves the copies of a volume as far apart as they were, or further apart, at every level of domains. A volume
 //!    that has fewer copies than wanted does not move: its new copy would be none too many.
 //! 4. A plan looks at no more volumes than its caller allows, but at all that take writes where these are evened for
-//!    themselves, and never more than [`BALANCE_LOOKS_MAX`] times at anything, whatever the volumes and disks.
+//!    themselves. It never looks more than [`BALANCE_LOOKS_MAX`] times at anything, whatever the volumes and disks.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,7 +51,7 @@ pub struct Shift {
 /// A disk, with what it has once planned moves are through.
 #[derive(Debug, Clone, Copy)]
 struct Load {
-    /// What is evened: PVs in use, or those of the kind of volumes that is evened now.
+    /// The number that is evened: PVs in use, or those of the kind of volumes that is evened now.
     used: u64,
     /// PVs in use that do not count among those.
     aside: u64,
@@ -100,7 +100,7 @@ impl Load {
     }
 }
 
-/// What [`plan_balance`] looks at.
+/// The state that [`plan_balance`] looks at.
 #[derive(Debug, Clone, Copy)]
 pub struct Balance<'a> {
     /// Volumes with their copies.
@@ -178,7 +178,7 @@ struct Plan<'a> {
     near: usize,
 }
 
-/// How well a volume suits: the lowest goes first.
+/// The rank of a volume by how well it suits: the lowest goes first.
 type Rank = (usize, bool, Reverse<u64>);
 
 /// A disk that takes something, with its place among those: the emptiest is the first.
@@ -195,7 +195,7 @@ struct Takers {
     disks: Vec<Taker>,
 }
 
-/// What gives and what takes.
+/// The disks that give and those that take.
 struct Sides {
     /// Disks above their ideal that are worth a move, the fullest first.
     above: Vec<(DiskId, Load)>,
@@ -239,7 +239,7 @@ impl<'a> Plan<'a> {
         plan
     }
 
-    /// What moves already, or was left by a disk that is full again, is as good as gone from where it goes.
+    /// A copy that moves already, or was left by a disk that is full again, is as good as gone from where it goes.
     fn count_moving(&mut self) {
         for (lv, copies) in self.of.lvs.iter().filter(|lv| lv.1.len() > self.of.rules.copies) {
             self.looks += copies.len();
@@ -293,8 +293,8 @@ impl<'a> Plan<'a> {
 
     /// Moves of volumes that lie nearer together than they have to.
     ///
-    /// They go to disks below their ideal alone, or below [`APART_FILL_PERCENT`] if they lie on a single machine: else a small
-    /// machine would be filled to the last PV, and have no room for what is made, or made again, on three machines.
+    /// They go to disks below their ideal alone, or below [`APART_FILL_PERCENT`] if they lie on a single machine. Else a
+    /// small machine would be filled to the last PV, and have no room for what is made, or made again, on three machines.
     fn set_apart(&mut self, limit: usize) -> Vec<Shift> {
         let ideal = self.ideal();
         let fill = Ratio(APART_FILL_PERCENT, 100);

@@ -26,7 +26,7 @@ pub struct RackId(pub u32);
 )]
 pub struct MachineId(pub u32);
 
-/// What fails together with a server, from wide to narrow.
+/// The domains that fail together with a server, from wide to narrow.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -39,7 +39,7 @@ pub struct FailureDomains {
     pub machine: MachineId,
 }
 
-/// How far apart picks are.
+/// The distance between picks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Level {
     /// Each in a region of its own.
@@ -80,7 +80,7 @@ impl Leaf {
     }
 }
 
-/// What was picked, and how far apart.
+/// The picks, and the distance between them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     /// Level at which no two picks share a domain.

@@ -1,10 +1,10 @@
-//! Which PG a key belongs to.
+//! The PG that a key belongs to.
 
 use larder_types::limits::PG_COUNT_MAX;
 use larder_types::{BucketId, ObjectKey, PgId};
 
-/// The PG of a key: `hash(bucket, key) mod pg_count` (DESIGN §3.1). FNV-1a with a final mix, fixed
-/// for ever: a change of it would lose every object.
+/// The PG of a key: `hash(bucket, key) mod pg_count`. FNV-1a with a final mix, fixed for ever: a change of it would
+/// lose every object.
 ///
 /// # Panics
 /// If `pg_count` is not a power of two up to [`PG_COUNT_MAX`].

@@ -14,7 +14,7 @@ use larder_types::{PgId, ServerId};
 use super::domains::{Choice, FailureDomains, Leaf, spread};
 use super::straw::{Weight, hash};
 
-/// How far a server or disk counts.
+/// The extent to which a server or disk counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
     /// It takes what is new.
@@ -34,11 +34,11 @@ pub struct MetaServer {
     pub domains: FailureDomains,
     /// Its share.
     pub weight: Weight,
-    /// How far it counts.
+    /// The extent to which it counts.
     pub standing: Standing,
 }
 
-/// How many members a PG has.
+/// The number of members of a PG.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupRules {
     /// As wanted.
@@ -141,7 +141,7 @@ pub fn balance_primaries(
         .collect();
     let whole: i128 = shares.values().sum();
     let led = groups.iter().filter(|(_, pg)| shares.contains_key(&pg.members[0])).count() as i128;
-    // What each leads beyond its share, times `whole`.
+    // The groups that each leads beyond its share, times `whole`.
     let mut excess: BTreeMap<ServerId, i128> =
         shares.iter().map(|(server, share)| (*server, -share * led)).collect();
     for (_, pg) in groups {

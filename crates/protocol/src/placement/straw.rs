@@ -1,13 +1,12 @@
-//! straw2: each candidate draws a straw of length `-ln(u) / weight`, `u` being a hash in (0, 1] of what is
-//! placed and of the candidate; the shortest wins. A candidate's straw depends on nobody else's, so that
+//! straw2: each candidate draws a straw of length `-ln(u) / weight`, and the shortest wins. In this `u` is a hash of
+//! what is placed and of the candidate, above 0 and at most 1. A candidate's straw depends on nobody else's, so that
 //! changing one candidate moves picks only to it or away from it.
 //!
 //! # How it is computed
 //!
-//! The base of the logarithm cancels out, so `-log2(u)` is used, with 32 bits after the point: the integer
-//! part is the place of the hash's highest bit, each bit of the fraction is one squaring of the mantissa (64
-//! bits, truncated). What truncation takes away is below 2^-31. Straws are compared by cross
-//! multiplication, so that no division rounds.
+//! The base of the logarithm cancels out, so `-log2(u)` is used, with 32 bits after the point. The integer part is the
+//! place of the hash's highest bit. Each bit of the fraction is one squaring of the mantissa (64 bits, truncated). What
+//! truncation takes away is below 2^-31. Straws are compared by cross multiplication, so that no division rounds.
 
 use std::cmp::Ordering;
 

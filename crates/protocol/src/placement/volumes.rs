@@ -6,9 +6,9 @@
 //! 1. Replicas lie on distinct domains of the *intended* level: the widest at which the cluster has enough
 //!    domains, counting those that are away for now. While one is away, an LV is narrow rather than nearer
 //!    together; only if not even `min_copies` fit, the next narrower level is taken.
-//! 2. An LV's replica is told to go only when enough current ones remain that are up, or its disk is gone for good, or it has no
-//!    chunks as it cannot be made; that enough are still up is for its primary to see. Until one that was told to go has gone, no other one of that LV is told to that has all: its
-//!    chunks may have lost the copy there already.
+//! 2. An LV's replica is told to go only in three cases. Enough current ones remain that are up, or its disk is gone for
+//!    good, or it has no chunks as it cannot be made. Its primary sees to it that enough are still up. Until one that was
+//!    told to go has gone, no other one of that LV is told to that has all: its chunks may have lost the copy there already.
 //! 3. New servers and disks move nothing here: what moves for balance, or to lie further apart, is [`super::balance`]'s to
 //!    plan, and has a copy more until one goes.
 
@@ -38,7 +38,7 @@ pub struct DiskInfo {
     pub pv_count: u32,
     /// PVs without an LV.
     pub pv_free: u32,
-    /// How far it counts; that of its server if that is worse.
+    /// The extent to which it counts; that of its server if that is worse.
     pub standing: Standing,
     /// True if its server is up.
     pub up: bool,
@@ -67,7 +67,7 @@ impl Room {
     }
 }
 
-/// How many replicas an LV has.
+/// The number of replicas of an LV.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyRules {
     /// As wanted.
@@ -83,7 +83,7 @@ pub struct LvPlacement {
     pub level: Level,
     /// A disk for each replica.
     pub disks: Vec<DiskId>,
-    /// Whether these are fewer than wanted.
+    /// True if these are fewer than wanted.
     pub narrow: bool,
 }
 
@@ -94,7 +94,7 @@ pub struct LvCopy {
     pub replica: usize,
     /// Its disk.
     pub disk: DiskId,
-    /// Whether it has everything that the LV holds.
+    /// True if it has everything that the LV holds.
     pub current: bool,
     /// True if its primary said that it is empty: it is to go, and counts for nothing.
     pub emptied: bool,
@@ -184,7 +184,7 @@ pub(super) fn seed(lv: LvId) -> u64 {
     hash(LV_SEED, &[u64::from(lv.0)])
 }
 
-/// What the next change of an LV is decided by.
+/// The facts by which the next change of an LV is decided.
 struct Ground<'a> {
     disks: BTreeMap<DiskId, &'a DiskInfo>,
     intended: Level,
@@ -243,7 +243,7 @@ impl<'a> Uses<'a> {
         uses
     }
 
-    /// What counts on a disk beside a volume's copy.
+    /// Returns the volumes that count on a disk beside a volume's copy.
     fn of(&self, lv: LvId, disk: DiskId) -> u64 {
         let all = self.all[&disk];
         match &self.written {
@@ -373,7 +373,8 @@ fn next_move(lv: LvId, copies: &[LvCopy], ground: &Ground<'_>, rules: CopyRules)
     // Those that stay may lie nearer together than they have to: one was to go, had not another gone.
     if copies.len() > lasting.len() && lasting.len() >= rules.copies {
         let stay = kept(&lasting, rules.copies, disks, &used);
-        // What leaves is told to stay again for it: not for a disk that may turn out to take nothing, time and again.
+        // A copy that leaves is told to stay again for it: not for a disk that may turn out to take nothing, time and
+        // again.
         let is_sure = |leaf: &Leaf| disks[&DiskId(leaf.id)].room == Room::Some;
         let sure: Vec<Leaf> = free().into_iter().filter(is_sure).collect();
         if let Some((_, disk)) = farther(seed(lv), &stay, disks, &sure, &used) {
@@ -390,7 +391,7 @@ fn next_move(lv: LvId, copies: &[LvCopy], ground: &Ground<'_>, rules: CopyRules)
             leaving.min_by_key(|copy| (!copy.emptied, disks[&copy.disk].up, !copy.ordered));
         let has_wider = lasting.len() > rules.copies;
         if leaving.is_some() && lasting.len() > current {
-            return None; // what leaves stays until that one has everything
+            return None; // the copy that leaves stays until that one has everything
         }
         // It may be all that is left once those that are away are lost.
         let may_be_told = lasting.iter().filter(is_whole).count() >= rules.copies;

@@ -116,7 +116,7 @@ impl Known {
         self.owed.iter().map(|load| load.requests).sum()
     }
 
-    /// Whether what was heard says anything yet.
+    /// Returns true if what was heard says anything yet.
     fn is_heard(&self, now_us: u64) -> bool {
         self.report.is_some_and(|report| {
             let stale_us = seen::finish_us(&report).saturating_mul(STALE_AFTER_FINISHES);

@@ -65,7 +65,7 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// Whether it could begin if nothing waited before it.
+    /// Returns true if it could begin if nothing waited before it.
     fn lets(&self, access: Access, read_write: ReadWrite) -> bool {
         let passes = access == Access::Read || read_write == ReadWrite::Passes;
         !self.writes && (passes || self.reads == 0)
@@ -155,7 +155,7 @@ impl<K: Ord + Clone, T> Dependencies<K, T> {
         self.waiting
     }
 
-    /// Whether there are none, waiting or under way.
+    /// Returns true if there are none, waiting or under way.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty()

@@ -73,13 +73,13 @@ impl Asked {
         Self { kind, bars: Bars::default() }
     }
 
-    /// Whether it changes its key.
+    /// Returns true if it changes its key.
     #[must_use]
     pub fn is_change(&self) -> bool {
         !matches!(self.kind, Kind::LookUp { .. })
     }
 
-    /// Whether it may be one with another change.
+    /// Returns true if it may be one with another change.
     fn may_merge(&self) -> bool {
         self.kind != Kind::OtherChange && self.bars == Bars::default()
     }
@@ -105,7 +105,7 @@ impl<K, T: Copy> Group<K, T> {
         self.members[at]
     }
 
-    /// Whether it changes its key.
+    /// Returns true if it changes its key.
     #[must_use]
     pub fn is_change(&self) -> bool {
         !matches!(self.kind, Kind::LookUp { .. })
@@ -136,13 +136,13 @@ impl<K, T> Default for Merge<K, T> {
 }
 
 impl<K: Ord + Clone, T: Copy> Merge<K, T> {
-    /// Whether the window takes no more.
+    /// Returns true if the window takes no more.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.requests >= WINDOW_REQUESTS_MAX
     }
 
-    /// Whether nothing is in it.
+    /// Returns true if nothing is in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()

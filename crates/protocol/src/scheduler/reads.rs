@@ -49,7 +49,7 @@ pub struct Replica {
     pub server: ServerId,
     /// Its disk.
     pub disk: DiskId,
-    /// Whether it is in the asker's failure domain.
+    /// True if it is in the asker's failure domain.
     pub is_near: bool,
     /// What the asker takes its server for.
     pub standing: Standing,
@@ -71,7 +71,7 @@ impl Reading {
         Self { left: holders.enumerate().take(CHOICES_MAX).collect(), bytes }
     }
 
-    /// Whether every holder was asked.
+    /// Returns true if every holder was asked.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.left.is_empty()

@@ -66,7 +66,7 @@ impl Window {
         self.under_way = self.under_way.checked_sub(requests).expect("what ends has left");
     }
 
-    /// Whether the window that is open is to be closed now.
+    /// Returns true if the window that is open is to be closed now.
     #[must_use]
     pub fn is_due(&self, now_us: u64) -> bool {
         self.closes_us

@@ -83,7 +83,7 @@ impl Pace {
 }
 
 impl FreeRuns {
-    /// Whether at least so many percent of what is free lie in runs shorter than this. Counted from the longest on:
+    /// Returns true if at least so many percent of what is free lie in runs shorter than this. Counted from the longest on:
     /// where space is not scattered a few of them decide.
     fn is_scattered(&self, shorter_than: u32, percent: u64) -> bool {
         let long_max = u64::from(self.blocks) * 100u64.saturating_sub(percent);
@@ -175,7 +175,7 @@ impl Lv {
             && self.runs.is_scattered(piece, from.scattered_percent)
     }
 
-    /// Whether enough became free in it since it was compacted last: what could not be moved then cannot be now either.
+    /// Returns true if enough became free in it since it was compacted last: what could not be moved then cannot be now either.
     fn is_due(&self) -> bool {
         let enough = i64::from(self.info.blocks / COMPACT_AGAIN_PART);
         self.pace.compacted.is_none_or(|before| self.pace.released - before >= enough)
@@ -209,7 +209,7 @@ impl VolumeGroup {
         }
     }
 
-    /// Whether a chunk ends above the live blocks of its LV.
+    /// Returns true if a chunk ends above the live blocks of its LV.
     pub(crate) fn lies_high(&self, chunk: &Chunk) -> bool {
         let end = chunk.extents.iter().map(Extent::end).max().unwrap_or(0);
         self.lvs.get(&chunk.lv).is_some_and(|lv| end > lv.live_blocks())

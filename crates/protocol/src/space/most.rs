@@ -60,7 +60,7 @@ impl Lv {
 }
 
 impl VolumeGroup {
-    /// Whether a disk refused data a moment ago. It may take other data, where it has given room before; but a put that it
+    /// Returns true if a disk refused data a moment ago. It may take other data, where it has given room before; but a put that it
     /// refused would else be given one place on it after the other.
     #[must_use]
     pub fn refused_lately(&self, now_ms: u64) -> bool {
@@ -113,7 +113,7 @@ impl VolumeGroup {
         })
     }
 
-    /// Whether it has space on most replicas of an LV of which others are out of reach, or have no room.
+    /// Returns true if it has space on most replicas of an LV of which others are out of reach, or have no room.
     #[must_use]
     pub fn has_most(&self) -> bool {
         let widest = self.widest();

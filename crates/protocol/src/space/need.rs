@@ -52,7 +52,7 @@ pub struct Need {
 }
 
 impl Need {
-    /// Whether its copies are where they should be.
+    /// Returns true if its copies are where they should be.
     #[must_use]
     pub fn is_met(&self) -> bool {
         self.absent.is_empty() && self.leaving.is_empty()
@@ -127,7 +127,7 @@ impl VolumeGroup {
         self.lvs.get(&lv).map(Lv::lost).unwrap_or_default()
     }
 
-    /// Whether a chunk has a copy wherever one should be, as nearly all have.
+    /// Returns true if a chunk has a copy wherever one should be, as nearly all have.
     #[must_use]
     pub fn has_all(&self, chunk: &Chunk) -> bool {
         let has_all =
@@ -142,13 +142,13 @@ impl VolumeGroup {
         self.lvs.get(&chunk.lv).map(|lv| lv.need(chunk, suspected)).unwrap_or_default()
     }
 
-    /// Whether these are an LV's replicas, and all of them stay.
+    /// Returns true if these are an LV's replicas, and all of them stay.
     #[must_use]
     pub fn is_held_by(&self, lv: LvId, replicas: Holders) -> bool {
         self.lvs.get(&lv).is_some_and(|lv| lv.present == replicas && lv.leaving.is_empty())
     }
 
-    /// Whether a floor above `at` was asked for: a write granted there may be refused.
+    /// Returns true if a floor above `at` was asked for: a write granted there may be refused.
     #[must_use]
     pub fn is_raised_above(&self, lv: LvId, at: GrantKey) -> bool {
         self.lvs.get(&lv).is_some_and(|lv| lv.asked > at)

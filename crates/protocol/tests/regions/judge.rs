@@ -94,7 +94,7 @@ impl Judge {
         })
     }
 
-    /// Whether a purge was acknowledged that took this change along.
+    /// Returns true if a purge was acknowledged that took this change along.
     fn is_purged(&self, change: &Acknowledged) -> bool {
         self.acknowledged.iter().any(|purge| {
             let is_after = match change.name.slot {

@@ -249,7 +249,7 @@ impl World {
         Err("nothing happens any more".to_owned())
     }
 
-    /// Whether all regions have all, and have freed what can be freed.
+    /// Returns true if all regions have all, and have freed what can be freed.
     fn is_level(&self) -> bool {
         self.here().all(|site| {
             let has_no_tombstone = !site.disk.entries.values().any(|kept| kept.entry.is_purged());

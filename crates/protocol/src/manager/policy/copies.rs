@@ -1,5 +1,5 @@
-//! Which meta servers make copies first: those with the most urgent ones in the whole cluster. The others wait, and lend
-//! them their budgets.
+//! Turns of meta servers at copies: those with the most urgent ones in the whole cluster make theirs first. The others
+//! wait, and lend them their budgets.
 //!
 //! # Invariants
 //!
@@ -18,7 +18,7 @@ use crate::manager::state::ServerRole;
 use crate::pg::CopyPriority;
 use crate::turns::{CopyNeed, CopyTurn};
 
-/// What a meta server said last.
+/// The last message of a meta server.
 #[derive(Debug, Clone, Copy)]
 struct Said {
     need: CopyNeed,

@@ -106,7 +106,7 @@ impl Turn<'_> {
             balance_primaries(&groups, &self.meta_servers(), LEADS_MAX).into_iter().collect();
     }
 
-    /// What is next for a PG: a view, or a step of the planner.
+    /// Decides the next step for a PG: a view, or a step of the planner.
     pub(super) fn decide_group(&mut self, pg: PgId) {
         let Some(record) = self.map.pg(pg) else { return };
         if self.is_under_way(Subject::Pg(pg)) {
@@ -200,7 +200,7 @@ impl Turn<'_> {
         needed.then_some(members)
     }
 
-    /// Whether a data server of the PG's LVs has begun a run that its primary has not opened them in. For one that
+    /// Returns true if a data server of the PG's LVs has begun a run that its primary has not opened them in. For one that
     /// comes and goes the others are not disturbed, as long as there is another LV to write to.
     fn needs_space_anew(&self, pg: PgId, record: &PgRecord) -> bool {
         if record.data_started <= record.begun {

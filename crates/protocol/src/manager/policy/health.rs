@@ -1,5 +1,5 @@
-//! What the leader knows about servers from hearing of them. A server that comes and goes is trusted again only
-//! after a while that doubles each time, so that it causes few views.
+//! The leader's knowledge of servers from hearing of them. A server that comes and goes is trusted again only after a
+//! while that doubles each time, so that it causes few views.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ struct Health {
     flapped_ms: u64,
 }
 
-/// When a manager that only follows heard of servers last.
+/// The times at which a manager that only follows heard of servers last.
 pub(super) type Overheard = BTreeMap<ServerId, u64>;
 
 /// Health of all servers, since this manager leads.
@@ -115,7 +115,7 @@ impl Healths {
         }
     }
 
-    /// Whether at least one of its last two heartbeats arrived.
+    /// Returns true if at least one of its last two heartbeats arrived.
     pub(super) fn is_heard(&self, server: ServerId, now_ms: u64) -> bool {
         let heard = |health: &Health| {
             health.boot.is_some() && now_ms < health.heard_ms + 2 * PRESENCE_BEAT_MS
@@ -123,24 +123,24 @@ impl Healths {
         self.servers.get(&server).is_some_and(heard)
     }
 
-    /// Whether nothing was heard of it for so long that it is taken for down.
+    /// Returns true if nothing was heard of it for so long that it is taken for down.
     pub(super) fn is_silent(&self, server: ServerId, now_ms: u64) -> bool {
         let heard_ms = self.servers.get(&server).map_or(self.since_ms, |health| health.heard_ms);
         now_ms >= heard_ms + SILENT_MS
     }
 
-    /// Whether it has been down for so long that what it has goes elsewhere.
+    /// Returns true if it has been down for so long that what it has goes elsewhere.
     pub(super) fn is_lost(&self, server: ServerId, now_ms: u64) -> bool {
         self.is_down_for(server, LOST_MS, now_ms)
     }
 
-    /// Whether it has been down for `down_ms` or longer.
+    /// Returns true if it has been down for `down_ms` or longer.
     pub(super) fn is_down_for(&self, server: ServerId, down_ms: u64, now_ms: u64) -> bool {
         let since_ms = self.servers.get(&server).and_then(|health| health.down_since_ms);
         since_ms.is_some_and(|since_ms| now_ms >= since_ms + down_ms)
     }
 
-    /// Whether it has been up for as long as its past demands.
+    /// Returns true if it has been up for as long as its past demands.
     pub(super) fn is_settled(&self, server: ServerId, now_ms: u64) -> bool {
         self.servers.get(&server).is_none_or(|health| {
             let doublings = health.flaps.saturating_sub(2).min(PROBATION_DOUBLINGS_MAX);

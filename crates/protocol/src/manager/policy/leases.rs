@@ -44,7 +44,7 @@ pub(super) struct Leases {
     pub(super) withdrawn: BTreeSet<PgId>,
     question: Option<Question>,
     waiting: Vec<Renewal>,
-    /// When the latest question was asked that the quorum answered.
+    /// The time at which the latest question was asked that the quorum answered.
     confirmed_ms: u64,
 }
 
@@ -69,14 +69,14 @@ impl Leases {
         }
     }
 
-    /// Whether a majority follows this manager, as far as it can know: no question has waited for long. One that is not
+    /// Returns true if a majority follows this manager, as far as it can know: no question has waited for long. One that is not
     /// followed may hear nobody, and what it proposes its successor commits: it must not have servers taken for down.
     pub(super) fn is_followed(&self, now_ms: u64) -> bool {
         let is_late = |question: &Question| now_ms >= question.asked_ms + CONFIRM_MS_MAX;
         !self.question.as_ref().is_some_and(is_late)
     }
 
-    /// Whether no primary of the PG's present view or one before may hold a lease any more. In a view that is active no
+    /// Returns true if no primary of the PG's present view or one before may hold a lease any more. In a view that is active no
     /// earlier lease counts: another primary's was waited out, and its own died when it entered the view.
     pub(super) fn have_run_out(&self, pg: PgId, record: &PgRecord, now_ms: u64) -> bool {
         let counts = |(view, _): &(View, u64)| *view == record.view || !record.is_active();
@@ -86,7 +86,7 @@ impl Leases {
 }
 
 impl Turn<'_> {
-    /// Whether a lease of the PG in this view may be granted to a server in this run.
+    /// Returns true if a lease of the PG in this view may be granted to a server in this run.
     fn may_lease(&self, server: ServerId, boot: BootId, (pg, view): (PgId, View)) -> bool {
         let Some(record) = self.map.servers.get(&server) else { return false };
         let runs = record.state == ServerState::Up && record.boot == boot;

@@ -14,7 +14,7 @@ use crate::manager::state::Command;
 pub(super) struct Marks(BTreeMap<(BucketId, Epoch), u64>);
 
 impl Turn<'_> {
-    /// Has buckets live on that have been marked for so long that whoever marked them has given up.
+    /// Has buckets live on that have been marked for so long that the proxies that marked them have given up.
     pub(super) fn lift_marks(&mut self) {
         let marked = |record: &&larder_types::BucketRecord| record.state == BucketState::Deleting;
         let (mut seen, mut old) = (BTreeMap::new(), Vec::new());

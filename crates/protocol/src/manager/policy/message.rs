@@ -1,4 +1,4 @@
-//! What servers tell the leading manager, and what it tells them. Every message may be lost, doubled or late;
+//! Messages of servers to the leading manager, and its messages to them. Every message may be lost, doubled or late;
 //! each side repeats until it sees the effect.
 
 use larder_types::{BootId, DiskId, LvId, MapVersion, PgId, PvId, ServerId, SessionId, View};
@@ -27,7 +27,7 @@ pub enum ServerMessage {
         boot: BootId,
         /// Its clock when it sent this; echoed.
         sent_ms: u64,
-        /// What it leads.
+        /// The groups that it leads, each with its view.
         led: Vec<(PgId, View)>,
     },
     /// The view has arrived.
@@ -60,7 +60,7 @@ pub enum ServerMessage {
         boot: BootId,
         /// Its clock when it sent this; echoed.
         sent_ms: u64,
-        /// What.
+        /// The copies that it needs.
         need: CopyNeed,
     },
 }
@@ -168,14 +168,14 @@ pub enum ManagerMessage {
     /// Too few data servers are within reach for another LV, though their disks may have room. Since
     /// [`TOO_FEW_SERVERS_VERSION`](crate::limits::TOO_FEW_SERVERS_VERSION) of the cluster.
     TooFewServers(BootId, PgId),
-    /// What a meta server may copy now, to what it said last. Since
+    /// The copies that a meta server may make now, in answer to what it said last. Since
     /// [`COPY_TURNS_VERSION`](crate::limits::COPY_TURNS_VERSION) of the cluster.
     CopyTurn {
         /// The run that is meant.
         boot: BootId,
         /// The server's clock when it said what it has to copy.
         sent_ms: u64,
-        /// What it may do.
+        /// The server's turn.
         turn: CopyTurn,
     },
 }

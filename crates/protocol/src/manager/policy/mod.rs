@@ -1,5 +1,5 @@
-//! What only the leading manager does: it watches servers, grants leases, begins views, draws LVs and moves things
-//! towards where they belong. All it decides goes through the quorum as commands.
+//! The work that only the leading manager does: it watches servers, grants leases, begins views, draws LVs and moves
+//! things towards where they belong. All it decides goes through the quorum as commands.
 //!
 //! ```text
 //!  From(server, message) ─┐                       ┌─▶ Tell(server, message)
@@ -9,17 +9,17 @@
 //!
 //! # Invariants
 //!
-//! 1. A lease is told only after a majority said, later than its renewal came, that it follows this manager. A
-//!    manager elected afterwards waits out a whole lease before it gives a PG another primary, so it waits out
-//!    this one: without the confirmation an old leader that nobody told could go on granting.
-//! 2. A view with another primary is proposed only after every lease granted in the view before has run out, with
-//!    a margin for clocks that drift; or the primary has begun another run, and its lease died with the old one.
+//! 1. A lease is told only after a majority said, later than its renewal came, that it follows this manager. A manager
+//!    elected afterwards waits out a whole lease before it gives a PG another primary, so it waits out this one.
+//!    Without the confirmation an old leader that nobody told could go on granting.
+//! 2. A view with another primary is proposed only after every lease granted in the view before has run out, with a
+//!    margin for clocks that drift. Or the primary has begun another run, and its lease died with the old one.
 //! 3. One proposal is under way per PG, LV, server, session and bucket; the map decides again when it is through.
-//! 4. Nobody is taken for down, and no session closed, while the quorum does not answer: a leader that hears nobody may
+//! 4. Nobody is taken for down, and no session closed, while the quorum does not answer. A leader that hears nobody may
 //!    still be heard, and its successor commits what it proposed.
 //! 5. A mark of a bucket is lifted only under the bucket's id and the mark's epoch: a deletion that ended, or began anew,
 //!    in the meantime is left alone. When that is matters for nothing but how long puts into the bucket are refused.
-//! 6. The cluster's version is proposed only as high as every server spoke that is in the map: one that joins later, or was
+//! 6. The cluster's version is proposed only as high as every server spoke that is in the map. One that joins later, or was
 //!    not heard, is not met by what is new.
 //! 7. Nothing here must survive: a new leader starts with what the map says.
 
@@ -60,7 +60,7 @@ use parted::Parted;
 use rest::{Rest, ends_rest};
 use versions::Spoke;
 
-/// What happened.
+/// An event for the policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PolicyEvent {
     /// This manager leads.
@@ -76,7 +76,7 @@ pub enum PolicyEvent {
     Overheard(ServerId),
     /// This run of a server spoke with this manager in this version of the protocol, the newest that both know.
     Spoke(ServerId, BootId, u8),
-    /// What became of a proposal; `None` if that is not known or it was not taken.
+    /// The result of a proposal; `None` if that is not known or it was not taken.
     Decided(Ticket, Option<Applied>),
     /// This manager led after the question.
     Confirmed(Ticket),
@@ -84,7 +84,7 @@ pub enum PolicyEvent {
     Tick,
 }
 
-/// What is to be done.
+/// An action for the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PolicyEffect {
     /// Have the quorum agree.
@@ -95,7 +95,7 @@ pub enum PolicyEffect {
     Tell(ServerId, ManagerMessage),
 }
 
-/// What a proposal is about; one at a time.
+/// The subject of a proposal; one at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
     Server(ServerId),
@@ -108,7 +108,7 @@ enum Subject {
     ClusterVersion,
 }
 
-/// What a leader knows.
+/// The state of a leader.
 #[derive(Debug)]
 struct Leading {
     healths: Healths,
@@ -149,7 +149,8 @@ struct Leading {
     /// Disks on which a PV could not be made for long, and when that was so last.
     unmade_on: BTreeMap<DiskId, u64>,
     planned_lvs_ms: u64,
-    /// When moves for balance were planned last, and the place among the volumes where the next plan goes on.
+    /// The time at which moves for balance were planned last, and the place among the volumes where the next plan goes
+    /// on.
     balanced_ms: u64,
     balanced_to: usize,
     /// The disk that was to join next at the last tick.
@@ -412,7 +413,8 @@ impl Turn<'_> {
             ServerMessage::Renew { boot, sent_ms, led } => {
                 self.heartbeat(server, boot);
                 self.renew(server, boot, sent_ms, &led);
-                // What a manager before agreed on, or could not while another change was under way, may not have come about.
+                // The views that a manager before agreed on, or could not while another change was under way, may not have
+                // come about.
                 for (pg, view) in led {
                     self.activate((server, boot), pg, view);
                 }
@@ -483,7 +485,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Whether a server leads a PG in its present view.
+    /// Returns true if a server leads a PG in its present view.
     fn leads(&self, server: ServerId, pg: PgId, view: View) -> bool {
         let record = self.map.pg(pg).filter(|record| record.view == view);
         record.is_some_and(|record| record.members.first() == Some(&server))
@@ -518,7 +520,7 @@ impl Turn<'_> {
         }
     }
 
-    /// What is due for the groups and their volumes.
+    /// Decides what is due for the groups and their volumes.
     fn decide_groups(&mut self) {
         self.set_targets();
         self.balance();
@@ -560,7 +562,7 @@ impl Turn<'_> {
         }
     }
 
-    /// How far a server counts for what is new.
+    /// Returns how far a server counts for what is new.
     fn standing(&self, server: ServerId) -> Standing {
         let Some(record) = self.map.servers.get(&server) else { return Standing::Out };
         let healths = &self.leading.healths;

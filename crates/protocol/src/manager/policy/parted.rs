@@ -9,7 +9,7 @@ use super::Turn;
 use crate::limits::{PROBATION_MS, SERVER_BEAT_MS};
 use crate::manager::state::PgRecord;
 
-/// What a primary said.
+/// A message of a primary.
 #[derive(Debug)]
 struct Said {
     view: View,
@@ -17,7 +17,7 @@ struct Said {
     until_ms: u64,
 }
 
-/// What primaries said lately.
+/// The messages of primaries of late.
 #[derive(Debug, Default)]
 pub(super) struct Parted {
     said: BTreeMap<PgId, Said>,
@@ -31,12 +31,12 @@ impl Parted {
         self.left_out.retain(|_, until_ms| *until_ms > now_ms);
     }
 
-    /// Whether no primary said anything that still counts.
+    /// Returns true if no primary said anything that still counts.
     pub(super) fn is_empty(&self) -> bool {
         self.said.is_empty() && self.left_out.is_empty()
     }
 
-    /// Whether a server was left out of a PG's view a while ago: where it comes and goes the others are not held up
+    /// Returns true if a server was left out of a PG's view a while ago: where it comes and goes the others are not held up
     /// again at once.
     pub(super) fn leaves_out(&self, pg: PgId, server: ServerId) -> bool {
         self.left_out.contains_key(&(pg, server))
@@ -71,8 +71,8 @@ impl Turn<'_> {
         if record.members.iter().filter(hears).count() >= self.rules().min_members {
             return said.unheard.clone();
         }
-        // A view without the primary needs the others. Those that this manager does not hear either are about to be found down: the
-        // primary is all that is left, and could not come back into a view that was begun without it.
+        // A view without the primary needs the others. Those that this manager does not hear either are about to be found
+        // down. The primary is all that is left, and could not come back into a view that was begun without it.
         let primary = record.members.first().copied();
         let go_on = |s: &&ServerId| {
             Some(**s) != primary

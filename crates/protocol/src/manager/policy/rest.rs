@@ -16,7 +16,7 @@ use super::{PolicyEvent, ServerMessage, Turn};
 use crate::limits::REST_MS_MAX;
 use crate::manager::state::MapVersion;
 
-/// How a server stands by what was heard of it: what time alone may change.
+/// The standing of a server by what was heard of it: what time alone may change.
 #[derive(Debug, PartialEq, Eq)]
 struct Condition {
     server: ServerId,
@@ -25,7 +25,7 @@ struct Condition {
     is_lost: bool,
 }
 
-/// What a look came from that found nothing to do.
+/// The state that a look came from that found nothing to do.
 #[derive(Debug)]
 pub(super) struct Rest {
     map: MapVersion,
@@ -33,7 +33,7 @@ pub(super) struct Rest {
     since_ms: u64,
 }
 
-/// Whether something is said that a look at groups may come from. Beats are not, as what they tell is a server's
+/// Returns true if something is said that a look at groups may come from. Beats are not, as what they tell is a server's
 /// condition; nor is what is dealt with at once.
 pub(super) fn ends_rest(event: &PolicyEvent) -> bool {
     match event {

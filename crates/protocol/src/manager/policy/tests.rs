@@ -1,5 +1,5 @@
-//! The leading manager over a cluster of simple servers, with messages that are late, doubled and lost, servers
-//! that stop and start, and leaders that do not know that they are none any more.
+//! The leading manager over a cluster of simple servers. Messages are late, doubled and lost, servers stop and start,
+//! and some leaders do not know that they are none any more.
 
 #[cfg(feature = "ablation")]
 mod ablation;
@@ -69,7 +69,7 @@ struct World {
     terms: Vec<u64>,
     /// Since when the leader leads.
     led_since_ms: Option<u64>,
-    /// Whether the leader is of a release that grants leases of `LEASE_MS`.
+    /// True if the leader is of a release that grants leases of `LEASE_MS`.
     grants_long: bool,
     servers: BTreeMap<u32, Server>,
     lost: u64,
@@ -78,7 +78,7 @@ struct World {
     confirm_ms: u64,
     /// One in so many messages goes to the manager that does not lead.
     astray: u64,
-    /// Whether nothing reaches the leader, though what it sends arrives.
+    /// True if nothing reaches the leader, though what it sends arrives.
     deaf: bool,
     /// No question whether the manager leads is answered meanwhile.
     unconfirmed: bool,
@@ -90,7 +90,7 @@ struct World {
     leaving: BTreeMap<LvId, (u8, DiskId, View)>,
     /// Servers that do not hear each other, though the managers hear both.
     parted: BTreeSet<(u32, u32)>,
-    /// Whether primaries fill what is to be filled.
+    /// True if primaries fill what is to be filled.
     fills: bool,
     /// True if data servers make PVs.
     makes: bool,
@@ -505,7 +505,7 @@ impl World {
         })
     }
 
-    /// Whether all but one lead about as many PGs, and it none.
+    /// Returns true if all but one lead about as many PGs, and it none.
     fn leads_evenly(&self, but: ServerId) -> bool {
         let led = |id: u32| self.map.pgs.iter().filter(|pg| pg.members[0].0 == id).count();
         let others = self.servers.keys().filter(|id| **id != but.0).map(|id| led(*id));

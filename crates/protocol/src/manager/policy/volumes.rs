@@ -82,8 +82,8 @@ impl Turn<'_> {
         self.leading.unmade_since_ms = unmade;
     }
 
-    /// Notes since when new volumes are being made by servers that are up. A disk that could not make several takes no others
-    /// for a while; where one was not made its record of one place may be damaged, and nobody else is given that.
+    /// Notes since when new volumes are being made by servers that are up. A disk that could not make several takes no
+    /// others for a while. Where one was not made its record of one place may be damaged, and nobody else is given that.
     fn note_making(&mut self) {
         let known = std::mem::take(&mut self.leading.making_since_ms);
         let lvs = (0..).map(LvId).zip(&self.map.lvs).filter(|(_, lv)| self.is_making(lv));
@@ -265,7 +265,7 @@ impl Turn<'_> {
         let known = *self.leading.vacates.entry(at).or_insert(self.map.version);
         match known == order {
             true => self.propose(Subject::Lv(id), Command::DropVacated(id, index, view)),
-            // What was said is of an earlier order, perhaps to a replica that had this index before.
+            // The message was of an earlier order, perhaps to a replica that had this index before.
             false => self.tell(server, ManagerMessage::Vacate(id, index, known)),
         }
     }
@@ -294,7 +294,7 @@ impl Turn<'_> {
     /// A command about an LV is through.
     pub(super) fn lv_changed(&mut self, id: LvId) {
         let Some(lv) = self.map.lv(id) else { return };
-        // What takes the index of one that is gone has to be made as well.
+        // The replica that takes the index of one that is gone has to be made as well.
         let rebuilding = |replica: &ReplicaRecord| replica.state == ReplicaState::Rebuilding;
         let made = lv.present().filter(|(_, replica)| rebuilding(replica));
         let made: BTreeSet<u8> = made.map(|(index, _)| index as u8).collect();
@@ -310,7 +310,7 @@ impl Turn<'_> {
         self.leading.mistaken.retain(|(of, replica), _| *of != id || is_there(*replica));
         self.make_pvs(id);
         self.tell_volumes(lv.pg);
-        // What it needs next does not wait for the next look.
+        // Its next need does not wait for the next look.
         self.leading.planned_lvs_ms = self.now_ms.saturating_sub(LV_PLAN_MS);
     }
 
@@ -337,8 +337,8 @@ impl Turn<'_> {
         self.tell(primary, message);
     }
 
-    /// An LV as its primary is to know it: what is to be filled is there once its PV is. Of what was added before this
-    /// manager led the primary may have been told: it may have the only copy of a put that a client was told of, and
+    /// An LV as its primary is to know it: what is to be filled is there once its PV is. The primary may have been told
+    /// of what was added before this manager led. That may have the only copy of a put that a client was told of, and
     /// is never called gone.
     fn with_pvs(&self, id: LvId, lv: &LvRecord) -> LvRecord {
         let mut lv = lv.clone();
@@ -360,7 +360,7 @@ impl Turn<'_> {
         self.leading.emptied.retain(|(lv, replica), view| {
             let is_there = |lv: &LvRecord| lv.present().any(|(at, _)| at == usize::from(*replica));
             let lv = map.lv(*lv).filter(|lv| is_there(lv));
-            // What was said in a view does not bind the next.
+            // A word said in a view does not bind the next.
             lv.and_then(|lv| map.pg(lv.pg)).is_some_and(|pg| pg.view == *view)
         });
         let Leading { emptied, vacates, created, .. } = &*self.leading;
@@ -368,7 +368,7 @@ impl Turn<'_> {
         let is_made =
             |(lv, index): (LvId, u8)| created.get(&lv).is_some_and(|it| it.contains(&index));
         let lvs = copies_of(self.map, |copy| emptied.contains_key(&copy), is_ordered, is_made);
-        // What was said may have been lost.
+        // An order that was said may have been lost.
         let changing = lvs.iter().filter(|(_, copies)| copies.iter().any(|copy| !copy.current));
         let pgs = changing.filter_map(|(lv, _)| self.map.lv(*lv)).map(|lv| lv.pg);
         for pg in pgs.collect::<BTreeSet<PgId>>() {
@@ -426,8 +426,8 @@ fn counting_away(disks: &[DiskInfo], counts: impl Fn(&DiskInfo) -> bool) -> Vec<
     disks.iter().map(as_counted).collect()
 }
 
-/// True if another LV has no place because servers are missing: with those that are away it had one, or room on the disks that
-/// are there would give it none. A server that has not started yet is not awaited: it may never come.
+/// True if another LV has no place because servers are missing. With those that are away it had one, or room on the disks
+/// that are there would give it none. A server that has not started yet is not awaited: it may never come.
 fn lacks_servers(id: LvId, disks: &[DiskInfo], rules: CopyRules) -> bool {
     let with_room = |disk: &DiskInfo| match disk.standing {
         Standing::Away if disk.up && disk.room.takes_none() => roomy(disk),

@@ -1,4 +1,4 @@
-//! What moves where PGs have no volumes of their own: their objects lie where they do. The replicas of an LV follow the
+//! The moves where PGs have no volumes of their own: their objects lie where they do. The replicas of an LV follow the
 //! members of the PG from machine to machine, so that a PG that moves moves data. For measurement only.
 
 use std::collections::BTreeSet;

@@ -1,4 +1,5 @@
-//! Which messages of other managers a quorum takes: `noraft` and this module take for granted what is checked here.
+//! The check of other managers' messages before a quorum takes them: `noraft` and this module take for granted what is
+//! checked here.
 //!
 //! A leader whose log does not go on from what is committed here is refused, and not followed: one of the two has lost
 //! what was agreed on. That a leader's log contradicts the snapshot on this manager's disk still ends this manager.
@@ -51,7 +52,7 @@ impl Quorum {
         }
     }
 
-    /// What is committed here is never replaced.
+    /// Entries that are committed here are never replaced.
     fn goes_on(&self, entries: &Entries) -> Judged {
         let commit = self.node.commit_index().get();
         let log = self.node.log().entries();

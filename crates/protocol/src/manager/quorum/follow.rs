@@ -73,13 +73,13 @@ impl Quorum {
         (self.heard_leader_ms, self.heard_led_ms) = (self.now_ms, Some(self.now_ms));
     }
 
-    /// Whether a leader has been heard of, or has been confirmed, within the shortest election timeout.
+    /// Returns true if a leader has been heard of, or has been confirmed, within the shortest election timeout.
     fn has_leader(&self) -> bool {
         let since_ms = self.led.as_ref().map_or(self.heard_leader_ms, |led| led.confirmed_ms);
         self.now_ms < since_ms + ELECTION_MS_MIN
     }
 
-    /// Whether this manager would vote for another. Of two that ask at once, with equal logs, the one with the higher id
+    /// Returns true if this manager would vote for another. Of two that ask at once, with equal logs, the one with the higher id
     /// gives way: each would vote for itself, and nobody lead. But not for long: the other may hear nothing of it.
     fn gives_way(&self, to: ServerId, last: Position) -> bool {
         let asks = |own: &PreVoting| self.now_ms < own.begun_ms + ELECTION_YIELD_MS;

@@ -1,4 +1,4 @@
-//! What a leader does besides replicating: it knows when a majority last followed it, and changes the managers.
+//! The duties of a leader besides replicating: it knows when a majority last followed it, and changes the managers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::limits::{
     LEADER_UNSURE_BEATS, MANAGERS_MAX, PROMOTE_LAG_MAX, QUORUM_WAITING_MAX, ROUND_FIRST,
 };
 
-/// What a leader knows besides `noraft`.
+/// The state of a leader besides `noraft`'s.
 #[derive(Debug)]
 pub(super) struct Led {
     pub(super) term: Term,
@@ -23,7 +23,7 @@ pub(super) struct Led {
     /// See [`QuorumEffect::Elected`].
     pub(super) brief_since_ms: Option<u64>,
     pub(super) round: u64,
-    /// When rounds not yet confirmed began.
+    /// The times at which rounds not yet confirmed began.
     pub(super) began_ms: BTreeMap<u64, u64>,
     pub(super) acked: BTreeMap<ServerId, u64>,
     pub(super) questions: BTreeMap<u64, Vec<Ticket>>,
@@ -43,7 +43,7 @@ pub(super) struct Led {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reign {
     term: Term,
-    /// When this manager knew of it first.
+    /// The time at which this manager knew of it first.
     since_ms: u64,
 }
 
@@ -68,8 +68,8 @@ impl Quorum {
         }
     }
 
-    /// Time has passed for a leader: gives up the lead if no majority has answered for long (Raft's check of the quorum; Ongaro,
-    /// Consensus: Bridging Theory and Practice, 2014, section 6.2).
+    /// Time has passed for a leader: gives up the lead if no majority has answered for long. This is Raft's check of the
+    /// quorum (Ongaro, Consensus: Bridging Theory and Practice, 2014, section 6.2).
     pub(super) fn check_followers(&mut self) {
         let (now_ms, me, members) = (self.now_ms, self.me, self.members());
         let Some(led) = self.led.as_mut().filter(|led| now_ms >= led.looks_ms) else { return };

@@ -32,7 +32,7 @@ pub enum MemberChange {
     Remove(ServerId),
 }
 
-/// Why a change of managers was refused.
+/// The reason for which a change of managers was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeRefused {
     /// Ask again: the change before is not through.
@@ -45,7 +45,7 @@ pub enum ChangeRefused {
     Count,
 }
 
-/// What became of a proposal.
+/// The end of a proposal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProposalEnd {
     /// It is applied, at this place.
@@ -62,7 +62,7 @@ pub enum ProposalEnd {
     Refused(ChangeRefused),
 }
 
-/// What happened.
+/// An event for a manager of the quorum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QuorumEvent {
     /// Time passed.
@@ -81,7 +81,7 @@ pub enum QuorumEvent {
     Snapshot(LogIndex, Bytes),
 }
 
-/// What is to be done, in this order.
+/// An action for the driver, to be done in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QuorumEffect {
     /// Make durable, then say `Persisted`.
@@ -127,7 +127,7 @@ pub struct Quorum {
     /// The latest of a leader that counts rounds as those do that grant short leases.
     pub(super) reign: Option<Reign>,
     pub(super) pre_voting: Option<PreVoting>,
-    /// When it asked for votes last.
+    /// The time at which it asked for votes last.
     pub(super) voted_ms: u64,
     pub(super) receiving: Option<Receiving>,
     /// Commands behind the snapshot.
@@ -490,7 +490,7 @@ impl Quorum {
         Entries { after: entries.prev_position().into(), items }
     }
 
-    /// What was decided is durable: let it out, and apply what is committed.
+    /// The decisions are durable: lets them out, and applies what is committed.
     fn release(&mut self, out: &mut Vec<QuorumEffect>) {
         out.append(&mut self.held);
         let (before, commit) = (self.applied, self.node.commit_index().get());
@@ -591,7 +591,7 @@ impl Quorum {
         }
     }
 
-    /// Whether this manager has said that it leads, and not since that it does not.
+    /// Returns true if this manager has said that it leads, and not since that it does not.
     #[must_use]
     pub fn leads(&self) -> bool {
         self.led.as_ref().is_some_and(|led| led.announced)

@@ -51,7 +51,7 @@ struct World {
     cut: BTreeSet<(usize, usize)>,
     committed: BTreeMap<LogIndex, u64>,
     leaders: BTreeMap<Term, (usize, u64)>,
-    /// What the last that was elected knows of who led before.
+    /// The time that the last that was elected knows of who led before.
     brief_since_ms: Option<u64>,
     /// Machines of an earlier release, by the rounds of their appends.
     earlier: BTreeSet<usize>,

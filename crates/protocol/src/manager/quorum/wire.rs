@@ -1,5 +1,5 @@
-//! What managers tell each other and what a manager's disk keeps. All of it is encoded by
-//! `larder_types::codec`, so that it begins with a version byte.
+//! Messages between managers, and the records on a manager's disk. All of it is encoded by `larder_types::codec`, so
+//! that it begins with a version byte.
 
 use std::collections::BTreeSet;
 
@@ -42,7 +42,7 @@ pub struct Members {
 }
 
 impl Members {
-    /// Whether `agree` has a majority of the voters, and of the voters to be if there are any.
+    /// Returns true if `agree` has a majority of the voters, and of the voters to be if there are any.
     #[must_use]
     pub fn have_majority(&self, agree: impl Fn(ServerId) -> bool) -> bool {
         let majority = |voters: &BTreeSet<ServerId>| {
@@ -52,7 +52,7 @@ impl Members {
     }
 }
 
-/// What an entry holds.
+/// The content of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Item {
     /// A leader's first entry.
@@ -83,7 +83,7 @@ pub struct Snapshot {
     pub state: Bytes,
 }
 
-/// What must survive a crash besides the log.
+/// The state that must survive a crash besides the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct HardState {
     /// Highest term seen.
@@ -175,7 +175,7 @@ pub enum QuorumMessage {
     Voted {
         /// The voter's term.
         term: Term,
-        /// Whether it did.
+        /// True if the vote was granted.
         granted: bool,
     },
     /// The leader's log goes on like this.

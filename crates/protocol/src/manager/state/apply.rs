@@ -251,7 +251,7 @@ impl Topology {
         }
     }
 
-    /// Whether a server has a role and was not removed.
+    /// Returns true if a server has a role and was not removed.
     pub(super) fn has_role(&self, server: ServerId, role: ServerRole) -> bool {
         let record = self.servers.get(&server);
         record.is_some_and(|r| r.state != ServerState::Removed && r.roles.contains(&role))
@@ -272,7 +272,7 @@ impl Topology {
         lvs.map(|(id, lv)| (LvId(id as u32), lv))
     }
 
-    /// What in the map contradicts itself, if anything does. A map that was read is checked by this.
+    /// Returns the contradiction in the map, if there is one. A map that was read is checked by this.
     #[must_use]
     pub fn contradiction(&self) -> Option<String> {
         let pgs = self.pgs.len();
@@ -328,7 +328,7 @@ impl Topology {
     }
 }
 
-/// Whether a change was one.
+/// Returns the outcome of a command by whether it changed anything.
 pub(super) fn changed(changed: bool) -> Applied {
     Ok(if changed { Outcome::Done } else { Outcome::Already })
 }

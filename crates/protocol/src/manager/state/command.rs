@@ -20,11 +20,11 @@ use crate::placement::{FailureDomains, Weight};
 pub struct NewServer {
     /// As its operator calls it.
     pub name: String,
-    /// What it does.
+    /// The roles of the server.
     pub roles: BTreeSet<ServerRole>,
     /// Where it listens.
     pub addresses: Vec<String>,
-    /// What fails together with it.
+    /// The domains that fail together with it.
     pub domains: FailureDomains,
     /// Its share of the PGs.
     pub weight: Weight,
@@ -68,7 +68,7 @@ pub enum Command {
     CreateLv(PgId, Vec<(ServerId, DiskId)>),
     /// All PVs of an LV are there.
     LvCreated(LvId),
-    /// Whether an LV takes writes.
+    /// Has an LV take writes, or none.
     SetLvReadOnly(LvId, bool),
     /// Fill another replica of an LV.
     AddReplica(LvId, ServerId, DiskId),
@@ -139,7 +139,7 @@ pub enum Command {
     BeginTimeline(u64),
 }
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// It is done.
@@ -164,7 +164,7 @@ pub enum Outcome {
     Token(TokenId),
 }
 
-/// Why a command changed nothing.
+/// The reason for which a command changed nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
     /// Found the cluster first.
@@ -301,5 +301,5 @@ pub enum Refusal {
     BadKeys,
 }
 
-/// What a command left behind.
+/// The result of a command, or the reason for which it changed nothing.
 pub type Applied = Result<Outcome, Refusal>;

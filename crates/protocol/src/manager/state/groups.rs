@@ -109,7 +109,7 @@ impl Topology {
             return Ok(Outcome::Already);
         }
         pg.activated = view;
-        // What a member had when the view was activated it may have lost since.
+        // A member may have lost since what it had when the view was activated.
         let has = |member: &&ServerId| !gone.contains(member) && !pg.lacking.contains(member);
         pg.qualified = pg.members.iter().filter(has).copied().collect();
         Ok(Outcome::Done)
@@ -136,7 +136,7 @@ impl Topology {
         Ok(Outcome::Done)
     }
 
-    /// Ends the right to lead of a server that begins a run, where it has not all that it had: every op from the
+    /// Ends the right to lead of a server that begins a run, where it has not all that it had. Every op from the
     /// activated view's start on was durable on all its members. PGs that it does not name it does not have.
     pub(super) fn disqualify(&mut self, server: ServerId, has: &[(PgId, Option<View>)]) {
         for (id, pg) in (0..).map(PgId).zip(&mut self.pgs) {

@@ -1,4 +1,4 @@
-//! What the topology map holds.
+//! The content of the topology map.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -26,7 +26,7 @@ pub struct ClusterId(pub u64);
 )]
 pub struct TokenId(pub u32);
 
-/// What a cluster is founded with, for ever.
+/// The settings that a cluster is founded with, for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// PGs, a power of two.
@@ -43,7 +43,7 @@ pub struct Settings {
     pub lv_blocks: u32,
 }
 
-/// What a server does.
+/// A duty of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ServerRole {
     /// Votes on the map.
@@ -56,7 +56,7 @@ pub enum ServerRole {
     Proxy,
 }
 
-/// What a server is told to be, and found to be.
+/// The state of a server, as it is told to be and found to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ServerState {
     /// It has an id and has not started with it yet.
@@ -69,12 +69,12 @@ pub enum ServerState {
     Removed,
 }
 
-/// Whether a disk takes and keeps PVs.
+/// The state of a disk: it takes and keeps PVs or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum DiskState {
-    /// It does.
+    /// It takes and keeps PVs.
     In,
-    /// What it has is to go elsewhere.
+    /// Its PVs are to go elsewhere.
     Draining,
     /// It failed, or was taken out: it is gone with all that it had.
     Removed,
@@ -91,7 +91,7 @@ pub struct DiskRecord {
     pub next_pv: PvId,
     /// PVs below it that have none any more.
     pub freed: BTreeSet<PvId>,
-    /// Whether it takes and keeps PVs.
+    /// Its state: it takes and keeps PVs or not.
     pub state: DiskState,
 }
 
@@ -108,17 +108,17 @@ impl DiskRecord {
 pub struct ServerRecord {
     /// As its operator calls it.
     pub name: String,
-    /// What it does.
+    /// The roles of the server.
     pub roles: BTreeSet<ServerRole>,
     /// Where it listens, `host:port`.
     pub addresses: Vec<String>,
-    /// What fails together with it.
+    /// The domains that fail together with it.
     pub domains: FailureDomains,
     /// Its share of the PGs.
     pub weight: Weight,
-    /// Whether it answers.
+    /// Its state: it answers or not.
     pub state: ServerState,
-    /// Whether what it has is to go elsewhere.
+    /// True if what it has is to go elsewhere.
     pub draining: bool,
     /// Its run.
     pub boot: BootId,
@@ -157,25 +157,25 @@ pub struct PgRecord {
 }
 
 impl PgRecord {
-    /// Whether its present view is activated.
+    /// Returns true if its present view is activated.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.view > View(0) && self.activated == self.view
     }
 }
 
-/// Whether an LV takes writes.
+/// The state of an LV: it takes writes or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum LvState {
     /// Its PVs are being made.
     Creating,
-    /// It does, if its PG says so.
+    /// It takes writes, if its PG says so.
     Open,
-    /// It does not.
+    /// It takes none.
     ReadOnly,
 }
 
-/// What a replica holds.
+/// The content of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReplicaState {
     /// All that METAX says it holds.
@@ -195,7 +195,7 @@ pub struct ReplicaRecord {
     pub disk: DiskId,
     /// PV on it.
     pub pv: PvId,
-    /// What it holds.
+    /// Its content.
     pub state: ReplicaState,
 }
 
@@ -210,7 +210,7 @@ pub struct LvRecord {
     pub width: u8,
     /// Replicas, by the index that METAX names.
     pub replicas: Vec<ReplicaRecord>,
-    /// Whether it takes writes.
+    /// Its state: it takes writes or not.
     pub state: LvState,
 }
 
@@ -237,11 +237,11 @@ pub struct TokenRecord {
     pub hash: [u8; 32],
     /// Milliseconds since 1970 after which it is void.
     pub expires_ms: u64,
-    /// Whether it was called back.
+    /// True if it was called back.
     pub revoked: bool,
 }
 
-/// Which of several regions a cluster is.
+/// The place of a cluster among several regions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionRecord {
     /// Its number.
@@ -284,7 +284,7 @@ pub struct Topology {
     pub buckets: BTreeMap<BucketName, BucketRecord>,
     /// Join tokens.
     pub tokens: BTreeMap<TokenId, TokenRecord>,
-    /// Which region it is; `None` for a cluster that is alone. Not among the fields of version 1.
+    /// The region that it is; `None` for a cluster that is alone. Not among the fields of version 1.
     #[serde(skip)]
     pub region: Option<RegionRecord>,
     /// The gateway to the other regions, or the last one. Not among the fields of versions 1 and 2.
@@ -324,10 +324,10 @@ impl Topology {
         self.region.map_or(RegionId::OWN, |region| region.number)
     }
 
-    /// Its bytes. Those of a cluster that is alone are of version 1, which every release reads; those of a region that had
-    /// no gateway yet of version 2, those of one that has of version 3, of any while rebalancing is paused of version 4, of any
-    /// whose [`Self::cluster_version`] was raised of version 5, of any whose [`Self::root`] was rotated of version 6, and of any
-    /// with [`Self::timelines`] of version 7.
+    /// Its bytes. Those of a cluster that is alone are of version 1, which every release reads. Those of a region that had
+    /// no gateway yet are of version 2, those of one that has of version 3. Those of any while rebalancing is paused are of
+    /// version 4, of any whose [`Self::cluster_version`] was raised of version 5. Those of any whose [`Self::root`] was
+    /// rotated are of version 6, and of any with [`Self::timelines`] of version 7.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         if self.cluster_version > 0 || self.root.is_some() || !self.timelines.is_empty() {

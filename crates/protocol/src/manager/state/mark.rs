@@ -4,9 +4,9 @@
 //! away a second time, and what was acknowledged since is overwritten. Such managers are known by their map, which lacks something
 //! of the mark of the one that was kept.
 //!
-//! Timelines tell histories apart for certain. Before a cluster has some, or where the one of the mark is forgotten, numbers that
-//! never fall tell at first, and for longer runs of servers and times of buckets, which are of one history alone: but of a server
-//! that ended [`ENDED_RUNS_MAX`] runs the oldest are forgotten, and a run that is missing tells nothing.
+//! Timelines tell histories apart for certain. Before a cluster has some, or where the one of the mark is forgotten, numbers
+//! that never fall tell at first. For longer, runs of servers and times of buckets tell, which are of one history alone. But
+//! of a server that ended [`ENDED_RUNS_MAX`] runs the oldest are forgotten, and a run that is missing tells nothing.
 
 use larder_types::codec::{self, CodecError};
 use larder_types::{BootId, BucketId, MapVersion, ServerId, View};

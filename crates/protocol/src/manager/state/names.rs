@@ -99,7 +99,7 @@ impl Topology {
         Ok(Outcome::Done)
     }
 
-    /// Whether it was open.
+    /// Closes a session, and returns true if it was open.
     pub(super) fn close_session(&mut self, session: SessionId) -> bool {
         if self.sessions.remove(&session).is_none() {
             return false;
@@ -334,7 +334,7 @@ impl Topology {
         changed(self.tokens.len() < before)
     }
 
-    /// Whether a token with this hash lets servers in at this time.
+    /// Returns true if a token with this hash lets servers in at this time.
     pub(super) fn admits(&self, hash: [u8; 32], now_ms: u64) -> bool {
         let mut tokens = self.tokens.values();
         tokens.any(|token| token.hash == hash && !token.revoked && now_ms < token.expires_ms)

@@ -16,7 +16,7 @@ use super::map::{
     DiskState, LvRecord, ReplicaRecord, ReplicaState, ServerRole, ServerState, Topology,
 };
 
-/// What would go with a server or a disk.
+/// The loss that would come with the removal of a server or a disk.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Loss {
     /// LVs with a replica there that holds something.
@@ -29,13 +29,13 @@ pub struct Loss {
     pub pgs_last: Vec<PgId>,
     /// Of these, those that would have too few members: a reason to refuse.
     pub pgs_short: Vec<PgId>,
-    /// Whether those that stay and are up are no majority of all managers there are, the one that goes included: nothing
+    /// True if those that stay and are up are no majority of all managers there are, the one that goes included: nothing
     /// could be decided without its vote. A reason to refuse.
     pub no_majority: bool,
 }
 
 impl Loss {
-    /// Why it is too much, if it is.
+    /// Returns the reason for which it is too much, if it is.
     #[must_use]
     pub fn refusal(&self) -> Option<Refusal> {
         if !self.lvs_last.is_empty() || !self.pgs_last.is_empty() {
@@ -49,7 +49,7 @@ impl Loss {
 }
 
 impl Topology {
-    /// What would go with a server.
+    /// Returns the loss that would come with the removal of a server.
     #[must_use]
     pub fn loss_of_server(&self, server: ServerId) -> Loss {
         let disks = self.servers.get(&server).into_iter().flat_map(|record| record.disks.keys());
@@ -73,7 +73,7 @@ impl Topology {
         loss
     }
 
-    /// What would go with a disk.
+    /// Returns the loss that would come with the removal of a disk.
     #[must_use]
     pub fn loss_of_disk(&self, disk: DiskId) -> Loss {
         self.loss_of_disks(&BTreeSet::from([disk]))

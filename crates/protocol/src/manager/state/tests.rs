@@ -441,7 +441,7 @@ fn any_command() -> impl Strategy<Value = Command> {
     ]
 }
 
-/// What must hold between a map and the next.
+/// Checks a map against the one before it.
 fn follows(before: &Topology, after: &Topology) {
     assert_eq!(after.contradiction(), None);
     for (id, (old, new)) in before.pgs.iter().zip(&after.pgs).enumerate() {

@@ -1,16 +1,16 @@
 //! Timelines: which history a map is of.
 //!
-//! Managers that are put back from an older copy go on from there, and give versions, ids and views a second time. Numbers do not
-//! tell two such histories apart for long. So a manager that leads begins a timeline with an id that it draws, before it has
-//! anything else agreed on: one history has an id from some version on, and no other history ever has it.
+//! Managers that are put back from an older copy go on from there, and give versions, ids and views a second time. Numbers
+//! do not tell two such histories apart for long. So a manager that leads begins a timeline with an id that it draws, before
+//! it has anything else agreed on. One history has an id from some version on, and no other history ever has it.
 //!
 //! The word is PostgreSQL's, whose servers begin a timeline when they are restored or promoted.
 //!
 //! # Invariants
 //!
 //! 1. Each timeline begins above the one before it.
-//! 2. Of two maps with the same timeline in force at a version, each has everything that the managers had agreed on up to that
-//!    version, if it is of that version or a later one.
+//! 2. Take two maps with the same timeline in force at a version. Each of them has everything that the managers had agreed
+//!    on up to that version, if it is of that version or a later one.
 
 use larder_types::MapVersion;
 use serde::{Deserialize, Serialize};

@@ -42,14 +42,14 @@ impl Topology {
         changed(std::mem::replace(&mut disk.state, to) != to)
     }
 
-    /// Whether a replica's disk was not removed.
+    /// Returns true if a replica's disk was not removed.
     #[must_use]
     pub fn exists(&self, replica: &ReplicaRecord) -> bool {
         let disk = self.servers.get(&replica.server).and_then(|s| s.disks.get(&replica.disk));
         disk.is_some_and(|disk| disk.state != DiskState::Removed)
     }
 
-    /// Whether a disk has a PV to give.
+    /// Checks that a disk has a PV to give.
     fn check_room(&self, server: ServerId, disk: DiskId) -> Result<(), Refusal> {
         if !self.has_role(server, ServerRole::Data) {
             return Err(Refusal::NoSuchServer);
@@ -188,7 +188,7 @@ impl Topology {
         Ok(Outcome::Done)
     }
 
-    /// Whether without a replica that is there too few would be left.
+    /// Returns true if without a replica that is there too few would be left.
     pub(in crate::manager) fn is_needed(&self, lv: &LvRecord, replica: usize) -> bool {
         let holds = |r: &ReplicaRecord| r.state == ReplicaState::Current && self.exists(r);
         let is_current = |at: usize| lv.replicas.get(at).is_some_and(holds);
@@ -223,7 +223,7 @@ impl Topology {
         away.fold(Holders::default(), |all, (index, _)| all.with(index))
     }
 
-    /// Whether a server answers.
+    /// Returns true if a server answers.
     #[must_use]
     pub fn is_up(&self, server: ServerId) -> bool {
         self.servers.get(&server).is_some_and(|record| record.state == ServerState::Up)

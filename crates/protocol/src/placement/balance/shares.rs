@@ -3,15 +3,15 @@
 //!
 //! # Invariants
 //!
-//! 1. A kind is evened as if disks held nothing else, by the rules of [`super`]: only a disk above its ideal number gives, only
-//!    one below takes, and each move lessens the sum of `number² / size` of its kind. It changes no number of the other kind, so
-//!    that the two sums fall together: moving ends.
-//! 2. The copy that goes is that of the disk with most of the kind ([`plan_moves_of_shares`](crate::placement::plan_moves_of_shares)):
-//!    the comparison that began a move also ends it, unless the volume became full meanwhile: then the copy that came may be the
-//!    one that goes.
+//! 1. A kind is evened as if disks held nothing else, by the rules of [`super`]. Only a disk above its ideal number gives,
+//!    only one below takes, and each move lessens the sum of `number² / size` of its kind. It changes no number of the other
+//!    kind, so that the two sums fall together: moving ends.
+//! 2. The copy that goes is that of the disk with most of the kind
+//!    ([`plan_moves_of_shares`](crate::placement::plan_moves_of_shares)). The comparison that began a move also ends it,
+//!    unless the volume became full meanwhile: then the copy that came may be the one that goes.
 //!
-//! No manager plans so. Before one does, [`Plan::set_apart`] has to go by the ideal number of full volumes: as it is, a small third
-//! machine is filled past its share, and new volumes find no three machines.
+//! No manager plans so. Before one does, [`Plan::set_apart`] has to go by the ideal number of full volumes. As it is, a
+//! small third machine is filled past its share, and new volumes find no three machines.
 
 use std::cmp::Ordering;
 use std::mem::swap;
@@ -30,7 +30,7 @@ pub(super) enum Kind {
 }
 
 impl Load {
-    /// What is there beside a volume: all, or those of its kind if kinds are evened.
+    /// Returns the volumes that count beside a volume: all, or those of its kind if kinds are evened.
     pub(super) fn of_kind(&self, by_kind: bool, is_written: bool) -> u64 {
         match (by_kind, is_written) {
             (false, _) => self.used,

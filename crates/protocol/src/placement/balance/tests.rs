@@ -200,8 +200,8 @@ fn returned(lvs: u32) -> (Lvs, Vec<DiskInfo>) {
     ((0..lvs).map(|lv| (LvId(lv), copies(lv))).collect(), disks)
 }
 
-/// Has one copy more dropped than wanted of each volume, a few at a time, while orders are repeated as managers do and
-/// disks get and lose room; which disk each left.
+/// Has one copy more dropped than wanted of each volume, a few at a time. Meanwhile orders are repeated as managers do,
+/// and disks get and lose room. Returns the disk that each left.
 fn leave_one_each(
     lvs: &mut Lvs,
     disks: &mut [DiskInfo],

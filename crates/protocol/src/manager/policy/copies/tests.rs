@@ -1,4 +1,4 @@
-//! Who comes first, and that all come.
+//! The order of turns, and that all have theirs.
 
 use super::*;
 use crate::manager::chance::Rng;
@@ -150,14 +150,14 @@ struct Cluster {
     leader: Copies,
     servers: Vec<Server>,
     doing: Vec<Option<usize>>,
-    /// What is on its way, by when it comes.
+    /// The needs that are on their way, by the times at which they come.
     to_leader: Vec<(u64, usize, u64, CopyNeed)>,
     to_servers: Vec<(u64, usize, u64, CopyTurn)>,
     /// Copies made although others with fewer had been at it for long.
     too_soon: u32,
 }
 
-/// What a turn may be late: a few beats that are lost, there and back.
+/// Milliseconds that a turn may be late: a few beats that are lost, there and back.
 const LATE_MS: u64 = 3_000;
 
 impl Cluster {

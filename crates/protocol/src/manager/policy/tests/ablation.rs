@@ -1,4 +1,4 @@
-//! What a fourth server moves, with volume groups and without.
+//! The moves for a fourth server, with volume groups and without.
 
 use super::*;
 use crate::manager::state::LvRecord;

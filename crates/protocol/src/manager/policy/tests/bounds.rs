@@ -1,10 +1,10 @@
-//! What a leading manager leaves undone when it has too much under way, and that it does it later.
+//! The work that a leading manager leaves undone when it has too much under way, and that it does it later.
 
 use super::*;
 use crate::limits::{GRANTS_WAITING_MAX, MARK_KEPT_MS, POLICY_PROPOSALS_MAX};
 
 impl World {
-    /// What the leader wants done at once.
+    /// Steps the leader, and returns what it wants done at once.
     fn effects(&mut self, event: PolicyEvent) -> Vec<PolicyEffect> {
         let mut out = Vec::new();
         self.policies[self.leader.0].step(self.now_ms, event, &self.map, &mut out);

@@ -1,4 +1,4 @@
-//! What a failover waits for, and what not.
+//! The things that a failover waits for, and those that it does not.
 
 use larder_types::{BootId, PgId, ServerId, SessionId, View};
 
@@ -61,7 +61,7 @@ fn a_server_that_died_with_the_leader_is_not_waited_for_anew() {
     assert!(world.map.servers.keys().all(is_up), "the others were heard");
 }
 
-/// What it proposes its successor commits, and every session of every proxy would be closed.
+/// Its successor commits what it proposes, and every session of every proxy would be closed.
 #[test]
 fn a_leader_that_hears_nothing_takes_nobody_for_down() {
     let mut world = World::new(16, 3);

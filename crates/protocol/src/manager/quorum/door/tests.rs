@@ -21,7 +21,7 @@ fn ids(count: usize, from: u32) -> BTreeSet<ServerId> {
     (from..).take(count).map(ServerId).collect()
 }
 
-/// What a leader of term 9 says behind what this quorum has.
+/// The message of a leader of term 9 behind what this quorum has.
 fn append(items: Vec<(Term, Item)>) -> QuorumMessage {
     let after = quorum().last();
     let entries = Entries { after, items };

@@ -1,4 +1,4 @@
-//! What a quorum turns away when it has too much to do, and that it takes more once it has less.
+//! The work that a quorum turns away when it has too much to do, and that it takes more once it has less.
 
 use super::*;
 use crate::limits::{QUORUM_UNCOMMITTED_MAX, QUORUM_WAITING_MAX};

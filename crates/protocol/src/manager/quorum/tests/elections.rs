@@ -1,4 +1,4 @@
-//! How long there is no leader.
+//! The times for which there is no leader.
 
 use super::World;
 use crate::limits::{
@@ -8,7 +8,7 @@ use crate::manager::quorum::{ProposalEnd, QuorumEvent, Term};
 
 /// Milliseconds that two looks at the time, and the messages and writes of an election take.
 const VOTES_MS: u64 = 200;
-/// Milliseconds in which somebody leads, whoever asks first and however long the logs are.
+/// Milliseconds in which somebody leads, no matter who asks first and how long the logs are.
 const SETTLED_MS: u64 = 6 * (ELECTION_MS_MIN + ELECTION_LOT_MS);
 
 impl World {

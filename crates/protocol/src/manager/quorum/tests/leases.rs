@@ -1,14 +1,14 @@
-//! Leases that leaders of two releases grant while managers are restarted with one or the other: whoever is elected waits
-//! until the last has run out.
+//! Leases that leaders of two releases grant while managers are restarted with one or the other: the one that is elected
+//! waits until the last has run out.
 
 use super::{QuorumMessage, Term, Weather, World, seeds};
 use crate::limits::{LEASE_DRIFT_MS, LEASE_GRANTED_MS, LEASE_MS, ROUND_FIRST};
 use crate::manager::policy::inherited_until_ms;
 
-/// What leaders granted, and what they waited out when they were elected.
+/// The leases that leaders granted, and those that they waited out when they were elected.
 #[derive(Default)]
 pub(super) struct Leases {
-    /// When each lease ends that was confirmed, and the term in which it was.
+    /// The time at which each lease ends that was confirmed, and the term in which it was.
     granted: Vec<(Term, u64)>,
     /// Until when each that was elected waits.
     waits: Vec<(Term, u64)>,

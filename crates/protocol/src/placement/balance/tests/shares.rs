@@ -24,7 +24,7 @@ fn numbers(lvs: &Lvs, disks: &[DiskInfo]) -> [Vec<u32>; 2] {
     [disks.iter().map(number).collect(), full]
 }
 
-/// What each move of an even plan lessens.
+/// Returns the sum that each move of an even plan lessens.
 fn sum(lvs: &Lvs, disks: &[DiskInfo]) -> f64 {
     let of_kind = |numbers: Vec<u32>| -> f64 {
         let square =
