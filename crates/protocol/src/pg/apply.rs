@@ -1,13 +1,13 @@
-//! What a committed op does to the index and to space.
+//! The effect of a committed op on the index and on space.
 //!
 //! # Invariants
 //!
-//! 1. Ops are applied in order, each once, only below the commit point, in batches that carry the
-//!    applied position: after a crash the index holds the state after some op, and says which.
+//! 1. Ops are applied in order, each once, only below the commit point, in batches that carry the applied position.
+//!    After a crash the index holds the state after some op, and says which.
 //! 2. A version row is replaced only by a later op's, whatever the order of the outcomes.
-//! 3. What a row names is freed by the op that removes or replaces the row, and by no other; what rows of these rows name,
-//!    by that op or as garbage (`garbage.rs`). An append frees nothing: what its version named is named by a piece from
-//!    then on (`pieces.rs`). Coalescing frees what the pieces named (`coalesce.rs`).
+//! 3. The space that a row names is freed by the op that removes or replaces the row, and by no other. The space that rows
+//!    of these rows name is freed by that op or as garbage (`garbage.rs`). An append frees nothing: what its version named
+//!    is named by a piece from then on (`pieces.rs`). Coalescing frees what the pieces named (`coalesce.rs`).
 
 use larder_types::codec::{decode, encode};
 use larder_types::{
@@ -33,7 +33,7 @@ pub(super) struct Batch<'a> {
     pub(super) pg: PgId,
     pub(super) index: &'a dyn Index,
     pub(super) changes: Changes,
-    /// What ops of the batch did to the blocks that rows name, in order.
+    /// The changes of the batch's ops to the blocks that rows name, in order.
     blocks: Vec<Changed<Change>>,
     /// Changes of keys' objects by ops of the batch: where rows are asked for, each by itself.
     resized: Vec<Changed<Recount>>,
@@ -47,7 +47,7 @@ pub(super) struct Batch<'a> {
     asks_for_rows: bool,
     /// Where chunks end that ops of the batch name.
     ends: Vec<(LvId, u32)>,
-    /// What became of chunks that were to move.
+    /// Counts of chunks that were to move, by their outcomes.
     pub(super) moves: MoveCounts,
     /// Outcomes of windows of pieces.
     pub(super) coalesced: CoalesceCounts,

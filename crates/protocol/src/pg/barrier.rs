@@ -2,14 +2,14 @@
 //!
 //! # Invariants
 //!
-//! 1. A barrier passes only when everything up to the op that was the last at its arrival is applied, but for puts with
-//!    data: these change no row before their outcome.
-//! 2. It waits for those puts alone that were open then and whose row is among the rows in question: their clients may
-//!    have been told that they are done. One of all rows waits for those alone that make a version of which no journal will
-//!    tell, put before the store had a number among regions: a put that is in doubt for hours holds up no region.
+//! 1. A barrier passes only when everything up to the op that was the last at its arrival is applied. Puts with data
+//!    are excepted: these change no row before their outcome.
+//! 2. It waits for those puts alone that were open then and whose row is among the rows in question: their clients may have
+//!    been told that they are done. One of all rows waits for those alone that make a version of which no journal will
+//!    tell. They were put before the store had a number among regions: a put that is in doubt for hours holds up no region.
 //! 3. Of rows behind a put that takes long, it says nothing: what is before that row is shown.
-//! 4. One that begins at the row of an open put waits for all puts in question together, for [`LIST_GATHER_MS`] at most:
-//!    a page behind many slow puts is not answered row by row, and a put in doubt far behind does not hold it up.
+//! 4. One that begins at the row of an open put waits for all puts in question together, for [`LIST_GATHER_MS`] at most.
+//!    So a page behind many slow puts is not answered row by row, and a put in doubt far behind does not hold it up.
 
 use larder_types::{Op, OpSeq, Put, RegionId, Target, rows};
 
@@ -24,7 +24,7 @@ pub(super) struct Barrier {
     pub(super) token: Token,
     /// The rows in question; `None`: all, and all must show before it passes that no journal tells of.
     span: Option<RowSpan>,
-    /// What is to be applied.
+    /// The last op that is to be applied before it passes.
     through: OpSeq,
     /// Open puts of these rows when it came.
     pending: Vec<OpSeq>,
@@ -104,7 +104,7 @@ impl Pg {
         self.open.values().filter(may_change)
     }
 
-    /// What a barrier that may pass is answered.
+    /// Returns the answer to a barrier, if it may pass.
     fn passed(&self, barrier: &Barrier) -> Option<Answer> {
         if self.applied.seq < barrier.through {
             return None;

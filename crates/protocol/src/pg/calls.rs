@@ -1,4 +1,4 @@
-//! What proxies ask for.
+//! Calls of proxies.
 
 use std::ops::ControlFlow;
 
@@ -18,7 +18,7 @@ use crate::index::{Index, IndexError};
 use crate::message::{Answer, Call, Content, Description, Effect, Outbox, Refusal, Token};
 use crate::sessions::Known;
 
-/// How far a mutation got.
+/// The progress of a mutation.
 pub(super) enum Step {
     Done,
     Refuse(Refusal),
@@ -392,7 +392,7 @@ impl Pg {
         })
     }
 
-    /// Whether an upload is open and at rest; `Some` if not.
+    /// Checks that an upload is open and at rest; `Some` if not.
     fn upload_unready(
         &self,
         bucket: BucketId,
@@ -408,7 +408,7 @@ impl Pg {
         Ok(if row.is_none() { Some(Step::Refuse(Refusal::NoSuchUpload)) } else { None })
     }
 
-    /// Whether an upload takes parts: other parts may be under way.
+    /// Checks that an upload takes parts: other parts may be under way.
     fn part_unready(
         &self,
         bucket: BucketId,
@@ -429,10 +429,9 @@ impl Pg {
         Ok(if row.is_none() { Some(Step::Refuse(Refusal::NoSuchUpload)) } else { None })
     }
 
-    /// The outcome of a put is known, from its proxy or by looking: log it, and let its readers go on.
-    /// Those of a put that was rolled
-    /// forward wait until the outcome is applied: if it is lost, who looks next may find other copies
-    /// within reach, and decide otherwise (ADR 9).
+    /// The outcome of a put is known, from its proxy or by looking: log it, and let its readers go on. Those of a put
+    /// that was rolled forward wait until the outcome is applied. If it is lost, the next primary to look may find
+    /// other copies within reach, and decide otherwise (ADR 9).
     pub(super) fn commit_put(
         &mut self,
         op: OpId,

@@ -12,8 +12,8 @@
 //!    If the version, or the window's bounds, are others by then, the op is void, and its stream is dropped.
 //! 2. The op changes neither op, size nor tags of the version. So it stands in the order of the log alone: appends that name
 //!    the version they go on stay right, and no call of the key waits for it.
-//! 3. A piece of which a repeat may still ask where it began, or which another region may lack, stays by itself: only ops
-//!    are touched that are older than all of these.
+//! 3. A piece stays by itself if a repeat may still ask where it began, or if another region may lack it. Only ops are
+//!    touched that are older than all of these.
 //! 4. One op removes fewer rows than a step of garbage.
 //! 5. Blocks of pieces that were coalesced are given again only when the index shows that, and floors have passed it. So a read
 //!    that finds other bytes where a piece lay finds by the index where they lie now.
@@ -131,7 +131,7 @@ impl Pg {
         let max = self.coalesces_max();
         let (at, mut settled) = window(&found.lens, Counts { min: self.coalesce_min, max });
         if at.is_none() && found.goes_on {
-            // What comes next may be worth it together with the last of these, and not with others.
+            // The pieces that come next may be worth it together with the last of these, and not with others.
             settled = settled.max(found.lens.len() - max);
         }
         let byte = |piece: usize| found.start + found.lens[..piece].iter().sum::<u64>();
@@ -218,8 +218,8 @@ impl Pg {
     }
 }
 
-/// Pieces of an object from the one that has a byte on, up to one that ends behind another byte, as far as they may be
-/// coalesced now: those of ops before `before`.
+/// Pieces of an object from the one that has a byte on, up to one that ends behind another byte. They reach as far as
+/// pieces may be coalesced now: those of ops before `before`.
 fn pieces_from(
     (bucket, pieces): (BucketId, PiecesId),
     bytes: Range<u64>,

@@ -16,7 +16,7 @@ impl Pg {
             self.copy_synced(id, out);
             return;
         }
-        // Of an op that was cut off since, or of one that replaced it: only what is still in the log
+        // It may be of an op that was cut off since, or of one that replaced it. Only an op that is still in the log
         // counts, and ops up to a commit point are never cut.
         let known = id.seq <= self.applied.seq
             || self.tail_at(id.seq).is_some_and(|tail| tail.entry.id == id);

@@ -14,12 +14,12 @@
 //!
 //! # Invariants
 //!
-//! 1. A sum is of the rows as they are after its op and before the next: a digest is the last op of its batch, and
-//!    the driver keeps its reader before it has the next batch applied.
+//! 1. A sum is of the rows as they are after its op and before the next. A digest is the last op of its batch, and the
+//!    driver keeps its reader before it has the next batch applied.
 //! 2. Compared are sums of one op of the present view, of all its members. With the view ends what is known of it, who
 //!    is odd too.
 //! 3. At most one member is odd, and only if more than half of the view's members have other rows, all the same.
-//! 4. One that is odd has all its rows and stays what it is, until it is no member any more: it gives them up as a
+//! 4. One that is odd has all its rows and stays what it is, until it is no member any more. Then it gives them up as a
 //!    learner, on which nothing counts.
 
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ use crate::digest::{Compared, Summed, compare, odd_to};
 use crate::limits::{DIGEST_ASK_TICKS, DIGEST_TICKS_MAX};
 use crate::message::{Effect, Outbox, PeerMessage};
 
-/// What is known of digests in the present view.
+/// The state of digests in the present view.
 #[derive(Debug, Default)]
 pub(super) struct Digests {
     /// The last digest that was applied here, and its sum when it is known.
@@ -74,7 +74,7 @@ impl Pg {
         self.digests.under_way.as_ref().map(|it| it.at)
     }
 
-    /// What the last comparison of this primary in this view came to.
+    /// Returns the result of the last comparison of this primary in this view.
     #[must_use]
     pub fn compared(&self) -> Option<Compared> {
         self.digests.last.map(|(_, outcome)| outcome)
@@ -101,7 +101,7 @@ impl Pg {
         self.digests.under_way = Some(Comparison { at, sums: BTreeMap::new(), ticks: 0 });
     }
 
-    /// How many of the next `ready` ops are applied together: a digest ends its batch.
+    /// Returns how many of the next `ready` ops are applied together: a digest ends its batch.
     pub(super) fn until_digest(&self, ready: usize) -> usize {
         if self.planted.sums_after_batch() {
             return ready;

@@ -1,5 +1,5 @@
-//! What a machine does not step, though it came from a server that may say such things: [`crate::sound`], with what
-//! only this machine knows. Its driver asks before it steps.
+//! Messages that a machine does not step, though they came from a server that may say such things: [`crate::sound`],
+//! with what only this machine knows. Its driver asks before it steps.
 
 use larder_types::{BucketId, ObjectKey, Op};
 

@@ -1,7 +1,7 @@
 //! Puts that nobody may end: whose proxy has died, or has said its last of them and was not heard. And those in doubt,
 //! for operators.
 //!
-//! To resolve a put whose proxy is alive after all is safe, and costs only that put: the grant is voided before its
+//! To resolve a put whose proxy is alive after all is safe, and costs only that put. The grant is voided before its
 //! copies are looked at, and what its client may have been told decides (`resolve.rs`).
 //!
 //! A put in doubt blocks its own key alone, but it has a price until it is decided:
@@ -12,8 +12,8 @@
 //!   groups of the server write, and a restart reads that much. When the disk has no room for another segment everything new
 //!   is refused; deletes go on and nothing is lost.
 //!
-//! To cut the log, such a put would have to stand in the index, as a row of the member's own that goes with its outcome in
-//! one batch, together with whether it is superseded. A release that does not know the row would lose the put.
+//! To cut the log, such a put would have to stand in the index, as a row of the member's own. That row would go with its
+//! outcome in one batch, and say whether it is superseded. A release that does not know the row would lose the put.
 //!
 //! # Invariants
 //!

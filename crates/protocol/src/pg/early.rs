@@ -160,8 +160,8 @@ impl Pg {
         index.write(changes)
     }
 
-    /// Writes the marks beside the applied position, if they are known: for who is about to write rows that name what was
-    /// reserved ([`Pg::reserve`]), and for a start after which nothing may be applied for long.
+    /// Writes the marks beside the applied position, if they are known. A caller needs it that is about to write rows
+    /// that name what was reserved ([`Pg::reserve`]). So does a start after which nothing may be applied for long.
     ///
     /// # Errors
     /// [`IndexError`].

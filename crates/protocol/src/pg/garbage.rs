@@ -5,15 +5,15 @@
 //!  op that ends an object ──▶ apply: rows_max rows go, what is left is a row of garbage
 //!  Event::Reap, serving ──▶ any garbage? ──Op::Reap──▶ log ──▶ apply: rows_max rows of it go, and so on
 //! ```
-//! The first `Reap` of a group, which sets its steps, comes when the group has a large object: a log without one is read by
-//! releases that do not know it. The driver says when it may: by the cluster's version.
+//! The first `Reap` of a group, which sets its steps, comes when the group has a large object. Releases that do not know it
+//! read a log without one. The driver says when it may: by the cluster's version.
 //!
 //! # Invariants
 //!
-//! 1. Rows that begin as a row of garbage says are named by no other row, and no call can name them again: an upload and the
+//! 1. Rows that begin as a row of garbage says are named by no other row, and no call can name them again. An upload and the
 //!    pieces of a version have the op that began them for a name, and a stream that is garbage is not open.
-//! 2. Each op removes at most as many rows of chunks and pieces as the row [`Reaping`] says. Where there is no such row, all go
-//!    at once: a release that does not know garbage does so too, and all members of a group are to have the same rows.
+//! 2. Each op removes at most as many rows of chunks and pieces as the row [`Reaping`] says. Where there is no such row, all
+//!    go at once. A release that does not know garbage does so too, and all members of a group are to have the same rows.
 //! 3. A parent's row goes before the rows that it names: none is left that names rows which are gone.
 
 use larder_types::codec::{decode, encode};

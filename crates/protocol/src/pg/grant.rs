@@ -165,8 +165,8 @@ impl Pg {
         if self.space.as_ref().is_some_and(waits) { Refusal::TooFewCopies } else { Refusal::Full }
     }
 
-    /// Blocks for data that no op tells of: whoever takes them sees to it that a row names them, and has the marks written
-    /// before ([`Pg::write_marks`]). What no row names is free again when the space is derived anew.
+    /// Blocks for data that no op tells of. The caller sees to it that a row names them, and has the marks written before
+    /// ([`Pg::write_marks`]). What no row names is free again when the space is derived anew.
     ///
     /// # Errors
     /// [`NoSpace`].

@@ -1,4 +1,4 @@
-//! What was applied last, for followers that are behind.
+//! The ops applied last, for followers that are behind.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use crate::message::LogEntry;
 pub(super) struct History {
     before: OpId,
     ops: VecDeque<LogEntry>,
-    /// How often the bound was doubled, as a follower got no whole snapshot within it.
+    /// The number of times that the bound was doubled, as a follower got no whole snapshot within it.
     doublings: u32,
 }
 
@@ -36,7 +36,7 @@ impl History {
         self.ops.get(usize::try_from(at).ok()?).map(|entry| entry.id)
     }
 
-    /// What follows a position, as far back as it is remembered.
+    /// Returns the ops that follow a position, as far back as they are remembered.
     pub(super) fn ops_after(&self, seq: OpSeq) -> impl Iterator<Item = &LogEntry> {
         let skipped = usize::try_from(seq.0.saturating_sub(self.before.seq.0));
         self.ops.range(skipped.unwrap_or(usize::MAX).min(self.ops.len())..)

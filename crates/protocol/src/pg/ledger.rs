@@ -15,7 +15,7 @@ use crate::limits::REAP_ROWS_MAX;
 use crate::rebuild::{Space, SpaceFault};
 use crate::space::LvInfo;
 
-/// What one walk finds of a PG.
+/// The findings of one walk about a PG.
 #[derive(Debug)]
 struct Found {
     /// The number under which the PG waits for it.
@@ -27,8 +27,9 @@ struct Found {
     has_large: bool,
 }
 
-/// A walk over an index for the ledgers of some PGs. Add the PGs; then for each stretch take a snapshot of the index, say how
-/// far it shows each PG, feed it rows in their order from [`LedgerWalk::from`] on, end the stretch at each PG, and go on.
+/// A walk over an index for the ledgers of some PGs. First add the PGs. Then for each stretch take a snapshot of the index,
+/// and say how far it shows each PG. Feed it rows in their order from [`LedgerWalk::from`] on, end the stretch at each PG,
+/// and go on.
 #[derive(Debug)]
 pub struct LedgerWalk {
     pg_count: u32,
@@ -150,7 +151,7 @@ impl LedgerWalk {
 }
 
 impl Pg {
-    /// Keeps marks from now on where the rows end, if it is known what they name: a follower that took a snapshot, or whose
+    /// Keeps marks from now on where the rows end, if it is known what they name. A follower that took a snapshot, or whose
     /// marks were void, has none otherwise until it leads, and those of one that never leads would only rise. Those of a
     /// primary have to lie above what it grants.
     pub(super) fn know_marks(&mut self) {
@@ -162,13 +163,13 @@ impl Pg {
         }
     }
 
-    /// What the index's rows name, if it is known.
+    /// Returns the blocks that the index's rows name, if they are known.
     #[must_use]
     pub fn ledger(&self) -> Option<&NamedBlocks> {
         self.ledger.known()
     }
 
-    /// Why the ledger is void: rows name what they cannot, or an op freed it.
+    /// Returns the reason for which the ledger is void: rows name what they cannot, or an op freed it.
     #[must_use]
     pub fn ledger_fault(&self) -> Option<SpaceFault> {
         self.ledger.fault()
@@ -180,7 +181,8 @@ impl Pg {
         self.ledger.counts().filter(|_| self.is_whole)
     }
 
-    /// Why the counts are void: an op changed what was not counted, or there is more than can be.
+    /// Returns the reason for which the counts are void: an op changed what was not counted, or there is more than can
+    /// be.
     #[must_use]
     pub fn count_fault(&self) -> Option<CountFault> {
         self.ledger.count_fault()
@@ -197,8 +199,8 @@ impl Pg {
         self.ledger.forget();
     }
 
-    /// What the group may allocate from in these LVs once everything in its log is applied; `None` if the ledger does
-    /// not know.
+    /// Returns the space that the group may allocate from in these LVs once everything in its log is applied; `None` if
+    /// the ledger does not know.
     ///
     /// # Errors
     /// [`SpaceFault`] if METAX contradicts itself or the map: nothing may be served then.

@@ -10,11 +10,11 @@
 //!
 //! # Invariants
 //!
-//! 1. A report fits a frame. One of more ops, which a log has that an earlier release wrote, is cut off at its end, never
-//!    at its beginning: the primary may lack the first of them.
-//! 2. Where a report is cut off before what the primary remembers, it is asked for the rest too: whether the logs have an
+//! 1. A report fits a frame. A log that an earlier release wrote may have more ops than that. Its report is cut off at
+//!    its end, never at its beginning: the primary may lack the first of them.
+//! 2. Where a report is cut off before what the primary remembers, it is asked for the rest too. Whether the logs have an
 //!    op in common is not known yet, so nothing of it counts as this primary's.
-//! 3. A primary that has a part of the longest log keeps every op that any member was told is committed: these are in all
+//! 3. A primary that has a part of the longest log keeps every op that any member was told is committed. These are in all
 //!    logs, and it cuts only where another op stands in the longest.
 
 use std::collections::BTreeMap;
@@ -69,7 +69,8 @@ impl EarlyReports {
         }
     }
 
-    /// Those of a view that begins now. Whoever has an op of it already is not believed: its primary has issued none.
+    /// Those of a view that begins now. A member that has an op of it already is not believed: its primary has issued
+    /// none.
     pub(super) fn of_members(self, view: View, members: &[ServerId]) -> BTreeMap<ServerId, Report> {
         let Self { view: of, mut reports } = self;
         let is_before = |report: &Report| report.last.view < view;
@@ -153,7 +154,7 @@ impl Pg {
                 return;
             }
         }
-        // What was durable before this view is durable here; others say so for themselves.
+        // The ops that were durable before this view are durable here; others say so for themselves.
         let reports = std::mem::take(&mut self.reports);
         self.levelled = true;
         for (member, report) in reports {

@@ -91,7 +91,7 @@ pub use snapshot::{OpenEntry, Piece, SnapshotHeader, owner, read_piece};
 pub use state::{LogGap, Origin, Recovering};
 pub use walk::{Rhythm, Walk, chunk_at};
 
-/// What this member does in its view.
+/// The role of this member in its view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// No view since the restart.
@@ -116,7 +116,7 @@ struct TailEntry {
     entry: LogEntry,
     /// Whom to answer at the commit point or when it is applied, and how.
     reply: Option<(Token, ReplyKind)>,
-    /// What it takes of a report.
+    /// Bytes that it takes of a report.
     bytes: usize,
 }
 
@@ -124,7 +124,7 @@ struct TailEntry {
 enum ReplyKind {
     Persisted,
     Done,
-    /// When the index shows the op, and not before: an append (ADR 15).
+    /// Done once the index shows the op, and not before: an append (ADR 15).
     Applied,
 }
 
@@ -148,7 +148,7 @@ struct OpenPut {
     /// The tick at which its proxy had said all that it ever will of it.
     forsaken: Option<u64>,
     resolution: Option<Resolution>,
-    /// When its resolution begins again if it fails.
+    /// The time at which its resolution begins again if it fails.
     retry: Retry,
 }
 
@@ -179,7 +179,7 @@ impl OpenPut {
         }
     }
 
-    /// How many replicas must have its data before its client is answered.
+    /// Returns the number of replicas that must have its data before its client is answered.
     fn enough(&self, given: usize) -> usize {
         match self.put.enough() {
             0 => given,
@@ -188,7 +188,7 @@ impl OpenPut {
     }
 }
 
-/// Why the log keeps an op.
+/// The reason for which the log keeps an op.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Retained {
     /// It is a put without an outcome.
@@ -232,7 +232,7 @@ pub struct Pg {
     flushes: u64,
     /// Those who follow this primary.
     followers: BTreeMap<ServerId, Follower>,
-    /// What each other member has at the view's start.
+    /// The report of each other member at the view's start.
     reports: BTreeMap<ServerId, Report>,
     early: EarlyReports,
     /// True if every member has reported and this primary has the longest log of them.
@@ -267,9 +267,9 @@ pub struct Pg {
     ledger: Ledger,
     /// Above what the index names; `None` if that is not known.
     high_water: Option<HighWater>,
-    /// Why it was halted after it had begun to serve.
+    /// The reason for which it was halted after it had begun to serve.
     contradiction: Option<SpaceFault>,
-    /// When it began to serve above the marks.
+    /// The time at which it began to serve above the marks.
     early_ms: u64,
     /// Copies that are being made or given up.
     refills: Refills,
@@ -287,15 +287,16 @@ pub struct Pg {
     /// Rows that are to go in steps.
     reaper: Reaper,
     lv_asked: bool,
-    /// When it was said last that there is none; `None` if one came since.
+    /// The time at which it was said last that there is none; `None` if one came since.
     pool_empty_ms: Option<u64>,
-    /// When an LV with all replicas within reach is asked for, while space is given on most replicas of one.
+    /// The time at which an LV with all replicas within reach is asked for, while space is given on most replicas of
+    /// one.
     wider_due_ms: Option<u64>,
     /// Grants on most replicas of an LV, since this member began.
     grants_on_most: u64,
     /// Replicas that failed since the last tick.
     lv_failures: u32,
-    /// When replicas out of reach were asked last to open again.
+    /// The time at which replicas out of reach were asked last to open again.
     reopened_ms: u64,
     /// Calls that wait for space.
     starved: VecDeque<Starved>,
@@ -314,7 +315,7 @@ impl Pg {
         self.id
     }
 
-    /// What this member does.
+    /// Returns the role of this member.
     #[must_use]
     pub fn role(&self) -> Role {
         self.role

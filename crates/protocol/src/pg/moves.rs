@@ -1,4 +1,4 @@
-//! Chunks that move within a badly fragmented LV, so that what is free in it lies together (DESIGN §7, ADR 24).
+//! Chunks that move within a badly fragmented LV, so that what is free in it lies together (ADR 24).
 //!
 //! ```text
 //!  begin_compaction ─▶ the driver visits every row ─▶ consider_move ─▶ Move: read a good copy, write it ─▶ Moved ─┐
@@ -10,7 +10,7 @@
 //!
 //! 1. The copies are written under a grant like that of a copy that was missing (`refill.rs`): below every op that can
 //!    free the chunk *or give the new place back*. So a late one never meets another object's bytes.
-//! 2. A row is given a new place only after every replica of the LV has a durable copy there, and only if it still has
+//! 2. A row is given a new place only after every replica of the LV has a durable copy there. Also it must still have
 //!    the chunk that was copied, which its grant says: each place has a grant of its own.
 //! 3. A new place belongs to the row, or waits for the floors, or is under way here. Nothing is stored before the op:
 //!    what is under way when a view ends was never named, and its writes are refused in the next.
@@ -61,7 +61,7 @@ struct UnderWay {
     grant: Grant,
 }
 
-/// What became of chunks whose new place was logged.
+/// Counts of chunks whose new place was logged, by their outcomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MoveCounts {
     /// They lie there now.
@@ -70,7 +70,7 @@ pub struct MoveCounts {
     pub void: u64,
 }
 
-/// What is to be compacted.
+/// The LVs that are to be compacted, and the bytes to be moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Begun {
     /// LVs.
@@ -79,7 +79,7 @@ pub struct Begun {
     pub bytes: u64,
 }
 
-/// What a primary remembers of all this, for one view.
+/// The memory of a primary about all this, for one view.
 #[derive(Debug, Default)]
 pub(super) struct Moves {
     /// LVs that are being compacted.
@@ -124,14 +124,14 @@ impl Pg {
         self.moves.lvs.clear();
     }
 
-    /// How many of its LVs are badly fragmented.
+    /// Returns the number of its LVs that are badly fragmented.
     #[must_use]
     pub fn fragmented(&self, from: Fragmentation) -> usize {
         let space = self.space.as_ref().filter(|_| self.serves());
         space.map_or(0, |space| space.fragmented(from))
     }
 
-    /// What became of the chunks that this member has moved.
+    /// Returns counts of the chunks that this member has moved, by their outcomes.
     #[must_use]
     pub fn move_counts(&self) -> MoveCounts {
         self.move_counts

@@ -42,7 +42,7 @@ use crate::ledger::Resized;
 use crate::message::{Answer, Content, Description, Outbox, Refusal, Token};
 use crate::region::told::ToldAppend;
 
-/// What an append goes on: the version as it will be when every op so far is applied.
+/// The version that an append goes on, as it will be when every op so far is applied.
 struct Head {
     op: OpId,
     size: u64,
@@ -218,7 +218,7 @@ impl Pg {
         Ok(rows as usize + pending >= self.pieces_max(rows) as usize)
     }
 
-    /// Whether all chunks of a stream are committed, by rows or by outcomes that are in the log; `Some` if not.
+    /// Checks that all chunks of a stream are committed, by rows or by outcomes that are in the log; `Some` if not.
     fn stream_unready(
         &self,
         bucket: BucketId,
@@ -252,7 +252,7 @@ impl Pg {
     }
 }
 
-/// What an append makes of a version, or of nothing.
+/// Returns the version that an append makes of a version, or of nothing.
 fn made(head: Option<&Head>, call: &AppendCall, is_full: bool) -> Result<Appended, AppendRefusal> {
     let piece = &call.description;
     assert!(piece.size > 0, "an append has at least a byte");
@@ -303,7 +303,7 @@ pub(super) fn appended_before(
     Ok(made.map_or(forgotten, done))
 }
 
-/// What the append `op` has made, if one of the pieces is its: they are in the order of their ops.
+/// Returns the version that the append `op` has made, if one of the pieces is its: they are in the order of their ops.
 fn find_piece(
     bucket: BucketId,
     pieces: PiecesId,
@@ -419,7 +419,7 @@ impl Batch<'_> {
         Ok(version)
     }
 
-    /// What a version was becomes its first piece, unless it had no bytes. Returns the number of pieces.
+    /// The former version becomes its first piece, unless it had no bytes. Returns the number of pieces.
     fn begin_pieces(
         &mut self,
         row: &[u8],

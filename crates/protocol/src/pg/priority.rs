@@ -1,4 +1,4 @@
-//! How urgent a copy is.
+//! The urgency of a copy.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,9 +13,9 @@ pub struct CopyPriority {
 }
 
 impl CopyPriority {
-    /// What nothing comes before.
+    /// The priority that nothing comes before.
     pub const FIRST: Self = Self { good: 1, is_cold: false };
-    /// What everything comes before.
+    /// The priority that everything comes before.
     pub const LAST: Self = Self { good: u8::MAX, is_cold: true };
 
     /// That of a chunk of which so many copies can be read.

@@ -1,9 +1,9 @@
 //! Whom a primary does not hear. The managers may hear both, where only the way between two servers is cut, or the
-//! other's log stands still; without being told they would leave the view as it is, and nothing would commit.
+//! other's log stands still. Without being told they would leave the view as it is, and nothing would commit.
 //!
 //! # Invariants
 //!
-//! 1. A member that acknowledges the same op again and again, while others wait for it, is as one that is silent: its log
+//! 1. A member that acknowledges the same op again and again, while others wait for it, is as one that is silent. Its log
 //!    takes nothing, and the primary's tail stays full.
 
 use larder_types::ServerId;

@@ -12,7 +12,7 @@ use crate::index::{Index, IndexError};
 use crate::limits::WAITING_CALLS_MAX;
 use crate::message::{Answer, Call, Effect, Outbox, Refusal, Token};
 
-/// What a read finds without the index.
+/// The version that a read finds without the index.
 enum Visible {
     Index,
     Version(Option<Box<VersionRow>>),
@@ -27,8 +27,8 @@ impl Pg {
         self.serves() && self.slots.at_rest(&Slot::Version(bucket, key.clone()))
     }
 
-    /// The grant of a put whose outcome this serving primary does not know yet, and whether its METAX is
-    /// below the commit point; `None` if it has no such put, or another op stands in its place.
+    /// The grant of a put whose outcome this serving primary does not know yet, and whether its METAX is below the
+    /// commit point. `None` if it has no such put, or another op stands in its place.
     #[must_use]
     pub fn grant_of(&self, op: OpId) -> Option<(Grant, bool)> {
         let open = self.open.get(&op.seq).filter(|open| open.id == op)?;
@@ -131,10 +131,10 @@ impl Pg {
         out.push(Effect::Reply { token, answer });
     }
 
-    /// The newest version that may be shown to a read that came after the op `upto` and before the next of its key:
-    /// committed, though the index may not show it yet.
+    /// The newest version that may be shown to a read that came after the op `upto` and before the next of its key. It
+    /// is committed, though the index may not show it yet.
     ///
-    /// A put that came after the read and is pending does not hold it up: nobody was answered that it is there before the
+    /// A put that came after the read and is pending does not hold it up. Nobody was answered that it is there before the
     /// read had come, so that both orders are right. On a key that is always being written the read would wait for ever.
     fn visible(&self, slot: &Slot, upto: OpSeq) -> Visible {
         for &seq in self.slots.entries(slot).iter().rev() {

@@ -1,5 +1,5 @@
-//! Copies that chunks lack, or have in the wrong place: found by a walk over METAX, made by the driver, noted by an
-//! op (DESIGN §7, "Rebuild").
+//! Copies that chunks lack, or have in the wrong place: found by a walk over METAX, made by the driver, noted by an op
+//! ("Copies that are missing" in `docs/cluster.md`).
 //!
 //! ```text
 //!  wants_walk ─▶ the driver visits every row ─▶ consider ─┬─▶ Refill: read a good copy, write it ─▶ Refilled ─┐
@@ -10,15 +10,15 @@
 //! # Invariants
 //!
 //! 1. A copy is written under a grant of its own, in this view, at the op after the applied position, and the row is
-//!    looked at in the same step. Every op that can free the chunk comes there or later; so before its extents are
-//!    used again, each floor is above that op, and with it the copy's grant is void. Whatever becomes of a late copy,
-//!    it never meets another object's bytes.
+//!    looked at in the same step. Every op that can free the chunk comes there or later. So before its extents are used
+//!    again, each floor is above that op, and with it the copy's grant is void. Whatever becomes of a late copy, it
+//!    never meets another object's bytes.
 //! 2. No floor is raised above the grant of a copy under way: it would be refused for nothing.
-//! 3. A replica counts as a holder only after its copy is durable, and by an op: the holders of a row change below
-//!    the commit point, and only on the chunk that was copied.
-//! 4. `Rebuilt` and `Vacated` are said only after a walk that began when all puts of the time were in the index or
-//!    open, and that found nothing to do for the replica; puts that are still open and were to be given to it, or
-//!    were granted before it came, are waited for.
+//! 3. A replica counts as a holder only after its copy is durable, and by an op. The holders of a row change below the
+//!    commit point, and only on the chunk that was copied.
+//! 4. `Rebuilt` and `Vacated` are said only after a walk that found nothing to do for the replica. When it began, all
+//!    puts of the time were in the index or open. Puts that are still open and were to be given to the replica, or were
+//!    granted before it came, are waited for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,18 +55,18 @@ pub struct Refill {
     pub to: usize,
     /// The grant under which it is written.
     pub grant: Grant,
-    /// How urgent it is.
+    /// Its urgency.
     pub priority: CopyPriority,
 }
 
-/// What came of looking at a chunk.
+/// The result of looking at a chunk.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Considered {
     /// Replicas for which something is still to be done.
     pub unmet: Holders,
     /// Copies that can be read.
     pub good: usize,
-    /// How urgent its copy is, if one could be made now.
+    /// The urgency of its copy, if one could be made now.
     pub priority: Option<CopyPriority>,
     /// Copies in the wrong place are given up.
     pub gives_up: bool,
@@ -96,7 +96,7 @@ struct Suspect {
     tries: u32,
 }
 
-/// What a primary remembers of all this, for one view.
+/// The memory of a primary about all this, for one view.
 #[derive(Debug, Default)]
 pub(super) struct Refills {
     /// Copies under way, by row.
@@ -150,7 +150,7 @@ impl Pg {
     #[must_use]
     pub fn wants_walk(&self) -> Option<u64> {
         let is_held = |op: &Op| matches!(op, Op::Holders { .. });
-        // What was decided last shows in the index first.
+        // The changes that were decided last show in the index first.
         let is_ready = !self.refills.has_changes()
             && self.refills.under_way.is_empty()
             && !self.tail.iter().any(|tail| is_held(&tail.entry.op))
@@ -171,7 +171,7 @@ impl Pg {
         self.space.as_ref().is_some_and(|space| space.has_hot(now_ms))
     }
 
-    /// How often copies went or could be made again in this view; 0 unless it serves.
+    /// Returns the number of times that copies went or could be made again in this view; 0 unless it serves.
     #[must_use]
     pub fn replica_changes(&self) -> u64 {
         self.space.as_ref().map_or(0, VolumeGroup::changes)
@@ -369,14 +369,14 @@ impl Pg {
 
     /// A walk is through.
     pub(super) fn walked(&mut self, walk: u64, unmet: &BTreeSet<(LvId, usize)>, out: &mut Outbox) {
-        // What was mended is forgotten already. What is not there any more, or has no other copy, is now; and so is
-        // what could not be mended for long: it will be found again.
+        // A copy that was mended is forgotten already. What is not there any more, or has no other copy, is now; and so
+        // is what could not be mended for long: it will be found again.
         self.refills.suspects.retain(|_, suspect| {
             let is_met = std::mem::take(&mut suspect.is_met);
             suspect.tries += u32::from(is_met);
             suspect.reason > walk || (is_met && suspect.tries < SUSPECT_TRIES_MAX)
         });
-        // What moves is named by no row yet, and may be where nothing is to be named any more.
+        // A chunk that moves is named at its new place by no row yet, and may be where nothing is to be named any more.
         let counts = walk == self.refills.reasons && !self.is_moving();
         let Some(space) = self.space.as_ref().filter(|_| counts) else { return };
         if unmet.is_empty() {

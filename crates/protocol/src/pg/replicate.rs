@@ -1,4 +1,4 @@
-//! Members and views: replication of the log, and levelling at the start of a view (DESIGN §7).
+//! Members and views: replication of the log, and levelling at the start of a view ("Crashes" in `ARCHITECTURE.md`).
 //!
 //! Who follows a primary is a member of its view, whose acknowledgement every commit needs, or a
 //! learner, which nobody waits for until the manager makes it a member.
@@ -6,8 +6,8 @@
 //! # Invariants
 //!
 //! 1. A member takes nothing from a view older than its own.
-//! 2. Ops at or below a commit point are never cut; a new primary keeps the longest log by (view, seq)
-//!    among all members of the view, and every member is needed for it.
+//! 2. Ops at or below a commit point are never cut. A new primary keeps the longest log by (view, seq) among all
+//!    members of the view, and every member is needed for it.
 //! 3. A primary serves only after an op of its own view is durable on all members.
 //! 4. A follower is sent what follows an op that both logs have, or a snapshot: a log never has a gap.
 //! 5. A member whose rows are not whole leads no view.
@@ -30,7 +30,7 @@ use crate::index::{Index, IndexError};
 use crate::limits::{IDLE_TICKS, LEARNER_TICKS_MAX, SILENT_TICKS_MAX};
 use crate::message::{Effect, LogEntry, Outbox, PeerMessage, Refusal};
 
-/// What a primary knows of one that follows it.
+/// The primary's knowledge of one that follows it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Follower {
     /// A member of the view; else a learner.
@@ -209,7 +209,7 @@ impl Pg {
         follower.acked = follower.acked.max(through.seq);
         follower.shared = follower.shared.max(through.seq);
         if gets_on {
-            // What it has not acknowledged is on its way, by all that is known.
+            // The ops that it has not acknowledged are on their way, by all that is known.
             follower.due = follower.due.max(self.ticks + 2);
         }
         if follower.copies.as_ref().is_some_and(|header| header.at.seq <= through.seq) {
@@ -325,8 +325,8 @@ impl Pg {
         ids.chain([report.prev]).find(|id| self.known_id(id.seq) == Some(*id))
     }
 
-    /// Returns true if all that a report tells lies before what is remembered here, and is not all of its log: the rest may well
-    /// have ops in common with this one. One that has ops of this view does not answer questions.
+    /// Returns true if all that a report tells lies before what is remembered here, and is not all of its log. The rest may
+    /// well have ops in common with this one. One that has ops of this view does not answer questions.
     fn lies_before_history(&self, report: &Report) -> bool {
         let is_cut = !report.entries.is_empty() && report.end() < report.last;
         let answers = report.is_whole && report.last.view < self.view;
@@ -447,7 +447,7 @@ impl Pg {
         self.levelled && matches!(self.role, Role::Levelling | Role::Active | Role::Serving)
     }
 
-    /// What a member of the view has acknowledged.
+    /// Returns the last op that a member of the view has acknowledged.
     pub(super) fn acked_by(&self, member: ServerId) -> OpSeq {
         self.followers.get(&member).map_or(OpSeq(0), |follower| follower.acked)
     }
@@ -467,7 +467,7 @@ impl Pg {
             return;
         };
         if self.is_asked_on(prev, &entries) {
-            // What ticks repeat asks for the same again and again.
+            // An append that ticks repeat asks for the same again and again.
             if prev != self.reported_from || self.ticks >= self.report_due {
                 self.report_from(prev, out);
             }
@@ -525,9 +525,9 @@ impl Pg {
         Some(through)
     }
 
-    /// Cuts the log from `first` on, and undoes what was noted of it: keys in motion, puts that it opened, places and
-    /// outcomes that it gave to older ones, and requests. Nothing of it was applied, so rows, superseded puts, freed
-    /// space and answers know nothing of it; that floors of sessions were raised stays true.
+    /// Cuts the log from `first` on, and undoes what was noted of it: keys in motion, puts that it opened, and
+    /// requests. It also undoes places and outcomes that it gave to older puts. Nothing of it was applied, so rows,
+    /// superseded puts, freed space and answers know nothing of it; that floors of sessions were raised stays true.
     pub(super) fn cut(&mut self, first: OpSeq) {
         assert!(first > self.commit, "pg {}: ops up to the commit point are never cut", self.id);
         while self.last().seq >= first && !self.tail.is_empty() {

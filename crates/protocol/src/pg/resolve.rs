@@ -1,16 +1,17 @@
-//! Puts in doubt: fence, then verify, then decide (DESIGN §7). And space: floors, new LVs, ticks.
+//! Puts in doubt: fence, then verify, then decide ("Puts in doubt" in `docs/cluster.md`). And space: floors, new LVs,
+//! ticks.
 //!
 //! # Invariants
 //!
-//! 1. No copy is verified before its replica has voided the grant, durably and after its queued writes
-//!    drained, or has answered the `Open` of a later view, which does the same; nor before every other
-//!    replica has done so too, or is out of reach.
-//! 2. If any copy verifies the put rolls forward, with the copies that do. It is revoked only when every
-//!    replica was looked at and none verifies, or when so many were fenced before they ever acknowledged the
-//!    data that too few are left for a client to have been told: as many must as the put names, or all. Anything
-//!    else stays in doubt and is asked again.
+//! 1. No copy is verified before its replica has voided the grant, durably and after its queued writes drained. To
+//!    answer the `Open` of a later view does the same. Nor is one verified before every other replica has done so too, or
+//!    is out of reach.
+//! 2. If any copy verifies the put rolls forward, with the copies that do. It is revoked only when every replica was
+//!    looked at and none verifies, or when too few are left for a client to have been told. That is so when
+//!    many enough were fenced before they ever acknowledged the data: as many must acknowledge it as the put names, or
+//!    all. Anything else stays in doubt and is asked again.
 //! 3. A resolution that fails begins again after ever more ticks, [`RETRY_TICKS_MAX`] at most, or as soon as a replica is
-//!    back or has room: a put that cannot be decided costs its replicas next to nothing, and waits for nobody for ever.
+//!    back or has room. A put that cannot be decided costs its replicas next to nothing, and waits for nobody for ever.
 //! 4. A replica that remembers as many voids as it can is given a floor instead ([`Pg::raise_over_voids`]): so the
 //!    number of puts that are resolved in one view has no bound.
 
@@ -28,7 +29,7 @@ use crate::message::{DataAnswer, DataRequest, Effect, Outbox, Refusal};
 use crate::rebuild::Space;
 use crate::space::{FloorRaise, FreeRuns, LvInfo, VolumeGroup};
 
-/// How far the resolution of a put has come.
+/// The progress of a put's resolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Resolution {
     voided: Holders,
@@ -45,7 +46,7 @@ pub(super) struct Resolution {
     lacks_room: bool,
 }
 
-/// When a resolution that failed begins again.
+/// The time at which a resolution that failed begins again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Retry {
     /// Resolutions that began since a replica came back.
@@ -61,7 +62,7 @@ impl Retry {
         self.begun += 1;
     }
 
-    /// What it failed for is over: the next begins at the next tick.
+    /// The cause of its failure is over: the next begins at the next tick.
     fn soon(&mut self) {
         self.due = 0;
     }
@@ -120,7 +121,7 @@ impl Pg {
                 if let Some(space) = self.space_mut()
                     && space.floor_acknowledged(lv, replica, floor)
                 {
-                    // What was put meanwhile has no copy there.
+                    // Objects that were put meanwhile have no copy there.
                     self.refills.want_walk();
                     self.retry_anew(lv);
                 }
@@ -287,7 +288,7 @@ impl Pg {
         info.map_or(MapVersion(0), |info| info.as_of)
     }
 
-    /// How many replicas must have had an open put's data for its client to have been told.
+    /// Returns the number of replicas that must have had an open put's data for its client to have been told.
     fn enough(&self, grant: Grant) -> usize {
         let Some(open) = self.open.get(&grant.op.seq) else { return 0 };
         let given = open.chunk.holders.union(self.given(&open.chunk)).count();

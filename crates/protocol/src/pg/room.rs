@@ -11,7 +11,7 @@
 //!    puts.
 //! 4. Nothing another server says makes the tail longer than [`FOLLOWED_OPS_MAX`] ops and [`FOLLOWED_BYTES_MAX`] and one
 //!    op. A follower takes the rest when it has applied some; a primary has room to spare when it begins its view.
-//! 5. Whoever is turned away for want of room has the log synced and the index brought up to the commit point: then
+//! 5. A call that is turned away for want of room has the log synced and the index brought up to the commit point. Then
 //!    there is room, unless a member does not acknowledge. That one goes unheard, and the next view is without it.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -162,7 +162,7 @@ impl Deref for OpenPuts {
     }
 }
 
-/// What an op takes of a message, with its id. That it is measured once shows in what a put costs.
+/// Returns the bytes that an op takes of a message, with its id. That it is measured once shows in what a put costs.
 pub(super) fn bytes_of(op: &Op) -> usize {
     match op {
         Op::Outcome { .. } => OUTCOME_BYTES_MAX,
@@ -170,7 +170,8 @@ pub(super) fn bytes_of(op: &Op) -> usize {
     }
 }
 
-/// What an open put takes of a snapshot's header, if its op takes so much: at least what keeps the number of outcomes down.
+/// Returns the bytes that an open put takes of a snapshot's header, if its op takes so much: at least what keeps the number
+/// of outcomes down.
 pub(super) fn open_bytes_of(op_bytes: usize) -> usize {
     (op_bytes + 1).max(OPEN_PUT_BYTES_MIN)
 }
@@ -231,7 +232,7 @@ impl Pg {
         self.tail.is_at_its_end() || self.is_levelling() && self.tail.is_as_long_as_any()
     }
 
-    /// There is no room for a call. One that nobody repeats waits for it, in a queue of its own; where that is full, the
+    /// There is no room for a call. One that nobody repeats waits for it, in a queue of its own. Where that is full, the
     /// stream is dropped when its session ends or the group is served anew.
     pub(super) fn turn_away(&mut self, token: Token, call: Call, out: &mut Outbox) {
         self.make_room(out);

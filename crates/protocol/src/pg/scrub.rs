@@ -1,5 +1,5 @@
 //! Copies that are verified although nobody reads them: which there are, and whether one that does not verify is
-//! damaged. And what is told of a group's space.
+//! damaged. And a report of a group's space.
 //!
 //! # Invariants
 //!
@@ -25,8 +25,8 @@ impl Pg {
         Some(copies.map(|replica| (replica, info.replicas[replica].server)).collect())
     }
 
-    /// Whether the copy of a chunk that did not verify at a replica is damaged: not if the chunk was deleted or moved
-    /// meanwhile, or the copy is being made anew; `None` unless this member serves.
+    /// Checks a copy of a chunk that did not verify at a replica: returns true if it is damaged. It is not if the chunk
+    /// was deleted or moved meanwhile, or the copy is being made anew; `None` unless this member serves.
     ///
     /// # Errors
     /// [`IndexError`].

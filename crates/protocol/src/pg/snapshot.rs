@@ -1,5 +1,5 @@
-//! A snapshot: how one whose log does not reach back to what its primary remembers gets the PG's
-//! rows (DESIGN §7, "a joiner truncates to the last common pair or takes a snapshot").
+//! A snapshot gives the PG's rows to a member whose log does not reach back to what its primary remembers. A joiner
+//! truncates to the last common pair or takes a snapshot.
 //!
 //! ```text
 //!  learner                                   primary
@@ -41,7 +41,7 @@ use crate::message::{Effect, LogEntry, Outbox, PeerMessage};
 use crate::placement::pg_of;
 use crate::sessions::in_records;
 
-/// What a snapshot is, besides rows.
+/// The content of a snapshot besides rows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotHeader {
     /// Last op that its rows show.
@@ -50,7 +50,7 @@ pub struct SnapshotHeader {
     pub clock: HybridClock,
     /// Puts up to it whose outcome is not applied, in order, with the place of their latest attempt.
     pub open: Vec<OpenEntry>,
-    /// What is remembered of sessions; of one with many requests in several parts.
+    /// The memory of sessions; of one with many requests in several parts.
     pub sessions: Vec<SessionMemory>,
 }
 
@@ -72,7 +72,7 @@ pub struct Piece {
     pub is_last: bool,
 }
 
-/// How far the taking of a snapshot has come.
+/// The progress of taking a snapshot.
 #[derive(Debug)]
 pub(super) struct Copy {
     header: Arc<SnapshotHeader>,
@@ -165,7 +165,7 @@ impl Pg {
         self.is_whole
     }
 
-    /// What a snapshot of this member is now, besides rows.
+    /// Returns the content of a snapshot of this member now, besides rows.
     pub(super) fn snapshot_header(&self) -> SnapshotHeader {
         let at = self.applied;
         let without_open = self.planted.leaves_out_open();

@@ -7,8 +7,8 @@
 //! # Invariants
 //!
 //! 1. An op that a later record cuts has no effect, whether its position is above the applied one or not. Ops wait
-//!    until a commit point at or above them is read, or the log ends, and take effect in the order of their positions:
-//!    so there is nothing to undo. Only the floor of a cut request's session counts, which its proxy did say.
+//!    until a commit point at or above them is read, or the log ends, and take effect in the order of their positions.
+//!    So there is nothing to undo. Only the floor of a cut request's session counts, which its proxy did say.
 //! 2. No more ops wait than the member had above its commit point when it ran.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -34,7 +34,7 @@ use crate::message::LogEntry;
 use crate::planted::Planted;
 use crate::sessions::Sessions;
 
-/// What a member begins with.
+/// The state that a member begins with.
 #[derive(Debug, Clone)]
 pub struct Origin {
     /// The PG.
@@ -45,7 +45,7 @@ pub struct Origin {
     pub me: ServerId,
     /// The last op that the index shows; [`OpId::default`] for a new PG.
     pub applied: OpId,
-    /// What the index says of the snapshot that its rows came with, if they did.
+    /// The index's row of the snapshot that its rows came with, if they did.
     pub snapshot: Option<SnapshotRow>,
     /// The high-water marks that the index has, if it has any.
     pub high_water: Option<HighWaterRow>,
@@ -66,7 +66,7 @@ pub struct Recovering {
     settled: OpSeq,
     /// The last op that the log had, if it had any of this PG.
     logged: Option<OpSeq>,
-    /// Why the log from there on cannot be used; the beginning of a snapshot makes it void.
+    /// The reason for which the log from there on cannot be used; the beginning of a snapshot makes it void.
     gap: Option<LogGap>,
     /// A snapshot began and is not known to have been taken whole.
     is_torn: bool,

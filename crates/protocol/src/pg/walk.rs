@@ -1,5 +1,5 @@
-//! A walk over the rows of a server's index on behalf of all PGs that it leads: what their chunks lack is found, and
-//! what is most urgent is done first.
+//! A walk over the rows of a server's index on behalf of all PGs that it leads. It finds what their chunks lack, and
+//! does what is most urgent first.
 //!
 //! No row says of which PG it is without being read, so one walk serves all PGs. Copies are made in rounds: the
 //! first walk makes only the most urgent ones, the next those that were the most urgent among what it left. So after a
@@ -20,7 +20,7 @@ use crate::index::{Index, IndexError};
 use crate::limits::{WALK_LOOK_MS, WALK_PAUSE_MS_MAX};
 use crate::message::Event;
 
-/// What a walk is to find out for a PG.
+/// The findings that a walk is to make for a PG.
 #[derive(Debug)]
 struct Walked {
     view: View,
@@ -120,8 +120,8 @@ impl Walk {
         self.put_off.iter().copied()
     }
 
-    /// What a PG is told when all rows were looked at and all copies were made or failed; `None` if it is in another
-    /// view by now, or a copy was not tried.
+    /// Returns the event for a PG when all rows were looked at and all copies were made or failed. `None` if it is in
+    /// another view by now, or a copy was not tried.
     #[must_use]
     pub fn ended(&self, pg: &Pg) -> Option<Event> {
         let walked = self.pgs.get(&pg.id()).filter(|walked| walked.view == pg.view())?;
@@ -149,7 +149,7 @@ impl Walk {
         self.left.unwrap_or(CopyPriority::FIRST)
     }
 
-    /// Why it walks: the number of each PG's reasons, and the view in which they are counted.
+    /// Returns the reasons to walk: the number of each PG's reasons, and the view in which they are counted.
     fn reasons(&self) -> BTreeMap<PgId, (View, u64)> {
         self.pgs.iter().map(|(pg, walked)| (*pg, (walked.view, walked.number))).collect()
     }
@@ -161,11 +161,11 @@ impl Walk {
     }
 }
 
-/// When to walk: soon where there is a reason that no walk has dealt with, ever more seldom where one could do
+/// The times of walks: soon where there is a reason that no walk has dealt with, ever more seldom where one could do
 /// nothing about it.
 #[derive(Debug, Default)]
 pub struct Rhythm {
-    /// What the last walk had for reasons.
+    /// The reasons of the last walk.
     reasons: BTreeMap<PgId, (View, u64)>,
     pause_ms: u64,
     ended_ms: u64,
@@ -197,7 +197,7 @@ impl Rhythm {
     }
 }
 
-/// The chunk that a row of the index has, with the PG whose row it is; `None` if it has none, or if the PG is not one
+/// The chunk that a row of the index has, with the PG whose row it is. `None` if it has none, or if the PG is not one
 /// of those that are wanted.
 ///
 /// # Errors

@@ -16,9 +16,9 @@
 //!
 //! # Invariants
 //!
-//! 1. No region is asked to delete before every region has closed the bucket, and has said once more, after that, that it is closed
-//!    under the same mark. So there was a moment at which it was closed and empty in all: tombstones of it are of no use any more, as
-//!    what was asked for before is not taken into a bucket with another epoch.
+//! 1. No region is asked to delete before every region has closed the bucket, and has said once more, after that, that it is
+//!    closed under the same mark. So there was a moment at which it was closed and empty in all. Tombstones of it are of no
+//!    use any more, as what was asked for before is not taken into a bucket with another epoch.
 //! 2. A region is asked to delete only what it closed, by its mark. One that has no such bucket is asked to stay without it.
 //! 3. This region's own bucket is deleted last. So a client hears that the bucket is deleted only when no region has it.
 //!

@@ -102,8 +102,8 @@ pub enum Event {
 pub enum Effect {
     /// Ask a region.
     Ask(RegionId, HomeAsk),
-    /// Set the record here, if it is the expected one still, and no other region has joined since the beginning: it may have asked
-    /// for the record here before that told of a claim.
+    /// Set the record here, if it is the expected one still, and no other region has joined since the beginning. That one
+    /// may have asked for the record here before that told of a claim.
     Set {
         /// The record that is expected.
         expected: Option<Home>,
@@ -226,8 +226,8 @@ pub fn heard(own: RegionId, home: Option<&Home>, told: Home) -> Option<Home> {
     (!is_own && !is_older && told.is_sound() && told.region() != Some(own)).then_some(told)
 }
 
-/// True if another region says that this one was given the home, and this one knows nothing of that: the answer was lost, and nobody
-/// wants the home here any more. It has to take it, as no other region can get it.
+/// True if another region says that this one was given the home, and this one knows nothing of that. The answer was lost,
+/// and nobody wants the home here any more. It has to take it, as no other region can get it.
 #[must_use]
 pub fn is_owed(own: RegionId, home: Option<&Home>, told: Home) -> bool {
     let told = told.told();
@@ -270,7 +270,7 @@ impl Taking {
             HomeState::Coming(from) if is_live(from) => {
                 self.level(Levels::WithGiver, [from].into(), out);
             }
-            // What a removed region had is where others have it.
+            // A home that a removed region had is where others have it.
             HomeState::Coming(_) | HomeState::Claimed(_) => {
                 self.level(Levels::WithAll, self.others.clone(), out);
             }

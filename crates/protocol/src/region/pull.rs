@@ -144,7 +144,7 @@ pub enum Event {
     Contradicted {
         /// The entry.
         name: Name,
-        /// Why.
+        /// The reason.
         why: Contradiction,
     },
 }
@@ -257,7 +257,7 @@ pub enum Alarm {
     Void {
         /// The journal.
         source: Source,
-        /// Why.
+        /// The reason.
         void: Void,
     },
     /// All keys are compared.

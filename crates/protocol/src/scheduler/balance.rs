@@ -1,4 +1,4 @@
-//! Which holder serves a read: what was heard of disks, and policies that choose by it.
+//! The choice of the holder that serves a read: what was heard of disks, and policies that choose by it.
 //!
 //! One who asks (a primary or a proxy) has one of these. It knows what it sent itself and what came with answers, and
 //! that others ask too, of whom it hears nothing.
@@ -9,8 +9,8 @@
 //! | `random` | any |
 //! | `round-robin` | by turns |
 //! | `parallel` | the one with the least queue: requests reported, and those sent since (Shi et al., 2019) |
-//! | `c3` | the least `R − s + q³ · s`: R the response time, s the service time, q the queue, in which own requests count once for each asker (Suresh et al., NSDI 2015), without its rate control |
-//! | `prequal` | of those whose queue is not among the longest sixth of what was heard lately the fastest, else the one with the least queue (Wydrowski et al., NSDI 2024), with what answers report in place of probes |
+//! | `c3` | the least `R − s + q³ · s` (Suresh et al., NSDI 2015), without its rate control. R is the response time, s the service time, q the queue, in which own requests count once for each asker |
+//! | `prequal` | of those whose queue is not among the longest sixth of what was heard lately the fastest, else the one with the least queue (Wydrowski et al., NSDI 2024). Reports that come with answers stand in place of probes |
 //! | `earliest-finish` | the one that would be done first: what waits and the request itself, each as long as the disk takes for it |
 //!
 //! # Invariants
@@ -19,15 +19,15 @@
 //!    drawn for it.
 //! 2. Holders that are about equal are taken at random: askers that heard the same do not run in a herd. A near one goes
 //!    before others as good: a read there takes no trip over the network.
-//! 3. A report loses its weight. What it says of the queue fades, to the mean of the holders or to what that disk has on
-//!    average if that is less, within the time in which that queue would be served. When it is so many times older than that, and at the latest after [`STALE_US_MAX`],
-//!    its disk counts as one that was never heard: as good as the best. **So no disk starves on account of an old
-//!    report**: of n holders it is taken with a chance of 1/n at least, or if it is far and others are near, whenever the
-//!    near ones are worse than the far ones on average.
+//! 3. A report loses its weight. What it says of the queue fades within the time in which that queue would be served. It
+//!    fades to the mean of the holders, or to what that disk has on average if that is less. When it is so many times older
+//!    than that, and at the latest after [`STALE_US_MAX`], its disk counts as one that was never heard: as good as the best.
+//!    **So no disk starves on account of an old report**: of n holders it is taken with a chance of 1/n at least. If it is
+//!    far and others are near, that holds whenever the near ones are worse than the far ones on average.
 //! 4. A disk that owes an answer does not count as unheard for being silent. The driver says of each request that was
 //!    sent how it ended, so a silent disk is asked again when it has answered or was given up.
-//! 5. A disk that answers and does not say how long it takes, as one of an older release or one whose device has served
-//!    nothing yet, counts as like the mean of the others.
+//! 5. Some disks answer and do not say how long they take: those of an older release, or whose device has served
+//!    nothing yet. Such a disk counts as like the mean of the others.
 //! 6. What is remembered is bounded: of those that owe nothing, the one that was heard longest ago is forgotten.
 
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ use crate::limits::{
 mod score;
 mod seen;
 
-/// How a holder is chosen.
+/// The rule by which a holder is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
@@ -91,13 +91,13 @@ impl Policy {
     }
 }
 
-/// What is known of a disk.
+/// The knowledge of a disk.
 #[derive(Debug, Default)]
 struct Known {
     report: Option<Report>,
     /// Its last answer had no report.
     is_mute: bool,
-    /// When the report came.
+    /// The time at which the report came.
     heard_us: u64,
     /// Average of the requests that reports tell of, in sixteenths.
     queue_average: u64,
@@ -208,7 +208,7 @@ impl Balance {
         of_them.map(|at| holders[at]).nth(nth as usize)
     }
 
-    /// A request for so many bytes was sent to a disk, whoever chose it.
+    /// A request for so many bytes was sent to a disk, by this chooser's choice or another's.
     pub fn sent(&mut self, now_us: u64, disk: DiskId, bytes: u64) {
         self.make_room(disk);
         let known = self.known.entry(disk).or_default();
@@ -235,7 +235,7 @@ impl Balance {
             self.heard(now_us, disk, report);
         }
         if let Some(known) = self.known.get_mut(&disk) {
-            // What its server said as a newer release says nothing of now.
+            // A report of its server, of a time when it ran a newer release, says nothing of now.
             known.report = report;
             known.is_mute = report.is_none();
             known.silent_since_us = now_us;
@@ -246,7 +246,7 @@ impl Balance {
         }
     }
 
-    /// It was given up, or refused: whoever cancelled it has the disk's answer no more.
+    /// It was given up, or refused: the asker that cancelled it has the disk's answer no more.
     pub fn gave_up(&mut self, disk: DiskId, bytes: u64) {
         self.ended(disk, bytes);
     }

@@ -1,4 +1,4 @@
-//! Which requests of a key wait for others of it: a queue for each key.
+//! The requests of a key that wait for others of it: a queue for each key.
 //!
 //! | | waits for |
 //! |---|---|
@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::limits::DEPENDENT_REQUESTS_MAX;
 
-/// What a request does with its key.
+/// The access of a request to its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Reads.
@@ -29,7 +29,7 @@ pub enum Access {
     Write,
 }
 
-/// Whether a write waits for reads before it.
+/// The order of a write and the reads before it: it waits for them, or does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadWrite {
     /// It does, as where data is overwritten in place.
@@ -38,7 +38,7 @@ pub enum ReadWrite {
     Passes,
 }
 
-/// What becomes of a request that arrives.
+/// The result of a request's arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrived {
     /// It begins.

@@ -11,13 +11,13 @@
 //!               └──▶ late: nobody can be waiting for it any more
 //! ```
 //!
-//! Writes have a queue of their own, in the order in which they came, which their floors rely on: here they are only
+//! Writes have a queue of their own, in the order in which they came, which their floors rely on. Here they are only
 //! counted, so that the report tells of them. It tells what a client's read would wait for: reads of lesser urgency count
 //! while they are at the device, and not while they wait.
 //!
 //! # Invariants
 //!
-//! 1. At most so many reads are at the device, and of each urgency at most its share; none waits while there is room for
+//! 1. At most so many reads are at the device, and of each urgency at most its share. None waits while there is room for
 //!    its urgency, once the driver has taken what is [`next`](DiskReads::next).
 //! 2. Of what waits the most urgent begins first, of one urgency the oldest. Once [`READS_PASSED_OVER_MAX`] of greater
 //!    urgency have begun while some of a lesser one waited for room, its oldest begins: nothing waits for ever.
@@ -34,7 +34,7 @@ use crate::limits::{
     REPAIRS_AT_DEVICE, SCRUB_READS_WAITING_MAX, SCRUBS_AT_DEVICE,
 };
 
-/// What a read is for.
+/// The purpose of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
     /// A client's get.
@@ -70,7 +70,7 @@ pub struct Begun {
     since_us: u64,
 }
 
-/// What becomes of a read that arrives.
+/// The result of a read's arrival.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arrival<T> {
     /// It is at the device now.
@@ -81,7 +81,7 @@ pub enum Arrival<T> {
     TurnedAway(T),
 }
 
-/// What becomes of a read that waited.
+/// The result of a read's wait.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Turn<T> {
     /// It is at the device now.
@@ -261,7 +261,7 @@ impl<T> DiskReads<T> {
         self.meter.cancelled(bytes);
     }
 
-    /// What answers tell of the disk.
+    /// Returns the report on the disk that answers carry.
     #[must_use]
     pub fn report(&self, now_us: u64) -> Report {
         let oldest_us = |since_us: &BTreeSet<(u64, u64)>| {

@@ -1,4 +1,4 @@
-//! What stands before the work on keys at a primary: windows, merging and dependencies together.
+//! The front of the work on keys at a primary: windows, merging and dependencies together.
 //!
 //! ```text
 //!  arrived ─▶ at once, or in the window ─▶ groups ─▶ begin, or wait for others of the key
@@ -23,7 +23,7 @@ use crate::limits::{DEPENDENT_REQUESTS_MAX, WINDOW_REQUESTS_MAX};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
 
-/// What is to be done.
+/// An action for the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect<K, T> {
     /// The group begins. Its number is told when it has ended.

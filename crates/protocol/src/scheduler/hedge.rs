@@ -1,6 +1,6 @@
-//! When a read is hedged: a holder that has not answered for longer than reads of that size nearly always take is not
-//! waited for any longer alone, another is asked too, and the first right answer counts (Dean and Barroso, The Tail at
-//! Scale, 2013).
+//! Hedging of reads (Dean and Barroso, The Tail at Scale, 2013). A holder that has not answered for longer than reads
+//! of that size nearly always take is not waited for any longer alone. Another is asked too, and the first right answer
+//! counts.
 //!
 //! # Invariants
 //!
@@ -10,14 +10,15 @@
 
 use crate::limits::{HEDGE_AFTER_US_MAX, HEDGE_AFTER_US_MIN, HEDGED_PART, HEDGES_SAVED_MAX};
 
-/// The estimate grows by one part in so many with an answer that took longer, and shrinks by one in
-/// [`SHRINKS_PART`] with each that did not: it rests where 1 answer in 40 takes longer, which is
-/// less than one read in [`HEDGED_PART`] saves up for: the purse is full when a disk begins to hang.
+/// The estimate grows by one part in so many with an answer that took longer, and shrinks by one in [`SHRINKS_PART`]
+/// with each that did not. It rests where 1 answer in 40 takes longer. That is less than one read in [`HEDGED_PART`]
+/// saves up for: the purse is full when a disk begins to hang.
 const GROWS_PART: u64 = 5;
 /// See [`GROWS_PART`].
 const SHRINKS_PART: u64 = GROWS_PART * 40;
 
-/// How long answers take, but for one read in about 40: an estimate of a percentile that needs no memory of single answers.
+/// The time that answers take, but for one read in about 40: an estimate of a percentile that needs no memory of single
+/// answers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Usual {
     us: u64,
@@ -41,13 +42,13 @@ impl Usual {
         self.us = moved.clamp(HEDGE_AFTER_US_MIN, HEDGE_AFTER_US_MAX);
     }
 
-    /// How long to wait for an answer alone.
+    /// Returns the time to wait for an answer alone.
     pub(super) fn hedge_after_us(self) -> u64 {
         self.us
     }
 }
 
-/// What reads have saved up for hedges.
+/// The savings of reads for hedges.
 #[derive(Debug)]
 pub(super) struct Purse {
     /// A hedge costs [`HEDGED_PART`].

@@ -6,21 +6,21 @@
 //! | inline puts | they are next to each other | the last: one op with its content, answered to all when it is durable |
 //! | deletes | they are next to each other | the first; all get its answer |
 //!
-//! What excludes a put or a delete from being one with another ([`Bars`]): a condition, as its answer depends on the very
-//! state before it; a bucket with versions, in which each is a version or a marker of its own; retention or a legal
-//! hold, which the PG judges for each; an op of another region, whose clock is its identity. A put whose data lies in
-//! extents has a grant of its own, and is one with none. Conditions of a look-up are decided on what it finds, and do
-//! not matter here.
+//! Several things exclude a put or a delete from being one with another ([`Bars`]). One is a condition, as its answer
+//! depends on the very state before it. Another is a bucket with versions, in which each is a version or a marker of its
+//! own. So is retention or a legal hold, which the PG judges for each, and an op of another region, whose clock is its
+//! identity. A put whose data lies in extents has a grant of its own, and is one with none. Conditions of a look-up are
+//! decided on what it finds, and do not matter here.
 //!
 //! # Invariants
 //!
-//! 1. Nobody joins what has left its window: every request of a group had arrived before the group began, so what it
+//! 1. Nobody joins what has left its window. Every request of a group had arrived before the group began, so what it
 //!    reads or writes takes place within the time of each.
 //! 2. Of each key the groups leave in the order in which their first requests came, and a change that excludes stands
 //!    alone between what was before it and after it.
-//! 3. Puts that are one had none between them that could have seen the earlier content, and nobody was told of it: it is
+//! 3. Puts that are one had none between them that could have seen the earlier content, and nobody was told of it. It is
 //!    as if it had been overwritten at once.
-//! 4. A window has at most so many requests; whoever would be one more is told so before it counts.
+//! 4. A window has at most so many requests; the caller of one more is told so before it counts.
 
 use std::collections::BTreeMap;
 
@@ -28,12 +28,12 @@ use larder_types::VersionSlot;
 
 use crate::limits::WINDOW_REQUESTS_MAX;
 
-/// What a request does to its key.
+/// The action of a request on its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Reads its METAX: the newest, or that of a version.
     LookUp {
-        /// Which version; `None` is the newest.
+        /// The version; `None` is the newest.
         version: Option<VersionSlot>,
     },
     /// Puts an object that is inside its METAX.
@@ -44,7 +44,7 @@ pub enum Kind {
     OtherChange,
 }
 
-/// What keeps a change from being one with another.
+/// The reasons that keep a change from being one with another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bars {
     /// It has a condition.
@@ -60,9 +60,9 @@ pub struct Bars {
 /// A request as far as merging is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asked {
-    /// What it does.
+    /// Its action.
     pub kind: Kind,
-    /// What excludes it.
+    /// The reasons that exclude it.
     pub bars: Bars,
 }
 
@@ -90,7 +90,7 @@ impl Asked {
 pub struct Group<K, T> {
     /// Their key.
     pub key: K,
-    /// What they do.
+    /// Their action.
     pub kind: Kind,
     /// Those who asked, in the order in which they came; never empty.
     pub members: Vec<T>,

@@ -1,7 +1,7 @@
-//! What a data server says of a disk with each answer: what waits there, and how long a read takes.
+//! The words of a data server about a disk with each answer: what waits there, and how long a read takes.
 //!
-//! Reads that the page cache answers have no queue and take no time, and who asks cannot tell which they are. What is
-//! told as the time of a read is therefore that of the device times the share of reads that get there: with it, the
+//! Reads that the page cache answers have no queue and take no time, and who asks cannot tell which they are. The time
+//! that is told for a read is therefore that of the device times the share of reads that get there. With it, the
 //! queue's time and the read's own both come out as they are to be expected.
 //!
 //! # Invariants
@@ -9,8 +9,8 @@
 //! 1. What arrived and has not ended is counted, whether it waits or is served.
 //! 2. An average moves by one part in [`AVERAGE_PART`] with each request that was served. One that was cancelled before
 //!    it touched the disk moves none.
-//! 3. What is told is no less than what the oldest read at the device says, if it says more than the average: a device
-//!    that hangs ends none, so that no average would ever tell of it.
+//! 3. The time that is told is no less than that of the oldest read at the device, if that is more than the average. A
+//!    device that hangs ends none, so that no average would ever tell of it.
 
 use serde::{Deserialize, Serialize};
 
@@ -62,7 +62,7 @@ impl SizeClass {
 /// Requests of a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Load {
-    /// How many.
+    /// Number of requests.
     pub requests: u32,
     /// Bytes of all.
     pub bytes: u64,
@@ -82,13 +82,13 @@ impl Load {
     }
 }
 
-/// What a data server says of one disk. It comes from a peer: any numbers may stand in it.
+/// The report of a data server on one disk. It comes from a peer: any numbers may stand in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Requests that are at the disk, by class.
     pub waiting: [Load; SIZE_CLASSES],
-    /// Microseconds that one is to be expected to take, by class: what the device takes, less for the share that the page
-    /// cache answers; 0 if the device served none yet.
+    /// Microseconds that one is to be expected to take, by class. It is the time that the device takes, less for the
+    /// share that the page cache answers; 0 if the device served none yet.
     pub service_us: [u32; SIZE_CLASSES],
     /// Requests that the device serves at once; 0 counts as 1.
     pub lanes: u16,

@@ -29,7 +29,7 @@ use crate::limits::{CHOICES_MAX, HOLDERS_HEARD_MAX, REFUSED_US};
 /// Holders told apart in counts: the first, the second, the third, and all others.
 pub const RANKS: usize = 4;
 
-/// Whether a server should be asked.
+/// The standing of a server: whether it should be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// It answers.
@@ -51,7 +51,7 @@ pub struct Replica {
     pub disk: DiskId,
     /// True if it is in the asker's failure domain.
     pub is_near: bool,
-    /// What the asker takes its server for.
+    /// The asker's view of its server.
     pub standing: Standing,
 }
 
@@ -86,7 +86,7 @@ pub struct Asked {
     pub replica: Replica,
     bytes: u64,
     at_us: u64,
-    /// How long to wait for it alone.
+    /// The time to wait for it alone.
     pub hedge_after_us: u64,
 }
 
@@ -215,7 +215,7 @@ impl Reads {
         self.balance.owed()
     }
 
-    /// How long a read of a size is waited for alone.
+    /// Returns the time for which a read of a size is waited for alone.
     #[must_use]
     pub fn hedge_after_us(&self, class: SizeClass) -> u64 {
         self.usual[class as usize].hedge_after_us()

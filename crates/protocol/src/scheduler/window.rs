@@ -1,5 +1,5 @@
-//! When requests that arrived at a primary are looked at together: in windows while it is loaded, and at once while it
-//! is not.
+//! Windows: requests that arrive at a loaded primary are looked at together. While it is not loaded, each is looked at
+//! without a wait.
 //!
 //! # Invariants
 //!
@@ -8,7 +8,7 @@
 //! 3. While a window is open every request joins it, so that requests leave in the order in which they came.
 //! 4. A window closes early when what was under way has ended: then nothing is gained by waiting.
 
-/// What a request that arrives does.
+/// The effect of a request's arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
     /// Goes at once.

@@ -1,4 +1,4 @@
-//! Which LVs are badly fragmented, and where in them a chunk may move (ADR 24).
+//! The LVs that are badly fragmented, and the places in them where a chunk may move (ADR 24).
 //!
 //! ```text
 //!  before  ##..#.###..#..##.#..#.#...      live: as many blocks as are named
@@ -7,8 +7,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A chunk moves only from where it ends above the LV's live blocks to where all of it lies below them: so each
-//!    move brings its end down, and without clients there is a last one.
+//! 1. A chunk moves only from where it ends above the LV's live blocks to where all of it lies below them. So each move
+//!    brings its end down, and without clients there is a last one.
 //! 2. It moves within its LV: to the same replicas.
 //! 3. It gets no more extents than it had, or than [`MOVE_EXTENTS_MAX`].
 
@@ -66,12 +66,12 @@ impl Asked {
     }
 }
 
-/// When an LV was compacted last, by the blocks that became free in it since it joined its group.
+/// The time at which an LV was compacted last, by the blocks that became free in it since it joined its group.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pace {
     /// Blocks that became free, less those that were given back and wait: what nobody used was not freed.
     pub(super) released: i64,
-    /// How many had, when it was compacted last.
+    /// The number of blocks that had become free when it was compacted last.
     compacted: Option<i64>,
 }
 
@@ -183,7 +183,7 @@ impl Lv {
 }
 
 impl VolumeGroup {
-    /// How many LVs are badly fragmented.
+    /// Returns the number of LVs that are badly fragmented.
     #[must_use]
     pub fn fragmented(&self, from: Fragmentation) -> usize {
         let asked = self.asked.largest();

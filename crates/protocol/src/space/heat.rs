@@ -1,4 +1,4 @@
-//! What a group notes of its volumes that says how urgent their copies are: how much they are read, and that replicas
+//! Notes of a group about its volumes that say how urgent their copies are: how much they are read, and that replicas
 //! come and go.
 //!
 //! # Invariants
@@ -64,7 +64,8 @@ impl VolumeGroup {
         self.notes.heats.keys().any(|lv| self.is_hot(*lv, now_ms))
     }
 
-    /// How often copies went or could be made again in this view: replicas that were lost, went out of reach, came or opened.
+    /// Returns the number of times that copies went or could be made again in this view: replicas that were lost, went out
+    /// of reach, came or opened.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.notes.changes

@@ -4,7 +4,7 @@
 //!
 //! 1. What is given was free on *every* replica when the view began, or became free when every replica's floor was above
 //!    what freed it. A late write of an earlier view may still reach a replica that is away, where nothing of this grant
-//!    lies; it is over before that one answers its next `Open`, and only then is it given a copy.
+//!    lies. It is over before that one answers its next `Open`, and only then is it given a copy.
 //! 2. Each replica that is given something has answered its `Open` in this view.
 
 use larder_types::limits::BLOCK_BYTES;
@@ -42,8 +42,8 @@ impl Lv {
         u64::from(used) * 100 >= u64::from(self.info.blocks) * LV_FULL_PERCENT
     }
 
-    /// True if this LV, one of the widest, has room on most of its replicas, counting those that are out of reach, or gets some
-    /// with them: what was freed is given again once each has raised its floor.
+    /// True if this LV, one of the widest, has room on most of its replicas, counting those that are out of reach, or gets
+    /// some with them. Freed space is given again once each has raised its floor.
     fn awaits_replicas(&self, widest: usize) -> bool {
         let is_most = self.is_most(self.present.without(self.crowded()), widest);
         let has_room = !self.is_full_but_for(self.waiting_blocks);
@@ -92,8 +92,8 @@ impl VolumeGroup {
     }
 
     /// Blocks for `bytes` of data on the replicas within reach of an LV, at least so many, of which others are not or
-    /// have no room: for when no LV has all of its own. Those come first that lie beside disks that refused data a moment
-    /// ago.
+    /// have no room. It is for when no LV has all of its own. Those come first that lie beside disks that refused data a
+    /// moment ago.
     pub fn allocate_on_most(
         &mut self,
         bytes: u32,

@@ -1,13 +1,14 @@
-//! What the copies of chunks lack of what they should be: an LV's replicas change while its objects stay where they
-//! are.
+//! The copies that chunks lack of those that they should have: an LV's replicas change while its objects stay where
+//! they are.
 //!
 //! # Invariants
 //!
-//! 1. A copy is given up only when another is left; one that can still be read only while as many replicas that stay, and
-//!    whose servers are up, have one as copies are wanted. Which servers are up, the primary's map says whenever it changes, and
-//!    requests that fail. An order that is not repeated lets nothing go: its manager may have died together with servers.
-//! 2. A replica of which the manager was told that it is vacated is never named again, though the order to vacate it
-//!    may be taken back: it may be dropped by then.
+//! 1. A copy is given up only when another is left. One that can still be read goes only while as many replicas that stay,
+//!    and whose servers are up, have one as copies are wanted. Which servers are up, the primary's map says whenever it
+//!    changes, and requests that fail. An order that is not repeated lets nothing go: its manager may have died together
+//!    with servers.
+//! 2. A replica of which the manager was told that it is vacated is never named again. Though the order to vacate it
+//!    may be taken back, it may be dropped by then.
 //! 3. One replica of an LV leaves at a time, but for those whose disks are gone for good. Managers that follow each other
 //!    may choose differently, and a chunk that gave up both copies would have one less than wanted.
 //! 4. A replica that joins an LV is opened with a floor above everything that the index shows: no write that was
@@ -24,7 +25,7 @@ use crate::manager::state::{MapVersion, ReplicaState};
 pub(super) struct Leaving {
     /// The manager's order.
     order: MapVersion,
-    /// When it was said last.
+    /// The time at which it was said last.
     told_ms: u64,
     /// It is not repeated, for [`ORDER_FRESH_MS`].
     is_stale: bool,
@@ -36,7 +37,7 @@ pub(super) struct Leaving {
     is_vacated: bool,
 }
 
-/// What a chunk lacks.
+/// The copies that a chunk lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Need {
     /// Replicas that have a copy which can be read.
@@ -79,7 +80,7 @@ impl Lv {
         lost.fold(Holders::default(), |all, (replica, _)| all.with(*replica))
     }
 
-    /// What a chunk lacks, if the copies of these replicas are not to be trusted.
+    /// Returns the copies that a chunk lacks, if those of these replicas are not to be trusted.
     fn need(&self, chunk: &Chunk, suspected: Holders) -> Need {
         let (present, leaving) = (self.present, self.leaving());
         let holders = chunk.holders.common(present);
@@ -135,8 +136,8 @@ impl VolumeGroup {
         self.lvs.get(&chunk.lv).is_none_or(has_all)
     }
 
-    /// What a chunk lacks, if the copies of these replicas are not to be trusted; nothing in an LV that the group
-    /// does not have.
+    /// Returns the copies that a chunk lacks, if those of these replicas are not to be trusted; nothing in an LV that
+    /// the group does not have.
     #[must_use]
     pub fn need(&self, chunk: &Chunk, suspected: Holders) -> Need {
         self.lvs.get(&chunk.lv).map(|lv| lv.need(chunk, suspected)).unwrap_or_default()
@@ -197,7 +198,7 @@ impl VolumeGroup {
         if !fresh.is_empty() {
             // Every replica is asked for the next floor, also for one that the others have.
             lv.asked = GrantKey { view: self.view, ..GrantKey::default() };
-            // What could not be copied to one that did not run, or was not there, can be now.
+            // The copies that could not be made to one that did not run, or was not there, can be made now.
             lv.pace = lv.pace.due();
         }
         lv.release_below_floor();

@@ -15,7 +15,7 @@ use larder_types::{Chunk, Extent, LvId};
 use super::{FreeRuns, Lv, LvInfo, VolumeGroup};
 use crate::rebuild::SpaceFault;
 
-/// What is not known of an LV.
+/// The part of an LV that is not known.
 #[derive(Debug)]
 pub(super) struct Unread {
     /// The mark: which blocks below are named is not known.

@@ -1,4 +1,4 @@
-//! How much of a volume group is used, and for what.
+//! The use of a volume group, and its purposes.
 
 use larder_types::LvId;
 

@@ -52,7 +52,7 @@ fn append_at(member: &mut Member, name: &str, offset: u64, text: &str) -> Token 
     member.call(inline(request, name, Some(offset), text))
 }
 
-/// What an append has made, if that is all that its caller was answered.
+/// Returns the version that an append has made, if that is all that its caller was answered.
 fn made(member: &mut Member, token: Token) -> Appended {
     match &member.answers(token)[..] {
         [Answer::Appended(done)] => done.made.clone(),

@@ -12,7 +12,7 @@ use crate::support::{BUCKET, EPOCH, LV_BLOCKS, Member, data, info, key, name_of,
 
 const GOOD: SessionId = SessionId(77);
 
-/// Whoever sends what is refused or waits.
+/// The request of a client whose calls are refused or wait.
 fn hostile(number: u64) -> Request {
     Request { session: SessionId(5), number, floor: 0 }
 }

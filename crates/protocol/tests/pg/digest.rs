@@ -63,7 +63,7 @@ impl Member {
         ops.len()
     }
 
-    /// What comparisons came to, since the last look.
+    /// Returns the results of comparisons since the last look.
     fn outcomes(&mut self) -> Vec<(Compared, usize)> {
         let mut outcomes = Vec::new();
         self.effects.retain(|effect| match effect {
@@ -146,7 +146,7 @@ fn a_backup_with_other_rows_is_told_and_takes_a_snapshot_when_it_is_no_member_an
     cluster.settle();
     assert_eq!((cluster.at(3).pg.role(), cluster.at(3).row("k0")), (Role::Backup, rotten));
     assert!(cluster.at(3).pg.is_whole() && cluster.at(3).row("k9").is_some());
-    // What the managers do about it.
+    // The managers leave the odd member out.
     cluster.begin(2, &[1, 2]);
     cluster.at(3).step(Event::Learn { view: View(2), primary: ServerId(1) });
     assert!(!cluster.at(3).pg.is_whole() && !cluster.at(3).pg.is_odd());

@@ -1,4 +1,4 @@
-//! What certified servers may say and no release does: each of these ended a member before it was refused.
+//! Messages that certified servers may send and no release does: each of these ended a member before it was refused.
 
 use std::sync::Arc;
 
@@ -343,7 +343,7 @@ fn a_report_of_ops_of_a_view_that_has_not_begun_is_not_believed() {
     assert!(is_refused(&primary, &report(3, vec![put_in(3)])));
     hear(&mut primary, report(3, vec![put_in(2)]));
     assert_eq!(primary.pg.last(), key(3, 2), "the view has begun behind the longest log");
-    // Now there are such ops: whoever comes back to the view has some.
+    // Now there are such ops: a member that comes back to the view has some.
     assert!(!is_refused(&primary, &report(3, vec![put_in(3)])));
     // One that came before the primary was told of its view.
     let mut primary = Member::new(1);

@@ -1,4 +1,4 @@
-//! Puts in doubt: fence, then verify, then decide (DESIGN §7), also over a restart.
+//! Puts in doubt: fence, then verify, then decide ("Puts in doubt" in `docs/cluster.md`), also over a restart.
 
 use crate::support::{LV_BLOCKS, Member, data, key, mismatch, put, unacknowledged};
 use larder_protocol::limits::{GRANT_MS_MAX, LV_REOPEN_MS, RETRY_TICKS_MAX};

@@ -1,4 +1,5 @@
-//! What is said again, and how often: a message that is lost costs one report, and one on its way costs nothing.
+//! Messages that are repeated, and their number: a message that is lost costs one report, and one on its way costs
+//! nothing.
 
 use bytes::Bytes;
 use larder_protocol::limits::{
@@ -245,7 +246,7 @@ fn what_is_not_acknowledged_is_sent_again_the_seldomer_the_more_it_is() {
     let times = sent.iter().filter(|ops| **ops > 0).count();
     assert!(sent.iter().all(|ops| [0, count].contains(ops)), "all or nothing: {sent:?}");
     assert!((2..=4).contains(&times), "it takes {wait} ticks: {sent:?}");
-    // When it comes at last it is as good as new.
+    // A message that comes at last is as good as new.
     cluster.settle();
     let last = cluster.at(1).pg.last();
     assert_eq!(cluster.at(3).pg.last(), last);

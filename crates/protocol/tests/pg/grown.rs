@@ -96,7 +96,7 @@ fn an_append_makes_a_new_version_that_the_journal_tells() {
     let told = journal(&member);
     let last = told.last().expect("it is told");
     assert_eq!((last.1.at, last.1.bytes, last.1.print), (grown.at, after, grown.print()));
-    // Whoever has either version can be told the rest.
+    // A region that has either version can be told the rest.
     assert_eq!(pieces(&member, "k"), [(before, put.at), (after, grown.at)]);
 }
 
@@ -152,7 +152,7 @@ fn what_was_appended_elsewhere_goes_behind_what_is_here() {
     // Another time, it is here.
     let again = tail(&mut member, "k", base, (at, "twothree"));
     assert!(is_beaten(&tell(&mut member, again)));
-    // What is appended here goes on where it goes on there.
+    // An append here goes on where it goes on there.
     let made = appended(&mut member, "k", "four");
     assert_eq!((made.offset, made.size, made.etag.parts()), (11, 15, 8));
 }

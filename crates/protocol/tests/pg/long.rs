@@ -1,5 +1,5 @@
-//! What a member may have to tell another in one message is bounded: calls are turned away, and taken again when there is
-//! room.
+//! The bound on what a member may have to tell another in one message: calls are turned away, and taken again when there
+//! is room.
 
 use std::sync::Arc;
 
@@ -144,7 +144,7 @@ fn puts_that_are_open_turn_others_away_until_one_has_an_outcome() {
             break put(member.request(), "last", data(1), Condition::default());
         }
     };
-    // What opens none has room.
+    // A put that opens nothing has room.
     let inline = member.put_inline("inline", "x");
     member.settle();
     assert!(is_done(&member.answers(inline)));
@@ -246,7 +246,7 @@ fn a_primary_that_commits_nothing_fills_no_follower() {
     }
     let last = cluster.at(2).pg.last();
     assert!(last.seq.0 - from.seq.0 <= most, "{last:?} after {from:?}");
-    // What it has goes on as soon as something of it is committed.
+    // The log that it has goes on as soon as something of it is committed.
     let commit = OpSeq(from.seq.0 + 1);
     let message = PeerMessage::Append { view: View(1), prev: last, entries: Vec::new(), commit };
     cluster.at(2).step(Event::Peer { from: ServerId(1), message });

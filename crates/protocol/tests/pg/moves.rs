@@ -8,7 +8,7 @@ use larder_types::{Body, Chunk, Extent, Grant, Holders, Op, OpSeq};
 
 use crate::support::{BLOCK, LV, Member, info, key};
 
-/// Whatever is free is worth it as soon as the largest chunk of late does not fit a piece of it.
+/// Any free space is worth it as soon as the largest chunk of late does not fit a piece of it.
 const EAGER: Fragmentation = Fragmentation { free_percent: 1, scattered_percent: 1, pieces: 1 };
 const BOTH: Holders = Holders(0b11);
 /// Where `b` lies at first, and where it is to lie.

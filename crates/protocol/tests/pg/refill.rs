@@ -69,7 +69,7 @@ impl Member {
         self.step(Event::Refilled { row, grant, is_copied });
     }
 
-    /// What the manager is told of replicas.
+    /// Returns the words about replicas to the manager.
     fn said(&mut self) -> Vec<Effect> {
         let (said, rest) = std::mem::take(&mut self.effects)
             .into_iter()
@@ -594,7 +594,7 @@ fn copies_that_were_made_are_noted_when_there_is_room_for_that() {
     pg.store("a", 1, 2);
     pg.widen();
     let (refills, _) = pg.walk(2);
-    // What a primary does of itself has taken all the room of that.
+    // The ops that a primary makes of itself have taken all the room of that.
     let drop = |number| {
         let stream = StreamId { session: SessionId(9), number };
         Call::DropStream { bucket: BUCKET, stream }

@@ -425,7 +425,7 @@ fn a_version_that_is_renewed_is_one_that_no_region_has_passed() {
     assert_eq!(after.amended, Amendments::default());
     assert_eq!(journal(&member).last().map(|(op, _)| *op), Some(op.seq), "it is told");
     assert!(is_beaten(&renew(&mut member, "k", was)), "once");
-    // What B changes of the version that was renewed is older.
+    // A change of B's to the version that was renewed is older.
     let tells = version(&mut member, "k", stamp(500_000, B), "theirs");
     assert!(is_beaten(&tell(&mut member, tells)));
 }
@@ -515,8 +515,8 @@ fn a_tombstone_that_is_another_by_now_stays() {
     assert!(entry(&member, "k").expect("an object").at > third);
 }
 
-/// Two regions that change a few keys, tell each other now and then, start again with less of their logs and with clocks
-/// that go back; in the end each hears of all that the other has. Returns how they differ.
+/// Two regions that change a few keys, tell each other now and then, and start again with less of their logs and with
+/// clocks that go back. In the end each hears of all that the other has. Returns how they differ.
 fn two_regions(seed: u64, planted: Planted) -> Option<String> {
     let mut rng = Draw::new(seed);
     let mut members = [A, B].map(|number| {

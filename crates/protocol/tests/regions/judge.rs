@@ -1,4 +1,4 @@
-//! What clients were told, and whether all regions show it in the end.
+//! The promises that clients were told, and the check that all regions show them in the end.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ impl Judge {
         lost
     }
 
-    /// What a region has just taken is sound, and of no clock that is too far ahead there.
+    /// Checks that an entry that a region has just taken is sound, and of no clock that is too far ahead there.
     pub fn seen(&self, now_ms: u64, site: &Site, name: &Name) -> Result<(), String> {
         let Some(kept) = site.disk.entries.get(name) else { return Ok(()) };
         let ahead_ms = kept.entry.clock().ms().saturating_sub(site.now_ms(now_ms));
@@ -152,7 +152,7 @@ pub fn object(at: Stamp, dice: &mut Dice) -> What {
     What::Object(Box::new(Object { metax, parts, pieces, amended: Amendments::default() }))
 }
 
-/// What a client sets on an object, or appends to it.
+/// Returns the entry that a client sets something on, or appends to.
 pub fn amended(entry: &Entry, at: Stamp, origin: Origin, dice: &mut Dice) -> Option<Entry> {
     let What::Object(object) = &entry.what else { return None };
     let mut object = object.clone();

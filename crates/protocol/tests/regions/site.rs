@@ -20,7 +20,7 @@ pub struct Kept {
     place: Vec<u8>,
 }
 
-/// What survives a crash.
+/// The state that survives a crash.
 #[derive(Default)]
 pub struct Disk {
     pub entries: BTreeMap<Name, Kept>,
@@ -60,7 +60,7 @@ pub struct Site {
     pub homes: Homes,
 }
 
-/// What the machine sees of a store.
+/// The view that the machine has of a store.
 struct Shown<'a> {
     disk: &'a Disk,
     bug: Bug,
@@ -166,7 +166,7 @@ impl Site {
         self.forget();
     }
 
-    /// What was not durable is gone.
+    /// Drops everything that was not durable.
     fn forget(&mut self) {
         self.merging.clear();
         self.partials.clear();

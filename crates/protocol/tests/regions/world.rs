@@ -18,7 +18,7 @@ pub use counts::Counts;
 use homes::{Timer, Word};
 use parts::{PartAsk, PartTold};
 
-/// What is wrong on purpose, in the machines or in the stores around them.
+/// The faults that are planted on purpose, in the machines or in the stores around them.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Bug {
     pub machine: Planted,
@@ -89,7 +89,7 @@ impl Dice {
     }
 }
 
-/// What one region sends another.
+/// A message of one region to another.
 #[derive(Debug, Clone)]
 enum Message {
     Ask { request: u64, pgs: Vec<(PgId, Token, Token)>, ids_max: usize },
@@ -111,7 +111,7 @@ enum Happening {
         to: RegionId,
         message: Message,
     },
-    /// What is being joined is durable, up to so many.
+    /// The entries that are being joined are durable, up to so many.
     Merged(RegionId, u64),
     TokensSaved(RegionId, u64),
     Start(usize),
@@ -487,7 +487,7 @@ impl World {
     }
 }
 
-/// What a region answers of what is durable there.
+/// Returns the answer of a region about what is durable there.
 fn answer(site: &mut Site, from: RegionId, asked: Message) -> Event {
     let planted = site.bug.machine;
     match asked {

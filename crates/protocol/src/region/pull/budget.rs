@@ -1,7 +1,8 @@
 //! The budget of bytes a second that a region is asked for.
 //!
-//! It yields to clients as background work of a store does (ADR 14): while many of their requests are under way the rate is halved
-//! again and again, and it comes back by eighths. It never falls below an eighth, so that regions come to the same all the time.
+//! It yields to clients as background work of a store does (ADR 14). While many of their requests are under way the rate is
+//! halved again and again, and it comes back by eighths. It never falls below an eighth, so that regions come to the same
+//! all the time.
 
 use crate::limits::{BACKGROUND_LEAST_PART, CLIENTS_QUEUE};
 
@@ -25,7 +26,7 @@ impl Budget {
 
     /// So many requests of clients are under way.
     pub(super) fn heard(&mut self, now_ms: u64, clients: u32) {
-        // What has passed counts at the rate that it had.
+        // The time that has passed counts at the rate that it had.
         self.left(now_ms);
         self.parts = match clients >= CLIENTS_QUEUE {
             true => (self.parts / 2).max(1),

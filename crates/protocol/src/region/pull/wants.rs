@@ -97,7 +97,7 @@ impl Want {
     fn bytes_from(&self, region: RegionId) -> u64 {
         let told = self.claims.iter().filter(|claim| claim.region == region);
         let most = told.map(|claim| claim.id.bytes).max().unwrap_or(0);
-        // Whether it grew out of a base is known once it comes.
+        // It is known once it comes whether it grew out of a base.
         if self.need.has_bytes() { most } else { 0 }
     }
 

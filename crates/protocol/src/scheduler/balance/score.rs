@@ -1,4 +1,4 @@
-//! Which of some holders are best, by each policy that goes by what was heard.
+//! The best of some holders, by each policy that goes by what was heard.
 
 use larder_types::DiskId;
 
@@ -92,8 +92,9 @@ impl Balance {
         if near.1 <= others.1.saturating_add(trip_us) { near.0 } else { others.0 }
     }
 
-    /// When the holder would be done. Its queue has two witnesses: what was reported, of all askers but old, and what this
-    /// one has there itself, a sample but of now. Where the sample says more, the mean of both errs less than either.
+    /// Returns the time at which the holder would be done. Its queue has two witnesses: what was reported, of all askers
+    /// but old, and what this one has there itself, a sample but of now. Where the sample says more, the mean of both errs
+    /// less than either.
     fn finish_us(&self, now_us: u64, disk: DiskId, seen: &Seen, least_us: u64) -> u128 {
         let sampled = seen.owed.saturating_mul(u64::from(self.askers));
         let queue = seen.queue.max(u64::midpoint(seen.queue, sampled)) / PARTS;

@@ -1,4 +1,4 @@
-//! What the reports say of some holders now.
+//! The state of some holders now, by their reports.
 
 use larder_types::DiskId;
 
@@ -24,9 +24,9 @@ pub(super) struct Seen {
     pub(super) owed: u64,
     /// Expected microseconds of each of these, on average.
     pub(super) each_us: u64,
-    /// How many it serves at once, 1 at least.
+    /// The number of requests that it serves at once, 1 at least.
     pub(super) lanes: u64,
-    /// How long it takes for the request itself.
+    /// The time that it takes for the request itself.
     pub(super) service_us: u64,
 }
 
@@ -118,8 +118,8 @@ impl Balance {
 }
 
 impl Balance {
-    /// Takes disks that answer and do not say how long they take for ones like those that do: of an older release, or
-    /// with a device that has served nothing yet.
+    /// Takes disks that answer and do not say how long they take for ones like those that do. They are of an older
+    /// release, or have a device that has served nothing yet.
     fn level(&self, holders: &[DiskId], seen: &mut [Seen; CHOICES_MAX]) {
         let answers = |disk: &DiskId| {
             self.known.get(disk).is_some_and(|it| it.is_mute || it.report.is_some())
@@ -163,7 +163,7 @@ fn of_known(known: &Known, told: Told, mean: u64, class: SizeClass) -> Seen {
         bytes_of(&report.waiting).checked_div(requests_of(&report.waiting)).unwrap_or(0);
     Seen {
         is_unheard: false,
-        // What it owes this asker is there for certain.
+        // The requests that it owes this asker are there for certain.
         queue: (faded + PARTS * requests_of(&known.since)).max(owed),
         bytes: (faded / PARTS)
             .saturating_mul(reported_bytes)

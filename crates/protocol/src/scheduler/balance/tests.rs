@@ -191,7 +191,7 @@ fn the_report_of_a_long_queue_fades() {
     for policy in [Policy::EarliestFinish, Policy::Parallel] {
         let mut balance = heard(policy, [report(50, 1000), report(4, 1000), report(5, 1000)]);
         assert_eq!(choices(&mut balance, 1), [2].into(), "{policy:?}");
-        // It would have served these by now several times over; the others told anew what they have.
+        // It would have served these by now several times over; the others reported again what they have.
         for disk in [DiskId(2), DiskId(3)] {
             balance.heard(500_000, disk, report(20, 1000));
         }

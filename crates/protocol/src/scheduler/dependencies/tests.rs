@@ -15,15 +15,15 @@ struct Request {
     access: Access,
 }
 
-/// When each begins.
+/// The time at which each begins.
 type Begins = Vec<u64>;
 
 fn one(takes: u64, key: u8, access: Access) -> Request {
     Request { arrives: 0, takes, key, access }
 }
 
-/// When each begins by the machine. Requests are given in the order of their arrival; what ends at a moment has ended
-/// for those who arrive at it.
+/// Returns the time at which each begins by the machine. Requests are given in the order of their arrival; what ends at
+/// a moment has ended for those who arrive at it.
 fn by_queues(requests: &[Request], read_write: ReadWrite) -> Begins {
     let mut machine = Dependencies::<u8, usize>::new(read_write);
     let mut begins = vec![0; requests.len()];
@@ -65,8 +65,8 @@ fn conflict(one: &Request, other: &Request) -> bool {
     one.key == other.key && (one.access == Access::Write || other.access == Access::Write)
 }
 
-/// The paper's priorities: in the window in which a request arrives its depth is one more than the greatest of those
-/// before it in the window that it depends on, and its priority is `window × R + depth`.
+/// The paper's priorities are `window × R + depth`. In the window in which a request arrives its depth is one more than
+/// the greatest of those before it in the window that it depends on.
 fn priorities(requests: &[Request], window: u64) -> Vec<u64> {
     let r = requests.len() as u64 + 1;
     let mut depths: Vec<u64> = Vec::new();
@@ -80,8 +80,8 @@ fn priorities(requests: &[Request], window: u64) -> Vec<u64> {
     requests.iter().zip(depths).map(|(it, depth)| it.arrives / window * r + depth).collect()
 }
 
-/// When each begins by the priorities: in the window's end, and not before all of its key that have a lower priority are
-/// finished. Those of the same priority begin together.
+/// Returns the time at which each begins by the priorities: in the window's end, and not before all of its key that have
+/// a lower priority are finished. Those of the same priority begin together.
 fn by_priorities(requests: &[Request], window: u64) -> Begins {
     let priorities = priorities(requests, window);
     let mut order: Vec<usize> = (0..requests.len()).collect();

@@ -1,4 +1,4 @@
-//! Which reads touch the device, and when.
+//! The reads that touch the device, and their times.
 
 use super::*;
 

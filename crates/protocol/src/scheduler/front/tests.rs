@@ -123,7 +123,7 @@ fn requests_are_turned_away_when_as_many_wait_as_may() {
     assert_eq!(primary.ask(1, u32::MAX, LOOK_UP), [[u32::MAX]]);
 }
 
-/// Random requests, each of which takes a random time: all begin once, a look-up finds the put that was finished last
+/// Random requests, each of which takes a random time: all begin once. A look-up finds the put that was finished last
 /// when it came, or one that came before it, and never an older one.
 #[test]
 fn look_ups_find_what_was_finished_when_they_came() {
@@ -159,7 +159,7 @@ fn look_ups_find_what_was_finished_when_they_came() {
                 if group.is_change() {
                     effective[usize::from(group.key)] = group.acting();
                 }
-                // What begins now finds it.
+                // A request that begins now finds it.
                 primary.end(first);
             }
             if next == 200 {

@@ -1,4 +1,4 @@
-//! What is one, and what is not.
+//! The requests that are one, and those that are not.
 
 use larder_types::{HybridClock, RegionId, Stamp};
 

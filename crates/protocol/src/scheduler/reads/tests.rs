@@ -54,7 +54,7 @@ fn heard(reads: &mut Reads, now_us: u64, told: &[(Replica, Report)]) {
     }
 }
 
-/// Whoever may be asked first now.
+/// Returns the holders that may be asked first now.
 fn firsts(reads: &mut Reads, now_us: u64, holders: Holders, of: &[Replica]) -> BTreeSet<usize> {
     let first = |draw| {
         reads.begin();

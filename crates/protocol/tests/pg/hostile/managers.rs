@@ -22,7 +22,7 @@ use larder_types::{
 use super::draw::Draw;
 use super::{Tally, repeat};
 
-/// What a server says of itself at its start: its run, its addresses, and the views that it has groups in.
+/// A server's report of itself at its start: its run, its addresses, and the views that it has groups in.
 type Started = (BootId, Vec<String>, Vec<(PgId, Option<View>)>);
 
 const ME: ServerId = ServerId(1);
@@ -158,7 +158,7 @@ fn quorum_case(seed: u64, tally: &mut Tally) {
             }
         }
     }
-    // What it has written, it can begin again with.
+    // It can begin again with what it has written.
     let mut out = Vec::new();
     Quorum::restore(ME, victim.stored, seed, victim.now_ms, &mut out);
 }
@@ -363,7 +363,7 @@ impl Leading {
         drop(self.map.apply(index, decoded));
     }
 
-    /// What the policy wants agreed on is, and what comes of that too.
+    /// Agrees on what the policy wants agreed on, and on what comes of that too.
     fn consider(&mut self, event: PolicyEvent) {
         let mut events = vec![event];
         for _ in 0..50 {

@@ -1,4 +1,4 @@
-//! Members among servers whose certificates are good and whose words are not: what they say goes through the same door
+//! Members among servers whose certificates are good and whose words are not. What they say goes through the same door
 //! as in production, and whatever gets through must not end the member.
 //!
 //! `LARDER_FUZZ_SECONDS` sets how long it runs, `LARDER_FUZZ_SEED` repeats one case.
@@ -19,7 +19,7 @@ use larder_types::{RegionId, ServerId, SessionId, View};
 use crate::support::{LV, LV_BLOCKS, Member, info};
 use draw::Draw;
 
-/// What became of hostile events.
+/// Counts of hostile events, by their results.
 #[derive(Debug, Default, Clone, Copy)]
 struct Tally {
     cases: u64,
@@ -191,7 +191,7 @@ fn case(seed: u64, tally: &mut Tally) {
     if member.pg.role() == Role::Serving {
         serves_on(&mut member);
     }
-    // What it has logged, it can begin again with.
+    // It can begin again with what it has logged.
     if member.taking.is_none() {
         member.sync();
         let pg = member.restart().pg;

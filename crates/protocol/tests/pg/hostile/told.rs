@@ -1,4 +1,4 @@
-//! Draws what is told of other regions.
+//! Draws words about other regions.
 
 use larder_protocol::region::{Told, ToldAppend, ToldVersion};
 use larder_protocol::{Description, Pg, PutCall};
@@ -71,7 +71,7 @@ impl Draw {
         vec![passed; self.num(1).min(1000) as usize]
     }
 
-    /// What another region tells.
+    /// Draws a word of another region.
     pub(super) fn told(&mut self, pg: &Pg) -> Told {
         let (request, bucket, epoch, key) = (self.request(), BUCKET, EPOCH, self.key());
         let at = self.stamp();

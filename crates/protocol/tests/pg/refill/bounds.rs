@@ -1,4 +1,4 @@
-//! What one walk leaves because it has found too much, and that a later one does it.
+//! The work that one walk leaves because it has found too much, and that a later one does it.
 
 use larder_protocol::Call;
 use larder_protocol::limits::{HOLDERS_WAITING_MAX, REFILLS_MAX, SUSPECTS_MAX};
@@ -7,7 +7,7 @@ use larder_types::LvId;
 use super::*;
 
 impl Member {
-    /// How many of these objects have these holders.
+    /// Returns the number of these objects that have these holders.
     fn held_by(&self, names: &[String], holders: Holders) -> usize {
         names.iter().filter(|name| self.holders(name) == holders).count()
     }

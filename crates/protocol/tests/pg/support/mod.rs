@@ -74,7 +74,7 @@ impl Index for Table {
     }
 }
 
-/// What a member of the PG begins with.
+/// Returns the state that a member of the PG begins with.
 pub fn origin(me: ServerId, applied: OpId, snapshot: Option<SnapshotRow>) -> Origin {
     let planted = Planted::default();
     Origin { pg: PG, pg_count: 1, me, applied, snapshot, high_water: None, planted }
@@ -87,7 +87,7 @@ pub struct Member {
     pub table: Table,
     /// Everything appended, with the commit point known then.
     pub log: Vec<(LogEntry, OpSeq)>,
-    /// How much of it is synced.
+    /// The number of entries of it that are synced.
     pub synced: usize,
     pub effects: Outbox,
     /// By the steady clock.
@@ -459,7 +459,7 @@ impl Member {
         learners
     }
 
-    /// What the index shows of a key.
+    /// Returns the version of a key that the index shows.
     pub fn row(&self, name: &str) -> Option<VersionRow> {
         let row = rows::version(BUCKET, &name_of(name), rows::UNVERSIONED);
         let value = self.table.get(&row).expect("a row")?;
