@@ -1,5 +1,5 @@
-//! The choice of the pieces of an object that are coalesced, and the words of a proxy and a primary about it (ADR 65).
-//! They are pieces of an object that was appended to.
+//! The choice of pieces to coalesce in an object that was appended to, and the words of a proxy and a primary about it
+//! (ADR 65).
 //!
 //! Sizes go by tiers, as in a tiered compaction: pieces are coalesced with pieces of about their size, and those of
 //! [`COALESCED_BYTES_MIN`] never again.
@@ -8,8 +8,8 @@
 //!
 //! 1. A window has two pieces at least, fits a chunk, and no piece of it is as large as [`COALESCED_BYTES_MIN`].
 //! 2. A byte is written again into a piece that has [`COALESCE_GROWTH_MIN`] times the bytes of the one that had it, or as
-//!    many as [`COALESCED_BYTES_MIN`]. It is once more where large pieces stand on both sides. It also is where a window
-//!    has the most pieces, if it is not the largest of them with many on one side.
+//!    many as [`COALESCED_BYTES_MIN`]. It is written once more where large pieces stand on both sides. It is also written
+//!    again where a window has the most pieces, if it is not the largest of them with many on one side.
 //! 3. Where no window is found, no two pieces below [`COALESCED_BYTES_MIN`] stand side by side, but for fewer than a window
 //!    has at the end. So an object has two pieces for each of so many bytes, and these.
 

@@ -126,8 +126,8 @@ pub const LV_FAILURES_MAX: u32 = 4;
 /// Milliseconds after which replicas that were out of reach are asked again to open: longer than a driver tries to
 /// reach one, so that questions do not pile up.
 pub const LV_REOPEN_MS: u64 = 5_000;
-/// Milliseconds for which a start that has no space above its marks waits for the rows to be read. Only then it draws
-/// another LV, so that one with few rows draws none.
+/// Milliseconds for which a start that has no space above its marks waits for the rows to be read. Only then does it
+/// draw another LV, so that one with few rows draws none.
 pub const UNREAD_MS: u64 = 4_000;
 /// Changes of one PG's ledger, of blocks and of objects each, that wait while a stretch of the index is read for it: a few
 /// megabytes.
@@ -577,8 +577,8 @@ pub const CHOICES_MAX: usize = 16;
 pub const REFUSED_US: u64 = 2_000_000;
 /// Disks of which is remembered what was heard.
 pub const HOLDERS_HEARD_MAX: usize = 4096;
-/// A disk counts as unheard when its last report is so many times older than its next finish. That is the time in which
-/// it would have served its queue and one request more: a slow one is tried so much more seldom.
+/// A disk counts as unheard when its last report is older than so many of its finish times. Its finish time is that in
+/// which it would have served its queue and one request more: a slow one is tried so much more seldom.
 pub const STALE_AFTER_FINISHES: u64 = 128;
 /// Microseconds for which a report counts at least: while nobody reads, it does no harm to go by an old one.
 pub const STALE_US_MIN: u64 = 100_000;

@@ -225,7 +225,7 @@ impl SpaceScan {
         Ok(())
     }
 
-    /// Notes rows that are garbage: they will go, and nothing may name them.
+    /// Notes a row of garbage: what it calls garbage will go, and nothing may name it.
     fn note_garbage(&mut self, row: &[u8]) -> Result<(), IndexError> {
         let (_, beginning) = rows::parse_garbage(row).ok_or_else(|| unreadable(row))?;
         let last = |bytes: usize| [beginning, &vec![0; bytes]].concat();

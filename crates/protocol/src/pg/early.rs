@@ -160,8 +160,9 @@ impl Pg {
         index.write(changes)
     }
 
-    /// Writes the marks beside the applied position, if they are known. A caller needs it that is about to write rows
-    /// that name what was reserved ([`Pg::reserve`]). So does a start after which nothing may be applied for long.
+    /// Writes the marks beside the applied position, if they are known. It is for a caller that is about to write rows
+    /// that name what was reserved ([`Pg::reserve`]). It is also for a start after which nothing may be applied for
+    /// long.
     ///
     /// # Errors
     /// [`IndexError`].

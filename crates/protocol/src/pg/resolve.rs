@@ -7,9 +7,9 @@
 //!    answer the `Open` of a later view does the same. Nor is one verified before every other replica has done so too, or
 //!    is out of reach.
 //! 2. If any copy verifies the put rolls forward, with the copies that do. It is revoked only when every replica was
-//!    looked at and none verifies, or when too few are left for a client to have been told. That is so when
-//!    many enough were fenced before they ever acknowledged the data: as many must acknowledge it as the put names, or
-//!    all. Anything else stays in doubt and is asked again.
+//!    looked at and none verifies, or when too few are left for a client to have been told. That is so when too many
+//!    were fenced before they ever acknowledged the data: as many must acknowledge it as the put names, or all.
+//!    Anything else stays in doubt and is asked again.
 //! 3. A resolution that fails begins again after ever more ticks, [`RETRY_TICKS_MAX`] at most, or as soon as a replica is
 //!    back or has room. A put that cannot be decided costs its replicas next to nothing, and waits for nobody for ever.
 //! 4. A replica that remembers as many voids as it can is given a floor instead ([`Pg::raise_over_voids`]): so the

@@ -12,7 +12,7 @@ use larder_types::{
 
 use crate::message::{Call, Token};
 
-/// The slot that is kept in order.
+/// A key, stream or upload whose ops are kept in order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Slot {
     /// The versions of a key.

@@ -1,5 +1,5 @@
 //! A walk over the rows of a server's index on behalf of all PGs that it leads. It finds what their chunks lack, and
-//! does what is most urgent first.
+//! has what is most urgent done first.
 //!
 //! No row says of which PG it is without being read, so one walk serves all PGs. Copies are made in rounds: the
 //! first walk makes only the most urgent ones, the next those that were the most urgent among what it left. So after a

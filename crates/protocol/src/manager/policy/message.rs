@@ -60,7 +60,7 @@ pub enum ServerMessage {
         boot: BootId,
         /// Its clock when it sent this; echoed.
         sent_ms: u64,
-        /// The copies that it needs.
+        /// The copies that it has to make.
         need: CopyNeed,
     },
 }

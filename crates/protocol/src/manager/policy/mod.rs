@@ -13,7 +13,8 @@
 //!    elected afterwards waits out a whole lease before it gives a PG another primary, so it waits out this one.
 //!    Without the confirmation an old leader that nobody told could go on granting.
 //! 2. A view with another primary is proposed only after every lease granted in the view before has run out, with a
-//!    margin for clocks that drift. Or the primary has begun another run, and its lease died with the old one.
+//!    margin for clocks that drift. The other case is that the primary has begun another run, and its lease died with
+//!    the old one.
 //! 3. One proposal is under way per PG, LV, server, session and bucket; the map decides again when it is through.
 //! 4. Nobody is taken for down, and no session closed, while the quorum does not answer. A leader that hears nobody may
 //!    still be heard, and its successor commits what it proposed.
@@ -413,8 +414,8 @@ impl Turn<'_> {
             ServerMessage::Renew { boot, sent_ms, led } => {
                 self.heartbeat(server, boot);
                 self.renew(server, boot, sent_ms, &led);
-                // The views that a manager before agreed on, or could not while another change was under way, may not have
-                // come about.
+                // A change that a manager before agreed on, or could not while another was under way, may not have come
+                // about.
                 for (pg, view) in led {
                     self.activate((server, boot), pg, view);
                 }

@@ -338,8 +338,8 @@ impl Turn<'_> {
     }
 
     /// An LV as its primary is to know it: what is to be filled is there once its PV is. The primary may have been told
-    /// of what was added before this manager led. That may have the only copy of a put that a client was told of, and
-    /// is never called gone.
+    /// of what was added before this manager led. Such a replica may have the only copy of a put that a client was told
+    /// of, and is never called gone.
     fn with_pvs(&self, id: LvId, lv: &LvRecord) -> LvRecord {
         let mut lv = lv.clone();
         // One that moves is wider for a while, and is not to be so.
