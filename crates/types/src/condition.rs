@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::metax::Metax;
 
-/// The demands on a key's current version that an op needs to take effect.
+/// The demands that a key's current version must meet for an op to take effect.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Condition {
     /// `If-Match`: the version exists and has one of these etags, or `*`.

@@ -198,8 +198,8 @@ impl Pg {
         if all_know { PIECES_MAX } else { PIECES_UNCOALESCED_MAX }
     }
 
-    /// Returns true if a version has as many pieces as it may once every op so far is applied. Its entity tag counts all appends that
-    /// there were, so that rows are looked up for very long logs alone.
+    /// Returns true if a version has as many pieces as it may once every op so far is applied. Its entity tag counts
+    /// all appends that there were, so that rows are looked up for very long logs alone.
     fn is_full(
         &self,
         head: Option<&Head>,

@@ -295,8 +295,8 @@ impl Pg {
         })
     }
 
-    /// Returns true if a learner's message makes this primary begin a snapshot. A driver may hold it for a while, so that it reads
-    /// its index once for several: a learner reports on and on until it is heard.
+    /// Returns true if a learner's message makes this primary begin a snapshot. A driver may hold it for a while, so
+    /// that it reads its index once for several: a learner reports on and on until it is heard.
     #[must_use]
     pub fn begins_snapshot(&self, from: ServerId, message: &PeerMessage) -> bool {
         let PeerMessage::Report { view, report } = message else { return false };

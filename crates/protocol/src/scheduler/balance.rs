@@ -20,10 +20,11 @@
 //! 2. Holders that are about equal are taken at random: askers that heard the same do not run in a herd. A near one goes
 //!    before others as good: a read there takes no trip over the network.
 //! 3. A report loses its weight. What it says of the queue fades within the time in which that queue would be served. It
-//!    fades to the mean of the holders, or to what that disk has on average if that is less. When the report is so many
-//!    times older than that time, and at the latest after [`STALE_US_MAX`], its disk counts as one that was never heard: as
-//!    good as the best. **So no disk starves on account of an old report**: of n holders it is taken with a chance of 1/n at
-//!    least. If it is far and others are near, that holds whenever the near ones are worse than the far ones on average.
+//!    fades to the mean of the holders, or to what that disk has on average if that is less. The report itself ends when it
+//!    is so many times older than that time, and at the latest after [`STALE_US_MAX`]. Then its disk counts as one that was
+//!    never heard: as good as the best. **So no disk starves on account of an old report**: of n holders it is taken with a
+//!    chance of 1/n at least. If it is far and others are near, that holds whenever the near ones are worse than the far
+//!    ones on average.
 //! 4. A disk that owes an answer does not count as unheard for being silent. The driver says of each request that was
 //!    sent how it ended, so a silent disk is asked again when it has answered or was given up.
 //! 5. Some disks answer and do not say how long they take: those of an older release, or whose device has served

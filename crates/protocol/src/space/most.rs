@@ -60,8 +60,8 @@ impl Lv {
 }
 
 impl VolumeGroup {
-    /// Returns true if a disk refused data a moment ago. It may take other data, where it has given room before; but a put that it
-    /// refused would else be given one place on it after the other.
+    /// Returns true if a disk refused data a moment ago. It may take other data, where it has given room before; but a
+    /// put that it refused would else be given one place on it after the other.
     #[must_use]
     pub fn refused_lately(&self, now_ms: u64) -> bool {
         self.refused.keys().any(|&disk| self.is_refusing(disk, now_ms))

@@ -100,7 +100,7 @@ fn a_start_gives_what_lies_above_and_the_rest_once_it_is_read() {
     assert_eq!(put(&mut member, "d", 15), (0, 15), "now it is");
     let space = member.pg.gauges().space;
     assert_eq!((space.free, space.unread, mark(&member)), (50, 0, 55));
-    // The index shows blocks after all of this of which none is used twice.
+    // After all of this the index shows no block that is used twice.
     let mut member = restarted(member, 3);
     member.serve(1);
 }

@@ -152,7 +152,7 @@ pub fn object(at: Stamp, dice: &mut Dice) -> What {
     What::Object(Box::new(Object { metax, parts, pieces, amended: Amendments::default() }))
 }
 
-/// Returns the entry that a client sets something on, or appends to.
+/// Returns the entry after a client has set something on it, or appended to it.
 pub fn amended(entry: &Entry, at: Stamp, origin: Origin, dice: &mut Dice) -> Option<Entry> {
     let What::Object(object) = &entry.what else { return None };
     let mut object = object.clone();
