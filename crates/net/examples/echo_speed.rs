@@ -1,4 +1,4 @@
-//! What a call costs: the CPU of both sides for an echo, with TLS and without.
+//! The cost of a call: the CPU of both sides for an echo, with TLS and without.
 //!
 //! ```console
 //! $ cargo run --release -p larder-net --features plain-for-measurement --example echo_speed

@@ -48,7 +48,7 @@ pub(crate) fn delayed(socket: Box<dyn Duplex>) -> Box<dyn Duplex> {
     }
 }
 
-/// What arrived, and when it is due. The last is the end: without bytes, or an error.
+/// Bytes that arrived, and when they are due. The last is the end: without bytes, or an error.
 struct Arrived {
     due: Instant,
     bytes: io::Result<Bytes>,
@@ -60,7 +60,7 @@ struct Delayed {
     underway: VecDeque<Arrived>,
     underway_bytes: usize,
     ended: bool,
-    /// When the timer wakes us.
+    /// The time at which the timer wakes us.
     armed: Option<Instant>,
     room: Vec<u8>,
 }

@@ -29,7 +29,7 @@ pub type Fingerprint = [u8; 32];
 /// A server's public key: Ed25519.
 pub type PublicKey = [u8; 32];
 
-/// The key that makes servers members of a cluster. Whoever has it can be any server.
+/// The key that makes servers members of a cluster. A process that has it can be any server.
 pub struct Authority {
     cluster: ClusterId,
     issuer: Issuer<'static, KeyPair>,
@@ -83,7 +83,7 @@ impl Authority {
         let params = authority_params(cluster, Validity { from: now, to: now });
         let authority =
             Self { cluster, issuer: Issuer::new(params, key), certificate: certificate.clone() };
-        // What it signs must be verified by its certificate: else name or key is another's.
+        // Its certificate must verify its signatures: else name or key is another's.
         drop(authority.identity(ServerId(0), Roles::default())?);
         Ok(authority)
     }
@@ -96,7 +96,7 @@ impl Authority {
         keyfile::write(path, &self.to_pem())
     }
 
-    /// The text of its file. Whoever reads it can be any server.
+    /// The text of its file. Anybody who reads it can be any server.
     #[must_use]
     pub fn to_pem(&self) -> String {
         keyfile::pem("PRIVATE KEY", self.issuer.key().serialized_der())
@@ -109,7 +109,7 @@ impl Authority {
         &self.certificate
     }
 
-    /// Whether this identity's certificate is one of its own.
+    /// Returns true if this identity's certificate is one of its own.
     #[must_use]
     pub fn signed(&self, identity: &Identity) -> bool {
         identity.chain().authority == self.certificate
@@ -121,7 +121,7 @@ impl Authority {
         self.cluster
     }
 
-    /// What a joiner knows it by.
+    /// The fingerprint that a joiner knows it by.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         fingerprint(&self.certificate)
@@ -220,7 +220,7 @@ fn new_key() -> Result<KeyPair, IdentityError> {
     KeyPair::generate_for(&PKCS_ED25519).map_err(|_no_randomness| IdentityError::Random)
 }
 
-/// When a certificate is valid.
+/// The time during which a certificate is valid.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Validity {
     pub(crate) from: SystemTime,

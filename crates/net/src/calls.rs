@@ -4,7 +4,8 @@
 //!
 //! 1. A number is never used twice, and numbers grow in the order in which calls are queued: one number tells
 //!    for all calls whether they have left.
-//! 2. Each call is told its end exactly once, whoever is first: answer, deadline, or the connection's end.
+//! 2. Each call is told its end exactly once, by the first of these: answer, deadline, or the connection's
+//!    end.
 //! 3. None that waits has a deadline before `due`.
 
 use tokio::sync::oneshot;
@@ -14,7 +15,7 @@ use crate::error::{CallError, NotSent, Unknown};
 use crate::frame::Frame;
 use crate::limits::REQUESTS_MAX;
 
-/// What a call comes to.
+/// The end of a call.
 pub(crate) type Outcome = Result<Frame, CallError>;
 
 /// One that waits.
@@ -52,7 +53,7 @@ pub(crate) struct Calls {
     sent_through: u64,
     /// The highest number that is on its way out, or has left.
     begun_through: u64,
-    /// When one may be late at the soonest; those that were answered since count until then.
+    /// The time at which one may be late at the soonest; those that were answered since count until then.
     due: Option<Instant>,
 }
 
@@ -64,7 +65,7 @@ impl Calls {
         self.places.len() - self.free.len()
     }
 
-    /// When to look for late ones again ([`expire`](Self::expire)); `None` if none waits.
+    /// The time to look for late ones again ([`expire`](Self::expire)); `None` if none waits.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }
@@ -100,7 +101,7 @@ impl Calls {
         Some(waiting)
     }
 
-    /// Whether somebody still waits for its answer.
+    /// Returns true if somebody still waits for its answer.
     pub(crate) fn wanted(&self, number: u64) -> bool {
         let waiting = self.entry(number).and_then(|entry| entry.waiting.as_ref());
         waiting.is_some_and(|waiting| !waiting.answer.is_closed())
@@ -120,7 +121,7 @@ impl Calls {
         self.leave(number).map_or(Cancelled::Over, |_| Cancelled::Before)
     }
 
-    /// Whether the call is still outstanding.
+    /// Returns true if the call is still outstanding.
     pub(crate) fn waits(&self, number: u64) -> bool {
         self.entry(number).is_some_and(|entry| entry.waiting.is_some())
     }
@@ -149,7 +150,7 @@ impl Calls {
         self.end(&numbers, ended, CallError::NotSent(NotSent::Late), Unknown::Late);
         let left = self.places.iter().filter_map(|place| place.waiting.as_ref());
         self.due = left.map(|waiting| waiting.deadline).min();
-        assert!(self.due.is_none_or(|due| due > now), "whoever is late was told");
+        assert!(self.due.is_none_or(|due| due > now), "a caller that is late was told");
     }
 
     /// Ends all: the connection broke, or could not be made.

@@ -32,7 +32,7 @@ pub(crate) struct Chain {
     pub(crate) authority: CertificateDer<'static>,
 }
 
-/// What makes a process the server that it is.
+/// The certificate and key that make a process the server that it is.
 pub struct Identity {
     subject: Subject,
     key: PrivatePkcs8KeyDer<'static>,
@@ -53,7 +53,7 @@ impl IdentityRequest {
         ServerKey::new().map(Self)
     }
 
-    /// What is to be signed.
+    /// The key that is to be signed.
     #[must_use]
     pub fn key(&self) -> PublicKey {
         self.0.public()
@@ -130,19 +130,19 @@ impl Identity {
         keyfile::write(path, &text)
     }
 
-    /// Who it is.
+    /// The server that the certificate names.
     #[must_use]
     pub fn subject(&self) -> Subject {
         self.subject
     }
 
-    /// When its certificate ends.
+    /// The time at which its certificate ends.
     #[must_use]
     pub fn valid_until(&self) -> SystemTime {
         self.valid_until
     }
 
-    /// Whether it should be renewed now, while there is time to find out why it cannot be.
+    /// Returns true if it should be renewed now, while there is time to find out why it cannot be.
     #[must_use]
     pub fn renewal_due(&self, now: SystemTime) -> bool {
         now >= self.renewal_at()
@@ -154,7 +154,7 @@ impl Identity {
         self.valid_until - self.life() / RENEWAL_PART
     }
 
-    /// When it is worth a warning that it was not renewed.
+    /// The time from which it is worth a warning that it was not renewed.
     #[must_use]
     pub fn warning_at(&self) -> SystemTime {
         self.valid_until - self.life() / WARNING_PART
@@ -175,7 +175,7 @@ impl Identity {
     }
 }
 
-/// What verifies certificates of this authority and of no other.
+/// The roots that verify certificates of this authority and of no other.
 pub(crate) fn roots(
     authority: &CertificateDer<'static>,
 ) -> Result<Arc<RootCertStore>, IdentityError> {
@@ -186,7 +186,7 @@ pub(crate) fn roots(
     Ok(Arc::new(roots))
 }
 
-/// Whether the authority signed the certificate, and it is valid at that time.
+/// Verifies that the authority signed the certificate, and that it is valid at that time.
 pub(crate) fn verify(
     certificate: &CertificateDer<'_>,
     roots: &RootCertStore,
@@ -197,8 +197,8 @@ pub(crate) fn verify(
     verify_server_cert_signed_by_trust_anchor(&parsed, roots, &[], at, algorithms.all)
 }
 
-/// The verifier names a certificate's beginning and end when asked about a time outside of it: one parser of
-/// certificates less, and no date that could differ from what is verified.
+/// The verifier names a certificate's beginning and end when asked about a time outside of it. That saves a
+/// parser of certificates, and no date can differ from what is verified.
 fn validity(
     certificate: &CertificateDer<'_>,
     roots: &RootCertStore,

@@ -1,6 +1,6 @@
 //! One connection: reads, writes and the clock of both its ends, in one task.
 //!
-//! One task for both directions, because what arrives together is then answered together: a read of many
+//! One task for both directions, because what arrives together is then answered together. A read of many
 //! requests ends in one vectored write of their answers, and nobody is woken in between.
 //!
 //! A connection is directed. Requests and messages go from the end that opened it, answers come back, and two
@@ -26,7 +26,7 @@ use crate::metrics::Metrics;
 use crate::receive::Receiver;
 use crate::transmit::Batch;
 
-/// Why a connection ended.
+/// The reason why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Broken {
     #[error("{0}")]
@@ -47,7 +47,7 @@ pub(crate) enum Broken {
     Denied(Denied),
 }
 
-/// What bytes go through.
+/// The stream that a connection's bytes go through.
 pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
@@ -60,7 +60,7 @@ pub(crate) struct Wire {
     seen: Seen,
 }
 
-/// When the peer last showed that it lives, and this end.
+/// The times at which the peer last showed that it lives, and this end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen {
     /// Bytes came, or we began to read again.
@@ -72,13 +72,14 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// True if bytes went both ways within the last quarter of an interval: each end knows that the other lives.
+    /// Returns true if bytes went both ways within the last quarter of an interval: each end knows that the
+    /// other lives.
     pub(crate) fn is_lively(&self, now: Instant) -> bool {
         let lately = |at: Instant| now.saturating_duration_since(at) < PING_INTERVAL / 4;
         self.is_local || lately(self.received) && lately(self.wrote)
     }
 
-    /// True if the peer is given up.
+    /// Returns true if the peer is given up.
     pub(crate) fn is_silent(&self, now: Instant) -> bool {
         !self.is_local && now - self.received >= SILENCE_MAX
     }
@@ -161,8 +162,8 @@ impl Wire {
     }
 }
 
-/// When all connections of an endpoint are looked at and pinged. They are together, so that an idle process wakes once
-/// for all of them.
+/// The times at which all connections of an endpoint are looked at and pinged. They are together, so that
+/// an idle process wakes once for all of them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Beats {
     since: Instant,
@@ -181,21 +182,21 @@ impl Beats {
     }
 }
 
-/// What one end of a connection does; [`run`] does the rest.
+/// The part that one end of a connection does; [`run`] does the rest.
 pub(crate) trait End {
-    /// The task runs: whoever queues something now need not wake it.
+    /// The task runs: a caller that queues something now need not wake it.
     fn awake(&mut self) -> Result<(), Broken>;
     /// Takes a frame. What must go out before all else is put into the batch.
     fn receive(&mut self, frame: Frame, batch: &mut Batch) -> Result<(), Broken>;
     /// Everything that had arrived was received.
     fn settle(&mut self);
-    /// Whether to read on, with so many bytes on their way out.
+    /// Returns true if the connection may read on, with so many bytes on their way out.
     fn accepts(&self, batch: &Batch) -> bool;
     /// Moves frames that wait into the batch. If none does, the waker is kept for when one comes.
     fn fill(&mut self, batch: &mut Batch, waker: &Waker);
     /// A frame has left whole.
     fn sent(&mut self, header: &Header);
-    /// When something may be late, which is looked at within a tick after that.
+    /// The time from which something may be late, which is looked at within a tick after that.
     fn due(&self) -> Option<Instant>;
     /// Looks at the clock; when to look again if nothing is due before.
     fn tick(&mut self, now: Instant, seen: Seen, batch: &mut Batch) -> Result<Instant, Broken>;
@@ -312,8 +313,8 @@ fn look_at_clock<E: End>(
     Ok(())
 }
 
-/// When to look at the clock again. While the socket takes nothing, nobody hears of calls that come: it is looked for
-/// late ones at each tick.
+/// The time to look at the clock again. While the socket takes nothing, nobody hears of calls that come:
+/// the connection looks for late ones at each tick.
 fn next_look<E: End>(wire: &Wire, end: &E, latest: Instant) -> Instant {
     let next_tick = Instant::now() + TICK;
     match end.due() {
@@ -376,7 +377,8 @@ impl Queue {
         }
     }
 
-    /// Who sleeps: it is awake, or to be woken because there is something else to look at.
+    /// Takes the waker of a task that sleeps: the task is awake, or to be woken because there is something
+    /// else to look at.
     pub(crate) fn sleeper(&mut self) -> Option<Waker> {
         self.sleeper.take()
     }
@@ -403,7 +405,7 @@ mod tests {
     struct Waits {
         due: Instant,
         looks: u32,
-        /// When it was looked at what is late, from when it was.
+        /// The time of the look at what is late, once there was one.
         late: Option<Instant>,
     }
 

@@ -30,7 +30,7 @@ use crate::metrics::{Metrics, Refused};
 use crate::simulated::Host;
 use crate::tls::{Credentials, denied};
 
-/// What peers and listeners of a process share.
+/// The state that peers and listeners of a process share.
 #[derive(Debug)]
 pub struct Endpoint {
     security: Security,
@@ -46,7 +46,7 @@ pub struct Endpoint {
     pub(crate) shared: OnceLock<Shared>,
 }
 
-/// How connections are secured.
+/// The way in which connections are secured.
 #[derive(Debug)]
 pub(crate) enum Security {
     Tls(Arc<Credentials>),
@@ -106,7 +106,7 @@ impl Endpoint {
         Arc::new(Self { security, metrics, runtime, beats, removed, oldest, newest, shared })
     }
 
-    /// What its connections did.
+    /// The counts of what its connections did.
     #[must_use]
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
@@ -122,8 +122,9 @@ impl Endpoint {
         });
     }
 
-    /// Speaks no version of the protocol older than this from now on: refuses whoever speaks none as new, and closes the
-    /// connections that were made in an older one. Both sides may make them anew. What was required stays so.
+    /// Speaks no version of the protocol older than this from now on: refuses peers that speak none as new,
+    /// and closes the connections that were made in an older one. Both sides may make them anew. What was
+    /// required stays so.
     pub fn require(&self, oldest: u8) {
         self.oldest.fetch_max(oldest, Ordering::AcqRel);
     }
@@ -141,8 +142,9 @@ impl Endpoint {
         removed(server)
     }
 
-    /// Why a connection of this version of the protocol is to end, if it is. It is for whoever moves the connection's frames to
-    /// ask before each turn: nothing arrives behind [`Self::require`], and one that is idle ends at its next ping.
+    /// The reason why a connection of this version of the protocol is to end, if it is. The task that moves
+    /// the connection's frames must ask before each turn: nothing arrives behind [`Self::require`], and one
+    /// that is idle ends at its next ping.
     pub(crate) fn outdated(&self, version: u8) -> Poll<Denied> {
         let oldest = self.oldest.load(Ordering::Acquire);
         if version >= oldest {
@@ -161,7 +163,7 @@ impl Endpoint {
         &self.security
     }
 
-    /// Whose endpoint this is, while its certificate says so.
+    /// The server whose endpoint this is, while its certificate says so.
     pub(crate) fn subject(&self) -> Option<Subject> {
         match &self.security {
             Security::Tls(credentials) => {
@@ -257,7 +259,7 @@ pub(crate) async fn in_time<T>(
     }
 }
 
-/// Whose verified certificate this is.
+/// The server whose verified certificate this is.
 pub(crate) fn subject_of(chain: Option<&[CertificateDer<'_>]>) -> Result<Subject, Broken> {
     let Some([certificate, ..]) = chain else {
         let why = "the peer has no certificate".to_owned();

@@ -1,4 +1,4 @@
-//! What can go wrong, by what the caller should do about it.
+//! Errors, sorted by what the caller should do about them.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::metrics::Refused;
 
-/// What became of a call that was not answered.
+/// The fate of a call that was not answered.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CallError {
     /// Ask another server, or this one later: it was not executed.
@@ -28,7 +28,7 @@ pub enum CallError {
     Denied(Denied),
 }
 
-/// Why a call did not leave.
+/// The reason why a call did not leave.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum NotSent {
     /// No connection could be made, now or shortly before.
@@ -42,7 +42,7 @@ pub enum NotSent {
     Late,
 }
 
-/// Whose bound was reached.
+/// The side whose bound was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// Ours.
@@ -60,7 +60,7 @@ impl std::fmt::Display for Side {
     }
 }
 
-/// Why nothing is known of a call that left.
+/// The reason why nothing is known of a call that left.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Unknown {
     /// The deadline passed.
@@ -77,7 +77,7 @@ pub enum Unknown {
     Unreadable,
 }
 
-/// Why a request is not one.
+/// The reason why a request is not one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
     /// Longer than a frame may be.
@@ -88,11 +88,11 @@ pub enum Rejected {
     NotUnderstood,
 }
 
-/// Why two servers must not speak with each other.
+/// The reason why two servers must not speak with each other.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("denied by {by}: {why}")]
 pub struct Denied {
-    /// Who denied it.
+    /// The side that denied it.
     pub by: Decider,
     /// The reason as a class.
     pub reason: Refused,
@@ -100,7 +100,7 @@ pub struct Denied {
     pub why: Arc<str>,
 }
 
-/// Which side denied a connection.
+/// The side that denied a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decider {
     /// This server.
@@ -118,7 +118,7 @@ impl std::fmt::Display for Decider {
     }
 }
 
-/// Why a message was not taken. One that was taken may still be lost with its connection.
+/// The reason why a message was not taken. One that was taken may still be lost with its connection.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum SendError {
     /// Slow down: the queue is full.
@@ -135,29 +135,29 @@ pub enum SendError {
     Denied(Denied),
 }
 
-/// What is wrong with keys, certificates, tokens and their files.
+/// A fault of keys, certificates, tokens or their files.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// A file cannot be read or written.
     #[error("{path}: {source}")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// A file can be read by others than its owner.
     #[error("{path} can be read by others: chmod 600")]
     Exposed {
-        /// Which.
+        /// The file.
         path: PathBuf,
     },
     /// A file, key or certificate is not one, or does not belong with the others.
     #[error("{what}: {why}")]
     Unusable {
-        /// What.
+        /// The fault.
         what: &'static str,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// The system gave no randomness.
@@ -171,7 +171,7 @@ impl IdentityError {
     }
 }
 
-/// Why a line of text is no join token.
+/// The reason why a line of text is no join token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// It does not begin as tokens do.
@@ -185,7 +185,7 @@ pub enum TokenError {
     Version(u8),
 }
 
-/// Why a line of text is no secret.
+/// The reason why a line of text is no secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
     /// It does not begin as secrets do. It is never words of one's choosing.
@@ -199,7 +199,7 @@ pub enum SecretError {
     Version(u8),
 }
 
-/// Why a knock had no answer.
+/// The reason why a knock had no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum KnockError {
     /// Try again: nobody answers there, or not in time.
@@ -210,7 +210,7 @@ pub enum KnockError {
     OtherSecret,
 }
 
-/// Why a server could not join, or renew its certificate.
+/// The reason why a server could not join, or renew its certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// Try again: the cluster could not be reached, or did not answer.
@@ -222,12 +222,12 @@ pub enum JoinError {
     /// Get a new token: this one is unknown, revoked, or expired.
     #[error("refused: {0}")]
     Refused(Refusal),
-    /// What came back cannot be used.
+    /// The answer cannot be used.
     #[error(transparent)]
     Identity(#[from] IdentityError),
 }
 
-/// Why a cluster gives no certificate.
+/// The reason why a cluster gives no certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
     /// The token is unknown or revoked, or was not proved.

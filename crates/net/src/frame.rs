@@ -3,10 +3,10 @@
 //! # Invariants
 //!
 //! 1. Nothing of a header is believed before its sum was right, and no length before it was found within
-//!    the bounds of the moment: what a peer says never makes us allocate more than those.
-//! 2. Header and body have sums of their own, so that a stream that lost its place is told at once and not
-//!    after as many bytes as a length may name. The payload has none here: TLS authenticates it on the wire,
-//!    and whoever keeps it has an end-to-end sum of it.
+//!    the bounds of the moment. What a peer says never makes us allocate more than those.
+//! 2. Header and body have sums of their own. So it shows at once that a stream lost its place, and not
+//!    after as many bytes as a length may name. The payload has none here: TLS authenticates it on the
+//!    wire, and the process that keeps it has an end-to-end sum of it.
 //! 3. The layout of the header, of hello and of goodbye is the same in every version.
 
 use bytes::{Buf, Bytes};
@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 
 use crate::limits::{BODY_BYTES_MAX, HEADER_BYTES, HELLO_BYTES_MAX, PAYLOAD_BYTES_MAX};
 
-/// What is wrong with bytes that a peer sent.
+/// A fault of bytes that a peer sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// Not the beginning of a frame.
@@ -56,10 +56,10 @@ pub(crate) mod v1 {
     use super::FrameError;
     use crate::limits::HEADER_BYTES;
 
-    /// How every frame begins.
+    /// The bytes that every frame begins with.
     pub(crate) const MAGIC: [u8; 2] = *b"Lr";
 
-    /// What a frame is.
+    /// The kind of a frame.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Kind {
         Hello,
@@ -86,7 +86,7 @@ pub(crate) mod v1 {
         ];
     }
 
-    /// What became of a request.
+    /// The outcome of a request.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Status {
         /// The body is the answer. Every frame but an answer has this one.
@@ -174,7 +174,7 @@ pub(crate) mod v1 {
 
 pub(crate) use v1::{Header, Kind, Status};
 
-/// How long frames may be at some point of a connection, and of which version.
+/// The bounds on the length of frames at some point of a connection, and their version.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) version: u8,
@@ -224,7 +224,7 @@ impl Frame {
         }
     }
 
-    /// What follows the body.
+    /// The payload, which follows the body.
     pub(crate) fn into_payload(mut self) -> Bytes {
         self.bytes.advance(self.header.body_len as usize);
         self.bytes

@@ -1,9 +1,9 @@
-//! What is said before anything else, so that releases of different age can speak with each other.
+//! The first words of a connection, so that releases of different age can speak with each other.
 //!
 //! Each side names the oldest and the newest version of the protocol that it speaks; both then speak the
-//! newest that both know. A version covers frames and everybody's messages: a release that appends variants
-//! to a service's enums raises the newest version, and does not use them with a peer of an older one. Once all
-//! servers of a cluster speak a version, its managers raise the oldest one to it (`Endpoint::require`).
+//! newest that both know. A version covers frames and everybody's messages. A release that appends variants
+//! to a service's enums raises the newest version, and does not use them with a peer of an older one. Once
+//! all servers of a cluster speak a version, its managers raise the oldest one to it (`Endpoint::require`).
 //!
 //! # Invariants
 //!
@@ -86,7 +86,7 @@ fn said<T: Serialize>(kind: Kind, body: &T) -> Result<Outgoing, Broken> {
     Ok(frame)
 }
 
-/// What a goodbye says.
+/// The reason that a goodbye gives.
 pub(crate) fn goodbye_said(frame: &Frame) -> Broken {
     match decode::<Goodbye>(frame) {
         Ok(goodbye) => Broken::Denied(goodbye.denied()),

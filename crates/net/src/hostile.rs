@@ -53,7 +53,7 @@ pub(crate) fn framed(draw: &mut SeededRng, kind: Kind, bodies: &[Vec<u8>]) -> Ve
 
 /// Sends these bytes and no more, and hears the answer, if there is one.
 pub(crate) async fn ask(mut socket: impl Duplex + 'static, bytes: &[u8]) -> Option<Frame> {
-    // Whoever has heard enough may have closed it.
+    // A server that has heard enough may have closed it.
     drop(socket.write_all(bytes).await);
     drop(socket.shutdown().await);
     Wire::new(Box::new(socket), Arc::default()).hear().await.ok()

@@ -1,4 +1,4 @@
-//! Who a server is: cluster, server id and roles, as its certificate says.
+//! The identity of a server: cluster, server id and roles, as its certificate says.
 //!
 //! # Invariants
 //!
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::IdentityError;
 
-/// What a server does for its cluster.
+/// A task that a server has in its cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Role {
     /// Owns the topology map, and signs certificates.
@@ -75,13 +75,13 @@ impl Roles {
         Self::of(&Role::ALL)
     }
 
-    /// Whether this one is among them.
+    /// Returns true if this one is among them.
     #[must_use]
     pub fn has(self, role: Role) -> bool {
         self.0 & 1 << role.number() != 0
     }
 
-    /// Whether any is in both sets.
+    /// Returns true if any is in both sets.
     #[must_use]
     pub fn meets(self, other: Self) -> bool {
         self.0 & other.0 != 0
@@ -108,14 +108,14 @@ impl fmt::Debug for Roles {
     }
 }
 
-/// What a certificate says.
+/// The content of a certificate: the server that it names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Subject {
     /// Cluster.
     pub cluster: ClusterId,
     /// Server.
     pub server: ServerId,
-    /// What it may do.
+    /// The roles that it may take.
     pub roles: Roles,
 }
 
@@ -185,10 +185,10 @@ fn split(name: &str) -> Option<(&str, ClusterId)> {
     Some((first, ClusterId(cluster)))
 }
 
-/// Who is at the other end of a connection.
+/// The server at the other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerIdentity {
-    /// What its certificate says.
+    /// The server that its certificate names.
     pub subject: Subject,
     /// From where it speaks.
     pub address: SocketAddr,

@@ -1,15 +1,15 @@
 //! Joining a cluster, and renewing a certificate: `docs/formats/rpc.md` has the bytes.
 //!
-//! The joiner verifies the cluster first: the server's certificate must be a manager's, signed by an authority
-//! whose certificate has the fingerprint in the token. Only then it speaks. It proves that it has the token
-//! with an HMAC, under the token's secret, of a value that TLS derives from this one session (RFC 8446, 7.5),
-//! of the token's id and of the key that it wants signed.
+//! The joiner verifies the cluster first: the server's certificate must be a manager's, signed by an
+//! authority whose certificate has the fingerprint in the token. Only then it speaks. It proves with an
+//! HMAC under the token's secret that it has the token. The HMAC is of a value that TLS derives from this
+//! one session (RFC 8446, 7.5), of the token's id and of the key that it wants signed.
 //!
 //! # Invariants
 //!
 //! 1. The secret is never sent. A proof is of no use in another session, because both ends put fresh
-//!    randomness into the value; nor for another key; nor to whoever stands between, who has no session
-//!    with the same value at both sides.
+//!    randomness into the value, nor for another key. Nor is it of use to an attacker in between, who has
+//!    no session with the same value at both sides.
 //! 2. A certificate is signed for the server id and the roles that the token's record, or the certificate that
 //!    is renewed, has; nothing that the joiner says changes them.
 //! 3. The private key is made by the server and never leaves it.
@@ -43,14 +43,14 @@ use crate::metrics::Metrics;
 use crate::tls::{Credentials, ENROLMENT, provider};
 use crate::token::{JoinToken, SessionSecret, TokenId, TokenRecord};
 
-/// Who may join and stay: kept by the managers.
+/// The decision who may join and stay: kept by the managers.
 pub trait Admission: Send + Sync + 'static {
     /// The token with this id.
     ///
     /// # Errors
     /// [`Refusal::Token`] if it is unknown or revoked; [`Refusal::NotNow`] if nobody can tell yet.
     fn token(&self, id: TokenId) -> Result<TokenRecord, Refusal>;
-    /// Whether this server's certificate is renewed.
+    /// Refuses to renew this server's certificate, or allows it.
     ///
     /// # Errors
     /// [`Refusal::NotRenewed`] if the cluster has removed it; [`Refusal::NotNow`] if nobody can tell yet.
@@ -60,7 +60,7 @@ pub trait Admission: Send + Sync + 'static {
 /// The authority of a manager, once it has it.
 pub type AuthorityCell = Arc<OnceLock<Authority>>;
 
-/// What a manager needs to let servers join.
+/// The things that a manager needs to let servers join.
 pub struct Enrolment {
     authority: AuthorityCell,
     admission: Box<dyn Admission>,
@@ -76,14 +76,14 @@ impl Enrolment {
     }
 }
 
-/// What is asked; grows by variants.
+/// A question of a joiner; grows by variants.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Asked {
     Join { token: TokenId, key: PublicKey, proof: [u8; 32] },
     Renew { key: PublicKey },
 }
 
-/// What is answered; grows by variants.
+/// An answer to a joiner; grows by variants.
 #[derive(Debug, Serialize, Deserialize)]
 enum Told {
     Signed { certificate: Vec<u8> },

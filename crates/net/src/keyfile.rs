@@ -1,7 +1,7 @@
 //! Files with keys in them: readable by their owner alone, replaced as a whole.
 //!
-//! They go past the disk port on purpose. A port crate may not use another, and what the simulator must
-//! be able to lose and tear is the store: a key file that is lost is a server that joins again.
+//! They go past the disk port on purpose. A port crate may not use another, and the simulator must be able
+//! to lose and tear the store, not them: a server whose key file is lost joins again.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};

@@ -1,9 +1,10 @@
-//! Knocking: what a machine that belongs to nobody yet says to those it was told to form a cluster with, before there
-//! is any certificate that it could believe: `docs/formats/rpc.md` has the bytes.
+//! Knocking: a machine that belongs to nobody yet speaks to those it was told to form a cluster with. It
+//! does so before there is any certificate that it could believe; `docs/formats/rpc.md` has the bytes.
 //!
-//! Both ends have the same [`PeerSecret`]. Each proves it with an HMAC of a value that TLS derives from this one
-//! session (RFC 8446, 7.5) and of what it says. Whoever stands between has two sessions with different values, and
-//! no proof that holds in both: so certificates are not looked at, and the doorkeeper's is made for the occasion.
+//! Both ends have the same [`PeerSecret`]. Each proves it with an HMAC of a value that TLS derives from
+//! this one session (RFC 8446, 7.5) and of what it says. An attacker in between has two sessions with
+//! different values, and no proof that holds in both. So certificates are not looked at, and the
+//! doorkeeper's is made for the occasion.
 //!
 //! # Invariants
 //!
@@ -43,13 +44,13 @@ use crate::token::SessionSecret;
 /// Protocol of knocking, as TLS names it.
 pub(crate) const KNOCKING: &[u8] = b"larder-knock";
 
-/// What is asked; grows by variants.
+/// A question to a doorkeeper; grows by variants.
 #[derive(Debug, Serialize, Deserialize)]
 enum Asked {
     Knock { said: Vec<u8>, proof: [u8; 32] },
 }
 
-/// What is answered; grows by variants.
+/// An answer of a doorkeeper; grows by variants.
 #[derive(Debug, Serialize, Deserialize)]
 enum Told {
     Answer {
@@ -60,7 +61,7 @@ enum Told {
     OtherSecret,
 }
 
-/// What a doorkeeper says to a knock.
+/// The answer of a doorkeeper to a knock.
 pub type Reply = Pin<Box<dyn Future<Output = Vec<u8>> + Send>>;
 
 /// Answers those who knock at a [`Port`](crate::Port), if they have the secret.
@@ -122,7 +123,7 @@ impl Doorkeeper {
     }
 }
 
-/// Says this to whoever is at `host:port`, and returns what is answered.
+/// Says this to the server at `host:port`, and returns what is answered.
 ///
 /// # Errors
 /// [`KnockError`], by what to do.

@@ -25,8 +25,8 @@ pub const HELLO_BYTES_MAX: usize = 4096;
 pub const READ_BYTES: usize = 64 * 1024;
 /// Bytes of room left in a buffer below which the next read gets a new one.
 pub const READ_ROOM_BYTES_MIN: usize = 16 * 1024;
-/// Frames with a payload and up to this long are copied out of the read that they came with, so that a
-/// few bytes that somebody keeps do not keep [`READ_BYTES`].
+/// Frames with a payload and up to this long are copied out of the read that they came with. So a few bytes
+/// that somebody keeps do not keep [`READ_BYTES`].
 pub const COPIED_FRAME_BYTES_MAX: usize = 1024;
 /// Bytes that wait in each direction of a connection between servers of one process.
 pub const PIPE_BYTES: usize = 256 * 1024;
@@ -65,8 +65,8 @@ pub const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 /// Pause of a listener after the system refused it a connection, as it does out of descriptors.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How precisely deadlines are kept: one look at all of a connection's calls is cheaper than a timer
-/// for each, and deadlines are tens of milliseconds and more.
+/// The precision of deadlines: one look at all of a connection's calls is cheaper than a timer for each,
+/// and deadlines are tens of milliseconds and more.
 pub const TICK: Duration = Duration::from_millis(10);
 /// Pause between a connection's pings. All connections of an endpoint are pinged together, and none over which bytes
 /// have just gone both ways.
@@ -81,17 +81,17 @@ pub const UNTOLD_FAILURES: u32 = 5;
 /// Longest pause between attempts; a connection that held this long was a good one.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
-/// How far clocks may be off: certificates are valid from this long before they are made. A day covers
-/// a clock that runs on local time where the authority's runs on UTC.
+/// The most that clocks may be off: certificates are valid from this long before they are made. A day
+/// covers a clock that runs on local time where the authority's runs on UTC.
 pub const CLOCK_MARGIN: Duration = Duration::from_secs(24 * 3600);
-/// How long a server's certificate is valid.
+/// The time for which a server's certificate is valid.
 pub const CERTIFICATE_VALIDITY: Duration = Duration::from_secs(90 * 24 * 3600);
 /// One part in this many of a certificate's life is left when it should be renewed: a month in which somebody can look
 /// why it was not.
 pub const RENEWAL_PART: u32 = 3;
 /// One part in this many is left when it is worth a warning that it was not: a fortnight.
 pub const WARNING_PART: u32 = 6;
-/// How long an authority's own certificate is valid.
+/// The time for which an authority's own certificate is valid.
 pub const AUTHORITY_VALIDITY: Duration = Duration::from_secs(20 * 365 * 24 * 3600);
 
 const _: () = assert!(PROTOCOL_MIN <= PROTOCOL_MAX, "a release speaks something");

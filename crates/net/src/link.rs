@@ -47,7 +47,7 @@ pub(crate) struct Target {
     pub(crate) address: String,
 }
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 #[derive(Debug, Clone)]
 enum Failure {
     Unreachable(Arc<str>),
@@ -89,7 +89,7 @@ struct State {
     unused: bool,
 }
 
-/// What waits for one peer.
+/// The calls and messages that wait for one peer.
 pub(crate) struct Link {
     endpoint: Arc<Endpoint>,
     target: Target,
@@ -147,8 +147,9 @@ impl Link {
         Ok((number, receiver))
     }
 
-    /// Cancels a request whose caller has gone. One that has not begun to leave never does; of another the peer is told, if
-    /// its version has cancels and the queue has room: a cancel that is lost costs the peer a read.
+    /// Cancels a request whose caller has gone. One that has not begun to leave never does. Of another the
+    /// peer is told, if its version has cancels and the queue has room: a cancel that is lost costs the
+    /// peer a read.
     pub(crate) fn cancel(&self, number: u64) {
         let mut state = self.state.lock();
         let frame = Outgoing::bare(Kind::Cancel, Status::Done).numbered(number);
@@ -334,7 +335,7 @@ impl Link {
     }
 }
 
-/// How long to wait after so many failures before: none after the first of a connection that had held.
+/// The time to wait after so many failures before: none after the first of a connection that had held.
 fn pause(failures: u32, draw: impl FnOnce() -> Option<u16>) -> Duration {
     if failures == 0 {
         return Duration::ZERO;
@@ -470,7 +471,7 @@ impl End for Calling<'_> {
 }
 
 impl Queue {
-    /// Whether there is room for it.
+    /// Returns true if there is room for it.
     fn takes(&self, frame: &Outgoing) -> bool {
         self.len() < QUEUE_MESSAGES_MAX && self.bytes() + frame.len() <= QUEUE_BYTES_MAX
     }

@@ -5,8 +5,8 @@
 //! 1. Nobody gets to a handler whose certificate was not verified, whose cluster is another, or who has none
 //!    of the roles that may call the service. Every refusal is counted, and logged with address and reason unless one for
 //!    that reason was just before.
-//! 2. A server that was removed from the cluster gets to no handler either, unless its service is there to tell such
-//!    servers; its connections are closed when the endpoint hears of the removal.
+//! 2. A server that was removed from the cluster gets to no handler either, unless its service is there to
+//!    tell such servers. Its connections are closed when the endpoint hears of the removal.
 //! 3. Nothing of a listener outlives it: when it is dropped its connections end, also those that came through a port
 //!    that others go on using (`port.rs`).
 
@@ -34,7 +34,7 @@ use crate::serving::Serving;
 use crate::tls::{Configs, ENROLMENT};
 use crate::transport::Acceptor;
 
-/// What a listener serves, and to whom.
+/// The services of a listener, and the servers that may call them.
 #[derive(Default)]
 pub struct Services {
     served: Vec<Offer>,
@@ -44,7 +44,7 @@ pub struct Services {
 struct Offer {
     role: Role,
     callers: Roles,
-    /// Whether servers that were removed are served too.
+    /// True if servers that were removed are served too.
     tells_removed: bool,
     serve: Arc<dyn Serve>,
 }
@@ -160,7 +160,7 @@ impl Listener {
     }
 }
 
-/// What all connections of a listener share.
+/// The state that all connections of a listener share.
 pub(crate) struct House {
     endpoint: Arc<Endpoint>,
     services: Services,
@@ -172,12 +172,12 @@ impl House {
         self.endpoint.metrics()
     }
 
-    /// Whose this is, while its certificate says so.
+    /// The server whose this is, while its certificate says so.
     pub(crate) fn subject(&self) -> Option<Subject> {
         self.endpoint.subject()
     }
 
-    /// Whether TLS may ask for this server by the name.
+    /// Returns true if TLS may ask for this server by the name.
     pub(crate) fn is_named(&self, name: &str) -> bool {
         match self.endpoint.security() {
             Security::Tls(credentials) => credentials.configs().is_named(name),
@@ -188,7 +188,7 @@ impl House {
         }
     }
 
-    /// Whether the name is of a server of the same cluster.
+    /// Returns true if the name is of a server of the same cluster.
     pub(crate) fn is_beside(&self, name: &str) -> bool {
         match self.endpoint.security() {
             Security::Tls(credentials) => credentials.configs().is_beside(name),
@@ -199,12 +199,12 @@ impl House {
         }
     }
 
-    /// Whether servers join here.
+    /// Returns true if servers join here.
     pub(crate) fn enrols(&self) -> bool {
         self.services.enrolment.is_some()
     }
 
-    /// Whether connections begin with TLS.
+    /// Returns true if connections begin with TLS.
     #[cfg(feature = "plain-for-measurement")]
     pub(crate) fn is_secure(&self) -> bool {
         matches!(self.endpoint.security(), Security::Tls(_))
@@ -246,7 +246,7 @@ impl House {
             self.metrics().refuse(denied.reason);
             let reason = denied.reason.name();
             tracing::warn!(%address, reason, %denied, "a connection was closed");
-            // Whether it still hears the reason changes nothing.
+            // It changes nothing if the peer does not hear the reason.
             drop(timeout(CONNECT_TIME_MAX, hello::refuse(&mut wire, denied)).await);
         }
         drop(open);
@@ -300,7 +300,7 @@ impl House {
                 Ok(Some((wire, Serving::new((from, ends_with), serve, (metrics, beats)))))
             }
             Err(Broken::Denied(denied)) => {
-                // Whether it still hears the reason changes nothing.
+                // It changes nothing if the peer does not hear the reason.
                 drop(hello::refuse(&mut wire, &denied).await);
                 Err(Broken::Denied(denied))
             }

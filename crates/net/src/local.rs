@@ -5,7 +5,7 @@
 //! 1. Both ends are known for certain. Who calls holds the credentials of its endpoint, and who answers is a server of
 //!    this process. Cluster, role, removal and the certificates' end are looked at as they are of a connection from outside.
 //! 2. Neither end asks whether the other lives: a server's end goes with it.
-//! 3. A pipe holds [`PIPE_BYTES`] each way at most: whoever writes into a full one waits until it was read.
+//! 3. A pipe holds [`PIPE_BYTES`] each way at most: a writer into a full one waits until it was read.
 
 use std::fmt;
 use std::net::SocketAddr;

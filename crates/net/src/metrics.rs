@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::error::Refusal;
 
-/// Why a connection was refused, by whichever side.
+/// The reason why one of the two sides refused a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
     /// It showed no certificate.
@@ -135,7 +135,7 @@ impl RoundTrips {
     }
 }
 
-/// Which refusals get a line in the log: anybody who reaches the port can cause them.
+/// The refusals that get a line in the log: anybody who reaches the port can cause them.
 #[derive(Debug)]
 struct Lines {
     since: Instant,
@@ -156,7 +156,7 @@ impl Lines {
     }
 }
 
-/// What the connections of a process did. One for all of them.
+/// The counts of what a process's connections did. One for all of them.
 #[derive(Debug, Default)]
 pub struct Metrics {
     /// Connections that are open, either way.

@@ -1,4 +1,4 @@
-//! What a role holds of another server: a handle to call it with.
+//! A role's view of another server: a handle to call it with.
 
 use std::fmt;
 use std::marker::PhantomData;

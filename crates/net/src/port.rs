@@ -1,14 +1,15 @@
 //! A port, and the servers of this process that share it.
 //!
-//! A process may be several servers, each with a certificate of its own. TLS names the server that is meant before
-//! anything is secured (SNI), so one port is enough for all of them: whoever is named answers, with its own
-//! certificate. A joiner names no server, and is answered by the one that lets servers join.
+//! A process may be several servers, each with a certificate of its own. TLS names the server that is meant
+//! before anything is secured (SNI), so one port is enough for all of them. The server that is named
+//! answers, with its own certificate. A joiner names no server, and is answered by the one that lets
+//! servers join.
 //!
 //! # Invariants
 //!
-//! 1. The name decides who answers and nothing else: who is there is found out by that server's own handshake. Whoever
-//!    names a server of the cluster that is not here is turned away, since it may come; whoever names none at all is
-//!    refused as at any other port.
+//! 1. The name decides who answers and nothing else: that server's own handshake finds out who is there. A
+//!    caller that names a server of the cluster that is not here is turned away, since it may come. A
+//!    caller that names none at all is refused as at any other port.
 //! 2. Handshakes are bounded in number and time, so that unfinished ones do not use up memory. At the bound the port
 //!    still accepts: the new handshake evicts an older one (see [`under_way`]).
 
@@ -157,7 +158,7 @@ impl Port {
 pub(crate) struct Street {
     houses: RwLock<Vec<Arc<House>>>,
     doorkeeper: RwLock<Option<Arc<Doorkeeper>>>,
-    /// Whether callers must name whom they mean: at a port of one server they cannot mean another.
+    /// True if callers must name whom they mean: at a port of one server they cannot mean another.
     named: bool,
     /// Counts refusals of those who never got to a server.
     metrics: Arc<Metrics>,
@@ -185,7 +186,7 @@ impl Street {
         self.houses.write().retain(|other| !Arc::ptr_eq(other, house));
     }
 
-    /// Who answers: the one that is named, or lets servers join.
+    /// The server that answers: the one that is named, or lets servers join.
     fn find(&self, begun: &Begun) -> Option<Arc<House>> {
         let houses = self.houses.read();
         let house = match begun {
@@ -252,7 +253,7 @@ impl Street {
                 let why = "the handshake took too long".into();
                 refused(metrics, address, &by_us(Refused::Late, why));
             }
-            // Whoever only looks whether the port is open, or is early.
+            // Some callers only look if the port is open, or are early.
             Err(broken) => tracing::debug!(%address, %broken, "a handshake broke"),
         }
     }
@@ -311,7 +312,7 @@ impl Street {
     }
 }
 
-/// Whether the client offers this protocol.
+/// Returns true if the client offers this protocol.
 pub(crate) fn asks_for(begun: &Handshake, protocol: &[u8]) -> bool {
     let hello = begun.client_hello();
     hello.alpn().is_some_and(|mut protocols| protocols.any(|offered| offered == protocol))

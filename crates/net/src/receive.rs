@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! 1. At most one read and one frame of the largest length allowed now are buffered.
-//! 2. A payload is a slice of the buffer that it was read into; it is copied only in a short frame
+//! 2. A payload is a slice of the buffer that it was read into. It is copied only in a short frame
 //!    ([`COPIED_FRAME_BYTES_MAX`]), or for the part of a frame that came before its buffer was made.
 
 use bytes::{Bytes, BytesMut};

@@ -25,7 +25,7 @@ impl fmt::Debug for PeerSecret {
     }
 }
 
-/// Which side of a session proves something.
+/// The side of a session that proves something.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Prover {
     Knocker,
@@ -50,7 +50,7 @@ impl PeerSecret {
         tag.as_ref().try_into().expect("SHA-256 has 32 bytes")
     }
 
-    /// Whether the other side proved it. Takes as long for a wrong proof as for a right one.
+    /// Returns true if the other side proved it. Takes as long for a wrong proof as for a right one.
     pub(crate) fn verifies(
         &self,
         by: Prover,

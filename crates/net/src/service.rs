@@ -1,4 +1,4 @@
-//! What a user gives: the types that are spoken, and who answers.
+//! The parts that a user gives: the types that are spoken, and the handler that answers.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -13,21 +13,21 @@ use crate::frame::{Frame, FrameError, Outgoing, Status};
 use crate::identity::{PeerIdentity, Role};
 use crate::serving::Outlet;
 
-/// What one role is asked. Enums among these types grow by variants at their end; nothing of them is
+/// The protocol of one role. Enums among these types grow by variants at their end; nothing of them is
 /// changed or removed while a release that speaks it is in use.
 pub trait Service: Send + Sync + 'static {
-    /// Who answers.
+    /// The role that answers.
     const ROLE: Role;
-    /// What is answered.
+    /// A message that is answered.
     type Request: Serialize + DeserializeOwned + Send + 'static;
     /// The answers.
     type Answer: Serialize + DeserializeOwned + Send + 'static;
-    /// What is said without being answered.
+    /// A message that is not answered.
     type Message: Serialize + DeserializeOwned + Send + 'static;
 }
 
-/// Who answers. Called on the connection's task, which does nothing else meanwhile: it must not block, and
-/// what takes time is answered later, from elsewhere.
+/// The handler that answers. Called on the connection's task, which does nothing else meanwhile: it must
+/// not block, and what takes time is answered later, from elsewhere.
 pub trait Handler<S: Service>: Send + Sync + 'static {
     /// A request.
     fn request(

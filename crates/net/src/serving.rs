@@ -4,8 +4,8 @@
 //!
 //! 1. Requests that handlers have not answered are bounded in number and in bytes of payload; beyond that they
 //!    are answered `Busy` at once.
-//! 2. While many bytes of answers wait to be written nothing more is read, so that a caller that does not
-//!    read is not read either; one that takes nothing for long is dropped.
+//! 2. While many bytes of answers wait to be written nothing more is read: a caller that does not read is
+//!    not read either. One that takes nothing for long is dropped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

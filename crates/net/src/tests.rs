@@ -1,4 +1,4 @@
-//! What the tests of several modules need: a cluster, an echo service, logs that can be looked at.
+//! Parts that the tests of several modules need: a cluster, an echo service, logs that can be looked at.
 
 use std::io;
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ impl Service for Echo {
     type Message = u64;
 }
 
-/// What a handler that lets the test answer gets.
+/// The arguments of a handler that lets the test answer.
 pub(crate) type Asked = (String, Bytes, Responder<Echo>);
 
 /// Answers at once what does not begin with "wait"; hands the rest to the test.
@@ -109,7 +109,7 @@ pub(crate) fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// What was logged on this thread since.
+/// The log of this thread since.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 

@@ -1,9 +1,9 @@
-//! How TLS is set up: version 1.3 alone, both sides with a certificate of the cluster's authority.
+//! The set-up of TLS: version 1.3 alone, both sides with a certificate of the cluster's authority.
 //!
 //! # Invariants
 //!
-//! 1. Every connection is verified anew: there are no tickets, so that one whose certificate has ended does
-//!    not live on in a resumed session, and no early data, which could be replayed.
+//! 1. Every connection is verified anew. There are no tickets, so that one whose certificate has ended does
+//!    not live on in a resumed session. There is no early data, which could be replayed.
 //! 2. A peer without a certificate gets no further than [`ENROLMENT`], and one whose certificate has ended neither:
 //!    there it is of use for being renewed, and for nothing else.
 
@@ -60,12 +60,12 @@ pub(crate) struct Configs {
 }
 
 impl Configs {
-    /// Whether TLS may ask for this server by the name.
+    /// Returns true if TLS may ask for this server by the name.
     pub(crate) fn is_named(&self, name: &str) -> bool {
         name == dns_name(self.subject.cluster, self.subject.server)
     }
 
-    /// Whether the name is of a server of the same cluster.
+    /// Returns true if the name is of a server of the same cluster.
     pub(crate) fn is_beside(&self, name: &str) -> bool {
         let own = dns_name(self.subject.cluster, self.subject.server);
         let cluster = |name: &str| name.split_once('.').map(|(_, cluster)| cluster.to_owned());
@@ -211,7 +211,7 @@ impl Credentials {
         Ok(())
     }
 
-    /// Who this server is.
+    /// The server of this identity.
     #[must_use]
     pub fn subject(&self) -> Subject {
         self.configs.read().subject
@@ -222,7 +222,7 @@ impl Credentials {
     }
 }
 
-/// Why a handshake failed, if one side refused the other; `None` if it merely broke.
+/// The reason why a handshake failed, if one side refused the other; `None` if it merely broke.
 pub(crate) fn denied(error: &io::Error) -> Option<Denied> {
     let tls = error.get_ref()?.downcast_ref::<TlsError>()?;
     let (by, reason) = match tls {

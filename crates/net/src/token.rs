@@ -30,7 +30,7 @@ impl fmt::Display for TokenId {
     }
 }
 
-/// What a joiner has.
+/// The token that a joiner has.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinToken {
     id: TokenId,
@@ -38,7 +38,7 @@ pub struct JoinToken {
     authority: Fingerprint,
 }
 
-/// What the cluster keeps of a token. To revoke it, forget this.
+/// The cluster's record of a token. To revoke it, forget this.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenRecord {
     id: TokenId,
@@ -97,7 +97,7 @@ impl TokenRecord {
         self.server
     }
 
-    /// What that server will be.
+    /// The roles that the server will have.
     #[must_use]
     pub fn roles(&self) -> Roles {
         self.roles
@@ -107,14 +107,14 @@ impl TokenRecord {
         self.expires.is_some_and(|expires| expires < now)
     }
 
-    /// Whether the proof was made with this token, in this session, for this key. Takes as long for a
+    /// Returns true if the proof was made with this token, in this session, for this key. Takes as long for a
     /// wrong proof as for a right one.
     pub(crate) fn proves(&self, session: &SessionSecret, key: &PublicKey, proof: &[u8]) -> bool {
         hmac::verify(&proof_key(&self.secret), &proved(self.id, session, key), proof).is_ok()
     }
 }
 
-/// What only the two ends of one TLS session know.
+/// A secret that only the two ends of one TLS session know.
 pub(crate) type SessionSecret = [u8; 32];
 
 impl JoinToken {
@@ -151,7 +151,7 @@ const BYTES: usize = 1 + 8 + 32 + 32 + 4;
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
 impl fmt::Display for JoinToken {
-    /// The token itself: whoever reads it may join.
+    /// The token itself: anybody who reads it may join.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut bytes = vec![VERSION];
         bytes.extend(self.id.0.to_le_bytes());

@@ -41,7 +41,7 @@ impl Batch {
         self.frames.insert(begun, frame);
     }
 
-    /// Whether everything has left.
+    /// Returns true if everything has left.
     pub(crate) fn is_done(&self) -> bool {
         self.frames.is_empty() && !self.unflushed
     }
@@ -51,7 +51,7 @@ impl Batch {
         self.bytes
     }
 
-    /// Whether nothing waits to be written.
+    /// Returns true if nothing waits to be written.
     pub(crate) fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }

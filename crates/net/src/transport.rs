@@ -1,4 +1,4 @@
-//! What the bytes of connections go through: TCP, or in simulations a network within the process (`simulated.rs`).
+//! The stream under connections: TCP, or in simulations a network within the process (`simulated.rs`).
 
 use std::io;
 use std::net::SocketAddr;

@@ -77,7 +77,7 @@ async fn a_server_with_a_token_becomes_the_member_that_the_token_is_for() {
     assert_eq!(identity.subject(), expected);
     assert!(!identity.renewal_due(SystemTime::now()));
 
-    // What was saved is who the server is from now on.
+    // The saved identity says who the server is from now on.
     let path = folder.path().join("identity.pem");
     identity.save(&path).unwrap();
     let identity = Identity::load(&path).unwrap();

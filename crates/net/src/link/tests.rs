@@ -341,7 +341,7 @@ async fn who_answers_hears_that_nobody_waits_any_more() {
     })
     .await;
     comes(hears).await.expect("it is told");
-    // What it held is free when the other end says that there is no answer.
+    // The room that it held is free when the other end says that there is no answer.
     drop(asked);
     to.call(&"next".into(), Bytes::new(), soon()).await.unwrap();
     assert_eq!(ours.metrics().in_flight.get(), 0);

@@ -20,7 +20,7 @@ use crate::tests::{Log, authority, caller, data_server, endpoint, expired, peer,
 use crate::tls::{CALLS, provider};
 use crate::{Authority, Identity};
 
-/// What a caller with this identity hears from server 2, and what is logged.
+/// The refusal that a caller with this identity hears from server 2, and what is logged.
 async fn heard_by(authority: &Authority, identity: &Identity) -> (Denied, Refused, String) {
     let (log, _guard) = Log::begin();
     let (theirs, listener, _heard) = data_server(authority, 2).await;

@@ -38,7 +38,7 @@ pub(super) struct Way {
     bytes: usize,
     /// Nothing arrives before what was sent earlier.
     last: Instant,
-    /// When the end arrives: its writer is gone.
+    /// The time at which the end arrives: its writer is gone.
     ends: Option<Instant>,
     reader_is_gone: bool,
     /// The connection was reset.
@@ -47,7 +47,7 @@ pub(super) struct Way {
     writer: Option<Waker>,
 }
 
-/// What a read returns.
+/// The result of a read.
 pub(super) enum Found {
     Bytes(Bytes),
     End,
@@ -226,7 +226,7 @@ impl Ways {
         self.forget(number);
     }
 
-    /// Whoever read is gone.
+    /// The reader is gone.
     pub(super) fn abandon(&mut self, number: u64) {
         let way = self.way(number);
         way.reader_is_gone = true;
