@@ -154,7 +154,7 @@ impl DataServer {
         self.boot
     }
 
-    /// Whether everything new is refused so that the log and the index keep room for deletes. Before
+    /// Returns true if everything new is refused so that the log and the index keep room for deletes. Before
     /// that, new data is still taken where deletes have made room.
     #[must_use]
     pub fn is_full(&self) -> bool {
@@ -167,13 +167,13 @@ impl DataServer {
         self.free_bytes.load(Ordering::Relaxed).saturating_sub(self.reserve_bytes)
     }
 
-    /// Whether there is no room for another LV: little is left of what data may take.
+    /// Returns true if there is no room for another LV: little is left of what data may take.
     #[must_use]
     pub fn lacks_room(&self) -> bool {
         self.free_bytes.load(Ordering::Relaxed) < self.reserve_bytes + LV_ROOM_BYTES_MIN
     }
 
-    /// Whether the disk failed and takes nothing any more.
+    /// Returns true if the disk failed and takes nothing any more.
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)

@@ -70,7 +70,7 @@ pub async fn identity_in(
     }
 }
 
-/// Whether it may be otherwise in a while.
+/// Returns true if it may be otherwise in a while.
 fn is_passing(error: &Nobody) -> bool {
     let Nobody::NotJoined { source, .. } = error else { return false };
     matches!(source, JoinError::Unreachable(_) | JoinError::Refused(Refusal::NotNow))

@@ -167,12 +167,12 @@ impl Ticket {
         .await
     }
 
-    /// Whether a replica refused for want of space.
+    /// Returns true if a replica refused for want of space.
     pub(crate) fn hit_full_disk(&self) -> bool {
         self.state.lock().full
     }
 
-    /// Whether the disk of a replica had too much to do to try.
+    /// Returns true if the disk of a replica had too much to do to try.
     pub(crate) fn hit_busy_disk(&self) -> bool {
         self.state.lock().busy
     }

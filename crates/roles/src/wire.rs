@@ -92,7 +92,7 @@ pub enum MetaCall {
         /// The asker's map: it is answered under this one or a newer, so that a bucket that is marked in it takes
         /// nothing more.
         map: MapVersion,
-        /// Whether everything that these PGs had taken must show.
+        /// True if everything that these PGs had taken must show.
         settled: bool,
         /// First row.
         from: Vec<u8>,
@@ -113,7 +113,7 @@ pub enum MetaCall {
         map: MapVersion,
         /// Outcomes wanted of all PGs together; 0: whether there are any.
         ids_max: u32,
-        /// Whether everything that these PGs had taken must show first.
+        /// True if everything that these PGs had taken must show first.
         settled: bool,
         /// Milliseconds for which the answer may wait for an outcome behind one of the tokens.
         wait_ms: u32,
@@ -391,7 +391,7 @@ pub struct RemotePart {
 }
 
 impl RemotePart {
-    /// True if a proxy asks for such a part.
+    /// Returns true if a proxy asks for such a part.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let is_few = self.regions.len() <= usize::from(BUCKET_REGIONS_MAX);

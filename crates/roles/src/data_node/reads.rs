@@ -112,7 +112,7 @@ struct AtDevice {
     reads: Arc<Reads>,
     /// Until it ends.
     begun: Option<Begun>,
-    /// Whether how long it took says how long others take: bytes were read as clients read them.
+    /// True if how long it took says how long others take: bytes were read as clients read them.
     is_measure: bool,
 }
 

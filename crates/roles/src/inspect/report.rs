@@ -41,7 +41,7 @@ impl Report {
         self.objects = Some(objects);
     }
 
-    /// Whether nothing is wrong.
+    /// Returns true if nothing is wrong.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.faults == 0

@@ -254,7 +254,7 @@ impl Known {
         self.map.read().clone()
     }
 
-    /// True if a map may be shown; where maps are kept, one that is no later one may not.
+    /// Returns true if a map may be shown; where maps are kept, one that is no later one may not.
     fn accept(&self, map: &Topology) -> Result<bool, OlderMap> {
         let Some(keeper) = &self.keeper else { return Ok(true) };
         let accepted = keeper.accept(map);
@@ -524,7 +524,7 @@ async fn answer(
     (asked, ask_map(&known, &map, asked.manager).await)
 }
 
-/// Whether a manager had a newer map, which is shown then.
+/// Returns true if a manager had a newer map, which is shown then.
 async fn ask_map(known: &Known, map: &Topology, manager: ServerId) -> Result<bool, String> {
     let deadline = Instant::now() + Duration::from_millis(MAP_WAIT_MS + MAP_ANSWER_MS);
     let call = ManagerCall::Map(map.version);

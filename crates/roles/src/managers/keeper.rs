@@ -49,7 +49,7 @@ pub struct OlderMap {
 }
 
 impl OlderMap {
-    /// True if the managers have another history. Else one of them may merely be behind.
+    /// Returns true if the managers have another history. Else one of them may merely be behind.
     #[must_use]
     pub fn is_of_another_history(&self) -> bool {
         self.told >= self.kept

@@ -388,7 +388,7 @@ impl Member {
         self.pg.view() == view && self.pg.role() == Role::Active
     }
 
-    /// Whether it leads and does not serve yet, without a known contradiction.
+    /// Returns true if it leads and does not serve yet, without a known contradiction.
     fn leads_unserved(&self) -> bool {
         self.pg.role() == Role::Active && !self.duties.contradicts
     }

@@ -194,7 +194,7 @@ impl Meta {
     }
 }
 
-/// Whether a group has all its members in this view, and nobody copies it.
+/// Returns true if a group has all its members in this view, and nobody copies it.
 fn is_clean(map: &Topology, pg: PgId, view: View) -> bool {
     let Some(record) = map.pg(pg) else { return false };
     let wanted = |member: &ServerId| record.target.contains(member);

@@ -91,7 +91,7 @@ impl Duties {
         self.awaited.values().map(Vec::len).sum()
     }
 
-    /// Whether the PG knows an LV from a newer map.
+    /// Returns true if the PG knows an LV from a newer map.
     pub(super) fn knows_newer(&self, info: &LvInfo) -> bool {
         self.places.get(&info.lv).is_some_and(|(as_of, _)| *as_of > info.as_of)
     }
@@ -108,13 +108,13 @@ impl Duties {
 }
 
 impl Member {
-    /// Whether this primary may answer alone what is there.
+    /// Returns true if this primary may answer alone what is there.
     pub(super) fn is_leased(&self) -> bool {
         let (view, until_ms) = self.duties.lease;
         view == self.pg.view() && uptime_ms() < until_ms
     }
 
-    /// Whether it tells proxies of this view what its index shows.
+    /// Returns true if it tells proxies of this view what its index shows.
     pub(super) fn tells(&self, view: View) -> bool {
         self.pg.view() == view && self.pg.role() == Role::Serving && self.is_leased()
     }

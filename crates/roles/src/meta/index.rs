@@ -86,7 +86,8 @@ impl IndexPort {
         Self { kv, buckets, fits_cache, is_read }
     }
 
-    /// Whether the cluster's map says that a bucket is being deleted, or is gone. One that it has not heard of is neither.
+    /// Returns true if the cluster's map says that a bucket is being deleted, or is gone. One that it has
+    /// not heard of is neither.
     pub(super) fn is_ended(&self, bucket: BucketId) -> bool {
         match &self.buckets {
             Buckets::Here(_) => false,
@@ -95,7 +96,8 @@ impl IndexPort {
         }
     }
 
-    /// Whether the cluster's map has a bucket no more. What rows show of it says nothing of the one that has its name now.
+    /// Returns true if the cluster's map has a bucket no more. What rows show of it says nothing of the one
+    /// that has its name now.
     pub(super) fn is_gone(&self, bucket: BucketId) -> bool {
         match &self.buckets {
             Buckets::Here(_) => false,
@@ -122,8 +124,8 @@ impl IndexPort {
         self.is_read.store(true, Ordering::Relaxed);
     }
 
-    /// Whether one row may be read where nothing must wait for the disk: an index that fits its cache lies in it, or at
-    /// least in the page cache, once it was read.
+    /// Returns true if one row may be read where nothing must wait for the disk: an index that fits its
+    /// cache lies in it, or at least in the page cache, once it was read.
     pub(super) fn is_in_memory(&self) -> bool {
         self.is_read.load(Ordering::Relaxed) && self.fits_cache.load(Ordering::Relaxed)
     }

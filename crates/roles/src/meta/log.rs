@@ -265,13 +265,13 @@ impl Log {
         Ok(())
     }
 
-    /// Whether calls must be turned away until the log has caught up.
+    /// Returns true if calls must be turned away until the log has caught up.
     pub(super) fn is_busy(&self) -> bool {
         let busy = LOG_BUFFER_BYTES_MAX.min(self.segment_bytes / LOG_BUFFER_SEGMENT_PART);
         self.state.lock().waiting_bytes() > busy
     }
 
-    /// Whether what is left of the log's space is kept for ops that free space.
+    /// Returns true if what is left of the log's space is kept for ops that free space.
     pub(super) fn is_full(&self) -> bool {
         self.state.lock().appender.is_full()
     }

@@ -205,7 +205,7 @@ impl Meta {
         }
     }
 
-    /// True if all servers that there ever will be know what came with a version of the protocol.
+    /// Returns true if all servers that there ever will be know what came with a version of the protocol.
     fn all_know(&self, version: u8) -> bool {
         match &self.neighbours {
             Neighbours::Here(_) => true,

@@ -233,7 +233,7 @@ impl Meta {
         self.lock(pg).pg.write_marks(&self.index)
     }
 
-    /// Whether the index alone can answer a read of this key.
+    /// Returns true if the index alone can answer a read of this key.
     pub(crate) fn rests(&self, pg: PgId, bucket: BucketId, key: &ObjectKey) -> bool {
         self.lock(pg).pg.rests(bucket, key)
     }
@@ -244,18 +244,18 @@ impl Meta {
         self.step(&mut member, Event::Data { lv, replica, answer });
     }
 
-    /// Whether calls must be turned away until the log has caught up.
+    /// Returns true if calls must be turned away until the log has caught up.
     pub(crate) fn log_is_busy(&self) -> bool {
         self.log.is_busy()
     }
 
-    /// Whether what is left of the log's space is kept for ops that free space.
+    /// Returns true if what is left of the log's space is kept for ops that free space.
     #[must_use]
     pub fn log_is_full(&self) -> bool {
         self.log.is_full()
     }
 
-    /// Whether the index shows everything of these rows that a PG has taken.
+    /// Returns true if the index shows everything of these rows that a PG has taken.
     pub(crate) fn shows_all(&self, pg: PgId, span: &RowSpan) -> bool {
         self.lock(pg).pg.shows_all(span)
     }

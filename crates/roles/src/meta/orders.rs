@@ -42,7 +42,7 @@ pub(super) struct Beat {
 }
 
 impl Beat {
-    /// Whether it is time for one: it is then taken to be made.
+    /// Returns true if it is time for one: it is then taken to be made.
     fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.last.is_none_or(|last| now.saturating_duration_since(last) >= BEAT);
         if is_due {

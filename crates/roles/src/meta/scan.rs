@@ -171,7 +171,7 @@ impl Meta {
         }
     }
 
-    /// Whether the bucket of the rows that are scanned is gone.
+    /// Returns true if the bucket of the rows that are scanned is gone.
     fn is_of_gone(&self, call: &ScanCall) -> bool {
         rows::bucket_of(&call.from).is_some_and(|bucket| self.index.is_gone(bucket))
     }

@@ -63,7 +63,7 @@ pub async fn enter(config: &NodeConfig, port: &Port) -> Result<Entered, NotEnter
     }
 }
 
-/// Whether it is this machine's part to found the cluster.
+/// Returns true if it is this machine's part to found the cluster.
 fn founds(config: &NodeConfig) -> bool {
     config.peers.first() == Some(&config.name)
 }

@@ -53,7 +53,8 @@ impl<R: Reach> Proxy<R> {
         verdict.and(ended)
     }
 
-    /// True if a bucket has an object. Of one that takes no changes this is so for as long as it takes none.
+    /// Returns true if a bucket has an object. Of one that takes no changes this is so for as long as it
+    /// takes none.
     pub(crate) async fn holds_objects(&self, bucket: BucketId) -> Result<bool, ObjectError> {
         let from = rows::bucket(b'V', bucket);
         let end = rows::prefix_end(&from);

@@ -26,7 +26,7 @@ pub enum Looked {
 
 /// The other regions, which may have objects that this store lacks.
 pub trait Elsewhere: Send + Sync + 'static {
-    /// True if the other regions have removed this one, as far as it has heard.
+    /// Returns true if the other regions have removed this one, as far as it has heard.
     fn is_removed(&self) -> bool;
 
     /// Looks for an object that is not here.

@@ -69,7 +69,8 @@ impl KnownBucket {
         (self.id, self.epoch)
     }
 
-    /// Whether a record of its name, or that there is none, is newer and says which bucket has the name.
+    /// Returns true if a record of its name, or that there is none, is newer and says which bucket has the
+    /// name.
     pub(super) fn is_passed(self, now: Option<&BucketRecord>) -> bool {
         let is_news = |now: &BucketRecord| now.state == BucketState::Live && Self::of(now) != self;
         now.is_none_or(is_news)
@@ -80,7 +81,7 @@ impl KnownBucket {
 pub struct Scan<'a> {
     /// The rows of one PG, or of all.
     pub pg: Option<PgId>,
-    /// Whether everything that was taken before must show, or shows already because this call waited for it.
+    /// True if everything that was taken before must show, or shows already because this call waited for it.
     pub settle: bool,
     /// First row.
     pub from: Vec<u8>,
@@ -136,7 +137,8 @@ pub trait Reach: Send + Sync + 'static {
         marked: BucketRecord,
     ) -> impl Future<Output = Result<(), ObjectError>> + Send;
 
-    /// True if this proxy is the one that speaks with other regions, if it can: another one may be by now.
+    /// Returns true if this proxy is the one that speaks with other regions, if it can: another one may be
+    /// by now.
     fn is_gateway(&self) -> bool;
 
     /// Has the gateway ask other regions for a key that is not here. It is an error if one of them has it, and it cannot be had now.
@@ -171,13 +173,13 @@ pub trait Reach: Send + Sync + 'static {
     /// This store's number among regions; [`RegionId::OWN`] if it is alone.
     fn region(&self) -> RegionId;
 
-    /// True if this proxy is the one that runs housekeeping of the whole store.
+    /// Returns true if this proxy is the one that runs housekeeping of the whole store.
     fn tidies(&self) -> bool;
 
-    /// True if the other regions have removed this one, as far as the managers know.
+    /// Returns true if the other regions have removed this one, as far as the managers know.
     fn is_removed(&self) -> bool;
 
-    /// True if all servers that it may speak with know of coalescing.
+    /// Returns true if all servers that it may speak with know of coalescing.
     fn may_coalesce(&self) -> bool {
         true
     }

@@ -73,7 +73,7 @@ pub trait RegionReach: Reach {
         list: Vec<u8>,
     ) -> impl Future<Output = Result<(), ObjectError>> + Send;
 
-    /// True if a bucket of this id was made, as far as this process knows.
+    /// Returns true if a bucket of this id was made, as far as this process knows.
     fn was_given(&self, id: BucketId) -> bool;
 
     /// Deletes a bucket here that is marked so, once all regions have closed it.

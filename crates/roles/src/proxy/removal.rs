@@ -44,7 +44,7 @@ fn lists_as_removed(list: &[u8], own: RegionId) -> bool {
 }
 
 impl<R: Reach> Proxy<R> {
-    /// True if this store is a region that the others have removed, as far as it has heard.
+    /// Returns true if this store is a region that the others have removed, as far as it has heard.
     #[must_use]
     pub fn is_removed(&self) -> bool {
         self.reach.is_removed() || self.elsewhere().is_some_and(|it| it.is_removed())

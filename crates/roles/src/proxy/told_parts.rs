@@ -61,7 +61,7 @@ impl<R: Reach> Proxy<R> {
         Ok(ToldParts { guard, chunks: 0, bytes: 0, md5: Md5::new(), is_ended: false })
     }
 
-    /// True if chunks that are here are kept. Those of a session that has ended are freed.
+    /// Returns true if chunks that are here are kept. Those of a session that has ended are freed.
     pub fn keeps(&self, parts: &ToldParts<R>) -> bool {
         parts.guard.stream().session == self.requests.session()
     }

@@ -65,7 +65,7 @@ impl LedAt {
         *self.0.lock() = Some(Instant::now());
     }
 
-    /// True if that was of late.
+    /// Returns true if that was of late.
     pub(super) fn is_led(&self) -> bool {
         let late = Duration::from_millis(LEADER_SILENT_MS);
         self.0.lock().is_some_and(|at| at.elapsed() < late)

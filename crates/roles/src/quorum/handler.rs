@@ -110,7 +110,8 @@ impl Handler<ManagerService> for Desk {
     }
 }
 
-/// Whether a certificate's role has any business with a command. What the policy wants does not come this way.
+/// Returns true if a certificate's role has any business with a command. What the policy wants does not
+/// come this way.
 fn may_propose(subject: &Subject, command: &Command) -> bool {
     let has = |role| subject.roles.has(role);
     match command {
@@ -136,7 +137,8 @@ fn may_propose(subject: &Subject, command: &Command) -> bool {
 }
 
 impl Desk {
-    /// Whether the map here says that a server was removed, whose certificate is valid for a while yet.
+    /// Returns true if the map here says that a server was removed, whose certificate is valid for a while
+    /// yet.
     fn was_removed(&self, server: ServerId) -> bool {
         let newest = self.maps.newest();
         let state = newest.map.servers.get(&server).map(|record| record.state);

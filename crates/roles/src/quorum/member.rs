@@ -62,7 +62,7 @@ pub(super) enum MemberEffect<A> {
 /// A manager among the managers, as it knows them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Seat {
-    /// Whether it leads.
+    /// True if it leads.
     pub leads: bool,
     /// Who leads, if that is known.
     pub leader: Option<ServerId>,
@@ -177,12 +177,13 @@ impl<A> Member<A> {
         &self.map
     }
 
-    /// Whether the map has everything that the log had when this run began; until then it is from before.
+    /// Returns true if the map has everything that the log had when this run began; until then it is from
+    /// before.
     pub(super) fn is_current(&self) -> bool {
         self.quorum.applied() >= self.began_with
     }
 
-    /// Whether this manager leads.
+    /// Returns true if this manager leads.
     pub(super) fn leads(&self) -> bool {
         self.quorum.leads()
     }

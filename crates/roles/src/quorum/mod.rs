@@ -74,7 +74,7 @@ pub(crate) use running::{Ground, Running};
 
 /// The authority's key and certificate, in each manager's directory.
 pub const AUTHORITY_FILE: &str = "authority.pem";
-/// Whether a stopped manager's log begins with a snapshot of the map.
+/// Returns true if a stopped manager's log begins with a snapshot of the map.
 #[cfg(test)]
 pub(crate) fn keeps_snapshot(
     disk: Arc<dyn larder_env::Disk>,

@@ -32,8 +32,8 @@ impl Releases {
         self.spoke.insert(manager, version);
     }
 
-    /// True if volumes may move for balance: all voters know such moves. A voter that keeps the leading manager from them for
-    /// long is told of once.
+    /// Returns true if volumes may move for balance: all voters know such moves. A voter that keeps the
+    /// leading manager from them for long is told of once.
     pub(super) fn may_balance(
         &mut self,
         me: ServerId,

@@ -18,7 +18,7 @@ struct Way {
     itself_ms: Option<u64>,
     /// The manager that handed something on last, and when.
     by: Option<(ServerId, u64)>,
-    /// Whether the other manager was the way when last it mattered.
+    /// True if the other manager was the way when last it mattered.
     is_around: bool,
 }
 

@@ -255,7 +255,7 @@ pub fn take(recovery: &Recovery, dir: &Path, server: Option<ServerId>) -> Result
     Ok(Taken { server, name: record.name, goes_on, aside })
 }
 
-/// True if the directory has taken the recovery of this authority: a manager has begun its log then.
+/// Returns true if the directory has taken the recovery of this authority: a manager has begun its log then.
 fn has_identity_of(dir: &Path, authority: &Authority) -> Result<bool, NotTaken> {
     let path = dir.join(IDENTITY_FILE);
     Ok(path.exists() && authority.signed(&Identity::load(&path)?))
@@ -321,7 +321,7 @@ fn check_kept(
     Err(NotTaken::Later { dir: shown(), kept: kept.version.0, made: map.version.0 })
 }
 
-/// True if a map is of the history that begins with a recovery.
+/// Returns true if a map is of the history that begins with a recovery.
 pub(crate) fn has_taken(of: &Topology, recovered: &Topology) -> bool {
     let id = |timeline: Timeline| timeline.id;
     recovered

@@ -25,7 +25,7 @@ impl<R: RegionReach> Shared<R> {
         self.proxy.clients_under_way().max(elsewhere)
     }
 
-    /// True if something is pulled, or renewed.
+    /// Returns true if something is pulled, or renewed.
     fn may_yield(&self) -> bool {
         let lately = Duration::from_millis(REGION_CLIENTS_PULLED_MS);
         self.in_flight.began_within(lately) || !self.shown.buckets().sharing().is_empty()

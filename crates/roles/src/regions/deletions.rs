@@ -66,13 +66,13 @@ impl Default for Deletions {
 }
 
 impl Deletions {
-    /// True if the bucket is closed for another region under this mark, or is being closed.
+    /// Returns true if the bucket is closed for another region under this mark, or is being closed.
     fn is_for_another(&self, record: &BucketRecord) -> bool {
         let closed = self.closed.lock();
         closed.get(&record.name).is_some_and(|mark| mark.is_none_or(|mark| mark == mark_of(record)))
     }
 
-    /// True if the bucket is closed for another region under this mark.
+    /// Returns true if the bucket is closed for another region under this mark.
     fn has_closed(&self, marked: &BucketRecord) -> bool {
         self.closed.lock().get(&marked.name) == Some(&Some(mark_of(marked)))
     }
@@ -227,7 +227,7 @@ impl<R: RegionReach> Run<R> {
         Self { shared: shared.clone(), record, others, asking, reasons }
     }
 
-    /// True if the bucket is closed here under the mark of this deletion still.
+    /// Returns true if the bucket is closed here under the mark of this deletion still.
     fn is_closed(&self) -> bool {
         let (reach, mark) = (self.shared.shown.reach(), mark_of(&self.record));
         reach.bucket(&self.record.name, |now| is_marked(now, mark)) == Some(true)
@@ -541,7 +541,7 @@ pub(super) async fn end<R: RegionReach>(
     Ok(true)
 }
 
-/// True if there is no such bucket, and none is made from what was asked for until now.
+/// Returns true if there is no such bucket, and none is made from what was asked for until now.
 async fn stays_absent<R: RegionReach>(
     shared: &Arc<Shared<R>>,
     name: &BucketName,

@@ -72,7 +72,7 @@ impl InFlight {
         }
     }
 
-    /// True if something is being fetched, or a fetch began so lately.
+    /// Returns true if something is being fetched, or a fetch began so lately.
     pub(super) fn began_within(&self, lately: Duration) -> bool {
         let began = *self.began.lock();
         !self.names.lock().is_empty() || began.is_some_and(|began| began.elapsed() < lately)

@@ -244,7 +244,7 @@ impl Regions {
         self.watch.status(&self.site)
     }
 
-    /// True if the other regions have removed this one, as far as it has heard.
+    /// Returns true if the other regions have removed this one, as far as it has heard.
     #[must_use]
     pub fn is_removed(&self) -> bool {
         self.site.members().borrow().own.removed

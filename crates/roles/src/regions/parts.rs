@@ -81,7 +81,7 @@ impl<R: RegionReach> Partials<R> {
         kept.insert(name, partial);
     }
 
-    /// True if something has come of a version of it.
+    /// Returns true if something has come of a version of it.
     pub(super) fn has(&self, name: &Name) -> bool {
         self.0.lock().contains_key(name)
     }

@@ -95,7 +95,7 @@ struct Renewal {
 }
 
 impl Renewal {
-    /// True if it goes on once a region comes further.
+    /// Returns true if it goes on once a region comes further.
     fn waits_for_regions(&self) -> bool {
         !self.waits.0.is_empty()
     }
@@ -247,7 +247,7 @@ fn live<R: RegionReach>(shared: &Shared<R>) -> BTreeSet<RegionId> {
     shared.site.members().borrow().live().map(|peer| peer.number).collect()
 }
 
-/// True if a region has a bucket of that name that is not its alone.
+/// Returns true if a region has a bucket of that name that is not its alone.
 async fn has_one<R: RegionReach>(
     shared: &Arc<Shared<R>>,
     region: RegionId,
@@ -281,7 +281,7 @@ impl<R: RegionReach> Shared<R> {
 }
 
 impl<R: RegionReach> SourceState<R> {
-    /// True if each region that is reached has passed the last ops of a renewal, or does not get on.
+    /// Returns true if each region that is reached has passed the last ops of a renewal, or does not get on.
     fn have_passed(&self, renewal: &mut Renewal) -> bool {
         let shared = self.shared();
         let reached: Vec<_> =

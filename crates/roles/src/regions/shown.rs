@@ -105,8 +105,8 @@ impl Buckets {
         &self.sharing
     }
 
-    /// True if what other regions tell of a bucket of that name has to wait: they are being asked whether they have one, or
-    /// this region's is being deleted, and theirs may be made here then.
+    /// Returns true if what other regions tell of a bucket of that name has to wait: they are being asked
+    /// whether they have one, or this region's is being deleted, and theirs may be made here then.
     pub(super) fn waits(&self, id: BucketId) -> bool {
         let is_opening = |it: &BucketRecord| it.id == id && it.sharing == Sharing::Opening;
         self.local.contains(&id)
@@ -118,12 +118,12 @@ impl Buckets {
         self.all.keys().copied().filter(|id| !self.local.contains(id))
     }
 
-    /// True if there is nothing to tell to a region that was told those.
+    /// Returns true if there is nothing to tell to a region that was told those.
     pub(super) fn tells_the_same(&self, other: &Self) -> bool {
         (&self.live, &self.epochs) == (&other.live, &other.epochs)
     }
 
-    /// True if a bucket is being deleted.
+    /// Returns true if a bucket is being deleted.
     pub(super) fn is_closed(&self, id: BucketId) -> bool {
         self.closed.contains_key(&id)
     }
@@ -182,7 +182,7 @@ impl<R: RegionReach> Shown<R> {
         self.buckets().closed.values().cloned().collect()
     }
 
-    /// True if a bucket was deleted; false if it is there, or this process does not know it yet.
+    /// Returns true if a bucket was deleted; false if it is there, or this process does not know it yet.
     pub(super) fn is_deleted(&self, id: BucketId) -> bool {
         // Asked first: a bucket that is made meanwhile counts as not known.
         let was_given = self.reach().was_given(id);

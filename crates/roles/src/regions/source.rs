@@ -304,7 +304,7 @@ pub(super) async fn keep_list<R: RegionReach>(shared: Arc<Shared<R>>) {
     }
 }
 
-/// True if an answer has outcomes, or says that a token is void.
+/// Returns true if an answer has outcomes, or says that a token is void.
 fn has_news(told: &AskAnswer) -> bool {
     let is_news = |batch: &Batch| !batch.ids.is_empty() || batch.left.0 > 0;
     told.pgs.iter().any(|(_, batch)| batch.as_ref().map_or(true, is_news))

@@ -60,7 +60,7 @@ impl<'a> ToldBody<'a> {
         Self { whole: None, rest: None, base, len, told, md5: Md5::new() }
     }
 
-    /// True if the MD5 of the bytes is used: it is that of the version, or of a piece.
+    /// Returns true if the MD5 of the bytes is used: it is that of the version, or of a piece.
     fn is_digested(&self) -> bool {
         self.told.is_some() || self.base.is_some()
     }
@@ -489,7 +489,7 @@ impl<R: RegionReach> Shared<R> {
         }
     }
 
-    /// True if an entry that came without its bytes is here with them, or something newer is.
+    /// Returns true if an entry that came without its bytes is here with them, or something newer is.
     async fn has_bytes(&self, name: &Name, entry: &Entry) -> Result<bool, ObjectError> {
         let kept = self.shown.kept(name.bucket, &name.key).await?;
         Ok(kept.latest(self.shown.own()).is_some_and(|latest| latest >= entry.at))

@@ -67,7 +67,7 @@ impl PassedBefore {
         }
     }
 
-    /// True if more may go than when a walk took this last.
+    /// Returns true if more may go than when a walk took this last.
     fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.is_news)
     }

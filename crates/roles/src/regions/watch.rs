@@ -203,7 +203,7 @@ impl Watch {
         look(self.seen.lock().entry(region).or_insert_with(Seen::new))
     }
 
-    /// True if a region's lag is known, and it answered last.
+    /// Returns true if a region's lag is known, and it answered last.
     pub(super) fn is_reached(&self, region: RegionId) -> bool {
         self.of(region, |seen| seen.is_known && seen.unreachable.is_none())
     }

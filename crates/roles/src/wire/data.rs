@@ -147,7 +147,7 @@ impl DataReply {
         }
     }
 
-    /// Whether it comes with the bytes that were asked for, in either version.
+    /// Returns true if it comes with the bytes that were asked for, in either version.
     pub(crate) fn has_bytes(&self) -> bool {
         matches!(self, Self::Bytes | Self::BytesAnd(_))
     }

@@ -281,7 +281,7 @@ impl LaneOf {
         taken
     }
 
-    /// Whether it is one of this walk.
+    /// Returns true if it is one of this walk.
     pub(super) fn is_in(&self, walk: &Arc<SharedWalk>) -> bool {
         Arc::ptr_eq(&self.walk, walk)
     }

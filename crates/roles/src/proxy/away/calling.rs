@@ -151,7 +151,7 @@ impl<'a> Calling<'a> {
     }
 }
 
-/// True if a client's change has a condition.
+/// Returns true if a client's change has a condition.
 fn has_condition(call: &Call) -> bool {
     match call {
         Call::Put(put) => !put.condition.is_none(),

@@ -273,7 +273,7 @@ fn told_looked(looked: Result<Looked, ObjectError>, version: u8) -> (ProxyReply,
     (reply, Bytes::new())
 }
 
-/// True if the cluster is a region, and so there may be others.
+/// Returns true if the cluster is a region, and so there may be others.
 fn has_other_regions(map: &Topology) -> bool {
     map.gateway.is_some()
 }

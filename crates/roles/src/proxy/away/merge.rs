@@ -63,7 +63,7 @@ impl Merge {
         self.hungry().filter(move |(_, source)| !source.is_short || source.hungry_at() == lowest)
     }
 
-    /// Whether some must be asked before anything can be given out.
+    /// Returns true if some must be asked before anything can be given out.
     pub(super) fn is_hungry(&self) -> bool {
         let first = self.sources.iter().filter_map(|source| source.rows.front()).min();
         let mut hungry = self.hungry().filter_map(|(_, source)| source.hungry_at());

@@ -39,7 +39,7 @@ pub(super) struct Said {
     pub(super) at: Primary,
     pub(super) reply: MetaReply,
     pub(super) payload: Bytes,
-    /// Whether it was asked before and may have done then what it was asked.
+    /// True if it was asked before and may have done then what it was asked.
     pub(super) is_repeat: bool,
 }
 

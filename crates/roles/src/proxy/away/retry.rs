@@ -39,12 +39,12 @@ impl From<CallError> for Trouble {
 }
 
 impl Trouble {
-    /// Whether what was asked may have been done all the same.
+    /// Returns true if what was asked may have been done all the same.
     pub(super) fn may_be_done(&self) -> bool {
         matches!(self, Self::NoAnswer(_) | Self::ViewPassed)
     }
 
-    /// True if another primary, or the same one later, may answer.
+    /// Returns true if another primary, or the same one later, may answer.
     pub(super) fn may_pass(&self) -> bool {
         !matches!(self, Self::Busy | Self::Never(_))
     }

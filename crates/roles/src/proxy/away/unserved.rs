@@ -78,7 +78,7 @@ impl Unserved {
         wait.until
     }
 
-    /// True if one of these PGs has not been served for longer than a failover takes.
+    /// Returns true if one of these PGs has not been served for longer than a failover takes.
     fn are_unserved(&self, map: &Topology, pgs: impl Iterator<Item = PgId>) -> bool {
         let (now, mut longest) = (Instant::now(), Duration::ZERO);
         for pg in pgs {

@@ -35,7 +35,7 @@ struct Trio {
     answers: Vec<ManagerReply>,
 }
 
-/// Whether a manager takes a message, of which an older one knows less.
+/// Returns true if a manager takes a message, of which an older one knows less.
 fn takes(speaks: u8, said: &QuorumMessage) -> bool {
     let QuorumMessage::Append { entries, .. } = said else { return true };
     speaks >= PROTOCOL_FORGETS

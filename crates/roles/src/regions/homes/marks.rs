@@ -108,7 +108,7 @@ impl<R: RegionReach> Shared<R> {
 }
 
 impl<R: RegionReach> SourceState<R> {
-    /// True if a region has all that was here when this was asked first for the mark.
+    /// Returns true if a region has all that was here when this was asked first for the mark.
     pub(super) async fn has_passed(&self, mark: Mark) -> Result<bool, ObjectError> {
         if planted::has(Bug::MovesHomeEarly) {
             return Ok(true);

@@ -244,7 +244,7 @@ impl<R: RegionReach> Run<R> {
     }
 }
 
-/// True if no record in the answer has a count that no region reaches.
+/// Returns true if no record in the answer has a count that no region reaches.
 fn is_sound(answer: &HomeAnswer) -> bool {
     match answer {
         HomeAnswer::Knows(home) => home.is_none_or(|home| home.is_sound()),

@@ -60,7 +60,7 @@ pub(super) struct Client {
     pub(super) findings: Arc<Findings>,
     pub(super) proxy: Arc<ClusterProxy>,
     pub(super) bucket: BucketName,
-    /// Whether it deletes the bucket now and then, and makes it again.
+    /// True if it deletes the bucket now and then, and makes it again.
     pub(super) remakes: bool,
     /// Of its proxy.
     pub(super) number: usize,

@@ -193,12 +193,12 @@ impl Cluster {
         }
     }
 
-    /// Whether an object is there with these bytes.
+    /// Returns true if an object is there with these bytes.
     async fn has(&self, name: &str, bytes: &Bytes) -> bool {
         self.read(name, 0..bytes.len() as u64).await.as_ref() == Ok(bytes)
     }
 
-    /// Whether this part of it is there: one of its own, which no other read joins.
+    /// Returns true if this part of it is there: one of its own, which no other read joins.
     async fn has_from(&self, name: &str, bytes: &Bytes, from: u32) -> bool {
         let range = u64::from(from)..bytes.len() as u64;
         self.read(name, range).await == Ok(bytes.slice(from as usize..))

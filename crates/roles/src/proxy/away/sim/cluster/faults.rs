@@ -86,7 +86,7 @@ async fn end_meta(world: Arc<World>) {
     world.restart_meta(at, ends, away).await;
 }
 
-/// Whether all that this server has is elsewhere too, by what the managers know.
+/// Returns true if all that this server has is elsewhere too, by what the managers know.
 fn may_be_wiped(world: &World, at: usize) -> bool {
     let me = ServerId(METAS.start + at as u32);
     let others = |pg| {

@@ -68,7 +68,7 @@ impl Place {
         self.disk.lock().fail_next_sync();
     }
 
-    /// Whether something of the disk is to fail in this run.
+    /// Returns true if something of the disk is to fail in this run.
     pub(super) fn ails(&self) -> bool {
         self.ails.load(Ordering::Relaxed)
     }

@@ -350,7 +350,7 @@ impl Quorum {
         self.restart(at, Ends::Killed, away).await;
     }
 
-    /// Whether a run has ended that nobody ended, which is judged; it is told once.
+    /// Returns true if a run has ended that nobody ended, which is judged; it is told once.
     fn has_ended(&self, at: usize) -> bool {
         let mut running = self.running[at].lock();
         let end = running.as_mut().and_then(|it| it.manager.ended().now_or_never());

@@ -87,7 +87,7 @@ impl Metas {
         self.restarts.load(Ordering::Relaxed)
     }
 
-    /// Whether all run.
+    /// Returns true if all run.
     pub(super) fn all_run(&self) -> bool {
         self.running.iter().all(|running| running.lock().is_some())
     }
@@ -208,7 +208,7 @@ impl Datas {
         self.restarts.load(Ordering::Relaxed)
     }
 
-    /// True if all run.
+    /// Returns true if all run.
     pub(super) fn all_run(&self) -> bool {
         self.running.iter().all(|running| running.lock().is_some())
     }

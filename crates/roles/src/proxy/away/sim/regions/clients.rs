@@ -77,7 +77,7 @@ impl Log {
         Self { is_shared_late, ..Self::default() }
     }
 
-    /// True if a put with this clock may show with that one.
+    /// Returns true if a put with this clock may show with that one.
     pub(super) fn shows_as(&self, put: HybridClock, shown: HybridClock) -> bool {
         put == shown || self.is_shared_late && put < shown
     }
@@ -205,7 +205,7 @@ impl Client {
         (sum, bytes)
     }
 
-    /// True if it was acknowledged.
+    /// Returns true if it was acknowledged.
     pub(super) async fn put(&self, key: usize) -> bool {
         let (sum, bytes) = self.draw_content();
         let change = self.log.lock().begin(self.region.number, key, What::Put(sum));
@@ -253,7 +253,7 @@ impl Client {
         }
     }
 
-    /// Whether the proxy knows the bucket, and this of it.
+    /// Returns true if the proxy knows the bucket, and this of it.
     pub(super) async fn knows_that(&self, is_so: impl Fn(&BucketRecord) -> bool) -> bool {
         let known = self.at(async |proxy| proxy.bucket(&self.bucket)).await;
         known.is_some_and(|known| known.is_ok_and(|record| is_so(&record)))

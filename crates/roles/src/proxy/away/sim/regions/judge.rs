@@ -52,7 +52,7 @@ pub(super) fn unexplained(
     }
 }
 
-/// Whether a region that shows this of a key has had a put of it that was acknowledged.
+/// Returns true if a region that shows this of a key has had a put of it that was acknowledged.
 pub(super) fn has(log: &Log, put: &Change, found: Option<At>) -> bool {
     let Some(own) = stamp(put) else { return true };
     match found {

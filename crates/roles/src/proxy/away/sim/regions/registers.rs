@@ -253,7 +253,7 @@ impl Registers {
     }
 }
 
-/// True if one order explains a register's calls; `None` if too many are open at once.
+/// Returns true if one order explains a register's calls; `None` if too many are open at once.
 fn is_explained(calls: &[Call]) -> Option<bool> {
     let begins = calls.iter().enumerate().map(|(call, it)| (it.begun, call, false));
     let ends = calls.iter().enumerate().map(|(call, it)| (it.ended, call, true));
