@@ -2,11 +2,12 @@
 //!
 //! # Invariants
 //!
-//! 1. Commands reach the volume in the order in which they were submitted: a control command is
-//!    answered after every write submitted before it has drained (DESIGN §8).
-//! 2. Writes that wait are bounded in bytes and in number; beyond that a write is refused at once, without
-//!    having been tried: a proxy of a cluster repeats it, and a client is told to slow down. Requests of PGs are never refused: a PG has at most a few
-//!    of them under way for each of its LVs and open puts, which are bounded.
+//! 1. Commands reach the volume in the order in which they were submitted: a control command is answered
+//!    after every write submitted before it has drained.
+//! 2. Writes that wait are bounded in bytes and in number. Beyond that a write is refused at once, without
+//!    having been tried: a proxy of a cluster repeats it, and a client is told to slow down. Requests of
+//!    PGs are never refused: a PG has at most a few of them under way for each of its LVs and open puts,
+//!    which are bounded.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -41,7 +42,7 @@ enum Concerned {
     Put { ticket: Arc<Ticket>, replica: usize, _client: Client },
     /// A PG's own request.
     Pg { pg: PgId, lv: LvId, replica: usize, grant: Option<Grant> },
-    /// Whoever is told by this.
+    /// A caller, told by this.
     Then(Then),
     /// Nobody; a failure is logged.
     Nobody,
@@ -74,7 +75,7 @@ pub(crate) struct PutWrite {
     pub(crate) replica: usize,
 }
 
-/// What the disk did, for metrics.
+/// The counts of what the disk did, for metrics.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DiskCounters {
     /// Groups written and synced.
@@ -432,7 +433,7 @@ impl DataServer {
     }
 }
 
-/// Why a copy could not be given out.
+/// The reason why a copy could not be given out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadFailure {
     /// The bytes are not the chunk's: it was replaced, or the copy is damaged.
@@ -463,7 +464,7 @@ fn read_failed(chunk: &Chunk, error: &ReadError) -> ReadFailure {
     }
 }
 
-/// What a PG's request asks of a volume, and the grant that its answer names.
+/// The action that a PG's request asks of a volume, and the grant that its answer names.
 pub(crate) fn action_of(lv: LvId, request: DataRequest) -> (Action, Option<Grant>) {
     match request {
         DataRequest::Open { view, floor, boot } => (Action::Open { lv, view, floor, boot }, None),

@@ -1,4 +1,4 @@
-//! Who this process is: the identity in its directory, which it got when it joined.
+//! The identity of this process: in its directory, from when it joined.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::limits::{JOIN_PAUSE_MS, JOIN_WAIT_MS};
 /// Key and certificates of a server, in its directory.
 pub const IDENTITY_FILE: &str = "identity.pem";
 
-/// Why a process is nobody.
+/// The reason why a process has no identity.
 #[derive(Debug, thiserror::Error)]
 pub enum Nobody {
     /// Get a token from a manager.
@@ -27,7 +27,7 @@ pub enum Nobody {
     NotJoined {
         /// Where.
         address: String,
-        /// Why.
+        /// The reason.
         source: JoinError,
     },
     /// Fix the file.

@@ -36,7 +36,7 @@ impl<T> Clone for Inbox<T> {
 /// The end of the thread.
 pub(crate) struct Taker<T>(Arc<Shared<T>>);
 
-/// Why something was not put in; it is given back.
+/// The reason why something was not put in; it is given back.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NotTaken<T> {
     /// As many wait as may.
@@ -71,7 +71,7 @@ impl<T> Inbox<T> {
 }
 
 impl<T> Taker<T> {
-    /// What waits longest, if anything does.
+    /// Takes what waits longest, if anything does.
     pub(crate) fn take(&self) -> Option<T> {
         self.0.queue.lock().waiting.pop_front()
     }

@@ -115,9 +115,9 @@ pub const FILL_BATCH_BYTES: u64 = 8 * 1024 * 1024;
 pub const FILL_UNFLUSHED_BYTES_MAX: u64 = 3 * larder_kv::limits::FLUSH_BYTES;
 /// Times that a fill looks for a place for an object: once, for a volume that is drawn, and while it opens.
 pub const FILL_PLACE_TRIES: u32 = 4;
-/// Rows of one stretch of a walk for what the index names. It bounds for how long a snapshot of the index is kept, and with
-/// it the memory that the index cannot give back, to what is written in a fraction of a second. In a simulation, which has
-/// some hundred rows, a walk has several too.
+/// Rows of one stretch of a walk for what the index names. It bounds for how long a snapshot of the index
+/// is kept. So the memory that the index cannot give back meanwhile is bounded by what is written in a
+/// fraction of a second. In a simulation, which has some hundred rows, a walk has several too.
 pub const STRETCH_ROWS_MAX: usize = if cfg!(test) { 32 } else { 32_768 };
 /// Log bytes that may pile up before the index is flushed and the log behind it freed. Bounds the time
 /// of a restart.
@@ -145,8 +145,8 @@ pub const READ_WINDOW_CALM_PIECES: usize = 16;
 pub const READ_AHEAD_PIECES_MAX: usize = 64;
 /// Pieces of an object that was appended to that are looked up at once: with inline ones, at most 64 KiB of rows.
 pub const READ_PIECES_AHEAD: usize = 32;
-/// Times that a read looks up pieces at one byte again that were coalesced meanwhile, before it gives up: each time they are
-/// part of a larger piece, and a few make the largest.
+/// Times that a read looks up pieces at one byte again that were coalesced meanwhile, before it gives up.
+/// Each time they are part of a larger piece, and a few make the largest.
 pub const COALESCES_FOLLOWED_MAX: u32 = 8;
 /// An object's pieces are looked at after so many appends to it.
 pub const COALESCE_EVERY: u32 = COALESCE_PIECES_MAX as u32;
@@ -167,8 +167,8 @@ pub const PUT_WINDOW_CHUNKS: usize = 2;
 pub const DISK_FULL_TRIES_MAX: u32 = 8;
 /// Milliseconds that a list waits for puts under way before it answers 503.
 pub const LIST_WAIT_MS_MAX: u64 = 10_000;
-/// Milliseconds that a list of a cluster may take before it answers 503, with all that its page waits for one after the
-/// other: longer than one wait for puts or for another primary.
+/// Milliseconds that a list of a cluster may take before it answers 503, with all that its page waits for
+/// one after the other. Longer than one wait for puts or for another primary.
 pub const SCAN_MS_MAX: u64 = 30_000;
 /// Uploads that a bucket's deletion has in memory at once.
 pub const UPLOADS_PER_PAGE: usize = 1000;
@@ -186,8 +186,8 @@ pub const RESERVE_PART: u64 = 16;
 pub const LV_ROOM_BYTES_MIN: u64 = 2 * CHUNK_BYTES_MAX as u64;
 /// Below one part in this many of the reserve nothing new is taken at all.
 pub const RESERVE_LAST_PART: u64 = 4;
-/// How long a proxy waits for the last copies of a put whose client was answered before it says who has it. Until
-/// then readers of the object wait, and what is not there then is copied later.
+/// The time that a proxy waits for the last copies of a put whose client was answered before it says who
+/// has it. Until then readers of the object wait, and what is not there then is copied later.
 pub const STRAGGLER_MAX: Duration = Duration::from_millis(100);
 /// KiB of data that such puts hold in a proxy together.
 pub const STRAGGLERS_KIB_MAX: usize = 64 * 1024;
@@ -202,8 +202,8 @@ pub const ROWS_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub const START_PATIENCE_MS: u64 = 30_000;
 /// Milliseconds that a manager lets a question for a newer map wait.
 pub const MAP_WAIT_MS: u64 = 1_000;
-/// Milliseconds beyond that after which another manager is asked too: a view that begins because a machine is gone must
-/// not be heard of only when connections to that machine have broken.
+/// Milliseconds beyond that after which another manager is asked too. A server must hear of a view that
+/// begins because a machine is gone before its connections to that machine have broken.
 pub const MAP_LATE_MS: u64 = 500;
 /// Milliseconds beyond the wait after which a manager that has not answered is taken for gone: a map may be large.
 pub const MAP_ANSWER_MS: u64 = 6_000;
@@ -221,8 +221,8 @@ pub const MANAGERS_PAUSE_MS_MAX: u64 = 1_000;
 pub const SAID_TO_MANAGERS: usize = 2;
 /// Milliseconds for which a leading manager is looked for and waited for.
 pub const PROPOSE_WAIT_MS: u64 = 10_000;
-/// Milliseconds that a manager may take to make a join token: it waits for the token, where there are too many for some to
-/// go and for the token again, for its server, and for the map.
+/// Milliseconds that a manager may take to make a join token. It waits for the token, where there are too
+/// many for some to go and for the token again, for its server, and for the map.
 pub const ISSUE_MS_MAX: u64 = 5 * PROPOSE_WAIT_MS;
 /// By how many milliseconds the clock of a manager may be ahead that has expired tokens removed: by the first after which
 /// some go.
@@ -243,7 +243,7 @@ pub const RENEWAL_PAUSE_MAX: Duration = Duration::from_secs(600);
 pub const KNOCK_PAUSE: Duration = Duration::from_millis(500);
 /// For how long a machine that knocked counts as there: several rounds, with connections that are not answered.
 pub const KNOCK_FRESH: Duration = Duration::from_secs(20);
-/// How often a machine that waits for others says so.
+/// The interval at which a machine that waits for others says so.
 pub const KNOCK_TOLD: Duration = Duration::from_secs(10);
 /// For how long the managers agree on the places of a machine that joins; it asks again.
 pub const ADMIT_MAX: Duration = Duration::from_secs(4);
@@ -259,17 +259,18 @@ pub const MANAGER_BATCH_MAX: usize = 256;
 pub const MANAGER_TICK_MS: u64 = 50;
 /// Bytes of records after which the file of a manager's log is written anew, if no snapshot came before.
 pub const QUORUM_FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Rows that one answer to a scan looks at, with those of other PGs: one that looked at so many says where
-/// to go on, though it may have none to give.
+/// Rows that one answer to a scan looks at, with those of other PGs. An answer that looked at so many says
+/// where to go on, though it may have none to give.
 pub const ROWS_VISITED_MAX: usize = 64 * 1024;
-/// How long a call of another process may be under way in a PG; whoever made it has given up before.
+/// The time for which a call of another process may be under way in a PG; its caller has given up before.
 pub const CALL_MAX: Duration = Duration::from_secs(90);
-/// How long a meta server waits for a map that it has not, and by which it was asked for a scan or told to serve.
+/// The time that a meta server waits for a map that it has not, and by which it was asked for a scan or
+/// told to serve.
 pub const MAP_LAG_MAX: Duration = Duration::from_secs(2);
-/// How long a data server may take to answer a primary: it syncs, and drains what waits before it.
+/// The time that a data server may take to answer a primary: it syncs, and drains what waits before it.
 pub const DATA_ANSWER_MAX: Duration = Duration::from_secs(30);
-/// How long a primary tries to reach a data server before it counts as failed. Longer than the managers
-/// need to find it down, and than connections take to come back after a restart.
+/// The time for which a primary tries to reach a data server before it counts as failed. Longer than the
+/// managers need to find it down, and than connections take to come back after a restart.
 pub const DATA_REACH_MAX: Duration = Duration::from_secs(4);
 /// Pause between two tries.
 pub const DATA_PAUSE: Duration = Duration::from_millis(100);
@@ -277,12 +278,13 @@ pub const DATA_PAUSE: Duration = Duration::from_millis(100);
 pub const WALK_LANES_MAX: usize = 128;
 /// Bytes of rows in a piece of such a walk, but for the last row's.
 pub const WALK_PIECE_BYTES: usize = 128 * 1024;
-/// How long such a walk waits for a follower that takes nothing: one that is there asks ten times a second.
+/// The time that such a walk waits for a follower that takes nothing: one that is there asks ten times a
+/// second.
 pub const LANE_STALL_MAX: Duration = Duration::from_secs(2);
 /// Bytes of ops in one message to a member, or one op.
 pub const PEER_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// How often a read follows a chunk that moved while a piece of it was read, before it says that the data cannot be read
-/// now: between two moves of one chunk lies a walk over the index.
+/// Times that a read follows a chunk that moved while a piece of it was read, before it says that the data
+/// cannot be read now. Between two moves of one chunk lies a walk over the index.
 pub const MOVES_FOLLOWED_MAX: u32 = 4;
 /// Rows that a walk looks at in one go.
 pub const REBUILD_ROWS_MAX: u32 = 8192;
@@ -313,22 +315,22 @@ pub const DIGESTS_MAX: usize = 4;
 pub const DIFFERING_TOLD_MAX: usize = 16;
 /// Time between two looks at how many requests of clients are under way while there is background work.
 pub const LOAD_LOOK: Duration = Duration::from_millis(250);
-/// How long a data server may take to say so; one that takes longer has too much to do.
+/// The time that a data server may take to say so; one that takes longer has too much to do.
 pub const LOAD_PATIENCE: Duration = Duration::from_millis(200);
 /// Seconds over which the rate of background work is told.
 pub const RATE_SECONDS: f64 = 10.0;
 /// Volumes whose floors a meta server tells one by one: those that are furthest behind.
 pub const FLOORS_TOLD_MAX: usize = 64;
 
-/// Milliseconds for which a proxy of a cluster goes on asking for one thing before it answers 503: a few times what
-/// it takes to find a primary down, let its lease run out and begin another view.
+/// Milliseconds for which a proxy of a cluster goes on asking for one thing before it answers 503. A few
+/// times what it takes to find a primary down, let its lease run out and begin another view.
 pub const PROXY_PATIENCE_MS: u64 = 30_000;
 /// Rows of uploads that are looked at in one scan for those that nobody ended.
 pub const EXPIRY_ROWS_MAX: usize = 1000;
 /// The longest pause between two searches for abandoned uploads, in milliseconds; else it is a quarter of `upload_life`.
 pub const EXPIRY_PAUSE_MS_MAX: u64 = 3_600_000;
-/// Milliseconds after which nobody leads the managers any more, if none has said for so long that its map is the latest: more
-/// than an election takes, and finding another manager to ask.
+/// Milliseconds after which nobody leads the managers any more, if none has said for so long that its map
+/// is the latest. More than an election takes, and finding another manager to ask.
 pub const MANAGERS_SILENT_MS: u64 = 5_000;
 /// Milliseconds after which a placement group without an active view is not waited for: more than a failover takes.
 pub const UNSERVED_MS: u64 = 10_000;
@@ -344,11 +346,11 @@ pub const PAUSE_MS_MAX: u64 = 1_000;
 pub const BUSY_TRIES_MAX: u32 = 6;
 /// Times that a call is made anew because a primary has another record of its bucket than the proxy.
 pub const STALE_TRIES_MAX: u32 = 6;
-/// Milliseconds for which a server is silent on its own way before the leading manager tells it by way of another too:
-/// two beats of a meta server, whose lease outlasts that by one.
+/// Milliseconds for which a server is silent on its own way before the leading manager tells it by way of
+/// another too. Two beats of a meta server, whose lease outlasts that by one.
 pub const WAY_SILENT_MS: u64 = 2 * SERVER_BEAT_MS;
-/// Times that a put is begun because its data did not come to lie on every replica: with their pauses longer than
-/// it takes to find a data server down and to have other volumes.
+/// Times that a put is begun because its data was not written on every replica. With their pauses longer
+/// than it takes to find a data server down and to have other volumes.
 pub const LOST_TRIES_MAX: u32 = 14;
 /// Milliseconds that are left of a put's time to take it back, when its data is not waited for any more: a new primary
 /// may have to be found.
@@ -365,16 +367,18 @@ pub const READ_PATIENCE_MS: u64 = 5_000;
 pub const JOINED_MAX: usize = 1024;
 /// Reads of the same bytes that one waits for, one after the other, before it reads by itself.
 pub const JOINS_MAX: u32 = 2;
-/// How long a read goes on asking while no replica answers, or some do not and none has the bytes right: connections to
-/// servers that are back may pause.
+/// The time for which a read goes on asking while no replica answers, or some do not and none has the bytes
+/// right: connections to servers that are back may pause.
 pub const READ_SILENT_MAX: Duration = Duration::from_millis(1_500);
 /// Times that all replicas are asked for bytes of which each has others, by newer maps.
 pub const READ_MAPS_MAX: u32 = 3;
 /// Pauses of such a read that a newer map ends. Those behind are waited out: a failover makes hundreds of maps.
 pub const READ_PAUSES_CUT_MAX: u32 = 3;
-/// How long a reader whose every replica has other bytes waits for a newer map, by which others may have them.
+/// The time that a reader whose every replica has other bytes waits for a newer map, by which others may
+/// have them.
 pub const MAP_LATE_MAX: Duration = Duration::from_millis(50);
-/// How long a proxy waits to hear what became of a bucket of which a primary has heard more: a deletion takes some maps.
+/// The time that a proxy waits to hear what became of a bucket of which a primary has heard more: a
+/// deletion takes some maps.
 pub const BUCKET_NEWS_MAX: Duration = Duration::from_secs(1);
 /// Requests that a data server leaves without an answer, one after the other, before it is taken for down.
 pub const DOWN_FAILURES: u32 = 3;

@@ -127,7 +127,7 @@ impl Published {
     }
 }
 
-/// Why the map could not be read or changed.
+/// The reason why the map could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ManagerError {
     /// The disk failed: give up.
@@ -165,7 +165,7 @@ impl From<CodecError> for ManagerError {
     }
 }
 
-/// What a new cluster is made with.
+/// The parameters that a new cluster is made with.
 #[derive(Debug, Clone, Copy)]
 pub struct Genesis {
     /// PGs, a power of two.

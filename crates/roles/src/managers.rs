@@ -1,4 +1,4 @@
-//! What every role holds of the managers: the map as they last told it, and a way to speak to them.
+//! The managers as every role sees them: the map as they last told it, and a way to speak to them.
 
 mod client;
 mod contacts;
@@ -59,7 +59,7 @@ pub trait Managers: Send + Sync + 'static {
     fn say(&self, message: ServerMessage);
 }
 
-/// Why nobody knows what came of a command, or nothing did.
+/// The reason why nobody knows what came of a command, or nothing did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotProposed {
     /// Ask again: no manager leads at present, or none is within reach.

@@ -11,7 +11,8 @@ use parking_lot::Mutex;
 
 use crate::managers::Managers;
 
-/// Returns when the map says no longer that a server answers: whoever waits for it need not find out for himself.
+/// Returns when the map says no longer that a server answers: a caller that waits for it need not find out
+/// for itself.
 pub(crate) async fn down(managers: &dyn Managers, server: ServerId) {
     let mut versions = managers.versions();
     let is_up = |map: Arc<Topology>| {

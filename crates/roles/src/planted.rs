@@ -6,7 +6,7 @@
 pub(crate) enum Bug {
     /// The groups of a log's batch hear that it is durable before it is written.
     DurableBeforeWritten,
-    /// Who waits for METAX hears of it when the next op is persisted.
+    /// The waiter for METAX hears of it when the next op is persisted.
     AnswersOneLate,
     /// A view that follows another is not heeded while the group is served.
     IgnoresViews,

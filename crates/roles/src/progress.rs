@@ -1,4 +1,4 @@
-//! How far a meta server's background work is: what it tells an operator who asks.
+//! The progress of a meta server's background work: what it tells an operator who asks.
 
 use serde::{Deserialize, Serialize};
 
@@ -63,7 +63,7 @@ pub struct BucketNow {
 /// Puts in doubt: what became of them is known only when servers come back, or are removed for good.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DoubtsNow {
-    /// How many.
+    /// The number of puts.
     pub puts: u64,
     /// Those that have been so for longest.
     pub oldest: Vec<DoubtNow>,
@@ -108,7 +108,7 @@ pub struct BackgroundNow {
     pub bytes_per_s: u64,
     /// Pieces under way.
     pub under_way: u64,
-    /// How often it yielded since the start.
+    /// Times that it yielded since the start.
     pub yields: u64,
     /// Bytes begun since the start: of copies made.
     pub rebuild_bytes: u64,
@@ -252,11 +252,11 @@ pub struct LogNow {
     pub written_per_s: u64,
     /// Bytes trimmed a second of late.
     pub trimmed_per_s: u64,
-    /// Why its oldest segment is kept.
+    /// The reason why its oldest segment is kept.
     pub kept: LogKept,
 }
 
-/// Why the oldest segment of a log is kept.
+/// The reason why the oldest segment of a log is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum LogKept {
     /// It is the one that is being written.

@@ -1,4 +1,4 @@
-//! What other servers ask a data server.
+//! Requests of other servers to a data server.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -106,14 +106,15 @@ impl Handler<DataService> for DataFace {
 }
 
 impl DataFace {
-    /// What answers for a node; copies that are made here are read through the endpoint.
+    /// The handler that answers for a node; copies that are made here are read through the endpoint.
     #[must_use]
     pub fn new(node: Arc<DataNode>, endpoint: &Arc<Endpoint>) -> Self {
         let copies = Copies::new(node.clone(), endpoint);
         Self { node, copies }
     }
 
-    /// What a proxy asks for, a client waits for; meta servers do what nobody waits for.
+    /// The mark of a client's request: a client waits for what a proxy asks for, nobody for what meta
+    /// servers do.
     fn client(&self, from: &PeerIdentity) -> Option<Client> {
         from.subject.roles.has(Role::Proxy).then(|| self.node.server.client())
     }
@@ -152,7 +153,7 @@ impl DataFace {
     }
 }
 
-/// What is said of a write; nothing of one that was not tried, which its proxy repeats.
+/// The reply to a write; none to one that was not tried, which its proxy repeats.
 fn written(lv: LvId, result: Result<Answer, Refusal>) -> Option<DataReply> {
     match result {
         Ok(_) => Some(DataReply::Written),

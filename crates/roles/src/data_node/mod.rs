@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A volume is made only for a disk that the map names and that has had no PV yet: what is missing
-//!    otherwise was lost, and nothing takes its place under its name.
+//! 1. A volume is made only for a disk that the map names and that has had no PV yet. Anything else that is
+//!    missing was lost, and nothing takes its place under its name.
 //! 2. It is made only when the map that has it is kept.
 //! 3. Nothing is written to a volume whose cluster and disk are not those that the map names for this server.
 
@@ -54,7 +54,7 @@ pub struct DataNode {
     early: Arc<Early<(LvId, u8)>>,
 }
 
-/// What ends when the server is closed.
+/// The parts that end when the server is closed.
 struct Running {
     thread: JoinHandle<()>,
     /// Of the directory, if others could take it.
@@ -86,7 +86,7 @@ impl DataNode {
         &self.copies
     }
 
-    /// What a map has to say against this server's going on with its disk.
+    /// The reason in a map against this server's going on with its disk, if there is one.
     #[must_use]
     pub fn objection(&self, map: &Topology) -> Option<DataNodeError> {
         open::removed(map, self.me, self.disk, &self.name)

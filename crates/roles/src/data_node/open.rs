@@ -1,4 +1,4 @@
-//! How a data server takes up its disk.
+//! The opening of a data server, which takes up its disk.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -17,7 +17,7 @@ use crate::data::DataServer;
 use crate::managers::{Early, Managers, NotProposed};
 use crate::store::{DATA_FILE, LOCK_FILE, LVS_PER_PG_MIN};
 
-/// What a data server is opened with.
+/// The parameters that a data server is opened with.
 #[derive(Debug, Clone)]
 pub struct DataNodeConfig {
     /// This server.
@@ -28,7 +28,7 @@ pub struct DataNodeConfig {
     pub data: String,
 }
 
-/// Why a data server did not open, sorted by what the operator should do.
+/// The reason why a data server did not open, sorted by what the operator should do.
 #[derive(Debug, thiserror::Error)]
 pub enum DataNodeError {
     /// Stop the other server, or name another directory.
@@ -36,7 +36,7 @@ pub enum DataNodeError {
     InUse {
         /// The directory.
         root: String,
-        /// What the lock says.
+        /// The reason that the lock gives.
         reason: String,
     },
     /// Start again when the managers are there.

@@ -24,9 +24,9 @@ use crate::data::{Client, DataServer};
 use crate::limits::{DATA_ANSWER_MAX, READ_PATIENCE_MS};
 use crate::wire::{DataReply, DataService};
 
-/// What is read, as it lies there.
+/// The bytes to read, as they lie there.
 pub(super) enum Wanted {
-    /// Bytes, for whoever has the sums.
+    /// Bytes, for a caller that has the sums.
     Bytes {
         lv: LvId,
         extents: Vec<Extent>,
@@ -34,7 +34,7 @@ pub(super) enum Wanted {
         /// While it is under way, background work yields.
         client: Option<Client>,
     },
-    /// Whether a copy verifies.
+    /// The verdict whether a copy verifies.
     Copy(Box<Chunk>),
     /// Whole checksummed pieces of a chunk, if they verify: for a copy elsewhere.
     Verified { chunk: Box<Chunk>, range: Range<u32> },
@@ -56,7 +56,7 @@ impl Wanted {
         }
     }
 
-    /// How long whoever asked waits for the answer.
+    /// The time for which the caller waits for the answer.
     fn patience(&self) -> Duration {
         match self {
             Self::Bytes { .. } | Self::Verified { .. } => Duration::from_millis(READ_PATIENCE_MS),
@@ -70,7 +70,7 @@ struct Read {
     asker: Asker,
 }
 
-/// Who waits for a read.
+/// The caller that waits for a read.
 enum Asker {
     Server(Responder<DataService>),
     /// This server itself.
@@ -179,7 +179,7 @@ impl Reads {
         drop(late);
     }
 
-    /// What answers tell of the disk.
+    /// The report of the disk that answers carry.
     pub(super) fn report(&self) -> Report {
         let now_us = self.now_us();
         self.queue.lock().report(now_us)
@@ -193,7 +193,7 @@ impl Reads {
         queue.report(now_us)
     }
 
-    /// What became of reads that the page cache could not answer, and how many wait.
+    /// The outcomes of reads that the page cache could not answer, and how many wait.
     pub(super) fn counts(&self) -> (DiskCounts, usize) {
         let queue = self.queue.lock();
         (queue.counts(), queue.waits())

@@ -97,7 +97,7 @@ pub struct Filled {
     pub index_bytes: [u64; 2],
 }
 
-/// Why objects were not written, or not all of them. Those that are in the index are whole.
+/// The reason why objects were not written, or not all of them. Those that are in the index are whole.
 #[derive(Debug, thiserror::Error)]
 pub enum FillError {
     /// Fix the arguments.
@@ -424,8 +424,8 @@ impl<'a> Filling<'a> {
         Err(FillError::Full)
     }
 
-    /// Waits until volumes that were told to open have: the disk thread answers in the order in which it was asked, also
-    /// one who asks for a volume that there is not.
+    /// Waits until volumes that were told to open have. The disk thread answers in the order in which it
+    /// was asked, also a caller that asks for a volume that does not exist.
     fn await_opens(&self) {
         let (lv, last) = (LvId(u32::MAX), Writes::default());
         let action = Action::RaiseFloor { lv, floor: OpId::default() };

@@ -16,7 +16,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     under_way: usize,
-    /// Why the first that was refused was.
+    /// The reason of the first refusal.
     refused: Option<Refusal>,
 }
 

@@ -19,7 +19,7 @@ enum Last {
     Delete(OpId),
 }
 
-/// What the log says of the keys it touches.
+/// The keys that the log touches, with its last word on each.
 #[derive(Debug, Default)]
 pub(super) struct Expectations {
     keys: BTreeMap<(BucketId, ObjectKey), Last>,
@@ -30,7 +30,7 @@ pub(super) struct Expectations {
 impl Expectations {
     pub(super) fn record(&mut self, record: &Record<'_>) {
         let id = OpId { view: record.view, seq: record.seq };
-        // What cannot be decoded is reported by the replay.
+        // The replay reports an op that cannot be decoded.
         let Ok(op) = decode::<Op>("op", record.payload) else { return };
         match op {
             Op::Put(put) | Op::PutEnough { put, .. } => self.put(record, id, *put),

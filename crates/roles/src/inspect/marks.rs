@@ -11,7 +11,7 @@ use super::overlay::Overlay;
 use super::report::Report;
 use crate::manager::Map;
 
-/// What rows say of each volume.
+/// The blocks of each volume that rows name.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
     /// Where the last block ends that a row names.

@@ -1,4 +1,4 @@
-//! What a meta server of a cluster keeps: its log, its index, and the one against the other.
+//! The files of a cluster's meta server: its log, its index, and the one against the other.
 //!
 //! How many PGs there are is in the managers' map; here only those are known of which there is a row or a record. Nothing
 //! is applied: which ops of the tail stay is for the next view to decide.
@@ -119,7 +119,7 @@ fn replay(
     Some(pgs)
 }
 
-/// Whether rows can be read, and what they say about space and each other.
+/// Reads the rows, if they can be read, and holds what they say about space against each other.
 fn look_at_rows(kv: &LsmKv, pgs: &[Pg], report: &mut Report) {
     report.section("index");
     let mut lvs: BTreeMap<LvId, u32> = BTreeMap::new();

@@ -1,6 +1,6 @@
 //! Checking a stopped store without changing it.
 //!
-//! The store is brought, in memory, to the state that its next start would bring it to: the log is
+//! The store is brought, in memory, to the state that its next start would bring it to. The log is
 //! replayed, and what the index does not show yet is applied to an overlay of it. Then everything that
 //! names something is held against what it names.
 //!
@@ -302,7 +302,8 @@ fn look_at_objects(overlay: &Overlay<'_>, reader: Option<&VolumeReader>, report:
     report.count_objects(objects);
 }
 
-/// What a row says about bytes: where they are, and of how many its object is. Parts, pieces and chunks are no objects.
+/// The bytes that a row names: where they are, and of how many its object is. Parts, pieces and chunks are
+/// no objects.
 fn content(row: &[u8], value: &[u8]) -> Result<Option<(Body, u64)>, CodecError> {
     Ok(match row.first() {
         Some(b'V') => {

@@ -1,4 +1,4 @@
-//! What an inspection found.
+//! The findings of an inspection.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ enum Entry {
     Fault(String),
 }
 
-/// What an inspection found, in the order in which it was found.
+/// The findings of an inspection, in their order.
 #[derive(Debug, Default)]
 pub struct Report {
     entries: Vec<Entry>,

@@ -1,4 +1,4 @@
-//! What the scrub of a server has found, as its file says.
+//! The findings of a server's scrub, as its file says.
 
 use larder_env::Disk;
 use larder_protocol::scrub::Past;
@@ -6,8 +6,8 @@ use larder_protocol::scrub::Past;
 use super::Report;
 use crate::meta::{SCRUB_FILE, load_scrub};
 
-/// Looks at the file. What the scrub found bad is told and no fault by itself: it may have been mended since, and what
-/// was not is found by whoever reads the data.
+/// Looks at the file. A copy that the scrub found bad is reported and no fault by itself: it may have been
+/// mended since, and a reader of the data finds what was not.
 pub(super) fn look(disk: &dyn Disk, report: &mut Report) {
     report.section("scrub");
     let scrub = match load_scrub(disk) {

@@ -1,4 +1,5 @@
-//! The managers over the net: a task that keeps the map fresh, and the ways to speak to whoever leads.
+//! The managers over the net: a task that keeps the map fresh, and the ways to speak to the manager that
+//! leads.
 //!
 //! # Invariants
 //!
@@ -48,7 +49,7 @@ pub struct ManagersClient {
     keeping: Option<JoinHandle<()>>,
 }
 
-/// What is known of the managers.
+/// The knowledge of the managers.
 struct Known {
     contacts: Arc<Contacts>,
     map: RwLock<Arc<Topology>>,
@@ -60,7 +61,7 @@ struct Known {
     older_since: Mutex<Option<(Instant, bool)>>,
     /// The latest that somebody told of.
     told: watch::Sender<MapVersion>,
-    /// Who led when last it mattered.
+    /// The manager that led when last it mattered.
     leader: Mutex<Option<ServerId>>,
     /// Messages said so far.
     said: AtomicUsize,
@@ -225,8 +226,9 @@ impl Managers for ManagersClient {
         self.known.propose(ManagerCall::Propose(command)).boxed()
     }
 
-    /// To the manager that leads as far as is known, and to others in turn, which hand it on: a leader that has lost
-    /// its power keeps its connections for seconds, in which this server would be taken for silent.
+    /// To the manager that leads as far as is known, and to others in turn, which hand it on. A leader that
+    /// has lost its power keeps its connections for seconds, in which this server would be taken for
+    /// silent.
     fn say(&self, message: ServerMessage) {
         let map = self.map();
         let message = ManagerMessageIn::Server(message);
@@ -439,7 +441,7 @@ async fn follow(known: Arc<Known>) {
     let mut turns = Turns::new();
     let mut asking = FuturesUnordered::new();
     let mut asked_now = BTreeSet::new();
-    // Who was asked last, and is not late yet; nobody else is asked meanwhile.
+    // The manager that was asked last, and is not late yet; nobody else is asked meanwhile.
     let mut last: Option<Asked> = None;
     // Nobody is asked before that.
     let mut paused: Option<Instant> = None;
@@ -496,7 +498,7 @@ async fn follow(known: Arc<Known>) {
                 turns.failed(None, 0)
             }
         };
-        // What was asked before may be answered during a pause.
+        // An earlier question may be answered during a pause.
         paused = pause.map(|pause| Instant::now() + pause).or(paused);
     }
 }

@@ -56,7 +56,7 @@ impl OlderMap {
     }
 }
 
-/// Why the map of a directory is not known.
+/// The reason why the map of a directory is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum KeeperError {
     /// Look at the disk.
@@ -113,7 +113,7 @@ impl MapKeeper {
         let before = mark_before(&*disk)?;
         let mark = mark.into_iter().chain(before).max_by_key(|mark| mark.version);
         let accepted = Mutex::new(Accepted { mark, is_told: false });
-        // What is in the file is older than the first map of this run.
+        // The map in the file is older than the first map of this run.
         let kept = Versions::new(MapVersion(0));
         Ok(Arc::new(Self { disk, server, accepted, kept }))
     }

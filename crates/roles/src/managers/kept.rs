@@ -19,7 +19,7 @@ pub struct KeptMap {
     pub map: Topology,
 }
 
-/// Why a file is no map.
+/// The reason why a file is no map.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadMap {
     /// It is another kind of file, or damaged.

@@ -1,5 +1,5 @@
-//! What every server owes the managers: to say that its run has begun until the map says so too, and from then on
-//! that it goes on.
+//! The reports that every server owes the managers. It says that its run has begun until the map says so
+//! too, and from then on that it goes on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use super::Managers;
 /// A run of a server.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// Whose.
+    /// The server.
     pub server: ServerId,
-    /// Which.
+    /// The run.
     pub boot: BootId,
     /// Where it listens, `host:port`; the first is the one that others use.
     pub addresses: Vec<String>,
@@ -97,7 +97,7 @@ async fn tell(managers: Arc<dyn Managers>, mut run: Run, begins_anew: bool, aske
     }
 }
 
-/// What the map says of a run.
+/// The map's word on a run.
 enum Naming {
     Named,
     Unknown,

@@ -1,7 +1,8 @@
-//! How a primary begins to serve in a view: it takes the PG's space from its ledger, and drops the streams of
-//! sessions that are over. One thread does it for all PGs that wait at the time. Another walks over the index when the
-//! server starts, so that every member's ledger is known; and again for what is not known later. A primary whose ledger
-//! is not known yet serves above its high-water marks meanwhile, or waits for the walk if it has none (ADR 39).
+//! A primary begins to serve in a view: it takes the PG's space from its ledger, and drops the streams of
+//! sessions that are over. One thread does it for all PGs that wait at the time. Another walks over the
+//! index when the server starts, so that every member's ledger is known; and again for what is not known
+//! later. A primary whose ledger is not known yet serves above its high-water marks meanwhile, or waits for
+//! the walk if it has none (ADR 39).
 //!
 //! ```text
 //!  told of LVs ─▶ adopt thread ─┬─ ledger known ─▶ serves
@@ -12,8 +13,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Between the taking of a PG's space and its adoption nothing is appended to its log: it leads in an
-//!    active view and serves nothing, and everything in its log is applied.
+//! 1. Between the taking of a PG's space and its adoption nothing is appended to its log. The primary leads
+//!    in an active view and serves nothing, and everything in its log is applied.
 //! 2. A PG whose METAX contradicts itself is not served; the others are.
 //! 3. A PG that waits, or serves early, is on its way to the rows thread, or in a walk of it.
 
@@ -38,7 +39,7 @@ use super::recover::OpenError;
 use super::{Member, Meta};
 use crate::planted::{Bug, has};
 
-/// What waits for the adopt thread.
+/// The PGs that wait for the adopt thread.
 #[derive(Default)]
 pub(super) struct Adoption {
     waiting: Mutex<Waiting>,
@@ -48,7 +49,7 @@ pub(super) struct Adoption {
     ledger_reads: AtomicU64,
 }
 
-/// How PGs began to be served here, since the server started.
+/// The counts of how PGs began to be served here, since the server started.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AdoptionCounters {
     /// Views of PGs in which the server began to serve.
@@ -293,7 +294,7 @@ impl Meta {
                 cluster.adoption.read(pg);
             }
             Ok(Adopted::NotYet) => {
-                // What was told since is newer.
+                // Volumes that were told since are newer.
                 member.duties.volumes.get_or_insert(volumes);
                 return cluster.adoption.read(pg);
             }
@@ -373,11 +374,11 @@ impl Meta {
     }
 }
 
-/// How much of its space a primary knows.
+/// The part of its space that a primary knows.
 enum Adopted {
     /// All of it: it serves.
     Known,
-    /// What lies above its high-water marks: it serves there.
+    /// The space above its high-water marks: it serves there.
     Early,
     /// Nothing before its rows are read: it does not serve yet.
     NotYet,

@@ -6,8 +6,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Gathered are only messages that lose nothing by coming late or never: whoever says them says them again. No op is among them,
-//!    as the one behind it would come first, and be dropped.
+//! 1. Gathered are only messages that lose nothing by coming late or never: their sender says them again.
+//!    No op is among them, as the one behind it would come first, and be dropped.
 //! 2. What was gathered leaves before the thread waits for a lock that another holds, as far as that can be seen, and
 //!    [`BATCH_AGE_MAX`] after the first was.
 

@@ -14,7 +14,7 @@ use crate::wire::MetaService;
 /// Names no call: the answer, if any, is dropped.
 pub(super) const NOBODY: Token = Token(u64::MAX);
 
-/// Who made a call.
+/// The maker of a call.
 pub(super) enum Caller {
     /// A task of this process.
     Here(Arc<Ticket>),
@@ -28,7 +28,7 @@ pub(super) struct Asker {
     pub(super) wants: Wants,
 }
 
-/// What it wants to know.
+/// The wish of a caller.
 pub(super) enum Wants {
     /// The answer to its call; of a put with data the first.
     Answer(Responder<MetaService>),
@@ -70,7 +70,7 @@ impl Callers {
         (u64::from(slot.turn) == token.0 >> SLOT_BITS).then_some(slot)
     }
 
-    /// Who made the call, if it goes on.
+    /// Returns the maker of the call, if it goes on.
     pub(super) fn get(&mut self, token: Token) -> Option<&Caller> {
         self.slot(token)?.caller.as_ref()
     }

@@ -39,7 +39,7 @@ pub(super) struct Cluster {
     pub(super) boot: BootId,
     /// Where this server listens.
     pub(super) addresses: Vec<String>,
-    /// What it had at its start.
+    /// The views that it had at its start.
     pub(super) had: Vec<(PgId, Option<View>)>,
     pub(super) managers: Arc<dyn Managers>,
     pub(super) metas: Peers<MetaService>,

@@ -36,7 +36,7 @@ use crate::data::DataServer;
 use crate::limits::READ_PIECE_BYTES;
 use crate::progress::CompactionNow;
 
-/// What the compaction of a server's volumes has done.
+/// The counts of what the compaction of a server's volumes has done.
 #[derive(Debug, Default)]
 pub(super) struct Compaction {
     walks: AtomicU64,
@@ -215,7 +215,7 @@ impl Here {
         let action = Action::Write { lv, grant, extents, data: vec![bytes], len: to.chunk.len };
         let (told, heard) = oneshot::channel();
         let then = move |result| {
-            // Who waits for it is gone only with the server.
+            // The waiting caller is gone only with the server.
             let _gone = told.send(result);
         };
         self.data.carry_out(action, to.chunk.len as usize, Box::new(then));

@@ -1,5 +1,6 @@
-//! Comparisons of the members' indexes: when this server begins one for a group that it leads, and how it sums the rows
-//! of a group, its own or one that another leads (ADR 20; the rules are `protocol/pg/digest.rs`).
+//! Comparisons of the members' indexes: when this server begins one for a group that it leads, and how it
+//! sums a group's rows. It sums those of its own groups, and of groups that another leads (ADR 20; the
+//! rules are `protocol/pg/digest.rs`).
 //!
 //! ```text
 //!  look, every so often ─▶ Event::Compare ─▶ … Effect::Compared: told, counted
@@ -36,7 +37,7 @@ use crate::blocking;
 use crate::limits::{DIFFERING_TOLD_MAX, DIGEST_LOOK, DIGEST_PIECE_BYTES, DIGESTS_MAX};
 use crate::progress::DigestsNow;
 
-/// What a server knows of its comparisons.
+/// A server's knowledge of its comparisons.
 pub(super) struct Digests {
     /// `None` where it begins none.
     comparisons: Mutex<Option<Comparisons>>,
@@ -171,7 +172,7 @@ impl Meta {
         });
     }
 
-    /// How far comparisons are; `None` where this server begins none.
+    /// The progress of comparisons; `None` where this server begins none.
     #[must_use]
     pub fn digests_now(&self) -> Option<DigestsNow> {
         self.digests.with(|now_ms, it| {

@@ -1,4 +1,5 @@
-//! What the driver of a member among several keeps beside its machine. All of it belongs to one view.
+//! The state that the driver of a member among several keeps beside its machine. All of it belongs to one
+//! view.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,14 +25,14 @@ use crate::wire::{MetaReply, MetaService};
 pub(super) struct Duties {
     /// In this view the primary may tell what is there, until then by the machine's uptime in milliseconds.
     pub(super) lease: (View, u64),
-    /// Who waits for the METAX of puts that are not persisted yet. Each is a request of a connection, which
-    /// bounds them.
+    /// The callers that wait for the METAX of puts that are not persisted yet. Each is a request of a
+    /// connection, which bounds them.
     awaited: BTreeMap<OpSeq, Vec<(OpId, Responder<MetaService>)>>,
     /// Snapshots that followers take.
     pub(super) snapshots: BTreeMap<ServerId, Kept>,
     /// Data servers of the replicas of each LV that the PG knows of, by index, as of a map.
     pub(super) places: BTreeMap<LvId, (MapVersion, Vec<ServerId>)>,
-    /// What the space is to be derived from.
+    /// The volumes that the space is to be derived from.
     pub(super) volumes: Option<Volumes>,
     /// The machine waits for another LV.
     pub(super) needs_lv: bool,
@@ -85,7 +86,7 @@ impl Duties {
         is_new
     }
 
-    /// How many wait for METAX.
+    /// The number of those that wait for METAX.
     #[cfg(test)]
     pub(super) fn awaited(&self) -> usize {
         self.awaited.values().map(Vec::len).sum()

@@ -74,9 +74,9 @@ fn known_in(map: &Topology) -> (MapVersion, BTreeMap<BucketId, Epoch>) {
 pub(super) struct IndexPort {
     pub(super) kv: LsmKv,
     pub(super) buckets: Buckets,
-    /// Whether all of the index found room in its cache when its size was last looked at.
+    /// True if all of the index found room in its cache when its size was last looked at.
     fits_cache: AtomicBool,
-    /// Whether all of it was read since the start.
+    /// True if all of it was read since the start.
     is_read: AtomicBool,
 }
 

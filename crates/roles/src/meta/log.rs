@@ -4,8 +4,8 @@
 //!
 //! 1. An op that a machine has taken gets its place: one that the appender has no room for waits here, in order, and
 //!    every later one behind it. A slow disk never ends the process.
-//! 2. What waits is bounded by those who bring it: calls and other members' ops are turned away while the log is busy, but
-//!    for an op of each group now and then (`turns.rs`).
+//! 2. Work that waits is bounded by those who bring it. Calls and other members' ops are turned away while
+//!    the log is busy, but for an op of each group now and then (`turns.rs`).
 //! 3. While an op waits for room the log thread has a turn due, as only its turns make room: nothing waits for the next op
 //!    to come.
 
@@ -27,7 +27,7 @@ use crate::limits::{LOG_BUFFER_BYTES_MAX, LOG_BUFFER_SEGMENT_PART};
 use crate::planted::{Bug, has};
 use crate::progress::{LogKept, LogNow};
 
-/// What the log did, for metrics.
+/// The counts of what the log did, for metrics.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LogCounters {
     /// Groups written and synced.
@@ -304,7 +304,7 @@ impl Log {
         rates.trimmed.note(trimmed, seconds);
     }
 
-    /// How far it is trimmed; each PG needs what it retains now.
+    /// The progress of its trimming; each PG needs what it retains now.
     pub(super) fn now(&self, retained: &[(OpSeq, Retained)]) -> LogNow {
         let state = self.state.lock();
         let untrimmed_bytes = state.untrimmed_bytes();
@@ -337,7 +337,7 @@ impl Log {
         group.last.extend(touched.map(|pg| (pg, std::mem::take(&mut last[pg.0 as usize]))));
         appender.take_batch(&mut group.batch);
         state.place_deferred()?;
-        // What was placed now, and what still waits, is for the next turn.
+        // Ops that were placed now, and those that still wait, are for the next turn.
         state.urgent = !state.touched.is_empty() || !state.deferred.is_empty();
         Ok(state.stopped && !state.urgent)
     }
@@ -363,7 +363,7 @@ impl Log {
     }
 }
 
-/// Why the oldest segment is kept.
+/// The reason why the oldest segment is kept.
 fn kept(segments: &[Segment], retained: &[(OpSeq, Retained)]) -> LogKept {
     let [oldest, _, ..] = segments else { return LogKept::BeingWritten };
     let mut all = (0..).zip(oldest.highest.iter().zip(retained));
@@ -440,7 +440,7 @@ impl Meta {
     }
 }
 
-/// What one turn of the log thread writes.
+/// The records that one turn of the log thread writes.
 #[derive(Default)]
 pub(super) struct Group {
     batch: Batch,

@@ -94,8 +94,8 @@ impl FlushSignal {
     }
 }
 
-/// When a tick counts as made that was due then. After a stall there is one, not all that were missed: who counts ticks takes
-/// them for time in which others could be heard.
+/// The time at which a tick counts as made that was due then. After a stall there is one, not all that were
+/// missed: a machine that counts ticks takes them for time in which others could be heard.
 fn made_at(due: Instant, now: Instant) -> Instant {
     let is_late = now.saturating_duration_since(due) > Duration::from_millis(TICK_MS);
     if is_late { now } else { due }
@@ -184,7 +184,7 @@ impl Meta {
         let (session, floor) = (requests.session(), requests.floor());
         for pg in self.pg_ids() {
             let mut member = self.lock(pg);
-            // What it remembers holds up coalescing, and keeps the log back.
+            // The requests that it remembers hold up coalescing, and keep the log back.
             if member.pg.wants_tick() || member.pg.remembers() {
                 self.step(&mut member, Event::Floor { session, floor });
             }

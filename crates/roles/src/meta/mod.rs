@@ -41,8 +41,8 @@
 //! 2. Locks are taken in the order PG, then log or disk queue or ticket; never two PGs. What is called under
 //!    a PG's lock (`Managers::say`, `Peer::send`) queues and comes back.
 //! 3. Rows are written only by [`Pg::apply`], below the commit point, and by a fill (`fill/`).
-//! 4. In a cluster, what tells a proxy about a key's present state leaves only under a lease of the PG's
-//!    present view, which is looked at after the index was read.
+//! 4. In a cluster, an answer to a proxy about a key's present state leaves only under a lease of the PG's
+//!    present view. The lease is looked at after the index was read.
 
 mod adopt;
 mod background;
@@ -135,7 +135,7 @@ struct Member {
     said: Option<batch::Said>,
 }
 
-/// Who answers what this server asks for.
+/// The servers that answer what this server asks for.
 enum Neighbours {
     /// The roles of this process.
     Here(Here),
@@ -260,7 +260,7 @@ impl Meta {
         self.lock(pg).pg.shows_all(span)
     }
 
-    /// What a group waits for here, or others for it, for tests.
+    /// The thing that a group waits for here, or others for it, for tests.
     #[cfg(test)]
     pub(crate) fn waits(&self, pg: PgId) -> Option<String> {
         let member = self.lock(pg);
@@ -299,13 +299,14 @@ impl Meta {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// What the rebuild of copies has done.
+    /// The counts of what the rebuild of copies has done.
     #[must_use]
     pub fn rebuild(&self) -> &RebuildCounters {
         &self.rebuild
     }
 
-    /// How PGs began to be served; a single node serves its own from the start, and counts nothing.
+    /// The counts of how PGs began to be served; a single node serves its own from the start, and counts
+    /// nothing.
     #[must_use]
     pub fn adoptions(&self) -> AdoptionCounters {
         self.cluster().map(|cluster| cluster.adoption.counters()).unwrap_or_default()
@@ -408,7 +409,7 @@ impl Meta {
         member.answer_awaited();
     }
 
-    /// Hands an answer to whoever called. Returns the op to take back if a grant came and nobody waits for it.
+    /// Hands an answer to the caller. Returns the op to take back if a grant came and nobody waits for it.
     fn reply(&self, member: &mut Member, token: Token, answer: Answer) -> Option<OpId> {
         match member.callers.get(token)? {
             Caller::Here(ticket) => {

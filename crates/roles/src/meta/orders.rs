@@ -1,4 +1,4 @@
-//! What the leading manager tells a meta server, and what the server repeats to it at ticks.
+//! The orders of the leading manager to a meta server, and what the server repeats to it at ticks.
 //!
 //! # Invariants
 //!
@@ -6,8 +6,8 @@
 //! 2. Views and volumes that no manager would decide on are refused before they are stepped.
 //! 3. A lease runs from the time that its grant names, which is before its renewal was sent.
 //! 4. A view, volumes, and the order to vacate a replica are taken up only when the map is kept by which they were told.
-//! 5. A primary serves a view by no older map than that by which the managers told it of the PG's volumes: a bucket that the
-//!    primary before found empty, marked for deletion, takes no puts from the next.
+//! 5. A primary serves a view by no older map than that by which the managers told it of the PG's volumes.
+//!    So a bucket that the primary before found empty, marked for deletion, takes no puts from the next.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -34,8 +34,8 @@ use crate::planted::{Bug, has};
 /// Time between two beats, but for half a tick: they are looked for at ticks, which are never quite in time.
 const BEAT: Duration = Duration::from_millis(SERVER_BEAT_MS - TICK_MS / 2);
 
-/// When the last beat was. Beats go by the clock and fall between the ticks of two PGs: a server with so much to do that
-/// its ticks come late is not taken for down.
+/// The time of the last beat. Beats go by the clock and fall between the ticks of two PGs: a server with so
+/// much to do that its ticks come late is not taken for down.
 #[derive(Default)]
 pub(super) struct Beat {
     last: Option<Instant>,
@@ -265,7 +265,7 @@ impl Meta {
         }
     }
 
-    /// What is said at each beat.
+    /// Says what is due at each beat.
     fn beat(&self, cluster: &Cluster) {
         let now = Instant::now();
         self.renew(cluster);
@@ -309,8 +309,9 @@ impl Meta {
         }
     }
 
-    /// What the manager says of a session's end may be lost; the map says it for a long time. At a start, and now and then,
-    /// sessions count that ended before and that some group remembers: their ops may come late, from other members.
+    /// The manager's word on a session's end may be lost; the map says it for a long time. At a start, and
+    /// now and then, sessions count that ended before and that some group remembers: their ops may come
+    /// late, from other members.
     fn look_for_ended_sessions(&self, cluster: &Cluster) {
         let map = cluster.managers.map();
         let mut seen = cluster.sessions_seen.lock();

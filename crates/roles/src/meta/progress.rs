@@ -1,4 +1,4 @@
-//! How far a server's background work is, and how it is begun.
+//! The progress of a server's background work, and its start.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,7 @@ impl Meta {
         self.background.now()
     }
 
-    /// How far all of it is.
+    /// The progress of all of it.
     #[must_use]
     pub fn progress(&self) -> Progress {
         Progress {
@@ -91,14 +91,14 @@ impl Meta {
         DoubtsNow { puts, oldest: all }
     }
 
-    /// How far the log is trimmed.
+    /// The progress of the log's trimming.
     #[must_use]
     pub fn log_now(&self) -> LogNow {
         let retained: Vec<_> = self.pg_ids().map(|pg| self.lock(pg).pg.retained()).collect();
         self.log.now(&retained)
     }
 
-    /// How far the compaction of volumes is.
+    /// The progress of the compaction of volumes.
     #[must_use]
     pub fn compaction_now(&self) -> CompactionNow {
         self.compaction.now()

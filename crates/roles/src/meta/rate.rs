@@ -1,4 +1,4 @@
-//! How much of something there was a second, of late.
+//! The rate of something a second, of late.
 
 use crate::limits::RATE_SECONDS;
 

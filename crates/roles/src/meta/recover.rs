@@ -1,8 +1,8 @@
 //! Opening a meta server: index and log; in a store also views, space, and then its threads.
 //!
-//! The order matters: the log is cut and synced before anything is appended; the view is in the map
-//! before an op carries it; PGs serve, and rows are read for their space (`space.rs`), only when everything through the
-//! view's start is applied.
+//! The order matters. The log is cut and synced before anything is appended; the view is in the map before
+//! an op carries it. PGs serve, and rows are read for their space (`space.rs`), only when everything
+//! through the view's start is applied.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -36,7 +36,7 @@ pub const LOG_DIR: &str = "log";
 /// Directory of the index.
 pub const KV_DIR: &str = "kv";
 
-/// What a meta server is opened with.
+/// The parameters that a meta server is opened with.
 #[derive(Debug, Clone)]
 pub struct MetaConfig {
     /// This server.
@@ -45,7 +45,7 @@ pub struct MetaConfig {
     pub log: LogConfig,
 }
 
-/// Why a meta server did not open.
+/// The reason why a meta server did not open.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The log: damaged, newer, or its disk failed.
@@ -231,7 +231,7 @@ impl Meta {
         Ok(())
     }
 
-    /// Streams without a parent, with the PG of each: whoever wrote them lived in a process that is gone.
+    /// Streams without a parent, with the PG of each: their writers lived in a process that is gone.
     fn dead_streams(&self) -> Result<Vec<(BucketId, StreamId, PgId)>, OpenError> {
         let of_pg = |(pg, streams): (PgId, BTreeSet<(BucketId, StreamId)>)| {
             streams.into_iter().map(move |(bucket, stream)| (bucket, stream, pg))

@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! 1. A scan reads the index once, after every PG has let its barrier pass if all is to be settled, and its
-//!    rows leave only if each PG's lease holds after that. It ends before the first row that some PG does not show yet.
+//! 1. A scan reads the index once, after every PG has let its barrier pass if all is to be settled. Its
+//!    rows leave only if each PG's lease holds after that. It ends before the first row that some PG does
+//!    not show yet.
 //! 2. One answer is bounded in rows, in bytes, and in rows looked at.
 
 use std::ops::ControlFlow;
@@ -32,7 +33,7 @@ use crate::blocking;
 use crate::limits::{MAP_LAG_MAX, ROWS_BYTES_MAX, ROWS_MAX, ROWS_VISITED_MAX};
 use crate::wire::{MetaReply, MetaService, Rows};
 
-/// What a proxy wants to see.
+/// The rows that a proxy wants to see.
 pub(super) struct ScanCall {
     pub(super) pgs: Vec<(PgId, View)>,
     pub(super) from: Vec<u8>,

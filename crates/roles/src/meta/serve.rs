@@ -1,16 +1,18 @@
-//! What a meta server of a cluster answers: proxies' calls, other members' messages, the manager's orders.
-//! It runs on the connections' tasks: machines are stepped here, and what reads more of the index for a proxy
-//! than a row of one that lies in memory goes to the blocking pool.
+//! The answers of a cluster's meta server: to proxies' calls, other members' messages, the manager's
+//! orders. It runs on the connections' tasks, where machines are stepped. Anything that reads more of the
+//! index for a proxy than a row of one that lies in memory goes to the blocking pool.
 //!
 //! # Invariants
 //!
 //! 1. A call is stepped only in the view that it names.
 //! 2. A request gets one answer, or its caller hears that there is none.
 //! 3. What comes over a connection is stepped once the machine has admitted it: machines assert what they admit.
-//! 4. That a bucket has no such key, or no keys, is not said of one that this server's map knows to be gone, or, of a key, to
-//!    be marked for deletion: each primary's map had the mark before the bucket was gone.
-//! 5. A request is stepped only under a session that the map names as its sender's. Of one that is closed a group may
-//!    have forgotten what it did, so that its requests are finished, whoever sends them.
+//! 4. A server does not say that a bucket has no such key, or no keys, if its map knows the bucket to be
+//!    gone. Nor does it say of a key that it is not there if the bucket is marked for deletion. Each
+//!    primary's map had the mark before the bucket was gone.
+//! 5. A request is stepped only under a session that the map names as its sender's. Of one that is closed a
+//!    group may have forgotten what it did. So its requests are finished, no matter which process sends
+//!    them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,7 +131,7 @@ impl Handler<MetaService> for MetaHandler {
     }
 }
 
-/// Whose session a request names, as the managers have told.
+/// The owner of the session that a request names, as the managers have told.
 enum Named {
     /// Its sender's.
     Own,
@@ -142,13 +144,14 @@ enum Named {
     Unknown,
 }
 
-/// What a group remembers of a session it forgets when the session ends, and one that nobody has opened has no end.
+/// A group forgets what it remembers of a session when the session ends, and one that nobody has opened has
+/// no end.
 fn session_of(cluster: &Cluster, from: &PeerIdentity, call: &Call) -> Named {
     let Some(request) = call.request() else { return Named::Own };
     let map = cluster.managers.map();
     match map.sessions.get(&request.session) {
         Some(record) if record.server == from.subject.server => {
-            // What one gateway does can undo what another does: this one does not know yet, or is one no more.
+            // One gateway's act can undo another's: this one does not know yet, or is one no more.
             let is_other = |it: GatewayRecord| (it.server, it.boot) != (record.server, record.boot);
             match call {
                 Call::Told(_) if map.gateway.is_some_and(is_other) => Named::Unknown,
@@ -191,7 +194,7 @@ impl Meta {
         self.step(member, Event::Call { token, call });
     }
 
-    /// Why a call is turned away before it is stepped: the log has no room, or not now.
+    /// The reason why a call is turned away before it is stepped: the log has no room, or not now.
     fn unfit(&self, call: &Call) -> Option<Refusal> {
         let adds_data = match call {
             Call::Put(_) | Call::Told(_) => {
@@ -269,8 +272,8 @@ impl Meta {
         }));
     }
 
-    /// Whatever the index shows now was so after the question came, if the lease still holds afterwards. Takes the
-    /// PG's lock.
+    /// Answers from the index. Anything that the index shows now was so after the question came, if the
+    /// lease still holds afterwards. Takes the PG's lock.
     fn answer_from_index(
         &self,
         (pg, view): (PgId, View),
@@ -299,9 +302,9 @@ impl Meta {
         }
     }
 
-    /// That there is no such key is not said of a bucket that is being deleted, or is gone: the asker may have an old map, and
-    /// the name may be another bucket's. Of one that was not heard of here it is: each primary hears of a bucket, and of the
-    /// mark of its deletion, before it is gone.
+    /// That there is no such key is not said of a bucket that is being deleted, or is gone: the asker may
+    /// have an old map, and the name may be another bucket's. It is said of a bucket that was not heard of
+    /// here. Each primary hears of a bucket, and of the mark of its deletion, before it is gone.
     fn tell_found(
         &self,
         bucket: BucketId,
@@ -404,8 +407,8 @@ impl Meta {
         }
     }
 
-    /// What is taken of a message while the log is behind: hardly any ops. Their sender repeats them until they are
-    /// acknowledged, and waits with more.
+    /// The part of a message that is taken while the log is behind: hardly any ops. Their sender repeats
+    /// them until they are acknowledged, and waits with more.
     fn bounded(&self, member: &mut Member, message: PeerMessage) -> Option<PeerMessage> {
         match message {
             PeerMessage::Append { view, prev, mut entries, commit } if !entries.is_empty() => {

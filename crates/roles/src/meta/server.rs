@@ -1,5 +1,5 @@
-//! A meta server of a cluster. It opens its log and its index and begins no view of its own: it says what it has
-//! to the managers, and serves a PG when they say that it leads it.
+//! A meta server of a cluster. It opens its log and its index and begins no view of its own. It says what
+//! it has to the managers, and serves a PG when they say that it leads it.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -20,10 +20,10 @@ use super::{BackgroundConfig, Meta, MetaConfig, MetaHandler, Neighbours, OpenErr
 use crate::managers::{Early, Managers};
 use crate::peers::Peers;
 
-/// How a meta server of a cluster is opened.
+/// The configuration that a meta server of a cluster is opened with.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// Who it is, and its log.
+    /// The server's identity, and its log.
     pub meta: MetaConfig,
     /// This run; no other has it.
     pub boot: BootId,
@@ -40,8 +40,8 @@ pub struct MetaServer {
 }
 
 impl MetaServer {
-    /// Opens the meta server in a directory, which nobody else uses: `root` is the root of `disk`. It says to
-    /// the managers that it has started, on and on until the map names this run, and that it goes on; no other
+    /// Opens the meta server in a directory, which nobody else uses: `root` is the root of `disk`. It says
+    /// to the managers that it has started, until the map names this run, and that it goes on. No other
     /// role of the same server does.
     ///
     /// # Errors
@@ -108,7 +108,8 @@ impl MetaServer {
         Ok(Self { meta, threads })
     }
 
-    /// Who answers for it: for a [`Listener`](larder_net::Listener), to proxies, meta servers and managers.
+    /// The handler that answers for it: for a [`Listener`](larder_net::Listener), to proxies, meta servers
+    /// and managers.
     #[must_use]
     pub fn handler(&self) -> MetaHandler {
         MetaHandler { meta: self.meta.clone() }
@@ -127,7 +128,7 @@ impl MetaServer {
     }
 }
 
-/// What a PG has, for the managers: nothing is said of one that has nothing.
+/// The view that a PG has, for the managers: nothing is said of one that has nothing.
 fn had(pg: &Pg) -> Option<(PgId, Option<View>)> {
     let last = pg.last();
     match pg.is_whole() {

@@ -1,10 +1,11 @@
-//! Reads from the index which blocks its rows name, and what each bucket has: in the background while a node serves above
-//! valid high-water marks, and before it serves where there are none (ADR 39).
+//! Reads from the index which blocks its rows name, and what each bucket has. It does so in the background
+//! while a node serves above valid high-water marks, and before the node serves where there are none (ADR
+//! 39).
 //!
 //! # Invariants
 //!
-//! 1. The index is read in stretches, each of a snapshot of its own that is dropped at the stretch's end: what the index
-//!    cannot give back for its sake is bounded by [`STRETCH_ROWS_MAX`].
+//! 1. The index is read in stretches, each of a snapshot of its own that is dropped at the stretch's end.
+//!    So the memory that the index cannot give back for its sake is bounded by [`STRETCH_ROWS_MAX`].
 //! 2. One walk reads for all PGs. It holds a PG's lock only to hand over what a stretch found, and then for one LV at a time.
 //! 3. A PG whose rows contradict each other is halted, and others are served. If the index cannot be read the server ends. In
 //!    both cases the next start reads the rows first.
@@ -27,7 +28,7 @@ use super::{Here, Member, Meta};
 use crate::clock::now;
 use crate::limits::STRETCH_ROWS_MAX;
 
-/// Whether a single node knows what its rows leave free.
+/// The event after which a single node knows what its rows leave free.
 #[derive(Default)]
 pub(super) struct SpaceKnown {
     is_over: Mutex<bool>,

@@ -1,5 +1,6 @@
-//! What is taken of other members' ops while the log is behind: of each group a little at a time. A primary takes a member
-//! that gets on with nothing for one that it does not hear, and a log that is full of other groups' ops is no reason.
+//! The ops of other members that are taken while the log is behind: of each group a little at a time. A
+//! primary takes a member that gets on with nothing for one that it does not hear, and a log that is full
+//! of other groups' ops is no reason.
 //!
 //! # Invariants
 //!
@@ -15,12 +16,12 @@ use crate::limits::STARVED_MS;
 /// The turns of one group.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
-    /// When it was turned away first, or had an op taken since.
+    /// The time at which it was turned away first, or had an op taken since.
     since: Option<Instant>,
 }
 
 impl Turns {
-    /// How many of a message's ops are taken now.
+    /// The number of a message's ops that are taken now.
     pub(super) fn takes(&mut self, now: Instant, is_behind: bool, ops: usize) -> usize {
         if !is_behind {
             self.since = None;

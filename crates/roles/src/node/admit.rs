@@ -33,10 +33,10 @@ use crate::quorum::{Manager, Maps, Seat, add_token, admission_of};
 /// A meta server's share of the PGs: machines are equal.
 const WEIGHT: Weight = Weight(100);
 
-/// How long the token lives that lets a machine's servers into the map. It leaves the managers never.
+/// The life of the token that lets a machine's servers into the map. It leaves the managers never.
 const TOKEN_LIFE: Duration = Duration::from_secs(60);
 
-/// How a member answers those who knock.
+/// The way in which a member answers those who knock.
 pub enum Admission {
     /// By letting them in, if it leads.
     Here(Box<Admitter>),
@@ -225,7 +225,7 @@ fn is_sane(knock: &Knock) -> bool {
         && knock.peers.contains(&knock.node)
 }
 
-/// What a machine is in the map, and is to be besides.
+/// The places that a machine has in the map, and is to have besides.
 #[derive(Debug, PartialEq, Eq)]
 struct Places {
     /// It was given these, and has not begun.

@@ -1,4 +1,4 @@
-//! How a machine comes in: it knocks until a member lets it in, or founds the cluster if that is its part.
+//! A machine comes in: it knocks until a member lets it in, or founds the cluster if that is its part.
 
 use std::collections::BTreeSet;
 use std::fs;

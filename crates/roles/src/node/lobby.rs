@@ -1,4 +1,5 @@
-//! Who has knocked at the first of the list while there is no cluster. Pure but for the time that it is told.
+//! The machines that have knocked at the first of the list while there is no cluster. Pure but for the time
+//! that it is told.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -11,7 +12,7 @@ use crate::limits::KNOCK_FRESH;
 pub(super) struct Lobby {
     name: String,
     peers: Vec<String>,
-    /// When each of the others knocked last with the same list.
+    /// The time at which each of the others knocked last with the same list.
     seen: BTreeMap<String, Instant>,
     /// The cluster is being founded, or is.
     closed: bool,
@@ -37,7 +38,7 @@ impl Lobby {
         Answer::Waiting(self.missing(now))
     }
 
-    /// Who has not knocked lately.
+    /// The machines that have not knocked lately.
     pub(super) fn missing(&self, now: Instant) -> Vec<String> {
         let is_fresh = |seen: &Instant| now.saturating_duration_since(*seen) < KNOCK_FRESH;
         let missing = self.others().filter(|other| !self.seen.get(*other).is_some_and(is_fresh));

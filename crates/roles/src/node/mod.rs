@@ -17,8 +17,9 @@
 //!
 //! # Invariants
 //!
-//! 1. A cluster is founded by one machine alone, the first of a list that all machines of the list have told it, while
-//!    none of them belonged to a cluster: two are never founded by mistake, in whatever order machines start.
+//! 1. A cluster is founded by one machine alone. It is the first of a list that all machines of the list
+//!    have told it, while none of them belonged to a cluster. So two are never founded by mistake, in
+//!    whatever order machines start.
 //! 2. A machine's name is its place in the list. While a server of that name lives nobody else gets one, but for a
 //!    machine that was cut off before it had begun.
 //! 3. A machine has all its identities or, as far as its caller keeps [`Entered`] last, none that counts.
@@ -42,7 +43,7 @@ use crate::quorum::ManagerError;
 pub use admit::{Admission, RootHere, keep_door};
 pub use enter::enter;
 
-/// What a machine does, in the order of its servers.
+/// The roles of a machine, in the order of its servers.
 pub const ROLES: [ServerRole; 4] =
     [ServerRole::Manager, ServerRole::Meta, ServerRole::Data, ServerRole::Proxy];
 
@@ -55,13 +56,13 @@ pub struct NodeConfig {
     pub name: String,
     /// All machines, `host:port`.
     pub peers: Vec<String>,
-    /// What it shares with them.
+    /// The secret that it shares with them.
     pub secret: PeerSecret,
-    /// What a cluster is founded with.
+    /// The settings that a cluster is founded with.
     pub settings: Settings,
     /// Root's keys of a cluster that is founded.
     pub root: RootKeys,
-    /// How long certificates are valid.
+    /// The time for which certificates are valid.
     pub certificate_life: Duration,
 }
 
@@ -80,7 +81,7 @@ impl std::fmt::Debug for RootKeys {
     }
 }
 
-/// What a machine is, once it is a member. Its identities are in its directory.
+/// A machine that is a member. Its identities are in its directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entered {
     /// The cluster.
@@ -93,7 +94,7 @@ pub struct Entered {
     pub root: RootKeys,
 }
 
-/// Why a machine did not come in, by what to do.
+/// The reason why a machine did not come in, by what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum NotEntered {
     /// Give all machines the same secret.
@@ -132,7 +133,7 @@ pub enum NotEntered {
     NotUnderstood {
         /// Where.
         at: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// Fix the list.
@@ -154,9 +155,9 @@ pub enum NotEntered {
     /// Look at the disk.
     #[error("{path}: {source}")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: std::io::Error,
     },
 }
@@ -171,7 +172,7 @@ pub fn managers_of(machines: usize) -> usize {
     }
 }
 
-/// What the machine at this place of a list does.
+/// The roles of the machine at this place of a list.
 fn roles_at(place: Option<usize>, machines: usize) -> impl Iterator<Item = ServerRole> {
     let manages = place.is_some_and(|place| place < managers_of(machines));
     ROLES.into_iter().filter(move |role| manages || *role != ServerRole::Manager)

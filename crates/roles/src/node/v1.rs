@@ -19,7 +19,7 @@ pub(super) struct Knock {
     pub(super) keys: Vec<PublicKey>,
 }
 
-/// What is answered; grows by variants.
+/// An answer to a knock; grows by variants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Answer {
     /// The machine that is answered is let in.
@@ -36,12 +36,12 @@ pub(super) enum Answer {
     Taken(Vec<String>),
 }
 
-/// What a machine gets that is let in.
+/// The parts that a machine gets that is let in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Welcome {
     /// The authority's certificate, DER.
     pub(super) authority: Vec<u8>,
-    /// What the machine is from now on.
+    /// The servers that the machine is from now on.
     pub(super) servers: Vec<Place>,
     /// Managers to begin with.
     pub(super) managers: Vec<(ServerId, String)>,

@@ -4,9 +4,10 @@
 //! # Invariants
 //!
 //! 1. Pieces are given out in order, and none behind one that failed.
-//! 2. The window is as large as its client is fast: it doubles when the client has waited for a piece for longer than the piece
-//!    before had waited for the client, up to [`READ_WINDOW_PIECES_MAX`]; and is halved when [`READ_WINDOW_CALM_PIECES`] were given
-//!    out without that. Of a slow client nothing is read before it asks.
+//! 2. The window is as large as its client is fast. It doubles when the client has waited for a piece for
+//!    longer than the piece before had waited for the client, up to [`READ_WINDOW_PIECES_MAX`]. It is
+//!    halved when [`READ_WINDOW_CALM_PIECES`] were given out without that. Of a slow client nothing is read
+//!    before it asks.
 //! 3. Each piece that is begun behind another holds a place of the proxy's [`READ_AHEAD_PIECES_MAX`], from before it is asked for until
 //!    it is given out. No read waits for a place: without one it goes on piece by piece.
 //! 4. What is begun goes on without its client: reads and lookups are tasks. Nothing here is due by a time that passes while
@@ -63,16 +64,16 @@ impl<R: Reach> Proxy<R> {
 pub(super) struct Ahead<E> {
     /// Not there once all pieces are begun.
     left: Option<PieceReads<E>>,
-    /// Why nothing follows what is begun.
+    /// The reason why nothing follows what is begun.
     failure: Option<E>,
     begun: FuturesOrdered<PieceRead<E>>,
     /// Of each piece that is begun, its place.
     held: VecDeque<Option<OwnedSemaphorePermit>>,
     places: Arc<Semaphore>,
     window: usize,
-    /// When the last piece was given out, or the read began.
+    /// The time at which the last piece was given out, or the read began.
     given_at: Instant,
-    /// When the client asked for the next piece, if it waits for it.
+    /// The time at which the client asked for the next piece, if it waits for it.
     asked_at: Option<Instant>,
     /// Pieces given out since the window grew.
     unwaited: usize,

@@ -88,7 +88,7 @@ impl<R: Reach> Proxy<R> {
             Some(Some(Decider::Region(region))) => Ok(Some(region)),
             Some(Some(Decider::Nobody)) => Err(unavailable(COMING)),
             Some(None) => Err(ObjectError::Unsupported { what: HOMELESS }),
-            // What is not there is refused where the key is looked for.
+            // A bucket that is not there is refused where the key is looked for.
             Some(Some(Decider::Here)) | None => Ok(None),
         }
     }

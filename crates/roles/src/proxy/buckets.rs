@@ -15,7 +15,7 @@ use crate::limits::{DELETION_MS_MAX, UPLOADS_PER_PAGE};
 
 impl<R: Reach> Proxy<R> {
     /// Marks the bucket as deleting, so that racing puts are refused; finds it empty, or marks it live
-    /// again (DESIGN §3.5). Open uploads go with it.
+    /// again. Open uploads go with it.
     pub(super) async fn drop_bucket(&self, name: &BucketName) -> Result<(), ObjectError> {
         let known = self.known(name)?;
         // The managers refuse it, too: this is the plainer answer.
@@ -49,7 +49,7 @@ impl<R: Reach> Proxy<R> {
         };
         let verdict = verdict.await;
         let ended = self.reach.end_deletion(record, verdict.is_ok()).await;
-        // Whoever else deleted the bucket meanwhile ends it.
+        // Another call that deleted the bucket meanwhile ends it.
         verdict.and(ended)
     }
 

@@ -1,5 +1,5 @@
-//! Coalesces pieces of objects that were appended to, behind the appends: reads some that follow each other, stores their bytes
-//! as one chunk, and has the primary put that in their place (ADR 65).
+//! Coalesces pieces of objects that were appended to, behind the appends. It reads some that follow each
+//! other, stores their bytes as one chunk, and has the primary put that in their place (ADR 65).
 //!
 //! # Invariants
 //!

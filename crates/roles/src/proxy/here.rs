@@ -136,7 +136,7 @@ impl Here {
     }
 }
 
-/// Takes a put back whose caller goes away, or that is tried again: whatever is put after that comes after its outcome
+/// Takes a put back whose caller goes away, or that is tried again. Any later put comes after its outcome
 /// in the log, so that both are lost or neither.
 struct PutGuard<'a> {
     meta: &'a Meta,

@@ -68,7 +68,7 @@ impl<R: Reach> Proxy<R> {
         match self.reach.bucket(bucket, look) {
             Some(Decider::Region(region)) => Ok(Some(region)),
             Some(Decider::Nobody) => Err(unavailable(COMING)),
-            // What is not there is refused where the key is looked for.
+            // A bucket that is not there is refused where the key is looked for.
             Some(Decider::Here) | None => Ok(None),
         }
     }

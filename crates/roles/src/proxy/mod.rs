@@ -95,7 +95,7 @@ pub use replicated::RegionWaits;
 pub use told::ChangeOutcome;
 pub use told_parts::ToldParts;
 
-/// What the proxy saw that should never be, for metrics and alarms.
+/// The events that the proxy saw and that should never be, for metrics and alarms.
 #[derive(Debug, Default)]
 pub struct Alarms {
     /// Reads that found a copy with wrong checksums.
@@ -156,13 +156,13 @@ impl ClusterProxy {
         self.reach.as_gateway()
     }
 
-    /// What it did, for metrics.
+    /// The counts of what it did, for metrics.
     #[must_use]
     pub fn counters(&self) -> &ProxyCounters {
         self.reach.counters()
     }
 
-    /// What its choices of replicas came to, and the replicas that owe an answer.
+    /// The counts of its choices of replicas, and the replicas that owe an answer.
     #[must_use]
     pub fn reads(&self) -> (ReadCounts, u64) {
         self.reach.reads()
@@ -195,7 +195,7 @@ impl<R> Proxy<R> {
         }
     }
 
-    /// What it saw that should never be.
+    /// The events that it saw and that should never be.
     #[must_use]
     pub fn alarms(&self) -> &Alarms {
         &self.alarms
@@ -285,7 +285,8 @@ impl<R: Reach> Proxy<R> {
         Ok((id, epoch, self.reach.pg_of(id, key)))
     }
 
-    /// How many replicas must have a put's data before its client is answered; 0: all of the volume.
+    /// The number of replicas that must have a put's data before its client is answered; 0: all of the
+    /// volume.
     fn enough(&self, bucket: &BucketName) -> u8 {
         let copies = self.reach.copies();
         if copies <= 1 {
@@ -310,7 +311,7 @@ impl<R: Reach> Proxy<R> {
     }
 }
 
-/// When a call of another process that begins now is given up.
+/// The time at which a call of another process that begins now is given up.
 fn patience() -> Instant {
     Instant::now() + Duration::from_millis(PROXY_PATIENCE_MS)
 }

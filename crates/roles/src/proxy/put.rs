@@ -30,7 +30,7 @@ pub(super) struct Wanted {
     pub(super) target: Target,
     pub(super) attributes: Attributes,
     pub(super) condition: Condition,
-    /// How many replicas must have the data before the client is answered; 0: all of the volume.
+    /// The number of replicas that must have the data before the client is answered; 0: all of the volume.
     pub(super) enough: u8,
     /// Another region has it, and tells what it is.
     pub(super) told: Option<Box<RegionVersion>>,
@@ -86,7 +86,7 @@ impl Pieces {
     }
 }
 
-/// How long a body may be, and what it is called where that is too little.
+/// The limit on the length of a body, and its name where that is too little.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limit {
     pub(super) what: &'static str,
@@ -119,7 +119,7 @@ impl<R: Reach> StreamGuard<R> {
 /// The chunks of a body, committed and without a parent yet.
 pub(super) struct Chunks<R: Reach> {
     pub(super) guard: StreamGuard<R>,
-    /// How the parent names them.
+    /// The parent's names for them.
     pub(super) content: Content,
     /// Bytes of them all.
     pub(super) size: u64,
@@ -168,7 +168,7 @@ impl<R: Reach> Proxy<R> {
         mut body: B,
     ) -> Result<PutDone, ObjectError> {
         self.reach.admit_data()?;
-        // What was uploaded in parts elsewhere comes as a whole.
+        // An object that was uploaded in parts elsewhere comes as a whole.
         let limit = if wanted.told.is_some() { OF_TOLD } else { OF_PUTS };
         if body.len().is_some_and(|len| len > limit.bytes) {
             return Err(limit.exceeded());
@@ -392,7 +392,7 @@ impl<R: Reach> Proxy<R> {
 }
 
 impl Wanted {
-    /// What it is, where its bytes say this.
+    /// The description of what it is, where its bytes say this.
     fn described(&self, bytes: Description) -> Result<Description, ObjectError> {
         let Some(told) = &self.told else { return Ok(bytes) };
         let told = told.description();

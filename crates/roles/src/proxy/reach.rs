@@ -1,4 +1,4 @@
-//! How a proxy reaches the other roles.
+//! The ways in which a proxy reaches the other roles.
 //!
 //! What a proxy does with objects is the same wherever the other roles run. What differs is behind this seam:
 //! [`Here`](super::Here), direct calls in one process, and [`Away`](super::Away), over the net. It is a type
@@ -27,7 +27,7 @@ use crate::data::ReadFailure;
 use crate::ticket::Settled;
 use crate::wire::{Position, RemotePart};
 
-/// How a put ended that was not refused.
+/// The end of a put that was not refused.
 #[derive(Debug)]
 pub enum Ended {
     /// It is committed, with this clock.
@@ -36,7 +36,7 @@ pub enum Ended {
     Lost(Lost),
 }
 
-/// Why a put was given up.
+/// The reason why a put was given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lost {
     /// Replicas that had no room.
@@ -77,7 +77,7 @@ impl KnownBucket {
     }
 }
 
-/// What a scan looks at.
+/// The range that a scan looks at.
 pub struct Scan<'a> {
     /// The rows of one PG, or of all.
     pub pg: Option<PgId>,
@@ -87,13 +87,13 @@ pub struct Scan<'a> {
     pub from: Vec<u8>,
     /// The row behind the last, if any.
     pub to: Option<&'a [u8]>,
-    /// How many rows will do, about.
+    /// The number of rows that will do, about.
     pub wanted: usize,
 }
 
 /// The other roles, as a proxy uses them. What a stream of a body awaits is `Sync`, as the stream must be.
 pub trait Reach: Send + Sync + 'static {
-    /// What is to be known of a bucket, also of one that is being found empty; `None` if there is none.
+    /// Looks at a bucket's record, also of one that is being found empty; `None` if there is none.
     fn bucket<T>(&self, name: &BucketName, look: impl FnOnce(&BucketRecord) -> T) -> Option<T>;
 
     /// A primary says that a bucket, as it was known here, is gone or going. Waits a little for that to be known here too:
@@ -206,8 +206,9 @@ pub trait Reach: Send + Sync + 'static {
     /// Tells a PG something that has no answer.
     fn tell(&self, pg: PgId, call: Call);
 
-    /// The put of DESIGN §5, a client's or another region's: METAX and data in parallel, committed when both are durable. If the future is
-    /// dropped the put is taken back. It ends `by` then, at the latest.
+    /// Puts an object, for a client or another region: METAX and data in parallel, committed when both are
+    /// durable (`ARCHITECTURE.md`). If the future is dropped the put is taken back. It ends `by` then, at
+    /// the latest.
     fn put(
         &self,
         pg: PgId,

@@ -140,7 +140,7 @@ impl<R: Reach> Proxy<R> {
         Ok(ReadBody::Stream(Box::pin(first.chain(rest))))
     }
 
-    /// Why a read failed: the object was replaced meanwhile, or every copy of it is bad.
+    /// The reason why a read failed: the object was replaced meanwhile, or every copy of it is bad.
     async fn explain(&self, object: &Opened, failure: ReadFailure) -> ObjectError {
         if self.op_now(object).await != Some(object.op) {
             return ObjectError::Changed;
@@ -174,8 +174,8 @@ impl<R: Reach> Proxy<R> {
     }
 }
 
-/// Looks up and reads the pieces, each in a task of its own: how long a replica takes is measured, others join the read, and
-/// a primary that is away is asked again, also while the client takes nothing.
+/// Looks up and reads the pieces, each in a task of its own. How long a replica takes is measured, others
+/// join the read, and a primary that is away is asked again, also while the client takes nothing.
 fn reads<R: Reach>(first: Piece, lookup: Lookup<R>) -> PieceReads<ReadFailure> {
     let source = lookup.source.clone();
     let rest = stream::try_unfold(lookup, async |mut lookup| {

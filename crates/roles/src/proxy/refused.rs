@@ -6,7 +6,7 @@ use larder_types::limits::OBJECT_BYTES_MAX;
 
 use super::{append, unavailable};
 
-/// What a refusal means to a face.
+/// The error that a refusal means to a face.
 pub(super) fn refused(refusal: Refusal) -> ObjectError {
     match refusal {
         Refusal::StaleBucket => ObjectError::NoSuchBucket,

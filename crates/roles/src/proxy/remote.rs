@@ -1,10 +1,11 @@
-//! Reads versions of many bytes in the regions that have them, until they have come: by way of the driver of regions, or of the
-//! cluster's gateway if this proxy is none.
+//! Reads versions of many bytes in the regions that have them, until they have come. It does so by way of
+//! the driver of regions, or of the cluster's gateway if this proxy is none.
 //!
 //! # Invariants
 //!
-//! 1. A client that takes its time holds no connection to another region: what comes with a request is in memory before any of it is
-//!    passed on, at most [`REGION_REMOTE_BYTES_MAX`] for each of [`REGION_REMOTES_MAX`](crate::limits::REGION_REMOTES_MAX) clients.
+//! 1. A client that takes its time holds no connection to another region. The bytes that come with a
+//!    request are in memory before any of it is passed on. They are at most [`REGION_REMOTE_BYTES_MAX`] for
+//!    each of [`REGION_REMOTES_MAX`](crate::limits::REGION_REMOTES_MAX) clients.
 //! 2. All bytes are of one version.
 
 use std::fmt;
@@ -135,7 +136,7 @@ impl<R: Reach> Remote for There<R> {
             }
             let place = self.places.clone().try_acquire_owned();
             let place = place.map_err(|_all_taken| ObjectError::SlowDown)?;
-            // Whatever is wrong with it is said before the answer begins.
+            // Any fault of it is said before the answer begins.
             let first = self.first(&mut range).await?;
             let reading = Reading { there: self.clone(), rest: range, _place: place };
             let rest = stream::unfold(Some(reading), async |reading| {

@@ -56,7 +56,7 @@ pub const SCRUB_FILE: &str = "scrub";
 /// Parts of the period for which a group is waited for that is to be led here.
 const LED_PART: u32 = 16;
 
-/// What the scrub of a server has found since its start, and where it is.
+/// The findings of a server's scrub since its start, and where it is.
 #[derive(Debug, Default)]
 pub(super) struct Scrubbing {
     /// Where it is, and its period in milliseconds; `None` where nothing is verified.
@@ -76,7 +76,7 @@ struct Copy {
     server: ServerId,
 }
 
-/// What a go over some rows has found.
+/// The findings of a go over some rows.
 #[derive(Default)]
 struct Piece {
     copies: Vec<Copy>,
@@ -106,7 +106,7 @@ pub(super) struct Scrubber {
     pub(super) period: Duration,
     /// The next copy is not verified before.
     pub(super) next: Instant,
-    /// When it was last written where it is.
+    /// The time at which it was last written where it is.
     pub(super) saved: Instant,
 }
 
@@ -353,7 +353,7 @@ impl Meta {
         Ok(bytes)
     }
 
-    /// What the data server says of a copy; `None` if it does not.
+    /// The data server's verdict on a copy; `None` if it gives none.
     async fn state_of(&self, copy: &Copy) -> Option<CopyState> {
         match &self.neighbours {
             Neighbours::Here(here) => {
@@ -423,7 +423,7 @@ impl Meta {
         }
     }
 
-    /// How far the scrub is; `None` where nothing is verified.
+    /// The progress of the scrub; `None` where nothing is verified.
     #[must_use]
     pub fn scrub_now(&self) -> Option<ScrubNow> {
         let led = self.led();

@@ -15,7 +15,7 @@ pub(super) fn encode_file(scrub: &Scrub) -> Vec<u8> {
     bytes
 }
 
-/// What a file says.
+/// The content of a file.
 pub(super) fn decode_file(bytes: &[u8]) -> Result<Scrub, CodecError> {
     let damaged = |reason: &str| CodecError::Damaged { what: WHAT, reason: reason.to_owned() };
     let Some((value, sum)) = bytes.split_last_chunk::<SUM_BYTES>() else {

@@ -7,13 +7,13 @@
 //!
 //! # Invariants
 //!
-//! 1. The pieces of a lane, one after the other, are all rows of its group in the walk's reader: a piece begins behind
-//!    the last row of the one before it.
+//! 1. The pieces of a lane, one after the other, are all rows of its group in the walk's reader. A piece
+//!    begins behind the last row of the one before it.
 //! 2. A lane holds three pieces at most: the one sent last, one that is ready, and one that is being built. While a
 //!    lane is full the walk waits.
-//! 3. It waits [`LANE_STALL_MAX`] at most for a follower that takes nothing: that one is left behind, and its pieces are
-//!    read for it alone from there on, from the same reader.
-//! 4. Whoever gives its lane up, or stops the walk, ends the waiting at once.
+//! 3. It waits [`LANE_STALL_MAX`] at most for a follower that takes nothing. That one is left behind, and
+//!    its pieces are read for it alone from there on, from the same reader.
+//! 4. A follower that gives its lane up, or a stop of the walk, ends the waiting at once.
 //! 5. A lane outlives the walk until its follower has all: the last piece may be asked for again.
 
 use std::collections::BTreeMap;
@@ -35,21 +35,21 @@ use crate::planted::{Bug, has};
 
 /// See the module's head.
 pub(super) struct SharedWalk {
-    /// How long it waits for a follower that takes nothing.
+    /// The time that it waits for a follower that takes nothing.
     patience: Duration,
     lanes: Mutex<BTreeMap<PgId, Lane>>,
     /// A piece was taken, or a lane is gone.
     moved: Condvar,
 }
 
-/// What a follower is sent.
+/// The pieces that a follower is sent.
 pub(super) struct Sending {
     pub(super) pg: PgId,
     pub(super) to: ServerId,
     pub(super) message: PeerMessage,
 }
 
-/// What there is for a follower that asks.
+/// The piece that there is for a follower that asks.
 pub(in super::super) enum Taken {
     /// This.
     Here(Piece),
@@ -82,7 +82,7 @@ struct Lane {
     ready_since: Instant,
     building: Part,
     building_bytes: usize,
-    /// What comes behind `sent` is waited for.
+    /// True if somebody waits for what comes behind `sent`.
     is_asked: bool,
 }
 
@@ -225,7 +225,7 @@ impl Lane {
         }
     }
 
-    /// What was built is a piece: goes to who asked for it, or is ready.
+    /// Closes what was built as a piece: it goes to the follower that asked for it, or is ready.
     fn close(&mut self, pg: PgId, is_last: bool) -> Option<Sending> {
         assert!(self.ready.is_none(), "pg {pg}: a piece is taken before the next is ready");
         let last = self.building.piece.rows.last().map(|(row, _)| row.clone());
@@ -272,7 +272,7 @@ impl Part {
 }
 
 impl LaneOf {
-    /// What comes behind a row. Does not wait.
+    /// Takes what comes behind a row. Does not wait.
     pub(in super::super) fn take(&self, after: Option<&[u8]>) -> Taken {
         let mut lanes = self.walk.lanes.lock();
         let taken = lanes.get_mut(&self.pg).map_or(Taken::Elsewhere, |lane| lane.take(after));

@@ -12,8 +12,9 @@
 //!
 //! # Invariants
 //!
-//! 1. A follower's reader shows of its group what the snapshot's header says, neither more nor less: a group into which
-//!    something was applied between its step and the taking of the reader keeps a reader of its own.
+//! 1. A follower's reader shows of its group what the snapshot's header says, neither more nor less. A
+//!    group into which something was applied between its step and the taking of the reader keeps a reader
+//!    of its own.
 //! 2. One report is held for each group. Others are lost: who wants to follow says so again at its next tick.
 //! 3. One walk at a time. A report that is held is stepped when the walk before it is over.
 //! 4. A report of a member of the view is never held: commits wait for it.
@@ -64,7 +65,7 @@ struct Turns {
     walk: Option<Arc<SharedWalk>>,
 }
 
-/// What a server has done for followers that took snapshots from it.
+/// The counts of what a server has done for followers that took snapshots from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SnapshotCounters {
     /// Snapshots begun.
@@ -261,7 +262,7 @@ impl Meta {
         }));
     }
 
-    /// What was done for followers that took snapshots.
+    /// The counts of what was done for followers that took snapshots.
     #[must_use]
     pub fn snapshots(&self) -> SnapshotCounters {
         self.snapshots.counters()

@@ -16,7 +16,7 @@ use crate::clock::now_ms;
 use crate::limits::BUSY_TRIES_MAX;
 use crate::managers::{Managers, NotProposed};
 
-/// What the managers agreed.
+/// The outcome that the managers agreed on.
 struct Agreed {
     applied: Applied,
     /// They may have agreed on the same before, without this proxy's knowing.
@@ -81,7 +81,7 @@ pub(super) async fn begin_deletion(
     };
     let agreed = agree(managers, [command], deadline).await?;
     let marked = record_of(agreed.applied.map_err(not_agreed)?)?;
-    // What is scanned from now on is scanned under a map with the mark.
+    // Rows that are scanned from now on are scanned under a map with the mark.
     let shown = |map: &Topology| {
         let record = map.buckets.get(name);
         record
@@ -221,7 +221,7 @@ async fn ended(
 ) -> Result<(), ObjectError> {
     match agreed.applied {
         Ok(_) => {}
-        // What was applied before this: it is gone, or lives on under another epoch.
+        // The first was applied before this: the bucket is gone, or lives on under another epoch.
         Err(Refusal::NoSuchBucket) if agreed.may_be_second && empty => {}
         Err(Refusal::OtherEpoch) if agreed.may_be_second && !empty => {}
         Err(refusal) => return Err(not_agreed(refusal)),
@@ -238,8 +238,9 @@ async fn ended(
     }
 }
 
-/// Has the managers agree on a command, whoever leads them by then: in the first of these forms that all of them know. Only
-/// the first may be proposed where one may be in effect already, or twice: the others say less of what they are about.
+/// Has the managers agree on a command, through the one that leads them by then: in the first of these
+/// forms that all of them know. Only the first may be proposed where one may be in effect already, or
+/// twice: the others say less of what they are about.
 async fn agree<const N: usize>(
     managers: &dyn Managers,
     forms: [Command; N],

@@ -79,7 +79,7 @@ impl<'a> Calling<'a> {
         self.primaries.deadline(&map, std::iter::once(self.pg), &mut self.wait)
     }
 
-    /// What the PG's primary answers, and which it was. May be asked again: the answer is of the same op.
+    /// The answer of the PG's primary, and which it was. May be asked again: the answer is of the same op.
     pub(super) async fn answer(&mut self) -> Result<(Answer, Primary), ObjectError> {
         loop {
             let said = self.primaries.ask(self.pg, &mut self.call, &mut self.wait).await?;
@@ -134,7 +134,7 @@ impl<'a> Calling<'a> {
         let Some(record) = map.buckets.values().find(|record| record.id == bucket) else {
             return false;
         };
-        // What was to be decided here may not be any more: whoever asks looks again.
+        // The decision may not be this region's any more: the caller looks again.
         let decider = match is_append && map.number() != RegionId::OWN {
             true => append_decider(record),
             false => Some(home::decider(record.home.as_ref(), has_condition)),
@@ -163,7 +163,7 @@ fn has_condition(call: &Call) -> bool {
     }
 }
 
-/// What a call says of its bucket, if that must be the latest, and under which request.
+/// The bucket that a call names, if that must be the latest, and under which request.
 pub(super) fn in_bucket(call: &mut Call) -> Option<(&mut Request, BucketId, &mut Epoch)> {
     match call {
         Call::Put(put) => Some((&mut put.request, put.bucket, &mut put.epoch)),

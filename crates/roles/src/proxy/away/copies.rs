@@ -28,7 +28,7 @@ use crate::limits::{
 use crate::peers::down;
 use crate::wire::{DataCall, DataService};
 
-/// Why a replica did not help. Of several, the greatest says what is known of the chunk.
+/// The reason why a replica did not help. Of several, the greatest says what is known of the chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Failed {
     /// It cannot read there.
@@ -41,7 +41,7 @@ enum Failed {
     Freed,
 }
 
-/// What is read.
+/// The bytes that a read wants.
 struct Wanted<'a> {
     chunk: &'a Chunk,
     range: Range<u32>,
@@ -50,8 +50,9 @@ struct Wanted<'a> {
     certainty: Certainty,
 }
 
-/// Reads bytes of a chunk and verifies them; asks one replica after the other until one has them right. Of a chunk that is only
-/// remembered each is asked once, and it is given up at the first that has other bytes: its place may have been given to another.
+/// Reads bytes of a chunk and verifies them; asks one replica after the other until one has them right. Of
+/// a chunk that is only remembered each is asked once. Such a chunk is given up at the first replica that
+/// has other bytes: its place may have been given to another.
 pub(super) async fn read(
     away: &Away,
     chunk: &Chunk,

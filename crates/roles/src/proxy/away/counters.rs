@@ -1,4 +1,4 @@
-//! What a cluster's proxy did, for metrics.
+//! The counts of what a cluster's proxy did, for metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,5 +1,6 @@
-//! Which data servers answer, and how soon, known from the requests that they were sent anyway (Ambry, figure 5): after
-//! a few failures in a row a server is down and not asked for a while; then one request finds out whether it still is.
+//! The data servers that answer, and how soon: known from the requests that they were sent anyway (Ambry,
+//! figure 5). After a few failures in a row a server is down and not asked for a while. Then one request
+//! finds out whether it still is.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,16 +11,16 @@ use tokio::time::Instant;
 
 use crate::limits::{DOWN_FAILURES, DOWN_MS};
 
-/// What was known of a server when it was asked.
+/// The knowledge of a server when it was asked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked {
     pub(super) server: ServerId,
-    /// How often it had answered.
+    /// Times that it had answered.
     answers: u64,
     pub(super) is_probe: bool,
 }
 
-/// What is known of one server.
+/// The knowledge of one server.
 #[derive(Debug, Default)]
 struct Detector {
     answers: u64,

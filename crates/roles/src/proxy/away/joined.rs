@@ -2,10 +2,12 @@
 //!
 //! # Invariants
 //!
-//! 1. Whoever joins has its chunk from METAX, now or earlier, and joins a read of the same place: bytes that were written under a
-//!    grant never change, so what it gets is what a read of its own would have given.
-//! 2. Only verified bytes are handed on. Whoever joined one that failed, that was given up, or that takes longer than reads
-//!    are waited for before another replica is asked, goes on by itself, and is the one that those who come later join.
+//! 1. A joined reader has its chunk from METAX, now or earlier, and joins a read of the same place. Bytes
+//!    that were written under a grant never change, so what it gets is what a read of its own would have
+//!    given.
+//! 2. Only verified bytes are handed on. A reader goes on by itself if the read that it joined failed or
+//!    was given up. It also does if that read takes longer than reads are waited for before another replica
+//!    is asked. Readers that come later join this one.
 //! 3. Of one read so many are part at most; one more reads by itself.
 
 use std::collections::HashMap;
@@ -24,7 +26,7 @@ use super::{Away, copies};
 use crate::data::ReadFailure;
 use crate::limits::{JOINED_MAX, JOINS_MAX};
 
-/// What makes two reads the same. Each place of a chunk has a grant of its own.
+/// The features that make two reads the same. Each place of a chunk has a grant of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Same {
     grant: Grant,
@@ -50,7 +52,7 @@ struct State {
 #[derive(Debug, Default)]
 pub(super) struct Joined(Mutex<State>);
 
-/// What a read is to do.
+/// The part that a read is to play.
 enum Part<'a> {
     /// It reads, and others may join it.
     Reads(First<'a>),
@@ -70,7 +72,7 @@ struct First<'a> {
 impl First<'_> {
     fn has(self, bytes: &Bytes) {
         for waiting in self.of.end(self.same, self.number) {
-            // Whoever has gone away meanwhile needs none.
+            // A reader that has gone away meanwhile needs none.
             drop(waiting.send(bytes.clone()));
         }
     }

@@ -5,12 +5,13 @@
 //!
 //! 1. Bytes that were read so are given out only if METAX, which is asked after the request came, names the same version: its op and
 //!    its checksums. Otherwise the cache has cost a read, and is of no other consequence.
-//! 2. Once METAX is there, such a read is waited for only if METAX names the same place and the same copies, and no longer than
-//!    until another copy would be asked: then the object is read as if nothing had been known of it.
-//! 3. At most [`LOCATIONS_MAX`] are kept, each under a hash of its name: of two names with one hash the one has the other's location,
-//!    which is as wrong as an old one.
-//! 4. Reads of no use are few: each takes as much [`Credit`] when it begins as twenty of use give, which get theirs back; without
-//!    any nothing is read ahead of METAX.
+//! 2. Once METAX is there, such a read is waited for only if METAX names the same place and the same
+//!    copies. It is waited for no longer than until another copy would be asked. Then the object is read as
+//!    if nothing had been known of it.
+//! 3. At most [`LOCATIONS_MAX`] are kept, each under a hash of its name. Of two names with one hash the one
+//!    has the other's location, which is as wrong as an old one.
+//! 4. Reads of no use are few: each takes as much [`Credit`] when it begins as twenty of use give, which
+//!    get theirs back. Without any nothing is read ahead of METAX.
 //! 5. A wrong location says nothing about copies, disks or servers: none is suspected for it ([`Certainty`]). One that gave nothing is
 //!    forgotten, so that the next get reads what METAX names, and suspects what is wrong there.
 

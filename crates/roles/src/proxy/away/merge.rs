@@ -4,8 +4,8 @@
 //!
 //! 1. The rows of a source come in order, and none before the place that it was asked from.
 //! 2. A row is given out only when every source that could have an earlier one has said what it has.
-//! 3. A source that gave fewer rows than it was asked for may have a put under way at the next: it is asked to go on only
-//!    when nothing else can be given out.
+//! 3. A source that gave fewer rows than it was asked for may have a put under way at the next. It is asked
+//!    to go on only when nothing else can be given out.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -41,7 +41,7 @@ pub(super) struct Merge {
     to: Option<Vec<u8>>,
 }
 
-/// What a server said is no part of what it was asked for.
+/// A server's answer is no part of what it was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unordered;
 

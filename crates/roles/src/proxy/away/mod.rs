@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `route.rs` | where a PG's calls go, and waiting for a newer map |
 //! | `retry.rs` | why a try came to nothing, and when the next is due |
-//! | `primaries.rs` | asking a PG's primary, whoever that is by then |
+//! | `primaries.rs` | asking a PG's primary, the one of that moment |
 //! | `calling.rs` | a call that becomes an op: always the same request |
 //! | `put.rs`, `write.rs` | METAX and data in parallel |
 //! | `copies.rs`, `reads.rs`, `detector.rs` | bytes from whichever replica has them right, soonest |
@@ -94,7 +94,7 @@ use route::found;
 use session::Keeper;
 use unserved::Wait;
 
-/// What a cluster's proxy is made with.
+/// The parts that a cluster's proxy is made with.
 pub struct ClusterConfig {
     /// This process's end of its connections.
     pub endpoint: Arc<Endpoint>,
@@ -104,7 +104,7 @@ pub struct ClusterConfig {
     pub me: ServerId,
     /// Its run, which the managers are told of by others.
     pub boot: BootId,
-    /// How it chooses the replica that it reads.
+    /// The policy by which it chooses the replica that it reads.
     pub read_policy: Policy,
 }
 
@@ -133,7 +133,7 @@ pub struct Away {
     removal: Removal,
     /// Room for data, in KiB, whose client was answered before every replica had it.
     stragglers: Arc<Semaphore>,
-    /// Whether the managers know the session.
+    /// True if the managers know the session.
     is_open: Arc<AtomicBool>,
     orphans: Arc<Semaphore>,
     runtime: Handle,
@@ -184,12 +184,13 @@ impl Away {
         self.primaries.counters()
     }
 
-    /// What its choices of replicas came to, and the replicas that owe an answer.
+    /// The counts of its choices of replicas, and the replicas that owe an answer.
     pub(super) fn reads(&self) -> (ReadCounts, u64) {
         self.replicas.reads.counts()
     }
 
-    /// Frees a stream's chunks, whoever leads their PG by then: nobody else knows of them before the session ends.
+    /// Frees a stream's chunks, through the primary that leads their PG by then: nobody else knows of them
+    /// before the session ends.
     fn drop_stream(&self, pg: PgId, call: Call) {
         let Ok(place) = self.orphans.clone().try_acquire_owned() else { return };
         let primaries = self.primaries.clone();

@@ -18,7 +18,7 @@ pub(super) enum Bug {
     BelievesLocations,
     /// A list gives out rows before every server has said what it has.
     MergesHungry,
-    /// What a put whose client went away holds is never given back.
+    /// The chunks that a put holds whose client went away are never given back.
     KeepsOrphans,
     /// A replica of whose answer nobody waits any more owes it for ever.
     OwesForEver,

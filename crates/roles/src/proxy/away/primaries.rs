@@ -1,4 +1,4 @@
-//! Asking a PG's primary, whoever that is by then.
+//! Asks a PG's primary: the one that leads at that moment.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(super) struct Primaries {
     unserved: Unserved,
 }
 
-/// What a primary said.
+/// The answer of a primary.
 #[derive(Debug)]
 pub(super) struct Said {
     pub(super) at: Primary,
@@ -165,7 +165,7 @@ impl Primaries {
     }
 }
 
-/// What must never be done.
+/// Puts the call under another number, which must never be done.
 fn under_another(call: &mut MetaCall) {
     if let MetaCall::Call { call, .. } = call
         && let Some((request, ..)) = in_bucket(call)

@@ -44,7 +44,7 @@ struct Flight<'a> {
     stage: Stage,
 }
 
-/// How far a put is.
+/// The stage of a put.
 enum Stage {
     /// Its primary was asked for a grant, and has not answered.
     Asked,
@@ -70,7 +70,7 @@ impl Drop for Flight<'_> {
     }
 }
 
-/// What came of a grant.
+/// The outcome of a grant.
 enum Carried {
     /// METAX is persisted and enough replicas have the data.
     Durable(Written),
@@ -111,7 +111,7 @@ impl Flight<'_> {
                 Answer::Granted { grant, lv, extents, replicas, clock, as_of } => {
                     Granted { grant, lv, extents, replicas, clock, as_of }
                 }
-                // What comes of it was decided without this proxy: the index shows it soon.
+                // The outcome was decided without this proxy: the index shows it soon.
                 Answer::Persisted { .. } => {
                     let managers = &*self.away.managers;
                     let pause = tries.pause_after(&Trouble::NotPrimary).unwrap_or_default();
@@ -151,8 +151,8 @@ impl Flight<'_> {
         }
     }
 
-    /// Takes the put back, and waits for what its primary answers then: that it is revoked, that it was rolled
-    /// forward before, or another grant, if a new primary knew nothing of it.
+    /// Takes the put back, and waits for what its primary answers then. The put is revoked, or was rolled
+    /// forward before, or has another grant if a new primary knew nothing of it.
     async fn take_back(&mut self, op: OpId) -> Result<(Answer, Primary), ObjectError> {
         for tries in 1.. {
             let primaries = &self.away.primaries;
@@ -226,8 +226,8 @@ pub(super) async fn again(
     Ok(())
 }
 
-/// Tells the primary what became of a put that is committed: who has it is told with that, so what is on its way to
-/// others is waited for a little.
+/// Tells the primary what became of a put that is committed. It is told with that who has the put, so what
+/// is on its way to others is waited for a little.
 fn commit(away: &Away, pg: PgId, grant: Grant, written: Written) {
     let Written { mut seen, rest } = written;
     let Some(rest) = rest else { return tell_committed(&away.primaries, pg, grant, &seen) };

@@ -1,5 +1,5 @@
-//! What all reads of the proxy know together: the [machine](machine::Reads) that chooses holders and says when another is
-//! asked too, and which servers answer.
+//! The knowledge that all reads of the proxy share: the [machine](machine::Reads) that chooses holders and
+//! says when another is asked too, and which servers answer.
 //!
 //! # Invariants
 //!
@@ -54,13 +54,13 @@ impl Reads {
         }
     }
 
-    /// What the machine counted, and the holders that owe an answer.
+    /// The counts of the machine, and the holders that owe an answer.
     pub(super) fn counts(&self) -> (ReadCounts, u64) {
         let state = self.state.lock();
         (state.machine.counts().clone(), state.machine.owed())
     }
 
-    /// How long a read of a size is waited for alone.
+    /// The time for which a read of a size is waited for alone.
     pub(super) fn hedge_after(&self, class: SizeClass) -> Duration {
         Duration::from_micros(self.state.lock().machine.hedge_after_us(class))
     }
@@ -83,7 +83,7 @@ pub(super) struct Holder<'a> {
     of: &'a Replicas,
     asked: Mutex<Option<machine::Asked>>,
     detected: detector::Asked,
-    /// How long to wait for it alone.
+    /// The time to wait for it alone.
     pub(super) hedge_after: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Why a try came to nothing, and when the next is due.
+//! The reason why a try came to nothing, and when the next is due.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use larder_objects::ObjectError;
 use super::super::unavailable;
 use crate::limits::{BUSY_TRIES_MAX, PAUSE_MS_MAX, PAUSE_MS_MIN};
 
-/// Why a try came to nothing.
+/// The reason why a try came to nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Trouble {
     /// The map names no primary, or no address for it.
@@ -49,7 +49,7 @@ impl Trouble {
         !matches!(self, Self::Busy | Self::Never(_))
     }
 
-    /// What the client is told when this was the last try.
+    /// The error that the client is told when this was the last try.
     pub(super) fn final_error(self) -> ObjectError {
         match self {
             Self::Busy => ObjectError::SlowDown,
@@ -72,7 +72,7 @@ pub(super) struct Tries {
 }
 
 impl Tries {
-    /// How long to pause before the next; `None` if there must be none.
+    /// The time to pause before the next; `None` if there must be none.
     pub(super) fn pause_after(&mut self, trouble: &Trouble) -> Option<Duration> {
         self.count += 1;
         match trouble {

@@ -16,7 +16,7 @@ pub(super) struct Primary {
     pub(super) view: View,
 }
 
-/// Who leads a PG, as far as the map knows.
+/// The server that leads a PG, as far as the map knows.
 pub(super) fn primary(map: &Topology, pg: PgId) -> Option<Primary> {
     let record = map.pg(pg)?;
     record.members.first().map(|&server| Primary { server, view: record.view })
@@ -35,7 +35,7 @@ pub(super) fn replicas(
     (!wanted.is_empty() && replicas.len() == wanted.count()).then_some(replicas)
 }
 
-/// What is looked for in the map, as soon as it is there; `None` if it is not by the deadline.
+/// Looks for something in the map, as soon as it is there; `None` if it is not by the deadline.
 pub(super) async fn found<T>(
     managers: &dyn Managers,
     deadline: Instant,

@@ -32,7 +32,7 @@ use crate::wire::{MetaCall, MetaReply, Rows};
 /// Rows, and where the server goes on.
 type Page = (Rows, Option<Vec<u8>>);
 
-/// Why a server gave no rows.
+/// The reason why a server gave no rows.
 enum Failed {
     /// Ask again, or another.
     Trouble(Trouble),

@@ -5,8 +5,8 @@
 //!
 //! 1. Every meta server hears of the session at each beat: the puts of one that is silent are resolved.
 //! 2. A request is finished only when all that is to be said of its put was said before, or will be within
-//!    [`STRAGGLER_MAX`](crate::limits::STRAGGLER_MAX): a put of a finished request that has no outcome is resolved a little
-//!    later.
+//!    [`STRAGGLER_MAX`](crate::limits::STRAGGLER_MAX). A put of a finished request that has no outcome is
+//!    resolved a little later.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,7 +56,7 @@ pub(super) async fn opened(managers: &dyn Managers, boot: BootId, session: Sessi
     }
 }
 
-/// What a map shows of a session that was told of.
+/// The state in the map of a session that was told of.
 enum Seen {
     Open,
     Closed,

@@ -101,7 +101,7 @@ impl Unserved {
             }
             Some(view) => {
                 let noted = since.entry(pg).or_insert((view, now));
-                // What was noted in an earlier view was of another failure.
+                // An entry from an earlier view was of another failure.
                 if noted.0 != view {
                     *noted = (view, now);
                 }

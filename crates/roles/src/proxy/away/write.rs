@@ -27,7 +27,7 @@ use crate::wire::{DataCall, DataReply};
 /// A write to one replica: its index, and what came of it.
 type Write = BoxFuture<'static, (usize, WriteOutcome)>;
 
-/// What replicas have said to a put's data.
+/// The replies of replicas to a put's data.
 #[derive(Default)]
 pub(super) struct Seen {
     /// Those that have it.
@@ -53,7 +53,7 @@ impl Seen {
 
 /// A put's data is on enough replicas.
 pub(super) struct Written {
-    /// What was said so far.
+    /// The replies so far.
     pub(super) seen: Seen,
     /// Replicas that are still being given it.
     pub(super) rest: Option<Stragglers>,
@@ -88,7 +88,7 @@ pub(super) async fn write(
     enough: u8,
     by: Instant,
 ) -> Result<Written, Lost> {
-    // What is not written by then has to be taken back in what is left.
+    // Writes that are not done by then have to be taken back in what is left.
     let last = by - Duration::from_millis(WITHDRAWAL_MS);
     let deadline = last.min(Instant::now() + Duration::from_millis(WRITE_PATIENCE_MS));
     // A server that has been given up takes writes until it hears of that: nobody copies what it has.

@@ -257,7 +257,7 @@ fn has(body: &Body, range: &Range<u64>) -> bool {
             let sum = parts.iter().try_fold(0_u64, |sum, part| sum.checked_add(part.len));
             sum.unwrap_or(0)
         }
-        // What they have, their rows say.
+        // The rows of the pieces say what they have.
         Body::Pieces { .. } => u64::MAX,
     };
     range.start <= range.end && range.end <= bytes
