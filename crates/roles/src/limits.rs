@@ -368,7 +368,7 @@ pub const JOINED_MAX: usize = 1024;
 /// Reads of the same bytes that one waits for, one after the other, before it reads by itself.
 pub const JOINS_MAX: u32 = 2;
 /// The time for which a read goes on asking while no replica answers, or some do not and none has the bytes
-/// right: connections to servers that are back may pause.
+/// right. Connections to servers that are back may pause.
 pub const READ_SILENT_MAX: Duration = Duration::from_millis(1_500);
 /// Times that all replicas are asked for bytes of which each has others, by newer maps.
 pub const READ_MAPS_MAX: u32 = 3;
@@ -514,7 +514,7 @@ const _: () = assert!(
 );
 const _: () = assert!(
     FORSAKEN_TICKS * TICK_MS > 2 * STRAGGLER_MAX.as_millis() as u64,
-    "what is said of a put is on its way no longer when it is resolved without"
+    "no report on a put is on its way any more when the put is resolved without it"
 );
 const _: () = assert!(
     DOUBT_TICKS_MAX * TICK_MS < LIST_WAIT_MS_MAX,

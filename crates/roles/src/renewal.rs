@@ -47,7 +47,7 @@ impl Standing {
         (self.seconds_left() / 864.0).round() / 100.0
     }
 
-    /// How often it was renewed in this run.
+    /// Times that it was renewed in this run.
     #[must_use]
     pub fn renewals(&self) -> watch::Receiver<u64> {
         self.renewed.subscribe()
@@ -59,7 +59,7 @@ impl Standing {
     }
 }
 
-/// Who signs.
+/// The authority that signs.
 pub(crate) enum Signing {
     /// Any manager.
     There,
@@ -106,7 +106,7 @@ impl Renewal {
         Self { standing, renewing: tokio::spawn(renewer.run(identity)) }
     }
 
-    /// How long the certificate is good for.
+    /// The time for which the certificate is good.
     #[must_use]
     pub fn standing(&self) -> &Arc<Standing> {
         &self.standing
@@ -185,13 +185,13 @@ impl Renewer {
     }
 }
 
-/// How long to wait until the next look whether the certificate is due; `None` if it is.
+/// The time to wait until the next look if the certificate is due; `None` if it is.
 fn wait_for(identity: &Identity, now: SystemTime) -> Option<Duration> {
     let left = identity.renewal_at().duration_since(now).ok().filter(|left| !left.is_zero())?;
     Some(left.min(RENEWAL_LOOK))
 }
 
-/// How long to wait after a try that failed: a small part of what is left.
+/// The time to wait after a try that failed: a small part of what is left.
 fn pause(identity: &Identity, now: SystemTime) -> Duration {
     let left = identity.valid_until().duration_since(now).unwrap_or_default();
     (left / 20).clamp(RENEWAL_PAUSE_MIN, RENEWAL_PAUSE_MAX)

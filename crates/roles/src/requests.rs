@@ -13,7 +13,7 @@ struct Numbers {
     session: SessionId,
     next: u64,
     open: BTreeSet<u64>,
-    /// Whose callers went away before it was known what became of them.
+    /// Requests whose callers went away before it was known what became of them.
     kept: BTreeSet<u64>,
 }
 

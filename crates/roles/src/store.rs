@@ -32,7 +32,7 @@ pub(crate) const LVS_PER_PG_MIN: u64 = 2;
 
 const _: () = assert!(LV_BYTES_MIN <= LV_BYTES_MAX, "LV sizes are a range");
 
-/// How a store is opened.
+/// The parameters that a store is opened with.
 #[derive(Debug, Clone)]
 pub struct StoreConfig {
     /// Directory.
@@ -50,7 +50,7 @@ pub struct StoreConfig {
     pub region: RegionId,
 }
 
-/// Why a store did not open, sorted by what the operator should do.
+/// The reason why a store did not open, sorted by what the operator should do.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Stop the other server, or name another directory.
@@ -58,7 +58,7 @@ pub enum StoreError {
     InUse {
         /// The directory.
         root: String,
-        /// What the lock says.
+        /// The reason that the lock gives.
         reason: String,
     },
     /// Fix the configuration.
@@ -68,7 +68,7 @@ pub enum StoreError {
         field: &'static str,
         /// Its value.
         found: String,
-        /// What is allowed.
+        /// The values that are allowed.
         remedy: String,
     },
     /// The disk of the directory failed.
@@ -195,7 +195,7 @@ fn check(config: &StoreConfig) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// What a new store is made with: LVs of a few hundredths of a percent of the disk (DESIGN §3.4).
+/// The settings that a new store is made with: LVs of a few hundredths of a percent of the disk.
 fn genesis(disk: &dyn Disk, config: &StoreConfig) -> Result<Genesis, StoreError> {
     let device_bytes = match disk.open(&config.data, larder_env::OpenMode::Read) {
         Ok(device) if Path::new(&config.data).is_absolute() => Some(device.len()?),

@@ -1,7 +1,7 @@
-//! What a caller holds while its call is under way in a PG and on disks.
+//! The state that a caller holds while its call is under way in a PG and on disks.
 //!
-//! One ticket serves the whole of a put: the grant comes inline, METAX and the data report from
-//! other threads, and the waiting task is woken once, when there is something to decide.
+//! One ticket serves the whole of a put. The grant comes inline, METAX and the data report from other
+//! threads, and the waiting task is woken once, when there is something to decide.
 
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
@@ -28,7 +28,7 @@ pub struct Granted {
     pub as_of: MapVersion,
 }
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Debug)]
 pub enum Settled {
     /// The op is in effect.
@@ -185,7 +185,7 @@ impl Ticket {
     }
 }
 
-/// What a replica did with a put's data.
+/// The outcome of a put's data at a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WriteOutcome {
     /// It is durable there.

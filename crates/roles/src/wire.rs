@@ -1,6 +1,6 @@
-//! What the roles of a cluster say to each other: `docs/formats/roles.md`. Enums here grow at their end; nothing of
-//! them is changed or removed while a release that speaks it is in use. What may be long, or is handed on as it is,
-//! goes into the payload.
+//! The messages between the roles of a cluster: `docs/formats/roles.md`. Enums here grow at their end;
+//! nothing of them is changed or removed while a release that speaks it is in use. Anything that may be
+//! long, or is handed on as it is, goes into the payload.
 //!
 //! ```text
 //!  proxy ──MetaCall──▶ meta ──MetaMessage::Peer──▶ meta
@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use crate::keys::KeysTaken;
 use crate::limits::{PROTOCOL_FORGETS, REGION_REMOTE_BYTES_MAX};
 
-/// What meta servers answer.
+/// The calls that meta servers answer.
 #[derive(Debug)]
 pub enum MetaService {}
 
@@ -101,7 +101,7 @@ pub enum MetaCall {
         /// Rows wanted.
         count_max: u32,
     },
-    /// How far its background work is. Of the server, not of a PG: any view.
+    /// The progress of its background work. Of the server, not of a PG: any view.
     Progress,
     /// Puts in doubt in the PGs that it leads. Of the server: any view.
     Doubts,
@@ -179,7 +179,7 @@ pub enum MetaReply {
     Space,
 }
 
-/// What a primary says of a PG's journal.
+/// A primary's word on a PG's journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JournalNow {
     /// As its index shows it.
@@ -201,21 +201,21 @@ pub struct JournalShown {
     pub told: Result<Batch, Void>,
 }
 
-/// What a primary says of a key.
+/// A primary's word on a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KeptNow {
     /// The values of the rows of its null version and of its tombstone.
     Rows(Option<Vec<u8>>, Option<Vec<u8>>),
     /// Another leads the PG: ask there.
     NotNow,
-    /// What becomes of a put of the key is not known yet, or the rows cannot be read.
+    /// The outcome of a put of the key is not known yet, or the rows cannot be read.
     Unknown,
 }
 
 /// Rows with their values.
 pub type Rows = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What meta servers are told.
+/// The messages that meta servers are sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::large_enum_variant, reason = "it is sent at once and never kept")]
 pub enum MetaMessage {
@@ -253,7 +253,7 @@ pub enum MetaMessage {
     Peers,
 }
 
-/// What managers answer.
+/// The calls that managers answer.
 #[derive(Debug)]
 pub enum ManagerService {}
 
@@ -286,7 +286,7 @@ pub enum ManagerReply {
     Map,
     /// There is no newer map.
     Unchanged,
-    /// What came of a command.
+    /// The outcome of a command.
     Applied(Applied),
     /// Another leads, if that is known: ask there.
     NotLeader(Option<ServerId>),
@@ -310,7 +310,7 @@ pub enum ManagerReply {
 }
 
 impl ManagerReply {
-    /// What an asker understands who speaks this version of the protocol.
+    /// The reply as an asker understands it who speaks this version of the protocol.
     pub(crate) fn in_version(self, version: u8) -> Self {
         match self {
             Self::OlderManager(_) if version < PROTOCOL_FORGETS => Self::Busy,
@@ -319,7 +319,7 @@ impl ManagerReply {
     }
 }
 
-/// What managers are told.
+/// The messages that managers are sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ManagerMessageIn {
     /// By another manager; payload: a `QuorumMessage`, encoded.
@@ -463,7 +463,7 @@ pub enum DeletionEnd {
     Unknown,
 }
 
-/// What proxies are told.
+/// The messages that proxies are sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProxyMessage {
     /// By the leading manager.

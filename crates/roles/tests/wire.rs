@@ -1,4 +1,4 @@
-//! What roles say to each other keeps its bytes: `docs/formats/roles.md`.
+//! The messages between roles keep their bytes: `docs/formats/roles.md`.
 
 use std::collections::BTreeMap;
 

@@ -124,7 +124,7 @@ impl IndexPort {
         self.is_read.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if one row may be read where nothing must wait for the disk: an index that fits its
+    /// Returns true if one row may be read where nothing must wait for the disk. An index that fits its
     /// cache lies in it, or at least in the page cache, once it was read.
     pub(super) fn is_in_memory(&self) -> bool {
         self.is_read.load(Ordering::Relaxed) && self.fits_cache.load(Ordering::Relaxed)

@@ -118,8 +118,8 @@ pub enum NotEntered {
     },
     /// Bring the directory back, or remove the servers and start again.
     #[error(
-        "a machine of the name {name} is in the cluster already ({servers}), and this directory is not its own: bring \
-         its directory back, or, if it is lost for good, remove these servers with `larder remove` on another machine \
+        "a machine of the name {name} is in the cluster already ({servers}), and this directory is not its own. Bring \
+         its directory back. If it is lost for good, remove these servers with `larder remove` on another machine \
          and start again"
     )]
     Taken {

@@ -1,4 +1,4 @@
-//! Tasks that end with whoever waits for them.
+//! Tasks that end with the caller that waits for them.
 
 use tokio::task::JoinHandle;
 

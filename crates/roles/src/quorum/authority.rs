@@ -1,8 +1,9 @@
-//! The authority's key: every manager has it, so that servers join and renew their certificates whoever is lost
-//! ([ADR 21](../../../../docs/adr/0021-every-manager-has-the-authoritys-key.md)).
+//! The authority's key: every manager has it, so that servers join and renew their certificates even if
+//! some managers are lost ([ADR 21](../../../../docs/adr/0021-every-manager-has-the-authoritys-key.md)).
 //!
-//! The founder makes it. A manager without it (one that has just joined, or whose release did not hand it on) asks the
-//! others until one gives it, over TLS, and keeps it as the founder does.
+//! The founder makes it. A manager may be without it, because it has just joined or its release did not
+//! hand it on. Such a manager asks the others until one gives it, over TLS, and keeps it as the founder
+//! does.
 //!
 //! # Invariants
 //!
@@ -34,8 +35,8 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Reads both. A certificate that is due or has ended is signed anew at once, if the key for it is here: managers
-    /// that were all off for longer than certificates live come back by themselves.
+    /// Reads both. A certificate that is due or has ended is signed anew at once, if the key for it is
+    /// here. So managers that were all off for longer than certificates live come back by themselves.
     pub(super) fn open(dir: &Path, life: Duration) -> Result<Self, ManagerError> {
         let own = dir.join(IDENTITY_FILE);
         let mut identity = Identity::load(&own)?;

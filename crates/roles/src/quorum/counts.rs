@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Written by the manager's thread after each batch, read by whoever shows metrics.
+/// Written by the manager's thread after each batch, read by the tasks that show metrics.
 #[derive(Debug, Default)]
 pub struct ManagerCounts {
     /// 1 while it leads.

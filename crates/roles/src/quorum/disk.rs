@@ -1,4 +1,4 @@
-//! What a manager's disk keeps of the quorum: one file of checksummed records, one synced write for each.
+//! The quorum's state on a manager's disk: one file of checksummed records, one synced write for each.
 //!
 //! # Invariants
 //!
@@ -35,7 +35,7 @@ pub(super) struct QuorumDisk {
     disk: Arc<dyn Disk>,
     file: Arc<dyn DiskFile>,
     header: FileHeader,
-    /// What the file holds.
+    /// The content of the file.
     stored: Stored,
     /// Number of the last record.
     number: u64,
@@ -63,7 +63,7 @@ impl QuorumDisk {
             }
             opened => opened?,
         };
-        // What a process that was killed had written may be nowhere but in memory.
+        // Writes of a process that was killed may be nowhere but in memory.
         file.sync()?;
         let bytes = on_device(&*file)?;
         let unusable = |why: BadFile| ManagerError::Unusable { file: PATH, why: why.to_string() };
@@ -87,7 +87,7 @@ impl QuorumDisk {
         Ok(Self { disk, file, header, stored, number, end, replaced_len, broken })
     }
 
-    /// What the disk holds.
+    /// The content of the disk.
     pub(super) fn stored(&self) -> &Stored {
         &self.stored
     }

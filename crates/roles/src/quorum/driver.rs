@@ -32,10 +32,10 @@ use crate::wire::{
     ProxyMessage, ProxyService,
 };
 
-/// Who waits for the end of a proposal.
+/// The asker that waits for the end of a proposal.
 pub(super) type Asker = Responder<ManagerService>;
 
-/// What a manager is told from outside.
+/// An input of a manager from outside.
 pub(super) enum Input {
     /// By another manager, in this version of the protocol.
     Peer(ServerId, u8, QuorumMessage),
@@ -177,7 +177,7 @@ impl Driver {
     }
 }
 
-/// Ways to all servers. Whatever is sent may be lost: whoever wants something says it again.
+/// Ways to all servers. Anything that is sent may be lost: a sender that wants something says it again.
 pub(super) struct Outlets {
     managers: Arc<Contacts>,
     metas: Peers<MetaService>,

@@ -1,4 +1,4 @@
-//! Why a manager does not start, stops, or gives no token.
+//! The reason why a manager does not start, stops, or gives no token.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use larder_protocol::manager::state::Refusal;
 
 use crate::managers::NotProposed;
 
-/// Why a manager does not start or has stopped, by what to do.
+/// The reason why a manager does not start or has stopped, by what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum ManagerError {
     /// Look at the disk, then start again.
@@ -20,7 +20,7 @@ pub enum ManagerError {
     Unusable {
         /// The file, within the manager's directory.
         file: &'static str,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// Remove this manager and add another in an empty directory: what its disk holds contradicts the leader.
@@ -43,7 +43,7 @@ pub enum ManagerError {
     System(#[from] io::Error),
 }
 
-/// Why no token was made, by what to do.
+/// The reason why no token was made, by what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum NotIssued {
     /// Later, or ask another manager: this one has not been given the authority's key yet.

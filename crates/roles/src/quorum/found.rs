@@ -24,7 +24,7 @@ use super::{AUTHORITY_FILE, LOCK_FILE};
 use crate::identity::{IDENTITY_FILE, roles_of};
 use crate::wire::ManagerReply;
 
-/// What a cluster is founded with.
+/// The settings that a cluster is founded with.
 #[derive(Debug, Clone)]
 pub struct Founding {
     /// Its settings, for ever.
@@ -33,7 +33,7 @@ pub struct Founding {
     pub manager: NewServer,
     /// The other first servers.
     pub servers: Vec<NewServer>,
-    /// When their tokens expire, if ever.
+    /// The time at which their tokens expire, if ever.
     pub expires: Option<SystemTime>,
 }
 

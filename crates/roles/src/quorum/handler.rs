@@ -1,5 +1,5 @@
-//! What a manager answers to whom. Maps are answered here, on the connection's task; all else goes to the thread
-//! that owns the manager's state.
+//! The answers of a manager, by who asks. Maps are answered here, on the connection's task; all else goes
+//! to the thread that owns the manager's state.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -72,7 +72,7 @@ impl Handler<ManagerService> for Desk {
     fn message(&self, from: &PeerIdentity, message: ManagerMessageIn, payload: Bytes) {
         let subject = from.subject;
         let manager = subject.roles.has(Role::Manager);
-        // Which managers count in the quorum, the quorum knows: one that was removed is told so by its log.
+        // The quorum knows which managers count in it: one that was removed is told so by its log.
         if !matches!(message, ManagerMessageIn::Peer) && self.was_removed(subject.server) {
             tracing::warn!(%from, "a server that was removed from the cluster has nothing to say");
             return;

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! 1. The map shown never goes back to an older version.
-//! 2. Whoever waits when the manager stops hears that no map comes any more.
+//! 2. A task that waits when the manager stops hears that no map comes any more.
 
 use std::sync::{Arc, OnceLock};
 
@@ -130,7 +130,7 @@ pub(super) fn maps() -> (Publisher, Maps) {
 }
 
 impl Publisher {
-    /// What is shown.
+    /// The map that is shown.
     pub(super) fn newest(&self) -> Arc<Published> {
         self.newest.read().clone()
     }
@@ -150,7 +150,7 @@ impl Publisher {
 }
 
 impl Maps {
-    /// What is shown.
+    /// The map that is shown.
     pub(crate) fn newest(&self) -> Arc<Published> {
         self.newest.read().clone()
     }

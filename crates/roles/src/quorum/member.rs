@@ -44,7 +44,7 @@ use crate::limits::{PROTOCOL_CLUSTER_VERSION, PROTOCOL_TIMELINES};
 use crate::planted::{Bug, has};
 use crate::wire::ManagerReply;
 
-/// What is to be done for a member. `A` is who waits for the end of a proposal.
+/// A task of a member. `A` is the asker that waits for the end of a proposal.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum MemberEffect<A> {
     /// Send to another manager; may be lost.
@@ -64,13 +64,13 @@ pub(super) enum MemberEffect<A> {
 pub struct Seat {
     /// True if it leads.
     pub leads: bool,
-    /// Who leads, if that is known.
+    /// The manager that leads, if that is known.
     pub leader: Option<ServerId>,
     /// The managers.
     pub members: Members,
 }
 
-/// Who is told the end of a proposal.
+/// The asker that is told the end of a proposal.
 enum Proposer<A> {
     Asker(A),
     Policy(Ticket),
@@ -94,11 +94,11 @@ pub(super) struct Member<A> {
     disk: QuorumDisk,
     /// The write that is due; the quorum wants no other before it is done.
     unwritten: Option<(u64, LogWrite)>,
-    /// What the quorum is to take next.
+    /// The events that the quorum is to take next.
     events: VecDeque<QuorumEvent>,
     tickets: u64,
     proposers: BTreeMap<Ticket, Proposer<A>>,
-    /// What became of the command that was applied last.
+    /// The outcome of the command that was applied last.
     latest: Option<(LogIndex, Applied)>,
     /// A snapshot is due once all effects of the step are carried out.
     snapshot_due: bool,
@@ -330,7 +330,7 @@ impl<A> Member<A> {
         Ok(())
     }
 
-    /// What is to be done, in this order.
+    /// Drains the effects that are to be carried out, in this order.
     pub(super) fn effects(&mut self) -> std::vec::Drain<'_, MemberEffect<A>> {
         self.out.drain(..)
     }

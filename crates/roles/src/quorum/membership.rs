@@ -1,5 +1,5 @@
-//! Who ought to be a manager, and where managers are: what the leader changes of the quorum to make it what the map
-//! says, and whom a manager turns to before it has a map.
+//! The servers that ought to be managers, and where managers are. The leader changes the quorum to what the
+//! map says by it, and a manager turns to these before it has a map.
 
 use larder_protocol::limits::MANAGERS_MAX;
 use larder_protocol::manager::quorum::{Item, LogIndex, MemberChange, Members, Stored};
@@ -46,7 +46,7 @@ pub(super) fn named_in(stored: &Stored) -> Vec<(ServerId, String)> {
         if let Item::Command(command) = item
             && let Ok(command) = decode("a command of the managers", command)
         {
-            // What it did does not matter: only what the map then says.
+            // The command's outcome does not matter: only what the map then says.
             let _ = map.apply(LogIndex(index), command);
         }
     }

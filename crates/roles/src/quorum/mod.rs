@@ -19,8 +19,8 @@
 //! | `begin.rs` | a directory made anew, from a map |
 //! | `authority.rs` | the authority's key, which every manager has or asks the others for |
 //!
-//! Towards the other managers a manager is a server like any other: it says through a [`ManagersClient`] that it is
-//! there, and has its own proposals agreed on through it, whoever leads.
+//! Towards the other managers a manager is a server like any other. It says through a [`ManagersClient`]
+//! that it is there, and has its own proposals agreed on through it, by the manager that leads.
 //!
 //! # Invariants
 //!
@@ -97,7 +97,7 @@ pub struct ManagerConfig {
     /// Other managers, to begin with: some of those that there are, for one that has joined; for others only those
     /// that have moved since.
     pub managers: Vec<(ServerId, String)>,
-    /// How long the certificates are valid that it signs.
+    /// The time for which the certificates are valid that it signs.
     pub certificate_life: Duration,
 }
 
@@ -168,7 +168,7 @@ impl Manager {
         &self.running.client
     }
 
-    /// Who leads and who the managers are, as far as it knows, as it changes.
+    /// The manager that leads and those that there are, as far as it knows, as it changes.
     #[must_use]
     pub fn seat(&self) -> watch::Receiver<Seat> {
         self.running.seat.clone()
@@ -191,13 +191,13 @@ impl Manager {
         &self.running.issuer.authority
     }
 
-    /// How long its certificate is good for.
+    /// The time for which its certificate is good.
     #[must_use]
     pub fn standing(&self) -> &Arc<Standing> {
         self.renewal.standing()
     }
 
-    /// What its connections did.
+    /// The counts of what its connections did.
     #[must_use]
     pub fn connections(&self) -> &Arc<larder_net::Metrics> {
         self.running.endpoint.metrics()

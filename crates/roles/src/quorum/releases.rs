@@ -1,5 +1,6 @@
-//! Which commands the other managers know. A manager refuses what it does not know at the door, with all that comes behind
-//! it in the log: a command goes into the log only when every voter is known to know it.
+//! The commands that the other managers know. A manager refuses what it does not know at the door, with all
+//! that comes behind it in the log. So a command goes into the log only when every voter is known to know
+//! it.
 
 use std::collections::BTreeMap;
 

@@ -24,7 +24,7 @@ use crate::limits::MANAGER_INBOX_MAX;
 use crate::managers::{Contacts, ManagersClient, Presence, Run};
 use crate::wire::ManagerService;
 
-/// What a manager runs on.
+/// The ports and settings that a manager runs on.
 pub(crate) struct Ground {
     pub(crate) cluster: ClusterId,
     pub(crate) me: ServerId,
@@ -37,7 +37,7 @@ pub(crate) struct Ground {
     /// Other managers, to begin with.
     pub(crate) managers: Vec<(ServerId, String)>,
     pub(crate) authority: AuthorityCell,
-    /// How long the certificates are valid that it signs.
+    /// The time for which the certificates are valid that it signs.
     pub(crate) certificate_life: Duration,
 }
 

@@ -7,7 +7,7 @@
 //! # Invariants
 //!
 //! 1. A token is for one server, whose id and roles are in the map before the token is handed out.
-//! 2. It is void once that server has begun its first run: whoever finds it later joins as nobody.
+//! 2. It is void once that server has begun its first run: a finder of it joins as nobody later.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ const SUM_END: usize = 16;
 struct Kept {
     /// Its place in the map.
     place: state::TokenId,
-    /// What a joiner's proof is verified with.
+    /// The record that a joiner's proof is verified with.
     record: TokenRecord,
 }
 
@@ -126,7 +126,7 @@ fn is_good(map: &Topology, kept: &Kept) -> bool {
         && token.is_some_and(|token| !token.revoked)
 }
 
-/// Who may join and stay, as book and map say.
+/// The servers that may join and stay, as book and map say.
 pub(super) struct Admitted {
     pub(super) book: Arc<TokenBook>,
     pub(super) maps: Maps,
@@ -148,7 +148,7 @@ impl Admission for Admitted {
     }
 }
 
-/// What makes tokens at a manager that runs: book and authority, and the way to have servers agreed on.
+/// The maker of tokens at a manager that runs: book and authority, and the way to have servers agreed on.
 pub(super) struct Issuer {
     pub(super) authority: AuthorityCell,
     pub(super) book: Arc<TokenBook>,
@@ -222,7 +222,7 @@ fn forget_tokens(map: &Topology, now_ms: u64) -> Command {
     Command::ForgetTokens(times.into_iter().find(frees).unwrap_or(now_ms))
 }
 
-/// What has to be agreed on for a server's token: that there is one, then that it lets this server in.
+/// The commands to agree on for a server's token: that there is one, then that it lets this server in.
 pub(crate) fn admission_of(server: NewServer, expires: Option<SystemTime>) -> [Command; 2] {
     let mut hash = [0; 32];
     fill_secret(&mut hash);

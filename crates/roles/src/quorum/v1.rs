@@ -21,7 +21,7 @@ const RECORD_ALIGN_BYTES: usize = 8;
 
 const _: () = assert!(FILE_HEADER_BYTES.is_multiple_of(RECORD_ALIGN_BYTES), "the first is aligned");
 
-/// What a file is.
+/// The identity of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FileHeader {
     pub(super) cluster: ClusterId,
@@ -31,7 +31,7 @@ pub(super) struct FileHeader {
     pub(super) id: u64,
 }
 
-/// Why a file is not taken.
+/// The reason why a file is not taken.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BadFile {
     #[error("it has no header of a manager's log")]
@@ -44,7 +44,7 @@ pub(super) enum BadFile {
     Record { at: usize, error: CodecError },
 }
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Contents {
     pub(super) header: FileHeader,
@@ -87,8 +87,8 @@ pub(super) fn encode_record(
     bytes
 }
 
-/// Reads a file. Only one record is ever on its way to the disk, so what does not verify is torn if it is the last,
-/// and damage if a whole header of a later one follows.
+/// Reads a file. Only one record is ever on its way to the disk. So what does not verify is torn if it is
+/// the last, and damage if a whole header of a later one follows.
 pub(super) fn decode_file(bytes: &[u8]) -> Result<Contents, BadFile> {
     let header = decode_header(bytes)?;
     let (mut writes, mut at) = (Vec::new(), FILE_HEADER_BYTES);

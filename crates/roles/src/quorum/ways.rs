@@ -14,7 +14,7 @@ use crate::limits::WAY_SILENT_MS;
 
 #[derive(Debug, Default)]
 struct Way {
-    /// When the server itself was heard, if it was.
+    /// The time at which the server itself was heard, if it was.
     itself_ms: Option<u64>,
     /// The manager that handed something on last, and when.
     by: Option<(ServerId, u64)>,

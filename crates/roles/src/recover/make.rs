@@ -80,7 +80,7 @@ impl std::fmt::Display for Loss {
     }
 }
 
-/// Why no managers can be made, by what to do.
+/// The reason why no managers can be made, by what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum NotMade {
     /// Name files.
@@ -253,7 +253,7 @@ fn begun(mut map: Topology) -> Topology {
     map.tokens.clear();
     let applied = map.apply(LogIndex(map.applied.0 + 1), Command::BeginTimeline(unique_u64()));
     assert!(applied.is_ok(), "a timeline that was drawn begins: {applied:?}");
-    // What managers made of the versions between is not of that timeline.
+    // The changes that managers made in the versions between are not of that timeline.
     map.version.0 += VERSIONS_SKIPPED;
     map
 }

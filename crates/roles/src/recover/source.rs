@@ -6,7 +6,7 @@ use super::make::Source;
 use crate::managers::{BadMap, KeptMap};
 use crate::quorum::map_in_log;
 
-/// Why a file has no map.
+/// The reason why a file has no map.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoSource {
     /// As it says.

@@ -30,7 +30,7 @@ pub struct Taken {
     pub aside: Option<PathBuf>,
 }
 
-/// Why a directory takes no recovery, by what to do. It is as it was, unless a disk failed.
+/// The reason why a directory takes no recovery, by what to do. It is as it was, unless a disk failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NotTaken {
     /// Stop the server.
@@ -52,9 +52,9 @@ pub enum NotTaken {
     OtherServer {
         /// The directory.
         dir: String,
-        /// Whose it is.
+        /// The server whose it is.
         found: ServerId,
-        /// Whose it should be.
+        /// The server whose it should be.
         wanted: ServerId,
     },
     /// Take the right recovery.
@@ -110,7 +110,7 @@ pub enum NotTaken {
     },
     /// Have it removed.
     #[error(
-        "{dir} has taken this recovery before, and its log cannot be read or is gone: a manager is not made anew twice, as it would have \
+        "{dir} has taken this recovery before, and its log cannot be read or is gone. A manager is not made anew twice, as it would have \
          forgotten what it agreed to. Remove it with `larder remove`"
     )]
     Forgotten {
@@ -137,15 +137,15 @@ pub enum NotTaken {
     BadMap {
         /// The directory.
         dir: String,
-        /// Why.
+        /// The reason.
         reason: BadMap,
     },
     /// Look at the disk.
     #[error("{path}: {source}")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// Look at the disk.

@@ -411,7 +411,7 @@ async fn managers_go_on_from_the_map_and_never_from_it_twice() {
     assert!(runs.managers().propose(bucket).await.unwrap().is_ok());
     runs.stop().await.unwrap();
 
-    // What was agreed on since is kept, whatever is repeated.
+    // Changes that were agreed on since are kept, whatever is repeated.
     assert!(take(&recovery, &manager, None).unwrap().goes_on);
     let runs = start(&manager).await;
     until_leads(&runs).await;

@@ -30,7 +30,7 @@ impl std::fmt::Debug for Recovery {
     }
 }
 
-/// Why a file is no recovery.
+/// The reason why a file is no recovery.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadRecovery {
     /// It is another kind of file, or damaged.

@@ -113,7 +113,7 @@ pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>) {
         let version = shared.shown.reach().map_version();
         for record in shared.shown.closed() {
             if !shared.deletions.is_for_another(&record) {
-                // Whoever waits for it looks at the map.
+                // The waiting caller looks at the map.
                 drop(begin(&shared, record));
             }
         }

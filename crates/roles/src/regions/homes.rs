@@ -2,9 +2,10 @@
 //!
 //! # Invariants
 //!
-//! 1. What a region decided before it gave a home, or accepted a claim, is at the other one before this one says so. Behind a barrier
-//!    that passes under a map with the record nothing is taken that another record allowed. What was taken before it, and has data,
-//!    is in its journal with its outcome alone: so the journals' ends are read once none of these puts is left open (`marks.rs`).
+//! 1. A decision that a region made before it gave a home, or accepted a claim, is at the other one before
+//!    this one says so. Behind a barrier that passes under a map with the record nothing is taken that
+//!    another record allowed. Puts that were taken before it, and have data, are in its journal with their
+//!    outcomes alone. So the journals' ends are read once none of these puts is left open (`marks.rs`).
 //! 2. At most one machine runs for a bucket. It ends, and another begins from the record, if regions join or are removed.
 
 mod marks;

@@ -89,7 +89,7 @@ async fn merged<R: RegionReach>(
             }
         }
         if let Some(error) = late {
-            // What is known may be a page: the client goes on behind it.
+            // The known part may be a page: the client goes on behind it.
             return merging.cut().ok_or(error);
         }
     }
@@ -174,7 +174,7 @@ pub(super) async fn tell<R: RegionReach>(
     }
     let is_closed = |record: &BucketRecord| record.state == BucketState::Deleting;
     if shared.shown.reach().bucket(&bucket, is_closed) == Some(true) {
-        // What was in it is not what is in one that is made anew.
+        // The content of this bucket is not that of one that is made anew.
         return Err(Declined::NotReady);
     }
     let place = shared.listed.clone().try_acquire_owned();
@@ -188,8 +188,8 @@ pub(super) async fn tell<R: RegionReach>(
     }
 }
 
-/// Reads this region's keys of a bucket on a thread that may wait for the disk; `None` if it shares no bucket of this name. The
-/// place is given back with the thread, whoever waits for it.
+/// Reads this region's keys of a bucket on a thread that may wait for the disk; `None` if it shares no
+/// bucket of this name. The place is given back with the thread, also if its caller has gone.
 async fn read<R: RegionReach>(
     shared: &Arc<Shared<R>>,
     place: Option<OwnedSemaphorePermit>,

@@ -1,7 +1,8 @@
 //! Asks other regions once for a key that is not here, before a client hears that there is no such key.
 //!
-//! An object that one of them has is stored like any other change, and then read here; a large one, which comes in parts by itself, is
-//! read from there (`remote.rs`). The answering region looks only at what it has itself, and asks nobody.
+//! An object that one of them has is stored like any other change, and then read here. A large one, which
+//! comes in parts by itself, is read from there (`remote.rs`). The answering region looks only at what it
+//! has itself, and asks nobody.
 //!
 //! # Invariants
 //!
@@ -126,7 +127,7 @@ impl<R: RegionReach> Misses<R> {
             is_newer && matches!(entry.what, What::Object(_))
         });
         let Some((entry, _)) = told.first().cloned() else {
-            // It is known to be elsewhere, whoever has not answered now.
+            // It is known to be elsewhere, even if some region has not answered now.
             if self.shared.in_flight.has(&name) || self.shared.partials.has(&name) {
                 return Err(unavailable("the object is in another region, and on its way here"));
             }
@@ -145,7 +146,7 @@ impl<R: RegionReach> Misses<R> {
             })?;
             return Ok(Looked::There(Box::new(RemoteVersion { name, regions, entry })));
         }
-        // It is fetched once, whoever wants it: the machine that pulls, or another client.
+        // It is fetched once for all that want it: the machine that pulls, or another client.
         let _alone = self.alone(&name).await?;
         let kept = self.shared.shown.kept(bucket, key).await.ok();
         if kept.is_some_and(|kept| kept.latest(self.shared.shown.own()) >= Some(entry.at)) {

@@ -67,8 +67,9 @@ impl BucketIds {
         Some(Name { bucket, ..name.clone() })
     }
 
-    /// Translates what a region tells into ids of the buckets here, without those of buckets that this region alone has; `None`
-    /// if the bucket of one is not known, or may be shared soon: no other id may be passed over.
+    /// Translates what a region tells into ids of the buckets here, without those of buckets that this
+    /// region alone has. `None` if the bucket of one is not known, or may be shared soon: no other id may
+    /// be passed over.
     pub(super) fn translate<T>(
         &self,
         region: RegionId,
@@ -150,8 +151,8 @@ impl<R: RegionReach> Shared<R> {
                 }
                 self.watch.cannot_take_any(region, &error);
             }
-            // What was asked for before a deletion may be of a bucket that is gone. One that is being deleted here is another bucket
-            // than the one that a region has by that time.
+            // An answer that was asked for before a deletion may be of a bucket that is gone. One that is
+            // being deleted here is another bucket than the one that a region has by that time.
             if self.names.now() != asked_at {
                 continue;
             }
@@ -175,7 +176,7 @@ impl<R: RegionReach> Shared<R> {
         };
         match asked.await {
             Ok((told, asked_at)) => {
-                // Whatever of it is needed is told again with its changes.
+                // The parts of it that are needed are told again with its changes.
                 if let Err(error) =
                     self.learn_names(region, told, (&BTreeSet::new(), asked_at)).await
                 {

@@ -1,5 +1,5 @@
-//! Versions of many bytes, which come in parts: each part is a request of its own, so that others pass it, and one that breaks off is
-//! gone on with where it did.
+//! Versions of many bytes, which come in parts. Each part is a request of its own, so that others pass it,
+//! and one that breaks off is gone on with where it did.
 //!
 //! # Invariants
 //!

@@ -188,9 +188,9 @@ impl<R: RegionReach> Puller<R> {
             }
             Message::Hello(..) => {}
             Message::Restart(tells) => {
-                // What is on its way is of no machine then.
+                // Answers on their way are of no machine then.
                 (self.pull, self.number) = (None, self.number + 1);
-                // Whoever asked may be gone.
+                // The asker may be gone.
                 let _gone = tells.send(());
             }
             Message::MayFree(mut candidates, asks) => {

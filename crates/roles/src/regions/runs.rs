@@ -1,5 +1,5 @@
-//! Reads keys of a range from their rows, a few at a time: a comparison takes as much time and memory as an answer has
-//! entries, however many objects there are.
+//! Reads keys of a range from their rows, a few at a time. So a comparison takes as much time and memory as
+//! an answer has entries, however many objects there are.
 //!
 //! # Invariants
 //!

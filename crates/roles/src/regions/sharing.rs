@@ -1,8 +1,8 @@
 //! Shares buckets that this region had alone with the others (ADR 49).
 //!
-//! While this region alone has a bucket its changes are left out of what other regions are told, and changes of a bucket of that name in
-//! another region out of what is taken here. Tokens pass both. A region that has passed a change takes it for what was here (ADR 42), so
-//! it would not take it later. Hence:
+//! While this region alone has a bucket its changes are left out of what other regions are told. So are
+//! changes of a bucket of that name in another region out of what is taken here. Tokens pass both. A region
+//! that has passed a change takes it for what was here (ADR 42), so it would not take it later. Hence:
 //!
 //! ```text
 //!  Local ──an operator──▶ Opening ──no other region has a bucket of that name──▶ Renewing ──each object is a new version──▶ All
@@ -172,7 +172,7 @@ async fn open<R: RegionReach>(
     }
     sharings.asked.insert(turn, (Instant::now(), is_new == Some(true)));
     match found? {
-        // What a region has that joined since counts for nothing yet: none of it was passed over.
+        // A bucket of a region that joined since does not count yet: none of it was passed over.
         None => {
             sharings.renewals.remove(&record.id);
             shared.shown.reach().share_bucket(record, Sharing::Renewing).await?;

@@ -52,7 +52,8 @@ pub(super) struct Buckets {
     all: BucketNames,
     /// Those that take changes, which other regions are told of.
     live: BucketNames,
-    /// The epochs of these: one that was closed meanwhile is told anew, as a region may have deleted its own.
+    /// The epochs of these: one that was closed meanwhile is told again, as a region may have deleted its
+    /// own.
     epochs: BTreeMap<BucketId, Epoch>,
     /// Those that are being deleted.
     closed: BTreeMap<BucketId, BucketRecord>,
@@ -105,7 +106,7 @@ impl Buckets {
         &self.sharing
     }
 
-    /// Returns true if what other regions tell of a bucket of that name has to wait: they are being asked
+    /// Returns true if what other regions tell of a bucket of that name has to wait. They are being asked
     /// whether they have one, or this region's is being deleted, and theirs may be made here then.
     pub(super) fn waits(&self, id: BucketId) -> bool {
         let is_opening = |it: &BucketRecord| it.id == id && it.sharing == Sharing::Opening;

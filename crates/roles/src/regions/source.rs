@@ -224,7 +224,7 @@ impl<R: RegionReach> SourceState<R> {
         let closed = |(_, id): &(OpSeq, Id)| buckets.is_closed(id.name.bucket);
         if let Some(first) = batch.ids.iter().position(closed) {
             batch.ids.truncate(first);
-            // Else whoever asks would ask again at once.
+            // Else the asking region would ask again at once.
             batch.left = (0, 0);
             batch.token = batch.ids.last().map_or(behind, |(op, _)| Token { through: *op });
         }

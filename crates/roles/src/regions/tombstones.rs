@@ -47,7 +47,7 @@ pub(super) struct Candidate {
 struct PassedBefore {
     held: BTreeMap<PgId, OpSeq>,
     latest: BTreeMap<PgId, OpSeq>,
-    /// When the latest were read.
+    /// The time at which the latest were read.
     latest_at: Instant,
     /// True if no walk has looked at what is held now.
     is_news: bool,

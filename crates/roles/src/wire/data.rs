@@ -1,4 +1,4 @@
-//! What data servers are asked and told.
+//! The calls and messages that data servers are sent.
 
 use larder_net::{Role, Service};
 use larder_protocol::manager::policy::ManagerMessage;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::PROTOCOL_REPORTS;
 
-/// What data servers answer.
+/// The calls that data servers answer.
 #[derive(Debug)]
 pub enum DataService {}
 
@@ -34,7 +34,7 @@ pub enum DataCall {
         /// Bytes.
         len: u32,
     },
-    /// Read bytes of what lies at these extents, as they are: whoever asks has the sums.
+    /// Read bytes of what lies at these extents, as they are: the asker has the sums.
     Read {
         /// LV.
         lv: LvId,
@@ -49,12 +49,12 @@ pub enum DataCall {
     Pg {
         /// LV.
         lv: LvId,
-        /// What.
+        /// The request.
         request: DataRequest,
     },
     /// By a meta server: whether the copy of this chunk is right, read from the disk where it lies.
     Verify(Box<Chunk>),
-    /// How many requests of clients are under way.
+    /// The number of requests of clients that are under way.
     Load,
     /// By a primary: have a copy made here, of bytes that other data servers hold. Since
     /// [`PROTOCOL_COPIES`](crate::limits::PROTOCOL_COPIES).
@@ -85,7 +85,7 @@ pub struct CopyOrder {
     pub patience_ms: u32,
 }
 
-/// What became of a copy.
+/// The outcome of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CopyEnd {
     /// It is durable.
@@ -98,7 +98,7 @@ pub enum CopyEnd {
     NoHolder,
 }
 
-/// What a data server found of a copy.
+/// A data server's verdict on a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CopyState {
     /// It verifies.
@@ -152,7 +152,7 @@ impl DataReply {
         matches!(self, Self::Bytes | Self::BytesAnd(_))
     }
 
-    /// What it says of the disk's queue.
+    /// The report of the disk's queue in it.
     pub(crate) fn report(&self) -> Option<Report> {
         match self {
             Self::BytesAnd(report) | Self::UnreadableAnd(report) => Some(*report),
@@ -161,7 +161,7 @@ impl DataReply {
     }
 }
 
-/// What data servers are told.
+/// The messages that data servers are sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DataMessage {
     /// By the leading manager.

@@ -44,7 +44,7 @@ use tokio::time::Instant;
 const CLUSTER: u64 = 7;
 const ME: ServerId = ServerId(1);
 const LV: LvId = LvId(0);
-/// What a test may be told without listening.
+/// Messages that a test may be sent without listening.
 const SAID_MAX: usize = 16;
 const VIEW: View = View(3);
 const TOKEN: [u8; 32] = [7; 32];
@@ -236,7 +236,7 @@ fn write(len: u32) -> DataCall {
     DataCall::Write { lv: LV, grant, extents: vec![Extent { first: 4, blocks: 1 }], len }
 }
 
-/// What was written by [`write`], if it was `bytes`.
+/// The chunk that was written by [`write`], if it was `bytes`.
 fn chunk() -> Chunk {
     let seed = seed_of(&Request { session: SessionId(1), number: 1, floor: 1 });
     Chunk {
@@ -300,7 +300,7 @@ async fn bytes_from_certified_servers_end_no_data_server() {
     let (map, mut hears) = Map::founded();
     let served = Served::start(open(dir.path(), 11, &map).await.unwrap()).await;
     served.opened(&mut hears).await;
-    // What it says to managers is of no matter here.
+    // The messages to managers are of no matter here.
     let heard = tokio::spawn(async move { while hears.recv().await.is_some() {} });
     let (corpus, before, address) = (raw::corpus(), raw::panics(), served.address.clone());
     let peers = served.endpoints.iter();
@@ -549,7 +549,7 @@ async fn a_late_order_for_a_former_owner_takes_nothing_back() {
         assert_eq!(served.read(0, 5).await, None);
         served.manager.send(&give(LV, 4), Bytes::new()).unwrap();
         served.manager.send(&give(next, 6), Bytes::new()).unwrap();
-        // What is heard is of the second: the first is not answered.
+        // The message that is heard answers the second: the first is not answered.
         assert_eq!(hears.recv().await, Some(ServerMessage::Created(next, 0, disk, pv)));
         served.node.close();
         drop(served);

@@ -40,7 +40,7 @@ const MANAGER: ServerId = ServerId(9);
 const DATA_BOOT: BootId = BootId(33);
 const PROXY_BOOT: BootId = BootId(44);
 
-/// What waits at the desk; more is lost.
+/// Messages that wait at the desk; more are lost.
 const SAID_MAX: usize = 4096;
 
 type Said = (ServerId, ServerMessage);
@@ -271,7 +271,7 @@ async fn run(desk: Arc<Desk>, mut said: mpsc::Receiver<Said>) {
     }
 }
 
-/// What one server holds of the desk.
+/// One server's side of the desk.
 pub struct AtDesk {
     pub me: ServerId,
     pub desk: Arc<Desk>,

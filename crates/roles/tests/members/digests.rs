@@ -34,7 +34,7 @@ impl Cluster {
         kv.apply(&batch).unwrap();
     }
 
-    /// What the primary knows of comparisons.
+    /// The primary's knowledge of comparisons.
     async fn digests(&self) -> DigestsNow {
         self.progress(self.leads(PG).1).await.digests.unwrap()
     }

@@ -24,14 +24,14 @@ use crate::support::{
 /// Requests of one round that wait for their answers together.
 const AT_ONCE: usize = 40;
 
-/// How often a good request is among what is spoiled, so that many of these get past the door.
+/// Times that a good request is among what is spoiled, so that many of these get past the door.
 const GOOD_PART: usize = 6;
 
 /// Rounds between two good requests that must be served, and of a session.
 const SERVED_EACH: u64 = 50;
 
-/// Of so many good requests one may have to be made again, and [`LOST_LEAST`] more: a machine with much else to do may let
-/// the process stand still for so long that connections are given up.
+/// Of so many good requests one may have to be made again, and [`LOST_LEAST`] more. A machine with much
+/// else to do may let the process stand still for so long that connections are given up.
 const LOST_PART: u64 = 20;
 const LOST_LEAST: u64 = 2;
 
@@ -229,7 +229,7 @@ async fn hears(cluster: &Cluster, (from, role): (ServerId, Role), to: ServerId, 
     let peer: Peer<MetaService> = Peer::new(&cluster.another(from, role), to, cluster.address(to));
     peer.send(&said.0, said.1).unwrap();
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
-    // Whoever panics answers nothing.
+    // A handler that panics answers nothing.
     drop(peer.call(&MetaCall::Progress, Bytes::new(), deadline).await);
 }
 
@@ -274,8 +274,8 @@ async fn a_volume_that_no_manager_decides_on_is_not_stepped() {
     cluster.put_data(PG, put(request(2), "next", data())).await;
 }
 
-/// What a group remembers of a session it forgets when that ends: of sessions that nobody has opened it would remember
-/// requests for ever, until it takes no more of anybody.
+/// A group forgets what it remembers of a session when that ends. Of sessions that nobody has opened it
+/// would remember requests for ever, until it takes no more of anybody.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_remembered_of_sessions_that_are_not_the_senders() {
     let cluster = Cluster::start(1).await;

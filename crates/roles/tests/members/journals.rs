@@ -1,4 +1,5 @@
-//! What meta servers say to the gateway of a region: journals behind tokens, whoever leads, and keys as they are kept.
+//! The answers of meta servers to the gateway of a region: journals behind tokens, whichever server leads,
+//! and keys as they are kept.
 
 use larder_protocol::manager::state::RegionRecord;
 use larder_protocol::region::journal::Why;
@@ -53,7 +54,7 @@ fn journals(
     MetaCall::Journals { pgs, map, ids_max: 100, settled, wait_ms }
 }
 
-/// What the primary says of the journal behind a token; `None` if it says nothing now.
+/// The primary's answer on the journal behind a token; `None` if it gives none now.
 async fn asked(cluster: &Cluster, token: u64, how: (bool, u32)) -> Option<JournalShown> {
     let (view, to) = cluster.leads(PG);
     match cluster.ask(to, journals(cluster, view, token, how)).await? {
@@ -118,7 +119,7 @@ async fn a_later_primary_goes_on_behind_the_token_of_the_one_before() {
     assert_eq!(told(&again), (vec![], token));
     put_inline(&cluster, 4, "three").await;
     assert_eq!(told(&shown(&cluster, token, (false, 2000)).await).0, ["three"]);
-    // What no log has was lost.
+    // An op that no log has was lost.
     let ahead = shown(&cluster, token + 1000, (false, 0)).await;
     assert_eq!(ahead.told.unwrap_err().why, Why::Ahead);
     let (later, to) = cluster.leads(PG);
@@ -183,7 +184,7 @@ async fn an_ask_waits_for_news_and_no_longer_than_it_says() {
     assert_eq!(told(&none), (vec![], token));
 }
 
-/// What the primary says of keys.
+/// The primary's answer on keys.
 async fn kept(cluster: &Cluster, keys: &[&str]) -> Vec<KeptNow> {
     let (view, to) = cluster.leads(PG);
     let keys = keys.iter().map(|key| (BUCKET, ObjectKey::new(key).unwrap())).collect();

@@ -49,7 +49,7 @@ async fn a_list_waits_only_for_puts_that_could_be_on_its_page() {
     assert_eq!(all, Ok((vec!["a".to_owned()], Some(version("m")))), "m may be there or not");
 }
 
-/// What a proxy asks before a bucket is marked for deletion, and again afterwards.
+/// A proxy asks this before a bucket is marked for deletion, and again afterwards.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bucket_is_found_empty_beside_a_pending_put_into_another() {
     let (cluster, primary, _) = pending().await;

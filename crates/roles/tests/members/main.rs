@@ -383,7 +383,7 @@ async fn a_scan_is_answered_under_the_map_that_its_asker_has_or_a_newer_one() {
     until("the primary answers under that map", async || under(to_come).await.is_ok()).await;
 }
 
-/// What each primary lists of the PGs that it leads, in pages of three.
+/// The keys that each primary lists of the PGs that it leads, in pages of three.
 async fn list_all(cluster: &Cluster, pg_count: u32) -> Result<Vec<String>, Refusal> {
     let pgs = || (0..pg_count).map(PgId);
     let primaries: BTreeSet<ServerId> = pgs().map(|pg| cluster.leads(pg).1).collect();
@@ -421,7 +421,7 @@ async fn a_late_request_of_a_session_that_is_over_is_not_done_after_a_restart() 
     cluster.call(PG, put(request(1), "good", inline())).await;
     let (view, _) = cluster.leads(PG);
     cluster.desk.apply(Command::CloseSession(SESSION)).unwrap();
-    // What floors were raised to is in no log.
+    // The values that floors were raised to are in no log.
     let servers = cluster.members(PG).1;
     for server in servers.iter().copied() {
         cluster.end(server).await;

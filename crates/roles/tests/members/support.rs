@@ -35,9 +35,9 @@ pub const OTHER_SESSION: SessionId = SessionId(1 << 40);
 pub const PG: PgId = PgId(0);
 /// Bytes of a segment of each server's log.
 pub const SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
-/// How long one call waits for its answer.
+/// The time that one call waits for its answer.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
-/// How long something may take to become so: as long as several calls wait.
+/// The time that something may take to become so: as long as several calls wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn endpoint(authority: &Authority, server: ServerId, role: Role) -> Arc<Endpoint> {
@@ -188,7 +188,7 @@ impl Cluster {
         self.running[&id].endpoint.metrics().bytes_received.get()
     }
 
-    /// What stops a server's disk.
+    /// The gate that stops a server's disk.
     pub fn gate(&self, id: ServerId) -> &Gate {
         &self.gates[id.0 as usize]
     }
@@ -308,7 +308,7 @@ impl Cluster {
         }
     }
 
-    /// How far a server's background work is.
+    /// The progress of a server's background work.
     pub async fn progress(&self, of: ServerId) -> Progress {
         match self.ask(of, MetaCall::Progress).await {
             Some((MetaReply::Progress, payload)) => decode("progress", &payload).unwrap(),

@@ -12,7 +12,7 @@ const GOLDEN: &str = include_str!("../golden/roles.hex");
 /// Rounds of a short run.
 const ROUNDS: u64 = 300;
 
-/// What is sent as it is.
+/// A message that is sent as it is.
 pub struct Raw(pub Vec<u8>);
 
 impl Serialize for Raw {

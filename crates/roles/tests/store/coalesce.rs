@@ -115,7 +115,7 @@ async fn a_read_goes_on_while_the_pieces_before_it_are_coalesced() {
     }
     let coalescing = tokio::spawn(coalesce_pieces(proxy.clone()));
     has_few(&proxy, "log", 64).await;
-    // What was freed is given to others.
+    // Blocks that were freed are given to others.
     for round in 0..12 {
         put(&proxy, "other", &content(round, 4_000_000)).await;
     }

@@ -105,7 +105,7 @@ async fn a_fragmented_volume_is_compacted_while_it_is_read() {
         assert!(begun.elapsed() < Duration::from_secs(60), "never compacted: {now:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // What the chunks have left is free when the floors have passed their moves.
+    // The space that the chunks have left is free when the floors have passed their moves.
     let waiting = || store.meta().floors_now().waiting_bytes;
     while waiting() > 1024 * 1024 {
         assert!(begun.elapsed() < Duration::from_secs(60), "{} bytes wait", waiting());
@@ -117,7 +117,8 @@ async fn a_fragmented_volume_is_compacted_while_it_is_read() {
     let after = chunk(&proxy, "large/after").await;
     assert_eq!((after.lv, after.extents.len()), (volume, 1), "there is room for it in one piece");
     assert_readable(&proxy, &stay).await;
-    // Who found an object before it moved reads it where it lies now: another lies in its former place.
+    // A reader that found an object before it moved reads it where it lies now: another lies in its former
+    // place.
     let (mut followed, overwritten) = (0, after.extents[0]);
     for (at, object) in opened {
         let Body::Chunk(before) = &object.body else { panic!("no chunk: {object:?}") };

@@ -62,7 +62,7 @@ async fn what_a_store_was_filled_with_is_read_listed_replaced_and_deleted_like_a
     for (number, &bytes) in (0..from).zip(&sizes).step_by(7) {
         assert_whole(proxy, number, bytes).await;
     }
-    // What is put now is later than any filled object, and lies where none does.
+    // Objects that are put now are later than any filled object, and lie where none does.
     for number in (0..from).step_by(5) {
         put(proxy, &name(number), &content(number, 3000)).await;
     }

@@ -63,7 +63,7 @@ fn config(dir: &tempfile::TempDir) -> StoreConfig {
         root: dir.path().to_owned(),
         data: larder_roles::store::DATA_FILE.to_owned(),
         pg_count: Some(4),
-        // Not as large as the disk of whoever runs this makes it.
+        // Not as large as the disk of this machine makes it.
         lv_bytes: Some(64 * 1024 * 1024),
         log_segment_bytes: 4 * 1024 * 1024,
         region: larder_types::RegionId::OWN,

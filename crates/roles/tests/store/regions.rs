@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-/// How long regions may take to tell each other what is there.
+/// The time that regions may take to tell each other what is there.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A body whose digest is that of its bytes: regions look at it.
@@ -236,10 +236,10 @@ async fn regions_come_to_the_same_also_of_what_was_there_before_and_after_restar
     }
 }
 
-/// What is known of an object: tags, entity tag, clock and region.
+/// The known description of an object: tags, entity tag, clock and region.
 async fn described(region: &Region, name: &str) -> larder_types::Metax {
     let metax = region.proxy().open(&bucket(), &key(name)).await.unwrap().metax;
-    // What was put before there were regions says so where it was put.
+    // A version that was put before there were regions says so where it was put.
     larder_types::Metax { region: RegionId(metax.region.0.max(1)), ..metax }
 }
 
@@ -509,7 +509,7 @@ async fn tombstones_go_when_all_regions_have_passed_them_and_nothing_comes_back(
         put(one.proxy(), &format!("k{number:03}"), &content(number, 5000)).await;
     }
     converged(&[&one, &two]).await;
-    // What region two deletes is not pulled by one.
+    // Deletions in region two are not pulled by one.
     one.pause("two", true).await;
     for number in 0..200 {
         let region = if number % 2 == 0 { &one } else { &two };
@@ -530,7 +530,7 @@ async fn tombstones_go_when_all_regions_have_passed_them_and_nothing_comes_back(
         counters.freed.load(std::sync::atomic::Ordering::Relaxed)
     };
     assert!(freed(&one) >= 200 && freed(&two) >= 200);
-    // What a start derives anew knows it too.
+    // A map that a start derives anew has it too.
     for region in [&mut one, &mut two] {
         region.stop();
         region.start().await;

@@ -1,4 +1,4 @@
-//! What a machine that knocks is to be, by the map.
+//! The place that a machine that knocks is to have, by the map.
 
 use larder_protocol::manager::quorum::LogIndex;
 use larder_protocol::manager::state::{ClusterId, Settings};

@@ -102,7 +102,7 @@ fn a_crash_at_any_moment_loses_nothing_that_was_acknowledged() {
                 assert_eq!(found, after(&all[..=acknowledged]), "seed {seed} moment {moment}");
                 kept_more += 1;
             }
-            // What follows lands where the torn record was cut.
+            // A write that follows lands where the torn record was cut.
             for write in &all[acknowledged + usize::from(more)..] {
                 log.write(write.clone()).unwrap();
             }

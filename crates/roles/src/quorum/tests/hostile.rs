@@ -101,7 +101,7 @@ async fn a_removed_manager_says_nothing_for_others_any_more() {
     let says = async |boot: u64| {
         let started = ServerMessage::Started(BootId(boot), vec![format!("d{boot}:1")], Vec::new());
         peer.send(&ManagerMessageIn::HandedOn(data, started), Bytes::new()).unwrap();
-        // What it asks is answered after what it said before was heard.
+        // The question is answered after what it said before was heard.
         let deadline = Instant::now() + Duration::from_secs(20);
         drop(peer.call(&ManagerCall::Authority, Bytes::new(), deadline).await.unwrap());
     };

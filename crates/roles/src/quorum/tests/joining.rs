@@ -1,4 +1,4 @@
-//! How servers come in, go silent and come back.
+//! Servers come in, go silent and come back.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -44,7 +44,7 @@ async fn a_server_joins_with_its_token_goes_silent_and_comes_back() {
     let map = until(&idle.client, "up", |map| is(map, *server, ServerState::Up)).await;
     assert_eq!(map.servers[server].boot, BootId(1));
 
-    // A token is for a first run: whoever finds it now is nobody.
+    // A token is for a first run: a finder of it is nobody now.
     until(manager.managers(), "up", |map| is(map, *server, ServerState::Up)).await;
     assert_eq!(refused(&manager, token).await, Refusal::Token);
 
@@ -126,7 +126,7 @@ async fn tokens_outlive_a_restart_and_every_manager_makes_them() {
     let home = tempfile::tempdir().unwrap();
     let other = join_and_start(home.path(), &founder, &tokens[0].1).await;
     until_it_signs(&other).await;
-    // It is good where it was made, and whoever joins finds out.
+    // It is good where it was made, and the joiner finds out.
     let p1 = new_server("p1", ServerRole::Proxy);
     let (p1_id, p1_token) = other.issue_token(p1, None).await.unwrap();
     assert_eq!(refused(&founder, &p1_token).await, Refusal::Token);

@@ -164,7 +164,8 @@ fn one_that_does_not_lead_hands_nothing_on_that_was_handed_on() {
     assert_eq!(answers, [MemberEffect::Answer(1, ManagerReply::NotLeader(None))]);
 }
 
-/// What a leader says, with what no manager says in its place: commands that are none, and a term beyond all terms.
+/// The messages of a leader, with what no manager says in its place: commands that are none, and a term
+/// beyond all terms.
 fn spoiled(said: &QuorumMessage) -> Vec<QuorumMessage> {
     let QuorumMessage::Append { term, round, commit, entries } = said else { return Vec::new() };
     let (round, commit) = (*round, *commit);

@@ -112,7 +112,7 @@ impl Trio {
         }
     }
 
-    /// What the leader answers, and that it does within a minute.
+    /// The leader's answer, which it gives within a minute.
     fn propose(&mut self, command: &Command) -> ManagerReply {
         self.members[0].propose(command, 7).unwrap();
         self.run_until(&format!("{command:?} is answered"), |trio| !trio.answers.is_empty());

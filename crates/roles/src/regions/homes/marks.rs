@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A region has passed a moment once it has all that was taken until then in the bucket: what no put with data made, up to a barrier,
-//!    and what the puts made that were open behind it.
+//! 1. A region has passed a moment once it has all that was taken until then in the bucket. That is what no
+//!    put with data made, up to a barrier, and what the puts made that were open behind it.
 //! 2. What was found out is kept from one question to the next: puts that come meanwhile hold up nothing.
 
 use std::collections::BTreeMap;
@@ -124,7 +124,7 @@ impl<R: RegionReach> SourceState<R> {
         let found = self.go_on(mark, is_new, &mut waits).await;
         let is_passed = *found.as_ref().unwrap_or(&false);
         let mut all = shared.homes.marks.lock();
-        // Whoever asks again has to wait for little.
+        // A region that asks again has to wait for little.
         if is_passed {
             all.remove(&mark);
         } else if all.contains_key(&mark) || all.len() < REGION_HOME_MARKS_MAX {

@@ -39,7 +39,7 @@ async fn an_empty_bucket_is_deleted_in_all_regions_and_may_be_made_again() {
         assert!(region.proxy().bucket(&bucket()).is_err());
     }
     assert_eq!((counted(&one), counted(&two)), ((0, 0), (1, 0)));
-    // All names are told anew, in both directions.
+    // All names are told again, in both directions.
     heard(&one, &two, "next").await;
     heard(&two, &one, "last").await;
     for region in [&one, &two] {

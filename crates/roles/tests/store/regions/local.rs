@@ -147,7 +147,7 @@ async fn a_bucket_that_becomes_local_stays_in_the_others_and_is_shared_as_if_it_
     two.proxy().delete_bucket(&logs()).await.unwrap();
     assert_eq!(record(&two), None);
     assert_eq!(log_keys(&one).await, ["one", "shared"]);
-    // What it had while others had it, too, is as new: they passed it before they deleted it.
+    // A version that it had while others had it, too, is as new: they passed it before they deleted it.
     let tags = vec![("a".to_owned(), "b".to_owned())];
     one.proxy().set_tags(&logs(), &key("one"), tags.clone()).await.unwrap();
     let dir = one.dir.path().to_owned();

@@ -45,7 +45,7 @@ fn start(walk: &Arc<SharedWalk>) -> (Receiver<Sending>, BTreeMap<PgId, Rows>) {
     (sent, all)
 }
 
-/// What comes behind a row, once it is there; `None` if it is elsewhere.
+/// Asks for what comes behind a row, once it is there; `None` if it is elsewhere.
 fn ask(lane: &LaneOf, after: Option<&[u8]>, sent: &Receiver<Sending>) -> Option<Piece> {
     match lane.take(after) {
         Taken::Here(piece) => Some(piece),

@@ -130,7 +130,7 @@ impl Client {
             let call = async {
                 match dice.below(20) {
                     0..9 => {
-                        // What is not answered is in the history.
+                        // A failed call is in the history.
                         let _failed = self.put(key).await;
                     }
                     9..13 => self.get(key).await,
@@ -227,12 +227,12 @@ impl Client {
         }
         self.make_bucket().await;
         for key in 0..KEYS {
-            // What is not answered is in the history.
+            // A failed call is in the history.
             let _failed = self.put(key).await;
         }
     }
 
-    /// Makes the bucket, unless another has or it fails; whoever misses it then makes it.
+    /// Makes the bucket, unless another has or it fails; a client that misses it then makes it.
     async fn make_bucket(&self) {
         drop(self.proxy.create_bucket(&self.bucket, None).await);
     }

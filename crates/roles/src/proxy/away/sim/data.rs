@@ -13,10 +13,10 @@ use tokio::time::sleep;
 use super::Dice;
 use crate::wire::{DataCall, DataMessage, DataReply, DataService};
 
-/// What a data server does.
+/// The behaviour of a data server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mood {
-    /// What it should.
+    /// It does what it should.
     Fine,
     /// It has no room.
     Full,
@@ -142,7 +142,7 @@ impl Disk {
     }
 }
 
-/// What the connections of a data server call.
+/// The handler that the connections of a data server call.
 pub(super) struct DataFace(pub(super) Arc<Disk>);
 
 impl Handler<DataService> for DataFace {

@@ -1,4 +1,4 @@
-//! What goes wrong, and that it is all well in the end.
+//! Faults, and the check that all is well in the end.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -45,7 +45,7 @@ async fn change_primary(world: Arc<World>) {
     if !world.agreed.begin_view(pg) {
         return;
     }
-    // What is not persisted when the view before ends may be lost with it.
+    // An op that is not persisted when the view before ends may be lost with it.
     let lost = world.dice.one_in(2);
     world.store.lock().begin_view(pg, lost);
     world.changed.notify_waiters();

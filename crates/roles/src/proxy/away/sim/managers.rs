@@ -21,7 +21,7 @@ use crate::managers::{Managers, NotProposed, VersionWatch, Versions};
 pub(super) const BOOT: BootId = BootId(1);
 const HASH: [u8; 32] = [7; 32];
 
-/// What the managers agree on.
+/// The state that the managers agree on.
 pub(super) struct Agreed {
     map: Mutex<Topology>,
     versions: Versions,
@@ -99,7 +99,7 @@ impl Agreed {
         self.map.lock().version
     }
 
-    /// Who leads a PG, and may answer.
+    /// Returns true if the server leads a PG, and may answer.
     pub(super) fn leads(&self, server: ServerId, pg: PgId, view: View) -> bool {
         let map = self.map.lock();
         map.pg(pg).is_some_and(|record| {

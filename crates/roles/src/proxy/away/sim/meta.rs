@@ -1,6 +1,7 @@
-//! Meta servers that share one state, as if their groups never differed. They keep to what a proxy relies on: a request takes
-//! effect once, and not when it is finished; who asks for a key waits until it is at rest; a put without an outcome is resolved
-//! when its proxy is silent or has finished it; one that is not persisted may be gone with its view.
+//! Meta servers that share one state, as if their groups never differed. They keep to what a proxy relies
+//! on. A request takes effect once, and not when it is finished. A caller that asks for a key waits until
+//! it is at rest. A put without an outcome is resolved when its proxy is silent or has finished it; one
+//! that is not persisted may be gone with its view.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,13 +18,13 @@ use super::World;
 use super::store::{Open, Store};
 use crate::wire::{MetaCall, MetaMessage, MetaReply, MetaService, Rows};
 
-/// How long who asks waits for puts under way.
+/// The time that an asker waits for puts under way.
 const DOUBT_MAX: Duration = Duration::from_secs(9);
-/// How long after a request is finished its put is resolved.
+/// The time after which a put of a finished request is resolved.
 const FORSAKEN: Duration = Duration::from_secs(1);
 /// For how long a session may be silent before its puts are resolved.
 const SILENCE: Duration = Duration::from_secs(2);
-/// How often it is looked for puts to be resolved.
+/// The interval of looks for puts to be resolved.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// One meta server.
@@ -32,7 +33,7 @@ pub(super) struct MetaFace {
     pub(super) world: Arc<World>,
 }
 
-/// What is said to a question.
+/// The answer to a question.
 type Reply = (MetaReply, Bytes);
 
 fn answered(answer: Answer) -> Reply {
@@ -333,7 +334,7 @@ impl Sessions {
         self.heard.insert(session, Instant::now());
     }
 
-    /// What was said later is of more.
+    /// A later report is of more.
     pub(super) fn finished(&mut self, session: SessionId, below: u64, open: Vec<u64>) {
         let known = self.finished.entry(session).or_default();
         if below >= known.0 {

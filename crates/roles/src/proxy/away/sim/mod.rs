@@ -52,14 +52,14 @@ const METAS: Range<u32> = 0..3;
 const DATA: Range<u32> = 3..6;
 const PROXIES: Range<u32> = 6..9;
 const PGS: u32 = 4;
-/// How long everything has to come to rest when nothing fails any more.
+/// The time that everything has to come to rest when nothing fails any more.
 const REST: Duration = Duration::from_secs(90);
 
 fn address(id: u32) -> SocketAddr {
     (Ipv4Addr::new(10, 0, 1, id as u8), 7000).into()
 }
 
-/// What all parts draw from.
+/// The source of randomness that all parts draw from.
 #[derive(Clone)]
 struct Dice(Arc<Mutex<SeededRng>>);
 
@@ -90,7 +90,7 @@ struct World {
     store: Mutex<Store>,
     /// By replica.
     disks: Vec<Arc<Disk>>,
-    /// Whoever waits for a put or a view looks again.
+    /// Tasks that wait for a put or a view look again.
     changed: Notify,
     findings: Arc<Findings>,
 }
@@ -107,10 +107,10 @@ impl World {
     }
 }
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Debug, Default)]
 struct Ran {
-    /// What must never be.
+    /// The events that must never be.
     violations: Vec<String>,
     delivered: Vec<Delivered>,
     /// Simulated time.
@@ -200,7 +200,7 @@ impl Simulation {
         let faults = tokio::spawn(faults::happen(self.world.clone()));
         self.proxies.serve_clients().await;
         faults.abort();
-        // What it holds is gone when it is over.
+        // The state that the task holds is gone when it is over.
         drop(faults.await);
         faults::end(&self.world);
         self.come_to_rest().await;

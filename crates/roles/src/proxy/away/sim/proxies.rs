@@ -145,7 +145,7 @@ impl Proxies {
         }
     }
 
-    /// What some still holds or waits for.
+    /// The things that some proxies still hold or wait for.
     pub(super) fn left(&self) -> Vec<String> {
         let mut left = Vec::new();
         for (number, proxy) in self.all.iter().enumerate() {
@@ -165,7 +165,7 @@ impl Proxies {
         left
     }
 
-    /// What calls and counters say.
+    /// Adds what calls and counters say.
     pub(super) fn tell(&self, ran: &mut Ran) {
         let calls = self.calls.lock();
         if let Err(why) = calls.history.check() {

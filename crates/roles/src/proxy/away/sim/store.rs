@@ -1,4 +1,4 @@
-//! What all meta servers of the simulation know.
+//! The state that all meta servers of the simulation share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -48,12 +48,12 @@ pub(super) struct Store {
     last: BTreeMap<Vec<u8>, OpSeq>,
     open: BTreeMap<OpSeq, Open>,
     answered: BTreeMap<(SessionId, u64), Answer>,
-    /// What became of ops with grants.
+    /// The outcomes of ops with grants.
     ended: BTreeMap<OpId, Answer>,
     seq: u64,
     block: u32,
     sessions: Sessions,
-    /// How often each entity tag came to be that of a version.
+    /// Times that each entity tag came to be that of a version.
     effects: BTreeMap<String, u32>,
 }
 
@@ -119,7 +119,7 @@ impl Store {
         OpId { view, seq: OpSeq(self.seq) }
     }
 
-    /// Why a request is not begun, or what became of it.
+    /// The reason why a request is not begun, or what became of it.
     fn known(&self, request: &Request, (said, epoch): (Epoch, Option<Epoch>)) -> Option<Answer> {
         if let Some(answer) = self.answered.get(&of(request)) {
             return Some(answer.clone());
@@ -241,7 +241,8 @@ impl Store {
         }
     }
 
-    /// What is to be said of METAX: `None` of an op that nobody knows, `Some(None)` as long as it is not persisted.
+    /// The answer to a question for METAX: `None` of an op that nobody knows, `Some(None)` as long as it is
+    /// not persisted.
     pub(super) fn persisted(&self, op: OpId) -> Option<Option<Answer>> {
         if let Some(answer) = self.ended.get(&op) {
             return Some(Some(answer.clone()));

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::wire::{DataCall, DataMessage, DataReply, DataService};
 
-/// What a data server does wrong.
+/// A fault of a data server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Fault {
     #[default]
@@ -41,7 +41,7 @@ pub(super) struct Disk {
     /// By LV and first block.
     extents: Mutex<BTreeMap<(LvId, u32), Bytes>>,
     pub(super) reads: Mutex<u32>,
-    /// What it says of its queue, if its release does.
+    /// The report of its queue, if its release makes one.
     pub(super) report: Mutex<Option<Report>>,
     /// Reads that hang, and that were cancelled.
     pub(super) unwanted: watch::Sender<u32>,
@@ -52,7 +52,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// How many chunks it has.
+    /// The number of chunks that it has.
     pub(super) fn chunks(&self) -> usize {
         self.extents.lock().len()
     }

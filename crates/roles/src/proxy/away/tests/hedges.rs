@@ -33,7 +33,7 @@ async fn a_replica_that_hangs_is_outrun_by_the_next() {
     let asked = *cluster.disks[0].reads.lock();
     assert_eq!((hedged(&cluster), won(&cluster)), (u64::from(asked), u64::from(asked)));
     assert!((1..=DOWN_FAILURES + 1).contains(&asked), "it was found to be down: {asked}");
-    // Whoever lost the race is told that nobody waits for it.
+    // The loser of the race is told that nobody waits for it.
     reaches(&cluster.disks[0].unwanted, asked).await;
 }
 

@@ -138,7 +138,7 @@ fn answered(draw: &mut SeededRng, to_put: bool) -> Answer {
     }
 }
 
-/// What would fit a call to a meta server.
+/// The reply and payload that would fit a call to a meta server.
 fn fitting(
     draw: &mut SeededRng,
     bucket: larder_types::BucketId,

@@ -56,7 +56,7 @@ async fn a_place_that_has_other_bytes_now_says_nothing_about_its_disk() {
     let counters = cluster.proxy.counters();
     assert_eq!(counters.mismatches.load(Ordering::Relaxed), 0, "nothing is suspected");
     assert_eq!((counters.failed_reads.load(Ordering::Relaxed), cluster.proxy.reads().1), (0, 0));
-    // What METAX names is suspected, of both.
+    // The copies that METAX names are suspected, both.
     assert!(cluster.proxy.read(&opened, 0..10_000).await.is_err());
     assert!(counters.mismatches.load(Ordering::Relaxed) >= 2);
 }

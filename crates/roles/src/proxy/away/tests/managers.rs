@@ -26,9 +26,9 @@ pub(super) struct FakeManagers {
     versions: Versions,
     /// Proposals to come of which the proxy does not hear what came of them.
     pub(super) unheard: Mutex<u32>,
-    /// Whether one of them knows no command of this release.
+    /// True if one of them knows no command of this release.
     pub(super) has_older: AtomicBool,
-    /// What was proposed, whatever came of it.
+    /// The commands that were proposed, whatever came of them.
     pub(super) proposed: Mutex<Vec<Command>>,
     /// Sessions to come that are closed before the proxy sees them.
     pub(super) closed_early: Mutex<u32>,
@@ -130,7 +130,7 @@ impl FakeManagers {
         self.agree(Command::ViewActivated(pg, View(view.0 + 1)));
     }
 
-    /// Who leads a PG in the map that is agreed on.
+    /// The server that leads a PG in the map that is agreed on.
     pub(super) fn leader(&self, pg: PgId) -> (ServerId, View) {
         let agreed = self.agreed.lock();
         let record = agreed.pg(pg).unwrap();

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use super::managers::{FakeManagers, PGS};
 use crate::wire::{MetaCall, MetaMessage, MetaReply, MetaService, Rows};
 
-/// What all meta servers know.
+/// The state that all meta servers know.
 #[derive(Default)]
 pub(super) struct Index {
     rows: BTreeMap<Vec<u8>, (PgId, Vec<u8>)>,
@@ -37,13 +37,13 @@ pub(super) struct Index {
     pub(super) scans: BTreeMap<ServerId, u32>,
 }
 
-/// What the meta servers do, and what the test may have them do.
+/// The state of the meta servers, and what the test may have them do.
 pub(super) struct World {
     pub(super) managers: Arc<FakeManagers>,
     pub(super) index: Mutex<Index>,
     /// Await is not answered in this view, and nobody there remembers a request.
     pub(super) forgetful: Mutex<Option<View>>,
-    /// Whether the next put is not answered.
+    /// True if the next put is not answered.
     pub(super) holds_put: Mutex<bool>,
     held: Mutex<Vec<Responder<MetaService>>>,
     /// Counts the calls that were refused because another leads, and those that are not answered.
@@ -55,11 +55,11 @@ pub(super) struct World {
     pub(super) floors: watch::Sender<u32>,
     /// Counts puts that were abandoned.
     pub(super) abandoned: watch::Sender<u32>,
-    /// Whether the next word on a put that is taken back, or given up, is lost on the way.
+    /// True if the next word on a put that is taken back, or given up, is lost on the way.
     pub(super) loses_word: Mutex<bool>,
-    /// Whether a put that is taken back was rolled forward before, with its first copy.
+    /// True if a put that is taken back was rolled forward before, with its first copy.
     pub(super) rolls_forward: Mutex<bool>,
-    /// Whether each scan is given one row more, and never the last.
+    /// True if each scan is given one row more, and never the last.
     pub(super) drips: Mutex<bool>,
     /// Counts puts of which a replica had no room for a copy that was not needed.
     pub(super) without_room: watch::Sender<u32>,

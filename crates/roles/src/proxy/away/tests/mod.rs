@@ -56,7 +56,7 @@ struct Cluster {
     _listeners: Vec<Listener>,
 }
 
-/// Who may call servers.
+/// The roles that may call servers.
 fn callers() -> Roles {
     Roles::of(&[Role::Proxy])
 }

@@ -1,4 +1,4 @@
-//! Which replicas reads ask.
+//! The replicas that reads ask.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -49,7 +49,7 @@ impl Agreed {
 
     /// A manager shows a map.
     pub(super) fn shown(&self, by: ServerId, map: &Topology) {
-        // What was refused is in it too, and changes no version.
+        // A refused command is in it too, and changes no version.
         let plain = Topology { applied: LogIndex(0), ..map.clone() };
         let (version, sum) = (map.version, xxh3_64(&encode(&plain)));
         let mut state = self.state.lock();

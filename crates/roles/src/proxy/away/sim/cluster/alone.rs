@@ -65,7 +65,7 @@ async fn ask(quorum: Arc<Quorum>) {
     for _ in 0..TOKENS {
         let dice = &quorum.dice;
         sleep(dice.ms(if dice.one_in(4) { 2000 } else { 100 })).await;
-        // What came of it is noted.
+        // The outcome is noted.
         let _failed = quorum.ask().await;
     }
 }

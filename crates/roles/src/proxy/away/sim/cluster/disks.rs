@@ -1,4 +1,4 @@
-//! Simulated disks that take their time: whoever waits for one lets others run.
+//! Simulated disks that take their time: a task that waits for one lets others run.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use larder_env::{Disk, DiskError, DiskFile, OpenMode, SimDisk};
 use super::super::Dice;
 use crate::managers::MAP_FILE;
 
-/// How fast a disk is.
+/// The speed of a disk.
 pub(super) struct Pace {
     dice: Dice,
     /// Of a write or sync, while it stalls: the longest.

@@ -1,4 +1,4 @@
-//! What goes wrong. Each fault ends by itself, and none begins once the world is calm.
+//! Faults. Each ends by itself, and none begins once the world is calm.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -169,8 +169,9 @@ async fn cut_between(roads: &Roads, dice: &Dice, one: ServerId, other: ServerId)
     }
 }
 
-/// The servers are parted: those of one side hear each other. Half the time it is one meta server with some proxies that may
-/// not know yet of a view in which another leads, and half of that with the manager that leads.
+/// The servers are parted: those of one side hear each other. Half the time it is one meta server with some
+/// proxies that may not know yet of a view in which another leads. In half of those cases the manager that
+/// leads is with it.
 async fn part(world: Arc<World>) {
     let alone = world.dice.one_in(2).then(|| world.dice.below(METAS.len() as u64) as u32);
     let friend = match &world.managing {

@@ -1,4 +1,4 @@
-//! Who manages a cluster: the stand-in at its desk, or managers as they are.
+//! The managers of a cluster: the stand-in at its desk, or managers as they are.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ impl Managing {
         }
     }
 
-    /// What managers wait for, at rest.
+    /// The things that managers wait for, at rest.
     pub(super) fn left(&self) -> Vec<String> {
         match self {
             Self::Desk(_) => Vec::new(),

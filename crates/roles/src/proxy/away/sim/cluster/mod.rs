@@ -53,7 +53,8 @@ use roads::Roads;
 use servers::{Datas, Metas};
 pub(super) use tests::print_log;
 
-/// How long everything has to come to rest: a server that began anew often is trusted again after so long.
+/// The time that everything has to come to rest: a server that began anew often is trusted again after so
+/// long.
 pub(super) const MEMBERS_BACK: Duration =
     Duration::from_millis((PROBATION_MS << PROBATION_DOUBLINGS_MAX) + 60_000);
 
@@ -76,7 +77,7 @@ pub(super) struct World {
     is_recovering: AtomicBool,
 }
 
-/// What a seed met, beside what its proxies did.
+/// The events that a seed met, beside what its proxies did.
 #[derive(Debug, Default)]
 pub(super) struct Met {
     restarts: u64,
@@ -114,7 +115,7 @@ struct Simulation {
     _residents: Residents,
 }
 
-/// Who manages the clusters of a run.
+/// The managers of the clusters of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum By {
     /// The stand-in.

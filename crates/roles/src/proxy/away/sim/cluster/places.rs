@@ -13,7 +13,7 @@ use super::disks::{Pace, SlowDisk};
 
 pub(super) const DISK_BYTES: u64 = 64 << 30;
 
-/// How a run ends.
+/// The end of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ends {
     /// The machine loses power.
@@ -26,7 +26,7 @@ pub(super) enum Ends {
     Wiped,
 }
 
-/// What a server's runs share.
+/// The state that a server's runs share.
 pub(super) struct Place {
     pub(super) disk: Mutex<Arc<SimDisk>>,
     pub(super) pace: Arc<Pace>,
@@ -73,7 +73,7 @@ impl Place {
         self.ails.load(Ordering::Relaxed)
     }
 
-    /// What the end of a run does to the disk.
+    /// Does to the disk what the end of a run does.
     pub(super) fn strike(&self, ends: Ends) {
         let disk = self.disk.lock();
         match ends {

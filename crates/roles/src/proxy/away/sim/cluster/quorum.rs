@@ -3,7 +3,8 @@
 //!
 //! # Invariants
 //!
-//! 1. All maps of one version are the same, whoever shows them and after whatever crash; one manager leads in a term.
+//! 1. All maps of one version are the same, no matter which manager shows them and after what crash; one
+//!    manager leads in a term.
 //! 2. What was answered as agreed on is in every later map, and what was answered as not taken in none.
 //! 3. A manager gives up where its disk failed, and nowhere else.
 //! 4. When nothing fails any more, one leads, all vote, and all show the same map.
@@ -59,7 +60,7 @@ pub(super) struct Quorum {
     are_lost: AtomicBool,
 }
 
-/// What befell managers.
+/// The events that befell managers.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct MetManagers {
     /// Runs that were ended.
@@ -242,7 +243,7 @@ impl Quorum {
                     None => Err(NotProposed::NoLeader),
                 };
                 match answer {
-                    // What is asked for twice may be refused then.
+                    // A command that is asked for twice may be refused then.
                     Ok(_) => return,
                     Err(_) => sleep(self.dice.ms(500)).await,
                 }
@@ -281,7 +282,7 @@ impl Quorum {
         self.roads.isolate(ServerId(MANAGERS.start + at as u32), true);
         self.places[at].strike(ends);
         self.end_run(at, running, ends != Ends::Stopped).await;
-        // What was to fail in this run ends with it.
+        // A fault that was to come in this run ends with it.
         self.places[at].disk.lock().kill();
         true
     }
@@ -358,7 +359,7 @@ impl Quorum {
         end.map(|end| self.judge_end(at, end, false)).is_some()
     }
 
-    /// What is not as it must be when nothing fails any more.
+    /// The state that is not as it must be when nothing fails any more.
     pub(super) fn left(&self) -> Vec<String> {
         let (mut left, mut leaders, newest) = (Vec::new(), 0, self.map());
         for (at, running) in self.running.iter().enumerate() {

@@ -18,7 +18,7 @@ use crate::wire::{ProxyCall, ProxyMessage, ProxyReply, ProxyService};
 #[derive(Default)]
 pub(super) struct Residents(Mutex<Vec<Listener>>);
 
-/// What managers tell a proxy.
+/// The face through which managers tell a proxy.
 struct ProxyFace(Presence);
 
 impl Handler<ProxyService> for ProxyFace {

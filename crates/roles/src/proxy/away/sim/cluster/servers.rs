@@ -28,7 +28,7 @@ use crate::managers::Managers;
 use crate::meta::{BackgroundConfig, MetaConfig, MetaServer, ServerConfig};
 use crate::wire::{DataCall, DataMessage, DataReply, DataService, MetaService};
 
-/// How long a run may take to let go of everything.
+/// The time that a run may take to let go of everything.
 pub(super) const END_MAX: Duration = Duration::from_secs(60);
 const DATA_NAME: &str = "data";
 
@@ -103,7 +103,7 @@ impl Metas {
         }
     }
 
-    /// What the members of groups wait for, and members that are missing.
+    /// The things that the members of groups wait for, and members that are missing.
     pub(super) fn left(&self, managing: &Managing) -> Vec<String> {
         let mut left = Vec::new();
         for (at, running) in self.running.iter().enumerate() {
@@ -162,7 +162,7 @@ impl Metas {
     }
 }
 
-/// What a data server does with what others ask.
+/// The way in which a data server treats what others ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mood {
     Fine,
@@ -222,7 +222,7 @@ impl Datas {
     }
 }
 
-/// What the connections of a data server call: its face, in a mood.
+/// The handler that the connections of a data server call: its face, in a mood.
 struct MoodyFace {
     face: Arc<DataFace>,
     mood: Arc<Mutex<Mood>>,
@@ -341,7 +341,7 @@ impl World {
         self.close(&format!("meta {at}"), move || server.close()).await;
         self.until_gone(&format!("meta {at}"), || meta.strong_count() == 0).await;
         let place = &self.metas.places[at];
-        // What was to fail in this run ends with it.
+        // A fault that was to come in this run ends with it.
         place.disk.lock().kill();
         if ends == Ends::Wiped {
             *place.disk.lock() = SimDisk::new(self.dice.below(u64::MAX), DISK_BYTES);
@@ -357,7 +357,7 @@ impl World {
         }
         self.metas.places[at].ail(&self.dice);
         sleep(after).await;
-        // What lay in the page cache is gone with the power alone.
+        // The page cache is lost with the power alone.
         self.restart_meta(at, Ends::Killed, away).await;
     }
 

@@ -48,9 +48,9 @@ pub(super) struct Change {
     pub(super) region: RegionId,
     pub(super) key: usize,
     pub(super) what: What,
-    /// When it was asked for, in milliseconds since 1970.
+    /// The time at which it was asked for, in milliseconds since 1970.
     pub(super) began_ms: u64,
-    /// When it was acknowledged, if it was.
+    /// The time at which it was acknowledged, if it was.
     pub(super) acked_ms: Option<u64>,
     /// Of a put that was acknowledged.
     pub(super) clock: Option<HybridClock>,
@@ -130,7 +130,7 @@ impl PutBody for Body {
 #[derive(Clone)]
 pub(super) struct Client {
     pub(super) region: Arc<Region>,
-    /// Which of its proxies.
+    /// The number of the proxy among its region's.
     pub(super) at: usize,
     pub(super) bucket: BucketName,
     pub(super) log: Arc<Mutex<Log>>,
@@ -369,7 +369,7 @@ fn entries(items: Vec<ListItem<ListedObject>>) -> Vec<ListedObject> {
     items.into_iter().map(entry).collect()
 }
 
-/// Which version a region shows.
+/// The version that a region shows.
 pub(super) fn at(shown_by: RegionId, metax: &Metax) -> At {
     let region = if metax.region == RegionId::OWN { shown_by } else { metax.region };
     At { sum: sum_of(&metax.etag), stamp: Stamp { clock: metax.clock, region } }

@@ -1,4 +1,5 @@
-//! What goes wrong between regions, and with their proxies. Each fault ends by itself, and none begins once all is to be calm.
+//! Faults between regions, and of their proxies. Each fault ends by itself, and none begins once all is to
+//! be calm.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! What a key may have, by what clients changed and were answered.
+//! The versions that a key may have, by what clients changed and were answered.
 //!
 //! All regions have one clock on the wall, so a change's own clock lies between the time at which it was asked for and that
 //! of its answer. Of a delete no more is known. Where a bucket that one region had alone is shared, its objects get clocks
@@ -15,7 +15,8 @@ pub(super) struct At {
     pub(super) stamp: Stamp,
 }
 
-/// What no order of the changes of a key explains, where all that was acknowledged by then counts: `None` if there is one.
+/// The reason why no order of the changes of a key explains what was found, where all that was
+/// acknowledged by then counts: `None` if one does.
 pub(super) fn unexplained(
     log: &Log,
     key: usize,
@@ -23,7 +24,7 @@ pub(super) fn unexplained(
     acked_by_ms: u64,
 ) -> Option<String> {
     let of_key = || log.changes.iter().filter(|it| it.key == key);
-    // What was answered within the same millisecond may have been answered later.
+    // A change that was answered within the same millisecond may have been answered later.
     let acked = || of_key().filter(|it| it.acked_ms.is_some_and(|at| at < acked_by_ms));
     match found {
         Some(at) => {

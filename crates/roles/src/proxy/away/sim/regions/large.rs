@@ -170,8 +170,8 @@ impl Simulation {
         self.slow(2, 1, Duration::ZERO);
     }
 
-    /// Reads an object that another region has besides the one that went away. Whoever opened it before that other had answered
-    /// opens it anew, as a client does that repeats a get.
+    /// Reads an object that another region has besides the one that went away. A client that opened it
+    /// before that other had answered opens it anew, as a client does that repeats a get.
     async fn reads_on(&self, client: &Client, mut opened: Opened, bytes: &Bytes) {
         let deadline = Instant::now() + PATIENCE;
         loop {

@@ -20,7 +20,7 @@ const LOCKS: usize = 8;
 /// Tries of one client.
 const TRIES: u64 = 8;
 
-/// What came of a try.
+/// The outcome of a try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Came {
     Made,

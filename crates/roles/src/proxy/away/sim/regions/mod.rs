@@ -52,8 +52,8 @@ use registers::Registers;
 
 /// The most regions of a run.
 const REGIONS_MAX: u16 = 3;
-/// How long everything has to come to rest: a cluster has room again once its servers are trusted again, and tombstones are
-/// freed about a minute after all have passed them.
+/// The time that everything has to come to rest. A cluster has room again once its servers are trusted
+/// again, and tombstones are freed about a minute after all have passed them.
 const REST: Duration = MEMBERS_BACK.saturating_add(Duration::from_secs(120));
 /// Pause between two looks whether it has.
 const LOOK: Duration = Duration::from_secs(1);
@@ -62,7 +62,7 @@ const SOON: Duration = Duration::from_secs(10);
 /// Within this time a put that is repeated succeeds when nothing fails.
 const WELL_AGAIN: Duration = Duration::from_secs(30);
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Debug, Default)]
 struct Ran {
     violations: Vec<String>,
@@ -353,7 +353,7 @@ impl Simulation {
         }
     }
 
-    /// What a region lacks of the last changes.
+    /// The last changes that a region lacks.
     async fn missing(&self, number: usize) -> Vec<String> {
         let (tried, region) = (&self.tried[0], &self.regions()[number]);
         let Some(listed) = tried.client(self.regions(), number, 1).list().await else {

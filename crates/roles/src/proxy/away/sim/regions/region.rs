@@ -30,7 +30,7 @@ use crate::proxy::reach::{Onward, Reach, Scan};
 use crate::regions::Regions;
 use crate::wire::{ProxyCall, ProxyMessage, ProxyReply, ProxyService};
 
-/// How long a run may take to let go of everything.
+/// The time that a run may take to let go of everything.
 const END_MAX: Duration = Duration::from_secs(90);
 /// Time from one claim at the managers to the next.
 const CLAIM_INTERVAL: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ fn proxies() -> Range<u32> {
     PROXIES.start..PROXIES.start + PROXIES_OF_EACH as u32
 }
 
-/// What a proxy answers to managers and to other proxies.
+/// The answers of a proxy to managers and to other proxies.
 struct Face {
     presence: Presence,
     proxy: Weak<ClusterProxy>,
@@ -84,7 +84,7 @@ struct Seat {
     boots: AtomicU64,
 }
 
-/// What befell gateways, and what they did.
+/// The events that befell gateways, and what they did.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Met {
     /// Runs of proxies that were ended.
@@ -128,7 +128,7 @@ pub(super) struct Region {
     /// Of the gateway: it has the list of regions.
     dir: TempDir,
     seats: Vec<Seat>,
-    /// Which of the proxies is the gateway.
+    /// The number of the proxy that is the gateway.
     gateway: AtomicUsize,
     met: Mutex<Met>,
 }
@@ -168,7 +168,7 @@ impl Region {
         running.as_ref().map(|it| (it.proxy.clone(), ends))
     }
 
-    /// Which of the proxies is the gateway.
+    /// The number of the proxy that is the gateway.
     pub(super) fn gateway(&self) -> usize {
         self.gateway.load(Ordering::Relaxed)
     }
@@ -203,7 +203,7 @@ impl Region {
         assert!(before.is_none(), "a proxy runs once");
     }
 
-    /// What the process of a gateway does.
+    /// Does what the process of a gateway does.
     async fn begin_gateway(
         &self,
         proxy: &Arc<ClusterProxy>,
@@ -297,7 +297,7 @@ impl Region {
         self.dir.path()
     }
 
-    /// What is left that must not be when nothing fails any more.
+    /// The things left that must not be when nothing fails any more.
     pub(super) async fn left(&self) -> Vec<String> {
         let mut left = Vec::new();
         let Some((proxy, _)) = self.proxy(self.gateway()) else {
@@ -319,13 +319,13 @@ impl Region {
         left.iter().map(|what| format!("region {}: {what}", self.number)).collect()
     }
 
-    /// What operators are shown.
+    /// The status that operators are shown.
     pub(super) fn status(&self) -> Option<RegionStatus> {
         let running = self.seats[self.gateway()].running.lock();
         running.as_ref()?.regions.as_ref().map(Regions::status)
     }
 
-    /// What its gateways did.
+    /// The counts of what its gateways did.
     pub(super) fn met(&self) -> Met {
         *self.met.lock()
     }
@@ -357,7 +357,7 @@ impl Region {
     }
 }
 
-/// What another region's line of the status shows that is not level.
+/// The part of another region's line of the status that is not level.
 fn not_level(peer: &larder_link::PeerStatus) -> Option<String> {
     let is_level = peer.unreachable.is_none()
         && !peer.comparing

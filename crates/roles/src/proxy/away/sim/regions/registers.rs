@@ -1,6 +1,7 @@
-//! Registers: keys of a bucket with a home that clients of all regions change under the condition that each is as they saw it, while
-//! the home moves. One order explains all that they were answered, and what is there in the end: a checker that others have written
-//! looks for it, `todc-utils`, by the search of Wing and Gong as Horn and Kroening describe it.
+//! Registers: keys of a bucket with a home that clients of all regions change under the condition that each
+//! is as they saw it, while the home moves. One order explains all that they were answered, and what is
+//! there in the end. A checker that others have written looks for it, `todc-utils`, by the search of Wing
+//! and Gong as Horn and Kroening describe it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
