@@ -43,7 +43,7 @@ use crate::metrics::Metrics;
 use crate::tls::{Credentials, ENROLMENT, provider};
 use crate::token::{JoinToken, SessionSecret, TokenId, TokenRecord};
 
-/// The decision who may join and stay: kept by the managers.
+/// The register of servers that may join and stay: kept by the managers.
 pub trait Admission: Send + Sync + 'static {
     /// The token with this id.
     ///

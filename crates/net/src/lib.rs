@@ -1,4 +1,4 @@
-//! The speech between the roles of a cluster, each in its process.
+//! Calls and messages between the roles of a cluster, each in its process.
 //!
 //! It carries what its user gives it, typed requests with their answers and messages, and knows nothing of
 //! placement groups or objects. One [`Endpoint`] for a process, a [`Peer`] for each server that is called, a

@@ -172,7 +172,7 @@ impl House {
         self.endpoint.metrics()
     }
 
-    /// The server whose this is, while its certificate says so.
+    /// The server that this belongs to, while its certificate says so.
     pub(crate) fn subject(&self) -> Option<Subject> {
         self.endpoint.subject()
     }

@@ -211,7 +211,7 @@ impl Credentials {
         Ok(())
     }
 
-    /// The server of this identity.
+    /// The identity of this server.
     #[must_use]
     pub fn subject(&self) -> Subject {
         self.configs.read().subject

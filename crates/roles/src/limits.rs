@@ -349,8 +349,8 @@ pub const STALE_TRIES_MAX: u32 = 6;
 /// Milliseconds for which a server is silent on its own way before the leading manager tells it by way of
 /// another too. Two beats of a meta server, whose lease outlasts that by one.
 pub const WAY_SILENT_MS: u64 = 2 * SERVER_BEAT_MS;
-/// Times that a put is begun because its data was not written on every replica. With their pauses longer
-/// than it takes to find a data server down and to have other volumes.
+/// Times that a put is begun because its data was not written on every replica. With their pauses they last
+/// longer than it takes to find a data server down and to have other volumes.
 pub const LOST_TRIES_MAX: u32 = 14;
 /// Milliseconds that are left of a put's time to take it back, when its data is not waited for any more: a new primary
 /// may have to be found.

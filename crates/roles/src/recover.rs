@@ -8,10 +8,10 @@
 //!
 //! # Why it is enough
 //!
-//! A server takes up views, volumes and disks only by maps that its directory has. If a server's map was
+//! A server takes up views, volumes and disks only by maps that its directory has. So if a server's map was
 //! given, nothing of that kind that it did is missing in the latest of the maps. The managers may go on
-//! from there as if they had stopped at it. Anything that they agreed on later was heard of by servers
-//! alone that are lost.
+//! from there as if they had stopped at it. Only servers that are lost heard of anything that they agreed
+//! on later.
 //!
 //! # Invariants
 //!

@@ -1,4 +1,4 @@
-//! The files of a cluster's meta server: its log, its index, and the one against the other.
+//! An inspection of what a cluster's meta server keeps: its log, its index, and the one against the other.
 //!
 //! How many PGs there are is in the managers' map; here only those are known of which there is a row or a record. Nothing
 //! is applied: which ops of the tail stay is for the next view to decide.

@@ -171,8 +171,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_map_that_changes_faster_than_it_is_kept_keeps_no_order_for_ever() {
         let (server, mut hears) = Server::new();
-        // Said again each 300 ms, by the map of then; what is kept is 400 ms behind, and changes each 700
-        // ms.
+        // Said each 300 ms, by the map of then; what is kept is 400 ms behind, and changes each 700 ms.
         for turn in 0..40 {
             let now_ms = turn * 100;
             if now_ms % 300 == 0 {

@@ -1,5 +1,5 @@
-//! The reports that every server owes the managers. It says that its run has begun until the map says so
-//! too, and from then on that it goes on.
+//! The reports that every server owes the managers: that its run has begun, until the map says so too, and
+//! from then on that it goes on.
 
 use std::sync::Arc;
 use std::time::Duration;

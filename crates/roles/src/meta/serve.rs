@@ -304,7 +304,7 @@ impl Meta {
 
     /// That there is no such key is not said of a bucket that is being deleted, or is gone. The asker may
     /// have an old map, and the name may be another bucket's. It is said of a bucket that was not heard of
-    /// here. Each primary hears of a bucket, and of the mark of its deletion, before it is gone.
+    /// here: each primary hears of a bucket, and of the mark of its deletion, before it is gone.
     fn tell_found(
         &self,
         bucket: BucketId,

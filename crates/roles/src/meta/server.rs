@@ -41,8 +41,8 @@ pub struct MetaServer {
 
 impl MetaServer {
     /// Opens the meta server in a directory, which nobody else uses: `root` is the root of `disk`. It says
-    /// to the managers that it has started, until the map names this run, and that it goes on. No other
-    /// role of the same server does.
+    /// to the managers that it has started, again and again until the map names this run, and that it goes
+    /// on. No other role of the same server does.
     ///
     /// # Errors
     /// [`OpenError`]. [`OpenError::NoMap`] before the managers' map is known.

@@ -1,6 +1,6 @@
 //! Reads from the index which blocks its rows name, and what each bucket has. It does so in the background
-//! while a node serves above valid high-water marks, and before the node serves where there are none (ADR
-//! 39).
+//! while a node serves above valid high-water marks, and before the node serves where there are none
+//! (ADR 39).
 //!
 //! # Invariants
 //!

@@ -1,4 +1,4 @@
-//! The reason why a manager does not start, stops, or gives no token.
+//! The reasons why a manager does not start, stops, or gives no token.
 
 use std::io;
 

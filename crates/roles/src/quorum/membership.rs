@@ -1,5 +1,5 @@
-//! The servers that ought to be managers, and where managers are. The leader changes the quorum to what the
-//! map says by it, and a manager turns to these before it has a map.
+//! The servers that ought to be managers, and where managers are. By the former the leader makes the quorum
+//! what the map says. By the latter a manager knows whom to turn to before it has a map.
 
 use larder_protocol::limits::MANAGERS_MAX;
 use larder_protocol::manager::quorum::{Item, LogIndex, MemberChange, Members, Stored};

@@ -7,7 +7,7 @@
 //! # Invariants
 //!
 //! 1. A token is for one server, whose id and roles are in the map before the token is handed out.
-//! 2. It is void once that server has begun its first run: a finder of it joins as nobody later.
+//! 2. It is void once that server has begun its first run: a process that finds it later joins as nobody.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

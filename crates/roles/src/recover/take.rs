@@ -52,9 +52,9 @@ pub enum NotTaken {
     OtherServer {
         /// The directory.
         dir: String,
-        /// The server whose it is.
+        /// The server that it belongs to.
         found: ServerId,
-        /// The server whose it should be.
+        /// The server that it should belong to.
         wanted: ServerId,
     },
     /// Take the right recovery.

@@ -1,7 +1,7 @@
 //! Shares buckets that this region had alone with the others (ADR 49).
 //!
-//! While this region alone has a bucket its changes are left out of what other regions are told. So are
-//! changes of a bucket of that name in another region out of what is taken here. Tokens pass both. A region
+//! While this region alone has a bucket its changes are left out of what other regions are told. Changes of
+//! a bucket of that name in another region are left out of what is taken here. Tokens pass both. A region
 //! that has passed a change takes it for what was here (ADR 42), so it would not take it later. Hence:
 //!
 //! ```text

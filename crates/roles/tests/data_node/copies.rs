@@ -32,7 +32,7 @@ impl Pair {
         Self { holder, maker, dirs }
     }
 
-    /// What the maker says of a copy of [`chunk`] at other blocks.
+    /// Asks the maker for a copy of [`chunk`] at other blocks.
     async fn copy(&self, holders: &[ServerId]) -> DataReply {
         let order = CopyOrder {
             chunk: chunk(),

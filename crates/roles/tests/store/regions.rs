@@ -530,7 +530,7 @@ async fn tombstones_go_when_all_regions_have_passed_them_and_nothing_comes_back(
         counters.freed.load(std::sync::atomic::Ordering::Relaxed)
     };
     assert!(freed(&one) >= 200 && freed(&two) >= 200);
-    // A map that a start derives anew has it too.
+    // The state that a start derives anew has it too.
     for region in [&mut one, &mut two] {
         region.stop();
         region.start().await;

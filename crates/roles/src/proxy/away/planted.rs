@@ -18,7 +18,7 @@ pub(super) enum Bug {
     BelievesLocations,
     /// A list gives out rows before every server has said what it has.
     MergesHungry,
-    /// The chunks that a put holds whose client went away are never given back.
+    /// Anything that a put holds whose client went away is never given back.
     KeepsOrphans,
     /// A replica of whose answer nobody waits any more owes it for ever.
     OwesForEver,

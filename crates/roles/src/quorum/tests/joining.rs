@@ -44,7 +44,7 @@ async fn a_server_joins_with_its_token_goes_silent_and_comes_back() {
     let map = until(&idle.client, "up", |map| is(map, *server, ServerState::Up)).await;
     assert_eq!(map.servers[server].boot, BootId(1));
 
-    // A token is for a first run: a finder of it is nobody now.
+    // A token is for a first run: a process that finds it now is nobody.
     until(manager.managers(), "up", |map| is(map, *server, ServerState::Up)).await;
     assert_eq!(refused(&manager, token).await, Refusal::Token);
 
