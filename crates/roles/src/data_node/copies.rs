@@ -39,7 +39,7 @@ use crate::limits::{
 use crate::peers::{Peers, down};
 use crate::wire::{CopyEnd, CopyOrder, CopyState, DataCall, DataReply, DataService};
 
-/// What a data server has done for copies, since its start.
+/// The work of a data server for copies, since its start.
 #[derive(Debug, Default)]
 pub struct CopyCounters {
     /// Orders that wait for their turn or are carried out.
@@ -289,7 +289,7 @@ impl Copies {
             .ok()
     }
 
-    /// Writes a copy; returns what became of it. The turn is over when the disk has it, whoever still waits.
+    /// Writes a copy; returns what became of it. The turn is over when the disk has it, also if the primary is gone.
     async fn write(
         &self,
         order: &CopyOrder,

@@ -1,9 +1,9 @@
-//! The budget of background work, and its driver: whoever has a piece to do waits here for its turn. Data servers with
+//! The budget of background work, and its driver: work that has a piece to do waits here for its turn. Data servers with
 //! work under way are asked how many clients' requests they have, and the budget heeds it.
 //!
 //! # Invariants
 //!
-//! 1. Who gives up waiting takes no turn, and a piece is over whatever became of it.
+//! 1. Work that gives up waiting takes no turn, and each piece ends, also one that fails.
 //! 2. The budget's lock is not held while anything waits.
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ use crate::limits::{LOAD_LOOK, LOAD_PATIENCE};
 use crate::progress::BackgroundNow;
 use crate::wire::{DataCall, DataReply};
 
-/// How a server's background work is done.
+/// The settings of a server's background work.
 #[derive(Debug, Clone, Copy)]
 pub struct BackgroundConfig {
     /// Bytes a second that all of it may take while no clients queue.
@@ -116,7 +116,7 @@ impl Background {
         self.budget.lock().wants(work);
         let mut waiting = Waiting { of: self, work, is_over: false };
         loop {
-            // Whatever changes from here on wakes this.
+            // Each change from here on wakes this.
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
             let now_us = self.began.elapsed().as_micros() as u64;

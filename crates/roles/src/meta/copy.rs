@@ -7,8 +7,8 @@
 //! # Invariants
 //!
 //! 1. Nothing is written that was not verified, and the write is durable when it is answered.
-//! 2. A replica is the server that the PG's machine means by its number, and not that of some map: a map that is older
-//!    may name one that was given up, and the row would name a copy that is not there (ADR 28).
+//! 2. A replica is the server that the PG's machine means by its number, and not that of some map. An older map may name
+//!    one that was given up. The row would name a copy that is not there (ADR 28).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -37,7 +37,7 @@ use crate::wire::{CopyEnd, CopyOrder, DataCall, DataReply, DataService};
 /// The data servers of an LV's replicas, by number, as a PG knows them.
 pub(super) type Places = Vec<ServerId>;
 
-/// What became of a copy.
+/// The end of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Ending {
     Durable,
@@ -46,7 +46,7 @@ pub(super) enum Ending {
     Failed,
 }
 
-/// What became of copies of a chunk that were to be made.
+/// The end of a chunk's copies that were to be made.
 #[derive(Debug)]
 pub(super) struct Copied {
     /// The worst of them.
@@ -296,8 +296,8 @@ fn servers(places: &Places, replicas: Holders) -> Vec<ServerId> {
     replicas.iter().filter_map(|replica| places.get(replica).copied()).collect()
 }
 
-/// Data servers in the order in which the maker of a copy asks them: itself, if it holds the chunk, as nothing then
-/// crosses the network; of others one after the other, by the chunk, so that all give the same.
+/// Data servers in the order in which the maker of a copy asks them. Itself comes first if it holds the chunk, as nothing
+/// crosses the network then. Of the others the first goes by the chunk, so that all give the same.
 fn in_turn(places: &Places, (from, to): (Holders, usize), chunk: &Chunk) -> Vec<ServerId> {
     let mut others: Vec<usize> = from.iter().filter(|replica| *replica != to).collect();
     if !others.is_empty() {

@@ -45,7 +45,7 @@ use order::Order;
 /// Bounds of a chunk's copies for which copies are counted one by one.
 const GOOD_MAX: usize = 4;
 
-/// What the rebuild of a server's PGs has done.
+/// The work of a server's rebuild, since its start.
 #[derive(Debug, Default)]
 pub struct RebuildCounters {
     walks: AtomicU64,
@@ -57,11 +57,11 @@ pub struct RebuildCounters {
     /// Chunks that the last walk found lacking something, by the number of copies that can be read.
     lacking: Mutex<BTreeMap<usize, u64>>,
     extent: Mutex<Extent>,
-    /// Whose copies come first.
+    /// Tells whose copies come first.
     pub(super) order: Order,
 }
 
-/// How much there was to do since all was well, and is left.
+/// The copies that were lacking since all was well, and those that are left.
 #[derive(Debug, Default)]
 struct Extent {
     chunks: u64,
@@ -121,13 +121,13 @@ impl RebuildCounters {
     }
 
     /// Chunks that the last walk found with a copy too few or in the wrong place, by the number of copies that can
-    /// be read; with none at all their data is lost, or out of reach.
+    /// be read. With none at all their data are lost, or out of reach.
     #[must_use]
     pub fn lacking(&self) -> BTreeMap<usize, u64> {
         self.lacking.lock().clone()
     }
 
-    /// How far it is.
+    /// Its progress.
     #[must_use]
     pub fn now(&self) -> RebuildNow {
         let (extent, lacking) = (self.extent.lock(), self.lacking.lock());
@@ -177,16 +177,16 @@ impl Piece {
     }
 }
 
-/// When groups were looked over for chunks with a single copy.
+/// Looks over groups for chunks with a single copy.
 #[derive(Default)]
 struct Looks {
-    /// How often replicas had changed in the view of each group that was looked over.
+    /// Changes of replicas of each group until it was looked over last.
     known: ReplicaChanges,
     /// No other look begins before.
     not_before: Option<Instant>,
 }
 
-/// How often replicas have changed in each group, in its view.
+/// The number of changes of replicas in each group, in its view.
 type ReplicaChanges = BTreeMap<PgId, (View, u64)>;
 
 impl Looks {
@@ -381,8 +381,8 @@ impl Meta {
         Ok(Piece { walk, refills, after })
     }
 
-    /// Looks at the rows after one, until enough were looked at or what was found to do is enough; returns that, and after
-    /// which row to go on, if there are more. Whether it is enough is asked each time that something was found.
+    /// Looks at the rows after one, until enough were looked at or enough was found to do. Returns that, and after which
+    /// row to go on, if there are more. `is_enough` is asked each time that something was found.
     pub(super) fn rows_after<T>(
         &self,
         after: &[u8],

@@ -1,5 +1,5 @@
-//! Whose copies come first in the cluster: what this server tells the managers, and hears from them. The rules are
-//! those of the machine, [`Turns`].
+//! The order of copies in the cluster: this server tells the managers what it needs, and hears whether it has its turn.
+//! The rules are those of the machine, [`Turns`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
