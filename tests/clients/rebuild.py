@@ -4,7 +4,9 @@ A cluster of three nodes keeps three copies. Each copy of an object is overwritt
 Two spare data servers join; a third one drains under S3 writers until it holds nothing. Two others are removed for good, one after
 the other: every volume has three copies again, what had a single one left was copied first, and every object reads as it was put.
 
-    python3 tests/clients/rebuild.py [--seed N] [--objects N] [--binary PATH]
+With --order two data servers are lost at once under a small budget, and each meta server's copies are watched: none makes third copies while another still has objects with a single one.
+
+    python3 tests/clients/rebuild.py [--seed N] [--objects N] [--binary PATH] [--order]
 """
 
 import argparse
@@ -28,6 +30,8 @@ BUCKET = "rebuild"
 REBUILT_SECONDS = 120
 DOWN_SECONDS = 20
 SPARES = ("spare-1", "spare-2")
+# What a meta server may have under way when another finds objects with a single copy.
+ORDER_PIECE = 32
 
 
 class Objects:
@@ -88,19 +92,24 @@ def is_rebuilt(cluster):
     return volumes["replicas_current"] == wanted and volumes["degraded"] == 0 or volumes
 
 
+def count_of(port):
+    """What a meta server has counted of its rebuilding."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    counted = (re.match(r"larder_rebuild_(\w+?)(?:_total)? (\S+)$", line) for line in lines)
+    return {found[1]: float(found[2]) for found in counted if found}
+
+
 def count(ports):
-    """What the meta servers have counted of their rebuilding, in all."""
+    """The same of all meta servers together."""
     total = {}
     for port in ports:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-            lines = answer.read().decode().splitlines()
-        for line in lines:
-            if found := re.match(r"larder_rebuild_(\w+?)(?:_total)? (\S+)$", line):
-                total[found[1]] = total.get(found[1], 0) + float(found[2])
+        for name, value in count_of(port).items():
+            total[name] = total.get(name, 0) + value
     return total
 
 
-def with_metrics(cluster):
+def with_metrics(cluster, settings=""):
     """Has the meta servers tell what they count; returns their ports."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(cluster.nodes)]
     ports = [listening.getsockname()[1] for listening in sockets]
@@ -108,7 +117,7 @@ def with_metrics(cluster):
     cluster.stop()
     for node, port in enumerate(ports):
         config = cluster.config(node, "meta")
-        config.write_text(f'metrics_listen = "127.0.0.1:{port}"\n{config.read_text()}')
+        config.write_text(f'metrics_listen = "127.0.0.1:{port}"\n{settings}{config.read_text()}')
         sockets[node].close()
     cluster.start()
     return ports
@@ -169,6 +178,51 @@ def lose_two(cluster):
     return until(REBUILT_SECONDS, "copies after two data servers were lost", lambda: is_rebuilt(cluster))
 
 
+def with_spares(cluster, scratch):
+    spares = [Spare(cluster, scratch, name, 90 + machine) for machine, name in enumerate(SPARES)]
+    for name in SPARES:
+        until(DOWN_SECONDS, "a spare data server joins", lambda: server(cluster.status(), name)["volumes_free"] > 0)
+    return spares
+
+
+def watch_order(cluster, ports):
+    """Loses two data servers, and watches until all is rebuilt; the third copies that were made while there were single ones."""
+    for name in ("node-2-data", "node-3-data"):
+        operate(cluster, 0, "removed for good", "remove", name, "--yes")
+    begun, seen = time.monotonic(), []
+
+    def look():
+        counted = [count_of(port) for port in ports]
+        copies = [(int(of["copies_of_single"]), int(of["copies_of_several"])) for of in counted]
+        if not seen or copies != seen[-1]:
+            seen.append(copies)
+            print(f"{time.monotonic() - begun:6.1f} s: second and third copies made by each meta server: {copies}", flush=True)
+        return is_rebuilt(cluster)
+
+    until(REBUILT_SECONDS, "copies after two data servers were lost at once", look)
+    singles = [sum(single for single, _ in copies) for copies in seen]
+    during = [sum(several for _, several in copies) for copies, made in zip(seen, singles) if made < singles[-1]]
+    return max(during, default=0), singles[-1]
+
+
+def run_order(cluster, arguments, scratch):
+    ports = with_metrics(cluster, "background_mib_per_s = 2\n")
+    wait_until_whole(cluster)
+    cluster.proxies[0].boto3().create_bucket(Bucket=BUCKET)
+    objects = Objects(random.Random(arguments.seed))
+    objects.put(cluster.proxies[0], range(2 * arguments.objects), "first")
+    spares = with_spares(cluster, scratch)
+    try:
+        early, singles = watch_order(cluster, ports)
+        objects.verify(cluster.proxies[0], "after two data servers were lost at once")
+    finally:
+        for spare in spares:
+            spare.stop()
+    if singles == 0 or early > ORDER_PIECE:
+        raise Failed(f"{early} third copies were made before the last of {singles} second ones")
+    print(f"rebuild: {singles} objects and chunks had a single copy; {early} third copies were made before all of them had two")
+
+
 def run(cluster, arguments, scratch):
     rng, clock = random.Random(arguments.seed), Clock()
     ports = with_metrics(cluster)
@@ -182,10 +236,7 @@ def run(cluster, arguments, scratch):
     clock.tell(f"away: {count(ports)}")
     spares = []
     try:
-        for machine, name in enumerate(SPARES):
-            spares.append(Spare(cluster, scratch, name, 90 + machine))
-        for name in SPARES:
-            until(DOWN_SECONDS, "a spare data server joins", lambda: server(cluster.status(), name)["volumes_free"] > 0)
+        spares.extend(with_spares(cluster, scratch))
         took["one was drained"] = drain(cluster, objects, arguments)
         objects.verify(cluster.proxies[0], "after a data server was drained")
         clock.tell(f"drained: {count(ports)}")
@@ -207,12 +258,17 @@ def main():
     parser.add_argument("--binary", default=default_binary())
     parser.add_argument("--objects", type=int, default=150, help="so many are put in each of three phases")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--order", action="store_true", help="watch the order of copies alone")
     parser.add_argument("--keep", action="store_true", help="keep the directory, print where it is")
     arguments = parser.parse_args()
     print(f"rebuild: seed {arguments.seed}", flush=True)
     with scratch_folder(arguments.keep) as scratch:
         cluster = Cluster(arguments.binary, scratch / "cluster", 3)
         try:
+            if arguments.order:
+                run_order(cluster, arguments, scratch)
+                print("1 passed, 0 failed")
+                return 0
             objects, took, counted = run(cluster, arguments, scratch)
         except (Failed, AssertionError) as failure:
             print(f"FAIL rebuild: {failure}\n{cluster.log_tail()}\n0 passed, 1 failed")
