@@ -97,6 +97,8 @@ pub const UPLINK_BYTES_PER_S_MIN: u64 = 16 * 1024;
 pub const FRUITLESS_TRIES_MAX: u32 = 4;
 /// Requests to the backend that may be under way at once at first; the limit follows how it answers.
 pub const BACKEND_REQUESTS_START: u32 = 16;
+/// Least requests to the backend that may be under way at once: a blob that goes up as one, another write, and a read.
+pub const BACKEND_REQUESTS_MIN: u32 = 3;
 /// Most requests to the backend that are ever under way at once.
 pub const BACKEND_REQUESTS_MAX: u32 = 64;
 /// Of a budget of requests a second, the time for which requests that were not made may be made up for.
@@ -363,6 +365,11 @@ const _: () = assert!(
     "who owns the backend is answered, or asked in vain, before requests wait for it"
 );
 const _: () = assert!(BACKEND_REQUESTS_START <= BACKEND_REQUESTS_MAX, "it begins below its end");
+const _: () = assert!(BACKEND_REQUESTS_MIN <= BACKEND_REQUESTS_START, "and above its floor");
+const _: () = assert!(
+    BACKEND_REQUESTS_MIN * 3 / 4 >= 2 && BACKEND_REQUESTS_MIN * 3 / 4 < BACKEND_REQUESTS_MIN,
+    "a blob that goes up for hours leaves places to another write and to a read"
+);
 const _: () = assert!(
     GATE_UPLOAD_WAIT_MAX.as_secs() + BACKEND_RETRY_MAX.as_secs() < 10 * 60,
     "a signature, good for a quarter of an hour, outlives the wait of its request"

@@ -160,6 +160,7 @@ mod tests {
     use super::*;
     use crate::class::Requests;
     use crate::counters::Counters;
+    use crate::limits::BACKEND_REQUESTS_MIN;
 
     /// Gives these answers, one after the other, and at the end the last one again.
     #[derive(Debug)]
@@ -247,9 +248,9 @@ mod tests {
         let before = gate.limit();
         for halved in [2, 4, 8, 16, 16] {
             gated.call(request(Method::PUT, "http://h/b/k")).await.unwrap_err();
-            assert_eq!(gate.limit(), (before / halved).max(1));
+            assert_eq!(gate.limit(), (before / halved).max(BACKEND_REQUESTS_MIN));
         }
-        assert_eq!(gate.writes_max(), 1);
+        assert_eq!(gate.writes_max(), 2);
     }
 
     #[test]

@@ -5,13 +5,15 @@
 //!
 //! 1. Never more requests are under way than the limit says. It halves when the backend says that it is too much, or
 //!    when a request stood still until it was given up; at most once for what was under way then, and grows by one for each round of good answers that filled it.
-//! 2. Writes leave a part of it to reads.
+//! 2. Writes leave a part of it to reads, however low it is: one write may take hours.
 //! 3. No request begins while a pause lasts that the backend asked for.
 //! 4. In any second no more begin than the budget says, and a tenth of that besides.
 
 use std::time::Duration;
 
-use crate::limits::{BACKEND_REQUESTS_MAX, BACKEND_REQUESTS_START, RATE_BURST, RETRY_AFTER_MAX};
+use crate::limits::{
+    BACKEND_REQUESTS_MAX, BACKEND_REQUESTS_MIN, BACKEND_REQUESTS_START, RATE_BURST, RETRY_AFTER_MAX,
+};
 
 /// Whom a request is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +91,7 @@ impl Pace {
 
     /// Uploads that may be under way at once.
     pub(super) fn writes_max(&self) -> u32 {
-        (self.limit() * 3 / 4).max(1)
+        self.limit() * 3 / 4
     }
 
     pub(super) fn admits(&mut self, side: Side, now: Duration) -> Verdict {
@@ -144,7 +146,7 @@ impl Pace {
     /// Halves the limit, unless it was lowered since the request began.
     fn lower(&mut self, began: Duration, now: Duration) {
         if self.lowered.is_none_or(|lowered| began > lowered) {
-            self.limit = (self.limit / 2.0).max(1.0);
+            self.limit = (self.limit / 2.0).max(f64::from(BACKEND_REQUESTS_MIN));
             self.lowered = Some(now);
         }
     }
@@ -211,14 +213,14 @@ mod tests {
     }
 
     #[test]
-    fn it_never_falls_below_one_and_does_not_grow_where_it_is_not_used() {
+    fn it_never_falls_below_its_floor_and_does_not_grow_where_it_is_not_used() {
         let mut pace = Pace::new();
         for second in 1..20 {
             assert_eq!(pace.admits(Side::Write, second * SECOND), Verdict::Now);
             pace.begin(Side::Write);
             pace.end(Side::Write, second * SECOND, Answer::Throttled(None), second * SECOND);
         }
-        assert_eq!(pace.limit(), 1);
+        assert_eq!(pace.limit(), BACKEND_REQUESTS_MIN);
         let mut pace = Pace::new();
         for _ in 0..1000 {
             pace.begin(Side::Read);
@@ -233,6 +235,20 @@ mod tests {
         let writes = fill(&mut pace, Side::Write, Duration::ZERO);
         assert_eq!(writes, BACKEND_REQUESTS_START * 3 / 4);
         assert_eq!(fill(&mut pace, Side::Read, Duration::ZERO), BACKEND_REQUESTS_START - writes);
+    }
+
+    #[test]
+    fn a_write_that_takes_long_leaves_places_where_the_limit_is_lowest() {
+        let mut pace = Pace::new();
+        for second in 1..20 {
+            pace.begin(Side::Write);
+            pace.end(Side::Write, second * SECOND, Answer::Late, second * SECOND);
+        }
+        let now = 20 * SECOND;
+        pace.begin(Side::Write);
+        assert_eq!(pace.admits(Side::Write, now), Verdict::Now, "another write has a place");
+        fill(&mut pace, Side::Write, now);
+        assert_eq!(pace.admits(Side::Read, now), Verdict::Now, "and a read");
     }
 
     #[test]
