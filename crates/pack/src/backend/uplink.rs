@@ -6,12 +6,13 @@
 //! 1. The time allowed for a request begins anew with each frame of its body that goes out.
 //! 2. It covers what the system's buffers may hold of the body, at the slowest rate that is worth waiting for.
 //! 3. A request given up like that fails as timed out, so that the gate slows down.
+//! 4. No body goes out any more once its request was given up, or its answer was read or dropped.
 
 use std::error::Error as _;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -59,6 +60,27 @@ impl Patience {
 #[error("nothing moved for {0:?}")]
 struct StoodStill(Duration);
 
+/// A body that nobody waits for any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("its request is over")]
+struct Abandoned;
+
+/// Ends the body of a request when it is dropped. The connection would go on to send it.
+struct Wanted(Arc<AtomicBool>);
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The state of a body, which its request watches.
+#[derive(Clone, Default)]
+struct Watched {
+    sent: Arc<AtomicU64>,
+    is_over: Arc<AtomicBool>,
+}
+
 /// Makes clients.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Uplink {
@@ -105,10 +127,11 @@ impl HttpService for Client {
         let url = url.map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
         let mut request = reqwest::Request::new(parts.method, url);
         *request.headers_mut() = parts.headers;
-        let sent = Arc::new(AtomicU64::new(0));
+        let watched = Watched::default();
+        let (sent, wanted) = (watched.sent.clone(), Wanted(watched.is_over.clone()));
         *request.body_mut() = Some(match streamed {
-            Some(streamed) => outgoing(Reading::of(&streamed), streamed.len(), &sent),
-            None => in_frames(body, &sent),
+            Some(streamed) => outgoing(Reading::of(&streamed), streamed.len(), watched),
+            None => in_frames(body, watched),
         });
         let answer = self.inner.execute(request);
         tokio::pin!(answer);
@@ -119,7 +142,8 @@ impl HttpService for Client {
                 Ok(answer) => {
                     let answer: http::Response<reqwest::Body> = answer.map_err(failed)?.into();
                     let silence = self.patience.silence;
-                    return Ok(answer.map(|body| HttpResponseBody::new(Coming::new(body, silence))));
+                    let coming = |body| Coming::new(body, silence, wanted);
+                    return Ok(answer.map(|body| HttpResponseBody::new(coming(body))));
                 }
                 Err(_) if sent.load(Ordering::Relaxed) != before => {}
                 Err(_) => return Err(HttpError::new(HttpErrorKind::Timeout, StoodStill(allowed))),
@@ -129,21 +153,21 @@ impl HttpService for Client {
 }
 
 /// A body that counts its bytes as they go out. One that fits a frame stays whole, so that it can follow a redirection.
-fn in_frames(body: HttpRequestBody, sent: &Arc<AtomicU64>) -> reqwest::Body {
+fn in_frames(body: HttpRequestBody, watched: Watched) -> reqwest::Body {
     match body.as_bytes() {
         Some(bytes) if bytes.len() <= UPLINK_FRAME_BYTES => bytes.clone().into(),
         _ => {
             let len = body.content_length() as u64;
-            outgoing(body, len, sent)
+            outgoing(body, len, watched)
         }
     }
 }
 
-fn outgoing<B>(inner: B, left: u64, sent: &Arc<AtomicU64>) -> reqwest::Body
+fn outgoing<B>(inner: B, left: u64, watched: Watched) -> reqwest::Body
 where
     B: Body<Data = Bytes, Error = HttpError> + Send + Sync + Unpin + 'static,
 {
-    reqwest::Body::wrap(Outgoing { inner, frame: Bytes::new(), left, sent: sent.clone() })
+    reqwest::Body::wrap(Outgoing { inner, frame: Bytes::new(), left, watched })
 }
 
 /// The body of a request, frame by frame.
@@ -151,7 +175,7 @@ struct Outgoing<B> {
     inner: B,
     frame: Bytes,
     left: u64,
-    sent: Arc<AtomicU64>,
+    watched: Watched,
 }
 
 impl<B: Body<Data = Bytes, Error = HttpError> + Unpin> Body for Outgoing<B> {
@@ -162,6 +186,9 @@ impl<B: Body<Data = Bytes, Error = HttpError> + Unpin> Body for Outgoing<B> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
+        if self.watched.is_over.load(Ordering::Relaxed) {
+            return Poll::Ready(Some(Err(HttpError::new(HttpErrorKind::Unknown, Abandoned))));
+        }
         while self.frame.is_empty() {
             match std::task::ready!(Pin::new(&mut self.inner).poll_frame(cx)) {
                 None => return Poll::Ready(None),
@@ -172,7 +199,7 @@ impl<B: Body<Data = Bytes, Error = HttpError> + Unpin> Body for Outgoing<B> {
         let len = self.frame.len().min(UPLINK_FRAME_BYTES);
         let bytes = self.frame.split_to(len);
         self.left = self.left.saturating_sub(len as u64);
-        self.sent.fetch_add(len as u64, Ordering::Relaxed);
+        self.watched.sent.fetch_add(len as u64, Ordering::Relaxed);
         Poll::Ready(Some(Ok(Frame::data(bytes))))
     }
 
@@ -190,11 +217,12 @@ struct Coming {
     inner: reqwest::Body,
     silence: Duration,
     ends: Pin<Box<Sleep>>,
+    _wanted: Wanted,
 }
 
 impl Coming {
-    fn new(inner: reqwest::Body, silence: Duration) -> Self {
-        Self { inner, silence, ends: Box::pin(tokio::time::sleep(silence)) }
+    fn new(inner: reqwest::Body, silence: Duration, wanted: Wanted) -> Self {
+        Self { inner, silence, ends: Box::pin(tokio::time::sleep(silence)), _wanted: wanted }
     }
 }
 

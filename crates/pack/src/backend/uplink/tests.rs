@@ -4,6 +4,7 @@ use http_body_util::BodyExt;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use larder_env::{Disk, OpenMode, SimDisk};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -195,8 +196,35 @@ async fn a_backend_that_has_all_and_says_nothing_is_given_up() {
 }
 
 #[tokio::test]
+async fn a_body_whose_request_was_answered_early_goes_out_no_longer() {
+    let listener = listen();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let (dropped, is_dropped) = tokio::sync::oneshot::channel::<()>();
+    let serves = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut came = stream.read(&mut [0; 4096]).await.unwrap();
+        stream.write_all(b"HTTP/1.1 413 No\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+        is_dropped.await.unwrap();
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+            came += read;
+        }
+        came
+    });
+    let patience = Patience { silence: SILENCE, bytes_per_s_min: 1 };
+    let body = vec![0; 64 << 20];
+    let all = body.len();
+    let client = client(patience);
+    let answer = client.execute(put(&endpoint, body)).await.unwrap();
+    assert_eq!(answer.status(), 413);
+    drop(answer);
+    dropped.send(()).unwrap();
+    let came = serves.await.unwrap();
+    assert!(came < all / 2, "{came} of {all} bytes came");
+}
+
+#[tokio::test]
 async fn an_answer_that_stops_is_given_up() {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let listener = listen();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let serves = tokio::spawn(async move {
