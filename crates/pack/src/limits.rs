@@ -66,6 +66,8 @@ pub const AZURE_PUT_BYTES_MAX: u64 = 5000 << 20;
 /// Most lots in a row that go up in parts after one request for a lot broke off. One the first time, twice as many each
 /// time after: on a way that never takes a large request, one lot of so many is sent twice.
 pub const PARTS_IN_A_ROW_MAX: u32 = 64;
+/// Tries of one request for a lot, of which hardly anything went out each time, before the lot goes up in parts.
+pub const EARLY_TRIES_MAX: u32 = 4;
 /// Percent of the spool that wait when parts beside each other are worth their price: puts are soon refused.
 pub const SPOOL_BEHIND_PERCENT: u64 = 75;
 /// Bytes of log that are kept before the index is flushed and the log is freed.

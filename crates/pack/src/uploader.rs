@@ -114,8 +114,8 @@ impl Uploader {
                 Within::Blob(id) => sealed.row.name(id).path(),
                 Within::Own(bundle) => bundle.path_of(process),
             };
-            let is_urgent = self.is_behind();
-            let bound = Bound { id: sealed.id, lot, name: &name, is_urgent };
+            let is_urgent = || self.is_behind();
+            let bound = Bound { id: sealed.id, lot, name: &name, is_urgent: &is_urgent };
             lots::bring(&self.backend, trust, &mut progress.next, &bound).await?;
             progress.lots += 1;
             progress.next = lots::Progress::default();

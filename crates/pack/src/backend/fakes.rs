@@ -42,6 +42,8 @@ struct State {
     /// Fates of the next requests whose bodies come from files, and how many came.
     fates: VecDeque<Fate>,
     streamed: u32,
+    /// Reads of objects that fail next.
+    reads_failing: u32,
     tokens: u32,
     /// Conditions that requests had, as the cloud words them.
     conditions: Vec<String>,
@@ -55,8 +57,10 @@ pub(crate) enum Fate {
     BreaksOff(usize),
     /// It is done, and the answer is lost.
     AnswerLost,
-    /// It is not taken, whatever comes.
-    Refused,
+    /// All of it comes, and is refused with this status.
+    Refused(u16),
+    /// It is refused with this status before any of its body came.
+    RefusedAtOnce(u16),
 }
 
 impl HttpConnector for Fake {
@@ -99,6 +103,11 @@ impl Fake {
         self.state.lock().streamed
     }
 
+    /// Fails so many reads of objects that come next.
+    pub(crate) fn fail_reads(&self, reads: u32) {
+        self.state.lock().reads_failing = reads;
+    }
+
     async fn stream(
         &self,
         head: &http::request::Parts,
@@ -109,6 +118,13 @@ impl Fake {
             state.streamed += 1;
             state.fates.pop_front().unwrap_or(Fate::Done)
         };
+        let refused = |status| {
+            let refused = http::Response::builder().status(status);
+            Ok(refused.body(HttpResponseBody::from(Bytes::new())).unwrap())
+        };
+        if let Fate::RefusedAtOnce(status) = fate {
+            return refused(status);
+        }
         let (mut pieces, mut body) = (streamed.pieces(), Vec::new());
         let breaks_off = || {
             let error = io::Error::from(io::ErrorKind::ConnectionReset);
@@ -122,9 +138,8 @@ impl Fake {
         }
         let said = head.headers.get("content-length").and_then(|said| said.to_str().ok());
         assert_eq!(said, Some(body.len().to_string().as_str()));
-        if fate == Fate::Refused {
-            let refused = http::Response::builder().status(413);
-            return Ok(refused.body(HttpResponseBody::from(Bytes::new())).unwrap());
+        if let Fate::Refused(status) = fate {
+            return refused(status);
         }
         let answer = self.answer(head, body.into());
         if fate == Fate::AnswerLost { breaks_off() } else { Ok(answer) }
@@ -214,6 +229,10 @@ impl State {
             }
             Method::GET if says("comp") == Some("list") => {
                 plain(200, self.listed(&query, azure_row))
+            }
+            Method::GET if self.reads_failing > 0 => {
+                self.reads_failing -= 1;
+                plain(403, "")
             }
             Method::GET | Method::HEAD => self.read(&path, head),
             Method::DELETE if says("uploadId").is_some() => {

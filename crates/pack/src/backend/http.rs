@@ -8,6 +8,7 @@
 //!
 //! 1. A request counts as often as it is made.
 //! 2. One is made again for a bounded time; then its answer is given as it is.
+//! 3. A body from a file is signed anew each time. After more than a part of it went out no request is made again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -69,18 +70,18 @@ impl<C: HttpConnector> HttpConnector for GatedConnector<C> {
 
 #[async_trait]
 impl HttpService for Gated {
-    async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let Some(class) = classify(&request) else { return self.inner.execute(request).await };
         let streamed = Streamed::of(&request);
-        if let Some(streamed) = &streamed {
-            streamed.prepare(&mut request).await?;
-        }
         let (head, body) = request.into_parts();
         let (mut pause, mut refused_since) = (THROTTLED_PAUSE, None);
         loop {
+            let mut again = HttpRequest::from_parts(head.clone(), body.clone());
+            if let Some(streamed) = &streamed {
+                streamed.prepare(&mut again).await?;
+            }
             let entered = self.gate.enter(class).await;
             let pass = entered.map_err(|not| HttpError::new(HttpErrorKind::Unknown, not))?;
-            let again = HttpRequest::from_parts(head.clone(), body.clone());
             let answer = self.inner.execute(again).await;
             let response = match answer {
                 Ok(response) => response,
@@ -93,12 +94,15 @@ impl HttpService for Gated {
                     });
                 }
             };
-            if !is_throttled(response.status()) {
-                pass.answered(Answer::Good);
+            let (status, asked) = (response.status(), retry_after(response.headers()));
+            let says = if is_throttled(status) { Answer::Throttled(asked) } else { Answer::Good };
+            pass.answered(says);
+            if let Some(streamed) = &streamed {
+                streamed.answered(status)?;
+            }
+            if !is_throttled(status) {
                 return Ok(response);
             }
-            let asked = retry_after(response.headers());
-            pass.answered(Answer::Throttled(asked));
             let wait = jittered(pause).max(asked.unwrap_or_default());
             // A slow upload took its time before it was refused.
             let since = *refused_since.get_or_insert_with(Instant::now);
@@ -154,9 +158,11 @@ fn classify(request: &HttpRequest) -> Option<RequestClass> {
 mod tests {
     use std::sync::atomic::Ordering;
 
+    use larder_env::{Disk, OpenMode, SimDisk};
     use object_store::client::HttpResponseBody;
     use parking_lot::Mutex;
 
+    use super::super::streamed::{Signs, Source};
     use super::*;
     use crate::class::Requests;
     use crate::counters::Counters;
@@ -201,6 +207,36 @@ mod tests {
         assert_eq!(counters.requests.load(), Requests { put: 3, ..Requests::default() });
         assert_eq!(counters.throttled.load(Ordering::Relaxed), 2);
         assert_eq!(gated.gate.limit(), crate::limits::BACKEND_REQUESTS_START / 4);
+    }
+
+    /// Gives out one key, and counts how often.
+    #[derive(Debug, Default)]
+    struct Keys(std::sync::atomic::AtomicU64);
+
+    #[async_trait]
+    impl object_store::CredentialProvider for Keys {
+        type Credential = object_store::aws::AwsCredential;
+
+        async fn get_credential(&self) -> object_store::Result<Arc<Self::Credential>> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            let (key_id, secret_key) = ("KEY".into(), "secret".into());
+            Ok(Arc::new(Self::Credential { key_id, secret_key, token: None }))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_from_a_file_is_signed_anew_each_time() {
+        let file = SimDisk::new(1, 1 << 20).open("f", OpenMode::CreateNew).unwrap();
+        let source = Source::new(file, 0, bytes::Bytes::from_static(b"all of it"));
+        let keys = Arc::<Keys>::default();
+        let streamed = Streamed::new(&source, &Signs::S3(keys.clone()));
+        let mut put = request(Method::PUT, "http://h/b/k");
+        put.extensions_mut().insert(streamed);
+        let signature = "AWS4-HMAC-SHA256 Credential=KEY/20260101/r/s3/aws4_request, Signature=1";
+        put.headers_mut().insert(header::AUTHORIZATION, signature.parse().unwrap());
+        let (gated, _) = gated(&[(503, None), (200, None)]);
+        assert_eq!(gated.call(put).await.unwrap().status(), 200);
+        assert_eq!(keys.0.load(Ordering::Relaxed), 2);
     }
 
     #[tokio::test]

@@ -82,6 +82,10 @@ pub(crate) struct BrokenOff {
     pub(crate) error: PackError,
     /// Most bytes of the object that went out in one try.
     pub(crate) sent: u64,
+    /// The backend, or somebody on the way, was reached.
+    pub(crate) is_made: bool,
+    /// It was answered, and not as it would be for rights or the backend's state: perhaps it is too large.
+    pub(crate) is_refused: bool,
 }
 
 /// Why an object did not come.
@@ -193,7 +197,7 @@ impl Backend {
     }
 
     /// Writes an object of any size with one request, which reads it meanwhile; one that is there is replaced. Made again
-    /// only where little of it had gone out.
+    /// only where little of it had gone out. A caller counts its bytes, once it knows that they are there.
     pub(crate) async fn put_from(&self, name: &str, source: &Source) -> Result<(), BrokenOff> {
         let streams = self.streams.as_ref().filter(|_| source.len() <= self.put_bytes_max());
         let streams = streams.expect("a caller looks how much the backend takes");
@@ -201,14 +205,19 @@ impl Backend {
         let mut options = PutOptions::default();
         options.extensions.insert(streamed.clone());
         let put = self.store.put_opts(&path, PutPayload::new(), options);
-        match self.asked.ask(RequestClass::Put, put).await {
+        let answer = self.asked.ask(RequestClass::Put, put).await;
+        let (sent, is_made) = (streamed.sent(), streamed.is_made());
+        match answer {
+            Ok(_) if sent == source.len() => Ok(()),
             Ok(_) => {
-                add(&self.asked.counters.uploaded_bytes, source.len());
-                Ok(())
+                let reason = format!("it took {sent} bytes of {} for all of it", source.len());
+                let error = PackError::Backend { operation: "write", name: name.into(), reason };
+                Err(BrokenOff { error, sent, is_made: true, is_refused: true })
             }
             Err(error) => {
                 let error = failed("write", name, &error);
-                Err(BrokenOff { error, sent: streamed.sent() })
+                let is_refused = streamed.is_refused();
+                Err(BrokenOff { error, sent, is_made, is_refused })
             }
         }
     }

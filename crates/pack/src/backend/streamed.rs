@@ -10,18 +10,18 @@
 //! 1. At most [`STREAM_PIECES_AHEAD`] pieces of a body are in memory, beside those that the connection has.
 //! 2. S3 is told the sum of a body, as of one that is in memory, and refuses what came damaged; unless the library is
 //!    configured to tell it of none.
-//! 3. A request that broke off after more than a part had gone out is not made again here.
+//! 3. A request that broke off or was refused after more than a part had gone out is not made again here.
 
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt, TryStreamExt};
-use http::{HeaderValue, header};
+use http::{HeaderValue, StatusCode, header};
 use hyper::body::{Body, Frame};
 use larder_env::DiskFile;
 use object_store::aws::{AwsAuthorizer, AwsCredentialProvider};
@@ -122,12 +122,28 @@ struct Inner {
     sum: Mutex<Option<[u8; 32]>>,
     /// Most bytes that went out in one try.
     sent: AtomicU64,
+    /// The backend, or somebody on the way, was reached.
+    is_made: AtomicBool,
+    /// The last answer's status; 0 before there is one.
+    status: AtomicU16,
 }
+
+/// A request that is not made again although its status says that it may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it was refused with {0} after much of it had gone out")]
+struct RefusedLate(StatusCode);
 
 impl Streamed {
     pub(super) fn new(source: &Source, signs: &Signs) -> Self {
         let (source, signs) = (source.clone(), signs.clone());
-        Self(Arc::new(Inner { source, signs, sum: Mutex::new(None), sent: AtomicU64::new(0) }))
+        Self(Arc::new(Inner {
+            source,
+            signs,
+            sum: Mutex::new(None),
+            sent: AtomicU64::new(0),
+            is_made: AtomicBool::new(false),
+            status: AtomicU16::new(0),
+        }))
     }
 
     /// The one that a request has, if it has one.
@@ -144,12 +160,42 @@ impl Streamed {
         self.0.sent.load(Ordering::Relaxed)
     }
 
+    /// True if a request with it reached somebody, whatever became of it.
+    pub(super) fn is_made(&self) -> bool {
+        self.0.is_made.load(Ordering::Relaxed)
+    }
+
+    /// True if neither rights nor the backend's state explain the last answer: the request may be too large.
+    pub(super) fn is_refused(&self) -> bool {
+        let status = StatusCode::from_u16(self.0.status.load(Ordering::Relaxed)).ok();
+        let of_rights = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN, StatusCode::NOT_FOUND];
+        status.is_some_and(|status| !may_pass(status) && !of_rights.contains(&status))
+    }
+
+    /// Takes an answer to a request with it. An error if the status lets others make such a request again, and too much
+    /// of this one had gone out.
+    pub(super) fn answered(&self, status: StatusCode) -> Result<(), HttpError> {
+        self.0.is_made.store(true, Ordering::Relaxed);
+        self.0.status.store(status.as_u16(), Ordering::Relaxed);
+        match may_pass(status) && self.is_past_a_part() {
+            true => Err(HttpError::new(HttpErrorKind::Unknown, RefusedLate(status))),
+            false => Ok(()),
+        }
+    }
+
     /// An error of a request with it, by the kind that says whether the library may make the request again.
     pub(super) fn failed(&self, error: HttpError) -> HttpError {
-        match self.sent() > PART_BYTES as u64 {
+        if error.kind() != HttpErrorKind::Connect {
+            self.0.is_made.store(true, Ordering::Relaxed);
+        }
+        match self.is_past_a_part() {
             true => HttpError::new(HttpErrorKind::Unknown, error),
             false => error,
         }
+    }
+
+    fn is_past_a_part(&self) -> bool {
+        self.sent() > PART_BYTES as u64
     }
 
     /// The pieces, from the first on.
@@ -210,6 +256,12 @@ impl Streamed {
         *self.0.sum.lock() = Some(sum);
         Ok(sum)
     }
+}
+
+/// True if the same request may have another answer later.
+fn may_pass(status: StatusCode) -> bool {
+    let for_now = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
+    status.is_server_error() || for_now.contains(&status)
 }
 
 /// The region that a signature of S3 is for: `AWS4-HMAC-SHA256 Credential=KEY/DATE/REGION/s3/aws4_request, …`.

@@ -1,5 +1,6 @@
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use larder_env::{Disk, OpenMode, SeededRng, SimDisk};
@@ -35,7 +36,7 @@ fn bound(lot: &SealedLot) -> Bound<'_> {
 }
 
 fn named<'a>(lot: &'a SealedLot, name: &'a str) -> Bound<'a> {
-    Bound { id: ID, lot, name, is_urgent: false }
+    Bound { id: ID, lot, name, is_urgent: &|| false }
 }
 
 /// Tries until the lot is there; how often.
@@ -53,6 +54,10 @@ fn writes(backend: &Backend) -> (u64, u64) {
     (put, part)
 }
 
+fn uploaded(backend: &Backend) -> u64 {
+    backend.counters().uploaded_bytes.load(Ordering::Relaxed)
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_blob_of_many_parts_is_one_request() {
     let (backend, fake) = fakes::google();
@@ -60,8 +65,7 @@ async fn a_blob_of_many_parts_is_one_request() {
     assert_eq!(tries(&backend, &mut Trust::default(), &bound(&lot)).await, 1);
     assert_eq!(backend.at_once(NAME).await.unwrap(), whole);
     assert_eq!((writes(&backend), fake.uploads()), ((1, 0), (0, 0)));
-    let uploaded = &backend.counters().uploaded_bytes;
-    assert_eq!(uploaded.load(std::sync::atomic::Ordering::Relaxed), whole.len() as u64);
+    assert_eq!(uploaded(&backend), whole.len() as u64);
 }
 
 #[tokio::test(start_paused = true)]
@@ -81,9 +85,92 @@ async fn a_request_that_breaks_off_goes_on_in_parts() {
 async fn a_request_that_is_too_large_for_somebody_on_the_way_goes_on_in_parts() {
     let (backend, fake) = fakes::google();
     let (lot, whole) = lot(2 * PART, 0);
-    fake.will(&[Fate::Refused]);
-    assert_eq!(tries(&backend, &mut Trust::default(), &bound(&lot)).await, 2);
+    for (number, fate) in [Fate::Refused(413), Fate::RefusedAtOnce(413)].into_iter().enumerate() {
+        fake.will(&[fate]);
+        let name = format!("blobs/{number}");
+        let bound = named(&lot, &name);
+        assert_eq!(tries(&backend, &mut Trust::default(), &bound).await, 2, "{fate:?}");
+        assert_eq!(backend.at_once(&name).await.unwrap(), whole);
+        assert_eq!(fake.streamed(), number as u32 + 1, "{fate:?}: asked once as a whole");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_never_gets_anywhere_goes_on_in_parts_in_the_end() {
+    let (backend, fake) = fakes::google();
+    let (lot, whole) = lot(2 * PART, 0);
+    fake.will(&[Fate::RefusedAtOnce(403); 2 * TRIES_MAX as usize]);
+    let tried = tries(&backend, &mut Trust::default(), &bound(&lot)).await;
+    assert_eq!((tried, fake.streamed()), (EARLY_TRIES_MAX + 1, EARLY_TRIES_MAX));
     assert_eq!(backend.at_once(NAME).await.unwrap(), whole);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_is_busy_before_a_body_comes_gets_no_parts_for_that() {
+    let (backend, fake) = fakes::google();
+    let (lot, whole) = lot(2 * PART, 0);
+    fake.will(&[Fate::RefusedAtOnce(503); 3]);
+    let mut trust = Trust::default();
+    assert_eq!(tries(&backend, &mut trust, &bound(&lot)).await, 1);
+    assert_eq!(backend.at_once(NAME).await.unwrap(), whole);
+    assert_eq!(writes(&backend), (4, 0));
+    assert!(trust.is_given());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_is_busy_once_all_came_is_not_sent_it_again_as_one() {
+    for status in [503, 429, 500, 408] {
+        let (backend, fake) = fakes::google();
+        let (lot, whole) = lot(2 * PART, 0);
+        fake.will(&[Fate::Refused(status); 2 * TRIES_MAX as usize]);
+        assert_eq!(tries(&backend, &mut Trust::default(), &bound(&lot)).await, 2, "{status}");
+        assert_eq!(backend.at_once(NAME).await.unwrap(), whole);
+        assert_eq!(fake.streamed(), 1, "{status}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_that_failed_is_made_again_before_anything_is_sent() {
+    for fate in [Fate::Done, Fate::AnswerLost] {
+        let (backend, fake) = fakes::google();
+        let (lot, whole) = lot(2 * PART, 0);
+        fake.will(&[fate]);
+        fake.fail_reads(5);
+        let mut trust = Trust::default();
+        assert_eq!(tries(&backend, &mut trust, &bound(&lot)).await, 6, "{fate:?}");
+        assert_eq!(backend.at_once(NAME).await.unwrap(), whole);
+        assert_eq!(writes(&backend), (1, 0), "{fate:?}: sent once");
+        assert_eq!(uploaded(&backend), whole.len() as u64);
+        assert!(trust.is_given());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn parts_that_all_came_through_are_looked_for_and_not_sent_again() {
+    let (backend, fake) = fakes::google();
+    let (lot, whole) = lot(2 * PART, 0);
+    fake.fail_reads(5);
+    let urgent = Bound { is_urgent: &|| true, ..bound(&lot) };
+    assert_eq!(tries(&backend, &mut Trust::default(), &urgent).await, 6);
+    assert_eq!((fake.parts_sent().len(), fake.uploads()), (3, (1, 0)));
+    assert_eq!(uploaded(&backend), whole.len() as u64);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lots_after_one_that_was_too_slow_as_one_request_go_in_parts() {
+    let (backend, fake) = fakes::google();
+    let (lot, _) = lot(2 * PART, 0);
+    let (mut trust, mut tried) = (Trust::default(), Vec::new());
+    for number in 0..6 {
+        // A spool of two blobs: half of it waits before a request, and all of it after.
+        let asked = AtomicBool::new(false);
+        let is_urgent = || asked.swap(true, Ordering::Relaxed);
+        let (before, name) = (fake.streamed(), format!("blobs/{number}"));
+        let bound = Bound { is_urgent: &is_urgent, ..named(&lot, &name) };
+        assert_eq!(tries(&backend, &mut trust, &bound).await, 1);
+        tried.push(fake.streamed() - before);
+    }
+    assert_eq!(tried, [1, 0, 1, 0, 0, 1]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -104,7 +191,7 @@ async fn an_answer_that_was_lost_costs_a_look_and_not_the_blob_again() {
     let mut trust = Trust::default();
     assert_eq!(tries(&backend, &mut trust, &bound(&lot)).await, 1);
     assert_eq!(backend.at_once(NAME).await.unwrap(), whole);
-    assert_eq!(fake.streamed(), 1);
+    assert_eq!((fake.streamed(), uploaded(&backend)), (1, whole.len() as u64));
     assert!(trust.is_given());
 }
 
@@ -114,7 +201,7 @@ async fn what_is_urgent_goes_in_parts_and_stays_with_them() {
     let (lot, whole) = lot(2 * PART, 0);
     let (mut trust, mut progress) = (Trust::default(), Progress::default());
     fake.refuse_parts(&["1"]);
-    let urgent = Bound { is_urgent: true, ..bound(&lot) };
+    let urgent = Bound { is_urgent: &|| true, ..bound(&lot) };
     bring(&backend, &mut trust, &mut progress, &urgent).await.unwrap_err();
     bring(&backend, &mut trust, &mut progress, &bound(&lot)).await.unwrap();
     assert_eq!(backend.at_once(NAME).await.unwrap(), whole);
@@ -164,21 +251,24 @@ fn trust_comes_back_with_one_request_that_comes_through() {
 
 /// Plants faults of the way there, as a seed says.
 fn plant(fake: &Fake, rng: &mut SeededRng, len: usize) {
-    match rng.below(5) {
+    match rng.below(7) {
         0 => fake.will(&[Fate::BreaksOff(PART + rng.below((len - PART) as u64) as usize)]),
         1 => fake.will(&[Fate::AnswerLost]),
-        2 => fake.will(&[Fate::Refused]),
+        2 => fake.will(&[Fate::Refused(413)]),
         3 => fake.refuse_parts(&["1", "3"]),
+        4 => fake.will(&[Fate::Refused(503)]),
+        5 => fake.will(&[Fate::RefusedAtOnce(413)]),
         _ => {}
     }
     if rng.one_in(3) {
         fake.refuse_parts(&["2"]);
     }
+    fake.fail_reads(rng.below(4) as u32);
 }
 
 #[tokio::test(start_paused = true)]
 async fn whatever_fails_on_the_way_every_blob_arrives_as_it_is() {
-    for seed in 0..12 {
+    for seed in 0..16 {
         let mut rng = SeededRng::new(seed);
         let (backend, fake) = fakes::google();
         let mut trust = Trust::default();
@@ -186,6 +276,7 @@ async fn whatever_fails_on_the_way_every_blob_arrives_as_it_is() {
             let (lot, whole) = lot(2 * PART + rng.below(1000) as usize, 777 * number);
             let mut progress = Progress::default();
             let (before, mut tries) = (fake.streamed(), 0);
+            let uploaded_before = uploaded(&backend);
             let name = format!("blobs/{number}");
             let bound = named(&lot, &name);
             plant(&fake, &mut rng, whole.len());
@@ -197,6 +288,8 @@ async fn whatever_fails_on_the_way_every_blob_arrives_as_it_is() {
                 assert!(tries < TRIES_MAX, "seed {seed}");
             }
             assert_eq!(backend.at_once(&name).await.unwrap(), whole, "seed {seed}");
+            // A part that was sent twice counts twice.
+            assert!(uploaded(&backend) - uploaded_before >= whole.len() as u64, "seed {seed}");
             assert!(fake.streamed() - before <= 1, "seed {seed}: one request for a blob at most");
         }
     }
