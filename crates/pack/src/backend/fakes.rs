@@ -16,6 +16,7 @@ use object_store::client::{
     HttpResponseBody, HttpService,
 };
 use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
 
 use super::streamed::Streamed;
 use super::url::open_cloud;
@@ -44,6 +45,8 @@ struct State {
     streamed: u32,
     /// Reads of objects that fail next.
     reads_failing: u32,
+    /// Of those that were whole, how many told the sum of their bodies.
+    sums: u32,
     tokens: u32,
     /// Conditions that requests had, as the cloud words them.
     conditions: Vec<String>,
@@ -108,6 +111,11 @@ impl Fake {
         self.state.lock().reads_failing = reads;
     }
 
+    /// Requests from files that told the sum of their bodies.
+    pub(crate) fn sums(&self) -> u32 {
+        self.state.lock().sums
+    }
+
     async fn stream(
         &self,
         head: &http::request::Parts,
@@ -141,6 +149,14 @@ impl Fake {
         if let Fate::Refused(status) = fate {
             return refused(status);
         }
+        // Amazon's gets the sum of the body with the signature.
+        let sum = head.headers.get("x-amz-content-sha256");
+        if let Some(sum) = sum {
+            let digest: [u8; 32] = Sha256::digest(&body).into();
+            let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(sum.to_str().unwrap(), hex);
+        }
+        self.state.lock().sums += u32::from(sum.is_some());
         let answer = self.answer(head, body.into());
         if fate == Fate::AnswerLost { breaks_off() } else { Ok(answer) }
     }
@@ -183,6 +199,14 @@ impl State {
         let uri = &head.uri;
         if matches!(uri.host(), Some("metadata.google.internal" | "169.254.169.254")) {
             self.tokens += 1;
+            // Amazon asks for the name of a role first, and then for its keys.
+            if uri.path().ends_with("/security-credentials/") {
+                return plain(200, "role");
+            }
+            if uri.path().contains("/security-credentials/role") {
+                let keys = r#"{"AccessKeyId":"k","SecretAccessKey":"s","Token":"t","Expiration":"2100-01-01T00:00:00Z"}"#;
+                return plain(200, keys);
+            }
             let token = r#"{"access_token":"t","expires_in":3600,"expires_on":"4102444800","token_type":"Bearer"}"#;
             return plain(200, token);
         }
@@ -336,6 +360,16 @@ pub(crate) fn google() -> (Backend, Fake) {
     backend("gs://bucket/some/prefix")
 }
 
+/// Amazon's, in memory.
+pub(crate) fn s3() -> (Backend, Fake) {
+    backend("s3://bucket/some/prefix?endpoint=https://s3.test&region=eu-north-1")
+}
+
+/// Azure's, in memory.
+pub(crate) fn azure() -> (Backend, Fake) {
+    backend("az://container/prefix?account=me&endpoint=https://azure.test")
+}
+
 fn backend(url: &str) -> (Backend, Fake) {
     let (fake, asked) = (Fake::default(), Asked::new());
     (Backend::of(open_cloud(url, fake.clone(), &asked.gate).unwrap(), asked), fake)
@@ -362,7 +396,7 @@ async fn is_used(backend: &Backend) {
 
 #[tokio::test]
 async fn google_is_asked_in_its_words() {
-    let (backend, fake) = backend("gs://bucket/some/prefix");
+    let (backend, fake) = google();
     is_used(&backend).await;
     backend.remove("blobs/a").await.unwrap();
     assert_eq!(backend.size("blobs/a").await.unwrap(), None);
@@ -378,7 +412,7 @@ async fn google_is_asked_in_its_words() {
 
 #[tokio::test]
 async fn azure_is_asked_in_its_words() {
-    let (backend, fake) = backend("az://container/prefix?account=me&endpoint=https://azure.test");
+    let (backend, fake) = azure();
     is_used(&backend).await;
     let state = fake.state.lock();
     assert_eq!(state.conditions, ["if-none-match: *", "if-none-match: *"]);

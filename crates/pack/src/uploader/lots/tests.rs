@@ -69,6 +69,19 @@ async fn a_blob_of_many_parts_is_one_request() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn every_cloud_gets_the_body_and_amazon_its_sum_with_each_repeat() {
+    let clouds = [fakes::google(), fakes::s3(), fakes::azure()];
+    for ((backend, fake), sums) in clouds.into_iter().zip([0, 1, 0]) {
+        let (lot, whole) = lot(2 * PART, 0);
+        // The library repeats the first, and the gate the second.
+        fake.will(&[Fate::BreaksOff(PART / 2), Fate::RefusedAtOnce(503)]);
+        assert_eq!(tries(&backend, &mut Trust::default(), &bound(&lot)).await, 1);
+        assert_eq!(backend.at_once(NAME).await.unwrap(), whole);
+        assert_eq!((fake.streamed(), fake.sums(), writes(&backend)), (3, sums, (3, 0)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_that_breaks_off_goes_on_in_parts() {
     let (backend, fake) = fakes::google();
     let (lot, whole) = lot(3 * PART, 0);
