@@ -11,8 +11,8 @@ Every packed file is read back and compared. Then reads, cold and warm, in pairs
 file. Shows a table, and the bill of `larder pack status`; with --docs DIR writes DIR/plots/packing.svg too.
 
 The price of packing is that of what was asked while files were written, without the worker's first start. GETs are left out:
-those of the comparison cannot be told from the one with which the worker checks each blob. It
-must be 1/20,000 of that of direct writing at most, with a tenth of the files 1/2,000. No blob may go up in parts.
+those of the comparison cannot be told from the one with which the worker checks each blob. The price must be 1/20,000 of that
+of direct writing at most, with a tenth of the files 1/2,000. No blob may go up in parts.
 
     python3 tests/clients/throttled.py [--files 320000] [--direct 3000] [--least 60] [--docs docs]
 """
