@@ -64,6 +64,8 @@ pub(crate) enum Fate {
     Refused(u16),
     /// It is refused with this status before any of its body came.
     RefusedAtOnce(u16),
+    /// It is taken for one without a body.
+    TakenEmpty,
 }
 
 impl HttpConnector for Fake {
@@ -132,6 +134,9 @@ impl Fake {
         };
         if let Fate::RefusedAtOnce(status) = fate {
             return refused(status);
+        }
+        if fate == Fate::TakenEmpty {
+            return Ok(self.answer(head, Bytes::new()));
         }
         let (mut pieces, mut body) = (streamed.pieces(), Vec::new());
         let breaks_off = || {

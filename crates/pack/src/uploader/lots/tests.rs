@@ -119,6 +119,16 @@ async fn a_request_that_never_gets_anywhere_goes_on_in_parts_in_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_that_all_is_well_counts_only_once_all_went_out() {
+    let (backend, fake) = fakes::google();
+    let (lot, whole) = lot(2 * PART, 0);
+    fake.will(&[Fate::TakenEmpty; 2]);
+    assert_eq!(tries(&backend, &mut Trust::default(), &bound(&lot)).await, 2);
+    assert_eq!(backend.at_once(NAME).await.unwrap(), whole);
+    assert_eq!((fake.streamed(), uploaded(&backend)), (1, whole.len() as u64));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_backend_that_is_busy_before_a_body_comes_gets_no_parts_for_that() {
     let (backend, fake) = fakes::google();
     let (lot, whole) = lot(2 * PART, 0);
@@ -264,13 +274,14 @@ fn trust_comes_back_with_one_request_that_comes_through() {
 
 /// Plants faults of the way there, as a seed says.
 fn plant(fake: &Fake, rng: &mut SeededRng, len: usize) {
-    match rng.below(7) {
+    match rng.below(8) {
         0 => fake.will(&[Fate::BreaksOff(PART + rng.below((len - PART) as u64) as usize)]),
         1 => fake.will(&[Fate::AnswerLost]),
         2 => fake.will(&[Fate::Refused(413)]),
         3 => fake.refuse_parts(&["1", "3"]),
         4 => fake.will(&[Fate::Refused(503)]),
         5 => fake.will(&[Fate::RefusedAtOnce(413)]),
+        6 => fake.will(&[Fate::TakenEmpty]),
         _ => {}
     }
     if rng.one_in(3) {
