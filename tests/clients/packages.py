@@ -160,6 +160,8 @@ def deb(dist, folder):
         box.run("systemctl", "stop", "larder")
         box.run("systemd-run", "--unit=other", "--property=Type=exec", "python3", "-c",
                 "import socket; socket.create_server(('127.0.0.1', 9000)).accept()")
+        # It listens (state 0A) before the service begins.
+        until("another has the port", lambda: box.run("grep", "-q", ":2328 .* 0A ", "/proc/net/tcp", expect=None).returncode == 0)
         box.run("systemctl", "start", "--no-block", "larder")
         until("it is started again", lambda: int(box.run(
             "systemctl", "show", "--property=NRestarts", "--value", "larder").stdout) >= 1)

@@ -89,14 +89,17 @@ impl Turns {
         match self.doing {
             Doing::Rests => None,
             Doing::Waits => self.bound.map(|bound| (bound, true)),
-            Doing::Copies(found) => found.map(|found| (found, false)),
+            Doing::Copies(Some(found)) => Some((found, false)),
+            // It holds up nobody, and hears all the same that others come first.
+            Doing::Copies(None) if self.waits_for_turns() => Some((CopyPriority::LAST, true)),
+            Doing::Copies(None) => None,
         }
     }
 
     /// Returns true if what was begun may go on now.
     #[must_use]
     pub fn may_copy(&self, now_ms: u64) -> bool {
-        let Some(bound) = self.bound.filter(|bound| !bound.is_single()) else { return true };
+        let Some(bound) = self.bound.filter(|_| self.waits_for_turns()) else { return true };
         match self.turn_now(now_ms).filter(|(sent_ms, _)| *sent_ms >= self.since_ms) {
             Some((_, turn)) => turn.upto >= bound,
             None => now_ms >= self.since_ms + COPY_TURN_MS,
@@ -116,6 +119,10 @@ impl Turns {
         let given = self.turn_now(now_ms).filter(|_| self.need().is_some());
         let given = given.map_or(own, |(_, turn)| turn.bytes_per_s);
         given.clamp(own, own.saturating_mul(COPY_LENT_MAX))
+    }
+
+    fn waits_for_turns(&self) -> bool {
+        self.bound.is_some_and(|bound| !bound.is_single())
     }
 
     fn turn_now(&self, now_ms: u64) -> Option<(u64, CopyTurn)> {
@@ -165,7 +172,7 @@ mod tests {
         turns.heard(250, turn(priority(1)));
         assert!(turns.may_copy(302), "it came late");
         turns.found(None);
-        assert_eq!(turns.need(), None, "to look on is no need");
+        assert_eq!(turns.need(), Some((CopyPriority::LAST, true)), "to look on is hardly a need");
         turns.found(Some(priority(2)));
         assert_eq!(turns.need(), Some((priority(2), false)));
         turns.heard(400, turn(priority(1)));

@@ -109,6 +109,8 @@ pub(super) struct Refills {
     reasons: u64,
     /// Reasons that a walk has dealt with.
     settled: u64,
+    /// Copies that were not made.
+    failed: u32,
 }
 
 impl Refills {
@@ -178,7 +180,8 @@ impl Pg {
     }
 
     /// Returns true if copies may be missing, or are to be given up.
-    pub(super) fn has_copies_to_make(&self) -> bool {
+    #[must_use]
+    pub fn has_copies_to_make(&self) -> bool {
         let Some(space) = self.space.as_ref().filter(|_| self.serves()) else { return false };
         self.refills.settled < self.refills.reasons
             || space.filling().next().is_some()
@@ -207,6 +210,10 @@ impl Pg {
         let Some(chunk) = self.shown(row, chunk.grant, index)? else {
             return Ok(Considered::default());
         };
+        if self.refills.changes.iter().any(|change| change.row == row) {
+            // It was met a moment ago, and the index does not show it yet.
+            return Ok(Considered::default());
+        }
         let need = space.need(&chunk, suspected);
         self.refills.meet(space, &chunk, suspected);
         let unmet = need.absent.union(need.leaving);
@@ -277,7 +284,9 @@ impl Pg {
         let lasts = self.planted.copies_under_lasting_grants();
         let at = if lasts { OpId { seq: OpSeq(u64::MAX), ..at } } else { at };
         let space = self.space.as_ref()?;
-        let to = need.missing.iter().next()?;
+        // One that did not get its copy is not tried again and again while others could.
+        let turn = self.refills.failed as usize % need.missing.count().max(1);
+        let to = need.missing.iter().nth(turn)?;
         let is_free = !self.refills.under_way.contains_key(row)
             && self.refills.under_way.len() < REFILLS_MAX
             && !space.is_raised_above(chunk.lv, at);
@@ -299,6 +308,9 @@ impl Pg {
         let Some(UnderWay { chunk, to, server, .. }) = self.refills.under_way.remove(&row) else {
             return;
         };
+        if !is_copied {
+            self.refills.failed = self.refills.failed.wrapping_add(1);
+        }
         if is_copied {
             self.refills.suspects.remove(&(chunk, server));
             let (gained, lost) = (Holders::default().with(to), Holders::default());

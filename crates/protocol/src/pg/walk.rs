@@ -38,19 +38,16 @@ pub struct Walk {
     /// Chunks that lack something, by the number of copies that can be read.
     lacking: BTreeMap<usize, u64>,
     has_changed: bool,
-    /// Copies as urgent as the bound were not asked for: there are too many under way, or the next floor is above them.
-    has_skipped: bool,
-    /// PGs of which a copy was not tried, for reasons that pass soon.
-    put_off: BTreeSet<PgId>,
+    /// PGs with chunks of a single copy of which none was made.
+    still_single: BTreeSet<PgId>,
 }
 
 impl Walk {
     /// A walk that makes copies as urgent as `bound`. PGs are added before the index is looked at.
     #[must_use]
     pub fn new(bound: CopyPriority) -> Self {
-        let (pgs, lacking, put_off) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
-        let (has_changed, has_skipped) = (false, false);
-        Self { bound, pgs, left: None, lacking, has_changed, has_skipped, put_off }
+        let (pgs, lacking, still_single) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        Self { bound, pgs, left: None, lacking, has_changed: false, still_single }
     }
 
     /// It makes copies that are as urgent as this.
@@ -70,6 +67,15 @@ impl Walk {
     /// PGs for which it walks.
     pub fn pgs(&self) -> impl Iterator<Item = PgId> + use<> {
         self.pgs.keys().copied().collect::<Vec<_>>().into_iter()
+    }
+
+    /// Looks at a PG's chunks too if copies may be missing, though the index may not show yet what was decided last. Such a
+    /// look is no walk: the PG is not told of its end.
+    pub fn look_at(&mut self, pg: &Pg) {
+        if pg.has_copies_to_make() {
+            let walked = Walked { view: pg.view(), number: 0, unmet: BTreeSet::new() };
+            self.pgs.insert(pg.id(), walked);
+        }
     }
 
     /// Returns true if it walks for this PG.
@@ -99,7 +105,9 @@ impl Walk {
         *self.lacking.entry(considered.good).or_default() += 1;
         if let Some(priority) = considered.priority.filter(|_| considered.refill.is_none()) {
             self.left = Some(self.left.map_or(priority, |left| left.min(priority)));
-            self.has_skipped |= priority <= self.bound;
+            if priority.is_single() {
+                self.still_single.insert(pg.id());
+            }
         }
         self.has_changed |= considered.gives_up;
         Ok(considered.refill)
@@ -110,24 +118,21 @@ impl Walk {
         self.has_changed = true;
     }
 
-    /// A copy that it asked for was not tried, for reasons that pass soon.
-    pub fn put_off(&mut self, pg: PgId) {
-        self.put_off.insert(pg);
+    /// A copy that it asked for, of a chunk with a single one, was not made.
+    pub fn missed_single(&mut self, pg: PgId) {
+        self.still_single.insert(pg);
     }
 
-    /// PGs of which a copy was not tried, for reasons that pass soon.
-    pub fn were_put_off(&self) -> impl Iterator<Item = PgId> + use<'_> {
-        self.put_off.iter().copied()
+    /// PGs with chunks of a single copy that it has found, and of which no copy was made.
+    pub fn still_single(&self) -> impl Iterator<Item = PgId> + use<'_> {
+        self.still_single.iter().copied()
     }
 
     /// Returns the event for a PG when all rows were looked at and all copies were made or failed. `None` if it is in
-    /// another view by now, or a copy was not tried.
+    /// another view by now.
     #[must_use]
     pub fn ended(&self, pg: &Pg) -> Option<Event> {
         let walked = self.pgs.get(&pg.id()).filter(|walked| walked.view == pg.view())?;
-        if self.put_off.contains(&pg.id()) {
-            return None;
-        }
         Some(Event::Walked { walk: walked.number, unmet: walked.unmet.clone() })
     }
 
@@ -183,11 +188,7 @@ impl Rhythm {
     pub fn ended(&mut self, now_ms: u64, walk: &Walk) {
         let longer = (2 * self.pause_ms).clamp(WALK_LOOK_MS, WALK_PAUSE_MS_MAX);
         // Where nothing can be done now it is not tried at once again.
-        self.pause_ms = match walk.has_effect() {
-            true => 0,
-            false if walk.has_skipped || !walk.put_off.is_empty() => WALK_LOOK_MS,
-            false => longer,
-        };
+        self.pause_ms = if walk.has_effect() { 0 } else { longer };
         (self.reasons, self.ended_ms) = (walk.reasons(), now_ms);
     }
 

@@ -8,7 +8,7 @@ use larder_protocol::limits::{HOT_READS, OP_ID_BYTES_MAX, OWN_BYTES_MAX, SUSPECT
 use larder_protocol::manager::state::{MapVersion, ReplicaState};
 use larder_protocol::pg::{CopyPriority, Refill, Rhythm, Walk, chunk_at};
 use larder_protocol::{Call, DataAnswer, DataRequest, Effect, Event, Index, LvInfo};
-use larder_types::{BootId, DiskId, Grant, Holders, Op, PgId, ServerId, SessionId, StreamId};
+use larder_types::{BootId, DiskId, Grant, Holders, Op, ServerId, SessionId, StreamId};
 
 use crate::support::{BUCKET, LV, Member, info, key, mismatch};
 
@@ -41,6 +41,11 @@ impl Member {
     fn walk_up_to(&mut self, bound: CopyPriority) -> (Vec<Refill>, Walk) {
         let mut walk = Walk::new(bound);
         walk.add(&self.pg);
+        let refills = self.consider_all(&mut walk);
+        (refills, walk)
+    }
+
+    fn consider_all(&mut self, walk: &mut Walk) -> Vec<Refill> {
         let mut rows = Vec::new();
         self.table
             .scan_prefix(b"", &mut |row, value| {
@@ -56,7 +61,7 @@ impl Member {
                 refills.extend(found.expect("a readable row").map(|refill| *refill));
             }
         }
-        (refills, walk)
+        refills
     }
 
     fn end(&mut self, walk: &Walk) {
@@ -227,20 +232,37 @@ fn a_replica_that_goes_or_opens_is_news_once() {
 }
 
 #[test]
-fn a_group_whose_copy_was_put_off_is_not_told_that_it_was_walked_over() {
-    let mut pg = Member::alone(2);
-    pg.store("a", 1, 2);
-    pg.widen();
-    let (refills, mut walk) = pg.walk(2);
+fn a_copy_that_one_replica_does_not_get_is_made_for_another() {
+    let mut pg = Member::alone(3);
+    pg.store("a", 1, 1);
+    let (refills, mut walk) = pg.walk(1);
+    let first = refills[0].to;
     pg.refilled(&refills[0], false);
-    walk.put_off(PgId(0));
-    assert_eq!(walk.ended(&pg.pg), None, "else it would count as tried");
-    assert_eq!(walk.were_put_off().collect::<Vec<_>>(), [PgId(0)]);
-    let mut rhythm = Rhythm::default();
-    rhythm.ended(0, &walk);
-    assert!(!rhythm.is_due(999, &walk) && rhythm.is_due(1000, &walk), "again in a second");
-    rhythm.ended(1000, &walk);
-    assert!(rhythm.is_due(2000, &walk), "and not ever more seldom");
+    walk.missed_single(refills[0].chunk.grant.pg);
+    assert_eq!(walk.still_single().count(), 1, "it is looked for again");
+    pg.end(&walk);
+    let (refills, _walk) = pg.walk(1);
+    assert_ne!(refills[0].to, first);
+    pg.refilled(&refills[0], true);
+}
+
+#[test]
+fn a_look_covers_groups_whose_last_copies_do_not_show_yet_and_tells_nobody() {
+    let mut pg = Member::alone(3);
+    pg.store("a", 1, 1);
+    pg.store("b", 2, 1);
+    let (refills, _walk) = pg.walk(1);
+    pg.refilled(&refills[0], true);
+    pg.refilled(&refills[1], false);
+    assert_eq!(pg.pg.wants_walk(), None, "what was decided last shows first");
+    let mut look = Walk::new(CopyPriority::new(1, false));
+    look.look_at(&pg.pg);
+    let again = pg.consider_all(&mut look);
+    let rows: Vec<_> = again.iter().map(|refill| &refill.row).collect();
+    assert_eq!(rows, [&refills[1].row], "the first has its copy");
+    pg.refilled(&again[0], false);
+    pg.end(&look);
+    assert!(pg.said().is_empty());
 }
 
 #[test]

@@ -197,6 +197,9 @@ impl Cluster {
                 (Ending::Failed, Vec::new())
             }
         };
+        if ending == Ending::Failed && asked.elapsed() >= Duration::from_millis(COPY_LATE_MS) {
+            self.shunned.add(server);
+        }
         let is_bad = |replica: &usize| places.get(*replica).is_some_and(|at| bad.contains(at));
         Copied { ending, bad: from.iter().filter(is_bad).fold(Holders::default(), Holders::with) }
     }

@@ -194,9 +194,9 @@ impl Looks {
         self.known.extend(walk.pgs().filter_map(|pg| Some((pg, *now.get(&pg)?))));
     }
 
-    /// Copies that were not tried are looked for again.
+    /// Groups that still have chunks with a single copy are looked over again.
     fn ended(&mut self, walk: &Walk) {
-        for pg in walk.were_put_off() {
+        for pg in walk.still_single() {
             self.known.remove(&pg);
         }
     }
@@ -216,6 +216,8 @@ pub(super) async fn run(meta: Weak<Meta>) {
         if meta.is_stopping() {
             return;
         }
+        // Later changes are looked for by the next look.
+        let changes = meta.replica_changes();
         let Some(walk) = meta.wanted_walk(bound) else {
             bound = CopyPriority::FIRST;
             meta.rebuild.order.rest();
@@ -226,6 +228,9 @@ pub(super) async fn run(meta: Weak<Meta>) {
         if !rhythm.is_due(uptime_ms(), &walk) {
             meta.rebuild.order.rest();
             continue;
+        }
+        if walk.bound().is_single() {
+            looks.begin(&walk, &changes);
         }
         match meta.walk(walk, &mut looks).await {
             Ok(walk) => {
@@ -240,20 +245,24 @@ pub(super) async fn run(meta: Weak<Meta>) {
 impl Meta {
     /// A walk for all PGs that want one.
     fn wanted_walk(&self, bound: CopyPriority) -> Option<Walk> {
-        self.walk_of(self.pg_ids(), bound)
-    }
-
-    /// A walk for those of some PGs that want one. Where no volume is read much, nothing comes before what the others have.
-    fn walk_of(&self, pgs: impl Iterator<Item = PgId>, bound: CopyPriority) -> Option<Walk> {
-        let now_ms = now().steady_ms;
-        let wanting: Vec<PgId> =
-            pgs.filter(|pg| self.lock(*pg).pg.wants_walk().is_some()).collect();
-        let has_hot = wanting.iter().any(|pg| self.lock(*pg).pg.has_hot(now_ms));
-        let first = CopyPriority::new(1, has_hot);
-        let mut walk = Walk::new(bound.max(first));
-        wanting.iter().for_each(|pg| walk.add(&self.lock(*pg).pg));
+        let mut walk = Walk::new(bound.max(self.first(self.pg_ids())));
+        self.pg_ids().for_each(|pg| walk.add(&self.lock(pg).pg));
         walk.pgs().next()?;
         Some(walk)
+    }
+
+    /// A look at those of some PGs that may lack copies.
+    fn look_at(&self, pgs: &[PgId], bound: CopyPriority) -> Option<Walk> {
+        let mut look = Walk::new(bound.max(self.first(pgs.iter().copied())));
+        pgs.iter().for_each(|pg| look.look_at(&self.lock(*pg).pg));
+        look.pgs().next()?;
+        Some(look)
+    }
+
+    /// The most urgent priority of copies in some PGs. Where no volume is read much, nothing comes before what the others have.
+    fn first(&self, mut pgs: impl Iterator<Item = PgId>) -> CopyPriority {
+        let now_ms = now().steady_ms;
+        CopyPriority::new(1, pgs.any(|pg| self.lock(pg).pg.has_hot(now_ms)))
     }
 
     /// Makes the copies that a walk asks for. It pauses between two pieces while others have more urgent ones, and while
@@ -262,9 +271,6 @@ impl Meta {
         let (before, mut made) = (self.rebuild.extent.lock().left, 0);
         self.rebuild.walks.fetch_add(1, Ordering::Relaxed);
         self.rebuild.order.begin(walk.bound());
-        if walk.bound().is_single() {
-            looks.begin(&walk, &self.replica_changes());
-        }
         let mut piece = Piece::before(walk);
         while piece.after.is_some() && !self.is_stopping() {
             if !piece.walk.bound().is_single() {
@@ -306,7 +312,7 @@ impl Meta {
         let is_news = |pg: &PgId| looks.known.get(pg) != now.get(pg);
         let news: Vec<PgId> = now.keys().copied().filter(is_news).collect();
         let mut bound = CopyPriority::FIRST;
-        while let Some(walk) = self.walk_of(news.iter().copied(), bound) {
+        while let Some(walk) = self.look_at(&news, bound) {
             self.rebuild.walks.fetch_add(1, Ordering::Relaxed);
             self.rebuild.order.begin(walk.bound());
             looks.begin(&walk, &now);
@@ -436,8 +442,10 @@ impl Meta {
         let mut under_way = JoinSet::new();
         for (pg, refill) in refills {
             if self.is_shunned(pg, &refill) {
+                if refill.priority.is_single() {
+                    walk.missed_single(pg);
+                }
                 self.refilled((pg, refill), Ending::PutOff);
-                walk.put_off(pg);
                 continue;
             }
             let is_single = refill.priority.is_single();
@@ -448,15 +456,15 @@ impl Meta {
                 let ending = meta.copy_one(pg, &refill).await;
                 drop(piece);
                 meta.refilled((pg, refill), ending);
-                (pg, ending)
+                (pg, is_single, ending)
             });
         }
         let mut made = 0;
         while let Some(ended) = under_way.join_next().await {
             match ended {
-                Ok((_, Ending::Durable)) => made += 1,
-                Ok((pg, Ending::PutOff)) => walk.put_off(pg),
-                Ok((_, Ending::Failed)) | Err(_) => {}
+                Ok((_, _, Ending::Durable)) => made += 1,
+                Ok((pg, true, _)) => walk.missed_single(pg),
+                Ok((_, false, _)) | Err(_) => {}
             }
         }
         made

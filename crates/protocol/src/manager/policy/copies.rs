@@ -23,8 +23,19 @@ use crate::turns::{CopyNeed, CopyTurn};
 struct Said {
     need: CopyNeed,
     at_ms: u64,
-    /// Since when its copies do not go on.
-    still_since_ms: u64,
+    /// Milliseconds for which it might make copies, and has made none.
+    still_ms: u64,
+}
+
+impl Said {
+    /// The same up to now, when it says this. The time for which it waits does not count.
+    fn still_until(&self, now_ms: u64, need: CopyNeed) -> u64 {
+        match (self.need.made == need.made, self.need.waits) {
+            (false, _) => 0,
+            (true, true) => self.still_ms,
+            (true, false) => self.still_ms + now_ms.saturating_sub(self.at_ms),
+        }
+    }
 }
 
 /// See the module's head.
@@ -43,15 +54,13 @@ impl Copies {
     /// A server says what it has to copy; returns its turn.
     fn hear(&mut self, now_ms: u64, server: ServerId, need: CopyNeed) -> Option<CopyTurn> {
         self.said.retain(|_, said| now_ms < said.at_ms + COPY_NEED_MS);
-        let goes_on = |before: &Said| before.need.made != need.made || need.waits;
-        let before = self.said.get(&server).filter(|before| !goes_on(before));
-        let still_since_ms = before.map_or(now_ms, |before| before.still_since_ms);
-        self.said.insert(server, Said { need, at_ms: now_ms, still_since_ms });
-        (now_ms >= self.since_ms + COPY_NEED_MS).then(|| self.turn(now_ms, need))
+        let still_ms = self.said.get(&server).map_or(0, |before| before.still_until(now_ms, need));
+        self.said.insert(server, Said { need, at_ms: now_ms, still_ms });
+        (now_ms >= self.since_ms + COPY_NEED_MS).then(|| self.turn(need))
     }
 
-    fn turn(&self, now_ms: u64, own: CopyNeed) -> CopyTurn {
-        let moving = self.said.values().filter(|it| now_ms < it.still_since_ms + COPY_STUCK_MS);
+    fn turn(&self, own: CopyNeed) -> CopyTurn {
+        let moving = self.said.values().filter(|it| it.still_ms < COPY_STUCK_MS);
         let moving: Vec<CopyNeed> = moving.map(|said| said.need).collect();
         let first = moving.iter().map(|need| need.priority).min();
         let upto = first.unwrap_or(own.priority);
