@@ -217,7 +217,7 @@ impl DataServer {
     /// Reads whole checksummed pieces of a chunk, and verifies them; blocks.
     ///
     /// # Errors
-    /// What is wrong with the copy.
+    /// The state of a copy that is not right.
     pub(crate) fn read_verified(
         &self,
         chunk: &Chunk,
