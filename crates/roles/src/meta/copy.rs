@@ -56,12 +56,12 @@ pub(super) struct Copied {
 }
 
 impl Copied {
-    fn as_(ending: Ending) -> Self {
+    fn ended(ending: Ending) -> Self {
         Self { ending, bad: Holders::default() }
     }
 
     fn through_here(are_durable: bool) -> Self {
-        Self::as_(if are_durable { Ending::Durable } else { Ending::Failed })
+        Self::ended(if are_durable { Ending::Durable } else { Ending::Failed })
     }
 
     fn and(self, other: Self) -> Self {
@@ -106,7 +106,7 @@ impl Cluster {
         }
         let Some(bytes) = self.read_whole(places, chunk, *from).await else {
             tracing::warn!(lv = %chunk.lv, grant = ?chunk.grant, "no holder gives a chunk that is to be copied");
-            return Copied::as_(Ending::Failed);
+            return Copied::ended(Ending::Failed);
         };
         let write = self.write_copy(places, (chunk.lv, *to), *grant, &chunk.extents, bytes);
         Copied::through_here(write.await)
@@ -126,10 +126,10 @@ impl Cluster {
                 self.have_copied(places, (*replicas, replica), chunk, (*grant, extents))
             });
             let copied = join_all(copies).await.into_iter();
-            return copied.fold(Copied::as_(Ending::Durable), Copied::and);
+            return copied.fold(Copied::ended(Ending::Durable), Copied::and);
         }
         let Some(bytes) = self.read_whole(places, chunk, *replicas).await else {
-            return Copied::as_(Ending::Failed);
+            return Copied::ended(Ending::Failed);
         };
         let writes = replicas.iter().map(|replica| {
             self.write_copy(places, (chunk.lv, replica), *grant, extents, bytes.clone())
@@ -151,10 +151,10 @@ impl Cluster {
         (grant, extents): (Grant, &[Extent]),
     ) -> Copied {
         let Some((server, peer)) = self.replica(places, to) else {
-            return Copied::as_(Ending::Failed);
+            return Copied::ended(Ending::Failed);
         };
         if self.shunned.has(server) {
-            return Copied::as_(Ending::PutOff);
+            return Copied::ended(Ending::PutOff);
         }
         let order = CopyOrder {
             chunk: chunk.clone(),
@@ -169,7 +169,7 @@ impl Cluster {
         let answered = tokio::select! {
             biased;
             answered = peer.call_while_wanted(&call, Bytes::new(), deadline) => answered,
-            () = down(&*self.managers, server) => return Copied::as_(Ending::Failed),
+            () = down(&*self.managers, server) => return Copied::ended(Ending::Failed),
         };
         let (lv, of) = (chunk.lv, chunk.grant);
         let (ending, bad) = match answered {

@@ -9,7 +9,7 @@
 //!
 //! 1. A walk's copies are all over before it ends: a PG is told that it was walked over only then. One that a stop has broken
 //!    off tells nobody.
-//! 2. Copies take no more than the budget of background work.
+//! 2. Copies take no more than the budget of background work and what other meta servers lend.
 //! 3. What is read or written here is bounded by a piece: rows, copies, and the bytes of a chunk for each copy.
 
 mod order;

@@ -28,7 +28,7 @@ use crate::limits::{
 use crate::peers::down;
 use crate::wire::{DataCall, DataService};
 
-/// The reason why a replica did not help. Of several, the greatest says what is known of the chunk.
+/// The reason why a replica did not give its bytes. Of several, the greatest is the one that is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Failed {
     /// It cannot read there.
