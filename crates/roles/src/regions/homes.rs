@@ -7,6 +7,8 @@
 //!    another record allowed. Puts that were taken before it, and have data, are in its journal with their
 //!    outcomes alone. So the journals' ends are read once none of these puts is left open (`marks.rs`).
 //! 2. At most one machine runs for a bucket. It ends, and another begins from the record, if regions join or are removed.
+//! 3. An order is over once this region was the home after it, also if the home is elsewhere when orders are looked at next.
+//!    Else two regions with an order each would take the home from one another for good.
 
 mod marks;
 mod run;
@@ -20,8 +22,9 @@ use std::time::Duration;
 use larder_link::{AskHome, HomeOrder, HomeStatus, Order, TellHomes};
 use larder_objects::ObjectError;
 use larder_protocol::region::home::{HomeAnswer, HomeAsk, Reply, ended, heard, is_owed, reply};
-use larder_types::{BucketName, BucketRecord, BucketState, Home, HomeState, RegionId};
+use larder_types::{BucketName, BucketRecord, BucketState, Home, HomeScope, HomeState, RegionId};
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 pub(super) use self::marks::Heads;
@@ -44,8 +47,9 @@ type Told = Vec<(BucketName, Home)>;
 pub(super) struct Homes {
     marks: Mutex<BTreeMap<Mark, (Waits, Instant)>>,
     orders: Mutex<BTreeMap<BucketName, Order>>,
-    /// Runs; true for one that is to end, as its order was taken back.
-    running: Mutex<BTreeMap<BucketName, Arc<AtomicBool>>>,
+    runs: Mutex<Runs>,
+    /// A run has carried an order out.
+    carried_out: Notify,
     /// Orders that were begun, so that all have their turn.
     turn: AtomicUsize,
     /// The last reason why an order is not carried out.
@@ -53,6 +57,15 @@ pub(super) struct Homes {
     /// The homes that each region was told last, and when.
     told: Mutex<BTreeMap<RegionId, (Told, Instant)>>,
     counters: HomeCounters,
+}
+
+/// Runs of machines, by bucket.
+#[derive(Debug, Default)]
+struct Runs {
+    /// Those under way; true for one that is to end, as its order was taken back.
+    ends: BTreeMap<BucketName, Arc<AtomicBool>>,
+    /// Scopes of those that made this region the home, until the orders for that are forgotten.
+    carried_out: BTreeMap<BucketName, HomeScope>,
 }
 
 /// Counters of homes, for metrics.
@@ -89,9 +102,14 @@ impl Homes {
 
     /// Has a run end; false if there is none.
     fn ends_run(&self, bucket: &BucketName) -> bool {
-        let running = self.running.lock();
-        let run = running.get(bucket);
+        let runs = self.runs.lock();
+        let run = runs.ends.get(bucket);
         run.inspect(|ends| ends.store(true, Ordering::Relaxed)).is_some()
+    }
+
+    /// True if a run has carried this order out.
+    fn has_carried_out(&self, bucket: &BucketName, scope: HomeScope) -> bool {
+        self.runs.lock().carried_out.get(bucket) == Some(&scope)
     }
 
     /// Notes what an order waits for.
@@ -321,8 +339,13 @@ pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>, dir: PathBuf)
     let mut times = interval(Duration::from_millis(REGION_HOMES_MS));
     times.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        times.tick().await;
+        tokio::select! {
+            _tick = times.tick() => {}
+            () = shared.homes.carried_out.notified() => {}
+        }
         shared.homes.forget_marks();
+        // Those that are carried out while orders are read may still be in the file after this turn.
+        let carried_out = shared.homes.runs.lock().carried_out.clone();
         let of = dir.clone();
         let orders: Vec<HomeOrder> = match blocking::run(move || larder_link::asked(&of)).await {
             Ok(Ok(orders)) => orders,
@@ -353,8 +376,11 @@ pub(super) async fn follow<R: RegionReach>(shared: Arc<Shared<R>>, dir: PathBuf)
             let forgotten = blocking::run(move || larder_link::forget(&of, &over)).await;
             if let Ok(Err(error)) = forgotten {
                 tracing::warn!(%error, "orders about homes that were carried out are not forgotten");
+                continue;
             }
         }
+        let mut runs = shared.homes.runs.lock();
+        runs.carried_out.retain(|bucket, scope| carried_out.get(bucket) != Some(scope));
     }
 }
 
@@ -393,6 +419,7 @@ async fn carry_out<R: RegionReach>(
             (Order::Here(scope), Some(home)) if home.state == HomeState::Here => {
                 home.scope == scope
             }
+            (Order::Here(scope), _) if shared.homes.has_carried_out(bucket, scope) => true,
             (Order::Nowhere, None) => true,
             (Order::Nowhere, Some(home)) => match give_up(shared, bucket, home).await {
                 Some(is_so) => is_so,

@@ -48,11 +48,13 @@ pub(super) fn begin<R: RegionReach>(
 ) {
     let ends = Arc::new(AtomicBool::new(false));
     {
-        let mut running = shared.homes.running.lock();
-        if running.contains_key(&bucket) || !awaited && running.len() >= REGION_HOME_RUNS_MAX {
+        let mut runs = shared.homes.runs.lock();
+        let is_over = || runs.carried_out.get(&bucket) == Some(&scope);
+        let is_ordered_in_vain = || is_over() || runs.ends.len() >= REGION_HOME_RUNS_MAX;
+        if runs.ends.contains_key(&bucket) || !awaited && is_ordered_in_vain() {
             return;
         }
-        running.insert(bucket.clone(), ends.clone());
+        runs.ends.insert(bucket.clone(), ends.clone());
     }
     let shared = shared.clone();
     tokio::spawn(async move {
@@ -63,7 +65,7 @@ pub(super) fn begin<R: RegionReach>(
             _stops = stops.wait_for(|stops| *stops) => {}
             () = carry_out(&shared, (&bucket, ends), scope) => {}
         }
-        shared.homes.running.lock().remove(&bucket);
+        shared.homes.runs.lock().ends.remove(&bucket);
     });
 }
 
@@ -76,6 +78,8 @@ async fn carry_out<R: RegionReach>(
     match run.take().await {
         Ok(()) => {
             shared.homes.reasons.lock().remove(bucket);
+            shared.homes.runs.lock().carried_out.insert(bucket.clone(), scope);
+            shared.homes.carried_out.notify_one();
             shared.homes.counters.taken.fetch_add(1, Ordering::Relaxed);
             tracing::info!(%bucket, "this region is the home of a bucket now");
         }

@@ -245,6 +245,29 @@ async fn an_order_that_cannot_be_carried_out_is_dropped_with_its_reason() {
     two.stop();
 }
 
+/// Regions look at their orders at different moments. So each finds that the other has the home, and takes it again.
+#[tokio::test(flavor = "multi_thread")]
+async fn orders_of_two_regions_at_once_are_carried_out() {
+    let (mut one, mut two) = two().await;
+    converged(&[&one, &two]).await;
+    for _ in 0..3 {
+        for region in [&one, &two] {
+            ordered(region, HERE).await;
+        }
+        let orders = |region: &Region| larder_link::asked::<HomeOrder>(region.dir.path()).unwrap();
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        while [&one, &two].iter().any(|region| !orders(region).is_empty()) {
+            assert!(tokio::time::Instant::now() < deadline, "{:?}", [state(&one), state(&two)]);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let states = [state(&one), state(&two)];
+        let here = states.iter().filter(|state| **state == Some(HomeState::Here));
+        assert_eq!(here.count(), 1, "{states:?}");
+    }
+    one.stop();
+    two.stop();
+}
+
 /// A run that waits for what is missing ends with its order.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_that_is_taken_back_moves_nothing_later() {
