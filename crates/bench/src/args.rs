@@ -269,13 +269,13 @@ pub struct FloorArgs {
 ///
 /// Each round starts every system once, in an order drawn anew, on an empty directory and free ports of the loopback
 /// interface. It gives each the same works with the same client, stops it and removes the directory. All rows go to
-/// DOCS/benchmarks.json; the table in DOCS/benchmarks.md and the plots in DOCS/plots are made from them.
+/// DOCS/benchmarks.json; the tables in DOCS/benchmarks/all-systems.md and the plots in DOCS/plots are made from them.
 #[derive(Debug, Clone, Args)]
 pub struct CompareArgs {
     /// Make table and plots from the rows in FILE; measure nothing
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
-    /// Folder of benchmarks.json, benchmarks.md and plots/
+    /// Folder of benchmarks.json, benchmarks/ and plots/
     #[arg(long, value_name = "DIR", default_value = "docs")]
     pub docs: PathBuf,
     /// Folder to look for peers in, before PATH
@@ -304,7 +304,7 @@ pub struct CompareArgs {
     /// Trace to replay as one of the works
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Write DOCS/benchmarks-NAME.json, DOCS/plots-NAME and the part of DOCS/benchmarks.md of this name
+    /// Write DOCS/benchmarks-NAME.json, DOCS/plots-NAME and DOCS/benchmarks/NAME.md
     #[arg(long, value_name = "NAME")]
     pub part: Option<String>,
     /// Objects in the bucket that pages are listed of
@@ -327,13 +327,13 @@ pub struct CompareArgs {
 ///
 /// Each round starts a cluster of three nodes on this machine for each pair of delays, in an order drawn anew. It puts
 /// through a proxy that writes in parallel and one that writes in order, and removes the cluster. The rows go to
-/// DOCS/benchmarks-ordered.json; the part of DOCS/benchmarks.md and the plots are made from them.
+/// DOCS/benchmarks-ordered.json; DOCS/benchmarks/ordered.md and the plots are made from them.
 #[derive(Debug, Clone, Args)]
 pub struct OrderedArgs {
     /// Make tables and plots from the rows in FILE; measure nothing
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
-    /// Folder of benchmarks.md, the rows and the plots
+    /// Folder of benchmarks/, the rows and the plots
     #[arg(long, value_name = "DIR", default_value = "docs")]
     pub docs: PathBuf,
     /// Folder on the disk to measure, in which each cluster gets a folder of its own; by default that of temporary

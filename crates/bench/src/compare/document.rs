@@ -43,6 +43,11 @@ impl Part {
         if self.name.is_empty() { "all systems" } else { &self.name }
     }
 
+    /// The page that shows a part of a comparison, below the folder of documents.
+    pub(super) fn page(&self) -> String {
+        format!("benchmarks/{}.md", self.title().replace(' ', "-"))
+    }
+
     /// The file of its rows.
     pub(super) fn rows(&self) -> String {
         format!("benchmarks{}.json", self.after("-"))
@@ -76,7 +81,7 @@ pub(super) fn with_part(path: &Path, part: &Part, text: &str) -> Result<String, 
     let old = match fs::read_to_string(path) {
         Ok(old) => old,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            format!("# Benchmarks\n\n{begin}\n{end}\n")
+            format!("# Benchmarks: {}\n\n{begin}\n{end}\n", part.title())
         }
         Err(source) => return Err(BenchError::File { path: path.to_owned(), source }),
     };
@@ -136,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_have_marks_and_files_of_their_own() {
+    fn parts_have_pages_marks_and_files_of_their_own() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("benchmarks.md");
         let (first, other) = (Part::new(None).unwrap(), Part::new(Some("million")).unwrap());
@@ -150,6 +155,10 @@ mod tests {
         assert_eq!(
             (first.rows(), other.rows()),
             ("benchmarks.json".into(), "benchmarks-million.json".into())
+        );
+        assert_eq!(
+            (first.page(), other.page()),
+            ("benchmarks/all-systems.md".into(), "benchmarks/million.md".into())
         );
         for name in ["", "A", "a/b", "a b"] {
             assert!(Part::new(Some(name)).is_err(), "{name}");

@@ -48,9 +48,7 @@ use crate::args::CompareArgs;
 use document::Part;
 use results::Results;
 
-/// The page below the folder of documents.
-const DOCUMENT: &str = "benchmarks.md";
-/// The part of it that a comparison of clusters writes, unless another is named.
+/// The part that a comparison of clusters writes, unless another is named.
 const CLUSTER_PART: &str = "cluster";
 
 /// Compares, writes the documents and gives the number of works that larder or the floor failed.
@@ -60,7 +58,7 @@ const CLUSTER_PART: &str = "cluster";
 pub fn run(args: &CompareArgs) -> Result<u64, BenchError> {
     let cluster = args.cluster.then_some(CLUSTER_PART);
     let part = Part::new(args.part.as_deref().or(cluster))?;
-    let document = args.docs.join(DOCUMENT);
+    let document = args.docs.join(part.page());
     document::with_part(&document, &part, "")?;
     let (results, faults) = match &args.from {
         Some(file) => (Results::read(file)?, 0),

@@ -62,7 +62,7 @@ pub(super) fn render(results: &Results, plots: &[Plot], part: &Part) -> String {
     occupied.write("Bytes occupied on disk per byte put", SPACE_NOTE, &mut text);
     faults(results, &mut text);
     for Plot { file, alt, .. } in plots {
-        let _ = writeln!(text, "![{alt}]({}/{file})\n", part.plots());
+        let _ = writeln!(text, "![{alt}](../{}/{file})\n", part.plots());
     }
     text.trim_end().to_owned()
 }
@@ -89,7 +89,7 @@ fn head(results: &Results, part: &Part, text: &mut String) {
          measured for {} ms after {} ms under load, with 10 MiB objects for {LARGE_FACTOR} times that. \
          Where nothing else is said, it is 20 connections and 8 KiB. Pages are listed of {} objects. Every byte \
          read was compared. Figures are medians, with the smallest and largest round in parentheses. \
-         The rows are in [{rows}]({rows}).\n",
+         The rows are in [{rows}](../{rows}).\n",
         about.rounds,
         about.measured_ms,
         about.warm_up_ms,

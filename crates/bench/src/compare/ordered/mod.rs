@@ -21,7 +21,7 @@ mod measure;
 mod show;
 
 use super::document::{self, Part};
-use super::{DOCUMENT, write};
+use super::write;
 use crate::BenchError;
 use crate::args::OrderedArgs;
 use measure::Results;
@@ -35,7 +35,7 @@ const PART: &str = "ordered";
 /// [`BenchError`] if there is no result.
 pub fn run(args: &OrderedArgs) -> Result<u64, BenchError> {
     let part = Part::of_command("ordered", PART);
-    let page = args.docs.join(DOCUMENT);
+    let page = args.docs.join(part.page());
     document::with_part(&page, &part, "")?;
     let results = match &args.from {
         Some(file) => Results::read(file, &part)?,

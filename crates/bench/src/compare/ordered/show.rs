@@ -84,7 +84,7 @@ pub(super) fn page(results: &Results, plots: &[Plot], part: &Part) -> String {
     throughputs(results, &mut text);
     ablations(results, &mut text);
     for Plot { file, alt, .. } in plots {
-        let _ = writeln!(text, "![{alt}]({}/{file})\n", part.plots());
+        let _ = writeln!(text, "![{alt}](../{}/{file})\n", part.plots());
     }
     text.trim_end().to_owned()
 }
@@ -112,7 +112,7 @@ fn head(results: &Results, part: &Part, text: &mut String) {
          data when METAX is persisted. Every hop between processes takes half of the network's time longer, and \
          every sync at least the disk's. The time of the cores comes on top, and on {} cores that is much. Rounds: {}, \
          each work measured for {} ms. Figures are medians; ratios those of each round, with the smallest and \
-         largest. The rows are in [{rows}]({rows}).\n",
+         largest. The rows are in [{rows}](../{rows}).\n",
         machine.cores,
         about.rounds,
         about.measured_ms,

@@ -26,7 +26,7 @@ fn medians_ratios_and_failures_are_shown() {
         "### Bytes written per byte put\n\nAs the kernel accounts them to the server.\n\n| | larder | Peer |\n|---|---:|---:|\n\
          | put 8 KiB | 1.25 | 1.25 |\n| all of these | 1.25 | 1.25 |",
         "- round 2, Peer (default), put 8 KiB: it ended before it was ready",
-        "(plots/cpu-by-size.svg)",
+        "(../plots/cpu-by-size.svg)",
     ] {
         assert!(text.contains(line), "{line}\n---\n{text}");
     }
