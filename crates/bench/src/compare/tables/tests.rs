@@ -1,4 +1,8 @@
+use std::fs;
+use std::path::Path;
+
 use super::*;
+use crate::compare::document::with_part;
 use crate::compare::peaks::{AtPeak, Peak};
 use crate::compare::plots;
 use crate::compare::samples::{SMALL, entrant, figures, row, small};
@@ -31,6 +35,24 @@ fn medians_ratios_and_failures_are_shown() {
         assert!(text.contains(line), "{line}\n---\n{text}");
     }
     assert!(!text.lines().any(|line| line.ends_with(' ')), "{text}");
+}
+
+#[test]
+fn pages_and_plots_are_what_their_rows_give() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    for name in [None, Some("amd"), Some("durable"), Some("million"), Some("cluster")] {
+        let part = Part::new(name).unwrap();
+        let results = Results::read(&docs.join(part.rows())).unwrap();
+        let plots = plots::all(&results);
+        let page = docs.join(part.page());
+        let made = with_part(&page, &part, &render(&results, &plots, &part)).unwrap();
+        let remedy = format!("make it again from {} with --from", part.rows());
+        assert!(made == fs::read_to_string(&page).unwrap(), "{}: {remedy}", page.display());
+        for plot in plots {
+            let file = docs.join(part.plots()).join(plot.file);
+            assert!(plot.svg == fs::read_to_string(&file).unwrap(), "{}: {remedy}", file.display());
+        }
+    }
 }
 
 #[test]
@@ -96,11 +118,11 @@ fn rows_are_kept_as_text_and_read_again() {
     let results = small();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rows.json");
-    std::fs::write(&path, results.json()).unwrap();
+    fs::write(&path, results.json()).unwrap();
     assert_eq!(Results::read(&path).unwrap(), results);
     let rows = results.json().lines().filter(|line| line.contains("\"round\":")).count();
     assert_eq!(rows, results.rows.len(), "a line for each row");
-    std::fs::write(&path, "{}").unwrap();
+    fs::write(&path, "{}").unwrap();
     let error = Results::read(&path).unwrap_err().to_string();
     assert!(error.contains("rows.json") && error.contains("about"), "{error}");
 }

@@ -1,4 +1,8 @@
+use std::fs;
+use std::path::Path;
+
 use super::*;
+use crate::compare::document::with_part;
 use crate::compare::measured::About;
 use crate::compare::results::Machine;
 
@@ -57,6 +61,21 @@ fn ratios_are_those_of_each_round_and_stand_beside_the_bounds() {
 }
 
 #[test]
+fn the_page_and_its_plots_are_what_the_rows_give() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let part = Part::of_command("ordered", "ordered");
+    let results = Results::read(&docs.join(part.rows()), &part).unwrap();
+    let plots = plots(&results);
+    let path = docs.join(part.page());
+    let made = with_part(&path, &part, &page(&results, &plots, &part)).unwrap();
+    assert!(made == fs::read_to_string(&path).unwrap(), "make it again with --from");
+    for plot in plots {
+        let file = docs.join(part.plots()).join(plot.file);
+        assert!(plot.svg == fs::read_to_string(&file).unwrap(), "{}", file.display());
+    }
+}
+
+#[test]
 fn plots_have_a_panel_for_each_size_and_dashed_bounds() {
     let rows =
         vec![row(1, Variant::Parallel, ALONE, 1500.0), row(1, Variant::Ordered, ALONE, 3000.0)];
@@ -71,6 +90,6 @@ fn rows_are_read_as_they_were_written() {
     let results = results(vec![row(1, Variant::SeparateMetax, TOGETHER, 1000.0)]);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rows.json");
-    std::fs::write(&path, results.json()).unwrap();
+    fs::write(&path, results.json()).unwrap();
     assert_eq!(Results::read(&path, &Part::of_command("ordered", "ordered")).unwrap(), results);
 }
