@@ -1,11 +1,12 @@
-//! What a change does to the index: the same whether it is new, from the log, or from a footer.
+//! Applies a change to the index: in the same way whether it is new, from the log, or from a
+//! footer.
 //!
 //! # Invariants
 //!
 //! 1. One batch a change, in which rows of versions and parts change together with those of who has which bytes.
-//! 2. Changes that are told anew ([`Change::Moved`], [`Change::Gone`] and so on) do nothing to what is later than
-//!    what they tell of, and nothing if they come a second time. So a blob may be left out once others tell what is
-//!    still true of it.
+//! 2. Changes that are re-logged ([`Change::Moved`], [`Change::Gone`] and so on) do nothing to
+//!    anything later than what they say, and nothing if they come a second time. So a blob may be
+//!    left out once other blobs say what is still true of it.
 
 use std::ops::ControlFlow;
 
@@ -146,7 +147,7 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// What a version had is its own no longer, but for the parts of the upload `keep`.
+    /// Takes from a version what it had, but for the parts of the upload `keep`.
     fn end_version(
         &mut self,
         bucket: BucketId,

@@ -67,7 +67,7 @@ pub(crate) async fn drop_refused(shared: &Shared, within: Option<Within>) {
     }
 }
 
-/// What of a body is in the backend already.
+/// The object of the backend that a body lies within already, if it does.
 pub(crate) fn there(body: &Body) -> Option<Within> {
     match body {
         Body::There { place, .. } => Some(place.within),

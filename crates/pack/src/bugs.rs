@@ -3,11 +3,11 @@
 /// A fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bug {
-    /// What was read is moved, whatever has become of the key meanwhile.
+    /// A version is moved as it was read, though its key may have another by now.
     SwapWithoutCompare,
-    /// A blob is removed before the backend has what is told anew of it.
+    /// A blob is removed before the backend has what was re-logged of it.
     RemoveBeforeUpload,
-    /// Deletes of a blob that goes are not told anew.
+    /// Deletes of a blob that goes are not re-logged.
     DeletesNotCarried,
     /// A backup is completed before the backend has the blobs that it names.
     BackupAheadOfBlobs,
@@ -25,19 +25,21 @@ pub(crate) enum Bug {
     HalfInherited,
     /// A part may move in one group behind what ends the object that it is of.
     PartOutlives,
-    /// Deletes are told anew only for blobs, not for backups that are older.
+    /// Deletes are re-logged only for blobs, not for backups that are older.
     BackupsNotCounted,
     /// A second start after a rebuild takes blobs that were uploaded, but not logged as such, for ones that wait.
     RebuiltForgotten,
     /// A blob goes up before its bundles.
     BundleAfterBlob,
-    /// What is removed from a bundle is not taken off what is live there, so that it is never repacked.
+    /// Bytes that are removed from a bundle stay counted as live there, so that it is never
+    /// repacked.
     BundleNotCounted,
     /// Bodies in another worker's bundle are looked for in the bucket, also while it waits to be uploaded.
     BundleNotAwaited,
     /// A worker gives others bytes of the blob that waits in place of those of its bundle.
     BundleNotTold,
-    /// What another worker replaced is given up before that is in the bucket.
+    /// A superseded version is given up before what another worker replaced it with is in the
+    /// bucket.
     GivenUpEarly,
     /// A delete is forgotten though another worker may still have what it deleted.
     GraveForgottenEarly,
@@ -58,13 +60,13 @@ pub(crate) fn plant(bug: Option<Bug>) {
     PLANTED.set(bug);
 }
 
-/// Whether this fault is planted.
+/// Returns true if this fault is planted.
 #[cfg(test)]
 pub(crate) fn planted(bug: Bug) -> bool {
     PLANTED.get() == Some(bug)
 }
 
-/// Whether this fault is planted.
+/// Returns true if this fault is planted.
 #[cfg(not(test))]
 pub(crate) const fn planted(_bug: Bug) -> bool {
     false

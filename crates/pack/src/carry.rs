@@ -1,9 +1,9 @@
-//! Telling anew what only a blob that is to go tells, and moving what only it has.
+//! Re-logs what only a blob that is to go says, and moves the bodies that only it has.
 //!
 //! # Invariants
 //!
-//! 1. A version or part is moved only if it is still the one, with its bytes at the place, that was read: what was
-//!    overwritten or deleted meanwhile does not come back.
+//! 1. A version or part is moved only if it is still the one that was read, with its bytes at that
+//!    place. So anything that was overwritten or deleted meanwhile does not come back.
 //! 2. A blob is retired only when nothing has bytes in it, in the order of all changes: no change after that names it.
 
 use bytes::Bytes;
@@ -27,7 +27,7 @@ pub(crate) enum To {
     Packed { pieces: Vec<Bytes>, sums: BodySums },
 }
 
-/// What is to be told anew.
+/// Something to be re-logged.
 #[derive(Debug, Clone)]
 pub(crate) enum Carry {
     /// A version, if it is still this one.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::PackError;
 
-/// What a request to the backend is, for whoever writes the bill.
+/// The kind of a request to the backend, by which its price is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestClass {
     /// Writes an object; begins or ends one that is written in parts.
@@ -41,7 +41,7 @@ impl RequestClass {
         }
     }
 
-    /// Whether somebody waits for bytes.
+    /// Returns true if somebody waits for bytes.
     pub(crate) fn is_read(self) -> bool {
         matches!(self, Self::Get | Self::Head)
     }
@@ -87,7 +87,7 @@ impl PerClass<AtomicU64> {
         self.of(class).fetch_add(much, Ordering::Relaxed);
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     #[must_use]
     pub fn load(&self) -> Requests {
         let of = |class| self.of(class).load(Ordering::Relaxed);
@@ -121,11 +121,11 @@ impl Requests {
     }
 }
 
-/// What requests cost. Only requests: not what is stored, nor what is sent.
+/// Prices of requests. Only of requests: storage and traffic are not in them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prices {
-    /// What the amounts are in.
+    /// The currency of the amounts.
     pub currency: String,
     /// For a thousand requests of a kind.
     pub per_thousand: PerClass<f64>,
@@ -142,13 +142,13 @@ impl Default for Prices {
 }
 
 impl Prices {
-    /// What one request costs.
+    /// The price of one request.
     #[must_use]
     pub fn of(&self, class: RequestClass) -> f64 {
         self.per_thousand.of(class) / 1000.0
     }
 
-    /// What so many cost.
+    /// The price of all these requests.
     #[must_use]
     pub fn cost(&self, requests: &Requests) -> f64 {
         RequestClass::ALL.iter().map(|class| *requests.of(*class) as f64 * self.of(*class)).sum()

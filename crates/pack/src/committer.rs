@@ -4,10 +4,12 @@
 //!
 //! 1. A group is spooled and synced, then logged and synced, then shown by the index, then answered; the next one
 //!    begins only after that. So whatever is decided is decided against all that was answered.
-//! 2. No two wishes of a group look at the same thing ([`Scope`]); and none moves a part behind one that may have ended the
-//!    version that it is of: what was ended would come back, for nobody.
-//! 3. Numbers and clocks are given once and grow; a number of a change that came to nothing is not given again by this
-//!    process, but by one after it: what outlives the process names none that no durable record has.
+//! 2. No two wishes of a group look at the same thing ([`Scope`]). Nor does one move a part behind
+//!    another that may have ended the version with that part: the part would come back, and belong
+//!    to nothing.
+//! 3. Numbers and clocks are given once and grow. The number of a change that came to nothing is not
+//!    given again by this process, but by the next one. So nothing that outlives the process may name
+//!    a number that no durable record has.
 //! 4. After a failed sync nothing is answered but that the store is not available.
 
 use std::borrow::Cow;
@@ -42,10 +44,10 @@ use crate::spool::{LotBytes, Spool};
 use crate::workers::Others;
 use crate::writers::{LotWrite, write_lots};
 
-/// How long the log is idle before its last record is vouched for.
+/// Time for which the log is idle before its last record is vouched for.
 const VOUCH_AFTER: Duration = Duration::from_millis(100);
 
-/// What the committer shares with the others.
+/// The parts of a store that the committer shares with the others.
 #[derive(Clone)]
 pub(crate) struct Parts {
     pub(crate) queue: Arc<Queue>,
@@ -89,18 +91,18 @@ impl Parts {
     }
 }
 
-/// How far the index is, in positions of the log, and in time.
+/// The positions of the log that the index has reached, and the clock that it shows.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     pub(crate) applied: AtomicU64,
     pub(crate) flushed: AtomicU64,
-    /// The clock of the last change of this process that is shown. Whoever is answered finds that of its change, or a later
-    /// one: how others learn what to wait for.
+    /// The clock of the last change of this process that is shown. A client that is answered finds
+    /// that of its change here, or a later one: so others learn what to wait for.
     pub(crate) clock: AtomicU64,
 }
 
 impl Marks {
-    /// Whether so much of the log waits for the index that it should be flushed.
+    /// Returns true if so much of the log waits for the index that it should be flushed.
     pub(crate) fn is_flush_due(&self) -> bool {
         let (applied, flushed) = (&self.applied, &self.flushed);
         let behind =
@@ -109,7 +111,7 @@ impl Marks {
     }
 }
 
-/// What decides when a blob is full, and what lies together in it.
+/// The limits at which a blob is full, and the policy by which bodies lie together in it.
 #[derive(Debug, Clone)]
 pub(crate) struct BlobLimits {
     pub(crate) blob_bytes: u64,
@@ -121,7 +123,8 @@ pub(crate) struct BlobLimits {
 }
 
 impl BlobLimits {
-    /// Whether a blob with so much takes a body of so many bytes in a lot. It takes one of any size if it has none.
+    /// Returns true if a blob with so much takes a body of so many bytes in a lot. An empty blob
+    /// takes one of any size.
     fn fits(&self, bodies: &LotBytes, lot: Lot, bytes: u64) -> bool {
         let fits = |used: u64, most: u64| used == 0 || used + bytes <= most;
         // With its bundles it is no more than half of the spool: another one fills while it goes up.
@@ -129,7 +132,7 @@ impl BlobLimits {
     }
 }
 
-/// Why a blob is closed.
+/// The reason for which a blob is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reason {
     Full,
@@ -143,7 +146,7 @@ pub(crate) struct Committer {
     limits: BlobLimits,
     worker: WorkerId,
     log: PackLog,
-    /// How far everything is; its number is the last that was given.
+    /// The state after the last change that was decided; its number is the last that was given.
     at: Applied,
     /// The last number that a durable record has.
     recorded: OpSeq,
@@ -151,7 +154,7 @@ pub(crate) struct Committer {
     groups: Groups,
 }
 
-/// A change of a group, with whoever waits for it.
+/// A change of a group, with the reply that somebody waits for.
 struct Member {
     planned: Planned,
     reply: oneshot::Sender<Answer>,
@@ -201,7 +204,7 @@ impl Committer {
             tracing::error!(%error, "the store stops: nothing more can be made durable");
             self.parts.queue.stop();
             self.parts.fatal.send_replace(Some(error.to_string()));
-            // Whoever waits learns that from the replies that are dropped.
+            // Callers that wait learn of it from the replies that are dropped.
             let mut rest = VecDeque::new();
             self.parts.queue.take(&mut rest, Some(Instant::now()));
         }
@@ -226,7 +229,7 @@ impl Committer {
         Ok(true)
     }
 
-    /// When there is something to do though nobody asks.
+    /// The time at which there is something to do though nobody asks.
     fn due(&self) -> Option<Instant> {
         let since = self.parts.spool.open().and_then(|open| open.since);
         let seal = since.map(|since| since + self.limits.flush_timeout);
@@ -387,7 +390,7 @@ impl Committer {
         Ok(planned)
     }
 
-    /// Whether there is room for it.
+    /// Refuses a wish for which there is no room.
     fn admit(&self, wish: &Wish, group_bytes: u64) -> Result<(), ObjectError> {
         let (bodies, footers) = self.parts.spool.waiting_bytes();
         let bodies = bodies + group_bytes + wish.body_bytes();
@@ -395,7 +398,7 @@ impl Committer {
             return Err(ObjectError::SlowDown);
         }
         if let Wish::Carry { .. } = wish {
-            // What clients put goes before what only moves.
+            // Puts of clients go before bodies that only move.
             let is_crowded = bodies > self.limits.spool_bytes / 2 || self.log.is_full();
             return if is_crowded { Err(ObjectError::SlowDown) } else { Ok(()) };
         }

@@ -1,4 +1,4 @@
-//! How a packed store is opened.
+//! The settings of a packed store.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use crate::limits::{
 use crate::policy::Packing;
 use crate::workers::Sharing;
 
-/// When a change is answered.
+/// The moment at which a change is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Acknowledge {
-    /// When it is durable in the directory.
+    /// It is durable in the directory.
     Local,
-    /// When, besides, the blob with it is uploaded.
+    /// Besides, the blob with it is uploaded.
     Uploaded,
 }
 
@@ -37,15 +37,15 @@ pub struct PackConfig {
     pub packed_bytes: u64,
     /// Bytes of bodies that may wait in the directory.
     pub spool_bytes: u64,
-    /// What goes together.
+    /// The policy by which bodies lie together.
     pub packing: Packing,
     /// Threads that write bodies into the directory at once, each for other groups.
     pub packing_threads: usize,
-    /// When a change is answered.
+    /// The moment at which a change is answered.
     pub acknowledge: Acknowledge,
     /// Percent of a blob's bodies that are live below which it is repacked; 0 for never.
     pub repack_below_percent: u8,
-    /// How long what nothing needs any more stays in the backend.
+    /// Time for which things stay in the backend that nothing needs any more.
     pub grace: Duration,
     /// Bytes per second that work in the background reads or writes.
     pub background_bytes_per_s: u64,
@@ -53,17 +53,19 @@ pub struct PackConfig {
     pub housekeeping_period: Duration,
     /// Time from one backup of the index to the next; zero for none.
     pub backup_interval: Duration,
-    /// Whether the index may be rebuilt without blobs that are missing or damaged.
+    /// True if the index may be rebuilt without blobs that are missing or damaged.
     pub accept_loss: bool,
-    /// Whether a new directory may take a backend over from the worker that has it.
+    /// True if a new directory may take a backend over from the worker that has it.
     pub take_over: bool,
-    /// How the bucket is shared with other workers; `None` if this worker has it to itself, or has a name already.
+    /// The terms on which the bucket is shared with other workers; `None` if this worker has it to
+    /// itself, or has a name already.
     pub sharing: Option<Sharing>,
     /// Requests a second that the backend is asked at most; `None` for as many as it takes.
     pub requests_per_second: Option<f64>,
-    /// What requests may cost in a day, in the currency of the prices; uploads wait for more.
+    /// The most that requests may cost in a day, in the currency of the prices; uploads wait for
+    /// more.
     pub spend_per_day: Option<f64>,
-    /// What requests cost.
+    /// The prices of requests.
     pub prices: Prices,
     /// Bytes of the directory that keep what was read from blobs; 0 for none.
     pub cache_bytes: u64,
@@ -100,7 +102,7 @@ impl PackConfig {
         }
     }
 
-    /// Whether a store can be opened with them. Changes nothing.
+    /// Checks that a store can be opened with these settings. Changes nothing.
     ///
     /// # Errors
     /// [`PackError::Config`] names the setting that does not do.

@@ -1,4 +1,4 @@
-//! What a packed store counts.
+//! The counters of a packed store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

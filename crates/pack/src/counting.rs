@@ -1,5 +1,6 @@
-//! Which blobs count, where several processes ran for one worker: on one directory, one after the other, or on copies of
-//! it. Whatever lists blobs asks here, and nothing else decides it.
+//! Decides which blobs count, where several processes ran for one worker: on one directory, one
+//! after the other, or on copies of it. Everything that lists blobs asks here, and nothing else
+//! decides it.
 //!
 //! A process numbers itself in the backend, and then writes a *record*: the number of the first blob that it will upload
 //! itself (`numbering.rs`). What processes before it upload from that number on has come too late: it is void.
@@ -15,9 +16,10 @@
 //! 2. A record is written once: by its process, or by a later one that found none, which *closes* it. So two who read all
 //!    records of the same processes judge alike, for good.
 //! 3. No two blobs of one number count.
-//! 4. Who reads lists blobs first, and records after that. While a process has a number and no record, the last blob of the
-//!    last process before it that began is undecided: only those that close such numbers may count it. Blobs before that
-//!    one were acknowledged, or another was not begun.
+//! 4. A reader lists blobs first, and reads records after that. While a process has a number and no
+//!    record, one blob is undecided: the last one of the last process before it that began. Only a
+//!    process that closes such numbers may count it. The blobs before that one are decided: a
+//!    process uploads a blob only once the one before is acknowledged.
 //! 5. Bundles count as their blobs do.
 //! 6. Numbers and records that are old go in their order (`forgetting.rs`); nothing that is in the backend counts otherwise
 //!    without them. A record without its number counts for nothing.
@@ -39,7 +41,7 @@ use crate::rows::BlobRow;
 
 /// Prefix of numbers and records.
 pub(crate) const PREFIX: &str = "incarnations";
-/// What the name of a record has behind that of its number.
+/// The end of a record's name, behind the name of its number.
 pub(crate) const RECORD: &str = "-from";
 
 /// The record of a process.
@@ -83,10 +85,11 @@ impl Listed {
     }
 }
 
-/// Which processes have numbers and records, of all workers below one prefix, by their names alone.
+/// The processes that have numbers and records, of all workers below one prefix, by their names
+/// alone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Numbers {
-    /// When the backend got each, in milliseconds since 1970, by its own clock.
+    /// The time at which the backend got each number, in milliseconds since 1970, by its own clock.
     pub(crate) numbers: BTreeMap<Process, i64>,
     pub(crate) recorded: BTreeSet<Process>,
 }
@@ -153,7 +156,7 @@ impl Numbers {
 #[derive(Debug, Default)]
 pub(crate) struct Known(Mutex<BTreeMap<Process, Record>>);
 
-/// Which blobs count, as numbers and records of all workers below one prefix say.
+/// The decision which blobs count, as numbers and records of all workers below one prefix say.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Counting {
     pub(crate) numbers: Numbers,
@@ -265,7 +268,7 @@ impl Counting {
         Self { only: self.only, ..Self::of(numbers, records) }
     }
 
-    /// Whether a blob that a process uploaded counts, and its bundles.
+    /// Returns true if a blob that a process uploaded counts, and with it its bundles.
     pub(crate) fn counts(&self, worker: WorkerId, process: ProcessId, seq: u64) -> bool {
         let is_known = self.only.is_none_or(|(of, first)| worker == of && process >= first);
         assert!(is_known, "records that say whether {worker}'s blob {seq} counts were not read");
@@ -274,8 +277,8 @@ impl Counting {
         least.is_none_or(|(_, from)| seq < *from)
     }
 
-    /// Of listed blobs those that count, in their order. Numbers were closed before, or it does not matter that the last
-    /// blob of a process may become void.
+    /// Returns those of listed blobs that count, in their order. Numbers were closed before, or it
+    /// does not matter that the last blob of a process may become void.
     ///
     /// # Errors
     /// [`PackError::Damaged`] if two of one number count.
@@ -304,10 +307,11 @@ impl Counting {
         Ok(counted)
     }
 
-    /// Two processes uploaded a blob of one number, and no record makes either void: whether that is because the later one's
-    /// record was removed as too old. It began at that number or before, which made the other's blob void. Numbers are removed
-    /// in their order, so the other's is gone too, unless a late request made it again. A number before the last process that
-    /// began, without a record of a beginning, was made again, and may have been closed since.
+    /// Two processes uploaded a blob of one number, and no record makes either void. Returns true if
+    /// that is because the later one's record was removed as too old. It began at that number or
+    /// before, which made the other's blob void. Numbers are removed in their order, so the other's
+    /// is gone too, unless a late request made it again. A number before the last process that began,
+    /// without a record of a beginning, was made again, and may have been closed since.
     fn is_forgotten(&self, worker: WorkerId, lesser: ProcessId, greater: ProcessId) -> bool {
         let is_told = |process| {
             let all = (worker, process);
@@ -318,8 +322,9 @@ impl Counting {
         is_before && !is_told(lesser) && !is_told(greater)
     }
 
-    /// As [`Counting::counted`], without what is undecided, and whether anything is. Nothing is of workers that are
-    /// `settled`: their heir has closed numbers and written down what it inherits.
+    /// As [`Counting::counted`], without what is undecided; true if anything is. Nothing is undecided
+    /// of workers that are `settled`: their heir has closed numbers and written down what it
+    /// inherits.
     ///
     /// # Errors
     /// As for [`Counting::counted`].
@@ -345,8 +350,9 @@ impl Counting {
         Ok((decided, is_undecided))
     }
 
-    /// Whether a process after this one has a number and no record, and none has a record that says where it begins: its
-    /// list had what still counts of this one, and so has that of each later one.
+    /// Returns true if a later process may yet judge the last blob of this one. A later one has a
+    /// number and no record then, and none has a record that says where it begins. A process with
+    /// such a record had in its list what still counts of this one, and so has each later one.
     fn may_be_judged(&self, worker: WorkerId, process: ProcessId) -> bool {
         let later =
             (Bound::Excluded((worker, process)), Bound::Included((worker, ProcessId::LAST)));

@@ -332,7 +332,7 @@ impl State {
     }
 }
 
-/// What stands behind percent signs, as its bytes.
+/// Decodes the bytes behind percent signs, each into one character.
 fn decoded(text: &str) -> String {
     let mut parts = text.split('%');
     let mut decoded = parts.next().unwrap_or("").to_owned();

@@ -4,9 +4,11 @@
 //! # Invariants
 //!
 //! 1. A request that passed is counted once, and is under way until its [`Pass`] is gone.
-//! 2. Readers go first, but of [`READS_BEFORE_WRITE`] requests one is an upload's where any waits.
-//! 3. Those that wait are bounded, and so is how long they wait.
-//! 4. Where time alone keeps back whoever waits, one of those that wait has a timer. Who leaves wakes another, to take it.
+//! 2. Readers go first. After [`READS_BEFORE_WRITE`] reads in a row an upload goes before them, if
+//!    one waits and may begin.
+//! 3. The number of requests that wait is bounded, and so is the time for which they wait.
+//! 4. Where time alone keeps requests back, one of those that wait has a timer. A request that
+//!    leaves wakes another, which takes the timer over.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,7 +23,7 @@ use crate::class::{Prices, RequestClass};
 use crate::counters::{Counters, count};
 use crate::limits::{GATE_UPLOAD_WAIT_MAX, GATE_WAIT_MAX, GATE_WAITING_MAX, READS_BEFORE_WRITE};
 
-/// Why a request was not made: ask again later.
+/// The reason for which a request was not made. It may be tried again later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NotMade {
     #[error("too many requests wait for the backend")]
@@ -39,7 +41,7 @@ pub(super) struct Gate {
     looks: Notify,
 }
 
-/// Whoever waits, until it leaves.
+/// A request that waits, until it leaves.
 struct Waiter<'a>(&'a Notify);
 
 struct State {
@@ -89,13 +91,13 @@ impl Gate {
         self.state.lock().pace.writes_max()
     }
 
-    /// Whether a request of this kind would wait for money.
+    /// Returns true if a request of this kind would wait for money.
     pub(super) fn is_spent(&self, class: RequestClass) -> bool {
         self.state.lock().purse.waits(class, self.start.elapsed()).is_some()
     }
 
-    /// Waits until the budget of money has something for a request of this kind. Before the request is signed: it
-    /// may take hours.
+    /// Waits until the budget of money has something for a request of this kind. It is called
+    /// before the request is signed, as it may take hours.
     pub(super) async fn afford(&self, class: RequestClass) {
         loop {
             let wait = self.state.lock().purse.waits(class, self.start.elapsed());
@@ -170,7 +172,7 @@ impl Gate {
                 ended: false,
             };
             if let Err(mut unwanted) = waits.send(pass) {
-                // Whoever waited has gone away, and nothing began.
+                // The request that waited is gone, and nothing began.
                 unwanted.ended = true;
                 continue;
             }
@@ -191,7 +193,7 @@ impl State {
         }
     }
 
-    /// Who begins next, of those that wait and may.
+    /// Returns the side that begins next, of those that wait and may.
     fn next_side(&mut self, now: Duration, opens: &mut Option<Duration>) -> Option<Side> {
         let order = match self.reads_in_a_row >= READS_BEFORE_WRITE {
             true => [Side::Write, Side::Read],

@@ -1,5 +1,5 @@
-//! What goes to a backend over HTTP: every request passes the gate, and one that the backend is too busy for is made
-//! again, after the pause that it asks for, or one that doubles.
+//! Requests to a backend over HTTP. Every one passes the gate. One that the backend is too busy for
+//! is made again: after the pause that it asks for, or after one that doubles.
 //!
 //! Lost connections and errors of the server are the business of the library above, which makes such a request again
 //! through here.
@@ -133,8 +133,8 @@ pub(crate) fn jittered(pause: Duration) -> Duration {
     half + half * chance / 1024
 }
 
-/// What a request is; `None` if it does not go to the backend. S3, Google and Azure differ only in the names of
-/// what stands behind the question mark.
+/// Returns the kind of a request; `None` if it does not go to the backend. S3, Google and Azure
+/// differ only in the names behind the question mark.
 fn classify(request: &HttpRequest) -> Option<RequestClass> {
     let host = request.uri().authority().map_or("", |authority| authority.as_str());
     if KEY_HOSTS.iter().any(|keys| host.starts_with(keys)) {

@@ -1,6 +1,7 @@
-//! What killed processes have left of uploads into a local directory: files that are named like objects, with a hash
-//! and a number behind, which no list shows. Of object stores over HTTP none can be listed through the library: there
-//! the store's own rule for incomplete uploads has to remove them.
+//! Removes what killed processes have left of uploads into a local directory. Such files are named
+//! like objects, with a hash and a number behind, and no list shows them. In object stores over
+//! HTTP the library cannot list such leftovers: there the store's own rule for incomplete uploads
+//! has to remove them.
 //!
 //! # Invariant
 //!

@@ -59,7 +59,7 @@ use crate::limits::{MISSING_LOOKS_MAX, MISSING_PAUSE};
 pub struct Backend {
     store: Arc<dyn ObjectStore>,
     asked: Asked,
-    /// How parts are sent by their numbers, if it takes them so.
+    /// Sends parts by their numbers, if the store takes them so.
     numbered: Option<Numbered>,
     /// The way it takes requests whose bodies are read from files, if it does.
     streams: Option<Streams>,
@@ -67,7 +67,7 @@ pub struct Backend {
     dir: Option<PathBuf>,
 }
 
-/// How a store is asked.
+/// The gate and the counters that a store's requests pass.
 #[derive(Clone)]
 struct Asked {
     gate: Arc<Gate>,
@@ -88,7 +88,7 @@ pub(crate) struct BrokenOff {
     pub(crate) is_refused: bool,
 }
 
-/// Why an object did not come.
+/// The reason why an object did not come.
 #[derive(Debug)]
 pub(crate) enum Unread {
     /// The backend says that there is none.
@@ -115,7 +115,8 @@ impl Backend {
         Self { store, asked: Asked { over_http: dir.is_none(), ..asked }, numbered, streams, dir }
     }
 
-    /// Whether a URL names a backend: one that may be opened, as far as that shows without asking it. Changes nothing.
+    /// Checks that a URL names a backend: one that may be opened, as far as that shows without
+    /// asking it. Changes nothing.
     ///
     /// # Errors
     /// [`PackError`] names what is wrong with it.
@@ -132,7 +133,8 @@ impl Backend {
         Self { store, asked: Asked::new(), numbered: None, streams: None, dir: None }
     }
 
-    /// What lies below a prefix, as a store of its own. It is asked, and counted, as this one.
+    /// The objects below a prefix, as a store of its own. Its requests pass the same gate, and are
+    /// counted with this one's.
     pub(crate) fn below(&self, prefix: &str) -> Self {
         if prefix.is_empty() {
             return self.clone();
@@ -144,7 +146,7 @@ impl Backend {
         Self { store, asked, numbered, streams, dir }
     }
 
-    /// What was asked of it, and what else packing counts.
+    /// The counters of its requests, and of what else packing counts.
     #[must_use]
     pub fn counters(&self) -> &Arc<Counters> {
         &self.asked.counters
@@ -170,7 +172,7 @@ impl Backend {
         self.asked.gate.writes_max()
     }
 
-    /// Whether uploads wait for the budget of money.
+    /// Returns true if uploads wait for the budget of money.
     pub(crate) fn is_spent(&self) -> bool {
         self.asked.gate.is_spent(RequestClass::Put)
     }

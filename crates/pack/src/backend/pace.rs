@@ -1,13 +1,16 @@
-//! How fast a backend is asked: requests under way, requests a second, and the pauses that it asks for. Pure; times
-//! are those since the gate was made.
+//! The pace at which a backend is asked: requests under way, requests a second, and the pauses that
+//! it asks for. Pure; times are those since the gate was made.
 //!
 //! # Invariants
 //!
-//! 1. Never more requests are under way than the limit says. It halves when the backend says that it is too much, or
-//!    when a request stood still until it was given up; at most once for what was under way then, and grows by one for each round of good answers that filled it.
+//! 1. No request begins while as many are under way as the limit says. The limit halves when the
+//!    backend says that it is too much, or when a request stood still until it was given up. For
+//!    the requests that are under way then it halves at most once. It grows by one for each round
+//!    of good answers that filled it.
 //! 2. Writes leave a part of it to reads, however low it is: one write may take hours.
 //! 3. No request begins while a pause lasts that the backend asked for.
-//! 4. In any second no more begin than the budget says, and a tenth of that besides.
+//! 4. In any second no more begin than the budget says, and a tenth of that besides, or one if that
+//!    is more.
 
 use std::time::Duration;
 
@@ -24,17 +27,17 @@ pub(super) enum Side {
     Write,
 }
 
-/// Whether a request may begin.
+/// The answer to a request that wants to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Now,
     /// Not before then, or when another has ended.
     At(Duration),
-    /// When another has ended.
+    /// Once another has ended.
     WhenOneEnds,
 }
 
-/// What an answer says about the backend.
+/// The news about the backend that an answer brings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
     /// It had the time for it.
@@ -158,7 +161,7 @@ impl Rate {
         let since = now.saturating_sub(self.at).as_secs_f64();
         self.gathered = (self.gathered + since * self.per_second).min(most);
         self.at = self.at.max(now);
-        // What a float lost on the way is not waited for.
+        // Nobody waits for what a float lost on the way.
         let missing = 1.0 - self.gathered;
         match missing <= 1e-6 {
             true => Verdict::Now,
@@ -283,7 +286,7 @@ mod tests {
             }
         }
         assert!((990..=1011).contains(&begun), "{begun}");
-        // What was not used gathers for a tenth of a second alone.
+        // Unused requests gather for a tenth of a second alone.
         assert_eq!(fill(&mut pace, Side::Read, 100 * SECOND), BACKEND_REQUESTS_START.min(10));
     }
 }

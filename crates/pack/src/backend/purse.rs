@@ -13,7 +13,7 @@ use crate::limits::BUDGET_SAVED;
 
 const DAY_SECONDS: f64 = 24.0 * 3600.0;
 
-/// What may be spent, and is left of it.
+/// A budget of money, and what is left of it.
 #[derive(Debug)]
 pub(super) struct Purse {
     prices: Prices,
@@ -30,7 +30,7 @@ impl Purse {
         Self { prices, per_second, left, at: now }
     }
 
-    /// How long a request has to wait for money; `None` if it need not.
+    /// Returns the time that a request has to wait for money; `None` if it need not.
     pub(super) fn waits(&mut self, class: RequestClass, now: Duration) -> Option<Duration> {
         let per_second = self.gather(now)?;
         if class.is_read() || self.prices.of(class) == 0.0 || self.left > 0.0 {

@@ -32,7 +32,7 @@ use crate::limits::{
     UPLINK_FRAME_BYTES,
 };
 
-/// How long a request may stand still.
+/// The time for which a request may stand still.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
     /// Until the next bytes of an answer.
@@ -95,7 +95,7 @@ struct Client {
 
 impl HttpConnector for Uplink {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        // Whoever uses TLS in this process uses the same library; the first to say so counts.
+        // All TLS of this process uses the same library; the first to set it counts.
         let _already = rustls::crypto::ring::default_provider().install_default();
         let plain = options.get_config_value(&ClientConfigKey::AllowHttp);
         let inner = reqwest::Client::builder()

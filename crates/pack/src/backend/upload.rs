@@ -2,8 +2,8 @@
 //!
 //! # Invariant
 //!
-//! Where parts have numbers, one that failed can be sent again, and those that came through stay: an upload goes on
-//! where it was cut off, as long as the process lives.
+//! Where parts have numbers, one that failed can be sent again, and those that came through stay.
+//! So an upload goes on where it was cut off, as long as the process lives.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -101,7 +101,7 @@ pub(crate) struct BackendUpload {
     /// Parts that the store has.
     done: BTreeMap<usize, Option<PartId>>,
     next: usize,
-    /// Whether the store said that it does not know this upload.
+    /// True if the store said that it does not know this upload.
     is_lost: bool,
     name: String,
     asked: Asked,
@@ -153,7 +153,7 @@ impl BackendUpload {
         Ok(())
     }
 
-    /// Whether the store has a part.
+    /// Returns true if the store has a part.
     pub(crate) fn has(&self, number: usize) -> bool {
         self.done.contains_key(&number)
     }
@@ -163,7 +163,7 @@ impl BackendUpload {
         self.done.len()
     }
 
-    /// Whether parts that failed can be sent again.
+    /// Returns true if parts that failed can be sent again.
     pub(crate) fn can_go_on(&self) -> bool {
         !self.is_lost && matches!(self.parts, Some(Parts::Numbered(_)))
     }

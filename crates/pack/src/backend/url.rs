@@ -27,7 +27,7 @@ use crate::limits::{
 const KNOWN: &str = "file:///DIRECTORY, s3://BUCKET/PREFIX?endpoint=URL&region=NAME, \
      gs://BUCKET/PREFIX?endpoint=URL or az://CONTAINER/PREFIX?account=NAME&endpoint=URL";
 
-/// Whose store it is.
+/// The kind of a cloud's store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cloud {
     S3,
@@ -46,7 +46,7 @@ impl Cloud {
         }
     }
 
-    /// What may stand behind the question mark.
+    /// Names of the options that may stand behind the question mark.
     fn options(self) -> &'static [&'static str] {
         match self {
             Self::S3 => &["endpoint", "region"],
@@ -56,7 +56,7 @@ impl Cloud {
     }
 }
 
-/// What the URL of a cloud's store says.
+/// The fields of the URL of a cloud's store.
 #[derive(Debug, PartialEq, Eq)]
 struct CloudUrl<'a> {
     cloud: Cloud,
@@ -126,7 +126,7 @@ pub(super) fn open_cloud(
     let connector = GatedConnector { inner, gate: gate.clone() };
     let retry = RetryConfig { retry_timeout: BACKEND_RETRY_MAX, ..RetryConfig::default() };
     let plain = parsed.endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"));
-    // How long a request may take is the connector's business.
+    // The connector bounds the time that a request takes.
     let client = ClientOptions::new().with_timeout_disabled().with_allow_http(plain);
     let store = match parsed.cloud {
         Cloud::S3 => s3(&parsed, connector, retry, client),

@@ -4,12 +4,13 @@
 //!
 //! # Invariants
 //!
-//! 1. The head is written last, once every blob of which the backup shows anything is in the backend, and only by the
-//!    owner. A backup without a head is none.
-//! 2. As long as a backup may be used, what was removed since and what it still has is told by some blob: repacking
-//!    counts [known](Backups::known) backups as it counts blobs. One that it does not know, as its head came late or was
-//!    removed, is not used, even if it is there: whoever retires a blob names those that were counted.
-//! 3. Of those kept the newest is used; what does not verify is passed over.
+//! 1. The head is written last, once every blob of which the backup shows anything is in the
+//!    backend, and only by the owner. A backup without a head is none.
+//! 2. As long as a backup may be used, some blob says what was removed since and the backup still
+//!    has: repacking counts [known](Backups::known) backups as it counts blobs. A change that
+//!    retires blobs names the backups that were counted. So a backup that was not known then, as
+//!    its head came late or was removed, is not used, even if it is there.
+//! 3. Of those kept the newest is used; one that does not verify is passed over.
 
 mod read;
 mod v1;
@@ -82,7 +83,7 @@ impl Backups {
         backups
     }
 
-    /// How far each is, oldest first.
+    /// The positions of all backups, oldest first.
     pub(crate) fn known(&self) -> Vec<BackupAt> {
         self.0.lock().clone()
     }

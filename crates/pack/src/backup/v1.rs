@@ -17,7 +17,8 @@ const LENGTHS: usize = 6;
 /// Bytes of the sum at the end of a head.
 const SUM: usize = 8;
 
-/// What a backup is, and how its segments verify. It is written last: without it there is no backup.
+/// The head of a backup: its contents, and the sums that verify its segments. It is written last:
+/// without it there is no backup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Head {
     pub(crate) id: BackupId,
@@ -31,7 +32,7 @@ pub(crate) struct Head {
     pub(crate) segments: Vec<SegmentSum>,
 }
 
-/// How a segment verifies.
+/// The sum that verifies a segment, with its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SegmentSum {
     pub(crate) bytes: u64,

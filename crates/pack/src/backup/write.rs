@@ -23,7 +23,7 @@ use crate::queue::{Queue, Request, Snapshot};
 use crate::repack::pace::Pace;
 use crate::spool::Spool;
 
-/// What making backups works with.
+/// The maker of backups.
 pub(crate) struct BackupWriter {
     pub(crate) backend: Backend,
     pub(crate) spool: Arc<Spool>,
@@ -33,18 +33,18 @@ pub(crate) struct BackupWriter {
     pub(crate) worker: WorkerId,
     pub(crate) owner: Arc<Ownership>,
     pub(crate) pace: Pace,
-    /// How long from one to the next; none are made if it is zero.
+    /// Time from one backup to the next; none are made if it is zero.
     pub(crate) interval: Duration,
-    /// When the last one was made, or the process was started.
+    /// The time at which the last backup was made, or the process was started.
     pub(crate) last: Instant,
-    /// Through which blob the last one shows everything.
+    /// The last blob of which the last backup shows everything.
     pub(crate) through: u64,
     /// The number of the last one that was begun; 0 if none was.
     pub(crate) tried: u64,
 }
 
 impl BackupWriter {
-    /// Makes a backup if it is time and there is something new. Whether one was made.
+    /// Makes a backup if it is time and there is something new. Returns true if one was made.
     pub(crate) async fn make_if_due(&mut self, now_ms: u64) -> Result<bool, PackError> {
         let uploaded = *self.spool.uploaded().borrow();
         let is_due = !self.interval.is_zero() && self.last.elapsed() >= self.interval;
@@ -181,7 +181,7 @@ impl BackupWriter {
 fn fill(rows: &dyn KvReader, begin: &[u8]) -> Result<(Segment, Option<Vec<u8>>), PackError> {
     let (mut segment, mut next) = (Segment::default(), None);
     rows.scan(begin, None, &mut |key, value| {
-        // How far the index is and its layout are the head's to say.
+        // The head has the position of the index, and its layout.
         if matches!(key.first(), Some(b'A' | b'L')) {
             return ControlFlow::Continue(());
         }

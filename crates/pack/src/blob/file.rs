@@ -23,7 +23,7 @@ pub struct BlobFile {
     head: FooterHead,
 }
 
-/// What became of one object.
+/// An object, and what came of extracting it.
 #[derive(Debug)]
 pub struct Extracted {
     /// Its bucket and key.
@@ -68,7 +68,8 @@ impl BlobFile {
         &self.trailer
     }
 
-    /// When it was begun, how many entries it has, and the names of their buckets.
+    /// The time at which the blob was begun, the number of its entries, and the names of their
+    /// buckets.
     #[must_use]
     pub fn head(&self) -> &FooterHead {
         &self.head
@@ -150,7 +151,7 @@ impl BlobFile {
                 Change::Deleted { bucket, key } => {
                     keys.remove(&(bucket, key));
                 }
-                // It may be an old delete, told anew behind a new version.
+                // It may be an old delete, re-logged behind a new version.
                 Change::Gone { bucket, key, upto, .. } => {
                     let at = (bucket, key);
                     if keys.get(&at).is_some_and(|(op, _)| *op <= upto) {

@@ -7,7 +7,7 @@ pub(crate) const PREFIX: &str = "blobs";
 /// Digits of a process in names.
 pub(crate) const PROCESS_DIGITS: usize = 8;
 
-/// What a blob's name says. Names sort by worker, then by number.
+/// The fields of a blob's name. Names sort by worker, then by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlobName {
     /// The blob.
@@ -29,7 +29,8 @@ impl BlobName {
         format!("{PREFIX}/{worker:016x}-{seq:016x}-{created_ms:012x}-{footer_offset:010x}{process}")
     }
 
-    /// What sorts behind all names of a blob and before those of the next, without the prefix.
+    /// A text that sorts behind all names of a blob and before those of the next, without the
+    /// prefix.
     pub(crate) fn behind(id: BlobId) -> String {
         format!("{:016x}-{:016x}-g", id.worker.0, id.seq)
     }

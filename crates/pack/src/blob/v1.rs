@@ -22,7 +22,7 @@ const VERSION_MIN: u32 = 1;
 pub struct Trailer {
     /// The blob.
     pub id: BlobId,
-    /// Which of its lots this is: the blob itself, or a bundle.
+    /// The lot that this is: the blob itself, or a bundle.
     pub lot: Lot,
     /// Where the footer begins: the bytes of bodies.
     pub footer_offset: u64,
@@ -33,7 +33,7 @@ pub struct Trailer {
 }
 
 impl Trailer {
-    /// What its bodies lie within.
+    /// The blob or bundle that its bodies lie within.
     #[must_use]
     pub fn within(&self) -> Within {
         self.lot.within(self.id)
@@ -96,7 +96,7 @@ impl Trailer {
     }
 }
 
-/// What stands before a footer's entries.
+/// The head of a footer, before its entries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FooterHead {
     /// Milliseconds since 1970 of the first change.

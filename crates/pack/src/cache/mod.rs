@@ -1,6 +1,7 @@
-//! What was read from blobs, kept on the disk: pieces of packed bodies, each as its sum guards it.
+//! A cache of pieces of packed bodies that were read from blobs. It lies on the disk; each piece is
+//! as its sum guards it.
 //!
-//! The cache is empty after a start: what it has is told in memory alone. Nothing is synced.
+//! The cache is empty after a start, as memory alone says what it has. Nothing is synced.
 //!
 //! # Invariants
 //!
@@ -68,7 +69,7 @@ impl Cache {
         self.shelf.lock().bytes()
     }
 
-    /// Whether it has a body's first piece: then there is little reason to read it ahead.
+    /// Returns true if it has a body's first piece: then there is little reason to read it ahead.
     pub(crate) fn has(&self, blob: BlobId, place: &Place) -> bool {
         self.shelf.lock().has(&PieceKey { blob, offset: place.offset })
     }

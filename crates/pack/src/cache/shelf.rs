@@ -26,7 +26,7 @@ pub(crate) struct PieceKey {
     pub(crate) offset: u64,
 }
 
-/// Which segments a piece goes to.
+/// The segments that a piece goes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Trial,

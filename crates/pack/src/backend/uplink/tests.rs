@@ -22,7 +22,7 @@ const PART: usize = 256 * 1024;
 struct Slow {
     fake: Fake,
     bytes_per_s: f64,
-    /// When the next byte may come.
+    /// The time at which the next byte may come.
     next: Mutex<Instant>,
     is_dumb: AtomicBool,
     /// Bytes of a request after which its connection is cut.
@@ -73,7 +73,7 @@ impl Slow {
     }
 }
 
-/// Has small buffers, so that whoever sends notices what is not taken.
+/// Listens with small buffers, so that a sender notices what is not taken.
 fn listen() -> TcpListener {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(32 * 1024).unwrap();
