@@ -2,8 +2,8 @@
 //!
 //! # Invariant
 //!
-//! A change says all that it makes true and refers to nothing but bytes: the same changes in the same order give
-//! the same index, whether they come from the log or from footers.
+//! A change says all that it makes true and refers to nothing but bytes. So the same changes in the
+//! same order give the same index, whether they come from the log or from footers.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ impl WorkerId {
         Self((self.0 & !Self::TAKE_OVERS) + 1)
     }
 
-    /// What all of those share, and nobody else in the bucket.
+    /// The number that all of those share, and that no other worker of the bucket has.
     pub(crate) fn line(self) -> u64 {
         self.0 >> Self::TAKE_OVER_BITS
     }
@@ -123,7 +123,7 @@ pub struct OwnId {
     pub number: u64,
 }
 
-/// What bytes lie within.
+/// The object of the backend that bytes lie within.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Within {
     /// A blob.
@@ -135,7 +135,7 @@ pub enum Within {
 /// A run of bytes, and what verifies it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// What it lies within.
+    /// The object that it lies within.
     pub within: Within,
     /// Its first byte there.
     pub offset: u64,
@@ -163,7 +163,7 @@ pub enum Content {
     },
 }
 
-/// What became otherwise.
+/// A change of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
     /// A bucket was made.
@@ -176,7 +176,7 @@ pub enum Change {
         bucket: BucketId,
         /// Key.
         key: ObjectKey,
-        /// What it is.
+        /// Its metadata.
         metax: Metax,
         /// Where it is: also in blobs before this one, after a copy or a change of tags.
         content: Content,
@@ -225,7 +225,7 @@ pub enum Change {
         key: ObjectKey,
         /// The upload.
         upload: UploadId,
-        /// What it is.
+        /// Its metadata.
         metax: Metax,
         /// Its parts, in ascending order of number.
         parts: Vec<PartRef>,
@@ -242,7 +242,8 @@ pub enum Change {
         /// The delete.
         upto: OpId,
     },
-    /// A version that is there already, told anew: its bytes lie elsewhere, or the blob that told of it goes.
+    /// A version that is there already, re-logged: its bytes lie elsewhere, or the blob that said
+    /// it goes.
     Moved {
         /// Bucket.
         bucket: BucketId,
@@ -250,12 +251,12 @@ pub enum Change {
         key: ObjectKey,
         /// The change that put it.
         op: OpId,
-        /// What it is.
+        /// Its metadata.
         metax: Metax,
         /// Where it is now.
         content: Content,
     },
-    /// A part that is there already, told anew.
+    /// A part that is there already, re-logged.
     PartMoved {
         /// Bucket.
         bucket: BucketId,
@@ -270,7 +271,7 @@ pub enum Change {
         /// Where it is now.
         place: Place,
     },
-    /// An upload that ended, and of which nothing is left, told anew.
+    /// An upload that ended, and of which nothing is left, re-logged.
     UploadGone {
         /// Bucket.
         bucket: BucketId,
@@ -281,7 +282,7 @@ pub enum Change {
         /// The change that ended it.
         upto: OpId,
     },
-    /// The removal of a bucket, told anew.
+    /// The removal of a bucket, re-logged.
     BucketGone {
         /// Bucket.
         bucket: BucketId,
@@ -361,7 +362,7 @@ impl Change {
         })
     }
 
-    /// Whether it only tells what was told before, as a blob with it is to go.
+    /// Returns true if it only re-logs what was said before, as a blob with that is to go.
     #[must_use]
     pub fn is_told_anew(&self) -> bool {
         matches!(
@@ -388,7 +389,7 @@ impl Change {
 }
 
 impl Run {
-    /// Whether a blob is one of them.
+    /// Returns true if a blob is one of them.
     #[must_use]
     pub fn has(&self, blob: BlobId) -> bool {
         self.worker == blob.worker && (self.first..=self.last).contains(&blob.seq)

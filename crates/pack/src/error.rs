@@ -1,4 +1,5 @@
-//! Why a packed store does not open, or does not go on, sorted by what the operator should do.
+//! The reasons why a packed store does not open, or does not go on, sorted by what the operator
+//! should do.
 
 use larder_env::DiskError;
 use larder_kv::KvError;
@@ -7,7 +8,7 @@ use larder_types::CodecError;
 
 use crate::entry::{BlobId, WorkerId};
 
-/// What went wrong outside of a single request.
+/// An error outside of a single request.
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
     /// Fix the command line.
@@ -17,7 +18,7 @@ pub enum PackError {
         what: &'static str,
         /// Its value.
         found: String,
-        /// What is allowed.
+        /// The allowed values.
         remedy: String,
     },
     /// Stop the other process, or name another directory.
@@ -25,7 +26,7 @@ pub enum PackError {
     InUse {
         /// The directory.
         dir: String,
-        /// What the lock says.
+        /// The error of the lock.
         reason: String,
     },
     /// The directory is new, the backend is not: find the other directory, or say that it is lost.
@@ -59,7 +60,7 @@ pub enum PackError {
     Copied {
         /// The worker that both are.
         worker: WorkerId,
-        /// What the other made.
+        /// The object that the other made.
         name: String,
     },
     /// The directory was put back from a copy: find the newer one, or say that it is lost.
@@ -69,19 +70,19 @@ pub enum PackError {
          found again. Keep this directory: what was acknowledged here alone, and not uploaded, is nowhere else"
     )]
     OlderCopy {
-        /// What it does not know.
+        /// The object that it does not know.
         name: String,
     },
     /// Name the backend that the directory was made with.
     #[error("the directory was made with another backend: {reason}")]
     OtherBackend {
-        /// How it is known.
+        /// The evidence for that.
         reason: String,
     },
     /// Try again later, or repair the backend.
     #[error("the backend cannot {operation} {name}: {reason}")]
     Backend {
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
         /// Name of the object.
         name: String,
@@ -100,15 +101,15 @@ pub enum PackError {
     /// Work in the background was put off: it is begun again by itself.
     #[error("put off: {reason}")]
     Deferred {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Restore the blob or file named from a copy.
     #[error("{name} is damaged: {reason}")]
     Damaged {
-        /// What is damaged.
+        /// The file or object that is damaged.
         name: String,
-        /// What is wrong.
+        /// The damage.
         reason: String,
     },
     /// Use a newer release.
@@ -141,7 +142,8 @@ pub enum PackError {
 }
 
 impl PackError {
-    /// Whether this process may upload nothing any more: another owns the backend, or has what this one does not know.
+    /// Returns true if this process may upload nothing any more: another owns the backend, or has
+    /// what this one does not know.
     pub(crate) fn is_superseded(&self) -> bool {
         self.superseded().is_some()
     }

@@ -6,8 +6,8 @@
 //! 1. What somebody waits for is asked for once, however many wait; a request goes on though they go away.
 //! 2. The bytes of all requests under way are bounded.
 //! 3. Only what verified is kept in the cache. What is given from the backend is not verified yet: the reader does.
-//! 4. Reading ahead makes a request longer, never one more: it takes what lies behind in the same blob, in so far as
-//!    at least half of the bytes are of keys that come next.
+//! 4. Reading ahead makes a request longer, never one more. It takes bodies that lie behind in the
+//!    same blob, as far as at least half of the bytes are of keys that come next.
 
 use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
@@ -43,7 +43,7 @@ pub(crate) struct Fetcher {
     room: Arc<Semaphore>,
 }
 
-/// What a reader wants.
+/// The pieces that a reader wants.
 pub(crate) struct Wanted<'a> {
     /// The blob, or what stands for the bundle.
     pub(crate) blob: BlobId,
@@ -52,7 +52,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) place: &'a Place,
     /// Numbers of the pieces.
     pub(crate) pieces: Range<u64>,
-    /// Whose bytes they are, if it is one object's from its beginning.
+    /// The object that the bytes are of, if they are one object's from its beginning.
     pub(crate) reader: Option<(BucketId, &'a ObjectKey)>,
 }
 
@@ -218,7 +218,8 @@ impl Fetcher {
         }
     }
 
-    /// What lies behind in the same blob of the keys that come next, if keys are read in their order.
+    /// Returns the bodies of the next keys that lie behind in the same blob, if keys are read in
+    /// their order.
     fn ahead(&self, wanted: &Wanted<'_>, bucket: BucketId, key: &ObjectKey) -> Vec<Coming> {
         if self.ahead_bytes == 0 || self.cache.is_none() {
             return Vec::new();
@@ -236,7 +237,7 @@ impl Fetcher {
         coming
     }
 
-    /// Whether a key is among the next few of a sequence.
+    /// Returns true if a key is among the next few of a sequence.
     fn follows(&self, sequence: &Sequence, key: &ObjectKey) -> bool {
         let (mut steps, mut found) = (0, false);
         self.visit_after(sequence.bucket, &sequence.last, |next, _| {
@@ -313,8 +314,8 @@ fn failed(name: &str, reason: String) -> Unread {
     Unread::Failed(PackError::Backend { operation: "read", name: name.to_owned(), reason })
 }
 
-/// How many of these places, in ascending order behind `from`, a longer request takes along: as many as are at least
-/// half of its bytes.
+/// Returns how many of these places, in ascending order behind `from`, a longer request takes
+/// along: as many as are at least half of its bytes.
 fn worthwhile<'a>(from: u64, places: impl Iterator<Item = &'a Place>) -> usize {
     let (mut useful, mut end, mut worth) = (0, from, 0);
     for (number, place) in places.enumerate() {

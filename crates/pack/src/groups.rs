@@ -1,9 +1,10 @@
-//! Which groups have a bundle of their own. Pure.
+//! Decides which groups have a bundle of their own. Pure.
 //!
-//! Each object that is written to the backend costs a few requests beside those for its bytes. So a group has no bundle
-//! before it has brought a share of a blob since the last blob was closed: until then its bodies lie in the blob that all
-//! share. Between two flushes there are as few uploads as ever where little comes, and at most one more for each share
-//! where much does. A group that filled a share of its bundle has one from the beginning of the next blob.
+//! Each object that is written to the backend costs a few requests beside those for its bytes. So a
+//! group has no bundle before it has brought a share of a blob since the last blob was closed.
+//! Until then its bodies lie in the blob that all share. Where little comes, there are as few
+//! uploads as ever between two flushes. Where much comes, there is at most one more for each share.
+//! A group that filled a share of its bundle has one from the beginning of the next blob.
 //!
 //! # Invariants
 //!

@@ -1,14 +1,16 @@
-//! Who has which bytes, kept row by row as changes are applied: what repacking and deleting go by.
+//! Keeps which versions and parts have which bytes, row by row as changes are applied. Repacking
+//! and deleting go by it.
 //!
 //! # Invariants
 //!
 //! 1. There is a row in `R` for every version and part with bytes, and for nothing else.
 //! 2. What a blob's row in `C` counts as live is the sum of the runs in it that have such a row; a run that several
 //!    have counts once.
-//! 3. So does a bundle's row in `O`, which is there while any of it is live.
+//! 3. So does a bundle's row in `O`. It is there while any of the bundle is live, and from its
+//!    upload until it is removed.
 //!
-//! These change in the batch that changes the version or part: they survive a crash with it, and whatever changes are
-//! applied, in a rebuild too, gives the rows that fit the result.
+//! These rows change in the batch that changes the version or part, and survive a crash with it.
+//! Whatever changes are applied, in a rebuild too, the rows fit the result.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -119,7 +121,7 @@ impl<'a> Ledger<'a> {
         })
     }
 
-    /// Whether anybody has these bytes, as of now and the batch.
+    /// Returns true if anybody has these bytes, as of now and the batch.
     fn is_held(&self, place: &Place) -> Result<bool, PackError> {
         let from = rows::held_at(place.within, place.offset);
         let end = prefix_end(&from);
@@ -135,7 +137,7 @@ impl<'a> Ledger<'a> {
         Ok(found)
     }
 
-    /// What a blob has; `None` of one that there is not: its row went with it.
+    /// The content of a blob; `None` if there is no such blob: its row went with it.
     fn blob(&mut self, id: BlobId) -> Result<&mut Option<BlobContent>, PackError> {
         use std::collections::btree_map::Entry;
         match self.blobs.entry(id) {
@@ -151,7 +153,7 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// What a bundle has.
+    /// The content of a bundle.
     fn bundle(&mut self, id: OwnId) -> Result<&mut BundleContent, PackError> {
         use std::collections::btree_map::Entry;
         let known = match self.bundles.entry(id) {
@@ -172,7 +174,8 @@ impl<'a> Ledger<'a> {
             }
         }
         for (id, content) in &self.bundles {
-            // One that was uploaded is named by its row, for whoever reads it, until it is removed.
+            // The row of one that was uploaded stays until it is removed: readers get its name by
+            // it.
             match (content.live, content.process) {
                 (0, ProcessId::UNNUMBERED) => self.batch.delete(&rows::bundle(*id)),
                 _ => self.batch.put(&rows::bundle(*id), &encode(content)),

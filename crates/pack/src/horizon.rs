@@ -55,12 +55,13 @@ impl Horizon {
         Ok(horizon)
     }
 
-    /// Whether all that `worker` inherited is written down: what it has not, nobody knows yet.
+    /// Returns true if all that `worker` inherited is written down. If it is not, nobody knows yet
+    /// what that is.
     pub(crate) fn is_of(&self, worker: WorkerId) -> bool {
         worker == worker.first() || self.0.contains_key(&worker)
     }
 
-    /// Whether all that there is of a worker is written down, as it has an heir.
+    /// Returns true if all blobs that a worker will ever have are written down, as it has an heir.
     pub(crate) fn is_settled(&self, worker: WorkerId) -> bool {
         self.0.keys().any(|heir| *heir > worker)
     }
@@ -125,7 +126,7 @@ impl Horizon {
         Ok(())
     }
 
-    /// Whether a blob is there for all that came after its worker.
+    /// Returns true if a blob is there for all workers that came after its own.
     pub(crate) fn has(&self, blob: BlobId) -> bool {
         if bugs::planted(Bug::HorizonNotKept) {
             return true;

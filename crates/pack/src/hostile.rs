@@ -79,7 +79,7 @@ fn read_tail(tail: &[u8]) -> bool {
     true
 }
 
-/// What came of a read is of no matter.
+/// Drops the result of a read, which is of no matter.
 fn looked_at<T>(_: T) {}
 
 fn read_all(bytes: &[u8]) {

@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! 1. No two of them run at once: what one of them counts on, another does not change under it.
-//! 2. What fails is begun again at the next turn; but whoever does not own the backend any more stops.
+//! 2. Work that fails is begun again at the next turn. A process that does not own the backend any
+//!    more stops.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +24,11 @@ pub(crate) struct Housekeeping {
     pub(crate) repacker: Repacker,
     pub(crate) remover: Remover,
     pub(crate) backups: BackupWriter,
-    /// When the backend was last looked through.
+    /// The time at which the backend was last looked through.
     pub(crate) looked: Option<Instant>,
 }
 
-/// What one turn did.
+/// The work that one turn did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Kept {
     /// Blobs that were repacked and retired.

@@ -1,8 +1,10 @@
-//! Who owns a backend: claims in it, and the file by which a directory knows which claim is its own.
+//! The owner of a backend: claims in it, and the file by which a directory knows which claim is its
+//! own.
 //!
-//! A claim is an object `claims/NUMBER`, made only if there is none of that number. Its number is the worker's id.
-//! The latest claim owns the backend. One that was refused is withdrawn: it stays, with a nonce of 0, and its number is not
-//! given again. A request to remove it, come late, would remove the claim of whoever has the number by then.
+//! A claim is an object `claims/NUMBER`, made only if there is none of that number. Its number is
+//! the worker's id. The latest claim owns the backend. One that was refused is withdrawn: it stays,
+//! with a nonce of 0, and its number is not given again. A request to remove it, come late, would
+//! remove the claim of another directory that has the number by then.
 //!
 //! Beside them, and beside [horizons](crate::horizon), lies a *marker* once any process has a number. Builds from before
 //! numbers read no name of a blob that has one: they would start as if there were no such blob, or inherit without it, for
@@ -45,7 +47,7 @@ pub(crate) struct Identity {
     pub(crate) worker: WorkerId,
     /// Drawn with the directory.
     pub(crate) nonce: u64,
-    /// Whether the claim was made: before that the backend does not have it yet.
+    /// True once the claim was made: before that the backend does not have it yet.
     pub(crate) claimed: bool,
 }
 
@@ -70,19 +72,19 @@ fn path(worker: WorkerId) -> String {
     format!("{PREFIX}/{:016x}", worker.0)
 }
 
-/// How a directory claims a backend.
+/// The terms on which a directory claims a backend.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Claiming {
     pub(crate) now_ms: u64,
-    /// Whether it may take the backend over.
+    /// True if it may take the backend over.
     pub(crate) take_over: bool,
     /// Before the first number that a claim to this backend has.
     pub(crate) base: WorkerId,
-    /// Whether the bucket must not be shared.
+    /// True if the bucket must not be shared.
     pub(crate) is_alone: bool,
 }
 
-/// Whether the directory ever had an identity.
+/// Returns true if the directory ever had an identity.
 pub(crate) fn is_known(disk: &dyn Disk) -> Result<bool, PackError> {
     match read_file(disk, FILE) {
         Ok(_) => Ok(true),
@@ -91,7 +93,7 @@ pub(crate) fn is_known(disk: &dyn Disk) -> Result<bool, PackError> {
     }
 }
 
-/// Whether anybody ever claimed the backend.
+/// Returns true if the backend has a claim that was not withdrawn.
 pub(crate) async fn is_claimed(backend: &Backend) -> Result<bool, PackError> {
     for name in names(backend).await? {
         if !is_withdrawn(backend, &format!("{PREFIX}/{name}")).await? {
@@ -142,7 +144,7 @@ async fn names(backend: &Backend) -> Result<Vec<String>, PackError> {
     Ok(all.filter(|name| name != MARKER).collect())
 }
 
-/// Whether the backend is still this worker's.
+/// Refuses if the backend is this worker's no longer.
 pub(crate) async fn check_owner(backend: &Backend, worker: WorkerId) -> Result<(), PackError> {
     let mut next = WorkerId(worker.0 + 1);
     while backend.size(&path(next)).await?.is_some() {
@@ -235,7 +237,8 @@ async fn withdraw(backend: &Backend, identity: Identity) -> Result<(), PackError
     backend.replace(&path(identity.worker), &encode(&mine), withdrawn.into()).await.map(drop)
 }
 
-/// Whether a claim was withdrawn. What is not there, or cannot be read as a claim, was not.
+/// Returns true if a claim was withdrawn. One that is not there, or cannot be read as a claim, was
+/// not.
 async fn is_withdrawn(backend: &Backend, path: &str) -> Result<bool, PackError> {
     match backend.whole(path, CLAIM_BYTES_MAX).await {
         Ok(bytes) => {

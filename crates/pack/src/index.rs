@@ -1,5 +1,5 @@
-//! What there is: buckets, versions, uploads, parts, blobs, and who has which bytes. Changes are applied in one place,
-//! `apply.rs`.
+//! The index: buckets, versions, uploads, parts, blobs, and which versions and parts have which
+//! bytes. Changes are applied in one place, `apply.rs`.
 //!
 //! # Invariants
 //!
@@ -31,7 +31,7 @@ use crate::rows::{
     self, Applied, BlobContent, BlobRow, Holder, PackedPart, PackedVersion, RetiredRow,
 };
 
-/// What is done with each row: whether to go on.
+/// Called with each row; says if the visit goes on.
 type Visiting<'a> = dyn FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, PackError> + 'a;
 
 /// The index of a packed store.
@@ -55,7 +55,8 @@ impl Index {
                 batch.put(&rows::layout(), &encode(&rows::LAYOUT));
                 kv.apply(&batch)?;
                 match kv.flush() {
-                    // What waits must be able to leave a full disk. The markers stop an earlier build by themselves.
+                    // Blobs that wait must be able to leave a full disk. The markers stop an
+                    // earlier build by themselves.
                     Err(error @ KvError::Full { .. }) => {
                         tracing::warn!(%error, "the index says its new layout once there is space");
                     }
@@ -214,8 +215,8 @@ impl Index {
         self.of_blobs(b"B", what, |value| decode(what, value))
     }
 
-    /// Whether a blob of which there are or were changes here is in the backend, or was until it was retired: else it
-    /// waits to be uploaded.
+    /// Returns true if a blob is in the backend, or was until it was retired; else it waits to be
+    /// uploaded. It must be a blob of which there are or were changes here.
     pub(crate) fn is_uploaded(&self, id: BlobId) -> Result<bool, PackError> {
         let is_there = self.blob(id)?.is_some() || self.blob_content(id)?.is_none();
         Ok(is_there || self.kv.get(&rows::retired(id))?.is_some())
@@ -327,7 +328,8 @@ impl Index {
         self.commit(batch, applied)
     }
 
-    /// What a bundle has; `None` if nothing in it is live.
+    /// The content of a bundle; `None` if nothing in it is live and it was not uploaded, or was
+    /// removed.
     pub(crate) fn bundle(&self, id: OwnId) -> Result<Option<BundleContent>, PackError> {
         row(&*self.kv, "what a bundle has", &rows::bundle(id))
     }
@@ -337,7 +339,8 @@ impl Index {
         Ok(id.path_of(self.bundle_process(id)?))
     }
 
-    /// Who uploaded a bundle. Of one in which nothing was live when it was uploaded, the blob says so.
+    /// The process that uploaded a bundle. If nothing in it was live when it was uploaded, its blob
+    /// says so.
     pub(crate) fn bundle_process(&self, id: OwnId) -> Result<ProcessId, PackError> {
         if let Some(content) = self.bundle(id)? {
             return Ok(content.process);
@@ -522,7 +525,8 @@ mod tests {
     fn an_index_from_before_processes_had_numbers_is_used_and_not_by_an_earlier_build_any_more() {
         let (index, applied) = of_layout(Some(2)).unwrap();
         assert_eq!(applied, Some(Applied::default()));
-        // What an earlier build asks, of what is durable: it takes an index of another layout for none.
+        // An earlier build asks this of what is durable: it takes an index of another layout for
+        // none.
         assert_eq!(index.kv.unflushed_bytes(), 0);
         let layout = row::<u32>(&*index.kv, "layout", &rows::layout()).unwrap();
         assert_eq!(layout, Some(3));

@@ -1,4 +1,5 @@
-//! What an index of very many objects takes: memory, disk, time. A few by default; by hand, in release, as many as wanted:
+//! Measures what an index of very many objects takes: memory, disk, time. By default they are a
+//! few; by hand, in release, as many as wanted:
 //!
 //! ```text
 //! LARDER_PACK_ENTRIES=10000000 LARDER_PACK_DIR=/some/disk \

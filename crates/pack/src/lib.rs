@@ -3,7 +3,7 @@
 //! ```text
 //!  face ──▶ Packer ──▶ queue ──▶ committer thread ──1─▶ spool file   bodies of the blob to be, synced
 //!             │                        │            ──2─▶ log          one record for each change, synced
-//!             │                        │            ──3─▶ index        then whoever asked is answered
+//!             │                        │            ──3─▶ index        then the caller is answered
 //!             │                        ▼
 //!             │                  sealed blobs ──▶ uploader ──▶ backend    bodies ‖ footer ‖ trailer
 //!             └── get: index, then the spool file, the cache, or one range request
@@ -13,15 +13,16 @@
 //!
 //! 1. A change is answered when its record is durable in the log, and its body before that in the spool.
 //! 2. The index shows durable changes only, in the order of the log.
-//! 3. Blobs go up in the order of their numbers, and only durable changes are in them: whatever was uploaded is a
-//!    prefix of all that was answered.
+//! 3. Blobs go up in the order of their numbers, and only durable changes are in them. So all that
+//!    was uploaded is a prefix of all that was answered.
 //! 4. A blob is never changed once it is named in the index. Uploading it again writes the same bytes. That holds for
 //!    its bundles too (`lot.rs`), the objects with the bodies of one group each, which are in the backend before it.
 //! 5. Index and log can be lost: the footers of all blobs, in the order of their names, are the same changes.
 //! 6. Bytes are verified against their sums before they leave.
-//! 7. One worker owns a backend, or its place in one that several share, at a time, and one process that worker. Whoever
-//!    was superseded learns of it within a bound, and then answers nothing; what it acknowledged as uploaded is there for
-//!    its heir (`ownership.rs`, `numbering.rs`, `uploader.rs`). Which blobs count is decided in one place (`counting.rs`).
+//! 7. One worker owns a backend, or its place in one that several share, at a time, and one process
+//!    that worker. A process that was superseded learns of it within a bound, and then answers
+//!    nothing. All that it acknowledged as uploaded is there for its heir (`ownership.rs`,
+//!    `numbering.rs`, `uploader.rs`). One place decides which blobs count (`counting.rs`).
 //! 8. A blob is removed only when others tell all that it told and is still true, and nobody reads it: see
 //!    `repack/mod.rs` and `removal.rs`.
 //!

@@ -308,7 +308,7 @@ pub const CALL_AGE_MAX: Duration = Duration::from_secs(15 * 60);
 const _: () = assert!(FEED_BYTES_MAX > 2 * OP_BYTES_MAX, "an answer has an entry at least");
 const _: () = assert!(
     2 * UNSEEN_MAX_DEFAULT.as_secs() <= SUPERSEDED_KEPT_DEFAULT.as_secs(),
-    "whoever answers has seen what replaced a version before that goes"
+    "a worker that answers has seen what replaced a version before that goes"
 );
 const _: () = assert!(
     SUPERSEDED_KEPT_DEFAULT.as_secs() <= GRACE_DEFAULT.as_secs(),

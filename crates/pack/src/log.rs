@@ -16,7 +16,7 @@ use crate::rows::BlobRow;
 /// Directory of the segments.
 pub(crate) const DIR: &str = "log";
 
-/// What a record says. Written, it only refers to entry and bucket.
+/// A record of the log. One that is written only refers to its entry and bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum LogRecord<E = Box<Entry>, B = BucketName> {
     /// A change, which belongs to this blob of the worker.
@@ -79,7 +79,7 @@ impl PackLog {
             payload: &payload,
         };
         let taken = match self.appender.append(&record) {
-            // What waits is written first, and the next segment made.
+            // Records that wait are written first, and the next segment is made.
             Err(LogError::Busy) => {
                 let written = self.write();
                 let ready = written.and_then(|()| self.prepare());
@@ -112,7 +112,7 @@ impl PackLog {
         Ok(())
     }
 
-    /// Whether [`PackLog::vouch`] has something to do.
+    /// Returns true if [`PackLog::vouch`] has something to do.
     pub(crate) fn is_unvouched(&self) -> bool {
         self.unvouched
     }
@@ -135,7 +135,8 @@ impl PackLog {
         self.appender.end()
     }
 
-    /// Whether only what ends something should be taken: the disk has no room for another segment.
+    /// Returns true if only changes that end something should be taken: the disk has no room for
+    /// another segment.
     pub(crate) fn is_full(&self) -> bool {
         self.appender.is_full()
     }

@@ -24,13 +24,13 @@ const BUNDLE_BIT: u64 = 1 << 63;
 
 const _: () = assert!((BUNDLES_MAX as u64) < 1 << NTH_BITS, "every bundle has a number");
 
-/// Which lot of a blob.
+/// The number of a lot within its blob.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct Lot(u8);
 
-/// What a bundle has.
+/// The content of a bundle.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "StoredBundleContent", into = "StoredBundleContent")]
 pub(crate) struct BundleContent {
@@ -85,7 +85,7 @@ impl Lot {
         self.0
     }
 
-    /// What its bodies lie within.
+    /// The object that its bodies lie within.
     #[must_use]
     pub fn within(self, blob: BlobId) -> Within {
         match self {
@@ -119,7 +119,8 @@ impl OwnId {
 }
 
 impl Within {
-    /// What stands for it where blobs and bundles are told apart by one id; `None` of a large object.
+    /// The id that stands for it where blobs and bundles are told apart by one id; `None` of a
+    /// large object.
     pub(crate) fn packed_id(self) -> Option<BlobId> {
         match self {
             Self::Blob(id) => Some(id),

@@ -1,5 +1,6 @@
-//! The number of a process, without which it uploads and removes nothing: how one of several processes on copies of a
-//! directory becomes the owner of its worker, and how it is settled what the others upload too late.
+//! The number of a process, without which it uploads and removes nothing. By it one of several
+//! processes on copies of a directory becomes the owner of its worker. It also settles what the
+//! others upload too late.
 //!
 //! 1. List the blobs. If one counts that the directory does not know, it is an older copy, and asks for nothing.
 //! 2. Mark the backend, so that earlier builds stop there (`identity.rs`).
@@ -21,11 +22,13 @@
 //!
 //! # Nothing that was acknowledged is void
 //!
-//! A process n acknowledges a blob s after it is there, and after a look found no number above n (`uploader.rs`). So each
-//! later process finds it in its list of step 5, whatever becomes of it, and knows it, adopts it, or stops: its record
-//! begins behind s. A blob that a list of step 5 lacked, with a number from the record on, was never acknowledged and never
-//! will be. What was adopted was in a list of step 5 of process n: that of each later one has it too, since each is begun
-//! later than the record of n was written, or closes that record, and then n adopts nothing.
+//! A process n acknowledges a blob s after it is there, and after a look found no number above n
+//! (`uploader.rs`). So each later process finds it in its list of step 5, whatever becomes of it,
+//! and knows it, adopts it, or stops: its record begins behind s. A blob that a list of step 5
+//! lacked, with a number from the record on, was never acknowledged and never will be. A blob that
+//! process n adopted was in its list of step 5. The list of each later process has it too, as it is
+//! begun after the record of n was written. Or the later process closes that record, and then n
+//! adopts nothing.
 
 pub(crate) mod forgetting;
 
@@ -68,7 +71,7 @@ pub(crate) struct Numbered {
     pub(crate) process: ProcessId,
 }
 
-/// What a directory knows of its worker's blobs.
+/// The knowledge that a directory has of its worker's blobs.
 #[derive(Clone, Copy)]
 pub(crate) enum Knows<'a> {
     /// Those that wait, and that all before them are uploaded.
@@ -98,12 +101,13 @@ pub(crate) struct Numbering {
     taken: OnceLock<Taken>,
     /// Records that were read.
     records: Arc<Known>,
-    /// When the last question began that found the own number.
+    /// The time at which the last question began that found the own number.
     own_seen: Mutex<Option<Sighting>>,
     uptime: Uptime,
 }
 
-/// How far it is. Whoever goes on after a failure, or after being dropped, goes on here.
+/// The progress of taking a number. A caller that goes on after a failure, or after being dropped,
+/// goes on here.
 #[derive(Default)]
 struct Taking {
     /// The last number that was asked for.
@@ -161,12 +165,13 @@ impl Numbering {
         self.taken.get().map(|taken| taken.process)
     }
 
-    /// How a blob that waits is in the backend already, if it is.
+    /// The row of a blob that waits and is in the backend already; `None` if it is not there.
     pub(crate) fn adopted(&self, seq: u64) -> Option<BlobRow> {
         self.taken.get()?.adopted.get(&seq).copied()
     }
 
-    /// Whether nobody has claimed the backend since, nor numbered a process; takes a number first, if it has none.
+    /// Checks that nobody has claimed the backend since, nor numbered a process; takes a number
+    /// first, if it has none.
     ///
     /// # Errors
     /// [`PackError::is_superseded`], or why nobody knows.
@@ -316,7 +321,7 @@ impl Numbering {
         Ok(last)
     }
 
-    /// Whether a number is this process's.
+    /// Returns true if a number is this process's.
     async fn has(&self, process: ProcessId) -> Result<bool, PackError> {
         match self.backend.whole(&path(self.worker, process), RECORD_BYTES_MAX).await {
             Ok(bytes) => {
@@ -362,7 +367,8 @@ impl Numbering {
             false => Counting::read_from(&self.backend, &self.records, from).await?,
         };
         let mut decided = Decided { first: uploaded + 1, adopted: BTreeMap::new() };
-        // What the last process knew is uploaded, also if it is lost: then it is not void when it is back.
+        // Blobs that the last process knew are uploaded, even if they are lost: then they are not
+        // void when they are back.
         if is_made_anew
             && let Some(known) = counting.known().get(&self.worker)
             && spool.waiting_before(known + 1).is_empty()
@@ -390,7 +396,8 @@ impl Numbering {
             decided.adopted.insert(decided.first, row);
             decided.first += 1;
         }
-        // What it has in their place is not in the backend: that has gone another way.
+        // The blobs that this process has in their place are not in the backend: that has gone
+        // another way.
         let passed = (spool.waiting_before(decided.first).into_iter())
             .find(|seq| !decided.adopted.contains_key(seq));
         match passed {
@@ -420,8 +427,8 @@ impl Numbering {
         Ok(self.is_same(spool, &Listed { name, bytes }).await?.then_some(row))
     }
 
-    /// Whether a blob in the backend is one that waits, to the byte: its trailer has the sum of the footer, and that has the
-    /// sums of all bodies.
+    /// Returns true if a blob in the backend is one that waits, to the byte. Its trailer has the
+    /// sum of the footer, and that has the sums of all bodies.
     async fn is_same(&self, spool: &Spool, blob: &Listed) -> Result<bool, PackError> {
         let Some((row, trailer)) = spool.sealed(blob.name.id.seq) else { return Ok(false) };
         let row = BlobRow { process: blob.name.process, ..row };
@@ -436,9 +443,10 @@ impl Numbering {
         }
     }
 
-    /// Refuses if this process no longer has the last number. Old numbers go in their order, so whoever finds its own, and did
-    /// not find the next before, had the last then. The next may come and go again only [`PROCESS_AGE_MIN`] later: until
-    /// long before that, by clocks, the own number need not be looked at.
+    /// Refuses if this process no longer has the last number. Old numbers go in their order. So a
+    /// process that finds its own, and did not find the next before, had the last then. The next
+    /// may come and go again only [`PROCESS_AGE_MIN`] later: until long before that, by clocks, the
+    /// own number need not be looked at.
     async fn check_latest(&self, own: ProcessId, by: By) -> Result<(), PackError> {
         let begun = Sighting::now(self.uptime);
         let next = own.next().unwrap_or(own);

@@ -88,7 +88,7 @@ impl Packer {
         match self.change(wish).await {
             Ok(Done::Put(done)) => Ok(done),
             Ok(other) => Err(unexpected(&other)),
-            // Whether it was put is not known.
+            // It is not known if it was put.
             Err(error @ ObjectError::Unavailable { .. }) => Err(error),
             Err(error) => {
                 body::drop_refused(&self.shared, there).await;
@@ -102,8 +102,8 @@ pub(crate) fn target(bucket: &BucketName, key: &ObjectKey) -> Target {
     Target { bucket: bucket.clone(), key: key.clone() }
 }
 
-/// What the index has, as faces know it. The place of the bytes stays in the index, where a read finds it again
-/// under the same op; an object in parts tells of its parts.
+/// A version of the index, as faces know it. The place of the bytes stays in the index, where a
+/// read finds it again under the same op; an object in parts says its parts.
 pub(crate) fn opened(bucket: BucketId, key: &ObjectKey, version: PackedVersion) -> Opened {
     let body = match version.content {
         Content::Run(_) => StoredBody::Inline(bytes::Bytes::new()),

@@ -161,7 +161,7 @@ impl OwnBody {
         while let Some(piece) = body.next().await {
             self.add(piece?).await?;
         }
-        // What the client announced is verified before there is an object.
+        // The digests that the client announced are verified before there is an object.
         let digest = body.finish()?;
         self.finish().await?;
         let place = self.summing.finish().placed(Within::Own(self.id), 0);

@@ -1,8 +1,9 @@
 //! Ownership of this worker's place in the backend, as far as the process knows it. Every question goes through here, and
 //! requests are answered by what came of them. What is asked is in `numbering.rs`.
 //!
-//! A worker may run on after its directory was given up for lost or copied, or wake up after a night's suspend, while its
-//! heir or the other copy serves clients. Uploads and removals ask before they count. A worker that does neither asks all the same, every
+//! A worker may run on after its directory was given up for lost, or copied, while its heir or the
+//! other copy serves clients. Or it may wake up to that after a night's suspend. Uploads and
+//! removals ask before they count. A worker that does neither asks all the same, every
 //! [`OWNER_PERIOD`]: else it would show for ever what was true before the take-over.
 //!
 //! # Invariants
@@ -71,11 +72,11 @@ impl Known {
     }
 }
 
-/// When everything was seen.
+/// The last answers about the owner, and when they were seen.
 struct Seen {
     owned: Sighting,
     failed: Option<Sighting>,
-    /// Who took over, and what to do about that.
+    /// The error that names who took over, and says what to do about that.
     superseded: Option<PackError>,
 }
 
@@ -95,7 +96,7 @@ pub(crate) struct Ownership {
     numbering: Arc<Numbering>,
     spool: Arc<Spool>,
     seen: Mutex<Seen>,
-    /// Held by whoever asks for others too.
+    /// Held by a request that asks for others too.
     asking: tokio::sync::Mutex<()>,
     queue: Arc<Queue>,
     fatal: watch::Sender<Option<String>>,
@@ -167,14 +168,14 @@ impl Ownership {
         self.numbering.records()
     }
 
-    /// How a blob that waits is in the backend already, if it is.
+    /// The row of a blob that waits and is in the backend already; `None` if it is not there.
     pub(crate) fn adopted(&self, seq: u64) -> Option<BlobRow> {
         self.numbering.adopted(seq)
     }
 
     /// Nothing is taken or answered any more.
     fn end(&self, error: &PackError) {
-        // First, so that whoever is refused by what stops can say why.
+        // First, so that requests which are refused by what stops can say why.
         let before = std::mem::replace(&mut self.seen.lock().superseded, error.superseded());
         if before.is_none() {
             tracing::error!(%error, "the store stops");
@@ -209,7 +210,7 @@ impl Ownership {
         self.refuse_superseded()?;
         if self.times().stand() == Stand::Unasked {
             let _turn = self.asking.lock().await;
-            // Whoever waited for another finds what that one was told.
+            // A request that waited for another finds the answer of that one.
             if self.times().stand() == Stand::Unasked
                 && let Err(error) = self.look().await
             {
@@ -256,7 +257,7 @@ impl Ownership {
     }
 }
 
-/// What is asked, unless it takes too long.
+/// Waits for an answer, unless it takes too long.
 async fn in_time<T>(asked: impl Future<Output = Result<T, PackError>>) -> Result<T, PackError> {
     let late = |_| PackError::Backend {
         operation: "say",

@@ -71,7 +71,7 @@ pub struct Packer {
     _lock: larder_env::FileLock,
 }
 
-/// What requests need.
+/// The parts of a store that requests need.
 pub(crate) struct Shared {
     pub(crate) config: PackConfig,
     pub(crate) backend: Backend,
@@ -83,7 +83,7 @@ pub(crate) struct Shared {
     groups: Arc<AtomicUsize>,
     pub(crate) worker: WorkerId,
     pub(crate) owner: Arc<Ownership>,
-    /// What this worker's index names.
+    /// The bodies that this worker's index names.
     pub(crate) bodies: Arc<Bodies>,
     /// The other workers, if the bucket is shared.
     pub(crate) others: Option<Arc<Others>>,
@@ -96,7 +96,7 @@ pub(crate) struct Shared {
     numbers: AtomicU64,
 }
 
-/// When the index is flushed.
+/// The flusher of the index.
 struct Flusher {
     stopped: Mutex<bool>,
     wake: Condvar,
@@ -104,10 +104,10 @@ struct Flusher {
     index: Arc<Index>,
 }
 
-/// How often the flusher looks whether there is something to do.
+/// Time from one look of the flusher for something to do to the next.
 const FLUSHER_PERIOD: std::time::Duration = std::time::Duration::from_millis(250);
 
-/// What waits to go up.
+/// The blobs and bytes that wait to go up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waiting {
     /// Blobs.
@@ -300,7 +300,8 @@ impl Packer {
         })
     }
 
-    /// What this worker does with requests that others hand on to it; `None` if it shares its bucket with nobody.
+    /// Its answers to requests that other workers hand on to it; `None` if it shares its bucket with
+    /// nobody.
     pub(crate) fn handed(&self) -> Option<&Handed> {
         self.sharing.as_ref().map(|sharing| &*sharing.handed)
     }
@@ -329,7 +330,7 @@ impl Packer {
         }
     }
 
-    /// How everything stands with the other workers; `None` if the bucket is not shared.
+    /// The state of the other workers, as this one knows it; `None` if the bucket is not shared.
     #[must_use]
     pub fn workers(&self) -> Option<WorkersStatus> {
         self.shared.others.as_ref().map(|others| others.status())
@@ -360,19 +361,19 @@ impl Packer {
         self.shared.fatal.clone()
     }
 
-    /// How it stands to its place in the backend.
+    /// The worker's ownership of its place in the backend.
     #[must_use]
     pub fn owner(&self) -> OwnerStatus {
         self.shared.owner.status()
     }
 
-    /// What it counts.
+    /// The counters of the store.
     #[must_use]
     pub fn counters(&self) -> &Arc<Counters> {
         self.shared.backend.counters()
     }
 
-    /// What waits to go up.
+    /// The blobs and bytes that wait to go up.
     #[must_use]
     pub fn waiting(&self) -> Waiting {
         let (body_bytes, footer_bytes) = self.shared.spool.waiting_bytes();
@@ -386,7 +387,7 @@ impl Packer {
         self.shared.index.disk_bytes()
     }
 
-    /// How it is, with its bill.
+    /// The status of the worker, with its bill.
     #[must_use]
     pub fn status(&self) -> Status {
         self.shared.teller.status(self.shared.moment(), true)

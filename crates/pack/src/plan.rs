@@ -1,5 +1,5 @@
-//! What a wish becomes: the change that it makes, or why it makes none. Decided by the committer alone, against an
-//! index that shows every change before it, so that conditions are atomic.
+//! Decides what a wish becomes: the change that it makes, or why it makes none. The committer alone
+//! decides, against an index that shows every change before it, so that conditions are atomic.
 
 use bytes::Bytes;
 use larder_objects::{CompleteOptions, ListedPart, ObjectError, PutDone, UploadOptions, assemble};
@@ -28,7 +28,7 @@ pub(crate) enum Body {
     There { place: Place, _under_way: UnderWay },
 }
 
-/// What a version is to be made of: the bytes of another.
+/// A version whose bytes another is to be made of.
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
     pub(crate) bucket: BucketId,
@@ -38,7 +38,7 @@ pub(crate) struct Source {
     pub(crate) op: OpId,
 }
 
-/// What a body is.
+/// The description of a body.
 #[derive(Debug, Clone)]
 pub(crate) struct Description {
     pub(crate) etag: ETag,
@@ -46,7 +46,7 @@ pub(crate) struct Description {
     pub(crate) attributes: Attributes,
 }
 
-/// What somebody wants changed.
+/// A change that somebody wants.
 #[derive(Debug)]
 pub(crate) enum Wish {
     MakeBucket {
@@ -83,7 +83,8 @@ pub(crate) enum Wish {
         graves: BucketName,
         condition: Condition,
     },
-    /// What another worker has newer is given up here, if it is this version still.
+    /// Gives up a superseded version here, as another worker has a newer one, if it is this version
+    /// still.
     Yield {
         target: Target,
         op: OpId,
@@ -108,7 +109,7 @@ pub(crate) enum Wish {
         target: Target,
         upload: UploadId,
     },
-    /// What a blob that is to go has told, told anew.
+    /// Re-logs something that a blob says which is to go.
     Carry {
         /// Name of its bucket, if it is about one.
         bucket: Option<BucketName>,
@@ -123,18 +124,19 @@ pub(crate) struct Target {
     pub(crate) key: ObjectKey,
 }
 
-/// What a change made.
+/// The result of a change.
 #[derive(Debug)]
 pub(crate) enum Done {
     Nothing,
     Bucket(BucketRecord),
     Put(PutDone),
     Upload(UploadId),
-    /// Told anew; where the bytes are now.
+    /// It was re-logged; the place of its bytes, if they were moved.
     Carried(Option<Place>),
 }
 
-/// What a wish looks at in the index beside bucket records. Wishes that share one are not decided side by side.
+/// A part of the index that a wish looks at, beside bucket records. Wishes that share one are not
+/// decided side by side.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Scope {
     /// A key's version.
@@ -145,13 +147,13 @@ pub(crate) enum Scope {
     Everything,
 }
 
-/// What a change gets if it is made: its place in the order, and that of its body.
+/// The place of a change in the order, if it is made, and that of its body.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slot {
     pub(crate) worker: WorkerId,
     pub(crate) seq: OpSeq,
     pub(crate) clock: HybridClock,
-    /// What a body lies within, and where.
+    /// The object that a body lies within, and where.
     pub(crate) within: Within,
     pub(crate) offset: u64,
 }
@@ -210,7 +212,7 @@ impl Wish {
         }
     }
 
-    /// Whether it may end a key's version, and with that the parts which the version has.
+    /// Returns true if it may end a key's version, and with that the parts which the version has.
     pub(crate) fn may_end_parts(&self) -> bool {
         matches!(
             self,
@@ -218,12 +220,12 @@ impl Wish {
         )
     }
 
-    /// Whether it moves a part, which may be a version's.
+    /// Returns true if it moves a part, which may be a version's.
     pub(crate) fn moves_part(&self) -> bool {
         matches!(self, Self::Carry { carry: Carry::Part { .. }, .. })
     }
 
-    /// Whether it only ends something: it is taken when there is room for nothing else.
+    /// Returns true if it only ends something: it is taken when there is room for nothing else.
     pub(crate) fn only_ends(&self) -> bool {
         matches!(
             self,
@@ -236,7 +238,7 @@ impl Wish {
     }
 }
 
-/// What a wish is decided against.
+/// The state that a wish is decided against.
 #[derive(Clone, Copy)]
 pub(crate) struct Known<'a> {
     pub(crate) index: &'a Index,

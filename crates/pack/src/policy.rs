@@ -9,23 +9,24 @@ use larder_types::limits::KEY_BYTES_MAX;
 use crate::error::PackError;
 use crate::limits::{PREFIX_DEPTH_MAX, RULES_MAX, SIZE_CLASSES_MAX};
 
-/// What goes together.
+/// The policy by which bodies lie together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Packing {
-    /// What arrives together.
+    /// Bodies that arrive together.
     #[default]
     Arrival,
     /// Keys of a bucket with the same beginning.
     Prefix {
-        /// What ends a step of a key.
+        /// The text that ends a step of a key.
         delimiter: String,
-        /// How many steps count.
+        /// The number of steps that count.
         depth: usize,
     },
     /// Bodies of about one size: each belongs to the first class that is large enough, or to those that are larger than
     /// all classes.
     Size(Vec<SizeClass>),
-    /// What the first rule that fits says; what none fits belongs to no group.
+    /// Bodies for which the first rule that fits names the same group; a body that no rule fits
+    /// belongs to none.
     Custom(Vec<PackingRule>),
 }
 
@@ -38,7 +39,7 @@ pub struct SizeClass {
     pub up_to_bytes: u64,
 }
 
-/// What belongs to a group.
+/// A rule: the bodies that belong to a group.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PackingRule {
     /// The group.
@@ -172,7 +173,8 @@ impl PackingRule {
     }
 }
 
-/// Whether a key is of a form, in which `*` stands for anything but `/` and `**` for anything.
+/// Returns true if a key is of a form, in which `*` stands for anything but `/` and `**` for
+/// anything.
 fn is_of_form(key: &str, form: &str) -> bool {
     let (key, form) = (key.as_bytes(), form.as_bytes());
     let (mut at, mut next) = (0, 0);

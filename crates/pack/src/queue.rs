@@ -13,10 +13,10 @@ use crate::limits::QUEUE_MAX;
 use crate::plan::{Done, Wish};
 use crate::rows::{Applied, BlobRow};
 
-/// What became of a wish: what it made, and the number of the blob that it is in.
+/// The answer to a wish: what it made, and the number of the blob that it is in.
 pub(crate) type Answer = Result<(Done, u64), ObjectError>;
 
-/// What the committer is asked.
+/// A request to the committer.
 pub(crate) enum Request {
     /// To change something.
     Change { wish: Box<Wish>, reply: oneshot::Sender<Answer> },
@@ -38,7 +38,7 @@ pub(crate) struct Snapshot {
     pub(crate) at: Applied,
 }
 
-/// Why the committer woke up.
+/// The reason for which the committer woke up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Woken {
     /// There is something to do.

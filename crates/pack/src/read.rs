@@ -1,5 +1,6 @@
-//! Reading bodies: from the spool while their blob waits, or from the worker whose spool has it, else from the cache,
-//! else with one request for exactly the pieces that are needed (`fetch.rs`). What is large streams past the cache.
+//! Reads bodies: from the spool while their blob waits, or from the worker whose spool has it. Else
+//! they come from the cache, else with one request for exactly the pieces that are needed
+//! (`fetch.rs`). A large body streams past the cache.
 //!
 //! # Invariants
 //!
@@ -36,7 +37,7 @@ use crate::spool::Spool;
 use crate::sums::verifies;
 use crate::workers::{Held, Link};
 
-/// What an index names, and where its bytes come from.
+/// The bodies that an index names, and where their bytes come from.
 pub(crate) struct Bodies {
     pub(crate) backend: Backend,
     pub(crate) index: Arc<Index>,
@@ -44,7 +45,7 @@ pub(crate) struct Bodies {
     pub(crate) waiting: Waits,
 }
 
-/// Who has the bodies of blobs and bundles that are not in the backend.
+/// The worker that has the bodies of blobs and bundles that are not in the backend.
 pub(crate) enum Waits {
     /// This worker.
     Here { spool: Arc<Spool>, worker: WorkerId },
@@ -116,11 +117,11 @@ fn runs(bucket: BucketId, content: Content, range: Range<u64>) -> VecDeque<Run> 
     runs
 }
 
-/// What is still to be read.
+/// The pieces that are still to be read.
 struct Pieces {
     bodies: Arc<Bodies>,
     rest: VecDeque<Run>,
-    /// Whose bytes they are, if they are one run from its beginning.
+    /// The object that the bytes are of, if they are one run from its beginning.
     reader: Option<(BucketId, ObjectKey)>,
     current: Option<Verified>,
 }

@@ -50,7 +50,7 @@ impl Readers {
         Mark(self.0.lock().next)
     }
 
-    /// Whether all that entered before the mark are done.
+    /// Returns true if all that entered before the mark are done.
     pub(crate) fn are_done(&self, mark: Mark) -> bool {
         self.0.lock().under_way.first().is_none_or(|oldest| *oldest >= mark.0)
     }

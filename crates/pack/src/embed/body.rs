@@ -22,7 +22,7 @@ impl Given {
         Self { at_hand: pieces.into(), coming: None, len, taken: 0, md5: Md5::new() }
     }
 
-    /// What is read of an object that has `len` bytes.
+    /// Takes what is read of an object that has `len` bytes.
     pub(super) fn read(body: ReadBody, len: u64) -> Self {
         match body {
             ReadBody::Whole(bytes) => Self::whole(vec![bytes]),

@@ -54,7 +54,8 @@ pub struct PackedBucket {
     name: BucketName,
 }
 
-/// Why a call of a program did not do what was asked, sorted by what it should do.
+/// The reason why a call of a program did not do what was asked, sorted by what the program should
+/// do.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbedError {
     /// Fix the name.
@@ -62,7 +63,7 @@ pub enum EmbedError {
     Name {
         /// A bucket or a key.
         what: &'static str,
-        /// What was given.
+        /// The name that was given.
         name: String,
         /// The rule that it breaks.
         rule: String,

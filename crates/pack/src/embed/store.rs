@@ -28,9 +28,9 @@ use super::body::Given;
 use super::upload::PackedUpload;
 use crate::limits::CHANGED_RETRIES_MAX;
 
-/// How this store calls itself in errors.
+/// The name of this store in errors.
 const STORE: &str = "larder-pack";
-/// Why a put or copy of something new is refused.
+/// The reason for which a put or copy of something new is refused.
 const IS_THERE: &str = "it is there already";
 
 impl fmt::Display for PackedBucket {

@@ -7,13 +7,15 @@
 //! 1. They go in their order, and a number before its record: one without a record is taken for one that may get it.
 //! 2. The last [`PROCESSES_KEPT`] of a worker stay, and of those before it the last; and of each the last that began. A process
 //!    that runs still finds the next number or misses its own (`numbering.rs`), and no number is given again.
-//! 3. Those stay that the backend got within [`PROCESS_AGE_MIN`] before it got the worker's last: so long may a request for one
-//!    of them be under way, and so long does a process that is idle go by clocks.
-//!    Of a process whose number and record were removed, both must not come back: if the record was a closed one, what is there
-//!    then cannot be told from what is there of a process that began, and blobs that count would be void. The record may come back
-//!    alone, as a process that was paused writes it whenever it goes on: without its number it counts for nothing. The number may
-//!    come back alone, as its process asks for it again: that finds a later one, and writes no record. Both would take a request
-//!    for the number that comes so long after another has made it, once the process has gone on with that one.
+//! 3. Those stay that the backend got within [`PROCESS_AGE_MIN`] before it got the worker's last.
+//!    So long may a request for one of them be under way, and so long does a process that is idle
+//!    go by clocks. Of a process whose number and record were removed, both must not come back. If
+//!    the record was a closed one, what is there then cannot be told from what is there of a
+//!    process that began, and blobs that count would be void. The record may come back alone, as a
+//!    process that was paused writes it whenever it goes on: without its number it counts for
+//!    nothing. The number may come back alone, as its process asks for it again: that finds a later
+//!    one, and writes no record. For both to come back, a request for the number would have to come
+//!    that long after another had made the number, with which the process has gone on.
 //! 4. Whatever blob is in the backend counts without them if it does with them, and only then.
 //!
 //! # Blobs that come later

@@ -50,7 +50,7 @@ fn what_is_done_follows_from_what_was_seen_and_when() {
         (known(most, None), Stand::Owner, none),
         (known(most + moment, None), Stand::Unasked, none),
         (known(Duration::MAX, None), Stand::Unasked, none),
-        // Asked in vain: again after a period, and whoever comes meanwhile is let in.
+        // Asked in vain: again after a period, and a request that comes meanwhile is let in.
         (known(period, Some(moment)), Stand::Owner, period - moment),
         (known(Duration::MAX, Some(none)), Stand::Unanswered, period),
         (known(Duration::MAX, Some(most)), Stand::Unanswered, none),
@@ -68,7 +68,7 @@ async fn whoever_is_idle_asks_at_every_period_until_another_has_taken_over() {
     tokio::time::sleep(OWNER_PERIOD * 3 + OWNER_PERIOD / 2).await;
     // The first time it had no number, and asked for that besides.
     assert_eq!(questions(&backend), 4);
-    // Whoever asks for another reason puts that off.
+    // A question for another reason puts that off.
     owner.ask().await.unwrap();
     tokio::time::sleep(OWNER_PERIOD - Duration::from_secs(1)).await;
     assert_eq!(questions(&backend), 5);
@@ -142,7 +142,7 @@ async fn of_two_processes_with_one_claim_the_earlier_answers_nothing_any_more() 
     first.ask().await.unwrap();
     let (second, ..) = owner_of(&backend, uptime);
     second.ask().await.unwrap();
-    // What lets requests in finds out, and not only uploads.
+    // The question that lets requests in finds out, and not only that of an upload.
     assert!(matches!(first.look().await, Err(PackError::Copied { .. })));
     first.admit().await.unwrap_err();
     assert!(fatal.borrow().is_some());

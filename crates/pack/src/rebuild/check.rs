@@ -131,8 +131,8 @@ fn write_report(
     let Some(last) = unknown.map(|loss| loss.blob).max() else { return Ok(lost) };
     writeln!(
         out,
-        "objects whose last change was in these blobs are missing without a trace, unless a line above names them; \
-         those below may have been replaced or deleted by a change that was in them"
+        "objects whose last change was in these blobs are missing without a trace, unless a line above names them. \
+         Those below may have been replaced or deleted by a change that was in them"
     )?;
     let next = index.standing()?.into_iter().find(|(id, _)| *id > last);
     let end = next.map(|(id, content)| rows::op(id.worker, content.first));
