@@ -36,7 +36,7 @@ pub const SPOOL_BYTES_DEFAULT: u64 = 8 * 1024 * 1024 * 1024;
 pub const PACKED_BYTES_MAX: u64 = CHUNK_BYTES_MAX as u64;
 /// Bytes that one sum of an object of its own covers.
 pub const OWN_SUM_BYTES: u32 = 1024 * 1024;
-/// Bytes of a blob's footer at which it is full: whoever reads a footer holds it in memory.
+/// Bytes of a blob's footer at which it is full: a reader of a footer holds it in memory.
 pub const FOOTER_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Bytes of the footers of all blobs that wait, which are in memory; puts beyond are answered `SlowDown`.
 pub const FOOTERS_BYTES_MAX: usize = 256 * 1024 * 1024;
@@ -83,11 +83,12 @@ pub const FOOTERS_AHEAD: usize = 2;
 pub const UPLOAD_PAUSE: Duration = Duration::from_millis(500);
 /// Longest pause between two tries to upload a blob.
 pub const UPLOAD_PAUSE_MAX: Duration = Duration::from_secs(30);
-/// How long one request to the backend is repeated before it is given up.
+/// Time for which one request to the backend is repeated before it is given up.
 pub const BACKEND_RETRY_MAX: Duration = Duration::from_secs(30);
-/// How long the backend may be silent within one request, beside what of an upload is still on its way to it.
+/// Time for which the backend may be silent within one request, beside what of an upload is still
+/// on its way to it.
 pub const BACKEND_SILENCE_MAX: Duration = Duration::from_secs(30);
-/// How long a connection to the backend may take.
+/// Time that a connection to the backend may take.
 pub const BACKEND_CONNECT_MAX: Duration = Duration::from_secs(5);
 /// Bytes of an upload that are handed to the system at once.
 pub const UPLINK_FRAME_BYTES: usize = 64 * 1024;
@@ -111,9 +112,10 @@ pub const RATE_MIN: f64 = 0.1;
 pub const MISSING_LOOKS_MAX: u32 = 4;
 /// Pause after the first of them; four times as long after each.
 pub const MISSING_PAUSE: Duration = Duration::from_millis(50);
-/// How long a blob is not repacked that was missing or damaged, the first time; twice as long each time after.
+/// Time for which a blob that was missing or damaged is not repacked; twice as long each time after
+/// the first.
 pub const ASIDE_PAUSE: Duration = Duration::from_secs(10 * 60);
-/// Longest of these.
+/// The longest of these.
 pub const ASIDE_PAUSE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Pause after the backend said that it is asked too much; doubles up to [`THROTTLED_PAUSE_MAX`].
 pub const THROTTLED_PAUSE: Duration = Duration::from_millis(100);
@@ -121,13 +123,13 @@ pub const THROTTLED_PAUSE: Duration = Duration::from_millis(100);
 pub const THROTTLED_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Longest pause that the backend is granted when it asks for one.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
-/// How long a read waits for its turn to be made.
+/// Time that a read waits for its turn to be made.
 pub const GATE_WAIT_MAX: Duration = Duration::from_secs(60);
-/// How long a request of an upload waits for its turn to be made.
+/// Time that a request of an upload waits for its turn to be made.
 pub const GATE_UPLOAD_WAIT_MAX: Duration = Duration::from_secs(5 * 60);
 /// Readers that wait for their turn to ask the backend, and as many uploads; more are refused.
 pub const GATE_WAITING_MAX: usize = 1024;
-/// Readers that are let before an upload that waits.
+/// Reads in a row after which an upload that waits goes first.
 pub const READS_BEFORE_WRITE: u32 = 8;
 /// Of a budget of money, the time for which what is not spent gathers.
 pub const BUDGET_SAVED: Duration = Duration::from_secs(3600);
@@ -143,8 +145,8 @@ pub const CACHE_SEGMENT_BYTES_MIN: u64 = 1024 * 1024;
 pub const CACHE_SEGMENT_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// Of so many segments one is for what was read once.
 pub const CACHE_TRIAL_SHARE: u64 = 10;
-/// A segment is full of pieces when it has one for each of so many bytes: that bounds the memory that tells where
-/// they are, about 40 MiB for a GiB of cache.
+/// Bytes of a segment for each piece that it may have. That bounds the memory that says where
+/// pieces are, about 40 MiB for a GiB of cache.
 pub const CACHE_PIECE_BYTES: u64 = 2048;
 /// Pieces given up that are remembered, to be kept if they are read again.
 pub const CACHE_REMEMBERED: usize = 128 * 1024;
@@ -158,7 +160,7 @@ pub const AHEAD_BYTES_DEFAULT: u64 = 2 * 1024 * 1024;
 pub const AHEAD_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Bytes that are read ahead at first; they double from read to read.
 pub const AHEAD_BYTES_START: u64 = 128 * 1024;
-/// How often they double.
+/// Most times that they double.
 pub const AHEAD_DOUBLED_MAX: u32 = 7;
 /// Sequences of keys being read that are remembered.
 pub const SEQUENCES_MAX: usize = 32;
@@ -166,11 +168,11 @@ pub const SEQUENCES_MAX: usize = 32;
 pub const SEQUENCE_STEP_MAX: usize = 8;
 /// Keys that are looked at to read ahead.
 pub const AHEAD_KEYS_MAX: usize = 2048;
-/// How often a program's read looks again at an object that was replaced meanwhile.
+/// Times that a program's read looks again at an object that was replaced meanwhile.
 pub const CHANGED_RETRIES_MAX: u32 = 8;
-/// How often a worker writes down how it is, if anything is new.
+/// Time from one status that a worker writes to the next, if anything is new.
 pub const STATUS_PERIOD: Duration = Duration::from_secs(1);
-/// How often it does so though nothing is.
+/// The same if nothing is new.
 pub const STATUS_WRITTEN_AT_LEAST: Duration = Duration::from_secs(10);
 /// Bytes that list or claim objects have at most; more is not a claim of ours.
 pub const CLAIM_BYTES_MAX: u64 = 4096;
@@ -190,21 +192,21 @@ pub const PROCESSES_FORGOTTEN_AT_ONCE: usize = 16;
 /// A process looks for its own number again after so long, when it finds that there is no next one and nothing counts by
 /// that yet.
 pub const OWN_NUMBER_SEEN_MAX: Duration = Duration::from_secs(3 * 60);
-/// How long a request, or the timer, waits for an answer to who owns the backend.
+/// Time that a request, or the timer, waits for an answer to who owns the backend.
 pub const OWNER_LOOK_MAX: Duration = Duration::from_secs(100);
 /// Bytes of a horizon at most: some for each worker that ever was.
 pub const HORIZON_BYTES_MAX: u64 = 1024 * 1024;
 /// Percent of a blob's bodies that are live below which it is repacked. All blobs together then take at most 100 / 80 =
 /// 1.25 times what is live, and a byte that is freed costs at most four that are copied.
 pub const REPACK_BELOW_PERCENT_DEFAULT: u8 = 80;
-/// How long a retired blob, or an object that no version has, stays: an older index may name it, that was restored or
-/// is still being read.
+/// Time for which a retired blob, or an object that no version has, stays. An older index may name
+/// it, that was restored or is still being read.
 pub const GRACE_DEFAULT: Duration = Duration::from_secs(24 * 3600);
 /// Bytes per second that work in the background reads from the backend.
 pub const BACKGROUND_BYTES_PER_S_DEFAULT: u64 = 32 * 1024 * 1024;
 /// Requests per second that each kind of work in the background makes.
 pub const BACKGROUND_REQUESTS_PER_S: u64 = 50;
-/// How often it is looked whether there is work in the background.
+/// Time from one look for work in the background to the next.
 pub const HOUSEKEEPING_PERIOD_DEFAULT: Duration = Duration::from_secs(1);
 /// Time from one look through the backend for what nothing needs to the next.
 pub const STRAYS_PERIOD: Duration = Duration::from_secs(3600);
@@ -212,7 +214,7 @@ pub const STRAYS_PERIOD: Duration = Duration::from_secs(3600);
 pub const SMALL_BLOB_SHARE: u64 = 16;
 /// Small blobs of about one size at which they are made one.
 pub const SMALL_BLOBS_MAX: usize = 32;
-/// Changes that are told anew at once.
+/// Changes that are re-logged at once.
 pub const CARRIED_MAX: usize = 256;
 /// Bytes of bodies that are read at once to be moved; a single one may be larger.
 pub const MOVED_BYTES_MAX: u64 = 8 * 1024 * 1024;
@@ -249,15 +251,16 @@ pub const WORKERS_MAX: usize = 64;
 pub const ANNOUNCEMENT_BYTES_MAX: u64 = 4096;
 /// Bytes of memory that the index of another worker takes for what was read of it.
 pub const PEER_INDEX_CACHE_BYTES: u64 = 16 * 1024 * 1024;
-/// How often a worker looks in the bucket for what the others changed.
+/// Time from one look of a worker in the bucket for what the others changed to the next.
 pub const LOOK_PERIOD_DEFAULT: Duration = Duration::from_secs(10);
-/// How long what another worker replaced or deleted is kept, counted from when that was seen in the bucket.
+/// Time for which a worker keeps what another replaced or deleted, counted from when that was seen
+/// in the bucket.
 pub const SUPERSEDED_KEPT_DEFAULT: Duration = Duration::from_secs(30 * 60);
-/// How long ago the last look at the bucket may have begun for requests to be answered.
+/// Age of the last look at the bucket, from its beginning, up to which requests are answered.
 pub const UNSEEN_MAX_DEFAULT: Duration = Duration::from_secs(10 * 60);
-/// How often a worker writes down how it stands with the others.
+/// Time from one status of the others that a worker writes to the next.
 pub const WORKERS_STATUS_PERIOD: Duration = Duration::from_secs(3);
-/// How far another worker's clock may be ahead before that is told.
+/// Time by which another worker's clock may be ahead before the log says so.
 pub const CLOCK_AHEAD_TOLD: Duration = Duration::from_secs(60);
 /// Moments of the past of which a worker knows what another had in the bucket.
 pub const MARKS_MAX: usize = 64;
@@ -286,23 +289,26 @@ pub const FEED_BODIES_MAX: usize = 8;
 pub const FEED_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Bytes of changes heard of another worker after which its index is made durable.
 pub const HEARD_BYTES_KEPT: u64 = 32 * 1024 * 1024;
-/// How long a call for changes waits if there are none.
+/// Time that a call for changes waits if there are none.
 pub const FEED_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Pause after another worker did not answer.
 pub const FEED_PAUSE: Duration = Duration::from_secs(1);
 /// Requests of uploads that others have handed on, under way at once; one more is refused.
 pub const HANDED_ON_MAX: usize = FEED_CALLS_MAX / 2;
-/// How long a request that was handed on may go without a byte of its body taken, or an answer.
+/// Time for which a request that was handed on may go without a byte of its body taken, or an
+/// answer.
 pub const HANDED_ON_SILENCE_MAX: Duration = Duration::from_secs(5 * 60);
-/// How long the answer to a completion waits until what was completed elsewhere is heard of.
+/// Time that the answer to a completion waits until this worker has heard of what was completed
+/// elsewhere.
 pub const HEARD_WAIT_MAX: Duration = Duration::from_secs(10);
-/// How long a connection to another worker may take.
+/// Time that a connection to another worker may take.
 pub const CALL_CONNECT_MAX: Duration = Duration::from_secs(2);
-/// How long a call may take, beside what it waits.
+/// Time that a call may take, beside what it waits.
 pub const CALL_TIME_MAX: Duration = Duration::from_secs(10);
-/// How long the head of a call may take.
+/// Time that the head of a call may take.
 pub const CALL_HEADERS_MAX: Duration = Duration::from_secs(5);
-/// How old a call may be by the clocks of caller and called: one that was heard on the way is of no use later.
+/// Age of a call up to which it is taken, by the clocks of caller and called: one that was
+/// overheard is of no use later.
 pub const CALL_AGE_MAX: Duration = Duration::from_secs(15 * 60);
 
 const _: () = assert!(FEED_BYTES_MAX > 2 * OP_BYTES_MAX, "an answer has an entry at least");

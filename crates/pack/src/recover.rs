@@ -28,7 +28,7 @@ use crate::rebuild::{Rebuild, Rebuilt};
 use crate::rows::Applied;
 use crate::spool::Spool;
 
-/// What a start found.
+/// The result of a start.
 pub(crate) struct Start {
     pub(crate) index: Index,
     pub(crate) log: PackLog,
@@ -104,7 +104,7 @@ fn waiting(disk: Arc<dyn Disk>, worker: WorkerId, from: u64) -> Result<Spool, Pa
     let (at, shown) = (Applied::default(), Lsn(0));
     let mut replay =
         Replay { index: None, spool: &spool, worker, at, shown, rebuilt: 0, failed: None };
-    // Looked at alone: whoever goes on writing reads it again.
+    // Only read here: the code that goes on to write reads it again.
     disk.create_dir(log::DIR)?;
     let scanned = larder_metalog::scan(&*disk, log::DIR, &mut |record| replay.take(&record))?;
     if let Some(damage) = scanned.damages.into_iter().next() {

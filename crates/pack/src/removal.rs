@@ -2,19 +2,23 @@
 //!
 //! # Invariants
 //!
-//! 1. Nothing goes before the backend has all that says that it may: of a retired blob the one that retires it, of an
-//!    object the one with the change since which nothing names it. Else a lost directory would bring back its names.
-//! 2. A grace time has passed since, by this process's steady clock from when it knew, and nobody reads who began
-//!    before. Clocks that tell the time may be set, and those of other workers take this one's along.
+//! 1. Nothing goes before the backend has the blob that says that it may. For a retired blob, that
+//!    is the one that retires it. For an object, it is the one with the change since which nothing
+//!    names it. Else a lost directory would bring back its names.
+//! 2. A grace time has passed since, by this process's steady clock from when it knew, and no
+//!    reader goes on that began before. Clocks that tell the time may be set, and those of other
+//!    workers take this one's along.
 //! 3. An object of its own goes only when the committer says that nothing has it and no request is about to name it.
 //!    Then nothing ever will: its name is given once.
-//! 4. Only the owner removes anything. It asks whether it still is before every few removals, and after the upload
-//!    that a removal goes by: an heir that came before that upload does not know of it.
-//! 5. An object of its own goes only when a blob is uploaded that this process began: a copy of the directory that has changes
-//!    which name the object lacks that blob, and is refused.
+//! 4. Only the owner removes anything. It asks if it still is the owner before every few removals,
+//!    and after the upload that a removal goes by. An heir that came before that upload does not
+//!    know of it.
+//! 5. An object of its own goes only when a blob is uploaded that this process began. A copy of the
+//!    directory that has changes which name the object lacks that blob, and is refused.
 //! 6. Nothing goes that the index names, whatever else says that it may.
-//! 7. What a superseded process uploaded too late goes by its name, which has its number: by what is written down in the
-//!    backend it counts for nobody ([`crate::counting`]), and nobody uploads anything of that name again.
+//! 7. An object that a superseded process uploaded too late goes by its name, which has the number
+//!    of that process. It counts for nobody, by what is written down in the backend
+//!    ([`crate::counting`]), and nobody uploads anything of that name again.
 //!
 //! What a crash leaves behind in between is found again: retired blobs by their rows, objects by listing them.
 
@@ -43,7 +47,7 @@ use crate::readers::{Mark, Readers};
 use crate::repack::pace::Pace;
 use crate::spool::Spool;
 
-/// What removing works with.
+/// The remover, with the parts of the store that it needs.
 pub(crate) struct Remover {
     pub(crate) backend: Backend,
     pub(crate) index: Arc<Index>,
@@ -53,11 +57,11 @@ pub(crate) struct Remover {
     pub(crate) counters: Arc<Counters>,
     pub(crate) worker: WorkerId,
     pub(crate) owner: Arc<Ownership>,
-    /// Which blobs of earlier workers there are.
+    /// The blobs that earlier workers have.
     pub(crate) horizon: Horizon,
-    /// What was last read of processes and their records.
+    /// The processes and their records, as they were last read.
     pub(crate) counting: Counting,
-    /// Whether a look has found anything that is void by a record.
+    /// True if a look has found anything that is void by a record.
     pub(crate) has_void: bool,
     pub(crate) grace: Duration,
     pub(crate) pace: Pace,
@@ -74,7 +78,7 @@ pub(crate) struct Remover {
 /// A blob or object, with the process that uploaded it: several may have one of the same number.
 pub(crate) type Stray = (Within, ProcessId);
 
-/// When something was first seen that nothing needs.
+/// The first sight of something that nothing needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Unwanted {
     since: Instant,
@@ -113,14 +117,15 @@ impl Remover {
         Ok(removed)
     }
 
-    /// Looks through the backend for what nothing needs, and removes what was seen like that for the grace time: objects
-    /// of their own that no version has, and blobs that came back after they were removed, or too late. How many.
+    /// Looks through the backend for what nothing needs, and removes what was seen like that for
+    /// the grace time. That is objects of their own that no version has, and blobs that came back
+    /// after they were removed, or too late. Returns how many.
     pub(crate) async fn strays(&mut self) -> Result<u64, PackError> {
         let mut there = BTreeSet::new();
         let mut removed = self.stray_blobs(&mut there).await?;
         let mut listing = self.list(own::PREFIX).await;
         while let Some(some) = listing.next().await? {
-            // After the list: whoever uploads has its record before.
+            // After the list: a process that uploads has its record before.
             let has_bundles = some.iter().any(|(name, _)| name.len() > own::NAME_BYTES);
             if has_bundles {
                 self.pace.spend(0).await;
@@ -134,8 +139,8 @@ impl Remover {
                 removed += self.stray(own, process, bytes, &mut there).await?;
             }
         }
-        // What went by itself, as a removal that failed had come through, is not remembered for ever. A retired blob is
-        // forgotten by the index first.
+        // Strays that went by themselves, as a removal that failed had come through, are not
+        // remembered for ever. The index forgets a retired blob first.
         let retired: BTreeSet<_> =
             self.index.retired()?.into_iter().map(|(id, _)| Within::Blob(id)).collect();
         self.unwanted.retain(|stray, _| there.contains(stray) || retired.contains(&stray.0));
@@ -169,8 +174,9 @@ impl Remover {
                     None
                 }
                 true => Some(0),
-                // A process on a copy of this directory may have acknowledged what names it, and go on when this one stops:
-                // not any more, once there is a blob that it lacks.
+                // A process on a copy of this directory may have acknowledged a change that names
+                // it, and go on when this one stops. It cannot any more, once there is a blob that
+                // it lacks.
                 false if !is_held => {
                     self.unwanted_since(own).await.map(|told| told.max(self.began))
                 }
@@ -195,7 +201,7 @@ impl Remover {
         Ok(1)
     }
 
-    /// Whether a bundle was uploaded too late by a superseded process.
+    /// Returns true if a superseded process uploaded a bundle too late.
     fn is_void_bundle(&self, own: OwnId, process: ProcessId) -> bool {
         own.bundle().is_some_and(|(blob, _)| !self.counting.counts(blob.worker, process, blob.seq))
     }
@@ -238,7 +244,8 @@ impl Remover {
         Ok(removed)
     }
 
-    /// Whether a blob is one of the index, or one that it should have: then nothing is removed.
+    /// Returns true if a blob is one of the index, or one that it should have: then nothing is
+    /// removed.
     fn is_known(&self, name: BlobName) -> Result<bool, PackError> {
         if let Some(row) = self.index.blob(name.id)? {
             // One of an earlier process is void by a record that is gone, as it is so long ago.
@@ -271,7 +278,8 @@ impl Remover {
         self.backend.list(prefix)
     }
 
-    /// When it was first seen; that is now, if it was not. `told` says through which blob it may go.
+    /// The first sight of it; that is now, if it was not seen before. `told` says through which
+    /// blob it may go.
     fn see(&mut self, stray: Stray, told: u64) -> Unwanted {
         let mark = self.readers.mark();
         let now = Unwanted { since: Instant::now(), mark, told };
@@ -285,7 +293,7 @@ impl Remover {
         }
     }
 
-    /// When it was first seen, if that is long enough ago to remove it.
+    /// The first sight of it, if that is long enough ago to remove it.
     fn due(&self, stray: Stray) -> Option<Unwanted> {
         let seen = *self.unwanted.get(&stray)?;
         self.is_due(seen).then_some(seen)
@@ -295,7 +303,8 @@ impl Remover {
         seen.since.elapsed() >= self.grace && self.is_settled(seen)
     }
 
-    /// Whether the backend has what says that it may go, and all are done that began to read before.
+    /// Returns true if the backend has what says that it may go, and all are done that began to
+    /// read before.
     fn is_settled(&self, seen: Unwanted) -> bool {
         let uploaded = *self.spool.uploaded().borrow();
         let is_told = uploaded >= seen.told || bugs::planted(Bug::RemoveBeforeUpload);

@@ -1,4 +1,4 @@
-//! What the index keeps, beside the rows that it shares with the store: their keys are those of
+//! The rows of the index, beside those that it shares with the store: their keys are those of
 //! `larder_types::rows`.
 //!
 //! ```text
@@ -8,12 +8,13 @@
 //! 'G' worker(8) seq(8)              a blob that was retired and is still in the backend: RetiredRow
 //! 'L'                               the layout of all these rows: a number
 //! 'N' bucket(8)                     a bucket: BucketRecord
-//! 'O' worker(8) run(8) number(8)    a bundle of which something is live: BundleContent
+//! 'O' worker(8) run(8) number(8)    a bundle that has live bytes, or was uploaded: BundleContent
 //! 'P' 'U' 'V'                       a part: PackedPart; an upload: UploadRow; a version: PackedVersion
 //! 'R' within* offset(8) holder*     a version or part that has its bytes there; without a value
 //! ```
-//! `within*` is 0 worker(8) seq(8) for a blob, 1 worker(8) run(8) number(8) for an object of its own; `holder*` is
-//! 0 bucket(8) key for a version, 1 bucket(8) pg(4) view(8) seq(8) number(2) for a part.
+//! `within*` is 0 worker(8) seq(8) for a blob, and 1 worker(8) run(8) number(8) for an object of
+//! its own. `holder*` is 0 bucket(8) key for a version, and 1 bucket(8) pg(4) view(8) seq(8)
+//! number(2) for a part.
 
 use larder_types::codec::{decode, encode};
 use larder_types::{
@@ -94,7 +95,7 @@ impl From<BlobRow> for StoredBlobRow {
     }
 }
 
-/// What a blob has.
+/// The content of a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BlobContent {
     /// Its first change.
@@ -159,21 +160,21 @@ impl BlobContent {
 /// A blob that nothing needs any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RetiredRow {
-    /// When it was retired, in milliseconds since 1970.
+    /// The time at which it was retired, in milliseconds since 1970.
     pub(crate) retired_ms: u64,
     /// The blob that says so.
     pub(crate) by: BlobId,
 }
 
-/// Who has a run of bytes.
+/// A version or part that has a run of bytes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Holder {
     Key(BucketId, ObjectKey),
     Part(BucketId, UploadId, u16),
 }
 
-/// How far the index is. In that of another worker (`workers/peer.rs`) `lsn` counts bytes of entries, and `rebuilt` is
-/// the last blob that is known to be in the bucket.
+/// The position of the index. In that of another worker (`workers/peer.rs`) `lsn` counts bytes of
+/// entries, and `rebuilt` is the last blob that is known to be in the bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Applied {
     /// End of the last record of the log that it shows.

@@ -1,4 +1,4 @@
-//! Which keys are read one after the other, in the order of a list. Pure.
+//! Finds out which keys are read one after the other, in the order of a list. Pure.
 //!
 //! A sequence is known by the last key that was read, or read ahead, for it. A read that had to ask the backend goes
 //! on with a sequence if its key is among the next few. The second time that it does so is no chance: from then on
@@ -21,7 +21,7 @@ pub(crate) struct Sequences {
 pub(crate) struct Sequence {
     pub(crate) bucket: BucketId,
     pub(crate) last: ObjectKey,
-    /// How often it went on.
+    /// Times that it went on.
     pub(crate) steps: u32,
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct Spool {
 /// Entries of a blob that waits.
 pub(crate) struct Entries {
     pub(crate) bytes: Vec<u8>,
-    /// Whether these are the last of it.
+    /// True if these are the last of it.
     pub(crate) is_whole: bool,
     /// Bytes of entries behind these that wait, in this blob and later ones.
     pub(crate) behind: u64,
@@ -86,7 +86,7 @@ pub(crate) struct Sealed {
     pub(crate) id: BlobId,
     /// That of no process yet.
     pub(crate) row: BlobRow,
-    /// What it is made of, in the order in which that goes up: the blob itself comes last.
+    /// The lots of which it is made, in the order in which they go up: the blob itself comes last.
     pub(crate) lots: Vec<SealedLot>,
 }
 
@@ -117,7 +117,8 @@ pub(crate) struct Open {
     pub(crate) seq: u64,
     pub(crate) bodies: LotBytes,
     pub(crate) footer_bytes: usize,
-    /// Since when a change of a client waits. What is only told anew waits for company.
+    /// The time since which a change of a client waits. A change that is only re-logged waits for
+    /// company.
     pub(crate) since: Option<Instant>,
 }
 
@@ -154,7 +155,7 @@ impl Waiting {
         self.lots.values().map(|lot| lot.entries.len()).sum()
     }
 
-    /// What goes up, if nothing more comes.
+    /// The blob as it goes up, if nothing more comes.
     fn seal(&self, id: BlobId) -> Sealed {
         let buckets: Vec<_> = self.buckets.iter().map(|(id, name)| (*id, name.clone())).collect();
         let sealed = |(lot, of): (&Lot, &WaitingLot)| {
@@ -348,7 +349,8 @@ impl Spool {
         blob.sealed.then(|| blob.seal(self.id(*seq)))
     }
 
-    /// What a sealed blob that waits is in the backend once it went up, but for the process; and its trailer.
+    /// The row that a sealed blob that waits has once it went up, but for the process; and its
+    /// trailer.
     pub(crate) fn sealed(&self, seq: u64) -> Option<(BlobRow, Bytes)> {
         let state = self.state.lock();
         let blob = state.blobs.get(&seq).filter(|blob| blob.sealed)?;
@@ -356,7 +358,7 @@ impl Spool {
         Some((row, lots.last()?.trailer()))
     }
 
-    /// Whether a blob waits.
+    /// Returns true if a blob waits.
     pub(crate) fn waits(&self, seq: u64) -> bool {
         self.state.lock().blobs.contains_key(&seq)
     }
@@ -366,7 +368,8 @@ impl Spool {
         self.state.lock().blobs.range(..seq).map(|(seq, _)| *seq).collect()
     }
 
-    /// The oldest blob is in the backend and the index knows it: its file goes. Whoever reads it goes on.
+    /// The oldest blob is in the backend and the index knows it: its file goes. A reader of the
+    /// file goes on.
     pub(crate) fn remove(&self, seq: u64) -> Result<(), DiskError> {
         let gone = {
             let mut state = self.state.lock();

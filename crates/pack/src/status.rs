@@ -1,5 +1,6 @@
-//! What a worker says of itself: a file of its directory, for `larder pack status`, that is written while it runs
-//! and as it stops. It says too what was asked of the backend before this start: the bill goes on.
+//! The status of a worker: a file of its directory, for `larder pack status`, that is written while
+//! it runs and as it stops. It also has what was asked of the backend before this start: the bill
+//! goes on.
 //!
 //! # Invariants
 //!
@@ -27,24 +28,24 @@ const FILE: &str = "status.json";
 /// Version of its format.
 const VERSION: u32 = 1;
 
-/// What a worker says of itself.
+/// The status of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// Version of the format: 1.
     pub version: u32,
     /// Number of the worker.
     pub worker: u64,
-    /// Whether it ran, or was about to stop in good order.
+    /// True if it ran, false if it was about to stop in good order.
     pub running: bool,
     /// Milliseconds since 1970 at which this was written.
     pub written_ms: u64,
     /// The same at which counting began.
     pub since_ms: u64,
-    /// What was counted since then.
+    /// The counts since then.
     pub totals: Totals,
-    /// What requests cost.
+    /// The prices of requests.
     pub prices: Prices,
-    /// How it is now.
+    /// The state now.
     pub now: Moment,
 }
 
@@ -65,7 +66,7 @@ pub struct Totals {
     pub uploaded_bytes: u64,
 }
 
-/// What rises and falls.
+/// Amounts that rise and fall.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
     /// Blobs that are not uploaded.
@@ -74,7 +75,7 @@ pub struct Moment {
     pub waiting_bytes: u64,
     /// Requests that may be under way to the backend at once.
     pub requests_max: u32,
-    /// Whether uploads wait for the budget of money.
+    /// True if uploads wait for the budget of money.
     pub budget_spent: bool,
     /// Bytes that the cache of reads has.
     pub cache_bytes: u64,
@@ -89,13 +90,14 @@ impl Status {
         Self::decode(&read_file(&RealDisk::open(dir)?, FILE)?)
     }
 
-    /// What the requests made to the backend cost.
+    /// The price of the requests made to the backend.
     #[must_use]
     pub fn cost(&self) -> f64 {
         self.prices.cost(&self.totals.requests)
     }
 
-    /// What they would have cost had clients made theirs to it themselves, about.
+    /// The price that the requests of clients would have had, about, if clients had made them to the
+    /// backend themselves.
     #[must_use]
     pub fn direct_cost(&self) -> f64 {
         self.prices.cost(&self.totals.direct)
@@ -107,7 +109,7 @@ impl Status {
         now_ms().saturating_sub(self.written_ms)
     }
 
-    /// Whether the worker runs, as far as the file can tell.
+    /// Returns true if the worker runs, as far as the file can tell.
     #[must_use]
     pub fn is_heard(&self) -> bool {
         self.running && u128::from(self.age_ms()) < 3 * STATUS_WRITTEN_AT_LEAST.as_millis()
@@ -145,7 +147,7 @@ pub(crate) struct Teller {
     worker: u64,
     since_ms: u64,
     before: Totals,
-    /// What was written last.
+    /// The status that was written last.
     written: Mutex<Option<Status>>,
 }
 
@@ -169,7 +171,7 @@ impl Teller {
         Self { disk, counters, prices, worker, since_ms, before, written: Mutex::new(None) }
     }
 
-    /// How everything stands.
+    /// The status now.
     pub(crate) fn status(&self, now: Moment, running: bool) -> Status {
         let totals = self.before.plus(&self.counters);
         let (worker, since_ms, prices) = (self.worker, self.since_ms, self.prices.clone());

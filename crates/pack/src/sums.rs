@@ -1,5 +1,5 @@
-//! The sums that guard bodies: XXH3-64 of every piece, seeded by the body and the piece's number, so that bytes of
-//! another body, or of another place of this one, do not pass.
+//! The sums that guard bodies: XXH3-64 of every piece, seeded by the body and the piece's number.
+//! So bytes of another body, or of another place of this one, do not pass.
 
 use bytes::Bytes;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
@@ -10,7 +10,7 @@ fn at(seed: u64, index: u64) -> u64 {
     seed.wrapping_add(index.wrapping_mul(0x9E37_79B9_7F4A_7C15))
 }
 
-/// Whether `bytes` are the `index`-th piece of the body at `place`.
+/// Returns true if `bytes` are the `index`-th piece of the body at `place`.
 pub(crate) fn verifies(place: &Place, index: u64, bytes: &[u8]) -> bool {
     let from = index * u64::from(place.sum_bytes);
     let expected = place.len.saturating_sub(from).min(u64::from(place.sum_bytes));
@@ -70,7 +70,7 @@ impl Summing {
     }
 }
 
-/// What verifies a body, before it is known where it goes.
+/// The sums that verify a body, before it is known where it goes.
 #[derive(Debug, Clone)]
 pub(crate) struct BodySums {
     pub(crate) len: u64,

@@ -4,8 +4,9 @@
 //!
 //! 1. A blob goes up only while this process owns the backend, and counts as uploaded only if it owns it still once the
 //!    blob is there. Below and in `numbering.rs` it stands why that is enough.
-//! 2. It counts as uploaded only when the backend gives its trailer back, at the place where it belongs: the same to the
-//!    byte, and so with the same sum of the footer, which has the sums of all bodies.
+//! 2. It counts as uploaded only when the backend gives its trailer back, at the place where it
+//!    belongs and the same to the byte. So the sum of the footer is the same, and the footer has the
+//!    sums of all bodies.
 //! 3. A bundle goes up before the blob that tells of it. Names have this process's number: nobody else writes to them.
 //! 4. A blob that cannot be uploaded is tried again, with growing pauses, for ever: what is in it was answered. A try
 //!    goes on with what is missing (`uploader/lots.rs`, `uploader/parts.rs`).
@@ -37,7 +38,7 @@ use crate::ownership::Ownership;
 use crate::queue::{Queue, Request};
 use crate::spool::{Sealed, Spool};
 
-/// What the uploader works with.
+/// The uploader, with the parts of the store that it needs.
 pub(crate) struct Uploader {
     pub(crate) backend: Backend,
     pub(crate) spool: Arc<Spool>,
@@ -47,7 +48,7 @@ pub(crate) struct Uploader {
     pub(crate) spool_bytes: u64,
 }
 
-/// What the backend has of a blob that goes up.
+/// The part of a blob that goes up which the backend has.
 #[derive(Default)]
 struct Progress {
     /// Lots that are there.

@@ -1,5 +1,5 @@
-//! Writing the bodies of one group of changes: each lot into a file of its own, several at once, so that a group takes
-//! about as long as the slowest sync and not as all of them.
+//! Writes the bodies of one group of changes: each lot into a file of its own, several at once. So
+//! a group takes about as long as the slowest sync and not as all of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) struct LotWrite {
     pub(crate) pieces: Vec<Bytes>,
 }
 
-/// What one thread wrote.
+/// The lots and files that one thread wrote.
 type Written = Result<Vec<(Lot, Arc<dyn DiskFile>)>, DiskError>;
 
 /// Writes and syncs all of them, on so many threads at most; gives their files.

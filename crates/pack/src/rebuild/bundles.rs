@@ -1,5 +1,6 @@
-//! Under which names the bundles of an index are. Whoever uploaded one stood in the name of its blob, and that may have been
-//! retired and removed since: so the bundles are listed.
+//! Finds the names that the bundles of an index have. The process that uploaded a bundle stood in
+//! the name of its blob, and that may have been retired and removed since: so the bundles are
+//! listed.
 
 use std::collections::{BTreeMap, BTreeSet};
 

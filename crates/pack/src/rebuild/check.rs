@@ -1,4 +1,5 @@
-//! What a rebuilt index must be: everything that it names is in the backend. And what is written down if it is not.
+//! Checks a rebuilt index: everything that it names is in the backend. If it is not, writes down
+//! what is lost.
 
 use std::collections::BTreeSet;
 use std::io::{BufWriter, Write};

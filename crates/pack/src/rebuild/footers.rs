@@ -13,7 +13,7 @@ use crate::error::PackError;
 use crate::horizon::Horizon;
 use crate::limits::{FOOTERS_AHEAD, FOOTERS_BYTES_MAX};
 
-/// Why nobody can go by a list yet.
+/// The reason for which nobody can go by a list yet.
 pub(crate) const UNDECIDED: &str = "a process of the worker has numbered itself and not judged the last blob before it; it, \
      the next process or an heir does";
 

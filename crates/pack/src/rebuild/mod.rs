@@ -1,21 +1,22 @@
-//! The index from the backend alone: the newest backup, then the footers of later blobs in the order of their names; or
-//! all footers, if there is no backup that can be used.
+//! Makes the index from the backend alone: from the newest backup, then the footers of later blobs
+//! in the order of their names. If no backup can be used, it takes all footers.
 //!
 //! 1. List: blobs that [count](crate::counting) and are not beyond a [horizon](crate::horizon), backups.
 //! 2. Read the footers, for what they say was [retired](Change::Retired): such blobs may be missing, and are not read.
 //! 3. Replay the others.
 //! 4. [Check](check) that everything that is named is there.
-//! 5. [Find](bundles) under which names bundles are: which process uploaded one stood in the name of its blob, which may be
-//!    gone.
+//! 5. [Find](bundles) the names of bundles: the process that uploaded one stood in the name of its
+//!    blob, which may be gone.
 //!
 //! # Invariants
 //!
-//! 1. A blob that is missing or damaged and was not retired stops it, since what it deleted would come back; unless
-//!    it was told to go on, and then it writes down what that concerns. A blob is missing if a later one is there, or if it or a
-//!    later one is known to be uploaded: by what an heir or a process has written down.
+//! 1. A blob that is missing or damaged and was not retired stops it, since what that blob deleted
+//!    would come back. If it was told to go on, it goes on and writes down what that concerns. A
+//!    blob is missing if a later one is there. It is missing too if it or a later one is known to
+//!    be uploaded, by what an heir or a process has written down.
 //! 2. What comes out depends on what is in the backend alone: not on whether a backup was used.
-//! 3. A backup that is passed over is removed by its owner: the index knows of no key since when the backup may have had it, which
-//!    deletes have to say.
+//! 3. The owner removes a backup that is passed over. The index does not know since when the backup
+//!    may have had a key, which deletes have to say.
 
 mod bundles;
 mod check;
@@ -40,7 +41,7 @@ use crate::rows::{Applied, BlobRow, RetiredRow};
 use check::Loss;
 use footers::{Footers, List};
 
-/// What a rebuild works with.
+/// A rebuild, with the parts of the store that it needs.
 pub(crate) struct Rebuild<'a> {
     pub(crate) backend: &'a Backend,
     pub(crate) worker: WorkerId,
@@ -51,25 +52,26 @@ pub(crate) struct Rebuild<'a> {
     pub(crate) backups: &'a [Head],
     /// The file in which it writes down what is lost, if it may go on without.
     pub(crate) accept_loss: Option<&'a Path>,
-    /// Whether the backend is this worker's own: else nothing is removed from it.
+    /// True if the backend is this worker's own: else nothing is removed from it.
     pub(crate) is_own: bool,
 }
 
-/// What a rebuild gives.
+/// The result of a rebuild.
 pub(crate) struct Rebuilt {
-    /// How far the index is, as the worker counts: with the numbers of its own blobs and the greatest clock of all.
+    /// The position of the index, as the worker counts: with the numbers of its own blobs and the
+    /// greatest clock of all.
     pub(crate) applied: Applied,
     /// Backups that may be used again.
     pub(crate) backups: Vec<Head>,
 }
 
-/// What footers say was retired.
+/// The retirements that footers name.
 #[derive(Debug, Default)]
 struct Retirements {
     told: Vec<Retirement>,
 }
 
-/// What one change says was retired.
+/// The blobs that one change retires.
 #[derive(Debug)]
 struct Retirement {
     run: Run,
@@ -91,7 +93,7 @@ impl Retirements {
         of.map(|told| told.run.last).max().unwrap_or(0)
     }
 
-    /// Whether a backup has all that was not carried on when these were retired.
+    /// Returns true if a backup has all that was not carried on when these were retired.
     fn allow(&self, head: &Head) -> bool {
         let later = self.told.iter().filter(|told| told.op > head.op());
         later.map(|told| &told.backups).all(|backups| backups.contains(&head.id))
@@ -229,7 +231,7 @@ impl Rebuild<'_> {
             *seq = id.seq.max(*seq);
         }
         for (worker, last) in last {
-            // What a backup does not have of those before it was gone before it.
+            // Blobs before a backup that it does not have were gone before it.
             let first = match backup.map(Head::blob) {
                 Some(blob) if worker < blob.worker => continue,
                 Some(blob) if worker == blob.worker => blob.seq + 1,

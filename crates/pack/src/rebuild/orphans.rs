@@ -1,5 +1,6 @@
-//! Parts whose upload is neither open nor any version's: what ended it stood in a blob that was retired, when no blob had
-//! the upload any more; a part that was moved later may have outlived it.
+//! Removes parts whose upload is neither open nor any version's. The change that ended the upload
+//! stood in a blob that was retired, when no blob had the upload any more. A part that was moved
+//! later may have outlived it.
 //!
 //! An index may name more uploads than memory has room for, so they are looked at some at a time.
 
@@ -16,7 +17,7 @@ use crate::index::Index;
 use crate::limits::{ORPHANS_AT_ONCE, UPLOADS_AT_ONCE};
 use crate::rows::{self, Holder, PackedPart, PackedVersion};
 
-/// How many are held in memory at once.
+/// The most that is held in memory at once.
 #[derive(Debug, Clone, Copy)]
 struct AtOnce {
     uploads: usize,
@@ -203,7 +204,7 @@ mod tests {
                 let entry = Entry { seq: OpSeq(seq), clock: HybridClock(1), change };
                 index.apply(BLOB, &entry, None).unwrap();
             }
-            // What ended these was not told again.
+            // The changes that ended these were not re-logged.
             let ended = |number: u64| number.is_multiple_of(4);
             let mut batch = Batch::new();
             for number in (1..=20).filter(|number| ended(*number)) {

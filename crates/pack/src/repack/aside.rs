@@ -22,7 +22,7 @@ impl SetAside {
         pause
     }
 
-    /// Whether it is not to be tried yet.
+    /// Returns true if it is not to be tried yet.
     pub(super) fn has(&self, within: Within, now: Instant) -> bool {
         self.0.get(&within).is_some_and(|(until, _)| now < *until)
     }

@@ -1,8 +1,9 @@
-//! Which blobs and bundles are repacked, and in which order. Pure.
+//! Chooses the blobs and bundles that are repacked, and their order. Pure.
 //!
-//! Two reasons there are: bytes that nobody needs, and blobs or bundles so small that requests are all they cost. A blob whose
-//! bodies are `below` percent live is worth copying; at 80 % all blobs together take at most 1.25 times what is live,
-//! and a byte freed costs four copied at worst. Of small blobs, many of about one size become one.
+//! There are two reasons: bytes that nobody needs, and blobs or bundles so small that requests are
+//! all they cost. A blob whose bodies are below `below` percent live is worth copying. At 80 % all
+//! blobs together take at most 1.25 times what is live, and a byte freed costs four copied at
+//! worst. Of small blobs, many of about one size become one.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,7 @@ pub(crate) struct Candidate {
     pub(crate) bytes: u64,
 }
 
-/// What is worth repacking, the most worth first.
+/// Returns the candidates that are worth repacking, the most worth first.
 pub(crate) fn choose(all: &[Candidate], below_percent: u8, blob_bytes: u64) -> Vec<Candidate> {
     let is_dead = |some: &&Candidate| {
         let (live, bodies) = (u128::from(some.live), u128::from(some.bodies));

@@ -1,15 +1,15 @@
-//! Emptying one blob: what of it is still needed is told anew, by changes like all others.
+//! Empties one blob: what of it is still needed is re-logged, by changes like all others.
 //!
-//! 1. Bodies: whoever has bytes in it gets them in the blob that is open then.
+//! 1. Bodies: versions and parts that have bytes in it get them in the blob that is open then.
 //! 2. Its footer, entry by entry: what is still true and nothing later tells; what was removed and must stay so.
 //! 3. That it is retired.
 //!
-//! Cut off anywhere, it is begun again: what was told twice is true twice.
+//! If it is cut off anywhere, it is begun again: a change that is re-logged twice is true twice.
 //!
 //! # Invariant
 //!
-//! A blob is retired after all of that, in the order of changes. So whoever reads of the retirement reads of the rest
-//! too.
+//! A blob is retired after all of that, in the order of changes. So a reader of the retirement
+//! reads the rest too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -85,7 +85,8 @@ impl Drain<'_> {
         self.mover.name_of(bucket)
     }
 
-    /// What must be told anew of an entry, if anything: all but bytes that lie here, which were moved.
+    /// Returns what must be re-logged of an entry, if anything: all but bytes that lie here, which
+    /// were moved.
     fn needed(
         &self,
         entry: Entry,
@@ -98,7 +99,7 @@ impl Drain<'_> {
             Change::BucketMade(record) => Some(Carry::Bucket(record.id)),
             Change::BucketRemoved(bucket) => self.bucket_gone(bucket, op),
             Change::BucketGone { bucket, upto } => self.bucket_gone(bucket, upto),
-            // Whatever else a removed bucket had goes with it.
+            // All else that a removed bucket had goes with it.
             _ if live_name.is_none() => None,
             Change::Put { bucket, key, content, .. } => {
                 self.version(bucket, key, op, content, op)?
@@ -180,7 +181,7 @@ impl Drain<'_> {
         is_elsewhere.then_some(Carry::Part { bucket, upload, number, op, from, to: To::Same })
     }
 
-    /// Whether the bytes do not lie in this blob; those that do were moved.
+    /// Returns true if the bytes do not lie in this blob; those that do were moved.
     fn is_elsewhere(&self, content: &Content) -> bool {
         match content {
             Content::Run(place) => place.within != self.within() || place.len == 0,

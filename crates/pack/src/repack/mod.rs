@@ -46,7 +46,7 @@ use moving::Mover;
 use needs::Needs;
 use pace::Pace;
 
-/// What repacking works with.
+/// The repacker, with the parts of the store that it needs.
 pub(crate) struct Repacker {
     pub(crate) backend: Backend,
     pub(crate) index: Arc<Index>,
@@ -92,7 +92,7 @@ impl Repacker {
                 }
             }
         }
-        // What was told anew goes up without waiting for a client's change.
+        // Re-logged changes go up without waiting for a client's change.
         if retired > 0 {
             self.seal();
         }
@@ -129,7 +129,8 @@ impl Repacker {
         Ok(bundles)
     }
 
-    /// Whether a bundle is in the backend: it is before its blob, and may be there when that is gone.
+    /// Returns true if a bundle is in the backend: it is before its blob, and may be there when
+    /// that is gone.
     fn is_there(index: &Index, bundle: OwnId) -> Result<bool, PackError> {
         bundle.bundle().map_or(Ok(false), |(blob, _)| index.is_uploaded(blob))
     }
@@ -148,8 +149,8 @@ impl Repacker {
         }
     }
 
-    /// Blobs that are not retired, in their order: those that stand, and those that are lost. Whoever has bytes in a
-    /// lost one says so until the key is replaced.
+    /// Blobs that are not retired, in their order: those that stand, and those that are lost. The
+    /// holders of bytes in a lost one name it until their keys are replaced.
     fn kept(&self) -> Result<BTreeSet<BlobId>, PackError> {
         let retired: BTreeSet<_> = self.index.retired()?.into_iter().map(|(id, _)| id).collect();
         let uploaded = self.index.uploaded()?.into_iter().map(|(id, _)| id);

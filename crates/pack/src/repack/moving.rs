@@ -1,4 +1,5 @@
-//! Moving what is live in one blob or bundle: whoever has bytes in it gets them in the blob that is open then.
+//! Moves what is live in one blob or bundle: versions and parts that have bytes in it get them in
+//! the blob that is open then.
 //!
 //! # Invariant
 //!
@@ -28,7 +29,7 @@ struct Extent {
     holders: Vec<Holder>,
 }
 
-/// What is to be told, and the name of the bucket that it is about.
+/// A change to be re-logged, and the name of the bucket that it is about.
 pub(super) type Told = (Option<BucketName>, Carry);
 
 /// One blob or bundle being emptied.
@@ -79,7 +80,7 @@ impl Mover<'_> {
         }
     }
 
-    /// What lies there as the index has it now, by offset.
+    /// The extents that lie there as the index has them now, by offset.
     fn extents(
         &self,
         holders: impl Iterator<Item = (u64, Holder)>,

@@ -1,4 +1,4 @@
-//! Which removals must still be told when the blob that tells of them goes. Pure.
+//! Decides which removals must be re-logged when the blob that has them goes. Pure.
 //!
 //! A removal ends what changes from `since` on made of a key. It is needed while anything tells of one of those
 //! changes without telling of the removal too: a blob with a change in between, or a backup from in between. When
@@ -9,7 +9,7 @@ use larder_types::{BucketId, HybridClock, OpId};
 use crate::entry::{BackupId, BlobId};
 use crate::rows::{self, BlobContent};
 
-/// How far a backup is.
+/// The position of a backup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BackupAt {
     pub(crate) id: BackupId,
@@ -40,7 +40,7 @@ impl Needs {
         Self { blobs, backups }
     }
 
-    /// Whether a removal at `upto` of what changes from `since` on made must still be told.
+    /// Returns true if a removal at `upto` of what changes from `since` on made must be re-logged.
     pub(crate) fn removal(&self, since: OpId, upto: OpId) -> bool {
         let from = self.blobs.partition_point(|(_, last, _)| *last < since);
         let in_blob = self.blobs.get(from).is_some_and(|(first, ..)| *first <= upto);

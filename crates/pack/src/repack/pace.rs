@@ -1,4 +1,5 @@
-//! How fast work in the background asks the backend: so many requests and bytes a second, and no more.
+//! The pace at which work in the background asks the backend: so many requests and bytes a second,
+//! and no more.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use tokio::time::Instant;
 pub(crate) struct Pace {
     requests_per_s: u64,
     bytes_per_s: u64,
-    /// When what was spent so far is earned.
+    /// The time at which everything spent so far is earned.
     earned: Option<Instant>,
 }
 

@@ -77,7 +77,7 @@ pub(super) struct Bound<'a> {
     pub(super) is_urgent: &'a (dyn Fn() -> bool + Sync),
 }
 
-/// Why it is not known that the backend has a lot.
+/// The reason for which it is not known that the backend has a lot.
 enum Unverified {
     /// It has none, or another.
     NotThere(PackError),

@@ -10,7 +10,7 @@ pub(super) struct Going {
     upload: Option<BackendUpload>,
     /// Tries in a row that brought no part.
     fruitless: u32,
-    /// Whether the backend has all parts, and was asked to make the object of them.
+    /// True if the backend has all parts, and was asked to make the object of them.
     is_whole: bool,
 }
 
@@ -60,7 +60,8 @@ impl Going {
         upload.finish_with(|| self.is_whole = true).await
     }
 
-    /// Whether the object may be there although the last try failed: the answer to its end may have been lost.
+    /// Returns true if the object may be there although the last try failed: the answer to its end
+    /// may have been lost.
     pub(super) fn is_whole(&self) -> bool {
         self.is_whole
     }
