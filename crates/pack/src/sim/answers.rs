@@ -1,4 +1,5 @@
-//! What holds at the moment of an answer, which whoever is woken by it may look at before the committer goes on.
+//! Checks what holds at the moment of an answer: a task that the answer wakes may look at it before
+//! the committer goes on.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! What clients asked and were answered, for the history checker of the store's own simulator: whether any order of the
-//! calls explains all that was shown. [`super::model`] says more, of one order that it knows; this one believes nobody.
+//! Calls of clients and their answers, for the history checker of the store's own simulator: it
+//! looks for an order of the calls that explains all that was shown. [`super::model`] says more, of
+//! one order that it knows; this one believes nobody.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +13,8 @@ pub(super) struct Calls {
     history: History,
     /// Keys and the values that were put there.
     put: BTreeSet<(usize, u64)>,
-    /// Keys of which nothing more is told: the checker wants to know by a value which call put it, and a copy, or an
-    /// upload that is completed twice, has put one there again.
+    /// Keys of which nothing more is told. The checker wants to know by a value which call put it.
+    /// A copy, or an upload that is completed twice, has put a value there again.
     repeated: BTreeSet<usize>,
 }
 

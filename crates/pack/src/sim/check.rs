@@ -1,4 +1,4 @@
-//! What an index shows, and whether it fits together.
+//! Reads what an index shows, and checks that it fits together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -14,7 +14,7 @@ use crate::entry::{BlobId, Content, OwnId, Place, Within};
 use crate::index::Index;
 use crate::rows::{self, PackedPart, PackedVersion};
 
-/// What an index shows, every byte read.
+/// Reads the state that an index shows, and every byte of it.
 pub(super) async fn found(process: &Process, index: &Index, store: &SimStore) -> State {
     let mut state = State::default();
     let Some(id) = index.bucket_id(&super::world::bucket()) else { return state };
@@ -118,7 +118,8 @@ fn check_parts(index: &Index) {
         .unwrap();
 }
 
-/// What the index counts as live is what its versions and parts have, and every part is somebody's.
+/// Checks that the index counts as live what its versions and parts have, and that every part is
+/// somebody's.
 pub(super) fn check_counts(index: &Index) {
     check_parts(index);
     let mut live: BTreeMap<BlobId, u64> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What may become durable together.
+//! Checks which changes may become durable together.
 
 use std::sync::Arc;
 
@@ -77,7 +77,7 @@ async fn with_a_part() -> (Process, Wish) {
     (process, Wish::Carry { bucket: Some(name), carry })
 }
 
-/// What ends the object, as a client wishes it.
+/// The two wishes by which a client ends the object.
 fn ends() -> [Wish; 2] {
     let (target, condition) = (target(), Condition::default());
     let put = Wish::Put {

@@ -1,12 +1,15 @@
-//! A packed store under one seed: the production plan, index, log, spool, upload, repacking, removal, backup and rebuild,
-//! over a simulated disk and a backend that fails, with the processes killed at any step.
+//! A packed store under one seed. It has the production plan, index, log, spool, upload, repacking,
+//! removal, backup and rebuild, over a simulated disk and a backend that fails, with the processes
+//! killed at any step.
 //!
-//! In place of threads and tasks one seed chooses what goes on next: the committer takes a group, the uploader or the
-//! housekeeper goes on until its next request, a client asks, a request of long ago takes effect, the process is
-//! killed, the machine loses power, the index or the whole directory is lost, another worker takes over while this one
-//! runs on. What every client was told is [kept](model) and compared at every start; so is the index with itself, and in
-//! the end what is rebuilt from a backup with what is rebuilt from footers alone. What clients see meanwhile goes to the
-//! history checker of the store's own simulator ([calls]).
+//! In place of threads and tasks one seed chooses what goes on next. The committer takes a group.
+//! The uploader or the housekeeper goes on until its next request. A client asks, or a request of
+//! long ago takes effect. The process is killed, the machine loses power, the index or the whole
+//! directory is lost, or another worker takes over while this one runs on. Everything that a client
+//! was told is [kept](model) and compared at every start, and the index is checked against itself.
+//! In the end an index that is rebuilt from a backup is compared with one that is rebuilt from
+//! footers alone. What clients see meanwhile goes to the history checker of the store's own
+//! simulator ([calls]).
 //!
 //! `several/` has three workers over one bucket, their clocks apart: what each shows never goes back, and in the end all
 //! show what was put last.
@@ -38,11 +41,11 @@ thread_local! {
     static NOW_MS: Cell<u64> = const { Cell::new(1_700_000_000_000) };
     /// Old numbers of processes are removed at once.
     static KEEPS_FEW: Cell<bool> = const { Cell::new(false) };
-    /// How far the clock of the machine is ahead that does something now.
+    /// Time by which the clock of the machine that does something now is ahead.
     static AHEAD_MS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Whether a simulation runs on this thread: then nothing runs on another.
+/// Returns true if a simulation runs on this thread: then nothing runs on another.
 pub(crate) fn is_running() -> bool {
     RUNNING.get()
 }

@@ -1,5 +1,5 @@
-//! What a packed store should show: every change that was answered, in order, and after the loss of a directory those
-//! of the blobs that were uploaded.
+//! The model of a packed store. It should show every change that was answered, in order, and after
+//! the loss of a directory those of the blobs that were uploaded.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use larder_types::UploadId;
 
 use crate::entry::BlobId;
 
-/// What one change does. Values are numbers, each given once; an object is a sequence of them.
+/// The effect of one change. Values are numbers, each given once; an object is a sequence of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Effect {
     Set { key: String, values: Vec<u64> },
@@ -25,7 +25,7 @@ pub(crate) struct Open {
     pub(crate) parts: BTreeMap<u16, u64>,
 }
 
-/// What there should be.
+/// The state that there should be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct State {
     pub(crate) objects: BTreeMap<String, Vec<u64>>,
@@ -69,7 +69,7 @@ impl State {
 }
 
 impl History {
-    /// What was answered from now on, to a store that shows this.
+    /// Begins a history: the changes that are answered from now on, to a store that shows this.
     pub(crate) fn since(base: State) -> Self {
         Self { now: base.clone(), base, changes: Vec::new() }
     }

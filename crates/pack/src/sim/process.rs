@@ -84,7 +84,7 @@ impl Kv for Rows {
     }
 }
 
-/// What goes on step by step.
+/// A task that goes on step by step.
 type Stepped<T> = Pin<Box<dyn Future<Output = Result<T, PackError>>>>;
 type Turning = Stepped<Kept>;
 
@@ -111,7 +111,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// What tells others of it.
+    /// The feed that tells others of it.
     pub(crate) fn feed(&self) -> Feed {
         let (spool, index) = (self.spool.clone(), self.index.clone());
         let handed = Arc::new(Handed::new(self.marks.clone()));
@@ -202,7 +202,7 @@ impl Process {
         })
     }
 
-    /// What waits first for the committer is done.
+    /// Does what waits first for the committer.
     pub(crate) fn commit(&mut self) -> Result<(), PackError> {
         self.committer.turn(Some(Instant::now())).map(drop)
     }
@@ -366,7 +366,7 @@ fn housekeeping(
     }
 }
 
-/// A step of a future. Whoever steps it comes back by itself: there is nobody to wake.
+/// Takes a step of a future. Its caller comes back by itself: there is nobody to wake.
 pub(crate) fn poll<T>(future: Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Option<T> {
     let waker = std::task::Waker::noop();
     match future.poll(&mut std::task::Context::from_waker(waker)) {

@@ -1,4 +1,4 @@
-//! What a start may count on.
+//! Checks what a start may count on.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use crate::counting::PREFIX;
 use crate::entry::WorkerId;
 use crate::error::PackError;
 
-/// What it lists may have come after its heir's list; and it would remove the files of what it lists.
+/// The blobs that it lists may have come after its heir's list; and it would remove the files of
+/// blobs that it lists.
 #[tokio::test]
 async fn a_rebuild_beside_a_take_over_counts_nothing_as_uploaded() {
     RUNNING.set(true);

@@ -63,7 +63,7 @@ struct Late {
     mode: PutMode,
 }
 
-/// What becomes of a request.
+/// The fate of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Done,
@@ -116,8 +116,9 @@ impl SimStore {
             let _exists = self.take(&name, bytes, &mode).await;
             return true;
         };
-        // Once both were removed only one of them comes back: by then no request for a number is under way any more of a
-        // process that has sent its record (`numbering/forgetting.rs`). Alone, either may come.
+        // Once both were removed only one of them comes back. By then no request for a number is
+        // under way any more of a process that has sent its record (`numbering/forgetting.rs`).
+        // Alone, either may come.
         let (was_there, is_other_back) = {
             let state = self.state.lock();
             (state.made.contains(&name), state.back.contains(&other))

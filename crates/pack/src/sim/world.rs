@@ -1,4 +1,4 @@
-//! What happens, and what is compared.
+//! Runs the events of a seed, and compares what clients were told.
 
 mod copies;
 mod given_up;
@@ -69,7 +69,7 @@ pub(super) struct World {
     values: u64,
     owns: u64,
     pub(super) rebuilds: u64,
-    /// What came of copies of the directory, if there are any.
+    /// The outcomes of copies of the directory, if there are any.
     copies: Option<copies::Outcomes>,
     /// The bug that is planted during each take-over from an older copy.
     older_bug: Option<Bug>,
@@ -348,8 +348,9 @@ impl World {
         });
     }
 
-    /// The last number of a change that an index backup would name after a put for which the disk has no room, and
-    /// the last that a process knows which starts then.
+    /// Returns two numbers of changes after a put for which the disk has no room. The first is the
+    /// last that an index backup would name. The second is the last that a process knows which
+    /// starts then.
     pub(super) async fn numbers_after_a_full_disk(&mut self) -> (OpSeq, OpSeq) {
         let value = self.value();
         let (target, description) = (target("k0"), description(value));
@@ -516,7 +517,7 @@ impl World {
         }
     }
 
-    /// What there is equals what clients were told.
+    /// Checks that there is what clients were told.
     async fn compare(&mut self) {
         let found = self.found().await;
         assert_eq!(found, self.history.now, "worker {}", self.worker);

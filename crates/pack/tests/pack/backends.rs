@@ -1,4 +1,4 @@
-//! What the backend does to a store: blobs that go up by themselves, refusals, other owners.
+//! A store under what its backend does: blobs that go up by themselves, refusals, other owners.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -18,7 +18,7 @@ use crate::support::{
 };
 use crate::workers::{answering, missing, shared, until, workers};
 
-/// Why a store stopped.
+/// The reason why a store stopped.
 fn reason(store: &Packer) -> String {
     store.fatal().borrow().clone().expect("it stopped")
 }
@@ -166,7 +166,7 @@ async fn an_older_copy_without_its_index_does_not_swallow_what_it_acknowledged()
     drop(store);
     without(copy.path(), &["kv"]);
     assert!(is_older_copy(copy.path(), &backend).await, "blob 1 waits there, and is another");
-    // What has the same blob goes on.
+    // A directory that has the same blob goes on.
     without(dir.path(), &["kv"]);
     let store = open(dir.path(), &backend).await;
     assert_eq!(get(&store, "l").await.unwrap(), content(2, 1000));
@@ -491,7 +491,8 @@ async fn a_copy_of_another_worker_that_is_not_heard_is_learned_from_the_bucket()
     missing(get(&b.store, "ghost").await);
 }
 
-/// The claim of whoever comes after a worker, as it has it before it has written anything else.
+/// Makes the claim of a worker's successor, as it is before the successor has written anything
+/// else.
 async fn claim_after(backend: &Faulty, prefix: &str) -> Name {
     let names = backend.names(&format!("{prefix}/claims")).await;
     let is_claim = |(name, _): &&(String, u64)| !name.ends_with("/numbered");

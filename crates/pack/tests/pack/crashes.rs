@@ -173,7 +173,7 @@ async fn a_blob_that_goes_up_again_after_a_crash_is_the_same() {
     }
 }
 
-/// Whether a directory is refused as an older copy.
+/// Returns true if a directory is refused as an older copy.
 async fn is_too_old(dir: &std::path::Path, backend: &Arc<Faulty>) -> bool {
     match try_open(config(dir), backend).await {
         Ok(_) => false,

@@ -10,8 +10,9 @@ use object_store::path::Path as Name;
 
 use crate::support::{Faulty, config, content, get, made, open, put, snapshot, try_open};
 
-/// As builds from before numbers read the name of a claim, before they claim anything, and that of a horizon, at each start
-/// before they open the index: of what they refuse, they say that it is damaged, and end.
+/// Reads a name as builds from before numbers do. They read that of a claim before they claim
+/// anything, and that of a horizon at each start before they open the index. Of a name that they
+/// refuse, they say that it is damaged, and end.
 fn earlier_build_reads(name: &str) -> bool {
     u64::from_str_radix(name, 16).ok().filter(|_| name.len() == 16).is_some()
 }
@@ -77,7 +78,7 @@ async fn a_backend_without_the_marker_gets_it_from_the_next_process() {
         backend.inner.delete(&Name::from(marker)).await.unwrap();
     }
     let store = open(dir.path(), &backend).await;
-    // Whoever has nothing to upload has its number a little later.
+    // A process that has nothing to upload has its number a little later.
     put(&store, "k", content(1, 1000)).await.unwrap();
     assert!(store.flush().await);
     assert_eq!(stops_at(&backend, "").await, MARKERS);
@@ -134,7 +135,7 @@ async fn an_index_from_before_numbers_is_used_as_it_is_and_says_so_no_more() {
     assert_eq!(kv.get(LAYOUT).unwrap().unwrap(), &[1, 3][..]);
     let mut batch = Batch::new();
     batch.put(LAYOUT, &[1, 2]);
-    // Whoever makes the index anew begins with an empty one.
+    // A process that makes the index anew begins with an empty one.
     batch.put(b"Z", b"is there");
     kv.apply(&batch).unwrap();
     kv.flush().unwrap();

@@ -16,7 +16,7 @@ use crate::support::{
 pub const OBJECT_BYTES: usize = 10_000;
 /// Objects that are more than a share of a blob, and less than a blob.
 pub const MANY: u64 = 40;
-/// How long something that happens by itself may take.
+/// Time that something that happens by itself may take.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 async fn store(config: PackConfig, backend: &Arc<Faulty>) -> Packer {

@@ -266,7 +266,7 @@ async fn a_start_among_many_numbers_asks_for_few_and_removes_some_that_are_old()
         assert_eq!(delete, 32);
         assert_eq!(backend.names("incarnations").await.len(), 2 * left);
     }
-    // Whoever needs all records reads each once.
+    // A start that needs all records reads each once.
     std::fs::remove_dir_all(dir.path().join("kv")).unwrap();
     let [_, get, ..] = asked(5).await;
     assert!(get <= 720, "{get}");

@@ -40,7 +40,7 @@ async fn keep_house(store: &Packer) {
     }
 }
 
-/// What a new directory shows.
+/// Opens a new directory, which shows what the backend has.
 async fn rebuilt(backend: &Arc<Faulty>) -> (tempfile::TempDir, Packer) {
     let dir = tempfile::tempdir().unwrap();
     let takes = PackConfig { take_over: true, ..hasty(dir.path()) };

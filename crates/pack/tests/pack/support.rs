@@ -39,7 +39,7 @@ pub struct Faulty {
     reads_waiting: AtomicUsize,
     /// Reads and looks get no answer.
     pub silent: AtomicBool,
-    /// How many reads are still told that there is no such object.
+    /// Reads that are still told that there is no such object.
     pub missing: AtomicUsize,
     /// A part of names: reads of objects that have it find nothing. And for how many reads that lasts.
     pub hidden: Mutex<(String, usize)>,
@@ -49,15 +49,15 @@ pub struct Faulty {
     /// Puts of names with any of these in them get no answer, and come late.
     delays: Mutex<Vec<String>>,
     delayed: Mutex<Vec<(Name, PutPayload, StoreOptions)>>,
-    /// How many conditional puts are still told that they conflict, and take no effect.
+    /// Conditional puts that are still told that they conflict, and take no effect.
     pub conflicts: AtomicUsize,
-    /// How many conditional puts still take effect, and fail for those who asked.
+    /// Conditional puts that still take effect, and fail for those who asked.
     pub answers_lost: AtomicUsize,
     /// A name that the next lists leave out, and how many.
     pub late: Mutex<(String, usize)>,
     /// Names that lists say to be a day older than they are.
     pub aged: Mutex<BTreeSet<String>>,
-    /// What somebody else puts while the next claim is made.
+    /// An object that somebody else puts while the next claim is made.
     pub beside_claim: Mutex<Option<(Name, Bytes)>>,
 }
 
@@ -96,13 +96,15 @@ impl Faulty {
         self.delays.lock().clear();
     }
 
-    /// Whatever was late comes, but for what meets its condition no more; nothing is late after that.
+    /// Lets all puts come that were late, but for those that meet their condition no more; nothing
+    /// is late after that.
     pub async fn arrive(&self) {
         self.undelay();
         self.arrive_from("").await;
     }
 
-    /// Whatever was late comes whose name has this in it, in the order in which it was sent.
+    /// Lets all puts come that were late and whose name has this in it, in the order in which they
+    /// were sent.
     pub async fn arrive_from(&self, part: &str) {
         let all = std::mem::take(&mut *self.delayed.lock());
         let (arrives, later): (Vec<_>, Vec<_>) =
@@ -277,11 +279,11 @@ pub fn by_prefix(dir: &Path) -> PackConfig {
     PackConfig { packing: Packing::Prefix { delimiter: "/".into(), depth: 1 }, ..config(dir) }
 }
 
-/// What a process that dies now would leave behind.
+/// The files that a process that dies now would leave behind.
 pub fn snapshot(dir: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
-    // Bodies are synced before the log names them, so the log is looked at first; and what was heard before the index of
-    // another worker, which is durable before the file is emptied.
+    // Bodies are synced before the log names them, so the log is looked at first. So is what was
+    // heard before the index of another worker, which is durable before the file is emptied.
     for part in ["worker", "name", "numbered", "heard", "peers", "kv", "log", "spool"] {
         copy_tree(&dir.join(part), &copy.path().join(part));
     }

@@ -28,7 +28,7 @@ fn hasty(dir: &Path, name: &str) -> PackConfig {
     config
 }
 
-/// How long the hasty keep what others replaced.
+/// Time for which the hasty keep what others replaced.
 const KEPT: Duration = Duration::from_secs(2);
 
 /// Waits until a worker has heard of the last object of each group.

@@ -25,7 +25,7 @@ use crate::workers::heard::HeardLog;
 use crate::workers::shelf::{Shelf, Shelved};
 use crate::workers::{Others, Reads, Sharing, WorkerName, base};
 
-/// How long what is replaced is kept.
+/// Time for which superseded versions are kept.
 pub(super) const KEPT: Duration = Duration::from_secs(3600);
 
 /// A machine.
@@ -36,7 +36,7 @@ pub(super) struct Machine {
     pub(super) rows: Arc<SimKv>,
     shelf: Arc<Memory>,
     pub(super) process: Option<Process>,
-    /// How far its clock is ahead.
+    /// Time by which its clock is ahead.
     pub(super) ahead_ms: u64,
 }
 

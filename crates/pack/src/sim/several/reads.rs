@@ -25,13 +25,14 @@ impl World {
         self.store.set_calm(false);
     }
 
-    /// What a worker shows of a key.
+    /// The newest version of a key, as a worker shows it.
     pub(super) fn shows(&self, at: usize, key: &str) -> Option<Item> {
         let newest = self.items(at, key).into_iter().max_by_key(Item::rank);
         newest.filter(|item| !item.is_grave)
     }
 
-    /// Whether somebody has the bytes of what a worker shows; then they are those that were put.
+    /// Returns true if somebody has the bytes of what a worker shows; then they are those that were
+    /// put.
     pub(super) async fn read_item(&mut self, at: usize, item: &Item) -> bool {
         let Content::Run(place) = &item.version.content else { panic!("no parts here") };
         let value = told(&item.version, false).value.expect("it is no grave");

@@ -1,4 +1,4 @@
-//! What happens, and what is compared.
+//! Runs the events of a seed, and compares what workers show.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -51,7 +51,7 @@ const _: () = assert!(
     "a list shows what is there before what it replaced may go"
 );
 
-/// What decides which counts: clock and worker.
+/// Decides which of two versions counts: clock and worker.
 type Rank = (HybridClock, WorkerId);
 
 /// A put or delete that was answered.
@@ -71,7 +71,7 @@ struct Pending {
     value: Option<u64>,
 }
 
-/// What a worker has shown of a key.
+/// The newest that a worker has shown of a key.
 #[derive(Debug, Clone, Copy)]
 struct Shown {
     rank: Rank,
@@ -86,7 +86,7 @@ pub(super) struct World {
     history: BTreeMap<String, Vec<Answered>>,
     pending: Vec<Pending>,
     shown: Vec<BTreeMap<String, Shown>>,
-    /// When what was lost was.
+    /// Times at which changes were lost.
     lost_at: BTreeMap<Rank, Instant>,
     values: u64,
     /// Directories lost.
@@ -153,7 +153,7 @@ impl World {
         self.heal().await;
     }
 
-    /// What happens now happens on this machine.
+    /// Sets the clock to that of this machine, on which the next thing happens.
     fn at(&self, at: usize) {
         AHEAD_MS.set(self.machines[at].ahead_ms);
     }
@@ -259,7 +259,7 @@ impl World {
         }
     }
 
-    /// What a worker has itself of a key: its version, or its grave.
+    /// The put or delete that a worker itself has of a key: its version, or its grave.
     fn own(&self, at: usize, key: &str, is_grave: bool) -> Option<Answered> {
         let index = &self.machines[at].process.as_ref()?.index;
         let name = if is_grave { hidden::graves(&bucket()) } else { bucket() };
@@ -301,7 +301,7 @@ impl World {
         self.pending = rest;
         self.start(at).await;
         for Pending { key, value, .. } in gone {
-            // Whether it was taken is not known: it was, if it is there.
+            // It is not known if it was taken: it was, if it is there.
             let Some(found) = self.own(at, &key, value.is_none()) else { continue };
             let history = self.history.entry(key).or_default();
             let is_new = history.iter().all(|told| told.rank != found.rank);
@@ -320,7 +320,7 @@ impl World {
         store.set_calm(false);
     }
 
-    /// What goes together at a worker that starts now.
+    /// The policy by which bodies lie together at a worker that starts now.
     fn policy(&mut self) -> Packing {
         if self.rng.one_in(3) { Packing::Arrival } else { sizes() }
     }
@@ -352,7 +352,7 @@ impl World {
         self.start(at).await;
     }
 
-    /// What a worker shows of each key is not older than what it showed before.
+    /// Checks that a worker shows nothing older of a key than it showed before.
     fn check(&mut self, at: usize) {
         if self.machines[at].others().fresh().is_err() {
             return;
@@ -476,7 +476,7 @@ impl World {
         tokio::time::advance(Duration::from_secs(60)).await;
     }
 
-    /// What counts of each key, that was answered and not lost.
+    /// The newest of each key that was answered and not lost: it counts.
     fn newest(&self) -> BTreeMap<String, &Answered> {
         let newest = |history: &'_ Vec<Answered>| -> Option<usize> {
             let left = history.iter().enumerate().filter(|(_, told)| !told.is_lost);

@@ -21,7 +21,7 @@ const STEPS_OF_UPLOAD: u64 = 60;
 const DIRS: [&str; 2] = ["log", "spool"];
 const NUMBERED: &str = "numbered";
 
-/// What came of copies.
+/// The outcomes of copies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(in crate::sim) struct Outcomes {
     /// A copy was refused as it was older, and the original went on.
@@ -54,7 +54,7 @@ impl World {
     pub(super) async fn be_copied(&mut self) {
         self.hear();
         if !self.pending.is_empty() || !self.in_doubt.is_empty() {
-            // What the copy has of them would be in doubt.
+            // It would be in doubt what the copy has of them.
             return;
         }
         self.disk.power_off_after(u64::MAX);

@@ -15,7 +15,7 @@ pub(super) struct GivenUp {
     pub(super) acknowledged: BTreeSet<String>,
     /// Through this one it knew that they are.
     pub(super) through: BlobId,
-    /// Whether a later blob counts that another copy of the directory uploaded.
+    /// True if a later blob counts that another copy of the directory uploaded.
     is_older: bool,
     /// Keys and uploads that later blobs change, its own too.
     keys: BTreeSet<String>,
@@ -103,8 +103,8 @@ impl World {
         given_up
     }
 
-    /// Whether the directory was an older copy: a blob of another copy came late, and the process has no number yet that would
-    /// have made it void. Then somebody has taken over.
+    /// Returns true if the directory was an older copy. A blob of another copy came late, and the
+    /// process has no number yet that would have made it void. Then somebody has taken over.
     pub(super) async fn gives_up_older(&mut self) -> bool {
         if self.copies.is_none() {
             return false;
@@ -119,7 +119,7 @@ impl World {
     }
 }
 
-/// Whether a blob of the backend is one that waits here, to the byte.
+/// Returns true if a blob of the backend is one that waits here, to the byte.
 fn is_own(process: &Process, name: BlobName, bytes: &Bytes) -> bool {
     let Some((row, trailer)) = process.spool.sealed(name.id.seq) else { return false };
     let row = BlobRow { process: name.process, ..row };
