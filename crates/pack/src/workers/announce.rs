@@ -1,5 +1,5 @@
-//! Which workers share a bucket: an object `announced/NAME` of each, that only its owner writes; and the file by which a
-//! directory knows its name.
+//! Announces the workers that share a bucket: an object `announced/NAME` of each, that only its
+//! owner writes. A file tells a directory its name.
 //!
 //! # Invariants
 //!
@@ -25,7 +25,7 @@ const FILE: &str = "name";
 /// Prefix of the announcements.
 const PREFIX: &str = "announced";
 
-/// Who a directory's worker is among those that share a bucket.
+/// The name and place of a directory's worker among those that share a bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Named {
     pub(crate) name: WorkerName,
@@ -33,7 +33,7 @@ pub(crate) struct Named {
     pub(crate) prefix: String,
 }
 
-/// What a worker tells the others of itself.
+/// The announcement by which the others know a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Announcement {
     pub(crate) name: WorkerName,

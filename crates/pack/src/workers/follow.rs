@@ -70,7 +70,7 @@ impl Others {
             Caught::Gap => {
                 tracing::warn!(worker = %peer.name, "blobs are missing that nothing retired: its index is made anew");
                 let made = self.make(peer, known.worker, |_, _| Ok(())).await?;
-                // What it told and has not uploaded yet is not forgotten for it.
+                // Changes that it told and has not uploaded yet are not forgotten for it.
                 let is_behind = |made: &Arc<Known>| made.at().seq < known.at().seq;
                 let Some(made) = made.filter(|made| !is_behind(made)) else { return Ok(()) };
                 self.show(peer, &made);
@@ -126,8 +126,9 @@ impl Others {
         Ok(Some(known))
     }
 
-    /// Makes an index of what a worker has in the bucket. `write_lost` writes down what is lost with the one before, once
-    /// the new one is made and before it counts: neither again at each try, nor never if the process ends between.
+    /// Makes an index of what a worker has in the bucket. `write_lost` writes down what is lost with
+    /// the one before, once the new one is made and before it counts. So neither is it written again
+    /// at each try, nor never if the process ends between.
     async fn make(
         &self,
         peer: &Arc<Peer>,
@@ -269,10 +270,11 @@ impl Others {
     }
 }
 
-/// Whether everything that is in the bucket was found.
+/// The outcome of a look for what is in the bucket.
 enum Caught {
     Up,
-    /// What was heard of this blob is not in it: whoever told it has been superseded, and what it told is true no more.
+    /// This blob lacks what was heard of it: the process that told that has been superseded, and
+    /// what it told is true no more.
     Ghosts(BlobId),
     /// A later process of the worker, or its heir, may yet judge a blob void.
     Undecided,
@@ -280,7 +282,8 @@ enum Caught {
     Gap,
 }
 
-/// Whether a blob was not found where the others said that it is: it may be lost, or the list was late.
+/// Returns true if a blob is missing or damaged that the others said is there: it may be lost, or the
+/// list was late.
 pub(super) fn is_gap(error: &PackError) -> bool {
     matches!(error, PackError::Missing { .. } | PackError::Damaged { .. })
 }
@@ -355,8 +358,9 @@ async fn take_blob(
     .await?
 }
 
-/// Whether a footer has what was heard of its blob: the first and the last entry of that, and if all was heard, no more. Each
-/// has its number and its clock, which no two processes give alike; rows of earlier builds lack the first clock.
+/// Returns true if a footer has what was heard of its blob: the first and the last entry of that,
+/// and if all was heard, no more. Each has its number and its clock, which no two processes give
+/// alike; rows of earlier builds lack the first clock.
 fn has_all_heard(known: &Known, blob: BlobId, footer: FooterReader<'_>) -> Result<bool, PackError> {
     let heard = known.index().blob_content(blob)?;
     let Some(heard) = heard else {
@@ -384,7 +388,7 @@ fn has_heard(
     Ok(has_first && has_last && !(is_whole && is_longer))
 }
 
-/// Whether what a mark says is past a change of that clock and number.
+/// Returns true if a mark is past a change of that worker and number.
 pub(super) fn is_past(mark: &Mark, worker: WorkerId, seq: larder_types::OpSeq) -> bool {
     bugs::planted(Bug::GivenUpEarly)
         || mark.worker > worker

@@ -1,5 +1,5 @@
-//! What was heard of another worker and its index has not made durable yet: a file of the directory, `heard/NAME/` and
-//! the name of the index.
+//! Keeps what was heard of another worker and its index has not made durable yet: in a file of the
+//! directory, `heard/NAME/` and the name of the index.
 //!
 //! ```text
 //! record*    bytes of the record u32, XXH3-64 of them u64, then the record: version byte 1, blob u64, from u64,
@@ -11,8 +11,8 @@
 //!
 //! 1. Entries are synced here before the index shows them. So whatever is shown of another worker, or decided by it, is
 //!    known after a crash too: from its blobs in the bucket, or from here.
-//! 2. When a record is appended the index has durably all that is before it and not here: read in their order, records
-//!    go on where the index is, or say what it knows.
+//! 2. When a record is appended the index has durably all that is before it and not here. So
+//!    records that are read in their order go on where the index is, or say what it knows.
 //! 3. The file is emptied when the index is durable. What is left of it by a crash is known, and does nothing.
 
 use std::io::IoSlice;

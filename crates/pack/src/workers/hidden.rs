@@ -6,15 +6,16 @@
 //! | `larder.shared` | nothing: that it is there says that the worker's own buckets have an object in `larder.buckets` |
 //! | `larder.graves.HASH` | for each key that was deleted in the bucket whose name has that hash; the record's location is the bucket's name |
 //!
-//! They are made as buckets are, and their objects are put, moved and told anew as all others: so what a delete needs to
-//! survive a rebuild, it has. Buckets themselves are never removed from a worker's index; what counts is the object.
+//! They are made as buckets are, and their objects are put, moved and re-logged as all others: so a
+//! delete has what it needs to survive a rebuild. Buckets themselves are never removed from a
+//! worker's index; what counts is the object.
 
 use larder_types::{BucketName, ObjectKey};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// What their names begin with.
+/// The beginning of their names.
 const PREFIX: &str = "larder.";
-/// What the names of those for graves begin with.
+/// The beginning of the names of those for graves.
 const GRAVES: &str = "larder.graves.";
 
 /// The bucket whose objects stand for buckets.
@@ -32,12 +33,12 @@ pub(crate) fn graves(bucket: &BucketName) -> BucketName {
     named(format!("{GRAVES}{:016x}", xxh3_64(bucket.as_str().as_bytes())))
 }
 
-/// Whether clients may not name it.
+/// Returns true if clients may not name it.
 pub(crate) fn is_hidden(bucket: &BucketName) -> bool {
     bucket.as_str().starts_with(PREFIX)
 }
 
-/// Whether its objects stand for deletes.
+/// Returns true if its objects stand for deletes.
 pub(crate) fn is_for_graves(bucket: &BucketName) -> bool {
     bucket.as_str().starts_with(GRAVES)
 }

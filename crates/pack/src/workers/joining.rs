@@ -31,7 +31,7 @@ pub(crate) struct Joined {
     worker: WorkerId,
 }
 
-/// What goes on while it serves.
+/// The work that goes on while it serves.
 pub(crate) struct Shares {
     pub(crate) sweep: Arc<Mutex<Sweep>>,
     pub(crate) tasks: Tasks,

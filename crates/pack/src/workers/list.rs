@@ -23,10 +23,10 @@ const LISTED: BucketId = BucketId(0);
 /// Bytes before a row's key: table and bucket.
 const HEAD: usize = 9;
 
-/// What is listed.
+/// A table that is listed.
 struct Table {
     letter: u8,
-    /// What decides which of two rows counts that several workers have of the same.
+    /// Reads a row's rank, which decides which row counts where several workers have one of a key.
     rank: fn(&[u8]) -> Result<Rank, CodecError>,
 }
 
@@ -47,7 +47,7 @@ struct Source<'a> {
     is_grave: bool,
 }
 
-/// What a row says, by the bytes behind its head.
+/// The content of a row, by the bytes behind its head.
 struct Row {
     rank: Rank,
     is_grave: bool,

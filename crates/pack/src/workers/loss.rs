@@ -1,4 +1,5 @@
-//! What is lost with a worker's directory, as far as others had heard of it: what it told them and never uploaded.
+//! Writes down what is lost with a worker's directory, as far as others had heard of it: what it
+//! told them and never uploaded.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -16,7 +17,7 @@ use crate::horizon::Horizon;
 use crate::index::Index;
 use crate::rows::PackedVersion;
 
-/// Whether a version, of a row's key, is lost.
+/// Called with a row's key and its version; returns true if that is lost.
 type Judging<'a> = dyn FnMut(&[u8], &PackedVersion) -> Result<bool, PackError> + 'a;
 
 impl Others {

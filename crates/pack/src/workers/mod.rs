@@ -8,9 +8,9 @@
 //!        own log, spool, blobs      footers in the bucket; before that, the worker itself (feed/)
 //! ```
 //!
-//! A worker changes nothing but its own: a put of a key that another has is a newer version here, a delete is a *grave*,
-//! an empty object in a bucket for them ([`hidden`]). What became older than either is given up by its own worker
-//! (`sweep.rs`), which is how its bytes come free. Why so: ADR 25.
+//! A worker changes nothing but its own. A put of a key that another has is a newer version here. A
+//! delete is a *grave*, an empty object in a bucket for them ([`hidden`]). A worker gives up what
+//! it has that became older than either (`sweep.rs`), and so the bytes come free. ADR 25 says why.
 //!
 //! # Invariants
 //!
@@ -81,7 +81,7 @@ use telling::Telling;
 
 /// The other workers of a bucket.
 pub(crate) struct Others {
-    /// Who this worker is.
+    /// The announcement of this worker.
     me: Announcement,
     /// The whole bucket.
     root: Backend,
@@ -91,23 +91,24 @@ pub(crate) struct Others {
     caller: Arc<Caller>,
     peers: RwLock<BTreeMap<WorkerName, Arc<Peer>>>,
     telling: Arc<Telling>,
-    /// When the last look at who shares the bucket began; `None` before the first.
+    /// The time at which the last look for workers that share the bucket began; `None` before the
+    /// first.
     listed: Mutex<Option<Sighting>>,
     uptime: Uptime,
     /// Another directory has this worker's name by now.
     superseded: AtomicBool,
-    /// When it was last written down how everything stands.
+    /// The time at which the status of the others was last written down.
     told: Mutex<Option<Instant>>,
     handed_on: AtomicU64,
 }
 
-/// What reads of others' objects share with those of own ones.
+/// The things that reads of others' objects share with those of own ones.
 pub(crate) struct Reads {
     pub(crate) cache: Option<Arc<Cache>>,
     pub(crate) ahead_bytes: u64,
     /// Where losses are written down.
     pub(crate) dir: PathBuf,
-    /// Whether an index is made without blobs that another worker has lost.
+    /// True if an index is made without blobs that another worker has lost.
     pub(crate) accept_loss: bool,
 }
 
@@ -172,12 +173,12 @@ impl Others {
         self.peers.read().values().cloned().collect()
     }
 
-    /// What is known of each.
+    /// The workers of which something is known, each as it is known.
     pub(crate) fn known(&self) -> Vec<Arc<Known>> {
         self.peers.read().values().filter_map(|peer| peer.known()).collect()
     }
 
-    /// What the others told, of which something is to be decided.
+    /// The clocks of what the others told, for decisions.
     pub(crate) fn telling(&self) -> &Telling {
         &self.telling
     }
@@ -197,8 +198,9 @@ impl Others {
         Ok(())
     }
 
-    /// The first look, before this worker serves. What is missing counts as lost only when so many looks in a row missed it
-    /// as for [`Others::look`]: the others go on meanwhile, and a list is not of one moment.
+    /// Looks for the first time, before this worker serves. A blob that is missing counts as lost
+    /// only when as many looks in a row missed it as for [`Others::look`]. The others go on
+    /// meanwhile, and a list is not of one moment.
     ///
     /// # Errors
     /// As for [`Others::look`].
@@ -274,7 +276,7 @@ impl Others {
         }
     }
 
-    /// How long ago the last look began that found everything of all.
+    /// Time since the last look began that found everything of all.
     pub(crate) fn unseen(&self) -> Duration {
         let listed = self.listed.lock().map_or(Duration::MAX, |listed| listed.elapsed());
         self.peers().iter().map(|peer| peer.unseen()).max().unwrap_or_default().max(listed)
@@ -296,7 +298,7 @@ impl Others {
         Err(unavailable(&format!("what other workers changed was not looked at for {max:?}")))
     }
 
-    /// Whether a change is one of this worker, or of one that it took over.
+    /// Returns true if a change is one of this worker, or of one that it took over.
     fn is_own(&self, worker: WorkerId) -> bool {
         worker.line() == self.me.worker.line()
     }

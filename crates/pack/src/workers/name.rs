@@ -1,7 +1,8 @@
 //! Names of workers that share a bucket, and where each has its own things.
 //!
-//! A worker that shares lies below `workers/NAME/`, as a store of one worker lies in the whole bucket; one that was alone
-//! in it before it got a name stays where it is. So no two workers ever write, or remove, an object of one name.
+//! A worker that shares lies below `workers/NAME/`, as a store of one worker lies in the whole
+//! bucket. One that was alone in the bucket before it got a name stays where it is. So no two
+//! workers ever write, or remove, an object of one name.
 //!
 //! # Invariant
 //!

@@ -76,7 +76,8 @@ impl Packer {
         Ok(ListedPart { number, metax: part.ok_or(ObjectError::Changed)?.metax })
     }
 
-    /// Whether this worker put a version: then it can be linked, and tagged, without its bytes.
+    /// Returns true if this worker put a version: then it can be linked, and tagged, without its
+    /// bytes.
     pub(crate) fn is_own(&self, op: OpId) -> bool {
         let others = self.shared.others.as_ref();
         others.is_none_or(|others| others.is_own(WorkerId(op.view.0)))

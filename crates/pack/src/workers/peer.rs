@@ -5,8 +5,9 @@
 //! 1. The index of another worker has a prefix of its changes, in their order, as its own index has them.
 //! 2. How far it is changes with the index, in one batch. What the worker told itself is durable before the index shows it
 //!    (`heard.rs`): a process that is killed goes on with all that it has shown.
-//! 3. An index is made anew when the worker's numbers have a gap that does not close, and when another directory has
-//!    taken it over: what was heard and never uploaded is in none of the new index, and is written down first.
+//! 3. An index is made anew when the worker's numbers have a gap that does not close, and when
+//!    another directory has taken it over. Changes that were heard and never uploaded are in none
+//!    of the new index, and are written down first.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -44,23 +45,24 @@ pub(crate) struct Peer {
     told: Arc<Mutex<Announcement>>,
     pace: Mutex<Pace>,
     gaps: AtomicU32,
-    /// What was last read of its processes and their records.
+    /// The records of its processes that were read.
     records: counting::Known,
-    /// Held by whoever changes the index.
+    /// Held while the index is changed.
     pub(super) following: tokio::sync::Mutex<()>,
 }
 
-/// What is known of a worker since the same claim.
+/// The knowledge of a worker since the same claim.
 pub(crate) struct Known {
     pub(crate) worker: WorkerId,
     pub(crate) bodies: Arc<Bodies>,
     telling: Arc<Telling>,
     /// Held while entries go into the file and the index, and while the index is made durable and the file emptied.
     heard: Mutex<HeardLog>,
-    /// Whether the index has something that is neither durable nor in the file.
+    /// True if the index has something that is neither durable nor in the file.
     unlogged: AtomicBool,
-    /// How far its index is. `blob` is the last blob of which everything is known, `lsn` how many bytes of the entries of
-    /// the next one are, and `rebuilt` the last blob that is known to be in the bucket.
+    /// The position of its index. `blob` is the last blob of which everything is known. `lsn` is
+    /// how many bytes of the entries of the next one are known, and `rebuilt` is the last blob that
+    /// is known to be in the bucket.
     pub(super) at: Mutex<Applied>,
     /// The last change that is known to be in the bucket.
     uploaded: Mutex<Mark>,
@@ -68,15 +70,16 @@ pub(crate) struct Known {
     reached: watch::Sender<HybridClock>,
 }
 
-/// When it was heard, and what was in the bucket then.
+/// The times at which it was heard, and what was in the bucket then.
 struct Pace {
-    /// When the last look at the bucket began that found everything; `None` before the first.
+    /// The time at which the last look at the bucket began that found everything; `None` before the
+    /// first.
     looked: Option<Sighting>,
-    /// When it answered last itself.
+    /// The time at which it answered last itself.
     heard: Option<Instant>,
     /// Entries that it had beyond what is known here, when it answered last.
     behind_bytes: u64,
-    /// What was in the bucket, and since when that is known; oldest first.
+    /// The marks of what was in the bucket, and since when that is known; oldest first.
     marks: VecDeque<(Instant, Mark)>,
 }
 
@@ -105,7 +108,7 @@ impl Peer {
         }
     }
 
-    /// What is known of it; `None` until it was looked at.
+    /// The knowledge of it; `None` until it was looked at.
     pub(crate) fn known(&self) -> Option<Arc<Known>> {
         self.known.read().clone()
     }
@@ -114,17 +117,17 @@ impl Peer {
         *self.known.write() = Some(known);
     }
 
-    /// What it told last of itself.
+    /// Its last announcement.
     pub(crate) fn told(&self) -> Announcement {
         self.told.lock().clone()
     }
 
-    /// The same for whoever goes on asking it.
+    /// The same for a link that goes on asking it.
     pub(super) fn telling(&self) -> Arc<Mutex<Announcement>> {
         self.told.clone()
     }
 
-    /// It tells something new. What one that was superseded says comes too late.
+    /// Takes a new announcement. One of a worker that was superseded comes too late.
     pub(super) fn tells(&self, told: Announcement) {
         let mut last = self.told.lock();
         if told.worker >= last.worker {
@@ -137,12 +140,12 @@ impl Peer {
         &self.records
     }
 
-    /// Which of its blobs count, as the bucket says now.
+    /// Decides which of its blobs count, as the bucket says now.
     pub(super) async fn counting(&self) -> Result<Counting, PackError> {
         Counting::read(&self.backend, &self.records).await
     }
 
-    /// How many looks in a row found that a blob is missing.
+    /// The number of looks in a row that found that a blob is missing.
     pub(super) fn gaps(&self) -> u32 {
         self.gaps.load(Ordering::Relaxed)
     }
@@ -172,19 +175,19 @@ impl Peer {
         }
     }
 
-    /// What has been in the bucket for as long as `age`, as far as is known.
+    /// The mark of what has been in the bucket for as long as `age`, as far as is known.
     pub(crate) fn aged(&self, age: Duration) -> Mark {
         let pace = self.pace.lock();
         let old = pace.marks.iter().rev().find(|(at, _)| at.elapsed() >= age);
         old.map_or_else(Mark::default, |(_, mark)| *mark)
     }
 
-    /// How long ago the last look began that found everything; longer than ever if none did.
+    /// Time since the last look began that found everything; longer than ever if none did.
     pub(crate) fn unseen(&self) -> Duration {
         self.pace.lock().looked.map_or(Duration::MAX, |looked| looked.elapsed())
     }
 
-    /// How long ago it answered itself; `None` if it never did.
+    /// Time since it answered itself; `None` if it never did.
     pub(crate) fn unheard(&self) -> Option<Duration> {
         self.pace.lock().heard.map(|heard| heard.elapsed())
     }
@@ -234,7 +237,7 @@ impl Known {
         &self.bodies.index
     }
 
-    /// How far its index is.
+    /// The position of its index.
     pub(crate) fn at(&self) -> Applied {
         *self.at.lock()
     }

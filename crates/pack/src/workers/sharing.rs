@@ -1,4 +1,4 @@
-//! How a worker shares its bucket.
+//! The settings by which a worker shares its bucket.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ pub struct Sharing {
     pub advertise: Option<String>,
     /// Time from one look in the bucket to the next.
     pub look_period: Duration,
-    /// How long what another worker replaced is kept.
+    /// Time for which superseded versions are kept, that another worker replaced.
     pub kept: Duration,
-    /// How long ago the last look may have begun for requests to be answered.
+    /// Age of the last look, from its beginning, up to which requests are answered.
     pub unseen_max: Duration,
 }
 

@@ -1,5 +1,6 @@
-//! When the bucket was looked at, or its owner asked for, by a clock that goes on while the machine is suspended. The steady clock of `Instant`
-//! stands still then: a worker that woke up after a night would take what it saw the evening before for new.
+//! The time at which the bucket was looked at, or its owner asked for. Its clock goes on while the
+//! machine is suspended. The steady clock of `Instant` stands still then: a worker that woke up
+//! after a night would take what it saw the evening before for new.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ pub(crate) fn uptime() -> Duration {
     Duration::from_millis(larder_env::clock::uptime_ms())
 }
 
-/// When the bucket was looked at.
+/// The time at which the bucket was looked at.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sighting {
     pub(super) steady: Instant,

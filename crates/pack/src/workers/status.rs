@@ -1,4 +1,5 @@
-//! What a worker says of the others: a file of its directory beside `status.json`, while it shares a bucket.
+//! The status of the other workers: a file of this worker's directory beside `status.json`, while
+//! it shares a bucket.
 
 use std::path::Path;
 
@@ -15,7 +16,7 @@ const FILE: &str = "workers.json";
 /// Version of its format.
 const VERSION: u32 = 1;
 
-/// What a worker says of those with which it shares its bucket.
+/// The status of the workers with which a worker shares its bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkersStatus {
     /// Version of the format: 1.
@@ -92,7 +93,7 @@ impl Others {
         }
     }
 
-    /// How everything stands with them.
+    /// The status now.
     pub(crate) fn status(&self) -> WorkersStatus {
         let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let others = self.peers().into_iter().map(|peer| {

@@ -1,13 +1,14 @@
-//! What of its own a worker gives up: versions and graves than which another worker has newer ones, and graves that
-//! nothing needs.
+//! Gives up what this worker has and nothing needs: versions and graves than which another worker
+//! has newer ones, and graves that nothing needs.
 //!
 //! # Invariants
 //!
 //! 1. Everything is given up by a wish like all others, if it is the same then as it was here.
 //! 2. A version goes when this worker has something newer itself, or when what another has that is newer has been in the
 //!    bucket for the time that things are kept.
-//! 3. A grave goes likewise, or when of every other worker everything up to its clock is in the bucket, none has an older
-//!    version, and whatever the worker heard of any until that was seen has been in the bucket for that time too.
+//! 3. A grave goes likewise, or when three things hold. No worker has an older version. Of every other
+//!    worker, everything up to the grave's clock has been in the bucket for that time. So has
+//!    everything that this worker had heard of any of them when it saw that.
 //! 4. A bucket in which this worker has objects that count comes back if another has removed it: it did not know of them.
 
 use std::collections::BTreeMap;
@@ -37,7 +38,7 @@ use crate::plan::{Target, Wish};
 use crate::queue::Queue;
 use crate::rows::PackedVersion;
 
-/// What sweeping works with.
+/// The sweep, with the parts of the store that it needs.
 pub(crate) struct Sweep {
     pub(crate) others: Arc<Others>,
     pub(crate) index: Arc<Index>,
@@ -47,12 +48,12 @@ pub(crate) struct Sweep {
     cleared: BTreeMap<(BucketId, ObjectKey), (OpId, Arc<Heard>)>,
 }
 
-/// How something stands among all that are known of its key.
+/// The standing of something among all that are known of its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// It is the newest.
     Counts,
-    /// What is newer may be lost yet, or not be known to all.
+    /// There is something newer, which may be lost yet, or not be known to all.
     Waits,
     /// It is not needed.
     Superseded,
@@ -172,7 +173,7 @@ impl Sweep {
         damaged.map_or(Ok(some), Err)
     }
 
-    /// How a version or grave of this worker stands among all that are known of its key.
+    /// The standing of a version or grave of this worker among all that are known of its key.
     fn state(
         &self,
         bucket: &BucketName,
@@ -189,7 +190,8 @@ impl Sweep {
         })
     }
 
-    /// Whether something stays though its worker's directory is lost, and is known to all that answer.
+    /// Returns true if something stays though its worker's directory is lost, and is known to all
+    /// that answer.
     fn is_kept(&self, item: &Item) -> bool {
         let Whose::Other(known) = &item.whose else { return true };
         let peers = self.others.peers();
@@ -204,7 +206,7 @@ impl Sweep {
         peer.aged(self.others.settings().kept)
     }
 
-    /// Whether no worker has, or may come to have, what a grave is for.
+    /// Returns true if no worker has, or may come to have, what a grave is for.
     fn is_unneeded(
         &mut self,
         of: &BucketName,
@@ -300,7 +302,7 @@ fn heard_of(peer: &Arc<Peer>) -> Option<(WorkerName, (WorkerId, OpSeq))> {
     Some((peer.name.clone(), (known.worker, known.at().seq)))
 }
 
-/// Whether a bucket has a version that is later.
+/// Returns true if a bucket has a version that is later.
 fn has_later(index: &Index, bucket: BucketId, than: HybridClock) -> Result<bool, PackError> {
     let mut found = false;
     index.visit(&keys::bucket(b'V', bucket), &mut |_, value| {

@@ -1,5 +1,5 @@
-//! What goes on beside requests while a worker shares a bucket: it looks in the bucket, listens to the others, answers
-//! them, and gives up what is not needed.
+//! The tasks beside requests while a worker shares a bucket: it looks in the bucket, listens to the
+//! others, answers them, and gives up what is not needed.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -69,7 +69,7 @@ async fn follow(others: Arc<Others>) {
     }
 }
 
-/// A task that ends with whoever began it.
+/// A task that ends with its owner.
 struct Listening(JoinHandle<()>);
 
 impl Drop for Listening {
@@ -94,7 +94,8 @@ async fn hear(others: &Others, peer: &Peer) -> Result<(), PackError> {
     let known = peer.known().filter(|known| known.worker == told.worker);
     let known = known.ok_or_else(|| deferred("it was not looked at yet"))?;
     let address = told.address.ok_or_else(|| deferred("it answers nobody"))?;
-    // Who refuses runs on another copy of the directory than who told the last: the bucket decides.
+    // If it refuses, it runs on another copy of the directory than the process that told the last:
+    // the bucket decides.
     let asked = known.asks()?;
     let (heard, behind) = others.caller().changes(&address, known.worker, &asked).await?;
     peer.answered(behind);

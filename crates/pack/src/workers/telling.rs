@@ -1,9 +1,10 @@
-//! What other workers told, and their clocks.
+//! Shows what other workers told, and follows their clocks.
 //!
 //! # Invariant
 //!
-//! Whoever decides a change knows the clock of everything that it sees: nothing that was told is shown before its clock
-//! is heard, nor while something is decided. So a change that is decided by a version has a later clock than that.
+//! The committer, which decides a change, knows the clock of everything that it sees. Nothing that
+//! was told is shown before its clock is heard, nor while something is decided. So a change that is
+//! decided by a version has a later clock than that.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

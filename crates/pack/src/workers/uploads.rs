@@ -34,7 +34,7 @@ use crate::limits::{HANDED_ON_MAX, HEARD_WAIT_MAX};
 use crate::packer::Packer;
 use crate::plan::unavailable;
 
-/// What breaks a body off.
+/// The error that breaks a body off.
 pub type BodyBroken = Box<dyn std::error::Error + Send + Sync>;
 /// The body of an answer.
 pub type HandedBody = UnsyncBoxBody<Bytes, BodyBroken>;
@@ -42,7 +42,7 @@ pub type HandedBody = UnsyncBoxBody<Bytes, BodyBroken>;
 pub type Answering =
     Box<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Response<HandedBody>> + Send + Sync>;
 
-/// What a worker does with requests that others hand to it.
+/// Answers requests that others hand to a worker.
 pub(crate) struct Handed {
     answering: OnceLock<Answering>,
     /// Requests under way; one more is refused, so that they leave room for the feed.
@@ -55,7 +55,8 @@ impl Handed {
         Self { answering: OnceLock::new(), places: Semaphore::new(HANDED_ON_MAX), marks }
     }
 
-    /// Answers a request, if there is a face and a place; whoever handed it on is known to share the bucket.
+    /// Answers a request, if there is a face and a place; the worker that handed it on is known to
+    /// share the bucket.
     pub(super) async fn answer(&self, request: Request<Incoming>) -> Option<Response<HandedBody>> {
         let (answering, _place) = (self.answering.get()?, self.places.try_acquire().ok()?);
         let mut answer = answering(request).await;
@@ -66,7 +67,7 @@ impl Handed {
 }
 
 impl Packer {
-    /// Whether another worker has begun an upload: its requests are answered there alone.
+    /// Returns true if another worker has begun an upload: its requests are answered there alone.
     #[must_use]
     pub fn is_of_another(&self, upload: UploadId) -> bool {
         self.owner_of(upload).is_some()
@@ -96,7 +97,8 @@ impl Packer {
         };
         let answer = others.caller().hand_on(&address, request).await;
         let mut answer = answer.map_err(|reason| is_silent(&reason))?;
-        // What is not of its face: the proof was late, its face is not there yet, or it knows of no such requests.
+        // The answer is not of its face: the proof was late, its face is not there yet, or it knows
+        // of no such requests.
         let clock = clock_of(&answer).ok_or_else(|| is_silent(answer.status().as_str()))?;
         answer.headers_mut().remove(CLOCK);
         others.count_handed_on();
@@ -118,8 +120,9 @@ impl Packer {
         }
     }
 
-    /// Refuses an upload of another worker, and one to a bucket that another worker has removed: this one's record of that
-    /// stays, and what is completed in it would bring it back.
+    /// Refuses an upload of another worker, and one to a bucket that another worker has removed.
+    /// This worker's record of the bucket stays, and what is completed in it would bring the bucket
+    /// back.
     pub(crate) fn own_upload(
         &self,
         bucket: &BucketName,

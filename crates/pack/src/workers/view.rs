@@ -1,4 +1,4 @@
-//! What counts of a key: the newest that any worker has of it.
+//! Finds what counts of a key: the newest that any worker has of it.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::error::PackError;
 use crate::index::Index;
 use crate::rows::PackedVersion;
 
-/// What decides which of two counts.
+/// The rank that decides which of two counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     clock: HybridClock,
@@ -29,14 +29,14 @@ impl Rank {
     }
 }
 
-/// Whose index has something.
+/// The worker whose index has something.
 #[derive(Clone)]
 pub(crate) enum Whose {
     Own,
     Other(Arc<Known>),
 }
 
-/// What one worker has of a key.
+/// A version or grave that one worker has of a key.
 pub(crate) struct Item {
     pub(crate) whose: Whose,
     /// The bucket in that worker's index.
@@ -63,7 +63,7 @@ impl Others {
         Ok(newest.filter(|item| !item.is_grave))
     }
 
-    /// What that is, for conditions.
+    /// The metadata of that, for conditions.
     pub(crate) fn current(
         &self,
         own: &Index,

@@ -88,7 +88,7 @@ impl Held {
 
 /// The way to a worker.
 pub(crate) struct Link {
-    /// What it told last of itself.
+    /// Its last announcement.
     told: Arc<Mutex<Announcement>>,
     caller: Arc<Caller>,
 }
@@ -128,7 +128,8 @@ impl Link {
 }
 
 impl Caller {
-    /// What a worker tells from there on, and how many bytes wait behind that. Waits a while if there is nothing.
+    /// Asks a worker for its changes from there on, and how many bytes wait behind them. Waits a
+    /// while if there are none.
     pub(crate) async fn changes(
         &self,
         address: &str,
@@ -241,7 +242,7 @@ impl Caller {
                 biased;
                 answer = &mut answer => answer,
                 ended = &mut connection => match ended {
-                    // What came before the end is there still.
+                    // An answer that came before the end is there still.
                     Ok(()) => answer.await,
                     Err(error) => Err(error.to_string()),
                 },
@@ -255,7 +256,7 @@ fn header<'a, B>(answer: &'a Response<B>, name: &str) -> Option<&'a str> {
     answer.headers().get(name)?.to_str().ok()
 }
 
-/// Whether a worker of the bucket has made this answer to this call.
+/// Checks that a worker of the bucket has made this answer to this call.
 fn is_proven<B>(
     secret: &Secret,
     nonce: &str,

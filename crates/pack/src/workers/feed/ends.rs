@@ -21,7 +21,8 @@ pub(super) struct Ends(Mutex<BTreeMap<u64, Vec<End>>>);
 type End = (u64, OpSeq, HybridClock);
 
 impl Ends {
-    /// Whether an entry of a blob that waits ends where more is asked for, and is the one that the caller has.
+    /// Returns true if an entry of a blob that waits ends where more is asked for, and is the one
+    /// that the caller has.
     pub(super) fn has(&self, spool: &Spool, asked: &Asked) -> Result<bool, PackError> {
         let Asked { blob, from, last } = *asked;
         if from == 0 {

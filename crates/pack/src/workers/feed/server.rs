@@ -41,7 +41,7 @@ use crate::workers::uploads::{Handed, HandedBody};
 /// Pause after a failed `accept`, which fails while the process has no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What it answers from.
+/// The parts of a store that the feed answers from.
 pub(crate) struct Feed {
     pub(crate) worker: WorkerId,
     pub(crate) secret: Secret,
@@ -49,25 +49,26 @@ pub(crate) struct Feed {
     pub(crate) index: Arc<Index>,
     /// Bodies in memory at once; more wait.
     pub(crate) bodies: Semaphore,
-    /// Who answers what others hand on.
+    /// Answers requests that others hand on.
     pub(crate) handed: Arc<Handed>,
     /// Says when another process has the worker's place.
     owner: Option<Arc<Ownership>>,
     ends: Ends,
 }
 
-/// Why a call gets nothing else.
+/// The answer to a call that gets nothing else.
 pub(crate) type Refusal = (StatusCode, Vec<u8>);
 
 /// A call under way.
 struct Running {
     task: AbortHandle,
-    /// Whether its request headers were received.
+    /// True once its request headers were received.
     has_headers: Arc<AtomicBool>,
 }
 
-/// Answers until it is dropped. Calls whose heads have come have places, or wait for them; where there are too many
-/// connections, the oldest without a head makes room. So whoever only connects keeps no other worker away.
+/// Answers until it is dropped. Calls whose heads have come have places, or wait for them. Where
+/// there are too many connections, the oldest without a head makes room. So a machine that only
+/// connects keeps no other worker away.
 pub(crate) async fn serve(listener: TcpListener, feed: Arc<Feed>) {
     let places = Arc::new(Semaphore::new(FEED_CALLS_MAX));
     let mut running: VecDeque<Running> = VecDeque::new();
@@ -164,7 +165,7 @@ impl Feed {
         let body = Full::from(body).map_err(|never| match never {});
         let mut response = Response::new(HandedBody::new(body));
         *response.status_mut() = status;
-        // Who proves nothing gets no proof.
+        // A caller that proves nothing gets no proof.
         if status != StatusCode::FORBIDDEN {
             self.prove(&mut response, &nonce, &digest);
         }
@@ -225,7 +226,7 @@ impl Feed {
         }
     }
 
-    /// What there is from there on; if that is nothing, once there is something.
+    /// Tells the changes from there on; if there are none, once there are some.
     async fn changes(&self, asked: &Asked) -> Result<Vec<u8>, Refusal> {
         let mut grown = self.spool.grown();
         let end = tokio::time::Instant::now() + FEED_WAIT_MAX;
@@ -244,7 +245,8 @@ impl Feed {
         }
     }
 
-    /// What there is now; `None` if somebody else told what the caller has heard.
+    /// Tells the changes that there are now; `None` if another process told what the caller has
+    /// heard.
     pub(crate) fn tell(&self, asked: &Asked) -> Result<Option<(Told, Vec<u8>)>, PackError> {
         let Asked { blob, from, .. } = *asked;
         if let Some(some) = self.spool.entries(blob, from, FEED_BYTES_MAX) {
@@ -296,7 +298,7 @@ impl Feed {
         }
     }
 
-    /// Why there is no file of a lot: it is uploaded, or there never was one.
+    /// The reason why there is no file of a lot: it is uploaded, or there never was one.
     fn not_waiting(&self, blob: u64, lot: Lot) -> Result<Refusal, PackError> {
         let row = self.index.blob(BlobId { worker: self.worker, seq: blob })?;
         // The row of a blob may be gone before its bundles.

@@ -22,7 +22,7 @@ use crate::rows::BlobRow;
 pub(super) const DATE: &str = "x-larder-date";
 /// Header with what was drawn for a call, and binds its answer to it.
 pub(super) const NONCE: &str = "x-larder-nonce";
-/// Header with the proof that the caller, or whoever answers, knows the secret.
+/// Header with the proof that the caller, or the worker that answers, knows the secret.
 pub(super) const PROOF: &str = "x-larder-proof";
 /// Header of a request of a client that a worker hands on to the one that began the upload; with it the path is S3's.
 pub(super) const HANDED_ON: &str = "x-larder-handed-on";
@@ -32,7 +32,7 @@ pub(super) const CHANGES: &str = "/larder/v3/changes";
 pub(super) const BODY: &str = "/larder/v3/body";
 /// Header of an answer to what was handed on: the clock of the last change that the worker had made by then.
 pub(crate) const CLOCK: &str = "x-larder-clock";
-/// What stands in a proof for a body that is not known when the proof is made.
+/// Stands in a proof for a body that is not known when the proof is made.
 pub(super) const STREAMED: &str = "streamed";
 const NONCE_BYTES: usize = 16;
 /// Name of the secret in the bucket.
@@ -43,14 +43,14 @@ const SECRET_BYTES: usize = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) blob: u64,
-    /// How many bytes of the blob's entries are known.
+    /// Bytes of the blob's entries that are known.
     pub(crate) from: u64,
     /// Number and clock of the entry that ends there. No two processes give both alike: one that has the entry too has
     /// told all before it.
     pub(crate) last: Option<(OpSeq, HybridClock)>,
 }
 
-/// How a worker's changes are asked for.
+/// The path and query that ask for a worker's changes.
 pub(crate) fn ask_changes(worker: WorkerId, asked: &Asked) -> String {
     let Asked { blob, from, last } = asked;
     let last = last.map(|(seq, clock)| format!("&seq={}&clock={}", seq.0, clock.0));
@@ -58,21 +58,21 @@ pub(crate) fn ask_changes(worker: WorkerId, asked: &Asked) -> String {
     format!("{CHANGES}?worker={}&blob={blob}&from={from}{last}", worker.0)
 }
 
-/// How bytes of the bodies of a blob's lot are asked for.
+/// The path and query that ask for bytes of the bodies of a blob's lot.
 pub(crate) fn ask_body(id: BlobId, lot: Lot, range: &Range<u64>) -> String {
     let (worker, blob, lot) = (id.worker.0, id.seq, lot.nth());
     let Range { start, end } = range;
     format!("{BODY}?worker={worker}&blob={blob}&lot={lot}&from={start}&to={end}")
 }
 
-/// What a worker tells of one of its blobs. Bytes follow.
+/// An answer of a worker about one of its blobs. Bytes follow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Told {
     /// Entries of a blob that waits, from this byte on, at most as many as one answer has.
     Entries {
         blob: u64,
         from: u64,
-        /// Whether these are the last of it.
+        /// True if these are the last of it.
         is_whole: bool,
         /// Bytes of entries behind these that wait, in this blob and later ones.
         behind: u64,
@@ -83,7 +83,7 @@ pub(crate) enum Told {
     Nothing { blob: u64 },
 }
 
-/// What was heard of a worker.
+/// An answer as it was heard of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Heard {
     Entries { blob: u64, from: u64, bytes: Bytes, is_whole: bool },
@@ -126,7 +126,7 @@ impl Told {
     }
 }
 
-/// What all workers of a bucket know, and nobody else who cannot read the bucket.
+/// The secret that all workers of a bucket know, and nobody who cannot read the bucket.
 #[derive(Clone)]
 pub(crate) struct Secret(Bytes);
 
@@ -182,7 +182,7 @@ impl Secret {
         hex(&self.mac(&call.text()).finalize().into_bytes())
     }
 
-    /// Whether a call proves that it is one of the bucket's workers, not long ago.
+    /// Returns true if a call proves that it is one of the bucket's workers, not long ago.
     pub(crate) fn is_proven(&self, call: &Call<'_>, now_ms: u64, proof: &str) -> bool {
         let age = u128::from(call.date_ms.abs_diff(now_ms));
         let is_drawn = call.nonce.len() == 2 * NONCE_BYTES;
@@ -194,7 +194,8 @@ impl Secret {
         hex(&self.mac(&answer_text(nonce, status, body)).finalize().into_bytes())
     }
 
-    /// Whether an answer is that of one of the bucket's workers to the call with this nonce.
+    /// Returns true if an answer is that of one of the bucket's workers to the call with this
+    /// nonce.
     pub(crate) fn is_answer(
         &self,
         nonce: &str,
@@ -206,7 +207,7 @@ impl Secret {
     }
 }
 
-/// What the proof of a call covers.
+/// The parts of a call that its proof covers.
 pub(crate) struct Call<'a> {
     pub(crate) method: &'a Method,
     /// Path and query.
@@ -229,7 +230,8 @@ fn answer_text(nonce: &str, status: StatusCode, body: &str) -> String {
     format!("larder 2 answer\n{nonce}\n{}\n{body}", status.as_u16())
 }
 
-/// What stands in a proof for the body of an answer to a request that was handed on: the clock with it.
+/// The text that stands in a proof for the body of an answer to a request that was handed on: the
+/// clock with it.
 pub(crate) fn streamed_with(clock: &str) -> String {
     format!("{STREAMED} {clock}")
 }
