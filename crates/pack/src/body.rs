@@ -1,4 +1,4 @@
-//! Taking a request's body: into memory if it is to be packed, else straight to the backend.
+//! Takes the body of a request: into memory if it is to be packed, else straight to the backend.
 
 use larder_objects::{BodyDigest, ObjectError, PutBody};
 use larder_types::limits::{PUT_BYTES_MAX, SUM_BYTES};

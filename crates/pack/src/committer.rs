@@ -7,9 +7,9 @@
 //! 2. No two wishes of a group look at the same thing ([`Scope`]). Nor does one move a part behind
 //!    another that may have ended the version with that part: the part would come back, and belong
 //!    to nothing.
-//! 3. Numbers and clocks are given once and grow. The number of a change that came to nothing is not
-//!    given again by this process, but by the next one. So nothing that outlives the process may name
-//!    a number that no durable record has.
+//! 3. Numbers and clocks are given once and grow. The number of a change that came to nothing is
+//!    not given again by this process, but by the next one. So nothing that outlives the process
+//!    may name a number that no durable record has.
 //! 4. After a failed sync nothing is answered but that the store is not available.
 
 use std::borrow::Cow;
@@ -449,8 +449,8 @@ impl Committer {
         Ok(())
     }
 
-    /// The bodies of a group, one behind the other, in the files of their lots. If the disk is full those who brought
-    /// one are told, and no file is given.
+    /// Writes the bodies of a group, one behind the other, into the files of their lots. If the
+    /// disk is full, the clients that brought bodies are told, and no file is given.
     fn write_bodies(
         &mut self,
         group: &mut Group,

@@ -2,8 +2,9 @@
 //! after the other, or on copies of it. Everything that lists blobs asks here, and nothing else
 //! decides it.
 //!
-//! A process numbers itself in the backend, and then writes a *record*: the number of the first blob that it will upload
-//! itself (`numbering.rs`). What processes before it upload from that number on has come too late: it is void.
+//! A process numbers itself in the backend, and then writes a *record*: the number of the first
+//! blob that it will upload itself (`numbering.rs`). A blob from that number on that a process
+//! before it uploads has come too late: it is void.
 //!
 //! ```text
 //! incarnations/WORKER-PROCESS          the process has this number
@@ -120,8 +121,8 @@ impl Numbers {
         self.recorded.iter().copied().filter(|process| self.numbers.contains_key(process))
     }
 
-    /// The same without what was removed since, of which these `missing` records tell. Who removes old numbers does so in
-    /// their order, and a number before its record.
+    /// The same without numbers that were removed since, of which these `missing` records tell. Old
+    /// numbers are removed in their order, and a number before its record.
     ///
     /// # Errors
     /// [`PackError::Backend`] if one is listed again: then the backend only did not show it.
@@ -307,11 +308,11 @@ impl Counting {
         Ok(counted)
     }
 
-    /// Two processes uploaded a blob of one number, and no record makes either void. Returns true if
-    /// that is because the later one's record was removed as too old. It began at that number or
+    /// Two processes uploaded a blob of one number, and no record makes either void. Returns true
+    /// if that is because the later one's record was removed as too old. It began at that number or
     /// before, which made the other's blob void. Numbers are removed in their order, so the other's
-    /// is gone too, unless a late request made it again. A number before the last process that began,
-    /// without a record of a beginning, was made again, and may have been closed since.
+    /// is gone too, unless a late request made it again. A number before the last process that
+    /// began, without a record of a beginning, was made again, and may have been closed since.
     fn is_forgotten(&self, worker: WorkerId, lesser: ProcessId, greater: ProcessId) -> bool {
         let is_told = |process| {
             let all = (worker, process);
@@ -322,9 +323,9 @@ impl Counting {
         is_before && !is_told(lesser) && !is_told(greater)
     }
 
-    /// As [`Counting::counted`], without what is undecided; true if anything is. Nothing is undecided
-    /// of workers that are `settled`: their heir has closed numbers and written down what it
-    /// inherits.
+    /// As [`Counting::counted`], without what is undecided; true if anything is. Nothing is
+    /// undecided of workers that are `settled`: their heir has closed numbers and written down what
+    /// it inherits.
     ///
     /// # Errors
     /// As for [`Counting::counted`].

@@ -1,11 +1,13 @@
-//! Getting pieces of blobs and bundles: from the cache, else with one request, shared by all who want the same, and ahead of
-//! those who read keys in their order.
+//! Gets pieces of blobs and bundles: from the cache, else with one request, which readers share
+//! that want the same. It gets more ahead of those that read keys in their order.
 //!
 //! # Invariants
 //!
-//! 1. What somebody waits for is asked for once, however many wait; a request goes on though they go away.
+//! 1. Pieces that somebody waits for are asked for once, however many wait; a request goes on
+//!    though they go away.
 //! 2. The bytes of all requests under way are bounded.
-//! 3. Only what verified is kept in the cache. What is given from the backend is not verified yet: the reader does.
+//! 3. Only pieces that verified are kept in the cache. Those that come from the backend are not
+//!    verified yet: the reader does that.
 //! 4. Reading ahead makes a request longer, never one more. It takes bodies that lie behind in the
 //!    same blob, as far as at least half of the bytes are of keys that come next.
 
@@ -288,7 +290,8 @@ impl Fetcher {
         (last, found.into_iter().map(all).collect())
     }
 
-    /// Visits what follows a key in its bucket. What cannot be read ends it: a read itself will say so.
+    /// Visits the keys behind a key in its bucket. A row that cannot be read ends it: a read itself
+    /// will say so.
     fn visit_after(
         &self,
         bucket: BucketId,

@@ -4,8 +4,8 @@
 //! # Invariants
 //!
 //! 1. There is a row in `R` for every version and part with bytes, and for nothing else.
-//! 2. What a blob's row in `C` counts as live is the sum of the runs in it that have such a row; a run that several
-//!    have counts once.
+//! 2. A blob's row in `C` counts as live the sum of the runs in it that have such a row; a run that
+//!    several have counts once.
 //! 3. So does a bundle's row in `O`. It is there while any of the bundle is live, and from its
 //!    upload until it is removed.
 //!

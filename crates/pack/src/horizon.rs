@@ -1,8 +1,10 @@
-//! Where a worker took over: which blobs of those before it there are for it, and for all after it.
+//! The horizon of a worker that took over: the blobs of those before it that there are for it, and
+//! for all after it.
 //!
-//! A worker that was superseded may have an upload under way, and learns at its end that it does not count. Its
-//! successor has built its index by then. So the successor writes down, before it does anything else, through which
-//! blob it knows each of those before it: later ones are void. A rebuild does not read them, and they are removed.
+//! A worker that was superseded may have an upload under way, and learns at its end that it does
+//! not count. Its successor has built its index by then. So the successor writes down, before it
+//! does anything else, the last blob that it knows of each worker before it: later ones are void. A
+//! rebuild does not read them, and they are removed.
 //!
 //! # Invariants
 //!

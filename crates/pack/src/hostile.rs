@@ -1,5 +1,6 @@
-//! Stored bytes that others may have written: a bucket has more writers than its workers. What is read of it is refused
-//! with an error, never with a panic, and asks for no more memory than there are bytes.
+//! Stored bytes that others may have written: a bucket has more writers than its workers. Such
+//! bytes are refused with an error, never with a panic, and a read of them asks for no more memory
+//! than there are bytes.
 //!
 //! Sums are made right after bits were turned, so that what is behind them is read. `LARDER_FUZZ_SECONDS` sets how long
 //! it runs, `LARDER_FUZZ_SEED` where it begins.

@@ -15,10 +15,10 @@
 //!
 //! # Invariants
 //!
-//! 1. A number is one process's: its object has what that process drew. A request for it may come through late, and the
-//!    process may have a greater one then.
-//! 2. A record is written after the blobs were listed, which is after the number is there, and only while nobody has
-//!    claimed the backend since. What it says is decided once.
+//! 1. A number is one process's: its object has the nonce that the process drew. A request for it
+//!    may come through late, and the process may have a greater one then.
+//! 2. A record is written after the blobs were listed, which is after the number is there, and only
+//!    while nobody has claimed the backend since. Its content is decided once.
 //!
 //! # Nothing that was acknowledged is void
 //!
@@ -27,7 +27,7 @@
 //! and knows it, adopts it, or stops: its record begins behind s. A blob that a list of step 5
 //! lacked, with a number from the record on, was never acknowledged and never will be. A blob that
 //! process n adopted was in its list of step 5. The list of each later process has it too, as it is
-//! begun after the record of n was written. Or the later process closes that record, and then n
+//! begun after the record of n was written. Or the later process closes the number of n, and then n
 //! adopts nothing.
 
 pub(crate) mod forgetting;

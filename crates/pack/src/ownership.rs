@@ -1,5 +1,6 @@
-//! Ownership of this worker's place in the backend, as far as the process knows it. Every question goes through here, and
-//! requests are answered by what came of them. What is asked is in `numbering.rs`.
+//! Ownership of this worker's place in the backend, as far as the process knows it. Every question
+//! goes through here, and the answers decide if requests are answered. `numbering.rs` has the
+//! questions.
 //!
 //! A worker may run on after its directory was given up for lost, or copied, while its heir or the
 //! other copy serves clients. Or it may wake up to that after a night's suspend. Uploads and

@@ -300,8 +300,8 @@ impl Packer {
         })
     }
 
-    /// Its answers to requests that other workers hand on to it; `None` if it shares its bucket with
-    /// nobody.
+    /// Its answers to requests that other workers hand on to it; `None` if it shares its bucket
+    /// with nobody.
     pub(crate) fn handed(&self) -> Option<&Handed> {
         self.sharing.as_ref().map(|sharing| &*sharing.handed)
     }
@@ -318,8 +318,8 @@ impl Packer {
         self.housekeeping.lock().await.turn(now_ms()).await
     }
 
-    /// Looks now in the bucket for what other workers changed, without waiting for its turn. What was in the bucket
-    /// before the call is seen after it.
+    /// Looks now in the bucket for what other workers changed, without waiting for its turn. Every
+    /// blob that was in the bucket before the call is seen after it.
     ///
     /// # Errors
     /// [`PackError`], if not all of them could be looked at.

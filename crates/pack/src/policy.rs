@@ -1,6 +1,7 @@
-//! Packing policies: what goes together. Pure.
+//! Packing policies: which bodies lie together. Pure.
 //!
-//! A policy gives each body the name of a group, or none. What becomes of groups is decided in `groups.rs`.
+//! A policy gives each body the name of a group, or none. `groups.rs` decides what becomes of
+//! groups.
 
 use std::borrow::Cow;
 

@@ -320,8 +320,8 @@ fn unreached(error: &PackError) -> ObjectError {
 }
 
 impl Bodies {
-    /// Its name in the backend; `None` if it is not known to be there. What another worker told of may be in a bundle
-    /// that waits there with its blob.
+    /// Its name in the backend; `None` if it is not known to be there. A bundle that another worker
+    /// told of may wait there with its blob.
     pub(crate) fn name_of(&self, within: Within) -> Result<Option<String>, PackError> {
         let own = match within {
             Within::Blob(id) => return Ok(self.index.blob(id)?.map(|row| row.name(id).path())),

@@ -1,4 +1,5 @@
-//! Removing from the backend what nothing needs any more: retired blobs, and objects of their own that no version has.
+//! Removes from the backend what nothing needs any more: retired blobs, and objects of their own
+//! that no version has.
 //!
 //! # Invariants
 //!
@@ -15,7 +16,7 @@
 //!    know of it.
 //! 5. An object of its own goes only when a blob is uploaded that this process began. A copy of the
 //!    directory that has changes which name the object lacks that blob, and is refused.
-//! 6. Nothing goes that the index names, whatever else says that it may.
+//! 6. Nothing goes that the index names, even if something else says that it may.
 //! 7. An object that a superseded process uploaded too late goes by its name, which has the number
 //!    of that process. It counts for nobody, by what is written down in the backend
 //!    ([`crate::counting`]), and nobody uploads anything of that name again.
@@ -88,7 +89,7 @@ pub(crate) struct Unwanted {
 }
 
 impl Remover {
-    /// Removes retired blobs whose time has come; how many.
+    /// Removes retired blobs whose time has come; returns how many.
     pub(crate) async fn blobs(&mut self) -> Result<u64, PackError> {
         let mut removed = 0;
         for (id, retired) in self.index.retired()? {
@@ -149,7 +150,8 @@ impl Remover {
         Ok(removed)
     }
 
-    /// Looks at one object of its own; 1 if it is removed. Whatever is remembered and is there goes into `there`.
+    /// Looks at one object of its own; returns 1 if it is removed. A stray that is remembered and
+    /// is there goes into `there`.
     async fn stray(
         &mut self,
         own: OwnId,

@@ -34,8 +34,8 @@ impl Sequence {
 }
 
 impl Sequences {
-    /// The sequence that a key may go on with: the one that came closest before it, in the same directory. Whether
-    /// it does is for the index to say.
+    /// The sequence that a key may go on with: the one that came closest before it, in the same
+    /// directory. The index says if it does.
     pub(crate) fn before(&self, bucket: BucketId, key: &ObjectKey) -> Option<Sequence> {
         let fits = |sequence: &&Sequence| {
             sequence.bucket == bucket

@@ -1,10 +1,11 @@
-//! Blobs that are not uploaded: their bodies in files, one for each lot, what their footers will say in memory.
+//! Blobs that are not uploaded. Their bodies lie in files, one for each lot; what their footers
+//! will say is in memory.
 //!
 //! # Invariants
 //!
 //! 1. At most one blob is open: the one with the greatest number. Sealed, a blob takes nothing more.
 //! 2. A file is removed only when its blob is in the backend and the index knows it.
-//! 3. What a blob is made of depends on its records alone: after a restart the same blob is made.
+//! 3. The records of a blob alone decide what it is made of: after a restart the same blob is made.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;

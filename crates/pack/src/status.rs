@@ -96,8 +96,8 @@ impl Status {
         self.prices.cost(&self.totals.requests)
     }
 
-    /// The price that the requests of clients would have had, about, if clients had made them to the
-    /// backend themselves.
+    /// The price that the requests of clients would have had, about, if clients had made them to
+    /// the backend themselves.
     #[must_use]
     pub fn direct_cost(&self) -> f64 {
         self.prices.cost(&self.totals.direct)

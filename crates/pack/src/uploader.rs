@@ -5,8 +5,8 @@
 //! 1. A blob goes up only while this process owns the backend, and counts as uploaded only if it owns it still once the
 //!    blob is there. Below and in `numbering.rs` it stands why that is enough.
 //! 2. It counts as uploaded only when the backend gives its trailer back, at the place where it
-//!    belongs and the same to the byte. So the sum of the footer is the same, and the footer has the
-//!    sums of all bodies.
+//!    belongs and the same to the byte. So the sum of the footer is the same, and the footer has
+//!    the sums of all bodies.
 //! 3. A bundle goes up before the blob that tells of it. Names have this process's number: nobody else writes to them.
 //! 4. A blob that cannot be uploaded is tried again, with growing pauses, for ever: what is in it was answered. A try
 //!    goes on with what is missing (`uploader/lots.rs`, `uploader/parts.rs`).

@@ -27,7 +27,7 @@ const PREFIXES: [&str; 7] = [
 /// Digits of a worker in names.
 const WORKER_DIGITS: usize = 16;
 
-/// Removes them; how many. What cannot be removed is told, and left.
+/// Removes them; returns how many. A file that cannot be removed is logged, and left.
 pub(super) fn remove(dir: &Path, worker: WorkerId) -> u64 {
     let mut removed = 0;
     for prefix in PREFIXES {

@@ -2,9 +2,10 @@
 //!
 //! # Invariants
 //!
-//! 1. What is spent over a long time is the budget, but for reads: they are never kept waiting for money, and what
-//!    they take is missing to uploads.
-//! 2. What is not spent gathers for [`BUDGET_SAVED`]; what readers owe is owed no longer than that.
+//! 1. Over a long time no more is spent than the budget, but for reads: they are never kept waiting
+//!    for money, and what they take is missing to uploads.
+//! 2. Money that is not spent gathers for [`BUDGET_SAVED`]; what readers owe is owed no longer than
+//!    that.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Finding a backup, and making an index of it.
+//! Finds a backup, and makes an index of it.
 
 use larder_kv::Progress;
 

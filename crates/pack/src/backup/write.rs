@@ -1,4 +1,4 @@
-//! Making backups, and removing old ones.
+//! Makes backups, and removes old ones.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

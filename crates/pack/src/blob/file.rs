@@ -110,8 +110,9 @@ impl BlobFile {
         }
     }
 
-    /// Writes the latest version of each key, or of those named as `bucket/key`, into `dir/bucket/key`. Files
-    /// that are there already are left alone. What was deleted later, in this blob, is not written.
+    /// Writes the latest version of each key, or of those named as `bucket/key`, into
+    /// `dir/bucket/key`. Files that are there already are left alone. Keys that were deleted later,
+    /// in this blob, are not written.
     ///
     /// # Errors
     /// [`PackError::Damaged`] if the footer is; what is wrong with one object is in the list.

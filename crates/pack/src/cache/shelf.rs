@@ -1,9 +1,10 @@
-//! Where the cache has what, and what it gives up. Pure.
+//! Decides where the cache has each piece, and which it gives up. Pure.
 //!
-//! The cache is a row of segments, each written from its beginning to its end and then given up as a whole. What was
-//! read for the first time goes where things are on *trial*, a tenth of all segments: a scan passes through there
-//! and disturbs nothing else. What is read again while it is there is *kept* when its segment goes; so is what comes
-//! back soon after. Of the segments of what is kept the oldest goes first, and what was read in it since stays.
+//! The cache is a row of segments, each written from its beginning to its end and then given up as
+//! a whole. A piece that is read for the first time goes where things are on *trial*, a tenth of
+//! all segments: a scan passes through there and disturbs nothing else. A piece that is read again
+//! while it is there is *kept* when its segment goes; so is one that comes back soon after. Of the
+//! segments of kept pieces the oldest goes first, and the pieces that were read in it since stay.
 //!
 //! # Invariants
 //!

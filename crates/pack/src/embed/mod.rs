@@ -71,7 +71,8 @@ pub enum EmbedError {
     /// Depends on what the store says.
     #[error(transparent)]
     Store(#[from] ObjectError),
-    /// Open the store again: it has stopped, and its log says why. What was acknowledged is in its directory.
+    /// Open the store again: it has stopped, and its log says why. Objects that were acknowledged
+    /// are in its directory.
     #[error("the store has stopped before everything was in the backend")]
     Stopped,
 }

@@ -1,6 +1,6 @@
-//! Old numbers and records of processes, of a worker and those that it has taken over from: which of them may go, so that
-//! there are never many. Work in the background removes them (`removal.rs`); where processes end too soon for that, as they
-//! crash, a start does.
+//! Old numbers and records of processes, of a worker and those that it has taken over from. It says
+//! which of them may go, so that there are never many. Work in the background removes them
+//! (`removal.rs`); where processes end too soon for that, as they crash, a start does.
 //!
 //! # Invariants
 //!
@@ -16,15 +16,16 @@
 //!    nothing. The number may come back alone, as its process asks for it again: that finds a later
 //!    one, and writes no record. For both to come back, a request for the number would have to come
 //!    that long after another had made the number, with which the process has gone on.
-//! 4. Whatever blob is in the backend counts without them if it does with them, and only then.
+//! 4. A blob that is in the backend counts without them if it does with them, and only then.
 //!
 //! # Blobs that come later
 //!
-//! A blob s of a process n may come once the records are gone by which it is void. If the last process that began did so at s
-//! or before, its record says so. If behind s, that process has known s as uploaded, by a later process than n, as the record
-//! that is gone began at s or before. That blob is there, and of the two the later process's counts, as the numbers behind n are gone;
-//! or it was retired, and nobody reads what has its number. Of an earlier worker an heir's horizon says the same of what is
-//! beyond its last blob.
+//! A blob s of a process n may come once the records are gone by which it is void. If the last
+//! process that began did so at s or before, its record says so. If that process began behind s, it
+//! has known s as uploaded, by a later process than n, as the record that is gone began at s or
+//! before. Either that blob is there, and of the two the later process's counts, as the numbers
+//! behind n are gone. Or it was retired, and nobody reads what has its number. Of an earlier worker
+//! an heir's horizon says the same of what is beyond its last blob.
 
 use std::collections::BTreeSet;
 

@@ -55,7 +55,8 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Calls `tell` for all that has bytes in a blob that is none of those that are `sound`; how many.
+/// Calls `tell` for all that has bytes in a blob that is none of those that are `sound`; returns
+/// how many.
 fn lost(
     index: &Index,
     sound: &BTreeSet<BlobId>,

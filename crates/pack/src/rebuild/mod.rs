@@ -14,7 +14,7 @@
 //!    would come back. If it was told to go on, it goes on and writes down what that concerns. A
 //!    blob is missing if a later one is there. It is missing too if it or a later one is known to
 //!    be uploaded, by what an heir or a process has written down.
-//! 2. What comes out depends on what is in the backend alone: not on whether a backup was used.
+//! 2. The index depends on what is in the backend alone: not on whether a backup was used.
 //! 3. The owner removes a backup that is passed over. The index does not know since when the backup
 //!    may have had a key, which deletes have to say.
 

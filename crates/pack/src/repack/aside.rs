@@ -1,5 +1,5 @@
-//! Blobs and bundles that could not be repacked: each is tried again after a pause that doubles. What a backend says it
-//! does not have may be back in an hour.
+//! Blobs and bundles that could not be repacked: each is tried again after a pause that doubles. A
+//! blob that a backend says it does not have may be back in an hour.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::limits::{ASIDE_PAUSE, ASIDE_PAUSE_MAX};
 pub(crate) struct SetAside(BTreeMap<Within, (Instant, Duration)>);
 
 impl SetAside {
-    /// Sets one aside; for how long.
+    /// Sets one aside; returns for how long.
     pub(super) fn add(&mut self, within: Within, now: Instant) -> Duration {
         let last = self.0.get(&within).map(|(_, pause)| *pause);
         let pause = last.map_or(ASIDE_PAUSE, |pause| (2 * pause).min(ASIDE_PAUSE_MAX));

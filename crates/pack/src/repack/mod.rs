@@ -1,4 +1,5 @@
-//! Repacking: what is live in a blob that is mostly dead goes into the blob that is open, and the old one is retired.
+//! Repacking: the live bodies of a blob that is mostly dead go into the blob that is open, and the
+//! old one is retired.
 //!
 //! ```text
 //!  choose ──▶ drain ──read──▶ carry: a wish like all others ──▶ committer ──▶ spool, log, index ──▶ backend
@@ -6,15 +7,17 @@
 //!            removal.rs: delete the object  ◀── after a grace time ── retired
 //! ```
 //!
-//! There is no second way into the index or the backend: a version that moves is a change that the committer decides,
-//! against the index as it is then. Why a rebuild is right at every step stands in ADR 16.
+//! There is no second way into the index or the backend: a version that moves is a change that the
+//! committer decides, against the index as it is then. ADR 16 says why a rebuild is right at every
+//! step.
 //!
 //! # Invariants
 //!
 //! 1. One blob or bundle at a time is emptied. A bundle tells of nothing: when its bodies have moved, nothing names it
 //!    any more, and it is removed as any object of its own is.
 //! 2. Requests and bytes keep to a [pace](pace::Pace). Nothing is begun while uploads wait for money.
-//! 3. A blob that cannot be emptied stays as it is, and is looked at again after the next start.
+//! 3. A blob that cannot be emptied stays as it is. If it is missing or damaged it is set aside,
+//!    and tried again after a pause that doubles (`aside.rs`).
 
 pub(crate) mod aside;
 mod choose;

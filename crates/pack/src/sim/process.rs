@@ -223,7 +223,8 @@ impl Process {
         Some(done)
     }
 
-    /// A step of giving up what other workers have newer; how much was, when a round ends.
+    /// Takes a step of giving up what other workers have newer; returns how much was given up, when
+    /// a round ends.
     pub(crate) fn sweep(&mut self) -> Option<Result<u64, PackError>> {
         let sweep = self.sweep.as_ref().expect("the bucket is shared");
         let sweeping = self.sweeping.get_or_insert_with(|| {

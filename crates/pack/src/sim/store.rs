@@ -24,7 +24,7 @@ use crate::blob;
 use crate::counting::{self, Counting, Known, Listed, RECORD};
 use crate::entry::WorkerId;
 
-/// The backend of a simulation. What is in it outlives every process.
+/// The backend of a simulation. Its objects outlive every process.
 #[derive(Debug)]
 pub(crate) struct SimStore {
     inner: InMemory,

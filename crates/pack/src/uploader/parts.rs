@@ -95,7 +95,7 @@ mod tests {
         (Source::new(file, bodies.len() as u64, tail), bytes)
     }
 
-    /// Tries until it is there; how often.
+    /// Tries until it is there; returns how often.
     async fn tries(going: &mut Going, backend: &Backend, source: &Source) -> u32 {
         let mut tries = 1;
         while going.go_on(backend, "blobs/x", source).await.is_err() {

@@ -1,5 +1,6 @@
-//! Learning what another worker changed: from the footers of its blobs in the bucket, which is what always remains, and
-//! before that from the worker itself (`feed/`). Both give the same entries, and each counts once.
+//! Learns the changes of another worker: from the footers of its blobs in the bucket, which always
+//! remain, and before that from the worker itself (`feed/`). Both give the same entries, and each
+//! counts once.
 
 use std::sync::Arc;
 
@@ -126,9 +127,9 @@ impl Others {
         Ok(Some(known))
     }
 
-    /// Makes an index of what a worker has in the bucket. `write_lost` writes down what is lost with
-    /// the one before, once the new one is made and before it counts. So neither is it written again
-    /// at each try, nor never if the process ends between.
+    /// Makes an index of what a worker has in the bucket. `write_lost` writes down what is lost
+    /// with the one before, once the new one is made and before it counts. So neither is it written
+    /// again at each try, nor never if the process ends between.
     async fn make(
         &self,
         peer: &Arc<Peer>,
@@ -282,8 +283,8 @@ enum Caught {
     Gap,
 }
 
-/// Returns true if a blob is missing or damaged that the others said is there: it may be lost, or the
-/// list was late.
+/// Returns true if a blob is missing or damaged that the others said is there: it may be lost, or
+/// the list was late.
 pub(super) fn is_gap(error: &PackError) -> bool {
     matches!(error, PackError::Missing { .. } | PackError::Damaged { .. })
 }

@@ -13,7 +13,8 @@
 //!    known after a crash too: from its blobs in the bucket, or from here.
 //! 2. When a record is appended the index has durably all that is before it and not here. So
 //!    records that are read in their order go on where the index is, or say what it knows.
-//! 3. The file is emptied when the index is durable. What is left of it by a crash is known, and does nothing.
+//! 3. The file is emptied when the index is durable. Records that a crash leaves in it are known,
+//!    and do nothing.
 
 use std::io::IoSlice;
 use std::sync::Arc;

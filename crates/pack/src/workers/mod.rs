@@ -18,8 +18,9 @@
 //!    ([`crate::identity`]).
 //! 2. Of a key, the version or grave with the greatest (clock, worker) counts, at every worker. A worker's clock is past
 //!    all that it knows: what is put or deleted knowing of a version is newer.
-//! 3. What counts less goes only after what counts more has been in the bucket for [`Sharing::kept`]. A worker that has
-//!    not seen the bucket for [`Sharing::unseen_max`] answers nobody. So nobody sees the one gone and not the other.
+//! 3. A version or grave that counts less than another worker's goes only after that one has been
+//!    in the bucket for [`Sharing::kept`]. A worker that has not seen the bucket for
+//!    [`Sharing::unseen_max`] answers nobody. So nobody sees the one gone and not the other.
 //! 4. A grave goes only when no worker has, or can come to have, an older version.
 //! 5. A body that is only in another worker's spool comes from there or not at all: never an older version in its place.
 
@@ -267,7 +268,8 @@ impl Others {
         }
     }
 
-    /// Makes the indexes of all of them durable. What is not is known from what was heard, or learned again.
+    /// Makes the indexes of all of them durable. Changes in an index that is not durable are known
+    /// from what was heard, or learned again.
     pub(crate) fn flush(&self) {
         for known in self.known() {
             if let Err(error) = known.flush() {

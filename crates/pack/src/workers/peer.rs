@@ -3,8 +3,9 @@
 //! # Invariants
 //!
 //! 1. The index of another worker has a prefix of its changes, in their order, as its own index has them.
-//! 2. How far it is changes with the index, in one batch. What the worker told itself is durable before the index shows it
-//!    (`heard.rs`): a process that is killed goes on with all that it has shown.
+//! 2. The position of the index changes with the index, in one batch. Changes that the worker told
+//!    itself are durable before the index shows them (`heard.rs`): a process that is killed goes on
+//!    with all that it has shown.
 //! 3. An index is made anew when the worker's numbers have a gap that does not close, and when
 //!    another directory has taken it over. Changes that were heard and never uploaded are in none
 //!    of the new index, and are written down first.
@@ -83,7 +84,7 @@ struct Pace {
     marks: VecDeque<(Instant, Mark)>,
 }
 
-/// Through which change everything is in the bucket.
+/// The last change through which everything is in the bucket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) worker: WorkerId,

@@ -1,5 +1,5 @@
-//! Where the indexes of other workers lie: `peers/NAME/CLAIM-NUMBER` in the directory. Beside each, what was heard of the
-//! worker since the index was durable (`heard.rs`).
+//! Keeps the indexes of other workers in `peers/NAME/CLAIM-NUMBER` of the directory. Beside each
+//! lies what was heard of the worker since the index was durable (`heard.rs`).
 //!
 //! # Invariant
 //!
@@ -31,7 +31,8 @@ pub(crate) struct Shelved {
 
 /// Where indexes come from: a directory, or the memory of a simulation.
 pub(crate) trait Shelf: Send + Sync {
-    /// The index of a claim that is whole, if there is one. What else there is of the worker goes.
+    /// The index of a claim that is whole, if there is one. Removes all else that there is of the
+    /// worker.
     fn open(
         &self,
         name: &WorkerName,

@@ -1,6 +1,6 @@
-//! The time at which the bucket was looked at, or its owner asked for. Its clock goes on while the
-//! machine is suspended. The steady clock of `Instant` stands still then: a worker that woke up
-//! after a night would take what it saw the evening before for new.
+//! Sightings of the bucket, or of the answer who owns it, by a clock that goes on while the machine
+//! is suspended. The steady clock of `Instant` stands still then: a worker that woke up after a
+//! night would take what it saw the evening before for new.
 
 use std::time::Duration;
 

@@ -6,8 +6,8 @@
 //! 1. Everything is given up by a wish like all others, if it is the same then as it was here.
 //! 2. A version goes when this worker has something newer itself, or when what another has that is newer has been in the
 //!    bucket for the time that things are kept.
-//! 3. A grave goes likewise, or when three things hold. No worker has an older version. Of every other
-//!    worker, everything up to the grave's clock has been in the bucket for that time. So has
+//! 3. A grave goes likewise, or when three things hold. No worker has an older version. Of every
+//!    other worker, everything up to the grave's clock has been in the bucket for that time. So has
 //!    everything that this worker had heard of any of them when it saw that.
 //! 4. A bucket in which this worker has objects that count comes back if another has removed it: it did not know of them.
 

@@ -186,7 +186,8 @@ async fn a_rebuild_goes_on_without_a_blob_only_when_told_to_and_names_what_is_lo
     assert_eq!(lines[1], "lost first/copy: its bytes are in blob 1/2");
     assert_eq!(lines[3..], ["perhaps first/k0"]);
     drop(store);
-    // With its index the store goes on by itself. What lies around the lost blob goes; that one is not forgotten.
+    // With its index the store goes on by itself. The blobs around the lost one go; that one is not
+    // forgotten.
     let store = try_open(eager(dir.path()), &backend).await.unwrap();
     for seed in [0, 2] {
         put(&store, &format!("k{seed}"), content(seed + 10, 1000)).await.unwrap();

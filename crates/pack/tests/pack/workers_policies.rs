@@ -98,8 +98,9 @@ async fn what_another_worker_deleted_makes_a_bundle_dead_and_the_rest_is_read_wh
     let dir = a.dir;
     drop(a.store);
     let a = try_open(hasty(dir.path(), "a"), &backend).await.unwrap();
-    // Given up once that was in the bucket for long enough, moved, uploaded, removed after the grace time. Who looks more
-    // seldom than that answers nobody: see `unseen_max`.
+    // The bundle is given up once that was in the bucket for long enough, moved, uploaded, and
+    // removed after the grace time. A worker that looks more seldom than that answers nobody: see
+    // `unseen_max`.
     until("the bundle of a is removed", async || {
         a.keep_house().await.unwrap();
         assert!(a.flush().await);

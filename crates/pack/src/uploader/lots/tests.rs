@@ -39,7 +39,7 @@ fn named<'a>(lot: &'a SealedLot, name: &'a str) -> Bound<'a> {
     Bound { id: ID, lot, name, is_urgent: &|| false }
 }
 
-/// Tries until the lot is there; how often.
+/// Tries until the lot is there; returns how often.
 async fn tries(backend: &Backend, trust: &mut Trust, bound: &Bound<'_>) -> u32 {
     let (mut progress, mut tries) = (Progress::default(), 1);
     while bring(backend, trust, &mut progress, bound).await.is_err() {

@@ -1,6 +1,7 @@
-//! Where the entries of blobs that wait end, so that a caller is told more only behind an entry that this process has.
+//! The ends of the entries of blobs that wait: a caller is told more only behind an entry that this
+//! process has.
 //!
-//! Within a process the entries of a blob only grow: what was read of them stays true.
+//! Within a process the entries of a blob only grow: ends that were read stay true.
 
 use std::collections::BTreeMap;
 
