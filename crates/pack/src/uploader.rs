@@ -128,7 +128,7 @@ impl Uploader {
         self.owner.ask().await.map(drop)
     }
 
-    /// True if so much waits that puts are soon refused.
+    /// Returns true if so much waits that puts are soon refused.
     fn is_behind(&self) -> bool {
         let (waiting, _) = self.spool.waiting_bytes();
         waiting > self.spool_bytes / 100 * SPOOL_BEHIND_PERCENT

@@ -160,12 +160,13 @@ impl Streamed {
         self.0.sent.load(Ordering::Relaxed)
     }
 
-    /// True if a request with it reached somebody, whatever became of it.
+    /// Returns true if a request with it reached somebody, whatever became of it.
     pub(super) fn is_made(&self) -> bool {
         self.0.is_made.load(Ordering::Relaxed)
     }
 
-    /// True if neither rights nor the backend's state explain the last answer: the request may be too large.
+    /// Returns true if neither rights nor the backend's state explain the last answer: the request
+    /// may be too large.
     pub(super) fn is_refused(&self) -> bool {
         let status = StatusCode::from_u16(self.0.status.load(Ordering::Relaxed)).ok();
         let of_rights = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN, StatusCode::NOT_FOUND];
@@ -258,7 +259,7 @@ impl Streamed {
     }
 }
 
-/// True if the same request may have another answer later.
+/// Returns true if the same request may have another answer later.
 fn may_pass(status: StatusCode) -> bool {
     let for_now = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
     status.is_server_error() || for_now.contains(&status)

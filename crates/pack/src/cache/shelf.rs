@@ -5,6 +5,7 @@
 //! all segments: a scan passes through there and disturbs nothing else. A piece that is read again
 //! while it is there is *kept* when its segment goes; so is one that comes back soon after. Of the
 //! segments of kept pieces the oldest goes first, and the pieces that were read in it since stay.
+//! Of either at most half a segment stays.
 //!
 //! # Invariants
 //!

@@ -94,8 +94,9 @@ pub(crate) fn may_go(counting: &Counting, mut old: Vec<Process>) -> Vec<Process>
     old
 }
 
-/// True if the same of these blobs, in the order of their names, count without the records of some processes. Of two that
-/// have one number then the later process's does, and the other is void as before.
+/// Returns true if the same of these blobs, in the order of their names, count without the records
+/// of some processes. Of two that have one number then the later process's does, and the other is
+/// void as before.
 pub(crate) fn count_alike(counting: &Counting, gone: &[Process], blobs: &[Listed]) -> bool {
     let without = counting.without(&gone.iter().copied().collect());
     match (counting.counted(blobs.to_vec()), without.counted(blobs.to_vec())) {

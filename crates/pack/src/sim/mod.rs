@@ -50,7 +50,7 @@ pub(crate) fn is_running() -> bool {
     RUNNING.get()
 }
 
-/// True if the simulation on this thread removes old numbers of processes at once.
+/// Returns true if the simulation on this thread removes old numbers of processes at once.
 pub(crate) fn keeps_few() -> bool {
     KEEPS_FEW.get()
 }
