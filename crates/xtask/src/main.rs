@@ -2,6 +2,7 @@
 //!
 //! `check` never writes; `fix` does. The rules of the checks are data, in `rules.toml`.
 
+mod circles;
 mod code_map;
 mod counts;
 mod dist;
@@ -91,11 +92,12 @@ const FEATURES: &str = "larder/ablation,larder-sim/planted-bugs";
 type Run = fn(&[String]) -> Result<(), Failure>;
 
 /// Name, what it does, how.
-const TASKS: [(&str, &str, Run); 15] = [
-    ("check", "formatting, clippy, layers, licences, tidy, prose; writes nothing", check),
+const TASKS: [(&str, &str, Run); 16] = [
+    ("check", "formatting, clippy, layers, circles, licences, tidy, prose; writes nothing", check),
     ("style", "check without clippy: builds nothing", style),
     ("fix", "formats, and applies what clippy can mend", fix),
     ("layers", "which crate may depend on which", |_| layers()),
+    ("circles", "modules of one crate that use one another in a circle", |_| circles()),
     ("licences", "licences and doubled versions of the crates from outside", |_| licences()),
     ("tidy", "file lengths, names, module heads, unfinished work, whitespace, code map", |_| {
         tidy()
@@ -152,6 +154,7 @@ fn style(_: &[String]) -> Result<(), Failure> {
     tidy()?;
     prose(&[])?;
     layers()?;
+    circles()?;
     licences()
 }
 
@@ -169,6 +172,10 @@ fn fix(_: &[String]) -> Result<(), Failure> {
 
 fn layers() -> Result<(), Failure> {
     layers::check(&Rules::read()?, &Metadata::read()?, &Tree::read(&root())?)
+}
+
+fn circles() -> Result<(), Failure> {
+    circles::check(&Rules::read()?, &Tree::read(&root())?)
 }
 
 fn licences() -> Result<(), Failure> {

@@ -9,6 +9,7 @@ mod sentences;
 
 use std::collections::BTreeMap;
 
+pub(crate) use self::rust::code;
 use crate::Failure;
 use crate::rules::{Prose, Rules};
 use crate::tree::{Source, Tree};

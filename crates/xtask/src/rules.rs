@@ -14,6 +14,8 @@ const SOURCE: &str = include_str!("../rules.toml");
 pub(crate) struct Rules {
     /// By crate of the workspace.
     pub(crate) layers: BTreeMap<String, Layer>,
+    /// By module, such as `roles/meta`: those of its children that are left in circles.
+    pub(crate) circles: BTreeMap<String, Vec<String>>,
     pub(crate) licences: Licences,
     /// By crate from outside: why two versions of it are built.
     pub(crate) duplicates: BTreeMap<String, String>,

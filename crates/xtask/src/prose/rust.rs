@@ -25,6 +25,16 @@ pub(super) fn passages(source: &str, is_test: bool) -> Vec<Passage> {
     passages
 }
 
+/// The source without comments, and with empty texts.
+pub(crate) fn code(source: &str) -> String {
+    let mut scanner = Scanner::default();
+    for (line, number) in source.lines().zip(1..) {
+        scanner.line(line, number);
+        scanner.code.push('\n');
+    }
+    scanner.code
+}
+
 fn comments<'a>(source: &'a str, scanner: &mut Scanner) -> Vec<Comment<'a>> {
     let mut comments: Vec<Comment<'_>> = Vec::new();
     // A run goes on only from a line that is nothing but comment.
@@ -67,6 +77,8 @@ struct Scanner {
     /// True if the line before ended in a backslash.
     goes_on: bool,
     texts: Vec<Passage>,
+    /// The code so far.
+    code: String,
 }
 
 impl Scanner {
@@ -82,6 +94,9 @@ impl Scanner {
                         return Some(at);
                     }
                     let (next, step) = enter(rest, line[..at].chars().next_back());
+                    if next == Within::Code && (step == sign.len_utf8() || sign != '\'') {
+                        self.code.push_str(&rest[..step]);
+                    }
                     self.within = next;
                     self.begun = number;
                     step
