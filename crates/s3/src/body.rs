@@ -4,78 +4,17 @@
 use bytes::Bytes;
 use futures::StreamExt;
 use http::StatusCode;
-use larder_md5::Md5;
 use larder_objects::{BodyDigest, BodyError, ObjectError, PutBody};
-use larder_types::{ChecksumAlgorithm, ChecksumKind, ObjectChecksum};
+use larder_types::ChecksumAlgorithm;
 use s3s::dto::StreamingBlob;
 use s3s::stream::ByteStream as _;
 use s3s::{S3Error, S3ErrorCode, S3Result, StdError, TrailingHeaders};
 
-use crate::checksums::{Announced, Expected, Hasher};
+use crate::announced::{Announced, Expected};
+use crate::checksums::Hasher;
+use crate::digests::{Digested, Digests, parse_md5, whole};
 use crate::errors::{self, custom, error};
 use crate::guard::{GuardError, Verdict};
-use crate::lanes;
-use crate::verified;
-
-/// MD5 and one checksum over the same bytes; seldom one more, which is only verified.
-pub(crate) struct Digests {
-    md5: Md5,
-    checksum: Hasher,
-    verified: Option<Box<verified::Hasher>>,
-    algorithm: ChecksumAlgorithm,
-}
-
-impl Digests {
-    pub(crate) fn new(announced: &Announced) -> Self {
-        let algorithm = announced.algorithm;
-        let verified = announced.verified.as_ref();
-        let verified = verified.map(|(algorithm, _)| Box::new(verified::Hasher::new(*algorithm)));
-        Self { md5: Md5::default(), checksum: Hasher::new(algorithm), verified, algorithm }
-    }
-
-    pub(crate) fn update(&mut self, piece: &[u8]) {
-        self.update_checksums(piece);
-        self.md5.update(piece);
-    }
-
-    fn update_checksums(&mut self, piece: &[u8]) {
-        self.checksum.update(piece);
-        if let Some(verified) = &mut self.verified {
-            verified.update(piece);
-        }
-    }
-
-    /// The same in the company of other requests' pieces.
-    async fn update_in_company(&mut self, piece: &Bytes) {
-        self.update_checksums(piece);
-        lanes::update(&mut self.md5, piece).await;
-    }
-
-    pub(crate) fn finish(self) -> Digested {
-        let digest = BodyDigest {
-            md5: self.md5.finish(),
-            checksum: Some(whole(self.algorithm, self.checksum)),
-        };
-        let verified = self.verified.map(|hasher| hasher.finish(&digest.md5));
-        Digested { digest, verified }
-    }
-}
-
-/// The digests of a body.
-pub(crate) struct Digested {
-    /// Those that are stored.
-    pub(crate) digest: BodyDigest,
-    /// A value that is only verified.
-    verified: Option<Vec<u8>>,
-}
-
-impl Digested {
-    /// The value that is compared with the announced one.
-    pub(crate) fn value(&self) -> Option<&[u8]> {
-        let stored = || self.digest.checksum.as_ref().map(|checksum| &checksum.value);
-        self.verified.as_ref().or_else(stored).map(|value| &value[..])
-    }
-}
 
 /// The body that arrives from a client. The store gets it by reference, so that the operation can still
 /// ask it what went wrong ([`RequestBody::explain`]).
@@ -263,12 +202,6 @@ impl PutBody for &mut RequestBody {
     }
 }
 
-/// A checksum of all bytes.
-fn whole(algorithm: ChecksumAlgorithm, hasher: Hasher) -> ObjectChecksum {
-    let value = hasher.finish();
-    ObjectChecksum { algorithm, kind: ChecksumKind::FullObject, value, parts: None }
-}
-
 fn malformed_trailer() -> BodyError {
     BodyError::Malformed("its trailer".to_owned())
 }
@@ -280,20 +213,6 @@ fn guard_error(refused: GuardError) -> S3Error {
         GuardError::Malformed => error(S3ErrorCode::InvalidRequest, refused.to_string()),
         GuardError::Unended => error(S3ErrorCode::IncompleteBody, refused.to_string()),
     }
-}
-
-/// The value of a `Content-MD5` header.
-///
-/// # Errors
-/// `InvalidDigest` if it is not 16 bytes in base64.
-pub(crate) fn parse_md5(header: &str) -> S3Result<[u8; 16]> {
-    base64_simd::STANDARD
-        .decode_to_vec(header)
-        .ok()
-        .and_then(|bytes| bytes.try_into().ok())
-        .ok_or_else(|| {
-            error(S3ErrorCode::InvalidDigest, "The Content-MD5 you specified is invalid.")
-        })
 }
 
 #[cfg(test)]
@@ -374,12 +293,5 @@ mod tests {
         let refused = read(&mut without).await.unwrap_err();
         let exact = without.explain(ObjectError::Body(refused));
         assert_eq!(exact.code().as_str(), "MalformedTrailerError");
-    }
-
-    #[test]
-    fn a_content_md5_is_16_bytes() {
-        for header in ["", "AAAA", "JfnnlDI7RTiF9RgfG2JNC", "%%%"] {
-            assert_eq!(parse_md5(header).unwrap_err().code(), &S3ErrorCode::InvalidDigest);
-        }
     }
 }

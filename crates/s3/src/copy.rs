@@ -18,10 +18,11 @@ use s3s::dto::{
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
+use crate::announced::Announced;
 use crate::attributes::{Expires, given_attributes};
-use crate::body::Digests;
-use crate::checksums::{self, Announced, kind_name, show_checksum};
+use crate::checksums::{self, kind_name, show_checksum};
 use crate::conditions::{self, ReadConditions};
+use crate::digests::Digests;
 use crate::encryption::not_applicable;
 use crate::errors::{error, from_store, not_implemented};
 use crate::face::Face;

@@ -10,10 +10,10 @@ use larder_objects::BodyError;
 use s3s::crypto::{Checksum as _, Sha256};
 use s3s::{S3Error, S3Result};
 
-use crate::body::{Digests, parse_md5};
-use crate::checksums::{self, Announced, Expected};
+use crate::announced::{Announced, Expected, verified_given};
+use crate::digests::{Digests, parse_md5};
 use crate::watched::Watch;
-use crate::{errors, verified};
+use crate::{checksums, errors};
 
 /// A digest that differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -71,7 +71,7 @@ impl Expectation {
         if op != "CompleteMultipartUpload" {
             let given =
                 checksums::ALL.map(|algorithm| (algorithm, header(checksums::header(algorithm))));
-            checksum = checksums::announced(&given, verified::given(headers)?, None, None)?;
+            checksum = Announced::of(&given, verified_given(headers)?, None, None)?;
         }
         let payload = payload_hash(headers);
         let len = header(CONTENT_LENGTH.as_str()).and_then(|len| len.parse().ok());

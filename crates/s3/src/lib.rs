@@ -31,6 +31,7 @@
 
 mod address;
 mod admission;
+mod announced;
 mod append;
 mod attributes;
 mod authorization;
@@ -44,6 +45,7 @@ mod cors;
 mod delete;
 mod describe;
 mod digested;
+mod digests;
 mod encryption;
 mod ended;
 mod errors;

@@ -6,16 +6,17 @@ use larder_types::limits::PUT_BYTES_MAX;
 use s3s::dto::{ETag, PutObjectInput, PutObjectOutput, StreamingBlob};
 use s3s::{S3ErrorCode, S3Request, S3Response, S3Result, TrailingHeaders};
 
+use crate::announced::{Announced, given_checksums, verified_given};
 use crate::append;
 use crate::attributes::{Expires, given_attributes};
 use crate::body::RequestBody;
-use crate::checksums::{self, given_checksums, kind_name, show_checksum};
+use crate::checksums::{kind_name, show_checksum};
 use crate::conditions;
 use crate::errors::error;
 use crate::face::Face;
+use crate::form;
 use crate::guard::Verdict;
 use crate::names::key;
-use crate::{form, verified};
 
 pub(crate) async fn object<O: Objects>(
     face: &Face<O>,
@@ -31,9 +32,9 @@ pub(crate) async fn object<O: Objects>(
     let header = |name| request.headers.get(name).and_then(|value| value.to_str().ok());
     let named = header("x-amz-sdk-checksum-algorithm")
         .or(input.checksum_algorithm.as_ref().map(|algorithm| algorithm.as_str()));
-    let announced = checksums::announced(
+    let announced = Announced::of(
         &given_checksums!(input),
-        verified::given(&request.headers)?,
+        verified_given(&request.headers)?,
         named,
         header("x-amz-trailer"),
     )?;

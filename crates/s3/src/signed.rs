@@ -10,7 +10,7 @@ use s3s::{S3Error, S3ErrorCode};
 
 use crate::append::RECORD_HEADER;
 use crate::limits::PRESIGNED_S_MAX;
-use crate::{authorization, checksums};
+use crate::{announced, authorization};
 
 /// Parameters by which a query carries a signature, of version 4 and of version 2.
 const SIGNED_BY_V4: [&str; 3] = ["X-Amz-Signature", "X-Amz-Algorithm", "X-Amz-Credential"];
@@ -154,7 +154,7 @@ pub(crate) fn check_digests(headers: &HeaderMap) -> Result<(), S3Error> {
             let message = "The Content-MD5 you specified is not valid.";
             return Err(S3Error::with_message(S3ErrorCode::InvalidDigest, message));
         }
-        checksums::check_header(name, value)?;
+        announced::check_header(name, value)?;
     }
     Ok(())
 }

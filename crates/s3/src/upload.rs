@@ -12,9 +12,10 @@ use s3s::dto::{
 };
 use s3s::{S3ErrorCode, S3Request, S3Response, S3Result};
 
+use crate::announced::{Announced, given_checksums, single, verified_given};
 use crate::attributes::{Expires, given_attributes};
 use crate::body::RequestBody;
-use crate::checksums::{self, Announced, given_checksums, kind_name, name, show_checksum, single};
+use crate::checksums::{self, kind_name, name, show_checksum};
 use crate::conditions;
 use crate::encryption::not_applicable;
 use crate::errors::{error, from_store};
@@ -22,7 +23,6 @@ use crate::face::Face;
 use crate::guard::Verdict;
 use crate::names::key;
 use crate::put::{check_length, stream, trailers};
-use crate::verified;
 
 /// A part's number.
 ///
@@ -116,9 +116,9 @@ pub(crate) async fn part<O: Objects>(
     let header = |name| request.headers.get(name).and_then(|value| value.to_str().ok());
     let named = header("x-amz-sdk-checksum-algorithm")
         .or(input.checksum_algorithm.as_ref().map(|algorithm| algorithm.as_str()));
-    let announced = checksums::announced(
+    let announced = Announced::of(
         &given_checksums!(input),
-        verified::given(&request.headers)?,
+        verified_given(&request.headers)?,
         named,
         header("x-amz-trailer"),
     )?;
@@ -175,7 +175,7 @@ pub(crate) async fn complete<O: Objects>(
     let input = request.input;
     let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
     let checksum = single(&given_checksums!(input))?;
-    if let Some((algorithm, _)) = verified::given(&request.headers)? {
+    if let Some((algorithm, _)) = verified_given(&request.headers)? {
         let name = algorithm.header();
         let message = format!("The upload was created using another checksum than that of {name}.");
         return Err(error(S3ErrorCode::InvalidRequest, message));
@@ -319,9 +319,9 @@ mod tests {
         assert_eq!(agreed(asked.clone(), Some((Sha1, Composite))).unwrap(), asked);
         assert!(agreed(asked, Some((Crc32, FullObject))).is_err());
         assert!(agreed(Announced::nothing(), Some((Sha1, Composite))).is_err(), "silent");
-        let md5 = verified::Verified::Md5;
+        let md5 = crate::verified::Verified::Md5;
         let verified = || Announced {
-            verified: Some((md5, checksums::Expected::Trailer)),
+            verified: Some((md5, crate::announced::Expected::Trailer)),
             ..Announced::nothing()
         };
         assert!(agreed(verified(), None).is_ok());

@@ -1,13 +1,11 @@
 //! Checksums that are verified and not stored: those that S3 takes beside the five of
 //! [`larder_types::ChecksumAlgorithm`], which stored objects know.
 
-use http::HeaderMap;
 use s3s::{S3ErrorCode, S3Result};
 use sha2::{Digest, Sha512};
 use xxhash_rust::xxh3::Xxh3;
 use xxhash_rust::xxh64::Xxh64;
 
-use crate::checksums::{PREFIX, multiple};
 use crate::errors::error;
 
 /// An algorithm whose values are verified and not stored.
@@ -65,26 +63,6 @@ impl Verified {
             error(S3ErrorCode::InvalidRequest, message)
         })
     }
-}
-
-/// The value that a request's headers give, if any.
-///
-/// # Errors
-/// `InvalidRequest` if there are several, or it is not a value.
-pub(crate) fn given(headers: &HeaderMap) -> S3Result<Option<(Verified, Vec<u8>)>> {
-    let mut found = None;
-    for (name, value) in headers {
-        if !name.as_str().starts_with(PREFIX) {
-            continue;
-        }
-        let known = Verified::ALL.into_iter().find(|algorithm| name == algorithm.header());
-        let Some(algorithm) = known else { continue };
-        if found.is_some() {
-            return Err(multiple());
-        }
-        found = Some((algorithm, algorithm.parse_value(value.to_str().unwrap_or_default())?));
-    }
-    Ok(found)
 }
 
 /// A value being computed. The MD5 of a body is computed anyway.
@@ -147,18 +125,5 @@ mod tests {
         assert_eq!(of(Verified::Xxhash128, b""), "99aa06d3014798d86001c324468d497f");
         assert!(of(Verified::Sha512, b"abc").starts_with("ddaf35a193617abacc417349ae204131"));
         assert_eq!(of(Verified::Md5, b"abc"), "07".repeat(16));
-    }
-
-    #[test]
-    fn one_value_is_given_at_most() {
-        let mut headers = HeaderMap::new();
-        assert_eq!(given(&headers).unwrap(), None);
-        headers.insert("x-amz-checksum-xxhash64", "AAAAAAAAAAA=".parse().unwrap());
-        assert_eq!(given(&headers).unwrap(), Some((Verified::Xxhash64, vec![0; 8])));
-        headers.insert("x-amz-checksum-xxhash3", "AAAAAAAAAAA=".parse().unwrap());
-        assert!(given(&headers).is_err());
-        headers.remove("x-amz-checksum-xxhash64");
-        headers.insert("x-amz-checksum-xxhash3", "AAAA".parse().unwrap());
-        assert!(given(&headers).is_err());
     }
 }
