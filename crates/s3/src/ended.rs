@@ -15,7 +15,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use larder_types::limits::KEY_BYTES_MAX;
 
 use crate::limits::FORWARDED_BYTES_MAX;
-use crate::service::Domains;
+use crate::options::Domains;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 

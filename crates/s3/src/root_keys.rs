@@ -1,12 +1,46 @@
 //! Root's keys as requests are checked with them. They change while a service runs.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
 
-use crate::service::{Credentials, OptionsError};
+use crate::options::OptionsError;
+
+/// The root user's keys.
+#[derive(Clone)]
+pub struct Credentials {
+    /// Access key id: 3 to 128 letters, digits or `_`, `-`, `.`.
+    pub access_key: String,
+    /// Secret key: at least 8 characters. Never printed.
+    pub secret_key: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("access_key", &self.access_key).finish_non_exhaustive()
+    }
+}
+
+impl Credentials {
+    /// Refuses keys with which no request can be signed.
+    ///
+    /// # Errors
+    /// [`OptionsError`] names the key that does not do.
+    pub fn check(&self) -> Result<(), OptionsError> {
+        let key = &self.access_key;
+        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
+        if !(3..=128).contains(&key.len()) || !key.bytes().all(plain) {
+            return Err(OptionsError::AccessKey);
+        }
+        if self.secret_key.len() < 8 {
+            return Err(OptionsError::SecretKey);
+        }
+        Ok(())
+    }
+}
 
 /// The keys that a service takes: the current pair, and for a while the pair before. Clones are of the same keys.
 #[derive(Debug, Clone)]
@@ -185,5 +219,22 @@ mod tests {
         assert_eq!(keys.replace(wrong.clone(), None), Err(OptionsError::AccessKey));
         assert_eq!(keys.replace(pair("b"), Some(wrong)), Err(OptionsError::AccessKey));
         assert_eq!(keys.access_key(), "a-key");
+    }
+
+    #[test]
+    fn keys_that_do_not_do_are_named() {
+        let keys = |access: &str, secret: &str| Credentials {
+            access_key: access.into(),
+            secret_key: secret.into(),
+        };
+        assert_eq!(keys("a/b", "12345678").check(), Err(OptionsError::AccessKey));
+        assert_eq!(keys("abc", "1234567").check(), Err(OptionsError::SecretKey));
+        assert_eq!(keys("abc", "12345678").check(), Ok(()));
+    }
+
+    #[test]
+    fn a_secret_is_never_printed() {
+        let keys = Credentials { access_key: "abc".into(), secret_key: "hush-hush".into() };
+        assert!(!format!("{keys:?}").contains("hush"));
     }
 }

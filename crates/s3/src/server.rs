@@ -21,14 +21,12 @@ use crate::connections::{Connections, Most, Place};
 use crate::ended::Ended;
 use crate::exchange::Exchange;
 use crate::health::ClusterHealth;
-use crate::limits::{
-    BODY_BUDGET_BYTES, CLIENT_STALL_TIMEOUT, CONNECTIONS_MAX, DRAIN_MAX, IDLE_BEFORE_CLOSED,
-    REQUESTS_MAX, WAITING_MAX,
-};
+use crate::limits::{CLIENT_STALL_TIMEOUT, CONNECTIONS_MAX};
 use crate::neighbours::Whence;
+use crate::options::{Domains, FaceOptions, OptionsError, ServerOptions};
 use crate::pulse::{MadeRoom, Pulse, Working};
 use crate::reply::ReplyBody;
-use crate::service::{Domains, FaceOptions, OptionsError, S3Service};
+use crate::service::S3Service;
 use crate::waiting::Waiting;
 use crate::wire::Wire;
 
@@ -52,52 +50,6 @@ pub trait ServerHooks: Send + Sync + 'static {
 }
 
 impl ServerHooks for () {}
-
-/// Limits of one server.
-#[derive(Debug, Clone)]
-pub struct ServerOptions {
-    /// Connections open at once. One more takes the place of the one that is idle longest; if none is, it is answered
-    /// 503 and closed.
-    pub connections_max: usize,
-    /// The same of one client: an address, or the first 64 bits of one of IPv6.
-    pub connections_of_client_max: usize,
-    /// Time that a connection must have been idle before another may take its place.
-    pub idle_before_closed: Duration,
-    /// Requests worked on at once; more wait.
-    pub requests_max: usize,
-    /// Requests that wait at once; one more is answered `SlowDown`.
-    pub waiting_max: usize,
-    /// Bytes of request bodies held in memory at once.
-    pub body_budget_bytes: usize,
-    /// The time that requests have to finish after the shutdown signal.
-    pub drain_max: Duration,
-}
-
-impl Default for ServerOptions {
-    fn default() -> Self {
-        Self {
-            connections_max: CONNECTIONS_MAX,
-            connections_of_client_max: CONNECTIONS_MAX / 2,
-            idle_before_closed: IDLE_BEFORE_CLOSED,
-            requests_max: REQUESTS_MAX,
-            waiting_max: WAITING_MAX,
-            body_budget_bytes: BODY_BUDGET_BYTES,
-            drain_max: DRAIN_MAX,
-        }
-    }
-}
-
-impl ServerOptions {
-    /// The defaults in a process that may open so many files: no more than half of them are connections, the rest is for
-    /// disks and for other servers.
-    #[must_use]
-    pub fn within_files(files: u64) -> Self {
-        let half = usize::try_from(files / 2).unwrap_or(usize::MAX);
-        let connections_max = half.clamp(2, CONNECTIONS_MAX);
-        let connections_of_client_max = connections_max / 2;
-        Self { connections_max, connections_of_client_max, ..Self::default() }
-    }
-}
 
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n\
 content-length: 0\r\n\r\n";

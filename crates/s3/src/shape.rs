@@ -7,7 +7,7 @@ use http::header::{CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderValue, Method, Request};
 
 use crate::exchange::announced_bytes;
-use crate::service::Domains;
+use crate::options::Domains;
 
 /// A request from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,9 +13,8 @@ use s3s::{S3Error, S3ErrorCode, S3Result};
 use sha1::Sha1;
 use subtle::ConstantTimeEq;
 
-use crate::form::Field;
+use crate::options::Domains;
 use crate::root_keys::RootKeys;
-use crate::service::Domains;
 use crate::signed::decoded;
 
 /// Parameters of a query that version 2 signs, in the order in which it does.
@@ -57,11 +56,11 @@ const SIGNED: [&str; 35] = [
     "website",
 ];
 
-/// Verifies a form's signature, if it is of version 2 and these keys.
+/// Verifies a form's signature, if it is of version 2 and these keys. The names of its fields are in lower case.
 ///
 /// # Errors
 /// `SignatureDoesNotMatch`
-pub(crate) fn check_form(fields: &[Field], root: &RootKeys) -> S3Result<()> {
+pub(crate) fn check_form(fields: &[(String, String)], root: &RootKeys) -> S3Result<()> {
     // The library takes the last of several.
     let field = |wanted: &str| {
         let found = fields.iter().rev().find(|(name, _)| name == wanted);
@@ -171,7 +170,7 @@ fn compare(secret_key: &str, text: &str, given: &str) -> S3Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::service::Credentials;
+    use crate::root_keys::Credentials;
 
     fn root() -> Credentials {
         Credentials {

@@ -17,11 +17,11 @@ use crate::exchange::{X_AMZ_REQUEST_ID, clear};
 use crate::health::{self, ClusterHealth};
 use crate::ids::RequestIds;
 use crate::neighbours::Whence;
+use crate::options::Domains;
 use crate::pulse::Working;
 use crate::repairs::{self, Asked};
 use crate::reply::ReplyBody;
 use crate::server::ServerHooks;
-use crate::service::Domains;
 use crate::shape::Shape;
 use crate::{address, errors};
 
