@@ -8,12 +8,12 @@ use http::header::{
     CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderName, TRANSFER_ENCODING,
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use larder_types::{BucketName, CorsRules, UploadId};
 use s3s::{S3Error, S3ErrorCode};
 
 use crate::admission::{Admission, Overloaded};
+use crate::clearing::clear;
 use crate::cors::crossing;
 use crate::digested::{Differs, Digested, Expectation};
 use crate::ended::{Caller, Target};
@@ -23,15 +23,15 @@ use crate::form_body::FormBody;
 use crate::form_head::FormHead;
 use crate::gate::{Gate, Verified};
 use crate::guard::{ChunkGuard, Verdict};
-use crate::ids::{RequestId, RequestIds};
+use crate::hooks::ServerHooks;
+use crate::ids::{RequestId, RequestIds, X_AMZ_REQUEST_ID};
 use crate::inbound::Inbound;
-use crate::limits::{BODY_SHARE_BYTES_MAX, UNREAD_BYTES_MAX, UNREAD_TIMEOUT};
+use crate::limits::BODY_SHARE_BYTES_MAX;
 use crate::neighbours::{self, Neighbours, Whence};
 use crate::options::ServerOptions;
 use crate::pulse::Working;
 use crate::repairs::{self, Asked};
 use crate::reply::{ReplyBody, Tally};
-use crate::server::ServerHooks;
 use crate::service::S3Service;
 use crate::shape::{Level, PREFLIGHT, Shape};
 use crate::unread_xml::{Unread, WhollyRead};
@@ -41,7 +41,6 @@ use crate::{address, errors, headers, health, signed, subresources};
 /// Headers that say where a form goes and how its body is framed.
 const OF_TRANSPORT: [HeaderName; 4] = [HOST, CONTENT_TYPE, CONTENT_LENGTH, TRANSFER_ENCODING];
 const X_AMZ_ID_2: &str = "x-amz-id-2";
-pub(crate) const X_AMZ_REQUEST_ID: &str = "x-amz-request-id";
 
 /// The state that all connections of a server share.
 pub(crate) struct Exchange<H: ServerHooks> {
@@ -338,24 +337,6 @@ async fn called(
     })
 }
 
-/// Clears a connection of a body that nobody reads any more. A little is dropped as it comes, while the client reads the
-/// answer, and the connection goes on. Behind more it closes, and lingers so that the client sees the answer.
-pub(crate) fn clear(body: Incoming, headers: &mut HeaderMap, working: &Working) {
-    let closes = headers.get(CONNECTION).is_some_and(|value| value == "close");
-    let unread = body.size_hint().exact().filter(|bytes| !closes && *bytes <= UNREAD_BYTES_MAX);
-    let Some(unread) = unread else {
-        headers.insert(CONNECTION, HeaderValue::from_static("close"));
-        working.linger();
-        return;
-    };
-    working.leave_unread(unread);
-    // It ends with the connection, which has one at most.
-    tokio::spawn(tokio::time::timeout(UNREAD_TIMEOUT, async move {
-        let mut body = body;
-        while let Some(Ok(_dropped)) = body.frame().await {}
-    }));
-}
-
 /// The faults of XML that the protocol library reads by itself.
 #[derive(Default)]
 struct XmlFaults {
@@ -382,18 +363,5 @@ impl XmlFaults {
         let mismatch = self.mismatch.get().map(|differs| differs.refusal());
         let unread = self.unread.get().map(|unread| unread.refusal());
         mismatch.or(unread).map_or(Ok(()), Err)
-    }
-}
-
-/// The length that a request announces for its body; what comes without one counts as the largest
-/// share.
-pub(crate) fn announced_bytes(headers: &HeaderMap) -> u64 {
-    let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    match length {
-        Some(bytes) => bytes,
-        None if headers.contains_key(http::header::TRANSFER_ENCODING) => {
-            BODY_SHARE_BYTES_MAX as u64
-        }
-        None => 0,
     }
 }

@@ -14,16 +14,9 @@ use http::StatusCode;
 use larder_types::Seldom;
 use tracing::field::display;
 
+use crate::hooks::ServerHooks;
+use crate::repairs::Failure;
 use crate::reply::Tally;
-use crate::server::ServerHooks;
-
-/// The answer to a client that was refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Failure {
-    /// S3's code; empty if the answer has none.
-    pub(crate) code: String,
-    pub(crate) message: String,
-}
 
 /// Failures that come in floods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,23 +3,12 @@
 
 use http::{HeaderName, Method, Request, Response, StatusCode};
 
-use crate::server::ServerHooks;
+use crate::hooks::ServerHooks;
 use crate::shape::Shape;
 use crate::signed;
 
 /// MinIO's name for the servers that a write needs at least.
 const WRITE_QUORUM: HeaderName = HeaderName::from_static("x-minio-write-quorum");
-
-/// The state of the whole cluster, which `/healthz/cluster` tells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClusterHealth {
-    /// True if puts are taken now.
-    pub takes_writes: bool,
-    /// True if they still would be, and everything could still be read, were this machine taken away.
-    pub can_spare_this: bool,
-    /// Servers that a put needs at least.
-    pub write_quorum: u8,
-}
 
 /// The answer to a probe; `None` for what is none. A bucket of such a name cannot exist, but below a bucket's own domain they
 /// are keys.

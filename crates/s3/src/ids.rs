@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::HeaderValue;
 
+/// The header in which a client gets the id.
+pub(crate) const X_AMZ_REQUEST_ID: &str = "x-amz-request-id";
+
 /// The id of one request, shown as 16 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RequestId(u64);

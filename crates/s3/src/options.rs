@@ -132,6 +132,7 @@ impl Domains {
         self.0.is_empty()
     }
 
+    /// No domains.
     #[cfg(test)]
     pub(crate) fn none() -> Self {
         Self(Arc::new([]))

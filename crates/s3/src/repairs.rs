@@ -11,7 +11,6 @@ use s3s::{Body, S3ErrorCode};
 
 use crate::authorization::BUCKET_REGION;
 use crate::errors::{error, response};
-use crate::failures::Failure;
 use crate::form::{Posted, Unmet};
 use crate::ids::RequestId;
 use crate::xml;
@@ -21,6 +20,14 @@ pub(crate) struct Asked<'r> {
     pub(crate) op: &'static str,
     pub(crate) path: &'r str,
     pub(crate) id: RequestId,
+}
+
+/// The answer to a client that was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// S3's code; empty if the answer has none.
+    pub(crate) code: String,
+    pub(crate) message: String,
 }
 
 /// Puts an answer right. Returns what a client was told that is refused.

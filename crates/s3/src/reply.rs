@@ -12,11 +12,11 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::admission::Turn;
 use crate::ended::{Caller, Ended, Target};
-use crate::failures::Failure;
 use crate::gate::Gate;
+use crate::hooks::ServerHooks;
 use crate::ids::RequestId;
 use crate::pulse::{Pulse, Working};
-use crate::server::ServerHooks;
+use crate::repairs::Failure;
 
 /// Counts one request and reports it when it ends, however it ends.
 pub(crate) struct Tally<H: ServerHooks> {

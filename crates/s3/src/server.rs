@@ -18,9 +18,8 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
 use crate::connections::{Connections, Most, Place};
-use crate::ended::Ended;
 use crate::exchange::Exchange;
-use crate::health::ClusterHealth;
+use crate::hooks::ServerHooks;
 use crate::limits::{CLIENT_STALL_TIMEOUT, CONNECTIONS_MAX};
 use crate::neighbours::Whence;
 use crate::options::{Domains, FaceOptions, OptionsError, ServerOptions};
@@ -29,27 +28,6 @@ use crate::reply::ReplyBody;
 use crate::service::S3Service;
 use crate::waiting::Waiting;
 use crate::wire::Wire;
-
-/// The program's side of the server: what it gives and what it learns. `()` does nothing and is
-/// always ready.
-pub trait ServerHooks: Send + Sync + 'static {
-    /// True if `/readyz` is to answer 200, else 503.
-    fn ready(&self) -> bool {
-        true
-    }
-
-    /// The state of the cluster, for `/healthz/cluster`. A server that is alone is its own cluster, which nothing is left of without it.
-    fn cluster(&self) -> ClusterHealth {
-        ClusterHealth { takes_writes: self.ready(), can_spare_this: false, write_quorum: 1 }
-    }
-
-    /// A request has ended. Called from the connection's task: it must not block.
-    fn done(&self, ended: &Ended<'_>) {
-        let _ = ended;
-    }
-}
-
-impl ServerHooks for () {}
 
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n\
 content-length: 0\r\n\r\n";

@@ -3,10 +3,10 @@
 //!
 //! Nothing here decides what is done: the library routes by itself, all but preflights, which it does not know.
 
-use http::header::{CONTENT_TYPE, HOST};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Method, Request};
 
-use crate::exchange::announced_bytes;
+use crate::limits::BODY_SHARE_BYTES_MAX;
 use crate::options::Domains;
 
 /// A request from outside.
@@ -56,6 +56,17 @@ impl Shape {
                 .get("x-amz-content-sha256")
                 .is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-")),
         }
+    }
+}
+
+/// The length that a request announces for its body; what comes without one counts as the largest
+/// share.
+fn announced_bytes(headers: &HeaderMap) -> u64 {
+    let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    match length {
+        Some(bytes) => bytes,
+        None if headers.contains_key(TRANSFER_ENCODING) => BODY_SHARE_BYTES_MAX as u64,
+        None => 0,
     }
 }
 

@@ -12,18 +12,17 @@ use http::{HeaderValue, Request, Response};
 use hyper::body::{Body as _, Incoming};
 use s3s::S3ErrorCode;
 
+use crate::clearing::clear;
 use crate::ended::{Caller, Ended, Target};
-use crate::exchange::{X_AMZ_REQUEST_ID, clear};
-use crate::health::{self, ClusterHealth};
-use crate::ids::RequestIds;
+use crate::hooks::{ClusterHealth, ServerHooks};
+use crate::ids::{RequestIds, X_AMZ_REQUEST_ID};
 use crate::neighbours::Whence;
 use crate::options::Domains;
 use crate::pulse::Working;
 use crate::repairs::{self, Asked};
 use crate::reply::ReplyBody;
-use crate::server::ServerHooks;
 use crate::shape::Shape;
-use crate::{address, errors};
+use crate::{address, errors, health};
 
 /// The message of the 503.
 const MESSAGE: &str =
