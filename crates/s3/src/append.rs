@@ -18,13 +18,10 @@ use crate::body::RequestBody;
 use crate::checksums::{kind_name, show_checksum};
 use crate::errors::{custom, error, not_implemented};
 use crate::face::Face;
+use crate::own_headers;
 
-/// Asks for a record append.
-pub(crate) const RECORD_HEADER: &str = "x-larder-append";
-/// Its only value.
+/// The only value of the header that asks for a record append.
 const RECORD: &str = "record";
-/// Says where a record begins in its object.
-const OFFSET_HEADER: &str = "x-larder-offset";
 
 /// An append as a request asks for it.
 pub(crate) struct Asked {
@@ -44,7 +41,7 @@ pub(crate) fn wanted<O: Objects>(
     headers: &HeaderMap,
     offset: Option<i64>,
 ) -> S3Result<Option<AppendAt>> {
-    let at = match (headers.get(RECORD_HEADER), offset) {
+    let at = match (headers.get(own_headers::RECORD), offset) {
         (None, None) => return Ok(None),
         (Some(_), Some(_)) => {
             return Err(error(
@@ -143,7 +140,7 @@ fn answer(done: &AppendDone, at: AppendAt, checksum: bool) -> S3Response<PutObje
     }
     let mut response = S3Response::new(output);
     if at == AppendAt::End {
-        response.headers.insert(OFFSET_HEADER, HeaderValue::from(done.offset));
+        response.headers.insert(own_headers::OFFSET, HeaderValue::from(done.offset));
     }
     response
 }
@@ -152,7 +149,7 @@ fn answer(done: &AppendDone, at: AppendAt, checksum: bool) -> S3Response<PutObje
 fn explained(at: AppendAt, refused: &ObjectError) -> Option<S3Error> {
     let header = match at {
         AppendAt::Offset(_) => "x-amz-write-offset-bytes",
-        AppendAt::End => RECORD_HEADER,
+        AppendAt::End => own_headers::RECORD,
     };
     let bad = http::StatusCode::BAD_REQUEST;
     Some(match refused {

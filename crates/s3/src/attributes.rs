@@ -10,7 +10,6 @@ use s3s::{S3ErrorCode, S3Result};
 use crate::encryption::Encryption;
 use crate::errors::{error, not_implemented};
 use crate::tags;
-use crate::unread::OddExpires;
 
 /// Storage classes whose objects S3 reads at once, as Larder reads all. They are kept and shown, and change nothing.
 const CLASSES: [&str; 5] = [
@@ -41,6 +40,10 @@ pub(crate) struct Given {
     pub(crate) encryption: Encryption,
     pub(crate) locks: bool,
 }
+
+/// `Expires` in a form that the library refuses, for the operation that stores it.
+#[derive(Debug, Clone)]
+pub(crate) struct OddExpires(pub(crate) String);
 
 /// A request's `Expires` as it came.
 #[derive(Clone, Copy)]

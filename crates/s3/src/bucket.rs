@@ -3,7 +3,6 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use larder_objects::{ObjectError, Objects};
-use larder_types::BucketName;
 use s3s::dto::{
     Bucket, BucketLocationConstraint, CreateBucketInput, CreateBucketOutput, DeleteBucketInput,
     DeleteBucketOutput, GetBucketLocationInput, GetBucketLocationOutput, HeadBucketInput,
@@ -14,25 +13,13 @@ use s3s::{S3ErrorCode, S3Request, S3Response, S3Result};
 use crate::attributes::check_acl;
 use crate::errors::{error, from_store, not_implemented};
 use crate::face::Face;
-use crate::names::{check_owner, owner};
+use crate::names::owner;
 use crate::token;
 
 /// Most buckets on one page of their list (S3).
 const BUCKET_PAGE_MAX: i32 = 10_000;
 /// The oldest region, which has no location constraint (S3).
 const NO_CONSTRAINT: &str = "us-east-1";
-
-impl<O: Objects> Face<O> {
-    /// The bucket that a request names.
-    ///
-    /// # Errors
-    /// `InvalidBucketName`; `AccessDenied` if the request expects somebody else to own it.
-    pub(crate) fn bucket(&self, name: &str, expected_owner: Option<&str>) -> S3Result<BucketName> {
-        check_owner(expected_owner)?;
-        BucketName::new(name)
-            .map_err(|rule| error(S3ErrorCode::InvalidBucketName, rule.to_string()))
-    }
-}
 
 pub(crate) async fn create<O: Objects>(
     face: &Face<O>,

@@ -1,21 +1,15 @@
-//! Fields of HTML forms that the protocol library passes over: an object would be made without its tags, under rules
-//! that nobody keeps, or with a checksum that nobody verified.
+//! Fields of an HTML form, as [`crate::form_head`] reads them: those that the protocol library would read wrongly are
+//! refused, and the condition of its policy that a form does not meet is named.
 //!
-//! [`crate::form_head`] reads the fields; the library refuses what else is wrong with them.
+//! [`crate::posted`] looks at those that the library passes over; it refuses what else is wrong with them.
 
 use std::sync::Arc;
 
-use http::{Extensions, HeaderMap};
-use s3s::dto::{PutObjectInput, Tagging};
 use s3s::post_policy::{PostPolicy, PostPolicyCondition};
-use s3s::xml::{Deserialize, Deserializer};
 use s3s::{S3ErrorCode, S3Result};
 
-use crate::attributes::check_acl;
-use crate::checksums::{self, PREFIX};
+use crate::authorization;
 use crate::errors::error;
-use crate::tags::{self, Tags};
-use crate::{authorization, upload};
 
 /// The name of a form's field in lower case, and its value.
 pub(crate) type Field = (String, String);
@@ -43,6 +37,11 @@ impl Fields {
             authorization::check_region(credential.as_bytes(), region)?;
         }
         Ok(Self(fields.into()))
+    }
+
+    /// All of them, as they came.
+    pub(crate) fn all(&self) -> &[Field] {
+        &self.0
     }
 
     /// The value of a field. Of several the protocol library reads the last.
@@ -94,60 +93,6 @@ fn spelled(encoded: &str, field: &str) -> Option<String> {
         .iter()
         .find_map(|quoted| Some(lower.find(quoted)? + quoted.len() - 1 - field.len()))?;
     policy.get(at..at + field.len()).map(str::to_owned)
-}
-
-/// The address and entity tag of a form's object, for the answer.
-#[derive(Debug, Clone)]
-pub(crate) struct Posted {
-    pub(crate) location: String,
-    /// Known when the object is put.
-    pub(crate) etag: String,
-}
-
-impl Posted {
-    /// `None` for a put. Has a form's tags put with its object.
-    ///
-    /// # Errors
-    /// `NotImplemented` for access rules; `InvalidRequest` for a checksum that is not stored; `MalformedXML` or
-    /// `InvalidTag`.
-    pub(crate) fn of(
-        headers: &HeaderMap,
-        extensions: &Extensions,
-        input: &mut PutObjectInput,
-    ) -> S3Result<Option<Self>> {
-        let Some(fields) = extensions.get::<Fields>() else { return Ok(None) };
-        for (name, value) in fields.0.iter() {
-            match name.as_str() {
-                "acl" => check_acl(Some(value), false)?,
-                "tagging" => input.tagging = Some(tags::header(&parse_tags(value)?)),
-                name => check_checksum(name, value)?,
-            }
-        }
-        let location = upload::location(headers, &input.bucket, &input.key);
-        Ok(Some(Self { location, etag: String::new() }))
-    }
-}
-
-fn check_checksum(name: &str, value: &str) -> S3Result<()> {
-    if name == "x-amz-checksum-algorithm" {
-        return checksums::parse_name(value).map(drop);
-    }
-    let stored =
-        || checksums::ALL.into_iter().any(|algorithm| checksums::header(algorithm) == name);
-    if name.starts_with(PREFIX) && name != "x-amz-checksum-type" && !stored() {
-        let message = format!("The form field {name} is not supported.");
-        return Err(error(S3ErrorCode::InvalidRequest, message));
-    }
-    Ok(())
-}
-
-fn parse_tags(xml: &str) -> S3Result<Tags> {
-    let malformed =
-        |_| error(S3ErrorCode::MalformedXML, "The field tagging is not a Tagging document.");
-    let mut xml = Deserializer::new(xml.trim().as_bytes());
-    let tagging = Tagging::deserialize(&mut xml).map_err(malformed)?;
-    xml.expect_eof().map_err(malformed)?;
-    tags::of_xml(tagging)
 }
 
 #[cfg(test)]

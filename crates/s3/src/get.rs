@@ -22,6 +22,7 @@ use crate::errors::{error, from_store};
 use crate::face::Face;
 use crate::limits::CHANGED_RETRIES_MAX;
 use crate::names::{key, null_version};
+use crate::own_headers::REPLICATION_REGIONS;
 use crate::range::{self, Span};
 
 /// The demands of a read, apart from the object's name.
@@ -156,7 +157,7 @@ async fn show_replication<O: Objects>(
     headers.insert("x-amz-replication-status", HeaderValue::from_static(status));
     let numbers: Vec<String> = regions.iter().map(ToString::to_string).collect();
     if let Ok(value) = HeaderValue::try_from(numbers.join(",")) {
-        headers.insert("x-larder-replication-regions", value);
+        headers.insert(REPLICATION_REGIONS, value);
     }
 }
 

@@ -17,10 +17,8 @@ use crate::errors::{error, from_store};
 use crate::face::Face;
 use crate::get::last_modified;
 use crate::names::owner;
+use crate::own_headers::LIST_REGIONS;
 use crate::token;
-
-/// Header with which a client asks for the keys of all regions.
-const REGIONS_HEADER: &str = "x-larder-list-regions";
 
 /// The encoding of text in a list: as it is, or percent-encoded if the client asked for that because XML
 /// cannot carry every character.
@@ -120,12 +118,12 @@ impl Scope {
     /// # Errors
     /// `InvalidArgument` for another value than `all`.
     fn of(headers: &HeaderMap) -> S3Result<Self> {
-        match headers.get(REGIONS_HEADER).map(HeaderValue::as_bytes) {
+        match headers.get(LIST_REGIONS).map(HeaderValue::as_bytes) {
             None => Ok(Self::Here),
             Some(b"all") => Ok(Self::AllRegions),
             Some(_) => {
                 let message = format!(
-                    "{REGIONS_HEADER} has one value, all; without it the keys of this region are listed"
+                    "{LIST_REGIONS} has one value, all; without it the keys of this region are listed"
                 );
                 Err(error(S3ErrorCode::InvalidArgument, message))
             }
@@ -136,7 +134,7 @@ impl Scope {
     fn response<T>(self, output: T) -> S3Response<T> {
         let mut response = S3Response::new(output);
         if self == Self::AllRegions {
-            let name = HeaderName::from_static(REGIONS_HEADER);
+            let name = HeaderName::from_static(LIST_REGIONS);
             response.headers.insert(name, HeaderValue::from_static("all"));
         }
         response

@@ -1,13 +1,13 @@
-//! Names and ids in requests, and who owns everything.
+//! Names and ids in requests, the addresses of objects, and who owns everything.
 
 use bytes::Bytes;
-use larder_objects::{ObjectError, Objects};
-use larder_types::{BucketName, ObjectKey, UploadId};
+use http::HeaderMap;
+use http::header::HOST;
+use larder_types::ObjectKey;
 use s3s::dto::{Initiator, Owner};
 use s3s::{S3ErrorCode, S3Result};
 
-use crate::errors::{error, from_store};
-use crate::face::Face;
+use crate::errors::error;
 
 /// The canonical id of the one user, in the form that S3 gives them: 64 hexadecimal digits.
 pub(crate) const OWNER_ID: &str =
@@ -56,16 +56,27 @@ pub(crate) fn null_version(version: Option<&str>) -> S3Result<()> {
     }
 }
 
-impl<O: Objects> Face<O> {
-    /// An upload's id. What is none cannot be an upload's.
-    ///
-    /// # Errors
-    /// `NoSuchUpload`; `NoSuchBucket`, which comes first (S3).
-    pub(crate) fn upload_id(&self, bucket: &BucketName, id: &str) -> S3Result<UploadId> {
-        if let Some(id) = UploadId::parse(id) {
-            return Ok(id);
-        }
-        self.store.bucket(bucket).map_err(from_store)?;
-        Err(from_store(ObjectError::NoSuchUpload))
+/// Where the object can be found: below the host by which the client found us.
+pub(crate) fn location(headers: &HeaderMap, bucket: &str, key: &str) -> String {
+    let path = key.split('/').map(urlencoding::encode).collect::<Vec<_>>().join("/");
+    match headers.get(HOST).and_then(|host| host.to_str().ok()) {
+        Some(host) if host.starts_with(&format!("{bucket}.")) => format!("http://{host}/{path}"),
+        Some(host) => format!("http://{host}/{bucket}/{path}"),
+        None => format!("/{bucket}/{path}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_is_found_where_the_client_found_the_bucket() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(location(&headers, "b", "k"), "/b/k");
+        headers.insert(HOST, "s3.test:9000".parse().unwrap());
+        assert_eq!(location(&headers, "b", "a b/k"), "http://s3.test:9000/b/a%20b/k");
+        headers.insert(HOST, "b.s3.test".parse().unwrap());
+        assert_eq!(location(&headers, "b", "k"), "http://b.s3.test/k");
     }
 }

@@ -14,9 +14,9 @@ use crate::checksums::{kind_name, show_checksum};
 use crate::conditions;
 use crate::errors::error;
 use crate::face::Face;
-use crate::form;
 use crate::guard::Verdict;
 use crate::names::key;
+use crate::posted::Posted;
 
 pub(crate) async fn object<O: Objects>(
     face: &Face<O>,
@@ -25,7 +25,7 @@ pub(crate) async fn object<O: Objects>(
     let mut input = request.input;
     let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
     let append = append::wanted(face, &request.headers, input.write_offset_bytes)?;
-    let posted = form::Posted::of(&request.headers, &request.extensions, &mut input)?;
+    let posted = Posted::of(&request.headers, &request.extensions, &mut input)?;
     let expires = Expires::of(&request.headers, &request.extensions);
     let attributes = given_attributes!(input, expires).into_attributes()?;
     let condition = conditions::of_write(input.if_match.as_ref(), input.if_none_match.as_ref());
@@ -63,7 +63,7 @@ pub(crate) async fn object<O: Objects>(
     }
     let mut response = S3Response::new(output);
     if let Some(posted) = posted {
-        response.extensions.insert(form::Posted { etag: done.etag.text(), ..posted });
+        response.extensions.insert(Posted { etag: done.etag.text(), ..posted });
     }
     Ok(response)
 }

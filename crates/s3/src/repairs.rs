@@ -11,8 +11,9 @@ use s3s::{Body, S3ErrorCode};
 
 use crate::authorization::BUCKET_REGION;
 use crate::errors::{error, response};
-use crate::form::{Posted, Unmet};
+use crate::form::Unmet;
 use crate::ids::RequestId;
+use crate::posted::Posted;
 use crate::xml;
 
 /// The request that is being answered.

@@ -8,9 +8,8 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use s3s::{S3Error, S3ErrorCode};
 
-use crate::append::RECORD_HEADER;
 use crate::limits::PRESIGNED_S_MAX;
-use crate::{announced, authorization};
+use crate::{announced, authorization, own_headers};
 
 /// Parameters by which a query carries a signature, of version 4 and of version 2.
 const SIGNED_BY_V4: [&str; 3] = ["X-Amz-Signature", "X-Amz-Algorithm", "X-Amz-Credential"];
@@ -67,7 +66,9 @@ pub(crate) fn check(
     match parameter("X-Amz-SignedHeaders") {
         Some((_, list)) => all_signed(headers, list.as_bytes()),
         // Version 2 signs every `x-amz-` header, and no other that is acted upon.
-        None if by_v2 && headers.contains_key(RECORD_HEADER) => Err(not_signed(RECORD_HEADER)),
+        None if by_v2 && headers.contains_key(own_headers::RECORD) => {
+            Err(not_signed(own_headers::RECORD))
+        }
         None => Ok(()),
     }
 }
@@ -163,7 +164,8 @@ fn all_signed(headers: &HeaderMap, list: &[u8]) -> Result<(), S3Error> {
     let signed = |name: &[u8]| {
         list.split(|byte| *byte == b';').any(|listed| listed.eq_ignore_ascii_case(name))
     };
-    let must = |name: &str| name == "host" || name.starts_with("x-amz-") || name == RECORD_HEADER;
+    let must =
+        |name: &str| name == "host" || name.starts_with("x-amz-") || name == own_headers::RECORD;
     let missing =
         headers.keys().find(|name| must(name.as_str()) && !signed(name.as_str().as_bytes()));
     missing.map_or(Ok(()), |name| Err(not_signed(name.as_str())))
@@ -277,7 +279,7 @@ mod tests {
     #[test]
     fn version_2_signs_no_header_that_makes_a_put_an_append() {
         let mut headers = HeaderMap::new();
-        headers.insert(RECORD_HEADER, "1".parse().unwrap());
+        headers.insert(own_headers::RECORD, "1".parse().unwrap());
         let refused = check(&headers, Some("AWSAccessKeyId=a&Signature=00")).unwrap_err();
         assert_eq!(refused.code(), &S3ErrorCode::AccessDenied);
     }

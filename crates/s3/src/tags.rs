@@ -1,16 +1,10 @@
-//! Object tags: their rules, their header form, and the operations on them.
+//! Object tags: their rules, and their form in a header and in XML.
 
-use larder_objects::Objects;
-use s3s::dto::{
-    DeleteObjectTaggingInput, DeleteObjectTaggingOutput, GetObjectTaggingInput,
-    GetObjectTaggingOutput, PutObjectTaggingInput, PutObjectTaggingOutput, Tag, Tagging,
-};
-use s3s::{S3ErrorCode, S3Request, S3Response, S3Result};
+use s3s::dto::{Tag, Tagging};
+use s3s::{S3ErrorCode, S3Result};
 
-use crate::errors::{error, from_store};
-use crate::face::Face;
+use crate::errors::error;
 use crate::limits::{TAG_KEY_CHARS_MAX, TAG_VALUE_CHARS_MAX, TAGS_MAX};
-use crate::names::{key, null_version};
 
 /// Tags as they are stored.
 pub(crate) type Tags = Vec<(String, String)>;
@@ -78,42 +72,6 @@ pub(crate) fn checked(mut tags: Tags) -> S3Result<Tags> {
     }
     tags.sort_unstable();
     Ok(tags)
-}
-
-pub(crate) async fn get<O: Objects>(
-    face: &Face<O>,
-    request: S3Request<GetObjectTaggingInput>,
-) -> S3Result<S3Response<GetObjectTaggingOutput>> {
-    let input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    null_version(input.version_id.as_deref())?;
-    let opened = face.store.open(&bucket, &key(input.key)?).await.map_err(from_store)?;
-    let tag = |(name, value)| Tag { key: Some(name), value: Some(value) };
-    let tag_set = opened.metax.attributes.tags.into_iter().map(tag).collect();
-    Ok(S3Response::new(GetObjectTaggingOutput { tag_set, version_id: None }))
-}
-
-pub(crate) async fn put<O: Objects>(
-    face: &Face<O>,
-    request: S3Request<PutObjectTaggingInput>,
-) -> S3Result<S3Response<PutObjectTaggingOutput>> {
-    let input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    null_version(input.version_id.as_deref())?;
-    let tags = of_xml(input.tagging)?;
-    face.store.set_tags(&bucket, &key(input.key)?, tags).await.map_err(from_store)?;
-    Ok(S3Response::new(PutObjectTaggingOutput::default()))
-}
-
-pub(crate) async fn delete<O: Objects>(
-    face: &Face<O>,
-    request: S3Request<DeleteObjectTaggingInput>,
-) -> S3Result<S3Response<DeleteObjectTaggingOutput>> {
-    let input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    null_version(input.version_id.as_deref())?;
-    face.store.set_tags(&bucket, &key(input.key)?, Tags::new()).await.map_err(from_store)?;
-    Ok(S3Response::new(DeleteObjectTaggingOutput::default()))
 }
 
 #[cfg(test)]

@@ -23,14 +23,11 @@ use s3s::route::S3Route;
 use s3s::service::S3Service;
 use s3s::{Body, S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
+use crate::attributes::OddExpires;
 use crate::digested::payload_hash;
 use crate::errors;
 use crate::gate::{Gate, let_in};
 use crate::limits::XML_BYTES_MAX;
-
-/// `Expires` in a form that the library refuses, for the operation that stores it.
-#[derive(Debug, Clone)]
-pub(crate) struct OddExpires(pub(crate) String);
 
 /// SHA-256 of no bytes.
 const EMPTY: [u8; 32] = [

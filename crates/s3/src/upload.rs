@@ -1,7 +1,5 @@
 //! Multipart uploads: begin, add parts, complete, abort. Their lists are in [`crate::upload_lists`].
 
-use http::HeaderMap;
-use http::header::HOST;
 use larder_objects::{BodyError, CompleteOptions, NamedPart, ObjectError, Objects, UploadOptions};
 use larder_types::limits::PART_NUMBER_MAX;
 use larder_types::{BucketName, ChecksumAlgorithm, ChecksumKind, ObjectKey, UploadId};
@@ -21,7 +19,7 @@ use crate::encryption::not_applicable;
 use crate::errors::{error, from_store};
 use crate::face::Face;
 use crate::guard::Verdict;
-use crate::names::key;
+use crate::names::{key, location};
 use crate::put::{check_length, stream, trailers};
 
 /// A part's number.
@@ -260,16 +258,6 @@ fn named_part(part: CompletedPart) -> S3Result<NamedPart> {
     })
 }
 
-/// Where the object can be found: below the host by which the client found us.
-pub(crate) fn location(headers: &HeaderMap, bucket: &str, key: &str) -> String {
-    let path = key.split('/').map(urlencoding::encode).collect::<Vec<_>>().join("/");
-    match headers.get(HOST).and_then(|host| host.to_str().ok()) {
-        Some(host) if host.starts_with(&format!("{bucket}.")) => format!("http://{host}/{path}"),
-        Some(host) => format!("http://{host}/{bucket}/{path}"),
-        None => format!("/{bucket}/{path}"),
-    }
-}
-
 pub(crate) async fn abort<O: Objects>(
     face: &Face<O>,
     request: S3Request<AbortMultipartUploadInput>,
@@ -334,15 +322,5 @@ mod tests {
             assert!(part_number(number).is_err(), "{number}");
         }
         assert_eq!(part_number(10_000).unwrap(), 10_000);
-    }
-
-    #[test]
-    fn an_object_is_found_where_the_client_found_the_bucket() {
-        let mut headers = HeaderMap::new();
-        assert_eq!(location(&headers, "b", "k"), "/b/k");
-        headers.insert(HOST, "s3.test:9000".parse().unwrap());
-        assert_eq!(location(&headers, "b", "a b/k"), "http://s3.test:9000/b/a%20b/k");
-        headers.insert(HOST, "b.s3.test".parse().unwrap());
-        assert_eq!(location(&headers, "b", "k"), "http://b.s3.test/k");
     }
 }

@@ -1,14 +1,4 @@
-//! CORS of buckets: their rules as S3's XML has them here, what the rules allow in [`matching`], and what browsers are answered in
-//! [`crossing`].
-//!
-//! # Invariants
-//!
-//! 1. A request without `Origin` costs one look for that header.
-//! 2. A preflight is answered from memory, without a turn and without its body: strangers send them.
-//! 3. A stranger does not learn from a preflight which buckets there are.
-
-pub(crate) mod crossing;
-mod matching;
+//! Operations on the CORS rules of a bucket, and the rules as S3's XML has them.
 
 use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
