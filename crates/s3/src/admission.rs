@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! 1. Requests worked on never exceed `requests`, bytes of bodies held never exceed `body_bytes`. Both are taken by
-//!    requests whose signature is verified ([`crate::gate`]); HTML forms before that have places of their own.
+//!    requests whose signature is verified ([`crate::auth::gate`]); HTML forms before that have places of their own.
 //! 2. Requests that wait never exceed `waiting`, and none waits longer than [`WAIT_MAX`]. A request beyond that is
 //!    told to slow down before a byte of its body is read.
 

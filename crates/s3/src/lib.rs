@@ -25,87 +25,52 @@
 //! 5. Before its signature is verified, a request holds its connection and a bounded part of its head, and neither a turn
 //!    nor memory for its body.
 //!
+//! # Rooms
+//!
+//! Each uses only what stands below it in this table, and the limits, options and errors beside it.
+//!
+//! | room | what |
+//! |---|---|
+//! | `serving/` | connections become requests, and requests get answers |
+//! | `service.rs` | puts together what follows, around the protocol library |
+//! | `neighbours.rs` | other servers, to which a request may be handed on |
+//! | `compat/` | makes up for the protocol library |
+//! | `ops/` | the operations |
+//! | `cors/` | requests of pages of other origins |
+//! | `forms/` | uploads by HTML forms |
+//! | `body/` | a request's body on its way to the store |
+//! | `auth/` | signatures and keys, and the gate that they open |
+//! | `request/` | what requests say |
+//! | `admission.rs` | bounds requests, and the memory of their bodies |
+//! | `digest/` | checksums and MD5 |
+//! | `connection/` | one client's connection |
+//!
 //! This crate verifies no signature but those of version 2, and parses no XML itself (`s3s` does), and keeps no state of its own.
 
 #![deny(unsafe_code)]
 
-mod address;
 mod admission;
-mod announced;
-mod append;
-mod attributes;
-mod authorization;
+mod auth;
 mod body;
-mod bucket;
-mod bucket_cors;
-mod checksums;
-mod clearing;
-mod conditions;
-mod connections;
-mod copy;
+mod compat;
+mod connection;
 mod cors;
-mod delete;
-mod describe;
-mod digested;
-mod digests;
-mod dispatch;
-mod encryption;
-mod ended;
+mod digest;
 mod errors;
-mod exchange;
-mod face;
-mod failures;
-mod form;
-mod form_body;
-mod form_head;
-mod gate;
-mod get;
-mod guard;
-mod headers;
-mod health;
-mod hooks;
-mod ids;
-mod inbound;
-mod lanes;
+mod forms;
 pub mod limits;
-mod list;
-mod names;
 mod neighbours;
+mod ops;
 mod options;
-mod own_headers;
-mod patience;
-mod posted;
-mod probes;
-mod pulse;
-mod put;
-mod range;
-mod repairs;
-mod reply;
-mod root_keys;
-mod server;
+mod request;
 mod service;
-mod shape;
-mod signed;
-mod subresources;
-mod tagging;
-mod tags;
-mod token;
-mod unread;
-mod unread_xml;
-mod upload;
-mod upload_lists;
-mod verified;
-mod version_2;
-mod waiting;
-mod watched;
-mod wire;
-mod xml;
+mod serving;
 
-pub use ended::Ended;
-pub use hooks::{ClusterHealth, ServerHooks};
-pub use inbound::Inbound;
+pub use auth::root_keys::{Credentials, PreviousUse, RootKeys};
+pub use body::inbound::Inbound;
 pub use neighbours::Neighbours;
 pub use options::{FaceOptions, OptionsError, ServerOptions};
-pub use root_keys::{Credentials, PreviousUse, RootKeys};
-pub use server::{Server, listen, serve};
 pub use service::S3Service;
+pub use serving::ended::Ended;
+pub use serving::hooks::{ClusterHealth, ServerHooks};
+pub use serving::server::{Server, listen, serve};

@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use larder_objects::ObjectError;
 use larder_types::UploadId;
 
-use crate::inbound::Inbound;
+use crate::body::inbound::Inbound;
 
 /// The others.
 pub trait Neighbours: Send + Sync + 'static {

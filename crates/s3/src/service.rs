@@ -11,16 +11,17 @@ use s3s::service::S3ServiceBuilder;
 use s3s::validation::NameValidation;
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
-use crate::face::Face;
-use crate::gate::{Examiner, Gate, Gatekeeper};
+use crate::auth::gate::{Examiner, Gate, Gatekeeper};
+use crate::auth::root_keys::RootKeys;
+use crate::auth::version_2;
+use crate::compat::unread::UnreadRequests;
+use crate::errors;
 use crate::limits::{
     CLOCK_SKEW_MAX_S, FORM_AGE_S_MAX, FORM_FILE_BYTES_MAX, FORM_HEAD_BYTES_MAX, XML_BYTES_MAX,
 };
 use crate::neighbours::Neighbours;
+use crate::ops::face::Face;
 use crate::options::{Domains, FaceOptions, OptionsError};
-use crate::root_keys::RootKeys;
-use crate::unread::UnreadRequests;
-use crate::{errors, version_2};
 
 /// Looks up the CORS rules of a bucket, in memory.
 type Cors = dyn Fn(&BucketName) -> Option<CorsRules> + Send + Sync;

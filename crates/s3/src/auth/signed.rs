@@ -1,0 +1,365 @@
+//! Checks of a signature that S3 makes and the protocol library does not: the scheme, and that every header S3 acts upon is
+//! signed.
+//!
+//! Signatures of version 2 are refused in headers, where nothing bounds their age. In a query they
+//! carry their own expiry, but sign no parameter of a list: they are taken if that is switched on.
+
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use s3s::{S3Error, S3ErrorCode};
+
+use super::authorization;
+use crate::digest::announced;
+use crate::limits::PRESIGNED_S_MAX;
+use crate::request::own_headers;
+
+/// Parameters by which a query carries a signature, of version 4 and of version 2.
+const SIGNED_BY_V4: [&str; 3] = ["X-Amz-Signature", "X-Amz-Algorithm", "X-Amz-Credential"];
+const SIGNED_BY_V2: [&str; 2] = ["Signature", "AWSAccessKeyId"];
+
+/// Refuses requests that the library would take and S3 would not. `version_2` says whether queries may be signed by it, `region` is
+/// this server's. The signature itself is checked
+/// by the library, after this; a request without any is left to it, too.
+///
+/// The query is read as the library reads it, decoded: a name that is spelled otherwise is the same
+/// name. A request has one kind of signature, so that what is checked here is what the library
+/// verifies: of an HTML form that is its fields'.
+///
+/// # Errors
+/// What S3 answers.
+pub(crate) fn check(
+    headers: &HeaderMap,
+    query: Option<&str>,
+    is_form: bool,
+    (version_2, region): (bool, &str),
+) -> Result<(), S3Error> {
+    let query = decoded(query.unwrap_or_default());
+    let has = |names: &[&str]| query.iter().any(|(name, _)| names.contains(&name.as_str()));
+    let (by_v4, by_v2) = (has(&SIGNED_BY_V4), has(&SIGNED_BY_V2));
+    let authorization = headers.get(AUTHORIZATION);
+    let kinds = [authorization.is_some(), by_v4 || by_v2, is_form];
+    if kinds.into_iter().filter(|given| *given).count() > 1 {
+        return Err(S3Error::with_message(
+            S3ErrorCode::InvalidArgument,
+            "Only one auth mechanism allowed; only the X-Amz-Algorithm query parameter, Signature query \
+             string parameter or the Authorization header should be specified",
+        ));
+    }
+    if let Some(authorization) = authorization {
+        return check_header(headers, authorization.as_bytes(), region);
+    }
+    if by_v4 || by_v2 {
+        names_stand_once(&query)?;
+    }
+    if by_v2 && !version_2 {
+        return Err(S3Error::with_message(
+            S3ErrorCode::InvalidRequest,
+            "URLs that are presigned by version 2 are not taken. Presign by version 4, AWS4-HMAC-SHA256; \
+             in boto3: Config(signature_version='s3v4').",
+        ));
+    }
+    if by_v4 {
+        authorization::check_query(&query, region)?;
+    }
+    let parameter = |name: &str| query.iter().find(|(known, _)| known == name);
+    if let Some((_, seconds)) = parameter("X-Amz-Expires") {
+        presigned_for(seconds)?;
+    }
+    match parameter("X-Amz-SignedHeaders") {
+        Some((_, list)) => all_signed(headers, list.as_bytes()),
+        // Version 2 signs every `x-amz-` header, and no other that is acted upon.
+        None if by_v2 && headers.contains_key(own_headers::RECORD) => {
+            Err(not_signed(own_headers::RECORD))
+        }
+        None => Ok(()),
+    }
+}
+
+/// True if a request has a signature, by a header or in its query.
+pub(crate) fn is_signed(headers: &HeaderMap, query: Option<&str>) -> bool {
+    let query = decoded(query.unwrap_or_default());
+    let names = || SIGNED_BY_V4.iter().chain(&SIGNED_BY_V2);
+    let in_query = query.iter().any(|(known, _)| names().any(|name| name == known));
+    headers.contains_key(AUTHORIZATION) || in_query
+}
+
+/// The access key that a request names as its signer's.
+pub(crate) fn signer(headers: &HeaderMap, query: Option<&str>) -> Option<String> {
+    if let Some(authorization) = headers.get(AUTHORIZATION) {
+        return authorization::access_key(authorization.as_bytes()).map(str::to_owned);
+    }
+    let query = decoded(query.unwrap_or_default());
+    let parameter = |name| query.iter().find(|(known, _)| known == name).map(|(_, value)| value);
+    let by_v4 = parameter(SIGNED_BY_V4[2]).and_then(|it| authorization::key_of(it));
+    by_v4.map(str::to_owned).or_else(|| parameter(SIGNED_BY_V2[1]).cloned())
+}
+
+fn check_header(headers: &HeaderMap, authorization: &[u8], region: &str) -> Result<(), S3Error> {
+    let list = authorization::check_header(authorization, region)?;
+    authorization::check_dates(headers)?;
+    all_signed(headers, list)
+}
+
+/// Names and values of a query as forms encode them. What is no UTF-8 stays as it came: the library
+/// refuses it.
+pub(crate) fn decoded(query: &str) -> Vec<(String, String)> {
+    let decode = |text: &str| {
+        let spaced = text.replace('+', " ");
+        urlencoding::decode(&spaced).map_or_else(|_| text.to_owned(), Into::into)
+    };
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    pairs
+        .map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (decode(name), decode(value))
+        })
+        .collect()
+}
+
+/// A parameter that stands twice could be signed once and acted upon once more.
+fn names_stand_once(query: &[(String, String)]) -> Result<(), S3Error> {
+    let mut names: Vec<&str> = query.iter().map(|(name, _)| name.as_str()).collect();
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        None => Ok(()),
+        Some(pair) => Err(S3Error::with_message(
+            S3ErrorCode::InvalidArgument,
+            format!("The query parameter {} of a presigned request is given twice", pair[0]),
+        )),
+    }
+}
+
+fn not_signed(name: &str) -> S3Error {
+    S3Error::with_message(
+        S3ErrorCode::AccessDenied,
+        format!("There were headers present in the request which were not signed: {name}"),
+    )
+}
+
+/// A presigned request is good for a week at most.
+fn presigned_for(seconds: &str) -> Result<(), S3Error> {
+    match seconds.parse::<u64>() {
+        Ok(1..=PRESIGNED_S_MAX) => Ok(()),
+        _ => Err(S3Error::with_message(
+            S3ErrorCode::AuthorizationQueryParametersError,
+            format!("X-Amz-Expires must be a number of seconds from 1 to {PRESIGNED_S_MAX}"),
+        )),
+    }
+}
+
+/// Refuses digests that nobody verifies, and those that are given as nothing, which the library takes for not given.
+///
+/// # Errors
+/// What S3 answers.
+pub(crate) fn check_digests(headers: &HeaderMap) -> Result<(), S3Error> {
+    for (name, value) in headers {
+        if name == "content-md5" && value.is_empty() {
+            let message = "The Content-MD5 you specified is not valid.";
+            return Err(S3Error::with_message(S3ErrorCode::InvalidDigest, message));
+        }
+        announced::check_header(name, value)?;
+    }
+    Ok(())
+}
+
+fn all_signed(headers: &HeaderMap, list: &[u8]) -> Result<(), S3Error> {
+    let signed = |name: &[u8]| {
+        list.split(|byte| *byte == b';').any(|listed| listed.eq_ignore_ascii_case(name))
+    };
+    let must =
+        |name: &str| name == "host" || name.starts_with("x-amz-") || name == own_headers::RECORD;
+    let missing =
+        headers.keys().find(|name| must(name.as_str()) && !signed(name.as_str().as_bytes()));
+    missing.map_or(Ok(()), |name| Err(not_signed(name.as_str())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V4: &str = "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Date=20260101T000000Z&X-Amz-Expires=1\
+        &X-Amz-Credential=a%2F20260101%2Fr%2Fs3%2Faws4_request&X-Amz-Signature=00";
+
+    fn check(headers: &HeaderMap, query: Option<&str>) -> Result<(), S3Error> {
+        super::check(headers, query, false, (true, "us-east-1"))
+    }
+
+    fn request(list: &str, extra: &'static str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert("host", "h".parse().unwrap());
+        headers.insert("x-amz-date", "20260101T000000Z".parse().unwrap());
+        headers.insert(extra, "v".parse().unwrap());
+        let credential = "a/20260101/r/s3/aws4_request";
+        let value =
+            format!("AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={list}, Signature=00");
+        headers.insert(AUTHORIZATION, value.parse().unwrap());
+        headers
+    }
+
+    #[test]
+    fn headers_that_s3_acts_upon_must_be_signed() {
+        assert!(check(&request("host;x-amz-date", "range"), None).is_ok());
+        assert!(check(&request("host;x-amz-date;x-amz-acl", "x-amz-acl"), None).is_ok());
+        for (list, extra) in [
+            ("host;x-amz-date", "x-amz-acl"),
+            ("host;x-amz-date", "x-larder-append"),
+            ("x-amz-date", "range"),
+            ("host;x-amz-dates", "a"),
+        ] {
+            let refused = check(&request(list, extra), None).unwrap_err();
+            assert_eq!(refused.code(), &S3ErrorCode::AccessDenied, "{list}");
+        }
+    }
+
+    #[test]
+    fn a_presigned_request_lists_them_in_the_query() {
+        let mut headers = HeaderMap::new();
+        headers.insert("host", "h".parse().unwrap());
+        headers.insert("x-amz-acl", "private".parse().unwrap());
+        for list in ["host%3Bx-amz-acl", "host%3bx-amz-acl", "host;x-amz-acl"] {
+            let query = format!("a=b&X-Amz-SignedHeaders={list}&{V4}");
+            assert!(check(&headers, Some(&query)).is_ok(), "{list}");
+        }
+        assert!(check(&headers, Some("X-Amz-SignedHeaders=host")).is_err());
+        assert!(
+            check(&headers, Some("prefix=x")).is_ok(),
+            "not signed at all: left to the library"
+        );
+    }
+
+    #[test]
+    fn a_request_has_one_kind_of_signature() {
+        // Good, each for itself: only together are they refused.
+        let in_header = request("host;x-amz-date;x-amz-copy-source", "x-amz-copy-source");
+        assert!(check(&in_header, None).is_ok());
+        let mut nonsense = in_header.clone();
+        nonsense.insert(AUTHORIZATION, "x".parse().unwrap());
+        for query in [
+            "X-Amz-SignedHeaders=host&X-Amz-Signature=00",
+            "X%2DAmz%2DSignedHeaders=host&X%2DAmz-Signature=00",
+            "AWSAccessKeyId=a&Expires=1&Signature=00",
+        ] {
+            for headers in [&in_header, &nonsense] {
+                let refused = check(headers, Some(query)).expect_err(query);
+                assert_eq!(refused.code(), &S3ErrorCode::InvalidArgument, "{query}");
+                let message = refused.message().unwrap_or_default();
+                assert!(message.starts_with("Only one auth mechanism"), "{query}: {message}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_spelled_otherwise_are_the_same_names() {
+        let mut headers = HeaderMap::new();
+        headers.insert("host", "h".parse().unwrap());
+        let query = format!("X%2DAmz-SignedHeaders=host&{V4}");
+        assert!(check(&headers, Some(&query)).is_ok());
+        headers.insert("x-amz-copy-source", "/secret/obj".parse().unwrap());
+        let refused = check(&headers, Some(&query)).unwrap_err();
+        assert_eq!(refused.code(), &S3ErrorCode::AccessDenied);
+        let refused = check(&headers, Some("X-Amz-Signature=00")).unwrap_err();
+        assert_eq!(refused.code(), &S3ErrorCode::AuthorizationQueryParametersError);
+    }
+
+    #[test]
+    fn a_presigned_request_names_each_parameter_once() {
+        let mut headers = HeaderMap::new();
+        headers.insert("host", "h".parse().unwrap());
+        for query in [
+            "AWSAccessKeyId=a&Signature=00&tagging&tagging",
+            "X-Amz-SignedHeaders=host&X-Amz-Signature=00&X-Amz-SignedHeader%73=x-amz-acl",
+        ] {
+            let refused = check(&headers, Some(query)).unwrap_err();
+            assert_eq!(refused.code(), &S3ErrorCode::InvalidArgument, "{query}");
+        }
+        assert!(
+            check(&headers, Some("prefix=a&prefix=b")).is_ok(),
+            "not signed: left to the library"
+        );
+    }
+
+    #[test]
+    fn version_2_signs_no_header_that_makes_a_put_an_append() {
+        let mut headers = HeaderMap::new();
+        headers.insert(own_headers::RECORD, "1".parse().unwrap());
+        let refused = check(&headers, Some("AWSAccessKeyId=a&Signature=00")).unwrap_err();
+        assert_eq!(refused.code(), &S3ErrorCode::AccessDenied);
+    }
+
+    #[test]
+    fn a_presigned_request_is_good_for_a_week_at_most() {
+        let headers = HeaderMap::new();
+        for good in ["1", "604800"] {
+            assert!(check(&headers, Some(&format!("X-Amz-Expires={good}"))).is_ok(), "{good}");
+        }
+        for bad in ["0", "604801", "-1", "", "soon"] {
+            let refused = check(&headers, Some(&format!("a&X-Amz-Expires={bad}"))).unwrap_err();
+            assert_eq!(refused.code(), &S3ErrorCode::AuthorizationQueryParametersError, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_digest_given_as_nothing_is_refused() {
+        for name in ["content-md5", "x-amz-checksum-crc32", "x-amz-checksum-sha256"] {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, "AAAA".parse().unwrap());
+            assert!(check_digests(&headers).is_ok());
+            headers.insert(name, "".parse().unwrap());
+            assert!(check_digests(&headers).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn version_2_urls_are_refused_unless_they_are_switched_on() {
+        for query in ["AWSAccessKeyId=a&Expires=1&Signature=00", "Signatur%65=00"] {
+            let refused = super::check(&HeaderMap::new(), Some(query), false, (false, "us-east-1"))
+                .unwrap_err();
+            assert_eq!(refused.code(), &S3ErrorCode::InvalidRequest);
+            assert!(refused.message().unwrap().contains("s3v4"), "{refused}");
+            assert!(check(&HeaderMap::new(), Some(query)).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_form_is_signed_by_its_fields_alone() {
+        let mut headers = HeaderMap::new();
+        let form =
+            |headers: &HeaderMap, query| super::check(headers, query, true, (true, "us-east-1"));
+        assert!(form(&headers, Some("x-id=1")).is_ok());
+        for query in ["X-Amz-Signature=0", "X-Amz-Signatur%65=0", "Signature=0"] {
+            let refused = form(&headers, Some(query)).unwrap_err();
+            assert_eq!(refused.code(), &S3ErrorCode::InvalidArgument, "{query}");
+        }
+        headers.insert(AUTHORIZATION, "AWS4-HMAC-SHA256".parse().unwrap());
+        assert_eq!(form(&headers, None).unwrap_err().code(), &S3ErrorCode::InvalidArgument);
+    }
+
+    #[test]
+    fn a_body_that_is_read_to_be_verified_is_refused() {
+        let mut headers = HeaderMap::new();
+        let value = "AWS4-HMAC-SHA256 Credential=a/20260101/r/sts/aws4_request, SignedHeaders=host, Signature=0";
+        headers.insert(AUTHORIZATION, value.parse().unwrap());
+        let refused = check(&headers, None).unwrap_err();
+        assert_eq!(refused.code(), &S3ErrorCode::AuthorizationHeaderMalformed);
+    }
+
+    #[test]
+    fn dates_are_read_before_the_library_reads_them() {
+        let mut headers = request("host;x-amz-date;x-amz-acl", "x-amz-acl");
+        assert!(check(&headers, None).is_ok());
+        headers.insert("x-amz-date", "2006-1-2T150405Z".parse().unwrap());
+        let refused = check(&headers, None).unwrap_err();
+        assert_eq!(refused.code(), &S3ErrorCode::AuthorizationHeaderMalformed);
+        for (from, to) in [("=20260101T", "=2026-1-1T"), ("%2F20260101", "%2F2026-1-1")] {
+            let refused = check(&HeaderMap::new(), Some(&V4.replace(from, to))).unwrap_err();
+            assert_eq!(refused.code(), &S3ErrorCode::AuthorizationQueryParametersError, "{to}");
+        }
+    }
+
+    #[test]
+    fn version_2_headers_are_refused() {
+        let mut headers = HeaderMap::new();
+        headers.insert(AUTHORIZATION, "AWS key:signature".parse().unwrap());
+        assert_eq!(check(&headers, None).unwrap_err().code(), &S3ErrorCode::InvalidRequest);
+    }
+}

@@ -1,0 +1,297 @@
+//! The body of a put as the store pulls it. Every piece is digested once, while it is in cache.
+//! Everything that the client announced is verified before the store commits.
+
+use bytes::Bytes;
+use futures::StreamExt;
+use http::StatusCode;
+use larder_objects::{BodyDigest, BodyError, ObjectError, PutBody};
+use larder_types::ChecksumAlgorithm;
+use s3s::dto::StreamingBlob;
+use s3s::stream::ByteStream as _;
+use s3s::{S3Error, S3ErrorCode, S3Result, StdError, TrailingHeaders};
+
+use super::guard::{GuardError, Verdict};
+use crate::digest::announced::{Announced, Expected};
+use crate::digest::checksums::Hasher;
+use crate::digest::digests::{Digested, Digests, parse_md5, whole};
+use crate::errors::{self, custom, error};
+
+/// The body that arrives from a client. The store gets it by reference, so that the operation can still
+/// ask it what went wrong ([`RequestBody::explain`]).
+pub(crate) struct RequestBody {
+    stream: StreamingBlob,
+    len: Option<u64>,
+    received: u64,
+    ended: bool,
+    digests: Option<Digests>,
+    /// A checksum to be stored in place of the announced one.
+    stored: Option<(ChecksumAlgorithm, Hasher)>,
+    announced: Announced,
+    content_md5: Option<[u8; 16]>,
+    trailers: Option<TrailingHeaders>,
+    verdict: Option<Verdict>,
+    failure: Option<S3Error>,
+}
+
+impl RequestBody {
+    /// A body of which nothing but its own length is announced.
+    pub(crate) fn new(stream: StreamingBlob, announced: Announced) -> Self {
+        let len = stream.remaining_length().exact().map(|len| len as u64);
+        Self {
+            stream,
+            len,
+            received: 0,
+            ended: false,
+            digests: Some(Digests::new(&announced)),
+            stored: None,
+            announced,
+            content_md5: None,
+            trailers: None,
+            verdict: None,
+            failure: None,
+        }
+    }
+
+    /// Adds `Content-MD5`.
+    ///
+    /// # Errors
+    /// `InvalidDigest` if it is not 16 bytes in base64.
+    pub(crate) fn content_md5(mut self, header: Option<&str>) -> S3Result<Self> {
+        self.content_md5 = header.map(parse_md5).transpose()?;
+        Ok(self)
+    }
+
+    /// Adds where trailers will appear, and the guard's verdict.
+    pub(crate) fn guarded(
+        mut self,
+        trailers: Option<TrailingHeaders>,
+        verdict: Option<Verdict>,
+    ) -> Self {
+        self.trailers = trailers;
+        self.verdict = verdict;
+        self
+    }
+
+    /// Has the store get the checksum of this algorithm. What was announced is verified all the same.
+    pub(crate) fn stored_as(mut self, algorithm: ChecksumAlgorithm) -> Self {
+        let differs = algorithm != self.announced.algorithm;
+        self.stored = differs.then(|| (algorithm, Hasher::new(algorithm)));
+        self
+    }
+
+    /// The length that the client announced.
+    pub(crate) fn announced_len(&self) -> Option<u64> {
+        self.len
+    }
+
+    /// The answer to a put that the store refused: what this body knows better, or what the store says.
+    pub(crate) fn explain(&mut self, refused: ObjectError) -> S3Error {
+        match (self.failure.take(), refused) {
+            (Some(failure), ObjectError::Body(_)) => failure,
+            (_, refused) => errors::from_store(refused),
+        }
+    }
+
+    async fn pull(&mut self) -> Option<Result<Bytes, BodyError>> {
+        let piece = match self.stream.next().await {
+            Some(Ok(piece)) => piece,
+            Some(Err(cause)) => {
+                self.ended = true;
+                return Some(Err(self.broken(&cause)));
+            }
+            None => {
+                self.ended = true;
+                return None;
+            }
+        };
+        self.received += piece.len() as u64;
+        if self.len.is_some_and(|len| self.received > len) {
+            self.ended = true;
+            return Some(Err(BodyError::Incomplete));
+        }
+        Some(Ok(piece))
+    }
+
+    fn fail(&mut self, short: BodyError, exact: S3Error) -> BodyError {
+        self.failure = Some(exact);
+        short
+    }
+
+    /// Tells what broke the stream, by the texts of the library's errors.
+    fn broken(&mut self, cause: &StdError) -> BodyError {
+        if let Some(refused) = self.verdict.as_ref().and_then(|verdict| verdict.get().copied()) {
+            return self.fail(BodyError::Malformed(refused.to_string()), guard_error(refused));
+        }
+        let text = cause.to_string();
+        if errors::is_payload_mismatch(cause) {
+            return self.fail(BodyError::BadChecksum("SHA256"), errors::payload_mismatch());
+        }
+        if text.ends_with("SignatureMismatch") {
+            let exact = error(
+                S3ErrorCode::SignatureDoesNotMatch,
+                "The signature of a chunk does not match the one we calculated.",
+            );
+            return self.fail(BodyError::Malformed("a chunk's signature".to_owned()), exact);
+        }
+        let framing = ["FormatError", "ChunkMetaTooLarge", "TrailersTooLarge", "TooManyTrailer"];
+        if framing.iter().any(|kind| text.contains(kind)) {
+            return BodyError::Malformed("its aws-chunked framing".to_owned());
+        }
+        BodyError::Incomplete
+    }
+
+    fn verify(&mut self, digested: &Digested) -> Result<(), BodyError> {
+        if self.len.is_some_and(|len| len != self.received) {
+            return Err(BodyError::Incomplete);
+        }
+        if self.content_md5.is_some_and(|expected| expected != digested.digest.md5) {
+            return Err(BodyError::BadDigest);
+        }
+        let same = match self.announced.expected().1 {
+            Expected::Nothing => true,
+            Expected::Value(value) => digested.value() == Some(value),
+            Expected::Trailer => {
+                let value = self.trailer()?;
+                digested.value() == Some(&value)
+            }
+        };
+        if same { Ok(()) } else { Err(BodyError::BadChecksum(self.announced.expected().0)) }
+    }
+
+    fn trailer(&mut self) -> Result<Vec<u8>, BodyError> {
+        let trailers = self.trailers.as_ref().and_then(TrailingHeaders::take);
+        match trailers.as_ref().and_then(|trailers| self.announced.trailer(trailers)) {
+            Some(Ok(value)) => Ok(value),
+            Some(Err(exact)) => Err(self.fail(malformed_trailer(), exact)),
+            None => {
+                let message = "The trailer announced in x-amz-trailer did not follow the body.";
+                let exact =
+                    custom("MalformedTrailerError", StatusCode::BAD_REQUEST, message.to_owned());
+                Err(self.fail(malformed_trailer(), exact))
+            }
+        }
+    }
+}
+
+impl PutBody for &mut RequestBody {
+    fn len(&self) -> Option<u64> {
+        self.len
+    }
+
+    async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
+        let piece = self.pull().await?;
+        if let (Ok(piece), Some(digests)) = (&piece, &mut self.digests) {
+            digests.update_in_company(piece).await;
+        }
+        if let (Ok(piece), Some((_, hasher))) = (&piece, &mut self.stored) {
+            hasher.update(piece);
+        }
+        Some(piece)
+    }
+
+    fn finish(&mut self) -> Result<BodyDigest, BodyError> {
+        // A body that was not read to its end is not complete, whatever was announced.
+        let digests = self.digests.take().filter(|_| self.ended).ok_or(BodyError::Incomplete)?;
+        let digested = digests.finish();
+        self.verify(&digested)?;
+        let mut digest = digested.digest;
+        if let Some((algorithm, hasher)) = self.stored.take() {
+            digest.checksum = Some(whole(algorithm, hasher));
+        }
+        Ok(digest)
+    }
+}
+
+fn malformed_trailer() -> BodyError {
+    BodyError::Malformed("its trailer".to_owned())
+}
+
+fn guard_error(refused: GuardError) -> S3Error {
+    match refused {
+        GuardError::ChunkTooLarge { .. } => error(S3ErrorCode::EntityTooLarge, refused.to_string()),
+        GuardError::Overloaded => errors::slow_down(),
+        GuardError::Malformed => error(S3ErrorCode::InvalidRequest, refused.to_string()),
+        GuardError::Unended => error(S3ErrorCode::IncompleteBody, refused.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::digest::checksums::parse_value;
+
+    fn body(data: &'static [u8], announced: Announced) -> RequestBody {
+        RequestBody::new(StreamingBlob::from(s3s::Body::from(Bytes::from_static(data))), announced)
+    }
+
+    async fn read(body: &mut RequestBody) -> Result<BodyDigest, BodyError> {
+        let mut body = body;
+        while let Some(piece) = PutBody::next(&mut body).await {
+            piece?;
+        }
+        PutBody::finish(&mut body)
+    }
+
+    fn expect(value: &str) -> Announced {
+        let value = parse_value(ChecksumAlgorithm::Crc32, value).unwrap();
+        Announced {
+            algorithm: ChecksumAlgorithm::Crc32,
+            expected: Expected::Value(value),
+            asked: true,
+            verified: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_announced_is_verified() {
+        let md5 = Some("JfnnlDI7RTiF9RgfG2JNCw==");
+        let mut good = body(b"123456789", expect("y/Q5Jg==")).content_md5(md5).unwrap();
+        let digest = read(&mut good).await.unwrap();
+        assert_eq!(digest.checksum.unwrap().value, [0xcb, 0xf4, 0x39, 0x26]);
+        let mut bad = body(b"123456780", Announced::nothing()).content_md5(md5).unwrap();
+        assert_eq!(read(&mut bad).await, Err(BodyError::BadDigest));
+        let mut bad = body(b"123456780", expect("y/Q5Jg=="));
+        assert_eq!(read(&mut bad).await, Err(BodyError::BadChecksum("CRC32")));
+        let mut short = body(b"1234", Announced::nothing());
+        short.len = Some(5);
+        assert_eq!(read(&mut short).await, Err(BodyError::Incomplete));
+        let mut long = body(b"1234", Announced::nothing());
+        long.len = Some(3);
+        assert_eq!(read(&mut long).await, Err(BodyError::Incomplete));
+    }
+
+    #[tokio::test]
+    async fn another_checksum_than_the_announced_can_be_stored() {
+        let md5_of = |digest: &BodyDigest| digest.md5;
+        let plain = read(&mut body(b"123456789", Announced::nothing())).await.unwrap();
+        let mut good =
+            body(b"123456789", expect("y/Q5Jg==")).stored_as(ChecksumAlgorithm::Crc64Nvme);
+        let digest = read(&mut good).await.unwrap();
+        assert_eq!((md5_of(&digest), &digest.checksum), (plain.md5, &plain.checksum));
+        let mut bad =
+            body(b"123456780", expect("y/Q5Jg==")).stored_as(ChecksumAlgorithm::Crc64Nvme);
+        assert_eq!(read(&mut bad).await, Err(BodyError::BadChecksum("CRC32")));
+    }
+
+    #[tokio::test]
+    async fn a_body_not_read_to_its_end_does_not_finish() {
+        let mut half = body(b"1234", Announced::nothing());
+        let mut reference = &mut half;
+        assert!(PutBody::next(&mut reference).await.is_some());
+        assert_eq!(PutBody::finish(&mut reference), Err(BodyError::Incomplete));
+    }
+
+    #[tokio::test]
+    async fn an_announced_trailer_must_come() {
+        let announced = Announced {
+            algorithm: ChecksumAlgorithm::Crc32,
+            expected: Expected::Trailer,
+            asked: true,
+            verified: None,
+        };
+        let mut without = body(b"1", announced);
+        let refused = read(&mut without).await.unwrap_err();
+        let exact = without.explain(ObjectError::Body(refused));
+        assert_eq!(exact.code().as_str(), "MalformedTrailerError");
+    }
+}

@@ -1,0 +1,24 @@
+//! A request as S3 means it: each file reads one thing of it, and nothing here asks the store.
+//!
+//! | file | what |
+//! |---|---|
+//! | `shape.rs` | the operation, and how the body is framed |
+//! | `ids.rs` | the id that a request gets |
+//! | `names.rs` | keys, versions, owners and addresses |
+//! | `attributes.rs`, `tags.rs` | what is stored with an object |
+//! | `conditions.rs` | conditions of puts, deletes and reads |
+//! | `range.rs` | the part of an object that is asked for |
+//! | `encryption.rs` | wishes for encryption, which are refused |
+//! | `token.rs` | the place where a list goes on |
+//! | `own_headers.rs` | headers that S3 does not have |
+
+pub(crate) mod attributes;
+pub(crate) mod conditions;
+pub(crate) mod encryption;
+pub(crate) mod ids;
+pub(crate) mod names;
+pub(crate) mod own_headers;
+pub(crate) mod range;
+pub(crate) mod shape;
+pub(crate) mod tags;
+pub(crate) mod token;

@@ -1,0 +1,35 @@
+//! The program around a server, as the server sees it: the state that probes ask for, and where ended requests are reported.
+
+use super::ended::Ended;
+
+/// The program's side of the server: what it gives and what it learns. `()` does nothing and is
+/// always ready.
+pub trait ServerHooks: Send + Sync + 'static {
+    /// True if `/readyz` is to answer 200, else 503.
+    fn ready(&self) -> bool {
+        true
+    }
+
+    /// The state of the cluster, for `/healthz/cluster`. A server that is alone is its own cluster, which nothing is left of without it.
+    fn cluster(&self) -> ClusterHealth {
+        ClusterHealth { takes_writes: self.ready(), can_spare_this: false, write_quorum: 1 }
+    }
+
+    /// A request has ended. Called from the connection's task: it must not block.
+    fn done(&self, ended: &Ended<'_>) {
+        let _ = ended;
+    }
+}
+
+impl ServerHooks for () {}
+
+/// The state of the whole cluster, which `/healthz/cluster` tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClusterHealth {
+    /// True if puts are taken now.
+    pub takes_writes: bool,
+    /// True if they still would be, and everything could still be read, were this machine taken away.
+    pub can_spare_this: bool,
+    /// Servers that a put needs at least.
+    pub write_quorum: u8,
+}

@@ -1,0 +1,26 @@
+//! The server: connections become requests, and requests get answers. Nothing else in this crate knows of it.
+//!
+//! ```text
+//!  server.rs ──▶ exchange.rs ──▶ the service
+//!      └──▶ waiting.rs, while there is no store
+//! ```
+//!
+//! | file | what |
+//! |---|---|
+//! | `server.rs` | accepts connections, and drains at the end |
+//! | `exchange.rs` | one request and its answer |
+//! | `waiting.rs` | answers while there is no store |
+//! | `health.rs` | answers probes |
+//! | `reply.rs` | the answer's body, and the count of its request |
+//! | `failures.rs` | the server's own failures, in the log |
+//! | `ended.rs` | a request that has ended |
+//! | `hooks.rs` | the program around the server |
+
+pub(crate) mod ended;
+mod exchange;
+mod failures;
+mod health;
+pub(crate) mod hooks;
+mod reply;
+pub(crate) mod server;
+mod waiting;

@@ -1,0 +1,258 @@
+//! The HTTP server: accepts connections, hands requests to [`super::exchange`], and drains at the end.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::watch;
+
+use super::exchange::Exchange;
+use super::hooks::ServerHooks;
+use super::reply::ReplyBody;
+use super::waiting::Waiting;
+use crate::connection::connections::{Connections, Most, Place};
+use crate::connection::pulse::{MadeRoom, Pulse, Working};
+use crate::connection::wire::Wire;
+use crate::limits::{CLIENT_STALL_TIMEOUT, CONNECTIONS_MAX};
+use crate::neighbours::Whence;
+use crate::options::{Domains, FaceOptions, OptionsError, ServerOptions};
+use crate::service::S3Service;
+
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n\
+content-length: 0\r\n\r\n";
+/// Pause after a failed `accept`, which fails while the process has no free file descriptor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Listens on `address`, a host or an IP address with a port. As many clients as may be connected can also arrive at once.
+/// With a shorter line the kernel drops some, who try again after a second.
+///
+/// # Errors
+/// As the system says of the last address that the name stands for.
+pub async fn listen(address: &str) -> io::Result<TcpListener> {
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name stands for no address");
+    for address in tokio::net::lookup_host(address).await? {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+        let listening = socket.and_then(|socket| {
+            socket.set_reuseaddr(true)?;
+            socket.bind(address)?;
+            socket.listen(CONNECTIONS_MAX as u32)
+        });
+        match listening {
+            Ok(listener) => return Ok(listener),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+/// Serves S3 on `listener` with a [`Server`] that has nothing else to do; see [`Server::serve`].
+pub async fn serve<H: ServerHooks>(
+    listener: TcpListener,
+    service: S3Service,
+    hooks: Arc<H>,
+    options: ServerOptions,
+    shutdown: impl Future<Output = ()>,
+) -> bool {
+    Server::new(service, hooks, options).serve(listener, shutdown).await
+}
+
+/// A server's requests, whichever way they come. Cheap to clone.
+pub struct Server<H: ServerHooks> {
+    desk: Arc<Desk<H>>,
+    options: ServerOptions,
+}
+
+impl<H: ServerHooks> Clone for Server<H> {
+    fn clone(&self) -> Self {
+        Self { desk: Arc::clone(&self.desk), options: self.options.clone() }
+    }
+}
+
+/// Answers requests: from the store, once there is one.
+struct Desk<H: ServerHooks> {
+    hooks: Arc<H>,
+    waiting: Waiting<H>,
+    exchange: OnceLock<Exchange<H>>,
+}
+
+impl<H: ServerHooks> Desk<H> {
+    async fn answer(
+        &self,
+        whence: Whence,
+        request: Request<Incoming>,
+        working: &Working,
+    ) -> Response<ReplyBody<H>> {
+        match self.exchange.get() {
+            Some(exchange) => exchange.answer(whence, request, working).await,
+            None => self.waiting.answer(whence, request, working),
+        }
+    }
+}
+
+impl<H: ServerHooks> Server<H> {
+    /// A server that does not listen yet.
+    #[must_use]
+    pub fn new(service: S3Service, hooks: Arc<H>, options: ServerOptions) -> Self {
+        let server = Self::without_store(hooks, options, service.domains.clone());
+        server.begin(service);
+        server
+    }
+
+    /// A server without a store: until it begins, `/readyz` and all requests but `/healthz` are answered 503.
+    ///
+    /// # Errors
+    /// [`OptionsError`] of the domains.
+    pub fn waiting(
+        hooks: Arc<H>,
+        options: ServerOptions,
+        face: FaceOptions,
+    ) -> Result<Self, OptionsError> {
+        Ok(Self::without_store(hooks, options, Domains::new(face.domains)?))
+    }
+
+    fn without_store(hooks: Arc<H>, options: ServerOptions, domains: Domains) -> Self {
+        let waiting = Waiting::new(Arc::clone(&hooks), domains);
+        Self { desk: Arc::new(Desk { hooks, waiting, exchange: OnceLock::new() }), options }
+    }
+
+    /// True if it has its store.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.desk.exchange.get().is_some()
+    }
+
+    /// Gives it its store.
+    ///
+    /// # Panics
+    /// If it has one.
+    pub fn begin(&self, service: S3Service) {
+        let exchange = Exchange::new(service, Arc::clone(&self.desk.hooks), &self.options);
+        assert!(self.desk.exchange.set(exchange).is_ok(), "a server begins once");
+    }
+
+    /// Answers a request that another server has handed on: within the same limits, and here. How long its client may be
+    /// silent is that server's to watch.
+    pub async fn answer_neighbour(
+        &self,
+        request: Request<Incoming>,
+    ) -> Response<impl Body<Data = Bytes, Error = s3s::StdError> + Send + use<H>> {
+        self.desk.answer(Whence::Neighbour, request, &Working::elsewhere()).await
+    }
+
+    /// Serves S3 on `listener` until `shutdown` completes, then lets requests finish, at most for
+    /// [`ServerOptions::drain_max`]. Returns whether all of them did.
+    ///
+    /// `GET /healthz`, `GET /healthz/cluster` and `GET /readyz` are answered without credentials.
+    pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> bool {
+        accept_all(listener, self.desk, self.options, shutdown).await
+    }
+}
+
+async fn accept_all<H: ServerHooks>(
+    listener: TcpListener,
+    desk: Arc<Desk<H>>,
+    options: ServerOptions,
+    shutdown: impl Future<Output = ()>,
+) -> bool {
+    let connections = Arc::new(Connections::new(Most {
+        open: options.connections_max,
+        of_network: options.connections_of_client_max,
+        idle: options.idle_before_closed,
+    }));
+    let (stop, stopping) = watch::channel(false);
+    let mut shutdown = pin!(shutdown);
+    loop {
+        tokio::select! {
+            biased;
+            () = &mut shutdown => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, from)) => match connections.admit(from.ip()) {
+                    Some(place) => {
+                        let client = (stream, from);
+                        tokio::spawn(connection(client, Arc::clone(&desk), stopping.clone(), place));
+                    }
+                    None => refuse(&stream),
+                },
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+        }
+    }
+    drop((listener, stopping));
+    let _all_are_idle = stop.send(true);
+    let drained = tokio::time::timeout(options.drain_max, stop.closed()).await.is_ok();
+    if !drained {
+        tracing::warn!("requests were cut off: they took longer than {:?}", options.drain_max);
+    }
+    drained
+}
+
+fn refuse(stream: &TcpStream) {
+    tracing::debug!("a connection was refused: the server has as many as it may");
+    // A fresh socket's buffer takes these few bytes at once; if not, closing says enough.
+    let _ = stream.try_write(FULL);
+}
+
+async fn connection<H: ServerHooks>(
+    (stream, from): (TcpStream, SocketAddr),
+    desk: Arc<Desk<H>>,
+    mut stopping: watch::Receiver<bool>,
+    place: Place,
+) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "a connection was lost before its first request");
+        return;
+    }
+    let pulse = &place.pulse;
+    let service = service_fn(|request| {
+        let (working, desk) = (Working::begin(pulse), &desk);
+        async move { Ok::<_, MadeRoom>(desk.answer(Whence::Client(from), request, &working?).await) }
+    });
+    let mut served = pin!(
+        http1::Builder::new()
+            .header_read_timeout(None)
+            .serve_connection(TokioIo::new(Wire::new(stream, Arc::clone(pulse))), service)
+    );
+    let result = tokio::select! {
+        result = served.as_mut() => result,
+        _ = stopping.changed() => {
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+        () = place.close.notified() => {
+            tracing::debug!("an idle connection was closed for another");
+            return;
+        }
+        () = silence(pulse) => {
+            tracing::debug!("a connection was closed: its client was silent");
+            return;
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+/// Completes when a connection has had no request for between one and two [`CLIENT_STALL_TIMEOUT`]s. Costs a request a
+/// few relaxed stores, where a timer of its own would take a lock.
+async fn silence(pulse: &Pulse) {
+    loop {
+        tokio::time::sleep(CLIENT_STALL_TIMEOUT).await;
+        if pulse.idle_for().is_some_and(|idle| idle >= CLIENT_STALL_TIMEOUT) {
+            return;
+        }
+    }
+}
