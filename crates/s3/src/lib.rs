@@ -70,6 +70,7 @@ pub use auth::root_keys::{Credentials, PreviousUse, RootKeys};
 pub use body::inbound::Inbound;
 pub use neighbours::Neighbours;
 pub use options::{FaceOptions, OptionsError, ServerOptions};
+pub use request::moved::Moved;
 pub use service::S3Service;
 pub use serving::ended::Ended;
 pub use serving::hooks::{ClusterHealth, ServerHooks};

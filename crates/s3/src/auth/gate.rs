@@ -16,6 +16,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::admission::{Admission, Admitted, Overloaded, Turn};
 use crate::errors;
 use crate::limits::FORM_HEAD_BYTES_MAX;
+use crate::request::moved::Moved;
 
 /// The reason that a body was cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -66,6 +67,8 @@ pub(crate) struct Gate {
     received: AtomicU64,
     /// Access key by which the request is signed, once that is verified.
     user: OnceLock<String>,
+    /// The bytes of its body that became part of an object, once they have, and how.
+    stored: OnceLock<Moved>,
 }
 
 impl Gate {
@@ -82,6 +85,7 @@ impl Gate {
             cut: OnceLock::new(),
             received: AtomicU64::new(0),
             user: OnceLock::new(),
+            stored: OnceLock::new(),
         }
     }
 
@@ -151,6 +155,15 @@ impl Gate {
 
     pub(crate) fn user(&self) -> Option<&str> {
         self.user.get().map(String::as_str)
+    }
+
+    /// Notes that its body became part of an object.
+    pub(crate) fn note_stored(&self, moved: Moved) {
+        self.stored.get_or_init(|| moved);
+    }
+
+    pub(crate) fn stored(&self) -> Option<Moved> {
+        self.stored.get().copied()
     }
 
     /// Cuts the body off; the first reason counts.

@@ -1,6 +1,8 @@
 //! The body of a put as the store pulls it. Every piece is digested once, while it is in cache.
 //! Everything that the client announced is verified before the store commits.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use futures::StreamExt;
 use http::StatusCode;
@@ -15,6 +17,7 @@ use crate::digest::announced::{Announced, Expected};
 use crate::digest::checksums::Hasher;
 use crate::digest::digests::{Digested, Digests, parse_md5, whole};
 use crate::errors::{self, custom, error};
+use crate::request::moved::Moved;
 
 /// The body that arrives from a client. The store gets it by reference, so that the operation can still
 /// ask it what went wrong ([`RequestBody::explain`]).
@@ -31,6 +34,7 @@ pub(crate) struct RequestBody {
     trailers: Option<TrailingHeaders>,
     verdict: Option<Verdict>,
     failure: Option<S3Error>,
+    gate: Option<Arc<Gate>>,
 }
 
 impl RequestBody {
@@ -49,6 +53,20 @@ impl RequestBody {
             trailers: None,
             verdict: None,
             failure: None,
+            gate: None,
+        }
+    }
+
+    /// Adds the gate of its request, which notes what becomes of it.
+    pub(crate) fn of(mut self, gate: Option<&Arc<Gate>>) -> Self {
+        self.gate = gate.cloned();
+        self
+    }
+
+    /// Notes that the bytes that came are part of an object now: one that was put, or appended to.
+    pub(crate) fn stored(&self, how: fn(u64) -> Moved) {
+        if let Some(gate) = &self.gate {
+            gate.note_stored(how(self.received));
         }
     }
 

@@ -18,6 +18,7 @@ use super::face::Face;
 use crate::body::pulled::RequestBody;
 use crate::digest::checksums::{kind_name, show_checksum};
 use crate::errors::{custom, error, not_implemented};
+use crate::request::moved::Moved;
 use crate::request::own_headers;
 
 /// The only value of the header that asks for a record append.
@@ -99,7 +100,10 @@ pub(crate) async fn object<O: Objects>(
         Err(refused) => Err(refused),
     };
     match done {
-        Ok(done) => Ok(answer(&done, at, checksum)),
+        Ok(done) => {
+            body.stored(Moved::Appended);
+            Ok(answer(&done, at, checksum))
+        }
         Err(refused) => Err(explained(at, &refused).unwrap_or_else(|| body.explain(refused))),
     }
 }

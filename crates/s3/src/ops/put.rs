@@ -16,6 +16,7 @@ use crate::digest::checksums::{kind_name, show_checksum};
 use crate::errors::error;
 use crate::request::attributes::{Expires, given_attributes};
 use crate::request::conditions;
+use crate::request::moved::Moved;
 use crate::request::names::key;
 
 pub(crate) async fn object<O: Objects>(
@@ -41,6 +42,7 @@ pub(crate) async fn object<O: Objects>(
     let asked = announced.asked;
     let verdict = request.extensions.get::<Verdict>().cloned();
     let mut body = RequestBody::new(stream(input.body.take()), announced)
+        .of(request.extensions.get())
         .content_md5(input.content_md5.as_deref())?
         .guarded(trailers(request.trailing_headers, &request.extensions), verdict);
     check_length(&body)?;
@@ -55,6 +57,7 @@ pub(crate) async fn object<O: Objects>(
         Ok(done) => done,
         Err(refused) => return Err(body.explain(refused)),
     };
+    body.stored(Moved::Written);
     let mut output =
         PutObjectOutput { e_tag: Some(ETag::Strong(done.etag.text())), ..Default::default() };
     if let Some(checksum) = done.checksum.as_ref().filter(|_| asked) {

@@ -20,6 +20,7 @@ use crate::errors::{error, from_store};
 use crate::request::attributes::{Expires, given_attributes};
 use crate::request::conditions;
 use crate::request::encryption::not_applicable;
+use crate::request::moved::Moved;
 use crate::request::names::{key, location};
 
 /// A part's number.
@@ -126,6 +127,7 @@ pub(crate) async fn part<O: Objects>(
     let asked = announced.asked;
     let verdict = request.extensions.get::<Verdict>().cloned();
     let mut body = RequestBody::new(stream(input.body.take()), announced)
+        .of(request.extensions.get())
         .content_md5(input.content_md5.as_deref())?
         .guarded(trailers(request.trailing_headers, &request.extensions), verdict);
     check_length(&body)?;
@@ -133,6 +135,7 @@ pub(crate) async fn part<O: Objects>(
         Ok(done) => done,
         Err(refused) => return Err(body.explain(refused)),
     };
+    body.stored(Moved::Written);
     let mut output =
         UploadPartOutput { e_tag: Some(ETag::Strong(done.etag.text())), ..Default::default() };
     if let Some(checksum) = done.checksum.as_ref().filter(|_| asked) {

@@ -9,6 +9,7 @@
 //! | `conditions.rs` | conditions of puts, deletes and reads |
 //! | `range.rs` | the part of an object that is asked for |
 //! | `encryption.rs` | wishes for encryption, which are refused |
+//! | `moved.rs` | bytes of an object that it moves |
 //! | `token.rs` | the place where a list goes on |
 //! | `own_headers.rs` | headers that S3 does not have |
 
@@ -16,6 +17,7 @@ pub(crate) mod attributes;
 pub(crate) mod conditions;
 pub(crate) mod encryption;
 pub(crate) mod ids;
+pub(crate) mod moved;
 pub(crate) mod names;
 pub(crate) mod own_headers;
 pub(crate) mod range;

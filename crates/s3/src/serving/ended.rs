@@ -16,6 +16,7 @@ use larder_types::limits::KEY_BYTES_MAX;
 
 use crate::limits::FORWARDED_BYTES_MAX;
 use crate::options::Domains;
+use crate::request::moved::Moved;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -35,6 +36,8 @@ pub struct Ended<'r> {
     pub bytes_in: u64,
     /// Body bytes sent to the client.
     pub bytes_out: u64,
+    /// Bytes of an object that it moved, if it did what it asked for; without those that frame a body.
+    pub moved: Option<Moved>,
     /// Access key by which the request was signed; `None` unless its signature was verified.
     pub user: Option<&'r str>,
     pub(crate) caller: &'r Caller,

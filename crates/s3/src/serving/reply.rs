@@ -17,6 +17,7 @@ use crate::auth::gate::Gate;
 use crate::compat::repairs::Failure;
 use crate::connection::pulse::{Pulse, Working};
 use crate::request::ids::RequestId;
+use crate::request::moved::Moved;
 
 /// Counts one request and reports it when it ends, however it ends.
 pub(crate) struct Tally<H: ServerHooks> {
@@ -45,6 +46,7 @@ impl<H: ServerHooks> Tally<H> {
 impl<H: ServerHooks> Drop for Tally<H> {
     fn drop(&mut self) {
         let code = self.failure.as_ref().map(|failure| failure.code.as_str());
+        let read = || Moved::of_get(self.op, self.status, code, self.bytes_out);
         self.hooks.done(&Ended {
             id: self.shown_id(),
             op: self.op,
@@ -53,6 +55,7 @@ impl<H: ServerHooks> Drop for Tally<H> {
             took: self.started.elapsed(),
             bytes_in: self.gate.received(),
             bytes_out: self.bytes_out,
+            moved: self.gate.stored().or_else(read),
             user: self.gate.user(),
             caller: &self.caller,
             target: &self.target,

@@ -96,6 +96,7 @@ impl<H: ServerHooks> Waiting<H> {
             took: started.elapsed(),
             bytes_in: 0,
             bytes_out: 0,
+            moved: None,
             user: None,
             caller: &Caller::of(client, &parts.headers),
             target: &target,

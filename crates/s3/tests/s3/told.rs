@@ -3,10 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use larder_s3::{Ended, FaceOptions, ServerHooks, ServerOptions};
+use larder_s3::{Ended, FaceOptions, Moved, ServerHooks, ServerOptions};
 use tokio::sync::Notify;
 
-use crate::client::{ACCESS, SECRET, Server, Sign};
+use crate::client::{ACCESS, Form, SECRET, Server, Sign};
 use crate::strangers::Log;
 
 /// A request that has ended, as texts.
@@ -16,6 +16,7 @@ struct Told {
     op: &'static str,
     status: u16,
     code: Option<String>,
+    moved: Option<Moved>,
     user: Option<String>,
     names: [Option<String>; 2],
     client: Option<std::net::IpAddr>,
@@ -47,6 +48,7 @@ impl ServerHooks for Hooks {
             op: ended.op,
             status: ended.status,
             code: ended.code.map(str::to_owned),
+            moved: ended.moved,
             user: ended.user.map(str::to_owned),
             names: [ended.bucket(), ended.key()].map(|name| name.map(std::borrow::Cow::into_owned)),
             client: ended.client().map(|client| client.ip()),
@@ -78,6 +80,7 @@ async fn who_asked_for_what_is_told_with_the_id_that_the_client_got() {
         op: "PutObject",
         status: 200,
         code: None,
+        moved: Some(Moved::Written(1)),
         user: Some(ACCESS.to_owned()),
         names,
         client: Some(std::net::Ipv4Addr::LOCALHOST.into()),
@@ -113,6 +116,48 @@ async fn a_user_is_told_only_if_the_signature_was_verified() {
         (told.op, told.status, told.code.as_deref()),
         ("HeadObject", 404, Some("NoSuchKey"))
     );
+}
+
+#[tokio::test]
+async fn bytes_of_objects_are_told_without_what_frames_them() {
+    let (server, hooks) = server().await;
+    let body = vec![7; 70_000];
+    let put = |body: &[u8]| server.ask("PUT", "/bkt/k").body(body.to_vec());
+    let get = |key: &str| server.ask("GET", &format!("/bkt/{key}"));
+    let record = |body: &[u8]| {
+        let ask = server.ask("PUT", "/bkt/log").header("x-larder-append", "record");
+        ask.body(body.to_vec())
+    };
+    let asks = [
+        (put(&body), Some(Moved::Written(70_000))),
+        (put(&body).signed_chunks(8192, false), Some(Moved::Written(70_000))),
+        // It is not stored, and what was there stays.
+        (put(&body).signed_chunks(8192, true), None),
+        (put(&body).header("content-md5", "1B2M2Y8AsgTpgAmY7PhCfg=="), None),
+        (put(&[]).header("x-amz-copy-source", "/bkt/k"), None),
+        (record(b"one"), Some(Moved::Appended(3))),
+        (record(b""), None),
+        (get("k"), Some(Moved::Read(70_000))),
+        (get("k").header("range", "bytes=10-14"), Some(Moved::Read(5))),
+        (get("k").header("if-none-match", "*"), None),
+        (get("nothing"), Some(Moved::Read(0))),
+        (server.ask("GET", "/bkt/k").sign(Sign::Not), None),
+        (server.ask("HEAD", "/bkt/k"), None),
+        (server.ask("DELETE", "/bkt/k"), None),
+        (put(&[]), Some(Moved::Written(0))),
+    ];
+    for (at, (ask, moved)) in asks.into_iter().enumerate() {
+        let answer = ask.send().await;
+        assert_eq!(hooks.next().await.moved, moved, "ask {at}, answered {}", answer.status);
+    }
+    let id = server.ask("POST", "/bkt/k?uploads").send().await.expect(200);
+    let part = format!("/bkt/k?partNumber=1&uploadId={}", id.tag("UploadId").unwrap());
+    assert_eq!(hooks.next().await.moved, None);
+    server.ask("PUT", &part).body(body.clone()).send().await.expect(200);
+    assert_eq!(hooks.next().await.moved, Some(Moved::Written(70_000)));
+    let said = Form::of(&server, "bkt", "form").file(&body).send(&server, "/bkt", 9000).await;
+    assert!(said.starts_with("HTTP/1.1 204"), "{said}");
+    assert_eq!(hooks.next().await.moved, Some(Moved::Written(70_000)));
 }
 
 #[tokio::test]
