@@ -72,6 +72,7 @@ pub(crate) enum Command {
     /// The first line says what is wrong, and what to do. Run it as the user of the single node, or as root. In a cluster it
     /// asks the managers, with the identity of a server on this machine. Exits with 0 if all is well: in a cluster, if every
     /// server answers and every placement group and volume has all its copies. Exits with 1 if not, or if no server runs.
+    /// With --breakdown it exits with 0 if every server told its counts, and with 1 if the sums lack some.
     #[command(after_help = exit::HELP)]
     Status(StatusArgs),
     /// Move all data off a meta or data server, before you remove it.

@@ -8,6 +8,7 @@ mod access_log;
 mod announce;
 mod args;
 mod bench;
+mod breakdown;
 mod cluster;
 mod config;
 mod credentials;

@@ -4,12 +4,14 @@ mod appends;
 mod background;
 mod bucket_requests;
 mod buckets;
+mod connections;
 mod data;
 mod disk;
 mod exposition;
 mod manager;
 mod meta;
 mod mount;
+mod operations;
 mod pack;
 mod process;
 mod proxy;
@@ -30,7 +32,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use larder_net::Refused;
+use larder_roles::breakdown::ClientOps;
 use larder_roles::renewal::Standing;
 use larder_s3::{ClusterHealth, Ended, ServerHooks};
 use larder_types::BucketName;
@@ -97,6 +99,8 @@ pub(crate) struct Metrics {
     bytes_in: Counter,
     bytes_out: Counter,
     bucket_requests: BucketRequests,
+    /// Those of clients on bytes of objects.
+    operations: ClientOps,
     /// Requests that ended, and those of them that failed or were turned away.
     ended: AtomicU64,
     failed: AtomicU64,
@@ -165,43 +169,6 @@ fn write_counter(out: &mut String, name: &str, help: &str, value: u64) -> std::f
     writeln!(out, "larder_{name}_total {value}")
 }
 
-/// A count of connections between servers: its name, its help, and how it is read.
-type OfConnections = (&'static str, &'static str, fn(&larder_net::Metrics) -> u64);
-
-const CONNECTIONS: [OfConnections; 9] = [
-    ("connections_made", "Connections to servers that were made", |of| of.connected.get()),
-    ("connections_local", "Of those made, the ones to servers of this process", |of| {
-        of.local.get()
-    }),
-    ("connections_accepted", "Connections of servers that were accepted", |of| of.accepted.get()),
-    ("connections_unreachable", "Attempts to connect that failed", |of| of.unreachable.get()),
-    ("connections_broken", "Connections that broke or were closed", |of| of.broken.get()),
-    ("frames_sent", "Frames sent to servers", |of| of.sent.get()),
-    ("frames_received", "Frames received from servers", |of| of.received.get()),
-    ("frame_bytes_sent", "Bytes of frames sent to servers", |of| of.bytes_sent.get()),
-    ("frame_bytes_received", "Bytes of frames received", |of| of.bytes_received.get()),
-];
-
-/// Writes the counts of connections between servers, if the process has any.
-fn write_connections(of: &[Arc<larder_net::Metrics>], out: &mut String) -> std::fmt::Result {
-    if of.is_empty() {
-        return Ok(());
-    }
-    let open: u64 = of.iter().map(|of| of.open.get()).sum();
-    write_gauge(out, "connections_open", "Connections with servers, either way", open as f64)?;
-    for (name, help, count) in CONNECTIONS {
-        write_counter(out, name, help, of.iter().map(|of| count(of)).sum())?;
-    }
-    let name = "larder_connections_refused";
-    writeln!(out, "# HELP {name} Connections between servers that were refused, by reason.")?;
-    writeln!(out, "# TYPE {name} counter")?;
-    for reason in Refused::ALL {
-        let count: u64 = of.iter().map(|of| of.refused(reason)).sum();
-        writeln!(out, "{name}_total{{reason=\"{}\"}} {count}", reason.name())?;
-    }
-    Ok(())
-}
-
 impl Metrics {
     /// Metrics of a process with these roles.
     pub(crate) fn new(roles: impl RoleMetrics) -> Self {
@@ -229,6 +196,11 @@ impl Metrics {
     /// Requests that ended since the start, and those of them that failed or were turned away.
     pub(crate) fn ended(&self) -> (u64, u64) {
         (self.ended.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed))
+    }
+
+    /// Operations of clients on bytes of objects that ended, by size.
+    pub(crate) fn operations(&self) -> &ClientOps {
+        &self.operations
     }
 
     /// Has requests noted in a log, too. The first one stays.
@@ -260,6 +232,7 @@ impl Metrics {
             bytes_in,
             bytes_out,
             bucket_requests: BucketRequests::default(),
+            operations: ClientOps::default(),
             ended: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             roles: RwLock::default(),
@@ -282,6 +255,10 @@ impl Metrics {
             self.bucket_requests.keep(&names);
         }
         self.bucket_requests.write(&mut own)?;
+        // A process without S3 says nothing of clients.
+        if self.ended.load(Ordering::Relaxed) > 0 {
+            operations::of_clients(&self.operations, &mut own)?;
+        }
         for roles in &*self.roles.read() {
             write_roles(&**roles, &mut own)?;
         }
@@ -300,7 +277,7 @@ impl Metrics {
             let help = "Seconds until a certificate of this process ends";
             write_gauge(&mut own, "certificate_expires_seconds", help, left)?;
         }
-        write_connections(&self.connections.read(), &mut own)?;
+        connections::write(&self.connections.read(), &mut own)?;
         process::write(self.began_s, &mut own)?;
         own.push_str("# EOF\n");
         Ok(own)
@@ -350,6 +327,9 @@ impl ServerHooks for Metrics {
         self.bytes_in.inc_by(bytes_in);
         self.bytes_out.inc_by(bytes_out);
         self.bucket_requests.note(ended);
+        if let Some(moved) = ended.moved {
+            operations::note(&self.operations, moved, took);
+        }
         self.ended.fetch_add(1, Ordering::Relaxed);
         if status >= FAILED_FROM && status != NOT_IMPLEMENTED {
             self.failed.fetch_add(1, Ordering::Relaxed);

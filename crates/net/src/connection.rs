@@ -19,10 +19,11 @@ use tokio::time::{Instant, Sleep};
 
 use crate::error::Denied;
 use crate::frame::{Bounds, Frame, FrameError, Header, Outgoing};
+use crate::identity::Role;
 use crate::limits::{
     BATCH_BYTES_MAX, PING_INTERVAL, RECEIVED_PER_TURN_MAX, SILENCE_MAX, TICK, TURNS_MAX,
 };
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Stands};
 use crate::receive::Receiver;
 use crate::transmit::Batch;
 
@@ -57,6 +58,8 @@ pub(crate) struct Wire {
     receiver: Receiver,
     batch: Batch,
     metrics: Arc<Metrics>,
+    /// Service that is spoken, and this end of it, once they are agreed on: whose bytes these are.
+    carries: Option<(Role, Stands)>,
     seen: Seen,
 }
 
@@ -91,7 +94,8 @@ impl Wire {
         let socket = crate::ablation::delayed(socket);
         let now = Instant::now();
         let seen = Seen { received: now, wrote: now, is_local: false };
-        Self { socket, receiver: Receiver::new(), batch: Batch::default(), metrics, seen }
+        let (receiver, batch) = (Receiver::new(), Batch::default());
+        Self { socket, receiver, batch, metrics, carries: None, seen }
     }
 
     /// One end of a connection within the process.
@@ -104,6 +108,11 @@ impl Wire {
     /// Frames of this version are due from now on.
     pub(crate) fn agreed(&mut self, version: u8) {
         self.receiver.agreed(Bounds::agreed(version));
+    }
+
+    /// Its bytes count as those of a service from now on.
+    pub(crate) fn carries(&mut self, service: Option<Role>, stands: Stands) {
+        self.carries = service.map(|service| (service, stands));
     }
 
     pub(crate) fn version(&self) -> u8 {
@@ -141,7 +150,7 @@ impl Wire {
             if bytes == 0 {
                 return Poll::Ready(Err(Broken::Closed));
             }
-            self.metrics.bytes_received.add(bytes as u64);
+            self.metrics.traffic_of(self.carries).received.add(bytes as u64);
             self.seen.received = Instant::now();
         }
     }
@@ -156,7 +165,7 @@ impl Wire {
             metrics.sent.add(1);
             sent(header);
         }))?;
-        self.metrics.bytes_sent.add(written as u64);
+        self.metrics.traffic_of(self.carries).sent.add(written as u64);
         self.seen.wrote = Instant::now();
         Poll::Ready(Ok(()))
     }

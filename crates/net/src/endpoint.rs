@@ -25,7 +25,7 @@ use crate::identity::{Role, Subject, server_name};
 use crate::limits::{CONNECT_TIME_MAX, PROTOCOL_MAX, PROTOCOL_MIN, READ_BYTES};
 use crate::link::Target;
 use crate::local::Shared;
-use crate::metrics::{Metrics, Refused};
+use crate::metrics::{Metrics, Refused, Stands};
 #[cfg(feature = "simulated")]
 use crate::simulated::Host;
 use crate::tls::{Credentials, denied};
@@ -192,6 +192,7 @@ impl Endpoint {
                 None => Wire::new(self.dial(target).await?, self.metrics.clone()),
             };
             hello::call(&mut wire, target.role, self.speaks()).await?;
+            wire.carries(Some(target.role), Stands::Asks);
             Ok(wire)
         };
         in_time(connecting).await

@@ -60,7 +60,7 @@ pub use identity::{PeerIdentity, Role, Roles, Subject};
 pub use join::{Admission, AuthorityCell, Enrolment, join, renew};
 pub use knock::{Doorkeeper, Reply, knock};
 pub use listener::{Listener, Services};
-pub use metrics::{Counter, Metrics, Refused, RoundTrips};
+pub use metrics::{Counter, Metrics, Refused, RoundTrips, Stands, Traffic};
 pub use peer::Peer;
 pub use port::{Ear, Port};
 pub use secret::PeerSecret;

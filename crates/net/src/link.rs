@@ -412,7 +412,7 @@ impl End for Calling<'_> {
             if frame.header.status == Status::Busy {
                 metrics.busy.add(1);
             }
-            metrics.round_trips.took(now - waiting.since);
+            metrics.round_trips(self.link.target.role).took(now - waiting.since);
             drop(waiting.answer.send(Ok(frame)));
         }
     }

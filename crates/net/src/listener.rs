@@ -27,7 +27,7 @@ use crate::identity::{PeerIdentity, Role, Roles, Subject};
 use crate::join::{self, Enrolment};
 use crate::limits::CONNECT_TIME_MAX;
 use crate::local::Local;
-use crate::metrics::{Metrics, Opened, Refused};
+use crate::metrics::{Metrics, Opened, Refused, Stands};
 use crate::port::{Begun, Ear, Handshake, Street, asks_for, refused};
 use crate::service::{Handler, Serve, Served, Service};
 use crate::serving::Serving;
@@ -293,6 +293,7 @@ impl House {
         match found {
             Ok((version, service, offer)) => {
                 hello::welcome(&mut wire, version, service).await?;
+                wire.carries(Role::from_number(service), Stands::Serves);
                 let from = PeerIdentity { subject, address, version };
                 let serve = offer.serve.clone();
                 let (metrics, beats) = (self.metrics().clone(), self.endpoint.beats());

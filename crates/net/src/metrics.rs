@@ -7,6 +7,39 @@ use larder_types::Seldom;
 use parking_lot::Mutex;
 
 use crate::error::Refusal;
+use crate::identity::Role;
+
+/// The end of a connection at which a process stands: it asks a service, or serves it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stands {
+    /// It asks.
+    Asks,
+    /// It serves.
+    Serves,
+}
+
+impl Stands {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Asks, Self::Serves];
+
+    /// As a label.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Asks => "asks",
+            Self::Serves => "serves",
+        }
+    }
+}
+
+/// Bytes of frames on connections of one kind, without those of TLS.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    /// Bytes received.
+    pub received: Counter,
+    /// Bytes sent.
+    pub sent: Counter,
+}
 
 /// The reason why one of the two sides refused a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,10 +210,10 @@ pub struct Metrics {
     pub received: Counter,
     /// Frames sent.
     pub sent: Counter,
-    /// Bytes received, without those of TLS.
-    pub bytes_received: Counter,
-    /// Bytes sent, without those of TLS.
-    pub bytes_sent: Counter,
+    /// By service and end.
+    traffic: [[Traffic; Stands::ALL.len()]; Role::ALL.len()],
+    /// Of connections whose service is not agreed on yet.
+    shaking_hands: Traffic,
     /// One-way messages that were not sent, or not understood.
     pub dropped: Counter,
     /// Requests refused because too much was under way, here or at the peer.
@@ -189,8 +222,8 @@ pub struct Metrics {
     pub in_flight: Counter,
     /// Requests that handlers have not answered.
     pub handling: Counter,
-    /// Times of answered calls.
-    pub round_trips: RoundTrips,
+    /// Times of answered calls, by service.
+    round_trips: [RoundTrips; Role::ALL.len()],
 }
 
 impl Metrics {
@@ -198,6 +231,32 @@ impl Metrics {
     #[must_use]
     pub fn refused(&self, why: Refused) -> u64 {
         self.refused[why as usize].get()
+    }
+
+    /// Bytes on connections of a service, at this end of them.
+    #[must_use]
+    pub fn traffic(&self, service: Role, stands: Stands) -> &Traffic {
+        &self.traffic[service as usize][stands as usize]
+    }
+
+    /// The same; of a connection whose service is not agreed on, if there is none.
+    pub(crate) fn traffic_of(&self, carries: Option<(Role, Stands)>) -> &Traffic {
+        carries.map_or(&self.shaking_hands, |(service, stands)| self.traffic(service, stands))
+    }
+
+    /// Bytes on all connections: those received, those sent.
+    #[must_use]
+    pub fn bytes(&self) -> (u64, u64) {
+        let all = self.traffic.iter().flatten().chain([&self.shaking_hands]);
+        all.fold((0, 0), |(received, sent), of| {
+            (received + of.received.get(), sent + of.sent.get())
+        })
+    }
+
+    /// Times of calls to a service that were answered.
+    #[must_use]
+    pub fn round_trips(&self, service: Role) -> &RoundTrips {
+        &self.round_trips[service as usize]
     }
 
     pub(crate) fn refuse(&self, why: Refused) {
@@ -242,6 +301,26 @@ mod tests {
         for (at, why) in Refused::ALL.into_iter().enumerate() {
             assert_eq!(why as usize, at);
         }
+    }
+
+    #[test]
+    fn bytes_are_counted_by_service_and_end_and_in_sum() {
+        let metrics = Metrics::default();
+        metrics.traffic_of(Some((Role::Data, Stands::Serves))).received.add(7);
+        metrics.traffic_of(Some((Role::Data, Stands::Asks))).sent.add(30);
+        metrics.traffic_of(None).sent.add(200);
+        for service in Role::ALL {
+            for stands in Stands::ALL {
+                let of = metrics.traffic(service, stands);
+                let expected = match (service, stands) {
+                    (Role::Data, Stands::Serves) => (7, 0),
+                    (Role::Data, Stands::Asks) => (0, 30),
+                    _ => (0, 0),
+                };
+                assert_eq!((of.received.get(), of.sent.get()), expected, "{service} {stands:?}");
+            }
+        }
+        assert_eq!(metrics.bytes(), (7, 230));
     }
 
     #[test]

@@ -27,6 +27,7 @@ use larder_volume::{
 };
 use parking_lot::Mutex;
 
+use crate::breakdown::{CountsNow, DISK_TABLE, DiskOps};
 use crate::limits::{
     DISK_GROUP_BYTES_MAX, DISK_QUEUE_BYTES_MAX, DISK_QUEUE_COMMANDS_MAX, LV_ROOM_BYTES_MIN,
     NEARLY_FULL_BYTES, RESERVE_BYTES, RESERVE_LAST_PART, RESERVE_PART,
@@ -111,6 +112,7 @@ pub struct DataServer {
     commands: AtomicU64,
     bytes: AtomicU64,
     group_ns: AtomicU64,
+    ops: DiskOps,
 }
 
 impl DataServer {
@@ -141,6 +143,7 @@ impl DataServer {
             commands: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             group_ns: AtomicU64::new(0),
+            ops: DiskOps::default(),
         }))
     }
 
@@ -199,9 +202,27 @@ impl DataServer {
         self.clients.load(Ordering::Relaxed)
     }
 
+    /// Its operations on the disk that succeeded, by size.
+    #[must_use]
+    pub fn ops(&self) -> &DiskOps {
+        &self.ops
+    }
+
+    /// Its counts, for those that add them up.
+    #[must_use]
+    pub fn counts_now(&self) -> CountsNow {
+        let mut now = CountsNow::default();
+        now.add(DISK_TABLE, &self.ops.kinds());
+        now
+    }
+
     /// Compares a copy with its checksums, past the page cache; blocks.
     pub(crate) fn verify_copy(&self, chunk: &Chunk) -> CopyState {
-        match self.reader.verify(chunk) {
+        let compared = self.reader.verify(chunk);
+        if compared.is_ok() {
+            self.ops.verify.note(chunk.len.into());
+        }
+        match compared {
             Ok(Ok(())) => CopyState::Right,
             Ok(Err(mismatch)) => {
                 tracing::debug!(lv = %chunk.lv, grant = ?chunk.grant, %mismatch, "a copy does not verify");
@@ -229,6 +250,7 @@ impl DataServer {
             tracing::debug!(lv = %chunk.lv, %error, "a chunk cannot be read");
             CopyState::Unreadable
         })?;
+        self.ops.read_copy.note(bytes.len() as u64);
         match verify_range(chunk, sums.first_sum, &bytes) {
             Ok(()) => Ok(bytes),
             Err(_) => Err(CopyState::Damaged),
@@ -270,7 +292,14 @@ impl DataServer {
         extents: &[Extent],
         range: Range<u32>,
     ) -> Result<Option<Bytes>, ReadError> {
-        self.reader.read_cached(lv, extents, range.start, range.len() as u32)
+        let read = self.reader.read_cached(lv, extents, range.start, range.len() as u32);
+        read.inspect(|bytes| self.note_cached(bytes.as_ref()))
+    }
+
+    fn note_cached(&self, bytes: Option<&Bytes>) {
+        if let Some(bytes) = bytes {
+            self.ops.read_cached.note(bytes.len() as u64);
+        }
     }
 
     /// Reads what lies at some extents, unverified; blocks.
@@ -280,7 +309,8 @@ impl DataServer {
         extents: &[Extent],
         range: Range<u32>,
     ) -> Result<Bytes, ReadError> {
-        self.reader.read(lv, extents, range.start, range.len() as u32)
+        let read = self.reader.read(lv, extents, range.start, range.len() as u32);
+        read.inspect(|bytes| self.ops.read.note(bytes.len() as u64))
     }
 
     fn submit(&self, action: Action, concerned: Concerned, bytes: usize) {
@@ -326,16 +356,23 @@ impl DataServer {
             self.groups.fetch_add(1, Ordering::Relaxed);
             self.bytes.fetch_add(volume.counters().bytes_written - bytes, Ordering::Relaxed);
             for completion in done.drain(..) {
-                let whom =
-                    std::mem::replace(&mut concerned[completion.tag as usize], Concerned::Nobody);
+                let (whom, bytes) = &mut concerned[completion.tag as usize];
+                let whom = std::mem::replace(whom, Concerned::Nobody);
+                if *bytes > 0 && completion.result.is_ok() {
+                    self.ops.write.note(*bytes as u64);
+                }
                 self.complete(whom, completion);
             }
             concerned.clear();
         }
     }
 
-    /// Takes what waits, up to the bounds of a group; `false` once stopped and empty.
-    fn take_group(&self, group: &mut Vec<Command>, concerned: &mut Vec<Concerned>) -> bool {
+    /// Takes what waits, up to the bounds of a group, with whom it concerns and its bytes; `false` once stopped and empty.
+    fn take_group(
+        &self,
+        group: &mut Vec<Command>,
+        concerned: &mut Vec<(Concerned, usize)>,
+    ) -> bool {
         let mut queue = self.queue.lock();
         while queue.waiting.is_empty() {
             if queue.stopped {
@@ -349,7 +386,7 @@ impl DataServer {
             queue.bytes -= bytes;
             group_bytes += bytes;
             group.push(Command { tag: concerned.len() as u64, action });
-            concerned.push(whom);
+            concerned.push((whom, bytes));
         }
         true
     }
@@ -393,7 +430,7 @@ impl DataServer {
     ) -> Result<Option<Bytes>, ReadFailure> {
         let sums = whole_sums(chunk, range.clone());
         let bytes = self.reader.read_cached(chunk.lv, &chunk.extents, sums.from_byte, sums.len);
-        match bytes {
+        match bytes.inspect(|bytes| self.note_cached(bytes.as_ref())) {
             Ok(None) => Ok(None),
             Ok(Some(bytes)) => verified(chunk, range, sums, bytes).map(Some),
             Err(error) => Err(read_failed(chunk, &error)),
@@ -405,7 +442,10 @@ impl DataServer {
         let _client = self.client();
         let sums = whole_sums(chunk, range.clone());
         match self.reader.read(chunk.lv, &chunk.extents, sums.from_byte, sums.len) {
-            Ok(bytes) => verified(chunk, range, sums, bytes),
+            Ok(bytes) => {
+                self.ops.read.note(bytes.len() as u64);
+                verified(chunk, range, sums, bytes)
+            }
             Err(error) => Err(read_failed(chunk, &error)),
         }
     }

@@ -8,6 +8,7 @@
 #[cfg(feature = "ablation")]
 pub mod ablation;
 mod blocking;
+pub mod breakdown;
 mod clock;
 pub mod data;
 pub mod data_node;

@@ -63,6 +63,10 @@ pub const PROTOCOL_CLUSTER_VERSION: u8 = 17;
 pub const VOLUMES_TOLD_MAX: usize = 100_000;
 /// See [`VOLUMES_TOLD_MAX`].
 pub const BUCKETS_TOLD_MAX: usize = 100_000;
+/// Most counts that a server tells, and bytes of a name in them: they fit an answer.
+pub const COUNTS_TOLD_MAX: usize = 1024;
+/// See [`COUNTS_TOLD_MAX`].
+pub const COUNT_NAME_BYTES_MAX: usize = 64;
 /// Oldest version of it in which a gateway reads large objects in other regions for its cluster's other proxies, and meta servers tell
 /// of space.
 pub const PROTOCOL_REMOTE_READS: u8 = 18;
@@ -76,6 +80,8 @@ pub const PROTOCOL_TIMELINES: u8 = 21;
 pub const PROTOCOL_COALESCE: u8 = 22;
 /// Oldest version of it in which data servers take copies from one another, and managers say whose are made first.
 pub const PROTOCOL_COPIES: u8 = 23;
+/// Oldest version of it in which servers tell their counts of requests and operations.
+pub const PROTOCOL_COUNTS: u8 = 24;
 /// Most of them in one that is sent, and in one that is taken, with its bytes: a word of a group has some dozen.
 pub const BATCH_SENT_MAX: usize = 512;
 /// See [`BATCH_SENT_MAX`].

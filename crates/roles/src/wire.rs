@@ -146,6 +146,8 @@ pub enum MetaCall {
     /// Tell the space of the volumes whose groups it leads, and what buckets have there. Since
     /// [`PROTOCOL_REMOTE_READS`](crate::limits::PROTOCOL_REMOTE_READS).
     Space,
+    /// Tell the counts of requests. Of the server: any view. Since [`PROTOCOL_COUNTS`](crate::limits::PROTOCOL_COUNTS).
+    Counts,
 }
 
 /// Another region, and the op of a journal up to which it has all that the journal tells, durably.
@@ -177,6 +179,8 @@ pub enum MetaReply {
     Positions(Vec<Position>),
     /// To [`MetaCall::Space`]; payload: a [`SpaceNow`](crate::progress::SpaceNow), encoded.
     Space,
+    /// To [`MetaCall::Counts`]; payload: a [`CountsNow`](crate::breakdown::CountsNow), encoded.
+    Counts,
 }
 
 /// A primary's word on a PG's journal.
@@ -362,6 +366,9 @@ pub enum ProxyCall {
     /// By a manager or a proxy: tell which of root's keys are taken. Since
     /// [`PROTOCOL_ROOT_KEYS`](crate::limits::PROTOCOL_ROOT_KEYS).
     Keys,
+    /// By a manager or a proxy: tell the counts of clients' operations. Since
+    /// [`PROTOCOL_COUNTS`](crate::limits::PROTOCOL_COUNTS).
+    Counts,
 }
 
 /// A version that other regions have, and whose bytes do not come with a read: it is large, and comes by itself.
@@ -426,6 +433,8 @@ pub enum ProxyReply {
     NoPart(PartRefusal),
     /// These are taken.
     Keys(KeysTaken),
+    /// Payload: a [`CountsNow`](crate::breakdown::CountsNow), encoded.
+    Counts,
 }
 
 /// Reason for not giving a part of a large object.

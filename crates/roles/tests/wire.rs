@@ -17,6 +17,7 @@ use larder_protocol::{
     Answer, AppendCall, AppendDone, AppendRefusal, Call, CoalesceAsk, CoalesceCall, CoalescePlan,
     Content, DataAnswer, DataRequest, Description, PeerMessage, PutCall, Refusal, RowSpan,
 };
+use larder_roles::breakdown::{CountNow, CountsNow};
 use larder_roles::keys::{KeysTaken, PreviousTaken};
 use larder_roles::progress::{
     AwayNow, BackgroundNow, BucketNow, CompactionNow, DigestsNow, DoubtNow, DoubtsNow, FloorNow,
@@ -347,7 +348,21 @@ fn said() -> Vec<String> {
         hex(&encode(&DataReply::Copied(CopyEnd::NoHolder, vec![ServerId(300)]))),
         hex(&encode(&ServerMessage::Copies { boot, sent_ms: 301, need: copy_need() })),
         hex(&encode(&ManagerMessage::CopyTurn { boot, sent_ms: 301, turn: copy_turn() })),
+        hex(&encode(&MetaCall::Counts)),
+        hex(&encode(&MetaReply::Counts)),
+        hex(&encode(&DataCall::Counts)),
+        hex(&encode(&DataReply::Counts)),
+        hex(&encode(&ProxyCall::Counts)),
+        hex(&encode(&ProxyReply::Counts)),
+        hex(&encode(&counts())),
     ]
+}
+
+fn counts() -> CountsNow {
+    let [table, kind, size] = ["disk", "read", "1K..8K"].map(str::to_owned);
+    let (ops, bytes) = (300, 1 << 20);
+    let count = CountNow { table, kind, size, ops, bytes, waited_us: 301, served_us: 302 };
+    CountsNow { counts: vec![count] }
 }
 
 fn copy_need() -> CopyNeed {

@@ -21,6 +21,9 @@ pub(crate) struct StatusArgs {
     /// Look again every two seconds, until you stop it.
     #[arg(long)]
     pub(crate) watch: bool,
+    /// Show operations of clients and of disks by size, and requests to meta servers by kind, since each server's start.
+    #[arg(long)]
+    pub(crate) breakdown: bool,
 }
 
 #[derive(Debug, Args)]

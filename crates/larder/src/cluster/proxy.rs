@@ -17,6 +17,7 @@ use larder_roles::managers::{Presence, Run};
 use larder_roles::proxy::{ClusterConfig, ClusterProxy, coalesce_pieces, expire_uploads};
 use larder_roles::wire::{PartRefusal, ProxyCall, ProxyMessage, ProxyReply, ProxyService};
 use larder_s3::{S3Service, Server};
+use larder_types::codec::encode;
 use tokio::sync::Semaphore;
 
 use super::config::RoleConfig;
@@ -42,6 +43,7 @@ struct ProxyFace {
     lists: Arc<Semaphore>,
     deletions: Arc<Semaphore>,
     keys: Arc<ProxyKeys>,
+    metrics: Arc<Metrics>,
 }
 
 impl Handler<ProxyService> for ProxyFace {
@@ -56,10 +58,16 @@ impl Handler<ProxyService> for ProxyFace {
             let reply = ProxyReply::Keys(self.keys.told());
             return responder.answer(&reply, bytes::Bytes::new());
         }
+        if call == ProxyCall::Counts {
+            let counts = encode(&self.metrics.operations().now());
+            return responder.answer(&ProxyReply::Counts, counts.into());
+        }
         let places = match &call {
             ProxyCall::Look(..) => &self.looks,
             ProxyCall::Part(_) => &self.parts,
-            ProxyCall::List(..) | ProxyCall::Clients | ProxyCall::Keys => &self.lists,
+            ProxyCall::List(..) | ProxyCall::Clients | ProxyCall::Keys | ProxyCall::Counts => {
+                &self.lists
+            }
             ProxyCall::Deletion(..) => &self.deletions,
             ProxyCall::Change(_) => &self.changes,
         };
@@ -204,6 +212,7 @@ async fn stand_behind(
         lists: Arc::new(Semaphore::new(GATEWAY_LISTS_MAX)),
         deletions: Arc::new(Semaphore::new(GATEWAY_CALLS_MAX)),
         keys: keys.clone(),
+        metrics: around.metrics.clone(),
     };
     let services = Services::new().with(Roles::of(&[Role::Manager, Role::Proxy]), face);
     let listener = Listener::start(&member.endpoint, member.ear, services);

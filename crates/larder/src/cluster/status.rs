@@ -1,13 +1,14 @@
 //! `larder status`: the cluster as the managers' map shows it, and what its meta servers do in the background.
 
 pub(crate) mod background;
+mod counts;
 mod doubts;
 pub(crate) mod space;
 mod text;
 mod verdict;
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
+use std::io::{IsTerminal, StdoutLock, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -26,7 +27,7 @@ use super::config::RoleConfig;
 use super::{RoleError, beside, rebalance};
 use crate::args::StatusArgs;
 use crate::kind::{self, Kind};
-use crate::{dev, exit, pack, store_status};
+use crate::{breakdown, dev, exit, pack, store_status};
 use background::Background;
 use space::{Space, Spaces};
 
@@ -163,6 +164,14 @@ pub(crate) fn run(args: &StatusArgs) -> ExitCode {
     let found = if path.is_dir() { kind::found(path) } else { Ok(None) };
     match found {
         Ok(Some(Kind::Store)) => store_status::run(path, args),
+        Ok(Some(Kind::Worker)) if args.breakdown => {
+            let dir = path.display();
+            eprintln!(
+                "error: --breakdown is of stores and clusters, and {dir} is of a pack worker: leave it out, or see \
+                 larder_operations_total at the worker's /metrics"
+            );
+            exit::code(exit::USAGE)
+        }
         Ok(Some(Kind::Worker)) => pack::status::show(path, args.json),
         Ok(Some(Kind::DevCluster)) => of_cluster(&dev::role_beside(path), args),
         Ok(None) if path.is_dir() => {
@@ -194,10 +203,19 @@ fn watch(path: &Path, args: &StatusArgs) -> Result<bool, RoleError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(RoleError::System)?;
     loop {
+        if args.breakdown {
+            let all = runtime.block_on(counts::ask(path))?;
+            let is_read = print(args, &all, breakdown::people)?;
+            if !args.watch || !is_read {
+                return Ok(all.is_whole());
+            }
+            runtime.block_on(async { sleep(WATCH_PAUSE).await });
+            continue;
+        }
         let (map, background, is_latest) = runtime.block_on(ask(path))?;
         let mut status = Status { is_latest, ..status(&map, background) };
         status.verdict = verdict::of(&status);
-        let is_read = print(args, &status)?;
+        let is_read = print(args, &status, text::people)?;
         if !args.watch || !is_read {
             return Ok(is_well(&status));
         }
@@ -233,15 +251,19 @@ async fn ask(path: &Path) -> Result<(Topology, Vec<Background>, bool), RoleError
 }
 
 /// False if nobody reads on, such as `head`.
-fn print(args: &StatusArgs, status: &Status) -> Result<bool, RoleError> {
+fn print<T: Serialize>(
+    args: &StatusArgs,
+    shown: &T,
+    people: fn(&mut StdoutLock<'static>, &T) -> std::io::Result<()>,
+) -> Result<bool, RoleError> {
     let mut out = std::io::stdout().lock();
     let clear = if args.watch && out.is_terminal() { CLEAR } else { "" };
     let written = if args.json {
-        serde_json::to_writer(&mut out, status)
+        serde_json::to_writer(&mut out, shown)
             .map_err(std::io::Error::from)
             .and_then(|()| writeln!(out))
     } else {
-        out.write_all(clear.as_bytes()).and_then(|()| text::people(&mut out, status))
+        out.write_all(clear.as_bytes()).and_then(|()| people(&mut out, shown))
     };
     match written {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),

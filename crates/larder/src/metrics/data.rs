@@ -5,7 +5,7 @@ use std::sync::Arc;
 use larder_roles::data_node::DataNode;
 use larder_roles::managers::Managers;
 
-use super::{RoleMetrics, disk};
+use super::{RoleMetrics, disk, operations};
 
 /// A data server whose disk other servers read.
 pub(crate) struct DataMetrics {
@@ -75,5 +75,11 @@ impl RoleMetrics for DataMetrics {
         let help = "Copies that are being made here, or wait for their turn";
         gauges.push(("data_copies_under_way", help, copies));
         gauges
+    }
+
+    fn write_labelled(&self, out: &mut String) -> std::fmt::Result {
+        let ops = self.node.server().ops();
+        operations::of_disk(ops, out)?;
+        operations::of_queue(ops, out)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use larder_roles::quorum::ManagerCounts;
 
-use super::RoleMetrics;
+use super::{RoleMetrics, operations};
 
 /// A manager among the managers.
 pub(crate) struct ManagerMetrics(pub(crate) Arc<ManagerCounts>);
@@ -66,5 +66,9 @@ impl RoleMetrics for ManagerMetrics {
                 of(&counts.balance_paused),
             ),
         ]
+    }
+
+    fn write_labelled(&self, out: &mut String) -> std::fmt::Result {
+        operations::of_manager(&self.0.requests, out)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use larder_roles::managers::Managers;
 use larder_roles::meta::Meta;
 
-use super::{RoleMetrics, background, buckets, reads};
+use super::{RoleMetrics, background, buckets, operations, reads};
 
 /// A meta server whose other roles run in other processes.
 pub(crate) struct MetaMetrics {
@@ -40,6 +40,11 @@ impl RoleMetrics for MetaMetrics {
             ("log_groups", "Groups of ops written to the log and synced", log.groups as f64),
             ("log_ops", "Ops written to the log", log.ops as f64),
             ("log_bytes", "Bytes of log that are synced", log.synced as f64),
+            (
+                "log_sync_seconds",
+                "Seconds spent writing and syncing the log",
+                log.sync_ns as f64 / 1e9,
+            ),
             (
                 "member_batches",
                 "Messages to other members in which several placement groups spoke",
@@ -119,7 +124,7 @@ impl RoleMetrics for MetaMetrics {
 
     fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
         let (mut tail, mut open, mut doubt, mut doubt_ms) = (0, 0, 0, 0);
-        let mut remembered = 0;
+        let (mut remembered, mut waiting) = (0, 0);
         for pg in self.meta.pg_ids() {
             let gauges = self.meta.gauges(pg);
             tail += gauges.tail_ops;
@@ -127,8 +132,9 @@ impl RoleMetrics for MetaMetrics {
             open += gauges.open_puts;
             doubt += gauges.in_doubt;
             doubt_ms = doubt_ms.max(gauges.in_doubt_ms);
+            waiting += gauges.waiting_calls;
         }
-        let kept = self.managers.kept().0;
+        let (kept, log) = (self.managers.kept().0, self.meta.log_counters());
         let lacking = self.meta.rebuild().lacking();
         let single = lacking.get(&1).copied().unwrap_or_default();
         let lost = lacking.get(&0).copied().unwrap_or_default();
@@ -149,6 +155,13 @@ impl RoleMetrics for MetaMetrics {
                 remembered as f64,
             ),
             ("puts_in_doubt", "Puts being resolved", doubt as f64),
+            ("waiting_calls", "Calls that wait in placement groups", waiting as f64),
+            (
+                "log_buffered_bytes",
+                "Bytes that wait to be written to the log",
+                log.buffered_bytes as f64,
+            ),
+            ("log_disk_bytes", "Bytes that the log takes on disk", log.disk_bytes as f64),
             (
                 "put_in_doubt_oldest_seconds",
                 "Seconds for which the oldest put being resolved has had no outcome",
@@ -179,6 +192,7 @@ impl RoleMetrics for MetaMetrics {
     }
 
     fn write_labelled(&self, out: &mut String) -> std::fmt::Result {
-        buckets::write(&self.meta, out)
+        buckets::write(&self.meta, out)?;
+        operations::of_meta(self.meta.requests_by_kind(), out)
     }
 }

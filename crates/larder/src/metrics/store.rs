@@ -12,7 +12,7 @@ use larder_types::limits::BLOCK_BYTES;
 
 use super::{
     EXPIRED, PIECES_AHEAD, RoleMetrics, WAITS_MET, WAITS_UNMET, appends, background, buckets, disk,
-    reads,
+    operations, reads,
 };
 
 /// All roles in one process.
@@ -156,6 +156,8 @@ impl RoleMetrics for StoreMetrics {
 
     fn write_labelled(&self, out: &mut String) -> std::fmt::Result {
         buckets::write(&self.meta, out)?;
+        operations::of_disk(self.data.ops(), out)?;
+        operations::of_meta(self.meta.requests_by_kind(), out)?;
         self.regions.get().map_or(Ok(()), |regions| super::regions::write(regions, out))
     }
 }

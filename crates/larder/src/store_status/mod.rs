@@ -10,14 +10,17 @@ mod socket;
 mod text;
 mod verdict;
 
-use std::io::{IsTerminal, StdoutLock, Write};
+use std::io::{Error, IsTerminal, StdoutLock, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
+use larder_roles::breakdown::CountsNow;
 use serde::Deserialize;
+use tokio::runtime::Runtime;
 use tokio::time::sleep;
 
 use crate::args::StatusArgs;
+use crate::breakdown::{self, Breakdown};
 use crate::cluster::status::{CLEAR, WATCH_PAUSE};
 use crate::exit;
 use crate::kind::{self, Kind, KindError};
@@ -70,6 +73,14 @@ fn watch(dir: &Path, args: &StatusArgs) -> Result<bool, StatusError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(StatusError::System)?;
     loop {
+        if args.breakdown {
+            let is_read = show_breakdown(dir, args, &runtime)?;
+            if !args.watch || !is_read {
+                return Ok(true);
+            }
+            runtime.block_on(async { sleep(WATCH_PAUSE).await });
+            continue;
+        }
         let told = runtime.block_on(socket::ask(dir, Asked::Status))?;
         let failed = |error: serde_json::Error| {
             let reason =
@@ -88,6 +99,23 @@ fn watch(dir: &Path, args: &StatusArgs) -> Result<bool, StatusError> {
         }
         runtime.block_on(async { sleep(WATCH_PAUSE).await });
     }
+}
+
+/// Prints the counts of a store; false if nobody reads on.
+fn show_breakdown(dir: &Path, args: &StatusArgs, runtime: &Runtime) -> Result<bool, StatusError> {
+    let told = runtime.block_on(socket::ask(dir, Asked::Breakdown))?;
+    let counts: CountsNow =
+        serde_json::from_slice(&told).map_err(|error| StatusError::NoAnswer {
+            dir: dir.display().to_string(),
+            reason: format!("{error}; the server runs another release: restart it"),
+        })?;
+    let all = Breakdown::of(vec![(dir.display().to_string(), "store", Some(counts))]);
+    print(args, |out| match args.json {
+        true => {
+            serde_json::to_writer(&mut *out, &all).map_err(Error::from).and_then(|()| writeln!(out))
+        }
+        false => breakdown::people(out, &all),
+    })
 }
 
 /// The part of the document that a release of any age has.

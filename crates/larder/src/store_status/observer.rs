@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use larder_roles::breakdown::CountsNow;
 use larder_roles::data::DataServer;
 use larder_roles::manager::Manager;
 use larder_roles::meta::Meta;
@@ -163,6 +164,14 @@ impl Observer {
             region: (region != RegionId::OWN).then_some(region.0),
             progress,
         }
+    }
+
+    /// Operations and requests since the start, of all roles.
+    pub(super) fn counts(&self) -> CountsNow {
+        let mut counts = self.metrics.operations().now();
+        counts.counts.extend(self.meta.requests_by_kind().now().counts);
+        counts.counts.extend(self.data.counts_now().counts);
+        counts
     }
 
     /// All buckets; those with the most bytes come first.

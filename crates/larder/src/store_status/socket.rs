@@ -1,7 +1,7 @@
 //! `DIR/status.sock`: where the process that serves a store says how it is, to its own user and to root.
 //!
 //! HTTP over a socket of the file system, with JSON: `GET /v1/status` answers with a [`Document`](super::document::Document),
-//! `GET /v1/keys` with [`KeysNow`]. `POST /v1/keys` has root's keys read anew from their file. Nothing else can be changed by
+//! `GET /v1/keys` with [`KeysNow`], `GET /v1/breakdown` with a [`CountsNow`](larder_roles::breakdown::CountsNow). `POST /v1/keys` has root's keys read anew from their file. Nothing else can be changed by
 //! way of it.
 
 use std::fs::{self, File};
@@ -30,6 +30,7 @@ use crate::keys::{KeysNow, StoreKeys};
 pub(crate) const SOCKET: &str = "status.sock";
 const STATUS: &str = "/v1/status";
 const KEYS: &str = "/v1/keys";
+const BREAKDOWN: &str = "/v1/breakdown";
 /// Questions at once; others wait.
 const ASKING_MAX: usize = 2;
 /// Time that a question has in all.
@@ -137,6 +138,8 @@ async fn answer(stream: UnixStream, shown: (Arc<Observer>, Arc<StoreKeys>)) {
 pub(crate) enum Asked {
     /// The document.
     Status,
+    /// The counts of operations and requests.
+    Breakdown,
     /// The keys that it takes.
     Now,
     /// The same, after it has read their file anew.
@@ -147,6 +150,7 @@ impl Asked {
     fn of(method: &Method, path: &str) -> Option<Self> {
         match (method, path) {
             (&Method::GET, STATUS) => Some(Self::Status),
+            (&Method::GET, BREAKDOWN) => Some(Self::Breakdown),
             (&Method::GET, KEYS) => Some(Self::Now),
             (&Method::POST, KEYS) => Some(Self::ReadAnew),
             _ => None,
@@ -156,6 +160,7 @@ impl Asked {
     const fn words(self) -> (Method, &'static str) {
         match self {
             Self::Status => (Method::GET, STATUS),
+            Self::Breakdown => (Method::GET, BREAKDOWN),
             Self::Now => (Method::GET, KEYS),
             Self::ReadAnew => (Method::POST, KEYS),
         }
@@ -165,12 +170,16 @@ impl Asked {
 fn respond(asked: Option<Asked>, observer: &Observer, keys: &StoreKeys) -> Response<Full<Bytes>> {
     let made = match asked {
         Some(Asked::Status) => json(&observer.document()),
+        Some(Asked::Breakdown) => json(&observer.counts()),
         Some(Asked::Now) => json(&keys.now()),
         Some(Asked::ReadAnew) => match keys.read_anew() {
             Ok(now) => json(&now),
             Err(reason) => Err((StatusCode::CONFLICT, reason)),
         },
-        None => Err((StatusCode::NOT_FOUND, format!("ask for {STATUS} or {KEYS}\n"))),
+        None => {
+            let known = format!("ask for {STATUS}, {BREAKDOWN} or {KEYS}\n");
+            Err((StatusCode::NOT_FOUND, known))
+        }
     };
     let (status, kind, body) = match made {
         Ok(body) => (StatusCode::OK, "application/json", body),
@@ -244,6 +253,9 @@ async fn exchange(stream: UnixStream, asked: Asked) -> Result<Vec<u8>, String> {
     let body = body.map_err(|error| error.to_string())?.to_bytes();
     match status {
         StatusCode::OK => Ok(body.to_vec()),
+        StatusCode::NOT_FOUND => {
+            Err("its release does not know the question: restart it with this one".to_owned())
+        }
         _ => Err(format!("{status}: {}", String::from_utf8_lossy(&body).trim())),
     }
 }

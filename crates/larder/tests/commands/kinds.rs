@@ -179,6 +179,11 @@ fn of_operators(named: &Named<'_>) -> Vec<Case> {
     cases.push(case("status", &["--config", named.config], ROLES));
     cases.push(case("status", &["--config", named.dir], &[Store, Machine, Worker, DevCluster]));
     cases.push(case("status", &[named.dir], &[Store, Machine, Worker, DevCluster]));
+    let words = [named.dir, "--breakdown"];
+    let mut breakdown = case("status", &words, &[Store, Machine, DevCluster]);
+    breakdown.says =
+        |kind, _| (kind == Worker).then(|| "--breakdown is of stores and clusters".to_owned());
+    cases.push(breakdown);
     for case in cases.iter_mut().filter(|case| case.takes == [Machine]) {
         case.says = |kind, dir| {
             (kind == DevCluster).then(|| format!("such as {dir}/node-1/manager/role.toml"))

@@ -8,8 +8,9 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 use crate::endpoint::{Security, buffered};
-use crate::identity::Roles;
+use crate::identity::{Role, Roles};
 use crate::limits::{PAYLOAD_BYTES_MAX, PING_INTERVAL, PROTOCOL_MAX, REQUESTS_MAX, SILENCE_MAX};
+use crate::metrics::Stands;
 use crate::tests::{Heard, authority, caller, data_server, endpoint, peer, socket, soon};
 use crate::{Authority, Peer, Rejected, hello};
 
@@ -277,7 +278,7 @@ async fn what_can_never_be_sent_is_rejected() {
 async fn sixty_four_calls_in_flight_each_get_their_own_answer() {
     let authority = authority();
     let ours = caller(&authority);
-    let (_theirs, listener, _heard) = data_server(&authority, 2).await;
+    let (theirs, listener, _heard) = data_server(&authority, 2).await;
     let to = peer(&ours, 2, listener.address());
     let mut tasks = JoinSet::new();
     for caller in 0..64_u64 {
@@ -295,8 +296,19 @@ async fn sixty_four_calls_in_flight_each_get_their_own_answer() {
         done.unwrap();
     }
     assert_eq!(ours.metrics().in_flight.get(), 0);
-    let answered: u64 = ours.metrics().round_trips.buckets().map(|(_, count)| count).sum();
-    assert_eq!(answered, 64 * 20);
+    let answered = |service| -> u64 {
+        ours.metrics().round_trips(service).buckets().map(|(_, count)| count).sum()
+    };
+    assert_eq!(Role::ALL.map(answered), [0, 0, 64 * 20, 0], "data servers are the third");
+    for (endpoint, stands) in [(&ours, Stands::Asks), (&theirs, Stands::Serves)] {
+        for service in Role::ALL {
+            for end in Stands::ALL {
+                let of = endpoint.metrics().traffic(service, end);
+                let is_some = of.received.get() > 1000 && of.sent.get() > 1000;
+                assert_eq!(is_some, (service, end) == (Role::Data, stands), "{service} {end:?}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -70,6 +70,14 @@ pub struct Begun {
     since_us: u64,
 }
 
+impl Begun {
+    /// The time from which on it is at the device, as the driver said it: microseconds.
+    #[must_use]
+    pub fn since_us(&self) -> u64 {
+        self.since_us
+    }
+}
+
 /// The result of a read's arrival.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arrival<T> {

@@ -94,3 +94,23 @@ fn a_write_behind_too_many_commands_is_refused_and_one_is_taken_when_they_are_do
     server.stop();
     disk.join().unwrap();
 }
+
+#[test]
+fn writes_that_succeed_are_counted_by_size_and_no_other_command_is() {
+    let (server, volume) = server();
+    let disk = begin(&server, volume);
+    assert_eq!(answer(&write(&server, 0, 1023)), Ok(Answer::Written));
+    assert_eq!(answer(&write(&server, 1, 1024)), Ok(Answer::Written));
+    let (done, raised) = channel();
+    let floor = GrantKey { view: VIEW, seq: OpSeq(9) };
+    let raise = Action::RaiseFloor { lv: LV, floor };
+    server.carry_out(raise, 0, Box::new(move |result| done.send(result).unwrap()));
+    assert_eq!(answer(&raised), Ok(Answer::Floor(floor)));
+    assert_eq!(answer(&write(&server, 2, 9000)), Err(Refusal::BelowFloor));
+    let cells = server.counts_now().counts.into_iter();
+    let cells: Vec<_> = cells.map(|it| (it.kind, it.size, it.ops, it.bytes)).collect();
+    let cell = |size: &str, bytes| ("write".to_owned(), size.to_owned(), 1, bytes);
+    assert_eq!(cells, [cell("1B..1K", 1023), cell("1K..8K", 1024)]);
+    server.stop();
+    disk.join().unwrap();
+}

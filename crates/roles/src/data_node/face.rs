@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use larder_net::{Endpoint, Handler, PeerIdentity, Responder, Role, Roles};
 use larder_protocol::sound::check_chunk;
+use larder_types::codec::encode;
 use larder_types::limits::{CHUNK_BYTES_MAX, CHUNK_EXTENTS_MAX, REPLICAS_MAX, SUM_BYTES};
 use larder_types::{Chunk, Extent, LvId};
 use larder_volume::{Action, Answer, Refusal};
@@ -91,6 +92,10 @@ impl Handler<DataService> for DataFace {
                     self.node.reads.read(Wanted::Verified { chunk, range }, responder);
                 }
             }
+            DataCall::Counts => {
+                let counts = self.node.server.counts_now();
+                responder.answer(&DataReply::Counts, encode(&counts).into());
+            }
             DataCall::Load => answer(responder, &DataReply::Load(self.node.server.clients())),
         }
     }
@@ -171,7 +176,7 @@ fn may_ask(roles: Roles, request: &DataCall) -> bool {
     match request {
         DataCall::Pg { .. } | DataCall::Verify(_) | DataCall::Copy(_) => roles.has(Role::Meta),
         DataCall::ReadVerified { .. } => roles.has(Role::Data),
-        DataCall::Write { .. } | DataCall::Read { .. } | DataCall::Load => {
+        DataCall::Write { .. } | DataCall::Read { .. } | DataCall::Load | DataCall::Counts => {
             roles.meets(Roles::of(&[Role::Manager, Role::Meta, Role::Proxy]))
         }
     }

@@ -20,9 +20,10 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::blocking;
+use crate::breakdown::{BySize, DiskOps};
 use crate::data::{Client, DataServer};
 use crate::limits::{DATA_ANSWER_MAX, READ_PATIENCE_MS};
-use crate::wire::{DataReply, DataService};
+use crate::wire::{CopyState, DataReply, DataService};
 
 /// The bytes to read, as they lie there.
 pub(super) enum Wanted {
@@ -56,6 +57,15 @@ impl Wanted {
         }
     }
 
+    /// Counts of operations of its kind.
+    fn counts(&self) -> fn(&DiskOps) -> &BySize {
+        match self {
+            Self::Bytes { .. } => |ops| &ops.read,
+            Self::Copy(_) => |ops| &ops.verify,
+            Self::Verified { .. } => |ops| &ops.read_copy,
+        }
+    }
+
     /// The time for which the caller waits for the answer.
     fn patience(&self) -> Duration {
         match self {
@@ -68,6 +78,7 @@ impl Wanted {
 struct Read {
     wanted: Wanted,
     asker: Asker,
+    arrived_us: u64,
 }
 
 /// The caller that waits for a read.
@@ -114,12 +125,37 @@ struct AtDevice {
     begun: Option<Begun>,
     /// True if how long it took says how long others take: bytes were read as clients read them.
     is_measure: bool,
+    timed: Timed,
+}
+
+/// Time of a read, to be counted once it was served.
+struct Timed {
+    counts: fn(&DiskOps) -> &BySize,
+    bytes: u64,
+    waited_us: u64,
+    /// The disk gave what was asked for: a failure says nothing of its time.
+    is_served: bool,
+}
+
+impl Timed {
+    fn of(begun: &Begun, read: &Read) -> Self {
+        let waited_us = begun.since_us().saturating_sub(read.arrived_us);
+        let Read { wanted, .. } = read;
+        Self { counts: wanted.counts(), bytes: wanted.bytes(), waited_us, is_served: false }
+    }
+
+    fn note(&self, ops: &DiskOps, served_us: u64) {
+        if self.is_served {
+            (self.counts)(ops).note_time(self.bytes, self.waited_us, served_us);
+        }
+    }
 }
 
 impl Drop for AtDevice {
     fn drop(&mut self) {
         let Some(begun) = self.begun.take() else { return };
         let now_us = self.reads.now_us();
+        self.timed.note(self.reads.server.ops(), now_us.saturating_sub(begun.since_us()));
         let (mut begin, mut late) = (Vec::new(), Vec::new());
         let mut queue = self.reads.queue.lock();
         queue.served(now_us, begun, self.is_measure);
@@ -164,7 +200,7 @@ impl Reads {
     fn arrive(self: &Arc<Self>, number: u64, wanted: Wanted, asker: Asker) {
         let (now_us, what) = (self.now_us(), (wanted.urgency(), wanted.bytes()));
         let until_us = now_us + wanted.patience().as_micros() as u64;
-        let read = Read { wanted, asker };
+        let read = Read { wanted, asker, arrived_us: now_us };
         let arrival = self.queue.lock().arrive(now_us, number, what, until_us, read);
         match arrival {
             Arrival::Begins(begun, read) => self.begin(begun, read),
@@ -216,8 +252,9 @@ impl Reads {
     /// A closure that a runtime drops while it ends leaves its read at the device, with a queue that nobody asks any more.
     fn begin(self: &Arc<Self>, begun: Begun, read: Read) {
         let reads = self.clone();
+        let timed = Timed::of(&begun, &read);
         drop(blocking::run(move || {
-            carry_out(AtDevice { begun: Some(begun), is_measure: false, reads }, read);
+            carry_out(AtDevice { begun: Some(begun), is_measure: false, timed, reads }, read);
         }));
     }
 }
@@ -227,12 +264,13 @@ fn cancel(reads: &Weak<Reads>, number: u64) {
     drop(read);
 }
 
-fn carry_out(mut at_device: AtDevice, Read { wanted, asker }: Read) {
+fn carry_out(mut at_device: AtDevice, Read { wanted, asker, .. }: Read) {
     let (reads, version) = (at_device.reads.clone(), asker.version());
     match wanted {
         Wanted::Bytes { lv, extents, range, client } => {
             let read = reads.server.read_raw(lv, &extents, range);
             at_device.is_measure = read.is_ok();
+            at_device.timed.is_served = read.is_ok();
             drop((at_device, client));
             let answer = DataReply::of_read(read.is_ok(), version, reads.report());
             let bytes = read.unwrap_or_else(|error| {
@@ -243,11 +281,13 @@ fn carry_out(mut at_device: AtDevice, Read { wanted, asker }: Read) {
         }
         Wanted::Copy(chunk) => {
             let state = reads.server.verify_copy(&chunk);
+            at_device.timed.is_served = state != CopyState::Unreadable;
             drop(at_device);
             asker.answer(DataReply::Verified(state), Bytes::new());
         }
         Wanted::Verified { chunk, range } => {
             let read = reads.server.read_verified(&chunk, range);
+            at_device.timed.is_served = !matches!(read, Err(CopyState::Unreadable));
             drop(at_device);
             match read {
                 Ok(bytes) => asker.answer(DataReply::Bytes, bytes),

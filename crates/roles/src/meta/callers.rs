@@ -7,6 +7,7 @@ use larder_protocol::Token;
 use larder_types::{BucketId, ObjectKey};
 use tokio::time::Instant;
 
+use super::kinds::MetaKind;
 use super::scan::Scan;
 use crate::ticket::Ticket;
 use crate::wire::MetaService;
@@ -49,6 +50,8 @@ pub(super) struct Callers {
 struct Slot {
     turn: u32,
     caller: Option<Caller>,
+    /// Kind of the call and the steady milliseconds of its first step, until its first answer.
+    begun: Option<(MetaKind, u64)>,
 }
 
 const SLOT_BITS: u32 = 32;
@@ -56,18 +59,30 @@ const SLOT_BITS: u32 = 32;
 impl Callers {
     pub(super) fn insert(&mut self, caller: Caller) -> Token {
         let at = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { turn: 0, caller: None });
+            self.slots.push(Slot { turn: 0, caller: None, begun: None });
             self.slots.len() as u32 - 1
         });
         let slot = &mut self.slots[at as usize];
         slot.turn = slot.turn.wrapping_add(1);
-        slot.caller = Some(caller);
+        (slot.caller, slot.begun) = (Some(caller), None);
         Token(u64::from(slot.turn) << SLOT_BITS | u64::from(at))
     }
 
     fn slot(&mut self, token: Token) -> Option<&mut Slot> {
         let slot = self.slots.get_mut((token.0 & u64::from(u32::MAX)) as usize)?;
         (u64::from(slot.turn) == token.0 >> SLOT_BITS).then_some(slot)
+    }
+
+    /// Notes the step that takes a call.
+    pub(super) fn begun(&mut self, token: Token, kind: MetaKind, now_ms: u64) {
+        if let Some(slot) = self.slot(token) {
+            slot.begun = Some((kind, now_ms));
+        }
+    }
+
+    /// The kind and the beginning of a call that is answered for the first time.
+    pub(super) fn first_answer(&mut self, token: Token) -> Option<(MetaKind, u64)> {
+        self.slot(token)?.begun.take()
     }
 
     /// Returns the maker of the call, if it goes on.

@@ -33,6 +33,7 @@
 //! | `background.rs` | the budget of background work: `rebuild.rs`, `copy.rs` make copies, `compact.rs` moves chunks, `scrub/` verifies copies, `digest.rs` compares indexes |
 //! | `progress.rs`, `rate.rs` | how far all that is |
 //! | `usage.rs` | what buckets have in the groups that it leads |
+//! | `kinds.rs` | its requests by kind, counted |
 //!
 //! # Invariants
 //!
@@ -56,6 +57,7 @@ mod duties;
 mod index;
 mod journals;
 mod kept;
+mod kinds;
 mod log;
 mod maintain;
 mod orders;
@@ -106,6 +108,8 @@ use duties::Duties;
 use index::IndexPort;
 pub(crate) use journals::JournalCall;
 use journals::Journals;
+pub(crate) use kinds::MetaKind;
+pub use kinds::MetaRequests;
 use log::Log;
 pub use log::LogCounters;
 pub(crate) use positions::Awaited;
@@ -133,6 +137,8 @@ struct Member {
     duties: Duties,
     /// Gathers what it says to other members, while it is stepped with other groups.
     said: Option<batch::Said>,
+    /// Steady milliseconds of its last step: how long a call took is told by the steps that took and answered it.
+    stepped_ms: u64,
 }
 
 /// The servers that answer what this server asks for.
@@ -173,6 +179,7 @@ pub struct Meta {
     snapshots: Snapshots,
     journals: Journals,
     positions: Positions,
+    requests_by_kind: MetaRequests,
 }
 
 impl Meta {
@@ -312,6 +319,12 @@ impl Meta {
         self.cluster().map(|cluster| cluster.adoption.counters()).unwrap_or_default()
     }
 
+    /// Its requests by kind.
+    #[must_use]
+    pub fn requests_by_kind(&self) -> &MetaRequests {
+        &self.requests_by_kind
+    }
+
     /// Numbers of one PG, for metrics.
     #[must_use]
     pub fn gauges(&self, pg: PgId) -> PgGauges {
@@ -372,8 +385,16 @@ impl Meta {
 
     /// Steps a machine and carries out what it wants.
     fn step(&self, member: &mut Member, event: Event) {
+        let now = now();
+        member.stepped_ms = now.steady_ms;
+        if let Event::Call { token, call } = &event
+            && let Some(kind) = MetaKind::of(call)
+        {
+            self.requests_by_kind.note(kind);
+            member.callers.begun(*token, kind, now.steady_ms);
+        }
         let Member { pg, out, .. } = member;
-        pg.step(now(), event, &self.index, out);
+        pg.step(now, event, &self.index, out);
         self.carry_out(member);
     }
 
@@ -411,6 +432,9 @@ impl Meta {
 
     /// Hands an answer to the caller. Returns the op to take back if a grant came and nobody waits for it.
     fn reply(&self, member: &mut Member, token: Token, answer: Answer) -> Option<OpId> {
+        if let Some((kind, since_ms)) = member.callers.first_answer(token) {
+            self.requests_by_kind.note_time(kind, member.stepped_ms.saturating_sub(since_ms));
+        }
         match member.callers.get(token)? {
             Caller::Here(ticket) => {
                 let settles = !matches!(answer, Answer::Granted { .. });
@@ -455,8 +479,10 @@ impl Meta {
 
     fn apply_all(&self, member: &mut Member) {
         loop {
+            let now = now();
+            member.stepped_ms = now.steady_ms;
             let Member { pg, out, .. } = member;
-            let applied = pg.apply(now(), &self.index, out);
+            let applied = pg.apply(now, &self.index, out);
             self.carry_out(member);
             if applied == 0 {
                 return;

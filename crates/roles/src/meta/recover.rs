@@ -333,6 +333,7 @@ impl Recovered {
             space_known: SpaceKnown::default(),
             stopping: AtomicBool::new(false),
             requests: OnceLock::new(),
+            requests_by_kind: super::MetaRequests::default(),
         };
         (meta, self.writer)
     }
@@ -341,6 +342,7 @@ impl Recovered {
 impl Member {
     fn new(pg: Pg) -> Self {
         let (out, callers, scratch) = (Vec::new(), Callers::default(), Vec::new());
-        Self { pg, out, callers, scratch, duties: Duties::default(), said: None }
+        let (duties, said, stepped_ms) = (Duties::default(), None, 0);
+        Self { pg, out, callers, scratch, duties, said, stepped_ms }
     }
 }

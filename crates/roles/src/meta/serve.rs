@@ -37,7 +37,7 @@ use super::callers::{Asker, Caller, NOBODY, Wants};
 use super::cluster::Cluster;
 use super::duties::refuse;
 use super::scan::{Scan, ScanCall};
-use super::{Awaited, JournalCall, Member, Meta};
+use super::{Awaited, JournalCall, Member, Meta, MetaKind};
 use crate::blocking;
 use crate::limits::{BATCH_BYTES_MAX, BATCH_MESSAGES_MAX};
 use crate::wire::{MetaCall, MetaMessage, MetaReply, MetaService};
@@ -57,6 +57,9 @@ impl Handler<MetaService> for MetaHandler {
     ) {
         let Some(cluster) = self.meta.cluster() else { return };
         let meta = &self.meta;
+        if let Some(kind) = kind_of(&request) {
+            meta.requests_by_kind.note(kind);
+        }
         match request {
             MetaCall::Call { pg, view, call } => match session_of(cluster, from, &call) {
                 Named::Own => meta.serve_call(pg, view, call, responder),
@@ -81,6 +84,10 @@ impl Handler<MetaService> for MetaHandler {
             }
             MetaCall::Space => {
                 responder.answer(&MetaReply::Space, encode(&meta.space_now()).into());
+            }
+            MetaCall::Counts => {
+                let counts = meta.requests_by_kind.now();
+                responder.answer(&MetaReply::Counts, encode(&counts).into());
             }
             MetaCall::Doubts => {
                 responder.answer(&MetaReply::Doubts, encode(&meta.doubts_now(cluster)).into());
@@ -128,6 +135,23 @@ impl Handler<MetaService> for MetaHandler {
             }
             other => tracing::warn!(%from, ?other, "a message that this server may not send"),
         }
+    }
+}
+
+/// The kind of a request; `None` where a later step says it.
+fn kind_of(request: &MetaCall) -> Option<MetaKind> {
+    match request {
+        MetaCall::Call { .. } | MetaCall::Find { .. } => None,
+        MetaCall::Await { .. } => Some(MetaKind::AwaitPut),
+        MetaCall::GetRow { .. } => Some(MetaKind::Row),
+        MetaCall::Scan { .. } => Some(MetaKind::List),
+        MetaCall::Progress | MetaCall::Space | MetaCall::Doubts | MetaCall::Counts => {
+            Some(MetaKind::Status)
+        }
+        MetaCall::Journals { .. }
+        | MetaCall::Kept { .. }
+        | MetaCall::TellPositions(_)
+        | MetaCall::Positions { .. } => Some(MetaKind::Region),
     }
 }
 
@@ -248,6 +272,7 @@ impl Meta {
         };
         if member.pg.rests(bucket, &key) {
             drop(member);
+            self.requests_by_kind.note(MetaKind::LookUp);
             if self.index.is_in_memory() {
                 // To hand it over would cost more than the read.
                 return self.answer_from_index((pg, view), &(bucket, key), responder);

@@ -26,7 +26,7 @@ use crate::clock::now_ms;
 use crate::data::{DataServer, PutWrite, ReadFailure};
 use crate::limits::{DISK_FULL_TRIES_MAX, LIST_WAIT_MS_MAX};
 use crate::manager::{Manager, ManagerError};
-use crate::meta::{Awaited, Meta};
+use crate::meta::{Awaited, Meta, MetaKind};
 use crate::requests::Requests;
 use crate::ticket::{Settled, Ticket};
 use crate::wire::{Position, RemotePart};
@@ -346,6 +346,7 @@ impl Reach for Here {
         key: &ObjectKey,
     ) -> Result<Option<VersionRow>, ObjectError> {
         if self.meta.rests(pg, bucket, key) {
+            self.meta.requests_by_kind().note(MetaKind::LookUp);
             return self.look_up(bucket, key);
         }
         match self.ask(pg, Call::Read { bucket, key: key.clone() }).await? {
@@ -356,6 +357,7 @@ impl Reach for Here {
     }
 
     async fn row(&self, _: PgId, row: &[u8]) -> Result<Option<Bytes>, ObjectError> {
+        self.meta.requests_by_kind().note(MetaKind::Row);
         self.get(row)
     }
 
@@ -366,6 +368,7 @@ impl Reach for Here {
         to: &[u8],
         count: usize,
     ) -> Result<Vec<FoundRow>, ObjectError> {
+        self.meta.requests_by_kind().note(MetaKind::List);
         let mut rows = Vec::new();
         let scanned = self.meta.kv().scan(&from, Some(to), &mut |row, value| {
             rows.push((row.to_vec(), Bytes::copy_from_slice(value)));
@@ -376,6 +379,7 @@ impl Reach for Here {
     }
 
     async fn settled_row(&self, pg: PgId, row: &[u8]) -> Result<Option<Bytes>, ObjectError> {
+        self.meta.requests_by_kind().note(MetaKind::Row);
         let span = RowSpan { from: row.to_vec(), to: Some([row, &[0]].concat()) };
         self.settle(Some(pg), &span).await?;
         self.get(row)
@@ -406,6 +410,7 @@ impl Reach for Here {
     where
         V: FnMut(&[u8], &[u8]) -> Onward + Send,
     {
+        self.meta.requests_by_kind().note(MetaKind::List);
         let Scan { pg, settle, from, to, .. } = scan;
         let deadline = Instant::now() + Duration::from_millis(LIST_WAIT_MS_MAX);
         let (mut from, mut settled) = (Some(from), !settle);

@@ -2,6 +2,42 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::breakdown::ByKind;
+use crate::wire::{ManagerCall, ManagerMessageIn};
+
+/// Names of the kinds of requests and messages, in the order of their counts.
+const KINDS: [&str; 8] =
+    ["map", "propose", "issue_token", "authority", "peer", "server", "handed_on", "handed_back"];
+
+/// Requests and messages to a manager by kind, those too that it refuses.
+#[derive(Debug, Default)]
+pub struct ManagerRequests(ByKind<{ KINDS.len() }>);
+
+impl ManagerRequests {
+    pub(super) fn note_request(&self, request: &ManagerCall) {
+        self.0.note(match request {
+            ManagerCall::Map(_) => 0,
+            ManagerCall::Propose(_) => 1,
+            ManagerCall::IssueToken(..) => 2,
+            ManagerCall::Authority => 3,
+        });
+    }
+
+    pub(super) fn note_message(&self, message: &ManagerMessageIn) {
+        self.0.note(match message {
+            ManagerMessageIn::Peer => 4,
+            ManagerMessageIn::Server(_) => 5,
+            ManagerMessageIn::HandedOn(..) => 6,
+            ManagerMessageIn::HandedBack(..) => 7,
+        });
+    }
+
+    /// Each kind by name.
+    pub fn sums(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        KINDS.into_iter().enumerate().map(|(kind, name)| (name, self.0.of(kind).0))
+    }
+}
+
 /// Written by the manager's thread after each batch, read by the tasks that show metrics.
 #[derive(Debug, Default)]
 pub struct ManagerCounts {
@@ -29,6 +65,8 @@ pub struct ManagerCounts {
     pub taken: AtomicU64,
     /// Writes of its log, each synced.
     pub writes: AtomicU64,
+    /// Requests and messages by kind, counted as they come.
+    pub requests: ManagerRequests,
 }
 
 /// Where a manager stands at one moment.
@@ -65,5 +103,40 @@ impl ManagerCounts {
         ] {
             shown.store(value, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
+    use larder_protocol::manager::state::{Command, MapVersion};
+    use larder_types::{BootId, ServerId, SessionId};
+
+    use super::*;
+
+    #[test]
+    fn each_kind_is_counted_at_its_name() {
+        let requests = ManagerRequests::default();
+        requests.note_request(&ManagerCall::Map(MapVersion(1)));
+        requests.note_request(&ManagerCall::Propose(Command::CloseSession(SessionId(5))));
+        requests.note_request(&ManagerCall::Authority);
+        let (server, boot) = (ServerId(4), BootId(7));
+        requests.note_message(&ManagerMessageIn::Peer);
+        requests.note_message(&ManagerMessageIn::Server(ServerMessage::Heartbeat(boot)));
+        requests.note_message(&ManagerMessageIn::HandedOn(server, ServerMessage::Heartbeat(boot)));
+        requests.note_message(&ManagerMessageIn::HandedBack(server, ManagerMessage::WhoAreYou));
+        requests.note_message(&ManagerMessageIn::HandedBack(server, ManagerMessage::WhoAreYou));
+        let seen: Vec<(&str, u64)> = requests.sums().collect();
+        let expected = [
+            ("map", 1),
+            ("propose", 1),
+            ("issue_token", 0),
+            ("authority", 1),
+            ("peer", 1),
+            ("server", 1),
+            ("handed_on", 1),
+            ("handed_back", 2),
+        ];
+        assert_eq!(seen, expected);
     }
 }

@@ -14,6 +14,7 @@ use larder_types::ServerId;
 use larder_types::codec::decode;
 use tokio::time::timeout;
 
+use super::counts::ManagerCounts;
 use super::driver::{Input, LedAt, Route};
 use super::error::NotIssued;
 use super::maps::Maps;
@@ -28,6 +29,7 @@ pub(super) struct Desk {
     pub(super) maps: Maps,
     pub(super) led: Arc<LedAt>,
     pub(super) issuer: Arc<Issuer>,
+    pub(super) counts: Arc<ManagerCounts>,
 }
 
 impl Handler<ManagerService> for Desk {
@@ -38,6 +40,7 @@ impl Handler<ManagerService> for Desk {
         _: Bytes,
         responder: Responder<ManagerService>,
     ) {
+        self.counts.requests.note_request(&request);
         match request {
             ManagerCall::Map(known) => {
                 answer_map((self.maps.clone(), self.led.clone()), from.subject, known, responder)
@@ -70,6 +73,7 @@ impl Handler<ManagerService> for Desk {
     }
 
     fn message(&self, from: &PeerIdentity, message: ManagerMessageIn, payload: Bytes) {
+        self.counts.requests.note_message(&message);
         let subject = from.subject;
         let manager = subject.roles.has(Role::Manager);
         // The quorum knows which managers count in it: one that was removed is told so by its log.

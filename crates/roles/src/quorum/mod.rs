@@ -57,7 +57,7 @@ use larder_types::ServerId;
 use tokio::sync::watch;
 
 pub(crate) use begin::{Begun, begin_log, forget_tokens_of, map_in_log};
-pub use counts::ManagerCounts;
+pub use counts::{ManagerCounts, ManagerRequests};
 pub use error::{ManagerError, NotIssued};
 #[cfg(test)]
 pub(crate) use found::Founder;

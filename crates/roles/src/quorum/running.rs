@@ -99,7 +99,9 @@ impl Running {
         let admitted = Admitted { book, maps: maps.clone() };
         let enrolment = Enrolment::new(authority, admitted, ground.certificate_life);
         let (maps_of_desk, issuer_of_desk) = (maps.clone(), issuer.clone());
-        let desk = Desk { inbox, maps: maps_of_desk, led, issuer: issuer_of_desk };
+        let counts_of_desk = counts.clone();
+        let desk =
+            Desk { inbox, maps: maps_of_desk, led, issuer: issuer_of_desk, counts: counts_of_desk };
         let services = Services::new().with_enrolment(enrolment);
         // One that was removed finds that in the map; the desk takes nothing else from it.
         let services = services.with_removed::<ManagerService>(Roles::all(), desk);

@@ -68,6 +68,8 @@ pub enum DataCall {
         /// Bytes: whole checksummed pieces.
         len: u32,
     },
+    /// Tell the counts of operations on the disk. Since [`PROTOCOL_COUNTS`](crate::limits::PROTOCOL_COUNTS).
+    Counts,
 }
 
 /// A copy that a data server is to make. Its grant is a primary's, as that of any write.
@@ -134,6 +136,8 @@ pub enum DataReply {
     UnreadableAnd(Report),
     /// To [`DataCall::Copy`], with the holders whose own copy does not verify.
     Copied(CopyEnd, Vec<ServerId>),
+    /// To [`DataCall::Counts`]; payload: a [`CountsNow`](crate::breakdown::CountsNow), encoded.
+    Counts,
 }
 
 impl DataReply {

@@ -1,6 +1,8 @@
 //! Copies that a data server makes of what it or another holds.
 
+use larder_roles::breakdown::CountsNow;
 use larder_roles::wire::{CopyEnd, CopyOrder};
+use larder_types::codec::decode;
 
 use super::*;
 
@@ -72,6 +74,39 @@ async fn a_copy_is_made_of_what_another_data_server_holds() {
     let (made, gave) = (pair.maker.node.copies(), pair.holder.node.copies());
     assert_eq!((made.made(), made.bytes(), made.failed(), made.under_way()), (1, 5, 0, 0));
     assert_eq!((gave.given(), gave.made()), (5, 0));
+    pair.close();
+}
+
+/// Kinds and sizes of a server's operations, with how many there were and their bytes.
+async fn counted(of: &Served) -> Vec<(String, String, u64, u64)> {
+    let (reply, payload) = of.call(DataCall::Counts, b"").await;
+    assert_eq!(reply, DataReply::Counts);
+    let CountsNow { counts } = decode("counts", &payload).unwrap();
+    assert!(counts.iter().all(|it| it.table == "disk"), "{counts:?}");
+    counts.into_iter().map(|it| (it.kind, it.size, it.ops, it.bytes)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_operation_is_counted_in_the_cell_of_its_kind_and_size() {
+    let pair = Pair::start().await;
+    let cell = |kind: &str, bytes| (kind.to_owned(), "1B..1K".to_owned(), 1, bytes);
+    assert_eq!(counted(&pair.holder).await, [cell("write", 5)]);
+    assert_eq!(counted(&pair.maker).await, []);
+    assert_eq!(pair.copy(&[ME]).await, durable(&[]));
+    assert_eq!(counted(&pair.holder).await, [cell("read_copy", 5), cell("write", 5)]);
+    assert_eq!(counted(&pair.maker).await, [cell("write", 5)]);
+    let elsewhere = Box::new(Chunk { lv: LvId(9), ..chunk() });
+    let verified = pair.maker.call(DataCall::Verify(elsewhere), b"").await.0;
+    assert_eq!(verified, DataReply::Verified(CopyState::Unreadable));
+    assert_eq!(counted(&pair.maker).await, [cell("write", 5)], "it failed");
+    let verified = pair.holder.call(DataCall::Verify(Box::new(chunk())), b"").await.0;
+    assert_eq!(verified, DataReply::Verified(CopyState::Right));
+    pair.copied_bytes().await;
+    let [kind, ..] = &counted(&pair.maker).await[..] else { panic!("a read is counted") };
+    // The page cache has it, unless the system wants its memory.
+    assert!(*kind == cell("read_cached", 5) || *kind == cell("read", 5), "{kind:?}");
+    let of_holder = counted(&pair.holder).await;
+    assert_eq!(of_holder, [cell("read_copy", 5), cell("verify", 5), cell("write", 5)]);
     pair.close();
 }
 

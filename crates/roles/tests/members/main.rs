@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod counts;
 mod desk;
 mod digests;
 mod hostile;

@@ -185,7 +185,7 @@ impl Cluster {
 
     /// Bytes that a server has received of others.
     pub fn received(&self, id: ServerId) -> u64 {
-        self.running[&id].endpoint.metrics().bytes_received.get()
+        self.running[&id].endpoint.metrics().bytes().0
     }
 
     /// The gate that stops a server's disk.

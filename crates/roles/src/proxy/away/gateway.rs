@@ -373,7 +373,7 @@ impl ClusterProxy {
                 }
             }
             // Answered before.
-            ProxyCall::Clients | ProxyCall::Keys => {}
+            ProxyCall::Clients | ProxyCall::Keys | ProxyCall::Counts => {}
             ProxyCall::Change(home) => {
                 let change = decode::<Change>("change for a home", &payload);
                 drop(payload);

@@ -188,6 +188,7 @@ fn set_view(call: &mut MetaCall, now: View) {
         MetaCall::Progress
         | MetaCall::Doubts
         | MetaCall::Space
+        | MetaCall::Counts
         | MetaCall::Journals { .. }
         | MetaCall::Kept { .. }
         | MetaCall::TellPositions(_) => unreachable!("not of one PG: {call:?}"),

@@ -128,6 +128,7 @@ impl Asked {
             MetaCall::Progress
             | MetaCall::Doubts
             | MetaCall::Space
+            | MetaCall::Counts
             | MetaCall::Journals { .. }
             | MetaCall::Kept { .. }
             | MetaCall::TellPositions(_)

@@ -161,6 +161,7 @@ fn fitting(
         MetaCall::Progress
         | MetaCall::Doubts
         | MetaCall::Space
+        | MetaCall::Counts
         | MetaCall::Journals { .. }
         | MetaCall::Kept { .. }
         | MetaCall::TellPositions(_)

@@ -346,6 +346,7 @@ impl FakeMeta {
             MetaCall::Progress
             | MetaCall::Doubts
             | MetaCall::Space
+            | MetaCall::Counts
             | MetaCall::Journals { .. }
             | MetaCall::Kept { .. }
             | MetaCall::TellPositions(_)
@@ -366,6 +367,7 @@ impl FakeMeta {
             MetaCall::Progress
             | MetaCall::Doubts
             | MetaCall::Space
+            | MetaCall::Counts
             | MetaCall::Journals { .. }
             | MetaCall::Kept { .. }
             | MetaCall::TellPositions(_) => true,
