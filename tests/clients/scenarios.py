@@ -76,6 +76,7 @@ LANDING = [
     Scenario("balancers", "balancers.py", seconds=35),
     Scenario("monitoring", "monitoring.py", seconds=40),
     Scenario("accesslog", "accesslog.py", seconds=25),
+    Scenario("breakdown", "breakdown.py", seconds=15),
     Scenario("leaving", "leaving.py", seconds=20),
     Scenario("clients-of-pack", "run.py --pack", seconds=150),
     Scenario("pack", "pack.py --rounds 4", seconds=75),
