@@ -14,9 +14,10 @@ use larder_types::codec::{decode, encode};
 use larder_types::rows::{self as keys, UNVERSIONED};
 use larder_types::{BucketId, HybridClock, Metax, ObjectKey, OpId, UploadId};
 
-use crate::entry::{BlobId, Change, Content, Entry, Run};
+use crate::entry::{Change, Content, Entry};
 use crate::error::PackError;
 use crate::holds::Ledger;
+use crate::ids::{BlobId, Run};
 use crate::index::Index;
 use crate::limits::REMOVED_ROWS_MAX;
 use crate::rows::{self, Applied, Holder, PackedPart, PackedVersion, RetiredRow};

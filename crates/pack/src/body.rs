@@ -4,10 +4,11 @@ use larder_objects::{BodyDigest, ObjectError, PutBody};
 use larder_types::limits::{PUT_BYTES_MAX, SUM_BYTES};
 
 use crate::entry::Within;
+use crate::error::unavailable;
 use crate::own::OwnBody;
 use crate::packer::Shared;
-use crate::plan::{Body, unavailable};
 use crate::sums::BodySums;
+use crate::wish::Body;
 
 /// Takes all of a body and verifies what was announced of it.
 ///

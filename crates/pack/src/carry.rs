@@ -8,63 +8,14 @@
 
 use bytes::Bytes;
 use larder_objects::ObjectError;
-use larder_types::{BucketId, BucketName, ObjectKey, OpId, UploadId};
+use larder_types::BucketName;
 
 use crate::bugs::{self, Bug};
-use crate::entry::{BackupId, BlobId, Change, Content, Entry, Place, Run, Within};
+use crate::entry::{Change, Content, Entry, Place, Within};
+use crate::error::unread;
 use crate::index::Index;
-use crate::plan::{Body, Done, Planned, Scope, Slot, Target, place, unread};
-use crate::sums::BodySums;
-
-/// Where bytes are to be.
-#[derive(Debug, Clone)]
-pub(crate) enum To {
-    /// Where they are.
-    Same,
-    /// Where another version has them by now.
-    There(Place),
-    /// In the blob of the change.
-    Packed { pieces: Vec<Bytes>, sums: BodySums },
-}
-
-/// Something to be re-logged.
-#[derive(Debug, Clone)]
-pub(crate) enum Carry {
-    /// A version, if it is still this one.
-    Version { bucket: BucketId, key: ObjectKey, op: OpId, from: Content, to: To },
-    /// A part, if it is still this one.
-    Part { bucket: BucketId, upload: UploadId, number: u16, op: OpId, from: Place, to: To },
-    /// A bucket, if it is there.
-    Bucket(BucketId),
-    /// An open upload, if it is still open.
-    Upload { bucket: BucketId, key: ObjectKey, upload: UploadId },
-    /// That something was removed: always true.
-    Removal(Box<Change>),
-    /// That a blob is not needed any more, if nothing has bytes in it.
-    Retire { blob: BlobId, run: Run, backups: Vec<BackupId> },
-}
-
-impl Carry {
-    pub(crate) fn scopes(&self, name: Option<&BucketName>) -> Vec<Scope> {
-        match (self, name) {
-            (Self::Version { key, .. }, Some(name)) => {
-                vec![Scope::Key(Target { bucket: name.clone(), key: key.clone() })]
-            }
-            (Self::Part { upload, number, .. }, _) => vec![Scope::Part(*upload, *number)],
-            // Buckets and uploads change in groups of their own; a removal looks at nothing.
-            (Self::Bucket(_) | Self::Upload { .. } | Self::Removal(_), _) => Vec::new(),
-            _ => vec![Scope::Everything],
-        }
-    }
-
-    pub(crate) fn body_bytes(&self) -> u64 {
-        match self {
-            Self::Version { to: To::Packed { sums, .. }, .. }
-            | Self::Part { to: To::Packed { sums, .. }, .. } => sums.len,
-            _ => 0,
-        }
-    }
-}
+use crate::slot::{Planned, Slot, place};
+use crate::wish::{Body, Carry, Done, To};
 
 /// Decides what is told.
 ///

@@ -16,7 +16,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use larder_env::{DiskError, DiskFile};
 use larder_metalog::{LogError, Lsn};
@@ -26,21 +26,24 @@ use tokio::sync::{oneshot, watch};
 
 use crate::bugs::{self, Bug};
 use crate::counters::{Counters, add, count};
-use crate::entry::{BlobId, Within, WorkerId};
+use crate::entry::Within;
 use crate::error::PackError;
 use crate::groups::Groups;
+use crate::ids::{BlobId, WorkerId};
 use crate::index::Index;
 use crate::limits::{
     FOOTER_BYTES_MAX, FOOTERS_BYTES_MAX, GROUP_BYTES_MAX, GROUP_CHANGES_MAX, LOG_BYTES_KEPT,
 };
 use crate::log::{LogRecordRef, PackLog};
 use crate::lot::Lot;
-use crate::own::OwnsUnderWay;
-use crate::plan::{Done, Known, Planned, Scope, Slot, Wish, plan, unavailable};
+use crate::plan::{Known, plan};
 use crate::policy::Packing;
 use crate::queue::{Answer, Queue, Request, Snapshot, Woken};
 use crate::rows::{Applied, BlobRow};
+use crate::slot::{Planned, Slot};
 use crate::spool::{LotBytes, Spool};
+use crate::under_way::OwnsUnderWay;
+use crate::wish::{Scope, Wish};
 use crate::workers::Others;
 use crate::writers::{LotWrite, write_lots};
 
@@ -522,20 +525,4 @@ impl Committer {
         let needed = self.parts.spool.first_needed().unwrap_or(flushed);
         Ok(self.log.free_below(flushed.min(needed))?)
     }
-}
-
-/// Asks for a change and waits for it.
-///
-/// # Errors
-/// Why nothing changed; [`ObjectError::Unavailable`] if that is not known.
-pub(crate) async fn ask(queue: &Queue, wish: Wish) -> Result<(Done, u64), ObjectError> {
-    let (reply, answer) = oneshot::channel();
-    queue.push(Request::Change { wish: Box::new(wish), reply })?;
-    answer.await.unwrap_or_else(|_| Err(unavailable("the store has stopped")))
-}
-
-/// Milliseconds since 1970; 0 on a machine whose clock is before that.
-pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
 }

@@ -35,8 +35,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::{Backend, Unread};
 use crate::blob::{self, BlobName, PROCESS_DIGITS};
-use crate::entry::{ProcessId, WorkerId};
 use crate::error::PackError;
+use crate::ids::{ProcessId, WorkerId};
 use crate::limits::{RECORD_BYTES_MAX, RECORDS_AT_ONCE};
 use crate::rows::BlobRow;
 
@@ -405,7 +405,7 @@ mod tests {
     use object_store::memory::InMemory;
 
     use super::*;
-    use crate::entry::BlobId;
+    use crate::ids::BlobId;
 
     const W: WorkerId = WorkerId(3);
 

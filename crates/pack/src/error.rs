@@ -4,9 +4,10 @@
 use larder_env::DiskError;
 use larder_kv::KvError;
 use larder_metalog::LogError;
+use larder_objects::ObjectError;
 use larder_types::CodecError;
 
-use crate::entry::{BlobId, WorkerId};
+use crate::ids::{BlobId, WorkerId};
 
 /// An error outside of a single request.
 #[derive(Debug, thiserror::Error)]
@@ -171,4 +172,15 @@ impl PackError {
     pub(crate) fn damaged(name: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::Damaged { name: name.into(), reason: reason.into() }
     }
+}
+
+/// The index does not give a row.
+pub(crate) fn unread(error: PackError) -> ObjectError {
+    tracing::error!(%error, "the index cannot be read");
+    unavailable(&error.to_string())
+}
+
+/// A request is not answered now.
+pub(crate) fn unavailable(reason: &str) -> ObjectError {
+    ObjectError::Unavailable { reason: reason.to_owned() }
 }

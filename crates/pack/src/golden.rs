@@ -17,11 +17,10 @@ use serde::de::DeserializeOwned;
 use crate::backup::{Head, Segment, read_segment};
 use crate::blob::{BlobName, FooterHead, FooterReader, encode_footer};
 use crate::counting::{self, Record};
-use crate::entry::{
-    BackupId, BlobId, Change, Content, Entry, OwnId, Place, ProcessId, Run, Within, WorkerId,
-};
+use crate::entry::{Change, Content, Entry, Place, Within};
 use crate::horizon::Inheritance;
 use crate::identity::{Claim, Identity};
+use crate::ids::{BackupId, BlobId, OwnId, ProcessId, Run, WorkerId};
 use crate::log::{LogRecord, LogRecordRef};
 use crate::lot::{BundleContent, Lot};
 use crate::numbering::{Number, Numbered};

@@ -20,8 +20,9 @@ use larder_types::codec::{decode, encode};
 use larder_types::rows::prefix_end;
 use larder_types::{HybridClock, OpSeq};
 
-use crate::entry::{BlobId, OwnId, Place, ProcessId, Within};
+use crate::entry::{Place, Within};
 use crate::error::PackError;
+use crate::ids::{BlobId, OwnId, ProcessId};
 use crate::lot::{BundleContent, Lot};
 use crate::rows::{self, BlobContent, Holder};
 

@@ -24,14 +24,11 @@ use crate::backend::{Backend, Unread};
 use crate::blob;
 use crate::bugs::{self, Bug};
 use crate::counting::{Counting, Known, Listed, Numbers};
-use crate::entry::{BlobId, WorkerId};
 use crate::error::PackError;
-use crate::identity::MARKER;
+use crate::ids::{BlobId, WorkerId};
 use crate::limits::HORIZON_BYTES_MAX;
+use crate::marker::{HORIZONS, MARKER};
 use crate::numbering::close;
-
-/// Prefix of their names.
-pub(crate) const PREFIX: &str = "horizons";
 
 /// Through which blob an heir knows each worker before it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,10 +68,10 @@ impl Horizon {
     /// Reads those of all workers.
     pub(crate) async fn read(backend: &Backend) -> Result<Self, PackError> {
         let mut horizon = Self::default();
-        let names = backend.names(PREFIX).await?.into_iter();
+        let names = backend.names(HORIZONS).await?.into_iter();
         for (name, bytes) in names.filter(|(name, _)| name != MARKER) {
             let heir = u64::from_str_radix(&name, 16).ok().filter(|_| name.len() == 16);
-            let path = format!("{PREFIX}/{name}");
+            let path = format!("{HORIZONS}/{name}");
             let heir = heir.ok_or_else(|| PackError::unknown(&path, "a horizon"))?;
             horizon.0.insert(WorkerId(heir), read(backend, &path, bytes).await?);
         }
@@ -114,7 +111,7 @@ impl Horizon {
         }
         let last = last.into_iter().map(|(worker, seq)| BlobId { worker, seq }).collect();
         let inheritance = Inheritance { last };
-        let path = format!("{PREFIX}/{:016x}", heir.0);
+        let path = format!("{HORIZONS}/{:016x}", heir.0);
         let bytes = Bytes::from(encode(&inheritance));
         let inheritance = match backend.put_new(&path, bytes.clone()).await? {
             true => inheritance,

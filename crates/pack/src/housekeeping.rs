@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::backup::BackupWriter;
-use crate::committer::now_ms;
+use crate::clock::now_ms;
 use crate::error::PackError;
 use crate::limits::STRAYS_PERIOD;
 use crate::removal::Remover;

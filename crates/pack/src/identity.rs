@@ -6,17 +6,11 @@
 //! with a nonce of 0, and its number is not given again. A request to remove it, come late, would
 //! remove the claim of another directory that has the number by then.
 //!
-//! Beside them, and beside [horizons](crate::horizon), lies a *marker* once any process has a number. Builds from before
-//! numbers read no name of a blob that has one: they would start as if there were no such blob, or inherit without it, for
-//! good. Those between read no row of a backup that has the clock of a first change. The marker is neither claim nor horizon
-//! to either, so they stop before they write anything.
-//!
 //! # Invariants
 //!
 //! 1. No two directories have the same number in one backend, and a directory never has another one.
 //! 2. A directory is used only with the backend in which its claim lies: the nonce tells it from any other.
-//! 3. The marker is there before the first number, and is never removed.
-//! 4. A name among claims or horizons that this build does not know stops it: it may be such a marker of a later one.
+//! 3. A name among claims that this build does not know stops it: it may be such a [marker](crate::marker) of a later one.
 
 use bytes::Bytes;
 use larder_env::disk::{read_file, replace_file};
@@ -25,22 +19,14 @@ use larder_types::codec::{decode, encode};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{Backend, Unread};
-use crate::entry::WorkerId;
 use crate::error::PackError;
-use crate::horizon;
+use crate::ids::WorkerId;
 use crate::limits::CLAIM_BYTES_MAX;
+use crate::marker::{CLAIMS, MARKER};
 use crate::workers::refuse_shared;
 
 /// File of the directory.
 const FILE: &str = "worker";
-/// Prefix of all claims.
-pub(crate) const PREFIX: &str = "claims";
-/// The marker, below each of [`PREFIX`] and [`horizon::PREFIX`].
-pub(crate) const MARKER: &str = "numbered";
-/// The marker's content, for people who find it.
-pub(crate) const MARKER_TEXT: &str = "A later build of Larder has used this. Earlier ones cannot read all of it, and stop at \
-     this object. Leave it here, and use a later build.\n";
-
 /// The directory's worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
@@ -69,7 +55,7 @@ struct Claims {
 }
 
 fn path(worker: WorkerId) -> String {
-    format!("{PREFIX}/{:016x}", worker.0)
+    format!("{CLAIMS}/{:016x}", worker.0)
 }
 
 /// The terms on which a directory claims a backend.
@@ -96,7 +82,7 @@ pub(crate) fn is_known(disk: &dyn Disk) -> Result<bool, PackError> {
 /// Returns true if the backend has a claim that was not withdrawn.
 pub(crate) async fn is_claimed(backend: &Backend) -> Result<bool, PackError> {
     for name in names(backend).await? {
-        if !is_withdrawn(backend, &format!("{PREFIX}/{name}")).await? {
+        if !is_withdrawn(backend, &format!("{CLAIMS}/{name}")).await? {
             return Ok(true);
         }
     }
@@ -129,18 +115,9 @@ pub(crate) async fn establish(
     }
 }
 
-/// Keeps builds that do not know the markers from starting here, and from taking over.
-pub(crate) async fn mark_numbered(backend: &Backend) -> Result<(), PackError> {
-    for prefix in [PREFIX, horizon::PREFIX] {
-        let text = Bytes::from_static(MARKER_TEXT.as_bytes());
-        let _is_first = backend.put_new(&format!("{prefix}/{MARKER}"), text).await?;
-    }
-    Ok(())
-}
-
 /// Names below the claims' prefix, without the marker.
 async fn names(backend: &Backend) -> Result<Vec<String>, PackError> {
-    let all = backend.names(PREFIX).await?.into_iter().map(|(name, _)| name);
+    let all = backend.names(CLAIMS).await?.into_iter().map(|(name, _)| name);
     Ok(all.filter(|name| name != MARKER).collect())
 }
 
@@ -255,7 +232,7 @@ async fn claims(backend: &Backend, base: WorkerId) -> Result<Claims, PackError> 
         let number = u64::from_str_radix(&name, 16).ok().filter(|_| name.len() == 16);
         let number = number.map(WorkerId).filter(|number| number.line() == base.line());
         let number =
-            number.ok_or_else(|| PackError::unknown(format!("{PREFIX}/{name}"), "a claim"))?;
+            number.ok_or_else(|| PackError::unknown(format!("{CLAIMS}/{name}"), "a claim"))?;
         numbers.push(number);
     }
     numbers.sort_unstable();

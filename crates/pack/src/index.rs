@@ -23,8 +23,9 @@ use larder_types::{
 use parking_lot::RwLock;
 use serde::de::DeserializeOwned;
 
-use crate::entry::{BlobId, OwnId, ProcessId, Within};
+use crate::entry::Within;
 use crate::error::PackError;
+use crate::ids::{BlobId, OwnId, ProcessId};
 use crate::limits::REMOVED_ROWS_MAX;
 use crate::lot::{BundleContent, Lot};
 use crate::rows::{
@@ -455,7 +456,7 @@ fn row<T: DeserializeOwned>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::WorkerId;
+    use crate::ids::WorkerId;
     use larder_kv::{FlushFault, SimKv};
     use larder_types::{HybridClock, OpSeq};
 

@@ -15,7 +15,8 @@ use larder_env::SeededRng;
 use larder_kv::Progress;
 use larder_types::{Attributes, BucketId, ETag, HybridClock, Metax, ObjectKey, OpSeq, RegionId};
 
-use crate::entry::{BlobId, Change, Content, Entry, Place, Within, WorkerId};
+use crate::entry::{Change, Content, Entry, Place, Within};
+use crate::ids::{BlobId, WorkerId};
 use crate::index::Index;
 use crate::rows::Applied;
 

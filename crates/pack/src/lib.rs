@@ -42,6 +42,7 @@ mod bugs;
 mod cache;
 mod carry;
 mod class;
+mod clock;
 mod committer;
 mod config;
 mod counters;
@@ -59,6 +60,7 @@ mod horizon;
 mod hostile;
 mod housekeeping;
 mod identity;
+mod ids;
 mod index;
 #[cfg(test)]
 mod index_size;
@@ -66,7 +68,9 @@ pub mod limits;
 mod list;
 mod log;
 mod lot;
+mod marker;
 mod multipart;
+mod names;
 mod numbering;
 mod objects;
 mod own;
@@ -85,10 +89,13 @@ mod rows;
 mod sequences;
 #[cfg(test)]
 mod sim;
+mod slot;
 mod spool;
 mod status;
 mod sums;
+mod under_way;
 mod uploader;
+mod wish;
 mod workers;
 mod writers;
 
@@ -97,11 +104,10 @@ pub use class::{PerClass, Prices, RequestClass, Requests};
 pub use config::{Acknowledge, PackConfig};
 pub use counters::Counters;
 pub use embed::{EmbedError, KeyPage, PackedBucket};
-pub use entry::{
-    BackupId, BlobId, Change, Content, Entry, OwnId, Place, ProcessId, Run, Within, WorkerId,
-};
+pub use entry::{Change, Content, Entry, Place, Within};
 pub use error::PackError;
 pub use housekeeping::Kept;
+pub use ids::{BackupId, BlobId, OwnId, ProcessId, Run, WorkerId};
 pub use lot::Lot;
 pub use ownership::OwnerStatus;
 pub use packer::Packer;

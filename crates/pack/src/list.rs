@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use larder_objects::{ListPage, ObjectError, Onward, Page};
 use larder_types::{ObjectKey, UploadId};
 
+use crate::error::{unavailable, unread};
 use crate::index::Index;
-use crate::plan::{unavailable, unread};
 
 /// Fills a page.
 ///

@@ -10,7 +10,8 @@ use larder_types::codec::encode_into;
 use larder_types::{BucketName, OpSeq, PgId, View};
 use serde::{Deserialize, Serialize};
 
-use crate::entry::{Entry, WorkerId};
+use crate::entry::Entry;
+use crate::ids::WorkerId;
 use crate::rows::BlobRow;
 
 /// Directory of the segments.

@@ -12,7 +12,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::entry::{BlobId, OwnId, ProcessId, Within, WorkerId};
+use crate::entry::Within;
+use crate::ids::{BlobId, OwnId, ProcessId, WorkerId};
 use crate::limits::BUNDLES_MAX;
 
 /// The run that bundles have in their names. No process draws it.

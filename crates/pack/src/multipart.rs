@@ -9,8 +9,10 @@ use larder_types::{Attributes, BucketId, BucketName, ETag, ObjectKey, UploadId, 
 
 use crate::body;
 use crate::entry::Content;
+use crate::error::unread;
 use crate::packer::Packer;
-use crate::plan::{Description, Done, Target, Wish, put_done, unread};
+use crate::plan::put_done;
+use crate::wish::{Description, Done, Target, Wish};
 
 impl Packer {
     pub(crate) async fn begin_upload(
@@ -106,5 +108,5 @@ impl Packer {
 
 pub(crate) fn unexpected(done: &Done) -> ObjectError {
     tracing::error!(?done, "a change was answered as another kind of change");
-    crate::plan::unavailable("the store answered wrongly")
+    crate::error::unavailable("the store answered wrongly")
 }

@@ -46,14 +46,15 @@ use serde::{Deserialize, Serialize};
 use crate::backend::{Backend, Unread};
 use crate::blob::{self, BlobName, TRAILER_BYTES};
 use crate::bugs::{self, Bug};
+use crate::clock::{Sighting, Uptime};
 use crate::counting::{Counting, Known, Listed, Numbers, Record, path, read_record, record_path};
-use crate::entry::{BlobId, ProcessId, WorkerId};
 use crate::error::PackError;
-use crate::identity::{check_owner, mark_numbered};
+use crate::identity::check_owner;
+use crate::ids::{BlobId, ProcessId, WorkerId};
 use crate::limits::{OWN_NUMBER_SEEN_MAX, RECORD_BYTES_MAX};
+use crate::marker::mark_numbered;
 use crate::rows::BlobRow;
 use crate::spool::Spool;
-use crate::workers::{Sighting, Uptime};
 
 /// File of the directory.
 const FILE: &str = "numbered";

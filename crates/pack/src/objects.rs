@@ -14,16 +14,17 @@ use larder_types::{
 
 use crate::body;
 use crate::class::RequestClass;
-use crate::committer::ask;
 use crate::config::Acknowledge;
 use crate::entry::{Content, Within};
+use crate::error::{unavailable, unread};
 use crate::limits::FOOTERS_BYTES_MAX;
 use crate::list;
 use crate::multipart::unexpected;
 use crate::packer::Packer;
-use crate::plan::{Description, Done, Source, Target, Wish, unavailable, unread};
+use crate::queue::ask;
 use crate::read;
 use crate::rows::PackedVersion;
+use crate::wish::{Description, Done, Source, Target, Wish};
 use crate::workers::Others;
 
 impl Packer {

@@ -1,83 +1,20 @@
 //! Bodies too large to be packed: each is an object of its own in the backend, written while it arrives.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-
 use bytes::Bytes;
 use larder_objects::{ObjectError, PutBody};
 use larder_types::limits::PUT_BYTES_MAX;
-use parking_lot::Mutex;
 
 use crate::backend::{Backend, BackendUpload};
-use crate::blob::process_field;
-use crate::entry::{OwnId, Place, ProcessId, Within, WorkerId};
+use crate::entry::{Place, Within};
 use crate::error::PackError;
+use crate::ids::OwnId;
 use crate::limits::{OWN_SUM_BYTES, PART_BYTES};
 use crate::sums::Summing;
+use crate::under_way::UnderWay;
 
-/// Prefix of their names.
-pub(crate) const PREFIX: &str = "objects";
-/// Bytes of the name of a large object, without the prefix; those of bundles that a process with a number uploaded are
-/// longer.
-pub(crate) const NAME_BYTES: usize = 50;
 /// Parts of one body under way beside the one being filled: together what a request has reserved. A body that ends before
 /// they are full is one request.
 const UNDER_WAY_MAX: usize = 1;
-
-impl OwnId {
-    /// The name of a large object in the backend, or the beginning of a bundle's name.
-    #[must_use]
-    pub fn path(&self) -> String {
-        format!("{PREFIX}/{:016x}-{:016x}-{:016x}", self.worker.0, self.run, self.number)
-    }
-
-    /// The name of a bundle that a process uploaded.
-    pub(crate) fn path_of(&self, process: ProcessId) -> String {
-        self.path() + &process_field(process)
-    }
-
-    /// Reads what [`OwnId::path`] or [`OwnId::path_of`] wrote, without the prefix; `None` for anything else.
-    pub(crate) fn parse(file: &str) -> Option<(Self, ProcessId)> {
-        let number = |text: &str| u64::from_str_radix(text, 16).ok();
-        let mut fields = file.split('-').map(number);
-        let mut field = || fields.next().flatten();
-        let id = Self { worker: WorkerId(field()?), run: field()?, number: field()? };
-        let process = match fields.next() {
-            Some(number) if id.bundle().is_some() => ProcessId::new(number?)?,
-            Some(_) => return None,
-            None => ProcessId::UNNUMBERED,
-        };
-        (id.path_of(process)[PREFIX.len() + 1..] == *file).then_some((id, process))
-    }
-}
-
-/// Objects that are being written, or were and are not yet named by the index.
-#[derive(Debug, Default)]
-pub(crate) struct OwnsUnderWay(Mutex<BTreeSet<OwnId>>);
-
-/// One of them; it is not any more once this is dropped.
-#[derive(Debug)]
-pub(crate) struct UnderWay {
-    all: Arc<OwnsUnderWay>,
-    id: OwnId,
-}
-
-impl OwnsUnderWay {
-    pub(crate) fn enter(self: &Arc<Self>, id: OwnId) -> UnderWay {
-        self.0.lock().insert(id);
-        UnderWay { all: self.clone(), id }
-    }
-
-    pub(crate) fn has(&self, id: OwnId) -> bool {
-        self.0.lock().contains(&id)
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        self.all.0.lock().remove(&self.id);
-    }
-}
 
 /// A body on its way to the backend.
 pub(crate) struct OwnBody {
@@ -95,7 +32,7 @@ pub(crate) struct OwnBody {
 
 impl OwnBody {
     pub(crate) fn new(backend: &Backend, under_way: UnderWay, seed: u64) -> Self {
-        let (backend, id) = (backend.clone(), under_way.id);
+        let (backend, id) = (backend.clone(), under_way.id());
         let summing = Summing::new(seed, OWN_SUM_BYTES);
         let (first, filling) = (Vec::new(), Vec::new());
         Self { backend, id, under_way, upload: None, first, summing, filling, filled: 0 }
@@ -176,9 +113,13 @@ fn unreached(error: PackError) -> ObjectError {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::backend::fakes;
     use crate::class::Requests;
+    use crate::ids::WorkerId;
+    use crate::under_way::OwnsUnderWay;
 
     const ID: OwnId = OwnId { worker: WorkerId(1), run: 2, number: 3 };
 

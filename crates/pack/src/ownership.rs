@@ -25,17 +25,16 @@ use larder_objects::ObjectError;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::clock::{Sighting, Uptime};
 use crate::counters::count;
 use crate::counting;
-use crate::entry::ProcessId;
-use crate::error::PackError;
+use crate::error::{PackError, unavailable};
+use crate::ids::ProcessId;
 use crate::limits::{OWNER_LOOK_MAX, OWNER_PERIOD, OWNER_UNSEEN_MAX};
 use crate::numbering::{By, Knows, Numbering};
-use crate::plan::unavailable;
 use crate::queue::Queue;
 use crate::rows::BlobRow;
 use crate::spool::Spool;
-use crate::workers::{Sighting, Uptime};
 
 /// Ages of the last answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

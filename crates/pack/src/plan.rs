@@ -1,242 +1,22 @@
 //! Decides what a wish becomes: the change that it makes, or why it makes none. The committer alone
 //! decides, against an index that shows every change before it, so that conditions are atomic.
 
-use bytes::Bytes;
-use larder_objects::{CompleteOptions, ListedPart, ObjectError, PutDone, UploadOptions, assemble};
+use larder_objects::{CompleteOptions, ListedPart, ObjectError, PutDone, assemble};
 use larder_types::limits::{BUCKETS_MAX, PART_NUMBER_MAX, SUM_BYTES};
 use larder_types::{
-    Attributes, BucketId, BucketName, BucketRecord, BucketState, Condition, ETag, Epoch,
-    HybridClock, Metax, ObjectChecksum, ObjectKey, OpId, OpSeq, PgId, RegionId, Unmet, UploadId,
-    UploadRow,
+    Attributes, BucketId, BucketName, BucketRecord, BucketState, Condition, ETag, Epoch, Metax,
+    ObjectKey, OpId, PgId, RegionId, Unmet, UploadId, UploadRow,
 };
 
-use crate::carry::{self, Carry};
-use crate::entry::{Change, Content, Entry, Place, Within, WorkerId};
-use crate::error::PackError;
+use crate::carry;
+use crate::entry::{Change, Content, Entry};
+use crate::error::{unavailable, unread};
 use crate::index::Index;
-use crate::own::UnderWay;
 use crate::rows;
+use crate::slot::{Planned, Slot, place};
 use crate::sums::BodySums;
+use crate::wish::{Description, Done, Target, Wish};
 use crate::workers::Others;
-
-/// The bytes of a put.
-#[derive(Debug)]
-pub(crate) enum Body {
-    /// To be packed.
-    Packed { pieces: Vec<Bytes>, sums: BodySums },
-    /// In the backend already. It is not taken for one that nobody wants while this is held.
-    There { place: Place, _under_way: UnderWay },
-}
-
-/// A version whose bytes another is to be made of.
-#[derive(Debug, Clone)]
-pub(crate) struct Source {
-    pub(crate) bucket: BucketId,
-    /// Its name and key.
-    pub(crate) target: Target,
-    /// The version: if it is another by now, nothing is done.
-    pub(crate) op: OpId,
-}
-
-/// The description of a body.
-#[derive(Debug, Clone)]
-pub(crate) struct Description {
-    pub(crate) etag: ETag,
-    pub(crate) checksum: Option<ObjectChecksum>,
-    pub(crate) attributes: Attributes,
-}
-
-/// A change that somebody wants.
-#[derive(Debug)]
-pub(crate) enum Wish {
-    MakeBucket {
-        name: BucketName,
-        location: Option<String>,
-    },
-    RemoveBucket {
-        name: BucketName,
-    },
-    Put {
-        target: Target,
-        description: Description,
-        condition: Condition,
-        body: Body,
-    },
-    /// A version of bytes that another key has.
-    Link {
-        target: Target,
-        description: Description,
-        condition: Condition,
-        source: Source,
-    },
-    Tag {
-        target: Target,
-        tags: Vec<(String, String)>,
-    },
-    Delete {
-        target: Target,
-        condition: Condition,
-    },
-    /// A delete where several workers share the bucket: a version in the bucket `graves`.
-    Bury {
-        target: Target,
-        graves: BucketName,
-        condition: Condition,
-    },
-    /// Gives up a superseded version here, as another worker has a newer one, if it is this version
-    /// still.
-    Yield {
-        target: Target,
-        op: OpId,
-    },
-    BeginUpload {
-        target: Target,
-        options: UploadOptions,
-    },
-    PutPart {
-        target: Target,
-        upload: UploadId,
-        number: u16,
-        description: Description,
-        body: Body,
-    },
-    Complete {
-        target: Target,
-        upload: UploadId,
-        options: CompleteOptions,
-    },
-    Abort {
-        target: Target,
-        upload: UploadId,
-    },
-    /// Re-logs something that a blob says which is to go.
-    Carry {
-        /// Name of its bucket, if it is about one.
-        bucket: Option<BucketName>,
-        carry: Carry,
-    },
-}
-
-/// A key of a bucket.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Target {
-    pub(crate) bucket: BucketName,
-    pub(crate) key: ObjectKey,
-}
-
-/// The result of a change.
-#[derive(Debug)]
-pub(crate) enum Done {
-    Nothing,
-    Bucket(BucketRecord),
-    Put(PutDone),
-    Upload(UploadId),
-    /// It was re-logged; the place of its bytes, if they were moved.
-    Carried(Option<Place>),
-}
-
-/// A part of the index that a wish looks at, beside bucket records. Wishes that share one are not
-/// decided side by side.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Scope {
-    /// A key's version.
-    Key(Target),
-    /// One part.
-    Part(UploadId, u16),
-    /// More than that.
-    Everything,
-}
-
-/// The place of a change in the order, if it is made, and that of its body.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Slot {
-    pub(crate) worker: WorkerId,
-    pub(crate) seq: OpSeq,
-    pub(crate) clock: HybridClock,
-    /// The object that a body lies within, and where.
-    pub(crate) within: Within,
-    pub(crate) offset: u64,
-}
-
-/// A change about to be made.
-pub(crate) struct Planned {
-    /// Name of the bucket that it is about.
-    pub(crate) bucket: Option<BucketName>,
-    pub(crate) entry: Entry,
-    pub(crate) pieces: Vec<Bytes>,
-    pub(crate) done: Done,
-}
-
-impl Wish {
-    pub(crate) fn scopes(&self) -> Vec<Scope> {
-        match self {
-            Self::Put { target, .. }
-            | Self::Tag { target, .. }
-            | Self::Delete { target, .. }
-            | Self::BeginUpload { target, .. } => vec![Scope::Key(target.clone())],
-            Self::Bury { target, graves, .. } => {
-                let grave = Target { bucket: graves.clone(), key: target.key.clone() };
-                vec![Scope::Key(target.clone()), Scope::Key(grave)]
-            }
-            Self::Yield { target, .. } => vec![Scope::Key(target.clone())],
-            Self::Link { target, source, .. } => {
-                vec![Scope::Key(target.clone()), Scope::Key(source.target.clone())]
-            }
-            Self::PutPart { upload, number, .. } => vec![Scope::Part(*upload, *number)],
-            Self::Carry { bucket, carry } => carry.scopes(bucket.as_ref()),
-            _ => vec![Scope::Everything],
-        }
-    }
-
-    /// Bytes that are to be packed.
-    pub(crate) fn body_bytes(&self) -> u64 {
-        match self {
-            Self::Put { body: Body::Packed { sums, .. }, .. }
-            | Self::PutPart { body: Body::Packed { sums, .. }, .. } => sums.len,
-            Self::Carry { carry, .. } => carry.body_bytes(),
-            _ => 0,
-        }
-    }
-
-    /// The bucket and key whose bytes are to be packed, as far as that is known.
-    pub(crate) fn packed_for(&self) -> Option<(&BucketName, &ObjectKey)> {
-        match self {
-            Self::Put { target, body: Body::Packed { .. }, .. }
-            | Self::PutPart { target, body: Body::Packed { .. }, .. } => {
-                Some((&target.bucket, &target.key))
-            }
-            Self::Carry { bucket: Some(bucket), carry: Carry::Version { key, .. } } => {
-                Some((bucket, key))
-            }
-            _ => None,
-        }
-    }
-
-    /// Returns true if it may end a key's version, and with that the parts which the version has.
-    pub(crate) fn may_end_parts(&self) -> bool {
-        matches!(
-            self,
-            Self::Put { .. } | Self::Link { .. } | Self::Delete { .. } | Self::Yield { .. }
-        )
-    }
-
-    /// Returns true if it moves a part, which may be a version's.
-    pub(crate) fn moves_part(&self) -> bool {
-        matches!(self, Self::Carry { carry: Carry::Part { .. }, .. })
-    }
-
-    /// Returns true if it only ends something: it is taken when there is room for nothing else.
-    pub(crate) fn only_ends(&self) -> bool {
-        matches!(
-            self,
-            Self::Delete { .. }
-                | Self::Bury { .. }
-                | Self::Yield { .. }
-                | Self::Abort { .. }
-                | Self::RemoveBucket { .. }
-        )
-    }
-}
 
 /// The state that a wish is decided against.
 #[derive(Clone, Copy)]
@@ -417,17 +197,6 @@ fn planned(bucket: BucketName, change: Change, done: Done, slot: &Slot) -> Plann
     Planned { bucket: Some(bucket), entry, pieces: Vec::new(), done }
 }
 
-pub(crate) fn place(body: Body, slot: &Slot) -> (Place, Vec<Bytes>) {
-    match body {
-        Body::Packed { pieces, sums } => {
-            // No bytes lie nowhere: their place needs no file.
-            let offset = if sums.len == 0 { 0 } else { slot.offset };
-            (sums.placed(slot.within, offset), pieces)
-        }
-        Body::There { place, .. } => (place, Vec::new()),
-    }
-}
-
 fn slot_op(slot: &Slot) -> OpId {
     rows::op(slot.worker, slot.seq)
 }
@@ -486,14 +255,4 @@ fn check(
         Unmet::Failed => ObjectError::PreconditionFailed,
         Unmet::NoSuchKey => ObjectError::NoSuchKey,
     })
-}
-
-/// The index does not give a row.
-pub(crate) fn unread(error: PackError) -> ObjectError {
-    tracing::error!(%error, "the index cannot be read");
-    unavailable(&error.to_string())
-}
-
-pub(crate) fn unavailable(reason: &str) -> ObjectError {
-    ObjectError::Unavailable { reason: reason.to_owned() }
 }

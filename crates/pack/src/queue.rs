@@ -8,10 +8,11 @@ use larder_objects::ObjectError;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
-use crate::entry::{BlobId, OwnId};
+use crate::error::unavailable;
+use crate::ids::{BlobId, OwnId};
 use crate::limits::QUEUE_MAX;
-use crate::plan::{Done, Wish};
 use crate::rows::{Applied, BlobRow};
+use crate::wish::{Done, Wish};
 
 /// The answer to a wish: what it made, and the number of the blob that it is in.
 pub(crate) type Answer = Result<(Done, u64), ObjectError>;
@@ -108,4 +109,14 @@ impl Queue {
         self.state.lock().stopped = true;
         self.ready.notify_all();
     }
+}
+
+/// Asks for a change and waits for it.
+///
+/// # Errors
+/// Why nothing changed; [`ObjectError::Unavailable`] if that is not known.
+pub(crate) async fn ask(queue: &Queue, wish: Wish) -> Result<(Done, u64), ObjectError> {
+    let (reply, answer) = oneshot::channel();
+    queue.push(Request::Change { wish: Box::new(wish), reply })?;
+    answer.await.unwrap_or_else(|_| Err(unavailable("the store has stopped")))
 }

@@ -18,8 +18,9 @@ use larder_types::codec::decode;
 
 use crate::backup::Head;
 use crate::bugs::{self, Bug};
-use crate::entry::{BlobId, Entry, WorkerId};
+use crate::entry::Entry;
 use crate::error::PackError;
+use crate::ids::{BlobId, WorkerId};
 use crate::index::Index;
 use crate::limits::LOG_SEGMENT_BYTES;
 use crate::log::{self, LogRecord, PackLog};

@@ -30,22 +30,23 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::backend::background::Pace;
 use crate::backend::{Backend, Listing};
 use crate::blob::BlobName;
 use crate::bugs::{self, Bug};
 use crate::counters::{Counters, add, count};
 use crate::counting::{self, Counting};
-use crate::entry::{OwnId, ProcessId, Within, WorkerId};
+use crate::entry::Within;
 use crate::error::PackError;
 use crate::horizon::Horizon;
+use crate::ids::{OwnId, ProcessId, WorkerId};
 use crate::index::Index;
 use crate::limits::{REMOVED_UNASKED_MAX, UNWANTED_MAX};
+use crate::names;
 use crate::numbering::forgetting;
-use crate::own;
 use crate::ownership::Ownership;
 use crate::queue::{Queue, Request};
 use crate::readers::{Mark, Readers};
-use crate::repack::pace::Pace;
 use crate::spool::Spool;
 
 /// The remover, with the parts of the store that it needs.
@@ -124,10 +125,10 @@ impl Remover {
     pub(crate) async fn strays(&mut self) -> Result<u64, PackError> {
         let mut there = BTreeSet::new();
         let mut removed = self.stray_blobs(&mut there).await?;
-        let mut listing = self.list(own::PREFIX).await;
+        let mut listing = self.list(names::PREFIX).await;
         while let Some(some) = listing.next().await? {
             // After the list: a process that uploads has its record before.
-            let has_bundles = some.iter().any(|(name, _)| name.len() > own::NAME_BYTES);
+            let has_bundles = some.iter().any(|(name, _)| name.len() > names::NAME_BYTES);
             if has_bundles {
                 self.pace.spend(0).await;
                 self.read_counting().await?;

@@ -23,7 +23,8 @@ use larder_types::{
 use serde::{Deserialize, Serialize};
 
 use crate::blob::BlobName;
-use crate::entry::{BlobId, Content, OwnId, Place, ProcessId, Within, WorkerId};
+use crate::entry::{Content, Place, Within};
+use crate::ids::{BlobId, OwnId, ProcessId, WorkerId};
 
 /// The layout that this release writes. An index of an earlier one is rebuilt, but for one of [`LAYOUT_UNMARKED`].
 pub(crate) const LAYOUT: u32 = 3;

@@ -20,8 +20,9 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::blob::{FooterHead, TRAILER_BYTES, encode_footer};
-use crate::entry::{BlobId, Entry, ProcessId, WorkerId};
+use crate::entry::Entry;
 use crate::error::PackError;
+use crate::ids::{BlobId, ProcessId, WorkerId};
 use crate::limits::BUNDLES_MAX;
 use crate::lot::Lot;
 use crate::rows::BlobRow;

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::class::{Prices, Requests};
-use crate::committer::now_ms;
+use crate::clock::now_ms;
 use crate::counters::Counters;
 use crate::error::PackError;
 use crate::limits::STATUS_WRITTEN_AT_LEAST;

@@ -103,7 +103,8 @@ impl BodySums {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::{BlobId, Within};
+    use crate::entry::Within;
+    use crate::ids::BlobId;
 
     fn placed(seed: u64, bytes: &[u8], cut: usize) -> Place {
         let pieces: Vec<_> = bytes.chunks(cut).map(Bytes::copy_from_slice).collect();

@@ -10,19 +10,19 @@
 use std::path::Path;
 use std::time::SystemTime;
 
-use crate::entry::WorkerId;
-use crate::identity::MARKER;
+use crate::ids::WorkerId;
 use crate::limits::LEFTOVER_AGE;
+use crate::marker::MARKER;
 
 /// Prefixes below which names begin with that of a worker, or are a marker.
 const PREFIXES: [&str; 7] = [
     crate::blob::PREFIX,
-    crate::own::PREFIX,
+    crate::names::PREFIX,
     crate::backup::SEGMENTS,
     crate::backup::HEADS,
     crate::counting::PREFIX,
-    crate::horizon::PREFIX,
-    crate::identity::PREFIX,
+    crate::marker::HORIZONS,
+    crate::marker::CLAIMS,
 ];
 /// Digits of a worker in names.
 const WORKER_DIGITS: usize = 16;

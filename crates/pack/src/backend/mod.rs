@@ -9,6 +9,7 @@
 //!
 //! Must not: know what blobs are.
 
+pub(crate) mod background;
 #[cfg(test)]
 pub(crate) mod fakes;
 mod gate;
@@ -50,8 +51,8 @@ use self::url::Opened;
 use crate::blocking;
 use crate::class::{Prices, RequestClass};
 use crate::counters::{Counters, add};
-use crate::entry::WorkerId;
 use crate::error::PackError;
+use crate::ids::WorkerId;
 use crate::limits::{MISSING_LOOKS_MAX, MISSING_PAUSE};
 
 /// Somebody else's object store, or a part of it under a prefix. Cheap to clone.

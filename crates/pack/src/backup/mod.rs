@@ -16,11 +16,10 @@ mod read;
 mod v1;
 mod write;
 
-use larder_types::OpId;
+use larder_types::{HybridClock, OpId};
 use parking_lot::Mutex;
 
-use crate::entry::{BackupId, BlobId, WorkerId};
-use crate::repack::needs::BackupAt;
+use crate::ids::{BackupId, BlobId, WorkerId};
 use crate::rows;
 
 pub(crate) use read::{known, restore};
@@ -68,6 +67,14 @@ impl Head {
     pub(crate) fn blob(&self) -> BlobId {
         BlobId { worker: self.id.worker, seq: self.blob }
     }
+}
+
+/// The position of a backup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BackupAt {
+    pub(crate) id: BackupId,
+    pub(crate) op: OpId,
+    pub(crate) clock: HybridClock,
 }
 
 /// Backups that a rebuild may use.

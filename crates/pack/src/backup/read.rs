@@ -5,9 +5,9 @@ use larder_kv::Progress;
 use super::v1::read_segment;
 use super::{HEADS, Head};
 use crate::backend::{Backend, Unread};
-use crate::entry::BackupId;
 use crate::error::PackError;
 use crate::horizon::Horizon;
+use crate::ids::BackupId;
 use crate::index::Index;
 use crate::limits::{BACKUP_BATCH_BYTES, BACKUP_HEAD_BYTES_MAX};
 

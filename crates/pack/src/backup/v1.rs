@@ -7,8 +7,8 @@ use larder_types::{HybridClock, OpSeq};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::entry::BackupId;
 use crate::error::PackError;
+use crate::ids::BackupId;
 
 /// Version of segments.
 const VERSION: u8 = 1;

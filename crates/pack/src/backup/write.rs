@@ -12,15 +12,15 @@ use tokio::time::Instant;
 use super::v1::{Head, Segment};
 use super::{Backups, HEADS, SEGMENTS};
 use crate::backend::Backend;
+use crate::backend::background::Pace;
 use crate::blocking;
 use crate::bugs::{self, Bug};
 use crate::counters::{Counters, count};
-use crate::entry::{BackupId, WorkerId};
 use crate::error::PackError;
+use crate::ids::{BackupId, WorkerId};
 use crate::limits::{BACKUPS_KEPT, SEGMENT_BYTES};
 use crate::ownership::Ownership;
 use crate::queue::{Queue, Request, Snapshot};
-use crate::repack::pace::Pace;
 use crate::spool::Spool;
 
 /// The maker of backups.
@@ -208,8 +208,8 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
+    use crate::clock::{Sighting, uptime};
     use crate::numbering::Numbering;
-    use crate::workers::{Sighting, uptime};
 
     const WORKER: WorkerId = WorkerId(1);
 

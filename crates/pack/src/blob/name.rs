@@ -1,6 +1,6 @@
 //! Names of blobs in the backend: enough to find every footer with one request.
 
-use crate::entry::{BlobId, ProcessId, WorkerId};
+use crate::ids::{BlobId, ProcessId, WorkerId};
 
 /// Prefix of all blobs' names.
 pub(crate) const PREFIX: &str = "blobs";

@@ -5,8 +5,9 @@ use larder_types::{BucketId, BucketName};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::entry::{BlobId, Entry, Within, WorkerId};
+use crate::entry::{Entry, Within};
 use crate::error::PackError;
+use crate::ids::{BlobId, WorkerId};
 use crate::limits::FOOTER_BYTES_MAX;
 use crate::lot::Lot;
 

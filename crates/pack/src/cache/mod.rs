@@ -25,7 +25,8 @@ pub(crate) use shelf::PieceKey;
 use shelf::{Kind, Room, Shelf, Spot};
 
 use crate::counters::{Counters, count};
-use crate::entry::{BlobId, Place};
+use crate::entry::Place;
+use crate::ids::BlobId;
 use crate::sums::verifies;
 
 /// Directory of the file.
@@ -210,7 +211,8 @@ mod tests {
     use larder_env::RealDisk;
 
     use super::*;
-    use crate::entry::{Within, WorkerId};
+    use crate::entry::Within;
+    use crate::ids::WorkerId;
     use crate::limits::CACHE_BYTES_MIN;
     use crate::sums::BodySums;
 

@@ -14,7 +14,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use crate::entry::BlobId;
+use crate::ids::BlobId;
 use crate::limits::{
     CACHE_PIECE_BYTES, CACHE_REMEMBERED, CACHE_SEGMENT_BYTES_MAX, CACHE_SEGMENT_BYTES_MIN,
     CACHE_SEGMENTS, CACHE_TRIAL_SHARE,
@@ -215,7 +215,7 @@ impl Shelf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::WorkerId;
+    use crate::ids::WorkerId;
     use crate::limits::CACHE_BYTES_MIN;
 
     const LEN: u32 = 8192;

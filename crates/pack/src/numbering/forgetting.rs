@@ -34,9 +34,9 @@ use crate::backend::Backend;
 use crate::blob;
 use crate::bugs::{self, Bug};
 use crate::counting::{self, Counting, Listed, Numbers, Process};
-use crate::entry::{ProcessId, WorkerId};
 use crate::error::PackError;
 use crate::identity::check_owner;
+use crate::ids::{ProcessId, WorkerId};
 use crate::limits::{
     PROCESS_AGE_MIN, PROCESSES_FORGOTTEN_AT_ONCE, PROCESSES_KEPT, PROCESSES_OF_EARLIER_KEPT,
 };
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
     use crate::blob::BlobName;
     use crate::counting::Record;
-    use crate::entry::BlobId;
+    use crate::ids::BlobId;
 
     const W: WorkerId = WorkerId(3);
     const HOUR_MS: i64 = 3_600_000;

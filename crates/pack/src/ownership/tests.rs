@@ -6,10 +6,10 @@ use object_store::memory::InMemory;
 
 use super::*;
 use crate::backend::Backend;
-use crate::entry::WorkerId;
+use crate::clock::uptime;
+use crate::ids::WorkerId;
 use crate::limits::OWN_NUMBER_SEEN_MAX;
 use crate::queue::Request;
-use crate::workers::uptime;
 
 const WORKER: WorkerId = WorkerId(1);
 const HEIR: &str = "claims/0000000000000002";

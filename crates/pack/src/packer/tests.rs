@@ -5,8 +5,8 @@ use larder_types::codec::encode;
 use object_store::memory::InMemory;
 
 use super::*;
-use crate::entry::BlobId;
 use crate::housekeeping::Kept;
+use crate::ids::BlobId;
 use crate::rows::{self, BlobRow, RetiredRow};
 
 const GRACE: Duration = Duration::from_secs(3600);

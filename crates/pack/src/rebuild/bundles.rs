@@ -8,10 +8,10 @@ use larder_kv::Batch;
 
 use crate::backend::Backend;
 use crate::counting::Counting;
-use crate::entry::{BlobId, OwnId, ProcessId};
 use crate::error::PackError;
+use crate::ids::{BlobId, OwnId, ProcessId};
 use crate::index::Index;
-use crate::own;
+use crate::names;
 
 /// Writes into an index who uploaded the bundles of which anything is live.
 pub(super) async fn name(
@@ -23,7 +23,7 @@ pub(super) async fn name(
     if bundles.is_empty() {
         return Ok(());
     }
-    let (mut listing, mut uploaded) = (backend.list(own::PREFIX), Uploaded::default());
+    let (mut listing, mut uploaded) = (backend.list(names::PREFIX), Uploaded::default());
     while let Some(some) = listing.next().await? {
         for (id, process) in some.iter().filter_map(|(name, _)| OwnId::parse(name)) {
             let blob = id.bundle().map(|(blob, _)| blob).filter(|_| bundles.contains(&id));
@@ -54,7 +54,7 @@ impl Uploaded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::WorkerId;
+    use crate::ids::WorkerId;
 
     #[test]
     fn of_several_that_uploaded_a_bundle_the_last_counts_in_whatever_order_they_are_listed() {

@@ -10,8 +10,9 @@ use larder_types::rows::parse_keyed;
 use larder_types::{BucketId, ObjectKey, OpId, UploadId};
 
 use super::{Rebuild, orphans};
-use crate::entry::{BlobId, Content, Place, Within};
+use crate::entry::{Content, Place, Within};
 use crate::error::PackError;
+use crate::ids::BlobId;
 use crate::index::Index;
 use crate::rows::{self, PackedPart, PackedVersion};
 

@@ -8,9 +8,9 @@ use futures::future::join_all;
 use crate::backend::{Backend, Unread};
 use crate::blob::{self, FooterReader};
 use crate::counting::{Counting, Known, Listed};
-use crate::entry::WorkerId;
 use crate::error::PackError;
 use crate::horizon::Horizon;
+use crate::ids::WorkerId;
 use crate::limits::{FOOTERS_AHEAD, FOOTERS_BYTES_MAX};
 
 /// The reason for which nobody can go by a list yet.

@@ -132,7 +132,8 @@ mod tests {
     };
 
     use super::*;
-    use crate::entry::{BlobId, Change, Entry, Place, Within, WorkerId};
+    use crate::entry::{Change, Entry, Place, Within};
+    use crate::ids::{BlobId, WorkerId};
 
     const BUCKET: BucketId = BucketId(7);
     const BLOB: BlobId = BlobId { worker: WorkerId(1), seq: 1 };

@@ -36,7 +36,7 @@ impl SetAside {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::BlobId;
+    use crate::ids::BlobId;
 
     #[test]
     fn what_was_set_aside_is_tried_again_after_growing_pauses() {

@@ -48,7 +48,7 @@ pub(crate) fn choose(all: &[Candidate], below_percent: u8, blob_bytes: u64) -> V
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::{BlobId, OwnId, WorkerId};
+    use crate::ids::{BlobId, OwnId, WorkerId};
 
     const MIB: u64 = 1 << 20;
 

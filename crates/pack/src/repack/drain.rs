@@ -18,14 +18,16 @@ use futures::future::join_all;
 use larder_types::{BucketId, BucketName, OpId, View};
 
 use super::moving::{Mover, Told};
-use super::needs::{BackupAt, Needs};
+use super::needs::Needs;
+use crate::backup::BackupAt;
 use crate::blob::FooterReader;
 use crate::bugs::{self, Bug};
-use crate::carry::{Carry, To};
-use crate::entry::{BackupId, BlobId, Change, Content, Entry, Place, Run, Within, WorkerId};
+use crate::entry::{Change, Content, Entry, Place, Within};
 use crate::error::PackError;
+use crate::ids::{BackupId, BlobId, Run, WorkerId};
 use crate::limits::CARRIED_MAX;
 use crate::rows::BlobRow;
+use crate::wish::{Carry, To};
 
 /// One blob being emptied.
 pub(super) struct Drain<'a> {

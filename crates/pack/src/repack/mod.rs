@@ -24,7 +24,6 @@ mod choose;
 mod drain;
 mod moving;
 pub(crate) mod needs;
-pub(crate) mod pace;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,11 +32,13 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::backend::Backend;
+use crate::backend::background::Pace;
 use crate::backup::Backups;
 use crate::bugs::{self, Bug};
 use crate::counters::{Counters, count};
-use crate::entry::{BlobId, OwnId, Within};
+use crate::entry::Within;
 use crate::error::PackError;
+use crate::ids::{BlobId, OwnId};
 use crate::index::Index;
 use crate::lot::BundleContent;
 use crate::queue::{Queue, Request};
@@ -47,7 +48,6 @@ use choose::{Candidate, choose};
 use drain::Drain;
 use moving::Mover;
 use needs::Needs;
-use pace::Pace;
 
 /// The repacker, with the parts of the store that it needs.
 pub(crate) struct Repacker {

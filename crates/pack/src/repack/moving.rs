@@ -13,15 +13,14 @@ use larder_types::{BucketId, BucketName, OpId};
 use super::Repacker;
 use crate::backend::Unread;
 use crate::bugs::{self, Bug};
-use crate::carry::{Carry, To};
-use crate::committer::ask;
 use crate::counters::add;
 use crate::entry::{Content, Place, Within};
 use crate::error::PackError;
 use crate::limits::{CARRIED_MAX, CARRY_PAUSE, CARRY_TRIES_MAX, DRAIN_PASSES_MAX, MOVED_BYTES_MAX};
-use crate::plan::{Done, Wish};
+use crate::queue::ask;
 use crate::rows::Holder;
 use crate::sums::{BodySums, verifies};
+use crate::wish::{Carry, Done, To, Wish};
 
 /// A run of bytes to be moved, and those that have it.
 struct Extent {

@@ -6,16 +6,9 @@
 
 use larder_types::{BucketId, HybridClock, OpId};
 
-use crate::entry::{BackupId, BlobId};
+use crate::backup::BackupAt;
+use crate::ids::BlobId;
 use crate::rows::{self, BlobContent};
-
-/// The position of a backup.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct BackupAt {
-    pub(crate) id: BackupId,
-    pub(crate) op: OpId,
-    pub(crate) clock: HybridClock,
-}
 
 /// All that a rebuild may begin from, but for the blob that goes.
 pub(crate) struct Needs {
@@ -59,7 +52,7 @@ impl Needs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::WorkerId;
+    use crate::ids::{BackupId, WorkerId};
     use larder_types::OpSeq;
 
     fn op(seq: u64) -> OpId {

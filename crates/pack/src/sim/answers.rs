@@ -14,9 +14,9 @@ use super::process::{Process, sizes};
 use super::{RUNNING, SimStore};
 use crate::backend::Backend;
 use crate::committer::Marks;
-use crate::entry::WorkerId;
-use crate::plan::Wish;
+use crate::ids::WorkerId;
 use crate::queue::Request;
+use crate::wish::Wish;
 
 /// Looks at the clock that is told to others, when it is woken.
 struct Looker {

@@ -10,7 +10,8 @@ use larder_types::{BucketId, UploadRow};
 use super::model::{Open, State};
 use super::process::Process;
 use super::store::SimStore;
-use crate::entry::{BlobId, Content, OwnId, Place, Within};
+use crate::entry::{Content, Place, Within};
+use crate::ids::{BlobId, OwnId};
 use crate::index::Index;
 use crate::rows::{self, PackedPart, PackedVersion};
 

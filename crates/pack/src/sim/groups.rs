@@ -13,11 +13,10 @@ use super::check::check_counts;
 use super::process::{Process, sizes};
 use super::{RUNNING, SimStore};
 use crate::backend::Backend;
-use crate::carry::{Carry, To};
-use crate::entry::WorkerId;
-use crate::plan::{Body, Description, Done, Target, Wish};
+use crate::ids::WorkerId;
 use crate::queue::{Answer, Request};
 use crate::sums::BodySums;
+use crate::wish::{Body, Carry, Description, Done, Target, To, Wish};
 
 fn target() -> Target {
     Target { bucket: BucketName::new("first").unwrap(), key: ObjectKey::new("k").unwrap() }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use larder_types::UploadId;
 
-use crate::entry::BlobId;
+use crate::ids::BlobId;
 
 /// The effect of one change. Values are numbers, each given once; an object is a sequence of them.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,17 +12,19 @@ use larder_kv::{Batch, FlushReport, Kv, KvError, KvReader, Progress, SimKv, Visi
 
 use super::now_ms;
 use crate::backend::Backend;
+use crate::backend::background::Pace;
 use crate::backup::{self, BackupWriter, Backups, Head};
+use crate::clock::{Sighting, uptime};
 use crate::committer::{BlobLimits, Committer, Marks, Parts};
 use crate::counting::Counting;
-use crate::entry::{Place, Within, WorkerId};
+use crate::entry::{Place, Within};
 use crate::error::PackError;
 use crate::horizon::Horizon;
 use crate::housekeeping::{Housekeeping, Kept};
+use crate::ids::WorkerId;
 use crate::index::Index;
 use crate::lot::Lot;
 use crate::numbering::Numbering;
-use crate::own::OwnsUnderWay;
 use crate::ownership::Ownership;
 use crate::policy::{Packing, SizeClass};
 use crate::queue::Queue;
@@ -32,15 +34,14 @@ use crate::recover::{Start, recover};
 use crate::removal::Remover;
 use crate::repack::Repacker;
 use crate::repack::aside::SetAside;
-use crate::repack::pace::Pace;
 use crate::spool::Spool;
 use crate::sums::verifies;
+use crate::under_way::OwnsUnderWay;
 use crate::uploader::Uploader;
 use crate::workers::Others;
 use crate::workers::feed::{Feed, Secret};
 use crate::workers::sweep::Sweep;
 use crate::workers::uploads::Handed;
-use crate::workers::{Sighting, uptime};
 
 /// Bytes of bodies at which a blob is full.
 pub(crate) const BLOB_BYTES: u64 = 4000;

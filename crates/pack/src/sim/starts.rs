@@ -9,8 +9,8 @@ use super::process::{Process, sizes};
 use super::{RUNNING, SimStore};
 use crate::backend::Backend;
 use crate::counting::PREFIX;
-use crate::entry::WorkerId;
 use crate::error::PackError;
+use crate::ids::WorkerId;
 
 /// The blobs that it lists may have come after its heir's list; and it would remove the files of
 /// blobs that it lists.

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use crate::backend::Backend;
 use crate::blob;
 use crate::counting::{self, Counting, Known, Listed, RECORD};
-use crate::entry::WorkerId;
+use crate::ids::WorkerId;
 
 /// The backend of a simulation. Its objects outlive every process.
 #[derive(Debug)]

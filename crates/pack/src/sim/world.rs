@@ -27,13 +27,14 @@ use super::store::SimStore;
 use crate::backend::Backend;
 use crate::backup;
 use crate::bugs::{Bug, plant};
-use crate::entry::{BlobId, Content, OwnId, Within, WorkerId};
+use crate::entry::{Content, Within};
 use crate::housekeeping::Kept;
+use crate::ids::{BlobId, OwnId, WorkerId};
 use crate::index::Index;
-use crate::plan::{Body, Description, Done, Source, Target, Wish};
 use crate::queue::{Answer, Request};
 use crate::rebuild::Rebuild;
 use crate::sums::BodySums;
+use crate::wish::{Body, Description, Done, Source, Target, Wish};
 
 /// Keys that clients use.
 const KEYS: u64 = 7;

@@ -17,8 +17,8 @@ use super::parts::Going;
 use crate::backend::{Backend, BrokenOff, Source, Unread};
 use crate::blob::{TRAILER_BYTES, Trailer};
 use crate::counters::add;
-use crate::entry::BlobId;
 use crate::error::PackError;
+use crate::ids::BlobId;
 use crate::limits::{EARLY_TRIES_MAX, PART_BYTES, PARTS_IN_A_ROW_MAX};
 use crate::spool::SealedLot;
 

@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 
 use super::name::{WorkerName, base};
 use crate::backend::{Backend, Unread};
-use crate::entry::WorkerId;
 use crate::error::PackError;
 use crate::identity;
+use crate::ids::WorkerId;
 use crate::limits::{ANNOUNCEMENT_BYTES_MAX, WORKERS_MAX};
 
 /// File of the directory.

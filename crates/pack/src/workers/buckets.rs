@@ -11,12 +11,12 @@ use larder_types::{
 };
 
 use super::{Others, hidden, list};
-use crate::committer::ask;
+use crate::error::unread;
 use crate::index::Index;
 use crate::packer::Packer;
-use crate::plan::{Body, Description, Target, Wish, unread};
-use crate::queue::Queue;
+use crate::queue::{Queue, ask};
 use crate::sums::BodySums;
+use crate::wish::{Body, Description, Target, Wish};
 
 /// Name of the attribute with a bucket's location.
 const LOCATION: &str = "location";

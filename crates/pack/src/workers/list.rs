@@ -12,10 +12,9 @@ use larder_types::{BucketId, BucketName, ObjectKey, UploadId, UploadRow, rows as
 use super::peer::Known;
 use super::view::Rank;
 use super::{Others, hidden};
-use crate::error::PackError;
+use crate::error::{PackError, unavailable, unread};
 use crate::index::Index;
 use crate::limits::LIST_ROWS;
-use crate::plan::{unavailable, unread};
 use crate::rows::PackedVersion;
 
 /// The bucket that rows of a merged list are of: its workers have different ids.

@@ -11,9 +11,9 @@ use larder_types::rows::parse_keyed;
 use super::name::WorkerName;
 use super::peer::{Known, Peer};
 use super::{Others, hidden};
-use crate::entry::{BlobId, WorkerId};
 use crate::error::PackError;
 use crate::horizon::Horizon;
+use crate::ids::{BlobId, WorkerId};
 use crate::index::Index;
 use crate::rows::PackedVersion;
 

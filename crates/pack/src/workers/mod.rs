@@ -38,7 +38,6 @@ mod objects;
 mod peer;
 mod sharing;
 pub(crate) mod shelf;
-mod sighting;
 mod status;
 pub(crate) mod sweep;
 mod tasks;
@@ -58,10 +57,10 @@ use tokio::time::Instant;
 
 use crate::backend::Backend;
 use crate::cache::Cache;
-use crate::entry::WorkerId;
-use crate::error::PackError;
+use crate::clock::{Sighting, Uptime};
+use crate::error::{PackError, unavailable};
+use crate::ids::WorkerId;
 use crate::limits::{GAP_LOOKS_MAX, LOOK_AGAIN_PAUSE};
-use crate::plan::unavailable;
 
 pub(crate) use announce::{name, refuse_shared};
 pub(crate) use feed::{Held, Link};
@@ -69,7 +68,6 @@ pub(crate) use joining::{Joined, Shares};
 pub use name::WorkerName;
 pub(crate) use name::base;
 pub use sharing::Sharing;
-pub(crate) use sighting::{Sighting, Uptime, uptime};
 pub use status::{OtherStatus, WorkersStatus};
 
 use announce::Announcement;
@@ -305,3 +303,6 @@ impl Others {
         worker.line() == self.me.worker.line()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,8 +14,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::entry::WorkerId;
 use crate::error::PackError;
+use crate::ids::WorkerId;
 
 /// Most characters of a name.
 const NAME_MAX: usize = 32;

@@ -14,11 +14,12 @@ use larder_types::{BucketName, Condition, ETag, EtagList, ObjectKey, OpId, Uploa
 use super::view::{Item, Whose};
 use super::{Others, list};
 use crate::body;
-use crate::entry::WorkerId;
+use crate::error::unread;
+use crate::ids::WorkerId;
 use crate::objects::{opened, target};
 use crate::packer::Packer;
-use crate::plan::{Description, Wish, unread};
 use crate::read::{self, Bodies};
+use crate::wish::{Description, Wish};
 
 impl Packer {
     fn newest(

@@ -14,8 +14,8 @@ use larder_kv::LsmKv;
 
 use super::heard::HeardLog;
 use super::name::WorkerName;
-use crate::entry::WorkerId;
 use crate::error::PackError;
+use crate::ids::WorkerId;
 use crate::index::Index;
 use crate::limits::PEER_INDEX_CACHE_BYTES;
 use crate::rows::Applied;

@@ -28,15 +28,14 @@ use super::peer::{Mark, Peer};
 use super::view::{Item, Rank, Whose};
 use super::{Others, hidden};
 use crate::bugs::{self, Bug};
-use crate::carry::Carry;
-use crate::committer::{Marks, ask};
-use crate::entry::WorkerId;
+use crate::committer::Marks;
 use crate::error::PackError;
+use crate::ids::WorkerId;
 use crate::index::Index;
 use crate::limits::{GRAVES_REMEMBERED, ROUND_ROWS};
-use crate::plan::{Target, Wish};
-use crate::queue::Queue;
+use crate::queue::{Queue, ask};
 use crate::rows::PackedVersion;
+use crate::wish::{Carry, Target, Wish};
 
 /// The sweep, with the parts of the store that it needs.
 pub(crate) struct Sweep {

@@ -29,10 +29,10 @@ use super::Others;
 use super::feed::wire::CLOCK;
 use super::peer::Peer;
 use crate::committer::Marks;
-use crate::entry::WorkerId;
+use crate::error::unavailable;
+use crate::ids::WorkerId;
 use crate::limits::{HANDED_ON_MAX, HEARD_WAIT_MAX};
 use crate::packer::Packer;
-use crate::plan::unavailable;
 
 /// The error that breaks a body off.
 pub type BodyBroken = Box<dyn std::error::Error + Send + Sync>;

@@ -6,8 +6,8 @@ use larder_types::{BucketId, BucketName, HybridClock, Metax, ObjectKey, UploadRo
 
 use super::peer::Known;
 use super::{Others, hidden};
-use crate::entry::WorkerId;
 use crate::error::PackError;
+use crate::ids::WorkerId;
 use crate::index::Index;
 use crate::rows::PackedVersion;
 

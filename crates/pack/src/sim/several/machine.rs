@@ -11,9 +11,9 @@ use larder_types::codec::encode;
 use parking_lot::Mutex;
 
 use crate::backend::Backend;
-use crate::entry::WorkerId;
 use crate::error::PackError;
 use crate::identity::Claim;
+use crate::ids::WorkerId;
 use crate::index::Index;
 use crate::policy::Packing;
 use crate::rows::Applied;

@@ -10,7 +10,7 @@ use super::*;
 use crate::backend::fakes::{self, Fake, Fate};
 use crate::blob::{FooterHead, encode_footer};
 use crate::class::Requests;
-use crate::entry::WorkerId;
+use crate::ids::WorkerId;
 use crate::lot::Lot;
 
 const PART: usize = PART_BYTES;

@@ -23,9 +23,10 @@ use super::wire::{
     Asked, CLOCK, Call, DATE, HANDED_ON, Heard, NONCE, PROOF, STREAMED, Secret, Told, ask_body,
     ask_changes, digest, draw_nonce, streamed_with,
 };
-use crate::committer::now_ms;
-use crate::entry::{BlobId, ProcessId, Within, WorkerId};
+use crate::clock::now_ms;
+use crate::entry::Within;
 use crate::error::PackError;
+use crate::ids::{BlobId, ProcessId, WorkerId};
 use crate::limits::{
     CALL_CONNECT_MAX, CALL_TIME_MAX, FEED_BYTES_MAX, FEED_WAIT_MAX, HANDED_ON_SILENCE_MAX,
     PACKED_BYTES_MAX,

@@ -25,9 +25,10 @@ use super::wire::{
 };
 use crate::blocking;
 use crate::bugs::{self, Bug};
-use crate::committer::now_ms;
-use crate::entry::{BlobId, ProcessId, Within, WorkerId};
+use crate::clock::now_ms;
+use crate::entry::Within;
 use crate::error::PackError;
+use crate::ids::{BlobId, ProcessId, WorkerId};
 use crate::index::Index;
 use crate::limits::{
     CALL_HEADERS_MAX, FEED_BODIES_MAX, FEED_BYTES_MAX, FEED_CALLS_MAX, FEED_CONNECTIONS_MAX,
@@ -343,7 +344,7 @@ mod tests {
 
     use super::super::Held;
     use super::*;
-    use crate::entry::OwnId;
+    use crate::ids::OwnId;
     use crate::rows::BlobRow;
 
     #[tokio::test]

@@ -13,7 +13,9 @@ use tokio::net::{TcpListener, TcpStream};
 use super::wire::Heard;
 use super::*;
 use crate::backend::Backend;
-use crate::entry::{BlobId, Change, Entry, Run, WorkerId};
+use crate::clock::{Sighting, uptime};
+use crate::entry::{Change, Entry};
+use crate::ids::{BlobId, Run, WorkerId};
 use crate::index::Index;
 use crate::limits::{CALL_HEADERS_MAX, FEED_CONNECTIONS_MAX};
 use crate::numbering::Numbering;
@@ -22,7 +24,6 @@ use crate::queue::Queue;
 use crate::rows::BlobRow;
 use crate::spool::Spool;
 use crate::workers::uploads::Handed;
-use crate::workers::{Sighting, uptime};
 
 const WORKER: WorkerId = WorkerId(3);
 const ASKED: Asked = Asked { blob: 4, from: 0, last: None };

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::backend::{Backend, Unread};
-use crate::entry::{BlobId, WorkerId};
 use crate::error::PackError;
+use crate::ids::{BlobId, WorkerId};
 use crate::limits::CALL_AGE_MAX;
 use crate::lot::Lot;
 use crate::rows::BlobRow;

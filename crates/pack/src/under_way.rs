@@ -1,0 +1,43 @@
+//! Large objects that are in the backend, or about to be, before the index names them: nobody may
+//! take them for ones that nobody wants.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::ids::OwnId;
+
+/// Objects that are being written, or were and are not yet named by the index.
+#[derive(Debug, Default)]
+pub(crate) struct OwnsUnderWay(Mutex<BTreeSet<OwnId>>);
+
+/// One of them; it is not any more once this is dropped.
+#[derive(Debug)]
+pub(crate) struct UnderWay {
+    all: Arc<OwnsUnderWay>,
+    id: OwnId,
+}
+
+impl OwnsUnderWay {
+    pub(crate) fn enter(self: &Arc<Self>, id: OwnId) -> UnderWay {
+        self.0.lock().insert(id);
+        UnderWay { all: self.clone(), id }
+    }
+
+    pub(crate) fn has(&self, id: OwnId) -> bool {
+        self.0.lock().contains(&id)
+    }
+}
+
+impl UnderWay {
+    pub(crate) fn id(&self) -> OwnId {
+        self.id
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.all.0.lock().remove(&self.id);
+    }
+}
