@@ -1,5 +1,5 @@
-//! Copies of a worker's directory: which of the blobs count that their processes upload (`pack/counting.rs`,
-//! `pack/numbering.rs`).
+//! Copies of a worker's directory: which of the blobs count that their processes upload (`pack/owner/counting.rs`,
+//! `pack/owner/numbering.rs`).
 //!
 //! One worker. A directory is copied at any moment, also while a process runs on it. Processes start on any of them, are
 //! killed between any two steps and start again; a directory may lose its log and index. The backend does a request at any
@@ -9,14 +9,14 @@
 //!
 //! | action | in the code |
 //! |---|---|
-//! | `Step(_, Begun)`, `Step(_, Listed)` | `pack/numbering.rs`, `number`: the first list, `refuse_older_copy` |
+//! | `Step(_, Begun)`, `Step(_, Listed)` | `pack/owner/numbering.rs`, `number`: the first list, `refuse_older_copy` |
 //! | `Step(_, MayAsk)`, `Step(_, Asked)` | `take` |
 //! | `Step(_, Owns)`, `Step(_, Closing)` | `close`, the second list |
 //! | `Step(_, ListedAgain)`, `Step(_, Decided)`, `Step(_, Recording)` | `decide`, `check_owner`, `record` |
-//! | `Step(_, Runs)`, `Step(_, Uploading)`, `Step(_, Looked)` | `pack/uploader.rs`, `upload`, with `check` at its end |
-//! | `Seal` | `pack/committer.rs` |
-//! | `List`, `Accept` | `pack/workers/follow.rs`, `catch_up`; `pack/rebuild/footers.rs`, `list`; `pack/counting.rs`, `decided` |
-//! | `Claim`, `HeirSteps` | `pack/identity.rs`, `claim`; `pack/horizon.rs`, `inherit` |
+//! | `Step(_, Runs)`, `Step(_, Uploading)`, `Step(_, Looked)` | `pack/upload/uploader.rs`, `upload`, with `check` at its end |
+//! | `Seal` | `pack/commit/committer.rs` |
+//! | `List`, `Accept` | `pack/peers/follow.rs`, `catch_up`; `pack/start/rebuild/footers.rs`, `list`; `pack/owner/counting.rs`, `decided` |
+//! | `Claim`, `HeirSteps` | `pack/owner/identity.rs`, `claim`; `pack/owner/horizon.rs`, `inherit` |
 //!
 //! A blob's content is the number of the directory that sealed it. A reader's reads of numbers, records, claims and horizons are one step, after its
 //! list: each of them only ever tells more.

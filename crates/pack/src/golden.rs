@@ -15,23 +15,24 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::backup::{Head, Segment, read_segment};
-use crate::blob::{BlobName, FooterHead, FooterReader, encode_footer};
-use crate::counting::{self, Record};
-use crate::entry::{Change, Content, Entry, Place, Within};
-use crate::horizon::Inheritance;
-use crate::identity::{Claim, Identity};
-use crate::ids::{BackupId, BlobId, OwnId, ProcessId, Run, WorkerId};
-use crate::log::{LogRecord, LogRecordRef};
-use crate::lot::{BundleContent, Lot};
-use crate::numbering::{Number, Numbered};
-use crate::rows::{
+use crate::commit::log::{LogRecord, LogRecordRef};
+use crate::format::blob::{BlobName, FooterHead, FooterReader, encode_footer};
+use crate::format::entry::{Change, Content, Entry, Place, Within};
+use crate::format::lot::{BundleContent, Lot};
+use crate::format::rows::{
     self, Applied, BlobContent, BlobRow, Holder, PackedPart, PackedVersion, RetiredRow,
 };
-use crate::sums::BodySums;
-use crate::workers::WorkerName;
-use crate::workers::announce::{Announcement, Named};
-use crate::workers::feed::Secret;
-use crate::workers::feed::wire::{Asked, Call, Told, ask_body, ask_changes, digest};
+use crate::format::sums::BodySums;
+use crate::ids::{BackupId, BlobId, OwnId, ProcessId, Run, WorkerId};
+use crate::owner::announce::Announcement;
+use crate::owner::counting::{self, Record};
+use crate::owner::horizon::Inheritance;
+use crate::owner::identity::{Claim, Identity};
+use crate::owner::name::WorkerName;
+use crate::owner::naming::Named;
+use crate::owner::numbering::{Number, Numbered};
+use crate::peers::feed::Secret;
+use crate::peers::feed::wire::{Asked, Call, Told, ask_body, ask_changes, digest};
 
 /// The file, read when a test runs.
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/pack.hex");

@@ -15,21 +15,23 @@ use larder_types::{BucketRecord, PartRow, UploadRow, VersionRow, rows};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::backup::{Head, SegmentSum, read_segment};
-use crate::blob::{BlobName, FooterReader, TRAILER_BYTES, Trailer};
-use crate::counting::Record;
-use crate::entry::{Change, Content};
-use crate::identity::{Claim, Identity};
+use crate::commit::log::LogRecord;
+use crate::format::blob::{BlobName, FooterReader, TRAILER_BYTES, Trailer};
+use crate::format::entry::{Change, Content};
+use crate::format::lot::BundleContent;
+use crate::format::rows::{
+    BlobContent, BlobRow, PackedPart, PackedVersion, RetiredRow, parse_blob,
+};
 use crate::ids::{BackupId, OwnId};
-use crate::log::LogRecord;
-use crate::lot::BundleContent;
-use crate::numbering::{Number, Numbered};
-use crate::rows::{BlobContent, BlobRow, PackedPart, PackedVersion, RetiredRow, parse_blob};
-use crate::status::Status;
-use crate::workers::announce::Announcement;
-use crate::workers::feed::wire::Told;
+use crate::owner::announce::Announcement;
+use crate::owner::counting::Record;
+use crate::owner::identity::{Claim, Identity};
+use crate::owner::numbering::{Number, Numbered};
+use crate::packer::status::Status;
+use crate::peers::feed::wire::Told;
 
 const GOLDEN: &str = include_str!("../tests/golden/pack.hex");
-const STATUS: &[u8] = include_bytes!("status/v1.json");
+const STATUS: &[u8] = include_bytes!("packer/status/v1.json");
 /// Rounds of a short run.
 const ROUNDS: u64 = 20_000;
 
@@ -111,9 +113,9 @@ fn read_all(bytes: &[u8]) {
     looked_at(decode::<UploadRow>("row", bytes));
     looked_at(decode::<BucketRecord>("row", bytes));
     looked_at(parse_blob(bytes));
-    looked_at(crate::rows::parse_bundle(bytes));
-    looked_at(crate::rows::parse_held(bytes));
-    looked_at(crate::rows::upload_of_part(bytes));
+    looked_at(crate::format::rows::parse_bundle(bytes));
+    looked_at(crate::format::rows::parse_held(bytes));
+    looked_at(crate::format::rows::upload_of_part(bytes));
     looked_at(rows::parse_keyed(bytes));
     looked_at(rows::parse_piece(bytes));
     looked_at(rows::parse_open_stream(bytes));

@@ -16,15 +16,40 @@
 //! 3. Blobs go up in the order of their numbers, and only durable changes are in them. So all that
 //!    was uploaded is a prefix of all that was answered.
 //! 4. A blob is never changed once it is named in the index. Uploading it again writes the same bytes. That holds for
-//!    its bundles too (`lot.rs`), the objects with the bodies of one group each, which are in the backend before it.
+//!    its bundles too (`format/lot.rs`), the objects with the bodies of one group each, which are in the backend before it.
 //! 5. Index and log can be lost: the footers of all blobs, in the order of their names, are the same changes.
 //! 6. Bytes are verified against their sums before they leave.
 //! 7. One worker owns a backend, or its place in one that several share, at a time, and one process
 //!    that worker. A process that was superseded learns of it within a bound, and then answers
-//!    nothing. All that it acknowledged as uploaded is there for its heir (`ownership.rs`,
-//!    `numbering.rs`, `uploader.rs`). One place decides which blobs count (`counting.rs`).
+//!    nothing. All that it acknowledged as uploaded is there for its heir (`owner/ownership.rs`,
+//!    `owner/numbering.rs`, `upload/uploader.rs`). One place decides which blobs count (`owner/counting.rs`).
 //! 8. A blob is removed only when others tell all that it told and is still true, and nobody reads it: see
-//!    `repack/mod.rs` and `removal.rs`.
+//!    `gc/repack/mod.rs` and `gc/removal.rs`.
+//!
+//! # Rooms
+//!
+//! Each is a folder, and can be read alone: its head says what it is for. A room uses only what stands above it here.
+//!
+//! | room | it has | it uses |
+//! |---|---|---|
+//! | the files beside the rooms | numbers of workers and blobs, errors, limits, clocks, counters, kinds and prices of requests, planted bugs | one another |
+//! | `format` | what a change is; the bytes of blobs, bundles and rows | |
+//! | `backend` | somebody else's object store, and the gate before it | |
+//! | `index` | all that is true, in rows, and who has which bytes | `format` |
+//! | `commit` | wishes and what becomes of them: queue, committer, log, spool | `format`, `index` |
+//! | `owner` | who owns a place in the backend: names, claims, numbers, horizons, the fence before each answer | `format`, `backend`, `commit` |
+//! | `read` | bodies on their way out: spool, cache, shared requests | `format`, `backend`, `index`, `commit` |
+//! | `upload` | bodies on their way to the backend: blobs, bundles, large objects | `format`, `backend`, `commit`, `owner` |
+//! | `backup` | copies of the index in the backend | `format` to `owner` |
+//! | `start` | index, log and spool of a process that starts; the rebuild of an index | `format` to `owner`, `backup` |
+//! | `gc` | repacking, removal, and the turns of work in the background | `format` to `read`, `backup` |
+//! | `peers` | other workers of the bucket: what they have, what they are told, what is given up for theirs | `format` to `read`, `backup`, `start` |
+//! | `packer` | all of them together, with their threads; settings and status | all above |
+//! | `objects` | the store as a face sees it | all above |
+//! | `embed` | the same, as programs see it | `packer`, `objects` |
+//!
+//! What a room needs to know of one below it here is handed to it. Committing asks `commit/neighbours.rs` of other workers,
+//! and reading asks its `Holder`; both are `peers`. The backend is told nothing of the objects that it keeps.
 //!
 //! # Not here
 //!
@@ -32,86 +57,50 @@
 
 #![deny(unsafe_code)]
 
-mod apply;
 pub mod backend;
 mod backup;
-pub mod blob;
 mod blocking;
-mod body;
 mod bugs;
-mod cache;
-mod carry;
 mod class;
 mod clock;
-mod committer;
-mod config;
+mod commit;
 mod counters;
-mod counting;
 mod embed;
-mod entry;
 mod error;
-mod fetch;
+mod format;
+mod gc;
 #[cfg(test)]
 mod golden;
-mod groups;
-mod holds;
-mod horizon;
 #[cfg(test)]
 mod hostile;
-mod housekeeping;
-mod identity;
 mod ids;
 mod index;
-#[cfg(test)]
-mod index_size;
 pub mod limits;
-mod list;
-mod log;
-mod lot;
-mod marker;
-mod multipart;
-mod names;
-mod numbering;
 mod objects;
-mod own;
-mod ownership;
+mod owner;
 mod packer;
-mod plan;
-mod policy;
-mod queue;
+mod peers;
 mod read;
-mod readers;
-mod rebuild;
-mod recover;
-mod removal;
-mod repack;
-mod rows;
-mod sequences;
 #[cfg(test)]
 mod sim;
-mod slot;
-mod spool;
-mod status;
-mod sums;
-mod under_way;
-mod uploader;
-mod wish;
-mod workers;
-mod writers;
+mod start;
+mod upload;
 
 pub use backend::Backend;
 pub use class::{PerClass, Prices, RequestClass, Requests};
-pub use config::{Acknowledge, PackConfig};
+pub use commit::policy::{Packing, PackingRule, SizeClass};
 pub use counters::Counters;
 pub use embed::{EmbedError, KeyPage, PackedBucket};
-pub use entry::{Change, Content, Entry, Place, Within};
 pub use error::PackError;
-pub use housekeeping::Kept;
+pub use format::blob;
+pub use format::entry::{Change, Content, Entry, Place, Within};
+pub use format::lot::Lot;
+pub use gc::housekeeping::Kept;
 pub use ids::{BackupId, BlobId, OwnId, ProcessId, Run, WorkerId};
-pub use lot::Lot;
-pub use ownership::OwnerStatus;
+pub use owner::name::WorkerName;
+pub use owner::ownership::OwnerStatus;
 pub use packer::Packer;
-pub use policy::{Packing, PackingRule, SizeClass};
-pub use status::{Moment, Status, Totals};
-pub use workers::uploads::{Answering, BodyBroken, HandedBody};
-pub use workers::{OtherStatus, Sharing, WorkerName, WorkersStatus};
+pub use packer::config::{Acknowledge, PackConfig};
+pub use packer::status::{Moment, Status, Totals};
+pub use peers::feed::{Answering, BodyBroken, HandedBody};
+pub use peers::{OtherStatus, Sharing, WorkersStatus};

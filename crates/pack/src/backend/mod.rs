@@ -14,7 +14,6 @@ pub(crate) mod background;
 pub(crate) mod fakes;
 mod gate;
 mod http;
-mod leftovers;
 mod listing;
 mod pace;
 mod purse;
@@ -52,7 +51,6 @@ use crate::blocking;
 use crate::class::{Prices, RequestClass};
 use crate::counters::{Counters, add};
 use crate::error::PackError;
-use crate::ids::WorkerId;
 use crate::limits::{MISSING_LOOKS_MAX, MISSING_PAUSE};
 
 /// Somebody else's object store, or a part of it under a prefix. Cheap to clone.
@@ -153,9 +151,9 @@ impl Backend {
         &self.asked.counters
     }
 
-    /// Removes what killed processes of workers up to this one have left of uploads, if that can be found. Blocks.
-    pub(crate) fn remove_leftovers(&self, worker: WorkerId) -> u64 {
-        self.dir.as_deref().map_or(0, |dir| leftovers::remove(dir, worker))
+    /// The local directory that it is, if it is one.
+    pub(crate) fn dir(&self) -> Option<&std::path::Path> {
+        self.dir.as_deref()
     }
 
     /// Sets the budgets: requests a second, and money a day at these prices.

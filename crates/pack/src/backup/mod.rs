@@ -19,8 +19,8 @@ mod write;
 use larder_types::{HybridClock, OpId};
 use parking_lot::Mutex;
 
+use crate::format::rows;
 use crate::ids::{BackupId, BlobId, WorkerId};
-use crate::rows;
 
 pub(crate) use read::{known, restore};
 pub(crate) use v1::Head;

@@ -6,10 +6,10 @@ use super::v1::read_segment;
 use super::{HEADS, Head};
 use crate::backend::{Backend, Unread};
 use crate::error::PackError;
-use crate::horizon::Horizon;
 use crate::ids::BackupId;
 use crate::index::Index;
 use crate::limits::{BACKUP_BATCH_BYTES, BACKUP_HEAD_BYTES_MAX};
+use crate::owner::horizon::Horizon;
 
 /// Backups whose heads verify, oldest first, but those of workers beyond what their heirs know.
 pub(crate) async fn known(backend: &Backend, horizon: &Horizon) -> Result<Vec<Head>, PackError> {

@@ -15,13 +15,13 @@ use crate::backend::Backend;
 use crate::backend::background::Pace;
 use crate::blocking;
 use crate::bugs::{self, Bug};
+use crate::commit::queue::{Queue, Request, Snapshot};
+use crate::commit::spool::Spool;
 use crate::counters::{Counters, count};
 use crate::error::PackError;
 use crate::ids::{BackupId, WorkerId};
 use crate::limits::{BACKUPS_KEPT, SEGMENT_BYTES};
-use crate::ownership::Ownership;
-use crate::queue::{Queue, Request, Snapshot};
-use crate::spool::Spool;
+use crate::owner::ownership::Ownership;
 
 /// The maker of backups.
 pub(crate) struct BackupWriter {
@@ -209,7 +209,7 @@ mod tests {
 
     use super::*;
     use crate::clock::{Sighting, uptime};
-    use crate::numbering::Numbering;
+    use crate::owner::numbering::Numbering;
 
     const WORKER: WorkerId = WorkerId(1);
 

@@ -29,6 +29,7 @@
 //!
 //! A worker's directory is one program's at a time, and so is a backend: `larder pack` and a program do not share one.
 
+mod answers;
 mod body;
 mod store;
 mod upload;

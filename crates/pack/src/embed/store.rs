@@ -12,7 +12,7 @@ use chrono::{DateTime, Utc};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use larder_objects::{
-    ListItem, ListRequest, ListedObject, ObjectError, Objects, PutDone, ReadBody, UploadOptions,
+    ListItem, ListRequest, ListedObject, ObjectError, Objects, ReadBody, UploadOptions,
 };
 use larder_types::limits::LIST_PAGE_MAX;
 use larder_types::{Attributes, Condition, EtagList, Metax, ObjectKey};
@@ -24,14 +24,10 @@ use object_store::{
 };
 
 use super::PackedBucket;
+use super::answers::{exists, explained, generic, precondition, result};
 use super::body::Given;
 use super::upload::PackedUpload;
 use crate::limits::CHANGED_RETRIES_MAX;
-
-/// The name of this store in errors.
-const STORE: &str = "larder-pack";
-/// The reason for which a put or copy of something new is refused.
-const IS_THERE: &str = "it is there already";
 
 impl fmt::Display for PackedBucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -260,34 +256,6 @@ fn key_of(location: &Path) -> Result<ObjectKey> {
 
 fn absent() -> Condition {
     Condition { if_none_match: Some(EtagList::Any), ..Condition::default() }
-}
-
-fn generic(reason: impl Into<Cow<'static, str>>) -> Error {
-    Error::Generic { store: STORE, source: reason.into().into_owned().into() }
-}
-
-fn exists(key: &ObjectKey) -> Error {
-    Error::AlreadyExists { path: key.as_str().to_owned(), source: IS_THERE.into() }
-}
-
-fn precondition(key: &ObjectKey, error: ObjectError) -> Error {
-    Error::Precondition { path: key.as_str().to_owned(), source: Box::new(error) }
-}
-
-/// An error in the words of this interface.
-pub(super) fn explained(key: &ObjectKey, error: ObjectError) -> Error {
-    match error {
-        ObjectError::NoSuchKey | ObjectError::NoSuchBucket | ObjectError::NoSuchUpload => {
-            Error::NotFound { path: key.as_str().to_owned(), source: Box::new(error) }
-        }
-        ObjectError::PreconditionFailed => precondition(key, error),
-        error => Error::Generic { store: STORE, source: Box::new(error) },
-    }
-}
-
-pub(super) fn result(done: &PutDone) -> PutResult {
-    let e_tag = Some(done.etag.text());
-    PutResult { e_tag, version: None, extensions: Extensions::default() }
 }
 
 fn refuse_tags(tags: &str) -> Result<()> {

@@ -10,8 +10,8 @@ use object_store::{MultipartUpload, PutPayload, PutResult, UploadPart};
 use parking_lot::Mutex;
 
 use super::PackedBucket;
+use super::answers::{explained, result};
 use super::body::Given;
-use super::store::{explained, result};
 
 /// An open upload.
 pub(super) struct PackedUpload {

@@ -5,9 +5,9 @@ use larder_types::codec::encode;
 use object_store::memory::InMemory;
 
 use super::*;
-use crate::housekeeping::Kept;
+use crate::format::rows::{self, BlobRow, RetiredRow};
+use crate::gc::housekeeping::Kept;
 use crate::ids::BlobId;
-use crate::rows::{self, BlobRow, RetiredRow};
 
 const GRACE: Duration = Duration::from_secs(3600);
 

@@ -13,10 +13,10 @@ use tokio::sync::oneshot;
 use super::process::{Process, sizes};
 use super::{RUNNING, SimStore};
 use crate::backend::Backend;
-use crate::committer::Marks;
+use crate::commit::committer::Marks;
+use crate::commit::queue::Request;
+use crate::commit::wish::Wish;
 use crate::ids::WorkerId;
-use crate::queue::Request;
-use crate::wish::Wish;
 
 /// Looks at the clock that is told to others, when it is woken.
 struct Looker {

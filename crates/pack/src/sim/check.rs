@@ -10,10 +10,10 @@ use larder_types::{BucketId, UploadRow};
 use super::model::{Open, State};
 use super::process::Process;
 use super::store::SimStore;
-use crate::entry::{Content, Place, Within};
+use crate::format::entry::{Content, Place, Within};
+use crate::format::rows::{self, PackedPart, PackedVersion};
 use crate::ids::{BlobId, OwnId};
 use crate::index::Index;
-use crate::rows::{self, PackedPart, PackedVersion};
 
 /// Reads the state that an index shows, and every byte of it.
 pub(super) async fn found(process: &Process, index: &Index, store: &SimStore) -> State {

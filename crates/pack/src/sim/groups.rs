@@ -13,10 +13,10 @@ use super::check::check_counts;
 use super::process::{Process, sizes};
 use super::{RUNNING, SimStore};
 use crate::backend::Backend;
+use crate::commit::queue::{Answer, Request};
+use crate::commit::wish::{Body, Carry, Description, Done, Target, To, Wish};
+use crate::format::sums::BodySums;
 use crate::ids::WorkerId;
-use crate::queue::{Answer, Request};
-use crate::sums::BodySums;
-use crate::wish::{Body, Carry, Description, Done, Target, To, Wish};
 
 fn target() -> Target {
     Target { bucket: BucketName::new("first").unwrap(), key: ObjectKey::new("k").unwrap() }

@@ -8,9 +8,9 @@ use larder_env::SimDisk;
 use super::process::{Process, sizes};
 use super::{RUNNING, SimStore};
 use crate::backend::Backend;
-use crate::counting::PREFIX;
 use crate::error::PackError;
 use crate::ids::WorkerId;
+use crate::owner::counting::PREFIX;
 
 /// The blobs that it lists may have come after its heir's list; and it would remove the files of
 /// blobs that it lists.

@@ -20,9 +20,9 @@ use object_store::{
 use parking_lot::Mutex;
 
 use crate::backend::Backend;
-use crate::blob;
-use crate::counting::{self, Counting, Known, Listed, RECORD};
+use crate::format::blob;
 use crate::ids::WorkerId;
+use crate::owner::counting::{self, Counting, Known, Listed, RECORD};
 
 /// The backend of a simulation. Its objects outlive every process.
 #[derive(Debug)]

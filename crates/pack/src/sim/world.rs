@@ -27,14 +27,14 @@ use super::store::SimStore;
 use crate::backend::Backend;
 use crate::backup;
 use crate::bugs::{Bug, plant};
-use crate::entry::{Content, Within};
-use crate::housekeeping::Kept;
+use crate::commit::queue::{Answer, Request};
+use crate::commit::wish::{Body, Description, Done, Source, Target, Wish};
+use crate::format::entry::{Content, Within};
+use crate::format::sums::BodySums;
+use crate::gc::housekeeping::Kept;
 use crate::ids::{BlobId, OwnId, WorkerId};
 use crate::index::Index;
-use crate::queue::{Answer, Request};
-use crate::rebuild::Rebuild;
-use crate::sums::BodySums;
-use crate::wish::{Body, Description, Done, Source, Target, Wish};
+use crate::start::rebuild::Rebuild;
 
 /// Keys that clients use.
 const KEYS: u64 = 7;

@@ -11,19 +11,20 @@ use larder_types::codec::encode;
 use parking_lot::Mutex;
 
 use crate::backend::Backend;
+use crate::commit::policy::Packing;
 use crate::error::PackError;
-use crate::identity::Claim;
+use crate::format::rows::Applied;
 use crate::ids::WorkerId;
 use crate::index::Index;
-use crate::policy::Packing;
-use crate::rows::Applied;
+use crate::owner::announce::Announcement;
+use crate::owner::identity::Claim;
+use crate::owner::name::{WorkerName, base};
+use crate::peers::feed::Caller;
+use crate::peers::heard::HeardLog;
+use crate::peers::shelf::{Shelf, Shelved};
+use crate::peers::{Others, Reads, Sharing};
 use crate::sim::SimStore;
 use crate::sim::process::{Process, Rows};
-use crate::workers::announce::Announcement;
-use crate::workers::feed::Caller;
-use crate::workers::heard::HeardLog;
-use crate::workers::shelf::{Shelf, Shelved};
-use crate::workers::{Others, Reads, Sharing, WorkerName, base};
 
 /// Time for which superseded versions are kept.
 pub(super) const KEPT: Duration = Duration::from_secs(3600);

@@ -4,13 +4,12 @@ use bytes::Bytes;
 use http::StatusCode;
 
 use super::world::{KEYS, World, told};
-use crate::entry::{Content, Place};
-use crate::lot::Lot;
-use crate::read::Bodies;
+use crate::format::entry::{Content, Place};
+use crate::format::lot::Lot;
+use crate::format::sums::verifies;
+use crate::peers::view::{Item, Whose};
+use crate::read::{Bodies, Held};
 use crate::sim::world::bytes_of;
-use crate::sums::verifies;
-use crate::workers::Held;
-use crate::workers::view::{Item, Whose};
 
 impl World {
     /// A client reads a key: it gets all bytes of what the worker shows, unless only a lost directory had them.

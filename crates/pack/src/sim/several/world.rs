@@ -16,23 +16,23 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::machine::{KEPT, Machine};
-use crate::entry::Content;
+use crate::commit::policy::Packing;
+use crate::commit::queue::{Answer, Request};
+use crate::commit::wish::{Body, Description, Done, Target, Wish};
+use crate::format::entry::Content;
+use crate::format::lot::Lot;
+use crate::format::rows::PackedVersion;
+use crate::format::sums::BodySums;
 use crate::ids::{BlobId, WorkerId};
 use crate::index::Index;
-use crate::lot::Lot;
-use crate::policy::Packing;
-use crate::queue::{Answer, Request};
-use crate::rows::PackedVersion;
+use crate::peers::feed::Heard;
+use crate::peers::feed::wire::Told;
+use crate::peers::hidden;
+use crate::peers::view::Item;
 use crate::sim::check::check_counts;
 use crate::sim::process::{poll, sizes};
 use crate::sim::world::{bucket, bytes_of};
 use crate::sim::{AHEAD_MS, SimStore};
-use crate::sums::BodySums;
-use crate::wish::{Body, Description, Done, Target, Wish};
-use crate::workers::feed::Heard;
-use crate::workers::feed::wire::Told;
-use crate::workers::hidden;
-use crate::workers::view::Item;
 
 /// Workers.
 const MACHINES: u64 = 3;

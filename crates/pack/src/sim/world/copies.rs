@@ -9,8 +9,8 @@ use larder_kv::{Batch, Kv, KvReader};
 
 use super::super::process::Process;
 use super::*;
-use crate::blob::BlobName;
-use crate::counting::RECORD;
+use crate::format::blob::BlobName;
+use crate::owner::counting::RECORD;
 
 /// Steps of an original after it was copied, and of both beside each other.
 const STEPS_APART: u64 = 12;
@@ -170,7 +170,7 @@ impl World {
     async fn end_between(&mut self, second: &mut Process) {
         self.seal();
         self.commit().await;
-        self.store.set_late(Some(crate::blob::PREFIX));
+        self.store.set_late(Some(crate::format::blob::PREFIX));
         for _ in 0..STEPS_OF_UPLOAD / 2 {
             self.process().upload_unless_ended();
             tokio::time::advance(Duration::from_secs(31)).await;
@@ -221,7 +221,8 @@ impl World {
 
     /// Blobs that some process acknowledged count, also for those after it, or were removed since.
     pub(super) async fn is_counted(&mut self, acknowledged: &BTreeSet<String>) {
-        let there: BTreeSet<_> = self.store.names(crate::blob::PREFIX).await.into_iter().collect();
+        let there: BTreeSet<_> =
+            self.store.names(crate::format::blob::PREFIX).await.into_iter().collect();
         let counted = self.store.counted("").await;
         for name in acknowledged.intersection(&there) {
             let blob = name.rsplit_once('/').and_then(|(_, name)| BlobName::parse(name)).unwrap();

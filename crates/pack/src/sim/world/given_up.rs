@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use super::super::process::Process;
 use super::*;
-use crate::blob::{BlobName, FooterReader};
-use crate::entry::Change;
-use crate::numbering::Knows;
-use crate::rows::BlobRow;
+use crate::format::blob::{BlobName, FooterReader};
+use crate::format::entry::Change;
+use crate::format::rows::BlobRow;
+use crate::owner::numbering::Knows;
 
 /// The state of a directory at the time another worker takes over from it.
 pub(super) struct GivenUp {

@@ -82,7 +82,7 @@ impl World {
             backend,
             worker: self.worker,
             horizon,
-            records: &crate::counting::Known::default(),
+            records: &crate::owner::counting::Known::default(),
             backups: &heads,
             accept_loss: None,
             is_own: true,

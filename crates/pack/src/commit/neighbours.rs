@@ -1,0 +1,23 @@
+//! The other workers of a shared bucket, as far as a decision depends on them.
+//!
+//! Committing knows no more of them than this: it runs alike where there are none.
+
+use larder_types::{BucketName, Metax, ObjectKey};
+
+use crate::commit::telling::Telling;
+use crate::error::PackError;
+use crate::index::Index;
+
+/// See the module's head.
+pub(crate) trait Neighbours: Send + Sync {
+    /// The clocks of what they told.
+    fn telling(&self) -> &Telling;
+
+    /// The newest version that any worker has of a key, this one with the index `own` among them.
+    fn current(
+        &self,
+        own: &Index,
+        bucket: &BucketName,
+        key: &ObjectKey,
+    ) -> Result<Option<Metax>, PackError>;
+}

@@ -1,0 +1,438 @@
+//! Learns the changes of another worker: from the footers of its blobs in the bucket, which always
+//! remain, and before that from the worker itself (`feed/`). Both give the same entries, and each
+//! counts once.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::Others;
+use super::feed::{Heard, Link};
+use super::heard::HeardEntries;
+use super::peer::{Known, Mark, Peer};
+use super::shelf::Shelved;
+use crate::backend::{Backend, Unread};
+use crate::backup;
+use crate::blocking;
+use crate::bugs::{self, Bug};
+use crate::clock::{Sighting, now_ms};
+use crate::error::PackError;
+use crate::format::blob::{self, BlobName, FooterReader};
+use crate::format::entry::Entry;
+use crate::format::rows::{Applied, BlobContent, BlobRow};
+use crate::ids::{BlobId, WorkerId};
+use crate::index::Index;
+use crate::limits::{CLOCK_AHEAD_TOLD, GAP_LOOKS_MAX, HEARD_BYTES_KEPT};
+use crate::owner::counting::Listed;
+use crate::owner::horizon::Horizon;
+use crate::owner::identity::check_owner;
+use crate::owner::name::WorkerName;
+use crate::read::fetch::Fetcher;
+use crate::read::{Bodies, Waits};
+use crate::start::rebuild::Rebuild;
+
+impl Others {
+    /// Looks at what a worker has in the bucket, and takes what is new.
+    pub(super) async fn look_at(&self, peer: &Arc<Peer>) -> Result<(), PackError> {
+        let _following = peer.following.lock().await;
+        let begun = Sighting::now(self.uptime);
+        let told = peer.told();
+        let known = match peer.known() {
+            Some(known) if known.worker == told.worker => known,
+            before => match self.begin(peer, told.worker, before).await {
+                Ok(Some(known)) => known,
+                // Its heir has not written down what it inherits: nobody knows that yet.
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    if is_gap(&error) {
+                        peer.count_gap();
+                    }
+                    return Err(error);
+                }
+            },
+        };
+        let mark = match self.catch_up(peer, &known).await? {
+            Caught::Up => known.mark(),
+            Caught::Undecided => {
+                let unseen = peer.unseen();
+                tracing::info!(worker = %peer.name, ?unseen, "another worker, or its heir, has yet to judge its last blob");
+                return Ok(());
+            }
+            // Its directory was put back from an older copy, which gave the same numbers again.
+            Caught::Ghosts(blob) => {
+                tracing::warn!(worker = %peer.name, %blob, "what was heard of another worker is not what it has uploaded: its index is made anew");
+                let lost = |made: &Index, _: &Horizon| self.write_ghosts(peer, &known, made, blob);
+                let made = self.make(peer, known.worker, lost).await?;
+                let Some(made) = made else { return Ok(()) };
+                self.show(peer, &made);
+                made.mark()
+            }
+            Caught::Gap if peer.count_gap() < GAP_LOOKS_MAX => return Ok(()),
+            Caught::Gap => {
+                tracing::warn!(worker = %peer.name, "blobs are missing that nothing retired: its index is made anew");
+                let made = self.make(peer, known.worker, |_, _| Ok(())).await?;
+                // Changes that it told and has not uploaded yet are not forgotten for it.
+                let is_behind = |made: &Arc<Known>| made.at().seq < known.at().seq;
+                let Some(made) = made.filter(|made| !is_behind(made)) else { return Ok(()) };
+                self.show(peer, &made);
+                made.mark()
+            }
+        };
+        peer.no_gap();
+        let clock = mark.clock.max(known.at().clock);
+        let ahead_ms = clock.ms().saturating_sub(now_ms());
+        if u128::from(ahead_ms) > CLOCK_AHEAD_TOLD.as_millis() {
+            tracing::warn!(worker = %peer.name, ahead_ms, "another worker's clock is ahead: what is put here gets the times of its clock");
+        }
+        self.telling.hears(clock);
+        peer.looked(begun, mark, self.settings().kept / 16);
+        Ok(())
+    }
+
+    fn show(&self, peer: &Peer, known: &Arc<Known>) {
+        self.telling.show(known.at().clock, || peer.show(known.clone()));
+    }
+
+    /// The index of a worker's claim: the one that is there, or one made of what is in the bucket.
+    async fn begin(
+        &self,
+        peer: &Arc<Peer>,
+        worker: WorkerId,
+        before: Option<Arc<Known>>,
+    ) -> Result<Option<Arc<Known>>, PackError> {
+        let horizon = Horizon::read(&peer.backend).await?;
+        if !horizon.is_of(worker) {
+            return Ok(None);
+        }
+        let mut before = before;
+        if before.is_some() {
+            // It was taken over.
+        } else if let Some((shelved, at)) = self.shelf().open(&peer.name, worker)? {
+            let known = self.known_of(peer, worker, shelved, at)?;
+            known.recall(&peer.name)?;
+            self.show(peer, &known);
+            return Ok(Some(known));
+        } else if let Some((claim, shelved, at)) = self.shelf().earlier(&peer.name, worker)? {
+            // It was taken over while this worker did not run.
+            let known = self.known_of(peer, claim, shelved, at)?;
+            known.recall(&peer.name)?;
+            before = Some(known);
+        }
+        let lost = |_: &Index, horizon: &Horizon| match &before {
+            Some(before) => self.write_loss(peer, (before.worker, before.index()), horizon),
+            None => Ok(()),
+        };
+        let Some(known) = self.make(peer, worker, lost).await? else { return Ok(None) };
+        self.show(peer, &known);
+        Ok(Some(known))
+    }
+
+    /// Makes an index of what a worker has in the bucket. `write_lost` writes down what is lost
+    /// with the one before, once the new one is made and before it counts. So neither is it written
+    /// again at each try, nor never if the process ends between.
+    async fn make(
+        &self,
+        peer: &Arc<Peer>,
+        worker: WorkerId,
+        write_lost: impl FnOnce(&Index, &Horizon) -> Result<(), PackError> + Send,
+    ) -> Result<Option<Arc<Known>>, PackError> {
+        let backend = &peer.backend;
+        let horizon = Horizon::read(backend).await?;
+        if !horizon.is_of(worker) {
+            return Ok(None);
+        }
+        let backups = backup::known(backend, &horizon).await?;
+        let Shelved { index, heard } = self.shelf().make(&peer.name, worker)?;
+        // A blob that a list was late with is no loss: an index without it would never learn what is in it.
+        let is_lost = peer.gaps() + 1 >= GAP_LOOKS_MAX;
+        let report = self.blobs_report(&peer.name).filter(|_| is_lost);
+        let rebuild = Rebuild {
+            backend,
+            worker,
+            horizon: &horizon,
+            records: peer.records(),
+            backups: &backups,
+            accept_loss: report.as_deref(),
+            is_own: false,
+        };
+        let rebuilt = match rebuild.run(&index).await {
+            Ok(rebuilt) => rebuilt,
+            // Nobody is shown what may become void; what was known is kept, or nobody is answered.
+            Err(PackError::Deferred { reason }) => {
+                tracing::info!(worker = %peer.name, reason, "another worker's index is not made yet");
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        // After the list, as in `catch_up`: it may have a blob that an heir, whose horizon came too late, does not.
+        match check_owner(backend, worker).await {
+            Ok(()) => {}
+            Err(PackError::Superseded { by, .. }) => {
+                tracing::info!(worker = %peer.name, %by, "another worker's index is not made before its heir says what counts");
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        }
+        let at = Applied { lsn: 0, ..rebuilt.applied };
+        write_lost(&index, &horizon)?;
+        index.set_applied(&at)?;
+        index.flush()?;
+        self.known_of(peer, worker, Shelved { index, heard }, at).map(Some)
+    }
+
+    fn known_of(
+        &self,
+        peer: &Arc<Peer>,
+        worker: WorkerId,
+        Shelved { index, heard }: Shelved,
+        at: Applied,
+    ) -> Result<Arc<Known>, PackError> {
+        let parts = (self.bodies(peer, index), heard);
+        Ok(Arc::new(Known::new(worker, parts, at, self.telling.clone())?))
+    }
+
+    fn bodies(&self, peer: &Arc<Peer>, index: Index) -> Bodies {
+        let (index, backend) = (Arc::new(index), peer.backend.clone());
+        let (cache, ahead) = self.cache();
+        let fetcher = Arc::new(Fetcher::new(backend.clone(), index.clone(), cache, ahead));
+        let link = Arc::new(Link::new(peer.telling(), self.caller()));
+        Bodies { backend, index, fetcher, waiting: Waits::There(link) }
+    }
+
+    /// Takes the blobs of a claim that are new in the bucket, in their order.
+    async fn catch_up(&self, peer: &Peer, known: &Arc<Known>) -> Result<Caught, PackError> {
+        let last = BlobId { worker: known.worker, seq: known.at().rebuilt };
+        let after = BlobName::behind(last);
+        let mut listed = Listed::all(peer.backend.names_after(blob::PREFIX, &after).await?)?;
+        // Another directory's: its announcement says so soon.
+        listed.retain(|blob| blob.name.id.worker == known.worker);
+        if listed.is_empty() {
+            known.flush()?;
+            return Ok(Caught::Up);
+        }
+        // After the list: a process has its record before it uploads, and an heir its claim before it lists.
+        match check_owner(&peer.backend, known.worker).await {
+            Ok(()) => {}
+            Err(PackError::Superseded { .. }) => return Ok(Caught::Undecided),
+            Err(error) => return Err(error),
+        }
+        let (blobs, is_undecided) = peer.counting().await?.decided(listed, |_| false)?;
+        let mut caught = if is_undecided { Caught::Undecided } else { Caught::Up };
+        for blob in blobs {
+            let (name, row) = (blob.name, blob.row());
+            if name.id.seq != known.at().rebuilt + 1 {
+                caught = Caught::Gap;
+                break;
+            }
+            if !take_blob(&peer.backend, known, name, &row).await? {
+                return Ok(Caught::Ghosts(name.id));
+            }
+            known.uploaded(name.id.seq, &row)?;
+        }
+        known.flush()?;
+        Ok(caught)
+    }
+
+    /// Takes what a worker told of itself.
+    pub(crate) async fn take_heard(
+        &self,
+        peer: &Peer,
+        known: &Arc<Known>,
+        heard: Heard,
+    ) -> Result<(), PackError> {
+        let _following = peer.following.lock().await;
+        let at = known.at();
+        let current = peer.known();
+        let is_current = current.is_some_and(|current| Arc::ptr_eq(&current, known));
+        let is_next = heard.blob() == at.blob + 1;
+        if !is_current || !is_next {
+            return Ok(());
+        }
+        match heard {
+            Heard::Entries { blob, from, bytes, is_whole } if from == at.lsn => {
+                let (taking, name) = (known.clone(), peer.name.clone());
+                let heard = HeardEntries { blob, from, is_whole, bytes: bytes.to_vec() };
+                blocking::run(move || taking.hear(&name, &heard)).await??;
+            }
+            Heard::Uploaded { blob, row } => {
+                let name = row.name(known.blob(blob));
+                if !take_blob(&peer.backend, known, name, &row).await? {
+                    let reason = "it has uploaded something else than it told".to_owned();
+                    return Err(PackError::Deferred { reason });
+                }
+            }
+            Heard::Entries { .. } | Heard::Nothing { .. } => {}
+        }
+        let is_due = known.index().unflushed_bytes() >= larder_kv::limits::FLUSH_BYTES;
+        if is_due || known.heard_bytes() >= HEARD_BYTES_KEPT {
+            known.flush()?;
+        }
+        Ok(())
+    }
+}
+
+/// The outcome of a look for what is in the bucket.
+enum Caught {
+    Up,
+    /// This blob lacks what was heard of it: the process that told that has been superseded, and
+    /// what it told is true no more.
+    Ghosts(BlobId),
+    /// A later process of the worker, or its heir, may yet judge a blob void.
+    Undecided,
+    /// A blob is missing: it is not listed yet, or was removed while this worker was away.
+    Gap,
+}
+
+/// Returns true if a blob is missing or damaged that the others said is there: it may be lost, or
+/// the list was late.
+pub(super) fn is_gap(error: &PackError) -> bool {
+    matches!(error, PackError::Missing { .. } | PackError::Damaged { .. })
+}
+
+impl HeardEntries {
+    /// The entries, each with where it ends; the last may be cut off.
+    pub(super) fn parse(&self, name: &WorkerName) -> Result<Vec<(Entry, u64)>, PackError> {
+        let (mut entries, mut rest) = (Vec::new(), &self.bytes[..]);
+        while let Some((entry, tail)) = next_entry(name, rest, self.is_whole)? {
+            rest = tail;
+            entries.push((entry, self.from + (self.bytes.len() - rest.len()) as u64));
+        }
+        Ok(entries)
+    }
+}
+
+/// The next of some entries; `None` at their end, or where the last of them is cut off.
+fn next_entry<'a>(
+    name: &WorkerName,
+    bytes: &'a [u8],
+    is_whole: bool,
+) -> Result<Option<(Entry, &'a [u8])>, PackError> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    match postcard::take_from_bytes::<Entry>(bytes) {
+        Ok(found) => Ok(Some(found)),
+        Err(postcard::Error::DeserializeUnexpectedEnd) if !is_whole => Ok(None),
+        Err(error) => {
+            let told = format!("what worker {name} tells of itself");
+            Err(PackError::damaged(told, error.to_string()))
+        }
+    }
+}
+
+/// Takes what is not known yet of a blob that is in the bucket, from its footer; false if what was heard of it is not there.
+async fn take_blob(
+    backend: &Backend,
+    known: &Arc<Known>,
+    name: BlobName,
+    row: &BlobRow,
+) -> Result<bool, PackError> {
+    let path = name.path();
+    if row.footer_offset >= row.bytes {
+        return Err(PackError::damaged(path, "it is shorter than its name says"));
+    }
+    let tail: Bytes = match backend.read(&path, row.footer_offset..row.bytes).await {
+        Ok(tail) => tail,
+        Err(Unread::Missing) => return Err(PackError::Missing { blob: name.id }),
+        Err(Unread::Failed(error)) => return Err(error),
+    };
+    let (known, bytes) = (known.clone(), row.bytes);
+    blocking::run(move || {
+        let footer = FooterReader::new(&path, &tail)?;
+        if footer.trailer.id != name.id || footer.trailer.blob_bytes() != bytes {
+            return Err(PackError::damaged(&path, "it is not the blob that its name says"));
+        }
+        if !has_all_heard(&known, name.id, footer)? {
+            return Ok(false);
+        }
+        if name.id.seq <= known.at().blob {
+            return Ok(true);
+        }
+        known.takes_unlogged();
+        let heard = known.at().lsn;
+        for entry in FooterReader::new(&path, &tail)? {
+            known.take(name.id.seq, &entry?, heard)?;
+        }
+        known.whole(name.id.seq)?;
+        Ok(true)
+    })
+    .await?
+}
+
+/// Returns true if a footer has what was heard of its blob: the first and the last entry of that,
+/// and if all was heard, no more. Each has its number and its clock, which no two processes give
+/// alike; rows of earlier builds lack the first clock.
+fn has_all_heard(known: &Known, blob: BlobId, footer: FooterReader<'_>) -> Result<bool, PackError> {
+    let heard = known.index().blob_content(blob)?;
+    let Some(heard) = heard else {
+        // Nothing was heard, or it was retired since, by what was heard after it.
+        return Ok(true);
+    };
+    has_heard(&heard, blob.seq <= known.at().blob, footer)
+}
+
+fn has_heard(
+    heard: &BlobContent,
+    is_whole: bool,
+    footer: FooterReader<'_>,
+) -> Result<bool, PackError> {
+    let (mut first, mut has_last, mut is_longer) = (None, false, false);
+    for entry in footer {
+        let entry = entry?;
+        first.get_or_insert((entry.seq, entry.clock));
+        has_last |= (entry.seq, entry.clock) == (heard.last, heard.clock);
+        is_longer |= entry.seq > heard.last;
+    }
+    let has_first = first.is_some_and(|(seq, clock)| {
+        seq == heard.first && heard.first_clock.is_none_or(|heard| heard == clock)
+    });
+    Ok(has_first && has_last && !(is_whole && is_longer))
+}
+
+/// Returns true if a mark is past a change of that worker and number.
+pub(super) fn is_past(mark: &Mark, worker: WorkerId, seq: larder_types::OpSeq) -> bool {
+    bugs::planted(Bug::GivenUpEarly)
+        || mark.worker > worker
+        || mark.worker == worker && mark.seq >= seq
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_types::{BucketId, HybridClock, OpSeq};
+
+    use super::*;
+    use crate::format::blob::{FooterHead, encode_footer};
+    use crate::format::entry::Change;
+    use crate::format::lot::Lot;
+
+    /// The footer of a blob with changes of these numbers and clocks.
+    fn footer(changes: &[(u64, u64)]) -> Vec<u8> {
+        let (id, mut entries) = (BlobId { worker: WorkerId(3), seq: 4 }, Vec::new());
+        for (seq, clock) in changes {
+            let change = Change::BucketRemoved(BucketId(1));
+            let entry = Entry { seq: OpSeq(*seq), clock: HybridClock(*clock), change };
+            entries = postcard::to_extend(&entry, entries).unwrap();
+        }
+        let head = FooterHead { created_ms: 1, entries: changes.len() as u64, buckets: Vec::new() };
+        encode_footer(id, Lot::SHARED, 0, &head, &entries)
+    }
+
+    #[test]
+    fn what_was_heard_is_in_a_footer_that_begins_with_the_same_change() {
+        let (first_clock, clock) = (Some(HybridClock(100)), HybridClock(102));
+        let (first, last) = (OpSeq(10), OpSeq(12));
+        let heard = BlobContent { first, first_clock, last, clock, end: 0, live: 0 };
+        let has = |heard: &BlobContent, changes: &[(u64, u64)]| {
+            let tail = footer(changes);
+            has_heard(heard, false, FooterReader::new("a blob", &tail).unwrap()).unwrap()
+        };
+        let theirs = [(10, 100), (11, 101), (12, 102), (13, 103)];
+        assert!(has(&heard, &theirs));
+        let mixed = [(10, 99), (11, 101), (12, 102)];
+        assert!(!has(&heard, &mixed), "another process gave the first number");
+        let of_v1 = BlobContent { first_clock: None, ..heard };
+        assert!(has(&of_v1, &theirs) && has(&of_v1, &mixed), "a row of an earlier build");
+        assert!(!has(&heard, &[(10, 100), (11, 101), (12, 103)]));
+        assert!(!has(&heard, &[(9, 99), (10, 100), (12, 102)]));
+    }
+}

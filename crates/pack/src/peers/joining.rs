@@ -1,0 +1,88 @@
+//! A start of a worker that shares its bucket: it tells the others, learns all that they have, and only then serves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::Mutex;
+
+use super::feed::{Caller, Feed, Handed, Secret};
+use super::shelf::Directory;
+use super::sweep::Sweep;
+use super::tasks::{Tasks, open_feed};
+use super::{Others, Reads, Sharing};
+use crate::backend::Backend;
+use crate::clock::{now_ms, uptime};
+use crate::commit::committer::Marks;
+use crate::commit::queue::Queue;
+use crate::commit::spool::Spool;
+use crate::error::PackError;
+use crate::ids::WorkerId;
+use crate::index::Index;
+use crate::owner::announce::Announcement;
+use crate::owner::naming::Named;
+use crate::owner::ownership::Ownership;
+
+/// A worker that knows the others, and does not serve yet.
+pub(crate) struct Joined {
+    pub(crate) others: Arc<Others>,
+    listener: Option<TcpListener>,
+    secret: Secret,
+    worker: WorkerId,
+}
+
+/// The work that goes on while it serves.
+pub(crate) struct Shares {
+    pub(crate) sweep: Arc<Mutex<Sweep>>,
+    pub(crate) tasks: Tasks,
+    pub(crate) handed: Arc<Handed>,
+}
+
+impl Joined {
+    /// Joins the others over the bucket `root`, as the owner of its claim. `grace` is how long what nothing needs stays
+    /// there.
+    ///
+    /// # Errors
+    /// [`PackError`], also if what one of the others has cannot be read.
+    pub(crate) async fn join(
+        named: Named,
+        worker: WorkerId,
+        root: Backend,
+        (sharing, grace): (Option<Sharing>, Duration),
+        reads: Reads,
+    ) -> Result<Self, PackError> {
+        let sharing = sharing.unwrap_or_else(|| Sharing::new(named.name.clone()));
+        sharing.check(grace)?;
+        let secret = Secret::of(&root).await?;
+        let (listener, address) = open_feed(&sharing).await?;
+        let Named { name, prefix } = named;
+        let me = Announcement { name, prefix, worker, address, announced_ms: now_ms() };
+        let shelf = Box::new(Directory::of(&reads.dir)?);
+        let caller = Caller { secret: Some(secret.clone()) };
+        let others = Others::new(me, root, sharing, shelf, reads, caller, uptime);
+        others.announce().await?;
+        others.look_first().await?;
+        Ok(Self { others: Arc::new(others), listener, secret, worker })
+    }
+
+    /// Begins what goes on while the worker serves.
+    pub(crate) fn start(
+        self,
+        index: &Arc<Index>,
+        spool: &Arc<Spool>,
+        queue: &Arc<Queue>,
+        marks: &Arc<Marks>,
+        owner: &Arc<Ownership>,
+    ) -> Shares {
+        let Self { others, listener, secret, worker } = self;
+        let handed = Arc::new(Handed::new(marks.clone()));
+        let feed = listener.map(|listener| {
+            let feed = Feed::new(worker, secret, spool.clone(), index.clone(), handed.clone());
+            (listener, Arc::new(feed.owned(owner.clone())))
+        });
+        let sweep = Sweep::new(others.clone(), index.clone(), queue.clone(), marks.clone());
+        let sweep = Arc::new(Mutex::new(sweep));
+        let tasks = Tasks::start(others, feed, sweep.clone());
+        Shares { sweep, tasks, handed }
+    }
+}

@@ -1,0 +1,144 @@
+//! The tasks beside requests while a worker shares a bucket: it looks in the bucket, listens to the
+//! others, answers them, and gives up what is not needed.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::Others;
+use super::feed::{Feed, Heard, serve};
+use super::peer::Peer;
+use super::sharing::Sharing;
+use super::sweep::Sweep;
+use crate::error::PackError;
+use crate::limits::FEED_PAUSE;
+use crate::owner::name::WorkerName;
+
+/// All of it. It ends when this is dropped.
+pub(crate) struct Tasks(Vec<JoinHandle<()>>);
+
+impl Tasks {
+    pub(crate) fn start(
+        others: Arc<Others>,
+        feed: Option<(TcpListener, Arc<Feed>)>,
+        sweep: Arc<tokio::sync::Mutex<Sweep>>,
+    ) -> Self {
+        let period = others.settings().kept / 2;
+        let mut tasks =
+            vec![tokio::spawn(follow(others)), tokio::spawn(sweep_again_and_again(sweep, period))];
+        if let Some((listener, feed)) = feed {
+            tasks.push(tokio::spawn(serve(listener, feed)));
+        }
+        Self(tasks)
+    }
+
+    pub(crate) fn stop(&self) {
+        for task in &self.0 {
+            task.abort();
+        }
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Looks again and again, and listens to all that there are.
+async fn follow(others: Arc<Others>) {
+    let mut looks = tokio::time::interval(others.settings().look_period);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut listening: BTreeMap<WorkerName, Listening> = BTreeMap::new();
+    loop {
+        looks.tick().await;
+        if let Err(error) = others.look().await {
+            tracing::warn!(%error, "not everything of the other workers could be looked at");
+        }
+        for peer in others.peers() {
+            let name = peer.name.clone();
+            listening
+                .entry(name)
+                .or_insert_with(|| Listening(tokio::spawn(listen_to(others.clone(), peer))));
+        }
+    }
+}
+
+/// A task that ends with its owner.
+struct Listening(JoinHandle<()>);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Takes what a worker tells of itself.
+async fn listen_to(others: Arc<Others>, peer: Arc<Peer>) {
+    loop {
+        if let Err(error) = hear(&others, &peer).await {
+            tracing::debug!(worker = %peer.name, %error, "another worker tells nothing");
+            tokio::time::sleep(FEED_PAUSE).await;
+        }
+    }
+}
+
+async fn hear(others: &Others, peer: &Peer) -> Result<(), PackError> {
+    let told = peer.told();
+    let deferred = |reason: &str| PackError::Deferred { reason: reason.to_owned() };
+    let known = peer.known().filter(|known| known.worker == told.worker);
+    let known = known.ok_or_else(|| deferred("it was not looked at yet"))?;
+    let address = told.address.ok_or_else(|| deferred("it answers nobody"))?;
+    // If it refuses, it runs on another copy of the directory than the process that told the last:
+    // the bucket decides.
+    let asked = known.asks()?;
+    let (heard, behind) = others.caller().changes(&address, known.worker, &asked).await?;
+    peer.answered(behind);
+    match heard {
+        Heard::Nothing { .. } => Ok(()),
+        heard => others.take_heard(peer, &known, heard).await,
+    }
+}
+
+async fn sweep_again_and_again(sweep: Arc<tokio::sync::Mutex<Sweep>>, period: Duration) {
+    let mut rounds = tokio::time::interval_at(Instant::now() + period, period);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        rounds.tick().await;
+        match sweep.lock().await.round().await {
+            Ok(0) => {}
+            Ok(given_up) => tracing::info!(given_up, "gave up what others have newer"),
+            Err(error) => {
+                tracing::warn!(%error, "giving up what others have newer was cut off; it is begun again");
+            }
+        }
+    }
+}
+
+/// Listens for other workers; and where they reach this one.
+pub(crate) async fn open_feed(
+    sharing: &Sharing,
+) -> Result<(Option<TcpListener>, Option<String>), PackError> {
+    let Some(listen) = &sharing.listen else { return Ok((None, sharing.advertise.clone())) };
+    let refused = |error: std::io::Error| PackError::Config {
+        what: "the address for other workers",
+        found: format!("{listen} ({error})"),
+        remedy: "one of this machine that is free".to_owned(),
+    };
+    let listener = TcpListener::bind(listen).await.map_err(refused)?;
+    let at: SocketAddr = listener.local_addr()?;
+    match &sharing.advertise {
+        Some(advertise) => Ok((Some(listener), Some(advertise.clone()))),
+        None if at.ip().is_unspecified() => Err(PackError::Config {
+            what: "the address for other workers",
+            found: listen.clone(),
+            remedy: "an address that they reach, or say where they do".to_owned(),
+        }),
+        None => Ok((Some(listener), Some(at.to_string()))),
+    }
+}

@@ -1,0 +1,108 @@
+//! Finds what counts of a key: the newest that any worker has of it.
+
+use std::sync::Arc;
+
+use larder_types::{BucketId, BucketName, HybridClock, Metax, ObjectKey, UploadRow};
+
+use super::peer::Known;
+use super::{Others, hidden};
+use crate::commit::neighbours::Neighbours;
+use crate::commit::telling::Telling;
+use crate::error::PackError;
+use crate::format::rows::PackedVersion;
+use crate::ids::WorkerId;
+use crate::index::Index;
+
+/// The rank that decides which of two counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    clock: HybridClock,
+    /// Decides between two that have the same.
+    worker: WorkerId,
+}
+
+impl Rank {
+    pub(crate) fn of(version: &PackedVersion) -> Self {
+        Self { clock: version.metax.clock, worker: WorkerId(version.op.view.0) }
+    }
+
+    pub(crate) fn of_upload(upload: &UploadRow) -> Self {
+        Self { clock: upload.clock, worker: WorkerId(upload.upload.op.view.0) }
+    }
+}
+
+/// The worker whose index has something.
+#[derive(Clone)]
+pub(crate) enum Whose {
+    Own,
+    Other(Arc<Known>),
+}
+
+/// A version or grave that one worker has of a key.
+pub(crate) struct Item {
+    pub(crate) whose: Whose,
+    /// The bucket in that worker's index.
+    pub(crate) bucket: BucketId,
+    pub(crate) version: PackedVersion,
+    pub(crate) is_grave: bool,
+}
+
+impl Item {
+    pub(crate) fn rank(&self) -> Rank {
+        Rank::of(&self.version)
+    }
+}
+
+impl Others {
+    /// The newest version of a key, as far as is known; `None` if there is none, or a later delete.
+    pub(crate) fn newest(
+        &self,
+        own: &Index,
+        bucket: &BucketName,
+        key: &ObjectKey,
+    ) -> Result<Option<Item>, PackError> {
+        let newest = self.items(own, bucket, key)?.into_iter().max_by_key(Item::rank);
+        Ok(newest.filter(|item| !item.is_grave))
+    }
+
+    /// Everything that is known of a key, of all workers.
+    pub(crate) fn items(
+        &self,
+        own: &Index,
+        bucket: &BucketName,
+        key: &ObjectKey,
+    ) -> Result<Vec<Item>, PackError> {
+        let graves = hidden::graves(bucket);
+        let mut items = Vec::new();
+        let mut add = |index: &Index, whose: &Whose| -> Result<(), PackError> {
+            for (name, is_grave) in [(bucket, false), (&graves, true)] {
+                if let Some(id) = index.bucket_id(name)
+                    && let Some(version) = index.version(id, key)?
+                {
+                    items.push(Item { whose: whose.clone(), bucket: id, version, is_grave });
+                }
+            }
+            Ok(())
+        };
+        add(own, &Whose::Own)?;
+        for known in self.known() {
+            add(known.index(), &Whose::Other(known.clone()))?;
+        }
+        Ok(items)
+    }
+}
+
+impl Neighbours for Others {
+    fn telling(&self) -> &Telling {
+        &self.telling
+    }
+
+    fn current(
+        &self,
+        own: &Index,
+        bucket: &BucketName,
+        key: &ObjectKey,
+    ) -> Result<Option<Metax>, PackError> {
+        Ok(self.newest(own, bucket, key)?.map(|item| item.version.metax))
+    }
+}
