@@ -229,7 +229,7 @@ impl Index {
         Ok(is_there || self.kv.get(&rows::retired(id))?.is_some())
     }
 
-    /// Bundles of which something is live, in the order of their names.
+    /// Bundles of which something is live, or that were uploaded and are not removed yet, in the order of their names.
     pub(crate) fn bundles(&self) -> Result<Vec<(OwnId, BundleContent)>, PackError> {
         let mut bundles = Vec::new();
         self.visit(b"O", &mut |row, value| {
