@@ -4,49 +4,15 @@
 //! per second that the peer did in a closed one, over as many connections. As the loop is open,
 //! larder's latencies count from when each put was due, the peer's from when it was sent.
 
-use serde::{Deserialize, Serialize};
-
-use super::results::{Entrant, Figures, Row};
+use super::results::{Entrant, Peak, Row};
 use super::systems::LARDER;
 use super::works::{Op, Work};
-
-/// Larder under the load that was a peer's peak in the same round.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct AtPeak {
-    pub(super) peak: Peak,
-    pub(super) larder: Option<Figures>,
-    /// The reason that there are no figures.
-    pub(super) failure: Option<String>,
-}
-
-/// The result of a peer in the small puts at which it did most.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Peak {
-    pub(super) round: u64,
-    pub(super) system: String,
-    pub(super) setting: String,
-    /// The work in which it was.
-    pub(super) work: Work,
-    pub(super) ops_s: f64,
-    pub(super) p99_us: f64,
-}
 
 impl Peak {
     /// The same work with the peak as its load; `None` if that is not even one put a second.
     pub(super) fn offered(&self) -> Option<Work> {
         let rate = self.ops_s.round();
         (rate >= 1.0).then_some(Work { rate: Some(rate as u32), ..self.work })
-    }
-
-    pub(super) fn is_of(&self, entrant: &Entrant) -> bool {
-        self.system == entrant.system && self.setting == entrant.setting
-    }
-}
-
-impl AtPeak {
-    /// True if something went wrong.
-    pub(super) fn is_fault(&self) -> bool {
-        self.larder.as_ref().is_none_or(|figures| figures.errors > 0)
     }
 }
 

@@ -10,7 +10,6 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::peaks::AtPeak;
 use super::statistics::InRound;
 use super::works::{Op, Work};
 use crate::BenchError;
@@ -116,6 +115,27 @@ pub(super) struct Figures {
     pub(super) occupied_bytes: i64,
 }
 
+/// Larder under the load that was a peer's peak in the same round.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct AtPeak {
+    pub(super) peak: Peak,
+    pub(super) larder: Option<Figures>,
+    /// The reason that there are no figures.
+    pub(super) failure: Option<String>,
+}
+
+/// The result of a peer in the small puts at which it did most.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Peak {
+    pub(super) round: u64,
+    pub(super) system: String,
+    pub(super) setting: String,
+    /// The work in which it was.
+    pub(super) work: Work,
+    pub(super) ops_s: f64,
+    pub(super) p99_us: f64,
+}
+
 impl Figures {
     pub(super) fn new(work: &Work, report: &Report, usage: &super::usage::Usage) -> Self {
         let most = report.errors_by_kind.iter().max_by_key(|(_, count)| **count);
@@ -143,6 +163,19 @@ impl Row {
     /// True if something went wrong.
     pub(super) fn is_fault(&self) -> bool {
         self.figures.as_ref().is_none_or(|figures| figures.errors > 0)
+    }
+}
+
+impl AtPeak {
+    /// True if something went wrong.
+    pub(super) fn is_fault(&self) -> bool {
+        self.larder.as_ref().is_none_or(|figures| figures.errors > 0)
+    }
+}
+
+impl Peak {
+    pub(super) fn is_of(&self, entrant: &Entrant) -> bool {
+        self.system == entrant.system && self.setting == entrant.setting
     }
 }
 

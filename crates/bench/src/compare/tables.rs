@@ -3,9 +3,8 @@
 use std::fmt::Write;
 
 use super::document::Part;
-use super::peaks::{AtPeak, Peak};
 use super::plots::Plot;
-use super::results::{Entrant, Figures, Results};
+use super::results::{AtPeak, Entrant, Figures, Peak, Results};
 use super::statistics::{InRound, Spread, ratio};
 use super::systems::{FLOOR, LARDER};
 use super::works::{LARGE_FACTOR, Op, Work};

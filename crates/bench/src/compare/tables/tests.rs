@@ -3,8 +3,8 @@ use std::path::Path;
 
 use super::*;
 use crate::compare::document::with_part;
-use crate::compare::peaks::{AtPeak, Peak};
 use crate::compare::plots;
+use crate::compare::results::{AtPeak, Peak};
 use crate::compare::samples::{SMALL, entrant, figures, row, small};
 
 fn rendered(results: &Results) -> String {
