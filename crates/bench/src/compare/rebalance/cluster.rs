@@ -8,7 +8,6 @@ use larder_protocol::placement::{
 };
 use larder_types::{DiskId, LvId, RegionId, ServerId};
 
-use super::measure::Load;
 use crate::workload::Random;
 
 /// Copies of every volume.
@@ -51,6 +50,15 @@ struct Group {
     writes: usize,
     /// MiB that it wrote last week.
     rate_mib: u64,
+}
+
+/// Use and load of a disk in a week.
+#[derive(Debug, Clone)]
+pub(super) struct Load {
+    pub(super) used_mib: u64,
+    pub(super) writes_mib: u64,
+    /// By each age that was asked for, in parts of an unknown whole.
+    pub(super) reads: Vec<f64>,
 }
 
 #[derive(Debug)]

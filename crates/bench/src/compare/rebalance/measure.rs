@@ -1,6 +1,6 @@
 //! Measures of evenness: of the disks in one week, and averaged over all weeks.
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, Load};
 
 /// By which age reads are asked for. The first is that of the plots.
 pub(super) const AGES: [Age; 3] = [
@@ -22,15 +22,6 @@ fn after(weeks: u32) -> f64 {
 pub(super) struct Age {
     pub(super) name: &'static str,
     pub(super) of_age: fn(u32) -> f64,
-}
-
-/// Use and load of a disk in a week.
-#[derive(Debug, Clone)]
-pub(super) struct Load {
-    pub(super) used_mib: u64,
-    pub(super) writes_mib: u64,
-    /// By each of [`AGES`], in parts of an unknown whole.
-    pub(super) reads: Vec<f64>,
 }
 
 /// A figure of all disks.
