@@ -1,6 +1,7 @@
 //! The command line.
 
 mod operate;
+pub(crate) mod region;
 
 use std::path::PathBuf;
 
@@ -11,12 +12,12 @@ use larder_protocol::manager::state::ServerRole;
 use larder_protocol::scheduler::Policy;
 use larder_types::BucketName;
 
-use crate::region::RegionCommand;
 use crate::{exit, release};
 pub(crate) use operate::{
     BucketCommand, DiskCommand, DoctorArgs, DrainArgs, KeysCommand, RebalanceCommand,
     RecoverCommand, RemoveArgs, StatusArgs,
 };
+use region::RegionCommand;
 
 /// An S3-compatible object store: durable, strongly consistent, one binary.
 #[derive(Debug, Parser)]
@@ -252,6 +253,18 @@ pub(crate) enum PackTool {
 pub(crate) struct MountArg {
     pub(crate) bucket: BucketName,
     pub(crate) path: PathBuf,
+}
+
+impl MountArg {
+    /// `BUCKET:PATH`.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let (bucket, path) = text.split_once(':').ok_or("write BUCKET:PATH")?;
+        if path.is_empty() {
+            return Err("name the directory behind the colon: BUCKET:PATH".into());
+        }
+        let bucket = BucketName::new(bucket).map_err(|error| error.to_string())?;
+        Ok(Self { bucket, path: PathBuf::from(path) })
+    }
 }
 
 #[derive(Debug, Args)]
@@ -522,4 +535,18 @@ pub(crate) struct InspectArgs {
     /// Skip reading every object's data: check a store's metadata and space only.
     #[arg(long)]
     pub(crate) metadata_only: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_a_bucket_and_a_path() {
+        let mount = MountArg::parse("files:/mnt/a:b").unwrap();
+        assert_eq!((mount.bucket.as_str(), mount.path), ("files", PathBuf::from("/mnt/a:b")));
+        for wrong in ["files", "files:", ":/mnt", "Files:/mnt"] {
+            assert!(MountArg::parse(wrong).is_err(), "{wrong}");
+        }
+    }
 }

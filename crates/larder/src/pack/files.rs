@@ -1,11 +1,9 @@
 //! `larder pack --mount`: a bucket of the packed store as files.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use larder_mount::{MountConfig, MountError, Mounted, mount};
 use larder_pack::Packer;
-use larder_types::BucketName;
 use tokio::runtime::Handle;
 
 use crate::args::{MountArg, PackServeArgs};
@@ -15,18 +13,6 @@ use crate::server::ServerError;
 const DRAFTS: &str = "drafts";
 /// The index of a worker that has run, likewise.
 const INDEX: &str = "kv";
-
-impl MountArg {
-    /// `BUCKET:PATH`.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let (bucket, path) = text.split_once(':').ok_or("write BUCKET:PATH")?;
-        if path.is_empty() {
-            return Err("name the directory behind the colon: BUCKET:PATH".into());
-        }
-        let bucket = BucketName::new(bucket).map_err(|error| error.to_string())?;
-        Ok(Self { bucket, path: PathBuf::from(path) })
-    }
-}
 
 /// Checks what `--mount` says before anything is made. A new worker has no buckets, unless others have some for it.
 pub(super) fn check(args: &PackServeArgs) -> Result<(), ServerError> {
@@ -51,18 +37,4 @@ pub(super) fn start(
     let mounted = mount(packer.clone(), config, runtime.clone())?;
     eprintln!("{told}");
     Ok(Some(mounted))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mount_is_a_bucket_and_a_path() {
-        let mount = MountArg::parse("files:/mnt/a:b").unwrap();
-        assert_eq!((mount.bucket.as_str(), mount.path), ("files", PathBuf::from("/mnt/a:b")));
-        for wrong in ["files", "files:", ":/mnt", "Files:/mnt"] {
-            assert!(MountArg::parse(wrong).is_err(), "{wrong}");
-        }
-    }
 }

@@ -12,8 +12,8 @@ use larder_roles::manager;
 use larder_types::{BucketName, BucketRecord, NotShared, Sharing};
 use tokio::time::{Instant, sleep};
 
-use super::args::{BucketArgs, Scope};
 use super::{RegionError, live_members};
+use crate::args::region::{BucketArgs, Scope};
 use crate::kind::{self, Kind};
 use crate::{cluster, exit};
 

@@ -7,27 +7,15 @@ use std::cmp::Ordering;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use clap::Args;
 use larder_bench::client::{CallError, Client, Endpoint, Target};
 use larder_bench::sign::{Credentials, encode_value};
 use larder_types::BucketName;
 
-use super::drill::{Named, REQUEST_MAX, SiteError};
+use super::drill::{REQUEST_MAX, SiteError};
+use crate::args::region::{CompareArgs, Named};
 
 /// Keys of a page. Their text fits an answer, however long they are.
 const PAGE_KEYS: u32 = 250;
-/// Differing keys that are printed of each bucket, unless another number is asked for.
-const KEYS_SHOWN: usize = 5;
-
-#[derive(Debug, Args)]
-pub(crate) struct CompareArgs {
-    /// S3 endpoints of the two stores, such as eu=http://eu.example.org:9000.
-    #[arg(required = true, num_args = 2, value_name = "NAME=URL")]
-    stores: Vec<Named>,
-    /// Most keys with two contents to print for each bucket.
-    #[arg(long, value_name = "N", default_value_t = KEYS_SHOWN)]
-    keys: usize,
-}
 
 /// An object as a list shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]

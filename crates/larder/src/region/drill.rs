@@ -5,17 +5,16 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use clap::Args;
 use larder_bench::BenchError;
 use larder_bench::client::{CallError, Client, Endpoint, Target};
 use larder_bench::content::Content;
 use larder_bench::sign::Credentials;
-use larder_types::BucketName;
 use tokio::time::{Instant, sleep};
+
+use crate::args::region::{DrillArgs, Named};
 
 /// Time from one look at a region to the next.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
@@ -25,43 +24,6 @@ pub(super) const REQUEST_MAX: Duration = Duration::from_secs(10);
 const PEOPLE_TIMES: u32 = 10;
 /// Bytes of an object that is put: not kept inline.
 const OBJECT_BYTES: u64 = 100_000;
-
-#[derive(Debug, Args)]
-pub(crate) struct DrillArgs {
-    /// S3 endpoint of a region, such as eu=http://eu.example.org:9000. Give two to eight.
-    #[arg(required = true, num_args = 2..=8, value_name = "NAME=URL")]
-    regions: Vec<Named>,
-    /// Bucket that the drill works in. It is made if it is missing, and stays.
-    #[arg(long, value_name = "NAME", value_parser = BucketName::new, default_value = "larder-drill")]
-    bucket: BucketName,
-    /// Also test without this region: the drill says when to stop its server, and when to start it
-    /// again.
-    #[arg(long, value_name = "NAME")]
-    away: Option<String>,
-    /// Longest time for a change to reach another region, in seconds. You have ten times as long to stop or start a
-    /// server.
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    seconds: u64,
-}
-
-/// A region as the command line names it.
-#[derive(Debug, Clone)]
-pub(super) struct Named {
-    pub(super) name: String,
-    pub(super) url: String,
-}
-
-impl FromStr for Named {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (name, url) = text
-            .split_once('=')
-            .filter(|(name, _)| !name.is_empty())
-            .ok_or("write a name and an endpoint, such as eu=http://eu.example.org:9000")?;
-        Ok(Self { name: name.to_owned(), url: url.to_owned() })
-    }
-}
 
 /// Failure of a command that works through S3 endpoints of regions.
 #[derive(Debug, thiserror::Error)]

@@ -10,8 +10,8 @@ use larder_link::{HomeOrder, HomeStatus, Members, Order, RegionStatus};
 use larder_types::{BucketName, HomeScope, HomeState, RegionId};
 use tokio::time::{Instant, sleep};
 
-use super::args::{HomeArgs, Place};
 use super::{RegionError, live_members};
+use crate::args::region::{HomeArgs, Place};
 use crate::exit;
 
 /// Longest wait of the command for its order to be carried out.

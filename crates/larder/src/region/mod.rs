@@ -3,7 +3,6 @@
 //! Every command but the drill works under a lock on files in the directory of a store, or of the cluster's gateway. It
 //! needs no server, but for `join`, which asks that of the first region. A running server looks at the files.
 
-mod args;
 pub(crate) mod bucket;
 mod compare;
 mod drill;
@@ -24,14 +23,12 @@ use larder_roles::identity::IDENTITY_FILE;
 use larder_roles::limits::REGION_BYTES_PER_S;
 use larder_types::RegionId;
 
+use crate::args::region::{
+    CompareArgs, CreateArgs, DrillArgs, JoinArgs, NamedArgs, PlaceArgs, RegionCommand, Switch,
+};
 use crate::cluster::{self, RoleError};
 use crate::exit;
 use crate::kind::{self, Kind, KindError};
-
-pub(crate) use args::RegionCommand;
-use args::{CreateArgs, JoinArgs, NamedArgs, PlaceArgs, Switch};
-use compare::CompareArgs;
-use drill::DrillArgs;
 
 /// Rate that holds unless another is set.
 const MIB_PER_S: u32 = (REGION_BYTES_PER_S >> 20) as u32;

@@ -9,8 +9,8 @@ use larder_link::Setting;
 use larder_roles::manager;
 use larder_types::BucketName;
 
-use super::args::PolicyArgs;
 use super::{RegionError, live_members};
+use crate::args::region::PolicyArgs;
 use crate::kind::{self, Kind};
 use crate::{cluster, exit};
 

@@ -1,13 +1,16 @@
 //! The command line of `larder region`.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Subcommand};
 use larder_link::{Address, RegionName};
+use larder_types::BucketName;
 
-use super::compare::CompareArgs;
-use super::drill::DrillArgs;
 use crate::exit;
+
+/// Differing keys that are printed of each bucket, unless another number is asked for.
+const KEYS_SHOWN: usize = 5;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum RegionCommand {
@@ -244,4 +247,51 @@ pub(crate) struct NamedArgs {
     pub(crate) dir: PathBuf,
     /// Name of the other region, as `larder region list` shows it.
     pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompareArgs {
+    /// S3 endpoints of the two stores, such as eu=http://eu.example.org:9000.
+    #[arg(required = true, num_args = 2, value_name = "NAME=URL")]
+    pub(crate) stores: Vec<Named>,
+    /// Most keys with two contents to print for each bucket.
+    #[arg(long, value_name = "N", default_value_t = KEYS_SHOWN)]
+    pub(crate) keys: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DrillArgs {
+    /// S3 endpoint of a region, such as eu=http://eu.example.org:9000. Give two to eight.
+    #[arg(required = true, num_args = 2..=8, value_name = "NAME=URL")]
+    pub(crate) regions: Vec<Named>,
+    /// Bucket that the drill works in. It is made if it is missing, and stays.
+    #[arg(long, value_name = "NAME", value_parser = BucketName::new, default_value = "larder-drill")]
+    pub(crate) bucket: BucketName,
+    /// Also test without this region: the drill says when to stop its server, and when to start it
+    /// again.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) away: Option<String>,
+    /// Longest time for a change to reach another region, in seconds. You have ten times as long to stop or start a
+    /// server.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) seconds: u64,
+}
+
+/// A region as the command line names it.
+#[derive(Debug, Clone)]
+pub(crate) struct Named {
+    pub(crate) name: String,
+    pub(crate) url: String,
+}
+
+impl FromStr for Named {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, url) = text
+            .split_once('=')
+            .filter(|(name, _)| !name.is_empty())
+            .ok_or("write a name and an endpoint, such as eu=http://eu.example.org:9000")?;
+        Ok(Self { name: name.to_owned(), url: url.to_owned() })
+    }
 }
