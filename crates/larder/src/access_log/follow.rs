@@ -1,5 +1,6 @@
 //! The file of the access log, as the configuration sets it: at the start, and anew at each SIGHUP.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -7,7 +8,6 @@ use serde::Deserialize;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{AccessLog, AccessLogError};
-use crate::config::ConfigError;
 
 /// The setting `access_log`: a file, or `off`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -40,12 +40,13 @@ impl TryFrom<String> for Setting {
 ///
 /// # Errors
 /// [`AccessLogError`] if the file cannot be opened.
-pub(crate) fn follow<R>(
+pub(crate) fn follow<R, E>(
     setting: &Setting,
     read: Option<R>,
 ) -> Result<Arc<AccessLog>, AccessLogError>
 where
-    R: Fn() -> Result<Setting, ConfigError> + Send + Sync + 'static,
+    R: Fn() -> Result<Setting, E> + Send + Sync + 'static,
+    E: Display + 'static,
 {
     let log = Arc::<AccessLog>::default();
     log.switch(setting.path())?;
@@ -75,9 +76,10 @@ fn hangups() -> Result<Signal, AccessLogError> {
     signal(SignalKind::hangup()).map_err(AccessLogError::System)
 }
 
-async fn at_each<R>(mut hangups: Signal, log: Arc<AccessLog>, mut setting: Setting, read: Arc<R>)
+async fn at_each<R, E>(mut hangups: Signal, log: Arc<AccessLog>, mut setting: Setting, read: Arc<R>)
 where
-    R: Fn() -> Result<Setting, ConfigError> + Send + Sync + 'static,
+    R: Fn() -> Result<Setting, E> + Send + Sync + 'static,
+    E: Display + 'static,
 {
     while hangups.recv().await.is_some() {
         let (log, before, read) = (log.clone(), setting.clone(), read.clone());
@@ -91,10 +93,10 @@ where
 
 /// Looks again what is set. Returns what the log goes by: a setting that cannot be read or used changes nothing, but the file
 /// is opened anew all the same.
-fn again(
+fn again<E: Display>(
     log: &Arc<AccessLog>,
     before: Setting,
-    read: impl Fn() -> Result<Setting, ConfigError>,
+    read: impl Fn() -> Result<Setting, E>,
 ) -> Setting {
     let wanted = read().unwrap_or_else(|error| {
         tracing::error!(%error, "SIGHUP: the configuration cannot be read; the access log stays where it is");
@@ -127,23 +129,24 @@ mod tests {
         }
     }
 
+    fn good(setting: Setting) -> Result<Setting, &'static str> {
+        Ok(setting)
+    }
+
     #[test]
     fn a_setting_that_cannot_be_used_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let log = Arc::<AccessLog>::default();
         let set = |name: &str| Setting(Some(dir.path().join(name)));
-        let first = again(&log, Setting::default(), || Ok(set("first")));
+        let first = again(&log, Setting::default(), || good(set("first")));
         assert_eq!(first, set("first"));
-        let wrong = || {
-            let (field, found) = ("access_log", "x".to_owned());
-            Err(ConfigError::Value { field, found, remedy: "" })
-        };
+        let wrong = || Err("it is wrong");
         std::fs::rename(dir.path().join("first"), dir.path().join("first.1")).unwrap();
         assert_eq!(again(&log, first.clone(), wrong), first);
         assert!(dir.path().join("first").exists(), "it is opened anew all the same");
-        assert_eq!(again(&log, first.clone(), || Ok(set("no/such"))), first);
+        assert_eq!(again(&log, first.clone(), || good(set("no/such"))), first);
         log.queue(b"x\n");
-        assert_eq!(again(&log, first, || Ok(Setting::default())), Setting::default());
+        assert_eq!(again(&log, first, || good(Setting::default())), Setting::default());
         log.close();
         assert_eq!(log.counts(), (1, 0));
         assert_eq!(std::fs::read_to_string(dir.path().join("first")).unwrap(), "x\n");

@@ -184,7 +184,7 @@ fn start(role: ServerRole, args: &RoleArgs) -> Result<(), RoleError> {
         match role {
             ServerRole::Proxy => {
                 let file = args.config.clone();
-                let again = move || Ok(RoleConfig::load(&file)?.access_log);
+                let again = move || RoleConfig::load(&file).map(|config| config.access_log);
                 let log = access_log::follow(&config.access_log, Some(again))?;
                 accesses = Some(log.clone());
                 around.metrics.log_accesses(log);

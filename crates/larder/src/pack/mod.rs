@@ -211,8 +211,10 @@ impl Bound {
             listen => Some(bind("the S3 address", listen, "--listen").await?),
         };
         let metrics = metrics_listener(settings.metrics_listen.as_deref()).await?;
-        let again =
-            args.config.clone().map(|file| move || Ok(config::read::<Settings>(&file)?.access_log));
+        let again = args
+            .config
+            .clone()
+            .map(|file| move || config::read::<Settings>(&file).map(|it| it.access_log));
         let access_log = access_log::follow(&settings.access_log, again)?;
         // The store binds it later: a first start finds out now whether it can.
         if let Some(listen) = &args.peer_listen {
