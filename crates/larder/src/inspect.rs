@@ -10,8 +10,7 @@ use larder_roles::store::DATA_FILE;
 use crate::args::InspectArgs;
 use crate::cluster::RoleConfig;
 use crate::config::{Config, ConfigError, LogFormat};
-use crate::kind::{self, Kind};
-use crate::node::RECORD;
+use crate::kind::{self, Kind, RECORD};
 use crate::{exit, logging, server};
 
 /// Checks a stopped store, or what a role of a cluster keeps.

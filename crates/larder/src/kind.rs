@@ -27,6 +27,8 @@ pub(crate) use place::check_backend;
 
 /// The file that binds a directory.
 pub(crate) const MARKER: &str = "larder-dir.toml";
+/// The file that says which machine of which cluster a directory is.
+pub(crate) const RECORD: &str = "node.toml";
 const VERSION: u32 = 1;
 const HEAD: &str =
     "# Kind of this directory, written by larder. Commands for other kinds refuse it.\n";
@@ -239,7 +241,7 @@ fn certain(dir: &Path) -> Option<Kind> {
     if has("manager/map") && has("log") {
         return Some(Kind::Store);
     }
-    if has(crate::node::RECORD) {
+    if has(RECORD) {
         return Some(Kind::Machine);
     }
     if has("cluster.toml") && has("node-1") {

@@ -13,8 +13,8 @@ use larder_roles::recover::{
 use larder_types::ServerId;
 
 use crate::args::RecoverCommand;
-use crate::kind::{self, Held, Kind, KindError};
-use crate::node::{NodeError, RECORD, servers_of};
+use crate::kind::{self, Held, Kind, KindError, RECORD};
+use crate::node::{NodeError, servers_of};
 use crate::{exit, private};
 
 /// Errors with which nothing is recovered.

@@ -6,11 +6,10 @@ use std::path::Path;
 use larder_net::SecretError;
 use larder_roles::node::NotEntered;
 
-use super::RECORD;
 use crate::cluster::RoleError;
 use crate::credentials::CredentialsError;
 use crate::exit;
-use crate::kind::KindError;
+use crate::kind::{KindError, RECORD};
 use crate::server::ServerError;
 
 /// See the module's head.

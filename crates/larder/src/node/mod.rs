@@ -34,13 +34,12 @@ use crate::cluster::config::Found;
 use crate::cluster::{RoleConfig, Stop, settings};
 use crate::config::{Config, ConfigError, check_device};
 use crate::credentials::CredentialsError;
-use crate::kind::{self, Held, Kind};
+use crate::kind::{self, Held, Kind, RECORD};
 use crate::leaving::Leaving;
 use crate::metrics::{Metrics, serve_metrics};
 use crate::server::{bind, check_face, metrics_listener};
 use crate::{announce, credentials};
 pub(crate) use error::NodeError;
-pub(crate) use record::RECORD;
 use record::Record;
 
 /// Runs the machine until it is told to stop.

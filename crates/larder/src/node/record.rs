@@ -13,10 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use super::NodeError;
 use crate::cluster::RoleConfig;
+use crate::kind::RECORD;
 use crate::private;
 
-/// The file.
-pub(crate) const RECORD: &str = "node.toml";
 const VERSION: u32 = 1;
 const HEAD: &str =
     "# Which machine of which cluster this directory is. Written by larder server.\n";
