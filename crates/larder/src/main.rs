@@ -28,6 +28,7 @@ mod private;
 mod recover;
 mod region;
 mod release;
+mod root_keys;
 mod server;
 mod store_status;
 mod wall_clock;

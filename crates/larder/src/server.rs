@@ -21,12 +21,12 @@ use crate::access_log::{self, AccessLog, AccessLogError};
 use crate::args::ServerArgs;
 use crate::config::{Config, ConfigError, background, check_device};
 use crate::credentials::{self, CredentialsError, Root};
-use crate::keys::StoreKeys;
 use crate::kind::{self, Kind, KindError};
 use crate::leaving::Leaving;
 use crate::metrics::{Metrics, StoreMetrics, serve_metrics};
 use crate::node::NodeError;
 use crate::region::life::{self, LifeError};
+use crate::root_keys::StoreKeys;
 use crate::store_status::{Observer, SOCKET, Socket};
 use crate::{announce, exit, logging, node};
 

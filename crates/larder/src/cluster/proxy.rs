@@ -22,10 +22,10 @@ use tokio::sync::Semaphore;
 
 use super::config::RoleConfig;
 use super::gateway::{Candidate, Gateway, Shown};
-use super::proxy_keys::{self, ProxyKeys};
 use super::{Around, Member, RoleError, dismissed, end_of_run};
 use crate::credentials::{self, Root};
 use crate::metrics::{Metrics, ProxyMetrics};
+use crate::root_keys::proxy::{self as proxy_keys, ProxyKeys};
 use crate::server::server_options;
 
 /// Requests may take this long to finish once the process is told to stop.

@@ -4,7 +4,6 @@
 //! them from the managers ([`cluster`]). No command prints a secret key: they lie in files.
 
 mod cluster;
-mod node;
 mod store;
 
 use std::path::{Path, PathBuf};
@@ -17,8 +16,6 @@ use crate::cluster::{RoleConfig, RoleError};
 use crate::credentials::{self, CredentialsError};
 use crate::exit;
 use crate::kind::{self, Kind, KindError};
-
-pub(crate) use node::{KeysNow, StoreKeys};
 
 /// Errors with which keys are not rotated, retired or shown.
 #[derive(Debug, thiserror::Error)]

@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use super::{Done, KeysError, KeysNow, Wanted, used};
+use super::{Done, KeysError, Wanted, used};
 use crate::credentials::{self, CredentialsError, Root};
 use crate::kind::{self, Kind};
+use crate::root_keys::KeysNow;
 use crate::store_status::{Asked, ask_keys};
 
 /// Time that another command has to end.

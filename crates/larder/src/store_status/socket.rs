@@ -24,7 +24,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::{Observer, StatusError};
-use crate::keys::{KeysNow, StoreKeys};
+use crate::root_keys::{KeysNow, StoreKeys};
 
 /// Name of the socket in the directory.
 pub(crate) const SOCKET: &str = "status.sock";

@@ -34,7 +34,7 @@ pub(crate) struct ProxyKeys {
 
 impl ProxyKeys {
     /// The keys of a start. Its file follows the managers' record if it is Larder's own.
-    pub(super) fn new(root: &Root, file: &Path, is_own: bool) -> Self {
+    pub(crate) fn new(root: &Root, file: &Path, is_own: bool) -> Self {
         Self {
             keys: RootKeys::new(root.keys.clone(), None),
             file: (is_own && root.from_file).then(|| file.to_owned()),
@@ -46,7 +46,7 @@ impl ProxyKeys {
     }
 
     /// The keys that requests are checked with.
-    pub(super) fn keys(&self) -> RootKeys {
+    pub(crate) fn keys(&self) -> RootKeys {
         self.keys.clone()
     }
 
@@ -61,7 +61,7 @@ impl ProxyKeys {
     }
 
     /// The keys that are taken, for a command.
-    pub(super) fn told(&self) -> KeysTaken {
+    pub(crate) fn told(&self) -> KeysTaken {
         let previous = self.keys.previous_use().map(|used| PreviousTaken {
             requests: used.requests,
             last_s: used.last.map(|last| last.as_secs()),
@@ -71,7 +71,7 @@ impl ProxyKeys {
     }
 
     /// Takes the keys of a map, if it has later ones. The file follows as long as [`Self::follow`] is polled.
-    pub(super) fn take(&self, map: &Topology) {
+    pub(crate) fn take(&self, map: &Topology) {
         let Some(root) = map.root.as_ref().filter(|root| root.generation > self.seen()) else {
             return;
         };
@@ -104,7 +104,7 @@ impl ProxyKeys {
     }
 
     /// Takes the keys of each later map. A disk that hangs keeps none from being taken.
-    pub(super) async fn follow(&self, managers: &dyn Managers) -> Infallible {
+    pub(crate) async fn follow(&self, managers: &dyn Managers) -> Infallible {
         let take = async {
             let mut versions = managers.versions();
             loop {
@@ -144,7 +144,7 @@ impl ProxyKeys {
 }
 
 /// Has a missing file of Larder's own written with the managers' keys: else the start would draw others.
-pub(super) fn restore(file: &Path, root: Option<&RootRecord>) -> std::io::Result<()> {
+pub(crate) fn restore(file: &Path, root: Option<&RootRecord>) -> std::io::Result<()> {
     match root {
         Some(root) if fs::symlink_metadata(file).is_err() => {
             credentials::keep(file, &credentials_of(&root.current))
@@ -154,13 +154,13 @@ pub(super) fn restore(file: &Path, root: Option<&RootRecord>) -> std::io::Result
 }
 
 /// Root's keys as the managers have them.
-pub(super) fn root_of(record: &RootRecord) -> Root {
+pub(crate) fn root_of(record: &RootRecord) -> Root {
     let keys = credentials_of(&record.current);
     Root { keys, previous: None, from_file: true, unseen: false, drawn: false }
 }
 
 /// True if a file is Larder's own: no link, which would be an operator's.
-pub(super) fn is_own(file: &Path) -> bool {
+pub(crate) fn is_own(file: &Path) -> bool {
     fs::symlink_metadata(file).is_ok_and(|about| about.is_file())
 }
 
