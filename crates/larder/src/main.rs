@@ -15,6 +15,7 @@ mod credentials;
 mod dev;
 mod doctor;
 mod exit;
+mod health;
 mod inspect;
 mod keys;
 mod kind;

@@ -12,7 +12,6 @@ mod gateway;
 mod lifeline;
 pub(crate) mod operate;
 mod proxy;
-pub(crate) mod quorum;
 pub(crate) mod rebalance;
 mod servers;
 pub(crate) mod status;

@@ -15,8 +15,7 @@ use std::time::Duration;
 
 use larder_protocol::manager::balance::outlook;
 use larder_protocol::manager::state::{
-    DiskRecord, DiskState, LvRecord, LvState, PgRecord, ReplicaState, ServerRole, ServerState,
-    Settings, Topology,
+    DiskRecord, DiskState, PgRecord, ServerRole, ServerState, Settings, Topology,
 };
 use larder_roles::managers::Managers;
 use larder_types::DiskId;
@@ -26,6 +25,7 @@ use tokio::time::{Instant, sleep};
 use super::config::RoleConfig;
 use super::{RoleError, beside, rebalance};
 use crate::args::StatusArgs;
+use crate::health::volumes::Volumes;
 use crate::kind::{self, Kind};
 use crate::{breakdown, dev, exit, pack, store_status};
 use background::Background;
@@ -118,21 +118,6 @@ struct Pg {
 }
 
 #[derive(Debug, Default, Serialize)]
-struct Volumes {
-    total: usize,
-    creating: usize,
-    open: usize,
-    read_only: usize,
-    /// Volumes with fewer current replicas than wanted.
-    degraded: usize,
-    replicas_wanted: usize,
-    replicas_current: usize,
-    replicas_rebuilding: usize,
-    /// Volumes of which a replica is not current, or on a server that is away.
-    unclean: Vec<Volume>,
-}
-
-#[derive(Debug, Default, Serialize)]
 struct Rebalancing {
     /// Volumes with a copy more than wanted.
     moving: usize,
@@ -142,19 +127,6 @@ struct Rebalancing {
     paused_ms: Option<u64>,
     #[serde(skip)]
     told: Vec<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct Volume {
-    id: u32,
-    pg: u32,
-    /// Replicas that hold all that they should, on servers that are up.
-    current: usize,
-    /// The same, on servers that are not.
-    away: usize,
-    rebuilding: usize,
-    /// Replicas that went with their disk or server, and are still named.
-    gone: usize,
 }
 
 /// Prints the state of what is in a directory, or of the cluster of a configuration; the exit code says whether all of it is
@@ -322,7 +294,7 @@ fn status(map: &Topology, background: Vec<Background>) -> Status {
         is_latest: true,
         servers,
         pgs: pgs(map),
-        volumes: volumes(map),
+        volumes: Volumes::of(map),
         rebalancing: rebalancing(map),
         buckets: map.buckets.len(),
         space,
@@ -382,32 +354,6 @@ fn pg_state(pg: &PgRecord, settings: &Settings) -> &'static str {
     }
 }
 
-fn volumes(map: &Topology) -> Volumes {
-    let Some((_, settings)) = map.founded else { return Volumes::default() };
-    let mut volumes = Volumes { total: map.lvs.len(), ..Volumes::default() };
-    let copies = usize::from(settings.copies);
-    for (id, lv) in (0..).zip(&map.lvs) {
-        match lv.state {
-            LvState::Creating => {
-                volumes.creating += 1;
-                continue;
-            }
-            LvState::Open => volumes.open += 1,
-            LvState::ReadOnly => volumes.read_only += 1,
-        }
-        let volume = volume(map, id, lv);
-        let current = volume.current + volume.away;
-        volumes.replicas_wanted += copies;
-        volumes.replicas_current += current.min(copies);
-        volumes.replicas_rebuilding += volume.rebuilding;
-        volumes.degraded += usize::from(current < copies);
-        if volume.current < copies || volume.rebuilding + volume.gone > 0 {
-            volumes.unclean.push(volume);
-        }
-    }
-    volumes
-}
-
 /// Moves for balance, and their figures if there are any.
 fn rebalancing(map: &Topology) -> Rebalancing {
     let seen = outlook(map, rebalance::MOVES_MAX);
@@ -416,25 +362,6 @@ fn rebalancing(map: &Topology) -> Rebalancing {
     let paused_ms = seen.paused_ms;
     let told = moves.into_iter().chain(rebalance::is_paused(&seen)).collect();
     Rebalancing { moving, left, paused_ms, told }
-}
-
-/// Replicas of volumes that are wanted and are current on no server, up or down.
-pub(crate) fn replicas_missing(map: &Topology) -> usize {
-    let volumes = volumes(map);
-    volumes.replicas_wanted - volumes.replicas_current
-}
-
-fn volume(map: &Topology, id: u32, lv: &LvRecord) -> Volume {
-    let mut volume = Volume { id, pg: lv.pg.0, current: 0, away: 0, rebuilding: 0, gone: 0 };
-    for (_, replica) in lv.present() {
-        match replica.state {
-            _ if !map.exists(replica) => volume.gone += 1,
-            ReplicaState::Rebuilding => volume.rebuilding += 1,
-            _ if map.is_up(replica.server) => volume.current += 1,
-            _ => volume.away += 1,
-        }
-    }
-    volume
 }
 
 fn role_name(role: &ServerRole) -> &'static str {

@@ -16,8 +16,8 @@ use larder_types::{BucketName, MapVersion, ServerId};
 use parking_lot::Mutex;
 
 use super::{EXPIRED, PIECES_AHEAD, RoleMetrics, WAITS_MET, WAITS_UNMET, appends};
-use crate::cluster::quorum::{can_spare_machine_of, takes_writes, write_quorum};
-use crate::cluster::status::replicas_missing;
+use crate::health::quorum::{can_spare_machine_of, takes_writes, write_quorum};
+use crate::health::volumes::replicas_missing;
 use crate::root_keys::proxy::ProxyKeys;
 
 /// A proxy whose other roles run in other processes.

@@ -2,7 +2,7 @@
 
 use larder_protocol::manager::quorum::LogIndex;
 use larder_protocol::manager::state::{
-    ClusterId, Command, DiskRecord, LvRecord, ReplicaRecord, ServerRecord,
+    ClusterId, Command, DiskRecord, LvRecord, LvState, ReplicaRecord, ReplicaState, ServerRecord,
 };
 use larder_protocol::placement::{FailureDomains, Weight};
 use larder_types::{BootId, DiskId, MapVersion, PgId, PvId, ServerId, View};

@@ -4,7 +4,8 @@ use std::io::Write;
 
 use larder_net::limits::PROTOCOL_MAX;
 
-use super::{Pgs, Server, Status, Volumes, background, space};
+use super::{Pgs, Server, Status, background, space};
+use crate::health::volumes::Volumes;
 
 /// PGs and volumes that are shown one by one, at most; the others are counted.
 const SHOWN_MAX: usize = 20;
