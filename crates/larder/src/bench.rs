@@ -8,10 +8,10 @@ use larder_roles::StoreError;
 use larder_roles::fill::{FillConfig, FillError, Filled, fill};
 
 use crate::args::{BenchTool, FillArgs};
-use crate::config::{Config, ConfigError, check_device};
+use crate::config::{Config, ConfigError, check_device, store_config};
 use crate::credentials::{self, CredentialsError};
 use crate::kind::{self, Kind, KindError};
-use crate::{exit, logging, server};
+use crate::{exit, logging};
 
 /// Measures, or fills a store.
 pub(crate) fn run(tool: BenchTool) -> ExitCode {
@@ -87,7 +87,7 @@ fn fill_store(args: &FillArgs) -> Result<Filled, NotFilled> {
         return Err(NotFilled::Region(args.dir.display().to_string()));
     }
     let fill_config = FillConfig {
-        store: server::store_config(&args.dir, &config),
+        store: store_config(&args.dir, &config),
         bucket: args.bucket.clone(),
         objects: args.objects,
         bytes: args.size.0,

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use larder_protocol::scheduler::Policy;
-use larder_roles::BackgroundConfig;
+use larder_roles::{BackgroundConfig, StoreConfig};
 use larder_s3::FaceOptions;
+use larder_types::RegionId;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::access_log::Setting;
-use crate::leaving::Notice;
 
 /// Settings, as in `docs/configuration.md`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -126,6 +126,48 @@ impl TryFrom<String> for Within {
         let number: u64 = text[..text.len() - 1].parse().map_err(|_| REMEDY)?;
         let seconds = number.checked_mul(unit).filter(|it| WITHIN_SECONDS.contains(it));
         seconds.map(|it| Self(Some(Duration::from_secs(it)))).ok_or(REMEDY)
+    }
+}
+
+/// Seconds of the shortest and of the longest notice.
+const NOTICE_SECONDS: RangeInclusive<u64> = 1..=60;
+
+/// The time for which a process gives notice before it stops: `4s`, or `off`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct Notice(Option<Duration>);
+
+impl Notice {
+    /// The time; `None` for off.
+    pub(crate) fn time(self) -> Option<Duration> {
+        self.0
+    }
+}
+
+impl TryFrom<String> for Notice {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        if text == "off" {
+            return Ok(Self(None));
+        }
+        let seconds = text.strip_suffix('s').and_then(|number| number.parse().ok());
+        let seconds = seconds.filter(|it| NOTICE_SECONDS.contains(it));
+        seconds
+            .map(|it| Self(Some(Duration::from_secs(it))))
+            .ok_or("use a time from 1s to 60s, or off")
+    }
+}
+
+/// The settings of a single node's store, which is no region.
+pub(crate) fn store_config(dir: &Path, config: &Config) -> StoreConfig {
+    StoreConfig {
+        root: dir.to_owned(),
+        data: config.data.clone(),
+        pg_count: config.pg_count,
+        lv_bytes: None,
+        log_segment_bytes: config.log_segment_mib * 1024 * 1024,
+        region: RegionId::OWN,
     }
 }
 
@@ -365,6 +407,13 @@ mod tests {
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(field), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_notice_has_a_unit_and_an_end() {
+        for text in ["4", "0s", "61s", "1h", "", "-1s"] {
+            assert!(Notice::try_from(text.to_owned()).is_err(), "{text}");
         }
     }
 }

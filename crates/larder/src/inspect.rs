@@ -9,9 +9,9 @@ use larder_roles::store::DATA_FILE;
 
 use crate::args::InspectArgs;
 use crate::cluster::RoleConfig;
-use crate::config::{Config, ConfigError, LogFormat};
+use crate::config::{Config, ConfigError, LogFormat, store_config};
 use crate::kind::{self, Kind, RECORD};
-use crate::{exit, logging, server};
+use crate::{exit, logging};
 
 /// Checks a stopped store, or what a role of a cluster keeps.
 pub(crate) fn run(args: &InspectArgs) -> ExitCode {
@@ -56,7 +56,7 @@ type Inspected = Result<Report, StoreError>;
 fn store(args: &InspectArgs) -> Result<Inspected, ConfigError> {
     let config = Config::load(args.config.as_deref())?;
     logging::start(config.log_format);
-    Ok(inspect(&server::store_config(&args.dir, &config), !args.metadata_only))
+    Ok(inspect(&store_config(&args.dir, &config), !args.metadata_only))
 }
 
 fn role(args: &InspectArgs) -> Result<Inspected, ConfigError> {
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn a_lock_that_cannot_be_taken_is_not_called_in_use() {
         let dir = tempfile::tempdir().unwrap();
-        let config = server::store_config(dir.path(), &Config::default());
+        let config = store_config(dir.path(), &Config::default());
         let store = Store::open(&config).unwrap();
         let held = inspect(&config, false).err().unwrap();
         assert!(matches!(held, StoreError::InUse { .. }), "{held}");

@@ -8,36 +8,10 @@
 //!    One that is not ready at the moment does: all machines are so during a failover, and balancers send on until they have
 //!    been told it several times.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::time::Duration;
 
-use serde::Deserialize;
-
+use crate::config::Notice;
 use crate::metrics::Metrics;
-
-/// Seconds of the shortest and of the longest notice.
-const NOTICE_SECONDS: RangeInclusive<u64> = 1..=60;
-
-/// The setting `stop_notice`: `4s`, or `off`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub(crate) struct Notice(Option<Duration>);
-
-impl TryFrom<String> for Notice {
-    type Error = &'static str;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        if text == "off" {
-            return Ok(Self(None));
-        }
-        let seconds = text.strip_suffix('s').and_then(|number| number.parse().ok());
-        let seconds = seconds.filter(|it| NOTICE_SECONDS.contains(it));
-        seconds
-            .map(|it| Self(Some(Duration::from_secs(it))))
-            .ok_or("use a time from 1s to 60s, or off")
-    }
-}
 
 /// The time between the signal and the stop of a process.
 pub(crate) struct Leaving {
@@ -52,7 +26,9 @@ impl Leaving {
 
     /// Gives notice, if it is set and of use, and waits for its time; `again` cuts it short.
     pub(crate) async fn give_notice(self, again: impl Future<Output = ()>) {
-        let Some(time) = self.notice.0.filter(|_| self.metrics.has_been_ready()) else { return };
+        let Some(time) = self.notice.time().filter(|_| self.metrics.has_been_ready()) else {
+            return;
+        };
         tracing::info!(
             seconds = time.as_secs(),
             "before the stop /readyz answers 503, while requests are served"
@@ -69,6 +45,7 @@ impl Leaving {
 mod tests {
     use std::future::pending;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
 
     use larder_s3::ServerHooks;
     use tokio::time::Instant;
@@ -128,12 +105,5 @@ mod tests {
     async fn nobody_waits_for_a_process_that_never_was_ready_or_is_told_again() {
         assert_eq!(given("60s", (false, false), pending()).await, (Duration::ZERO, false));
         assert_eq!(given("60s", (true, true), async {}).await, (Duration::ZERO, false));
-    }
-
-    #[test]
-    fn a_notice_has_a_unit_and_an_end() {
-        for text in ["4", "0s", "61s", "1h", "", "-1s"] {
-            assert!(Notice::try_from(text.to_owned()).is_err(), "{text}");
-        }
     }
 }

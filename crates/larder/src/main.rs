@@ -31,6 +31,7 @@ mod region;
 mod release;
 mod root_keys;
 mod server;
+mod serving;
 mod store_status;
 mod wall_clock;
 

@@ -1,67 +1,50 @@
 //! `larder server`: all roles of one node, and its listeners.
 
+mod life;
+
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use larder_link::{LinkError, Site};
-use larder_mount::MountError;
-use larder_pack::PackError;
 use larder_roles::proxy::{coalesce_pieces, expire_uploads};
 use larder_roles::regions::Regions;
 use larder_roles::{Store, StoreConfig, StoreError};
-use larder_s3::{FaceOptions, OptionsError, S3Service, Server, ServerOptions};
+use larder_s3::S3Service;
 use larder_types::RegionId;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
 
 use crate::access_log::{self, AccessLog, AccessLogError};
 use crate::args::ServerArgs;
-use crate::config::{Config, ConfigError, background, check_device};
-use crate::credentials::{self, CredentialsError, Root};
+use crate::config::{Config, ConfigError, background, check_device, store_config};
+use crate::credentials::{self, Root};
 use crate::kind::{self, Kind, KindError};
 use crate::leaving::Leaving;
 use crate::metrics::{Metrics, StoreMetrics, serve_metrics};
 use crate::node::NodeError;
-use crate::region::life::{self, LifeError};
 use crate::root_keys::StoreKeys;
+use crate::serving::{
+    ServingError, bind, check_face, metrics_listener, serve_until_told, server_of,
+};
 use crate::store_status::{Observer, SOCKET, Socket};
 use crate::{announce, exit, logging, node};
+use life::LifeError;
 
-/// Requests may take this long to finish after SIGTERM; what is left of 10 s closes the store.
-const DRAIN_MAX: Duration = Duration::from_secs(8);
 /// The command and flag that set the address for other regions.
 const REGION_FLAG: &str = "larder region create|join --listen";
-/// The flag that sets the address of /metrics, with its value for no such listener.
-const METRICS_FLAG: &str = "--metrics-listen, or `off`";
-/// Default address of /metrics.
-pub(crate) const METRICS_DEFAULT: &str = "127.0.0.1:9001";
 
 /// Errors with which the server does not start, or stops.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ServerError {
+enum ServerError {
+    #[error(transparent)]
+    Serving(#[from] ServingError),
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
-    Credentials(#[from] CredentialsError),
-    #[error(transparent)]
-    Options(#[from] OptionsError),
-    #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
-    Pack(#[from] PackError),
-    #[error(transparent)]
-    Mount(#[from] MountError),
-    #[error("with --listen off there must be a --mount")]
-    NothingToServe,
-    #[error("{what} {addr:?} cannot be used: {source}; give another with {flag}")]
-    Listen { what: &'static str, addr: String, flag: &'static str, source: std::io::Error },
-    #[error(transparent)]
     Kind(#[from] KindError),
-    #[error("the system does not let the server run: {0}")]
-    System(std::io::Error),
     #[error(transparent)]
     Node(Box<NodeError>),
     #[error("{0} is of use with --peer alone")]
@@ -72,21 +55,16 @@ pub(crate) enum ServerError {
     Region(#[from] LinkError),
     #[error(transparent)]
     Life(#[from] LifeError),
-    #[error("the server cannot go on: {0}")]
-    Fatal(String),
 }
 
 impl ServerError {
-    pub(crate) fn code(&self) -> u8 {
+    fn code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Options(_) => exit::USAGE,
-            Self::Store(StoreError::Config { .. }) | Self::Pack(PackError::Config { .. }) => {
+            Self::Serving(error) => error.code(),
+            Self::Node(error) => error.code(),
+            Self::Config(_) | Self::Store(StoreError::Config { .. }) | Self::WithoutPeers(_) => {
                 exit::USAGE
             }
-            Self::Credentials(error) => error.code(),
-            Self::WithoutPeers(_) | Self::NothingToServe => exit::USAGE,
-            Self::Node(error) => error.code(),
-            Self::Fatal(_) => exit::CANNOT_GO_ON,
             _ => exit::CANNOT_START,
         }
     }
@@ -135,43 +113,25 @@ fn start(args: &ServerArgs) -> Result<(), ServerError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(ServerError::System)?;
+        .map_err(ServingError::System)?;
     let held = kind::bind(&args.dir, Kind::Store)?;
     let bound = runtime.block_on(Bound::open(&config, site))?;
     let accesses = bound.access_log.clone();
     let store = Store::open(&StoreConfig { region, ..store_config(&args.dir, &config) })?;
     let file = args.dir.join(credentials::FILE);
-    let root = credentials::load(&file)?;
+    let root = credentials::load(&file).map_err(ServingError::from)?;
     root.warn_if_replaced(&file, held.is_new());
     let outcome = runtime.block_on(listen_and_serve(&store, &config, root, bound, &args.dir));
     // A request that is cut off does the rest of its work before the store closes.
     runtime.shutdown_timeout(Duration::from_secs(1));
     // A store that cannot go on is left as it is: the next start recovers it.
-    if !matches!(outcome, Err(ServerError::Fatal(_))) {
+    if !matches!(outcome, Err(ServerError::Serving(ServingError::Fatal(_)))) {
         store.close();
         tracing::info!("stopped: all that was taken is on disk");
     }
     // Behind the store: a file that hangs may take the time that is left, and no more than lines is lost.
     accesses.close();
     outcome
-}
-
-/// Checks what a face is made with, and the keys of the environment, before anything is made.
-pub(crate) fn check_face(options: &FaceOptions) -> Result<(), ServerError> {
-    options.check()?;
-    credentials::given()?;
-    Ok(())
-}
-
-pub(crate) fn store_config(dir: &Path, config: &Config) -> StoreConfig {
-    StoreConfig {
-        root: dir.to_owned(),
-        data: config.data.clone(),
-        pg_count: config.pg_count,
-        lv_bytes: None,
-        log_segment_bytes: config.log_segment_mib * 1024 * 1024,
-        region: RegionId::OWN,
-    }
 }
 
 /// The listeners of a server that has not made anything yet.
@@ -208,13 +168,13 @@ async fn listen_and_serve(
     dir: &Path,
 ) -> Result<(), ServerError> {
     let Bound { s3: listener, metrics: metrics_listener, access_log, region } = bound;
-    let addr = listener.local_addr().map_err(ServerError::System)?;
+    let addr = listener.local_addr().map_err(ServingError::System)?;
     let shown = StoreMetrics::new(store);
     // Before anybody can put anything here that it would not tell of.
     let regions = match region {
         Some((site, socket)) => {
             let started = Regions::start(site, store.proxy(), socket, dir.to_owned());
-            let regions = Arc::new(started.map_err(ServerError::System)?);
+            let regions = Arc::new(started.map_err(ServingError::System)?);
             shown.show(regions.clone());
             Some(regions)
         }
@@ -223,10 +183,11 @@ async fn listen_and_serve(
     let metrics = Arc::new(Metrics::new(shown));
     metrics.log_accesses(access_log);
     let keys = Arc::new(StoreKeys::new(&root, dir.join(credentials::FILE)));
-    let service = S3Service::new(store.proxy().clone(), keys.keys(), config.face())?;
+    let service = S3Service::new(store.proxy().clone(), keys.keys(), config.face());
+    let service = service.map_err(ServingError::from)?;
     let metrics_addr = match metrics_listener {
         Some(listener) => {
-            let addr = listener.local_addr().map_err(ServerError::System)?;
+            let addr = listener.local_addr().map_err(ServingError::System)?;
             tokio::spawn(serve_metrics(listener, metrics.clone()));
             Some(addr)
         }
@@ -254,97 +215,5 @@ async fn listen_and_serve(
     if let Some(regions) = regions {
         regions.stop();
     }
-    served
-}
-
-/// The server of a service, which does not listen yet.
-pub(crate) fn server_of(service: S3Service, metrics: Arc<Metrics>) -> Server<Metrics> {
-    Server::new(service, metrics, server_options(DRAIN_MAX))
-}
-
-/// The limits of a server in this process.
-pub(crate) fn server_options(drain_max: Duration) -> ServerOptions {
-    let files = larder_env::open_files::allowed();
-    let options = ServerOptions { drain_max, ..ServerOptions::within_files(files) };
-    let connections = options.connections_max;
-    if connections < larder_s3::limits::CONNECTIONS_MAX {
-        tracing::warn!(
-            files,
-            connections,
-            "the system's limit of open files limits connections, too"
-        );
-    }
-    options
-}
-
-/// Serves until a signal comes or the store cannot go on.
-pub(crate) async fn serve_until_told(
-    listener: TcpListener,
-    server: Server<Metrics>,
-    (fatal, leaving): (watch::Receiver<Option<String>>, Leaving),
-) -> Result<(), ServerError> {
-    let shutdown = told_to_stop(fatal.clone(), leaving)?;
-    unless_fatal(server.serve(listener, shutdown), fatal).await
-}
-
-/// Ends when a signal has come and notice was given, or when the store cannot go on.
-pub(crate) fn told_to_stop(
-    mut fatal: watch::Receiver<Option<String>>,
-    leaving: Leaving,
-) -> Result<impl Future<Output = ()> + Send, ServerError> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(ServerError::System)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(ServerError::System)?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => tracing::info!("SIGTERM: requests may finish"),
-            _ = interrupt.recv() => tracing::info!("SIGINT: requests may finish"),
-            _ = fatal.wait_for(Option::is_some) => return,
-        }
-        let again = async {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-                _ = fatal.wait_for(Option::is_some) => {}
-            }
-        };
-        leaving.give_notice(again).await;
-    })
-}
-
-/// Waits for `serving`, unless the store cannot go on.
-pub(crate) async fn unless_fatal<T>(
-    serving: impl Future<Output = T>,
-    mut died: watch::Receiver<Option<String>>,
-) -> Result<(), ServerError> {
-    tokio::select! {
-        biased;
-        reason = died.wait_for(Option::is_some) => {
-            let reason = reason.ok().and_then(|reason| reason.clone()).unwrap_or_default();
-            Err(ServerError::Fatal(reason))
-        }
-        _drained = serving => Ok(()),
-    }
-}
-
-pub(crate) async fn bind(
-    what: &'static str,
-    addr: &str,
-    flag: &'static str,
-) -> Result<TcpListener, ServerError> {
-    larder_s3::listen(addr).await.map_err(|source| ServerError::Listen {
-        what,
-        addr: addr.to_owned(),
-        flag,
-        source,
-    })
-}
-
-pub(crate) async fn metrics_listener(
-    chosen: Option<&str>,
-) -> Result<Option<TcpListener>, ServerError> {
-    match chosen {
-        Some("off") => Ok(None),
-        Some(addr) => bind("the metrics address", addr, METRICS_FLAG).await.map(Some),
-        None => bind("the metrics address", METRICS_DEFAULT, METRICS_FLAG).await.map(Some),
-    }
+    Ok(served?)
 }

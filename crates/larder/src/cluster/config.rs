@@ -8,10 +8,9 @@ use serde::Deserialize;
 
 use crate::access_log::Setting;
 use crate::config::{
-    BACKGROUND_MIB_PER_S, ConfigError, Life, LogFormat, Within, check_background, check_data,
-    check_new_cluster, read,
+    BACKGROUND_MIB_PER_S, ConfigError, Life, LogFormat, Notice, Within, check_background,
+    check_data, check_new_cluster, read,
 };
-use crate::leaving::Notice;
 
 /// Settings of `larder manager|meta|data|proxy`, as in `docs/configuration.md`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

@@ -40,7 +40,7 @@ use crate::config::{ConfigError, check_device};
 use crate::kind::{self, KindError};
 use crate::leaving::Leaving;
 use crate::metrics::Metrics;
-use crate::server::{ServerError, check_face};
+use crate::serving::{ServingError, check_face};
 use crate::{access_log, exit, logging};
 use around::Sockets;
 pub(crate) use around::{Around, Greeted, Greeter, Stop};
@@ -84,7 +84,7 @@ pub(crate) enum RoleError {
     #[error(transparent)]
     Meta(#[from] larder_roles::OpenError),
     #[error("{0}")]
-    Face(Box<ServerError>),
+    Face(Box<ServingError>),
     #[error("{0}")]
     Named(String),
     #[error("{0}")]
@@ -111,7 +111,7 @@ pub(crate) enum RoleError {
 
 impl RoleError {
     /// An error of what serves S3.
-    fn face(error: impl Into<ServerError>) -> Self {
+    fn face(error: impl Into<ServingError>) -> Self {
         Self::Face(Box::new(error.into()))
     }
 

@@ -26,7 +26,7 @@ use super::{Around, Member, RoleError, dismissed, end_of_run};
 use crate::credentials::{self, Root};
 use crate::metrics::{Metrics, ProxyMetrics};
 use crate::root_keys::proxy::{self as proxy_keys, ProxyKeys};
-use crate::server::server_options;
+use crate::serving::server_options;
 
 /// Requests may take this long to finish once the process is told to stop.
 const DRAIN_MAX: Duration = Duration::from_secs(8);

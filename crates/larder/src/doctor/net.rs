@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Finding, Patient};
 use crate::node;
-use crate::server::METRICS_DEFAULT;
+use crate::serving::METRICS_DEFAULT;
 
 /// Time that another machine has to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(2);

@@ -10,7 +10,7 @@ use crate::cluster::RoleError;
 use crate::credentials::CredentialsError;
 use crate::exit;
 use crate::kind::{KindError, RECORD};
-use crate::server::ServerError;
+use crate::serving::ServingError;
 
 /// See the module's head.
 #[derive(Debug, thiserror::Error)]
@@ -82,14 +82,14 @@ pub(crate) enum NodeError {
     #[error("this machine's manager has its directory again, {dir}: start the machine again")]
     ManagerReturned { dir: String },
     #[error("{0}")]
-    Server(#[from] Box<ServerError>),
+    Serving(#[from] Box<ServingError>),
     #[error("the system does not let the server run: {0}")]
     System(io::Error),
 }
 
-impl From<ServerError> for NodeError {
-    fn from(error: ServerError) -> Self {
-        Self::Server(Box::new(error))
+impl From<ServingError> for NodeError {
+    fn from(error: ServingError) -> Self {
+        Self::Serving(Box::new(error))
     }
 }
 
@@ -114,7 +114,7 @@ impl NodeError {
             }
             Self::Credentials(error) => error.code(),
             Self::Role(error) => error.code(),
-            Self::Server(error) => error.code(),
+            Self::Serving(error) => error.code(),
             Self::AllRemoved { .. } => exit::REMOVED,
             Self::ManagerReturned { .. } => exit::CANNOT_GO_ON,
             _ => exit::CANNOT_START,

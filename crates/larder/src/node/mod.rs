@@ -37,7 +37,7 @@ use crate::credentials::CredentialsError;
 use crate::kind::{self, Held, Kind, RECORD};
 use crate::leaving::Leaving;
 use crate::metrics::{Metrics, serve_metrics};
-use crate::server::{bind, check_face, metrics_listener};
+use crate::serving::{bind, check_face, metrics_listener};
 use crate::{announce, credentials};
 pub(crate) use error::NodeError;
 use record::Record;

@@ -6,8 +6,8 @@ use larder_mount::{MountConfig, MountError, Mounted, mount};
 use larder_pack::Packer;
 use tokio::runtime::Handle;
 
+use super::error::WorkerError;
 use crate::args::{MountArg, PackServeArgs};
-use crate::server::ServerError;
 
 /// Where files that are being written wait, below the worker's directory.
 const DRAFTS: &str = "drafts";
@@ -15,7 +15,7 @@ const DRAFTS: &str = "drafts";
 const INDEX: &str = "kv";
 
 /// Checks what `--mount` says before anything is made. A new worker has no buckets, unless others have some for it.
-pub(super) fn check(args: &PackServeArgs) -> Result<(), ServerError> {
+pub(super) fn check(args: &PackServeArgs) -> Result<(), WorkerError> {
     let Some(MountArg { bucket, path }) = &args.mount else { return Ok(()) };
     larder_mount::check(path)?;
     let is_new = !args.dir.join(INDEX).exists();
@@ -30,7 +30,7 @@ pub(super) fn start(
     packer: &Arc<Packer>,
     args: &PackServeArgs,
     runtime: &Handle,
-) -> Result<Option<Mounted<Packer>>, ServerError> {
+) -> Result<Option<Mounted<Packer>>, WorkerError> {
     let Some(MountArg { bucket, path }) = args.mount.clone() else { return Ok(None) };
     let told = format!("The bucket {bucket} is mounted on {}", path.display());
     let config = MountConfig { bucket, path, drafts: args.dir.join(DRAFTS) };

@@ -1,6 +1,7 @@
 //! `larder pack`: a packed store and its listeners; what it says of itself; and what can be done with a blob alone.
 
 mod blobs;
+mod error;
 mod files;
 mod packing;
 pub(crate) mod status;
@@ -19,16 +20,17 @@ use tokio::net::TcpListener;
 
 use crate::access_log::{self, AccessLog};
 use crate::args::{AckArg, PackArgs, PackServeArgs, PackTool};
-use crate::config::{self, Config, LogFormat};
+use crate::config::{self, Config, LogFormat, Notice};
 use crate::kind::{self, Kind};
-use crate::leaving::{Leaving, Notice};
+use crate::leaving::Leaving;
 use crate::metrics::{Metrics, MountMetrics, PackMetrics, serve_metrics};
-use crate::server::{
-    ServerError, bind, check_face, metrics_listener, serve_until_told, server_of, told_to_stop,
+use crate::serving::{
+    ServingError, bind, check_face, metrics_listener, serve_until_told, server_of, told_to_stop,
     unless_fatal,
 };
 use crate::{announce, credentials, exit, logging};
 
+use error::WorkerError;
 use packing::PackingTable;
 
 /// Stands in place of an address for no listener.
@@ -128,7 +130,7 @@ pub(crate) fn run(args: PackArgs) -> ExitCode {
     }
 }
 
-fn serve(args: &PackServeArgs) -> Result<(), ServerError> {
+fn serve(args: &PackServeArgs) -> Result<(), WorkerError> {
     let mut settings: Settings =
         args.config.as_deref().map_or_else(|| Ok(Settings::default()), config::read)?;
     if let Some(listen) = &args.listen {
@@ -138,7 +140,7 @@ fn serve(args: &PackServeArgs) -> Result<(), ServerError> {
         settings.metrics_listen.clone_from(&args.metrics_listen);
     }
     if settings.listen == NO_LISTENER && args.mount.is_none() {
-        return Err(ServerError::NothingToServe);
+        return Err(WorkerError::NothingToServe);
     }
     kind::check(&args.dir, Kind::Worker)?;
     logging::start(settings.log_format);
@@ -151,7 +153,7 @@ fn serve(args: &PackServeArgs) -> Result<(), ServerError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(ServerError::System)?;
+        .map_err(ServingError::System)?;
     let prices = std::mem::take(&mut settings.prices).into();
     let packing = std::mem::take(&mut settings.packing).chosen(args.packing)?;
     let config = pack_config(args, prices, packing);
@@ -161,7 +163,7 @@ fn serve(args: &PackServeArgs) -> Result<(), ServerError> {
     let bound = runtime.block_on(Bound::open(&settings, args))?;
     let accesses = bound.access_log.clone();
     let packer = runtime.block_on(async {
-        Ok::<_, ServerError>(Packer::open(config, Backend::open(&args.backend)?).await?)
+        Ok::<_, WorkerError>(Packer::open(config, Backend::open(&args.backend)?).await?)
     });
     let packer = Arc::new(packer?);
     let outcome = files::start(&packer, args, runtime.handle()).and_then(|mounted| {
@@ -186,7 +188,7 @@ fn check(
     args: &PackServeArgs,
     config: &PackConfig,
     options: &FaceOptions,
-) -> Result<(), ServerError> {
+) -> Result<(), WorkerError> {
     config.check()?;
     check_face(options)?;
     Backend::check(&args.backend)?;
@@ -205,7 +207,7 @@ struct Bound {
 }
 
 impl Bound {
-    async fn open(settings: &Settings, args: &PackServeArgs) -> Result<Self, ServerError> {
+    async fn open(settings: &Settings, args: &PackServeArgs) -> Result<Self, WorkerError> {
         let s3 = match settings.listen.as_str() {
             NO_LISTENER => None,
             listen => Some(bind("the S3 address", listen, "--listen").await?),
@@ -276,7 +278,7 @@ async fn listen_and_serve(
     bound: Bound,
     options: FaceOptions,
     is_new: bool,
-) -> Result<(), ServerError> {
+) -> Result<(), WorkerError> {
     let metrics = Arc::new(Metrics::new(PackMetrics::new(packer.clone())));
     metrics.log_accesses(bound.access_log);
     if let Some(mounted) = mounted {
@@ -284,7 +286,7 @@ async fn listen_and_serve(
     }
     let metrics_addr = match bound.metrics {
         Some(listener) => {
-            let addr = listener.local_addr().map_err(ServerError::System)?;
+            let addr = listener.local_addr().map_err(ServingError::System)?;
             tokio::spawn(serve_metrics(listener, metrics.clone()));
             Some(addr)
         }
@@ -293,18 +295,19 @@ async fn listen_and_serve(
     let Some(listener) = bound.s3 else {
         // Nobody asks if it serves.
         let leaving = Leaving::new(Notice::default(), metrics);
-        return unless_fatal(told_to_stop(packer.fatal(), leaving)?, packer.fatal()).await;
+        return Ok(unless_fatal(told_to_stop(packer.fatal(), leaving)?, packer.fatal()).await?);
     };
     let file = args.dir.join(credentials::FILE);
-    let root = credentials::load(&file)?;
+    let root = credentials::load(&file).map_err(ServingError::from)?;
     root.warn_if_replaced(&file, is_new);
-    let addr = listener.local_addr().map_err(ServerError::System)?;
+    let addr = listener.local_addr().map_err(ServingError::System)?;
     let region = options.region.clone();
-    let service = S3Service::new(packer.clone(), root.keys.clone(), options)?
-        .beside(Arc::new(workers::OtherWorkers(packer.clone())));
+    let service = S3Service::new(packer.clone(), root.keys.clone(), options);
+    let service = service.map_err(ServingError::from)?;
+    let service = service.beside(Arc::new(workers::OtherWorkers(packer.clone())));
     let leaving = Leaving::new(bound.notice, metrics.clone());
     let server = server_of(service, metrics);
     workers::answer_them(packer, server.clone());
     announce::serves(addr, metrics_addr, &root, &region, &args.dir);
-    serve_until_told(listener, server, (packer.fatal(), leaving)).await
+    Ok(serve_until_told(listener, server, (packer.fatal(), leaving)).await?)
 }

@@ -7,7 +7,6 @@ pub(crate) mod bucket;
 mod compare;
 mod drill;
 mod home;
-pub(crate) mod life;
 pub(crate) mod policy;
 mod show;
 
