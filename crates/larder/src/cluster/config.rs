@@ -174,12 +174,8 @@ impl RoleConfig {
         }
     }
 
-    /// Reads a file. Of the directory of `larder server --peer` it is the configuration of a role of that machine: the
-    /// manager, if there is one.
+    /// Reads a file.
     pub(crate) fn load(path: &Path) -> Result<Self, ConfigError> {
-        if path.is_dir() {
-            return crate::node::role_beside(path);
-        }
         let config: Self = read(path)?;
         config.check()?;
         crate::kind::allow(&config.dir, crate::kind::Kind::is_role)?;

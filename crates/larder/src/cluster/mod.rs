@@ -6,6 +6,7 @@
 #[cfg(feature = "ablation")]
 mod ablation;
 mod around;
+pub(crate) mod beside;
 pub(crate) mod bucket;
 pub(crate) mod config;
 mod gateway;
@@ -13,6 +14,7 @@ mod lifeline;
 pub(crate) mod operate;
 mod proxy;
 pub(crate) mod rebalance;
+pub(crate) mod record;
 mod servers;
 pub(crate) mod status;
 pub(crate) mod token;
@@ -287,11 +289,6 @@ impl Member {
     }
 }
 
-/// Follows the managers.
-fn client(endpoint: &Arc<Endpoint>, first: Vec<(ServerId, String)>) -> Arc<ManagersClient> {
-    Arc::new(ManagersClient::start(Arc::new(Contacts::new(endpoint, first))))
-}
-
 /// Waits until the managers have told their map, that lacks nothing of the one that was kept; for so long, if for any time.
 async fn known_to(managers: &ManagersClient, patience: Option<Duration>) -> Result<(), RoleError> {
     let mut versions = managers.versions();
@@ -314,37 +311,6 @@ async fn known_to(managers: &ManagersClient, patience: Option<Duration>) -> Resu
         RoleError::NoManagers { asked: asked.join(", ") }
     };
     tokio::time::timeout(patience, known).await.map_err(late)
-}
-
-/// Follows the managers, and waits until they have told their map.
-async fn follow(
-    endpoint: &Arc<Endpoint>,
-    first: Vec<(ServerId, String)>,
-) -> Result<Arc<ManagersClient>, RoleError> {
-    let managers = client(endpoint, first);
-    known_to(&managers, Some(START_PATIENCE)).await?;
-    Ok(managers)
-}
-
-/// Follows the managers with the identity of a server of this machine, beside it.
-async fn follow_as(config: &RoleConfig) -> Result<Arc<ManagersClient>, RoleError> {
-    Ok(beside(config).await?.1)
-}
-
-/// The same, with the connections that the identity allows.
-pub(crate) async fn beside(
-    config: &RoleConfig,
-) -> Result<(Arc<Endpoint>, Arc<ManagersClient>), RoleError> {
-    let identity = Identity::load(&config.dir.join(IDENTITY_FILE))?;
-    let me = identity.subject();
-    let endpoint = Endpoint::new(Credentials::new(&identity)?);
-    let mut first = managers(config);
-    // The founder may know no other to begin with than itself.
-    if first.is_empty() {
-        first.push((me.server, config.listen.clone()));
-    }
-    let managers = follow(&endpoint, first).await?;
-    Ok((endpoint, managers))
 }
 
 /// Returns when the map has something to say against this server's going on.

@@ -4,24 +4,20 @@
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
-use std::sync::Arc;
 
-use larder_net::{Identity, Role};
 use larder_protocol::manager::balance::drain_outlook;
 use larder_protocol::manager::state::{
     Command, DiskRecord, DiskState, Loss, Outcome, Refusal, ServerRecord, ServerRole, ServerState,
     Topology,
 };
-use larder_roles::identity::IDENTITY_FILE;
-use larder_roles::managers::{Managers, ManagersClient};
+use larder_roles::managers::Managers;
 use larder_roles::node::role_name;
 use larder_types::limits::BLOCK_BYTES;
 use larder_types::{DiskId, ServerId};
 
-use super::config::RoleConfig;
-use super::{RoleError, follow_as};
+use super::RoleError;
+use super::beside::{self, agreed, finish, managers, runtime};
 use crate::args::{DiskCommand, DrainArgs, RemoveArgs};
-use crate::exit;
 
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 /// Ids that are named one by one, at most; the others are counted.
@@ -53,21 +49,8 @@ pub(crate) fn disk(command: &DiskCommand) -> ExitCode {
     })
 }
 
-pub(super) fn finish(outcome: Result<Vec<String>, RoleError>) -> ExitCode {
-    match outcome {
-        Ok(lines) => {
-            lines.iter().for_each(|line| println!("{line}"));
-            exit::code(exit::OK)
-        }
-        Err(error) => {
-            eprintln!("error: {error}");
-            exit::code(error.code())
-        }
-    }
-}
-
 fn drained(args: &DrainArgs, disk: Option<DiskId>) -> Result<Vec<String>, RoleError> {
-    let config = RoleConfig::load(&args.config)?;
+    let config = beside::config(&args.config)?;
     runtime()?.block_on(async {
         let managers = managers(&config).await?;
         let map = managers.map();
@@ -99,7 +82,7 @@ fn drained(args: &DrainArgs, disk: Option<DiskId>) -> Result<Vec<String>, RoleEr
 }
 
 fn removed(args: &RemoveArgs, disk: Option<DiskId>) -> Result<Vec<String>, RoleError> {
-    let config = RoleConfig::load(&args.config)?;
+    let config = beside::config(&args.config)?;
     runtime()?.block_on(async {
         let managers = managers(&config).await?;
         let map = managers.map();
@@ -144,32 +127,6 @@ fn not_removed(subject: &Subject, refusal: Refusal, told: &[String]) -> RoleErro
         )),
         (error, _) => error,
     }
-}
-
-pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, RoleError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(RoleError::System)
-}
-
-/// Follows the managers as one of them: nobody else may change servers and disks.
-pub(crate) async fn managers(config: &RoleConfig) -> Result<Arc<ManagersClient>, RoleError> {
-    let roles = Identity::load(&config.dir.join(IDENTITY_FILE))?.subject().roles;
-    if !roles.has(Role::Manager) {
-        return Err(RoleError::Named(format!(
-            "this is the configuration of a {roles}: servers, disks and buckets are changed, \
-             and tokens made, with a manager's"
-        )));
-    }
-    follow_as(config).await
-}
-
-pub(super) async fn agreed(
-    managers: &ManagersClient,
-    command: Command,
-) -> Result<Result<Outcome, Refusal>, RoleError> {
-    managers.propose(command).await.map_err(|error| {
-        RoleError::NotDone(format!("{error}; `larder status` shows whether it was done"))
-    })
 }
 
 /// The error of a command that the managers refused, though the map seemed to allow it: it may be

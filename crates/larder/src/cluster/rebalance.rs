@@ -14,9 +14,7 @@ use larder_roles::managers::Managers;
 use larder_types::DiskId;
 
 use super::RoleError;
-use super::config::RoleConfig;
-use super::operate::{agreed, finish, managers, runtime};
-use super::status::is_confirmed;
+use super::beside::{self, agreed, finish, is_confirmed, managers, runtime};
 use crate::args::RebalanceCommand;
 use crate::wall_clock::utc;
 
@@ -36,7 +34,7 @@ pub(crate) fn run(command: &RebalanceCommand) -> ExitCode {
 }
 
 fn paused(config: &Path, pause: bool) -> Result<Vec<String>, RoleError> {
-    let config = RoleConfig::load(config)?;
+    let config = beside::config(config)?;
     runtime()?.block_on(async {
         let managers = managers(&config).await?;
         let now_ms = || UNIX_EPOCH.elapsed().unwrap_or_default().as_millis() as u64;
@@ -55,7 +53,7 @@ fn paused(config: &Path, pause: bool) -> Result<Vec<String>, RoleError> {
 }
 
 fn told(config: &Path, tells_moves: bool) -> Result<Vec<String>, RoleError> {
-    let config = RoleConfig::load(config)?;
+    let config = beside::config(config)?;
     runtime()?.block_on(async {
         let managers = managers(&config).await?;
         // Moves in an old map may have been done, or undone.

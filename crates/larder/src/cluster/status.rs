@@ -20,9 +20,8 @@ use larder_protocol::manager::state::{
 use larder_roles::managers::Managers;
 use larder_types::DiskId;
 use serde::Serialize;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
-use super::config::RoleConfig;
 use super::{RoleError, beside, rebalance};
 use crate::args::StatusArgs;
 use crate::health::volumes::Volumes;
@@ -31,10 +30,6 @@ use crate::{breakdown, dev, exit, pack, store_status};
 use background::Background;
 use space::{Space, Spaces};
 
-/// Time in which one of the managers says that its map is the latest, if one of them leads.
-const CONFIRMED_WITHIN: Duration = Duration::from_secs(4);
-/// Pause between two looks at that.
-const CONFIRMED_LOOK: Duration = Duration::from_millis(20);
 /// Has a terminal begin at its top.
 pub(crate) const CLEAR: &str = "\x1b[H\x1b[2J";
 /// Pause between two states of a command that watches.
@@ -195,28 +190,11 @@ fn watch(path: &Path, args: &StatusArgs) -> Result<bool, RoleError> {
     }
 }
 
-/// True once a manager that is led has said that there is no later map than the one here. Another map does not say that: it may be of
-/// a manager that hears of no leader.
-pub(crate) async fn is_confirmed(managers: &dyn Managers) -> bool {
-    let until = Instant::now() + CONFIRMED_WITHIN;
-    let state = || (managers.map().version, managers.silent());
-    let mut before = state();
-    while Instant::now() < until {
-        sleep(CONFIRMED_LOOK).await;
-        let now = state();
-        if now.0 == before.0 && now.1 < before.1 {
-            return true;
-        }
-        before = now;
-    }
-    false
-}
-
 async fn ask(path: &Path) -> Result<(Topology, Vec<Background>, bool), RoleError> {
-    let config = RoleConfig::load(path)?;
-    let (endpoint, managers) = beside(&config).await?;
+    let config = beside::config(path)?;
+    let (endpoint, managers) = beside::connect(&config).await?;
     // A map that nobody calls the latest says how it was.
-    let is_latest = is_confirmed(&*managers).await;
+    let is_latest = beside::is_confirmed(&*managers).await;
     let map = Topology::clone(&managers.map());
     let background = background::ask(&endpoint, &map).await;
     Ok((map, background, is_latest))

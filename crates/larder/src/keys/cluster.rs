@@ -22,9 +22,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant, sleep};
 
 use super::{Done, KeysError, Wanted, used};
-use crate::cluster::operate::{managers, runtime};
-use crate::cluster::status::is_confirmed;
-use crate::cluster::{RoleConfig, beside};
+use crate::cluster::RoleConfig;
+use crate::cluster::beside::{connect, is_confirmed, managers, runtime};
 use crate::credentials::{self, CredentialsError};
 use crate::private;
 
@@ -72,7 +71,7 @@ struct Proxy {
 impl Keeper {
     pub(super) fn status(&self) -> Result<Done, KeysError> {
         runtime()?.block_on(async {
-            let (endpoint, managers) = beside(&self.config).await?;
+            let (endpoint, managers) = connect(&self.config).await?;
             let cluster = Cluster { endpoint, managers };
             // A map that nobody calls the latest says how it was.
             let is_latest = is_confirmed(&*cluster.managers).await;
@@ -195,7 +194,7 @@ impl Keeper {
     async fn as_manager(&self) -> Result<Cluster, KeysError> {
         // Nobody else may change them.
         let managers = managers(&self.config).await?;
-        let (endpoint, _) = beside(&self.config).await?;
+        let (endpoint, _) = connect(&self.config).await?;
         Ok(Cluster { endpoint, managers })
     }
 

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use larder_s3::Credentials;
 
 use crate::args::KeysCommand;
-use crate::cluster::{RoleConfig, RoleError};
+use crate::cluster::{RoleError, beside};
 use crate::credentials::{self, CredentialsError};
 use crate::exit;
 use crate::kind::{self, Kind, KindError};
@@ -97,7 +97,7 @@ enum Keeper {
 
 fn keeper(dir: Option<&Path>, config: Option<&Path>) -> Result<Keeper, KeysError> {
     let Some(dir) = dir else {
-        let config = RoleConfig::load(config.unwrap_or(Path::new("")));
+        let config = beside::config(config.unwrap_or(Path::new("")));
         let config = config.map_err(RoleError::from)?;
         let kept = cluster::Kept::Elsewhere;
         return Ok(Keeper::Cluster(Box::new(cluster::Keeper {
@@ -108,7 +108,7 @@ fn keeper(dir: Option<&Path>, config: Option<&Path>) -> Result<Keeper, KeysError
     };
     let (file, hint) = (dir.join(credentials::FILE), format!(" {}", dir.display()));
     let of = |path: &Path, kept| {
-        let config = RoleConfig::load(path).map_err(RoleError::from)?;
+        let config = beside::config(path).map_err(RoleError::from)?;
         Ok(Keeper::Cluster(Box::new(cluster::Keeper { config, kept, hint })))
     };
     match kind::found(dir)? {

@@ -7,6 +7,7 @@ use larder_net::SecretError;
 use larder_roles::node::NotEntered;
 
 use crate::cluster::RoleError;
+use crate::cluster::record::RecordError;
 use crate::credentials::CredentialsError;
 use crate::exit;
 use crate::kind::{KindError, RECORD};
@@ -49,8 +50,8 @@ pub(crate) enum NodeError {
          servers from the cluster and empty the directory"
     )]
     NoRecord { dir: String, found: String },
-    #[error("{path} is not what it should be ({reason}): restore it")]
-    Record { path: String, reason: String },
+    #[error(transparent)]
+    Record(#[from] RecordError),
     #[error(
         "a machine comes in with a secret: make one with `larder secret`, and name its file with --secret-file"
     )]

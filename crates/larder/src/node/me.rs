@@ -7,7 +7,7 @@ use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 use larder_roles::limits::{PEER_NAME_BYTES_MAX, PEERS_MAX};
 
 use super::NodeError;
-use super::record::Record;
+use crate::cluster::record::Record;
 use crate::config::Config;
 
 /// The name of this machine: what its directory says, then what its operator says, then the one peer that is an address

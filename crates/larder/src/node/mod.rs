@@ -13,7 +13,6 @@
 mod entering;
 mod error;
 mod me;
-mod record;
 mod run;
 pub(crate) mod secret;
 mod watch;
@@ -31,16 +30,16 @@ use tokio::net::TcpListener;
 
 use crate::access_log::{self, AccessLog};
 use crate::cluster::config::Found;
-use crate::cluster::{RoleConfig, Stop, settings};
-use crate::config::{Config, ConfigError, check_device};
+use crate::cluster::record::Record;
+use crate::cluster::{Stop, settings};
+use crate::config::{Config, check_device};
 use crate::credentials::CredentialsError;
-use crate::kind::{self, Held, Kind, RECORD};
+use crate::kind::{self, Held, Kind};
 use crate::leaving::Leaving;
 use crate::metrics::{Metrics, serve_metrics};
 use crate::serving::{bind, check_face, metrics_listener};
 use crate::{announce, credentials};
 pub(crate) use error::NodeError;
-use record::Record;
 
 /// Runs the machine until it is told to stop.
 pub(crate) fn start(dir: &Path, config: &Config) -> Result<(), NodeError> {
@@ -224,23 +223,6 @@ async fn come_in(
     record.save(dir)?;
     entering::end(dir)?;
     Ok(record)
-}
-
-/// The configuration of a role of the machine in this directory: the manager if it has one, for operators' commands.
-pub(crate) fn role_beside(dir: &Path) -> Result<RoleConfig, ConfigError> {
-    let wrong = |reason: String| ConfigError::Directory { dir: dir.display().to_string(), reason };
-    if kind::found(dir)? == Some(Kind::DevCluster) {
-        let config = dir.join("node-1/manager/role.toml").display().to_string();
-        return Err(wrong(format!(
-            "it is a development cluster; name the configuration of one of its managers, such as {config}"
-        )));
-    }
-    kind::allow(dir, |found| found == Kind::Machine)?;
-    match Record::load(dir) {
-        Ok(Some(record)) => Ok(record.role_beside(dir)),
-        Ok(None) => Err(wrong(format!("there is no {RECORD}"))),
-        Err(error) => Err(wrong(error.to_string())),
-    }
 }
 
 #[cfg(test)]

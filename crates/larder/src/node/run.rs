@@ -17,8 +17,8 @@ use larder_roles::node::{Admission, keep_door, role_name};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::record::Record;
 use super::{NodeError, secret};
+use crate::cluster::record::Record;
 use crate::cluster::{self, Around, Greeted, Greeter, RoleConfig, RoleError, Stop};
 use crate::config::Config;
 use crate::credentials;

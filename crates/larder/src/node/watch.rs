@@ -10,7 +10,7 @@ use larder_roles::managers::{Managers, ManagersClient};
 use larder_roles::node::node_of;
 use larder_types::ServerId;
 
-use super::record::{Record, managers_told};
+use crate::cluster::record::{Record, managers_told};
 
 /// See the module's head.
 pub(super) struct Watch {

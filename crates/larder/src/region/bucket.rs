@@ -4,21 +4,24 @@
 //! bucket is found out by the server, of a cluster by its gateway, which says in its status why they cannot.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use larder_env::RealDisk;
 use larder_link::{RegionStatus, SharingSetting};
+use larder_protocol::manager::state::{Command, Outcome, Refusal};
 use larder_roles::manager;
+use larder_roles::managers::Managers;
 use larder_types::{BucketName, BucketRecord, NotShared, Sharing};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{RegionError, live_members};
+use super::{RegionError, live_members, managers};
 use crate::args::region::{BucketArgs, Scope};
+use crate::cluster::{RoleError, beside};
+use crate::exit;
 use crate::kind::{self, Kind};
-use crate::{cluster, exit};
 
 /// Longest wait of the command for what it asks for.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(15);
 /// Time after which the server has said why a bucket is not shared.
 const STATUS_TIME: Duration = Duration::from_secs(3);
 /// Told of an order that is not carried out in time.
@@ -31,7 +34,7 @@ pub(super) fn bucket(args: &BucketArgs) -> Result<u8, RegionError> {
     let found = if dir.is_file() { Some(Kind::Manager) } else { kind::found(dir)? };
     let is_store = matches!(found, Some(Kind::Store) | None);
     let Some(name) = args.bucket.as_deref() else {
-        let records = if is_store { of_store(dir)? } else { cluster::bucket::records(dir)? };
+        let records = if is_store { of_store(dir)? } else { managers::records(dir)? };
         for record in &records {
             println!("{}", told(&record.name, record.sharing, why(dir, &record.name).as_deref()));
         }
@@ -40,7 +43,7 @@ pub(super) fn bucket(args: &BucketArgs) -> Result<u8, RegionError> {
     let bucket = BucketName::new(name).map_err(|_| RegionError::BadName(name.to_owned()))?;
     let wanted = args.scope.map(|scope| scope == Scope::Local);
     if wanted == Some(true) && !args.yes {
-        let records = if is_store { of_store(dir)? } else { cluster::bucket::records(dir)? };
+        let records = if is_store { of_store(dir)? } else { managers::records(dir)? };
         let is_shared = |it: &BucketRecord| it.name == bucket && it.sharing == Sharing::All;
         if records.iter().any(is_shared) {
             return Err(RegionError::StaysElsewhere(bucket.to_string()));
@@ -50,7 +53,7 @@ pub(super) fn bucket(args: &BucketArgs) -> Result<u8, RegionError> {
     let runtime = runtime.map_err(RegionError::System)?;
     let sharing = match is_store {
         true => runtime.block_on(set(dir, &bucket, wanted))?,
-        false => Some(cluster::bucket::sharing(dir, &bucket, wanted)?),
+        false => Some(set_of_cluster(dir, &bucket, wanted)?),
     };
     let Some(sharing) = sharing else {
         println!("{WAITS}");
@@ -73,7 +76,7 @@ pub(super) fn bucket(args: &BucketArgs) -> Result<u8, RegionError> {
 }
 
 /// True if the order is done, or will do nothing more soon.
-pub(crate) fn is_over(sharing: Sharing, is_local: bool) -> bool {
+fn is_over(sharing: Sharing, is_local: bool) -> bool {
     match sharing {
         Sharing::Opening => false,
         Sharing::All | Sharing::Renewing => !is_local,
@@ -132,6 +135,49 @@ async fn set(
     }
 }
 
+/// The same of a cluster, whose managers agree on it.
+fn set_of_cluster(
+    dir: &Path,
+    bucket: &BucketName,
+    is_local: Option<bool>,
+) -> Result<Sharing, RoleError> {
+    let config = beside::config(dir)?;
+    let no_such = || RoleError::Named(format!("there is no bucket {:?}", bucket.as_str()));
+    beside::runtime()?.block_on(async {
+        let managers = beside::managers(&config).await?;
+        let now = || managers.map().buckets.get(bucket).cloned();
+        let Some(is_local) = is_local else {
+            return now().map(|record| record.sharing).ok_or_else(no_such);
+        };
+        let created_ms = UNIX_EPOCH.elapsed().unwrap_or_default().as_millis() as u64;
+        let command = Command::SetLocal(bucket.clone(), is_local, created_ms);
+        let set = match beside::agreed(&managers, command).await? {
+            Ok(Outcome::Bucket(record)) => *record,
+            Ok(_) => now().ok_or_else(no_such)?,
+            Err(Refusal::NoSuchBucket) => return Err(no_such()),
+            Err(refusal @ (Refusal::NotInRegion | Refusal::NotShared(NotShared::HasHome))) => {
+                return Err(RoleError::Named(format!("{bucket} is as it was: {refusal}")));
+            }
+            Err(refusal) => {
+                return Err(RoleError::NotDone(format!("{bucket} is as it was: {refusal}")));
+            }
+        };
+        if is_over(set.sharing, is_local) {
+            return Ok(set.sharing);
+        }
+        // The gateway goes on, and the map shows the result. It may be late.
+        let until = Instant::now() + PATIENCE;
+        let mut versions = managers.versions();
+        loop {
+            let seen = now().filter(|record| record.epoch >= set.epoch);
+            let sharing = seen.map_or(set.sharing, |record| record.sharing);
+            if is_over(sharing, is_local) || timeout_at(until, versions.changed()).await.is_err() {
+                return Ok(sharing);
+            }
+        }
+    })
+}
+
 /// The buckets of a single node that is a region.
 fn of_store(dir: &Path) -> Result<Vec<BucketRecord>, RegionError> {
     live_members(dir)?;
@@ -153,7 +199,7 @@ fn why(dir: &Path, bucket: &BucketName) -> Option<String> {
 }
 
 /// A setting as a sentence, and why it is not what was asked for.
-pub(crate) fn told(bucket: &BucketName, sharing: Sharing, why: Option<&str>) -> String {
+fn told(bucket: &BucketName, sharing: Sharing, why: Option<&str>) -> String {
     let why = why.map(|why| format!("\n  {why}")).unwrap_or_default();
     match sharing {
         Sharing::All => format!("{bucket} is shared with the other regions"),

@@ -3,11 +3,12 @@
 //! Every command but the drill works under a lock on files in the directory of a store, or of the cluster's gateway. It
 //! needs no server, but for `join`, which asks that of the first region. A running server looks at the files.
 
-pub(crate) mod bucket;
+mod bucket;
 mod compare;
 mod drill;
 mod home;
-pub(crate) mod policy;
+mod managers;
+mod policy;
 mod show;
 
 use std::net::SocketAddr;
@@ -25,7 +26,7 @@ use larder_types::RegionId;
 use crate::args::region::{
     CompareArgs, CreateArgs, DrillArgs, JoinArgs, NamedArgs, PlaceArgs, RegionCommand, Switch,
 };
-use crate::cluster::{self, RoleError};
+use crate::cluster::RoleError;
 use crate::exit;
 use crate::kind::{self, Kind, KindError};
 
@@ -187,7 +188,7 @@ fn members(dir: &Path) -> Result<Members, RegionError> {
 fn not_region(dir: &Path) -> RegionError {
     let is_cluster = matches!(kind::found(dir), Ok(Some(Kind::Proxy | Kind::Machine)));
     // Of managers that do not answer it is not known.
-    let known = if is_cluster { cluster::bucket::gateway(dir).ok().flatten() } else { None };
+    let known = if is_cluster { managers::gateway(dir).ok().flatten() } else { None };
     match known {
         Some((number, gateway)) => {
             RegionError::OtherGateway { dir: dir.to_owned(), number, gateway }
@@ -268,7 +269,7 @@ fn check_buckets(args: &JoinArgs) -> Result<(), RegionError> {
     }
     let records = match kind::found(&args.dir)? {
         Some(Kind::Store) | None => bucket::of_map(&args.dir)?,
-        Some(_) => cluster::bucket::records(&args.dir).map_err(|error| RegionError::Buckets {
+        Some(_) => managers::records(&args.dir).map_err(|error| RegionError::Buckets {
             dir: args.dir.clone(),
             why: error.to_string(),
         })?,

@@ -5,14 +5,18 @@
 use std::path::Path;
 
 use larder_env::RealDisk;
-use larder_link::Setting;
+use larder_link::{RegionList, Setting};
+use larder_protocol::manager::state::{Command, Outcome, Refusal};
 use larder_roles::manager;
+use larder_roles::managers::Managers;
 use larder_types::BucketName;
+use larder_types::codec::decode;
 
-use super::{RegionError, live_members};
+use super::{RegionError, live_members, managers};
 use crate::args::region::PolicyArgs;
+use crate::cluster::{RoleError, beside};
+use crate::exit;
 use crate::kind::{self, Kind};
-use crate::{cluster, exit};
 
 pub(super) fn policy(args: &PolicyArgs) -> Result<u8, RegionError> {
     let dir = &args.dir;
@@ -22,7 +26,7 @@ pub(super) fn policy(args: &PolicyArgs) -> Result<u8, RegionError> {
     let bucket = BucketName::new(name).map_err(|_not_a_name| no_such())?;
     let lines = match found {
         Some(Kind::Store) | None => vec![of_store(dir, &bucket, args.regions)?],
-        Some(_) => cluster::bucket::regions(dir, &bucket, args.regions)?,
+        Some(_) => of_cluster(dir, &bucket, args.regions)?,
     };
     lines.iter().for_each(|line| println!("{line}"));
     if args.regions.is_some() {
@@ -38,7 +42,7 @@ fn list(dir: &Path, found: Option<Kind>) -> Result<u8, RegionError> {
             live_members(dir)?;
             super::bucket::of_map(dir)?
         }
-        Some(_) => cluster::bucket::records(dir)?,
+        Some(_) => managers::records(dir)?,
     };
     let waiting: Vec<_> = records.iter().filter(|record| record.regions > 1).collect();
     waiting.iter().for_each(|record| println!("{}", told(&record.name, record.regions)));
@@ -65,6 +69,34 @@ fn of_store(dir: &Path, bucket: &BucketName, wanted: Option<u8>) -> Result<Strin
     Ok(format!("{}. The server takes this up within a second while it runs", told(bucket, regions)))
 }
 
+/// The same of a cluster, whose managers agree on it.
+fn of_cluster(
+    dir: &Path,
+    bucket: &BucketName,
+    wanted: Option<u8>,
+) -> Result<Vec<String>, RoleError> {
+    let config = beside::config(dir)?;
+    let no_such = || RoleError::Named(format!("there is no bucket {:?}", bucket.as_str()));
+    beside::runtime()?.block_on(async {
+        let managers = beside::managers(&config).await?;
+        let map = managers.map();
+        let now = map.buckets.get(bucket).ok_or_else(no_such)?.regions;
+        let Some(regions) = wanted else { return Ok(vec![told(bucket, now)]) };
+        // Where a gateway runs, the managers have its list.
+        let list = decode::<RegionList>("list of regions", &map.regions).ok();
+        let known = list.map(|list| list.regions.iter().filter(|it| !it.removed).count());
+        if let Some(known) = known.filter(|known| usize::from(regions) > *known) {
+            return Err(RoleError::Named(few_regions(regions, known)));
+        }
+        match beside::agreed(&managers, Command::SetRegions(bucket.clone(), regions)).await? {
+            Ok(Outcome::Already) => Ok(vec![format!("nothing to do: {}", told(bucket, regions))]),
+            Ok(_) => Ok(vec![told(bucket, regions)]),
+            Err(Refusal::NoSuchBucket) => Err(no_such()),
+            Err(refusal) => Err(RoleError::NotDone(format!("{bucket} is as it was: {refusal}"))),
+        }
+    })
+}
+
 /// As the store's map says.
 fn regions_of(dir: &Path, bucket: &BucketName) -> Result<u8, RegionError> {
     let unusable = |why: String| RegionError::Map(why);
@@ -76,7 +108,7 @@ fn regions_of(dir: &Path, bucket: &BucketName) -> Result<u8, RegionError> {
 }
 
 /// More regions than there are never have a change.
-pub(crate) fn few_regions(wanted: u8, known: usize) -> String {
+pub(super) fn few_regions(wanted: u8, known: usize) -> String {
     format!(
         "this region knows {known}, itself among them: each change that waits for {wanted} would get 503. Choose at most \
          {known}; with as many as there are, changes get 503 while one of them is away"
@@ -84,7 +116,7 @@ pub(crate) fn few_regions(wanted: u8, known: usize) -> String {
 }
 
 /// A setting as a sentence.
-pub(crate) fn told(bucket: &BucketName, regions: u8) -> String {
+fn told(bucket: &BucketName, regions: u8) -> String {
     match regions {
         1 => format!("changes of {bucket} are answered once this region has them"),
         regions => format!("changes of {bucket} are answered once {regions} regions have them"),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use larder_protocol::manager::state::ServerRole;
@@ -11,8 +11,7 @@ use larder_roles::node::{Entered, ROLES, role_name};
 use larder_types::ServerId;
 use serde::{Deserialize, Serialize};
 
-use super::NodeError;
-use crate::cluster::RoleConfig;
+use super::config::RoleConfig;
 use crate::kind::RECORD;
 use crate::private;
 
@@ -20,24 +19,39 @@ const VERSION: u32 = 1;
 const HEAD: &str =
     "# Which machine of which cluster this directory is. Written by larder server.\n";
 
+/// Errors of the file.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RecordError {
+    #[error("{path}: {source}")]
+    File { path: String, source: io::Error },
+    #[error("{path} is not what it should be ({reason}): restore it")]
+    Wrong { path: String, reason: String },
+}
+
+impl RecordError {
+    fn file(path: &Path, source: io::Error) -> Self {
+        Self::File { path: path.display().to_string(), source }
+    }
+}
+
 /// See the module's head.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Record {
-    pub(super) version: u32,
+    pub(crate) version: u32,
     /// The cluster's id, 16 hexadecimal digits; for people.
-    pub(super) cluster: String,
+    pub(crate) cluster: String,
     /// The machine's name, and where the others reach it.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// Managers to begin with, `ID@HOST:PORT`.
-    pub(super) managers: Vec<String>,
+    pub(crate) managers: Vec<String>,
     /// The machine's servers: role to id.
-    pub(super) servers: BTreeMap<String, u32>,
+    pub(crate) servers: BTreeMap<String, u32>,
 }
 
 impl Record {
     /// Of a machine that has come in.
-    pub(super) fn of(name: &str, entered: &Entered) -> Self {
+    pub(crate) fn of(name: &str, entered: &Entered) -> Self {
         let servers = entered.servers.iter().map(|(role, id)| (role_name(*role).to_owned(), id.0));
         Self {
             version: VERSION,
@@ -49,14 +63,15 @@ impl Record {
     }
 
     /// That of a directory, if there is one.
-    pub(super) fn load(dir: &Path) -> Result<Option<Self>, NodeError> {
+    pub(crate) fn load(dir: &Path) -> Result<Option<Self>, RecordError> {
         let path = dir.join(RECORD);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(NodeError::file(&path, source)),
+            Err(source) => return Err(RecordError::file(&path, source)),
         };
-        let wrong = |reason: String| NodeError::Record { path: path.display().to_string(), reason };
+        let wrong =
+            |reason: String| RecordError::Wrong { path: path.display().to_string(), reason };
         let record: Self = toml::from_str(&text).map_err(|e| wrong(e.message().to_owned()))?;
         if record.version != VERSION {
             let version = record.version;
@@ -66,9 +81,9 @@ impl Record {
     }
 
     /// Keeps it, durably. Blocks.
-    pub(super) fn save(&self, dir: &Path) -> Result<(), NodeError> {
+    pub(crate) fn save(&self, dir: &Path) -> Result<(), RecordError> {
         let path = dir.join(RECORD);
-        private::write(&path, self.text()).map_err(|source| NodeError::file(&path, source))
+        private::write(&path, self.text()).map_err(|source| RecordError::file(&path, source))
     }
 
     fn text(&self) -> String {
@@ -77,19 +92,19 @@ impl Record {
     }
 
     /// The roles of the machine.
-    pub(super) fn roles(&self) -> impl Iterator<Item = ServerRole> {
+    pub(crate) fn roles(&self) -> impl Iterator<Item = ServerRole> {
         ROLES.into_iter().filter(|role| self.servers.contains_key(role_name(*role)))
     }
 
     /// The beginning of every role's configuration.
-    pub(super) fn role(&self, dir: &Path, role: ServerRole) -> RoleConfig {
+    pub(crate) fn role(&self, dir: &Path, role: ServerRole) -> RoleConfig {
         let mut config = RoleConfig::new(dir.join(role_name(role)), self.name.clone());
         config.managers.clone_from(&self.managers);
         config
     }
 
     /// The configuration of the role by which an operator's commands speak to the managers.
-    pub(super) fn role_beside(&self, dir: &Path) -> RoleConfig {
+    pub(crate) fn role_beside(&self, dir: &Path) -> RoleConfig {
         let is_there = |role: &ServerRole| dir.join(role_name(*role)).join(IDENTITY_FILE).exists();
         let role = self.roles().find(is_there).or_else(|| self.roles().next());
         self.role(dir, role.unwrap_or(ServerRole::Proxy))
@@ -97,7 +112,7 @@ impl Record {
 }
 
 /// As a configuration has them.
-pub(super) fn managers_told(managers: &[(ServerId, String)]) -> Vec<String> {
+pub(crate) fn managers_told(managers: &[(ServerId, String)]) -> Vec<String> {
     managers.iter().map(|(id, address)| format!("{id}@{address}")).collect()
 }
 
