@@ -32,6 +32,7 @@ mod release;
 mod root_keys;
 mod server;
 mod serving;
+mod status;
 mod store_status;
 mod wall_clock;
 
@@ -59,7 +60,7 @@ fn main() -> ExitCode {
         Command::Proxy(args) => cluster::run(ServerRole::Proxy, &args),
         Command::Token(args) => cluster::token::run(&args),
         Command::Secret => node::secret::run(),
-        Command::Status(args) => cluster::status::run(&args),
+        Command::Status(args) => status::run(&args),
         Command::Drain(args) => cluster::operate::drain(&args),
         Command::Remove(args) => cluster::operate::remove(&args),
         Command::Disk { command } => cluster::operate::disk(&command),

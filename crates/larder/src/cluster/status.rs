@@ -1,6 +1,7 @@
 //! `larder status`: the cluster as the managers' map shows it, and what its meta servers do in the background.
 
 pub(crate) mod background;
+mod bar;
 mod counts;
 mod doubts;
 pub(crate) mod space;
@@ -9,7 +10,7 @@ mod verdict;
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, StdoutLock, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -25,8 +26,7 @@ use tokio::time::sleep;
 use super::{RoleError, beside, rebalance};
 use crate::args::StatusArgs;
 use crate::health::volumes::Volumes;
-use crate::kind::{self, Kind};
-use crate::{breakdown, dev, exit, pack, store_status};
+use crate::{breakdown, exit};
 use background::Background;
 use space::{Space, Spaces};
 
@@ -124,37 +124,8 @@ struct Rebalancing {
     told: Vec<String>,
 }
 
-/// Prints the state of what is in a directory, or of the cluster of a configuration; the exit code says whether all of it is
-/// well.
-pub(crate) fn run(args: &StatusArgs) -> ExitCode {
-    let path = args.dir.as_ref().or(args.config.as_ref()).map_or(Path::new(""), PathBuf::as_path);
-    let found = if path.is_dir() { kind::found(path) } else { Ok(None) };
-    match found {
-        Ok(Some(Kind::Store)) => store_status::run(path, args),
-        Ok(Some(Kind::Worker)) if args.breakdown => {
-            let dir = path.display();
-            eprintln!(
-                "error: --breakdown is of stores and clusters, and {dir} is of a pack worker: leave it out, or see \
-                 larder_operations_total at the worker's /metrics"
-            );
-            exit::code(exit::USAGE)
-        }
-        Ok(Some(Kind::Worker)) => pack::status::show(path, args.json),
-        Ok(Some(Kind::DevCluster)) => of_cluster(&dev::role_beside(path), args),
-        Ok(None) if path.is_dir() => {
-            let dir = path.display();
-            eprintln!("error: NOT WELL: nothing of Larder's is in {dir} yet. Start a server on it");
-            exit::code(exit::FAULTS)
-        }
-        Ok(_) => of_cluster(path, args),
-        Err(error) => {
-            eprintln!("error: {error}");
-            exit::code(exit::CANNOT_START)
-        }
-    }
-}
-
-fn of_cluster(path: &Path, args: &StatusArgs) -> ExitCode {
+/// Prints the state of the cluster of a configuration; the exit code says whether all of it is well.
+pub(crate) fn run(path: &Path, args: &StatusArgs) -> ExitCode {
     match watch(path, args) {
         Ok(true) => exit::code(exit::OK),
         Ok(false) => exit::code(exit::FAULTS),
@@ -224,7 +195,7 @@ fn print<T: Serialize>(
 fn is_well(status: &Status) -> bool {
     let down = status.servers.iter().any(|server| server.state == "down");
     let differ = background::has_differing(&status.background);
-    let doubts = doubts::are_there(&status.background);
+    let doubts = background::has_doubts(&status.background);
     status.is_latest
         && !down
         && !differ

@@ -21,8 +21,8 @@ use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::bar::bar;
 use super::doubts::{self, Doubts};
-use super::text::bar;
 
 /// The time that a meta server has to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -245,6 +245,11 @@ fn trimmed(now: &LogNow) -> String {
 pub(super) fn has_differing(all: &[Background]) -> bool {
     let digests = all.iter().filter_map(|it| it.progress.as_ref()?.digests.as_ref());
     digests.into_iter().any(|digests| digests.differing > 0)
+}
+
+/// Tells if any put is in doubt.
+pub(super) fn has_doubts(all: &[Background]) -> bool {
+    all.iter().filter_map(|it| it.doubts.as_ref()).any(Doubts::are_there)
 }
 
 /// A time in the largest unit of which there is more than one.

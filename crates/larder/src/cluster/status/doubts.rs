@@ -7,8 +7,6 @@ use larder_roles::progress::{DoubtNow, DoubtsNow};
 use larder_types::ServerId;
 use serde::Serialize;
 
-use super::background::Background;
-
 /// Puts that are shown of a server; the others are counted.
 const SHOWN_MAX: usize = 10;
 
@@ -62,11 +60,10 @@ impl Doubts {
         };
         Self { puts: now.puts, oldest: now.oldest.into_iter().map(named).collect() }
     }
-}
 
-/// Tells if any put is in doubt.
-pub(super) fn are_there(all: &[Background]) -> bool {
-    all.iter().filter_map(|it| it.doubts.as_ref()).any(|doubts| doubts.puts > 0)
+    pub(super) fn are_there(&self) -> bool {
+        self.puts > 0
+    }
 }
 
 pub(super) fn people(out: &mut impl Write, doubts: &Doubts) -> std::io::Result<()> {

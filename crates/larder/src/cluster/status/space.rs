@@ -9,7 +9,7 @@ use larder_types::limits::BLOCK_BYTES;
 use larder_types::{DiskId, ServerId};
 use serde::{Deserialize, Serialize};
 
-use super::text::bar;
+use super::bar::bar;
 
 /// Buckets that are shown to people one by one: those with the most bytes.
 const SHOWN_MAX: usize = 10;

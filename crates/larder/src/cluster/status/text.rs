@@ -4,13 +4,12 @@ use std::io::Write;
 
 use larder_net::limits::PROTOCOL_MAX;
 
+use super::bar::bar;
 use super::{Pgs, Server, Status, background, space};
 use crate::health::volumes::Volumes;
 
 /// PGs and volumes that are shown one by one, at most; the others are counted.
 const SHOWN_MAX: usize = 20;
-/// Characters of a bar.
-const BAR: usize = 20;
 
 pub(super) fn people(out: &mut impl Write, status: &Status) -> std::io::Result<()> {
     let Status { verdict, cluster, cluster_version: version, map_version, .. } = status;
@@ -147,13 +146,4 @@ fn more(out: &mut impl Write, all: usize) -> std::io::Result<()> {
         0 => Ok(()),
         more => writeln!(out, "  and {more} more"),
     }
-}
-
-/// A share as a bar. What is not all is never shown as 100 %.
-pub(super) fn bar(done: usize, all: usize) -> String {
-    let (filled, percent) = match all {
-        0 => (BAR, 100),
-        all => (done * BAR / all, done * 100 / all),
-    };
-    format!("[{}{}] {percent:>3} %", "#".repeat(filled), "-".repeat(BAR - filled))
 }

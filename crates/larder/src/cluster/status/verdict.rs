@@ -1,7 +1,6 @@
 //! The state of a cluster in one line: what is wrong, and what to do.
 
 use super::background;
-use super::doubts;
 use super::space::Space;
 use super::{Server, Status};
 
@@ -31,7 +30,7 @@ pub(super) fn of(status: &Status) -> String {
             "NOT WELL: {down} down. Start what is down, or `larder remove` what will not come back"
         );
     }
-    if doubts::are_there(background) {
+    if background::has_doubts(background) {
         return "NOT WELL: puts are in doubt, and their keys answer 503. The list below says what they wait for".to_owned();
     }
     if background::has_differing(background) {
