@@ -1,7 +1,7 @@
 //! One process of a cluster that is tried out: started, watched, started again.
 
 use std::fs::OpenOptions;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,6 +32,13 @@ pub(super) struct Part {
     pub(super) log: PathBuf,
     /// Threads of its event loop.
     pub(super) threads: usize,
+}
+
+impl Part {
+    /// The process of one role of a node, which has a directory of its own.
+    pub(super) fn new(node: usize, role: PartRole, dir: &Path, threads: usize) -> Self {
+        Self { node, role, config: dir.join("role.toml"), log: dir.join("process.log"), threads }
+    }
 }
 
 /// Events of a process.

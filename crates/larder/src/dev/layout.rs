@@ -7,8 +7,6 @@ use std::path::{Path, PathBuf};
 use larder_env::rng::unique_u64;
 use serde::{Deserialize, Serialize};
 
-use super::child::Part;
-
 /// Managers that vote in a cluster of at least as many nodes.
 const MANAGERS: usize = 3;
 
@@ -103,11 +101,6 @@ fn free_socket() -> std::io::Result<TcpListener> {
     };
     let bound = (1..DRAWS_MAX).find_map(|_| draw().ok());
     bound.map_or_else(draw, Ok)
-}
-
-/// The process of one role of a node.
-pub(super) fn part(node: usize, role: PartRole, dir: &Path, threads: usize) -> Part {
-    Part { node, role, config: dir.join("role.toml"), log: dir.join("process.log"), threads }
 }
 
 /// Threads for the event loop of each process where so many nodes share this machine. With one for each core in

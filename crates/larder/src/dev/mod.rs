@@ -115,7 +115,7 @@ fn start(args: &DevClusterArgs) -> Result<(), DevError> {
     let threads = layout::threads(layout.nodes.len());
     for (number, node) in layout.nodes.iter().enumerate() {
         for part in &node.parts {
-            let part = layout::part(number, part.role, &part.dir, threads);
+            let part = Part::new(number, part.role, &part.dir, threads);
             let woken = woken.clone();
             // It is only for people to read: events that find no room are dropped.
             let tell = move |part, what| drop(woken.try_send(Woken::Process(part, what)));
