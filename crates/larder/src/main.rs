@@ -1,6 +1,19 @@
 //! The `larder` program: one binary with every role, tool and bench.
 //!
 //! stdout carries results, stderr everything else. Exit codes are those of [`exit`].
+//!
+//! A module uses those below it alone:
+//!
+//! | layer | modules |
+//! |---|---|
+//! | commands over others | [`status`] |
+//! | commands | [`server`], [`pack`], [`dev`], [`keys`], [`region`], [`recover`], [`inspect`], [`doctor`], [`bench`], [`manual`] |
+//! | a machine of a cluster; a running store, as commands see it | [`node`]; [`store_status`] |
+//! | roles of a cluster, and the commands beside them | [`cluster`] |
+//! | listeners, and the end of a process | [`serving`], [`announce`], [`leaving`] |
+//! | counts of a process, and what it knows | [`metrics`], [`health`], [`root_keys`] |
+//! | settings | [`config`], [`logging`], [`access_log`] |
+//! | the command line, directories and files | [`args`], [`exit`], [`kind`], [`credentials`], [`private`], [`release`], [`wall_clock`] |
 
 #![deny(unsafe_code)]
 
