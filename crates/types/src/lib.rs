@@ -19,6 +19,7 @@ pub mod limits;
 pub mod metax;
 pub mod name;
 pub mod op;
+pub mod put;
 pub mod rows;
 pub mod seldom;
 pub mod stamp;
@@ -45,7 +46,8 @@ pub use metax::{
     SnapshotRow, UploadRow, VersionRow,
 };
 pub use name::{BucketName, NameError, ObjectKey};
-pub use op::{ChunkMove, HoldersChange, Op, Outcome, Put, Remembered, SessionMemory, Target};
+pub use op::{ChunkMove, HoldersChange, Op, Remembered, SessionMemory};
+pub use put::{Outcome, Put, Target};
 pub use rows::VersionSlot;
 pub use seldom::Seldom;
 pub use stamp::{Origin, Stamp};

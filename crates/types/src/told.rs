@@ -13,7 +13,7 @@ use crate::codec::{self, CodecError};
 use crate::ids::{BucketId, OpId, OpSeq, PgId, RegionId, Request};
 use crate::metax::{ETag, HybridClock, ObjectChecksum, PartRef};
 use crate::name::ObjectKey;
-use crate::op::Put;
+use crate::put::Put;
 use crate::stamp::{Origin, Stamp};
 use crate::version::Amendments;
 
