@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use larder_types::DiskId;
 
+use super::copies::{CopyRules, DiskInfo, LvCopy, Room, leaf};
 use super::domains::{Domain, Leaf, Level, choose};
-use super::volumes::{CopyRules, DiskInfo, LvCopy, Room, leaf};
 
 /// A fraction; the denominator is not 0.
 #[derive(Clone, Copy)]

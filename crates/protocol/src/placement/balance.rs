@@ -31,10 +31,11 @@ use larder_types::{DiskId, LvId};
 
 use self::shares::Kind;
 use super::apart::{Ratio, alone_at, domain, farther, fullest, gain, lie_near, open};
+use super::copies::{CopyRules, DiskInfo, LvCopy, Room, leaf};
 use super::domains::{Domain, Level};
 use super::members::Standing;
 use super::straw::Weight;
-use super::volumes::{CopyRules, DiskInfo, LvCopy, Room, intended_level, leaf, seed};
+use super::volumes::{intended_level, seed};
 use crate::limits::{APART_FILL_PERCENT, BALANCE_LOOKS_MAX, BALANCE_TRIED_MAX};
 
 /// A copy of a volume goes from one disk to another.

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use larder_types::{DiskId, LvId};
 
+use super::copies::{CopyRules, DiskInfo, LvCopy};
 use super::members::Standing;
-use super::volumes::{CopyRules, DiskInfo, LvCopy, LvMove, plan_moves};
+use super::volumes::{LvMove, plan_moves};
 
 /// Plans that follow each other at most: of a volume whose copies all leave each takes two.
 const PLANS_MAX: usize = 4 * larder_types::limits::REPLICAS_MAX;

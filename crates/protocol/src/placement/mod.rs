@@ -17,6 +17,7 @@
 
 mod apart;
 mod balance;
+mod copies;
 mod domains;
 mod drain;
 mod keys;
@@ -25,6 +26,7 @@ mod straw;
 mod volumes;
 
 pub use balance::{Balance, Planned, Shift, plan_balance};
+pub use copies::{CopyRules, DiskInfo, LvCopy, Room};
 pub use domains::{Choice, FailureDomains, Leaf, Level, MachineId, RackId, choose, spread, widest};
 pub use drain::{Leaving, leaving};
 pub use keys::pg_of;
@@ -35,8 +37,8 @@ pub use members::{
 pub(crate) use straw::hash;
 pub use straw::{Weight, draw, shorter};
 pub use volumes::{
-    CopyRules, DiskInfo, LvCopy, LvMove, LvPlacement, Room, Shares, filling, place_lv,
-    place_lv_of_shares, plan_moves, plan_moves_of_shares, repairs, wider,
+    LvMove, LvPlacement, Shares, filling, place_lv, place_lv_of_shares, plan_moves,
+    plan_moves_of_shares, repairs, wider,
 };
 
 #[cfg(test)]

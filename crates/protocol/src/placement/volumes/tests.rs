@@ -1,9 +1,9 @@
 //! Volumes beside disks that are full, away or gone.
 
-use larder_types::RegionId;
+use larder_types::{RegionId, ServerId};
 
 use super::*;
-use crate::placement::{MachineId, RackId};
+use crate::placement::{FailureDomains, MachineId, RackId};
 
 const RULES: CopyRules = CopyRules { copies: 3, min_copies: 2 };
 const LV: LvId = LvId(0);
