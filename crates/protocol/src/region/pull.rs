@@ -39,6 +39,7 @@ mod comparing;
 mod lag;
 mod lookups;
 mod queue;
+mod requests;
 mod skimming;
 mod wants;
 
@@ -46,12 +47,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use larder_types::{BucketId, HybridClock, OpSeq, Origin, PgId, RegionId};
 
-use self::asking::Request;
 use self::budget::Budget;
 use self::comparing::Comparison;
 pub use self::lag::Lag;
 pub use self::lookups::Lookups;
 use self::queue::Queue;
+use self::requests::Request;
 use self::skimming::Skipped;
 use self::wants::{Claim, Want};
 use super::compare::{Listed, Range, Sum, Summed};

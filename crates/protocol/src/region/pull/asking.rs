@@ -1,36 +1,15 @@
-//! Requests to other regions, and their times.
+//! The choice of requests to other regions, and of the times to make them.
 
 use larder_types::{PgId, RegionId};
 
 use super::super::journal::{Batch, Token, Void};
-use super::wants::{Asked, Claim};
+use super::requests::{Query, Request};
+use super::wants::Claim;
 use super::{Alarm, Effect, Holdings, Pull, Source, Stream};
 use crate::limits::{
-    REGION_ANSWER_MS, REGION_ASK_IDS_MAX, REGION_ASK_PGS_MAX, REGION_CLAIMS_MAX,
-    REGION_FETCH_BYTES_MAX, REGION_FETCH_IDS_MAX, REGION_FETCHES_MAX, REGION_POLL_MS,
+    REGION_ASK_IDS_MAX, REGION_ASK_PGS_MAX, REGION_CLAIMS_MAX, REGION_FETCH_BYTES_MAX,
+    REGION_FETCH_IDS_MAX, REGION_FETCHES_MAX, REGION_POLL_MS,
 };
-
-/// A request that is under way.
-#[derive(Debug)]
-pub(super) struct Request {
-    pub(super) region: RegionId,
-    until_ms: u64,
-    pub(super) what: Query,
-}
-
-#[derive(Debug)]
-pub(super) enum Query {
-    Ids {
-        pgs: Vec<PgId>,
-        /// For deletions alone.
-        skims: bool,
-    },
-    /// The sums of the range that is not walked over yet.
-    Walk,
-    /// The ids of the first run that differs.
-    List,
-    Fetch(Vec<Asked>),
-}
 
 impl Pull {
     pub(super) fn expire(&mut self, now_ms: u64, here: &dyn Holdings, out: &mut Vec<Effect>) {
@@ -49,38 +28,6 @@ impl Pull {
             self.settle_budget(region, &asked, 0);
             asked.iter().for_each(|it| self.requeue(&it.name));
         }
-    }
-
-    /// Charges a region for what came of a fetch, in place of what it told.
-    pub(super) fn settle_budget(&mut self, region: RegionId, asked: &[Asked], came_bytes: u64) {
-        let taken = asked.iter().map(Asked::bytes).fold(0, u64::saturating_add);
-        let peer = self.peers.get_mut(&region).expect("who is asked is known");
-        peer.budget.settle(taken, came_bytes);
-    }
-
-    /// Gives a request more time, as its answer is on its way.
-    pub(super) fn extend_deadline(&mut self, now_ms: u64, request: u64) {
-        if let Some(asked) = self.requests.get_mut(&request) {
-            asked.until_ms = asked.until_ms.max(now_ms + REGION_ANSWER_MS);
-        }
-    }
-
-    /// Leaves a region alone for a moment, as it did not answer, or nothing that counts.
-    pub(super) fn back_off(&mut self, now_ms: u64, region: RegionId) {
-        let peer = self.peers.get_mut(&region).expect("who is asked is known");
-        peer.quiet_until_ms = now_ms + REGION_POLL_MS;
-    }
-
-    /// Takes the request that an answer belongs to, if one of this kind is under way.
-    pub(super) fn answered<T>(
-        &mut self,
-        request: u64,
-        of_kind: impl FnOnce(&mut Query) -> Option<T>,
-    ) -> Option<(RegionId, T)> {
-        let asked = self.requests.get_mut(&request)?;
-        let (region, what) = (asked.region, of_kind(&mut asked.what)?);
-        self.requests.remove(&request);
-        Some((region, what))
     }
 
     pub(super) fn told(
@@ -258,7 +205,7 @@ impl Pull {
         let part_bytes = peer.budget.part_bytes(self.part_bytes);
         let Some(asked) = self.choose_large(region, part_bytes) else { return false };
         let (name, need, is_part) = (asked.name.clone(), asked.need, asked.is_part);
-        let bytes_max = asked.bytes();
+        let bytes_max = asked.bytes;
         self.peers.get_mut(&region).expect("it is known").budget.take(bytes_max);
         let request = self.begin(now_ms, region, Query::Fetch(vec![asked]));
         out.push(match is_part {
@@ -266,14 +213,6 @@ impl Pull {
             false => Effect::Fetch { region, request, names: vec![(name, need)] },
         });
         true
-    }
-
-    pub(super) fn begin(&mut self, now_ms: u64, region: RegionId, what: Query) -> u64 {
-        let request = self.next_request;
-        self.next_request += 1;
-        let until_ms = now_ms + REGION_ANSWER_MS;
-        self.requests.insert(request, Request { region, until_ms, what });
-        request
     }
 }
 

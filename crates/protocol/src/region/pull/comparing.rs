@@ -6,7 +6,7 @@ use larder_types::{PgId, RegionId};
 
 use super::super::compare::{Listed, Range, Summed};
 use super::super::journal::Token;
-use super::asking::{Query, Request};
+use super::requests::{Query, Request};
 use super::wants::Claim;
 use super::{Alarm, Course, Effect, Holdings, Pull, Source};
 

@@ -6,7 +6,7 @@ use larder_types::RegionId;
 
 use super::super::compare::Range;
 use super::super::entry::Name;
-use super::asking::Query;
+use super::requests::Query;
 use super::{Event, Fetched, Pull};
 
 /// The entries and sums that a step may ask [`Holdings`](super::Holdings) for.

@@ -6,8 +6,8 @@ use larder_types::{HybridClock, OpSeq, PgId, RegionId};
 
 use super::super::entry::{Entry, Id, Name, Need};
 use super::super::merge::{Contradiction, Holding, holding};
-use super::asking::Query;
 use super::queue::{Place, Queue, Size};
+use super::requests::{Asked, Query};
 use super::{Alarm, Effect, Fetched, Holdings, Lookup, Pull};
 use crate::limits::{
     REGION_AWAITED_TRIES_MAX, REGION_CHANGED_TRIES_MAX, REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS,
@@ -69,27 +69,6 @@ pub(super) struct Chosen {
     pub(super) names: Vec<(Name, Need)>,
     pub(super) asked: Vec<Asked>,
     pub(super) bytes: u64,
-}
-
-/// An entry that a region is asked for.
-#[derive(Debug)]
-pub(super) struct Asked {
-    pub(super) name: Name,
-    /// The number of claims that it had.
-    claims: usize,
-    /// Bytes that the region's budget was charged with.
-    bytes: u64,
-    pub(super) need: Need,
-    /// It has a request of its own, as it has many bytes.
-    pub(super) is_large: bool,
-    /// Only a part of its bytes is asked for.
-    pub(super) is_part: bool,
-}
-
-impl Asked {
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
-    }
 }
 
 impl Want {
