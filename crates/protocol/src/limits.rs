@@ -3,8 +3,6 @@
 use larder_types::limits::{CHUNK_EXTENTS_MAX, KEY_BYTES_MAX, OP_BYTES_MAX};
 use larder_types::{HybridClock, MapVersion, OpSeq};
 
-use crate::manager::quorum::{LogIndex, Term};
-
 mod copies;
 mod regions;
 
@@ -234,9 +232,9 @@ pub const CLOCK_MAX: HybridClock = HybridClock(1 << 63);
 /// Most bytes of attributes, tags and checksum of an op: half of it, and so half again for each of two that one op has.
 pub const OP_DESCRIPTION_BYTES_MAX: usize = OP_BYTES_MAX / 2;
 /// The last place of the quorum's log, and the last term: far from where numbers end.
-pub const QUORUM_INDEX_MAX: LogIndex = LogIndex(1 << 62);
+pub const QUORUM_INDEX_MAX: u64 = 1 << 62;
 /// See [`QUORUM_INDEX_MAX`].
-pub const QUORUM_TERM_MAX: Term = Term(1 << 62);
+pub const QUORUM_TERM_MAX: u64 = 1 << 62;
 /// The last version of the map: far from where numbers end.
 pub const MAP_VERSION_MAX: MapVersion = MapVersion(1 << 62);
 /// Most tables of a sum: as many as a table's letter may tell apart.

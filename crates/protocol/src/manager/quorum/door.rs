@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use larder_types::ServerId;
 
-use super::node::Quorum;
+use super::state::Quorum;
 use super::wire::{Entries, Item, LogIndex, Members, Position, QuorumMessage, Term};
 use crate::limits::{
     COMMAND_BYTES_MAX, MANAGERS_MAX, MAP_BYTES_MAX, QUORUM_INDEX_MAX, QUORUM_TERM_MAX, SERVERS_MAX,
@@ -22,7 +22,7 @@ impl Quorum {
     /// [`Unsound`](crate::sound::Unsound): no manager says it.
     pub fn admits(&self, message: &QuorumMessage) -> Judged {
         match message {
-            QuorumMessage::PreVote { last, .. } => check_position(*last, QUORUM_TERM_MAX),
+            QuorumMessage::PreVote { last, .. } => check_position(*last, Term(QUORUM_TERM_MAX)),
             QuorumMessage::PreVoteGranted { .. } => Ok(()),
             QuorumMessage::Vote { term, last } => {
                 check_term(*term)?;
@@ -48,7 +48,9 @@ impl Quorum {
                 let fits = end.is_some_and(|end| end <= *total) && *total <= MAP_BYTES_MAX;
                 check(fits, "a piece of a map is longer than the map")
             }
-            QuorumMessage::SnapshotReceived { at, .. } => check_position(*at, QUORUM_TERM_MAX),
+            QuorumMessage::SnapshotReceived { at, .. } => {
+                check_position(*at, Term(QUORUM_TERM_MAX))
+            }
         }
     }
 
@@ -71,11 +73,11 @@ impl Quorum {
 }
 
 fn check_term(term: Term) -> Judged {
-    check(term <= QUORUM_TERM_MAX, "there were not so many terms")
+    check(term.0 <= QUORUM_TERM_MAX, "there were not so many terms")
 }
 
 fn check_index(index: LogIndex) -> Judged {
-    check(index <= QUORUM_INDEX_MAX, "there are not so many entries")
+    check(index.0 <= QUORUM_INDEX_MAX, "there are not so many entries")
 }
 
 fn check_position(at: Position, latest: Term) -> Judged {

@@ -1,32 +1,18 @@
-//! Elections that do not disturb a leader, snapshots for those who are far behind, and the translation between
-//! `noraft`'s words and what is sent and stored.
+//! Elections that do not disturb a leader, and snapshots for those who are far behind.
 
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use larder_types::ServerId;
 
-use super::node::{Quorum, QuorumEffect};
-use super::wire::{Entries, Item, LogIndex, Members, Position, QuorumMessage, Snapshot, Term};
+use super::event::QuorumEffect;
+use super::raft::config_of;
+use super::state::{PreVoting, Quorum, Receiving};
+use super::wire::{Members, Position, QuorumMessage, Snapshot};
 use crate::limits::{
     ELECTION_LOT_MS, ELECTION_MS_MIN, ELECTION_YIELD_MS, HEARTBEAT_MS, MAP_BYTES_MAX,
     MAP_PIECE_BYTES,
 };
-
-/// An attempt to find out whether a majority would vote for this manager.
-#[derive(Debug)]
-pub(super) struct PreVoting {
-    round: u64,
-    begun_ms: u64,
-    granted: BTreeSet<ServerId>,
-}
-
-/// A snapshot on its way here.
-#[derive(Debug)]
-pub(super) struct Receiving {
-    at: Position,
-    state: Vec<u8>,
-}
 
 impl Quorum {
     pub(super) fn set_timer(&mut self) {
@@ -192,65 +178,5 @@ impl Quorum {
         self.held.push(QuorumEffect::Restore(snapshot.at.index, snapshot.state.clone()));
         self.snapshot = Some(snapshot);
         self.unwritten_snapshot = true;
-    }
-}
-
-pub(super) fn node_id(server: ServerId) -> noraft::NodeId {
-    noraft::NodeId::new(u64::from(server.0))
-}
-
-pub(super) fn server_id(node: noraft::NodeId) -> ServerId {
-    ServerId(u32::try_from(node.get()).expect("nodes are named after servers"))
-}
-
-pub(super) fn members_of(config: &noraft::ClusterConfig) -> Members {
-    let ids = |nodes: &BTreeSet<noraft::NodeId>| nodes.iter().copied().map(server_id).collect();
-    Members {
-        voters: ids(&config.voters),
-        next_voters: ids(&config.new_voters),
-        learners: ids(&config.non_voters),
-    }
-}
-
-pub(super) fn config_of(members: &Members) -> noraft::ClusterConfig {
-    let ids = |servers: &BTreeSet<ServerId>| servers.iter().copied().map(node_id).collect();
-    let mut config = noraft::ClusterConfig::new();
-    config.voters = ids(&members.voters);
-    config.new_voters = ids(&members.next_voters);
-    config.non_voters = ids(&members.learners);
-    config
-}
-
-pub(super) fn entry_of(entry: &noraft::LogEntry, command: Option<&Bytes>) -> Item {
-    match entry {
-        noraft::LogEntry::Term(_) => Item::Term,
-        noraft::LogEntry::ClusterConfig(config) => Item::Members(members_of(config)),
-        noraft::LogEntry::Command => {
-            Item::Command(command.expect("a command is kept until a snapshot has it").clone())
-        }
-    }
-}
-
-/// `None` if the terms are not those that the entries make.
-pub(super) fn entries_of(entries: &Entries) -> Option<noraft::LogEntries> {
-    let items = entries.items.iter().map(|(term, item)| match item {
-        Item::Term => noraft::LogEntry::Term(noraft::Term::new(term.0)),
-        Item::Members(members) => noraft::LogEntry::ClusterConfig(config_of(members)),
-        Item::Command(_) => noraft::LogEntry::Command,
-    });
-    let log = noraft::LogEntries::from_iter(entries.after.into(), items);
-    let terms = log.iter_with_positions().map(|(at, _)| Term(at.term.get()));
-    terms.eq(entries.items.iter().map(|(term, _)| *term)).then_some(log)
-}
-
-impl From<noraft::LogPosition> for Position {
-    fn from(at: noraft::LogPosition) -> Self {
-        Self { term: Term(at.term.get()), index: LogIndex(at.index.get()) }
-    }
-}
-
-impl From<Position> for noraft::LogPosition {
-    fn from(at: Position) -> Self {
-        Self::new(noraft::Term::new(at.term.0), noraft::LogIndex::new(at.index.0))
     }
 }

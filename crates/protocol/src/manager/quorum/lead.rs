@@ -4,48 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use larder_types::ServerId;
 
-use super::follow::{members_of, node_id};
-use super::node::{ChangeRefused, MemberChange, ProposalEnd, Quorum, QuorumEffect, Ticket};
-use super::wire::{LogIndex, Position, Term};
+use super::event::{ChangeRefused, MemberChange, ProposalEnd, QuorumEffect};
+use super::raft::{members_of, node_id};
+use super::state::{Led, Quorum, Reign};
+use super::wire::{Position, Term};
 use crate::limits::{
     HEARTBEAT_MS, LEADER_SILENT_BEATS, LEADER_SILENT_BEATS_MAX, LEADER_SILENT_MS,
     LEADER_UNSURE_BEATS, MANAGERS_MAX, PROMOTE_LAG_MAX, QUORUM_WAITING_MAX, ROUND_FIRST,
 };
-
-/// The state of a leader besides `noraft`'s.
-#[derive(Debug)]
-pub(super) struct Led {
-    pub(super) term: Term,
-    pub(super) first: LogIndex,
-    pub(super) announced: bool,
-    /// It was announced in this step: what waits comes behind what is proposed of that.
-    pub(super) is_fresh: bool,
-    /// See [`QuorumEffect::Elected`].
-    pub(super) brief_since_ms: Option<u64>,
-    pub(super) round: u64,
-    /// The times at which rounds not yet confirmed began.
-    pub(super) began_ms: BTreeMap<u64, u64>,
-    pub(super) acked: BTreeMap<ServerId, u64>,
-    pub(super) questions: BTreeMap<u64, Vec<Ticket>>,
-    /// Start of the latest round that a majority answered.
-    pub(super) confirmed_ms: u64,
-    /// Followers that have answered since a majority had.
-    pub(super) answered: BTreeSet<ServerId>,
-    /// Checks of the followers since a majority had answered.
-    pub(super) silent_beats: u32,
-    /// The time of the next check.
-    pub(super) looks_ms: u64,
-    /// Bytes of the snapshot that each has.
-    pub(super) sending: BTreeMap<ServerId, (LogIndex, u64)>,
-}
-
-/// A term in which somebody led.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Reign {
-    term: Term,
-    /// The time at which this manager knew of it first.
-    since_ms: u64,
-}
 
 impl Quorum {
     /// A leader of this term speaks.

@@ -20,14 +20,16 @@
 //! 6. No clock and no randomness but the seed: equal events make equal effects.
 
 mod door;
+mod event;
 mod follow;
 mod lead;
 mod node;
+mod raft;
+mod state;
 mod wire;
 
-pub use node::{
-    ChangeRefused, MemberChange, ProposalEnd, Quorum, QuorumEffect, QuorumEvent, Ticket,
-};
+pub use event::{ChangeRefused, MemberChange, ProposalEnd, QuorumEffect, QuorumEvent, Ticket};
+pub use state::Quorum;
 pub use wire::{
     Entries, HardState, Item, LogIndex, LogWrite, Members, Position, QuorumMessage, Snapshot,
     Stored, Term,

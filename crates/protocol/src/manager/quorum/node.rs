@@ -1,155 +1,21 @@
 //! One manager's part in the quorum: what comes in, what goes out, and when. What only a leader does is in
-//! `lead`; elections, snapshots and the translation to and from `noraft` are in `follow`.
+//! `lead`; elections and snapshots are in `follow`.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use larder_types::ServerId;
 
-use super::follow::{PreVoting, Receiving, entry_of, node_id, server_id};
-use super::lead::{Led, Reign};
+use super::event::{ProposalEnd, QuorumEffect, QuorumEvent, Ticket};
+use super::raft::{config_of, entries_of, entry_of, members_of, node_id, server_id};
+use super::state::Quorum;
 use super::wire::{
-    Entries, HardState, Item, LogIndex, LogWrite, Members, Position, QuorumMessage, Snapshot,
-    Stored, Term,
+    Entries, HardState, Item, LogIndex, LogWrite, Position, QuorumMessage, Snapshot, Stored, Term,
 };
 use crate::limits::{
     COMMAND_BYTES_MAX, MANAGERS_MAX, QUORUM_LOG_BYTES_MAX, QUORUM_LOG_ENTRIES_MAX,
     QUORUM_UNCOMMITTED_MAX, QUORUM_WAITING_MAX,
 };
-
-/// Names a proposal, a change of managers or a question of its asker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(pub u64);
-
-/// A change of the managers, one at a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MemberChange {
-    /// A server follows without counting.
-    AddLearner(ServerId),
-    /// A learner that has caught up counts.
-    Promote(ServerId),
-    /// A server goes.
-    Remove(ServerId),
-}
-
-/// The reason for which a change of managers was refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ChangeRefused {
-    /// Ask again: the change before is not through.
-    InProgress,
-    /// Ask again: the learner has not caught up.
-    Behind,
-    /// Fix the request: it is there already, or is not there.
-    Pointless,
-    /// Fix the request: the quorum would have none, or more than [`MANAGERS_MAX`].
-    Count,
-}
-
-/// The end of a proposal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProposalEnd {
-    /// It is applied, at this place.
-    Applied(LogIndex),
-    /// It will never be applied.
-    Lost,
-    /// This manager stopped leading: it may be applied or not.
-    Unknown,
-    /// Not begun: another leads, or nobody.
-    NotLeader,
-    /// Not begun: slow down.
-    Busy,
-    /// Not begun: the change of managers is refused.
-    Refused(ChangeRefused),
-}
-
-/// An event for a manager of the quorum.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum QuorumEvent {
-    /// Time passed.
-    Tick,
-    /// A manager says something.
-    Peer(ServerId, QuorumMessage),
-    /// Append a command.
-    Propose(Ticket, Bytes),
-    /// Change the managers.
-    ChangeMembers(Ticket, MemberChange),
-    /// Tell when it is sure that this manager led after the question.
-    Confirm(Ticket),
-    /// A write is durable.
-    Persisted(u64),
-    /// The state machine as of an applied entry, asked for by `TakeSnapshot`.
-    Snapshot(LogIndex, Bytes),
-}
-
-/// An action for the driver, to be done in this order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum QuorumEffect {
-    /// Make durable, then say `Persisted`.
-    Persist(u64, LogWrite),
-    /// Send; may be lost, doubled or late.
-    Send(ServerId, QuorumMessage),
-    /// Apply to the state machine.
-    Apply(LogIndex, Bytes),
-    /// Replace the state machine by this one.
-    Restore(LogIndex, Bytes),
-    /// Answer with the state machine's bytes: the log has become long.
-    TakeSnapshot,
-    /// This manager leads, and its state is the latest.
-    Elected {
-        /// Its term.
-        term: Term,
-        /// Since when at least, on this manager's clock, somebody led in the term before who grants leases of
-        /// [`LEASE_GRANTED_MS`](crate::limits::LEASE_GRANTED_MS); `None` if that is not known.
-        brief_since_ms: Option<u64>,
-    },
-    /// It does not any more.
-    Deposed(Term),
-    /// A proposal's end.
-    Decided(Ticket, ProposalEnd),
-    /// This manager led after the question was asked.
-    Confirmed(Ticket),
-    /// It cannot go on: its disk contradicts the leader's.
-    Halt(String),
-}
-
-/// See the module's head.
-#[derive(Debug)]
-pub struct Quorum {
-    pub(super) me: ServerId,
-    seed: u64,
-    draws: u64,
-    pub(super) node: noraft::Node,
-    pub(super) now_ms: u64,
-    pub(super) timer_ms: u64,
-    pub(super) heard_leader_ms: u64,
-    /// The last time that a leader was heard in this run; `None` before the first.
-    pub(super) heard_led_ms: Option<u64>,
-    /// The latest of a leader that counts rounds as those do that grant short leases.
-    pub(super) reign: Option<Reign>,
-    pub(super) pre_voting: Option<PreVoting>,
-    /// The time at which it asked for votes last.
-    pub(super) voted_ms: u64,
-    pub(super) receiving: Option<Receiving>,
-    /// Commands behind the snapshot.
-    pub(super) payloads: BTreeMap<LogIndex, Bytes>,
-    /// Commands of the message that is being handled.
-    incoming: BTreeMap<LogIndex, Bytes>,
-    /// Round of the `Append` that is being handled.
-    replying: u64,
-    pub(super) snapshot: Option<Snapshot>,
-    pub(super) unwritten_snapshot: bool,
-    snapshot_asked: bool,
-    pub(super) applied: LogIndex,
-    /// Place of the latest change of managers in the log.
-    pub(super) members_at: LogIndex,
-    writes: u64,
-    busy: Option<u64>,
-    waiting: VecDeque<QuorumEvent>,
-    pub(super) held: Vec<QuorumEffect>,
-    pub(super) tickets: BTreeMap<LogIndex, (Term, Ticket)>,
-    pub(super) led: Option<Led>,
-    halted: bool,
-}
 
 impl Quorum {
     /// The first start of a cluster's managers, on one of them. The others start with an empty [`Stored`].
@@ -201,8 +67,8 @@ impl Quorum {
         }
         let entries = Entries { after: base, items: stored.items };
         let log = noraft::Log::new(
-            super::follow::config_of(&members.unwrap_or_default()),
-            super::follow::entries_of(&entries).expect("the log's terms are those of its entries"),
+            config_of(&members.unwrap_or_default()),
+            entries_of(&entries).expect("the log's terms are those of its entries"),
         );
         let term = noraft::Term::new(stored.hard.term.0);
         let node =
@@ -325,7 +191,7 @@ impl Quorum {
                 vote_granted: granted,
             },
             QuorumMessage::Append { term, round, commit, entries } => {
-                let Some(log) = super::follow::entries_of(&entries) else { return };
+                let Some(log) = entries_of(&entries) else { return };
                 if term >= self.term() {
                     self.hear_leader();
                     self.pre_voting = None;
@@ -429,7 +295,7 @@ impl Quorum {
                 noraft::LogEntry::Term(_) => Item::Term,
                 noraft::LogEntry::ClusterConfig(config) => {
                     self.members_at = at.index;
-                    Item::Members(super::follow::members_of(&config))
+                    Item::Members(members_of(&config))
                 }
                 noraft::LogEntry::Command => {
                     let command =
@@ -544,56 +410,10 @@ impl Quorum {
         }
         let at = self.node.log().get_position_and_config(noraft::LogIndex::new(index.0));
         let Some((at, config)) = at.map(|(at, config)| (at, config.clone())) else { return };
-        let members = super::follow::members_of(&config);
+        let members = members_of(&config);
         assert!(self.node.handle_snapshot_installed(at, config), "an applied entry is in the log");
         self.payloads = self.payloads.split_off(&LogIndex(index.0 + 1));
         self.snapshot = Some(Snapshot { at: at.into(), members, state });
         self.unwritten_snapshot = true;
-    }
-
-    /// A number below `bound`, from the seed.
-    pub(super) fn draw(&mut self, bound: u64) -> u64 {
-        self.draws += 1;
-        crate::placement::hash(self.seed, &[self.draws]) % bound
-    }
-
-    /// The term as this manager knows it.
-    #[must_use]
-    pub fn term(&self) -> Term {
-        Term(self.node.current_term().get())
-    }
-
-    /// End of the log.
-    #[must_use]
-    pub fn last(&self) -> Position {
-        self.node.log().last_position().into()
-    }
-
-    /// Last entry that is applied.
-    #[must_use]
-    pub fn applied(&self) -> LogIndex {
-        self.applied
-    }
-
-    /// The managers.
-    #[must_use]
-    pub fn members(&self) -> Members {
-        super::follow::members_of(self.node.config())
-    }
-
-    /// Whom to ask instead, as far as this manager knows.
-    #[must_use]
-    pub fn leader(&self) -> Option<ServerId> {
-        match self.node.role() {
-            noraft::Role::Leader => Some(self.me),
-            noraft::Role::Follower => self.node.voted_for().map(server_id),
-            noraft::Role::Candidate => None,
-        }
-    }
-
-    /// Returns true if this manager has said that it leads, and not since that it does not.
-    #[must_use]
-    pub fn leads(&self) -> bool {
-        self.led.as_ref().is_some_and(|led| led.announced)
     }
 }

@@ -178,7 +178,7 @@ fn spoiled(said: &QuorumMessage) -> Vec<QuorumMessage> {
         return Vec::new();
     }
     let no_command = Entries { after: entries.after, items };
-    let late = Term(QUORUM_TERM_MAX.0 + 1);
+    let late = Term(QUORUM_TERM_MAX + 1);
     vec![
         QuorumMessage::Append { term: *term, round, commit, entries: no_command },
         QuorumMessage::Append { term: late, round, commit, entries: entries.clone() },

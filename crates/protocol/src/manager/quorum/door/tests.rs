@@ -86,10 +86,10 @@ fn a_piece_of_a_map_lies_in_a_map_of_some_size() {
 #[test]
 fn numbers_end_far_before_they_overflow() {
     let voted = |term| why(&QuorumMessage::Voted { term: Term(term), granted: true });
-    assert_eq!(voted(QUORUM_TERM_MAX.0), "");
-    assert_eq!(voted(QUORUM_TERM_MAX.0 + 1), "there were not so many terms");
+    assert_eq!(voted(QUORUM_TERM_MAX), "");
+    assert_eq!(voted(QUORUM_TERM_MAX + 1), "there were not so many terms");
     let vote = |term, last| why(&QuorumMessage::Vote { term: Term(term), last });
-    assert_eq!(vote(9, at(9, QUORUM_INDEX_MAX.0)), "");
-    assert_eq!(vote(9, at(9, QUORUM_INDEX_MAX.0 + 1)), "there are not so many entries");
+    assert_eq!(vote(9, at(9, QUORUM_INDEX_MAX)), "");
+    assert_eq!(vote(9, at(9, QUORUM_INDEX_MAX + 1)), "there are not so many entries");
     assert_eq!(vote(9, at(10, 3)), "an entry is of a later term than its message");
 }
