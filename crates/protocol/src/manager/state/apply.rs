@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use larder_types::limits::{PG_COUNT_MAX, REPLICAS_MAX};
 use larder_types::{BootId, LvId, MapVersion, PgId, ServerId, View};
 
-use super::command::{Applied, Command, NewServer, Outcome, Refusal};
+use super::command::{Applied, Command, NewServer, Outcome, Refusal, changed};
 use super::map::{
     ClusterId, DiskState, LvRecord, PgRecord, ReplicaState, ServerRecord, ServerRole, ServerState,
     Settings, Topology,
@@ -326,9 +326,4 @@ impl Topology {
         }
         None
     }
-}
-
-/// Returns the outcome of a command by whether it changed anything.
-pub(super) fn changed(changed: bool) -> Applied {
-    Ok(if changed { Outcome::Done } else { Outcome::Already })
 }

@@ -303,3 +303,8 @@ pub enum Refusal {
 
 /// The result of a command, or the reason for which it changed nothing.
 pub type Applied = Result<Outcome, Refusal>;
+
+/// Returns the outcome of a command by whether it changed anything.
+pub(super) fn changed(changed: bool) -> Applied {
+    Ok(if changed { Outcome::Done } else { Outcome::Already })
+}

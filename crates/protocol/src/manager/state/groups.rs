@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use larder_types::{PgId, ServerId, View};
 
-use super::command::{Applied, Outcome, Refusal};
+use super::command::{Applied, Outcome, Refusal, changed};
 use super::map::{PgRecord, ServerRole, ServerState, Topology};
 use crate::limits::{PG_LEARNERS_MAX, PG_MEMBERS_MAX};
 
@@ -30,7 +30,7 @@ impl Topology {
             any |= record.target != target;
             record.target = target;
         }
-        super::apply::changed(any)
+        changed(any)
     }
 
     /// Distinct servers with the meta role that were not removed.

@@ -10,7 +10,6 @@ use larder_types::{
 use serde::{Deserialize, Serialize};
 
 use super::root::RootRecord;
-use super::timeline::Timeline;
 use crate::manager::quorum::LogIndex;
 use crate::placement::{FailureDomains, Weight};
 
@@ -257,6 +256,15 @@ pub struct GatewayRecord {
     pub server: ServerId,
     /// The run.
     pub boot: BootId,
+}
+
+/// A part of the managers' history, under one leader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timeline {
+    /// Drawn by the leader.
+    pub id: u64,
+    /// First map of it.
+    pub since: MapVersion,
 }
 
 /// The topology map: the state that the managers agree on.

@@ -19,6 +19,7 @@ mod mark;
 mod names;
 mod removal;
 mod root;
+mod rotation;
 mod timeline;
 mod volumes;
 
@@ -27,12 +28,11 @@ pub use larder_types::MapVersion;
 pub use map::{
     ClusterId, DiskRecord, DiskState, GatewayRecord, LvRecord, LvState, NextIds, PgRecord,
     RegionRecord, ReplicaRecord, ReplicaState, ServerRecord, ServerRole, ServerState,
-    SessionRecord, Settings, TokenId, TokenRecord, Topology,
+    SessionRecord, Settings, Timeline, TokenId, TokenRecord, Topology,
 };
 pub use mark::MapMark;
 pub use removal::Loss;
 pub use root::{Keep, KeyPair, RootRecord};
-pub use timeline::Timeline;
 
 #[cfg(test)]
 mod tests;

@@ -6,8 +6,7 @@ use larder_types::{
     BootId, BucketId, BucketName, CorsRules, Epoch, Home, RegionId, ServerId, SessionId, cors,
 };
 
-use super::apply::changed;
-use super::command::{Applied, Outcome, Refusal};
+use super::command::{Applied, Outcome, Refusal, changed};
 use super::map::{
     GatewayRecord, RegionRecord, ServerRole, SessionRecord, TokenId, TokenRecord, Topology,
 };

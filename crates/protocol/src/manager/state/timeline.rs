@@ -13,20 +13,10 @@
 //!    on up to that version, if it is of that version or a later one.
 
 use larder_types::MapVersion;
-use serde::{Deserialize, Serialize};
 
 use super::command::{Applied, Outcome};
-use super::map::Topology;
+use super::map::{Timeline, Topology};
 use crate::limits::TIMELINES_MAX;
-
-/// A part of the managers' history, under one leader.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Timeline {
-    /// Drawn by the leader.
-    pub id: u64,
-    /// First map of it.
-    pub since: MapVersion,
-}
 
 impl Topology {
     /// The timeline in force when the map had this version. `None` if that is not remembered, or there was none.

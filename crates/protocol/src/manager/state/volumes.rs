@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use larder_types::limits::REPLICAS_MAX;
 use larder_types::{DiskId, Holders, LvId, PgId, PvId, ServerId, View};
 
-use super::apply::changed;
-use super::command::{Applied, Outcome, Refusal};
+use super::command::{Applied, Outcome, Refusal, changed};
 use super::map::{
     DiskRecord, DiskState, LvRecord, LvState, ReplicaRecord, ReplicaState, ServerRole, ServerState,
     Topology,
