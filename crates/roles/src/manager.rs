@@ -284,6 +284,7 @@ impl Manager {
                 return Err(ManagerError::NoSuchBucket);
             }
             let others = map.buckets.values().filter(|record| record.name != *name);
+            let others = others.filter_map(|record| record.cors.as_ref());
             if rules.as_ref().is_some_and(|rules| !cors::fit(rules, others)) {
                 return Err(ManagerError::TooMuchCors);
             }

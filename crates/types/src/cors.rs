@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::BucketRecord;
 use crate::codec::encoded_len;
 use crate::limits::{
     CORS_ALL_BYTES_MAX, CORS_BYTES_MAX, CORS_ID_CHARS_MAX, CORS_MAX_AGE_S_MAX, CORS_RULES_MAX,
@@ -180,8 +179,8 @@ impl<'de> Deserialize<'de> for CorsRules {
 }
 
 /// True if a bucket can have these rules beside those that the others have.
-pub fn fit<'r>(rules: &CorsRules, others: impl Iterator<Item = &'r BucketRecord>) -> bool {
-    let taken: usize = others.filter_map(|it| it.cors.as_ref()).map(CorsRules::bytes).sum();
+pub fn fit<'r>(rules: &CorsRules, others: impl Iterator<Item = &'r CorsRules>) -> bool {
+    let taken: usize = others.map(CorsRules::bytes).sum();
     taken + rules.bytes() <= CORS_ALL_BYTES_MAX
 }
 

@@ -164,6 +164,7 @@ impl Topology {
             return Err(Refusal::NoSuchBucket);
         }
         let others = self.buckets.values().filter(|record| record.name != *name);
+        let others = others.filter_map(|record| record.cors.as_ref());
         if rules.as_ref().is_some_and(|rules| !cors::fit(rules, others)) {
             return Err(Refusal::TooMuchCors);
         }
