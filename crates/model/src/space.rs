@@ -8,7 +8,7 @@
 //!
 //! | action | in the code |
 //! |---|---|
-//! | `Grant` | `protocol/pg/calls.rs`, `grant`; `protocol/space.rs`, `allocate` |
+//! | `Grant` | `protocol/pg/grant.rs`, `grant`; `protocol/space.rs`, `allocate` |
 //! | `StaleGrant` | the same at a primary that has not heard of its successor |
 //! | `Commit` | `protocol/pg/commit.rs`, `advance` |
 //! | `Acknowledge` | `roles/proxy/put.rs` |

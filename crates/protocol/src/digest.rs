@@ -1,7 +1,7 @@
 //! The digest of a PG's rows: all that a member's index shows of it, in a few bytes that others can compare.
 //!
 //! Only rows that every member must have alike are summed, which are those that a snapshot sends
-//! ([`owner`](crate::pg::owner)). Tables are summed apart, so that a difference has a place.
+//! ([`owner`]). Tables are summed apart, so that a difference has a place.
 //!
 //! # Invariants
 //!
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::index::{IndexError, ScanFrom};
-use crate::pg::owner;
+use crate::row::owner;
 
 /// The sum of the rows of one table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

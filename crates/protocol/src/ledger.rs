@@ -17,9 +17,9 @@ use std::collections::BTreeMap;
 use larder_types::{BucketId, Chunk, Extent, Holders, LvId, OpId};
 
 use crate::index::IndexError;
-use crate::pg::contents_of;
-use crate::rebuild::{Space, SpaceFault};
-use crate::space::{FreeRuns, LvInfo};
+use crate::lv::LvInfo;
+use crate::row::contents_of;
+use crate::space::{FreeRuns, Space, SpaceFault};
 pub use counts::{BucketCounts, CountFault, ObjectCount};
 pub(crate) use counts::{Recount, Resized};
 pub(crate) use followed::Changed;

@@ -6,25 +6,24 @@
 
 #![deny(unsafe_code)]
 
-pub mod append;
 pub mod background;
-pub mod coalesce;
+mod coalesce;
 pub mod comparisons;
 pub mod digest;
 mod high_water;
 pub mod index;
 pub mod ledger;
 pub mod limits;
+mod lv;
 pub mod manager;
 pub mod message;
 mod now;
-mod peer;
 pub mod pg;
 pub mod placement;
 pub mod planted;
 pub mod rebuild;
-mod refusal;
 pub mod region;
+mod row;
 pub mod scheduler;
 pub mod scrub;
 pub mod sessions;
@@ -32,14 +31,14 @@ pub mod sound;
 pub mod space;
 pub mod turns;
 
-pub use append::{AppendCall, AppendDone, AppendRefusal};
-pub use coalesce::{CoalesceAsk, CoalesceCall, CoalescePlan};
 pub use index::{Changes, Index, IndexError, RowSpan};
+pub use lv::{LvInfo, Replica};
 pub use message::{
-    Answer, Call, Content, DataAnswer, DataRequest, Description, Effect, Event, LogEntry, Outbox,
-    PeerMessage, PutCall, Refusal, Token,
+    Answer, AppendCall, AppendDone, AppendRefusal, Call, CoalesceAsk, CoalesceCall, CoalescePlan,
+    Content, DataAnswer, DataRequest, Description, Effect, Event, LogEntry, Outbox, PeerMessage,
+    PutCall, Refusal, Token,
 };
 pub use now::Now;
 pub use pg::Pg;
 pub use planted::Planted;
-pub use space::{Floor, FreeRuns, LvInfo, Replica, SpaceUse, VolumeGroup};
+pub use space::{Floor, FreeRuns, SpaceUse, VolumeGroup};

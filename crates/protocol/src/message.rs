@@ -1,93 +1,39 @@
-//! Events that go into a PG's machine and effects that come out of it.
+//! Events that go into a PG's machine and effects that come out of it, with the calls of proxies, the messages of members and the
+//! changes of other regions that they carry. These are words alone: no machine is used here.
 
+mod append;
+mod coalesce;
 mod data;
+mod peer;
+mod put;
+mod refusal;
+pub mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_types::{
-    Attributes, BootId, BucketId, ChecksumAlgorithm, ChecksumKind, Condition, DiskId, ETag, Epoch,
-    Extent, Grant, Holders, HybridClock, LvId, ObjectChecksum, ObjectKey, OpId, PartRef, Request,
-    ServerId, SessionId, StreamId, Target, UploadId, VersionRow, View,
+    Attributes, BootId, BucketId, ChecksumAlgorithm, ChecksumKind, Condition, DiskId, Epoch,
+    Extent, Grant, Holders, HybridClock, LvId, MapVersion, ObjectKey, OpId, PartRef, Request,
+    ServerId, SessionId, StreamId, UploadId, VersionRow, View,
 };
 use serde::{Deserialize, Serialize};
 
+pub use self::append::{AppendCall, AppendDone, AppendRefusal};
+pub use self::coalesce::{CoalesceAsk, CoalesceCall, CoalescePlan};
 pub use self::data::{DataAnswer, DataRequest};
-use crate::append::{AppendCall, AppendDone};
-use crate::coalesce::{CoalesceAsk, CoalesceCall, CoalescePlan};
+pub use self::peer::{LogEntry, OpenEntry, PeerMessage, Piece, Report, SnapshotHeader};
+pub use self::put::{Content, Description, PutCall};
+pub use self::refusal::Refusal;
+pub use self::told::{Told, ToldAppend, ToldVersion};
 use crate::digest::{Compared, Summed};
 use crate::index::RowSpan;
-use crate::manager::state::MapVersion;
-pub use crate::peer::{LogEntry, PeerMessage};
-pub use crate::refusal::Refusal;
-pub use crate::region::told::Told;
-use crate::space::LvInfo;
+use crate::lv::LvInfo;
 
 /// Names a call in flight to its driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
-
-/// The bytes that a put is going to hold.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Content {
-    /// The bytes themselves, at most `INLINE_BYTES_MAX`.
-    Inline(Bytes),
-    /// Bytes to be written to data servers once space is granted.
-    Data {
-        /// Number of bytes; at most `CHUNK_BYTES_MAX`.
-        len: u32,
-        /// Seed of the sums.
-        seed: u64,
-        /// A checksum per 64 KiB.
-        sums: Vec<u64>,
-    },
-    /// The committed chunks of a stream, all of them.
-    Stream {
-        /// The stream.
-        stream: StreamId,
-        /// Number of chunks.
-        chunks: u32,
-        /// Bytes of each but the last.
-        chunk_bytes: u32,
-    },
-}
-
-/// The description of an object, before its primary has given it a clock.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Description {
-    /// Bytes.
-    pub size: u64,
-    /// Entity tag.
-    pub etag: ETag,
-    /// S3 checksum.
-    pub checksum: Option<ObjectChecksum>,
-    /// Headers, user metadata, tags.
-    pub attributes: Attributes,
-}
-
-/// `Prepare` of a put.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PutCall {
-    /// The request of the client that puts it.
-    pub request: Request,
-    /// Bucket.
-    pub bucket: BucketId,
-    /// Epoch of the bucket's record as the proxy knows it.
-    pub epoch: Epoch,
-    /// Key.
-    pub key: ObjectKey,
-    /// The thing that it becomes.
-    pub target: Target,
-    /// The description of the object.
-    pub description: Description,
-    /// The bytes that it holds.
-    pub content: Content,
-    /// The condition on the key.
-    pub condition: Condition,
-    /// The number of replicas that must have the data before the client is answered; 0: all of the volume.
-    pub enough: u8,
-}
 
 /// A proxy's call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

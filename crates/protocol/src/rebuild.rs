@@ -14,37 +14,14 @@ use std::collections::BTreeMap;
 
 use larder_types::codec::decode;
 use larder_types::{
-    Body, BucketId, Chunk, Extent, LvId, PartRow, PgId, PieceRow, PiecesId, StreamId, UploadId,
-    UploadRow, VersionRow, rows,
+    Body, BucketId, Chunk, LvId, PartRow, PgId, PieceRow, PiecesId, StreamId, UploadId, UploadRow,
+    VersionRow, rows,
 };
 
 use crate::index::IndexError;
-use crate::space::{FreeRuns, LvInfo};
-
-/// Two claims on one block, or one on a block that does not exist: no space may be given out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum SpaceFault {
-    /// Some block of the extent is claimed by another object, or lies outside the LV.
-    #[error("LV {lv}: {} blocks from {} are claimed twice or lie outside", extent.blocks, extent.first)]
-    Overlap {
-        /// The LV.
-        lv: LvId,
-        /// The later claim.
-        extent: Extent,
-    },
-    /// A chunk is freed or held otherwise that no row had with such holders.
-    #[error("LV {lv}: a chunk changes that was not there")]
-    Uncounted {
-        /// The LV.
-        lv: LvId,
-    },
-    /// An object lies in an LV that the map does not have.
-    #[error("LV {lv} is named by an object and is not in the map")]
-    UnknownLv {
-        /// The LV.
-        lv: LvId,
-    },
-}
+use crate::lv::LvInfo;
+use crate::space::FreeRuns;
+pub use crate::space::{Space, SpaceFault};
 
 /// Rows that do not fit each other: space that nobody will ever free, or an object that lacks bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -118,15 +95,6 @@ pub struct Derived {
     pub open_streams: Vec<(BucketId, StreamId, PgId)>,
     /// Beginnings of rows that are to go in steps.
     pub garbage: usize,
-}
-
-/// The LVs of a PG, as METAX describes them.
-#[derive(Debug)]
-pub struct Space {
-    /// Each LV with what is free in it.
-    pub lvs: Vec<(LvInfo, FreeRuns)>,
-    /// True if every committed chunk has a copy on each replica of its LV, and on no other.
-    pub is_as_wanted: bool,
 }
 
 /// Rows of one stream, of one upload or of the pieces of one object, and what names them.
@@ -340,7 +308,7 @@ fn unreadable(row: &[u8]) -> IndexError {
 #[cfg(test)]
 mod tests {
     use larder_types::codec::encode;
-    use larder_types::{Grant, Holders, OpId, OpSeq, SessionId, View};
+    use larder_types::{Extent, Grant, Holders, OpId, OpSeq, SessionId, View};
 
     use super::*;
 
@@ -365,7 +333,7 @@ mod tests {
             blocks: 100,
             copies: 3,
             replicas: Vec::new(),
-            as_of: crate::manager::state::MapVersion(1),
+            as_of: larder_types::MapVersion(1),
         };
         SpaceScan::new(std::iter::once(info))
     }

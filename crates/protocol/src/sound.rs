@@ -17,16 +17,18 @@ use larder_types::{
     Reaping, Target, Tombstone, UploadRow, VersionRow, VersionSlot, rows,
 };
 
-use crate::coalesce::CoalesceCall;
 use crate::digest::Summed;
 use crate::index::RowSpan;
 use crate::limits::{
     CLOCK_MAX, DIGEST_TABLES_MAX, OP_DESCRIPTION_BYTES_MAX, OP_SEQ_MAX, PG_MEMBERS_MAX,
     REGION_NOTES_MAX, REPEATS_MAX, ROW_KEY_BYTES_MAX, ROW_VALUE_BYTES_MAX, STEP_ROWS_MAX,
 };
-use crate::message::{Call, Content, Description, LogEntry, PeerMessage};
-use crate::pg::{OpenEntry, Piece, Report, SnapshotHeader, owner};
-use crate::space::LvInfo;
+use crate::lv::LvInfo;
+use crate::message::{
+    Call, CoalesceCall, Content, Description, LogEntry, OpenEntry, PeerMessage, Piece, Report,
+    SnapshotHeader,
+};
+use crate::row::owner;
 
 mod told;
 

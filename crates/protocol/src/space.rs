@@ -15,14 +15,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use larder_types::limits::{BLOCK_BYTES, CHUNK_BLOCKS_MAX, CHUNK_EXTENTS_MAX};
-use larder_types::{
-    BootId, DiskId, Extent, GrantKey, Holders, LvId, OpId, OpSeq, PvId, ServerId, View,
-};
+use larder_types::{DiskId, Extent, GrantKey, Holders, LvId, OpId, OpSeq, View};
 
 use crate::limits::{LV_FULL_PERCENT, REFUSED_MS, WAITING_BLOCKS_BEFORE_RAISE, WITHHELD_MS};
-use crate::manager::state::{MapVersion, ReplicaState};
+use crate::lv::LvInfo;
 pub use compact::Fragmentation;
 use compact::{Asked, Pace};
+pub use derived::{Space, SpaceFault};
 use heat::Notes;
 use need::Leaving;
 pub use need::Need;
@@ -30,56 +29,12 @@ use unread::Unread;
 pub use usage::SpaceUse;
 
 mod compact;
+mod derived;
 mod heat;
 mod most;
 mod need;
 mod unread;
 mod usage;
-
-/// One replica of an LV.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Replica {
-    /// Its data server.
-    pub server: ServerId,
-    /// The run of that server, to which an `Open` is addressed.
-    pub boot: BootId,
-    /// Its disk.
-    pub disk: DiskId,
-    /// Its PV there.
-    pub pv: PvId,
-    /// The state of its content.
-    pub state: ReplicaState,
-}
-
-/// An LV as the topology map describes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LvInfo {
-    /// Its id.
-    pub lv: LvId,
-    /// Blocks it has.
-    pub blocks: u32,
-    /// Replicas that it is to have: one that moves has more for a while.
-    pub copies: u8,
-    /// Its replicas, by index; those that are gone are only places in the list.
-    pub replicas: Vec<Replica>,
-    /// The map that says so.
-    pub as_of: MapVersion,
-}
-
-impl LvInfo {
-    /// Returns true if another word on it is no news.
-    pub(crate) fn says_as_much(&self, other: &Self) -> bool {
-        self.replicas == other.replicas && self.copies == other.copies
-    }
-
-    /// Replicas that are there.
-    #[must_use]
-    pub fn present(&self) -> Holders {
-        let there =
-            self.replicas.iter().enumerate().filter(|(_, it)| it.state != ReplicaState::Gone);
-        there.fold(Holders::default(), |all, (index, _)| all.with(index))
-    }
-}
 
 /// Free runs of one LV.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -1,9 +1,8 @@
 use larder_types::limits::BUCKETS_MAX;
-use larder_types::{Grant, OpSeq, PgId, View};
+use larder_types::{Grant, MapVersion, OpSeq, PgId, View};
 
 use super::*;
 use crate::limits::LEDGER_CHANGES_MAX;
-use crate::manager::state::MapVersion;
 
 const ALL: Holders = Holders(0b111);
 

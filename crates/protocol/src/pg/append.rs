@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use larder_types::{Body, HybridClock, Op, OpId, Request};
+use larder_types::{Body, HybridClock, Op, OpId};
 
+use super::ops::{answer_of, chunk_of, clock_of, request_of_op};
 use super::resolve::Retry;
 use super::room::{bytes_of, open_bytes_of};
+use super::slots::slots_of;
 use super::{OpenPut, Pg, ReplyKind, Role};
-use crate::append::AppendDone;
-use crate::message::{Answer, Effect, LogEntry, Outbox, Token};
+use crate::message::{Effect, LogEntry, Outbox, Token};
 use crate::space::VolumeGroup;
 
 impl Pg {
@@ -49,7 +50,7 @@ impl Pg {
         out: &mut Outbox,
     ) {
         assert_eq!(entry.id.seq, self.last().seq.next(), "ops are taken in order");
-        for slot in super::slots_of(entry.id, self.id, &entry.op).into_iter().flatten() {
+        for slot in slots_of(entry.id, self.id, &entry.op).into_iter().flatten() {
             self.slots.enter(slot, entry.id.seq);
         }
         let bytes = bytes_of(&entry.op);
@@ -72,7 +73,7 @@ impl Pg {
     /// Remembers a put with data, whose op takes so many bytes of a message, until its outcome is applied, and what became
     /// of one.
     pub(super) fn note_open(&mut self, entry: &LogEntry, bytes: usize) {
-        if let Some(chunk) = super::chunk_of(&entry.op) {
+        if let Some(chunk) = chunk_of(&entry.op) {
             let open = OpenPut {
                 id: entry.id,
                 put: entry.op.clone(),
@@ -107,58 +108,5 @@ impl Pg {
 
     pub(super) fn space_mut(&mut self) -> Option<&mut VolumeGroup> {
         self.space.as_mut()
-    }
-}
-
-/// The answer to the call that became this op.
-pub(super) fn answer_of(entry: &LogEntry) -> Answer {
-    if let Some(append) = entry.op.append() {
-        let (op, clock, made) = (entry.id, append.clock, append.made.clone());
-        return Answer::Appended(Box::new(AppendDone { op, clock, made }));
-    }
-    match super::chunk_of(&entry.op) {
-        Some(chunk) => Answer::Persisted { grant: chunk.grant },
-        None => done(entry),
-    }
-}
-
-fn done(entry: &LogEntry) -> Answer {
-    Answer::Done { op: entry.id, clock: clock_of(&entry.op) }
-}
-
-pub(super) fn clock_of(op: &Op) -> HybridClock {
-    match op {
-        Op::Put(put) | Op::PutEnough { put, .. } => put.metax.clock,
-        Op::Append(append) => append.clock,
-        Op::Told(told) => told.put.metax.clock,
-        Op::Purge(purge) => purge.at.clock,
-        Op::Renew(renew) => renew.at.clock,
-        Op::Grow(grow) => grow.at.clock,
-        Op::Amend(amend) => amend.amended.clock(),
-        Op::Delete { clock, .. } => *clock,
-        Op::CreateUpload { row, .. } => row.clock,
-        Op::CompleteUpload { metax, .. } => metax.clock,
-        _ => HybridClock::default(),
-    }
-}
-
-pub(super) fn request_of_op(op: &Op) -> Option<&Request> {
-    match op {
-        Op::Put(put) | Op::PutEnough { put, .. } => Some(&put.request),
-        Op::Append(append) => Some(&append.request),
-        Op::Coalesce(coalesce) => Some(&coalesce.request),
-        Op::Told(told) => Some(&told.put.request),
-        Op::Purge(purge) => Some(&purge.request),
-        Op::Amend(amend) => Some(&amend.request),
-        Op::Noted(noted) => Some(&noted.request),
-        Op::Freed(freed) => Some(&freed.request),
-        Op::Renew(renew) => Some(&renew.request),
-        Op::Grow(grow) => Some(&grow.append.request),
-        Op::Delete { request, .. }
-        | Op::SetTags { request, .. }
-        | Op::CreateUpload { request, .. }
-        | Op::CompleteUpload { request, .. }
-        | Op::AbortUpload { request, .. } => Some(request),
-        _ => None,
     }
 }

@@ -4,60 +4,27 @@
 //!
 //! 1. Ops are applied in order, each once, only below the commit point, in batches that carry the applied position.
 //!    After a crash the index holds the state after some op, and says which.
-//! 2. A version row is replaced only by a later op's, whatever the order of the outcomes.
+//! 2. A version row is replaced only by a later op's, whatever the order of the outcomes (`versions.rs`).
 //! 3. The space that a row names is freed by the op that removes or replaces the row, and by no other. The space that rows
 //!    of these rows name is freed by that op or as garbage (`garbage.rs`). An append frees nothing: what its version named
 //!    is named by a piece from then on (`pieces.rs`). Coalescing frees what the pieces named (`coalesce.rs`).
 
 use larder_types::codec::{decode, encode};
 use larder_types::{
-    Body, BucketId, Chunk, Extent, Grant, HoldersChange, LvId, ObjectEntry, ObjectKey, Op, OpId,
-    OpSeq, Outcome, PartRow, PgId, Put, Target, ToldPut, VersionRow, rows,
+    Body, Grant, HoldersChange, ObjectEntry, Op, OpId, OpSeq, Outcome, PartRow, Put, Target,
+    ToldPut, VersionRow, rows,
 };
 
-use super::append::answer_of;
-use super::calls::slot_of_call;
-use super::coalesce::CoalesceCounts;
-use super::garbage::{Removal, RowsDone};
-use super::moves::MoveCounts;
-use super::slots::Slot;
+use super::batch::{Batch, Removal};
+use super::ops::{answer_of, chunk_of};
+use super::slots::{Slot, slot_of_call, slots_of};
 use super::told::version_of;
-use super::{OpenPut, Pg, TailEntry, refill};
-use crate::index::{Changes, Index, IndexError};
-use crate::ledger::{Blocks, Change, Changed, Recount, Resized};
+use super::{OpenPut, Pg, TailEntry};
+use crate::index::{Index, IndexError};
+use crate::ledger::{Change, Changed};
 use crate::limits::{APPLY_BYTES_MAX, APPLY_OPS_MAX};
 use crate::message::{Call, Effect, LogEntry, Outbox};
-
-/// A batch of ops on its way into the index.
-pub(super) struct Batch<'a> {
-    pub(super) pg: PgId,
-    pub(super) index: &'a dyn Index,
-    pub(super) changes: Changes,
-    /// The changes of the batch's ops to the blocks that rows name, in order.
-    blocks: Vec<Changed<Change>>,
-    /// Changes of keys' objects by ops of the batch: where rows are asked for, each by itself.
-    resized: Vec<Changed<Recount>>,
-    /// The same of the first bucket, in sum: ops of one batch are mostly of one.
-    recount: Option<Recount>,
-    /// True if anybody wants to know of more than what is freed.
-    keeps_ledger: bool,
-    /// Objects are counted.
-    keeps_counts: bool,
-    /// Changes must name their rows.
-    asks_for_rows: bool,
-    /// Where chunks end that ops of the batch name.
-    ends: Vec<(LvId, u32)>,
-    /// Counts of chunks that were to move, by their outcomes.
-    pub(super) moves: MoveCounts,
-    /// Outcomes of windows of pieces.
-    pub(super) coalesced: CoalesceCounts,
-    /// Rows that the op under way removes.
-    pub(super) removal: Removal,
-    /// Rows of large objects, as the batch leaves them.
-    pub(super) rows_done: RowsDone,
-    /// More rows than these are those of a large object.
-    pub(super) step_rows: u32,
-}
+use crate::row::with_chunk;
 
 impl Pg {
     pub(super) fn apply_batch(
@@ -70,23 +37,7 @@ impl Pg {
         if count == 0 {
             return Ok(0);
         }
-        let mut batch = Batch {
-            pg: self.id,
-            index,
-            changes: Changes::default(),
-            blocks: Vec::new(),
-            resized: Vec::new(),
-            recount: None,
-            keeps_ledger: self.ledger.keeps_blocks(),
-            keeps_counts: self.ledger.keeps_counts(),
-            asks_for_rows: self.ledger.asks_for_rows(),
-            ends: Vec::new(),
-            moves: MoveCounts::default(),
-            coalesced: CoalesceCounts::default(),
-            removal: Removal::default(),
-            rows_done: RowsDone::default(),
-            step_rows: self.reaper.step_rows,
-        };
+        let mut batch = Batch::new(self.id, index, &self.ledger, self.reaper.step_rows);
         let mut closed = Vec::new();
         let mut taken = 0;
         while taken < count && (taken == 0 || batch.changes.bytes() < APPLY_BYTES_MAX) {
@@ -267,14 +218,14 @@ impl Pg {
         if matches!(*entry.op, Op::Delete { .. }) && self.planted.leaves_no_tombstone() {
             return;
         }
-        let slots = super::slots_of(entry.id, self.id, &entry.op);
+        let slots = slots_of(entry.id, self.id, &entry.op);
         let Some(slot @ Slot::Version(..)) = slots.into_iter().flatten().next() else { return };
         self.supersede_key(&slot, entry.id.seq);
     }
 
     /// A put with data is committed: older puts of its key that are still open will make nothing.
     pub(super) fn supersede_older(&mut self, committed: &OpenPut) {
-        let slots = super::slots_of(committed.id, self.id, &committed.put);
+        let slots = slots_of(committed.id, self.id, &committed.put);
         if let Some(slot @ Slot::Version(..)) = slots.into_iter().flatten().next() {
             self.supersede_key(&slot, committed.id.seq);
         }
@@ -307,8 +258,8 @@ impl Pg {
             {
                 out.push(Effect::Reply { token, answer: answer_of(&entry) });
             }
-            if super::chunk_of(&entry.op).is_none() {
-                for slot in super::slots_of(entry.id, self.id, &entry.op).into_iter().flatten() {
+            if chunk_of(&entry.op).is_none() {
+                for slot in slots_of(entry.id, self.id, &entry.op).into_iter().flatten() {
                     if self.slots.leave(&slot, entry.id.seq) {
                         rested.push(slot);
                     }
@@ -318,7 +269,7 @@ impl Pg {
         }
         let mut readers = Vec::new();
         for open in closed {
-            for slot in super::slots_of(open.id, self.id, &open.put).into_iter().flatten() {
+            for slot in slots_of(open.id, self.id, &open.put).into_iter().flatten() {
                 readers.extend(self.slots.take_readers(&slot));
                 if self.slots.leave(&slot, open.id.seq) {
                     rested.push(slot);
@@ -401,90 +352,11 @@ impl Batch<'_> {
         }
     }
 
-    fn put_version(
-        &mut self,
-        (bucket, key): (BucketId, &ObjectKey),
-        version: ObjectEntry,
-        now: OpId,
-    ) -> Result<(), IndexError> {
-        let row = rows::version(bucket, key, rows::UNVERSIONED);
-        let mut before = None;
-        if let Some(old) = self.changes.get(self.index, &row)? {
-            let old = VersionRow::read(&old)?;
-            if old.op > version.row.op {
-                return self.free_body(&row, bucket, &version.row.body, now);
-            }
-            self.free_body(&row, bucket, &old.body, now)?;
-            before = Some(old.metax.size);
-        }
-        let after = Some(version.row.metax.size);
-        self.resize(&row, Resized { bucket, before, after }, now);
-        self.set_version((bucket, key), version, now);
-        Ok(())
-    }
-
-    pub(super) fn remove_version(
-        &mut self,
-        bucket: BucketId,
-        key: &ObjectKey,
-        now: OpId,
-    ) -> Result<(), IndexError> {
-        let row = rows::version(bucket, key, rows::UNVERSIONED);
-        let Some(old) = self.changes.get(self.index, &row)? else { return Ok(()) };
-        let old = VersionRow::read(&old)?;
-        assert!(old.op < now, "a row is removed by a later op than made it");
-        self.free_body(&row, bucket, &old.body, now)?;
-        self.resize(&row, Resized { bucket, before: Some(old.metax.size), after: None }, now);
-        self.changes.remove(row);
-        Ok(())
-    }
-
-    /// The object of a key's row has come, gone, or got another size.
-    pub(super) fn resize(&mut self, row: &[u8], change: Resized, op: OpId) {
-        if !self.keeps_counts {
-            return;
-        }
-        if self.asks_for_rows {
-            self.resized.push(Changed { op, row: row.to_vec(), change: change.into() });
-            return;
-        }
-        let left = match &mut self.recount {
-            Some(recount) => recount.join(change.into()),
-            none => {
-                *none = Some(change.into());
-                None
-            }
-        };
-        if let Some(change) = left {
-            self.resized.push(Changed { op, row: Vec::new(), change });
-        }
-    }
-
-    /// Frees what a row has for a body.
-    pub(super) fn free_body(
-        &mut self,
-        row: &[u8],
-        bucket: BucketId,
-        body: &Body,
-        now: OpId,
-    ) -> Result<(), IndexError> {
-        match body {
-            Body::Inline(_) => Ok(()),
-            Body::Chunk(chunk) => {
-                self.free_chunk(row, chunk, now);
-                Ok(())
-            }
-            Body::Stream { stream, .. } => self.drop_stream(bucket, *stream, now),
-            Body::Parts { upload, .. } => self.drop_rows(&rows::parts(bucket, *upload), now),
-            Body::Pieces { pieces, .. } => self.drop_rows(&rows::pieces(bucket, *pieces), now),
-        }
-    }
-
     /// Copies of a chunk were made or given up, if the row still has it.
     fn change_holders(&mut self, change: &HoldersChange, now: OpId) -> Result<(), IndexError> {
         let Some(value) = self.changes.get(self.index, &change.row)? else { return Ok(()) };
         let mut held = None;
-        let new = refill::with_chunk(&change.row, &value, &mut |chunk| {
+        let new = with_chunk(&change.row, &value, &mut |chunk| {
             if chunk.grant == change.grant {
                 let before = chunk.holders;
                 chunk.holders = before.union(change.gained).without(change.lost);
@@ -509,35 +381,6 @@ impl Batch<'_> {
             Target::Version => rows::version(put.bucket, &put.key, rows::UNVERSIONED),
             Target::Chunk { stream, number } => rows::chunk(put.bucket, *stream, *number),
             Target::Part { upload, number } => rows::part(put.bucket, *upload, *number),
-        }
-    }
-
-    fn changed(&mut self, row: &[u8], change: Change, op: OpId) {
-        let row = if self.asks_for_rows { row.to_vec() } else { Vec::new() };
-        self.blocks.push(Changed { op, row, change });
-    }
-
-    pub(super) fn name(&mut self, row: &[u8], blocks: Blocks, now: OpId) {
-        let end = blocks.extents.iter().map(Extent::end).max();
-        self.ends.extend(end.map(|end| (blocks.lv, end)));
-        if self.keeps_ledger {
-            self.changed(row, Change::Named(blocks), now);
-        }
-    }
-
-    pub(super) fn free_chunk(&mut self, row: &[u8], chunk: &Chunk, now: OpId) {
-        self.free(row, chunk.into(), now);
-    }
-
-    pub(super) fn free(&mut self, row: &[u8], blocks: Blocks, now: OpId) {
-        self.changed(row, Change::Freed(blocks), now);
-    }
-
-    /// A row has another row's chunk from now on.
-    pub(super) fn hand_on(&mut self, from: &[u8], to: &[u8], chunk: &Chunk, now: OpId) {
-        if self.keeps_ledger {
-            self.changed(from, Change::Left(chunk.into()), now);
-            self.changed(to, Change::Named(chunk.into()), now);
         }
     }
 }

@@ -13,6 +13,7 @@
 
 use larder_types::{Op, OpSeq, Put, RegionId, Target, rows};
 
+use super::ops::chunk_of;
 use super::{OpenPut, Pg, TailEntry};
 use crate::index::RowSpan;
 use crate::limits::{BARRIERS_MAX, LIST_GATHER_MS, SLOW_PUT_MS};
@@ -89,9 +90,8 @@ impl Pg {
     /// The last op that changes what can be listed or read when it is applied: garbage and coalescing cannot.
     fn last_effective(&self) -> OpSeq {
         let is_step = |op: &Op| matches!(op, Op::Reap { .. } | Op::Coalesce(_));
-        let effective = |tail: &&TailEntry| {
-            super::chunk_of(&tail.entry.op).is_none() && !is_step(&tail.entry.op)
-        };
+        let effective =
+            |tail: &&TailEntry| chunk_of(&tail.entry.op).is_none() && !is_step(&tail.entry.op);
         let last = self.tail.iter().rev().find(effective);
         last.map_or(self.applied.seq, |tail| tail.entry.id.seq)
     }

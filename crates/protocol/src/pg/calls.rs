@@ -4,29 +4,20 @@ use std::ops::ControlFlow;
 
 use larder_types::codec::decode;
 use larder_types::{
-    Body, BucketId, Condition, Epoch, Holders, Metax, ObjectKey, Op, OpId, Outcome, PartRow, Put,
-    RegionId, Stamp, StreamId, Target, Unmet, UploadId, UploadRow, VersionRow, rows,
+    Body, BucketId, Condition, Holders, Metax, ObjectKey, Op, OpId, Outcome, PartRow, Put,
+    RegionId, Stamp, StreamId, Target, Unmet, UploadId, UploadRow, rows,
 };
 
 use super::barrier::Barrier;
 use super::garbage::is_garbage;
-use super::grant::Starved;
-use super::slots::Slot;
+use super::mutation::{Step, current, epoch_holds};
+use super::slots::{Slot, slot_of_call, slots_of};
+use super::starved::Starved;
 use super::told::Put as Mutation;
 use super::{Pg, ReplyKind};
 use crate::index::{Index, IndexError};
 use crate::message::{Answer, Call, Content, Description, Effect, Outbox, Refusal, Token};
 use crate::sessions::Known;
-
-/// The progress of a mutation.
-pub(super) enum Step {
-    Done,
-    Refuse(Refusal),
-    /// Run it again when this slot is at rest.
-    Wait(Slot),
-    /// Run it again when there is space.
-    Starve,
-}
 
 impl Pg {
     pub(super) fn call(
@@ -453,7 +444,7 @@ impl Pg {
         open.is_told = is_told;
         open.resolution = None;
         let shows_at_once = is_told || outcome == Outcome::Revoked;
-        let slot = super::slots_of(open.id, self.id, &open.put).into_iter().flatten().next();
+        let slot = slots_of(open.id, self.id, &open.put).into_iter().flatten().next();
         self.append_op(Op::Outcome { put: op.seq, outcome }, None, out);
         if !shows_at_once {
             out.push(Effect::SyncSoon);
@@ -510,20 +501,6 @@ fn metax_of(description: &Description, at: Stamp) -> Metax {
     }
 }
 
-pub(super) fn epoch_holds(index: &dyn Index, bucket: BucketId, epoch: Epoch) -> bool {
-    index.bucket_epoch(bucket) == Some(epoch)
-}
-
-/// The key's null version as the index shows it.
-pub(super) fn current(
-    bucket: BucketId,
-    key: &ObjectKey,
-    index: &dyn Index,
-) -> Result<Option<VersionRow>, IndexError> {
-    let row = index.get(&rows::version(bucket, key, rows::UNVERSIONED))?;
-    Ok(row.map(|row| VersionRow::read(&row)).transpose()?)
-}
-
 fn stream_is_whole(
     bucket: BucketId,
     stream: StreamId,
@@ -538,25 +515,4 @@ fn stream_is_whole(
         ControlFlow::Continue(())
     })?;
     Ok(found == chunks)
-}
-
-pub(super) fn slot_of_call(call: &Call) -> Option<Slot> {
-    Some(match call {
-        Call::Put(put) => match &put.target {
-            Target::Version => Slot::Version(put.bucket, put.key.clone()),
-            Target::Chunk { stream, .. } => Slot::Stream(*stream),
-            Target::Part { upload, .. } => Slot::Upload(*upload),
-        },
-        Call::Append(append) => Slot::Version(append.bucket, append.key.clone()),
-        Call::Told(told) => {
-            let (bucket, key) = told.key()?;
-            Slot::Version(bucket, key.clone())
-        }
-        Call::Delete { bucket, key, .. }
-        | Call::SetTags { bucket, key, .. }
-        | Call::CompleteUpload { bucket, key, .. } => Slot::Version(*bucket, key.clone()),
-        Call::AbortUpload { upload, .. } => Slot::Upload(*upload),
-        Call::DropStream { stream, .. } => Slot::Stream(*stream),
-        _ => return None,
-    })
 }

@@ -28,25 +28,18 @@ use larder_types::{
     PiecesId, RegionId, rows,
 };
 
-use super::apply::Batch;
-use super::calls::{Step, current, epoch_holds};
+use super::batch::{Batch, CoalesceCounts};
+use super::mutation::{Step, current, epoch_holds};
 use super::{Pg, ReplyKind};
-use crate::coalesce::{CoalesceAsk, CoalesceCall, CoalescePlan, Pieces as Counts, window};
+use crate::coalesce::{Pieces as Counts, window};
 use crate::index::{Index, IndexError, Row};
 use crate::limits::{
     COALESCE_LOOKS_MAX, COALESCE_PIECES_MAX, COALESCE_PIECES_MIN, COALESCE_PLANNED_MS,
     COALESCES_PLANNED_MAX,
 };
-use crate::message::{Answer, Effect, Outbox, Refusal, Token};
-
-/// Outcomes of windows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CoalesceCounts {
-    /// Pieces that became part of another.
-    pub pieces: u64,
-    /// Windows that were no more what they had been.
-    pub void: u64,
-}
+use crate::message::{
+    Answer, CoalesceAsk, CoalesceCall, CoalescePlan, Effect, Outbox, Refusal, Token,
+};
 
 /// Pieces that follow each other.
 struct Pieces {

@@ -2,7 +2,7 @@
 
 use larder_types::{OpId, OpSeq};
 
-use super::append::answer_of;
+use super::ops::{answer_of, chunk_of};
 use super::{Pg, ReplyKind, Role};
 use crate::message::{Effect, Outbox, PeerMessage};
 
@@ -63,7 +63,7 @@ impl Pg {
         // METAX of a put with data changes the index only with its outcome: no apply for it alone.
         let mut takes_effect = false;
         for tail in self.tail.range_mut(first..until) {
-            takes_effect |= super::chunk_of(&tail.entry.op).is_none();
+            takes_effect |= chunk_of(&tail.entry.op).is_none();
             if let Some((token, _)) = tail.reply.take_if(|(_, kind)| *kind != ReplyKind::Applied)
                 && !silent
             {

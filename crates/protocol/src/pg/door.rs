@@ -4,12 +4,12 @@
 use larder_types::{BucketId, ObjectKey, Op};
 
 use super::Pg;
+use crate::lv::LvInfo;
 use crate::message::{Call, LogEntry, PeerMessage};
 use crate::placement::pg_of;
 use crate::sound::{
     Judged, check, check_call, check_lengths, check_lv, check_message, check_op, check_piece,
 };
-use crate::space::LvInfo;
 
 /// A view's first op is its primary's, once all have reported.
 const UNBEGUN: &str = "an op is of a view that has not begun";

@@ -16,10 +16,10 @@ use larder_types::{Chunk, Extent, LvId, rows};
 use super::{Pg, Role};
 use crate::high_water::HighWater;
 use crate::index::{Changes, Index, IndexError};
+use crate::lv::LvInfo;
 use crate::message::Outbox;
 use crate::now::Now;
-use crate::rebuild::SpaceFault;
-use crate::space::{LvInfo, VolumeGroup};
+use crate::space::{SpaceFault, VolumeGroup};
 
 impl Pg {
     /// Returns true if the index has valid marks: the group may serve before its rows are read.

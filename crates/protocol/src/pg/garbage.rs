@@ -24,7 +24,7 @@ use larder_types::{
 };
 
 use super::Pg;
-use super::apply::Batch;
+use super::batch::{Batch, RowsDone};
 use crate::index::{Changes, Index, IndexError};
 use crate::limits::{REAP_LOOKS_MAX, REAP_ROWS_MAX};
 use crate::message::Outbox;
@@ -131,26 +131,6 @@ impl Pg {
     }
 }
 
-/// Rows that an op removes.
-#[derive(Debug, Default)]
-pub(super) struct Removal {
-    /// The most that it may remove, once that was looked up.
-    rows_max: Option<u32>,
-    /// Those that it has removed.
-    pub(super) rows: u32,
-}
-
-/// The outcome of a batch of ops for rows of large objects.
-#[derive(Debug, Default)]
-pub(super) struct RowsDone {
-    /// It left some that are to go by later ops.
-    leaves_garbage: bool,
-    /// It made, or removed, an object of more rows than a step.
-    has_large: bool,
-    /// Rows removed by [`Op::Reap`].
-    reaped: u64,
-}
-
 impl Batch<'_> {
     /// A row has this body from now on.
     pub(super) fn note_size(&mut self, body: &Body) {
@@ -185,6 +165,26 @@ impl Batch<'_> {
         }
         self.rows_done.reaped += u64::from(self.removal.rows);
         Ok(())
+    }
+
+    /// Frees what a row has for a body.
+    pub(super) fn free_body(
+        &mut self,
+        row: &[u8],
+        bucket: BucketId,
+        body: &Body,
+        now: OpId,
+    ) -> Result<(), IndexError> {
+        match body {
+            Body::Inline(_) => Ok(()),
+            Body::Chunk(chunk) => {
+                self.free_chunk(row, chunk, now);
+                Ok(())
+            }
+            Body::Stream { stream, .. } => self.drop_stream(bucket, *stream, now),
+            Body::Parts { upload, .. } => self.drop_rows(&rows::parts(bucket, *upload), now),
+            Body::Pieces { pieces, .. } => self.drop_rows(&rows::pieces(bucket, *pieces), now),
+        }
     }
 
     /// Removes the chunks of a stream that no parent has claimed.

@@ -4,56 +4,12 @@ use larder_types::limits::CHUNK_BYTES_MAX;
 use larder_types::{Chunk, Extent, Grant, Holders, LvId};
 
 use super::Pg;
-use super::calls::Step;
-use crate::index::{Index, IndexError};
+use super::mutation::Step;
 use crate::limits::{NARROW_AGAIN_MS, NARROW_MS, POOL_EMPTY_MS, UNREAD_MS};
-use crate::message::{Call, Effect, Outbox, Refusal, Token};
+use crate::message::{Effect, Outbox, Refusal};
 use crate::space::{NoSpace, VolumeGroup};
 
-/// A call that waits for space.
-#[derive(Debug)]
-pub(super) struct Starved {
-    pub(super) token: Token,
-    pub(super) call: Call,
-    /// The tick at which it began to wait.
-    since: u64,
-}
-
-impl Starved {
-    pub(super) fn call(self) -> (Token, Call) {
-        (self.token, self.call)
-    }
-}
-
 impl Pg {
-    pub(super) fn starve(&mut self, token: Token, call: Call) {
-        self.starved.push_back(Starved { token, call, since: self.ticks });
-    }
-
-    /// Tries again the calls that wait for space; one that waits on has waited since it came.
-    pub(super) fn feed_starved(
-        &mut self,
-        index: &dyn Index,
-        out: &mut Outbox,
-    ) -> Result<(), IndexError> {
-        for Starved { token, call, since } in std::mem::take(&mut self.starved) {
-            self.mutate(token, call, true, index, out)?;
-            if let Some(last) = self.starved.back_mut().filter(|last| last.token == token) {
-                last.since = since;
-            }
-        }
-        Ok(())
-    }
-
-    /// Refuses calls that began to wait for space at a tick before this one: nobody knows whether any comes, and they
-    /// take the room of calls that need none. Their proxies may ask again.
-    pub(super) fn refuse_starved(&mut self, before: u64, out: &mut Outbox) {
-        let is_overdue = |starved: &mut Starved| starved.since < before;
-        while let Some(Starved { token, .. }) = self.starved.pop_front_if(is_overdue) {
-            self.refuse(token, Refusal::Busy, out);
-        }
-    }
-
     /// Space and a grant for the next op.
     pub(super) fn grant(
         &mut self,

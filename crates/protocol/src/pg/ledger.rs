@@ -6,14 +6,15 @@ use std::collections::BTreeMap;
 use larder_types::rows::{self, SPACE_TABLES};
 use larder_types::{Chunk, OpId, PgId};
 
+use super::Pg;
 use super::walk::chunk_at;
-use super::{Pg, contents_of, owner};
 use crate::high_water::HighWater;
 use crate::index::IndexError;
 use crate::ledger::{BucketCounts, CountFault, NamedBlocks, Stretch};
 use crate::limits::REAP_ROWS_MAX;
-use crate::rebuild::{Space, SpaceFault};
-use crate::space::LvInfo;
+use crate::lv::LvInfo;
+use crate::row::{contents_of, owner};
+use crate::space::{Space, SpaceFault};
 
 /// The findings of one walk about a PG.
 #[derive(Debug)]

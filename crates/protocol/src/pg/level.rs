@@ -20,34 +20,13 @@
 use std::collections::BTreeMap;
 
 use larder_types::{Op, OpId, OpSeq, ServerId, View};
-use serde::{Deserialize, Serialize};
 
 use super::{Pg, Role};
 use crate::limits::{
     PEER_FRAME_BYTES_MAX, PEER_HEAD_BYTES_MAX, PG_MEMBERS_MAX, REPEAT_BYTES_PER_TICK,
     REPEAT_TICKS_MAX, UNHEARD_TICKS_MAX,
 };
-use crate::message::{Effect, LogEntry, Outbox, PeerMessage};
-
-/// A member's or learner's log as it tells it to a primary.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
-    /// True if its rows are all there; if not, it has nothing.
-    pub is_whole: bool,
-    /// Its last op.
-    pub last: OpId,
-    /// The op at its commit point, or one after it from which on its primary has asked.
-    pub prev: OpId,
-    /// Its ops above that, or the first of them.
-    pub entries: Vec<LogEntry>,
-}
-
-impl Report {
-    /// The last op that it tells.
-    pub(super) fn end(&self) -> OpId {
-        self.entries.last().map_or(self.prev, |entry| entry.id)
-    }
-}
+use crate::message::{Effect, LogEntry, Outbox, PeerMessage, Report};
 
 /// Reports to the primary of a view of which this member has not been told yet: others were told first, and would
 /// repeat them at a tick.

@@ -20,6 +20,7 @@
 mod append;
 mod apply;
 mod barrier;
+mod batch;
 mod calls;
 mod coalesce;
 mod commit;
@@ -34,8 +35,9 @@ mod history;
 mod ledger;
 mod level;
 mod moves;
+mod mutation;
+mod ops;
 mod pieces;
-mod priority;
 mod quiet;
 mod read;
 mod refill;
@@ -45,14 +47,16 @@ mod room;
 mod scrub;
 mod slots;
 mod snapshot;
+mod starved;
 mod state;
 mod told;
+mod versions;
 mod walk;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use larder_types::{
-    Body, BootId, BucketId, Chunk, HybridClock, Op, OpId, OpSeq, PgId, Put, ServerId, SessionId,
+    BootId, BucketId, Chunk, HybridClock, Op, OpId, OpSeq, PgId, Put, ServerId, SessionId,
     StreamId, Target, View,
 };
 
@@ -60,34 +64,33 @@ use crate::high_water::HighWater;
 use crate::index::{Index, IndexError};
 use crate::ledger::Ledger;
 use crate::message::{Call, Effect, Event, LogEntry, Outbox, PeerMessage, Token};
+pub use crate::message::{OpenEntry, Piece, Report, SnapshotHeader};
 use crate::now::Now;
 use crate::planted::Planted;
-use crate::rebuild::SpaceFault;
+pub use crate::row::{chunk_in, owner};
 use crate::sessions::Sessions;
-use crate::space::VolumeGroup;
+use crate::space::{SpaceFault, VolumeGroup};
+pub use crate::turns::CopyPriority;
 use barrier::Barrier;
-pub use coalesce::CoalesceCounts;
+pub use batch::{CoalesceCounts, MoveCounts};
 use coalesce::Planned;
 use digest::Digests;
 pub use doubt::Doubt;
 use garbage::Reaper;
 pub use gauges::PgGauges;
-use grant::Starved;
 use history::History;
 pub use ledger::LedgerWalk;
 use level::EarlyReports;
-pub use level::Report;
 use moves::Moves;
-pub use moves::{Begun, Move, MoveCounts};
-pub use priority::CopyPriority;
+pub use moves::{Begun, Move};
 use refill::Refills;
-pub(crate) use refill::contents_of;
-pub use refill::{Considered, Refill, chunk_in};
+pub use refill::{Considered, Refill};
 use replicate::Follower;
 use resolve::{Resolution, Retry};
 use room::{OpenPuts, Tail};
-use slots::{Slots, slots_of};
-pub use snapshot::{OpenEntry, Piece, SnapshotHeader, owner, read_piece};
+use slots::Slots;
+pub use snapshot::read_piece;
+use starved::Starved;
 pub use state::{LogGap, Origin, Recovering};
 pub use walk::{Rhythm, Walk, chunk_at};
 
@@ -565,13 +568,5 @@ impl Pg {
 
     fn message(&self, to: ServerId, message: PeerMessage, out: &mut Outbox) {
         out.push(Effect::Send { to, message });
-    }
-}
-
-/// The chunk of a put with data.
-fn chunk_of(op: &Op) -> Option<&Chunk> {
-    match &op.put()?.body {
-        Body::Chunk(chunk) => Some(chunk),
-        _ => None,
     }
 }

@@ -23,12 +23,13 @@ use bytes::Bytes;
 use larder_types::limits::BLOCK_BYTES;
 use larder_types::{Chunk, ChunkMove, Extent, Grant, Holders, LvId, Op, OpId};
 
-use super::apply::Batch;
-use super::{Pg, refill};
+use super::Pg;
+use super::batch::{Batch, MoveCounts};
 use crate::index::{Index, IndexError};
 use crate::ledger::Blocks;
 use crate::limits::{MOVES_MAX, MOVES_PER_OP_MAX, TAIL_OPS_MAX};
 use crate::message::{Effect, Outbox};
+use crate::row::with_chunk;
 use crate::space::Fragmentation;
 
 /// The attempt of the grant of every move's copies: no put has as many, and no other copy has it.
@@ -59,15 +60,6 @@ struct UnderWay {
     replicas: Holders,
     /// That of the copies.
     grant: Grant,
-}
-
-/// Counts of chunks whose new place was logged, by their outcomes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct MoveCounts {
-    /// They lie there now.
-    pub moved: u64,
-    /// They were gone by then: the new place is free.
-    pub void: u64,
 }
 
 /// The LVs that are to be compacted, and the bytes to be moved.
@@ -266,7 +258,7 @@ impl Batch<'_> {
         let now = grant.op;
         let (mut left, mut lies) = (None, None);
         if let Some(value) = self.changes.get(self.index, row)? {
-            let new = refill::with_chunk(row, &value, &mut |chunk| {
+            let new = with_chunk(row, &value, &mut |chunk| {
                 if chunk.grant == to.grant || is_unchecked {
                     left = Some(chunk.clone());
                     chunk.grant = grant;

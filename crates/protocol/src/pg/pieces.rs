@@ -31,16 +31,17 @@ use larder_types::{
     rows,
 };
 
-use super::apply::Batch;
-use super::calls::{Step, current, epoch_holds};
+use super::batch::Batch;
 use super::garbage::is_garbage;
+use super::mutation::{Step, current, epoch_holds};
 use super::slots::Slot;
 use super::{Pg, ReplyKind};
-use crate::append::{AppendCall, AppendDone, AppendRefusal};
 use crate::index::{Index, IndexError};
 use crate::ledger::Resized;
-use crate::message::{Answer, Content, Description, Outbox, Refusal, Token};
-use crate::region::told::ToldAppend;
+use crate::message::{
+    Answer, AppendCall, AppendDone, AppendRefusal, Content, Description, Outbox, Refusal, Token,
+    ToldAppend,
+};
 
 /// The version that an append goes on, as it will be when every op so far is applied.
 struct Head {

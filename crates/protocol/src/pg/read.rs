@@ -4,7 +4,7 @@ use larder_types::{
     Body, BucketId, Grant, ObjectKey, Op, OpId, OpSeq, Outcome, Remembered, VersionRow,
 };
 
-use super::append::answer_of;
+use super::ops::{answer_of, chunk_of};
 use super::pieces::appended_before;
 use super::slots::{Reader, Slot};
 use super::{Pg, ReplyKind};
@@ -63,7 +63,7 @@ impl Pg {
                 tail.reply = Some((token, ReplyKind::Applied));
             }
             Some(tail) if seq > commit => {
-                let kind = match super::chunk_of(&tail.entry.op) {
+                let kind = match chunk_of(&tail.entry.op) {
                     Some(_) => ReplyKind::Persisted,
                     None => ReplyKind::Done,
                 };

@@ -23,21 +23,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use larder_types::codec::{decode, encode};
 use larder_types::{
-    Body, BucketId, Chunk, Grant, Holders, HoldersChange, LvId, ObjectEntry, Op, OpId, OpSeq,
-    PartRow, PieceRow, ServerId, VersionRow, rows,
+    Chunk, Grant, Holders, HoldersChange, LvId, MapVersion, Op, OpId, OpSeq, ServerId,
 };
 
 use super::Pg;
-use super::priority::CopyPriority;
 use crate::index::{Index, IndexError};
 use crate::limits::{
     HOLDERS_CHANGES_MAX, HOLDERS_WAITING_MAX, REFILLS_MAX, SUSPECT_TRIES_MAX, SUSPECTS_MAX,
 };
-use crate::manager::state::MapVersion;
 use crate::message::{Effect, Outbox};
+use crate::row::chunk_in;
 use crate::space::{Need, VolumeGroup};
+use crate::turns::CopyPriority;
 
 /// The attempt of every copy's grant: no put has as many.
 const REFILL_ATTEMPT: u32 = u32::MAX;
@@ -418,66 +416,4 @@ impl Pg {
             out.push(Effect::Vacated { lv, replica, order });
         }
     }
-}
-
-/// The chunk that a row of the index has; `None` if its body lies in METAX or in other rows, or if it is a row of
-/// another kind.
-///
-/// # Errors
-/// [`IndexError`] if the row cannot be read.
-pub fn chunk_in(row: &[u8], value: &[u8]) -> Result<Option<Chunk>, IndexError> {
-    let body = match row.first() {
-        Some(b'K') => return Ok(Some(decode::<Chunk>("chunk row", value)?)),
-        Some(b'P') => decode::<PartRow>("part row", value)?.body,
-        Some(b'V') => VersionRow::read(value)?.body,
-        Some(b'W') => PieceRow::read(value)?.body,
-        _ => return Ok(None),
-    };
-    Ok(if let Body::Chunk(chunk) = body { Some(chunk) } else { None })
-}
-
-/// The chunk that a row names, and the object of a key's row: its bucket and its size.
-type Contents = (Option<Chunk>, Option<(BucketId, u64)>);
-
-/// The content of an index row, read once.
-pub(crate) fn contents_of(row: &[u8], value: &[u8]) -> Result<Contents, IndexError> {
-    if row.first() != Some(&b'V') {
-        return Ok((chunk_in(row, value)?, None));
-    }
-    // Only a key's null version can be read so: no key has another row with an object.
-    let VersionRow { metax, body, .. } = VersionRow::read(value)?;
-    let chunk = if let Body::Chunk(chunk) = body { Some(chunk) } else { None };
-    Ok((chunk, rows::bucket_of(row).map(|bucket| (bucket, metax.size))))
-}
-
-/// The row's value with its chunk changed; `None` if it has none.
-pub(super) fn with_chunk(
-    row: &[u8],
-    value: &[u8],
-    change: &mut dyn FnMut(&mut Chunk),
-) -> Result<Option<Vec<u8>>, IndexError> {
-    let mut in_body = |body: &mut Body| match body {
-        Body::Chunk(chunk) => {
-            change(chunk);
-            true
-        }
-        _ => false,
-    };
-    Ok(match row.first() {
-        Some(b'K') => {
-            let mut chunk: Chunk = decode("chunk row", value)?;
-            change(&mut chunk);
-            Some(encode(&chunk))
-        }
-        Some(b'P') => {
-            let mut part: PartRow = decode("part row", value)?;
-            in_body(&mut part.body).then(|| encode(&part))
-        }
-        Some(b'V') => {
-            let mut version = ObjectEntry::read(value)?;
-            in_body(&mut version.row.body).then(|| version.write())
-        }
-        Some(b'W') => PieceRow::rewrite(value, in_body)?,
-        _ => None,
-    })
 }

@@ -20,15 +20,17 @@ use larder_types::{BootId, Op, OpId, OpSeq, ServerId, View};
 
 use super::digest::Digests;
 use super::history::History;
-use super::level::{Report, repeat_after};
+use super::level::repeat_after;
 use super::moves::Moves;
+use super::ops::request_of_op;
 use super::refill::Refills;
 use super::resolve::Retry;
 use super::room::bytes_of;
-use super::{Pg, Role, SnapshotHeader};
+use super::slots::slots_of;
+use super::{Pg, Role};
 use crate::index::{Index, IndexError};
 use crate::limits::{IDLE_TICKS, LEARNER_TICKS_MAX, SILENT_TICKS_MAX};
-use crate::message::{Effect, LogEntry, Outbox, PeerMessage, Refusal};
+use crate::message::{Effect, LogEntry, Outbox, PeerMessage, Refusal, Report, SnapshotHeader};
 
 /// The primary's knowledge of one that follows it.
 #[derive(Debug, Clone, Default)]
@@ -533,7 +535,7 @@ impl Pg {
         while self.last().seq >= first && !self.tail.is_empty() {
             let Some(tail) = self.tail.pop_back() else { break };
             let cut = tail.entry;
-            for slot in super::slots_of(cut.id, self.id, &cut.op).into_iter().flatten() {
+            for slot in slots_of(cut.id, self.id, &cut.op).into_iter().flatten() {
                 let _rests: bool = self.slots.leave(&slot, cut.id.seq);
             }
             self.open.remove(&cut.id.seq);
@@ -542,7 +544,7 @@ impl Pg {
             {
                 open.undo(&cut);
             }
-            if let Some(request) = super::append::request_of_op(&cut.op) {
+            if let Some(request) = request_of_op(&cut.op) {
                 self.sessions.forget(request, cut.id);
             }
         }

@@ -17,17 +17,16 @@
 
 use std::collections::BTreeSet;
 
-use larder_types::{Chunk, Grant, Holders, LvId, OpId, OpSeq, Outcome};
+use larder_types::{Chunk, Grant, Holders, LvId, MapVersion, OpId, OpSeq, Outcome};
 
-use super::grant::Starved;
+use super::starved::Starved;
 use super::{OpenPut, Pg, Role};
 use crate::high_water::HighWater;
 use crate::index::{Index, IndexError};
 use crate::limits::{GRANT_MS_MAX, LV_FAILURES_MAX, LV_REOPEN_MS, RETRY_TICKS_MAX};
-use crate::manager::state::MapVersion;
+use crate::lv::LvInfo;
 use crate::message::{DataAnswer, DataRequest, Effect, Outbox, Refusal};
-use crate::rebuild::Space;
-use crate::space::{FloorRaise, FreeRuns, LvInfo, VolumeGroup};
+use crate::space::{FloorRaise, FreeRuns, Space, VolumeGroup};
 
 /// The progress of a put's resolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -20,7 +20,7 @@ use std::ops::Deref;
 use larder_types::codec::encoded_len;
 use larder_types::{Op, OpSeq};
 
-use super::append::request_of_op;
+use super::ops::{chunk_of, request_of_op};
 use super::{OpenPut, Pg, ReplyKind, TailEntry};
 use crate::index::{Index, IndexError};
 use crate::limits::{
@@ -204,7 +204,7 @@ impl Pg {
 
     /// Asserts that an op which this primary is about to append has room.
     pub(super) fn check_room(&self, op: &Op) {
-        let opens = super::chunk_of(op).is_some();
+        let opens = chunk_of(op).is_some();
         assert!(
             request_of_op(op).is_none()
                 || (if opens { self.has_room_for_data() } else { self.has_room_for_calls() }),

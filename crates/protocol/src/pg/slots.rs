@@ -259,3 +259,25 @@ fn slots_of_version(put: &Put) -> [Option<Slot>; 2] {
 fn slot_of_stream(body: &Body) -> Option<Slot> {
     if let Body::Stream { stream, .. } = body { Some(Slot::Stream(*stream)) } else { None }
 }
+
+/// The key whose order a call keeps.
+pub(super) fn slot_of_call(call: &Call) -> Option<Slot> {
+    Some(match call {
+        Call::Put(put) => match &put.target {
+            Target::Version => Slot::Version(put.bucket, put.key.clone()),
+            Target::Chunk { stream, .. } => Slot::Stream(*stream),
+            Target::Part { upload, .. } => Slot::Upload(*upload),
+        },
+        Call::Append(append) => Slot::Version(append.bucket, append.key.clone()),
+        Call::Told(told) => {
+            let (bucket, key) = told.key()?;
+            Slot::Version(bucket, key.clone())
+        }
+        Call::Delete { bucket, key, .. }
+        | Call::SetTags { bucket, key, .. }
+        | Call::CompleteUpload { bucket, key, .. } => Slot::Version(*bucket, key.clone()),
+        Call::AbortUpload { upload, .. } => Slot::Upload(*upload),
+        Call::DropStream { stream, .. } => Slot::Stream(*stream),
+        _ => return None,
+    })
+}

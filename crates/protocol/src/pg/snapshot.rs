@@ -24,53 +24,19 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use larder_types::codec::{decode, encode};
-use larder_types::{
-    Body, Chunk, HybridClock, Op, OpId, OpSeq, PgId, SessionMemory, SnapshotRow, rows,
-};
-
-use serde::{Deserialize, Serialize};
+use larder_types::codec::encode;
+use larder_types::{Body, Op, OpId, OpSeq, PgId, SnapshotRow, rows};
 
 use super::history::History;
 use super::room::bytes_of;
+use super::slots::{Slots, slots_of};
 use super::{Pg, Role};
 use crate::high_water::HighWater;
-use crate::index::{Changes, Index, IndexError, Row, ScanFrom};
+use crate::index::{Changes, Index, IndexError, ScanFrom};
 use crate::limits::{SNAPSHOT_PIECE_BYTES, SNAPSHOT_REMOVALS_MAX};
-use crate::message::{Effect, LogEntry, Outbox, PeerMessage};
-use crate::placement::pg_of;
-use crate::sessions::in_records;
-
-/// The content of a snapshot besides rows.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SnapshotHeader {
-    /// Last op that its rows show.
-    pub at: OpId,
-    /// The PG's clock.
-    pub clock: HybridClock,
-    /// Puts up to it whose outcome is not applied, in order, with the place of their latest attempt.
-    pub open: Vec<OpenEntry>,
-    /// The memory of sessions; of one with many requests in several parts.
-    pub sessions: Vec<SessionMemory>,
-}
-
-/// A put that is open in a snapshot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OpenEntry {
-    /// The put.
-    pub entry: LogEntry,
-    /// True if it will make nothing when it is committed.
-    pub superseded: bool,
-}
-
-/// Some rows of a snapshot, in order.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Piece {
-    /// Rows and values.
-    pub rows: Vec<Row>,
-    /// Nothing follows.
-    pub is_last: bool,
-}
+use crate::message::{Effect, LogEntry, OpenEntry, Outbox, PeerMessage, Piece, SnapshotHeader};
+use crate::row::owner;
+use crate::sessions::{Sessions, in_records};
 
 /// The progress of taking a snapshot.
 #[derive(Debug)]
@@ -125,29 +91,6 @@ pub fn read_piece(
         ControlFlow::Continue(())
     })?;
     failed.map_or(Ok(piece), Err)
-}
-
-/// The PG that a row belongs to; `None` for rows that each member has of its own.
-///
-/// # Errors
-/// [`IndexError`] if it cannot be read.
-pub fn owner(row: &[u8], value: &[u8], pg_count: u32) -> Result<Option<PgId>, IndexError> {
-    let unreadable = || IndexError(format!("row {} has no such form", row.escape_ascii()));
-    Ok(match row.first() {
-        Some(b'K') => Some(decode::<Chunk>("chunk row", value)?.grant.pg),
-        Some(b'O') => Some(decode::<PgId>("open stream row", value)?),
-        Some(b'P') => Some(rows::parse_part(row).ok_or_else(unreadable)?.pg),
-        Some(b'W') => Some(rows::parse_piece(row).ok_or_else(unreadable)?.1.pg),
-        Some(b'Q') => Some(rows::parse_garbage(row).ok_or_else(unreadable)?.0),
-        Some(b'F') => Some(rows::parse_clock_floor(row).ok_or_else(unreadable)?),
-        Some(b'J') => Some(rows::parse_outcome(row).ok_or_else(unreadable)?.0),
-        Some(b'R') => Some(rows::parse_passed(row).ok_or_else(unreadable)?),
-        Some(b'T' | b'U' | b'V') => {
-            let (bucket, key, _) = rows::parse_keyed(row).ok_or_else(unreadable)?;
-            Some(pg_of(bucket, &key, pg_count))
-        }
-        _ => None,
-    })
 }
 
 fn first_after(after: Option<&[u8]>) -> Vec<u8> {
@@ -210,8 +153,8 @@ impl Pg {
     pub(super) fn forget_all(&mut self) {
         self.tail.clear();
         self.open.clear();
-        self.slots = super::Slots::default();
-        self.sessions = super::Sessions::default();
+        self.slots = Slots::default();
+        self.sessions = Sessions::default();
         self.history = History::default();
         self.high_water = None;
         self.applied = OpId::default();
@@ -346,7 +289,7 @@ impl Pg {
         }
         let mut superseded = Vec::new();
         for OpenEntry { entry, superseded: is_superseded } in &header.open {
-            for slot in super::slots_of(entry.id, self.id, &entry.op).into_iter().flatten() {
+            for slot in slots_of(entry.id, self.id, &entry.op).into_iter().flatten() {
                 self.slots.enter(slot, entry.id.seq);
             }
             self.note_open(entry, bytes_of(&entry.op));

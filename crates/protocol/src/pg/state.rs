@@ -18,15 +18,17 @@ use larder_types::{
     BootId, HighWaterRow, HybridClock, Op, OpId, OpSeq, Outcome, PgId, ServerId, SnapshotRow,
 };
 
-use super::coalesce::{CoalesceCounts, Planned};
+use super::batch::{CoalesceCounts, MoveCounts};
+use super::coalesce::Planned;
 use super::digest::Digests;
 use super::garbage::Reaper;
 use super::history::History;
 use super::level::EarlyReports;
-use super::moves::{MoveCounts, Moves};
+use super::moves::Moves;
+use super::ops::{chunk_of, clock_of, request_of_op};
 use super::refill::Refills;
 use super::room::{OpenPuts, Tail};
-use super::slots::{Slot, Slots};
+use super::slots::{Slot, Slots, slots_of};
 use super::{Pg, Role};
 use crate::high_water::HighWater;
 use crate::ledger::Ledger;
@@ -236,7 +238,7 @@ impl Recovering {
             return;
         }
         while let Some(cut) = self.waiting.pop_back_if(|waits| waits.id.seq >= entry.id.seq) {
-            if let Some(request) = super::append::request_of_op(&cut.op) {
+            if let Some(request) = request_of_op(&cut.op) {
                 self.pg.sessions.raise_floor(request.session, request.floor);
             }
         }
@@ -300,12 +302,12 @@ fn replay_op(pg: &mut Pg, entry: LogEntry) -> Result<(), LogGap> {
 /// An op that the index shows already still says which puts are open and which were superseded.
 fn replay_applied(pg: &mut Pg, entry: &LogEntry) {
     pg.note_open(entry, super::room::bytes_of(&entry.op));
-    pg.clock = pg.clock.max(super::append::clock_of(&entry.op));
-    if let Some(request) = super::append::request_of_op(&entry.op) {
-        pg.sessions.record(request, entry.id, super::append::clock_of(&entry.op));
+    pg.clock = pg.clock.max(clock_of(&entry.op));
+    if let Some(request) = request_of_op(&entry.op) {
+        pg.sessions.record(request, entry.id, clock_of(&entry.op));
     }
-    if super::chunk_of(&entry.op).is_some() {
-        for slot in super::slots_of(entry.id, pg.id, &entry.op).into_iter().flatten() {
+    if chunk_of(&entry.op).is_some() {
+        for slot in slots_of(entry.id, pg.id, &entry.op).into_iter().flatten() {
             pg.slots.enter(slot, entry.id.seq);
         }
     }
@@ -317,12 +319,12 @@ fn replay_applied(pg: &mut Pg, entry: &LogEntry) {
             Outcome::Committed { .. } => {}
             Outcome::Revoked => pg.sessions.revoke(&open.put().request),
         }
-        for slot in super::slots_of(open.id, pg.id, &open.put).into_iter().flatten() {
+        for slot in slots_of(open.id, pg.id, &open.put).into_iter().flatten() {
             let _rests: bool = pg.slots.leave(&slot, open.id.seq);
         }
     }
-    for slot in super::slots_of(entry.id, pg.id, &entry.op).into_iter().flatten() {
-        let ends = super::chunk_of(&entry.op).is_none() && matches!(slot, Slot::Version(..));
+    for slot in slots_of(entry.id, pg.id, &entry.op).into_iter().flatten() {
+        let ends = chunk_of(&entry.op).is_none() && matches!(slot, Slot::Version(..));
         let goes_on = || {
             let keeps = matches!(*entry.op, Op::SetTags { .. } | Op::Amend(_) | Op::Renew(_));
             keeps || entry.op.append().is_some()

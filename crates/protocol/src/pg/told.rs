@@ -31,19 +31,17 @@ use larder_types::{
     Stamp, Target, ToldPut, Tombstone, VersionRow, rows,
 };
 
-use super::apply::Batch;
-use super::calls::{Step, epoch_holds};
+use super::batch::Batch;
+use super::mutation::{Step, epoch_holds};
 use super::slots::Slot;
 use super::{Pg, ReplyKind};
 use crate::index::{Index, IndexError};
 use crate::limits::{
     REGION_FORGET_OPS_MAX, REGION_FREED_MAX, REGION_JOURNAL_OPS_MAX, REGION_NOTES_MAX,
 };
-use crate::message::{Outbox, PutCall, Refusal, Token};
-use crate::region::entry::Entry;
+use crate::message::{Outbox, PutCall, Refusal, Token, Told, ToldVersion};
 use crate::region::key_rows::{self, KeyRows};
 use crate::region::merge::join_amendments;
-use crate::region::told::{Told, ToldVersion};
 
 const FLOOR: &str = "clock floor";
 
@@ -253,30 +251,6 @@ impl Pg {
 }
 
 impl Batch<'_> {
-    /// Sets a key's null version, by the op `now`.
-    pub(super) fn set_version(
-        &mut self,
-        (bucket, key): (BucketId, &ObjectKey),
-        version: ObjectEntry,
-        now: OpId,
-    ) {
-        let own = version.put_at.region;
-        let mut version = version;
-        self.note_size(&version.row.body);
-        if own != RegionId::OWN {
-            if version.origin.is_none() && version.row.op != now {
-                version.origin = Some(Origin { region: own, pg: self.pg, op: now });
-            }
-            self.record((bucket, key), &key_rows::of_version(own, self.pg, &version), now);
-        }
-        self.changes.put(rows::version(bucket, key, rows::UNVERSIONED), version.write());
-    }
-
-    fn record(&mut self, (bucket, key): (BucketId, &ObjectKey), entry: &Entry, now: OpId) {
-        let row = rows::outcome(self.pg, now.seq);
-        self.changes.put(row, key_rows::journaled(bucket, key, entry).encode());
-    }
-
     pub(super) fn purge(&mut self, purge: &Purge, now: OpId) -> Result<(), IndexError> {
         let Purge { bucket, key, at, origin, .. } = purge;
         self.remove_version(*bucket, key, now)?;

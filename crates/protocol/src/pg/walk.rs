@@ -15,10 +15,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use larder_types::codec::decode;
 use larder_types::{Chunk, LvId, PgId, View};
 
-use super::{CopyPriority, Pg, Refill, chunk_in, owner};
+use super::{Pg, Refill};
 use crate::index::{Index, IndexError};
 use crate::limits::{WALK_LOOK_MS, WALK_PAUSE_MS_MAX};
 use crate::message::Event;
+use crate::row::{chunk_in, owner};
+use crate::turns::CopyPriority;
 
 /// The findings that a walk is to make for a PG.
 #[derive(Debug)]

@@ -16,9 +16,10 @@
 //! | [`compare`] | the full comparison, where a token is void |
 //! | [`listing`] | lists keys of all regions |
 //! | [`key_rows`] | entries as rows of a store's index |
-//! | [`told`] | calls that apply other regions' changes to a PG |
 //! | [`deletion`] | deletes a bucket in all regions |
 //! | [`home`] | makes one region the home of a bucket |
+//!
+//! Calls that apply other regions' changes to a PG stand with its other calls: [`Told`].
 //!
 //! # Invariants
 //!
@@ -38,12 +39,11 @@ pub mod key_rows;
 pub mod listing;
 pub mod merge;
 pub mod pull;
-pub mod told;
 
+pub use crate::message::told::{self, Told, ToldAppend, ToldVersion};
 pub use compare::{Listed, Range, Sum, Summed};
 pub use entry::{Base, Entry, Id, Name, Need, Object, Piece, Slot, What};
 pub use journal::{Token, Void};
 pub use key_rows::KeyRows;
 pub use merge::{Contradiction, Holding, join};
 pub use pull::Pull;
-pub use told::{Told, ToldAppend, ToldVersion};

@@ -12,8 +12,7 @@ use super::{
     check_content, check_description, check_pairs, check_parts,
 };
 use crate::limits::{OP_SEQ_MAX, REGION_FREED_MAX, REGION_NOTES_MAX, STEP_ROWS_MAX};
-use crate::message::Content;
-use crate::region::told::{Told, ToldAppend, ToldVersion};
+use crate::message::{Content, Told, ToldAppend, ToldVersion};
 
 /// Checks what another region tells, as a proxy hands it on.
 pub(super) fn check_told(told: &Told) -> Judged {

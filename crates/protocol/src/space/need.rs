@@ -14,11 +14,11 @@
 //! 4. A replica that joins an LV is opened with a floor above everything that the index shows: no write that was
 //!    granted before reaches it.
 
-use larder_types::{BootId, Chunk, GrantKey, Holders, LvId, OpSeq};
+use larder_types::{BootId, Chunk, GrantKey, Holders, LvId, MapVersion, OpSeq};
 
-use super::{FloorRaise, Lv, LvInfo, VolumeGroup};
+use super::{FloorRaise, Lv, VolumeGroup};
 use crate::limits::{ORDER_FRESH_MS, VACATE_MS};
-use crate::manager::state::{MapVersion, ReplicaState};
+use crate::lv::{LvInfo, ReplicaState};
 
 /// A replica whose copies are to be given up.
 #[derive(Debug, Clone, Copy)]

@@ -1,8 +1,9 @@
-use larder_types::{Chunk, Grant, PgId};
+use larder_types::{BootId, Chunk, Grant, MapVersion, PgId, PvId, ServerId};
 use proptest::prelude::*;
 
 use super::*;
 use crate::limits::{ORDER_FRESH_MS, REFUSED_MS, VACATE_MS};
+use crate::lv::{Replica, ReplicaState};
 
 fn info() -> LvInfo {
     let replica = |n| Replica {

@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 
 use larder_types::{Chunk, Extent, LvId};
 
-use super::{FreeRuns, Lv, LvInfo, VolumeGroup};
-use crate::rebuild::SpaceFault;
+use super::{FreeRuns, Lv, SpaceFault, VolumeGroup};
+use crate::lv::LvInfo;
 
 /// The part of an LV that is not known.
 #[derive(Debug)]

@@ -15,8 +15,7 @@ use super::Turn;
 use super::message::ManagerMessage;
 use crate::limits::{COPY_NEED_MS, COPY_STUCK_MS};
 use crate::manager::state::ServerRole;
-use crate::pg::CopyPriority;
-use crate::turns::{CopyNeed, CopyTurn};
+use crate::turns::{CopyNeed, CopyPriority, CopyTurn};
 
 /// The last message of a meta server.
 #[derive(Debug, Clone, Copy)]

@@ -7,10 +7,11 @@ use larder_types::{BootId, LvId, MapVersion, PgId, ServerId, View};
 
 use super::command::{Applied, Command, NewServer, Outcome, Refusal, changed};
 use super::map::{
-    ClusterId, DiskState, LvRecord, PgRecord, ReplicaState, ServerRecord, ServerRole, ServerState,
-    Settings, Topology,
+    ClusterId, DiskState, LvRecord, PgRecord, ServerRecord, ServerRole, ServerState, Settings,
+    Topology,
 };
 use crate::limits::{ENDED_RUNS_MAX, MAP_VERSION_MAX, PG_MEMBERS_MAX, SERVERS_MAX};
+use crate::lv::ReplicaState;
 use crate::manager::quorum::LogIndex;
 
 impl Topology {

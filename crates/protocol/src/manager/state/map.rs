@@ -10,6 +10,7 @@ use larder_types::{
 use serde::{Deserialize, Serialize};
 
 use super::root::RootRecord;
+use crate::lv::ReplicaState;
 use crate::manager::quorum::LogIndex;
 use crate::placement::{FailureDomains, Weight};
 
@@ -172,17 +173,6 @@ pub enum LvState {
     Open,
     /// It takes none.
     ReadOnly,
-}
-
-/// The content of a replica.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ReplicaState {
-    /// All that METAX says it holds.
-    Current,
-    /// It is being filled.
-    Rebuilding,
-    /// Nothing; no METAX names it. The index may be used again.
-    Gone,
 }
 
 /// A replica of an LV.

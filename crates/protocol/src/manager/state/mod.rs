@@ -23,12 +23,13 @@ mod rotation;
 mod timeline;
 mod volumes;
 
+pub use crate::lv::ReplicaState;
 pub use command::{Applied, Command, NewServer, Outcome, Refusal};
 pub use larder_types::MapVersion;
 pub use map::{
     ClusterId, DiskRecord, DiskState, GatewayRecord, LvRecord, LvState, NextIds, PgRecord,
-    RegionRecord, ReplicaRecord, ReplicaState, ServerRecord, ServerRole, ServerState,
-    SessionRecord, Settings, Timeline, TokenId, TokenRecord, Topology,
+    RegionRecord, ReplicaRecord, ServerRecord, ServerRole, ServerState, SessionRecord, Settings,
+    Timeline, TokenId, TokenRecord, Topology,
 };
 pub use mark::MapMark;
 pub use removal::Loss;

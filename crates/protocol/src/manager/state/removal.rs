@@ -12,9 +12,8 @@ use std::collections::BTreeSet;
 use larder_types::{DiskId, LvId, PgId, ServerId};
 
 use super::command::{Applied, Outcome, Refusal};
-use super::map::{
-    DiskState, LvRecord, ReplicaRecord, ReplicaState, ServerRole, ServerState, Topology,
-};
+use super::map::{DiskState, LvRecord, ReplicaRecord, ServerRole, ServerState, Topology};
+use crate::lv::ReplicaState;
 
 /// The loss that would come with the removal of a server or a disk.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -317,7 +317,7 @@ fn what_a_primary_said_in_another_view_drops_no_replica() {
     assert_eq!(log.apply(late), Err(Refusal::OtherView));
     log.done(Command::DropVacated(LvId(0), 2, view));
     let replicas = &log.0.lv(LvId(0)).unwrap().replicas;
-    assert_eq!(replicas[2].state, super::map::ReplicaState::Gone);
+    assert_eq!(replicas[2].state, ReplicaState::Gone);
 }
 
 #[test]

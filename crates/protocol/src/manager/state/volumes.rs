@@ -7,10 +7,10 @@ use larder_types::{DiskId, Holders, LvId, PgId, PvId, ServerId, View};
 
 use super::command::{Applied, Outcome, Refusal, changed};
 use super::map::{
-    DiskRecord, DiskState, LvRecord, LvState, ReplicaRecord, ReplicaState, ServerRole, ServerState,
-    Topology,
+    DiskRecord, DiskState, LvRecord, LvState, ReplicaRecord, ServerRole, ServerState, Topology,
 };
 use crate::limits::{DISKS_MAX, LVS_MAX};
+use crate::lv::ReplicaState;
 use crate::placement::Weight;
 
 impl Topology {

@@ -2,13 +2,11 @@
 
 use larder_types::{
     Append, Appended, BootId, ChecksumAlgorithm, ChecksumKind, ChunkMove, DiskId, HoldersChange,
-    PiecesId, PvId, RegionId, Remembered, ServerId, SessionMemory, Stamp, UploadId,
+    MapVersion, PiecesId, PvId, RegionId, Remembered, ServerId, SessionMemory, Stamp, UploadId,
 };
 
 use super::*;
-use crate::manager::state::{MapVersion, ReplicaState};
-use crate::pg::OpenEntry;
-use crate::space::Replica;
+use crate::lv::{Replica, ReplicaState};
 
 const PG: PgId = PgId(0);
 const BUCKET: BucketId = BucketId(1);

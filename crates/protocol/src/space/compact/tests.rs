@@ -1,9 +1,9 @@
 use larder_types::limits::{BLOCK_BYTES, CHUNK_BLOCKS_MAX};
-use larder_types::{Chunk, Grant, GrantKey, Holders, OpId, OpSeq, PgId, View};
+use larder_types::{Chunk, Grant, GrantKey, Holders, MapVersion, OpId, OpSeq, PgId, View};
 
-use super::super::{FreeRuns, LvInfo, VolumeGroup};
+use super::super::{FreeRuns, VolumeGroup};
 use super::*;
-use crate::manager::state::MapVersion;
+use crate::lv::LvInfo;
 
 const LV: LvId = LvId(1);
 
@@ -26,12 +26,12 @@ fn floor(seq: u64) -> GrantKey {
 
 /// An LV with one replica, in this run of its server.
 fn info(blocks: u32, boot: u64, as_of: MapVersion) -> LvInfo {
-    let replica = crate::space::Replica {
+    let replica = crate::lv::Replica {
         server: larder_types::ServerId(1),
         boot: larder_types::BootId(boot),
         disk: larder_types::DiskId(1),
         pv: larder_types::PvId(0),
-        state: crate::manager::state::ReplicaState::Current,
+        state: crate::lv::ReplicaState::Current,
     };
     LvInfo { lv: LV, blocks, copies: 1, replicas: vec![replica], as_of }
 }

@@ -1,8 +1,8 @@
-use larder_types::{BootId, DiskId, GrantKey, OpId, OpSeq, PvId, ServerId, View};
+use larder_types::{BootId, DiskId, GrantKey, MapVersion, OpId, OpSeq, PvId, ServerId, View};
 
 use super::*;
-use crate::manager::state::{MapVersion, ReplicaState};
-use crate::space::{NoSpace, Replica, SpaceUse};
+use crate::lv::{Replica, ReplicaState};
+use crate::space::{NoSpace, SpaceUse};
 
 const LV: LvId = LvId(1);
 const MARK: u32 = 60;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use larder_types::{Op, OpId, OpSeq, View};
+use larder_types::{HybridClock, Op, OpId, OpSeq, SessionMemory, View};
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Summed;
-use crate::pg::{Piece, Report, SnapshotHeader};
+use crate::index::Row;
 
 /// An op on its way between members, or read back from the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +15,57 @@ pub struct LogEntry {
     pub id: OpId,
     /// The op, shared by the log, the tail and the messages to peers.
     pub op: Arc<Op>,
+}
+
+/// A member's or learner's log as it tells it to a primary.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// True if its rows are all there; if not, it has nothing.
+    pub is_whole: bool,
+    /// Its last op.
+    pub last: OpId,
+    /// The op at its commit point, or one after it from which on its primary has asked.
+    pub prev: OpId,
+    /// Its ops above that, or the first of them.
+    pub entries: Vec<LogEntry>,
+}
+
+impl Report {
+    /// The last op that it tells.
+    pub(crate) fn end(&self) -> OpId {
+        self.entries.last().map_or(self.prev, |entry| entry.id)
+    }
+}
+
+/// The content of a snapshot besides rows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotHeader {
+    /// Last op that its rows show.
+    pub at: OpId,
+    /// The PG's clock.
+    pub clock: HybridClock,
+    /// Puts up to it whose outcome is not applied, in order, with the place of their latest attempt.
+    pub open: Vec<OpenEntry>,
+    /// The memory of sessions; of one with many requests in several parts.
+    pub sessions: Vec<SessionMemory>,
+}
+
+/// A put that is open in a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenEntry {
+    /// The put.
+    pub entry: LogEntry,
+    /// True if it will make nothing when it is committed.
+    pub superseded: bool,
+}
+
+/// Some rows of a snapshot, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece {
+    /// Rows and values.
+    pub rows: Vec<Row>,
+    /// Nothing follows.
+    pub is_last: bool,
 }
 
 /// A message between the members of a PG.

@@ -3,7 +3,7 @@
 use larder_types::{Appended, BucketId, Condition, Epoch, HybridClock, ObjectKey, OpId, Request};
 use serde::{Deserialize, Serialize};
 
-use crate::message::{Content, Description};
+use super::put::{Content, Description};
 
 /// Append bytes to the key's null version, or make it of them if there is none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

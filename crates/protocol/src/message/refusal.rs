@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::append::AppendRefusal;
+use super::append::AppendRefusal;
 
 /// The reason for which a call was refused, sorted by what the caller should do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,6 +1,6 @@
 //! Calls that apply changes of other regions to a PG, and that renew its own.
 //!
-//! The machine that pulls ([`Pull`](super::Pull)) finds entries that are not here and joins them with those that are.
+//! The machine that pulls ([`Pull`](crate::region::Pull)) finds entries that are not here and joins them with those that are.
 //! For each result the driver makes one of these calls to the primary of the key's PG. The primary looks again: the key
 //! may have changed meanwhile.
 
@@ -10,7 +10,7 @@ use larder_types::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::message::{Content, PutCall};
+use super::put::{Content, PutCall};
 
 /// A change of another region, or a note about journals.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
