@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -33,7 +33,6 @@ use crate::limits::{
     NEARLY_FULL_BYTES, RESERVE_BYTES, RESERVE_LAST_PART, RESERVE_PART,
 };
 use crate::manager::LvRecord;
-use crate::meta::Meta;
 use crate::ticket::{Ticket, WriteOutcome};
 use crate::wire::CopyState;
 
@@ -51,6 +50,9 @@ enum Concerned {
 
 /// Takes what became of a command, on the disk's thread: it must not wait for anything.
 pub(crate) type Then = Box<dyn FnOnce(Result<Answer, Refusal>) + Send>;
+
+/// Tells a PG's machine the answer of one of its replicas, on the disk's thread.
+pub(crate) type ToPg = Box<dyn Fn(PgId, LvId, usize, DataAnswer) + Send + Sync>;
 
 /// A request of a client, as long as it is under way here: background work yields to those.
 pub(crate) struct Client(Arc<AtomicU32>);
@@ -102,7 +104,7 @@ pub struct DataServer {
     ready: Condvar,
     reader: VolumeReader,
     disk: Arc<dyn Disk>,
-    meta: OnceLock<Weak<Meta>>,
+    pgs: OnceLock<ToPg>,
     reserve_bytes: u64,
     free_bytes: AtomicU64,
     broken: AtomicBool,
@@ -134,7 +136,7 @@ impl DataServer {
             ready: Condvar::new(),
             reader: volume.reader(),
             disk,
-            meta: OnceLock::new(),
+            pgs: OnceLock::new(),
             reserve_bytes,
             free_bytes: AtomicU64::new(free),
             broken: AtomicBool::new(false),
@@ -147,9 +149,9 @@ impl DataServer {
         }))
     }
 
-    /// Names the meta server to which PGs' requests are answered.
-    pub(crate) fn answer_to(&self, meta: &Arc<Meta>) {
-        assert!(self.meta.set(Arc::downgrade(meta)).is_ok(), "answers go to one meta server");
+    /// Answers PGs' requests to their meta server from now on.
+    pub(crate) fn answer_to(&self, pgs: ToPg) {
+        assert!(self.pgs.set(pgs).is_ok(), "answers go to one meta server");
     }
 
     /// This run.
@@ -409,8 +411,8 @@ impl DataServer {
             }
             Concerned::Pg { pg, lv, replica, grant } => {
                 let answer = pg_answer(completion.result, grant);
-                if let Some(meta) = self.meta.get().and_then(Weak::upgrade) {
-                    meta.data_answered(pg, lv, replica, answer);
+                if let Some(tell) = self.pgs.get() {
+                    tell(pg, lv, replica, answer);
                 }
             }
             Concerned::Then(then) => then(completion.result),

@@ -12,6 +12,7 @@ pub mod breakdown;
 mod clock;
 pub mod data;
 pub mod data_node;
+mod directory;
 pub mod fill;
 pub mod identity;
 mod inbox;

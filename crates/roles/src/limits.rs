@@ -16,6 +16,8 @@ mod regions;
 pub use copies::*;
 pub use regions::*;
 
+/// LVs that a device must have room for, by PG: one PG must not be full while the others are empty.
+pub const LVS_PER_PG_MIN: u64 = 2;
 /// Milliseconds from a map that the disk did not take until it is tried again.
 pub const MAP_KEEP_PAUSE_MS: u64 = 1_000;
 /// Ids that managers who are made anew skip: those before them may have given some that no server has kept yet.

@@ -8,12 +8,16 @@ mod kept;
 mod presence;
 mod versions;
 
+use std::error::Error;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use larder_protocol::manager::policy::ServerMessage;
-use larder_protocol::manager::state::{Applied, Command, MapVersion, Topology};
+use larder_protocol::manager::state::{
+    Applied, Command, MapVersion, Refusal, ServerState, Topology,
+};
 use larder_types::ServerId;
 
 pub use client::ManagersClient;
@@ -59,6 +63,21 @@ pub trait Managers: Send + Sync + 'static {
     fn say(&self, message: ServerMessage);
 }
 
+/// Returns when the map says no longer that a server answers: a caller that waits for it need not find out
+/// for itself.
+pub(crate) async fn down(managers: &dyn Managers, server: ServerId) {
+    let mut versions = managers.versions();
+    let is_up = |map: Arc<Topology>| {
+        map.servers.get(&server).is_some_and(|record| record.state == ServerState::Up)
+    };
+    while is_up(managers.map()) {
+        if versions.changed().await.is_err() {
+            // No map comes any more.
+            return pending().await;
+        }
+    }
+}
+
 /// The reason why nobody knows what came of a command, or nothing did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotProposed {
@@ -79,4 +98,26 @@ pub enum NotProposed {
         "manager {0} may be of an earlier release that does not know this, or has not been heard yet: upgrade or start it first"
     )]
     OlderManager(ServerId),
+}
+
+/// The reason why no token was made, by what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum NotIssued {
+    /// Later, or ask another manager: this one has not been given the authority's key yet.
+    #[error(
+        "this manager cannot sign certificates yet: the authority's key is still to come from another manager"
+    )]
+    NoAuthority,
+    /// As it says. A server may have been given a place in the map, which nobody takes.
+    #[error(transparent)]
+    NotProposed(#[from] NotProposed),
+    /// Fix the request.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// As it says, of the manager's own directory.
+    #[error(transparent)]
+    Manager(Box<dyn Error + Send + Sync>),
+    /// As the manager that was asked says.
+    #[error("{0}")]
+    Told(String),
 }

@@ -1,30 +1,12 @@
 //! Connections to the other servers of the cluster that have one role.
 
 use std::collections::BTreeMap;
-use std::future::pending;
 use std::sync::Arc;
 
 use larder_net::{Endpoint, Peer, Service};
 use larder_protocol::manager::state::{ServerState, Topology};
 use larder_types::ServerId;
 use parking_lot::Mutex;
-
-use crate::managers::Managers;
-
-/// Returns when the map says no longer that a server answers: a caller that waits for it need not find out
-/// for itself.
-pub(crate) async fn down(managers: &dyn Managers, server: ServerId) {
-    let mut versions = managers.versions();
-    let is_up = |map: Arc<Topology>| {
-        map.servers.get(&server).is_some_and(|record| record.state == ServerState::Up)
-    };
-    while is_up(managers.map()) {
-        if versions.changed().await.is_err() {
-            // No map comes any more.
-            return pending().await;
-        }
-    }
-}
 
 /// A handle for each server that was called, where the map says that it listens. A server that moved gets
 /// another; one that was removed has none.

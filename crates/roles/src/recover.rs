@@ -31,7 +31,6 @@ mod v1;
 pub use make::{Loss, Made, NotMade, Source, make};
 pub use source::{NoSource, read};
 pub use take::{NotTaken, Taken, check, take};
-pub(crate) use take::{before, has_taken};
 pub use v1::{BadRecovery, Recovery};
 
 #[cfg(test)]

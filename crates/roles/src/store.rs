@@ -10,14 +10,12 @@ use larder_types::{BootId, DiskId, RegionId, ServerId};
 use larder_volume::{Volume, VolumeConfig, VolumeError};
 
 use crate::data::DataServer;
+pub use crate::directory::{DATA_FILE, LOCK_FILE};
+use crate::limits::LVS_PER_PG_MIN;
 use crate::manager::{Genesis, Manager, ManagerError};
 use crate::meta::{BackgroundConfig, Meta, MetaConfig, OpenError, Threads};
 use crate::proxy::Proxy;
 
-/// File that a running store holds locked.
-pub const LOCK_FILE: &str = "lock";
-/// Default file of the data.
-pub const DATA_FILE: &str = "data0";
 /// Least bytes of an LV.
 const LV_BYTES_MIN: u64 = 64 * 1024 * 1024;
 /// Most bytes of an LV.
@@ -27,8 +25,6 @@ const PVS_PER_DISK: u64 = 512;
 
 /// PGs of a store that is told nothing else.
 pub const PG_COUNT: u32 = 256;
-/// LVs that a device must have room for, by PG: one PG must not be full while the others are empty.
-pub(crate) const LVS_PER_PG_MIN: u64 = 2;
 
 const _: () = assert!(LV_BYTES_MIN <= LV_BYTES_MAX, "LV sizes are a range");
 

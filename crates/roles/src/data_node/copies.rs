@@ -36,7 +36,8 @@ use crate::limits::{
     COPIES_MAX, COPIES_WAITING_MAX, COPY_MARGIN_MS, COPY_PATIENCE_MS, COPY_READS_MAX,
     COPY_TURN_MS_MAX, READ_PATIENCE_MS, READ_PIECE_BYTES,
 };
-use crate::peers::{Peers, down};
+use crate::managers::down;
+use crate::peers::Peers;
 use crate::wire::{CopyEnd, CopyOrder, CopyState, DataCall, DataReply, DataService};
 
 /// The work of a data server for copies, since its start.

@@ -14,8 +14,9 @@ use parking_lot::Mutex;
 use super::reads::Reads;
 use super::{CopyCounters, DataNode, Running};
 use crate::data::DataServer;
+use crate::directory::{DATA_FILE, LOCK_FILE};
+use crate::limits::LVS_PER_PG_MIN;
 use crate::managers::{Early, Managers, NotProposed};
-use crate::store::{DATA_FILE, LOCK_FILE, LVS_PER_PG_MIN};
 
 /// The parameters that a data server is opened with.
 #[derive(Debug, Clone)]

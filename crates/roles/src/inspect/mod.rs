@@ -14,6 +14,7 @@ mod expect;
 mod marks;
 mod member;
 mod overlay;
+mod quorum;
 mod report;
 mod role;
 mod scrubbed;
@@ -32,13 +33,15 @@ use larder_types::{
 };
 use larder_volume::{VolumeReader, verify_range};
 
+use crate::directory::LOCK_FILE;
 use crate::manager::{self, ManagerError, Map};
 use crate::meta::{KV_DIR, LOG_DIR, Replay};
-use crate::store::LOCK_FILE;
 use crate::{StoreConfig, StoreError};
 use expect::Expectations;
 use marks::Marks;
 use overlay::Overlay;
+#[cfg(test)]
+pub(crate) use quorum::look as look_at_quorum;
 pub use report::Report;
 pub use role::inspect_role;
 

@@ -9,10 +9,10 @@ use larder_env::{Disk, RealDisk};
 use larder_net::{Identity, Role};
 use larder_types::ClusterId;
 
-use super::{Report, member};
+use super::{Report, member, quorum};
 use crate::StoreError;
+use crate::directory::LOCK_FILE;
 use crate::identity::IDENTITY_FILE;
-use crate::store::LOCK_FILE;
 
 /// Checks what the server whose identity is in a directory keeps there. `data` is a data server's file or device.
 ///
@@ -37,7 +37,7 @@ pub fn inspect_role(root: &Path, data: &str) -> Result<Report, StoreError> {
     report.section("identity");
     report.line(subject.to_string());
     if subject.roles.has(Role::Manager) {
-        crate::quorum::inspect(&disk, &subject, &mut report);
+        quorum::look(&disk, &subject, &mut report);
     }
     if subject.roles.has(Role::Meta) {
         member::look(&disk, root, &subject, &mut report);

@@ -31,7 +31,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Contacts, Managers, MapKeeper, NotProposed, OlderMap, VersionWatch, Versions};
+use super::{
+    Contacts, Managers, MapKeeper, NotIssued, NotProposed, OlderMap, VersionWatch, Versions,
+};
 use crate::clock::since_1970_ms;
 use crate::limits::{
     AUTHORITY_WAIT_MS, ISSUE_MS_MAX, MANAGER_AVOIDED_MS, MANAGERS_PAUSE_MS_MAX,
@@ -39,7 +41,6 @@ use crate::limits::{
     PROPOSE_WAIT_MS, SAID_TO_MANAGERS,
 };
 use crate::planted::{Bug, has};
-use crate::quorum::NotIssued;
 use crate::wire::{ManagerCall, ManagerMessageIn, ManagerReply};
 
 /// See the module's head. Dropped, it asks no more.

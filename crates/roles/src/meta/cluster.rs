@@ -25,8 +25,8 @@ use super::batch::may_wait;
 use super::copy::Shunned;
 use super::{Member, Meta, Neighbours};
 use crate::limits::{DATA_ANSWER_MAX, DATA_PAUSE, DATA_REACH_MAX, MAP_LAG_MAX, PEER_BYTES_MAX};
-use crate::managers::{Early, Managers};
-use crate::peers::{Peers, down};
+use crate::managers::{Early, Managers, down};
+use crate::peers::Peers;
 use crate::wire::{DataCall, DataReply, DataService, MetaMessage, MetaService};
 
 /// Version of the map that is kept, that of the one that an order wants, and what the order is about: a group's view, or its volumes.

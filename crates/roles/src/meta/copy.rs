@@ -31,7 +31,7 @@ use crate::limits::{
     COPY_LATE_MS, COPY_PATIENCE_MS, COPY_SHUNNED, PROTOCOL_COPIES, READ_PATIENCE_MS,
     READ_PIECE_BYTES, WRITE_PATIENCE_MS,
 };
-use crate::peers::down;
+use crate::managers::down;
 use crate::wire::{CopyEnd, CopyOrder, DataCall, DataReply, DataService};
 
 /// The data servers of an LV's replicas, by number, as a PG knows them.

@@ -199,7 +199,12 @@ impl Meta {
         let (meta, mut writer) = recovered.assemble(Buckets::Here(manager), Neighbours::Here(here));
         let meta = Arc::new(meta);
         let Neighbours::Here(here) = &meta.neighbours else { unreachable!("made above") };
-        here.data.answer_to(&meta);
+        let stepped = Arc::downgrade(&meta);
+        here.data.answer_to(Box::new(move |pg, lv, replica, answer| {
+            if let Some(meta) = stepped.upgrade() {
+                meta.data_answered(pg, lv, replica, answer);
+            }
+        }));
         meta.begin_views(here, &mut writer)?;
         let dead_streams = meta.dead_streams()?;
         let walk = meta.begin_space(here)?;

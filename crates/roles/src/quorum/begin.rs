@@ -9,7 +9,7 @@ use larder_env::{Disk, DiskError};
 use larder_protocol::manager::quorum::{
     HardState, Item, LogIndex, LogWrite, Members, Position, Snapshot, Stored, Term,
 };
-use larder_protocol::manager::state::{Command, Topology};
+use larder_protocol::manager::state::{Command, Timeline, Topology};
 use larder_types::codec::decode;
 use larder_types::{ClusterId, ServerId};
 
@@ -42,11 +42,11 @@ pub(crate) fn begin_log(
 ) -> Result<Begun, ManagerError> {
     let mut aside = None;
     match log_of(&*disk)? {
-        Log::Of(before) if crate::recover::has_taken(&before, map) => return Ok(Begun::GoesOn),
+        Log::Of(before) if has_taken(&before, map) => return Ok(Begun::GoesOn),
         _ if has_begun => return Ok(Begun::Forgotten),
         Log::None => {}
         Log::Of(_) | Log::Unreadable => {
-            let name = format!("{PATH}.{}", crate::recover::before(map));
+            let name = format!("{PATH}.{}", before(map));
             // The first one that lay there is the managers' of before.
             match read_file(&*disk, &name) {
                 Err(DiskError::NotFound { .. }) => disk.rename(PATH, &name)?,
@@ -67,6 +67,21 @@ pub(crate) fn begin_log(
     let hard = HardState { term: FIRST_TERM, voted_for: None };
     log.write(LogWrite { hard, snapshot, entries: None })?;
     Ok(Begun::New(aside))
+}
+
+/// Suffix of the names of files that were there before a recovery.
+pub(crate) fn before(recovered: &Topology) -> String {
+    let id = recovered.timelines.last().map_or(0, |timeline| timeline.id);
+    format!("before-{id:016x}")
+}
+
+/// Returns true if a map is of the history that begins with a recovery.
+pub(crate) fn has_taken(of: &Topology, recovered: &Topology) -> bool {
+    let id = |timeline: Timeline| timeline.id;
+    recovered
+        .timelines
+        .last()
+        .is_some_and(|last| of.timeline_at(last.since).map(id) == Some(last.id))
 }
 
 /// Removes the tokens that the authority before has signed.

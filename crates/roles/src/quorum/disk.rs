@@ -28,7 +28,7 @@ pub(super) const DIR: &str = "quorum";
 /// The log, within its directory.
 const FILE: &str = "log";
 /// The log, as messages name it.
-pub(super) const PATH: &str = "quorum/log";
+pub(crate) const PATH: &str = "quorum/log";
 
 /// See the module's head.
 pub(super) struct QuorumDisk {

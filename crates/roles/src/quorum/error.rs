@@ -1,4 +1,4 @@
-//! The reasons why a manager does not start, stops, or gives no token.
+//! The reasons why a manager does not start, or stops.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use larder_env::DiskError;
 use larder_net::IdentityError;
 use larder_protocol::manager::state::Refusal;
 
-use crate::managers::NotProposed;
+use crate::managers::NotIssued;
 
 /// The reason why a manager does not start or has stopped, by what to do.
 #[derive(Debug, thiserror::Error)]
@@ -43,24 +43,8 @@ pub enum ManagerError {
     System(#[from] io::Error),
 }
 
-/// The reason why no token was made, by what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum NotIssued {
-    /// Later, or ask another manager: this one has not been given the authority's key yet.
-    #[error(
-        "this manager cannot sign certificates yet: the authority's key is still to come from another manager"
-    )]
-    NoAuthority,
-    /// As it says. A server may have been given a place in the map, which nobody takes.
-    #[error(transparent)]
-    NotProposed(#[from] NotProposed),
-    /// Fix the request.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// As it says.
-    #[error(transparent)]
-    Manager(#[from] ManagerError),
-    /// As the manager that was asked says.
-    #[error("{0}")]
-    Told(String),
+impl From<ManagerError> for NotIssued {
+    fn from(error: ManagerError) -> Self {
+        Self::Manager(Box::new(error))
+    }
 }

@@ -16,11 +16,12 @@ use larder_protocol::limits::ELECTION_MS_MIN;
 use larder_protocol::manager::state::{self, Applied, Command, NewServer, Outcome, Settings};
 use larder_types::{ClusterId, ServerId};
 
+use super::AUTHORITY_FILE;
 use super::disk::{PATH, QuorumDisk};
 use super::error::ManagerError;
 use super::member::{Member, MemberEffect};
 use super::tokens::{TokenBook, admission_of};
-use super::{AUTHORITY_FILE, LOCK_FILE};
+use crate::directory::LOCK_FILE;
 use crate::identity::{IDENTITY_FILE, roles_of};
 use crate::wire::ManagerReply;
 

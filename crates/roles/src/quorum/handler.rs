@@ -16,11 +16,11 @@ use tokio::time::timeout;
 
 use super::counts::ManagerCounts;
 use super::driver::{Input, LedAt, Route};
-use super::error::NotIssued;
 use super::maps::Maps;
 use super::tokens::Issuer;
 use crate::inbox::{Inbox, NotTaken};
 use crate::limits::MAP_WAIT_MS;
+use crate::managers::NotIssued;
 use crate::wire::{ManagerCall, ManagerMessageIn, ManagerReply, ManagerService};
 
 /// See the module's head.

@@ -14,7 +14,6 @@
 //! | `disk.rs`, `v1.rs` | the log's file: `docs/formats/quorum.md` |
 //! | `driver.rs`, `handler.rs`, `maps.rs` | the thread, what it is told, and the map for those who ask |
 //! | `running.rs` | all of these together, on whatever disk and connections |
-//! | `inspect.rs` | what of it a stopped manager keeps, checked |
 //! | `found.rs`, `tokens.rs` | the first start, and how other servers come in |
 //! | `begin.rs` | a directory made anew, from a map |
 //! | `authority.rs` | the authority's key, which every manager has or asks the others for |
@@ -36,7 +35,6 @@ mod driver;
 mod error;
 mod found;
 mod handler;
-mod inspect;
 mod maps;
 mod member;
 mod membership;
@@ -56,21 +54,23 @@ use larder_protocol::manager::state::NewServer;
 use larder_types::ServerId;
 use tokio::sync::watch;
 
-pub(crate) use begin::{Begun, begin_log, forget_tokens_of, map_in_log};
+pub(crate) use begin::{Begun, before, begin_log, forget_tokens_of, has_taken, map_in_log};
 pub use counts::{ManagerCounts, ManagerRequests};
-pub use error::{ManagerError, NotIssued};
+pub(crate) use disk::PATH;
+pub use error::ManagerError;
 #[cfg(test)]
 pub(crate) use found::Founder;
 pub use found::{Founding, found};
-pub(crate) use inspect::inspect;
 pub use member::Seat;
 pub(crate) use tokens::{add_token, admission_of};
 
-use crate::managers::ManagersClient;
+use crate::directory::LOCK_FILE;
+use crate::managers::{ManagersClient, NotIssued};
 use crate::renewal::{Renewal, Standing};
 use authority::{Asking, Keeper};
 pub(crate) use maps::Maps;
 pub(crate) use running::{Ground, Running};
+pub(crate) use v1::decode_file;
 
 /// The authority's key and certificate, in each manager's directory.
 pub const AUTHORITY_FILE: &str = "authority.pem";
@@ -83,9 +83,6 @@ pub(crate) fn keeps_snapshot(
 ) -> Result<bool, ManagerError> {
     Ok(disk::QuorumDisk::open(disk, cluster, me)?.stored().snapshot.is_some())
 }
-
-/// Held while a process uses the directory.
-const LOCK_FILE: &str = "lock";
 
 /// Where a manager is and whom it knows.
 #[derive(Debug, Clone)]

@@ -29,12 +29,12 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::error::{ManagerError, NotIssued};
+use super::error::ManagerError;
 use super::maps::Maps;
 use crate::clock::{now_ms, since_1970_ms};
 use crate::identity::roles_of;
 use crate::limits::{CLOCK_AHEAD_MS, PROPOSE_WAIT_MS};
-use crate::managers::{Managers, ManagersClient, NotProposed};
+use crate::managers::{Managers, ManagersClient, NotIssued, NotProposed};
 
 /// The book, within the manager's directory.
 pub(super) const FILE: &str = "tokens";

@@ -23,17 +23,17 @@ const _: () = assert!(FILE_HEADER_BYTES.is_multiple_of(RECORD_ALIGN_BYTES), "the
 
 /// The identity of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct FileHeader {
-    pub(super) cluster: ClusterId,
+pub(crate) struct FileHeader {
+    pub(crate) cluster: ClusterId,
     /// The manager whose log it is.
-    pub(super) server: ServerId,
+    pub(crate) server: ServerId,
     /// Drawn for each file.
-    pub(super) id: u64,
+    pub(crate) id: u64,
 }
 
 /// The reason why a file is not taken.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum BadFile {
+pub(crate) enum BadFile {
     #[error("it has no header of a manager's log")]
     Header,
     #[error("it has format version {0}, this release knows up to {VERSION}: use a newer release")]
@@ -46,11 +46,11 @@ pub(super) enum BadFile {
 
 /// The content of a file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Contents {
-    pub(super) header: FileHeader,
-    pub(super) writes: Vec<LogWrite>,
+pub(crate) struct Contents {
+    pub(crate) header: FileHeader,
+    pub(crate) writes: Vec<LogWrite>,
     /// Where the last whole record ends; what is behind is torn.
-    pub(super) end: usize,
+    pub(crate) end: usize,
 }
 
 pub(super) fn encode_header(header: &FileHeader) -> Vec<u8> {
@@ -89,7 +89,7 @@ pub(super) fn encode_record(
 
 /// Reads a file. Only one record is ever on its way to the disk. So what does not verify is torn if it is
 /// the last, and damage if a whole header of a later one follows.
-pub(super) fn decode_file(bytes: &[u8]) -> Result<Contents, BadFile> {
+pub(crate) fn decode_file(bytes: &[u8]) -> Result<Contents, BadFile> {
     let header = decode_header(bytes)?;
     let (mut writes, mut at) = (Vec::new(), FILE_HEADER_BYTES);
     loop {

@@ -8,14 +8,16 @@ use std::sync::Arc;
 use larder_env::disk::read_file;
 use larder_env::{Disk, DiskError, RealDisk};
 use larder_net::{Authority, Identity, IdentityError};
-use larder_protocol::manager::state::{ServerRecord, ServerRole, ServerState, Timeline, Topology};
+use larder_protocol::manager::state::{ServerRecord, ServerRole, ServerState, Topology};
 use larder_types::{ClusterId, ServerId};
 
 use super::v1::Recovery;
+use crate::directory::LOCK_FILE;
 use crate::identity::{IDENTITY_FILE, roles_of};
 use crate::managers::{BadMap, KeptMap, MAP_FILE};
-use crate::quorum::{AUTHORITY_FILE, Begun, ManagerError, begin_log, forget_tokens_of};
-use crate::store::LOCK_FILE;
+use crate::quorum::{
+    AUTHORITY_FILE, Begun, ManagerError, before, begin_log, forget_tokens_of, has_taken,
+};
 
 /// A directory that has taken a recovery.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -278,12 +280,6 @@ fn keep_before(dir: &Path, map: &Topology) -> Result<(), NotTaken> {
     Ok(())
 }
 
-/// Suffix of the names of files that were there before a recovery.
-pub(crate) fn before(recovered: &Topology) -> String {
-    let id = recovered.timelines.last().map_or(0, |timeline| timeline.id);
-    format!("before-{id:016x}")
-}
-
 /// The cluster of a recovery.
 ///
 /// # Panics
@@ -319,13 +315,4 @@ fn check_kept(
         return Err(NotTaken::GoneOn { dir: shown() });
     }
     Err(NotTaken::Later { dir: shown(), kept: kept.version.0, made: map.version.0 })
-}
-
-/// Returns true if a map is of the history that begins with a recovery.
-pub(crate) fn has_taken(of: &Topology, recovered: &Topology) -> bool {
-    let id = |timeline: Timeline| timeline.id;
-    recovered
-        .timelines
-        .last()
-        .is_some_and(|last| of.timeline_at(last.since).map(id) == Some(last.id))
 }

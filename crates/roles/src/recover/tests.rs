@@ -18,7 +18,7 @@ use super::*;
 use crate::identity::{IDENTITY_FILE, roles_of};
 use crate::limits::{IDS_SKIPPED, VERSIONS_SKIPPED};
 use crate::managers::{BadMap, KeptMap, MAP_FILE, Managers};
-use crate::quorum::{Manager, ManagerConfig};
+use crate::quorum::{Manager, ManagerConfig, before, has_taken};
 
 const CLUSTER: u64 = 0xc0ffee;
 const TOKEN: [u8; 32] = [7; 32];

@@ -46,7 +46,7 @@ use crate::limits::{
     DATA_ANSWER_MAX, SCRUB_LED_PATIENCE, SCRUB_LOGGED_MAX, SCRUB_LOOK, SCRUB_PIECE_BYTES,
     SCRUB_PIECE_COPIES_MAX, SCRUB_ROWS_MAX, SCRUB_SAVE,
 };
-use crate::peers::down;
+use crate::managers::down;
 use crate::progress::ScrubNow;
 use crate::wire::{CopyState, DataCall, DataReply};
 

@@ -25,7 +25,7 @@ use crate::data::{ReadFailure, verified};
 use crate::limits::{
     MAP_LATE_MAX, READ_MAPS_MAX, READ_PATIENCE_MS, READ_PAUSES_CUT_MAX, READ_SILENT_MAX,
 };
-use crate::peers::down;
+use crate::managers::down;
 use crate::wire::{DataCall, DataService};
 
 /// The reason why a replica did not give its bytes. Of several, the greatest is the one that is reported.

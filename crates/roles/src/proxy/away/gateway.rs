@@ -30,7 +30,7 @@ use crate::limits::{
     GATEWAY_CLIENTS_MS, GATEWAY_LIST_MS, GATEWAY_LOOK_MS, GATEWAY_LOOKED_MS, GATEWAY_PART_MS,
     GATEWAY_QUIET_MS, MAP_LAG_MAX, PROTOCOL_LOCAL, PROTOCOL_REMOTE_READS, REGION_DELETION_MS,
 };
-use crate::peers::down;
+use crate::managers::down;
 use crate::proxy::ClusterProxy;
 use crate::proxy::reach::Reach;
 use crate::wire::{

@@ -20,7 +20,7 @@ use super::retry::pause;
 use super::route::{found, replicas};
 use super::{Away, Replicas};
 use crate::limits::{STRAGGLER_MAX, STRAGGLERS_KIB_MAX, WITHDRAWAL_MS, WRITE_PATIENCE_MS};
-use crate::peers::down;
+use crate::managers::down;
 use crate::ticket::{Granted, WriteOutcome};
 use crate::wire::{DataCall, DataReply};
 

@@ -18,10 +18,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::support::SETTINGS;
+use crate::directory::LOCK_FILE;
 use crate::inbox::inbox;
 use crate::limits::MANAGER_INBOX_MAX;
 use crate::managers::{Contacts, ManagersClient};
-use crate::quorum::LOCK_FILE;
 use crate::quorum::disk::QuorumDisk;
 use crate::quorum::driver::{Driver, Input, Outlets, Route};
 use crate::quorum::handler::Desk;

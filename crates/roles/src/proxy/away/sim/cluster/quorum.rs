@@ -33,10 +33,10 @@ use super::disks::Pace;
 use super::places::{DISK_BYTES, Ends, Place};
 use super::roads::Roads;
 use super::servers::END_MAX;
-use crate::inspect::Report;
+use crate::inspect::{Report, look_at_quorum};
 use crate::managers::{Contacts, Managers, ManagersClient, MapKeeper, NotProposed};
 use crate::quorum::{
-    Begun, Founder, Ground, ManagerError, Maps, Running, begin_log, inspect, keeps_snapshot,
+    Begun, Founder, Ground, ManagerError, Maps, Running, begin_log, keeps_snapshot,
 };
 use crate::recover::Recovery;
 
@@ -401,7 +401,7 @@ impl Quorum {
     fn look_at_log(&self, at: usize) {
         let me = ServerId(MANAGERS.start + at as u32);
         let (disk, mut report) = (self.places[at].disk.lock().reopen(), Report::default());
-        inspect(&*disk, &subject(me.0, Role::Manager), &mut report);
+        look_at_quorum(&*disk, &subject(me.0, Role::Manager), &mut report);
         if !report.is_sound() {
             self.findings.violated(format!("manager {at} keeps {report}"));
         }

@@ -1,4 +1,4 @@
-//! Checking what a stopped manager keeps, without changing it.
+//! An inspection of what a manager of a cluster keeps.
 
 use larder_env::disk::read_file;
 use larder_env::{Disk, DiskError};
@@ -7,13 +7,12 @@ use larder_protocol::manager::quorum::{Item, LogIndex, Stored};
 use larder_protocol::manager::state::{Command, Topology};
 use larder_types::codec::decode;
 
-use super::disk::PATH;
-use super::v1::decode_file;
-use crate::inspect::Report;
+use super::Report;
+use crate::quorum::{PATH, decode_file};
 
 /// Looks at the log, and at the map that it makes if all of it was agreed on: how much of it was, the managers only
 /// know together.
-pub(crate) fn inspect(disk: &dyn Disk, subject: &Subject, report: &mut Report) {
+pub(crate) fn look(disk: &dyn Disk, subject: &Subject, report: &mut Report) {
     report.section("quorum");
     let bytes = match read_file(disk, PATH) {
         Ok(bytes) => bytes,
