@@ -20,7 +20,6 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Shared;
 use super::homes;
-use super::puller::link_to;
 use crate::limits::{REGION_MISS_MS, REGION_WAIT_MS};
 use crate::proxy::{Made, Proxy, RegionReach, answer_of, made_of};
 
@@ -64,7 +63,7 @@ pub(super) async fn make_at<R: RegionReach>(
         return Err(unavailable(why.to_owned()));
     }
     let bucket = change.bucket.clone();
-    let asked = async { link_to(shared, home)?.change(change).await }.await;
+    let asked = async { shared.link_to(home)?.change(change).await }.await;
     shared.homes.count_asked(asked.is_ok());
     match asked {
         Ok(ChangeAnswer::Unavailable(why)) => Err(unavailable(why)),

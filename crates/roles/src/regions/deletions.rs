@@ -29,10 +29,8 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Shared;
-use super::puller::link_to;
-use super::runs::Rows;
+use super::runs::{Rows, Unreadable};
 use super::sharing;
-use super::shown::Unreadable;
 use crate::limits::{
     REGION_CLOSE_MS, REGION_CLOSED_MS, REGION_DELETIONS_KEPT_MAX, REGION_DELETIONS_MAX,
 };
@@ -279,8 +277,7 @@ impl<R: RegionReach> Run<R> {
         let (shared, bucket) = (self.shared.clone(), self.record.name.clone());
         let close = CloseBucket { bucket, regions };
         let asking = async move {
-            match asked(region, async { link_to(&shared, region)?.close_bucket(close).await }).await
-            {
+            match asked(region, async { shared.link_to(region)?.close_bucket(close).await }).await {
                 Ok(answer) => (Event::Close(region, Some(answer)), None),
                 Err(why) => (Event::Close(region, None), Some(why)),
             }
@@ -292,7 +289,7 @@ impl<R: RegionReach> Run<R> {
         let (shared, bucket) = (self.shared.clone(), self.record.name.clone());
         let end = EndClosed { bucket, mark, delete };
         let asking = async move {
-            match asked(region, async { link_to(&shared, region)?.end_closed(end).await }).await {
+            match asked(region, async { shared.link_to(region)?.end_closed(end).await }).await {
                 Ok(is_done) => (Event::Delete(region, delete && is_done), None),
                 Err(why) => (Event::Delete(region, false), Some(why)),
             }

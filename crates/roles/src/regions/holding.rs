@@ -15,7 +15,7 @@ use larder_types::RegionId;
 use tokio::time::timeout;
 
 use super::Shared;
-use super::shown::Unreadable;
+use super::runs::Unreadable;
 use crate::blocking;
 use crate::limits::{REGION_LOOK_MS, REGION_SUMS_MAX};
 use crate::proxy::RegionReach;

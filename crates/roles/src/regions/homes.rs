@@ -30,7 +30,6 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 pub(super) use self::marks::Heads;
 use self::marks::{Mark, Waits};
 use super::Shared;
-use super::puller::link_to;
 use super::source::SourceState;
 use crate::blocking;
 use crate::limits::{
@@ -310,7 +309,7 @@ pub(super) async fn tell<R: RegionReach>(shared: Arc<Shared<R>>) {
             let asked = async {
                 for part in homes.chunks(larder_link::limits::HOMES_TOLD_MAX) {
                     let told = TellHomes { homes: part.to_vec() };
-                    link_to(&shared, region)?.tell_homes(told).await?;
+                    shared.link_to(region)?.tell_homes(told).await?;
                 }
                 Ok::<_, larder_link::LinkError>(())
             };

@@ -27,8 +27,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Shared;
-use super::puller::link_to;
-use super::shown::Unreadable;
+use super::runs::Unreadable;
 use crate::blocking;
 use crate::limits::{REGION_KEYS_MS, REGION_LIST_MS, REGION_LIST_PLACE_MS};
 use crate::planted::{self, Bug};
@@ -137,7 +136,7 @@ async fn told_by<R: RegionReach>(
         };
     }
     let keys = Keys { bucket: bucket.clone(), ask: ask.clone(), regions: regions.to_vec() };
-    match async { link_to(shared, region)?.keys(keys).await }.await {
+    match async { shared.link_to(region)?.keys(keys).await }.await {
         Ok(KeysTold::Keys(told)) => Ok(told),
         Ok(KeysTold::NoBucket) => Ok(KeysAnswer::default()),
         Ok(KeysTold::OtherRegions) => {

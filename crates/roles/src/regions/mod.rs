@@ -1,7 +1,7 @@
 //! The driver of a region: answers other regions, and takes what they have (ADR 42, ADR 43).
 //!
 //! ```text
-//!  another region ──ask, walk, list, fetch──▶ source.rs ──▶ rows of the store (shown.rs), bytes through the proxy
+//!  another region ──ask, walk, list, fetch──▶ answering.rs ──▶ rows of the store (shown.rs), bytes through the proxy
 //!  another region ◀──ask, walk, list, fetch── puller.rs, which steps the machine ──▶ taking.rs ──▶ the proxy's told puts
 //! ```
 //!
@@ -15,11 +15,12 @@
 //! | `homes.rs`, `homes/run.rs` | makes one region the home of a bucket |
 //! | `clients.rs` | knows how busy the machines of the store are |
 //! | `changes.rs` | has the home of a bucket make clients' changes |
-//! | `source.rs` | answers other regions |
+//! | `source.rs` | knows what other regions may be told, and how far they are |
+//! | `answering.rs` | answers other regions |
 //! | `fetches.rs` | sends them entries and their bytes |
 //! | `echoes.rs` | tells no region what it told itself |
 //! | `journal.rs` | forgets outcomes that all regions have |
-//! | `puller.rs` | steps the machine, and carries out its effects |
+//! | `inbox.rs`, `puller.rs` | steps the machine, and carries out its effects |
 //! | `reported.rs` | knows how far the others reported to be |
 //! | `reports.rs` | tells other regions how far this one is |
 //! | `positions.rs` | tells this store's primaries how far the others are |
@@ -42,6 +43,7 @@
 //! 4. Buckets of two regions are the same if their names are. The driver makes buckets that only other regions have, and a bucket is
 //!    deleted in all of them. One that a region has alone is none of theirs.
 
+mod answering;
 mod changes;
 mod clients;
 mod deletions;
@@ -50,6 +52,7 @@ mod fetches;
 mod holding;
 mod homes;
 mod in_flight;
+mod inbox;
 mod journal;
 mod lists;
 mod misses;
@@ -73,7 +76,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use larder_env::threads::JoinHandle;
-use larder_link::{Ear, Listener, RegionStatus, Site};
+use larder_link::{Ear, Link, LinkError, Listener, RegionStatus, Site};
 use larder_types::{PgId, RegionId};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -83,19 +86,22 @@ use tokio::sync::watch::Sender;
 use crate::limits::{REGION_CHANGES_MADE_MAX, REGION_LISTED_MAX, REGION_LISTS_MAX};
 use crate::news::News;
 use crate::proxy::{Elsewhere, Proxy, RegionReach};
+use answering::Answering;
 use clients::Clients;
 use deletions::Deletions;
 use echoes::Echoes;
 use homes::Homes;
 use in_flight::InFlight;
+use inbox::Inbox;
 use misses::Misses;
 use names::BucketIds;
 use parts::Partials;
-use puller::{Inbox, Puller};
+use puller::Puller;
 use reports::Reports;
+use runs::Unreadable;
 use sharing::Unshared;
-use shown::{Shown, Unreadable};
-use source::{Answering, SourceState};
+use shown::Shown;
+use source::SourceState;
 use watch::Watch;
 
 /// The PG that keeps the tokens of other regions' journals. It is always the same one, so that each journal has one row.
@@ -142,6 +148,12 @@ impl<R: RegionReach> Shared<R> {
             return Ok(None);
         }
         Ok(Some(members.live().map(|peer| peer.number).collect()))
+    }
+
+    /// The link to another region.
+    fn link_to(&self, region: RegionId) -> Result<Arc<Link>, LinkError> {
+        let gone = || LinkError::Unsound("a region that is no more".to_owned());
+        self.site.link_to(region)?.ok_or_else(gone)
     }
 }
 

@@ -21,7 +21,6 @@ use parking_lot::{Mutex, RwLock};
 use tokio::time::{Instant, sleep};
 
 use super::Shared;
-use super::puller::link_to;
 use super::shown::Buckets;
 use crate::limits::{REGION_DELETED_MS, REGION_NAMES_AGAIN_MS};
 use crate::proxy::RegionReach;
@@ -171,7 +170,7 @@ impl<R: RegionReach> Shared<R> {
             let asked_at = self.names.now();
             // No key is there, and all buckets are told.
             let range = Range { from: Vec::new(), to: Some(vec![0]) };
-            let told = link_to(self, region)?.walk(Walk { range }).await?;
+            let told = self.link_to(region)?.walk(Walk { range }).await?;
             Ok::<_, LinkError>((told.buckets, asked_at))
         };
         match asked.await {
@@ -201,7 +200,7 @@ impl<R: RegionReach> Shared<R> {
     ) -> Result<Option<Home>, ObjectError> {
         let own = self.shown.own();
         let asked = AskHome { bucket: bucket.clone(), ask: HomeAsk::Look, regions: vec![own] };
-        let answered = async { link_to(self, region)?.ask_home(asked).await }.await;
+        let answered = async { self.link_to(region)?.ask_home(asked).await }.await;
         match answered {
             Ok(HomeAnswer::Knows(home)) => Ok(home.and_then(|home| heard(own, None, home))),
             // One of a release that knows no homes says that nobody asks that.

@@ -18,83 +18,22 @@ use larder_protocol::region::journal::Batch;
 use larder_protocol::region::pull::{Config, Effect, Event, Source};
 use larder_protocol::region::{Entry, Id, Name, Pull, Token};
 use larder_types::{BucketId, Passed, PgId, RegionId};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, interval};
 
 use super::Shared;
 use super::TOKENS_PG;
 use super::holding::LookedUp;
+use super::inbox::{Candidate, Inbox, Message, Messages};
 use super::names::AskedAt;
 use super::parts;
 use super::taking::{self, FetchResult};
-use super::tombstones::Candidate;
 use crate::clock::now_ms;
-use crate::inbox;
 use crate::limits::{
     REGION_BYTES_PER_S, REGION_CLIENTS_MS, REGION_COMING_MS, REGION_HELLO_MS, REGION_NOTE_MS,
     REGION_REQUESTS_PER_MACHINE, REGION_STATUS_MS, REGION_TICK_MS,
 };
 use crate::proxy::RegionReach;
-
-/// A message to the thread.
-enum Message {
-    /// An event for the machine of this number.
-    Event(u64, Event),
-    /// The result of a fetch for that machine.
-    Fetched(u64, FetchResult),
-    /// A region's number of PGs; `None` if it does not answer.
-    Hello(RegionId, Option<u32>),
-    /// The list of regions has changed.
-    Members,
-    /// Ends the machine; told once it has ended.
-    Restart(oneshot::Sender<()>),
-    /// Asks which of these tombstones may go.
-    MayFree(Vec<Candidate>, oneshot::Sender<Vec<Candidate>>),
-    /// Tokens, and true if they are noted now.
-    Noted(Vec<(Source, Token)>, bool),
-    Stop,
-}
-
-/// The sending end of the thread's queue. The machine's requests bound its length: each has one answer, and a message
-/// every [`REGION_COMING_MS`] while its answer is coming.
-#[derive(Clone)]
-pub(super) struct Inbox(inbox::Inbox<Message>);
-
-/// The receiving end of an [`Inbox`].
-pub(super) struct Messages(inbox::Taker<Message>);
-
-impl Inbox {
-    pub(super) fn new() -> (Self, Messages) {
-        let (inbox, taker) = inbox::inbox(usize::MAX);
-        (Self(inbox), Messages(taker))
-    }
-
-    /// Asks which tombstones may go.
-    pub(super) fn may_free(
-        &self,
-        candidates: Vec<Candidate>,
-        asks: oneshot::Sender<Vec<Candidate>>,
-    ) {
-        self.send(Message::MayFree(candidates, asks));
-    }
-
-    /// Has another machine begin, with the tokens that are settled. Returns once what other regions told before counts no more; false if
-    /// the thread has ended.
-    pub(super) async fn restart(&self) -> bool {
-        let (tells, told) = oneshot::channel();
-        self.send(Message::Restart(tells));
-        told.await.is_ok()
-    }
-
-    pub(super) fn stop(&self) {
-        self.send(Message::Stop);
-    }
-
-    fn send(&self, message: Message) {
-        // The thread may have ended.
-        let _ended = self.0.put(message);
-    }
-}
 
 /// Tells the thread when it is to pull from other regions than before, or at other rates. The list is that of before the thread
 /// began. Does not end while the site lives.
@@ -154,7 +93,7 @@ impl<R: RegionReach> Puller<R> {
         let mut tick_ms = 0;
         loop {
             let late = Instant::now() + Duration::from_millis(REGION_TICK_MS);
-            match messages.0.take_until(late) {
+            match messages.take_until(late) {
                 Some(Message::Stop) => {
                     // Chunks are freed by tasks.
                     let _within = self.shared.runtime.enter();
@@ -252,7 +191,7 @@ impl<R: RegionReach> Puller<R> {
             *due_ms = now_ms + REGION_HELLO_MS;
             let (shared, inbox) = (self.shared.clone(), self.inbox.clone());
             self.shared.runtime.spawn(async move {
-                let said = match link_to(&shared, region) {
+                let said = match shared.link_to(region) {
                     Ok(link) => link.hello().await,
                     Err(error) => Err(error),
                 };
@@ -438,7 +377,7 @@ impl<R: RegionReach> Puller<R> {
     {
         let (shared, inbox, number) = (self.shared.clone(), self.inbox.clone(), self.number);
         self.shared.runtime.spawn(async move {
-            let Ok(link) = link_to(&shared, region) else {
+            let Ok(link) = shared.link_to(region) else {
                 return inbox.send(Message::Event(number, Event::Unanswered { request }));
             };
             let mut fetching = pin!(fetching(shared.clone(), link));
@@ -467,7 +406,7 @@ impl<R: RegionReach> Puller<R> {
     {
         let (shared, inbox, number) = (self.shared.clone(), self.inbox.clone(), self.number);
         self.shared.runtime.spawn(async move {
-            let answered = match link_to(&shared, region) {
+            let answered = match shared.link_to(region) {
                 Ok(link) => asking(shared.clone(), link).await,
                 Err(error) => Err(error),
             };
@@ -525,14 +464,6 @@ impl<R: RegionReach> Puller<R> {
             self.shared.watch.counters().set_share(pull.share());
         }
     }
-}
-
-pub(super) fn link_to<R: RegionReach>(
-    shared: &Shared<R>,
-    region: RegionId,
-) -> Result<Arc<Link>, LinkError> {
-    let gone = || LinkError::Unsound("a region that is no more".to_owned());
-    shared.site.link_to(region)?.ok_or_else(gone)
 }
 
 /// Notes a batch as told, and translates its buckets; `None` if one is not known here yet.

@@ -22,7 +22,6 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::Shared;
-use super::puller::link_to;
 use crate::limits::{REGION_REPORT_PAUSE_MS, REGION_REPORT_UNKNOWN_MS};
 use crate::proxy::RegionReach;
 
@@ -91,7 +90,7 @@ async fn send_to<R: RegionReach>(
     region: RegionId,
     report: Report,
 ) -> Result<(), LinkError> {
-    link_to(shared, region)?.report(report).await
+    shared.link_to(region)?.report(report).await
 }
 
 #[cfg(test)]

@@ -9,12 +9,22 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
+use larder_objects::ObjectError;
 use larder_protocol::Planted;
 use larder_protocol::region::{Id, KeyRows, Range, Summed, compare};
-use larder_types::codec::decode;
+use larder_types::codec::{CodecError, decode};
 use larder_types::{BucketId, ObjectEntry, ObjectKey, rows};
 
-use super::shown::Unreadable;
+/// Failure to read the rows of the store.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unreadable {
+    #[error(transparent)]
+    Store(#[from] ObjectError),
+    #[error(transparent)]
+    Row(#[from] CodecError),
+    #[error("row {0} has no such form")]
+    Form(String),
+}
 
 /// A source of rows.
 pub(super) trait Rows {

@@ -36,9 +36,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::Shared;
 use super::homes::Heads;
-use super::puller::link_to;
-use super::runs::Rows;
-use super::shown::Unreadable;
+use super::runs::{Rows, Unreadable};
 use super::source::SourceState;
 use crate::limits::{
     REGION_BUSY_MS, REGION_BUSY_TRIES_MAX, REGION_CLOSE_MS, REGION_RENEW_CLIENTS,
@@ -255,7 +253,7 @@ async fn has_one<R: RegionReach>(
 ) -> Result<bool, String> {
     let (bucket, own) = (record.name.clone(), shared.shown.own());
     let asked = AskHome { bucket, ask: HomeAsk::Look, regions: vec![own] };
-    let answered = async { link_to(shared, region)?.ask_home(asked).await }.await;
+    let answered = async { shared.link_to(region)?.ask_home(asked).await }.await;
     match answered {
         Ok(HomeAnswer::Absent) => Ok(false),
         Ok(HomeAnswer::Behind) => Err("it is deleting one".to_owned()),

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use larder_objects::ObjectError;
 use larder_protocol::region::{Entry, Id, KeyRows, Name, Range, Slot};
-use larder_types::codec::{CodecError, decode};
+use larder_types::codec::decode;
 use larder_types::{
     BucketId, BucketName, BucketRecord, BucketState, Epoch, ObjectKey, OpSeq, Passed, PgId,
     RegionId, Sharing, Tombstone, rows,
@@ -24,21 +24,10 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::TOKENS_PG;
-use super::runs::{Rows, Slice, Span};
+use super::runs::{Rows, Slice, Span, Unreadable};
 use crate::limits::{REGION_LATE_MS, REGION_LOOK_AGAIN_MS, REGION_LOOK_MS, REGION_SLICE_ROWS_MAX};
 use crate::proxy::{JournalAsk, Onward, Proxy, RegionReach, Scan};
 use crate::wire::JournalShown;
-
-/// Failure to read the rows of the store.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Unreadable {
-    #[error(transparent)]
-    Store(#[from] ObjectError),
-    #[error(transparent)]
-    Row(#[from] CodecError),
-    #[error("row {0} has no such form")]
-    Form(String),
-}
 
 /// A key, and the tombstone of its null version.
 pub(super) type KeyTombstone = (BucketId, ObjectKey, Tombstone);

@@ -1,4 +1,6 @@
-//! Answers other regions: from the store's rows, and with bytes read as for clients.
+//! The state of a region that others ask: what they may be told of journals and buckets, and how far they are.
+//!
+//! It knows nothing of the requests that it is for: `answering.rs` serves them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,39 +8,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use larder_link::message::Buckets as Names;
-use larder_link::{
-    Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, FetchAsked,
-    FetchSink, Hello, Keys, KeysTold, List, ListAnswer, RegionList, Report, Source, TellHomes,
-    Walk, WalkAnswer,
-};
+use larder_link::{Ask, AskAnswer, Declined};
 use larder_objects::ObjectError;
-use larder_protocol::Planted;
-use larder_protocol::limits::{REGION_ASK_IDS_MAX, REGION_RUN_IDS_MAX, REGION_RUNS_MAX};
-use larder_protocol::region::deletion::CloseAnswer;
-use larder_protocol::region::home::HomeAnswer;
+use larder_protocol::limits::REGION_ASK_IDS_MAX;
 use larder_protocol::region::journal::{Batch, Why};
-use larder_protocol::region::{Id, Token, Void, compare};
+use larder_protocol::region::{Id, Token, Void};
 use larder_types::codec::encode;
 use larder_types::{BucketId, OpSeq, PgId, RegionId};
 use parking_lot::Mutex;
-use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep};
 
 use super::Shared;
-use super::changes;
-use super::deletions;
-use super::fetches;
-use super::homes;
-use super::lists;
 use super::reported::Reported;
-use super::runs;
-use super::shown::{Buckets, Unreadable};
-use crate::blocking;
-use crate::clock::now_ms;
-use crate::limits::{
-    REGION_KEEP_LIST_MS, REGION_LOOKS_MS, REGION_NAMES_MS, REGION_NEWS_MS, REGION_SETTLE_MS,
-    REGION_WALK_MS,
-};
+use super::runs::Unreadable;
+use super::shown::Buckets;
+use crate::limits::{REGION_KEEP_LIST_MS, REGION_NAMES_MS, REGION_SETTLE_MS};
 use crate::news::{News, NewsWatch};
 use crate::planted::{self, Bug};
 use crate::proxy::{JournalAsk, RegionReach};
@@ -47,9 +31,6 @@ use crate::wire::Position;
 /// Alarm of a region that went back.
 const LOST: &str = "it has changes of this region that this one has lost: was this directory restored from a backup? Then remove \
                     this region there, and let an empty store join in its place";
-
-/// See the module's head.
-pub(super) struct Answering<R: RegionReach>(Arc<SourceState<R>>);
 
 /// The state that answers are made from.
 pub(super) struct SourceState<R: RegionReach> {
@@ -61,12 +42,6 @@ pub(super) struct SourceState<R: RegionReach> {
     moved: News,
     /// The buckets as each region was told them last, and when.
     named: Mutex<BTreeMap<RegionId, (Arc<Buckets>, Instant)>>,
-}
-
-impl<R: RegionReach> Answering<R> {
-    pub(super) fn new(state: Arc<SourceState<R>>) -> Self {
-        Self(state)
-    }
 }
 
 impl<R: RegionReach> SourceState<R> {
@@ -117,8 +92,13 @@ impl<R: RegionReach> SourceState<R> {
         self.passed.lock().take_moved()
     }
 
+    /// Notes that a region was heard.
+    pub(super) fn hear(&self, region: RegionId) {
+        self.passed.lock().hear(region);
+    }
+
     /// Takes how far a region reports to be, and what shows here.
-    fn take_reports(
+    pub(super) fn take_reports(
         &self,
         from: RegionId,
         reports: impl Iterator<Item = (PgId, Token)>,
@@ -151,8 +131,12 @@ impl<R: RegionReach> SourceState<R> {
 
     /// Answers with the outcomes behind the asking region's tokens, of settled PGs whose primary answers now; also
     /// returns true if these are news.
-    async fn told(&self, from: RegionId, ask: &Ask) -> Result<(AskAnswer, bool), Unreadable> {
-        self.passed.lock().hear(from);
+    pub(super) async fn told(
+        &self,
+        from: RegionId,
+        ask: &Ask,
+    ) -> Result<(AskAnswer, bool), Unreadable> {
+        self.hear(from);
         let asked = ask.pgs.iter().map(|(pg, behind, _)| (*pg, *behind));
         let pgs: Vec<_> = asked.filter(|(pg, _)| self.is_settled(*pg)).collect();
         let behind: BTreeMap<PgId, Token> = pgs.iter().copied().collect();
@@ -232,7 +216,10 @@ impl<R: RegionReach> SourceState<R> {
     }
 
     /// The names of these ids' buckets. One that is being deleted is not named.
-    fn names_of<'a>(&self, ids: impl Iterator<Item = &'a Id>) -> Result<Names, ObjectError> {
+    pub(super) fn names_of<'a>(
+        &self,
+        ids: impl Iterator<Item = &'a Id>,
+    ) -> Result<Names, ObjectError> {
         let mentioned: BTreeSet<BucketId> = ids.map(|id| id.name.bucket).collect();
         let buckets = self.shared.shown.buckets();
         let mut named = Vec::with_capacity(mentioned.len());
@@ -247,17 +234,17 @@ impl<R: RegionReach> SourceState<R> {
         Ok(named)
     }
 
-    fn all_names(&self) -> Names {
+    pub(super) fn all_names(&self) -> Names {
         self.shared.shown.buckets().live().iter().map(|(id, name)| (*id, name.clone())).collect()
     }
 
     /// Maps each shared bucket's id to itself: the answering region's own order counts. Those that are being deleted are compared,
     /// too: they may stay.
-    fn own_buckets(&self) -> BTreeMap<BucketId, BucketId> {
+    pub(super) fn own_buckets(&self) -> BTreeMap<BucketId, BucketId> {
         self.shared.shown.buckets().shared().map(|id| (id, id)).collect()
     }
 
-    fn has_pg(&self, pg: PgId) -> Result<(), Declined> {
+    pub(super) fn has_pg(&self, pg: PgId) -> Result<(), Declined> {
         let unsound = || Declined::Unsound(format!("there is no placement group {pg}"));
         if (pg.0 as usize) < self.is_settled.len() { Ok(()) } else { Err(unsound()) }
     }
@@ -304,175 +291,6 @@ pub(super) async fn keep_list<R: RegionReach>(shared: Arc<Shared<R>>) {
     }
 }
 
-/// Returns true if an answer has outcomes, or says that a token is void.
-fn has_news(told: &AskAnswer) -> bool {
-    let is_news = |batch: &Batch| !batch.ids.is_empty() || batch.left.0 > 0;
-    told.pgs.iter().any(|(_, batch)| batch.as_ref().map_or(true, is_news))
-}
-
-impl<R: RegionReach> Source for Answering<R> {
-    async fn hello(&self, _: RegionId) -> Result<Hello, Declined> {
-        let (number, pg_count) = (self.0.shared.shown.own(), self.0.shared.shown.pg_count());
-        Ok(Hello { number, pg_count, now_ms: now_ms() })
-    }
-
-    async fn ask(&self, from: RegionId, mut ask: Ask) -> Result<AskAnswer, Declined> {
-        ask.pgs.iter().try_for_each(|(pg, ..)| self.0.has_pg(*pg))?;
-        let mut more = self.0.shared.news.subscribe();
-        let until = Instant::now() + Duration::from_millis(REGION_NEWS_MS);
-        let mut is_first = true;
-        loop {
-            more.mark_seen();
-            let asked = ask.clone();
-            let (told, is_news) =
-                self.look(async move |state| state.told(from, &asked).await).await?;
-            // Without news the answer waits for some, so that they are told at once and the region asks little meanwhile.
-            if is_news || !matches!(timeout_at(until, more.changed()).await, Ok(Ok(()))) {
-                return Ok(told);
-            }
-            skip_looked_at(&mut ask, &told);
-            // Changes taken from the asking region show all the time, and are no news to it.
-            if !is_first {
-                sleep(Duration::from_millis(REGION_LOOKS_MS)).await;
-            }
-            is_first = false;
-        }
-    }
-
-    async fn reported(&self, from: RegionId, report: Report) -> Result<(), Declined> {
-        report.pgs.iter().try_for_each(|(pg, _)| self.0.has_pg(*pg))?;
-        self.0.passed.lock().hear(from);
-        self.0.take_reports(from, report.pgs.into_iter(), Vec::new());
-        Ok(())
-    }
-
-    async fn close_bucket(
-        &self,
-        from: RegionId,
-        close: CloseBucket,
-    ) -> Result<CloseAnswer, Declined> {
-        let shared = self.0.shared.clone();
-        whole(async move { deletions::close(&shared, from, close).await }).await
-    }
-
-    async fn end_closed(&self, _: RegionId, end: EndClosed) -> Result<bool, Declined> {
-        let shared = self.0.shared.clone();
-        whole(async move { deletions::end(&shared, end).await }).await
-    }
-
-    async fn keep(&self, known: RegionList) -> Result<(), Declined> {
-        let kept = self.0.shared.shown.reach().keep_regions(known.known(), encode(&known)).await;
-        kept.map_err(|error| {
-            tracing::warn!(%error, "a region waits, as the managers have not kept its number yet");
-            Declined::NotReady
-        })
-    }
-
-    async fn ask_home(&self, from: RegionId, ask: AskHome) -> Result<HomeAnswer, Declined> {
-        let state = self.0.clone();
-        whole(async move { state.answer_home(from, ask).await }).await
-    }
-
-    async fn tell_homes(&self, from: RegionId, told: TellHomes) -> Result<(), Declined> {
-        let shared = self.0.shared.clone();
-        whole(async move {
-            homes::hear(&shared, from, told).await;
-            Ok(())
-        })
-        .await
-    }
-
-    async fn change(&self, from: RegionId, change: Change) -> Result<ChangeAnswer, Declined> {
-        let shared = self.0.shared.clone();
-        whole(async move { Ok(changes::make(&shared, from, change).await) }).await
-    }
-
-    async fn keys(&self, _: RegionId, keys: Keys) -> Result<KeysTold, Declined> {
-        lists::tell(&self.0.shared, keys).await
-    }
-
-    async fn walk(&self, _: RegionId, walk: Walk) -> Result<WalkAnswer, Declined> {
-        self.look(async move |state| {
-            // One id more than an answer has shows where it ends.
-            let ids_max = REGION_RUNS_MAX * REGION_RUN_IDS_MAX + 1;
-            let (shown, until) =
-                (&state.shared.shown, Instant::now() + Duration::from_millis(REGION_WALK_MS));
-            let buckets = state.own_buckets();
-            let read = shown.ids_until(&buckets, &walk.range, ids_max, Some(until));
-            let (ids, left_at) = read.await?;
-            let summed = runs::summed(&walk.range, ids, left_at);
-            Ok(WalkAnswer { summed, buckets: state.all_names() })
-        })
-        .await
-    }
-
-    async fn list(&self, _: RegionId, list: List) -> Result<ListAnswer, Declined> {
-        self.look(async move |state| {
-            let (shown, ids_max) = (&state.shared.shown, REGION_ASK_IDS_MAX + 1);
-            let ids = shown.ids(&state.own_buckets(), &list.range, ids_max).await?;
-            let listed = compare::listed(Planted::default(), &list.range, ids.into_iter());
-            let buckets = state.names_of(listed.ids.iter())?;
-            Ok(ListAnswer { listed, buckets })
-        })
-        .await
-    }
-
-    async fn fetch(
-        &self,
-        from: RegionId,
-        fetch: FetchAsked,
-        sink: FetchSink,
-    ) -> Result<(), Declined> {
-        fetches::answer(&self.0.shared, from, fetch, sink).await
-    }
-}
-
-impl<R: RegionReach> Answering<R> {
-    /// Reads rows on a thread that may wait for the disk.
-    async fn look<T: Send + 'static>(
-        &self,
-        read: impl AsyncFnOnce(&SourceState<R>) -> Result<T, Unreadable> + Send + 'static,
-    ) -> Result<T, Declined> {
-        let (state, runtime) = (self.0.clone(), Handle::current());
-        let looked = blocking::run(move || blocking::wait(&runtime, read(&state))).await;
-        match looked {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(Unreadable::Store(error))) => {
-                tracing::warn!(%error, "another region is not answered now");
-                Err(Declined::NotReady)
-            }
-            Ok(Err(error)) => {
-                tracing::error!(%error, "the index cannot be read for another region");
-                Err(Declined::NotReady)
-            }
-            Err(_panicked) => Err(Declined::NotReady),
-        }
-    }
-}
-
-/// Does what is asked to its end, even if the asking region is gone meanwhile.
-async fn whole<T: Send + 'static>(
-    doing: impl Future<Output = Result<T, ObjectError>> + Send + 'static,
-) -> Result<T, Declined> {
-    match tokio::spawn(doing).await {
-        Ok(Ok(done)) => Ok(done),
-        Ok(Err(error)) => {
-            tracing::warn!(%error, "another region's request about a bucket is not carried out");
-            Err(Declined::NotReady)
-        }
-        Err(_panicked) => Err(Declined::NotReady),
-    }
-}
-
-/// Moves an ask's tokens over outcomes that were looked at and are no news.
-fn skip_looked_at(ask: &mut Ask, told: &AskAnswer) {
-    let passed: BTreeMap<PgId, Token> =
-        told.pgs.iter().filter_map(|(pg, told)| Some((*pg, told.as_ref().ok()?.token))).collect();
-    for (pg, behind, _) in &mut ask.pgs {
-        *behind = passed.get(pg).map_or(*behind, |passed| (*behind).max(*passed));
-    }
-}
-
 /// The first outcome of a PG that is not behind a token.
 fn first_lacked(batch: &Result<Batch, Void>, behind: Token) -> Option<OpSeq> {
     match batch {
@@ -494,4 +312,10 @@ fn cut(mut batch: Batch, behind: Token, ids_max: usize) -> Batch {
     }
     batch.token = batch.ids.last().map_or(behind, |(op, _)| Token { through: *op });
     batch
+}
+
+/// Returns true if an answer has outcomes, or says that a token is void.
+fn has_news(told: &AskAnswer) -> bool {
+    let is_news = |batch: &Batch| !batch.ids.is_empty() || batch.left.0 > 0;
+    told.pgs.iter().any(|(_, batch)| batch.as_ref().map_or(true, is_news))
 }

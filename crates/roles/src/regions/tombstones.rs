@@ -17,30 +17,20 @@ use futures::StreamExt;
 use larder_objects::ObjectError;
 use larder_protocol::limits::REGION_FREED_MAX;
 use larder_protocol::region::{Name, Slot, key_rows};
-use larder_types::{FreedTombstone, OpSeq, Origin, PgId, Tombstone};
+use larder_types::{FreedTombstone, OpSeq, PgId, Tombstone};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use super::Shared;
 use super::deletions;
-use super::puller::Inbox;
-use super::shown::Unreadable;
+use super::inbox::{Candidate, Inbox};
+use super::runs::Unreadable;
 use super::source::SourceState;
 use crate::limits::{
     REGION_FREE_MS, REGION_FREE_PASSES_MAX, REGION_FREE_PAUSE_MS, REGION_FREES_MAX,
 };
 use crate::planted::{self, Bug};
 use crate::proxy::RegionReach;
-
-/// A tombstone that all other regions have passed.
-pub(super) struct Candidate {
-    pub(super) name: Name,
-    pub(super) origin: Origin,
-    /// The region that purged was removed, or is not known here yet.
-    pub(super) is_former: bool,
-    pg: PgId,
-    at: larder_types::Stamp,
-}
 
 /// Positions in this store's journals that all other regions have passed, as of some time ago: of longer than a list takes.
 #[derive(Debug)]

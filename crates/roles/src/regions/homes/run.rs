@@ -14,7 +14,6 @@ use larder_types::{BucketName, Home, HomeScope, HomeState, RegionId};
 use tokio::time::{sleep, timeout};
 
 use super::super::Shared;
-use super::super::puller::link_to;
 use crate::limits::{
     REGION_HOME_AGAIN_MS, REGION_HOME_ANSWER_MS, REGION_HOME_LEVEL_MS, REGION_HOME_RUNS_MAX,
 };
@@ -186,7 +185,7 @@ impl<R: RegionReach> Run<R> {
         let asked = AskHome { bucket: self.bucket.clone(), ask, regions };
         let shared = self.shared.clone();
         let asking = async move {
-            let asking = async { link_to(&shared, region)?.ask_home(asked).await };
+            let asking = async { shared.link_to(region)?.ask_home(asked).await };
             let answered = timeout(Duration::from_millis(REGION_HOME_ANSWER_MS), asking).await;
             let (answer, why) = match answered {
                 Ok(Ok(answer)) if is_sound(&answer) => (Some(answer), None),

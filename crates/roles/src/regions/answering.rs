@@ -1,0 +1,205 @@
+//! Answers other regions: from the store's rows, and with bytes read as for clients.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_link::{
+    Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, FetchAsked,
+    FetchSink, Hello, Keys, KeysTold, List, ListAnswer, RegionList, Report, Source, TellHomes,
+    Walk, WalkAnswer,
+};
+use larder_objects::ObjectError;
+use larder_protocol::Planted;
+use larder_protocol::limits::{REGION_ASK_IDS_MAX, REGION_RUN_IDS_MAX, REGION_RUNS_MAX};
+use larder_protocol::region::deletion::CloseAnswer;
+use larder_protocol::region::home::HomeAnswer;
+use larder_protocol::region::{Token, compare};
+use larder_types::codec::encode;
+use larder_types::{PgId, RegionId};
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::changes;
+use super::deletions;
+use super::fetches;
+use super::homes;
+use super::lists;
+use super::runs::{self, Unreadable};
+use super::source::SourceState;
+use crate::blocking;
+use crate::clock::now_ms;
+use crate::limits::{REGION_LOOKS_MS, REGION_NEWS_MS, REGION_WALK_MS};
+use crate::proxy::RegionReach;
+
+/// See the module's head.
+pub(super) struct Answering<R: RegionReach>(Arc<SourceState<R>>);
+
+impl<R: RegionReach> Answering<R> {
+    pub(super) fn new(state: Arc<SourceState<R>>) -> Self {
+        Self(state)
+    }
+}
+
+impl<R: RegionReach> Source for Answering<R> {
+    async fn hello(&self, _: RegionId) -> Result<Hello, Declined> {
+        let (number, pg_count) = (self.0.shared().shown.own(), self.0.shared().shown.pg_count());
+        Ok(Hello { number, pg_count, now_ms: now_ms() })
+    }
+
+    async fn ask(&self, from: RegionId, mut ask: Ask) -> Result<AskAnswer, Declined> {
+        ask.pgs.iter().try_for_each(|(pg, ..)| self.0.has_pg(*pg))?;
+        let mut more = self.0.shared().news.subscribe();
+        let until = Instant::now() + Duration::from_millis(REGION_NEWS_MS);
+        let mut is_first = true;
+        loop {
+            more.mark_seen();
+            let asked = ask.clone();
+            let (told, is_news) =
+                self.look(async move |state| state.told(from, &asked).await).await?;
+            // Without news the answer waits for some, so that they are told at once and the region asks little meanwhile.
+            if is_news || !matches!(timeout_at(until, more.changed()).await, Ok(Ok(()))) {
+                return Ok(told);
+            }
+            skip_looked_at(&mut ask, &told);
+            // Changes taken from the asking region show all the time, and are no news to it.
+            if !is_first {
+                sleep(Duration::from_millis(REGION_LOOKS_MS)).await;
+            }
+            is_first = false;
+        }
+    }
+
+    async fn reported(&self, from: RegionId, report: Report) -> Result<(), Declined> {
+        report.pgs.iter().try_for_each(|(pg, _)| self.0.has_pg(*pg))?;
+        self.0.hear(from);
+        self.0.take_reports(from, report.pgs.into_iter(), Vec::new());
+        Ok(())
+    }
+
+    async fn close_bucket(
+        &self,
+        from: RegionId,
+        close: CloseBucket,
+    ) -> Result<CloseAnswer, Declined> {
+        let shared = self.0.shared().clone();
+        whole(async move { deletions::close(&shared, from, close).await }).await
+    }
+
+    async fn end_closed(&self, _: RegionId, end: EndClosed) -> Result<bool, Declined> {
+        let shared = self.0.shared().clone();
+        whole(async move { deletions::end(&shared, end).await }).await
+    }
+
+    async fn keep(&self, known: RegionList) -> Result<(), Declined> {
+        let kept = self.0.shared().shown.reach().keep_regions(known.known(), encode(&known)).await;
+        kept.map_err(|error| {
+            tracing::warn!(%error, "a region waits, as the managers have not kept its number yet");
+            Declined::NotReady
+        })
+    }
+
+    async fn ask_home(&self, from: RegionId, ask: AskHome) -> Result<HomeAnswer, Declined> {
+        let state = self.0.clone();
+        whole(async move { state.answer_home(from, ask).await }).await
+    }
+
+    async fn tell_homes(&self, from: RegionId, told: TellHomes) -> Result<(), Declined> {
+        let shared = self.0.shared().clone();
+        whole(async move {
+            homes::hear(&shared, from, told).await;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn change(&self, from: RegionId, change: Change) -> Result<ChangeAnswer, Declined> {
+        let shared = self.0.shared().clone();
+        whole(async move { Ok(changes::make(&shared, from, change).await) }).await
+    }
+
+    async fn keys(&self, _: RegionId, keys: Keys) -> Result<KeysTold, Declined> {
+        lists::tell(self.0.shared(), keys).await
+    }
+
+    async fn walk(&self, _: RegionId, walk: Walk) -> Result<WalkAnswer, Declined> {
+        self.look(async move |state| {
+            // One id more than an answer has shows where it ends.
+            let ids_max = REGION_RUNS_MAX * REGION_RUN_IDS_MAX + 1;
+            let (shown, until) =
+                (&state.shared().shown, Instant::now() + Duration::from_millis(REGION_WALK_MS));
+            let buckets = state.own_buckets();
+            let read = shown.ids_until(&buckets, &walk.range, ids_max, Some(until));
+            let (ids, left_at) = read.await?;
+            let summed = runs::summed(&walk.range, ids, left_at);
+            Ok(WalkAnswer { summed, buckets: state.all_names() })
+        })
+        .await
+    }
+
+    async fn list(&self, _: RegionId, list: List) -> Result<ListAnswer, Declined> {
+        self.look(async move |state| {
+            let (shown, ids_max) = (&state.shared().shown, REGION_ASK_IDS_MAX + 1);
+            let ids = shown.ids(&state.own_buckets(), &list.range, ids_max).await?;
+            let listed = compare::listed(Planted::default(), &list.range, ids.into_iter());
+            let buckets = state.names_of(listed.ids.iter())?;
+            Ok(ListAnswer { listed, buckets })
+        })
+        .await
+    }
+
+    async fn fetch(
+        &self,
+        from: RegionId,
+        fetch: FetchAsked,
+        sink: FetchSink,
+    ) -> Result<(), Declined> {
+        fetches::answer(self.0.shared(), from, fetch, sink).await
+    }
+}
+
+impl<R: RegionReach> Answering<R> {
+    /// Reads rows on a thread that may wait for the disk.
+    async fn look<T: Send + 'static>(
+        &self,
+        read: impl AsyncFnOnce(&SourceState<R>) -> Result<T, Unreadable> + Send + 'static,
+    ) -> Result<T, Declined> {
+        let (state, runtime) = (self.0.clone(), Handle::current());
+        let looked = blocking::run(move || blocking::wait(&runtime, read(&state))).await;
+        match looked {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(Unreadable::Store(error))) => {
+                tracing::warn!(%error, "another region is not answered now");
+                Err(Declined::NotReady)
+            }
+            Ok(Err(error)) => {
+                tracing::error!(%error, "the index cannot be read for another region");
+                Err(Declined::NotReady)
+            }
+            Err(_panicked) => Err(Declined::NotReady),
+        }
+    }
+}
+
+/// Does what is asked to its end, even if the asking region is gone meanwhile.
+async fn whole<T: Send + 'static>(
+    doing: impl Future<Output = Result<T, ObjectError>> + Send + 'static,
+) -> Result<T, Declined> {
+    match tokio::spawn(doing).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "another region's request about a bucket is not carried out");
+            Err(Declined::NotReady)
+        }
+        Err(_panicked) => Err(Declined::NotReady),
+    }
+}
+
+/// Moves an ask's tokens over outcomes that were looked at and are no news.
+fn skip_looked_at(ask: &mut Ask, told: &AskAnswer) {
+    let passed: BTreeMap<PgId, Token> =
+        told.pgs.iter().filter_map(|(pg, told)| Some((*pg, told.as_ref().ok()?.token))).collect();
+    for (pg, behind, _) in &mut ask.pgs {
+        *behind = passed.get(pg).map_or(*behind, |passed| (*behind).max(*passed));
+    }
+}

@@ -1,0 +1,87 @@
+//! The queue of the thread that pulls, and what may be in it.
+
+use larder_protocol::region::pull::{Event, Source};
+use larder_protocol::region::{Name, Token};
+use larder_types::{Origin, PgId, RegionId, Stamp};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::taking::FetchResult;
+use crate::inbox;
+
+/// A message to the thread.
+pub(super) enum Message {
+    /// An event for the machine of this number.
+    Event(u64, Event),
+    /// The result of a fetch for that machine.
+    Fetched(u64, FetchResult),
+    /// A region's number of PGs; `None` if it does not answer.
+    Hello(RegionId, Option<u32>),
+    /// The list of regions has changed.
+    Members,
+    /// Ends the machine; told once it has ended.
+    Restart(oneshot::Sender<()>),
+    /// Asks which of these tombstones may go.
+    MayFree(Vec<Candidate>, oneshot::Sender<Vec<Candidate>>),
+    /// Tokens, and true if they are noted now.
+    Noted(Vec<(Source, Token)>, bool),
+    Stop,
+}
+
+/// A tombstone that all other regions have passed.
+pub(super) struct Candidate {
+    pub(super) name: Name,
+    pub(super) origin: Origin,
+    /// The region that purged was removed, or is not known here yet.
+    pub(super) is_former: bool,
+    pub(super) pg: PgId,
+    pub(super) at: Stamp,
+}
+
+/// The sending end of the thread's queue. The machine's requests bound its length: each has one answer, and a message
+/// every [`REGION_COMING_MS`](crate::limits::REGION_COMING_MS) while its answer is coming.
+#[derive(Clone)]
+pub(super) struct Inbox(inbox::Inbox<Message>);
+
+/// The receiving end of an [`Inbox`].
+pub(super) struct Messages(inbox::Taker<Message>);
+
+impl Inbox {
+    pub(super) fn new() -> (Self, Messages) {
+        let (inbox, taker) = inbox::inbox(usize::MAX);
+        (Self(inbox), Messages(taker))
+    }
+
+    /// Asks which tombstones may go.
+    pub(super) fn may_free(
+        &self,
+        candidates: Vec<Candidate>,
+        asks: oneshot::Sender<Vec<Candidate>>,
+    ) {
+        self.send(Message::MayFree(candidates, asks));
+    }
+
+    /// Has another machine begin, with the tokens that are settled. Returns once what other regions told before counts no more; false if
+    /// the thread has ended.
+    pub(super) async fn restart(&self) -> bool {
+        let (tells, told) = oneshot::channel();
+        self.send(Message::Restart(tells));
+        told.await.is_ok()
+    }
+
+    pub(super) fn stop(&self) {
+        self.send(Message::Stop);
+    }
+
+    pub(super) fn send(&self, message: Message) {
+        // The thread may have ended.
+        let _ended = self.0.put(message);
+    }
+}
+
+impl Messages {
+    /// The next message; `None` if none comes until then.
+    pub(super) fn take_until(&self, late: Instant) -> Option<Message> {
+        self.0.take_until(late)
+    }
+}
