@@ -20,111 +20,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use larder_env::threads::Condvar;
 use larder_kv::KvReader;
 use larder_protocol::pg::{LedgerWalk, Role};
 use larder_protocol::rebuild::SpaceFault;
 use larder_protocol::{Call, Event};
 use larder_types::codec::decode;
 use larder_types::{BucketId, PgId, SessionId, StreamId, View, rows};
-use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::callers::NOBODY;
 use super::cluster::Cluster;
 use super::duties::Volumes;
-use super::recover::OpenError;
+use super::error::OpenError;
 use super::{Member, Meta};
 use crate::planted::{Bug, has};
-
-/// The PGs that wait for the adopt thread.
-#[derive(Default)]
-pub(super) struct Adoption {
-    waiting: Mutex<Waiting>,
-    ready: Condvar,
-    views_served: AtomicU64,
-    views_early: AtomicU64,
-    ledger_reads: AtomicU64,
-}
-
-/// The counts of how PGs began to be served here, since the server started.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct AdoptionCounters {
-    /// Views of PGs in which the server began to serve.
-    pub views_served: u64,
-    /// Of these, views in which the rows were not read yet.
-    pub views_early: u64,
-    /// Walks over the index for what it names.
-    pub ledger_reads: u64,
-}
-
-#[derive(Default)]
-struct Waiting {
-    /// PGs that were told of their LVs.
-    pgs: BTreeSet<PgId>,
-    /// PGs whose rows are to be read.
-    unread: BTreeSet<PgId>,
-    /// Sessions that are over.
-    ended: BTreeSet<SessionId>,
-    stopped: bool,
-}
-
-impl Adoption {
-    pub(super) fn adopt(&self, pg: PgId) {
-        self.waiting.lock().pgs.insert(pg);
-        self.ready.notify_all();
-    }
-
-    /// Has the rows of a PG read, and the PG adopted then if it still waits for that.
-    fn read(&self, pg: PgId) {
-        self.waiting.lock().unread.insert(pg);
-        self.ready.notify_all();
-    }
-
-    pub(super) fn end_sessions(&self, sessions: BTreeSet<SessionId>) {
-        self.waiting.lock().ended.extend(sessions);
-        self.ready.notify_all();
-    }
-
-    pub(super) fn stop(&self) {
-        self.waiting.lock().stopped = true;
-        self.ready.notify_all();
-    }
-
-    pub(super) fn counters(&self) -> AdoptionCounters {
-        AdoptionCounters {
-            views_served: self.views_served.load(Ordering::Relaxed),
-            views_early: self.views_early.load(Ordering::Relaxed),
-            ledger_reads: self.ledger_reads.load(Ordering::Relaxed),
-        }
-    }
-
-    /// All that waits, once there is something; `None` when stopped.
-    fn take(&self) -> Option<(BTreeSet<PgId>, BTreeSet<SessionId>)> {
-        let mut waiting = self.waiting.lock();
-        loop {
-            if waiting.stopped {
-                return None;
-            }
-            let Waiting { pgs, ended, .. } = &mut *waiting;
-            if !pgs.is_empty() || !ended.is_empty() {
-                return Some((std::mem::take(pgs), std::mem::take(ended)));
-            }
-            self.ready.wait(&mut waiting);
-        }
-    }
-
-    /// All PGs whose rows are to be read, once there are some; `None` when stopped.
-    fn take_unread(&self) -> Option<BTreeSet<PgId>> {
-        let mut waiting = self.waiting.lock();
-        while !waiting.stopped && waiting.unread.is_empty() {
-            self.ready.wait(&mut waiting);
-        }
-        (!waiting.stopped).then(|| std::mem::take(&mut waiting.unread))
-    }
-}
 
 /// A PG that is about to serve.
 struct Adopting {

@@ -1,16 +1,20 @@
 //! Calls in flight in a PG, and who hears the answers.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bytes::Bytes;
 use larder_net::Responder;
-use larder_protocol::Token;
-use larder_types::{BucketId, ObjectKey};
+use larder_protocol::{Refusal, Token};
+use larder_types::{BucketId, ObjectKey, PgId, View};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::kinds::MetaKind;
-use super::scan::Scan;
+use crate::blocking;
 use crate::ticket::Ticket;
-use crate::wire::MetaService;
+use crate::wire::{MetaReply, MetaService};
 
 /// Names no call: the answer, if any, is dropped.
 pub(super) const NOBODY: Token = Token(u64::MAX);
@@ -37,6 +41,99 @@ pub(super) enum Wants {
     Version(BucketId, ObjectKey, Responder<MetaService>),
     /// Rows, once all that the PG had taken shows.
     Settled(Arc<Scan>),
+}
+
+impl Wants {
+    pub(super) fn refuse(self, refusal: Refusal) {
+        match self {
+            Self::Answer(responder) | Self::Version(_, _, responder) => refuse(responder, refusal),
+            Self::Settled(scan) => scan.refuse(refusal),
+        }
+    }
+}
+
+pub(super) fn refuse(responder: Responder<MetaService>, refusal: Refusal) {
+    responder.answer(&MetaReply::Refused(refusal), Bytes::new());
+}
+
+/// The rows that a proxy wants to see.
+pub(super) struct ScanCall {
+    pub(super) pgs: Vec<(PgId, View)>,
+    pub(super) from: Vec<u8>,
+    pub(super) to: Option<Vec<u8>>,
+    pub(super) count_max: u32,
+}
+
+/// A scan that waits for barriers.
+pub(super) struct Scan {
+    pub(super) call: ScanCall,
+    /// Barriers that have not passed, and the call itself while it sets them.
+    waits_for: AtomicUsize,
+    /// The first row that is not settled, if any.
+    unsettled: Mutex<Option<Vec<u8>>>,
+    /// Taken by the first answer.
+    responder: Mutex<Option<Responder<MetaService>>>,
+    reads: Reads,
+    runtime: Handle,
+}
+
+/// Reads what a scan wants, and answers; blocks.
+pub(super) type Reads = Box<dyn Fn(&Scan, Responder<MetaService>) + Send + Sync>;
+
+impl Scan {
+    /// A scan that is read on this runtime, away from its tasks.
+    pub(super) fn begin(
+        call: ScanCall,
+        responder: Responder<MetaService>,
+        reads: Reads,
+        runtime: Handle,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            call,
+            waits_for: AtomicUsize::new(1),
+            unsettled: Mutex::new(None),
+            responder: Mutex::new(Some(responder)),
+            reads,
+            runtime,
+        })
+    }
+
+    /// A PG is about to set a barrier.
+    pub(super) fn waits_for_another(&self) {
+        self.waits_for.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The first row that is not settled, if any.
+    pub(super) fn take_unsettled(&self) -> Option<Vec<u8>> {
+        self.unsettled.lock().take()
+    }
+
+    /// One barrier has passed, of the rows before this one, if not of all; the last has the index read.
+    pub(super) fn settled(scan: &Arc<Self>, before: Option<Vec<u8>>) {
+        if let Some(before) = before {
+            let mut unsettled = scan.unsettled.lock();
+            let first = unsettled.take().map_or(before.clone(), |other| other.min(before));
+            *unsettled = Some(first);
+        }
+        if scan.waits_for.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        let scan = scan.clone();
+        let runtime = scan.runtime.clone();
+        drop(blocking::run_on(&runtime, move || {
+            let responder = scan.responder.lock().take();
+            if let Some(responder) = responder {
+                (scan.reads)(&scan, responder);
+            }
+        }));
+    }
+
+    /// A PG does not let it pass.
+    pub(super) fn refuse(&self, refusal: Refusal) {
+        if let Some(responder) = self.responder.lock().take() {
+            refuse(responder, refusal);
+        }
+    }
 }
 
 /// Calls in flight, each at a slot that its token names. A token is not used twice, so that what is

@@ -1,33 +1,29 @@
-//! A meta server's neighbours in a cluster: other members, data servers, the managers. Here is what goes out;
-//! what comes in is in `serve.rs` and `orders.rs`.
+//! A meta server's neighbours in a cluster: other members, data servers, the managers. Here is the way to them, and
+//! what members and managers are told; `effects.rs` carries out what machines want.
 //!
 //! # Invariants
 //!
-//! 1. Every request to a data server is answered once, if only by `Failed`; in the view in which it was made, or
-//!    not at all.
-//! 2. Nothing here waits: it is called under a PG's lock.
+//! 1. Nothing here waits: it is called under a PG's lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
-use larder_net::{CallError, Peer, SendError};
+use larder_net::SendError;
+use larder_protocol::PeerMessage;
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{MapVersion, ServerState};
-use larder_protocol::{DataAnswer, DataRequest, Effect, Event, PeerMessage};
 use larder_types::codec::encode;
-use larder_types::{BootId, LvId, PgId, ServerId, View};
+use larder_types::{BootId, PgId, ServerId, View};
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep};
 
-use super::adopt::Adoption;
-use super::batch::may_wait;
-use super::copy::Shunned;
+use super::adoption::Adoption;
+use super::shunned::Shunned;
 use super::{Member, Meta, Neighbours};
-use crate::limits::{DATA_ANSWER_MAX, DATA_PAUSE, DATA_REACH_MAX, MAP_LAG_MAX, PEER_BYTES_MAX};
-use crate::managers::{Early, Managers, down};
+use crate::limits::{MAP_LAG_MAX, PEER_BYTES_MAX};
+use crate::managers::{Early, Managers};
 use crate::peers::Peers;
-use crate::wire::{DataCall, DataReply, DataService, MetaMessage, MetaService};
+use crate::wire::{DataService, MetaMessage, MetaService};
 
 /// Version of the map that is kept, that of the one that an order wants, and what the order is about: a group's view, or its volumes.
 pub(super) type AboutOrder = (MapVersion, MapVersion, (PgId, Option<View>));
@@ -169,32 +165,6 @@ impl Cluster {
             tracing::trace!(%to, %error, "messages to a member are lost");
         }
     }
-
-    fn ask_data(&self, member: &Member, lv: LvId, replica: usize, request: DataRequest) {
-        let (pg, view) = (member.pg.id(), member.pg.view());
-        let server = member.duties.place(lv, replica);
-        debug_assert!(
-            server.is_some(),
-            "pg {pg}: replica {replica} of lv {lv} is asked before it is noted"
-        );
-        let peer = |server| Some((server, self.data.of(&self.managers.map(), server)?));
-        let peer = server.and_then(peer);
-        let Some(meta) = self.meta.get().cloned() else { return };
-        let managers = self.managers.clone();
-        self.runtime.spawn(async move {
-            let answer = match peer {
-                Some((server, peer)) => tokio::select! {
-                    biased;
-                    answer = ask(&peer, lv, request) => answer,
-                    () = down(&*managers, server) => DataAnswer::Failed,
-                },
-                None => DataAnswer::Failed,
-            };
-            if let Some(meta) = meta.upgrade() {
-                meta.data_answered_in(view, pg, lv, replica, answer);
-            }
-        });
-    }
 }
 
 impl Meta {
@@ -204,82 +174,6 @@ impl Meta {
             Neighbours::Here(_) => None,
             Neighbours::Apart(cluster) => Some(cluster),
         }
-    }
-
-    /// Carries out what concerns others.
-    pub(super) fn ask_apart(&self, cluster: &Cluster, member: &mut Member, effect: Effect) {
-        let pg = member.pg.id();
-        match effect {
-            Effect::Send { to, message } => match &mut member.said {
-                Some(said) if may_wait(&message) => said.push((to, message)),
-                _ => cluster.send(pg, to, message),
-            },
-            Effect::Data { lv, replica, request } => cluster.ask_data(member, lv, replica, request),
-            Effect::NeedLv => {
-                member.duties.needs_lv = true;
-                cluster.say_needs_lv(member);
-            }
-            Effect::Rebuilt { lv, replica, disk } => {
-                tracing::info!(%pg, %lv, replica, "a replica is rebuilt");
-                cluster.managers.say(ServerMessage::Rebuilt(lv, replica as u8, disk));
-            }
-            Effect::Vacated { lv, replica, order } => {
-                tracing::info!(%pg, %lv, replica, "a replica is vacated");
-                let view = member.pg.view();
-                let message = ServerMessage::Vacated(lv, replica as u8, view, order);
-                cluster.managers.say(message);
-            }
-            Effect::ViewActive(view) => {
-                tracing::debug!(%pg, %view, "view active");
-                cluster.say_active(pg, view);
-            }
-            Effect::CaughtUp { view, learner } => {
-                cluster.managers.say(ServerMessage::CaughtUp(pg, view, learner));
-            }
-            Effect::Snapshot { to, at } => self.keep_snapshot(member, to, at),
-            Effect::SnapshotRows { to, at, after } => {
-                self.send_rows(cluster, member, to, (at, after))
-            }
-            Effect::SnapshotOver { to } => {
-                member.duties.snapshots.remove(&to);
-            }
-            Effect::Digest { at } => self.begin_sum(cluster, pg, at),
-            Effect::Compared { at, outcome, sums } => self.compared(pg, at, outcome, &sums),
-            Effect::FlushIndex(flush) => self.flush.ask_for(pg, flush),
-            effect => unreachable!("pg {pg}: carried out before: {effect:?}"),
-        }
-    }
-
-    /// A data server answered what was asked in this view, or did not: what a server failed to do for an
-    /// earlier view says nothing about the present one.
-    fn data_answered_in(&self, view: View, pg: PgId, lv: LvId, replica: usize, answer: DataAnswer) {
-        let mut member = self.lock(pg);
-        if member.pg.view() == view {
-            self.step(&mut member, Event::Data { lv, replica, answer });
-        }
-    }
-}
-
-/// Asks a data server until it answers; one that cannot be reached for a while has failed. All requests may be
-/// repeated.
-async fn ask(peer: &Peer<DataService>, lv: LvId, request: DataRequest) -> DataAnswer {
-    let begun = Instant::now();
-    let call = DataCall::Pg { lv, request };
-    loop {
-        let error = match peer.call(&call, Bytes::new(), begun + DATA_ANSWER_MAX).await {
-            Ok((DataReply::Pg(answer), _)) => return answer,
-            Ok((reply, _)) => {
-                tracing::error!(%lv, ?reply, "a data server answers something else: use one release");
-                return DataAnswer::Failed;
-            }
-            Err(error) => error,
-        };
-        let is_final = matches!(error, CallError::Rejected(_) | CallError::Denied(_));
-        if is_final || begun.elapsed() > DATA_REACH_MAX {
-            tracing::warn!(%lv, ?peer, %error, "a data server does not answer a primary");
-            return DataAnswer::Failed;
-        }
-        sleep(DATA_PAUSE).await;
     }
 }
 

@@ -10,7 +10,6 @@
 //! 2. A replica is the server that the PG's machine means by its number, and not that of some map. An older map may name
 //!    one that was given up. The row would name a copy that is not there (ADR 28).
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,14 +21,13 @@ use larder_protocol::pg::{Move, Refill};
 use larder_types::limits::SUM_BYTES;
 use larder_types::{Chunk, Extent, Grant, Holders, LvId, ServerId};
 use larder_volume::{verify_range, whole_sums};
-use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::background::Background;
 use super::cluster::Cluster;
 use crate::limits::{
-    COPY_LATE_MS, COPY_PATIENCE_MS, COPY_SHUNNED, PROTOCOL_COPIES, READ_PATIENCE_MS,
-    READ_PIECE_BYTES, WRITE_PATIENCE_MS,
+    COPY_LATE_MS, COPY_PATIENCE_MS, PROTOCOL_COPIES, READ_PATIENCE_MS, READ_PIECE_BYTES,
+    WRITE_PATIENCE_MS,
 };
 use crate::managers::down;
 use crate::wire::{CopyEnd, CopyOrder, DataCall, DataReply, DataService};
@@ -66,26 +64,6 @@ impl Copied {
 
     fn and(self, other: Self) -> Self {
         Self { ending: self.ending.max(other.ending), bad: self.bad.union(other.bad) }
-    }
-}
-
-/// Data servers that let a copy time out, each until when no other is asked of it.
-#[derive(Debug, Default)]
-pub(super) struct Shunned(Mutex<BTreeMap<ServerId, Instant>>);
-
-impl Shunned {
-    /// Returns true if a server is asked for nothing now.
-    pub(super) fn has(&self, server: ServerId) -> bool {
-        let mut shunned = self.0.lock();
-        let is_over = shunned.get(&server).map(|until| *until <= Instant::now());
-        if is_over == Some(true) {
-            shunned.remove(&server);
-        }
-        is_over == Some(false)
-    }
-
-    fn add(&self, server: ServerId) {
-        self.0.lock().insert(server, Instant::now() + COPY_SHUNNED);
     }
 }
 

@@ -13,7 +13,7 @@ use larder_types::{BootId, LvId, OpId, OpSeq, ServerId, SessionId, View};
 use tokio::time::Instant;
 
 use super::Member;
-use super::callers::Wants;
+use super::callers::refuse;
 use super::snapshots::Kept;
 use super::turns::Turns;
 use crate::limits::CALL_MAX;
@@ -163,17 +163,4 @@ impl Member {
     pub(super) fn drop_overdue(&mut self, now: Instant) {
         self.callers.take_apart(|asker| now.duration_since(asker.since) > CALL_MAX);
     }
-}
-
-impl Wants {
-    pub(super) fn refuse(self, refusal: Refusal) {
-        match self {
-            Self::Answer(responder) | Self::Version(_, _, responder) => refuse(responder, refusal),
-            Self::Settled(scan) => scan.refuse(refusal),
-        }
-    }
-}
-
-pub(super) fn refuse(responder: Responder<MetaService>, refusal: Refusal) {
-    responder.answer(&MetaReply::Refused(refusal), Bytes::new());
 }

@@ -36,8 +36,8 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Meta;
+use super::callers::refuse;
 use super::cluster::Cluster;
-use super::duties::refuse;
 use super::index::index_error;
 use crate::blocking;
 use crate::limits::{

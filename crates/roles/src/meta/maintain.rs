@@ -12,11 +12,10 @@ use larder_types::{OpSeq, PgId};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::orders::Beat;
-use super::{Here, Member, Meta, Neighbours};
-use crate::limits::{
-    LOG_BYTES_BEFORE_FLUSH, PROTOCOL_COALESCE, PROTOCOL_STEPS, REAPS_PER_TICK_MAX, TICK_MS,
-};
+use super::beat::Beat;
+use super::tick::Reaps;
+use super::{Here, Meta, Neighbours};
+use crate::limits::{LOG_BYTES_BEFORE_FLUSH, PROTOCOL_COALESCE, PROTOCOL_STEPS, TICK_MS};
 
 /// Wakes the flush thread.
 #[derive(Default)]
@@ -101,40 +100,6 @@ fn made_at(due: Instant, now: Instant) -> Instant {
     if is_late { now } else { due }
 }
 
-/// Groups that remove a step of their garbage at a tick: a few, in turns. However many large objects go at once, the thread
-/// that applies ops of all groups has time for clients.
-#[derive(Default)]
-pub(super) struct Reaps {
-    /// Groups that have no steps yet may get them.
-    may_begin: bool,
-    /// Pieces of objects may be coalesced.
-    may_coalesce: bool,
-    /// Of this tick.
-    begun: u32,
-    /// The first group whose turn it is.
-    next: u32,
-}
-
-impl Reaps {
-    fn may(&self, pg: PgId) -> bool {
-        self.begun < REAPS_PER_TICK_MAX && pg.0 >= self.next
-    }
-
-    fn begun(&mut self, pg: PgId) {
-        self.begun += 1;
-        if self.begun == REAPS_PER_TICK_MAX {
-            self.next = pg.0 + 1;
-        }
-    }
-
-    fn end_tick(&mut self) {
-        if self.begun < REAPS_PER_TICK_MAX {
-            self.next = 0;
-        }
-        self.begun = 0;
-    }
-}
-
 impl Meta {
     /// The tick thread.
     pub(super) fn tick_loop(&self) {
@@ -187,20 +152,6 @@ impl Meta {
             // The requests that it remembers hold up coalescing, and keep the log back.
             if member.pg.wants_tick() || member.pg.remembers() {
                 self.step(&mut member, Event::Floor { session, floor });
-            }
-        }
-    }
-
-    pub(super) fn tick(&self, member: &mut Member, reaps: &mut Reaps) {
-        if member.pg.wants_tick() {
-            self.step(member, Event::Tick);
-        }
-        member.pg.let_coalesce(reaps.may_coalesce);
-        let may_begin = reaps.may_begin;
-        if reaps.may(member.pg.id()) && member.pg.wants_to_reap(may_begin) {
-            self.step(member, Event::Reap { may_begin });
-            if member.pg.is_reaping() {
-                reaps.begun(member.pg.id());
             }
         }
     }

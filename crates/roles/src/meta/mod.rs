@@ -22,14 +22,16 @@
 //! | file | what |
 //! |---|---|
 //! | `recover.rs`, `space.rs` | opening: index, log, and in one process views and space; reading what rows name |
-//! | `log.rs`, `index.rs`, `maintain.rs` | log, index, ticks and flushes |
+//! | `log.rs`, `index.rs`, `maintain.rs`, `tick.rs` | log, index, ticks and flushes |
 //! | `callers.rs`, `queue.rs` | calls in flight, PGs that wait for a thread |
-//! | `server.rs`, `cluster.rs`, `duties.rs` | a server of a cluster: what it says to others, what it keeps |
+//! | `server.rs`, `cluster.rs`, `duties.rs` | a server of a cluster: the ways to others, what it keeps |
+//! | `effects.rs`, `batch.rs` | what its machines want of others |
 //! | `serve.rs`, `scan.rs` | what it answers proxies |
 //! | `journals.rs`, `kept.rs` | what it answers the proxy that speaks with other regions |
 //! | `positions.rs` | how far other regions are, as that proxy says |
 //! | `snapshots/` | what followers are sent who take a group anew |
-//! | `orders.rs`, `adopt.rs` | what the manager tells it, and how it begins to serve a PG |
+//! | `orders.rs`, `beat.rs` | what the manager tells it, and what it repeats to the manager |
+//! | `adoption.rs`, `adopt.rs` | how it begins to serve a PG |
 //! | `background.rs` | the budget of background work: `rebuild.rs`, `copy.rs` make copies, `compact.rs` moves chunks, `scrub/` verifies copies, `digest.rs` compares indexes |
 //! | `progress.rs`, `rate.rs` | how far all that is |
 //! | `usage.rs` | what buckets have in the groups that it leads |
@@ -46,14 +48,18 @@
 //!    present view. The lease is looked at after the index was read.
 
 mod adopt;
+mod adoption;
 mod background;
 mod batch;
+mod beat;
 mod callers;
 mod cluster;
 mod compact;
 mod copy;
 mod digest;
 mod duties;
+mod effects;
+mod error;
 mod index;
 mod journals;
 mod kept;
@@ -71,8 +77,10 @@ mod scan;
 mod scrub;
 mod serve;
 mod server;
+mod shunned;
 mod snapshots;
 mod space;
+mod tick;
 mod turns;
 mod usage;
 
@@ -97,7 +105,7 @@ use crate::manager::Manager;
 use crate::news::{News, NewsWatch};
 use crate::requests::Requests;
 use crate::ticket::Ticket;
-pub use adopt::AdoptionCounters;
+pub use adoption::AdoptionCounters;
 use background::Background;
 pub use background::BackgroundConfig;
 use callers::{Caller, Callers, NOBODY};
@@ -105,6 +113,7 @@ use cluster::Cluster;
 use compact::Compaction;
 use digest::Digests;
 use duties::Duties;
+pub use error::OpenError;
 use index::IndexPort;
 pub(crate) use journals::JournalCall;
 use journals::Journals;
@@ -117,7 +126,7 @@ use positions::Positions;
 use queue::PgQueue;
 pub use rebuild::RebuildCounters;
 pub(crate) use recover::Replay;
-pub use recover::{KV_DIR, LOG_DIR, MetaConfig, OpenError, Threads};
+pub use recover::{KV_DIR, LOG_DIR, MetaConfig, Threads};
 pub use scrub::SCRUB_FILE;
 use scrub::Scrubbing;
 pub(crate) use scrub::load as load_scrub;

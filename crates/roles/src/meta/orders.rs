@@ -1,4 +1,4 @@
-//! The orders of the leading manager to a meta server, and what the server repeats to it at ticks.
+//! The orders of the leading manager to a meta server.
 //!
 //! # Invariants
 //!
@@ -10,47 +10,20 @@
 //!    So a bucket that the primary before found empty, marked for deletion, takes no puts from the next.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use larder_env::clock::uptime_ms;
 use larder_protocol::Event;
-use larder_protocol::limits::{LEASE_MS, PG_MEMBERS_MAX, SERVER_BEAT_MS};
+use larder_protocol::limits::{LEASE_MS, PG_MEMBERS_MAX};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{LvRecord, MapVersion};
 use larder_protocol::pg::Role;
-use larder_types::{LvId, PgId, ServerId, SessionId, View};
+use larder_types::{LvId, PgId, ServerId, View};
 use parking_lot::MutexGuard;
-use tokio::time::Instant;
 
 use super::cluster::{AboutOrder, Cluster};
 use super::duties::Volumes;
-use super::maintain::Reaps;
 use super::{Member, Meta};
 use crate::clock::now;
-use crate::limits::{SESSION_LOOKS, TICK_MS};
 use crate::planted::{Bug, has};
-
-/// Time between two beats, but for half a tick: they are looked for at ticks, which are never quite in time.
-const BEAT: Duration = Duration::from_millis(SERVER_BEAT_MS - TICK_MS / 2);
-
-/// The time of the last beat. Beats go by the clock and fall between the ticks of two PGs: a server with so
-/// much to do that its ticks come late is not taken for down.
-#[derive(Default)]
-pub(super) struct Beat {
-    last: Option<Instant>,
-}
-
-impl Beat {
-    /// Returns true if it is time for one: it is then taken to be made.
-    fn is_due(&mut self, now: Instant) -> bool {
-        let is_due = self.last.is_none_or(|last| now.saturating_duration_since(last) >= BEAT);
-        if is_due {
-            self.last = Some(now);
-        }
-        is_due
-    }
-}
 
 impl Meta {
     /// Takes what the manager says.
@@ -232,126 +205,5 @@ impl Meta {
             let away = map.away(record);
             self.step(&mut member, Event::Vacate { lv, replica, order, is_lost, away });
         }
-    }
-
-    /// Tells a PG whose copies are to go on which servers others are out of reach, by the newest map.
-    fn look_who_is_away(&self, cluster: &Cluster, member: &mut Member) {
-        let lvs = member.pg.lvs_to_vacate();
-        if lvs.is_empty() {
-            return;
-        }
-        let map = cluster.managers.map();
-        for lv in lvs {
-            if let Some(record) = map.lv(lv) {
-                let away = map.away(record);
-                self.step(member, Event::Away { lv, away });
-            }
-        }
-    }
-
-    /// A tick of every PG, and what the manager is to hear at beats until it shows effect.
-    pub(super) fn tick_apart(&self, cluster: &Cluster, beat: &mut Beat, reaps: &mut Reaps) {
-        let mut together = self.together();
-        for pg in self.pg_ids() {
-            together.with(&mut self.lock(pg), |member| self.tick(member, reaps));
-            if beat.is_due(Instant::now()) {
-                together.leave();
-                self.beat(cluster);
-            }
-        }
-        drop(together);
-        if cluster.renew_soon.swap(false, Ordering::Relaxed) {
-            self.renew(cluster);
-        }
-    }
-
-    /// Says what is due at each beat.
-    fn beat(&self, cluster: &Cluster) {
-        let now = Instant::now();
-        self.renew(cluster);
-        for pg in self.pg_ids() {
-            let mut member = self.lock(pg);
-            member.drop_overdue(now);
-            self.say_again(cluster, &member);
-            self.look_who_is_away(cluster, &mut member);
-        }
-        let made = self.rebuild.bytes();
-        self.rebuild.order.say(cluster, made, self.background.bytes_per_s());
-        cluster.say_started();
-        self.look_for_ended_sessions(cluster);
-    }
-
-    /// Asks for leases of the views that this server leads.
-    fn renew(&self, cluster: &Cluster) {
-        let sent_ms = uptime_ms();
-        let led = self.pg_ids().filter_map(|pg| {
-            let member = self.lock(pg);
-            let leads = matches!(member.pg.role(), Role::Active | Role::Serving);
-            leads.then(|| (pg, member.pg.view()))
-        });
-        let led = led.collect();
-        cluster.managers.say(ServerMessage::Renew { boot: cluster.boot, sent_ms, led });
-    }
-
-    fn say_again(&self, cluster: &Cluster, member: &Member) {
-        if member.pg.role() == Role::Active && !member.duties.contradicts {
-            cluster.say_active(member.pg.id(), member.pg.view());
-        }
-        if member.duties.needs_lv {
-            cluster.say_needs_lv(member);
-        }
-        if member.pg.is_odd() {
-            cluster.say_lacks(member.pg.id(), member.pg.view());
-        }
-        let unheard: Vec<ServerId> = member.pg.unheard().collect();
-        if !unheard.is_empty() {
-            cluster.say_unheard(member.pg.id(), member.pg.view(), unheard);
-        }
-    }
-
-    /// The manager's word on a session's end may be lost; the map says it for a long time. At a start, and
-    /// now and then, sessions count that ended before and that some group remembers: their ops may come
-    /// late, from other members.
-    fn look_for_ended_sessions(&self, cluster: &Cluster) {
-        let map = cluster.managers.map();
-        let mut seen = cluster.sessions_seen.lock();
-        let (through, looks) = *seen;
-        *seen = (through.max(map.version), looks.wrapping_add(1));
-        drop(seen);
-        let from = (MapVersion(through.0 + 1), SessionId(0));
-        let mut ended: BTreeSet<SessionId> = map.closed.range(from..).map(|(_, it)| *it).collect();
-        if looks.is_multiple_of(SESSION_LOOKS) {
-            let closed: BTreeSet<SessionId> = map.closed.iter().map(|(_, it)| *it).collect();
-            for pg in self.pg_ids() {
-                let member = self.lock(pg);
-                ended.extend(member.pg.sessions().filter(|session| closed.contains(session)));
-            }
-        }
-        if !ended.is_empty() {
-            cluster.adoption.end_sessions(ended);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn beats_go_by_the_clock_however_late_ticks_are() {
-        let begun = Instant::now();
-        let at = |ms| begun + Duration::from_millis(ms);
-        let mut beat = Beat::default();
-        assert!(beat.is_due(at(0)), "the first is due");
-        // Ticks of 256 groups that take 400 ms in place of 100: a look after each group.
-        let looks = (0..40 * 256).map(|look| look * 400 / 256);
-        let beats: Vec<u64> = looks.filter(|ms| beat.is_due(at(*ms))).collect();
-        let (first, last) = (beats[0], beats[beats.len() - 1]);
-        assert!(first <= SERVER_BEAT_MS && last > 15_000, "{beats:?}");
-        assert!(beats.windows(2).all(|pair| pair[1] - pair[0] <= SERVER_BEAT_MS), "{beats:?}");
-        // Every third of ticks that are in time.
-        let looks = (1..100).map(|tick| 20_000 + tick * TICK_MS);
-        let beats = looks.filter(|ms| beat.is_due(at(*ms))).count();
-        assert!((32..=33).contains(&beats), "{beats}");
     }
 }

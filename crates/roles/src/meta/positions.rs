@@ -21,8 +21,8 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use super::Meta;
+use super::callers::refuse;
 use super::cluster::Cluster;
-use super::duties::refuse;
 use crate::limits::{POSITION_WAITS_MAX, POSITIONS_MAX, REGION_WAIT_MS};
 use crate::news::News;
 use crate::wire::{MetaReply, MetaService, Position};

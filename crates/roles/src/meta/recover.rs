@@ -11,16 +11,17 @@ use std::sync::{Arc, OnceLock};
 
 use larder_env::Disk;
 use larder_env::threads::{self, JoinHandle};
-use larder_kv::{KvError, KvReader, LsmKv};
-use larder_metalog::{LogConfig, LogError, Lsn, Record, Writer};
-use larder_protocol::pg::{LedgerWalk, LogGap, Origin, Recovering, Role};
-use larder_protocol::{Call, Event, IndexError, Pg, Planted};
-use larder_types::codec::{CodecError, decode};
+use larder_kv::{KvReader, LsmKv};
+use larder_metalog::{LogConfig, Lsn, Record, Writer};
+use larder_protocol::pg::{LedgerWalk, Origin, Recovering, Role};
+use larder_protocol::{Call, Event, Pg, Planted};
+use larder_types::codec::decode;
 use larder_types::{BucketId, Op, OpId, OpSeq, PgId, ServerId, StreamId, rows};
 use larder_volume::Volume;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use super::error::OpenError;
 use super::index::{Buckets, IndexPort};
 use super::log::{Group, Log};
 use super::maintain::FlushSignal;
@@ -28,7 +29,7 @@ use super::space::SpaceKnown;
 use super::{Callers, Duties, Here, Member, Meta, Neighbours, PgQueue};
 use crate::data::DataServer;
 use crate::limits::KV_CACHE_BYTES;
-use crate::manager::{Manager, ManagerError};
+use crate::manager::Manager;
 use crate::news::News;
 
 /// Directory of the log's segments.
@@ -43,44 +44,6 @@ pub struct MetaConfig {
     pub me: ServerId,
     /// The log's settings.
     pub log: LogConfig,
-}
-
-/// The reason why a meta server did not open.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The log: damaged, newer, or its disk failed.
-    #[error(transparent)]
-    Log(#[from] LogError),
-    /// The index: damaged, newer, or its disk failed.
-    #[error("the index: {0}")]
-    Kv(#[from] KvError),
-    /// The map.
-    #[error(transparent)]
-    Manager(#[from] ManagerError),
-    /// Wait for the managers: the cluster's map is not known here yet.
-    #[error("the cluster's map is not known here yet")]
-    NoMap,
-    /// The log and the index do not fit each other.
-    #[error("the log does not fit the index: {0}; run `larder inspect`")]
-    Gap(#[from] LogGap),
-    /// A record is not an op of this cluster.
-    #[error("the log holds a record that cannot be used: {0}")]
-    Record(String),
-    /// METAX contradicts itself.
-    #[error("the metadata contradicts itself: {0}; run `larder inspect`")]
-    Contradiction(String),
-}
-
-impl From<CodecError> for OpenError {
-    fn from(error: CodecError) -> Self {
-        Self::Record(error.to_string())
-    }
-}
-
-impl From<IndexError> for OpenError {
-    fn from(error: IndexError) -> Self {
-        Self::Contradiction(error.to_string())
-    }
 }
 
 /// PGs as the index and the log describe them.

@@ -8,8 +8,6 @@
 //! 2. One answer is bounded in rows, in bytes, and in rows looked at.
 
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use larder_env::clock::uptime_ms;
@@ -21,72 +19,19 @@ use larder_protocol::sound::check_key;
 use larder_protocol::{Call, IndexError, Refusal, RowSpan};
 use larder_types::codec::encode;
 use larder_types::{PgId, View, rows};
-use parking_lot::Mutex;
-use tokio::runtime::Handle;
 
 use super::Meta;
-use super::callers::Wants;
+use super::callers::{Scan, ScanCall, Wants, refuse};
 use super::cluster::Cluster;
-use super::duties::refuse;
 use super::index::index_error;
 use crate::blocking;
 use crate::limits::{MAP_LAG_MAX, ROWS_BYTES_MAX, ROWS_MAX, ROWS_VISITED_MAX};
 use crate::wire::{MetaReply, MetaService, Rows};
 
-/// The rows that a proxy wants to see.
-pub(super) struct ScanCall {
-    pub(super) pgs: Vec<(PgId, View)>,
-    pub(super) from: Vec<u8>,
-    pub(super) to: Option<Vec<u8>>,
-    pub(super) count_max: u32,
-}
-
-/// A scan that waits for barriers.
-pub(super) struct Scan {
-    call: ScanCall,
-    /// Barriers that have not passed, and the call itself while it sets them.
-    waits_for: AtomicUsize,
-    /// The first row that is not settled, if any.
-    unsettled: Mutex<Option<Vec<u8>>>,
-    /// Taken by the first answer.
-    responder: Mutex<Option<Responder<MetaService>>>,
-    meta: Weak<Meta>,
-    runtime: Handle,
-}
-
 /// Rows found, and where to go on.
 struct Found {
     rows: Rows,
     next: Option<Vec<u8>>,
-}
-
-impl Scan {
-    /// One barrier has passed, of the rows before this one, if not of all; the last has the index read.
-    pub(super) fn settled(scan: &Arc<Self>, before: Option<Vec<u8>>) {
-        if let Some(before) = before {
-            let mut unsettled = scan.unsettled.lock();
-            let first = unsettled.take().map_or(before.clone(), |other| other.min(before));
-            *unsettled = Some(first);
-        }
-        if scan.waits_for.fetch_sub(1, Ordering::AcqRel) > 1 {
-            return;
-        }
-        let scan = scan.clone();
-        let runtime = scan.runtime.clone();
-        drop(blocking::run_on(&runtime, move || {
-            let responder = scan.responder.lock().take();
-            if let (Some(responder), Some(meta)) = (responder, scan.meta.upgrade()) {
-                meta.answer_scan(&scan, responder);
-            }
-        }));
-    }
-
-    /// A PG does not let it pass.
-    pub(super) fn refuse(&self, refusal: Refusal) {
-        if let Some(responder) = self.responder.lock().take() {
-            refuse(responder, refusal);
-        }
-    }
 }
 
 impl Meta {
@@ -130,20 +75,18 @@ impl Meta {
         responder: Responder<MetaService>,
     ) {
         let Some(meta) = cluster.meta.get().cloned() else { return };
-        let scan = Arc::new(Scan {
-            call,
-            waits_for: AtomicUsize::new(1),
-            unsettled: Mutex::new(None),
-            responder: Mutex::new(Some(responder)),
-            meta,
-            runtime: cluster.runtime.clone(),
+        let reads = Box::new(move |scan: &Scan, responder| {
+            if let Some(meta) = meta.upgrade() {
+                meta.answer_scan(scan, responder);
+            }
         });
+        let scan = Scan::begin(call, responder, reads, cluster.runtime.clone());
         let span = RowSpan { from: scan.call.from.clone(), to: scan.call.to.clone() };
         for &(pg, view) in &scan.call.pgs {
             let member = self.member(pg).filter(|member| member.pg.view() == view);
             let Some(mut member) = member else { return scan.refuse(Refusal::NotPrimary) };
             if settled && !member.pg.shows_all(&span) {
-                scan.waits_for.fetch_add(1, Ordering::AcqRel);
+                scan.waits_for_another();
                 let call = Call::Settle(span.clone());
                 self.ask_machine(&mut member, Wants::Settled(scan.clone()), call);
             }
@@ -153,7 +96,7 @@ impl Meta {
 
     /// Blocks while it reads.
     fn answer_scan(&self, scan: &Scan, responder: Responder<MetaService>) {
-        let unsettled = scan.unsettled.lock().take();
+        let unsettled = scan.take_unsettled();
         let found = self.find_rows(&scan.call, unsettled);
         if !scan.call.pgs.iter().all(|&(pg, view)| self.lock(pg).tells(view)) {
             return refuse(responder, Refusal::NotPrimary);

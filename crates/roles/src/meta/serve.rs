@@ -33,10 +33,8 @@ use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
 use super::batch::Together;
-use super::callers::{Asker, Caller, NOBODY, Wants};
+use super::callers::{Asker, Caller, NOBODY, Scan, ScanCall, Wants, refuse};
 use super::cluster::Cluster;
-use super::duties::refuse;
-use super::scan::{Scan, ScanCall};
 use super::{Awaited, JournalCall, Member, Meta, MetaKind};
 use crate::blocking;
 use crate::limits::{BATCH_BYTES_MAX, BATCH_MESSAGES_MAX};

@@ -11,11 +11,11 @@ use larder_protocol::Pg;
 use larder_types::{BootId, OpId, PgId, View};
 use tokio::runtime::Handle;
 
-use super::adopt::Adoption;
+use super::adoption::Adoption;
 use super::cluster::Cluster;
-use super::copy::Shunned;
 use super::index::{Buckets, LiveBuckets};
 use super::recover::recover;
+use super::shunned::Shunned;
 use super::{BackgroundConfig, Meta, MetaConfig, MetaHandler, Neighbours, OpenError, Threads};
 use crate::managers::{Early, Managers};
 use crate::peers::Peers;

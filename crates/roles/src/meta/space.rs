@@ -23,7 +23,7 @@ use larder_types::{OpId, PgId};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::recover::OpenError;
+use super::error::OpenError;
 use super::{Here, Member, Meta};
 use crate::clock::now;
 use crate::limits::STRETCH_ROWS_MAX;

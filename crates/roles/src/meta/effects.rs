@@ -1,0 +1,128 @@
+//! The effects of a PG's machine that concern other servers, carried out. What these say is in `serve.rs` and
+//! `orders.rs`.
+//!
+//! # Invariants
+//!
+//! 1. Every request to a data server is answered once, if only by `Failed`; in the view in which it was made, or
+//!    not at all.
+//! 2. Nothing here waits: it is called under a PG's lock.
+
+use bytes::Bytes;
+use larder_net::{CallError, Peer};
+use larder_protocol::manager::policy::ServerMessage;
+use larder_protocol::{DataAnswer, DataRequest, Effect, Event};
+use larder_types::{LvId, PgId, View};
+use tokio::time::{Instant, sleep};
+
+use super::batch::may_wait;
+use super::cluster::Cluster;
+use super::{Member, Meta};
+use crate::limits::{DATA_ANSWER_MAX, DATA_PAUSE, DATA_REACH_MAX};
+use crate::managers::down;
+use crate::wire::{DataCall, DataReply, DataService};
+
+impl Meta {
+    /// Carries out what concerns others.
+    pub(super) fn ask_apart(&self, cluster: &Cluster, member: &mut Member, effect: Effect) {
+        let pg = member.pg.id();
+        match effect {
+            Effect::Send { to, message } => match &mut member.said {
+                Some(said) if may_wait(&message) => said.push((to, message)),
+                _ => cluster.send(pg, to, message),
+            },
+            Effect::Data { lv, replica, request } => cluster.ask_data(member, lv, replica, request),
+            Effect::NeedLv => {
+                member.duties.needs_lv = true;
+                cluster.say_needs_lv(member);
+            }
+            Effect::Rebuilt { lv, replica, disk } => {
+                tracing::info!(%pg, %lv, replica, "a replica is rebuilt");
+                cluster.managers.say(ServerMessage::Rebuilt(lv, replica as u8, disk));
+            }
+            Effect::Vacated { lv, replica, order } => {
+                tracing::info!(%pg, %lv, replica, "a replica is vacated");
+                let view = member.pg.view();
+                let message = ServerMessage::Vacated(lv, replica as u8, view, order);
+                cluster.managers.say(message);
+            }
+            Effect::ViewActive(view) => {
+                tracing::debug!(%pg, %view, "view active");
+                cluster.say_active(pg, view);
+            }
+            Effect::CaughtUp { view, learner } => {
+                cluster.managers.say(ServerMessage::CaughtUp(pg, view, learner));
+            }
+            Effect::Snapshot { to, at } => self.keep_snapshot(member, to, at),
+            Effect::SnapshotRows { to, at, after } => {
+                self.send_rows(cluster, member, to, (at, after))
+            }
+            Effect::SnapshotOver { to } => {
+                member.duties.snapshots.remove(&to);
+            }
+            Effect::Digest { at } => self.begin_sum(cluster, pg, at),
+            Effect::Compared { at, outcome, sums } => self.compared(pg, at, outcome, &sums),
+            Effect::FlushIndex(flush) => self.flush.ask_for(pg, flush),
+            effect => unreachable!("pg {pg}: carried out before: {effect:?}"),
+        }
+    }
+
+    /// A data server answered what was asked in this view, or did not: what a server failed to do for an
+    /// earlier view says nothing about the present one.
+    fn data_answered_in(&self, view: View, pg: PgId, lv: LvId, replica: usize, answer: DataAnswer) {
+        let mut member = self.lock(pg);
+        if member.pg.view() == view {
+            self.step(&mut member, Event::Data { lv, replica, answer });
+        }
+    }
+}
+
+/// Asks a data server until it answers; one that cannot be reached for a while has failed. All requests may be
+/// repeated.
+async fn ask(peer: &Peer<DataService>, lv: LvId, request: DataRequest) -> DataAnswer {
+    let begun = Instant::now();
+    let call = DataCall::Pg { lv, request };
+    loop {
+        let error = match peer.call(&call, Bytes::new(), begun + DATA_ANSWER_MAX).await {
+            Ok((DataReply::Pg(answer), _)) => return answer,
+            Ok((reply, _)) => {
+                tracing::error!(%lv, ?reply, "a data server answers something else: use one release");
+                return DataAnswer::Failed;
+            }
+            Err(error) => error,
+        };
+        let is_final = matches!(error, CallError::Rejected(_) | CallError::Denied(_));
+        if is_final || begun.elapsed() > DATA_REACH_MAX {
+            tracing::warn!(%lv, ?peer, %error, "a data server does not answer a primary");
+            return DataAnswer::Failed;
+        }
+        sleep(DATA_PAUSE).await;
+    }
+}
+
+impl Cluster {
+    fn ask_data(&self, member: &Member, lv: LvId, replica: usize, request: DataRequest) {
+        let (pg, view) = (member.pg.id(), member.pg.view());
+        let server = member.duties.place(lv, replica);
+        debug_assert!(
+            server.is_some(),
+            "pg {pg}: replica {replica} of lv {lv} is asked before it is noted"
+        );
+        let peer = |server| Some((server, self.data.of(&self.managers.map(), server)?));
+        let peer = server.and_then(peer);
+        let Some(meta) = self.meta.get().cloned() else { return };
+        let managers = self.managers.clone();
+        self.runtime.spawn(async move {
+            let answer = match peer {
+                Some((server, peer)) => tokio::select! {
+                    biased;
+                    answer = ask(&peer, lv, request) => answer,
+                    () = down(&*managers, server) => DataAnswer::Failed,
+                },
+                None => DataAnswer::Failed,
+            };
+            if let Some(meta) = meta.upgrade() {
+                meta.data_answered_in(view, pg, lv, replica, answer);
+            }
+        });
+    }
+}

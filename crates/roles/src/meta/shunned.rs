@@ -1,0 +1,29 @@
+//! Data servers that are asked for no copies for a while.
+
+use std::collections::BTreeMap;
+
+use larder_types::ServerId;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::limits::COPY_SHUNNED;
+
+/// Data servers that let a copy time out, each until when no other is asked of it.
+#[derive(Debug, Default)]
+pub(super) struct Shunned(Mutex<BTreeMap<ServerId, Instant>>);
+
+impl Shunned {
+    /// Returns true if a server is asked for nothing now.
+    pub(super) fn has(&self, server: ServerId) -> bool {
+        let mut shunned = self.0.lock();
+        let is_over = shunned.get(&server).map(|until| *until <= Instant::now());
+        if is_over == Some(true) {
+            shunned.remove(&server);
+        }
+        is_over == Some(false)
+    }
+
+    pub(super) fn add(&self, server: ServerId) {
+        self.0.lock().insert(server, Instant::now() + COPY_SHUNNED);
+    }
+}
