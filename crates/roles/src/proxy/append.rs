@@ -49,10 +49,6 @@ fn limit(at: AppendAt) -> Limit {
 
 /// A region without a home for the bucket takes no appends.
 const HOMELESS: &str = "appends to a bucket of several regions that has no home: `larder region home DIR BUCKET here` gives it one";
-/// A server of the release before refuses them.
-pub(super) const IN_REGION: &str =
-    "appends in a region by servers of an earlier release: upgrade all";
-
 /// The bytes of an append, committed or small enough to come along.
 pub(super) struct Appending<R: Reach> {
     pub(super) content: Content,

@@ -1,16 +1,13 @@
-//! The proxy's questions to other regions, by way of the region's driver.
+//! The other regions, as the proxy asks them by way of the regions' driver.
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use larder_link::Change;
-use larder_objects::{ObjectError, Opened};
+use larder_objects::ObjectError;
 use larder_protocol::region::listing::{ListedPage, PageAsk};
 use larder_types::{BucketId, BucketName, BucketRecord, Epoch, ObjectKey, RegionId};
 
-use super::Proxy;
-use super::homes::Made;
-use super::reach::Reach;
-use super::read::Wanted;
+use super::made::Made;
 use crate::wire::{RemotePart, RemoteVersion};
 
 /// The result of a look for an object that was not here.
@@ -72,30 +69,4 @@ pub trait Elsewhere: Send + Sync + 'static {
         bucket: &'a BucketName,
         ask: PageAsk,
     ) -> BoxFuture<'a, Result<ListedPage, ObjectError>>;
-}
-
-impl<R: Reach> Proxy<R> {
-    /// Finds a key's version, here or in another region.
-    pub(super) async fn open_wherever(
-        &self,
-        bucket: &BucketName,
-        key: &ObjectKey,
-        wanted: Wanted,
-    ) -> Result<Opened, ObjectError> {
-        let _request = self.clients.begin();
-        let found = self.find(bucket, key, wanted).await;
-        let is_local = || self.reach.bucket(bucket, BucketRecord::is_local) == Some(true);
-        if !matches!(found, Err(ObjectError::NoSuchKey)) || is_local() {
-            return found;
-        }
-        let looked = match self.elsewhere().filter(|_| self.reach.is_gateway()) {
-            Some(elsewhere) => elsewhere.look(bucket, key).await?,
-            None => self.reach.look_at_gateway(bucket, key).await?,
-        };
-        match looked {
-            Looked::Here => self.find(bucket, key, wanted).await,
-            Looked::There(version) => self.opened_there(*version),
-            Looked::Nowhere => Err(ObjectError::NoSuchKey),
-        }
-    }
 }

@@ -18,7 +18,7 @@ use larder_types::{
 use tokio::time::Instant;
 
 use super::elsewhere::Looked;
-use super::homes::Made;
+use super::made::Made;
 use super::reach::{Data, Ended, FoundRow, KnownBucket, Lost, Onward, Reach, Scan};
 use super::task::Task;
 use super::{refused, unavailable, undecodable, unexpected};

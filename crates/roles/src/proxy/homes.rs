@@ -8,23 +8,22 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use larder_link::limits::CHANGE_BYTES_MAX;
-use larder_link::{Change, ChangeAnswer, ChangeKind, UploadAnswer};
+use larder_link::{Change, ChangeKind};
 use larder_objects::{
     AppendDone, AppendOptions, BodyDigest, ObjectError, PutBody, PutDone, PutOptions,
 };
-use larder_protocol::{AppendRefusal, Call};
+use larder_protocol::Call;
 use larder_types::home::decider;
 use larder_types::{
-    Appended, BucketId, BucketName, BucketRecord, Condition, Decider, ETag, Epoch, HybridClock,
-    ObjectKey, PgId, RegionId,
+    BucketId, BucketName, BucketRecord, Condition, Decider, ETag, Epoch, ObjectKey, PgId, RegionId,
 };
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
+use super::made::{Made, OTHER_ANSWER};
 use super::put::Limit;
 use super::reach::Reach;
-use super::refused::append_refused;
-use super::{Proxy, unavailable, uploads};
+use super::{Proxy, unavailable};
 use crate::limits::CHANGE_PLACE_MS;
 
 const OF_CHANGES: Limit = Limit {
@@ -35,20 +34,6 @@ const OF_CHANGES: Limit = Limit {
 const SMALL_BYTES_MAX: usize = 64 * 1024;
 pub(super) const COMING: &str =
     "the home of the bucket is moving to this region: try again in a moment";
-pub(super) const OTHER_ANSWER: &str = "the home of the bucket answers unsoundly";
-
-/// A change that the home of a bucket has made.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Made {
-    /// A put, with its clock.
-    Put(HybridClock),
-    /// An append.
-    Appended(AppendDone),
-    /// A delete, tags, or the end of an upload.
-    Changed,
-    /// Another step of an upload in parts.
-    Uploaded(UploadAnswer),
-}
 
 impl<R: Reach> Proxy<R> {
     /// The region that decides a client's change of a bucket, if it is another one.
@@ -245,59 +230,4 @@ async fn place_in(places: &Semaphore, wait_ms: u64) -> Result<SemaphorePermit<'_
     let patience = Duration::from_millis(wait_ms);
     let place = timeout(patience, places.acquire()).await;
     place.ok().and_then(Result::ok).ok_or(ObjectError::SlowDown)
-}
-
-/// The answer of a region, or of the gateway, to a change that ended so.
-pub(crate) fn answer_of(made: Result<Made, ObjectError>) -> ChangeAnswer {
-    match made {
-        Ok(Made::Put(clock)) => ChangeAnswer::Made(Some(clock)),
-        Ok(Made::Changed) => ChangeAnswer::Made(None),
-        Ok(Made::Uploaded(answer)) => ChangeAnswer::Upload(answer),
-        Ok(Made::Appended(AppendDone { offset, object })) => {
-            let PutDone { etag, checksum, clock, size } = object;
-            ChangeAnswer::Appended(Appended { offset, size, etag, checksum }, clock)
-        }
-        Err(ObjectError::WriteOffset { size }) => {
-            ChangeAnswer::AppendRefused(AppendRefusal::Offset { size })
-        }
-        Err(ObjectError::TooManyPieces) => {
-            ChangeAnswer::AppendRefused(AppendRefusal::TooManyPieces)
-        }
-        Err(ObjectError::AppendAttributes) => {
-            ChangeAnswer::AppendRefused(AppendRefusal::Attributes)
-        }
-        Err(ObjectError::TooLarge { .. }) => ChangeAnswer::AppendRefused(AppendRefusal::TooLarge),
-        Err(ObjectError::PreconditionFailed) => ChangeAnswer::ConditionFailed,
-        Err(ObjectError::NoSuchKey) => ChangeAnswer::NoSuchKey,
-        Err(ObjectError::NoSuchBucket) => ChangeAnswer::NoSuchBucket,
-        Err(ObjectError::Full) => ChangeAnswer::Full,
-        Err(ObjectError::SlowDown) => ChangeAnswer::SlowDown,
-        Err(error) => uploads::refusal_of(&error)
-            .unwrap_or_else(|| ChangeAnswer::Unavailable(error.into_reason())),
-    }
-}
-
-/// The end of a change that was answered so.
-pub(crate) fn made_of(answer: ChangeAnswer) -> Result<Made, ObjectError> {
-    match answer {
-        ChangeAnswer::Made(clock) => Ok(clock.map_or(Made::Changed, Made::Put)),
-        ChangeAnswer::Appended(Appended { offset, size, etag, checksum }, clock) => {
-            Ok(Made::Appended(AppendDone {
-                offset,
-                object: PutDone { etag, checksum, clock, size },
-            }))
-        }
-        ChangeAnswer::Upload(UploadAnswer::Refused(refusal)) => Err(uploads::refused(refusal)),
-        ChangeAnswer::Upload(answer) => Ok(Made::Uploaded(answer)),
-        ChangeAnswer::AppendRefused(refusal) => Err(append_refused(refusal)),
-        ChangeAnswer::ConditionFailed => Err(ObjectError::PreconditionFailed),
-        ChangeAnswer::NoSuchKey => Err(ObjectError::NoSuchKey),
-        ChangeAnswer::NoSuchBucket => Err(ObjectError::NoSuchBucket),
-        ChangeAnswer::Full => Err(ObjectError::Full),
-        ChangeAnswer::SlowDown => Err(ObjectError::SlowDown),
-        ChangeAnswer::Unavailable(reason) => Err(ObjectError::Unavailable { reason }),
-        ChangeAnswer::NotHome(_) => {
-            Err(unavailable("it says that the home has moved, or is moving: try again"))
-        }
-    }
 }

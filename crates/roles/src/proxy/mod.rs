@@ -5,9 +5,9 @@
 //! | `put.rs`, `append.rs`, `read.rs`, `list.rs`, `multipart.rs`, `buckets.rs` | what it does with objects, wherever the other roles run |
 //! | `expiry.rs` | ends uploads that nobody ended |
 //! | `coalesce.rs` | makes pieces that appends left fewer and larger |
-//! | `homes.rs`, `uploads.rs` | changes that a bucket's home region decides |
+//! | `homes.rs`, `uploads.rs`, `made.rs` | changes that a bucket's home region decides |
 //! | `removal.rs` | refuses changes in a region that was removed |
-//! | `told.rs`, `told_parts.rs` | what it does for other regions |
+//! | `told.rs`, `told_parts.rs`, `region_version.rs` | what it does for other regions |
 //! | `ahead.rs` | how far a read is ahead of its client |
 //! | `remote.rs` | reads of large objects in other regions |
 //! | `reach.rs` | what it asks of the other roles |
@@ -33,11 +33,13 @@ mod expiry;
 mod here;
 mod homes;
 mod list;
+mod made;
 mod multipart;
 mod put;
 mod reach;
 mod read;
 mod refused;
+mod region_version;
 mod regional;
 mod remote;
 mod removal;
@@ -83,8 +85,8 @@ pub use coalesce::{CoalesceCounters, coalesce_pieces};
 pub use elsewhere::{Elsewhere, Looked};
 pub use expiry::expire_uploads;
 pub use here::Here;
-pub use homes::Made;
-pub(crate) use homes::{answer_of, made_of};
+pub use made::Made;
+pub(crate) use made::{answer_of, made_of};
 use reach::Reach;
 pub(crate) use reach::{KnownBucket, Onward, Scan};
 use read::Wanted;

@@ -17,7 +17,7 @@ use larder_types::{
 use tokio::time::Instant;
 
 use super::reach::{Ended, Reach};
-use super::told::RegionVersion;
+use super::region_version::RegionVersion;
 use super::{Proxy, patience};
 use crate::limits::PUT_WINDOW_CHUNKS;
 

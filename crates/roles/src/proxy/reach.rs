@@ -22,7 +22,7 @@ use larder_types::{
 use tokio::time::Instant;
 
 use super::elsewhere::Looked;
-use super::homes::Made;
+use super::made::Made;
 use crate::data::ReadFailure;
 use crate::ticket::Settled;
 use crate::wire::{Position, RemotePart};

@@ -1,5 +1,6 @@
-//! Reads: find the version, then its bytes, in pieces, each verified before it leaves. `ahead.rs` says how many at once.
+//! Reads: find the version, here or in another region, then its bytes, in pieces, each verified before it leaves. `ahead.rs` says how many at once.
 
+mod coalesced;
 mod lookup;
 mod source;
 
@@ -12,12 +13,13 @@ use futures::future;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use larder_objects::{ListedPart, ObjectError, Opened, ReadBody};
 use larder_types::{
-    Body, BucketId, BucketName, ETag, ObjectEntry, ObjectKey, OpId, PartRow, PgId, RegionId,
-    VersionRow, rows,
+    Body, BucketId, BucketName, BucketRecord, ETag, ObjectEntry, ObjectKey, OpId, PartRow, PgId,
+    RegionId, VersionRow, rows,
 };
 use tokio::time::Instant;
 
 use super::ahead::{Ahead, PieceRead, PieceReads};
+use super::elsewhere::Looked;
 use super::reach::Reach;
 use super::task::Task;
 use super::{Proxy, decoded, unavailable, undecodable};
@@ -36,6 +38,30 @@ pub(super) enum Wanted {
 }
 
 impl<R: Reach> Proxy<R> {
+    /// Finds a key's version, here or in another region.
+    pub(super) async fn open_wherever(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        wanted: Wanted,
+    ) -> Result<Opened, ObjectError> {
+        let _request = self.clients.begin();
+        let found = self.find(bucket, key, wanted).await;
+        let is_local = || self.reach.bucket(bucket, BucketRecord::is_local) == Some(true);
+        if !matches!(found, Err(ObjectError::NoSuchKey)) || is_local() {
+            return found;
+        }
+        let looked = match self.elsewhere().filter(|_| self.reach.is_gateway()) {
+            Some(elsewhere) => elsewhere.look(bucket, key).await?,
+            None => self.reach.look_at_gateway(bucket, key).await?,
+        };
+        match looked {
+            Looked::Here => self.find(bucket, key, wanted).await,
+            Looked::There(version) => self.opened_there(*version),
+            Looked::Nowhere => Err(ObjectError::NoSuchKey),
+        }
+    }
+
     /// Finds a key's version; if it is to be read whole, with its bytes where they come along.
     pub(super) async fn find(
         &self,

@@ -4,7 +4,10 @@ use larder_objects::ObjectError;
 use larder_protocol::{AppendRefusal, Refusal};
 use larder_types::limits::OBJECT_BYTES_MAX;
 
-use super::{append, unavailable};
+use super::unavailable;
+
+/// A server of the release before refuses these.
+const IN_REGION: &str = "appends in a region by servers of an earlier release: upgrade all";
 
 /// The error that a refusal means to a face.
 pub(super) fn refused(refusal: Refusal) -> ObjectError {
@@ -12,7 +15,7 @@ pub(super) fn refused(refusal: Refusal) -> ObjectError {
         Refusal::StaleBucket => ObjectError::NoSuchBucket,
         Refusal::PreconditionFailed | Refusal::Beaten => ObjectError::PreconditionFailed,
         Refusal::NoRegion => unavailable("this store is in no region: form one first"),
-        Refusal::InRegion => ObjectError::Unsupported { what: append::IN_REGION },
+        Refusal::InRegion => ObjectError::Unsupported { what: IN_REGION },
         Refusal::NoSuchKey => ObjectError::NoSuchKey,
         Refusal::NoSuchUpload => ObjectError::NoSuchUpload,
         Refusal::InvalidPart(number) => ObjectError::InvalidPart { number },

@@ -1,45 +1,17 @@
 //! Stores other regions' changes: bytes go the way of a client's put; the op has the stamp that the change has everywhere.
 
 use larder_objects::{BodyError, ObjectError, PutBody};
-use larder_protocol::region::{Base, Entry, Told, ToldAppend, ToldVersion, entry};
-use larder_protocol::{Call, Description, PutCall};
+use larder_protocol::Call;
+use larder_protocol::region::{Base, Entry, Told, ToldAppend, entry};
 use larder_types::{
-    Amendments, Appended, BucketId, BucketName, Condition, ETag, Epoch, FreedTombstone, Metax,
-    ObjectKey, OpId, OpSeq, Origin, PartRef, Passed, PgId, Stamp,
+    Appended, BucketId, BucketName, Condition, ETag, Epoch, FreedTombstone, Metax, ObjectKey, OpId,
+    OpSeq, Origin, Passed, PgId, Stamp,
 };
 
 use super::Proxy;
 use super::put::{OF_TOLD, Wanted};
 use super::reach::{KnownBucket, Reach};
-
-/// Another region's version, as a put of its body needs it.
-#[derive(Debug, Clone)]
-pub(super) struct RegionVersion {
-    metax: Metax,
-    at: Stamp,
-    origin: Origin,
-    parts: Vec<PartRef>,
-    amended: Amendments,
-}
-
-impl RegionVersion {
-    pub(super) fn of(entry: &Entry, object: &entry::Object) -> Self {
-        let entry::Object { metax, parts, amended, .. } = object.clone();
-        Self { metax, at: entry.at, origin: entry.origin, parts, amended }
-    }
-
-    /// The description that the other region gave, in place of the one derived from the bytes.
-    pub(super) fn description(&self) -> Description {
-        let Metax { size, etag, checksum, attributes, .. } = self.metax.clone();
-        Description { size, etag, checksum, attributes }
-    }
-
-    /// Makes the call that puts it.
-    pub(super) fn call(&self, put: PutCall) -> Call {
-        let Self { at, origin, parts, amended, .. } = self.clone();
-        Call::Told(Box::new(Told::Put(Box::new(ToldVersion { put, at, origin, parts, amended }))))
-    }
-}
+use super::region_version::RegionVersion;
 
 /// The outcome of another region's change that is durable here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

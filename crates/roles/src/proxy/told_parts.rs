@@ -17,7 +17,8 @@ use md5::{Digest, Md5};
 use super::Proxy;
 use super::put::{Pieces, StreamGuard, Wanted};
 use super::reach::{KnownBucket, Reach};
-use super::told::{ChangeOutcome, RegionVersion, unless_beaten};
+use super::region_version::RegionVersion;
+use super::told::{ChangeOutcome, unless_beaten};
 
 /// See the module's head.
 pub struct ToldParts<R: Reach> {

@@ -4,15 +4,14 @@
 //! do, an upload lies in the region where it began, and is completed under a condition at the home alone.
 
 use larder_link::limits::{CHANGE_BYTES_MAX, NAMED_BYTES_MAX};
-use larder_link::{ChangeAnswer, ChangeKind, PartNamed, UploadAnswer, UploadRefusal, UploadStep};
+use larder_link::{ChangeKind, PartNamed, UploadAnswer, UploadStep};
 use larder_objects::{
-    BodyError, CompleteOptions, ListedPart, NamedPart, ObjectError, PartsPage, PutBody, PutDone,
-    UploadOptions,
+    CompleteOptions, ListedPart, NamedPart, ObjectError, PartsPage, PutBody, PutDone, UploadOptions,
 };
 use larder_types::limits::{LIST_PAGE_MAX, PART_NUMBER_MAX};
 use larder_types::{BucketName, Condition, ETag, ObjectKey, RegionId, UploadId};
 
-use super::homes::{Made, OTHER_ANSWER};
+use super::made::{Made, OTHER_ANSWER};
 use super::put::Limit;
 use super::reach::Reach;
 use super::{Proxy, unavailable};
@@ -222,32 +221,4 @@ impl<R: Reach> Proxy<R> {
 
 fn told(NamedPart { number, etag, checksum }: NamedPart) -> PartNamed {
     PartNamed { number, etag, checksum }
-}
-
-/// The answer to a step of an upload that is refused for this.
-pub(super) fn refusal_of(error: &ObjectError) -> Option<ChangeAnswer> {
-    let refusal = match error {
-        ObjectError::NoSuchUpload => UploadRefusal::NoSuchUpload,
-        ObjectError::InvalidPart { number } => UploadRefusal::Part { number: *number },
-        ObjectError::InvalidPartOrder => UploadRefusal::Order,
-        ObjectError::PartTooSmall { number, bytes } => {
-            UploadRefusal::TooSmall { number: *number, bytes: *bytes }
-        }
-        ObjectError::Body(BodyError::Incomplete) => UploadRefusal::Size,
-        ObjectError::Body(BodyError::BadChecksum(_)) => UploadRefusal::Checksum,
-        _ => return None,
-    };
-    Some(ChangeAnswer::Upload(UploadAnswer::Refused(refusal)))
-}
-
-/// The error of a step that was refused so.
-pub(super) fn refused(refusal: UploadRefusal) -> ObjectError {
-    match refusal {
-        UploadRefusal::NoSuchUpload => ObjectError::NoSuchUpload,
-        UploadRefusal::Part { number } => ObjectError::InvalidPart { number },
-        UploadRefusal::Order => ObjectError::InvalidPartOrder,
-        UploadRefusal::TooSmall { number, bytes } => ObjectError::PartTooSmall { number, bytes },
-        UploadRefusal::Size => BodyError::Incomplete.into(),
-        UploadRefusal::Checksum => BodyError::BadChecksum("checksum of the whole object").into(),
-    }
 }

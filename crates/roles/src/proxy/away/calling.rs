@@ -7,12 +7,12 @@
 
 use larder_objects::ObjectError;
 use larder_protocol::{Answer, Call, Refusal};
-use larder_types::{BucketId, Decider, Epoch, PgId, RegionId, Request, View, home};
+use larder_types::{Decider, PgId, RegionId, View, home};
 use tokio::time::Instant;
 
 use super::super::append::append_decider;
 use super::super::{refused, unavailable};
-use super::primaries::Primaries;
+use super::primaries::{Primaries, in_bucket};
 use super::retry::pause;
 use super::route::{Primary, newer};
 use super::unfitting;
@@ -160,19 +160,5 @@ fn has_condition(call: &Call) -> bool {
             !condition.is_none()
         }
         _ => false,
-    }
-}
-
-/// The bucket that a call names, if that must be the latest, and under which request.
-pub(super) fn in_bucket(call: &mut Call) -> Option<(&mut Request, BucketId, &mut Epoch)> {
-    match call {
-        Call::Put(put) => Some((&mut put.request, put.bucket, &mut put.epoch)),
-        Call::Append(append) => Some((&mut append.request, append.bucket, &mut append.epoch)),
-        Call::Coalesce(of) => Some((&mut of.request, of.bucket, &mut of.epoch)),
-        Call::Told(told) => told.in_bucket(),
-        Call::Delete { request, bucket, epoch, .. }
-        | Call::CreateUpload { request, bucket, epoch, .. }
-        | Call::CompleteUpload { request, bucket, epoch, .. } => Some((request, *bucket, epoch)),
-        _ => None,
     }
 }

@@ -16,7 +16,6 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::Away;
 use super::counters::count;
-use super::locations::Certainty;
 use super::planted::{self, Bug};
 use super::reads::Holder;
 use super::retry::pause;
@@ -27,6 +26,15 @@ use crate::limits::{
 };
 use crate::managers::down;
 use crate::wire::{DataCall, DataService};
+
+/// The grounds on which a chunk is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Certainty {
+    /// METAX names it.
+    Named,
+    /// METAX named it once: it may have been freed since, and its place may have other bytes.
+    Remembered,
+}
 
 /// The reason why a replica did not give its bytes. Of several, the greatest is the one that is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

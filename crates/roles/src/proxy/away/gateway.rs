@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use super::super::elsewhere::Looked;
-use super::super::homes::{Made, answer_of, made_of};
+use super::super::made::{Made, answer_of, made_of};
 use super::super::unavailable;
 use super::Away;
 use crate::limits::{

@@ -20,9 +20,9 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::Away;
+use super::copies::{self, Certainty};
 use super::counters::count;
-use super::locations::Certainty;
-use super::{Away, copies};
 use crate::data::ReadFailure;
 use crate::limits::{JOINED_MAX, JOINS_MAX};
 

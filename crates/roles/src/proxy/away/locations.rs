@@ -31,19 +31,11 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use tokio::time::timeout;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::copies::Certainty;
 use super::counters::count;
 use super::planted::{self, Bug};
 use super::{Away, Reach, joined};
 use crate::limits::{LOCATED_BYTES_MAX, LOCATIONS_MAX};
-
-/// The grounds on which a chunk is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Certainty {
-    /// METAX names it.
-    Named,
-    /// METAX named it once: it may have been freed since, and its place may have other bytes.
-    Remembered,
-}
 
 /// A version and its only chunk.
 #[derive(Debug)]

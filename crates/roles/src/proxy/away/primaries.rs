@@ -9,11 +9,10 @@ use larder_net::Peer;
 use larder_objects::ObjectError;
 use larder_protocol::manager::state::Topology;
 use larder_protocol::{Answer, Call, Refusal};
-use larder_types::{PgId, ServerId, View};
+use larder_types::{BucketId, Epoch, PgId, Request, ServerId, View};
 use tokio::time::Instant;
 
 use super::super::unavailable;
-use super::calling::in_bucket;
 use super::counters::{ProxyCounters, count};
 use super::planted::{self, Bug};
 use super::retry::{Tries, Trouble};
@@ -192,5 +191,19 @@ fn set_view(call: &mut MetaCall, now: View) {
         | MetaCall::Journals { .. }
         | MetaCall::Kept { .. }
         | MetaCall::TellPositions(_) => unreachable!("not of one PG: {call:?}"),
+    }
+}
+
+/// The bucket that a call names, if that must be the latest, and under which request.
+pub(super) fn in_bucket(call: &mut Call) -> Option<(&mut Request, BucketId, &mut Epoch)> {
+    match call {
+        Call::Put(put) => Some((&mut put.request, put.bucket, &mut put.epoch)),
+        Call::Append(append) => Some((&mut append.request, append.bucket, &mut append.epoch)),
+        Call::Coalesce(of) => Some((&mut of.request, of.bucket, &mut of.epoch)),
+        Call::Told(told) => told.in_bucket(),
+        Call::Delete { request, bucket, epoch, .. }
+        | Call::CreateUpload { request, bucket, epoch, .. }
+        | Call::CompleteUpload { request, bucket, epoch, .. } => Some((request, *bucket, epoch)),
+        _ => None,
     }
 }

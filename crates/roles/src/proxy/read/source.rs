@@ -1,17 +1,16 @@
-//! The chunks of an object as they lie now: they move while it is read, and pieces that appends made are coalesced.
+//! The chunks of an object as they lie now: they move while it is read.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use larder_protocol::pg::chunk_in;
 use larder_protocol::sound::check_chunk;
 use larder_types::{Body, BucketId, Chunk, ObjectKey, OpId, PgId, PiecesId, VersionRow, rows};
 use parking_lot::Mutex;
 
-use super::lookup::Lookup;
 use crate::data::ReadFailure;
-use crate::limits::{COALESCES_FOLLOWED_MAX, MOVES_FOLLOWED_MAX};
+use crate::limits::MOVES_FOLLOWED_MAX;
 use crate::proxy::reach::Reach;
 
 /// The row that names a chunk. A read asks it again where the chunk lies, as chunks move.
@@ -83,64 +82,12 @@ impl<R: Reach> Source<R> {
         }
     }
 
-    /// The verified bytes of a piece.
-    pub(super) async fn read(self: &Arc<Self>, piece: Piece) -> Result<Bytes, ReadFailure> {
-        let (place, range) = match piece {
-            Piece::Inline(bytes) => return Ok(bytes),
-            Piece::Chunk(place, range) => (place, range),
-        };
-        let seed = place.chunk.lock().seed;
-        match (self.read_chunk(&place, range.clone()).await, place.within) {
-            (Err(ReadFailure::Mismatch), Some(within)) => {
-                let range = within.bytes(u64::from(range.start)..u64::from(range.end));
-                self.read_coalesced(within.pieces, range, seed).await
-            }
-            (read, _) => read,
-        }
-    }
-
-    /// Bytes of pieces of which one was coalesced since it was looked up; its chunk had the seed `failed`.
-    async fn read_coalesced(
-        self: &Arc<Self>,
-        pieces: PiecesId,
-        range: Range<u64>,
-        mut failed: u64,
-    ) -> Result<Bytes, ReadFailure> {
-        let mut read = BytesMut::new();
-        for _ in 0..COALESCES_FOLLOWED_MAX {
-            // All is looked up anew: what was looked up before may be gone as well.
-            let left = range.start + read.len() as u64..range.end;
-            let mut lookup = Lookup::of_pieces(self, pieces, left);
-            loop {
-                let (place, range) = match lookup.next().await? {
-                    None => return Ok(read.freeze()),
-                    Some(Piece::Inline(bytes)) => {
-                        read.extend_from_slice(&bytes);
-                        continue;
-                    }
-                    Some(Piece::Chunk(place, range)) => (place, range),
-                };
-                let seed = place.chunk.lock().seed;
-                if seed == failed {
-                    // It was looked up after that, and lies where it did: its copies are bad.
-                    return Err(ReadFailure::Mismatch);
-                }
-                match self.read_chunk(&place, range).await {
-                    Ok(bytes) => read.extend_from_slice(&bytes),
-                    Err(ReadFailure::Mismatch) => {
-                        failed = seed;
-                        break;
-                    }
-                    Err(failure) => return Err(failure),
-                }
-            }
-        }
-        // They became others each time: that says nothing about their copies.
-        Err(ReadFailure::Unreadable)
-    }
-
     /// The verified bytes of a chunk, where it lies now.
-    async fn read_chunk(&self, place: &Place, range: Range<u32>) -> Result<Bytes, ReadFailure> {
+    pub(super) async fn read_chunk(
+        &self,
+        place: &Place,
+        range: Range<u32>,
+    ) -> Result<Bytes, ReadFailure> {
         for _ in 0..=MOVES_FOLLOWED_MAX {
             let chunk = place.chunk.lock().clone();
             if range.end > chunk.len || check_chunk(&chunk).is_err() {
