@@ -11,7 +11,6 @@ mod blocking;
 pub mod breakdown;
 mod clock;
 pub mod data;
-pub mod data_node;
 mod directory;
 pub mod fill;
 pub mod identity;
@@ -37,6 +36,7 @@ pub mod store;
 mod ticket;
 pub mod wire;
 
+pub use data::node as data_node;
 pub use larder_protocol::SpaceUse;
 pub use meta::{BackgroundConfig, Meta, MetaConfig, MetaServer, OpenError};
 pub use proxy::Proxy;

@@ -1,5 +1,5 @@
 //! Copies of a chunk, for the replica that lacks one, or for all of them at a new place. The data server that is to
-//! have a copy makes it, of bytes that it asks the holders for (`data_node/copies.rs`).
+//! have a copy makes it, of bytes that it asks the holders for (`data/node/copies.rs`).
 //!
 //! Until the cluster's version is [`PROTOCOL_COPIES`], servers of an earlier release may be among them. Then the bytes
 //! come here: from whichever holders have them right, 64 KiB by 64 KiB if need be.

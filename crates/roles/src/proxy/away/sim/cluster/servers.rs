@@ -23,7 +23,7 @@ use super::managing::Managing;
 use super::places::{DISK_BYTES, Ends, Place, temp_dir};
 use super::{Met, World};
 use crate::blocking;
-use crate::data_node::{DataFace, DataNode, Taken};
+use crate::data::node::{DataFace, DataNode, Taken};
 use crate::managers::Managers;
 use crate::meta::{BackgroundConfig, MetaConfig, MetaServer, ServerConfig};
 use crate::wire::{DataCall, DataMessage, DataReply, DataService, MetaService};

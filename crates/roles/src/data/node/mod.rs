@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::MissedTickBehavior;
 
-use crate::data::DataServer;
+use crate::data::disk::DataServer;
 use crate::limits::TICK_MS;
 use crate::managers::{Early, Managers, Presence, Run};
 pub use copies::CopyCounters;

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::reads::Reads;
 use super::{CopyCounters, DataNode, Running};
-use crate::data::DataServer;
+use crate::data::disk::DataServer;
 use crate::directory::{DATA_FILE, LOCK_FILE};
 use crate::limits::LVS_PER_PG_MIN;
 use crate::managers::{Early, Managers, NotProposed};

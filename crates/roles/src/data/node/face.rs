@@ -14,7 +14,7 @@ use larder_volume::{Action, Answer, Refusal};
 use super::DataNode;
 use super::copies::Copies;
 use super::reads::Wanted;
-use crate::data::{Client, action_of, pg_answer};
+use crate::data::disk::{Client, action_of, pg_answer};
 use crate::limits::READ_PIECE_BYTES;
 use crate::wire::{CopyOrder, DataCall, DataMessage, DataReply, DataService};
 

@@ -1,4 +1,4 @@
-//! The data server: one thread per disk, which writes and syncs groups of commands.
+//! A disk of a data server: one thread, which writes and syncs groups of commands.
 //!
 //! # Invariants
 //!

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use crate::blocking;
 use crate::breakdown::{BySize, DiskOps};
-use crate::data::{Client, DataServer};
+use crate::data::disk::{Client, DataServer};
 use crate::limits::{DATA_ANSWER_MAX, READ_PATIENCE_MS};
 use crate::wire::{CopyState, DataReply, DataService};
 
