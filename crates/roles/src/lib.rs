@@ -27,7 +27,6 @@ pub mod peers;
 mod planted;
 pub mod progress;
 pub mod proxy;
-pub mod quorum;
 pub mod recover;
 pub mod regions;
 pub mod renewal;
@@ -38,6 +37,7 @@ pub mod wire;
 
 pub use data::node as data_node;
 pub use larder_protocol::SpaceUse;
+pub use manager::quorum;
 pub use meta::{BackgroundConfig, Meta, MetaConfig, MetaServer, OpenError};
 pub use proxy::Proxy;
 pub use store::{Store, StoreConfig, StoreError};

@@ -8,7 +8,7 @@ use larder_protocol::manager::state::{Command, Topology};
 use larder_types::codec::decode;
 
 use super::Report;
-use crate::quorum::{PATH, decode_file};
+use crate::manager::quorum::{PATH, decode_file};
 
 /// Looks at the log, and at the map that it makes if all of it was agreed on: how much of it was, the managers only
 /// know together.

@@ -127,8 +127,8 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
+    use crate::manager::quorum::tests::support::{SETTINGS, new_server};
     use crate::managers::{NotProposed, VersionWatch, Versions};
-    use crate::quorum::tests::support::{SETTINGS, new_server};
 
     const ME: ServerId = ServerId(0);
 

@@ -27,8 +27,8 @@ use super::v1::{Answer, Knock, Place, Welcome};
 use super::{ROLES, RootKeys, node_of, roles_at, server_name};
 use crate::identity::roles_of;
 use crate::limits::{ADMIT_MAX, PEER_NAME_BYTES_MAX, PEERS_MAX};
+use crate::manager::quorum::{Manager, Maps, Seat, add_token, admission_of};
 use crate::managers::{Managers, ManagersClient, NotProposed};
-use crate::quorum::{Manager, Maps, Seat, add_token, admission_of};
 
 /// A meta server's share of the PGs: machines are equal.
 const WEIGHT: Weight = Weight(100);

@@ -24,7 +24,7 @@ use super::v1::{Answer, Knock, Welcome};
 use super::{Entered, NodeConfig, NotEntered, ROLES, role_name, roles_at};
 use crate::identity::{IDENTITY_FILE, roles_of};
 use crate::limits::{KNOCK_PAUSE, KNOCK_TOLD};
-use crate::quorum::{AUTHORITY_FILE, Founding, found};
+use crate::manager::quorum::{AUTHORITY_FILE, Founding, found};
 
 /// The id of the first server of a cluster.
 const FIRST: ServerId = ServerId(0);

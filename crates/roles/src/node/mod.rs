@@ -38,7 +38,7 @@ use larder_protocol::manager::state::{ServerRole, Settings};
 use larder_types::{ClusterId, ServerId};
 use serde::{Deserialize, Serialize};
 
-use crate::quorum::ManagerError;
+use crate::manager::quorum::ManagerError;
 
 pub use admit::{Admission, RootHere, keep_door};
 pub use enter::enter;

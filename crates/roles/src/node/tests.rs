@@ -9,8 +9,8 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::identity::IDENTITY_FILE;
-use crate::quorum::tests::support::{until, until_it_signs, until_seen};
-use crate::quorum::{Manager, ManagerConfig};
+use crate::manager::quorum::tests::support::{until, until_it_signs, until_seen};
+use crate::manager::quorum::{Manager, ManagerConfig};
 
 const SETTINGS: Settings =
     Settings { pg_count: 8, members: 1, min_members: 1, copies: 3, min_copies: 2, lv_blocks: 64 };

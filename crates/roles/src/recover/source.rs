@@ -3,8 +3,8 @@
 use larder_protocol::manager::state::Topology;
 
 use super::make::Source;
+use crate::manager::quorum::map_in_log;
 use crate::managers::{BadMap, KeptMap};
-use crate::quorum::map_in_log;
 
 /// The reason why a file has no map.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

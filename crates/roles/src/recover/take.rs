@@ -14,10 +14,10 @@ use larder_types::{ClusterId, ServerId};
 use super::v1::Recovery;
 use crate::directory::LOCK_FILE;
 use crate::identity::{IDENTITY_FILE, roles_of};
-use crate::managers::{BadMap, KeptMap, MAP_FILE};
-use crate::quorum::{
+use crate::manager::quorum::{
     AUTHORITY_FILE, Begun, ManagerError, before, begin_log, forget_tokens_of, has_taken,
 };
+use crate::managers::{BadMap, KeptMap, MAP_FILE};
 
 /// A directory that has taken a recovery.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -17,8 +17,8 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::identity::{IDENTITY_FILE, roles_of};
 use crate::limits::{IDS_SKIPPED, VERSIONS_SKIPPED};
+use crate::manager::quorum::{Manager, ManagerConfig, before, has_taken};
 use crate::managers::{BadMap, KeptMap, MAP_FILE, Managers};
-use crate::quorum::{Manager, ManagerConfig, before, has_taken};
 
 const CLUSTER: u64 = 0xc0ffee;
 const TOKEN: [u8; 32] = [7; 32];
@@ -440,7 +440,7 @@ fn a_directory_that_lost_its_manager_gets_one() {
     assert_eq!((taken.server, taken.aside), (ServerId(8), None));
     let subject = Identity::load(&dir.join(IDENTITY_FILE)).unwrap().subject();
     assert_eq!((subject.server, subject.cluster.0), (ServerId(8), CLUSTER));
-    let log = crate::quorum::keeps_snapshot(
+    let log = crate::manager::quorum::keeps_snapshot(
         std::sync::Arc::new(larder_env::RealDisk::open(&dir).unwrap()),
         larder_types::ClusterId(CLUSTER),
         ServerId(8),

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 
 use super::*;
-use crate::quorum::tests::raw::{Raw, panics};
+use crate::manager::quorum::tests::raw::{Raw, panics};
 use crate::wire::{DataCall, DataMessage, DataReply, MetaCall, MetaMessage, MetaReply, Rows};
 
 /// Rounds of a short run.

@@ -34,10 +34,10 @@ use super::places::{DISK_BYTES, Ends, Place};
 use super::roads::Roads;
 use super::servers::END_MAX;
 use crate::inspect::{Report, look_at_quorum};
-use crate::managers::{Contacts, Managers, ManagersClient, MapKeeper, NotProposed};
-use crate::quorum::{
+use crate::manager::quorum::{
     Begun, Founder, Ground, ManagerError, Maps, Running, begin_log, keeps_snapshot,
 };
+use crate::managers::{Contacts, Managers, ManagersClient, MapKeeper, NotProposed};
 use crate::recover::Recovery;
 
 pub(super) const MANAGERS: Range<u32> = 9..12;

@@ -22,8 +22,8 @@ use super::support::{
 };
 use crate::identity::identity_in;
 use crate::limits::MAP_WAIT_MS;
+use crate::manager::quorum::{Founding, Manager, ManagerError, found};
 use crate::managers::{Contacts, Managers, ManagersClient, NotProposed};
-use crate::quorum::{Founding, Manager, ManagerError, found};
 use crate::wire::{ManagerMessageIn, ManagerService};
 
 /// Makes a bucket; asks again when nobody knows what came of it, as a manager that stops leaves it.

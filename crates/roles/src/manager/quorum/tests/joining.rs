@@ -21,9 +21,9 @@ use super::support::{
     until_it_signs, until_seen,
 };
 use crate::identity::{IDENTITY_FILE, identity_in};
+use crate::manager::quorum::{AUTHORITY_FILE, Manager, Seat};
 use crate::managers::NotIssued;
 use crate::managers::{Contacts, Managers, ManagersClient};
-use crate::quorum::{AUTHORITY_FILE, Manager, Seat};
 use crate::renewal::Renewal;
 use crate::wire::{ManagerCall, ManagerReply};
 

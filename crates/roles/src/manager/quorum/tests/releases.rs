@@ -17,9 +17,9 @@ use crate::limits::{
     BALANCE_HELD_UP_MS, PROTOCOL_BALANCE, PROTOCOL_CLUSTER_VERSION, PROTOCOL_FORGETS,
     VERSION_HELD_BACK_MS,
 };
-use crate::quorum::disk::QuorumDisk;
-use crate::quorum::member::{Member, MemberEffect};
-use crate::quorum::releases::Releases;
+use crate::manager::quorum::disk::QuorumDisk;
+use crate::manager::quorum::member::{Member, MemberEffect};
+use crate::manager::quorum::releases::Releases;
 use crate::wire::ManagerReply;
 
 const ME: ServerId = ServerId(0);

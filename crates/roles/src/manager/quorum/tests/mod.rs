@@ -6,7 +6,7 @@ mod hostile;
 mod inbox;
 mod joining;
 mod member;
-#[path = "../../../tests/raw/mod.rs"]
+#[path = "../../../../tests/raw/mod.rs"]
 pub(crate) mod raw;
 mod releases;
 pub(crate) mod support;

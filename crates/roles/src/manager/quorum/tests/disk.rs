@@ -11,9 +11,9 @@ use larder_protocol::manager::quorum::{
 };
 use larder_types::{ClusterId, ServerId};
 
-use crate::quorum::ManagerError;
-use crate::quorum::disk::{PATH, QuorumDisk};
-use crate::quorum::v1::{
+use crate::manager::quorum::ManagerError;
+use crate::manager::quorum::disk::{PATH, QuorumDisk};
+use crate::manager::quorum::v1::{
     BadFile, FILE_HEADER_BYTES, FileHeader, RECORD_HEADER_BYTES, decode_file, encode_header,
     encode_record,
 };
@@ -206,7 +206,7 @@ fn the_file_keeps_its_golden_bytes() {
     bytes.extend(encode_record(&header, FILE_HEADER_BYTES, 1, &writes()[0]));
     let second = LogWrite { entries: entries(at(0, 0), 1, 3), ..writes()[1].clone() };
     bytes.extend(encode_record(&header, bytes.len(), 2, &second));
-    let text = include_str!("../../../tests/golden/quorum_log.hex");
+    let text = include_str!("../../../../tests/golden/quorum_log.hex");
     let digits = text.lines().filter(|line| !line.starts_with('#')).flat_map(str::split_whitespace);
     let golden: Vec<u8> = digits.map(|d| u8::from_str_radix(d, 16).unwrap()).collect();
     assert!(

@@ -21,13 +21,13 @@ use tokio::time::{Instant, sleep};
 use super::support::{SETTINGS, new_server};
 use crate::clock::now_ms;
 use crate::limits::{ISSUE_MS_MAX, PROPOSE_WAIT_MS};
+use crate::manager::quorum::ManagerError;
+use crate::manager::quorum::maps::{Maps, Publisher, maps};
+use crate::manager::quorum::tokens::{FILE, TokenBook, add_token, admission_of, admit};
 use crate::managers::{Managers, NotProposed, VersionWatch, Versions};
-use crate::quorum::ManagerError;
-use crate::quorum::maps::{Maps, Publisher, maps};
-use crate::quorum::tokens::{FILE, TokenBook, add_token, admission_of, admit};
 
 fn golden() -> Vec<u8> {
-    let text = include_str!("../../../tests/golden/tokens.hex");
+    let text = include_str!("../../../../tests/golden/tokens.hex");
     let digits = text.lines().filter(|line| !line.starts_with('#')).flat_map(str::split_whitespace);
     digits.map(|digits| u8::from_str_radix(digits, 16).unwrap()).collect()
 }

@@ -48,7 +48,7 @@ fn map() -> Map {
 }
 
 fn golden() -> Vec<u8> {
-    let text = include_str!("../../tests/golden/map.hex");
+    let text = include_str!("../../../tests/golden/map.hex");
     let digits = text.lines().filter(|line| !line.starts_with('#')).flat_map(str::split_whitespace);
     digits.map(|digits| u8::from_str_radix(digits, 16).unwrap()).collect()
 }

@@ -1,4 +1,4 @@
-//! The manager: owner of the topology map (buckets, LVs, views).
+//! A single node's manager: owner of its map (buckets, LVs, views).
 //!
 //! # Invariants
 //!

@@ -16,8 +16,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::identity::identity_in;
+use crate::manager::quorum::{Founding, Manager, ManagerConfig, found};
 use crate::managers::{Contacts, Managers, ManagersClient, Presence, Run};
-use crate::quorum::{Founding, Manager, ManagerConfig, found};
 
 pub(crate) const SETTINGS: Settings =
     Settings { pg_count: 8, members: 1, min_members: 1, copies: 1, min_copies: 1, lv_blocks: 64 };

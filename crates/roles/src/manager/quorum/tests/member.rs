@@ -17,9 +17,9 @@ use larder_types::{BootId, ServerId};
 
 use super::support::{SETTINGS, new_server};
 use crate::limits::{MANAGER_TICK_MS, WAY_SILENT_MS};
-use crate::quorum::disk::QuorumDisk;
-use crate::quorum::member::{Member, MemberEffect};
-use crate::quorum::membership::next_change;
+use crate::manager::quorum::disk::QuorumDisk;
+use crate::manager::quorum::member::{Member, MemberEffect};
+use crate::manager::quorum::membership::next_change;
 use crate::wire::ManagerReply;
 
 const ME: ServerId = ServerId(0);

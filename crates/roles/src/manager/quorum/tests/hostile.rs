@@ -19,8 +19,8 @@ use tokio::time::{Instant, sleep};
 use super::raw::{InBytes, Raw, corpus, panics, rounds, spoiled};
 use super::support::{Idle, contact, found_with, is, join_and_start, new_server, start, until};
 use crate::identity::identity_in;
+use crate::manager::quorum::Manager;
 use crate::managers::{Managers, NotProposed};
-use crate::quorum::Manager;
 use crate::wire::{
     DataCall, DataMessage, DataReply, DataService, ManagerCall, ManagerMessageIn, ManagerService,
 };
