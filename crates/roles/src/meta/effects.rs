@@ -1,5 +1,5 @@
-//! The effects of a PG's machine that concern other servers, carried out. What these say is in `serve.rs` and
-//! `orders.rs`.
+//! The effects of a PG's machine that concern other servers, carried out. The others are heard in
+//! `answering.rs` and `orders.rs`.
 //!
 //! # Invariants
 //!

@@ -26,7 +26,7 @@
 //! | `callers.rs`, `queue.rs` | calls in flight, PGs that wait for a thread |
 //! | `server.rs`, `cluster.rs`, `duties.rs` | a server of a cluster: the ways to others, what it keeps |
 //! | `effects.rs`, `batch.rs` | what its machines want of others |
-//! | `serve.rs`, `scan.rs` | what it answers proxies |
+//! | `answering.rs`, `scan.rs` | what it answers proxies |
 //! | `journals.rs`, `kept.rs` | what it answers the proxy that speaks with other regions |
 //! | `positions.rs` | how far other regions are, as that proxy says |
 //! | `snapshots/` | what followers are sent who take a group anew |
@@ -49,6 +49,7 @@
 
 mod adopt;
 mod adoption;
+mod answering;
 mod background;
 mod batch;
 mod beat;
@@ -75,7 +76,6 @@ mod rebuild;
 mod recover;
 mod scan;
 mod scrub;
-mod serve;
 mod server;
 mod shunned;
 mod snapshots;
@@ -106,6 +106,7 @@ use crate::news::{News, NewsWatch};
 use crate::requests::Requests;
 use crate::ticket::Ticket;
 pub use adoption::AdoptionCounters;
+pub use answering::MetaHandler;
 use background::Background;
 pub use background::BackgroundConfig;
 use callers::{Caller, Callers, NOBODY};
@@ -130,7 +131,6 @@ pub use recover::{KV_DIR, LOG_DIR, MetaConfig, Threads};
 pub use scrub::SCRUB_FILE;
 use scrub::Scrubbing;
 pub(crate) use scrub::load as load_scrub;
-pub use serve::MetaHandler;
 pub use server::{MetaServer, ServerConfig};
 pub use snapshots::SnapshotCounters;
 use snapshots::Snapshots;
