@@ -1,7 +1,23 @@
 //! The roles and their drivers: manager, meta, data, proxy.
 //!
-//! One crate, because in one process they call each other directly; each is a module that knows the
-//! others only through the calls shown here.
+//! One crate, because in one process they call each other directly. Each room knows those below it alone:
+//!
+//! | rooms, from the lowest | what |
+//! |---|---|
+//! | `limits`, `directory`, `keys`, `wire` | sizes, files' names, and what the roles say to each other |
+//! | `clock`, `blocking`, `inbox`, `news`, `peers`, `requests`, `ticket` | what drivers are made of |
+//! | `progress` | what a role tells operators |
+//! | `planted`, `ablation` | faults for simulations to find, and parts that a measurement leaves out |
+//! | `managers` | the managers, as any server sees them |
+//! | `identity`, `renewal` | who a server is, and how it stays that |
+//! | `manager` | owns the map |
+//! | `data` | owns blocks |
+//! | `meta` | owns metadata, and asks `data` for what it names |
+//! | `proxy` | serves faces by asking `meta` and `data` |
+//! | `regions` | keeps several stores alike, by way of a `proxy` |
+//! | `node` | machines that find each other, each with all four roles |
+//! | `store` | a single node: all four roles in one process |
+//! | `recover`, `inspect`, `fill` | for roles that stand still: managers made anew, what is on disk checked, rows written |
 
 #![deny(unsafe_code)]
 
