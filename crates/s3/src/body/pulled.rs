@@ -13,6 +13,7 @@ use s3s::stream::ByteStream as _;
 use s3s::{S3Error, S3ErrorCode, S3Result, StdError, TrailingHeaders};
 
 use super::guard::{GuardError, Verdict};
+use crate::auth::gate::Gate;
 use crate::digest::announced::{Announced, Expected};
 use crate::digest::checksums::Hasher;
 use crate::digest::digests::{Digested, Digests, parse_md5, whole};

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::super::config::RoleConfig;
-use super::super::{RoleError, beside};
+use super::super::{RoleError, beside::connect};
 use crate::breakdown::Breakdown;
 
 /// The time that a server has to answer.
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Asks the servers of the cluster that a configuration belongs to.
 pub(super) async fn ask(path: &Path) -> Result<Breakdown, RoleError> {
-    let (endpoint, managers) = beside(&RoleConfig::load(path)?).await?;
+    let (endpoint, managers) = connect(&RoleConfig::load(path)?).await?;
     let map = Topology::clone(&managers.map());
     Ok(Breakdown::of(asked(&endpoint, &map).await))
 }
