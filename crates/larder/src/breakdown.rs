@@ -14,7 +14,7 @@ use larder_roles::breakdown::{
 };
 use serde::Serialize;
 
-use crate::cluster::status::space::bytes;
+use crate::quantity::bytes;
 
 /// Columns of the tables by size.
 const OF_CLIENTS: [&str; 3] = ["read", "write", "append"];

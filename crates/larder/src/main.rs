@@ -11,9 +11,9 @@
 //! | a machine of a cluster; a running store, as commands see it | [`node`]; [`store_status`] |
 //! | roles of a cluster, and the commands beside them | [`cluster`] |
 //! | listeners, and the end of a process | [`serving`], [`announce`], [`leaving`] |
-//! | counts of a process, and what it knows | [`metrics`], [`health`], [`root_keys`] |
+//! | counts of a process, and what it knows | [`metrics`], [`health`], [`root_keys`], [`breakdown`] |
 //! | settings | [`config`], [`logging`], [`access_log`] |
-//! | the command line, directories and files | [`args`], [`exit`], [`kind`], [`credentials`], [`private`], [`release`], [`wall_clock`] |
+//! | the command line, directories and files | [`args`], [`exit`], [`kind`], [`credentials`], [`private`], [`release`], [`wall_clock`], [`quantity`] |
 
 #![deny(unsafe_code)]
 
@@ -39,6 +39,7 @@ mod metrics;
 mod node;
 mod pack;
 mod private;
+mod quantity;
 mod recover;
 mod region;
 mod release;

@@ -1,5 +1,5 @@
-//! Events that go into a PG's machine and effects that come out of it, with the calls of proxies, the messages of members and the
-//! changes of other regions that they carry. These are words alone: no machine is used here.
+//! Events that go into a PG's machine, and effects that come out of it. They carry calls of proxies, messages of
+//! members and changes of other regions. These are words alone: no machine is used here.
 
 mod append;
 mod coalesce;

@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Finding, Patient};
-use crate::cluster::status::space::bytes;
+use crate::quantity::bytes;
 
 /// Syncs that are timed, and bytes before each.
 const SYNCS: usize = 32;

@@ -6,7 +6,7 @@ use larder_s3::ServerOptions;
 use larder_s3::limits::CONNECTIONS_MAX;
 
 use super::Finding;
-use crate::cluster::status::space::bytes;
+use crate::quantity::bytes;
 
 /// Bodies of requests, the index' cache and connections are made for about this much.
 const MEMORY_MIN: u64 = 2 << 30;

@@ -5,7 +5,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use super::document::{Document, Growth};
 use crate::cluster::status::background;
-use crate::cluster::status::space::{self, bytes};
+use crate::cluster::status::space;
+use crate::quantity::bytes;
 use crate::wall_clock::utc;
 
 /// Units of time, in seconds, with the name of one; the largest comes first.

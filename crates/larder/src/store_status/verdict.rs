@@ -2,7 +2,8 @@
 
 use super::document::Growth;
 use super::text::span;
-use crate::cluster::status::space::{Space, bytes};
+use crate::cluster::status::space::Space;
+use crate::quantity::bytes;
 
 /// From so many hundredths on it is nearly full.
 const FULL_PERCENT: u64 = 90;

@@ -10,6 +10,7 @@ use larder_types::{DiskId, ServerId};
 use serde::{Deserialize, Serialize};
 
 use super::bar::bar;
+use crate::quantity::bytes;
 
 /// Buckets that are shown to people one by one: those with the most bytes.
 const SHOWN_MAX: usize = 10;
@@ -191,15 +192,4 @@ pub(crate) fn buckets(
         0 => Ok(()),
         more => writeln!(out, "  and {more} more, which `--json` shows"),
     }
-}
-
-/// Bytes in the largest unit of which there is one.
-pub(crate) fn bytes(count: u64) -> String {
-    const UNITS: [(u32, &str); 5] =
-        [(50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
-    let unit = UNITS.into_iter().find(|(shift, _)| count >> shift > 0);
-    unit.map_or_else(
-        || format!("{count} B"),
-        |(shift, name)| format!("{:.1} {name}", count as f64 / (1_u64 << shift) as f64),
-    )
 }

@@ -3,6 +3,7 @@
 use super::background;
 use super::space::Space;
 use super::{Server, Status};
+use crate::quantity::bytes;
 
 /// From so many hundredths on a disk or machine is nearly full.
 const FULL_PERCENT: u64 = 90;
@@ -68,7 +69,7 @@ pub(super) fn of(status: &Status) -> String {
 }
 
 fn percent(space: &Space) -> String {
-    format!("{} % of {} taken", space.percent(), super::space::bytes(space.bytes))
+    format!("{} % of {} taken", space.percent(), bytes(space.bytes))
 }
 
 /// Names of servers, if there are any, with the verb that follows.
