@@ -18,8 +18,8 @@ use larder_types::codec::decode;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::super::config::RoleConfig;
-use super::super::{RoleError, beside::connect};
+use super::super::RoleError;
+use super::super::beside::{self, connect};
 use crate::breakdown::Breakdown;
 
 /// The time that a server has to answer.
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Asks the servers of the cluster that a configuration belongs to.
 pub(super) async fn ask(path: &Path) -> Result<Breakdown, RoleError> {
-    let (endpoint, managers) = connect(&RoleConfig::load(path)?).await?;
+    let (endpoint, managers) = connect(&beside::config(path)?).await?;
     let map = Topology::clone(&managers.map());
     Ok(Breakdown::of(asked(&endpoint, &map).await))
 }
