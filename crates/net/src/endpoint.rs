@@ -19,13 +19,13 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use crate::connection::{Beats, Broken, Duplex, Wire};
-use crate::error::{Decider, Denied};
+use crate::error::{Decider, Denied, Refused};
 use crate::hello::{self, Speaks};
-use crate::identity::{Role, Subject, server_name};
+use crate::identity::{Subject, server_name};
 use crate::limits::{CONNECT_TIME_MAX, PROTOCOL_MAX, PROTOCOL_MIN, READ_BYTES};
 use crate::link::Target;
 use crate::local::Shared;
-use crate::metrics::{Metrics, Refused, Stands};
+use crate::metrics::{Metrics, Stands};
 #[cfg(feature = "simulated")]
 use crate::simulated::Host;
 use crate::tls::{Credentials, denied};
@@ -218,7 +218,7 @@ impl Endpoint {
                 let subject = subject_of(tls.get_ref().1.peer_certificates())?;
                 if !subject.roles.has(target.role) {
                     let why = format!("{subject} has not the role {}", target.role);
-                    return Err(Broken::Denied(by_us(Refused::WrongRole, why)));
+                    return Err(Broken::Denied(Denied::by_us(Refused::WrongRole, why)));
                 }
                 Ok(Box::new(tls))
             }
@@ -264,22 +264,12 @@ pub(crate) async fn in_time<T>(
 pub(crate) fn subject_of(chain: Option<&[CertificateDer<'_>]>) -> Result<Subject, Broken> {
     let Some([certificate, ..]) = chain else {
         let why = "the peer has no certificate".to_owned();
-        return Err(Broken::Denied(by_us(Refused::NoCertificate, why)));
+        return Err(Broken::Denied(Denied::by_us(Refused::NoCertificate, why)));
     };
     Subject::read(certificate)
-        .map_err(|error| Broken::Denied(by_us(Refused::BadCertificate, error.to_string())))
+        .map_err(|error| Broken::Denied(Denied::by_us(Refused::BadCertificate, error.to_string())))
 }
 
 fn removed(server: ServerId) -> Denied {
-    by_us(Refused::Removed, format!("server {server} was removed from the cluster"))
-}
-
-pub(crate) fn by_us(reason: Refused, why: String) -> Denied {
-    Denied { by: Decider::Us, reason, why: why.into() }
-}
-
-/// The role of a service and who is meant, as text for people.
-pub(crate) fn role_named(number: u8) -> Result<Role, Denied> {
-    Role::from_number(number)
-        .ok_or_else(|| by_us(Refused::NoService, format!("no role has the number {number}")))
+    Denied::by_us(Refused::Removed, format!("server {server} was removed from the cluster"))
 }

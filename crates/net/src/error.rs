@@ -6,8 +6,6 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::metrics::Refused;
-
 /// The fate of a call that was not answered.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CallError {
@@ -88,6 +86,80 @@ pub enum Rejected {
     NotUnderstood,
 }
 
+/// The reason why one of the two sides refused a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// It showed no certificate.
+    NoCertificate,
+    /// The certificate is no longer valid, or a clock is wrong.
+    Expired,
+    /// The certificate is not valid yet, or a clock is wrong.
+    NotYetValid,
+    /// The certificate is of another authority: most likely of another cluster.
+    UnknownAuthority,
+    /// The certificate cannot be used for some other reason.
+    BadCertificate,
+    /// It is another server than was meant.
+    WrongServer,
+    /// Its certificate does not have the role that is needed.
+    WrongRole,
+    /// No version of the protocol is known to both sides.
+    Version,
+    /// The service that was asked for is not served here.
+    NoService,
+    /// It spoke something else than was due.
+    Garbage,
+    /// The handshake did not end in time.
+    Late,
+    /// There are as many connections as there may be.
+    TooMany,
+    /// It knocked with another secret.
+    OtherSecret,
+    /// The server was removed from the cluster.
+    Removed,
+}
+
+impl Refused {
+    /// All of them, in the order of their counters.
+    pub const ALL: [Self; 14] = [
+        Self::NoCertificate,
+        Self::Expired,
+        Self::NotYetValid,
+        Self::UnknownAuthority,
+        Self::BadCertificate,
+        Self::WrongServer,
+        Self::WrongRole,
+        Self::Version,
+        Self::NoService,
+        Self::Garbage,
+        Self::Late,
+        Self::TooMany,
+        Self::OtherSecret,
+        Self::Removed,
+    ];
+
+    /// As a label.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NoCertificate => "no_certificate",
+            Self::Expired => "expired",
+            Self::NotYetValid => "not_yet_valid",
+            Self::UnknownAuthority => "unknown_authority",
+            Self::BadCertificate => "bad_certificate",
+            Self::WrongServer => "wrong_server",
+            Self::WrongRole => "wrong_role",
+            Self::Version => "version",
+            Self::NoService => "no_service",
+            Self::Garbage => "garbage",
+            Self::Late => "late",
+            Self::TooMany => "too_many",
+            Self::OtherSecret => "other_secret",
+            Self::Removed => "removed",
+        }
+    }
+}
+
 /// The reason why two servers must not speak with each other.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("denied by {by}: {why}")]
@@ -98,6 +170,12 @@ pub struct Denied {
     pub reason: Refused,
     /// The reason as text.
     pub why: Arc<str>,
+}
+
+impl Denied {
+    pub(crate) fn by_us(reason: Refused, why: String) -> Self {
+        Self { by: Decider::Us, reason, why: why.into() }
+    }
 }
 
 /// The side that denied a connection.
@@ -242,4 +320,16 @@ pub enum Refusal {
     /// The cluster cannot sign now. The last, as those that count refusals know.
     #[error("the cluster cannot sign certificates now")]
     NotNow,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_stand_at_their_counters() {
+        for (at, why) in Refused::ALL.into_iter().enumerate() {
+            assert_eq!(why as usize, at);
+        }
+    }
 }

@@ -14,11 +14,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::connection::{Broken, Wire};
-use crate::error::{Decider, Denied};
+use crate::error::{Decider, Denied, Refused};
 use crate::frame::{Bounds, Frame, FrameError, Kind, Outgoing};
 use crate::identity::Role;
 use crate::limits::PROTOCOL_MIN;
-use crate::metrics::Refused;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Hello {

@@ -31,11 +31,11 @@ use serde::{Deserialize, Serialize};
 use tokio_rustls::client;
 
 use crate::connection::{Broken, Duplex, Wire};
-use crate::endpoint::{by_us, in_time};
-use crate::error::{IdentityError, KnockError};
+use crate::endpoint::in_time;
+use crate::error::{Denied, IdentityError, KnockError, Refused};
 use crate::frame::{FrameError, Kind};
 use crate::join::{connect, frame_of};
-use crate::metrics::{Metrics, Refused};
+use crate::metrics::Metrics;
 use crate::port::Handshake;
 use crate::secret::{PeerSecret, Prover};
 use crate::tls::provider;
@@ -115,7 +115,7 @@ impl Doorkeeper {
         if !self.secret.verifies(Prover::Knocker, &session, &said, &proof) {
             wire.say(frame_of(Kind::Answer, &Told::OtherSecret)?).await?;
             let why = "it knocks with another secret than this machine's".to_owned();
-            return Err(Broken::Denied(by_us(Refused::OtherSecret, why)));
+            return Err(Broken::Denied(Denied::by_us(Refused::OtherSecret, why)));
         }
         let said = (self.decide)(address, said).await;
         let proof = self.secret.prove(Prover::Doorkeeper, &session, &said);

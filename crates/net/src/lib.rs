@@ -52,15 +52,15 @@ pub use authority::{Authority, Fingerprint, PublicKey};
 pub use certificate::{Identity, IdentityRequest};
 pub use endpoint::Endpoint;
 pub use error::{
-    CallError, Decider, Denied, IdentityError, JoinError, KnockError, NotSent, Refusal, Rejected,
-    SecretError, SendError, Side, TokenError, Unknown,
+    CallError, Decider, Denied, IdentityError, JoinError, KnockError, NotSent, Refusal, Refused,
+    Rejected, SecretError, SendError, Side, TokenError, Unknown,
 };
 pub use frame::FrameError;
 pub use identity::{PeerIdentity, Role, Roles, Subject};
 pub use join::{Admission, AuthorityCell, Enrolment, join, renew};
 pub use knock::{Doorkeeper, Reply, knock};
 pub use listener::{Listener, Services};
-pub use metrics::{Counter, Metrics, Refused, RoundTrips, Stands, Traffic};
+pub use metrics::{Counter, Metrics, RoundTrips, Stands, Traffic};
 pub use peer::Peer;
 pub use port::{Ear, Port};
 pub use secret::PeerSecret;

@@ -20,14 +20,14 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::connection::{Broken, Wire, run};
-use crate::endpoint::{Endpoint, Security, by_us, in_time, role_named, subject_of};
-use crate::error::Denied;
+use crate::endpoint::{Endpoint, Security, in_time, subject_of};
+use crate::error::{Denied, Refused};
 use crate::hello;
 use crate::identity::{PeerIdentity, Role, Roles, Subject};
 use crate::join::{self, Enrolment};
 use crate::limits::CONNECT_TIME_MAX;
 use crate::local::Local;
-use crate::metrics::{Metrics, Opened, Refused, Stands};
+use crate::metrics::{Metrics, Opened, Stands};
 use crate::port::{Begun, Ear, Handshake, Street, asks_for, refused};
 use crate::service::{Handler, Serve, Served, Service};
 use crate::serving::Serving;
@@ -90,11 +90,11 @@ impl Services {
     fn find(&self, number: u8, caller: &Subject) -> Result<&Offer, Denied> {
         let role = role_named(number)?;
         let Some(offer) = self.served.iter().find(|offer| offer.role == role) else {
-            return Err(by_us(Refused::NoService, format!("no {role} is served here")));
+            return Err(Denied::by_us(Refused::NoService, format!("no {role} is served here")));
         };
         if !offer.callers.meets(caller.roles) {
             let why = format!("{caller} may not call {role}, only {} may", offer.callers);
-            return Err(by_us(Refused::WrongRole, why));
+            return Err(Denied::by_us(Refused::WrongRole, why));
         }
         Ok(offer)
     }
@@ -280,7 +280,12 @@ impl House {
                 (Wire::new(pipe, self.metrics().clone()), subject)
             }
             #[cfg(any(feature = "plain-for-measurement", feature = "simulated"))]
-            _ => return Err(Broken::Denied(by_us(Refused::Garbage, "it is not secured".into()))),
+            _ => {
+                return Err(Broken::Denied(Denied::by_us(
+                    Refused::Garbage,
+                    "it is not secured".into(),
+                )));
+            }
         };
         let asked = hello::asked(&mut wire, self.endpoint.speaks()).await;
         let found = asked.and_then(|(version, service)| {
@@ -324,10 +329,17 @@ impl House {
         let subject = subject_of(tls.get_ref().1.peer_certificates())?;
         if subject.cluster != configs.subject.cluster {
             let why = format!("{subject} is of another cluster");
-            return Err(Broken::Denied(by_us(Refused::UnknownAuthority, why)));
+            return Err(Broken::Denied(Denied::by_us(Refused::UnknownAuthority, why)));
         }
         Ok(Some((Wire::new(Box::new(tls), self.metrics().clone()), subject)))
     }
+}
+
+/// The role that a caller asks for by its number.
+fn role_named(number: u8) -> Result<Role, Denied> {
+    Role::from_number(number).ok_or_else(|| {
+        Denied::by_us(Refused::NoService, format!("no role has the number {number}"))
+    })
 }
 
 #[cfg(test)]

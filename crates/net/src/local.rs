@@ -14,11 +14,11 @@ use std::sync::{Arc, Weak};
 use tokio::io::{DuplexStream, duplex};
 
 use crate::connection::Broken;
-use crate::endpoint::{Endpoint, by_us};
+use crate::endpoint::Endpoint;
+use crate::error::{Denied, Refused};
 use crate::identity::Subject;
 use crate::limits::PIPE_BYTES;
 use crate::link::Target;
-use crate::metrics::Refused;
 use crate::port::{Ear, Street};
 
 /// The port that a server shares with others of its process.
@@ -62,7 +62,7 @@ impl Endpoint {
         let found = house.subject();
         if !found.is_some_and(|it| it.roles.has(target.role)) {
             let why = format!("server {} has not the role {}", target.server, target.role);
-            return Err(Broken::Denied(by_us(Refused::WrongRole, why)));
+            return Err(Broken::Denied(Denied::by_us(Refused::WrongRole, why)));
         }
         let (ours, pipe) = duplex(PIPE_BYTES);
         self.metrics().local.add(1);

@@ -28,15 +28,15 @@ use tokio::time::timeout;
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 
 use crate::connection::{Broken, Wire};
-use crate::endpoint::{buffered, by_us, in_time};
-use crate::error::Denied;
+use crate::endpoint::{buffered, in_time};
+use crate::error::{Denied, Refused};
 #[cfg(feature = "simulated")]
 use crate::identity::Subject;
 use crate::knock::{Doorkeeper, KNOCKING};
 use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, HANDSHAKES_MAX, HELLO_TIME_MAX};
 use crate::listener::House;
 use crate::local::Local;
-use crate::metrics::{Metrics, Refused};
+use crate::metrics::Metrics;
 use crate::serving::Serving;
 #[cfg(feature = "simulated")]
 use crate::simulated::{Arrivals, Pipe};
@@ -219,7 +219,7 @@ impl Street {
             while connections.try_join_next().is_some() {}
             if connections.len() >= CONNECTIONS_MAX {
                 let why = format!("there are {CONNECTIONS_MAX} connections");
-                refused(&self.metrics, address, &by_us(Refused::TooMany, why));
+                refused(&self.metrics, address, &Denied::by_us(Refused::TooMany, why));
                 continue;
             }
             let taken = handshakes.enter(network(address.ip()));
@@ -234,7 +234,7 @@ impl Street {
             shaken = in_time(self.shake_hands(arrived, address, &mut met)) => shaken,
             () = taken.lost() => {
                 let why = format!("there are {HANDSHAKES_MAX} handshakes, most of them its own");
-                Err(Broken::Denied(by_us(Refused::TooMany, why)))
+                Err(Broken::Denied(Denied::by_us(Refused::TooMany, why)))
             }
         };
         drop(taken);
@@ -247,11 +247,11 @@ impl Street {
             Ok(None) => {}
             Err(Broken::Denied(denied)) => refused(metrics, address, &denied),
             Err(Broken::Frame(error)) => {
-                refused(metrics, address, &by_us(Refused::Garbage, error.to_string()));
+                refused(metrics, address, &Denied::by_us(Refused::Garbage, error.to_string()));
             }
             Err(Broken::Io(error)) if error.kind() == io::ErrorKind::TimedOut => {
                 let why = "the handshake took too long".into();
-                refused(metrics, address, &by_us(Refused::Late, why));
+                refused(metrics, address, &Denied::by_us(Refused::Late, why));
             }
             // Some callers only look if the port is open, or are early.
             Err(broken) => tracing::debug!(%address, %broken, "a handshake broke"),

@@ -27,10 +27,9 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep};
 
 use crate::connection::Broken;
-use crate::endpoint::by_us;
+use crate::error::{Denied, Refused};
 use crate::identity::{Role, Subject};
 use crate::link::Target;
-use crate::metrics::Refused;
 pub use pipe::Pipe;
 pub use ways::Delivered;
 use ways::Ways;
@@ -232,11 +231,11 @@ impl Host {
         }
         if subject.server != target.server || subject.cluster != self.subject.cluster {
             let why = format!("{subject} is another server than was meant");
-            return Err(Broken::Denied(by_us(Refused::WrongServer, why)));
+            return Err(Broken::Denied(Denied::by_us(Refused::WrongServer, why)));
         }
         if !subject.roles.has(target.role) {
             let why = format!("{subject} has not the role {}", target.role);
-            return Err(Broken::Denied(by_us(Refused::WrongRole, why)));
+            return Err(Broken::Denied(Denied::by_us(Refused::WrongRole, why)));
         }
         let (there, back) = ways.open(self.subject.server, subject.server);
         let theirs = Pipe::new(self.network.clone(), there, back);

@@ -26,9 +26,8 @@ use rustls::{
 };
 
 use crate::certificate::{Identity, roots};
-use crate::error::{Decider, Denied, IdentityError};
+use crate::error::{Decider, Denied, IdentityError, Refused};
 use crate::identity::{Subject, dns_name};
-use crate::metrics::Refused;
 
 /// Protocol of calls, as TLS names it.
 pub(crate) const CALLS: &[u8] = b"larder-calls";
