@@ -24,7 +24,6 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::connection::Duplex;
 use crate::limits::READ_BYTES;
 
 /// Most bytes of one connection that are on their way; what comes behind them waits in the socket.
@@ -40,12 +39,9 @@ pub fn choose(one_way: Duration) {
     assert!(CHOSEN.set(one_way).is_ok(), "the way to a process is made longer once");
 }
 
-/// The socket at the end of the way that was chosen.
-pub(crate) fn delayed(socket: Box<dyn Duplex>) -> Box<dyn Duplex> {
-    match CHOSEN.get() {
-        Some(delay) if !delay.is_zero() => Box::new(Delayed::new(socket, *delay)),
-        _ => socket,
-    }
+/// The delay that was chosen, if it is any.
+pub(crate) fn chosen() -> Option<Duration> {
+    CHOSEN.get().copied().filter(|delay| !delay.is_zero())
 }
 
 /// Bytes that arrived, and when they are due. The last is the end: without bytes, or an error.
@@ -54,8 +50,9 @@ struct Arrived {
     bytes: io::Result<Bytes>,
 }
 
-struct Delayed {
-    socket: Box<dyn Duplex>,
+/// A socket at the end of such a way.
+pub(crate) struct Delayed<S> {
+    socket: S,
     delay: Duration,
     underway: VecDeque<Arrived>,
     underway_bytes: usize,
@@ -65,8 +62,8 @@ struct Delayed {
     room: Vec<u8>,
 }
 
-impl Delayed {
-    fn new(socket: Box<dyn Duplex>, delay: Duration) -> Self {
+impl<S: AsyncRead + Unpin> Delayed<S> {
+    pub(crate) fn new(socket: S, delay: Duration) -> Self {
         Self {
             socket,
             delay,
@@ -120,7 +117,7 @@ impl Delayed {
     }
 }
 
-impl AsyncRead for Delayed {
+impl<S: AsyncRead + Unpin> AsyncRead for Delayed<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -139,7 +136,7 @@ impl AsyncRead for Delayed {
     }
 }
 
-impl AsyncWrite for Delayed {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Delayed<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -288,7 +285,7 @@ mod tests {
     #[tokio::test]
     async fn what_arrives_is_handed_on_in_order_and_not_before_it_is_due() {
         let (near, mut far) = tokio::io::duplex(1 << 20);
-        let mut near = Delayed::new(Box::new(near), DELAY);
+        let mut near = Delayed::new(near, DELAY);
         let sent: Vec<u8> = (0..300_000u32).map(|i| i as u8).collect();
         let begun = Instant::now();
         far.write_all(&sent).await.unwrap();
@@ -305,7 +302,7 @@ mod tests {
     #[tokio::test]
     async fn an_answer_comes_before_the_error_that_follows_it() {
         let socket = Script([Ok(&b"answer"[..]), Err(io::ErrorKind::UnexpectedEof)].into());
-        let mut near = Delayed::new(Box::new(socket), DELAY);
+        let mut near = Delayed::new(socket, DELAY);
         let mut answer = [0; 6];
         near.read_exact(&mut answer).await.unwrap();
         assert_eq!(&answer, b"answer");
@@ -316,7 +313,7 @@ mod tests {
     #[tokio::test]
     async fn what_comes_while_something_is_on_its_way_begins_its_own() {
         let (near, mut far) = tokio::io::duplex(1 << 20);
-        let mut near = Delayed::new(Box::new(near), DELAY);
+        let mut near = Delayed::new(near, DELAY);
         far.write_all(b"a").await.unwrap();
         assert_eq!(near.read_u8().await.unwrap(), b'a');
         let begun = Instant::now();
@@ -329,7 +326,7 @@ mod tests {
     async fn many_connections_wait_at_once() {
         let ways = (0..50).map(|number| async move {
             let (near, mut far) = tokio::io::duplex(64);
-            let mut near = Delayed::new(Box::new(near), DELAY);
+            let mut near = Delayed::new(near, DELAY);
             far.write_u8(number).await.unwrap();
             assert_eq!(near.read_u8().await.unwrap(), number);
         });

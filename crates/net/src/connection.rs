@@ -91,7 +91,10 @@ impl Seen {
 impl Wire {
     pub(crate) fn new(socket: Box<dyn Duplex>, metrics: Arc<Metrics>) -> Self {
         #[cfg(feature = "ablation")]
-        let socket = crate::ablation::delayed(socket);
+        let socket = match crate::ablation::chosen() {
+            Some(delay) => Box::new(crate::ablation::Delayed::new(socket, delay)),
+            None => socket,
+        };
         let now = Instant::now();
         let seen = Seen { received: now, wrote: now, is_local: false };
         let (receiver, batch) = (Receiver::new(), Batch::default());
