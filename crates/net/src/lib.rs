@@ -10,7 +10,7 @@
 //! | `receive.rs`, `transmit.rs` | frames out of reads, and into vectored writes |
 //! | `connection.rs` | one task for one connection, for both ends |
 //! | `peer.rs`, `link.rs`, `calls.rs` | the calling end |
-//! | `port.rs`, `listener.rs`, `serving.rs`, `service.rs` | the answering end |
+//! | `port.rs`, `listener.rs`, `serving.rs`, `service.rs`, `outlet.rs` | the answering end |
 //! | `transport.rs`, `local.rs`, `simulated.rs` | what the bytes go through: TCP, memory between servers of one process, a simulated network |
 //! | `identity.rs`, `certificate.rs`, `authority.rs`, `tls.rs` | who is who |
 //! | `token.rs`, `join.rs` | how a server becomes a member, and stays one |
@@ -35,6 +35,7 @@ mod link;
 mod listener;
 mod local;
 mod metrics;
+mod outlet;
 mod peer;
 mod port;
 mod receive;

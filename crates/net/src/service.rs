@@ -2,16 +2,14 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::frame::Kind;
-use crate::frame::{Frame, FrameError, Outgoing, Status};
+use crate::frame::{Frame, FrameError, Kind, Outgoing, Status};
 use crate::identity::{PeerIdentity, Role};
-use crate::serving::Outlet;
+use crate::outlet::Reply;
 
 /// The protocol of one role. Enums among these types grow by variants at their end; nothing of them is
 /// changed or removed while a release that speaks it is in use.
@@ -51,24 +49,21 @@ pub struct Responder<S: Service> {
 
 impl<S: Service> fmt::Debug for Responder<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Responder").field("number", &self.reply.number).finish_non_exhaustive()
+        f.debug_struct("Responder").field("number", &self.reply.number()).finish_non_exhaustive()
     }
 }
-
-/// Runs when a request is cancelled.
-pub(crate) type Unwanted = Box<dyn FnOnce() + Send>;
 
 impl<S: Service> Responder<S> {
     /// Version of the protocol that is spoken with the caller.
     #[must_use]
     pub fn version(&self) -> u8 {
-        self.reply.version
+        self.reply.version()
     }
 
     /// Runs `then` on the connection's task when the caller cancels the request or the connection ends, unless it was
     /// answered before. It must not block. A cancel that came before this was called is not heard.
     pub fn when_unwanted(&self, then: impl FnOnce() + Send + 'static) {
-        self.reply.outlet.when_unwanted(self.reply.number, Box::new(then));
+        self.reply.when_unwanted(Box::new(then));
     }
 
     /// Says that there is too much to do: the request is not executed.
@@ -82,35 +77,6 @@ impl<S: Service> Responder<S> {
             Ok(frame) => self.reply.send(frame),
             // The reply says that there is no answer.
             Err(error) => tracing::error!(role = %S::ROLE, %error, "an answer cannot be sent"),
-        }
-    }
-}
-
-/// A reply that is owed.
-pub(crate) struct Reply {
-    outlet: Arc<Outlet>,
-    number: u64,
-    version: u8,
-    /// Bytes of payload that were counted as held.
-    held: usize,
-    owed: bool,
-}
-
-impl Reply {
-    pub(crate) fn new(outlet: Arc<Outlet>, (number, version): (u64, u8), held: usize) -> Self {
-        Self { outlet, number, version, held, owed: true }
-    }
-
-    pub(crate) fn send(&mut self, frame: Outgoing) {
-        self.owed = false;
-        self.outlet.reply(frame.numbered(self.number), self.held);
-    }
-}
-
-impl Drop for Reply {
-    fn drop(&mut self) {
-        if self.owed {
-            self.send(Outgoing::bare(Kind::Answer, Status::NoAnswer));
         }
     }
 }

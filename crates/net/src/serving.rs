@@ -2,90 +2,24 @@
 //!
 //! # Invariants
 //!
-//! 1. Requests that handlers have not answered are bounded in number and in bytes of payload; beyond that they
-//!    are answered `Busy` at once.
+//! 1. Requests beyond those that may be under way (`outlet.rs`) are answered `Busy` at once.
 //! 2. While many bytes of answers wait to be written nothing more is read: a caller that does not read is
 //!    not read either. One that takes nothing for long is dropped.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 
 use larder_types::ServerId;
-use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::connection::{Beats, Broken, End, Queue, Seen};
+use crate::connection::{Beats, Broken, End, Seen};
 use crate::frame::{Frame, FrameError, Header, Kind, Outgoing, Status};
 use crate::identity::PeerIdentity;
-use crate::limits::{
-    ANSWER_BYTES_MAX, HELD_BYTES_MAX, PROTOCOL_CANCELS, REQUESTS_MAX, SILENCE_MAX,
-};
+use crate::limits::{ANSWER_BYTES_MAX, PROTOCOL_CANCELS, SILENCE_MAX};
 use crate::metrics::Metrics;
-use crate::service::{Reply, Serve, Unwanted};
+use crate::outlet::{Outlet, Reply};
+use crate::service::Serve;
 use crate::transmit::Batch;
-
-/// Where answers go, from whichever thread.
-pub(crate) struct Outlet {
-    state: Mutex<State>,
-    metrics: Arc<Metrics>,
-}
-
-#[derive(Default)]
-struct State {
-    queue: Queue,
-    handling: usize,
-    held_bytes: usize,
-    ended: bool,
-    /// Cancel handlers by request number, of requests without an answer: at most as many as are handled.
-    unwanted: BTreeMap<u64, Unwanted>,
-}
-
-impl Outlet {
-    /// Takes an answer, and what its request held.
-    pub(crate) fn reply(&self, frame: Outgoing, held: usize) {
-        let mut state = self.state.lock();
-        state.handling -= 1;
-        state.held_bytes -= held;
-        let answered = state.unwanted.remove(&frame.header().number);
-        let sleeper = if state.ended { None } else { state.queue.push(frame) };
-        drop(state);
-        drop(answered);
-        self.metrics.handling.sub(1);
-        if let Some(sleeper) = sleeper {
-            sleeper.wake();
-        }
-    }
-
-    /// Keeps what runs when a request is cancelled; runs it at once if the connection has ended.
-    pub(crate) fn when_unwanted(&self, number: u64, then: Unwanted) {
-        let mut state = self.state.lock();
-        if state.ended {
-            drop(state);
-            return then();
-        }
-        state.unwanted.insert(number, then);
-    }
-
-    /// The caller has cancelled this request, or one that was answered already.
-    fn cancel(&self, number: u64) {
-        let unwanted = self.state.lock().unwanted.remove(&number);
-        if let Some(then) = unwanted {
-            then();
-        }
-    }
-
-    /// Counts a request; `false` if there are too many.
-    fn admit(&self, held: usize) -> bool {
-        let mut state = self.state.lock();
-        let full = state.handling == REQUESTS_MAX || state.held_bytes + held > HELD_BYTES_MAX;
-        if !full {
-            state.handling += 1;
-            state.held_bytes += held;
-        }
-        !full
-    }
-}
 
 /// One connection that was accepted.
 pub(crate) struct Serving {
@@ -107,8 +41,7 @@ impl Serving {
         (metrics, beats): (Arc<Metrics>, Beats),
     ) -> Self {
         let version = from.version;
-        let state = Mutex::new(State::default());
-        let outlet = Arc::new(Outlet { state, metrics: metrics.clone() });
+        let outlet = Outlet::new(metrics.clone());
         Self { from, ends_with, service, outlet, version, metrics, beats, not_understood: false }
     }
 
@@ -143,18 +76,13 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        let mut state = self.outlet.state.lock();
-        state.ended = true;
-        state.queue.clear();
-        let unwanted = std::mem::take(&mut state.unwanted);
-        drop(state);
-        unwanted.into_values().for_each(|then| then());
+        self.outlet.end();
     }
 }
 
 impl End for Serving {
     fn awake(&mut self) -> Result<(), Broken> {
-        drop(self.outlet.state.lock().queue.sleeper());
+        self.outlet.awake();
         Ok(())
     }
 
@@ -181,11 +109,11 @@ impl End for Serving {
     fn settle(&mut self) {}
 
     fn accepts(&self, batch: &Batch) -> bool {
-        batch.bytes() + self.outlet.state.lock().queue.bytes() < ANSWER_BYTES_MAX
+        batch.bytes() + self.outlet.bytes() < ANSWER_BYTES_MAX
     }
 
     fn fill(&mut self, batch: &mut Batch, waker: &Waker) {
-        self.outlet.state.lock().queue.fill(batch, self.version, waker, |_| true);
+        self.outlet.fill(batch, self.version, waker);
     }
 
     fn sent(&mut self, _header: &Header) {}

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::connection::{Wire, run};
 use crate::identity::{Roles, Subject};
-use crate::limits::{PAYLOAD_BYTES_MAX, PING_INTERVAL};
+use crate::limits::{HELD_BYTES_MAX, PAYLOAD_BYTES_MAX, PING_INTERVAL, REQUESTS_MAX};
 use crate::service::Served;
 use crate::tests::{Echo, Echoing, Heard};
 

@@ -1,0 +1,157 @@
+//! The way of answers out of a connection that was accepted: what handlers owe, and the queue of what they said.
+//!
+//! # Invariants
+//!
+//! 1. Requests that handlers have not answered are bounded in number and in bytes of payload: beyond that none is
+//!    admitted.
+//! 2. Each request that was admitted is replied to once, if need be with the news that there is no answer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::Waker;
+
+use parking_lot::Mutex;
+
+use crate::connection::Queue;
+use crate::frame::{Kind, Outgoing, Status};
+use crate::limits::{HELD_BYTES_MAX, REQUESTS_MAX};
+use crate::metrics::Metrics;
+use crate::transmit::Batch;
+
+/// Runs when a request is cancelled.
+pub(crate) type Unwanted = Box<dyn FnOnce() + Send>;
+
+/// Where answers go, from whichever thread.
+pub(crate) struct Outlet {
+    state: Mutex<State>,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Default)]
+struct State {
+    queue: Queue,
+    handling: usize,
+    held_bytes: usize,
+    ended: bool,
+    /// Cancel handlers by request number, of requests without an answer: at most as many as are handled.
+    unwanted: BTreeMap<u64, Unwanted>,
+}
+
+impl Outlet {
+    pub(crate) fn new(metrics: Arc<Metrics>) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), metrics })
+    }
+
+    /// Takes an answer, and what its request held.
+    fn reply(&self, frame: Outgoing, held: usize) {
+        let mut state = self.state.lock();
+        state.handling -= 1;
+        state.held_bytes -= held;
+        let answered = state.unwanted.remove(&frame.header().number);
+        let sleeper = if state.ended { None } else { state.queue.push(frame) };
+        drop(state);
+        drop(answered);
+        self.metrics.handling.sub(1);
+        if let Some(sleeper) = sleeper {
+            sleeper.wake();
+        }
+    }
+
+    /// Keeps what runs when a request is cancelled; runs it at once if the connection has ended.
+    fn when_unwanted(&self, number: u64, then: Unwanted) {
+        let mut state = self.state.lock();
+        if state.ended {
+            drop(state);
+            return then();
+        }
+        state.unwanted.insert(number, then);
+    }
+
+    /// The caller has cancelled this request, or one that was answered already.
+    pub(crate) fn cancel(&self, number: u64) {
+        let unwanted = self.state.lock().unwanted.remove(&number);
+        if let Some(then) = unwanted {
+            then();
+        }
+    }
+
+    /// Counts a request; `false` if there are too many.
+    pub(crate) fn admit(&self, held: usize) -> bool {
+        let mut state = self.state.lock();
+        let full = state.handling == REQUESTS_MAX || state.held_bytes + held > HELD_BYTES_MAX;
+        if !full {
+            state.handling += 1;
+            state.held_bytes += held;
+        }
+        !full
+    }
+
+    /// The connection's task runs: whoever queues an answer now need not wake it.
+    pub(crate) fn awake(&self) {
+        drop(self.state.lock().queue.sleeper());
+    }
+
+    /// Bytes of answers that wait.
+    pub(crate) fn bytes(&self) -> usize {
+        self.state.lock().queue.bytes()
+    }
+
+    /// Moves answers that wait into the batch. If there is none, the waker is kept for when one comes.
+    pub(crate) fn fill(&self, batch: &mut Batch, version: u8, waker: &Waker) {
+        self.state.lock().queue.fill(batch, version, waker, |_| true);
+    }
+
+    /// The connection has ended: nobody hears answers any more, and what is under way is unwanted.
+    pub(crate) fn end(&self) {
+        let mut state = self.state.lock();
+        state.ended = true;
+        state.queue.clear();
+        let unwanted = std::mem::take(&mut state.unwanted);
+        drop(state);
+        unwanted.into_values().for_each(|then| then());
+    }
+}
+
+/// A reply that is owed.
+pub(crate) struct Reply {
+    outlet: Arc<Outlet>,
+    number: u64,
+    version: u8,
+    /// Bytes of payload that were counted as held.
+    held: usize,
+    owed: bool,
+}
+
+impl Reply {
+    pub(crate) fn new(outlet: Arc<Outlet>, (number, version): (u64, u8), held: usize) -> Self {
+        Self { outlet, number, version, held, owed: true }
+    }
+
+    /// Number of the request.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Version of the protocol that is spoken with the caller.
+    pub(crate) fn version(&self) -> u8 {
+        self.version
+    }
+
+    /// Runs `then` when the request is cancelled.
+    pub(crate) fn when_unwanted(&self, then: Unwanted) {
+        self.outlet.when_unwanted(self.number, then);
+    }
+
+    pub(crate) fn send(&mut self, frame: Outgoing) {
+        self.owed = false;
+        self.outlet.reply(frame.numbered(self.number), self.held);
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if self.owed {
+            self.send(Outgoing::bare(Kind::Answer, Status::NoAnswer));
+        }
+    }
+}
