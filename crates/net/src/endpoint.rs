@@ -1,8 +1,6 @@
 //! One process's end of all its connections: who it is, what it counts, how it connects.
 
 use std::collections::BTreeSet;
-use std::future::Future;
-use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
@@ -10,25 +8,23 @@ use std::time::SystemTime;
 
 use larder_types::ServerId;
 use ring::rand::{SecureRandom, SystemRandom};
-use rustls::pki_types::CertificateDer;
-use tokio::io::BufReader;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use crate::connection::{Beats, Broken, Duplex, Wire};
 use crate::error::{Decider, Denied, Refused};
+use crate::handshake::{buffered, in_time, subject_of};
 use crate::hello::{self, Speaks};
-use crate::identity::{Subject, server_name};
-use crate::limits::{CONNECT_TIME_MAX, PROTOCOL_MAX, PROTOCOL_MIN, READ_BYTES};
+use crate::identity::subject::server_name;
+use crate::identity::{Credentials, Subject};
+use crate::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
 use crate::link::Target;
 use crate::local::Shared;
 use crate::metrics::{Metrics, Stands};
 #[cfg(feature = "simulated")]
 use crate::simulated::Host;
-use crate::tls::{Credentials, denied};
 
 /// The state that peers and listeners of a process share.
 #[derive(Debug)]
@@ -239,35 +235,6 @@ impl Endpoint {
         SystemRandom::new().fill(&mut drawn).ok()?;
         Some(u16::from_le_bytes(drawn))
     }
-}
-
-/// TLS reads 4 KiB at a time: below it a read of the socket takes what is there.
-pub(crate) fn buffered(tcp: TcpStream) -> BufReader<TcpStream> {
-    BufReader::with_capacity(READ_BYTES, tcp)
-}
-
-/// Bounds a handshake in time, and tells a refusal by its reason.
-pub(crate) async fn in_time<T>(
-    handshake: impl Future<Output = Result<T, Broken>>,
-) -> Result<T, Broken> {
-    match timeout(CONNECT_TIME_MAX, handshake).await {
-        Ok(Err(Broken::Io(error))) => match denied(&error) {
-            Some(denied) => Err(Broken::Denied(denied)),
-            None => Err(Broken::Io(error)),
-        },
-        Ok(done) => done,
-        Err(_elapsed) => Err(Broken::Io(io::ErrorKind::TimedOut.into())),
-    }
-}
-
-/// The server whose verified certificate this is.
-pub(crate) fn subject_of(chain: Option<&[CertificateDer<'_>]>) -> Result<Subject, Broken> {
-    let Some([certificate, ..]) = chain else {
-        let why = "the peer has no certificate".to_owned();
-        return Err(Broken::Denied(Denied::by_us(Refused::NoCertificate, why)));
-    };
-    Subject::read(certificate)
-        .map_err(|error| Broken::Denied(Denied::by_us(Refused::BadCertificate, error.to_string())))
 }
 
 fn removed(server: ServerId) -> Denied {

@@ -1,10 +1,7 @@
 //! Knocking: a machine that belongs to nobody yet speaks to those it was told to form a cluster with. It
 //! does so before there is any certificate that it could believe; `docs/formats/rpc.md` has the bytes.
 //!
-//! Both ends have the same [`PeerSecret`]. Each proves it with an HMAC of a value that TLS derives from
-//! this one session (RFC 8446, 7.5) and of what it says. An attacker in between has two sessions with
-//! different values, and no proof that holds in both. So certificates are not looked at, and the
-//! doorkeeper's is made for the occasion.
+//! Both ends prove that they have the same [`PeerSecret`], as `identity/knocking.rs` says.
 //!
 //! # Invariants
 //!
@@ -16,33 +13,20 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use rcgen::{CertificateParams, KeyPair, PKCS_ED25519};
-use rustls::client::Resumption;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
-use rustls::server::NoServerSessionStorage;
-use rustls::version::TLS13;
-use rustls::{
-    ClientConfig, ConnectionCommon, DigitallySignedStruct, Error as TlsError, ServerConfig,
-    SignatureScheme,
-};
+use rustls::ServerConfig;
 use serde::{Deserialize, Serialize};
 use tokio_rustls::client;
 
 use crate::connection::{Broken, Duplex, Wire};
-use crate::endpoint::in_time;
-use crate::error::{Denied, IdentityError, KnockError, Refused};
+use crate::error::{Denied, KnockError, Refused};
 use crate::frame::{FrameError, Kind};
+use crate::handshake::in_time;
+use crate::identity::knocking::{anybody, doorkeeper, knocker, session_secret};
+use crate::identity::secret::Prover;
+use crate::identity::{IdentityError, PeerSecret};
 use crate::join::{connect, frame_of};
 use crate::metrics::Metrics;
 use crate::port::Handshake;
-use crate::secret::{PeerSecret, Prover};
-use crate::tls::provider;
-use crate::token::SessionSecret;
-
-/// Protocol of knocking, as TLS names it.
-pub(crate) const KNOCKING: &[u8] = b"larder-knock";
 
 /// A question to a doorkeeper; grows by variants.
 #[derive(Debug, Serialize, Deserialize)]
@@ -80,21 +64,7 @@ impl Doorkeeper {
         secret: PeerSecret,
         decide: impl Fn(SocketAddr, Vec<u8>) -> Reply + Send + Sync + 'static,
     ) -> Result<Self, IdentityError> {
-        let unusable = |error: &dyn std::fmt::Display| IdentityError::unusable("knocking", error);
-        let key = KeyPair::generate_for(&PKCS_ED25519).map_err(|_none| IdentityError::Random)?;
-        let params = CertificateParams::new(vec![NAME.to_owned()]);
-        let certificate = params.and_then(|params| params.self_signed(&key));
-        let certificate = certificate.map_err(|error| unusable(&error))?.into();
-        let key = PrivatePkcs8KeyDer::from(key.serialized_der().to_vec());
-        let config = ServerConfig::builder_with_provider(Arc::new(provider()))
-            .with_protocol_versions(&[&TLS13])
-            .map(|config| config.with_no_client_auth())
-            .and_then(|config| config.with_single_cert(vec![certificate], key.into()));
-        let mut config = config.map_err(|error| unusable(&error))?;
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.send_tls13_tickets = 0;
-        config.alpn_protocols = vec![KNOCKING.to_vec()];
-        Ok(Self { secret, config: Arc::new(config), decide: Box::new(decide) })
+        Ok(Self { secret, config: Arc::new(doorkeeper()?), decide: Box::new(decide) })
     }
 
     /// Hears one knock, and answers it.
@@ -154,68 +124,9 @@ async fn connect_knocking(
     address: &str,
 ) -> Result<client::TlsStream<impl Duplex + 'static>, KnockError> {
     let unreachable = |error: &dyn std::fmt::Display| KnockError::Unreachable(error.to_string());
-    let provider = Arc::new(provider());
-    let anybody = Arc::new(Anybody { provider: provider.clone() });
-    let config = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13]);
-    let mut config = config
-        .map_err(|error| unreachable(&error))?
-        .dangerous()
-        .with_custom_certificate_verifier(anybody)
-        .with_no_client_auth();
-    config.resumption = Resumption::disabled();
-    config.alpn_protocols = vec![KNOCKING.to_vec()];
-    let name = ServerName::try_from(NAME).expect("a DNS name");
-    let tls = connect(address, name, Arc::new(config)).await;
+    let config = knocker().map_err(|error| unreachable(&error))?;
+    let tls = connect(address, anybody(), Arc::new(config)).await;
     tls.map_err(|error| unreachable(&error))
-}
-
-/// Whom a knocker asks for: nobody in particular.
-const NAME: &str = "anybody.larder.internal";
-
-fn session_secret<T>(session: &ConnectionCommon<T>) -> Result<SessionSecret, TlsError> {
-    session.export_keying_material([0; 32], b"EXPORTER-larder-knock-1", None)
-}
-
-/// Takes any certificate: the proofs tell who is there. That its owner holds its key is verified all the same.
-#[derive(Debug)]
-struct Anybody {
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for Anybody {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, TlsError> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, TlsError> {
-        Err(TlsError::General("TLS 1.2 is not spoken".into()))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, TlsError> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, cert, dss, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
-    }
 }
 
 #[cfg(test)]

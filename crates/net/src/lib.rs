@@ -12,23 +12,20 @@
 //! | `peer.rs`, `link.rs`, `calls.rs` | the calling end |
 //! | `port.rs`, `listener.rs`, `serving.rs`, `service.rs`, `outlet.rs` | the answering end |
 //! | `transport.rs`, `local.rs`, `simulated.rs` | what the bytes go through: TCP, memory between servers of one process, a simulated network |
-//! | `identity.rs`, `certificate.rs`, `authority.rs`, `tls.rs` | who is who |
-//! | `token.rs`, `join.rs` | how a server becomes a member, and stays one |
-//! | `secret.rs`, `knock.rs` | how machines find each other before they are a cluster |
+//! | `handshake.rs`, `join.rs`, `knock.rs` | how each connection begins, how servers join over one, how machines find each other before they are a cluster |
+//! | `identity/` | who is who, below all of these |
 
 #[cfg(feature = "ablation")]
 pub mod ablation;
-mod authority;
 mod calls;
-mod certificate;
 mod connection;
 mod endpoint;
 mod error;
 mod frame;
+mod handshake;
 mod hello;
 mod identity;
 mod join;
-mod keyfile;
 mod knock;
 pub mod limits;
 mod link;
@@ -39,35 +36,31 @@ mod outlet;
 mod peer;
 mod port;
 mod receive;
-mod secret;
 mod service;
 mod serving;
 #[cfg(feature = "simulated")]
 pub mod simulated;
-mod tls;
-mod token;
 mod transmit;
 mod transport;
 
-pub use authority::{Authority, Fingerprint, PublicKey};
-pub use certificate::{Identity, IdentityRequest};
 pub use endpoint::Endpoint;
 pub use error::{
-    CallError, Decider, Denied, IdentityError, JoinError, KnockError, NotSent, Refusal, Refused,
-    Rejected, SecretError, SendError, Side, TokenError, Unknown,
+    CallError, Decider, Denied, JoinError, KnockError, NotSent, Refused, Rejected, SendError, Side,
+    Unknown,
 };
 pub use frame::FrameError;
-pub use identity::{PeerIdentity, Role, Roles, Subject};
-pub use join::{Admission, AuthorityCell, Enrolment, join, renew};
+pub use identity::{
+    Admission, Authority, AuthorityCell, Credentials, Enrolment, Fingerprint, Identity,
+    IdentityError, IdentityRequest, JoinToken, PeerSecret, PublicKey, Refusal, Role, Roles,
+    SecretError, Subject, TokenError, TokenId, TokenRecord,
+};
+pub use join::{join, renew};
 pub use knock::{Doorkeeper, Reply, knock};
 pub use listener::{Listener, Services};
 pub use metrics::{Counter, Metrics, RoundTrips, Stands, Traffic};
 pub use peer::Peer;
 pub use port::{Ear, Port};
-pub use secret::PeerSecret;
-pub use service::{Handler, Responder, Service};
-pub use tls::Credentials;
-pub use token::{JoinToken, TokenId, TokenRecord};
+pub use service::{Handler, PeerIdentity, Responder, Service};
 
 #[cfg(test)]
 mod hostile;

@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use larder_types::limits::{CHUNK_BYTES_MAX, OP_BYTES_MAX, REPLICAS_MAX};
 
+pub use crate::identity::limits::{
+    AUTHORITY_VALIDITY, CERTIFICATE_VALIDITY, CLOCK_MARGIN, RENEWAL_PART, WARNING_PART,
+};
+
 /// Oldest version of the protocol that this release speaks. Versions 1 and 2 have the same frames, and other calls and
 /// answers between proxies and meta servers in them, which must not be taken for these.
 pub const PROTOCOL_MIN: u8 = 3;
@@ -81,19 +85,6 @@ pub const UNTOLD_FAILURES: u32 = 5;
 /// Longest pause between attempts; a connection that held this long was a good one.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
-/// The most that clocks may be off: certificates are valid from this long before they are made. A day
-/// covers a clock that runs on local time where the authority's runs on UTC.
-pub const CLOCK_MARGIN: Duration = Duration::from_secs(24 * 3600);
-/// The time for which a server's certificate is valid.
-pub const CERTIFICATE_VALIDITY: Duration = Duration::from_secs(90 * 24 * 3600);
-/// One part in this many of a certificate's life is left when it should be renewed: a month in which somebody can look
-/// why it was not.
-pub const RENEWAL_PART: u32 = 3;
-/// One part in this many is left when it is worth a warning that it was not: a fortnight.
-pub const WARNING_PART: u32 = 6;
-/// The time for which an authority's own certificate is valid.
-pub const AUTHORITY_VALIDITY: Duration = Duration::from_secs(20 * 365 * 24 * 3600);
-
 const _: () = assert!(PROTOCOL_MIN <= PROTOCOL_MAX, "a release speaks something");
 const _: () = assert!(PAYLOAD_BYTES_MAX >= OP_BYTES_MAX, "the largest op fits a payload");
 const _: () = assert!(
@@ -118,7 +109,3 @@ const _: () = assert!(
 );
 const _: () = assert!(TICK.as_millis() < PING_INTERVAL.as_millis(), "pings are sent at ticks");
 const _: () = assert!(BACKOFF_MIN.as_millis() < BACKOFF_MAX.as_millis(), "pauses grow");
-const _: () = assert!(
-    1 < RENEWAL_PART && RENEWAL_PART < WARNING_PART,
-    "a new certificate is not yet due, and a warning comes after tries"
-);

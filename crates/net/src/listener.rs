@@ -20,18 +20,19 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::connection::{Broken, Wire, run};
-use crate::endpoint::{Endpoint, Security, in_time, subject_of};
+use crate::endpoint::{Endpoint, Security};
 use crate::error::{Denied, Refused};
+use crate::handshake::{in_time, subject_of};
 use crate::hello;
-use crate::identity::{PeerIdentity, Role, Roles, Subject};
-use crate::join::{self, Enrolment};
+use crate::identity::tls::{Configs, ENROLMENT};
+use crate::identity::{Enrolment, Role, Roles, Subject};
+use crate::join;
 use crate::limits::CONNECT_TIME_MAX;
 use crate::local::Local;
 use crate::metrics::{Metrics, Opened, Stands};
 use crate::port::{Begun, Ear, Handshake, Street, asks_for, refused};
-use crate::service::{Handler, Serve, Served, Service};
+use crate::service::{Handler, PeerIdentity, Serve, Served, Service};
 use crate::serving::Serving;
-use crate::tls::{Configs, ENROLMENT};
 use crate::transport::Acceptor;
 
 /// The services of a listener, and the servers that may call them.

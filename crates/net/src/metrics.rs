@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use larder_types::Seldom;
 use parking_lot::Mutex;
 
-use crate::error::{Refusal, Refused};
-use crate::identity::Role;
+use crate::error::Refused;
+use crate::identity::{Refusal, Role};
 
 /// The end of a connection at which a process stands: it asks a service, or serves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -28,11 +28,13 @@ use tokio::time::timeout;
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 
 use crate::connection::{Broken, Wire};
-use crate::endpoint::{buffered, in_time};
 use crate::error::{Denied, Refused};
+use crate::handshake::{buffered, in_time};
 #[cfg(feature = "simulated")]
 use crate::identity::Subject;
-use crate::knock::{Doorkeeper, KNOCKING};
+use crate::identity::knocking::KNOCKING;
+use crate::identity::tls::ENROLMENT;
+use crate::knock::Doorkeeper;
 use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, HANDSHAKES_MAX, HELLO_TIME_MAX};
 use crate::listener::House;
 use crate::local::Local;
@@ -40,7 +42,6 @@ use crate::metrics::Metrics;
 use crate::serving::Serving;
 #[cfg(feature = "simulated")]
 use crate::simulated::{Arrivals, Pipe};
-use crate::tls::ENROLMENT;
 use crate::transport::{Acceptor, Arrived};
 use under_way::{Taken, UnderWay};
 

@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::net::SocketAddr;
 
 use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::frame::{Frame, FrameError, Kind, Outgoing, Status};
-use crate::identity::{PeerIdentity, Role};
+use crate::identity::{Role, Subject};
 use crate::outlet::Reply;
 
 /// The protocol of one role. Enums among these types grow by variants at their end; nothing of them is
@@ -22,6 +23,23 @@ pub trait Service: Send + Sync + 'static {
     type Answer: Serialize + DeserializeOwned + Send + 'static;
     /// A message that is not answered.
     type Message: Serialize + DeserializeOwned + Send + 'static;
+}
+
+/// The server at the other end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerIdentity {
+    /// The server that its certificate names.
+    pub subject: Subject,
+    /// From where it speaks.
+    pub address: SocketAddr,
+    /// Version of the protocol that is spoken with it.
+    pub version: u8,
+}
+
+impl fmt::Display for PeerIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}", self.subject, self.address)
+    }
 }
 
 /// The handler that answers. Called on the connection's task, which does nothing else meanwhile: it must

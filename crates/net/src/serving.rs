@@ -14,11 +14,10 @@ use tokio::time::Instant;
 
 use crate::connection::{Beats, Broken, End, Seen};
 use crate::frame::{Frame, FrameError, Header, Kind, Outgoing, Status};
-use crate::identity::PeerIdentity;
 use crate::limits::{ANSWER_BYTES_MAX, PROTOCOL_CANCELS, SILENCE_MAX};
 use crate::metrics::Metrics;
 use crate::outlet::{Outlet, Reply};
-use crate::service::Serve;
+use crate::service::{PeerIdentity, Serve};
 use crate::transmit::Batch;
 
 /// One connection that was accepted.

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::authority::Validity;
+use crate::identity::authority::Validity;
 use crate::{
     Authority, Credentials, Endpoint, Handler, Identity, Listener, Peer, PeerIdentity, Responder,
     Role, Roles, Service, Services,

@@ -1,5 +1,7 @@
 //! Joiners without a certificate, and a manager with one, whose words are not good.
 
+use std::time::Duration;
+
 use larder_types::ClusterId;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
@@ -7,6 +9,9 @@ use tokio_rustls::TlsAcceptor;
 use super::tests::cluster;
 use super::*;
 use crate::hostile::{self, framed, panics, rounds};
+use crate::identity::authority::Validity;
+use crate::identity::key::ServerKey;
+use crate::identity::{Refusal, Roles, Subject};
 use crate::tests::{authority, socket};
 
 fn encoded<T: Serialize>(value: &T) -> Vec<u8> {

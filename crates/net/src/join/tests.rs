@@ -1,11 +1,18 @@
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::OnceLock;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use larder_types::ClusterId;
 use parking_lot::Mutex;
 
 use super::*;
+use crate::identity::authority::Validity;
+use crate::identity::certificate::Chain;
+use crate::identity::key::ServerKey;
+use crate::identity::{
+    Admission, Authority, AuthorityCell, Refusal, Roles, Subject, TokenId, TokenRecord,
+};
 use crate::limits::{CERTIFICATE_VALIDITY, CLOCK_MARGIN};
 use crate::tests::{Log, authority, data_server, endpoint, expired, peer, socket, soon};
 use crate::{Endpoint, Fingerprint, Listener, Services, TokenError};
@@ -177,7 +184,7 @@ async fn a_member_renews_its_certificate_and_one_that_was_removed_does_not() {
     let folder = tempfile::tempdir().unwrap();
     let cluster = cluster(authority(), folder.path()).await;
     let roles = Roles::of(&[Role::Meta, Role::Proxy]);
-    let ending = crate::authority::Validity {
+    let ending = Validity {
         from: SystemTime::now() - CLOCK_MARGIN - Duration::from_secs(3 * 3600),
         to: SystemTime::now() + Duration::from_secs(3600),
     };

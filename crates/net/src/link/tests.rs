@@ -7,7 +7,8 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::endpoint::{Security, buffered};
+use crate::endpoint::Security;
+use crate::handshake::buffered;
 use crate::identity::{Role, Roles};
 use crate::limits::{PAYLOAD_BYTES_MAX, PING_INTERVAL, PROTOCOL_MAX, REQUESTS_MAX, SILENCE_MAX};
 use crate::metrics::Stands;

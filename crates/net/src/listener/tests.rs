@@ -11,13 +11,14 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::*;
-use crate::authority::Validity;
-use crate::certificate::{roots, verify};
 use crate::error::{CallError, Decider};
-use crate::identity::server_name;
+use crate::identity::authority::Validity;
+use crate::identity::certificate::{roots, verify};
+use crate::identity::ciphers::provider;
+use crate::identity::subject::server_name;
+use crate::identity::tls::CALLS;
 use crate::limits::CLOCK_MARGIN;
 use crate::tests::{Log, authority, caller, data_server, endpoint, expired, peer, soon};
-use crate::tls::{CALLS, provider};
 use crate::{Authority, Identity};
 
 /// The refusal that a caller with this identity hears from server 2, and what is logged.

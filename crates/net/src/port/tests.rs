@@ -2,8 +2,7 @@ use bytes::Bytes;
 use larder_types::{ClusterId, ServerId};
 
 use crate::error::{CallError, NotSent};
-use crate::identity::{Role, Roles};
-use crate::join::{AuthorityCell, Enrolment};
+use crate::identity::{AuthorityCell, Enrolment, Role, Roles};
 use crate::tests::{Echo, Echoing, Log, authority, caller, endpoint, peer, socket, soon};
 use crate::{
     Admission, Authority, Listener, Port, Refusal, Refused, Services, Subject, TokenId,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustls::pki_types::pem::PemObject;
 
-use crate::error::IdentityError;
+use super::error::IdentityError;
 
 /// Longest key file: a key and two certificates of our own making are a tenth of it.
 const FILE_BYTES_MAX: u64 = 32 * 1024;
@@ -18,7 +18,7 @@ const OWNER_ONLY: u32 = 0o600;
 const LINE: usize = 64;
 
 /// Replaces the file, durably: after a crash it is the old one or the new one.
-pub(crate) fn write(path: &Path, text: &str) -> Result<(), IdentityError> {
+pub(super) fn write(path: &Path, text: &str) -> Result<(), IdentityError> {
     let draft = draft_of(path);
     let replace = || -> io::Result<()> {
         // A leftover may have been made with other rights: they are given at creation only.
@@ -38,7 +38,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), IdentityError> {
 }
 
 /// Reads the file, unless others than its owner may.
-pub(crate) fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
     let failed = |source| IdentityError::File { path: path.to_owned(), source };
     let file = File::open(path).map_err(failed)?;
     let about = file.metadata().map_err(failed)?;
@@ -60,7 +60,7 @@ fn draft_of(path: &Path) -> PathBuf {
 }
 
 /// One section of a PEM file.
-pub(crate) fn pem(label: &str, der: &[u8]) -> String {
+pub(super) fn pem(label: &str, der: &[u8]) -> String {
     let base64 = base64_simd::STANDARD.encode_to_string(der);
     let mut text = format!("-----BEGIN {label}-----\n");
     for line in base64.as_bytes().chunks(LINE) {
@@ -71,7 +71,7 @@ pub(crate) fn pem(label: &str, der: &[u8]) -> String {
 }
 
 /// All sections of one type.
-pub(crate) fn sections<T: PemObject>(bytes: &[u8]) -> Result<Vec<T>, IdentityError> {
+pub(super) fn sections<T: PemObject>(bytes: &[u8]) -> Result<Vec<T>, IdentityError> {
     let all: Result<Vec<T>, _> = T::pem_slice_iter(bytes).collect();
     all.map_err(|error| IdentityError::unusable("key file", error))
 }

@@ -18,12 +18,12 @@ use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
 use rustls::{Error as TlsError, RootCertStore};
 
-use crate::authority::{PublicKey, ServerKey};
-use crate::error::IdentityError;
-use crate::identity::Subject;
-use crate::keyfile;
-use crate::limits::{CLOCK_MARGIN, RENEWAL_PART, WARNING_PART};
-use crate::tls::provider;
+use super::ciphers::provider;
+use super::error::IdentityError;
+use super::key::{PublicKey, ServerKey};
+use super::keyfile;
+use super::limits::{CLOCK_MARGIN, RENEWAL_PART, WARNING_PART};
+use super::subject::Subject;
 
 /// A certificate with the one that verifies it.
 #[derive(Clone)]

@@ -12,8 +12,8 @@ use std::str::FromStr;
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::error::{IdentityError, SecretError};
-use crate::token::{SessionSecret, from_base32, sum, to_base32};
+use super::error::{IdentityError, SecretError};
+use super::token::{SessionSecret, from_base32, sum, to_base32};
 
 /// See the module's head.
 #[derive(Clone, PartialEq, Eq)]

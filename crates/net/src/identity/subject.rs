@@ -7,13 +7,12 @@
 //!    addresses, and nobody resolves them: a server may move, and its certificate stays true.
 
 use std::fmt;
-use std::net::SocketAddr;
 
 use larder_types::{ClusterId, ServerId};
 use rustls::pki_types::{CertificateDer, ServerName};
 use serde::{Deserialize, Serialize};
 
-use crate::error::IdentityError;
+use super::error::IdentityError;
 
 /// A task that a server has in its cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -127,7 +126,7 @@ impl fmt::Display for Subject {
 
 impl Subject {
     /// The DNS names of its certificate.
-    pub(crate) fn names(&self) -> Vec<String> {
+    pub(super) fn names(&self) -> Vec<String> {
         let server = format!("server-{}", self.server);
         let roles = self.roles.iter().map(|role| format!("role-{role}"));
         std::iter::once(server).chain(roles).map(|first| name(&first, self.cluster)).collect()
@@ -168,7 +167,7 @@ pub(crate) fn server_name(cluster: ClusterId, server: ServerId) -> ServerName<'s
 }
 
 /// The same as text.
-pub(crate) fn dns_name(cluster: ClusterId, server: ServerId) -> String {
+pub(super) fn dns_name(cluster: ClusterId, server: ServerId) -> String {
     name(&format!("server-{server}"), cluster)
 }
 
@@ -183,23 +182,6 @@ fn split(name: &str) -> Option<(&str, ClusterId)> {
     let digits = cluster.len() == 16 && cluster.bytes().all(|b| b.is_ascii_hexdigit());
     let cluster = digits.then(|| u64::from_str_radix(cluster, 16).ok())??;
     Some((first, ClusterId(cluster)))
-}
-
-/// The server at the other end of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PeerIdentity {
-    /// The server that its certificate names.
-    pub subject: Subject,
-    /// From where it speaks.
-    pub address: SocketAddr,
-    /// Version of the protocol that is spoken with it.
-    pub version: u8,
-}
-
-impl fmt::Display for PeerIdentity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at {}", self.subject, self.address)
-    }
 }
 
 #[cfg(test)]

@@ -7,45 +7,30 @@
 //! 2. A peer without a certificate gets no further than [`ENROLMENT`], and one whose certificate has ended neither:
 //!    there it is of use for being renewed, and for nothing else.
 
-use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use parking_lot::RwLock;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::client::{Resumption, WebPkiServerVerifier};
-use rustls::crypto::CryptoProvider;
-use rustls::crypto::ring::{cipher_suite, default_provider, kx_group};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{
-    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName,
-    Error as TlsError, ServerConfig, SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error as TlsError,
+    ServerConfig, SignatureScheme,
 };
 
-use crate::certificate::{Identity, roots};
-use crate::error::{Decider, Denied, IdentityError, Refused};
-use crate::identity::{Subject, dns_name};
+use super::certificate::{Identity, roots};
+use super::ciphers::provider;
+use super::error::IdentityError;
+use super::subject::{Subject, dns_name};
 
 /// Protocol of calls, as TLS names it.
 pub(crate) const CALLS: &[u8] = b"larder-calls";
 /// Protocol of joining and of renewing certificates.
 pub(crate) const ENROLMENT: &[u8] = b"larder-enrolment";
-
-/// AES-128 first: half the rounds' difference is measurable at these sizes, and 128 bits are not the
-/// weakest part.
-pub(crate) fn provider() -> CryptoProvider {
-    CryptoProvider {
-        cipher_suites: vec![
-            cipher_suite::TLS13_AES_128_GCM_SHA256,
-            cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
-        ],
-        kx_groups: vec![kx_group::X25519],
-        ..default_provider()
-    }
-}
 
 /// An identity as TLS uses it.
 pub(crate) struct Configs {
@@ -218,53 +203,5 @@ impl Credentials {
 
     pub(crate) fn configs(&self) -> Arc<Configs> {
         self.configs.read().clone()
-    }
-}
-
-/// The reason why a handshake failed, if one side refused the other; `None` if it merely broke.
-pub(crate) fn denied(error: &io::Error) -> Option<Denied> {
-    let tls = error.get_ref()?.downcast_ref::<TlsError>()?;
-    let (by, reason) = match tls {
-        TlsError::AlertReceived(alert) => (Decider::Peer, alerted(*alert)),
-        TlsError::NoCertificatesPresented => (Decider::Us, Refused::NoCertificate),
-        TlsError::InvalidCertificate(fault) => (Decider::Us, faulty(fault)),
-        TlsError::PeerIncompatible(_) => (Decider::Us, Refused::Version),
-        TlsError::NoApplicationProtocol => (Decider::Us, Refused::NoService),
-        _ => (Decider::Us, Refused::Garbage),
-    };
-    Some(Denied { by, reason, why: tls.to_string().into() })
-}
-
-fn faulty(fault: &CertificateError) -> Refused {
-    match fault {
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => Refused::Expired,
-        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            Refused::NotYetValid
-        }
-        // Another cluster's authority may have the same name, but never the same key.
-        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            Refused::UnknownAuthority
-        }
-        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            Refused::WrongServer
-        }
-        _ => Refused::BadCertificate,
-    }
-}
-
-fn alerted(alert: AlertDescription) -> Refused {
-    match alert {
-        AlertDescription::CertificateRequired => Refused::NoCertificate,
-        AlertDescription::CertificateExpired => Refused::Expired,
-        AlertDescription::UnknownCA => Refused::UnknownAuthority,
-        AlertDescription::ProtocolVersion | AlertDescription::HandshakeFailure => Refused::Version,
-        AlertDescription::NoApplicationProtocol => Refused::NoService,
-        AlertDescription::BadCertificate
-        | AlertDescription::UnsupportedCertificate
-        | AlertDescription::CertificateRevoked
-        | AlertDescription::CertificateUnknown
-        | AlertDescription::DecryptError
-        | AlertDescription::AccessDenied => Refused::BadCertificate,
-        _ => Refused::Garbage,
     }
 }

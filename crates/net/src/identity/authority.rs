@@ -17,17 +17,15 @@ use rcgen::{
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use time::OffsetDateTime;
 
-use crate::certificate::{Chain, Identity};
-use crate::error::IdentityError;
-use crate::identity::{Roles, Subject};
-use crate::keyfile;
-use crate::limits::{AUTHORITY_VALIDITY, CERTIFICATE_VALIDITY, CLOCK_MARGIN};
+use super::certificate::{Chain, Identity};
+use super::error::IdentityError;
+use super::key::{self, PublicKey, ServerKey};
+use super::keyfile;
+use super::limits::{AUTHORITY_VALIDITY, CERTIFICATE_VALIDITY, CLOCK_MARGIN};
+use super::subject::{Roles, Subject};
 
 /// SHA-256 of an authority's certificate: what a join token has of it.
 pub type Fingerprint = [u8; 32];
-
-/// A server's public key: Ed25519.
-pub type PublicKey = [u8; 32];
 
 /// The key that makes servers members of a cluster. A process that has it can be any server.
 pub struct Authority {
@@ -48,7 +46,7 @@ impl Authority {
     /// # Errors
     /// If the system gives no randomness.
     pub fn create(cluster: ClusterId) -> Result<Self, IdentityError> {
-        let key = new_key()?;
+        let key = key::draw()?;
         let now = SystemTime::now();
         let valid = Validity { from: now - CLOCK_MARGIN, to: now + AUTHORITY_VALIDITY };
         let params = authority_params(cluster, valid);
@@ -149,7 +147,7 @@ impl Authority {
     }
 
     /// A certificate for the key of a server elsewhere, valid for so long from now on: see
-    /// [`IdentityRequest::complete`](crate::IdentityRequest::complete).
+    /// [`IdentityRequest::complete`](super::IdentityRequest::complete).
     ///
     /// # Errors
     /// If the key is none.
@@ -198,7 +196,7 @@ impl Authority {
     }
 }
 
-pub(crate) fn fingerprint(certificate: &CertificateDer<'_>) -> Fingerprint {
+pub(super) fn fingerprint(certificate: &CertificateDer<'_>) -> Fingerprint {
     let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
     digest.as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
@@ -214,10 +212,6 @@ fn authority_params(cluster: ClusterId, valid: Validity) -> CertificateParams {
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
     params
-}
-
-fn new_key() -> Result<KeyPair, IdentityError> {
-    KeyPair::generate_for(&PKCS_ED25519).map_err(|_no_randomness| IdentityError::Random)
 }
 
 /// The time during which a certificate is valid.
@@ -239,23 +233,6 @@ fn calendar(time: SystemTime) -> OffsetDateTime {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
     OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH)
-}
-
-/// A server's key pair. It never leaves the server.
-pub(crate) struct ServerKey(KeyPair);
-
-impl ServerKey {
-    pub(crate) fn new() -> Result<Self, IdentityError> {
-        new_key().map(Self)
-    }
-
-    pub(crate) fn public(&self) -> PublicKey {
-        self.0.public_key_raw().try_into().expect("an Ed25519 key has 32 bytes")
-    }
-
-    pub(crate) fn private(&self) -> PrivatePkcs8KeyDer<'static> {
-        PrivatePkcs8KeyDer::from(self.0.serialized_der().to_vec())
-    }
 }
 
 struct Ed25519Public(PublicKey);

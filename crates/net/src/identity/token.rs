@@ -16,9 +16,10 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::authority::{Fingerprint, PublicKey};
-use crate::error::{IdentityError, TokenError};
-use crate::identity::Roles;
+use super::authority::Fingerprint;
+use super::error::{IdentityError, TokenError};
+use super::key::PublicKey;
+use super::subject::Roles;
 
 /// Names a token; not secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -103,13 +104,13 @@ impl TokenRecord {
         self.roles
     }
 
-    pub(crate) fn expired(&self, now: SystemTime) -> bool {
+    pub(super) fn expired(&self, now: SystemTime) -> bool {
         self.expires.is_some_and(|expires| expires < now)
     }
 
     /// Returns true if the proof was made with this token, in this session, for this key. Takes as long for a
     /// wrong proof as for a right one.
-    pub(crate) fn proves(&self, session: &SessionSecret, key: &PublicKey, proof: &[u8]) -> bool {
+    pub(super) fn proves(&self, session: &SessionSecret, key: &PublicKey, proof: &[u8]) -> bool {
         hmac::verify(&proof_key(&self.secret), &proved(self.id, session, key), proof).is_ok()
     }
 }
@@ -124,7 +125,7 @@ impl JoinToken {
         self.id
     }
 
-    pub(crate) fn authority(&self) -> &Fingerprint {
+    pub(super) fn authority(&self) -> &Fingerprint {
         &self.authority
     }
 
@@ -186,18 +187,18 @@ impl FromStr for JoinToken {
     }
 }
 
-pub(crate) fn sum(bytes: &[u8]) -> [u8; 4] {
+pub(super) fn sum(bytes: &[u8]) -> [u8; 4] {
     (xxh3_64(bytes) as u32).to_le_bytes()
 }
 
 /// Five bits a digit, most significant first; the last digit is filled with zeros.
-pub(crate) fn to_base32(bytes: &[u8]) -> String {
+pub(super) fn to_base32(bytes: &[u8]) -> String {
     let bit = |at: usize| bytes.get(at / 8).map_or(0, |byte| byte >> (7 - at % 8) & 1);
     let digit = |n: usize| (0..5).fold(0, |digit, b| digit << 1 | bit(n * 5 + b));
     (0..(bytes.len() * 8).div_ceil(5)).map(|n| char::from(DIGITS[usize::from(digit(n))])).collect()
 }
 
-pub(crate) fn from_base32(text: &str) -> Option<Vec<u8>> {
+pub(super) fn from_base32(text: &str) -> Option<Vec<u8>> {
     if text.len() > BYTES * 8 {
         return None;
     }
