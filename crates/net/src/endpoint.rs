@@ -1,6 +1,7 @@
 //! One process's end of all its connections: who it is, what it counts, how it connects.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
@@ -8,6 +9,7 @@ use std::time::SystemTime;
 
 use larder_types::ServerId;
 use ring::rand::{SecureRandom, SystemRandom};
+use tokio::io::DuplexStream;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -20,14 +22,12 @@ use crate::hello::{self, Speaks};
 use crate::identity::subject::server_name;
 use crate::identity::{Credentials, Subject};
 use crate::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
-use crate::link::Target;
-use crate::local::Shared;
 use crate::metrics::{Metrics, Stands};
 #[cfg(feature = "simulated")]
 use crate::simulated::Host;
+use crate::target::Target;
 
 /// The state that peers and listeners of a process share.
-#[derive(Debug)]
 pub struct Endpoint {
     security: Security,
     metrics: Arc<Metrics>,
@@ -39,7 +39,17 @@ pub struct Endpoint {
     oldest: AtomicU8,
     /// Newest version that it speaks.
     newest: u8,
-    pub(crate) shared: OnceLock<Shared>,
+    neighbours: OnceLock<Neighbours>,
+}
+
+/// Connects an endpoint to a server of this process; `None` if it is none.
+pub(crate) type Neighbours =
+    Box<dyn Fn(&Endpoint, &Target) -> Result<Option<DuplexStream>, Broken> + Send + Sync>;
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint").field("security", &self.security).finish_non_exhaustive()
+    }
 }
 
 /// The way in which connections are secured.
@@ -98,8 +108,8 @@ impl Endpoint {
         let (metrics, runtime) = (Arc::default(), Handle::current());
         let (removed, oldest) = (watch::Sender::default(), AtomicU8::new(PROTOCOL_MIN));
         let beats = Beats::begin();
-        let shared = OnceLock::new();
-        Arc::new(Self { security, metrics, runtime, beats, removed, oldest, newest, shared })
+        let neighbours = OnceLock::new();
+        Arc::new(Self { security, metrics, runtime, beats, removed, oldest, newest, neighbours })
     }
 
     /// The counts of what its connections did.
@@ -171,6 +181,12 @@ impl Endpoint {
         }
     }
 
+    /// Connects to servers of this process in this way, from the next connection on.
+    pub(crate) fn call_neighbours_by(&self, connect: Neighbours) {
+        // An endpoint is one server's, and that has one port.
+        drop(self.neighbours.set(connect));
+    }
+
     pub(crate) fn beats(&self) -> Beats {
         self.beats
     }
@@ -183,7 +199,8 @@ impl Endpoint {
     pub(crate) async fn connect(&self, target: &Target) -> Result<Wire, Broken> {
         let connecting = async {
             self.admit(target.server).map_err(Broken::Denied)?;
-            let mut wire = match self.connect_locally(target)? {
+            let neighbour = self.neighbours.get().map(|connect| connect(self, target));
+            let mut wire = match neighbour.transpose()?.flatten() {
                 Some(pipe) => Wire::local(pipe, self.metrics.clone()),
                 None => Wire::new(self.dial(target).await?, self.metrics.clone()),
             };

@@ -1,18 +1,24 @@
-//! The parts that the handshakes of all connections have: their end in time, who was met, and why not.
+//! The parts that the handshakes of all connections have: their end in time, the words that they begin
+//! with, who was met, and why not.
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 
 use rustls::pki_types::CertificateDer;
 use rustls::{AlertDescription, CertificateError, Error as TlsError};
-use tokio::io::BufReader;
+use tokio::io::{BufReader, DuplexStream};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_rustls::StartHandshake;
 
 use crate::connection::Broken;
 use crate::error::{Decider, Denied, Refused};
 use crate::identity::Subject;
 use crate::limits::{CONNECT_TIME_MAX, READ_BYTES};
+use crate::metrics::Metrics;
+#[cfg(feature = "simulated")]
+use crate::simulated::Pipe;
 
 /// TLS reads 4 KiB at a time: below it a read of the socket takes what is there.
 pub(crate) fn buffered(tcp: TcpStream) -> BufReader<TcpStream> {
@@ -41,6 +47,33 @@ pub(crate) fn subject_of(chain: Option<&[CertificateDer<'_>]>) -> Result<Subject
     };
     Subject::read(certificate)
         .map_err(|error| Broken::Denied(Denied::by_us(Refused::BadCertificate, error.to_string())))
+}
+
+/// A handshake of which the client has said its first words.
+pub(crate) type Handshake = StartHandshake<BufReader<TcpStream>>;
+
+/// A connection whose server is still to be found.
+pub(crate) enum Begun {
+    Tls(Box<Handshake>),
+    #[cfg(feature = "plain-for-measurement")]
+    Plain(TcpStream),
+    #[cfg(feature = "simulated")]
+    Simulated(Box<Pipe>, Subject),
+    /// By this server of this process.
+    Local(DuplexStream, Subject),
+}
+
+/// Returns true if the client offers this protocol.
+pub(crate) fn asks_for(begun: &Handshake, protocol: &[u8]) -> bool {
+    let hello = begun.client_hello();
+    hello.alpn().is_some_and(|mut protocols| protocols.any(|offered| offered == protocol))
+}
+
+/// Counts a connection that was refused, and has a line in the log unless one was just before.
+pub(crate) fn refused(metrics: &Metrics, address: SocketAddr, denied: &Denied) {
+    let Some(without_line) = metrics.refuse_stranger(denied.reason) else { return };
+    let reason = denied.reason.name();
+    tracing::warn!(%address, reason, without_line, %denied, "a connection was refused");
 }
 
 /// The reason why a handshake failed, if one side refused the other; `None` if it merely broke.

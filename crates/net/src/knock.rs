@@ -20,13 +20,12 @@ use tokio_rustls::client;
 use crate::connection::{Broken, Duplex, Wire};
 use crate::error::{Denied, KnockError, Refused};
 use crate::frame::{FrameError, Kind};
-use crate::handshake::in_time;
+use crate::handshake::{Handshake, in_time};
 use crate::identity::knocking::{anybody, doorkeeper, knocker, session_secret};
 use crate::identity::secret::Prover;
 use crate::identity::{IdentityError, PeerSecret};
 use crate::join::{connect, frame_of};
 use crate::metrics::Metrics;
-use crate::port::Handshake;
 
 /// A question to a doorkeeper; grows by variants.
 #[derive(Debug, Serialize, Deserialize)]

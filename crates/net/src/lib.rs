@@ -9,8 +9,8 @@
 //! | `frame.rs`, `hello.rs` | what goes over the wire: `docs/formats/rpc.md` |
 //! | `receive.rs`, `transmit.rs` | frames out of reads, and into vectored writes |
 //! | `connection.rs` | one task for one connection, for both ends |
-//! | `peer.rs`, `link.rs`, `calls.rs` | the calling end |
-//! | `port.rs`, `listener.rs`, `serving.rs`, `service.rs`, `outlet.rs` | the answering end |
+//! | `target.rs`, `peer.rs`, `link.rs`, `calls.rs` | the calling end |
+//! | `port.rs`, `listener.rs`, `house.rs`, `serving.rs`, `service.rs`, `outlet.rs` | the answering end |
 //! | `transport.rs`, `local.rs`, `simulated.rs` | what the bytes go through: TCP, memory between servers of one process, a simulated network |
 //! | `handshake.rs`, `join.rs`, `knock.rs` | how each connection begins, how servers join over one, how machines find each other before they are a cluster |
 //! | `identity/` | who is who, below all of these |
@@ -24,6 +24,7 @@ mod error;
 mod frame;
 mod handshake;
 mod hello;
+mod house;
 mod identity;
 mod join;
 mod knock;
@@ -40,6 +41,7 @@ mod service;
 mod serving;
 #[cfg(feature = "simulated")]
 pub mod simulated;
+mod target;
 mod transmit;
 mod transport;
 
@@ -49,6 +51,7 @@ pub use error::{
     Unknown,
 };
 pub use frame::FrameError;
+pub use house::Services;
 pub use identity::{
     Admission, Authority, AuthorityCell, Credentials, Enrolment, Fingerprint, Identity,
     IdentityError, IdentityRequest, JoinToken, PeerSecret, PublicKey, Refusal, Role, Roles,
@@ -56,7 +59,7 @@ pub use identity::{
 };
 pub use join::{join, renew};
 pub use knock::{Doorkeeper, Reply, knock};
-pub use listener::{Listener, Services};
+pub use listener::Listener;
 pub use metrics::{Counter, Metrics, RoundTrips, Stands, Traffic};
 pub use peer::Peer;
 pub use port::{Ear, Port};

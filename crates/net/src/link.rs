@@ -20,7 +20,6 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use larder_types::ServerId;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -31,21 +30,13 @@ use crate::endpoint::Endpoint;
 use crate::error::{CallError, Denied, NotSent, SendError, Side, Unknown};
 use crate::frame::{Frame, FrameError, Header, Kind, Outgoing, Status};
 use crate::hello::goodbye_said;
-use crate::identity::Role;
 use crate::limits::{
     BACKOFF_MAX, BACKOFF_MIN, PROTOCOL_CANCELS, QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX, TICK,
     UNTOLD_FAILURES,
 };
 use crate::metrics::{Metrics, Opened};
+use crate::target::Target;
 use crate::transmit::Batch;
-
-/// Whom a link is to.
-#[derive(Debug)]
-pub(crate) struct Target {
-    pub(crate) server: ServerId,
-    pub(crate) role: Role,
-    pub(crate) address: String,
-}
 
 /// The reason why there is no connection.
 #[derive(Debug, Clone)]

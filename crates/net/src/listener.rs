@@ -1,105 +1,20 @@
-//! Takes connections, finds out who is there, and serves those who may call.
+//! One server's end of a port, for as long as it listens.
 //!
 //! # Invariants
 //!
-//! 1. Nobody gets to a handler whose certificate was not verified, whose cluster is another, or who has none
-//!    of the roles that may call the service. Every refusal is counted, and logged with address and reason unless one for
-//!    that reason was just before.
-//! 2. A server that was removed from the cluster gets to no handler either, unless its service is there to
-//!    tell such servers. Its connections are closed when the endpoint hears of the removal.
-//! 3. Nothing of a listener outlives it: when it is dropped its connections end, also those that came through a port
+//! 1. Nothing of a listener outlives it: when it is dropped its connections end, also those that came through a port
 //!    that others go on using (`port.rs`).
 
-use std::future::{pending, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 
-use crate::connection::{Broken, Wire, run};
-use crate::endpoint::{Endpoint, Security};
-use crate::error::{Denied, Refused};
-use crate::handshake::{in_time, subject_of};
-use crate::hello;
-use crate::identity::tls::{Configs, ENROLMENT};
-use crate::identity::{Enrolment, Role, Roles, Subject};
-use crate::join;
-use crate::limits::CONNECT_TIME_MAX;
-use crate::local::Local;
-use crate::metrics::{Metrics, Opened, Stands};
-use crate::port::{Begun, Ear, Handshake, Street, asks_for, refused};
-use crate::service::{Handler, PeerIdentity, Serve, Served, Service};
-use crate::serving::Serving;
+use crate::endpoint::Endpoint;
+use crate::house::{House, Services};
+use crate::port::{Ear, Street};
 use crate::transport::Acceptor;
-
-/// The services of a listener, and the servers that may call them.
-#[derive(Default)]
-pub struct Services {
-    served: Vec<Offer>,
-    enrolment: Option<Enrolment>,
-}
-
-struct Offer {
-    role: Role,
-    callers: Roles,
-    /// True if servers that were removed are served too.
-    tells_removed: bool,
-    serve: Arc<dyn Serve>,
-}
-
-impl Services {
-    /// None yet.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Serves one role's service to servers that have one of these roles.
-    #[must_use]
-    pub fn with<S: Service>(self, callers: Roles, handler: impl Handler<S>) -> Self {
-        self.offer(callers, false, handler)
-    }
-
-    /// Serves one role's service also to servers that were removed from the cluster, so that they hear of it: what they
-    /// may ask is for the handler to decide.
-    #[must_use]
-    pub fn with_removed<S: Service>(self, callers: Roles, handler: impl Handler<S>) -> Self {
-        self.offer(callers, true, handler)
-    }
-
-    fn offer<S: Service>(
-        mut self,
-        callers: Roles,
-        tells_removed: bool,
-        handler: impl Handler<S>,
-    ) -> Self {
-        let serve = Arc::new(Served::<S, _>::new(handler));
-        self.served.push(Offer { role: S::ROLE, callers, tells_removed, serve });
-        self
-    }
-
-    /// Lets servers join, and renew their certificates.
-    #[must_use]
-    pub fn with_enrolment(mut self, enrolment: Enrolment) -> Self {
-        self.enrolment = Some(enrolment);
-        self
-    }
-
-    fn find(&self, number: u8, caller: &Subject) -> Result<&Offer, Denied> {
-        let role = role_named(number)?;
-        let Some(offer) = self.served.iter().find(|offer| offer.role == role) else {
-            return Err(Denied::by_us(Refused::NoService, format!("no {role} is served here")));
-        };
-        if !offer.callers.meets(caller.roles) {
-            let why = format!("{caller} may not call {role}, only {} may", offer.callers);
-            return Err(Denied::by_us(Refused::WrongRole, why));
-        }
-        Ok(offer)
-    }
-}
 
 /// One server's end of a port. Dropping it closes all its connections.
 pub struct Listener {
@@ -116,7 +31,7 @@ impl Drop for Listener {
             task.abort();
         }
         self.street.close(&self.house);
-        self.house.closing.send_replace(true);
+        self.house.close();
     }
 }
 
@@ -130,11 +45,7 @@ impl Listener {
         ear: impl Into<Ear>,
         services: Services,
     ) -> io::Result<Self> {
-        let house = Arc::new(House {
-            endpoint: endpoint.clone(),
-            services,
-            closing: watch::Sender::new(false),
-        });
+        let house = House::new(endpoint.clone(), services);
         let ear = ear.into();
         let address = ear.address()?;
         let alone = |acceptor| {
@@ -159,188 +70,6 @@ impl Listener {
     pub fn address(&self) -> SocketAddr {
         self.address
     }
-}
-
-/// The state that all connections of a listener share.
-pub(crate) struct House {
-    endpoint: Arc<Endpoint>,
-    services: Services,
-    closing: watch::Sender<bool>,
-}
-
-impl House {
-    pub(crate) fn metrics(&self) -> &Arc<Metrics> {
-        self.endpoint.metrics()
-    }
-
-    /// The server that this belongs to, while its certificate says so.
-    pub(crate) fn subject(&self) -> Option<Subject> {
-        self.endpoint.subject()
-    }
-
-    /// Returns true if TLS may ask for this server by the name.
-    pub(crate) fn is_named(&self, name: &str) -> bool {
-        match self.endpoint.security() {
-            Security::Tls(credentials) => credentials.configs().is_named(name),
-            #[cfg(feature = "plain-for-measurement")]
-            Security::Plain(_) => true,
-            #[cfg(feature = "simulated")]
-            Security::Simulated(_) => true,
-        }
-    }
-
-    /// Returns true if the name is of a server of the same cluster.
-    pub(crate) fn is_beside(&self, name: &str) -> bool {
-        match self.endpoint.security() {
-            Security::Tls(credentials) => credentials.configs().is_beside(name),
-            #[cfg(feature = "plain-for-measurement")]
-            Security::Plain(_) => true,
-            #[cfg(feature = "simulated")]
-            Security::Simulated(_) => true,
-        }
-    }
-
-    /// Returns true if servers join here.
-    pub(crate) fn enrols(&self) -> bool {
-        self.services.enrolment.is_some()
-    }
-
-    /// Returns true if connections begin with TLS.
-    #[cfg(feature = "plain-for-measurement")]
-    pub(crate) fn is_secure(&self) -> bool {
-        matches!(self.endpoint.security(), Security::Tls(_))
-    }
-
-    /// Serves a server of this process, of which is known who it is.
-    pub(crate) async fn serve_local(self: Arc<Self>, local: Local, address: SocketAddr) {
-        match in_time(self.shake_hands(Begun::Local(local), address)).await {
-            Ok(Some((wire, serving))) => self.serve(wire, serving, address).await,
-            Ok(None) => {}
-            Err(Broken::Denied(denied)) => refused(self.metrics(), address, &denied),
-            // It gave up before it was answered.
-            Err(broken) => tracing::debug!(%address, %broken, "a handshake broke"),
-        }
-    }
-
-    /// Serves until the connection breaks or the listener is dropped.
-    pub(crate) async fn serve(&self, mut wire: Wire, mut serving: Serving, address: SocketAddr) {
-        self.metrics().accepted.add(1);
-        let open = Opened::new(self.metrics());
-        let mut closing = self.closing.subscribe();
-        let (counts, version) = (serving.ends_with(), wire.version());
-        let removed = async {
-            match counts {
-                Some(server) => self.endpoint.removal(server).await,
-                None => pending().await,
-            }
-        };
-        let broken = tokio::select! {
-            // One that was removed is served nothing more, however much it sends.
-            biased;
-            denied = removed => Broken::Denied(denied),
-            denied = poll_fn(|_| self.endpoint.outdated(version)) => Broken::Denied(denied),
-            // The sender is of this house, which is held here.
-            _ = closing.wait_for(|closing| *closing) => Broken::Unused,
-            broken = run(&mut wire, &mut serving) => broken,
-        };
-        if let Broken::Denied(denied) = &broken {
-            self.metrics().refuse(denied.reason);
-            let reason = denied.reason.name();
-            tracing::warn!(%address, reason, %denied, "a connection was closed");
-            // It changes nothing if the peer does not hear the reason.
-            drop(timeout(CONNECT_TIME_MAX, hello::refuse(&mut wire, denied)).await);
-        }
-        drop(open);
-        self.metrics().broken.add(1);
-        tracing::debug!(%address, %broken, "a connection ended");
-    }
-
-    /// Finds out who is there and what is wanted; `None` if that was done at once.
-    pub(crate) async fn shake_hands(
-        &self,
-        begun: Begun,
-        address: SocketAddr,
-    ) -> Result<Option<(Wire, Serving)>, Broken> {
-        let (mut wire, subject) = match (self.endpoint.security(), begun) {
-            (Security::Tls(credentials), Begun::Tls(begun)) => {
-                let configs = credentials.configs();
-                match self.authenticate(*begun, address, &configs).await? {
-                    Some(known) => known,
-                    None => return Ok(None),
-                }
-            }
-            (Security::Tls(_), Begun::Local(Local { pipe, from })) => {
-                (Wire::local(pipe, self.metrics().clone()), from)
-            }
-            #[cfg(feature = "plain-for-measurement")]
-            (Security::Plain(subject), Begun::Plain(tcp)) => {
-                (Wire::new(Box::new(tcp), self.metrics().clone()), *subject)
-            }
-            #[cfg(feature = "simulated")]
-            (Security::Simulated(_), Begun::Simulated(pipe, subject)) => {
-                (Wire::new(pipe, self.metrics().clone()), subject)
-            }
-            #[cfg(any(feature = "plain-for-measurement", feature = "simulated"))]
-            _ => {
-                return Err(Broken::Denied(Denied::by_us(
-                    Refused::Garbage,
-                    "it is not secured".into(),
-                )));
-            }
-        };
-        let asked = hello::asked(&mut wire, self.endpoint.speaks()).await;
-        let found = asked.and_then(|(version, service)| {
-            let offer = self.services.find(service, &subject).map_err(Broken::Denied)?;
-            if !offer.tells_removed {
-                self.endpoint.admit(subject.server).map_err(Broken::Denied)?;
-            }
-            Ok((version, service, offer))
-        });
-        match found {
-            Ok((version, service, offer)) => {
-                hello::welcome(&mut wire, version, service).await?;
-                wire.carries(Role::from_number(service), Stands::Serves);
-                let from = PeerIdentity { subject, address, version };
-                let serve = offer.serve.clone();
-                let (metrics, beats) = (self.metrics().clone(), self.endpoint.beats());
-                let ends_with = (!offer.tells_removed).then_some(subject.server);
-                Ok(Some((wire, Serving::new((from, ends_with), serve, (metrics, beats)))))
-            }
-            Err(Broken::Denied(denied)) => {
-                // It changes nothing if the peer does not hear the reason.
-                drop(hello::refuse(&mut wire, &denied).await);
-                Err(Broken::Denied(denied))
-            }
-            Err(broken) => Err(broken),
-        }
-    }
-
-    async fn authenticate(
-        &self,
-        begun: Handshake,
-        address: SocketAddr,
-        configs: &Configs,
-    ) -> Result<Option<(Wire, Subject)>, Broken> {
-        if let (true, Some(enrolment)) = (asks_for(&begun, ENROLMENT), &self.services.enrolment) {
-            let tls = begun.into_stream(configs.enrolment.clone()).await?;
-            join::serve(enrolment, tls, address, self.metrics()).await?;
-            return Ok(None);
-        }
-        let tls = begun.into_stream(configs.calls.clone()).await?;
-        let subject = subject_of(tls.get_ref().1.peer_certificates())?;
-        if subject.cluster != configs.subject.cluster {
-            let why = format!("{subject} is of another cluster");
-            return Err(Broken::Denied(Denied::by_us(Refused::UnknownAuthority, why)));
-        }
-        Ok(Some((Wire::new(Box::new(tls), self.metrics().clone()), subject)))
-    }
-}
-
-/// The role that a caller asks for by its number.
-fn role_named(number: u8) -> Result<Role, Denied> {
-    Role::from_number(number).ok_or_else(|| {
-        Denied::by_us(Refused::NoService, format!("no role has the number {number}"))
-    })
 }
 
 #[cfg(test)]

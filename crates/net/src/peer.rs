@@ -13,8 +13,9 @@ use crate::calls::Outcome;
 use crate::endpoint::Endpoint;
 use crate::error::{CallError, Rejected, SendError, Side, Unknown};
 use crate::frame::{Kind, Outgoing, Status};
-use crate::link::{Link, Target};
+use crate::link::Link;
 use crate::service::Service;
+use crate::target::Target;
 
 /// A server's service. Clones share one connection, which is made when it is needed, and closed when the
 /// last clone is gone.

@@ -21,43 +21,25 @@ use std::sync::Arc;
 
 use larder_types::{ClusterId, ServerId};
 use parking_lot::RwLock;
-use tokio::io::BufReader;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
-use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
+use tokio_rustls::LazyConfigAcceptor;
 
 use crate::connection::{Broken, Wire};
 use crate::error::{Denied, Refused};
-use crate::handshake::{buffered, in_time};
-#[cfg(feature = "simulated")]
-use crate::identity::Subject;
+use crate::handshake::{Begun, asks_for, buffered, in_time, refused};
+use crate::house::House;
 use crate::identity::knocking::KNOCKING;
 use crate::identity::tls::ENROLMENT;
 use crate::knock::Doorkeeper;
 use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, HANDSHAKES_MAX, HELLO_TIME_MAX};
-use crate::listener::House;
-use crate::local::Local;
 use crate::metrics::Metrics;
 use crate::serving::Serving;
 #[cfg(feature = "simulated")]
-use crate::simulated::{Arrivals, Pipe};
+use crate::simulated::Arrivals;
 use crate::transport::{Acceptor, Arrived};
 use under_way::{Taken, UnderWay};
-
-/// A handshake of which the client has said its first words.
-pub(crate) type Handshake = StartHandshake<BufReader<TcpStream>>;
-
-/// A connection whose server is still to be found.
-pub(crate) enum Begun {
-    Tls(Box<Handshake>),
-    #[cfg(feature = "plain-for-measurement")]
-    Plain(TcpStream),
-    #[cfg(feature = "simulated")]
-    Simulated(Box<Pipe>, Subject),
-    /// By a server of this process.
-    Local(Local),
-}
 
 /// Where a server listens.
 pub enum Ear {
@@ -313,24 +295,12 @@ impl Street {
     }
 }
 
-/// Returns true if the client offers this protocol.
-pub(crate) fn asks_for(begun: &Handshake, protocol: &[u8]) -> bool {
-    let hello = begun.client_hello();
-    hello.alpn().is_some_and(|mut protocols| protocols.any(|offered| offered == protocol))
-}
-
 /// The network that counts as one client: an address, or the 64 bits that one customer of IPv6 has at least.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
         address => address,
     }
-}
-
-pub(crate) fn refused(metrics: &Metrics, address: SocketAddr, denied: &Denied) {
-    let Some(without_line) = metrics.refuse_stranger(denied.reason) else { return };
-    let reason = denied.reason.name();
-    tracing::warn!(%address, reason, without_line, %denied, "a connection was refused");
 }
 
 #[cfg(test)]

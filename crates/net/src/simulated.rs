@@ -29,7 +29,7 @@ use tokio::time::{Instant, sleep};
 use crate::connection::Broken;
 use crate::error::{Denied, Refused};
 use crate::identity::{Role, Subject};
-use crate::link::Target;
+use crate::target::Target;
 pub use pipe::Pipe;
 pub use ways::Delivered;
 use ways::Ways;

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::*;
-use crate::error::{CallError, Decider};
+use crate::error::{CallError, Decider, Denied, Refused};
 use crate::identity::authority::Validity;
 use crate::identity::certificate::{roots, verify};
 use crate::identity::ciphers::provider;
@@ -19,7 +19,7 @@ use crate::identity::subject::server_name;
 use crate::identity::tls::CALLS;
 use crate::limits::CLOCK_MARGIN;
 use crate::tests::{Log, authority, caller, data_server, endpoint, expired, peer, soon};
-use crate::{Authority, Identity};
+use crate::{Authority, Identity, Role, Roles};
 
 /// The refusal that a caller with this identity hears from server 2, and what is logged.
 async fn heard_by(authority: &Authority, identity: &Identity) -> (Denied, Refused, String) {
