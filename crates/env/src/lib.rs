@@ -11,6 +11,7 @@
 pub mod ablation;
 pub mod clock;
 pub mod disk;
+mod failure;
 pub mod hostile;
 pub mod open_files;
 mod real_disk;

@@ -30,6 +30,7 @@ use rustix::fs::{Advice, FallocateFlags, FileType, FlockOperation, Mode, OFlags,
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use crate::disk::{Disk, DiskError, DiskFile, OpenMode, split_name};
+use crate::failure::{failure, from_std, text};
 use direct::{DIRECT_BYTES_MIN, Direct};
 
 /// Granule in which the page cache is dropped before a device read: a multiple of every page size.
@@ -418,27 +419,6 @@ fn create_dir_durably(path: &Path) -> Result<(), DiskError> {
     create_dir_durably(parent)?;
     make_dir(path)?;
     sync_dir_path(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
-}
-
-fn failure(operation: &'static str, path: &Path, errno: Errno) -> DiskError {
-    let path = text(path);
-    match errno {
-        Errno::NOSPC | Errno::DQUOT => DiskError::Full { path },
-        Errno::NOENT => DiskError::NotFound { path },
-        Errno::EXIST => DiskError::Exists { path },
-        _ => DiskError::Broken { operation, path, reason: errno.to_string() },
-    }
-}
-
-pub(crate) fn from_std(operation: &'static str, path: &Path, error: &std::io::Error) -> DiskError {
-    match Errno::from_io_error(error) {
-        Some(errno) => failure(operation, path, errno),
-        None => DiskError::Broken { operation, path: text(path), reason: error.to_string() },
-    }
-}
-
-fn text(path: &Path) -> String {
-    path.display().to_string()
 }
 
 #[cfg(test)]

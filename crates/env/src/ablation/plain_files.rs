@@ -21,7 +21,7 @@ use parking_lot::RwLock;
 
 use super::slow::last;
 use crate::disk::{DiskError, DiskFile};
-use crate::real_disk::from_std;
+use crate::failure::from_std;
 
 /// Objects begin on these.
 const BLOCK_BYTES: u64 = 4096;

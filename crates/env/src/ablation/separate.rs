@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::slow::last;
 use crate::disk::{DiskError, DiskFile};
-use crate::real_disk::from_std;
+use crate::failure::from_std;
 
 /// The two entries are as long as this part of the log's group, each.
 const ENTRY_PART: u64 = 4;

@@ -1,0 +1,31 @@
+//! What the operating system's errors are to the callers of a disk.
+
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use crate::disk::DiskError;
+
+/// Of a call that failed with this number.
+pub(crate) fn failure(operation: &'static str, path: &Path, errno: Errno) -> DiskError {
+    let path = text(path);
+    match errno {
+        Errno::NOSPC | Errno::DQUOT => DiskError::Full { path },
+        Errno::NOENT => DiskError::NotFound { path },
+        Errno::EXIST => DiskError::Exists { path },
+        _ => DiskError::Broken { operation, path, reason: errno.to_string() },
+    }
+}
+
+/// Of a call of the standard library.
+pub(crate) fn from_std(operation: &'static str, path: &Path, error: &std::io::Error) -> DiskError {
+    match Errno::from_io_error(error) {
+        Some(errno) => failure(operation, path, errno),
+        None => DiskError::Broken { operation, path: text(path), reason: error.to_string() },
+    }
+}
+
+/// A path as errors name it.
+pub(crate) fn text(path: &Path) -> String {
+    path.display().to_string()
+}
