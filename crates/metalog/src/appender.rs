@@ -12,51 +12,10 @@ use larder_types::PgId;
 use larder_types::limits::PG_COUNT_MAX;
 
 use crate::Record;
+use crate::batch::{Batch, Progress, Run};
 use crate::error::LogError;
 use crate::limits::{BUFFER_BYTES_MAX, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::v1::{self, Kind, Layout, Lsn, Stored};
-use crate::writer::Progress;
-
-/// Records on their way to the disk: what one commit writes.
-#[derive(Debug, Default)]
-pub struct Batch {
-    pub(crate) bytes: Vec<u8>,
-    /// Contiguous pieces; each lies within one segment, and no segment has two.
-    pub(crate) runs: Vec<Run>,
-    pub(crate) start: Lsn,
-    pub(crate) end: Lsn,
-}
-
-/// A contiguous piece of a batch.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Run {
-    /// Where it goes.
-    pub(crate) at: Lsn,
-    /// Where it begins in the batch; it ends with the next one.
-    pub(crate) from: usize,
-}
-
-impl Batch {
-    /// True if there is nothing in it.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
-    }
-
-    /// The pieces with their places.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = (Lsn, &[u8])> {
-        self.runs.iter().enumerate().map(|(index, run)| {
-            let end = self.runs.get(index + 1).map_or(self.bytes.len(), |next| next.from);
-            (run.at, &self.bytes[run.from..end])
-        })
-    }
-
-    /// Empties it; the memory stays.
-    pub(crate) fn clear(&mut self) {
-        self.bytes.clear();
-        self.runs.clear();
-    }
-}
 
 /// The checksum of each PG's last record; 0 where none is known.
 #[derive(Debug, Clone, Default)]

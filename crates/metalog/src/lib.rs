@@ -25,6 +25,7 @@
 //! The format is described in `docs/formats/metadata-log.md`.
 
 mod appender;
+mod batch;
 #[cfg(feature = "planted-bugs")]
 mod bugs;
 mod config;
@@ -36,7 +37,8 @@ mod v1;
 mod walk;
 mod writer;
 
-pub use appender::{Appender, Batch};
+pub use appender::Appender;
+pub use batch::{Batch, Progress};
 #[cfg(feature = "planted-bugs")]
 pub use bugs::Bugs;
 pub use config::LogConfig;
@@ -44,7 +46,7 @@ pub use error::{Damage, DamageKind, LogError};
 pub use recover::{Recovery, ScanReport, recover, scan};
 pub use v1::Lsn;
 pub use walk::Recovered;
-pub use writer::{Progress, Writer};
+pub use writer::Writer;
 
 use larder_types::{OpSeq, PgId, View};
 

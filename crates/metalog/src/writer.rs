@@ -22,25 +22,12 @@ use std::sync::Arc;
 
 use larder_env::{DiskError, DiskFile};
 
-use crate::appender::Batch;
+use crate::batch::{Batch, Progress};
 use crate::config::LogConfig;
 use crate::error::LogError;
 use crate::limits::{SEGMENT_HEADER_BYTES, WRITE_ALIGN_BYTES, ZERO_AHEAD_BYTES};
 use crate::segments::{Segments, ZEROS, write_zeros};
 use crate::v1::Lsn;
-
-/// The writer's progress, for the [`crate::Appender`] to note.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
-    /// The log is durable up to here.
-    pub synced: Lsn,
-    /// The log has segments up to here.
-    pub ready: Lsn,
-    /// The disk has no room for another segment.
-    pub full: bool,
-    /// Grows from answer to answer.
-    pub(crate) turn: u64,
-}
 
 /// Writes batches. Owned by one thread.
 pub struct Writer {
