@@ -72,6 +72,9 @@ pub enum Action {
     },
 }
 
+/// The outcome of a command: durable once its part of the group is.
+pub(crate) type Verdict = Result<Answer, Refusal>;
+
 /// The result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Completion {

@@ -10,24 +10,13 @@
 //! the second slots of their headers, however many they are.
 
 use larder_env::DiskError;
-use larder_types::{GrantKey, LvId};
 
-use crate::command::{Action, Answer, Command, Completion, Refusal};
+use crate::command::{Action, Answer, Command, Completion, Refusal, Verdict};
 use crate::limits::GROUP_COMMANDS_MAX;
-use crate::pv::Pv;
+use crate::part::Part;
 use crate::run::Run;
 use crate::volume::Volume;
 use crate::write::Write;
-
-pub(crate) type Verdict = Result<Answer, Refusal>;
-
-/// The part of a group that the next sync will cover.
-pub(crate) struct Part<'a, 'd> {
-    pub run: Run<'a>,
-    pub done: &'d mut Vec<Completion>,
-    /// The first completion that is not durable yet.
-    pub first: usize,
-}
 
 impl Volume {
     /// Does all of a group and appends its completions to `done`, in the order of the commands.
@@ -93,51 +82,5 @@ impl Volume {
                 self.change(*lv, |pv| pv.void(*grant, planted)).map(|_| Answer::Voided)
             }
         })
-    }
-
-    /// Changes a PV's state and remembers to write its header. Returns the floor in force.
-    pub(crate) fn change(
-        &mut self,
-        lv: LvId,
-        change: impl FnOnce(&mut Pv) -> Result<(), Refusal>,
-    ) -> Result<GrantKey, Refusal> {
-        let pv = self.pvs.get_mut(&lv).ok_or(Refusal::UnknownLv)?;
-        let was_dirty = pv.dirty;
-        let changed = change(pv);
-        if pv.dirty && !was_dirty {
-            self.dirty.push(lv);
-        }
-        changed.map(|()| pv.header.floor)
-    }
-
-    /// Makes what was done so far durable.
-    pub(crate) fn commit(&mut self, part: &mut Part<'_, '_>) -> Result<(), DiskError> {
-        // The completions of those whom a full disk concerns are in the part already.
-        self.write_run(part)?;
-        if std::mem::take(&mut self.twins_wait) {
-            // A header's first slot is durable before the second is touched, so that a crash in between can
-            // be told from the loss of a header that was answered for.
-            self.sync()?;
-        }
-        let mut dirty = std::mem::take(&mut self.dirty);
-        for lv in dirty.drain(..) {
-            let pv = self.pvs.get_mut(&lv).expect("a dirty PV is there");
-            pv.write_header(&*self.file, &self.superblock, self.planted)?;
-            self.counters.headers_written += 1;
-            self.unsynced = true;
-        }
-        self.dirty = dirty;
-        self.sync()?;
-        part.first = part.done.len();
-        Ok(())
-    }
-
-    fn sync(&mut self) -> Result<(), DiskError> {
-        if self.unsynced && !self.planted.acks_before_sync() {
-            self.file.sync()?;
-            self.counters.syncs += 1;
-            self.unsynced = false;
-        }
-        Ok(())
     }
 }

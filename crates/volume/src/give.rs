@@ -15,8 +15,8 @@ use larder_env::DiskError;
 use larder_types::limits::REPLICAS_MAX;
 use larder_types::{LvId, MapVersion, PvId};
 
-use crate::command::{Answer, Refusal};
-use crate::execute::{Part, Verdict};
+use crate::command::{Answer, Refusal, Verdict};
+use crate::part::Part;
 use crate::pv::{Pv, Remains};
 use crate::v1::State;
 use crate::volume::{Owner, Volume};

@@ -34,6 +34,7 @@ mod execute;
 mod extents;
 mod give;
 pub mod limits;
+mod part;
 mod planted;
 mod pv;
 mod reader;

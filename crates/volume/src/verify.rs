@@ -4,11 +4,11 @@ use larder_env::DiskError;
 use larder_types::Chunk;
 use larder_types::limits::SUM_BYTES;
 
-use crate::command::{Answer, Refusal};
+use crate::command::{Answer, Refusal, Verdict};
 use crate::error::ReadError;
-use crate::execute::{Part, Verdict};
 use crate::extents;
 use crate::limits::VERIFY_READ_BYTES;
+use crate::part::Part;
 use crate::reader::{Mismatch, VolumeReader, verify_range};
 use crate::volume::Volume;
 

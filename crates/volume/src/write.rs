@@ -5,10 +5,10 @@ use larder_env::DiskError;
 use larder_types::limits::BLOCK_BYTES;
 use larder_types::{Extent, Grant, LvId};
 
-use crate::command::{Answer, Refusal};
-use crate::execute::{Part, Verdict};
+use crate::command::{Answer, Refusal, Verdict};
 use crate::extents;
 use crate::limits::{RESERVE_PART, RESERVE_STEP_MAX, RESERVE_STEP_MIN};
+use crate::part::{Part, Space};
 use crate::volume::Volume;
 
 static ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
@@ -20,13 +20,6 @@ pub(crate) struct Write<'a> {
     pub extents: &'a [Extent],
     pub data: &'a [Bytes],
     pub len: u32,
-}
-
-/// The space that the disk had for the write in hand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Space {
-    Enough,
-    Full,
 }
 
 impl Volume {
@@ -129,30 +122,5 @@ impl Volume {
         }
         assert_eq!(left, 0, "the extents cover the data");
         Ok(Space::Enough)
-    }
-
-    /// Writes the current run. If the disk turns out to be full, refuses the writes in it that are
-    /// completed already, and says so if the write in hand is one of them.
-    pub(crate) fn write_run(&mut self, part: &mut Part<'_, '_>) -> Result<Space, DiskError> {
-        let in_hand = part.done.len();
-        let written = part.run.write(&*self.file)?;
-        match written {
-            Ok(0) => Ok(Space::Enough),
-            Ok(bytes) => {
-                self.counters.writes += 1;
-                self.counters.bytes_written += bytes;
-                self.unsynced = true;
-                Ok(Space::Enough)
-            }
-            Err(full) => {
-                self.unsynced = true;
-                for completion in &mut part.done[full.owners.start..full.owners.end.min(in_hand)] {
-                    if completion.result == Ok(Answer::Written) {
-                        completion.result = Err(Refusal::Full);
-                    }
-                }
-                Ok(if full.owners.contains(&in_hand) { Space::Full } else { Space::Enough })
-            }
-        }
     }
 }
