@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use larder_types::RegionId;
+use serde::{Deserialize, Serialize};
 
-use crate::limits::{CALL_TIME_MAX, REGIONS_MAX, TOKENS_MAX, WAITING_MAX};
-use crate::message::{Declined, JoinRefused};
+use crate::limits::{CALL_TIME_MAX, NUMBERS_MAX, REGIONS_MAX, TOKEN_LIFE, TOKENS_MAX, WAITING_MAX};
 use crate::name::{Address, RegionName};
 
 /// Failure of a request to another region, or of a command.
@@ -152,6 +152,38 @@ pub enum Usage {
     ManyWait,
 }
 
+/// Reason for not letting a store join.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum JoinRefused {
+    /// The token is not known, or the proof is of another.
+    #[error(
+        "the first region does not know this token: make another there with `larder region token`"
+    )]
+    TokenUnknown,
+    /// It has expired.
+    #[error(
+        "this token has expired, {} minutes after it was made: make another with `larder region token`",
+        TOKEN_LIFE.as_secs() / 60
+    )]
+    TokenExpired,
+    /// Another store joined with it, or the region that did was removed.
+    #[error("this token was used: each is for one region, make another with `larder region token`")]
+    TokenUsed,
+    /// Another region has the name.
+    #[error("another region has this name: choose another with --name")]
+    NameTaken,
+    /// There are as many regions as may be.
+    #[error(
+        "there are {REGIONS_MAX} regions, or {NUMBERS_MAX} that ever were: no more can join before one is removed"
+    )]
+    Full,
+    /// A region has, or had, this key.
+    #[error(
+        "a region has the key of this one, or had it: delete DIR/region/identity and join with a new one"
+    )]
+    KeyKnown,
+}
+
 /// Reason for not reading a text as a token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenFault {
@@ -176,20 +208,5 @@ impl LinkError {
 
     pub(crate) fn broken(why: impl ToString) -> Self {
         Later::Broken(why.to_string().into()).into()
-    }
-}
-
-impl From<Declined> for LinkError {
-    fn from(declined: Declined) -> Self {
-        match declined {
-            Declined::Busy => Later::Busy.into(),
-            Declined::NotReady => Later::NotReady.into(),
-            Declined::Unsound(why) => {
-                Self::Unsound(format!("that this one's request is not sound: {why}"))
-            }
-            Declined::Stranger => Refused::Stranger.into(),
-            Declined::Removed => Refused::Removed.into(),
-            Declined::Join(refused) => Refused::Join(refused).into(),
-        }
     }
 }

@@ -17,6 +17,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::ParsedCertificate;
 use serde::{Deserialize, Serialize};
 
+use crate::ciphers::provider;
 use crate::error::LinkError;
 use crate::files;
 
@@ -109,7 +110,7 @@ impl Identity {
 
     /// Checks that the certificate is of the key.
     fn config_check(&self) -> Result<(), TlsError> {
-        let provider = crate::tls::provider();
+        let provider = provider();
         rustls::sign::CertifiedKey::from_der(vec![self.certificate()], self.key(), &provider)?;
         Ok(())
     }

@@ -6,10 +6,10 @@
 //! | file | what |
 //! |---|---|
 //! | `message.rs`, `frame.rs`, `compression.rs` | messages: `docs/formats/region.md` |
-//! | `identity.rs`, `tls.rs` | a region's key, which the other end verifies |
+//! | `ciphers.rs`, `identity.rs`, `tls.rs` | a region's key, which the other end verifies |
 //! | `transport.rs`, `simulated.rs` | what the bytes go through: TLS, or streams of a simulation |
 //! | `members.rs`, `name.rs`, `registry.rs`, `files.rs` | the list of regions, and its file |
-//! | `settings.rs` | what a command asks of the server |
+//! | `waiting.rs` | what a command asks of the server |
 //! | `token.rs`, `join.rs` | tokens, and joining with one |
 //! | `link.rs`, `pool.rs`, `fetching.rs` | the asking end |
 //! | `listener.rs`, `requests.rs`, `source.rs`, `slots.rs` | the answering end |
@@ -18,6 +18,7 @@
 //! | `status.rs`, `metrics.rs` | status and counters for operators |
 
 mod blocking;
+mod ciphers;
 mod compression;
 mod error;
 mod fetching;
@@ -47,7 +48,7 @@ mod transport;
 mod waiting;
 mod write_timeout;
 
-pub use error::{Later, LinkError, Refused, TokenFault, Usage};
+pub use error::{JoinRefused, Later, LinkError, Refused, TokenFault, Usage};
 pub use fetching::FetchStream;
 pub use identity::Fingerprint;
 pub use join::join;
@@ -56,9 +57,9 @@ pub use listener::Listener;
 pub use members::{Known, Members, Own, Peer};
 pub use message::{
     Ask, AskAnswer, AskHome, Change, ChangeAnswer, ChangeKind, CloseBucket, Declined, EndClosed,
-    Fetch, FetchAsked, FetchPart, FetchSince, Fetched, Hello, JoinRefused, Keys, KeysTold, List,
-    ListAnswer, PartNamed, RegionList, Report, TellHomes, UploadAnswer, UploadRefusal, UploadStep,
-    Walk, WalkAnswer,
+    Fetch, FetchAsked, FetchPart, FetchSince, Fetched, Hello, Keys, KeysTold, List, ListAnswer,
+    PartNamed, RegionList, Report, TellHomes, UploadAnswer, UploadRefusal, UploadStep, Walk,
+    WalkAnswer,
 };
 pub use metrics::{Counter, Metrics, PeerMetrics};
 pub use name::{Address, RegionName};

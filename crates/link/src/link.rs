@@ -28,16 +28,13 @@ use crate::limits::{
 use crate::members::{Known, Peer};
 use crate::message::{
     Ask, AskAnswer, AskHome, Change, ChangeAnswer, CloseBucket, Declined, EndClosed, Fetch,
-    FetchPart, FetchSince, Hello, Keys, KeysTold, List, ListAnswer, RegionList, Report, Request,
-    TellHomes, Walk, WalkAnswer,
+    FetchPart, FetchSince, Hello, Keys, KeysTold, List, ListAnswer, PATH, RegionList, Report,
+    Request, TellHomes, Walk, WalkAnswer,
 };
 use crate::metrics::PeerMetrics;
 use crate::name::Address;
-use crate::pool::{Held, Pool, Sender};
-use crate::transport::Way;
-
-/// Path of every request.
-pub(crate) const PATH: &str = "/region";
+use crate::pool::{Held, Pool};
+use crate::transport::{Sender, Way};
 
 /// Asks one other region. Each request but [`Link::change`] may be repeated: none changes objects, and of a bucket that is closed
 /// or deleted twice the mark tells.

@@ -14,10 +14,10 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::limits::{ACCEPT_PAUSE, CONNECT_TIME_MAX, IDLE_ANSWERING_MAX, IDLE_STRANGER_MAX};
-use crate::requests::{Caller, RequestHandler};
+use crate::requests::RequestHandler;
 use crate::slots::{ConnectionSlots, SlotOwner};
 use crate::source::Source;
-use crate::transport::{Acceptor, Arrived, Shaken};
+use crate::transport::{Acceptor, Arrived, Caller, Shaken};
 
 /// Answers other regions. Dropped, it ends with all of its connections.
 #[derive(Debug)]

@@ -13,10 +13,9 @@ use larder_types::RegionId;
 use larder_types::codec::{self, CodecError, V2, V3};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{LinkError, Usage};
+use crate::error::{JoinRefused, LinkError, Usage};
 use crate::identity::Fingerprint;
 use crate::limits::{NUMBERS_MAX, REGIONS_MAX, TOKENS_MAX};
-use crate::message::JoinRefused;
 use crate::name::{Address, RegionName};
 use crate::token::{JoinToken, SessionSecret, TokenId, TokenRecord};
 

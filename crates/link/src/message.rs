@@ -23,10 +23,15 @@ use serde::{Deserialize, Serialize};
 pub use self::changes::{
     Change, ChangeAnswer, ChangeKind, PartNamed, UploadAnswer, UploadRefusal, UploadStep,
 };
-use crate::limits::{HOMES_TOLD_MAX, NUMBERS_MAX, REGIONS_MAX, TOKEN_LIFE};
+pub use crate::error::JoinRefused;
+use crate::error::{Later, LinkError, Refused};
+use crate::limits::{HOMES_TOLD_MAX, NUMBERS_MAX, REGIONS_MAX};
 use crate::members::Known;
 use crate::name::{Address, RegionName};
 use crate::token::TokenId;
+
+/// Path of every request.
+pub(crate) const PATH: &str = "/region";
 
 /// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -339,36 +344,19 @@ pub enum Declined {
     Join(JoinRefused),
 }
 
-/// Reason for not letting a store join.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum JoinRefused {
-    /// The token is not known, or the proof is of another.
-    #[error(
-        "the first region does not know this token: make another there with `larder region token`"
-    )]
-    TokenUnknown,
-    /// It has expired.
-    #[error(
-        "this token has expired, {} minutes after it was made: make another with `larder region token`",
-        TOKEN_LIFE.as_secs() / 60
-    )]
-    TokenExpired,
-    /// Another store joined with it, or the region that did was removed.
-    #[error("this token was used: each is for one region, make another with `larder region token`")]
-    TokenUsed,
-    /// Another region has the name.
-    #[error("another region has this name: choose another with --name")]
-    NameTaken,
-    /// There are as many regions as may be.
-    #[error(
-        "there are {REGIONS_MAX} regions, or {NUMBERS_MAX} that ever were: no more can join before one is removed"
-    )]
-    Full,
-    /// A region has, or had, this key.
-    #[error(
-        "a region has the key of this one, or had it: delete DIR/region/identity and join with a new one"
-    )]
-    KeyKnown,
+impl From<Declined> for LinkError {
+    fn from(declined: Declined) -> Self {
+        match declined {
+            Declined::Busy => Later::Busy.into(),
+            Declined::NotReady => Later::NotReady.into(),
+            Declined::Unsound(why) => {
+                Self::Unsound(format!("that this one's request is not sound: {why}"))
+            }
+            Declined::Stranger => Refused::Stranger.into(),
+            Declined::Removed => Refused::Removed.into(),
+            Declined::Join(refused) => Refused::Join(refused).into(),
+        }
+    }
 }
 
 impl Request {

@@ -8,9 +8,6 @@
 use std::io;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper::client::conn::http1::SendRequest;
 use parking_lot::Mutex;
 use rustls::{AlertDescription, Error as TlsError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -21,10 +18,7 @@ use crate::limits::{CONNECT_TIME_MAX, CONNECTIONS_MAX, IDLE_MAX};
 use crate::metrics::PeerMetrics;
 use crate::name::Address;
 use crate::token::SessionSecret;
-use crate::transport::Way;
-
-/// Sends requests over one connection.
-pub(crate) type Sender = SendRequest<Full<Bytes>>;
+use crate::transport::{Sender, Way};
 
 /// Connects to the region to which the way leads.
 pub(crate) async fn connect(

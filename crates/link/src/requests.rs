@@ -33,20 +33,12 @@ use crate::limits::{
     ANSWER_BYTES_MAX, CALL_TIME_MAX, CHANGE_BYTES_MAX, CHANGE_TIME_MAX, PIECES_WAITING_MAX,
     REQUEST_BYTES_MAX,
 };
-use crate::link::PATH;
 use crate::members::Joiner;
-use crate::message::{Declined, FetchAsked, Join, Joined, RegionList, Request};
+use crate::message::{Declined, FetchAsked, Join, Joined, PATH, RegionList, Request};
 use crate::metrics::{Metrics, PeerMetrics};
 use crate::registry::{Registry, now_ms};
 use crate::source::{FetchSink, Piece, Source};
-use crate::token::SessionSecret;
-
-/// The other end of a connection.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Caller {
-    pub(crate) key: Fingerprint,
-    pub(crate) session: SessionSecret,
-}
+use crate::transport::Caller;
 
 /// The body of an answer.
 pub(crate) type Answer = Either<Full<Bytes>, Stream>;

@@ -9,7 +9,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
 
 use rustls::{CertificateError, Error as TlsError};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -20,9 +19,7 @@ use crate::identity::Fingerprint;
 use crate::members::{Known, Members, Own};
 use crate::name::Address;
 use crate::registry::write;
-use crate::site::Site;
 use crate::token::SessionSecret;
-use crate::transport::Transport;
 
 /// The session secret of a simulated connection, to which a proof is bound.
 pub(crate) const SESSION: SessionSecret = [0; 32];
@@ -74,15 +71,4 @@ pub fn settle(dir: &Path, own: Own, all: &[Own]) -> Result<(), LinkError> {
     let known: Vec<Known> = all.iter().map(known).collect();
     files::make_folder(dir)?;
     write(dir, &Members::joined(own, &known)?)
-}
-
-impl Site {
-    /// Opens the site of the region in a directory, whose links are streams of a simulation.
-    ///
-    /// # Errors
-    /// If its files cannot be read, or it is no region.
-    pub fn simulated(dir: &Path, roads: Arc<dyn Roads>) -> Result<Arc<Self>, LinkError> {
-        Self::with(dir, |_| Ok(Transport::Simulated(roads)))?
-            .ok_or_else(|| crate::Usage::NotRegion(dir.to_owned()).into())
-    }
 }

@@ -11,6 +11,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::blocking;
+#[cfg(feature = "simulated")]
+use crate::error::Usage;
 use crate::error::{LinkError, Refused};
 use crate::limits::{LOOK_INTERVAL, MEMBERS_INTERVAL};
 use crate::link::Link;
@@ -20,6 +22,8 @@ use crate::message::RegionList;
 use crate::metrics::Metrics;
 use crate::registry::{Registry, identity};
 use crate::requests::RequestHandler;
+#[cfg(feature = "simulated")]
+use crate::simulated::Roads;
 use crate::source::Source;
 use crate::transport::{Ear, Transport};
 
@@ -48,6 +52,16 @@ impl Site {
             }
             Transport::of(identity)
         })
+    }
+
+    /// Opens the site of the region in a directory, whose links are streams of a simulation.
+    ///
+    /// # Errors
+    /// If its files cannot be read, or it is no region.
+    #[cfg(feature = "simulated")]
+    pub fn simulated(dir: &Path, roads: Arc<dyn Roads>) -> Result<Arc<Self>, LinkError> {
+        Self::with(dir, |_| Ok(Transport::Simulated(roads)))?
+            .ok_or_else(|| Usage::NotRegion(dir.to_owned()).into())
     }
 
     /// Opens the site of the store in a directory, which speaks over this transport.

@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::ring::{cipher_suite, default_provider, kx_group};
 use rustls::crypto::{CryptoProvider, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::NoServerSessionStorage;
@@ -23,24 +22,13 @@ use rustls::{
     Error as TlsError, ServerConfig, SignatureScheme,
 };
 
+use crate::ciphers::provider;
 use crate::error::LinkError;
 use crate::identity::{Fingerprint, Identity};
 use crate::token::SessionSecret;
 
 /// The protocol, as TLS names it.
 pub(crate) const PROTOCOL: &[u8] = b"larder-region-1";
-
-/// The cryptography, with the cipher suites that servers of a cluster use.
-pub(crate) fn provider() -> CryptoProvider {
-    CryptoProvider {
-        cipher_suites: vec![
-            cipher_suite::TLS13_AES_128_GCM_SHA256,
-            cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
-        ],
-        kx_groups: vec![kx_group::X25519],
-        ..default_provider()
-    }
-}
 
 /// Configuration for connections to the region with this key.
 pub(crate) fn client(

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::client::conn::http1::handshake;
+use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use rustls::{ClientConfig, ServerConfig};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -18,8 +18,6 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use crate::error::LinkError;
 use crate::identity::{Fingerprint, Identity};
 use crate::name::Address;
-use crate::pool::Sender;
-use crate::requests::Caller;
 #[cfg(feature = "simulated")]
 use crate::simulated::{BoxedStream, Door, Roads, SESSION, wrong_key};
 use crate::tls::{self, no_name, session_secret};
@@ -73,6 +71,9 @@ impl Transport {
         }
     }
 }
+
+/// Sends requests over one connection.
+pub(crate) type Sender = SendRequest<Full<Bytes>>;
 
 /// The way to a region with a certain key.
 #[derive(Debug, Clone)]
@@ -187,6 +188,13 @@ pub(crate) enum Arrived {
     /// With the key of the caller.
     #[cfg(feature = "simulated")]
     Simulated(BoxedStream, Fingerprint),
+}
+
+/// The other end of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Caller {
+    pub(crate) key: Fingerprint,
+    pub(crate) session: SessionSecret,
 }
 
 /// A connection whose caller is known by its key.

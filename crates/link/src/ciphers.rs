@@ -1,0 +1,16 @@
+//! The algorithms that links are secured with.
+
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::{cipher_suite, default_provider, kx_group};
+
+/// The cryptography, with the cipher suites that servers of a cluster use.
+pub(crate) fn provider() -> CryptoProvider {
+    CryptoProvider {
+        cipher_suites: vec![
+            cipher_suite::TLS13_AES_128_GCM_SHA256,
+            cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+        ],
+        kx_groups: vec![kx_group::X25519],
+        ..default_provider()
+    }
+}
