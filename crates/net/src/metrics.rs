@@ -41,7 +41,6 @@ pub struct Traffic {
     pub sent: Counter,
 }
 
-
 /// A number that is counted up, or up and down.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
