@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use crate::cpu::Pid;
+use crate::error::Pid;
 use crate::units::{ByteSize, parse_duration};
 use crate::workload::Mix;
 

@@ -14,9 +14,9 @@ use hyper::header::{AUTHORIZATION, CONTENT_LENGTH, HeaderValue};
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use larder_types::BucketName;
 
-use crate::BenchError;
 use crate::connection::{Connection, ContentBody};
 use crate::content::{Content, Verifier};
+use crate::error::{BenchError, CallError};
 use crate::sign::{
     Credentials, EMPTY_PAYLOAD, Signed, Signer, UNSIGNED_PAYLOAD, amz_date, encode_path, hex,
 };
@@ -30,47 +30,6 @@ const DATE_HEADER: &str = "x-amz-date";
 /// Larder's own: the body becomes the end of the object.
 const RECORD_HEADER: &str = "x-larder-append";
 const RECORD: &str = "record";
-
-/// The failure of one request.
-#[derive(Debug, thiserror::Error)]
-pub enum CallError {
-    /// Nothing was sent: the endpoint does not take connections.
-    #[error("cannot connect: {0}")]
-    Connect(io::Error),
-    /// The connection broke before the answer was complete; whether anything changed is not known.
-    #[error("the connection broke: {0}")]
-    Broken(io::Error),
-    /// No complete answer within the time allowed; whether anything changed is not known.
-    #[error("no answer in time")]
-    TimedOut,
-    /// The server said no.
-    #[error("the server answered {status} {code}")]
-    Refused {
-        /// HTTP status.
-        status: StatusCode,
-        /// S3's error code; empty if there was none.
-        code: String,
-    },
-    /// The server said yes, but not what is true.
-    #[error("wrong answer: {0}")]
-    Wrong(&'static str),
-}
-
-impl CallError {
-    /// The kind under which it is counted: few, whatever goes wrong.
-    #[must_use]
-    pub fn kind(&self) -> String {
-        match self {
-            Self::Connect(error) => format!("cannot connect ({:?})", error.kind()),
-            Self::Broken(_) => "connection broke".into(),
-            Self::TimedOut => "timed out".into(),
-            Self::Refused { status, code } => {
-                format!("{} {code}", status.as_u16()).trim_end().into()
-            }
-            Self::Wrong(what) => format!("wrong answer: {what}"),
-        }
-    }
-}
 
 /// Where requests go.
 #[derive(Debug, Clone)]

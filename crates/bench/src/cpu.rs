@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use crate::BenchError;
-
-/// A process id.
-pub type Pid = u32;
+use crate::error::{BenchError, Pid};
 
 /// CPU time that the processes have used so far, together.
 ///

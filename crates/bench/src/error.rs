@@ -1,10 +1,53 @@
-//! Errors that keep a run from being made.
+//! Errors that keep a run from being made, and failures of single requests within one.
 
 use std::io;
 use std::path::PathBuf;
 
-use crate::client::CallError;
-use crate::cpu::Pid;
+use hyper::StatusCode;
+
+/// A process id.
+pub type Pid = u32;
+
+/// The failure of one request.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// Nothing was sent: the endpoint does not take connections.
+    #[error("cannot connect: {0}")]
+    Connect(io::Error),
+    /// The connection broke before the answer was complete; whether anything changed is not known.
+    #[error("the connection broke: {0}")]
+    Broken(io::Error),
+    /// No complete answer within the time allowed; whether anything changed is not known.
+    #[error("no answer in time")]
+    TimedOut,
+    /// The server said no.
+    #[error("the server answered {status} {code}")]
+    Refused {
+        /// HTTP status.
+        status: StatusCode,
+        /// S3's error code; empty if there was none.
+        code: String,
+    },
+    /// The server said yes, but not what is true.
+    #[error("wrong answer: {0}")]
+    Wrong(&'static str),
+}
+
+impl CallError {
+    /// The kind under which it is counted: few, whatever goes wrong.
+    #[must_use]
+    pub fn kind(&self) -> String {
+        match self {
+            Self::Connect(error) => format!("cannot connect ({:?})", error.kind()),
+            Self::Broken(_) => "connection broke".into(),
+            Self::TimedOut => "timed out".into(),
+            Self::Refused { status, code } => {
+                format!("{} {code}", status.as_u16()).trim_end().into()
+            }
+            Self::Wrong(what) => format!("wrong answer: {what}"),
+        }
+    }
+}
 
 /// Errors that leave no result, sorted by what to do about them. A request that fails inside a run
 /// is none of these: it is counted.

@@ -8,7 +8,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::BenchError;
 use crate::args::EndpointArgs;
-use crate::client::{CallError, Client, Endpoint, Target};
+use crate::client::{Client, Endpoint, Target};
+use crate::error::CallError;
 use crate::pool;
 use crate::sign::Credentials;
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
 
-use crate::client::CallError;
+use crate::error::CallError;
 use crate::histogram::Histogram;
 
 /// Most kinds of errors told apart; further ones are counted together.

@@ -9,8 +9,9 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::client::{CallError, Client};
+use crate::client::Client;
 use crate::content::Content;
+use crate::error::CallError;
 use crate::sign::encode_value;
 
 /// The operation that is measured.

@@ -1,4 +1,4 @@
-//! What the operating system's errors are to the callers of a disk.
+//! The operating system's errors, as callers of a disk have to take them.
 
 use std::path::Path;
 

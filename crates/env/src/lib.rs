@@ -16,6 +16,7 @@ pub mod hostile;
 pub mod open_files;
 mod real_disk;
 pub mod rng;
+mod seeded;
 pub mod sim_disk;
 #[cfg(feature = "simulated")]
 pub mod simulated;
@@ -23,5 +24,5 @@ pub mod threads;
 
 pub use disk::{Disk, DiskError, DiskFile, OpenMode};
 pub use real_disk::{FileLock, RealDisk};
-pub use rng::SeededRng;
+pub use seeded::SeededRng;
 pub use sim_disk::SimDisk;

@@ -1,4 +1,4 @@
-//! What passes between the two halves of the log: records on their way to the disk, and how far they have come.
+//! The words between the two halves of the log: records on their way to the disk, and how far they have come.
 
 use crate::v1::Lsn;
 

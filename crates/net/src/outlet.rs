@@ -86,7 +86,7 @@ impl Outlet {
         !full
     }
 
-    /// The connection's task runs: whoever queues an answer now need not wake it.
+    /// The connection's task runs: an answer that is queued now need not wake it.
     pub(crate) fn awake(&self) {
         drop(self.state.lock().queue.sleeper());
     }

@@ -12,8 +12,9 @@ use super::process::{Interrupts, Server};
 use super::systems::{Keys, Places, READY, System};
 use super::works::BUCKET;
 use crate::BenchError;
-use crate::client::{CallError, Client, Endpoint, Target};
+use crate::client::{Client, Endpoint, Target};
 use crate::content::Content;
+use crate::error::CallError;
 use crate::pool;
 use crate::sign::Credentials;
 

@@ -18,7 +18,7 @@ use rustix::process::{Pid as Group, Signal, WaitId, WaitIdOptions, kill_process_
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::BenchError;
-use crate::cpu::Pid;
+use crate::error::Pid;
 
 /// Time that a server has to stop by itself after SIGTERM.
 const STOP_MAX: Duration = Duration::from_secs(10);

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::cpu::Pid;
+use crate::error::Pid;
 
 /// Bytes of a block as `stat` counts them, whatever the file system's own are.
 const STAT_BLOCK_BYTES: u64 = 512;

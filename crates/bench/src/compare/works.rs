@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
 use crate::args::{CompareArgs, EndpointArgs, LoadArgs, ReplayArgs};
-use crate::cpu::Pid;
+use crate::error::Pid;
 use crate::replay;
 use crate::report::Report;
 use crate::scenario;

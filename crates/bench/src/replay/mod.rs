@@ -17,9 +17,10 @@ use std::time::{Duration, Instant};
 
 use crate::BenchError;
 use crate::args::ReplayArgs;
-use crate::client::{CallError, Client};
+use crate::client::Client;
 use crate::content::Content;
 use crate::cpu;
+use crate::error::CallError;
 use crate::fleet::{Deal, Fleet, prepared, progress_bar};
 use crate::load::{Tally, Window};
 use crate::report::{CpuTime, Report};

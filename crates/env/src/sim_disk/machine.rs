@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::content::{Content, SECTOR_BYTES, Sector};
 use super::{Counts, Faults};
 use crate::disk::{DiskError, split_name};
-use crate::rng::SeededRng;
+use crate::seeded::SeededRng;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct InodeId(u64);

@@ -1,4 +1,4 @@
-//! Who is who: the keys of servers, the certificates that name them, the authority that signs these, and what lets a
+//! Identities: the keys of servers, the certificates that name them, the authority that signs these, and what lets a
 //! machine become a server.
 //!
 //! It knows TLS as a format and no connection: what is asked and told is decided here, and carried by the modules
