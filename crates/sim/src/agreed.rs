@@ -12,7 +12,7 @@ use larder_protocol::manager::quorum::LogIndex;
 use larder_protocol::manager::state::{LvRecord, LvState, PgRecord, Topology};
 use larder_types::{LvId, PgId, PvId, ServerId, View};
 
-use crate::servers::{info_of, place, primary_of};
+use crate::places::{info_of, place, primary_of};
 use crate::setup::Setup;
 
 /// Shared by all who look.

@@ -18,12 +18,13 @@ use larder_types::{
 };
 
 use crate::agreed::Shared;
+use crate::choices::Choices;
 use crate::faults::FaultKind;
 use crate::happening::{Ask, Asker, Caller, Happening, Heard, NodeIn, ProxyIn, StoreIn};
 use crate::index::BUCKET;
 use crate::net::Net;
-use crate::proxy::choices::Choices;
-use crate::servers::{Server, place, primary_of};
+use crate::places::{place, primary_of};
+use crate::servers::Server;
 use crate::setup::Setup;
 use crate::verdict::Finding;
 

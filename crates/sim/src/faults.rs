@@ -2,13 +2,10 @@
 
 use larder_env::SeededRng;
 use larder_kv::FlushFault;
-use larder_types::ServerId;
 
-use crate::happening::Part;
+use crate::clock::MS;
 use crate::links::Cut;
-use crate::net::MS;
-use crate::servers::Server;
-use crate::setup::Setup;
+use crate::servers::{Part, Server};
 
 /// A fault, at the start of the client call of a number.
 #[derive(Debug, Clone, Copy)]
@@ -75,98 +72,6 @@ pub(crate) enum FaultKind {
 }
 
 impl FaultKind {
-    /// Draws one that this setup can have.
-    pub(crate) fn draw(rng: &mut SeededRng, setup: &Setup) -> Self {
-        let machine = rng.below(setup.machines as u64) as usize;
-        let disk = if rng.one_in(2) { DiskOf::Node(machine) } else { DiskOf::Store(machine) };
-        let several = setup.options.members > 1;
-        let manager = rng.below(setup.managers as u64) as usize;
-        match rng.below(42) {
-            0..=2 => Self::Kill(Part::Machine(machine)),
-            3 => Self::Kill(Part::Node(machine)),
-            4 => Self::Kill(Part::Store(machine)),
-            5 => Self::PowerLoss(machine),
-            6 | 7 => Self::KillThenPowerLoss(machine),
-            8 => Self::AllPowerLoss,
-            9..=12 => Self::PowerLossAt(disk, 1 + rng.below(12)),
-            13 => Self::PowerLossAt(disk, 1 + rng.below(100)),
-            14 | 15 | 28 | 29 => Self::FailedSync(disk),
-            16 => Self::FailedOperation(disk, 1 + rng.below(20)),
-            17 => Self::DiskFull(disk),
-            18 | 19 => Self::Rot,
-            20 => {
-                let size = 1i64 << rng.below(36);
-                Self::ClockJump(machine, if rng.one_in(2) { -size } else { size })
-            }
-            21 if !setup.proxy_inside => {
-                Self::Kill(Part::Proxy(rng.below(setup.proxies as u64) as usize))
-            }
-            22 if !setup.proxy_inside => Self::Storm,
-            23 => {
-                let faults = [
-                    FlushFault::Full,
-                    FlushFault::FailBefore,
-                    FlushFault::FailAfter,
-                    FlushFault::CrashBefore,
-                    FlushFault::CrashAfter,
-                ];
-                Self::Flush(machine, faults[rng.below(5) as usize])
-            }
-            24 if several => Self::Away(machine),
-            25 if several => Self::StoreAway(machine),
-            26 if several => Self::Wiped(machine),
-            27 if several => Self::CutOff(Server::Node(machine)),
-            30 => Self::Kill(Part::Manager(manager)),
-            31 if !setup.proxy_inside => Self::ManagerAway(manager),
-            32 if !setup.proxy_inside => {
-                let id = rng.below(setup.servers() as u64) as u32;
-                Self::CutOff(setup.server(ServerId(id)))
-            }
-            37..=41 if !setup.proxy_inside => Self::Cut(Cut::draw(rng, setup)),
-            33 if several => Self::Draining(Server::Node(machine)),
-            34..=36 if several => Self::Draining(Server::Store(machine)),
-            _ => Self::PowerLossAt(disk, 1 + rng.below(200)),
-        }
-    }
-
-    /// Draws one that concerns a log.
-    pub(crate) fn draw_of_log(rng: &mut SeededRng, setup: &Setup) -> Self {
-        let machine = rng.below(setup.machines as u64) as usize;
-        match rng.below(4) {
-            0 => Self::PowerLoss(machine),
-            1 => Self::PowerLossAt(DiskOf::Node(machine), 1 + rng.below(6)),
-            _ => Self::FailedOperation(DiskOf::Node(machine), 1 + rng.below(6)),
-        }
-    }
-
-    /// Draws one that concerns the members of PGs.
-    pub(crate) fn draw_of_members(rng: &mut SeededRng, setup: &Setup) -> Self {
-        let machine = rng.below(setup.machines as u64) as usize;
-        let manager = rng.below(setup.managers as u64) as usize;
-        match rng.below(15) {
-            0 => Self::CutOff(Server::Node(machine)),
-            1 => Self::Away(machine),
-            6 => Self::CutOff(Server::Manager(manager)),
-            7 => Self::Kill(Part::Manager(manager)),
-            8 => Self::Laggard(Server::Node(machine)),
-            9 | 10 => Self::Draining(Server::Node(machine)),
-            12..=14 => Self::Draining(Server::Store(machine)),
-            2 | 3 => Self::StoreAway(machine),
-            _ => Self::Wiped(machine),
-        }
-    }
-
-    /// Draws one that parts servers from each other.
-    pub(crate) fn draw_of_links(rng: &mut SeededRng, setup: &Setup) -> Self {
-        let machine = rng.below(setup.machines as u64) as usize;
-        match rng.below(10) {
-            0 => Self::Kill(Part::Node(machine)),
-            1 => Self::Kill(Part::Store(machine)),
-            2 => Self::Away(machine),
-            _ => Self::Cut(Cut::draw(rng, setup)),
-        }
-    }
-
     /// Kinds that a seed has or leaves out together, below [`FAMILIES`].
     pub(crate) fn family(self) -> usize {
         match self {

@@ -6,11 +6,11 @@ use larder_protocol::index::Row;
 use larder_protocol::pg::{Role, owner};
 use larder_types::{PgId, rows};
 
+use crate::clock::MS;
 use crate::content::{digest_of, tags_number, values_in};
 use crate::happening::Piece;
 use crate::history::Shown;
 use crate::index::{BUCKET, Port};
-use crate::net::MS;
 use crate::node::{NoStart, scan};
 use crate::rest::LOOK_US;
 use crate::verdict::Finding;

@@ -13,7 +13,7 @@ use larder_types::{
 };
 
 use crate::faults::FaultKind;
-use crate::servers::Server;
+use crate::servers::{Part, Server};
 
 /// A thing that happens.
 #[derive(Debug, Clone)]
@@ -34,21 +34,6 @@ pub(crate) enum Happening {
     Strikes(FaultKind),
     /// A fault ends.
     Over(FaultKind),
-}
-
-/// The processes that stop or start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
-    /// All of a machine's.
-    Machine(usize),
-    /// Its meta server.
-    Node(usize),
-    /// Its data server.
-    Store(usize),
-    /// A proxy.
-    Proxy(usize),
-    /// Its manager.
-    Manager(usize),
 }
 
 /// Messages from a manager.

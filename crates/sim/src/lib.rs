@@ -12,9 +12,12 @@
 )]
 
 mod agreed;
+mod choices;
 mod client;
+mod clock;
 mod content;
 mod desk;
+mod draw;
 mod fate;
 mod faults;
 mod finish;
@@ -30,6 +33,7 @@ pub mod minimise;
 mod mix;
 mod net;
 mod node;
+mod places;
 pub mod planted;
 mod promises;
 mod proxy;

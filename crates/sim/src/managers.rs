@@ -8,9 +8,11 @@ use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::state::Topology;
 use larder_types::{BootId, ServerId};
 
+use crate::clock::MS;
 use crate::happening::ManagerIn;
-use crate::net::{MS, Net};
-use crate::servers::{Server, names};
+use crate::net::Net;
+use crate::places::names;
+use crate::servers::Server;
 use crate::setup::Setup;
 
 /// Between two times that a meta server tells the managers that it goes on.

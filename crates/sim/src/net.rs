@@ -6,15 +6,13 @@ use std::collections::BinaryHeap;
 
 use larder_env::SeededRng;
 
+use crate::clock::MS;
 use crate::happening::Happening;
 use crate::links::{Links, Servers};
 use crate::servers::Server;
 use crate::setup::Weather;
 use crate::trace::Trace;
 use crate::verdict::{Covered, Finding};
-
-/// Microseconds in a millisecond.
-pub(crate) const MS: u64 = 1000;
 
 /// Least delay of what a laggard hears.
 const LAG_US_MIN: u64 = 500 * MS;

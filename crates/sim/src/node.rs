@@ -32,12 +32,13 @@ use larder_protocol::{
 use larder_types::{BootId, Chunk, LvId, Op, OpId, OpSeq, PgId, ServerId, SessionId, View, rows};
 
 use crate::agreed::Shared;
+use crate::clock::MS;
 use crate::fate::Fate;
 use crate::happening::{Ask, Caller, Heard, NodeIn, ProxyIn};
 use crate::index::Port;
 use crate::log::Log;
 use crate::managers::Managers;
-use crate::net::{MS, Net};
+use crate::net::Net;
 use crate::servers::Server;
 use crate::setup::Setup;
 use crate::verdict::Finding;

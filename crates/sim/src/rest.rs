@@ -10,11 +10,10 @@ use larder_protocol::pg::Role;
 use larder_types::PgId;
 
 use crate::client::Probe;
+use crate::clock::MS;
 use crate::faults::{DiskOf, FaultKind};
-use crate::happening::Part;
 use crate::links::Servers;
-use crate::net::MS;
-use crate::servers::Server;
+use crate::servers::{Part, Server};
 use crate::setup::Weather;
 use crate::verdict::Finding;
 use crate::world::World;

@@ -15,10 +15,11 @@ use larder_volume::{
     Action, Answer, Command, ReadError, Refusal, Volume, VolumeConfig, VolumeError, verify_range,
 };
 
+use crate::clock::MS;
 use crate::fate::Fate;
 use crate::happening::{Asker, Caller, FromManagers, Heard, NodeIn, ProxyIn, Requester, StoreIn};
 use crate::managers::{Managers, PRESENCE_US};
-use crate::net::{MS, Net};
+use crate::net::Net;
 use crate::promises::Promises;
 use crate::servers::Server;
 use crate::setup::Setup;

@@ -9,17 +9,19 @@ use larder_types::{OpId, PgId};
 
 use crate::agreed::Shared;
 use crate::client::Clients;
+use crate::clock::MS;
 use crate::desk::Rotten;
 use crate::fate::Fate;
 use crate::faults::{DiskOf, FaultKind};
-use crate::happening::{Happening, ManagerIn, Part};
+use crate::happening::{Happening, ManagerIn};
 use crate::less::Less;
 use crate::links::Cut;
 use crate::manager::{MEMBERS_MIN, Manager};
-use crate::net::{MS, Net};
+use crate::net::Net;
 use crate::node::{NoStart, Node};
+use crate::places::names;
 use crate::proxy::Proxy;
-use crate::servers::{Server, names};
+use crate::servers::{Part, Server};
 use crate::setup::{Setup, Weather};
 use crate::store::Store;
 use crate::trace::Trace;
@@ -421,7 +423,7 @@ impl World {
                 self.net.weather = Weather { lost: 4, doubled: 4, late: 4, very_late: 20 };
             }
             FaultKind::CutOff(server) => {
-                self.net.links.cut(Cut::off(server, &self.setup));
+                self.net.links.cut(Cut::off(server, self.setup.managers));
             }
             FaultKind::Cut(cut) => self.net.links.cut(cut),
             FaultKind::Laggard(server) => self.net.laggards.insert(server),
@@ -455,7 +457,7 @@ impl World {
             FaultKind::Storm if self.closing => {}
             FaultKind::Storm => self.net.weather = self.setup.weather,
             FaultKind::CutOff(server) => {
-                self.net.links.mend(Cut::off(server, &self.setup));
+                self.net.links.mend(Cut::off(server, self.setup.managers));
             }
             FaultKind::Draining(server) => self.set_draining(server, false),
             FaultKind::Cut(cut) => self.net.links.mend(cut),

@@ -32,8 +32,9 @@ use larder_types::ServerId;
 use larder_types::codec::{decode, encode};
 
 use crate::agreed::Shared;
+use crate::clock::MS;
 use crate::happening::{FromManagers, Happening, ManagerIn, NodeIn, ProxyIn, StoreIn};
-use crate::net::{MS, Net};
+use crate::net::Net;
 use crate::servers::Server;
 use crate::setup::Setup;
 use crate::verdict::Finding;

@@ -6,7 +6,7 @@ use larder_types::{PgId, ServerId};
 use crate::faults::FaultKind;
 use crate::happening::Happening;
 use crate::net::Net;
-use crate::servers::{names, primary_of};
+use crate::places::{names, primary_of};
 use crate::setup::Setup;
 
 /// One in so many primaries that are deposed while they run hears of it late.

@@ -5,9 +5,10 @@ use larder_protocol::{DataAnswer, DataRequest, Event};
 use larder_types::{LvId, PgId, View};
 
 use super::Node;
+use crate::clock::MS;
 use crate::fate::Fate;
 use crate::happening::{Requester, StoreIn};
-use crate::net::{MS, Net};
+use crate::net::Net;
 use crate::servers::Server;
 
 /// Microseconds after which a request that was not answered is made again.

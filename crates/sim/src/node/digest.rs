@@ -12,10 +12,11 @@ use larder_types::codec::{decode, encode};
 use larder_types::{OpId, PgId, ServerId, VersionRow, rows};
 
 use super::{Node, kv_fate};
+use crate::clock::MS;
 use crate::fate::Fate;
 use crate::happening::NodeIn;
 use crate::index::{BUCKET, Port};
-use crate::net::{MS, Net};
+use crate::net::Net;
 use crate::verdict::Finding;
 
 /// Longest time for which a sum waits or takes.

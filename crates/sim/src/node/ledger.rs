@@ -9,10 +9,11 @@ use larder_types::codec::decode;
 use larder_types::{OpId, PgId, rows};
 
 use super::Node;
+use crate::clock::MS;
 use crate::fate::Fate;
 use crate::happening::{NodeIn, ReadStep};
 use crate::index::Port;
-use crate::net::{MS, Net};
+use crate::net::Net;
 use crate::verdict::Finding;
 
 /// Microseconds between two steps of the walk, at most.

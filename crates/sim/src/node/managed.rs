@@ -24,7 +24,8 @@ use crate::happening::{FromManagers, NodeIn};
 use crate::index::Port;
 use crate::managers::BEAT_US;
 use crate::net::Net;
-use crate::servers::{Server, info_of, store_of};
+use crate::places::{info_of, store_of};
+use crate::servers::Server;
 use crate::verdict::Finding;
 
 impl Node {

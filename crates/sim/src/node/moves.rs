@@ -9,10 +9,11 @@ use larder_types::{Holders, PgId, rows};
 use larder_volume::verify_range;
 
 use super::Node;
+use crate::clock::MS;
 use crate::fate::Fate;
 use crate::happening::{Asker, Heard, StoreIn};
 use crate::index::Port;
-use crate::net::{MS, Net};
+use crate::net::Net;
 use crate::servers::Server;
 use crate::verdict::Finding;
 

@@ -13,12 +13,13 @@ use larder_types::{BootId, Op, OpId, PgId, ServerId, View, rows};
 
 use super::early::OLDER_ONE_IN;
 use super::{Life, Member, Node};
+use crate::clock::MS;
 use crate::fate::Fate;
 use crate::happening::{NodeIn, ReadStep};
 use crate::index::Port;
 use crate::log::{self, Log, fate};
 use crate::managers::Managers;
-use crate::net::{MS, Net};
+use crate::net::Net;
 use crate::servers::Server;
 
 /// Most rows of a step in which garbage goes.

@@ -2,7 +2,6 @@
 //! in `ARCHITECTURE.md`.
 
 pub(crate) mod append;
-pub(crate) mod choices;
 mod coalesce;
 pub(crate) mod get;
 pub(crate) mod large;
@@ -16,12 +15,13 @@ use larder_protocol::{Answer, AppendRefusal, Call, Refusal};
 use larder_types::{BootId, Condition, EtagList, PgId, View};
 
 use crate::agreed::Shared;
+use crate::clock::MS;
 use crate::content::etag_of;
 use crate::desk::{Desk, Rotten, Task};
 use crate::happening::{Ask, FromManagers, Heard, NodeIn, ProxyIn};
 use crate::history::{Answered, If};
 use crate::managers::{Managers, PRESENCE_US};
-use crate::net::{MS, Net};
+use crate::net::Net;
 use crate::servers::Server;
 use crate::setup::Setup;
 

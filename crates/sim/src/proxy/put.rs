@@ -10,11 +10,11 @@ use larder_types::{
 };
 
 use super::{PATIENCE_US, REPEAT_US, refused};
+use crate::clock::MS;
 use crate::desk::{Desk, Line};
 use crate::happening::{Ask, Heard};
 use crate::history::Answered;
 use crate::index::{BUCKET, EPOCH};
-use crate::net::MS;
 
 /// Where a proxy drops a put half-way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
