@@ -5,7 +5,6 @@
 //!   counts as success.
 //! - Nothing is retried: every failure is seen by the caller, once.
 
-use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -40,7 +40,7 @@ pub mod workload;
 use std::process::ExitCode;
 
 pub use args::BenchCommand;
-pub use error::BenchError;
+pub use error::{BenchError, CallError, Pid};
 
 use report::Report;
 use sign::Credentials;

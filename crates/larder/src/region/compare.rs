@@ -7,7 +7,8 @@ use std::cmp::Ordering;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use larder_bench::client::{CallError, Client, Endpoint, Target};
+use larder_bench::CallError;
+use larder_bench::client::{Client, Endpoint, Target};
 use larder_bench::sign::{Credentials, encode_value};
 use larder_types::BucketName;
 

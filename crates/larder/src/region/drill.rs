@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use larder_bench::BenchError;
-use larder_bench::client::{CallError, Client, Endpoint, Target};
+use larder_bench::CallError;
+use larder_bench::client::{Client, Endpoint, Target};
 use larder_bench::content::Content;
 use larder_bench::sign::Credentials;
 use tokio::time::{Instant, sleep};
