@@ -68,7 +68,7 @@ pub(crate) struct Gate {
     /// Access key by which the request is signed, once that is verified.
     user: OnceLock<String>,
     /// The bytes of its body that became part of an object, once they have, and how.
-    stored: OnceLock<Moved>,
+    moved: OnceLock<Moved>,
 }
 
 impl Gate {
@@ -85,7 +85,7 @@ impl Gate {
             cut: OnceLock::new(),
             received: AtomicU64::new(0),
             user: OnceLock::new(),
-            stored: OnceLock::new(),
+            moved: OnceLock::new(),
         }
     }
 
@@ -158,12 +158,12 @@ impl Gate {
     }
 
     /// Notes that its body became part of an object.
-    pub(crate) fn note_stored(&self, moved: Moved) {
-        self.stored.get_or_init(|| moved);
+    pub(crate) fn note_moved(&self, moved: Moved) {
+        self.moved.get_or_init(|| moved);
     }
 
-    pub(crate) fn stored(&self) -> Option<Moved> {
-        self.stored.get().copied()
+    pub(crate) fn moved(&self) -> Option<Moved> {
+        self.moved.get().copied()
     }
 
     /// Cuts the body off; the first reason counts.

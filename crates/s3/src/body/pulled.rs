@@ -65,9 +65,9 @@ impl RequestBody {
     }
 
     /// Notes that the bytes that came are part of an object now: one that was put, or appended to.
-    pub(crate) fn stored(&self, how: fn(u64) -> Moved) {
+    pub(crate) fn note_moved(&self, how: fn(u64) -> Moved) {
         if let Some(gate) = &self.gate {
-            gate.note_stored(how(self.received));
+            gate.note_moved(how(self.received));
         }
     }
 

@@ -101,7 +101,7 @@ pub(crate) async fn object<O: Objects>(
     };
     match done {
         Ok(done) => {
-            body.stored(Moved::Appended);
+            body.note_moved(Moved::Appended);
             Ok(answer(&done, at, checksum))
         }
         Err(refused) => Err(explained(at, &refused).unwrap_or_else(|| body.explain(refused))),

@@ -57,7 +57,7 @@ pub(crate) async fn object<O: Objects>(
         Ok(done) => done,
         Err(refused) => return Err(body.explain(refused)),
     };
-    body.stored(Moved::Written);
+    body.note_moved(Moved::Written);
     let mut output =
         PutObjectOutput { e_tag: Some(ETag::Strong(done.etag.text())), ..Default::default() };
     if let Some(checksum) = done.checksum.as_ref().filter(|_| asked) {

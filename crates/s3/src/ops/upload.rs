@@ -135,7 +135,7 @@ pub(crate) async fn part<O: Objects>(
         Ok(done) => done,
         Err(refused) => return Err(body.explain(refused)),
     };
-    body.stored(Moved::Written);
+    body.note_moved(Moved::Written);
     let mut output =
         UploadPartOutput { e_tag: Some(ETag::Strong(done.etag.text())), ..Default::default() };
     if let Some(checksum) = done.checksum.as_ref().filter(|_| asked) {

@@ -36,7 +36,8 @@ pub struct Ended<'r> {
     pub bytes_in: u64,
     /// Body bytes sent to the client.
     pub bytes_out: u64,
-    /// Bytes of an object that it moved, if it did what it asked for; without those that frame a body.
+    /// Bytes of an object that it moved, if it did what it asked for; without those that frame a body. A get did that once
+    /// the last of them was handed to the connection.
     pub moved: Option<Moved>,
     /// Access key by which the request was signed; `None` unless its signature was verified.
     pub user: Option<&'r str>,

@@ -178,6 +178,7 @@ impl<H: ServerHooks> Exchange<H> {
             started: Instant::now(),
             gate: Arc::clone(gate),
             bytes_out: 0,
+            is_sent: false,
             caller: Caller::of(client, headers),
             target: Target::of(request.uri(), headers, &self.service.domains),
             failure: None,

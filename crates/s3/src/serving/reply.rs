@@ -28,6 +28,8 @@ pub(crate) struct Tally<H: ServerHooks> {
     pub(crate) started: Instant,
     pub(crate) gate: Arc<Gate>,
     pub(crate) bytes_out: u64,
+    /// The answer's body has ended: it did not break off, and the client was there until then.
+    pub(crate) is_sent: bool,
     pub(crate) caller: Caller,
     pub(crate) target: Target,
     /// The answer to the client, if it was refused.
@@ -46,7 +48,8 @@ impl<H: ServerHooks> Tally<H> {
 impl<H: ServerHooks> Drop for Tally<H> {
     fn drop(&mut self) {
         let code = self.failure.as_ref().map(|failure| failure.code.as_str());
-        let read = || Moved::of_get(self.op, self.status, code, self.bytes_out);
+        let get = || Moved::of_get(self.op, self.status, code, self.bytes_out);
+        let read = || if self.is_sent { get() } else { None };
         self.hooks.done(&Ended {
             id: self.shown_id(),
             op: self.op,
@@ -55,7 +58,7 @@ impl<H: ServerHooks> Drop for Tally<H> {
             took: self.started.elapsed(),
             bytes_in: self.gate.received(),
             bytes_out: self.bytes_out,
-            moved: self.gate.stored().or_else(read),
+            moved: self.gate.moved().or_else(read),
             user: self.gate.user(),
             caller: &self.caller,
             target: &self.target,
@@ -66,6 +69,8 @@ impl<H: ServerHooks> Drop for Tally<H> {
 /// A body that is counted, and that keeps the request's turn while it is sent.
 pub(crate) struct ReplyBody<H: ServerHooks> {
     inner: s3s::Body,
+    /// Bytes that it announces. A connection that has them may ask for no end.
+    len: Option<u64>,
     tally: Option<Tally<H>>,
     pulse: Arc<Pulse>,
     _turn: Option<Turn>,
@@ -74,17 +79,18 @@ pub(crate) struct ReplyBody<H: ServerHooks> {
 impl<H: ServerHooks> ReplyBody<H> {
     pub(crate) fn new(
         inner: s3s::Body,
-        tally: Tally<H>,
+        mut tally: Tally<H>,
         turn: Option<Turn>,
         working: &Working,
     ) -> Self {
-        let pulse = working.pulse();
-        Self { inner, tally: Some(tally), pulse, _turn: turn }
+        let (pulse, len) = (working.pulse(), inner.size_hint().exact());
+        tally.is_sent = inner.is_end_stream();
+        Self { inner, len, tally: Some(tally), pulse, _turn: turn }
     }
 
     /// A body of a request that nobody counts.
     pub(crate) fn uncounted(inner: s3s::Body, working: &Working) -> Self {
-        Self { inner, tally: None, pulse: working.pulse(), _turn: None }
+        Self { inner, len: None, tally: None, pulse: working.pulse(), _turn: None }
     }
 }
 
@@ -106,6 +112,10 @@ impl<H: ServerHooks> Body for ReplyBody<H> {
         let frame = std::task::ready!(Pin::new(&mut this.inner).poll_frame(cx));
         if let (Some(Ok(frame)), Some(tally)) = (&frame, &mut this.tally) {
             tally.bytes_out += frame.data_ref().map_or(0, |data| data.len() as u64);
+            tally.is_sent = this.inner.is_end_stream() || this.len == Some(tally.bytes_out);
+        }
+        if let (None, Some(tally)) = (&frame, &mut this.tally) {
+            tally.is_sent = true;
         }
         if let (Some(Err(error)), Some(tally)) = (&frame, &this.tally) {
             let (id, op, sent) = (tally.shown_id(), tally.op, tally.bytes_out);

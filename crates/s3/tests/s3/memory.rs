@@ -55,6 +55,8 @@ pub struct Memory {
     pub full: AtomicBool,
     /// True if reads answer [`ObjectError::Damaged`].
     pub damaged: AtomicBool,
+    /// True if reads of several pieces end with an error in place of the last.
+    pub breaks_off: AtomicBool,
     /// True if it links.
     pub links: AtomicBool,
     /// True if it takes no appends.
@@ -345,10 +347,14 @@ impl Objects for Memory {
         if bytes.len() <= PIECE_BYTES {
             return Ok(ReadBody::Whole(bytes));
         }
-        let pieces: Vec<_> = (0..bytes.len())
+        let mut pieces: Vec<_> = (0..bytes.len())
             .step_by(PIECE_BYTES)
             .map(|at| Ok(bytes.slice(at..bytes.len().min(at + PIECE_BYTES))))
             .collect();
+        if self.breaks_off.load(Ordering::Relaxed) {
+            pieces.pop();
+            pieces.push(Err(ObjectError::Damaged));
+        }
         Ok(ReadBody::Stream(Box::pin(stream::iter(pieces))))
     }
 

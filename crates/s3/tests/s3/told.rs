@@ -4,10 +4,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use larder_s3::{Ended, FaceOptions, Moved, ServerHooks, ServerOptions};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use crate::client::{ACCESS, Form, SECRET, Server, Sign};
 use crate::strangers::Log;
+use crate::wire::head;
 
 /// A request that has ended, as texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,6 +161,38 @@ async fn bytes_of_objects_are_told_without_what_frames_them() {
     let said = Form::of(&server, "bkt", "form").file(&body).send(&server, "/bkt", 9000).await;
     assert!(said.starts_with("HTTP/1.1 204"), "{said}");
     assert_eq!(hooks.next().await.moved, Some(Moved::Written(70_000)));
+}
+
+#[tokio::test]
+async fn a_get_that_broke_off_moved_nothing() {
+    const LARGE: usize = 64 * 1024 * 1024;
+    let (server, hooks) = server().await;
+    for (key, bytes) in [("large", LARGE), ("small", 200_000)] {
+        server.put(&format!("/bkt/{key}"), vec![7; bytes]).await.expect(200);
+        assert_eq!(hooks.next().await.moved, Some(Moved::Written(bytes as u64)));
+    }
+    // The client goes away after some of it: far less than there is fits what lies between.
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let ask = server.ask("GET", "/bkt/large");
+    stream.write_all(head(&ask, "").as_bytes()).await.unwrap();
+    let mut some = vec![0; 60_000];
+    stream.read_exact(&mut some).await.unwrap();
+    drop(stream);
+    let told = hooks.next().await;
+    assert_eq!((told.op, told.status, told.moved), ("GetObject", 200, None));
+    server.store.breaks_off.store(true, Ordering::Relaxed);
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let ask = server.ask("GET", "/bkt/small");
+    stream.write_all(head(&ask, "").as_bytes()).await.unwrap();
+    let mut all = Vec::new();
+    let _cut_off = stream.read_to_end(&mut all).await;
+    // The connection may end before it has sent what came before the error.
+    assert!(all.len() < 200_000, "it breaks off");
+    let told = hooks.next().await;
+    assert_eq!((told.op, told.status, told.moved), ("GetObject", 200, None));
+    server.store.breaks_off.store(false, Ordering::Relaxed);
+    server.get("/bkt/small").await.expect(200);
+    assert_eq!(hooks.next().await.moved, Some(Moved::Read(200_000)));
 }
 
 #[tokio::test]
