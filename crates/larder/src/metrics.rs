@@ -123,6 +123,11 @@ pub(crate) trait RoleMetrics: Send + Sync + 'static {
     /// True if they serve.
     fn is_ready(&self) -> bool;
 
+    /// True if they serve clients by S3.
+    fn has_clients(&self) -> bool {
+        false
+    }
+
     /// The state of the cluster that they serve, if they serve one.
     fn cluster(&self) -> Option<ClusterHealth> {
         None
@@ -255,8 +260,9 @@ impl Metrics {
             self.bucket_requests.keep(&names);
         }
         self.bucket_requests.write(&mut own)?;
-        // A process without S3 says nothing of clients.
-        if self.ended.load(Ordering::Relaxed) > 0 {
+        // A process without S3 says nothing of clients. Another says 0 at first, or the rate of the first requests is lost.
+        let has_clients = self.roles.read().iter().any(|roles| roles.has_clients());
+        if has_clients || self.ended.load(Ordering::Relaxed) > 0 {
             operations::of_clients(&self.operations, &mut own)?;
         }
         for roles in &*self.roles.read() {
@@ -401,6 +407,37 @@ mod tests {
         for name in ["lines", "dropped"] {
             let name = format!("larder_access_log_{name}");
             assert!(text.contains(&format!("# TYPE {name} counter\n{name}_total 0\n")), "{text}");
+        }
+    }
+
+    /// Roles that serve clients, or do not.
+    struct Serves(bool);
+
+    impl RoleMetrics for Serves {
+        fn is_ready(&self) -> bool {
+            true
+        }
+
+        fn has_clients(&self) -> bool {
+            self.0
+        }
+
+        fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
+            Vec::new()
+        }
+
+        fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn operations_of_clients_are_shown_from_0_on_where_there_are_any() {
+        let first = "larder_operations_total{kind=\"append\",size=\"1M..inf\"} 0\n";
+        for has_clients in [true, false] {
+            let text = Metrics::new(Serves(has_clients)).text().unwrap();
+            assert_eq!(text.contains(first), has_clients, "{text}");
+            assert_eq!(text.contains("larder_operation"), has_clients, "{text}");
         }
     }
 

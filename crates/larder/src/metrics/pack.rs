@@ -25,6 +25,10 @@ impl RoleMetrics for PackMetrics {
         self.0.fatal().borrow().is_none()
     }
 
+    fn has_clients(&self) -> bool {
+        true
+    }
+
     fn buckets(&self) -> Option<BTreeSet<BucketName>> {
         let buckets = Objects::buckets(&*self.0).ok()?;
         Some(buckets.into_iter().map(|bucket| bucket.name).collect())

@@ -81,6 +81,10 @@ impl RoleMetrics for ProxyMetrics {
         are_served && self.managers.silent() < silent_max && !self.proxy.is_removed()
     }
 
+    fn has_clients(&self) -> bool {
+        true
+    }
+
     fn cluster(&self) -> Option<ClusterHealth> {
         let health = self.judged(&self.managers.map());
         Some(ClusterHealth { takes_writes: health.takes_writes && self.is_ready(), ..health })

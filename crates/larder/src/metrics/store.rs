@@ -47,6 +47,10 @@ impl RoleMetrics for StoreMetrics {
         may_serve && !self.proxy.is_removed()
     }
 
+    fn has_clients(&self) -> bool {
+        true
+    }
+
     fn buckets(&self) -> Option<BTreeSet<BucketName>> {
         Some(self.meta.bucket_names().into_values().collect())
     }
