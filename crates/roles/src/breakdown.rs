@@ -4,12 +4,15 @@
 //!
 //! 1. To count is some relaxed adds: it takes no lock, no memory and no clock.
 //! 2. All counts only grow while the process runs. Each is read by itself: sums of several may differ by what is under way.
+//! 3. Counts share no cache line with what stands beside them: all cores write counts, and mostly read the rest.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use larder_env::clock::uptime_ms;
+use larder_types::codec::decode;
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{COUNT_NAME_BYTES_MAX, COUNTS_TOLD_MAX};
+use crate::limits::{COUNT_NAME_BYTES_MAX, COUNTS_TOLD_BYTES_MAX, COUNTS_TOLD_MAX};
 
 /// A class of operations by their bytes, as in Tables 4 and 5 of that paper. A class begins with its lower bound: 1,024 bytes are
 /// of `1K..8K`.
@@ -62,8 +65,9 @@ struct Cell {
     served_us: AtomicU64,
 }
 
-/// Operations of one kind, by size.
+/// Operations of one kind, by size. Two lines, as processors fetch them in pairs.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub struct BySize([Cell; OpSize::COUNT]);
 
 /// Counts of a class.
@@ -84,14 +88,14 @@ impl BySize {
     pub fn note(&self, bytes: u64) {
         let cell = &self.0[OpSize::of(bytes).0];
         cell.ops.fetch_add(1, Ordering::Relaxed);
-        cell.bytes.fetch_add(bytes, Ordering::Relaxed);
+        add(&cell.bytes, bytes);
     }
 
     /// Adds the time of an operation of so many bytes, which is counted by itself: microseconds.
     pub fn note_time(&self, bytes: u64, waited_us: u64, served_us: u64) {
         let cell = &self.0[OpSize::of(bytes).0];
-        cell.waited_us.fetch_add(waited_us, Ordering::Relaxed);
-        cell.served_us.fetch_add(served_us, Ordering::Relaxed);
+        add(&cell.waited_us, waited_us);
+        add(&cell.served_us, served_us);
     }
 
     /// The counts of each class, the smallest first.
@@ -109,10 +113,34 @@ impl BySize {
     }
 }
 
+/// Nothing has no part in a sum, and need not lock its line.
+fn add(sum: &AtomicU64, more: u64) {
+    if more > 0 {
+        sum.fetch_add(more, Ordering::Relaxed);
+    }
+}
+
+/// The beginning of some counts, in steady milliseconds: servers make them as they start.
+#[derive(Debug)]
+struct Since(u64);
+
+impl Default for Since {
+    fn default() -> Self {
+        Self(uptime_ms())
+    }
+}
+
+impl Since {
+    fn age_s(&self) -> u64 {
+        uptime_ms().saturating_sub(self.0) / 1000
+    }
+}
+
 /// Operations of clients on the bytes of objects, at a process that serves them.
 #[derive(Debug, Default)]
 pub struct ClientOps {
-    /// Gets: of each the bytes that were sent, 0 of one whose object was not there.
+    since: Since,
+    /// Gets: of each the bytes that were sent, 0 of one whose object was not there. One that broke off is none.
     pub read: BySize,
     /// Puts of objects and parts: of each the bytes that became part of the object.
     pub write: BySize,
@@ -130,7 +158,7 @@ impl ClientOps {
     /// The counts, for those that add them up.
     #[must_use]
     pub fn now(&self) -> CountsNow {
-        let mut now = CountsNow::default();
+        let mut now = CountsNow { age_s: self.since.age_s(), counts: Vec::new() };
         now.add(CLIENT_TABLE, &self.kinds());
         now
     }
@@ -140,6 +168,7 @@ impl ClientOps {
 /// checksummed pieces.
 #[derive(Debug, Default)]
 pub struct DiskOps {
+    since: Since,
     /// Reads that the page cache answered.
     pub read_cached: BySize,
     /// Reads that went to the device.
@@ -164,11 +193,21 @@ impl DiskOps {
             ("write", &self.write),
         ]
     }
+
+    /// The counts, for those that add them up.
+    #[must_use]
+    pub fn now(&self) -> CountsNow {
+        let mut now = CountsNow { age_s: self.since.age_s(), counts: Vec::new() };
+        now.add(DISK_TABLE, &self.kinds());
+        now
+    }
 }
 
 /// Requests to a role by kind, of `N` kinds.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct ByKind<const N: usize> {
+    since: Since,
     requests: [AtomicU64; N],
     served_ms: [AtomicU64; N],
 }
@@ -176,7 +215,7 @@ pub struct ByKind<const N: usize> {
 impl<const N: usize> Default for ByKind<N> {
     fn default() -> Self {
         let none = || std::array::from_fn(|_| AtomicU64::new(0));
-        Self { requests: none(), served_ms: none() }
+        Self { since: Since::default(), requests: none(), served_ms: none() }
     }
 }
 
@@ -186,7 +225,12 @@ impl<const N: usize> ByKind<N> {
     }
 
     pub(crate) fn note_time(&self, kind: usize, served_ms: u64) {
-        self.served_ms[kind].fetch_add(served_ms, Ordering::Relaxed);
+        add(&self.served_ms[kind], served_ms);
+    }
+
+    /// Seconds since it began to count.
+    pub(crate) fn age_s(&self) -> u64 {
+        self.since.age_s()
     }
 
     /// Requests of a kind, and the milliseconds in which they were served where that is measured.
@@ -207,6 +251,8 @@ pub const META_TABLE: &str = "meta";
 /// The counts of a server since its start, for those that add them up.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CountsNow {
+    /// Seconds since it began: the age of the server.
+    pub age_s: u64,
     /// Those that are not 0, at most [`COUNTS_TOLD_MAX`].
     pub counts: Vec<CountNow>,
 }
@@ -246,6 +292,16 @@ impl CountsNow {
             let sum = Sum { ops, served_us: ms.saturating_mul(1000), ..Sum::default() };
             self.counts.push(count_of(table, kind, "", sum));
         }
+    }
+
+    /// The counts that a server has told, if they are as one may tell them. They are measured before they are decoded: a count
+    /// takes many times the bytes in memory.
+    #[must_use]
+    pub fn heard(told: &[u8]) -> Option<Self> {
+        if told.len() > COUNTS_TOLD_BYTES_MAX {
+            return None;
+        }
+        decode::<Self>("counts of a server", told).ok().filter(Self::is_sound)
     }
 
     /// Returns true if it is as a server may tell it.
@@ -315,13 +371,37 @@ mod tests {
     }
 
     #[test]
+    fn counts_share_no_line_with_their_neighbours() {
+        for (size, align) in [
+            (size_of::<BySize>(), align_of::<BySize>()),
+            (size_of::<ByKind<21>>(), align_of::<ByKind<21>>()),
+        ] {
+            assert!(size.is_multiple_of(128) && align == 128, "{size} bytes at {align}");
+        }
+    }
+
+    #[test]
     fn counts_that_no_server_tells_are_not_taken() {
         let one = || count_of("meta", "put", "", Sum::default());
-        let many = |count| CountsNow { counts: vec![one(); count] };
+        let many = |count| CountsNow { age_s: 1, counts: vec![one(); count] };
         assert!(many(COUNTS_TOLD_MAX).is_sound() && !many(COUNTS_TOLD_MAX + 1).is_sound());
         for kind in ["a\n", "two words", "\u{1b}[2J", &*"k".repeat(COUNT_NAME_BYTES_MAX + 1)] {
             let named = CountNow { kind: kind.to_owned(), ..one() };
-            assert!(!CountsNow { counts: vec![named] }.is_sound(), "{kind:?}");
+            assert!(!CountsNow { age_s: 1, counts: vec![named] }.is_sound(), "{kind:?}");
         }
+    }
+
+    #[test]
+    fn the_longest_counts_fit_their_bound() {
+        let name = || "k".repeat(COUNT_NAME_BYTES_MAX);
+        let most = u64::MAX;
+        let sum = Sum { ops: most, bytes: most, waited_us: most, served_us: most };
+        let longest = count_of(&name(), &name(), &name(), sum);
+        let counts = CountsNow { age_s: most, counts: vec![longest; COUNTS_TOLD_MAX] };
+        assert!(counts.is_sound());
+        let told = larder_types::codec::encode(&counts);
+        assert_eq!(CountsNow::heard(&told), Some(counts));
+        let too_long = [told, vec![0; COUNTS_TOLD_BYTES_MAX]].concat();
+        assert_eq!(CountsNow::heard(&too_long), None);
     }
 }

@@ -11,9 +11,11 @@ use larder_protocol::limits::{
 use larder_types::limits::CHUNK_BYTES_MAX;
 
 mod copies;
+mod counts;
 mod regions;
 
 pub use copies::*;
+pub use counts::*;
 pub use regions::*;
 
 /// LVs that a device must have room for, by PG: one PG must not be full while the others are empty.
@@ -65,10 +67,6 @@ pub const PROTOCOL_CLUSTER_VERSION: u8 = 17;
 pub const VOLUMES_TOLD_MAX: usize = 100_000;
 /// See [`VOLUMES_TOLD_MAX`].
 pub const BUCKETS_TOLD_MAX: usize = 100_000;
-/// Most counts that a server tells, and bytes of a name in them: they fit an answer.
-pub const COUNTS_TOLD_MAX: usize = 1024;
-/// See [`COUNTS_TOLD_MAX`].
-pub const COUNT_NAME_BYTES_MAX: usize = 64;
 /// Oldest version of it in which a gateway reads large objects in other regions for its cluster's other proxies, and meta servers tell
 /// of space.
 pub const PROTOCOL_REMOTE_READS: u8 = 18;
@@ -423,7 +421,8 @@ const _: () = assert!(
     "reports are for peers of a version that is spoken"
 );
 const _: () = assert!(
-    PROTOCOL_COPIES <= larder_net::limits::PROTOCOL_MAX
+    PROTOCOL_COUNTS <= larder_net::limits::PROTOCOL_MAX
+        && PROTOCOL_COPIES < PROTOCOL_COUNTS
         && PROTOCOL_COALESCE < PROTOCOL_COPIES
         && PROTOCOL_TIMELINES < PROTOCOL_COALESCE
         && larder_protocol::limits::TIMELINES_VERSION == PROTOCOL_TIMELINES

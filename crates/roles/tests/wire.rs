@@ -362,7 +362,7 @@ fn counts() -> CountsNow {
     let [table, kind, size] = ["disk", "read", "1K..8K"].map(str::to_owned);
     let (ops, bytes) = (300, 1 << 20);
     let count = CountNow { table, kind, size, ops, bytes, waited_us: 301, served_us: 302 };
-    CountsNow { counts: vec![count] }
+    CountsNow { age_s: 303, counts: vec![count] }
 }
 
 fn copy_need() -> CopyNeed {

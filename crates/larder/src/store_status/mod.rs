@@ -20,7 +20,7 @@ use tokio::runtime::Runtime;
 use tokio::time::sleep;
 
 use crate::args::StatusArgs;
-use crate::breakdown::{self, Breakdown};
+use crate::breakdown::{self, Breakdown, Told};
 use crate::cluster::status::{CLEAR, WATCH_PAUSE};
 use crate::exit;
 use crate::kind::{self, Kind, KindError};
@@ -109,7 +109,8 @@ fn show_breakdown(dir: &Path, args: &StatusArgs, runtime: &Runtime) -> Result<bo
             dir: dir.display().to_string(),
             reason: format!("{error}; the server runs another release: restart it"),
         })?;
-    let all = Breakdown::of(vec![(dir.display().to_string(), "store", Some(counts))]);
+    let told = Told { name: dir.display().to_string(), role: "store", counts: Ok(counts) };
+    let all = Breakdown::of(true, vec![told]);
     print(args, |out| match args.json {
         true => {
             serde_json::to_writer(&mut *out, &all).map_err(Error::from).and_then(|()| writeln!(out))

@@ -169,8 +169,10 @@ impl Observer {
     /// Operations and requests since the start, of all roles.
     pub(super) fn counts(&self) -> CountsNow {
         let mut counts = self.metrics.operations().now();
-        counts.counts.extend(self.meta.requests_by_kind().now().counts);
-        counts.counts.extend(self.data.counts_now().counts);
+        for of in [self.meta.requests_by_kind().now(), self.data.counts_now()] {
+            counts.age_s = counts.age_s.min(of.age_s);
+            counts.counts.extend(of.counts);
+        }
         counts
     }
 

@@ -1,8 +1,8 @@
 //! `DIR/status.sock`: where the process that serves a store says how it is, to its own user and to root.
 //!
 //! HTTP over a socket of the file system, with JSON: `GET /v1/status` answers with a [`Document`](super::document::Document),
-//! `GET /v1/keys` with [`KeysNow`], `GET /v1/breakdown` with a [`CountsNow`](larder_roles::breakdown::CountsNow). `POST /v1/keys` has root's keys read anew from their file. Nothing else can be changed by
-//! way of it.
+//! `GET /v1/keys` with [`KeysNow`], `GET /v1/breakdown` with a [`CountsNow`](larder_roles::breakdown::CountsNow).
+//! `POST /v1/keys` has root's keys read anew from their file. Nothing else can be changed by way of it.
 
 use std::fs::{self, File};
 use std::io::{Error, ErrorKind};

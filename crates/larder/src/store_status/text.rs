@@ -6,11 +6,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use super::document::{Document, Growth};
 use crate::cluster::status::background;
 use crate::cluster::status::space;
-use crate::quantity::bytes;
+use crate::quantity::{bytes, span};
 use crate::wall_clock::utc;
-
-/// Units of time, in seconds, with the name of one; the largest comes first.
-const UNITS: [(u64, &str); 3] = [(24 * 3600, "day"), (3600, "hour"), (60, "minute")];
 
 pub(super) fn people(
     out: &mut impl Write,
@@ -58,30 +55,4 @@ pub(super) fn people(
     }
     writeln!(out, "\nbackground work")?;
     background::work(out, &document.progress)
-}
-
-/// A time as people read it: in its largest unit.
-pub(super) fn span(seconds: u64) -> String {
-    let unit = UNITS.into_iter().find(|(of, _)| seconds >= *of);
-    let (count, name) = unit.map_or((seconds, "second"), |(of, name)| (seconds / of, name));
-    format!("{count} {name}{}", if count == 1 { "" } else { "s" })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_shown_in_their_largest_unit() {
-        for (seconds, shown) in [
-            (0, "0 seconds"),
-            (1, "1 second"),
-            (119, "1 minute"),
-            (7200, "2 hours"),
-            (86_399, "23 hours"),
-            (9 * 86_400, "9 days"),
-        ] {
-            assert_eq!(span(seconds), shown);
-        }
-    }
 }

@@ -1,9 +1,8 @@
 //! The state of a single node in one line: what is wrong, and what to do.
 
 use super::document::Growth;
-use super::text::span;
 use crate::cluster::status::space::Space;
-use crate::quantity::bytes;
+use crate::quantity::{bytes, span};
 
 /// From so many hundredths on it is nearly full.
 const FULL_PERCENT: u64 = 90;

@@ -27,7 +27,7 @@ use larder_volume::{
 };
 use parking_lot::Mutex;
 
-use crate::breakdown::{CountsNow, DISK_TABLE, DiskOps};
+use crate::breakdown::{BySize, CountsNow, DiskOps};
 use crate::limits::{
     DISK_GROUP_BYTES_MAX, DISK_QUEUE_BYTES_MAX, DISK_QUEUE_COMMANDS_MAX, LV_ROOM_BYTES_MIN,
     NEARLY_FULL_BYTES, RESERVE_BYTES, RESERVE_LAST_PART, RESERVE_PART,
@@ -50,6 +50,9 @@ enum Concerned {
 
 /// Takes what became of a command, on the disk's thread: it must not wait for anything.
 pub(crate) type Then = Box<dyn FnOnce(Result<Answer, Refusal>) + Send>;
+
+/// Counts of operations of a kind.
+pub(crate) type OfKind = fn(&DiskOps) -> &BySize;
 
 /// Tells a PG's machine the answer of one of its replicas, on the disk's thread.
 pub(crate) type ToPg = Box<dyn Fn(PgId, LvId, usize, DataAnswer) + Send + Sync>;
@@ -213,9 +216,7 @@ impl DataServer {
     /// Its counts, for those that add them up.
     #[must_use]
     pub fn counts_now(&self) -> CountsNow {
-        let mut now = CountsNow::default();
-        now.add(DISK_TABLE, &self.ops.kinds());
-        now
+        self.ops.now()
     }
 
     /// Compares a copy with its checksums, past the page cache; blocks.
@@ -287,32 +288,34 @@ impl DataServer {
         self.submit(action, Concerned::Then(then), bytes);
     }
 
-    /// Reads what lies at some extents, unverified, if the page cache has it.
+    /// Reads what lies at some extents, unverified, if the page cache has it; counted as one of `counts`.
     pub(crate) fn read_raw_cached(
         &self,
         lv: LvId,
         extents: &[Extent],
         range: Range<u32>,
+        counts: OfKind,
     ) -> Result<Option<Bytes>, ReadError> {
         let read = self.reader.read_cached(lv, extents, range.start, range.len() as u32);
-        read.inspect(|bytes| self.note_cached(bytes.as_ref()))
+        read.inspect(|bytes| self.note_cached(bytes.as_ref(), counts))
     }
 
-    fn note_cached(&self, bytes: Option<&Bytes>) {
+    fn note_cached(&self, bytes: Option<&Bytes>, counts: OfKind) {
         if let Some(bytes) = bytes {
-            self.ops.read_cached.note(bytes.len() as u64);
+            counts(&self.ops).note(bytes.len() as u64);
         }
     }
 
-    /// Reads what lies at some extents, unverified; blocks.
+    /// Reads what lies at some extents, unverified; blocks. Counted as one of `counts`.
     pub(crate) fn read_raw(
         &self,
         lv: LvId,
         extents: &[Extent],
         range: Range<u32>,
+        counts: OfKind,
     ) -> Result<Bytes, ReadError> {
         let read = self.reader.read(lv, extents, range.start, range.len() as u32);
-        read.inspect(|bytes| self.ops.read.note(bytes.len() as u64))
+        read.inspect(|bytes| counts(&self.ops).note(bytes.len() as u64))
     }
 
     fn submit(&self, action: Action, concerned: Concerned, bytes: usize) {
@@ -432,7 +435,7 @@ impl DataServer {
     ) -> Result<Option<Bytes>, ReadFailure> {
         let sums = whole_sums(chunk, range.clone());
         let bytes = self.reader.read_cached(chunk.lv, &chunk.extents, sums.from_byte, sums.len);
-        match bytes.inspect(|bytes| self.note_cached(bytes.as_ref())) {
+        match bytes.inspect(|bytes| self.note_cached(bytes.as_ref(), |ops| &ops.read_cached)) {
             Ok(None) => Ok(None),
             Ok(Some(bytes)) => verified(chunk, range, sums, bytes).map(Some),
             Err(error) => Err(read_failed(chunk, &error)),

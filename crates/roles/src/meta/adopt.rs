@@ -230,7 +230,11 @@ impl Meta {
         self.drop_streams(&mut member, streams);
     }
 
-    fn drop_streams(&self, member: &mut Member, streams: BTreeSet<(BucketId, StreamId)>) {
+    pub(super) fn drop_streams(
+        &self,
+        member: &mut Member,
+        streams: impl IntoIterator<Item = (BucketId, StreamId)>,
+    ) {
         for (bucket, stream) in streams {
             let call = Call::DropStream { bucket, stream };
             self.step(member, Event::Call { token: NOBODY, call });

@@ -55,8 +55,10 @@ impl Handler<MetaService> for MetaHandler {
     ) {
         let Some(cluster) = self.meta.cluster() else { return };
         let meta = &self.meta;
-        if let Some(kind) = kind_of(&request) {
-            meta.requests_by_kind.note(kind);
+        // Before anything may refuse it: what is tried again counts again, of whichever kind it is.
+        match &request {
+            MetaCall::Call { call, .. } => meta.requests_by_kind.note_call(call),
+            request => kind_of(request).into_iter().for_each(|it| meta.requests_by_kind.note(it)),
         }
         match request {
             MetaCall::Call { pg, view, call } => match session_of(cluster, from, &call) {
@@ -136,7 +138,7 @@ impl Handler<MetaService> for MetaHandler {
     }
 }
 
-/// The kind of a request; `None` where a later step says it.
+/// The kind of a request; `None` of a call, which says it itself, and of a find, which may be of two.
 fn kind_of(request: &MetaCall) -> Option<MetaKind> {
     match request {
         MetaCall::Call { .. } | MetaCall::Find { .. } => None,
@@ -266,6 +268,7 @@ impl Meta {
     ) {
         let right_pg = self.pg_of(bucket, &key) == pg;
         let Some(mut member) = self.member_in(pg, view).filter(|_| right_pg) else {
+            self.requests_by_kind.note(MetaKind::LookUp);
             return refuse(responder, Refusal::NotPrimary);
         };
         if member.pg.rests(bucket, &key) {
@@ -277,6 +280,7 @@ impl Meta {
             }
             return self.find_in_index(cluster, (pg, view), (bucket, key), responder);
         }
+        self.requests_by_kind.note(MetaKind::LookUpOpen);
         let call = Call::Read { bucket, key: key.clone() };
         self.ask_machine(&mut member, Wants::Version(bucket, key, responder), call);
     }
@@ -451,6 +455,7 @@ impl Meta {
 
     /// A proxy's word on an op that it has, true in every view.
     fn heed_call(&self, pg: PgId, call: Call) {
+        self.requests_by_kind.note_call(&call);
         if !call.is_word() {
             return tracing::warn!(%pg, ?call, "a call that has an answer came as one that has none");
         }

@@ -220,15 +220,17 @@ impl Meta {
         &self.index.kv
     }
 
-    /// Makes a call; its ticket is settled by this thread or another.
+    /// Makes a call of this process's proxy; its ticket is settled by this thread or another.
     pub(crate) fn call(&self, pg: PgId, call: Call, ticket: &Arc<Ticket>) {
+        self.requests_by_kind.note_call(&call);
         let mut member = self.lock(pg);
         let token = member.callers.insert(Caller::Here(ticket.clone()));
         self.step(&mut member, Event::Call { token, call });
     }
 
-    /// Tells a PG something that has no answer.
+    /// Tells a PG a word of this process's proxy, which has no answer.
     pub(crate) fn tell(&self, pg: PgId, call: Call) {
+        self.requests_by_kind.note_call(&call);
         let mut member = self.lock(pg);
         self.step(&mut member, Event::Call { token: NOBODY, call });
     }
@@ -399,7 +401,6 @@ impl Meta {
         if let Event::Call { token, call } = &event
             && let Some(kind) = MetaKind::of(call)
         {
-            self.requests_by_kind.note(kind);
             member.callers.begun(*token, kind, now.steady_ms);
         }
         let Member { pg, out, .. } = member;

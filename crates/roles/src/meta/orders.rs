@@ -136,8 +136,11 @@ impl Meta {
         if has(Bug::IgnoresViews) && member.pg.role() == Role::Serving {
             return;
         }
+        let now = now();
+        // Answers that come of it are timed by it.
+        member.stepped_ms = now.steady_ms;
         let Member { pg: machine, out, .. } = &mut *member;
-        machine.step(now(), event, &self.index, out);
+        machine.step(now, event, &self.index, out);
         if member.pg.view() != before {
             member.end_view();
         }

@@ -14,7 +14,7 @@ use larder_env::threads::{self, JoinHandle};
 use larder_kv::{KvReader, LsmKv};
 use larder_metalog::{LogConfig, Lsn, Record, Writer};
 use larder_protocol::pg::{LedgerWalk, Origin, Recovering, Role};
-use larder_protocol::{Call, Event, Pg, Planted};
+use larder_protocol::{Event, Pg, Planted};
 use larder_types::codec::decode;
 use larder_types::{BucketId, Op, OpId, OpSeq, PgId, ServerId, StreamId, rows};
 use larder_volume::Volume;
@@ -173,7 +173,7 @@ impl Meta {
         let walk = meta.begin_space(here)?;
         let threads = Self::start_here(&meta, writer, volume, walk);
         for (bucket, stream, pg) in dead_streams {
-            meta.tell(pg, Call::DropStream { bucket, stream });
+            meta.drop_streams(&mut meta.lock(pg), [(bucket, stream)]);
         }
         Ok((meta, threads))
     }

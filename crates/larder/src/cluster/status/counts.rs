@@ -5,38 +5,51 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_net::{Endpoint, Peer, Service};
+use larder_net::{CallError, Endpoint, Identity, Peer, Rejected, Role, Roles, Service};
 use larder_protocol::manager::state::{ServerRole, ServerState, Topology};
 use larder_roles::breakdown::CountsNow;
+use larder_roles::identity::IDENTITY_FILE;
 use larder_roles::managers::Managers;
 use larder_roles::peers::Peers;
 use larder_roles::wire::{
     DataCall, DataReply, DataService, MetaCall, MetaReply, MetaService, ProxyCall, ProxyReply,
     ProxyService,
 };
-use larder_types::codec::decode;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::super::RoleError;
-use super::super::beside::{self, connect};
-use crate::breakdown::Breakdown;
+use super::super::beside::{self, connect, is_confirmed};
+use crate::breakdown::{Breakdown, Missing, Told};
 
 /// The time that a server has to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Asks the servers of the cluster that a configuration belongs to.
 pub(super) async fn ask(path: &Path) -> Result<Breakdown, RoleError> {
-    let (endpoint, managers) = connect(&beside::config(path)?).await?;
+    let config = beside::config(path)?;
+    let roles = Identity::load(&config.dir.join(IDENTITY_FILE))?.subject().roles;
+    let (endpoint, managers) = connect(&config).await?;
+    // A map that nobody calls the latest may lack servers.
+    let is_latest = is_confirmed(&*managers).await;
     let map = Topology::clone(&managers.map());
-    Ok(Breakdown::of(asked(&endpoint, &map).await))
+    Ok(Breakdown::of(is_latest, asked(&endpoint, roles, &map).await))
+}
+
+/// True if a server of these roles may ask one of that role for its counts. One that asks all the same is refused, and
+/// the refusal is counted and logged there as that of a stranger.
+fn may_ask(roles: Roles, of: ServerRole) -> bool {
+    let may = match of {
+        ServerRole::Proxy => &[Role::Manager, Role::Proxy][..],
+        ServerRole::Meta | ServerRole::Data => &[Role::Manager, Role::Meta, Role::Proxy],
+        // It has no part in operations of clients.
+        ServerRole::Manager => &[],
+    };
+    roles.meets(Roles::of(may))
 }
 
 /// Asks all side by side; in the order of their ids.
-async fn asked(
-    endpoint: &Arc<Endpoint>,
-    map: &Topology,
-) -> Vec<(String, &'static str, Option<CountsNow>)> {
+async fn asked(endpoint: &Arc<Endpoint>, roles: Roles, map: &Topology) -> Vec<Told> {
     let proxies = Peers::<ProxyService>::new(endpoint);
     let (metas, datas) = (Peers::<MetaService>::new(endpoint), Peers::<DataService>::new(endpoint));
     let (mut asked, until) = (JoinSet::new(), Instant::now() + PATIENCE);
@@ -46,13 +59,16 @@ async fn asked(
             continue;
         }
         let is_up = record.state == ServerState::Up;
-        for role in &record.roles {
+        for role in record.roles.iter().filter(|role| **role != ServerRole::Manager) {
             let (name, role) = (record.name.clone(), *role);
-            let proxy = proxies.of(map, id).filter(|_| is_up);
-            let meta = metas.of(map, id).filter(|_| is_up);
-            let data = datas.of(map, id).filter(|_| is_up);
+            let is_asked = is_up && may_ask(roles, role);
+            let proxy = proxies.of(map, id).filter(|_| is_asked);
+            let meta = metas.of(map, id).filter(|_| is_asked);
+            let data = datas.of(map, id).filter(|_| is_asked);
             asked.spawn(async move {
-                let told = match role {
+                let counts = match role {
+                    _ if !may_ask(roles, role) => Err(Missing::NotAsked),
+                    _ if !is_up => Err(Missing::Down),
                     ServerRole::Proxy => {
                         told(proxy, ProxyCall::Counts, &ProxyReply::Counts, until).await
                     }
@@ -62,29 +78,90 @@ async fn asked(
                     ServerRole::Data => {
                         told(data, DataCall::Counts, &DataReply::Counts, until).await
                     }
-                    // It has no part in operations of clients.
-                    ServerRole::Manager => return None,
+                    ServerRole::Manager => Err(Missing::NotAsked),
                 };
-                Some((id, (name, super::role_name(&role), told)))
+                (id, Told { name, role: super::role_name(&role), counts })
             });
         }
     }
-    let mut all: Vec<_> = asked.join_all().await.into_iter().flatten().collect();
-    all.sort_by_key(|(id, (_, role, _))| (*id, *role));
+    let mut all = asked.join_all().await;
+    all.sort_by_key(|(id, told)| (*id, told.role));
     all.into_iter().map(|(_, told)| told).collect()
 }
 
-/// The counts of one server; `None` if it is down, does not answer, or is of an earlier release.
+/// The counts of one server; of none it has no address.
 async fn told<S: Service>(
     peer: Option<Peer<S>>,
     call: S::Request,
     expected: &S::Answer,
     until: Instant,
-) -> Option<CountsNow>
+) -> Result<CountsNow, Missing>
 where
     S::Answer: PartialEq,
 {
-    let (reply, payload) = peer?.call(&call, Bytes::new(), until).await.ok()?;
-    let counts = decode::<CountsNow>("counts of a server", &payload).ok()?;
-    (reply == *expected && counts.is_sound()).then_some(counts)
+    let peer = peer.ok_or(Missing::NoAnswer)?;
+    heard(peer.call(&call, Bytes::new(), until).await, expected)
+}
+
+/// The counts in an answer.
+fn heard<A: PartialEq>(
+    answer: Result<(A, Bytes), CallError>,
+    expected: &A,
+) -> Result<CountsNow, Missing> {
+    match answer {
+        Ok((reply, told)) if reply == *expected => CountsNow::heard(&told).ok_or(Missing::Unsound),
+        Ok(_) => Err(Missing::Unsound),
+        Err(CallError::Rejected(Rejected::NotUnderstood)) => Err(Missing::EarlierRelease),
+        Err(_) => Err(Missing::NoAnswer),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_net::{NotSent, Unknown};
+    use larder_roles::breakdown::CountNow;
+    use larder_roles::limits::COUNTS_TOLD_BYTES_MAX;
+    use larder_types::codec::encode;
+
+    use super::*;
+
+    fn counts(kind: &str) -> CountsNow {
+        let [table, kind, size] = ["meta", kind, ""].map(str::to_owned);
+        let count = CountNow { table, kind, size, ops: 1, bytes: 0, waited_us: 0, served_us: 0 };
+        CountsNow { age_s: 5, counts: vec![count] }
+    }
+
+    #[test]
+    fn an_answer_is_heard_or_named_as_missing() {
+        let told = |reply: MetaReply, payload: Vec<u8>| {
+            heard(Ok((reply, payload.into())), &MetaReply::Counts)
+        };
+        let failed = |error| heard(Err(error), &MetaReply::Counts);
+        assert_eq!(told(MetaReply::Counts, encode(&counts("put"))), Ok(counts("put")));
+        for payload in
+            [Vec::new(), encode(&counts("\u{1b}[2J")), vec![0; COUNTS_TOLD_BYTES_MAX + 1]]
+        {
+            assert_eq!(told(MetaReply::Counts, payload), Err(Missing::Unsound));
+        }
+        assert_eq!(told(MetaReply::Space, encode(&counts("put"))), Err(Missing::Unsound));
+        let old = CallError::Rejected(Rejected::NotUnderstood);
+        assert_eq!(failed(old), Err(Missing::EarlierRelease));
+        for error in [CallError::NotSent(NotSent::Late), CallError::Unknown(Unknown::Late)] {
+            assert_eq!(failed(error), Err(Missing::NoAnswer));
+        }
+    }
+
+    #[test]
+    fn nobody_is_asked_who_would_refuse() {
+        let all = [ServerRole::Proxy, ServerRole::Meta, ServerRole::Data];
+        for (role, expected) in [
+            (Role::Manager, [true, true, true]),
+            (Role::Proxy, [true, true, true]),
+            (Role::Meta, [false, true, true]),
+            (Role::Data, [false, false, false]),
+        ] {
+            let may = all.map(|of| may_ask(Roles::of(&[role]), of));
+            assert_eq!(may, expected, "{role}");
+        }
+    }
 }

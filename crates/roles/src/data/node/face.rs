@@ -14,7 +14,7 @@ use larder_volume::{Action, Answer, Refusal};
 use super::DataNode;
 use super::copies::Copies;
 use super::reads::Wanted;
-use crate::data::disk::{Client, action_of, pg_answer};
+use crate::data::disk::{Client, OfKind, action_of, pg_answer};
 use crate::limits::READ_PIECE_BYTES;
 use crate::wire::{CopyOrder, DataCall, DataMessage, DataReply, DataService};
 
@@ -131,9 +131,11 @@ impl DataFace {
         (lv, extents, range): (LvId, Vec<Extent>, Range<u32>),
         responder: Responder<DataService>,
     ) {
-        match self.node.server.read_raw_cached(lv, &extents, range.clone()) {
+        let is_clients = from.subject.roles.has(Role::Proxy);
+        let counts: OfKind = if is_clients { |ops| &ops.read_cached } else { |ops| &ops.read_copy };
+        match self.node.server.read_raw_cached(lv, &extents, range.clone(), counts) {
             Ok(Some(bytes)) => {
-                let report = match from.subject.roles.has(Role::Proxy) {
+                let report = match is_clients {
                     true => self.node.reads.answered_by_cache(bytes.len()),
                     false => self.node.reads.report(),
                 };

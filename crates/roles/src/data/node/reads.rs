@@ -20,8 +20,8 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::blocking;
-use crate::breakdown::{BySize, DiskOps};
-use crate::data::disk::{Client, DataServer};
+use crate::breakdown::DiskOps;
+use crate::data::disk::{Client, DataServer, OfKind};
 use crate::limits::{DATA_ANSWER_MAX, READ_PATIENCE_MS};
 use crate::wire::{CopyState, DataReply, DataService};
 
@@ -57,12 +57,12 @@ impl Wanted {
         }
     }
 
-    /// Counts of operations of its kind.
-    fn counts(&self) -> fn(&DiskOps) -> &BySize {
+    /// Counts of operations of its kind. Bytes that no client wants are a meta server's, for a copy elsewhere.
+    fn counts(&self) -> OfKind {
         match self {
-            Self::Bytes { .. } => |ops| &ops.read,
+            Self::Bytes { client: Some(_), .. } => |ops| &ops.read,
+            Self::Bytes { client: None, .. } | Self::Verified { .. } => |ops| &ops.read_copy,
             Self::Copy(_) => |ops| &ops.verify,
-            Self::Verified { .. } => |ops| &ops.read_copy,
         }
     }
 
@@ -130,7 +130,7 @@ struct AtDevice {
 
 /// Time of a read, to be counted once it was served.
 struct Timed {
-    counts: fn(&DiskOps) -> &BySize,
+    counts: OfKind,
     bytes: u64,
     waited_us: u64,
     /// The disk gave what was asked for: a failure says nothing of its time.
@@ -268,7 +268,7 @@ fn carry_out(mut at_device: AtDevice, Read { wanted, asker, .. }: Read) {
     let (reads, version) = (at_device.reads.clone(), asker.version());
     match wanted {
         Wanted::Bytes { lv, extents, range, client } => {
-            let read = reads.server.read_raw(lv, &extents, range);
+            let read = reads.server.read_raw(lv, &extents, range, at_device.timed.counts);
             at_device.is_measure = read.is_ok();
             at_device.timed.is_served = read.is_ok();
             drop((at_device, client));

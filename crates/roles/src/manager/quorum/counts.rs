@@ -117,25 +117,34 @@ mod tests {
     #[test]
     fn each_kind_is_counted_at_its_name() {
         let requests = ManagerRequests::default();
-        requests.note_request(&ManagerCall::Map(MapVersion(1)));
-        requests.note_request(&ManagerCall::Propose(Command::CloseSession(SessionId(5))));
-        requests.note_request(&ManagerCall::Authority);
+        let asked = [
+            ManagerCall::Map(MapVersion(1)),
+            ManagerCall::Propose(Command::CloseSession(SessionId(5))),
+            ManagerCall::Authority,
+        ];
+        for (count, request) in (1..).zip(&asked) {
+            (0..count).for_each(|_| requests.note_request(request));
+        }
         let (server, boot) = (ServerId(4), BootId(7));
-        requests.note_message(&ManagerMessageIn::Peer);
-        requests.note_message(&ManagerMessageIn::Server(ServerMessage::Heartbeat(boot)));
-        requests.note_message(&ManagerMessageIn::HandedOn(server, ServerMessage::Heartbeat(boot)));
-        requests.note_message(&ManagerMessageIn::HandedBack(server, ManagerMessage::WhoAreYou));
-        requests.note_message(&ManagerMessageIn::HandedBack(server, ManagerMessage::WhoAreYou));
+        let said = [
+            ManagerMessageIn::Peer,
+            ManagerMessageIn::Server(ServerMessage::Heartbeat(boot)),
+            ManagerMessageIn::HandedOn(server, ServerMessage::Heartbeat(boot)),
+            ManagerMessageIn::HandedBack(server, ManagerMessage::WhoAreYou),
+        ];
+        for (count, message) in (4..).zip(&said) {
+            (0..count).for_each(|_| requests.note_message(message));
+        }
         let seen: Vec<(&str, u64)> = requests.sums().collect();
         let expected = [
             ("map", 1),
-            ("propose", 1),
+            ("propose", 2),
             ("issue_token", 0),
-            ("authority", 1),
-            ("peer", 1),
-            ("server", 1),
-            ("handed_on", 1),
-            ("handed_back", 2),
+            ("authority", 3),
+            ("peer", 4),
+            ("server", 5),
+            ("handed_on", 6),
+            ("handed_back", 7),
         ];
         assert_eq!(seen, expected);
     }
