@@ -48,8 +48,9 @@
 //! | `objects` | the store as a face sees it | all above |
 //! | `embed` | the same, as programs see it | `packer`, `objects` |
 //!
-//! What a room needs to know of one below it here is handed to it. Committing asks `commit/neighbours.rs` of other workers,
-//! and reading asks its `Holder`; both are `peers`. The backend is told nothing of the objects that it keeps.
+//! A room that needs something of a later one is handed it. Committing asks the trait of `commit/neighbours.rs` about
+//! other workers, and reading asks its `Holder`: `peers` implements both. The backend knows nothing of the objects that
+//! it keeps.
 //!
 //! # Not here
 //!
