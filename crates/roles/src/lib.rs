@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `limits`, `directory`, `keys`, `wire` | sizes, files' names, and what the roles say to each other |
 //! | `clock`, `blocking`, `inbox`, `news`, `peers`, `requests`, `ticket` | what drivers are made of |
-//! | `progress` | what a role tells operators |
+//! | `progress`, `breakdown` | what a role tells operators, and what it counts for them |
 //! | `planted`, `ablation` | faults for simulations to find, and parts that a measurement leaves out |
 //! | `managers` | the managers, as any server sees them |
 //! | `identity`, `renewal` | who a server is, and how it stays that |
