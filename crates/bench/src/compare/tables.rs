@@ -236,8 +236,8 @@ fn what(failure: Option<&str>, figures: Option<&Figures>) -> String {
 const MEMORY_NOTE: &str =
     "Resident, with the files that the server maps: the database of Garage is one.";
 
-const SPACE_NOTE: &str = "By how much the server's files grew. Larder takes and gives back space in \
-    steps of tens of MiB, so that a short work alone says little.";
+const SPACE_NOTE: &str = "By how much the server's files grew. A volume of Larder grows by an eighth of what it \
+    has, by 1 MiB at least and 64 MiB at most, and its log by 64 MiB. So a short work alone says little.";
 
 /// Stands where nothing was measured.
 const NONE: &str = "–";
