@@ -97,8 +97,8 @@ async fn a_fragmented_volume_is_compacted_while_it_is_read() {
     let begun = Instant::now();
     loop {
         let now = store.meta().compaction_now();
-        if now.walks > 0 && now.under_way == 0 {
-            assert!(now.chunks > 100, "most of what lay high was moved: {now:?}");
+        // Most of what lay high was moved; between two chunks none is under way.
+        if now.chunks > 100 && now.under_way == 0 {
             assert_eq!((now.failed, now.bytes), (0, now.chunks * SMALL as u64));
             break;
         }
