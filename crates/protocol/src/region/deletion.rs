@@ -22,7 +22,7 @@
 //! 2. A region is asked to delete only what it closed, by its mark. One that has no such bucket is asked to stay without it.
 //! 3. This region's own bucket is deleted last. So a client hears that the bucket is deleted only when no region has it.
 //!
-//! The model `deletion` of `crates/model` shows what else that needs of the driver.
+//! The model `deletion` of `tools/model` shows what else that needs of the driver.
 
 use std::collections::BTreeMap;
 

@@ -28,7 +28,7 @@
 //! 3. Only who has the home, or was given it, gives it up. A claim that fails is withdrawn if there was no home before: then nobody can
 //!    have it. Else it is made again until all have accepted it.
 //!
-//! From 1 and 2 follows that no two regions have the home. The model `home` of `crates/model` explores it.
+//! From 1 and 2 follows that no two regions have the home. The model `home` of `tools/model` explores it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -66,7 +66,7 @@ pub(crate) struct Prose {
     pub(crate) decisions_from: u32,
     /// By the beginning of a path: the reason that it is not checked.
     pub(crate) exempt: BTreeMap<String, String>,
-    /// Folders of `crates/` whose comments are checked.
+    /// Folders of `crates/` and `tools/` whose comments are checked.
     pub(crate) crates: Vec<String>,
     /// Words that open no comment.
     pub(crate) openings: Vec<String>,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::Failure;
-use crate::tree::Tree;
+use crate::tree::{Tree, within_crate};
 
 const MAP: &str = "docs/code-map.md";
 
@@ -20,11 +20,8 @@ pub(crate) fn check(tree: &Tree) -> Result<(), Failure> {
 fn known<'a>(paths: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
     let mut known = BTreeSet::new();
     for path in paths.filter(|path| path.ends_with(".rs")) {
-        let Some((krate, inside)) =
-            path.strip_prefix("crates/").and_then(|path| path.split_once("/src/"))
-        else {
-            continue;
-        };
+        let Some((krate, path)) = within_crate(path) else { continue };
+        let Some(inside) = path.strip_prefix("src/") else { continue };
         let path = format!("{krate}/{inside}");
         let folders = path.match_indices('/').map(|(at, _)| path[..=at].to_owned());
         known.extend(folders.collect::<Vec<_>>());
@@ -39,7 +36,9 @@ fn faults(text: &str, known: &BTreeSet<String>) -> Vec<String> {
         // Every second part is between backticks.
         let spans = line.split('`').skip(1).step_by(2);
         let paths = spans.filter(|span| span.ends_with(".rs") || span.ends_with('/'));
-        for path in paths.filter(|path| !path.starts_with("crates/") && !known.contains(*path)) {
+        for path in paths.filter(|path| {
+            !path.starts_with("crates/") && !path.starts_with("tools/") && !known.contains(*path)
+        }) {
             let at = index + 1;
             faults.push(format!("{MAP}:{at}: `{path}` is no path of crate, folders and file"));
         }

@@ -47,6 +47,12 @@ impl Tree {
     }
 }
 
+/// The part of a path below `crates/` (what ships) or `tools/` (what does not): the crate's folder and what is inside.
+pub(crate) fn within_crate(path: &str) -> Option<(&str, &str)> {
+    let below = path.strip_prefix("crates/").or_else(|| path.strip_prefix("tools/"));
+    below.and_then(|path| path.split_once('/'))
+}
+
 impl Source {
     /// True for Rust source.
     pub(crate) fn is_rust(&self) -> bool {

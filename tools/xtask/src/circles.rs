@@ -14,7 +14,7 @@ use self::graph::circles;
 use self::uses::{Uses, uses};
 use crate::Failure;
 use crate::rules::Rules;
-use crate::tree::{Source, Tree};
+use crate::tree::{Source, Tree, within_crate};
 
 /// Re-exports that are followed from one name.
 const FOLLOWED_MAX: usize = 8;
@@ -75,8 +75,10 @@ pub(crate) fn check(rules: &Rules, tree: &Tree) -> Result<(), Failure> {
 fn crates(tree: &Tree) -> BTreeMap<&str, Vec<(&str, &Source)>> {
     let mut crates: BTreeMap<&str, Vec<_>> = BTreeMap::new();
     for source in tree.files.iter().filter(|source| source.is_rust() && !source.is_test()) {
-        let of = source.path.strip_prefix("crates/").and_then(|rest| rest.split_once("/src/"));
-        if let Some((name, file)) = of {
+        let of = within_crate(&source.path);
+        if let Some((name, file)) =
+            of.and_then(|(name, path)| Some((name, path.strip_prefix("src/")?)))
+        {
             crates.entry(name).or_default().push((file, source));
         }
     }

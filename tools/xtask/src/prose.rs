@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 pub(crate) use self::rust::code;
 use crate::Failure;
 use crate::rules::{Prose, Rules};
-use crate::tree::{Source, Tree};
+use crate::tree::{Source, Tree, within_crate};
 
 const DECISIONS: &str = "docs/adr/";
 /// Words of a sentence that a fault quotes.
@@ -43,7 +43,9 @@ pub(crate) fn check(rules: &Rules, tree: &Tree) -> Result<(), Failure> {
         }
     }
     for folder in &rules.crates {
-        if !tree.files.iter().any(|source| source.path.starts_with(&format!("crates/{folder}/"))) {
+        let is_of =
+            |source: &Source| within_crate(&source.path).is_some_and(|(of, _)| of == folder);
+        if !tree.files.iter().any(is_of) {
             faults.push(format!("{folder}: is gone; remove it from `crates` of [prose]"));
         }
     }
@@ -74,7 +76,7 @@ impl Prose {
         if self.exempt.keys().any(|exempt| path.starts_with(exempt.as_str())) {
             return false;
         }
-        if let Some((folder, file)) = path.strip_prefix("crates/").and_then(|p| p.split_once('/')) {
+        if let Some((folder, file)) = within_crate(path) {
             let is_done = self.crates.iter().any(|done| done == folder);
             return is_done && (file.ends_with(".rs") || file.ends_with(".md"));
         }
