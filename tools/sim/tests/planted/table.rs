@@ -15,9 +15,9 @@ const TABLE: &str = include_str!("../../../../docs/planted-bugs.md");
 
 /// Crates with bugs, and where they are described.
 const SOURCES: &[(&str, &str)] = &[
-    ("protocol", include_str!("../../../protocol/src/planted.rs")),
-    ("volume", include_str!("../../../volume/src/planted.rs")),
-    ("metalog", include_str!("../../../metalog/src/bugs.rs")),
+    ("protocol", include_str!("../../../../crates/protocol/src/planted.rs")),
+    ("volume", include_str!("../../../../crates/volume/src/planted.rs")),
+    ("metalog", include_str!("../../../../crates/metalog/src/bugs.rs")),
     ("sim", include_str!("../../src/planted.rs")),
 ];
 
