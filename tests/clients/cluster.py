@@ -27,8 +27,8 @@ LISTED_SECONDS = 5
 WRITERS = 8
 WHOLE_SECONDS = 60
 REMOVED = 5
+# Each has a thread and a connection of its own: one that waits for its group keeps no other from being tried.
 PROBES = 64
-PROBERS = 16
 PROBE_BUCKET = "probes"
 LOAD_SECONDS = (0.3, 1.5)
 
@@ -37,7 +37,7 @@ def probe(proxy, turn):
     """Puts and gets keys of every placement group until each was done once; the seconds until the last was."""
     s3 = proxy.boto3(connect_timeout=1, read_timeout=3)
     deadline = time.monotonic() + RESUMED_SECONDS
-    with concurrent.futures.ThreadPoolExecutor(PROBERS) as pool:
+    with concurrent.futures.ThreadPoolExecutor(PROBES) as pool:
         tried = [pool.submit(probe_one, s3, number, f"{turn}/{number}".encode() * 2000, deadline)
                  for number in range(PROBES)]
         failures = [failure for failure in (one.result() for one in tried) if failure]
@@ -47,11 +47,12 @@ def probe(proxy, turn):
 
 
 def probe_one(s3, number, body, deadline):
-    """Puts and gets one key until both work; what is in the way, if the deadline comes first."""
+    """Puts and gets one key until both work; what is in the way, if an attempt begun before the deadline was the last.
+    At least one is made: a host that comes to it late says nothing of the cluster."""
     from botocore.exceptions import BotoCoreError, ClientError
 
-    key, failure = f"probe/{number}", None
-    while time.monotonic() < deadline:
+    key = f"probe/{number}"
+    while True:
         try:
             s3.put_object(Bucket=PROBE_BUCKET, Key=key, Body=body)
             if s3.get_object(Bucket=PROBE_BUCKET, Key=key)["Body"].read() != body:
@@ -63,7 +64,8 @@ def probe_one(s3, number, body, deadline):
                 return failure
         except BotoCoreError as error:
             failure = f"{key}: {error}"
-    return failure or f"{key}: its turn did not come"
+        if time.monotonic() >= deadline:
+            return failure
 
 
 def strike(cluster, node, role, how):
