@@ -51,7 +51,6 @@ pub mod store;
 mod ticket;
 pub mod wire;
 
-pub use data::node as data_node;
 pub use larder_protocol::SpaceUse;
 pub use manager::quorum;
 pub use meta::{BackgroundConfig, Meta, MetaConfig, MetaServer, OpenError};

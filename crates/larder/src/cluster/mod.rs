@@ -82,7 +82,7 @@ pub(crate) enum RoleError {
     #[error(transparent)]
     Manager(#[from] larder_roles::quorum::ManagerError),
     #[error(transparent)]
-    Data(#[from] larder_roles::data_node::DataNodeError),
+    Data(#[from] larder_roles::data::node::DataNodeError),
     #[error(transparent)]
     Meta(#[from] larder_roles::OpenError),
     #[error("{0}")]

@@ -8,7 +8,7 @@ use larder_metalog::LogConfig;
 use larder_net::{Listener, Role, Roles, Services};
 use larder_protocol::manager::state::{NewServer, ServerRole, Topology};
 use larder_protocol::placement::{FailureDomains, Weight};
-use larder_roles::data_node::{DataFace, DataNode, DataNodeConfig};
+use larder_roles::data::node::{DataFace, DataNode, DataNodeConfig};
 use larder_roles::identity::IDENTITY_FILE;
 use larder_roles::meta::{MetaConfig, MetaServer, ServerConfig};
 use larder_roles::quorum::{Founding, Manager, ManagerConfig, found};

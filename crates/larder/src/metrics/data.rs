@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use larder_roles::data_node::DataNode;
+use larder_roles::data::node::DataNode;
 use larder_roles::managers::Managers;
 
 use super::{RoleMetrics, disk, operations};

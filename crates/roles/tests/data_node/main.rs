@@ -27,7 +27,7 @@ use larder_protocol::manager::state::{
 use larder_protocol::placement::{FailureDomains, Weight};
 use larder_protocol::scheduler::Load;
 use larder_protocol::{DataAnswer, DataRequest};
-use larder_roles::data_node::{DataFace, DataNode, DataNodeConfig, DataNodeError};
+use larder_roles::data::node::{DataFace, DataNode, DataNodeConfig, DataNodeError};
 use larder_roles::limits::PROTOCOL_REPORTS;
 use larder_roles::managers::{Managers, NotProposed, VersionWatch, Versions};
 use larder_roles::wire::{CopyState, DataCall, DataMessage, DataReply, DataService};
