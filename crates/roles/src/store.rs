@@ -12,7 +12,7 @@ use larder_volume::{Volume, VolumeConfig, VolumeError};
 use crate::data::DataServer;
 pub use crate::directory::{DATA_FILE, LOCK_FILE};
 use crate::limits::LVS_PER_PG_MIN;
-use crate::manager::{Genesis, Manager, ManagerError};
+use crate::manager::{Genesis, LocalManager, LocalManagerError};
 use crate::meta::{BackgroundConfig, Meta, MetaConfig, OpenError, Threads};
 use crate::proxy::Proxy;
 
@@ -75,7 +75,7 @@ pub enum StoreError {
     Volume(#[from] VolumeError),
     /// The map.
     #[error(transparent)]
-    Manager(#[from] ManagerError),
+    Manager(#[from] LocalManagerError),
     /// Log, index or metadata.
     #[error(transparent)]
     Meta(#[from] OpenError),
@@ -98,7 +98,7 @@ pub struct Store {
     meta: Arc<Meta>,
     data: Arc<DataServer>,
     proxy: Arc<Proxy>,
-    manager: Arc<Manager>,
+    manager: Arc<LocalManager>,
     threads: Threads,
     disk: Arc<dyn Disk>,
     _lock: larder_env::FileLock,
@@ -117,7 +117,7 @@ impl Store {
         let capacity_bytes = disk.capacity_bytes()?;
         let disk: Arc<dyn Disk> = Arc::new(disk);
         let manager =
-            Arc::new(Manager::open(disk.clone(), config.region, || genesis(&*disk, config))?);
+            Arc::new(LocalManager::open(disk.clone(), config.region, || genesis(&*disk, config))?);
         let boot = BootId(larder_env::rng::unique_u64());
         let volume = open_volume(&disk, &manager, &config.data, boot)?;
         let data = DataServer::new(disk.clone(), capacity_bytes, &volume, boot)?;
@@ -166,7 +166,7 @@ impl Store {
 
     /// The manager.
     #[must_use]
-    pub fn manager(&self) -> &Arc<Manager> {
+    pub fn manager(&self) -> &Arc<LocalManager> {
         &self.manager
     }
 
@@ -265,7 +265,7 @@ fn cut_device(
 
 fn open_volume(
     disk: &Arc<dyn Disk>,
-    manager: &Manager,
+    manager: &LocalManager,
     name: &str,
     boot: BootId,
 ) -> Result<Volume, StoreError> {

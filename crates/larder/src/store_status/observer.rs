@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use larder_roles::breakdown::CountsNow;
 use larder_roles::data::DataServer;
-use larder_roles::manager::Manager;
+use larder_roles::manager::LocalManager;
 use larder_roles::meta::Meta;
 use larder_roles::progress::{BucketNow, SpaceNow};
 use larder_roles::{Proxy, SpaceUse, Store};
@@ -39,7 +39,7 @@ pub(crate) struct Observer {
     meta: Arc<Meta>,
     data: Arc<DataServer>,
     proxy: Arc<Proxy>,
-    manager: Arc<Manager>,
+    manager: Arc<LocalManager>,
     metrics: Arc<Metrics>,
     /// Of the data; `None` if it is a block device.
     file: Option<PathBuf>,

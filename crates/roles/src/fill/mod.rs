@@ -45,7 +45,7 @@ use crate::limits::{
     FILL_BATCH_BYTES, FILL_BATCH_OBJECTS, FILL_PLACE_TRIES, FILL_THREADS_MAX,
     FILL_UNFLUSHED_BYTES_MAX,
 };
-use crate::manager::ManagerError;
+use crate::manager::LocalManagerError;
 use crate::store::{Store, StoreConfig, StoreError};
 use writes::Writes;
 
@@ -123,7 +123,7 @@ pub enum FillError {
     Store(#[from] StoreError),
     /// The map cannot be changed.
     #[error(transparent)]
-    Manager(#[from] ManagerError),
+    Manager(#[from] LocalManagerError),
     /// The index cannot be written.
     #[error("the index: {0}")]
     Kv(#[from] KvError),

@@ -34,7 +34,7 @@ use larder_types::{
 use larder_volume::{VolumeReader, verify_range};
 
 use crate::directory::LOCK_FILE;
-use crate::manager::{self, ManagerError, Map};
+use crate::manager::{self, LocalManagerError, Map};
 use crate::meta::{KV_DIR, LOG_DIR, Replay};
 use crate::{StoreConfig, StoreError};
 use expect::Expectations;
@@ -60,7 +60,7 @@ pub fn inspect(config: &StoreConfig, read_data: bool) -> Result<Report, StoreErr
     if manager::load(&disk)?.is_none() {
         let lost = disk.list(LOG_DIR).is_ok_and(|segments| !segments.is_empty());
         return Err(if lost {
-            ManagerError::Unusable("it is missing, though there is a log".to_owned()).into()
+            LocalManagerError::Unusable("it is missing, though there is a log".to_owned()).into()
         } else {
             not_a_store()
         });

@@ -129,7 +129,7 @@ impl Published {
 
 /// The reason why the map could not be read or changed.
 #[derive(Debug, thiserror::Error)]
-pub enum ManagerError {
+pub enum LocalManagerError {
     /// The disk failed: give up.
     #[error("the topology map: {0}")]
     Disk(#[from] DiskError),
@@ -159,7 +159,7 @@ pub enum ManagerError {
     TooMuchCors,
 }
 
-impl From<CodecError> for ManagerError {
+impl From<CodecError> for LocalManagerError {
     fn from(error: CodecError) -> Self {
         Self::Unusable(error.to_string())
     }
@@ -176,8 +176,8 @@ pub struct Genesis {
     pub pv_count_max: u32,
 }
 
-/// The owner of the map.
-pub struct Manager {
+/// The owner of a single node's map, which is a file.
+pub struct LocalManager {
     disk: Arc<dyn Disk>,
     published: RwLock<Arc<Published>>,
     /// Held while a change is on its way to the disk.
@@ -186,13 +186,13 @@ pub struct Manager {
     region: RegionId,
 }
 
-impl Manager {
+impl LocalManager {
     /// Reads the map of a store that has this number among regions, or makes it on a new disk, and asks only then what it is
     /// to be made with.
     ///
     /// # Errors
-    /// [`ManagerError::Disk`] and [`ManagerError::Unusable`]; what `genesis` says.
-    pub fn open<E: From<ManagerError>>(
+    /// [`LocalManagerError::Disk`] and [`LocalManagerError::Unusable`]; what `genesis` says.
+    pub fn open<E: From<LocalManagerError>>(
         disk: Arc<dyn Disk>,
         region: RegionId,
         genesis: impl FnOnce() -> Result<Genesis, E>,
@@ -201,7 +201,7 @@ impl Manager {
             Some(map) => map,
             None => {
                 let map = new_map(genesis()?);
-                disk.create_dir(MANAGER_DIR).map_err(ManagerError::from)?;
+                disk.create_dir(MANAGER_DIR).map_err(LocalManagerError::from)?;
                 store(&*disk, &map)?;
                 map
             }
@@ -226,8 +226,8 @@ impl Manager {
     /// the server had begun.
     ///
     /// # Errors
-    /// [`ManagerError::Disk`].
-    pub fn begin_views(&self) -> Result<Arc<Published>, ManagerError> {
+    /// [`LocalManagerError::Disk`].
+    pub fn begin_views(&self) -> Result<Arc<Published>, LocalManagerError> {
         self.change(|map| {
             for pg in &mut map.pgs {
                 pg.view = View(pg.view.0 + 1);
@@ -246,24 +246,24 @@ impl Manager {
     /// Makes a bucket, with the home that it has in other regions.
     ///
     /// # Errors
-    /// [`ManagerError`].
+    /// [`LocalManagerError`].
     pub fn create_bucket(
         &self,
         name: &BucketName,
         (location, home): (Option<String>, Option<Home>),
         now_ms: u64,
-    ) -> Result<BucketRecord, ManagerError> {
+    ) -> Result<BucketRecord, LocalManagerError> {
         let map = self.change(|map| make_bucket(map, name, (location, home), now_ms))?;
-        map.bucket(name).cloned().ok_or(ManagerError::NoSuchBucket)
+        map.bucket(name).cloned().ok_or(LocalManagerError::NoSuchBucket)
     }
 
     /// Sets how many regions have a bucket's changes before they are answered.
     ///
     /// # Errors
-    /// [`ManagerError`].
-    pub fn set_regions(&self, name: &BucketName, regions: u8) -> Result<(), ManagerError> {
+    /// [`LocalManagerError`].
+    pub fn set_regions(&self, name: &BucketName, regions: u8) -> Result<(), LocalManagerError> {
         self.change(|map| {
-            let record = map.buckets.get_mut(name).ok_or(ManagerError::NoSuchBucket)?;
+            let record = map.buckets.get_mut(name).ok_or(LocalManagerError::NoSuchBucket)?;
             record.regions = regions;
             Ok(())
         })?;
@@ -273,22 +273,22 @@ impl Manager {
     /// Sets a bucket's CORS rules, or removes them.
     ///
     /// # Errors
-    /// [`ManagerError`].
+    /// [`LocalManagerError`].
     pub fn set_cors(
         &self,
         name: &BucketName,
         rules: Option<CorsRules>,
-    ) -> Result<(), ManagerError> {
+    ) -> Result<(), LocalManagerError> {
         self.change(|map| {
             if !map.buckets.contains_key(name) {
-                return Err(ManagerError::NoSuchBucket);
+                return Err(LocalManagerError::NoSuchBucket);
             }
             let others = map.buckets.values().filter(|record| record.name != *name);
             let others = others.filter_map(|record| record.cors.as_ref());
             if rules.as_ref().is_some_and(|rules| !cors::fit(rules, others)) {
-                return Err(ManagerError::TooMuchCors);
+                return Err(LocalManagerError::TooMuchCors);
             }
-            let record = map.buckets.get_mut(name).ok_or(ManagerError::NoSuchBucket)?;
+            let record = map.buckets.get_mut(name).ok_or(LocalManagerError::NoSuchBucket)?;
             record.cors = rules;
             Ok(())
         })?;
@@ -298,18 +298,18 @@ impl Manager {
     /// Makes a bucket local to this region, and makes it if it is not there; or begins to share it.
     ///
     /// # Errors
-    /// [`ManagerError`].
+    /// [`LocalManagerError`].
     pub fn set_local(
         &self,
         name: &BucketName,
         is_local: bool,
         now_ms: u64,
-    ) -> Result<(), ManagerError> {
+    ) -> Result<(), LocalManagerError> {
         self.change(|map| {
             if is_local && !map.buckets.contains_key(name) {
                 make_bucket(map, name, (None, None), now_ms)?;
             }
-            let record = map.buckets.get_mut(name).ok_or(ManagerError::NoSuchBucket)?;
+            let record = map.buckets.get_mut(name).ok_or(LocalManagerError::NoSuchBucket)?;
             record.set_local(is_local)?;
             Ok(())
         })?;
@@ -319,10 +319,10 @@ impl Manager {
     /// Goes on to the next step of sharing a bucket, if it is still as in this record.
     ///
     /// # Errors
-    /// [`ManagerError`].
-    pub fn share(&self, was: &BucketRecord, next: Sharing) -> Result<(), ManagerError> {
+    /// [`LocalManagerError`].
+    pub fn share(&self, was: &BucketRecord, next: Sharing) -> Result<(), LocalManagerError> {
         self.change(|map| {
-            let record = map.buckets.get_mut(&was.name).ok_or(ManagerError::NoSuchBucket)?;
+            let record = map.buckets.get_mut(&was.name).ok_or(LocalManagerError::NoSuchBucket)?;
             let is_it = record.share(was.id, was.epoch, next);
             tracing::debug!(bucket = %was.name, ?next, is_it, "a bucket is being shared");
             Ok(())
@@ -333,50 +333,55 @@ impl Manager {
     /// Sets a bucket's home, if it is still the expected one.
     ///
     /// # Errors
-    /// [`ManagerError`].
+    /// [`LocalManagerError`].
     pub fn set_home(
         &self,
         name: &BucketName,
         expected: Option<Home>,
         next: Home,
-    ) -> Result<(), ManagerError> {
+    ) -> Result<(), LocalManagerError> {
         self.change(|map| {
-            let record = map.buckets.get_mut(name).ok_or(ManagerError::NoSuchBucket)?;
+            let record = map.buckets.get_mut(name).ok_or(LocalManagerError::NoSuchBucket)?;
             Ok(record.set_home(expected, next)?)
         })?;
         Ok(())
     }
 
     /// Marks a bucket as deleting, under a new epoch; the record returned is what
-    /// [`Manager::end_deletion`] takes. A deletion that was under way has lost.
+    /// [`LocalManager::end_deletion`] takes. A deletion that was under way has lost.
     ///
     /// # Errors
-    /// [`ManagerError`].
-    pub fn begin_deletion(&self, name: &BucketName) -> Result<BucketRecord, ManagerError> {
+    /// [`LocalManagerError`].
+    pub fn begin_deletion(&self, name: &BucketName) -> Result<BucketRecord, LocalManagerError> {
         let map = self.change(|map| {
-            let record = map.buckets.get_mut(name).ok_or(ManagerError::NoSuchBucket)?;
+            let record = map.buckets.get_mut(name).ok_or(LocalManagerError::NoSuchBucket)?;
             if record.has_home() {
-                return Err(ManagerError::HasHome);
+                return Err(LocalManagerError::HasHome);
             }
             record.state = BucketState::Deleting;
             record.epoch = Epoch(record.epoch.0 + 1);
             Ok(())
         })?;
-        map.bucket(name).cloned().ok_or(ManagerError::NoSuchBucket)
+        map.bucket(name).cloned().ok_or(LocalManagerError::NoSuchBucket)
     }
 
     /// Ends a deletion: removes the bucket if it was found empty, else makes it live again.
     ///
     /// # Errors
-    /// [`ManagerError::NoSuchBucket`] if the bucket has gone, or its record changed since.
-    pub fn end_deletion(&self, marked: &BucketRecord, empty: bool) -> Result<(), ManagerError> {
+    /// [`LocalManagerError::NoSuchBucket`] if the bucket has gone, or its record changed since.
+    pub fn end_deletion(
+        &self,
+        marked: &BucketRecord,
+        empty: bool,
+    ) -> Result<(), LocalManagerError> {
         self.change(|map| {
-            let record = map.buckets.get_mut(&marked.name).ok_or(ManagerError::NoSuchBucket)?;
+            let record =
+                map.buckets.get_mut(&marked.name).ok_or(LocalManagerError::NoSuchBucket)?;
             // Its settings may have changed meanwhile.
             let is_marked = record.state == BucketState::Deleting
                 && (record.id, record.epoch) == (marked.id, marked.epoch);
             if !is_marked {
-                return Err(ManagerError::NoSuchBucket);
+                return Err(LocalManagerError::NoSuchBucket);
             }
             if empty {
                 map.buckets.remove(&marked.name);
@@ -393,8 +398,8 @@ impl Manager {
     /// that there are. The last get none if the disk has no PV left.
     ///
     /// # Errors
-    /// [`ManagerError::Disk`].
-    pub fn draw_lvs(&self, pgs: &[PgId]) -> Result<Vec<LvRecord>, ManagerError> {
+    /// [`LocalManagerError::Disk`].
+    pub fn draw_lvs(&self, pgs: &[PgId]) -> Result<Vec<LvRecord>, LocalManagerError> {
         let mut drawn = Vec::new();
         self.change(|map| {
             let next = map.lvs.len() as u32;
@@ -412,8 +417,8 @@ impl Manager {
 
     fn change(
         &self,
-        edit: impl FnOnce(&mut Map) -> Result<(), ManagerError>,
-    ) -> Result<Arc<Published>, ManagerError> {
+        edit: impl FnOnce(&mut Map) -> Result<(), LocalManagerError>,
+    ) -> Result<Arc<Published>, LocalManagerError> {
         let _one_at_a_time = self.changing.lock();
         let before = self.map();
         let mut map = before.map.clone();
@@ -435,12 +440,12 @@ fn make_bucket(
     name: &BucketName,
     (location, home): (Option<String>, Option<Home>),
     now_ms: u64,
-) -> Result<(), ManagerError> {
+) -> Result<(), LocalManagerError> {
     if map.buckets.contains_key(name) {
-        return Err(ManagerError::BucketExists);
+        return Err(LocalManagerError::BucketExists);
     }
     if map.buckets.len() >= BUCKETS_MAX {
-        return Err(ManagerError::TooManyBuckets);
+        return Err(LocalManagerError::TooManyBuckets);
     }
     let id = map.next_bucket;
     map.next_bucket = BucketId(id.0 + 1);
@@ -479,14 +484,14 @@ fn new_map(genesis: Genesis) -> Map {
 /// Reads the map of a store; `None` if it has none yet.
 ///
 /// # Errors
-/// [`ManagerError::Disk`] and [`ManagerError::Unusable`].
-pub fn load(disk: &dyn Disk) -> Result<Option<Map>, ManagerError> {
+/// [`LocalManagerError::Disk`] and [`LocalManagerError::Unusable`].
+pub fn load(disk: &dyn Disk) -> Result<Option<Map>, LocalManagerError> {
     let bytes = match read_file(disk, &format!("{MANAGER_DIR}/{MAP_FILE}")) {
         Ok(bytes) => bytes,
         Err(DiskError::NotFound { .. }) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let damaged = |reason: &str| ManagerError::Unusable(reason.to_owned());
+    let damaged = |reason: &str| LocalManagerError::Unusable(reason.to_owned());
     let (magic, rest) = bytes.split_first_chunk::<8>().ok_or_else(|| damaged("it is too short"))?;
     let (sum, body) = rest.split_first_chunk::<8>().ok_or_else(|| damaged("it is too short"))?;
     if magic != MAP_MAGIC {
@@ -509,7 +514,7 @@ pub fn map_bytes(map: &Map) -> Vec<u8> {
     bytes
 }
 
-fn store(disk: &dyn Disk, map: &Map) -> Result<(), ManagerError> {
+fn store(disk: &dyn Disk, map: &Map) -> Result<(), LocalManagerError> {
     Ok(replace_file(disk, MANAGER_DIR, MAP_FILE, &map_bytes(map))?)
 }
 

@@ -9,6 +9,6 @@ mod alone;
 pub mod quorum;
 
 pub use alone::{
-    Genesis, LvRecord, MANAGER_DIR, Manager, ManagerError, Map, PgRecord, Published, ReplicaPlace,
-    load, map_bytes,
+    Genesis, LocalManager, LocalManagerError, LvRecord, MANAGER_DIR, Map, PgRecord, Published,
+    ReplicaPlace, load, map_bytes,
 };

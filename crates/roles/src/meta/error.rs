@@ -6,7 +6,7 @@ use larder_protocol::IndexError;
 use larder_protocol::pg::LogGap;
 use larder_types::codec::CodecError;
 
-use crate::manager::ManagerError;
+use crate::manager::LocalManagerError;
 
 /// The reason why a meta server did not open.
 #[derive(Debug, thiserror::Error)]
@@ -19,7 +19,7 @@ pub enum OpenError {
     Kv(#[from] KvError),
     /// The map.
     #[error(transparent)]
-    Manager(#[from] ManagerError),
+    Manager(#[from] LocalManagerError),
     /// Wait for the managers: the cluster's map is not known here yet.
     #[error("the cluster's map is not known here yet")]
     NoMap,

@@ -13,14 +13,14 @@ use larder_types::{BucketId, BucketState, Epoch, RegionId};
 use parking_lot::RwLock;
 
 use crate::limits::{KV_CACHE_BYTES, KV_CACHE_FILLED_PART};
-use crate::manager::Manager;
+use crate::manager::LocalManager;
 use crate::managers::Managers;
 use crate::planted::{Bug, has};
 
 /// Where the buckets come from.
 pub(super) enum Buckets {
     /// The map of this process.
-    Here(Arc<Manager>),
+    Here(Arc<LocalManager>),
     /// The cluster's map.
     Apart(LiveBuckets),
 }

@@ -101,7 +101,7 @@ use tokio::sync::watch;
 
 use crate::clock::now;
 use crate::data::DataServer;
-use crate::manager::Manager;
+use crate::manager::LocalManager;
 use crate::news::{News, NewsWatch};
 use crate::requests::Requests;
 use crate::ticket::Ticket;
@@ -160,7 +160,7 @@ enum Neighbours {
 
 /// The other roles of a store.
 struct Here {
-    manager: Arc<Manager>,
+    manager: Arc<LocalManager>,
     data: Arc<DataServer>,
 }
 

@@ -29,7 +29,7 @@ use super::space::SpaceKnown;
 use super::{Callers, Duties, Here, Member, Meta, Neighbours, PgQueue};
 use crate::data::DataServer;
 use crate::limits::KV_CACHE_BYTES;
-use crate::manager::Manager;
+use crate::manager::LocalManager;
 use crate::news::News;
 
 /// Directory of the log's segments.
@@ -146,7 +146,7 @@ impl Meta {
     pub fn open(
         disk: Arc<dyn Disk>,
         root: &Path,
-        manager: Arc<Manager>,
+        manager: Arc<LocalManager>,
         data: Arc<DataServer>,
         volume: Volume,
         config: &MetaConfig,

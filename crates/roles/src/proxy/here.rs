@@ -25,7 +25,7 @@ use super::{refused, unavailable, undecodable, unexpected};
 use crate::clock::now_ms;
 use crate::data::{DataServer, PutWrite, ReadFailure};
 use crate::limits::{DISK_FULL_TRIES_MAX, LIST_WAIT_MS_MAX};
-use crate::manager::{Manager, ManagerError};
+use crate::manager::{LocalManager, LocalManagerError};
 use crate::meta::{Awaited, Meta, MetaKind};
 use crate::requests::Requests;
 use crate::ticket::{Settled, Ticket};
@@ -35,14 +35,14 @@ use crate::wire::{Position, RemotePart};
 pub struct Here {
     meta: Arc<Meta>,
     data: Arc<DataServer>,
-    manager: Arc<Manager>,
+    manager: Arc<LocalManager>,
 }
 
 impl Here {
     pub(super) fn new(
         meta: Arc<Meta>,
         data: Arc<DataServer>,
-        manager: Arc<Manager>,
+        manager: Arc<LocalManager>,
         requests: &Arc<Requests>,
     ) -> Self {
         meta.heed(requests.clone());
@@ -53,7 +53,7 @@ impl Here {
         &self.meta
     }
 
-    pub(super) fn manager(&self) -> &Arc<Manager> {
+    pub(super) fn manager(&self) -> &Arc<LocalManager> {
         &self.manager
     }
 
@@ -126,7 +126,7 @@ impl Here {
     /// Has the manager change the map where it may wait for a disk.
     pub(super) async fn manage<T: Send + 'static>(
         &self,
-        change: impl FnOnce(&Manager) -> Result<T, ManagerError> + Send + 'static,
+        change: impl FnOnce(&LocalManager) -> Result<T, LocalManagerError> + Send + 'static,
     ) -> Result<T, ObjectError> {
         let manager = self.manager.clone();
         match tokio::task::spawn_blocking(move || change(&manager)).await {
@@ -451,17 +451,19 @@ fn unscannable(error: KvError) -> ObjectError {
     unavailable("the index cannot be scanned: see the log")
 }
 
-fn managing_failed(error: ManagerError) -> ObjectError {
+fn managing_failed(error: LocalManagerError) -> ObjectError {
     match error {
-        ManagerError::BucketExists => ObjectError::BucketExists,
-        ManagerError::NoSuchBucket => ObjectError::NoSuchBucket,
-        ManagerError::TooManyBuckets => ObjectError::TooManyBuckets,
-        ManagerError::HasHome => ObjectError::HasHome,
-        ManagerError::TooMuchCors => ObjectError::TooMuchCors,
-        ManagerError::NotShared(error) => ObjectError::Unavailable { reason: error.to_string() },
-        ManagerError::Home(error) => ObjectError::Unavailable { reason: error.to_string() },
-        ManagerError::Disk(larder_env::DiskError::Full { .. }) => ObjectError::Full,
-        error @ (ManagerError::Disk(_) | ManagerError::Unusable(_)) => {
+        LocalManagerError::BucketExists => ObjectError::BucketExists,
+        LocalManagerError::NoSuchBucket => ObjectError::NoSuchBucket,
+        LocalManagerError::TooManyBuckets => ObjectError::TooManyBuckets,
+        LocalManagerError::HasHome => ObjectError::HasHome,
+        LocalManagerError::TooMuchCors => ObjectError::TooMuchCors,
+        LocalManagerError::NotShared(error) => {
+            ObjectError::Unavailable { reason: error.to_string() }
+        }
+        LocalManagerError::Home(error) => ObjectError::Unavailable { reason: error.to_string() },
+        LocalManagerError::Disk(larder_env::DiskError::Full { .. }) => ObjectError::Full,
+        error @ (LocalManagerError::Disk(_) | LocalManagerError::Unusable(_)) => {
             ObjectError::Unavailable { reason: error.to_string() }
         }
     }

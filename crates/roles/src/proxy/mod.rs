@@ -72,7 +72,7 @@ use tokio::time::Instant;
 
 use crate::data::DataServer;
 use crate::limits::{PROXY_PATIENCE_MS, REGION_CHANGES_MAX, REGION_PARTS_MAX, REGION_REMOTES_MAX};
-use crate::manager::Manager;
+use crate::manager::LocalManager;
 use crate::meta::Meta;
 use crate::requests::Requests;
 use crate::ticket::Settled;
@@ -136,7 +136,7 @@ pub type ClusterProxy = Proxy<Away>;
 impl Proxy {
     /// A proxy of a new session, for the roles of this process.
     #[must_use]
-    pub fn new(meta: Arc<Meta>, data: Arc<DataServer>, manager: Arc<Manager>) -> Self {
+    pub fn new(meta: Arc<Meta>, data: Arc<DataServer>, manager: Arc<LocalManager>) -> Self {
         let session = SessionId(larder_env::rng::unique_u64());
         let requests = Arc::new(Requests::new(session));
         Self::with(Here::new(meta, data, manager, &requests), requests)

@@ -19,7 +19,7 @@ use super::here::Here;
 use super::reach::Reach;
 use super::unavailable;
 use crate::clock::now_ms;
-use crate::manager::{Manager, ManagerError};
+use crate::manager::{LocalManager, LocalManagerError};
 use crate::meta::JournalCall;
 use crate::news::News;
 use crate::wire::{JournalShown, Position};
@@ -229,9 +229,9 @@ impl RegionReach for Here {
     ) -> Result<bool, ObjectError> {
         let bucket = bucket.clone();
         // That it is another one is no error.
-        let set = move |manager: &Manager| match manager.set_home(&bucket, expected, next) {
+        let set = move |manager: &LocalManager| match manager.set_home(&bucket, expected, next) {
             Ok(()) => Ok(true),
-            Err(ManagerError::Home(_)) => Ok(false),
+            Err(LocalManagerError::Home(_)) => Ok(false),
             Err(error) => Err(error),
         };
         self.manage(set).await
@@ -239,7 +239,7 @@ impl RegionReach for Here {
 
     async fn adopt_bucket(&self, bucket: &BucketName, home: Home) -> Result<(), ObjectError> {
         let bucket = bucket.clone();
-        let made = move |manager: &Manager| {
+        let made = move |manager: &LocalManager| {
             manager.create_bucket(&bucket, (None, Some(home)), now_ms()).map(|_made| ())
         };
         self.manage(made).await
@@ -261,10 +261,13 @@ impl RegionReach for Here {
         let mut settled = Vec::new();
         for setting in settings {
             let SharingSetting { bucket, is_local } = setting.clone();
-            let set = move |manager: &Manager| match manager.set_local(&bucket, is_local, now_ms())
-            {
+            let set = move |manager: &LocalManager| match manager.set_local(
+                &bucket,
+                is_local,
+                now_ms(),
+            ) {
                 // It cannot be.
-                Err(ManagerError::NotShared(NotShared::HasHome)) => {
+                Err(LocalManagerError::NotShared(NotShared::HasHome)) => {
                     tracing::warn!(%bucket, "a bucket with a home stays as it is: give the home up first");
                     Ok(())
                 }

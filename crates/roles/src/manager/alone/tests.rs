@@ -79,11 +79,11 @@ fn a_flipped_bit_anywhere_makes_the_map_unusable() {
         let mut flipped = bytes.clone();
         flipped[at] ^= 1;
         let loaded = load(&*disk_with(&flipped));
-        assert!(matches!(loaded, Err(ManagerError::Unusable(_))), "byte {at}: {loaded:?}");
+        assert!(matches!(loaded, Err(LocalManagerError::Unusable(_))), "byte {at}: {loaded:?}");
     }
     for end in 0..bytes.len() {
         let loaded = load(&*disk_with(&bytes[..end]));
-        assert!(matches!(loaded, Err(ManagerError::Unusable(_))), "cut at {end}: {loaded:?}");
+        assert!(matches!(loaded, Err(LocalManagerError::Unusable(_))), "cut at {end}: {loaded:?}");
     }
 }
 
@@ -97,10 +97,11 @@ fn a_map_of_a_later_release_is_refused_and_says_so() {
     assert!(error.contains("format version 2") && error.contains("newer release"), "{error}");
 }
 
-fn manager() -> (Manager, BucketName) {
+fn manager() -> (LocalManager, BucketName) {
     let disk = larder_env::SimDisk::new(1, 1 << 20);
     let genesis = Genesis { pg_count: 2, lv_blocks: 16_384, pv_count_max: 2 };
-    let manager = Manager::open(disk, RegionId::OWN, || Ok::<_, ManagerError>(genesis)).unwrap();
+    let manager =
+        LocalManager::open(disk, RegionId::OWN, || Ok::<_, LocalManagerError>(genesis)).unwrap();
     let name = BucketName::new("photos").unwrap();
     manager.create_bucket(&name, (None, None), 1).unwrap();
     (manager, name)
@@ -175,14 +176,15 @@ fn cors_rules_are_in_the_file_until_they_are_removed_and_leave_the_epoch() {
     manager.set_cors(&name, None).unwrap();
     assert_eq!(load(&*manager.disk).unwrap().unwrap().buckets[&name].cors, None);
     let other = BucketName::new("none").unwrap();
-    assert!(matches!(manager.set_cors(&other, None), Err(ManagerError::NoSuchBucket)));
+    assert!(matches!(manager.set_cors(&other, None), Err(LocalManagerError::NoSuchBucket)));
 }
 
 #[test]
 fn the_cors_rules_of_all_buckets_of_a_node_are_bounded() {
     let disk = larder_env::SimDisk::new(1, 1 << 24);
     let genesis = Genesis { pg_count: 2, lv_blocks: 16_384, pv_count_max: 2 };
-    let manager = Manager::open(disk, RegionId::OWN, || Ok::<_, ManagerError>(genesis)).unwrap();
+    let manager =
+        LocalManager::open(disk, RegionId::OWN, || Ok::<_, LocalManagerError>(genesis)).unwrap();
     let longest = || rules(larder_types::limits::CORS_BYTES_MAX - 16);
     let fitting = CORS_ALL_BYTES_MAX / longest().bytes();
     let set = |number| {
@@ -191,5 +193,5 @@ fn the_cors_rules_of_all_buckets_of_a_node_are_bounded() {
         manager.set_cors(&name, Some(longest()))
     };
     (0..fitting).for_each(|number| set(number).unwrap());
-    assert!(matches!(set(fitting), Err(ManagerError::TooMuchCors)));
+    assert!(matches!(set(fitting), Err(LocalManagerError::TooMuchCors)));
 }
