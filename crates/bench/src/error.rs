@@ -93,25 +93,6 @@ pub enum BenchError {
         /// The error of the endpoint.
         source: CallError,
     },
-    /// Mend the document.
-    #[error("{}: {reason}", path.display())]
-    Document {
-        /// The document.
-        path: PathBuf,
-        /// The fault, and what would be right.
-        reason: String,
-    },
-    /// Nothing to mend: SIGINT or SIGTERM ended it.
-    #[error("interrupted; nothing was written")]
-    Interrupted,
-    /// Take another address to listen on, or one that is free.
-    #[error("--listen {address}: {source}")]
-    Listen {
-        /// The address.
-        address: std::net::SocketAddr,
-        /// The error of the system.
-        source: io::Error,
-    },
     /// Free resources of this machine.
     #[error("the system refuses what the bench needs: {0}")]
     System(io::Error),
@@ -126,15 +107,8 @@ impl BenchError {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Usage { .. }
-            | Self::File { .. }
-            | Self::Trace { .. }
-            | Self::Process { .. }
-            | Self::Document { .. } => 2,
-            Self::Preparation { .. }
-            | Self::Listen { .. }
-            | Self::System(_)
-            | Self::Interrupted => 3,
+            Self::Usage { .. } | Self::File { .. } | Self::Trace { .. } | Self::Process { .. } => 2,
+            Self::Preparation { .. } | Self::System(_) => 3,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The bench driver, the trace replay and the floor server: `larder bench`.
+//! The bench driver and the trace replay: `larder bench`.
 //!
 //! One driver for every scenario, against any S3 endpoint. It runs on the same cores as the server it
 //! measures, so its own CPU time is kept small. It is a judge, so it trusts no answer. It compares
@@ -13,23 +13,20 @@
 //! | [`client`], [`sign`] | how a request is made and its answer checked |
 //! | [`content`] | what objects contain |
 //! | [`histogram`], [`cpu`], [`report`] | the results |
-//! | [`compare`] | how larder, the floor and other stores do in turn |
-//! | [`floor`] | what a server that does nothing costs |
+//! | [`pool`] | which thread makes them |
 
 #![deny(unsafe_code)]
 
 pub mod args;
 pub mod client;
-pub mod compare;
 mod connection;
 pub mod content;
 pub mod cpu;
 mod error;
 mod fleet;
-pub mod floor;
 pub mod histogram;
 pub mod load;
-mod pool;
+pub mod pool;
 pub mod replay;
 pub mod report;
 pub mod scenario;
@@ -83,12 +80,6 @@ fn execute(command: BenchCommand) -> Result<u64, BenchError> {
             let report = replay::replay(&args, Credentials::from_env()?)?;
             return Ok(show(&report, args.endpoint.json));
         }
-        BenchCommand::Compare(args) => return compare::run(&args),
-        BenchCommand::Ordered(args) => return compare::ordered::run(&args),
-        BenchCommand::Policies(args) => return compare::policies::run(&args),
-        BenchCommand::Schedule(args) => return compare::schedule::run(&args),
-        BenchCommand::Rebalance(args) => return compare::rebalance::run(&args),
-        BenchCommand::Floor(args) => return floor::run(&args).map(|()| 0),
     };
     let report = scenario::load(operation, &load, objects, Credentials::from_env()?)?;
     Ok(show(&report, load.endpoint.json))

@@ -91,7 +91,7 @@ fn objects_needed(
 }
 
 /// A number that no other run has: the nanosecond of its begin.
-pub(crate) fn run_number() -> u128 {
+pub fn run_number() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_nanos()
 }
 

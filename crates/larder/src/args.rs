@@ -132,7 +132,7 @@ pub(crate) enum Command {
     /// acknowledged put is on this machine's disk, or, with --ack uploaded, in the backend: the process may be killed at any
     /// moment. `larder pack inspect` and `larder pack extract` read blobs without Larder's directory.
     #[command(after_help = exit::HELP)]
-    Pack(PackArgs),
+    Pack(Box<PackArgs>),
     /// Join stores as regions, each of which takes writes and has all objects.
     Region {
         #[command(subcommand)]

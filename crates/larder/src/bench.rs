@@ -1,8 +1,7 @@
-//! `larder bench`, kept out of directories that belong to Larder; but `larder bench fill` is for stores.
+//! `larder bench`: measures an endpoint, or fills a store.
 
 use std::process::ExitCode;
 
-use larder_bench::BenchCommand;
 use larder_bench::content::Content;
 use larder_roles::StoreError;
 use larder_roles::fill::{FillConfig, FillError, Filled, fill};
@@ -16,7 +15,7 @@ use crate::{exit, logging};
 /// Measures, or fills a store.
 pub(crate) fn run(tool: BenchTool) -> ExitCode {
     match tool {
-        BenchTool::Measure(command) => measure(command),
+        BenchTool::Measure(command) => larder_bench::run(command),
         BenchTool::Fill(args) => match fill_store(&args) {
             Ok(filled) => {
                 println!("{}", shown(&filled, args.size.0));
@@ -27,17 +26,6 @@ pub(crate) fn run(tool: BenchTool) -> ExitCode {
                 exit::code(error.code())
             }
         },
-    }
-}
-
-/// Measures, unless the result would go into a directory of Larder's, or into one that lies in such a directory.
-fn measure(command: BenchCommand) -> ExitCode {
-    match command.written().into_iter().try_for_each(kind::check_unowned) {
-        Ok(()) => larder_bench::run(command),
-        Err(error) => {
-            eprintln!("error: {error}");
-            exit::code(exit::USAGE)
-        }
     }
 }
 

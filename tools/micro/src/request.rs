@@ -5,7 +5,6 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::SystemTime;
 
-use larder_bench::floor;
 use larder_bench::sign::{Credentials, EMPTY_PAYLOAD, Signed, Signer, amz_date, hex};
 use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
@@ -37,7 +36,7 @@ fn run(method: &str, body: &[u8], count: u64) -> Outcome {
         drop(stop);
         sent.map_err(|error| error.to_string())
     });
-    runtime.block_on(floor::serve(listener, root, async move {
+    runtime.block_on(larder_floor::serve(listener, root, async move {
         let _ended = stopped.await;
     }))?;
     client.join().map_err(|_| "the client panicked")??;

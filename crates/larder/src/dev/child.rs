@@ -32,12 +32,21 @@ pub(super) struct Part {
     pub(super) log: PathBuf,
     /// Threads of its event loop.
     pub(super) threads: usize,
+    /// Words of its command line before the role: see [`crate::run`].
+    reached_by: Vec<&'static str>,
 }
 
 impl Part {
     /// The process of one role of a node, which has a directory of its own.
-    pub(super) fn new(node: usize, role: PartRole, dir: &Path, threads: usize) -> Self {
-        Self { node, role, config: dir.join("role.toml"), log: dir.join("process.log"), threads }
+    pub(super) fn new(
+        node: usize,
+        role: PartRole,
+        dir: &Path,
+        threads: usize,
+        reached_by: &[&'static str],
+    ) -> Self {
+        let (config, log) = (dir.join("role.toml"), dir.join("process.log"));
+        Self { node, role, config, log, threads, reached_by: reached_by.to_vec() }
     }
 }
 
@@ -117,6 +126,7 @@ impl Process {
             command.env(THREADS, self.part.threads.to_string());
         }
         let mut child = command
+            .args(&self.part.reached_by)
             .arg(self.part.role.name())
             .arg("--config")
             .arg(&self.part.config)

@@ -95,9 +95,9 @@ enum Woken {
     Process(Part, Happened),
 }
 
-/// Runs the cluster until it is told to stop.
-pub(crate) fn run(args: &DevClusterArgs) -> ExitCode {
-    match start(args) {
+/// Runs the cluster until it is told to stop. `reached_by`: see [`crate::run`].
+pub(crate) fn run(args: &DevClusterArgs, reached_by: &[&'static str]) -> ExitCode {
+    match start(args, reached_by) {
         Ok(()) => exit::code(exit::OK),
         Err(error) => {
             eprintln!("error: {error}");
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &DevClusterArgs) -> ExitCode {
     }
 }
 
-fn start(args: &DevClusterArgs) -> Result<(), DevError> {
+fn start(args: &DevClusterArgs, reached_by: &[&'static str]) -> Result<(), DevError> {
     let (layout, _held) = make::open_or_make(args)?;
     let (woken, wakes) = sync_channel(WOKEN_MAX);
     heed_signals(woken.clone())?;
@@ -115,7 +115,7 @@ fn start(args: &DevClusterArgs) -> Result<(), DevError> {
     let threads = layout::threads(layout.nodes.len());
     for (number, node) in layout.nodes.iter().enumerate() {
         for part in &node.parts {
-            let part = Part::new(number, part.role, &part.dir, threads);
+            let part = Part::new(number, part.role, &part.dir, threads, reached_by);
             let woken = woken.clone();
             // It is only for people to read: events that find no room are dropped.
             let tell = move |part, what| drop(woken.try_send(Woken::Process(part, what)));

@@ -79,8 +79,8 @@ fn run(kind: Kind, dir: &Path, scratch: &Path) -> String {
     let words = std::iter::once("larder").chain(words);
     let code = match Program::try_parse_from(words).unwrap().command {
         Command::Server(args) => crate::server::run(&args),
-        Command::Pack(args) => crate::pack::run(args),
-        Command::DevCluster(args) => crate::dev::run(&args),
+        Command::Pack(args) => crate::pack::run(*args),
+        Command::DevCluster(args) => crate::dev::run(&args, &[]),
         Command::Manager(args) => cluster::run(ServerRole::Manager, &args),
         Command::Meta(args) => cluster::run(ServerRole::Meta, &args),
         Command::Data(args) => cluster::run(ServerRole::Data, &args),
@@ -136,7 +136,7 @@ fn a_store_is_no_backend_and_takes_no_extracted_objects() {
         let Command::Pack(args) = Program::try_parse_from(words).unwrap().command else {
             panic!("it is pack")
         };
-        assert_ne!(format!("{:?}", crate::pack::run(args)), success);
+        assert_ne!(format!("{:?}", crate::pack::run(*args)), success);
         assert!(contents(dir.path()) == before && !Path::new(&worker).exists());
     }
 }
@@ -173,7 +173,7 @@ fn pack(words: &[&str]) -> String {
     let Command::Pack(args) = Program::try_parse_from(words).unwrap().command else {
         panic!("it is pack")
     };
-    format!("{:?}", crate::pack::run(args))
+    format!("{:?}", crate::pack::run(*args))
 }
 
 fn success() -> String {

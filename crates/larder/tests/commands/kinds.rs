@@ -253,28 +253,8 @@ fn of_regions(named: &Named<'_>) -> Vec<Case> {
 
 /// The commands that measure, and those that are given no directory.
 fn that_measure(named: &Named<'_>) -> Vec<Case> {
-    let Named { dir, elsewhere, taken, .. } = *named;
-    let mut cases = Vec::new();
-    // Brief, should one of them run.
-    let compare = ["--quick", "--works", "put-8KiB-20", "--systems", "larder"];
-    let measuring = ["--duration", "1ms", "--rounds", "1"];
-    for (command, brief) in [
-        ("bench compare", &compare[..]),
-        ("bench ordered", &measuring),
-        ("bench policies", &measuring),
-        ("bench schedule", &["--quick"]),
-        ("bench rebalance", &["--quick"]),
-    ] {
-        cases.push(case(command, &[brief, &["--docs", dir]].concat(), &[]));
-        let mut within = case(command, brief, &[]);
-        within.says = |_, dir| Some(format!("docs is inside {dir}"));
-        cases.push(within);
-        if !["bench schedule", "bench rebalance"].contains(&command) {
-            let words = ["--docs", elsewhere, "--scratch", dir];
-            cases.push(case(command, &[brief, &words].concat(), &[]));
-        }
-    }
-    cases.push(case("man", &[dir], &[]));
+    let Named { dir, elsewhere, .. } = *named;
+    let mut cases = vec![case("man", &[dir], &[])];
     let given_none = cases.len();
     for command in [
         "bench put",
@@ -288,7 +268,6 @@ fn that_measure(named: &Named<'_>) -> Vec<Case> {
         cases.push(case(command, &["--endpoint", "http://127.0.0.1:1"], &[]));
     }
     cases.push(case("bench replay", &[dir, "--endpoint", "http://127.0.0.1:1"], &[]));
-    cases.push(case("bench floor", &["--listen", taken], &[]));
     for command in ["region drill", "region compare"] {
         cases.push(case(command, &["a=http://127.0.0.1:1", "b=http://127.0.0.1:1"], &[]));
     }
