@@ -7,8 +7,6 @@
 
 #![deny(unsafe_code)]
 
-#[cfg(feature = "ablation")]
-pub mod ablation;
 pub mod clock;
 pub mod disk;
 mod failure;
@@ -21,8 +19,10 @@ pub mod sim_disk;
 #[cfg(feature = "simulated")]
 pub mod simulated;
 pub mod threads;
+mod wrapping;
 
 pub use disk::{Disk, DiskError, DiskFile, OpenMode};
 pub use real_disk::{FileLock, RealDisk};
 pub use seeded::SeededRng;
 pub use sim_disk::SimDisk;
+pub use wrapping::wrap_files;

@@ -31,6 +31,7 @@ use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use crate::disk::{Disk, DiskError, DiskFile, OpenMode, split_name};
 use crate::failure::{failure, from_std, text};
+use crate::wrapping::wrapped;
 use direct::{DIRECT_BYTES_MIN, Direct};
 
 /// Granule in which the page cache is dropped before a device read: a multiple of every page size.
@@ -139,9 +140,7 @@ impl RealDisk {
 impl Disk for RealDisk {
     fn open(&self, name: &str, mode: OpenMode) -> Result<Arc<dyn DiskFile>, DiskError> {
         let file: Arc<dyn DiskFile> = Arc::new(self.open_file(name, mode)?);
-        #[cfg(feature = "ablation")]
-        let file = crate::ablation::shaped(&self.root, name, file)?;
-        Ok(file)
+        wrapped(&self.root, name, file)
     }
 
     fn create_dir(&self, name: &str) -> Result<(), DiskError> {

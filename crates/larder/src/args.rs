@@ -467,23 +467,6 @@ pub(crate) struct DevClusterArgs {
     /// Read policy of the proxies of a new cluster, as `read_policy` in their configurations.
     #[arg(long, value_name = "POLICY", value_parser = read_policy)]
     pub(crate) read_policy: Option<Policy>,
-    /// Ablations of the processes of a new cluster, as the section `ablation` of their
-    /// configurations.
-    #[cfg(feature = "ablation")]
-    #[arg(long, hide = true, value_name = "TOML", default_value = "")]
-    pub(crate) ablation: toml::Table,
-    /// Proxy of a new cluster that writes in order; a node's number.
-    #[cfg(feature = "ablation")]
-    #[arg(long, hide = true, value_name = "N")]
-    pub(crate) ordered_node: Option<usize>,
-    /// More of that section, for one node.
-    #[cfg(feature = "ablation")]
-    #[arg(long, hide = true, value_name = "TOML", default_value = "")]
-    pub(crate) worse: toml::Table,
-    /// That node's number.
-    #[cfg(feature = "ablation")]
-    #[arg(long, hide = true, value_name = "N")]
-    pub(crate) worse_node: Option<usize>,
 }
 
 /// Commands that measure, and that prepare a measurement.

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream};
@@ -49,8 +49,22 @@ pub(crate) enum Broken {
 }
 
 /// The stream that a connection's bytes go through.
-pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// Makes the stream that is used of the one that was opened.
+type Wrap = dyn Fn(Box<dyn Duplex>) -> Box<dyn Duplex> + Send + Sync;
+
+static WRAP: OnceLock<Box<Wrap>> = OnceLock::new();
+
+/// From now on has `wrap` replace the stream of each new connection of this process: a seam for measurements, such as
+/// over a longer way. No configuration reaches it, and the shipped program puts nothing there.
+///
+/// # Panics
+/// If it is called twice.
+pub fn wrap_sockets(wrap: impl Fn(Box<dyn Duplex>) -> Box<dyn Duplex> + Send + Sync + 'static) {
+    assert!(WRAP.set(Box::new(wrap)).is_ok(), "the sockets of a process are wrapped once");
+}
 
 /// A socket with the frames that go in and out of it.
 pub(crate) struct Wire {
@@ -90,9 +104,8 @@ impl Seen {
 
 impl Wire {
     pub(crate) fn new(socket: Box<dyn Duplex>, metrics: Arc<Metrics>) -> Self {
-        #[cfg(feature = "ablation")]
-        let socket = match crate::ablation::chosen() {
-            Some(delay) => Box::new(crate::ablation::Delayed::new(socket, delay)),
+        let socket = match WRAP.get() {
+            Some(wrap) => wrap(socket),
             None => socket,
         };
         let now = Instant::now();
@@ -412,6 +425,26 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
+
+    thread_local! {
+        /// The hook is there for all tests of this program: it changes the sockets of a thread that says so.
+        static IS_WRAPPED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    }
+
+    #[tokio::test]
+    async fn a_connection_goes_through_what_the_hook_makes_of_its_socket() {
+        wrap_sockets(|socket| match IS_WRAPPED.get() {
+            // It ends at once.
+            true => Box::new(duplex(1).0),
+            false => socket,
+        });
+        let (near, _far) = duplex(64);
+        IS_WRAPPED.set(true);
+        let mut wire = Wire::new(Box::new(near), Arc::default());
+        IS_WRAPPED.set(false);
+        let heard = timeout(Duration::from_secs(60), wire.hear()).await.unwrap();
+        assert!(matches!(heard, Err(Broken::Closed)));
+    }
 
     /// One that waits for something, and says nothing.
     struct Waits {

@@ -15,8 +15,6 @@
 //! | `handshake.rs`, `join.rs`, `knock.rs` | how each connection begins, how servers join over one, how machines find each other before they are a cluster |
 //! | `identity/` | who is who, below all of these |
 
-#[cfg(feature = "ablation")]
-pub mod ablation;
 mod calls;
 mod connection;
 mod endpoint;
@@ -45,6 +43,7 @@ mod target;
 mod transmit;
 mod transport;
 
+pub use connection::{Duplex, wrap_sockets};
 pub use endpoint::Endpoint;
 pub use error::{
     CallError, Decider, Denied, JoinError, KnockError, NotSent, Refused, Rejected, SendError, Side,

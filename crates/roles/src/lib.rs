@@ -22,7 +22,7 @@
 #![deny(unsafe_code)]
 
 #[cfg(feature = "ablation")]
-pub mod ablation;
+mod ablation;
 mod blocking;
 pub mod breakdown;
 mod clock;

@@ -1,5 +1,5 @@
-//! Clusters of this program on this machine, `dev-cluster`, whose network and disks are slowed down in their ports; for
-//! that the program has to be built with the feature `ablation`.
+//! Clusters on this machine, `dev-cluster`, whose network and disks are slowed down in their [`ports`]: processes of this
+//! program that are `larder`.
 
 use std::fs::File;
 use std::path::Path;
@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use crate::error::CompareError;
 use crate::launch::{self, LaunchError, READY_MAX};
+use crate::ports::{self, Sections};
 use crate::process::{Interrupts, Server};
 use crate::rounds::draw_keys;
 use crate::systems::Keys;
@@ -16,10 +17,6 @@ use larder_bench::sign::Credentials;
 
 /// Nodes of a cluster.
 pub(crate) const NODES: usize = 3;
-
-/// Below what a cluster said that did not start.
-const FEATURE_NOTE: &str = "A program that knows no --ablation was built without the feature for it: \
-    cargo build --release --features ablation";
 
 /// Starts clusters, all with the same keys.
 pub(crate) struct Starter {
@@ -36,22 +33,24 @@ impl Starter {
         Ok(Self { keys, credentials, interrupts: Interrupts::watch()? })
     }
 
-    /// A cluster in a directory with these options, and the endpoints of its nodes.
+    /// A cluster in a directory with these ports and options, and the endpoints of its nodes.
     pub(crate) fn start(
         &self,
         directory: &Path,
+        sections: &Sections,
         options: &[&str],
     ) -> Result<(Server, Vec<String>), CompareError> {
         let ready = directory.join("ready");
         let log = directory.join("log");
-        let mut command = Command::new(
-            std::env::current_exe().map_err(CompareError::System)?.with_file_name("larder"),
-        );
+        let ports = directory.join("ports.toml");
+        sections.write(&ports)?;
+        let mut command = Command::new(std::env::current_exe().map_err(CompareError::System)?);
         command
-            .arg("dev-cluster")
+            .args([ports::WORD, "dev-cluster"])
             .arg(directory.join("cluster"))
             .args(["--nodes", &NODES.to_string(), "--json", "--no-restart"])
             .args(options)
+            .env(ports::VARIABLE, &ports)
             .env("LARDER_ROOT_ACCESS_KEY", &self.keys.access)
             .env("LARDER_ROOT_SECRET_KEY", &self.keys.secret);
         let out = File::create(&ready).map_err(CompareError::System)?;
@@ -71,7 +70,7 @@ impl Starter {
             Err(LaunchError::Bench(error)) => Err(error),
             Err(error) => {
                 let tail = server.log_tail();
-                let reason = format!("{error}\n{tail}\n{FEATURE_NOTE}");
+                let reason = format!("{error}\n{tail}");
                 Err(CompareError::usage("dev-cluster", reason))
             }
         }

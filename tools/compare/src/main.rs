@@ -8,6 +8,7 @@
 //! | [`comparison`] | `systems`: how larder, the floor and other stores do in turn |
 //! | [`ordered`], [`policies`] | parts of the design in real clusters, measured against what they replace |
 //! | [`schedule`], [`rebalance`] | the read scheduler and the planner of moves, in simulated time |
+//! | [`ports`] | `larder …`: the store itself, with worse disks and a slower network |
 //! | [`systems`], [`clusters`], [`devcluster`] | which systems there are, and how they are started |
 //! | [`works`] | what they are given to do |
 //! | [`rounds`], [`launch`], [`process`], [`usage`], [`machine`] | the results |
@@ -29,6 +30,7 @@ mod ordered;
 mod peaks;
 mod plots;
 mod policies;
+mod ports;
 mod process;
 mod rebalance;
 mod results;
@@ -54,9 +56,16 @@ use error::CompareError;
 const EXIT_FAULTS: u8 = 1;
 
 fn main() -> ExitCode {
-    match execute(&Program::parse().command) {
-        Ok(0) => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::from(EXIT_FAULTS),
+    let line: Vec<_> = std::env::args_os().collect();
+    let ended = match line.get(1) {
+        Some(word) if word == ports::WORD => ports::run(&line[1..]),
+        _ => execute(&Program::parse().command).map(|faults| match faults {
+            0 => ExitCode::SUCCESS,
+            _ => ExitCode::from(EXIT_FAULTS),
+        }),
+    };
+    match ended {
+        Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::from(error.exit_code())

@@ -84,10 +84,6 @@ pub(crate) struct RoleConfig {
     /// The directory with `region`, if it is not the process's own.
     #[serde(skip)]
     pub(crate) region_home: Option<PathBuf>,
-    /// The ablations of this process, for measurement.
-    #[cfg(feature = "ablation")]
-    #[serde(default)]
-    pub(crate) ablation: Option<super::ablation::Ablation>,
 }
 
 /// The settings that a cluster is founded with, for ever.
@@ -236,8 +232,6 @@ impl RoleConfig {
             stop_notice: Notice::default(),
             log_format: text(),
             region_home: None,
-            #[cfg(feature = "ablation")]
-            ablation: None,
         }
     }
 }
@@ -270,22 +264,10 @@ mod tests {
         assert_eq!(config.read_policy, Policy::RoundRobin);
     }
 
-    #[cfg(not(feature = "ablation"))]
     #[test]
-    fn a_release_refuses_to_be_made_worse() {
+    fn no_configuration_makes_a_server_worse() {
         let error = parse("dir = \"d\"\n[ablation]\nordered = true").unwrap_err();
         assert!(error.contains("ablation"), "{error}");
-    }
-
-    #[cfg(feature = "ablation")]
-    #[test]
-    fn an_ablation_is_only_what_the_configuration_says() {
-        assert_eq!(parse("dir = \"d\"").unwrap().ablation, None);
-        let config = parse("dir = \"d\"\n[ablation]\nordered = true\nsync_us = 30").unwrap();
-        let ablation = config.ablation.unwrap();
-        assert!(ablation.ordered && !ablation.plain_files && !ablation.separate_metax);
-        assert_eq!((ablation.sync_us, ablation.network_us), (30, 0));
-        assert!(parse("dir = \"d\"\n[ablation]\norderd = true").is_err());
     }
 
     #[test]

@@ -3,8 +3,6 @@
 //! Every one of them takes up its identity (or joins, the first time) and follows the managers' map. It opens its stored
 //! state and its port, and tells the managers that it has begun.
 
-#[cfg(feature = "ablation")]
-mod ablation;
 mod around;
 pub(crate) mod beside;
 pub(crate) mod bucket;
@@ -162,10 +160,6 @@ fn start(role: ServerRole, args: &RoleArgs) -> Result<(), RoleError> {
     let config = RoleConfig::load(&args.config)?;
     kind::check(&config.dir, role.into())?;
     logging::start(config.log_format);
-    #[cfg(feature = "ablation")]
-    if let Some(ablation) = &config.ablation {
-        ablation.begin();
-    }
     check(role, &config)?;
     let lifeline = args.while_stdin_open.then(lifeline::hold).transpose();
     let lifeline = lifeline.map_err(RoleError::System)?;

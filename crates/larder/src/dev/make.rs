@@ -13,7 +13,7 @@ use larder_types::limits::BLOCK_BYTES;
 use serde::Serialize;
 
 use super::layout::{Layout, PartPlace, PartRole};
-use super::{DevError, ablation, file_error};
+use super::{DevError, file_error};
 use crate::args::DevClusterArgs;
 use crate::credentials::{self, Root};
 use crate::kind::{self, Held, Kind};
@@ -56,8 +56,6 @@ struct Written<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     read_policy: Option<&'a str>,
     log_segment_mib: u64,
-    #[serde(skip_serializing_if = "toml::Table::is_empty")]
-    ablation: toml::Table,
 }
 
 /// Takes up the cluster in a directory, or makes one.
@@ -166,7 +164,7 @@ fn make(root: &Path, path: &Path, nodes: usize, args: &DevClusterArgs) -> Result
         .filter(|((_, _, part), _)| part.role == PartRole::Manager)
         .map(|((_, _, part), (id, _))| format!("{id}@{}", part.listen))
         .collect();
-    for ((number, node, part), (_, token)) in all.into_iter().zip(tokens) {
+    for ((_, node, part), (_, token)) in all.into_iter().zip(tokens) {
         let is_proxy = part.role == PartRole::Proxy;
         let written = Written {
             dir: &part.dir,
@@ -177,7 +175,6 @@ fn make(root: &Path, path: &Path, nodes: usize, args: &DevClusterArgs) -> Result
             credentials: is_proxy.then_some(&credentials),
             read_policy: args.read_policy.filter(|_| is_proxy).map(Policy::name),
             log_segment_mib: 4,
-            ablation: ablation::section(args, number, part.role),
         };
         let text = toml::to_string(&written).map_err(|error| DevError::Found(error.to_string()))?;
         let file = part.dir.join(CONFIGURATION);

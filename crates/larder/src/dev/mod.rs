@@ -8,7 +8,6 @@
 //!
 //! Each process holds the end of a pipe from this one: when this one is gone, however that came, all stop.
 
-mod ablation;
 mod child;
 mod layout;
 mod make;

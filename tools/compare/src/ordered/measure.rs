@@ -9,6 +9,7 @@ use crate::args::OrderedArgs;
 use crate::devcluster::{NODES, Starter};
 use crate::error::CompareError;
 use crate::measured::{About, Measured};
+use crate::ports::{Ports, Sections};
 use crate::rounds::shuffled;
 use crate::works::{BUCKET, TIMEOUT};
 use larder_bench::args::{EndpointArgs, LoadArgs};
@@ -63,15 +64,16 @@ impl Setup {
         pairs.into_iter().chain(others).collect()
     }
 
-    /// The section `ablation` of its processes.
-    fn section(self) -> String {
+    /// The ports of its processes.
+    fn ports(self) -> Ports {
         let Delays { network_us, sync_us } = self.delays;
-        let switch = match self.variant {
-            Variant::Parallel | Variant::Ordered => "",
-            Variant::SeparateMetax => "separate_metax = true\n",
-            Variant::PlainFiles => "plain_files = true\n",
-        };
-        format!("network_us = {network_us}\nsync_us = {sync_us}\n{switch}")
+        Ports {
+            network_us,
+            sync_us,
+            separate_metax: self.variant == Variant::SeparateMetax,
+            plain_files: self.variant == Variant::PlainFiles,
+            ..Ports::default()
+        }
     }
 
     /// The variants measured in it, by node.
@@ -116,9 +118,8 @@ impl Plan<'_> {
     ) -> Result<(), CompareError> {
         let directory = tempfile::Builder::new().prefix("larder-ordered-").tempdir_in(self.scratch);
         let directory = directory.map_err(CompareError::System)?;
-        let (section, ordered) = (setup.section(), ORDERED_NODE.to_string());
-        let options = ["--ablation", &section, "--ordered-node", &ordered];
-        let (server, endpoints) = self.starter.start(directory.path(), &options)?;
+        let sections = Sections::all(setup.ports());
+        let (server, endpoints) = self.starter.start(directory.path(), &sections, &[])?;
         let pids = server.pids().map_err(CompareError::System)?;
         // Volumes are drawn and connections made at the first puts, measured or not.
         for (_, node) in setup.measured() {

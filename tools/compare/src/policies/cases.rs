@@ -2,10 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ports::{Ports, Sections};
+
 /// Microseconds of a read, as a hard disk takes them with a queue that it sorts.
 pub(super) const READ_US: u64 = 4_000;
 /// Reads that a disk serves at once: with these, 1,000 a second.
-pub(super) const READ_LANES: u64 = 4;
+pub(super) const READ_LANES: u16 = 4;
 /// Factor by which reads of the slow disk take longer.
 pub(super) const SLOW_TIMES: u64 = 10;
 /// Milliseconds for which the disk stands still that does, of every [`STALL_EVERY_MS`].
@@ -49,17 +51,15 @@ impl Disks {
         }
     }
 
-    /// Configuration of the disks of all nodes, and what that of the worse one has besides.
-    pub(super) fn sections(self) -> [String; 2] {
-        let all = format!("read_us = {READ_US}\nread_lanes = {READ_LANES}\n");
+    /// The disks of all nodes, and that of the worse one.
+    pub(super) fn sections(self) -> Sections {
+        let all = Ports { read_us: READ_US, read_lanes: READ_LANES, ..Ports::default() };
         let worse = match self {
-            Self::Healthy => String::new(),
-            Self::Slow => format!("read_us = {}\n", SLOW_TIMES * READ_US),
-            Self::Stalls => {
-                format!("stall_ms = {STALL_MS}\nstall_every_ms = {STALL_EVERY_MS}\n")
-            }
+            Self::Healthy => all,
+            Self::Slow => Ports { read_us: SLOW_TIMES * READ_US, ..all },
+            Self::Stalls => Ports { stall_ms: STALL_MS, stall_every_ms: STALL_EVERY_MS, ..all },
         };
-        [all, worse]
+        Sections::all(all).with_node(WORSE_NODE, worse)
     }
 }
 
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn one_disk_could_serve_the_load_and_the_slow_one_could_not() {
-        let per_s = READ_LANES * 1_000_000 / READ_US;
+        let per_s = u64::from(READ_LANES) * 1_000_000 / READ_US;
         assert!(u64::from(RATE) < per_s && u64::from(RATE) > per_s / SLOW_TIMES);
     }
 
@@ -78,6 +78,5 @@ mod tests {
         assert!(Disks::Slow.title().contains("ten times") && SLOW_TIMES == 10);
         assert!(Disks::Stalls.title().contains("500 ms of every 5 s"));
         assert_eq!((STALL_MS, STALL_EVERY_MS), (500, 5_000));
-        assert_eq!(Disks::Healthy.sections()[1], "");
     }
 }

@@ -87,19 +87,8 @@ fn measure(
 ) -> Result<Report, CompareError> {
     let directory = tempfile::Builder::new().prefix("larder-policies-").tempdir_in(scratch);
     let directory = directory.map_err(CompareError::System)?;
-    let [all, worse] = disks.sections();
-    let node = WORSE_NODE.to_string();
-    let options = [
-        "--read-policy",
-        policy.name(),
-        "--ablation",
-        &all,
-        "--worse",
-        &worse,
-        "--worse-node",
-        &node,
-    ];
-    let (server, endpoints) = starter.start(directory.path(), &options)?;
+    let options = ["--read-policy", policy.name()];
+    let (server, endpoints) = starter.start(directory.path(), &disks.sections(), &options)?;
     let endpoint = EndpointArgs {
         endpoint: endpoints[WORSE_NODE - 1].clone(),
         bucket: BUCKET.to_owned(),

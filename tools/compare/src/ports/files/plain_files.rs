@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
 
+use super::failed;
 use super::slow::last;
-use crate::disk::{DiskError, DiskFile};
-use crate::failure::from_std;
+use larder_env::{DiskError, DiskFile};
 
 /// Objects begin on these.
 const BLOCK_BYTES: u64 = 4096;
@@ -44,7 +44,7 @@ impl PlainFiles {
         sync_min: Duration,
     ) -> Result<Self, DiskError> {
         let made = std::fs::create_dir_all(folder);
-        made.map_err(|error| from_std("create", folder, &error))?;
+        made.map_err(|error| failed("create", folder, &error))?;
         let folder = folder.to_owned();
         let (data_from, pieces) = (AtomicU64::new(u64::MAX), RwLock::default());
         Ok(Self { file, folder, sync_min, data_from, pieces })
@@ -107,7 +107,7 @@ impl DiskFile for PlainFiles {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize, DiskError> {
         if self.is_data(offset) {
             let read = self.read_pieces(offset, buf);
-            return read.map_err(|error| from_std("read", &self.folder, &error));
+            return read.map_err(|error| failed("read", &self.folder, &error));
         }
         self.file.read_at(offset, buf)
     }
@@ -139,7 +139,7 @@ impl DiskFile for PlainFiles {
                 until += 1;
             }
             let written = self.write_piece(at, &parts[from..until]);
-            written.map_err(|error| from_std("write", &self.path(at), &error))?;
+            written.map_err(|error| failed("write", &self.path(at), &error))?;
             (at, from) = (end, until);
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::disk::{DiskError, DiskFile};
+use larder_env::{DiskError, DiskFile};
 
 /// A file whose syncs take at least `sync_min`.
 pub(super) struct Slow {

@@ -1,11 +1,10 @@
-//! Connections over a longer way, to measure what the design gains there. Only with the feature `ablation`, which no
-//! release has.
+//! Connections over a longer way, to measure what the design gains there.
 //!
 //! What arrives is handed on a fixed time later, in order. Each end of a connection does so with what it hears: a
 //! question and its answer take twice that time longer. How much goes through at once is not limited.
 //!
 //! The runtime's own timers are a millisecond coarse. So a thread of its own wakes tasks; where the kernel allows its
-//! timers to be precise (`larder_env::ablation::choose`), some 10 us late.
+//! timers to be precise ([`super::install`]), some 10 us late.
 //!
 //! # Invariants
 //!
@@ -24,25 +23,10 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::limits::READ_BYTES;
+use larder_net::limits::READ_BYTES;
 
 /// Most bytes of one connection that are on their way; what comes behind them waits in the socket.
 const UNDERWAY_BYTES_MAX: usize = 16 * 1024 * 1024;
-
-static CHOSEN: OnceLock<Duration> = OnceLock::new();
-
-/// Makes the way to this process longer, for connections that are made from then on.
-///
-/// # Panics
-/// If it is called twice.
-pub fn choose(one_way: Duration) {
-    assert!(CHOSEN.set(one_way).is_ok(), "the way to a process is made longer once");
-}
-
-/// The delay that was chosen, if it is any.
-pub(crate) fn chosen() -> Option<Duration> {
-    CHOSEN.get().copied().filter(|delay| !delay.is_zero())
-}
 
 /// Bytes that arrived, and when they are due. The last is the end: without bytes, or an error.
 struct Arrived {
@@ -51,7 +35,7 @@ struct Arrived {
 }
 
 /// A socket at the end of such a way.
-pub(crate) struct Delayed<S> {
+pub(super) struct Delayed<S> {
     socket: S,
     delay: Duration,
     underway: VecDeque<Arrived>,
@@ -63,7 +47,7 @@ pub(crate) struct Delayed<S> {
 }
 
 impl<S: AsyncRead + Unpin> Delayed<S> {
-    pub(crate) fn new(socket: S, delay: Duration) -> Self {
+    pub(super) fn new(socket: S, delay: Duration) -> Self {
         Self {
             socket,
             delay,

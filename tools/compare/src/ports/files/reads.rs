@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::ReadAblation;
+use super::ModelledReads;
 use super::slow::last;
-use crate::disk::{DiskError, DiskFile};
+use larder_env::{DiskError, DiskFile};
 
 /// A file whose reads are like those of a modelled disk. What was written is read by the device: nothing is cached.
 pub(super) struct SlowReads {
     pub(super) file: Arc<dyn DiskFile>,
-    shape: ReadAblation,
+    shape: ModelledReads,
     free: Mutex<u16>,
     freed: Condvar,
     began: Instant,
@@ -30,7 +30,7 @@ impl Drop for Lane<'_> {
 }
 
 impl SlowReads {
-    pub(super) fn new(file: Arc<dyn DiskFile>, shape: ReadAblation) -> Self {
+    pub(super) fn new(file: Arc<dyn DiskFile>, shape: ModelledReads) -> Self {
         let free = Mutex::new(shape.lanes.max(1));
         Self { file, shape, free, freed: Condvar::new(), began: Instant::now() }
     }
@@ -44,7 +44,7 @@ impl SlowReads {
 
     /// The rest of the stall that the device is in; zero outside of stalls.
     fn stall_left(&self) -> Duration {
-        let ReadAblation { stall, stall_every, .. } = self.shape;
+        let ModelledReads { stall, stall_every, .. } = self.shape;
         if stall.is_zero() {
             return Duration::ZERO;
         }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::failed;
 use super::slow::last;
-use crate::disk::{DiskError, DiskFile};
-use crate::failure::from_std;
+use larder_env::{DiskError, DiskFile};
 
 /// The two entries are as long as this part of the log's group, each.
 const ENTRY_PART: u64 = 4;
@@ -33,7 +33,7 @@ impl Separate {
     ) -> Result<Self, DiskError> {
         let mut options = std::fs::OpenOptions::new();
         let entries = options.create(true).append(true).open(path);
-        let entries = entries.map_err(|error| from_std("open", path, &error))?;
+        let entries = entries.map_err(|error| failed("open", path, &error))?;
         let path = path.to_owned();
         Ok(Self { file, entries, path, sync_min, unsynced: AtomicU64::new(0) })
     }
@@ -71,7 +71,7 @@ impl DiskFile for Separate {
         if bytes > 0 {
             for _entry in ["who is putting", "the group's order"] {
                 let written = self.write_entry(bytes.div_ceil(ENTRY_PART));
-                written.map_err(|error| from_std("write", &self.path, &error))?;
+                written.map_err(|error| failed("write", &self.path, &error))?;
             }
         }
         self.file.sync()

@@ -3,15 +3,15 @@
 use std::time::Instant;
 
 use super::*;
-use crate::{Disk, OpenMode, RealDisk};
+use larder_env::{Disk, OpenMode, RealDisk};
 
 const BLOCK: usize = 4096;
 
-fn file(ablation: &DiskAblation, name: &str) -> (tempfile::TempDir, Arc<dyn DiskFile>) {
+fn file(chosen: &Files, name: &str) -> (tempfile::TempDir, Arc<dyn DiskFile>) {
     let dir = tempfile::tempdir().unwrap();
     let disk = RealDisk::open(dir.path()).unwrap();
     let file = disk.open(name, OpenMode::CreateNew).unwrap();
-    let file = shaped_by(ablation, dir.path(), name, file).unwrap();
+    let file = shaped(chosen, dir.path(), name, file).unwrap();
     (dir, file)
 }
 
@@ -27,7 +27,7 @@ fn files_in(folder: &Path) -> usize {
 #[test]
 fn a_sync_takes_no_less_than_was_chosen() {
     let sync_min = Duration::from_millis(20);
-    let (_dir, file) = file(&DiskAblation { sync_min, ..DiskAblation::default() }, "f");
+    let (_dir, file) = file(&Files { sync_min, ..Files::default() }, "f");
     let begun = Instant::now();
     file.sync().unwrap();
     assert!(begun.elapsed() >= sync_min);
@@ -35,7 +35,7 @@ fn a_sync_takes_no_less_than_was_chosen() {
 
 #[test]
 fn objects_become_files_with_their_padding_and_headers_do_not() {
-    let chosen = DiskAblation { plain_files: Some("f".into()), ..DiskAblation::default() };
+    let chosen = Files { plain_files: Some("f".into()), ..Files::default() };
     let (dir, file) = file(&chosen, "f");
     let pieces = dir.path().join("f.pieces");
     file.allocate(0, 2 * BLOCK as u64).unwrap();
@@ -56,7 +56,7 @@ fn objects_become_files_with_their_padding_and_headers_do_not() {
 
 #[test]
 fn a_file_takes_the_place_of_those_before_it() {
-    let chosen = DiskAblation { plain_files: Some("f".into()), ..DiskAblation::default() };
+    let chosen = Files { plain_files: Some("f".into()), ..Files::default() };
     let (dir, file) = file(&chosen, "f");
     let at = |block: u64| block * BLOCK as u64;
     file.allocate(at(1), at(8)).unwrap();
@@ -76,7 +76,7 @@ fn a_file_takes_the_place_of_those_before_it() {
 fn metax_in_three_writes_takes_three_syncs() {
     let sync_min = Duration::from_millis(10);
     let separate_metax = Some("log".into());
-    let chosen = DiskAblation { sync_min, separate_metax, ..DiskAblation::default() };
+    let chosen = Files { sync_min, separate_metax, ..Files::default() };
     let (dir, file) = file(&chosen, "log/1");
     write(&*file, 0, &[&[1; BLOCK]]);
     let begun = Instant::now();
@@ -90,13 +90,13 @@ const ENTRIES: u64 = 4;
 
 #[test]
 fn reads_take_their_time_a_few_at_once_and_stand_still_at_the_end_of_a_period() {
-    let shape = ReadAblation {
+    let shape = ModelledReads {
         read_min: Duration::from_millis(20),
         lanes: 2,
         stall: Duration::from_millis(200),
         stall_every: Duration::from_millis(1_000),
     };
-    let chosen = DiskAblation { reads: Some(("f".into(), shape)), ..DiskAblation::default() };
+    let chosen = Files { reads: Some(("f".into(), shape)), ..Files::default() };
     let begun = Instant::now();
     let (_dir, file) = file(&chosen, "f");
     write(&*file, 0, &[&[7; BLOCK]]);
