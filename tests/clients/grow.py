@@ -209,13 +209,12 @@ def main():
     parser.add_argument("--objects", type=int, default=150, help="objects with data that are put first")
     parser.add_argument("--small", type=int, default=0, help="as many more that lie in METAX alone")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
-    parser.add_argument("--without-groups", action="store_true", help="volumes follow the members of their group; of a program built with the feature ablation")
+    parser.add_argument("--without-groups", action="store_true", help="of a program in which volumes follow the members of their group (cargo xtask ablation without-groups): puts may take long")
     parser.add_argument("--keep", action="store_true", help="keep the directory, print where it is")
     arguments = parser.parse_args()
     print(f"grow: seed {arguments.seed}", flush=True)
     with scratch_folder(arguments.keep) as scratch:
-        options = ["--ablation", "without_groups = true"] if arguments.without_groups else []
-        cluster = Cluster(arguments.binary, scratch / "cluster", 3, options)
+        cluster = Cluster(arguments.binary, scratch / "cluster", 3)
         try:
             (phases, share, slots, moved), bodies = run(cluster, arguments, scratch)
             verify(cluster, bodies, Clock())

@@ -7,7 +7,7 @@
 //! | `limits`, `directory`, `keys`, `wire` | sizes, files' names, and what the roles say to each other |
 //! | `clock`, `blocking`, `inbox`, `news`, `peers`, `requests`, `ticket` | what drivers are made of |
 //! | `progress`, `breakdown` | what a role tells operators, and what it counts for them |
-//! | `planted`, `ablation` | faults for simulations to find, and parts that a measurement leaves out |
+//! | `planted` | faults for simulations to find |
 //! | `managers` | the managers, as any server sees them |
 //! | `identity`, `renewal` | who a server is, and how it stays that |
 //! | `manager` | owns the map |
@@ -21,8 +21,6 @@
 
 #![deny(unsafe_code)]
 
-#[cfg(feature = "ablation")]
-mod ablation;
 mod blocking;
 pub mod breakdown;
 mod clock;

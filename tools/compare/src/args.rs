@@ -32,8 +32,8 @@ The tables go to stdout, everything else to stderr. Exit codes:
 
 /// Below the options of `ordered`.
 const ORDERED_NOTES: &str = "\
-The program must be built with the feature for it: cargo build --release --features ablation. Never serve
-anything of value with such a program.
+The program must be built with ordered puts: cargo xtask ablation ordered. Never serve anything of value with
+such a program.
 
 The tables go to stdout, everything else to stderr. Exit codes:
   0  all went well
@@ -43,9 +43,6 @@ The tables go to stdout, everything else to stderr. Exit codes:
 
 /// Below the options of `policies`.
 const POLICIES_NOTES: &str = "\
-The program must be built with the feature for it: cargo build --release --features ablation. Never serve
-anything of value with such a program.
-
 The tables go to stdout, everything else to stderr. Exit codes:
   0  all went well
   1  a get failed

@@ -33,12 +33,13 @@ impl Starter {
         Ok(Self { keys, credentials, interrupts: Interrupts::watch()? })
     }
 
-    /// A cluster in a directory with these ports and options, and the endpoints of its nodes.
+    /// A cluster in a directory with these ports, options and variables of the environment, and the endpoints of its nodes.
     pub(crate) fn start(
         &self,
         directory: &Path,
         sections: &Sections,
         options: &[&str],
+        variables: &[(&str, &str)],
     ) -> Result<(Server, Vec<String>), CompareError> {
         let ready = directory.join("ready");
         let log = directory.join("log");
@@ -51,6 +52,7 @@ impl Starter {
             .args(["--nodes", &NODES.to_string(), "--json", "--no-restart"])
             .args(options)
             .env(ports::VARIABLE, &ports)
+            .envs(variables.iter().copied())
             .env("LARDER_ROOT_ACCESS_KEY", &self.keys.access)
             .env("LARDER_ROOT_SECRET_KEY", &self.keys.secret);
         let out = File::create(&ready).map_err(CompareError::System)?;

@@ -2,6 +2,7 @@
 //!
 //! `check` never writes; `fix` does. The rules of the checks are data, in `rules.toml`.
 
+mod ablation;
 mod circles;
 mod code_map;
 mod counts;
@@ -86,14 +87,18 @@ impl Failure {
     }
 }
 
-/// Features that no release has: what is measured, and bugs for the simulator to find.
-const FEATURES: &str = "larder/ablation,larder-sim/planted-bugs";
+/// Features that no release has: bugs for the simulator to find.
+const FEATURES: &str = "larder-sim/planted-bugs";
 
 type Run = fn(&[String]) -> Result<(), Failure>;
 
 /// Name, what it does, how.
-const TASKS: [(&str, &str, Run); 16] = [
-    ("check", "formatting, clippy, layers, circles, licences, tidy, prose; writes nothing", check),
+const TASKS: [(&str, &str, Run); 17] = [
+    (
+        "check",
+        "formatting, clippy, layers, circles, licences, tidy, prose, ablations; writes nothing",
+        check,
+    ),
     ("style", "check without clippy: builds nothing", style),
     ("fix", "formats, and applies what clippy can mend", fix),
     ("layers", "which crate may depend on which", |_| layers()),
@@ -103,6 +108,11 @@ const TASKS: [(&str, &str, Run); 16] = [
         tidy()
     }),
     ("prose", "[PATH…] sentences; with paths, those of all files below them", prose),
+    (
+        "ablation",
+        "NAME […]: builds a copy with the patch tools/ablations/NAME.patch, or gives cargo the rest",
+        ablation::run,
+    ),
     ("test", "all tests of the workspace; arguments go to cargo test", test),
     ("sim", "the simulator; --help tells what it takes", sim),
     (
@@ -155,6 +165,7 @@ fn style(_: &[String]) -> Result<(), Failure> {
     prose(&[])?;
     layers()?;
     circles()?;
+    ablation::check(&Tree::read(&root())?)?;
     licences()
 }
 

@@ -1,9 +1,9 @@
 //! The tests that CI runs in short, at length: hours, by hand.
 
-use crate::{Failure, blackbox, cargo, counts, sh};
+use crate::{Failure, ablation, blackbox, cargo, counts, sh};
 
 /// Arguments of cargo, a line each.
-const LINES: [&str; 27] = [
+const LINES: [&str; 26] = [
     "run --release --locked --quiet -p larder-sim -- --seeds 20000 --members 3 --ops 1000 --once",
     "run --release --locked --quiet -p larder-sim -- --seeds 2000 --members 3 --restless",
     "run --release --locked --quiet -p larder-sim --features small-limits -- --seeds 5000 --ops 1000",
@@ -30,8 +30,13 @@ const LINES: [&str; 27] = [
     "test --locked --quiet -p larder-net --lib hostile",
     "test --locked --quiet -p larder-link --lib hostile",
     "test --locked --quiet -p larder-pack --lib hostile",
-    "test --locked --quiet -p larder-env -p larder-net -p larder-protocol -p larder-roles -p larder \
-     --features larder/ablation --lib --bins ablation",
+];
+
+/// Each ablation, and what is asked of it.
+const ABLATIONS: [&str; 3] = [
+    "ordered test --locked --quiet -p larder-compare",
+    "without-groups test --locked --quiet -p larder-protocol --lib without_groups",
+    "without-locations check --locked --quiet -p larder",
 ];
 
 /// Seeds of the simulation of packing.
@@ -62,7 +67,12 @@ pub(crate) fn run() -> Result<(), Failure> {
             &[],
         )
     });
+    let ablations = ABLATIONS.map(|line| {
+        println!("\n== ablation {line}");
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        ablation::run(&words)
+    });
     let counts = counts::print();
     let scenarios = blackbox(&["--set".to_owned(), "soak".to_owned()]);
-    parts.into_iter().chain([counts, scenarios]).collect()
+    parts.into_iter().chain(ablations).chain([counts, scenarios]).collect()
 }

@@ -22,6 +22,12 @@ use larder_bench::workload::{Operation, Random};
 const ORDERED_NODE: usize = 2;
 const _: () = assert!(ORDERED_NODE <= NODES);
 
+/// True in a program with the patch `ordered`: a proxy whose command line has the word in [`ORDERED_VARIABLE`] writes in
+/// order.
+const HAS_ORDERED_PUTS: bool = false;
+/// See [`HAS_ORDERED_PUTS`].
+const ORDERED_VARIABLE: &str = "LARDER_ORDERED";
+
 /// All that was found.
 pub(super) type Results = Measured<Row>;
 
@@ -92,6 +98,10 @@ struct Plan<'a> {
 }
 
 pub(super) fn run(args: &OrderedArgs) -> Result<Results, CompareError> {
+    if !HAS_ORDERED_PUTS {
+        let reason = "this program writes in parallel alone: build one that does not with `cargo xtask ablation ordered`";
+        return Err(CompareError::usage("ordered", reason));
+    }
     let scratch = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
     let about = About::begin("ordered", args.rounds, args.duration, &scratch);
     let starter = Starter::new()?;
@@ -119,7 +129,11 @@ impl Plan<'_> {
         let directory = tempfile::Builder::new().prefix("larder-ordered-").tempdir_in(self.scratch);
         let directory = directory.map_err(CompareError::System)?;
         let sections = Sections::all(setup.ports());
-        let (server, endpoints) = self.starter.start(directory.path(), &sections, &[])?;
+        // A part of the path of its configuration.
+        let ordered = format!("/node-{ORDERED_NODE}/");
+        let variables = [(ORDERED_VARIABLE, ordered.as_str())];
+        let (server, endpoints) =
+            self.starter.start(directory.path(), &sections, &[], &variables)?;
         let pids = server.pids().map_err(CompareError::System)?;
         // Volumes are drawn and connections made at the first puts, measured or not.
         for (_, node) in setup.measured() {

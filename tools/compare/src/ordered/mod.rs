@@ -2,7 +2,7 @@
 //! design gain, each against a cluster without it.
 //!
 //! It runs clusters of this program, `dev-cluster` on this machine, and slows down network and disks in their ports.
-//! For that the program has to be built with the feature `ablation`.
+//! Ordered puts are in no crate: the program has to be built with the patch `ordered` of `tools/ablations`.
 //!
 //! # Invariants
 //!

@@ -88,7 +88,7 @@ fn measure(
     let directory = tempfile::Builder::new().prefix("larder-policies-").tempdir_in(scratch);
     let directory = directory.map_err(CompareError::System)?;
     let options = ["--read-policy", policy.name()];
-    let (server, endpoints) = starter.start(directory.path(), &disks.sections(), &options)?;
+    let (server, endpoints) = starter.start(directory.path(), &disks.sections(), &options, &[])?;
     let endpoint = EndpointArgs {
         endpoint: endpoints[WORSE_NODE - 1].clone(),
         bucket: BUCKET.to_owned(),

@@ -69,10 +69,6 @@ impl Turn<'_> {
         disks: &[DiskInfo],
         planned: &[LvMove],
     ) -> bool {
-        #[cfg(feature = "ablation")]
-        if self.without_groups {
-            return false;
-        }
         let is_away = |server| self.standing(server) == Standing::Away;
         let data = self.map.servers.iter().filter(|(_, s)| s.roles.contains(&ServerRole::Data));
         !planned.iter().any(|step| matches!(step, LvMove::Add(..)))

@@ -35,8 +35,6 @@ mod parted;
 mod rest;
 mod versions;
 mod volumes;
-#[cfg(feature = "ablation")]
-mod without_groups;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -178,8 +176,6 @@ pub struct Policy {
     /// See [`Policy::let_volumes_move`].
     moves_volumes: bool,
     planted: Planted,
-    #[cfg(feature = "ablation")]
-    without_groups: bool,
 }
 
 /// One step's surroundings.
@@ -190,8 +186,6 @@ struct Turn<'a> {
     tickets: &'a mut u64,
     moves_volumes: bool,
     planted: Planted,
-    #[cfg(feature = "ablation")]
-    without_groups: bool,
     out: &'a mut Vec<PolicyEffect>,
 }
 
@@ -200,13 +194,6 @@ impl Policy {
     #[must_use]
     pub fn planted(planted: Planted) -> Self {
         Self { planted, ..Self::default() }
-    }
-
-    /// One under which a PG that moves takes its objects along, for measurement.
-    #[cfg(feature = "ablation")]
-    #[must_use]
-    pub fn without_groups(without_groups: bool) -> Self {
-        Self { without_groups, ..Self::default() }
     }
 
     /// Lets volumes begin to move for balance, or not: not before it is said that all managers are of releases that go on
@@ -296,8 +283,6 @@ impl Policy {
             tickets,
             moves_volumes: self.moves_volumes,
             planted: self.planted,
-            #[cfg(feature = "ablation")]
-            without_groups: self.without_groups,
             out,
         };
         if ends_rest(&event) {

@@ -1,8 +1,6 @@
 //! The leading manager over a cluster of simple servers. Messages are late, doubled and lost, servers stop and start,
 //! and some leaders do not know that they are none any more.
 
-#[cfg(feature = "ablation")]
-mod ablation;
 mod away;
 mod balance;
 mod bounds;

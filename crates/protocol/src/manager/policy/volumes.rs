@@ -30,23 +30,6 @@ impl Turn<'_> {
         disks_of(self.map, |server| self.standing(server), |disk| self.room(disk))
     }
 
-    /// Disks as far as a new LV of a PG may lie on them.
-    fn disks_for(&self, _pg: PgId) -> Vec<DiskInfo> {
-        #[cfg(feature = "ablation")]
-        if self.without_groups {
-            return self.disks_beside(_pg);
-        }
-        self.disks()
-    }
-
-    fn moves(&self, lvs: &[(LvId, Vec<LvCopy>)], disks: &[DiskInfo], limit: usize) -> Vec<LvMove> {
-        #[cfg(feature = "ablation")]
-        if self.without_groups {
-            return self.moves_beside(lvs, limit);
-        }
-        plan_moves(lvs, disks, self.copy_rules(), limit)
-    }
-
     /// Room on a disk, as its server said last, and as volumes could be made there.
     fn room(&self, disk: DiskId) -> Room {
         let since = |of: &BTreeMap<DiskId, u64>| {
@@ -131,7 +114,7 @@ impl Turn<'_> {
         if is_coming || self.is_under_way(Subject::NewLv(pg)) {
             return;
         }
-        let disks = self.disks_for(pg);
+        let disks = self.disks();
         let (id, rules) = (LvId(self.map.lvs.len() as u32), self.copy_rules());
         // A server that has just returned, and may go again, is better than none, for a group that has no volume to write to. Else
         // each return would take a volume from the pool.
@@ -378,7 +361,7 @@ impl Turn<'_> {
         self.note_making();
         let disks = self.disks();
         let limit = LV_MOVES_MAX.saturating_sub(filling(&lvs, &disks));
-        let moves = self.moves(&lvs, &disks, limit);
+        let moves = plan_moves(&lvs, &disks, self.copy_rules(), limit);
         let Leading { emptied, vacates, .. } = &mut *self.leading;
         vacates.retain(|(lv, replica), _| {
             let goes = LvMove::Drop(*lv, usize::from(*replica));

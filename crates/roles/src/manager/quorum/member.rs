@@ -150,7 +150,7 @@ impl<A> Member<A> {
             now_ms,
             began_with: quorum.last().index,
             quorum,
-            policy: policy(),
+            policy: Policy::default(),
             ways: Ways::default(),
             releases: Releases::default(),
             map: Topology::default(),
@@ -522,14 +522,4 @@ fn check_commands(said: &QuorumMessage) -> Judged {
     };
     let all = entries.items.iter().all(|(_, item)| is_command(item));
     check(all, "a command that this release does not know")
-}
-
-#[cfg(not(feature = "ablation"))]
-fn policy() -> Policy {
-    Policy::default()
-}
-
-#[cfg(feature = "ablation")]
-fn policy() -> Policy {
-    Policy::without_groups(crate::ablation::groups_are_left_out())
 }

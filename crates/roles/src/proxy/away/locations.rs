@@ -156,7 +156,7 @@ pub(super) async fn find_and_read(
 ) -> Result<(Option<VersionRow>, Option<Bytes>), ObjectError> {
     let (locations, slot) = (&away.locations, Locations::slot(bucket, key));
     let known = locations.known.get(&slot);
-    let Some(known) = known.as_ref().filter(|_| is_used() && locations.credit.spend()) else {
+    let Some(known) = known.as_ref().filter(|_| locations.credit.spend()) else {
         let row = away.find(pg, bucket, key).await?;
         if locations.learn(slot, known.as_ref(), row.as_ref()) == Some(Now::Same) {
             locations.credit.earn(1);
@@ -194,16 +194,6 @@ pub(super) async fn find_and_read(
         false => {}
     }
     Ok((row, bytes))
-}
-
-#[cfg(not(feature = "ablation"))]
-fn is_used() -> bool {
-    true
-}
-
-#[cfg(feature = "ablation")]
-fn is_used() -> bool {
-    !crate::ablation::locations_are_left_out()
 }
 
 #[cfg(test)]

@@ -260,16 +260,6 @@ async fn carry(
     written: impl Future<Output = Result<Written, Lost>>,
 ) -> Result<Carried, ObjectError> {
     let written = pin!(written);
-    #[cfg(feature = "ablation")]
-    if crate::ablation::writes_are_ordered() {
-        return match persisted(calling, pg, grant, at).await? {
-            None => match written.await {
-                Ok(written) => Ok(Carried::Durable(written)),
-                Err(lost) => Ok(Carried::Lost(lost)),
-            },
-            Some((answer, by)) => Ok(Carried::Answered(answer, by)),
-        };
-    }
     let persisted = pin!(persisted(calling, pg, grant, at));
     Ok(match select(written, persisted).await {
         Either::Left((Err(lost), _)) => Carried::Lost(lost),
