@@ -74,7 +74,7 @@ pub(crate) struct Life(pub(crate) Duration);
 
 impl Default for Life {
     fn default() -> Self {
-        Self(larder_net::limits::CERTIFICATE_VALIDITY)
+        Self(larder_identity::limits::CERTIFICATE_VALIDITY)
     }
 }
 

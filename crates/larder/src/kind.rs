@@ -17,7 +17,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use larder_net::{Identity, Role};
+use larder_identity::{Identity, Role};
 use larder_protocol::manager::state::ServerRole;
 use larder_roles::identity::IDENTITY_FILE;
 use serde::{Deserialize, Serialize};

@@ -1,11 +1,13 @@
 //! Files of DIR/region: readable by their owner alone, replaced as a whole, changed under one lock.
 //!
-//! The programs' own writer of such files is above this crate, and that of servers' keys belongs to a cluster.
+//! They are written as servers' keys are. They are read by another rule: a group may read them.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use larder_identity::key_file;
 
 use crate::error::LinkError;
 use crate::limits::FILE_BYTES_MAX;
@@ -41,21 +43,7 @@ pub(crate) fn lock(dir: &Path) -> Result<File, LinkError> {
 /// Replaces the file, durably: after a crash it is the old one or the new one. The caller has the lock, or is the only
 /// writer of this file.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), LinkError> {
-    let draft = path.with_extension("draft");
-    let replace = || -> io::Result<()> {
-        // A leftover may have been made with other rights: they are given at creation only.
-        match fs::remove_file(&draft) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
-        let mut file =
-            OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(&draft)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&draft, path)?;
-        File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
-    };
-    replace().map_err(LinkError::file(path))
+    key_file::replace(path, bytes).map_err(LinkError::file(path))
 }
 
 /// Replaces a file that a crash may lose.

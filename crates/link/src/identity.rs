@@ -9,6 +9,8 @@
 use std::fmt;
 use std::path::Path;
 
+use larder_identity::ciphers::provider;
+use larder_identity::key_file::pem;
 use rcgen::{CertificateParams, DnType, KeyPair, PKCS_ED25519};
 use ring::digest::{SHA256, digest};
 use rustls::Error as TlsError;
@@ -17,7 +19,6 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::ParsedCertificate;
 use serde::{Deserialize, Serialize};
 
-use crate::ciphers::provider;
 use crate::error::LinkError;
 use crate::files;
 
@@ -140,15 +141,6 @@ impl Identity {
 
 fn unusable(error: impl fmt::Display) -> LinkError {
     LinkError::Key(error.to_string())
-}
-
-/// Letters of a line of PEM.
-const LINE: usize = 64;
-
-fn pem(label: &str, der: &[u8]) -> String {
-    let base64 = base64_simd::STANDARD.encode_to_string(der);
-    let lines: Vec<_> = base64.as_bytes().chunks(LINE).map(String::from_utf8_lossy).collect();
-    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
 }
 
 #[cfg(test)]

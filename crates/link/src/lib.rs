@@ -6,7 +6,7 @@
 //! | file | what |
 //! |---|---|
 //! | `message.rs`, `frame.rs`, `compression.rs` | messages: `docs/formats/region.md` |
-//! | `ciphers.rs`, `identity.rs`, `tls.rs` | a region's key, which the other end verifies |
+//! | `identity.rs`, `tls.rs` | a region's key, which the other end verifies |
 //! | `transport.rs`, `simulated.rs` | what the bytes go through: TLS, or streams of a simulation |
 //! | `members.rs`, `name.rs`, `registry.rs`, `files.rs` | the list of regions, and its file |
 //! | `waiting.rs` | what a command asks of the server |
@@ -18,7 +18,6 @@
 //! | `status.rs`, `metrics.rs` | status and counters for operators |
 
 mod blocking;
-mod ciphers;
 mod compression;
 mod error;
 mod fetching;

@@ -9,6 +9,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use larder_identity::TokenId;
+use larder_identity::session::SessionSecret;
 use larder_types::RegionId;
 use larder_types::codec::{self, CodecError, V2, V3};
 use serde::{Deserialize, Serialize};
@@ -17,7 +19,7 @@ use crate::error::{JoinRefused, LinkError, Usage};
 use crate::identity::Fingerprint;
 use crate::limits::{NUMBERS_MAX, REGIONS_MAX, TOKENS_MAX};
 use crate::name::{Address, RegionName};
-use crate::token::{JoinToken, SessionSecret, TokenId, TokenRecord};
+use crate::token::{JoinToken, TokenRecord};
 
 const WHAT: &str = "list of regions";
 

@@ -10,6 +10,7 @@
 
 mod changes;
 
+use larder_identity::TokenId;
 use larder_protocol::limits::{REGION_SERVED_ENTRIES_MAX, REGION_SERVED_PGS_MAX};
 use larder_protocol::region::deletion::Mark;
 use larder_protocol::region::home::HomeAsk;
@@ -28,7 +29,6 @@ use crate::error::{Later, LinkError, Refused};
 use crate::limits::{HOMES_TOLD_MAX, NUMBERS_MAX, REGIONS_MAX};
 use crate::members::Known;
 use crate::name::{Address, RegionName};
-use crate::token::TokenId;
 
 /// Path of every request.
 pub(crate) const PATH: &str = "/region";

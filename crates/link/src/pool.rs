@@ -8,6 +8,7 @@
 use std::io;
 use std::sync::Arc;
 
+use larder_identity::session::SessionSecret;
 use parking_lot::Mutex;
 use rustls::{AlertDescription, Error as TlsError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -17,7 +18,6 @@ use crate::error::{Later, LinkError, Refused};
 use crate::limits::{CONNECT_TIME_MAX, CONNECTIONS_MAX, IDLE_MAX};
 use crate::metrics::PeerMetrics;
 use crate::name::Address;
-use crate::token::SessionSecret;
 use crate::transport::{Sender, Way};
 
 /// Connects to the region to which the way leads.

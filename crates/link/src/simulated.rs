@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
 
+use larder_identity::session::SessionSecret;
 use rustls::{CertificateError, Error as TlsError};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -19,7 +20,6 @@ use crate::identity::Fingerprint;
 use crate::members::{Known, Members, Own};
 use crate::name::Address;
 use crate::registry::write;
-use crate::token::SessionSecret;
 
 /// The session secret of a simulated connection, to which a proof is bound.
 pub(crate) const SESSION: SessionSecret = [0; 32];

@@ -9,28 +9,22 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ring::hmac;
-use ring::rand::{SecureRandom, SystemRandom};
+use larder_identity::proof::{Proof, Secret};
+use larder_identity::session::SessionSecret;
+use larder_identity::text::sum;
+use larder_identity::{IdentityError, TokenId};
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::{LinkError, TokenFault};
 use crate::identity::Fingerprint;
 use crate::limits::TOKEN_LIFE;
 use crate::name::Address;
 
-/// Names a token; not secret.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct TokenId(u64);
-
-/// A secret that only the two ends of one TLS session know.
-pub(crate) type SessionSecret = [u8; 32];
-
 /// A token, as the joiner has it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinToken {
     id: TokenId,
-    secret: [u8; 32],
+    secret: Secret,
     founder: Fingerprint,
     address: Address,
 }
@@ -39,7 +33,7 @@ pub struct JoinToken {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TokenRecord {
     id: TokenId,
-    secret: [u8; 32],
+    secret: Secret,
     expires_ms: u64,
     /// The key that joined with it.
     used_by: Option<Fingerprint>,
@@ -68,14 +62,11 @@ impl TokenRecord {
         founder: Fingerprint,
         address: Address,
     ) -> Result<(Self, JoinToken), LinkError> {
-        let (mut id, mut secret) = ([0; 8], [0; 32]);
-        let random = SystemRandom::new();
-        let unusable = |_unspecified| LinkError::Key("the system gives no randomness".into());
-        random.fill(&mut id).map_err(unusable)?;
-        random.fill(&mut secret).map_err(unusable)?;
-        let id = TokenId(u64::from_le_bytes(id));
+        let unusable = |error: IdentityError| LinkError::Key(error.to_string());
+        let id = TokenId::draw().map_err(unusable)?;
+        let secret = Secret::draw().map_err(unusable)?;
         let expires_ms = now_ms.saturating_add(TOKEN_LIFE.as_millis() as u64);
-        let record = Self { id, secret, expires_ms, used_by: None };
+        let record = Self { id, secret: secret.clone(), expires_ms, used_by: None };
         Ok((record, JoinToken { id, secret, founder, address }))
     }
 
@@ -98,12 +89,17 @@ impl TokenRecord {
     /// True if the proof was made with this token, in this session, for this key. Takes as long for a wrong proof as
     /// for a right one.
     pub(crate) fn proves(&self, session: &SessionSecret, key: &Fingerprint, proof: &[u8]) -> bool {
-        hmac::verify(&proof_key(&self.secret), &proved(self.id, session, key), proof).is_ok()
+        self.secret.verifies(&proved(&self.id.bytes(), session, key), proof)
     }
 
     #[cfg(test)]
     pub(crate) fn fixed(id: u64, used_by: Option<Fingerprint>) -> Self {
-        Self { id: TokenId(id), secret: [3; 32], expires_ms: 1_800_000_000_000, used_by }
+        Self {
+            id: TokenId(id),
+            secret: Secret::of([3; 32]),
+            expires_ms: 1_800_000_000_000,
+            used_by,
+        }
     }
 }
 
@@ -124,22 +120,17 @@ impl JoinToken {
 
     #[cfg(test)]
     pub(crate) fn with_another_secret(&self) -> Self {
-        Self { secret: [0; 32], ..self.clone() }
+        Self { secret: Secret::of([0; 32]), ..self.clone() }
     }
 
     /// Proves that the joiner with this key has the token.
-    pub(crate) fn prove(&self, session: &SessionSecret, key: &Fingerprint) -> [u8; 32] {
-        let tag = hmac::sign(&proof_key(&self.secret), &proved(self.id, session, key));
-        tag.as_ref().try_into().expect("SHA-256 has 32 bytes")
+    pub(crate) fn prove(&self, session: &SessionSecret, key: &Fingerprint) -> Proof {
+        self.secret.prove(&proved(&self.id.bytes(), session, key))
     }
 }
 
-fn proof_key(secret: &[u8; 32]) -> hmac::Key {
-    hmac::Key::new(hmac::HMAC_SHA256, secret)
-}
-
-fn proved(id: TokenId, session: &SessionSecret, key: &Fingerprint) -> Vec<u8> {
-    [b"larder region join 1".as_slice(), &id.0.to_le_bytes(), session, &key.0].concat()
+fn proved<'a>(id: &'a [u8], session: &'a SessionSecret, key: &'a Fingerprint) -> [&'a [u8]; 4] {
+    [b"larder region join 1", id, session, &key.0]
 }
 
 const PREFIX: &str = "larder-region-";
@@ -149,8 +140,8 @@ impl fmt::Display for JoinToken {
     /// The token itself: its readers may join.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut bytes = Vec::new();
-        bytes.extend(self.id.0.to_le_bytes());
-        bytes.extend(self.secret);
+        bytes.extend(self.id.bytes());
+        bytes.extend(self.secret.bytes());
         bytes.extend(self.founder.0);
         bytes.extend(self.address.as_str().as_bytes());
         bytes.extend(sum(&bytes));
@@ -184,11 +175,7 @@ fn read(text: &str) -> Option<JoinToken> {
     let (founder, address) = rest.split_first_chunk::<32>()?;
     let address = String::from_utf8(address.to_vec()).ok()?.try_into().ok()?;
     let id = TokenId(u64::from_le_bytes(*id));
-    Some(JoinToken { id, secret: *secret, founder: Fingerprint(*founder), address })
-}
-
-fn sum(bytes: &[u8]) -> [u8; 4] {
-    (xxh3_64(bytes) as u32).to_le_bytes()
+    Some(JoinToken { id, secret: Secret::of(*secret), founder: Fingerprint(*founder), address })
 }
 
 #[cfg(test)]
@@ -197,7 +184,12 @@ mod tests {
 
     fn fixed() -> JoinToken {
         let address = "store.example:7001".parse().unwrap();
-        JoinToken { id: TokenId(7), secret: [1; 32], founder: Fingerprint([2; 32]), address }
+        JoinToken {
+            id: TokenId(7),
+            secret: Secret::of([1; 32]),
+            founder: Fingerprint([2; 32]),
+            address,
+        }
     }
 
     #[test]

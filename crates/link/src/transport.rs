@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
+use larder_identity::session::SessionSecret;
 use rustls::{ClientConfig, ServerConfig};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -21,7 +22,6 @@ use crate::name::Address;
 #[cfg(feature = "simulated")]
 use crate::simulated::{BoxedStream, Door, Roads, SESSION, wrong_key};
 use crate::tls::{self, no_name, session_secret};
-use crate::token::SessionSecret;
 use crate::write_timeout::WriteTimeout;
 
 /// A region's own end of all of its links.

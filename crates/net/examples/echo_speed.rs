@@ -15,10 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use larder_net::{
-    Authority, Credentials, Endpoint, Handler, Identity, Listener, Peer, PeerIdentity, Responder,
-    Role, Roles, Service, Services,
-};
+use larder_identity::{Authority, Credentials, Identity, Role, Roles};
+use larder_net::{Endpoint, Handler, Listener, Peer, PeerIdentity, Responder, Service, Services};
 use larder_types::{ClusterId, ServerId};
 use mimalloc::MiMalloc;
 use tokio::net::TcpListener;

@@ -14,12 +14,12 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker, ready};
 
+use larder_identity::Role;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream};
 use tokio::time::{Instant, Sleep};
 
 use crate::error::Denied;
 use crate::frame::{Bounds, Frame, FrameError, Header, Outgoing};
-use crate::identity::Role;
 use crate::limits::{
     BATCH_BYTES_MAX, PING_INTERVAL, RECEIVED_PER_TURN_MAX, SILENCE_MAX, TICK, TURNS_MAX,
 };

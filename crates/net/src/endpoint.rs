@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::SystemTime;
 
+use larder_identity::{Credentials, Subject, proof, server_name};
 use larder_types::ServerId;
-use ring::rand::{SecureRandom, SystemRandom};
 use tokio::io::DuplexStream;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
@@ -19,8 +19,6 @@ use crate::connection::{Beats, Broken, Duplex, Wire};
 use crate::error::{Decider, Denied, Refused};
 use crate::handshake::{buffered, in_time, subject_of};
 use crate::hello::{self, Speaks};
-use crate::identity::subject::server_name;
-use crate::identity::{Credentials, Subject};
 use crate::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
 use crate::metrics::{Metrics, Stands};
 #[cfg(feature = "simulated")]
@@ -248,9 +246,7 @@ impl Endpoint {
         if let Security::Simulated(host) = &self.security {
             return Some(host.draw() as u16);
         }
-        let mut drawn = [0; 2];
-        SystemRandom::new().fill(&mut drawn).ok()?;
-        Some(u16::from_le_bytes(drawn))
+        proof::random().map(u16::from_le_bytes).ok()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::identity::{IdentityError, Refusal};
+use larder_identity::{IdentityError, Refusal};
 
 /// The fate of a call that was not answered.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 
+use larder_identity::Subject;
 use rustls::pki_types::CertificateDer;
 use rustls::{AlertDescription, CertificateError, Error as TlsError};
 use tokio::io::{BufReader, DuplexStream};
@@ -14,7 +15,6 @@ use tokio_rustls::StartHandshake;
 
 use crate::connection::Broken;
 use crate::error::{Decider, Denied, Refused};
-use crate::identity::Subject;
 use crate::limits::{CONNECT_TIME_MAX, READ_BYTES};
 use crate::metrics::Metrics;
 #[cfg(feature = "simulated")]

@@ -10,13 +10,13 @@
 //! 1. The layout of hello and goodbye never changes: fields are appended, and what is left over is ignored.
 //! 2. No request is sent before the peer's hello: until then a connection may still be refused.
 
+use larder_identity::Role;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::connection::{Broken, Wire};
 use crate::error::{Decider, Denied, Refused};
 use crate::frame::{Bounds, Frame, FrameError, Kind, Outgoing};
-use crate::identity::Role;
 use crate::limits::PROTOCOL_MIN;
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -12,6 +12,8 @@ use std::future::{pending, poll_fn};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use larder_identity::tls::{Configs, ENROLMENT};
+use larder_identity::{Enrolment, Role, Roles, Subject};
 use tokio::io::DuplexStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -21,8 +23,6 @@ use crate::endpoint::{Endpoint, Security};
 use crate::error::{Denied, Refused};
 use crate::handshake::{Begun, Handshake, asks_for, in_time, refused, subject_of};
 use crate::hello;
-use crate::identity::tls::{Configs, ENROLMENT};
-use crate::identity::{Enrolment, Role, Roles, Subject};
 use crate::join;
 use crate::limits::CONNECT_TIME_MAX;
 use crate::metrics::{Metrics, Opened, Stands};

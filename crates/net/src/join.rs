@@ -1,6 +1,6 @@
 //! Joining a cluster, and renewing a certificate: `docs/formats/rpc.md` has the bytes.
 //!
-//! `identity/enrolment.rs` decides; here it is asked and told over a connection.
+//! `larder-identity` decides in its `enrolment.rs`; here it is asked and told over a connection.
 //!
 //! # Invariants
 //!
@@ -9,6 +9,10 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use larder_identity::enrolment::{Asked, Told, find_authority, joining, session_secret};
+use larder_identity::{
+    Credentials, Enrolment, Identity, IdentityRequest, JoinToken, Role, server_name,
+};
 use larder_types::ServerId;
 use rustls::ClientConfig;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -20,9 +24,6 @@ use crate::connection::{Broken, Duplex, Wire};
 use crate::error::{Decider, JoinError};
 use crate::frame::{FrameError, Kind, Outgoing};
 use crate::handshake::{buffered, in_time, subject_of};
-use crate::identity::enrolment::{Asked, Told, find_authority, joining, session_secret};
-use crate::identity::subject::server_name;
-use crate::identity::{Credentials, Enrolment, Identity, IdentityRequest, JoinToken, Role};
 use crate::metrics::Metrics;
 
 /// Answers one request for a certificate.
@@ -109,7 +110,7 @@ pub(crate) async fn connect_joining(
     let config = joining(token).map_err(|e| unreachable(&e))?;
     // The verifier goes by the authority and the role; which manager it is does not matter.
     let name = ServerName::try_from("manager.larder.internal").expect("a DNS name");
-    connect(address, name, Arc::new(config)).await
+    connect(address, name, config).await
 }
 
 pub(crate) async fn connect(

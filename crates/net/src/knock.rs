@@ -1,7 +1,7 @@
 //! Knocking: a machine that belongs to nobody yet speaks to those it was told to form a cluster with. It
 //! does so before there is any certificate that it could believe; `docs/formats/rpc.md` has the bytes.
 //!
-//! Both ends prove that they have the same [`PeerSecret`], as `identity/knocking.rs` says.
+//! Both ends prove that they have the same [`PeerSecret`], as `knocking.rs` of `larder-identity` says.
 //!
 //! # Invariants
 //!
@@ -13,6 +13,8 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use larder_identity::knocking::{anybody, doorkeeper, knocker, session_secret};
+use larder_identity::{IdentityError, PeerSecret, Prover};
 use rustls::ServerConfig;
 use serde::{Deserialize, Serialize};
 use tokio_rustls::client;
@@ -21,9 +23,6 @@ use crate::connection::{Broken, Duplex, Wire};
 use crate::error::{Denied, KnockError, Refused};
 use crate::frame::{FrameError, Kind};
 use crate::handshake::{Handshake, in_time};
-use crate::identity::knocking::{anybody, doorkeeper, knocker, session_secret};
-use crate::identity::secret::Prover;
-use crate::identity::{IdentityError, PeerSecret};
 use crate::join::{connect, frame_of};
 use crate::metrics::Metrics;
 
@@ -63,7 +62,7 @@ impl Doorkeeper {
         secret: PeerSecret,
         decide: impl Fn(SocketAddr, Vec<u8>) -> Reply + Send + Sync + 'static,
     ) -> Result<Self, IdentityError> {
-        Ok(Self { secret, config: Arc::new(doorkeeper()?), decide: Box::new(decide) })
+        Ok(Self { secret, config: doorkeeper()?, decide: Box::new(decide) })
     }
 
     /// Hears one knock, and answers it.
@@ -124,7 +123,7 @@ async fn connect_knocking(
 ) -> Result<client::TlsStream<impl Duplex + 'static>, KnockError> {
     let unreachable = |error: &dyn std::fmt::Display| KnockError::Unreachable(error.to_string());
     let config = knocker().map_err(|error| unreachable(&error))?;
-    let tls = connect(address, anybody(), Arc::new(config)).await;
+    let tls = connect(address, anybody(), config).await;
     tls.map_err(|error| unreachable(&error))
 }
 

@@ -13,7 +13,8 @@
 //! | `port.rs`, `listener.rs`, `house.rs`, `serving.rs`, `service.rs`, `outlet.rs` | the answering end |
 //! | `transport.rs`, `local.rs`, `simulated.rs` | what the bytes go through: TCP, memory between servers of one process, a simulated network |
 //! | `handshake.rs`, `join.rs`, `knock.rs` | how each connection begins, how servers join over one, how machines find each other before they are a cluster |
-//! | `identity/` | who is who, below all of these |
+//!
+//! `larder-identity` says who is who.
 
 mod calls;
 mod connection;
@@ -23,7 +24,6 @@ mod frame;
 mod handshake;
 mod hello;
 mod house;
-mod identity;
 mod join;
 mod knock;
 pub mod limits;
@@ -51,11 +51,6 @@ pub use error::{
 };
 pub use frame::FrameError;
 pub use house::Services;
-pub use identity::{
-    Admission, Authority, AuthorityCell, Credentials, Enrolment, Fingerprint, Identity,
-    IdentityError, IdentityRequest, JoinToken, PeerSecret, PublicKey, Refusal, Role, Roles,
-    SecretError, Subject, TokenError, TokenId, TokenRecord,
-};
 pub use join::{join, renew};
 pub use knock::{Doorkeeper, Reply, knock};
 pub use listener::Listener;

@@ -4,10 +4,6 @@ use std::time::Duration;
 
 use larder_types::limits::{CHUNK_BYTES_MAX, OP_BYTES_MAX, REPLICAS_MAX};
 
-pub use crate::identity::limits::{
-    AUTHORITY_VALIDITY, CERTIFICATE_VALIDITY, CLOCK_MARGIN, RENEWAL_PART, WARNING_PART,
-};
-
 /// Oldest version of the protocol that this release speaks. Versions 1 and 2 have the same frames, and other calls and
 /// answers between proxies and meta servers in them, which must not be taken for these.
 pub const PROTOCOL_MIN: u8 = 3;

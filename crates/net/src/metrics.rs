@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use larder_identity::{Refusal, Role};
 use larder_types::Seldom;
 use parking_lot::Mutex;
 
 use crate::error::Refused;
-use crate::identity::{Refusal, Role};
 
 /// The end of a connection at which a process stands: it asks a service, or serves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

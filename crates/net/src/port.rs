@@ -19,6 +19,8 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
+use larder_identity::knocking::KNOCKING;
+use larder_identity::tls::ENROLMENT;
 use larder_types::{ClusterId, ServerId};
 use parking_lot::RwLock;
 use tokio::net::{TcpListener, TcpStream};
@@ -30,8 +32,6 @@ use crate::connection::{Broken, Wire};
 use crate::error::{Denied, Refused};
 use crate::handshake::{Begun, asks_for, buffered, in_time, refused};
 use crate::house::House;
-use crate::identity::knocking::KNOCKING;
-use crate::identity::tls::ENROLMENT;
 use crate::knock::Doorkeeper;
 use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, HANDSHAKES_MAX, HELLO_TIME_MAX};
 use crate::metrics::Metrics;

@@ -5,11 +5,11 @@ use std::marker::PhantomData;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
+use larder_identity::{Role, Subject};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::frame::{Frame, FrameError, Kind, Outgoing, Status};
-use crate::identity::{Role, Subject};
 use crate::outlet::Reply;
 
 /// The protocol of one role. Enums among these types grow by variants at their end; nothing of them is

@@ -21,6 +21,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use larder_identity::{Role, Subject};
 use larder_types::ServerId;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
@@ -28,7 +29,6 @@ use tokio::time::{Instant, sleep};
 
 use crate::connection::Broken;
 use crate::error::{Denied, Refused};
-use crate::identity::{Role, Subject};
 use crate::target::Target;
 pub use pipe::Pipe;
 pub use ways::Delivered;

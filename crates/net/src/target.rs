@@ -2,7 +2,7 @@
 
 use larder_types::ServerId;
 
-use crate::identity::Role;
+use larder_identity::Role;
 
 /// A server in a role, and where it is called.
 #[derive(Debug)]

@@ -6,6 +6,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use larder_identity::Validity;
+use larder_identity::{Authority, Credentials, Identity, Role, Roles};
 use larder_types::{ClusterId, ServerId};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
@@ -13,11 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::identity::authority::Validity;
-use crate::{
-    Authority, Credentials, Endpoint, Handler, Identity, Listener, Peer, PeerIdentity, Responder,
-    Role, Roles, Service, Services,
-};
+use crate::{Endpoint, Handler, Listener, Peer, PeerIdentity, Responder, Service, Services};
 
 /// A data server that says what it hears.
 pub(crate) struct Echo;

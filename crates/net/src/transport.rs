@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use tokio::net::{TcpListener, TcpStream};
 
 #[cfg(feature = "simulated")]
-use crate::identity::Subject;
-#[cfg(feature = "simulated")]
 use crate::simulated::{Arrivals, Pipe};
+#[cfg(feature = "simulated")]
+use larder_identity::Subject;
 
 /// Where connections come from.
 pub(crate) enum Acceptor {

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use larder_net::{Identity, IdentityError, JoinError, JoinToken, Refusal, Role, Roles, join};
+use larder_identity::{Identity, IdentityError, JoinToken, Refusal, Role, Roles};
+use larder_net::{JoinError, join};
 use larder_protocol::manager::state::ServerRole;
 use tokio::time::{Instant, sleep};
 

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use larder_net::{AuthorityCell, Credentials, Identity, JoinError, renew};
+use larder_identity::{AuthorityCell, Credentials, Identity};
+use larder_net::{JoinError, renew};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -199,7 +200,7 @@ fn pause(identity: &Identity, now: SystemTime) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use larder_net::{Authority, Roles};
+    use larder_identity::{Authority, Roles};
     use larder_types::{ClusterId, ServerId};
 
     use super::*;

@@ -12,7 +12,8 @@
 mod data;
 
 pub use data::{CopyEnd, CopyOrder, CopyState, DataCall, DataMessage, DataReply, DataService};
-use larder_net::{Role, Service};
+use larder_identity::Role;
+use larder_net::Service;
 use larder_protocol::limits::BUCKET_REGIONS_MAX;
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::state::{Applied, Command, MapVersion, NewServer};

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_net::{Credentials, Endpoint, Identity, Role};
+use larder_identity::{Credentials, Identity, Role};
+use larder_net::Endpoint;
 use larder_protocol::manager::state::{Command, Outcome, Refusal};
 use larder_roles::identity::IDENTITY_FILE;
 use larder_roles::managers::{Contacts, Managers, ManagersClient};

@@ -22,8 +22,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use larder_identity::{Credentials, Identity, JoinToken, TokenError};
 use larder_link::LinkError;
-use larder_net::{Credentials, Ear, Endpoint, Identity, JoinToken, TokenError};
+use larder_net::{Ear, Endpoint};
 use larder_protocol::manager::state::{ServerRole, ServerState, Settings, Topology};
 use larder_roles::identity::{IDENTITY_FILE, Nobody, identity_in};
 use larder_roles::limits::START_PATIENCE_MS;
@@ -70,7 +71,7 @@ pub(crate) enum RoleError {
     #[error(transparent)]
     Kept(#[from] KeeperError),
     #[error(transparent)]
-    Identity(#[from] larder_net::IdentityError),
+    Identity(#[from] larder_identity::IdentityError),
     #[error("{found} has the identity of a {has}, which is not what is started here")]
     OtherRole { found: String, has: String },
     #[error("the address {address:?} cannot be used: {source}; set {field}")]

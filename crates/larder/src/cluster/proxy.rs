@@ -6,7 +6,8 @@ use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use larder_net::{Handler, Listener, PeerIdentity, Responder, Role, Roles, Services};
+use larder_identity::{Role, Roles};
+use larder_net::{Handler, Listener, PeerIdentity, Responder, Services};
 use larder_protocol::manager::policy::ManagerMessage;
 use larder_protocol::manager::state::{GatewayRecord, RootRecord, ServerRole};
 use larder_roles::identity::IDENTITY_FILE;

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use larder_env::{Disk, RealDisk};
+use larder_identity::{Role, Roles};
 use larder_metalog::LogConfig;
-use larder_net::{Listener, Role, Roles, Services};
+use larder_net::{Listener, Services};
 use larder_protocol::manager::state::{NewServer, ServerRole, Topology};
 use larder_protocol::placement::{FailureDomains, Weight};
 use larder_roles::data::node::{DataFace, DataNode, DataNodeConfig};

@@ -4,7 +4,8 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_net::{Metrics, Refused, Role, RoundTrips, Stands, Traffic};
+use larder_identity::Role;
+use larder_net::{Metrics, Refused, RoundTrips, Stands, Traffic};
 
 use super::{write_counter, write_gauge};
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use larder_net::SecretError;
+use larder_identity::SecretError;
 use larder_roles::node::NotEntered;
 
 use crate::cluster::RoleError;

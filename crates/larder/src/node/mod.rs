@@ -22,7 +22,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use larder_env::{DiskError, FileLock, RealDisk};
-use larder_net::{PeerSecret, Port};
+use larder_identity::PeerSecret;
+use larder_net::Port;
 use larder_roles::node::{Entered, NodeConfig, NotEntered, RootKeys, enter, role_name};
 use larder_roles::store::LOCK_FILE;
 use larder_types::ServerId;

@@ -10,7 +10,8 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use larder_net::{PeerSecret, Port};
+use larder_identity::PeerSecret;
+use larder_net::Port;
 use larder_protocol::manager::state::ServerRole;
 use larder_roles::identity::IDENTITY_FILE;
 use larder_roles::node::{Admission, keep_door, role_name};

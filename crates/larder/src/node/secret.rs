@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use larder_net::PeerSecret;
+use larder_identity::PeerSecret;
 
 use super::NodeError;
 use crate::exit;

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 use std::process::Child;
 
-use larder_net::Role;
+use larder_identity::Role;
 
 use crate::process::{QUIET, Scratch, a_free_address, a_token, end, outcome, run, start};
 

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use larder_net::{Authority, Role, Roles};
+use larder_identity::{Authority, Role, Roles};
 use larder_types::{ClusterId, ServerId};
 
 use crate::process::contents;

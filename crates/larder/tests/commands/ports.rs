@@ -1,6 +1,6 @@
 //! Ports that are taken: a first start finds that out before it makes anything.
 
-use larder_net::Role;
+use larder_identity::Role;
 
 use crate::process::{Scratch, a_free_address, a_token, leaves_nothing};
 

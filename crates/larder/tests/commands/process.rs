@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use larder_net::{Role, Roles, TokenRecord};
+use larder_identity::{Role, Roles, TokenRecord};
 use larder_types::ServerId;
 
 /// Result of a start.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use larder_identity::{Refusal, Roles, Subject};
 use larder_types::ClusterId;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
@@ -9,9 +10,6 @@ use tokio_rustls::TlsAcceptor;
 use super::tests::cluster;
 use super::*;
 use crate::hostile::{self, framed, panics, rounds};
-use crate::identity::authority::Validity;
-use crate::identity::key::ServerKey;
-use crate::identity::{Refusal, Roles, Subject};
 use crate::tests::{authority, socket};
 
 fn encoded<T: Serialize>(value: &T) -> Vec<u8> {
@@ -32,7 +30,7 @@ async fn spoiled_joins_end_no_manager() {
             continue;
         };
         let session = session_secret(tls.get_ref().1).unwrap();
-        let key = ServerKey::new().unwrap().public();
+        let key = IdentityRequest::new().unwrap().key();
         let proof = token.prove(&session, &key);
         let join = Asked::Join { token: token.id(), key, proof };
         let good = [encoded(&join), encoded(&Asked::Renew { key })];
@@ -74,9 +72,9 @@ async fn spoiled_answers_of_a_manager_end_no_joiner() {
             let asked: Asked = wire.hear().await.ok()?.decode().unwrap();
             let Asked::Join { key, .. } = asked else { panic!("it joins") };
             let roles = Roles::of(&[Role::Data]);
-            let validity = Validity::for_the_next(Duration::from_secs(3600));
-            let certificate = cluster.authority.sign(ServerId(3), roles, &key, validity).unwrap();
-            let signed = encoded(&Told::Signed { certificate: certificate.to_vec() });
+            let life = Duration::from_secs(3600);
+            let certificate = cluster.authority.certify(ServerId(3), roles, &key, life).unwrap();
+            let signed = encoded(&Told::Signed { certificate });
             let refused = encoded(&Told::Refused(Refusal::NotNow));
             let bytes = framed(&mut draw, Kind::Answer, &[signed.clone(), signed, refused]);
             Some(hostile::ask(wire.into_socket(), &bytes).await)

@@ -2,6 +2,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use larder_identity::Authority;
+use larder_identity::{Role, Roles};
 use larder_types::ServerId;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -10,11 +12,10 @@ use tokio_rustls::TlsAcceptor;
 use super::*;
 use crate::endpoint::Security;
 use crate::handshake::buffered;
-use crate::identity::{Role, Roles};
 use crate::limits::{PAYLOAD_BYTES_MAX, PING_INTERVAL, PROTOCOL_MAX, REQUESTS_MAX, SILENCE_MAX};
 use crate::metrics::Stands;
 use crate::tests::{Heard, authority, caller, data_server, endpoint, peer, socket, soon};
-use crate::{Authority, Peer, Rejected, hello};
+use crate::{Peer, Rejected, hello};
 
 /// A server that the test plays: it says hello and then what the test wants.
 struct Played {
@@ -404,7 +405,8 @@ async fn an_older_release_is_told_nothing_that_it_does_not_understand() {
     let authority = authority();
     let ours = caller(&authority);
     let identity = authority.identity(ServerId(2), Roles::of(&[Role::Data])).unwrap();
-    let (socket, credentials) = (socket().await, crate::Credentials::new(&identity).unwrap());
+    let (socket, credentials) =
+        (socket().await, larder_identity::Credentials::new(&identity).unwrap());
     let played = Played { socket, endpoint: Endpoint::as_of(credentials, PROTOCOL_CANCELS - 1) };
     let to = peer(&ours, 2, played.address());
     let mut wire = None;
@@ -424,7 +426,7 @@ async fn an_older_release_is_told_nothing_that_it_does_not_understand() {
 async fn an_older_caller_is_served_in_its_version() {
     let authority = authority();
     let identity = authority.identity(ServerId(1), Roles::of(&[Role::Meta])).unwrap();
-    let credentials = crate::Credentials::new(&identity).unwrap();
+    let credentials = larder_identity::Credentials::new(&identity).unwrap();
     let ours = Endpoint::as_of(credentials, PROTOCOL_CANCELS - 1);
     let (_theirs, listener, mut heard) = data_server(&authority, 2).await;
     let to = peer(&ours, 2, listener.address());

@@ -4,14 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use larder_identity::{Role, Roles};
 use larder_types::ServerId;
 
 use crate::tests::{
     Echo, Echoing, Log, authority, caller, data_server, endpoint, peer, socket, soon,
 };
-use crate::{
-    CallError, Decider, Endpoint, Listener, NotSent, Peer, Refused, Role, Roles, Services, Unknown,
-};
+use crate::{CallError, Decider, Endpoint, Listener, NotSent, Peer, Refused, Services, Unknown};
 
 fn remove(at: &Endpoint, server: u32) {
     at.refuse_removed(BTreeSet::from([ServerId(server)]));

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use larder_identity::{Authority, Credentials, Role, Roles};
 use larder_types::ServerId;
 
 use crate::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
 use crate::tests::{Echo, Echoing, authority, caller, data_server, peer, socket, soon};
 use crate::{
-    Authority, CallError, Credentials, Decider, Denied, Endpoint, Listener, NotSent, Peer, Refused,
-    Role, Roles, Services, Unknown,
+    CallError, Decider, Denied, Endpoint, Listener, NotSent, Peer, Refused, Services, Unknown,
 };
 
 /// A meta server of the release before this one.

@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use larder_identity::{Authority, Role, Roles};
 use larder_types::ServerId;
 
 use crate::limits::{PIPE_BYTES, SILENCE_MAX};
 use crate::tests::{
     Echo, Echoing, Heard, authority, caller, endpoint, expired, peer, socket, soon,
 };
-use crate::{Authority, CallError, Ear, Endpoint, Listener, Port, Refused, Role, Roles, Services};
+use crate::{CallError, Ear, Endpoint, Listener, Port, Refused, Services};
 
 /// A data server and a meta server at one port.
 struct Machine {

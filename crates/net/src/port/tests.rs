@@ -1,13 +1,11 @@
 use bytes::Bytes;
+use larder_identity::{Admission, Authority, Refusal, Subject, TokenId, TokenRecord};
+use larder_identity::{AuthorityCell, Enrolment, Role, Roles};
 use larder_types::{ClusterId, ServerId};
 
 use crate::error::{CallError, NotSent};
-use crate::identity::{AuthorityCell, Enrolment, Role, Roles};
 use crate::tests::{Echo, Echoing, Log, authority, caller, endpoint, peer, socket, soon};
-use crate::{
-    Admission, Authority, Listener, Port, Refusal, Refused, Services, Subject, TokenId,
-    TokenRecord, renew,
-};
+use crate::{Listener, Port, Refused, Services, renew};
 
 struct Nobody;
 
@@ -91,7 +89,7 @@ async fn whoever_joins_finds_the_one_who_lets_servers_join() {
     let by_manager = matches!(refused, Err(crate::JoinError::Refused(Refusal::Token)));
     assert!(by_manager, "{refused:?}");
     let member = authority.identity(ServerId(5), Roles::all()).unwrap();
-    let credentials = crate::Credentials::new(&member).unwrap();
+    let credentials = larder_identity::Credentials::new(&member).unwrap();
     let refused = renew(&credentials, ServerId(0), &port.address().to_string()).await;
     let by_manager = matches!(refused, Err(crate::JoinError::Refused(Refusal::NotRenewed)));
     assert!(by_manager, "{refused:?}");

@@ -1,13 +1,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use larder_identity::{Roles, Subject};
 use larder_types::{ClusterId, ServerId};
 use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
 use tokio::task::JoinHandle;
 
 use super::*;
 use crate::connection::{Wire, run};
-use crate::identity::{Roles, Subject};
 use crate::limits::{HELD_BYTES_MAX, PAYLOAD_BYTES_MAX, PING_INTERVAL, REQUESTS_MAX};
 use crate::service::Served;
 use crate::tests::{Echo, Echoing, Heard};

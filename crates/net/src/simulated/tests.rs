@@ -1,3 +1,4 @@
+use larder_identity::{Role, Roles};
 use larder_types::ClusterId;
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
@@ -7,7 +8,7 @@ use super::*;
 use crate::error::{CallError, NotSent, Unknown};
 use crate::limits::{BACKOFF_MAX, SILENCE_MAX};
 use crate::tests::{Echo, Echoing, Heard};
-use crate::{Endpoint, Listener, Peer, Role, Roles, Services};
+use crate::{Endpoint, Listener, Peer, Services};
 
 const CALLER: ServerId = ServerId(1);
 const CALLED: ServerId = ServerId(2);

@@ -8,8 +8,8 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use larder_env::Disk;
+use larder_identity::Subject;
 use larder_kv::{KvError, KvReader, LsmKv};
-use larder_net::Subject;
 use larder_protocol::rebuild::SpaceScan;
 use larder_protocol::{LvInfo, Pg};
 use larder_types::{Body, LvId, MapVersion, OpId, PgId, rows};

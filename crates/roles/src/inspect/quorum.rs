@@ -2,7 +2,7 @@
 
 use larder_env::disk::read_file;
 use larder_env::{Disk, DiskError};
-use larder_net::Subject;
+use larder_identity::Subject;
 use larder_protocol::manager::quorum::{Item, LogIndex, Stored};
 use larder_protocol::manager::state::{Command, Topology};
 use larder_types::codec::decode;

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use larder_env::{Disk, RealDisk};
-use larder_net::{Identity, Role};
+use larder_identity::{Identity, Role};
 use larder_types::ClusterId;
 
 use super::{Report, member, quorum};

@@ -19,8 +19,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_env::clock::uptime_ms;
+use larder_identity::Role as ServerRole;
 use larder_kv::KvReader;
-use larder_net::{Handler, PeerIdentity, Responder, Role as ServerRole};
+use larder_net::{Handler, PeerIdentity, Responder};
 use larder_protocol::manager::state::GatewayRecord;
 use larder_protocol::pg::Role;
 use larder_protocol::region::Told;

@@ -12,7 +12,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use larder_net::{AuthorityCell, Doorkeeper, IdentityError, PeerSecret, Port, Reply};
+use larder_identity::{AuthorityCell, IdentityError, PeerSecret};
+use larder_net::{Doorkeeper, Port, Reply};
 use larder_protocol::limits::MANAGERS_MAX;
 use larder_protocol::manager::state::{
     Applied, Command, NewServer, Outcome, ServerRecord, ServerRole, ServerState, Topology,

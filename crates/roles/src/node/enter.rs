@@ -8,9 +8,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures::future::join_all;
-use larder_net::{
-    Authority, Doorkeeper, Identity, IdentityRequest, KnockError, Port, PublicKey, Reply, knock,
-};
+use larder_identity::{Authority, Identity, IdentityRequest, PublicKey};
+use larder_net::{Doorkeeper, KnockError, Port, Reply, knock};
 use larder_protocol::manager::state::ServerRole;
 use larder_protocol::placement::{FailureDomains, MachineId};
 use larder_types::ServerId;

@@ -32,7 +32,7 @@ mod v1;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use larder_net::{IdentityError, PeerSecret};
+use larder_identity::{IdentityError, PeerSecret};
 use larder_protocol::limits::MANAGERS_MAX;
 use larder_protocol::manager::state::{ServerRole, Settings};
 use larder_types::{ClusterId, ServerId};

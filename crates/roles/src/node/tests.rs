@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use larder_net::limits::CERTIFICATE_VALIDITY;
-use larder_net::{Identity, Port};
+use larder_identity::Identity;
+use larder_identity::limits::CERTIFICATE_VALIDITY;
+use larder_net::Port;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 

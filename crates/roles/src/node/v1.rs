@@ -1,7 +1,7 @@
 //! Version 1 of what machines say to each other when they knock: `docs/formats/node.md`. The version byte is the
 //! codec's.
 
-use larder_net::PublicKey;
+use larder_identity::PublicKey;
 use larder_protocol::manager::state::ServerRole;
 use larder_types::ServerId;
 use serde::{Deserialize, Serialize};

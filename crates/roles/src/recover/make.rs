@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_env::rng::unique_u64;
-use larder_net::{Authority, IdentityError};
+use larder_identity::{Authority, IdentityError};
 use larder_protocol::limits::{MANAGERS_MAX, TIMELINES_VERSION};
 use larder_protocol::manager::quorum::LogIndex;
 use larder_protocol::manager::state::{

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use larder_env::disk::read_file;
 use larder_env::{Disk, DiskError, RealDisk};
-use larder_net::{Authority, Identity, IdentityError};
+use larder_identity::{Authority, Identity, IdentityError};
 use larder_protocol::manager::state::{ServerRecord, ServerRole, ServerState, Topology};
 use larder_types::{ClusterId, ServerId};
 

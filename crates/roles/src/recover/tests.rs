@@ -3,7 +3,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use larder_net::{Authority, Ear, Identity, Roles};
+use larder_identity::{Authority, Identity, Roles};
+use larder_net::Ear;
 use larder_protocol::limits::{MANAGERS_MAX, TIMELINES_VERSION};
 use larder_protocol::manager::quorum::LogIndex;
 use larder_protocol::manager::state::{

@@ -1,6 +1,7 @@
 //! The calls and messages that data servers are sent.
 
-use larder_net::{Role, Service};
+use larder_identity::Role;
+use larder_net::Service;
 use larder_protocol::manager::policy::ManagerMessage;
 use larder_protocol::scheduler::Report;
 use larder_protocol::{DataAnswer, DataRequest};

@@ -15,9 +15,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use larder_net::{
-    Authority, CallError, Credentials, Endpoint, Listener, Peer, Role, Roles, Services, Side,
-};
+use larder_identity::{Authority, Credentials, Role, Roles};
+use larder_net::{CallError, Endpoint, Listener, Peer, Services, Side};
 use larder_protocol::limits::{READS_AT_DEVICE, SCRUB_READS_WAITING_MAX, SCRUBS_AT_DEVICE};
 use larder_protocol::manager::policy::{ManagerMessage, ServerMessage};
 use larder_protocol::manager::quorum::LogIndex;

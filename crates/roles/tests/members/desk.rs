@@ -9,10 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use larder_identity::{Authority, Role, Roles};
 use larder_net::limits::PROTOCOL_MAX;
-use larder_net::{
-    Authority, Endpoint, Handler, Listener, Peer, PeerIdentity, Responder, Role, Roles, Services,
-};
+use larder_net::{Endpoint, Handler, Listener, Peer, PeerIdentity, Responder, Services};
 use larder_protocol::manager::policy::{
     ManagerMessage, Policy, PolicyEffect, PolicyEvent, ServerMessage,
 };

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_env::SeededRng;
+use larder_identity::Role;
 use larder_kv::KvReader;
-use larder_net::{Peer, Role};
+use larder_net::Peer;
 use larder_protocol::manager::policy::ManagerMessage;
 use larder_protocol::{Answer, AppendCall, Call, LogEntry, PeerMessage, PutCall, Refusal};
 use larder_roles::wire::{MetaCall, MetaMessage, MetaReply, MetaService};

@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use larder_env::{Disk, RealDisk};
+use larder_identity::{Authority, Credentials, Role, Roles};
 use larder_kv::KvReader;
 use larder_metalog::LogConfig;
-use larder_net::{
-    Authority, CallError, Credentials, Endpoint, Listener, Peer, Role, Roles, Services, Unknown,
-};
+use larder_net::{CallError, Endpoint, Listener, Peer, Services, Unknown};
 use larder_protocol::manager::state::MapVersion;
 use larder_protocol::{Answer, Call, Content, Description, PutCall, Refusal};
 use larder_roles::meta::ServerConfig;

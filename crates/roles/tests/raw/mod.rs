@@ -4,7 +4,8 @@ use std::marker::PhantomData;
 
 use larder_env::SeededRng;
 pub use larder_env::hostile::{panics, spoiled};
-use larder_net::{Role, Service};
+use larder_identity::Role;
+use larder_net::Service;
 use serde::ser::SerializeTuple;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

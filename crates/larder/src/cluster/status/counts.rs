@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_net::{CallError, Endpoint, Identity, Peer, Rejected, Role, Roles, Service};
+use larder_identity::{Identity, Role, Roles};
+use larder_net::{CallError, Endpoint, Peer, Rejected, Service};
 use larder_protocol::manager::state::{ServerRole, ServerState, Topology};
 use larder_roles::breakdown::CountsNow;
 use larder_roles::identity::IDENTITY_FILE;

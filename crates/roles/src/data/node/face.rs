@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use larder_net::{Endpoint, Handler, PeerIdentity, Responder, Role, Roles};
+use larder_identity::{Role, Roles};
+use larder_net::{Endpoint, Handler, PeerIdentity, Responder};
 use larder_protocol::sound::check_chunk;
 use larder_types::codec::encode;
 use larder_types::limits::{CHUNK_BYTES_MAX, CHUNK_EXTENTS_MAX, REPLICAS_MAX, SUM_BYTES};

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use larder_net::{Authority, AuthorityCell, Credentials, Identity};
+use larder_identity::{Authority, AuthorityCell, Credentials, Identity};
 use larder_types::ClusterId;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;

@@ -3,7 +3,7 @@
 use std::io;
 
 use larder_env::DiskError;
-use larder_net::IdentityError;
+use larder_identity::IdentityError;
 use larder_protocol::manager::state::Refusal;
 
 use crate::managers::NotIssued;

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use larder_env::rng::unique_u64;
 use larder_env::{Disk, DiskError, RealDisk};
-use larder_net::{Authority, JoinToken};
+use larder_identity::{Authority, JoinToken};
 use larder_protocol::limits::ELECTION_MS_MIN;
 use larder_protocol::manager::state::{self, Applied, Command, NewServer, Outcome, Settings};
 use larder_types::{ClusterId, ServerId};

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use larder_net::{Handler, PeerIdentity, Responder, Role, Subject};
+use larder_identity::{Role, Subject};
+use larder_net::{Handler, PeerIdentity, Responder};
 use larder_protocol::manager::quorum::QuorumMessage;
 use larder_protocol::manager::state::{
     Command, MapVersion, NewServer, ServerRecord, ServerRole, ServerState, Topology,
@@ -238,7 +239,7 @@ fn checks_requests(asker: &Subject, map: &Topology) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use larder_net::Roles;
+    use larder_identity::Roles;
     use larder_protocol::manager::state::{GatewayRecord, Keep, KeyPair, RegionRecord};
     use larder_protocol::placement::{FailureDomains, Weight};
     use larder_types::{

@@ -49,7 +49,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use larder_env::RealDisk;
-use larder_net::{AuthorityCell, Credentials, Ear, Endpoint, JoinToken};
+use larder_identity::{AuthorityCell, Credentials, JoinToken};
+use larder_net::{Ear, Endpoint};
 use larder_protocol::manager::state::NewServer;
 use larder_types::ServerId;
 use tokio::sync::watch;

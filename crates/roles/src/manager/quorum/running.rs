@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use larder_env::rng::unique_u64;
 use larder_env::{Disk, FileLock, threads};
-use larder_net::{AuthorityCell, Ear, Endpoint, Enrolment, Listener, Roles, Services};
+use larder_identity::{AuthorityCell, Enrolment, Roles};
+use larder_net::{Ear, Endpoint, Listener, Services};
 use larder_types::{BootId, ClusterId, ServerId};
 use tokio::sync::{oneshot, watch};
 

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use larder_env::disk::{read_file, replace_file};
 use larder_env::rng::fill_secret;
 use larder_env::{Disk, DiskError};
-use larder_net::{
+use larder_identity::{
     Admission, AuthorityCell, Fingerprint, JoinToken, Refusal, Roles, Subject, TokenId, TokenRecord,
 };
 use larder_protocol::manager::state::{

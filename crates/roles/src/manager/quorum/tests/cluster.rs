@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
+use larder_identity::Credentials;
 use larder_net::limits::CONNECT_TIME_MAX;
-use larder_net::{Credentials, Endpoint, Peer};
+use larder_net::{Endpoint, Peer};
 use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::state::{
     Command, Outcome, Refusal, ServerRole, ServerState, Topology,

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
+use larder_identity::{Credentials, Role, Roles};
 use larder_net::{
-    CallError, Credentials, Decider, Endpoint, Handler, Listener, Peer, PeerIdentity, Refused,
-    Responder, Role, Roles, Services,
+    CallError, Decider, Endpoint, Handler, Listener, Peer, PeerIdentity, Refused, Responder,
+    Services,
 };
 use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::state::{

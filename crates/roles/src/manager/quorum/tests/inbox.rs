@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_env::RealDisk;
+use larder_identity::{Authority, AuthorityCell, Credentials, Role, Roles};
 use larder_net::limits::PROTOCOL_MAX;
-use larder_net::{
-    Authority, AuthorityCell, Credentials, Endpoint, Listener, Peer, Role, Roles, Services,
-};
+use larder_net::{Endpoint, Listener, Peer, Services};
 use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::state::{self, Command, Outcome};
 use larder_types::{BootId, ClusterId, ServerId};

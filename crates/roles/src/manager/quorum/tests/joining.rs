@@ -7,9 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures::StreamExt;
-use larder_net::{
-    Authority, Credentials, Endpoint, Identity, JoinError, Refusal, Role, Roles, TokenRecord, join,
-};
+use larder_identity::{Authority, Credentials, Identity, Refusal, Role, Roles, TokenRecord};
+use larder_net::{Endpoint, JoinError, join};
 use larder_protocol::limits::TOKENS_MAX;
 use larder_protocol::manager::state::{self, Command, Outcome, ServerRole, ServerState};
 use larder_types::{BootId, ClusterId, ServerId};
@@ -27,7 +26,7 @@ use crate::managers::{Contacts, Managers, ManagersClient};
 use crate::renewal::Renewal;
 use crate::wire::{ManagerCall, ManagerReply};
 
-async fn refused(manager: &Manager, token: &larder_net::JoinToken) -> Refusal {
+async fn refused(manager: &Manager, token: &larder_identity::JoinToken) -> Refusal {
     match join(manager.address(), token).await {
         Err(JoinError::Refused(refusal)) => refusal,
         other => panic!("{other:?}"),

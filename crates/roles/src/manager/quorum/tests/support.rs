@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_net::limits::CERTIFICATE_VALIDITY;
-use larder_net::{Credentials, Endpoint, JoinToken};
+use larder_identity::limits::CERTIFICATE_VALIDITY;
+use larder_identity::{Credentials, JoinToken};
+use larder_net::Endpoint;
 use larder_protocol::manager::state::{NewServer, ServerRole, ServerState, Settings, Topology};
 use larder_protocol::placement::{FailureDomains, Weight};
 use larder_types::{BootId, ServerId};

@@ -7,7 +7,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use larder_env::SimDisk;
 use larder_env::disk::{read_file, replace_file};
-use larder_net::{Refusal, Role, Roles, TokenId};
+use larder_identity::{Refusal, Role, Roles, TokenId};
 use larder_protocol::limits::TOKENS_MAX;
 use larder_protocol::manager::policy::ServerMessage;
 use larder_protocol::manager::quorum::LogIndex;

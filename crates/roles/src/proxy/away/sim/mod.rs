@@ -29,9 +29,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_env::SeededRng;
+use larder_identity::{Role, Roles, Subject};
 use larder_net::limits::BACKOFF_MAX;
 use larder_net::simulated::{Delivered, Network, Weather};
-use larder_net::{Endpoint, Listener, Role, Roles, Services, Subject};
+use larder_net::{Endpoint, Listener, Services};
 use larder_types::{ClusterId, Holders, ServerId};
 use parking_lot::Mutex;
 use tokio::sync::Notify;

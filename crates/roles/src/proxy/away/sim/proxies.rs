@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use larder_identity::Role;
+use larder_net::Endpoint;
 use larder_net::simulated::Network;
-use larder_net::{Endpoint, Role};
 use larder_objects::Objects;
 use larder_protocol::manager::state::Command;
 use larder_protocol::scheduler::Policy;

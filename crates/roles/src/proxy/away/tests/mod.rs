@@ -22,8 +22,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
+use larder_identity::{Authority, Credentials, Role, Roles};
 use larder_net::limits::PROTOCOL_MAX;
-use larder_net::{Authority, Credentials, Endpoint, Listener, Role, Roles, Services};
+use larder_net::{Endpoint, Listener, Services};
 use larder_objects::{
     BodyDigest, BodyError, CompleteOptions, ListItem, ListRequest, NamedPart, ObjectError, Objects,
     PutBody, PutDone, PutOptions, ReadBody, UploadOptions,

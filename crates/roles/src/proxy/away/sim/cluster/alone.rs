@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use larder_net::{Endpoint, Role};
+use larder_identity::Role;
+use larder_net::Endpoint;
 use larder_protocol::manager::state::ServerState;
 use larder_types::ServerId;
 use tokio::task::JoinSet;

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use larder_identity::Role;
+use larder_net::Endpoint;
 use larder_net::limits::PROTOCOL_MAX;
 use larder_net::simulated::Network;
-use larder_net::{Endpoint, Role};
 use larder_protocol::manager::policy::{
     ManagerMessage, Policy, PolicyEffect, PolicyEvent, ServerMessage,
 };

@@ -16,8 +16,9 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use larder_env::SimDisk;
-use larder_net::limits::CERTIFICATE_VALIDITY;
-use larder_net::{AuthorityCell, Endpoint, Role};
+use larder_identity::limits::CERTIFICATE_VALIDITY;
+use larder_identity::{AuthorityCell, Role};
+use larder_net::Endpoint;
 use larder_protocol::limits::QUORUM_LOG_ENTRIES_MAX;
 use larder_protocol::manager::state::{Command, ServerState, Topology};
 use larder_types::{ClusterId, ServerId};

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use larder_identity::{Role, Roles};
 use larder_net::simulated::Network;
-use larder_net::{Endpoint, Handler, Listener, PeerIdentity, Responder, Role, Roles, Services};
+use larder_net::{Endpoint, Handler, Listener, PeerIdentity, Responder, Services};
 use larder_protocol::manager::policy::ManagerMessage;
 use larder_types::ServerId;
 use parking_lot::Mutex;

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_env::SimDisk;
+use larder_identity::{Role, Roles};
 use larder_metalog::LogConfig;
 use larder_metalog::limits::SEGMENT_BYTES_MIN;
-use larder_net::{Endpoint, Handler, Listener, PeerIdentity, Responder, Role, Roles, Services};
+use larder_net::{Endpoint, Handler, Listener, PeerIdentity, Responder, Services};
 use larder_types::limits::BLOCK_BYTES;
 use larder_types::{BootId, PgId, ServerId, View};
 use larder_volume::{Volume, VolumeConfig};

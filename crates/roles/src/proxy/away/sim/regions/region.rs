@@ -7,9 +7,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use larder_identity::{Role, Roles};
 use larder_link::{HomeOrder, RegionList, RegionStatus};
 use larder_net::simulated::Network;
-use larder_net::{Endpoint, Handler, Listener, PeerIdentity, Responder, Role, Roles, Services};
+use larder_net::{Endpoint, Handler, Listener, PeerIdentity, Responder, Services};
 use larder_protocol::manager::policy::ManagerMessage;
 use larder_protocol::manager::state::{Command, GatewayRecord, RegionRecord};
 use larder_protocol::scheduler::Policy;

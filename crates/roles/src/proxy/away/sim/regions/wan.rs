@@ -5,10 +5,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
+use larder_identity::{Role, Roles, Subject};
 use larder_link::simulated::{Boxed, BoxedStream, Door, Roads, settle};
 use larder_link::{Address, Fingerprint, LinkError, Own, Site};
 use larder_net::simulated::{Arrivals, Host, Network};
-use larder_net::{Role, Roles, Subject};
 use larder_types::{ClusterId, RegionId, ServerId};
 
 /// The regions' hosts, as if they were one cluster's.

@@ -18,25 +18,22 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use larder_types::ServerId;
-use rustls::client::Resumption;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::version::TLS13;
-use rustls::{
-    CertificateError, ClientConfig, ConnectionCommon, DigitallySignedStruct, Error as TlsError,
-    SignatureScheme,
-};
+use rustls::{CertificateError, ClientConfig, ConnectionCommon, Error as TlsError};
 use serde::{Deserialize, Serialize};
 
-use super::authority::{Authority, Validity, fingerprint};
-use super::certificate::{roots, verify};
-use super::ciphers::provider;
-use super::error::Refusal;
-use super::key::PublicKey;
-use super::subject::{Role, Roles, Subject};
-use super::tls::ENROLMENT;
-use super::token::{JoinToken, SessionSecret, TokenId, TokenRecord};
+use crate::authority::{Authority, Validity, fingerprint};
+use crate::certificate::{roots, verify};
+use crate::ciphers::provider;
+use crate::error::Refusal;
+use crate::key::PublicKey;
+use crate::proof::Proof;
+use crate::session::{self, SessionSecret};
+use crate::subject::{Role, Roles, Subject};
+use crate::tls::ENROLMENT;
+use crate::token::{JoinToken, TokenId, TokenRecord};
+use crate::verifier::{Judge, Judged};
 
 /// The register of servers that may join and stay: kept by the managers.
 pub trait Admission: Send + Sync + 'static {
@@ -71,7 +68,10 @@ impl Enrolment {
     }
 
     /// Decides what is asked for in this session, by the server that showed this certificate, if any.
-    pub(crate) fn decide(
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn decide(
         &self,
         asked: &Asked,
         session: &SessionSecret,
@@ -97,7 +97,7 @@ impl Enrolment {
     }
 
     /// Signs a server's key.
-    pub(crate) fn sign(
+    pub fn sign(
         &self,
         (server, roles, key): (ServerId, Roles, PublicKey),
         address: SocketAddr,
@@ -121,39 +121,59 @@ impl Enrolment {
 
 /// A question of a joiner; grows by variants.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Asked {
-    Join { token: TokenId, key: PublicKey, proof: [u8; 32] },
-    Renew { key: PublicKey },
+pub enum Asked {
+    /// A certificate for a server that a token names.
+    Join {
+        /// The token.
+        token: TokenId,
+        /// The key that is to be signed.
+        key: PublicKey,
+        /// Proves that the joiner has the token.
+        proof: Proof,
+    },
+    /// A new certificate for the server that showed one.
+    Renew {
+        /// The key that is to be signed.
+        key: PublicKey,
+    },
 }
 
 /// An answer to a joiner; grows by variants.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Told {
-    Signed { certificate: Vec<u8> },
+pub enum Told {
+    /// The certificate.
+    Signed {
+        /// As DER.
+        certificate: Vec<u8>,
+    },
+    /// There is none.
     Refused(Refusal),
 }
 
 /// The value of a session that proofs are bound to.
-pub(crate) fn session_secret<T>(session: &ConnectionCommon<T>) -> Result<SessionSecret, TlsError> {
-    session.export_keying_material([0; 32], b"EXPORTER-larder-join-1", None)
+///
+/// # Errors
+/// If the handshake is not over.
+pub fn session_secret<T>(session: &ConnectionCommon<T>) -> Result<SessionSecret, TlsError> {
+    session::secret(session, b"EXPORTER-larder-join-1")
 }
 
 /// TLS for a joiner: speaks to a manager of the token's cluster and to nobody else.
-pub(crate) fn joining(token: &JoinToken) -> Result<ClientConfig, TlsError> {
-    let provider = Arc::new(provider());
-    let pinned = Pinned { token: token.clone(), provider: provider.clone() };
-    let mut config = ClientConfig::builder_with_provider(provider)
+///
+/// # Errors
+/// If TLS cannot be set up.
+pub fn joining(token: &JoinToken) -> Result<Arc<ClientConfig>, TlsError> {
+    let config = ClientConfig::builder_with_provider(Arc::new(provider()))
         .with_protocol_versions(&[&TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(pinned))
+        .with_custom_certificate_verifier(Judged::by(Pinned { token: token.clone() }))
         .with_no_client_auth();
-    config.resumption = Resumption::disabled();
-    config.alpn_protocols = vec![ENROLMENT.to_vec()];
-    Ok(config)
+    Ok(session::client(config, ENROLMENT))
 }
 
 /// The authority that the token names, of the certificates that a server shows.
-pub(crate) fn find_authority<'a>(
+#[must_use]
+pub fn find_authority<'a>(
     chain: &'a [CertificateDer<'a>],
     token: &JoinToken,
 ) -> Option<&'a CertificateDer<'a>> {
@@ -164,51 +184,25 @@ pub(crate) fn find_authority<'a>(
 #[derive(Debug)]
 struct Pinned {
     token: JoinToken,
-    provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Pinned {
-    fn verify_server_cert(
+impl Judge for Pinned {
+    fn judge(
         &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
+        certificate: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
         now: UnixTime,
-    ) -> Result<ServerCertVerified, TlsError> {
+    ) -> Result<(), TlsError> {
         let stranger = || TlsError::InvalidCertificate(CertificateError::UnknownIssuer);
-        let authority = find_authority(intermediates, &self.token).ok_or_else(stranger)?;
+        let authority = find_authority(others, &self.token).ok_or_else(stranger)?;
         let roots = roots(&authority.clone().into_owned()).map_err(|_unusable| stranger())?;
-        verify(end_entity, &roots, now)?;
-        let subject = Subject::read(end_entity).map_err(|_unusable| stranger())?;
-        if !subject.roles.has(Role::Manager) {
-            return Err(TlsError::InvalidCertificate(
-                CertificateError::ApplicationVerificationFailure,
-            ));
+        verify(certificate, &roots, now)?;
+        let subject = Subject::read(certificate).map_err(|_unusable| stranger())?;
+        match subject.roles.has(Role::Manager) {
+            true => Ok(()),
+            false => {
+                Err(TlsError::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
+            }
         }
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, TlsError> {
-        Err(TlsError::General("TLS 1.2 is not spoken".into()))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, TlsError> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, cert, dss, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }

@@ -3,13 +3,13 @@
 use rcgen::{KeyPair, PKCS_ED25519};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 
-use super::error::IdentityError;
+use crate::error::IdentityError;
 
 /// A server's public key: Ed25519.
 pub type PublicKey = [u8; 32];
 
 /// Draws a key pair.
-pub(super) fn draw() -> Result<KeyPair, IdentityError> {
+pub(crate) fn draw() -> Result<KeyPair, IdentityError> {
     KeyPair::generate_for(&PKCS_ED25519).map_err(|_no_randomness| IdentityError::Random)
 }
 
@@ -25,7 +25,7 @@ impl ServerKey {
         self.0.public_key_raw().try_into().expect("an Ed25519 key has 32 bytes")
     }
 
-    pub(super) fn private(&self) -> PrivatePkcs8KeyDer<'static> {
+    pub(crate) fn private(&self) -> PrivatePkcs8KeyDer<'static> {
         PrivatePkcs8KeyDer::from(self.0.serialized_der().to_vec())
     }
 }

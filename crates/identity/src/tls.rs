@@ -11,46 +11,56 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use parking_lot::RwLock;
+use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::HandshakeSignatureValid;
-use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error as TlsError,
     ServerConfig, SignatureScheme,
 };
 
-use super::certificate::{Identity, roots};
-use super::ciphers::provider;
-use super::error::IdentityError;
-use super::subject::{Subject, dns_name};
+use crate::certificate::{Identity, roots};
+use crate::ciphers::provider;
+use crate::error::IdentityError;
+use crate::session;
+use crate::subject::{Subject, dns_name};
 
 /// Protocol of calls, as TLS names it.
-pub(crate) const CALLS: &[u8] = b"larder-calls";
+pub const CALLS: &[u8] = b"larder-calls";
 /// Protocol of joining and of renewing certificates.
-pub(crate) const ENROLMENT: &[u8] = b"larder-enrolment";
+pub const ENROLMENT: &[u8] = b"larder-enrolment";
 
 /// An identity as TLS uses it.
-pub(crate) struct Configs {
-    pub(crate) subject: Subject,
-    pub(crate) valid_until: SystemTime,
-    pub(crate) authority: CertificateDer<'static>,
-    pub(crate) client: Arc<ClientConfig>,
-    pub(crate) enrolling: Arc<ClientConfig>,
-    pub(crate) calls: Arc<ServerConfig>,
-    pub(crate) enrolment: Arc<ServerConfig>,
+pub struct Configs {
+    /// The server.
+    pub subject: Subject,
+    /// The time at which its certificate ends.
+    pub valid_until: SystemTime,
+    /// The certificate of its authority.
+    pub authority: CertificateDer<'static>,
+    /// For calls to others.
+    pub client: Arc<ClientConfig>,
+    /// For asking for another certificate.
+    pub enrolling: Arc<ClientConfig>,
+    /// For calls of others.
+    pub calls: Arc<ServerConfig>,
+    /// For others that ask for a certificate.
+    pub enrolment: Arc<ServerConfig>,
 }
 
 impl Configs {
     /// Returns true if TLS may ask for this server by the name.
-    pub(crate) fn is_named(&self, name: &str) -> bool {
+    #[must_use]
+    pub fn is_named(&self, name: &str) -> bool {
         name == dns_name(self.subject.cluster, self.subject.server)
     }
 
     /// Returns true if the name is of a server of the same cluster.
-    pub(crate) fn is_beside(&self, name: &str) -> bool {
+    #[must_use]
+    pub fn is_beside(&self, name: &str) -> bool {
         let own = dns_name(self.subject.cluster, self.subject.server);
         let cluster = |name: &str| name.split_once('.').map(|(_, cluster)| cluster.to_owned());
         cluster(name) == cluster(&own)
@@ -68,26 +78,19 @@ impl Configs {
         let clients =
             || WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone());
 
-        let mut client = ClientConfig::builder_with_provider(provider.clone())
+        let client = ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&TLS13])
             .map_err(unusable)?
             .with_webpki_verifier(servers)
             .with_client_auth_cert(vec![chain.certificate.clone()], identity.key())
             .map_err(unusable)?;
-        client.resumption = Resumption::disabled();
-        client.alpn_protocols = vec![CALLS.to_vec()];
-        let mut enrolling = client.clone();
-        enrolling.alpn_protocols = vec![ENROLMENT.to_vec()];
 
         let server = |verifier: Arc<dyn ClientCertVerifier>, certificates, protocol: &[u8]| {
-            let mut config = ServerConfig::builder_with_provider(provider.clone())
+            let config = ServerConfig::builder_with_provider(provider.clone())
                 .with_protocol_versions(&[&TLS13])?
                 .with_client_cert_verifier(verifier)
                 .with_single_cert(certificates, identity.key())?;
-            config.session_storage = Arc::new(NoServerSessionStorage {});
-            config.send_tls13_tickets = 0;
-            config.alpn_protocols = vec![protocol.to_vec()];
-            Ok(Arc::new(config))
+            Ok(session::server(config, protocol))
         };
         let members = clients().build().map_err(bad_verifier)?;
         let anybody = clients().allow_unauthenticated().build().map_err(bad_verifier)?;
@@ -99,8 +102,8 @@ impl Configs {
             subject: identity.subject(),
             valid_until: identity.valid_until(),
             authority: chain.authority.clone(),
-            client: Arc::new(client),
-            enrolling: Arc::new(enrolling),
+            client: session::client(client.clone(), CALLS),
+            enrolling: session::client(client, ENROLMENT),
             calls: server(members, own, CALLS).map_err(unusable)?,
             enrolment: server(anybody, whole, ENROLMENT).map_err(unusable)?,
         })
@@ -201,7 +204,9 @@ impl Credentials {
         self.configs.read().subject
     }
 
-    pub(crate) fn configs(&self) -> Arc<Configs> {
+    /// As TLS uses it now.
+    #[must_use]
+    pub fn configs(&self) -> Arc<Configs> {
         self.configs.read().clone()
     }
 }

@@ -12,7 +12,7 @@ use larder_types::{ClusterId, ServerId};
 use rustls::pki_types::{CertificateDer, ServerName};
 use serde::{Deserialize, Serialize};
 
-use super::error::IdentityError;
+use crate::error::IdentityError;
 
 /// A task that a server has in its cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -42,11 +42,15 @@ impl Role {
         }
     }
 
-    pub(crate) fn number(self) -> u8 {
+    /// Its number on the wire.
+    #[must_use]
+    pub fn number(self) -> u8 {
         self as u8
     }
 
-    pub(crate) fn from_number(number: u8) -> Option<Self> {
+    /// The role with a number of the wire; `None` for one of a later release.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
 }
@@ -126,14 +130,17 @@ impl fmt::Display for Subject {
 
 impl Subject {
     /// The DNS names of its certificate.
-    pub(super) fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         let server = format!("server-{}", self.server);
         let roles = self.roles.iter().map(|role| format!("role-{role}"));
         std::iter::once(server).chain(roles).map(|first| name(&first, self.cluster)).collect()
     }
 
     /// Reads a certificate that was verified.
-    pub(crate) fn read(certificate: &CertificateDer<'_>) -> Result<Self, IdentityError> {
+    ///
+    /// # Errors
+    /// If it names no server, or two.
+    pub fn read(certificate: &CertificateDer<'_>) -> Result<Self, IdentityError> {
         let unusable = |why: &dyn fmt::Display| IdentityError::unusable("certificate", why);
         let parsed =
             webpki::EndEntityCert::try_from(certificate).map_err(|error| unusable(&error))?;
@@ -161,13 +168,14 @@ impl Subject {
 }
 
 /// The name by which a server is verified.
-pub(crate) fn server_name(cluster: ClusterId, server: ServerId) -> ServerName<'static> {
+#[must_use]
+pub fn server_name(cluster: ClusterId, server: ServerId) -> ServerName<'static> {
     let name = dns_name(cluster, server);
     ServerName::try_from(name).expect("digits and letters make a DNS name")
 }
 
 /// The same as text.
-pub(super) fn dns_name(cluster: ClusterId, server: ServerId) -> String {
+pub(crate) fn dns_name(cluster: ClusterId, server: ServerId) -> String {
     name(&format!("server-{server}"), cluster)
 }
 

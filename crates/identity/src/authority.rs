@@ -17,12 +17,12 @@ use rcgen::{
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use time::OffsetDateTime;
 
-use super::certificate::{Chain, Identity};
-use super::error::IdentityError;
-use super::key::{self, PublicKey, ServerKey};
-use super::keyfile;
-use super::limits::{AUTHORITY_VALIDITY, CERTIFICATE_VALIDITY, CLOCK_MARGIN};
-use super::subject::{Roles, Subject};
+use crate::certificate::{Chain, Identity};
+use crate::error::IdentityError;
+use crate::key::{self, PublicKey, ServerKey};
+use crate::key_file;
+use crate::limits::{AUTHORITY_VALIDITY, CERTIFICATE_VALIDITY, CLOCK_MARGIN};
+use crate::subject::{Roles, Subject};
 
 /// SHA-256 of an authority's certificate: what a join token has of it.
 pub type Fingerprint = [u8; 32];
@@ -61,7 +61,7 @@ impl Authority {
     /// # Errors
     /// If the file cannot be read, is not private, or holds no authority of this cluster.
     pub fn load(cluster: ClusterId, path: &Path) -> Result<Self, IdentityError> {
-        Self::from_pem(cluster, &keyfile::read(path)?)
+        Self::from_pem(cluster, &key_file::read(path)?)
     }
 
     /// Reads one from the text of such a file.
@@ -69,8 +69,8 @@ impl Authority {
     /// # Errors
     /// If it is no authority of this cluster.
     pub fn from_pem(cluster: ClusterId, text: &[u8]) -> Result<Self, IdentityError> {
-        let keys = keyfile::sections::<PrivatePkcs8KeyDer<'static>>(text)?;
-        let certificates = keyfile::sections::<CertificateDer<'static>>(text)?;
+        let keys = key_file::sections::<PrivatePkcs8KeyDer<'static>>(text)?;
+        let certificates = key_file::sections::<CertificateDer<'static>>(text)?;
         let ([key], [certificate]) = (&keys[..], &certificates[..]) else {
             let why = "it does not have one key and one certificate";
             return Err(IdentityError::unusable("authority", why));
@@ -91,14 +91,14 @@ impl Authority {
     /// # Errors
     /// If it cannot be written.
     pub fn save(&self, path: &Path) -> Result<(), IdentityError> {
-        keyfile::write(path, &self.to_pem())
+        key_file::write(path, &self.to_pem())
     }
 
     /// The text of its file. Anybody who reads it can be any server.
     #[must_use]
     pub fn to_pem(&self) -> String {
-        keyfile::pem("PRIVATE KEY", self.issuer.key().serialized_der())
-            + &keyfile::pem("CERTIFICATE", &self.certificate)
+        key_file::pem("PRIVATE KEY", self.issuer.key().serialized_der())
+            + &key_file::pem("CERTIFICATE", &self.certificate)
     }
 
     /// Its certificate, which verifies those that it signs; not secret.
@@ -147,7 +147,7 @@ impl Authority {
     }
 
     /// A certificate for the key of a server elsewhere, valid for so long from now on: see
-    /// [`IdentityRequest::complete`](super::IdentityRequest::complete).
+    /// [`IdentityRequest::complete`](crate::IdentityRequest::complete).
     ///
     /// # Errors
     /// If the key is none.
@@ -162,7 +162,10 @@ impl Authority {
     }
 
     /// As [`Authority::identity`], valid at some other time.
-    pub(crate) fn identity_valid(
+    ///
+    /// # Errors
+    /// If the system gives no randomness.
+    pub fn identity_valid(
         &self,
         server: ServerId,
         roles: Roles,
@@ -196,7 +199,7 @@ impl Authority {
     }
 }
 
-pub(super) fn fingerprint(certificate: &CertificateDer<'_>) -> Fingerprint {
+pub(crate) fn fingerprint(certificate: &CertificateDer<'_>) -> Fingerprint {
     let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
     digest.as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
@@ -216,14 +219,17 @@ fn authority_params(cluster: ClusterId, valid: Validity) -> CertificateParams {
 
 /// The time during which a certificate is valid.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Validity {
-    pub(crate) from: SystemTime,
-    pub(crate) to: SystemTime,
+pub struct Validity {
+    /// Its beginning.
+    pub from: SystemTime,
+    /// Its end.
+    pub to: SystemTime,
 }
 
 impl Validity {
     /// As servers get it: from a while ago, for the clocks that are behind.
-    pub(crate) fn for_the_next(life: Duration) -> Self {
+    #[must_use]
+    pub fn for_the_next(life: Duration) -> Self {
         let now = SystemTime::now();
         Self { from: now - CLOCK_MARGIN, to: now + life }
     }

@@ -18,12 +18,12 @@ use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
 use rustls::{Error as TlsError, RootCertStore};
 
-use super::ciphers::provider;
-use super::error::IdentityError;
-use super::key::{PublicKey, ServerKey};
-use super::keyfile;
-use super::limits::{CLOCK_MARGIN, RENEWAL_PART, WARNING_PART};
-use super::subject::Subject;
+use crate::ciphers::provider;
+use crate::error::IdentityError;
+use crate::key::{PublicKey, ServerKey};
+use crate::key_file;
+use crate::limits::{CLOCK_MARGIN, RENEWAL_PART, WARNING_PART};
+use crate::subject::Subject;
 
 /// A certificate with the one that verifies it.
 #[derive(Clone)]
@@ -103,9 +103,9 @@ impl Identity {
     /// # Errors
     /// If the file cannot be read, is not private, or its parts do not belong together.
     pub fn load(path: &Path) -> Result<Self, IdentityError> {
-        let bytes = keyfile::read(path)?;
-        let mut keys = keyfile::sections::<PrivatePkcs8KeyDer<'static>>(&bytes)?;
-        let mut certificates = keyfile::sections::<CertificateDer<'static>>(&bytes)?;
+        let bytes = key_file::read(path)?;
+        let mut keys = key_file::sections::<PrivatePkcs8KeyDer<'static>>(&bytes)?;
+        let mut certificates = key_file::sections::<CertificateDer<'static>>(&bytes)?;
         match (keys.pop(), certificates.pop(), certificates.pop()) {
             (Some(key), Some(authority), Some(certificate))
                 if keys.is_empty() && certificates.is_empty() =>
@@ -124,10 +124,10 @@ impl Identity {
     /// # Errors
     /// If it cannot be written.
     pub fn save(&self, path: &Path) -> Result<(), IdentityError> {
-        let text = keyfile::pem("PRIVATE KEY", self.key.secret_pkcs8_der())
-            + &keyfile::pem("CERTIFICATE", &self.chain.certificate)
-            + &keyfile::pem("CERTIFICATE", &self.chain.authority);
-        keyfile::write(path, &text)
+        let text = key_file::pem("PRIVATE KEY", self.key.secret_pkcs8_der())
+            + &key_file::pem("CERTIFICATE", &self.chain.certificate)
+            + &key_file::pem("CERTIFICATE", &self.chain.authority);
+        key_file::write(path, &text)
     }
 
     /// The server that the certificate names.
@@ -213,3 +213,6 @@ fn validity(
     };
     Ok((outside(Duration::ZERO)?, outside(Duration::from_secs(u64::MAX))?))
 }
+
+#[cfg(test)]
+mod tests;

@@ -36,7 +36,7 @@ pub enum IdentityError {
 }
 
 impl IdentityError {
-    pub(super) fn unusable(what: &'static str, why: impl std::fmt::Display) -> Self {
+    pub(crate) fn unusable(what: &'static str, why: impl std::fmt::Display) -> Self {
         Self::Unusable { what, why: why.to_string() }
     }
 }

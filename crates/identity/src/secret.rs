@@ -9,15 +9,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ring::hmac;
-use ring::rand::{SecureRandom, SystemRandom};
-
-use super::error::{IdentityError, SecretError};
-use super::token::{SessionSecret, from_base32, sum, to_base32};
+use crate::error::{IdentityError, SecretError};
+use crate::proof::{Proof, SECRET_BYTES, Secret};
+use crate::session::SessionSecret;
+use crate::text::{from_base32, sum, to_base32};
 
 /// See the module's head.
 #[derive(Clone, PartialEq, Eq)]
-pub struct PeerSecret([u8; 32]);
+pub struct PeerSecret(Secret);
 
 impl fmt::Debug for PeerSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -27,8 +26,10 @@ impl fmt::Debug for PeerSecret {
 
 /// The side of a session that proves something.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Prover {
+pub enum Prover {
+    /// The one that asks.
     Knocker,
+    /// The one that answers.
     Doorkeeper,
 }
 
@@ -38,52 +39,47 @@ impl PeerSecret {
     /// # Errors
     /// If the system gives no randomness.
     pub fn draw() -> Result<Self, IdentityError> {
-        let mut secret = [0; 32];
-        SystemRandom::new().fill(&mut secret).map_err(|_unspecified| IdentityError::Random)?;
-        Ok(Self(secret))
+        Secret::draw().map(Self)
     }
 
     /// Proves that this side of the session has the secret, and says this. Of no use in another session, from the
     /// other side, or for other words.
-    pub(crate) fn prove(&self, by: Prover, session: &SessionSecret, said: &[u8]) -> [u8; 32] {
-        let tag = hmac::sign(&self.key(), &proved(by, session, said));
-        tag.as_ref().try_into().expect("SHA-256 has 32 bytes")
+    #[must_use]
+    pub fn prove(&self, by: Prover, session: &SessionSecret, said: &[u8]) -> Proof {
+        self.0.prove(&proved(by, session, said))
     }
 
     /// Returns true if the other side proved it. Takes as long for a wrong proof as for a right one.
-    pub(crate) fn verifies(
+    #[must_use]
+    pub fn verifies(
         &self,
         by: Prover,
         session: &SessionSecret,
         said: &[u8],
-        proof: &[u8; 32],
+        proof: &Proof,
     ) -> bool {
-        hmac::verify(&self.key(), &proved(by, session, said), proof).is_ok()
-    }
-
-    fn key(&self) -> hmac::Key {
-        hmac::Key::new(hmac::HMAC_SHA256, &self.0)
+        self.0.verifies(&proved(by, session, said), proof)
     }
 }
 
-fn proved(by: Prover, session: &SessionSecret, said: &[u8]) -> Vec<u8> {
+fn proved<'a>(by: Prover, session: &'a SessionSecret, said: &'a [u8]) -> [&'a [u8]; 3] {
     let label: &[u8] = match by {
         Prover::Knocker => b"larder knock 1",
         Prover::Doorkeeper => b"larder admit 1",
     };
-    [label, session, said].concat()
+    [label, session, said]
 }
 
 const PREFIX: &str = "larder-secret-";
 const VERSION: u8 = 1;
 /// Version, secret, checksum.
-const BYTES: usize = 1 + 32 + 4;
+const BYTES: usize = 1 + SECRET_BYTES + 4;
 
 impl fmt::Display for PeerSecret {
     /// The secret itself.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut bytes = vec![VERSION];
-        bytes.extend(self.0);
+        bytes.extend(self.0.bytes());
         bytes.extend(sum(&bytes));
         f.write_str(PREFIX)?;
         f.write_str(&to_base32(&bytes))
@@ -101,9 +97,10 @@ impl FromStr for PeerSecret {
             return Err(SecretError::Mistyped);
         }
         match told {
-            [VERSION, secret @ ..] if bytes.len() == BYTES => {
-                secret.try_into().map(Self).map_err(|_length| SecretError::Mistyped)
-            }
+            [VERSION, secret @ ..] if bytes.len() == BYTES => secret
+                .try_into()
+                .map(|secret| Self(Secret::of(secret)))
+                .map_err(|_length| SecretError::Mistyped),
             [version, ..] if *version > VERSION => Err(SecretError::Version(*version)),
             _ => Err(SecretError::Mistyped),
         }
@@ -116,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_secret_has_golden_text_and_a_typing_error_is_told() {
-        let secret = PeerSecret([7; 32]);
+        let secret = PeerSecret(Secret::of([7; 32]));
         let text = secret.to_string();
         assert_eq!(
             text,
@@ -131,7 +128,7 @@ mod tests {
             assert!(text[..at].parse::<PeerSecret>().is_err(), "cut at {at}");
         }
         assert_eq!("hunter2".parse::<PeerSecret>(), Err(SecretError::NotASecret));
-        assert_eq!(format!("{:?}", PeerSecret([7; 32])), "PeerSecret");
+        assert_eq!(format!("{:?}", PeerSecret(Secret::of([7; 32]))), "PeerSecret");
     }
 
     #[test]

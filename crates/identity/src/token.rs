@@ -11,15 +11,15 @@ use std::str::FromStr;
 use std::time::SystemTime;
 
 use larder_types::ServerId;
-use ring::hmac;
-use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_64;
 
-use super::authority::Fingerprint;
-use super::error::{IdentityError, TokenError};
-use super::key::PublicKey;
-use super::subject::Roles;
+use crate::authority::Fingerprint;
+use crate::error::{IdentityError, TokenError};
+use crate::key::PublicKey;
+use crate::proof::{self, Proof, SECRET_BYTES, Secret};
+use crate::session::SessionSecret;
+use crate::subject::Roles;
+use crate::text::{from_base32, sum, to_base32};
 
 /// Names a token; not secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -31,11 +31,27 @@ impl fmt::Display for TokenId {
     }
 }
 
+impl TokenId {
+    /// Draws one.
+    ///
+    /// # Errors
+    /// If the system gives no randomness.
+    pub fn draw() -> Result<Self, IdentityError> {
+        proof::random().map(u64::from_le_bytes).map(Self)
+    }
+
+    /// As a token and its proofs have it.
+    #[must_use]
+    pub fn bytes(self) -> [u8; 8] {
+        self.0.to_le_bytes()
+    }
+}
+
 /// The token that a joiner has.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinToken {
     id: TokenId,
-    secret: [u8; 32],
+    secret: Secret,
     authority: Fingerprint,
 }
 
@@ -43,7 +59,7 @@ pub struct JoinToken {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenRecord {
     id: TokenId,
-    secret: [u8; 32],
+    secret: Secret,
     server: ServerId,
     roles: Roles,
     expires: Option<SystemTime>,
@@ -78,12 +94,9 @@ impl TokenRecord {
         roles: Roles,
         expires: Option<SystemTime>,
     ) -> Result<(Self, JoinToken), IdentityError> {
-        let (mut id, mut secret) = ([0; 8], [0; 32]);
-        let random = SystemRandom::new();
-        random.fill(&mut id).map_err(|_unspecified| IdentityError::Random)?;
-        random.fill(&mut secret).map_err(|_unspecified| IdentityError::Random)?;
-        let id = TokenId(u64::from_le_bytes(id));
-        Ok((Self { id, secret, server, roles, expires }, JoinToken { id, secret, authority }))
+        let (id, secret) = (TokenId::draw()?, Secret::draw()?);
+        let token = JoinToken { id, secret: secret.clone(), authority };
+        Ok((Self { id, secret, server, roles, expires }, token))
     }
 
     /// Its name.
@@ -104,19 +117,16 @@ impl TokenRecord {
         self.roles
     }
 
-    pub(super) fn expired(&self, now: SystemTime) -> bool {
+    pub(crate) fn expired(&self, now: SystemTime) -> bool {
         self.expires.is_some_and(|expires| expires < now)
     }
 
     /// Returns true if the proof was made with this token, in this session, for this key. Takes as long for a
     /// wrong proof as for a right one.
-    pub(super) fn proves(&self, session: &SessionSecret, key: &PublicKey, proof: &[u8]) -> bool {
-        hmac::verify(&proof_key(&self.secret), &proved(self.id, session, key), proof).is_ok()
+    pub(crate) fn proves(&self, session: &SessionSecret, key: &PublicKey, proof: &[u8]) -> bool {
+        self.secret.verifies(&proved(&self.id.bytes(), session, key), proof)
     }
 }
-
-/// A secret that only the two ends of one TLS session know.
-pub(crate) type SessionSecret = [u8; 32];
 
 impl JoinToken {
     /// Its name.
@@ -125,38 +135,32 @@ impl JoinToken {
         self.id
     }
 
-    pub(super) fn authority(&self) -> &Fingerprint {
+    pub(crate) fn authority(&self) -> &Fingerprint {
         &self.authority
     }
 
     /// Proves that the joiner has the token. It is of no use in another session, nor for another key.
-    pub(crate) fn prove(&self, session: &SessionSecret, key: &PublicKey) -> [u8; 32] {
-        let tag = hmac::sign(&proof_key(&self.secret), &proved(self.id, session, key));
-        tag.as_ref().try_into().expect("SHA-256 has 32 bytes")
+    #[must_use]
+    pub fn prove(&self, session: &SessionSecret, key: &PublicKey) -> Proof {
+        self.secret.prove(&proved(&self.id.bytes(), session, key))
     }
 }
 
-fn proof_key(secret: &[u8; 32]) -> hmac::Key {
-    hmac::Key::new(hmac::HMAC_SHA256, secret)
-}
-
-fn proved(id: TokenId, session: &SessionSecret, key: &PublicKey) -> Vec<u8> {
-    [b"larder join 1".as_slice(), &id.0.to_le_bytes(), session, key].concat()
+fn proved<'a>(id: &'a [u8], session: &'a SessionSecret, key: &'a PublicKey) -> [&'a [u8]; 4] {
+    [b"larder join 1", id, session, key]
 }
 
 const PREFIX: &str = "larder-join-";
 const VERSION: u8 = 1;
 /// Version, id, secret, fingerprint, checksum.
-const BYTES: usize = 1 + 8 + 32 + 32 + 4;
-/// Letters and digits that are not taken for one another, in either case.
-const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+const BYTES: usize = 1 + 8 + SECRET_BYTES + 32 + 4;
 
 impl fmt::Display for JoinToken {
     /// The token itself: anybody who reads it may join.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut bytes = vec![VERSION];
-        bytes.extend(self.id.0.to_le_bytes());
-        bytes.extend(self.secret);
+        bytes.extend(self.id.bytes());
+        bytes.extend(self.secret.bytes());
         bytes.extend(self.authority);
         bytes.extend(sum(&bytes));
         f.write_str(PREFIX)?;
@@ -179,7 +183,11 @@ impl FromStr for JoinToken {
                 let (id, rest) = rest.split_first_chunk::<8>().ok_or(TokenError::Mistyped)?;
                 let (secret, rest) = rest.split_first_chunk::<32>().ok_or(TokenError::Mistyped)?;
                 let authority = rest.try_into().map_err(|_length| TokenError::Mistyped)?;
-                Ok(Self { id: TokenId(u64::from_le_bytes(*id)), secret: *secret, authority })
+                Ok(Self {
+                    id: TokenId(u64::from_le_bytes(*id)),
+                    secret: Secret::of(*secret),
+                    authority,
+                })
             }
             [version, ..] if *version > VERSION => Err(TokenError::Version(*version)),
             _ => Err(TokenError::Mistyped),
@@ -187,39 +195,10 @@ impl FromStr for JoinToken {
     }
 }
 
-pub(super) fn sum(bytes: &[u8]) -> [u8; 4] {
-    (xxh3_64(bytes) as u32).to_le_bytes()
-}
-
-/// Five bits a digit, most significant first; the last digit is filled with zeros.
-pub(super) fn to_base32(bytes: &[u8]) -> String {
-    let bit = |at: usize| bytes.get(at / 8).map_or(0, |byte| byte >> (7 - at % 8) & 1);
-    let digit = |n: usize| (0..5).fold(0, |digit, b| digit << 1 | bit(n * 5 + b));
-    (0..(bytes.len() * 8).div_ceil(5)).map(|n| char::from(DIGITS[usize::from(digit(n))])).collect()
-}
-
-pub(super) fn from_base32(text: &str) -> Option<Vec<u8>> {
-    if text.len() > BYTES * 8 {
-        return None;
-    }
-    let (mut bytes, mut held, mut bits) = (Vec::new(), 0_u32, 0);
-    for letter in text.bytes() {
-        let digit = DIGITS.iter().position(|d| *d == letter.to_ascii_lowercase())?;
-        held = held << 5 | digit as u32;
-        bits += 5;
-        if bits >= 8 {
-            bits -= 8;
-            bytes.push((held >> bits) as u8);
-            held &= (1 << bits) - 1;
-        }
-    }
-    (bits < 5 && held == 0).then_some(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::Role;
+    use crate::Role;
 
     fn token() -> JoinToken {
         let roles = Roles::of(&[Role::Data]);
@@ -233,6 +212,18 @@ mod tests {
         assert_eq!(text.parse(), Ok(token.clone()));
         let digits = text.strip_prefix(PREFIX).unwrap().to_uppercase();
         assert_eq!(format!("  {PREFIX}{digits}\n").parse(), Ok(token));
+    }
+
+    #[test]
+    fn a_token_has_golden_text_and_its_proof_golden_bytes() {
+        let secret = Secret::of([1; 32]);
+        let token = JoinToken { id: TokenId(7), secret, authority: [2; 32] };
+        let golden = "larder-join-043g000000000001040g2081040g2081040g2081040g2081040g2081040g2081041040g2081040g2081040g2081040g2081040g2081040g2081058xh6hv0";
+        assert_eq!(token.to_string(), golden);
+        assert_eq!(golden.parse(), Ok(token.clone()));
+        let golden = "65423840975d8357d28189e08ee3a0cfde49b8fd3df229f5889bb5868ad88fc4";
+        let proof = token.prove(&[3; 32], &[4; 32]);
+        assert_eq!(proof.map(|byte| format!("{byte:02x}")).concat(), golden);
     }
 
     #[test]

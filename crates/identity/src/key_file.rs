@@ -10,35 +10,40 @@ use std::path::{Path, PathBuf};
 
 use rustls::pki_types::pem::PemObject;
 
-use super::error::IdentityError;
+use crate::error::IdentityError;
 
 /// Longest key file: a key and two certificates of our own making are a tenth of it.
 const FILE_BYTES_MAX: u64 = 32 * 1024;
 const OWNER_ONLY: u32 = 0o600;
 const LINE: usize = 64;
 
-/// Replaces the file, durably: after a crash it is the old one or the new one.
-pub(super) fn write(path: &Path, text: &str) -> Result<(), IdentityError> {
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), IdentityError> {
+    replace(path, text.as_bytes())
+        .map_err(|source| IdentityError::File { path: path.to_owned(), source })
+}
+
+/// Replaces the file, durably: after a crash it is the old one or the new one. Only its owner may read it. The caller
+/// is its only writer.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let draft = draft_of(path);
-    let replace = || -> io::Result<()> {
-        // A leftover may have been made with other rights: they are given at creation only.
-        match fs::remove_file(&draft) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
-        let mut file =
-            OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(&draft)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&draft, path)?;
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
-    };
-    replace().map_err(|source| IdentityError::File { path: path.to_owned(), source })
+    // A leftover may have been made with other rights: they are given at creation only.
+    match fs::remove_file(&draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(&draft)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&draft, path)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// Reads the file, unless others than its owner may.
-pub(super) fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
     let failed = |source| IdentityError::File { path: path.to_owned(), source };
     let file = File::open(path).map_err(failed)?;
     let about = file.metadata().map_err(failed)?;
@@ -60,7 +65,8 @@ fn draft_of(path: &Path) -> PathBuf {
 }
 
 /// One section of a PEM file.
-pub(super) fn pem(label: &str, der: &[u8]) -> String {
+#[must_use]
+pub fn pem(label: &str, der: &[u8]) -> String {
     let base64 = base64_simd::STANDARD.encode_to_string(der);
     let mut text = format!("-----BEGIN {label}-----\n");
     for line in base64.as_bytes().chunks(LINE) {
@@ -71,7 +77,7 @@ pub(super) fn pem(label: &str, der: &[u8]) -> String {
 }
 
 /// All sections of one type.
-pub(super) fn sections<T: PemObject>(bytes: &[u8]) -> Result<Vec<T>, IdentityError> {
+pub(crate) fn sections<T: PemObject>(bytes: &[u8]) -> Result<Vec<T>, IdentityError> {
     let all: Result<Vec<T>, _> = T::pem_slice_iter(bytes).collect();
     all.map_err(|error| IdentityError::unusable("key file", error))
 }

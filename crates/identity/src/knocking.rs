@@ -1,0 +1,84 @@
+//! TLS between machines that belong to nobody yet: certificates prove nothing, and are not looked at.
+//!
+//! Both ends have the same [`PeerSecret`](crate::PeerSecret). Each proves it with an HMAC of a value that TLS derives
+//! from this one session (RFC 8446, 7.5) and of what it says. An attacker in between has two sessions with different
+//! values, and no proof that holds in both.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use rcgen::{CertificateParams, KeyPair, PKCS_ED25519};
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::version::TLS13;
+use rustls::{ClientConfig, ConnectionCommon, Error as TlsError, ServerConfig};
+
+use crate::ciphers::provider;
+use crate::error::IdentityError;
+use crate::session::{self, SessionSecret};
+use crate::verifier::{Judge, Judged};
+
+/// Protocol of knocking, as TLS names it.
+pub const KNOCKING: &[u8] = b"larder-knock";
+
+/// Whom a knocker asks for: nobody in particular.
+const ANYBODY: &str = "anybody.larder.internal";
+
+/// The name that a knocker asks for.
+#[must_use]
+pub fn anybody() -> ServerName<'static> {
+    ServerName::try_from(ANYBODY).expect("a DNS name")
+}
+
+/// The value of a session that proofs are bound to.
+///
+/// # Errors
+/// If the handshake is not over.
+pub fn session_secret<T>(session: &ConnectionCommon<T>) -> Result<SessionSecret, TlsError> {
+    session::secret(session, b"EXPORTER-larder-knock-1")
+}
+
+/// A doorkeeper's end, with a certificate that is made for the occasion.
+///
+/// # Errors
+/// If the system gives no randomness.
+pub fn doorkeeper() -> Result<Arc<ServerConfig>, IdentityError> {
+    let unusable = |error: &dyn Display| IdentityError::unusable("knocking", error);
+    let key = KeyPair::generate_for(&PKCS_ED25519).map_err(|_none| IdentityError::Random)?;
+    let params = CertificateParams::new(vec![ANYBODY.to_owned()]);
+    let certificate = params.and_then(|params| params.self_signed(&key));
+    let certificate = certificate.map_err(|error| unusable(&error))?.into();
+    let key = PrivatePkcs8KeyDer::from(key.serialized_der().to_vec());
+    let config = ServerConfig::builder_with_provider(Arc::new(provider()))
+        .with_protocol_versions(&[&TLS13])
+        .map(|config| config.with_no_client_auth())
+        .and_then(|config| config.with_single_cert(vec![certificate], key.into()));
+    Ok(session::server(config.map_err(|error| unusable(&error))?, KNOCKING))
+}
+
+/// A knocker's end.
+///
+/// # Errors
+/// If TLS cannot be set up.
+pub fn knocker() -> Result<Arc<ClientConfig>, TlsError> {
+    let config = ClientConfig::builder_with_provider(Arc::new(provider()))
+        .with_protocol_versions(&[&TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Judged::by(Anybody))
+        .with_no_client_auth();
+    Ok(session::client(config, KNOCKING))
+}
+
+/// Takes any certificate: the proofs tell who is there.
+#[derive(Debug)]
+struct Anybody;
+
+impl Judge for Anybody {
+    fn judge(
+        &self,
+        _certificate: &CertificateDer<'_>,
+        _others: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<(), TlsError> {
+        Ok(())
+    }
+}

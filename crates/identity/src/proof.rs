@@ -1,0 +1,81 @@
+//! Proofs that one end of a session has a secret which both ends know, and which neither sends.
+//!
+//! # Invariants
+//!
+//! 1. A secret is 32 random bytes and never words of somebody's choosing: a proof gives nothing to guess from.
+//! 2. A proof is an HMAC-SHA256 of what it covers. Its maker puts in a label, the session's value and what is said,
+//!    so that it holds in no other place, session or sentence.
+
+use std::fmt;
+
+use ring::hmac;
+use ring::rand::{SecureRandom, SystemRandom};
+use serde::{Deserialize, Serialize};
+
+use crate::error::IdentityError;
+
+/// Bytes of a secret.
+pub const SECRET_BYTES: usize = 32;
+
+/// An HMAC-SHA256.
+pub type Proof = [u8; 32];
+
+/// See the module's head. Stored as its bytes.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Secret([u8; SECRET_BYTES]);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+impl Secret {
+    /// Draws one.
+    ///
+    /// # Errors
+    /// If the system gives no randomness.
+    pub fn draw() -> Result<Self, IdentityError> {
+        random().map(Self)
+    }
+
+    /// The secret that has these bytes, which were drawn before.
+    #[must_use]
+    pub const fn of(bytes: [u8; SECRET_BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// The secret itself.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8; SECRET_BYTES] {
+        &self.0
+    }
+
+    /// Proves that this end has the secret and says these parts, one behind the other.
+    #[must_use]
+    pub fn prove(&self, parts: &[&[u8]]) -> Proof {
+        let mut tag = hmac::Context::with_key(&self.key());
+        parts.iter().for_each(|part| tag.update(part));
+        tag.sign().as_ref().try_into().expect("SHA-256 has 32 bytes")
+    }
+
+    /// Returns true if the proof is one of these parts. Takes as long for a wrong proof as for a right one.
+    #[must_use]
+    pub fn verifies(&self, parts: &[&[u8]], proof: &[u8]) -> bool {
+        hmac::verify(&self.key(), &parts.concat(), proof).is_ok()
+    }
+
+    fn key(&self) -> hmac::Key {
+        hmac::Key::new(hmac::HMAC_SHA256, &self.0)
+    }
+}
+
+/// Random bytes, from the system.
+///
+/// # Errors
+/// If it gives none.
+pub fn random<const N: usize>() -> Result<[u8; N], IdentityError> {
+    let mut bytes = [0; N];
+    SystemRandom::new().fill(&mut bytes).map_err(|_unspecified| IdentityError::Random)?;
+    Ok(bytes)
+}
