@@ -9,15 +9,12 @@ while it starts. `larder inspect` must find the store sound every few rounds and
 import argparse
 import random
 import sys
-import time
 
 from harness import Server, default_binary, scratch_folder
-from workload import BUCKET, Clock, Failed, Journal, Load, Uploads, verify
+from kills import killed_under_load, rounds_of_kills
+from workload import Failed
 
 INSPECT_EVERY = 10
-LOAD_SECONDS = (0.05, 1.5)
-START_SECONDS = (0.0, 0.4)
-KILLED_WHILE_STARTING = 0.15
 
 
 def inspect(server):
@@ -27,34 +24,13 @@ def inspect(server):
 
 
 def one_round(server, journal, uploads, rng, seed, number):
-    if rng.random() < KILLED_WHILE_STARTING:
-        server.spawn()
-        time.sleep(rng.uniform(*START_SECONDS))
-        server.kill()
-    server.start()
-    verify(server, journal, uploads, whole=number % INSPECT_EVERY == 0)
-    load = Load(server, journal, uploads, seed, round_number=number)
-    load.start()
-    time.sleep(rng.uniform(*LOAD_SECONDS))
-    server.kill()
-    load.join()
+    killed_under_load(server, journal, uploads, rng, seed, number)
     if number % INSPECT_EVERY == 0:
         inspect(server)
 
 
 def run(server, rounds, seed):
-    journal, uploads, rng, clock = Journal(), Uploads(), random.Random(seed), Clock()
-    server.start()
-    server.boto3().create_bucket(Bucket=BUCKET)
-    server.kill()
-    for number in range(1, rounds + 1):
-        try:
-            one_round(server, journal, uploads, rng, seed, number)
-        except Failed as failure:
-            raise Failed(f"round {number}: {failure}") from failure
-        clock.tell(f"round {number} of {rounds}, {journal.acknowledged} acknowledged")
-    server.start()
-    verify(server, journal, uploads, whole=True)
+    journal, _ = rounds_of_kills(server, rounds, seed, one_round)
     if server.stop() != 0:
         raise Failed("the last stop was not clean")
     inspect(server)

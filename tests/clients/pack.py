@@ -22,12 +22,9 @@ import threading
 import time
 
 from harness import PackServer, Server, content, default_binary, scratch_folder
-from workload import BUCKET, Clock, Failed, Journal, Load, Uploads, read, verify
+from kills import killed_under_load, rounds_of_kills
+from workload import BUCKET, Failed, read, verify
 
-LOAD_SECONDS = (0.05, 1.5)
-START_SECONDS = (0.0, 0.4)
-KILLED_WHILE_STARTING = 0.15
-WHOLE_EVERY = 10
 # How often the index is lost as well, but not the log.
 INDEX_LOST = 0.1
 
@@ -35,17 +32,7 @@ INDEX_LOST = 0.1
 def one_round(server, journal, uploads, rng, seed, number):
     if rng.random() < INDEX_LOST:
         shutil.rmtree(server.directory / "kv")
-    if rng.random() < KILLED_WHILE_STARTING:
-        server.spawn()
-        time.sleep(rng.uniform(*START_SECONDS))
-        server.kill()
-    server.start()
-    verify(server, journal, uploads, whole=number % WHOLE_EVERY == 0)
-    load = Load(server, journal, uploads, seed, round_number=number)
-    load.start()
-    time.sleep(rng.uniform(*LOAD_SECONDS))
-    server.kill()
-    load.join()
+    killed_under_load(server, journal, uploads, rng, seed, number)
 
 
 def everything(server):
@@ -231,18 +218,7 @@ def churn(binary, scratch, objects, seed, backend=None):
 
 
 def run(server, rounds, seed):
-    journal, uploads, rng, clock = Journal(), Uploads(), random.Random(seed), Clock()
-    server.start()
-    server.boto3().create_bucket(Bucket=BUCKET)
-    server.kill()
-    for number in range(1, rounds + 1):
-        try:
-            one_round(server, journal, uploads, rng, seed, number)
-        except Failed as failure:
-            raise Failed(f"round {number}: {failure}") from failure
-        clock.tell(f"round {number} of {rounds}, {journal.acknowledged} acknowledged")
-    server.start()
-    verify(server, journal, uploads, whole=True)
+    journal, uploads = rounds_of_kills(server, rounds, seed, one_round)
     lose_directory(server, journal, uploads)
     return journal.acknowledged
 
