@@ -23,7 +23,7 @@ import urllib.request
 
 from botocore.exceptions import ClientError
 from harness import ACCESS, COMMAND_SECONDS, PackServer, Server, default_binary, scratch_folder
-from peers import Machine, ready, secret_file
+from peers import Machine, equal_machines, ready, secret_file
 from workload import Failed
 
 WRITTEN_SECONDS = 10
@@ -189,9 +189,7 @@ class Logging(Machine):
 def check_cluster(binary, folder):
     """Each machine logs what its own clients ask."""
     secret = secret_file(binary, folder / "secret")
-    machines = [Logging(binary, folder / f"host{number}", secret) for number in range(3)]
-    for machine in machines:
-        machine.peers = [machine.name for machine in machines]
+    machines = equal_machines(Logging, binary, folder, secret)
     try:
         for machine in machines:
             machine.spawn()

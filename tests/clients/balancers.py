@@ -25,7 +25,7 @@ import urllib.request
 
 from botocore.exceptions import BotoCoreError, ClientError
 from harness import ACCESS, COMMAND_SECONDS, ROOT, SECRET, STOP_SECONDS, Server, content, default_binary, free_port, md5, scratch_folder
-from peers import WHOLE_SECONDS, Machine, ready, secret_file, until
+from peers import WHOLE_SECONDS, Machine, equal_machines, ready, secret_file, until
 from sigv4 import UNSIGNED, Signer, quote
 from workload import MIB, Clock, Failed
 
@@ -441,9 +441,7 @@ def certificate(scratch):
 def test(binary, scratch, seed, kinds):
     rng, clock, balancers = random.Random(seed), Clock(every=0), []
     secret = secret_file(binary, scratch / "cluster.secret")
-    machines = [Machine(binary, scratch / f"machine-{number}", secret) for number in (1, 2, 3)]
-    for machine in machines:
-        machine.peers = [one.name for one in machines]
+    machines = equal_machines(Machine, binary, scratch, secret)
     try:
         for machine in machines:
             machine.spawn()

@@ -18,7 +18,7 @@ import threading
 import time
 
 from harness import COMMAND_SECONDS, content, default_binary, scratch_folder
-from peers import Machine, ready, run, secret_file, until, whole
+from peers import Machine, equal_machines, ready, run, secret_file, until, whole
 from workload import KIB, MIB, Clock, Failed
 
 BUCKET = "compact"
@@ -133,9 +133,7 @@ def resumed(machine, machines):
 def compact(arguments, scratch):
     clock = Clock(every=0)
     secret = secret_file(arguments.binary, scratch / "secret")
-    machines = [OneGroup(arguments.binary, scratch / f"machine-{n + 1}", secret) for n in range(3)]
-    for machine in machines:
-        machine.peers = [it.name for it in machines]
+    machines = equal_machines(OneGroup, arguments.binary, scratch, secret)
     try:
         for machine in machines:
             machine.spawn()

@@ -25,7 +25,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from devcluster import Cluster
 from harness import COMMAND_SECONDS, Server, default_binary, scratch_folder
-from peers import Machine, ready, secret_file, until, whole
+from peers import Machine, equal_machines, ready, secret_file, until, whole
 from workload import Clock, Failed
 
 BUCKET = "rotated"
@@ -272,10 +272,8 @@ class Restless(threading.Thread):
 
 def machines_of(keys, scratch, clock):
     secret = secret_file(keys.binary, scratch / "secret")
-    machines = [Peer(keys.binary, scratch / f"machine-{at}", secret) for at in range(3)]
+    machines = equal_machines(Peer, keys.binary, scratch, secret)
     files = [machine.directory / "credentials.toml" for machine in machines]
-    for machine in machines:
-        machine.peers = [peer.name for peer in machines]
     one, two, three = machines
     try:
         for machine in machines:

@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 
 from harness import STOP_SECONDS, Server, default_binary, scratch_folder
-from peers import Machine, ready, secret_file
+from peers import Machine, equal_machines, ready, secret_file
 from workload import Failed
 
 BUCKET = "left"
@@ -104,9 +104,7 @@ class Leaver(Machine):
 
 def cluster(binary, folder):
     secret = secret_file(binary, folder / "secret")
-    machines = [Leaver(binary, folder / f"host{number}", secret) for number in range(3)]
-    for machine in machines:
-        machine.peers = [machine.name for machine in machines]
+    machines = equal_machines(Leaver, binary, folder, secret)
     try:
         for machine in machines:
             machine.spawn()

@@ -26,7 +26,7 @@ import urllib.request
 import yaml
 from botocore.exceptions import BotoCoreError, ClientError
 from harness import COMMAND_SECONDS, ROOT, PackServer, Server, content, default_binary, free_port, scratch_folder
-from peers import Machine, ready, secret_file, until
+from peers import Machine, equal_machines, ready, secret_file, until
 from regions import Region
 from workload import Clock, Failed
 
@@ -229,9 +229,7 @@ class Stores:
 
     def __init__(self, binary, scratch):
         secret = secret_file(binary, scratch / "cluster.secret")
-        self.machines = [Lasting(binary, scratch / f"machine-{number}", secret) for number in (1, 2, 3)]
-        for machine in self.machines:
-            machine.peers = [one.name for one in self.machines]
+        self.machines = equal_machines(Lasting, binary, scratch, secret)
         self.eu, self.us = [Region(binary, scratch / name, name) for name in ("eu", "us")]
         options = ["--worker", "a", "--peer-listen", "127.0.0.1:0", "--look-s", "1", "--kept-s", "600"]
         self.pack = PackServer(binary, scratch / "pack", scratch / "packed", options, backend=self.eu)

@@ -74,6 +74,14 @@ class Machine(Server):
         return float(re.search(rf"^larder_{re.escape(name)} (\S+)", text, re.MULTILINE)[1])
 
 
+def equal_machines(kind, binary, folder, secret, *host, count=3, name="machine"):
+    """Machines that are to form a cluster; none of them runs yet."""
+    machines = [kind(binary, folder / f"{name}-{number}", secret, *host) for number in range(1, count + 1)]
+    for machine in machines:
+        machine.peers = [one.name for one in machines]
+    return machines
+
+
 def run(binary, *words, code=0):
     done = subprocess.run([binary, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_SECONDS)
     if done.returncode != code:
@@ -307,9 +315,7 @@ def waits(machine):
 def test(binary, scratch, seed):
     rng, clock = random.Random(seed), Clock(every=0)
     secret = secret_file(binary, scratch / "cluster.secret")
-    machines = [Machine(binary, scratch / f"machine-{number}", secret) for number in (1, 2, 3)]
-    for machine in machines:
-        machine.peers = [one.name for one in machines]
+    machines = equal_machines(Machine, binary, scratch, secret)
     everybody = machines[:]
     try:
         form(machines, rng, clock)

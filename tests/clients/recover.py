@@ -17,7 +17,7 @@ import time
 
 from botocore.exceptions import BotoCoreError, ClientError
 from harness import content, default_binary, scratch_folder
-from peers import Machine, ready, run, secret_file, until, whole
+from peers import Machine, equal_machines, ready, run, secret_file, until, whole
 from workload import BUCKET, Clock, Failed, Journal, Load, Uploads, verify
 
 SERVERS = 12
@@ -41,9 +41,7 @@ class Drill:
     def __init__(self, binary, scratch, rng):
         self.binary, self.scratch, self.rng, self.clock = binary, scratch, rng, Clock(every=1)
         secret = secret_file(binary, scratch / "secret")
-        self.machines = [LastingMachine(binary, scratch / f"machine-{at}", secret) for at in range(3)]
-        for machine in self.machines:
-            machine.peers = [peer.name for peer in self.machines]
+        self.machines = equal_machines(LastingMachine, binary, scratch, secret)
         self.journal, self.uploads, self.rounds, self.checks = Journal(), Uploads(), 0, 0
         self.buckets, self.undecided = {}, ""
 

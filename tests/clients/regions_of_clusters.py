@@ -26,7 +26,7 @@ import region_removal
 import region_uploads
 from botocore.exceptions import ClientError
 from harness import content, default_binary, free_port, scratch_folder
-from peers import Machine, ready, run, secret_file, until, whole
+from peers import Machine, equal_machines, ready, run, secret_file, until, whole
 from regions import (
     BUCKET, CONVERGED_SECONDS, DELAY_SECONDS, IDLE_BYTES_MAX, KEYS, OVERHEAD_MAX, History, Region, Relay, awaited, check, converged,
     lag, write,
@@ -47,9 +47,7 @@ class Cluster(Region):
         # Not that of a single node.
         self.binary, self.name, self.relay = binary, name, relay or Relay()
         secret = secret_file(binary, scratch / f"{name}.secret")
-        self.machines = [Machine(binary, scratch / f"{name}-{number}", secret, self.relay.host) for number in (1, 2, 3)]
-        for machine in self.machines:
-            machine.peers = [one.name for one in self.machines]
+        self.machines = equal_machines(Machine, binary, scratch, secret, self.relay.host, name=name)
         self.gateway = self.machines[0]
 
     @property

@@ -15,7 +15,7 @@ import time
 
 from botocore.exceptions import BotoCoreError, ClientError
 from harness import content, default_binary, scratch_folder
-from peers import Machine, ready, secret_file, until, whole
+from peers import Machine, equal_machines, ready, secret_file, until, whole
 from workload import Failed
 
 BUCKETS, KEYS = ("before", "since"), 40
@@ -83,9 +83,7 @@ def swap(machines, name, kept):
 
 def test(binary, scratch):
     secret = secret_file(binary, scratch / "secret")
-    machines = [LastingMachine(binary, scratch / f"machine-{at}", secret) for at in range(3)]
-    for machine in machines:
-        machine.peers = [peer.name for peer in machines]
+    machines = equal_machines(LastingMachine, binary, scratch, secret)
     try:
         start_all(machines)
         ready(machines)

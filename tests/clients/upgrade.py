@@ -25,7 +25,7 @@ import urllib.request
 from botocore.exceptions import BotoCoreError, ClientError
 from devcluster import is_ready
 from harness import ROOT, STOP_SECONDS, content, default_binary, scratch_folder
-from peers import Machine, ready, secret_file, until, whole
+from peers import Machine, equal_machines, ready, secret_file, until, whole
 from workload import Clock, Failed
 
 BUCKET = "upgraded"
@@ -182,9 +182,7 @@ def go_back(machine, others, old, bodies, seed):
 
 def test(old, new, scratch, seed, count):
     clock, secret, bodies = Clock(every=0), secret_file(old, scratch / "secret"), {}
-    machines = [Machine(old, scratch / f"machine-{number}", secret) for number in range(1, count + 1)]
-    for machine in machines:
-        machine.peers = [one.name for one in machines]
+    machines = equal_machines(Machine, old, scratch, secret, count=count)
     try:
         for machine in machines:
             machine.spawn()
