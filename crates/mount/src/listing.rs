@@ -124,23 +124,13 @@ impl Listing {
 #[cfg(test)]
 mod tests {
     use larder_objects::{ListItem, Onward, Page};
-    use larder_types::{Attributes, BucketId, ETag, HybridClock, Metax, ObjectKey, RegionId, rows};
+    use larder_types::{BucketId, ETag, HybridClock, Metax, ObjectKey, rows};
 
     use super::*;
     use crate::path::path;
 
     fn object(key: ObjectKey) -> ListedObject {
-        let metax = Metax {
-            size: 1,
-            clock: HybridClock(1),
-            region: RegionId(0),
-            etag: ETag::Md5([0; 16]),
-            checksum: None,
-            attributes: Attributes::default(),
-            expires_ms: None,
-            encryption: None,
-            retention: None,
-        };
+        let metax = Metax::new(1, HybridClock(1), ETag::Md5([0; 16]));
         ListedObject { key, metax }
     }
 

@@ -142,7 +142,7 @@ fn combine(algorithm: ChecksumAlgorithm, parts: &[(&[u8], u64)]) -> Result<Vec<u
 
 #[cfg(test)]
 mod tests {
-    use larder_types::{Attributes, HybridClock, Metax, ObjectKey, OpId, PgId, RegionId, UploadId};
+    use larder_types::{Attributes, HybridClock, Metax, ObjectKey, OpId, PgId, UploadId};
 
     use super::*;
 
@@ -158,20 +158,17 @@ mod tests {
 
     fn part(number: u16, bytes: &[u8], algorithm: ChecksumAlgorithm) -> ListedPart {
         let metax = Metax {
-            size: bytes.len() as u64,
-            clock: HybridClock(0),
-            region: RegionId(0),
-            etag: ETag::Md5(md5::Md5::digest(bytes).into()),
             checksum: Some(ObjectChecksum {
                 algorithm,
                 kind: ChecksumKind::FullObject,
                 value: hash(algorithm, bytes),
                 parts: None,
             }),
-            attributes: Attributes::default(),
-            expires_ms: None,
-            encryption: None,
-            retention: None,
+            ..Metax::new(
+                bytes.len() as u64,
+                HybridClock(0),
+                ETag::Md5(md5::Md5::digest(bytes).into()),
+            )
         };
         ListedPart { number, metax }
     }

@@ -391,16 +391,10 @@ mod tests {
     }
 
     fn metax() -> larder_types::Metax {
-        larder_types::Metax {
-            size: 4096,
-            clock: larder_types::HybridClock(1),
-            region: larder_types::RegionId(0),
-            etag: larder_types::ETag::Md5([0; 16]),
-            checksum: None,
-            attributes: larder_types::Attributes::default(),
-            expires_ms: None,
-            encryption: None,
-            retention: None,
-        }
+        larder_types::Metax::new(
+            4096,
+            larder_types::HybridClock(1),
+            larder_types::ETag::Md5([0; 16]),
+        )
     }
 }

@@ -396,17 +396,8 @@ fn remote_version() -> RemoteVersion {
     let origin = Origin { region: RegionId(2), pg: PgId(3), op };
     let key = ObjectKey::new("a/b").expect("a key");
     let name = Name { bucket: BucketId(2), key, slot: Slot::Null };
-    let metax = Metax {
-        size: 17 << 20,
-        clock: at.clock,
-        region: at.region,
-        etag: ETag::Parts([3; 16], 2),
-        checksum: None,
-        attributes: Attributes::default(),
-        expires_ms: None,
-        encryption: None,
-        retention: None,
-    };
+    let metax =
+        Metax { region: at.region, ..Metax::new(17 << 20, at.clock, ETag::Parts([3; 16], 2)) };
     let parts = vec![PartRef { number: 1, len: 8 << 20 }, PartRef { number: 300, len: 9 << 20 }];
     let object = Object { metax, parts, pieces: BTreeMap::new(), amended: Amendments::default() };
     let entry = Entry { at, origin, what: What::Object(object.into()) };

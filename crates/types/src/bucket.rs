@@ -150,6 +150,24 @@ pub enum NotShared {
 }
 
 impl BucketRecord {
+    /// A bucket as it is made: live, of all regions, and with no setting.
+    #[must_use]
+    pub fn new(id: BucketId, name: BucketName, created_ms: u64) -> Self {
+        Self {
+            id,
+            name,
+            epoch: Epoch(1),
+            state: BucketState::Live,
+            created_ms,
+            location: None,
+            write_policy: WritePolicy::All,
+            regions: 1,
+            home: None,
+            sharing: Sharing::All,
+            cors: None,
+        }
+    }
+
     /// Sets the home, if it is still the expected one, under a new epoch: what was decided under the one before is refused.
     ///
     /// # Errors
@@ -374,19 +392,8 @@ mod tests {
     }
 
     fn bucket() -> BucketRecord {
-        BucketRecord {
-            id: BucketId(3),
-            name: BucketName::new("photos").unwrap(),
-            epoch: Epoch(4),
-            state: BucketState::Live,
-            created_ms: 0,
-            location: None,
-            write_policy: WritePolicy::All,
-            regions: 1,
-            home: None,
-            sharing: Sharing::All,
-            cors: None,
-        }
+        let name = BucketName::new("photos").unwrap();
+        BucketRecord { epoch: Epoch(4), ..BucketRecord::new(BucketId(3), name, 0) }
     }
 
     #[test]

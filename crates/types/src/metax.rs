@@ -305,6 +305,24 @@ pub struct Metax {
     pub retention: Option<Retention>,
 }
 
+impl Metax {
+    /// The description of an object that was put in this region, and of which nothing else is said.
+    #[must_use]
+    pub fn new(size: u64, clock: HybridClock, etag: ETag) -> Self {
+        Self {
+            size,
+            clock,
+            region: RegionId::OWN,
+            etag,
+            checksum: None,
+            attributes: Attributes::default(),
+            expires_ms: None,
+            encryption: None,
+            retention: None,
+        }
+    }
+}
+
 /// A committed version, as the KV keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VersionRow {

@@ -4,8 +4,8 @@
 use larder_objects::{CompleteOptions, ListedPart, ObjectError, PutDone, assemble};
 use larder_types::limits::{BUCKETS_MAX, PART_NUMBER_MAX, SUM_BYTES};
 use larder_types::{
-    Attributes, BucketId, BucketName, BucketRecord, BucketState, Condition, ETag, Epoch, Metax,
-    ObjectKey, OpId, PgId, RegionId, Unmet, UploadId, UploadRow,
+    Attributes, BucketId, BucketName, BucketRecord, Condition, ETag, Metax, ObjectKey, OpId, PgId,
+    Unmet, UploadId, UploadRow,
 };
 
 use crate::commit::carry;
@@ -139,20 +139,10 @@ fn make_bucket(
     if index.buckets().len() >= BUCKETS_MAX {
         return Err(ObjectError::TooManyBuckets);
     }
-    let record = BucketRecord {
-        // Clocks grow from change to change and from worker to worker: no bucket has had this one.
-        id: BucketId(slot.clock.0),
-        name: name.clone(),
-        epoch: Epoch(1),
-        state: BucketState::Live,
-        created_ms: slot.clock.ms(),
-        location,
-        write_policy: larder_types::WritePolicy::All,
-        regions: 1,
-        home: None,
-        sharing: larder_types::Sharing::All,
-        cors: None,
-    };
+    // Clocks grow from change to change and from worker to worker: no bucket has had this one.
+    let id = BucketId(slot.clock.0);
+    let new = BucketRecord::new(id, name.clone(), slot.clock.ms());
+    let record = BucketRecord { location, ..new };
     let done = Done::Bucket(record.clone());
     Ok(planned(name, Change::BucketMade(record), done, slot))
 }
@@ -203,15 +193,9 @@ fn slot_op(slot: &Slot) -> OpId {
 
 fn metax(size: u64, description: Description, slot: &Slot) -> Metax {
     Metax {
-        size,
-        clock: slot.clock,
-        region: RegionId(0),
-        etag: description.etag,
         checksum: description.checksum,
         attributes: description.attributes,
-        expires_ms: None,
-        encryption: None,
-        retention: None,
+        ..Metax::new(size, slot.clock, description.etag)
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use larder_env::SeededRng;
 use larder_kv::Progress;
-use larder_types::{Attributes, BucketId, ETag, HybridClock, Metax, ObjectKey, OpSeq, RegionId};
+use larder_types::{BucketId, ETag, HybridClock, Metax, ObjectKey, OpSeq};
 
 use crate::format::entry::{Change, Content, Entry, Place, Within};
 use crate::format::rows::Applied;
@@ -44,17 +44,11 @@ fn entry(number: u64) -> (BlobId, Entry) {
     let within = Within::Blob(here);
     let place = Place { within, offset, len: OBJECT_BYTES, seed, sum_bytes: 65_536, sums };
     let clock = HybridClock::at_ms(1_700_000_000_000 + number);
-    let metax = Metax {
-        size: OBJECT_BYTES,
+    let metax = Metax::new(
+        OBJECT_BYTES,
         clock,
-        region: RegionId(0),
-        etag: ETag::Md5(u128::from(number).wrapping_mul(0xABCD_EF01_2345).to_le_bytes()),
-        checksum: None,
-        attributes: Attributes::default(),
-        expires_ms: None,
-        encryption: None,
-        retention: None,
-    };
+        ETag::Md5(u128::from(number).wrapping_mul(0xABCD_EF01_2345).to_le_bytes()),
+    );
     let content = Content::Run(place);
     let change = Change::Put { bucket: BUCKET, key: key(number), metax, content };
     (here, Entry { seq: OpSeq(1 + number), clock, change })

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use larder_objects::ObjectError;
 use larder_types::limits::SUM_BYTES;
 use larder_types::{
-    Attributes, BucketId, BucketName, BucketRecord, BucketState, Condition, ETag, Epoch, EtagList,
-    Metax,
+    Attributes, BucketId, BucketName, BucketRecord, Condition, ETag, EtagList, Metax,
 };
 
 use super::hidden;
@@ -80,17 +79,7 @@ pub(crate) async fn mark(
 /// A bucket as clients see it.
 pub(crate) fn record(index: &Index, name: BucketName, metax: &Metax) -> BucketRecord {
     let location = metax.attributes.user.iter().find(|(name, _)| name == LOCATION);
-    BucketRecord {
-        id: index.bucket_id(&name).unwrap_or_default(),
-        name,
-        epoch: Epoch(1),
-        state: BucketState::Live,
-        created_ms: metax.clock.ms(),
-        location: location.map(|(_, location)| location.clone()),
-        write_policy: larder_types::WritePolicy::All,
-        regions: 1,
-        home: None,
-        sharing: larder_types::Sharing::All,
-        cors: None,
-    }
+    let location = location.map(|(_, location)| location.clone());
+    let id = index.bucket_id(&name).unwrap_or_default();
+    BucketRecord { location, ..BucketRecord::new(id, name, metax.clock.ms()) }
 }

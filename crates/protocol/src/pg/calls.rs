@@ -489,15 +489,10 @@ impl Pg {
 
 fn metax_of(description: &Description, at: Stamp) -> Metax {
     Metax {
-        size: description.size,
-        clock: at.clock,
         region: at.region,
-        etag: description.etag.clone(),
         checksum: description.checksum.clone(),
         attributes: description.attributes.clone(),
-        expires_ms: None,
-        encryption: None,
-        retention: None,
+        ..Metax::new(description.size, at.clock, description.etag.clone())
     }
 }
 

@@ -465,15 +465,9 @@ fn renew(version: &mut ObjectEntry, grow: &Grow) {
 fn begun(append: &Append, id: OpId) -> VersionRow {
     let Appended { size, etag, checksum, .. } = append.made.clone();
     let metax = Metax {
-        size,
-        clock: append.clock,
-        region: RegionId(0),
-        etag,
         checksum,
         attributes: append.attributes.as_deref().cloned().unwrap_or_default(),
-        expires_ms: None,
-        encryption: None,
-        retention: None,
+        ..Metax::new(size, append.clock, etag)
     };
     VersionRow { op: id, metax, body: append.body.clone() }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use larder_protocol::Planted;
 use larder_protocol::limits::REGION_CLOCK_AHEAD_MS_MAX;
 use larder_protocol::region::{Entry, Name, Object, Piece, Slot, What, join};
-use larder_types::{Amendments, Attributes, ETag, Metax, Origin, RegionId, Stamp};
+use larder_types::{Amendments, ETag, Metax, Origin, RegionId, Stamp};
 
 use super::site::{Kept, Site, pg_of};
 use super::world::Dice;
@@ -138,15 +138,8 @@ impl Judge {
 /// An object that a client puts.
 pub fn object(at: Stamp, dice: &mut Dice) -> What {
     let metax = Metax {
-        size: dice.below(5_000),
-        clock: at.clock,
         region: at.region,
-        etag: ETag::Md5([dice.below(256) as u8; 16]),
-        checksum: None,
-        attributes: Attributes::default(),
-        expires_ms: None,
-        encryption: None,
-        retention: None,
+        ..Metax::new(dice.below(5_000), at.clock, ETag::Md5([dice.below(256) as u8; 16]))
     };
     let (parts, pieces) = (Vec::new(), BTreeMap::new());
     What::Object(Box::new(Object { metax, parts, pieces, amended: Amendments::default() }))

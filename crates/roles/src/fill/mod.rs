@@ -33,8 +33,8 @@ use larder_types::checksum::{seed_of, sum_blocks};
 use larder_types::codec::encode_into;
 use larder_types::limits::{CHUNK_BYTES_MAX, INLINE_BYTES_MAX};
 use larder_types::{
-    Attributes, Body, BucketId, BucketName, Chunk, ETag, Extent, Grant, Holders, HybridClock, LvId,
-    Metax, OpId, PgId, RegionId, Request, SessionId, VersionRow, rows,
+    Body, BucketId, BucketName, Chunk, ETag, Extent, Grant, Holders, HybridClock, LvId, Metax,
+    OpId, PgId, Request, SessionId, VersionRow, rows,
 };
 use larder_volume::{Action, Refusal};
 use md5::{Digest, Md5};
@@ -371,17 +371,7 @@ impl<'a> Filling<'a> {
     }
 
     fn metax(&self, etag: ETag) -> Metax {
-        Metax {
-            size: self.config.bytes,
-            clock: self.clock,
-            region: RegionId(0),
-            etag,
-            checksum: None,
-            attributes: Attributes::default(),
-            expires_ms: None,
-            encryption: None,
-            retention: None,
-        }
+        Metax::new(self.config.bytes, self.clock, etag)
     }
 
     fn put_chunk(

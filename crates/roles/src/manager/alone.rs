@@ -15,7 +15,7 @@ use larder_env::disk::{read_file, replace_file};
 use larder_env::{Disk, DiskError};
 use larder_protocol::manager::state::{MapVersion, ReplicaState};
 use larder_protocol::{LvInfo, Replica};
-use larder_types::bucket::{BucketRecord, BucketState, Sharing, WritePolicy};
+use larder_types::bucket::{BucketRecord, BucketState, Sharing};
 use larder_types::codec::{CodecError, decode, encode_into};
 use larder_types::limits::{BUCKETS_MAX, CORS_ALL_BYTES_MAX};
 use larder_types::{
@@ -449,20 +449,7 @@ fn make_bucket(
     }
     let id = map.next_bucket;
     map.next_bucket = BucketId(id.0 + 1);
-    let (epoch, state) = (Epoch(1), BucketState::Live);
-    let record = BucketRecord {
-        id,
-        name: name.clone(),
-        epoch,
-        state,
-        created_ms: now_ms,
-        location,
-        write_policy: WritePolicy::All,
-        regions: 1,
-        home,
-        sharing: Sharing::All,
-        cors: None,
-    };
+    let record = BucketRecord { location, home, ..BucketRecord::new(id, name.clone(), now_ms) };
     map.buckets.insert(name.clone(), record);
     Ok(())
 }

@@ -127,8 +127,7 @@ mod tests {
     use larder_kv::Batch;
     use larder_types::rows::upload as upload_row;
     use larder_types::{
-        Attributes, BucketId, ETag, HybridClock, Metax, ObjectKey, OpId, OpSeq, PartRef, PgId,
-        RegionId, View,
+        Attributes, BucketId, ETag, HybridClock, Metax, ObjectKey, OpId, OpSeq, PartRef, PgId, View,
     };
 
     use super::*;
@@ -149,17 +148,7 @@ mod tests {
     }
 
     fn metax() -> Metax {
-        Metax {
-            size: BYTES,
-            clock: HybridClock(1),
-            region: RegionId(0),
-            etag: ETag::Md5([0; 16]),
-            checksum: None,
-            attributes: Attributes::default(),
-            expires_ms: None,
-            encryption: None,
-            retention: None,
-        }
+        Metax::new(BYTES, HybridClock(1), ETag::Md5([0; 16]))
     }
 
     /// An upload of some parts; those with odd numbers are completed.

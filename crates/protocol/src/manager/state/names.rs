@@ -125,23 +125,7 @@ impl Topology {
         // The first is 1, as in a single node's map.
         let id = BucketId(self.next.bucket.0 + 1);
         self.next.bucket = id;
-        let (epoch, state) = (Epoch(1), BucketState::Live);
-        let write_policy = WritePolicy::default();
-        let (name_of, regions, home) = (name.clone(), 1, None);
-        let sharing = Sharing::All;
-        let record = BucketRecord {
-            id,
-            name: name_of,
-            epoch,
-            state,
-            created_ms,
-            location,
-            write_policy,
-            regions,
-            home,
-            sharing,
-            cors: None,
-        };
+        let record = BucketRecord { location, ..BucketRecord::new(id, name.clone(), created_ms) };
         self.buckets.insert(name, record.clone());
         Ok(Outcome::Bucket(Box::new(record)))
     }

@@ -38,19 +38,13 @@ fn stamp(clock: u64, region: u16) -> Stamp {
 
 fn version(at: Stamp) -> ObjectEntry {
     let metax = Metax {
-        size: at.clock.0,
-        clock: at.clock,
         region: at.region,
-        etag: ETag::Md5([7; 16]),
-        checksum: None,
         attributes: Attributes {
             user: vec![("a".into(), "b".into())],
             storage_class: Some("STANDARD".into()),
             ..Attributes::default()
         },
-        expires_ms: None,
-        encryption: None,
-        retention: None,
+        ..Metax::new(at.clock.0, at.clock, ETag::Md5([7; 16]))
     };
     let body = Body::Inline(Bytes::new());
     ObjectEntry::of_row(VersionRow { op: OpId::default(), metax, body })

@@ -24,15 +24,9 @@ fn object(at: Stamp, amended: Amendments, pieces: &[Stamp]) -> Object {
     let tags = amended.tags_at.map(|at| ("set".to_owned(), at.to_string()));
     let attributes = Attributes { tags: tags.into_iter().collect(), ..Attributes::default() };
     let metax = Metax {
-        size: at.clock.0,
-        clock: at.clock,
         region: at.region,
-        etag: ETag::Md5([at.clock.0 as u8; 16]),
-        checksum: None,
         attributes,
-        expires_ms: None,
-        encryption: None,
-        retention: None,
+        ..Metax::new(at.clock.0, at.clock, ETag::Md5([at.clock.0 as u8; 16]))
     };
     let piece = |at: &Stamp| {
         let etag = ETag::Md5([at.clock.0 as u8; 16]);

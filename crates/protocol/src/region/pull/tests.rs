@@ -1,6 +1,6 @@
 //! One region that pulls from regions 2 and 3, step by step.
 
-use larder_types::{Amendments, Attributes, BucketId, ETag, Metax, ObjectKey, OpId, Stamp, View};
+use larder_types::{Amendments, BucketId, ETag, Metax, ObjectKey, OpId, Stamp, View};
 
 use super::super::entry::{Base, Id, Object, Slot, What};
 use super::super::journal::Why;
@@ -277,17 +277,7 @@ fn what_a_region_cannot_read_is_asked_of_another_at_once() {
 /// An object as a key's null version, of so many bytes.
 fn object(region: u16, op: u64, ms: u64, size: u64) -> Entry {
     let Entry { at, origin, .. } = marker(region, 0, op, ms);
-    let metax = Metax {
-        size,
-        clock: at.clock,
-        region: at.region,
-        etag: ETag::Md5([1; 16]),
-        checksum: None,
-        attributes: Attributes::default(),
-        expires_ms: None,
-        encryption: None,
-        retention: None,
-    };
+    let metax = Metax { region: at.region, ..Metax::new(size, at.clock, ETag::Md5([1; 16])) };
     let (parts, pieces, amended) = (Vec::new(), BTreeMap::new(), Amendments::default());
     Entry { at, origin, what: What::Object(Box::new(Object { metax, parts, pieces, amended })) }
 }

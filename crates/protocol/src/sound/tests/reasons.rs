@@ -33,17 +33,7 @@ fn upload(of: PgId, op: OpId) -> UploadId {
 }
 
 fn metax(size: u64) -> Metax {
-    Metax {
-        size,
-        clock: HybridClock(7),
-        region: larder_types::RegionId(0),
-        etag: ETag::Md5([1; 16]),
-        checksum: None,
-        attributes: Attributes::default(),
-        expires_ms: None,
-        encryption: None,
-        retention: None,
-    }
+    Metax::new(size, HybridClock(7), ETag::Md5([1; 16]))
 }
 
 fn bytes(len: usize) -> Body {

@@ -4,19 +4,8 @@ fn map() -> Map {
     let bucket = |id, name: &str, epoch, state, location: Option<&str>| {
         let name = BucketName::new(name).unwrap();
         let (created_ms, location) = (1_795_000_000_000, location.map(str::to_owned));
-        let record = BucketRecord {
-            id,
-            name,
-            epoch,
-            state,
-            created_ms,
-            location,
-            write_policy: larder_types::WritePolicy::All,
-            regions: 1,
-            home: None,
-            sharing: larder_types::Sharing::All,
-            cors: None,
-        };
+        let new = BucketRecord::new(id, name, created_ms);
+        let record = BucketRecord { epoch, state, location, ..new };
         (record.name.clone(), record)
     };
     let place = |server, disk, pv| ReplicaPlace {

@@ -198,8 +198,8 @@ pub(super) async fn find_and_read(
 
 #[cfg(test)]
 mod tests {
-    use larder_types::{Attributes, ETag, Extent, Grant, Holders, HybridClock, LvId, Metax};
-    use larder_types::{OpSeq, RegionId, View};
+    use larder_types::{ETag, Extent, Grant, Holders, HybridClock, LvId, Metax};
+    use larder_types::{OpSeq, View};
 
     use super::*;
 
@@ -214,17 +214,7 @@ mod tests {
             sums: vec![0; len.div_ceil(65_536) as usize],
             holders: Holders(0b11),
         };
-        let metax = Metax {
-            size: u64::from(len),
-            etag: ETag::Md5([0; 16]),
-            checksum: None,
-            attributes: Attributes::default(),
-            clock: HybridClock(1),
-            region: RegionId(0),
-            expires_ms: None,
-            encryption: None,
-            retention: None,
-        };
+        let metax = Metax::new(u64::from(len), HybridClock(1), ETag::Md5([0; 16]));
         VersionRow { op, metax, body: Body::Chunk(chunk) }
     }
 

@@ -2,8 +2,7 @@ use futures::FutureExt;
 use larder_kv::{Batch, Kv, KvReader, SimKv};
 use larder_protocol::region::{Name, Slot};
 use larder_types::{
-    Attributes, Body, ETag, HybridClock, Metax, OpId, OpSeq, PgId, RegionId, Stamp, Tombstone,
-    VersionRow, View,
+    Body, ETag, HybridClock, Metax, OpId, OpSeq, PgId, RegionId, Stamp, Tombstone, VersionRow, View,
 };
 
 use super::*;
@@ -18,17 +17,8 @@ fn key(number: u64) -> ObjectKey {
 }
 
 fn version(clock: u64) -> ObjectEntry {
-    let metax = Metax {
-        size: 3,
-        clock: HybridClock(clock),
-        region: RegionId(1),
-        etag: ETag::Md5([7; 16]),
-        checksum: None,
-        attributes: Attributes::default(),
-        expires_ms: None,
-        encryption: None,
-        retention: None,
-    };
+    let metax =
+        Metax { region: RegionId(1), ..Metax::new(3, HybridClock(clock), ETag::Md5([7; 16])) };
     let body = Body::Inline(bytes::Bytes::from_static(b"abc"));
     ObjectEntry::of_row(VersionRow { op: op(clock), metax, body })
 }

@@ -11,7 +11,7 @@ use larder_protocol::{Answer, Call, Refusal};
 use larder_types::codec::encode;
 use larder_types::{
     Attributes, Body, Chunk, Extent, Grant, Holders, HybridClock, LvId, Metax, OpId, OpSeq,
-    PartRef, PartRow, RegionId, SessionId, StreamId, UploadId, UploadRow, VersionRow, rows,
+    PartRef, PartRow, SessionId, StreamId, UploadId, UploadRow, VersionRow, rows,
 };
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -82,17 +82,7 @@ fn version(draw: &mut SeededRng) -> VersionRow {
 }
 
 fn metax(size: u64) -> Metax {
-    Metax {
-        size,
-        etag: ETag::Md5([7; 16]),
-        checksum: None,
-        attributes: Attributes::default(),
-        clock: HybridClock(5),
-        region: RegionId(0),
-        expires_ms: None,
-        encryption: None,
-        retention: None,
-    }
+    Metax::new(size, HybridClock(5), ETag::Md5([7; 16]))
 }
 
 /// A row that one of a key, an upload, a part or a stream may have.

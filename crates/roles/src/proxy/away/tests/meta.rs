@@ -11,8 +11,8 @@ use larder_protocol::{Answer, AppendDone, Call, Content, Description, PutCall, R
 use larder_types::codec::{decode, encode};
 use larder_types::{
     Appended, Attributes, Body, BucketId, Chunk, ETag, Extent, Grant, Holders, HybridClock, LvId,
-    Metax, ObjectKey, OpId, OpSeq, PartRow, PgId, PieceRow, PiecesId, RegionId, ServerId,
-    SessionId, Target, UploadId, UploadRow, VersionRow, View, rows,
+    Metax, ObjectKey, OpId, OpSeq, PartRow, PgId, PieceRow, PiecesId, ServerId, SessionId, Target,
+    UploadId, UploadRow, VersionRow, View, rows,
 };
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -272,15 +272,9 @@ impl Index {
 
 fn metax_of(description: Description, op: OpId) -> Metax {
     Metax {
-        size: description.size,
-        etag: description.etag,
         checksum: description.checksum,
         attributes: description.attributes,
-        clock: HybridClock(op.seq.0),
-        region: RegionId(0),
-        expires_ms: None,
-        encryption: None,
-        retention: None,
+        ..Metax::new(description.size, HybridClock(op.seq.0), description.etag)
     }
 }
 
