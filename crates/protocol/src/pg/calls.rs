@@ -395,8 +395,7 @@ impl Pg {
         if !self.slots.at_rest(&slot) {
             return Ok(Some(Step::Wait(slot)));
         }
-        let row = index.get(&rows::upload(bucket, key, upload))?;
-        Ok(if row.is_none() { Some(Step::Refuse(Refusal::NoSuchUpload)) } else { None })
+        upload_missing(bucket, key, upload, index)
     }
 
     /// Checks that an upload takes parts: other parts may be under way.
@@ -416,8 +415,7 @@ impl Pg {
         if changing {
             return Ok(Some(Step::Wait(slot)));
         }
-        let row = index.get(&rows::upload(bucket, key, upload))?;
-        Ok(if row.is_none() { Some(Step::Refuse(Refusal::NoSuchUpload)) } else { None })
+        upload_missing(bucket, key, upload, index)
     }
 
     /// The outcome of a put is known, from its proxy or by looking: log it, and let its readers go on. Those of a put
@@ -485,6 +483,17 @@ impl Pg {
         calls.extend(self.barriers.drain(..).map(Barrier::call));
         calls
     }
+}
+
+/// A refusal if the index has no such upload.
+fn upload_missing(
+    bucket: BucketId,
+    key: &ObjectKey,
+    upload: UploadId,
+    index: &dyn Index,
+) -> Result<Option<Step>, IndexError> {
+    let row = index.get(&rows::upload(bucket, key, upload))?;
+    Ok(row.is_none().then_some(Step::Refuse(Refusal::NoSuchUpload)))
 }
 
 fn metax_of(description: &Description, at: Stamp) -> Metax {
