@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use larder_protocol::{
-    Answer, AppendCall, AppendRefusal, Call, Content, Description, Index, PutCall, Refusal, Token,
+    Answer, AppendCall, AppendRefusal, Call, Content, Description, Index, Refusal, Token,
 };
 use larder_types::codec::decode;
 use larder_types::limits::PIECES_UNCOALESCED_MAX;
@@ -11,7 +11,7 @@ use larder_types::{
     StreamId, Target, rows,
 };
 
-use crate::support::{BLOCK, BUCKET, EPOCH, LV_BLOCKS, Member, data, mismatch, name_of};
+use crate::support::{BLOCK, BUCKET, EPOCH, LV_BLOCKS, Member, mismatch, name_of};
 
 fn description(size: u64) -> Description {
     let etag = ETag::Md5([size as u8; 16]);
@@ -94,22 +94,6 @@ pub(super) fn piece_rows(member: &Member, pieces: PiecesId) -> Vec<(u64, PieceRo
 
 pub(super) fn stream(number: u64) -> StreamId {
     StreamId { session: SessionId(1), number }
-}
-
-/// Puts the only chunk of a stream.
-pub(super) fn put_chunk(member: &mut Member, name: &str, of: StreamId, blocks: u32) -> Token {
-    let request = member.request();
-    member.call(Call::Put(Box::new(PutCall {
-        request,
-        bucket: BUCKET,
-        epoch: EPOCH,
-        key: name_of(name),
-        target: Target::Chunk { stream: of, number: 0 },
-        description: description(u64::from(blocks * BLOCK)),
-        content: data(blocks),
-        condition: Condition::default(),
-        enough: 0,
-    })))
 }
 
 /// Appends a stream of one chunk as a record.
@@ -206,8 +190,7 @@ fn a_later_put_takes_the_place_of_all_pieces() {
 #[test]
 fn chunks_are_appended_with_the_sync_of_their_outcome() {
     let mut member = Member::alone(1);
-    let put = put_chunk(&mut member, "k", stream(7), 2);
-    let grant = member.granted(put);
+    let grant = member.open_chunk("k", (stream(7), 0), 2);
     member.sync();
     member.commit(grant, 1);
     let token = record_stream(&mut member, "k", stream(7), 2);
@@ -221,8 +204,7 @@ fn chunks_are_appended_with_the_sync_of_their_outcome() {
 fn a_record_whose_data_is_revoked_leaves_no_hole() {
     let mut member = Member::alone(1);
     let first = record(&mut member, "k", "one");
-    let put = put_chunk(&mut member, "k", stream(7), 2);
-    let grant = member.granted(put);
+    let grant = member.open_chunk("k", (stream(7), 0), 2);
     let lost = record_stream(&mut member, "k", stream(7), 2);
     let last = record(&mut member, "k", "two");
     member.sync();
@@ -237,8 +219,7 @@ fn a_record_whose_data_is_revoked_leaves_no_hole() {
 #[test]
 fn a_stream_is_appended_once() {
     let mut member = Member::alone(1);
-    let put = put_chunk(&mut member, "k", stream(7), 1);
-    let grant = member.granted(put);
+    let grant = member.open_chunk("k", (stream(7), 0), 1);
     member.sync();
     member.commit(grant, 1);
     record_stream(&mut member, "k", stream(7), 1);
@@ -332,8 +313,7 @@ fn a_delete_frees_all_pieces_once() {
     let mut member = Member::alone(1);
     member.store("k", 3, 1);
     for number in 1..=3 {
-        let put = put_chunk(&mut member, "k", stream(number), 2);
-        let grant = member.granted(put);
+        let grant = member.open_chunk("k", (stream(number), 0), 2);
         member.sync();
         member.commit(grant, 1);
         record_stream(&mut member, "k", stream(number), 2);
@@ -370,19 +350,7 @@ fn what_is_derived_at_a_start_knows_pieces() {
 #[test]
 fn an_empty_object_becomes_no_piece() {
     let mut member = Member::alone(1);
-    let request = member.request();
-    let put = PutCall {
-        request,
-        bucket: BUCKET,
-        epoch: EPOCH,
-        key: name_of("k"),
-        target: Target::Version,
-        description: description(0),
-        content: Content::Inline(Bytes::new()),
-        condition: Condition::default(),
-        enough: 0,
-    };
-    member.call(Call::Put(Box::new(put)));
+    member.put_as("k", Target::Version, 0, Content::Inline(Bytes::new()));
     member.settle();
     let first = append_at(&mut member, "k", 0, "one");
     record(&mut member, "k", "two");

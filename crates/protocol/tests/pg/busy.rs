@@ -27,7 +27,7 @@ fn is_busy(member: &mut Member) -> bool {
 fn is_served(member: &mut Member) {
     let token = member.request_of(GOOD, "good");
     member.settle();
-    assert!(matches!(member.answers(token)[..], [Answer::Done { .. }]), "it is served");
+    assert!(member.is_done(token), "it is served");
 }
 
 fn ticks(member: &mut Member, count: u64) {
@@ -87,7 +87,7 @@ fn a_session_of_too_many_requests_has_room_when_its_floor_is_told_and_others_hav
     member.step(Event::Floor { session: SessionId(5), floor: count });
     let token = member.call(delete(count));
     member.settle();
-    assert!(matches!(member.answers(token)[..], [Answer::Done { .. }]));
+    assert!(member.is_done(token));
 }
 
 /// Has puts with data wait until no more may.
@@ -100,9 +100,7 @@ fn starve(member: &mut Member) -> Vec<Token> {
 /// A member with a volume that has no room for two blocks.
 fn without_room() -> Member {
     let mut member = Member::alone(1);
-    let token = member.put_data("all", LV_BLOCKS - 1);
-    let grant = member.granted(token);
-    member.sync();
+    let grant = member.pending_put("all", LV_BLOCKS - 1);
     member.commit(grant, 1);
     member.settle();
     member.effects.clear();

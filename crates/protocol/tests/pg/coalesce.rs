@@ -10,7 +10,7 @@ use larder_protocol::{
 };
 use larder_types::{Body, ETag, PieceEntry, PiecesId, Request, SessionId, Stamp, StreamId, rows};
 
-use crate::appends::{inline, piece_rows, put_chunk, record, record_stream, stream};
+use crate::appends::{inline, piece_rows, record, record_stream, stream};
 use crate::support::{BLOCK, BUCKET, EPOCH, LV_BLOCKS, Member, name_of};
 use crate::told::{A, journal, region, tell};
 
@@ -81,16 +81,11 @@ fn ends(member: &Member, name: &str) -> Vec<(u64, u64)> {
 
 /// Stores a stream of one chunk that has no parent yet.
 fn stored(member: &mut Member, name: &str, of: StreamId, blocks: u32) -> Content {
-    let put = put_chunk(member, name, of, blocks);
-    let grant = member.granted(put);
+    let grant = member.open_chunk(name, (of, 0), blocks);
     member.sync();
     member.commit(grant, 1);
     member.settle();
     Content::Stream { stream: of, chunks: 1, chunk_bytes: blocks * BLOCK }
-}
-
-fn is_done(member: &mut Member, token: Token) -> bool {
-    matches!(member.answers(token)[..], [Answer::Done { .. }])
 }
 
 #[test]
@@ -104,7 +99,7 @@ fn small_pieces_become_one_and_the_version_stays_the_same() {
     let token = coalesce(&mut member, "k", (pieces, found.clone()), of_zeros(&found));
     assert_eq!(member.answers(token), [], "not before it is durable");
     member.settle();
-    assert!(is_done(&mut member, token));
+    assert!(member.is_done(token));
     let after = member.row("k").expect("the object");
     assert_eq!((after.op, &after.metax), (before.op, &before.metax));
     assert_eq!(ends(&member, "k"), [(0, 210)]);
@@ -123,7 +118,7 @@ fn appends_under_way_stand_in_the_log_before_and_behind_it() {
     let token = coalesce(&mut member, "k", (pieces, found.clone()), of_zeros(&found));
     record(&mut member, "k", "def");
     member.settle();
-    assert!(is_done(&mut member, token));
+    assert!(member.is_done(token));
     assert_eq!(ends(&member, "k"), [(0, 192), (192, 195), (195, 198)]);
 }
 
@@ -176,7 +171,7 @@ fn pieces_whose_appends_may_be_repeated_stay() {
     assert_eq!(member.refusal(token), Refusal::NoSuchKey, "the primary looks once more");
     let token = coalesce(&mut member, "k", (pieces, found.clone()), of_zeros(&found));
     member.settle();
-    assert!(is_done(&mut member, token));
+    assert!(member.is_done(token));
     let again = member.call(inline(request, "k", None, "abc"));
     let answers = member.answers(again);
     assert!(matches!(&answers[..], [Answer::Appended(done)] if done.made.offset == 210));
@@ -199,7 +194,7 @@ fn a_chunk_takes_the_place_of_others_whose_blocks_are_freed() {
     let joined = Content::Stream { stream: stream(1000), chunks: 1, chunk_bytes };
     let token = coalesce(&mut member, "k", (pieces, found), joined);
     member.settle();
-    assert!(is_done(&mut member, token));
+    assert!(member.is_done(token));
     let space = member.pg.gauges().space;
     assert_eq!((space.free, space.waiting), (u64::from(LV_BLOCKS) - 33, 16));
     assert_eq!(ends(&member, "k").len(), 1);
@@ -231,7 +226,7 @@ fn a_window_of_a_version_that_is_gone_is_void_and_its_chunk_is_dropped() {
             }
         }
         member.settle();
-        assert!(is_done(&mut member, token), "it was in the log before anybody knew");
+        assert!(member.is_done(token), "it was in the log before anybody knew");
         assert_eq!(member.pg.gauges().coalesced.void, 1);
         let space = member.pg.gauges().space;
         assert_eq!((space.free, space.waiting), (u64::from(LV_BLOCKS) - 1, 1));
@@ -257,7 +252,7 @@ fn of_two_that_coalesce_the_same_pieces_one_does() {
     });
     member.settle();
     for token in both {
-        assert!(is_done(&mut member, token));
+        assert!(member.is_done(token));
     }
     let counts = member.pg.gauges().coalesced;
     assert_eq!((counts.pieces, counts.void), (70, 1));
@@ -383,7 +378,7 @@ fn pieces_that_another_region_may_lack_stay() {
     assert_eq!(found, 0..210);
     let token = coalesce(&mut member, "k", (pieces, found.clone()), of_zeros(&found));
     member.settle();
-    assert!(is_done(&mut member, token));
+    assert!(member.is_done(token));
     let after = stamps(&member, "k");
     assert_eq!(after.len(), 11);
     assert_eq!(after[0].0, before[69].0, "that of the last of them");

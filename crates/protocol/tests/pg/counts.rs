@@ -5,9 +5,7 @@ use larder_protocol::ledger::BucketCounts;
 use larder_protocol::limits::{HISTORY_OPS_MIN, LEDGER_CHANGES_MAX};
 use larder_protocol::pg::LedgerWalk;
 use larder_protocol::region::Told;
-use larder_protocol::{
-    Answer, AppendCall, Call, Content, DataAnswer, Description, Event, PutCall, Token,
-};
+use larder_protocol::{Answer, AppendCall, Call, Content, DataAnswer, Description, Event};
 use larder_types::{
     Attributes, Condition, ETag, Grant, PartRef, RegionId, ServerId, Target, UploadId, View,
 };
@@ -32,30 +30,15 @@ fn counting() -> Member {
     member
 }
 
-fn put_as(member: &mut Member, name: &str, target: Target, size: u64, content: Content) -> Token {
-    let request = member.request();
-    member.call(Call::Put(Box::new(PutCall {
-        request,
-        bucket: BUCKET,
-        epoch: EPOCH,
-        key: name_of(name),
-        target,
-        description: description(size),
-        content,
-        condition: Condition::default(),
-        enough: 0,
-    })))
-}
-
 fn put(member: &mut Member, name: &str, size: u64) {
-    put_as(member, name, Target::Version, size, inline(size));
+    member.put_as(name, Target::Version, size, inline(size));
     member.settle();
 }
 
 /// A put with data, granted and durable at this member.
 fn put_blocks(member: &mut Member, name: &str, target: Target, blocks: u32) -> Grant {
     let size = u64::from(blocks * BLOCK);
-    let token = put_as(member, name, target, size, data(blocks));
+    let token = member.put_as(name, target, size, data(blocks));
     let grant = member.granted(token);
     member.sync();
     grant
@@ -154,11 +137,11 @@ fn puts_count_and_what_they_replace_counts_no_more() {
 fn ops_of_one_batch_count_one_after_the_other() {
     let mut member = counting();
     for size in [4, 9, 2] {
-        put_as(&mut member, "k", Target::Version, size, inline(size));
+        member.put_as("k", Target::Version, size, inline(size));
     }
     member.delete("k");
-    put_as(&mut member, "k", Target::Version, 6, inline(6));
-    put_as(&mut member, "other", Target::Version, 1, inline(1));
+    member.put_as("k", Target::Version, 6, inline(6));
+    member.put_as("other", Target::Version, 1, inline(1));
     member.settle();
     assert_eq!(member.counted(), (2, 7));
 }
@@ -174,7 +157,7 @@ fn a_put_counts_with_its_outcome_and_one_that_is_revoked_or_beaten_never() {
     member.settle();
     assert_eq!(member.counted(), (0, 0));
     let older = put_blocks(&mut member, "k", Target::Version, 4);
-    put_as(&mut member, "k", Target::Version, 7, inline(7));
+    member.put_as("k", Target::Version, 7, inline(7));
     member.settle();
     assert_eq!(member.counted(), (1, 7));
     member.commit(older, 1);
@@ -310,7 +293,7 @@ fn a_walk_that_too_many_changes_overtook_counts_nothing_and_the_next_does() {
     let mut walk = LedgerWalk::new(1);
     walk.add(&mut member.pg);
     for turn in 0..=LEDGER_CHANGES_MAX {
-        put_as(&mut member, "k", Target::Version, 3, inline(3));
+        member.put_as("k", Target::Version, 3, inline(3));
         if turn % 100 == 0 {
             member.settle();
         }
@@ -340,11 +323,11 @@ fn after_a_start_the_rows_are_counted_anew() {
 fn a_member_that_takes_a_snapshot_counts_what_it_takes() {
     let mut cluster = Cluster::serving(1, [2, 3]);
     for (name, size) in [("a", 1), ("b", 20)] {
-        put_as(cluster.at(1), name, Target::Version, size, inline(size));
+        cluster.at(1).put_as(name, Target::Version, size, inline(size));
     }
     // More ops than a primary remembers for others.
     for turn in 0..=HISTORY_OPS_MIN {
-        put_as(cluster.at(1), "c", Target::Version, 300, inline(300));
+        cluster.at(1).put_as("c", Target::Version, 300, inline(300));
         if turn % 50 == 0 {
             cluster.settle();
         }
@@ -377,12 +360,12 @@ fn act(member: &mut Member, draw: &mut Draw, open: &mut Open) {
     let name = format!("k{}", draw.below(6));
     let size = draw.below(9);
     match draw.below(10) {
-        0..=2 => drop(put_as(member, &name, Target::Version, size, inline(size))),
+        0..=2 => drop(member.put_as(&name, Target::Version, size, inline(size))),
         3 => drop(member.delete(&name)),
         4 => append(member, &name, size + 1),
         5 => {
             let size = u64::from(BLOCK);
-            let token = put_as(member, &name, Target::Version, size, data(1));
+            let token = member.put_as(&name, Target::Version, size, data(1));
             if let [Answer::Granted { grant, .. }] = member.answers(token)[..] {
                 open.0.push(grant);
             }

@@ -11,8 +11,8 @@ use larder_protocol::{
 };
 use larder_types::codec::encode;
 use larder_types::{
-    Body, Condition, ETag, HybridClock, Metax, ObjectKey, Op, OpId, OpSeq, Outcome, Put, RegionId,
-    Request, ServerId, SessionId, StreamId, Target, VersionRow, View, rows,
+    Body, Condition, ETag, HybridClock, Metax, ObjectKey, Op, OpId, OpSeq, Outcome, Put, Request,
+    ServerId, SessionId, StreamId, Target, VersionRow, View, rows,
 };
 
 use crate::support::{
@@ -48,17 +48,7 @@ fn hear(member: &mut Member, message: PeerMessage) {
 }
 
 fn metax(clock: u64) -> Metax {
-    Metax {
-        size: 1,
-        clock: HybridClock(clock),
-        region: RegionId(0),
-        etag: ETag::Md5([1; 16]),
-        checksum: None,
-        attributes: Default::default(),
-        expires_ms: None,
-        encryption: None,
-        retention: None,
-    }
+    Metax::new(1, HybridClock(clock), ETag::Md5([1; 16]))
 }
 
 fn inline(target: Target, clock: u64) -> Op {
@@ -83,8 +73,7 @@ fn an_outcome_before_its_put_is_refused() {
 #[test]
 fn a_second_outcome_that_is_cut_off_takes_no_other_with_it() {
     let mut primary = Member::alone(1);
-    let token = primary.put_data("k", 1);
-    let grant = primary.granted(token);
+    let grant = primary.open_put("k", 1);
     let put = primary.log.iter().find(|(entry, _)| entry.id == grant.op).expect("its op").clone();
     let mut member = backup();
     // The same put, where this view's primary would have it.
@@ -263,8 +252,7 @@ fn a_log_whose_views_go_back_is_not_followed() {
 #[test]
 fn a_snapshot_with_open_puts_from_behind_it_is_refused() {
     let mut primary = Member::alone(1);
-    let token = primary.put_data("k", 1);
-    let grant = primary.granted(token);
+    let grant = primary.open_put("k", 1);
     let of = primary.log.iter().find(|(entry, _)| entry.id == grant.op).expect("its op");
     let Op::Put(of) = (*of.0.op).clone() else { panic!("a put") };
     let snapshot = |seq| {

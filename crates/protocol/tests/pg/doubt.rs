@@ -1,20 +1,9 @@
 //! Puts in doubt: fence, then verify, then decide ("Puts in doubt" in `docs/cluster.md`), also over a restart.
 
-use crate::support::{LV_BLOCKS, Member, data, key, mismatch, put, unacknowledged};
+use crate::support::{LV_BLOCKS, Member, abandoned, data, key, mismatch, put, unacknowledged};
 use larder_protocol::limits::{GRANT_MS_MAX, LV_REOPEN_MS, RETRY_TICKS_MAX};
 use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Event, Refusal};
 use larder_types::{Body, Condition, Grant, GrantKey, Holders, SessionId};
-
-/// A put whose METAX is durable and whose proxy gives it up; the requests that follow.
-fn abandoned(replicas: usize) -> (Member, Grant, Vec<(usize, DataRequest)>) {
-    let mut member = Member::alone(replicas);
-    let put = member.put_data("k", 2);
-    let grant = member.granted(put);
-    member.settle();
-    member.call(Call::Abandon { op: grant.op, disk_full: false });
-    let requests = member.requests();
-    (member, grant, requests)
-}
 
 fn is_verify(request: &DataRequest) -> bool {
     matches!(request, DataRequest::Verify { .. })
@@ -146,8 +135,7 @@ fn a_commit_that_overtakes_the_resolution_decides() {
 #[test]
 fn a_put_whose_proxy_is_silent_is_resolved_by_its_age() {
     let mut member = Member::alone(1);
-    let put = member.put_data("k", 1);
-    let grant = member.granted(put);
+    let grant = member.open_put("k", 1);
     member.settle();
     member.now_ms += GRANT_MS_MAX;
     member.step(Event::Tick);
@@ -161,9 +149,7 @@ fn a_put_whose_proxy_is_silent_is_resolved_by_its_age() {
 fn a_reader_goes_on_when_a_pending_put_is_revoked() {
     let mut member = Member::alone(1);
     let old = member.store("k", 1, 1);
-    let put = member.put_data("k", 1);
-    let grant = member.granted(put);
-    member.sync();
+    let grant = member.pending_put("k", 1);
     let get = member.read("k");
     assert_eq!(member.answers(get), []);
     member.call(Call::Abandon { op: grant.op, disk_full: false });
@@ -176,8 +162,7 @@ fn a_reader_goes_on_when_a_pending_put_is_revoked() {
 #[test]
 fn a_put_open_at_a_restart_keeps_its_blocks_and_is_resolved_in_the_new_view() {
     let mut member = Member::alone(1);
-    let put = member.put_data("k", 30);
-    let grant = member.granted(put);
+    let grant = member.open_put("k", 30);
     member.settle();
     let mut member = member.restart();
     assert_eq!(member.pg.retain_from(), grant.op.seq, "its record is needed");
@@ -208,8 +193,7 @@ fn a_put_that_was_not_durable_at_the_restart_never_was() {
 #[test]
 fn an_outcome_that_was_not_durable_at_the_restart_is_decided_anew() {
     let mut member = Member::alone(1);
-    let put = member.put_data("k", 1);
-    let grant = member.granted(put);
+    let grant = member.open_put("k", 1);
     member.settle();
     member.commit(grant, 1);
     let mut member = member.restart();
@@ -381,8 +365,7 @@ fn puts_are_resolved_though_a_replica_remembers_no_more_voids() {
     let mut member = Member::alone(1);
     let mut server = Voids::with_room(2);
     for n in 0..9 {
-        let put = member.put_data(&format!("k{n}"), 1);
-        let grant = member.granted(put);
+        let grant = member.open_put(&format!("k{n}"), 1);
         member.settle();
         member.call(Call::Abandon { op: grant.op, disk_full: false });
     }
@@ -396,8 +379,7 @@ fn puts_are_resolved_though_a_replica_remembers_no_more_voids() {
 
 /// A put, of which its proxy may say that it gives it up.
 fn put_by(member: &mut Member, name: &str, is_abandoned: bool) -> Grant {
-    let token = member.put_data(name, 1);
-    let grant = member.granted(token);
+    let grant = member.open_put(name, 1);
     member.settle();
     if is_abandoned {
         member.call(Call::Abandon { op: grant.op, disk_full: false });
@@ -463,8 +445,7 @@ fn a_put_in_doubt_for_want_of_a_replica_is_asked_about_at_once_when_it_is_back()
 #[test]
 fn a_put_of_an_earlier_view_is_asked_about_again_though_nobody_was_within_reach() {
     let mut member = Member::alone(1);
-    let token = member.put_data("k", 1);
-    let grant = member.granted(token);
+    let grant = member.open_put("k", 1);
     member.settle();
     member.begin(2, &[1]);
     member.serve(1);
@@ -517,8 +498,7 @@ fn a_floor_raised_for_voids_refuses_no_put_that_its_proxy_may_still_write() {
 fn a_wall_clock_that_is_set_back_puts_nothing_off_and_dates_go_on() {
     let mut member = Member::alone(1);
     let before = member.put_inline("a", "one");
-    let put = member.put_data("k", 1);
-    let grant = member.granted(put);
+    let grant = member.open_put("k", 1);
     member.settle();
     member.wall_ms -= 900;
     let after = member.put_inline("a", "two");

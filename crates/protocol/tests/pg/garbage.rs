@@ -3,12 +3,12 @@
 use larder_protocol::limits::REAP_ROWS_MAX;
 use larder_protocol::pg::{LedgerWalk, owner};
 use larder_protocol::rebuild::{SpaceScan, Stray};
-use larder_protocol::{Answer, Call, Changes, Content, DataAnswer, Event, Index, Refusal, Token};
+use larder_protocol::{Call, Changes, Content, DataAnswer, Event, Index, Refusal, Token};
 use larder_types::codec::{decode, encode};
 use larder_types::{
     Body, Chunk, Condition, ETag, Extent, Garbage, Grant, Holders, HybridClock, Metax, Op, OpId,
-    PartRef, PartRow, PieceRow, PiecesId, Reaping, RegionId, SessionId, StreamId, UploadId,
-    UploadRow, VersionRow, rows,
+    PartRef, PartRow, PieceRow, PiecesId, Reaping, SessionId, StreamId, UploadId, UploadRow,
+    VersionRow, rows,
 };
 use std::ops::ControlFlow;
 
@@ -34,17 +34,7 @@ fn stream_body(number: u64, chunks: usize) -> Body {
 }
 
 fn metax() -> Metax {
-    Metax {
-        size: 1,
-        clock: HybridClock(1),
-        region: RegionId::OWN,
-        etag: ETag::Md5([1; 16]),
-        checksum: None,
-        attributes: Default::default(),
-        expires_ms: None,
-        encryption: None,
-        retention: None,
-    }
+    Metax::new(1, HybridClock(1), ETag::Md5([1; 16]))
 }
 
 /// Rows as objects of many chunks leave them. Chunks take no room here but for the last of a stream.
@@ -123,7 +113,7 @@ impl Member {
         self.table.write(open).expect("memory takes it");
         let token = self.put_stream("large", LARGE, STEP + 1);
         self.settle();
-        assert!(matches!(self.answers(token)[..], [Answer::Done { .. }]));
+        assert!(self.is_done(token));
     }
 
     fn put_stream(&mut self, name: &str, number: u64, chunks: usize) -> Token {

@@ -186,8 +186,7 @@ fn a_tail_waits_until_the_key_rests() {
     let mut member = region(A);
     let theirs = version(&mut member, "k", stamp(1000, B), "one");
     tell(&mut member, theirs);
-    let open = member.put_data("k", 1);
-    let open = member.granted(open);
+    let open = member.open_put("k", 1);
     member.settle();
     let told = tail(&mut member, "k", (stamp(1000, B), 3), (stamp(5000, B), "two"));
     let token = member.call(Call::Told(Box::new(told)));

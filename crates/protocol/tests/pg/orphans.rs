@@ -13,8 +13,7 @@ const SESSION: SessionId = SessionId(1);
 fn pending() -> (Member, Grant, u64) {
     let mut member = Member::alone(1);
     let number = member.request().number + 1;
-    let put = member.put_data("k", 1);
-    let grant = member.granted(put);
+    let grant = member.open_put("k", 1);
     member.settle();
     (member, grant, number)
 }
@@ -114,8 +113,7 @@ fn a_proxy_that_was_silent_and_lives_commits_what_was_not_decided() {
 #[test]
 fn a_put_in_doubt_names_the_replicas_that_it_waits_for() {
     let mut member = Member::alone(2);
-    let put = member.put_data("k", 1);
-    let grant = member.granted(put);
+    let grant = member.open_put("k", 1);
     member.settle();
     ticks(&mut member, SESSION_TICKS_MAX);
     member.now_ms += 7000;

@@ -27,7 +27,7 @@ fn an_answer_leaves_only_below_the_commit_point() {
     let put = member.put_inline("k", "one");
     assert_eq!(member.answers(put), []);
     member.sync();
-    assert!(matches!(member.answers(put)[..], [Answer::Done { .. }]));
+    assert!(member.is_done(put));
 }
 
 #[test]
@@ -42,8 +42,7 @@ fn a_grant_leaves_at_once_and_persisted_when_it_is() {
 #[test]
 fn a_grant_is_known_by_its_op_until_the_outcome() {
     let mut member = Member::alone(1);
-    let put = member.put_data("k", 2);
-    let grant = member.granted(put);
+    let grant = member.open_put("k", 2);
     assert_eq!(member.pg.grant_of(grant.op), Some((grant, false)));
     member.sync();
     assert_eq!(member.pg.grant_of(grant.op), Some((grant, true)));
@@ -74,9 +73,7 @@ fn a_get_shows_a_durable_put_before_the_index_does() {
 #[test]
 fn a_get_waits_for_a_pending_version() {
     let mut member = Member::alone(1);
-    let put = member.put_data("k", 2);
-    let grant = member.granted(put);
-    member.sync();
+    let grant = member.pending_put("k", 2);
     let get = member.read("k");
     assert_eq!(member.answers(get), [], "its outcome is not known");
     member.commit(grant, 1);
@@ -94,20 +91,12 @@ fn an_overwrite_shows_the_old_version_until_it_is_durable() {
     assert_eq!(chunk.grant, old);
 }
 
-/// A put of which METAX is durable and no outcome is known.
-fn pending(member: &mut Member, name: &str) -> Grant {
-    let put = member.put_data(name, 1);
-    let grant = member.granted(put);
-    member.sync();
-    grant
-}
-
 #[test]
 fn a_get_does_not_wait_for_puts_that_came_after_it() {
     let mut member = Member::alone(1);
-    let first = pending(&mut member, "k");
+    let first = member.pending_put("k", 1);
     let get = member.read("k");
-    let second = pending(&mut member, "k");
+    let second = member.pending_put("k", 1);
     assert_eq!(member.answers(get), []);
     member.commit(first, 1);
     assert!(matches!(&shown(&member.answers(get)), Body::Chunk(chunk) if chunk.grant == first));
@@ -126,9 +115,9 @@ fn a_get_does_not_wait_for_puts_that_came_after_it() {
 #[test]
 fn a_get_waits_for_all_puts_that_were_there_when_it_came() {
     let mut member = Member::alone(1);
-    let [first, second] = [pending(&mut member, "k"), pending(&mut member, "k")];
+    let [first, second] = [member.pending_put("k", 1), member.pending_put("k", 1)];
     let get = member.read("k");
-    pending(&mut member, "k");
+    member.pending_put("k", 1);
     member.commit(first, 1);
     assert_eq!(member.answers(get), [], "a client may have been told of the second");
     member.commit(second, 1);
@@ -138,9 +127,9 @@ fn a_get_waits_for_all_puts_that_were_there_when_it_came() {
 #[test]
 fn a_get_shows_a_put_that_came_after_it_and_is_committed_before_what_it_waits_for() {
     let mut member = Member::alone(1);
-    pending(&mut member, "k");
+    member.pending_put("k", 1);
     let get = member.read("k");
-    let later = pending(&mut member, "k");
+    let later = member.pending_put("k", 1);
     member.commit(later, 1);
     assert!(matches!(&shown(&member.answers(get)), Body::Chunk(chunk) if chunk.grant == later));
 }
@@ -148,10 +137,10 @@ fn a_get_shows_a_put_that_came_after_it_and_is_committed_before_what_it_waits_fo
 #[test]
 fn a_get_of_a_key_that_is_always_being_put_is_answered() {
     let mut member = Member::alone(1);
-    let mut before = pending(&mut member, "k");
+    let mut before = member.pending_put("k", 1);
     for round in 0..20 {
         let get = member.read("k");
-        let next = pending(&mut member, "k");
+        let next = member.pending_put("k", 1);
         member.commit(before, 1);
         let answers = member.answers(get);
         assert!(matches!(answers[..], [Answer::Version(Some(_))]), "round {round}: {answers:?}");
@@ -162,9 +151,7 @@ fn a_get_of_a_key_that_is_always_being_put_is_answered() {
 #[test]
 fn a_conditional_put_waits_for_a_pending_one() {
     let mut member = Member::alone(1);
-    let first = member.put_data("k", 1);
-    let grant = member.granted(first);
-    member.sync();
+    let grant = member.pending_put("k", 1);
     let request = member.request();
     let second = member.call(put(request, "k", inline("two"), if_absent()));
     assert_eq!(member.answers(second), [], "whether the key is there is not known yet");
@@ -176,9 +163,7 @@ fn a_conditional_put_waits_for_a_pending_one() {
 #[test]
 fn calls_behind_a_waiting_call_keep_their_order() {
     let mut member = Member::alone(1);
-    let first = member.put_data("k", 1);
-    let grant = member.granted(first);
-    member.sync();
+    let grant = member.pending_put("k", 1);
     let request = member.request();
     let second = member.call(put(request, "k", inline("two"), if_absent()));
     let third = member.put_inline("k", "three");
@@ -188,8 +173,8 @@ fn calls_behind_a_waiting_call_keep_their_order() {
     member.answer(0, DataAnswer::Voided(grant));
     member.answer(0, mismatch(grant));
     member.settle();
-    assert!(matches!(member.answers(second)[..], [Answer::Done { .. }]));
-    assert!(matches!(member.answers(third)[..], [Answer::Done { .. }]));
+    assert!(member.is_done(second));
+    assert!(member.is_done(third));
     let body = member.row("k").expect("the third").body;
     assert_eq!(body, Body::Inline(Bytes::from_static(b"three")));
 }
@@ -209,16 +194,18 @@ fn a_delete_supersedes_an_older_put_whose_outcome_comes_later() {
     assert_eq!(member.pg.gauges().space.waiting, 3, "and its blocks are freed");
 }
 
+/// Two puts of one key; the newer is committed, and of the older no outcome is known.
+fn newer_is_committed(member: &mut Member) -> [Grant; 2] {
+    let (older, newer) = (member.open_put("k", 1), member.pending_put("k", 1));
+    member.commit(newer, 1);
+    member.settle();
+    [older, newer]
+}
+
 #[test]
 fn an_older_put_never_shows_over_a_newer_one() {
     let mut member = Member::alone(1);
-    let older = member.put_data("k", 1);
-    let older = member.granted(older);
-    let newer = member.put_data("k", 1);
-    let newer = member.granted(newer);
-    member.sync();
-    member.commit(newer, 1);
-    member.settle();
+    let [older, newer] = newer_is_committed(&mut member);
     let get = member.read("k");
     assert_eq!(member.answers(get), [Answer::AskIndex], "the older one's outcome does not matter");
     member.commit(older, 1);
@@ -231,13 +218,7 @@ fn an_older_put_never_shows_over_a_newer_one() {
 #[test]
 fn an_older_put_stays_superseded_after_a_restart() {
     let mut member = Member::alone(1);
-    let older = member.put_data("k", 1);
-    let older = member.granted(older);
-    let newer = member.put_data("k", 1);
-    let newer = member.granted(newer);
-    member.sync();
-    member.commit(newer, 1);
-    member.settle();
+    let [older, newer] = newer_is_committed(&mut member);
     let mut member = member.restart();
     member.begin(2, &[1]);
     member.serve(1);
@@ -284,7 +265,7 @@ fn a_repeat_after_the_delete_resurrects_nothing() {
     member.delete("k");
     member.settle();
     let repeat = member.call(call.clone());
-    assert!(matches!(member.answers(repeat)[..], [Answer::Done { .. }]));
+    assert!(member.is_done(repeat));
     member.settle();
     assert_eq!(member.row("k"), None);
     // Once the session's floor has passed it, it is not even answered.
@@ -362,8 +343,7 @@ fn freed_space_is_given_again_only_when_every_floor_is_above_the_freeing_op() {
 #[test]
 fn a_floor_stops_below_the_oldest_open_grant() {
     let mut member = Member::alone(1);
-    let open = member.put_data("open", 1);
-    let open = member.granted(open);
+    let open = member.open_put("open", 1);
     member.store("old", 85, 1);
     member.delete("old");
     member.settle();
@@ -389,7 +369,7 @@ fn a_full_pool_refuses_puts_and_still_takes_deletes() {
     assert_eq!(member.refusal(put), Refusal::Full);
     let delete = member.delete("old");
     member.settle();
-    assert!(matches!(member.answers(delete)[..], [Answer::Done { .. }]));
+    assert!(member.is_done(delete));
 }
 
 #[test]
@@ -427,8 +407,7 @@ fn a_put_that_waits_for_a_volume_to_open_is_not_refused_for_want_of_another() {
 fn a_put_that_met_a_full_disk_is_tried_again_where_data_was_before() {
     let mut member = Member::alone(1);
     member.store("old", 40, 1);
-    let refused = member.put_data("new", 20);
-    let grant = member.granted(refused);
+    let grant = member.open_put("new", 20);
     member.delete("old");
     member.settle();
     member.call(Call::Abandon { op: grant.op, disk_full: true });

@@ -10,8 +10,7 @@ use crate::support::{LV, LV_BLOCKS, Member, data, info, key, put};
 #[test]
 fn a_put_goes_to_another_volume_when_a_disk_has_no_room() {
     let mut member = Member::alone(2);
-    let refused = member.put_data("new", 20);
-    let grant = member.granted(refused);
+    let grant = member.open_put("new", 20);
     member.call(Call::Abandon { op: grant.op, disk_full: true });
     member.effects.clear();
     let again = member.put_data("new", 20);
@@ -51,8 +50,7 @@ fn a_grant_names_the_map_that_names_its_replicas() {
 #[test]
 fn while_one_of_three_disks_is_full_puts_go_to_the_others_and_it_gets_copies_later() {
     let mut member = Member::alone(3);
-    let token = member.put_data("new", 20);
-    let grant = member.granted(token);
+    let grant = member.open_put("new", 20);
     let (full, others) = (Holders::default().with(2), Holders::default().with(0).with(1));
     member.call(Call::NoRoom { op: grant.op, replicas: full });
     member.call(Call::Abandon { op: grant.op, disk_full: false });
@@ -105,8 +103,7 @@ fn a_put_that_a_full_disk_refused_goes_to_the_two_others_at_once() {
     }
     member.step(Event::PoolEmpty);
     assert_eq!(member.refusal(large), Refusal::Full);
-    let token = member.put_data("new", 1);
-    let grant = member.granted(token);
+    let grant = member.open_put("new", 1);
     let full = Holders::default().with(2);
     member.call(Call::NoRoom { op: grant.op, replicas: full });
     member.call(Call::Withdraw { op: grant.op, disk_full: false });
@@ -126,8 +123,7 @@ fn a_put_that_a_full_disk_refused_goes_to_the_two_others_at_once() {
 #[test]
 fn a_put_that_one_full_disk_and_one_server_away_leave_no_space_waits_for_the_server() {
     let mut member = Member::alone(3);
-    let token = member.put_data("new", 20);
-    let grant = member.granted(token);
+    let grant = member.open_put("new", 20);
     member.answer(1, DataAnswer::Failed);
     member.call(Call::NoRoom { op: grant.op, replicas: Holders::default().with(2) });
     member.call(Call::Abandon { op: grant.op, disk_full: false });

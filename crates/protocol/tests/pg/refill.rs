@@ -135,8 +135,7 @@ fn a_replica_that_joins_is_filled_and_then_said_to_be_rebuilt() {
 #[test]
 fn a_put_that_was_granted_before_the_replica_came_is_waited_for_and_copied() {
     let mut pg = Member::alone(2);
-    let token = pg.put_data("a", 1);
-    let grant = pg.granted(token);
+    let grant = pg.open_put("a", 1);
     pg.widen();
     let (refills, walk) = pg.walk(2);
     assert!(refills.is_empty(), "it is not in the index yet");
@@ -159,9 +158,7 @@ fn a_put_that_was_granted_before_the_replica_came_is_waited_for_and_copied() {
 #[test]
 fn a_replica_that_came_later_says_nothing_about_a_put_in_doubt() {
     let mut pg = Member::alone(2);
-    let token = pg.put_data("a", 1);
-    let grant = pg.granted(token);
-    pg.sync();
+    let grant = pg.pending_put("a", 1);
     pg.widen();
     pg.call(larder_protocol::Call::Abandon { op: grant.op, disk_full: false });
     let asked: Vec<usize> = pg.requests().iter().map(|(replica, _)| *replica).collect();
@@ -409,8 +406,7 @@ fn a_drained_replica_that_restarts_leaves_as_before() {
 #[test]
 fn no_replica_is_vacated_while_a_put_is_open_that_will_name_it() {
     let mut pg = Member::alone_in(two_are_wanted());
-    let token = pg.put_data("a", 1);
-    let grant = pg.granted(token);
+    let grant = pg.open_put("a", 1);
     let order = MapVersion(5);
     pg.step(Event::Vacate { lv: LV, replica: 0, order, is_lost: false, away: Holders::default() });
     let (_, walk) = pg.walk(1);
@@ -463,9 +459,7 @@ fn a_lost_replica_is_given_up_at_once_but_never_the_last_that_is_named() {
 #[test]
 fn a_put_in_doubt_is_revoked_when_all_that_could_have_it_are_lost_or_have_other_bytes() {
     let mut pg = Member::alone(2);
-    let token = pg.put_data("a", 1);
-    let grant = pg.granted(token);
-    pg.sync();
+    let grant = pg.pending_put("a", 1);
     pg.call(larder_protocol::Call::Abandon { op: grant.op, disk_full: false });
     pg.answer(0, DataAnswer::Failed);
     pg.answer(1, DataAnswer::Voided(grant));

@@ -40,6 +40,13 @@ fn learn(cluster: &mut Cluster, id: u32, view: u64, primary: u32) {
     cluster.at(id).step(Event::Learn { view: View(view), primary: ServerId(primary) });
 }
 
+/// The third is to learn from the first, and has the beginning of a snapshot.
+fn begin_snapshot(cluster: &mut Cluster) {
+    learn(cluster, 3, 2, 1);
+    cluster.deliver(3, &[1]);
+    cluster.deliver(1, &[3]);
+}
+
 fn put_many(cluster: &mut Cluster) {
     for at in 0..MANY {
         cluster.at(1).put_inline(&format!("k{}", at % 7), &format!("value {at}"));
@@ -85,7 +92,7 @@ fn nobody_waits_for_a_learner() {
     cluster.deliver(3, &[1]);
     let put = cluster.at(1).put_inline("k", "one");
     settle_two(&mut cluster);
-    assert!(matches!(cluster.at(1).answers(put)[..], [Answer::Done { .. }]));
+    assert!(cluster.at(1).is_done(put));
     assert!(!cluster.at(1).caught_up().contains(&ServerId(3)), "it has not said so");
 }
 
@@ -214,9 +221,7 @@ fn nothing_is_acknowledged_before_the_rows_and_the_end_of_the_snapshot_are_durab
 fn a_snapshot_torn_by_a_crash_leaves_a_member_that_leads_nothing() {
     let mut cluster = without_the_third();
     put_many(&mut cluster);
-    learn(&mut cluster, 3, 2, 1);
-    cluster.deliver(3, &[1]);
-    cluster.deliver(1, &[3]);
+    begin_snapshot(&mut cluster);
     cluster.at(3).sync();
     cluster.restart(3);
     assert!(!cluster.at(3).pg.is_whole());
@@ -232,8 +237,7 @@ fn a_snapshot_torn_by_a_crash_leaves_a_member_that_leads_nothing() {
 fn a_put_open_in_a_snapshot_is_committed_by_its_taker() {
     let mut cluster = without_the_third();
     cluster.at(1).answer(0, larder_protocol::DataAnswer::Floor(crate::support::key(2, 0)));
-    let open = cluster.at(1).put_data("open", 2);
-    let grant = cluster.at(1).granted(open);
+    let grant = cluster.at(1).open_put("open", 2);
     put_many(&mut cluster);
     learn(&mut cluster, 3, 2, 1);
     cluster.settle();
@@ -272,9 +276,7 @@ fn put_at_once(cluster: &mut Cluster, count: usize) {
 fn a_snapshot_that_takes_too_long_begins_anew_and_has_twice_the_time() {
     let mut cluster = without_the_third();
     put_many(&mut cluster);
-    learn(&mut cluster, 3, 2, 1);
-    cluster.deliver(3, &[1]);
-    cluster.deliver(1, &[3]);
+    begin_snapshot(&mut cluster);
     assert_eq!(cluster.at(1).snapshots_begun, 1);
     put_at_once(&mut cluster, HISTORY_OPS_MAX + 1);
     for _ in 0..SILENT_TICKS_MAX + 10 {
@@ -318,7 +320,7 @@ fn a_late_report_makes_no_member_forget_what_it_has_acknowledged() {
     assert!(cluster.at(2).pg.is_whole(), "it has what the snapshot shows");
     cluster.deliver(2, &[1]);
     settle_two(&mut cluster);
-    assert!(matches!(cluster.at(1).answers(put)[..], [Answer::Done { .. }]));
+    assert!(cluster.at(1).is_done(put));
     assert_eq!(cluster.at(1).pg.last(), cluster.at(2).pg.last());
     same_rows(&mut cluster, &[1, 2]);
 }
@@ -327,9 +329,7 @@ fn a_late_report_makes_no_member_forget_what_it_has_acknowledged() {
 fn one_whose_snapshot_its_primary_forgot_asks_for_another_though_ops_still_come() {
     let mut cluster = without_the_third();
     put_many(&mut cluster);
-    learn(&mut cluster, 3, 2, 1);
-    cluster.deliver(3, &[1]);
-    cluster.deliver(1, &[3]);
+    begin_snapshot(&mut cluster);
     cluster.at(3).sync();
     let is_asking = |messages: &[(ServerId, PeerMessage)], wanted: fn(&PeerMessage) -> bool| {
         messages.iter().any(|(_, message)| wanted(message))

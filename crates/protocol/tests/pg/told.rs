@@ -219,8 +219,7 @@ fn a_delete_leaves_a_tombstone_that_beats_what_is_older_and_not_what_is_newer() 
 #[test]
 fn what_is_told_waits_for_a_pending_put_and_is_then_looked_at() {
     let mut member = region(A);
-    let put = member.put_data("k", 1);
-    let grant = member.granted(put);
+    let grant = member.open_put("k", 1);
     member.settle();
     let newer = version(&mut member, "k", stamp(2000, B), "newer");
     let token = member.call(Call::Told(Box::new(newer)));
@@ -254,8 +253,7 @@ fn every_change_has_its_row_in_the_journal_and_is_forgotten_as_told() {
         member.put_inline("k", text);
         member.settle();
     }
-    let put = member.put_data("l", 1);
-    let grant = member.granted(put);
+    let grant = member.open_put("l", 1);
     member.settle();
     assert_eq!(journal(&member).len(), 2, "what has no outcome is not told of");
     member.commit(grant, 1);
@@ -324,8 +322,7 @@ fn a_journal_reaches_back_so_far_whether_or_not_anybody_asks() {
 #[test]
 fn what_no_journal_tells_of_is_waited_for_and_nothing_else() {
     let mut member = Member::alone(1);
-    let before = member.put_data("before", 1);
-    let before = member.granted(before);
+    let before = member.open_put("before", 1);
     member.settle();
     member.table.1.set(A);
     member.put_data("in doubt", 1);
@@ -342,8 +339,7 @@ fn what_no_journal_tells_of_is_waited_for_and_nothing_else() {
 #[test]
 fn a_put_with_data_is_told_before_its_row_settles() {
     let mut member = region(A);
-    let put = member.put_data("k", 1);
-    let put = member.granted(put);
+    let put = member.open_put("k", 1);
     member.settle();
     let from = rows::bucket(b'V', BUCKET);
     let span = RowSpan { to: rows::prefix_end(&from), from };
@@ -435,8 +431,7 @@ fn a_put_that_is_under_way_is_not_renewed_away() {
     let mut member = region(A);
     member.store("k", 1, 1);
     let was = kept(&member, "k").version.expect("a version").row.op;
-    let open = member.put_data("k", 1);
-    let open = member.granted(open);
+    let open = member.open_put("k", 1);
     member.settle();
     assert_eq!(renew(&mut member, "k", was), [], "it waits for the put");
     member.commit(open, 1);
@@ -506,8 +501,7 @@ fn a_tombstone_that_is_another_by_now_stays() {
     member.delete("k");
     member.settle();
     let third = entry(&member, "k").expect("a tombstone").at;
-    let put = member.put_data("k", 1);
-    let grant = member.granted(put);
+    let grant = member.open_put("k", 1);
     let call = free(&mut member, "k", third);
     assert!(is_beaten(&tell(&mut member, call)));
     member.commit(grant, 1);

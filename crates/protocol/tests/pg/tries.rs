@@ -5,7 +5,7 @@ use larder_protocol::{Answer, Call, Changes, DataAnswer, DataRequest, Index, Ref
 use larder_types::codec::encode;
 use larder_types::{
     BootId, Chunk, Condition, Extent, Grant, Holders, OpId, OpSeq, Request, SessionId, StreamId,
-    Target, View, rows,
+    View, rows,
 };
 
 use crate::support::{BUCKET, LV, Member, PG, data, key, put};
@@ -13,13 +13,7 @@ use crate::support::{BUCKET, LV, Member, PG, data, key, put};
 const STREAM: StreamId = StreamId { session: SessionId(1), number: 9 };
 
 fn put_chunk(member: &mut Member, number: u32, blocks: u32) -> Grant {
-    let request = member.request();
-    let mut call = put(request, "k", data(blocks), Condition::default());
-    if let Call::Put(put) = &mut call {
-        put.target = Target::Chunk { stream: STREAM, number };
-    }
-    let token = member.call(call);
-    member.granted(token)
+    member.open_chunk("k", (STREAM, number), blocks)
 }
 
 /// A put whose METAX is durable, and how it was asked for.

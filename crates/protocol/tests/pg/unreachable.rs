@@ -1,21 +1,10 @@
 //! Puts in doubt of which no replica is within reach: they are asked about again, or nobody is left to ask.
 
 use larder_protocol::manager::state::MapVersion;
-use larder_protocol::{Answer, Call, DataAnswer, DataRequest, Event, Refusal};
-use larder_types::{Condition, Grant};
+use larder_protocol::{Answer, DataAnswer, DataRequest, Event, Refusal};
+use larder_types::Condition;
 
-use crate::support::{LV, Member, data, key, put};
-
-/// A put on two replicas whose proxy gives it up.
-fn abandoned() -> (Member, Grant) {
-    let mut member = Member::alone(2);
-    let put = member.put_data("k", 2);
-    let grant = member.granted(put);
-    member.settle();
-    member.call(Call::Abandon { op: grant.op, disk_full: false });
-    assert_eq!(member.requests().len(), 2);
-    (member, grant)
-}
+use crate::support::{LV, Member, abandoned, data, key, put};
 
 fn lose_both(member: &mut Member) {
     for replica in 0..2 {
@@ -31,7 +20,8 @@ fn lose_both(member: &mut Member) {
 
 #[test]
 fn a_put_whose_replicas_go_while_they_are_fenced_is_asked_about_again() {
-    let (mut member, grant) = abandoned();
+    let (mut member, grant, requests) = abandoned(2);
+    assert_eq!(requests.len(), 2);
     member.answer(0, DataAnswer::Voided(grant));
     member.answer(0, DataAnswer::Failed);
     member.answer(1, DataAnswer::Failed);
@@ -46,7 +36,7 @@ fn a_put_whose_replicas_go_while_they_are_fenced_is_asked_about_again() {
 
 #[test]
 fn a_put_is_revoked_once_all_its_replicas_are_lost_for_good() {
-    let (mut member, _) = abandoned();
+    let (mut member, ..) = abandoned(2);
     lose_both(&mut member);
     member.answer(0, DataAnswer::Failed);
     assert_eq!(member.pg.gauges().in_doubt, 1, "it may have been on its way to the other");

@@ -14,8 +14,8 @@ use larder_types::codec::encode;
 use larder_types::{
     Append, Appended, Attributes, Body, BootId, Chunk, ChunkMove, Coalesce, Condition, ETag,
     Extent, Grant, Holders, HoldersChange, HybridClock, LvId, Metax, ObjectKey, Op, OpId, OpSeq,
-    Outcome, PartRef, PgId, PieceRow, PiecesId, Put, RegionId, Remembered, Request, ServerId,
-    SessionId, SessionMemory, StreamId, Target, UploadId, UploadRow, VersionRow, View, rows,
+    Outcome, PartRef, PgId, PieceRow, PiecesId, Put, Remembered, Request, ServerId, SessionId,
+    SessionMemory, StreamId, Target, UploadId, UploadRow, VersionRow, View, rows,
 };
 
 use crate::support::{BLOCK, BUCKET, EPOCH, LV, PG, name_of};
@@ -135,17 +135,8 @@ impl Draw {
     }
 
     fn metax(&mut self, size: u64) -> Metax {
-        Metax {
-            size: self.num(size),
-            clock: self.clock(),
-            region: RegionId(0),
-            etag: self.etag(),
-            checksum: None,
-            attributes: self.checksumless(),
-            expires_ms: None,
-            encryption: None,
-            retention: None,
-        }
+        let metax = Metax::new(self.num(size), self.clock(), self.etag());
+        Metax { attributes: self.checksumless(), ..metax }
     }
 
     fn extents(&mut self, blocks: u32) -> Vec<Extent> {

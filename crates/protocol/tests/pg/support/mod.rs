@@ -20,7 +20,7 @@ use larder_types::codec::decode;
 use larder_types::{
     Attributes, BootId, BucketId, Condition, DiskId, ETag, Epoch, Grant, GrantKey, Holders, LvId,
     ObjectKey, OpId, OpSeq, PgId, PvId, RegionId, Request, ServerId, SessionId, SnapshotRow,
-    Target, VersionRow, View, rows,
+    StreamId, Target, VersionRow, View, rows,
 };
 
 pub const PG: PgId = PgId(0);
@@ -330,6 +330,39 @@ impl Member {
         self.call(put(request, name, data(blocks), Condition::default()))
     }
 
+    /// Puts a version, or what becomes part of one, of so many bytes.
+    pub fn put_as(&mut self, name: &str, target: Target, size: u64, content: Content) -> Token {
+        let request = self.request();
+        let mut call = put_call(request, name, content);
+        (call.target, call.description.size) = (target, size);
+        self.call(Call::Put(Box::new(call)))
+    }
+
+    /// A put of data that was granted.
+    pub fn open_put(&mut self, name: &str, blocks: u32) -> Grant {
+        let put = self.put_data(name, blocks);
+        self.granted(put)
+    }
+
+    /// A put of which METAX is durable and no outcome is known.
+    pub fn pending_put(&mut self, name: &str, blocks: u32) -> Grant {
+        let grant = self.open_put(name, blocks);
+        self.sync();
+        grant
+    }
+
+    /// A chunk of a stream that was granted.
+    pub fn open_chunk(
+        &mut self,
+        name: &str,
+        (stream, number): (StreamId, u32),
+        blocks: u32,
+    ) -> Grant {
+        let (target, size) = (Target::Chunk { stream, number }, u64::from(blocks * BLOCK));
+        let put = self.put_as(name, target, size, data(blocks));
+        self.granted(put)
+    }
+
     pub fn delete(&mut self, name: &str) -> Token {
         let request = self.request();
         let condition = Condition::default();
@@ -367,6 +400,11 @@ impl Member {
             _ => true,
         });
         answers
+    }
+
+    /// Returns true if a call was done since the last look, and nothing else answered it.
+    pub fn is_done(&mut self, token: Token) -> bool {
+        matches!(self.answers(token)[..], [Answer::Done { .. }])
     }
 
     /// The grant that answered a call, and nothing else has.
@@ -468,9 +506,7 @@ impl Member {
 
     /// Stores an object of some blocks and has it in the index.
     pub fn store(&mut self, name: &str, blocks: u32, replicas: usize) -> Grant {
-        let token = self.put_data(name, blocks);
-        let grant = self.granted(token);
-        self.sync();
+        let grant = self.pending_put(name, blocks);
         self.commit(grant, replicas);
         self.settle();
         self.effects.clear();
@@ -514,7 +550,11 @@ pub fn data(blocks: u32) -> Content {
 }
 
 pub fn put(request: Request, name: &str, content: Content, condition: Condition) -> Call {
-    Call::Put(Box::new(PutCall {
+    Call::Put(Box::new(PutCall { condition, ..put_call(request, name, content) }))
+}
+
+fn put_call(request: Request, name: &str, content: Content) -> PutCall {
+    PutCall {
         request,
         bucket: BUCKET,
         epoch: EPOCH,
@@ -527,7 +567,17 @@ pub fn put(request: Request, name: &str, content: Content, condition: Condition)
             attributes: Attributes::default(),
         },
         content,
-        condition,
+        condition: Condition::default(),
         enough: 0,
-    }))
+    }
+}
+
+/// A put whose METAX is durable and whose proxy gives it up; the requests that follow.
+pub fn abandoned(replicas: usize) -> (Member, Grant, Vec<(usize, DataRequest)>) {
+    let mut member = Member::alone(replicas);
+    let grant = member.open_put("k", 2);
+    member.settle();
+    member.call(Call::Abandon { op: grant.op, disk_full: false });
+    let requests = member.requests();
+    (member, grant, requests)
 }
