@@ -1,5 +1,6 @@
 use larder_types::{RegionId, ServerId};
 use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
 
 use super::*;
 use crate::limits::BALANCE_LVS_MAX;
@@ -457,6 +458,28 @@ fn copies_that_leave_hold_up_no_repair() {
     assert_eq!(adds, 4);
 }
 
+/// Disks, by machine and size, in so many racks: filled to a share of a third of their room, and with the last ones added
+/// after that. `None` of disks of one machine.
+fn filled_and_grown(
+    sizes: &[(u32, u32)],
+    share: u32,
+    late: usize,
+    racks: u32,
+) -> Option<(Lvs, Vec<DiskInfo>)> {
+    let mut disks: Vec<DiskInfo> =
+        (0..).zip(sizes).map(|(id, (machine, size))| disk(id, *machine, *size)).collect();
+    disks.iter_mut().for_each(|it| it.domains.rack = RackId(it.server.0 % racks));
+    let late = disks.split_off(disks.len() - late.min(disks.len() - 1));
+    let machines: BTreeSet<ServerId> = disks.iter().map(|disk| disk.server).collect();
+    if machines.len() < 2 {
+        return None;
+    }
+    let room: u32 = disks.iter().map(|disk| disk.pv_count).sum();
+    let lvs = filled(&mut disks, (room * share).div_ceil(300));
+    disks.extend(late);
+    Some((lvs, disks))
+}
+
 proptest! {
     #[test]
     fn moving_ends_is_safe_lowers_the_spread_and_moves_no_more_than_needed(
@@ -466,15 +489,9 @@ proptest! {
         spread_percent in 0..10u64,
         racks in 1..4u32,
     ) {
-        let mut disks: Vec<DiskInfo> =
-            (0..).zip(&sizes).map(|(id, (machine, size))| disk(id, *machine, *size)).collect();
-        disks.iter_mut().for_each(|it| it.domains.rack = RackId(it.server.0 % racks));
-        let late = disks.split_off(disks.len() - late.min(disks.len() - 1));
-        let machines: BTreeSet<ServerId> = disks.iter().map(|disk| disk.server).collect();
-        prop_assume!(machines.len() >= 2);
-        let room: u32 = disks.iter().map(|disk| disk.pv_count).sum();
-        let mut lvs = filled(&mut disks, (room * share).div_ceil(300));
-        disks.extend(late);
+        let Some((mut lvs, mut disks)) = filled_and_grown(&sizes, share, late, racks) else {
+            return Err(TestCaseError::reject("the disks are one machine's"));
+        };
         let sum = |disks: &[DiskInfo]| -> f64 {
             disks.iter().map(|disk| f64::from(used(disk)).powi(2) / f64::from(disk.pv_count)).sum()
         };

@@ -169,15 +169,9 @@ proptest! {
         spread_percent in 0..10u64,
         racks in 1..4u32,
     ) {
-        let mut disks: Vec<DiskInfo> =
-            (0..).zip(&sizes).map(|(id, (machine, size))| disk(id, *machine, *size)).collect();
-        disks.iter_mut().for_each(|it| it.domains.rack = RackId(it.server.0 % racks));
-        let late = disks.split_off(disks.len() - late.min(disks.len() - 1));
-        let machines: BTreeSet<ServerId> = disks.iter().map(|disk| disk.server).collect();
-        prop_assume!(machines.len() >= 2);
-        let room: u32 = disks.iter().map(|disk| disk.pv_count).sum();
-        let mut lvs = filled(&mut disks, (room * share).div_ceil(300));
-        disks.extend(late);
+        let Some((mut lvs, mut disks)) = filled_and_grown(&sizes, share, late, racks) else {
+            return Err(TestCaseError::reject("the disks are one machine's"));
+        };
         settle(&mut lvs, &mut disks, spread_percent, true);
         prop_assert_eq!(shifts(&lvs, &disks, spread_percent, true), []);
         settle(&mut lvs, &mut disks, spread_percent, false);
