@@ -54,7 +54,7 @@ pub use house::Services;
 pub use join::{join, renew};
 pub use knock::{Doorkeeper, Reply, knock};
 pub use listener::Listener;
-pub use metrics::{Counter, Metrics, RoundTrips, Stands, Traffic};
+pub use metrics::{Metrics, RoundTrips, Stands, Traffic};
 pub use peer::Peer;
 pub use port::{Ear, Port};
 pub use service::{Handler, PeerIdentity, Responder, Service};

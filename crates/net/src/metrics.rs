@@ -1,10 +1,9 @@
 //! Counts of what connections do, for a role to export.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use larder_identity::{Refusal, Role};
-use larder_types::Seldom;
+use larder_types::{Counter, Seldom};
 use parking_lot::Mutex;
 
 use crate::error::Refused;
@@ -39,26 +38,6 @@ pub struct Traffic {
     pub received: Counter,
     /// Bytes sent.
     pub sent: Counter,
-}
-
-/// A number that is counted up, or up and down.
-#[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
-
-impl Counter {
-    /// Its value.
-    #[must_use]
-    pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn add(&self, by: u64) {
-        self.0.fetch_add(by, Ordering::Relaxed);
-    }
-
-    pub(crate) fn sub(&self, by: u64) {
-        self.0.fetch_sub(by, Ordering::Relaxed);
-    }
 }
 
 /// Round trips of calls: bucket n counts those of less than 2^(n+4) µs, and not less than half of it.

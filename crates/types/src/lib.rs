@@ -1,6 +1,6 @@
 //! Larder's words: ids, METAX, operations and limits, and how they are encoded.
 //!
-//! Everything here is plain data. Whatever is stored or sent is encoded by [`codec`], begins with a
+//! Everything here is plain data, but for [`Counter`]. Whatever is stored or sent is encoded by [`codec`], begins with a
 //! version byte and has golden bytes in `tests/golden.rs`. This crate does no I/O and knows no role.
 
 #![deny(unsafe_code)]
@@ -11,6 +11,7 @@ pub mod checksum;
 pub mod codec;
 pub mod condition;
 pub mod cors;
+pub mod counter;
 pub mod crc;
 pub mod garbage;
 pub mod home;
@@ -34,6 +35,7 @@ pub use checksum::BlockSums;
 pub use codec::CodecError;
 pub use condition::{Condition, EtagList, Unmet};
 pub use cors::{CorsError, CorsMethod, CorsRule, CorsRules, NotACorsMethod};
+pub use counter::Counter;
 pub use garbage::{Garbage, Reaping};
 pub use home::{Decider, Home, HomeScope, HomeState, HomeTerm};
 pub use ids::{

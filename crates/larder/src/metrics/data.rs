@@ -40,22 +40,22 @@ impl RoleMetrics for DataMetrics {
             (
                 "data_copies_made",
                 "Copies made here of chunks that other data servers hold",
-                copies.made() as f64,
+                copies.made.get() as f64,
             ),
             (
                 "data_copies_made_bytes",
                 "Bytes of copies made here of chunks that other data servers hold",
-                copies.bytes() as f64,
+                copies.bytes.get() as f64,
             ),
             (
                 "data_copies_failed",
                 "Copies that could not be made here, and that their primaries try again",
-                copies.failed() as f64,
+                copies.failed.get() as f64,
             ),
             (
                 "data_copies_given_bytes",
                 "Bytes that other data servers asked for, to make copies of them",
-                copies.given() as f64,
+                copies.given.get() as f64,
             ),
         ]);
         counters

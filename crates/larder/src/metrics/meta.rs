@@ -81,7 +81,7 @@ impl RoleMetrics for MetaMetrics {
                 "Pieces of such snapshots read for one alone",
                 snapshots.read_alone as f64,
             ),
-            ("rebuild_walks", "Walks for copies that are missing", rebuild.walks() as f64),
+            ("rebuild_walks", "Walks for copies that are missing", rebuild.walks.get() as f64),
             (
                 "rebuild_copies_of_single",
                 "Copies made of chunks of which one could be read",
@@ -95,9 +95,9 @@ impl RoleMetrics for MetaMetrics {
             (
                 "rebuild_mended_copies",
                 "Copies found damaged, and made anew",
-                rebuild.mended() as f64,
+                rebuild.mended.get() as f64,
             ),
-            ("rebuild_bytes", "Bytes of copies made", rebuild.bytes() as f64),
+            ("rebuild_bytes", "Bytes of copies made", rebuild.bytes.get() as f64),
             (
                 "narrow_grants",
                 "Puts granted on most replicas of a volume while others were away or had no room",
@@ -106,12 +106,12 @@ impl RoleMetrics for MetaMetrics {
             (
                 "rebuild_failed_copies",
                 "Copies that could not be made, and are tried again",
-                rebuild.failed() as f64,
+                rebuild.failed.get() as f64,
             ),
             (
                 "rebuild_put_off_copies",
                 "Copies that were not tried yet, as the data servers that were to make them had too much to do",
-                rebuild.put_off() as f64,
+                rebuild.put_off.get() as f64,
             ),
             (
                 "rebuild_waited_seconds",

@@ -82,7 +82,7 @@ impl Meta {
             self.say_again(cluster, &member);
             self.look_who_is_away(cluster, &mut member);
         }
-        let made = self.rebuild.bytes();
+        let made = self.rebuild.bytes.get();
         self.rebuild.order.say(cluster, made, self.background.bytes_per_s());
         cluster.say_started();
         self.look_for_ended_sessions(cluster);

@@ -16,7 +16,6 @@ mod order;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -25,7 +24,7 @@ use larder_protocol::background::Work;
 use larder_protocol::limits::WALK_LOOK_MS;
 use larder_protocol::pg::{CopyPriority, Refill, Rhythm, Walk, chunk_at};
 use larder_protocol::{Call, Event, IndexError};
-use larder_types::{Chunk, Holders, PgId, View};
+use larder_types::{Chunk, Counter, Holders, PgId, View};
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -48,12 +47,17 @@ const GOOD_MAX: usize = 4;
 /// The work of a server's rebuild, since its start.
 #[derive(Debug, Default)]
 pub struct RebuildCounters {
-    walks: AtomicU64,
-    made: [AtomicU64; GOOD_MAX],
-    mended: AtomicU64,
-    bytes: AtomicU64,
-    failed: AtomicU64,
-    put_off: AtomicU64,
+    /// Walks over the index.
+    pub walks: Counter,
+    made: [Counter; GOOD_MAX],
+    /// Copies that were damaged, and were made anew.
+    pub mended: Counter,
+    /// Bytes of copies made.
+    pub bytes: Counter,
+    /// Copies that could not be made, and are tried again.
+    pub failed: Counter,
+    /// Copies that were not tried yet, as their servers had too much to do.
+    pub put_off: Counter,
     /// Chunks that the last walk found lacking something, by the number of copies that can be read.
     lacking: Mutex<BTreeMap<usize, u64>>,
     extent: Mutex<Extent>,
@@ -78,40 +82,10 @@ impl Extent {
 }
 
 impl RebuildCounters {
-    /// Walks over the index.
-    #[must_use]
-    pub fn walks(&self) -> u64 {
-        self.walks.load(Ordering::Relaxed)
-    }
-
     /// Copies made of chunks of which so many could be read before: at least 1; the last number is for it and more.
     pub fn made(&self) -> impl Iterator<Item = (usize, u64)> {
-        let made = self.made.each_ref().map(|made| made.load(Ordering::Relaxed));
+        let made = self.made.each_ref().map(Counter::get);
         (1..).zip(made)
-    }
-
-    /// Copies that were damaged, and were made anew.
-    #[must_use]
-    pub fn mended(&self) -> u64 {
-        self.mended.load(Ordering::Relaxed)
-    }
-
-    /// Bytes of copies made.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
-    }
-
-    /// Copies that could not be made, and are tried again.
-    #[must_use]
-    pub fn failed(&self) -> u64 {
-        self.failed.load(Ordering::Relaxed)
-    }
-
-    /// Copies that were not tried yet, as their servers had too much to do.
-    #[must_use]
-    pub fn put_off(&self) -> u64 {
-        self.put_off.load(Ordering::Relaxed)
     }
 
     /// Milliseconds for which copies waited for more urgent ones of other servers.
@@ -137,8 +111,8 @@ impl RebuildCounters {
             left: extent.left,
             lost: of(0),
             single: of(1),
-            made: self.made().map(|(_, made)| made).sum::<u64>() + self.mended(),
-            failed: self.failed(),
+            made: self.made().map(|(_, made)| made).sum::<u64>() + self.mended.get(),
+            failed: self.failed.get(),
         }
     }
 
@@ -146,21 +120,21 @@ impl RebuildCounters {
         match ending {
             Ending::Durable => {}
             Ending::PutOff => {
-                self.put_off.fetch_add(1, Ordering::Relaxed);
+                self.put_off.add(1);
                 return;
             }
             Ending::Failed => {
-                self.failed.fetch_add(1, Ordering::Relaxed);
+                self.failed.add(1);
                 return;
             }
         }
         if refill.chunk.holders.has(refill.to) {
-            self.mended.fetch_add(1, Ordering::Relaxed);
+            self.mended.add(1);
         } else {
             let had = refill.from.count().clamp(1, GOOD_MAX);
-            self.made[had - 1].fetch_add(1, Ordering::Relaxed);
+            self.made[had - 1].add(1);
         }
-        self.bytes.fetch_add(u64::from(refill.chunk.len), Ordering::Relaxed);
+        self.bytes.add(u64::from(refill.chunk.len));
     }
 }
 
@@ -269,7 +243,7 @@ impl Meta {
     /// chunks with a single copy are looked for in groups of this server whose replicas have changed.
     async fn walk(self: &Arc<Self>, walk: Walk, looks: &mut Looks) -> Result<Walk, IndexError> {
         let (before, mut made) = (self.rebuild.extent.lock().left, 0);
-        self.rebuild.walks.fetch_add(1, Ordering::Relaxed);
+        self.rebuild.walks.add(1);
         self.rebuild.order.begin(walk.bound());
         let mut piece = Piece::before(walk);
         while piece.after.is_some() && !self.is_stopping() {
@@ -313,7 +287,7 @@ impl Meta {
         let news: Vec<PgId> = now.keys().copied().filter(is_news).collect();
         let mut bound = CopyPriority::FIRST;
         while let Some(walk) = self.look_at(&news, bound) {
-            self.rebuild.walks.fetch_add(1, Ordering::Relaxed);
+            self.rebuild.walks.add(1);
             self.rebuild.order.begin(walk.bound());
             looks.begin(&walk, &now);
             let (mut piece, mut made_now) = (Piece::before(walk), 0);

@@ -16,7 +16,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,7 +24,7 @@ use futures::StreamExt;
 use futures::stream::iter;
 use larder_net::{Endpoint, Responder};
 use larder_types::limits::SUM_BYTES;
-use larder_types::{Chunk, ServerId};
+use larder_types::{Chunk, Counter, ServerId};
 use larder_volume::{Action, Answer, Refusal, verify_range};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -45,11 +45,14 @@ use crate::wire::{CopyEnd, CopyOrder, CopyState, DataCall, DataReply, DataServic
 pub struct CopyCounters {
     /// Orders that wait for their turn or are carried out.
     orders: AtomicUsize,
-    made: AtomicU64,
-    bytes: AtomicU64,
-    failed: AtomicU64,
+    /// Copies made here.
+    pub made: Counter,
+    /// Bytes of them.
+    pub bytes: Counter,
+    /// Copies that could not be made here. Their primaries try again.
+    pub failed: Counter,
     /// Bytes that were read and verified here for copies on other servers.
-    given: AtomicU64,
+    pub given: Counter,
 }
 
 impl CopyCounters {
@@ -59,40 +62,12 @@ impl CopyCounters {
         self.orders.load(Ordering::Relaxed)
     }
 
-    /// Copies made here.
-    #[must_use]
-    pub fn made(&self) -> u64 {
-        self.made.load(Ordering::Relaxed)
-    }
-
-    /// Bytes of them.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
-    }
-
-    /// Copies that could not be made here. Their primaries try again.
-    #[must_use]
-    pub fn failed(&self) -> u64 {
-        self.failed.load(Ordering::Relaxed)
-    }
-
-    /// Bytes that were read and verified here for copies on other servers.
-    #[must_use]
-    pub fn given(&self) -> u64 {
-        self.given.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn gave(&self, bytes: usize) {
-        self.given.fetch_add(bytes as u64, Ordering::Relaxed);
-    }
-
     fn ended(&self, end: CopyEnd, len: u32) {
         if end == CopyEnd::Durable {
-            self.made.fetch_add(1, Ordering::Relaxed);
-            self.bytes.fetch_add(u64::from(len), Ordering::Relaxed);
+            self.made.add(1);
+            self.bytes.add(len.into());
         } else {
-            self.failed.fetch_add(1, Ordering::Relaxed);
+            self.failed.add(1);
         }
     }
 }

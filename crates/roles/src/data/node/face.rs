@@ -89,7 +89,7 @@ impl Handler<DataService> for DataFace {
                     return self.unreadable(responder);
                 };
                 if is_sound(from, &chunk) {
-                    self.node.copies.gave(range.len());
+                    self.node.copies.given.add(range.len() as u64);
                     self.node.reads.read(Wanted::Verified { chunk, range }, responder);
                 }
             }
