@@ -14,7 +14,7 @@ use larder_protocol::rebuild::SpaceScan;
 use larder_protocol::{LvInfo, Pg};
 use larder_types::{Body, LvId, MapVersion, OpId, PgId, rows};
 
-use super::{Report, content, go_on, scrubbed};
+use super::{Report, content, go_on, log, scrubbed};
 use crate::limits::KV_CACHE_BYTES;
 use crate::meta::{KV_DIR, LOG_DIR, Replay};
 
@@ -51,24 +51,10 @@ pub(super) fn look(disk: &dyn Disk, root: &Path, subject: &Subject, report: &mut
 fn look_at_log(disk: &dyn Disk, report: &mut Report) -> Option<usize> {
     report.section("log");
     let mut pg_count = 0;
-    let scanned = larder_metalog::scan(disk, LOG_DIR, &mut |record| {
+    let is_whole = log::scan(disk, report, &mut |record| {
         pg_count = pg_count.max(record.record.pg.0 as usize + 1);
-    });
-    let scanned = match scanned {
-        Ok(scanned) => scanned,
-        Err(error) => {
-            report.fault(format!("the log cannot be read: {error}"));
-            return None;
-        }
-    };
-    report.line(format!(
-        "{} records in {} segments, {} bytes of torn tail to be cut",
-        scanned.records, scanned.segments, scanned.torn_bytes
-    ));
-    for damage in &scanned.damages {
-        report.fault(damage.to_string());
-    }
-    scanned.damages.is_empty().then_some(pg_count)
+    })?;
+    is_whole.then_some(pg_count)
 }
 
 /// A number that every PG with a position in the index is below.

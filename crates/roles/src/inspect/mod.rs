@@ -11,6 +11,7 @@
 //! 2. Every fault found is reported; what could not be looked at is a fault as well.
 
 mod expect;
+mod log;
 mod marks;
 mod member;
 mod overlay;
@@ -168,26 +169,12 @@ fn look_at_log(
         }
     };
     let mut expected = Expectations::default();
-    let scanned = larder_metalog::scan(&**disk, LOG_DIR, &mut |record| {
+    let is_whole = log::scan(&**disk, report, &mut |record| {
         replay.record(&record.record, record.end);
         expected.record(&record.record);
-    });
-    let scanned = match scanned {
-        Ok(scanned) => scanned,
-        Err(error) => {
-            report.fault(format!("the log cannot be read: {error}"));
-            return None;
-        }
-    };
-    report.line(format!(
-        "{} records in {} segments, {} bytes of torn tail to be cut",
-        scanned.records, scanned.segments, scanned.torn_bytes
-    ));
-    for damage in &scanned.damages {
-        report.fault(damage.to_string());
-    }
+    })?;
     match replay.finish() {
-        Ok(replayed) if scanned.damages.is_empty() => Some((replayed.pgs, expected)),
+        Ok(replayed) if is_whole => Some((replayed.pgs, expected)),
         Ok(_) => None,
         Err(error) => {
             report.fault(error.to_string());
