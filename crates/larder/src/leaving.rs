@@ -60,11 +60,11 @@ mod tests {
             self.0.load(Ordering::Relaxed)
         }
 
-        fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
+        fn counters(&self) -> Vec<crate::metrics::Metric> {
             Vec::new()
         }
 
-        fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
+        fn gauges(&self) -> Vec<crate::metrics::Metric> {
             Vec::new()
         }
     }

@@ -8,6 +8,7 @@ mod connections;
 mod data;
 mod disk;
 mod exposition;
+mod groups;
 mod manager;
 mod meta;
 mod mount;
@@ -56,6 +57,9 @@ pub(crate) use mount::MountMetrics;
 pub(crate) use pack::PackMetrics;
 pub(crate) use proxy::ProxyMetrics;
 pub(crate) use store::StoreMetrics;
+
+/// Name without prefix, help, value.
+pub(crate) type Metric = (&'static str, &'static str, f64);
 
 /// Help of the counter of uploads that expired, wherever the proxy runs.
 const EXPIRED: &str = "Uploads that were aborted, as nobody had ended them for long";
@@ -139,10 +143,10 @@ pub(crate) trait RoleMetrics: Send + Sync + 'static {
     }
 
     /// Name without prefix, help and value of what only grows.
-    fn counters(&self) -> Vec<(&'static str, &'static str, f64)>;
+    fn counters(&self) -> Vec<Metric>;
 
     /// The same of what rises and falls.
-    fn gauges(&self) -> Vec<(&'static str, &'static str, f64)>;
+    fn gauges(&self) -> Vec<Metric>;
 
     /// Writes metrics that have labels.
     ///
@@ -422,11 +426,11 @@ mod tests {
             self.0
         }
 
-        fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
+        fn counters(&self) -> Vec<Metric> {
             Vec::new()
         }
 
-        fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
+        fn gauges(&self) -> Vec<Metric> {
             Vec::new()
         }
     }
@@ -497,11 +501,11 @@ mod tests {
             true
         }
 
-        fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
+        fn counters(&self) -> Vec<Metric> {
             vec![("many", "Something that is counted", 1.0); 200_000]
         }
 
-        fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
+        fn gauges(&self) -> Vec<Metric> {
             Vec::new()
         }
     }

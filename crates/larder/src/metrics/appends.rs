@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use larder_roles::proxy::Proxy;
 
-/// Name without prefix, help, value.
-type Metric = (&'static str, &'static str, f64);
+use super::Metric;
 
 pub(super) fn counters<R>(proxy: &Proxy<R>) -> [Metric; 6] {
     let (appends, coalesced) = (proxy.appends(), proxy.coalesced());

@@ -2,8 +2,7 @@
 
 use larder_roles::meta::Meta;
 
-/// Name without prefix, help, value.
-type Metric = (&'static str, &'static str, f64);
+use super::Metric;
 
 pub(super) fn counters(meta: &Meta) -> Vec<Metric> {
     let now = meta.background_now();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use larder_roles::data::node::DataNode;
 use larder_roles::managers::Managers;
 
-use super::{RoleMetrics, disk, operations};
+use super::{Metric, RoleMetrics, disk, operations};
 
 /// A data server whose disk other servers read.
 pub(crate) struct DataMetrics {
@@ -20,7 +20,7 @@ impl RoleMetrics for DataMetrics {
         true
     }
 
-    fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
+    fn counters(&self) -> Vec<Metric> {
         let (reads, _) = self.node.reads();
         let copies = self.node.copies();
         let mut counters = disk::counters(self.node.server());
@@ -61,7 +61,7 @@ impl RoleMetrics for DataMetrics {
         counters
     }
 
-    fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
+    fn gauges(&self) -> Vec<Metric> {
         let mut gauges = disk::gauges(self.node.server());
         let waiting = self.node.reads().1 as f64;
         let kept = self.managers.kept().0 as f64;

@@ -2,8 +2,10 @@
 
 use larder_roles::data::DataServer;
 
+use super::Metric;
+
 /// Name, help and value of what only grows.
-pub(super) fn counters(data: &DataServer) -> Vec<(&'static str, &'static str, f64)> {
+pub(super) fn counters(data: &DataServer) -> Vec<Metric> {
     let disk = data.counters();
     vec![
         ("disk_groups", "Groups of commands written to the disk and synced", disk.groups as f64),
@@ -14,7 +16,7 @@ pub(super) fn counters(data: &DataServer) -> Vec<(&'static str, &'static str, f6
 }
 
 /// Name, help and value of what rises and falls.
-pub(super) fn gauges(data: &DataServer) -> Vec<(&'static str, &'static str, f64)> {
+pub(super) fn gauges(data: &DataServer) -> Vec<Metric> {
     let disk = data.counters();
     vec![
         (

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use larder_roles::quorum::ManagerCounts;
 
-use super::{RoleMetrics, operations};
+use super::{Metric, RoleMetrics, operations};
 
 /// A manager among the managers.
 pub(crate) struct ManagerMetrics(pub(crate) Arc<ManagerCounts>);
@@ -20,7 +20,7 @@ impl RoleMetrics for ManagerMetrics {
         true
     }
 
-    fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
+    fn counters(&self) -> Vec<Metric> {
         let counts = &self.0;
         vec![
             (
@@ -32,7 +32,7 @@ impl RoleMetrics for ManagerMetrics {
         ]
     }
 
-    fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
+    fn gauges(&self) -> Vec<Metric> {
         let counts = &self.0;
         vec![
             ("manager_leads", "1 if this manager leads", of(&counts.leads)),

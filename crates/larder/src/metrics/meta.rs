@@ -5,7 +5,7 @@ use std::sync::Arc;
 use larder_roles::managers::Managers;
 use larder_roles::meta::Meta;
 
-use super::{RoleMetrics, background, buckets, operations, reads};
+use super::{Metric, RoleMetrics, background, buckets, groups, operations, reads};
 
 /// A meta server whose other roles run in other processes.
 pub(crate) struct MetaMetrics {
@@ -25,10 +25,10 @@ impl RoleMetrics for MetaMetrics {
         self.meta.fatal().borrow().is_none()
     }
 
-    fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
+    fn counters(&self) -> Vec<Metric> {
         let narrow = |pg| self.meta.gauges(pg).grants_on_most;
         let narrow: u64 = self.meta.pg_ids().map(narrow).sum();
-        let (log, rebuild) = (self.meta.log_counters(), self.meta.rebuild());
+        let rebuild = self.meta.rebuild();
         let (batches, batched) = self.meta.batches();
         let (adoptions, snapshots) = (self.meta.adoptions(), self.meta.snapshots());
         let of = |had: &dyn Fn(usize) -> bool| -> f64 {
@@ -36,15 +36,8 @@ impl RoleMetrics for MetaMetrics {
         };
         let mut counters = background::counters(&self.meta);
         counters.extend(reads::counters(&self.meta));
+        counters.extend(groups::counters(&self.meta));
         counters.extend([
-            ("log_groups", "Groups of ops written to the log and synced", log.groups as f64),
-            ("log_ops", "Ops written to the log", log.ops as f64),
-            ("log_bytes", "Bytes of log that are synced", log.synced as f64),
-            (
-                "log_sync_seconds",
-                "Seconds spent writing and syncing the log",
-                log.sync_ns as f64 / 1e9,
-            ),
             (
                 "member_batches",
                 "Messages to other members in which several placement groups spoke",
@@ -122,55 +115,20 @@ impl RoleMetrics for MetaMetrics {
         counters
     }
 
-    fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
-        let (mut tail, mut open, mut doubt, mut doubt_ms) = (0, 0, 0, 0);
-        let (mut remembered, mut waiting) = (0, 0);
-        for pg in self.meta.pg_ids() {
-            let gauges = self.meta.gauges(pg);
-            tail += gauges.tail_ops;
-            remembered += gauges.remembered;
-            open += gauges.open_puts;
-            doubt += gauges.in_doubt;
-            doubt_ms = doubt_ms.max(gauges.in_doubt_ms);
-            waiting += gauges.waiting_calls;
-        }
-        let (kept, log) = (self.managers.kept().0, self.meta.log_counters());
+    fn gauges(&self) -> Vec<Metric> {
+        let kept = self.managers.kept().0;
         let lacking = self.meta.rebuild().lacking();
         let single = lacking.get(&1).copied().unwrap_or_default();
         let lost = lacking.get(&0).copied().unwrap_or_default();
         let short: u64 = lacking.range(2..).map(|(_, chunks)| chunks).sum();
         let mut gauges = background::gauges(&self.meta);
         gauges.push(reads::gauge(&self.meta));
+        gauges.extend(groups::gauges(&self.meta));
         gauges.extend([
             (
                 "meta_map_kept_version",
                 "Version of the map in the meta server's directory",
                 kept as f64,
-            ),
-            ("unapplied_ops", "Ops that the index does not show yet", tail as f64),
-            ("open_puts", "Puts without an outcome", open as f64),
-            (
-                "requests_remembered",
-                "Requests that became ops and may be repeated",
-                remembered as f64,
-            ),
-            ("puts_in_doubt", "Puts being resolved", doubt as f64),
-            ("waiting_calls", "Calls that wait in placement groups", waiting as f64),
-            (
-                "log_buffered_bytes",
-                "Bytes that wait to be written to the log",
-                log.buffered_bytes as f64,
-            ),
-            ("log_disk_bytes", "Bytes that the log takes on disk", log.disk_bytes as f64),
-            (
-                "put_in_doubt_oldest_seconds",
-                "Seconds for which the oldest put being resolved has had no outcome",
-                doubt_ms as f64 / 1000.0,
-            ),
-            (
-                "index_disk_bytes",
-                "Bytes that the index takes on disk",
-                self.meta.index_bytes() as f64,
             ),
             (
                 "rebuild_chunks_lost",

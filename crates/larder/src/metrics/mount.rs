@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use larder_mount::{Request, Tree};
 use larder_pack::Packer;
 
-use super::RoleMetrics;
+use super::{Metric, RoleMetrics};
 
 /// The files of a packed bucket.
 pub(crate) struct MountMetrics(Arc<Tree<Packer>>);
@@ -39,7 +39,7 @@ impl RoleMetrics for MountMetrics {
         true
     }
 
-    fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
+    fn counters(&self) -> Vec<Metric> {
         let counters = &self.0.counters;
         let of = |request| {
             let (name, help) = name_and_help(request);
@@ -64,7 +64,7 @@ impl RoleMetrics for MountMetrics {
         all
     }
 
-    fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
+    fn gauges(&self) -> Vec<Metric> {
         let held = self.0.held();
         vec![
             ("mount_nodes", "Files and directories that the kernel knows", held.nodes as f64),

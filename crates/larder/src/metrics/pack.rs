@@ -8,7 +8,7 @@ use larder_objects::Objects;
 use larder_pack::{OtherStatus, Packer, WorkersStatus};
 use larder_types::BucketName;
 
-use super::RoleMetrics;
+use super::{Metric, RoleMetrics};
 
 /// A packed store.
 pub(crate) struct PackMetrics(Arc<Packer>);
@@ -34,7 +34,7 @@ impl RoleMetrics for PackMetrics {
         Some(buckets.into_iter().map(|bucket| bucket.name).collect())
     }
 
-    fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
+    fn counters(&self) -> Vec<Metric> {
         let (counters, status) = (self.0.counters(), self.0.status());
         let handed_on = self.0.workers().map_or(0, |workers| workers.handed_on);
         vec![
@@ -165,7 +165,7 @@ impl RoleMetrics for PackMetrics {
         ]
     }
 
-    fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
+    fn gauges(&self) -> Vec<Metric> {
         let (waiting, now) = (self.0.waiting(), self.0.status().now);
         let owner = self.0.owner();
         // A failure to read the index shows elsewhere.
@@ -225,7 +225,7 @@ impl RoleMetrics for PackMetrics {
 }
 
 /// The state of a worker towards those that share its bucket; of each kind the worst.
-fn shared(workers: &WorkersStatus) -> [(&'static str, &'static str, f64); 5] {
+fn shared(workers: &WorkersStatus) -> [Metric; 5] {
     let most = |of: fn(&OtherStatus) -> u64| workers.others.iter().map(of).max().unwrap_or(0);
     let answering = workers.others.iter().filter(|other| other.address.is_some());
     let unheard = answering.map(|other| other.unheard_ms.unwrap_or(other.unseen_ms));

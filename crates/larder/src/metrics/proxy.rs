@@ -15,7 +15,7 @@ use larder_s3::ClusterHealth;
 use larder_types::{BucketName, MapVersion, ServerId};
 use parking_lot::Mutex;
 
-use super::{EXPIRED, PIECES_AHEAD, RoleMetrics, WAITS_MET, WAITS_UNMET, appends};
+use super::{EXPIRED, Metric, PIECES_AHEAD, RoleMetrics, WAITS_MET, WAITS_UNMET, appends};
 use crate::health::quorum::{can_spare_machine_of, takes_writes, write_quorum};
 use crate::health::volumes::replicas_missing;
 use crate::root_keys::proxy::ProxyKeys;
@@ -94,7 +94,7 @@ impl RoleMetrics for ProxyMetrics {
         Some(self.managers.map().buckets.keys().cloned().collect())
     }
 
-    fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
+    fn counters(&self) -> Vec<Metric> {
         let (alarms, counters) = (self.proxy.alarms(), self.proxy.counters());
         let (reads, _) = self.proxy.reads();
         let waits = self.proxy.region_waits();
@@ -194,7 +194,7 @@ impl RoleMetrics for ProxyMetrics {
         all
     }
 
-    fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
+    fn gauges(&self) -> Vec<Metric> {
         let map = self.managers.map();
         let inactive = map.pgs.iter().filter(|pg| !pg.is_active()).count();
         let members = map.founded.map_or(0, |(_, settings)| settings.members);

@@ -2,8 +2,7 @@
 
 use larder_roles::meta::Meta;
 
-/// Name without prefix, help, value.
-type Metric = (&'static str, &'static str, f64);
+use super::Metric;
 
 pub(super) fn gauge(meta: &Meta) -> Metric {
     let reaping = meta.pg_ids().filter(|pg| meta.gauges(*pg).is_reaping).count();

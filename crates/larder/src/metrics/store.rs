@@ -11,8 +11,8 @@ use larder_types::BucketName;
 use larder_types::limits::BLOCK_BYTES;
 
 use super::{
-    EXPIRED, PIECES_AHEAD, RoleMetrics, WAITS_MET, WAITS_UNMET, appends, background, buckets, disk,
-    operations, reads,
+    EXPIRED, Metric, PIECES_AHEAD, RoleMetrics, WAITS_MET, WAITS_UNMET, appends, background,
+    buckets, disk, groups, operations, reads,
 };
 
 /// All roles in one process.
@@ -55,22 +55,14 @@ impl RoleMetrics for StoreMetrics {
         Some(self.meta.bucket_names().into_values().collect())
     }
 
-    fn counters(&self) -> Vec<(&'static str, &'static str, f64)> {
-        let log = self.meta.log_counters();
+    fn counters(&self) -> Vec<Metric> {
         let alarms = self.proxy.alarms();
         let waits = self.proxy.region_waits();
         let mut counters = background::counters(&self.meta);
         counters.extend(reads::counters(&self.meta));
         counters.extend(disk::counters(&self.data));
+        counters.extend(groups::counters(&self.meta));
         counters.extend([
-            ("log_groups", "Groups of ops written to the log and synced", log.groups as f64),
-            ("log_ops", "Ops written to the log", log.ops as f64),
-            ("log_bytes", "Bytes of log that are synced", log.synced as f64),
-            (
-                "log_sync_seconds",
-                "Seconds spent writing and syncing the log",
-                log.sync_ns as f64 / 1e9,
-            ),
             ("bad_copies", "Copies found with wrong checksums", load(&alarms.bad_copies)),
             ("lost_reads", "Reads that found no good copy", load(&alarms.lost_reads)),
             ("region_waits_met", WAITS_MET, load(&waits.met)),
@@ -81,19 +73,10 @@ impl RoleMetrics for StoreMetrics {
         counters
     }
 
-    fn gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
-        let log = self.meta.log_counters();
-        let (mut tail, mut remembered) = (0, 0);
-        let (mut open, mut doubt, mut doubt_ms, mut waiting) = (0, 0, 0, 0);
+    fn gauges(&self) -> Vec<Metric> {
         let mut space = larder_roles::SpaceUse::default();
         for pg in self.meta.pg_ids() {
             let gauges = self.meta.gauges(pg);
-            tail += gauges.tail_ops;
-            remembered += gauges.remembered;
-            open += gauges.open_puts;
-            doubt += gauges.in_doubt;
-            doubt_ms = doubt_ms.max(gauges.in_doubt_ms);
-            waiting += gauges.waiting_calls;
             space.total += gauges.space.total;
             space.free += gauges.space.free;
             space.waiting += gauges.space.waiting;
@@ -105,32 +88,8 @@ impl RoleMetrics for StoreMetrics {
         let mut gauges = background::gauges(&self.meta);
         gauges.push(reads::gauge(&self.meta));
         gauges.extend(disk::gauges(&self.data));
+        gauges.extend(groups::gauges(&self.meta));
         gauges.extend([
-            (
-                "log_buffered_bytes",
-                "Bytes that wait to be written to the log",
-                log.buffered_bytes as f64,
-            ),
-            ("log_disk_bytes", "Bytes that the log takes on disk", log.disk_bytes as f64),
-            (
-                "index_disk_bytes",
-                "Bytes that the index takes on disk",
-                self.meta.index_bytes() as f64,
-            ),
-            ("unapplied_ops", "Ops that the index does not show yet", tail as f64),
-            ("open_puts", "Puts without an outcome", open as f64),
-            (
-                "requests_remembered",
-                "Requests that became ops and may be repeated",
-                remembered as f64,
-            ),
-            ("puts_in_doubt", "Puts being resolved", doubt as f64),
-            (
-                "put_in_doubt_oldest_seconds",
-                "Seconds for which the oldest put being resolved has had no outcome",
-                doubt_ms as f64 / 1000.0,
-            ),
-            ("waiting_calls", "Calls that wait in placement groups", waiting as f64),
             ("pieces_ahead", PIECES_AHEAD, self.proxy.pieces_ahead() as f64),
             (
                 "groups_halted",
