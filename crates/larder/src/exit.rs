@@ -1,5 +1,6 @@
 //! Exit codes, the same for every command.
 
+use std::fmt::Display;
 use std::process::ExitCode;
 
 /// All went well.
@@ -27,4 +28,24 @@ Exit codes:
 
 pub(crate) fn code(code: u8) -> ExitCode {
     ExitCode::from(code)
+}
+
+/// Tells why a command failed.
+pub(crate) fn failed(error: &impl Display, code: u8) -> ExitCode {
+    eprintln!("error: {error}");
+    self::code(code)
+}
+
+/// Prints the lines of a command that went well, or tells why it failed.
+pub(crate) fn printed<E: Display>(
+    outcome: Result<Vec<String>, E>,
+    code_of: impl FnOnce(&E) -> u8,
+) -> ExitCode {
+    match outcome {
+        Ok(lines) => {
+            lines.iter().for_each(|line| println!("{line}"));
+            code(OK)
+        }
+        Err(error) => failed(&error, code_of(&error)),
+    }
 }

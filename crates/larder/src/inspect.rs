@@ -24,16 +24,12 @@ pub(crate) fn run(args: &InspectArgs) -> ExitCode {
         return exit::code(exit::USAGE);
     }
     if let Err(error) = kind::allow(&args.dir, |kind| kind == Kind::Store || kind.is_role()) {
-        eprintln!("error: {error}");
-        return exit::code(exit::USAGE);
+        return exit::failed(&error, exit::USAGE);
     }
     let looked = if args.dir.join(IDENTITY_FILE).exists() { role(args) } else { store(args) };
     let inspected = match looked {
         Ok(inspected) => inspected,
-        Err(error) => {
-            eprintln!("error: {error}");
-            return exit::code(exit::USAGE);
-        }
+        Err(error) => return exit::failed(&error, exit::USAGE),
     };
     match inspected {
         Ok(report) => {
@@ -44,10 +40,7 @@ pub(crate) fn run(args: &InspectArgs) -> ExitCode {
             println!("map\n  FAULT: {error}\nNOT SOUND: 1 faults");
             exit::code(exit::FAULTS)
         }
-        Err(error) => {
-            eprintln!("error: {error}");
-            exit::code(exit::CANNOT_START)
-        }
+        Err(error) => exit::failed(&error, exit::CANNOT_START),
     }
 }
 

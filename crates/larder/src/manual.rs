@@ -28,8 +28,7 @@ pub(crate) fn completions(shell: Shell) -> ExitCode {
 /// Writes the man pages into a directory, unless it is one that has something else of Larder's.
 pub(crate) fn pages(dir: &Path) -> ExitCode {
     if let Err(error) = kind::check_unowned(dir) {
-        eprintln!("error: {error}");
-        return exit::code(exit::CANNOT_START);
+        return exit::failed(&error, exit::CANNOT_START);
     }
     let written =
         fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(Program::command(), dir));

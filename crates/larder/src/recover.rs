@@ -76,16 +76,7 @@ pub(crate) fn run(command: &RecoverCommand) -> ExitCode {
             take_into(recovery, dir, server.map(ServerId))
         }
     };
-    match done {
-        Ok(lines) => {
-            lines.iter().for_each(|line| println!("{line}"));
-            exit::code(exit::OK)
-        }
-        Err(error) => {
-            eprintln!("error: {error}");
-            exit::code(error.code())
-        }
-    }
+    exit::printed(done, RecoverError::code)
 }
 
 fn make_to(

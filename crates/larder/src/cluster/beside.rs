@@ -124,14 +124,5 @@ pub(crate) async fn is_confirmed(managers: &dyn Managers) -> bool {
 
 /// Prints the outcome of a command.
 pub(super) fn finish(outcome: Result<Vec<String>, RoleError>) -> ExitCode {
-    match outcome {
-        Ok(lines) => {
-            lines.iter().for_each(|line| println!("{line}"));
-            exit::code(exit::OK)
-        }
-        Err(error) => {
-            eprintln!("error: {error}");
-            exit::code(error.code())
-        }
-    }
+    exit::printed(outcome, RoleError::code)
 }

@@ -132,10 +132,7 @@ impl RoleError {
 pub(crate) fn run(role: ServerRole, args: &RoleArgs) -> ExitCode {
     match start(role, args) {
         Ok(()) => exit::code(exit::OK),
-        Err(error) => {
-            eprintln!("error: {error}");
-            exit::code(error.code())
-        }
+        Err(error) => exit::failed(&error, error.code()),
     }
 }
 

@@ -23,10 +23,7 @@ pub(crate) fn run(args: &TokenArgs) -> ExitCode {
             print!("{lines}");
             exit::code(exit::OK)
         }
-        Err(error) => {
-            eprintln!("error: {error}");
-            exit::code(error.code())
-        }
+        Err(error) => exit::failed(&error, error.code()),
     }
 }
 

@@ -74,10 +74,7 @@ struct Patient {
 pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
     let config = match Config::load(args.config.as_deref()) {
         Ok(config) => config,
-        Err(error) => {
-            eprintln!("error: {error}");
-            return exit::code(exit::USAGE);
-        }
+        Err(error) => return exit::failed(&error, exit::USAGE),
     };
     let wanted = if config.peers.is_empty() { Kind::Store } else { Kind::Machine };
     // A machine's directory is looked at without its peers, too.
@@ -85,8 +82,7 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
     let wanted = if is_machine { Kind::Machine } else { wanted };
     let place = kind::check(&args.dir, wanted);
     if let Err(error @ KindError::Other { .. }) = &place {
-        eprintln!("error: {error}");
-        return exit::code(exit::CANNOT_START);
+        return exit::failed(&error, exit::CANNOT_START);
     }
     let there = args.dir.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("."));
     let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
@@ -120,8 +116,7 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
     if let Err(error) = print(&findings, args.json)
         && error.kind() != std::io::ErrorKind::BrokenPipe
     {
-        eprintln!("error: {error}");
-        return exit::code(exit::CANNOT_START);
+        return exit::failed(&error, exit::CANNOT_START);
     }
     exit::code(if is_fit { exit::OK } else { exit::FAULTS })
 }

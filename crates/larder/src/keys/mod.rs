@@ -80,10 +80,7 @@ pub(crate) fn run(command: &KeysCommand) -> ExitCode {
             lines.iter().for_each(|line| println!("{line}"));
             exit::code(if is_whole { exit::OK } else { exit::FAULTS })
         }
-        Err(error) => {
-            eprintln!("error: {error}");
-            exit::code(error.code())
-        }
+        Err(error) => exit::failed(&error, error.code()),
     }
 }
 

@@ -22,10 +22,7 @@ pub(crate) fn run() -> ExitCode {
             println!("{secret}");
             exit::code(exit::OK)
         }
-        Err(error) => {
-            eprintln!("error: {error}");
-            exit::code(exit::CANNOT_START)
-        }
+        Err(error) => exit::failed(&error, exit::CANNOT_START),
     }
 }
 
