@@ -100,10 +100,8 @@ impl<R: Reach> Proxy<R> {
         options: AppendOptions,
         body: B,
     ) -> Result<AppendDone, ObjectError> {
-        let done = self.append_object(bucket, key, options, body).await;
-        let done = done.map_err(|error| self.bucket_gone_or_changed(bucket, error))?;
-        self.await_regions(bucket, key, None).await?;
-        Ok(done)
+        let made = self.append_object(bucket, key, options, body).await;
+        self.changed(bucket, key, made, |_| None).await
     }
 
     async fn append_object<B: PutBody>(

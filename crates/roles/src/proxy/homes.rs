@@ -25,6 +25,7 @@ use super::put::Limit;
 use super::reach::Reach;
 use super::{Proxy, unavailable};
 use crate::limits::CHANGE_PLACE_MS;
+use crate::ticket::Settled;
 
 const OF_CHANGES: Limit = Limit {
     what: "what another region passes on to the bucket's home",
@@ -89,10 +90,8 @@ impl<R: Reach> Proxy<R> {
         body: B,
     ) -> Result<PutDone, ObjectError> {
         let _request = self.clients.begin();
-        let done = self.put_object(bucket, key, options, body).await;
-        let done = done.map_err(|error| self.bucket_gone_or_changed(bucket, error))?;
-        self.await_regions(bucket, key, None).await?;
-        Ok(done)
+        let made = self.put_object(bucket, key, options, body).await;
+        self.changed(bucket, key, made, |_| None).await
     }
 
     /// The same of a delete.
@@ -111,9 +110,8 @@ impl<R: Reach> Proxy<R> {
         let request = self.requests.begin();
         let call =
             Call::Delete { request: request.id(), bucket: id, epoch, key: key.clone(), condition };
-        let done = self.reach.ask(pg, call).await;
-        let done = done.map_err(|error| self.bucket_gone_or_changed(bucket, error))?;
-        self.await_regions(bucket, key, done.op()).await
+        let made = self.reach.ask(pg, call).await;
+        self.changed(bucket, key, made, Settled::op).await.map(drop)
     }
 
     /// The same of tags. Of two that are set at once in two regions the later ones stay, so no epoch is needed.
@@ -130,9 +128,8 @@ impl<R: Reach> Proxy<R> {
         self.reach.admit()?;
         let request = self.requests.begin();
         let call = Call::SetTags { request: request.id(), bucket: id, key: key.clone(), tags };
-        let done = self.reach.ask(pg, call).await;
-        let done = done.map_err(|error| self.bucket_gone_or_changed(bucket, error))?;
-        self.await_regions(bucket, key, done.op()).await
+        let made = self.reach.ask(pg, call).await;
+        self.changed(bucket, key, made, Settled::op).await.map(drop)
     }
 
     /// Has the home of a bucket make a put.

@@ -177,10 +177,8 @@ impl<R: Reach> Proxy<R> {
         upload: UploadId,
         options: CompleteOptions,
     ) -> Result<PutDone, ObjectError> {
-        let done = self.make_of_upload(bucket, key, upload, options).await;
-        let done = done.map_err(|error| self.bucket_gone_or_changed(bucket, error))?;
-        self.await_regions(bucket, key, None).await?;
-        Ok(done)
+        let made = self.make_of_upload(bucket, key, upload, options).await;
+        self.changed(bucket, key, made, |_| None).await
     }
 
     async fn make_of_upload(

@@ -48,6 +48,20 @@ impl Default for RegionWaits {
 }
 
 impl<R: Reach> Proxy<R> {
+    /// The outcome of a client's change of a key, once as many regions have it as its bucket asks for. `op_of` is as in
+    /// [`Proxy::await_regions`].
+    pub(super) async fn changed<T>(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        made: Result<T, ObjectError>,
+        op_of: impl FnOnce(&T) -> Option<OpSeq>,
+    ) -> Result<T, ObjectError> {
+        let done = made.map_err(|error| self.bucket_gone_or_changed(bucket, error))?;
+        self.await_regions(bucket, key, op_of(&done)).await?;
+        Ok(done)
+    }
+
     /// Waits until as many regions have a key's change as its bucket asks for. The change is this op; `None`: the one that
     /// the key's rows show.
     pub(super) async fn await_regions(
