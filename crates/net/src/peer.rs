@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_types::ServerId;
+use tokio::sync::oneshot::Receiver;
 use tokio::sync::oneshot::error::RecvError;
 use tokio::time::Instant;
 
@@ -76,9 +77,7 @@ impl<S: Service> Peer<S> {
         payload: Bytes,
         deadline: Instant,
     ) -> Result<(S::Answer, Bytes), CallError> {
-        let frame = Outgoing::new(Kind::Request, request, payload)
-            .map_err(|_too_long| CallError::Rejected(Rejected::TooLong))?;
-        let (_, answer) = self.held.0.call(frame, deadline)?;
+        let (_, answer) = self.begin(request, payload, deadline)?;
         Self::answer(answer.await)
     }
 
@@ -93,14 +92,23 @@ impl<S: Service> Peer<S> {
         payload: Bytes,
         deadline: Instant,
     ) -> Result<(S::Answer, Bytes), CallError> {
-        let frame = Outgoing::new(Kind::Request, request, payload)
-            .map_err(|_too_long| CallError::Rejected(Rejected::TooLong))?;
-        let (number, mut answer) = self.held.0.call(frame, deadline)?;
+        let (number, mut answer) = self.begin(request, payload, deadline)?;
         // Dropped before the receiver, so that the link knows the call until it is cancelled.
         let wanted = Wanted { link: &self.held.0, number };
         let outcome = (&mut answer).await;
         std::mem::forget(wanted);
         Self::answer(outcome)
+    }
+
+    fn begin(
+        &self,
+        request: &S::Request,
+        payload: Bytes,
+        deadline: Instant,
+    ) -> Result<(u64, Receiver<Outcome>), CallError> {
+        let frame = Outgoing::new(Kind::Request, request, payload)
+            .map_err(|_too_long| CallError::Rejected(Rejected::TooLong))?;
+        self.held.0.call(frame, deadline)
     }
 
     fn answer(outcome: Result<Outcome, RecvError>) -> Result<(S::Answer, Bytes), CallError> {
