@@ -8,6 +8,7 @@ use larder_identity::Role;
 use larder_kv::KvReader;
 use larder_net::Peer;
 use larder_protocol::manager::policy::ManagerMessage;
+use larder_protocol::manager::state::LvRecord;
 use larder_protocol::{Answer, AppendCall, Call, LogEntry, PeerMessage, PutCall, Refusal};
 use larder_roles::wire::{MetaCall, MetaMessage, MetaReply, MetaService};
 use larder_types::codec::encode;
@@ -236,6 +237,17 @@ async fn hears(cluster: &Cluster, (from, role): (ServerId, Role), to: ServerId, 
 
 type Said = (MetaMessage, Bytes);
 
+/// A primary hears of its group's volumes, as if from a manager.
+async fn hears_of_volumes(cluster: &Cluster, lvs: Vec<(LvId, LvRecord)>) {
+    let (view, primary) = cluster.leads(PG);
+    let map = cluster.desk.map();
+    let (boot, version) = (map.servers[&primary].boot, map.version);
+    let (boots, sessions) = (Vec::new(), Vec::new());
+    let word = ManagerMessage::Volumes { pg: PG, view, boot, version, lvs, boots, sessions };
+    let said = (MetaMessage::Manager(word), Bytes::new());
+    hears(cluster, (ServerId(9), Role::Manager), primary, said).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn ops_with_a_gap_between_them_are_not_stepped() {
     let cluster = Cluster::start(1).await;
@@ -260,17 +272,11 @@ async fn a_volume_that_no_manager_decides_on_is_not_stepped() {
     let cluster = Cluster::start(1).await;
     let before = panics();
     cluster.put_data(PG, put(request(1), "good", data())).await;
-    let (view, primary) = cluster.leads(PG);
     let map = cluster.desk.map();
     let known = map.lv(LvId(0)).unwrap();
     let mut crowded = known.clone();
     crowded.replicas = vec![known.replicas[0]; REPLICAS_MAX + 1];
-    let (boot, version) = (map.servers[&primary].boot, map.version);
-    let (lvs, boots) = (vec![(LvId(77), crowded)], Vec::new());
-    let sessions = Vec::new();
-    let word = ManagerMessage::Volumes { pg: PG, view, boot, version, lvs, boots, sessions };
-    let said = (MetaMessage::Manager(word), Bytes::new());
-    hears(&cluster, (ServerId(9), Role::Manager), primary, said).await;
+    hears_of_volumes(&cluster, vec![(LvId(77), crowded)]).await;
     assert_eq!(panics(), before, "a set of replicas has no more places");
     cluster.put_data(PG, put(request(2), "next", data())).await;
 }
@@ -306,17 +312,11 @@ async fn a_volume_that_is_described_twice_is_not_stepped() {
     let cluster = Cluster::start(1).await;
     let before = panics();
     cluster.put_data(PG, put(request(1), "good", data())).await;
-    let (view, primary) = cluster.leads(PG);
     let map = cluster.desk.map();
     let known = map.lv(LvId(0)).unwrap();
     let mut wide = known.clone();
     wide.replicas = vec![known.replicas[0]; 2];
-    let (boot, version) = (map.servers[&primary].boot, map.version);
-    let (lvs, boots) = (vec![(LvId(77), wide), (LvId(77), known.clone())], Vec::new());
-    let sessions = Vec::new();
-    let word = ManagerMessage::Volumes { pg: PG, view, boot, version, lvs, boots, sessions };
-    let said = (MetaMessage::Manager(word), Bytes::new());
-    hears(&cluster, (ServerId(9), Role::Manager), primary, said).await;
+    hears_of_volumes(&cluster, vec![(LvId(77), wide), (LvId(77), known.clone())]).await;
     assert_eq!(panics(), before, "the second has lost a replica");
     cluster.put_data(PG, put(request(2), "next", data())).await;
 }
