@@ -1,6 +1,9 @@
 //! The models show no violation of the design as it stands within small bounds, all of them
 //! exhausted. They show a shortest counter-example for every weaker reading.
 
+use std::fmt::Debug;
+
+use clap::ValueEnum;
 use larder_model::explore::{Model, explore};
 
 mod copies;
@@ -28,6 +31,14 @@ fn hold<M: Model>(models: &[M]) {
     }
     for (reached, (name, _)) in reached.into_iter().zip(M::SOMETIMES) {
         assert!(reached, "never happened: {name}");
+    }
+}
+
+/// Checks that these are all variants that there are.
+fn are_all<V: ValueEnum + Debug + PartialEq>(explored: impl Iterator<Item = V>) {
+    let explored: Vec<_> = explored.collect();
+    for variant in V::value_variants() {
+        assert!(explored.contains(variant), "{variant:?} is not explored");
     }
 }
 
