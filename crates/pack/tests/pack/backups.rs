@@ -8,7 +8,7 @@ use object_store::ObjectStoreExt;
 use object_store::path::Path as Name;
 
 use crate::crashes::{fill, seen};
-use crate::support::{Faulty, bucket, config, content, delete, get, put, try_open};
+use crate::support::{Faulty, bucket, config, content, delete, get, put, put_and_flush, try_open};
 use larder_objects::{ObjectError, Objects};
 
 fn eager(dir: &std::path::Path) -> PackConfig {
@@ -112,8 +112,7 @@ async fn delete_what_a_backup_has(late: bool) {
     delete(&store, "gone").await;
     put(&store, "dead", content(3, 500_000)).await.unwrap();
     delete(&store, "dead").await;
-    put(&store, "kept", content(4, 1000)).await.unwrap();
-    assert!(store.flush().await);
+    put_and_flush(&store, "kept", 4).await;
     drop(store);
     let mut under_way = Vec::new();
     if late {

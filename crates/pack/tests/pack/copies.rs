@@ -13,8 +13,8 @@ use object_store::path::Path as Name;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::support::{
-    Faulty, bucket, by_prefix, config, content, count, get, heir_of, made, open, put, snapshot,
-    try_open,
+    Faulty, bucket, by_prefix, config, content, count, get, heir_of, holds, made, open, put,
+    put_and_flush, snapshot, try_open,
 };
 use crate::workers::{answering, missing, shared, until, workers};
 
@@ -56,6 +56,18 @@ async fn upload_late(backend: &Faulty, process: u64, store: Packer) {
     drop(store);
 }
 
+/// A copy of the directory of a first process, whose next blob has this object and comes late.
+async fn copy_before(
+    dir: &tempfile::TempDir,
+    backend: &Faulty,
+    (first, name, seed): (Packer, &str, u64),
+) -> tempfile::TempDir {
+    let copy = snapshot(dir.path());
+    put(&first, name, content(seed, 1000)).await.unwrap();
+    upload_late(backend, 1, first).await;
+    copy
+}
+
 pub fn without(dir: &Path, parts: &[&str]) {
     for part in parts {
         std::fs::remove_dir_all(dir.join(part)).unwrap();
@@ -73,8 +85,7 @@ async fn is_older_copy(dir: &Path, backend: &Arc<Faulty>) -> bool {
 #[tokio::test]
 async fn of_two_processes_on_copies_of_a_directory_the_first_stops_at_its_next_upload() {
     let (dir, backend, first) = made().await;
-    put(&first, "k", content(1, 1000)).await.unwrap();
-    assert!(first.flush().await);
+    put_and_flush(&first, "k", 1).await;
     let copy = snapshot(dir.path());
     let second = open(copy.path(), &backend).await;
     numbered(&backend, 2).await;
@@ -94,8 +105,7 @@ async fn of_two_processes_on_copies_of_a_directory_the_first_stops_at_its_next_u
 #[tokio::test]
 async fn a_blob_that_is_under_way_while_a_copy_starts_is_not_acknowledged() {
     let (dir, backend, first) = made().await;
-    put(&first, "k", content(1, 1000)).await.unwrap();
-    assert!(first.flush().await);
+    put_and_flush(&first, "k", 1).await;
     put(&first, "both", content(2, 1000)).await.unwrap();
     let copy = snapshot(dir.path());
     put(&first, "of the first", content(9, 1000)).await.unwrap();
@@ -112,14 +122,11 @@ async fn a_blob_that_is_under_way_while_a_copy_starts_is_not_acknowledged() {
     }
     drop(held);
     assert!(!flushing.await.unwrap(), "the copy has judged without it");
-    put(&second, "later", content(3, 1000)).await.unwrap();
-    assert!(second.flush().await);
+    put_and_flush(&second, "later", 3).await;
     assert_eq!(blobs(&backend).await, [(1, 1), (1, 2), (2, 2), (2, 3)]);
     drop((first, second));
     let (_dir, heir) = heir_of(&backend).await;
-    for (key, seed) in [("k", 1), ("both", 2), ("later", 3)] {
-        assert_eq!(get(&heir, key).await.unwrap(), content(seed, 1000), "{key}");
-    }
+    holds(&heir, [("k", 1), ("both", 2), ("later", 3)]).await;
     assert_eq!(get(&heir, "of the first").await, Err(ObjectError::NoSuchKey));
 }
 
@@ -145,8 +152,7 @@ async fn a_directory_is_an_older_copy_also_if_the_blob_differs_in_its_sum_alone(
 async fn an_older_copy_that_is_refused_leaves_the_owner_alone() {
     let (dir, backend, store) = made().await;
     let copy = snapshot(dir.path());
-    put(&store, "k", content(1, 1000)).await.unwrap();
-    assert!(store.flush().await);
+    put_and_flush(&store, "k", 1).await;
     let before = backend.names("incarnations").await;
     for _ in 0..3 {
         assert!(is_older_copy(copy.path(), &backend).await);
@@ -161,8 +167,7 @@ async fn an_older_copy_without_its_index_does_not_swallow_what_it_acknowledged()
     let (dir, backend, store) = made().await;
     put(&store, "k", content(1, 1000)).await.unwrap();
     let copy = snapshot(dir.path());
-    put(&store, "l", content(2, 1000)).await.unwrap();
-    assert!(store.flush().await);
+    put_and_flush(&store, "l", 2).await;
     drop(store);
     without(copy.path(), &["kv"]);
     assert!(is_older_copy(copy.path(), &backend).await, "blob 1 waits there, and is another");
@@ -194,8 +199,7 @@ async fn answers_that_are_lost_give_one_process_one_number() {
         drop(store);
         backend.answers_lost.store(lost, Ordering::Relaxed);
         let store = open(dir.path(), &backend).await;
-        put(&store, "k", content(1, 1000)).await.unwrap();
-        assert!(store.flush().await);
+        put_and_flush(&store, "k", 1).await;
         assert_eq!(count_of_numbers(&backend).await, 2, "it knows its own number again");
         assert_eq!(blobs(&backend).await, [(2, 1), (2, 2)]);
     }
@@ -209,8 +213,7 @@ async fn count_of_numbers(backend: &Faulty) -> usize {
 #[tokio::test(start_paused = true)]
 async fn a_worker_starts_while_the_backend_takes_no_writes() {
     let (dir, backend, store) = made().await;
-    put(&store, "k", content(1, 1000)).await.unwrap();
-    assert!(store.flush().await);
+    put_and_flush(&store, "k", 1).await;
     drop(store);
     backend.refuses.store(true, Ordering::Relaxed);
     let store = open(dir.path(), &backend).await;
@@ -228,19 +231,15 @@ async fn a_worker_starts_while_the_backend_takes_no_writes() {
 #[tokio::test]
 async fn a_late_blob_of_a_superseded_process_keeps_no_start_from_going_on_and_is_removed() {
     let (dir, backend, first) = made().await;
-    put(&first, "k", content(1, 1000)).await.unwrap();
-    assert!(first.flush().await);
-    let copy = snapshot(dir.path());
-    put(&first, "of the first", content(2, 1000)).await.unwrap();
-    upload_late(&backend, 1, first).await;
+    put_and_flush(&first, "k", 1).await;
+    let copy = copy_before(&dir, &backend, (first, "of the first", 2)).await;
     let second = open(copy.path(), &backend).await;
     numbered(&backend, 2).await;
     drop(second);
     backend.arrive().await;
     let soon = PackConfig { grace: std::time::Duration::ZERO, ..config(copy.path()) };
     let third = try_open(soon, &backend).await.unwrap();
-    put(&third, "of the third", content(3, 1000)).await.unwrap();
-    assert!(third.flush().await);
+    put_and_flush(&third, "of the third", 3).await;
     assert_eq!(blobs(&backend).await, [(1, 1), (1, 2), (3, 2)]);
     third.keep_house().await.unwrap();
     assert_eq!(blobs(&backend).await, [(1, 1), (3, 2)]);
@@ -258,14 +257,11 @@ async fn a_late_blob_of_a_directory_that_starts_again_is_adopted() {
     upload_late(&backend, 1, store).await;
     backend.arrive().await;
     let store = open(dir.path(), &backend).await;
-    put(&store, "l", content(2, 1000)).await.unwrap();
-    assert!(store.flush().await);
+    put_and_flush(&store, "l", 2).await;
     assert_eq!(blobs(&backend).await, [(1, 1), (2, 2)], "nothing goes up twice");
     drop(store);
     let (_dir, heir) = heir_of(&backend).await;
-    for (key, seed) in [("k", 1), ("l", 2)] {
-        assert_eq!(get(&heir, key).await.unwrap(), content(seed, 1000), "{key}");
-    }
+    holds(&heir, [("k", 1), ("l", 2)]).await;
 }
 
 #[tokio::test]
@@ -284,8 +280,7 @@ async fn a_blob_that_a_list_is_late_with_is_adopted_too() {
 #[tokio::test]
 async fn of_two_copies_that_take_turns_none_counts_what_the_other_judged_void() {
     let (dir, backend, first) = made().await;
-    put(&first, "k", content(1, 1000)).await.unwrap();
-    assert!(first.flush().await);
+    put_and_flush(&first, "k", 1).await;
     put(&first, "both", content(2, 1000)).await.unwrap();
     let copy = snapshot(dir.path());
     upload_late(&backend, 1, first).await;
@@ -309,14 +304,10 @@ async fn of_two_copies_that_take_turns_none_counts_what_the_other_judged_void() 
 /// A blob of a first process comes late, beside one of the same number that a copy has uploaded.
 pub async fn beside_a_late_blob() -> (tempfile::TempDir, Arc<Faulty>) {
     let (dir, backend, first) = made().await;
-    put(&first, "k", content(1, 1000)).await.unwrap();
-    assert!(first.flush().await);
-    let copy = snapshot(dir.path());
-    put(&first, "of the first", content(2, 1000)).await.unwrap();
-    upload_late(&backend, 1, first).await;
+    put_and_flush(&first, "k", 1).await;
+    let copy = copy_before(&dir, &backend, (first, "of the first", 2)).await;
     let second = open(copy.path(), &backend).await;
-    put(&second, "of the second", content(3, 1000)).await.unwrap();
-    assert!(second.flush().await);
+    put_and_flush(&second, "of the second", 3).await;
     put(&second, "waits", content(4, 1000)).await.unwrap();
     drop(second);
     backend.arrive().await;
@@ -336,8 +327,7 @@ async fn an_index_is_rebuilt_beside_a_late_blob() {
             1 => assert_eq!(get(&store, "waits").await.unwrap(), content(4, 1000)),
             _ => assert_eq!(get(&store, "waits").await, Err(ObjectError::NoSuchKey)),
         }
-        put(&store, "later", content(5, 1000)).await.unwrap();
-        assert!(store.flush().await);
+        put_and_flush(&store, "later", 5).await;
         drop(store);
         drop(open(dir.path(), &backend).await);
     }
@@ -347,9 +337,7 @@ async fn an_index_is_rebuilt_beside_a_late_blob() {
 async fn what_waits_at_the_number_of_a_late_blob_outlives_the_index() {
     let (dir, backend, first) = made().await;
     assert!(first.flush().await);
-    let copy = snapshot(dir.path());
-    put(&first, "of the first", content(2, 1000)).await.unwrap();
-    upload_late(&backend, 1, first).await;
+    let copy = copy_before(&dir, &backend, (first, "of the first", 2)).await;
     backend.delay("blobs/");
     let second = open(copy.path(), &backend).await;
     numbered(&backend, 2).await;
@@ -366,9 +354,7 @@ async fn what_waits_at_the_number_of_a_late_blob_outlives_the_index() {
 async fn a_record_that_comes_after_the_next_process_began_judges_nothing() {
     let (dir, backend, first) = made().await;
     assert!(first.flush().await);
-    let copy = snapshot(dir.path());
-    put(&first, "k", content(1, 1000)).await.unwrap();
-    upload_late(&backend, 1, first).await;
+    let copy = copy_before(&dir, &backend, (first, "k", 1)).await;
     backend.delay("-00000002-from");
     let second = open(copy.path(), &backend).await;
     backend.delayed("-00000002-from").await;
@@ -388,9 +374,7 @@ async fn a_record_that_comes_after_the_next_process_began_judges_nothing() {
 async fn a_record_that_comes_after_an_heir_has_taken_over_judges_nothing() {
     let (dir, backend, first) = made().await;
     assert!(first.flush().await);
-    let copy = snapshot(dir.path());
-    put(&first, "k", content(1, 1000)).await.unwrap();
-    upload_late(&backend, 1, first).await;
+    let copy = copy_before(&dir, &backend, (first, "k", 1)).await;
     // It finds no blob after the first, and so begins there; but its record is late.
     backend.delay("-from");
     let second = open(copy.path(), &backend).await;
@@ -448,8 +432,7 @@ async fn what_an_older_copy_of_another_worker_uploads_takes_the_place_of_what_wa
     let (backend, [a, b]) = workers::<2>(answering).await;
     put(&a.store, "before", content(1, 1000)).await.unwrap();
     until("b hears the original", async || get(&b.store, "before").await.is_ok()).await;
-    put(&b.store, "mine", content(9, 1000)).await.unwrap();
-    assert!(b.store.flush().await);
+    put_and_flush(&b.store, "mine", 9).await;
     a.store.look().await.unwrap();
     assert_eq!(get(&a.store, "mine").await.unwrap(), content(9, 1000));
     let copy = snapshot(a.dir.path());
@@ -459,15 +442,12 @@ async fn what_an_older_copy_of_another_worker_uploads_takes_the_place_of_what_wa
     until("b hears the ghosts", async || get(&b.store, "later ghost").await.is_ok()).await;
     drop(a.store);
     let a = try_open(answering(copy.path(), "a"), &backend).await.unwrap();
-    put(&a, "k", content(5, 1000)).await.unwrap();
-    assert!(a.flush().await);
+    put_and_flush(&a, "k", 5).await;
     b.store.look().await.unwrap();
     b.store.keep_house().await.unwrap();
     put(&a, "new", content(6, 1000)).await.unwrap();
     until("b hears the copy", async || get(&b.store, "new").await.is_ok()).await;
-    for (key, seed) in [("before", 1), ("k", 5), ("new", 6), ("mine", 9)] {
-        assert_eq!(get(&b.store, key).await.unwrap(), content(seed, 1000), "{key}");
-    }
+    holds(&b.store, [("before", 1), ("k", 5), ("new", 6), ("mine", 9)]).await;
     missing(get(&b.store, "ghost").await);
     missing(get(&b.store, "later ghost").await);
     let lost = std::fs::read_to_string(b.dir.path().join("lost-a.txt")).unwrap();
@@ -484,8 +464,7 @@ async fn a_copy_of_another_worker_that_is_not_heard_is_learned_from_the_bucket()
     until("b hears the ghosts", async || get(&b.store, "later ghost").await.is_ok()).await;
     drop(a.store);
     let a = try_open(shared(copy.path(), "a"), &backend).await.unwrap();
-    put(&a, "new", content(6, 1000)).await.unwrap();
-    assert!(a.flush().await);
+    put_and_flush(&a, "new", 6).await;
     b.store.look().await.unwrap();
     assert_eq!(get(&b.store, "new").await.unwrap(), content(6, 1000));
     missing(get(&b.store, "ghost").await);
@@ -511,8 +490,7 @@ async fn another_worker_is_not_shown_before_its_heir_says_what_counts() {
     let b = try_open(shared(of_b.path(), "b"), &backend).await.unwrap();
     let a = try_open(shared(of_a.path(), "a"), &backend).await.unwrap();
     larder_objects::Objects::create_bucket(&a, &bucket("first"), None).await.unwrap();
-    put(&a, "k", content(1, 1000)).await.unwrap();
-    assert!(a.flush().await);
+    put_and_flush(&a, "k", 1).await;
     let claim = claim_after(&backend, "workers/a").await;
     b.look().await.unwrap();
     assert!(get(&b, "k").await.is_err(), "the heir may find it void");

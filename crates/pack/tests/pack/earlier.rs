@@ -8,7 +8,7 @@ use larder_pack::{PackConfig, PackError};
 use object_store::ObjectStoreExt;
 use object_store::path::Path as Name;
 
-use crate::support::{Faulty, config, content, get, made, open, put, snapshot, try_open};
+use crate::support::{Faulty, config, content, get, made, open, put_and_flush, snapshot, try_open};
 
 /// Reads a name as builds from before numbers do. They read that of a claim before they claim
 /// anything, and that of a horizon at each start before they open the index. Of a name that they
@@ -52,8 +52,7 @@ async fn an_earlier_build_is_stopped_before_a_process_asks_for_its_first_number(
 #[tokio::test]
 async fn what_stops_an_earlier_build_is_nothing_to_this_one() {
     let (dir, backend, store) = made().await;
-    put(&store, "k", content(1, 1000)).await.unwrap();
-    assert!(store.flush().await);
+    put_and_flush(&store, "k", 1).await;
     assert_eq!(stops_at(&backend, "").await, MARKERS);
     drop(store);
     let store = open(dir.path(), &backend).await;
@@ -79,16 +78,14 @@ async fn a_backend_without_the_marker_gets_it_from_the_next_process() {
     }
     let store = open(dir.path(), &backend).await;
     // A process that has nothing to upload has its number a little later.
-    put(&store, "k", content(1, 1000)).await.unwrap();
-    assert!(store.flush().await);
+    put_and_flush(&store, "k", 1).await;
     assert_eq!(stops_at(&backend, "").await, MARKERS);
 }
 
 #[tokio::test]
 async fn a_marker_of_a_later_release_stops_this_one() {
     let (dir, backend, store) = made().await;
-    put(&store, "k", content(1, 1000)).await.unwrap();
-    assert!(store.flush().await);
+    put_and_flush(&store, "k", 1).await;
     drop(store);
     write(&backend, "horizons/later", "").await;
     let error = try_open(config(dir.path()), &backend).await.err().unwrap().to_string();
@@ -107,8 +104,7 @@ async fn a_marker_of_a_later_release_stops_this_one() {
 #[tokio::test]
 async fn an_heir_that_cannot_read_the_name_of_a_blob_inherits_nothing() {
     let (dir, backend, store) = made().await;
-    put(&store, "k", content(1, 1000)).await.unwrap();
-    assert!(store.flush().await);
+    put_and_flush(&store, "k", 1).await;
     drop(store);
     let (blob, _) = backend.names("blobs").await.remove(0);
     let later = format!("{blob}-and-more");
@@ -127,8 +123,7 @@ async fn an_heir_that_cannot_read_the_name_of_a_blob_inherits_nothing() {
 async fn an_index_from_before_numbers_is_used_as_it_is_and_says_so_no_more() {
     const LAYOUT: &[u8] = b"L";
     let (dir, backend, store) = made().await;
-    put(&store, "k", content(1, 1000)).await.unwrap();
-    assert!(store.flush().await);
+    put_and_flush(&store, "k", 1).await;
     drop(store);
     let rows = |of: &tempfile::TempDir| LsmKv::open(&of.path().join("kv"), 1 << 20).unwrap();
     let kv = rows(&dir);

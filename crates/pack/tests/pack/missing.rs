@@ -10,7 +10,9 @@ use object_store::ObjectStoreExt;
 use object_store::path::Path as Name;
 
 use crate::copies::{blobs, numbered, without};
-use crate::support::{Faulty, config, content, get, made, open, put, snapshot, try_open};
+use crate::support::{
+    Faulty, config, content, get, made, open, put, put_and_flush, snapshot, try_open,
+};
 
 /// Three blobs, and one process that uploaded them.
 async fn three_blobs() -> (tempfile::TempDir, Arc<Faulty>) {
@@ -101,8 +103,7 @@ async fn the_number_of_a_last_blob_that_is_lost_is_not_given_again() {
     assert!(report.contains("is not in the backend"), "{report}");
     assert_eq!(get(&store, "k1").await.unwrap(), content(1, 1000));
     assert_eq!(get(&store, "k2").await, Err(ObjectError::NoSuchKey));
-    put(&store, "k4", content(4, 1000)).await.unwrap();
-    assert!(store.flush().await);
+    put_and_flush(&store, "k4", 4).await;
     assert_eq!(blobs(&backend).await, [(1, 1), (1, 2), (3, 4)]);
     drop(store);
     let store = open(dir.path(), &backend).await;

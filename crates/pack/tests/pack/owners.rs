@@ -16,7 +16,8 @@ use object_store::path::Path as Name;
 use tokio::sync::oneshot;
 
 use crate::support::{
-    Faulty, MIB, Sent, bucket, config, content, count, get, heir_of, key, made, put, try_open,
+    Faulty, MIB, Sent, bucket, config, content, count, get, heir_of, key, made, put, put_and_flush,
+    try_open,
 };
 use crate::workers::shared;
 
@@ -112,8 +113,7 @@ async fn pass(time: Duration) {
 #[tokio::test]
 async fn an_idle_worker_that_was_superseded_answers_nothing_any_more() {
     let (_dir, backend, store) = made().await;
-    put(&store, "k", content(1, 1000)).await.unwrap();
-    assert!(store.flush().await);
+    put_and_flush(&store, "k", 1).await;
     let opened = store.open(&bucket("first"), &key("k")).await.unwrap();
     let (_dir, heir) = heir_of(&backend).await;
     put(&heir, "k", content(2, 1000)).await.unwrap();

@@ -13,8 +13,8 @@ use object_store::path::Path as Name;
 use crate::copies::{beside_a_late_blob, numbered, without};
 use crate::policies::{MANY, check, name, put_some};
 use crate::support::{
-    Faulty, MIB, bucket, by_prefix, config, content, count, delete, get, heir_of, key, made, open,
-    put, snapshot, try_open,
+    Faulty, MIB, bucket, by_prefix, config, content, count, delete, get, heir_of, holds, key, made,
+    open, put, put_and_flush, snapshot, try_open,
 };
 
 /// Removes at once what nothing needs.
@@ -84,16 +84,14 @@ async fn the_row_of_a_bundle_goes_with_the_bundle() {
     assert!(store.flush().await);
     keep_house(&store).await;
     assert_eq!(backend.names("objects").await, []);
-    put(&store, "b", content(1, 1000)).await.unwrap();
-    assert!(store.flush().await);
+    put_and_flush(&store, "b", 1).await;
     assert_eq!(get(&store, "b").await.unwrap(), content(1, 1000));
 }
 
 #[tokio::test]
 async fn a_number_that_is_not_shown_for_a_moment_ends_no_process() {
     let (_dir, backend, store) = made().await;
-    put(&store, "k", content(1, 1000)).await.unwrap();
-    assert!(store.flush().await);
+    put_and_flush(&store, "k", 1).await;
     put(&store, "k", content(2, 1000)).await.unwrap();
     backend.missing.store(3, Ordering::Relaxed);
     assert!(store.flush().await);
@@ -169,8 +167,7 @@ async fn what_the_index_names_stays_whatever_records_say() {
     }
     let hasty = PackConfig { grace: Duration::ZERO, ..config(dir.path()) };
     let store = try_open(hasty, &backend).await.unwrap();
-    put(&store, "more", content(9, 1000)).await.unwrap();
-    assert!(store.flush().await);
+    put_and_flush(&store, "more", 9).await;
     keep_house(&store).await;
     for number in 0..5 {
         assert_eq!(get(&store, &format!("k{number}")).await.unwrap(), content(number, 1000));
@@ -195,8 +192,7 @@ async fn a_large_object_of_a_copy_stays_until_the_copy_cannot_go_on() {
     drop(first);
 
     let second = try_open(hasty(copy.path()), &backend).await.unwrap();
-    put(&second, "k", content(2, 1000)).await.unwrap();
-    assert!(second.flush().await);
+    put_and_flush(&second, "k", 2).await;
     keep_house(&second).await;
     assert_eq!(backend.names("objects").await, [], "the other copy is refused from now on");
     drop(second);
@@ -227,20 +223,17 @@ async fn numbers_of_processes_in_the_backend_are_bounded() {
     let (first, _) = backend.names("incarnations").await.remove(0);
     backend.inner.delete(&Name::from(first)).await.unwrap();
     let store = open(dir.path(), &backend).await;
-    put(&store, "k", content(1, 1000)).await.unwrap();
-    assert!(store.flush().await);
+    put_and_flush(&store, "k", 1).await;
     assert_eq!(backend.names("incarnations").await.len(), 2 * 521 - 1, "more than few are few");
     store.keep_house().await.unwrap();
     assert_eq!(backend.names("incarnations").await.len(), 2 * 512);
-    put(&store, "l", content(2, 1000)).await.unwrap();
-    assert!(store.flush().await);
+    put_and_flush(&store, "l", 2).await;
 }
 
 #[tokio::test]
 async fn a_start_among_many_numbers_asks_for_few_and_removes_some_that_are_old() {
     let (dir, backend, store) = made().await;
-    put(&store, "k", content(1, 1000)).await.unwrap();
-    assert!(store.flush().await);
+    put_and_flush(&store, "k", 1).await;
     drop(store);
     let asked = async |seed| {
         let store = open(dir.path(), &backend).await;
@@ -279,15 +272,13 @@ async fn a_start_among_many_numbers_asks_for_few_and_removes_some_that_are_old()
 #[tokio::test]
 async fn an_heir_reads_each_record_once_and_keeps_one_of_its_predecessor() {
     let (_dir, backend, store) = made().await;
-    put(&store, "k", content(1, 1000)).await.unwrap();
-    assert!(store.flush().await);
+    put_and_flush(&store, "k", 1).await;
     drop(store);
     many_processes(&backend, 2..=40, 2).await;
     let (_of_heir, heir) = heir_of(&backend).await;
     let read = count(&heir.counters().requests.get);
     assert!(read <= 60, "{read}");
-    put(&heir, "l", content(2, 1000)).await.unwrap();
-    assert!(heir.flush().await);
+    put_and_flush(&heir, "l", 2).await;
     heir.keep_house().await.unwrap();
     let kept: Vec<_> =
         backend.names("incarnations").await.into_iter().map(|(name, _)| name).collect();
@@ -296,9 +287,7 @@ async fn an_heir_reads_each_record_once_and_keeps_one_of_its_predecessor() {
     assert_eq!(kept, [first.clone(), first + "-from", second.clone(), second + "-from"]);
     drop(heir);
     let (_of_next, next) = heir_of(&backend).await;
-    for (key, seed) in [("k", 1), ("l", 2)] {
-        assert_eq!(get(&next, key).await.unwrap(), content(seed, 1000), "{key}");
-    }
+    holds(&next, [("k", 1), ("l", 2)]).await;
 }
 
 #[tokio::test]
@@ -327,8 +316,7 @@ async fn what_an_earlier_process_uploaded_too_late_goes_also_once_no_record_says
     drop(store);
     many_processes(&backend, 3..=600, 9).await;
     let store = try_open(hasty(), &backend).await.unwrap();
-    put(&store, "k", content(1, 1000)).await.unwrap();
-    assert!(store.flush().await);
+    put_and_flush(&store, "k", 1).await;
     keep_house(&store).await;
     let (blobs, bundles) = (backend.names("blobs").await, backend.names("objects").await);
     let named = |names: &[(String, u64)]| {

@@ -13,8 +13,8 @@ use object_store::path::Path as Name;
 
 use crate::crashes::{Seen, fill, seen};
 use crate::support::{
-    Faulty, MIB, Sent, bucket, config, content, count, delete, get, key, made, put, snapshot,
-    try_open,
+    Faulty, MIB, Sent, bucket, config, content, count, delete, get, key, made, put, put_and_flush,
+    snapshot, try_open,
 };
 
 /// A configuration under which what is not needed goes at once.
@@ -155,8 +155,7 @@ async fn a_deleted_object_stays_deleted_when_the_blob_with_its_delete_is_gone() 
     assert!(store.flush().await);
     delete(&store, "old3").await;
     put(&store, "short-lived", content(20, 50_000)).await.unwrap();
-    put(&store, "kept", content(21, 1000)).await.unwrap();
-    assert!(store.flush().await);
+    put_and_flush(&store, "kept", 21).await;
     delete(&store, "short-lived").await;
     assert!(store.flush().await);
     let (second, _) = backend.names("blobs").await.remove(1);
@@ -250,8 +249,7 @@ async fn what_is_not_needed_stays_for_the_grace_time() {
     let store = try_open(hasty(dir.path()), &backend).await.unwrap();
     assert_eq!(store.keep_house().await.unwrap().removed, 1, "the blob");
     assert_eq!(backend.names("objects").await.len(), 1, "a copy of the directory may name it");
-    put(&store, "next", content(4, 1000)).await.unwrap();
-    assert!(store.flush().await);
+    put_and_flush(&store, "next", 4).await;
     assert_eq!(store.keep_house().await.unwrap().removed, 1);
     assert!(backend.names("objects").await.is_empty());
     assert_eq!(get(&store, "k").await.unwrap(), content(1, 1000));
@@ -320,8 +318,7 @@ async fn a_blob_that_does_not_verify_is_not_repacked() {
 #[tokio::test]
 async fn what_a_superseded_worker_uploads_late_is_void_and_is_removed() {
     let (_dir, backend, late) = hasty_store().await;
-    put(&late, "k", content(1, 1000)).await.unwrap();
-    assert!(late.flush().await);
+    put_and_flush(&late, "k", 1).await;
     // It asked who owns the backend before the claim; its upload comes after the list.
     let late = Arc::new(late);
     put(&late, "late", content(2, 1000)).await.unwrap();

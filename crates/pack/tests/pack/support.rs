@@ -379,6 +379,19 @@ pub async fn put(
     store.put(&bucket("first"), &key(name), PutOptions::default(), Sent::whole(bytes)).await
 }
 
+/// Puts an object of 1,000 bytes, and uploads all that waits.
+pub async fn put_and_flush(store: &Packer, name: &str, seed: u64) {
+    put(store, name, content(seed, 1000)).await.unwrap();
+    assert!(store.flush().await);
+}
+
+/// Checks objects of 1,000 bytes, by the seeds that they were put with.
+pub async fn holds<const N: usize>(store: &Packer, objects: [(&str, u64); N]) {
+    for (name, seed) in objects {
+        assert_eq!(get(store, name).await.unwrap(), content(seed, 1000), "{name}");
+    }
+}
+
 pub async fn delete(store: &Packer, name: &str) {
     store.delete(&bucket("first"), &key(name), Condition::default()).await.unwrap();
 }
