@@ -282,6 +282,11 @@ impl Committer {
                 drop(reply);
                 Ok(())
             }
+            Some(Request::ForgetBundle { own, process, reply }) => {
+                // A bundle that is counted wrong is not removed; nothing else waits for it.
+                let _stopped = reply.send(self.parts.index.forget_bundle(own, process));
+                Ok(())
+            }
             Some(Request::Snapshot { reply }) => {
                 let rows = self.parts.index.snapshot()?;
                 let at = Applied { seq: self.recorded, ..self.at };

@@ -9,9 +9,9 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
 use crate::commit::wish::{Done, Wish};
-use crate::error::unavailable;
+use crate::error::{PackError, unavailable};
 use crate::format::rows::{Applied, BlobRow};
-use crate::ids::{BlobId, OwnId};
+use crate::ids::{BlobId, OwnId, ProcessId};
 use crate::limits::QUEUE_MAX;
 
 /// The answer to a wish: what it made, and the number of the blob that it is in.
@@ -25,6 +25,8 @@ pub(crate) enum Request {
     Uploaded { seq: u64, row: BlobRow, reply: oneshot::Sender<()> },
     /// To take down that a retired blob is in the backend no longer. Answered by dropping `reply`.
     Forget { blob: BlobId, reply: oneshot::Sender<()> },
+    /// To forget a bundle that a process uploaded and nothing holds, before it is removed.
+    ForgetBundle { own: OwnId, process: ProcessId, reply: oneshot::Sender<Result<(), PackError>> },
     /// All rows of one state, for a backup.
     Snapshot { reply: oneshot::Sender<Snapshot> },
     /// If nobody has, or is about to have, what lies within an object of its own: the last blob with any change.

@@ -194,14 +194,23 @@ impl Remover {
             }
             return Ok(0);
         };
-        if own.bundle().is_some() {
-            self.index.forget_bundle(own, process)?;
+        if own.bundle().is_some() && !self.forget_bundle(own, process).await? {
+            return Ok(0);
         }
         self.remove(&own.path_of(process), seen.told).await?;
         add(&self.counters.freed_bytes, bytes);
         count(&self.counters.removed_objects);
         self.unwanted.remove(&stray);
         Ok(1)
+    }
+
+    /// Has the committer forget a bundle; false if the store stops first.
+    async fn forget_bundle(&self, own: OwnId, process: ProcessId) -> Result<bool, PackError> {
+        let (reply, forgotten) = oneshot::channel();
+        if self.queue.push(Request::ForgetBundle { own, process, reply }).is_err() {
+            return Ok(false);
+        }
+        forgotten.await.map_or(Ok(false), |forgotten| forgotten.map(|()| true))
     }
 
     /// Returns true if a superseded process uploaded a bundle too late.

@@ -41,6 +41,17 @@ fn whatever_fails_what_was_answered_is_there_and_nothing_comes_back() {
     assert!(rebuilds > SEEDS, "runs that lose nothing show nothing");
 }
 
+/// Else two threads would write the rows of bundles.
+#[test]
+fn a_bundle_is_forgotten_in_the_committers_turn_and_never_while_it_has_live_bytes() {
+    RUNNING.set(true);
+    NOW_MS.set(1_700_000_000_000);
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.unwrap().block_on(async { World::new(1).await.forget_bundles() });
+    RUNNING.set(false);
+}
+
 /// Otherwise an index that is made of the backup would pass over what the next process tells.
 #[test]
 fn a_backup_names_no_number_that_is_given_again() {

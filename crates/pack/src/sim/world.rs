@@ -1,5 +1,6 @@
 //! Runs the events of a seed, and compares what clients were told.
 
+mod bundles;
 mod copies;
 mod given_up;
 mod rest;
