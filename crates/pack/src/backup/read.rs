@@ -80,5 +80,6 @@ pub(crate) async fn restore(
         }
     }
     index.read_buckets()?;
+    index.forget_ended_bundles()?;
     Ok(true)
 }

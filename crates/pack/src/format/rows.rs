@@ -8,7 +8,7 @@
 //! 'G' worker(8) seq(8)              a blob that was retired and is still in the backend: RetiredRow
 //! 'L'                               the layout of all these rows: a number
 //! 'N' bucket(8)                     a bucket: BucketRecord
-//! 'O' worker(8) run(8) number(8)    a bundle that has live bytes, or was uploaded: BundleContent
+//! 'O' worker(8) run(8) number(8)    a bundle that has live bytes, or is this worker's and was uploaded: BundleContent
 //! 'P' 'U' 'V'                       a part: PackedPart; an upload: UploadRow; a version: PackedVersion
 //! 'R' within* offset(8) holder*     a version or part that has its bytes there; without a value
 //! ```

@@ -166,7 +166,7 @@ impl Remover {
         if !self.unwanted.contains_key(&stray) {
             let is_held = !self.index.holders(stray.0, 0, 1)?.is_empty();
             let named = match own.bundle() {
-                Some(_) => self.index.bundle_process(own)?,
+                Some(_) => self.index.bundle_process(own)?.unwrap_or_default(),
                 None => process,
             };
             // As of blobs, in `is_known`.

@@ -40,7 +40,7 @@ impl Index {
         entry: &Entry,
         applied: Option<&Applied>,
     ) -> Result<(), PackError> {
-        let mut ledger = Ledger::new(&*self.kv);
+        let mut ledger = self.ledger();
         ledger.note(here, entry.seq, entry.clock)?;
         let (op, clock) = (entry.op(here.worker), entry.clock);
         let mut applying = Applying { index: self, ledger, here, op, clock };
@@ -216,7 +216,7 @@ impl Applying<'_> {
             while self.remove_rows(table, bucket)? {}
         }
         // Those batches counted in this blob too.
-        self.ledger = Ledger::new(&*self.index.kv);
+        self.ledger = self.index.ledger();
         self.ledger.note(self.here, self.op.seq, self.clock)?;
         self.ledger.batch.delete(&rows::bucket(bucket));
         Ok(())
@@ -251,7 +251,7 @@ impl Applying<'_> {
         if gone.is_empty() {
             return Ok(false);
         }
-        let mut ledger = Ledger::new(&*self.index.kv);
+        let mut ledger = self.index.ledger();
         for (row, held) in gone {
             if let Some((place, holder)) = held {
                 ledger.release(&place, &holder)?;

@@ -6,8 +6,8 @@
 //! 1. There is a row in `R` for every version and part with bytes, and for nothing else.
 //! 2. A blob's row in `C` counts as live the sum of the runs in it that have such a row; a run that
 //!    several have counts once.
-//! 3. So does a bundle's row in `O`. It is there while any of the bundle is live, and from its
-//!    upload until it is removed.
+//! 3. So does a bundle's row in `O`. It is there while any of the bundle is live, and of this worker's also from
+//!    its upload until it is removed.
 //!
 //! These rows change in the batch that changes the version or part, and survive a crash with it.
 //! Whatever changes are applied, in a rebuild too, the rows fit the result.
@@ -25,10 +25,12 @@ use crate::format::entry::{Place, Within};
 use crate::format::lot::{BundleContent, Lot};
 use crate::format::rows::{self, BlobContent, Holder};
 use crate::ids::{BlobId, OwnId, ProcessId};
+use crate::index::EndedBundles;
 
 /// The changes of one batch.
 pub(crate) struct Ledger<'a> {
     kv: &'a dyn Kv,
+    ended: EndedBundles,
     pub(crate) batch: Batch,
     blobs: BTreeMap<BlobId, Option<BlobContent>>,
     bundles: BTreeMap<OwnId, BundleContent>,
@@ -37,9 +39,9 @@ pub(crate) struct Ledger<'a> {
 }
 
 impl<'a> Ledger<'a> {
-    pub(crate) fn new(kv: &'a dyn Kv) -> Self {
+    pub(super) fn new(kv: &'a dyn Kv, ended: EndedBundles) -> Self {
         let (blobs, bundles) = (BTreeMap::new(), BTreeMap::new());
-        Self { kv, batch: Batch::new(), blobs, bundles, held: BTreeMap::new() }
+        Self { kv, ended, batch: Batch::new(), blobs, bundles, held: BTreeMap::new() }
     }
 
     /// Takes down that a blob has a change.
@@ -175,13 +177,66 @@ impl<'a> Ledger<'a> {
             }
         }
         for (id, content) in &self.bundles {
-            // The row of one that was uploaded stays until it is removed: readers get its name by
-            // it.
-            match (content.live, content.process) {
-                (0, ProcessId::UNNUMBERED) => self.batch.delete(&rows::bundle(*id)),
-                _ => self.batch.put(&rows::bundle(*id), &encode(content)),
+            // Readers get the name of one that was uploaded by its row.
+            let is_kept = content.live > 0
+                || content.process != ProcessId::UNNUMBERED && self.ended == EndedBundles::Kept;
+            match is_kept {
+                true => self.batch.put(&rows::bundle(*id), &encode(content)),
+                false => self.batch.delete(&rows::bundle(*id)),
             };
         }
         self.batch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_kv::SimKv;
+    use larder_types::{BucketId, ObjectKey};
+
+    use super::*;
+    use crate::ids::WorkerId;
+    use crate::index::Index;
+
+    const BLOB: BlobId = BlobId { worker: WorkerId(3), seq: 4 };
+    const OTHER: OwnId = OwnId { worker: WorkerId(3), run: 0, number: 9 << 8 | 1 };
+
+    /// Takes the only body of a bundle from an index; gives the bundle's row after that.
+    fn end_bundle(index: &Index, process: ProcessId) -> Option<BundleContent> {
+        let (within, sums) = (Lot::numbered(1).unwrap().within(BLOB), vec![9]);
+        let Within::Own(bundle) = within else { panic!("a bundle is an object of its own") };
+        let place = Place { within, offset: 0, len: 5, seed: 7, sum_bytes: 65_536, sums };
+        let holder = Holder::Key(BucketId(1), ObjectKey::new("k").unwrap());
+        let mut ledger = index.ledger();
+        ledger.hold(&place, &holder, BLOB).unwrap();
+        index.commit(ledger.finish(), None).unwrap();
+        index.add_bundles(BLOB, process, Batch::new(), None).unwrap();
+        assert_eq!(index.bundle(bundle).unwrap(), Some(BundleContent { end: 5, live: 5, process }));
+        let mut ledger = index.ledger();
+        ledger.release(&place, &holder).unwrap();
+        index.commit(ledger.finish(), None).unwrap();
+        index.bundle(bundle).unwrap()
+    }
+
+    #[test]
+    fn a_bundle_without_live_bytes_keeps_its_row_where_it_is_removed_and_nowhere_else() {
+        let process = ProcessId::new(7).unwrap();
+        let rows = || Box::new(SimKv::default());
+        let own = Index::over(rows()).unwrap().0;
+        assert_eq!(end_bundle(&own, process), Some(BundleContent { end: 5, live: 0, process }));
+        let another = Index::of_another(rows()).unwrap().0;
+        assert_eq!(end_bundle(&another, process), None);
+        for index in [&own, &another] {
+            assert_eq!(end_bundle(index, ProcessId::UNNUMBERED), None, "it was not uploaded");
+        }
+        // A backup of the other worker's index has its rows.
+        let content = BundleContent { end: 5, live: 0, process };
+        for (index, expected) in [(own, Some(content)), (another, None)] {
+            let mut batch = Batch::new();
+            batch.put(&rows::bundle(OTHER), &encode(&content));
+            index.commit(batch, None).unwrap();
+            index.forget_ended_bundles().unwrap();
+            assert_eq!(index.bundle(OTHER).unwrap(), expected);
+        }
     }
 }

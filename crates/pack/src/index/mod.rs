@@ -36,6 +36,7 @@ use crate::format::rows::{
     self, Applied, BlobContent, BlobRow, Holder, PackedPart, PackedVersion, RetiredRow,
 };
 use crate::ids::{BlobId, OwnId, ProcessId};
+use crate::index::holds::Ledger;
 use crate::limits::REMOVED_ROWS_MAX;
 
 /// Called with each row; says if the visit goes on.
@@ -45,12 +46,33 @@ type Visiting<'a> = dyn FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, PackError
 pub(crate) struct Index {
     pub(crate) kv: Box<dyn Kv>,
     pub(crate) buckets: RwLock<BTreeMap<BucketName, BucketRecord>>,
+    ended: EndedBundles,
+}
+
+/// What an index keeps of a bundle that was uploaded, once nothing in it is live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EndedBundles {
+    /// Its row, until the bundle is removed: this worker removes it, and tells others its name until then.
+    Kept,
+    /// Nothing: another worker removes it, and tells nobody when.
+    Forgotten,
 }
 
 impl Index {
     /// Opens the index in a directory, or makes an empty one; and how far it is.
     pub(crate) fn open(path: &Path) -> Result<(Self, Option<Applied>), PackError> {
         Self::over(Box::new(LsmKv::open(path, larder_kv::limits::CACHE_BYTES)?))
+    }
+
+    /// The same for what another worker has, over its rows.
+    pub(crate) fn of_another(kv: Box<dyn Kv>) -> Result<(Self, Option<Applied>), PackError> {
+        let (index, applied) = Self::over(kv)?;
+        let index = Self { ended: EndedBundles::Forgotten, ..index };
+        if applied.is_some() {
+            // Earlier releases left them.
+            index.forget_ended_bundles()?;
+        }
+        Ok((index, applied))
     }
 
     /// As [`Index::open`], over a store of rows that is at hand.
@@ -76,12 +98,21 @@ impl Index {
                 let (name, known) = ("the index".to_owned(), rows::LAYOUT);
                 return Err(PackError::Version { name, found, known });
             }
-            _ => return Ok((Self { kv, buckets: RwLock::default() }, None)),
+            _ => return Ok((Self::of_rows(kv), None)),
         }
         let applied = row(&*kv, "how far the index is", &rows::applied())?;
-        let index = Self { kv, buckets: RwLock::default() };
+        let index = Self::of_rows(kv);
         index.read_buckets()?;
         Ok((index, applied))
+    }
+
+    fn of_rows(kv: Box<dyn Kv>) -> Self {
+        Self { kv, buckets: RwLock::default(), ended: EndedBundles::Kept }
+    }
+
+    /// Counts who has which bytes, for one batch.
+    pub(crate) fn ledger(&self) -> Ledger<'_> {
+        Ledger::new(&*self.kv, self.ended)
     }
 
     /// Reads what it keeps in memory from its rows.
@@ -229,7 +260,7 @@ impl Index {
         Ok(is_there || self.kv.get(&rows::retired(id))?.is_some())
     }
 
-    /// Bundles of which something is live, or that were uploaded and are not removed yet, in the order of their names.
+    /// Bundles of which something is live, in the order of their names.
     pub(crate) fn bundles(&self) -> Result<Vec<(OwnId, BundleContent)>, PackError> {
         let mut bundles = Vec::new();
         self.visit(b"O", &mut |row, value| {
@@ -336,27 +367,27 @@ impl Index {
     }
 
     /// The content of a bundle; `None` if nothing in it is live and it was not uploaded, or was
-    /// removed.
+    /// removed, or is another worker's.
     pub(crate) fn bundle(&self, id: OwnId) -> Result<Option<BundleContent>, PackError> {
         row(&*self.kv, "what a bundle has", &rows::bundle(id))
     }
 
     /// The name of a bundle that is in the backend.
     pub(crate) fn bundle_path(&self, id: OwnId) -> Result<String, PackError> {
-        Ok(id.path_of(self.bundle_process(id)?))
+        Ok(id.path_of(self.bundle_process(id)?.unwrap_or_default()))
     }
 
     /// The process that uploaded a bundle. If nothing in it was live when it was uploaded, its blob
-    /// says so.
-    pub(crate) fn bundle_process(&self, id: OwnId) -> Result<ProcessId, PackError> {
+    /// says so; `None` if that is gone too.
+    pub(crate) fn bundle_process(&self, id: OwnId) -> Result<Option<ProcessId>, PackError> {
         if let Some(content) = self.bundle(id)? {
-            return Ok(content.process);
+            return Ok(Some(content.process));
         }
         let blob = match id.bundle() {
             Some((blob, _)) => self.blob(blob)?,
             None => None,
         };
-        Ok(blob.map(|row| row.process).unwrap_or_default())
+        Ok(blob.map(|row| row.process))
     }
 
     /// Forgets a bundle that a process uploaded, before it is removed: nothing in it is live, and nobody reads it.
@@ -370,6 +401,27 @@ impl Index {
         let mut batch = Batch::new();
         batch.delete(&rows::bundle(id));
         self.commit(batch, None)
+    }
+
+    /// Forgets bundles in which nothing is live, in an index that keeps none: rows of its owner, as a backup has them.
+    pub(crate) fn forget_ended_bundles(&self) -> Result<(), PackError> {
+        if self.ended == EndedBundles::Kept {
+            return Ok(());
+        }
+        loop {
+            let mut batch = Batch::new();
+            self.visit(b"O", &mut |row, value| {
+                if decode::<BundleContent>("what a bundle has", value)?.live == 0 {
+                    batch.delete(row);
+                }
+                let is_full = batch.len() == REMOVED_ROWS_MAX;
+                Ok(if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            })?;
+            if batch.is_empty() {
+                return Ok(());
+            }
+            self.commit(batch, None)?;
+        }
     }
 
     /// A blob that a rebuild finds in the backend was retired.

@@ -148,5 +148,5 @@ fn file(worker: WorkerId, number: u64) -> String {
 }
 
 fn open(path: &Path) -> Result<(Index, Option<Applied>), PackError> {
-    Index::over(Box::new(LsmKv::open(path, PEER_INDEX_CACHE_BYTES)?))
+    Index::of_another(Box::new(LsmKv::open(path, PEER_INDEX_CACHE_BYTES)?))
 }

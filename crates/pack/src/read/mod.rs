@@ -342,25 +342,28 @@ fn unreached(error: &PackError) -> ObjectError {
 }
 
 impl Bodies {
-    /// Its name in the backend; `None` if it is not known to be there. A bundle that another worker
-    /// told of may wait there with its blob.
+    /// Its name in the backend; `None` if it is not known to be there, or its name is not known. A bundle that
+    /// another worker told of may wait there with its blob.
     pub(crate) fn name_of(&self, within: Within) -> Result<Option<String>, PackError> {
         let own = match within {
             Within::Blob(id) => return Ok(self.index.blob(id)?.map(|row| row.name(id).path())),
             Within::Own(own) => own,
         };
-        let is_there = match (own.bundle(), &self.waiting) {
-            (Some((blob, _)), Waits::There(_)) => {
-                self.index.is_uploaded(blob)? || bugs::planted(Bug::BundleNotAwaited)
+        match (own.bundle(), &self.waiting) {
+            // A large object is there before it is named.
+            (None, _) => Ok(Some(own.path())),
+            // One of this worker that waits was found in the spool.
+            (Some(_), Waits::Here { .. }) => Ok(Some(self.index.bundle_path(own)?)),
+            (Some(_), Waits::There(_)) if bugs::planted(Bug::BundleNotAwaited) => {
+                Ok(Some(self.index.bundle_path(own)?))
             }
-            // A large object is before it is named; an own bundle that waits was found in the spool.
-            _ => true,
-        };
-        Ok(match (is_there, own.bundle()) {
-            (false, _) => None,
-            (true, None) => Some(own.path()),
-            (true, Some(_)) => Some(self.index.bundle_path(own)?),
-        })
+            (Some((blob, _)), Waits::There(_)) => {
+                let is_there = self.index.is_uploaded(blob)?;
+                // Nothing says its name any more if it has ended since its reader began: its worker does.
+                let process = self.index.bundle_process(own)?.filter(|_| is_there);
+                Ok(process.map(|process| own.path_of(process)))
+            }
+        }
     }
 
     /// Good bytes are nowhere: an alarm.
@@ -369,5 +372,49 @@ impl Bodies {
         let (within, offset, len) = (place.within, place.offset, place.len);
         tracing::error!(?within, offset, len, reason, "an object cannot be read");
         ObjectError::Damaged
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_kv::SimKv;
+    use object_store::memory::InMemory;
+
+    use super::*;
+    use crate::format::rows::BlobRow;
+    use crate::ids::{BlobId, ProcessId};
+
+    /// Another worker that does not answer.
+    struct Away;
+
+    #[async_trait]
+    impl Holder for Away {
+        async fn body(&self, _: Within, _: Range<u64>) -> Result<Held, ObjectError> {
+            Err(ObjectError::Unavailable { reason: "it is away".to_owned() })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_bundle_whose_name_nothing_says_any_more_is_asked_for_at_its_worker() {
+        let backend = Backend::over(Arc::new(InMemory::new()));
+        let index = Arc::new(Index::of_another(Box::new(SimKv::default())).unwrap().0);
+        let fetcher = Arc::new(Fetcher::new(backend.clone(), index.clone(), None, 0));
+        let waiting = Waits::There(Arc::new(Away));
+        let bodies = Bodies { backend, index: index.clone(), fetcher, waiting };
+        let blob = BlobId { worker: WorkerId(3), seq: 4 };
+        let process = ProcessId::new(7).unwrap();
+        let within = Lot::numbered(1).unwrap().within(blob);
+        let Within::Own(bundle) = within else { panic!("a bundle is an object of its own") };
+        let row = BlobRow { process, ..BlobRow::NONE };
+        index.add_blob(blob, &row, None).unwrap();
+        let name = bundle.path_of(process);
+        assert_eq!(bodies.name_of(within).unwrap(), Some(name), "its blob says it");
+        // A reader began while the bundle had a row: now neither it nor its blob has one.
+        index.forget_blob(blob).unwrap();
+        assert_eq!(bodies.name_of(within).unwrap(), None);
+        let place = Place { within, offset: 0, len: 5, seed: 7, sum_bytes: 65_536, sums: vec![9] };
+        let mut pieces = Verified::new(place, 0..5, None);
+        let read = pieces.next(&bodies).await;
+        assert!(matches!(read, Err(ObjectError::Unavailable { .. })), "no alarm: {read:?}");
     }
 }

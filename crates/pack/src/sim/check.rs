@@ -11,6 +11,7 @@ use super::model::{Open, State};
 use super::process::Process;
 use super::store::SimStore;
 use crate::format::entry::{Content, Place, Within};
+use crate::format::lot::BundleContent;
 use crate::format::rows::{self, PackedPart, PackedVersion};
 use crate::ids::{BlobId, OwnId};
 use crate::index::Index;
@@ -117,6 +118,19 @@ fn check_parts(index: &Index) {
             Ok(ControlFlow::Continue(()))
         })
         .unwrap();
+}
+
+/// Rows of bundles in which nothing is live.
+pub(super) fn ended_bundles(index: &Index) -> u64 {
+    let mut ended = 0;
+    index
+        .visit(b"O", &mut |_, value| {
+            let content = decode::<BundleContent>("what a bundle has", value)?;
+            ended += u64::from(content.live == 0);
+            Ok(ControlFlow::Continue(()))
+        })
+        .unwrap();
+    ended
 }
 
 /// Checks that the index counts as live what its versions and parts have, and that every part is

@@ -307,13 +307,10 @@ impl Feed {
         let within = lot.within(BlobId { worker: self.worker, seq: blob });
         Ok(match (within, row) {
             (Within::Blob(_), Some(row)) => (StatusCode::GONE, encode(&row)),
-            (Within::Own(bundle), _) if is_uploaded => {
-                let process = self.index.bundle_process(bundle)?;
-                match process {
-                    ProcessId::UNNUMBERED => refuse(StatusCode::GONE),
-                    process => (StatusCode::GONE, encode(&process)),
-                }
-            }
+            (Within::Own(bundle), _) if is_uploaded => match self.index.bundle_process(bundle)? {
+                None | Some(ProcessId::UNNUMBERED) => refuse(StatusCode::GONE),
+                Some(process) => (StatusCode::GONE, encode(&process)),
+            },
             (_, _) => refuse(StatusCode::NOT_FOUND),
         })
     }

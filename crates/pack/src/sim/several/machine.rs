@@ -56,7 +56,7 @@ impl Shared {
         (name, worker): (&WorkerName, WorkerId),
         (rows, number): (Arc<SimKv>, u64),
     ) -> Result<(Shelved, Option<Applied>), PackError> {
-        let (index, applied) = Index::over(Box::new(Rows(rows)))?;
+        let (index, applied) = Index::of_another(Box::new(Rows(rows)))?;
         let heard = HeardLog::of(self.1.clone(), name, &format!("{}-{number}", worker.0))?;
         Ok((Shelved { index, heard }, applied))
     }

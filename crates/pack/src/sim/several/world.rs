@@ -29,7 +29,7 @@ use crate::peers::feed::Heard;
 use crate::peers::feed::wire::Told;
 use crate::peers::hidden;
 use crate::peers::view::Item;
-use crate::sim::check::check_counts;
+use crate::sim::check::{check_counts, ended_bundles};
 use crate::sim::process::{poll, sizes};
 use crate::sim::world::{bucket, bytes_of};
 use crate::sim::{AHEAD_MS, SimStore};
@@ -442,6 +442,7 @@ impl World {
             check_counts(&self.process(at).index);
             for known in self.machines[at].others().known() {
                 check_counts(known.index());
+                assert_eq!(ended_bundles(known.index()), 0, "rows of bundles that may be gone");
             }
         }
     }

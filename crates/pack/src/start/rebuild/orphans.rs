@@ -14,7 +14,6 @@ use larder_types::{UploadId, UploadRow};
 use crate::error::PackError;
 use crate::format::rows::{self, Holder, PackedPart, PackedVersion};
 use crate::index::Index;
-use crate::index::holds::Ledger;
 use crate::limits::{ORPHANS_AT_ONCE, UPLOADS_AT_ONCE};
 
 /// The most that is held in memory at once.
@@ -112,7 +111,7 @@ fn remove_parts(
             orphans.push((row.to_vec(), place, holder));
             Ok(ControlFlow::Continue(()))
         })?;
-        let mut ledger = Ledger::new(&*index.kv);
+        let mut ledger = index.ledger();
         for (row, place, holder) in orphans {
             ledger.release(&place, &holder)?;
             ledger.batch.delete(&row);
