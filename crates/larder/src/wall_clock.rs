@@ -16,6 +16,11 @@ pub(crate) fn utc(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{date:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
+/// Milliseconds since 1970 by the wall clock.
+pub(crate) fn now_ms() -> u64 {
+    UNIX_EPOCH.elapsed().unwrap_or_default().as_millis() as u64
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

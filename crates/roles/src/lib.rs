@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `limits`, `directory`, `keys`, `wire` | sizes, files' names, and what the roles say to each other |
 //! | `clock`, `blocking`, `inbox`, `news`, `peers`, `requests`, `ticket` | what drivers are made of |
-//! | `progress`, `breakdown` | what a role tells operators, and what it counts for them |
+//! | `progress`, `breakdown`, `observed` | what a role tells operators, what it counts and what it observes for them |
 //! | `planted` | faults for simulations to find |
 //! | `managers` | the managers, as any server sees them |
 //! | `identity`, `renewal` | who a server is, and how it stays that |
@@ -37,6 +37,7 @@ pub mod managers;
 pub mod meta;
 pub mod news;
 pub mod node;
+pub mod observed;
 pub mod peers;
 mod planted;
 pub mod progress;

@@ -12,10 +12,12 @@ use larder_types::limits::CHUNK_BYTES_MAX;
 
 mod copies;
 mod counts;
+mod observed;
 mod regions;
 
 pub use copies::*;
 pub use counts::*;
+pub use observed::*;
 pub use regions::*;
 
 /// LVs that a device must have room for, by PG: one PG must not be full while the others are empty.
@@ -82,6 +84,8 @@ pub const PROTOCOL_COALESCE: u8 = 22;
 pub const PROTOCOL_COPIES: u8 = 23;
 /// Oldest version of it in which servers tell their counts of requests and operations.
 pub const PROTOCOL_COUNTS: u8 = 24;
+/// Oldest version of it in which managers tell what they have observed of their cluster.
+pub const PROTOCOL_OBSERVED: u8 = 25;
 /// Most of them in one that is sent, and in one that is taken, with its bytes: a word of a group has some dozen.
 pub const BATCH_SENT_MAX: usize = 512;
 /// See [`BATCH_SENT_MAX`].
@@ -421,7 +425,8 @@ const _: () = assert!(
     "reports are for peers of a version that is spoken"
 );
 const _: () = assert!(
-    PROTOCOL_COUNTS <= larder_net::limits::PROTOCOL_MAX
+    PROTOCOL_OBSERVED <= larder_net::limits::PROTOCOL_MAX
+        && PROTOCOL_COUNTS < PROTOCOL_OBSERVED
         && PROTOCOL_COPIES < PROTOCOL_COUNTS
         && PROTOCOL_COALESCE < PROTOCOL_COPIES
         && PROTOCOL_TIMELINES < PROTOCOL_COALESCE

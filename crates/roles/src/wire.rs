@@ -282,6 +282,8 @@ pub enum ManagerCall {
     IssueToken(Box<NewServer>, Option<u64>),
     /// The authority's key. Only managers of the map are told.
     Authority,
+    /// Tell what it has observed of the cluster. Since [`PROTOCOL_OBSERVED`](crate::limits::PROTOCOL_OBSERVED).
+    Observed,
 }
 
 /// A manager's answer.
@@ -312,6 +314,8 @@ pub enum ManagerReply {
     /// Not begun: a voter, this one, may not know the command. Since
     /// [`PROTOCOL_FORGETS`](crate::limits::PROTOCOL_FORGETS).
     OlderManager(ServerId),
+    /// Payload: an [`ObservedNow`](crate::observed::ObservedNow), encoded.
+    Observed,
 }
 
 impl ManagerReply {

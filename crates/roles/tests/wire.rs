@@ -19,6 +19,7 @@ use larder_protocol::{
 };
 use larder_roles::breakdown::{CountNow, CountsNow};
 use larder_roles::keys::{KeysTaken, PreviousTaken};
+use larder_roles::observed::{Fill, Lasting, ObservedNow, Place, Trouble};
 use larder_roles::progress::{
     AwayNow, BackgroundNow, BucketNow, CompactionNow, DigestsNow, DoubtNow, DoubtsNow, FloorNow,
     FloorsNow, LogKept, LogNow, Progress, RebuildNow, ScrubNow, SpaceNow, VolumeNow,
@@ -355,7 +356,26 @@ fn said() -> Vec<String> {
         hex(&encode(&ProxyCall::Counts)),
         hex(&encode(&ProxyReply::Counts)),
         hex(&encode(&counts())),
+        hex(&encode(&ManagerCall::Observed)),
+        hex(&encode(&ManagerReply::Observed)),
+        hex(&encode(&observed())),
     ]
+}
+
+fn observed() -> ObservedNow {
+    let exact = |for_ms| Lasting { for_ms, is_exact: true };
+    let fill = |place| Fill { place, taken: 1 << 20, within_s: 301 };
+    ObservedNow {
+        troubles: vec![
+            (Trouble::NoLeader, Lasting { for_ms: 300, is_exact: false }),
+            (Trouble::PgsInactive, exact(301)),
+            (Trouble::PgsIncomplete, exact(302)),
+            (Trouble::CopiesMissing, exact(303)),
+            (Trouble::ServerDown(4, 305), exact(304)),
+            (Trouble::NearlyFull(Place::Disk(6)), exact(305)),
+        ],
+        fills: vec![fill(Place::Cluster), fill(Place::Server(4)), fill(Place::Disk(6))],
+    }
 }
 
 fn counts() -> CountsNow {

@@ -16,6 +16,7 @@ use larder_roles::quorum::{Founding, Manager, ManagerConfig, found};
 use tokio::task::block_in_place;
 
 use super::config::RoleConfig;
+use super::status::observer::Observer;
 use super::{
     Around, Greeted, Member, RoleError, dismissed, end_of_run, identity, managers, removal,
     settings,
@@ -53,11 +54,14 @@ pub(super) async fn manager(config: RoleConfig, mut around: Around) -> Result<()
     // It reads its log, and is not to hold up who shares the threads.
     let mut manager = block_in_place(|| Manager::start(manager_config, ear))?;
     around.greet(Greeted::Manager(&manager));
-    let counts = ManagerMetrics(manager.counts().clone());
+    let counts =
+        ManagerMetrics { counts: manager.counts().clone(), observed: manager.observed().clone() };
     around.show(Some(Box::new(counts)), (manager.standing(), manager.connections()));
     let (me, map) = (manager.server(), manager.managers().clone());
+    let observing = Observer::of(&manager).watch();
     tokio::select! {
         () = around.stop.told() => Ok(manager.stop().await?),
+        never = observing => match never {},
         error = dismissed(&*map, |map| removal(map, me, &config.dir)) => {
             manager.stop().await?;
             Err(error)

@@ -4,8 +4,11 @@ pub(crate) mod background;
 mod bar;
 mod counts;
 mod doubts;
+pub(crate) mod growth;
+pub(crate) mod observer;
 pub(crate) mod space;
 mod text;
+mod troubles;
 mod verdict;
 
 use std::collections::BTreeMap;
@@ -14,12 +17,15 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use futures::future::join;
 use larder_protocol::manager::balance::outlook;
 use larder_protocol::manager::state::{
     DiskRecord, DiskState, PgRecord, ServerRole, ServerState, Settings, Topology,
 };
 use larder_roles::managers::Managers;
-use larder_types::DiskId;
+use larder_roles::observed::{Growth, ObservedNow, Place, Together};
+use larder_roles::peers::Peers;
+use larder_types::{DiskId, ServerId};
 use serde::Serialize;
 use tokio::time::sleep;
 
@@ -29,6 +35,7 @@ use crate::health::volumes::Volumes;
 use crate::{breakdown, exit};
 use background::Background;
 use space::{Space, Spaces};
+use troubles::Troubles;
 
 /// Has a terminal begin at its top.
 pub(crate) const CLEAR: &str = "\x1b[H\x1b[2J";
@@ -40,6 +47,9 @@ pub(crate) const WATCH_PAUSE: Duration = Duration::from_secs(2);
 struct Status {
     /// The worst that is wrong, with the remedy, in a line.
     verdict: String,
+    /// The troubles that there are, with the time since when managers have observed each.
+    #[serde(serialize_with = "troubles::shown")]
+    troubles: Troubles,
     cluster: String,
     /// The protocol's version that all its servers speak.
     cluster_version: u8,
@@ -52,6 +62,8 @@ struct Status {
     rebalancing: Rebalancing,
     buckets: usize,
     space: Spaces,
+    /// Growth of what is taken of all space.
+    growth: Option<Growth>,
     /// Its number among regions, if it is one of several.
     #[serde(skip_serializing_if = "Option::is_none")]
     region: Option<u16>,
@@ -76,6 +88,7 @@ struct Server {
     /// Copies of volumes that it has.
     copies: usize,
     space: Space,
+    growth: Option<Growth>,
     disks: Vec<Disk>,
 }
 
@@ -88,6 +101,7 @@ struct Disk {
     volumes_used: u32,
     volumes_freed: u32,
     space: Space,
+    growth: Option<Growth>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -150,9 +164,7 @@ fn watch(path: &Path, args: &StatusArgs) -> Result<bool, RoleError> {
             runtime.block_on(async { sleep(WATCH_PAUSE).await });
             continue;
         }
-        let (map, background, is_latest) = runtime.block_on(ask(path))?;
-        let mut status = Status { is_latest, ..status(&map, background) };
-        status.verdict = verdict::of(&status);
+        let status = runtime.block_on(ask(path))?;
         let is_read = print(args, &status, text::people)?;
         if !args.watch || !is_read {
             return Ok(is_well(&status));
@@ -161,14 +173,16 @@ fn watch(path: &Path, args: &StatusArgs) -> Result<bool, RoleError> {
     }
 }
 
-async fn ask(path: &Path) -> Result<(Topology, Vec<Background>, bool), RoleError> {
+async fn ask(path: &Path) -> Result<Status, RoleError> {
     let config = beside::config(path)?;
     let (endpoint, managers) = beside::connect(&config).await?;
     // A map that nobody calls the latest says how it was.
     let is_latest = beside::is_confirmed(&*managers).await;
     let map = Topology::clone(&managers.map());
-    let background = background::ask(&endpoint, &map).await;
-    Ok((map, background, is_latest))
+    let (metas, others) = (Peers::new(&endpoint), Peers::new(&endpoint));
+    let (background, observed) =
+        join(background::ask(&metas, &map), troubles::ask(&others, &map, None)).await;
+    Ok(status(&map, is_latest, background, ObservedNow::together(observed)))
 }
 
 /// False if nobody reads on, such as `head`.
@@ -204,19 +218,27 @@ fn is_well(status: &Status) -> bool {
         && status.volumes.degraded == 0
 }
 
-fn status(map: &Topology, background: Vec<Background>) -> Status {
+fn status(
+    map: &Topology,
+    is_latest: bool,
+    background: Vec<Background>,
+    observed: Together,
+) -> Status {
     let mut leads: BTreeMap<_, usize> = BTreeMap::new();
     let mut member_of: BTreeMap<_, usize> = BTreeMap::new();
     for pg in &map.pgs {
         pg.members.first().into_iter().for_each(|primary| *leads.entry(*primary).or_default() += 1);
         pg.members.iter().for_each(|member| *member_of.entry(*member).or_default() += 1);
     }
-    let space = Spaces::of(map, background.iter().filter_map(|it| it.space.as_ref()));
+    let told = background.iter().filter_map(|it| Some((ServerId(it.server), it.space.as_ref()?)));
+    let space = Spaces::of(map, told);
+    let troubles = Troubles::of(map, is_latest, &space, observed);
     let servers = map.servers.iter().map(|(id, record)| {
-        let disks = record.disks.iter().filter_map(|(id, it)| disk(*id, it, &space));
+        let disks = record.disks.iter().filter_map(|(id, it)| disk(*id, it, (&space, &troubles)));
         let disks: Vec<Disk> = disks.collect();
         let present = map.lvs.iter().flat_map(|lv| lv.present());
         let copies = present.filter(|(_, it)| it.server == *id && map.exists(it)).count();
+        let own = space.by_server.get(id).copied().unwrap_or_default();
         Server {
             id: id.0,
             name: record.name.clone(),
@@ -229,18 +251,21 @@ fn status(map: &Topology, background: Vec<Background>) -> Status {
             volumes: disks.iter().map(|disk| disk.volumes_used).sum(),
             volumes_free: disks.iter().map(|disk| disk.volumes - disk.volumes_used).sum(),
             copies,
-            space: space.by_server.get(id).copied().unwrap_or_default(),
+            space: own,
+            growth: troubles.growth(Place::Server(id.0), &own),
             disks,
         }
     });
     let cluster = map.founded.map_or_else(String::new, |(id, _)| format!("{:016x}", id.0));
     let servers = servers.collect();
-    Status {
+    let mut status = Status {
         verdict: String::new(),
+        growth: troubles.growth(Place::Cluster, &space.all),
+        troubles,
         cluster,
         cluster_version: map.cluster_version,
         map_version: map.version.0,
-        is_latest: true,
+        is_latest,
         servers,
         pgs: pgs(map),
         volumes: Volumes::of(map),
@@ -249,18 +274,22 @@ fn status(map: &Topology, background: Vec<Background>) -> Status {
         space,
         region: map.region.map(|region| region.number.0),
         background,
-    }
+    };
+    status.verdict = verdict::of(&status);
+    status
 }
 
 /// A disk, unless it was removed.
-fn disk(id: DiskId, record: &DiskRecord, spaces: &Spaces) -> Option<Disk> {
+fn disk(id: DiskId, record: &DiskRecord, (spaces, troubles): (&Spaces, &Troubles)) -> Option<Disk> {
+    let space = spaces.by_disk.get(&id).copied().unwrap_or_default();
     (record.state != DiskState::Removed).then(|| Disk {
         id: id.0,
         draining: record.state == DiskState::Draining,
         volumes: record.pv_count,
         volumes_used: record.pv_count - record.pv_free(),
         volumes_freed: record.freed.len() as u32,
-        space: spaces.by_disk.get(&id).copied().unwrap_or_default(),
+        space,
+        growth: troubles.growth(Place::Disk(id.0), &space),
     })
 }
 

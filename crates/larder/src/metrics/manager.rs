@@ -3,12 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use larder_env::clock::uptime_ms;
+use larder_roles::observed::Observed;
 use larder_roles::quorum::ManagerCounts;
 
 use super::{Metric, RoleMetrics, operations};
 
 /// A manager among the managers.
-pub(crate) struct ManagerMetrics(pub(crate) Arc<ManagerCounts>);
+pub(crate) struct ManagerMetrics {
+    pub(crate) counts: Arc<ManagerCounts>,
+    pub(crate) observed: Arc<Observed>,
+}
 
 fn of(count: &AtomicU64) -> f64 {
     count.load(Ordering::Relaxed) as f64
@@ -21,7 +26,7 @@ impl RoleMetrics for ManagerMetrics {
     }
 
     fn counters(&self) -> Vec<Metric> {
-        let counts = &self.0;
+        let counts = &self.counts;
         vec![
             (
                 "manager_taken",
@@ -33,7 +38,8 @@ impl RoleMetrics for ManagerMetrics {
     }
 
     fn gauges(&self) -> Vec<Metric> {
-        let counts = &self.0;
+        let counts = &self.counts;
+        let (troubles, oldest_ms) = self.observed.troubles(uptime_ms());
         vec![
             ("manager_leads", "1 if this manager leads", of(&counts.leads)),
             (
@@ -65,10 +71,20 @@ impl RoleMetrics for ManagerMetrics {
                 "1 while no further volume begins to move for balance, as an operator wants it",
                 of(&counts.balance_paused),
             ),
+            (
+                "cluster_troubles",
+                "Troubles of the cluster that this manager observes now",
+                troubles as f64,
+            ),
+            (
+                "cluster_trouble_oldest_seconds",
+                "Seconds for which the oldest of them lasts, at least; 0 if there is none",
+                oldest_ms as f64 / 1000.0,
+            ),
         ]
     }
 
     fn write_labelled(&self, out: &mut String) -> std::fmt::Result {
-        operations::of_manager(&self.0.requests, out)
+        operations::of_manager(&self.counts.requests, out)
     }
 }

@@ -1,5 +1,6 @@
 //! The state of a single node: the document of [`super::socket`], and of `larder status DIR --json`.
 
+use larder_roles::observed::Growth;
 use larder_roles::progress::Progress;
 use serde::{Deserialize, Serialize};
 
@@ -58,15 +59,4 @@ pub(super) struct Load {
     pub(super) requests_per_s: f64,
     /// Of them, those that failed or were turned away: 500 and above.
     pub(super) failed_per_s: f64,
-}
-
-/// Growth of the bytes taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Growth {
-    /// Bytes that are free no more.
-    pub(super) bytes: u64,
-    /// Seconds in which they were taken.
-    pub(super) within_s: u64,
-    /// Seconds until nothing is left at this rate.
-    pub(super) full_in_s: u64,
 }

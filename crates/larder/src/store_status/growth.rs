@@ -6,14 +6,12 @@
 
 use std::collections::VecDeque;
 
-use super::document::Growth;
+use larder_roles::observed::Growth;
 
 /// Seconds between two looks that are kept.
 const PAUSE_S: u64 = 600;
 /// Looks that are kept: of a week.
 const LOOKS_MAX: usize = 7 * 24 * 6;
-/// Seconds from which on something is foretold.
-const TREND_S_MIN: u64 = 3600;
 
 /// Looks at the bytes that are free, oldest first.
 #[derive(Debug, Default)]
@@ -37,10 +35,7 @@ impl History {
     /// The growth until now, if there is any; `free` bytes are left.
     pub(super) fn growth(&self, now_s: u64, free: u64) -> Option<Growth> {
         let &(first_s, first) = self.looks.front()?;
-        let within_s = now_s.checked_sub(first_s).filter(|seconds| *seconds >= TREND_S_MIN)?;
-        let bytes = first.checked_sub(free).filter(|bytes| *bytes > 0)?;
-        let full_in_s = u128::from(free) * u128::from(within_s) / u128::from(bytes);
-        Some(Growth { bytes, within_s, full_in_s: u64::try_from(full_in_s).unwrap_or(u64::MAX) })
+        Growth::of(first.saturating_sub(free), now_s.saturating_sub(first_s), free)
     }
 }
 

@@ -24,6 +24,7 @@ use crate::breakdown::{self, Breakdown, Told};
 use crate::cluster::status::{CLEAR, WATCH_PAUSE};
 use crate::exit;
 use crate::kind::{self, Kind, KindError};
+use crate::wall_clock::now_ms;
 use document::Document;
 
 pub(crate) use observer::Observer;
@@ -92,7 +93,7 @@ fn watch(dir: &Path, args: &StatusArgs) -> Result<bool, StatusError> {
             print(args, |out| out.write_all(&told).and_then(|()| writeln!(out)))?
         } else {
             let document: Document = serde_json::from_slice(&told).map_err(failed)?;
-            print(args, |out| text::people(out, &document, observer::wall_ms()))?
+            print(args, |out| text::people(out, &document, now_ms()))?
         };
         if !args.watch || !is_read {
             return Ok(is_well);

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use larder_roles::breakdown::CountsNow;
 use larder_roles::data::DataServer;
 use larder_roles::manager::LocalManager;
 use larder_roles::meta::Meta;
+use larder_roles::observed::Growth;
 use larder_roles::progress::{BucketNow, SpaceNow};
 use larder_roles::{Proxy, SpaceUse, Store};
 use larder_s3::ServerHooks;
@@ -26,6 +27,7 @@ use super::verdict::{self, Seen, Verdict};
 use crate::cluster::status::space::{Bucket, Space};
 use crate::metrics::Metrics;
 use crate::release;
+use crate::wall_clock::now_ms;
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_secs(10);
@@ -70,7 +72,7 @@ struct Sums {
 impl Observer {
     /// Looks at an open store, whose data is in `data` below `dir` or on a device.
     pub(crate) fn new(store: &Store, metrics: Arc<Metrics>, dir: &Path, data: &str) -> Self {
-        let (now, began_ms) = (Instant::now(), wall_ms());
+        let (now, began_ms) = (Instant::now(), now_ms());
         let before = Before {
             is_well: true,
             since_ms: began_ms,
@@ -238,7 +240,7 @@ impl Observer {
         })
     }
 
-    fn growth(&self, history: &History, space: Space) -> Option<super::document::Growth> {
+    fn growth(&self, history: &History, space: Space) -> Option<Growth> {
         let now_s = self.began.elapsed().as_secs();
         history.growth(now_s, space.free)
     }
@@ -247,7 +249,7 @@ impl Observer {
 impl Before {
     fn heed(&mut self, is_well: bool) {
         if is_well != self.is_well {
-            (self.is_well, self.since_ms) = (is_well, wall_ms());
+            (self.is_well, self.since_ms) = (is_well, now_ms());
         }
     }
 }
@@ -260,9 +262,4 @@ fn load(from: (u64, u64), to: (u64, u64), within: Duration) -> Load {
     }
     let rate = |from: u64, to: u64| to.saturating_sub(from) as f64 / seconds;
     Load { requests_per_s: rate(from.0, to.0), failed_per_s: rate(from.1, to.1) }
-}
-
-/// Milliseconds since 1970.
-pub(super) fn wall_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }

@@ -3,7 +3,9 @@
 use std::io::Write;
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::document::{Document, Growth};
+use larder_roles::observed::Growth;
+
+use super::document::Document;
 use crate::cluster::status::background;
 use crate::cluster::status::space;
 use crate::quantity::{bytes, span};

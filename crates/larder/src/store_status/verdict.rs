@@ -1,15 +1,15 @@
 //! The state of a single node in one line: what is wrong, and what to do.
 
-use super::document::Growth;
+use larder_roles::observed::Growth;
+
+use crate::cluster::status::growth;
 use crate::cluster::status::space::Space;
-use crate::quantity::{bytes, span};
+use crate::quantity::bytes;
 
 /// From so many hundredths on it is nearly full.
 const FULL_PERCENT: u64 = 90;
 /// A put whose outcome is open for longer is not merely one that the start settles.
 const DOUBT_MS_MAX: u64 = 60_000;
-/// A store that will be full later is not worth a word yet.
-const FORETOLD_S_MAX: u64 = 30 * 24 * 3600;
 
 /// The facts that a verdict goes by.
 #[derive(Debug, Clone, Copy, Default)]
@@ -70,25 +70,15 @@ pub(super) fn of(seen: &Seen) -> Verdict {
         let taken = percent(&seen.space);
         return wrong(format!(
             "NEARLY FULL: {taken}{}. Delete objects, or make the file system larger",
-            foretold(seen)
+            growth::foretold(seen.growth.as_ref())
         ));
     }
-    let line = format!("well: {}{}", percent(&seen.space), foretold(seen));
+    let line = format!("well: {}{}", percent(&seen.space), growth::foretold(seen.growth.as_ref()));
     Verdict { line, is_well: true }
 }
 
 fn percent(space: &Space) -> String {
     format!("{} % of {} taken", space.percent(), bytes(space.bytes))
-}
-
-/// That it fills, if it does so soon.
-fn foretold(seen: &Seen) -> String {
-    match seen.growth {
-        Some(Growth { full_in_s, within_s, .. }) if full_in_s <= FORETOLD_S_MAX => {
-            format!(", full in {} at the rate of the last {}", span(full_in_s), span(within_s))
-        }
-        _ => String::new(),
-    }
 }
 
 #[cfg(test)]

@@ -2,12 +2,12 @@
 //! compaction, and how far their log is trimmed.
 
 use std::io::Write;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_net::{Endpoint, Peer};
-use larder_protocol::manager::state::{ServerRole, ServerState, Topology};
+use larder_net::Peer;
+use larder_protocol::manager::state::{ServerRecord, ServerRole, ServerState, Topology};
+use larder_roles::observed::Lasting;
 use larder_roles::peers::Peers;
 use larder_roles::progress::{
     BackgroundNow, CompactionNow, DigestsNow, DoubtsNow, FloorsNow, LogKept, LogNow, Progress,
@@ -43,13 +43,34 @@ pub(super) struct Background {
     pub(super) space: Option<SpaceNow>,
 }
 
+/// The meta servers that are up, by number.
+fn metas(map: &Topology) -> impl Iterator<Item = (ServerId, &ServerRecord)> {
+    let is_asked =
+        |it: &ServerRecord| it.state == ServerState::Up && it.roles.contains(&ServerRole::Meta);
+    map.servers.iter().filter(move |(_, it)| is_asked(it)).map(|(id, it)| (*id, it))
+}
+
+/// Asks all meta servers that are up for their space alone, side by side. One that does not answer is left out.
+pub(super) async fn spaces(
+    peers: &Peers<MetaService>,
+    map: &Topology,
+) -> Vec<(ServerId, SpaceNow)> {
+    let mut asked = JoinSet::new();
+    for (id, _) in metas(map) {
+        let peer = peers.of(map, id);
+        asked.spawn(async move {
+            let asked = Asked { server: id, peer, deadline: Instant::now() + PATIENCE };
+            let space = asked.told(MetaCall::Space, &MetaReply::Space).await;
+            Some((id, space?))
+        });
+    }
+    asked.join_all().await.into_iter().flatten().collect()
+}
+
 /// Asks all meta servers that are up, side by side; by server.
-pub(super) async fn ask(endpoint: &Arc<Endpoint>, map: &Topology) -> Vec<Background> {
-    let (peers, mut asked) = (Peers::<MetaService>::new(endpoint), JoinSet::new());
-    for (&id, record) in &map.servers {
-        if record.state != ServerState::Up || !record.roles.contains(&ServerRole::Meta) {
-            continue;
-        }
+pub(super) async fn ask(peers: &Peers<MetaService>, map: &Topology) -> Vec<Background> {
+    let mut asked = JoinSet::new();
+    for (id, record) in metas(map) {
         let (peer, name) = (peers.of(map, id), record.name.clone());
         asked.spawn(async move {
             let asked = Asked { server: id, peer, deadline: Instant::now() + PATIENCE };
@@ -245,6 +266,12 @@ fn trimmed(now: &LogNow) -> String {
 pub(super) fn has_differing(all: &[Background]) -> bool {
     let digests = all.iter().filter_map(|it| it.progress.as_ref()?.digests.as_ref());
     digests.into_iter().any(|digests| digests.differing > 0)
+}
+
+/// The time for which a put has been in doubt, at least: as long as its group's primary knows.
+pub(super) fn doubts_last(all: &[Background]) -> Option<Lasting> {
+    let oldest = all.iter().filter_map(|it| it.doubts.as_ref()?.oldest_s()).max()?;
+    Some(Lasting { for_ms: oldest.saturating_mul(1000), is_exact: false })
 }
 
 /// Tells if any put is in doubt.

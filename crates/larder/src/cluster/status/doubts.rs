@@ -61,6 +61,11 @@ impl Doubts {
         Self { puts: now.puts, oldest: now.oldest.into_iter().map(named).collect() }
     }
 
+    /// Seconds for which the oldest is open.
+    pub(super) fn oldest_s(&self) -> Option<u64> {
+        self.oldest.iter().map(|it| it.seconds).max()
+    }
+
     pub(super) fn are_there(&self) -> bool {
         self.puts > 0
     }

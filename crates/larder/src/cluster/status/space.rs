@@ -1,17 +1,20 @@
 //! Space of a cluster, its servers and disks, and what its buckets have: what its meta servers say of their volumes, put together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
-use larder_protocol::manager::state::{DiskState, Topology};
+use larder_protocol::manager::state::{DiskState, PgRecord, Topology};
+use larder_roles::observed::Growth;
 use larder_roles::progress::{BucketNow, SpaceNow, VolumeNow};
 use larder_types::limits::BLOCK_BYTES;
 use larder_types::{DiskId, ServerId};
 use serde::{Deserialize, Serialize};
 
 use super::bar::bar;
-use crate::quantity::bytes;
+use crate::quantity::{bytes, span};
 
+/// From so many hundredths on a disk, a machine or a cluster is nearly full.
+pub(super) const FULL_PERCENT: u64 = 90;
 /// Buckets that are shown to people one by one: those with the most bytes.
 const SHOWN_MAX: usize = 10;
 
@@ -49,7 +52,7 @@ impl Space {
     }
 
     /// Bytes that are not free, as far as is known.
-    fn taken(&self) -> u64 {
+    pub(super) fn taken(&self) -> u64 {
         self.used + self.waiting
     }
 
@@ -80,7 +83,8 @@ pub(super) struct Spaces {
     pub(super) buckets: Vec<Bucket>,
     /// Buckets that no meta server names, as there are too many.
     pub(super) buckets_not_named: u64,
-    /// Placement groups of which nobody says what they have.
+    /// Placement groups of which nobody says what they have: they are not counted yet, are not served, or their server does not
+    /// answer.
     pub(super) pgs_uncounted: u64,
 }
 
@@ -93,10 +97,14 @@ pub(crate) struct Bucket {
 }
 
 impl Spaces {
-    pub(super) fn of<'a>(map: &Topology, told: impl Iterator<Item = &'a SpaceNow>) -> Self {
+    pub(super) fn of<'a>(
+        map: &Topology,
+        told: impl Iterator<Item = (ServerId, &'a SpaceNow)>,
+    ) -> Self {
         let (mut volumes, mut buckets) = (BTreeMap::new(), BTreeMap::<u64, BucketNow>::new());
-        let mut spaces = Self::default();
-        for now in told {
+        let (mut spaces, mut heard) = (Self::default(), BTreeSet::new());
+        for (server, now) in told {
+            heard.insert(server);
             volumes.extend(now.volumes.iter().map(|volume| (volume.volume, *volume)));
             for bucket in &now.buckets {
                 let sum = buckets.entry(bucket.bucket).or_default();
@@ -108,6 +116,8 @@ impl Spaces {
             spaces.buckets_not_named = spaces.buckets_not_named.max(now.other_buckets.bucket);
             spaces.pgs_uncounted += u64::from(now.uncounted);
         }
+        let is_heard = |pg: &PgRecord| pg.members.first().is_some_and(|it| heard.contains(it));
+        spaces.pgs_uncounted += map.pgs.iter().filter(|pg| !is_heard(pg)).count() as u64;
         spaces.add_buckets(map, &buckets);
         let mut by_disk: BTreeMap<DiskId, Space> = BTreeMap::new();
         for (id, lv) in (0..).zip(&map.lvs) {
@@ -145,7 +155,11 @@ impl Spaces {
     }
 }
 
-pub(super) fn people(out: &mut impl Write, spaces: &Spaces) -> std::io::Result<()> {
+pub(super) fn people(
+    out: &mut impl Write,
+    spaces: &Spaces,
+    growth: Option<&Growth>,
+) -> std::io::Result<()> {
     let Spaces { all, objects, object_bytes, buckets, .. } = spaces;
     if all.bytes > 0 {
         writeln!(
@@ -155,6 +169,9 @@ pub(super) fn people(out: &mut impl Write, spaces: &Spaces) -> std::io::Result<(
             bytes(all.free),
             bytes(all.waiting)
         )?;
+    }
+    if let Some(Growth { bytes: grown, within_s, .. }) = growth {
+        writeln!(out, "  {} more taken than {} ago", bytes(*grown), span(*within_s))?;
     }
     if all.unknown > 0 {
         writeln!(
@@ -182,7 +199,7 @@ pub(crate) fn buckets(
     if pgs_uncounted > 0 {
         writeln!(
             out,
-            "  without those of {pgs_uncounted} placement groups, which are being counted"
+            "  without those of {pgs_uncounted} placement groups, which are not counted now"
         )?;
     }
     for Bucket { name, objects, bytes: size } in buckets.iter().take(SHOWN_MAX) {

@@ -7,6 +7,8 @@ use larder_protocol::manager::state::{
 use larder_protocol::placement::{FailureDomains, Weight};
 use larder_types::{BootId, DiskId, MapVersion, PgId, PvId, ServerId, View};
 
+use larder_roles::observed::{Fill, Trouble};
+
 use super::*;
 
 fn map() -> Topology {
@@ -23,6 +25,11 @@ fn map() -> Topology {
     map
 }
 
+/// The state by a map, of which no server says anything.
+fn shown(map: &Topology) -> Status {
+    status(map, true, Vec::new(), Together::default())
+}
+
 #[test]
 fn placement_groups_are_sorted_by_what_they_lack() {
     let mut map = map();
@@ -36,12 +43,12 @@ fn placement_groups_are_sorted_by_what_they_lack() {
     map.pgs[1] = whole.clone();
     map.pgs[2] = PgRecord { members: vec![two], learners: [one].into(), ..whole.clone() };
     map.pgs[3] = PgRecord { members: vec![two], ..whole };
-    let pgs = status(&map, Vec::new()).pgs;
+    let pgs = shown(&map).pgs;
     assert_eq!((pgs.total, pgs.clean, pgs.degraded, pgs.recovering, pgs.inactive), (4, 1, 1, 1, 1));
     let states: Vec<_> = pgs.unclean.iter().map(|pg| (pg.id, pg.state)).collect();
     assert_eq!(states, [(0, "inactive"), (2, "recovering"), (3, "degraded")]);
     let mut text = Vec::new();
-    text::people(&mut text, &status(&map, Vec::new())).expect("memory takes it");
+    text::people(&mut text, &shown(&map)).expect("memory takes it");
     let text = String::from_utf8(text).expect("text");
     assert!(text.contains("cluster 00000000000000ab"), "{text}");
     assert!(text.contains("4, of these 1 clean, 1 degraded, 1 recovering, 1 inactive"), "{text}");
@@ -98,7 +105,7 @@ fn copies_are_told_by_what_they_hold_and_where_they_are() {
         lv(&[(0, current), (1, rebuilding), (2, current)]),
         lv(&[(1, ReplicaState::Gone), (0, current)]),
     ];
-    let status = status(&map, Vec::new());
+    let status = shown(&map);
     let told: Vec<_> = status
         .volumes
         .unclean
@@ -133,6 +140,7 @@ fn server(id: u32, state: &'static str, space: Space) -> Server {
         volumes_free: 0,
         copies: 0,
         space,
+        growth: None,
         disks: Vec::new(),
     }
 }
@@ -147,7 +155,7 @@ fn with_free(free: u64) -> Space {
 fn the_first_line_says_what_is_wrong_and_what_to_do() {
     let map = map();
     let verdict = |change: &dyn Fn(&mut Status)| {
-        let mut status = status(&map, Vec::new());
+        let mut status = shown(&map);
         status.pgs = Pgs { total: 4, clean: 4, ..Pgs::default() };
         status.space.all = with_free(59);
         status.servers = vec![server(1, "up", with_free(59)), server(2, "removed", with_free(0))];
@@ -218,7 +226,10 @@ fn space_is_put_together_from_what_meta_servers_say_of_volumes() {
         SpaceNow { volumes: vec![volume], buckets: vec![bucket(2, 70)], ..SpaceNow::default() },
         SpaceNow { buckets: vec![bucket(1, 3 << 20)], uncounted: 1, ..SpaceNow::default() },
     ];
-    let spaces = Spaces::of(&map, told.iter());
+    map.pgs.iter_mut().for_each(|pg| pg.members = vec![ServerId(0)]);
+    map.pgs[3].members = vec![ServerId(7)];
+    let spaces =
+        Spaces::of(&map, told.iter().enumerate().map(|(id, it)| (ServerId(id as u32), it)));
     let blocks = |count: u64| count * 4096;
     // Five volumes of a hundred blocks have no copy on each disk.
     let one = Space {
@@ -233,16 +244,120 @@ fn space_is_put_together_from_what_meta_servers_say_of_volumes() {
     assert_eq!(spaces.by_disk[&DiskId(1)], other);
     assert_eq!((spaces.all.bytes, spaces.all.used), (blocks(1300), blocks(100)));
     assert_eq!((spaces.objects, spaces.object_bytes), (3, (3 << 20) + 70));
+    assert_eq!(
+        spaces.pgs_uncounted, 2,
+        "one says so, and one is led by a server that says nothing"
+    );
     let mut text = Vec::new();
-    space::people(&mut text, &spaces).expect("memory takes it");
+    space::people(&mut text, &spaces, None).expect("memory takes it");
     let text = String::from_utf8(text).expect("text");
     for line in [
         "space: [#-------------------]   9 % of 5.1 MiB, 4.2 MiB free, 80.0 KiB waiting",
         "of 400.0 KiB nobody says now",
         "buckets: 1, with 3 objects of 3.0 MiB",
-        "without those of 1 placement groups",
+        "without those of 2 placement groups",
         "3.0 MiB             3 objects  photos",
     ] {
         assert!(text.contains(line), "{line:?} is not in\n{text}");
     }
+}
+
+/// A map with a server that is up and one that is down since version 9 of it.
+fn with_one_down() -> Topology {
+    let mut map = map();
+    for (id, state) in [(0, ServerState::Up), (1, ServerState::Down)] {
+        map.servers.insert(ServerId(id), data_server(id, state, false));
+    }
+    map.servers.get_mut(&ServerId(1)).expect("it is there").started = MapVersion(9);
+    let members = vec![ServerId(0), ServerId(1)];
+    let whole = PgRecord { view: View(3), activated: View(3), members, ..PgRecord::default() };
+    map.pgs.iter_mut().for_each(|pg| *pg = whole.clone());
+    map
+}
+
+const HOUR_MS: u64 = 3_600_000;
+
+fn observed(troubles: &[(Trouble, u64, bool)], fills: &[(Place, u64, u64)]) -> Together {
+    let troubles = troubles.iter().map(|&(trouble, for_ms, is_exact)| {
+        (trouble, larder_roles::observed::Lasting { for_ms, is_exact })
+    });
+    let fills = fills.iter().map(|&(place, taken, within_s)| Fill { place, taken, within_s });
+    let now = ObservedNow { troubles: troubles.collect(), fills: fills.collect() };
+    ObservedNow::together([now])
+}
+
+#[test]
+fn the_first_line_says_since_when_as_far_as_managers_know() {
+    let map = with_one_down();
+    let down = |server, started| Trouble::ServerDown(server, started);
+    let told = |of: &[(Trouble, u64, bool)]| status(&map, true, Vec::new(), observed(of, &[]));
+    let exact = told(&[(down(1, 9), 3 * HOUR_MS, true)]);
+    let line = &exact.verdict;
+    assert!(line.starts_with("NOT WELL: data-1 is down, for 3 hours (since 2"), "{line}");
+    assert!(line.contains("Z). Start what is down"), "{line}");
+    let least = told(&[(down(1, 9), 2 * HOUR_MS, false)]).verdict;
+    assert!(least.contains("is down, for at least 2 hours (since 2"), "{least}");
+    assert!(least.contains("Z or before). Start"), "{least}");
+    // It was up since, as the map knows.
+    let another = told(&[(down(1, 8), 3 * HOUR_MS, true), (down(0, 1), HOUR_MS, true)]).verdict;
+    assert!(another.starts_with("NOT WELL: data-1 is down. Start"), "{another}");
+    let json = serde_json::to_value(&exact).expect("JSON");
+    let trouble = &json["troubles"][0];
+    assert_eq!((&trouble["kind"], &trouble["server"]), (&"server_down".into(), &1.into()));
+    assert!(trouble["since_ms"].is_u64() && trouble["is_exact"] == true, "{trouble}");
+    let unled = observed(&[(Trouble::NoLeader, 60_000, true)], &[]);
+    let unled = status(&map, false, Vec::new(), unled).verdict;
+    assert!(unled.contains("none is reached, for 1 minute (since 2"), "{unled}");
+}
+
+#[test]
+fn of_several_servers_that_are_down_the_first_is_told() {
+    let mut map = with_one_down();
+    map.servers.insert(ServerId(2), data_server(2, ServerState::Down, false));
+    let started = map.servers[&ServerId(2)].started.0;
+    let (first, second) = (Trouble::ServerDown(1, 9), Trouble::ServerDown(2, started));
+    let told = observed(&[(first, 3 * HOUR_MS, true), (second, HOUR_MS, true)], &[]);
+    let line = status(&map, true, Vec::new(), told).verdict;
+    assert!(line.contains("data-1, data-2 are down, the first for 3 hours"), "{line}");
+}
+
+#[test]
+fn what_fills_is_foretold_of_the_cluster_its_servers_and_disks() {
+    let mut map = map();
+    map.servers.insert(ServerId(0), data_server(0, ServerState::Up, false));
+    let members = vec![ServerId(0), ServerId(1)];
+    let whole = PgRecord { view: View(3), activated: View(3), members, ..PgRecord::default() };
+    map.pgs.iter_mut().for_each(|pg| *pg = whole.clone());
+    let replica = ReplicaRecord {
+        server: ServerId(0),
+        disk: DiskId(0),
+        pv: PvId(3),
+        state: ReplicaState::Current,
+    };
+    let replicas = vec![replica; 2];
+    map.lvs = vec![LvRecord { pg: PgId(1), blocks: 100, width: 2, replicas, state: LvState::Open }];
+    let day_s = 24 * 3600;
+    let volume = larder_roles::progress::VolumeNow { volume: 0, blocks: 100, ..Default::default() };
+    let space = larder_roles::progress::SpaceNow { volumes: vec![volume], ..Default::default() };
+    let background = |space| {
+        let name = "meta-0".to_owned();
+        vec![Background { server: 0, name, progress: None, doubts: None, space }]
+    };
+    let before: Vec<_> = [Place::Cluster, Place::Server(0), Place::Disk(0)]
+        .map(|place| (place, 100 * 4096, 2 * day_s))
+        .into();
+    let told = status(&map, true, background(Some(space)), observed(&[], &before));
+    // 200 of 700 blocks are taken, and were 100 two days ago.
+    let expected = Growth { bytes: 100 * 4096, within_s: 2 * day_s, full_in_s: 10 * day_s };
+    assert_eq!(told.growth, Some(expected));
+    assert_eq!(told.servers[0].growth, Some(expected));
+    assert_eq!(told.servers[0].disks[0].growth, Some(expected));
+    let line = &told.verdict;
+    assert!(line.ends_with("taken, full in 10 days at the rate of the last 2 days"), "{line}");
+    let mut text = Vec::new();
+    text::people(&mut text, &told).expect("memory takes it");
+    let text = String::from_utf8(text).expect("text");
+    assert!(text.contains("400.0 KiB more taken than 2 days ago"), "{text}");
+    let unknown = status(&map, true, background(None), observed(&[], &before));
+    assert_eq!(unknown.growth, None, "part of it is not known now");
 }

@@ -5,6 +5,7 @@ use std::io::Write;
 use larder_net::limits::PROTOCOL_MAX;
 
 use super::bar::bar;
+use super::growth::foretold;
 use super::{Pgs, Server, Status, background, space};
 use crate::health::volumes::Volumes;
 
@@ -37,7 +38,7 @@ pub(super) fn people(out: &mut impl Write, status: &Status) -> std::io::Result<(
     for told in &status.rebalancing.told {
         writeln!(out, "{told}")?;
     }
-    space::people(out, &status.space)?;
+    space::people(out, &status.space, status.growth.as_ref())?;
     if let Some(number) = status.region {
         writeln!(
             out,
@@ -69,7 +70,8 @@ fn servers<'a>(
             disks.join(","),
             if server.space.bytes > 0 { server.space.text() } else { String::new() }
         );
-        writeln!(out, "{}", line.trim_end())?;
+        let line = line.trim_end().to_owned() + &foretold(server.growth.as_ref());
+        writeln!(out, "{line}")?;
     }
     Ok(())
 }

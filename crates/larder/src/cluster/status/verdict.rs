@@ -1,71 +1,103 @@
-//! The state of a cluster in one line: what is wrong, and what to do.
+//! The state of a cluster in one line: what is wrong, since when, and what to do.
+
+use larder_roles::observed::{Place, Trouble};
 
 use super::background;
-use super::space::Space;
+use super::growth::foretold;
+use super::space::{FULL_PERCENT, Space};
+use super::troubles::{since, since_first};
 use super::{Server, Status};
 use crate::quantity::bytes;
 
-/// From so many hundredths on a disk or machine is nearly full.
-const FULL_PERCENT: u64 = 90;
 /// Names in the line.
 const NAMES_MAX: usize = 3;
 
 /// The worst that there is to say.
 pub(super) fn of(status: &Status) -> String {
-    let Status { is_latest, servers, pgs, volumes, background, space, .. } = status;
-    let down = named(servers.iter().filter(|it| it.state == "down"));
+    let Status { is_latest, servers, pgs, volumes, background, space, troubles, .. } = status;
+    let is_down = |it: &&Server| it.state == "down";
+    let down = named(servers.iter().filter(is_down));
+    let are_many = servers.iter().filter(is_down).count() > 1;
+    let for_time = |of: &dyn Fn(Trouble) -> bool| since(troubles.longest(of));
     if !is_latest {
-        return "NOT WELL: no manager leads, or none is reached. Start machines with managers: most of them are needed".to_owned();
+        let time = for_time(&|it| it == Trouble::NoLeader);
+        return format!(
+            "NOT WELL: no manager leads, or none is reached{time}. Start machines with managers: most of them are needed"
+        );
     }
     if pgs.inactive > 0 {
+        let time = for_time(&|it| it == Trouble::PgsInactive);
         let why = match down {
-            Some(down) => format!(": {down} down. Start what is down"),
-            None => ". They are given primaries within seconds: if not, see the managers' logs"
-                .to_owned(),
+            Some(down) => format!(": {down} down{time}. Start what is down"),
+            None => format!(
+                "{time}. They are given primaries within seconds: if not, see the managers' logs"
+            ),
         };
         let (inactive, total) = (pgs.inactive, pgs.total);
         return format!("NOT WELL: {inactive} of {total} placement groups are not served{why}");
     }
     if let Some(down) = down {
+        let time = troubles.longest(|it| matches!(it, Trouble::ServerDown(..)));
+        let time = if are_many { since_first(time) } else { since(time) };
         return format!(
-            "NOT WELL: {down} down. Start what is down, or `larder remove` what will not come back"
+            "NOT WELL: {down} down{time}. Start what is down, or `larder remove` what will not come back"
         );
     }
     if background::has_doubts(background) {
-        return "NOT WELL: puts are in doubt, and their keys answer 503. The list below says what they wait for".to_owned();
+        let time = since(background::doubts_last(background));
+        return format!(
+            "NOT WELL: puts are in doubt{time}, and their keys answer 503. The list below says what they wait for"
+        );
     }
     if background::has_differing(background) {
         return "NOT WELL: members of a placement group differ. See their log".to_owned();
     }
     if volumes.degraded > 0 {
+        let time = for_time(&|it| it == Trouble::CopiesMissing);
         return format!(
-            "NOT WELL YET: {} of {} copies of volumes are there, the others are being made. Wait, and look for `rebuild` below",
+            "NOT WELL YET: {} of {} copies of volumes are there{time}, the others are being made. Wait, and look for `rebuild` below",
             volumes.replicas_current, volumes.replicas_wanted
         );
     }
     if pgs.clean < pgs.total {
+        let time = for_time(&|it| it == Trouble::PgsIncomplete);
         return format!(
-            "NOT WELL YET: {} of {} placement groups have all their members, the others are getting theirs. Wait",
+            "NOT WELL YET: {} of {} placement groups have all their members{time}, the others are getting theirs. Wait",
             pgs.clean, pgs.total
         );
     }
-    let is_full = |it: &&Server| it.space.bytes > 0 && it.space.percent() >= FULL_PERCENT;
-    let there = || servers.iter().filter(|it| it.state != "removed");
+    fullness(status).unwrap_or_else(|| {
+        let up = servers.iter().filter(|it| it.state != "removed").count();
+        format!(
+            "well: all {up} servers are up, all copies are there, {}{}",
+            percent(&space.all),
+            foretold(status.growth.as_ref())
+        )
+    })
+}
+
+/// The cluster, or the fullest server, if it is nearly full.
+fn fullness(status: &Status) -> Option<String> {
+    let Status { servers, space, troubles, .. } = status;
+    let for_time = |place| since(troubles.longest(|it| it == Trouble::NearlyFull(place)));
     if space.all.bytes > 0 && space.all.percent() >= FULL_PERCENT {
-        return format!(
-            "NEARLY FULL: {}. Add a disk or a machine, or delete objects",
-            percent(&space.all)
-        );
+        return Some(format!(
+            "NEARLY FULL: {}{}{}. Add a disk or a machine, or delete objects",
+            percent(&space.all),
+            for_time(Place::Cluster),
+            foretold(status.growth.as_ref())
+        ));
     }
-    if let Some(full) = there().filter(is_full).max_by_key(|it| it.space.percent()) {
-        return format!(
-            "well, but {} is nearly full: {}. Volumes move to emptier disks by themselves",
-            full.name,
-            percent(&full.space)
-        );
-    }
-    let up = there().count();
-    format!("well: all {up} servers are up, all copies are there, {}", percent(&space.all))
+    let is_full = |it: &&Server| it.space.bytes > 0 && it.space.percent() >= FULL_PERCENT;
+    let there = servers.iter().filter(|it| it.state != "removed");
+    let full = there.filter(is_full).max_by_key(|it| it.space.percent())?;
+    Some(format!(
+        "well, but {} is nearly full: {}{}{}. Volumes move to emptier disks by themselves",
+        full.name,
+        percent(&full.space),
+        for_time(Place::Server(full.id)),
+        foretold(full.growth.as_ref())
+    ))
 }
 
 fn percent(space: &Space) -> String {

@@ -6,8 +6,17 @@ use crate::breakdown::ByKind;
 use crate::wire::{ManagerCall, ManagerMessageIn};
 
 /// Names of the kinds of requests and messages, in the order of their counts.
-const KINDS: [&str; 8] =
-    ["map", "propose", "issue_token", "authority", "peer", "server", "handed_on", "handed_back"];
+const KINDS: [&str; 9] = [
+    "map",
+    "propose",
+    "issue_token",
+    "authority",
+    "peer",
+    "server",
+    "handed_on",
+    "handed_back",
+    "observed",
+];
 
 /// Requests and messages to a manager by kind, those too that it refuses.
 #[derive(Debug, Default)]
@@ -20,6 +29,7 @@ impl ManagerRequests {
             ManagerCall::Propose(_) => 1,
             ManagerCall::IssueToken(..) => 2,
             ManagerCall::Authority => 3,
+            ManagerCall::Observed => 8,
         });
     }
 
@@ -125,6 +135,7 @@ mod tests {
         for (count, request) in (1..).zip(&asked) {
             (0..count).for_each(|_| requests.note_request(request));
         }
+        requests.note_request(&ManagerCall::Observed);
         let (server, boot) = (ServerId(4), BootId(7));
         let said = [
             ManagerMessageIn::Peer,
@@ -145,6 +156,7 @@ mod tests {
             ("server", 5),
             ("handed_on", 6),
             ("handed_back", 7),
+            ("observed", 1),
         ];
         assert_eq!(seen, expected);
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use larder_env::clock::uptime_ms;
 use larder_identity::{Role, Subject};
 use larder_net::{Handler, PeerIdentity, Responder};
 use larder_protocol::manager::quorum::QuorumMessage;
@@ -12,7 +13,7 @@ use larder_protocol::manager::state::{
     Command, MapVersion, NewServer, ServerRecord, ServerRole, ServerState, Topology,
 };
 use larder_types::ServerId;
-use larder_types::codec::decode;
+use larder_types::codec::{decode, encode};
 use tokio::time::timeout;
 
 use super::counts::ManagerCounts;
@@ -22,6 +23,7 @@ use super::tokens::Issuer;
 use crate::inbox::{Inbox, NotTaken};
 use crate::limits::MAP_WAIT_MS;
 use crate::managers::NotIssued;
+use crate::observed::Observed;
 use crate::wire::{ManagerCall, ManagerMessageIn, ManagerReply, ManagerService};
 
 /// See the module's head.
@@ -31,6 +33,7 @@ pub(super) struct Desk {
     pub(super) led: Arc<LedAt>,
     pub(super) issuer: Arc<Issuer>,
     pub(super) counts: Arc<ManagerCounts>,
+    pub(super) observed: Arc<Observed>,
 }
 
 impl Handler<ManagerService> for Desk {
@@ -69,6 +72,13 @@ impl Handler<ManagerService> for Desk {
             ManagerCall::Authority => {
                 let (reply, text) = self.authority_for(from);
                 responder.answer(&reply, text);
+            }
+            ManagerCall::Observed if self.was_removed(from.subject.server) => {
+                responder.answer(&ManagerReply::NotAllowed, Bytes::new());
+            }
+            ManagerCall::Observed => {
+                let now = self.observed.now(uptime_ms());
+                responder.answer(&ManagerReply::Observed, encode(&now).into());
             }
         }
     }

@@ -67,6 +67,7 @@ pub(crate) use tokens::{add_token, admission_of};
 
 use crate::directory::LOCK_FILE;
 use crate::managers::{ManagersClient, NotIssued};
+use crate::observed::Observed;
 use crate::renewal::{Renewal, Standing};
 use authority::{Asking, Keeper};
 pub(crate) use maps::Maps;
@@ -176,6 +177,18 @@ impl Manager {
     #[must_use]
     pub fn counts(&self) -> &Arc<ManagerCounts> {
         self.running.counts()
+    }
+
+    /// The observations that it tells. The program that runs it makes them.
+    #[must_use]
+    pub fn observed(&self) -> &Arc<Observed> {
+        &self.running.observed
+    }
+
+    /// Its connections to other servers.
+    #[must_use]
+    pub fn endpoint(&self) -> &Arc<Endpoint> {
+        &self.running.endpoint
     }
 
     /// The map as this manager has applied it: where it leads, whatever was answered is in it.

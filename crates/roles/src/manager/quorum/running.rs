@@ -23,6 +23,7 @@ use super::tokens::{Admitted, Issuer, TokenBook};
 use crate::inbox::inbox;
 use crate::limits::MANAGER_INBOX_MAX;
 use crate::managers::{Contacts, ManagersClient, Presence, Run};
+use crate::observed::Observed;
 use crate::wire::ManagerService;
 
 /// The ports and settings that a manager runs on.
@@ -48,6 +49,7 @@ pub(crate) struct Running {
     pub(crate) seat: watch::Receiver<Seat>,
     pub(crate) maps: Maps,
     counts: Arc<ManagerCounts>,
+    pub(super) observed: Arc<Observed>,
     pub(super) issuer: Arc<Issuer>,
     pub(super) endpoint: Arc<Endpoint>,
     stopping: Arc<AtomicBool>,
@@ -100,9 +102,15 @@ impl Running {
         let admitted = Admitted { book, maps: maps.clone() };
         let enrolment = Enrolment::new(authority, admitted, ground.certificate_life);
         let (maps_of_desk, issuer_of_desk) = (maps.clone(), issuer.clone());
-        let counts_of_desk = counts.clone();
-        let desk =
-            Desk { inbox, maps: maps_of_desk, led, issuer: issuer_of_desk, counts: counts_of_desk };
+        let observed = Arc::new(Observed::default());
+        let desk = Desk {
+            inbox,
+            maps: maps_of_desk,
+            led,
+            issuer: issuer_of_desk,
+            counts: counts.clone(),
+            observed: observed.clone(),
+        };
         let services = Services::new().with_enrolment(enrolment);
         // One that was removed finds that in the map; the desk takes nothing else from it.
         let services = services.with_removed::<ManagerService>(Roles::all(), desk);
@@ -117,6 +125,7 @@ impl Running {
             seat,
             maps,
             counts,
+            observed,
             issuer,
             endpoint,
             stopping,

@@ -58,7 +58,8 @@ async fn a_full_inbox_refuses_and_serves_again_once_it_is_drained() {
     let taken = (0..).take_while(|_| inbox.put(beat()).is_ok()).count();
     assert_eq!(taken, MANAGER_INBOX_MAX);
     let (led, counts) = (Arc::default(), Arc::default());
-    let desk = Desk { inbox, maps, led, issuer: Arc::new(issuer), counts };
+    let observed = Arc::default();
+    let desk = Desk { inbox, maps, led, issuer: Arc::new(issuer), counts, observed };
     let services = Services::new().with::<ManagerService>(Roles::all(), desk);
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listener = Listener::start(&own, socket, services).unwrap();

@@ -1,0 +1,121 @@
+//! Observes the cluster beside a manager, for those who ask since when something is so and how fast disks fill.
+//!
+//! It looks at the map once a second, and asks the meta servers for their volumes once a minute. It changes nothing.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use larder_env::clock::uptime_ms;
+use larder_net::Endpoint;
+use larder_protocol::manager::state::{MapVersion, Topology};
+use larder_roles::managers::{Managers, ManagersClient};
+use larder_roles::observed::{Observed, Trouble};
+use larder_roles::peers::Peers;
+use larder_roles::quorum::{Manager, ManagerCounts};
+use larder_roles::wire::{ManagerService, MetaService};
+use larder_types::ServerId;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::background;
+use super::space::{Space, Spaces};
+use super::troubles;
+
+/// Time between two looks at the map.
+const LOOK: Duration = Duration::from_secs(1);
+/// Time between two looks at space.
+const SPACE_LOOK: Duration = Duration::from_secs(60);
+/// A manager that has followed a leader for so long has the latest map: what appears in it then begins then.
+const SETTLED: Duration = Duration::from_secs(10);
+/// A pause between two looks that is longer is a gap: the process stood still, and its map is old when it goes on.
+const GAP_MS: u64 = 10_000;
+
+/// See the module's head.
+pub(crate) struct Observer {
+    me: ServerId,
+    managers: Arc<ManagersClient>,
+    counts: Arc<ManagerCounts>,
+    observed: Arc<Observed>,
+    metas: Peers<MetaService>,
+    others: Peers<ManagerService>,
+    /// The moment from which on it has followed a leader without a gap.
+    led_since: Option<Instant>,
+    ticked_ms: u64,
+    looked: Option<MapVersion>,
+    space_looked: Option<Instant>,
+    full: BTreeSet<Trouble>,
+}
+
+impl Observer {
+    /// Of a manager that runs.
+    pub(crate) fn of(manager: &Manager) -> Self {
+        let endpoint: &Arc<Endpoint> = manager.endpoint();
+        Self {
+            me: manager.server(),
+            managers: manager.managers().clone(),
+            counts: manager.counts().clone(),
+            observed: manager.observed().clone(),
+            metas: Peers::new(endpoint),
+            others: Peers::new(endpoint),
+            led_since: None,
+            ticked_ms: uptime_ms(),
+            looked: None,
+            space_looked: None,
+            full: BTreeSet::new(),
+        }
+    }
+
+    /// Looks again and again, as long as the process lives.
+    pub(crate) async fn watch(mut self) -> Infallible {
+        let mut ticks = interval(LOOK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let before_ms = std::mem::replace(&mut self.ticked_ms, uptime_ms());
+            if self.ticked_ms.saturating_sub(before_ms) > GAP_MS {
+                self.led_since = None;
+            }
+            let is_settled = self.led_since.is_some_and(|since| since.elapsed() >= SETTLED);
+            if self.counts.has_leader.load(Ordering::Relaxed) == 0 {
+                self.observed.heed_no_leader(uptime_ms(), is_settled);
+                (self.led_since, self.looked) = (None, None);
+                continue;
+            }
+            self.led_since.get_or_insert_with(Instant::now);
+            let map = self.managers.map();
+            if map.founded.is_some() {
+                self.look(&map, is_settled).await;
+            }
+        }
+    }
+
+    async fn look(&mut self, map: &Topology, is_settled: bool) {
+        let looks_at_space = self.space_looked.is_none_or(|at| at.elapsed() >= SPACE_LOOK);
+        if looks_at_space {
+            self.space_looked = Some(Instant::now());
+            self.look_at_space(map).await;
+        }
+        if looks_at_space || self.looked != Some(map.version) {
+            let troubles = &troubles::of_map(map) | &self.full;
+            self.observed.heed(&troubles, uptime_ms(), is_settled);
+            self.looked = Some(map.version);
+        }
+        if looks_at_space {
+            for told in troubles::ask(&self.others, map, Some(self.me)).await {
+                self.observed.adopt(&told, uptime_ms());
+            }
+        }
+    }
+
+    async fn look_at_space(&mut self, map: &Topology) {
+        let told = background::spaces(&self.metas, map).await;
+        let spaces = Spaces::of(map, told.iter().map(|(server, now)| (*server, now)));
+        let places = troubles::places(&spaces);
+        self.full = troubles::nearly_full(&places, &self.full);
+        let known = |space: &Space| (space.unknown == 0).then(|| space.taken());
+        let taken = places.iter().map(|(place, space)| (*place, known(space))).collect();
+        self.observed.look(&taken, uptime_ms());
+    }
+}

@@ -1,0 +1,185 @@
+//! The troubles of a cluster by its map and its space, and since when they last by what its managers have observed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use larder_net::Peer;
+use larder_protocol::manager::state::{ServerRole, ServerState, Topology};
+use larder_roles::observed::{Fill, Growth, Lasting, ObservedNow, Place, Together, Trouble};
+use larder_roles::peers::Peers;
+use larder_roles::wire::{ManagerCall, ManagerReply, ManagerService};
+use larder_types::ServerId;
+use serde::{Serialize, Serializer};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::space::{FULL_PERCENT, Space, Spaces};
+use crate::health::volumes::Volumes;
+use crate::quantity::span;
+use crate::wall_clock::{now_ms, utc};
+
+/// The time that a manager has to answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Troubles that the map shows.
+pub(super) fn of_map(map: &Topology) -> BTreeSet<Trouble> {
+    let down = map.servers.iter().filter(|(_, it)| it.state == ServerState::Down);
+    let mut troubles: BTreeSet<Trouble> =
+        down.map(|(id, it)| Trouble::ServerDown(id.0, it.started.0)).collect();
+    let pgs = super::pgs(map);
+    if pgs.inactive > 0 {
+        troubles.insert(Trouble::PgsInactive);
+    }
+    if pgs.clean < pgs.total {
+        troubles.insert(Trouble::PgsIncomplete);
+    }
+    if Volumes::of(map).degraded > 0 {
+        troubles.insert(Trouble::CopiesMissing);
+    }
+    troubles
+}
+
+/// Space of all places.
+pub(super) fn places(spaces: &Spaces) -> BTreeMap<Place, Space> {
+    let servers = spaces.by_server.iter().map(|(id, space)| (Place::Server(id.0), *space));
+    let disks = spaces.by_disk.iter().map(|(id, space)| (Place::Disk(id.0), *space));
+    let all = (spaces.all.bytes > 0).then_some((Place::Cluster, spaces.all));
+    all.into_iter().chain(servers).chain(disks).collect()
+}
+
+/// Places that are nearly full. One of which somebody does not say now how full it is stays what it was.
+pub(super) fn nearly_full(
+    places: &BTreeMap<Place, Space>,
+    before: &BTreeSet<Trouble>,
+) -> BTreeSet<Trouble> {
+    let is_full = |(place, space): &(&Place, &Space)| {
+        let was = space.unknown > 0 && before.contains(&Trouble::NearlyFull(**place));
+        was || space.bytes > 0 && space.percent() >= FULL_PERCENT
+    };
+    places.iter().filter(is_full).map(|(place, _)| Trouble::NearlyFull(*place)).collect()
+}
+
+/// Asks the managers that are up, side by side, but for one.
+pub(super) async fn ask(
+    peers: &Peers<ManagerService>,
+    map: &Topology,
+    but: Option<ServerId>,
+) -> Vec<ObservedNow> {
+    let (mut asked, until) = (JoinSet::new(), Instant::now() + PATIENCE);
+    for (&id, record) in &map.servers {
+        let is_asked = record.state == ServerState::Up
+            && record.roles.contains(&ServerRole::Manager)
+            && Some(id) != but;
+        if let Some(peer) = peers.of(map, id).filter(|_| is_asked) {
+            asked.spawn(told(peer, until));
+        }
+    }
+    asked.join_all().await.into_iter().flatten().collect()
+}
+
+/// `None` if it does not answer, or is of an earlier release.
+async fn told(peer: Peer<ManagerService>, until: Instant) -> Option<ObservedNow> {
+    match peer.call(&ManagerCall::Observed, Bytes::new(), until).await {
+        Ok((ManagerReply::Observed, payload)) => ObservedNow::heard(&payload),
+        Ok(_) | Err(_) => None,
+    }
+}
+
+/// A trouble of now, as programs read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+struct Shown {
+    kind: &'static str,
+    /// The server that it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<u32>,
+    /// The disk that it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disk: Option<u32>,
+    /// Milliseconds since 1970; nothing if no manager knows.
+    since_ms: Option<u64>,
+    /// False if it may have begun earlier than that.
+    is_exact: bool,
+    #[serde(skip)]
+    trouble: Trouble,
+    #[serde(skip)]
+    lasting: Option<Lasting>,
+}
+
+impl Shown {
+    fn of(trouble: Trouble, lasting: Option<Lasting>, now_ms: u64) -> Self {
+        let (kind, server, disk) = match trouble {
+            Trouble::NoLeader => ("no_leader", None, None),
+            Trouble::PgsInactive => ("pgs_inactive", None, None),
+            Trouble::PgsIncomplete => ("pgs_incomplete", None, None),
+            Trouble::CopiesMissing => ("copies_missing", None, None),
+            Trouble::ServerDown(server, _) => ("server_down", Some(server), None),
+            Trouble::NearlyFull(Place::Cluster) => ("nearly_full", None, None),
+            Trouble::NearlyFull(Place::Server(server)) => ("nearly_full", Some(server), None),
+            Trouble::NearlyFull(Place::Disk(disk)) => ("nearly_full", None, Some(disk)),
+        };
+        let since_ms = lasting.map(|it| now_ms.saturating_sub(it.for_ms));
+        let is_exact = lasting.is_some_and(|it| it.is_exact);
+        Self { kind, server, disk, since_ms, is_exact, trouble, lasting }
+    }
+}
+
+/// The troubles of a state, and what was observed of its places.
+#[derive(Debug, Default)]
+pub(super) struct Troubles {
+    all: Vec<Shown>,
+    fills: BTreeMap<Place, Fill>,
+}
+
+impl Troubles {
+    /// The troubles of a map and its space, of which managers have said this.
+    pub(super) fn of(map: &Topology, is_latest: bool, spaces: &Spaces, told: Together) -> Self {
+        let places = places(spaces);
+        // It is not known what is so by now.
+        let mut now = match is_latest {
+            true => of_map(map),
+            false => BTreeSet::from([Trouble::NoLeader]),
+        };
+        let observed = told.troubles.keys().copied().collect();
+        now.extend(nearly_full(&places, &observed));
+        let wall_ms = now_ms();
+        let shown = |it: Trouble| Shown::of(it, told.troubles.get(&it).copied(), wall_ms);
+        Self { all: now.into_iter().map(shown).collect(), fills: told.fills }
+    }
+
+    /// The time for which the longest of some troubles lasts.
+    pub(super) fn longest(&self, of: impl Fn(Trouble) -> bool) -> Option<Lasting> {
+        let some = self.all.iter().filter(|it| of(it.trouble)).filter_map(|it| it.lasting);
+        some.max_by_key(|it| it.for_ms)
+    }
+
+    /// Growth of a place that has this space now.
+    pub(super) fn growth(&self, place: Place, space: &Space) -> Option<Growth> {
+        // Part of it is not known, and would look like growth once it is.
+        let fill = self.fills.get(&place).filter(|_| space.unknown == 0)?;
+        Growth::of(space.taken().saturating_sub(fill.taken), fill.within_s, space.free)
+    }
+}
+
+/// Programs see the troubles as a list.
+pub(super) fn shown<S: Serializer>(troubles: &Troubles, into: S) -> Result<S::Ok, S::Error> {
+    troubles.all.serialize(into)
+}
+
+/// The time for which something lasts, as the line says it that tells what is wrong.
+pub(super) fn since(lasting: Option<Lasting>) -> String {
+    since_of("", lasting)
+}
+
+/// The same of several, of which the first has lasted longest.
+pub(super) fn since_first(lasting: Option<Lasting>) -> String {
+    since_of("the first ", lasting)
+}
+
+fn since_of(which: &str, lasting: Option<Lasting>) -> String {
+    let Some(Lasting { for_ms, is_exact }) = lasting else { return String::new() };
+    let now = SystemTime::now();
+    let at = utc(now.checked_sub(Duration::from_millis(for_ms)).unwrap_or(now));
+    let (least, before) = if is_exact { ("", "") } else { ("at least ", " or before") };
+    format!(", {which}for {least}{} (since {at}{before})", span(for_ms / 1000))
+}
