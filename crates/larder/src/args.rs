@@ -15,7 +15,7 @@ use larder_types::BucketName;
 use crate::{exit, release};
 pub(crate) use operate::{
     BucketCommand, DiskCommand, DoctorArgs, DrainArgs, KeysCommand, RebalanceCommand,
-    RecoverCommand, RemoveArgs, StatusArgs,
+    RecoverCommand, RemoveArgs, StatusArgs, UsageArgs,
 };
 use region::RegionCommand;
 
@@ -115,7 +115,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: RecoverCommand,
     },
-    /// Show or set the number of copies that a bucket's puts wait for.
+    /// Show what buckets have, and show or set the number of copies that a bucket's puts wait for.
     Bucket {
         #[command(subcommand)]
         command: BucketCommand,

@@ -7,7 +7,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | commands over others | [`status`] |
+//! | commands over others | [`status`], [`usage`] |
 //! | commands | [`server`], [`pack`], [`dev`], [`keys`], [`region`], [`recover`], [`inspect`], [`doctor`], [`bench`], [`manual`] |
 //! | a machine of a cluster; a running store, as commands see it | [`node`]; [`store_status`] |
 //! | roles of a cluster, and the commands beside them | [`cluster`] |
@@ -49,6 +49,7 @@ mod server;
 mod serving;
 mod status;
 mod store_status;
+mod usage;
 mod wall_clock;
 
 use std::ffi::OsString;
@@ -57,7 +58,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Command, Program};
+use args::{BucketCommand, Command, Program};
 use larder_protocol::manager::state::ServerRole;
 
 /// Bodies and METAX are allocated on one thread and freed on another, thousands of times a second:
@@ -89,7 +90,10 @@ pub fn run(line: impl IntoIterator<Item = OsString>, reached_by: &[&'static str]
         Command::Rebalance { command } => cluster::rebalance::run(&command),
         Command::Keys { command } => keys::run(&command),
         Command::Recover { command } => recover::run(&command),
-        Command::Bucket { command } => cluster::bucket::run(&command),
+        Command::Bucket { command: BucketCommand::Usage(args) } => usage::run(&args),
+        Command::Bucket { command: BucketCommand::Policy { config, name, policy } } => {
+            cluster::bucket::run(&config, &name, policy)
+        }
         Command::DevCluster(args) => dev::run(&args, reached_by),
         Command::Pack(args) => pack::run(*args),
         Command::Region { command } => region::run(command),

@@ -217,8 +217,31 @@ pub(crate) enum RecoverCommand {
     },
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct UsageArgs {
+    /// Directory of a store, of a machine of a cluster, or of a development cluster.
+    #[arg(value_name = "DIR", required_unless_present = "config")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Configuration file of a `larder manager`, `meta`, `data` or `proxy` on this machine, in place of DIR.
+    #[arg(long, value_name = "FILE", conflicts_with = "dir")]
+    pub(crate) config: Option<PathBuf>,
+    /// Show this bucket alone.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) bucket: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum BucketCommand {
+    /// Show how many objects and bytes each bucket has.
+    ///
+    /// The store counts them with each change, so this scans nothing. Objects count once, however many copies they have.
+    /// Parts of uploads that are not complete do not count. Exits with 0 if the counts are exact, and with 1 if they lack
+    /// some: after a start, or while a meta server does not answer.
+    #[command(after_help = exit::HELP)]
+    Usage(UsageArgs),
     /// Show or set a bucket's write policy: the copies that a put waits for.
     ///
     /// all: a put is acknowledged when every copy within reach is durable (default). majority: when more than half of the

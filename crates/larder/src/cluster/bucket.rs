@@ -1,5 +1,6 @@
 //! `larder bucket policy`: how many copies a bucket's puts wait for.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use larder_protocol::manager::state::{Command, Outcome, Refusal, Topology};
@@ -8,16 +9,14 @@ use larder_types::{BucketName, WritePolicy};
 
 use super::RoleError;
 use super::beside::{self, agreed, finish, managers, runtime};
-use crate::args::BucketCommand;
 
-/// Shows or sets something of a bucket.
-pub(crate) fn run(command: &BucketCommand) -> ExitCode {
-    let BucketCommand::Policy { config, name, policy } = command;
-    finish(shown_or_set(config, name, *policy))
+/// Shows or sets the policy of a bucket.
+pub(crate) fn run(config: &Path, name: &str, policy: Option<WritePolicy>) -> ExitCode {
+    finish(shown_or_set(config, name, policy))
 }
 
 fn shown_or_set(
-    config: &std::path::Path,
+    config: &Path,
     name: &str,
     policy: Option<WritePolicy>,
 ) -> Result<Vec<String>, RoleError> {

@@ -9,6 +9,7 @@ pub(crate) mod observer;
 pub(crate) mod space;
 mod text;
 mod troubles;
+pub(crate) mod usage;
 mod verdict;
 
 use std::collections::BTreeMap;

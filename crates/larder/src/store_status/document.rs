@@ -5,6 +5,7 @@ use larder_roles::progress::Progress;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::status::space::{Bucket, Space};
+use crate::cluster::status::usage::Usage;
 
 /// See the module's head. Fields are added, and keep their meaning; one that is added has `#[serde(default)]`, as the server that
 /// is asked may be of an earlier release.
@@ -50,6 +51,19 @@ pub(crate) struct Document {
     pub(super) region: Option<u16>,
     /// Its background work.
     pub(super) progress: Progress,
+}
+
+impl Document {
+    /// The part of it about buckets.
+    pub(super) fn usage(self) -> Usage {
+        let Self {
+            objects, object_bytes: bytes, buckets, buckets_not_named, pgs_uncounted, ..
+        } = self;
+        // A group that is not served shows none of its objects.
+        let pgs_uncounted = pgs_uncounted.max(self.pgs_halted as u64);
+        let is_exact = pgs_uncounted == 0 && buckets_not_named == 0;
+        Usage { is_exact, pgs_uncounted, buckets, buckets_not_named, objects, bytes }
+    }
 }
 
 /// Requests of late.

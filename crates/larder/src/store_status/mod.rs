@@ -21,6 +21,7 @@ use tokio::time::sleep;
 
 use crate::args::StatusArgs;
 use crate::breakdown::{self, Breakdown, Told};
+use crate::cluster::status::usage::Usage;
 use crate::cluster::status::{CLEAR, WATCH_PAUSE};
 use crate::exit;
 use crate::kind::{self, Kind, KindError};
@@ -47,7 +48,7 @@ pub(crate) enum StatusError {
 }
 
 impl StatusError {
-    const fn code(&self) -> u8 {
+    pub(crate) const fn code(&self) -> u8 {
         match self {
             // A store that runs nowhere is not well; all else is not known.
             Self::NotRunning { .. } => exit::FAULTS,
@@ -100,6 +101,17 @@ fn watch(dir: &Path, args: &StatusArgs) -> Result<bool, StatusError> {
         }
         runtime.block_on(async { sleep(WATCH_PAUSE).await });
     }
+}
+
+/// The objects and bytes of the buckets of the store in a directory.
+pub(crate) fn usage(dir: &Path) -> Result<Usage, StatusError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(StatusError::System)?;
+    let told = runtime.block_on(socket::ask(dir, Asked::Status))?;
+    serde_json::from_slice(&told).map(Document::usage).map_err(|error| StatusError::NoAnswer {
+        dir: dir.display().to_string(),
+        reason: format!("{error}; the server runs another release: restart it"),
+    })
 }
 
 /// Prints the counts of a store; false if nobody reads on.

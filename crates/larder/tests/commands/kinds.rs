@@ -189,6 +189,10 @@ fn of_operators(named: &Named<'_>) -> Vec<Case> {
             (kind == DevCluster).then(|| format!("such as {dir}/node-1/manager/role.toml"))
         };
     }
+    cases.push(case("bucket usage", &["--config", named.config], ROLES));
+    let mut usage = case("bucket usage", &[named.dir, "--json"], &[Store, Machine, DevCluster]);
+    usage.says = |kind, dir| (kind == Worker).then(|| format!("`larder pack status {dir}`"));
+    cases.push(usage);
     cases.push(case("keys status", &["--config", named.config], ROLES));
     for (command, words) in
         [("keys status", &[][..]), ("keys rotate", &["--at-once"]), ("keys retire", &["--yes"])]

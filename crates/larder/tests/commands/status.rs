@@ -38,6 +38,18 @@ fn a_running_store_says_how_it_is() {
     let verdict = told["verdict"].as_str().unwrap();
     assert!(verdict.starts_with("well: 0 % of "), "{verdict}");
     assert_eq!((&told["is_well"], &told["is_ready"]), (&Value::Bool(true), &Value::Bool(true)));
+    let usage = |words: &[&str]| {
+        let all = [&["bucket", "usage", &dir], words].concat();
+        Command::new(env!("CARGO_BIN_EXE_larder")).args(all).output().unwrap()
+    };
+    let counted: Value = serde_json::from_slice(&usage(&["--json"]).stdout).unwrap();
+    let none = serde_json::json!({
+        "is_exact": true, "pgs_uncounted": 0, "buckets": [], "buckets_not_named": 0, "objects": 0, "bytes": 0
+    });
+    assert_eq!(counted, none);
+    let missing = usage(&["--bucket", "photos"]);
+    assert_eq!(missing.status.code(), Some(2), "{missing:?}");
+    assert_eq!(text(&missing.stderr), "error: there is no bucket \"photos\"\n");
     let space = |field: &str| told["space"][field].as_u64().unwrap();
     assert_eq!(space("bytes"), space("used") + space("waiting") + space("free") + space("unknown"));
     assert!(space("free") > 0, "{told}");

@@ -1,0 +1,128 @@
+//! The objects and bytes of each bucket, for `larder bucket usage`. Members of placement groups count them with each change, so
+//! nothing is scanned.
+
+use std::io::Write;
+use std::path::Path;
+
+use larder_roles::managers::Managers;
+use larder_roles::peers::Peers;
+use serde::Serialize;
+
+use super::super::RoleError;
+use super::super::beside;
+use super::background;
+use super::space::{Bucket, Spaces};
+use crate::quantity::bytes;
+
+/// See the module's head.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub(crate) struct Usage {
+    /// True if every object of these buckets is counted.
+    pub(crate) is_exact: bool,
+    /// Placement groups whose objects are not in the counts.
+    pub(crate) pgs_uncounted: u64,
+    /// The buckets with the most bytes come first.
+    pub(crate) buckets: Vec<Bucket>,
+    /// Buckets that are not named, as there are too many.
+    pub(crate) buckets_not_named: u64,
+    /// Objects of all buckets, and their bytes as clients see them.
+    pub(crate) objects: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Usage {
+    /// The part of one bucket; `None` if there is none of that name.
+    pub(crate) fn of_bucket(mut self, name: &str) -> Option<Self> {
+        self.buckets.retain(|bucket| bucket.name == name);
+        let &Bucket { objects, bytes, .. } = self.buckets.first()?;
+        Some(Self { objects, bytes, ..self })
+    }
+}
+
+/// Asks the meta servers of the cluster that a configuration or a directory belongs to.
+pub(crate) fn ask(path: &Path) -> Result<Usage, RoleError> {
+    beside::runtime()?.block_on(async {
+        let config = beside::config(path)?;
+        let (endpoint, managers) = beside::connect(&config).await?;
+        // By another map a group may be led elsewhere by now.
+        let is_latest = beside::is_confirmed(&*managers).await;
+        let map = managers.map();
+        let told = background::spaces(&Peers::new(&endpoint), &map).await;
+        let spaces = Spaces::of(&map, told.iter().map(|(server, now)| (*server, now)));
+        let Spaces { objects, object_bytes, buckets, buckets_not_named, pgs_uncounted, .. } =
+            spaces;
+        let is_exact = is_latest && pgs_uncounted == 0 && buckets_not_named == 0;
+        let bytes = object_bytes;
+        Ok(Usage { is_exact, pgs_uncounted, buckets, buckets_not_named, objects, bytes })
+    })
+}
+
+/// Prints it for people.
+pub(crate) fn people(out: &mut impl Write, usage: &Usage) -> std::io::Result<()> {
+    let Usage { is_exact, pgs_uncounted, buckets, buckets_not_named, .. } = usage;
+    if !is_exact {
+        writeln!(out, "NOT EXACT: {}", lacks(*pgs_uncounted, *buckets_not_named))?;
+    }
+    writeln!(out, "{:>14}  {:>20}  {:>10}  bucket", "objects", "bytes", "")?;
+    let mut line = |objects, size, name| {
+        writeln!(out, "{objects:>14}  {size:>20}  {:>10}  {name}", bytes(size))
+    };
+    for Bucket { name, objects, bytes } in buckets {
+        line(*objects, *bytes, name.as_str())?;
+    }
+    if buckets.len() == 1 { Ok(()) } else { line(usage.objects, usage.bytes, "(all)") }
+}
+
+/// The reason why counts are not exact.
+fn lacks(pgs_uncounted: u64, buckets_not_named: u64) -> String {
+    match (pgs_uncounted, buckets_not_named) {
+        (0, 0) => "no manager says that its map is the latest. See `larder status`".to_owned(),
+        (0, buckets) => format!(
+            "there are too many buckets: at least {buckets} are in the sum of all, in part or whole, and not in their own line"
+        ),
+        (pgs, _) => format!(
+            "without {pgs} placement groups, which are being counted after a start, or whose meta servers do not answer. See `larder status`"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage() -> Usage {
+        let bucket = |name: &str, objects, bytes| Bucket { name: name.to_owned(), objects, bytes };
+        let buckets = vec![bucket("photos", 3, 3 << 20), bucket("logs", 2, 70)];
+        Usage { is_exact: true, buckets, objects: 5, bytes: (3 << 20) + 70, ..Usage::default() }
+    }
+
+    fn shown(usage: &Usage) -> Vec<String> {
+        let mut out = Vec::new();
+        people(&mut out, usage).expect("memory takes it");
+        String::from_utf8(out).expect("text").lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn buckets_are_shown_to_the_byte_with_their_sum() {
+        let lines = shown(&usage());
+        assert_eq!(lines.len(), 4, "{lines:?}");
+        assert!(lines[1].ends_with("3               3145728     3.0 MiB  photos"), "{lines:?}");
+        assert!(lines[3].ends_with("5               3145798     3.0 MiB  (all)"), "{lines:?}");
+    }
+
+    #[test]
+    fn one_bucket_is_shown_alone() {
+        let logs = usage().of_bucket("logs").expect("it is there");
+        assert_eq!((logs.objects, logs.bytes, logs.buckets.len()), (2, 70, 1));
+        assert_eq!(shown(&logs).len(), 2);
+        assert_eq!(usage().of_bucket("log"), None);
+    }
+
+    #[test]
+    fn counts_that_lack_something_say_so_first() {
+        let lacking = Usage { is_exact: false, pgs_uncounted: 4, ..usage() };
+        assert!(shown(&lacking)[0].starts_with("NOT EXACT: without 4 placement groups"));
+        let old = Usage { is_exact: false, ..usage() };
+        assert!(shown(&old)[0].starts_with("NOT EXACT: no manager says"));
+    }
+}
