@@ -77,6 +77,7 @@ LANDING = [
     Scenario("monitoring", "monitoring.py", seconds=40),
     Scenario("accesslog", "accesslog.py", seconds=25),
     Scenario("breakdown", "breakdown.py", seconds=15),
+    Scenario("observed", "observed.py", seconds=50),
     Scenario("leaving", "leaving.py", seconds=20),
     Scenario("clients-of-pack", "run.py --pack", seconds=150),
     Scenario("pack", "pack.py --rounds 4", seconds=75),

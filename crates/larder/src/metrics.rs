@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use http::HeaderValue;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -112,6 +113,7 @@ pub(crate) struct Metrics {
     /// Of each server of the process that has a certificate.
     standings: RwLock<Vec<Arc<Standing>>>,
     access_log: OnceLock<Arc<AccessLog>>,
+    state: OnceLock<Arc<dyn State>>,
     /// The process is about to stop, and says so in `/readyz`.
     is_leaving: AtomicBool,
     /// Somebody was told that it serves, and may still go by that.
@@ -155,6 +157,12 @@ pub(crate) trait RoleMetrics: Send + Sync + 'static {
     fn write_labelled(&self, _out: &mut String) -> std::fmt::Result {
         Ok(())
     }
+}
+
+/// A state that is told as `larder status --json` prints it.
+pub(crate) trait State: Send + Sync + 'static {
+    /// The JSON; `None` if it cannot be had.
+    fn told(&self) -> BoxFuture<'_, Option<Bytes>>;
 }
 
 fn write_roles(roles: &dyn RoleMetrics, out: &mut String) -> std::fmt::Result {
@@ -217,6 +225,11 @@ impl Metrics {
         let _first = self.access_log.set(log);
     }
 
+    /// Has a state told to programs that ask for it with root's keys. The first one stays.
+    pub(crate) fn tell_state(&self, state: Arc<dyn State>) {
+        let _first = self.state.set(state);
+    }
+
     /// Adds the counts of a server's connections.
     pub(crate) fn add_connections(&self, of: Arc<larder_net::Metrics>) {
         self.connections.write().push(of);
@@ -247,6 +260,7 @@ impl Metrics {
             roles: RwLock::default(),
             standings: RwLock::default(),
             access_log: OnceLock::new(),
+            state: OnceLock::new(),
             is_leaving: AtomicBool::new(false),
             was_ready: AtomicBool::new(false),
             connections: RwLock::default(),
@@ -328,6 +342,10 @@ impl ServerHooks for Metrics {
         let takes_writes = of_cluster.is_none() && self.ready();
         let alone = ClusterHealth { takes_writes, can_spare_this: false, write_quorum: 1 };
         of_cluster.unwrap_or(alone)
+    }
+
+    async fn status(&self) -> Option<Bytes> {
+        self.state.get()?.told().await
     }
 
     fn done(&self, ended: &Ended<'_>) {

@@ -199,6 +199,7 @@ async fn listen_and_serve(
         tokio::spawn(expire_uploads(store.proxy().clone(), age));
     }
     let observer = Arc::new(Observer::new(store, metrics.clone(), dir, &config.data));
+    metrics.tell_state(Arc::new(observer.clone()));
     match Socket::open(dir) {
         Ok(socket) => drop(tokio::spawn(socket.serve(observer.clone(), keys.clone()))),
         Err(error) => {

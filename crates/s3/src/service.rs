@@ -35,6 +35,8 @@ pub struct S3Service {
     pub(crate) library: s3s::service::S3Service,
     /// Verifies signatures, and does nothing else.
     pub(crate) examiner: s3s::service::S3Service,
+    /// The same of paths that are no bucket's.
+    pub(crate) examiner_of_paths: s3s::service::S3Service,
     forms: Option<Arc<FormLibrary>>,
     pub(crate) version_2: bool,
     /// See [`FaceOptions::region`].
@@ -68,10 +70,16 @@ impl S3Service {
         checked.set_auth(RootAuth { root: root.clone(), gate: None });
         checked.set_access(Gatekeeper);
         checked.set_route(UnreadRequests::new(unchecked));
-        let mut examiner = library(face.clone(), &domains, CLOCK_SKEW_MAX_S);
-        examiner.set_auth(RootAuth { root: root.clone(), gate: None });
-        examiner.set_access(Examiner);
-        let examiner = examiner.build();
+        let examining = || {
+            let mut examiner = library(face.clone(), &domains, CLOCK_SKEW_MAX_S);
+            examiner.set_auth(RootAuth { root: root.clone(), gate: None });
+            examiner.set_access(Examiner);
+            examiner
+        };
+        let examiner = examining().build();
+        let mut of_paths = examining();
+        of_paths.set_validation(AnyName);
+        let examiner_of_paths = of_paths.build();
         let forms: Option<Arc<FormLibrary>> = match options.forms {
             true => Some(Arc::new(form_library(face, domains.clone(), root.clone()))),
             false => None,
@@ -79,7 +87,18 @@ impl S3Service {
         let version_2 = options.version_2;
         let library = checked.build();
         let neighbours = None;
-        Ok(Self { library, examiner, forms, version_2, region, root, domains, cors, neighbours })
+        Ok(Self {
+            library,
+            examiner,
+            examiner_of_paths,
+            forms,
+            version_2,
+            region,
+            root,
+            domains,
+            cors,
+            neighbours,
+        })
     }
 
     /// The protocol library for an HTML form.
@@ -194,6 +213,15 @@ struct BucketNames;
 impl NameValidation for BucketNames {
     fn validate_bucket_name(&self, name: &str) -> bool {
         BucketName::new(name).is_ok() && !name.contains(".-") && !name.contains("-.")
+    }
+}
+
+/// Takes any name, for paths that are no bucket's.
+struct AnyName;
+
+impl NameValidation for AnyName {
+    fn validate_bucket_name(&self, _: &str) -> bool {
+        true
     }
 }
 

@@ -23,7 +23,7 @@ use tokio::sync::Semaphore;
 
 use super::config::RoleConfig;
 use super::gateway::{Candidate, Gateway, Shown};
-use super::{Around, Member, RoleError, dismissed, end_of_run};
+use super::{Around, Member, RoleError, dismissed, end_of_run, status};
 use crate::credentials::{self, Root};
 use crate::metrics::{Metrics, ProxyMetrics};
 use crate::root_keys::proxy::{self as proxy_keys, ProxyKeys};
@@ -246,6 +246,8 @@ async fn stand_behind(
     }
     let metrics = ProxyMetrics::new(proxy.clone(), managers.clone(), member.me, regions.clone());
     let metrics = Box::new(metrics.with_keys(keys.clone()));
+    let state = status::asked::Asked::new(&member.endpoint, managers.clone());
+    around.metrics.tell_state(Arc::new(state));
     let standing = member.renewal.standing();
     around.show(Some(metrics), (standing, member.endpoint.metrics()));
     // Before a request is checked: keys of the file may have been retired.

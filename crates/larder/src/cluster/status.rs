@@ -1,5 +1,6 @@
 //! `larder status`: the cluster as the managers' map shows it, and what its meta servers do in the background.
 
+pub(crate) mod asked;
 pub(crate) mod background;
 mod bar;
 mod counts;

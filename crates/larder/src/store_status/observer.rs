@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use larder_roles::breakdown::CountsNow;
 use larder_roles::data::DataServer;
 use larder_roles::manager::LocalManager;
@@ -25,7 +28,7 @@ use super::document::{Document, Load};
 use super::growth::History;
 use super::verdict::{self, Seen, Verdict};
 use crate::cluster::status::space::{Bucket, Space};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, State};
 use crate::release;
 use crate::wall_clock::now_ms;
 
@@ -243,6 +246,21 @@ impl Observer {
     fn growth(&self, history: &History, space: Space) -> Option<Growth> {
         let now_s = self.began.elapsed().as_secs();
         history.growth(now_s, space.free)
+    }
+}
+
+impl State for Arc<Observer> {
+    fn told(&self) -> BoxFuture<'_, Option<Bytes>> {
+        let observer = self.clone();
+        async move {
+            // It takes the locks of all groups, and asks the file system.
+            let made = spawn_blocking(move || serde_json::to_vec(&observer.document())).await;
+            let made = made.map_err(std::io::Error::other).and_then(|it| it.map_err(Into::into));
+            made.map(Bytes::from)
+                .inspect_err(|error| tracing::warn!(%error, "the state of the store is not told"))
+                .ok()
+        }
+        .boxed()
     }
 }
 

@@ -15,6 +15,7 @@ use crate::errors::{error, response};
 use crate::forms::fields::Unmet;
 use crate::ops::posted::Posted;
 use crate::request::ids::RequestId;
+use crate::request::shape::ADMIN_STATUS;
 
 /// The request that is being answered.
 pub(crate) struct Asked<'r> {
@@ -54,8 +55,10 @@ pub(crate) fn repair(asked: &Asked<'_>, answer: &mut Response<Body>) -> Option<F
         }
         _ => {}
     }
-    // An object's own bytes are no XML of ours; only they come with a word about ranges.
-    if asked.op != "GetObject" && !answer.headers().contains_key(ACCEPT_RANGES) {
+    // An object's own bytes are no XML of ours; only they come with a word about ranges. Nor is JSON.
+    if ![ADMIN_STATUS, "GetObject"].contains(&asked.op)
+        && !answer.headers().contains_key(ACCEPT_RANGES)
+    {
         xml::escape(answer.body_mut());
     }
     None

@@ -43,7 +43,11 @@ impl Shape {
         let virtual_host = host.is_some_and(|host| domains.bucket_of(host).is_some());
         let level = level(request.uri().path(), virtual_host);
         let query = request.uri().query().unwrap_or("");
-        let op = operation(request.method(), level, query, headers);
+        // Below a bucket's own domain the path is a key.
+        let op = match !virtual_host && request.uri().path() == STATE_PATH {
+            true => ADMIN_STATUS,
+            false => operation(request.method(), level, query, headers),
+        };
         let body_bytes = announced_bytes(headers);
         Self {
             op,
@@ -109,6 +113,10 @@ fn has(query: &str, names: &[&'static str]) -> Option<&'static str> {
     found.map(|place| names[place])
 }
 
+/// The path by which programs ask for the state of the store or its cluster. No bucket's name begins with `_`.
+const STATE_PATH: &str = "/_larder/v1/status";
+/// That question, whatever its method.
+pub(crate) const ADMIN_STATUS: &str = "AdminStatus";
 /// The question of a browser whether a page of another origin may ask.
 pub(crate) const PREFLIGHT: &str = "Preflight";
 
@@ -231,6 +239,9 @@ mod tests {
             ("GET", "/b/k?cors", "GetObject"),
             ("OPTIONS", "/b/k?uploads", "Preflight"),
             ("OPTIONS", "/", "Preflight"),
+            ("GET", "/_larder/v1/status?x", "AdminStatus"),
+            ("PUT", "/_larder/v1/status", "AdminStatus"),
+            ("GET", "/_larder/v1/status/", "GetObject"),
         ] {
             assert_eq!(op(method, uri), expected, "{method} {uri}");
         }

@@ -12,6 +12,7 @@ use hyper::body::{Body as _, Incoming};
 use larder_types::{BucketName, CorsRules, UploadId};
 use s3s::{S3Error, S3ErrorCode};
 
+use super::admin::{self, Admin};
 use super::ended::{Caller, Target};
 use super::failures::Failures;
 use super::health;
@@ -38,7 +39,7 @@ use crate::limits::BODY_SHARE_BYTES_MAX;
 use crate::neighbours::{self, Neighbours, Whence};
 use crate::options::ServerOptions;
 use crate::request::ids::{RequestId, RequestIds, X_AMZ_REQUEST_ID};
-use crate::request::shape::{Level, PREFLIGHT, Shape};
+use crate::request::shape::{ADMIN_STATUS, Level, PREFLIGHT, Shape};
 use crate::service::S3Service;
 
 /// Headers that say where a form goes and how its body is framed.
@@ -53,6 +54,7 @@ pub(crate) struct Exchange<H: ServerHooks> {
     ids: RequestIds,
     host_id: HeaderValue,
     failures: Failures,
+    admin: Admin,
 }
 
 impl<H: ServerHooks> Exchange<H> {
@@ -68,6 +70,7 @@ impl<H: ServerHooks> Exchange<H> {
             ids,
             host_id,
             failures: Failures::new(),
+            admin: Admin::default(),
         }
     }
 
@@ -197,6 +200,9 @@ impl<H: ServerHooks> Exchange<H> {
         let takes = (service.version_2, service.region.as_str());
         signed::check(request.headers(), request.uri().query(), shape.form, takes)?;
         signed::check_digests(request.headers())?;
+        if shape.op == ADMIN_STATUS {
+            return self.tell_state(&request, gate).await;
+        }
         subresources::check(request.method(), shape.level, request.uri().query())?;
         if *request.method() == Method::HEAD && shape.level == Level::Service {
             return self.head_of_service(&request, gate).await;
@@ -263,6 +269,15 @@ impl<H: ServerHooks> Exchange<H> {
         request: &Request<Inbound>,
         gate: &Gate,
     ) -> Result<Result<(), Response<s3s::Body>>, S3Error> {
+        self.verify_by(&self.service.examiner, request, gate).await
+    }
+
+    async fn verify_by(
+        &self,
+        examiner: &s3s::service::S3Service,
+        request: &Request<Inbound>,
+        gate: &Gate,
+    ) -> Result<Result<(), Response<s3s::Body>>, S3Error> {
         let verified = Verified::default();
         let mut asked = Request::new(s3s::Body::empty());
         asked.method_mut().clone_from(request.method());
@@ -271,10 +286,25 @@ impl<H: ServerHooks> Exchange<H> {
         headers::gather(asked.headers_mut(), request.uri().query())?;
         self.service.check_url(request.method(), request.uri(), asked.headers())?;
         asked.extensions_mut().insert(verified.clone());
-        let refusal = called(&self.service.examiner, asked).await;
+        let refusal = called(examiner, asked).await;
         let Some(user) = verified.user() else { return Ok(Err(refusal)) };
         gate.verified(user);
         Ok(Ok(()))
+    }
+
+    /// Tells the state of the store or its cluster to who has root's keys.
+    async fn tell_state(
+        &self,
+        request: &Request<Inbound>,
+        gate: &Gate,
+    ) -> Result<Response<s3s::Body>, S3Error> {
+        admin::check(request.method())?;
+        let examiner = &self.service.examiner_of_paths;
+        if let Err(refusal) = self.verify_by(examiner, request, gate).await? {
+            return Ok(refusal);
+        }
+        gate.open_to_pass().await.map_err(|Overloaded| errors::slow_down())?;
+        self.admin.answer(&*self.hooks).await
     }
 
     /// Answers as the list of buckets, without it.

@@ -1,5 +1,7 @@
 //! The program around a server, as the server sees it: the state that probes ask for, and where ended requests are reported.
 
+use bytes::Bytes;
+
 use super::ended::Ended;
 
 /// The program's side of the server: what it gives and what it learns. `()` does nothing and is
@@ -13,6 +15,12 @@ pub trait ServerHooks: Send + Sync + 'static {
     /// The state of the cluster, for `/healthz/cluster`. A server that is alone is its own cluster, which nothing is left of without it.
     fn cluster(&self) -> ClusterHealth {
         ClusterHealth { takes_writes: self.ready(), can_spare_this: false, write_quorum: 1 }
+    }
+
+    /// The state of the store or its cluster, as `larder status --json` prints it; `None` of what has none. Only asked for who has
+    /// root's keys, and never twice at once.
+    fn status(&self) -> impl Future<Output = Option<Bytes>> + Send {
+        std::future::ready(None)
     }
 
     /// A request has ended. Called from the connection's task: it must not block.

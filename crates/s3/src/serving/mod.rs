@@ -11,11 +11,13 @@
 //! | `exchange.rs` | one request and its answer |
 //! | `waiting.rs` | answers while there is no store |
 //! | `health.rs` | answers probes |
+//! | `admin.rs` | answers who has root's keys and asks for the state |
 //! | `reply.rs` | the answer's body, and the count of its request |
 //! | `failures.rs` | the server's own failures, in the log |
 //! | `ended.rs` | a request that has ended |
 //! | `hooks.rs` | the program around the server |
 
+mod admin;
 pub(crate) mod ended;
 mod exchange;
 mod failures;

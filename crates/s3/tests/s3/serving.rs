@@ -1,8 +1,9 @@
 //! The HTTP server itself.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use bytes::Bytes;
 use larder_s3::{ClusterHealth, Ended, FaceOptions, ServerHooks, ServerOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -185,6 +186,64 @@ async fn whoever_takes_a_machine_away_is_told_if_the_cluster_can_spare_it() {
         let reads = server.ask("GET", "/minio/health/cluster/read").sign(Sign::Not).send().await;
         assert_eq!(reads.status, 200, "reads go on, whatever becomes of writes");
     }
+}
+
+/// A store that counts how often it was asked for its state.
+#[derive(Default)]
+struct Told(AtomicUsize);
+
+impl ServerHooks for Told {
+    async fn status(&self) -> Option<Bytes> {
+        let asked = self.0.fetch_add(1, Ordering::Relaxed);
+        // A key may have characters that no XML has.
+        Some(format!("{{\"asked\":{asked},\"key\":\"\u{fffe}\"}}").into())
+    }
+}
+
+const STATE: &str = "/_larder/v1/status";
+
+#[tokio::test]
+async fn the_state_is_told_to_who_has_roots_keys_and_to_nobody_else() {
+    let hooks = Arc::new(Told::default());
+    let (options, face) = (ServerOptions::default(), FaceOptions::default());
+    let server = Server::with(options, Arc::clone(&hooks), face).await;
+    server.ask("GET", STATE).sign(Sign::Not).send().await.refused(403, "AccessDenied");
+    let other = server.ask("GET", STATE).keys("somebody", "else").send().await;
+    other.refused(403, "InvalidAccessKeyId");
+    let wrong = server.ask("GET", STATE).keys(ACCESS, "wrong-secret").send().await;
+    wrong.refused(403, "SignatureDoesNotMatch");
+    let preflight = server.ask("OPTIONS", STATE).header("origin", "http://a").sign(Sign::Not);
+    preflight.send().await.refused(405, "MethodNotAllowed");
+    for method in ["PUT", "POST", "DELETE"] {
+        server.ask(method, STATE).send().await.refused(405, "MethodNotAllowed");
+    }
+    assert_eq!(hooks.0.load(Ordering::Relaxed), 0, "it was not asked in vain");
+    let told = server.get(STATE).await.expect(200);
+    assert_eq!(told.headers["content-type"], "application/json");
+    assert_eq!(told.text(), "{\"asked\":0,\"key\":\"\u{fffe}\"}");
+    server.head(STATE).await.expect(200);
+    let other_paths = ["/_larder/v1/state", "/_larder/v1/status/", "/_larder"];
+    for path in other_paths {
+        server.get(path).await.refused(400, "InvalidBucketName");
+    }
+}
+
+#[tokio::test]
+async fn many_who_ask_for_the_state_cost_one_question_a_second() {
+    let hooks = Arc::new(Told::default());
+    let (options, face) = (ServerOptions::default(), FaceOptions::default());
+    let server = Server::with(options, Arc::clone(&hooks), face).await;
+    let begun = std::time::Instant::now();
+    let asked = (0..20).map(|_| async { drop(server.get(STATE).await.expect(200)) });
+    futures::future::join_all(asked).await;
+    let most = 1 + begun.elapsed().as_secs() as usize;
+    assert!((1..=most).contains(&hooks.0.load(Ordering::Relaxed)), "{most}");
+}
+
+#[tokio::test]
+async fn a_server_that_has_no_state_to_tell_says_so() {
+    let server = Server::start().await;
+    server.get(STATE).await.refused(501, "NotImplemented");
 }
 
 #[tokio::test]

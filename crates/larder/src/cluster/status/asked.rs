@@ -1,0 +1,50 @@
+//! The state of a cluster for programs that ask a proxy, as `larder status --json` prints it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::{BoxFuture, join};
+use larder_net::Endpoint;
+use larder_roles::limits::MANAGERS_SILENT_MS;
+use larder_roles::managers::Managers;
+use larder_roles::observed::ObservedNow;
+use larder_roles::peers::Peers;
+use larder_roles::wire::{ManagerService, MetaService};
+
+use super::{background, status, troubles};
+use crate::metrics::State;
+
+/// A proxy's side of the state: whom it asks.
+pub(crate) struct Asked {
+    managers: Arc<dyn Managers>,
+    metas: Peers<MetaService>,
+    others: Peers<ManagerService>,
+}
+
+impl Asked {
+    /// Asks with the connections of a proxy.
+    pub(crate) fn new(endpoint: &Arc<Endpoint>, managers: Arc<dyn Managers>) -> Self {
+        Self { managers, metas: Peers::new(endpoint), others: Peers::new(endpoint) }
+    }
+}
+
+impl State for Asked {
+    fn told(&self) -> BoxFuture<'_, Option<Bytes>> {
+        async move {
+            let map = self.managers.map();
+            // As long as `/readyz` takes them for there.
+            let is_latest = self.managers.silent() < Duration::from_millis(MANAGERS_SILENT_MS);
+            let (background, observed) =
+                join(background::ask(&self.metas, &map), troubles::ask(&self.others, &map, None))
+                    .await;
+            let status = status(&map, is_latest, background, ObservedNow::together(observed));
+            serde_json::to_vec(&status)
+                .map(Bytes::from)
+                .inspect_err(|error| tracing::warn!(%error, "the state of the cluster is not told"))
+                .ok()
+        }
+        .boxed()
+    }
+}
