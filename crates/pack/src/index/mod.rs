@@ -49,12 +49,12 @@ pub(crate) struct Index {
     ended: EndedBundles,
 }
 
-/// What an index keeps of a bundle that was uploaded, once nothing in it is live.
+/// The row that an index keeps of a bundle that was uploaded, once nothing in it is live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndedBundles {
-    /// Its row, until the bundle is removed: this worker removes it, and tells others its name until then.
+    /// Kept until the bundle is removed: this worker removes it, and tells others its name until then.
     Kept,
-    /// Nothing: another worker removes it, and tells nobody when.
+    /// None: another worker removes it, and tells nobody when.
     Forgotten,
 }
 
