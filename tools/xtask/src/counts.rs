@@ -3,10 +3,7 @@
 //! Each subject is run with two counts; the difference is what the calls cost, without what it costs to
 //! begin. The same tree gives the same figures to within a few thousandths on any machine.
 
-use std::path::PathBuf;
-use std::process::Command;
-
-use crate::{Failure, cargo, root, sh};
+use crate::{Failure, cargo, output, sh, target};
 
 const FEW: u64 = 512;
 const MANY: u64 = 2048;
@@ -26,11 +23,6 @@ pub(crate) fn print() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where cargo puts what it builds.
-fn target() -> PathBuf {
-    root().join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
-}
-
 /// Instructions of one run.
 fn collected(micro: &str, name: &str, count: u64) -> Result<f64, Failure> {
     let arguments =
@@ -41,21 +33,4 @@ fn collected(micro: &str, name: &str, count: u64) -> Result<f64, Failure> {
         line: format!("valgrind {}", arguments.join(" ")),
         detail: format!(": it does not say what it collected:\n{said}"),
     })
-}
-
-/// The output of a command on stdout and on stderr.
-fn output(program: &str, arguments: &[&str]) -> Result<(String, String), Failure> {
-    let line = [&[program], arguments].concat().join(" ");
-    let done = Command::new(program)
-        .args(arguments)
-        .current_dir(root())
-        .output()
-        .map_err(|error| Failure::start(&line, error))?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (stdout, stderr) = (text(&done.stdout), text(&done.stderr));
-    if done.status.success() {
-        Ok((stdout, stderr))
-    } else {
-        Err(Failure::Command { line, detail: format!(" with {}:\n{stderr}", done.status) })
-    }
 }

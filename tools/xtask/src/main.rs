@@ -6,6 +6,7 @@ mod ablation;
 mod circles;
 mod code_map;
 mod counts;
+mod coverage;
 mod dist;
 mod layers;
 mod licences;
@@ -93,7 +94,7 @@ const FEATURES: &str = "larder-sim/planted-bugs";
 type Run = fn(&[String]) -> Result<(), Failure>;
 
 /// Name, what it does, how.
-const TASKS: [(&str, &str, Run); 17] = [
+const TASKS: [(&str, &str, Run); 18] = [
     (
         "check",
         "formatting, clippy, layers, circles, licences, tidy, prose, ablations; writes nothing",
@@ -122,6 +123,11 @@ const TASKS: [(&str, &str, Run); 17] = [
     ),
     ("soak", "what CI runs in short, at length: hours; as root", |_| soak::run()),
     ("counts", "instructions of the hot structures; needs valgrind", |_| counts::print()),
+    (
+        "coverage",
+        "lines of the roles that simulations alone run; needs llvm-tools",
+        coverage::print,
+    ),
     (
         "dist",
         "[--binary FILE] [--into DIR]: the release's archive, Debian package, image and chart",
@@ -241,6 +247,23 @@ fn sh(program: &str, arguments: &[&str], rest: &[String]) -> Result<(), Failure>
     }
 }
 
+/// The output of a command on stdout and on stderr.
+pub(crate) fn output(program: &str, arguments: &[&str]) -> Result<(String, String), Failure> {
+    let line = [&[program], arguments].concat().join(" ");
+    let done = Command::new(program)
+        .args(arguments)
+        .current_dir(root())
+        .output()
+        .map_err(|error| Failure::start(&line, error))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (stdout, stderr) = (text(&done.stdout), text(&done.stderr));
+    if done.status.success() {
+        Ok((stdout, stderr))
+    } else {
+        Err(Failure::Command { line, detail: format!(" with {}:\n{stderr}", done.status) })
+    }
+}
+
 /// The cargo that runs us.
 pub(crate) fn cargo() -> String {
     std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned())
@@ -250,4 +273,9 @@ pub(crate) fn cargo() -> String {
 fn root() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     manifest.ancestors().nth(2).unwrap_or(manifest).to_owned()
+}
+
+/// Where cargo puts what it builds.
+pub(crate) fn target() -> PathBuf {
+    root().join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
