@@ -72,12 +72,6 @@ impl Admission {
         Ok(Admitted { turn, _bytes: bytes })
     }
 
-    /// More memory for a request that has its share, if there is any at once: waiting while holding
-    /// a share could stop everybody.
-    pub(crate) fn more(&self, bytes: u32) -> Result<OwnedSemaphorePermit, Overloaded> {
-        Arc::clone(&self.bytes).try_acquire_many_owned(bytes).map_err(|_| Overloaded)
-    }
-
     /// A place for a form whose signature is not verified yet, if there is one at once.
     pub(crate) fn form(&self) -> Result<OwnedSemaphorePermit, Overloaded> {
         Arc::clone(&self.forms).try_acquire_owned().map_err(|_| Overloaded)
@@ -142,11 +136,9 @@ mod tests {
     async fn memory_is_given_back() {
         let admission = Admission::new(2, 100, 1);
         let first = admission.admit(60).await.unwrap();
-        assert!(admission.more(41).is_err());
-        let more = admission.more(40).unwrap();
-        assert!(admission.more(1).is_err());
-        drop((first, more));
-        assert!(admission.more(100).is_ok());
+        assert_eq!(admission.bytes.available_permits(), 40);
+        drop(first);
+        assert_eq!(admission.bytes.available_permits(), 100);
         assert!(admission.admit(1000).await.is_ok(), "more than there is means all there is");
     }
 }

@@ -104,20 +104,6 @@ pub(crate) fn payload_mismatch() -> S3Error {
     custom("XAmzContentSHA256Mismatch", StatusCode::BAD_REQUEST, message.to_owned())
 }
 
-/// Tells if a body ended because of that. The protocol library's own errors are private types; their texts are part of the
-/// pinned version and are held by tests.
-pub(crate) fn is_payload_mismatch(cause: &s3s::StdError) -> bool {
-    cause.to_string().ends_with("Sha256Mismatch")
-}
-
-/// The answer to a body that could not be read, of an operation that takes none.
-pub(crate) fn unread_body(cause: &s3s::StdError) -> S3Error {
-    match is_payload_mismatch(cause) {
-        true => payload_mismatch(),
-        false => from_body(BodyError::Incomplete),
-    }
-}
-
 /// The answer to a request that never reached the protocol library.
 pub(crate) fn response(refused: S3Error) -> Response<s3s::Body> {
     refused.to_http_response().unwrap_or_else(|_| {

@@ -22,7 +22,9 @@
 //! 2. What is not implemented is answered `NotImplemented`; no request is silently half-obeyed.
 //! 3. Memory for bodies is bounded by [`limits::BODY_BUDGET_BYTES`], whatever clients declare.
 //! 4. No secret and no signature is ever logged.
-//! 5. Before its signature is verified, a request holds its connection and a bounded part of its head, and neither a turn
+//! 5. `auth/signature.rs` checks a request's signature, and `auth/access.rs` decides what it may do, each once. Nothing below
+//!    them checks or decides again, and nothing reaches the operations but through them.
+//! 6. Before its signature is verified, a request holds its connection and a bounded part of its head, and neither a turn
 //!    nor memory for its body.
 //!
 //! # Rooms
@@ -39,13 +41,13 @@
 //! | `cors/` | requests of pages of other origins |
 //! | `forms/` | uploads by HTML forms |
 //! | `body/` | a request's body on its way to the store |
-//! | `auth/` | signatures and keys, and the gate that they open |
+//! | `auth/` | signatures, keys and access, and the gate that they open |
 //! | `request/` | what requests say |
 //! | `admission.rs` | bounds requests, and the memory of their bodies |
 //! | `digest/` | checksums and MD5 |
 //! | `connection/` | one client's connection |
 //!
-//! This crate verifies no signature but those of version 2, and parses no XML itself (`s3s` does), and keeps no state of its own.
+//! This crate parses no XML itself (`s3s` does), and keeps no state of its own.
 
 #![deny(unsafe_code)]
 

@@ -20,12 +20,12 @@ pub const WAIT_MAX: Duration = Duration::from_secs(10);
 pub const BODY_BUDGET_BYTES: usize = 256 * 1024 * 1024;
 /// Most bytes of the budget that one request takes: the chunk being filled and the one being written.
 pub const BODY_SHARE_BYTES_MAX: usize = 2 * CHUNK_BYTES_MAX as usize;
-/// Most bytes of one aws-chunk, which the protocol library holds in memory as a whole.
-pub const AWS_CHUNK_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// Bytes of one aws-chunk that a request's share covers; larger ones take more of the budget.
-pub const AWS_CHUNK_BYTES_COVERED: u64 = 1024 * 1024;
+/// Most digits of the size of an aws-chunk: it has less than 4 GiB.
+pub const AWS_CHUNK_DIGITS_MAX: usize = 8;
 /// Most bytes of an aws-chunk's header line.
 pub const AWS_CHUNK_LINE_BYTES_MAX: usize = 1024;
+/// Most bytes of the trailers behind the last aws-chunk.
+pub const TRAILERS_BYTES_MAX: usize = 16 * 1024;
 /// Most bytes of an XML body: ten thousand parts with checksums, or a thousand keys, escaped.
 pub const XML_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Most bytes of a file uploaded by an HTML form, which is held in memory as a whole.
@@ -92,12 +92,6 @@ pub const FORWARDED_BYTES_MAX: usize = 256;
 pub const PRESIGNED_S_MAX: u64 = 7 * 24 * 60 * 60;
 
 const _: () = assert!(BODY_SHARE_BYTES_MAX <= BODY_BUDGET_BYTES, "every request can get its share");
-const _: () = assert!(
-    BODY_SHARE_BYTES_MAX + AWS_CHUNK_BYTES_MAX as usize <= BODY_BUDGET_BYTES,
-    "every allowed aws-chunk can be held"
-);
-const _: () =
-    assert!(AWS_CHUNK_BYTES_COVERED <= AWS_CHUNK_BYTES_MAX, "the cover is within the cap");
 const _: () = assert!(BODY_BUDGET_BYTES <= u32::MAX as usize, "shares are counted in u32");
 const _: () = assert!(XML_BYTES_MAX <= BODY_SHARE_BYTES_MAX, "an XML body fits its share");
 const _: () =

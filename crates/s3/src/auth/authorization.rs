@@ -1,8 +1,4 @@
-//! The form of a signature of version 4, in a header or in a query. The protocol library takes any name for the scheme, and
-//! calls what it cannot read an invalid request; S3 says what is malformed.
-//!
-//! Dates, those of forms too, are checked to be digits before the library reads them. It subtracts `0` from a byte before it
-//! looks at it, and builds that check arithmetic end there.
+//! The form of a signature of version 4, in a header or in a query: what is malformed is told as S3 tells it.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use s3s::{S3Error, S3ErrorCode};
@@ -12,7 +8,8 @@ use crate::errors::error;
 /// Names the region that a request is to be signed for. Clients read it, or the element `Region`, and sign anew.
 pub(crate) const BUCKET_REGION: HeaderName = HeaderName::from_static("x-amz-bucket-region");
 
-const SCHEME: &str = "AWS4-HMAC-SHA256";
+/// The only scheme that is taken.
+pub(crate) const SCHEME: &str = "AWS4-HMAC-SHA256";
 const CREDENTIAL: &str =
     "the Credential is mal-formed; expecting \"<YOUR-AKID>/YYYYMMDD/REGION/s3/aws4_request\".";
 /// Parameters of a presigned query.
@@ -25,40 +22,61 @@ const PARAMETERS: [&str; 6] = [
     "X-Amz-Expires",
 ];
 
-/// Checks an `Authorization` header, in one pass; returns its list of signed headers. `region` is this server's.
-///
-/// # Errors
-/// `InvalidArgument` or `InvalidRequest` for another scheme, `AuthorizationHeaderMalformed` for what is none of this one.
-pub(crate) fn check_header<'h>(header: &'h [u8], region: &str) -> Result<&'h [u8], S3Error> {
-    let Some(fields) = header.strip_prefix(SCHEME.as_bytes()).and_then(after_scheme) else {
-        return Err(other_scheme(header));
-    };
-    let parts = field(fields, b"Credential=").and_then(|(credential, rest)| {
-        let (list, rest) = field(rest?, b"SignedHeaders=")?;
-        let (_, none) = field(rest?, b"Signature=")?;
-        (none.is_none() && header.is_ascii()).then_some((credential, list))
-    });
-    match parts {
-        Some((credential, list)) if is_credential(credential) => {
-            check_region(credential, region).map(|()| list)
-        }
-        Some(_) => Err(malformed(CREDENTIAL)),
-        None => Err(malformed(
-            "the authorization header requires three components: Credential, SignedHeaders, and Signature.",
-        )),
+/// The keys, the day and the region that a signature names: `KEY/YYYYMMDD/REGION/s3/aws4_request`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Credential<'c> {
+    pub(crate) access_key: &'c str,
+    pub(crate) day: &'c str,
+    pub(crate) region: &'c str,
+}
+
+impl<'c> Credential<'c> {
+    /// Reads a credential; `None` if it is malformed.
+    pub(crate) fn parse(text: &'c str) -> Option<Self> {
+        let mut parts = text.split('/');
+        let mut next = || parts.next().unwrap_or_default();
+        let (access_key, day, region, service, end) = (next(), next(), next(), next(), next());
+        let whole = service == "s3" && end == "aws4_request" && parts.next().is_none();
+        let named = whole && !access_key.is_empty() && is_digits(day.as_bytes(), 8);
+        named.then_some(Self { access_key, day, region })
     }
 }
 
-/// The access key that an `Authorization` header names.
-pub(crate) fn access_key(header: &[u8]) -> Option<&str> {
-    let fields = header.strip_prefix(SCHEME.as_bytes()).and_then(after_scheme)?;
-    let (credential, _) = field(fields, b"Credential=")?;
-    key_of(std::str::from_utf8(credential).ok()?)
+/// An `Authorization` header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Authorization<'h> {
+    pub(crate) credential: Credential<'h>,
+    /// The names of the headers that are signed, between semicolons.
+    pub(crate) names: &'h str,
+    pub(crate) signature: &'h str,
 }
 
-/// The access key of a credential: it has no slash.
-pub(crate) fn key_of(credential: &str) -> Option<&str> {
-    credential.split('/').next().filter(|key| !key.is_empty())
+/// Reads an `Authorization` header, in one pass. `region` is this server's.
+///
+/// # Errors
+/// `InvalidArgument` or `InvalidRequest` for another scheme, `AuthorizationHeaderMalformed` for what is none of this one.
+pub(crate) fn parse_header<'h>(
+    header: &'h [u8],
+    region: &str,
+) -> Result<Authorization<'h>, S3Error> {
+    let Some(fields) = header.strip_prefix(SCHEME.as_bytes()).and_then(after_scheme) else {
+        return Err(other_scheme(header));
+    };
+    let fields = std::str::from_utf8(fields).ok().filter(|fields| fields.is_ascii());
+    let parts = fields.and_then(|fields| {
+        let (credential, rest) = field(fields, "Credential=")?;
+        let (names, rest) = field(rest?, "SignedHeaders=")?;
+        let (signature, none) = field(rest?, "Signature=")?;
+        none.is_none().then_some((credential, names, signature.trim_ascii_end()))
+    });
+    let Some((credential, names, signature)) = parts else {
+        return Err(malformed(
+            "the authorization header requires three components: Credential, SignedHeaders, and Signature.",
+        ));
+    };
+    let credential = Credential::parse(credential).ok_or_else(|| malformed(CREDENTIAL))?;
+    check_region(credential.region, region)?;
+    Ok(Authorization { credential, names, signature })
 }
 
 /// The fields after the scheme's name; `None` if the name is longer.
@@ -71,11 +89,10 @@ fn after_scheme(rest: &[u8]) -> Option<&[u8]> {
 }
 
 /// The value of the first field, which must have this name, and the fields after it, if any.
-fn field<'f>(fields: &'f [u8], name: &[u8]) -> Option<(&'f [u8], Option<&'f [u8]>)> {
+fn field<'f>(fields: &'f str, name: &str) -> Option<(&'f str, Option<&'f str>)> {
     let value = fields.trim_ascii_start().strip_prefix(name)?;
-    let end = value.iter().position(|byte| *byte == b',');
-    Some(match end {
-        Some(end) => (value[..end].trim_ascii(), Some(&value[end + 1..])),
+    Some(match value.split_once(',') {
+        Some((value, rest)) => (value.trim_ascii(), Some(rest)),
         None => (value, None),
     })
 }
@@ -130,11 +147,10 @@ pub(crate) fn check_query(query: &[(String, String)], region: &str) -> Result<()
     if parameter("X-Amz-Algorithm") != Some(SCHEME) {
         return wrong(format!("X-Amz-Algorithm only supports \"{SCHEME}\""));
     }
-    let credential = parameter("X-Amz-Credential").map(str::as_bytes);
-    let Some(credential) = credential.filter(|text| is_credential(text)) else {
+    let Some(credential) = parameter("X-Amz-Credential").and_then(Credential::parse) else {
         return wrong(format!("Error parsing the X-Amz-Credential parameter; {CREDENTIAL}"));
     };
-    check_region(credential, region)?;
+    check_region(credential.region, region)?;
     if !parameter("X-Amz-Date").is_some_and(|text| is_date(text.as_bytes())) {
         let form = "yyyyMMdd'T'HHmmss'Z'";
         return wrong(format!("X-Amz-Date must be in the ISO8601 Long Format \"{form}\""));
@@ -142,27 +158,15 @@ pub(crate) fn check_query(query: &[(String, String)], region: &str) -> Result<()
     Ok(())
 }
 
-/// True for a credential in the form `KEY/YYYYMMDD/REGION/s3/aws4_request`.
-pub(crate) fn is_credential(text: &[u8]) -> bool {
-    let mut parts = text.split(|byte| *byte == b'/');
-    let mut next = || parts.next().unwrap_or_default();
-    let (key, day, _region, service, end) = (next(), next(), next(), next(), next());
-    let whole = service == b"s3" && end == b"aws4_request" && parts.next().is_none();
-    whole && !key.is_empty() && is_digits(day, 8)
-}
-
-/// Refuses a well-formed credential of a region whose name the protocol library does not take, such as `US`, with which s3cmd begins. The
+/// Refuses a credential of a region whose name no server of S3 has, such as `US`, with which s3cmd begins. The
 /// answer is that of S3 to a wrong region: clients sign anew for the one that it names. All other names are accepted.
 ///
 /// # Errors
 /// `AuthorizationHeaderMalformed`, with this server's region in a header.
-pub(crate) fn check_region(credential: &[u8], region: &str) -> Result<(), S3Error> {
-    let given = credential.split(|byte| *byte == b'/').nth(2).unwrap_or_default();
-    let is_taken = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
-    if given.iter().all(is_taken) {
+pub(crate) fn check_region(given: &str, region: &str) -> Result<(), S3Error> {
+    if given.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-')) {
         return Ok(());
     }
-    let given = String::from_utf8_lossy(given);
     let mut refused = malformed(&format!("the region '{given}' is wrong; expecting '{region}'"));
     if let Ok(region) = HeaderValue::try_from(region) {
         refused.set_headers(HeaderMap::from_iter([(BUCKET_REGION, region)]));
@@ -189,10 +193,16 @@ mod tests {
     #[test]
     fn a_header_has_three_components() {
         let code =
-            |header: &str| check_header(header.as_bytes(), "r").err().map(|e| e.code().clone());
-        assert_eq!(check_header(GOOD.as_bytes(), "r").unwrap(), b"host");
+            |header: &str| parse_header(header.as_bytes(), "r").err().map(|e| e.code().clone());
+        let names = |header: &str| {
+            parse_header(header.as_bytes(), "r").map(|given| given.names.to_owned()).unwrap()
+        };
+        assert_eq!(names(GOOD), "host");
+        let good = parse_header(GOOD.as_bytes(), "r").unwrap();
+        let credential = Credential { access_key: "a", day: "20260101", region: "r" };
+        assert_eq!((good.credential, good.signature), (credential, "00"));
         let spaced = GOOD.replace("host", " host;x-amz-date ").replace("256 ", "256\t ");
-        assert_eq!(check_header(spaced.as_bytes(), "r").unwrap(), b"host;x-amz-date");
+        assert_eq!(names(&spaced), "host;x-amz-date");
         assert_eq!(code(&GOOD.replace(", ", ",")), None);
         for (from, to) in [
             ("/20260101", ""),
@@ -213,7 +223,7 @@ mod tests {
             assert_eq!(refused, Some(expected), "{from:?} became {to:?}");
         }
         let not_text = [GOOD.as_bytes(), b"\xff"].concat();
-        let refused = check_header(&not_text, "r").map_err(|refused| refused.code().clone());
+        let refused = parse_header(&not_text, "r").map_err(|refused| refused.code().clone());
         assert_eq!(refused, Err(S3ErrorCode::AuthorizationHeaderMalformed));
         assert_eq!(code("AWS key:signature"), Some(S3ErrorCode::InvalidRequest));
         assert_eq!(code("Bearer x"), Some(S3ErrorCode::InvalidArgument));
@@ -223,17 +233,15 @@ mod tests {
     #[test]
     fn a_region_that_no_server_has_is_answered_with_the_one_to_sign_for() {
         for region in ["us-east-1", "eu", "default", "2", ""] {
-            let credential = format!("a/20260101/{region}/s3/aws4_request");
-            assert!(check_region(credential.as_bytes(), "here").is_ok(), "{region:?}");
+            assert!(check_region(region, "here").is_ok(), "{region:?}");
         }
         for region in ["US", "us_east", "EU-west", "é"] {
             let header = GOOD.replace("/r/", &format!("/{region}/"));
-            let credential = format!("a/20260101/{region}/s3/aws4_request");
-            let refused = check_region(credential.as_bytes(), "here").unwrap_err();
+            let refused = check_region(region, "here").unwrap_err();
             assert_eq!(*refused.code(), S3ErrorCode::AuthorizationHeaderMalformed);
             assert_eq!(refused.headers().unwrap()[BUCKET_REGION], "here");
             if region.is_ascii() {
-                let refused = check_header(header.as_bytes(), "here").unwrap_err();
+                let refused = parse_header(header.as_bytes(), "here").unwrap_err();
                 let expected = format!("the region '{region}' is wrong; expecting 'here'");
                 assert!(refused.message().unwrap().ends_with(&expected), "{refused}");
             }
@@ -241,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_date_that_the_library_cannot_read_is_refused() {
+    fn a_date_in_another_form_is_refused() {
         let check = |dates: &[&'static [u8]]| {
             let mut headers = HeaderMap::new();
             for date in dates {

@@ -9,8 +9,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use s3s::access::{S3Access, S3AccessContext};
-use s3s::{S3Error, S3ErrorCode, S3Result};
+use s3s::{S3Error, S3ErrorCode};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::admission::{Admission, Admitted, Overloaded, Turn};
@@ -27,8 +26,6 @@ pub(crate) enum Cut {
     Unverified,
     #[error("the request is not authenticated yet")]
     Early,
-    #[error("the server has no room for the body")]
-    Overloaded,
 }
 
 impl Cut {
@@ -47,7 +44,6 @@ impl Cut {
                 ),
             ),
             Self::Early => errors::error(S3ErrorCode::AccessDenied, "Access Denied"),
-            Self::Overloaded => errors::slow_down(),
         }
     }
 }
@@ -61,7 +57,6 @@ pub(crate) struct Gate {
     /// The place among unverified forms.
     form: Mutex<Option<OwnedSemaphorePermit>>,
     is_open: AtomicBool,
-    key_asked: AtomicBool,
     cut: OnceLock<Cut>,
     /// Bytes of the body that were read.
     received: AtomicU64,
@@ -81,7 +76,6 @@ impl Gate {
             admitted: Mutex::default(),
             form: Mutex::default(),
             is_open: AtomicBool::new(false),
-            key_asked: AtomicBool::new(false),
             cut: OnceLock::new(),
             received: AtomicU64::new(0),
             user: OnceLock::new(),
@@ -130,15 +124,6 @@ impl Gate {
         drop(self.form.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
-    /// Notes that the library has asked for the signing key. It verifies the signature next, and reads on only if it holds.
-    pub(crate) fn ask_key(&self) {
-        self.key_asked.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn key_was_asked(&self) -> bool {
-        self.key_asked.load(Ordering::Relaxed)
-    }
-
     /// Notes bytes of the body that were read.
     pub(crate) fn receive(&self, bytes: usize) {
         self.received.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -181,53 +166,4 @@ impl Gate {
         let admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner).take();
         admitted.map(Admitted::into_turn)
     }
-}
-
-/// Lets in requests that are signed, each through its gate. The library asks between the signature's verification and the
-/// reading of a body.
-pub(crate) struct Gatekeeper;
-
-#[async_trait::async_trait]
-impl S3Access for Gatekeeper {
-    async fn check(&self, asked: &mut S3AccessContext<'_>) -> S3Result<()> {
-        let gate = asked.extensions_mut().get::<Arc<Gate>>().cloned();
-        let user = asked.credentials().map(|keys| keys.access_key.as_str());
-        let_in(user, gate.as_deref()).await
-    }
-}
-
-/// The access key by which a request is signed, if its signature was verified.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Verified(Arc<OnceLock<String>>);
-
-impl Verified {
-    pub(crate) fn user(&self) -> Option<&str> {
-        self.0.get().map(String::as_str)
-    }
-}
-
-/// Lets nobody in, and notes who is signed: for requests that are answered elsewhere.
-pub(crate) struct Examiner;
-
-#[async_trait::async_trait]
-impl S3Access for Examiner {
-    async fn check(&self, asked: &mut S3AccessContext<'_>) -> S3Result<()> {
-        let user = asked.credentials().map(|keys| keys.access_key.clone());
-        if let (Some(user), Some(verified)) = (user, asked.extensions_mut().get::<Verified>()) {
-            verified.0.get_or_init(|| user);
-        }
-        Err(errors::error(S3ErrorCode::AccessDenied, "Access Denied"))
-    }
-}
-
-/// Lets a request in if it is signed, and opens its gate.
-///
-/// # Errors
-/// `AccessDenied`; `SlowDown` while the server has no room for it.
-pub(crate) async fn let_in(user: Option<&str>, gate: Option<&Gate>) -> S3Result<()> {
-    let (Some(user), Some(gate)) = (user, gate) else {
-        return Err(errors::error(S3ErrorCode::AccessDenied, "Access Denied"));
-    };
-    gate.verified(user);
-    gate.open().await.map_err(|Overloaded| errors::slow_down())
 }

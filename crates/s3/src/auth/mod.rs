@@ -1,18 +1,23 @@
 //! The way in: signatures and keys, and the gate that a verified signature opens. Nothing here knows of operations.
 //!
-//! The protocol library verifies signatures of version 4. Before it, these files refuse what it would take and S3 would
-//! not.
+//! `signature.rs` checks a request's signature, and `access.rs` decides what its signer may do: each is the only place
+//! that does. The protocol library gets requests that were let in, and sees no signature.
 //!
 //! | file | what |
 //! |---|---|
-//! | `signed.rs` | what is signed, and by which scheme |
+//! | `access.rs` | who may do what |
+//! | `signature.rs` | checks signatures |
+//! | `signed.rs` | finds a request's signature, and what it must sign |
 //! | `authorization.rs` | the form of a signature of version 4 |
-//! | `version_2.rs` | signatures of version 2 |
+//! | `version_4.rs`, `version_2.rs` | the texts that are signed, and their signatures |
 //! | `root_keys.rs` | the keys that are taken |
 //! | `gate.rs` | turn, memory and body, once the signature is verified |
 
+pub(crate) mod access;
 pub(crate) mod authorization;
 pub(crate) mod gate;
 pub(crate) mod root_keys;
+pub(crate) mod signature;
 pub(crate) mod signed;
 pub(crate) mod version_2;
+pub(crate) mod version_4;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
+use super::version_4::SigningKey;
 use crate::options::OptionsError;
 
 /// The root user's keys.
@@ -48,13 +49,44 @@ pub struct RootKeys(Arc<RwLock<Arc<Taken>>>);
 
 #[derive(Debug)]
 struct Taken {
-    current: Credentials,
+    current: Pair,
     previous: Option<Previous>,
+}
+
+/// A pair of keys, and the signing key that was made of it last.
+#[derive(Debug)]
+struct Pair {
+    keys: Credentials,
+    signing: Mutex<Option<Made>>,
+}
+
+/// A signing key, and what it is for. Nearly all requests of a day are signed with the same.
+#[derive(Debug)]
+struct Made {
+    day: String,
+    region: String,
+    key: SigningKey,
+}
+
+impl Pair {
+    fn new(keys: Credentials) -> Self {
+        Self { keys, signing: Mutex::default() }
+    }
+
+    fn signing_key(&self, day: &str, region: &str) -> SigningKey {
+        let mut last = self.signing.lock();
+        if let Some(made) = last.as_ref().filter(|made| made.day == day && made.region == region) {
+            return made.key.clone();
+        }
+        let key = SigningKey::new(&self.keys.secret_key, day, region);
+        *last = Some(Made { day: day.to_owned(), region: region.to_owned(), key: key.clone() });
+        key
+    }
 }
 
 #[derive(Debug)]
 struct Previous {
-    keys: Credentials,
+    pair: Pair,
     uses: AtomicU64,
     /// Milliseconds after `since` of the last use.
     last_ms: AtomicU64,
@@ -106,22 +138,22 @@ impl RootKeys {
             (&a.access_key, &a.secret_key) == (&b.access_key, &b.secret_key)
         };
         let of_previous = match (&taken.previous, previous) {
-            (Some(taken), Some(previous)) => same(&taken.keys, previous),
+            (Some(taken), Some(previous)) => same(&taken.pair.keys, previous),
             (taken, previous) => taken.is_none() && previous.is_none(),
         };
-        same(&taken.current, current) && of_previous
+        same(&taken.current.keys, current) && of_previous
     }
 
     /// The access key of the current pair.
     #[must_use]
     pub fn access_key(&self) -> String {
-        self.0.read().current.access_key.clone()
+        self.0.read().current.keys.access_key.clone()
     }
 
     /// The access key of the pair before, if that is taken, too.
     #[must_use]
     pub fn previous_access_key(&self) -> Option<String> {
-        self.0.read().previous.as_ref().map(|previous| previous.keys.access_key.clone())
+        self.0.read().previous.as_ref().map(|previous| previous.pair.keys.access_key.clone())
     }
 
     /// Use of the pair before; `None` if none is taken.
@@ -136,14 +168,24 @@ impl RootKeys {
 
     /// The secret key that belongs to an access key.
     pub(crate) fn secret_of(&self, access_key: &str) -> Option<String> {
-        self.0.read().find(access_key).map(|pair| pair.secret_key.clone())
+        self.0.read().find(access_key).map(|pair| pair.keys.secret_key.clone())
+    }
+
+    /// The key that signatures of version 4 are made with on a day (`YYYYMMDD`) for a region.
+    pub(crate) fn signing_key(
+        &self,
+        access_key: &str,
+        day: &str,
+        region: &str,
+    ) -> Option<SigningKey> {
+        self.0.read().find(access_key).map(|pair| pair.signing_key(day, region))
     }
 
     /// A request was let in that was signed with this access key.
     pub(crate) fn used(&self, access_key: &str) {
         let taken = self.0.read();
         if let Some(previous) = &taken.previous
-            && previous.keys.access_key == access_key
+            && previous.pair.keys.access_key == access_key
         {
             previous.used();
         }
@@ -152,25 +194,25 @@ impl RootKeys {
 
 impl Taken {
     fn new(current: Credentials, previous: Option<Credentials>) -> Self {
-        Self { current, previous: previous.map(Previous::new) }
+        Self { current: Pair::new(current), previous: previous.map(Previous::new) }
     }
 
-    fn find(&self, access_key: &str) -> Option<&Credentials> {
-        let previous = self.previous.as_ref().map(|previous| &previous.keys);
+    fn find(&self, access_key: &str) -> Option<&Pair> {
+        let previous = self.previous.as_ref().map(|previous| &previous.pair);
         let pairs = std::iter::once(&self.current).chain(previous);
-        pairs.into_iter().find(|pair| pair.access_key == access_key)
+        pairs.into_iter().find(|pair| pair.keys.access_key == access_key)
     }
 
     fn check(&self) -> Result<(), OptionsError> {
-        self.current.check()?;
-        self.previous.as_ref().map_or(Ok(()), |previous| previous.keys.check())
+        self.current.keys.check()?;
+        self.previous.as_ref().map_or(Ok(()), |previous| previous.pair.keys.check())
     }
 }
 
 impl Previous {
     fn new(keys: Credentials) -> Self {
         let (uses, last_ms) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { keys, uses, last_ms, since: Instant::now() }
+        Self { pair: Pair::new(keys), uses, last_ms, since: Instant::now() }
     }
 
     fn used(&self) {
@@ -210,6 +252,22 @@ mod tests {
         assert_eq!(keys.secret_of("a-key").as_deref(), Some("a-secret"));
         keys.replace(pair("b"), None).unwrap();
         assert!(keys.secret_of("a-key").is_none() && keys.secret_of("b-key").is_some());
+    }
+
+    #[test]
+    fn a_signing_key_is_of_its_day_region_and_secret() {
+        let keys = RootKeys::new(pair("a"), Some(pair("b")));
+        let sign = |access_key, day, region| {
+            let key = keys.signing_key(access_key, day, region)?;
+            Some(key.sign(b"text").as_str().to_owned())
+        };
+        let all =
+            [("a-key", "1", "r"), ("a-key", "2", "r"), ("a-key", "2", "s"), ("b-key", "2", "s")];
+        let first: Vec<_> = all.map(|(key, day, region)| sign(key, day, region).unwrap()).into();
+        let again: Vec<_> = all.map(|(key, day, region)| sign(key, day, region).unwrap()).into();
+        assert_eq!(first, again);
+        assert_eq!(std::collections::BTreeSet::from_iter(&first).len(), all.len());
+        assert_eq!(sign("c-key", "1", "r"), None);
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! Checks of a signature that S3 makes and the protocol library does not: the scheme, and that every header S3 acts upon is
-//! signed.
+//! The form of a signature: the scheme, and that every header S3 acts upon is signed.
 //!
 //! Signatures of version 2 are refused in headers, where nothing bounds their age. In a query they
 //! carry their own expiry, but sign no parameter of a list: they are taken if that is switched on.
@@ -8,7 +7,7 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use s3s::{S3Error, S3ErrorCode};
 
-use super::authorization;
+use super::authorization::{self, Authorization};
 use crate::digest::announced;
 use crate::limits::PRESIGNED_S_MAX;
 use crate::request::own_headers;
@@ -17,27 +16,38 @@ use crate::request::own_headers;
 const SIGNED_BY_V4: [&str; 3] = ["X-Amz-Signature", "X-Amz-Algorithm", "X-Amz-Credential"];
 const SIGNED_BY_V2: [&str; 2] = ["Signature", "AWSAccessKeyId"];
 
-/// Refuses requests that the library would take and S3 would not. `version_2` says whether queries may be signed by it, `region` is
-/// this server's. The signature itself is checked
-/// by the library, after this; a request without any is left to it, too.
+/// The signature that a request gives: it is well-formed, and still to be compared.
+#[derive(Debug)]
+pub(crate) enum Given<'r> {
+    Nothing,
+    /// In the fields of an HTML form.
+    Form,
+    Header(Authorization<'r>),
+    /// In this query.
+    Version4(Vec<(String, String)>),
+    /// In this query.
+    Version2(Vec<(String, String)>),
+}
+
+/// Finds the signature that a request gives. `version_2` says whether queries may be signed by it, `region` is this
+/// server's.
 ///
-/// The query is read as the library reads it, decoded: a name that is spelled otherwise is the same
-/// name. A request has one kind of signature, so that what is checked here is what the library
-/// verifies: of an HTML form that is its fields'.
+/// The query is decoded first: a name that is spelled otherwise is the same name. A request has one kind of signature, so
+/// that what is checked here is what is verified: of an HTML form that is its fields'.
 ///
 /// # Errors
-/// What S3 answers.
-pub(crate) fn check(
-    headers: &HeaderMap,
+/// What S3 answers to a signature that is malformed, or leaves out what must be signed.
+pub(crate) fn find<'r>(
+    headers: &'r HeaderMap,
     query: Option<&str>,
     is_form: bool,
     (version_2, region): (bool, &str),
-) -> Result<(), S3Error> {
+) -> Result<Given<'r>, S3Error> {
     let query = decoded(query.unwrap_or_default());
     let has = |names: &[&str]| query.iter().any(|(name, _)| names.contains(&name.as_str()));
     let (by_v4, by_v2) = (has(&SIGNED_BY_V4), has(&SIGNED_BY_V2));
     let authorization = headers.get(AUTHORIZATION);
-    let kinds = [authorization.is_some(), by_v4 || by_v2, is_form];
+    let kinds = [authorization.is_some(), by_v4, by_v2, is_form];
     if kinds.into_iter().filter(|given| *given).count() > 1 {
         return Err(S3Error::with_message(
             S3ErrorCode::InvalidArgument,
@@ -46,7 +56,12 @@ pub(crate) fn check(
         ));
     }
     if let Some(authorization) = authorization {
-        return check_header(headers, authorization.as_bytes(), region);
+        let given = authorization::parse_header(authorization.as_bytes(), region)?;
+        authorization::check_dates(headers)?;
+        all_signed(headers, given.names.as_bytes())?;
+        // Of two neither is taken.
+        let is_only = headers.get_all(AUTHORIZATION).iter().nth(1).is_none();
+        return Ok(if is_only { Given::Header(given) } else { Given::Nothing });
     }
     if by_v4 || by_v2 {
         names_stand_once(&query)?;
@@ -66,13 +81,19 @@ pub(crate) fn check(
         presigned_for(seconds)?;
     }
     match parameter("X-Amz-SignedHeaders") {
-        Some((_, list)) => all_signed(headers, list.as_bytes()),
+        Some((_, list)) => all_signed(headers, list.as_bytes())?,
         // Version 2 signs every `x-amz-` header, and no other that is acted upon.
         None if by_v2 && headers.contains_key(own_headers::RECORD) => {
-            Err(not_signed(own_headers::RECORD))
+            return Err(not_signed(own_headers::RECORD));
         }
-        None => Ok(()),
+        None => {}
     }
+    Ok(match (by_v4, by_v2) {
+        (true, _) => Given::Version4(query),
+        (_, true) => Given::Version2(query),
+        _ if is_form => Given::Form,
+        _ => Given::Nothing,
+    })
 }
 
 /// True if a request has a signature, by a header or in its query.
@@ -83,25 +104,7 @@ pub(crate) fn is_signed(headers: &HeaderMap, query: Option<&str>) -> bool {
     headers.contains_key(AUTHORIZATION) || in_query
 }
 
-/// The access key that a request names as its signer's.
-pub(crate) fn signer(headers: &HeaderMap, query: Option<&str>) -> Option<String> {
-    if let Some(authorization) = headers.get(AUTHORIZATION) {
-        return authorization::access_key(authorization.as_bytes()).map(str::to_owned);
-    }
-    let query = decoded(query.unwrap_or_default());
-    let parameter = |name| query.iter().find(|(known, _)| known == name).map(|(_, value)| value);
-    let by_v4 = parameter(SIGNED_BY_V4[2]).and_then(|it| authorization::key_of(it));
-    by_v4.map(str::to_owned).or_else(|| parameter(SIGNED_BY_V2[1]).cloned())
-}
-
-fn check_header(headers: &HeaderMap, authorization: &[u8], region: &str) -> Result<(), S3Error> {
-    let list = authorization::check_header(authorization, region)?;
-    authorization::check_dates(headers)?;
-    all_signed(headers, list)
-}
-
-/// Names and values of a query as forms encode them. What is no UTF-8 stays as it came: the library
-/// refuses it.
+/// Names and values of a query as forms encode them. What is no UTF-8 stays as it came: an address that has it is refused.
 pub(crate) fn decoded(query: &str) -> Vec<(String, String)> {
     let decode = |text: &str| {
         let spaced = text.replace('+', " ");
@@ -147,7 +150,7 @@ fn presigned_for(seconds: &str) -> Result<(), S3Error> {
     }
 }
 
-/// Refuses digests that nobody verifies, and those that are given as nothing, which the library takes for not given.
+/// Refuses digests that nobody verifies, and those that are given as nothing.
 ///
 /// # Errors
 /// What S3 answers.
@@ -181,7 +184,7 @@ mod tests {
         &X-Amz-Credential=a%2F20260101%2Fr%2Fs3%2Faws4_request&X-Amz-Signature=00";
 
     fn check(headers: &HeaderMap, query: Option<&str>) -> Result<(), S3Error> {
-        super::check(headers, query, false, (true, "us-east-1"))
+        find(headers, query, false, (true, "us-east-1")).map(drop)
     }
 
     fn request(list: &str, extra: &'static str) -> HeaderMap {
@@ -221,10 +224,7 @@ mod tests {
             assert!(check(&headers, Some(&query)).is_ok(), "{list}");
         }
         assert!(check(&headers, Some("X-Amz-SignedHeaders=host")).is_err());
-        assert!(
-            check(&headers, Some("prefix=x")).is_ok(),
-            "not signed at all: left to the library"
-        );
+        assert!(check(&headers, Some("prefix=x")).is_ok(), "not signed at all");
     }
 
     #[test]
@@ -238,6 +238,7 @@ mod tests {
             "X-Amz-SignedHeaders=host&X-Amz-Signature=00",
             "X%2DAmz%2DSignedHeaders=host&X%2DAmz-Signature=00",
             "AWSAccessKeyId=a&Expires=1&Signature=00",
+            "AWSAccessKeyId=a&Expires=1&Signature=00&X-Amz-Signature=00",
         ] {
             for headers in [&in_header, &nonsense] {
                 let refused = check(headers, Some(query)).expect_err(query);
@@ -272,10 +273,7 @@ mod tests {
             let refused = check(&headers, Some(query)).unwrap_err();
             assert_eq!(refused.code(), &S3ErrorCode::InvalidArgument, "{query}");
         }
-        assert!(
-            check(&headers, Some("prefix=a&prefix=b")).is_ok(),
-            "not signed: left to the library"
-        );
+        assert!(check(&headers, Some("prefix=a&prefix=b")).is_ok(), "not signed");
     }
 
     #[test]
@@ -312,8 +310,8 @@ mod tests {
     #[test]
     fn version_2_urls_are_refused_unless_they_are_switched_on() {
         for query in ["AWSAccessKeyId=a&Expires=1&Signature=00", "Signatur%65=00"] {
-            let refused = super::check(&HeaderMap::new(), Some(query), false, (false, "us-east-1"))
-                .unwrap_err();
+            let refused =
+                find(&HeaderMap::new(), Some(query), false, (false, "us-east-1")).unwrap_err();
             assert_eq!(refused.code(), &S3ErrorCode::InvalidRequest);
             assert!(refused.message().unwrap().contains("s3v4"), "{refused}");
             assert!(check(&HeaderMap::new(), Some(query)).is_ok());
@@ -324,7 +322,7 @@ mod tests {
     fn a_form_is_signed_by_its_fields_alone() {
         let mut headers = HeaderMap::new();
         let form =
-            |headers: &HeaderMap, query| super::check(headers, query, true, (true, "us-east-1"));
+            |headers: &HeaderMap, query| find(headers, query, true, (true, "us-east-1")).map(drop);
         assert!(form(&headers, Some("x-id=1")).is_ok());
         for query in ["X-Amz-Signature=0", "X-Amz-Signatur%65=0", "Signature=0"] {
             let refused = form(&headers, Some(query)).unwrap_err();
@@ -335,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_read_to_be_verified_is_refused() {
+    fn a_signature_for_another_service_is_refused() {
         let mut headers = HeaderMap::new();
         let value = "AWS4-HMAC-SHA256 Credential=a/20260101/r/sts/aws4_request, SignedHeaders=host, Signature=0";
         headers.insert(AUTHORIZATION, value.parse().unwrap());
@@ -344,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_read_before_the_library_reads_them() {
+    fn dates_are_in_the_long_form() {
         let mut headers = request("host;x-amz-date;x-amz-acl", "x-amz-acl");
         assert!(check(&headers, None).is_ok());
         headers.insert("x-amz-date", "2006-1-2T150405Z".parse().unwrap());

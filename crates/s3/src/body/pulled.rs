@@ -10,14 +10,14 @@ use larder_objects::{BodyDigest, BodyError, ObjectError, PutBody};
 use larder_types::ChecksumAlgorithm;
 use s3s::dto::StreamingBlob;
 use s3s::stream::ByteStream as _;
-use s3s::{S3Error, S3ErrorCode, S3Result, StdError, TrailingHeaders};
+use s3s::{S3Error, S3Result};
 
-use super::guard::{GuardError, Verdict};
+use super::sent::Sent;
 use crate::auth::gate::Gate;
 use crate::digest::announced::{Announced, Expected};
 use crate::digest::checksums::Hasher;
 use crate::digest::digests::{Digested, Digests, parse_md5, whole};
-use crate::errors::{self, custom, error};
+use crate::errors::{self, custom};
 use crate::request::moved::Moved;
 
 /// The body that arrives from a client. The store gets it by reference, so that the operation can still
@@ -32,8 +32,7 @@ pub(crate) struct RequestBody {
     stored: Option<(ChecksumAlgorithm, Hasher)>,
     announced: Announced,
     content_md5: Option<[u8; 16]>,
-    trailers: Option<TrailingHeaders>,
-    verdict: Option<Verdict>,
+    sent: Sent,
     failure: Option<S3Error>,
     gate: Option<Arc<Gate>>,
 }
@@ -51,8 +50,7 @@ impl RequestBody {
             stored: None,
             announced,
             content_md5: None,
-            trailers: None,
-            verdict: None,
+            sent: Sent::default(),
             failure: None,
             gate: None,
         }
@@ -80,14 +78,12 @@ impl RequestBody {
         Ok(self)
     }
 
-    /// Adds where trailers will appear, and the guard's verdict.
-    pub(crate) fn guarded(
-        mut self,
-        trailers: Option<TrailingHeaders>,
-        verdict: Option<Verdict>,
-    ) -> Self {
-        self.trailers = trailers;
-        self.verdict = verdict;
+    /// Adds how it was sent.
+    pub(crate) fn sent(mut self, sent: Option<&Sent>) -> Self {
+        self.sent = sent.cloned().unwrap_or_default();
+        if self.sent.hash.is_some() {
+            self.digests = self.digests.map(Digests::with_sha256);
+        }
         self
     }
 
@@ -114,9 +110,9 @@ impl RequestBody {
     async fn pull(&mut self) -> Option<Result<Bytes, BodyError>> {
         let piece = match self.stream.next().await {
             Some(Ok(piece)) => piece,
-            Some(Err(cause)) => {
+            Some(Err(_cause)) => {
                 self.ended = true;
-                return Some(Err(self.broken(&cause)));
+                return Some(Err(self.broken()));
             }
             None => {
                 self.ended = true;
@@ -136,32 +132,20 @@ impl RequestBody {
         short
     }
 
-    /// Tells what broke the stream, by the texts of the library's errors.
-    fn broken(&mut self, cause: &StdError) -> BodyError {
-        if let Some(refused) = self.verdict.as_ref().and_then(|verdict| verdict.get().copied()) {
-            return self.fail(BodyError::Malformed(refused.to_string()), guard_error(refused));
+    /// Tells what broke the stream.
+    fn broken(&mut self) -> BodyError {
+        match self.sent.fault.get().copied() {
+            Some(fault) => self.fail(BodyError::Malformed(fault.to_string()), fault.refusal()),
+            None => BodyError::Incomplete,
         }
-        let text = cause.to_string();
-        if errors::is_payload_mismatch(cause) {
-            return self.fail(BodyError::BadChecksum("SHA256"), errors::payload_mismatch());
-        }
-        if text.ends_with("SignatureMismatch") {
-            let exact = error(
-                S3ErrorCode::SignatureDoesNotMatch,
-                "The signature of a chunk does not match the one we calculated.",
-            );
-            return self.fail(BodyError::Malformed("a chunk's signature".to_owned()), exact);
-        }
-        let framing = ["FormatError", "ChunkMetaTooLarge", "TrailersTooLarge", "TooManyTrailer"];
-        if framing.iter().any(|kind| text.contains(kind)) {
-            return BodyError::Malformed("its aws-chunked framing".to_owned());
-        }
-        BodyError::Incomplete
     }
 
     fn verify(&mut self, digested: &Digested) -> Result<(), BodyError> {
         if self.len.is_some_and(|len| len != self.received) {
             return Err(BodyError::Incomplete);
+        }
+        if self.sent.hash.is_some_and(|expected| !digested.is_sha256(&expected)) {
+            return Err(self.fail(BodyError::BadChecksum("SHA256"), errors::payload_mismatch()));
         }
         if self.content_md5.is_some_and(|expected| expected != digested.digest.md5) {
             return Err(BodyError::BadDigest);
@@ -178,8 +162,7 @@ impl RequestBody {
     }
 
     fn trailer(&mut self) -> Result<Vec<u8>, BodyError> {
-        let trailers = self.trailers.as_ref().and_then(TrailingHeaders::take);
-        match trailers.as_ref().and_then(|trailers| self.announced.trailer(trailers)) {
+        match self.sent.trailers.get().and_then(|trailers| self.announced.trailer(trailers)) {
             Some(Ok(value)) => Ok(value),
             Some(Err(exact)) => Err(self.fail(malformed_trailer(), exact)),
             None => {
@@ -223,15 +206,6 @@ impl PutBody for &mut RequestBody {
 
 fn malformed_trailer() -> BodyError {
     BodyError::Malformed("its trailer".to_owned())
-}
-
-fn guard_error(refused: GuardError) -> S3Error {
-    match refused {
-        GuardError::ChunkTooLarge { .. } => error(S3ErrorCode::EntityTooLarge, refused.to_string()),
-        GuardError::Overloaded => errors::slow_down(),
-        GuardError::Malformed => error(S3ErrorCode::InvalidRequest, refused.to_string()),
-        GuardError::Unended => error(S3ErrorCode::IncompleteBody, refused.to_string()),
-    }
 }
 
 #[cfg(test)]

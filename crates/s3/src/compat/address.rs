@@ -27,11 +27,45 @@ pub(crate) fn respell(uri: &mut Uri) -> Result<(), S3Error> {
         return Ok(());
     }
     let query = query.map(|query| format!("?{query}")).unwrap_or_default();
-    let respelled = PathAndQuery::try_from(format!("{path}{query}")).map_err(|_| invalid())?;
+    let respelled = format!("{path}{query}");
+    replace(uri, &respelled)
+}
+
+/// Takes off what signs a request, which the library would check anew.
+///
+/// # Errors
+/// `InvalidURI`
+pub(crate) fn unsign(uri: &mut Uri) -> Result<(), S3Error> {
+    let Some(query) = uri.query().filter(|query| query.split('&').any(signs)) else {
+        return Ok(());
+    };
+    let kept: Vec<&str> = query.split('&').filter(|parameter| !signs(parameter)).collect();
+    let kept = format!("{}?{}", uri.path(), kept.join("&"));
+    replace(uri, &kept)
+}
+
+/// Leaves an address its path alone. A form's signature is for an upload, and no parameter may have the library take the
+/// form for another operation.
+///
+/// # Errors
+/// `InvalidURI`
+pub(crate) fn without_query(uri: &mut Uri) -> Result<(), S3Error> {
+    let path = uri.path().to_owned();
+    replace(uri, &path)
+}
+
+fn replace(uri: &mut Uri, path_and_query: &str) -> Result<(), S3Error> {
+    let replaced = PathAndQuery::try_from(path_and_query).map_err(|_| invalid())?;
     let mut parts = std::mem::take(uri).into_parts();
-    parts.path_and_query = Some(respelled);
+    parts.path_and_query = Some(replaced);
     *uri = Uri::from_parts(parts).map_err(|_| invalid())?;
     Ok(())
+}
+
+fn signs(parameter: &str) -> bool {
+    let name = parameter.split_once('=').map_or(parameter, |(name, _)| name);
+    let name = urlencoding::decode(name).unwrap_or_default();
+    name.starts_with("X-Amz-") || matches!(&*name, "Signature" | "Expires" | "AWSAccessKeyId")
 }
 
 fn invalid() -> S3Error {
@@ -103,6 +137,19 @@ mod tests {
         ] {
             assert_eq!(respelled(came), plain);
         }
+    }
+
+    #[test]
+    fn only_what_signs_is_taken_off_an_address() {
+        let of = |text: &str| {
+            let mut uri = text.parse().unwrap();
+            unsign(&mut uri).unwrap();
+            uri.to_string()
+        };
+        assert_eq!(of("/b/k%20?partNumber=1&X-Amz-Signature=0&x=y"), "/b/k%20?partNumber=1&x=y");
+        assert_eq!(of("/b/k?X%2DAmz-Signatur%65=0&x%2Dy=z"), "/b/k?x%2Dy=z");
+        assert_eq!(of("/b/k?Signature=a&Expires=1&AWSAccessKeyId=b"), "/b/k?");
+        assert_eq!(of("http://h:1/b?prefix=Signature"), "http://h:1/b?prefix=Signature");
     }
 
     #[test]

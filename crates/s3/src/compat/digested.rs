@@ -1,15 +1,15 @@
 //! Verifies the digests of request bodies that the protocol library reads by itself: XML.
 //!
-//! The library parses such a body before an operation sees it. It ignores its digests but for the hash that is signed,
-//! whose mismatch it takes for a fault of its own. This watch stands in front of it and digests what passes. If the
+//! The library parses such a body before an operation sees it, and ignores its digests. This watch stands in front of it
+//! and digests what passes. If the
 //! digests are not those announced, it ends the stream in an error, so that the operation never runs.
 
 use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
 use larder_objects::BodyError;
-use s3s::crypto::{Checksum as _, Sha256};
 use s3s::{S3Error, S3Result};
 
+use crate::body::sent::Sent;
 use crate::body::watched::Watch;
 use crate::digest::announced::{Announced, Expected, verified_given};
 use crate::digest::checksums;
@@ -37,26 +37,12 @@ impl Differs {
     }
 }
 
-/// The hash of a body that its request signs.
-pub(crate) fn payload_hash(headers: &HeaderMap) -> Option<[u8; 32]> {
-    let text = headers.get("x-amz-content-sha256")?.as_bytes();
-    let (pairs, []) = text.as_chunks::<2>() else { return None };
-    let digit = |byte: u8| (byte as char).to_digit(16);
-    let mut hash = [0; 32];
-    if pairs.len() != hash.len() {
-        return None;
-    }
-    for (byte, [high, low]) in hash.iter_mut().zip(pairs) {
-        *byte = (digit(*high)? * 16 + digit(*low)?) as u8;
-    }
-    Some(hash)
-}
-
-/// The digests that a request's headers announce of its XML body.
+/// The digests that a request announces of its XML body.
 pub(crate) struct Expectation {
     md5: Option<[u8; 16]>,
     checksum: Announced,
-    payload: Option<[u8; 32]>,
+    sent: Sent,
+    /// Bytes after which the body ends, unless that is for its framing to say.
     len: Option<u64>,
 }
 
@@ -65,54 +51,65 @@ impl Expectation {
     ///
     /// # Errors
     /// `InvalidDigest` or `InvalidRequest` if an announcement is malformed.
-    pub(crate) fn of(headers: &HeaderMap, op: &str) -> S3Result<Option<Self>> {
+    pub(crate) fn of(
+        headers: &HeaderMap,
+        op: &str,
+        sent: Sent,
+        is_chunked: bool,
+    ) -> S3Result<Option<Self>> {
         let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let md5 = header("content-md5").map(parse_md5).transpose()?;
         let mut checksum = Announced::nothing();
         if op != "CompleteMultipartUpload" {
             let given =
                 checksums::ALL.map(|algorithm| (algorithm, header(checksums::header(algorithm))));
-            checksum = Announced::of(&given, verified_given(headers)?, None, None)?;
+            let trailer = header("x-amz-trailer").filter(|_| is_chunked);
+            checksum = Announced::of(&given, verified_given(headers)?, None, trailer)?;
         }
-        let payload = payload_hash(headers);
         let len = header(CONTENT_LENGTH.as_str()).and_then(|len| len.parse().ok());
-        let expectation = Self { md5, checksum, payload, len };
-        let announced = payload.is_some() || expectation.has_digests();
-        Ok(announced.then_some(expectation))
+        let len = len.filter(|_| !is_chunked);
+        let has_checksum = *checksum.expected().1 != Expected::Nothing;
+        let announced = md5.is_some() || has_checksum || sent.hash.is_some();
+        Ok(announced.then_some(Self { md5, checksum, sent, len }))
     }
 
-    fn has_digests(&self) -> bool {
-        self.md5.is_some() || *self.checksum.expected().1 != Expected::Nothing
+    fn compare(&self, digests: Digests) -> Result<(), Differs> {
+        let digested = digests.finish();
+        if self.sent.hash.is_some_and(|expected| !digested.is_sha256(&expected)) {
+            return Err(Differs::Payload);
+        }
+        let trailer = || {
+            let trailers = self.sent.trailers.get()?;
+            self.checksum.trailer(trailers)?.ok()
+        };
+        let is_checksum = match self.checksum.expected().1 {
+            Expected::Nothing => true,
+            Expected::Value(value) => digested.value() == Some(value),
+            Expected::Trailer => trailer().is_some_and(|value| digested.value() == Some(&value)),
+        };
+        let is_md5 = self.md5.is_none_or(|expected| expected == digested.digest.md5);
+        if is_checksum && is_md5 { Ok(()) } else { Err(Differs::Digest) }
     }
 }
 
 /// Verifies a body's digests as it passes.
 pub(crate) struct Digested {
+    /// `None` once they are verified.
     digests: Option<Digests>,
-    payload: Option<Sha256>,
     expectation: Expectation,
     received: u64,
-    verified: bool,
 }
 
 impl Digested {
     pub(crate) fn new(expectation: Expectation) -> Self {
-        let digests = expectation.has_digests().then(|| Digests::new(&expectation.checksum));
-        let payload = expectation.payload.map(|_| Sha256::new());
-        Self { digests, payload, expectation, received: 0, verified: false }
+        let digests = Digests::new(&expectation.checksum);
+        let is_hashed = expectation.sent.hash.is_some();
+        let digests = Some(if is_hashed { digests.with_sha256() } else { digests });
+        Self { digests, expectation, received: 0 }
     }
 
     fn verify(&mut self) -> Result<(), Differs> {
-        if std::mem::replace(&mut self.verified, true) {
-            return Ok(());
-        }
-        let payload = self.payload.take().map(Sha256::finalize);
-        let expected = &self.expectation;
-        if payload != expected.payload {
-            return Err(Differs::Payload);
-        }
-        let differs = self.digests.take().is_some_and(|digests| !expected.holds(digests));
-        if differs { Err(Differs::Digest) } else { Ok(()) }
+        self.digests.take().map_or(Ok(()), |digests| self.expectation.compare(digests))
     }
 }
 
@@ -124,9 +121,6 @@ impl Watch for Digested {
         if let Some(digests) = &mut self.digests {
             digests.update(piece);
         }
-        if let Some(payload) = &mut self.payload {
-            payload.update(piece);
-        }
         self.received += piece.len() as u64;
         if self.expectation.len == Some(self.received) { self.verify() } else { Ok(()) }
     }
@@ -136,35 +130,6 @@ impl Watch for Digested {
     }
 
     fn has_ended(&self) -> bool {
-        self.verified
-    }
-}
-
-impl Expectation {
-    fn holds(&self, digests: Digests) -> bool {
-        let digested = digests.finish();
-        let checksum = match self.checksum.expected().1 {
-            Expected::Value(value) => digested.value() == Some(value),
-            Expected::Nothing | Expected::Trailer => true,
-        };
-        checksum && self.md5.is_none_or(|expected| expected == digested.digest.md5)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_signed_hash_is_64_hexadecimal_digits() {
-        let of = |text: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert("x-amz-content-sha256", text.parse().unwrap());
-            payload_hash(&headers)
-        };
-        assert_eq!(of(&"0F".repeat(32)), Some([15; 32]));
-        for other in ["UNSIGNED-PAYLOAD", "", &"0".repeat(63), &"0".repeat(66), &"g".repeat(64)] {
-            assert_eq!(of(other), None, "{other}");
-        }
+        self.digests.is_none()
     }
 }

@@ -5,7 +5,7 @@
 //! | `address.rs`, `headers.rs` | put a request into the form that the library reads |
 //! | `subresources.rs` | refuses what the library would pass over |
 //! | `digested.rs`, `unread_xml.rs` | look at XML that the library reads |
-//! | `unread.rs` | takes headers that the library refuses, and bodies that it passes over |
+//! | `unread.rs` | takes headers that the library refuses |
 //! | `repairs.rs`, `xml.rs` | put answers right |
 
 pub(crate) mod address;

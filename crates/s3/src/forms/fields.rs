@@ -19,22 +19,23 @@ pub(crate) type Field = (String, String);
 pub(crate) struct Fields(Arc<[Field]>);
 
 impl Fields {
-    /// Checks the fields that the protocol library reads before it verifies the signature.
+    /// Checks the form of the fields by which the form is signed.
     ///
     /// # Errors
     /// `InvalidRequest` names the field; as [`authorization::check_region`].
     pub(crate) fn checked(fields: Vec<Field>, region: &str) -> S3Result<Self> {
         let is_read = |(name, value): &&Field| match name.as_str() {
             "x-amz-date" => authorization::is_date(value.as_bytes()),
-            "x-amz-credential" => authorization::is_credential(value.as_bytes()),
+            "x-amz-credential" => authorization::Credential::parse(value).is_some(),
             _ => true,
         };
         if let Some((name, _)) = fields.iter().find(|field| !is_read(field)) {
             let message = format!("The form field {name} is malformed.");
             return Err(error(S3ErrorCode::InvalidRequest, message));
         }
-        for (_, credential) in fields.iter().filter(|(name, _)| name == "x-amz-credential") {
-            authorization::check_region(credential.as_bytes(), region)?;
+        for (_, text) in fields.iter().filter(|(name, _)| name == "x-amz-credential") {
+            let credential = authorization::Credential::parse(text);
+            credential.map_or(Ok(()), |named| authorization::check_region(named.region, region))?;
         }
         Ok(Self(fields.into()))
     }
@@ -45,7 +46,7 @@ impl Fields {
     }
 
     /// The value of a field. Of several the protocol library reads the last.
-    fn value(&self, name: &str) -> Option<&str> {
+    pub(crate) fn value(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().rev().find(|(known, _)| known == name);
         found.map(|(_, value)| value.as_str())
     }
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_is_refused_for_a_date_that_the_library_cannot_read() {
+    fn a_form_is_refused_for_a_malformed_date() {
         let check = |name: &str, value: &str| {
             Fields::checked(vec![(name.to_owned(), value.to_owned())], "r").map(drop)
         };

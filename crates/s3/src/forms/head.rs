@@ -22,11 +22,14 @@ use crate::auth::gate::Cut;
 use crate::errors::{self, error};
 use crate::limits::FORM_HEAD_BYTES_MAX;
 
+/// Fields that hold a form's signature.
+const SIGNATURES: [&str; 2] = ["x-amz-signature", "signature"];
+
 /// A form up to its file.
 #[derive(Debug)]
 pub(crate) struct FormHead {
     pub(crate) fields: Vec<Field>,
-    /// The head, as the protocol library gets it.
+    /// The head, as the protocol library gets it: without a signature, which is checked before.
     pub(crate) written: Bytes,
     /// The part of the file that came with it.
     pub(crate) rest: BytesMut,
@@ -192,7 +195,8 @@ impl Reader {
             ];
             lines.iter().for_each(|piece| written.extend_from_slice(piece));
         };
-        self.fields.iter().for_each(|(name, value)| part(name, value));
+        let unsigned = self.fields.iter().filter(|(name, _)| !SIGNATURES.contains(&name.as_str()));
+        unsigned.for_each(|(name, value)| part(name, value));
         part("file", "");
         // The file's own bytes follow its headers.
         written.truncate(written.len() - 2);

@@ -1,15 +1,13 @@
 //! PutObject; where it appends, `append.rs`.
 
-use http::Extensions;
 use larder_objects::{AppendOptions, Objects, PutOptions};
 use larder_types::limits::PUT_BYTES_MAX;
 use s3s::dto::{ETag, PutObjectInput, PutObjectOutput, StreamingBlob};
-use s3s::{S3ErrorCode, S3Request, S3Response, S3Result, TrailingHeaders};
+use s3s::{S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::append;
 use super::face::Face;
 use super::posted::Posted;
-use crate::body::guard::Verdict;
 use crate::body::pulled::RequestBody;
 use crate::digest::announced::{Announced, given_checksums, verified_given};
 use crate::digest::checksums::{kind_name, show_checksum};
@@ -40,11 +38,10 @@ pub(crate) async fn object<O: Objects>(
         header("x-amz-trailer"),
     )?;
     let asked = announced.asked;
-    let verdict = request.extensions.get::<Verdict>().cloned();
     let mut body = RequestBody::new(stream(input.body.take()), announced)
         .of(request.extensions.get())
         .content_md5(input.content_md5.as_deref())?
-        .guarded(trailers(request.trailing_headers, &request.extensions), verdict);
+        .sent(request.extensions.get());
     check_length(&body)?;
     let key = key(input.key)?;
     if let Some(at) = append {
@@ -69,14 +66,6 @@ pub(crate) async fn object<O: Objects>(
         response.extensions.insert(Posted { etag: done.etag.text(), ..posted });
     }
     Ok(response)
-}
-
-/// The place where a body's trailers appear: the extensions, of a request that is answered anew ([`crate::compat::unread`]).
-pub(crate) fn trailers(
-    own: Option<TrailingHeaders>,
-    extensions: &Extensions,
-) -> Option<TrailingHeaders> {
-    own.or_else(|| extensions.get::<TrailingHeaders>().cloned())
 }
 
 /// The body as the library gives it; none is an empty one.

@@ -11,8 +11,7 @@ use s3s::dto::{
 use s3s::{S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::face::Face;
-use super::put::{check_length, stream, trailers};
-use crate::body::guard::Verdict;
+use super::put::{check_length, stream};
 use crate::body::pulled::RequestBody;
 use crate::digest::announced::{Announced, given_checksums, single, verified_given};
 use crate::digest::checksums::{self, kind_name, name, show_checksum};
@@ -125,11 +124,10 @@ pub(crate) async fn part<O: Objects>(
     let row = face.store.upload(&bucket, &key, id).await.map_err(from_store)?;
     let announced = agreed(announced, row.checksum)?;
     let asked = announced.asked;
-    let verdict = request.extensions.get::<Verdict>().cloned();
     let mut body = RequestBody::new(stream(input.body.take()), announced)
         .of(request.extensions.get())
         .content_md5(input.content_md5.as_deref())?
-        .guarded(trailers(request.trailing_headers, &request.extensions), verdict);
+        .sent(request.extensions.get());
     check_length(&body)?;
     let done = match face.store.put_part(&bucket, &key, id, number, &mut body).await {
         Ok(done) => done,

@@ -20,9 +20,7 @@ pub(crate) struct Shape {
     pub(crate) virtual_host: bool,
     /// Bytes that the client announces to send.
     pub(crate) body_bytes: u64,
-    /// True if the body is framed as aws-chunked.
-    pub(crate) aws_chunked: bool,
-    /// True for an HTML form, which the protocol library reads before it knows who sends it.
+    /// True for an HTML form, whose head is read before it is known who sends it.
     pub(crate) form: bool,
     /// True if the protocol library reads the body by itself, before the operation begins.
     pub(crate) xml: bool,
@@ -55,10 +53,7 @@ impl Shape {
             virtual_host,
             body_bytes,
             form: is_form(request.method(), headers),
-            xml: body_bytes > 0 && !matches!(op, "PutObject" | "UploadPart" | "PostObject"),
-            aws_chunked: headers
-                .get("x-amz-content-sha256")
-                .is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-")),
+            xml: body_bytes > 0 && !matches!(op, "PutObject" | "UploadPart"),
         }
     }
 }

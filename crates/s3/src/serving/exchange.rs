@@ -5,12 +5,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderName, TRANSFER_ENCODING,
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderName,
+    TRANSFER_ENCODING,
 };
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::{Body as _, Incoming};
+use larder_objects::BodyError;
 use larder_types::{BucketName, CorsRules, UploadId};
 use s3s::{S3Error, S3ErrorCode};
+use sha2::{Digest as _, Sha256};
 
 use super::admin::{self, Admin};
 use super::ended::{Caller, Target};
@@ -19,15 +23,17 @@ use super::health;
 use super::hooks::ServerHooks;
 use super::reply::{ReplyBody, Tally};
 use crate::admission::{Admission, Overloaded};
-use crate::auth::gate::{Gate, Verified};
-use crate::auth::signed;
-use crate::body::guard::{ChunkGuard, Verdict};
+use crate::auth::gate::Gate;
+use crate::auth::signature::Payload;
+use crate::auth::{access, signed};
 use crate::body::inbound::Inbound;
+use crate::body::sent::Sent;
+use crate::body::unframed::Unframed;
 use crate::body::watched::{Found, Watched};
 use crate::compat::digested::{Differs, Digested, Expectation};
 use crate::compat::repairs::{self, Asked};
 use crate::compat::unread_xml::{Unread, WhollyRead};
-use crate::compat::{address, headers, subresources};
+use crate::compat::{address, headers, subresources, unread};
 use crate::connection::clearing::clear;
 use crate::connection::pulse::Working;
 use crate::cors::crossing;
@@ -35,7 +41,7 @@ use crate::errors;
 use crate::forms::body::FormBody;
 use crate::forms::fields::{Fields, Unmet};
 use crate::forms::head::FormHead;
-use crate::limits::BODY_SHARE_BYTES_MAX;
+use crate::limits::{BODY_SHARE_BYTES_MAX, XML_BYTES_MAX};
 use crate::neighbours::{self, Neighbours, Whence};
 use crate::options::ServerOptions;
 use crate::request::ids::{RequestId, RequestIds, X_AMZ_REQUEST_ID};
@@ -81,7 +87,7 @@ impl<H: ServerHooks> Exchange<H> {
         working: &Working,
     ) -> Response<ReplyBody<H>> {
         let respelled = address::respell(request.uri_mut());
-        let shape = Shape::of(&request, &self.service.domains);
+        let shape = Shape::of(&request, self.service.domains());
         if let Some(answer) = health::answer(&request, &shape, &*self.hooks) {
             return answer.map(|body| ReplyBody::uncounted(body, working));
         }
@@ -183,7 +189,7 @@ impl<H: ServerHooks> Exchange<H> {
             bytes_out: 0,
             is_sent: false,
             caller: Caller::of(client, headers),
-            target: Target::of(request.uri(), headers, &self.service.domains),
+            target: Target::of(request.uri(), headers, self.service.domains()),
             failure: None,
             shown: None,
         }
@@ -196,65 +202,105 @@ impl<H: ServerHooks> Exchange<H> {
         gate: &Arc<Gate>,
         shape: &Shape,
     ) -> Result<Response<s3s::Body>, S3Error> {
-        let service = &self.service;
-        let takes = (service.version_2, service.region.as_str());
-        signed::check(request.headers(), request.uri().query(), shape.form, takes)?;
-        signed::check_digests(request.headers())?;
+        let (mut parts, body) = request.into_parts();
+        if shape.form {
+            self.service.signatures.find(&parts.headers, parts.uri.query(), true)?;
+            check_head(&parts, shape)?;
+            return self.run_form(parts, body, gate).await;
+        }
         if shape.op == ADMIN_STATUS {
-            return self.tell_state(&request, gate).await;
+            admin::check(&parts.method)?;
         }
-        subresources::check(request.method(), shape.level, request.uri().query())?;
-        if *request.method() == Method::HEAD && shape.level == Level::Service {
-            return self.head_of_service(&request, gate).await;
+        let signed = self.service.signatures.verify(&parts, body.size_hint().exact())?;
+        let signed = access::decide(signed)?;
+        gate.verified(&signed.user);
+        if shape.op == ADMIN_STATUS {
+            return self.tell_state(gate).await;
         }
-        if let Some((others, upload)) = self.elsewhere(whence, shape.op, request.uri().query()) {
-            if let Err(refusal) = self.verify(&request, gate).await? {
-                return Ok(refusal);
-            }
+        check_head(&parts, shape)?;
+        if parts.method == Method::HEAD && shape.level == Level::Service {
+            // As the list of buckets, without it.
+            return Ok(Response::default());
+        }
+        if let Some((others, upload)) = self.elsewhere(whence, shape.op, parts.uri.query()) {
             gate.open_to_pass().await.map_err(|Overloaded| errors::slow_down())?;
+            let request = Request::from_parts(parts, body);
             let answer = others.hand_on(upload, request).await.map_err(errors::from_store)?;
             return Ok(neighbours::passed_on(answer));
         }
-        let (mut parts, body) = request.into_parts();
+        gate.open().await.map_err(|Overloaded| errors::slow_down())?;
         headers::gather(&mut parts.headers, parts.uri.query())?;
-        service.check_url(&parts.method, &parts.uri, &parts.headers)?;
+        unread::mend(&parts.method, &mut parts.headers, &mut parts.extensions);
+        parts.headers.remove(AUTHORIZATION);
+        address::unsign(&mut parts.uri)?;
         parts.extensions.insert(Arc::clone(gate));
-        let request = Request::from_parts(parts, body);
-        if shape.form {
-            return self.run_form(request, gate).await;
-        }
-        let faults = (shape.xml && !shape.aws_chunked).then(XmlFaults::default);
-        let request = match &faults {
-            Some(faults) => faults.watched(request, shape.op)?,
-            None if shape.aws_chunked => self.guarded(request),
-            // The library does less about a body of which it sees that it is empty.
-            None => request.map(|body| match body.is_end_stream() {
-                true => s3s::Body::empty(),
-                false => s3s::Body::http_body(body),
-            }),
+        self.carry_out(parts, body, signed.payload, shape).await
+    }
+
+    /// Has the library carry out a request that was let in.
+    async fn carry_out(
+        &self,
+        mut parts: Parts,
+        body: Inbound,
+        payload: Payload,
+        shape: &Shape,
+    ) -> Result<Response<s3s::Body>, S3Error> {
+        let mut sent = Sent::default();
+        let is_chunked = matches!(payload, Payload::Chunks { .. });
+        let mut body = match payload {
+            Payload::Chunks { len, signer } => {
+                let body = Unframed::new(body, len, signer);
+                (sent.trailers, sent.fault) = (body.trailers(), body.fault());
+                parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(len));
+                s3s::Body::http_body(body)
+            }
+            Payload::Hash(hash) => {
+                sent.hash = Some(hash);
+                plain(body)
+            }
+            Payload::Unsigned => plain(body),
         };
-        let response = called(&service.library, request).await;
-        faults.map_or(Ok(()), |faults| faults.none())?;
-        Ok(response)
+        if let Some(hash) = sent.hash {
+            compare_unread(&parts.method, shape.op, &mut body, &hash).await?;
+        }
+        let faults = shape.xml.then(XmlFaults::default);
+        if let Some(faults) = &faults {
+            let expected = Expectation::of(&parts.headers, shape.op, sent.clone(), is_chunked)?;
+            body = faults.watched(body, expected, shape.op);
+        }
+        parts.extensions.insert(sent.clone());
+        let response = called(&self.service.library, Request::from_parts(parts, body)).await;
+        match faults {
+            Some(faults) => faults.none(&sent).map(|()| response),
+            None => Ok(response),
+        }
     }
 
     async fn run_form(
         &self,
-        request: Request<Inbound>,
+        mut parts: Parts,
+        mut body: Inbound,
         gate: &Arc<Gate>,
     ) -> Result<Response<s3s::Body>, S3Error> {
-        let library = self.service.forms(Arc::clone(gate))?;
+        if !self.service.forms {
+            let message = "Uploads by HTML forms are switched off.";
+            return Err(errors::error(S3ErrorCode::MethodNotAllowed, message));
+        }
         gate.enter_forms().map_err(|Overloaded| errors::slow_down())?;
-        let (mut parts, mut body) = request.into_parts();
         keep_transport(&mut parts.headers);
         let head = FormHead::read(&parts.headers, &mut body).await?;
-        self.service.check_form(&head.fields)?;
-        let fields = Fields::checked(head.fields, &self.service.region)?;
-        let bucket = self.service.domains.bucket_in(&parts.headers, &parts.uri).to_owned();
+        let fields = Fields::checked(head.fields, &self.service.signatures.region)?;
+        let bucket = self.service.domains().bucket_in(&parts.headers, &parts.uri).to_owned();
+        address::without_query(&mut parts.uri)?;
         parts.extensions.insert(fields.clone());
-        let body = FormBody::new(head.written, head.rest, body, Arc::clone(gate));
-        let request = Request::from_parts(parts, s3s::Body::http_body(body));
-        let mut response = called(&library, request).await;
+        parts.extensions.insert(Arc::clone(gate));
+        let mut response = match self.let_form_in(&fields, gate).await {
+            Err(refused) => errors::response(refused),
+            Ok(()) => {
+                let body = s3s::Body::http_body(FormBody::new(head.written, head.rest, body));
+                called(&self.service.library, Request::from_parts(parts, body)).await
+            }
+        };
         if response.status() == StatusCode::BAD_REQUEST
             && let Some(unmet) = Unmet::of(&fields, &bucket)
         {
@@ -263,70 +309,16 @@ impl<H: ServerHooks> Exchange<H> {
         Ok(response)
     }
 
-    /// Verifies the signature of a request that another server answers; the inner error is what the client is told.
-    async fn verify(
-        &self,
-        request: &Request<Inbound>,
-        gate: &Gate,
-    ) -> Result<Result<(), Response<s3s::Body>>, S3Error> {
-        self.verify_by(&self.service.examiner, request, gate).await
-    }
-
-    async fn verify_by(
-        &self,
-        examiner: &s3s::service::S3Service,
-        request: &Request<Inbound>,
-        gate: &Gate,
-    ) -> Result<Result<(), Response<s3s::Body>>, S3Error> {
-        let verified = Verified::default();
-        let mut asked = Request::new(s3s::Body::empty());
-        asked.method_mut().clone_from(request.method());
-        asked.uri_mut().clone_from(request.uri());
-        asked.headers_mut().clone_from(request.headers());
-        headers::gather(asked.headers_mut(), request.uri().query())?;
-        self.service.check_url(request.method(), request.uri(), asked.headers())?;
-        asked.extensions_mut().insert(verified.clone());
-        let refusal = called(examiner, asked).await;
-        let Some(user) = verified.user() else { return Ok(Err(refusal)) };
-        gate.verified(user);
-        Ok(Ok(()))
-    }
-
-    /// Tells the state of the store or its cluster to who has root's keys.
-    async fn tell_state(
-        &self,
-        request: &Request<Inbound>,
-        gate: &Gate,
-    ) -> Result<Response<s3s::Body>, S3Error> {
-        admin::check(request.method())?;
-        let examiner = &self.service.examiner_of_paths;
-        if let Err(refusal) = self.verify_by(examiner, request, gate).await? {
-            return Ok(refusal);
-        }
+    /// Tells the state of the store or its cluster to who was let in.
+    async fn tell_state(&self, gate: &Gate) -> Result<Response<s3s::Body>, S3Error> {
         gate.open_to_pass().await.map_err(|Overloaded| errors::slow_down())?;
         self.admin.answer(&*self.hooks).await
     }
 
-    /// Answers as the list of buckets, without it.
-    async fn head_of_service(
-        &self,
-        request: &Request<Inbound>,
-        gate: &Gate,
-    ) -> Result<Response<s3s::Body>, S3Error> {
-        let Err(refusal) = self.verify(request, gate).await? else {
-            return Ok(Response::default());
-        };
-        if refusal.status() != StatusCode::NOT_IMPLEMENTED {
-            return Ok(refusal);
-        }
-        // The library has verified a signature, if there is one, before it looks for an operation, and has none for this.
-        match signed::signer(request.headers(), request.uri().query()) {
-            Some(user) => {
-                gate.verified(&user);
-                Ok(Response::default())
-            }
-            None => Err(errors::error(S3ErrorCode::AccessDenied, "Access Denied")),
-        }
+    async fn let_form_in(&self, fields: &Fields, gate: &Gate) -> Result<(), S3Error> {
+        let signed = self.service.signatures.verify_form(|name| fields.value(name))?;
+        gate.verified(&access::decide(signed)?.user);
+        gate.open().await.map_err(|Overloaded| errors::slow_down())
     }
 
     /// The server that has the request's upload, if this one does not.
@@ -340,13 +332,35 @@ impl<H: ServerHooks> Exchange<H> {
         let upload = neighbours::upload_of(op, query)?;
         others.have(upload).then_some((others, upload))
     }
+}
 
-    fn guarded(&self, request: Request<Inbound>) -> Request<s3s::Body> {
-        let verdict = Verdict::default();
-        let (mut parts, body) = request.into_parts();
-        parts.extensions.insert(Arc::clone(&verdict));
-        let guarded = Watched::new(body, ChunkGuard::new(Arc::clone(&self.admission)), verdict);
-        Request::from_parts(parts, s3s::Body::http_body(guarded))
+/// Refuses what no operation takes.
+fn check_head(parts: &Parts, shape: &Shape) -> Result<(), S3Error> {
+    signed::check_digests(&parts.headers)?;
+    subresources::check(&parts.method, shape.level, parts.uri.query())
+}
+
+/// A body that comes as it is. The library does less about one of which it sees that it is empty.
+fn plain(body: Inbound) -> s3s::Body {
+    if body.is_end_stream() { s3s::Body::empty() } else { s3s::Body::http_body(body) }
+}
+
+/// Compares a body that no operation reads with the hash that is signed.
+async fn compare_unread(
+    method: &Method,
+    op: &str,
+    body: &mut s3s::Body,
+    hash: &[u8; 32],
+) -> Result<(), S3Error> {
+    let is_read = op != "CreateMultipartUpload" && !body.is_end_stream();
+    if is_read || !matches!(*method, Method::PUT | Method::POST) {
+        return Ok(());
+    }
+    let read = body.store_all_limited(XML_BYTES_MAX).await;
+    let bytes = read.map_err(|_broken| errors::from_body(BodyError::Incomplete))?;
+    match *hash == <[u8; 32]>::from(Sha256::digest(&bytes)) {
+        true => Ok(()),
+        false => Err(errors::payload_mismatch()),
     }
 }
 
@@ -379,23 +393,21 @@ struct XmlFaults {
 }
 
 impl XmlFaults {
-    fn watched(&self, request: Request<Inbound>, op: &str) -> Result<Request<s3s::Body>, S3Error> {
-        let expectation = Expectation::of(request.headers(), op)?;
-        Ok(request.map(|body| {
-            let body = Watched::new(body, WhollyRead::new(op), Arc::clone(&self.unread));
-            match expectation {
-                None => s3s::Body::http_body(body),
-                Some(expectation) => {
-                    let mismatch = Arc::clone(&self.mismatch);
-                    s3s::Body::http_body(Watched::new(body, Digested::new(expectation), mismatch))
-                }
+    fn watched(&self, body: s3s::Body, expectation: Option<Expectation>, op: &str) -> s3s::Body {
+        let body = Watched::new(body, WhollyRead::new(op), Arc::clone(&self.unread));
+        match expectation {
+            None => s3s::Body::http_body(body),
+            Some(expectation) => {
+                let mismatch = Arc::clone(&self.mismatch);
+                s3s::Body::http_body(Watched::new(body, Digested::new(expectation), mismatch))
             }
-        }))
+        }
     }
 
-    fn none(&self) -> Result<(), S3Error> {
-        let mismatch = self.mismatch.get().map(|differs| differs.refusal());
-        let unread = self.unread.get().map(|unread| unread.refusal());
-        mismatch.or(unread).map_or(Ok(()), Err)
+    fn none(&self, sent: &Sent) -> Result<(), S3Error> {
+        let framing = sent.fault.get().map(|fault| fault.refusal());
+        let mismatch = || self.mismatch.get().map(|differs| differs.refusal());
+        let unread = || self.unread.get().map(|unread| unread.refusal());
+        framing.or_else(mismatch).or_else(unread).map_or(Ok(()), Err)
     }
 }

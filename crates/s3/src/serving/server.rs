@@ -104,7 +104,7 @@ impl<H: ServerHooks> Server<H> {
     /// A server that does not listen yet.
     #[must_use]
     pub fn new(service: S3Service, hooks: Arc<H>, options: ServerOptions) -> Self {
-        let server = Self::without_store(hooks, options, service.domains.clone());
+        let server = Self::without_store(hooks, options, service.domains().clone());
         server.begin(service);
         server
     }

@@ -189,3 +189,23 @@ async fn an_upload_may_begin_with_a_body_that_is_what_was_signed() {
     let server = Server::bucket().await;
     server.ask("POST", "/bkt/k?uploads").body("never read").send().await.expect(200);
 }
+
+#[tokio::test]
+async fn xml_in_aws_chunks_is_read_and_its_trailer_verified() {
+    let server = Server::bucket().await;
+    server.put("/bkt/k", "x").await.expect(200);
+    let xml = "<Delete><Object><Key>k</Key></Object></Delete>";
+    let delete = |crc: &str| {
+        let ask = server.ask("POST", "/bkt?delete").body(xml);
+        ask.unsigned_trailer(7, "x-amz-checksum-crc32", crc).send()
+    };
+    delete("AAAAAA==").await.refused(400, "BadDigest");
+    server.head("/bkt/k").await.expect(200);
+    delete("A8uZRQ==").await.expect(200);
+    server.head("/bkt/k").await.expect(404);
+    server.put("/bkt/k", "x").await.expect(200);
+    let signed =
+        |tamper| server.ask("POST", "/bkt?delete").body(xml).signed_chunks(7, tamper).send();
+    signed(true).await.refused(403, "SignatureDoesNotMatch");
+    server.head("/bkt/k").await.expect(200);
+}

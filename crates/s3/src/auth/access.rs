@@ -1,0 +1,19 @@
+//! Decides who may do what. Root may do everything, and nobody else anything.
+//!
+//! # Invariants
+//!
+//! 1. Every request but a health probe and a preflight comes through here, once, between the check of its signature and
+//!    all else that is done for it.
+
+use s3s::{S3ErrorCode, S3Result};
+
+use super::signature::Signed;
+use crate::errors::error;
+
+/// Lets a request go on, or refuses it.
+///
+/// # Errors
+/// `AccessDenied`.
+pub(crate) fn decide(signed: Option<Signed>) -> S3Result<Signed> {
+    signed.ok_or_else(|| error(S3ErrorCode::AccessDenied, "Access Denied"))
+}
