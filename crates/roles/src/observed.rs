@@ -9,8 +9,10 @@
 //! 1. A trouble that ended and began again counts from its last beginning.
 //! 2. What another manager says changes only troubles whose beginning was not observed here.
 //! 3. While a manager hears of no leader its map may be old: it says that nobody leads, and nothing else.
+//! 4. Nothing outlives a gap in what a manager sees: a trouble may have ended and begun again in it. What is there behind a gap has
+//!    lasted at least since then, and others may know more.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use larder_types::codec::decode;
 use parking_lot::Mutex;
@@ -32,7 +34,8 @@ pub enum Trouble {
     PgsIncomplete,
     /// Volumes have fewer copies than wanted.
     CopiesMissing,
-    /// A server is down: its number, and the version of the map in which its run began. Its next outage is another trouble.
+    /// A server is down: its number, and the version of the map in which its run began. An outage of its next run is another trouble;
+    /// one that was cut off and comes back goes on with its run.
     ServerDown(u32, u64),
     /// Something is nearly full.
     NearlyFull(Place),
@@ -59,11 +62,16 @@ pub struct Lasting {
 }
 
 impl Lasting {
-    /// The better knowledge of the same trouble: an observed beginning, or else the longer time.
+    /// The better knowledge of the same trouble: an observed beginning, or else the longer time. Of two that observed one, the later
+    /// is right: the other has missed an end.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
-        let rank = |it: Self| (it.is_exact, it.for_ms);
-        if rank(other) > rank(self) { other } else { self }
+        let is_better = match (self.is_exact, other.is_exact) {
+            (true, true) => other.for_ms < self.for_ms,
+            (false, false) => other.for_ms > self.for_ms,
+            (is_exact, _) => !is_exact,
+        };
+        if is_better { other } else { self }
     }
 }
 
@@ -151,6 +159,9 @@ pub struct Together {
     pub fills: BTreeMap<Place, Fill>,
 }
 
+/// Looks that are older are forgotten, and not taken over: else managers that start now and then hand them on for ever.
+const LOOK_AGE_MS_MAX: i128 = FILL_PAUSE_MS as i128 * FILL_LOOKS_MAX as i128;
+
 /// A trouble here.
 #[derive(Debug, Clone, Copy)]
 struct Since {
@@ -166,38 +177,57 @@ pub struct Observed(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     troubles: BTreeMap<Trouble, Since>,
+    /// True if troubles were taken before, and nothing was missed since.
+    goes_on: bool,
     /// Looks at each place, oldest first: when, and the bytes that were taken.
     looks: BTreeMap<Place, VecDeque<(i128, u64)>>,
 }
 
 impl Observed {
-    /// Takes the troubles of now. What is not among them has ended. The beginning of one that is new was observed if `is_settled`:
-    /// if the map has come to this manager without a gap for some time.
-    pub fn heed(&self, troubles: &BTreeSet<Trouble>, now_ms: u64, is_settled: bool) {
+    /// Takes the troubles of now. What is not among them has ended. With each is told if its beginning is now, should it be new;
+    /// behind a gap none is taken to begin.
+    pub fn heed(&self, troubles: &BTreeMap<Trouble, bool>, now_ms: u64) {
         let mut state = self.0.lock();
-        state.troubles.retain(|trouble, _| troubles.contains(trouble));
-        for trouble in troubles.iter().take(TROUBLES_TOLD_MAX) {
-            let since = Since { at: now_ms.into(), is_exact: is_settled };
-            state.troubles.entry(*trouble).or_insert(since);
+        let goes_on = std::mem::replace(&mut state.goes_on, true);
+        state.troubles.retain(|trouble, _| troubles.contains_key(trouble));
+        for (trouble, begins) in troubles {
+            if state.troubles.len() < TROUBLES_TOLD_MAX || state.troubles.contains_key(trouble) {
+                let since = Since { at: now_ms.into(), is_exact: goes_on && *begins };
+                state.troubles.entry(*trouble).or_insert(since);
+            }
         }
     }
 
-    /// Notes that no manager is heard to lead. All else stays as it is, as nothing else is known.
-    pub fn heed_no_leader(&self, now_ms: u64, is_settled: bool) {
+    /// Notes that no manager is heard to lead, and that this begins now, should it be new. The map is not known meanwhile.
+    pub fn heed_no_leader(&self, now_ms: u64, begins: bool) {
         let mut state = self.0.lock();
-        let since = Since { at: now_ms.into(), is_exact: is_settled };
+        state.goes_on = false;
+        state.troubles.retain(|trouble, _| *trouble == Trouble::NoLeader);
+        let since = Since { at: now_ms.into(), is_exact: begins };
         state.troubles.entry(Trouble::NoLeader).or_insert(since);
     }
 
-    /// Keeps a look at the bytes taken, of each place whose last one is long enough ago, and forgets places that are gone. Nothing is
-    /// kept of a place of which somebody does not say now how full it is.
+    /// Notes that this manager has seen nothing for a time.
+    pub fn heed_gap(&self) {
+        let mut state = self.0.lock();
+        state.goes_on = false;
+        state.troubles.clear();
+    }
+
+    /// Keeps a look at the bytes taken, of each place whose last one is long enough ago. Forgets places that are not named, and looks
+    /// that are too old. Nothing is kept of a place of which somebody does not say now how full it is.
     pub fn look(&self, taken: &BTreeMap<Place, Option<u64>>, now_ms: u64) {
         let mut state = self.0.lock();
-        state.looks.retain(|place, _| taken.contains_key(place));
-        let known = taken.iter().filter_map(|(place, bytes)| Some((place, (*bytes)?)));
-        for (place, bytes) in known.take(FILLS_TOLD_MAX) {
+        let now = i128::from(now_ms);
+        state.looks.retain(|place, looks| {
+            looks.retain(|(at, _)| now - at <= LOOK_AGE_MS_MAX);
+            taken.contains_key(place)
+        });
+        for (place, bytes) in taken.iter().filter_map(|(place, bytes)| Some((place, (*bytes)?))) {
+            if state.looks.len() >= FILLS_TOLD_MAX && !state.looks.contains_key(place) {
+                continue;
+            }
             let looks = state.looks.entry(*place).or_default();
-            let now = i128::from(now_ms);
             if looks.back().is_some_and(|(last, _)| now < last + i128::from(FILL_PAUSE_MS)) {
                 continue;
             }
@@ -208,8 +238,8 @@ impl Observed {
         }
     }
 
-    /// Takes over what another manager knows better: of troubles that were there when this one started, and of earlier looks.
-    pub fn adopt(&self, told: &ObservedNow, now_ms: u64) {
+    /// Takes over what other managers know better: of troubles that were there when this one started, and of earlier looks.
+    pub fn adopt(&self, told: &Together, now_ms: u64) {
         let mut state = self.0.lock();
         let now = i128::from(now_ms);
         for (trouble, lasting) in &told.troubles {
@@ -221,13 +251,14 @@ impl Observed {
                 *known = Since { at, is_exact: lasting.is_exact };
             }
         }
-        for fill in &told.fills {
+        for fill in told.fills.values() {
             let at = now - i128::from(fill.within_s) * 1000;
             let Some(looks) = state.looks.get_mut(&fill.place) else { continue };
             // By less than that it is the same look, told again.
             let is_older =
                 |first: &(i128, u64)| at + i128::from(FILL_TREND_S_MIN) * 1000 <= first.0;
-            if looks.len() < FILL_LOOKS_MAX && looks.front().is_some_and(is_older) {
+            let has_room = looks.len() < FILL_LOOKS_MAX && now - at <= LOOK_AGE_MS_MAX;
+            if has_room && looks.front().is_some_and(is_older) {
                 looks.push_front((at, fill.taken));
             }
         }
@@ -269,6 +300,11 @@ mod tests {
     const HOUR_MS: u64 = 3_600_000;
     const DOWN: Trouble = Trouble::ServerDown(4, 17);
 
+    /// Troubles of now, of which those that are new begin, or not.
+    fn seen(troubles: &[Trouble], begin: bool) -> BTreeMap<Trouble, bool> {
+        troubles.iter().map(|trouble| (*trouble, begin)).collect()
+    }
+
     fn lasting(now: &ObservedNow, trouble: Trouble) -> Option<(u64, bool)> {
         let found = now.troubles.iter().find(|(known, _)| *known == trouble);
         found.map(|(_, it)| (it.for_ms, it.is_exact))
@@ -277,30 +313,30 @@ mod tests {
     #[test]
     fn a_trouble_whose_beginning_was_observed_has_an_exact_time_and_others_a_least_one() {
         let observed = Observed::default();
-        observed.heed(&[Trouble::CopiesMissing].into(), 1000, false);
-        observed.heed(&[Trouble::CopiesMissing, DOWN].into(), 5000, true);
+        observed.heed(&seen(&[Trouble::CopiesMissing], false), 1000);
+        observed.heed(&seen(&[Trouble::CopiesMissing, DOWN], true), 5000);
         let now = observed.now(9000);
         assert_eq!(lasting(&now, Trouble::CopiesMissing), Some((8000, false)), "it was there");
         assert_eq!(lasting(&now, DOWN), Some((4000, true)));
         assert_eq!(observed.troubles(9000), (2, 8000));
-        observed.heed(&[DOWN].into(), 10_000, true);
-        observed.heed(&[DOWN, Trouble::CopiesMissing].into(), 11_000, true);
+        observed.heed(&seen(&[DOWN], true), 10_000);
+        observed.heed(&seen(&[DOWN, Trouble::CopiesMissing], true), 11_000);
         let now = observed.now(11_500);
         assert_eq!(lasting(&now, Trouble::CopiesMissing), Some((500, true)), "it began again");
         let next = Trouble::ServerDown(4, 18);
-        observed.heed(&[next].into(), 12_000, true);
+        observed.heed(&seen(&[next], true), 12_000);
         assert_eq!(lasting(&observed.now(12_000), DOWN), None, "the server came back in between");
     }
 
     #[test]
     fn a_manager_that_starts_takes_over_what_the_others_know() {
         let (old, new) = (Observed::default(), Observed::default());
-        old.heed(&BTreeSet::new(), 0, true);
-        old.heed(&[DOWN].into(), HOUR_MS, true);
+        old.heed(&BTreeMap::new(), 0);
+        old.heed(&seen(&[DOWN], true), HOUR_MS);
         old.look(&[(Place::Disk(3), Some(100))].into(), 0);
-        let told = old.now(3 * HOUR_MS);
+        let told = ObservedNow::together([old.now(3 * HOUR_MS)]);
         // Its clock began later.
-        new.heed(&[DOWN, Trouble::CopiesMissing].into(), 50, false);
+        new.heed(&seen(&[DOWN, Trouble::CopiesMissing], false), 50);
         new.look(&[(Place::Disk(3), Some(400))].into(), 50);
         new.adopt(&told, 60);
         let now = new.now(60);
@@ -313,26 +349,91 @@ mod tests {
     #[test]
     fn an_observed_beginning_is_not_taken_for_an_earlier_one() {
         let observed = Observed::default();
-        observed.heed(&BTreeSet::new(), 0, true);
-        observed.heed(&[Trouble::PgsInactive].into(), 1000, true);
+        observed.heed(&BTreeMap::new(), 0);
+        observed.heed(&seen(&[Trouble::PgsInactive], true), 1000);
         // As of a manager that has not heard of the pause between two of them yet.
         let late = Lasting { for_ms: HOUR_MS, is_exact: true };
         let told = ObservedNow { troubles: vec![(Trouble::PgsInactive, late)], fills: Vec::new() };
-        observed.adopt(&told, 2000);
+        observed.adopt(&ObservedNow::together([told]), 2000);
         assert_eq!(lasting(&observed.now(2000), Trouble::PgsInactive), Some((1000, true)));
     }
 
     #[test]
     fn a_manager_that_hears_of_no_leader_says_that_alone() {
         let observed = Observed::default();
-        observed.heed(&[DOWN].into(), 0, false);
+        observed.heed(&seen(&[DOWN], false), 0);
         observed.heed_no_leader(2000, true);
         observed.heed_no_leader(3000, true);
         let now = observed.now(4000);
         assert_eq!(now.troubles.len(), 1);
         assert_eq!(lasting(&now, Trouble::NoLeader), Some((2000, true)));
-        observed.heed(&[DOWN].into(), 5000, true);
-        assert_eq!(lasting(&observed.now(5000), DOWN), Some((5000, false)), "it went on");
+        observed.heed(&seen(&[DOWN], true), 5000);
+        assert_eq!(lasting(&observed.now(5000), DOWN), Some((0, false)), "it may have ended");
+    }
+
+    #[test]
+    fn what_was_seen_before_a_gap_is_not_known_behind_it() {
+        const MINUTE_MS: u64 = 60_000;
+        let (cut_off, other) = (Observed::default(), Observed::default());
+        let missing = seen(&[Trouble::CopiesMissing], true);
+        for observed in [&cut_off, &other] {
+            observed.heed(&BTreeMap::new(), 0);
+            observed.heed(&missing, MINUTE_MS);
+        }
+        cut_off.heed_no_leader(2 * MINUTE_MS, true);
+        other.heed(&BTreeMap::new(), 10 * MINUTE_MS);
+        other.heed(&missing, 50 * MINUTE_MS);
+        let now_ms = 60 * MINUTE_MS;
+        cut_off.heed(&missing, now_ms);
+        let behind = |it: &Observed| lasting(&it.now(now_ms), Trouble::CopiesMissing);
+        assert_eq!(behind(&cut_off), Some((0, false)), "copies were all there meanwhile");
+        let together = ObservedNow::together([cut_off.now(now_ms), other.now(now_ms)]);
+        let exact = Lasting { for_ms: 10 * MINUTE_MS, is_exact: true };
+        assert_eq!(together.troubles[&Trouble::CopiesMissing], exact);
+        cut_off.adopt(&together, now_ms);
+        assert_eq!(behind(&cut_off), Some((10 * MINUTE_MS, true)));
+        cut_off.heed_gap();
+        assert_eq!(behind(&cut_off), None);
+        cut_off.heed(&missing, now_ms);
+        assert_eq!(behind(&cut_off), Some((0, false)), "nobody saw it begin");
+    }
+
+    #[test]
+    fn looks_of_more_than_a_week_ago_are_neither_kept_nor_taken_over() {
+        let (observed, week_ms) = (Observed::default(), 7 * 24 * HOUR_MS);
+        let taken = [(Place::Cluster, Some(7))].into();
+        observed.look(&taken, 0);
+        observed.look(&taken, week_ms);
+        let oldest = |now_ms| observed.now(now_ms).fills[0].within_s;
+        assert_eq!(oldest(week_ms), week_ms / 1000);
+        observed.look(&taken, week_ms + HOUR_MS);
+        assert_eq!(oldest(week_ms + HOUR_MS), 3600, "only the second is left");
+        let fill = Fill { place: Place::Cluster, taken: 1, within_s: week_ms / 1000 + 1 };
+        let told = ObservedNow { troubles: Vec::new(), fills: vec![fill] };
+        observed.adopt(&ObservedNow::together([told]), week_ms + HOUR_MS);
+        assert_eq!(oldest(week_ms + HOUR_MS), 3600);
+    }
+
+    #[test]
+    fn no_more_is_kept_than_may_be_told() {
+        let observed = Observed::default();
+        let down = |from: u32| -> BTreeMap<Trouble, bool> {
+            let servers = from..from + TROUBLES_TOLD_MAX as u32;
+            servers.map(|server| (Trouble::ServerDown(server, 1), true)).collect()
+        };
+        observed.heed(&down(1), 0);
+        let mut more = down(1);
+        more.extend(down(0));
+        observed.heed(&more, 1000);
+        assert_eq!(observed.now(1000).troubles.len(), TROUBLES_TOLD_MAX);
+        let places = |from: u32| -> BTreeMap<Place, Option<u64>> {
+            (from..from + FILLS_TOLD_MAX as u32).map(|disk| (Place::Disk(disk), Some(1))).collect()
+        };
+        observed.look(&places(1), 0);
+        let mut more = places(1);
+        more.extend(places(0));
+        observed.look(&more, 1000);
+        assert_eq!(observed.now(1000).fills.len(), FILLS_TOLD_MAX);
     }
 
     #[test]
@@ -358,7 +459,7 @@ mod tests {
         };
         let all = [told(9000, false, 5), told(7000, true, 7), told(6000, true, 6)];
         let together = ObservedNow::together(all);
-        assert_eq!(together.troubles[&DOWN], Lasting { for_ms: 7000, is_exact: true });
+        assert_eq!(together.troubles[&DOWN], Lasting { for_ms: 6000, is_exact: true });
         assert_eq!(together.fills[&Place::Cluster].taken, 7);
     }
 

@@ -228,6 +228,11 @@ fn status(
 ) -> Status {
     let mut leads: BTreeMap<_, usize> = BTreeMap::new();
     let mut member_of: BTreeMap<_, usize> = BTreeMap::new();
+    let mut copies: BTreeMap<_, usize> = BTreeMap::new();
+    let present = map.lvs.iter().flat_map(|lv| lv.present());
+    for (_, replica) in present.filter(|(_, it)| map.exists(it)) {
+        *copies.entry(replica.server).or_default() += 1;
+    }
     for pg in &map.pgs {
         pg.members.first().into_iter().for_each(|primary| *leads.entry(*primary).or_default() += 1);
         pg.members.iter().for_each(|member| *member_of.entry(*member).or_default() += 1);
@@ -238,8 +243,6 @@ fn status(
     let servers = map.servers.iter().map(|(id, record)| {
         let disks = record.disks.iter().filter_map(|(id, it)| disk(*id, it, (&space, &troubles)));
         let disks: Vec<Disk> = disks.collect();
-        let present = map.lvs.iter().flat_map(|lv| lv.present());
-        let copies = present.filter(|(_, it)| it.server == *id && map.exists(it)).count();
         let own = space.by_server.get(id).copied().unwrap_or_default();
         Server {
             id: id.0,
@@ -252,9 +255,9 @@ fn status(
             leads: leads.get(id).copied().unwrap_or(0),
             volumes: disks.iter().map(|disk| disk.volumes_used).sum(),
             volumes_free: disks.iter().map(|disk| disk.volumes - disk.volumes_used).sum(),
-            copies,
+            copies: copies.get(id).copied().unwrap_or(0),
             space: own,
-            growth: troubles.growth(Place::Server(id.0), &own),
+            growth: troubles.growth(Place::Server(id.0), &own, &space),
             disks,
         }
     });
@@ -262,7 +265,7 @@ fn status(
     let servers = servers.collect();
     let mut status = Status {
         verdict: String::new(),
-        growth: troubles.growth(Place::Cluster, &space.all),
+        growth: troubles.growth(Place::Cluster, &space.all, &space),
         troubles,
         cluster,
         cluster_version: map.cluster_version,
@@ -291,7 +294,7 @@ fn disk(id: DiskId, record: &DiskRecord, (spaces, troubles): (&Spaces, &Troubles
         volumes_used: record.pv_count - record.pv_free(),
         volumes_freed: record.freed.len() as u32,
         space,
-        growth: troubles.growth(Place::Disk(id.0), &space),
+        growth: troubles.growth(Place::Disk(id.0), &space, spaces),
     })
 }
 

@@ -2,7 +2,6 @@
 //!
 //! It looks at the map once a second, and asks the meta servers for their volumes once a minute. It changes nothing.
 
-use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,8 +10,9 @@ use std::time::Duration;
 use larder_env::clock::uptime_ms;
 use larder_net::Endpoint;
 use larder_protocol::manager::state::{MapVersion, Topology};
+use larder_roles::limits::MANAGERS_SILENT_MS;
 use larder_roles::managers::{Managers, ManagersClient};
-use larder_roles::observed::{Observed, Trouble};
+use larder_roles::observed::{Observed, ObservedNow};
 use larder_roles::peers::Peers;
 use larder_roles::quorum::{Manager, ManagerCounts};
 use larder_roles::wire::{ManagerService, MetaService};
@@ -20,8 +20,8 @@ use larder_types::ServerId;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::background;
-use super::space::{Space, Spaces};
-use super::troubles;
+use super::space::Spaces;
+use super::troubles::{self, Fullness};
 
 /// Time between two looks at the map.
 const LOOK: Duration = Duration::from_secs(1);
@@ -31,6 +31,8 @@ const SPACE_LOOK: Duration = Duration::from_secs(60);
 const SETTLED: Duration = Duration::from_secs(10);
 /// A pause between two looks that is longer is a gap: the process stood still, and its map is old when it goes on.
 const GAP_MS: u64 = 10_000;
+/// A manager to which nobody has called a map the latest for so long has a gap, too, though it hears its leader.
+const SILENT: Duration = Duration::from_millis(MANAGERS_SILENT_MS);
 
 /// See the module's head.
 pub(crate) struct Observer {
@@ -45,7 +47,7 @@ pub(crate) struct Observer {
     ticked_ms: u64,
     looked: Option<MapVersion>,
     space_looked: Option<Instant>,
-    full: BTreeSet<Trouble>,
+    fullness: Fullness,
 }
 
 impl Observer {
@@ -63,7 +65,7 @@ impl Observer {
             ticked_ms: uptime_ms(),
             looked: None,
             space_looked: None,
-            full: BTreeSet::new(),
+            fullness: Fullness::default(),
         }
     }
 
@@ -75,12 +77,17 @@ impl Observer {
             ticks.tick().await;
             let before_ms = std::mem::replace(&mut self.ticked_ms, uptime_ms());
             if self.ticked_ms.saturating_sub(before_ms) > GAP_MS {
-                self.led_since = None;
+                self.miss();
+                continue;
             }
             let is_settled = self.led_since.is_some_and(|since| since.elapsed() >= SETTLED);
             if self.counts.has_leader.load(Ordering::Relaxed) == 0 {
                 self.observed.heed_no_leader(uptime_ms(), is_settled);
-                (self.led_since, self.looked) = (None, None);
+                self.forget();
+                continue;
+            }
+            if self.managers.silent() > SILENT {
+                self.miss();
                 continue;
             }
             self.led_since.get_or_insert_with(Instant::now);
@@ -91,6 +98,18 @@ impl Observer {
         }
     }
 
+    /// Notes that it has seen nothing for a time.
+    fn miss(&mut self) {
+        self.forget();
+        self.observed.heed_gap();
+    }
+
+    /// Forgets what it has seen: it may be otherwise by now.
+    fn forget(&mut self) {
+        (self.led_since, self.looked) = (None, None);
+        self.fullness.forget_below();
+    }
+
     async fn look(&mut self, map: &Topology, is_settled: bool) {
         let looks_at_space = self.space_looked.is_none_or(|at| at.elapsed() >= SPACE_LOOK);
         if looks_at_space {
@@ -98,14 +117,14 @@ impl Observer {
             self.look_at_space(map).await;
         }
         if looks_at_space || self.looked != Some(map.version) {
-            let troubles = &troubles::of_map(map) | &self.full;
-            self.observed.heed(&troubles, uptime_ms(), is_settled);
+            let of_map = troubles::of_map(map).into_iter().map(|it| (it, is_settled));
+            let full = self.fullness.full.iter().map(|(it, begins)| (*it, *begins && is_settled));
+            self.observed.heed(&of_map.chain(full).collect(), uptime_ms());
             self.looked = Some(map.version);
         }
         if looks_at_space {
-            for told in troubles::ask(&self.others, map, Some(self.me)).await {
-                self.observed.adopt(&told, uptime_ms());
-            }
+            let told = troubles::ask(&self.others, map, Some(self.me)).await;
+            self.observed.adopt(&ObservedNow::together(told), uptime_ms());
         }
     }
 
@@ -113,9 +132,7 @@ impl Observer {
         let told = background::spaces(&self.metas, map).await;
         let spaces = Spaces::of(map, told.iter().map(|(server, now)| (*server, now)));
         let places = troubles::places(&spaces);
-        self.full = troubles::nearly_full(&places, &self.full);
-        let known = |space: &Space| (space.unknown == 0).then(|| space.taken());
-        let taken = places.iter().map(|(place, space)| (*place, known(space))).collect();
-        self.observed.look(&taken, uptime_ms());
+        self.fullness.look(&places);
+        self.observed.look(&troubles::taken(&places, &spaces), uptime_ms());
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
-use larder_protocol::manager::state::{DiskState, PgRecord, Topology};
-use larder_roles::observed::Growth;
+use larder_protocol::manager::state::{DiskState, PgRecord, ReplicaState, ServerState, Topology};
+use larder_roles::observed::{Growth, Place};
 use larder_roles::progress::{BucketNow, SpaceNow, VolumeNow};
 use larder_types::limits::BLOCK_BYTES;
 use larder_types::{DiskId, ServerId};
@@ -76,6 +76,15 @@ pub(super) struct Spaces {
     pub(super) by_server: BTreeMap<ServerId, Space>,
     #[serde(skip)]
     pub(super) by_disk: BTreeMap<DiskId, Space>,
+    /// Bytes that volumes have taken, times the copies wanted. Copies that are made or given up change nothing of it.
+    #[serde(skip)]
+    pub(super) taken_wanted: u64,
+    /// Free bytes of disks that take volumes: of none that drain or whose server is down.
+    #[serde(skip)]
+    pub(super) free_given: u64,
+    /// Disks to which a copy of a volume is being made, and their servers.
+    #[serde(skip)]
+    receiving: BTreeSet<Place>,
     /// Objects of all buckets, and their bytes as clients see them.
     pub(super) objects: u64,
     pub(super) object_bytes: u64,
@@ -122,13 +131,19 @@ impl Spaces {
         let mut by_disk: BTreeMap<DiskId, Space> = BTreeMap::new();
         for (id, lv) in (0..).zip(&map.lvs) {
             let copy = Space::of_copy(volumes.get(&id), lv.blocks);
+            spaces.taken_wanted += copy.taken() * u64::from(lv.width);
             for (_, replica) in lv.present() {
                 by_disk.entry(replica.disk).or_default().add(copy);
+                if replica.state == ReplicaState::Rebuilding {
+                    spaces.receiving.insert(Place::Disk(replica.disk.0));
+                    spaces.receiving.insert(Place::Server(replica.server.0));
+                }
             }
         }
         let blocks = map.founded.map_or(0, |(_, settings)| settings.lv_blocks);
         let pv_bytes = u64::from(blocks) * u64::from(BLOCK_BYTES);
         for (server, record) in &map.servers {
+            let is_given = record.state == ServerState::Up && !record.draining;
             for (disk, record) in
                 record.disks.iter().filter(|(_, it)| it.state != DiskState::Removed)
             {
@@ -138,9 +153,17 @@ impl Spaces {
                 spaces.by_disk.insert(*disk, space);
                 spaces.by_server.entry(*server).or_default().add(space);
                 spaces.all.add(space);
+                if is_given && record.state == DiskState::In {
+                    spaces.free_given += space.free;
+                }
             }
         }
         spaces
+    }
+
+    /// True while a copy of a volume is being made there. Its bytes are no growth.
+    pub(super) fn receives(&self, place: Place) -> bool {
+        self.receiving.contains(&place)
     }
 
     fn add_buckets(&mut self, map: &Topology, counted: &BTreeMap<u64, BucketNow>) {
@@ -150,8 +173,9 @@ impl Spaces {
         });
         self.buckets = named.collect();
         self.buckets.sort_by(|one, other| (other.bytes, &one.name).cmp(&(one.bytes, &other.name)));
-        self.objects += counted.values().map(|it| it.objects).sum::<u64>();
-        self.object_bytes += counted.values().map(|it| it.bytes).sum::<u64>();
+        // Those of a bucket that is no more in the map are in no line, and so not in the sum.
+        self.objects += self.buckets.iter().map(|it| it.objects).sum::<u64>();
+        self.object_bytes += self.buckets.iter().map(|it| it.bytes).sum::<u64>();
     }
 }
 

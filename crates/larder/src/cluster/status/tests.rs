@@ -311,6 +311,35 @@ fn the_first_line_says_since_when_as_far_as_managers_know() {
 }
 
 #[test]
+fn the_time_of_groups_that_are_not_served_is_not_that_of_a_server() {
+    let mut map = with_one_down();
+    map.pgs[0] = PgRecord::default();
+    let told =
+        [(Trouble::ServerDown(1, 9), 24 * HOUR_MS, true), (Trouble::PgsInactive, 60_000, true)];
+    let line = status(&map, true, Vec::new(), observed(&told, &[])).verdict;
+    assert!(line.contains("groups are not served, for 1 minute (since 2"), "{line}");
+    assert!(line.ends_with(": data-1 is down. Start what is down"), "{line}");
+}
+
+#[test]
+fn a_place_begins_to_be_nearly_full_only_if_it_was_known_to_be_less_full() {
+    const DISK: Place = Place::Disk(1);
+    let unknown = Space { bytes: 100 * MIB, unknown: 100 * MIB, ..Space::default() };
+    let begins = |fullness: &mut troubles::Fullness, space: Space| {
+        fullness.look(&[(DISK, space)].into());
+        fullness.full.get(&Trouble::NearlyFull(DISK)).copied()
+    };
+    let mut fullness = troubles::Fullness::default();
+    assert_eq!(begins(&mut fullness, unknown), None);
+    assert_eq!(begins(&mut fullness, with_free(5)), Some(false), "as after a start");
+    assert_eq!(begins(&mut fullness, with_free(50)), None);
+    assert_eq!(begins(&mut fullness, with_free(5)), Some(true));
+    assert_eq!(begins(&mut fullness, with_free(50)), None);
+    fullness.forget_below();
+    assert_eq!(begins(&mut fullness, with_free(5)), Some(false), "it was not looked at");
+}
+
+#[test]
 fn of_several_servers_that_are_down_the_first_is_told() {
     let mut map = with_one_down();
     map.servers.insert(ServerId(2), data_server(2, ServerState::Down, false));
@@ -360,4 +389,39 @@ fn what_fills_is_foretold_of_the_cluster_its_servers_and_disks() {
     assert!(text.contains("400.0 KiB more taken than 2 days ago"), "{text}");
     let unknown = status(&map, true, background(None), observed(&[], &before));
     assert_eq!(unknown.growth, None, "part of it is not known now");
+}
+
+#[test]
+fn copies_that_move_are_no_growth_and_what_drains_has_no_room() {
+    use larder_roles::progress::{SpaceNow, VolumeNow};
+    let mut map = map();
+    for (id, draining) in [(0, false), (1, true)] {
+        map.servers.insert(ServerId(id), data_server(id, ServerState::Up, draining));
+    }
+    let replica = |server, state| ReplicaRecord {
+        server: ServerId(server),
+        disk: DiskId(server),
+        pv: PvId(3),
+        state,
+    };
+    let replicas = vec![replica(1, ReplicaState::Current), replica(0, ReplicaState::Rebuilding)];
+    map.lvs = vec![LvRecord { pg: PgId(1), blocks: 100, width: 1, replicas, state: LvState::Open }];
+    let volume = VolumeNow { volume: 0, blocks: 100, ..VolumeNow::default() };
+    let told = [SpaceNow { volumes: vec![volume], ..SpaceNow::default() }];
+    let spaces = Spaces::of(&map, told.iter().map(|it| (ServerId(0), it)));
+    let blocks = |count: u64| count * 4096;
+    let (from, to) = (Place::Disk(1), Place::Disk(0));
+    let all = Some(blocks(100));
+    let expected = [(Place::Cluster, all), (Place::Server(1), all), (from, all)];
+    let taken = troubles::taken(&troubles::places(&spaces), &spaces);
+    assert_eq!(taken, BTreeMap::from(expected), "one copy is wanted");
+    let day_s = 24 * 3600;
+    let before = [Place::Cluster, from, to].map(|place| (place, blocks(50), day_s));
+    let troubles = Troubles::of(&map, true, &spaces, observed(&[], &before));
+    let growth = |place, space| troubles.growth(place, space, &spaces);
+    // 500 blocks are free where volumes may be made.
+    let cluster = Growth { bytes: blocks(50), within_s: day_s, full_in_s: 10 * day_s };
+    assert_eq!(growth(Place::Cluster, &spaces.all), Some(cluster));
+    assert_eq!(growth(to, &spaces.by_disk[&DiskId(0)]), None);
+    assert!(growth(from, &spaces.by_disk[&DiskId(1)]).is_some());
 }

@@ -60,6 +60,54 @@ pub(super) fn nearly_full(
     places.iter().filter(is_full).map(|(place, _)| Trouble::NearlyFull(*place)).collect()
 }
 
+/// Places that are nearly full, from one look to the next.
+#[derive(Debug, Default)]
+pub(super) struct Fullness {
+    /// With true for one that was known to be less full at the look before.
+    pub(super) full: BTreeMap<Trouble, bool>,
+    /// Places that were wholly known to be less full.
+    below: BTreeSet<Place>,
+}
+
+impl Fullness {
+    /// Takes the space of all places.
+    pub(super) fn look(&mut self, places: &BTreeMap<Place, Space>) {
+        let before = self.full.keys().copied().collect();
+        let full = nearly_full(places, &before);
+        let is_below = |(_, it): &(&Place, &Space)| it.unknown == 0 && it.percent() < FULL_PERCENT;
+        let below = places.iter().filter(is_below).map(|(place, _)| *place).collect();
+        let below = std::mem::replace(&mut self.below, below);
+        let begins =
+            |it: Trouble| matches!(it, Trouble::NearlyFull(place) if below.contains(&place));
+        self.full = full.into_iter().map(|it| (it, begins(it))).collect();
+    }
+
+    /// Forgets what was less full: it was not looked at for a time.
+    pub(super) fn forget_below(&mut self) {
+        self.below.clear();
+    }
+}
+
+/// Bytes taken of each place whose growth may be foretold; `None` of one of which a part is not known.
+pub(super) fn taken(
+    places: &BTreeMap<Place, Space>,
+    spaces: &Spaces,
+) -> BTreeMap<Place, Option<u64>> {
+    let told = places.iter().filter(|(place, _)| !spaces.receives(**place));
+    let known = |(place, space): (&Place, &Space)| {
+        (*place, (space.unknown == 0).then(|| filling(*place, space, spaces).0))
+    };
+    told.map(known).collect()
+}
+
+/// Bytes of a place that are taken, and those that may be yet.
+fn filling(place: Place, space: &Space, spaces: &Spaces) -> (u64, u64) {
+    match place {
+        Place::Cluster => (spaces.taken_wanted, spaces.free_given),
+        Place::Server(_) | Place::Disk(_) => (space.taken(), space.free),
+    }
+}
+
 /// Asks the managers that are up, side by side, but for one.
 pub(super) async fn ask(
     peers: &Peers<ManagerService>,
@@ -154,10 +202,12 @@ impl Troubles {
     }
 
     /// Growth of a place that has this space now.
-    pub(super) fn growth(&self, place: Place, space: &Space) -> Option<Growth> {
-        // Part of it is not known, and would look like growth once it is.
-        let fill = self.fills.get(&place).filter(|_| space.unknown == 0)?;
-        Growth::of(space.taken().saturating_sub(fill.taken), fill.within_s, space.free)
+    pub(super) fn growth(&self, place: Place, space: &Space, spaces: &Spaces) -> Option<Growth> {
+        // Bytes not known yet would look like growth once they are, and so would volumes that move there.
+        let is_seen = space.unknown == 0 && !spaces.receives(place);
+        let fill = self.fills.get(&place).filter(|_| is_seen)?;
+        let (taken, free) = filling(place, space, spaces);
+        Growth::of(taken.saturating_sub(fill.taken), fill.within_s, free)
     }
 }
 

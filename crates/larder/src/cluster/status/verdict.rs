@@ -28,13 +28,14 @@ pub(super) fn of(status: &Status) -> String {
     if pgs.inactive > 0 {
         let time = for_time(&|it| it == Trouble::PgsInactive);
         let why = match down {
-            Some(down) => format!(": {down} down{time}. Start what is down"),
-            None => format!(
-                "{time}. They are given primaries within seconds: if not, see the managers' logs"
-            ),
+            Some(down) => format!(": {down} down. Start what is down"),
+            None => ". They are given primaries within seconds: if not, see the managers' logs"
+                .to_owned(),
         };
         let (inactive, total) = (pgs.inactive, pgs.total);
-        return format!("NOT WELL: {inactive} of {total} placement groups are not served{why}");
+        return format!(
+            "NOT WELL: {inactive} of {total} placement groups are not served{time}{why}"
+        );
     }
     if let Some(down) = down {
         let time = troubles.longest(|it| matches!(it, Trouble::ServerDown(..)));
