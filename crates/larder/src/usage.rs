@@ -28,6 +28,10 @@ enum UsageError {
     Nothing(String),
     #[error("there is no bucket {0:?}")]
     NoBucket(String),
+    #[error(
+        "the last map known has no bucket {0:?}, and no manager says that it is the latest. See `larder status`"
+    )]
+    BucketNotKnown(String),
     #[error("{0}")]
     System(#[from] Error),
 }
@@ -38,7 +42,7 @@ impl UsageError {
             Self::Store(error) => error.code(),
             Self::Cluster(error) => error.code(),
             Self::Worker(_) | Self::NoBucket(_) => exit::USAGE,
-            Self::Nothing(_) => exit::FAULTS,
+            Self::Nothing(_) | Self::BucketNotKnown(_) => exit::FAULTS,
             Self::Kind(_) | Self::System(_) => exit::CANNOT_START,
         }
     }
@@ -60,7 +64,11 @@ fn shown(args: &UsageArgs) -> Result<bool, UsageError> {
     let path = args.dir.as_ref().or(args.config.as_ref()).map_or(Path::new(""), PathBuf::as_path);
     let mut all = asked(path)?;
     if let Some(name) = &args.bucket {
-        all = all.of_bucket(name).ok_or_else(|| UsageError::NoBucket(name.clone()))?;
+        let refusal = match all.is_latest {
+            true => UsageError::NoBucket,
+            false => UsageError::BucketNotKnown,
+        };
+        all = all.of_bucket(name).ok_or_else(|| refusal(name.clone()))?;
     }
     let mut out = std::io::stdout().lock();
     let written = match args.json {

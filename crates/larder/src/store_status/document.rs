@@ -62,7 +62,15 @@ impl Document {
         // A group that is not served shows none of its objects.
         let pgs_uncounted = pgs_uncounted.max(self.pgs_halted as u64);
         let is_exact = pgs_uncounted == 0 && buckets_not_named == 0;
-        Usage { is_exact, pgs_uncounted, buckets, buckets_not_named, objects, bytes }
+        Usage {
+            is_exact,
+            is_latest: true,
+            pgs_uncounted,
+            buckets,
+            buckets_not_named,
+            objects,
+            bytes,
+        }
     }
 }
 

@@ -4,8 +4,11 @@
 use std::io::Write;
 use std::path::Path;
 
+use larder_protocol::manager::state::Topology;
 use larder_roles::managers::Managers;
 use larder_roles::peers::Peers;
+use larder_roles::progress::SpaceNow;
+use larder_types::ServerId;
 use serde::Serialize;
 
 use super::super::RoleError;
@@ -14,11 +17,17 @@ use super::background;
 use super::space::{Bucket, Spaces};
 use crate::quantity::bytes;
 
+/// Times that all servers are asked if groups move meanwhile.
+const ASKED_MAX: u32 = 2;
+
 /// See the module's head.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub(crate) struct Usage {
     /// True if every object of these buckets is counted.
     pub(crate) is_exact: bool,
+    /// True if there are no buckets but these: a manager has confirmed the map that names them.
+    #[serde(skip)]
+    pub(crate) is_latest: bool,
     /// Placement groups whose objects are not in the counts.
     pub(crate) pgs_uncounted: u64,
     /// The buckets with the most bytes come first.
@@ -44,17 +53,40 @@ pub(crate) fn ask(path: &Path) -> Result<Usage, RoleError> {
     beside::runtime()?.block_on(async {
         let config = beside::config(path)?;
         let (endpoint, managers) = beside::connect(&config).await?;
-        // By another map a group may be led elsewhere by now.
-        let is_latest = beside::is_confirmed(&*managers).await;
-        let map = managers.map();
-        let told = background::spaces(&Peers::new(&endpoint), &map).await;
-        let spaces = Spaces::of(&map, told.iter().map(|(server, now)| (*server, now)));
-        let Spaces { objects, object_bytes, buckets, buckets_not_named, pgs_uncounted, .. } =
-            spaces;
-        let is_exact = is_latest && pgs_uncounted == 0 && buckets_not_named == 0;
-        let bytes = object_bytes;
-        Ok(Usage { is_exact, pgs_uncounted, buckets, buckets_not_named, objects, bytes })
+        let metas = Peers::new(&endpoint);
+        let mut asked = 0;
+        loop {
+            let is_latest = beside::is_confirmed(&*managers).await;
+            let map = managers.map();
+            let told = background::spaces(&metas, &map).await;
+            let was_still = is_latest
+                && beside::is_confirmed(&*managers).await
+                && are_led(&map, &managers.map());
+            asked += 1;
+            if was_still || !is_latest || asked == ASKED_MAX {
+                return Ok(put_together(&map, &told, is_latest, was_still));
+            }
+        }
     })
+}
+
+/// True if all groups are where they were. One that moved while servers were asked was counted by two of them, or by none.
+fn are_led(before: &Topology, after: &Topology) -> bool {
+    let views = |map: &Topology| map.pgs.iter().map(|pg| pg.view).collect::<Vec<_>>();
+    views(before) == views(after)
+}
+
+fn put_together(
+    map: &Topology,
+    told: &[(ServerId, SpaceNow)],
+    is_latest: bool,
+    was_still: bool,
+) -> Usage {
+    let spaces = Spaces::of(map, told.iter().map(|(server, now)| (*server, now)));
+    let Spaces { objects, object_bytes: bytes, buckets, buckets_not_named, pgs_uncounted, .. } =
+        spaces;
+    let is_exact = was_still && pgs_uncounted == 0 && buckets_not_named == 0;
+    Usage { is_exact, is_latest, pgs_uncounted, buckets, buckets_not_named, objects, bytes }
 }
 
 /// Prints it for people.
@@ -76,7 +108,7 @@ pub(crate) fn people(out: &mut impl Write, usage: &Usage) -> std::io::Result<()>
 /// The reason why counts are not exact.
 fn lacks(pgs_uncounted: u64, buckets_not_named: u64) -> String {
     match (pgs_uncounted, buckets_not_named) {
-        (0, 0) => "no manager says that its map is the latest. See `larder status`".to_owned(),
+        (0, 0) => "no manager says that its map is the latest, or placement groups moved while their servers were asked. See `larder status`, or ask again".to_owned(),
         (0, buckets) => format!(
             "there are too many buckets: at least {buckets} are in the sum of all, in part or whole, and not in their own line"
         ),
@@ -116,6 +148,24 @@ mod tests {
         assert_eq!((logs.objects, logs.bytes, logs.buckets.len()), (2, 70, 1));
         assert_eq!(shown(&logs).len(), 2);
         assert_eq!(usage().of_bucket("log"), None);
+    }
+
+    #[test]
+    fn counts_are_not_exact_if_a_group_moved_meanwhile() {
+        use larder_protocol::manager::state::PgRecord;
+        use larder_types::View;
+        let led = |view| {
+            let members = vec![ServerId(1)];
+            let pg = PgRecord { view: View(view), members, ..PgRecord::default() };
+            Topology { pgs: vec![pg], ..Topology::default() }
+        };
+        assert!(are_led(&led(3), &led(3)));
+        assert!(!are_led(&led(3), &led(4)));
+        let told = [(ServerId(1), SpaceNow::default())];
+        assert!(put_together(&led(3), &told, true, true).is_exact);
+        let moved = put_together(&led(3), &told, true, false);
+        assert!(!moved.is_exact && moved.is_latest);
+        assert!(shown(&moved)[0].contains("moved while their servers were asked"));
     }
 
     #[test]
