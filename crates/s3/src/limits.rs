@@ -16,6 +16,12 @@ pub const REQUESTS_MAX: usize = 1024;
 pub const WAITING_MAX: usize = 2048;
 /// The time that a request waits for its turn or for memory before it is answered `SlowDown`.
 pub const WAIT_MAX: Duration = Duration::from_secs(10);
+/// Requests that ask for the state at once. They take no turn of the others; one more is answered `SlowDown`.
+pub const STATE_ASKING_MAX: usize = 64;
+/// The time that such a request waits for the answer before it is answered 503.
+pub const STATE_ASKED_MAX: Duration = Duration::from_secs(10);
+/// Time for which the state is told again.
+pub const STATE_TOLD_AGAIN: Duration = Duration::from_secs(5);
 /// Bytes of request bodies held in memory at once.
 pub const BODY_BUDGET_BYTES: usize = 256 * 1024 * 1024;
 /// Most bytes of the budget that one request takes: the chunk being filled and the one being written.

@@ -3,25 +3,34 @@
 //! # Invariants
 //!
 //! 1. Nothing is told before root's signature is verified, nor done for a request without one.
-//! 2. Requests ask the program at most one at a time; what it told is told again for a second.
+//! 2. The program is asked at most once at a time, also if a client goes away meanwhile. Its answer is told again for
+//!    [`STATE_TOLD_AGAIN`].
+//! 3. These requests take no turn of others. Their number and the time that each waits are bounded.
 
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderValue, Method, Response};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method, Response};
 use s3s::{S3Error, S3ErrorCode};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::{Instant, timeout};
 
 use super::hooks::ServerHooks;
 use crate::errors;
+use crate::limits::{STATE_ASKED_MAX, STATE_ASKING_MAX, STATE_TOLD_AGAIN};
 
-/// Time for which an answer is told again.
-const TOLD_AGAIN: Duration = Duration::from_secs(1);
+/// The last answer, and those who wait for one.
+pub(crate) struct Admin {
+    last: Arc<Mutex<Option<(Instant, Bytes)>>>,
+    places: Semaphore,
+}
 
-/// The last answer.
-#[derive(Default)]
-pub(crate) struct Admin(Mutex<Option<(Instant, Bytes)>>);
+impl Default for Admin {
+    fn default() -> Self {
+        Self { last: Arc::default(), places: Semaphore::new(STATE_ASKING_MAX) }
+    }
+}
 
 /// Refuses methods that would change something.
 pub(crate) fn check(method: &Method) -> Result<(), S3Error> {
@@ -29,16 +38,21 @@ pub(crate) fn check(method: &Method) -> Result<(), S3Error> {
         Method::GET | Method::HEAD => Ok(()),
         _ => {
             let message = "The state can be read by GET, and nothing can be changed here.";
-            Err(errors::error(S3ErrorCode::MethodNotAllowed, message))
+            let mut refused = errors::error(S3ErrorCode::MethodNotAllowed, message);
+            // They replace those of the protocol library.
+            let headers = [(ALLOW, "GET, HEAD"), (CONTENT_TYPE, "application/xml")];
+            let headers = headers.map(|(name, value)| (name, HeaderValue::from_static(value)));
+            refused.set_headers(HeaderMap::from_iter(headers));
+            Err(refused)
         }
     }
 }
 
 impl Admin {
     /// Answers a request whose signature was verified.
-    pub(crate) async fn answer(
+    pub(crate) async fn answer<H: ServerHooks>(
         &self,
-        hooks: &impl ServerHooks,
+        hooks: &Arc<H>,
     ) -> Result<Response<s3s::Body>, S3Error> {
         let told = self.told(hooks).await?;
         let mut response = Response::new(s3s::Body::from(told));
@@ -48,20 +62,125 @@ impl Admin {
         Ok(response)
     }
 
-    async fn told(&self, hooks: &impl ServerHooks) -> Result<Bytes, S3Error> {
-        let mut last = self.0.lock().await;
-        if let Some((_, told)) = last.as_ref().filter(|(at, _)| at.elapsed() < TOLD_AGAIN) {
+    async fn told<H: ServerHooks>(&self, hooks: &Arc<H>) -> Result<Bytes, S3Error> {
+        let _place = self.places.try_acquire().map_err(|_full| errors::slow_down())?;
+        let told = timeout(STATE_ASKED_MAX, self.asked(hooks)).await;
+        told.unwrap_or_else(|_late| Err(not_told()))
+    }
+
+    async fn asked<H: ServerHooks>(&self, hooks: &Arc<H>) -> Result<Bytes, S3Error> {
+        let mut last = Arc::clone(&self.last).lock_owned().await;
+        if let Some((_, told)) = last.as_ref().filter(|(at, _)| at.elapsed() < STATE_TOLD_AGAIN) {
             return Ok(told.clone());
         }
-        match hooks.status().await {
-            Some(told) => {
-                *last = Some((Instant::now(), told.clone()));
-                Ok(told)
-            }
-            None => {
-                let message = "This server tells no state. A pack worker's is shown by `larder pack status DIR`.";
-                Err(errors::error(S3ErrorCode::NotImplemented, message))
-            }
+        let hooks = Arc::clone(hooks);
+        // It goes on if its client goes away: else the next one would begin another beside it.
+        let asking = tokio::spawn(async move {
+            let told = hooks.status().await?;
+            *last = Some((Instant::now(), told.clone()));
+            Some(told)
+        });
+        asking.await.map_err(|_panicked| not_told())?.ok_or_else(|| {
+            let message =
+                "This server tells no state. A pack worker's is shown by `larder pack status DIR`.";
+            errors::error(S3ErrorCode::NotImplemented, message)
+        })
+    }
+}
+
+fn not_told() -> S3Error {
+    errors::error(S3ErrorCode::ServiceUnavailable, "The state is not told in time. Ask again.")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    /// A program whose answer takes until it is let go.
+    struct Slow {
+        asked: AtomicUsize,
+        answers: Semaphore,
+    }
+
+    impl Slow {
+        fn new() -> Arc<Self> {
+            Arc::new(Self { asked: AtomicUsize::new(0), answers: Semaphore::new(0) })
+        }
+
+        fn asked(&self) -> usize {
+            self.asked.load(Ordering::Relaxed)
+        }
+    }
+
+    impl ServerHooks for Slow {
+        async fn status(&self) -> Option<Bytes> {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            self.answers.acquire().await.ok()?.forget();
+            Some(Bytes::from_static(b"{}"))
+        }
+    }
+
+    /// Someone who asks, and waits.
+    async fn begin(
+        admin: &Arc<Admin>,
+        hooks: &Arc<Slow>,
+    ) -> tokio::task::JoinHandle<Result<Bytes, S3Error>> {
+        let (admin, hooks) = (Arc::clone(admin), Arc::clone(hooks));
+        let asking = tokio::spawn(async move { admin.told(&hooks).await });
+        for _ in 0..4 {
+            yield_now().await;
+        }
+        asking
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_goes_on_for_others_when_its_client_goes_away() {
+        let (admin, hooks) = (Arc::new(Admin::default()), Slow::new());
+        for _ in 0..3 {
+            let asking = begin(&admin, &hooks).await;
+            asking.abort();
+            assert!(asking.await.is_err(), "it was aborted");
+        }
+        assert_eq!(hooks.asked(), 1);
+        hooks.answers.add_permits(1);
+        assert_eq!(admin.told(&hooks).await.ok(), Some(Bytes::from_static(b"{}")));
+        assert_eq!(hooks.asked(), 1, "the answer to the first is told");
+        tokio::time::advance(STATE_TOLD_AGAIN).await;
+        hooks.answers.add_permits(1);
+        admin.told(&hooks).await.expect("it answers");
+        assert_eq!(hooks.asked(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_ever() {
+        let (admin, hooks) = (Arc::new(Admin::default()), Slow::new());
+        let begun = Instant::now();
+        for _ in 0..2 {
+            let refused = admin.told(&hooks).await.expect_err("nothing is told");
+            assert_eq!(*refused.code(), S3ErrorCode::ServiceUnavailable);
+        }
+        assert_eq!(begun.elapsed(), 2 * STATE_ASKED_MAX);
+        assert_eq!(hooks.asked(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_too_many_is_refused_at_once() {
+        let (admin, hooks) = (Arc::new(Admin::default()), Slow::new());
+        let mut waiting = Vec::new();
+        for _ in 0..STATE_ASKING_MAX {
+            waiting.push(begin(&admin, &hooks).await);
+        }
+        let begun = Instant::now();
+        let refused = admin.told(&hooks).await.expect_err("it is one too many");
+        assert_eq!(*refused.code(), S3ErrorCode::SlowDown);
+        assert_eq!(begun.elapsed().as_millis(), 0);
+        hooks.answers.add_permits(1);
+        for asking in waiting {
+            asking.await.expect("it ends").expect("it is told");
         }
     }
 }

@@ -203,19 +203,19 @@ impl<H: ServerHooks> Exchange<H> {
         shape: &Shape,
     ) -> Result<Response<s3s::Body>, S3Error> {
         let (mut parts, body) = request.into_parts();
+        if shape.op == ADMIN_STATUS {
+            admin::check(&parts.method)?;
+        }
         if shape.form {
             self.service.signatures.find(&parts.headers, parts.uri.query(), true)?;
             check_head(&parts, shape)?;
             return self.run_form(parts, body, gate).await;
         }
-        if shape.op == ADMIN_STATUS {
-            admin::check(&parts.method)?;
-        }
         let signed = self.service.signatures.verify(&parts, body.size_hint().exact())?;
         let signed = access::decide(signed)?;
         gate.verified(&signed.user);
         if shape.op == ADMIN_STATUS {
-            return self.tell_state(gate).await;
+            return self.admin.answer(&self.hooks).await;
         }
         check_head(&parts, shape)?;
         if parts.method == Method::HEAD && shape.level == Level::Service {
@@ -307,12 +307,6 @@ impl<H: ServerHooks> Exchange<H> {
             response.extensions_mut().insert(unmet);
         }
         Ok(response)
-    }
-
-    /// Tells the state of the store or its cluster to who was let in.
-    async fn tell_state(&self, gate: &Gate) -> Result<Response<s3s::Body>, S3Error> {
-        gate.open_to_pass().await.map_err(|Overloaded| errors::slow_down())?;
-        self.admin.answer(&*self.hooks).await
     }
 
     async fn let_form_in(&self, fields: &Fields, gate: &Gate) -> Result<(), S3Error> {

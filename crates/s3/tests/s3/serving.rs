@@ -215,8 +215,12 @@ async fn the_state_is_told_to_who_has_roots_keys_and_to_nobody_else() {
     let preflight = server.ask("OPTIONS", STATE).header("origin", "http://a").sign(Sign::Not);
     preflight.send().await.refused(405, "MethodNotAllowed");
     for method in ["PUT", "POST", "DELETE"] {
-        server.ask(method, STATE).send().await.refused(405, "MethodNotAllowed");
+        let refused = server.ask(method, STATE).send().await;
+        assert_eq!(refused.headers["allow"], "GET, HEAD");
+        refused.refused(405, "MethodNotAllowed");
     }
+    let form = server.ask("POST", STATE).header("content-type", "multipart/form-data; boundary=b");
+    form.sign(Sign::Not).send().await.refused(405, "MethodNotAllowed");
     assert_eq!(hooks.0.load(Ordering::Relaxed), 0, "it was not asked in vain");
     let told = server.get(STATE).await.expect(200);
     assert_eq!(told.headers["content-type"], "application/json");
@@ -229,14 +233,14 @@ async fn the_state_is_told_to_who_has_roots_keys_and_to_nobody_else() {
 }
 
 #[tokio::test]
-async fn many_who_ask_for_the_state_cost_one_question_a_second() {
+async fn many_who_ask_for_the_state_cost_one_question() {
     let hooks = Arc::new(Told::default());
     let (options, face) = (ServerOptions::default(), FaceOptions::default());
     let server = Server::with(options, Arc::clone(&hooks), face).await;
     let begun = std::time::Instant::now();
     let asked = (0..20).map(|_| async { drop(server.get(STATE).await.expect(200)) });
     futures::future::join_all(asked).await;
-    let most = 1 + begun.elapsed().as_secs() as usize;
+    let most = 1 + begun.elapsed().as_secs() as usize / 5;
     assert!((1..=most).contains(&hooks.0.load(Ordering::Relaxed)), "{most}");
 }
 

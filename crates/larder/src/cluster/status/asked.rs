@@ -12,6 +12,7 @@ use larder_roles::managers::Managers;
 use larder_roles::observed::ObservedNow;
 use larder_roles::peers::Peers;
 use larder_roles::wire::{ManagerService, MetaService};
+use tokio::task::spawn_blocking;
 
 use super::{background, status, troubles};
 use crate::metrics::State;
@@ -39,8 +40,13 @@ impl State for Asked {
             let (background, observed) =
                 join(background::ask(&self.metas, &map), troubles::ask(&self.others, &map, None))
                     .await;
-            let status = status(&map, is_latest, background, ObservedNow::together(observed));
-            serde_json::to_vec(&status)
+            // It walks all volumes and buckets and plans the balance: the threads that serve S3 have no time for it.
+            let made = spawn_blocking(move || {
+                let observed = ObservedNow::together(observed);
+                serde_json::to_vec(&status(&map, is_latest, background, observed))
+            });
+            let made = made.await.map_err(std::io::Error::other);
+            made.and_then(|it| it.map_err(Into::into))
                 .map(Bytes::from)
                 .inspect_err(|error| tracing::warn!(%error, "the state of the cluster is not told"))
                 .ok()
