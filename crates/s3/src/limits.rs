@@ -26,8 +26,8 @@ pub const STATE_TOLD_AGAIN: Duration = Duration::from_secs(5);
 pub const BODY_BUDGET_BYTES: usize = 256 * 1024 * 1024;
 /// Most bytes of the budget that one request takes: the chunk being filled and the one being written.
 pub const BODY_SHARE_BYTES_MAX: usize = 2 * CHUNK_BYTES_MAX as usize;
-/// Most digits of the size of an aws-chunk: it has less than 4 GiB.
-pub const AWS_CHUNK_DIGITS_MAX: usize = 8;
+/// Most digits of the size of an aws-chunk: it has less than 64 GiB, so that one can hold the largest body.
+pub const AWS_CHUNK_DIGITS_MAX: usize = 9;
 /// Most bytes of an aws-chunk's header line.
 pub const AWS_CHUNK_LINE_BYTES_MAX: usize = 1024;
 /// Most bytes of the trailers behind the last aws-chunk.

@@ -59,6 +59,8 @@ pub(crate) struct ChunkSigner {
     before: Signature,
     /// False if chunks may come without a signature.
     pub(crate) is_required: bool,
+    /// True if trailers must follow the last chunk, with a signature if chunks need one.
+    pub(crate) has_trailer: bool,
 }
 
 impl ChunkSigner {
@@ -94,7 +96,8 @@ impl ChunkSigner {
         scope: [&str; 3],
         is_required: bool,
     ) -> Self {
-        Self { key, scope: scope.map(str::to_owned), before: Signature::of(before), is_required }
+        let (scope, before) = (scope.map(str::to_owned), Signature::of(before));
+        Self { key, scope, before, is_required, has_trailer: false }
     }
 }
 
@@ -169,12 +172,12 @@ impl Signatures {
         let signable = Signable { method, uri, headers, names: &names, payload };
         let signature = check(&signable, &scope, &key, given.signature.as_bytes())?;
         let payload = match (chunked, hash) {
-            (Some((_, is_required, has_trailer)), _) => {
-                let len = chunked_len(headers, *has_trailer)?;
+            (Some(&(_, is_required, has_trailer)), _) => {
+                let len = chunked_len(headers, has_trailer)?;
                 let scope = [scope.time, scope.day, scope.region].map(str::to_owned);
-                let (before, is_required) = (signature, *is_required);
-                let signer = Box::new(ChunkSigner { key, scope, before, is_required });
-                Payload::Chunks { len, signer }
+                let before = signature;
+                let signer = ChunkSigner { key, scope, before, is_required, has_trailer };
+                Payload::Chunks { len, signer: Box::new(signer) }
             }
             (None, _) if body_bytes.is_none() => return Err(missing_length("content-length")),
             (None, Some(hash)) => Payload::Hash(hash),

@@ -4,6 +4,8 @@
 //!  SIZE[;chunk-signature=…]\r\n DATA \r\n … 0[;chunk-signature=…]\r\n [NAME:VALUE\r\n …] \r\n
 //! ```
 //!
+//! Of trailers, minio-go ends each by `\n`, and the last by `\n\r\n`. That is taken, too.
+//!
 //! # Invariants
 //!
 //! 1. Data goes on as it comes, in pieces of the client's: no chunk is held in memory. The last piece of a chunk goes on
@@ -32,7 +34,7 @@ use crate::limits::{AWS_CHUNK_DIGITS_MAX, AWS_CHUNK_LINE_BYTES_MAX, TRAILERS_BYT
 pub(crate) enum ChunkFault {
     #[error("the body is not framed as aws-chunked")]
     Malformed,
-    #[error("the body ends before its last aws-chunk")]
+    #[error("the body ends before the end of its aws-chunks")]
     Unended,
     #[error("the signature of a chunk is wrong")]
     Signature,
@@ -204,10 +206,11 @@ impl<B> Unframed<B> {
         if !matches!(self.at, At::Trailers) {
             return Err(ChunkFault::Unended);
         }
-        if self.line.is_empty() || self.line == b"\r\n" {
+        let (trailers, signature) = parse_trailers(&self.line)?;
+        let has_any = !trailers.is_empty() || signature.is_some();
+        if !has_any && !self.signer.has_trailer {
             return Ok(());
         }
-        let (trailers, signature) = parse_trailers(&self.line)?;
         match signature {
             Some(given) if !self.signer.sign_trailer(&canonical(&trailers)).is(given) => {
                 return Err(ChunkFault::Signature);
@@ -215,7 +218,9 @@ impl<B> Unframed<B> {
             None if self.signer.is_required => return Err(ChunkFault::Malformed),
             _ => {}
         }
-        self.trailers.0.get_or_init(|| trailers.into_iter().collect());
+        if has_any {
+            self.trailers.0.get_or_init(|| trailers.into_iter().collect());
+        }
         Ok(())
     }
 
@@ -297,14 +302,16 @@ fn parse_line(line: &[u8]) -> Result<(u64, Option<[u8; 64]>), ChunkFault> {
 
 type Trailer = (HeaderName, HeaderValue);
 
-/// Reads trailers, and the signature of all of them.
+/// Reads trailers, each of which stands once, and the signature of all of them, which is the last line before the end.
 fn parse_trailers(text: &[u8]) -> Result<(Vec<Trailer>, Option<&[u8]>), ChunkFault> {
-    let mut trailers = Vec::new();
+    let mut rest = text.strip_suffix(b"\r\n").ok_or(ChunkFault::Unended)?;
+    let mut trailers: Vec<Trailer> = Vec::new();
     let mut signature = None;
-    for line in text.split(|byte| *byte == b'\n') {
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        if line.is_empty() {
-            continue;
+    while !rest.is_empty() {
+        let (line, after) = trailer_line(rest)?;
+        rest = after;
+        if signature.is_some() {
+            return Err(ChunkFault::Malformed);
         }
         let colon = line.iter().position(|byte| *byte == b':').ok_or(ChunkFault::Malformed)?;
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
@@ -317,7 +324,20 @@ fn parse_trailers(text: &[u8]) -> Result<(Vec<Trailer>, Option<&[u8]>), ChunkFau
         }
     }
     trailers.sort_by(|(one, _), (other, _)| one.as_str().cmp(other.as_str()));
-    Ok((trailers, signature))
+    match trailers.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+        true => Err(ChunkFault::Malformed),
+        false => Ok((trailers, signature)),
+    }
+}
+
+/// The first line without its end, and what follows.
+fn trailer_line(text: &[u8]) -> Result<(&[u8], &[u8]), ChunkFault> {
+    let end = text.iter().position(|byte| *byte == b'\n').ok_or(ChunkFault::Unended)?;
+    let (line, rest) = (&text[..end], &text[end + 1..]);
+    Ok(match line.strip_suffix(b"\r") {
+        Some(line) => (line, rest),
+        None => (line, rest.strip_prefix(b"\r\n").unwrap_or(rest)),
+    })
 }
 
 /// The text of trailers that is signed.
@@ -411,7 +431,36 @@ mod tests {
         }
         let text = String::from_utf8(good).unwrap();
         let (signed, _) = text.split_once("x-amz-trailer-signature").unwrap();
-        assert_eq!(read(signed.as_bytes(), 5, true).await.0, Err(ChunkFault::Malformed));
+        let unsigned = format!("{signed}\r\n");
+        assert_eq!(read(unsigned.as_bytes(), 5, true).await.0, Err(ChunkFault::Malformed));
+        assert_eq!(read(signed.as_bytes(), 5, true).await.0, Err(ChunkFault::Unended));
+    }
+
+    #[tokio::test]
+    async fn trailers_that_are_announced_cannot_be_cut_off_with_their_signature() {
+        for (is_required, expected) in [(true, Err(ChunkFault::Malformed)), (false, Ok(()))] {
+            let mut signer = signer(is_required);
+            signer.has_trailer = true;
+            let inner = http_body_util::Full::new(Bytes::from(framed(10, b"")));
+            let body = Unframed::new(inner, DATA.len() as u64, signer);
+            let fault = body.fault();
+            let read = body.collect().await.map(drop).map_err(|_| *fault.get().unwrap());
+            assert_eq!(read, expected);
+        }
+    }
+
+    /// minio-go writes them so, with and without signatures.
+    #[tokio::test]
+    async fn trailers_with_line_feeds_are_read() {
+        for ends in ["\n\r\n\r\n", "\n\r\n", "\r\n\r\n"] {
+            let (data, trailers) = read(format!("0\r\nx-a:1{ends}").as_bytes(), 1, false).await;
+            assert_eq!(data.as_deref(), Ok(&b""[..]), "{ends:?}");
+            assert_eq!(trailers.unwrap()["x-a"], "1");
+        }
+        let good = String::from_utf8(framed(10, b"x-a:1\n")).unwrap();
+        let spaced = good.replace("x-a:1\r\n", "x-a:1\n\r\n");
+        assert_ne!(spaced, good);
+        assert_eq!(read(spaced.as_bytes(), 7, true).await.0.as_deref(), Ok(DATA));
     }
 
     #[tokio::test]
@@ -426,7 +475,17 @@ mod tests {
     #[tokio::test]
     async fn a_body_without_its_last_chunk_is_refused() {
         assert!(read(b"1\r\na\r\n0\r\n\r\n", 1, false).await.0.is_ok());
-        for cut in [&b"1\r\na\r\n"[..], b"1\r\na\r\n0", b"1\r\n", b""] {
+        for cut in [
+            &b"1\r\na\r\n"[..],
+            b"1\r\na\r\n0",
+            b"1\r\n",
+            b"",
+            b"0\r\n",
+            b"0\r\nx-a:1\r\n",
+            b"0\r\nx-a:1\r\nx-b:2",
+            b"0\r\nx-a:1\nx-b:2",
+            b"0\r\n\n\n\n",
+        ] {
             assert_eq!(read(cut, 1, false).await.0, Err(ChunkFault::Unended), "{cut:?}");
         }
     }
@@ -437,18 +496,26 @@ mod tests {
             &b"\r\n"[..],
             b"x\r\n",
             b"+5\r\n",
-            b"000000001\r\n",
+            b"0000000001\r\n",
             b"1\r\nab\r\n",
             b"1\r\na\n\n",
             b" 1\r\n",
             b"1\n",
             b"1;a=b\r\na\r\n",
             b"1;chunk-signature=00\r\na\r\n",
-            b"0\r\nno colon\r\n",
-            b"0\r\n: no name\r\n",
+            b"0\r\nno colon\r\n\r\n",
+            b"0\r\n: no name\r\n\r\n",
+            b"0\r\n\r\nx-a:1\r\n\r\n",
+            b"0\r\n\r\n\r\n",
+            b"0\r\n\nx-a:1\r\n\r\n",
+            b"0\r\nx-a:1\r\n\r\nx-b:2\r\n\r\n",
+            b"0\r\nx-a:1\r\nX-A:2\r\n\r\n",
+            b"0\r\nx-amz-trailer-signature:0\r\nx-a:1\r\n\r\n",
+            b"0\r\nx-amz-trailer-signature:0\r\nx-amz-trailer-signature:0\r\n\r\n",
         ] {
             assert_eq!(read(framed, 1, false).await.0, Err(ChunkFault::Malformed), "{framed:?}");
         }
+        assert_eq!(declared(b"fffffffff\r\n").unwrap().unwrap().0, (1 << 36) - 1);
         let long = [b"1;".to_vec(), vec![b'x'; AWS_CHUNK_LINE_BYTES_MAX]].concat();
         assert_eq!(read(&long, 7, false).await.0, Err(ChunkFault::Malformed));
         let long = [b"0\r\nx:".to_vec(), vec![b'x'; TRAILERS_BYTES_MAX]].concat();
