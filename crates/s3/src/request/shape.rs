@@ -108,6 +108,15 @@ fn has(query: &str, names: &[&'static str]) -> Option<&'static str> {
     found.map(|place| names[place])
 }
 
+/// True for a header that is given as a parameter of a presigned URL, where case does not matter as in headers.
+fn in_presigned(query: &str, header: &str) -> bool {
+    let is = |parameter: &str| {
+        let name = parameter.split_once('=').map_or(parameter, |(name, _)| name);
+        name.eq_ignore_ascii_case(header)
+    };
+    has(query, &["X-Amz-Signature"]).is_some() && query.split('&').any(is)
+}
+
 /// The path by which programs ask for the state of the store or its cluster. No bucket's name begins with `_`.
 const STATE_PATH: &str = "/_larder/v1/status";
 /// That question, whatever its method.
@@ -179,8 +188,7 @@ fn bucket_operation(method: &Method, query: &str) -> &'static str {
 
 fn object_operation(method: &Method, query: &str, headers: &HeaderMap) -> &'static str {
     let source = "x-amz-copy-source";
-    // Of a presigned URL it may be a parameter.
-    let copies = headers.contains_key(source) || has(query, &[source]).is_some();
+    let copies = headers.contains_key(source) || in_presigned(query, source);
     let names = ["tagging", "acl", "attributes", "retention", "legal-hold", "uploadId", "uploads"];
     match (method.as_str(), has(query, &names)) {
         ("GET", Some("tagging")) => "GetObjectTagging",
@@ -226,6 +234,8 @@ mod tests {
             ("GET", "/b/k/", "GetObject"),
             ("PUT", "/b/k?partNumber=1&uploadId=x", "UploadPart"),
             ("POST", "/b/k?uploads=", "CreateMultipartUpload"),
+            ("PUT", "/b/k?X-Amz-Copy-Source=%2Fs%2Fo&X-Amz-Signature=0", "CopyObject"),
+            ("PUT", "/b/k?x-amz-copy-source=%2Fs%2Fo", "PutObject"),
             ("DELETE", "/b/k?tagging", "DeleteObjectTagging"),
             ("PATCH", "/b/k", "Unknown"),
             ("PUT", "/b?cors", "PutBucketCors"),
