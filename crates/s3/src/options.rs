@@ -59,7 +59,9 @@ pub enum OptionsError {
     #[error("region {0:?} must have 1 to 63 lower-case letters, digits or '-'")]
     Region(String),
     /// Not a domain.
-    #[error("domain {0:?} must have labels of letters, digits or '-', without port and scheme")]
+    #[error(
+        "domain {0:?} must have labels of letters, digits or '-', the last not only digits, without port and scheme"
+    )]
     Domain(String),
 }
 
@@ -117,7 +119,9 @@ pub(crate) struct Domains(Arc<[String]>);
 impl Domains {
     pub(crate) fn new(domains: Vec<String>) -> Result<Self, OptionsError> {
         for domain in &domains {
-            if domain.is_empty() || !domain.split('.').all(is_label) {
+            // A host below such a domain can be an address, whose bucket stands in the path.
+            let ends_an_address = domain.rsplit('.').next().is_some_and(is_number);
+            if domain.is_empty() || ends_an_address || !domain.split('.').all(is_label) {
                 return Err(OptionsError::Domain(domain.clone()));
             }
         }
@@ -167,6 +171,10 @@ impl S3Host for Domains {
     }
 }
 
+fn is_number(label: &str) -> bool {
+    label.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 fn is_label(label: &str) -> bool {
     (1..=63).contains(&label.len()) && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
 }
@@ -188,7 +196,7 @@ mod tests {
 
     #[test]
     fn domains_that_do_not_do_are_named() {
-        for domain in ["", "a..b", "http://x", "x:9000"] {
+        for domain in ["", "a..b", "http://x", "x:9000", "0.1", "example.1"] {
             let refused = Domains::new(vec![domain.into()]).unwrap_err();
             assert_eq!(refused, OptionsError::Domain(domain.into()));
         }
