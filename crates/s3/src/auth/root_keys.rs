@@ -49,7 +49,7 @@ pub struct RootKeys(Arc<RwLock<Arc<Taken>>>);
 
 #[derive(Debug)]
 struct Taken {
-    current: Pair,
+    current: Arc<Pair>,
     previous: Option<Previous>,
 }
 
@@ -73,20 +73,40 @@ impl Pair {
         Self { keys, signing: Mutex::default() }
     }
 
-    fn signing_key(&self, day: &str, region: &str) -> SigningKey {
-        let mut last = self.signing.lock();
-        if let Some(made) = last.as_ref().filter(|made| made.day == day && made.region == region) {
-            return made.key.clone();
+    fn kept(&self, day: &str, region: &str) -> Option<SigningKey> {
+        let last = self.signing.lock();
+        let made = last.as_ref().filter(|made| made.day == day && made.region == region)?;
+        Some(made.key.clone())
+    }
+
+    fn keep(&self, day: &str, region: &str, key: SigningKey) {
+        let made = Made { day: day.to_owned(), region: region.to_owned(), key };
+        *self.signing.lock() = Some(made);
+    }
+}
+
+/// The signing key of a day and region that somebody named, who may not have the secret.
+#[derive(Debug)]
+pub(crate) struct NamedKey {
+    pair: Arc<Pair>,
+    pub(crate) key: SigningKey,
+    is_kept: bool,
+}
+
+impl NamedKey {
+    /// A signature was right that is made with it: keeps it for others of the day (`YYYYMMDD`) and region. Strangers,
+    /// whose signatures are wrong, cannot evict a key that clients sign with.
+    pub(crate) fn was_right(self, day: &str, region: &str) -> SigningKey {
+        if !self.is_kept {
+            self.pair.keep(day, region, self.key.clone());
         }
-        let key = SigningKey::new(&self.keys.secret_key, day, region);
-        *last = Some(Made { day: day.to_owned(), region: region.to_owned(), key: key.clone() });
-        key
+        self.key
     }
 }
 
 #[derive(Debug)]
 struct Previous {
-    pair: Pair,
+    pair: Arc<Pair>,
     uses: AtomicU64,
     /// Milliseconds after `since` of the last use.
     last_ms: AtomicU64,
@@ -171,14 +191,19 @@ impl RootKeys {
         self.0.read().find(access_key).map(|pair| pair.keys.secret_key.clone())
     }
 
-    /// The key that signatures of version 4 are made with on a day (`YYYYMMDD`) for a region.
+    /// The key that signatures of version 4 are made with on a day (`YYYYMMDD`) for a region. It is made outside of the
+    /// locks.
     pub(crate) fn signing_key(
         &self,
         access_key: &str,
         day: &str,
         region: &str,
-    ) -> Option<SigningKey> {
-        self.0.read().find(access_key).map(|pair| pair.signing_key(day, region))
+    ) -> Option<NamedKey> {
+        let pair = Arc::clone(self.0.read().find(access_key)?);
+        let kept = pair.kept(day, region);
+        let is_kept = kept.is_some();
+        let key = kept.unwrap_or_else(|| SigningKey::new(&pair.keys.secret_key, day, region));
+        Some(NamedKey { pair, key, is_kept })
     }
 
     /// A request was let in that was signed with this access key.
@@ -194,10 +219,11 @@ impl RootKeys {
 
 impl Taken {
     fn new(current: Credentials, previous: Option<Credentials>) -> Self {
-        Self { current: Pair::new(current), previous: previous.map(Previous::new) }
+        let current = Arc::new(Pair::new(current));
+        Self { current, previous: previous.map(Previous::new) }
     }
 
-    fn find(&self, access_key: &str) -> Option<&Pair> {
+    fn find(&self, access_key: &str) -> Option<&Arc<Pair>> {
         let previous = self.previous.as_ref().map(|previous| &previous.pair);
         let pairs = std::iter::once(&self.current).chain(previous);
         pairs.into_iter().find(|pair| pair.keys.access_key == access_key)
@@ -212,7 +238,8 @@ impl Taken {
 impl Previous {
     fn new(keys: Credentials) -> Self {
         let (uses, last_ms) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { pair: Pair::new(keys), uses, last_ms, since: Instant::now() }
+        let pair = Arc::new(Pair::new(keys));
+        Self { pair, uses, last_ms, since: Instant::now() }
     }
 
     fn used(&self) {
@@ -258,7 +285,7 @@ mod tests {
     fn a_signing_key_is_of_its_day_region_and_secret() {
         let keys = RootKeys::new(pair("a"), Some(pair("b")));
         let sign = |access_key, day, region| {
-            let key = keys.signing_key(access_key, day, region)?;
+            let key = keys.signing_key(access_key, day, region)?.was_right(day, region);
             Some(key.sign(b"text").as_str().to_owned())
         };
         let all =
@@ -268,6 +295,16 @@ mod tests {
         assert_eq!(first, again);
         assert_eq!(std::collections::BTreeSet::from_iter(&first).len(), all.len());
         assert_eq!(sign("c-key", "1", "r"), None);
+    }
+
+    #[test]
+    fn a_signing_key_is_kept_once_a_signature_was_right() {
+        let keys = RootKeys::new(pair("a"), None);
+        let is_kept = |region| keys.signing_key("a-key", "1", region).unwrap().is_kept;
+        assert!(!is_kept("r") && !is_kept("r"), "somebody named it, and signed nothing");
+        keys.signing_key("a-key", "1", "r").unwrap().was_right("1", "r");
+        assert!(is_kept("r"));
+        assert!(!is_kept("s") && is_kept("r"), "a stranger's region evicts no key");
     }
 
     #[test]

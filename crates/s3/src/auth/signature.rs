@@ -13,7 +13,7 @@ use s3s::post_policy::{PostPolicy, PostPolicyCondition};
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use super::authorization::{self, Authorization, Credential};
-use super::root_keys::RootKeys;
+use super::root_keys::{NamedKey, RootKeys};
 use super::signed::{self, Given};
 use super::version_2;
 use super::version_4::{Scope, Signable, Signature, SigningKey, UNSIGNED, sha256};
@@ -161,7 +161,7 @@ impl Signatures {
             return Err(too_skewed("request time is too far from server time"));
         }
         let payload = required(headers, CONTENT_SHA256)?;
-        let key = self.key(&credential)?;
+        let named = self.key(&credential)?;
         let chunked = CHUNKED.iter().find(|(name, ..)| *name == payload);
         let hash = parse_hash(payload);
         if chunked.is_none() && hash.is_none() && payload != UNSIGNED {
@@ -170,12 +170,12 @@ impl Signatures {
         let scope = Scope { time, day: credential.day, region: credential.region };
         let (method, uri) = (&parts.method, &parts.uri);
         let signable = Signable { method, uri, headers, names: &names, payload };
-        let signature = check(&signable, &scope, &key, given.signature.as_bytes())?;
+        let before = check(&signable, &scope, &named.key, given.signature.as_bytes())?;
+        let key = named.was_right(credential.day, credential.region);
         let payload = match (chunked, hash) {
             (Some(&(_, is_required, has_trailer)), _) => {
                 let len = chunked_len(headers, has_trailer)?;
                 let scope = [scope.time, scope.day, scope.region].map(str::to_owned);
-                let before = signature;
                 let signer = ChunkSigner { key, scope, before, is_required, has_trailer };
                 Payload::Chunks { len, signer: Box::new(signer) }
             }
@@ -196,14 +196,7 @@ impl Signatures {
         let credential = Credential::parse(text).ok_or_else(|| mismatch(None))?;
         let time = parameter("X-Amz-Date");
         in_scope(&credential, time)?;
-        let payload = only(&parts.headers, CONTENT_SHA256);
-        let hash = payload.and_then(parse_hash);
-        if let Some(payload) = payload.filter(|it| hash.is_none() && *it != UNSIGNED) {
-            return Err(match CHUNKED.iter().any(|(name, ..)| *name == payload) {
-                true => not_implemented("streaming payload for presigned URLs"),
-                false => unknown_payload(payload),
-            });
-        }
+        let payload = payload_of_url(&parts.headers)?;
         let age = now_s() - unix_s(time)?;
         if age < -i64::from(CLOCK_SKEW_MAX_S) {
             return Err(too_skewed("request date is later than server time too much"));
@@ -212,14 +205,14 @@ impl Signatures {
         if age > expires {
             return Err(expired());
         }
-        let key = self.key(&credential)?;
+        let named = self.key(&credential)?;
         let names: Vec<&str> = parameter("X-Amz-SignedHeaders").split(';').collect();
         let (method, uri, headers) = (&parts.method, &parts.uri, &parts.headers);
         let signable = Signable { method, uri, headers, names: &names, payload: UNSIGNED };
         let scope = Scope { time, day: credential.day, region: credential.region };
-        check(&signable, &scope, &key, parameter("X-Amz-Signature").as_bytes())?;
-        let user = credential.access_key.to_owned();
-        Ok(Signed { user, payload: hash.map_or(Payload::Unsigned, Payload::Hash) })
+        check(&signable, &scope, &named.key, parameter("X-Amz-Signature").as_bytes())?;
+        named.was_right(credential.day, credential.region);
+        Ok(Signed { user: credential.access_key.to_owned(), payload })
     }
 
     fn verify_version_2(&self, parts: &Parts, query: &[(String, String)]) -> S3Result<Signed> {
@@ -236,10 +229,11 @@ impl Signatures {
         if SystemTime::now() > UNIX_EPOCH + Duration::from_secs(expires.min(u64::from(u32::MAX))) {
             return Err(expired());
         }
+        let payload = payload_of_url(&parts.headers)?;
         let secret = self.root.secret_of(user).ok_or_else(no_such_key)?;
         let request = (&parts.method, &parts.uri, &parts.headers);
         version_2::check_url(request, query, &self.domains, &secret)?;
-        Ok(Signed { user: user.to_owned(), payload: Payload::Unsigned })
+        Ok(Signed { user: user.to_owned(), payload })
     }
 
     /// Checks the signature of a form, whose fields `field` gives by their names; `None` if it has none.
@@ -276,9 +270,11 @@ impl Signatures {
             if (now_s() - unix_s(date)?).abs() > i64::from(FORM_AGE_S_MAX) {
                 return Err(too_skewed("request time is too far from server time"));
             }
-            if !self.key(&credential)?.sign(policy.as_bytes()).is(given.as_bytes()) {
+            let named = self.key(&credential)?;
+            if !named.key.sign(policy.as_bytes()).is(given.as_bytes()) {
                 return Err(mismatch(None));
             }
+            named.was_right(credential.day, credential.region);
             return Ok(Some(signed_by(credential.access_key)));
         }
         let Some(given) = field("signature") else { return Ok(None) };
@@ -291,7 +287,7 @@ impl Signatures {
         Ok(Some(signed_by(user)))
     }
 
-    fn key(&self, credential: &Credential<'_>) -> S3Result<SigningKey> {
+    fn key(&self, credential: &Credential<'_>) -> S3Result<NamedKey> {
         let Credential { access_key, day, region } = credential;
         self.root.signing_key(access_key, day, region).ok_or_else(no_such_key)
     }
@@ -337,8 +333,28 @@ fn only<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
 }
 
 fn required<'h>(headers: &'h HeaderMap, name: &str) -> S3Result<&'h str> {
-    let missing = || error(S3ErrorCode::InvalidRequest, format!("missing header: {name}"));
-    only(headers, name).ok_or_else(missing)
+    let wrong = || {
+        let how = if headers.contains_key(name) { "invalid" } else { "missing" };
+        error(S3ErrorCode::InvalidRequest, format!("{how} header: {name}"))
+    };
+    only(headers, name).ok_or_else(wrong)
+}
+
+/// The word of a signed URL about its request's body, which is a header of that. One that is there and odd is refused:
+/// it must not count as none.
+fn payload_of_url(headers: &HeaderMap) -> S3Result<Payload> {
+    if !headers.contains_key(CONTENT_SHA256) {
+        return Ok(Payload::Unsigned);
+    }
+    let payload = required(headers, CONTENT_SHA256)?;
+    match parse_hash(payload) {
+        Some(hash) => Ok(Payload::Hash(hash)),
+        None if payload == UNSIGNED => Ok(Payload::Unsigned),
+        None if CHUNKED.iter().any(|(name, ..)| *name == payload) => {
+            Err(not_implemented("streaming payload for presigned URLs"))
+        }
+        None => Err(unknown_payload(payload)),
+    }
 }
 
 /// The scope of a signature is of the day on which it was made.
@@ -428,7 +444,11 @@ fn mismatch(why: Option<&'static str>) -> S3Error {
 fn unknown_payload(payload: &str) -> S3Error {
     match payload.starts_with("STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD") {
         true => not_implemented("AWS4-ECDSA-P256-SHA256 signing"),
-        false => mismatch(Some("invalid header: x-amz-content-sha256")),
+        false => error(
+            S3ErrorCode::InvalidArgument,
+            "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, STREAMING-UNSIGNED-PAYLOAD-TRAILER, \
+             STREAMING-AWS4-HMAC-SHA256-PAYLOAD, STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER or a valid sha256 value.",
+        ),
     }
 }
 

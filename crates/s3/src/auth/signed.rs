@@ -3,8 +3,8 @@
 //! Signatures of version 2 are refused in headers, where nothing bounds their age. In a query they
 //! carry their own expiry, but sign no parameter of a list: they are taken if that is switched on.
 
-use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName};
 use s3s::{S3Error, S3ErrorCode};
 
 use super::authorization::{self, Authorization};
@@ -58,7 +58,7 @@ pub(crate) fn find<'r>(
     if let Some(authorization) = authorization {
         let given = authorization::parse_header(authorization.as_bytes(), region)?;
         authorization::check_dates(headers)?;
-        all_signed(headers, given.names.as_bytes())?;
+        all_signed(headers, given.names)?;
         // Of two neither is taken.
         let is_only = headers.get_all(AUTHORIZATION).iter().nth(1).is_none();
         return Ok(if is_only { Given::Header(given) } else { Given::Nothing });
@@ -80,13 +80,12 @@ pub(crate) fn find<'r>(
     if let Some((_, seconds)) = parameter("X-Amz-Expires") {
         presigned_for(seconds)?;
     }
-    match parameter("X-Amz-SignedHeaders") {
-        Some((_, list)) => all_signed(headers, list.as_bytes())?,
-        // Version 2 signs every `x-amz-` header, and no other that is acted upon.
-        None if by_v2 && headers.contains_key(own_headers::RECORD) => {
-            return Err(not_signed(own_headers::RECORD));
-        }
-        None => {}
+    // The kind decides: version 2 does not sign a parameter that lists headers.
+    if by_v4 {
+        let listed = parameter("X-Amz-SignedHeaders").map_or("", |(_, list)| list.as_str());
+        all_signed(headers, listed)?;
+    } else if by_v2 {
+        signed_by_version_2(headers)?;
     }
     Ok(match (by_v4, by_v2) {
         (true, _) => Given::Version4(query),
@@ -165,19 +164,78 @@ pub(crate) fn check_digests(headers: &HeaderMap) -> Result<(), S3Error> {
     Ok(())
 }
 
-fn all_signed(headers: &HeaderMap, list: &[u8]) -> Result<(), S3Error> {
-    let signed = |name: &[u8]| {
-        list.split(|byte| *byte == b';').any(|listed| listed.eq_ignore_ascii_case(name))
-    };
-    let must =
-        |name: &str| name == "host" || name.starts_with("x-amz-") || name == own_headers::RECORD;
-    let missing =
-        headers.keys().find(|name| must(name.as_str()) && !signed(name.as_str().as_bytes()));
-    missing.map_or(Ok(()), |name| Err(not_signed(name.as_str())))
+/// Checks the headers of a request that is signed by version 4, which lists those that it signs.
+fn all_signed(headers: &HeaderMap, list: &str) -> Result<(), S3Error> {
+    listed_once(list)?;
+    for name in headers.keys().map(HeaderName::as_str) {
+        let is_listed = list.split(';').any(|listed| listed.eq_ignore_ascii_case(name));
+        let must = name == "host" || is_acted_upon(name);
+        if must && !is_listed {
+            return Err(not_signed(name));
+        }
+        if is_listed {
+            is_text(headers, name)?;
+        }
+    }
+    match list.split(';').find(|name| !headers.contains_key(*name)) {
+        None => Ok(()),
+        Some(name) => Err(S3Error::with_message(
+            S3ErrorCode::SignatureDoesNotMatch,
+            format!("The signed header {name} did not come with the request"),
+        )),
+    }
+}
+
+/// Checks the headers of a request that is signed by version 2: it signs these and every `x-amz-` header, and no other.
+fn signed_by_version_2(headers: &HeaderMap) -> Result<(), S3Error> {
+    for name in headers.keys().map(HeaderName::as_str) {
+        if name.starts_with(own_headers::PREFIX) {
+            return Err(not_signed(name));
+        }
+        if name.starts_with("x-amz-") || matches!(name, "host" | "content-md5" | "content-type") {
+            is_text(headers, name)?;
+        }
+    }
+    Ok(())
+}
+
+/// True for headers that change what is done.
+fn is_acted_upon(name: &str) -> bool {
+    name.starts_with("x-amz-") || name.starts_with(own_headers::PREFIX)
+}
+
+/// A line that is no text is in no text that is signed: anybody could add it to a request that somebody else signed.
+fn is_text(headers: &HeaderMap, name: &str) -> Result<(), S3Error> {
+    match headers.get_all(name).iter().all(|line| std::str::from_utf8(line.as_bytes()).is_ok()) {
+        true => Ok(()),
+        false => Err(S3Error::with_message(
+            S3ErrorCode::SignatureDoesNotMatch,
+            format!("The signed header {name} is not UTF-8"),
+        )),
+    }
+}
+
+fn lower(name: &str) -> impl Iterator<Item = u8> {
+    name.bytes().map(|byte| byte.to_ascii_lowercase())
+}
+
+/// Each mention of a header would add all of it to the text that is signed: with one of each, the request's head bounds it.
+fn listed_once(list: &str) -> Result<(), S3Error> {
+    let mut names: Vec<&str> = list.split(';').collect();
+    names.sort_unstable_by(|one, other| lower(one).cmp(lower(other)));
+    match names.windows(2).find(|pair| pair[0].eq_ignore_ascii_case(pair[1])) {
+        None => Ok(()),
+        Some(pair) => Err(S3Error::with_message(
+            S3ErrorCode::InvalidRequest,
+            format!("The signed headers name {} twice", pair[0]),
+        )),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
     const V4: &str = "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Date=20260101T000000Z&X-Amz-Expires=1\
@@ -206,6 +264,7 @@ mod tests {
         for (list, extra) in [
             ("host;x-amz-date", "x-amz-acl"),
             ("host;x-amz-date", "x-larder-append"),
+            ("host;x-amz-date", "x-larder-list-regions"),
             ("x-amz-date", "range"),
             ("host;x-amz-dates", "a"),
         ] {
@@ -223,7 +282,8 @@ mod tests {
             let query = format!("a=b&X-Amz-SignedHeaders={list}&{V4}");
             assert!(check(&headers, Some(&query)).is_ok(), "{list}");
         }
-        assert!(check(&headers, Some("X-Amz-SignedHeaders=host")).is_err());
+        let query = format!("X-Amz-SignedHeaders=host&{V4}");
+        assert_eq!(check(&headers, Some(&query)).unwrap_err().code(), &S3ErrorCode::AccessDenied);
         assert!(check(&headers, Some("prefix=x")).is_ok(), "not signed at all");
     }
 
@@ -278,10 +338,69 @@ mod tests {
 
     #[test]
     fn version_2_signs_no_header_that_makes_a_put_an_append() {
-        let mut headers = HeaderMap::new();
-        headers.insert(own_headers::RECORD, "1".parse().unwrap());
-        let refused = check(&headers, Some("AWSAccessKeyId=a&Signature=00")).unwrap_err();
-        assert_eq!(refused.code(), &S3ErrorCode::AccessDenied);
+        let query = "AWSAccessKeyId=a&Signature=00";
+        for name in [own_headers::RECORD, own_headers::LIST_REGIONS] {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, "1".parse().unwrap());
+            // It does not sign a list of headers either.
+            for query in [query, &format!("{query}&X-Amz-SignedHeaders=host%3B{name}")] {
+                let refused = check(&headers, Some(query)).unwrap_err();
+                assert_eq!(refused.code(), &S3ErrorCode::AccessDenied, "{query}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_no_text_is_refused_in_every_header_that_is_signed() {
+        let in_query = format!("X-Amz-SignedHeaders=host%3Bx-amz-meta-a%3Ba&{V4}");
+        let in_query = in_query.as_str();
+        let by_v2 = "AWSAccessKeyId=a&Signature=00";
+        for (name, query, is_refused) in [
+            ("x-amz-meta-a", None, true),
+            ("a", None, true),
+            ("host", None, true),
+            ("b", None, false),
+            ("x-amz-meta-a", Some(in_query), true),
+            ("host", Some(in_query), true),
+            ("b", Some(in_query), false),
+            ("x-amz-meta-a", Some(by_v2), true),
+            ("content-type", Some(by_v2), true),
+            ("b", Some(by_v2), false),
+        ] {
+            let mut headers = request("host;x-amz-date;x-amz-meta-a;a", "a");
+            headers.insert("x-amz-meta-a", "1".parse().unwrap());
+            if query.is_some() {
+                headers.remove(AUTHORIZATION);
+                headers.remove("x-amz-date");
+            }
+            assert!(check(&headers, query).is_ok(), "{query:?}");
+            headers.append(name, HeaderValue::from_bytes(b"\xff").unwrap());
+            let refused = check(&headers, query).map_err(|refused| refused.code().clone());
+            let expected =
+                if is_refused { Err(S3ErrorCode::SignatureDoesNotMatch) } else { Ok(()) };
+            assert_eq!(refused, expected, "{name} {query:?}");
+        }
+    }
+
+    #[test]
+    fn the_signed_headers_name_each_once_and_all_of_them_came() {
+        let (twice, absent) = (S3ErrorCode::InvalidRequest, S3ErrorCode::SignatureDoesNotMatch);
+        for (list, expected) in [
+            ("host;x-amz-date;a", None),
+            ("host;x-amz-date;a;host;a", Some(&twice)),
+            ("Host;x-amz-date;host", Some(&twice)),
+            ("host;x-amz-date;b", Some(&absent)),
+            ("host;x-amz-date;", Some(&absent)),
+        ] {
+            let mut headers = request(list, "a");
+            let in_header = check(&headers, None);
+            headers.remove(AUTHORIZATION);
+            let in_query = check(&headers, Some(&format!("X-Amz-SignedHeaders={list}&{V4}")));
+            for checked in [in_header, in_query] {
+                let code = checked.err().map(|refused| refused.code().clone());
+                assert_eq!(code.as_ref(), expected, "{list}");
+            }
+        }
     }
 
     #[test]

@@ -67,8 +67,8 @@ pub(crate) fn check_url(
     let given = parameter("Signature").unwrap_or_default();
     let mut text = format!("{method}\n");
     for line in [
-        header(headers, &HeaderName::from_static("content-md5")),
-        header(headers, &CONTENT_TYPE),
+        header(headers, &HeaderName::from_static("content-md5"))?,
+        header(headers, &CONTENT_TYPE)?,
         parameter("Expires"),
     ] {
         text.push_str(line.unwrap_or_default());
@@ -96,14 +96,16 @@ pub(crate) fn check_url(
     compare(secret_key, &text, &given)
 }
 
-/// The value of a header that stands there once.
-fn header<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h str> {
+/// The value of a header, which may not stand there twice: two would be signed as none.
+fn header<'h>(headers: &'h HeaderMap, name: &HeaderName) -> S3Result<Option<&'h str>> {
     let mut values = texts(headers, name);
-    let value = values.next()?;
-    values.next().is_none().then_some(value)
+    match (values.next(), values.next()) {
+        (value, None) => Ok(value),
+        (_, Some(_)) => Err(S3Error::new(S3ErrorCode::SignatureDoesNotMatch)),
+    }
 }
 
-/// The values of a header that are text; others are not signed.
+/// The values of a header, all of which are text: `signed::find` refuses others.
 fn texts<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'h str> {
     headers.get_all(name).iter().filter_map(|value| std::str::from_utf8(value.as_bytes()).ok())
 }

@@ -1,5 +1,7 @@
 //! Headers that are Larder's own, beside those of S3.
 
+/// The beginning of all their names.
+pub(crate) const PREFIX: &str = "x-larder-";
 /// Asks for a record append.
 pub(crate) const RECORD: &str = "x-larder-append";
 /// Says where a record begins in its object.

@@ -4,7 +4,11 @@ use std::sync::Arc;
 
 use larder_s3::{FaceOptions, ServerOptions};
 
-use crate::client::{ACCESS, Answer, Form, SECRET, Server, Sign, sign_v2};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::client::{ACCESS, Answer, Ask, Form, SECRET, Server, Sign, sign_v2};
+use crate::wire::{head, read_answer};
 
 const PRESIGNED: Sign = Sign::Query { expires_s: 100 };
 
@@ -130,9 +134,60 @@ async fn a_url_of_version_2_does_what_was_signed() {
     // No name that does not begin with `x-amz-` is signed.
     let append = put("").body("more").header("x-larder-append", "record").send().await;
     append.refused(403, "AccessDenied");
+    let listed = put("&X-Amz-SignedHeaders=host%3Bx-larder-append").body("more");
+    listed.header("x-larder-append", "record").send().await.refused(403, "AccessDenied");
+    // Nobody would take the framing off.
+    let framed = put("").body("1\r\na\r\n0\r\n\r\n");
+    let framed = framed.header("x-amz-content-sha256", "STREAMING-UNSIGNED-PAYLOAD-TRAILER");
+    framed.send().await.refused(501, "NotImplemented");
+    let typed = put("").body("more").header("content-type", "a").header("content-type", "b");
+    typed.send().await.refused(403, "SignatureDoesNotMatch");
     let copy = put("").header("x-amz-copy-source", "/secret/obj").send().await;
     copy.refused(403, "SignatureDoesNotMatch");
     assert_eq!(server.get("/bkt/k").await.text(), "before");
     put("").body("after").send().await.expect(200);
     assert_eq!(server.get("/bkt/k").await.text(), "after");
+}
+
+/// The answer to a request with one more header line, which need not be text.
+async fn with_line(server: &Server, ask: &Ask, line: &[u8]) -> String {
+    let body = ask.sent();
+    let head = head(ask, &format!("content-length: {}\r\n", body.len()));
+    let (first, rest) = head.split_once("\r\n").unwrap();
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let request = [first.as_bytes(), b"\r\n", line, b"\r\n", rest.as_bytes(), body].concat();
+    stream.write_all(&request).await.unwrap();
+    read_answer(&mut stream).await.expect("an answer")
+}
+
+#[tokio::test]
+async fn a_line_that_is_no_text_switches_no_signed_header_off() {
+    let server = Server::bucket().await;
+    let of_hello = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+    let put = |body: &'static str| {
+        let put = server.ask("PUT", "/bkt/k").sign(PRESIGNED).body(body);
+        put.header("x-amz-content-sha256", of_hello)
+    };
+    for line in [&b"x-amz-content-sha256: \xff"[..], b"x-amz-content-sha256: UNSIGNED-PAYLOAD"] {
+        let answer = with_line(&server, &put("evil"), line).await;
+        assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
+    }
+    put("evil").send().await.refused(400, "XAmzContentSHA256Mismatch");
+    // Somebody else than the signer has it listed.
+    let listed = server.ask("PUT", "/bkt/k").body("evil").rewrite(|header| {
+        header.replacen("SignedHeaders=host;", "SignedHeaders=host;x-amz-meta-a;", 1)
+    });
+    let answer = with_line(&server, &listed, b"x-amz-meta-a: \xff").await;
+    assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("SignatureDoesNotMatch"));
+    server.head("/bkt/k").await.expect(404);
+    put("hello").send().await.expect(200);
+}
+
+#[tokio::test]
+async fn a_presigned_list_is_not_widened_to_other_regions() {
+    let server = Server::bucket().await;
+    let list = server.ask("GET", "/bkt?list-type=2").sign(PRESIGNED);
+    list.clone().send().await.expect(200);
+    let widened = list.unsigned("x-larder-list-regions", "all").send().await;
+    widened.refused(403, "AccessDenied");
 }

@@ -297,3 +297,19 @@ async fn a_request_that_is_answered_anew_takes_one_turn() {
         assert!(status != 503 && status != 403, "{status}");
     }
 }
+
+/// Each mention would add the whole header to the text that is hashed, before it is known who asks.
+#[tokio::test]
+async fn a_header_that_is_listed_often_is_refused_before_it_is_hashed() {
+    let server = Server::bucket().await;
+    let get = server.ask("GET", "/bkt").unsigned("a", &"x".repeat(15_000));
+    let in_header = get.clone().rewrite(|header| {
+        let often = format!("SignedHeaders=host;{}", "a;".repeat(3000));
+        header.replacen("SignedHeaders=host;", &often, 1)
+    });
+    in_header.send().await.refused(400, "InvalidRequest");
+    let often = format!("X-Amz-SignedHeaders=host{}", ";A;a".repeat(1500));
+    let in_query = get.sign(Sign::Query { expires_s: 100 });
+    let spell = |address: &str| address.replacen("X-Amz-SignedHeaders=host", &often, 1);
+    in_query.send_spelled(spell).await.refused(400, "InvalidRequest");
+}
