@@ -1,8 +1,8 @@
 //! Identities: the keys of servers, the certificates that name them, the authority that signs these, and what lets a
 //! machine become a server.
 //!
-//! It knows TLS as a format and no connection: what is asked and told is decided here, and carried by the crates
-//! above, `larder-net` within a cluster and `larder-link` between regions.
+//! It knows TLS as a format, and no connection. It decides what to ask and to answer. The crates above carry that:
+//! `larder-net` within a cluster, and `larder-link` between regions.
 //!
 //! | file | what |
 //! |---|---|

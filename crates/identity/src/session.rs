@@ -1,4 +1,4 @@
-//! What every TLS session of Larder has: it is verified anew, and both ends can derive a value of it alone.
+//! TLS sessions: each is verified anew, and its two ends can derive a value that no other session has.
 
 use std::sync::Arc;
 

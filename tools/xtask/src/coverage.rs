@@ -33,8 +33,8 @@ struct File {
     missed: Vec<usize>,
 }
 
-/// Builds, runs and prints the table: of the files that lack most, or of those with one of these in their paths, with
-/// the numbers of the lines that were not run.
+/// Builds, runs and prints the table of the files that lack most. With `parts` it is of the files with one of these in their
+/// paths, with the numbers of the lines that were not run.
 pub(crate) fn print(parts: &[String]) -> Result<(), Failure> {
     let (profdata, cov) = (llvm_tool("llvm-profdata")?, llvm_tool("llvm-cov")?);
     let folder = target().join("coverage");
