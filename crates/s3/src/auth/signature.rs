@@ -116,7 +116,7 @@ impl Signatures {
     /// Checks the signature of a request; `None` if it has none. `body_bytes` is the body's length, if that is known.
     ///
     /// # Errors
-    /// What S3 answers.
+    /// As S3: the error names the fault.
     pub(crate) fn verify(
         &self,
         parts: &Parts,
@@ -239,7 +239,7 @@ impl Signatures {
     /// Checks the signature of a form, whose fields `field` gives by their names; `None` if it has none.
     ///
     /// # Errors
-    /// What S3 answers.
+    /// As S3: the error names the fault.
     pub(crate) fn verify_form<'f>(
         &self,
         field: impl Fn(&str) -> Option<&'f str>,

@@ -36,7 +36,7 @@ pub(crate) enum Given<'r> {
 /// that what is checked here is what is verified: of an HTML form that is its fields'.
 ///
 /// # Errors
-/// What S3 answers to a signature that is malformed, or leaves out what must be signed.
+/// As S3: the signature is malformed, or leaves out a part that must be signed.
 pub(crate) fn find<'r>(
     headers: &'r HeaderMap,
     query: Option<&str>,
@@ -152,7 +152,7 @@ fn presigned_for(seconds: &str) -> Result<(), S3Error> {
 /// Refuses digests that nobody verifies, and those that are given as nothing.
 ///
 /// # Errors
-/// What S3 answers.
+/// As S3: the error names the fault.
 pub(crate) fn check_digests(headers: &HeaderMap) -> Result<(), S3Error> {
     for (name, value) in headers {
         if name == "content-md5" && value.is_empty() {
