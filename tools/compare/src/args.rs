@@ -244,7 +244,7 @@ pub(crate) struct RebalanceArgs {
     /// Number that the fill of volumes and the writes are drawn from
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Up to 30 servers alone, in 40 weeks
+    /// Up to 30 servers alone, in 30 weeks
     #[arg(long)]
     pub(crate) quick: bool,
 }

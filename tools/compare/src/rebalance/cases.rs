@@ -12,8 +12,8 @@ use crate::args::RebalanceArgs;
 const GB_MIB: f64 = 1e9 / (1024.0 * 1024.0);
 /// MiB that the shipped limits move in a week: two volumes at a time, each at the 64 MiB/s that `background_mib_per_s` is.
 const PACED_MIB: u64 = 2 * 64 * 7 * 24 * 3600;
-/// Weeks of a quick run, and its servers.
-const QUICK: (u32, u32) = (40, 30);
+/// Weeks of a quick run, and its servers: these have room for all that is written until then.
+const QUICK: (u32, u32) = (30, 30);
 
 /// The simulated cases.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub(super) fn smaller(seed: u64) -> Setup {
 }
 
 /// All runs.
-fn runs(args: &RebalanceArgs) -> Vec<Run> {
+pub(super) fn runs(args: &RebalanceArgs) -> Vec<Run> {
     let spread_percent = BALANCE_SPREAD_PERCENT;
     let shares = Planner::Shares { spread_percent };
     let setups = [("100 GB volumes", papers(args.seed)), ("32 GiB volumes", smaller(args.seed))];

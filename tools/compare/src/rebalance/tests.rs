@@ -2,7 +2,7 @@
 
 use larder_protocol::limits::BALANCE_SPREAD_PERCENT;
 
-use super::cases::{Row, Run, papers, simulate, smaller};
+use super::cases::{Row, Run, papers, runs, simulate, smaller};
 use super::cluster::Setup;
 use super::measure::{Figure, Shape, over};
 use super::moves::Planner;
@@ -48,6 +48,18 @@ fn moved(row: &Row) -> f64 {
     let joins = row.weeks.iter().filter(|week| week.joined);
     let least: u64 = joins.map(|week| week.least_mib).sum();
     over(&row.weeks, |week| week.moved.mib as f64) / least as f64
+}
+
+#[test]
+fn no_run_fills_all_servers() {
+    for quick in [false, true] {
+        for Run { setup, .. } in runs(&RebalanceArgs { docs: "docs".into(), seed: 1, quick }) {
+            let pvs = setup.servers_max * setup.disks_per_server * setup.pvs;
+            let written = u64::from(setup.weeks) * setup.weekly_mib / setup.volume_mib;
+            let volumes = u64::from(setup.groups) + written;
+            assert!(3 * volumes * 100 < u64::from(pvs) * 95, "{setup:?}");
+        }
+    }
 }
 
 #[test]
