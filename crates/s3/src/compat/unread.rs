@@ -12,7 +12,9 @@ use std::time::SystemTime;
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method};
 use s3s::dto::{ETagCondition, Range, Timestamp, TimestampFormat};
+use s3s::{S3ErrorCode, S3Result};
 
+use crate::errors::error;
 use crate::request::attributes::OddExpires;
 
 /// The form that the library reads a header's value in.
@@ -76,6 +78,27 @@ impl Kind {
 
 fn unread(method: &Method, name: &HeaderName, value: &HeaderValue) -> Option<Kind> {
     Kind::of(method, name).filter(|kind| !kind.is_read(value))
+}
+
+/// Refuses metadata on which the library panics, which ends the process: a text that begins and ends as an encoded word
+/// (RFC 2047), of which a word has no inside.
+///
+/// # Errors
+/// `InvalidArgument` names the header.
+pub(crate) fn check_metadata(headers: &HeaderMap) -> S3Result<()> {
+    let panics = |value: &HeaderValue| {
+        let text = std::str::from_utf8(value.as_bytes()).unwrap_or_default().trim();
+        let is_word = text.starts_with("=?") && text.ends_with("?=");
+        is_word && text.split_whitespace().any(|word| word == "=?=")
+    };
+    let is_metadata = |name: &HeaderName| name.as_str().starts_with("x-amz-meta-");
+    match headers.iter().find(|(name, value)| is_metadata(name) && panics(value)) {
+        Some((name, value)) => {
+            let message = format!("invalid header: {name}: {value:?}");
+            Err(error(S3ErrorCode::InvalidArgument, message))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Puts right what the library would refuse. A header that stands there twice is left for it to refuse.
@@ -142,6 +165,24 @@ mod tests {
         assert_eq!(mended(Method::PUT, "expires", "0"), (None, true));
         let quoted = Some("\"a_b, c\"".to_owned());
         assert_eq!(mended(Method::PUT, "if-match", "a_b, c"), (quoted, false));
+    }
+
+    #[test]
+    fn metadata_on_which_the_library_panics_is_refused() {
+        for (name, value, passes) in [
+            ("x-amz-meta-a", "=?=", false),
+            ("x-amz-meta-a", "=?= =?UTF-8?B?w6Q=?=", false),
+            ("x-amz-meta-a", "=?UTF-8?B?w6Q=?=", true),
+            ("x-amz-meta-a", "a =?= b", true),
+            ("x-amz-meta-a", "=??=", true),
+            ("x-amz-tagging", "=?=", true),
+        ] {
+            let headers = HeaderMap::from_iter([(
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            )]);
+            assert_eq!(check_metadata(&headers).is_ok(), passes, "{name}: {value}");
+        }
     }
 
     #[test]

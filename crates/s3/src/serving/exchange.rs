@@ -230,6 +230,7 @@ impl<H: ServerHooks> Exchange<H> {
         }
         gate.open().await.map_err(|Overloaded| errors::slow_down())?;
         headers::gather(&mut parts.headers, parts.uri.query())?;
+        unread::check_metadata(&parts.headers)?;
         unread::mend(&parts.method, &mut parts.headers, &mut parts.extensions);
         parts.headers.remove(AUTHORIZATION);
         address::unsign(&mut parts.uri)?;

@@ -422,3 +422,19 @@ async fn storage_classes_that_are_read_at_once_are_kept_and_shown() {
         put.send().await.refused(400, "InvalidStorageClass");
     }
 }
+
+#[tokio::test]
+async fn metadata_that_is_no_word_ends_no_server() {
+    let server = Server::bucket().await;
+    server.put("/bkt/k", "x").await.expect(200);
+    for value in ["=?=", "=?= =?="] {
+        let begun = server.ask("POST", "/bkt/up?uploads").header("x-amz-meta-a", value);
+        begun.send().await.refused(400, "InvalidArgument");
+        let copied = server.ask("PUT", "/bkt/c").header("x-amz-copy-source", "/bkt/k");
+        let copied = copied.header("x-amz-metadata-directive", "REPLACE");
+        copied.header("x-amz-meta-a", value).send().await.refused(400, "InvalidArgument");
+        let put = server.ask("PUT", "/bkt/k").header("x-amz-meta-a", value).body("y");
+        put.send().await.refused(400, "InvalidArgument");
+    }
+    assert_eq!(server.get("/bkt/k").await.expect(200).text(), "x");
+}
