@@ -42,7 +42,8 @@ class Scenario:
     line: str
     # Measures rates, or has limits of time that another scenario beside it would break.
     alone: bool = False
-    # What the machine must have: `root`, `netns`, `fuse`, `systemd` (a Debian one that may run another in a box).
+    # What the machine must have: `root`, `netns`, `fuse`, `systemd` (a Debian one that may run another in a box), `mc`
+    # (MinIO's client).
     needs: tuple = ()
     # About how long it takes, in seconds: long ones begin first.
     seconds: int = 10
@@ -78,6 +79,7 @@ LANDING = [
     Scenario("accesslog", "accesslog.py", seconds=25),
     Scenario("breakdown", "breakdown.py", seconds=15),
     Scenario("observed", "observed.py", seconds=50),
+    Scenario("minioclient", "minioclient.py", needs=("mc",), seconds=30),
     Scenario("leaving", "leaving.py", seconds=20),
     Scenario("clients-of-pack", "run.py --pack", seconds=150),
     Scenario("pack", "pack.py --rounds 4", seconds=75),
@@ -152,6 +154,9 @@ def can(need):
         mounts += 'mount -t overlay overlay -o "lowerdir=/,upperdir=$d/u,workdir=$d/w" "$d/m"'
         box = ["unshare", "--mount", "--pid", "--fork", "--propagation", "private", "sh", "-ec", mounts]
         return all(map(os.path.exists, ("/lib/systemd/systemd", "/usr/bin/dpkg"))) and succeeds([*as_root(), *box])
+    if need == "mc":
+        # Midnight Commander has the same name.
+        return succeeds(["mc", "admin", "prometheus", "--help"])
     assert need == "fuse", need
     return succeeds([*as_root(), "sh", "-c", ": <>/dev/fuse"])
 

@@ -37,6 +37,7 @@ mod leaving;
 mod logging;
 mod manual;
 mod metrics;
+mod minio;
 mod node;
 mod pack;
 mod private;

@@ -28,7 +28,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -49,6 +49,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::access_log::AccessLog;
+use crate::minio;
 use bucket_requests::BucketRequests;
 pub(crate) use data::DataMetrics;
 use exposition::Form;
@@ -346,6 +347,15 @@ impl ServerHooks for Metrics {
 
     async fn status(&self) -> Option<Bytes> {
         self.state.get()?.told().await
+    }
+
+    fn minio_info(&self, status: &[u8]) -> Option<Bytes> {
+        minio::info(status)
+    }
+
+    fn metrics(&self, headers: &HeaderMap) -> Option<(&'static str, String)> {
+        let form = Form::accepted(headers);
+        Some((form.content_type(), form.of(self.text().ok()?)))
     }
 
     fn done(&self, ended: &Ended<'_>) {

@@ -22,6 +22,8 @@ pub const STATE_ASKING_MAX: usize = 64;
 pub const STATE_ASKED_MAX: Duration = Duration::from_secs(10);
 /// Time for which the state is told again.
 pub const STATE_TOLD_AGAIN: Duration = Duration::from_secs(5);
+/// Bytes of a token that shows who may read metrics. One of MinIO's client has some 200.
+pub const TOKEN_BYTES_MAX: usize = 2048;
 /// Bytes of request bodies held in memory at once.
 pub const BODY_BUDGET_BYTES: usize = 256 * 1024 * 1024;
 /// Most bytes of the budget that one request takes: the chunk being filled and the one being written.

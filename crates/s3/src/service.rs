@@ -27,6 +27,7 @@ pub struct S3Service {
     /// See [`FaceOptions::forms`].
     pub(crate) forms: bool,
     pub(crate) cors: Arc<Cors>,
+    has_bucket: Arc<dyn Fn(&BucketName) -> bool + Send + Sync>,
     pub(crate) neighbours: Option<Arc<dyn Neighbours>>,
 }
 
@@ -47,14 +48,21 @@ impl S3Service {
         let domains = Domains::new(domains)?;
         let rules = Arc::clone(&store);
         let cors: Arc<Cors> = Arc::new(move |bucket| rules.cors(bucket));
+        let buckets = Arc::clone(&store);
+        let has_bucket = Arc::new(move |bucket: &BucketName| buckets.bucket(bucket).is_ok());
         let library = library(Face::new(store, region.clone()), &domains);
         let signatures = Signatures { root, domains, version_2, region };
-        Ok(Self { library, signatures, forms, cors, neighbours: None })
+        Ok(Self { library, signatures, forms, cors, has_bucket, neighbours: None })
     }
 
     /// The domains below which buckets' names stand.
     pub(crate) fn domains(&self) -> &Domains {
         &self.signatures.domains
+    }
+
+    /// True if there is a bucket of the name below which MinIO's clients ask for more than objects.
+    pub(crate) fn has_minio(&self) -> bool {
+        BucketName::new("minio").is_ok_and(|name| (self.has_bucket)(&name))
     }
 
     /// Notes that a request of this user was let in.

@@ -15,7 +15,7 @@ use crate::errors::{error, response};
 use crate::forms::fields::Unmet;
 use crate::ops::posted::Posted;
 use crate::request::ids::RequestId;
-use crate::request::shape::ADMIN_STATUS;
+use crate::request::shape::{ADMIN_INFO, ADMIN_METRICS, ADMIN_STATUS};
 
 /// The request that is being answered.
 pub(crate) struct Asked<'r> {
@@ -55,8 +55,8 @@ pub(crate) fn repair(asked: &Asked<'_>, answer: &mut Response<Body>) -> Option<F
         }
         _ => {}
     }
-    // An object's own bytes are no XML of ours; only they come with a word about ranges. Nor is JSON.
-    if ![ADMIN_STATUS, "GetObject"].contains(&asked.op)
+    // An object's own bytes are no XML of ours; only they come with a word about ranges. Nor is JSON, or a text of metrics.
+    if ![ADMIN_STATUS, ADMIN_INFO, ADMIN_METRICS, "GetObject"].contains(&asked.op)
         && !answer.headers().contains_key(ACCEPT_RANGES)
     {
         xml::escape(answer.body_mut());

@@ -35,17 +35,21 @@ pub(crate) enum Level {
 }
 
 impl Shape {
-    pub(crate) fn of<B>(request: &Request<B>, domains: &Domains) -> Self {
+    /// `has_minio`: true if there is a bucket `minio`, whose keys MinIO's paths are then.
+    pub(crate) fn of<B>(
+        request: &Request<B>,
+        domains: &Domains,
+        has_minio: impl FnOnce() -> bool,
+    ) -> Self {
         let headers = request.headers();
         let host = headers.get(HOST).and_then(|host| host.to_str().ok());
         let virtual_host = host.is_some_and(|host| domains.bucket_of(host).is_some());
         let level = level(request.uri().path(), virtual_host);
         let query = request.uri().query().unwrap_or("");
         // Below a bucket's own domain the path is a key.
-        let op = match !virtual_host && request.uri().path() == STATE_PATH {
-            true => ADMIN_STATUS,
-            false => operation(request.method(), level, query, headers),
-        };
+        let admin = admin_op(request.uri().path())
+            .filter(|op| !virtual_host && (*op == ADMIN_STATUS || !has_minio()));
+        let op = admin.unwrap_or_else(|| operation(request.method(), level, query, headers));
         let body_bytes = announced_bytes(headers);
         Self {
             op,
@@ -117,10 +121,22 @@ fn in_presigned(query: &str, header: &str) -> bool {
     has(query, &["X-Amz-Signature"]).is_some() && query.split('&').any(is)
 }
 
-/// The path by which programs ask for the state of the store or its cluster. No bucket's name begins with `_`.
-const STATE_PATH: &str = "/_larder/v1/status";
-/// That question, whatever its method.
+/// Asks for the state of the store or its cluster, whatever the method. No bucket's name begins with `_`.
 pub(crate) const ADMIN_STATUS: &str = "AdminStatus";
+/// The same by MinIO's client.
+pub(crate) const ADMIN_INFO: &str = "AdminInfo";
+/// Asks for metrics as MinIO's client does, and as it has Prometheus do.
+pub(crate) const ADMIN_METRICS: &str = "AdminMetrics";
+
+fn admin_op(path: &str) -> Option<&'static str> {
+    match path {
+        "/_larder/v1/status" => Some(ADMIN_STATUS),
+        "/minio/admin/v3/info" => Some(ADMIN_INFO),
+        "/minio/v2/metrics/cluster" | "/minio/v2/metrics/node" => Some(ADMIN_METRICS),
+        _ => None,
+    }
+}
+
 /// The question of a browser whether a page of another origin may ask.
 pub(crate) const PREFLIGHT: &str = "Preflight";
 
@@ -218,7 +234,7 @@ mod tests {
 
     fn op(method: &str, uri: &str) -> &'static str {
         let request = Request::builder().method(method).uri(uri).body(()).unwrap();
-        Shape::of(&request, &Domains::none()).op
+        Shape::of(&request, &Domains::none(), || false).op
     }
 
     #[test]
@@ -247,6 +263,9 @@ mod tests {
             ("GET", "/_larder/v1/status?x", "AdminStatus"),
             ("PUT", "/_larder/v1/status", "AdminStatus"),
             ("GET", "/_larder/v1/status/", "GetObject"),
+            ("GET", "/minio/admin/v3/info?metrics=false", "AdminInfo"),
+            ("GET", "/minio/v2/metrics/node", "AdminMetrics"),
+            ("GET", "/minio/v2/metrics/bucket", "GetObject"),
         ] {
             assert_eq!(op(method, uri), expected, "{method} {uri}");
         }
@@ -256,7 +275,7 @@ mod tests {
     fn a_form_is_told_by_method_and_type() {
         let is = |method: &str, kind: &[u8]| {
             let request = Request::builder().method(method).uri("/b").header(CONTENT_TYPE, kind);
-            Shape::of(&request.body(()).unwrap(), &Domains::none()).form
+            Shape::of(&request.body(()).unwrap(), &Domains::none(), || false).form
         };
         assert!(is("POST", b"multipart/form-data; boundary=x"));
         assert!(is("POST", b"Multipart/Form-Data; boundary=\"\xc3\xa4\""));

@@ -1,8 +1,10 @@
-//! Answers programs that ask for the state of the store or its cluster, as `larder status --json` prints it.
+//! Answers programs that ask for the state of the store or its cluster, as `larder status --json` prints it or as MinIO's client
+//! reads it, or for metrics.
 //!
 //! # Invariants
 //!
-//! 1. Nothing is told before root's signature is verified, nor done for a request without one.
+//! 1. Nothing is told before root's signature is verified, or for metrics a token that root's keys have signed, nor done for a
+//!    request without.
 //! 2. The program is asked at most once at a time, also if a client goes away meanwhile. Its answer is told again for
 //!    [`STATE_TOLD_AGAIN`].
 //! 3. These requests take no turn of others. Their number and the time that each waits are bounded.
@@ -50,16 +52,20 @@ pub(crate) fn check(method: &Method) -> Result<(), S3Error> {
 
 impl Admin {
     /// Answers a request whose signature was verified.
-    pub(crate) async fn answer<H: ServerHooks>(
+    pub(crate) async fn state<H: ServerHooks>(
         &self,
         hooks: &Arc<H>,
     ) -> Result<Response<s3s::Body>, S3Error> {
-        let told = self.told(hooks).await?;
-        let mut response = Response::new(s3s::Body::from(told));
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        Ok(response)
+        Ok(shown(self.told(hooks).await?, "application/json"))
+    }
+
+    /// Answers such a request of MinIO's client.
+    pub(crate) async fn info<H: ServerHooks>(
+        &self,
+        hooks: &Arc<H>,
+    ) -> Result<Response<s3s::Body>, S3Error> {
+        let info = hooks.minio_info(&self.told(hooks).await?).ok_or_else(not_told)?;
+        Ok(shown(info, "application/json"))
     }
 
     async fn told<H: ServerHooks>(&self, hooks: &Arc<H>) -> Result<Bytes, S3Error> {
@@ -86,6 +92,23 @@ impl Admin {
             errors::error(S3ErrorCode::NotImplemented, message)
         })
     }
+}
+
+/// Answers a request for metrics whose token was verified.
+pub(crate) fn metrics(
+    hooks: &impl ServerHooks,
+    headers: &HeaderMap,
+) -> Result<Response<s3s::Body>, S3Error> {
+    let (kind, text) = hooks.metrics(headers).ok_or_else(not_told)?;
+    Ok(shown(text.into(), kind))
+}
+
+fn shown(bytes: Bytes, kind: &'static str) -> Response<s3s::Body> {
+    let mut response = Response::new(s3s::Body::from(bytes));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
 }
 
 fn not_told() -> S3Error {

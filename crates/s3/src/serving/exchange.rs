@@ -25,7 +25,7 @@ use super::reply::{ReplyBody, Tally};
 use crate::admission::{Admission, Overloaded};
 use crate::auth::gate::Gate;
 use crate::auth::signature::Payload;
-use crate::auth::{access, signed};
+use crate::auth::{access, bearer, signed};
 use crate::body::inbound::Inbound;
 use crate::body::sent::Sent;
 use crate::body::unframed::Unframed;
@@ -45,7 +45,7 @@ use crate::limits::{BODY_SHARE_BYTES_MAX, XML_BYTES_MAX};
 use crate::neighbours::{self, Neighbours, Whence};
 use crate::options::ServerOptions;
 use crate::request::ids::{RequestId, RequestIds, X_AMZ_REQUEST_ID};
-use crate::request::shape::{ADMIN_STATUS, Level, PREFLIGHT, Shape};
+use crate::request::shape::{ADMIN_INFO, ADMIN_METRICS, ADMIN_STATUS, Level, PREFLIGHT, Shape};
 use crate::service::S3Service;
 
 /// Headers that say where a form goes and how its body is framed.
@@ -87,7 +87,7 @@ impl<H: ServerHooks> Exchange<H> {
         working: &Working,
     ) -> Response<ReplyBody<H>> {
         let respelled = address::respell(request.uri_mut());
-        let shape = Shape::of(&request, self.service.domains());
+        let shape = Shape::of(&request, self.service.domains(), || self.service.has_minio());
         if let Some(answer) = health::answer(&request, &shape, &*self.hooks) {
             return answer.map(|body| ReplyBody::uncounted(body, working));
         }
@@ -203,8 +203,12 @@ impl<H: ServerHooks> Exchange<H> {
         shape: &Shape,
     ) -> Result<Response<s3s::Body>, S3Error> {
         let (mut parts, body) = request.into_parts();
-        if shape.op == ADMIN_STATUS {
+        if [ADMIN_STATUS, ADMIN_INFO, ADMIN_METRICS].contains(&shape.op) {
             admin::check(&parts.method)?;
+        }
+        if shape.op == ADMIN_METRICS {
+            gate.verified(&bearer::verify(&parts.headers, &self.service.signatures.root)?);
+            return admin::metrics(&*self.hooks, &parts.headers);
         }
         if shape.form {
             self.service.signatures.find(&parts.headers, parts.uri.query(), true)?;
@@ -214,8 +218,10 @@ impl<H: ServerHooks> Exchange<H> {
         let signed = self.service.signatures.verify(&parts, body.size_hint().exact())?;
         let signed = access::decide(signed)?;
         gate.verified(&signed.user);
-        if shape.op == ADMIN_STATUS {
-            return self.admin.answer(&self.hooks).await;
+        match shape.op {
+            ADMIN_STATUS => return self.admin.state(&self.hooks).await,
+            ADMIN_INFO => return self.admin.info(&self.hooks).await,
+            _ => {}
         }
         check_head(&parts, shape)?;
         if parts.method == Method::HEAD && shape.level == Level::Service {

@@ -1,6 +1,7 @@
 //! The program around a server, as the server sees it: the state that probes ask for, and where ended requests are reported.
 
 use bytes::Bytes;
+use http::HeaderMap;
 
 use super::ended::Ended;
 
@@ -21,6 +22,18 @@ pub trait ServerHooks: Send + Sync + 'static {
     /// root's keys, and never twice at once.
     fn status(&self) -> impl Future<Output = Option<Bytes>> + Send {
         std::future::ready(None)
+    }
+
+    /// The same as MinIO's client reads it, made of the JSON that [`ServerHooks::status`] gave.
+    fn minio_info(&self, status: &[u8]) -> Option<Bytes> {
+        let _ = status;
+        None
+    }
+
+    /// The metrics of this process, in a form that the headers accept, with its content type.
+    fn metrics(&self, headers: &HeaderMap) -> Option<(&'static str, String)> {
+        let _ = headers;
+        None
     }
 
     /// A request has ended. Called from the connection's task: it must not block.

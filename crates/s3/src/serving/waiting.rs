@@ -65,7 +65,7 @@ impl<H: ServerHooks> Waiting<H> {
         let started = Instant::now();
         // An address that cannot be read is refused by the store.
         let _as_it_came = address::respell(request.uri_mut());
-        let shape = Shape::of(&request, &self.domains);
+        let shape = Shape::of(&request, &self.domains, || false);
         if let Some(answer) = health::answer(&request, &shape, &self.unready) {
             return answer.map(|body| ReplyBody::uncounted(body, working));
         }

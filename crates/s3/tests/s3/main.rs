@@ -15,6 +15,7 @@ mod cors;
 mod forms;
 mod lists;
 mod memory;
+mod minio;
 mod mutated;
 mod neighbours;
 mod objects;

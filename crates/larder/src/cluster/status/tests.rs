@@ -425,3 +425,18 @@ fn copies_that_move_are_no_growth_and_what_drains_has_no_room() {
     assert_eq!(growth(to, &spaces.by_disk[&DiskId(0)]), None);
     assert!(growth(from, &spaces.by_disk[&DiskId(1)]).is_some());
 }
+
+#[test]
+fn minios_client_is_shown_what_the_document_has() {
+    let mut status = shown(&map());
+    status.servers = vec![server(1, "up", with_free(59)), server(2, "removed", with_free(0))];
+    let space = with_free(59);
+    let (volumes, volumes_used, volumes_freed) = (1, 1, 0);
+    let disk =
+        Disk { id: 3, draining: false, volumes, volumes_used, volumes_freed, space, growth: None };
+    status.servers[0].disks.push(disk);
+    let info = crate::minio::info(&serde_json::to_vec(&status).unwrap()).expect("it has it all");
+    let info: serde_json::Value = serde_json::from_slice(&info).unwrap();
+    assert_eq!(info["servers"].as_array().unwrap().len(), 1, "{info}");
+    assert_eq!(info["servers"][0]["drives"][0]["usedspace"], 41 * MIB);
+}
