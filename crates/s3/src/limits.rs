@@ -44,9 +44,6 @@ pub const FORM_HEAD_BYTES_MAX: usize = 64 * 1024;
 pub const FORM_HEAD_TIMEOUT: Duration = Duration::from_secs(20);
 /// HTML forms whose signature is not verified yet, at once; one more is answered `SlowDown`.
 pub const FORMS_UNVERIFIED_MAX: usize = 64;
-/// Bytes of a piece of a form's file as the protocol library gets it, which takes no more than 64 KiB behind what may be
-/// the file's end.
-pub const FORM_PIECE_BYTES: usize = 32 * 1024;
 /// The time that a client may take to send a request's head, and that a connection may be idle.
 pub const CLIENT_STALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time that a client has to send the next piece of a body.

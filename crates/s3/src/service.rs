@@ -10,7 +10,7 @@ use s3s::validation::NameValidation;
 
 use crate::auth::root_keys::RootKeys;
 use crate::auth::signature::Signatures;
-use crate::limits::{FORM_FILE_BYTES_MAX, FORM_HEAD_BYTES_MAX, XML_BYTES_MAX};
+use crate::limits::XML_BYTES_MAX;
 use crate::neighbours::Neighbours;
 use crate::ops::face::Face;
 use crate::options::{Domains, FaceOptions, OptionsError};
@@ -92,9 +92,6 @@ fn library<O: Objects>(face: Face<O>, domains: &Domains) -> s3s::service::S3Serv
 fn library_config() -> S3Config {
     let mut config = S3Config::default();
     config.xml_max_body_size = XML_BYTES_MAX;
-    config.post_object_max_file_size = FORM_FILE_BYTES_MAX;
-    config.form_max_field_size = FORM_HEAD_BYTES_MAX;
-    config.form_max_fields_size = FORM_HEAD_BYTES_MAX;
     config
 }
 

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! 1. Every request but a health probe and a preflight comes through here, once, between the check of its signature and
+//! 1. Every request but a health probe, a preflight and a token that only reads metrics comes through here, once, between the check of its signature and
 //!    all else that is done for it.
 
 use s3s::{S3ErrorCode, S3Result};

@@ -22,7 +22,7 @@ use super::root_keys::RootKeys;
 use crate::errors;
 use crate::limits::TOKEN_BYTES_MAX;
 
-/// Who signs such tokens, as MinIO's client says.
+/// The issuer of such tokens, as MinIO's client names it.
 const ISSUER: &str = "prometheus";
 
 #[derive(Deserialize)]

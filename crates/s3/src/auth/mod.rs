@@ -10,6 +10,7 @@
 //! | `signed.rs` | finds a request's signature, and what it must sign |
 //! | `authorization.rs` | the form of a signature of version 4 |
 //! | `version_4.rs`, `version_2.rs` | the texts that are signed, and their signatures |
+//! | `policy.rs` | the policies of HTML forms |
 //! | `bearer.rs` | tokens of programs that read metrics |
 //! | `root_keys.rs` | the keys that are taken |
 //! | `gate.rs` | turn, memory and body, once the signature is verified |
@@ -18,6 +19,7 @@ pub(crate) mod access;
 pub(crate) mod authorization;
 pub(crate) mod bearer;
 pub(crate) mod gate;
+pub(crate) mod policy;
 pub(crate) mod root_keys;
 pub(crate) mod signature;
 pub(crate) mod signed;

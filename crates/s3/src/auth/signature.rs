@@ -9,10 +9,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::HeaderMap;
 use http::request::Parts;
-use s3s::post_policy::{PostPolicy, PostPolicyCondition};
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use super::authorization::{self, Authorization, Credential};
+use super::policy::Policy;
 use super::root_keys::{NamedKey, RootKeys};
 use super::signed::{self, Given};
 use super::version_2;
@@ -277,7 +277,12 @@ impl Signatures {
             named.was_right(credential.day, credential.region);
             return Ok(Some(signed_by(credential.access_key)));
         }
-        let Some(given) = field("signature") else { return Ok(None) };
+        let Some(given) = field("signature") else {
+            return match field("awsaccesskeyid").or(field("x-amz-credential")) {
+                Some(_) => Err(unsigned_form()),
+                None => Ok(None),
+            };
+        };
         let (policy, user) = (needed("policy")?, needed("awsaccesskeyid")?);
         if !is_encoded(policy) {
             return Err(malformed("policy"));
@@ -309,17 +314,20 @@ fn check(
     as_it_came.filter(|right| right.is(given)).ok_or_else(|| mismatch(None))
 }
 
+/// A form that names a key and has no signature: most often one whose signature stands behind the file.
+fn unsigned_form() -> S3Error {
+    let message = "Bucket POST must contain a field named 'signature' or 'x-amz-signature'. If it is specified, please check the order \
+                   of the fields.";
+    error(S3ErrorCode::InvalidArgument, message)
+}
+
 /// A form's policy says with which time, keys and algorithm it is signed.
 fn names_its_signature<'f>(policy: &str, field: &impl Fn(&str) -> Option<&'f str>) -> S3Result<()> {
-    let invalid = |message: String| error(S3ErrorCode::InvalidPolicyDocument, message);
-    let policy = PostPolicy::from_base64(policy).map_err(|cause| invalid(cause.to_string()))?;
+    let policy = Policy::parse(policy)?;
     for name in ["x-amz-date", "x-amz-credential", "x-amz-algorithm"] {
-        let said = policy.conditions.iter().find_map(|condition| match condition {
-            PostPolicyCondition::Eq { field, value } if field == name => Some(value.as_str()),
-            _ => None,
-        });
-        if said != field(name) {
-            return Err(invalid(format!("{name} does not match policy")));
+        if policy.said(name) != field(name) {
+            let message = format!("{name} does not match policy");
+            return Err(error(S3ErrorCode::InvalidPolicyDocument, message));
         }
     }
     Ok(())

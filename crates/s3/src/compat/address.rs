@@ -44,16 +44,6 @@ pub(crate) fn unsign(uri: &mut Uri) -> Result<(), S3Error> {
     replace(uri, &kept)
 }
 
-/// Leaves an address its path alone. A form's signature is for an upload, and no parameter may have the library take the
-/// form for another operation.
-///
-/// # Errors
-/// `InvalidURI`
-pub(crate) fn without_query(uri: &mut Uri) -> Result<(), S3Error> {
-    let path = uri.path().to_owned();
-    replace(uri, &path)
-}
-
 fn replace(uri: &mut Uri, path_and_query: &str) -> Result<(), S3Error> {
     let replaced = PathAndQuery::try_from(path_and_query).map_err(|_| invalid())?;
     let mut parts = std::mem::take(uri).into_parts();

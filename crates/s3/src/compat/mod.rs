@@ -15,4 +15,4 @@ pub(crate) mod repairs;
 pub(crate) mod subresources;
 pub(crate) mod unread;
 pub(crate) mod unread_xml;
-mod xml;
+pub(crate) mod xml;

@@ -5,15 +5,12 @@
 
 use std::fmt::Write;
 
-use http::header::{ACCEPT_RANGES, CONTENT_RANGE, CONTENT_TYPE, ETAG, LOCATION, RETRY_AFTER};
+use http::header::{ACCEPT_RANGES, CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
-use s3s::{Body, S3ErrorCode};
+use s3s::Body;
 
 use super::xml;
 use crate::auth::authorization::BUCKET_REGION;
-use crate::errors::{error, response};
-use crate::forms::fields::Unmet;
-use crate::ops::posted::Posted;
 use crate::request::ids::RequestId;
 use crate::request::shape::{ADMIN_INFO, ADMIN_METRICS, ADMIN_STATUS};
 
@@ -48,7 +45,6 @@ pub(crate) fn repair(asked: &Asked<'_>, answer: &mut Response<Body>) -> Option<F
         "GetObjectAttributes" => unquote_etag(answer.body_mut()),
         "CopyObject" => add_namespace(answer.body_mut(), "CopyObjectResult"),
         "UploadPartCopy" => add_namespace(answer.body_mut(), "CopyPartResult"),
-        "PostObject" => tell_where(answer),
         _ if status == StatusCode::NOT_MODIFIED => {
             answer.headers_mut().remove(CONTENT_TYPE);
             *answer.body_mut() = Body::empty();
@@ -72,39 +68,7 @@ fn add_namespace(body: &mut Body, root: &str) {
     *body = Body::from(text.replacen(&format!("<{root}>"), &with, 1));
 }
 
-/// Of a form's object the library shows neither its address nor its entity tag, except in XML: there the address is a path
-/// and the tag has no quotes.
-fn tell_where(answer: &mut Response<Body>) {
-    let Some(posted) = answer.extensions_mut().remove::<Posted>() else { return };
-    let etag = format!("\"{}\"", posted.etag);
-    if let Ok(value) = HeaderValue::try_from(&etag) {
-        answer.headers_mut().insert(ETAG, value);
-    }
-    if let Ok(value) = HeaderValue::try_from(&posted.location) {
-        // Of a redirect it is where the form's author wants to go on.
-        answer.headers_mut().entry(LOCATION).or_insert(value);
-    }
-    if answer.status() != StatusCode::CREATED {
-        return;
-    }
-    add_namespace(answer.body_mut(), "PostResponse");
-    let Some(bytes) = answer.body().bytes() else { return };
-    let text = String::from_utf8_lossy(&bytes);
-    let with = |text: &str, tag: &str, content: &str| {
-        let old = inside(text, tag).map(|old| format!("<{tag}>{old}</{tag}>"));
-        let mut new = format!("<{tag}>");
-        push_escaped(&mut new, content);
-        let _ = write!(new, "</{tag}>");
-        old.map_or_else(|| text.to_owned(), |old| text.replacen(&old, &new, 1))
-    };
-    let text = with(&with(&text, "Location", &posted.location), "ETag", &etag);
-    *answer.body_mut() = Body::from(text);
-}
-
 fn repair_failure(asked: &Asked<'_>, answer: &mut Response<Body>) -> Failure {
-    if asked.op == "PostObject" {
-        deny_unmet_policy(answer);
-    }
     if answer.status() == StatusCode::SERVICE_UNAVAILABLE {
         answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
     }
@@ -120,25 +84,6 @@ fn unquote_etag(body: &mut Body) {
     *body = Body::from(text.replace("<ETag>\"", "<ETag>").replace("\"</ETag>", "</ETag>"));
 }
 
-/// A form that does not meet its own policy is denied; the library calls the policy invalid.
-fn deny_unmet_policy(answer: &mut Response<Body>) {
-    let condition = answer.extensions_mut().remove::<Unmet>();
-    let Some(bytes) = answer.body().bytes() else { return };
-    let text = String::from_utf8_lossy(&bytes);
-    let unmet = inside(&text, "Message").is_some_and(|message| {
-        message.starts_with("Policy condition")
-            || message.starts_with("Bucket in form field")
-            || condition.is_some() && message.ends_with("does not match policy")
-    });
-    if unmet && inside(&text, "Code") == Some("InvalidPolicyDocument") {
-        let mut message = "Invalid according to Policy: Policy Condition failed".to_owned();
-        if let Some(Unmet(condition)) = condition {
-            let _ = write!(message, ": {condition}");
-        }
-        *answer = response(error(S3ErrorCode::AccessDenied, message));
-    }
-}
-
 const END: &str = "</Error>";
 
 /// Adds to an error's XML what the library leaves out. That is a message where it has none, the resource and the request's
@@ -150,43 +95,31 @@ fn complete_error(
 ) -> Failure {
     let unknown = || Failure { code: String::new(), message: String::new() };
     let Some(bytes) = body.bytes() else { return unknown() };
-    let text = String::from_utf8_lossy(&bytes);
-    let Some(open) = text.strip_suffix(END) else { return unknown() };
+    let came = String::from_utf8_lossy(&bytes);
+    let Some(open) = came.strip_suffix(END) else { return unknown() };
     let code = inside(open, "Code").unwrap_or("");
-    let mut xml = String::with_capacity(text.len() + resource.len() + 128);
-    xml.push_str(open);
+    let mut text = String::with_capacity(came.len() + resource.len() + 128);
+    text.push_str(open);
     let message = match inside(open, "Message") {
         Some(message) => message.to_owned(),
         None => {
             let message = default_message(code);
-            let _ = write!(xml, "<Message>{message}</Message>");
+            let _ = write!(text, "<Message>{message}</Message>");
             message.to_owned()
         }
     };
-    xml.push_str(region);
-    xml.push_str("<Resource>");
-    push_escaped(&mut xml, resource);
-    let _ = write!(xml, "</Resource><RequestId>{id}</RequestId>{END}");
+    text.push_str(region);
+    text.push_str("<Resource>");
+    xml::push_escaped(&mut text, resource);
+    let _ = write!(text, "</Resource><RequestId>{id}</RequestId>{END}");
     let code = code.to_owned();
-    *body = s3s::Body::from(xml);
+    *body = s3s::Body::from(text);
     Failure { code, message }
 }
 
 fn inside<'x>(xml: &'x str, tag: &str) -> Option<&'x str> {
     let (_, rest) = xml.split_once(&format!("<{tag}>"))?;
     Some(rest.split_once(&format!("</{tag}>"))?.0)
-}
-
-fn push_escaped(xml: &mut String, text: &str) {
-    for character in text.chars() {
-        match character {
-            '<' => xml.push_str("&lt;"),
-            '>' => xml.push_str("&gt;"),
-            '&' => xml.push_str("&amp;"),
-            '"' => xml.push_str("&quot;"),
-            other => xml.push(other),
-        }
-    }
 }
 
 /// S3's words for errors that the protocol library makes without any.
@@ -221,9 +154,10 @@ fn default_message(code: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use s3s::S3Error;
+    use s3s::{S3Error, S3ErrorCode};
 
     use super::*;
+    use crate::errors::response;
     use crate::request::ids::RequestIds;
 
     fn asked(op: &'static str) -> Asked<'static> {
@@ -242,28 +176,6 @@ mod tests {
         assert!(xml.ends_with(&format!(
             "<Resource>/b/&lt;k&gt;&amp;</Resource><RequestId>{id}</RequestId></Error>"
         )));
-    }
-
-    #[test]
-    fn a_form_that_does_not_meet_its_policy_is_denied() {
-        let answer = |message: &'static str, condition: Option<&str>| {
-            let mut answer = response(error(S3ErrorCode::InvalidPolicyDocument, message));
-            if let Some(condition) = condition {
-                answer.extensions_mut().insert(Unmet(condition.to_owned()));
-            }
-            let failure = repair(&asked("PostObject"), &mut answer).unwrap();
-            (answer.status(), failure.message)
-        };
-        let failed = "Policy condition 'eq' for field 'a' failed";
-        let denied = "Invalid according to Policy: Policy Condition failed";
-        assert_eq!(answer(failed, None), (StatusCode::FORBIDDEN, denied.to_owned()));
-        let (status, message) = answer(failed, Some("[<a>]"));
-        assert_eq!((status, message), (StatusCode::FORBIDDEN, format!("{denied}: [&lt;a&gt;]")));
-        for (message, condition) in
-            [("failed to parse POST policy", Some("[a]")), ("a does not match policy", None)]
-        {
-            assert_eq!(answer(message, condition).0, StatusCode::BAD_REQUEST);
-        }
     }
 
     #[test]

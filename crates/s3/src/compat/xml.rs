@@ -22,6 +22,19 @@ pub(crate) fn escape(body: &mut Body) {
     }
 }
 
+/// Writes a text between two tags.
+pub(crate) fn push_escaped(xml: &mut String, text: &str) {
+    for character in text.chars() {
+        match character {
+            '<' => xml.push_str("&lt;"),
+            '>' => xml.push_str("&gt;"),
+            '&' => xml.push_str("&amp;"),
+            '"' => xml.push_str("&quot;"),
+            other => xml.push(other),
+        }
+    }
+}
+
 /// Tells if there may be something to escape. U+FFFE and U+FFFF begin with 0xEF, as other characters do.
 fn is_suspicious(bytes: &[u8]) -> bool {
     let byte = |byte: u8| (byte < 0x20) & (byte != b'\t') & (byte != b'\n') | (byte == 0xef);

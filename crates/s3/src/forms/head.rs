@@ -1,13 +1,9 @@
 //! Reads the head of an HTML form once: all up to its file.
 //!
-//! The protocol library would read it anew with each piece of a body, and in a way of its own. It gets a head that is
-//! written from the fields that are read here, in one piece: the fields that are checked are those that it obeys.
-//!
 //! # Invariants
 //!
 //! 1. Each byte is looked at once, however the head is cut.
 //! 2. No more than [`FORM_HEAD_BYTES_MAX`] bytes are read for a head, but for the rest of the frame in which it ends.
-//! 3. The head that is written is no longer than the one that was read.
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
@@ -22,15 +18,14 @@ use crate::auth::gate::Cut;
 use crate::errors::{self, error};
 use crate::limits::FORM_HEAD_BYTES_MAX;
 
-/// Fields that hold a form's signature.
-const SIGNATURES: [&str; 2] = ["x-amz-signature", "signature"];
-
 /// A form up to its file.
 #[derive(Debug)]
 pub(crate) struct FormHead {
     pub(crate) fields: Vec<Field>,
-    /// The head, as the protocol library gets it: without a signature, which is checked before.
-    pub(crate) written: Bytes,
+    /// The name that the client's file has, without its folders; empty if it has none.
+    pub(crate) file_name: String,
+    /// The line before each part.
+    pub(crate) delimiter: Vec<u8>,
     /// The part of the file that came with it.
     pub(crate) rest: BytesMut,
 }
@@ -60,6 +55,9 @@ impl FormHead {
 /// The boundary that a form's type names.
 fn boundary(headers: &HeaderMap) -> Option<&str> {
     let kind = headers.get(CONTENT_TYPE)?.to_str().ok()?;
+    if kind.matches('"').count() % 2 == 1 {
+        return None;
+    }
     kind.split(';').skip(1).find_map(|parameter| {
         let (name, value) = parameter.trim().split_once('=')?;
         let boundary = value.trim_matches('"');
@@ -67,7 +65,7 @@ fn boundary(headers: &HeaderMap) -> Option<&str> {
     })
 }
 
-fn malformed() -> S3Error {
+pub(super) fn malformed() -> S3Error {
     let message = "The body of your POST request is not well-formed multipart/form-data with a field named file.";
     error(S3ErrorCode::MalformedPOSTRequest, message)
 }
@@ -94,6 +92,7 @@ struct Reader {
     searched: usize,
     at: At,
     fields: Vec<Field>,
+    file_name: String,
     /// Bytes looked at, to be held against those that came.
     #[cfg(test)]
     looked_at: usize,
@@ -108,6 +107,7 @@ impl Reader {
             searched: 0,
             at: At::Start(false),
             fields: Vec::new(),
+            file_name: String::new(),
             #[cfg(test)]
             looked_at: 0,
         }
@@ -164,10 +164,12 @@ impl Reader {
                 self.at = if name == "file" { At::File } else { At::Value(name, end + 2) };
             }
             At::Headers(name) => {
-                if let Some(given) = name_of(line).ok_or_else(malformed)?
-                    && name.replace(given).is_some()
-                {
-                    return Err(malformed());
+                if let Some((given, file_name)) = names_of(line).ok_or_else(malformed)? {
+                    if name.replace(given).is_some() {
+                        return Err(malformed());
+                    }
+                    // The last part of the head is the file's.
+                    self.file_name = file_name;
                 }
             }
             At::Value(name, from) if delimits => {
@@ -183,34 +185,18 @@ impl Reader {
     }
 
     fn into_head(mut self) -> FormHead {
-        let mut written = Vec::with_capacity(self.line);
-        let mut part = |name: &str, value: &str| {
-            let lines: [&[u8]; 6] = [
-                &self.delimiter,
-                b"\r\nContent-Disposition:form-data; name=\"",
-                name.as_bytes(),
-                b"\"\r\n\r\n",
-                value.as_bytes(),
-                b"\r\n",
-            ];
-            lines.iter().for_each(|piece| written.extend_from_slice(piece));
-        };
-        let unsigned = self.fields.iter().filter(|(name, _)| !SIGNATURES.contains(&name.as_str()));
-        unsigned.for_each(|(name, value)| part(name, value));
-        part("file", "");
-        // The file's own bytes follow its headers.
-        written.truncate(written.len() - 2);
         FormHead {
             fields: self.fields,
-            written: written.into(),
+            file_name: self.file_name,
+            delimiter: self.delimiter,
             rest: self.came.split_off(self.line),
         }
     }
 }
 
-/// The field's name in lower case, if this header has it; `None` if the header is malformed.
+/// The field's name in lower case and its file's name, if this header has them; `None` if the header is malformed.
 #[expect(clippy::option_option, reason = "a header without a name is no malformed one")]
-fn name_of(header: &[u8]) -> Option<Option<String>> {
+fn names_of(header: &[u8]) -> Option<Option<(String, String)>> {
     let (kind, value) = std::str::from_utf8(header).ok()?.split_once(':')?;
     if !kind.eq_ignore_ascii_case("content-disposition") {
         return Some(None);
@@ -218,7 +204,10 @@ fn name_of(header: &[u8]) -> Option<Option<String>> {
     let (name, rest) = value.trim_start().strip_prefix("form-data; name=\"")?.split_once('"')?;
     let is_plain = !name.is_empty() && !name.contains(char::is_control);
     let is_end = rest.is_empty() || rest.starts_with(';');
-    (is_plain && is_end).then(|| Some(name.to_ascii_lowercase()))
+    let file_name = rest.split_once("filename=\"").and_then(|(_, it)| it.split_once('"'));
+    // Some clients send the whole path.
+    let file_name = file_name.map_or("", |(it, _)| it.rsplit(['/', '\\']).next().unwrap_or(it));
+    (is_plain && is_end).then(|| Some((name.to_ascii_lowercase(), file_name.to_owned())))
 }
 
 #[cfg(test)]

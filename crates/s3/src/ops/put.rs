@@ -7,7 +7,6 @@ use s3s::{S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::append;
 use super::face::Face;
-use super::posted::Posted;
 use crate::body::pulled::RequestBody;
 use crate::digest::announced::{Announced, given_checksums, verified_given};
 use crate::digest::checksums::{kind_name, show_checksum};
@@ -24,7 +23,6 @@ pub(crate) async fn object<O: Objects>(
     let mut input = request.input;
     let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
     let append = append::wanted(face, &request.headers, input.write_offset_bytes)?;
-    let posted = Posted::of(&request.headers, &request.extensions, &mut input)?;
     let expires = Expires::of(&request.headers, &request.extensions);
     let attributes = given_attributes!(input, expires).into_attributes()?;
     let condition = conditions::of_write(input.if_match.as_ref(), input.if_none_match.as_ref());
@@ -61,11 +59,7 @@ pub(crate) async fn object<O: Objects>(
         show_checksum!(output, checksum);
         output.checksum_type = Some(kind_name(checksum.kind).to_owned().into());
     }
-    let mut response = S3Response::new(output);
-    if let Some(posted) = posted {
-        response.extensions.insert(Posted { etag: done.etag.text(), ..posted });
-    }
-    Ok(response)
+    Ok(S3Response::new(output))
 }
 
 /// The body as the library gives it; none is an empty one.

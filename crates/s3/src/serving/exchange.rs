@@ -2,14 +2,11 @@
 //! guard, what is left of the body, request ids, counting and logging.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
-use http::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderName,
-    TRANSFER_ENCODING,
-};
+use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use hyper::body::{Body as _, Incoming};
 use larder_objects::BodyError;
 use larder_types::{BucketName, CorsRules, UploadId};
@@ -24,6 +21,7 @@ use super::hooks::ServerHooks;
 use super::reply::{ReplyBody, Tally};
 use crate::admission::{Admission, Overloaded};
 use crate::auth::gate::Gate;
+use crate::auth::policy::Policy;
 use crate::auth::signature::Payload;
 use crate::auth::{access, bearer, signed};
 use crate::body::inbound::Inbound;
@@ -38,9 +36,10 @@ use crate::connection::clearing::clear;
 use crate::connection::pulse::Working;
 use crate::cors::crossing;
 use crate::errors;
-use crate::forms::body::FormBody;
-use crate::forms::fields::{Fields, Unmet};
+use crate::forms::fields::Fields;
+use crate::forms::file;
 use crate::forms::head::FormHead;
+use crate::forms::posted::{self, Posted};
 use crate::limits::{BODY_SHARE_BYTES_MAX, XML_BYTES_MAX};
 use crate::neighbours::{self, Neighbours, Whence};
 use crate::options::ServerOptions;
@@ -48,8 +47,6 @@ use crate::request::ids::{RequestId, RequestIds, X_AMZ_REQUEST_ID};
 use crate::request::shape::{ADMIN_INFO, ADMIN_METRICS, ADMIN_STATUS, Level, PREFLIGHT, Shape};
 use crate::service::S3Service;
 
-/// Headers that say where a form goes and how its body is framed.
-const OF_TRANSPORT: [HeaderName; 4] = [HOST, CONTENT_TYPE, CONTENT_LENGTH, TRANSFER_ENCODING];
 const X_AMZ_ID_2: &str = "x-amz-id-2";
 
 /// The state that all connections of a server share.
@@ -213,7 +210,7 @@ impl<H: ServerHooks> Exchange<H> {
         if shape.form {
             self.service.signatures.find(&parts.headers, parts.uri.query(), true)?;
             check_head(&parts, shape)?;
-            return self.run_form(parts, body, gate).await;
+            return self.run_form(parts, body, gate, shape).await;
         }
         let signed = self.service.signatures.verify(&parts, body.size_hint().exact())?;
         let signed = access::decide(signed)?;
@@ -283,43 +280,43 @@ impl<H: ServerHooks> Exchange<H> {
         }
     }
 
+    /// Puts the object of a form. Of the request's own headers only the host counts: a form is signed by its fields, and a
+    /// header could ask for what nobody signed.
     async fn run_form(
         &self,
-        mut parts: Parts,
+        parts: Parts,
         mut body: Inbound,
         gate: &Arc<Gate>,
+        &Shape { level, virtual_host: in_host, .. }: &Shape,
     ) -> Result<Response<s3s::Body>, S3Error> {
         if !self.service.forms {
             let message = "Uploads by HTML forms are switched off.";
             return Err(errors::error(S3ErrorCode::MethodNotAllowed, message));
         }
+        if level != Level::Bucket {
+            let message = "A form is posted to a bucket, and names its key in a field.";
+            return Err(errors::error(S3ErrorCode::MethodNotAllowed, message));
+        }
         gate.enter_forms().map_err(|Overloaded| errors::slow_down())?;
-        keep_transport(&mut parts.headers);
         let head = FormHead::read(&parts.headers, &mut body).await?;
         let fields = Fields::checked(head.fields, &self.service.signatures.region)?;
-        let bucket = self.service.domains().bucket_in(&parts.headers, &parts.uri).to_owned();
-        address::without_query(&mut parts.uri)?;
-        parts.extensions.insert(fields.clone());
-        parts.extensions.insert(Arc::clone(gate));
-        let mut response = match self.let_form_in(&fields, gate).await {
-            Err(refused) => errors::response(refused),
-            Ok(()) => {
-                let body = s3s::Body::http_body(FormBody::new(head.written, head.rest, body));
-                called(&self.service.library, Request::from_parts(parts, body)).await
-            }
-        };
-        if response.status() == StatusCode::BAD_REQUEST
-            && let Some(unmet) = Unmet::of(&fields, &bucket)
-        {
-            response.extensions_mut().insert(unmet);
-        }
-        Ok(response)
-    }
-
-    async fn let_form_in(&self, fields: &Fields, gate: &Gate) -> Result<(), S3Error> {
         let signed = self.service.signatures.verify_form(|name| fields.value(name))?;
         gate.verified(&access::decide(signed)?.user);
-        gate.open().await.map_err(|Overloaded| errors::slow_down())
+        gate.open().await.map_err(|Overloaded| errors::slow_down())?;
+        let policy = Policy::parse(fields.value("policy").unwrap_or_default())?;
+        let fields = posted::expand(fields, &head.file_name)?;
+        let bucket = self.service.domains().bucket_in(&parts.headers, &parts.uri).to_owned();
+        policy.check(SystemTime::now(), &bucket, fields.all())?;
+        let file = file::read(&head.delimiter, &head.rest, &mut body).await?;
+        policy.check_length(file.len() as u64)?;
+        let (posted, mut put) = Posted::of(parts, &fields, (&bucket, in_host), file.len())?;
+        signed::check_digests(&put.headers)?;
+        unread::check_metadata(&put.headers)?;
+        unread::mend(&put.method, &mut put.headers, &mut put.extensions);
+        put.extensions.insert(Arc::clone(gate));
+        put.extensions.insert(Sent::default());
+        let put = Request::from_parts(put, s3s::Body::from(file));
+        Ok(posted.answer(called(&self.service.library, put).await))
     }
 
     /// The server that has the request's upload, if this one does not.
@@ -362,15 +359,6 @@ async fn compare_unread(
     match *hash == <[u8; 32]>::from(Sha256::digest(&bytes)) {
         true => Ok(()),
         false => Err(errors::payload_mismatch()),
-    }
-}
-
-/// Removes all headers but those of the transport. A form is signed by its fields: a header could ask for what nobody
-/// signed.
-fn keep_transport(headers: &mut HeaderMap) {
-    let names: Vec<HeaderName> = headers.keys().cloned().collect();
-    for name in names.into_iter().filter(|name| !OF_TRANSPORT.contains(name)) {
-        headers.remove(&name);
     }
 }
 

@@ -21,17 +21,24 @@ async fn post_under(server: &Server, conditions: &[String], fields: &[(&str, &st
     let policy = base64_simd::STANDARD.encode_to_string(policy);
     let signature = sign_v2(SECRET, &policy);
     let signed = [("AWSAccessKeyId", ACCESS), ("policy", &policy), ("signature", &signature)];
+    let fields: Vec<_> =
+        [("key", "form key")].iter().chain(fields).chain(&signed).copied().collect();
+    post_fields(server, "/bkt", &fields).await
+}
+
+/// The same with these fields and no others.
+async fn post_fields(server: &Server, path: &str, fields: &[(&str, &str)]) -> Answer {
     let mut body = String::new();
-    for (name, value) in [("key", "form key")].iter().chain(fields).chain(&signed) {
+    for (name, value) in fields {
         body.push_str(&format!(
             "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n"
         ));
     }
     body.push_str(&format!(
-        "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\
+        "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"file\"; filename=\"d/f\"\r\n\
          Content-Type: text/plain\r\n\r\nhello\r\n--{BOUNDARY}--\r\n"
     ));
-    let ask = server.ask("POST", "/bkt").sign(Sign::Not).body(body);
+    let ask = server.ask("POST", path).sign(Sign::Not).body(body);
     ask.header("content-type", format!("multipart/form-data; boundary={BOUNDARY}")).send().await
 }
 
@@ -113,4 +120,88 @@ async fn a_form_is_told_where_its_object_is() {
     assert!(redirect.header("location").starts_with("http://x.test/y?bucket=bkt&key=form+key"));
     let got = server.get("/bkt/form%20key").await.expect(200);
     assert_eq!(got.text(), "hello");
+}
+
+#[tokio::test]
+async fn a_key_names_the_clients_file() {
+    let server = Server::bucket().await;
+    let conditions = [r#"["starts-with","$key","u/f"]"#.to_owned()];
+    let key = ("key", "u/${filename}.${filename}");
+    post_under(&server, &conditions, &[key]).await.expect(204);
+    assert_eq!(server.get("/bkt/u/f.f").await.expect(200).text(), "hello");
+    let key = ("key", "v/${filename}");
+    post_under(&server, &conditions, &[key]).await.refused(403, "AccessDenied");
+}
+
+#[tokio::test]
+async fn fields_are_those_of_a_put_and_no_others() {
+    let server = Server::bucket().await;
+    server.put("/bkt/other", "other").await.expect(200);
+    let md5 = "XUFAKrxLKna5cZ2REBfFkg==";
+    let fields = [
+        ("Content-Type", "text/html"),
+        ("Cache-Control", "no-cache"),
+        ("x-amz-meta-a", "\u{e9} b"),
+        ("Content-MD5", md5),
+        ("x-ignored", "as S3 does"),
+    ];
+    post(&server, &fields).await.expect(204);
+    let got = server.get("/bkt/form%20key").await.expect(200);
+    assert_eq!(
+        (got.header("content-type"), got.header("cache-control")),
+        ("text/html", "no-cache")
+    );
+    assert!(got.headers.contains_key("x-amz-meta-a"));
+    let wrong = [("Content-MD5", "1B2M2Y8AsgTpgAmY7PhCfg==")];
+    post(&server, &wrong).await.refused(400, "BadDigest");
+    // As a header it would have another object copied.
+    for name in ["x-amz-copy-source", "x-amz-decoded-content-length", "x-amz-foo"] {
+        post(&server, &[(name, "/bkt/other")]).await.refused(400, "InvalidArgument");
+    }
+    post(&server, &[("x-amz-meta-b", "a\rb")]).await.refused(400, "InvalidArgument");
+    post(&server, &[("key", "")]).await.refused(400, "InvalidArgument");
+    assert_eq!(server.get("/bkt/form%20key").await.expect(200).text(), "hello");
+}
+
+#[tokio::test]
+async fn a_form_without_its_signature_or_with_another_policy_is_told_so() {
+    let server = Server::bucket().await;
+    let policy = |expiration: &str| {
+        let policy =
+            format!(r#"{{"expiration":"{expiration}","conditions":[["starts-with","$key",""]]}}"#);
+        base64_simd::STANDARD.encode_to_string(policy)
+    };
+    let ask = async |policy: &str, path: &str| {
+        let signature = sign_v2(SECRET, policy);
+        let key = [("key", "k"), ("AWSAccessKeyId", ACCESS), ("policy", policy)];
+        post_fields(&server, path, &[&key[..], &[("signature", &signature)]].concat()).await
+    };
+    ask(&policy("2099-01-01T00:00:00Z"), "/bkt").await.expect(204);
+    ask(&policy("2099-01-01T00:00:00Z"), "/bkt/key").await.refused(405, "MethodNotAllowed");
+    ask(&policy("2099-01-01 00:00:00.5+00:00"), "/bkt").await.refused(400, "InvalidPolicyDocument");
+    ask(&policy("2009-01-01T00:00:00Z"), "/bkt").await.refused(403, "AccessDenied");
+    let good = policy("2099-01-01T00:00:00Z");
+    let unsigned = [("key", "k"), ("AWSAccessKeyId", ACCESS), ("policy", &good)];
+    post_fields(&server, "/bkt", &unsigned).await.refused(400, "InvalidArgument");
+    post_fields(&server, "/bkt", &[("key", "k")]).await.refused(403, "AccessDenied");
+    let length =
+        [r#"["content-length-range",6,9]"#.to_owned(), r#"["starts-with","$key",""]"#.to_owned()];
+    post_under(&server, &length, &[]).await.refused(400, "EntityTooSmall");
+    let length =
+        [r#"["content-length-range",0,4]"#.to_owned(), r#"["starts-with","$key",""]"#.to_owned()];
+    post_under(&server, &length, &[]).await.refused(400, "EntityTooLarge");
+}
+
+#[tokio::test]
+async fn a_redirect_keeps_its_own_query_and_one_that_is_no_address_is_ignored() {
+    let server = Server::bucket().await;
+    let to = async |to: &str| post(&server, &[("success_action_redirect", to)]).await;
+    let etag = "5d41402abc4b2a76b9719d911017c592";
+    assert_eq!(
+        to("https://x.test/y?a=b#c").await.expect(303).header("location"),
+        format!("https://x.test/y?a=b&bucket=bkt&key=form+key&etag={etag}#c")
+    );
+    for wrong in ["javascript:alert(1)", "/y", "http://", "ftp://x.test/y"] {
+        to(wrong).await.expect(204);
+    }
 }

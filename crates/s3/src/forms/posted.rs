@@ -1,0 +1,240 @@
+//! The object of an HTML form is put as any other: fields become the headers of a put, and the answer is the put's in the form that
+//! the author of the page chose.
+//!
+//! # Invariants
+//!
+//! 1. No field is passed over that says something of the object: what a put does not know it refuses.
+//! 2. The object has the key that the policy was checked with.
+
+use std::fmt::Write;
+
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderName, LOCATION};
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri};
+use s3s::dto::Tagging;
+use s3s::xml::{Deserialize, Deserializer};
+use s3s::{S3Error, S3ErrorCode, S3Result};
+
+use super::fields::Fields;
+use crate::compat::xml;
+use crate::digest::checksums;
+use crate::errors::error;
+use crate::request::attributes::check_acl;
+use crate::request::names::location;
+use crate::request::tags::{self, Tags};
+
+/// What in a key stands for the name that the client's file has.
+const FILE_NAME: &str = "${filename}";
+/// Fields whose names are those of a put's headers.
+const HEADERS: [&str; 16] = [
+    "cache-control",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "content-md5",
+    "content-type",
+    "expires",
+    "if-match",
+    "if-none-match",
+    "x-amz-expected-bucket-owner",
+    "x-amz-request-payer",
+    "x-amz-sdk-checksum-algorithm",
+    "x-amz-storage-class",
+    "x-amz-tagging",
+    "x-amz-website-redirect-location",
+    "x-amz-write-offset-bytes",
+];
+/// So are all that begin like this.
+const PREFIXES: [&str; 5] = [
+    "x-amz-checksum-",
+    "x-amz-grant-",
+    "x-amz-meta-",
+    "x-amz-object-lock-",
+    "x-amz-server-side-encryption",
+];
+/// Fields that sign a form.
+const SIGNING: [&str; 5] = [
+    "x-amz-algorithm",
+    "x-amz-credential",
+    "x-amz-date",
+    "x-amz-security-token",
+    "x-amz-signature",
+];
+
+/// Has the key name the client's file, if it asks for that: before the policy is looked at, which is of the key that the object gets.
+///
+/// # Errors
+/// `InvalidArgument` without a key.
+pub(crate) fn expand(fields: Fields, file_name: &str) -> S3Result<Fields> {
+    let Some(key) = fields.value("key").filter(|key| !key.is_empty()) else {
+        let message = "Bucket POST must contain a field named 'key'. If it is specified, please check the order of the fields.";
+        return Err(error(S3ErrorCode::InvalidArgument, message));
+    };
+    let key = key.replace(FILE_NAME, file_name);
+    Ok(fields.with("key", key))
+}
+
+/// A form whose object is to be put, for its answer.
+#[derive(Debug)]
+pub(crate) struct Posted {
+    bucket: String,
+    key: String,
+    location: String,
+    redirect: Option<String>,
+    status: StatusCode,
+}
+
+impl Posted {
+    /// The form's answer, and the head of the put that it asks for: a form of `parts` for `bucket`, of which the address names the
+    /// bucket unless the host does, with a file of that many bytes.
+    ///
+    /// # Errors
+    /// `NotImplemented` for access rules; `InvalidArgument` for what no header can have; `MalformedXML` or `InvalidTag`.
+    pub(crate) fn of(
+        mut parts: Parts,
+        fields: &Fields,
+        (bucket, in_host): (&str, bool),
+        bytes: usize,
+    ) -> S3Result<(Self, Parts)> {
+        let key = fields.value("key").unwrap_or_default().to_owned();
+        let mut headers = HeaderMap::new();
+        if let Some(host) = parts.headers.remove(HOST) {
+            headers.insert(HOST, host);
+        }
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes));
+        for (name, value) in fields.all() {
+            if let Some((name, value)) = header(name, value)? {
+                headers.insert(name, value);
+            }
+        }
+        let posted = Self {
+            location: location(&headers, bucket, &key),
+            redirect: redirect(fields, bucket, &key),
+            status: match fields.value("success_action_status") {
+                Some("200") => StatusCode::OK,
+                Some("201") => StatusCode::CREATED,
+                _ => StatusCode::NO_CONTENT,
+            },
+            bucket: bucket.to_owned(),
+            key,
+        };
+        parts.uri = uri((!in_host).then_some(bucket), &posted.key)?;
+        (parts.method, parts.headers) = (Method::PUT, headers);
+        Ok((posted, parts))
+    }
+
+    /// The answer to the form by that to the put, which is a refusal as it is.
+    pub(crate) fn answer(self, mut put: Response<s3s::Body>) -> Response<s3s::Body> {
+        if !put.status().is_success() {
+            return put;
+        }
+        let etag = put.headers().get(http::header::ETAG).and_then(|it| it.to_str().ok());
+        let etag = etag.unwrap_or_default().to_owned();
+        let to =
+            self.redirect.as_ref().map(|to| to.replace(ETAG_HERE, &query(etag.trim_matches('"'))));
+        *put.status_mut() = if to.is_some() { StatusCode::SEE_OTHER } else { self.status };
+        *put.body_mut() = s3s::Body::empty();
+        put.headers_mut().remove(CONTENT_LENGTH);
+        if to.is_none() && self.status == StatusCode::CREATED {
+            put.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/xml"));
+            *put.body_mut() = s3s::Body::from(self.xml(&etag));
+        }
+        if let Ok(to) = HeaderValue::try_from(to.unwrap_or(self.location)) {
+            put.headers_mut().insert(LOCATION, to);
+        }
+        put
+    }
+
+    fn xml(&self, etag: &str) -> String {
+        let mut text = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
+            <PostResponse xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">"
+            .to_owned();
+        let elements = [
+            ("Location", self.location.as_str()),
+            ("Bucket", &self.bucket),
+            ("Key", &self.key),
+            ("ETag", etag),
+        ];
+        for (name, content) in elements {
+            let _ = write!(text, "<{name}>");
+            xml::push_escaped(&mut text, content);
+            let _ = write!(text, "</{name}>");
+        }
+        text.push_str("</PostResponse>");
+        text
+    }
+}
+
+/// Stands in a redirect for the entity tag, which is known when the object is put. No address has these characters.
+const ETAG_HERE: &str = "<etag>";
+
+/// The page that the client is to go on to, with the object's names. S3 ignores what is no address.
+fn redirect(fields: &Fields, bucket: &str, key: &str) -> Option<String> {
+    let to = fields.value("success_action_redirect").or(fields.value("redirect"))?;
+    let is_address = to.starts_with("http://") || to.starts_with("https://");
+    let parsed: Uri = to.parse().ok().filter(|_| is_address)?;
+    parsed.host().filter(|host| !host.is_empty())?;
+    let (to, fragment) = to.split_once('#').map_or((to, None), |(to, it)| (to, Some(it)));
+    let join = if parsed.query().is_some() { '&' } else { '?' };
+    let mut to = format!("{to}{join}bucket={}&key={}&etag={ETAG_HERE}", query(bucket), query(key));
+    if let Some(fragment) = fragment {
+        let _ = write!(to, "#{fragment}");
+    }
+    Some(to)
+}
+
+/// A text as a form writes it into a query.
+fn query(text: &str) -> String {
+    urlencoding::encode(text).replace("%20", "+")
+}
+
+/// The header of a put that a field stands for; `None` for one that says nothing of the object.
+fn header(name: &str, value: &str) -> S3Result<Option<(HeaderName, HeaderValue)>> {
+    let value = match name {
+        "acl" | "x-amz-acl" => return check_acl(Some(value), false).map(|()| None),
+        "x-amz-checksum-algorithm" => return checksums::parse_name(value).map(|_known| None),
+        "tagging" => return Ok(Some(tagging(value)?)),
+        name if SIGNING.contains(&name) => return Ok(None),
+        name if HEADERS.contains(&name) || PREFIXES.iter().any(|it| name.starts_with(it)) => value,
+        // As a header it could make another request of the put: a copy, or a body in chunks.
+        name if name.starts_with("x-amz-") => {
+            let message = format!("The form field {name} is not supported.");
+            return Err(error(S3ErrorCode::InvalidArgument, message));
+        }
+        _ => return Ok(None),
+    };
+    let both = HeaderName::try_from(name).ok().zip(HeaderValue::try_from(value).ok());
+    let (name, value) = both.ok_or_else(|| no_header(name))?;
+    Ok(Some((name, value)))
+}
+
+fn no_header(name: &str) -> S3Error {
+    let message = format!("The form field {name} has characters that no header can have.");
+    error(S3ErrorCode::InvalidArgument, message)
+}
+
+fn tagging(xml: &str) -> S3Result<(HeaderName, HeaderValue)> {
+    let tags = HeaderValue::try_from(tags::header(&parse_tags(xml)?));
+    Ok((HeaderName::from_static("x-amz-tagging"), tags.map_err(|_| no_header("tagging"))?))
+}
+
+fn parse_tags(xml: &str) -> S3Result<Tags> {
+    let malformed =
+        |_| error(S3ErrorCode::MalformedXML, "The field tagging is not a Tagging document.");
+    let mut xml = Deserializer::new(xml.trim().as_bytes());
+    let tagging = Tagging::deserialize(&mut xml).map_err(malformed)?;
+    xml.expect_eof().map_err(malformed)?;
+    tags::of_xml(tagging)
+}
+
+/// The address of an object, in the form that the client used for its bucket.
+fn uri(bucket: Option<&str>, key: &str) -> S3Result<Uri> {
+    let mut path = String::new();
+    for name in bucket.into_iter().chain([key]) {
+        let encoded: Vec<_> = name.split('/').map(urlencoding::encode).collect();
+        let _ = write!(path, "/{}", encoded.join("/"));
+    }
+    let path = PathAndQuery::try_from(path);
+    path.map(Uri::from).map_err(|_| error(S3ErrorCode::InvalidURI, "The key makes no address."))
+}
