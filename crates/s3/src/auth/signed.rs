@@ -70,7 +70,8 @@ pub(crate) fn find<'r>(
         return Err(S3Error::with_message(
             S3ErrorCode::InvalidRequest,
             "URLs that are presigned by version 2 are not taken. Presign by version 4, AWS4-HMAC-SHA256; \
-             in boto3: Config(signature_version='s3v4').",
+             in boto3: Config(signature_version='s3v4'); before `aws s3 presign`: \
+             aws configure set default.s3.signature_version s3v4",
         ));
     }
     if by_v4 {

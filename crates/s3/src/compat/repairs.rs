@@ -130,7 +130,10 @@ fn default_message(code: &str) -> &'static str {
         "IncompleteBody" => {
             "You did not provide the number of bytes specified by the Content-Length HTTP header"
         }
-        "InvalidBucketName" => "The specified bucket is not valid.",
+        "InvalidBucketName" => {
+            "The specified bucket is not valid. A name has 3 to 63 characters of a-z, 0-9, '.' and '-'. \
+             To have it in the host name, the server needs the setting `domains`."
+        }
         "InvalidURI" => "Couldn't parse the specified URI.",
         "KeyTooLongError" => "Your key is too long",
         "MalformedXML" => {
