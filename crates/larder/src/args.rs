@@ -154,7 +154,7 @@ pub(crate) enum Command {
     /// not be safe. It does not check the store's contents: `larder inspect` does.
     #[command(after_help = exit::HELP)]
     Doctor(DoctorArgs),
-    /// Measure an S3 endpoint, replay a trace, run the floor server, or fill a store for a trial.
+    /// Measure an S3 endpoint, replay a trace, or fill a store for a trial.
     Bench {
         #[command(subcommand)]
         command: BenchTool,

@@ -187,7 +187,7 @@ fn has_places(
     let (copies, least) = (with_down.copies, with_down.stay.min(without.stay));
     if least > 0 {
         return Err(RoleError::NotDone(format!(
-            "{name} is as it was: of the {copies} copies of volumes that it has {least}, {:.1} GiB, would find no place \
+            "{name} is as it was: {least} of its {copies} copies of volumes, {:.1} GiB, would find no place \
              elsewhere. No other disk that is up and stays has both a place and no copy of the same volume. Add a disk or a \
              machine, or begin with --partly: those stay until there is a place",
             gib(least)

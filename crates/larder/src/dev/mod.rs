@@ -54,7 +54,9 @@ pub(crate) enum DevError {
         "{path} is not what it should be: {reason}; name another directory, or remove this one"
     )]
     Layout { path: String, reason: String },
-    #[error("{dir} has {found} nodes, not {asked}; leave --nodes out, or name another directory")]
+    #[error(
+        "{dir} stays at --nodes {found}, not {asked}; leave --nodes out, or name another directory"
+    )]
     Nodes { dir: String, found: usize, asked: usize },
     #[error("the cluster cannot be founded: {0}")]
     Found(String),
