@@ -76,7 +76,11 @@ pub(crate) enum RoleError {
     OtherRole { found: String, has: String },
     #[error("the address {address:?} cannot be used: {source}; set {field}")]
     Listen { address: String, field: &'static str, source: std::io::Error },
-    #[error("no manager answered within {} s: is one running at {asked}?", START_PATIENCE_MS / 1000)]
+    #[error(
+        "no manager answered within {} s: is one running at {asked}? If most of their directories are lost, see \
+         docs/operations.md, managers are lost",
+        START_PATIENCE_MS / 1000
+    )]
     NoManagers { asked: String },
     #[error(transparent)]
     Manager(#[from] larder_roles::quorum::ManagerError),
