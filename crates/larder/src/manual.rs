@@ -18,6 +18,8 @@ pub(crate) fn completions(shell: Shell) -> ExitCode {
     clap_complete::generate(shell, &mut Program::command(), "larder", &mut script);
     match io::stdout().write_all(&script) {
         Ok(()) => exit::code(exit::OK),
+        // Nobody reads on, such as `head`.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => exit::code(exit::OK),
         Err(error) => {
             eprintln!("error: the completions cannot be written: {error}");
             exit::code(exit::FAULTS)

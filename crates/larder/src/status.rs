@@ -29,6 +29,11 @@ pub(crate) fn run(args: &StatusArgs) -> ExitCode {
             eprintln!("error: NOT WELL: nothing of Larder's is in {dir} yet. Start a server on it");
             exit::code(exit::FAULTS)
         }
+        Ok(_) if args.config.is_none() && !path.exists() => {
+            let dir = path.display();
+            eprintln!("error: {dir} is not there: name the directory of a store or of a machine");
+            exit::code(exit::USAGE)
+        }
         Ok(_) => cluster::status::run(path, args),
         Err(error) => {
             eprintln!("error: {error}");

@@ -357,6 +357,9 @@ impl Subject {
             let what = if self.disk.is_some() { "its server's process" } else { "its process" };
             told.push(format!("  {what} runs, and ends"));
         }
+        if told.is_empty() {
+            told.push("  nothing is lost by it".to_owned());
+        }
         told
     }
 }

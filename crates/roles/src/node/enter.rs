@@ -102,18 +102,20 @@ struct Round<'a> {
     nobody_is_a_member: bool,
     told: Option<(Instant, String)>,
     waits_for: String,
+    /// Those that could not be reached in the last round, each with the reason.
+    unreached: String,
 }
 
 impl<'a> Round<'a> {
     fn new(config: &'a NodeConfig, said: Vec<u8>) -> Self {
-        let waits_for = String::new();
         Self {
             config,
             said,
             named: BTreeSet::new(),
             nobody_is_a_member: false,
             told: None,
-            waits_for,
+            waits_for: String::new(),
+            unreached: String::new(),
         }
     }
 
@@ -127,7 +129,7 @@ impl<'a> Round<'a> {
             (at, answer)
         });
         let (mut refused, mut members) = (None, false);
-        let mut reasons = Vec::new();
+        let (mut reasons, mut unreached) = (Vec::new(), Vec::new());
         for (at, answer) in join_all(answers).await {
             let answer = match answer {
                 Ok(said) => decode::<Answer>("the answer to a knock", &said),
@@ -135,13 +137,17 @@ impl<'a> Round<'a> {
                     refused.get_or_insert(NotEntered::OtherSecret { at });
                     continue;
                 }
-                Err(error @ KnockError::Unreachable(_)) => {
-                    tracing::debug!(%at, %error, "nobody opens");
+                Err(KnockError::Unreachable(why)) => {
+                    tracing::debug!(%at, %why, "nobody opens");
+                    unreached.push(format!("{at} ({why})"));
                     continue;
                 }
             };
             match answer {
                 Ok(Answer::Welcome(welcome)) => return Ok(Some(welcome)),
+                Ok(Answer::Waiting(missing)) if missing.is_empty() => {
+                    reasons.push(format!("{at}, which is about to go on"));
+                }
                 Ok(Answer::Waiting(missing)) => {
                     reasons.push(format!("{at}, which waits for {}", missing.join(", ")));
                 }
@@ -169,6 +175,7 @@ impl<'a> Round<'a> {
         }
         self.nobody_is_a_member = !members;
         self.waits_for = reasons.join("; ");
+        self.unreached = unreached.join("; ");
         refused.map_or(Ok(None), Err)
     }
 
@@ -178,6 +185,10 @@ impl<'a> Round<'a> {
             _ if !self.waits_for.is_empty() => self.waits_for.clone(),
             Some(missing) => format!("{} to start with the same list", missing.join(", ")),
             None => format!("{}, or a member of the cluster", self.config.peers[0]),
+        };
+        let waits_for = match self.unreached.as_str() {
+            "" => waits_for,
+            unreached => format!("{waits_for}; not reached: {unreached}"),
         };
         let known = self.told.as_ref();
         if known.is_none_or(|(at, told)| *told != waits_for || at.elapsed() >= KNOCK_TOLD) {

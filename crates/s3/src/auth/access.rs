@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Every request but a health probe, a preflight and a token that only reads metrics comes through here, once, between the check of its signature and
-//!    all else that is done for it.
+//! 1. Every request comes through here, once, between the check of its signature and all else that is done for it. Only health
+//!    probes, preflights and tokens that read metrics do not.
 
 use s3s::{S3ErrorCode, S3Result};
 

@@ -85,7 +85,7 @@ impl Policy {
         })
     }
 
-    /// Whether a form with these fields (names in lower case) may be posted to `bucket` at that time.
+    /// Lets a form with these fields (names in lower case) be posted to `bucket` at that time, or refuses it.
     ///
     /// # Errors
     /// `AccessDenied` names the condition that is not met, or the field that has none.
@@ -126,7 +126,7 @@ impl Policy {
         }
     }
 
-    /// Whether a file of that many bytes may be posted.
+    /// Lets a file of that many bytes be posted, or refuses it.
     ///
     /// # Errors
     /// `EntityTooLarge`, `EntityTooSmall`

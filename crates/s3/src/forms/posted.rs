@@ -1,5 +1,5 @@
-//! The object of an HTML form is put as any other: fields become the headers of a put, and the answer is the put's in the form that
-//! the author of the page chose.
+//! The object of an HTML form is put as any other. Fields become the headers of a put, and the answer is the put's, in the form that
+//! the page's author chose.
 //!
 //! # Invariants
 //!
@@ -24,7 +24,7 @@ use crate::request::attributes::check_acl;
 use crate::request::names::location;
 use crate::request::tags::{self, Tags};
 
-/// What in a key stands for the name that the client's file has.
+/// Stands in a key for the name of the client's file.
 const FILE_NAME: &str = "${filename}";
 /// Fields whose names are those of a put's headers.
 const HEADERS: [&str; 16] = [
@@ -86,8 +86,8 @@ pub(crate) struct Posted {
 }
 
 impl Posted {
-    /// The form's answer, and the head of the put that it asks for: a form of `parts` for `bucket`, of which the address names the
-    /// bucket unless the host does, with a file of that many bytes.
+    /// The form's answer, and the head of the put that it asks for. `bucket` stands in the host or in the path, and the file has so many
+    /// bytes.
     ///
     /// # Errors
     /// `NotImplemented` for access rules; `InvalidArgument` for what no header can have; `MalformedXML` or `InvalidTag`.

@@ -52,14 +52,17 @@ fn servers<'a>(
     out: &mut impl Write,
     servers: impl Iterator<Item = &'a Server>,
 ) -> std::io::Result<()> {
+    let servers: Vec<&Server> = servers.collect();
+    let wide = servers.iter().map(|server| server.name.chars().count()).max().unwrap_or(0).max(20);
     writeln!(
         out,
-        "\n  id  server               state    roles      leads / member of   volumes  disks  space taken"
+        "\n  id  {:<wide$} state    roles      leads / member of   volumes  disk ids  space taken",
+        "server"
     )?;
     for server in servers {
         let disks: Vec<String> = server.disks.iter().map(|disk| disk.id.to_string()).collect();
         let line = format!(
-            "{:>4}  {:<20} {:<8} {:<10} {:>5} / {:<9} {:>7}  {:<5}  {}",
+            "{:>4}  {:<wide$} {:<8} {:<10} {:>5} / {:<9} {:>7}  {:<8}  {}",
             server.id,
             server.name,
             server.state,

@@ -55,8 +55,12 @@ pub(super) fn of(status: &Status) -> String {
     }
     if volumes.degraded > 0 {
         let time = for_time(&|it| it == Trouble::CopiesMissing);
+        let rest = match volumes.replicas_rebuilding {
+            0 => "none of the others is being made: a disk with room for them is awaited",
+            _ => "the others are being made. Wait, and look for `rebuild` below",
+        };
         return format!(
-            "NOT WELL YET: {} of {} copies of volumes are there{time}, the others are being made. Wait, and look for `rebuild` below",
+            "NOT WELL YET: {} of {} copies of volumes are there{time}, {rest}",
             volumes.replicas_current, volumes.replicas_wanted
         );
     }
@@ -68,7 +72,7 @@ pub(super) fn of(status: &Status) -> String {
         );
     }
     fullness(status).unwrap_or_else(|| {
-        let up = servers.iter().filter(|it| it.state != "removed").count();
+        let up = servers.iter().filter(|it| it.state == "up").count();
         format!(
             "well: all {up} servers are up, all copies are there, {}{}",
             percent(&space.all),
