@@ -68,6 +68,9 @@ pub enum Unknown {
     /// The peer took it and dropped it.
     #[error("the peer gave no answer")]
     NoAnswer,
+    /// Ask for less: the answer would be as long again.
+    #[error("the peer's answer is longer than a frame may be")]
+    TooLong,
     /// The answer is none that this release knows.
     #[error("the answer cannot be decoded: use the peer's release")]
     Unreadable,

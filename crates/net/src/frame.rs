@@ -97,14 +97,18 @@ pub(crate) mod v1 {
         NotUnderstood,
         /// Perhaps executed: the handler gave no answer.
         NoAnswer,
+        /// Perhaps executed: the answer is longer than a frame may be. In versions from
+        /// [`PROTOCOL_TOO_LONG`](crate::limits::PROTOCOL_TOO_LONG) on.
+        TooLong,
     }
 
     impl Status {
-        const ALL: [(u8, Status); 4] = [
+        const ALL: [(u8, Status); 5] = [
             (0, Status::Done),
             (1, Status::Busy),
             (2, Status::NotUnderstood),
             (3, Status::NoAnswer),
+            (4, Status::TooLong),
         ];
     }
 

@@ -8,9 +8,12 @@ use larder_types::limits::{CHUNK_BYTES_MAX, OP_BYTES_MAX, REPLICAS_MAX};
 /// answers between proxies and meta servers in them, which must not be taken for these.
 pub const PROTOCOL_MIN: u8 = 3;
 /// Newest version of the protocol that this release speaks.
-pub const PROTOCOL_MAX: u8 = 25;
+pub const PROTOCOL_MAX: u8 = 26;
 /// Oldest version in which callers cancel calls.
 pub const PROTOCOL_CANCELS: u8 = 4;
+/// Oldest version in which a caller hears that an answer is longer than a frame may be. In older ones it hears that there is
+/// none.
+pub const PROTOCOL_TOO_LONG: u8 = 26;
 
 /// Bytes of a frame's header.
 pub const HEADER_BYTES: usize = 40;
@@ -82,6 +85,7 @@ pub const UNTOLD_FAILURES: u32 = 5;
 pub const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
 const _: () = assert!(PROTOCOL_MIN <= PROTOCOL_MAX, "a release speaks something");
+const _: () = assert!(PROTOCOL_TOO_LONG <= PROTOCOL_MAX, "it is said in a version that is spoken");
 const _: () = assert!(PAYLOAD_BYTES_MAX >= OP_BYTES_MAX, "the largest op fits a payload");
 const _: () = assert!(
     BODY_BYTES_MAX + PAYLOAD_BYTES_MAX + HEADER_BYTES < u32::MAX as usize,

@@ -126,6 +126,7 @@ impl<S: Service> Peer<S> {
             Status::Busy => Err(CallError::Busy(Side::There)),
             Status::NotUnderstood => Err(CallError::Rejected(Rejected::NotUnderstood)),
             Status::NoAnswer => Err(CallError::Unknown(Unknown::NoAnswer)),
+            Status::TooLong => Err(CallError::Unknown(Unknown::TooLong)),
         }
     }
 

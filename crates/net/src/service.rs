@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::frame::{Frame, FrameError, Kind, Outgoing, Status};
+use crate::limits::PROTOCOL_TOO_LONG;
 use crate::outlet::Reply;
 
 /// The protocol of one role. Enums among these types grow by variants at their end; nothing of them is
@@ -89,12 +90,18 @@ impl<S: Service> Responder<S> {
         self.reply.send(Outgoing::bare(Kind::Answer, Status::Busy));
     }
 
-    /// Answers. If the connection has ended meanwhile, nobody hears it.
+    /// Answers. If the connection has ended meanwhile, nobody hears it. Of an answer that is longer than a frame may be the
+    /// caller hears that it is.
     pub fn answer(mut self, answer: &S::Answer, payload: Bytes) {
         match Outgoing::new(Kind::Answer, answer, payload) {
             Ok(frame) => self.reply.send(frame),
-            // The reply says that there is no answer.
-            Err(error) => tracing::error!(role = %S::ROLE, %error, "an answer cannot be sent"),
+            Err(error) => {
+                tracing::error!(role = %S::ROLE, %error, "an answer cannot be sent");
+                let is_told = matches!(error, FrameError::TooLong { .. })
+                    && self.reply.version() >= PROTOCOL_TOO_LONG;
+                let status = if is_told { Status::TooLong } else { Status::NoAnswer };
+                self.reply.send(Outgoing::bare(Kind::Answer, status));
+            }
         }
     }
 }

@@ -8,7 +8,9 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::connection::{Wire, run};
-use crate::limits::{HELD_BYTES_MAX, PAYLOAD_BYTES_MAX, PING_INTERVAL, REQUESTS_MAX};
+use crate::limits::{
+    HELD_BYTES_MAX, PAYLOAD_BYTES_MAX, PING_INTERVAL, PROTOCOL_TOO_LONG, REQUESTS_MAX,
+};
 use crate::service::Served;
 use crate::tests::{Echo, Echoing, Heard};
 
@@ -112,6 +114,23 @@ async fn a_request_that_is_dropped_or_unknown_is_answered_as_such() {
     side.wire.say(unknown).await.unwrap();
     assert_eq!(side.wire.hear().await.unwrap().header.status, Status::NotUnderstood);
     assert_eq!(side.metrics.handling.get(), 0);
+}
+
+#[tokio::test]
+async fn a_caller_hears_that_an_answer_is_too_long_if_its_version_knows_that() {
+    for (version, heard) in
+        [(PROTOCOL_TOO_LONG, Status::TooLong), (PROTOCOL_TOO_LONG - 1, Status::NoAnswer)]
+    {
+        let (mut side, long) = (connected_in(version), vec![7; PAYLOAD_BYTES_MAX + 1]);
+        side.wire.say(request_in(version, 1, "wait", 0)).await.unwrap();
+        let (body, _, responder) = side.heard.asked.recv().await.unwrap();
+        responder.answer(&body, long.into());
+        let answer = side.wire.hear().await.unwrap().header;
+        assert_eq!((answer.status, answer.body_len, answer.payload_len), (heard, 0, 0));
+        assert_eq!(side.metrics.handling.get(), 0);
+        side.wire.say(request_in(version, 2, "again", 0)).await.unwrap();
+        assert_eq!(side.wire.hear().await.unwrap().header.status, Status::Done);
+    }
 }
 
 #[tokio::test]
