@@ -5,9 +5,11 @@ use larder_types::{HybridClock, MapVersion, OpSeq};
 
 mod copies;
 mod regions;
+mod scale;
 
 pub use self::copies::*;
 pub use self::regions::*;
+pub use self::scale::*;
 
 /// A limit, and what it is instead where a simulation is to reach it within a few hundred calls: tables fill, logs lag and
 /// histories run out there. What must be true of limits is asserted of both.

@@ -8,7 +8,7 @@ use super::state::{
     DiskState, LvRecord, LvState, ReplicaRecord, ReplicaState, ServerRecord, ServerRole,
     ServerState, Settings, Topology,
 };
-use crate::limits::{BALANCE_LVS_MAX, BALANCE_SPREAD_PERCENT};
+use crate::limits::{BALANCE_LVS_MAX, BALANCE_SPREAD_PERCENT, STEADY_DISKS_MAX};
 use crate::placement::{
     Balance, CopyRules, DiskInfo, Leaving, LvCopy, Planned, Room, Shift, Standing, leaving,
     plan_balance, wider,
@@ -38,7 +38,7 @@ pub fn outlook(map: &Topology, limit: usize) -> Outlook {
     let Some((_, settings)) = map.founded else { return Outlook::default() };
     let rules = rules(settings);
     let disks = disks_of(map, |server| standing(map, server), |_| Room::Some);
-    let lvs = copies_of(map, |_| false, |_| false, |_| true);
+    let lvs = copies_of(made(map), |_| false, |_| false, |_| true);
     let written = written(map);
     let of = Balance { lvs_max: lvs.len(), ..aims(&lvs, &written, &disks, rules) };
     let Planned { shifts: next, is_whole, near, .. } = plan_balance(&of, limit);
@@ -65,7 +65,7 @@ fn standing(map: &Topology, server: ServerId) -> Standing {
 #[must_use]
 pub fn drain_outlook(map: &Topology, leave: &BTreeSet<DiskId>) -> (Leaving, Leaving) {
     let Some((_, settings)) = map.founded else { return Default::default() };
-    let lvs = copies_of(map, |_| false, |_| false, |_| true);
+    let lvs = copies_of(made(map), |_| false, |_| false, |_| true);
     let with = |of_down: Standing| {
         let standing = |server| match standing(map, server) {
             Standing::Away => of_down,
@@ -113,7 +113,7 @@ pub(super) fn aims<'a>(
 /// The volume that each group was given last: the others were nearly full by then.
 pub(super) fn written(map: &Topology) -> BTreeSet<LvId> {
     let mut last = vec![None; map.pgs.len()];
-    for (id, lv) in (0..).map(LvId).zip(&map.lvs).filter(|(_, lv)| lv.state != LvState::Creating) {
+    for (id, lv) in made(map) {
         if let Some(last) = last.get_mut(lv.pg.0 as usize) {
             *last = Some(id);
         }
@@ -155,9 +155,40 @@ pub(super) fn disks_of(
     disks
 }
 
-/// Volumes that are made, with their copies, of which some are empty or were told to become so, and of some the PV is there.
-pub(super) fn copies_of(
-    map: &Topology,
+/// Volumes that are made.
+pub(super) fn made(map: &Topology) -> impl Iterator<Item = (LvId, &LvRecord)> {
+    (0..).map(LvId).zip(&map.lvs).filter(|(_, lv)| lv.state != LvState::Creating)
+}
+
+/// Disks that keep what they have, and whose servers are up.
+pub(super) struct Steady(Vec<bool>);
+
+impl Steady {
+    pub(super) fn new(disks: &[DiskInfo]) -> Self {
+        let kept = |disk: &&DiskInfo| disk.up && disk.standing != Standing::Out;
+        let kept = || disks.iter().filter(kept).map(|disk| disk.disk.0 as usize);
+        let count = kept().max().map_or(0, |last| last + 1).min(STEADY_DISKS_MAX);
+        let mut steady = Self(vec![false; count]);
+        for disk in kept() {
+            steady.0.get_mut(disk).into_iter().for_each(|is| *is = true);
+        }
+        steady
+    }
+
+    /// Returns true if a volume has as many copies as wanted, all of them whole and on such disks: no plan but that for balance
+    /// has anything for it.
+    pub(super) fn keeps(&self, lv: &LvRecord, copies: usize) -> bool {
+        let is_kept = |replica: &ReplicaRecord| {
+            let is_steady = self.0.get(replica.disk.0 as usize).copied().unwrap_or(false);
+            is_steady && replica.state == ReplicaState::Current
+        };
+        lv.present().count() == copies && lv.present().all(|(_, replica)| is_kept(replica))
+    }
+}
+
+/// Volumes with their copies, of which some are empty or were told to become so, and of some the PV is there.
+pub(super) fn copies_of<'a>(
+    lvs: impl Iterator<Item = (LvId, &'a LvRecord)>,
     is_emptied: impl Fn((LvId, u8)) -> bool,
     is_ordered: impl Fn((LvId, u8)) -> bool,
     is_made: impl Fn((LvId, u8)) -> bool,
@@ -173,6 +204,5 @@ pub(super) fn copies_of(
         };
         lv.present().map(copy).collect()
     };
-    let made = (0..).map(LvId).zip(&map.lvs).filter(|(_, lv)| lv.state != LvState::Creating);
-    made.map(|(id, lv)| (id, copies(id, lv))).collect()
+    lvs.map(|(id, lv)| (id, copies(id, lv))).collect()
 }

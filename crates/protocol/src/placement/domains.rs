@@ -7,7 +7,8 @@
 //!    rounded up while another could take it.
 //! 3. Candidates of weight 0 are never picked.
 
-use std::collections::BTreeMap;
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeMap, BinaryHeap};
 
 use larder_types::RegionId;
 use serde::{Deserialize, Serialize};
@@ -92,16 +93,42 @@ pub struct Choice {
 /// The widest level at which candidates with a weight have `wanted` domains or more.
 #[must_use]
 pub fn widest(leaves: &[Leaf], wanted: usize) -> Option<Level> {
-    Level::ALL.into_iter().find(|level| domain_count(leaves, *level) >= wanted)
+    Level::ALL.into_iter().find(|level| domain_count(leaves, *level, wanted) >= wanted)
 }
 
-/// Domains of a level that have a candidate with a weight.
-pub(super) fn domain_count(leaves: &[Leaf], level: Level) -> usize {
-    let live = leaves.iter().filter(|leaf| leaf.weight > Weight(0));
-    let mut domains: Vec<Domain> = live.map(|leaf| leaf.domain(level)).collect();
-    domains.sort_unstable();
-    domains.dedup();
+/// Domains of a level that have a candidate with a weight, counted up to `most`: of many candidates few are looked at.
+pub(super) fn domain_count(leaves: &[Leaf], level: Level, most: usize) -> usize {
+    let mut domains: Vec<Domain> = Vec::new();
+    for leaf in leaves.iter().filter(|leaf| leaf.weight > Weight(0)) {
+        if domains.len() >= most {
+            break;
+        }
+        let domain = leaf.domain(level);
+        if !domains.contains(&domain) {
+            domains.push(domain);
+        }
+    }
     domains.len()
+}
+
+/// A candidate with its straw; the one that is taken first is the least.
+#[derive(PartialEq, Eq)]
+struct Ranked<'a> {
+    draw: u64,
+    leaf: &'a Leaf,
+}
+
+impl Ord for Ranked<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let straw = |it: &Self| (it.draw, u64::from(it.leaf.weight.0));
+        shorter(straw(self), straw(other)).then(self.leaf.id.cmp(&other.leaf.id))
+    }
+}
+
+impl PartialOrd for Ranked<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 /// Picks `wanted` candidates on distinct domains at the widest level that has as many; all candidates if there
@@ -124,22 +151,16 @@ pub fn spread(seed: u64, leaves: &[Leaf], wanted: usize) -> Choice {
 #[must_use]
 pub fn choose(seed: u64, leaves: &[Leaf], wanted: usize, level: Level, taken: &[Leaf]) -> Vec<u32> {
     let live = leaves.iter().filter(|leaf| leaf.weight > Weight(0));
-    let mut ranked: Vec<(u64, &Leaf)> =
-        live.map(|leaf| (draw(hash(seed, &[u64::from(leaf.id)])), leaf)).collect();
-    ranked.sort_by(|(a_draw, a), (b_draw, b)| {
-        let straws = ((*a_draw, a.weight.0.into()), (*b_draw, b.weight.0.into()));
-        shorter(straws.0, straws.1).then(a.id.cmp(&b.id))
-    });
-    assert!(
-        ranked.windows(2).all(|pair| pair[0].1.id != pair[1].1.id),
-        "candidates have ids of their own"
-    );
+    let ranked = live.map(|leaf| Ranked { draw: draw(hash(seed, &[u64::from(leaf.id)])), leaf });
+    // Of many candidates nearly always the first few are taken.
+    let mut ranked: BinaryHeap<Reverse<Ranked<'_>>> = ranked.map(Reverse).collect();
     // The most that one domain may have: its share rounded up, and one at `level` itself.
+    let most = wanted + taken.len();
     let rooms: Vec<(Level, usize)> = Level::ALL
         .into_iter()
         .filter(|at| *at <= level)
         .map(|at| {
-            let share = (wanted + taken.len()).div_ceil(domain_count(leaves, at).max(1));
+            let share = most.div_ceil(domain_count(leaves, at, most).max(1));
             (at, if at == level { 1 } else { share })
         })
         .collect();
@@ -149,16 +170,28 @@ pub fn choose(seed: u64, leaves: &[Leaf], wanted: usize, level: Level, taken: &[
     };
     taken.iter().for_each(|leaf| count(leaf, &mut load));
     let mut picks = Vec::with_capacity(wanted);
-    for keeps_shares in [true, false] {
-        for (_, leaf) in &ranked {
-            let fits = rooms
-                .iter()
-                .filter(|(at, _)| keeps_shares || *at == level)
-                .all(|(at, room)| load.get(&leaf.domain(*at)).is_none_or(|n| n < room));
-            if picks.len() < wanted && fits && !picks.contains(&leaf.id) {
-                count(leaf, &mut load);
-                picks.push(leaf.id);
-            }
+    let fits = |leaf: &Leaf, load: &BTreeMap<Domain, usize>, keeps_shares: bool| {
+        let mut counted = rooms.iter().filter(|(at, _)| keeps_shares || *at == level);
+        counted.all(|(at, room)| load.get(&leaf.domain(*at)).is_none_or(|n| n < room))
+    };
+    let mut passed: Vec<&Leaf> = Vec::new();
+    let mut last = None;
+    while picks.len() < wanted
+        && let Some(Reverse(Ranked { leaf, .. })) = ranked.pop()
+    {
+        assert_ne!(last.replace(leaf.id), Some(leaf.id), "candidates have ids of their own");
+        if fits(leaf, &load, true) {
+            count(leaf, &mut load);
+            picks.push(leaf.id);
+        } else {
+            passed.push(leaf);
+        }
+    }
+    // Shares give way where they leave too few.
+    for leaf in passed {
+        if picks.len() < wanted && fits(leaf, &load, false) {
+            count(leaf, &mut load);
+            picks.push(leaf.id);
         }
     }
     picks

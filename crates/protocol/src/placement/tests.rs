@@ -530,5 +530,5 @@ fn domains_at(servers: &[MetaServer], level: Level) -> usize {
     let counted = servers.iter().filter(|s| s.standing != Standing::Out);
     let leaves: Vec<Leaf> =
         counted.map(|s| Leaf { id: s.server.0, domains: s.domains, weight: s.weight }).collect();
-    domains::domain_count(&leaves, level)
+    domains::domain_count(&leaves, level, usize::MAX)
 }

@@ -65,7 +65,8 @@ pub fn place_lv(lv: LvId, disks: &[DiskInfo], rules: CopyRules) -> Option<LvPlac
     let leaves = candidates(disks);
     let intended = intended_level(disks, rules);
     let mut levels = Level::ALL.into_iter().filter(|level| *level >= intended);
-    let level = levels.find(|level| domain_count(&leaves, *level) >= rules.min_copies.max(1))?;
+    let least = rules.min_copies.max(1);
+    let level = levels.find(|level| domain_count(&leaves, *level, least) >= least)?;
     let picks = choose(seed(lv), &leaves, rules.copies, level, &[]);
     let narrow = picks.len() < rules.copies;
     Some(LvPlacement { level, disks: picks.into_iter().map(DiskId).collect(), narrow })

@@ -13,12 +13,12 @@ use larder_types::LvId;
 
 use super::{Subject, Turn};
 use crate::limits::{BALANCE_MOVES_MAX, LV_PLAN_MS};
-use crate::manager::balance::{aims, written};
+use crate::manager::balance::{aims, made, written};
 use crate::manager::state::{Command, ServerRole};
 use crate::placement::{Balance, DiskInfo, LvCopy, LvMove, Standing, plan_balance, repairs, wider};
 
 impl Turn<'_> {
-    /// Begins the next moves for balance.
+    /// Begins the next moves for balance, beside the changes of the volumes that are not as they should be.
     pub(super) fn balance_lvs(
         &mut self,
         lvs: &[(LvId, Vec<LvCopy>)],
@@ -37,7 +37,8 @@ impl Turn<'_> {
         self.leading.balanced_ms = self.now_ms;
         let (rules, written) = (self.copy_rules(), written(self.map));
         let first = self.leading.balanced_to;
-        let of = Balance { first, ..aims(lvs, &written, disks, rules) };
+        let all = self.copies(made(self.map));
+        let of = Balance { first, ..aims(&all, &written, disks, rules) };
         let plan = plan_balance(&of, limit);
         // Where something moves there may be more.
         if plan.shifts.is_empty() {

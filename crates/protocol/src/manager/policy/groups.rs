@@ -7,12 +7,9 @@ use larder_types::{BootId, PgId, ServerId, View};
 
 use super::message::ManagerMessage;
 use super::{Subject, Turn};
-use crate::limits::{LEADS_MAX, PG_MOVES_MAX, RETARGET_MAX};
-use crate::manager::state::{Command, LvRecord, LvState, PgRecord, ServerRole};
-use crate::placement::{
-    ActingPg, GroupRules, MetaServer, PgStep, Standing, balance_primaries, next_step,
-    target_members,
-};
+use crate::limits::{LEADS_MAX, PG_MOVES_MAX};
+use crate::manager::state::{Command, LvRecord, LvState, PgRecord};
+use crate::placement::{ActingPg, GroupRules, PgStep, Standing, balance_primaries, next_step};
 
 impl Turn<'_> {
     pub(super) fn rules(&self) -> GroupRules {
@@ -21,17 +18,6 @@ impl Turn<'_> {
             members: usize::from(settings.members),
             min_members: usize::from(settings.min_members),
         }
-    }
-
-    fn meta_servers(&self) -> Vec<MetaServer> {
-        let meta = self.map.servers.iter().filter(|(_, s)| s.roles.contains(&ServerRole::Meta));
-        meta.map(|(server, record)| MetaServer {
-            server: *server,
-            domains: record.domains,
-            weight: record.weight,
-            standing: self.standing(*server),
-        })
-        .collect()
     }
 
     /// Forgets moves of PGs that are through.
@@ -44,39 +30,6 @@ impl Turn<'_> {
         self.leading.moving.retain(goes_on);
         let learning = (0..).map(PgId).zip(&map.pgs).filter(|(_, pg)| !pg.learners.is_empty());
         self.leading.moving.extend(learning.map(|(pg, _)| pg));
-    }
-
-    /// Computes targets anew when servers have changed in a way that matters.
-    pub(super) fn set_targets(&mut self) {
-        let mut servers = self.meta_servers();
-        // One that is away keeps its targets.
-        for server in &mut servers {
-            if server.standing == Standing::Away {
-                server.standing = Standing::In;
-            }
-        }
-        if servers == self.leading.targets_for || self.is_under_way(Subject::Targets) {
-            return;
-        }
-        let rules = self.rules();
-        let mut changed = Vec::new();
-        for (pg, record) in (0..).map(PgId).zip(&self.map.pgs) {
-            let picks = target_members(pg, &servers, rules).picks;
-            let target: Vec<ServerId> = picks.into_iter().map(ServerId).collect();
-            if target != record.target && target.len() >= rules.min_members {
-                changed.push((pg, target));
-            }
-            if changed.len() == RETARGET_MAX {
-                break;
-            }
-        }
-        if changed.is_empty() {
-            self.leading.targets_for = servers;
-        } else {
-            // Servers may be again what they were by the time that these are agreed on.
-            self.leading.targets_for.clear();
-            self.propose(Subject::Targets, Command::Retarget(changed));
-        }
     }
 
     /// Chooses PGs that another member should lead, while nothing else is going on.
@@ -210,12 +163,12 @@ impl Turn<'_> {
             let goes_on = |server| self.map.is_up(server) && !self.has_restarted(server, record);
             lv.state == LvState::Open && lv.present().all(|(_, replica)| goes_on(replica.server))
         };
-        let has_other = self.map.lvs_of(pg).any(|(_, lv)| takes_writes(lv));
+        let has_other = self.lvs_of(pg).any(|(_, lv)| takes_writes(lv));
         let is_new = |server: ServerId| {
             let may_wait = has_other && !self.leading.healths.is_settled(server, self.now_ms);
             self.has_restarted(server, record) && self.map.is_up(server) && !may_wait
         };
-        let mut lvs = self.map.lvs_of(pg);
+        let mut lvs = self.lvs_of(pg);
         lvs.any(|(_, lv)| lv.present().any(|(_, replica)| is_new(replica.server)))
     }
 

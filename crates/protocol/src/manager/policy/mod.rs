@@ -31,8 +31,10 @@ mod health;
 mod leases;
 mod marks;
 mod message;
+mod of_groups;
 mod parted;
 mod rest;
+mod targets;
 mod versions;
 mod volumes;
 
@@ -46,7 +48,7 @@ use crate::manager::state::{
     Applied, Command, MapVersion, Outcome, PgRecord, ServerRecord, ServerRole, ServerState,
     Topology,
 };
-use crate::placement::{MetaServer, Standing};
+use crate::placement::Standing;
 use crate::planted::Planted;
 use copies::Copies;
 use health::{Healths, Overheard};
@@ -55,8 +57,10 @@ use leases::Leases;
 pub(in crate::manager) use leases::inherited_until_ms;
 use marks::Marks;
 pub use message::{HAS_MOST, ManagerMessage, ServerMessage};
+use of_groups::VolumesOfGroups;
 use parted::Parted;
 use rest::{Rest, ends_rest};
+use targets::Targets;
 use versions::Spoke;
 
 /// An event for the policy.
@@ -122,8 +126,8 @@ struct Leading {
     moving: BTreeSet<PgId>,
     /// PGs that another member is to lead, for balance.
     leads: BTreeMap<PgId, ServerId>,
-    /// Servers as targets were last computed for.
-    targets_for: Vec<MetaServer>,
+    targets: Targets,
+    of_groups: VolumesOfGroups,
     /// Primaries that wait for an LV.
     wants_lv: BTreeMap<PgId, ServerId>,
     /// Replicas that are being made, by index, of which the PV is there.
@@ -233,7 +237,8 @@ impl Policy {
                     caught_up: BTreeMap::new(),
                     moving: BTreeSet::new(),
                     leads: BTreeMap::new(),
-                    targets_for: Vec::new(),
+                    targets: Targets::default(),
+                    of_groups: VolumesOfGroups::default(),
                     wants_lv: BTreeMap::new(),
                     created: BTreeMap::new(),
                     unmade: BTreeSet::new(),
@@ -276,6 +281,7 @@ impl Policy {
         if map.founded.is_none() {
             return;
         }
+        leading.of_groups.follow(map);
         let mut turn = Turn {
             now_ms,
             map,

@@ -73,7 +73,9 @@ impl Turn<'_> {
     fn decides_nothing(&mut self) -> bool {
         let before = self.out.len();
         self.decide_groups();
-        let waits = !self.leading.leases.withdrawn.is_empty() || !self.leading.parted.is_empty();
+        let waits = !self.leading.leases.withdrawn.is_empty()
+            || !self.leading.parted.is_empty()
+            || !self.leading.targets.are_right(self.map.pgs.len());
         self.out.len() == before && !waits
     }
 

@@ -6,6 +6,7 @@ mod balance;
 mod bounds;
 mod failover;
 mod rest;
+mod scale;
 mod unmade;
 mod versions;
 
@@ -231,6 +232,12 @@ impl World {
         let mut out = Vec::new();
         let map = if manager == self.leader.0 { &self.map } else { &self.stale };
         self.policies[manager].step(self.now_ms, event, map, &mut out);
+        if let Some(leading) = self.policies[manager].leading.as_ref().filter(|_| out.is_empty()) {
+            for pg in (0..map.pgs.len() as u32).map(PgId) {
+                let known = leading.of_groups.of(pg);
+                assert!(known.is_empty() || known == lvs_of(map, pg), "{pg}: {known:?}");
+            }
+        }
         let term = self.terms[manager];
         for effect in out {
             match effect {
@@ -528,6 +535,12 @@ impl World {
         }
         panic!("seed {}: the cluster does not come to rest: {:?}", self.rng.0, self.map.pgs);
     }
+}
+
+/// The volumes of a group, counted anew.
+fn lvs_of(map: &Topology, pg: PgId) -> Vec<LvId> {
+    let of = (0..).map(LvId).zip(&map.lvs).filter(|(_, lv)| lv.pg == pg);
+    of.map(|(id, _)| id).collect()
 }
 
 /// A grant as leaders of earlier releases name it: from when the renewal was sent.

@@ -10,13 +10,19 @@ use crate::limits::{
     LOST_MS, LV_MOVES_MAX, LV_PLAN_MS, LVS_UNMADE_MAX, MISTAKEN_MS_MAX, NO_ROOM_MS,
     TOO_FEW_SERVERS_VERSION, UNMADE_KEPT_MS, UNMADE_MS_MAX,
 };
-use crate::manager::balance::{copies_of, disks_of};
+use crate::manager::balance::{Steady, copies_of, disks_of, made};
 use crate::manager::state::{Command, LvRecord, LvState, MapVersion, ReplicaRecord, ReplicaState};
 use crate::placement::{
     CopyRules, DiskInfo, LvCopy, LvMove, Room, Standing, filling, place_lv, plan_moves,
 };
 
 impl Turn<'_> {
+    /// Volumes of a group.
+    pub(super) fn lvs_of(&self, pg: PgId) -> impl Iterator<Item = (LvId, &LvRecord)> {
+        let lvs = self.leading.of_groups.of(pg).iter();
+        lvs.filter_map(|id| self.map.lv(*id).map(|lv| (*id, lv)))
+    }
+
     pub(super) fn copy_rules(&self) -> CopyRules {
         let settings = self.map.settings();
         CopyRules {
@@ -98,7 +104,7 @@ impl Turn<'_> {
 
     pub(super) fn need_lv(&mut self, pg: PgId, primary: ServerId, has: u32) {
         let (has, has_most) = (has & !HAS_MOST, has & HAS_MOST != 0);
-        let there = self.map.lvs_of(pg).filter(|(_, lv)| lv.state != LvState::Creating).count();
+        let there = self.lvs_of(pg).filter(|(_, lv)| lv.state != LvState::Creating).count();
         if there > has as usize {
             self.tell_volumes(pg);
             return;
@@ -106,7 +112,7 @@ impl Turn<'_> {
         self.leading.wants_lv.insert(pg, primary);
         // One whose servers have gone while it was made waits for them; the PG does not. Nor for one that lies where a disk makes
         // none.
-        let making = || self.map.lvs_of(pg).filter(|(_, lv)| self.is_making(lv));
+        let making = || self.lvs_of(pg).filter(|(_, lv)| self.is_making(lv));
         let since_ms = |id: &LvId| self.leading.making_since_ms.get(id);
         let is_unmade = |id: &LvId| since_ms(id).is_some_and(|since_ms| self.is_long(*since_ms));
         let unmade = making().filter(|(id, _)| is_unmade(id)).count();
@@ -149,7 +155,7 @@ impl Turn<'_> {
     fn has_volume(&self, pg: PgId) -> bool {
         let is_up = |(_, replica): &(usize, &ReplicaRecord)| self.map.is_up(replica.server);
         let least = usize::from(self.map.settings().min_copies);
-        let mut made = self.map.lvs_of(pg).filter(|(_, lv)| lv.state == LvState::Open);
+        let mut made = self.lvs_of(pg).filter(|(_, lv)| lv.state == LvState::Open);
         made.any(|(_, lv)| lv.present().filter(is_up).count() >= least)
     }
 
@@ -302,7 +308,7 @@ impl Turn<'_> {
         let Some(record) = self.map.pg(pg) else { return };
         let Some(&primary) = record.members.first() else { return };
         let Some(to) = self.map.servers.get(&primary) else { return };
-        let there = self.map.lvs_of(pg).filter(|(_, lv)| lv.state != LvState::Creating);
+        let there = self.lvs_of(pg).filter(|(_, lv)| lv.state != LvState::Creating);
         let lvs: Vec<_> = there.map(|(id, lv)| (id, self.with_pvs(id, lv))).collect();
         let servers =
             lvs.iter().flat_map(|(_, lv)| lv.present().map(|(_, replica)| replica.server));
@@ -337,6 +343,29 @@ impl Turn<'_> {
         lv
     }
 
+    /// Volumes that are made, with their copies, but for those of which all is as it should be: of many nearly all are.
+    fn unsettled(&self, disks: &[DiskInfo]) -> Vec<(LvId, Vec<LvCopy>)> {
+        let (steady, copies) = (Steady::new(disks), self.copy_rules().copies);
+        let Leading { emptied, vacates, .. } = &*self.leading;
+        let leaving: BTreeSet<LvId> = emptied.keys().chain(vacates.keys()).map(|at| at.0).collect();
+        let is_one =
+            |(id, lv): &(LvId, &LvRecord)| !steady.keeps(lv, copies) || leaving.contains(id);
+        self.copies(made(self.map).filter(is_one))
+    }
+
+    /// Volumes with their copies.
+    pub(super) fn copies<'b>(
+        &self,
+        lvs: impl Iterator<Item = (LvId, &'b LvRecord)>,
+    ) -> Vec<(LvId, Vec<LvCopy>)> {
+        let Leading { emptied, vacates, created, .. } = &*self.leading;
+        let is_made =
+            |(lv, index): (LvId, u8)| created.get(&lv).is_some_and(|it| it.contains(&index));
+        let (is_emptied, is_ordered) =
+            (|copy| emptied.contains_key(&copy), |copy| vacates.contains_key(&copy));
+        copies_of(lvs, is_emptied, is_ordered, is_made)
+    }
+
     /// Proposes the next moves of replicas, within the bound of those that are under way.
     pub(super) fn plan_lvs(&mut self) {
         let map = self.map;
@@ -346,11 +375,8 @@ impl Turn<'_> {
             // A word said in a view does not bind the next.
             lv.and_then(|lv| map.pg(lv.pg)).is_some_and(|pg| pg.view == *view)
         });
-        let Leading { emptied, vacates, created, .. } = &*self.leading;
-        let is_ordered = |copy| vacates.contains_key(&copy);
-        let is_made =
-            |(lv, index): (LvId, u8)| created.get(&lv).is_some_and(|it| it.contains(&index));
-        let lvs = copies_of(self.map, |copy| emptied.contains_key(&copy), is_ordered, is_made);
+        let disks = self.disks();
+        let lvs = self.unsettled(&disks);
         // An order that was said may have been lost.
         let changing = lvs.iter().filter(|(_, copies)| copies.iter().any(|copy| !copy.current));
         let pgs = changing.filter_map(|(lv, _)| self.map.lv(*lv)).map(|lv| lv.pg);
@@ -359,9 +385,13 @@ impl Turn<'_> {
         }
         self.note_unmade(&lvs);
         self.note_making();
-        let disks = self.disks();
         let limit = LV_MOVES_MAX.saturating_sub(filling(&lvs, &disks));
         let moves = plan_moves(&lvs, &disks, self.copy_rules(), limit);
+        #[cfg(test)]
+        {
+            let all = plan_moves(&self.copies(made(map)), &disks, self.copy_rules(), limit);
+            assert_eq!(moves, all, "nothing is due for the other volumes");
+        }
         let Leading { emptied, vacates, .. } = &mut *self.leading;
         vacates.retain(|(lv, replica), _| {
             let goes = LvMove::Drop(*lv, usize::from(*replica));

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use larder_types::limits::{PG_COUNT_MAX, REPLICAS_MAX};
-use larder_types::{BootId, LvId, MapVersion, PgId, ServerId, View};
+use larder_types::{BootId, MapVersion, PgId, ServerId, View};
 
 use super::command::{Applied, Command, NewServer, Outcome, Refusal, changed};
 use super::map::{
-    ClusterId, DiskState, LvRecord, PgRecord, ServerRecord, ServerRole, ServerState, Settings,
-    Topology,
+    ClusterId, DiskState, PgRecord, ServerRecord, ServerRole, ServerState, Settings, Topology,
 };
 use crate::limits::{ENDED_RUNS_MAX, MAP_VERSION_MAX, PG_MEMBERS_MAX, SERVERS_MAX};
 use crate::lv::ReplicaState;
@@ -265,12 +264,6 @@ impl Topology {
     #[must_use]
     pub fn settings(&self) -> Settings {
         self.founded.expect("the cluster is founded").1
-    }
-
-    /// LVs of a PG.
-    pub fn lvs_of(&self, pg: PgId) -> impl Iterator<Item = (LvId, &LvRecord)> {
-        let lvs = self.lvs.iter().enumerate().filter(move |(_, lv)| lv.pg == pg);
-        lvs.map(|(id, lv)| (LvId(id as u32), lv))
     }
 
     /// Returns the contradiction in the map, if there is one. A map that was read is checked by this.

@@ -59,7 +59,7 @@ fn a_server_that_comes_and_goes_takes_no_volume_from_the_pool_each_time() {
         world.start(on[2]);
         world.run_for(2000);
         let pg = world.pg(0).clone();
-        let has = world.map.lvs_of(PgId(0)).count() as u32;
+        let has = lvs_of(&world.map, PgId(0)).len() as u32;
         world.say(pg.members[0].0, ServerMessage::NeedLv(PgId(0), pg.view, has));
         world.run_for(1000);
     }
@@ -84,7 +84,7 @@ fn while_servers_are_away_nobody_is_told_that_the_pool_is_empty() {
     // Where those that are there have no place left, it is full.
     while world.map.lvs.len() < 16 {
         need(&mut world, pg);
-        let has = world.map.lvs_of(PgId(pg)).count() as u32;
+        let has = lvs_of(&world.map, PgId(pg)).len() as u32;
         let record = world.pg(pg).clone();
         let ask = ServerMessage::NeedLv(PgId(pg), record.view, has);
         world.say(record.members[0].0, ask);
@@ -94,7 +94,7 @@ fn while_servers_are_away_nobody_is_told_that_the_pool_is_empty() {
     world.run_for(5000);
     let pg = (0..8).find(|pg| world.pg(*pg).members[0] != ServerId(2)).unwrap();
     let few = world.too_few;
-    let has = world.map.lvs_of(PgId(pg)).count() as u32;
+    let has = lvs_of(&world.map, PgId(pg)).len() as u32;
     let record = world.pg(pg).clone();
     world.say(record.members[0].0, ServerMessage::NeedLv(PgId(pg), record.view, has));
     world.run_for(1000);

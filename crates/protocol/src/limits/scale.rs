@@ -1,0 +1,11 @@
+//! The limits of what a leading manager looks at in one step, however large the cluster is.
+
+use super::{DISKS_MAX, SERVERS_MAX};
+
+/// Straws that the leading manager draws for targets in one look, one for each group and server: some milliseconds.
+pub const TARGET_DRAWS_MAX: usize = 32 * 1024;
+/// Disks, by id, of which a plan knows without a search that they are well. Volumes of others are looked at closely: a
+/// cluster that large has had each disk replaced.
+pub const STEADY_DISKS_MAX: usize = 2 * SERVERS_MAX * DISKS_MAX;
+
+const _: () = assert!(TARGET_DRAWS_MAX >= SERVERS_MAX, "one look does for one group at least");
