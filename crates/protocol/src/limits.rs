@@ -458,7 +458,7 @@ pub const RETARGET_MAX: usize = 1024;
 pub const PG_MOVES_MAX: usize = 64;
 /// PGs that get another primary for balance at a time.
 pub const LEADS_MAX: usize = 8;
-/// LVs of which a replica is filled at a time.
+/// LVs of which a replica is filled at a time, beside those that have more copies which can be read.
 pub const LV_MOVES_MAX: usize = 128;
 /// LVs that move for balance at a time: two give a full cluster with an empty machine room for an LV of three copies.
 pub const BALANCE_MOVES_MAX: usize = 2;

@@ -37,8 +37,8 @@ pub use members::{
 pub(crate) use straw::hash;
 pub use straw::{Weight, draw, shorter};
 pub use volumes::{
-    LvMove, LvPlacement, Shares, filling, place_lv, place_lv_of_shares, plan_moves,
-    plan_moves_of_shares, repairs, wider,
+    Filling, LvMove, LvPlacement, Shares, filling, place_lv, place_lv_of_shares, plan_moves,
+    plan_moves_beside, plan_moves_of_shares, repairs, wider,
 };
 
 #[cfg(test)]

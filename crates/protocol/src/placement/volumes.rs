@@ -9,7 +9,9 @@
 //! 2. An LV's replica is told to go only in three cases. Enough current ones remain that are up, or its disk is gone for
 //!    good, or it has no chunks as it cannot be made. Its primary sees to it that enough are still up. Until one that was
 //!    told to go has gone, no other one of that LV is told to that has all: its chunks may have lost the copy there already.
-//! 3. New servers and disks move nothing here: what moves for balance, or to lie further apart, is [`super::balance`]'s to
+//! 3. What is lost is replaced before it is given up: a group gives copies up in a walk over all that it has. Volumes with more
+//!    copies that can be read keep none with fewer from a new place.
+//! 4. New servers and disks move nothing here: what moves for balance, or to lie further apart, is [`super::balance`]'s to
 //!    plan, and has a copy more until one goes.
 
 use std::cmp::Ordering;
@@ -186,7 +188,19 @@ pub fn plan_moves(
     rules: CopyRules,
     limit: usize,
 ) -> Vec<LvMove> {
-    plan(lvs, disks, rules, limit, None)
+    plan(lvs, disks, rules, |_| limit, None)
+}
+
+/// The same where some are being filled already: each counts for those that have as many good copies, or more.
+#[must_use]
+pub fn plan_moves_beside(
+    lvs: &[(LvId, Vec<LvCopy>)],
+    disks: &[DiskInfo],
+    rules: CopyRules,
+    limit: usize,
+    filling: &Filling,
+) -> Vec<LvMove> {
+    plan(lvs, disks, rules, |good| limit.saturating_sub(filling.up_to(good)), None)
 }
 
 /// The same where volumes that take writes and full ones are evened each for themselves.
@@ -198,14 +212,14 @@ pub fn plan_moves_of_shares(
     limit: usize,
     shares: Shares<'_>,
 ) -> Vec<LvMove> {
-    plan(lvs, disks, rules, limit, Some(shares))
+    plan(lvs, disks, rules, |_| limit, Some(shares))
 }
 
 fn plan(
     lvs: &[(LvId, Vec<LvCopy>)],
     disks: &[DiskInfo],
     rules: CopyRules,
-    limit: usize,
+    limit_of: impl Fn(usize) -> usize,
     shares: Option<Shares<'_>>,
 ) -> Vec<LvMove> {
     let intended = intended_level(disks, rules);
@@ -219,14 +233,8 @@ fn plan(
         candidates,
         uses: Uses::new(lvs, disks, shares),
     };
-    let good = |copies: &[LvCopy]| {
-        copies
-            .iter()
-            .filter(|copy| copy.current && !copy.emptied && ground.disks.contains_key(&copy.disk))
-            .count()
-    };
     let mut order: Vec<(usize, &(LvId, Vec<LvCopy>))> =
-        lvs.iter().map(|lv| (good(&lv.1), lv)).collect();
+        lvs.iter().map(|lv| (good(&lv.1, &by_id), lv)).collect();
     order.sort_by_key(|(good, (lv, _))| (*good, *lv));
     let leaves = |copies: &[LvCopy]| copies.iter().any(|copy| copy.ordered);
     let lasting = |copies: &[LvCopy]| {
@@ -236,6 +244,7 @@ fn plan(
     let leaving = lvs.iter().filter(|(_, copies)| leaves(copies)).count();
     let (mut moves, mut begun) = (Vec::new(), 0);
     for (good, (lv, copies)) in order {
+        let limit = limit_of(good);
         // One that has enough for good could only lose a copy.
         let may_begin =
             begun < limit && (lasting(copies) < rules.copies || begun + leaving < limit);
@@ -296,8 +305,10 @@ fn next_move(lv: LvId, copies: &[LvCopy], ground: &Ground<'_>, rules: CopyRules)
             return Some(LvMove::Add(lv, disk));
         }
     }
-    if let Some(gone) = copies.iter().find(|copy| !disks.contains_key(&copy.disk)) {
-        return Some(LvMove::Drop(lv, gone.replica));
+    let gone = copies.iter().filter(|copy| !disks.contains_key(&copy.disk));
+    if let Some(gone) = gone.min_by_key(|copy| copy.ordered) {
+        let place = (current < rules.copies).then(|| new_place(lv, copies, &free, ground, rules));
+        return place.flatten().or(Some(LvMove::Drop(lv, gone.replica)));
     }
     if current >= rules.copies {
         // Enough for good: one that is empty or drains goes, else one too many.
@@ -318,8 +329,23 @@ fn next_move(lv: LvId, copies: &[LvCopy], ground: &Ground<'_>, rules: CopyRules)
         let goes = goes.flatten();
         return leaving.or(goes).map(|copy| LvMove::Drop(lv, copy.replica));
     }
+    new_place(lv, copies, &free, ground, rules)
+}
+
+/// A place for a copy that an LV lacks, if there is one and none is being filled.
+fn new_place(
+    lv: LvId,
+    copies: &[LvCopy],
+    free: &dyn Fn() -> Vec<Leaf>,
+    ground: &Ground<'_>,
+    rules: CopyRules,
+) -> Option<LvMove> {
+    let Ground { disks, .. } = ground;
+    let lasting: Vec<&LvCopy> = copies.iter().filter(|copy| lasts(copy, disks)).collect();
+    let current = lasting.iter().filter(|copy| copy.current).count();
     // One that is filled as far as its disk has room stays until another has everything.
-    let coming: Vec<&LvCopy> = lasting.iter().copied().filter(is_coming).collect();
+    let coming: Vec<&LvCopy> =
+        lasting.iter().copied().filter(|copy| is_coming(copy, disks)).collect();
     if coming.len() >= rules.copies || coming.len() > current {
         return None; // one is being filled
     }
@@ -337,6 +363,12 @@ fn next_move(lv: LvId, copies: &[LvCopy], ground: &Ground<'_>, rules: CopyRules)
     }
     let pick = choose(seed(lv), &free(), 1, ground.intended, &taken);
     pick.first().map(|disk| LvMove::Add(lv, DiskId(*disk)))
+}
+
+/// Copies that can be read.
+fn good(copies: &[LvCopy], disks: &BTreeMap<DiskId, &DiskInfo>) -> usize {
+    let is_up = |copy: &LvCopy| disks.get(&copy.disk).is_some_and(|disk| disk.up);
+    copies.iter().filter(|copy| copy.current && !copy.emptied && is_up(copy)).count()
 }
 
 /// True if a copy counts for good.
@@ -359,16 +391,37 @@ fn is_coming(copy: &LvCopy, disks: &BTreeMap<DiskId, &DiskInfo>) -> bool {
 
 /// True if a copy could be filled from another.
 fn has_source(copies: &[LvCopy], disks: &BTreeMap<DiskId, &DiskInfo>) -> bool {
-    let is_up = |copy: &LvCopy| disks.get(&copy.disk).is_some_and(|disk| disk.up);
-    copies.iter().any(|copy| copy.current && !copy.emptied && is_up(copy))
+    good(copies, disks) > 0
+}
+
+/// Volumes of which a copy is being filled that may come to last, counted by their good copies.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filling(BTreeMap<usize, usize>);
+
+impl Filling {
+    /// All of them.
+    #[must_use]
+    pub fn all(&self) -> usize {
+        self.0.values().sum()
+    }
+
+    /// Those with so many good copies, or fewer.
+    #[must_use]
+    pub fn up_to(&self, good: usize) -> usize {
+        self.0.range(..=good).map(|(_, count)| count).sum()
+    }
 }
 
 /// Volumes of which a copy is being filled that may come to last. On disks that are gone, leave or have no room none does, nor
 /// from servers that are all down: such ones hold up no others.
 #[must_use]
-pub fn filling(lvs: &[(LvId, Vec<LvCopy>)], disks: &[DiskInfo]) -> usize {
+pub fn filling(lvs: &[(LvId, Vec<LvCopy>)], disks: &[DiskInfo]) -> Filling {
     let disks: BTreeMap<DiskId, &DiskInfo> = disks.iter().map(|disk| (disk.disk, disk)).collect();
-    lvs.iter().filter(|(_, copies)| is_filling(copies, &disks)).count()
+    let mut filling = Filling::default();
+    for (_, copies) in lvs.iter().filter(|(_, copies)| is_filling(copies, &disks)) {
+        *filling.0.entry(good(copies, &disks)).or_default() += 1;
+    }
+    filling
 }
 
 /// True if a volume lacks a copy, and one is being filled that may come to last.

@@ -5,6 +5,7 @@ mod away;
 mod balance;
 mod bounds;
 mod failover;
+mod losses;
 mod rest;
 mod scale;
 mod unmade;
@@ -89,6 +90,8 @@ struct World {
     leaving: BTreeMap<LvId, (u8, DiskId, View)>,
     /// Servers that do not hear each other, though the managers hear both.
     parted: BTreeSet<(u32, u32)>,
+    /// Milliseconds that a group takes to empty a replica: as long as a walk over all that it has.
+    walk_ms: u64,
     /// True if primaries fill what is to be filled.
     fills: bool,
     /// True if data servers make PVs.
@@ -134,6 +137,7 @@ impl World {
             vacated: BTreeSet::new(),
             leaving: BTreeMap::new(),
             parted: BTreeSet::new(),
+            walk_ms: 0,
             fills: true,
             makes: true,
             bad: BTreeSet::new(),
@@ -439,7 +443,11 @@ impl World {
                 }
                 let Some(on) = disk(replica) else { return };
                 self.leaving.insert(lv, (replica, on, view));
-                self.say(id, ServerMessage::Vacated(lv, replica, view, order));
+                let vacated = ServerMessage::Vacated(lv, replica, view, order);
+                match self.walk_ms {
+                    0 => self.say(id, vacated),
+                    walk_ms => self.after(walk_ms, Happening::ToManager(id, vacated)),
+                }
             }
             ManagerMessage::PoolEmpty(..) => self.pool_empty += 1,
             ManagerMessage::TooFewServers(..) => self.too_few += 1,

@@ -13,7 +13,7 @@ use crate::limits::{
 use crate::manager::balance::{Steady, copies_of, disks_of, made};
 use crate::manager::state::{Command, LvRecord, LvState, MapVersion, ReplicaRecord, ReplicaState};
 use crate::placement::{
-    CopyRules, DiskInfo, LvCopy, LvMove, Room, Standing, filling, place_lv, plan_moves,
+    CopyRules, DiskInfo, LvCopy, LvMove, Room, Standing, filling, place_lv, plan_moves_beside,
 };
 
 impl Turn<'_> {
@@ -385,17 +385,23 @@ impl Turn<'_> {
         }
         self.note_unmade(&lvs);
         self.note_making();
-        let limit = LV_MOVES_MAX.saturating_sub(filling(&lvs, &disks));
-        let moves = plan_moves(&lvs, &disks, self.copy_rules(), limit);
+        let filling = filling(&lvs, &disks);
+        let moves = plan_moves_beside(&lvs, &disks, self.copy_rules(), LV_MOVES_MAX, &filling);
         #[cfg(test)]
         {
-            let all = plan_moves(&self.copies(made(map)), &disks, self.copy_rules(), limit);
-            assert_eq!(moves, all, "nothing is due for the other volumes");
+            let (all, rules) = (self.copies(made(map)), self.copy_rules());
+            let of_all = plan_moves_beside(&all, &disks, rules, LV_MOVES_MAX, &filling);
+            assert_eq!(moves, of_all, "nothing is due for the other volumes");
         }
         let Leading { emptied, vacates, .. } = &mut *self.leading;
         vacates.retain(|(lv, replica), _| {
-            let goes = LvMove::Drop(*lv, usize::from(*replica));
-            emptied.contains_key(&(*lv, *replica)) || moves.contains(&goes)
+            let index = usize::from(*replica);
+            let record = map.lv(*lv).and_then(|lv| lv.replicas.get(index));
+            // What is lost goes, whatever else is planned meanwhile.
+            let is_lost =
+                record.is_some_and(|it| it.state != ReplicaState::Gone && !map.exists(it));
+            let goes = LvMove::Drop(*lv, index);
+            is_lost || emptied.contains_key(&(*lv, *replica)) || moves.contains(&goes)
         });
         self.balance_lvs(&lvs, &disks, &moves);
         for step in moves {

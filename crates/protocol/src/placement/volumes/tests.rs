@@ -137,7 +137,7 @@ fn where_one_volume_cannot_be_made_the_others_are_filled() {
     let mut disks = disks(4);
     (disks[3].standing, disks[3].room) = (Standing::Away, Room::Unmade);
     let made = copies(&[0, 1], &[3]);
-    assert_eq!((next(&made, &disks), filling(&[(LV, made.clone())], &disks)), (None, 1));
+    assert_eq!((next(&made, &disks), filling(&[(LV, made.clone())], &disks).all()), (None, 1));
     let unmade: Vec<LvCopy> =
         made.into_iter().map(|copy| LvCopy { made: copy.current, ..copy }).collect();
     assert_eq!(next(&unmade, &disks), Some(LvMove::Drop(LV, 2)));
@@ -171,4 +171,46 @@ fn nothing_is_told_to_go_for_a_drain_while_those_that_stay_are_away() {
     drained[0].ordered = false;
     drained[0].emptied = true;
     assert_eq!(next(&drained, &disks), Some(LvMove::Drop(LV, 0)), "it has nothing");
+}
+
+#[test]
+fn a_lost_copy_is_replaced_before_it_is_given_up() {
+    let mut disks = disks(6);
+    disks.retain(|disk| !matches!(disk.disk, DiskId(1 | 2)));
+    let two_lost = copies(&[0, 1, 2], &[]);
+    let Some(LvMove::Add(LV, to)) = next(&two_lost, &disks) else { panic!("it has one copy") };
+    let mut filled = copies(&[0, 1, 2], &[to.0]);
+    assert_eq!(next(&filled, &disks), Some(LvMove::Drop(LV, 1)), "meanwhile");
+    filled[1].ordered = true;
+    assert_eq!(next(&filled, &disks), Some(LvMove::Drop(LV, 2)), "in the same walk");
+    filled[3].current = true;
+    assert!(matches!(next(&filled, &disks), Some(LvMove::Add(..))), "the third");
+    // Where there is no place for another it is given up at once.
+    disks.truncate(1);
+    assert_eq!(next(&two_lost, &disks), Some(LvMove::Drop(LV, 1)));
+}
+
+#[test]
+fn volumes_with_more_copies_hold_up_none_with_fewer() {
+    let mut disks = disks(6);
+    disks.retain(|disk| !matches!(disk.disk, DiskId(1 | 2)));
+    let with_two = copies(&[0, 3], &[4]);
+    let lvs: Vec<(LvId, Vec<LvCopy>)> = (0..4)
+        .map(|lv| (LvId(lv), with_two.clone()))
+        .chain((4..8).map(|lv| (LvId(lv), copies(&[0, 3], &[]))))
+        .chain((8..12).map(|lv| (LvId(lv), copies(&[0, 1, 2], &[]))))
+        .collect();
+    let filling = filling(&lvs, &disks);
+    assert_eq!((filling.all(), filling.up_to(1), filling.up_to(2)), (4, 0, 4));
+    let planned = |limit| -> Vec<u32> {
+        let moves = plan_moves_beside(&lvs, &disks, RULES, limit, &filling);
+        let adds = moves.iter().map(|step| match step {
+            LvMove::Add(lv, _) => lv.0,
+            LvMove::Drop(..) => panic!("{moves:?}"),
+        });
+        adds.collect()
+    };
+    assert_eq!(planned(4), [8, 9, 10, 11], "those with one copy");
+    assert_eq!(planned(3), [8, 9, 10], "no more than may be");
+    assert_eq!(planned(10), [8, 9, 10, 11, 4, 5], "then those with two");
 }
