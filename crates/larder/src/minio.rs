@@ -7,7 +7,6 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::cluster::status::space::Space;
 use crate::release::VERSION;
 use crate::wall_clock::now_ms;
 
@@ -41,6 +40,15 @@ struct Server {
 struct Disk {
     id: u32,
     space: Space,
+}
+
+/// Bytes of a disk.
+#[derive(Deserialize)]
+struct Space {
+    bytes: u64,
+    used: u64,
+    waiting: u64,
+    free: u64,
 }
 
 /// Objects of all buckets of a cluster.
