@@ -397,7 +397,7 @@ impl Turn<'_> {
         vacates.retain(|(lv, replica), _| {
             let index = usize::from(*replica);
             let record = map.lv(*lv).and_then(|lv| lv.replicas.get(index));
-            // What is lost goes, whatever else is planned meanwhile.
+            // A lost one goes, whatever else is planned meanwhile.
             let is_lost =
                 record.is_some_and(|it| it.state != ReplicaState::Gone && !map.exists(it));
             let goes = LvMove::Drop(*lv, index);
