@@ -104,7 +104,7 @@ pub(crate) fn payload_mismatch() -> S3Error {
     custom("XAmzContentSHA256Mismatch", StatusCode::BAD_REQUEST, message.to_owned())
 }
 
-/// The answer to a request that never reached the protocol library.
+/// The answer to a refusal as the protocol library writes it, to be put right with its own.
 pub(crate) fn response(refused: S3Error) -> Response<s3s::Body> {
     refused.to_http_response().unwrap_or_else(|_| {
         let mut response = Response::new(s3s::Body::empty());

@@ -41,17 +41,19 @@
 //! | `cors/` | requests of pages of other origins |
 //! | `forms/` | uploads by HTML forms |
 //! | `body/` | a request's body on its way to the store |
+//! | `answer.rs` | answers as S3 writes them |
 //! | `auth/` | signatures, keys and access, and the gate that they open |
 //! | `request/` | what requests say |
 //! | `admission.rs` | bounds requests, and the memory of their bodies |
 //! | `digest/` | checksums and MD5 |
 //! | `connection/` | one client's connection |
 //!
-//! This crate parses no XML itself (`s3s` does), and keeps no state of its own.
+//! This crate parses no XML itself and writes none but errors (`s3s` does), and keeps no state of its own.
 
 #![deny(unsafe_code)]
 
 mod admission;
+mod answer;
 mod auth;
 mod body;
 mod compat;

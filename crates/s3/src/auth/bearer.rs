@@ -28,6 +28,8 @@ const ISSUER: &str = "prometheus";
 #[derive(Deserialize)]
 struct Header {
     alg: String,
+    /// Names extensions that must be understood. None is.
+    crit: Option<serde_json::Value>,
 }
 
 #[derive(Deserialize)]
@@ -37,6 +39,8 @@ struct Claims {
     iss: String,
     /// Seconds since 1970 until which it is good. Numbers of RFC 7519 may have a fraction.
     exp: f64,
+    /// Seconds since 1970 from which on it is.
+    nbf: Option<f64>,
 }
 
 /// The access key of root with whose secret the token of a request was signed.
@@ -63,12 +67,14 @@ fn user_of(token: &str, root: &RootKeys, now_s: f64) -> Option<String> {
     let (header, claims) = signed.split_once('.')?;
     let header: Header = part(header)?;
     let claims: Claims = part(claims)?;
-    let secret = root.secret_of(&claims.sub).filter(|_| header.alg == "HS512")?;
+    let secret =
+        root.secret_of(&claims.sub).filter(|_| header.alg == "HS512" && header.crit.is_none())?;
     let mut mac = Hmac::<Sha512>::new_from_slice(secret.as_bytes()).ok()?;
     mac.update(signed.as_bytes());
     let signature = URL_SAFE_NO_PAD.decode_to_vec(&token[signed.len() + 1..]).ok()?;
     mac.verify_slice(&signature).ok()?;
-    (claims.iss == ISSUER && claims.exp > now_s).then_some(claims.sub)
+    let is_now = claims.exp > now_s && claims.nbf.is_none_or(|from| from <= now_s);
+    (claims.iss == ISSUER && is_now).then_some(claims.sub)
 }
 
 fn part<T: for<'de> Deserialize<'de>>(text: &str) -> Option<T> {
@@ -115,10 +121,13 @@ mod tests {
         let late = claims("metrics-reader", ISSUER, "100.5");
         let other = claims("somebody", ISSUER, "101");
         let issuer = claims("metrics-reader", "sts", "101");
-        for claims in [&late, &other, &issuer, "{}", "", "[1]"] {
+        let early = good.replace('}', r#","nbf":101}"#);
+        for claims in [&late, &other, &issuer, &early, "{}", "", "[1]"] {
             assert!(!taken(&signed(ALG, claims, secret)), "{claims}");
         }
-        for alg in [r#"{"alg":"none"}"#, r#"{"alg":"HS256"}"#, "{}"] {
+        for alg in
+            [r#"{"alg":"HS512","crit":["b64"]}"#, r#"{"alg":"none"}"#, r#"{"alg":"HS256"}"#, "{}"]
+        {
             assert!(!taken(&signed(alg, &good, secret)), "{alg}");
         }
         let token = signed(ALG, &good, "another-secret-of-root");

@@ -4,7 +4,7 @@
 //! # Invariants
 //!
 //! 1. A form is let in only if every condition is met, and every field that may change the object has a condition.
-//! 2. A policy that cannot be read lets nobody in: what is not known is refused, not passed over.
+//! 2. A condition that cannot be read lets nobody in: one that is not known is refused, not passed over.
 
 use std::time::SystemTime;
 
@@ -120,10 +120,21 @@ impl Policy {
                 return Err(denied(&format!("Policy Condition failed: {condition}")));
             }
         }
-        match fields.map(|(name, _)| name).find(|name| !is_exempt(name) && !self.covers(name)) {
+        // The address names it, so that a policy without one would be good for every bucket.
+        let names = std::iter::once("bucket").chain(fields.map(|(name, _)| name));
+        match { names }.find(|name| !is_exempt(name) && !self.covers(name)) {
             None => Ok(()),
             Some(name) => Err(denied(&format!("Extra input fields: {name}"))),
         }
+    }
+
+    /// The most bytes of a file that may be posted.
+    pub(crate) fn length_max(&self) -> u64 {
+        let max = |it: &Condition| match it {
+            Condition::Length { max, .. } => Some(*max),
+            Condition::Field { .. } => None,
+        };
+        self.conditions.iter().filter_map(max).min().unwrap_or(u64::MAX)
     }
 
     /// Lets a file of that many bytes be posted, or refuses it.
@@ -166,6 +177,9 @@ fn is_exempt(name: &str) -> bool {
 
 /// `{"bucket": "photos"}`
 fn equalities(pairs: Map<String, Value>, conditions: &mut Vec<Condition>) -> Option<()> {
+    if pairs.is_empty() {
+        return None;
+    }
     for (name, value) in pairs {
         let Value::String(value) = value else { return None };
         conditions.push(Condition::Field { name, test: Test::Equal, value });
@@ -230,7 +244,7 @@ mod tests {
     }
 
     fn check(conditions: &str, fields: &[(&str, &str)]) -> Option<String> {
-        let policy = policy(conditions).unwrap();
+        let policy = policy(&format!(r#"{{"bucket":"bkt"}},{conditions}"#)).unwrap();
         message(policy.check(UNIX_EPOCH, "bkt", fields.iter().copied()))
     }
 
@@ -254,7 +268,9 @@ mod tests {
         }
         let failed = r#"Policy Condition failed: ["eq", "$bucket", "other"]"#;
         assert_eq!(check(r#"{"bucket":"other"}"#, &[]).as_deref(), Some(failed));
-        assert_eq!(check(r#"{"bucket":"other"}"#, &[("bucket", "other")]).as_deref(), Some(failed));
+        let other = policy(r#"{"bucket":"other"}"#).unwrap();
+        let other = other.check(UNIX_EPOCH, "bkt", [("bucket", "other")].into_iter());
+        assert_eq!(message(other).as_deref(), Some(failed));
     }
 
     #[test]
@@ -269,8 +285,15 @@ mod tests {
     }
 
     #[test]
+    fn a_policy_names_its_bucket() {
+        let refused = policy(r#"["starts-with","$key",""]"#).unwrap();
+        let refused = refused.check(UNIX_EPOCH, "bkt", std::iter::empty());
+        assert_eq!(message(refused).as_deref(), Some("Extra input fields: bucket"));
+    }
+
+    #[test]
     fn a_policy_ends() {
-        let policy = policy(r#"["starts-with","$key",""]"#).unwrap();
+        let policy = policy(r#"{"bucket":"bkt"}"#).unwrap();
         let ends = UNIX_EPOCH + Duration::from_millis(1_896_091_200_500);
         let at = |now| message(policy.check(now, "bkt", std::iter::empty()));
         assert_eq!(at(ends - Duration::from_millis(1)), None);
@@ -290,6 +313,7 @@ mod tests {
     fn a_policy_that_cannot_be_read_is_invalid() {
         for wrong in [
             "1",
+            "{}",
             r#"{"key":1}"#,
             r#"["eq","key","k"]"#,
             r#"["eq","$key"]"#,

@@ -8,7 +8,6 @@ use futures::StreamExt;
 use http::StatusCode;
 use larder_objects::{BodyDigest, BodyError, ObjectError, PutBody};
 use larder_types::ChecksumAlgorithm;
-use s3s::dto::StreamingBlob;
 use s3s::stream::ByteStream as _;
 use s3s::{S3Error, S3Result};
 
@@ -23,7 +22,7 @@ use crate::request::moved::Moved;
 /// The body that arrives from a client. The store gets it by reference, so that the operation can still
 /// ask it what went wrong ([`RequestBody::explain`]).
 pub(crate) struct RequestBody {
-    stream: StreamingBlob,
+    stream: s3s::Body,
     len: Option<u64>,
     received: u64,
     ended: bool,
@@ -39,7 +38,7 @@ pub(crate) struct RequestBody {
 
 impl RequestBody {
     /// A body of which nothing but its own length is announced.
-    pub(crate) fn new(stream: StreamingBlob, announced: Announced) -> Self {
+    pub(crate) fn new(stream: s3s::Body, announced: Announced) -> Self {
         let len = stream.remaining_length().exact().map(|len| len as u64);
         Self {
             stream,
@@ -214,7 +213,7 @@ mod tests {
     use crate::digest::checksums::parse_value;
 
     fn body(data: &'static [u8], announced: Announced) -> RequestBody {
-        RequestBody::new(StreamingBlob::from(s3s::Body::from(Bytes::from_static(data))), announced)
+        RequestBody::new(s3s::Body::from(Bytes::from_static(data)), announced)
     }
 
     async fn read(body: &mut RequestBody) -> Result<BodyDigest, BodyError> {

@@ -2,17 +2,13 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `address.rs`, `headers.rs` | put a request into the form that the library reads |
-//! | `subresources.rs` | refuses what the library would pass over |
+//! | `headers.rs` | puts a request into the form that the library reads |
 //! | `digested.rs`, `unread_xml.rs` | look at XML that the library reads |
 //! | `unread.rs` | takes headers that the library refuses |
-//! | `repairs.rs`, `xml.rs` | put answers right |
+//! | `repairs.rs` | puts answers right |
 
-pub(crate) mod address;
 pub(crate) mod digested;
 pub(crate) mod headers;
 pub(crate) mod repairs;
-pub(crate) mod subresources;
 pub(crate) mod unread;
 pub(crate) mod unread_xml;
-pub(crate) mod xml;

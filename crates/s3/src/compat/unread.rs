@@ -3,15 +3,14 @@
 //!
 //! | header | in a form the library refuses |
 //! |---|---|
-//! | `Range` | ignored |
-//! | conditions with a date | obsolete forms of HTTP's dates are read, anything else is ignored |
+//! | conditions of a copy with a date | obsolete forms of HTTP's dates are read, anything else is ignored |
 //! | conditions with entity tags | what is none matches nothing |
 //! | `Expires` | kept as it came |
 
 use std::time::SystemTime;
 
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method};
-use s3s::dto::{ETagCondition, Range, Timestamp, TimestampFormat};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue};
+use s3s::dto::{ETagCondition, Timestamp, TimestampFormat};
 use s3s::{S3ErrorCode, S3Result};
 
 use crate::errors::error;
@@ -20,7 +19,6 @@ use crate::request::attributes::OddExpires;
 /// The form that the library reads a header's value in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    Range,
     Date,
     EntityTags,
     Expires,
@@ -28,11 +26,8 @@ enum Kind {
 
 impl Kind {
     /// `None` for headers that are left alone.
-    fn of(method: &Method, name: &HeaderName) -> Option<Self> {
-        let reads = matches!(*method, Method::GET | Method::HEAD);
+    fn of(name: &HeaderName) -> Option<Self> {
         Some(match name.as_str() {
-            "range" if reads => Self::Range,
-            "if-modified-since" | "if-unmodified-since" if reads => Self::Date,
             "x-amz-copy-source-if-modified-since" | "x-amz-copy-source-if-unmodified-since" => {
                 Self::Date
             }
@@ -40,7 +35,7 @@ impl Kind {
             | "if-none-match"
             | "x-amz-copy-source-if-match"
             | "x-amz-copy-source-if-none-match" => Self::EntityTags,
-            "expires" if !reads => Self::Expires,
+            "expires" => Self::Expires,
             _ => return None,
         })
     }
@@ -51,7 +46,6 @@ impl Kind {
         let date = |text: &str| Timestamp::parse(TimestampFormat::HttpDate, text).is_ok();
         match self {
             _ if value.is_empty() => true,
-            Self::Range => text.is_ok_and(|text| Range::parse(text).is_ok()),
             Self::Date => text.is_ok_and(date),
             Self::EntityTags => ETagCondition::parse_http_header(value.as_bytes()).is_ok(),
             // Bytes that are no text cannot be stored, and are left for the library to refuse.
@@ -62,7 +56,7 @@ impl Kind {
     /// The value as the library reads it; `None` to have it ignored.
     fn mended(self, value: &HeaderValue) -> Option<HeaderValue> {
         match self {
-            Self::Range | Self::Expires => None,
+            Self::Expires => None,
             Self::Date => {
                 let date: SystemTime = httpdate::parse_http_date(value.to_str().ok()?).ok()?;
                 HeaderValue::try_from(httpdate::fmt_http_date(date)).ok()
@@ -76,8 +70,8 @@ impl Kind {
     }
 }
 
-fn unread(method: &Method, name: &HeaderName, value: &HeaderValue) -> Option<Kind> {
-    Kind::of(method, name).filter(|kind| !kind.is_read(value))
+fn unread(name: &HeaderName, value: &HeaderValue) -> Option<Kind> {
+    Kind::of(name).filter(|kind| !kind.is_read(value))
 }
 
 /// Refuses metadata on which the library panics, which ends the process: a text that begins and ends as an encoded word
@@ -102,8 +96,8 @@ pub(crate) fn check_metadata(headers: &HeaderMap) -> S3Result<()> {
 }
 
 /// Puts right what the library would refuse. A header that stands there twice is left for it to refuse.
-pub(crate) fn mend(method: &Method, headers: &mut HeaderMap, extensions: &mut Extensions) {
-    let odd = |(name, value)| unread(method, name, value).map(|kind| (name.clone(), kind));
+pub(crate) fn mend(headers: &mut HeaderMap, extensions: &mut Extensions) {
+    let odd = |(name, value)| unread(name, value).map(|kind| (name.clone(), kind));
     let odd: Vec<(HeaderName, Kind)> = headers.iter().filter_map(odd).collect();
     for (name, kind) in odd {
         if headers.get_all(&name).iter().nth(1).is_some() {
@@ -123,10 +117,10 @@ pub(crate) fn mend(method: &Method, headers: &mut HeaderMap, extensions: &mut Ex
 mod tests {
     use super::*;
 
-    fn mended(method: Method, name: &'static str, value: &'static str) -> (Option<String>, bool) {
+    fn mended(name: &'static str, value: &'static str) -> (Option<String>, bool) {
         let (mut headers, mut extensions) = (HeaderMap::new(), Extensions::new());
         headers.insert(name, value.parse().unwrap());
-        mend(&method, &mut headers, &mut extensions);
+        mend(&mut headers, &mut extensions);
         let text = headers.get(name).map(|value| value.to_str().unwrap().to_owned());
         (text, extensions.get::<OddExpires>().is_some())
     }
@@ -135,36 +129,31 @@ mod tests {
     fn headers_that_can_be_read_are_left_to_the_library() {
         let date = "Wed, 21 Oct 2015 07:28:00 GMT";
         for (name, value) in [
-            ("range", "bytes=0-1"),
-            ("range", "bytes=5-"),
-            ("range", "bytes=-5"),
-            ("if-modified-since", date),
+            ("x-amz-copy-source-if-modified-since", date),
             ("if-match", "\"a\""),
             ("if-match", "*"),
             ("if-none-match", "W/\"a\", \"b\""),
             ("x-amz-copy-source-if-modified-since", ""),
+            ("expires", date),
+            ("range", "lines=0-1"),
         ] {
             let kept = Some(value.to_owned());
-            assert_eq!(mended(Method::GET, name, value), (kept, false), "{name}: {value}");
-        }
-        for (name, value) in [("expires", date), ("range", "lines=0-1")] {
-            assert_eq!(mended(Method::PUT, name, value), (Some(value.into()), false), "{name}");
+            assert_eq!(mended(name, value), (kept, false), "{name}: {value}");
         }
     }
 
     #[test]
     fn headers_that_cannot_be_read_are_put_right() {
-        for range in ["bytes=0-1,3-4", "bytes=5-1", "lines=0-1", "bytes="] {
-            assert_eq!(mended(Method::GET, "range", range), (None, false), "{range}");
-        }
+        let (since, until) =
+            ("x-amz-copy-source-if-modified-since", "x-amz-copy-source-if-unmodified-since");
         let date = Some("Sun, 06 Nov 1994 08:49:37 GMT".to_owned());
         for form in ["Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"] {
-            assert_eq!(mended(Method::GET, "if-modified-since", form), (date.clone(), false));
+            assert_eq!(mended(since, form), (date.clone(), false));
         }
-        assert_eq!(mended(Method::GET, "if-unmodified-since", "soon"), (None, false));
-        assert_eq!(mended(Method::PUT, "expires", "0"), (None, true));
+        assert_eq!(mended(until, "soon"), (None, false));
+        assert_eq!(mended("expires", "0"), (None, true));
         let quoted = Some("\"a_b, c\"".to_owned());
-        assert_eq!(mended(Method::PUT, "if-match", "a_b, c"), (quoted, false));
+        assert_eq!(mended("if-match", "a_b, c"), (quoted, false));
     }
 
     #[test]
@@ -190,7 +179,7 @@ mod tests {
         let (mut headers, mut extensions) = (HeaderMap::new(), Extensions::new());
         headers.append("if-match", "a_b".parse().unwrap());
         headers.append("if-match", "\"c\"".parse().unwrap());
-        mend(&Method::GET, &mut headers, &mut extensions);
+        mend(&mut headers, &mut extensions);
         assert_eq!(headers.get_all("if-match").iter().count(), 2);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. No more than [`FORM_FILE_BYTES_MAX`] bytes are held, but for a delimiter and the rest of the frame in which the last came.
+//! 1. No more than [`FORM_FILE_BYTES_MAX`] bytes are held, nor more than the form's policy allows, but for a delimiter and the rest
+//!    of the frame in which the last came.
 //! 2. Each byte is looked at once, but for those that may begin a delimiter, however the body is cut.
 
 use bytes::{Bytes, BytesMut};
@@ -21,7 +22,7 @@ const LINE_END: &[u8] = b"\r\n";
 const LAST: &[u8] = b"--";
 
 /// Reads the file up to the form's next delimiter, of which `delimiter` has all but the line ends. `came` is what came of it with
-/// the head. What is behind it is of no account: S3 looks at no field behind the file.
+/// the head, and `bytes_max` is the policy's bound. What is behind it is of no account: S3 looks at no field behind the file.
 ///
 /// # Errors
 /// `EntityTooLarge`, `IncompleteBody`, `MalformedPOSTRequest` without a delimiter.
@@ -29,8 +30,12 @@ pub(crate) async fn read<B: Body<Data = Bytes> + Unpin>(
     delimiter: &[u8],
     came: &[u8],
     body: &mut B,
+    bytes_max: u64,
 ) -> S3Result<Bytes> {
-    let mut file = File::new(delimiter);
+    let mut file = File::new(delimiter, bytes_max.min(FORM_FILE_BYTES_MAX));
+    // In one piece: a buffer that grows is there twice while it does.
+    let announced = body.size_hint().exact().unwrap_or(0).min(FORM_FILE_BYTES_MAX);
+    file.held.reserve(came.len() + announced as usize);
     file.held.extend_from_slice(came);
     loop {
         if let Some(end) = file.end()? {
@@ -45,24 +50,27 @@ pub(crate) async fn read<B: Body<Data = Bytes> + Unpin>(
 }
 
 struct File {
-    /// The delimiter with the line end before it.
-    delimiter: Vec<u8>,
+    /// Finds the delimiter with the line end before it.
+    delimiter: memmem::Finder<'static>,
+    bytes_max: u64,
     /// The line end that the head has behind it, which the delimiter of an empty file may share, and all that came since.
     held: BytesMut,
     searched: usize,
 }
 
 impl File {
-    fn new(delimiter: &[u8]) -> Self {
+    fn new(delimiter: &[u8], bytes_max: u64) -> Self {
         let delimiter = [LINE_END, delimiter].concat();
-        Self { delimiter, held: BytesMut::from(LINE_END), searched: 0 }
+        let delimiter = memmem::Finder::new(&delimiter).into_owned();
+        Self { delimiter, bytes_max, held: BytesMut::from(LINE_END), searched: 0 }
     }
 
     /// Where the file ends, once its end came.
     fn end(&mut self) -> S3Result<Option<usize>> {
-        while let Some(at) = memmem::find(&self.held[self.searched..], &self.delimiter) {
+        let delimiter_bytes = self.delimiter.needle().len();
+        while let Some(at) = self.delimiter.find(&self.held[self.searched..]) {
             let at = self.searched + at;
-            let behind = &self.held[at + self.delimiter.len()..];
+            let behind = &self.held[at + delimiter_bytes..];
             if behind.len() < LINE_END.len() {
                 self.searched = at;
                 return Ok(None);
@@ -70,24 +78,25 @@ impl File {
             if behind.starts_with(LINE_END) || behind.starts_with(LAST) {
                 // The delimiter of an empty file may share the head's line end.
                 let end = at.max(LINE_END.len());
-                return check(end - LINE_END.len()).map(|()| Some(end));
+                return self.check(end - LINE_END.len()).map(|()| Some(end));
             }
             self.searched = at + 1;
         }
-        let kept = self.held.len().saturating_sub(self.delimiter.len() - 1);
+        let kept = self.held.len().saturating_sub(delimiter_bytes - 1);
         self.searched = self.searched.max(kept);
-        check(kept.saturating_sub(LINE_END.len())).map(|()| None)
+        self.check(kept.saturating_sub(LINE_END.len())).map(|()| None)
     }
-}
 
-fn check(bytes: usize) -> Result<(), S3Error> {
-    if bytes as u64 <= FORM_FILE_BYTES_MAX {
-        return Ok(());
+    fn check(&self, bytes: usize) -> Result<(), S3Error> {
+        if bytes as u64 <= self.bytes_max {
+            return Ok(());
+        }
+        let message = format!(
+            "Your proposed upload exceeds the maximum allowed size: {} bytes for this form's file.",
+            self.bytes_max
+        );
+        Err(error(S3ErrorCode::EntityTooLarge, message))
     }
-    let message = format!(
-        "Your proposed upload exceeds the maximum allowed size: a form's file has at most {FORM_FILE_BYTES_MAX} bytes."
-    );
-    Err(error(S3ErrorCode::EntityTooLarge, message))
 }
 
 #[cfg(test)]
@@ -104,7 +113,7 @@ mod tests {
             .map(|it| Ok::<_, s3s::StdError>(Frame::data(Bytes::copy_from_slice(it))))
             .collect();
         let mut body = StreamBody::new(stream::iter(frames));
-        let read = read(b"--xx", came, &mut body).await;
+        let read = read(b"--xx", came, &mut body, u64::MAX).await;
         read.map(|it| it.to_vec()).map_err(|refused| refused.code().clone())
     }
 
@@ -145,5 +154,9 @@ mod tests {
         assert_eq!(file(&more, &[b"\r\n--xx--"]).await, Err(S3ErrorCode::EntityTooLarge));
         let endless = [&more[..], b"-------"].concat();
         assert_eq!(file(b"", &[&endless]).await, Err(S3ErrorCode::EntityTooLarge));
+        let mut body =
+            StreamBody::new(stream::iter([Ok::<_, s3s::StdError>(Frame::data(Bytes::new()))]));
+        let refused = read(b"--xx", b"hello\r\n--xx--", &mut body, 4).await.unwrap_err();
+        assert_eq!(refused.code(), &S3ErrorCode::EntityTooLarge);
     }
 }

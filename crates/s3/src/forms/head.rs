@@ -18,6 +18,9 @@ use crate::auth::gate::Cut;
 use crate::errors::{self, error};
 use crate::limits::FORM_HEAD_BYTES_MAX;
 
+/// Bytes of a boundary, as RFC 2046 bounds them.
+const BOUNDARY_BYTES_MAX: usize = 70;
+
 /// A form up to its file.
 #[derive(Debug)]
 pub(crate) struct FormHead {
@@ -61,7 +64,8 @@ fn boundary(headers: &HeaderMap) -> Option<&str> {
     kind.split(';').skip(1).find_map(|parameter| {
         let (name, value) = parameter.trim().split_once('=')?;
         let boundary = value.trim_matches('"');
-        (name.eq_ignore_ascii_case("boundary") && !boundary.is_empty()).then_some(boundary)
+        let is_one = (1..=BOUNDARY_BYTES_MAX).contains(&boundary.len());
+        (name.eq_ignore_ascii_case("boundary") && is_one).then_some(boundary)
     })
 }
 

@@ -10,18 +10,19 @@ use std::fmt::Write;
 
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderName, LOCATION};
 use http::request::Parts;
-use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri};
+use larder_types::limits::KEY_BYTES_MAX;
 use s3s::dto::Tagging;
 use s3s::xml::{Deserialize, Deserializer};
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use super::fields::Fields;
-use crate::compat::xml;
+use crate::answer::push_text;
 use crate::digest::checksums;
 use crate::errors::error;
 use crate::request::attributes::check_acl;
 use crate::request::names::location;
+use crate::request::own_headers;
 use crate::request::tags::{self, Tags};
 
 /// Stands in a key for the name of the client's file.
@@ -65,13 +66,22 @@ const SIGNING: [&str; 5] = [
 /// Has the key name the client's file, if it asks for that: before the policy is looked at, which is of the key that the object gets.
 ///
 /// # Errors
-/// `InvalidArgument` without a key.
+/// `InvalidArgument` without a key, `KeyTooLongError`.
 pub(crate) fn expand(fields: Fields, file_name: &str) -> S3Result<Fields> {
     let Some(key) = fields.value("key").filter(|key| !key.is_empty()) else {
         let message = "Bucket POST must contain a field named 'key'. If it is specified, please check the order of the fields.";
         return Err(error(S3ErrorCode::InvalidArgument, message));
     };
+    // Before it is made: a head has room for thousands of them.
+    let bytes = key.len() + key.matches(FILE_NAME).count() * file_name.len();
+    if bytes > KEY_BYTES_MAX + key.len() {
+        return Err(error(S3ErrorCode::KeyTooLongError, "Your key is too long"));
+    }
     let key = key.replace(FILE_NAME, file_name);
+    if key.is_empty() {
+        let message = "The form's key is that of its file, and the file has no name.";
+        return Err(error(S3ErrorCode::InvalidArgument, message));
+    }
     Ok(fields.with("key", key))
 }
 
@@ -86,15 +96,14 @@ pub(crate) struct Posted {
 }
 
 impl Posted {
-    /// The form's answer, and the head of the put that it asks for. `bucket` stands in the host or in the path, and the file has so many
-    /// bytes.
+    /// The form's answer, and the head of the put that it asks for, with a file of so many bytes.
     ///
     /// # Errors
     /// `NotImplemented` for access rules; `InvalidArgument` for what no header can have; `MalformedXML` or `InvalidTag`.
     pub(crate) fn of(
         mut parts: Parts,
         fields: &Fields,
-        (bucket, in_host): (&str, bool),
+        bucket: &str,
         bytes: usize,
     ) -> S3Result<(Self, Parts)> {
         let key = fields.value("key").unwrap_or_default().to_owned();
@@ -119,16 +128,18 @@ impl Posted {
             bucket: bucket.to_owned(),
             key,
         };
-        parts.uri = uri((!in_host).then_some(bucket), &posted.key)?;
-        (parts.method, parts.headers) = (Method::PUT, headers);
+        // Whatever its parameters say: nobody signed them.
+        (parts.method, parts.uri, parts.headers) = (Method::PUT, Uri::default(), headers);
         Ok((posted, parts))
     }
 
-    /// The answer to the form by that to the put, which is a refusal as it is.
+    /// The key of its object.
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The answer to the form by that to the put.
     pub(crate) fn answer(self, mut put: Response<s3s::Body>) -> Response<s3s::Body> {
-        if !put.status().is_success() {
-            return put;
-        }
         let etag = put.headers().get(http::header::ETAG).and_then(|it| it.to_str().ok());
         let etag = etag.unwrap_or_default().to_owned();
         let to =
@@ -158,7 +169,7 @@ impl Posted {
         ];
         for (name, content) in elements {
             let _ = write!(text, "<{name}>");
-            xml::push_escaped(&mut text, content);
+            push_text(&mut text, content);
             let _ = write!(text, "</{name}>");
         }
         text.push_str("</PostResponse>");
@@ -181,7 +192,7 @@ fn redirect(fields: &Fields, bucket: &str, key: &str) -> Option<String> {
     if let Some(fragment) = fragment {
         let _ = write!(to, "#{fragment}");
     }
-    Some(to)
+    HeaderValue::try_from(&to).is_ok().then_some(to)
 }
 
 /// A text as a form writes it into a query.
@@ -197,8 +208,8 @@ fn header(name: &str, value: &str) -> S3Result<Option<(HeaderName, HeaderValue)>
         "tagging" => return Ok(Some(tagging(value)?)),
         name if SIGNING.contains(&name) => return Ok(None),
         name if HEADERS.contains(&name) || PREFIXES.iter().any(|it| name.starts_with(it)) => value,
-        // As a header it could make another request of the put: a copy, or a body in chunks.
-        name if name.starts_with("x-amz-") => {
+        // As headers they could make another request of the put: a copy, a body in chunks, an append.
+        name if name.starts_with("x-amz-") || name.starts_with(own_headers::PREFIX) => {
             let message = format!("The form field {name} is not supported.");
             return Err(error(S3ErrorCode::InvalidArgument, message));
         }
@@ -228,13 +239,23 @@ fn parse_tags(xml: &str) -> S3Result<Tags> {
     tags::of_xml(tagging)
 }
 
-/// The address of an object, in the form that the client used for its bucket.
-fn uri(bucket: Option<&str>, key: &str) -> S3Result<Uri> {
-    let mut path = String::new();
-    for name in bucket.into_iter().chain([key]) {
-        let encoded: Vec<_> = name.split('/').map(urlencoding::encode).collect();
-        let _ = write!(path, "/{}", encoded.join("/"));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_names_the_clients_file_and_is_bounded_before_it_is_made() {
+        let expand = |key: &str, file: &str| {
+            let fields = Fields::checked(vec![("key".to_owned(), key.to_owned())], "r").unwrap();
+            let expanded = expand(fields, file);
+            expanded.map(|it| it.value("key").unwrap().to_owned()).map_err(|it| it.code().clone())
+        };
+        assert_eq!(expand("k", "f"), Ok("k".to_owned()));
+        assert_eq!(expand("u/${filename}.${filename}", "f"), Ok("u/f.f".to_owned()));
+        for key in ["", "${filename}"] {
+            assert_eq!(expand(key, ""), Err(S3ErrorCode::InvalidArgument), "{key}");
+        }
+        let (many, long) = ("${filename}".repeat(3000), "f".repeat(30_000));
+        assert_eq!(expand(&many, &long), Err(S3ErrorCode::KeyTooLongError));
     }
-    let path = PathAndQuery::try_from(path);
-    path.map(Uri::from).map_err(|_| error(S3ErrorCode::InvalidURI, "The key makes no address."))
 }

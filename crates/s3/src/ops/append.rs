@@ -11,12 +11,11 @@ use http::{HeaderMap, HeaderValue};
 use larder_objects::{AppendAt, AppendDone, AppendOptions, ObjectError, Objects, Opened};
 use larder_types::limits::{PIECES_UNCOALESCED_MAX, RECORD_BYTES_MAX};
 use larder_types::{Attributes, BucketName, ObjectChecksum, ObjectKey};
-use s3s::dto::{ETag, PutObjectOutput};
-use s3s::{S3Error, S3ErrorCode, S3Response, S3Result};
+use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use super::face::Face;
+use crate::answer;
 use crate::body::pulled::RequestBody;
-use crate::digest::checksums::{kind_name, show_checksum};
 use crate::errors::{custom, error, not_implemented};
 use crate::request::moved::Moved;
 use crate::request::own_headers;
@@ -68,11 +67,13 @@ pub(crate) fn wanted<O: Objects>(
     ))
 }
 
+/// Appends, and puts into `headers` what came of it.
 pub(crate) async fn object<O: Objects>(
     face: &Face<O>,
     asked: Asked,
     mut body: RequestBody,
-) -> S3Result<S3Response<PutObjectOutput>> {
+    headers: &mut HeaderMap,
+) -> S3Result<()> {
     let Asked { bucket, key, options, checksum } = asked;
     let at = options.at;
     let known = match face.store.open(&bucket, &key).await {
@@ -102,7 +103,7 @@ pub(crate) async fn object<O: Objects>(
     match done {
         Ok(done) => {
             body.note_moved(Moved::Appended);
-            Ok(answer(&done, at, checksum))
+            show(headers, &done, at, checksum)
         }
         Err(refused) => Err(explained(at, &refused).unwrap_or_else(|| body.explain(refused))),
     }
@@ -131,22 +132,17 @@ fn can_grow(checksum: &ObjectChecksum) -> bool {
     checksum.followed_by(checksum, 0).is_some()
 }
 
-fn answer(done: &AppendDone, at: AppendAt, checksum: bool) -> S3Response<PutObjectOutput> {
+fn show(headers: &mut HeaderMap, done: &AppendDone, at: AppendAt, checksum: bool) -> S3Result<()> {
     let object = &done.object;
-    let mut output = PutObjectOutput {
-        e_tag: Some(ETag::Strong(object.etag.text())),
-        size: i64::try_from(object.size).ok(),
-        ..Default::default()
-    };
+    answer::set_etag(headers, &object.etag)?;
+    headers.insert("x-amz-object-size", HeaderValue::from(object.size));
     if let Some(checksum) = object.checksum.as_ref().filter(|_| checksum) {
-        show_checksum!(output, checksum);
-        output.checksum_type = Some(kind_name(checksum.kind).to_owned().into());
+        answer::set_checksum(headers, checksum)?;
     }
-    let mut response = S3Response::new(output);
     if at == AppendAt::End {
-        response.headers.insert(own_headers::OFFSET, HeaderValue::from(done.offset));
+        headers.insert(own_headers::OFFSET, HeaderValue::from(done.offset));
     }
-    response
+    Ok(())
 }
 
 /// Errors of appends: the header that is at fault, and what to do.

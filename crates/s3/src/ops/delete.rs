@@ -1,29 +1,50 @@
 //! DeleteObject and DeleteObjects.
 
 use futures::{StreamExt, stream};
-use http::HeaderMap;
+use http::{HeaderMap, Response, StatusCode};
 use larder_objects::{ObjectError, Objects};
 use larder_types::{BucketName, Condition};
 use s3s::dto::{
-    DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, DeletedObject,
-    ETag, ETagCondition, Error as DeleteFailure, ObjectIdentifier, Timestamp, TimestampFormat,
+    DeleteObjectsInput, DeleteObjectsOutput, DeletedObject, ETag, ETagCondition,
+    Error as DeleteFailure, ObjectIdentifier, Timestamp, TimestampFormat,
 };
-use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
+use s3s::{Body, S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
-use super::face::Face;
+use super::face::{Face, Request};
 use crate::errors::{error, from_store, not_implemented};
 use crate::limits::{DELETE_CONCURRENCY, DELETE_KEYS_MAX};
-use crate::request::conditions::etags;
-use crate::request::names::{key, null_version};
+use crate::request::conditions::{self, etags};
+use crate::request::head::lines;
+use crate::request::names::{check_owner, key, null_version};
 
 /// The names that S3 has for the conditions of a delete, single or in a batch.
-struct Conditions {
+#[derive(Debug, Default)]
+pub(super) struct Conditions {
     if_match: Option<ETagCondition>,
     size: Option<i64>,
     modified: Option<Timestamp>,
 }
 
 impl Conditions {
+    /// Reads the headers of a single delete. They must let it be done.
+    pub(super) fn of(headers: &HeaderMap) -> S3Result<Self> {
+        let mut conditions = Self::default();
+        for line in lines(headers) {
+            match line.name() {
+                "if-match" => conditions.if_match = conditions::of_line(&line)?,
+                "x-amz-expected-bucket-owner" => check_owner(line.text::<String>()?.as_deref())?,
+                "x-amz-if-match-last-modified-time" => {
+                    let date = |text: &str| Timestamp::parse(TimestampFormat::HttpDate, text).ok();
+                    conditions.modified = line.read(date)?;
+                }
+                "x-amz-if-match-size" => conditions.size = line.number()?,
+                "x-amz-mfa" => refuse_mfa(line.text::<String>()?.as_deref())?,
+                _ => {}
+            }
+        }
+        Ok(conditions)
+    }
+
     fn into_condition(self) -> S3Result<Condition> {
         let invalid = |what| error(S3ErrorCode::InvalidArgument, what);
         Ok(Condition {
@@ -55,23 +76,14 @@ fn seconds(date: &Timestamp) -> Result<u64, ()> {
 
 pub(crate) async fn object<O: Objects>(
     face: &Face<O>,
-    request: S3Request<DeleteObjectInput>,
-) -> S3Result<S3Response<DeleteObjectOutput>> {
-    let input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    refuse_mfa(input.mfa.as_deref())?;
-    let named = ObjectIdentifier {
-        key: input.key,
-        version_id: input.version_id,
-        ..ObjectIdentifier::default()
-    };
-    let conditions = Conditions {
-        if_match: input.if_match,
-        size: input.if_match_size,
-        modified: input.if_match_last_modified_time,
-    };
-    one(face, &bucket, &named, conditions).await?;
-    Ok(S3Response::new(DeleteObjectOutput::default()))
+    request: Request,
+) -> S3Result<Response<Body>> {
+    let conditions = Conditions::of(&request.parts.headers)?;
+    let version = request.parameters().one("versionId")?;
+    one(face, &request.bucket, (request.key, version.as_deref()), conditions).await?;
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    Ok(response)
 }
 
 pub(crate) async fn objects<O: Objects>(
@@ -100,7 +112,8 @@ pub(crate) async fn objects<O: Objects>(
                     size: named.size,
                     modified: named.last_modified_time.clone(),
                 };
-                let result = one(face, bucket, &named, conditions).await;
+                let version = named.version_id.as_deref();
+                let result = one(face, bucket, (named.key.clone(), version), conditions).await;
                 (named, result)
             }
         })
@@ -128,11 +141,11 @@ pub(crate) async fn objects<O: Objects>(
 async fn one<O: Objects>(
     face: &Face<O>,
     bucket: &BucketName,
-    named: &ObjectIdentifier,
+    (named, version): (String, Option<&str>),
     conditions: Conditions,
 ) -> S3Result<()> {
-    null_version(named.version_id.as_deref())?;
-    let key = key(named.key.clone())?;
+    null_version(version)?;
+    let key = key(named)?;
     let condition = conditions.into_condition()?;
     match face.store.delete(bucket, &key, condition).await {
         // An absent key is as good as a deleted one, also under a condition (S3).
@@ -169,6 +182,14 @@ fn require_digest(headers: &HeaderMap) -> S3Result<()> {
         S3ErrorCode::InvalidRequest,
         "Missing required header for this request: Content-MD5 OR x-amz-checksum-*",
     ))
+}
+
+#[cfg(test)]
+impl Conditions {
+    /// All that it says, as text.
+    pub(super) fn text(self) -> String {
+        format!("{:?}", (self.if_match, self.size, self.modified))
+    }
 }
 
 #[cfg(test)]

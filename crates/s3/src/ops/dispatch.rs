@@ -7,8 +7,7 @@ use s3s::{S3, S3Request, S3Response, S3Result, dto};
 use super::face::Face;
 use super::probes::Setting;
 use super::{
-    bucket, bucket_cors, copy, delete, describe, get, list, probes, put, tagging, upload,
-    upload_lists,
+    bucket, bucket_cors, copy, delete, describe, list, probes, tagging, upload, upload_lists,
 };
 
 /// The argument and result of a method.
@@ -52,28 +51,6 @@ impl<O: Objects> S3 for Face<O> {
         bucket::location(self, asked)
     }
 
-    async fn put_object(&self, asked: Asked<dto::PutObjectInput>) -> Answer<dto::PutObjectOutput> {
-        put::object(self, asked).await
-    }
-
-    async fn get_object(&self, asked: Asked<dto::GetObjectInput>) -> Answer<dto::GetObjectOutput> {
-        get::object(self, asked).await
-    }
-
-    async fn head_object(
-        &self,
-        asked: Asked<dto::HeadObjectInput>,
-    ) -> Answer<dto::HeadObjectOutput> {
-        get::head(self, asked).await
-    }
-
-    async fn delete_object(
-        &self,
-        asked: Asked<dto::DeleteObjectInput>,
-    ) -> Answer<dto::DeleteObjectOutput> {
-        delete::object(self, asked).await
-    }
-
     async fn delete_objects(
         &self,
         asked: Asked<dto::DeleteObjectsInput>,
@@ -107,13 +84,6 @@ impl<O: Objects> S3 for Face<O> {
         asked: Asked<dto::ListObjectsInput>,
     ) -> Answer<dto::ListObjectsOutput> {
         list::v1(self, asked).await
-    }
-
-    async fn list_objects_v2(
-        &self,
-        asked: Asked<dto::ListObjectsV2Input>,
-    ) -> Answer<dto::ListObjectsV2Output> {
-        list::v2(self, asked).await
     }
 
     async fn list_object_versions(

@@ -1,13 +1,35 @@
-//! The store behind all operations, and the names in requests that each of them looks at first.
+//! The store behind all operations, the request that is called without the protocol library, and the names in requests that
+//! each looks at first.
 
 use std::sync::Arc;
 
+use http::request::Parts;
 use larder_objects::{ObjectError, Objects};
 use larder_types::{BucketName, UploadId};
-use s3s::{S3ErrorCode, S3Result};
+use s3s::S3Result;
 
-use crate::errors::{error, from_store};
-use crate::request::names::check_owner;
+use crate::auth::gate::Gate;
+use crate::body::sent::Sent;
+use crate::errors::from_store;
+use crate::request::head::Parameters;
+use crate::request::names::{bucket_name, check_owner};
+
+/// A request that was let in.
+pub(crate) struct Request {
+    pub(crate) bucket: BucketName,
+    /// Empty if it is about no object.
+    pub(crate) key: String,
+    pub(crate) parts: Parts,
+    pub(crate) body: s3s::Body,
+    pub(crate) sent: Sent,
+    pub(crate) gate: Arc<Gate>,
+}
+
+impl Request {
+    pub(crate) fn parameters(&self) -> Parameters<'_> {
+        Parameters::of(self.parts.uri.query().unwrap_or(""))
+    }
+}
 
 /// The face over one store.
 pub(crate) struct Face<O> {
@@ -32,8 +54,7 @@ impl<O: Objects> Face<O> {
     /// `InvalidBucketName`; `AccessDenied` if the request expects somebody else to own it.
     pub(crate) fn bucket(&self, name: &str, expected_owner: Option<&str>) -> S3Result<BucketName> {
         check_owner(expected_owner)?;
-        BucketName::new(name)
-            .map_err(|rule| error(S3ErrorCode::InvalidBucketName, rule.to_string()))
+        bucket_name(name)
     }
 
     /// An upload's id. What is none cannot be an upload's.

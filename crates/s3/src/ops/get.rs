@@ -4,61 +4,79 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use larder_objects::{ObjectError, Objects, Opened, ReadBody, Replication, ReplicationStatus};
-use larder_types::{BucketName, ETag as StoredETag, HybridClock, Metax, ObjectChecksum, ObjectKey};
-use s3s::dto::{
-    ETag, GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, StreamingBlob,
-    Timestamp, TimestampFormat,
-};
+use larder_types::{BucketName, HybridClock, Metax, ObjectChecksum, ObjectKey};
+use s3s::dto::{Range, StreamingBlob, Timestamp, TimestampFormat};
 use s3s::stream::{ByteStream, RemainingLength};
-use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, StdError};
+use s3s::{Body, S3Error, S3ErrorCode, S3Result, StdError};
 
-use super::face::Face;
-use crate::digest::checksums::{kind_name, show_checksum};
+use super::face::{Face, Request};
+use crate::answer;
 use crate::errors::{error, from_store};
 use crate::limits::CHANGED_RETRIES_MAX;
-use crate::request::attributes::{DEFAULT_CONTENT_TYPE, http_date};
+use crate::request::attributes::DEFAULT_CONTENT_TYPE;
 use crate::request::conditions::{self, ReadConditions, Unmet};
 use crate::request::encryption::refuse_reading;
-use crate::request::names::{key, null_version};
+use crate::request::head::{Parameters, lines};
+use crate::request::metadata;
+use crate::request::names::{check_owner, key, null_version};
 use crate::request::own_headers::REPLICATION_REGIONS;
 use crate::request::range::{self, Span};
 
+const STORAGE_CLASS: HeaderName = HeaderName::from_static("x-amz-storage-class");
+const WEBSITE_REDIRECT: HeaderName = HeaderName::from_static("x-amz-website-redirect-location");
+
 /// The demands of a read, apart from the object's name.
-struct Wanted<'r> {
+pub(super) struct Wanted<'r> {
     conditions: ReadConditions,
-    range: Option<s3s::dto::Range>,
+    range: Option<Range>,
     if_range: Option<&'r HeaderValue>,
     part: Option<i32>,
     checksum: bool,
+    /// Headers to be shown in place of the object's.
+    replaced: HeaderMap,
 }
 
-impl Wanted<'_> {
+impl<'r> Wanted<'r> {
+    /// Reads the headers and parameters that Get and Head share.
+    pub(super) fn of(headers: &'r HeaderMap, parameters: Parameters<'_>) -> S3Result<Self> {
+        let mut conditions = ReadConditions::default();
+        let (mut range, mut checksum) = (None, false);
+        for line in lines(headers) {
+            match line.name() {
+                "if-match" => conditions.if_match = conditions::of_line(&line)?,
+                "if-none-match" => conditions.if_none_match = conditions::of_line(&line)?,
+                "if-modified-since" => {
+                    conditions.if_modified_since = conditions::date_of_line(&line)?;
+                }
+                "if-unmodified-since" => {
+                    conditions.if_unmodified_since = conditions::date_of_line(&line)?;
+                }
+                "range" => range = range::of_line(&line)?,
+                "x-amz-checksum-mode" => {
+                    checksum = line.text::<String>()?.is_some_and(|mode| mode == "ENABLED");
+                }
+                "x-amz-expected-bucket-owner" => check_owner(line.text::<String>()?.as_deref())?,
+                _ => {}
+            }
+        }
+        refuse_reading(headers)?;
+        null_version(parameters.one("versionId")?.as_deref())?;
+        Ok(Self {
+            conditions,
+            range,
+            if_range: headers.get(header::IF_RANGE),
+            part: parameters.number("partNumber")?,
+            checksum,
+            replaced: replaced(parameters)?,
+        })
+    }
+
     /// True if all of the object is wanted, whatever it is by now.
     fn is_all(&self) -> bool {
         self.range.is_none() && self.part.is_none() && self.conditions.are_none()
     }
-}
-
-/// Takes the fields that Get and Head share.
-macro_rules! wanted {
-    ($input:expr, $headers:expr) => {{
-        refuse_reading($headers)?;
-        null_version($input.version_id.as_deref())?;
-        Wanted {
-            conditions: ReadConditions {
-                if_match: $input.if_match.take(),
-                if_none_match: $input.if_none_match.take(),
-                if_modified_since: $input.if_modified_since.take(),
-                if_unmodified_since: $input.if_unmodified_since.take(),
-            },
-            range: $input.range.take(),
-            if_range: $headers.get(header::IF_RANGE),
-            part: $input.part_number,
-            checksum: $input.checksum_mode.as_ref().is_some_and(|mode| mode.as_str() == "ENABLED"),
-        }
-    }};
 }
 
 /// An object found, and what of it is to be sent.
@@ -69,76 +87,92 @@ struct Found {
     parts_count: Option<i32>,
 }
 
-/// Fills the headers that Get and Head share.
-macro_rules! describe {
-    ($output:expr, $found:expr) => {{
-        let metax = &$found.opened.metax;
-        let attributes = &metax.attributes;
-        $output.accept_ranges = Some("bytes".to_owned());
-        $output.cache_control = attributes.cache_control.clone();
-        $output.content_disposition = attributes.content_disposition.clone();
-        $output.content_encoding = attributes.content_encoding.clone();
-        $output.content_language = attributes.content_language.clone();
-        $output.content_length = i64::try_from($found.span.len()).ok();
-        $output.content_range = $found.span.content_range(metax.size);
-        let content_type = attributes.content_type.as_deref().unwrap_or(DEFAULT_CONTENT_TYPE);
-        $output.content_type = Some(content_type.to_owned());
-        $output.e_tag = Some(ETag::Strong(metax.etag.text()));
-        $output.last_modified = Some(last_modified(metax.clock));
-        if !attributes.user.is_empty() {
-            $output.metadata = Some(attributes.user.iter().cloned().collect());
-        }
-        $output.parts_count = $found.parts_count;
-        $output.storage_class = attributes.storage_class.clone().map(Into::into);
-        $output.website_redirect_location = attributes.website_redirect.clone();
-        if let Some(checksum) = &$found.checksum {
-            show_checksum!($output, checksum);
-            $output.checksum_type = Some(kind_name(checksum.kind).to_owned().into());
-        }
-    }};
-}
-
 pub(crate) async fn object<O: Objects>(
     face: &Face<O>,
-    request: S3Request<GetObjectInput>,
-) -> S3Result<S3Response<GetObjectOutput>> {
-    let mut input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    let wanted = wanted!(input, &request.headers);
-    let key = key(input.key)?;
-    let (found, body) = read(face, &bucket, &key, &wanted).await?;
-    let mut output = GetObjectOutput { body: Some(body), ..Default::default() };
-    describe!(output, found);
-    let tags = found.opened.metax.attributes.tags.len();
-    output.tag_count = i32::try_from(tags).ok().filter(|count| *count > 0);
-    let mut response = S3Response::new(output);
-    if input.response_expires.is_none() {
-        show_expires(&mut response.headers, &found);
+    request: Request,
+) -> S3Result<Response<Body>> {
+    let wanted = Wanted::of(&request.parts.headers, request.parameters())?;
+    let key = key(request.key.clone())?;
+    let (found, body) = read(face, &request.bucket, &key, &wanted).await?;
+    show(face, (&request.bucket, &found), wanted.replaced, body).await
+}
+
+pub(crate) async fn head<O: Objects>(face: &Face<O>, request: Request) -> S3Result<Response<Body>> {
+    let wanted = Wanted::of(&request.parts.headers, request.parameters())?;
+    let key = key(request.key.clone())?;
+    let found = find(face, &request.bucket, &key, &wanted).await?;
+    show(face, (&request.bucket, &found), wanted.replaced, Body::empty()).await
+}
+
+/// The answer that shows an object.
+async fn show<O: Objects>(
+    face: &Face<O>,
+    (bucket, found): (&BucketName, &Found),
+    replaced: HeaderMap,
+    body: Body,
+) -> S3Result<Response<Body>> {
+    let mut response = Response::new(body);
+    if describe(response.headers_mut(), found)? {
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     }
-    show_replication(&mut response.headers, face, (&bucket, &found.opened)).await;
+    response.headers_mut().extend(replaced);
+    show_replication(response.headers_mut(), face, (bucket, &found.opened)).await;
     Ok(response)
 }
 
-pub(crate) async fn head<O: Objects>(
-    face: &Face<O>,
-    request: S3Request<HeadObjectInput>,
-) -> S3Result<S3Response<HeadObjectOutput>> {
-    let mut input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    let wanted = wanted!(input, &request.headers);
-    let replaced = replaced(&mut input)?;
-    let found = find(face, &bucket, &key(input.key)?, &wanted).await?;
-    let mut output = HeadObjectOutput::default();
-    describe!(output, found);
-    let mut response = S3Response::with_headers(output, replaced);
-    show_expires(&mut response.headers, &found);
-    show_replication(&mut response.headers, face, (&bucket, &found.opened)).await;
-    let tags = found.opened.metax.attributes.tags.len();
-    if tags > 0 {
-        // The library has no field for it here.
-        response.headers.insert("x-amz-tagging-count", HeaderValue::from(tags));
+/// Sets the headers of an object. Returns true if a part of it is sent.
+fn describe(headers: &mut HeaderMap, found: &Found) -> S3Result<bool> {
+    let metax = &found.opened.metax;
+    let attributes = &metax.attributes;
+    let content_type = attributes.content_type.as_deref().unwrap_or(DEFAULT_CONTENT_TYPE);
+    for (name, text) in [
+        (header::CACHE_CONTROL, attributes.cache_control.as_deref()),
+        (header::CONTENT_DISPOSITION, attributes.content_disposition.as_deref()),
+        (header::CONTENT_ENCODING, attributes.content_encoding.as_deref()),
+        (header::CONTENT_LANGUAGE, attributes.content_language.as_deref()),
+        (header::CONTENT_TYPE, Some(content_type)),
+        (header::EXPIRES, attributes.expires.as_deref()),
+        (STORAGE_CLASS, attributes.storage_class.as_deref()),
+        (WEBSITE_REDIRECT, attributes.website_redirect.as_deref()),
+    ] {
+        if let Some(text) = text {
+            answer::set(headers, name, text)?;
+        }
     }
-    Ok(response)
+    headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(found.span.len()));
+    answer::set_etag(headers, &metax.etag)?;
+    answer::set(headers, header::LAST_MODIFIED, &answer::http_date(metax.clock))?;
+    if let Some(checksum) = &found.checksum {
+        answer::set_checksum(headers, checksum)?;
+    }
+    show_metadata(headers, &attributes.user);
+    if let Some(count) = found.parts_count {
+        headers.insert("x-amz-mp-parts-count", HeaderValue::from(count));
+    }
+    if !attributes.tags.is_empty() {
+        headers.insert("x-amz-tagging-count", HeaderValue::from(attributes.tags.len()));
+    }
+    let range = found.span.content_range(metax.size);
+    if let Some(range) = &range {
+        answer::set(headers, header::CONTENT_RANGE, range)?;
+    }
+    Ok(range.is_some())
+}
+
+/// Metadata that can be no header, as a form may give, is counted instead (S3).
+fn show_metadata(headers: &mut HeaderMap, user: &[(String, String)]) {
+    let mut missing = 0_u32;
+    for (name, value) in user {
+        let name = HeaderName::try_from(format!("{}{name}", metadata::PREFIX));
+        match (name, HeaderValue::try_from(&*metadata::encode(value))) {
+            (Ok(name), Ok(value)) => drop(headers.insert(name, value)),
+            _ => missing += 1,
+        }
+    }
+    if missing > 0 {
+        headers.insert("x-amz-missing-meta", HeaderValue::from(missing));
+    }
 }
 
 /// Shows where the version is, in a store that is one of several regions and knows it now.
@@ -161,32 +195,28 @@ async fn show_replication<O: Objects>(
     }
 }
 
-/// Shows `Expires` as it was put, unless the request wants another: the library would show no more than a date.
-fn show_expires(headers: &mut HeaderMap, found: &Found) {
-    let Some(text) = &found.opened.metax.attributes.expires else { return };
-    if let Ok(value) = HeaderValue::try_from(text.as_str()) {
-        headers.entry(header::EXPIRES).or_insert(value);
-    }
-}
-
-/// The headers that the request wants shown in place of the object's. Of a Get the library sees to
-/// it.
-fn replaced(input: &mut HeadObjectInput) -> S3Result<HeaderMap> {
+/// The headers that a request wants shown in place of the object's.
+fn replaced(parameters: Parameters<'_>) -> S3Result<HeaderMap> {
     let mut headers = HeaderMap::new();
-    for (name, wanted) in [
-        (header::CACHE_CONTROL, input.response_cache_control.take()),
-        (header::CONTENT_DISPOSITION, input.response_content_disposition.take()),
-        (header::CONTENT_ENCODING, input.response_content_encoding.take()),
-        (header::CONTENT_LANGUAGE, input.response_content_language.take()),
-        (header::CONTENT_TYPE, input.response_content_type.take()),
-        (header::EXPIRES, input.response_expires.as_ref().map(http_date).transpose()?),
+    if parameters.are_none() {
+        return Ok(headers);
+    }
+    let is_date = |text: &str| Timestamp::parse(TimestampFormat::HttpDate, text).is_ok();
+    for (name, parameter) in [
+        (header::CACHE_CONTROL, "response-cache-control"),
+        (header::CONTENT_DISPOSITION, "response-content-disposition"),
+        (header::CONTENT_ENCODING, "response-content-encoding"),
+        (header::CONTENT_LANGUAGE, "response-content-language"),
+        (header::CONTENT_TYPE, "response-content-type"),
+        (header::EXPIRES, "response-expires"),
     ] {
-        let Some(wanted) = wanted else { continue };
-        let value = HeaderValue::try_from(wanted).map_err(|_| {
-            let reason = format!("response-{name} is not what a header may have.");
-            error(S3ErrorCode::InvalidArgument, reason)
-        })?;
-        headers.insert(name, value);
+        let value = |text: &str| {
+            let is_read = name != header::EXPIRES || is_date(text);
+            HeaderValue::try_from(text).ok().filter(|_| is_read)
+        };
+        if let Some(value) = parameters.read(parameter, value)? {
+            headers.insert(name, value);
+        }
     }
     Ok(headers)
 }
@@ -250,7 +280,7 @@ async fn read<O: Objects>(
     bucket: &BucketName,
     key: &ObjectKey,
     wanted: &Wanted<'_>,
-) -> S3Result<(Found, StreamingBlob)> {
+) -> S3Result<(Found, Body)> {
     for _ in 0..CHANGED_RETRIES_MAX {
         let opened = match wanted.is_all() {
             true => face.store.open_whole(bucket, key).await,
@@ -258,11 +288,11 @@ async fn read<O: Objects>(
         };
         let found = chosen(face, opened.map_err(from_store)?, wanted).await?;
         if found.span.len() == 0 {
-            return Ok((found, StreamingBlob::from(s3s::Body::empty())));
+            return Ok((found, Body::empty()));
         }
         match face.store.read(&found.opened, found.span.bytes.clone()).await {
             Ok(body) => {
-                let body = blob(body, found.span.len());
+                let body = sized(body, found.span.len());
                 return Ok((found, body));
             }
             Err(ObjectError::Changed) => {}
@@ -272,13 +302,13 @@ async fn read<O: Objects>(
     Err(from_store(ObjectError::Changed))
 }
 
-fn blob(body: ReadBody, len: u64) -> StreamingBlob {
+fn sized(body: ReadBody, len: u64) -> Body {
     match body {
         ReadBody::Whole(bytes) => {
             assert_eq!(bytes.len() as u64, len, "a read gives the bytes that were asked for");
-            StreamingBlob::from(s3s::Body::from(bytes))
+            Body::from(bytes)
         }
-        ReadBody::Stream(pieces) => StreamingBlob::new(Sized { pieces, left: len }),
+        ReadBody::Stream(pieces) => Body::from(StreamingBlob::new(Sized { pieces, left: len })),
     }
 }
 
@@ -328,16 +358,37 @@ fn refusal(unmet: Unmet, metax: &Metax) -> S3Error {
             headers.insert(name, value);
         }
     };
-    put(header::ETAG, Some(quoted(&metax.etag)));
+    put(header::ETAG, Some(format!("\"{}\"", metax.etag.text())));
     put(header::CACHE_CONTROL, metax.attributes.cache_control.clone());
     put(header::EXPIRES, metax.attributes.expires.clone());
-    let mut date = Vec::new();
-    let shown = last_modified(metax.clock).format(TimestampFormat::HttpDate, &mut date);
-    put(header::LAST_MODIFIED, shown.ok().and_then(|()| String::from_utf8(date).ok()));
+    put(header::LAST_MODIFIED, Some(answer::http_date(metax.clock)));
     refused.set_headers(headers);
     refused
 }
 
-fn quoted(etag: &StoredETag) -> String {
-    format!("\"{}\"", etag.text())
+#[cfg(test)]
+impl Wanted<'_> {
+    /// All that it says, as text.
+    pub(super) fn text(self) -> String {
+        let shown = self.replaced.get(header::CONTENT_TYPE);
+        let shown = shown.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        format!("{:?}", (self.conditions, self.range, self.part, self.checksum, shown))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_that_can_be_no_header_is_counted() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let mut headers = HeaderMap::new();
+        show_metadata(&mut headers, &[pair("a", "1"), pair("b", "\u{e4}\n")]);
+        assert_eq!(headers.len(), 2);
+        assert_eq!(headers["x-amz-meta-b"], "=?UTF-8?B?w6QK?=");
+        show_metadata(&mut headers, &[pair("a b", "1"), pair("", "2"), pair("c\n", "3")]);
+        assert_eq!(headers["x-amz-missing-meta"], "2");
+        assert_eq!(headers["x-amz-meta-"], "2");
+    }
 }

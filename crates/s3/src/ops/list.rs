@@ -1,6 +1,6 @@
 //! Lists of objects: ListObjects, ListObjectsV2 and ListObjectVersions.
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use larder_objects::{ListItem, ListPage, ListRequest, ListedObject, Objects};
 use larder_types::limits::LIST_PAGE_MAX;
 use larder_types::{BucketName, Metax};
@@ -9,14 +9,16 @@ use s3s::dto::{
     ListObjectVersionsOutput, ListObjectsInput, ListObjectsOutput, ListObjectsV2Input,
     ListObjectsV2Output, Object, ObjectVersion, OptionalObjectAttributes,
 };
-use s3s::{S3ErrorCode, S3Request, S3Response, S3Result};
+use s3s::{Body, S3ErrorCode, S3Request, S3Response, S3Result};
 
-use super::face::Face;
+use super::face::{Face, Request};
 use super::get::last_modified;
+use crate::answer;
 use crate::digest::checksums::{kind_name, name};
 use crate::errors::{error, from_store};
 use crate::request::attributes::class;
-use crate::request::names::owner;
+use crate::request::head::{Parameters, lines};
+use crate::request::names::{check_owner, owner};
 use crate::request::own_headers::LIST_REGIONS;
 use crate::request::token;
 
@@ -133,11 +135,15 @@ impl Scope {
     /// The answer: it says which regions are listed, as an earlier release ignores that it is asked for all.
     fn response<T>(self, output: T) -> S3Response<T> {
         let mut response = S3Response::new(output);
+        self.show(&mut response.headers);
+        response
+    }
+
+    fn show(self, headers: &mut HeaderMap) {
         if self == Self::AllRegions {
             let name = HeaderName::from_static(LIST_REGIONS);
-            response.headers.insert(name, HeaderValue::from_static("all"));
+            headers.insert(name, HeaderValue::from_static("all"));
         }
-        response
     }
 }
 
@@ -244,13 +250,10 @@ pub(crate) async fn v1<O: Objects>(
     }))
 }
 
-pub(crate) async fn v2<O: Objects>(
-    face: &Face<O>,
-    request: S3Request<ListObjectsV2Input>,
-) -> S3Result<S3Response<ListObjectsV2Output>> {
-    let scope = Scope::of(&request.headers)?;
-    let input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
+pub(crate) async fn v2<O: Objects>(face: &Face<O>, request: Request) -> S3Result<Response<Body>> {
+    let scope = Scope::of(&request.parts.headers)?;
+    let input = read_v2(&request.parts.headers, request.parameters())?;
+    check_owner(input.expected_bucket_owner.as_deref())?;
     let encoding = Encoding::parse(input.encoding_type.as_ref())?;
     refuse_unknown(input.optional_object_attributes.as_deref())?;
     let max = page_size(input.max_keys)?;
@@ -260,11 +263,11 @@ pub(crate) async fn v2<O: Objects>(
         None => given(input.start_after.clone()),
     };
     let asked = ListRequest { prefix: prefix.clone(), delimiter: delimiter.clone(), after, max };
-    let found = page(face, &bucket, asked, scope).await?;
+    let found = page(face, &request.bucket, asked, scope).await?;
     let with_owner = input.fetch_owner == Some(true);
     let contents = found.entries.iter().map(|listed| show(listed, encoding, with_owner)).collect();
-    Ok(scope.response(ListObjectsV2Output {
-        name: Some(input.bucket),
+    let mut response = answer::document(&ListObjectsV2Output {
+        name: Some(request.bucket.as_str().to_owned()),
         prefix: Some(encoding.show(&prefix)),
         max_keys: i32::try_from(max).ok(),
         key_count: i32::try_from(found.entries.len() + found.groups.len()).ok(),
@@ -277,7 +280,36 @@ pub(crate) async fn v2<O: Objects>(
         encoding_type: encoding.name(),
         start_after: input.start_after.map(|after| encoding.show(&after)),
         request_charged: None,
-    }))
+    })?;
+    scope.show(response.headers_mut());
+    Ok(response)
+}
+
+/// Reads the parameters and headers of a list.
+pub(super) fn read_v2(
+    headers: &HeaderMap,
+    parameters: Parameters<'_>,
+) -> S3Result<ListObjectsV2Input> {
+    let mut input = ListObjectsV2Input {
+        continuation_token: parameters.one("continuation-token")?,
+        delimiter: parameters.one("delimiter")?,
+        encoding_type: parameters.one("encoding-type")?.map(Into::into),
+        fetch_owner: parameters.read("fetch-owner", |text| text.parse().ok())?,
+        max_keys: parameters.number("max-keys")?,
+        prefix: parameters.one("prefix")?,
+        start_after: parameters.one("start-after")?,
+        ..Default::default()
+    };
+    for line in lines(headers) {
+        match line.name() {
+            "x-amz-expected-bucket-owner" => input.expected_bucket_owner = line.text()?,
+            "x-amz-optional-object-attributes" => {
+                input.optional_object_attributes = Some(line.texts()?);
+            }
+            _ => {}
+        }
+    }
+    Ok(input)
 }
 
 pub(crate) async fn versions<O: Objects>(

@@ -1,9 +1,10 @@
-//! The operations, one file for each or for a few that go together. `dispatch.rs` is the protocol library's interface:
-//! it stands above all others, and each takes the store from `face.rs`.
+//! The operations, one file for each or for a few that go together. Each takes the store from `face.rs`. Above all others stand
+//! `call.rs`, which calls PutObject, GetObject, HeadObject, DeleteObject and ListObjectsV2, and `dispatch.rs`, which is the
+//! protocol library's interface and calls the rest.
 //!
 //! | file | operations |
 //! |---|---|
-//! | `put.rs`, `append.rs`, `posted.rs` | PutObject; where it appends; where a form asks for it |
+//! | `put.rs`, `append.rs` | PutObject; where it appends |
 //! | `get.rs` | GetObject, HeadObject |
 //! | `copy.rs` | CopyObject, UploadPartCopy |
 //! | `delete.rs` | DeleteObject, DeleteObjects |
@@ -18,10 +19,13 @@
 mod append;
 mod bucket;
 mod bucket_cors;
+pub(crate) mod call;
 mod copy;
 mod delete;
 mod describe;
 mod dispatch;
+#[cfg(test)]
+mod drawn;
 pub(crate) mod face;
 mod get;
 mod list;

@@ -175,7 +175,7 @@ fn without_aws_chunked(encoding: String) -> Option<String> {
 ///
 /// # Errors
 /// `InvalidArgument`.
-pub(crate) fn http_date(date: &Timestamp) -> S3Result<String> {
+fn http_date(date: &Timestamp) -> S3Result<String> {
     let mut text = Vec::new();
     date.format(TimestampFormat::HttpDate, &mut text)
         .map_err(|_| error(S3ErrorCode::InvalidArgument, "Expires is not a date"))?;

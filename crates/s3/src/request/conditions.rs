@@ -5,7 +5,35 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use http::HeaderValue;
 use larder_types::{Condition, EtagList, HybridClock, Metax};
-use s3s::dto::{ETagCondition, Timestamp};
+use s3s::S3Result;
+use s3s::dto::{ETag, ETagCondition, Timestamp, TimestampFormat};
+
+use super::head::Line;
+
+/// A header that lists entity tags. What is none matches nothing.
+///
+/// # Errors
+/// `InvalidRequest` if there are several lines.
+pub(crate) fn of_line(line: &Line<'_>) -> S3Result<Option<ETagCondition>> {
+    let Some(value) = line.value()? else { return Ok(None) };
+    let odd = || {
+        // As a tag it is read as a list of tags, of which each that is none is no object's.
+        ETagCondition::ETag(ETag::Strong(value.to_str().unwrap_or_default().to_owned()))
+    };
+    Ok(Some(ETagCondition::parse_http_header(value.as_bytes()).unwrap_or_else(|_| odd())))
+}
+
+/// A date of a condition: obsolete forms of HTTP's dates are read, anything else is ignored.
+///
+/// # Errors
+/// `InvalidRequest` if there are several lines.
+pub(crate) fn date_of_line(line: &Line<'_>) -> S3Result<Option<Timestamp>> {
+    let text = line.value()?.and_then(|value| value.to_str().ok());
+    Ok(text.and_then(|text| {
+        let exact = Timestamp::parse(TimestampFormat::HttpDate, text).ok();
+        exact.or_else(|| httpdate::parse_http_date(text).ok().map(Timestamp::from))
+    }))
+}
 
 /// The entity tags that a header lists.
 pub(crate) fn etags(header: &ETagCondition) -> EtagList {
@@ -119,6 +147,7 @@ mod tests {
     use larder_types::{Attributes, ETag, HybridClock, RegionId};
 
     use super::*;
+    use crate::request::head::lines;
 
     const TAG: &str = "\"abababababababababababababababab\"";
 
@@ -196,6 +225,32 @@ mod tests {
         ] {
             assert!(!is(other), "{other}");
         }
+    }
+
+    #[test]
+    fn headers_are_read_in_the_forms_that_s3_takes() {
+        let headers = |value: &[u8]| {
+            let value = HeaderValue::from_bytes(value).unwrap();
+            http::HeaderMap::from_iter([(http::header::IF_MATCH, value)])
+        };
+        let tags = |value: &[u8]| of_line(&lines(&headers(value)).next().unwrap()).unwrap();
+        assert_eq!(tags(TAG.as_bytes()), tag(TAG));
+        assert_eq!(tags(b"*"), tag("*"));
+        assert_eq!(tags(b""), None);
+        let odd = tags(b"a_b, \"c\"").unwrap();
+        assert_eq!(etags(&odd), EtagList::Of(vec!["a_b".to_owned(), "c".to_owned()]));
+        assert_eq!(etags(&tags(b"\xff").unwrap()), EtagList::Of(vec![String::new()]));
+        let date =
+            |text: &str| date_of_line(&lines(&headers(text.as_bytes())).next().unwrap()).unwrap();
+        for form in [
+            "Sun, 06 Nov 1994 08:49:37 GMT",
+            "Sunday, 06-Nov-94 08:49:37 GMT",
+            "Sun Nov  6 08:49:37 1994",
+        ] {
+            assert_eq!(date(form), at(784_111_777), "{form}");
+        }
+        assert!(date("Sun, 06 Nov 1960 08:49:37 GMT").is_some());
+        assert_eq!((date("soon"), date("")), (None, None));
     }
 
     #[test]

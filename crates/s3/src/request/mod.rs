@@ -2,9 +2,12 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `shape.rs` | the operation, and how the body is framed |
+//! | `routing.rs` | the operation, and how the body is framed |
+//! | `address.rs` | the spelling of an address, and what it names |
+//! | `head.rs` | headers and parameters, as operations read them |
+//! | `metadata.rs` | the text of user metadata |
 //! | `ids.rs` | the id that a request gets |
-//! | `names.rs` | keys, versions, owners and addresses |
+//! | `names.rs` | buckets, keys, versions and owners |
 //! | `attributes.rs`, `tags.rs` | what is stored with an object |
 //! | `conditions.rs` | conditions of puts, deletes and reads |
 //! | `range.rs` | the part of an object that is asked for |
@@ -13,14 +16,17 @@
 //! | `token.rs` | the place where a list goes on |
 //! | `own_headers.rs` | headers that S3 does not have |
 
+pub(crate) mod address;
 pub(crate) mod attributes;
 pub(crate) mod conditions;
 pub(crate) mod encryption;
+pub(crate) mod head;
 pub(crate) mod ids;
+pub(crate) mod metadata;
 pub(crate) mod moved;
 pub(crate) mod names;
 pub(crate) mod own_headers;
 pub(crate) mod range;
-pub(crate) mod shape;
+pub(crate) mod routing;
 pub(crate) mod tags;
 pub(crate) mod token;

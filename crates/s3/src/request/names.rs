@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::HOST;
-use larder_types::ObjectKey;
+use larder_types::{BucketName, ObjectKey};
 use s3s::dto::{Initiator, Owner};
 use s3s::{S3ErrorCode, S3Result};
 
@@ -23,6 +23,14 @@ pub(crate) fn owner() -> Owner {
 /// The one user, as who began an upload.
 pub(crate) fn initiator() -> Initiator {
     Initiator { display_name: Some(OWNER_NAME.to_owned()), id: Some(OWNER_ID.to_owned()) }
+}
+
+/// A bucket's name.
+///
+/// # Errors
+/// `InvalidBucketName` with the rule that is broken.
+pub(crate) fn bucket_name(name: &str) -> S3Result<BucketName> {
+    BucketName::new(name).map_err(|rule| error(S3ErrorCode::InvalidBucketName, rule.to_string()))
 }
 
 /// A request may say whom it expects to own the bucket.

@@ -7,6 +7,7 @@ use larder_types::PartRef;
 use s3s::dto::Range;
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
+use super::head::Line;
 use crate::errors::{custom, error};
 
 /// Bytes of an object, and whether the answer says that they are a part of it.
@@ -34,6 +35,15 @@ impl Span {
     pub(crate) fn len(&self) -> u64 {
         self.bytes.end - self.bytes.start
     }
+}
+
+/// A `Range` header. One that is none, or means several ranges, is ignored.
+///
+/// # Errors
+/// `InvalidRequest` if there are several lines.
+pub(crate) fn of_line(line: &Line<'_>) -> S3Result<Option<Range>> {
+    let text = line.value()?.and_then(|value| value.to_str().ok());
+    Ok(text.and_then(|text| Range::parse(text).ok()))
 }
 
 /// The bytes that a `Range` header means.
@@ -106,6 +116,7 @@ fn not_satisfiable(size: u64) -> S3Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::head::lines;
 
     fn range(header: &str, size: u64) -> Option<Bytes<u64>> {
         of_header(Some(&Range::parse(header).unwrap()), size).ok().map(|span| span.bytes)
@@ -129,6 +140,22 @@ mod tests {
             assert_eq!(range(header, size), None, "{header} of {size}");
         }
         assert_eq!(of_header(None, 7).unwrap(), Span::whole(7));
+    }
+
+    #[test]
+    fn what_is_no_single_range_is_ignored() {
+        let read = |values: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(http::header::RANGE, HeaderValue::from_static(value));
+            }
+            of_line(&lines(&headers).next().unwrap())
+        };
+        assert_eq!(read(&["bytes=5-"]).unwrap(), Some(Range::Int { first: 5, last: None }));
+        for none in ["bytes=0-1,3-4", "bytes=5-1", "lines=0-1", "bytes=", ""] {
+            assert_eq!(read(&[none]).unwrap(), None, "{none}");
+        }
+        assert!(read(&["bytes=0-1", "bytes=0-1"]).is_err());
     }
 
     #[test]

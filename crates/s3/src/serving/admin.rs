@@ -68,6 +68,17 @@ impl Admin {
         Ok(shown(info, "application/json"))
     }
 
+    /// Answers a request for metrics whose token was verified.
+    pub(crate) fn metrics(
+        &self,
+        hooks: &impl ServerHooks,
+        headers: &HeaderMap,
+    ) -> Result<Response<s3s::Body>, S3Error> {
+        let _place = self.places.try_acquire().map_err(|_full| errors::slow_down())?;
+        let (kind, text) = hooks.metrics(headers).ok_or_else(not_told)?;
+        Ok(shown(text.into(), kind))
+    }
+
     async fn told<H: ServerHooks>(&self, hooks: &Arc<H>) -> Result<Bytes, S3Error> {
         let _place = self.places.try_acquire().map_err(|_full| errors::slow_down())?;
         let told = timeout(STATE_ASKED_MAX, self.asked(hooks)).await;
@@ -92,15 +103,6 @@ impl Admin {
             errors::error(S3ErrorCode::NotImplemented, message)
         })
     }
-}
-
-/// Answers a request for metrics whose token was verified.
-pub(crate) fn metrics(
-    hooks: &impl ServerHooks,
-    headers: &HeaderMap,
-) -> Result<Response<s3s::Body>, S3Error> {
-    let (kind, text) = hooks.metrics(headers).ok_or_else(not_told)?;
-    Ok(shown(text.into(), kind))
 }
 
 fn shown(bytes: Bytes, kind: &'static str) -> Response<s3s::Body> {

@@ -1,5 +1,5 @@
-//! One request and its answer, around the protocol library: health probes, the gate, the body
-//! guard, what is left of the body, request ids, counting and logging.
+//! One request and its answer: health probes, the gate, the operation that is called, what is left of the body, request ids,
+//! counting and logging.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -20,18 +20,16 @@ use super::health;
 use super::hooks::ServerHooks;
 use super::reply::{ReplyBody, Tally};
 use crate::admission::{Admission, Overloaded};
+use crate::answer::{self, Asked};
 use crate::auth::gate::Gate;
 use crate::auth::policy::Policy;
-use crate::auth::signature::Payload;
 use crate::auth::{access, bearer, signed};
 use crate::body::inbound::Inbound;
 use crate::body::sent::Sent;
-use crate::body::unframed::Unframed;
 use crate::body::watched::{Found, Watched};
 use crate::compat::digested::{Differs, Digested, Expectation};
-use crate::compat::repairs::{self, Asked};
 use crate::compat::unread_xml::{Unread, WhollyRead};
-use crate::compat::{address, headers, subresources, unread};
+use crate::compat::{headers, repairs, unread};
 use crate::connection::clearing::clear;
 use crate::connection::pulse::Working;
 use crate::cors::crossing;
@@ -42,9 +40,12 @@ use crate::forms::head::FormHead;
 use crate::forms::posted::{self, Posted};
 use crate::limits::{BODY_SHARE_BYTES_MAX, XML_BYTES_MAX};
 use crate::neighbours::{self, Neighbours, Whence};
+use crate::ops::face;
 use crate::options::ServerOptions;
 use crate::request::ids::{RequestId, RequestIds, X_AMZ_REQUEST_ID};
-use crate::request::shape::{ADMIN_INFO, ADMIN_METRICS, ADMIN_STATUS, Level, PREFLIGHT, Shape};
+use crate::request::names::bucket_name;
+use crate::request::routing::{Direct, Level, Operation, Question, Route};
+use crate::request::{address, head};
 use crate::service::S3Service;
 
 const X_AMZ_ID_2: &str = "x-amz-id-2";
@@ -84,41 +85,42 @@ impl<H: ServerHooks> Exchange<H> {
         working: &Working,
     ) -> Response<ReplyBody<H>> {
         let respelled = address::respell(request.uri_mut());
-        let shape = Shape::of(&request, self.service.domains(), || self.service.has_minio());
-        if let Some(answer) = health::answer(&request, &shape, &*self.hooks) {
+        let route = Route::of(&request, self.service.domains(), || self.service.has_minio());
+        if let Some(answer) = health::answer(&request, &route, &*self.hooks) {
             return answer.map(|body| ReplyBody::uncounted(body, working));
         }
         let id = self.ids.next();
         let waits = request.headers().contains_key(EXPECT);
         // Of a body without bytes the client is not told to go on: no 100 is sent for it.
         let waits_in_vain = waits && request.body().is_end_stream();
-        let share = shape.body_bytes.min(BODY_SHARE_BYTES_MAX as u64) as u32;
-        let gate = Arc::new(Gate::new(Arc::clone(&self.admission), share, shape.form));
-        let mut tally = self.tally(id, &shape, &gate, (whence, &request));
-        let crossing = self.crossing(&tally, &request);
+        let share = route.body_bytes.min(BODY_SHARE_BYTES_MAX as u64) as u32;
+        let gate = Arc::new(Gate::new(Arc::clone(&self.admission), share, route.form));
+        let mut tally = self.tally(id, &route, &gate, (whence, &request));
+        let crossing = self.crossing(route.operation, &tally, &request);
         let announced = request.body().size_hint().exact();
         let (parts, body) = request.into_parts();
         let (body, left) = Inbound::new(body, Arc::clone(&gate));
         let request = Request::from_parts(parts, body);
         let run = match respelled {
-            Ok(()) if shape.op == PREFLIGHT => {
+            Ok(()) if route.operation == Operation::Preflight => {
                 crossing::preflight(|| self.rules_of(&tally.target), request.headers())
             }
-            Ok(()) => self.run(whence, request, &gate, &shape).await,
+            Ok(()) => self.run(whence, request, &gate, &route).await,
             Err(refused) => Err(refused),
         };
-        let mut response = run.unwrap_or_else(errors::response);
-        if let Some(cut) = gate.was_cut().filter(|_| !response.status().is_success()) {
-            response = errors::response(cut.refusal());
-        }
+        let has_succeeded = run.as_ref().is_ok_and(|answer| answer.status().is_success());
+        let run = match gate.was_cut().filter(|_| !has_succeeded) {
+            Some(cut) => Err(cut.refusal()),
+            None => run,
+        };
         if let Some(user) = gate.user() {
             self.service.used_by(user);
         }
         let turn = gate.finish();
         let left = left.take().filter(|body| !body.is_end_stream());
-        self.complete(&mut response, &mut tally);
+        let mut response = self.complete(route.operation, run, &mut tally);
         if let Some(failure) = &tally.failure {
-            self.failures.log(&tally, failure, shape.form && !gate.is_open());
+            self.failures.log(&tally, failure, route.form && !gate.is_open());
         }
         let status = response.status();
         let headers = response.headers_mut();
@@ -134,13 +136,18 @@ impl<H: ServerHooks> Exchange<H> {
         if let Some(body) = left.filter(|_| !(waits && untouched)) {
             clear(body, headers, working);
         }
-        tracing::debug!(request = %id, op = shape.op, status = tally.status, "answered");
+        tracing::debug!(request = %id, op = tally.op, status = tally.status, "answered");
         response.map(|body| ReplyBody::new(body, tally, turn, working))
     }
 
     /// The headers that let a page of another origin see the answer, if its bucket's rules do. That to a preflight has its own.
-    fn crossing(&self, tally: &Tally<H>, request: &Request<Incoming>) -> Option<HeaderMap> {
-        if tally.op == PREFLIGHT {
+    fn crossing(
+        &self,
+        operation: Operation,
+        tally: &Tally<H>,
+        request: &Request<Incoming>,
+    ) -> Option<HeaderMap> {
+        if operation == Operation::Preflight {
             return None;
         }
         let rules = || self.rules_of(&tally.target);
@@ -151,23 +158,39 @@ impl<H: ServerHooks> Exchange<H> {
         (self.service.cors)(&BucketName::new(&target.bucket()?).ok()?)
     }
 
-    /// Puts an answer right, gives it its id, and notes both.
-    fn complete(&self, response: &mut Response<s3s::Body>, tally: &mut Tally<H>) {
-        let asked = Asked { op: tally.op, path: tally.target.path(), id: tally.id };
-        tally.failure = repairs::repair(&asked, response);
+    /// Completes an answer, gives it its id, and notes both.
+    fn complete(
+        &self,
+        operation: Operation,
+        run: Result<Response<s3s::Body>, S3Error>,
+        tally: &mut Tally<H>,
+    ) -> Response<s3s::Body> {
+        let asked = Asked { path: tally.target.path(), id: tally.id };
+        let (mut response, failure) = match run {
+            Err(refused) => answer::refusal(&refused, &asked),
+            Ok(mut response) => {
+                let failure = match operation {
+                    Operation::Library(op) => repairs::repair(op, &asked, &mut response),
+                    _ => None,
+                };
+                (response, failure)
+            }
+        };
+        tally.failure = failure;
         tally.status = response.status().as_u16();
         let headers = response.headers_mut();
         // The server that answered it has given it its own.
         let id = headers.entry(X_AMZ_REQUEST_ID).or_insert_with(|| tally.id.header());
         tally.shown = Some(id.clone());
         headers.entry(X_AMZ_ID_2).or_insert_with(|| self.host_id.clone());
+        response
     }
 
     /// The count of a request that begins.
     fn tally(
         &self,
         id: RequestId,
-        shape: &Shape,
+        route: &Route,
         gate: &Arc<Gate>,
         (whence, request): (Whence, &Request<Incoming>),
     ) -> Tally<H> {
@@ -179,7 +202,7 @@ impl<H: ServerHooks> Exchange<H> {
         Tally {
             hooks: Arc::clone(&self.hooks),
             id,
-            op: shape.op,
+            op: route.operation.name(),
             status: 0,
             started: Instant::now(),
             gate: Arc::clone(gate),
@@ -197,80 +220,88 @@ impl<H: ServerHooks> Exchange<H> {
         whence: Whence,
         request: Request<Inbound>,
         gate: &Arc<Gate>,
-        shape: &Shape,
+        route: &Route,
     ) -> Result<Response<s3s::Body>, S3Error> {
         let (mut parts, body) = request.into_parts();
-        if [ADMIN_STATUS, ADMIN_INFO, ADMIN_METRICS].contains(&shape.op) {
+        if let Operation::Admin(asked) = route.operation {
             admin::check(&parts.method)?;
+            if asked == Question::Metrics {
+                gate.verified(&bearer::verify(&parts.headers, &self.service.signatures.root)?);
+                return self.admin.metrics(&*self.hooks, &parts.headers);
+            }
         }
-        if shape.op == ADMIN_METRICS {
-            gate.verified(&bearer::verify(&parts.headers, &self.service.signatures.root)?);
-            return admin::metrics(&*self.hooks, &parts.headers);
-        }
-        if shape.form {
+        if route.form {
             self.service.signatures.find(&parts.headers, parts.uri.query(), true)?;
-            check_head(&parts, shape)?;
-            return self.run_form(parts, body, gate, shape).await;
+            check_head(&parts, route)?;
+            return self.run_form(route, parts, body, gate).await;
         }
         let signed = self.service.signatures.verify(&parts, body.size_hint().exact())?;
-        let signed = access::decide(signed)?;
-        gate.verified(&signed.user);
-        match shape.op {
-            ADMIN_STATUS => return self.admin.state(&self.hooks).await,
-            ADMIN_INFO => return self.admin.info(&self.hooks).await,
+        let granted = access::decide(route.operation, signed)?;
+        gate.verified(granted.user());
+        let (operation, payload) = granted.into_operation();
+        match operation {
+            Operation::Admin(Question::Status) => return self.admin.state(&self.hooks).await,
+            Operation::Admin(_) => return self.admin.info(&self.hooks).await,
             _ => {}
         }
-        check_head(&parts, shape)?;
-        if parts.method == Method::HEAD && shape.level == Level::Service {
+        check_head(&parts, route)?;
+        if parts.method == Method::HEAD && route.level == Level::Service {
             // As the list of buckets, without it.
             return Ok(Response::default());
         }
-        if let Some((others, upload)) = self.elsewhere(whence, shape.op, parts.uri.query()) {
+        if let Some((others, upload)) = self.elsewhere(whence, operation, parts.uri.query()) {
             gate.open_to_pass().await.map_err(|Overloaded| errors::slow_down())?;
             let request = Request::from_parts(parts, body);
             let answer = others.hand_on(upload, request).await.map_err(errors::from_store)?;
             return Ok(neighbours::passed_on(answer));
         }
         gate.open().await.map_err(|Overloaded| errors::slow_down())?;
-        headers::gather(&mut parts.headers, parts.uri.query())?;
-        unread::check_metadata(&parts.headers)?;
-        unread::mend(&parts.method, &mut parts.headers, &mut parts.extensions);
-        parts.headers.remove(AUTHORIZATION);
-        address::unsign(&mut parts.uri)?;
-        parts.extensions.insert(Arc::clone(gate));
-        self.carry_out(parts, body, signed.payload, shape).await
+        head::take_from_url(&mut parts.headers, parts.uri.query())?;
+        let sent = Sent::of(body, payload);
+        match operation {
+            Operation::Direct(operation) => self.call(operation, parts, sent, gate).await,
+            _ => self.call_library(operation.name(), parts, sent, (gate, route.xml)).await,
+        }
+    }
+
+    /// Calls an operation of a request that was let in.
+    async fn call(
+        &self,
+        operation: Direct,
+        parts: Parts,
+        (body, sent): (s3s::Body, Sent),
+        gate: &Arc<Gate>,
+    ) -> Result<Response<s3s::Body>, S3Error> {
+        let (bucket, key) = address::named(&parts.uri, &parts.headers, self.service.domains())?;
+        let gate = Arc::clone(gate);
+        let request = face::Request { bucket, key, parts, body, sent, gate };
+        self.service.operations.call(operation, request).await
     }
 
     /// Has the library carry out a request that was let in.
-    async fn carry_out(
+    async fn call_library(
         &self,
+        op: &str,
         mut parts: Parts,
-        body: Inbound,
-        payload: Payload,
-        shape: &Shape,
+        (mut body, sent): (s3s::Body, Sent),
+        (gate, is_xml): (&Arc<Gate>, bool),
     ) -> Result<Response<s3s::Body>, S3Error> {
-        let mut sent = Sent::default();
-        let is_chunked = matches!(payload, Payload::Chunks { .. });
-        let mut body = match payload {
-            Payload::Chunks { len, signer } => {
-                let body = Unframed::new(body, len, signer);
-                (sent.trailers, sent.fault) = (body.trailers(), body.fault());
-                parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(len));
-                s3s::Body::http_body(body)
-            }
-            Payload::Hash(hash) => {
-                sent.hash = Some(hash);
-                plain(body)
-            }
-            Payload::Unsigned => plain(body),
-        };
-        if let Some(hash) = sent.hash {
-            compare_unread(&parts.method, shape.op, &mut body, &hash).await?;
+        headers::join_lines(&mut parts.headers);
+        unread::check_metadata(&parts.headers)?;
+        unread::mend(&mut parts.headers, &mut parts.extensions);
+        parts.headers.remove(AUTHORIZATION);
+        address::unsign(&mut parts.uri)?;
+        parts.extensions.insert(Arc::clone(gate));
+        if let Some(len) = sent.len {
+            parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(len));
         }
-        let faults = shape.xml.then(XmlFaults::default);
+        if let Some(hash) = sent.hash {
+            compare_unread(&parts.method, op, &mut body, &hash).await?;
+        }
+        let faults = is_xml.then(XmlFaults::default);
         if let Some(faults) = &faults {
-            let expected = Expectation::of(&parts.headers, shape.op, sent.clone(), is_chunked)?;
-            body = faults.watched(body, expected, shape.op);
+            let expected = Expectation::of(&parts.headers, op, sent.clone(), sent.len.is_some())?;
+            body = faults.watched(body, expected, op);
         }
         parts.extensions.insert(sent.clone());
         let response = called(&self.service.library, Request::from_parts(parts, body)).await;
@@ -284,16 +315,16 @@ impl<H: ServerHooks> Exchange<H> {
     /// header could ask for what nobody signed.
     async fn run_form(
         &self,
+        route: &Route,
         parts: Parts,
         mut body: Inbound,
         gate: &Arc<Gate>,
-        &Shape { level, virtual_host: in_host, .. }: &Shape,
     ) -> Result<Response<s3s::Body>, S3Error> {
         if !self.service.forms {
             let message = "Uploads by HTML forms are switched off.";
             return Err(errors::error(S3ErrorCode::MethodNotAllowed, message));
         }
-        if level != Level::Bucket {
+        if route.level != Level::Bucket {
             let message = "A form is posted to a bucket, and names its key in a field.";
             return Err(errors::error(S3ErrorCode::MethodNotAllowed, message));
         }
@@ -301,46 +332,42 @@ impl<H: ServerHooks> Exchange<H> {
         let head = FormHead::read(&parts.headers, &mut body).await?;
         let fields = Fields::checked(head.fields, &self.service.signatures.region)?;
         let signed = self.service.signatures.verify_form(|name| fields.value(name))?;
-        gate.verified(&access::decide(signed)?.user);
+        // Whatever its address says: an upload is all that a form's author has signed.
+        let granted = access::decide(Operation::Direct(Direct::PutObject), signed)?;
+        gate.verified(granted.user());
         gate.open().await.map_err(|Overloaded| errors::slow_down())?;
         let policy = Policy::parse(fields.value("policy").unwrap_or_default())?;
         let fields = posted::expand(fields, &head.file_name)?;
         let bucket = self.service.domains().bucket_in(&parts.headers, &parts.uri).to_owned();
         policy.check(SystemTime::now(), &bucket, fields.all())?;
-        let file = file::read(&head.delimiter, &head.rest, &mut body).await?;
+        let file = file::read(&head.delimiter, &head.rest, &mut body, policy.length_max()).await?;
         policy.check_length(file.len() as u64)?;
-        let (posted, mut put) = Posted::of(parts, &fields, (&bucket, in_host), file.len())?;
+        let (posted, put) = Posted::of(parts, &fields, &bucket, file.len())?;
         signed::check_digests(&put.headers)?;
-        unread::check_metadata(&put.headers)?;
-        unread::mend(&put.method, &mut put.headers, &mut put.extensions);
-        put.extensions.insert(Arc::clone(gate));
-        put.extensions.insert(Sent::default());
-        let put = Request::from_parts(put, s3s::Body::from(file));
-        Ok(posted.answer(called(&self.service.library, put).await))
+        let (key, gate) = (posted.key().to_owned(), Arc::clone(gate));
+        let (bucket, body, sent) = (bucket_name(&bucket)?, s3s::Body::from(file), Sent::default());
+        let request = face::Request { bucket, key, parts: put, body, sent, gate };
+        let put = self.service.operations.call(Direct::PutObject, request).await?;
+        Ok(posted.answer(put))
     }
 
     /// The server that has the request's upload, if this one does not.
     fn elsewhere(
         &self,
         whence: Whence,
-        op: &str,
+        operation: Operation,
         query: Option<&str>,
     ) -> Option<(&dyn Neighbours, UploadId)> {
         let others = self.service.neighbours.as_deref().filter(|_| whence != Whence::Neighbour)?;
-        let upload = neighbours::upload_of(op, query)?;
+        let upload = neighbours::upload_of(operation.name(), query)?;
         others.have(upload).then_some((others, upload))
     }
 }
 
 /// Refuses what no operation takes.
-fn check_head(parts: &Parts, shape: &Shape) -> Result<(), S3Error> {
+fn check_head(parts: &Parts, route: &Route) -> Result<(), S3Error> {
     signed::check_digests(&parts.headers)?;
-    subresources::check(&parts.method, shape.level, parts.uri.query())
-}
-
-/// A body that comes as it is. The library does less about one of which it sees that it is empty.
-fn plain(body: Inbound) -> s3s::Body {
-    if body.is_end_stream() { s3s::Body::empty() } else { s3s::Body::http_body(body) }
+    route.check(&parts.method)
 }
 
 /// Compares a body that no operation reads with the hash that is signed.

@@ -16,7 +16,7 @@ use tracing::field::display;
 
 use super::hooks::ServerHooks;
 use super::reply::Tally;
-use crate::compat::repairs::Failure;
+use crate::answer::Failure;
 
 /// Failures that come in floods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

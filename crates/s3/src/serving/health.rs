@@ -5,7 +5,7 @@ use http::{HeaderName, Method, Request, Response, StatusCode};
 
 use super::hooks::ServerHooks;
 use crate::auth::signed;
-use crate::request::shape::Shape;
+use crate::request::routing::Route;
 
 /// MinIO's name for the servers that a write needs at least.
 const WRITE_QUORUM: HeaderName = HeaderName::from_static("x-minio-write-quorum");
@@ -14,10 +14,10 @@ const WRITE_QUORUM: HeaderName = HeaderName::from_static("x-minio-write-quorum")
 /// are keys.
 pub(crate) fn answer<B>(
     request: &Request<B>,
-    shape: &Shape,
+    route: &Route,
     hooks: &impl ServerHooks,
 ) -> Option<Response<s3s::Body>> {
-    if shape.virtual_host || !matches!(*request.method(), Method::GET | Method::HEAD) {
+    if route.virtual_host || !matches!(*request.method(), Method::GET | Method::HEAD) {
         return None;
     }
     let (path, query) = (request.uri().path(), request.uri().query());

@@ -16,15 +16,15 @@ use super::ended::{Caller, Ended, Target};
 use super::health;
 use super::hooks::{ClusterHealth, ServerHooks};
 use super::reply::ReplyBody;
-use crate::compat::address;
-use crate::compat::repairs::{self, Asked};
+use crate::answer::{self, Asked};
 use crate::connection::clearing::clear;
 use crate::connection::pulse::Working;
 use crate::errors;
 use crate::neighbours::Whence;
 use crate::options::Domains;
+use crate::request::address;
 use crate::request::ids::{RequestIds, X_AMZ_REQUEST_ID};
-use crate::request::shape::Shape;
+use crate::request::routing::Route;
 
 /// The message of the 503.
 const MESSAGE: &str =
@@ -65,8 +65,8 @@ impl<H: ServerHooks> Waiting<H> {
         let started = Instant::now();
         // An address that cannot be read is refused by the store.
         let _as_it_came = address::respell(request.uri_mut());
-        let shape = Shape::of(&request, &self.domains, || false);
-        if let Some(answer) = health::answer(&request, &shape, &self.unready) {
+        let route = Route::of(&request, &self.domains, || false);
+        if let Some(answer) = health::answer(&request, &route, &self.unready) {
             return answer.map(|body| ReplyBody::uncounted(body, working));
         }
         let (parts, body) = request.into_parts();
@@ -77,9 +77,8 @@ impl<H: ServerHooks> Waiting<H> {
         let target = Target::of(&parts.uri, &parts.headers, &self.domains);
         let id = self.ids.next();
         let refusal = errors::error(S3ErrorCode::ServiceUnavailable, MESSAGE);
-        let mut response = errors::response(refusal);
-        let asked = Asked { op: shape.op, path: target.path(), id };
-        let failure = repairs::repair(&asked, &mut response);
+        let asked = Asked { path: target.path(), id };
+        let (mut response, failure) = answer::refusal(&refusal, &asked);
         let headers = response.headers_mut();
         headers.insert(X_AMZ_REQUEST_ID, id.header());
         if parts.headers.contains_key(EXPECT) {
@@ -90,7 +89,7 @@ impl<H: ServerHooks> Waiting<H> {
         }
         self.unready.0.done(&Ended {
             id: id.to_string().into(),
-            op: shape.op,
+            op: route.operation.name(),
             status: response.status().as_u16(),
             code: failure.as_ref().map(|failure| failure.code.as_str()),
             took: started.elapsed(),

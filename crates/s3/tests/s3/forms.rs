@@ -3,6 +3,7 @@
 use crate::client::{ACCESS, Answer, SECRET, Server, Sign, sign_v2};
 
 const BOUNDARY: &str = "xxxx";
+const BUCKET: &str = r#"{"bucket":"bkt"}"#;
 
 /// Posts a form with these fields and a file of five bytes, under a policy that leaves them free.
 async fn post(server: &Server, fields: &[(&str, &str)]) -> Answer {
@@ -125,12 +126,17 @@ async fn a_form_is_told_where_its_object_is() {
 #[tokio::test]
 async fn a_key_names_the_clients_file() {
     let server = Server::bucket().await;
-    let conditions = [r#"["starts-with","$key","u/f"]"#.to_owned()];
+    let conditions = [BUCKET, r#"["starts-with","$key","u/f"]"#].map(str::to_owned);
     let key = ("key", "u/${filename}.${filename}");
     post_under(&server, &conditions, &[key]).await.expect(204);
     assert_eq!(server.get("/bkt/u/f.f").await.expect(200).text(), "hello");
     let key = ("key", "v/${filename}");
     post_under(&server, &conditions, &[key]).await.refused(403, "AccessDenied");
+    let many = "${filename}".repeat(2000);
+    post_under(&server, &conditions, &[("key", &many)]).await.refused(400, "KeyTooLongError");
+    let any = [r#"["starts-with","$key",""]"#.to_owned()];
+    // It would be good for every bucket.
+    post_under(&server, &any, &[]).await.refused(403, "AccessDenied");
 }
 
 #[tokio::test]
@@ -155,10 +161,13 @@ async fn fields_are_those_of_a_put_and_no_others() {
     let wrong = [("Content-MD5", "1B2M2Y8AsgTpgAmY7PhCfg==")];
     post(&server, &wrong).await.refused(400, "BadDigest");
     // As a header it would have another object copied.
-    for name in ["x-amz-copy-source", "x-amz-decoded-content-length", "x-amz-foo"] {
+    for name in
+        ["x-amz-copy-source", "x-amz-decoded-content-length", "x-amz-foo", "x-larder-append"]
+    {
         post(&server, &[(name, "/bkt/other")]).await.refused(400, "InvalidArgument");
     }
     post(&server, &[("x-amz-meta-b", "a\rb")]).await.refused(400, "InvalidArgument");
+    post(&server, &[("x-amz-meta-a b", "1")]).await.refused(400, "InvalidArgument");
     post(&server, &[("key", "")]).await.refused(400, "InvalidArgument");
     assert_eq!(server.get("/bkt/form%20key").await.expect(200).text(), "hello");
 }
@@ -167,8 +176,9 @@ async fn fields_are_those_of_a_put_and_no_others() {
 async fn a_form_without_its_signature_or_with_another_policy_is_told_so() {
     let server = Server::bucket().await;
     let policy = |expiration: &str| {
-        let policy =
-            format!(r#"{{"expiration":"{expiration}","conditions":[["starts-with","$key",""]]}}"#);
+        let policy = format!(
+            r#"{{"expiration":"{expiration}","conditions":[{BUCKET},["starts-with","$key",""]]}}"#
+        );
         base64_simd::STANDARD.encode_to_string(policy)
     };
     let ask = async |policy: &str, path: &str| {
@@ -184,11 +194,11 @@ async fn a_form_without_its_signature_or_with_another_policy_is_told_so() {
     let unsigned = [("key", "k"), ("AWSAccessKeyId", ACCESS), ("policy", &good)];
     post_fields(&server, "/bkt", &unsigned).await.refused(400, "InvalidArgument");
     post_fields(&server, "/bkt", &[("key", "k")]).await.refused(403, "AccessDenied");
-    let length =
-        [r#"["content-length-range",6,9]"#.to_owned(), r#"["starts-with","$key",""]"#.to_owned()];
+    let length = [BUCKET, r#"["content-length-range",6,9]"#, r#"["starts-with","$key",""]"#]
+        .map(str::to_owned);
     post_under(&server, &length, &[]).await.refused(400, "EntityTooSmall");
-    let length =
-        [r#"["content-length-range",0,4]"#.to_owned(), r#"["starts-with","$key",""]"#.to_owned()];
+    let length = [BUCKET, r#"["content-length-range",0,4]"#, r#"["starts-with","$key",""]"#]
+        .map(str::to_owned);
     post_under(&server, &length, &[]).await.refused(400, "EntityTooLarge");
 }
 

@@ -1,6 +1,7 @@
-//! One spelling of an address. A signature covers the decoded path and query, so that a request whose names are spelled
-//! with other escapes than the signed one still verifies. Checks before the protocol library compare names as they
-//! stand; the library decodes them first. So that both read the same request, it is respelled before either looks.
+//! The address of a request: its one spelling, and the bucket and key that it names. A signature covers the decoded path and
+//! query, so that a request whose names are spelled with other escapes than the signed one still verifies. Here names are
+//! compared as they stand; the protocol library decodes them first. So that both read the same request, it is respelled
+//! before either looks.
 //!
 //! # Invariants
 //!
@@ -10,11 +11,15 @@
 
 use std::borrow::Cow;
 
-use http::Uri;
+use http::header::HOST;
 use http::uri::PathAndQuery;
-use s3s::{S3Error, S3ErrorCode};
+use http::{HeaderMap, Uri};
+use larder_types::BucketName;
+use s3s::{S3Error, S3ErrorCode, S3Result};
 
+use super::names::bucket_name;
 use crate::errors::error;
+use crate::options::Domains;
 
 /// Respells the address of a request, if it needs to be.
 ///
@@ -42,6 +47,29 @@ pub(crate) fn unsign(uri: &mut Uri) -> Result<(), S3Error> {
     let kept: Vec<&str> = query.split('&').filter(|parameter| !signs(parameter)).collect();
     let kept = format!("{}?{}", uri.path(), kept.join("&"));
     replace(uri, &kept)
+}
+
+/// The bucket and the key that an address names. The key is empty if it names none.
+///
+/// # Errors
+/// `InvalidURI` for a path that is not UTF-8 when decoded, `InvalidRequest` for a host that is no text;
+/// `InvalidBucketName`.
+pub(crate) fn named(
+    uri: &Uri,
+    headers: &HeaderMap,
+    domains: &Domains,
+) -> S3Result<(BucketName, String)> {
+    let invalid = || error(S3ErrorCode::InvalidURI, "Couldn't parse the specified URI.");
+    let path = urlencoding::decode(uri.path()).map_err(|_| invalid())?;
+    let path = path.strip_prefix('/').ok_or_else(invalid)?;
+    let host = headers.get(HOST).map(|host| host.to_str()).transpose();
+    let host =
+        host.map_err(|_| error(S3ErrorCode::InvalidRequest, "The header Host is not text."))?;
+    let (bucket, key) = match host.and_then(|host| domains.bucket_of(host)) {
+        Some(bucket) => (bucket, path),
+        None => path.split_once('/').unwrap_or((path, "")),
+    };
+    Ok((bucket_name(bucket)?, key.to_owned()))
 }
 
 fn replace(uri: &mut Uri, path_and_query: &str) -> Result<(), S3Error> {
@@ -140,6 +168,35 @@ mod tests {
         assert_eq!(of("/b/k?X%2DAmz-Signatur%65=0&x%2Dy=z"), "/b/k?x%2Dy=z");
         assert_eq!(of("/b/k?Signature=a&Expires=1&AWSAccessKeyId=b"), "/b/k?");
         assert_eq!(of("http://h:1/b?prefix=Signature"), "http://h:1/b?prefix=Signature");
+    }
+
+    #[test]
+    fn an_address_names_bucket_and_key() {
+        let domains = Domains::new(vec!["s3.test".into()]).unwrap();
+        let named = |host: &[u8], uri: &str| {
+            let headers =
+                HeaderMap::from_iter([(HOST, http::HeaderValue::from_bytes(host).unwrap())]);
+            let named = super::named(&uri.parse().unwrap(), &headers, &domains);
+            named.map(|(bucket, key)| format!("{} {key}", bucket.as_str()))
+        };
+        for (host, uri, expected) in [
+            ("h", "/bkt/a%20b/", "bkt a b/"),
+            ("h", "/bkt//k", "bkt /k"),
+            ("h", "/bkt/", "bkt "),
+            ("bkt.s3.test:9000", "/bkt/k", "bkt bkt/k"),
+            ("127.0.0.1:9000", "http://bkt.s3.test/bkt/k%2520", "bkt k%20"),
+        ] {
+            assert_eq!(named(host.as_bytes(), uri).unwrap(), expected, "{host} {uri}");
+        }
+        for (host, uri, code) in [
+            (&b"h"[..], "/bkt/%FF", S3ErrorCode::InvalidURI),
+            (b"h", "*", S3ErrorCode::InvalidURI),
+            (b"\xff", "/bkt/k", S3ErrorCode::InvalidRequest),
+            (b"h", "//k", S3ErrorCode::InvalidBucketName),
+            (b"BKT.s3.test", "/k", S3ErrorCode::InvalidBucketName),
+        ] {
+            assert_eq!(named(host, uri).unwrap_err().code(), &code, "{uri}");
+        }
     }
 
     #[test]
