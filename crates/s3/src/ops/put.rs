@@ -71,7 +71,7 @@ pub(super) fn read(headers: &HeaderMap) -> S3Result<PutObjectInput> {
     for line in lines(headers) {
         match line.name() {
             "cache-control" => input.cache_control = line.joined_text()?,
-            "content-disposition" => input.content_disposition = line.text()?,
+            "content-disposition" => input.content_disposition = line.utf8()?,
             "content-encoding" => input.content_encoding = line.joined_text()?,
             "content-language" => input.content_language = line.joined_text()?,
             "content-md5" => input.content_md5 = line.text()?,

@@ -3,12 +3,17 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use http::HeaderValue;
+use http::header::{
+    CONTENT_RANGE, HeaderName, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE,
+};
+use http::{HeaderMap, HeaderValue};
 use larder_types::{Condition, EtagList, HybridClock, Metax};
-use s3s::S3Result;
 use s3s::dto::{ETag, ETagCondition, Timestamp, TimestampFormat};
+use s3s::{S3ErrorCode, S3Result};
 
 use super::head::Line;
+use super::routing::{Direct, Operation};
+use crate::errors::{error, not_implemented};
 
 /// A header that lists entity tags. What is none matches nothing.
 ///
@@ -21,6 +26,34 @@ pub(crate) fn of_line(line: &Line<'_>) -> S3Result<Option<ETagCondition>> {
         ETagCondition::ETag(ETag::Strong(value.to_str().unwrap_or_default().to_owned()))
     };
     Ok(Some(ETagCondition::parse_http_header(value.as_bytes()).unwrap_or_else(|_| odd())))
+}
+
+/// Refuses conditions of a request that would change something, of which its operation knows nothing, and a body that is a part of
+/// the object. Passed over, they would have it overwritten against the client's will.
+///
+/// # Errors
+/// `NotImplemented` names the header; `InvalidArgument` for a condition that is no text.
+pub(crate) fn check_of_write(operation: Operation, headers: &HeaderMap) -> S3Result<()> {
+    const OF_WRITES: [HeaderName; 5] =
+        [IF_MATCH, IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_UNMODIFIED_SINCE, CONTENT_RANGE];
+    let known: &[HeaderName] = match operation {
+        Operation::Direct(Direct::PutObject)
+        | Operation::Library("CompleteMultipartUpload" | "CopyObject") => {
+            &[IF_MATCH, IF_NONE_MATCH]
+        }
+        Operation::Direct(Direct::DeleteObject) => &[IF_MATCH],
+        _ => &[],
+    };
+    for (name, value) in headers.iter().filter(|(name, _)| OF_WRITES.contains(name)) {
+        if !known.contains(name) {
+            return Err(not_implemented(&format!("The header {name} of {}", operation.name())));
+        }
+        if value.to_str().is_err() {
+            let message = format!("invalid header: {name}: {value:?}");
+            return Err(error(S3ErrorCode::InvalidArgument, message));
+        }
+    }
+    Ok(())
 }
 
 /// A date of a condition: obsolete forms of HTTP's dates are read, anything else is ignored.
@@ -54,9 +87,14 @@ pub(crate) fn of_write(
     if_match: Option<&ETagCondition>,
     if_none_match: Option<&ETagCondition>,
 ) -> Condition {
+    // Some clients put the star in quotes. No object has such a tag: taken for one, it would never keep a put off.
+    let tags = |header: &ETagCondition| match etags(header) {
+        EtagList::Of(tags) if tags.iter().any(|tag| tag == "*") => EtagList::Any,
+        tags => tags,
+    };
     Condition {
-        if_match: if_match.map(etags),
-        if_none_match: if_none_match.map(etags),
+        if_match: if_match.map(tags),
+        if_none_match: if_none_match.map(tags),
         ..Condition::default()
     }
 }

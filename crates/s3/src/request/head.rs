@@ -74,6 +74,16 @@ impl<'r> Line<'r> {
         self.read(|text| Some(text.to_owned().into()))
     }
 
+    /// The value as text of any language, as browsers send the names of files.
+    ///
+    /// # Errors
+    /// As [`Self::read`], where it is not UTF-8.
+    pub(crate) fn utf8(&self) -> S3Result<Option<String>> {
+        let Some(value) = self.value()? else { return Ok(None) };
+        let text = std::str::from_utf8(value.as_bytes()).map_err(|_| self.invalid(value))?;
+        Ok(Some(text.to_owned()))
+    }
+
     /// The value as a number.
     ///
     /// # Errors

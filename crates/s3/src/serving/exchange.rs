@@ -45,7 +45,7 @@ use crate::options::ServerOptions;
 use crate::request::ids::{RequestId, RequestIds, X_AMZ_REQUEST_ID};
 use crate::request::names::bucket_name;
 use crate::request::routing::{Direct, Level, Operation, Question, Route};
-use crate::request::{address, head};
+use crate::request::{address, conditions, head};
 use crate::service::S3Service;
 
 const X_AMZ_ID_2: &str = "x-amz-id-2";
@@ -307,7 +307,7 @@ impl<H: ServerHooks> Exchange<H> {
         let response = called(&self.service.library, Request::from_parts(parts, body)).await;
         match faults {
             Some(faults) => faults.none(&sent).map(|()| response),
-            None => Ok(response),
+            None => sent.fault.get().map_or(Ok(response), |fault| Err(fault.refusal())),
         }
     }
 
@@ -367,7 +367,14 @@ impl<H: ServerHooks> Exchange<H> {
 /// Refuses what no operation takes.
 fn check_head(parts: &Parts, route: &Route) -> Result<(), S3Error> {
     signed::check_digests(&parts.headers)?;
-    route.check(&parts.method)
+    route.check(&parts.method)?;
+    // A form is signed by its fields: its headers say nothing.
+    match parts.method {
+        Method::PUT | Method::POST | Method::DELETE if !route.form => {
+            conditions::check_of_write(route.operation, &parts.headers)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Compares a body that no operation reads with the hash that is signed.

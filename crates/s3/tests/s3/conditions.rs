@@ -125,3 +125,32 @@ async fn expires_is_kept_as_it_came() {
     let put = put.unsigned_trailer(3, "x-amz-checksum-crc32", "AAAAAA==");
     put.send().await.refused(400, "BadDigest");
 }
+
+#[tokio::test]
+async fn conditions_that_an_operation_does_not_know_change_nothing() {
+    let server = Server::bucket().await;
+    server.put("/bkt/k", "old").await.expect(200);
+    let date = "Thu, 01 Jan 1970 00:00:00 GMT";
+    let tags = "<Tagging><TagSet><Tag><Key>a</Key><Value>b</Value></Tag></TagSet></Tagging>";
+    for (method, path, name, value) in [
+        ("PUT", "/bkt/k", "if-unmodified-since", date),
+        ("PUT", "/bkt/k", "if-modified-since", date),
+        ("PUT", "/bkt/k", "content-range", "bytes 0-2/100"),
+        ("PUT", "/bkt/k?tagging", "if-match", "\"a\""),
+        ("DELETE", "/bkt/k", "if-none-match", "*"),
+        ("DELETE", "/bkt/k", "if-unmodified-since", date),
+        ("DELETE", "/bkt/k?tagging", "if-match", "\"a\""),
+        ("DELETE", "/bkt", "if-match", "\"a\""),
+        ("POST", "/bkt?delete", "if-match", "\"a\""),
+    ] {
+        let body = if path.ends_with("tagging") { tags } else { "new" };
+        let refused = server.ask(method, path).header(name, value).body(body).send().await;
+        let refused = refused.refused(501, "NotImplemented");
+        assert!(refused.tag("Message").unwrap().contains(name), "{method} {path} {name}");
+    }
+    for star in ["*", "\"*\"", "\"a\", \"*\""] {
+        let put = server.ask("PUT", "/bkt/k").header("if-none-match", star).body("new");
+        put.send().await.refused(412, "PreconditionFailed");
+    }
+    assert_eq!(server.get("/bkt/k").await.expect(200).text(), "old");
+}

@@ -147,6 +147,7 @@ async fn fields_are_those_of_a_put_and_no_others() {
     let fields = [
         ("Content-Type", "text/html"),
         ("Cache-Control", "no-cache"),
+        ("Content-Disposition", "attachment; filename=\"\u{e9}\""),
         ("x-amz-meta-a", "\u{e9} b"),
         ("Content-MD5", md5),
         ("x-ignored", "as S3 does"),
@@ -158,6 +159,8 @@ async fn fields_are_those_of_a_put_and_no_others() {
         ("text/html", "no-cache")
     );
     assert!(got.headers.contains_key("x-amz-meta-a"));
+    let disposition = "attachment; filename=\"\u{e9}\"";
+    assert_eq!(got.headers["content-disposition"].as_bytes(), disposition.as_bytes());
     let wrong = [("Content-MD5", "1B2M2Y8AsgTpgAmY7PhCfg==")];
     post(&server, &wrong).await.refused(400, "BadDigest");
     // As a header it would have another object copied.
