@@ -12,7 +12,7 @@ use crate::auth::root_keys::RootKeys;
 use crate::auth::signature::Signatures;
 use crate::limits::XML_BYTES_MAX;
 use crate::neighbours::Neighbours;
-use crate::ops::call::Operations;
+use crate::ops::Operations;
 use crate::ops::face::Face;
 use crate::options::{Domains, FaceOptions, OptionsError};
 

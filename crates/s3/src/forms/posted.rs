@@ -128,7 +128,7 @@ impl Posted {
             bucket: bucket.to_owned(),
             key,
         };
-        // Whatever its parameters say: nobody signed them.
+        // Nobody signed its parameters.
         (parts.method, parts.uri, parts.headers) = (Method::PUT, Uri::default(), headers);
         Ok((posted, parts))
     }

@@ -3,7 +3,7 @@
 use futures::{StreamExt, stream};
 use http::{HeaderMap, Response, StatusCode};
 use larder_objects::{ObjectError, Objects};
-use larder_types::{BucketName, Condition};
+use larder_types::{BucketName, Condition, ObjectKey};
 use s3s::dto::{
     DeleteObjectsInput, DeleteObjectsOutput, DeletedObject, ETag, ETagCondition,
     Error as DeleteFailure, ObjectIdentifier, Timestamp, TimestampFormat,
@@ -76,11 +76,12 @@ fn seconds(date: &Timestamp) -> Result<u64, ()> {
 
 pub(crate) async fn object<O: Objects>(
     face: &Face<O>,
-    request: Request,
+    mut request: Request,
 ) -> S3Result<Response<Body>> {
+    let key = request.take_key()?;
     let conditions = Conditions::of(&request.parts.headers)?;
     let version = request.parameters().one("versionId")?;
-    one(face, &request.bucket, (request.key, version.as_deref()), conditions).await?;
+    one(face, &request.bucket, (&key, version.as_deref()), conditions).await?;
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
     Ok(response)
@@ -113,7 +114,10 @@ pub(crate) async fn objects<O: Objects>(
                     modified: named.last_modified_time.clone(),
                 };
                 let version = named.version_id.as_deref();
-                let result = one(face, bucket, (named.key.clone(), version), conditions).await;
+                let result = match key(named.key.clone()) {
+                    Ok(key) => one(face, bucket, (&key, version), conditions).await,
+                    Err(refused) => Err(refused),
+                };
                 (named, result)
             }
         })
@@ -141,13 +145,12 @@ pub(crate) async fn objects<O: Objects>(
 async fn one<O: Objects>(
     face: &Face<O>,
     bucket: &BucketName,
-    (named, version): (String, Option<&str>),
+    (key, version): (&ObjectKey, Option<&str>),
     conditions: Conditions,
 ) -> S3Result<()> {
     null_version(version)?;
-    let key = key(named)?;
     let condition = conditions.into_condition()?;
-    match face.store.delete(bucket, &key, condition).await {
+    match face.store.delete(bucket, key, condition).await {
         // An absent key is as good as a deleted one, also under a condition (S3).
         Err(ObjectError::NoSuchKey) => Ok(()),
         result => result.map_err(from_store),

@@ -28,6 +28,9 @@ const READ: &str = "Read";
 /// The codes of headers and parameters that cannot be read.
 const FAULTS: [&str; 2] = ["InvalidArgument", "InvalidRequest"];
 
+/// Requests that are drawn, unless `PROPTEST_CASES` asks for more.
+const CASES_MIN: u32 = 20_000;
+
 /// Notes what the library makes of a request.
 #[derive(Clone, Default)]
 struct Notes {
@@ -335,7 +338,10 @@ fn requests_are_read_as_the_library_reads_them() {
     builder.set_access(notes.clone());
     let library = builder.build();
     let compared = std::cell::Cell::new(0_u32);
-    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(20_000));
+    let default = ProptestConfig::default();
+    let cases = default.cases.max(CASES_MIN);
+    let config = ProptestConfig { cases, failure_persistence: None, ..default };
+    let mut runner = proptest::test_runner::TestRunner::new(config);
     runner
         .run(&drawn(), |request| {
             // Names of files beyond ASCII are read, and the library refuses them.

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use http::request::Parts;
 use larder_objects::{ObjectError, Objects};
-use larder_types::{BucketName, UploadId};
+use larder_types::{BucketName, ObjectKey, UploadId};
 use s3s::S3Result;
 
 use crate::auth::gate::Gate;
 use crate::body::sent::Sent;
 use crate::errors::from_store;
 use crate::request::head::Parameters;
-use crate::request::names::{bucket_name, check_owner};
+use crate::request::names::{bucket_name, check_owner, key};
 
 /// A request that was let in.
 pub(crate) struct Request {
@@ -26,6 +26,14 @@ pub(crate) struct Request {
 }
 
 impl Request {
+    /// The object that it names.
+    ///
+    /// # Errors
+    /// `KeyTooLongError`.
+    pub(crate) fn take_key(&mut self) -> S3Result<ObjectKey> {
+        key(std::mem::take(&mut self.key))
+    }
+
     pub(crate) fn parameters(&self) -> Parameters<'_> {
         Parameters::of(self.parts.uri.query().unwrap_or(""))
     }

@@ -20,7 +20,7 @@ use crate::request::conditions::{self, ReadConditions, Unmet};
 use crate::request::encryption::refuse_reading;
 use crate::request::head::{Parameters, lines};
 use crate::request::metadata;
-use crate::request::names::{check_owner, key, null_version};
+use crate::request::names::{check_owner, null_version};
 use crate::request::own_headers::REPLICATION_REGIONS;
 use crate::request::range::{self, Span};
 
@@ -89,17 +89,20 @@ struct Found {
 
 pub(crate) async fn object<O: Objects>(
     face: &Face<O>,
-    request: Request,
+    mut request: Request,
 ) -> S3Result<Response<Body>> {
+    let key = request.take_key()?;
     let wanted = Wanted::of(&request.parts.headers, request.parameters())?;
-    let key = key(request.key.clone())?;
     let (found, body) = read(face, &request.bucket, &key, &wanted).await?;
     show(face, (&request.bucket, &found), wanted.replaced, body).await
 }
 
-pub(crate) async fn head<O: Objects>(face: &Face<O>, request: Request) -> S3Result<Response<Body>> {
+pub(crate) async fn head<O: Objects>(
+    face: &Face<O>,
+    mut request: Request,
+) -> S3Result<Response<Body>> {
+    let key = request.take_key()?;
     let wanted = Wanted::of(&request.parts.headers, request.parameters())?;
-    let key = key(request.key.clone())?;
     let found = find(face, &request.bucket, &key, &wanted).await?;
     show(face, (&request.bucket, &found), wanted.replaced, Body::empty()).await
 }

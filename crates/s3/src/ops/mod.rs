@@ -1,6 +1,6 @@
-//! The operations, one file for each or for a few that go together. Each takes the store from `face.rs`. Above all others stand
-//! `call.rs`, which calls PutObject, GetObject, HeadObject, DeleteObject and ListObjectsV2, and `dispatch.rs`, which is the
-//! protocol library's interface and calls the rest.
+//! The operations, one file for each or for a few that go together. Each takes the store from `face.rs`. [`Operations`] calls
+//! those that need nothing of the protocol library but types and XML. `dispatch.rs` is the library's interface, and calls the
+//! rest.
 //!
 //! | file | operations |
 //! |---|---|
@@ -19,7 +19,6 @@
 mod append;
 mod bucket;
 mod bucket_cors;
-pub(crate) mod call;
 mod copy;
 mod delete;
 mod describe;
@@ -34,3 +33,29 @@ mod put;
 mod tagging;
 mod upload;
 mod upload_lists;
+
+use futures::future::BoxFuture;
+use http::Response;
+use larder_objects::Objects;
+use s3s::{Body, S3Result};
+
+use crate::request::routing::Direct;
+use face::{Face, Request};
+
+/// Operations over a store, whatever store that is.
+pub(crate) trait Operations: Send + Sync {
+    /// Calls the operation, and answers complete.
+    fn call(&self, operation: Direct, request: Request) -> BoxFuture<'_, S3Result<Response<Body>>>;
+}
+
+impl<O: Objects> Operations for Face<O> {
+    fn call(&self, operation: Direct, request: Request) -> BoxFuture<'_, S3Result<Response<Body>>> {
+        match operation {
+            Direct::PutObject => Box::pin(put::object(self, request)),
+            Direct::GetObject => Box::pin(get::object(self, request)),
+            Direct::HeadObject => Box::pin(get::head(self, request)),
+            Direct::DeleteObject => Box::pin(delete::object(self, request)),
+            Direct::ListObjectsV2 => Box::pin(list::v2(self, request)),
+        }
+    }
+}

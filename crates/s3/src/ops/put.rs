@@ -16,7 +16,7 @@ use crate::errors::error;
 use crate::request::attributes::{Expires, given_attributes};
 use crate::request::head::lines;
 use crate::request::moved::Moved;
-use crate::request::names::{check_owner, key};
+use crate::request::names::check_owner;
 use crate::request::{conditions, metadata};
 
 /// PutObject.
@@ -54,15 +54,16 @@ struct Wanted {
 }
 
 /// Of the request nothing is kept but this while the body comes.
-fn wanted<O: Objects>(face: &Face<O>, request: Request) -> S3Result<Wanted> {
-    let Request { bucket, key: name, parts, body, sent, gate } = request;
+fn wanted<O: Objects>(face: &Face<O>, mut request: Request) -> S3Result<Wanted> {
+    let key = request.take_key()?;
+    let Request { bucket, parts, body, sent, gate, .. } = request;
     let mut input = read(&parts.headers)?;
     check_owner(input.expected_bucket_owner.as_deref())?;
     let append = append::wanted(face, &parts.headers, input.write_offset_bytes)?;
     let options = options(&mut input, Expires::of(&parts.headers, &parts.extensions))?;
     let (body, asked) = announced(&input, &parts.headers, body)?;
     let body = body.of(Some(&gate)).sent(Some(&sent));
-    Ok(Wanted { bucket, key: key(name)?, append, options, body, asked })
+    Ok(Wanted { bucket, key, append, options, body, asked })
 }
 
 /// Reads the headers of a put.

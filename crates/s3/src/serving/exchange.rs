@@ -332,7 +332,7 @@ impl<H: ServerHooks> Exchange<H> {
         let head = FormHead::read(&parts.headers, &mut body).await?;
         let fields = Fields::checked(head.fields, &self.service.signatures.region)?;
         let signed = self.service.signatures.verify_form(|name| fields.value(name))?;
-        // Whatever its address says: an upload is all that a form's author has signed.
+        // Its address decides nothing: an upload is all that a form's author has signed.
         let granted = access::decide(Operation::Direct(Direct::PutObject), signed)?;
         gate.verified(granted.user());
         gate.open().await.map_err(|Overloaded| errors::slow_down())?;
