@@ -4,6 +4,8 @@
 //!
 //! 1. It signs only for its own cluster.
 //! 2. Its name follows from the cluster's id, so that a loaded authority signs as the one did that was made.
+//! 3. Servers that share a secret have the same authority without saying a word: id and key follow from the secret
+//!    alone. Their copies of its certificate differ in time, and verify each other's servers.
 
 use std::fmt;
 use std::path::Path;
@@ -22,7 +24,13 @@ use crate::error::IdentityError;
 use crate::key::{self, PublicKey, ServerKey};
 use crate::key_file;
 use crate::limits::{AUTHORITY_VALIDITY, CERTIFICATE_VALIDITY, CLOCK_MARGIN};
+use crate::proof::Secret;
 use crate::subject::{Roles, Subject};
+
+/// Label of the cluster's id that follows from a secret.
+const SECRET_CLUSTER: &[u8] = b"larder cluster of a secret 1";
+/// Label of the seed of the authority's key that follows from it.
+const SECRET_KEY: &[u8] = b"larder authority of a secret 1";
 
 /// SHA-256 of an authority's certificate: what a join token has of it.
 pub type Fingerprint = [u8; 32];
@@ -46,7 +54,20 @@ impl Authority {
     /// # Errors
     /// If the system gives no randomness.
     pub fn create(cluster: ClusterId) -> Result<Self, IdentityError> {
-        let key = key::draw()?;
+        Self::with_key(cluster, key::draw()?)
+    }
+
+    /// The authority of all who know a secret, and of nobody else.
+    ///
+    /// # Errors
+    /// If the secret gives no key.
+    pub fn from_secret(secret: &Secret) -> Result<Self, IdentityError> {
+        let [a, b, c, d, e, f, g, h, ..] = secret.prove(&[SECRET_CLUSTER]);
+        let cluster = ClusterId(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
+        Self::with_key(cluster, key::of_seed(&secret.prove(&[SECRET_KEY]))?)
+    }
+
+    fn with_key(cluster: ClusterId, key: KeyPair) -> Result<Self, IdentityError> {
         let now = SystemTime::now();
         let valid = Validity { from: now - CLOCK_MARGIN, to: now + AUTHORITY_VALIDITY };
         let params = authority_params(cluster, valid);
@@ -252,3 +273,6 @@ impl PublicKeyData for Ed25519Public {
         &PKCS_ED25519
     }
 }
+
+#[cfg(test)]
+mod tests;

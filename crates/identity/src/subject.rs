@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::IdentityError;
 
-/// A task that a server has in its cluster.
+/// A task that a server has in its cluster, or among the workers of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Role {
     /// Owns the topology map, and signs certificates.
@@ -25,11 +25,15 @@ pub enum Role {
     Data,
     /// Serves clients.
     Proxy,
+    /// Packs objects, beside other workers of the same bucket. No server of a cluster has this role.
+    Worker,
 }
 
 impl Role {
     /// All of them. A role's place is its number on the wire; more are added behind.
-    pub const ALL: [Self; 4] = [Self::Manager, Self::Meta, Self::Data, Self::Proxy];
+    pub const ALL: [Self; 5] = [Self::Manager, Self::Meta, Self::Data, Self::Proxy, Self::Worker];
+    /// Those of a cluster's servers.
+    pub const OF_CLUSTERS: [Self; 4] = [Self::Manager, Self::Meta, Self::Data, Self::Proxy];
 
     /// As in a certificate.
     #[must_use]
@@ -39,6 +43,7 @@ impl Role {
             Self::Meta => "meta",
             Self::Data => "data",
             Self::Proxy => "proxy",
+            Self::Worker => "worker",
         }
     }
 
@@ -72,10 +77,10 @@ impl Roles {
         Self(roles.iter().fold(0, |set, role| set | 1 << role.number()))
     }
 
-    /// All.
+    /// All of a cluster.
     #[must_use]
     pub fn all() -> Self {
-        Self::of(&Role::ALL)
+        Self::of(&Role::OF_CLUSTERS)
     }
 
     /// Returns true if this one is among them.
@@ -201,7 +206,13 @@ mod tests {
         for role in Role::ALL {
             assert_eq!(Role::from_number(role.number()), Some(role));
         }
-        assert_eq!(Role::from_number(4), None);
+        assert_eq!(Role::from_number(5), None);
+    }
+
+    #[test]
+    fn a_server_with_all_roles_of_a_cluster_is_no_worker() {
+        assert!(!Roles::all().has(Role::Worker));
+        assert!(Role::OF_CLUSTERS.into_iter().all(|role| Roles::all().has(role)));
     }
 
     #[test]

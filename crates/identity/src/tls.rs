@@ -30,6 +30,8 @@ use crate::subject::{Subject, dns_name};
 
 /// Protocol of calls, as TLS names it.
 pub const CALLS: &[u8] = b"larder-calls";
+/// Protocol of streams, as TLS names it.
+pub const STREAMS: &[u8] = b"larder-streams";
 /// Protocol of joining and of renewing certificates.
 pub const ENROLMENT: &[u8] = b"larder-enrolment";
 
@@ -43,10 +45,14 @@ pub struct Configs {
     pub authority: CertificateDer<'static>,
     /// For calls to others.
     pub client: Arc<ClientConfig>,
+    /// For streams to others.
+    pub streaming: Arc<ClientConfig>,
     /// For asking for another certificate.
     pub enrolling: Arc<ClientConfig>,
     /// For calls of others.
     pub calls: Arc<ServerConfig>,
+    /// For streams of others.
+    pub streams: Arc<ServerConfig>,
     /// For others that ask for a certificate.
     pub enrolment: Arc<ServerConfig>,
 }
@@ -92,7 +98,7 @@ impl Configs {
                 .with_single_cert(certificates, identity.key())?;
             Ok(session::server(config, protocol))
         };
-        let members = clients().build().map_err(bad_verifier)?;
+        let members: Arc<dyn ClientCertVerifier> = clients().build().map_err(bad_verifier)?;
         let anybody = clients().allow_unauthenticated().build().map_err(bad_verifier)?;
         let anybody: Arc<dyn ClientCertVerifier> = Arc::new(EvenEnded(anybody));
         let own = vec![chain.certificate.clone()];
@@ -103,8 +109,10 @@ impl Configs {
             valid_until: identity.valid_until(),
             authority: chain.authority.clone(),
             client: session::client(client.clone(), CALLS),
+            streaming: session::client(client.clone(), STREAMS),
             enrolling: session::client(client, ENROLMENT),
-            calls: server(members, own, CALLS).map_err(unusable)?,
+            calls: server(members.clone(), own.clone(), CALLS).map_err(unusable)?,
+            streams: server(members, own, STREAMS).map_err(unusable)?,
             enrolment: server(anybody, whole, ENROLMENT).map_err(unusable)?,
         })
     }

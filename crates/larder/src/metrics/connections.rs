@@ -52,7 +52,7 @@ fn by_service(of: &[Arc<Metrics>], out: &mut String) -> std::fmt::Result {
     let name = "larder_service_bytes";
     writeln!(out, "# HELP {name} Bytes of frames with servers, by the service that is spoken.")?;
     writeln!(out, "# TYPE {name} counter")?;
-    for service in Role::ALL {
+    for service in Role::OF_CLUSTERS {
         for stands in Stands::ALL {
             let all = |bytes: fn(&Traffic) -> u64| -> u64 {
                 of.iter().map(|of| bytes(of.traffic(service, stands))).sum()
@@ -75,7 +75,7 @@ fn calls(of: &[Arc<Metrics>], out: &mut String) -> std::fmt::Result {
     let name = "larder_call_seconds";
     writeln!(out, "# HELP {name} Seconds from a call to a server to its answer, by service.")?;
     writeln!(out, "# TYPE {name} histogram")?;
-    for service in Role::ALL {
+    for service in Role::OF_CLUSTERS {
         let mut counts = [0; RoundTrips::BUCKETS];
         let (mut bounds, mut sum) = ([None; RoundTrips::BUCKETS], Duration::ZERO);
         for trips in of.iter().map(|of| of.round_trips(service)) {
