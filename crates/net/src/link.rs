@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use crate::calls::{Calls, Cancelled, Ended, Outcome, Waiting};
 use crate::connection::{Broken, End, Queue, Seen, Wire, run};
 use crate::endpoint::Endpoint;
-use crate::error::{CallError, Denied, NotSent, SendError, Side, Unknown};
+use crate::error::{CallError, Denied, NotSent, Refused, SendError, Side, Unknown};
 use crate::frame::{Frame, FrameError, Header, Kind, Outgoing, Status};
 use crate::hello::goodbye_said;
 use crate::limits::{
@@ -76,6 +76,8 @@ struct State {
     calls: Calls,
     queue: Queue,
     failures: u32,
+    /// The reason for which the last attempt was refused, if it was.
+    denied: Option<Refused>,
     /// Nobody can call any more.
     unused: bool,
 }
@@ -94,6 +96,7 @@ impl Link {
             calls: Calls::default(),
             queue: Queue::default(),
             failures: 0,
+            denied: None,
             unused: false,
         };
         Arc::new(Self { endpoint, target, state: Mutex::new(state) })
@@ -228,6 +231,7 @@ impl Link {
     async fn work(&self, wire: &mut Wire) -> Broken {
         let since = Instant::now();
         self.metrics().connected.add(1);
+        self.state.lock().denied = None;
         let open = Opened::new(self.metrics());
         let version = wire.version();
         let mut calling = Calling::new(self, version);
@@ -254,7 +258,16 @@ impl Link {
         match broken {
             Broken::Denied(denied) => {
                 self.metrics().refuse(denied.reason);
-                tracing::warn!(%server, %role, %address, %denied, "a connection was refused");
+                let before = self.state.lock().denied.replace(denied.reason);
+                // Attempts go on, and what refused one refuses them all until somebody mends it.
+                match before == Some(denied.reason) {
+                    false => {
+                        tracing::warn!(%server, %role, %address, %denied, "a connection was refused");
+                    }
+                    true => {
+                        tracing::debug!(%server, %role, %address, %denied, "a connection was refused");
+                    }
+                }
             }
             Broken::Unused => {}
             broken => {

@@ -143,6 +143,23 @@ async fn a_server_that_is_another_than_was_meant_is_not_spoken_to() {
 }
 
 #[tokio::test]
+async fn a_refusal_that_repeats_has_one_line_and_is_counted_each_time() {
+    let authority = authority();
+    let (_theirs, listener, _heard) = data_server(&authority, 2).await;
+    let (log, _guard) = Log::begin();
+    let ours = caller(&authority);
+    let to = peer(&ours, 3, listener.address());
+    while ours.metrics().refused(Refused::WrongServer) < 3 {
+        let error = to.call(&"x".into(), Bytes::new(), soon()).await.unwrap_err();
+        assert!(matches!(error, CallError::Denied(_)), "{error}");
+        tokio::task::yield_now().await;
+    }
+    let log = log.text();
+    let lines = log.lines().filter(|line| line.contains("a connection was refused"));
+    assert_eq!(lines.filter(|line| line.contains("role=data")).count(), 1, "{log}");
+}
+
+#[tokio::test]
 async fn a_server_without_the_role_that_is_called_is_not_spoken_to() {
     let authority = authority();
     // It serves data, but its certificate does not say so.
