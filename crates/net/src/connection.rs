@@ -135,6 +135,15 @@ impl Wire {
         self.receiver.version()
     }
 
+    /// Returns the socket, of which nothing was read that is not a frame.
+    ///
+    /// # Errors
+    /// If the peer has said something behind its last frame.
+    pub(crate) fn into_stream(self) -> Result<Box<dyn Duplex>, FrameError> {
+        assert!(self.batch.is_done(), "frames that were said have left");
+        if self.receiver.is_empty() { Ok(self.socket) } else { Err(FrameError::NotDue) }
+    }
+
     /// Returns the socket that carries the frames.
     #[cfg(test)]
     pub(crate) fn into_socket(self) -> Box<dyn Duplex> {

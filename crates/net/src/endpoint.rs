@@ -50,6 +50,13 @@ impl fmt::Debug for Endpoint {
     }
 }
 
+/// The purpose of a connection, which TLS names.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Dialled {
+    Calls,
+    Stream,
+}
+
 /// The way in which connections are secured.
 #[derive(Debug)]
 pub(crate) enum Security {
@@ -200,7 +207,7 @@ impl Endpoint {
             let neighbour = self.neighbours.get().map(|connect| connect(self, target));
             let mut wire = match neighbour.transpose()?.flatten() {
                 Some(pipe) => Wire::local(pipe, self.metrics.clone()),
-                None => Wire::new(self.dial(target).await?, self.metrics.clone()),
+                None => Wire::new(self.dial(target, Dialled::Calls).await?, self.metrics.clone()),
             };
             hello::call(&mut wire, target.role, self.speaks()).await?;
             wire.carries(Some(target.role), Stands::Asks);
@@ -209,22 +216,35 @@ impl Endpoint {
         in_time(connecting).await
     }
 
-    async fn dial(&self, target: &Target) -> Result<Box<dyn Duplex>, Broken> {
+    pub(crate) async fn dial(
+        &self,
+        target: &Target,
+        what: Dialled,
+    ) -> Result<Box<dyn Duplex>, Broken> {
         #[cfg(feature = "simulated")]
         if let Security::Simulated(host) = &self.security {
             return Ok(Box::new(host.connect(target).await?));
         }
         let tcp = TcpStream::connect(&target.address).await?;
         tcp.set_nodelay(true)?;
-        self.secure(tcp, target).await
+        self.secure(tcp, target, what).await
     }
 
-    async fn secure(&self, tcp: TcpStream, target: &Target) -> Result<Box<dyn Duplex>, Broken> {
+    async fn secure(
+        &self,
+        tcp: TcpStream,
+        target: &Target,
+        what: Dialled,
+    ) -> Result<Box<dyn Duplex>, Broken> {
         match &self.security {
             Security::Tls(credentials) => {
                 let configs = credentials.configs();
                 let name = server_name(configs.subject.cluster, target.server);
-                let connector = TlsConnector::from(configs.client.clone());
+                let config = match what {
+                    Dialled::Calls => &configs.client,
+                    Dialled::Stream => &configs.streaming,
+                };
+                let connector = TlsConnector::from(config.clone());
                 let tls = connector.connect(name, buffered(tcp)).await?;
                 let subject = subject_of(tls.get_ref().1.peer_certificates())?;
                 if !subject.roles.has(target.role) {

@@ -12,7 +12,7 @@ use std::future::{pending, poll_fn};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use larder_identity::tls::{Configs, ENROLMENT};
+use larder_identity::tls::{Configs, ENROLMENT, STREAMS};
 use larder_identity::{Enrolment, Role, Roles, Subject};
 use tokio::io::DuplexStream;
 use tokio::sync::watch;
@@ -28,11 +28,13 @@ use crate::limits::CONNECT_TIME_MAX;
 use crate::metrics::{Metrics, Opened, Stands};
 use crate::service::{Handler, PeerIdentity, Serve, Served, Service};
 use crate::serving::Serving;
+use crate::stream::{Stream, StreamHandler, StreamOffer, Streaming};
 
 /// The services of a listener, and the servers that may call them.
 #[derive(Default)]
 pub struct Services {
     served: Vec<Offer>,
+    streams: Option<StreamOffer>,
     enrolment: Option<Enrolment>,
 }
 
@@ -72,6 +74,13 @@ impl Services {
     ) -> Self {
         let serve = Arc::new(Served::<S, _>::new(handler));
         self.served.push(Offer { role: S::ROLE, callers, tells_removed, serve });
+        self
+    }
+
+    /// Serves streams of one role to servers that have one of these roles.
+    #[must_use]
+    pub fn with_streams(mut self, role: Role, callers: Roles, handler: impl StreamHandler) -> Self {
+        self.streams = Some(StreamOffer { role, callers, handler: Arc::new(handler) });
         self
     }
 
@@ -161,7 +170,7 @@ impl House {
         address: SocketAddr,
     ) {
         match in_time(self.shake_hands(Begun::Local(pipe, from), address)).await {
-            Ok(Some((wire, serving))) => self.serve(wire, serving, address).await,
+            Ok(Some(admitted)) => self.serve(admitted, address).await,
             Ok(None) => {}
             Err(Broken::Denied(denied)) => refused(self.metrics(), address, &denied),
             // It gave up before it was answered.
@@ -169,9 +178,32 @@ impl House {
         }
     }
 
-    /// Serves until the connection breaks or the listener is dropped.
-    pub(crate) async fn serve(&self, mut wire: Wire, mut serving: Serving, address: SocketAddr) {
+    /// Serves until the connection ends or the listener is dropped.
+    pub(crate) async fn serve(&self, admitted: Admitted, address: SocketAddr) {
         self.metrics().accepted.add(1);
+        match admitted {
+            Admitted::Calls(wire, serving) => self.answer(*wire, serving, address).await,
+            Admitted::Stream(from, streaming) => self.stream(from, streaming).await,
+        }
+    }
+
+    /// Serves a stream. It ends without a word if its caller is not served any more: words would be bytes of it.
+    async fn stream(&self, from: PeerIdentity, streaming: Streaming) {
+        let mut closing = self.closing.subscribe();
+        let denied = tokio::select! {
+            biased;
+            denied = self.endpoint.removal(from.subject.server) => denied,
+            denied = poll_fn(|_| self.endpoint.outdated(from.version)) => denied,
+            // The sender is of this house, which is held here.
+            _ = closing.wait_for(|closing| *closing) => return,
+            () = streaming => return,
+        };
+        self.metrics().refuse(denied.reason);
+        let reason = denied.reason.name();
+        tracing::warn!(%from, reason, %denied, "a stream was closed");
+    }
+
+    async fn answer(&self, mut wire: Wire, mut serving: Serving, address: SocketAddr) {
         let open = Opened::new(self.metrics());
         let mut closing = self.closing.subscribe();
         let (counts, version) = (serving.ends_with(), wire.version());
@@ -207,10 +239,12 @@ impl House {
         &self,
         begun: Begun,
         address: SocketAddr,
-    ) -> Result<Option<(Wire, Serving)>, Broken> {
+    ) -> Result<Option<Admitted>, Broken> {
+        let mut streams = None;
         let (mut wire, subject) = match (self.endpoint.security(), begun) {
             (Security::Tls(credentials), Begun::Tls(begun)) => {
                 let configs = credentials.configs();
+                streams = self.services.streams.as_ref().filter(|_| asks_for(&begun, STREAMS));
                 match self.authenticate(*begun, address, &configs).await? {
                     Some(known) => known,
                     None => return Ok(None),
@@ -236,6 +270,9 @@ impl House {
             }
         };
         let asked = hello::asked(&mut wire, self.endpoint.speaks()).await;
+        if let Some(offer) = streams {
+            return self.admit_stream(offer, asked, (wire, subject, address)).await.map(Some);
+        }
         let found = asked.and_then(|(version, service)| {
             let offer = self.services.find(service, &subject).map_err(Broken::Denied)?;
             if !offer.tells_removed {
@@ -251,15 +288,33 @@ impl House {
                 let serve = offer.serve.clone();
                 let (metrics, beats) = (self.metrics().clone(), self.endpoint.beats());
                 let ends_with = (!offer.tells_removed).then_some(subject.server);
-                Ok(Some((wire, Serving::new((from, ends_with), serve, (metrics, beats)))))
+                let serving = Serving::new((from, ends_with), serve, (metrics, beats));
+                Ok(Some(Admitted::Calls(Box::new(wire), serving)))
             }
-            Err(Broken::Denied(denied)) => {
-                // It changes nothing if the peer does not hear the reason.
-                drop(hello::refuse(&mut wire, &denied).await);
-                Err(Broken::Denied(denied))
-            }
-            Err(broken) => Err(broken),
+            Err(broken) => Err(refuse(&mut wire, broken).await),
         }
+    }
+
+    /// Admits who asks for a stream, and hands it to its handler.
+    async fn admit_stream(
+        &self,
+        offer: &StreamOffer,
+        asked: Result<(u8, u8), Broken>,
+        (mut wire, subject, address): (Wire, Subject, SocketAddr),
+    ) -> Result<Admitted, Broken> {
+        let found = asked.and_then(|(version, service)| {
+            offer.admit(service, &subject).map_err(Broken::Denied)?;
+            self.endpoint.admit(subject.server).map_err(Broken::Denied)?;
+            Ok(version)
+        });
+        let version = match found {
+            Ok(version) => version,
+            Err(broken) => return Err(refuse(&mut wire, broken).await),
+        };
+        hello::welcome(&mut wire, version, offer.role.number()).await?;
+        let stream = Stream::behind(wire, self.metrics(), (offer.role, Stands::Serves))?;
+        let from = PeerIdentity { subject, address, version };
+        Ok(Admitted::Stream(from, offer.handler.serve(from, stream)))
     }
 
     async fn authenticate(
@@ -273,7 +328,11 @@ impl House {
             join::serve(enrolment, tls, address, self.metrics()).await?;
             return Ok(None);
         }
-        let tls = begun.into_stream(configs.calls.clone()).await?;
+        let config = match self.services.streams.is_some() && asks_for(&begun, STREAMS) {
+            true => &configs.streams,
+            false => &configs.calls,
+        };
+        let tls = begun.into_stream(config.clone()).await?;
         let subject = subject_of(tls.get_ref().1.peer_certificates())?;
         if subject.cluster != configs.subject.cluster {
             let why = format!("{subject} is of another cluster");
@@ -281,6 +340,21 @@ impl House {
         }
         Ok(Some((Wire::new(Box::new(tls), self.metrics().clone()), subject)))
     }
+}
+
+/// A caller that was admitted, with what it wants.
+pub(crate) enum Admitted {
+    Calls(Box<Wire>, Serving),
+    Stream(PeerIdentity, Streaming),
+}
+
+/// Tells a caller why it is refused.
+async fn refuse(wire: &mut Wire, broken: Broken) -> Broken {
+    if let Broken::Denied(denied) = &broken {
+        // It changes nothing if the peer does not hear the reason.
+        drop(hello::refuse(wire, denied).await);
+    }
+    broken
 }
 
 /// The role that a caller asks for by its number.

@@ -1,4 +1,4 @@
-//! Calls and messages between the roles of a cluster, each in its process.
+//! Calls and messages between the roles of a cluster, each in its process, and between the workers of a bucket.
 //!
 //! It carries what its user gives it, typed requests with their answers and messages, and knows nothing of
 //! placement groups or objects. One [`Endpoint`] for a process, a [`Peer`] for each server that is called, a
@@ -11,6 +11,7 @@
 //! | `connection.rs` | one task for one connection, for both ends |
 //! | `target.rs`, `peer.rs`, `link.rs`, `calls.rs` | the calling end |
 //! | `port.rs`, `listener.rs`, `house.rs`, `serving.rs`, `service.rs`, `outlet.rs` | the answering end |
+//! | `stream.rs` | streams of bytes beside calls, for other protocols |
 //! | `transport.rs`, `local.rs`, `simulated.rs` | what the bytes go through: TCP, memory between servers of one process, a simulated network |
 //! | `handshake.rs`, `join.rs`, `knock.rs` | how each connection begins, how servers join over one, how machines find each other before they are a cluster |
 //!
@@ -39,6 +40,7 @@ mod service;
 mod serving;
 #[cfg(feature = "simulated")]
 pub mod simulated;
+mod stream;
 mod target;
 mod transmit;
 mod transport;
@@ -58,6 +60,7 @@ pub use metrics::{Metrics, RoundTrips, Stands, Traffic};
 pub use peer::Peer;
 pub use port::{Ear, Port};
 pub use service::{Handler, PeerIdentity, Responder, Service};
+pub use stream::{Stream, StreamHandler, Streaming};
 
 #[cfg(test)]
 mod hostile;

@@ -28,14 +28,13 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_rustls::LazyConfigAcceptor;
 
-use crate::connection::{Broken, Wire};
+use crate::connection::Broken;
 use crate::error::{Denied, Refused};
 use crate::handshake::{Begun, asks_for, buffered, in_time, refused};
-use crate::house::House;
+use crate::house::{Admitted, House};
 use crate::knock::Doorkeeper;
 use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, HANDSHAKES_MAX, HELLO_TIME_MAX};
 use crate::metrics::Metrics;
-use crate::serving::Serving;
 #[cfg(feature = "simulated")]
 use crate::simulated::Arrivals;
 use crate::transport::{Acceptor, Arrived};
@@ -223,9 +222,9 @@ impl Street {
         drop(taken);
         let metrics = met.as_ref().map_or(&self.metrics, |house| house.metrics());
         match shaken {
-            Ok(Some((wire, serving))) => {
+            Ok(Some(admitted)) => {
                 let house = met.expect("somebody has shaken hands");
-                house.serve(wire, serving, address).await;
+                house.serve(admitted, address).await;
             }
             Ok(None) => {}
             Err(Broken::Denied(denied)) => refused(metrics, address, &denied),
@@ -247,7 +246,7 @@ impl Street {
         arrived: Arrived,
         address: SocketAddr,
         met: &mut Option<Arc<House>>,
-    ) -> Result<Option<(Wire, Serving)>, Broken> {
+    ) -> Result<Option<Admitted>, Broken> {
         let begun = match self.begun(arrived).await? {
             Begun::Tls(handshake) if asks_for(&handshake, KNOCKING) => match self.doorkeeper() {
                 Some(doorkeeper) => {

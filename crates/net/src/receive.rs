@@ -36,6 +36,11 @@ impl Receiver {
         self.bounds.version
     }
 
+    /// Returns true if no byte waits to become a frame.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.buffer.is_empty() && self.header.is_none()
+    }
+
     /// Where the next bytes go: room for what is missing of a frame, or for a read.
     pub(crate) fn room(&mut self) -> &mut BytesMut {
         let missing = match &self.header {
