@@ -356,8 +356,8 @@ pub(crate) struct PackServeArgs {
     /// the name: a start with another is refused.
     #[arg(long, value_name = "NAME", value_parser = worker_name)]
     pub(crate) worker: Option<WorkerName>,
-    /// Address where other workers get changes, and read objects, that are not in the backend yet. The traffic is not
-    /// encrypted. Port 0 lets the system choose. Default: none; they learn from the backend alone.
+    /// Address where other workers get changes, and read objects, that are not in the backend yet, over TLS. Port 0 lets
+    /// the system choose. Default: none; they learn from the backend alone.
     #[arg(long, value_name = "ADDR", requires = "worker")]
     pub(crate) peer_listen: Option<String>,
     /// Address under which other workers reach --peer-listen, such as host1:9002. Default: that address; needed if it is

@@ -74,7 +74,7 @@ impl std::fmt::Debug for Stream {
 }
 
 impl Stream {
-    /// What follows the hellos on a connection.
+    /// Takes over a connection behind the hellos.
     pub(crate) fn behind(
         wire: Wire,
         metrics: &Arc<Metrics>,

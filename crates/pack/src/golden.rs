@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 
 use bytes::Bytes;
-use http::{Method, StatusCode};
+use larder_identity::proof::Secret;
 use larder_types::codec::{decode, encode};
 use larder_types::{
     Attributes, BucketId, BucketName, BucketRecord, BucketState, ChecksumAlgorithm, ChecksumKind,
@@ -31,8 +31,9 @@ use crate::owner::identity::{Claim, Identity};
 use crate::owner::name::WorkerName;
 use crate::owner::naming::Named;
 use crate::owner::numbering::{Number, Numbered};
-use crate::peers::feed::Secret;
-use crate::peers::feed::wire::{Asked, Call, Told, ask_body, ask_changes, digest};
+use crate::peers::feed::Asked;
+use crate::peers::feed::identity::{credentials, server_of};
+use crate::peers::feed::wire::{Ask, Refusal, Told};
 
 /// The file, read when a test runs.
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/pack.hex");
@@ -362,31 +363,43 @@ fn workers_tell_each_other_what_they_ever_did() {
     let announced_ms = 1_700_000_000_000;
     let told = Announcement { name, prefix, worker, address, announced_ms };
     check_value("announcement", &told);
-    let row = row(announced_ms, ProcessId::UNNUMBERED);
-    let entries = Told::Entries { blob: 7, from: 300, is_whole: true, behind: 5 };
-    check("told entries", &entries.encode());
-    check("told uploaded", &Told::Uploaded { blob: 7, row }.encode());
-    let row = self::row(announced_ms, process_31());
-    check("told uploaded by a process", &Told::Uploaded { blob: 7, row }.encode());
-    check("who uploaded a bundle", &encode(&process_31()));
-    check("told nothing", &Told::Nothing { blob: 7 }.encode());
-    let secret = Secret::known(b"0123456789abcdef0123456789abcdef");
+}
+
+/// The bodies of calls and answers, which are values without a version byte: frames have one.
+#[test]
+fn workers_say_things_as_ever() {
+    let (worker, ms) = (WorkerId(0x1_0001), 1_700_000_000_000);
     let last = Some((OpSeq(20), HybridClock(0x0123_4567_89ab_cdef)));
-    let asked = ask_changes(worker, &Asked { blob: 7, from: 300, last });
-    check("call of version 3 for changes behind an entry", asked.as_bytes());
-    let asked = ask_changes(worker, &Asked { blob: 7, from: 300, last: None });
-    check("call of version 3 for changes", asked.as_bytes());
-    let nonce = "00112233445566778899aabbccddeeff";
-    let (method, body) = (&Method::GET, &digest(b"")[..]);
-    let call = Call { method, asked: &asked, date_ms: announced_ms, nonce, body };
-    check("proof of a call of version 3", secret.prove(&call).as_bytes());
-    let proof = secret.prove_answer(nonce, StatusCode::OK, &digest(b"told"));
-    check("proof of an answer of version 3", proof.as_bytes());
-    let (lot, range) = (Lot::numbered(2).unwrap(), 300..500);
-    check(
-        "call of version 3 for a body",
-        ask_body(BlobId { worker, seq: 7 }, lot, &range).as_bytes(),
-    );
+    let (from, to, lot) = (300, 500, 2);
+    check_said("call of version 4 for changes", &{
+        Ask::Changes { worker, asked: Asked { blob: 7, from: 0, last: None } }
+    });
+    check_said("call of version 4 for changes behind an entry", &{
+        Ask::Changes { worker, asked: Asked { blob: 7, from, last } }
+    });
+    check_said("call of version 4 for a body", &Ask::Body { worker, blob: 7, lot, from, to });
+    let row = row(ms, process_31());
+    let refusals =
+        [Refusal::OtherClaim, Refusal::Diverged, Refusal::Absent, Refusal::Range, Refusal::Failed];
+    let told = [
+        Told::Entries { blob: 7, from, is_whole: true, behind: 5 },
+        Told::Uploaded { blob: 7, row },
+        Told::Nothing { blob: 7 },
+        Told::Body,
+        Told::BundleUploaded(process_31()),
+    ];
+    for (nth, told) in told.into_iter().chain(refusals.map(Told::Refused)).enumerate() {
+        check_said(&format!("answer {nth} of version 4"), &told);
+    }
+    let subject = credentials(&Secret::of([7; 32]), worker).unwrap().subject();
+    let named = [&subject.cluster.0.to_le_bytes()[..], &server_of(worker).0.to_le_bytes()].concat();
+    check("cluster and server of a worker", &named);
+    assert_eq!((subject.server, subject.roles.to_string()), (server_of(worker), "worker".into()));
+}
+
+fn check_said<T: Serialize + DeserializeOwned + PartialEq + Debug>(name: &str, value: &T) {
+    check(name, &postcard::to_allocvec(value).unwrap());
+    assert_eq!(&postcard::from_bytes::<T>(&golden(name).unwrap()).unwrap(), value);
 }
 
 #[test]

@@ -28,7 +28,8 @@ use crate::owner::counting::Record;
 use crate::owner::identity::{Claim, Identity};
 use crate::owner::numbering::{Number, Numbered};
 use crate::packer::status::Status;
-use crate::peers::feed::wire::Told;
+use crate::peers::feed::Heard;
+use crate::peers::feed::wire::{Ask, Told};
 
 const GOLDEN: &str = include_str!("../tests/golden/pack.hex");
 const STATUS: &[u8] = include_bytes!("packer/status/v1.json");
@@ -89,7 +90,10 @@ fn looked_at<T>(_: T) {}
 fn read_all(bytes: &[u8]) {
     looked_at(Trailer::decode("a blob", bytes));
     looked_at(Status::decode(bytes));
-    looked_at(Told::read(&Bytes::copy_from_slice(bytes)));
+    looked_at(postcard::take_from_bytes::<Ask>(bytes).map(|(ask, _)| ask));
+    if let Ok((told, payload)) = postcard::take_from_bytes::<Told>(bytes) {
+        looked_at(Heard::read(told, Bytes::copy_from_slice(payload)));
+    }
     looked_at(Head::decode(BackupId::default(), bytes));
     let sum = SegmentSum { bytes: bytes.len() as u64, rows: 1, sum: xxh3_64(bytes) };
     looked_at(read_segment("a segment", bytes, sum, 100, &mut |_| Ok(())));

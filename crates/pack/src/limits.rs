@@ -278,13 +278,22 @@ pub const GRAVES_REMEMBERED: usize = 100_000;
 pub const ROUND_ROWS: usize = 256;
 /// Rows of each worker that a list takes at a time.
 pub const LIST_ROWS: usize = 1024;
-/// Calls of other workers under way at once; more wait for a place.
+/// Calls of other workers under way at once; one more is told that this worker is busy.
 pub const FEED_CALLS_MAX: usize = 256;
-/// Connections of other workers; of more the oldest without a head makes room, and where all have theirs the new one is
-/// closed.
-pub const FEED_CONNECTIONS_MAX: usize = FEED_CALLS_MAX + 64;
-/// Bodies for other workers in memory at once.
-pub const FEED_BODIES_MAX: usize = 8;
+/// Those of one worker.
+pub const FEED_CALLS_OF_ONE_MAX: usize = FEED_CALLS_MAX / 4;
+/// Bodies that are asked for of another worker at once; more wait.
+pub const BODIES_ASKED_MAX: usize = FEED_CALLS_OF_ONE_MAX - 4;
+/// Connections to another worker for bodies, beside the one for changes.
+pub const BODY_LANES: usize = 3;
+/// Pause after another worker said that it is busy.
+pub const BUSY_PAUSE: Duration = Duration::from_millis(50);
+/// Bytes of bodies for other workers in memory, until they have left; more wait.
+pub const FEED_BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Those for one worker.
+pub const FEED_BODY_BYTES_OF_ONE_MAX: usize = FEED_BODY_BYTES_MAX / 4;
+/// Bytes of changes for other workers in memory, until they have left; more wait. One worker has those of one answer.
+pub const FEED_CHANGES_BYTES_MAX: usize = 8 * FEED_BYTES_MAX;
 /// Bytes of changes that one answer has.
 pub const FEED_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Bytes of changes heard of another worker after which its index is made durable.
@@ -294,24 +303,32 @@ pub const FEED_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Pause after another worker did not answer.
 pub const FEED_PAUSE: Duration = Duration::from_secs(1);
 /// Requests of uploads that others have handed on, under way at once; one more is refused.
-pub const HANDED_ON_MAX: usize = FEED_CALLS_MAX / 2;
+pub const HANDED_ON_MAX: usize = 128;
+/// Those of one worker.
+pub const HANDED_ON_OF_ONE_MAX: usize = HANDED_ON_MAX / 2;
+/// Requests that are handed on to another worker at once; more wait. Its places are free a little later than those here.
+pub const HANDED_ON_TO_ONE_MAX: usize = HANDED_ON_OF_ONE_MAX - 16;
 /// Time for which a request that was handed on may go without a byte of its body taken, or an
 /// answer.
 pub const HANDED_ON_SILENCE_MAX: Duration = Duration::from_secs(5 * 60);
 /// Time that the answer to a completion waits until this worker has heard of what was completed
 /// elsewhere.
 pub const HEARD_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Time that a connection to another worker may take.
-pub const CALL_CONNECT_MAX: Duration = Duration::from_secs(2);
 /// Time that a call may take, beside what it waits.
 pub const CALL_TIME_MAX: Duration = Duration::from_secs(10);
-/// Time that the head of a call may take.
+/// Time that the head of a request that was handed on may take.
 pub const CALL_HEADERS_MAX: Duration = Duration::from_secs(5);
-/// Age of a call up to which it is taken, by the clocks of caller and called: one that was
-/// overheard is of no use later.
-pub const CALL_AGE_MAX: Duration = Duration::from_secs(15 * 60);
 
 const _: () = assert!(FEED_BYTES_MAX > 2 * OP_BYTES_MAX, "an answer has an entry at least");
+const _: () = assert!(
+    FEED_BYTES_MAX <= larder_net::limits::PAYLOAD_BYTES_MAX
+        && PACKED_BYTES_MAX as usize <= larder_net::limits::PAYLOAD_BYTES_MAX,
+    "the largest answer fits a frame"
+);
+const _: () = assert!(
+    FEED_CALLS_OF_ONE_MAX <= larder_net::limits::REQUESTS_MAX,
+    "a connection has room for all calls of a worker"
+);
 const _: () = assert!(
     2 * UNSEEN_MAX_DEFAULT.as_secs() <= SUPERSEDED_KEPT_DEFAULT.as_secs(),
     "a worker that answers has seen what replaced a version before that goes"

@@ -2,7 +2,7 @@
 //! came, and is answered there.
 //!
 //! ```text
-//!  client ── UploadPart ──▶ worker b ── as it came, with a proof ──▶ feed of worker a ──▶ face of worker a
+//!  client ── UploadPart ──▶ worker b ── as it came, over a stream ─▶ feed of worker a ──▶ face of worker a
 //!  client ◀─────────────── worker b ◀── the answer, and a's clock ◀─────────────────────────────┘
 //!                              └─ of a completion: once b has heard of everything until then
 //! ```
@@ -52,17 +52,18 @@ impl Packer {
     {
         let (others, peer) = self.owner_of(upload).ok_or(ObjectError::NoSuchUpload)?;
         let told = peer.told();
-        let Some(address) = told.address else { return Err(unreachable(&peer)) };
+        if told.address.is_none() {
+            return Err(unreachable(&peer));
+        }
         let completes = *request.method() == Method::POST;
         let is_silent = |reason: &str| {
             tracing::warn!(worker = %peer.name, reason, "a request of an upload could not be handed on to the worker that began it");
             let name = &peer.name;
             unavailable(&format!("worker {name}, which began the upload, does not answer"))
         };
-        let answer = others.caller().hand_on(&address, request).await;
+        let answer = others.caller().hand_on(&told, request).await;
         let mut answer = answer.map_err(|reason| is_silent(&reason))?;
-        // The answer is not of its face: the proof was late, its face is not there yet, or it knows
-        // of no such requests.
+        // The answer is not of its face, which is not there yet, or has as much to do for others as it may.
         let clock = clock_of(&answer).ok_or_else(|| is_silent(answer.status().as_str()))?;
         answer.headers_mut().remove(CLOCK);
         others.count_handed_on();

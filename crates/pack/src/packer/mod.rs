@@ -263,6 +263,7 @@ impl Packer {
             waiting: Waits::Here { spool: spool.clone(), worker },
         });
         let sharing = joined.map(|joined| joined.start(&index, &spool, &queue, &marks, &owner));
+        let sharing = sharing.transpose()?;
         let teller = Teller::open(disk.clone(), counters, config.prices.clone(), worker.0);
         let shared = Arc::new(Shared {
             bodies,

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use larder_net::Endpoint;
 use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 
-use super::feed::{Caller, Feed, Handed, Secret};
+use super::feed::{Caller, Feed, Handed, identity};
 use super::shelf::Directory;
 use super::sweep::Sweep;
 use super::tasks::{Tasks, open_feed};
@@ -26,8 +27,8 @@ use crate::owner::ownership::Ownership;
 /// A worker that knows the others, and does not serve yet.
 pub(crate) struct Joined {
     pub(crate) others: Arc<Others>,
-    listener: Option<TcpListener>,
-    secret: Secret,
+    socket: Option<TcpListener>,
+    endpoint: Arc<Endpoint>,
     worker: WorkerId,
 }
 
@@ -53,19 +54,23 @@ impl Joined {
     ) -> Result<Self, PackError> {
         let sharing = sharing.unwrap_or_else(|| Sharing::new(named.name.clone()));
         sharing.check(grace)?;
-        let secret = Secret::of(&root).await?;
-        let (listener, address) = open_feed(&sharing).await?;
+        let secret = identity::secret_of(&root).await?;
+        let endpoint = Endpoint::new(identity::credentials(&secret, worker)?);
+        let (socket, address) = open_feed(&sharing).await?;
         let Named { name, prefix } = named;
         let me = Announcement { name, prefix, worker, address, announced_ms: now_ms() };
         let shelf = Box::new(Directory::of(&reads.dir)?);
-        let caller = Caller { secret: Some(secret.clone()) };
+        let caller = Caller::new(endpoint.clone());
         let others = Others::new(me, root, sharing, shelf, reads, caller, uptime);
         others.announce().await?;
         others.look_first().await?;
-        Ok(Self { others: Arc::new(others), listener, secret, worker })
+        Ok(Self { others: Arc::new(others), socket, endpoint, worker })
     }
 
     /// Begins what goes on while the worker serves.
+    ///
+    /// # Errors
+    /// If the socket for the others has no address.
     pub(crate) fn start(
         self,
         index: &Arc<Index>,
@@ -73,16 +78,16 @@ impl Joined {
         queue: &Arc<Queue>,
         marks: &Arc<Marks>,
         owner: &Arc<Ownership>,
-    ) -> Shares {
-        let Self { others, listener, secret, worker } = self;
+    ) -> Result<Shares, PackError> {
+        let Self { others, socket, endpoint, worker } = self;
         let handed = Arc::new(Handed::new(marks.clone()));
-        let feed = listener.map(|listener| {
-            let feed = Feed::new(worker, secret, spool.clone(), index.clone(), handed.clone());
-            (listener, Arc::new(feed.owned(owner.clone())))
+        let listener = socket.map(|socket| {
+            let feed = Feed::new(worker, spool.clone(), index.clone(), handed.clone());
+            Arc::new(feed.owned(owner.clone())).listen(&endpoint, socket)
         });
         let sweep = Sweep::new(others.clone(), index.clone(), queue.clone(), marks.clone());
         let sweep = Arc::new(Mutex::new(sweep));
-        let tasks = Tasks::start(others, feed, sweep.clone());
-        Shares { sweep, tasks, handed }
+        let tasks = Tasks::start(others, listener.transpose()?, sweep.clone());
+        Ok(Shares { sweep, tasks, handed })
     }
 }

@@ -6,12 +6,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use larder_net::Listener;
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Others;
-use super::feed::{Feed, Heard, serve};
+use super::feed::Heard;
 use super::peer::Peer;
 use super::sharing::Sharing;
 use super::sweep::Sweep;
@@ -20,27 +22,29 @@ use crate::limits::FEED_PAUSE;
 use crate::owner::name::WorkerName;
 
 /// All of it. It ends when this is dropped.
-pub(crate) struct Tasks(Vec<JoinHandle<()>>);
+pub(crate) struct Tasks {
+    tasks: Vec<JoinHandle<()>>,
+    /// Answers the others.
+    listener: Mutex<Option<Listener>>,
+}
 
 impl Tasks {
     pub(crate) fn start(
         others: Arc<Others>,
-        feed: Option<(TcpListener, Arc<Feed>)>,
+        listener: Option<Listener>,
         sweep: Arc<tokio::sync::Mutex<Sweep>>,
     ) -> Self {
         let period = others.settings().kept / 2;
-        let mut tasks =
+        let tasks =
             vec![tokio::spawn(follow(others)), tokio::spawn(sweep_again_and_again(sweep, period))];
-        if let Some((listener, feed)) = feed {
-            tasks.push(tokio::spawn(serve(listener, feed)));
-        }
-        Self(tasks)
+        Self { tasks, listener: Mutex::new(listener) }
     }
 
     pub(crate) fn stop(&self) {
-        for task in &self.0 {
+        for task in &self.tasks {
             task.abort();
         }
+        drop(self.listener.lock().take());
     }
 }
 
@@ -93,11 +97,13 @@ async fn hear(others: &Others, peer: &Peer) -> Result<(), PackError> {
     let deferred = |reason: &str| PackError::Deferred { reason: reason.to_owned() };
     let known = peer.known().filter(|known| known.worker == told.worker);
     let known = known.ok_or_else(|| deferred("it was not looked at yet"))?;
-    let address = told.address.ok_or_else(|| deferred("it answers nobody"))?;
+    if told.address.is_none() {
+        return Err(deferred("it answers nobody"));
+    }
     // If it refuses, it runs on another copy of the directory than the process that told the last:
     // the bucket decides.
     let asked = known.asks()?;
-    let (heard, behind) = others.caller().changes(&address, known.worker, &asked).await?;
+    let (heard, behind) = others.caller().changes(&told, asked).await?;
     peer.answered(behind);
     match heard {
         Heard::Nothing { .. } => Ok(()),

@@ -36,7 +36,7 @@ use crate::owner::horizon::Horizon;
 use crate::owner::numbering::Numbering;
 use crate::owner::ownership::Ownership;
 use crate::peers::Others;
-use crate::peers::feed::{Feed, Handed, Secret};
+use crate::peers::feed::{Feed, Handed};
 use crate::peers::sweep::Sweep;
 use crate::read::readers::Readers;
 use crate::start::rebuild::Rebuild;
@@ -116,7 +116,7 @@ impl Process {
     pub(crate) fn feed(&self) -> Feed {
         let (spool, index) = (self.spool.clone(), self.index.clone());
         let handed = Arc::new(Handed::new(self.marks.clone()));
-        Feed::new(self.worker, Secret::known(b"simulated"), spool, index, handed)
+        Feed::new(self.worker, spool, index, handed)
     }
 
     /// Starts as [`crate::Packer::open`] does, but for who it is.

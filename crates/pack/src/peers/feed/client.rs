@@ -1,50 +1,122 @@
 //! Asks other workers.
+//!
+//! # Invariants
+//!
+//! 1. Changes have a connection of their own, so that they wait for no body. Bodies have [`BODY_LANES`], and each takes the
+//!    one with the fewest: a slow one holds up no others while there are lanes. Each request that is handed on has a stream.
+//! 2. A worker asks another for no more at once than its share there. More wait here, and none longer than a call may take.
+//! 3. The log tells once that a worker does not answer, and why, and again when the reason changes.
 
+use std::array;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::header::{CONNECTION, TRANSFER_ENCODING};
 use http::uri::InvalidUri;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
-use http_body_util::{BodyExt, Empty, Limited};
+use http::{Request, Response, Version};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper_util::rt::TokioIo;
+use larder_identity::Role;
+use larder_net::{CallError, Endpoint, Peer, Refused};
 use larder_objects::ObjectError;
-use larder_types::codec::decode;
 use parking_lot::Mutex;
-use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::handed::BodyBroken;
-use super::wire::{
-    Asked, CLOCK, Call, DATE, HANDED_ON, Heard, NONCE, PROOF, STREAMED, Secret, Told, ask_body,
-    ask_changes, digest, draw_nonce, streamed_with,
-};
-use crate::clock::now_ms;
+use super::identity::server_of;
+use super::wire::{Ask, Asked, Heard, Told, WorkerService};
 use crate::error::PackError;
 use crate::format::entry::Within;
 use crate::format::lot::Lot;
-use crate::format::rows::BlobRow;
-use crate::ids::{BlobId, ProcessId, WorkerId};
+use crate::ids::{BlobId, WorkerId};
 use crate::limits::{
-    CALL_CONNECT_MAX, CALL_TIME_MAX, FEED_BYTES_MAX, FEED_WAIT_MAX, HANDED_ON_SILENCE_MAX,
-    PACKED_BYTES_MAX,
+    BODIES_ASKED_MAX, BODY_LANES, BUSY_PAUSE, CALL_TIME_MAX, FEED_WAIT_MAX, HANDED_ON_SILENCE_MAX,
+    HANDED_ON_TO_ONE_MAX,
 };
 use crate::owner::announce::Announcement;
+use crate::owner::name::WorkerName;
 use crate::read::{Held, Holder};
 
-/// Bytes of an answer beside what it is asked for.
-const HEAD_BYTES_MAX: usize = 4096;
+/// A connection to another worker, which is made when it is needed.
+type Lane = Peer<WorkerService>;
 
-/// Makes calls. Without a secret it reaches nobody.
+/// Makes calls. Without an endpoint it reaches nobody.
 #[derive(Default)]
 pub(crate) struct Caller {
-    pub(crate) secret: Option<Secret>,
+    endpoint: Option<Arc<Endpoint>>,
+    ways: Mutex<BTreeMap<WorkerName, Arc<Way>>>,
+    /// The questions that were not answered when they were asked last, and why.
+    silent: Mutex<BTreeMap<(WorkerName, What), String>>,
+}
+
+/// The things that are asked of a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    Changes,
+    Bodies,
+}
+
+/// The connections to a worker while its claim and its address stay the same.
+struct Way {
+    worker: WorkerId,
+    address: String,
+    changes: Lane,
+    bodies: [Lane; BODY_LANES],
+    /// Bodies that are asked for over each of those.
+    asked: [AtomicUsize; BODY_LANES],
+    /// Places for bodies that are asked for.
+    asking: Semaphore,
+    /// Places for requests that are handed on.
+    handing: Arc<Semaphore>,
+}
+
+impl Way {
+    fn new(endpoint: &Arc<Endpoint>, worker: WorkerId, address: &str) -> Self {
+        let lane = || Lane::new(endpoint, server_of(worker), address);
+        Self {
+            worker,
+            address: address.to_owned(),
+            changes: lane(),
+            bodies: array::from_fn(|_| lane()),
+            asked: array::from_fn(|_| AtomicUsize::new(0)),
+            asking: Semaphore::new(BODIES_ASKED_MAX),
+            handing: Arc::new(Semaphore::new(HANDED_ON_TO_ONE_MAX)),
+        }
+    }
+
+    /// Asks over the lane with the fewest.
+    async fn body(&self, ask: &Ask) -> Result<(Told, Bytes), String> {
+        let deadline = Instant::now() + CALL_TIME_MAX;
+        let place = timeout_at(deadline, self.asking.acquire()).await;
+        let _place = place.map_err(|_elapsed| "too much is asked of it".to_owned())?;
+        let asked = |at: &usize| self.asked[*at].load(Ordering::Relaxed);
+        let at = (0..BODY_LANES).min_by_key(asked).expect("there are lanes");
+        let _asked = Counted::on(&self.asked[at]);
+        call(&self.bodies[at], ask, deadline).await
+    }
+}
+
+/// One more, until it is dropped.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    fn on(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Held {
@@ -55,34 +127,25 @@ impl Held {
     pub(crate) fn read(
         (id, lot): (BlobId, Lot),
         range: &Range<u64>,
-        (status, answer): (StatusCode, Bytes),
+        (told, payload): (Told, Bytes),
     ) -> Result<Self, String> {
-        match (status, lot.within(id)) {
-            (StatusCode::OK, _) if answer.len() as u64 == range.end - range.start => {
-                Ok(Self::Bytes(answer))
+        match (told, lot.within(id)) {
+            (Told::Body, _) if payload.len() as u64 == range.end - range.start => {
+                Ok(Self::Bytes(payload))
             }
-            // Nothing: of a release without numbers.
-            (StatusCode::GONE, Within::Own(bundle)) if answer.is_empty() => {
-                Ok(Self::Uploaded(bundle.path()))
+            (Told::BundleUploaded(process), Within::Own(bundle)) => {
+                Ok(Self::Uploaded(bundle.path_of(process)))
             }
-            (StatusCode::GONE, Within::Own(bundle)) => {
-                match decode::<ProcessId>("who uploaded a bundle", &answer) {
-                    Ok(process) => Ok(Self::Uploaded(bundle.path_of(process))),
-                    Err(error) => Err(error.to_string()),
-                }
+            (Told::Uploaded { blob, row }, Within::Blob(id)) if blob == id.seq => {
+                Ok(Self::Uploaded(row.name(id).path()))
             }
-            (StatusCode::GONE, Within::Blob(id)) => {
-                match decode::<BlobRow>("a blob's row", &answer) {
-                    Ok(row) => Ok(Self::Uploaded(row.name(id).path())),
-                    Err(error) => Err(error.to_string()),
-                }
-            }
-            (status, _) => Err(format!("it answers {status}, with {} bytes", answer.len())),
+            (Told::Refused(why), _) => Err(why.to_string()),
+            _ => Err(format!("its answer is about something else, with {} bytes", payload.len())),
         }
     }
 }
 
-/// The way to a worker.
+/// The way to the bodies that another worker has not uploaded.
 pub(crate) struct Link {
     /// Its last announcement.
     told: Arc<Mutex<Announcement>>,
@@ -100,171 +163,168 @@ impl Holder for Link {
     async fn body(&self, within: Within, range: Range<u64>) -> Result<Held, ObjectError> {
         let told = self.told.lock().clone();
         let (id, lot) = Lot::of(within).expect("a large object is there before it is named");
-        let asked = ask_body(id, lot, &range);
-        let most = PACKED_BYTES_MAX as usize + HEAD_BYTES_MAX;
-        let answer = match &told.address {
-            Some(address) if told.worker == id.worker => {
-                self.caller.call(address, &asked, most, CALL_TIME_MAX).await
-            }
-            _ => Err("it cannot be reached".to_owned()),
-        };
-        answer.and_then(|answer| Held::read((id, lot), &range, answer)).map_err(|reason| {
-            let (name, bundle) = (&told.name, lot.nth());
-            tracing::warn!(worker = %name, blob = %id, bundle, reason, "a body that another worker has not uploaded did not come");
-            ObjectError::Unavailable {
-                reason: format!("worker {name}, which has not uploaded it yet, does not give it"),
-            }
+        self.caller.body(&told, (id, lot), range).await.map_err(|_told| ObjectError::Unavailable {
+            reason: format!(
+                "worker {}, which has not uploaded it yet, does not give it",
+                told.name
+            ),
         })
     }
 }
 
 impl Caller {
+    pub(crate) fn new(endpoint: Arc<Endpoint>) -> Self {
+        Self { endpoint: Some(endpoint), ..Self::default() }
+    }
+
+    /// The connections to a worker, which are made anew when its claim or its address changed.
+    fn way(&self, told: &Announcement) -> Result<Arc<Way>, String> {
+        let endpoint = self.endpoint.as_ref().ok_or("there is no way to it")?;
+        let address = told.address.as_deref().ok_or("it answers nobody")?;
+        let mut ways = self.ways.lock();
+        let is_same = |way: &&Arc<Way>| way.worker == told.worker && way.address == address;
+        if let Some(way) = ways.get(&told.name).filter(is_same) {
+            return Ok(way.clone());
+        }
+        let way = Arc::new(Way::new(endpoint, told.worker, address));
+        ways.insert(told.name.clone(), way.clone());
+        Ok(way)
+    }
+
     /// Asks a worker for its changes from there on, and how many bytes wait behind them. Waits a
     /// while if there are none.
     pub(crate) async fn changes(
         &self,
-        address: &str,
-        worker: WorkerId,
-        asked: &Asked,
+        told: &Announcement,
+        asked: Asked,
     ) -> Result<(Heard, u64), PackError> {
-        let asked = ask_changes(worker, asked);
-        let most = FEED_BYTES_MAX + HEAD_BYTES_MAX;
-        let within = FEED_WAIT_MAX + CALL_TIME_MAX;
-        match self.call(address, &asked, most, within).await {
-            Ok((StatusCode::OK, answer)) => Told::read(&answer),
-            Ok((status, _)) => Err(PackError::Deferred { reason: format!("it answers {status}") }),
-            Err(reason) => Err(PackError::Deferred { reason }),
+        let ask = Ask::Changes { worker: told.worker, asked };
+        let deadline = Instant::now() + FEED_WAIT_MAX + CALL_TIME_MAX;
+        let answer = match self.way(told) {
+            Ok(way) => call(&way.changes, &ask, deadline).await,
+            Err(reason) => Err(reason),
+        };
+        self.note((&told.name, What::Changes), answer.as_ref().err());
+        let (told, payload) = answer.map_err(|reason| PackError::Deferred { reason })?;
+        Heard::read(told, payload)
+    }
+
+    /// Asks a worker for bytes of bodies that it has not uploaded.
+    async fn body(
+        &self,
+        told: &Announcement,
+        (id, lot): (BlobId, Lot),
+        range: Range<u64>,
+    ) -> Result<Held, String> {
+        let Range { start: from, end: to } = range;
+        let ask = Ask::Body { worker: id.worker, blob: id.seq, lot: lot.nth(), from, to };
+        let answer = match self.way(told) {
+            Ok(way) if told.worker == id.worker => way.body(&ask).await,
+            Ok(_) => Err("another directory has its name by now".to_owned()),
+            Err(reason) => Err(reason),
+        };
+        let held = answer.and_then(|answer| Held::read((id, lot), &range, answer));
+        self.note((&told.name, What::Bodies), held.as_ref().err());
+        if let Err(reason) = &held {
+            let (worker, bundle) = (&told.name, lot.nth());
+            tracing::debug!(%worker, blob = %id, bundle, reason, "a body that another worker has not uploaded did not come");
+        }
+        held
+    }
+
+    /// Notes whether a worker answered. The log is told what is new.
+    fn note(&self, (name, what): (&WorkerName, What), reason: Option<&String>) {
+        let (mut silent, of) = (self.silent.lock(), (name.clone(), what));
+        let Some(reason) = reason else {
+            silent.remove(&of);
+            return;
+        };
+        if silent.get(&of) != Some(reason) {
+            silent.insert(of, reason.clone());
+            drop(silent);
+            tracing::warn!(worker = %name, reason, "another worker does not answer: what it has not uploaded is not shown, or answered 503");
         }
     }
 
     /// Hands a client's request on, as it came.
     pub(crate) async fn hand_on<B>(
         &self,
-        address: &str,
+        told: &Announcement,
         request: Request<B>,
     ) -> Result<Response<Incoming>, String>
     where
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BodyBroken>,
     {
-        let Some(secret) = &self.secret else { return Err("there is no way to it".to_owned()) };
+        let endpoint = self.endpoint.as_ref().ok_or("there is no way to it")?;
+        let way = self.way(told)?;
+        let place = timeout(CALL_TIME_MAX, way.handing.clone().acquire_owned()).await;
+        let place = place.map_err(|_elapsed| "too much is handed on to it".to_owned())?;
         let (mut parts, body) = request.into_parts();
         let asked = parts.uri.path_and_query().map_or("", |asked| asked.as_str()).to_owned();
-        let (date, nonce) = (now_ms(), draw_nonce());
         parts.version = Version::HTTP_11;
         parts.uri = asked.parse().map_err(|error: InvalidUri| error.to_string())?;
         for framing in [CONNECTION, TRANSFER_ENCODING] {
             parts.headers.remove(framing);
         }
-        parts.headers.insert(HANDED_ON, HeaderValue::from_static("1"));
-        parts.headers.insert(DATE, date.into());
-        let call = Call {
-            method: &parts.method,
-            asked: &asked,
-            date_ms: date,
-            nonce: &nonce,
-            body: STREAMED,
-        };
-        let of = |text: &str| HeaderValue::from_str(text).map_err(|error| error.to_string());
-        parts.headers.insert(PROOF, of(&secret.prove(&call))?);
-        parts.headers.insert(NONCE, of(&nonce)?);
         let steps = Arc::new(AtomicU64::new(0));
         let body = Stepping { inner: Box::pin(body), steps: steps.clone() };
-        let stream = connect(address).await?;
-        let handshake = hyper::client::conn::http1::handshake(stream).await;
+        let (server, address) = (server_of(way.worker), way.address.as_str());
+        let stream = endpoint.open_stream(server, Role::Worker, address).await;
+        let stream = stream.map_err(|error| reason_of(&error))?;
+        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|error| error.to_string())?;
         // Ends with the answer's last byte, or when nobody wants it any more.
-        tokio::spawn(connection);
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a request that was handed on broke off");
+            }
+            drop(place);
+        });
         let answer = sender.send_request(Request::from_parts(parts, body));
         tokio::pin!(answer);
         loop {
             let before = steps.load(Ordering::Relaxed);
             match tokio::time::timeout(HANDED_ON_SILENCE_MAX, &mut answer).await {
-                Ok(answer) => {
-                    let mut answer = answer.map_err(|error| error.to_string())?;
-                    // Without a clock it is no answer of a face, and none is made of it.
-                    if let Some(clock) = header(&answer, CLOCK) {
-                        let body = streamed_with(clock);
-                        is_proven(secret, &nonce, &answer, &body)?;
-                    }
-                    answer.headers_mut().remove(PROOF);
-                    return Ok(answer);
-                }
+                Ok(answer) => return answer.map_err(|error| error.to_string()),
                 Err(_) if steps.load(Ordering::Relaxed) != before => {}
                 Err(_) => return Err("it does not answer in time".to_owned()),
             }
         }
     }
+}
 
-    /// One call on a connection of its own.
-    async fn call(
-        &self,
-        address: &str,
-        asked: &str,
-        most: usize,
-        within: Duration,
-    ) -> Result<(StatusCode, Bytes), String> {
-        let Some(secret) = &self.secret else { return Err("there is no way to it".to_owned()) };
-        let (date_ms, nonce, none) = (now_ms(), draw_nonce(), digest(b""));
-        let call = Call { method: &Method::GET, asked, date_ms, nonce: &nonce, body: &none };
-        let call = Request::get(asked)
-            .header(http::header::HOST, address)
-            .header(DATE, date_ms)
-            .header(PROOF, secret.prove(&call))
-            .header(NONCE, &nonce)
-            .body(Empty::<Bytes>::new());
-        let call = call.map_err(|error| error.to_string())?;
-        let stream = connect(address).await?;
-        let answered = tokio::time::timeout(within, async {
-            let (mut sender, connection) =
-                hyper::client::conn::http1::handshake(stream).await.map_err(|e| e.to_string())?;
-            let answer = async {
-                let answer = sender.send_request(call).await.map_err(|e| e.to_string())?;
-                let (head, body) = answer.into_parts();
-                let body = Limited::new(body, most).collect().await;
-                let body = body.map_err(|error| error.to_string())?.to_bytes();
-                let head = Response::from_parts(head, ());
-                is_proven(secret, &nonce, &head, &digest(&body))?;
-                Ok((head.status(), body))
-            };
-            // The connection moves only while it is polled.
-            tokio::pin!(connection, answer);
-            tokio::select! {
-                biased;
-                answer = &mut answer => answer,
-                ended = &mut connection => match ended {
-                    // An answer that came before the end is there still.
-                    Ok(()) => answer.await,
-                    Err(error) => Err(error.to_string()),
-                },
+/// Asks until the deadline; again and again if there is too much to do.
+async fn call(lane: &Lane, ask: &Ask, deadline: Instant) -> Result<(Told, Bytes), String> {
+    loop {
+        match lane.call_while_wanted(ask, Bytes::new(), deadline).await {
+            Err(CallError::Busy(_)) if Instant::now() + BUSY_PAUSE < deadline => {
+                tokio::time::sleep(BUSY_PAUSE).await;
             }
-        });
-        answered.await.unwrap_or_else(|_| Err("it does not answer in time".to_owned()))
+            called => return called.map_err(|error| reason_of(&error)),
+        }
     }
 }
 
-fn header<'a, B>(answer: &'a Response<B>, name: &str) -> Option<&'a str> {
-    answer.headers().get(name)?.to_str().ok()
-}
-
-/// Checks that a worker of the bucket has made this answer to this call.
-fn is_proven<B>(
-    secret: &Secret,
-    nonce: &str,
-    answer: &Response<B>,
-    body: &str,
-) -> Result<(), String> {
-    let (status, proof) = (answer.status(), header(answer, PROOF).unwrap_or_default());
-    match secret.is_answer(nonce, status, body, proof) {
-        true => Ok(()),
-        false => Err(format!("it answers {status}, and does not prove who it is")),
-    }
-}
-
-async fn connect(address: &str) -> Result<TokioIo<TcpStream>, String> {
-    let stream = tokio::time::timeout(CALL_CONNECT_MAX, TcpStream::connect(address)).await;
-    let stream = stream.map_err(|_| "it does not answer".to_owned())?;
-    Ok(TokioIo::new(stream.map_err(|error| error.to_string())?))
+/// The reason why a worker does not answer, with what mends it.
+fn reason_of(error: &CallError) -> String {
+    let remedy = match error {
+        CallError::Denied(denied) => match denied.reason {
+            Refused::Garbage | Refused::Version | Refused::NoService => {
+                "it is of another release: run all workers of the bucket with the same one"
+            }
+            Refused::WrongServer => {
+                "another worker answers at its address: look at --peer-advertise, and that each name runs once"
+            }
+            Refused::UnknownAuthority | Refused::BadCertificate | Refused::WrongRole => {
+                "it is no worker of this bucket: look at --peer-advertise"
+            }
+            Refused::Expired | Refused::NotYetValid => "look at both clocks",
+            _ => return error.to_string(),
+        },
+        _ => return error.to_string(),
+    };
+    format!("{error}; {remedy}")
 }
 
 /// A body that counts its pieces as they are taken.

@@ -8,11 +8,9 @@ use futures::future::BoxFuture;
 use http::{Request, Response};
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
-use tokio::sync::Semaphore;
 
 use super::wire::CLOCK;
 use crate::commit::committer::Marks;
-use crate::limits::HANDED_ON_MAX;
 
 /// The error that breaks a body off.
 pub type BodyBroken = Box<dyn std::error::Error + Send + Sync>;
@@ -25,14 +23,12 @@ pub type Answering =
 /// Answers requests that others hand to a worker.
 pub(crate) struct Handed {
     answering: OnceLock<Answering>,
-    /// Requests under way; one more is refused, so that they leave room for the feed.
-    places: Semaphore,
     marks: Arc<Marks>,
 }
 
 impl Handed {
     pub(crate) fn new(marks: Arc<Marks>) -> Self {
-        Self { answering: OnceLock::new(), places: Semaphore::new(HANDED_ON_MAX), marks }
+        Self { answering: OnceLock::new(), marks }
     }
 
     /// Sets the face, once. Returns true if it is the first.
@@ -40,10 +36,9 @@ impl Handed {
         self.answering.set(answering).is_ok()
     }
 
-    /// Answers a request, if there is a face and a place; the worker that handed it on is known to
-    /// share the bucket.
+    /// Answers a request, if there is a face; the worker that handed it on is known to share the bucket.
     pub(super) async fn answer(&self, request: Request<Incoming>) -> Option<Response<HandedBody>> {
-        let (answering, _place) = (self.answering.get()?, self.places.try_acquire().ok()?);
+        let answering = self.answering.get()?;
         let mut answer = answering(request).await;
         let clock = self.marks.clock.load(Ordering::Relaxed);
         answer.headers_mut().insert(CLOCK, clock.into());

@@ -1,32 +1,31 @@
 //! Answers other workers.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::sync::Arc;
 
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use larder_types::codec::encode;
-use larder_types::{HybridClock, OpSeq};
+use larder_identity::{Role, Roles};
+use larder_net::{
+    Endpoint, Handler, Listener, PeerIdentity, Responder, Services, Stream, StreamHandler,
+    Streaming,
+};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
-use tokio::task::AbortHandle;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::ends::Ends;
 use super::handed::{Handed, HandedBody};
-use super::wire::{
-    Asked, BODY, CHANGES, CLOCK, Call, DATE, HANDED_ON, NONCE, PROOF, STREAMED, Secret, Told,
-    digest, streamed_with,
-};
+use super::places::{Of, Place, Places};
+use super::wire::{Ask, Asked, Message, Refusal, Told, WorkerService};
 use crate::blocking;
 use crate::bugs::{self, Bug};
-use crate::clock::now_ms;
 use crate::commit::spool::Spool;
 use crate::error::PackError;
 use crate::format::entry::Within;
@@ -34,79 +33,73 @@ use crate::format::lot::Lot;
 use crate::ids::{BlobId, ProcessId, WorkerId};
 use crate::index::Index;
 use crate::limits::{
-    CALL_HEADERS_MAX, FEED_BODIES_MAX, FEED_BYTES_MAX, FEED_CALLS_MAX, FEED_CONNECTIONS_MAX,
-    FEED_WAIT_MAX, PACKED_BYTES_MAX,
+    CALL_HEADERS_MAX, CALL_TIME_MAX, FEED_BYTES_MAX, FEED_WAIT_MAX, PACKED_BYTES_MAX,
 };
 use crate::owner::ownership::Ownership;
-
-/// Pause after a failed `accept`, which fails while the process has no free file descriptor.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The parts of a store that the feed answers from.
 pub(crate) struct Feed {
     pub(crate) worker: WorkerId,
-    pub(crate) secret: Secret,
     pub(crate) spool: Arc<Spool>,
     pub(crate) index: Arc<Index>,
-    /// Bodies in memory at once; more wait.
-    pub(crate) bodies: Semaphore,
     /// Answers requests that others hand on.
-    pub(crate) handed: Arc<Handed>,
+    handed: Arc<Handed>,
     /// Says when another process has the worker's place.
     owner: Option<Arc<Ownership>>,
     ends: Ends,
+    pub(crate) places: Places,
 }
 
-/// The answer to a call that gets nothing else.
-pub(crate) type Refusal = (StatusCode, Vec<u8>);
+/// Answers calls.
+struct Calls(Arc<Feed>);
 
-/// A call under way.
-struct Running {
-    task: AbortHandle,
-    /// True once its request headers were received.
-    has_headers: Arc<AtomicBool>,
+/// Answers requests that are handed on, each over a stream of its own.
+struct Streams(Arc<Feed>);
+
+impl Handler<WorkerService> for Calls {
+    fn request(
+        &self,
+        from: &PeerIdentity,
+        ask: Ask,
+        _payload: Bytes,
+        responder: Responder<WorkerService>,
+    ) {
+        let Some(place) = self.0.places.call(from.subject.server) else { return responder.busy() };
+        let (wanted, unwanted) = oneshot::channel::<()>();
+        responder.when_unwanted(move || drop(wanted));
+        let feed = self.0.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                biased;
+                // Nobody hears an answer any more. What was answered ends here, too: it is over then.
+                _ = unwanted => {}
+                answer = feed.answer(ask, place) => match answer {
+                    Some((told, payload)) => responder.answer(&told, payload),
+                    None => responder.busy(),
+                },
+            }
+        });
+    }
+
+    fn message(&self, _from: &PeerIdentity, message: Message, _payload: Bytes) {
+        match message {}
+    }
 }
 
-/// Answers until it is dropped. Calls whose heads have come have places, or wait for them. Where
-/// there are too many connections, the oldest without a head makes room. So a machine that only
-/// connects keeps no other worker away.
-pub(crate) async fn serve(listener: TcpListener, feed: Arc<Feed>) {
-    let places = Arc::new(Semaphore::new(FEED_CALLS_MAX));
-    let mut running: VecDeque<Running> = VecDeque::new();
-    loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "a call of another worker could not be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        running.retain(|call| !call.task.is_finished());
-        if running.len() >= FEED_CONNECTIONS_MAX {
-            let is_silent = |call: &Running| !call.has_headers.load(Ordering::Relaxed);
-            let Some(oldest) = running.iter().position(is_silent) else {
-                tracing::warn!("a call of another worker is turned away: too many are under way");
-                continue;
-            };
-            if let Some(oldest) = running.remove(oldest) {
-                oldest.task.abort();
-            }
-        }
-        let (feed, has_headers) = (feed.clone(), Arc::new(AtomicBool::new(false)));
-        let (received, places) = (has_headers.clone(), places.clone());
-        let task = tokio::spawn(async move {
-            // Until all of the answer has left.
-            let place = Arc::new(OnceLock::new());
-            let answer = service_fn(|call| {
-                received.store(true, Ordering::Relaxed);
-                let (feed, place, places) = (feed.clone(), place.clone(), places.clone());
+impl StreamHandler for Streams {
+    fn serve(&self, from: PeerIdentity, stream: Stream) -> Streaming {
+        let (feed, place) = (self.0.clone(), self.0.places.stream(from.subject.server));
+        Box::pin(async move {
+            // One without a place is answered, too: its caller reads that, and not that a connection broke.
+            let has_place = place.is_some();
+            let answer = service_fn(|request: Request<Incoming>| {
+                let feed = feed.clone();
                 async move {
-                    if let Ok(taken) = places.acquire_owned().await {
-                        // A connection has one call.
-                        let _ = place.set(taken);
-                    }
-                    Ok::<_, Infallible>(feed.answer(call).await)
+                    let answer = match has_place {
+                        true => feed.handed.answer(request).await,
+                        false => None,
+                    };
+                    Ok::<_, Infallible>(answer.unwrap_or_else(not_now))
                 }
             });
             let connection = hyper::server::conn::http1::Builder::new()
@@ -115,24 +108,30 @@ pub(crate) async fn serve(listener: TcpListener, feed: Arc<Feed>) {
                 .keep_alive(false)
                 .serve_connection(TokioIo::new(stream), answer);
             if let Err(error) = connection.await {
-                tracing::debug!(%error, "a call of another worker broke off");
+                tracing::debug!(%from, %error, "a request that was handed on broke off");
             }
-        });
-        running.push_back(Running { task: task.abort_handle(), has_headers });
+            drop(place);
+        })
     }
+}
+
+/// The answer to a request for which there is no face yet, or no place.
+fn not_now() -> Response<HandedBody> {
+    let nothing = Empty::new().map_err(|never| match never {});
+    let mut answer = Response::new(HandedBody::new(nothing));
+    *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    answer
 }
 
 impl Feed {
     pub(crate) fn new(
         worker: WorkerId,
-        secret: Secret,
         spool: Arc<Spool>,
         index: Arc<Index>,
         handed: Arc<Handed>,
     ) -> Self {
-        let bodies = Semaphore::new(FEED_BODIES_MAX);
-        let (owner, ends) = (None, Ends::default());
-        Self { worker, secret, spool, index, bodies, handed, owner, ends }
+        let (owner, ends, places) = (None, Ends::default(), Places::new());
+        Self { worker, spool, index, handed, owner, ends, places }
     }
 
     /// The same, that tells nothing once the worker's place is another's.
@@ -140,115 +139,73 @@ impl Feed {
         Self { owner: Some(owner), ..self }
     }
 
-    async fn answer(&self, mut call: Request<Incoming>) -> Response<HandedBody> {
-        let nonce = header(call.headers(), NONCE).to_owned();
-        let (status, body) = match self.is_proven(&call) {
-            false => refuse(StatusCode::FORBIDDEN),
-            true if call.headers().contains_key(HANDED_ON) => {
-                for ours in [HANDED_ON, DATE, NONCE, PROOF] {
-                    call.headers_mut().remove(ours);
-                }
-                match self.handed.answer(call).await {
-                    Some(mut answer) => {
-                        let body = streamed_with(header(answer.headers(), CLOCK));
-                        self.prove(&mut answer, &nonce, &body);
-                        return answer;
-                    }
-                    None => refuse(StatusCode::SERVICE_UNAVAILABLE),
-                }
-            }
-            true => match self.answer_with(&call).await {
-                Ok(body) => (StatusCode::OK, body),
-                Err(refusal) => refusal,
+    /// Answers workers of the bucket that come to this socket, and nobody else, until the listener is dropped.
+    ///
+    /// # Errors
+    /// If the socket has no address.
+    pub(crate) fn listen(
+        self: &Arc<Self>,
+        endpoint: &Arc<Endpoint>,
+        socket: TcpListener,
+    ) -> io::Result<Listener> {
+        let workers = Roles::of(&[Role::Worker]);
+        let services = Services::new()
+            .with::<WorkerService>(workers, Calls(self.clone()))
+            .with_streams(Role::Worker, workers, Streams(self.clone()));
+        Listener::start(endpoint, socket, services)
+    }
+
+    /// Answers a call; `None` if there is too much to do.
+    pub(crate) async fn answer(&self, ask: Ask, place: Place) -> Option<(Told, Bytes)> {
+        let refused = |why| Some((Told::Refused(why), Bytes::new()));
+        let (Ask::Changes { worker, .. } | Ask::Body { worker, .. }) = ask;
+        if worker != self.worker || self.is_superseded() {
+            return refused(Refusal::OtherClaim);
+        }
+        match ask {
+            Ask::Changes { asked, .. } => self.answer_changes(&asked, place).await,
+            Ask::Body { blob, lot, from, to, .. } => match Lot::numbered(lot) {
+                Some(lot) => self.answer_body((blob, lot), from..to, place).await,
+                None => refused(Refusal::Absent),
             },
-        };
-        let digest = digest(&body);
-        let body = Full::from(body).map_err(|never| match never {});
-        let mut response = Response::new(HandedBody::new(body));
-        *response.status_mut() = status;
-        // A caller that proves nothing gets no proof.
-        if status != StatusCode::FORBIDDEN {
-            self.prove(&mut response, &nonce, &digest);
-        }
-        response
-    }
-
-    fn prove(&self, answer: &mut Response<HandedBody>, nonce: &str, body: &str) {
-        let proof = self.secret.prove_answer(nonce, answer.status(), body);
-        if let Ok(proof) = HeaderValue::try_from(proof) {
-            answer.headers_mut().insert(PROOF, proof);
         }
     }
 
-    fn is_proven(&self, call: &Request<Incoming>) -> bool {
-        let headers = call.headers();
-        let none = digest(b"");
-        let body = match headers.contains_key(HANDED_ON) {
-            true => STREAMED,
-            // Nobody reads what else would come.
-            false => &none,
-        };
-        let proven = Call {
-            method: call.method(),
-            asked: call.uri().path_and_query().map_or("", |asked| asked.as_str()),
-            date_ms: header(headers, DATE).parse().unwrap_or(0),
-            nonce: header(headers, NONCE),
-            body,
-        };
-        self.secret.is_proven(&proven, now_ms(), header(headers, PROOF))
-    }
-
-    async fn answer_with(&self, call: &Request<Incoming>) -> Result<Vec<u8>, Refusal> {
-        let query = call.uri().query().unwrap_or_default();
-        let number = |name| number_of(query, name).ok_or_else(|| refuse(StatusCode::BAD_REQUEST));
-        if WorkerId(number("worker")?) != self.worker {
-            return Err(refuse(StatusCode::CONFLICT));
-        }
-        self.refuse_superseded()?;
-        match call.uri().path() {
-            CHANGES => {
-                let last = number_of(query, "seq").zip(number_of(query, "clock"));
-                let last = last.map(|(seq, clock)| (OpSeq(seq), HybridClock(clock)));
-                self.changes(&Asked { blob: number("blob")?, from: number("from")?, last }).await
-            }
-            BODY => {
-                let lot = u8::try_from(number("lot")?).ok().and_then(Lot::numbered);
-                let lot = lot.ok_or_else(|| refuse(StatusCode::BAD_REQUEST))?;
-                self.body(number("blob")?, lot, number("from")?..number("to")?).await
-            }
-            _ => Err(refuse(StatusCode::NOT_FOUND)),
-        }
-    }
-
-    fn refuse_superseded(&self) -> Result<(), Refusal> {
-        match self.owner.as_ref().is_some_and(|owner| owner.status().superseded) {
-            true => Err(refuse(StatusCode::CONFLICT)),
-            false => Ok(()),
-        }
+    fn is_superseded(&self) -> bool {
+        self.owner.as_ref().is_some_and(|owner| owner.status().superseded)
     }
 
     /// Tells the changes from there on; if there are none, once there are some.
-    async fn changes(&self, asked: &Asked) -> Result<Vec<u8>, Refusal> {
+    async fn answer_changes(&self, asked: &Asked, place: Place) -> Option<(Told, Bytes)> {
+        let refused = |why| Some((Told::Refused(why), Bytes::new()));
         let mut grown = self.spool.grown();
-        let end = tokio::time::Instant::now() + FEED_WAIT_MAX;
+        let end = Instant::now() + FEED_WAIT_MAX;
         loop {
             grown.mark_unchanged();
-            self.refuse_superseded()?;
-            let told = self.tell(asked).map_err(|error| failed(&error))?;
-            let (told, bytes) = told.ok_or_else(|| refuse(StatusCode::CONFLICT))?;
-            let waited = match told {
-                Told::Nothing { .. } => tokio::time::timeout_at(end, grown.changed()).await,
-                _ => return Ok([told.encode(), bytes].concat()),
+            if self.is_superseded() {
+                return refused(Refusal::OtherClaim);
+            }
+            let memory = place.memory(Of::Changes, FEED_BYTES_MAX);
+            let memory = timeout(CALL_TIME_MAX, memory).await.ok()?;
+            let (told, bytes) = match self.tell(asked) {
+                Ok(Some(told)) => told,
+                Ok(None) => return refused(Refusal::Diverged),
+                Err(error) => return Some((failed(&error), Bytes::new())),
             };
-            if !matches!(waited, Ok(Ok(()))) {
-                return Ok(told.encode());
+            if !matches!(told, Told::Nothing { .. }) {
+                return Some((told, place.payload(bytes, memory)));
+            }
+            // A call that waits for changes has no memory meanwhile.
+            drop(memory);
+            if !matches!(timeout_at(end, grown.changed()).await, Ok(Ok(()))) {
+                return Some((told, Bytes::new()));
             }
         }
     }
 
     /// Tells the changes that there are now; `None` if another process told what the caller has
     /// heard.
-    pub(crate) fn tell(&self, asked: &Asked) -> Result<Option<(Told, Vec<u8>)>, PackError> {
+    fn tell(&self, asked: &Asked) -> Result<Option<(Told, Vec<u8>)>, PackError> {
         let Asked { blob, from, .. } = *asked;
         if let Some(some) = self.spool.entries(blob, from, FEED_BYTES_MAX) {
             if !self.ends.has(&self.spool, asked)? {
@@ -270,74 +227,65 @@ impl Feed {
         Ok(Some((told, Vec::new())))
     }
 
-    /// Bytes of the bodies in a blob that waits, or in one of its bundles.
-    pub(crate) async fn body(
+    /// Gives bytes of the bodies in a blob that waits, or in one of its bundles.
+    async fn answer_body(
         &self,
-        blob: u64,
-        lot: Lot,
+        (blob, lot): (u64, Lot),
         range: Range<u64>,
-    ) -> Result<Vec<u8>, Refusal> {
+        place: Place,
+    ) -> Option<(Told, Bytes)> {
+        let refused = |why| Some((Told::Refused(why), Bytes::new()));
         let Range { start: from, end: to } = range;
-        if from >= to || to - from > PACKED_BYTES_MAX {
-            return Err(refuse(StatusCode::BAD_REQUEST));
-        }
+        let len = to.checked_sub(from).filter(|len| (1..=PACKED_BYTES_MAX).contains(len));
+        let Some(len) = len.and_then(|len| usize::try_from(len).ok()) else {
+            return refused(Refusal::Range);
+        };
         let given = if bugs::planted(Bug::BundleNotTold) { Lot::SHARED } else { lot };
         let Some(file) = self.spool.file(blob, given) else {
-            return Err(self.not_waiting(blob, lot).unwrap_or_else(|error| failed(&error)));
+            let told = self.not_waiting(blob, lot).unwrap_or_else(|error| failed(&error));
+            return Some((told, Bytes::new()));
         };
-        // The semaphore is never closed.
-        let _room = self.bodies.acquire().await;
+        let memory = timeout(CALL_TIME_MAX, place.memory(Of::Bodies, len)).await.ok()?;
+        // The thread has the place and the memory: they are taken as long as it has the bytes, wanted or not.
         let read = blocking::run(move || {
-            let mut bytes = vec![0; (to - from) as usize];
+            let mut bytes = vec![0; len];
             let read = file.read_at(from, &mut bytes)?;
-            Ok::<_, PackError>((read == bytes.len()).then_some(bytes))
+            Ok::<_, PackError>((read == len).then(|| place.payload(bytes, memory)))
         });
         match read.await.and_then(|read| read) {
-            Ok(Some(bytes)) => Ok(bytes),
-            Ok(None) => Err(refuse(StatusCode::RANGE_NOT_SATISFIABLE)),
-            Err(error) => Err(failed(&error)),
+            Ok(Some(payload)) => Some((Told::Body, payload)),
+            Ok(None) => refused(Refusal::Range),
+            Err(error) => Some((failed(&error), Bytes::new())),
         }
     }
 
     /// The reason why there is no file of a lot: it is uploaded, or there never was one.
-    fn not_waiting(&self, blob: u64, lot: Lot) -> Result<Refusal, PackError> {
+    fn not_waiting(&self, blob: u64, lot: Lot) -> Result<Told, PackError> {
         let row = self.index.blob(BlobId { worker: self.worker, seq: blob })?;
         // The row of a blob may be gone before its bundles.
         let is_uploaded = row.is_some() || blob <= *self.spool.uploaded().borrow();
         let within = lot.within(BlobId { worker: self.worker, seq: blob });
         Ok(match (within, row) {
-            (Within::Blob(_), Some(row)) => (StatusCode::GONE, encode(&row)),
-            (Within::Own(bundle), _) if is_uploaded => match self.index.bundle_process(bundle)? {
-                None | Some(ProcessId::UNNUMBERED) => refuse(StatusCode::GONE),
-                Some(process) => (StatusCode::GONE, encode(&process)),
-            },
-            (_, _) => refuse(StatusCode::NOT_FOUND),
+            (Within::Blob(_), Some(row)) => Told::Uploaded { blob, row },
+            (Within::Own(bundle), _) if is_uploaded => {
+                let process = self.index.bundle_process(bundle)?;
+                Told::BundleUploaded(process.unwrap_or(ProcessId::UNNUMBERED))
+            }
+            (_, _) => Told::Refused(Refusal::Absent),
         })
     }
 }
 
-fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
-    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
-}
-
-fn refuse(status: StatusCode) -> Refusal {
-    (status, Vec::new())
-}
-
-fn failed(error: &PackError) -> Refusal {
+fn failed(error: &PackError) -> Told {
     tracing::error!(%error, "another worker could not be answered");
-    refuse(StatusCode::INTERNAL_SERVER_ERROR)
-}
-
-fn number_of(query: &str, name: &str) -> Option<u64> {
-    let values = query.split('&').filter_map(|pair| pair.split_once('='));
-    values.into_iter().find(|(of, _)| *of == name)?.1.parse().ok()
+    Told::Refused(Refusal::Failed)
 }
 
 #[cfg(test)]
 mod tests {
     use larder_env::SimDisk;
     use larder_kv::SimKv;
+    use larder_types::ServerId;
 
     use super::*;
     use crate::format::rows::BlobRow;
@@ -352,8 +300,7 @@ mod tests {
         let index = Index::over(Box::new(SimKv::default())).unwrap().0;
         index.add_blob(BlobId { worker, seq: 4 }, &row, None).unwrap();
         let handed = Arc::new(Handed::new(Arc::default()));
-        let secret = Secret::known(b"secret");
-        let feed = Feed::new(worker, secret, Arc::new(spool), Arc::new(index), handed);
+        let feed = Feed::new(worker, Arc::new(spool), Arc::new(index), handed);
         for (seq, nth, expected) in [
             (4, 0, Some(Within::Blob(BlobId { worker, seq: 4 }))),
             (4, 1, Some(Within::Own(OwnId { worker, run: 0, number: 4 << 8 | 1 }))),
@@ -362,8 +309,10 @@ mod tests {
             (5, 1, None),
         ] {
             let (lot, range) = (Lot::numbered(nth).unwrap(), 0..5);
-            let (status, body) = feed.body(seq, lot, range.clone()).await.unwrap_err();
-            let held = Held::read((BlobId { worker, seq }, lot), &range, (status, body.into()));
+            let ask = Ask::Body { worker, blob: seq, lot: nth, from: 0, to: 5 };
+            let place = feed.places.call(ServerId(1)).unwrap();
+            let answer = feed.answer(ask, place).await.unwrap();
+            let held = Held::read((BlobId { worker, seq }, lot), &range, answer);
             let named = held.ok().map(|held| match held {
                 Held::Uploaded(name) => name,
                 Held::Bytes(_) => panic!("nothing waits"),
@@ -374,15 +323,5 @@ mod tests {
             });
             assert_eq!(named, expected, "blob {seq}, lot {nth}");
         }
-    }
-
-    #[test]
-    fn numbers_are_found_by_their_names() {
-        let query = "worker=18446744073709551615&blob=7&from=x";
-        assert_eq!(number_of(query, "worker"), Some(u64::MAX));
-        assert_eq!(number_of(query, "blob"), Some(7));
-        assert_eq!(number_of(query, "from"), None);
-        assert_eq!(number_of(query, "lob"), None);
-        assert_eq!(number_of("", "blob"), None);
     }
 }

@@ -1,145 +1,327 @@
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::StatusCode;
+use bytes::Bytes;
 use larder_env::SimDisk;
+use larder_identity::limits::CERTIFICATE_VALIDITY;
+use larder_identity::proof::Secret;
+use larder_identity::{Authority, Credentials, Role, Roles};
 use larder_kv::SimKv;
 use larder_metalog::Lsn;
-use larder_types::{HybridClock, OpSeq};
+use larder_net::limits::{HANDSHAKES_MAX, HELLO_TIME_MAX};
+use larder_net::{CallError, Endpoint, Listener, Peer, Refused};
+use larder_types::{HybridClock, OpSeq, ServerId};
 use object_store::memory::InMemory;
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
 
-use super::wire::Heard;
+use super::identity::{credentials, server_of};
+use super::places::Place;
+use super::wire::{Ask, Heard, Refusal, Told, WorkerService};
 use super::*;
 use crate::backend::Backend;
 use crate::clock::{Sighting, uptime};
 use crate::commit::queue::Queue;
 use crate::commit::spool::Spool;
-use crate::format::entry::{Change, Entry};
+use crate::format::entry::{Change, Entry, Within};
+use crate::format::lot::Lot;
 use crate::format::rows::BlobRow;
 use crate::ids::{BlobId, Run, WorkerId};
 use crate::index::Index;
-use crate::limits::{CALL_HEADERS_MAX, FEED_CONNECTIONS_MAX};
+use crate::limits::{
+    BODY_LANES, FEED_BODY_BYTES_OF_ONE_MAX, FEED_CALLS_OF_ONE_MAX, PACKED_BYTES_MAX,
+};
+use crate::owner::announce::Announcement;
+use crate::owner::name::WorkerName;
 use crate::owner::numbering::Numbering;
 use crate::owner::ownership::Ownership;
+use crate::read::{Held, Holder};
 
 const WORKER: WorkerId = WorkerId(3);
+const CALLER: WorkerId = WorkerId(4);
 const ASKED: Asked = Asked { blob: 4, from: 0, last: None };
 const ROW: BlobRow = BlobRow { bytes: 9, ..BlobRow::NONE };
-
-async fn listen() -> (TcpListener, String) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    (listener, address)
-}
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn secret() -> Secret {
-    Secret::known(b"0123456789abcdef0123456789abcdef")
+    Secret::of(*b"0123456789abcdef0123456789abcdef")
+}
+
+fn endpoint(secret: &Secret, worker: WorkerId) -> Arc<Endpoint> {
+    Endpoint::new(credentials(secret, worker).unwrap())
+}
+
+fn caller() -> Caller {
+    Caller::new(endpoint(&secret(), CALLER))
+}
+
+async fn socket() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").await.unwrap()
 }
 
 /// A worker whose blob 4 is uploaded.
 fn feed() -> Feed {
-    let spool = Spool::new(SimDisk::new(1, 1 << 20), WORKER).unwrap();
+    let spool = Spool::new(SimDisk::new(1, 1 << 24), WORKER).unwrap();
     spool.start(5);
     let index = Index::over(Box::new(SimKv::default())).unwrap().0;
     index.add_blob(BlobId { worker: WORKER, seq: 4 }, &ROW, None).unwrap();
     let handed = Arc::new(Handed::new(Arc::default()));
-    Feed::new(WORKER, secret(), Arc::new(spool), Arc::new(index), handed)
+    Feed::new(WORKER, Arc::new(spool), Arc::new(index), handed)
 }
 
-async fn serving(feed: Feed) -> String {
-    let (listener, address) = listen().await;
-    tokio::spawn(serve(listener, Arc::new(feed)));
-    address
+/// The announcement of a worker with this claim, at this address.
+fn announced(worker: WorkerId, address: SocketAddr) -> Announcement {
+    let name = WorkerName::new("a").unwrap();
+    let (prefix, address) = (name.prefix(), Some(address.to_string()));
+    Announcement { name, prefix, worker, address, announced_ms: 0 }
 }
 
-async fn worker() -> String {
-    serving(feed()).await
+async fn listening(feed: &Arc<Feed>) -> (Announcement, Listener) {
+    let listener = feed.listen(&endpoint(&secret(), WORKER), socket().await).unwrap();
+    (announced(WORKER, listener.address()), listener)
 }
 
-/// Somebody on the way, who changes answers, or gives the first one to everybody.
-async fn on_the_way(to: String, change: fn(&mut Vec<u8>), repeats: bool) -> String {
-    let (listener, address) = listen().await;
-    tokio::spawn(async move {
-        let mut first = None;
-        while let Ok((mut caller, _)) = listener.accept().await {
-            let mut asked = Vec::new();
-            while !asked.ends_with(b"\r\n\r\n") {
-                asked.push(caller.read_u8().await.unwrap());
-            }
-            let mut worker = TcpStream::connect(&to).await.unwrap();
-            worker.write_all(&asked).await.unwrap();
-            let mut answer = Vec::new();
-            worker.read_to_end(&mut answer).await.unwrap();
-            change(&mut answer);
-            let answer = if repeats { first.get_or_insert(answer) } else { &answer };
-            caller.write_all(answer).await.unwrap();
-        }
-    });
-    address
+async fn serving(feed: Feed) -> (Announcement, Listener) {
+    listening(&Arc::new(feed)).await
 }
 
-async fn heard(address: &str) -> Option<Heard> {
-    let caller = Caller { secret: Some(secret()) };
-    let asked = caller.changes(address, WORKER, &ASKED);
-    let heard = tokio::time::timeout(Duration::from_secs(30), asked).await.unwrap();
-    heard.ok().map(|(heard, _)| heard)
+async fn heard_by(caller: &Caller, told: &Announcement) -> Result<Heard, String> {
+    let asked = tokio::time::timeout(PATIENCE, caller.changes(told, ASKED)).await;
+    let heard = asked.expect("a call ends").map_err(|error| error.to_string())?;
+    Ok(heard.0)
+}
+
+async fn heard(told: &Announcement) -> Result<Heard, String> {
+    heard_by(&caller(), told).await
+}
+
+fn uploaded() -> Result<Heard, String> {
+    Ok(Heard::Uploaded { blob: 4, row: ROW })
 }
 
 #[tokio::test]
-async fn an_answer_that_somebody_changed_on_the_way_is_not_heard() {
-    let worker = worker().await;
-    let uploaded = Some(Heard::Uploaded { blob: 4, row: ROW });
-    assert_eq!(heard(&worker).await, uploaded);
-    let as_it_is = on_the_way(worker.clone(), |_| {}, false).await;
-    assert_eq!(heard(&as_it_is).await, uploaded);
-    let body = |answer: &mut Vec<u8>| *answer.last_mut().unwrap() ^= 1;
-    let changed = on_the_way(worker.clone(), body, false).await;
-    assert_eq!(heard(&changed).await, None);
-    let status = |answer: &mut Vec<u8>| answer[9..12].copy_from_slice(b"201");
-    let changed = on_the_way(worker, status, false).await;
-    assert_eq!(heard(&changed).await, None);
-}
-
-#[tokio::test]
-async fn whoever_only_connects_keeps_no_other_worker_away() {
-    let worker = worker().await;
-    let mut silent = Vec::new();
-    for _ in 0..FEED_CONNECTIONS_MAX + 8 {
-        silent.push(TcpStream::connect(&worker).await.unwrap());
-    }
-    // Long before any of them is given up.
-    let soon = tokio::time::timeout(CALL_HEADERS_MAX / 2, heard(&worker)).await;
-    assert_eq!(soon.ok().flatten(), Some(Heard::Uploaded { blob: 4, row: ROW }));
-    let mut end = [0; 1];
-    let first = tokio::time::timeout(CALL_HEADERS_MAX / 2, silent[0].read(&mut end)).await;
-    assert!(matches!(first, Ok(Ok(0) | Err(_))), "the oldest made room: {first:?}");
-}
-
-#[tokio::test]
-async fn an_answer_to_another_call_is_not_heard() {
-    let repeats = on_the_way(worker().await, |_| {}, true).await;
-    assert!(heard(&repeats).await.is_some());
-    assert_eq!(heard(&repeats).await, None);
+async fn a_worker_of_the_bucket_is_answered() {
+    let (told, _listener) = serving(feed()).await;
+    assert_eq!(heard(&told).await, uploaded());
 }
 
 #[tokio::test]
 async fn who_does_not_know_the_secret_is_neither_answered_nor_heard() {
-    let worker = worker().await;
-    let caller = Caller { secret: Some(Secret::known(b"another")) };
-    let refused = caller.changes(&worker, WORKER, &ASKED).await.unwrap_err();
-    assert!(refused.to_string().contains(StatusCode::FORBIDDEN.as_str()), "{refused}");
+    let (told, _listener) = serving(feed()).await;
+    let stranger = Caller::new(endpoint(&Secret::of([1; 32]), CALLER));
+    let refused = heard_by(&stranger, &told).await.unwrap_err();
+    assert!(refused.contains("look at --peer-advertise"), "{refused}");
+    // A server with a certificate of the same authority, but without the role, is refused there.
+    let authority = Authority::from_secret(&secret()).unwrap();
+    let servers = Roles::of(&[Role::Proxy]);
+    let proxy = authority.identity_for(ServerId(9), servers, CERTIFICATE_VALIDITY).unwrap();
+    let proxy = Endpoint::new(Credentials::new(&proxy).unwrap());
+    let lane: Peer<WorkerService> =
+        Peer::new(&proxy, server_of(WORKER), told.address.clone().unwrap());
+    let ask = Ask::Changes { worker: WORKER, asked: ASKED };
+    let refused = lane.call(&ask, Bytes::new(), Instant::now() + PATIENCE).await.unwrap_err();
+    let CallError::Denied(denied) = refused else { panic!("{refused}") };
+    assert_eq!(denied.reason, Refused::WrongRole, "{denied}");
+}
+
+#[tokio::test]
+async fn a_worker_is_not_taken_for_another_claim() {
+    let (told, _listener) = serving(feed()).await;
+    let heir = Announcement { worker: WorkerId(WORKER.0 + 1), ..told.clone() };
+    let caller = caller();
+    let refused = heard_by(&caller, &heir).await.unwrap_err();
+    assert!(refused.contains("another worker answers at its address"), "{refused}");
+    // Once it is announced as it is, it is asked over other connections.
+    assert_eq!(heard_by(&caller, &told).await, uploaded());
+}
+
+/// Two claims may have one number in certificates.
+#[tokio::test]
+async fn a_call_for_another_claim_is_refused_whatever_the_certificate_says() {
+    let (told, _listener) = serving(feed()).await;
+    let ours = endpoint(&secret(), CALLER);
+    let lane: Peer<WorkerService> = Peer::new(&ours, server_of(WORKER), told.address.unwrap());
+    let other = WorkerId(WORKER.0 + 1);
+    for ask in [
+        Ask::Changes { worker: other, asked: ASKED },
+        Ask::Body { worker: other, blob: 4, lot: 0, from: 0, to: 5 },
+    ] {
+        let answer = lane.call(&ask, Bytes::new(), Instant::now() + PATIENCE).await.unwrap();
+        assert_eq!(answer.0, Told::Refused(Refusal::OtherClaim));
+    }
+}
+
+#[tokio::test]
+async fn a_worker_of_an_earlier_release_is_named_with_what_to_do() {
+    let earlier = socket().await;
+    let told = announced(WORKER, earlier.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = earlier.accept().await.unwrap();
+            let mut said = [0; 512];
+            assert!(stream.read(&mut said).await.unwrap() > 0);
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+        }
+    });
+    let refused = heard(&told).await.unwrap_err();
+    assert!(refused.contains("run all workers of the bucket with the same one"), "{refused}");
+}
+
+/// A worker of an earlier release, or anybody who speaks HTTP.
+#[tokio::test]
+async fn a_call_of_an_earlier_release_is_not_answered() {
+    let (told, _listener) = serving(feed()).await;
+    let mut stream = TcpStream::connect(told.address.unwrap()).await.unwrap();
+    let call = b"GET /larder/v3/changes?worker=3&blob=4&from=0 HTTP/1.1\r\nhost: a\r\n\r\n";
+    stream.write_all(call).await.unwrap();
+    let mut answer = Vec::new();
+    let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
+    assert!(read.is_ok(), "it is closed");
+    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn whoever_only_connects_keeps_no_other_worker_away() {
+    let (told, _listener) = serving(feed()).await;
+    let mut silent = Vec::new();
+    for _ in 0..HANDSHAKES_MAX + 8 {
+        silent.push(TcpStream::connect(told.address.as_ref().unwrap()).await.unwrap());
+    }
+    let begun = Instant::now();
+    assert_eq!(heard(&told).await, uploaded());
+    assert!(begun.elapsed() < HELLO_TIME_MAX, "before any of them was given up");
+}
+
+/// Takes all places for calls of one worker.
+fn crowd(feed: &Feed, caller: WorkerId) -> Vec<Place> {
+    let places: Vec<Place> = std::iter::from_fn(|| feed.places.call(server_of(caller))).collect();
+    assert_eq!(places.len(), FEED_CALLS_OF_ONE_MAX);
+    places
+}
+
+#[tokio::test]
+async fn one_that_has_its_share_hears_busy_over_a_connection_that_stays() {
+    let feed = Arc::new(feed());
+    let (told, _listener) = listening(&feed).await;
+    let ours = endpoint(&secret(), CALLER);
+    let lane: Peer<WorkerService> =
+        Peer::new(&ours, server_of(WORKER), told.address.clone().unwrap());
+    let ask = Ask::Changes { worker: WORKER, asked: ASKED };
+    let soon = || Instant::now() + PATIENCE;
+    lane.call(&ask, Bytes::new(), soon()).await.unwrap();
+    let places = crowd(&feed, CALLER);
+    for _ in 0..FEED_CALLS_OF_ONE_MAX {
+        let busy = lane.call(&ask, Bytes::new(), soon()).await;
+        assert!(matches!(busy, Err(CallError::Busy(_))), "{busy:?}");
+    }
+    // Another worker is answered meanwhile, and one that goes on asking is once there is room.
+    let other = Caller::new(endpoint(&secret(), WorkerId(5)));
+    assert_eq!(heard_by(&other, &told).await, uploaded());
+    let again = endpoint(&secret(), CALLER);
+    let caller = Caller::new(again.clone());
+    let (heard, ()) = tokio::join!(heard_by(&caller, &told), async {
+        while again.metrics().busy.get() == 0 {
+            tokio::task::yield_now().await;
+        }
+        drop(places);
+    });
+    assert_eq!(heard, uploaded());
+    lane.call(&ask, Bytes::new(), soon()).await.unwrap();
+    assert_eq!(ours.metrics().connected.get(), 1, "over the same connection");
+}
+
+/// A worker whose blob 5 waits, with one body of the largest size.
+fn with_a_large_body() -> (Arc<Feed>, Ask) {
+    let feed = feed();
+    let bytes = vec![7; PACKED_BYTES_MAX as usize];
+    let file = feed.spool.write(5, Lot::SHARED, 0, &[Bytes::from(bytes)]).unwrap();
+    feed.spool.add(5, None, &entry(10, 100), Lsn(0), Some(&file));
+    let ask = Ask::Body { worker: WORKER, blob: 5, lot: 0, from: 0, to: PACKED_BYTES_MAX };
+    (Arc::new(feed), ask)
+}
+
+/// Answers that have not left, and take all memory of one worker for bodies.
+async fn answers_in_memory(feed: &Feed, ask: &Ask) -> Vec<Bytes> {
+    let mut kept = Vec::new();
+    for _ in 0..FEED_BODY_BYTES_OF_ONE_MAX as u64 / PACKED_BYTES_MAX {
+        let place = feed.places.call(server_of(CALLER)).unwrap();
+        let (told, payload) = feed.answer(ask.clone(), place).await.unwrap();
+        assert_eq!((told, payload.len() as u64), (Told::Body, PACKED_BYTES_MAX));
+        kept.push(payload);
+    }
+    kept
+}
+
+#[tokio::test]
+async fn bodies_that_wait_are_asked_for_over_as_many_connections_as_there_are() {
+    let (feed, ask) = with_a_large_body();
+    let (told, _listener) = listening(&feed).await;
+    let kept = answers_in_memory(&feed, &ask).await;
+    let ours = endpoint(&secret(), CALLER);
+    let caller = Arc::new(Caller::new(ours.clone()));
+    let link = Link::new(Arc::new(Mutex::new(told)), caller);
+    let within = Within::Blob(BlobId { worker: WORKER, seq: 5 });
+    let mut waits: Vec<_> =
+        (0..BODY_LANES).map(|_| link.body(within, 0..PACKED_BYTES_MAX)).collect();
+    let connected = async {
+        while ours.metrics().connected.get() < BODY_LANES as u64 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = futures::future::select_all(&mut waits) => panic!("its share of memory is taken"),
+        () = connected => {}
+    }
+    drop(kept);
+    for held in futures::future::join_all(waits).await {
+        assert!(matches!(held, Ok(Held::Bytes(bytes)) if bytes.iter().all(|byte| *byte == 7)));
+    }
+}
+
+#[tokio::test]
+async fn bodies_that_have_not_left_hold_up_neither_changes_nor_other_workers() {
+    let (feed, ask) = with_a_large_body();
+    let (told, _listener) = listening(&feed).await;
+    // One that does not read: its answers stay in memory.
+    let kept = answers_in_memory(&feed, &ask).await;
+    let ours = endpoint(&secret(), CALLER);
+    let lane = |of: &Arc<Endpoint>| -> Peer<WorkerService> {
+        Peer::new(of, server_of(WORKER), told.address.clone().unwrap())
+    };
+    let soon = || Instant::now() + PATIENCE;
+    let (bodies, others) = (lane(&ours), lane(&endpoint(&secret(), WorkerId(5))));
+    let mut waits = Box::pin(bodies.call(&ask, Bytes::new(), soon()));
+    let (_, payload) = tokio::select! {
+        biased;
+        answer = &mut waits => panic!("it has its share of memory already: {answer:?}"),
+        other = others.call(&ask, Bytes::new(), soon()) => other.unwrap(),
+    };
+    assert!(payload.iter().all(|byte| *byte == 7));
+    let (changes, follower) = (Ask::Changes { worker: WORKER, asked: ASKED }, lane(&ours));
+    tokio::select! {
+        biased;
+        answer = &mut waits => panic!("it has its share of memory already: {answer:?}"),
+        heard = follower.call(&changes, Bytes::new(), soon()) => drop(heard.unwrap()),
+    }
+    drop(kept);
+    assert_eq!(waits.await.unwrap().0, Told::Body);
+}
+
+fn entry(seq: u64, clock: u64) -> Entry {
+    let run = Run { worker: WORKER, first: 1, last: 1 };
+    let change = Change::Retired { run, backups: Vec::new() };
+    Entry { seq: OpSeq(seq), clock: HybridClock(clock), change }
 }
 
 /// A process whose blob 5 has entries of these numbers and clocks, which are all of the same length; and that length.
 fn process(changes: &[(u64, u64)]) -> (Feed, u64) {
     let feed = feed();
-    let run = Run { worker: WORKER, first: 1, last: 1 };
     for (seq, clock) in changes {
-        let change = Change::Retired { run, backups: Vec::new() };
-        let entry = Entry { seq: OpSeq(*seq), clock: HybridClock(*clock), change };
-        feed.spool.add(5, None, &entry, Lsn(0), None);
+        feed.spool.add(5, None, &entry(*seq, *clock), Lsn(0), None);
     }
     let all = feed.spool.entries(5, 0, usize::MAX).unwrap().bytes.len() as u64;
     (feed, all / changes.len() as u64)
@@ -151,16 +333,16 @@ async fn more_is_told_only_behind_an_entry_that_the_process_itself_has() {
     let (_, len) = process(&[(10, 100), (11, 101)]);
     let (feed, len_too) = process(&[(10, 100), (11, 102), (12, 103)]);
     assert_eq!(len, len_too);
-    let address = serving(feed).await;
-    let caller = Caller { secret: Some(secret()) };
+    let (told, _listener) = serving(feed).await;
+    let caller = caller();
     let asked = async |from: u64, last: Option<(u64, u64)>| {
         let last = last.map(|(seq, clock)| (OpSeq(seq), HybridClock(clock)));
-        let heard = caller.changes(&address, WORKER, &Asked { blob: 5, from, last }).await;
+        let heard = caller.changes(&told, Asked { blob: 5, from, last }).await;
         match heard {
             Ok((Heard::Entries { bytes, .. }, _)) => Some(bytes.len() as u64),
             Ok((heard, _)) => panic!("{heard:?}"),
             Err(error) => {
-                assert!(error.to_string().contains(StatusCode::CONFLICT.as_str()), "{error}");
+                assert!(error.to_string().contains(&Refusal::Diverged.to_string()), "{error}");
                 None
             }
         }
@@ -185,11 +367,10 @@ async fn a_process_tells_nothing_once_the_place_is_another_s() {
     let parts = (numbering, feed.spool.clone());
     let owner = Ownership::new(parts, owned, Arc::<Queue>::default(), fatal, uptime);
     let owner = Arc::new(owner);
-    let address = serving(feed.owned(owner.clone())).await;
-    assert!(heard(&address).await.is_some());
+    let (told, _listener) = serving(feed.owned(owner.clone())).await;
+    assert!(heard(&told).await.is_ok());
     assert!(backend.put_new("claims/0000000000000004", "a claim".into()).await.unwrap());
     assert!(owner.ask().await.unwrap_err().is_superseded());
-    let caller = Caller { secret: Some(secret()) };
-    let refused = caller.changes(&address, WORKER, &ASKED).await.unwrap_err();
-    assert!(refused.to_string().contains(StatusCode::CONFLICT.as_str()), "{refused}");
+    let refused = heard(&told).await.unwrap_err();
+    assert!(refused.contains(&Refusal::OtherClaim.to_string()), "{refused}");
 }

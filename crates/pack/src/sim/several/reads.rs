@@ -1,12 +1,13 @@
 //! Reads of what a worker shows.
 
 use bytes::Bytes;
-use http::StatusCode;
+use larder_types::ServerId;
 
 use super::world::{KEYS, World, told};
 use crate::format::entry::{Content, Place};
 use crate::format::lot::Lot;
 use crate::format::sums::verifies;
+use crate::peers::feed::wire::Ask;
 use crate::peers::view::{Item, Whose};
 use crate::read::{Bodies, Held};
 use crate::sim::world::bytes_of;
@@ -72,10 +73,10 @@ impl World {
         let process = owner.process.as_ref().expect("a process runs");
         let feed = process.feed();
         let range = place.offset..place.offset + place.len;
-        let answer = match feed.body(id.seq, lot, range.clone()).await {
-            Ok(bytes) => (StatusCode::OK, Bytes::from(bytes)),
-            Err((status, bytes)) => (status, Bytes::from(bytes)),
-        };
+        let (from, to) = (range.start, range.end);
+        let ask = Ask::Body { worker: id.worker, blob: id.seq, lot: lot.nth(), from, to };
+        let caller = feed.places.call(ServerId(1)).expect("nobody else calls");
+        let answer = feed.answer(ask, caller).await.expect("nobody else has memory");
         let held = Held::read((id, lot), &range, answer);
         let held = held.unwrap_or_else(|reason| panic!("{place:?}: {reason}"));
         self.bundled += u64::from(lot != Lot::SHARED && matches!(held, Held::Bytes(_)));

@@ -11,7 +11,7 @@ use larder_objects::ObjectError;
 use larder_types::codec::decode;
 use larder_types::limits::SUM_BYTES;
 use larder_types::rows::parse_keyed;
-use larder_types::{Attributes, BucketName, Condition, ETag, HybridClock, ObjectKey};
+use larder_types::{Attributes, BucketName, Condition, ETag, HybridClock, ObjectKey, ServerId};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -26,7 +26,7 @@ use crate::format::sums::BodySums;
 use crate::ids::{BlobId, WorkerId};
 use crate::index::Index;
 use crate::peers::feed::Heard;
-use crate::peers::feed::wire::Told;
+use crate::peers::feed::wire::{Ask, Refusal, Told};
 use crate::peers::hidden;
 use crate::peers::view::Item;
 use crate::sim::check::{check_counts, ended_bundles};
@@ -278,9 +278,16 @@ impl World {
         let Some(peer) = others.peers().into_iter().find(|peer| peer.name == name) else { return };
         let Some(known) = peer.known().filter(|of| of.worker == teller.worker) else { return };
         let feed = teller.feed();
-        let Some((told, bytes)) = feed.tell(&known.asks().unwrap()).unwrap() else { return };
-        let answer = Bytes::from([told.encode(), bytes].concat());
-        let (mut heard, _) = Told::read(&answer).unwrap();
+        let ask = Ask::Changes { worker: known.worker, asked: known.asks().unwrap() };
+        let caller = feed.places.call(ServerId(1)).expect("nobody else calls");
+        let mut answering = std::pin::pin!(feed.answer(ask, caller));
+        // If there is nothing to tell it waits, and nobody does so here.
+        let Some(answer) = poll(answering.as_mut()) else { return };
+        let (told, payload) = answer.expect("nobody else has memory");
+        if told == Told::Refused(Refusal::Diverged) {
+            return;
+        }
+        let (mut heard, _) = Heard::read(told, payload).unwrap();
         if let Heard::Entries { bytes, is_whole, .. } = &mut heard {
             self.heard += u64::from(!bytes.is_empty());
             if self.rng.one_in(3) {
