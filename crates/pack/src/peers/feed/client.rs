@@ -242,7 +242,15 @@ impl Caller {
         if silent.get(&of) != Some(reason) {
             silent.insert(of, reason.clone());
             drop(silent);
-            tracing::warn!(worker = %name, reason, "another worker does not answer: what it has not uploaded is not shown, or answered 503");
+            match what {
+                // As each restart of it does.
+                What::Changes => {
+                    tracing::info!(worker = %name, reason, "another worker does not tell its changes: they are learned from the bucket");
+                }
+                What::Bodies => {
+                    tracing::warn!(worker = %name, reason, "another worker does not give what it has not uploaded: such reads are answered 503");
+                }
+            }
         }
     }
 

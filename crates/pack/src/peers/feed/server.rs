@@ -71,7 +71,7 @@ impl Handler<WorkerService> for Calls {
         tokio::spawn(async move {
             tokio::select! {
                 biased;
-                // Nobody hears an answer any more. What was answered ends here, too: it is over then.
+                // Nobody would hear an answer any more.
                 _ = unwanted => {}
                 answer = feed.answer(ask, place) => match answer {
                     Some((told, payload)) => responder.answer(&told, payload),
@@ -264,14 +264,18 @@ impl Feed {
         let row = self.index.blob(BlobId { worker: self.worker, seq: blob })?;
         // The row of a blob may be gone before its bundles.
         let is_uploaded = row.is_some() || blob <= *self.spool.uploaded().borrow();
+        if !is_uploaded {
+            // Any number may be asked for, and not each is one of a blob.
+            return Ok(Told::Refused(Refusal::Absent));
+        }
         let within = lot.within(BlobId { worker: self.worker, seq: blob });
         Ok(match (within, row) {
             (Within::Blob(_), Some(row)) => Told::Uploaded { blob, row },
-            (Within::Own(bundle), _) if is_uploaded => {
+            (Within::Own(bundle), _) => {
                 let process = self.index.bundle_process(bundle)?;
                 Told::BundleUploaded(process.unwrap_or(ProcessId::UNNUMBERED))
             }
-            (_, _) => Told::Refused(Refusal::Absent),
+            (Within::Blob(_), None) => Told::Refused(Refusal::Absent),
         })
     }
 }

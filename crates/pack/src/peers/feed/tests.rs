@@ -311,6 +311,32 @@ async fn bodies_that_have_not_left_hold_up_neither_changes_nor_other_workers() {
     assert_eq!(waits.await.unwrap().0, Told::Body);
 }
 
+/// A worker with a good certificate may ask for anything.
+#[tokio::test(start_paused = true)]
+async fn whatever_is_asked_for_is_answered_or_refused() {
+    let (feed, _) = with_a_large_body();
+    let ends = [0, 1, 5, PACKED_BYTES_MAX, PACKED_BYTES_MAX + 1, 1 << 63, u64::MAX - 1, u64::MAX];
+    let (mut given, mut refused) = (0, 0);
+    for blob in [0, 4, 5, 6, u64::MAX] {
+        for (from, to) in ends.into_iter().flat_map(|from| ends.map(|to| (from, to))) {
+            let mut asks = [0, 1, u8::MAX]
+                .map(|lot| Ask::Body { worker: WORKER, blob, lot, from, to })
+                .to_vec();
+            for last in [None, Some((OpSeq(from), HybridClock(to)))] {
+                asks.push(Ask::Changes { worker: WORKER, asked: Asked { blob, from, last } });
+            }
+            for ask in asks {
+                let place = feed.places.call(server_of(CALLER)).unwrap();
+                match feed.answer(ask, place).await.expect("it is not busy").0 {
+                    Told::Refused(_) => refused += 1,
+                    _ => given += 1,
+                }
+            }
+        }
+    }
+    assert!(given > 0 && refused > 0, "{given} given, {refused} refused");
+}
+
 fn entry(seq: u64, clock: u64) -> Entry {
     let run = Run { worker: WORKER, first: 1, last: 1 };
     let change = Change::Retired { run, backups: Vec::new() };
