@@ -8,7 +8,7 @@
 //! - A system that fails a work gets a row that says so, and the others go on.
 
 use crate::args::SystemsArgs;
-use crate::document::{self, Part, write};
+use crate::document::{self, write};
 use crate::error::CompareError;
 use crate::results::Results;
 use crate::{plots, rounds, systems, tables};
@@ -22,7 +22,7 @@ const CLUSTER_PART: &str = "cluster";
 /// [`CompareError`] if there is no comparison.
 pub(crate) fn run(args: &SystemsArgs) -> Result<u64, CompareError> {
     let cluster = args.cluster.then_some(CLUSTER_PART);
-    let part = Part::new(args.part.as_deref().or(cluster))?;
+    let part = document::named(args.part.as_deref().or(cluster))?;
     let document = args.docs.join(part.page());
     document::with_part(&document, &part, "")?;
     let (results, faults) = match &args.from {

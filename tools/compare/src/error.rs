@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use larder_bench::BenchError;
 use larder_floor::FloorError;
+use larder_plot::document::DocumentError;
 
 /// See the module's head. A request that fails inside a run is none of these: it is counted.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +40,9 @@ pub(crate) enum CompareError {
     /// Free resources of this machine.
     #[error("the system refuses what the comparison needs: {0}")]
     System(io::Error),
+    /// As it says.
+    #[error(transparent)]
+    Page(#[from] DocumentError),
     /// As the driver says.
     #[error(transparent)]
     Bench(#[from] BenchError),
@@ -55,7 +59,7 @@ impl CompareError {
     /// The exit status that goes with it, as every command of `larder` has it.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::Usage { .. } | Self::File { .. } | Self::Document { .. } => 2,
+            Self::Usage { .. } | Self::File { .. } | Self::Document { .. } | Self::Page(_) => 2,
             Self::Floor(FloorError::Keys { .. }) => 2,
             Self::Interrupted | Self::System(_) | Self::Floor(_) => 3,
             Self::Bench(error) => error.exit_code(),

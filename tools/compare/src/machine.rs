@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::time::SystemTime;
 
 use crate::results::Machine;
@@ -46,17 +45,6 @@ fn file_system(mounts: &str, path: &Path) -> Option<String> {
 pub(crate) fn date() -> String {
     let compact = amz_date(SystemTime::now());
     format!("{}-{}-{}", &compact[..4], &compact[4..6], &compact[6..8])
-}
-
-/// The commit of the folder that this is started in, with a mark if files differ from it.
-pub(crate) fn commit() -> String {
-    let output =
-        Command::new("git").args(["describe", "--always", "--dirty", "--abbrev=10"]).output();
-    let text = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
-    match text {
-        Some(text) => String::from_utf8_lossy(&text).trim().to_owned(),
-        None => "unknown".to_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@
 //! | [`rounds`], [`launch`], [`process`], [`usage`], [`machine`] | the results |
 //! | [`peaks`] | the most that each peer did, and larder under that load |
 //! | [`results`], [`measured`], [`statistics`] | the rows, and what can be said of them |
-//! | [`document`], [`tables`], [`plots`], [`svg`] | how it is shown |
+//! | [`document`], [`tables`], [`plots`] | how it is shown, with `larder_plot` |
 //! | [`args`], [`error`] | what was asked for, and why there is no comparison |
 
 mod args;
@@ -39,7 +39,6 @@ mod rounds;
 mod samples;
 mod schedule;
 mod statistics;
-mod svg;
 mod systems;
 mod tables;
 mod usage;

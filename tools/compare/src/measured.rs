@@ -42,7 +42,7 @@ impl About {
         let measured_ms = duration.as_millis() as u64;
         Self {
             date: machine::date(),
-            commit: machine::commit(),
+            commit: larder_plot::commit(),
             command: format!(
                 "larder-compare {command} --rounds {rounds} --duration {measured_ms}ms"
             ),

@@ -2,9 +2,10 @@
 
 use crate::results::{Entrant, Figures, Results};
 use crate::statistics::Spread;
-use crate::svg::{Chart, Panel, Point, Series};
 use crate::works::{Op, Work};
 use larder_bench::units::ByteSize;
+use larder_plot::Plot;
+use larder_plot::svg::{Chart, Panel, Point, Series};
 
 /// Their files, and what they show.
 const NAMES: [(&str, &str); 4] = [
@@ -17,14 +18,6 @@ const NAMES: [(&str, &str); 4] = [
 const MICROS_PER_MILLI: f64 = 1000.0;
 
 type Figure = fn(&Figures) -> Option<f64>;
-
-/// A plot.
-pub(crate) struct Plot {
-    pub(crate) file: &'static str,
-    /// A description for readers who do not see it.
-    pub(crate) alt: &'static str,
-    pub(crate) svg: String,
-}
 
 /// All plots in which there is something to see.
 pub(crate) fn all(results: &Results) -> Vec<Plot> {

@@ -212,7 +212,7 @@ fn about(
     };
     About {
         date: machine::date(),
-        commit: machine::commit(),
+        commit: larder_plot::commit(),
         command: shown_command(args, seed),
         machine: machine::machine(scratch),
         seed,

@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
+use larder_plot::{Plot, number};
+
 use crate::document::Part;
-use crate::plots::Plot;
 use crate::results::{AtPeak, Entrant, Figures, Peak, Results};
 use crate::statistics::{InRound, Spread, ratio};
 use crate::systems::{FLOOR, LARDER};
@@ -321,27 +322,6 @@ fn cell(spread: Option<Spread>) -> String {
         true => number(median),
         false => format!("{} ({}–{})", number(median), number(min), number(max)),
     }
-}
-
-/// Three digits, or as many as stand before the point, in groups.
-pub(crate) fn number(value: f64) -> String {
-    match value.abs() {
-        size if size < 9.995 => format!("{value:.2}"),
-        size if size < 99.95 => format!("{value:.1}"),
-        _ => grouped(value.round() as i64),
-    }
-}
-
-fn grouped(value: i64) -> String {
-    let digits = value.unsigned_abs().to_string();
-    let mut text = if value < 0 { "-".to_owned() } else { String::new() };
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]

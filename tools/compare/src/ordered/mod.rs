@@ -21,7 +21,7 @@ mod measure;
 mod show;
 
 use crate::args::OrderedArgs;
-use crate::document::{self, Part, write};
+use crate::document::{self, write};
 use crate::error::CompareError;
 use measure::Results;
 
@@ -33,7 +33,7 @@ const PART: &str = "ordered";
 /// # Errors
 /// [`CompareError`] if there is no result.
 pub(crate) fn run(args: &OrderedArgs) -> Result<u64, CompareError> {
-    let part = Part::of_command("ordered", PART);
+    let part = document::of_command("ordered", PART);
     let page = args.docs.join(part.page());
     document::with_part(&page, &part, "")?;
     let results = match &args.from {

@@ -5,10 +5,11 @@ use std::fmt::Write;
 use super::cases::{ABLATED, ALONE, DELAYS, Delays, SIZES, TOGETHER, USUAL, Variant, Work, micros};
 use super::measure::{Results, Row};
 use crate::document::Part;
-use crate::plots::{Plot, size_label};
+use crate::plots::size_label;
 use crate::statistics::{InRound, Spread, ratio};
-use crate::svg::{Chart, Panel, Series};
-use crate::tables::number;
+use larder_plot::Plot;
+use larder_plot::number;
+use larder_plot::svg::{Chart, Panel, Series};
 
 /// Stands where nothing was measured.
 const NONE: &str = "–";

@@ -22,7 +22,7 @@ mod measure;
 mod show;
 
 use crate::args::PoliciesArgs;
-use crate::document::{self, Part, write};
+use crate::document::{self, write};
 use crate::error::CompareError;
 use measure::Results;
 
@@ -36,7 +36,7 @@ const PAGE: &str = "scheduling.md";
 /// # Errors
 /// [`CompareError`] if there is no result.
 pub(crate) fn run(args: &PoliciesArgs) -> Result<u64, CompareError> {
-    let part = Part::of_command("policies", PART);
+    let part = document::of_command("policies", PART);
     let page = args.docs.join(PAGE);
     document::with_part(&page, &part, "")?;
     let results = match &args.from {

@@ -9,7 +9,7 @@ use super::measure::{Results, Row};
 use crate::document::Part;
 use crate::plots::size_label;
 use crate::statistics::{InRound, Spread, ratio};
-use crate::tables::number;
+use larder_plot::number;
 
 /// Stands where nothing was measured.
 const NONE: &str = "–";

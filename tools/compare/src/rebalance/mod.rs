@@ -25,7 +25,7 @@ mod moves;
 mod show;
 
 use crate::args::RebalanceArgs;
-use crate::document::{self, Part, write};
+use crate::document::{self, write};
 use crate::error::CompareError;
 
 /// The part of the documents that is written.
@@ -38,7 +38,7 @@ const PAGE: &str = "rebalancing.md";
 /// # Errors
 /// [`CompareError`] if a document cannot be written.
 pub(crate) fn run(args: &RebalanceArgs) -> Result<u64, CompareError> {
-    let part = Part::of_command("rebalance", PART);
+    let part = document::of_command("rebalance", PART);
     let page = args.docs.join(PAGE);
     document::with_part(&page, &part, "")?;
     let rows = cases::run(args);

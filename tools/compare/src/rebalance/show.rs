@@ -6,10 +6,10 @@ use super::cases::{Row, Run};
 use super::measure::{AGES, Figure, Shape, Week, over};
 use crate::args::RebalanceArgs;
 use crate::document::Part;
-use crate::machine::commit;
-use crate::plots::Plot;
-use crate::svg::{Chart, Panel, Point, Series};
-use crate::tables::number;
+use larder_plot::Plot;
+use larder_plot::commit;
+use larder_plot::number;
+use larder_plot::svg::{Chart, Panel, Point, Series};
 
 const MIB_PER_TB: f64 = 1e12 / (1024.0 * 1024.0);
 /// Weeks between two labels of an axis.

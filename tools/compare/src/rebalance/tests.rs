@@ -8,7 +8,7 @@ use super::measure::{Figure, Shape, over};
 use super::moves::Planner;
 use super::show;
 use crate::args::RebalanceArgs;
-use crate::document::Part;
+use crate::document;
 
 const USE: Planner = Planner::Use { spread_percent: BALANCE_SPREAD_PERCENT };
 const SHARES: Planner = Planner::Shares { spread_percent: BALANCE_SPREAD_PERCENT };
@@ -104,7 +104,7 @@ fn a_page_has_tables_of_each_set_up_and_four_plots() {
     let rows = [Planner::None, USE, SHARES].map(row);
     let args = RebalanceArgs { docs: ".".into(), seed: 1, quick: true };
     let plots = show::plots(&rows);
-    let text = show::page(&rows, &plots, &Part::of_command("rebalance", "rebalance"), &args);
+    let text = show::page(&rows, &plots, &document::of_command("rebalance", "rebalance"), &args);
     assert!(text.contains("larder-compare rebalance --seed 1 --quick"), "{text}");
     assert!(text.contains("small: range and deviation over 60 weeks, 5 to 15 servers"), "{text}");
     assert!(text.contains("small: data moved") && !text.contains("NaN"), "{text}");

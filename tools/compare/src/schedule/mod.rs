@@ -23,7 +23,7 @@ mod show;
 mod world;
 
 use crate::args::ScheduleArgs;
-use crate::document::{self, Part, write};
+use crate::document::{self, write};
 use crate::error::CompareError;
 
 /// The part of the documents that is written.
@@ -36,7 +36,7 @@ const PAGE: &str = "scheduling.md";
 /// # Errors
 /// [`CompareError`] if a document cannot be written.
 pub(crate) fn run(args: &ScheduleArgs) -> Result<u64, CompareError> {
-    let part = Part::of_command("schedule", PART);
+    let part = document::of_command("schedule", PART);
     let page = args.docs.join(PAGE);
     document::with_part(&page, &part, "")?;
     let rows = cases::run(args);

@@ -10,11 +10,11 @@ use super::layout::Keys;
 use super::world::{Order, Outcome, Setup};
 use crate::args::ScheduleArgs;
 use crate::document::Part;
-use crate::machine::commit;
-use crate::plots::Plot;
 use crate::statistics::Spread;
-use crate::svg::{Chart, Panel, Series};
-use crate::tables::number;
+use larder_plot::Plot;
+use larder_plot::commit;
+use larder_plot::number;
+use larder_plot::svg::{Chart, Panel, Series};
 
 type Figure = fn(&Outcome) -> f64;
 

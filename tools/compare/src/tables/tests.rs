@@ -2,13 +2,13 @@ use std::fs;
 use std::path::Path;
 
 use super::*;
-use crate::document::with_part;
+use crate::document::{self, with_part};
 use crate::plots;
 use crate::results::{AtPeak, Peak};
 use crate::samples::{SMALL, entrant, figures, row, small};
 
 fn rendered(results: &Results) -> String {
-    render(results, &plots::all(results), &Part::new(None).unwrap())
+    render(results, &plots::all(results), &document::named(None).unwrap())
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn medians_ratios_and_failures_are_shown() {
 fn pages_and_plots_are_what_their_rows_give() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     for name in [None, Some("amd"), Some("durable"), Some("million"), Some("cluster")] {
-        let part = Part::new(name).unwrap();
+        let part = document::named(name).unwrap();
         let results = Results::read(&docs.join(part.rows())).unwrap();
         let plots = plots::all(&results);
         let page = docs.join(part.page());
@@ -143,19 +143,4 @@ fn plots_have_a_line_for_each_system_and_are_left_out_without_any() {
         ]
     );
     assert!(!rendered(&small()).contains("latency-by-load.svg"));
-}
-
-#[test]
-fn numbers_have_three_digits_or_groups() {
-    for (value, text) in [
-        (0.104, "0.10"),
-        (9.99, "9.99"),
-        (9.996, "10.0"),
-        (42.25, "42.2"),
-        (99.96, "100"),
-        (1234.4, "1,234"),
-        (-1_234_567.0, "-1,234,567"),
-    ] {
-        assert_eq!(number(value), text);
-    }
 }

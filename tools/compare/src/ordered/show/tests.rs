@@ -2,7 +2,7 @@ use std::fs;
 use std::path::Path;
 
 use super::*;
-use crate::document::with_part;
+use crate::document::{self, with_part};
 use crate::measured::About;
 use crate::results::Machine;
 
@@ -52,7 +52,7 @@ fn ratios_are_those_of_each_round_and_stand_beside_the_bounds() {
         row(3, Variant::Ordered, ALONE, 4000.0),
         row(3, Variant::PlainFiles, ALONE, 5000.0),
     ];
-    let part = Part::of_command("ordered", "ordered");
+    let part = document::of_command("ordered", "ordered");
     let text = page(&results(rows), &[], &part);
     let line = "| 200 µs, 1 ms | 8 KiB | 1,400 | 2,000 | 2,600 | 4,000 | 46 % | 50 % (40–50) |";
     assert!(text.contains(line), "{text}");
@@ -63,7 +63,7 @@ fn ratios_are_those_of_each_round_and_stand_beside_the_bounds() {
 #[test]
 fn the_page_and_its_plots_are_what_the_rows_give() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    let part = Part::of_command("ordered", "ordered");
+    let part = document::of_command("ordered", "ordered");
     let results = Results::read(&docs.join(part.rows()), &part).unwrap();
     let plots = plots(&results);
     let path = docs.join(part.page());
@@ -91,5 +91,5 @@ fn rows_are_read_as_they_were_written() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rows.json");
     fs::write(&path, results.json()).unwrap();
-    assert_eq!(Results::read(&path, &Part::of_command("ordered", "ordered")).unwrap(), results);
+    assert_eq!(Results::read(&path, &document::of_command("ordered", "ordered")).unwrap(), results);
 }

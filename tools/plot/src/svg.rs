@@ -22,36 +22,43 @@ const COLOURS: [&str; 8] =
     ["#e8590c", "#868e96", "#adb5bd", "#2f9e44", "#1c7ed6", "#0b7285", "#9c36b5", "#d6336c"];
 
 /// A point; both coordinates are above 0, or at least 0 on even axes.
-pub(crate) type Point = (f64, f64);
+pub type Point = (f64, f64);
 
 /// A line of a chart.
 #[derive(Debug)]
-pub(crate) struct Series {
+pub struct Series {
     /// The entry of the legend that it belongs to.
-    pub(crate) entry: usize,
-    pub(crate) dashed: bool,
-    pub(crate) points: Vec<Point>,
+    pub entry: usize,
+    /// The line is dashed.
+    pub dashed: bool,
+    /// Its points, in order.
+    pub points: Vec<Point>,
 }
 
 /// A diagram. Those with the same label on the vertical axis share its scale.
 #[derive(Debug)]
-pub(crate) struct Panel {
-    pub(crate) title: String,
+pub struct Panel {
+    /// The text above it.
+    pub title: String,
     /// The label of the vertical axis, with its unit.
-    pub(crate) y_label: String,
-    pub(crate) series: Vec<Series>,
+    pub y_label: String,
+    /// Its lines.
+    pub series: Vec<Series>,
 }
 
 /// Diagrams over the same horizontal axis.
 #[derive(Debug)]
-pub(crate) struct Chart {
-    pub(crate) title: String,
+pub struct Chart {
+    /// The text above all.
+    pub title: String,
     /// The label of the horizontal axis, with its unit.
-    pub(crate) x_label: String,
-    pub(crate) legend: Vec<String>,
+    pub x_label: String,
+    /// The names of lines, by entry.
+    pub legend: Vec<String>,
     /// Where the horizontal axis is labelled, and how.
-    pub(crate) x_ticks: Vec<(f64, String)>,
-    pub(crate) panels: Vec<Panel>,
+    pub x_ticks: Vec<(f64, String)>,
+    /// The diagrams, from left to right.
+    pub panels: Vec<Panel>,
 }
 
 /// The steps of both axes.
@@ -122,17 +129,20 @@ fn steps(low: f64, high: f64) -> Vec<f64> {
 
 impl Chart {
     /// True if no line has a point.
-    pub(crate) fn is_empty(&self) -> bool {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.panels.iter().flat_map(|panel| &panel.series).all(|series| series.points.is_empty())
     }
 
     /// The file's text.
-    pub(crate) fn svg(&self) -> String {
+    #[must_use]
+    pub fn svg(&self) -> String {
         self.drawn(Scale::Logarithmic)
     }
 
     /// The file's text, with even axes from 0.
-    pub(crate) fn even_svg(&self) -> String {
+    #[must_use]
+    pub fn even_svg(&self) -> String {
         self.drawn(Scale::Even)
     }
 
