@@ -294,6 +294,9 @@ impl Observed {
 }
 
 #[cfg(test)]
+mod sim;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
