@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use larder_env::{Disk, DiskError, RealDisk};
+use larder_env::{Disk, DiskError, FileLock, RealDisk};
 use larder_metalog::LogConfig;
 use larder_types::limits::{BLOCK_BYTES, PG_COUNT_MAX};
 use larder_types::{BootId, DiskId, RegionId, ServerId};
@@ -101,7 +101,7 @@ pub struct Store {
     manager: Arc<LocalManager>,
     threads: Threads,
     disk: Arc<dyn Disk>,
-    _lock: larder_env::FileLock,
+    _lock: Option<FileLock>,
 }
 
 impl Store {
@@ -115,9 +115,22 @@ impl Store {
         let lock =
             disk.lock(LOCK_FILE).map_err(|error| StoreError::of_lock(&config.root, error))?;
         let capacity_bytes = disk.capacity_bytes()?;
-        let disk: Arc<dyn Disk> = Arc::new(disk);
-        let manager =
-            Arc::new(LocalManager::open(disk.clone(), config.region, || genesis(&*disk, config))?);
+        Self::open_on(Arc::new(disk), Some(lock), capacity_bytes, config, genesis)
+    }
+
+    /// Opens the store on a disk of so many bytes that nobody else uses; its index lies in the directory.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub(crate) fn open_on(
+        disk: Arc<dyn Disk>,
+        lock: Option<FileLock>,
+        capacity_bytes: u64,
+        config: &StoreConfig,
+        genesis: impl FnOnce(&dyn Disk, &StoreConfig) -> Result<Genesis, StoreError>,
+    ) -> Result<Self, StoreError> {
+        let begin = || genesis(&*disk, config);
+        let manager = Arc::new(LocalManager::open(disk.clone(), config.region, begin)?);
         let boot = BootId(larder_env::rng::unique_u64());
         let volume = open_volume(&disk, &manager, &config.data, boot)?;
         let data = DataServer::new(disk.clone(), capacity_bytes, &volume, boot)?;
@@ -192,7 +205,7 @@ fn check(config: &StoreConfig) -> Result<(), StoreError> {
 }
 
 /// The settings that a new store is made with: LVs of a few hundredths of a percent of the disk.
-fn genesis(disk: &dyn Disk, config: &StoreConfig) -> Result<Genesis, StoreError> {
+pub(crate) fn genesis(disk: &dyn Disk, config: &StoreConfig) -> Result<Genesis, StoreError> {
     let device_bytes = match disk.open(&config.data, larder_env::OpenMode::Read) {
         Ok(device) if Path::new(&config.data).is_absolute() => Some(device.len()?),
         Ok(_) | Err(DiskError::NotFound { .. }) => None,

@@ -19,8 +19,8 @@ use crate::limits::KV_CACHE_BYTES;
 use crate::meta::{KV_DIR, LOG_DIR, Replay};
 
 /// Looks at all of it.
-pub(super) fn look(disk: &dyn Disk, root: &Path, subject: &Subject, report: &mut Report) {
-    let (log, kv) = (root.join(LOG_DIR).is_dir(), root.join(KV_DIR).is_dir());
+pub(crate) fn look(disk: &dyn Disk, root: &Path, subject: &Subject, report: &mut Report) {
+    let (log, kv) = (disk.list(LOG_DIR).is_ok(), root.join(KV_DIR).is_dir());
     if !log || !kv {
         report.section("log and index");
         if log || kv {

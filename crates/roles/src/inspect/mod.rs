@@ -40,11 +40,15 @@ use crate::meta::{KV_DIR, LOG_DIR, Replay};
 use crate::{StoreConfig, StoreError};
 use expect::Expectations;
 use marks::Marks;
+#[cfg(test)]
+pub(crate) use member::look as look_at_member;
 use overlay::Overlay;
 #[cfg(test)]
 pub(crate) use quorum::look as look_at_quorum;
 pub use report::Report;
 pub use role::inspect_role;
+#[cfg(test)]
+pub(crate) use role::look_at_disk;
 
 /// Checks the store in a directory.
 ///
@@ -67,9 +71,18 @@ pub fn inspect(config: &StoreConfig, read_data: bool) -> Result<Report, StoreErr
         });
     }
     let _lock = disk.lock(LOCK_FILE).map_err(|error| StoreError::of_lock(&config.root, error))?;
-    let disk: Arc<dyn Disk> = Arc::new(disk);
+    let map = manager::load(&disk)?.ok_or_else(not_a_store)?;
+    Ok(look(&(Arc::new(disk) as Arc<dyn Disk>), config, &map, read_data))
+}
+
+/// Checks a store that nobody else uses.
+pub(crate) fn look(
+    disk: &Arc<dyn Disk>,
+    config: &StoreConfig,
+    map: &Map,
+    read_data: bool,
+) -> Report {
     let mut report = Report::default();
-    let map = manager::load(&*disk)?.ok_or_else(not_a_store)?;
     report.section("map");
     report.line(format!(
         "version {}, {} placement groups, {} volumes, {} buckets",
@@ -78,24 +91,24 @@ pub fn inspect(config: &StoreConfig, read_data: bool) -> Result<Report, StoreErr
         map.lvs.len(),
         map.buckets.len()
     ));
-    let reader = look_at_volume(&disk, config, &map, &mut report);
+    let reader = look_at_volume(disk, config, map, &mut report);
     let kv = match LsmKv::open(&config.root.join(KV_DIR), crate::limits::KV_CACHE_BYTES) {
         Ok(kv) => kv,
         Err(error) => {
             report.fault(format!("the index cannot be opened: {error}"));
-            return Ok(report);
+            return report;
         }
     };
-    let Some((pgs, expected)) = look_at_log(&disk, &kv, &map, config, &mut report) else {
-        return Ok(report);
+    let Some((pgs, expected)) = look_at_log(disk, &kv, map, config, &mut report) else {
+        return report;
     };
-    let overlay = Overlay::new(&kv, &map);
-    let open = apply_in_memory(pgs, &map, &overlay, &mut report);
+    let overlay = Overlay::new(&kv, map);
+    let open = apply_in_memory(pgs, map, &overlay, &mut report);
     expected.check(&overlay, &mut report);
-    look_at_space(&map, &overlay, &open, &mut report);
+    look_at_space(map, &overlay, &open, &mut report);
     look_at_objects(&overlay, reader.as_ref().filter(|_| read_data), &mut report);
-    scrubbed::look(&*disk, &mut report);
-    Ok(report)
+    scrubbed::look(&**disk, &mut report);
+    report
 }
 
 fn look_at_volume(

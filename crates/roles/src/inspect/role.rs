@@ -49,7 +49,7 @@ pub fn inspect_role(root: &Path, data: &str) -> Result<Report, StoreError> {
 }
 
 /// Superblock and headers. Whose the physical volumes should be is in the map, and what is in them on meta servers.
-fn look_at_disk(disk: &dyn Disk, data: &str, cluster: ClusterId, report: &mut Report) {
+pub(crate) fn look_at_disk(disk: &dyn Disk, data: &str, cluster: ClusterId, report: &mut Report) {
     report.section("data");
     let found = match larder_volume::describe(disk, data) {
         Ok(found) => found,

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use larder_env::disk::{read_file, replace_file};
+use larder_env::threads::Condvar;
 use larder_env::{Disk, DiskError};
 use larder_protocol::manager::state::{MapVersion, ReplicaState};
 use larder_protocol::{LvInfo, Replica};
@@ -180,10 +181,21 @@ pub struct Genesis {
 pub struct LocalManager {
     disk: Arc<dyn Disk>,
     published: RwLock<Arc<Published>>,
-    /// Held while a change is on its way to the disk.
-    changing: Mutex<()>,
+    /// True while a change is on its way to the disk. No lock is held meanwhile.
+    is_changing: Mutex<bool>,
+    changed: Condvar,
     /// The store's number among regions. It is no part of the map: what a region is lies beside the store.
     region: RegionId,
+}
+
+/// The turn of a change, however it ends.
+struct Turn<'a>(&'a LocalManager);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *self.0.is_changing.lock() = false;
+        self.0.changed.notify_one();
+    }
 }
 
 impl LocalManager {
@@ -207,7 +219,8 @@ impl LocalManager {
             }
         };
         let published = RwLock::new(Published::new(map));
-        Ok(Self { disk, published, changing: Mutex::new(()), region })
+        let (is_changing, changed) = (Mutex::new(false), Condvar::new());
+        Ok(Self { disk, published, is_changing, changed, region })
     }
 
     /// The map as it is now.
@@ -415,11 +428,21 @@ impl LocalManager {
         Ok(drawn)
     }
 
+    /// Waits until no other change is on its way.
+    fn await_turn(&self) -> Turn<'_> {
+        let mut is_changing = self.is_changing.lock();
+        while *is_changing {
+            self.changed.wait(&mut is_changing);
+        }
+        *is_changing = true;
+        Turn(self)
+    }
+
     fn change(
         &self,
         edit: impl FnOnce(&mut Map) -> Result<(), LocalManagerError>,
     ) -> Result<Arc<Published>, LocalManagerError> {
-        let _one_at_a_time = self.changing.lock();
+        let _turn = self.await_turn();
         let before = self.map();
         let mut map = before.map.clone();
         edit(&mut map)?;

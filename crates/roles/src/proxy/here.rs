@@ -22,6 +22,7 @@ use super::made::Made;
 use super::reach::{Data, Ended, FoundRow, KnownBucket, Lost, Onward, Reach, Scan};
 use super::task::Task;
 use super::{refused, unavailable, undecodable, unexpected};
+use crate::blocking;
 use crate::clock::now_ms;
 use crate::data::{DataServer, PutWrite, ReadFailure};
 use crate::limits::{DISK_FULL_TRIES_MAX, LIST_WAIT_MS_MAX};
@@ -129,7 +130,7 @@ impl Here {
         change: impl FnOnce(&LocalManager) -> Result<T, LocalManagerError> + Send + 'static,
     ) -> Result<T, ObjectError> {
         let manager = self.manager.clone();
-        match tokio::task::spawn_blocking(move || change(&manager)).await {
+        match blocking::run(move || change(&manager)).await {
             Ok(outcome) => outcome.map_err(managing_failed),
             Err(_panicked) => Err(unavailable("the manager stopped: see the log")),
         }

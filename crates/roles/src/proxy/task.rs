@@ -2,6 +2,7 @@
 
 use tokio::task::JoinHandle;
 
+use crate::blocking;
 use crate::data::ReadFailure;
 
 /// A task that is aborted when it is dropped.
@@ -14,7 +15,7 @@ impl<T: Send + 'static> Task<T> {
 
     /// Runs on a thread that may block. Dropped before it has one, it does not begin.
     pub(super) fn blocking(work: impl FnOnce() -> T + Send + 'static) -> Self {
-        Self(tokio::task::spawn_blocking(work))
+        Self(blocking::run(work))
     }
 
     /// Its outcome. Panics as the task did.

@@ -1,4 +1,4 @@
-//! Clients of the proxies, what they ask, and what they were answered.
+//! Clients of proxies, or of a single node, what they ask, and what they were answered.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ const KEYS: usize = 6;
 /// Calls of one client.
 const CALLS: u64 = 25;
 /// No call takes longer: one that reads looks its object up, asks every replica, and may look it up once more.
-const CALL_MAX: Duration = Duration::from_millis(3 * PROXY_PATIENCE_MS);
+pub(super) const CALL_MAX: Duration = Duration::from_millis(3 * PROXY_PATIENCE_MS);
 /// No put takes longer, however often it is begun: its time is over, but for a pause.
 const PUT_MAX: Duration = Duration::from_millis(PROXY_PATIENCE_MS + 2 * PAUSE_MS_MAX);
 /// The longest that a call takes when nothing fails.
@@ -55,10 +55,10 @@ impl Default for Calls {
 }
 
 /// One client of a proxy.
-pub(super) struct Client {
+pub(super) struct Client<P = ClusterProxy> {
     pub(super) dice: Dice,
     pub(super) findings: Arc<Findings>,
-    pub(super) proxy: Arc<ClusterProxy>,
+    pub(super) proxy: Arc<P>,
     pub(super) bucket: BucketName,
     /// True if it deletes the bucket now and then, and makes it again.
     pub(super) remakes: bool,
@@ -91,10 +91,10 @@ fn shown(metax: &Metax) -> Shown {
     Shown::put(value_of(&metax.etag))
 }
 
-/// The bytes of a value, in two pieces.
-struct Body {
-    pieces: Vec<Bytes>,
-    value: u64,
+/// The bytes of a value, in pieces; the last is the first to come.
+pub(super) struct Body {
+    pub(super) pieces: Vec<Bytes>,
+    pub(super) value: u64,
 }
 
 impl PutBody for Body {
@@ -113,7 +113,20 @@ impl PutBody for Body {
     }
 }
 
-impl Client {
+/// All bytes of a read.
+pub(super) async fn whole(body: ReadBody) -> Result<Bytes, ObjectError> {
+    let mut pieces = match body {
+        ReadBody::Whole(bytes) => return Ok(bytes),
+        ReadBody::Stream(pieces) => pieces,
+    };
+    let mut read = Vec::new();
+    while let Some(piece) = pieces.next().await {
+        read.extend_from_slice(&piece?);
+    }
+    Ok(read.into())
+}
+
+impl<P: Objects> Client<P> {
     pub(super) async fn run(self) {
         for _ in 0..CALLS {
             let dice = &self.dice;
@@ -267,16 +280,7 @@ impl Client {
             Err(error) => return Err(error),
         };
         let value = value_of(&opened.metax.etag);
-        let bytes = match self.proxy.read(&opened, 0..opened.metax.size).await? {
-            ReadBody::Whole(bytes) => bytes,
-            ReadBody::Stream(mut pieces) => {
-                let mut read = Vec::new();
-                while let Some(piece) = pieces.next().await {
-                    read.extend_from_slice(&piece?);
-                }
-                read.into()
-            }
-        };
+        let bytes = whole(self.proxy.read(&opened, 0..opened.metax.size).await?).await?;
         if bytes != bytes_of(value) {
             self.findings.violated(format!("key {key} has other bytes than were put"));
         }

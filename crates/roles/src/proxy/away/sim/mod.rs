@@ -20,6 +20,7 @@ mod managers;
 mod meta;
 mod proxies;
 mod regions;
+mod shapes;
 mod store;
 mod tests;
 

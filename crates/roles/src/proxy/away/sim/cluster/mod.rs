@@ -24,6 +24,7 @@ mod recovery;
 mod residents;
 mod roads;
 mod servers;
+mod single;
 mod tests;
 
 use std::collections::BTreeSet;

@@ -11,7 +11,7 @@ use larder_metalog::LogConfig;
 use larder_metalog::limits::SEGMENT_BYTES_MIN;
 use larder_net::{Endpoint, Handler, Listener, PeerIdentity, Responder, Services};
 use larder_types::limits::BLOCK_BYTES;
-use larder_types::{BootId, PgId, ServerId, View};
+use larder_types::{BootId, ClusterId, PgId, ServerId, View};
 use larder_volume::{Volume, VolumeConfig};
 use parking_lot::Mutex;
 use tokio::task::AbortHandle;
@@ -25,6 +25,7 @@ use super::places::{DISK_BYTES, Ends, Place, temp_dir};
 use super::{Met, World};
 use crate::blocking;
 use crate::data::node::{DataFace, DataNode, Taken};
+use crate::inspect::{Report, look_at_disk, look_at_member};
 use crate::managers::Managers;
 use crate::meta::{BackgroundConfig, MetaConfig, MetaServer, ServerConfig};
 use crate::wire::{DataCall, DataMessage, DataReply, DataService, MetaService};
@@ -344,11 +345,36 @@ impl World {
         let place = &self.metas.places[at];
         // A fault that was to come in this run ends with it.
         place.disk.lock().kill();
-        if ends == Ends::Wiped {
-            *place.disk.lock() = SimDisk::new(self.dice.below(u64::MAX), DISK_BYTES);
-            *place.dir.lock() = temp_dir();
+        match ends {
+            Ends::Wiped => {
+                *place.disk.lock() = SimDisk::new(self.dice.below(u64::MAX), DISK_BYTES);
+                *place.dir.lock() = temp_dir();
+            }
+            _ => self.inspect_meta(at),
         }
         true
+    }
+
+    /// Looks at what a run of a meta server left behind: whatever ended it, the next finds no fault in it.
+    fn inspect_meta(&self, at: usize) {
+        let place = &self.metas.places[at];
+        let (disk, root) = (place.disk.lock().reopen(), place.dir.lock().path().to_owned());
+        let (mut report, me) = (Report::default(), subject(METAS.start + at as u32, Role::Meta));
+        look_at_member(&*disk, &root, &me, &mut report);
+        self.judge_inspection(&format!("meta {at}"), &report);
+    }
+
+    /// The same of a data server.
+    fn inspect_data(&self, at: usize) {
+        let (mut report, disk) = (Report::default(), self.datas.places[at].disk.lock().reopen());
+        look_at_disk(&*disk, DATA_NAME, ClusterId(CLUSTER), &mut report);
+        self.judge_inspection(&format!("data {at}"), &report);
+    }
+
+    fn judge_inspection(&self, whose: &str, report: &Report) {
+        if !report.is_sound() {
+            self.findings.violated(format!("an inspection of {whose} finds {report}"));
+        }
     }
 
     /// Has the disk of a meta server fail; its process ends a moment later.
@@ -439,6 +465,7 @@ impl World {
         self.datas.places[at].strike(ends);
         self.end_data(at, running).await;
         self.datas.places[at].disk.lock().kill();
+        self.inspect_data(at);
         true
     }
 
@@ -474,13 +501,17 @@ impl World {
             if let Some(RunningMeta { server, listener, watch }) = running {
                 watch.abort();
                 drop(listener);
+                let meta = Arc::downgrade(server.meta());
                 self.close(&format!("meta {at}"), move || server.close()).await;
+                self.until_gone(&format!("meta {at}"), || meta.strong_count() == 0).await;
+                self.inspect_meta(at);
             }
         }
         for at in 0..DATA.len() {
             let running = self.datas.running[at].lock().take();
             if let Some(running) = running {
                 self.end_data(at, running).await;
+                self.inspect_data(at);
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Seeds that must pass, that each is the same when it is run again, and planted faults that must be found.
 
+use std::fmt::Debug;
+
 use super::super::tests::{number, tell};
 use super::alone::run_alone;
 use super::{By, Met, Ran, run};
@@ -12,19 +14,24 @@ const SEEDS_ALONE: u64 = 8;
 /// Seeds within which each planted fault must be found.
 const SEEDS_OF_BUGS: u64 = 100;
 
-fn tell_met(what: &str, ran: &Ran, met: &Met) {
+fn tell_met(what: &str, ran: &Ran, met: &impl Debug) {
     tell(what, ran);
     println!("  {met:?}");
 }
 
 /// Runs seeds that must pass: those of the tests from the first on, as many as are asked for, or the one that is asked for.
-fn all_pass(first: u64, of_tests: u64, run: impl Fn(u64) -> (Ran, Met)) -> (u64, Ran, Met) {
+pub(super) fn all_pass<M: Default + Debug>(
+    first: u64,
+    of_tests: u64,
+    run: impl Fn(u64) -> (Ran, M),
+    add: impl Fn(&mut M, &M),
+) -> (u64, Ran, M) {
     let (first, count) = match number("LARDER_CLUSTER_SEED") {
         Some(seed) => (seed, 1),
         None => (first, number("LARDER_CLUSTER_SEEDS").unwrap_or(of_tests)),
     };
     let mut failed = Vec::new();
-    let (mut all, mut met_all) = (Ran::default(), Met::default());
+    let (mut all, mut met_all) = (Ran::default(), M::default());
     if std::env::var_os("LARDER_CLUSTER_LOG").is_some() {
         print_log();
     }
@@ -36,7 +43,7 @@ fn all_pass(first: u64, of_tests: u64, run: impl Fn(u64) -> (Ran, Met)) -> (u64,
             failed.push(format!("seed {seed}: {}", ran.violations.join("\n")));
         }
         all.add(&ran);
-        met_all.add(&met);
+        add(&mut met_all, &met);
     }
     tell_met(&format!("{count} seeds"), &all, &met_all);
     assert!(failed.is_empty(), "LARDER_CLUSTER_SEED=n repeats it\n{}", failed.join("\n\n"));
@@ -44,7 +51,7 @@ fn all_pass(first: u64, of_tests: u64, run: impl Fn(u64) -> (Ran, Met)) -> (u64,
 }
 
 fn whole_clusters_pass(by: By, first: u64) -> Met {
-    let (count, all, met) = all_pass(first, SEEDS, |seed| run(seed, by, None));
+    let (count, all, met) = all_pass(first, SEEDS, |seed| run(seed, by, None), Met::add);
     let counts = [met.restarts, met.views, met.early, met.log_groups, all.retries];
     let met_all = counts.iter().all(|met| *met > 0) && 2 * all.done > all.calls;
     assert!(count < SEEDS || met_all, "runs that meet nothing show nothing");
@@ -70,7 +77,7 @@ fn managers_that_are_made_anew_lose_nothing_that_was_answered() {
 
 #[test]
 fn whatever_fails_managers_keep_what_they_answered_and_come_to_rest() {
-    let (count, _, met) = all_pass(0, SEEDS_ALONE, |seed| run_alone(seed, None));
+    let (count, _, met) = all_pass(0, SEEDS_ALONE, |seed| run_alone(seed, None), Met::add);
     let met = met.managers;
     let met_all = met.restarts.min(met.terms) > 2 * count && met.tokens > 50 * count;
     let met_all = met_all && met.snapshots > 0;

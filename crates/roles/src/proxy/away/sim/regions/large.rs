@@ -4,13 +4,13 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::StreamExt;
 use larder_env::SeededRng;
 use larder_objects::{ObjectError, Objects, Opened, PutOptions, ReadBody};
 use larder_types::ServerId;
 use md5::{Digest, Md5};
 use tokio::time::{Instant, sleep};
 
+use super::super::clients::whole;
 use super::clients::{Body, Client, key_of};
 use super::region::PROXIES_OF_EACH;
 use super::wan::place;
@@ -218,7 +218,7 @@ async fn read(
     client: &Client,
     opened: &Opened,
     range: Range<u64>,
-) -> Option<Result<Vec<u8>, ObjectError>> {
+) -> Option<Result<Bytes, ObjectError>> {
     client.at(async |proxy| whole(proxy.read(opened, range).await?).await).await
 }
 
@@ -231,16 +231,4 @@ async fn begun(client: &Client, opened: &Opened) -> Option<ReadBody> {
         None => client.violated("a proxy ends"),
     }
     None
-}
-
-async fn whole(body: ReadBody) -> Result<Vec<u8>, ObjectError> {
-    let mut pieces = match body {
-        ReadBody::Whole(bytes) => return Ok(bytes.to_vec()),
-        ReadBody::Stream(pieces) => pieces,
-    };
-    let mut read = Vec::new();
-    while let Some(piece) = pieces.next().await {
-        read.extend_from_slice(&piece?);
-    }
-    Ok(read)
 }
