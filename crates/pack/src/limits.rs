@@ -278,10 +278,12 @@ pub const GRAVES_REMEMBERED: usize = 100_000;
 pub const ROUND_ROWS: usize = 256;
 /// Rows of each worker that a list takes at a time.
 pub const LIST_ROWS: usize = 1024;
-/// Calls of other workers under way at once; one more is told that this worker is busy.
+/// Calls of other workers for bodies under way at once; one more is told that this worker is busy.
 pub const FEED_CALLS_MAX: usize = 256;
 /// Those of one worker.
 pub const FEED_CALLS_OF_ONE_MAX: usize = FEED_CALLS_MAX / 4;
+/// Calls for changes of one worker under way. One waits for changes; the other may be one whose caller has gone.
+pub const CHANGE_CALLS_OF_ONE_MAX: usize = 2;
 /// Bodies that are asked for of another worker at once; more wait.
 pub const BODIES_ASKED_MAX: usize = FEED_CALLS_OF_ONE_MAX - 4;
 /// Connections to another worker for bodies, beside the one for changes.

@@ -23,7 +23,7 @@ use http::{Request, Response, Version};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper_util::rt::TokioIo;
 use larder_identity::Role;
-use larder_net::{CallError, Endpoint, Peer, Refused};
+use larder_net::{CallError, Endpoint, Peer, Refused, Unknown};
 use larder_objects::ObjectError;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
@@ -91,15 +91,28 @@ impl Way {
         }
     }
 
-    /// Asks over the lane with the fewest.
+    /// Asks over the lane with the fewest. Over one that breaks or cannot connect nothing is asked again: it would look the
+    /// emptiest.
     async fn body(&self, ask: &Ask) -> Result<(Told, Bytes), String> {
         let deadline = Instant::now() + CALL_TIME_MAX;
         let place = timeout_at(deadline, self.asking.acquire()).await;
         let _place = place.map_err(|_elapsed| "too much is asked of it".to_owned())?;
         let asked = |at: &usize| self.asked[*at].load(Ordering::Relaxed);
-        let at = (0..BODY_LANES).min_by_key(asked).expect("there are lanes");
-        let _asked = Counted::on(&self.asked[at]);
-        call(&self.bodies[at], ask, deadline).await
+        let mut left: Vec<usize> = (0..BODY_LANES).collect();
+        loop {
+            let at = left.iter().copied().min_by_key(asked).expect("there are lanes");
+            let one_more = Counted::on(&self.asked[at]);
+            let called = call(&self.bodies[at], ask, deadline).await;
+            drop(one_more);
+            match called {
+                Err(CallError::NotSent(_) | CallError::Unknown(Unknown::Broken(_)))
+                    if left.len() > 1 && Instant::now() < deadline =>
+                {
+                    left.retain(|known| *known != at);
+                }
+                called => return called.map_err(|error| reason_of(&error)),
+            }
+        }
     }
 }
 
@@ -201,7 +214,10 @@ impl Caller {
         let ask = Ask::Changes { worker: told.worker, asked };
         let deadline = Instant::now() + FEED_WAIT_MAX + CALL_TIME_MAX;
         let answer = match self.way(told) {
-            Ok(way) => call(&way.changes, &ask, deadline).await,
+            Ok(way) => {
+                let called = call(&way.changes, &ask, deadline).await;
+                called.map_err(|error| reason_of(&error))
+            }
             Err(reason) => Err(reason),
         };
         self.note((&told.name, What::Changes), answer.as_ref().err());
@@ -302,14 +318,18 @@ impl Caller {
     }
 }
 
-/// Asks until the deadline; again and again if there is too much to do.
-async fn call(lane: &Lane, ask: &Ask, deadline: Instant) -> Result<(Told, Bytes), String> {
+/// Asks until the deadline; again and again if there is too much to do. At the deadline the other worker hears that nobody waits
+/// any more, and its places are free: a call that only ends here would keep them.
+async fn call(lane: &Lane, ask: &Ask, deadline: Instant) -> Result<(Told, Bytes), CallError> {
     loop {
-        match lane.call_while_wanted(ask, Bytes::new(), deadline).await {
-            Err(CallError::Busy(_)) if Instant::now() + BUSY_PAUSE < deadline => {
+        let later = deadline + CALL_TIME_MAX;
+        let called = lane.call_while_wanted(ask, Bytes::new(), later);
+        match timeout_at(deadline, called).await {
+            Ok(Err(CallError::Busy(_))) if Instant::now() + BUSY_PAUSE < deadline => {
                 tokio::time::sleep(BUSY_PAUSE).await;
             }
-            called => return called.map_err(|error| reason_of(&error)),
+            Ok(called) => return called,
+            Err(_elapsed) => return Err(CallError::Unknown(Unknown::Late)),
         }
     }
 }

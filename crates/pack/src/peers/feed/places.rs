@@ -17,14 +17,15 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::limits::{
-    FEED_BODY_BYTES_MAX, FEED_BODY_BYTES_OF_ONE_MAX, FEED_BYTES_MAX, FEED_CALLS_MAX,
-    FEED_CALLS_OF_ONE_MAX, FEED_CHANGES_BYTES_MAX, HANDED_ON_MAX, HANDED_ON_OF_ONE_MAX,
-    PACKED_BYTES_MAX,
+    CHANGE_CALLS_OF_ONE_MAX, FEED_BODY_BYTES_MAX, FEED_BODY_BYTES_OF_ONE_MAX, FEED_BYTES_MAX,
+    FEED_CALLS_MAX, FEED_CALLS_OF_ONE_MAX, FEED_CHANGES_BYTES_MAX, HANDED_ON_MAX,
+    HANDED_ON_OF_ONE_MAX, PACKED_BYTES_MAX, WORKERS_MAX,
 };
 
 /// The most of each kind.
 pub(super) struct Limits {
-    calls: usize,
+    body_calls: usize,
+    change_calls: usize,
     streams: usize,
     change_bytes: usize,
     body_bytes: usize,
@@ -32,7 +33,8 @@ pub(super) struct Limits {
 
 /// The room for all of them.
 pub(super) const ALL: Limits = Limits {
-    calls: FEED_CALLS_MAX,
+    body_calls: FEED_CALLS_MAX,
+    change_calls: WORKERS_MAX * CHANGE_CALLS_OF_ONE_MAX,
     streams: HANDED_ON_MAX,
     change_bytes: FEED_CHANGES_BYTES_MAX,
     body_bytes: FEED_BODY_BYTES_MAX,
@@ -40,22 +42,24 @@ pub(super) const ALL: Limits = Limits {
 
 /// The share of each.
 pub(super) const EACH: Limits = Limits {
-    calls: FEED_CALLS_OF_ONE_MAX,
+    body_calls: FEED_CALLS_OF_ONE_MAX,
+    change_calls: CHANGE_CALLS_OF_ONE_MAX,
     streams: HANDED_ON_OF_ONE_MAX,
     change_bytes: FEED_BYTES_MAX,
     body_bytes: FEED_BODY_BYTES_OF_ONE_MAX,
 };
 
-/// The kinds of bytes in memory. Those of changes are apart, so that they wait for no bodies.
+/// The kinds of calls, and of bytes in memory. Those of changes are apart, so that they wait for no bodies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Of {
+pub(crate) enum Of {
     Changes,
     Bodies,
 }
 
 /// Room that is left.
 struct Room {
-    calls: Arc<Semaphore>,
+    body_calls: Arc<Semaphore>,
+    change_calls: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     change_bytes: Arc<Semaphore>,
     body_bytes: Arc<Semaphore>,
@@ -65,7 +69,8 @@ impl Room {
     fn of(limits: &Limits) -> Self {
         let room = |most| Arc::new(Semaphore::new(most));
         Self {
-            calls: room(limits.calls),
+            body_calls: room(limits.body_calls),
+            change_calls: room(limits.change_calls),
             streams: room(limits.streams),
             change_bytes: room(limits.change_bytes),
             body_bytes: room(limits.body_bytes),
@@ -123,8 +128,11 @@ impl Places {
     }
 
     /// A place for a call; `None` if there is none now.
-    pub(crate) fn call(&self, caller: ServerId) -> Option<Place> {
-        self.enter(caller, |room| &room.calls)
+    pub(crate) fn call(&self, caller: ServerId, of: Of) -> Option<Place> {
+        self.enter(caller, |room| match of {
+            Of::Changes => &room.change_calls,
+            Of::Bodies => &room.body_calls,
+        })
     }
 
     /// A place for a stream; `None` if there is none now.
@@ -177,7 +185,7 @@ impl Memory {
 }
 
 const _: () = assert!(
-    EACH.calls < ALL.calls && EACH.streams < ALL.streams,
+    EACH.body_calls < ALL.body_calls && EACH.streams < ALL.streams,
     "one worker leaves places to the others"
 );
 const _: () = assert!(
@@ -200,35 +208,51 @@ mod tests {
     const OTHER: ServerId = ServerId(2);
 
     #[test]
+    fn changes_are_told_while_bodies_have_all_their_places() {
+        let places = Places::new();
+        let callers = (0..).map(ServerId).take(ALL.body_calls / EACH.body_calls);
+        let bodies: Vec<Place> = callers
+            .flat_map(|caller| std::iter::from_fn(move || Some(caller)).take(EACH.body_calls))
+            .filter_map(|caller| places.call(caller, Of::Bodies))
+            .collect();
+        assert_eq!(bodies.len(), ALL.body_calls);
+        assert!(places.call(OTHER, Of::Bodies).is_none());
+        let changes: Vec<Place> =
+            std::iter::from_fn(|| places.call(OTHER, Of::Changes)).take(9).collect();
+        assert_eq!(changes.len(), EACH.change_calls);
+    }
+
+    #[test]
     fn a_caller_has_its_share_of_places_and_leaves_some_to_others() {
         let places = Places::new();
-        let taken: Vec<Place> = std::iter::from_fn(|| places.call(ONE)).collect();
+        let taken: Vec<Place> = std::iter::from_fn(|| places.call(ONE, Of::Bodies)).collect();
         assert_eq!(taken.len(), FEED_CALLS_OF_ONE_MAX);
-        assert!(places.call(OTHER).is_some());
+        assert!(places.call(OTHER, Of::Bodies).is_some());
         assert!(places.stream(ONE).is_some(), "streams have places of their own");
         drop(taken);
-        assert!(places.call(ONE).is_some());
+        assert!(places.call(ONE, Of::Bodies).is_some());
     }
 
     #[test]
     fn all_together_have_no_more_than_all_places() {
         let places = Places::new();
         let taken = (0..).map_while(|caller| {
-            let taken: Vec<Place> = std::iter::from_fn(|| places.call(ServerId(caller))).collect();
+            let taken: Vec<Place> =
+                std::iter::from_fn(|| places.call(ServerId(caller), Of::Bodies)).collect();
             (!taken.is_empty()).then_some(taken)
         });
         let taken: Vec<Vec<Place>> = taken.collect();
         assert_eq!(taken.iter().flatten().count(), FEED_CALLS_MAX);
         assert!(places.shares.lock().len() <= FEED_CALLS_MAX + 1);
         drop(taken);
-        assert!(places.call(ONE).is_some());
+        assert!(places.call(ONE, Of::Bodies).is_some());
         assert_eq!(places.shares.lock().len(), 1, "a share goes when nobody uses it");
     }
 
     #[test]
     fn memory_is_taken_until_an_answer_has_left() {
         let places = Places::new();
-        let place = || places.call(ONE).unwrap();
+        let place = || places.call(ONE, Of::Bodies).unwrap();
         let bytes = EACH.body_bytes / 2;
         let answers: Vec<Bytes> = (0..2)
             .map(|_| {
@@ -240,7 +264,7 @@ mod tests {
         let waits = place();
         let mut third = Box::pin(waits.memory(Of::Bodies, bytes));
         assert!(third.as_mut().now_or_never().is_none(), "its share is taken");
-        let other = places.call(OTHER).unwrap();
+        let other = places.call(OTHER, Of::Bodies).unwrap();
         assert!(other.memory(Of::Bodies, EACH.body_bytes).now_or_never().is_some());
         assert!(waits.memory(Of::Changes, EACH.change_bytes).now_or_never().is_some());
         drop(answers);
@@ -250,7 +274,7 @@ mod tests {
     #[test]
     fn memory_that_an_answer_does_not_need_is_free_at_once() {
         let places = Places::new();
-        let place = || places.call(ONE).unwrap();
+        let place = || places.call(ONE, Of::Bodies).unwrap();
         let (first, second) = (place(), place());
         let memory = first.memory(Of::Changes, EACH.change_bytes).now_or_never().unwrap();
         let answer = first.payload(vec![7; 5], memory);
@@ -263,7 +287,7 @@ mod tests {
     #[test]
     fn a_caller_that_waits_for_its_share_holds_up_nobody() {
         let places = Places::new();
-        let of = |caller| places.call(ServerId(caller)).unwrap();
+        let of = |caller| places.call(ServerId(caller), Of::Bodies).unwrap();
         let slow = of(1);
         let _all_of_it = slow.memory(Of::Bodies, EACH.body_bytes).now_or_never().unwrap();
         let waiting: Vec<Place> = (0..8).map(|_| of(1)).collect();

@@ -64,7 +64,12 @@ impl Handler<WorkerService> for Calls {
         _payload: Bytes,
         responder: Responder<WorkerService>,
     ) {
-        let Some(place) = self.0.places.call(from.subject.server) else { return responder.busy() };
+        let of = match ask {
+            Ask::Changes { .. } => Of::Changes,
+            Ask::Body { .. } => Of::Bodies,
+        };
+        let place = self.0.places.call(from.subject.server, of);
+        let Some(place) = place else { return responder.busy() };
         let (wanted, unwanted) = oneshot::channel::<()>();
         responder.when_unwanted(move || drop(wanted));
         let feed = self.0.clone();

@@ -197,7 +197,8 @@ async fn whoever_only_connects_keeps_no_other_worker_away() {
 
 /// Takes all places for calls of one worker.
 fn crowd(feed: &Feed, caller: WorkerId) -> Vec<Place> {
-    let places: Vec<Place> = std::iter::from_fn(|| feed.places.call(server_of(caller))).collect();
+    let places: Vec<Place> =
+        std::iter::from_fn(|| feed.places.call(server_of(caller), Of::Bodies)).collect();
     assert_eq!(places.len(), FEED_CALLS_OF_ONE_MAX);
     places
 }
@@ -247,7 +248,7 @@ fn with_a_large_body() -> (Arc<Feed>, Ask) {
 async fn answers_in_memory(feed: &Feed, ask: &Ask) -> Vec<Bytes> {
     let mut kept = Vec::new();
     for _ in 0..FEED_BODY_BYTES_OF_ONE_MAX as u64 / PACKED_BYTES_MAX {
-        let place = feed.places.call(server_of(CALLER)).unwrap();
+        let place = feed.places.call(server_of(CALLER), Of::Bodies).unwrap();
         let (told, payload) = feed.answer(ask.clone(), place).await.unwrap();
         assert_eq!((told, payload.len() as u64), (Told::Body, PACKED_BYTES_MAX));
         kept.push(payload);
@@ -326,7 +327,7 @@ async fn whatever_is_asked_for_is_answered_or_refused() {
                 asks.push(Ask::Changes { worker: WORKER, asked: Asked { blob, from, last } });
             }
             for ask in asks {
-                let place = feed.places.call(server_of(CALLER)).unwrap();
+                let place = feed.places.call(server_of(CALLER), Of::Bodies).unwrap();
                 match feed.answer(ask, place).await.expect("it is not busy").0 {
                     Told::Refused(_) => refused += 1,
                     _ => given += 1,
