@@ -2,7 +2,7 @@
 //!
 //! # Contract
 //!
-//! 1. A write, allocation or change of length is durable only after a later [`DiskFile::sync`] of
+//! 1. A write, allocation, hole or change of length is durable only after a later [`DiskFile::sync`] of
 //!    that file returned `Ok`. Until then any subset of its 512-byte sectors may survive a crash.
 //! 2. The existence of a file, a rename and a removal are durable only after [`Disk::sync_dir`].
 //! 3. After a failed sync nothing written before it may ever be called durable on the strength of a
@@ -110,6 +110,12 @@ pub trait DiskFile: Send + Sync + 'static {
     /// Reserves space for a range and extends the file over it; reads of it give zeros until it is
     /// written. A later write inside a reserved and synced range does not fail for want of space.
     fn allocate(&self, offset: u64, len: u64) -> Result<(), DiskError>;
+    /// Gives the space of a range back, which reads as zeros from then on; the file stays as long as it is. `false` if this file or
+    /// its file system cannot, as a block device: nothing has changed then. It is no use to try again.
+    fn punch(&self, offset: u64, len: u64) -> Result<bool, DiskError> {
+        let _ = (offset, len);
+        Ok(false)
+    }
     /// Cuts or extends the file.
     fn set_len(&self, len: u64) -> Result<(), DiskError>;
     /// The file's length in bytes; of a block device its capacity.

@@ -325,6 +325,19 @@ impl DiskFile for RealFile {
         }
     }
 
+    fn punch(&self, offset: u64, len: u64) -> Result<bool, DiskError> {
+        if self.device_len.is_some() {
+            return Ok(false);
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match retry_on_intr(|| rustix::fs::fallocate(&self.file, flags, offset, len)) {
+            Ok(()) => Ok(true),
+            // NOSYS and PERM: a sandbox may refuse what it does not know.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM) => Ok(false),
+            Err(errno) => Err(self.fail("punch a hole")(errno)),
+        }
+    }
+
     fn set_len(&self, len: u64) -> Result<(), DiskError> {
         if let Some(answer) = self.within_device(len) {
             return answer;

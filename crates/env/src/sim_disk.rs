@@ -52,6 +52,8 @@ pub struct Counts {
     pub bits_flipped: u64,
     /// Writes that went to a wrong place.
     pub writes_misdirected: u64,
+    /// Ranges whose space was given back.
+    pub holes_punched: u64,
 }
 
 /// Faults armed and not yet gone off.
@@ -139,6 +141,11 @@ impl SimDisk {
     /// Changes the capacity, also to less than is in use.
     pub fn set_capacity(&self, bytes: u64) {
         self.machine.lock().capacity = bytes;
+    }
+
+    /// Has its file system give the space of ranges back, as it does at first, or not.
+    pub fn set_punches(&self, punches: bool) {
+        self.machine.lock().punches = punches;
     }
 
     /// Flips one bit in a random written sector of the files whose names begin with `prefix`.
@@ -320,6 +327,17 @@ impl DiskFile for SimFile {
     fn allocate(&self, offset: u64, len: u64) -> Result<(), DiskError> {
         let file = (self.inode, self.name.as_str());
         self.mutate("allocate", |machine| machine.allocate(file, offset, len))
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> Result<bool, DiskError> {
+        if !self.machine()?.punches {
+            return Ok(false);
+        }
+        self.mutate("punch a hole", |machine| {
+            machine.punch(self.inode, offset, len);
+            Ok(())
+        })?;
+        Ok(true)
     }
 
     fn set_len(&self, len: u64) -> Result<(), DiskError> {

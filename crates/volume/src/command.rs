@@ -27,6 +27,14 @@ pub enum Action {
         /// A map that says so.
         map: MapVersion,
     },
+    /// Take a PV from its owner, as nobody has it, and give a part of its space back to the file system. Repeated until all of
+    /// it has gone back; doing it late is harmless: see [`Refusal::Outdated`].
+    FreePv {
+        /// The range.
+        pv: PvId,
+        /// A map in which no LV has it.
+        map: MapVersion,
+    },
     /// Write one put's data.
     Write {
         /// Where.
@@ -89,6 +97,13 @@ pub struct Completion {
 pub enum Answer {
     /// The LV has its PV.
     Created,
+    /// Nobody has the PV.
+    Freed {
+        /// Bytes that went back.
+        bytes: u64,
+        /// False if there are more to go.
+        is_all: bool,
+    },
     /// The data is on the device.
     Written,
     /// `Open` or `RaiseFloor` took effect; the floor in force.
@@ -156,6 +171,9 @@ pub enum Refusal {
     /// Choose another PV: whether this one was given to anybody is not known any more.
     #[error("the PV's header is lost")]
     Damaged,
+    /// Leave it so: neither block devices nor some file systems give the space of a range back.
+    #[error("the file system does not give the space of a range back")]
+    KeepsSpace,
     /// Ask again or ask another replica: the device did not give the bytes to be verified. This says
     /// nothing about whether they were written.
     #[error("the device could not be read")]

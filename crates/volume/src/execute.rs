@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A `Verify` cuts a group in two, each part with its own sync: it has to read what came before it from the
-//! device. So does the giving of a PV that has an owner, or to an LV that has another. The completions of a part
+//! device. So does the giving of a PV that has an owner, or to an LV that has another, and the freeing of one. The completions of a part
 //! are right as soon as its sync returned. PVs that are given for the first time share a sync between the first and
 //! the second slots of their headers, however many they are.
 
@@ -70,6 +70,7 @@ impl Volume {
             Action::CreatePv { pv, lv, replica, map } => {
                 return self.give(*pv, (*lv, *replica), *map, part);
             }
+            Action::FreePv { pv, map } => return self.free(*pv, *map, part),
             Action::Verify { chunk } => return self.verify(chunk, part),
             Action::Open { lv, view, floor, boot } => {
                 let boots = (*boot, self.boot);

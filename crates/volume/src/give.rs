@@ -88,8 +88,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Takes its PV from an LV that is given another.
-    fn let_go(&mut self, lv: LvId, map: MapVersion) -> Result<(), DiskError> {
+    /// Takes its PV from an LV that is given another, or none.
+    pub(crate) fn let_go(&mut self, lv: LvId, map: MapVersion) -> Result<(), DiskError> {
         let Some(mut pv) = self.remove(lv) else { return Ok(()) };
         (pv.header.state, pv.header.given) = (State::LetGo, map);
         pv.header.voids.clear();
@@ -98,7 +98,7 @@ impl Volume {
         Ok(())
     }
 
-    fn write_header_of(&mut self, pv: &mut Pv) -> Result<(), DiskError> {
+    pub(crate) fn write_header_of(&mut self, pv: &mut Pv) -> Result<(), DiskError> {
         pv.write_header(&*self.file, &self.superblock, self.planted)?;
         self.counters.headers_written += 1;
         self.unsynced = true;

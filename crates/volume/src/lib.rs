@@ -15,8 +15,9 @@
 //!    PV is its LV's. All three survive restarts.
 //! 4. After a restart no write is admitted before an [`Action::Open`] for this run of the server.
 //! 5. Of the two slots of a PV's header at most one is unsynced at any time.
-//! 6. A PV is its LV's until a newer map gives it to another, or the LV another PV of the disk. Until then it is
-//!    kept, whatever may have become of the replica; from then on nothing of the former LV is read or written.
+//! 6. A PV is its LV's until a newer map gives it to another, or the LV another PV of the disk, or says that it is
+//!    nobody's. Until then it is kept, whatever may have become of the replica; from then on nothing of the former LV is
+//!    read or written.
 //!
 //! # Not here
 //!
@@ -32,6 +33,7 @@ mod describe;
 mod error;
 mod execute;
 mod extents;
+mod free;
 mod give;
 pub mod limits;
 mod part;

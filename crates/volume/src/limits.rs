@@ -25,6 +25,8 @@ pub const RESERVE_PART: u64 = 8;
 pub const RESERVE_STEP_MIN: u64 = 1024 * 1024;
 /// Most bytes by which a PV's reservation grows beyond what a write needs.
 pub const RESERVE_STEP_MAX: u64 = 64 * 1024 * 1024;
+/// Most bytes of a PV whose space goes back to the file system with one command: nothing is written meanwhile.
+pub const FREE_STEP_BYTES: u64 = 64 * 1024 * 1024;
 /// Bytes read at a time when a chunk is verified.
 pub const VERIFY_READ_BYTES: u32 = 1024 * 1024;
 /// Bytes of a buffer that reads use again.
@@ -44,6 +46,10 @@ const _: () = assert!(
 const _: () = assert!(
     RESERVE_STEP_MIN.is_multiple_of(PV_BYTES_STEP) && RESERVE_STEP_MIN <= RESERVE_STEP_MAX,
     "reservations grow in whole steps"
+);
+const _: () = assert!(
+    FREE_STEP_BYTES.is_multiple_of(PV_BYTES_STEP),
+    "what goes back is whole blocks of any file system"
 );
 const _: () = assert!(VERIFY_READ_BYTES.is_multiple_of(SUM_BYTES), "reads hold whole sums");
 const _: () = assert!(VERIFY_READ_BYTES <= CHUNK_BYTES_MAX, "no read is larger than a chunk");

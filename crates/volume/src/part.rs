@@ -87,7 +87,7 @@ impl Volume {
         Ok(())
     }
 
-    fn sync(&mut self) -> Result<(), DiskError> {
+    pub(crate) fn sync(&mut self) -> Result<(), DiskError> {
         if self.unsynced && !self.planted.acks_before_sync() {
             self.file.sync()?;
             self.counters.syncs += 1;

@@ -28,6 +28,9 @@ pub enum Planted {
     /// Headers are always written to the same slot.
     #[cfg(feature = "planted-bugs")]
     OneHeaderSlot,
+    /// The space of a PV goes back before its header says that nobody has it.
+    #[cfg(feature = "planted-bugs")]
+    FreeBeforeNobodys,
     /// A verification believes the page cache.
     #[cfg(feature = "planted-bugs")]
     VerifyFromCache,
@@ -58,5 +61,6 @@ asks! {
     ignores_boot => OpenOfAnyBoot,
     is_open_after_restart => OpenAfterRestart,
     uses_one_slot => OneHeaderSlot,
+    frees_before_it_is_nobodys => FreeBeforeNobodys,
     verifies_from_cache => VerifyFromCache,
 }

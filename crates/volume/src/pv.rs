@@ -49,12 +49,16 @@ pub(crate) struct Remains {
     pub provisioned_blocks: u32,
     /// By this run.
     pub reserved_blocks: u32,
+    /// The LV that had it last.
+    pub lv: LvId,
+    /// True if but one slot of the header may say that nobody has it.
+    pub is_alone: bool,
 }
 
 impl Remains {
     pub(crate) fn of(header: &Header) -> Self {
-        let Header { generation, given, provisioned_blocks, .. } = *header;
-        Self { generation, given, provisioned_blocks, reserved_blocks: 0 }
+        let Header { generation, given, provisioned_blocks, lv, .. } = *header;
+        Self { generation, given, provisioned_blocks, reserved_blocks: 0, lv, is_alone: true }
     }
 }
 

@@ -72,6 +72,8 @@ pub struct Counters {
     pub syncs: u64,
     /// Bytes read from the device to verify chunks.
     pub bytes_verified: u64,
+    /// Bytes that went back to the file system from PVs that nobody had any more.
+    pub freed_bytes: u64,
     /// Bytes reserved for PVs, as far as known: what earlier runs reserved and recorded counts.
     pub provisioned_bytes: u64,
 }

@@ -163,6 +163,28 @@ fn a_second_lock_is_refused_until_the_first_ends() {
 }
 
 #[test]
+fn a_hole_gives_space_back_where_the_file_system_can() {
+    use std::os::unix::fs::MetadataExt;
+    let (dir, disk) = disk();
+    let file = disk.open("f", OpenMode::CreateNew).unwrap();
+    file.write_at(0, &[IoSlice::new(&[7; 1 << 20])]).unwrap();
+    file.sync().unwrap();
+    let blocks = || std::fs::metadata(dir.path().join("f")).unwrap().blocks();
+    let before = blocks();
+    let punched = file.punch(65_536, 1 << 19).unwrap();
+    let mut bytes = vec![9; 1 << 20];
+    assert_eq!(file.read_at(0, &mut bytes).unwrap(), 1 << 20);
+    let zeros = bytes.iter().filter(|byte| **byte == 0).count();
+    if punched {
+        assert_eq!(bytes[65_536..65_536 + (1 << 19)], vec![0; 1 << 19]);
+        assert_eq!(zeros, 1 << 19);
+        assert!(blocks() < before, "{} of {before} blocks", blocks());
+    } else {
+        assert_eq!((zeros, blocks()), (0, before), "nothing has changed");
+    }
+}
+
+#[test]
 fn a_full_device_says_so() {
     if let Ok(disk) = RealDisk::open("/dev/shm") {
         let free = disk.free_bytes().unwrap();

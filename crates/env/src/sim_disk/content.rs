@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// Bytes of a sector: what a device writes wholly or not at all.
 pub(super) const SECTOR_BYTES: u64 = 512;
 /// Bytes of a block: the unit in which space is taken.
-const BLOCK_BYTES: u64 = 4096;
+pub(super) const BLOCK_BYTES: u64 = 4096;
 
 pub(super) type Sector = Arc<[u8; SECTOR_BYTES as usize]>;
 
@@ -52,6 +52,20 @@ impl Content {
             }
         }
         self.len = len;
+    }
+
+    /// Takes blocks away: they read as zeros, and take no space.
+    pub(super) fn punch(&mut self, first: u64, end: u64) {
+        let sectors = BLOCK_BYTES / SECTOR_BYTES;
+        let gone: Vec<u64> =
+            self.sectors.range(first * sectors..end * sectors).map(|(at, _)| *at).collect();
+        gone.iter().for_each(|at| drop(self.sectors.remove(at)));
+        self.blocks.remove(first, end);
+    }
+
+    /// Blocks within a range that take space.
+    pub(super) fn taken(&self, first: u64, end: u64) -> Vec<u64> {
+        self.blocks.within(first, end).collect()
     }
 
     /// Extends to `len` if shorter.
@@ -148,6 +162,21 @@ impl Ranges {
         self.0.insert(start, end);
     }
 
+    fn within(&self, start: u64, end: u64) -> impl Iterator<Item = u64> + '_ {
+        let ranges = self.0.range(..end).filter(move |(_, to)| **to > start);
+        ranges.flat_map(move |(from, to)| (*from).max(start)..(*to).min(end))
+    }
+
+    fn remove(&mut self, start: u64, end: u64) {
+        let overlapping: Vec<(u64, u64)> =
+            self.0.range(..end).filter(|(_, to)| **to > start).map(|(f, t)| (*f, *t)).collect();
+        for (from, to) in overlapping {
+            self.0.remove(&from);
+            self.insert(from, start.min(to));
+            self.insert(end.max(from), to);
+        }
+    }
+
     fn cut(&mut self, at: u64) {
         self.0.split_off(&at);
         if let Some(mut last) = self.0.last_entry() {
@@ -172,6 +201,12 @@ mod tests {
         assert_eq!(ranges.covered(24, 31), 2);
         ranges.insert(22, 35);
         assert_eq!(ranges.0, BTreeMap::from([(10, 40)]));
+        ranges.remove(15, 20);
+        ranges.remove(38, 50);
+        assert_eq!(ranges.0, BTreeMap::from([(10, 15), (20, 38)]));
+        assert_eq!(ranges.within(13, 22).collect::<Vec<_>>(), [13, 14, 20, 21]);
+        ranges.remove(15, 20);
+        assert_eq!(ranges.total(), 23);
         ranges.cut(12);
         assert_eq!(ranges.total(), 2);
         ranges.cut(10);

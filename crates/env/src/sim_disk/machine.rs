@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use super::content::{Content, SECTOR_BYTES, Sector};
+use super::content::{BLOCK_BYTES, Content, SECTOR_BYTES, Sector};
 use super::{Counts, Faults};
 use crate::disk::{DiskError, split_name};
 use crate::seeded::SeededRng;
@@ -29,10 +29,20 @@ pub(super) struct Inode {
 /// One change of a file that a loss of power keeps or loses as a whole.
 #[derive(Debug)]
 enum Change {
-    Sector { index: u64, image: Sector },
+    Sector {
+        index: u64,
+        image: Sector,
+    },
     Grow(u64),
     SetLen(u64),
-    Allocate { offset: u64, len: u64 },
+    Allocate {
+        offset: u64,
+        len: u64,
+    },
+    /// Blocks of a hole, from the first up to the last. Each is lost or kept by itself.
+    Hole {
+        block: u64,
+    },
 }
 
 /// One change of a directory that a loss of power keeps or loses as a whole.
@@ -61,6 +71,8 @@ pub(super) struct Machine {
     pub(super) boot: u64,
     pub(super) faults: Faults,
     pub(super) counts: Counts,
+    /// True if its file system can give the space of a range back.
+    pub(super) punches: bool,
     inodes: BTreeMap<InodeId, Inode>,
     next_inode: u64,
     names: BTreeMap<String, InodeId>,
@@ -76,6 +88,7 @@ impl Inode {
             Change::Grow(len) => durable.grow(len),
             Change::SetLen(len) => durable.set_len(len),
             Change::Allocate { offset, len } => durable.allocate(offset, len),
+            Change::Hole { block } => durable.punch(block, block + 1),
         }
     }
 
@@ -127,15 +140,42 @@ impl Inode {
         }
     }
 
+    /// Takes the blocks that lie wholly inside a range away, and zeros what is left of it.
+    fn punch(&mut self, offset: u64, len: u64) {
+        let end = (offset + len).min(self.cached.len());
+        let (first, last) = (offset.div_ceil(BLOCK_BYTES), end / BLOCK_BYTES);
+        if first >= last {
+            return self.zero(offset, end);
+        }
+        self.zero(offset, first * BLOCK_BYTES);
+        self.zero(last * BLOCK_BYTES, end);
+        // Other blocks are zeros already.
+        for block in self.cached.taken(first, last) {
+            self.pending.push(Change::Hole { block });
+        }
+        self.cached.punch(first, last);
+    }
+
+    fn zero(&mut self, from: u64, to: u64) {
+        if from < to {
+            self.write(from, &vec![0; (to - from) as usize]);
+        }
+    }
+
     /// Forgets what the cache has of these sectors, except of those not yet synced.
     fn evict(&mut self, first: u64, last: u64) {
         let dirty: BTreeSet<u64> = self
             .pending
             .iter()
             .filter_map(|change| match change {
-                Change::Sector { index, .. } => Some(*index),
+                Change::Sector { index, .. } => Some(*index..*index + 1),
+                Change::Hole { block } => {
+                    let sectors = BLOCK_BYTES / SECTOR_BYTES;
+                    Some(block * sectors..(block + 1) * sectors)
+                }
                 _ => None,
             })
+            .flatten()
             .collect();
         let range = first..=last;
         let known = self.cached.written(range.clone()).chain(self.durable.written(range));
@@ -198,6 +238,7 @@ impl Machine {
             boot: 0,
             faults: Faults::default(),
             counts: Counts::default(),
+            punches: true,
             inodes: BTreeMap::new(),
             next_inode: 0,
             names: BTreeMap::new(),
@@ -400,6 +441,11 @@ impl Machine {
         inode.cached.allocate(offset, len);
         inode.pending.push(Change::Allocate { offset, len });
         Ok(())
+    }
+
+    pub(super) fn punch(&mut self, id: InodeId, offset: u64, len: u64) {
+        self.counts.holes_punched += 1;
+        self.inode(id).punch(offset, len);
     }
 
     pub(super) fn set_len(&mut self, id: InodeId, len: u64) {

@@ -270,6 +270,49 @@ fn space_is_counted_and_given_back() {
 }
 
 #[test]
+fn a_hole_reads_as_zeros_and_takes_no_space() {
+    let disk = SimDisk::new(1, 10 * MIB);
+    let file = synced_file(&disk, "f", &[7; 20_000]);
+    assert_eq!(file.punch(100, 12_188), Ok(true));
+    let mut bytes = [9; 20_000];
+    assert_eq!(file.read_at(0, &mut bytes).unwrap(), 20_000, "it stays as long");
+    assert!(bytes[..100].iter().chain(&bytes[12_288..]).all(|byte| *byte == 7));
+    assert_eq!(bytes[100..12_288], [0; 12_188]);
+    assert_eq!(disk.free_bytes().unwrap(), 10 * MIB - 3 * 4096, "two of five blocks are free");
+    let mut block = [9; 4096];
+    file.read_device_at(4096, &mut block).unwrap();
+    assert_eq!(block, [0; 4096], "the device shows it before the sync");
+    file.sync().unwrap();
+    disk.crash();
+    let disk = disk.reopen();
+    let file = disk.open("f", OpenMode::ReadWrite).unwrap();
+    file.read_at(4096, &mut block).unwrap();
+    assert_eq!(block, [0; 4096]);
+    disk.set_punches(false);
+    assert_eq!(file.punch(0, 4096), Ok(false));
+    file.read_at(12_288, &mut block).unwrap();
+    assert_eq!(block, [7; 4096]);
+}
+
+#[test]
+fn a_hole_that_was_not_synced_may_be_gone_block_by_block() {
+    let (mut gone, mut there) = (0, 0);
+    for seed in 0..20 {
+        let disk = SimDisk::new(seed, 10 * MIB);
+        let file = synced_file(&disk, "f", &[7; 3 * 4096]);
+        assert_eq!(file.punch(0, 3 * 4096), Ok(true));
+        disk.crash();
+        let disk = disk.reopen();
+        let bytes = read_file(&*disk, "f").unwrap();
+        for block in bytes.chunks(4096) {
+            assert!(block.iter().all(|byte| *byte == block[0]), "whole blocks");
+            if block[0] == 0 { gone += 1 } else { there += 1 }
+        }
+    }
+    assert!(gone > 10 && there > 10, "{gone} punched, {there} not");
+}
+
+#[test]
 fn rot_and_flips_change_one_bit_on_the_medium() {
     let disk = SimDisk::new(7, MIB);
     synced_file(&disk, "a/f", &[0; 4096]);

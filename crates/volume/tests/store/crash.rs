@@ -58,7 +58,7 @@ impl Model {
                 }
                 known || self.voids.contains(grant)
             }
-            Action::CreatePv { .. } => unreachable!("the LV has its PV"),
+            Action::CreatePv { .. } | Action::FreePv { .. } => unreachable!("the LV has its PV"),
         }
     }
 

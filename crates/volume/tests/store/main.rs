@@ -4,6 +4,7 @@
 
 mod crash;
 mod fencing;
+mod free;
 mod reuse;
 mod support;
 mod volume;
