@@ -7,7 +7,8 @@
 //! It follows the rebalancing of Ambry (SIGMOD 2016, section 3). Each disk has an ideal use, its share of all PVs by its
 //! size. Disks above it give volumes, and the disk furthest below it takes them. Volumes that are full move; one that
 //! takes writes would take no objects while a copy of it goes, and its group would draw another. It moves only from a disk
-//! that is full, and only while there is no room for a new volume.
+//! that is full, and only while there is no room for a new volume. A disk is full when its PVs are all in use, or when it has no
+//! room for more.
 //!
 //! A caller that says how many copies of such volumes each disk has ([`Balance::written_on`]) has both kinds evened, each for
 //! itself ([`shares`]). No manager does: a volume takes no objects while it moves.
@@ -65,6 +66,8 @@ struct Load {
     is_open: bool,
     /// The same, and it had room of late.
     takes: bool,
+    /// Its file system is full, whatever places it has.
+    lacks_room: bool,
     domain: Domain,
 }
 
@@ -83,7 +86,7 @@ impl Load {
     }
 
     fn is_full(&self) -> bool {
-        self.used + self.aside >= self.size
+        self.lacks_room || self.used + self.aside >= self.size
     }
 
     /// True if the sum of squares falls when this one gives to another.
@@ -218,6 +221,7 @@ impl<'a> Plan<'a> {
                 free: disk.pv_free,
                 is_open,
                 takes: is_open && disk.room == Room::Some,
+                lacks_room: disk.room == Room::None,
                 domain: domain(disk, intended),
             }
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use larder_types::{DiskId, LvId};
 
-use super::copies::{CopyRules, DiskInfo, LvCopy};
+use super::copies::{CopyRules, DiskInfo, LvCopy, Room};
 use super::members::Standing;
 use super::volumes::{LvMove, plan_moves};
 
@@ -20,9 +20,9 @@ pub struct Leaving {
     pub stay: usize,
 }
 
-/// Moves all that [`plan_moves`] would, as if each copy were filled at once, those too that are being filled already, and counts
-/// what is left on disks that leave. These are [`Standing::Out`] among the disks, like all others that drain, which take places
-/// too.
+/// Moves all that [`plan_moves`] would, and counts what is left on disks that leave. Each copy is filled at once, also one that is
+/// being filled already, if its disk has room. Disks that leave are [`Standing::Out`] among the disks, like all others that drain,
+/// which take places too.
 #[must_use]
 pub fn leaving(
     lvs: &[(LvId, Vec<LvCopy>)],
@@ -39,7 +39,8 @@ pub fn leaving(
         return Leaving::default();
     }
     let (mut lvs, mut disks) = (lvs.to_vec(), disks.to_vec());
-    let takes = |disk: &&DiskInfo| disk.up && disk.standing != Standing::Out;
+    let takes =
+        |disk: &&DiskInfo| disk.up && disk.standing != Standing::Out && disk.room != Room::None;
     let taking: BTreeSet<DiskId> = disks.iter().filter(takes).map(|disk| disk.disk).collect();
     for copy in lvs.iter_mut().flat_map(|(_, copies)| copies) {
         copy.current |= taking.contains(&copy.disk);

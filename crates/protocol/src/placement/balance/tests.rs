@@ -372,6 +372,20 @@ fn what_takes_writes_moves_only_from_full_disks_and_while_nothing_new_has_room()
 }
 
 #[test]
+fn a_disk_without_room_is_full_however_many_places_it_has() {
+    let mut disks: Vec<DiskInfo> = (0..3).map(|id| disk(id, id, 512)).collect();
+    let lvs = filled(&mut disks, 8);
+    disks.push(disk(3, 3, 512));
+    assert_eq!(planned(&lvs, &disks, 5, 9), [], "8 of 512 are no reason to move");
+    for disk in &mut disks[..3] {
+        (disk.standing, disk.room) = (Standing::Away, Room::None);
+    }
+    let shifts = planned(&lvs, &disks, 5, 2);
+    assert_eq!(shifts.len(), 2, "a new volume has one machine of three");
+    assert!(shifts.iter().all(|it| it.to == DiskId(3) && it.lv.0 % 4 == 0), "{shifts:?}");
+}
+
+#[test]
 fn no_copy_goes_while_too_few_of_the_others_are_on_servers_that_are_up() {
     let (lvs, mut disks) = returned(1);
     assert_eq!(plan_moves(&lvs, &disks, RULES, 9), [LvMove::Drop(LvId(0), 0)]);
@@ -420,6 +434,7 @@ fn uses_differ_by_so_many_points_exactly() {
         free: 1,
         is_open: true,
         takes: true,
+        lacks_room: false,
         domain: leaf(&disk(0, 0, 1)).domain(Level::Machine),
     };
     let five = Ratio(5, 100);
@@ -427,6 +442,9 @@ fn uses_differ_by_so_many_points_exactly() {
     assert!(of(100, 1000).is_wide(&of(50, 1000), five), "10 against 5");
     assert!(!of(99, 1000).is_wide(&of(50, 1000), five), "9.9 against 5");
     assert!(of(7, 7).is_wide(&of(99, 100), five), "a full one");
+    assert!(!of(1, 7).is_wide(&of(99, 100), five), "another");
+    let full = Load { lacks_room: true, ..of(1, 7) };
+    assert!(full.is_wide(&of(99, 100), five), "one whose file system is");
 }
 
 #[test]

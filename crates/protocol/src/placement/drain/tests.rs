@@ -46,6 +46,18 @@ fn what_the_others_have_no_room_for_stays() {
 }
 
 #[test]
+fn a_place_is_none_on_a_disk_without_room() {
+    let lvs = volumes(&[&[0, 1], &[0, 1]]);
+    let mut disks = [disk(0, 0, (9, 7)), disk(1, 1, (9, 7)), disk(2, 2, (9, 9))];
+    assert_eq!(left(&lvs, &disks, &[0]), (2, 0));
+    (disks[2].standing, disks[2].room) = (Standing::Away, Room::None);
+    assert_eq!(left(&lvs, &disks, &[0]), (2, 2));
+    let mut filled = volumes(&[&[0, 1, 2]]);
+    filled[0].1[2].current = false;
+    assert_eq!(left(&filled, &disks, &[0]), (1, 1), "nor is one filled there");
+}
+
+#[test]
 fn a_place_is_none_for_a_second_copy_of_a_volume() {
     let lvs = volumes(&[&[0, 1], &[0, 1]]);
     let two = [disk(0, 0, (9, 7)), disk(1, 1, (9, 7))];
