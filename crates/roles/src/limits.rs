@@ -86,6 +86,8 @@ pub const PROTOCOL_COPIES: u8 = 23;
 pub const PROTOCOL_COUNTS: u8 = 24;
 /// Oldest version of it in which managers tell what they have observed of their cluster.
 pub const PROTOCOL_OBSERVED: u8 = 25;
+/// Oldest version of it in which data servers tell the room on their disks.
+pub const PROTOCOL_ROOM: u8 = 26;
 /// Most of them in one that is sent, and in one that is taken, with its bytes: a word of a group has some dozen.
 pub const BATCH_SENT_MAX: usize = 512;
 /// See [`BATCH_SENT_MAX`].
@@ -425,7 +427,8 @@ const _: () = assert!(
     "reports are for peers of a version that is spoken"
 );
 const _: () = assert!(
-    PROTOCOL_OBSERVED <= larder_net::limits::PROTOCOL_MAX
+    PROTOCOL_ROOM <= larder_net::limits::PROTOCOL_MAX
+        && PROTOCOL_OBSERVED < PROTOCOL_ROOM
         && PROTOCOL_COUNTS < PROTOCOL_OBSERVED
         && PROTOCOL_COPIES < PROTOCOL_COUNTS
         && PROTOCOL_COALESCE < PROTOCOL_COPIES

@@ -49,6 +49,26 @@ pub struct VolumeNow {
     pub unread: u32,
 }
 
+/// Room on the disk of a data server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomNow {
+    /// The disk.
+    pub disk: u32,
+    /// True if it has none for another volume.
+    pub lacks_room: bool,
+    /// Bytes of its file; `None` for a block device, on which every physical volume has its room.
+    pub file: Option<FileNow>,
+}
+
+/// A file with physical volumes, in a file system that others may use as well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileNow {
+    /// Bytes reserved for physical volumes so far.
+    pub held: u64,
+    /// Bytes that new data may still take of the file system.
+    pub spare: u64,
+}
+
 /// Objects of a bucket, and their bytes as clients see them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct BucketNow {

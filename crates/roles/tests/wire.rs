@@ -21,8 +21,9 @@ use larder_roles::breakdown::{CountNow, CountsNow};
 use larder_roles::keys::{KeysTaken, PreviousTaken};
 use larder_roles::observed::{Fill, Lasting, ObservedNow, Place, Trouble};
 use larder_roles::progress::{
-    AwayNow, BackgroundNow, BucketNow, CompactionNow, DigestsNow, DoubtNow, DoubtsNow, FloorNow,
-    FloorsNow, LogKept, LogNow, Progress, RebuildNow, ScrubNow, SpaceNow, VolumeNow,
+    AwayNow, BackgroundNow, BucketNow, CompactionNow, DigestsNow, DoubtNow, DoubtsNow, FileNow,
+    FloorNow, FloorsNow, LogKept, LogNow, Progress, RebuildNow, RoomNow, ScrubNow, SpaceNow,
+    VolumeNow,
 };
 use larder_roles::wire::{
     CopyEnd, CopyOrder, CopyState, DataCall, DataMessage, DataReply, DeletionEnd, JournalNow,
@@ -359,6 +360,14 @@ fn said() -> Vec<String> {
         hex(&encode(&ManagerCall::Observed)),
         hex(&encode(&ManagerReply::Observed)),
         hex(&encode(&observed())),
+        hex(&encode(&DataCall::Room)),
+        hex(&encode(&DataReply::Room)),
+        hex(&encode(&RoomNow {
+            disk: 300,
+            lacks_room: true,
+            file: Some(FileNow { held: 1 << 20, spare: 301 }),
+        })),
+        hex(&encode(&RoomNow { disk: 6, lacks_room: false, file: None })),
     ]
 }
 

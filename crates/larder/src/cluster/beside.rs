@@ -86,6 +86,13 @@ pub(crate) async fn connect(
 
 /// Follows the managers as one of them: nobody else may change servers and disks.
 pub(crate) async fn managers(config: &RoleConfig) -> Result<Arc<ManagersClient>, RoleError> {
+    Ok(connect_as_manager(config).await?.1)
+}
+
+/// The same, with the connections that a manager's identity allows.
+pub(crate) async fn connect_as_manager(
+    config: &RoleConfig,
+) -> Result<(Arc<Endpoint>, Arc<ManagersClient>), RoleError> {
     let roles = Identity::load(&config.dir.join(IDENTITY_FILE))?.subject().roles;
     if !roles.has(Role::Manager) {
         return Err(RoleError::Named(format!(
@@ -93,7 +100,7 @@ pub(crate) async fn managers(config: &RoleConfig) -> Result<Arc<ManagersClient>,
              and tokens made, with a manager's"
         )));
     }
-    follow_as(config).await
+    connect(config).await
 }
 
 pub(crate) async fn agreed(

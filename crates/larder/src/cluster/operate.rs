@@ -12,11 +12,13 @@ use larder_protocol::manager::state::{
 };
 use larder_roles::managers::Managers;
 use larder_roles::node::role_name;
+use larder_roles::peers::Peers;
 use larder_types::limits::BLOCK_BYTES;
 use larder_types::{DiskId, ServerId};
 
 use super::RoleError;
-use super::beside::{self, agreed, finish, managers, runtime};
+use super::beside::{self, agreed, connect_as_manager, finish, managers, runtime};
+use super::status::rooms::Rooms;
 use crate::args::{DiskCommand, DrainArgs, RemoveArgs};
 
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
@@ -52,7 +54,7 @@ pub(crate) fn disk(command: &DiskCommand) -> ExitCode {
 fn drained(args: &DrainArgs, disk: Option<DiskId>) -> Result<Vec<String>, RoleError> {
     let config = beside::config(&args.config)?;
     runtime()?.block_on(async {
-        let managers = managers(&config).await?;
+        let (endpoint, managers) = connect_as_manager(&config).await?;
         let map = managers.map();
         let mut subjects = Subject::all(&map, &args.name, disk)?;
         // Of a machine's servers these have something to give away.
@@ -61,7 +63,8 @@ fn drained(args: &DrainArgs, disk: Option<DiskId>) -> Result<Vec<String>, RoleEr
         }
         let mut all_told = Vec::new();
         if !args.undo && !args.partly {
-            all_told.extend(has_places(&map, &subjects, &args.name)?);
+            let rooms = Rooms::ask(&Peers::new(&endpoint), &map).await;
+            all_told.extend(has_places(&map, &rooms, &subjects, &args.name)?);
         }
         for subject in subjects {
             let told = subject.drain_told(&map, args.undo)?;
@@ -177,11 +180,12 @@ fn reasons_against(map: &Topology, loss: &Loss) -> Option<String> {
 /// under way was allowed.
 fn has_places(
     map: &Topology,
+    rooms: &Rooms,
     subjects: &[Subject],
     name: &str,
 ) -> Result<Option<String>, RoleError> {
     let leave: BTreeSet<DiskId> = subjects.iter().flat_map(Subject::disks_that_stay).collect();
-    let (with_down, without) = drain_outlook(map, &leave);
+    let (with_down, without) = drain_outlook(map, &leave, &rooms.lacking());
     let volume_bytes = u64::from(map.settings().lv_blocks) * u64::from(BLOCK_BYTES);
     let gib = |stay: usize| (stay as u64 * volume_bytes) as f64 / GIB;
     let (copies, least) = (with_down.copies, with_down.stay.min(without.stay));
@@ -191,6 +195,12 @@ fn has_places(
              elsewhere. No other disk that is up and stays has both a place and no copy of the same volume. Add a disk or a \
              machine, or begin with --partly: those stay until there is a place",
             gib(least)
+        )));
+    }
+    if let Some(shortfall) = rooms.shortfall(map, &leave) {
+        return Err(RoleError::NotDone(format!(
+            "{name} is as it was: {shortfall}. Make their file systems larger, add a disk or a machine, or begin with --partly: \
+             what finds no room stays until there is some"
         )));
     }
     let most = with_down.stay.max(without.stay);

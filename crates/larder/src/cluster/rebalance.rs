@@ -1,5 +1,6 @@
 //! `larder rebalance`: what moves so that disks are evenly used, as the managers' map shows it; and that it may, or not.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,10 +12,12 @@ use larder_protocol::manager::state::{
     ServerState, Topology,
 };
 use larder_roles::managers::Managers;
+use larder_roles::peers::Peers;
 use larder_types::DiskId;
 
 use super::RoleError;
-use super::beside::{self, agreed, finish, is_confirmed, managers, runtime};
+use super::beside::{self, agreed, connect_as_manager, finish, is_confirmed, managers, runtime};
+use super::status::rooms::Rooms;
 use crate::args::RebalanceCommand;
 use crate::wall_clock::utc;
 
@@ -55,7 +58,7 @@ fn paused(config: &Path, pause: bool) -> Result<Vec<String>, RoleError> {
 fn told(config: &Path, tells_moves: bool) -> Result<Vec<String>, RoleError> {
     let config = beside::config(config)?;
     runtime()?.block_on(async {
-        let managers = managers(&config).await?;
+        let (endpoint, managers) = connect_as_manager(&config).await?;
         // Moves in an old map may have been done, or undone.
         if !is_confirmed(&*managers).await {
             return Err(RoleError::NotDone(
@@ -64,8 +67,10 @@ fn told(config: &Path, tells_moves: bool) -> Result<Vec<String>, RoleError> {
             ));
         }
         let map = managers.map();
-        let seen = outlook(&map, MOVES_MAX);
-        let mut lines = disks(&map);
+        let rooms = Rooms::ask(&Peers::new(&endpoint), &map).await;
+        let lacking = rooms.lacking();
+        let seen = outlook(&map, &lacking, MOVES_MAX);
+        let mut lines = disks(&map, &lacking);
         lines.push(summary(&seen));
         lines.extend(is_paused(&seen).or_else(|| waits(&map, &seen)));
         lines.extend(near(&seen));
@@ -146,7 +151,7 @@ fn near(seen: &Outlook) -> Option<String> {
     })
 }
 
-fn disks(map: &Topology) -> Vec<String> {
+fn disks(map: &Topology, lacking: &BTreeSet<DiskId>) -> Vec<String> {
     let disks = map.servers.values().flat_map(|server| {
         let is_there = server.state != ServerState::Removed;
         let there = server.disks.iter().filter(move |(_, disk)| {
@@ -156,7 +161,10 @@ fn disks(map: &Topology) -> Vec<String> {
             let used = disk.pv_count - disk.pv_free();
             let percent = u64::from(used) * 100 / u64::from(disk.pv_count);
             let (name, size) = (&server.name, disk.pv_count);
-            format!("disk {id} of {name}: {used} of {size} physical volumes used, {percent} %")
+            let full = if lacking.contains(id) { "; its file system is full" } else { "" };
+            format!(
+                "disk {id} of {name}: {used} of {size} physical volumes used, {percent} %{full}"
+            )
         })
     });
     disks.collect()

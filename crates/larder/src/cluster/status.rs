@@ -7,6 +7,7 @@ mod counts;
 mod doubts;
 pub(crate) mod growth;
 pub(crate) mod observer;
+pub(crate) mod rooms;
 pub(crate) mod space;
 mod text;
 mod troubles;
@@ -19,7 +20,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use futures::future::join;
+use futures::future::join3;
 use larder_protocol::manager::balance::outlook;
 use larder_protocol::manager::state::{
     DiskRecord, DiskState, PgRecord, ServerRole, ServerState, Settings, Topology,
@@ -36,6 +37,7 @@ use crate::args::StatusArgs;
 use crate::health::volumes::Volumes;
 use crate::{breakdown, exit};
 use background::Background;
+use rooms::Rooms;
 use space::{Space, Spaces};
 use troubles::Troubles;
 
@@ -181,10 +183,15 @@ async fn ask(path: &Path) -> Result<Status, RoleError> {
     // A map that nobody calls the latest says how it was.
     let is_latest = beside::is_confirmed(&*managers).await;
     let map = Topology::clone(&managers.map());
-    let (metas, others) = (Peers::new(&endpoint), Peers::new(&endpoint));
-    let (background, observed) =
-        join(background::ask(&metas, &map), troubles::ask(&others, &map, None)).await;
-    Ok(status(&map, is_latest, background, ObservedNow::together(observed)))
+    let (metas, others, datas) =
+        (Peers::new(&endpoint), Peers::new(&endpoint), Peers::new(&endpoint));
+    let (background, observed, rooms) = join3(
+        background::ask(&metas, &map),
+        troubles::ask(&others, &map, None),
+        Rooms::ask(&datas, &map),
+    )
+    .await;
+    Ok(status(&map, is_latest, background, &rooms, ObservedNow::together(observed)))
 }
 
 /// False if nobody reads on, such as `head`.
@@ -218,12 +225,14 @@ fn is_well(status: &Status) -> bool {
         && !doubts
         && status.pgs.clean == status.pgs.total
         && status.volumes.degraded == 0
+        && status.space.full.is_empty()
 }
 
 fn status(
     map: &Topology,
     is_latest: bool,
     background: Vec<Background>,
+    rooms: &Rooms,
     observed: Together,
 ) -> Status {
     let mut leads: BTreeMap<_, usize> = BTreeMap::new();
@@ -238,7 +247,7 @@ fn status(
         pg.members.iter().for_each(|member| *member_of.entry(*member).or_default() += 1);
     }
     let told = background.iter().filter_map(|it| Some((ServerId(it.server), it.space.as_ref()?)));
-    let space = Spaces::of(map, told);
+    let space = Spaces::of(map, told, rooms);
     let troubles = Troubles::of(map, is_latest, &space, observed);
     let servers = map.servers.iter().map(|(id, record)| {
         let disks = record.disks.iter().filter_map(|(id, it)| disk(*id, it, (&space, &troubles)));
@@ -274,7 +283,7 @@ fn status(
         servers,
         pgs: pgs(map),
         volumes: Volumes::of(map),
-        rebalancing: rebalancing(map),
+        rebalancing: rebalancing(map, rooms),
         buckets: map.buckets.len(),
         space,
         region: map.region.map(|region| region.number.0),
@@ -338,8 +347,8 @@ fn pg_state(pg: &PgRecord, settings: &Settings) -> &'static str {
 }
 
 /// Moves for balance, and their figures if there are any.
-fn rebalancing(map: &Topology) -> Rebalancing {
-    let seen = outlook(map, rebalance::MOVES_MAX);
+fn rebalancing(map: &Topology, rooms: &Rooms) -> Rebalancing {
+    let seen = outlook(map, &rooms.lacking(), rebalance::MOVES_MAX);
     let (moving, left) = (seen.moving, seen.next.len());
     let moves = (moving + left > 0).then(|| rebalance::summary(&seen));
     let paused_ms = seen.paused_ms;

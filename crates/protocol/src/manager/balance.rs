@@ -31,13 +31,13 @@ pub struct Outlook {
     pub paused_ms: Option<u64>,
 }
 
-/// Returns a map's balance, with the next moves up to `limit`. Servers that are down keep the leading manager from
-/// beginning any; that they are lost after a while, or which disks lack room, no map says.
+/// Returns a map's balance, with the next moves up to `limit`. No map says which disks lack room: their servers do. Servers that
+/// are down keep the leading manager from beginning any; that they are lost after a while, no map says either.
 #[must_use]
-pub fn outlook(map: &Topology, limit: usize) -> Outlook {
+pub fn outlook(map: &Topology, lacking: &BTreeSet<DiskId>, limit: usize) -> Outlook {
     let Some((_, settings)) = map.founded else { return Outlook::default() };
     let rules = rules(settings);
-    let disks = disks_of(map, |server| standing(map, server), |_| Room::Some);
+    let disks = disks_of(map, |server| standing(map, server), |disk| room(disk, lacking));
     let lvs = copies_of(made(map), |_| false, |_| false, |_| true);
     let written = written(map);
     let of = Balance { lvs_max: lvs.len(), ..aims(&lvs, &written, &disks, rules) };
@@ -61,9 +61,18 @@ fn standing(map: &Topology, server: ServerId) -> Standing {
     }
 }
 
-/// The outcome of a drain of these disks, beside what drains already: if servers that are down come back, and if they are lost.
+fn room(disk: DiskId, lacking: &BTreeSet<DiskId>) -> Room {
+    if lacking.contains(&disk) { Room::None } else { Room::Some }
+}
+
+/// The outcome of a drain of these disks, beside what drains already, while some lack room: if servers that are down come back,
+/// and if they are lost.
 #[must_use]
-pub fn drain_outlook(map: &Topology, leave: &BTreeSet<DiskId>) -> (Leaving, Leaving) {
+pub fn drain_outlook(
+    map: &Topology,
+    leave: &BTreeSet<DiskId>,
+    lacking: &BTreeSet<DiskId>,
+) -> (Leaving, Leaving) {
     let Some((_, settings)) = map.founded else { return Default::default() };
     let lvs = copies_of(made(map), |_| false, |_| false, |_| true);
     let with = |of_down: Standing| {
@@ -71,7 +80,7 @@ pub fn drain_outlook(map: &Topology, leave: &BTreeSet<DiskId>) -> (Leaving, Leav
             Standing::Away => of_down,
             standing => standing,
         };
-        let mut disks = disks_of(map, standing, |_| Room::Some);
+        let mut disks = disks_of(map, standing, |disk| room(disk, lacking));
         disks.iter_mut().for_each(|disk| disk.up |= disk.standing == Standing::In);
         for disk in disks.iter_mut().filter(|it| leave.contains(&it.disk)) {
             disk.standing = Standing::Out;

@@ -110,6 +110,8 @@ pub struct DataServer {
     pgs: OnceLock<ToPg>,
     reserve_bytes: u64,
     free_bytes: AtomicU64,
+    /// Bytes that the disk's thread has reserved for PVs.
+    held_bytes: AtomicU64,
     broken: AtomicBool,
     /// Requests of clients under way.
     clients: Arc<AtomicU32>,
@@ -142,6 +144,7 @@ impl DataServer {
             pgs: OnceLock::new(),
             reserve_bytes,
             free_bytes: AtomicU64::new(free),
+            held_bytes: AtomicU64::new(volume.counters().provisioned_bytes),
             broken: AtomicBool::new(false),
             clients: Arc::default(),
             groups: AtomicU64::new(0),
@@ -174,6 +177,12 @@ impl DataServer {
     #[must_use]
     pub fn spare_bytes(&self) -> u64 {
         self.free_bytes.load(Ordering::Relaxed).saturating_sub(self.reserve_bytes)
+    }
+
+    /// Bytes reserved for PVs, as far as known.
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        self.held_bytes.load(Ordering::Relaxed)
     }
 
     /// Returns true if there is no room for another LV: little is left of what data may take.
@@ -359,6 +368,7 @@ impl DataServer {
             volume.execute(std::mem::take(&mut group), &mut done);
             self.group_ns.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
             self.groups.fetch_add(1, Ordering::Relaxed);
+            self.held_bytes.store(volume.counters().provisioned_bytes, Ordering::Relaxed);
             self.bytes.fetch_add(volume.counters().bytes_written - bytes, Ordering::Relaxed);
             for completion in done.drain(..) {
                 let (whom, bytes) = &mut concerned[completion.tag as usize];

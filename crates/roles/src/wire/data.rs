@@ -71,6 +71,8 @@ pub enum DataCall {
     },
     /// Tell the counts of operations on the disk. Since [`PROTOCOL_COUNTS`](crate::limits::PROTOCOL_COUNTS).
     Counts,
+    /// Tell the room on the disk. Since [`PROTOCOL_ROOM`](crate::limits::PROTOCOL_ROOM).
+    Room,
 }
 
 /// A copy that a data server is to make. Its grant is a primary's, as that of any write.
@@ -139,6 +141,8 @@ pub enum DataReply {
     Copied(CopyEnd, Vec<ServerId>),
     /// To [`DataCall::Counts`]; payload: a [`CountsNow`](crate::breakdown::CountsNow), encoded.
     Counts,
+    /// To [`DataCall::Room`]; payload: a [`RoomNow`](crate::progress::RoomNow), encoded.
+    Room,
 }
 
 impl DataReply {

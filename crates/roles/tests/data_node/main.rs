@@ -5,6 +5,7 @@
 mod copies;
 #[path = "../raw/mod.rs"]
 mod raw;
+mod room;
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;

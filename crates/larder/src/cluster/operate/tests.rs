@@ -3,6 +3,7 @@
 use larder_protocol::manager::quorum::LogIndex;
 use larder_protocol::manager::state::{ClusterId, NewServer, Settings};
 use larder_protocol::placement::{FailureDomains, Weight};
+use larder_roles::progress::{FileNow, RoomNow};
 use larder_types::{BootId, LvId, PgId, View};
 
 use super::*;
@@ -173,7 +174,7 @@ fn a_drain_for_which_there_is_no_place_says_how_much_is_missing() {
     let mut map = map();
     let refused = |map: &Topology, name: &str, disk| {
         let subjects = Subject::all(map, name, disk).expect("it is there");
-        has_places(map, &subjects, name).map_err(|error| error.to_string())
+        has_places(map, &Rooms::default(), &subjects, name).map_err(|error| error.to_string())
     };
     let why = refused(&map, "data-4", None)
         .expect_err("there is one other disk, with a copy of one volume");
@@ -190,11 +191,45 @@ fn a_drain_for_which_there_is_no_place_says_how_much_is_missing() {
 }
 
 #[test]
+fn a_drain_for_which_the_others_have_places_and_no_room_does_not_begin() {
+    let mut map = with_machines();
+    let spare = ServerId(8);
+    let index = LogIndex(map.applied.0 + 1);
+    let applied = map.apply(index, Command::AddDisk(spare, Weight(1), 9));
+    let Ok(Outcome::Disk(added)) = applied else { panic!("it holds data: {applied:?}") };
+    let told = |rooms: &[(u32, u64, u64)]| {
+        let subjects = Subject::all(&map, "data-4", None).expect("it is there");
+        let rooms = rooms.iter().map(|&(disk, held, spare)| RoomNow {
+            disk,
+            lacks_room: spare == 0,
+            file: Some(FileNow { held, spare }),
+        });
+        has_places(&map, &rooms.collect(), &subjects, "data-4").map_err(|error| error.to_string())
+    };
+    let (own, others) = (0, (1..=added.0).filter(|disk| *disk != added.0));
+    let others = |spare| others.clone().map(move |disk| (disk, 0, spare));
+    let with = |held, of_others, spare| -> Vec<_> {
+        others(of_others).chain([(own, held, 0), (added.0, 0, spare)]).collect()
+    };
+    assert_eq!(told(&with(5000, 10, 5000)), Ok(None));
+    let why = told(&with(5000, 10, 3990)).expect_err("it holds more");
+    assert!(
+        why.contains("its file holds 4.9 KiB, and the other disks have room for 3.9 KiB"),
+        "{why}"
+    );
+    assert!(why.contains("--partly"), "{why}");
+    let why = told(&with(5000, 0, 0)).expect_err("the disks with places are full");
+    assert!(why.contains("would find no place"), "{why}");
+    let unknown = &with(5000, 10, 3990)[1..];
+    assert_eq!(told(unknown), Ok(None), "a data server of an earlier release may have room");
+}
+
+#[test]
 fn a_drain_beside_a_server_that_is_down_is_foretold_both_ways() {
     let mut map = with_machines();
     let told = |map: &Topology| {
         let subjects = Subject::all(map, "data-4", None).expect("it is there");
-        has_places(map, &subjects, "data-4").map_err(|error| error.to_string())
+        has_places(map, &Rooms::default(), &subjects, "data-4").map_err(|error| error.to_string())
     };
     let spare = ServerId(8);
     let index = LogIndex(map.applied.0 + 1);

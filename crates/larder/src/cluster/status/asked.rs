@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::{BoxFuture, join};
+use futures::future::{BoxFuture, join3};
 use larder_net::Endpoint;
 use larder_roles::limits::MANAGERS_SILENT_MS;
 use larder_roles::managers::Managers;
 use larder_roles::observed::ObservedNow;
 use larder_roles::peers::Peers;
-use larder_roles::wire::{ManagerService, MetaService};
+use larder_roles::wire::{DataService, ManagerService, MetaService};
 use tokio::task::spawn_blocking;
 
+use super::rooms::Rooms;
 use super::{background, status, troubles};
 use crate::metrics::State;
 
@@ -22,12 +23,14 @@ pub(crate) struct Asked {
     managers: Arc<dyn Managers>,
     metas: Peers<MetaService>,
     others: Peers<ManagerService>,
+    datas: Peers<DataService>,
 }
 
 impl Asked {
     /// Asks with the connections of a proxy.
     pub(crate) fn new(endpoint: &Arc<Endpoint>, managers: Arc<dyn Managers>) -> Self {
-        Self { managers, metas: Peers::new(endpoint), others: Peers::new(endpoint) }
+        let (metas, others) = (Peers::new(endpoint), Peers::new(endpoint));
+        Self { managers, metas, others, datas: Peers::new(endpoint) }
     }
 }
 
@@ -37,13 +40,16 @@ impl State for Asked {
             let map = self.managers.map();
             // As long as `/readyz` takes them for there.
             let is_latest = self.managers.silent() < Duration::from_millis(MANAGERS_SILENT_MS);
-            let (background, observed) =
-                join(background::ask(&self.metas, &map), troubles::ask(&self.others, &map, None))
-                    .await;
+            let (background, observed, rooms) = join3(
+                background::ask(&self.metas, &map),
+                troubles::ask(&self.others, &map, None),
+                Rooms::ask(&self.datas, &map),
+            )
+            .await;
             // It walks all volumes and buckets and plans the balance: the threads that serve S3 have no time for it.
             let made = spawn_blocking(move || {
                 let observed = ObservedNow::together(observed);
-                serde_json::to_vec(&status(&map, is_latest, background, observed))
+                serde_json::to_vec(&status(&map, is_latest, background, &rooms, observed))
             });
             let made = made.await.map_err(std::io::Error::other);
             made.and_then(|it| it.map_err(Into::into))

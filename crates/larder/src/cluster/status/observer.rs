@@ -1,12 +1,14 @@
 //! Observes the cluster beside a manager, for those who ask since when something is so and how fast disks fill.
 //!
-//! It looks at the map once a second, and asks the meta servers for their volumes once a minute. It changes nothing.
+//! It looks at the map once a second, and asks the meta servers for their volumes, and the data servers for
+//! their room, once a minute. It changes nothing.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures::future::join;
 use larder_env::clock::uptime_ms;
 use larder_net::Endpoint;
 use larder_protocol::manager::state::{MapVersion, Topology};
@@ -15,11 +17,12 @@ use larder_roles::managers::{Managers, ManagersClient};
 use larder_roles::observed::{Observed, ObservedNow};
 use larder_roles::peers::Peers;
 use larder_roles::quorum::{Manager, ManagerCounts};
-use larder_roles::wire::{ManagerService, MetaService};
+use larder_roles::wire::{DataService, ManagerService, MetaService};
 use larder_types::ServerId;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::background;
+use super::rooms::Rooms;
 use super::space::Spaces;
 use super::troubles::{self, Fullness};
 
@@ -42,6 +45,7 @@ pub(crate) struct Observer {
     observed: Arc<Observed>,
     metas: Peers<MetaService>,
     others: Peers<ManagerService>,
+    datas: Peers<DataService>,
     /// The moment from which on it has followed a leader without a gap.
     led_since: Option<Instant>,
     ticked_ms: u64,
@@ -61,6 +65,7 @@ impl Observer {
             observed: manager.observed().clone(),
             metas: Peers::new(endpoint),
             others: Peers::new(endpoint),
+            datas: Peers::new(endpoint),
             led_since: None,
             ticked_ms: uptime_ms(),
             looked: None,
@@ -129,8 +134,9 @@ impl Observer {
     }
 
     async fn look_at_space(&mut self, map: &Topology) {
-        let told = background::spaces(&self.metas, map).await;
-        let spaces = Spaces::of(map, told.iter().map(|(server, now)| (*server, now)));
+        let (told, rooms) =
+            join(background::spaces(&self.metas, map), Rooms::ask(&self.datas, map)).await;
+        let spaces = Spaces::of(map, told.iter().map(|(server, now)| (*server, now)), &rooms);
         let places = troubles::places(&spaces);
         self.fullness.look(&places);
         self.observed.look(&troubles::taken(&places, &spaces), uptime_ms());

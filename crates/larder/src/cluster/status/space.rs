@@ -1,27 +1,34 @@
-//! Space of a cluster, its servers and disks, and what its buckets have: what its meta servers say of their volumes, put together.
+//! Space of a cluster, its servers and disks, and what its buckets have. Meta servers say it of their volumes, and data servers of
+//! their file systems.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
-use larder_protocol::manager::state::{DiskState, PgRecord, ReplicaState, ServerState, Topology};
+use larder_protocol::manager::state::{
+    DiskRecord, DiskState, PgRecord, ReplicaState, ServerState, Topology,
+};
 use larder_roles::observed::{Growth, Place};
-use larder_roles::progress::{BucketNow, SpaceNow, VolumeNow};
+use larder_roles::progress::{BucketNow, FileNow, SpaceNow, VolumeNow};
 use larder_types::limits::BLOCK_BYTES;
 use larder_types::{DiskId, ServerId};
 use serde::{Deserialize, Serialize};
 
 use super::bar::bar;
+use super::rooms::Rooms;
 use crate::quantity::{bytes, span};
 
 /// From so many hundredths on a disk, a machine or a cluster is nearly full.
 pub(super) const FULL_PERCENT: u64 = 90;
+/// With more hundredths free where no volume can be made, deletes have left so much that most groups find space of their own: keys
+/// are spread over all of them.
+const AGAIN_PERCENT: u64 = 50;
 /// Buckets that are shown to people one by one: those with the most bytes.
 const SHOWN_MAX: usize = 10;
 
 /// Bytes of disks: of copies, so that an object in three copies counts three times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Space {
-    /// All that volumes may have there.
+    /// All that volumes may have there, as places and file systems allow.
     pub(crate) bytes: u64,
     /// Those that hold data.
     pub(crate) used: u64,
@@ -49,6 +56,14 @@ impl Space {
         let (free, waiting, unknown) = (bytes(now.free), bytes(now.waiting), bytes(now.unread));
         let used = all.saturating_sub(free + waiting + unknown);
         Self { bytes: all, used, waiting, free, unknown }
+    }
+
+    /// The same where no more than this finds room: what the file holds, and what its file system has for more.
+    fn within(self, FileNow { held, spare }: FileNow) -> Self {
+        let taken = self.taken();
+        let bytes = self.bytes.min(held.saturating_add(spare).max(taken));
+        let unknown = self.unknown.min(bytes - taken);
+        Self { bytes, unknown, free: bytes - taken - unknown, ..self }
     }
 
     /// Bytes that are not free, as far as is known.
@@ -82,6 +97,10 @@ pub(super) struct Spaces {
     /// Free bytes of disks that take volumes: of none that drain or whose server is down.
     #[serde(skip)]
     pub(super) free_given: u64,
+    /// Servers whose disks have no room, by name, if too few have any for another volume and little of theirs is free: puts find
+    /// none.
+    #[serde(skip)]
+    pub(super) full: Vec<String>,
     /// Disks to which a copy of a volume is being made, and their servers.
     #[serde(skip)]
     receiving: BTreeSet<Place>,
@@ -109,6 +128,7 @@ impl Spaces {
     pub(super) fn of<'a>(
         map: &Topology,
         told: impl Iterator<Item = (ServerId, &'a SpaceNow)>,
+        rooms: &Rooms,
     ) -> Self {
         let (mut volumes, mut buckets) = (BTreeMap::new(), BTreeMap::<u64, BucketNow>::new());
         let (mut spaces, mut heard) = (Self::default(), BTreeSet::new());
@@ -142,14 +162,24 @@ impl Spaces {
         }
         let blocks = map.founded.map_or(0, |(_, settings)| settings.lv_blocks);
         let pv_bytes = u64::from(blocks) * u64::from(BLOCK_BYTES);
+        let (lacking, mut roomy, mut full) = (rooms.lacking(), 0, Vec::new());
         for (server, record) in &map.servers {
             let is_given = record.state == ServerState::Up && !record.draining;
+            let takes =
+                |(_, disk): &(&DiskId, &DiskRecord)| is_given && disk.state == DiskState::In;
+            let taking = || record.disks.iter().filter(takes);
+            if taking().any(|(id, disk)| disk.pv_free() > 0 && !lacking.contains(id)) {
+                roomy += 1;
+            } else if taking().any(|(id, _)| lacking.contains(id)) {
+                full.push((*server, record.name.clone()));
+            }
             for (disk, record) in
                 record.disks.iter().filter(|(_, it)| it.state != DiskState::Removed)
             {
                 let free = u64::from(record.pv_free()) * pv_bytes;
                 let mut space = by_disk.get(disk).copied().unwrap_or_default();
                 space.add(Space { bytes: free, free, ..Space::default() });
+                let space = rooms.file(*disk).map_or(space, |file| space.within(file));
                 spaces.by_disk.insert(*disk, space);
                 spaces.by_server.entry(*server).or_default().add(space);
                 spaces.all.add(space);
@@ -157,6 +187,15 @@ impl Spaces {
                     spaces.free_given += space.free;
                 }
             }
+        }
+        let is_short = roomy < map.founded.map_or(0, |(_, it)| usize::from(it.min_copies));
+        let of_full = full.iter().filter_map(|(server, _)| spaces.by_server.get(server));
+        let of_full = of_full.fold(Space::default(), |mut all, space| {
+            all.add(*space);
+            all
+        });
+        if is_short && of_full.free <= of_full.bytes / 100 * AGAIN_PERCENT {
+            spaces.full = full.into_iter().map(|(_, name)| name).collect();
         }
         spaces
     }

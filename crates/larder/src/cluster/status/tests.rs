@@ -8,6 +8,7 @@ use larder_protocol::placement::{FailureDomains, Weight};
 use larder_types::{BootId, DiskId, MapVersion, PgId, PvId, ServerId, View};
 
 use larder_roles::observed::{Fill, Trouble};
+use larder_roles::progress::{FileNow, RoomNow, SpaceNow, VolumeNow};
 
 use super::*;
 
@@ -27,7 +28,7 @@ fn map() -> Topology {
 
 /// The state by a map, of which no server says anything.
 fn shown(map: &Topology) -> Status {
-    status(map, true, Vec::new(), Together::default())
+    status(map, true, Vec::new(), &Rooms::default(), Together::default())
 }
 
 #[test]
@@ -202,7 +203,7 @@ fn the_first_line_says_what_is_wrong_and_what_to_do() {
 
 #[test]
 fn space_is_put_together_from_what_meta_servers_say_of_volumes() {
-    use larder_roles::progress::{BucketNow, SpaceNow, VolumeNow};
+    use larder_roles::progress::BucketNow;
     let mut map = map();
     let create =
         Command::CreateBucket(larder_types::BucketName::new("photos").expect("a name"), None, 1);
@@ -228,8 +229,11 @@ fn space_is_put_together_from_what_meta_servers_say_of_volumes() {
     ];
     map.pgs.iter_mut().for_each(|pg| pg.members = vec![ServerId(0)]);
     map.pgs[3].members = vec![ServerId(7)];
-    let spaces =
-        Spaces::of(&map, told.iter().enumerate().map(|(id, it)| (ServerId(id as u32), it)));
+    let spaces = Spaces::of(
+        &map,
+        told.iter().enumerate().map(|(id, it)| (ServerId(id as u32), it)),
+        &Rooms::default(),
+    );
     let blocks = |count: u64| count * 4096;
     // Five volumes of a hundred blocks have no copy on each disk.
     let one = Space {
@@ -290,7 +294,9 @@ fn observed(troubles: &[(Trouble, u64, bool)], fills: &[(Place, u64, u64)]) -> T
 fn the_first_line_says_since_when_as_far_as_managers_know() {
     let map = with_one_down();
     let down = |server, started| Trouble::ServerDown(server, started);
-    let told = |of: &[(Trouble, u64, bool)]| status(&map, true, Vec::new(), observed(of, &[]));
+    let told = |of: &[(Trouble, u64, bool)]| {
+        status(&map, true, Vec::new(), &Rooms::default(), observed(of, &[]))
+    };
     let exact = told(&[(down(1, 9), 3 * HOUR_MS, true)]);
     let line = &exact.verdict;
     assert!(line.starts_with("NOT WELL: data-1 is down, for 3 hours (since 2"), "{line}");
@@ -306,7 +312,7 @@ fn the_first_line_says_since_when_as_far_as_managers_know() {
     assert_eq!((&trouble["kind"], &trouble["server"]), (&"server_down".into(), &1.into()));
     assert!(trouble["since_ms"].is_u64() && trouble["is_exact"] == true, "{trouble}");
     let unled = observed(&[(Trouble::NoLeader, 60_000, true)], &[]);
-    let unled = status(&map, false, Vec::new(), unled).verdict;
+    let unled = status(&map, false, Vec::new(), &Rooms::default(), unled).verdict;
     assert!(unled.contains("none is reached, for 1 minute (since 2"), "{unled}");
 }
 
@@ -316,7 +322,7 @@ fn the_time_of_groups_that_are_not_served_is_not_that_of_a_server() {
     map.pgs[0] = PgRecord::default();
     let told =
         [(Trouble::ServerDown(1, 9), 24 * HOUR_MS, true), (Trouble::PgsInactive, 60_000, true)];
-    let line = status(&map, true, Vec::new(), observed(&told, &[])).verdict;
+    let line = status(&map, true, Vec::new(), &Rooms::default(), observed(&told, &[])).verdict;
     assert!(line.contains("groups are not served, for 1 minute (since 2"), "{line}");
     assert!(line.ends_with(": data-1 is down. Start what is down"), "{line}");
 }
@@ -346,7 +352,7 @@ fn of_several_servers_that_are_down_the_first_is_told() {
     let started = map.servers[&ServerId(2)].started.0;
     let (first, second) = (Trouble::ServerDown(1, 9), Trouble::ServerDown(2, started));
     let told = observed(&[(first, 3 * HOUR_MS, true), (second, HOUR_MS, true)], &[]);
-    let line = status(&map, true, Vec::new(), told).verdict;
+    let line = status(&map, true, Vec::new(), &Rooms::default(), told).verdict;
     assert!(line.contains("data-1, data-2 are down, the first for 3 hours"), "{line}");
 }
 
@@ -375,7 +381,8 @@ fn what_fills_is_foretold_of_the_cluster_its_servers_and_disks() {
     let before: Vec<_> = [Place::Cluster, Place::Server(0), Place::Disk(0)]
         .map(|place| (place, 100 * 4096, 2 * day_s))
         .into();
-    let told = status(&map, true, background(Some(space)), observed(&[], &before));
+    let told =
+        status(&map, true, background(Some(space)), &Rooms::default(), observed(&[], &before));
     // 200 of 700 blocks are taken, and were 100 two days ago.
     let expected = Growth { bytes: 100 * 4096, within_s: 2 * day_s, full_in_s: 10 * day_s };
     assert_eq!(told.growth, Some(expected));
@@ -387,13 +394,12 @@ fn what_fills_is_foretold_of_the_cluster_its_servers_and_disks() {
     text::people(&mut text, &told).expect("memory takes it");
     let text = String::from_utf8(text).expect("text");
     assert!(text.contains("400.0 KiB more taken than 2 days ago"), "{text}");
-    let unknown = status(&map, true, background(None), observed(&[], &before));
+    let unknown = status(&map, true, background(None), &Rooms::default(), observed(&[], &before));
     assert_eq!(unknown.growth, None, "part of it is not known now");
 }
 
 #[test]
 fn copies_that_move_are_no_growth_and_what_drains_has_no_room() {
-    use larder_roles::progress::{SpaceNow, VolumeNow};
     let mut map = map();
     for (id, draining) in [(0, false), (1, true)] {
         map.servers.insert(ServerId(id), data_server(id, ServerState::Up, draining));
@@ -408,7 +414,7 @@ fn copies_that_move_are_no_growth_and_what_drains_has_no_room() {
     map.lvs = vec![LvRecord { pg: PgId(1), blocks: 100, width: 1, replicas, state: LvState::Open }];
     let volume = VolumeNow { volume: 0, blocks: 100, ..VolumeNow::default() };
     let told = [SpaceNow { volumes: vec![volume], ..SpaceNow::default() }];
-    let spaces = Spaces::of(&map, told.iter().map(|it| (ServerId(0), it)));
+    let spaces = Spaces::of(&map, told.iter().map(|it| (ServerId(0), it)), &Rooms::default());
     let blocks = |count: u64| count * 4096;
     let (from, to) = (Place::Disk(1), Place::Disk(0));
     let all = Some(blocks(100));
@@ -424,6 +430,88 @@ fn copies_that_move_are_no_growth_and_what_drains_has_no_room() {
     assert_eq!(growth(Place::Cluster, &spaces.all), Some(cluster));
     assert_eq!(growth(to, &spaces.by_disk[&DiskId(0)]), None);
     assert!(growth(from, &spaces.by_disk[&DiskId(1)]).is_some());
+}
+
+/// A disk whose file holds so many blocks, and may take more.
+fn room(disk: u32, held: u64, spare: u64) -> RoomNow {
+    let file = FileNow { held: held * 4096, spare: spare * 4096 };
+    RoomNow { disk, lacks_room: spare == 0, file: Some(file) }
+}
+
+/// Two servers with a volume on both, of which 60 blocks of 100 hold data.
+fn with_a_volume() -> (Topology, SpaceNow) {
+    let mut map = map();
+    for id in 0..2 {
+        map.servers.insert(ServerId(id), data_server(id, ServerState::Up, false));
+    }
+    let replica = |server| ReplicaRecord {
+        server: ServerId(server),
+        disk: DiskId(server),
+        pv: PvId(3),
+        state: ReplicaState::Current,
+    };
+    let replicas = vec![replica(0), replica(1)];
+    map.lvs = vec![LvRecord { pg: PgId(1), blocks: 100, width: 2, replicas, state: LvState::Open }];
+    let volume = VolumeNow { volume: 0, blocks: 100, free: 40, ..VolumeNow::default() };
+    (map, SpaceNow { volumes: vec![volume], ..SpaceNow::default() })
+}
+
+#[test]
+fn a_disk_has_the_space_of_its_file_system_where_that_is_less_than_its_places() {
+    let (map, told) = with_a_volume();
+    let blocks = |count: u64| count * 4096;
+    let of = |rooms: Rooms| Spaces::of(&map, [(ServerId(0), &told)].into_iter(), &rooms);
+    let of_places = of(Rooms::default());
+    assert_eq!(
+        of_places.by_disk[&DiskId(0)].bytes,
+        blocks(600),
+        "of the other nobody says anything"
+    );
+    // A quarter of its places is below the first disk; the second is a device.
+    let device = RoomNow { disk: 1, lacks_room: false, file: None };
+    let spaces = of([room(0, 70, 80), device].into_iter().collect());
+    let expected =
+        Space { bytes: blocks(150), used: blocks(60), free: blocks(90), ..Space::default() };
+    assert_eq!(spaces.by_disk[&DiskId(0)], expected);
+    assert_eq!(spaces.by_disk[&DiskId(1)], of_places.by_disk[&DiskId(1)]);
+    assert_eq!(spaces.all.bytes, blocks(750));
+    assert_eq!(spaces.free_given, blocks(90 + 540), "the forecast looks at the same");
+    let more = of([room(0, 70, 8000)].into_iter().collect());
+    assert_eq!(more.by_disk, of_places.by_disk, "places are the least");
+    // A part that is not known yet takes no more than there is.
+    let unknown = Spaces::of(&map, std::iter::empty(), &[room(0, 70, 0)].into_iter().collect());
+    let expected = Space { bytes: blocks(70), unknown: blocks(70), ..Space::default() };
+    assert_eq!(unknown.by_disk[&DiskId(0)], expected);
+}
+
+#[test]
+fn full_file_systems_are_not_well() {
+    let (map, told) = with_a_volume();
+    let told = |rooms: &[RoomNow]| {
+        let space = Some(told.clone());
+        let background =
+            Background { server: 0, name: String::new(), progress: None, doubts: None, space };
+        let rooms = rooms.iter().copied().collect();
+        let mut status = status(&map, true, vec![background], &rooms, Together::default());
+        status.pgs = Pgs { total: 4, clean: 4, ..Pgs::default() };
+        status.verdict = verdict::of(&status);
+        status
+    };
+    let full = told(&[room(0, 70, 0), room(1, 64, 0)]);
+    assert!(
+        full.verdict
+            .starts_with("NOT WELL: puts get 507: the file systems of data-0, data-1 are full."),
+        "{}",
+        full.verdict
+    );
+    assert!(!is_well(&full), "the exit code says so");
+    // New volumes have one copy at least here.
+    let one = told(&[room(0, 70, 0), room(1, 64, 100)]);
+    assert!(!one.verdict.contains("507") && is_well(&one), "{}", one.verdict);
+    let nearly = told(&[room(0, 64, 1), room(1, 64, 1)]);
+    assert!(nearly.verdict.starts_with("NEARLY FULL: 92 % of"), "{}", nearly.verdict);
+    let deleted = told(&[room(0, 200, 0), room(1, 200, 0)]);
+    assert!(is_well(&deleted), "most of what the files hold is free: {}", deleted.verdict);
 }
 
 #[test]

@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::super::RoleError;
 use super::super::beside;
 use super::background;
+use super::rooms::Rooms;
 use super::space::{Bucket, Spaces};
 use crate::quantity::bytes;
 
@@ -82,7 +83,8 @@ fn put_together(
     is_latest: bool,
     was_still: bool,
 ) -> Usage {
-    let spaces = Spaces::of(map, told.iter().map(|(server, now)| (*server, now)));
+    let spaces =
+        Spaces::of(map, told.iter().map(|(server, now)| (*server, now)), &Rooms::default());
     let Spaces { objects, object_bytes: bytes, buckets, buckets_not_named, pgs_uncounted, .. } =
         spaces;
     let is_exact = was_still && pgs_uncounted == 0 && buckets_not_named == 0;

@@ -53,6 +53,11 @@ pub(super) fn of(status: &Status) -> String {
     if background::has_differing(background) {
         return "NOT WELL: members of a placement group differ. See their log".to_owned();
     }
+    if let Some(full) = joined(space.full.iter().map(String::as_str)) {
+        return format!(
+            "NOT WELL: puts get 507: the file systems of {full} are full. Make them larger, add a machine, or delete many objects"
+        );
+    }
     if volumes.degraded > 0 {
         let time = for_time(&|it| it == Trouble::CopiesMissing);
         let rest = match volumes.replicas_rebuilding {
@@ -110,14 +115,19 @@ fn percent(space: &Space) -> String {
 }
 
 /// Names of servers, if there are any, with the verb that follows.
-fn named<'a>(servers: impl Iterator<Item = &'a Server>) -> Option<String> {
-    let names: Vec<&str> = servers.map(|server| server.name.as_str()).collect();
+fn named<'a>(servers: impl Iterator<Item = &'a Server> + Clone) -> Option<String> {
+    let verb = if servers.clone().count() == 1 { "is" } else { "are" };
+    joined(servers.map(|server| server.name.as_str())).map(|names| format!("{names} {verb}"))
+}
+
+/// The first of several names, and how many more there are.
+fn joined<'a>(names: impl Iterator<Item = &'a str>) -> Option<String> {
+    let names: Vec<&str> = names.collect();
     let more = names.len().saturating_sub(NAMES_MAX);
     let shown = names[..names.len() - more].join(", ");
     match (names.len(), more) {
         (0, _) => None,
-        (1, _) => Some(format!("{shown} is")),
-        (_, 0) => Some(format!("{shown} are")),
-        (_, more) => Some(format!("{shown} and {more} more are")),
+        (_, 0) => Some(shown),
+        (_, more) => Some(format!("{shown} and {more} more")),
     }
 }

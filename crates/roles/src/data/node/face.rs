@@ -97,6 +97,9 @@ impl Handler<DataService> for DataFace {
                 let counts = self.node.server.counts_now();
                 responder.answer(&DataReply::Counts, encode(&counts).into());
             }
+            DataCall::Room => {
+                responder.answer(&DataReply::Room, encode(&self.node.room()).into());
+            }
             DataCall::Load => answer(responder, &DataReply::Load(self.node.server.clients())),
         }
     }
@@ -179,6 +182,8 @@ fn may_ask(roles: Roles, request: &DataCall) -> bool {
     match request {
         DataCall::Pg { .. } | DataCall::Verify(_) | DataCall::Copy(_) => roles.has(Role::Meta),
         DataCall::ReadVerified { .. } => roles.has(Role::Data),
+        // Operators ask it with the certificate of any server.
+        DataCall::Room => true,
         DataCall::Write { .. } | DataCall::Read { .. } | DataCall::Load | DataCall::Counts => {
             roles.meets(Roles::of(&[Role::Manager, Role::Meta, Role::Proxy]))
         }

@@ -12,6 +12,7 @@ mod face;
 mod open;
 mod reads;
 
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -29,6 +30,7 @@ use tokio::time::MissedTickBehavior;
 use crate::data::disk::DataServer;
 use crate::limits::TICK_MS;
 use crate::managers::{Early, Managers, Presence, Run};
+use crate::progress::{FileNow, RoomNow};
 pub use copies::CopyCounters;
 pub use face::DataFace;
 #[cfg(test)]
@@ -84,6 +86,14 @@ impl DataNode {
     #[must_use]
     pub fn copies(&self) -> &CopyCounters {
         &self.copies
+    }
+
+    /// Room on its disk.
+    #[must_use]
+    pub fn room(&self) -> RoomNow {
+        let (held, spare) = (self.server.held_bytes(), self.server.spare_bytes());
+        let file = (!Path::new(&self.name).is_absolute()).then_some(FileNow { held, spare });
+        RoomNow { disk: self.disk.0, lacks_room: self.server.lacks_room(), file }
     }
 
     /// The reason in a map against this server's going on with its disk, if there is one.

@@ -260,15 +260,21 @@ async fn until_kept(
     Ok(())
 }
 
-/// PVs that there is room for. In a file the ranges are sparse, and every PG needs some however small the disk is.
+/// PVs that there is room for.
 fn room(disk: &RealDisk, name: &str, pv_bytes: u64, pg_count: u32) -> Result<u32, DataNodeError> {
     let count = if Path::new(name).is_absolute() {
         // One range less, for the headers.
         (disk.open(name, OpenMode::Read)?.len()? / pv_bytes).saturating_sub(1)
     } else {
-        disk.free_bytes()? / pv_bytes + u64::from(pg_count) * LVS_PER_PG_MIN
+        places_in_file(disk.free_bytes()?, pv_bytes, pg_count)
     };
     Ok(count.min(u64::from(larder_volume::limits::PV_COUNT_MAX)) as u32)
+}
+
+/// PVs of a file in a file system with so many free bytes. Its ranges are sparse, and every PG needs some however small the disk is:
+/// those are more than there is room for, which [`DataNode::room`] tells.
+fn places_in_file(free_bytes: u64, pv_bytes: u64, pg_count: u32) -> u64 {
+    (free_bytes / pv_bytes).max(u64::from(pg_count) * LVS_PER_PG_MIN)
 }
 
 /// Has the managers agree on a command. What was done after all, though nobody knows, shows in the map at the
@@ -276,4 +282,17 @@ fn room(disk: &RealDisk, name: &str, pv_bytes: u64, pg_count: u32) -> Result<u32
 async fn agreed(managers: &dyn Managers, command: Command) -> Result<Outcome, DataNodeError> {
     let applied = managers.propose(command).await.map_err(DataNodeError::NotAgreed)?;
     applied.map_err(DataNodeError::Refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_no_more_places_than_room_but_for_those_that_all_groups_need() {
+        const GIB: u64 = 1 << 30;
+        assert_eq!(places_in_file(4096 * GIB, GIB, 256), 4096);
+        assert_eq!(places_in_file(600 * GIB, GIB, 256), 600);
+        assert_eq!(places_in_file(GIB / 2, GIB, 256), 512, "two of each group");
+    }
 }

@@ -132,6 +132,7 @@ impl Disk {
             | DataCall::Verify(_)
             | DataCall::Load
             | DataCall::Copy(_)
+            | DataCall::Room
             | DataCall::Counts
             | DataCall::ReadVerified { .. } => {
                 unreachable!("no proxy asks")

@@ -124,6 +124,7 @@ impl FakeData {
                 | DataCall::Verify(_)
                 | DataCall::Load
                 | DataCall::Copy(_)
+                | DataCall::Room
                 | DataCall::Counts
                 | DataCall::ReadVerified { .. },
                 _,
