@@ -117,6 +117,10 @@ pub const STARVED_MS: u64 = 500;
 pub const SESSION_LOOKS: u32 = 10;
 /// Milliseconds between two looks at what is due: lazy outcomes, floors, puts in doubt, free space.
 pub const TICK_MS: u64 = 100;
+/// Milliseconds between two steps in which a data server gives space back that nobody has: within them 640 MiB in a second.
+pub const FREE_PAUSE_MS: u64 = 100;
+/// Physical volumes that are looked at for it in a row, if nothing is to go back of them.
+pub const FREES_MAX: usize = 256;
 /// Threads that write objects of a fill.
 pub const FILL_THREADS_MAX: usize = 8;
 /// Objects that each of them writes at a time, or as many as have [`FILL_BATCH_BYTES`] of data.

@@ -57,6 +57,11 @@ impl RoleMetrics for DataMetrics {
                 "Bytes that other data servers asked for, to make copies of them",
                 copies.given.get() as f64,
             ),
+            (
+                "data_freed_bytes",
+                "Bytes that went back to the file system from physical volumes that nobody has any more",
+                self.node.bytes_freed() as f64,
+            ),
         ]);
         counters
     }

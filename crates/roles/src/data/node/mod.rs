@@ -9,6 +9,7 @@
 
 mod copies;
 mod face;
+mod freed;
 mod open;
 mod reads;
 
@@ -33,6 +34,7 @@ use crate::managers::{Early, Managers, Presence, Run};
 use crate::progress::{FileNow, RoomNow};
 pub use copies::CopyCounters;
 pub use face::DataFace;
+use freed::Freed;
 #[cfg(test)]
 pub(crate) use open::Taken;
 pub use open::{DataNodeConfig, DataNodeError};
@@ -52,6 +54,7 @@ pub struct DataNode {
     /// Reads for other servers, and for copies.
     reads: Arc<Reads>,
     copies: CopyCounters,
+    freed: Freed,
     /// Replicas whose volume was to be made before the map was kept that has them.
     early: Arc<Early<(LvId, u8)>>,
 }
@@ -146,6 +149,7 @@ impl DataNode {
             tracing::warn!(%lv, ?disk, "a volume is to lie on a disk that is not here");
             return;
         }
+        self.freed.given(pv);
         let managers = self.managers.clone();
         let created = Box::new(move |result| match result {
             Ok(Answer::Created) => managers.say(ServerMessage::Created(lv, replica, disk, pv)),
@@ -160,9 +164,13 @@ impl DataNode {
         self.server.carry_out(Action::CreatePv { pv, lv, replica, map }, 0, created);
     }
 
-    /// Looks at the free space of the disk and at reads that wait for it, as long as somebody polls this. The managers hear
-    /// at once that there is no room for another volume, and then as long as it is so.
+    /// Looks after the disk as long as somebody polls this: its free space, reads that wait for it, and what nobody has any more.
     pub async fn watch_disk(&self) {
+        tokio::join!(self.watch_room(), self.give_space_back());
+    }
+
+    /// The managers hear at once that there is no room for another volume, and then as long as it is so.
+    async fn watch_room(&self) {
         let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MS));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut is_told, mut silent_ms, mut room_ms) = (false, 0, 0);

@@ -11,6 +11,7 @@ use larder_types::{BootId, DiskId, PvId, ServerId};
 use larder_volume::{Volume, VolumeConfig, VolumeError};
 use parking_lot::Mutex;
 
+use super::freed::Freed;
 use super::reads::Reads;
 use super::{CopyCounters, DataNode, Running};
 use crate::data::disk::DataServer;
@@ -145,6 +146,7 @@ impl DataNode {
             running,
             reads,
             copies: CopyCounters::default(),
+            freed: Freed::default(),
         }))
     }
 }

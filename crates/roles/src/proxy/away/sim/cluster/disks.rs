@@ -131,6 +131,11 @@ impl DiskFile for SlowFile {
         self.file.allocate(offset, len)
     }
 
+    fn punch(&self, offset: u64, len: u64) -> Result<bool, DiskError> {
+        self.pace.take_time(1);
+        self.file.punch(offset, len)
+    }
+
     fn set_len(&self, len: u64) -> Result<(), DiskError> {
         self.file.set_len(len)
     }
