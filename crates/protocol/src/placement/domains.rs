@@ -139,6 +139,12 @@ pub fn spread(seed: u64, leaves: &[Leaf], wanted: usize) -> Choice {
     Choice { level, picks: choose(seed, leaves, wanted, level, &[]) }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Choices that were made: each draws a straw for every candidate.
+    pub(crate) static CHOICES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// Picks up to `wanted` candidates on distinct domains of `level`, none of them in a domain that has one of
 /// `taken` already.
 ///
@@ -150,6 +156,8 @@ pub fn spread(seed: u64, leaves: &[Leaf], wanted: usize) -> Choice {
 /// If two candidates have one id.
 #[must_use]
 pub fn choose(seed: u64, leaves: &[Leaf], wanted: usize, level: Level, taken: &[Leaf]) -> Vec<u32> {
+    #[cfg(test)]
+    CHOICES.with(|choices| choices.set(choices.get() + 1));
     let live = leaves.iter().filter(|leaf| leaf.weight > Weight(0));
     let ranked = live.map(|leaf| Ranked { draw: draw(hash(seed, &[u64::from(leaf.id)])), leaf });
     // Of many candidates nearly always the first few are taken.

@@ -27,6 +27,8 @@ mod volumes;
 
 pub use balance::{Balance, Planned, Shift, plan_balance};
 pub use copies::{CopyRules, DiskInfo, LvCopy, Room};
+#[cfg(test)]
+pub(crate) use domains::CHOICES;
 pub use domains::{Choice, FailureDomains, Leaf, Level, MachineId, RackId, choose, spread, widest};
 pub use drain::{Leaving, leaving};
 pub use keys::pg_of;

@@ -236,7 +236,10 @@ fn plan(
     let mut order: Vec<(usize, &(LvId, Vec<LvCopy>))> =
         lvs.iter().map(|lv| (good(&lv.1, &by_id), lv)).collect();
     order.sort_by_key(|(good, (lv, _))| (*good, *lv));
-    let leaves = |copies: &[LvCopy]| copies.iter().any(|copy| copy.ordered);
+    // One that is lost gives up nothing that somebody could read.
+    let leaves = |copies: &[LvCopy]| {
+        copies.iter().any(|copy| copy.ordered && by_id.contains_key(&copy.disk))
+    };
     let lasting = |copies: &[LvCopy]| {
         let lasts = |copy: &&LvCopy| copy.current && lasts(copy, &by_id);
         copies.iter().filter(lasts).count()
@@ -251,7 +254,8 @@ fn plan(
         if !may_begin && !leaves(copies) {
             continue;
         }
-        let next = next_move(*lv, copies, &ground, rules);
+        // A place is sought only where it may be taken: that looks at all disks.
+        let next = next_move(*lv, copies, &ground, rules, begun < limit);
         let dropped = |replica: usize| copies.iter().find(|copy| copy.replica == replica);
         match next {
             Some(LvMove::Drop(_, replica)) if dropped(replica).is_some_and(|it| it.ordered) => {}
@@ -272,7 +276,13 @@ fn plan(
     moves
 }
 
-fn next_move(lv: LvId, copies: &[LvCopy], ground: &Ground<'_>, rules: CopyRules) -> Option<LvMove> {
+fn next_move(
+    lv: LvId,
+    copies: &[LvCopy],
+    ground: &Ground<'_>,
+    rules: CopyRules,
+    may_add: bool,
+) -> Option<LvMove> {
     let Ground { disks, candidates, uses, .. } = ground;
     let used = |disk| uses.of(lv, disk);
     let lasts = |copy: &&LvCopy| lasts(copy, disks);
@@ -307,7 +317,8 @@ fn next_move(lv: LvId, copies: &[LvCopy], ground: &Ground<'_>, rules: CopyRules)
     }
     let gone = copies.iter().filter(|copy| !disks.contains_key(&copy.disk));
     if let Some(gone) = gone.min_by_key(|copy| copy.ordered) {
-        let place = (current < rules.copies).then(|| new_place(lv, copies, &free, ground, rules));
+        let seeks = may_add && current < rules.copies;
+        let place = seeks.then(|| new_place(lv, copies, &free, ground, rules));
         return place.flatten().or(Some(LvMove::Drop(lv, gone.replica)));
     }
     if current >= rules.copies {
@@ -329,7 +340,7 @@ fn next_move(lv: LvId, copies: &[LvCopy], ground: &Ground<'_>, rules: CopyRules)
         let goes = goes.flatten();
         return leaving.or(goes).map(|copy| LvMove::Drop(lv, copy.replica));
     }
-    new_place(lv, copies, &free, ground, rules)
+    may_add.then(|| new_place(lv, copies, &free, ground, rules)).flatten()
 }
 
 /// A place for a copy that an LV lacks, if there is one and none is being filled.

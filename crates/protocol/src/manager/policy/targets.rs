@@ -13,7 +13,7 @@ use crate::limits::{RETARGET_MAX, TARGET_DRAWS_MAX};
 use crate::manager::state::{Command, ServerRole};
 use crate::placement::{MetaServer, Standing, target_members};
 
-/// The groups whose targets are as they should be.
+/// Progress of the targets of all groups.
 #[derive(Debug, Default)]
 pub(super) struct Targets {
     /// Servers for which they are computed.

@@ -393,16 +393,22 @@ impl Turn<'_> {
             let of_all = plan_moves_beside(&all, &disks, rules, LV_MOVES_MAX, &filling);
             assert_eq!(moves, of_all, "nothing is due for the other volumes");
         }
-        let Leading { emptied, vacates, .. } = &mut *self.leading;
-        vacates.retain(|(lv, replica), _| {
-            let index = usize::from(*replica);
-            let record = map.lv(*lv).and_then(|lv| lv.replicas.get(index));
-            // A lost one goes, whatever else is planned meanwhile.
-            let is_lost =
-                record.is_some_and(|it| it.state != ReplicaState::Gone && !map.exists(it));
-            let goes = LvMove::Drop(*lv, index);
-            is_lost || emptied.contains_key(&(*lv, *replica)) || moves.contains(&goes)
+        // Lost copies go at once, beside all that is planned: that costs nobody a copy, and puts in doubt there wait for it.
+        let is_lost = |(lv, replica): (LvId, u8)| {
+            let record = map.lv(lv).and_then(|lv| lv.replicas.get(usize::from(replica)));
+            record.is_some_and(|it| it.state != ReplicaState::Gone && !map.exists(it))
+        };
+        let Leading { emptied, vacates, unmade, .. } = &mut *self.leading;
+        vacates.retain(|at, _| {
+            let goes = LvMove::Drop(at.0, usize::from(at.1));
+            is_lost(*at) || emptied.contains_key(at) || moves.contains(&goes)
         });
+        for (lv, copies) in &lvs {
+            let all = copies.iter().map(|copy| (*lv, copy.replica as u8));
+            for lost in all.filter(|at| is_lost(*at) && !unmade.contains(at)) {
+                vacates.entry(lost).or_insert(map.version);
+            }
+        }
         self.balance_lvs(&lvs, &disks, &moves);
         for step in moves {
             match step {

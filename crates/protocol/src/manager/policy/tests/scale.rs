@@ -3,11 +3,11 @@
 use larder_types::PvId;
 
 use super::*;
-use crate::limits::TARGET_DRAWS_MAX;
+use crate::limits::{LV_MOVES_MAX, TARGET_DRAWS_MAX};
 use crate::manager::state::{
     DiskRecord, DiskState, LvRecord, LvState, ReplicaRecord, ServerRecord,
 };
-use crate::placement::{GroupRules, MetaServer, target_members};
+use crate::placement::{CHOICES, GroupRules, MetaServer, target_members};
 
 struct Size {
     servers: u32,
@@ -165,4 +165,36 @@ fn targets_are_computed_for_some_groups_at_a_time_until_all_are_right() {
         let picks = target_members(pg, &servers, rules).picks;
         assert_eq!(picks, record.target.iter().map(|it| it.0).collect::<Vec<_>>(), "{pg}");
     }
+}
+
+#[test]
+fn all_that_is_lost_is_given_up_at_once_and_the_fewest_copies_get_places_first() {
+    let (mut map, size) = (map(&LARGE), LARGE);
+    for server in [10, 13].map(ServerId) {
+        let disks = &mut map.servers.get_mut(&server).unwrap().disks;
+        disks.values_mut().for_each(|disk| disk.state = DiskState::Removed);
+    }
+    let lost = |lv: &LvRecord| lv.present().filter(|(_, it)| !map.exists(it)).count();
+    let twice = map.lvs.iter().filter(|lv| lost(lv) == 2).count();
+    let all: usize = map.lvs.iter().map(lost).sum();
+    assert!((1..LV_MOVES_MAX).contains(&twice) && all > 2 * LV_MOVES_MAX, "{twice}, {all}");
+    let mut policy = elected(&map);
+    let out = size.tick(&mut policy, 1_000 + LV_PLAN_MS, &map);
+    let ordered = out
+        .iter()
+        .filter(|effect| matches!(effect, PolicyEffect::Tell(_, ManagerMessage::Vacate(..))));
+    assert_eq!(ordered.count(), all);
+    let placed = out.iter().filter_map(|effect| match effect {
+        PolicyEffect::Propose(_, Command::AddReplica(lv, ..)) => Some(lost(map.lv(*lv).unwrap())),
+        _ => None,
+    });
+    let placed: Vec<usize> = placed.collect();
+    assert_eq!(placed.len(), LV_MOVES_MAX);
+    assert!(placed[..twice].iter().all(|lost| *lost == 2), "{placed:?}");
+    // Those that were told to go do not have a place sought for each: there is none to give beyond the bound. Each test plans twice.
+    let before = CHOICES.get();
+    size.tick(&mut policy, 1_000 + 2 * LV_PLAN_MS, &map);
+    let most = 2 * LV_MOVES_MAX + TARGET_DRAWS_MAX / size.servers as usize;
+    let choices = CHOICES.get() - before;
+    assert!((1..=most).contains(&choices), "{choices} choices, {all} lost");
 }
