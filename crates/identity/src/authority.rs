@@ -126,7 +126,7 @@ impl Authority {
         &self.certificate
     }
 
-    /// Returns true if this identity's certificate is one of its own.
+    /// Returns true if it signed this identity's certificate.
     #[must_use]
     pub fn signed(&self, identity: &Identity) -> bool {
         identity.chain().authority == self.certificate
@@ -144,7 +144,7 @@ impl Authority {
         fingerprint(&self.certificate)
     }
 
-    /// A key with a certificate for a server of this machine. Others join.
+    /// A new key with a certificate, for a server of this machine. Servers of other machines join instead.
     ///
     /// # Errors
     /// If the system gives no randomness.
@@ -152,7 +152,7 @@ impl Authority {
         self.identity_for(server, roles, CERTIFICATE_VALIDITY)
     }
 
-    /// As [`Authority::identity`], valid for so long from now on.
+    /// As [`Authority::identity`], with a certificate that expires `life` from now.
     ///
     /// # Errors
     /// If the system gives no randomness.
@@ -181,7 +181,7 @@ impl Authority {
     /// [`IdentityRequest::complete`](crate::IdentityRequest::complete).
     ///
     /// # Errors
-    /// If the key is none.
+    /// If no certificate can be made for the key.
     pub fn certify(
         &self,
         server: ServerId,
@@ -192,7 +192,7 @@ impl Authority {
         Ok(self.sign(server, roles, key, Validity::for_the_next(life))?.to_vec())
     }
 
-    /// As [`Authority::identity`], valid at some other time.
+    /// As [`Authority::identity`], with a certificate that is valid during `valid`.
     ///
     /// # Errors
     /// If the system gives no randomness.
@@ -258,7 +258,7 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// As servers get it: from a while ago, for the clocks that are behind.
+    /// From [`CLOCK_MARGIN`] ago, for servers whose clocks are behind, until `life` from now.
     #[must_use]
     pub fn for_the_next(life: Duration) -> Self {
         let now = SystemTime::now();

@@ -1,9 +1,9 @@
-//! A server's key, its certificate and the authority's, as they lie in one file.
+//! A server's key, its certificate and the authority's certificate, which are one file.
 //!
 //! # Invariants
 //!
 //! 1. The three belong together: a certificate that the authority did not sign, or of another key, is refused
-//!    when it is put together or loaded. Whether it is valid now is asked at each handshake.
+//!    when an identity is made or loaded. Each handshake checks that the certificate is valid now.
 //! 2. They are one file, so that a crash while a certificate is renewed leaves a key with its own certificate.
 
 use std::fmt;
@@ -25,7 +25,7 @@ use crate::key_file;
 use crate::limits::{CLOCK_MARGIN, RENEWAL_PART, WARNING_PART};
 use crate::subject::Subject;
 
-/// A certificate with the one that verifies it.
+/// A server's certificate with the authority's, which verifies it.
 #[derive(Clone)]
 pub(crate) struct Chain {
     pub(crate) certificate: CertificateDer<'static>,
@@ -41,7 +41,7 @@ pub struct Identity {
     valid_until: SystemTime,
 }
 
-/// A key for which a certificate is to be made elsewhere. It never leaves this process but into an identity.
+/// A key that waits for its certificate, which a manager signs. The private half leaves only into an [`Identity`].
 pub struct IdentityRequest(ServerKey);
 
 impl IdentityRequest {
@@ -59,7 +59,7 @@ impl IdentityRequest {
         self.0.public()
     }
 
-    /// Puts it together with the certificate that came back, and that of the authority, both DER.
+    /// Makes an identity of the key, the certificate that a manager signed for it, and the authority's, both DER.
     ///
     /// # Errors
     /// If they do not belong together.
@@ -136,31 +136,31 @@ impl Identity {
         self.subject
     }
 
-    /// The time at which its certificate ends.
+    /// The time at which its certificate expires.
     #[must_use]
     pub fn valid_until(&self) -> SystemTime {
         self.valid_until
     }
 
-    /// Returns true if it should be renewed now, while there is time to find out why it cannot be.
+    /// Returns true if it should be renewed now: enough of its life is left to find out why renewing fails.
     #[must_use]
     pub fn renewal_due(&self, now: SystemTime) -> bool {
         now >= self.renewal_at()
     }
 
-    /// From when on it should be renewed: when a third of its life is left.
+    /// The time from which it should be renewed: a third of its life is left.
     #[must_use]
     pub fn renewal_at(&self) -> SystemTime {
         self.valid_until - self.life() / RENEWAL_PART
     }
 
-    /// The time from which it is worth a warning that it was not renewed.
+    /// The time from which an operator should be warned that it was not renewed.
     #[must_use]
     pub fn warning_at(&self) -> SystemTime {
         self.valid_until - self.life() / WARNING_PART
     }
 
-    /// For how long it was made.
+    /// The life that its authority gave it, without the margin for clocks that are behind.
     fn life(&self) -> Duration {
         let whole = self.valid_until.duration_since(self.valid_from).unwrap_or_default();
         whole.saturating_sub(CLOCK_MARGIN)
@@ -175,7 +175,7 @@ impl Identity {
     }
 }
 
-/// The roots that verify certificates of this authority and of no other.
+/// The trust anchors that verify certificates of this authority and of no other.
 pub(crate) fn roots(
     authority: &CertificateDer<'static>,
 ) -> Result<Arc<RootCertStore>, IdentityError> {
@@ -197,8 +197,8 @@ pub(crate) fn verify(
     verify_server_cert_signed_by_trust_anchor(&parsed, roots, &[], at, algorithms.all)
 }
 
-/// The verifier names a certificate's beginning and end when asked about a time outside of it. That saves a
-/// parser of certificates, and no date can differ from what is verified.
+/// The beginning and end of a certificate's validity. The verifier names them when it is asked about a time outside. That saves
+/// a parser of certificates, and the dates are those that are verified.
 fn validity(
     certificate: &CertificateDer<'_>,
     roots: &RootCertStore,

@@ -1,17 +1,17 @@
-//! Certificates for servers that join, and new ones for members: what is asked and told, and what both ends decide.
+//! Certificates for servers that join, and new ones for members: the request, the answer, and what both ends decide.
 //!
 //! The joiner verifies the cluster first: the server's certificate must be a manager's, signed by an
-//! authority whose certificate has the fingerprint in the token. Only then it speaks. It proves with an
-//! HMAC under the token's secret that it has the token. The HMAC is of a value that TLS derives from this
+//! authority whose certificate has the fingerprint in the token. Only then does it speak. It proves with an
+//! HMAC under the token's secret that it has the token. The HMAC is of a value that TLS exports from this
 //! one session (RFC 8446, 7.5), of the token's id and of the key that it wants signed.
 //!
 //! # Invariants
 //!
-//! 1. The secret is never sent. A proof is of no use in another session, because both ends put fresh
-//!    randomness into the value, nor for another key. Nor is it of use to an attacker in between, who has
-//!    no session with the same value at both sides.
-//! 2. A certificate is signed for the server id and the roles that the token's record, or the certificate that
-//!    is renewed, has; nothing that the joiner says changes them.
+//! 1. The secret is never sent. A proof holds for one session, because both ends put fresh randomness into the
+//!    exported value, and for one key. An attacker in the middle cannot use it: the sessions with the two ends
+//!    export different values.
+//! 2. A certificate names the server id and the roles of the token's record, or of the certificate that
+//!    is renewed; nothing that the joiner says changes them.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -40,19 +40,19 @@ pub trait Admission: Send + Sync + 'static {
     /// The token with this id.
     ///
     /// # Errors
-    /// [`Refusal::Token`] if it is unknown or revoked; [`Refusal::NotNow`] if nobody can tell yet.
+    /// [`Refusal::Token`] if it is unknown or revoked; [`Refusal::NotNow`] if this manager does not know yet.
     fn token(&self, id: TokenId) -> Result<TokenRecord, Refusal>;
     /// Refuses to renew this server's certificate, or allows it.
     ///
     /// # Errors
-    /// [`Refusal::NotRenewed`] if the cluster has removed it; [`Refusal::NotNow`] if nobody can tell yet.
+    /// [`Refusal::NotRenewed`] if the cluster has removed it; [`Refusal::NotNow`] if this manager does not know yet.
     fn renews(&self, subject: &Subject) -> Result<(), Refusal>;
 }
 
 /// The authority of a manager, once it has it.
 pub type AuthorityCell = Arc<OnceLock<Authority>>;
 
-/// The things that a manager needs to let servers join.
+/// The enrolment of servers at a manager: its authority, the register of tokens and members, and the life of certificates.
 pub struct Enrolment {
     authority: AuthorityCell,
     admission: Box<dyn Admission>,
@@ -60,14 +60,15 @@ pub struct Enrolment {
 }
 
 impl Enrolment {
-    /// Signs with this authority, as soon as it is there, for those whom `admission` knows. Certificates are valid for
-    /// `life`.
+    /// Signs with this authority, as soon as the manager has it, for servers that `admission` allows. Certificates are valid
+    /// for `life`.
     #[must_use]
     pub fn new(authority: AuthorityCell, admission: impl Admission, life: Duration) -> Self {
         Self { authority, admission: Box::new(admission), life }
     }
 
-    /// Decides what is asked for in this session, by the server that showed this certificate, if any.
+    /// Decides a request that came in this session. `known` is the server whose certificate the caller showed, if it showed
+    /// one.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -96,7 +97,7 @@ impl Enrolment {
         }
     }
 
-    /// Signs a server's key.
+    /// Signs a server's key, as [`Enrolment::decide`] has granted it to the caller at `address`.
     pub fn sign(
         &self,
         (server, roles, key): (ServerId, Roles, PublicKey),
@@ -119,7 +120,7 @@ impl Enrolment {
     }
 }
 
-/// A question of a joiner; grows by variants.
+/// A request for a certificate; grows by variants at its end.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Asked {
     /// A certificate for a server that a token names.
@@ -138,7 +139,7 @@ pub enum Asked {
     },
 }
 
-/// An answer to a joiner; grows by variants.
+/// The answer to a request for a certificate; grows by variants at its end.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Told {
     /// The certificate.
@@ -150,7 +151,7 @@ pub enum Told {
     Refused(Refusal),
 }
 
-/// The value of a session that proofs are bound to.
+/// The value that TLS exports from a session for joining; proofs are bound to it.
 ///
 /// # Errors
 /// If the handshake is not over.
@@ -158,7 +159,7 @@ pub fn session_secret<T>(session: &ConnectionCommon<T>) -> Result<SessionSecret,
     session::secret(session, b"EXPORTER-larder-join-1")
 }
 
-/// TLS for a joiner: speaks to a manager of the token's cluster and to nobody else.
+/// TLS for a joiner: it connects to a manager of the token's cluster and to no other server.
 ///
 /// # Errors
 /// If TLS cannot be set up.
@@ -171,7 +172,7 @@ pub fn joining(token: &JoinToken) -> Result<Arc<ClientConfig>, TlsError> {
     Ok(session::client(config, ENROLMENT))
 }
 
-/// The authority that the token names, of the certificates that a server shows.
+/// The certificate of the authority that the token names, among those that a server shows.
 #[must_use]
 pub fn find_authority<'a>(
     chain: &'a [CertificateDer<'a>],
@@ -180,7 +181,7 @@ pub fn find_authority<'a>(
     chain.iter().find(|certificate| fingerprint(certificate) == *token.authority())
 }
 
-/// Accepts a manager of the token's cluster and nobody else.
+/// Accepts a manager of the token's cluster and no other server.
 #[derive(Debug)]
 struct Pinned {
     token: JoinToken,

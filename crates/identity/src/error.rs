@@ -22,10 +22,10 @@ pub enum IdentityError {
         /// The file.
         path: PathBuf,
     },
-    /// A file, key or certificate is not one, or does not belong with the others.
+    /// A file, key or certificate cannot be parsed, or does not belong with the others.
     #[error("{what}: {why}")]
     Unusable {
-        /// The fault.
+        /// The thing at fault.
         what: &'static str,
         /// The reason.
         why: String,
@@ -58,7 +58,7 @@ pub enum TokenError {
 /// The reason why a line of text is no secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
-    /// It does not begin as secrets do. It is never words of one's choosing.
+    /// It does not begin as secrets do. A secret is drawn, never a passphrase.
     #[error("a secret begins with `larder-secret-` and is made by `larder secret`")]
     NotASecret,
     /// A letter that no secret has, letters too many or too few, or a wrong checksum.
@@ -81,7 +81,7 @@ pub enum Refusal {
     /// The server may not renew its certificate.
     #[error("the cluster does not renew this server's certificate")]
     NotRenewed,
-    /// The cluster cannot sign now. The last, as those that count refusals know.
+    /// The cluster cannot sign now. Stays the last variant: counters of refusals have a place for each up to this one.
     #[error("the cluster cannot sign certificates now")]
     NotNow,
 }

@@ -1,7 +1,7 @@
 //! Files with keys in them: readable by their owner alone, replaced as a whole.
 //!
-//! They go past the disk port on purpose. A port crate may not use another, and the simulator must be able
-//! to lose and tear the store, not them: a server whose key file is lost joins again.
+//! They do not go through the disk port of `larder-env`. A simulation is to lose and tear the files of a store, not these: a
+//! server whose key file is lost joins again.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -22,14 +22,14 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), IdentityError> {
         .map_err(|source| IdentityError::File { path: path.to_owned(), source })
 }
 
-/// Replaces the file, durably: after a crash it is the old one or the new one. Only its owner may read it. The caller
-/// is its only writer.
+/// Replaces the file, durably: after a crash it is the old one or the new one. Only its owner may read it. No other thread or
+/// process may write the file meanwhile.
 ///
 /// # Errors
 /// If it cannot be written.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let draft = draft_of(path);
-    // A leftover may have been made with other rights: they are given at creation only.
+    // A draft that a crash left behind may have other permissions: the mode is set at creation only.
     match fs::remove_file(&draft) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
@@ -42,7 +42,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// Reads the file, unless others than its owner may.
+/// Reads the file; refuses one that others than its owner can read.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
     let failed = |source| IdentityError::File { path: path.to_owned(), source };
     let file = File::open(path).map_err(failed)?;

@@ -1,7 +1,7 @@
-//! TLS between machines that belong to nobody yet: certificates prove nothing, and are not looked at.
+//! TLS between machines that belong to no cluster yet: their certificates prove nothing, and are not verified.
 //!
-//! Both ends have the same [`PeerSecret`](crate::PeerSecret). Each proves it with an HMAC of a value that TLS derives
-//! from this one session (RFC 8446, 7.5) and of what it says. An attacker in between has two sessions with different
+//! Both ends have the same [`PeerSecret`](crate::PeerSecret). Each proves it with an HMAC of a value that TLS exports
+//! from this one session (RFC 8446, 7.5) and of its message. An attacker in the middle has two sessions with different
 //! values, and no proof that holds in both.
 
 use std::fmt::Display;
@@ -17,19 +17,19 @@ use crate::error::IdentityError;
 use crate::session::{self, SessionSecret};
 use crate::verifier::{Judge, Judged};
 
-/// Protocol of knocking, as TLS names it.
+/// ALPN name of the protocol of knocking.
 pub const KNOCKING: &[u8] = b"larder-knock";
 
-/// Whom a knocker asks for: nobody in particular.
+/// The server name that a knocker sends: it means no server in particular.
 const ANYBODY: &str = "anybody.larder.internal";
 
-/// The name that a knocker asks for.
+/// The server name that a knocker sends.
 #[must_use]
 pub fn anybody() -> ServerName<'static> {
     ServerName::try_from(ANYBODY).expect("a DNS name")
 }
 
-/// The value of a session that proofs are bound to.
+/// The value that TLS exports from a session for knocking; proofs are bound to it.
 ///
 /// # Errors
 /// If the handshake is not over.
@@ -37,7 +37,7 @@ pub fn session_secret<T>(session: &ConnectionCommon<T>) -> Result<SessionSecret,
     session::secret(session, b"EXPORTER-larder-knock-1")
 }
 
-/// A doorkeeper's end, with a certificate that is made for the occasion.
+/// TLS of a doorkeeper, with a new self-signed certificate.
 ///
 /// # Errors
 /// If the system gives no randomness.
@@ -55,7 +55,7 @@ pub fn doorkeeper() -> Result<Arc<ServerConfig>, IdentityError> {
     Ok(session::server(config.map_err(|error| unusable(&error))?, KNOCKING))
 }
 
-/// A knocker's end.
+/// TLS of a knocker.
 ///
 /// # Errors
 /// If TLS cannot be set up.
@@ -68,7 +68,7 @@ pub fn knocker() -> Result<Arc<ClientConfig>, TlsError> {
     Ok(session::client(config, KNOCKING))
 }
 
-/// Takes any certificate: the proofs tell who is there.
+/// Accepts any certificate: the proofs authenticate both ends.
 #[derive(Debug)]
 struct Anybody;
 

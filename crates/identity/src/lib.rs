@@ -1,15 +1,15 @@
-//! Identities: the keys of servers, the certificates that name them, the authority that signs these, and what lets a
-//! machine become a server.
+//! Identities: the keys of servers, the certificates that name them, the authority that signs these, and the proofs with which
+//! a machine becomes a server.
 //!
-//! It knows TLS as a format, and no connection. It decides what to ask and to answer. The crates above carry that:
-//! `larder-net` within a cluster, and `larder-link` between regions.
+//! It configures TLS and opens no connection. It decides about requests for certificates; the crates above send and receive
+//! them: `larder-net` within a cluster, and `larder-link` between regions.
 //!
 //! | file | what |
 //! |---|---|
 //! | `subject.rs` | the server that a certificate names, with its roles |
 //! | `key.rs`, `key_file.rs` | keys, and the files that they lie in |
-//! | `certificate.rs`, `authority.rs` | a server's certificate, and who signs it |
-//! | `ciphers.rs`, `session.rs`, `verifier.rs` | what all TLS of Larder has: algorithms, sessions, verifiers that judge a certificate their own way |
+//! | `certificate.rs`, `authority.rs` | a server's certificate, and the authority that signs it |
+//! | `ciphers.rs`, `session.rs`, `verifier.rs` | what all TLS of Larder shares: algorithms, sessions, custom verifiers of certificates |
 //! | `tls.rs` | an identity as TLS uses it |
 //! | `proof.rs`, `text.rs` | proofs with a shared secret, and secrets as lines of text |
 //! | `token.rs`, `enrolment.rs` | how a server becomes a member, and stays one |

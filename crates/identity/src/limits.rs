@@ -1,9 +1,9 @@
-//! The times of certificates, and how they relate.
+//! Lifetimes of certificates, and how they relate.
 
 use std::time::Duration;
 
-/// The most that clocks may be off: certificates are valid from this long before they are made. A day
-/// covers a clock that runs on local time where the authority's runs on UTC.
+/// The most by which a server's clock may be behind its authority's: certificates are valid from this long before they are
+/// made. A day covers a clock that runs on local time where the authority's runs on UTC.
 pub const CLOCK_MARGIN: Duration = Duration::from_secs(24 * 3600);
 /// The time for which a server's certificate is valid.
 pub const CERTIFICATE_VALIDITY: Duration = Duration::from_secs(90 * 24 * 3600);

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! 1. A secret is 32 random bytes and never words of somebody's choosing: a proof gives nothing to guess from.
-//! 2. A proof is an HMAC-SHA256 of what it covers. Its maker puts in a label, the session's value and what is said,
-//!    so that it holds in no other place, session or sentence.
+//! 1. A secret is 32 random bytes and never a passphrase: nobody can guess it from a proof.
+//! 2. A proof is an HMAC-SHA256. The caller has it cover a label, the value exported from the session, and the message,
+//!    so that it holds for no other purpose, session or message.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ pub const SECRET_BYTES: usize = 32;
 /// An HMAC-SHA256.
 pub type Proof = [u8; 32];
 
-/// See the module's head. Stored as its bytes.
+/// A secret that both ends of a session know. Stored as its bytes.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Secret([u8; SECRET_BYTES]);
 
@@ -39,7 +39,7 @@ impl Secret {
         random().map(Self)
     }
 
-    /// The secret that has these bytes, which were drawn before.
+    /// The secret with these bytes, which [`Secret::draw`] drew before.
     #[must_use]
     pub const fn of(bytes: [u8; SECRET_BYTES]) -> Self {
         Self(bytes)
@@ -51,7 +51,7 @@ impl Secret {
         &self.0
     }
 
-    /// Proves that this end has the secret and says these parts, one behind the other.
+    /// Makes a proof over these parts, one after another.
     #[must_use]
     pub fn prove(&self, parts: &[&[u8]]) -> Proof {
         let mut tag = hmac::Context::with_key(&self.key());
@@ -59,7 +59,7 @@ impl Secret {
         tag.sign().as_ref().try_into().expect("SHA-256 has 32 bytes")
     }
 
-    /// Returns true if the proof is one of these parts. Takes as long for a wrong proof as for a right one.
+    /// Returns true if the proof is over these parts with this secret. Takes as long for a wrong proof as for a right one.
     #[must_use]
     pub fn verifies(&self, parts: &[&[u8]], proof: &[u8]) -> bool {
         hmac::verify(&self.key(), &parts.concat(), proof).is_ok()

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! 1. It is 32 random bytes and never words of somebody's choosing: what is proved with it is safe from guessing.
-//! 2. It never leaves a machine: it keys proofs.
-//! 3. A mistyped secret is told as such before anything is sent.
+//! 1. It is 32 random bytes and never a passphrase: nobody can guess it from a proof.
+//! 2. It is never sent: it keys proofs.
+//! 3. A mistyped secret is reported as such before anything is sent.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use crate::proof::{Proof, SECRET_BYTES, Secret};
 use crate::session::SessionSecret;
 use crate::text::{from_base32, sum, to_base32};
 
-/// See the module's head.
+/// The secret of the machines that are to form one cluster.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PeerSecret(Secret);
 
@@ -42,14 +42,15 @@ impl PeerSecret {
         Secret::draw().map(Self)
     }
 
-    /// Proves that this side of the session has the secret, and says this. Of no use in another session, from the
-    /// other side, or for other words.
+    /// Proves that this side of the session has the secret and sent this message. The proof holds for no other session,
+    /// side or message.
     #[must_use]
     pub fn prove(&self, by: Prover, session: &SessionSecret, said: &[u8]) -> Proof {
         self.0.prove(&proved(by, session, said))
     }
 
-    /// Returns true if the other side proved it. Takes as long for a wrong proof as for a right one.
+    /// Returns true if the proof is `by` that side, in this session and over this message. Takes as long for a wrong proof as
+    /// for a right one.
     #[must_use]
     pub fn verifies(
         &self,

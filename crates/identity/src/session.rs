@@ -1,4 +1,5 @@
-//! TLS sessions: each is verified anew, and its two ends can derive a value that no other session has.
+//! TLS sessions: none is resumed, so each verifies certificates anew; its two ends can export a value that no other session
+//! has.
 
 use std::sync::Arc;
 
@@ -6,10 +7,10 @@ use rustls::client::Resumption;
 use rustls::server::NoServerSessionStorage;
 use rustls::{ClientConfig, ConnectionCommon, Error as TlsError, ServerConfig};
 
-/// A secret that only the two ends of one TLS session know. Proofs are bound to it.
+/// A value exported from one TLS session, which only its two ends know. Proofs are bound to it.
 pub type SessionSecret = [u8; 32];
 
-/// Derives the secret of a session for one purpose, which the label names (RFC 8446, 7.5).
+/// Exports a session's secret for one purpose, which the label names (RFC 8446, 7.5).
 ///
 /// # Errors
 /// If the handshake is not over.
@@ -17,7 +18,7 @@ pub fn secret<T>(session: &ConnectionCommon<T>, label: &[u8]) -> Result<SessionS
     session.export_keying_material([0; 32], label, None)
 }
 
-/// A client of this protocol that resumes no session: one whose certificate has ended does not live on in a ticket.
+/// A client of this protocol that resumes no session: a ticket must not outlive the certificate that it was issued for.
 #[must_use]
 pub fn client(mut config: ClientConfig, protocol: &[u8]) -> Arc<ClientConfig> {
     config.resumption = Resumption::disabled();

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! 1. An identity is read only from a certificate whose chain was verified.
-//! 2. It stands in the certificate's DNS names, so that verifying a name verifies the server id. They are no
-//!    addresses, and nobody resolves them: a server may move, and its certificate stays true.
+//! 1. A subject is read only from a certificate whose chain was verified.
+//! 2. It is in the certificate's DNS names, so that verifying a name verifies the server id. Nobody resolves these names:
+//!    a server may move to another address, and its certificate stays true.
 
 use std::fmt;
 
@@ -35,7 +35,7 @@ impl Role {
     /// Those of a cluster's servers.
     pub const OF_CLUSTERS: [Self; 4] = [Self::Manager, Self::Meta, Self::Data, Self::Proxy];
 
-    /// As in a certificate.
+    /// Its name, as certificates have it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ impl Role {
         self as u8
     }
 
-    /// The role with a number of the wire; `None` for one of a later release.
+    /// The role with this number on the wire; `None` for one of a later release.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
@@ -71,7 +71,7 @@ impl fmt::Display for Role {
 pub struct Roles(u8);
 
 impl Roles {
-    /// These.
+    /// The set of these roles.
     #[must_use]
     pub fn of(roles: &[Role]) -> Self {
         Self(roles.iter().fold(0, |set, role| set | 1 << role.number()))
@@ -83,19 +83,19 @@ impl Roles {
         Self::of(&Role::OF_CLUSTERS)
     }
 
-    /// Returns true if this one is among them.
+    /// Returns true if the set has this role.
     #[must_use]
     pub fn has(self, role: Role) -> bool {
         self.0 & 1 << role.number() != 0
     }
 
-    /// Returns true if any is in both sets.
+    /// Returns true if the sets have a role in common.
     #[must_use]
     pub fn meets(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Each.
+    /// The roles of the set.
     pub fn iter(self) -> impl Iterator<Item = Role> {
         Role::ALL.into_iter().filter(move |role| self.has(*role))
     }
@@ -116,7 +116,7 @@ impl fmt::Debug for Roles {
     }
 }
 
-/// The content of a certificate: the server that it names.
+/// The server that a certificate names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Subject {
     /// Cluster.
@@ -141,10 +141,10 @@ impl Subject {
         std::iter::once(server).chain(roles).map(|first| name(&first, self.cluster)).collect()
     }
 
-    /// Reads a certificate that was verified.
+    /// Reads the subject of a certificate that was verified.
     ///
     /// # Errors
-    /// If it names no server, or two.
+    /// If it names no server, two servers or clusters, or anything else than a server and its roles.
     pub fn read(certificate: &CertificateDer<'_>) -> Result<Self, IdentityError> {
         let unusable = |why: &dyn fmt::Display| IdentityError::unusable("certificate", why);
         let parsed =
@@ -172,7 +172,7 @@ impl Subject {
     }
 }
 
-/// The name by which a server is verified.
+/// The name that a server's certificate must have.
 #[must_use]
 pub fn server_name(cluster: ClusterId, server: ServerId) -> ServerName<'static> {
     let name = dns_name(cluster, server);

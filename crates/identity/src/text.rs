@@ -1,19 +1,19 @@
-//! Secrets as lines of text that an operator carries: a checksum, and digits that nobody confuses.
+//! Secrets as lines of text that an operator carries: Crockford's base 32, with a checksum.
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Longest text that is read: a token has half of it.
+/// Longest text that is read: a join token has 124 digits.
 const DIGITS_MAX: usize = 616;
-/// Letters and digits that are not taken for one another, in either case.
+/// Crockford's digits: none is easily taken for another. Either case is read.
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
-/// Checksum at the end of a text: the lower half of XXH3, little-endian. It tells typing errors.
+/// Checksum at the end of a text, which finds typing errors: the lower half of XXH3, little-endian.
 #[must_use]
 pub fn sum(bytes: &[u8]) -> [u8; 4] {
     (xxh3_64(bytes) as u32).to_le_bytes()
 }
 
-/// Five bits a digit, most significant first; the last digit is filled with zeros.
+/// Encodes five bits a digit, most significant first; the last digit is filled with zeros.
 pub(crate) fn to_base32(bytes: &[u8]) -> String {
     let bit = |at: usize| bytes.get(at / 8).map_or(0, |byte| byte >> (7 - at % 8) & 1);
     let digit = |n: usize| (0..5).fold(0, |digit, b| digit << 1 | bit(n * 5 + b));

@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! 1. Every connection is verified anew. There are no tickets, so that one whose certificate has ended does
-//!    not live on in a resumed session. There is no early data, which could be replayed.
-//! 2. A peer without a certificate gets no further than [`ENROLMENT`], and one whose certificate has ended neither:
-//!    there it is of use for being renewed, and for nothing else.
+//! 1. Every connection verifies both certificates anew. There are no session tickets, so that none outlives an
+//!    expired certificate. There is no early data, which could be replayed.
+//! 2. A peer whose certificate has expired, or that has none, gets no further than [`ENROLMENT`]. There an expired
+//!    certificate can be renewed, and serves for nothing else.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -28,18 +28,18 @@ use crate::error::IdentityError;
 use crate::session;
 use crate::subject::{Subject, dns_name};
 
-/// Protocol of calls, as TLS names it.
+/// ALPN name of the protocol of calls.
 pub const CALLS: &[u8] = b"larder-calls";
 /// Protocol of streams, as TLS names it.
 pub const STREAMS: &[u8] = b"larder-streams";
 /// Protocol of joining and of renewing certificates.
 pub const ENROLMENT: &[u8] = b"larder-enrolment";
 
-/// An identity as TLS uses it.
+/// An identity's configurations of TLS.
 pub struct Configs {
     /// The server.
     pub subject: Subject,
-    /// The time at which its certificate ends.
+    /// The time at which its certificate expires.
     pub valid_until: SystemTime,
     /// The certificate of its authority.
     pub authority: CertificateDer<'static>,
@@ -58,13 +58,13 @@ pub struct Configs {
 }
 
 impl Configs {
-    /// Returns true if TLS may ask for this server by the name.
+    /// Returns true if the name in a client's hello (SNI) is this server's.
     #[must_use]
     pub fn is_named(&self, name: &str) -> bool {
         name == dns_name(self.subject.cluster, self.subject.server)
     }
 
-    /// Returns true if the name is of a server of the same cluster.
+    /// Returns true if the name is one of a server of the same cluster.
     #[must_use]
     pub fn is_beside(&self, name: &str) -> bool {
         let own = dns_name(self.subject.cluster, self.subject.server);
@@ -118,9 +118,8 @@ impl Configs {
     }
 }
 
-/// Verifies a client's certificate as of its last moment, if that is over. Machines that were off for long come back
-/// this way: they still have their key, and whether the cluster wants them is decided when they ask for a new
-/// certificate.
+/// Verifies an expired client certificate as of its last moment. Machines that were off for long come back this way: they
+/// still have their key, and [`Admission::renews`](crate::Admission::renews) decides whether they get a new certificate.
 #[derive(Debug)]
 struct EvenEnded(Arc<dyn ClientCertVerifier>);
 
@@ -171,7 +170,7 @@ impl ClientCertVerifier for EvenEnded {
     }
 }
 
-/// A process's identity, which can be replaced while connections are open: those go on.
+/// A server's identity, which can be replaced while connections are open: those go on.
 pub struct Credentials {
     configs: RwLock<Arc<Configs>>,
 }
@@ -183,7 +182,7 @@ impl std::fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// Speaks as this server.
+    /// Credentials with this identity.
     ///
     /// # Errors
     /// If TLS cannot use the identity.
@@ -212,7 +211,7 @@ impl Credentials {
         self.configs.read().subject
     }
 
-    /// As TLS uses it now.
+    /// The configurations of TLS for the present identity.
     #[must_use]
     pub fn configs(&self) -> Arc<Configs> {
         self.configs.read().clone()

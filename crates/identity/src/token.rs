@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! 1. A token is of use for joining alone. Its secret never leaves the joiner: it keys a proof.
-//! 2. A mistyped token is told as such before anything is sent.
-//! 3. What the cluster keeps of it is as secret as the token, for that one server's place.
+//! 1. A token serves for joining alone. Its secret is never sent: it keys a proof.
+//! 2. A mistyped token is reported as such before anything is sent.
+//! 3. The cluster's record of a token has its secret too: a reader of the record can join as that one server.
 
 use std::fmt;
 use std::str::FromStr;
@@ -40,7 +40,7 @@ impl TokenId {
         proof::random().map(u64::from_le_bytes).map(Self)
     }
 
-    /// As a token and its proofs have it.
+    /// Its bytes in a token and in proofs, little-endian.
     #[must_use]
     pub fn bytes(self) -> [u8; 8] {
         self.0.to_le_bytes()
@@ -83,8 +83,8 @@ impl fmt::Debug for TokenRecord {
 }
 
 impl TokenRecord {
-    /// A token for one server: the id and the roles that it will have. It may be used again, by a server
-    /// that lost the answer, until it expires or is revoked: revoke it when the server is in the map.
+    /// Issues a token for one server, with the id and the roles that this will have. A server that lost the answer may use
+    /// the token again, until it expires or is revoked: revoke it when the server is in the map.
     ///
     /// # Errors
     /// If the system gives no randomness.
@@ -99,13 +99,13 @@ impl TokenRecord {
         Ok((Self { id, secret, server, roles, expires }, token))
     }
 
-    /// Its name.
+    /// Its id.
     #[must_use]
     pub fn id(&self) -> TokenId {
         self.id
     }
 
-    /// For which server it is.
+    /// The server that it is for.
     #[must_use]
     pub fn server(&self) -> ServerId {
         self.server
@@ -129,7 +129,7 @@ impl TokenRecord {
 }
 
 impl JoinToken {
-    /// Its name.
+    /// Its id.
     #[must_use]
     pub fn id(&self) -> TokenId {
         self.id
@@ -139,7 +139,7 @@ impl JoinToken {
         &self.authority
     }
 
-    /// Proves that the joiner has the token. It is of no use in another session, nor for another key.
+    /// Proves that the joiner has the token. The proof holds for no other session, and for no other key.
     #[must_use]
     pub fn prove(&self, session: &SessionSecret, key: &PublicKey) -> Proof {
         self.secret.prove(&proved(&self.id.bytes(), session, key))

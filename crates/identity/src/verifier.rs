@@ -1,9 +1,9 @@
-//! Verifiers of certificates that judge them in another way than by an authority and a name.
+//! Custom verifiers of certificates, for connections on which an authority and a name do not decide.
 //!
 //! # Invariants
 //!
-//! 1. Only the certificate is judged in its own way. The handshake's signature shows that the other end has the
-//!    certificate's key, and is verified like any other.
+//! 1. A judge decides about the certificate alone. The handshake's signature, which shows that the other end has the
+//!    certificate's key, is verified as on any connection.
 //! 2. TLS 1.3 alone.
 
 use std::fmt::Debug;
@@ -39,7 +39,7 @@ pub struct Judged<J> {
 }
 
 impl<J: Judge> Judged<J> {
-    /// Goes by this judge.
+    /// A verifier with this judge.
     #[must_use]
     pub fn by(judge: J) -> Arc<Self> {
         Arc::new(Self { judge, provider: provider() })
