@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //!
-//! 1. A number is never used twice, and numbers grow in the order in which calls are queued: one number tells
-//!    for all calls whether they have left.
-//! 2. Each call is told its end exactly once, by the first of these: answer, deadline, or the connection's
-//!    end.
-//! 3. None that waits has a deadline before `due`.
+//! 1. A number is never used twice, and numbers grow in the order in which calls are queued. So the highest number that has
+//!    left decides for each call whether it has left.
+//! 2. Each caller gets exactly one outcome: the answer, or the error of the deadline or of the connection's end,
+//!    whichever comes first.
+//! 3. No waiting call has a deadline before `due`.
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -15,10 +15,10 @@ use crate::error::{CallError, NotSent, Unknown};
 use crate::frame::Frame;
 use crate::limits::REQUESTS_MAX;
 
-/// The end of a call.
+/// The outcome of a call: its answer, or the reason why there is none.
 pub(crate) type Outcome = Result<Frame, CallError>;
 
-/// One that waits.
+/// A call that waits for its answer.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) answer: oneshot::Sender<Outcome>,
@@ -29,7 +29,7 @@ pub(crate) struct Waiting {
 /// State of a call at the time it was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cancelled {
-    /// It does not leave.
+    /// It will not be sent.
     Before,
     /// Its peer may have it.
     UnderWay,
@@ -43,34 +43,34 @@ struct Place {
     waiting: Option<Waiting>,
 }
 
-/// All that wait, each at a place that its number names.
+/// All calls that wait, each in the slot that the low bits of its number name.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     places: Vec<Place>,
     free: Vec<u16>,
     issued: u64,
-    /// The highest number that has left whole.
+    /// The highest number whose frame was sent whole.
     sent_through: u64,
-    /// The highest number that is on its way out, or has left.
+    /// The highest number whose frame is being sent, or was sent.
     begun_through: u64,
-    /// The time at which one may be late at the soonest; those that were answered since count until then.
+    /// The earliest deadline, also of calls that were answered since the last look.
     due: Option<Instant>,
 }
 
 const PLACE_BITS: u32 = 16;
 
 impl Calls {
-    /// Those that wait.
+    /// The number of calls that wait.
     pub(crate) fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }
 
-    /// The time to look for late ones again ([`expire`](Self::expire)); `None` if none waits.
+    /// The time to look for late calls again ([`expire`](Self::expire)); `None` if none waits.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Takes one, with its number; `None` if there are too many.
+    /// Takes a call and returns its number; `None` if [`REQUESTS_MAX`] wait.
     pub(crate) fn enter(&mut self, waiting: Waiting) -> Option<u64> {
         let place = match self.free.pop() {
             Some(place) => place,
@@ -89,7 +89,7 @@ impl Calls {
         Some(number)
     }
 
-    /// Ends one; `None` if it has ended before.
+    /// Ends a call; `None` if it has ended before.
     pub(crate) fn leave(&mut self, number: u64) -> Option<Waiting> {
         let place = (number & ((1 << PLACE_BITS) - 1)) as u16;
         let entry = self.places.get_mut(usize::from(place))?;
@@ -101,19 +101,19 @@ impl Calls {
         Some(waiting)
     }
 
-    /// Returns true if somebody still waits for its answer.
+    /// Returns true if its caller still waits for the answer.
     pub(crate) fn wanted(&self, number: u64) -> bool {
         let waiting = self.entry(number).and_then(|entry| entry.waiting.as_ref());
         waiting.is_some_and(|waiting| !waiting.answer.is_closed())
     }
 
-    /// Notes that a call's frame is on its way out and cannot be held back.
+    /// Notes that a call's frame is being sent and cannot be held back.
     pub(crate) fn begun(&mut self, number: u64) {
         assert!(number > self.begun_through, "calls leave in the order of their numbers");
         self.begun_through = number;
     }
 
-    /// Cancels a call: one that has not begun to leave ends here.
+    /// Cancels a call: one whose frame is not being sent yet ends here.
     pub(crate) fn cancel(&mut self, number: u64) -> Cancelled {
         if number <= self.begun_through {
             return if self.waits(number) { Cancelled::UnderWay } else { Cancelled::Over };
@@ -136,8 +136,8 @@ impl Calls {
         self.sent_through = number;
     }
 
-    /// Ends those whose deadline has passed, or for whom nobody waits and which can be held back. Of others the peer is told
-    /// that nobody waits ([`cancel`](Self::cancel)): they have a place until then.
+    /// Ends calls whose deadline has passed, and those that no caller waits for if they can be held back. A call that was
+    /// sent keeps its slot until its answer or its deadline, though no caller waits for it.
     pub(crate) fn expire(&mut self, now: Instant, ended: &mut Ended) {
         let begun = |number| number <= self.begun_through;
         let over = |place: &&Place| match &place.waiting {
@@ -153,7 +153,7 @@ impl Calls {
         assert!(self.due.is_none_or(|due| due > now), "a caller that is late was told");
     }
 
-    /// Ends all: the connection broke, or could not be made.
+    /// Ends all calls: the connection broke, or could not be made.
     pub(crate) fn fail(&mut self, not_sent: &CallError, unknown: Unknown, ended: &mut Ended) {
         let waits = |place: &&Place| place.waiting.is_some();
         let numbers: Vec<u64> =
@@ -173,7 +173,7 @@ impl Calls {
     }
 }
 
-/// Calls that have ended, to be told so when no lock is held.
+/// Calls that have ended. Their callers are told once no lock is held.
 pub(crate) type Ended = Vec<(Waiting, Outcome)>;
 
 #[cfg(test)]

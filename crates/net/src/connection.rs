@@ -1,11 +1,11 @@
-//! One connection: reads, writes and the clock of both its ends, in one task.
+//! One connection: reads, writes and timers of one of its ends, in one task.
 //!
-//! One task for both directions, because what arrives together is then answered together. A read of many
-//! requests ends in one vectored write of their answers, and nobody is woken in between.
+//! One task for both directions, so that requests which arrive together are answered together. A read of many
+//! requests ends in one vectored write of their answers, and no other task is woken in between.
 //!
 //! A connection is directed. Requests and messages go from the end that opened it, answers come back, and two
-//! servers that both call have two connections. So the opener can always read, whatever it has to write, and
-//! a listener that reads nothing until its answers have left cannot wait for somebody who waits for it.
+//! servers that both call have two connections. So the opener can always read, however much it has to write. A
+//! listener that reads nothing until its answers have left therefore never deadlocks with its caller.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -52,7 +52,7 @@ pub(crate) enum Broken {
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// Makes the stream that is used of the one that was opened.
+/// Replaces the stream that was opened by the one to use.
 type Wrap = dyn Fn(Box<dyn Duplex>) -> Box<dyn Duplex> + Send + Sync;
 
 static WRAP: OnceLock<Box<Wrap>> = OnceLock::new();
@@ -72,7 +72,7 @@ pub(crate) struct Wire {
     receiver: Receiver,
     batch: Batch,
     metrics: Arc<Metrics>,
-    /// Service that is spoken, and this end of it, once they are agreed on: whose bytes these are.
+    /// The service to which its bytes count, and this end of it, once these are agreed on.
     carries: Option<(Role, Stands)>,
     seen: Seen,
 }
@@ -80,23 +80,23 @@ pub(crate) struct Wire {
 /// The times at which the peer last showed that it lives, and this end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen {
-    /// Bytes came, or we began to read again.
+    /// The last time at which bytes came, or this end began to read again.
     pub(crate) received: Instant,
-    /// It took bytes, or there were first some to take.
+    /// The last time at which the socket took bytes, or first had some to take.
     pub(crate) wrote: Instant,
-    /// The peer is in this process: its end goes when it goes, and nothing has to be asked.
+    /// The peer is in this process: its end closes when it dies, so no ping is needed.
     pub(crate) is_local: bool,
 }
 
 impl Seen {
-    /// Returns true if bytes went both ways within the last quarter of an interval: each end knows that the
-    /// other lives.
+    /// Returns true if bytes went both ways within the last quarter of a [`PING_INTERVAL`], so that each end knows that
+    /// the other lives.
     pub(crate) fn is_lively(&self, now: Instant) -> bool {
         let lately = |at: Instant| now.saturating_duration_since(at) < PING_INTERVAL / 4;
         self.is_local || lately(self.received) && lately(self.wrote)
     }
 
-    /// Returns true if the peer is given up.
+    /// Returns true if the peer has been silent for so long that the connection is given up.
     pub(crate) fn is_silent(&self, now: Instant) -> bool {
         !self.is_local && now - self.received >= SILENCE_MAX
     }
@@ -121,7 +121,7 @@ impl Wire {
         wire
     }
 
-    /// Frames of this version are due from now on.
+    /// Accepts frames of this version alone from now on.
     pub(crate) fn agreed(&mut self, version: u8) {
         self.receiver.agreed(Bounds::agreed(version));
     }
@@ -196,8 +196,8 @@ impl Wire {
     }
 }
 
-/// The times at which all connections of an endpoint are looked at and pinged. They are together, so that
-/// an idle process wakes once for all of them.
+/// The times at which all connections of an endpoint are checked and pinged. They are the same for all, so that
+/// an idle server wakes once for all of its connections.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Beats {
     since: Instant,
@@ -208,7 +208,7 @@ impl Beats {
         Self { since: Instant::now() }
     }
 
-    /// The first after this time, a [`PING_INTERVAL`] from it at most.
+    /// The first beat after `now`, a [`PING_INTERVAL`] later at most.
     pub(crate) fn next(self, now: Instant) -> Instant {
         let passed = now.saturating_duration_since(self.since).as_nanos();
         let beats = passed / PING_INTERVAL.as_nanos() + 1;
@@ -218,21 +218,21 @@ impl Beats {
 
 /// The part that one end of a connection does; [`run`] does the rest.
 pub(crate) trait End {
-    /// The task runs: a caller that queues something now need not wake it.
+    /// The task begins to run: a caller that queues a frame from now on need not wake it.
     fn awake(&mut self) -> Result<(), Broken>;
-    /// Takes a frame. What must go out before all else is put into the batch.
+    /// Takes a frame. Replies that must leave before all else go into the batch.
     fn receive(&mut self, frame: Frame, batch: &mut Batch) -> Result<(), Broken>;
-    /// Everything that had arrived was received.
+    /// Ends a turn's receiving: acts on the frames that it received.
     fn settle(&mut self);
-    /// Returns true if the connection may read on, with so many bytes on their way out.
+    /// Returns true if the connection may read on while this batch waits to be sent.
     fn accepts(&self, batch: &Batch) -> bool;
-    /// Moves frames that wait into the batch. If none does, the waker is kept for when one comes.
+    /// Moves frames that wait into the batch. If none does, keeps the waker, to wake the task when one comes.
     fn fill(&mut self, batch: &mut Batch, waker: &Waker);
-    /// A frame has left whole.
+    /// Notes that a frame was sent whole.
     fn sent(&mut self, header: &Header);
-    /// The time from which something may be late, which is looked at within a tick after that.
+    /// The earliest deadline. [`End::tick`] runs within a tick after it.
     fn due(&self) -> Option<Instant>;
-    /// Looks at the clock; when to look again if nothing is due before.
+    /// Acts on deadlines, silence and pings; returns the latest time of the next look.
     fn tick(&mut self, now: Instant, seen: Seen, batch: &mut Batch) -> Result<Instant, Broken>;
 }
 
@@ -265,7 +265,7 @@ fn poll<E: End>(
         let received_all = receive(wire, end, clock, cx)?;
         end.settle();
         let sent_all = transmit(wire, end, cx)?;
-        // A full socket wakes us; after that there may be room for more to be read.
+        // A full socket wakes the task; after that there may be room to read more.
         rests = received_all || (!clock.reading && !sent_all);
         if rests {
             break;
@@ -277,7 +277,7 @@ fn poll<E: End>(
     look_at_clock(wire, end, clock, cx)
 }
 
-/// Receives what is there, up to a bound; whether that was all.
+/// Receives frames that have arrived, up to a bound. Returns true if those were all.
 fn receive<E: End>(
     wire: &mut Wire,
     end: &mut E,
@@ -301,7 +301,7 @@ fn receive<E: End>(
     Ok(false)
 }
 
-/// Sends what waits; whether the socket took it all.
+/// Sends frames that wait. Returns true if the socket took them all.
 fn transmit<E: End>(wire: &mut Wire, end: &mut E, cx: &mut Context<'_>) -> Result<bool, Broken> {
     loop {
         if wire.batch.is_empty() {
@@ -347,8 +347,8 @@ fn look_at_clock<E: End>(
     Ok(())
 }
 
-/// The time to look at the clock again. While the socket takes nothing, nobody hears of calls that come:
-/// the connection looks for late ones at each tick.
+/// The time of the next look at the clock. While the socket takes nothing, new calls do not wake the task, so it
+/// looks for late ones at each tick.
 fn next_look<E: End>(wire: &Wire, end: &E, latest: Instant) -> Instant {
     let next_tick = Instant::now() + TICK;
     match end.due() {
@@ -375,7 +375,7 @@ impl Queue {
         self.bytes
     }
 
-    /// Whom to wake, once no lock is held.
+    /// Queues a frame. Returns the waker of the task if that sleeps; call it once no lock is held.
     #[must_use]
     pub(crate) fn push(&mut self, frame: Outgoing) -> Option<Waker> {
         self.bytes += frame.len();
@@ -383,7 +383,7 @@ impl Queue {
         self.sleeper.take()
     }
 
-    /// Moves up to a batch of those that are still wanted; the waker is kept if none is.
+    /// Moves up to a batch of frames that are still wanted; keeps the waker if there is none.
     pub(crate) fn fill(
         &mut self,
         batch: &mut Batch,
@@ -411,13 +411,12 @@ impl Queue {
         }
     }
 
-    /// Takes the waker of a task that sleeps: the task is awake, or to be woken because there is something
-    /// else to look at.
+    /// Takes the waker of a task that sleeps: the task is awake now, or the caller wakes it for another reason than a frame.
     pub(crate) fn sleeper(&mut self) -> Option<Waker> {
         self.sleeper.take()
     }
 
-    /// Forgets all; how many messages there were among them.
+    /// Drops all frames. Returns the number of messages among them.
     pub(crate) fn clear(&mut self) -> usize {
         self.bytes = 0;
         let messages = self.frames.iter().filter(|frame| frame.is_message()).count();

@@ -1,4 +1,5 @@
-//! One process's end of all its connections: who it is, what it counts, how it connects.
+//! One server's end of all its connections: its identity, its counts, and the way it connects. A process that is several
+//! servers has an endpoint for each.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -25,22 +26,22 @@ use crate::metrics::{Metrics, Stands};
 use crate::simulated::Host;
 use crate::target::Target;
 
-/// The state that peers and listeners of a process share.
+/// The state that the peers and the listener of one server share.
 pub struct Endpoint {
     security: Security,
     metrics: Arc<Metrics>,
     runtime: Handle,
     beats: Beats,
-    /// Servers whose certificates count no more.
+    /// Servers that were removed from the cluster: their certificates count no more.
     removed: watch::Sender<BTreeSet<ServerId>>,
-    /// Oldest version of the protocol in which it speaks, by now.
+    /// Oldest version of the protocol that it still speaks: [`Endpoint::require`] raises it.
     oldest: AtomicU8,
     /// Newest version that it speaks.
     newest: u8,
     neighbours: OnceLock<Neighbours>,
 }
 
-/// Connects an endpoint to a server of this process; `None` if it is none.
+/// Connects an endpoint to a server of this process; `None` if the target is not in this process.
 pub(crate) type Neighbours =
     Box<dyn Fn(&Endpoint, &Target) -> Result<Option<DuplexStream>, Broken> + Send + Sync>;
 
@@ -61,10 +62,10 @@ pub(crate) enum Dialled {
 #[derive(Debug)]
 pub(crate) enum Security {
     Tls(Arc<Credentials>),
-    /// Not at all: everybody is believed to be this server.
+    /// Not at all: every caller counts as this server.
     #[cfg(feature = "plain-for-measurement")]
     Plain(Subject),
-    /// By what the simulated network knows of everybody.
+    /// The simulated network knows each caller's identity.
     #[cfg(feature = "simulated")]
     Simulated(Host),
 }
@@ -123,8 +124,8 @@ impl Endpoint {
         &self.metrics
     }
 
-    /// Refuses these servers from now on, whatever their certificates say, and closes their connections, those to them
-    /// too. Until this is called, certificates alone decide.
+    /// Refuses these servers from now on, whatever their certificates say, and closes all connections from and to them.
+    /// Until this is called, certificates alone decide.
     pub fn refuse_removed(&self, servers: BTreeSet<ServerId>) {
         self.removed.send_if_modified(|known| {
             let is_news = *known != servers;
@@ -133,9 +134,9 @@ impl Endpoint {
         });
     }
 
-    /// Speaks no version of the protocol older than this from now on: refuses peers that speak none as new,
-    /// and closes the connections that were made in an older one. Both sides may make them anew. What was
-    /// required stays so.
+    /// Speaks no version of the protocol older than this from now on. It refuses peers that speak older ones alone, and
+    /// closes connections made in an older version; both sides may make them anew. A version once required is never
+    /// lowered.
     pub fn require(&self, oldest: u8) {
         self.oldest.fetch_max(oldest, Ordering::AcqRel);
     }
@@ -148,14 +149,14 @@ impl Endpoint {
     /// Returns when the server is removed.
     pub(crate) async fn removal(&self, server: ServerId) -> Denied {
         let mut all = self.removed.subscribe();
-        // The sender is here.
+        // It cannot fail: `self` holds the sender.
         drop(all.wait_for(|all| all.contains(&server)).await);
         removed(server)
     }
 
-    /// The reason why a connection of this version of the protocol is to end, if it is. The task that moves
-    /// the connection's frames must ask before each turn: nothing arrives behind [`Self::require`], and one
-    /// that is idle ends at its next ping.
+    /// Ready with the reason once a connection of this version of the protocol must end. It wakes nobody: the task that
+    /// moves the connection's frames polls it before each turn. So no frame is taken after [`Self::require`], and an idle
+    /// connection ends at its next ping.
     pub(crate) fn outdated(&self, version: u8) -> Poll<Denied> {
         let oldest = self.oldest.load(Ordering::Acquire);
         if version >= oldest {
@@ -165,7 +166,7 @@ impl Endpoint {
         Poll::Ready(Denied { by: Decider::Us, reason: Refused::Version, why: why.into() })
     }
 
-    /// Versions of the protocol in which it speaks, the oldest and the newest.
+    /// The oldest and the newest version of the protocol that it speaks.
     pub(crate) fn speaks(&self) -> Speaks {
         Speaks { oldest: self.oldest.load(Ordering::Acquire), newest: self.newest }
     }
@@ -174,7 +175,7 @@ impl Endpoint {
         &self.security
     }
 
-    /// The server whose endpoint this is, while its certificate says so.
+    /// The server whose endpoint this is, until its certificate expires.
     pub(crate) fn subject(&self) -> Option<Subject> {
         match &self.security {
             Security::Tls(credentials) => {
@@ -188,7 +189,7 @@ impl Endpoint {
 
     /// Connects to servers of this process in this way, from the next connection on.
     pub(crate) fn call_neighbours_by(&self, connect: Neighbours) {
-        // An endpoint is one server's, and that has one port.
+        // It is set once: an endpoint belongs to one server, which has one port.
         drop(self.neighbours.set(connect));
     }
 
@@ -200,7 +201,7 @@ impl Endpoint {
         &self.runtime
     }
 
-    /// Connects to a server that is the one meant and has the role, and will serve us.
+    /// Connects to the target, and verifies that it is this server, has the role and serves it.
     pub(crate) async fn connect(&self, target: &Target) -> Result<Wire, Broken> {
         let connecting = async {
             self.admit(target.server).map_err(Broken::Denied)?;
@@ -260,7 +261,7 @@ impl Endpoint {
         }
     }
 
-    /// Random bits, of which nothing secret is made; `None` if there are none.
+    /// Random bits for the spread of retries, not for secrets; `None` if the system gives none.
     pub(crate) fn draw(&self) -> Option<u16> {
         #[cfg(feature = "simulated")]
         if let Security::Simulated(host) = &self.security {

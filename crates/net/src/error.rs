@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use larder_identity::{IdentityError, Refusal};
 
-/// The fate of a call that was not answered.
+/// The reason why a call was not answered, sorted by what the caller should do.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CallError {
     /// Ask another server, or this one later: it was not executed.
@@ -13,27 +13,27 @@ pub enum CallError {
     /// Slow down and repeat the same: it was not executed, because too much is under way.
     #[error("too much is under way {0}")]
     Busy(Side),
-    /// It may have been executed: repeat only what may be done twice, or ask what became of it.
+    /// It may have been executed: repeat it only if it is idempotent, or ask for its outcome.
     #[error("sent, but not answered: {0}")]
     Unknown(Unknown),
     /// Give up: it will never be executed in this form.
     #[error("refused: {0}")]
     Rejected(Rejected),
-    /// Fix the configuration: the two must not speak with each other as they are. Not executed.
+    /// Fix the configuration: one of the two servers refuses the other. Not executed.
     #[error("{0}")]
     Denied(Denied),
 }
 
-/// The reason why a call did not leave.
+/// The reason why a call was not sent.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum NotSent {
     /// No connection could be made, now or shortly before.
     #[error("no connection: {0}")]
     Unreachable(Arc<str>),
-    /// The connection broke before the call had left.
+    /// The connection broke before the call was sent whole.
     #[error("the connection broke: {0}")]
     Broken(Arc<str>),
-    /// The deadline passed before it had left.
+    /// The deadline passed before the call was sent whole.
     #[error("the deadline passed")]
     Late,
 }
@@ -56,7 +56,7 @@ impl std::fmt::Display for Side {
     }
 }
 
-/// The reason why nothing is known of a call that left.
+/// The reason why the outcome of a call that was sent is unknown.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Unknown {
     /// The deadline passed.
@@ -65,7 +65,7 @@ pub enum Unknown {
     /// The connection broke.
     #[error("the connection broke: {0}")]
     Broken(Arc<str>),
-    /// The peer took it and dropped it.
+    /// The peer's handler dropped it without an answer.
     #[error("the peer gave no answer")]
     NoAnswer,
     /// Ask for less: the answer would be as long again.
@@ -76,13 +76,13 @@ pub enum Unknown {
     Unreadable,
 }
 
-/// The reason why a request is not one.
+/// The reason why a request can never be executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
     /// Longer than a frame may be.
     #[error("it is too long")]
     TooLong,
-    /// Of a kind that the peer's release does not know.
+    /// The peer's release does not know the request.
     #[error("the peer does not know it: use one release everywhere")]
     NotUnderstood,
 }
@@ -90,29 +90,29 @@ pub enum Rejected {
 /// The reason why one of the two sides refused a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// It showed no certificate.
+    /// The peer showed no certificate.
     NoCertificate,
     /// The certificate is no longer valid, or a clock is wrong.
     Expired,
     /// The certificate is not valid yet, or a clock is wrong.
     NotYetValid,
-    /// The certificate is of another authority: most likely of another cluster.
+    /// Another authority signed the certificate: most likely it is of another cluster.
     UnknownAuthority,
     /// The certificate cannot be used for some other reason.
     BadCertificate,
-    /// It is another server than was meant.
+    /// The peer is another server than the caller asked for.
     WrongServer,
-    /// Its certificate does not have the role that is needed.
+    /// Its certificate lacks the role that is needed.
     WrongRole,
     /// No version of the protocol is known to both sides.
     Version,
-    /// The service that was asked for is not served here.
+    /// The peer does not serve the service that was asked for.
     NoService,
-    /// It spoke something else than was due.
+    /// It sent what the protocol does not allow.
     Garbage,
     /// The handshake did not end in time.
     Late,
-    /// There are as many connections as there may be.
+    /// The listener has as many connections or handshakes as it allows.
     TooMany,
     /// It knocked with another secret.
     OtherSecret,
@@ -121,7 +121,7 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// All of them, in the order of their counters.
+    /// All of them, in the order of the variants. A place in it is a number on the wire: later reasons are appended.
     pub const ALL: [Self; 14] = [
         Self::NoCertificate,
         Self::Expired,
@@ -139,7 +139,7 @@ impl Refused {
         Self::Removed,
     ];
 
-    /// As a label.
+    /// Its label in metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -161,7 +161,7 @@ impl Refused {
     }
 }
 
-/// The reason why two servers must not speak with each other.
+/// The refusal of a connection by one of its two sides.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("denied by {by}: {why}")]
 pub struct Denied {
@@ -197,13 +197,13 @@ impl std::fmt::Display for Decider {
     }
 }
 
-/// The reason why a message was not taken. One that was taken may still be lost with its connection.
+/// The reason why a message was not queued. A queued one may still be lost with its connection.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum SendError {
     /// Slow down: the queue is full.
     #[error("the queue is full")]
     Busy,
-    /// Later: there is no connection, and it is not yet time to try again.
+    /// Try later: there is no connection, and the pause before the next attempt is not over.
     #[error("no connection: {0}")]
     Unreachable(Arc<str>),
     /// Give up: longer than a frame may be.
@@ -214,7 +214,7 @@ pub enum SendError {
     Denied(Denied),
 }
 
-/// The reason why a knock had no answer.
+/// The reason why a knock failed.
 #[derive(Debug, thiserror::Error)]
 pub enum KnockError {
     /// Try again: nobody answers there, or not in time.
@@ -231,7 +231,7 @@ pub enum JoinError {
     /// Try again: the cluster could not be reached, or did not answer.
     #[error("the cluster cannot be reached: {0}")]
     Unreachable(String),
-    /// The server at this address is not of the token's cluster, or no manager. Nothing was said to it.
+    /// The server at this address is not of the token's cluster, or no manager. Nothing was sent to it.
     #[error("the server at this address is not a manager of the token's cluster: {0}")]
     Stranger(String),
     /// Get a new token: this one is unknown, revoked, or expired.

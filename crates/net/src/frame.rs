@@ -1,12 +1,12 @@
-//! Frames: what two roles send each other, byte by byte in `docs/formats/rpc.md`.
+//! Frames: the units that two servers send each other, byte by byte in `docs/formats/rpc.md`.
 //!
 //! # Invariants
 //!
-//! 1. Nothing of a header is believed before its sum was right, and no length before it was found within
-//!    the bounds of the moment. What a peer says never makes us allocate more than those.
-//! 2. Header and body have sums of their own. So it shows at once that a stream lost its place, and not
-//!    after as many bytes as a length may name. The payload has none here: TLS authenticates it on the
-//!    wire, and the process that keeps it has an end-to-end sum of it.
+//! 1. A header is used only once its checksum was found right, and a length only once it was found within the
+//!    present [`Bounds`]. So no peer makes this one allocate more than those.
+//! 2. Header and body each have a checksum. A stream that lost its place is therefore noticed at the next header, and not
+//!    after as many bytes as a length may name. The payload has no checksum here: TLS authenticates it on the
+//!    wire, and the process that keeps it has an end-to-end checksum of it.
 //! 3. The layout of the header, of hello and of goodbye is the same in every version.
 
 use bytes::{Buf, Bytes};
@@ -18,22 +18,22 @@ use crate::limits::{BODY_BYTES_MAX, HEADER_BYTES, HELLO_BYTES_MAX, PAYLOAD_BYTES
 /// A fault of bytes that a peer sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// Not the beginning of a frame.
+    /// A frame does not begin with these bytes.
     #[error("the bytes are no frame")]
     Magic,
-    /// The header's sum is wrong.
+    /// The header's checksum is wrong.
     #[error("the header's checksum is wrong")]
     HeaderSum,
-    /// The body's sum is wrong.
+    /// The body's checksum is wrong.
     #[error("the body's checksum is wrong")]
     BodySum,
     /// A frame of another version than was agreed.
     #[error("a frame of version {0}")]
     Version(u8),
-    /// A kind, status or reserved byte that has no meaning.
+    /// A kind or status that is not defined, or a reserved byte that is not 0.
     #[error("a header that means nothing")]
     Meaning,
-    /// Longer than is allowed now.
+    /// Longer than the present bounds allow.
     #[error("a frame with {body} bytes of body and {payload} of payload")]
     TooLong {
         /// Bytes of its body.
@@ -41,15 +41,15 @@ pub enum FrameError {
         /// Bytes of its payload.
         payload: u32,
     },
-    /// A frame that is not due at this point.
+    /// A frame of a kind that is not allowed at this point of the connection.
     #[error("a frame that is not due now")]
     NotDue,
-    /// A body that is not what its kind has.
+    /// A body that cannot be decoded as its kind requires.
     #[error("a body that cannot be decoded")]
     Body,
 }
 
-/// Version 1 of the header; all versions so far.
+/// Version 1 of the header. All versions of the protocol so far have it.
 pub(crate) mod v1 {
     use xxhash_rust::xxh3::xxh3_64;
 
@@ -69,7 +69,7 @@ pub(crate) mod v1 {
         Ping,
         Pong,
         Goodbye,
-        /// The caller does not wait for the request of this number any more.
+        /// The caller no longer waits for the request with this number.
         Cancel,
     }
 
@@ -89,11 +89,11 @@ pub(crate) mod v1 {
     /// The outcome of a request.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Status {
-        /// The body is the answer. Every frame but an answer has this one.
+        /// The body is the answer. Frames of other kinds have this status too.
         Done,
         /// Not executed: too much is under way.
         Busy,
-        /// Not executed: the body is of no request that the peer knows.
+        /// Not executed: the peer cannot decode the body as a request.
         NotUnderstood,
         /// Perhaps executed: the handler gave no answer.
         NoAnswer,
@@ -126,7 +126,7 @@ pub(crate) mod v1 {
         pub(crate) version: u8,
         pub(crate) kind: Kind,
         pub(crate) status: Status,
-        /// Of the request, also of one that is cancelled, or of the ping that is answered; else 0.
+        /// The number of the request, also in its answer and its cancel; or of the ping, also in its pong; else 0.
         pub(crate) number: u64,
         pub(crate) body_len: u32,
         pub(crate) payload_len: u32,
@@ -178,7 +178,7 @@ pub(crate) mod v1 {
 
 pub(crate) use v1::{Header, Kind, Status};
 
-/// The bounds on the length of frames at some point of a connection, and their version.
+/// The version of frames, and the bounds on their length, at some point of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) version: u8,
@@ -187,10 +187,10 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// Before both sides have said hello. Frames are of version 1 until a version is agreed on.
+    /// The bounds before both sides have said hello. Frames are of version 1 until a version is agreed on.
     pub(crate) const HELLO: Self = Self { version: 1, body: HELLO_BYTES_MAX, payload: 0 };
 
-    /// Once both have.
+    /// The bounds once both have.
     pub(crate) fn agreed(version: u8) -> Self {
         Self { version, body: BODY_BYTES_MAX, payload: PAYLOAD_BYTES_MAX }
     }
@@ -207,7 +207,7 @@ impl Bounds {
     }
 }
 
-/// A frame that was received whole, and whose sums are right.
+/// A frame that was received whole, and whose checksums are right.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) header: Header,
@@ -220,7 +220,7 @@ impl Frame {
         &self.bytes[..self.header.body_len as usize]
     }
 
-    /// The body as a value that fills it to the end.
+    /// Decodes the body; bytes left over behind the value are an error.
     pub(crate) fn decode<T: DeserializeOwned>(&self) -> Result<T, FrameError> {
         match postcard::take_from_bytes(self.body()) {
             Ok((value, [])) => Ok(value),
@@ -235,7 +235,7 @@ impl Frame {
     }
 }
 
-/// A frame on its way out.
+/// A frame to be sent.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     /// Header and body.
@@ -245,7 +245,7 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    /// A frame with a body. It is addressed when its connection is known.
+    /// A frame with a body. [`address`](Self::address) completes it once its connection is known.
     pub(crate) fn new<T: Serialize>(
         kind: Kind,
         body: &T,
@@ -274,13 +274,13 @@ impl Outgoing {
         Self { head: vec![0; HEADER_BYTES], payload: Bytes::new(), header }
     }
 
-    /// Of a request, or of what is answered.
+    /// Sets the number of the request or ping.
     pub(crate) fn numbered(mut self, number: u64) -> Self {
         self.header.number = number;
         self
     }
 
-    /// Completes the header.
+    /// Completes the header with the connection's version of the protocol.
     pub(crate) fn address(&mut self, version: u8) {
         self.header.version = version;
         self.head[..HEADER_BYTES].copy_from_slice(&self.header.encode());

@@ -1,5 +1,5 @@
-//! The parts that the handshakes of all connections have: their end in time, the words that they begin
-//! with, who was met, and why not.
+//! Parts of all handshakes: the time limit, the client's first message, the server that a certificate names, and the
+//! reason of a refusal.
 
 use std::future::Future;
 use std::io;
@@ -20,12 +20,12 @@ use crate::metrics::Metrics;
 #[cfg(feature = "simulated")]
 use crate::simulated::Pipe;
 
-/// TLS reads 4 KiB at a time: below it a read of the socket takes what is there.
+/// Buffers the socket below TLS, which reads 4 KiB at a time: one read of the socket takes up to [`READ_BYTES`].
 pub(crate) fn buffered(tcp: TcpStream) -> BufReader<TcpStream> {
     BufReader::with_capacity(READ_BYTES, tcp)
 }
 
-/// Bounds a handshake in time, and tells a refusal by its reason.
+/// Bounds a handshake in time, and turns the other side's or our refusal into [`Broken::Denied`].
 pub(crate) async fn in_time<T>(
     handshake: impl Future<Output = Result<T, Broken>>,
 ) -> Result<T, Broken> {
@@ -39,7 +39,7 @@ pub(crate) async fn in_time<T>(
     }
 }
 
-/// The server whose verified certificate this is.
+/// The server that the verified certificate of a chain names.
 pub(crate) fn subject_of(chain: Option<&[CertificateDer<'_>]>) -> Result<Subject, Broken> {
     let Some([certificate, ..]) = chain else {
         let why = "the peer has no certificate".to_owned();
@@ -49,17 +49,17 @@ pub(crate) fn subject_of(chain: Option<&[CertificateDer<'_>]>) -> Result<Subject
         .map_err(|error| Broken::Denied(Denied::by_us(Refused::BadCertificate, error.to_string())))
 }
 
-/// A handshake of which the client has said its first words.
+/// A handshake of which the client's hello has arrived.
 pub(crate) type Handshake = StartHandshake<BufReader<TcpStream>>;
 
-/// A connection whose server is still to be found.
+/// An accepted connection, before one of the servers behind the port takes it.
 pub(crate) enum Begun {
     Tls(Box<Handshake>),
     #[cfg(feature = "plain-for-measurement")]
     Plain(TcpStream),
     #[cfg(feature = "simulated")]
     Simulated(Box<Pipe>, Subject),
-    /// By this server of this process.
+    /// From this server of the same process.
     Local(DuplexStream, Subject),
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn asks_for(begun: &Handshake, protocol: &[u8]) -> bool {
     hello.alpn().is_some_and(|mut protocols| protocols.any(|offered| offered == protocol))
 }
 
-/// Counts a connection that was refused, and has a line in the log unless one was just before.
+/// Counts a refused connection, and logs it unless a refusal for the same reason was logged just before.
 pub(crate) fn refused(metrics: &Metrics, address: SocketAddr, denied: &Denied) {
     let Some(without_line) = metrics.refuse_stranger(denied.reason) else { return };
     let reason = denied.reason.name();

@@ -1,13 +1,13 @@
-//! The first words of a connection, so that releases of different age can speak with each other.
+//! The first frames of a connection, in which two releases agree on a version of the protocol.
 //!
 //! Each side names the oldest and the newest version of the protocol that it speaks; both then speak the
-//! newest that both know. A version covers frames and everybody's messages. A release that appends variants
+//! newest that both know. A version covers the frames and the messages of all services. A release that appends variants
 //! to a service's enums raises the newest version, and does not use them with a peer of an older one. Once
 //! all servers of a cluster speak a version, its managers raise the oldest one to it (`Endpoint::require`).
 //!
 //! # Invariants
 //!
-//! 1. The layout of hello and goodbye never changes: fields are appended, and what is left over is ignored.
+//! 1. The layout of hello and goodbye never changes: later releases append fields, and earlier ones ignore these.
 //! 2. No request is sent before the peer's hello: until then a connection may still be refused.
 
 use larder_identity::Role;
@@ -36,7 +36,7 @@ pub(crate) struct Goodbye {
 
 impl Goodbye {
     fn denied(self) -> Denied {
-        // A reason of a later release is told by its text alone.
+        // Of a reason of a later release this one knows the text alone.
         let reason = Refused::ALL.get(usize::from(self.reason)).copied();
         let why = self.why.chars().filter(|c| !c.is_control()).collect::<String>();
         Denied { by: Decider::Peer, reason: reason.unwrap_or(Refused::Garbage), why: why.into() }
@@ -50,7 +50,7 @@ fn decode<T: DeserializeOwned>(frame: &Frame) -> Result<T, Broken> {
     }
 }
 
-/// Versions of the protocol in which a side speaks.
+/// The versions of the protocol that a side speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Speaks {
     pub(crate) oldest: u8,
@@ -93,7 +93,7 @@ pub(crate) fn goodbye_said(frame: &Frame) -> Broken {
     }
 }
 
-/// The caller's side: asks for a service.
+/// The caller's side: asks for a service, and agrees on a version.
 pub(crate) async fn call(wire: &mut Wire, service: Role, speaks: Speaks) -> Result<(), Broken> {
     wire.say(hello(service.number(), speaks)?).await?;
     let frame = wire.hear().await?;
@@ -108,8 +108,8 @@ pub(crate) async fn call(wire: &mut Wire, service: Role, speaks: Speaks) -> Resu
     }
 }
 
-/// The listener's side: hears which service is wanted. The version is agreed on, and [`welcome`] or
-/// [`refuse`] due.
+/// The listener's side: receives the hello. Returns the agreed version and the number of the service; the caller then
+/// sends [`welcome`] or [`refuse`].
 pub(crate) async fn asked(wire: &mut Wire, speaks: Speaks) -> Result<(u8, u8), Broken> {
     let frame = wire.hear().await?;
     if frame.header.kind != Kind::Hello {
@@ -119,14 +119,14 @@ pub(crate) async fn asked(wire: &mut Wire, speaks: Speaks) -> Result<(u8, u8), B
     Ok((agree(&theirs, speaks).map_err(Broken::Denied)?, theirs.service))
 }
 
-/// Serves it, in the version that was agreed on.
+/// Accepts the connection, in the version that was agreed on.
 pub(crate) async fn welcome(wire: &mut Wire, version: u8, service: u8) -> Result<(), Broken> {
     wire.say(hello(service, Speaks { oldest: PROTOCOL_MIN, newest: version })?).await?;
     wire.agreed(version);
     Ok(())
 }
 
-/// Says why not.
+/// Refuses the connection with a goodbye that has the reason.
 pub(crate) async fn refuse(wire: &mut Wire, denied: &Denied) -> Result<(), Broken> {
     let why = denied.why.chars().take(200).collect();
     wire.say(said(Kind::Goodbye, &Goodbye { reason: denied.reason as u8, why })?).await

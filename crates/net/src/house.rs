@@ -1,12 +1,12 @@
-//! One server behind a port: finds out who is there, and serves those who may call.
+//! One server behind a port: authenticates callers, and serves those who may call.
 //!
 //! # Invariants
 //!
-//! 1. Nobody gets to a handler whose certificate was not verified, whose cluster is another, or who has none
+//! 1. No caller reaches a handler whose certificate was not verified, whose cluster is another, or who has none
 //!    of the roles that may call the service. Every refusal is counted, and logged with address and reason unless one for
-//!    that reason was just before.
-//! 2. A server that was removed from the cluster gets to no handler either, unless its service is there to
-//!    tell such servers. Its connections are closed when the endpoint hears of the removal.
+//!    that reason was logged just before.
+//! 2. A server that was removed from the cluster reaches no handler either, but those that were added with
+//!    [`Services::with_removed`]. Its other connections are closed when the endpoint hears of the removal.
 
 use std::future::{pending, poll_fn};
 use std::net::SocketAddr;
@@ -41,13 +41,13 @@ pub struct Services {
 struct Offer {
     role: Role,
     callers: Roles,
-    /// True if servers that were removed are served too.
+    /// True if servers that were removed from the cluster are served too.
     tells_removed: bool,
     serve: Arc<dyn Serve>,
 }
 
 impl Services {
-    /// None yet.
+    /// No services.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -59,8 +59,8 @@ impl Services {
         self.offer(callers, false, handler)
     }
 
-    /// Serves one role's service also to servers that were removed from the cluster, so that they hear of it: what they
-    /// may ask is for the handler to decide.
+    /// As [`Services::with`], but serves servers that were removed from the cluster too, so that they learn of the removal.
+    /// The handler decides what they may ask.
     #[must_use]
     pub fn with_removed<S: Service>(self, callers: Roles, handler: impl Handler<S>) -> Self {
         self.offer(callers, true, handler)
@@ -104,7 +104,7 @@ impl Services {
     }
 }
 
-/// The state that all connections of a listener share.
+/// One server behind a port: the state that all its accepted connections share.
 pub(crate) struct House {
     endpoint: Arc<Endpoint>,
     services: Services,
@@ -116,7 +116,7 @@ impl House {
         Arc::new(Self { endpoint, services, closing: watch::Sender::new(false) })
     }
 
-    /// Ends all its connections, now and from now on.
+    /// Ends all its connections, also those that are accepted later.
     pub(crate) fn close(&self) {
         self.closing.send_replace(true);
     }
@@ -125,12 +125,12 @@ impl House {
         self.endpoint.metrics()
     }
 
-    /// The server that this belongs to, while its certificate says so.
+    /// The server, until its certificate expires.
     pub(crate) fn subject(&self) -> Option<Subject> {
         self.endpoint.subject()
     }
 
-    /// Returns true if TLS may ask for this server by the name.
+    /// Returns true if the name in a client's hello (SNI) is this server's.
     pub(crate) fn is_named(&self, name: &str) -> bool {
         match self.endpoint.security() {
             Security::Tls(credentials) => credentials.configs().is_named(name),
@@ -141,7 +141,7 @@ impl House {
         }
     }
 
-    /// Returns true if the name is of a server of the same cluster.
+    /// Returns true if the name is one of a server of the same cluster.
     pub(crate) fn is_beside(&self, name: &str) -> bool {
         match self.endpoint.security() {
             Security::Tls(credentials) => credentials.configs().is_beside(name),
@@ -163,7 +163,7 @@ impl House {
         matches!(self.endpoint.security(), Security::Tls(_))
     }
 
-    /// Serves a server of this process, of which is known who it is.
+    /// Serves a server of this process, which is authenticated without TLS (`local.rs`).
     pub(crate) async fn serve_local(
         self: Arc<Self>,
         (pipe, from): (DuplexStream, Subject),
@@ -173,7 +173,7 @@ impl House {
             Ok(Some(admitted)) => self.serve(admitted, address).await,
             Ok(None) => {}
             Err(Broken::Denied(denied)) => refused(self.metrics(), address, &denied),
-            // It gave up before it was answered.
+            // The caller gave up before the handshake was over.
             Err(broken) => tracing::debug!(%address, %broken, "a handshake broke"),
         }
     }
@@ -214,11 +214,11 @@ impl House {
             }
         };
         let broken = tokio::select! {
-            // One that was removed is served nothing more, however much it sends.
+            // A removed server is served nothing more, however much it sends.
             biased;
             denied = removed => Broken::Denied(denied),
             denied = poll_fn(|_| self.endpoint.outdated(version)) => Broken::Denied(denied),
-            // The sender is of this house, which is held here.
+            // It cannot fail: `self` holds the sender.
             _ = closing.wait_for(|closing| *closing) => Broken::Unused,
             broken = run(&mut wire, &mut serving) => broken,
         };
@@ -226,7 +226,7 @@ impl House {
             self.metrics().refuse(denied.reason);
             let reason = denied.reason.name();
             tracing::warn!(%address, reason, %denied, "a connection was closed");
-            // It changes nothing if the peer does not hear the reason.
+            // The connection ends whether or not the peer hears the reason.
             drop(timeout(CONNECT_TIME_MAX, hello::refuse(&mut wire, denied)).await);
         }
         drop(open);
@@ -234,7 +234,8 @@ impl House {
         tracing::debug!(%address, %broken, "a connection ended");
     }
 
-    /// Finds out who is there and what is wanted; `None` if that was done at once.
+    /// Authenticates the caller and finds the service that it asks for; `None` if it asked for a certificate, which was
+    /// answered.
     pub(crate) async fn shake_hands(
         &self,
         begun: Begun,

@@ -1,6 +1,6 @@
 //! Joining a cluster, and renewing a certificate: `docs/formats/rpc.md` has the bytes.
 //!
-//! `larder-identity` decides in its `enrolment.rs`; here it is asked and told over a connection.
+//! `enrolment.rs` of `larder-identity` decides; this module sends the request and the answer over a connection.
 //!
 //! # Invariants
 //!
@@ -62,7 +62,7 @@ pub(crate) fn frame_of<T: Serialize>(kind: Kind, body: &T) -> Result<Outgoing, B
     Ok(frame)
 }
 
-/// Joins the cluster that made the token, through a manager at `host:port`. Save what comes back.
+/// Joins the cluster that made the token, through a manager at `host:port`. The caller saves the identity.
 ///
 /// # Errors
 /// [`JoinError`], by what to do.
@@ -81,8 +81,8 @@ pub async fn join(address: &str, token: &JoinToken) -> Result<Identity, JoinErro
     obtain(tls, asked, key, authority).await
 }
 
-/// Renews the certificate of a server that has one, through the manager with this id at `host:port`. Save what
-/// comes back, then give it to [`Credentials::replace`].
+/// Renews the certificate of a server that has one, through the manager with this id at `host:port`. The caller saves the
+/// identity, then gives it to [`Credentials::replace`].
 ///
 /// # Errors
 /// [`JoinError`], by what to do.
@@ -108,7 +108,7 @@ pub(crate) async fn connect_joining(
     token: &JoinToken,
 ) -> Result<client::TlsStream<impl Duplex + 'static>, JoinError> {
     let config = joining(token).map_err(|e| unreachable(&e))?;
-    // The verifier goes by the authority and the role; which manager it is does not matter.
+    // The verifier accepts any manager of the authority, so the name is not one server's.
     let name = ServerName::try_from("manager.larder.internal").expect("a DNS name");
     connect(address, name, config).await
 }
@@ -126,7 +126,7 @@ pub(crate) async fn connect(
     in_time(connecting).await.map_err(failed)
 }
 
-/// Asks, and puts what comes back together with the key.
+/// Asks for a certificate, and makes an identity of it and the key.
 async fn obtain<S: Duplex + 'static>(
     tls: client::TlsStream<S>,
     asked: Asked,

@@ -1,13 +1,13 @@
-//! Knocking: a machine that belongs to nobody yet speaks to those it was told to form a cluster with. It
-//! does so before there is any certificate that it could believe; `docs/formats/rpc.md` has the bytes.
+//! Knocking: a machine that belongs to no cluster yet sends a message to the machines that it is to form a cluster with. There
+//! is no certificate yet that it could verify. `docs/formats/rpc.md` has the bytes.
 //!
 //! Both ends prove that they have the same [`PeerSecret`], as `knocking.rs` of `larder-identity` says.
 //!
 //! # Invariants
 //!
-//! 1. Nobody without the secret is told anything but that.
-//! 2. The knocker believes nothing before the proof that comes with it.
-//! 3. What is said is of no concern here: it is handed on as it is.
+//! 1. A machine with another secret learns nothing but that the secrets differ.
+//! 2. The knocker uses an answer only once its proof was verified.
+//! 3. This module does not interpret messages: it hands their bytes on.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -26,13 +26,13 @@ use crate::handshake::{Handshake, in_time};
 use crate::join::{connect, frame_of};
 use crate::metrics::Metrics;
 
-/// A question to a doorkeeper; grows by variants.
+/// A request to a doorkeeper; grows by variants at its end.
 #[derive(Debug, Serialize, Deserialize)]
 enum Asked {
     Knock { said: Vec<u8>, proof: [u8; 32] },
 }
 
-/// An answer of a doorkeeper; grows by variants.
+/// An answer of a doorkeeper; grows by variants at its end.
 #[derive(Debug, Serialize, Deserialize)]
 enum Told {
     Answer {
@@ -54,7 +54,7 @@ pub struct Doorkeeper {
 }
 
 impl Doorkeeper {
-    /// `decide` is told from where somebody knocks and what was said.
+    /// A doorkeeper that has `decide` make the answers, of a knocker's address and message.
     ///
     /// # Errors
     /// If the system gives no randomness.
@@ -65,7 +65,7 @@ impl Doorkeeper {
         Ok(Self { secret, config: doorkeeper()?, decide: Box::new(decide) })
     }
 
-    /// Hears one knock, and answers it.
+    /// Receives one knock, and answers it.
     pub(crate) async fn answer(
         &self,
         begun: Handshake,
@@ -91,7 +91,7 @@ impl Doorkeeper {
     }
 }
 
-/// Says this to the server at `host:port`, and returns what is answered.
+/// Sends a message to the doorkeeper at `host:port`, and returns the answer.
 ///
 /// # Errors
 /// [`KnockError`], by what to do.

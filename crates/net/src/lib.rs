@@ -1,12 +1,12 @@
 //! Calls and messages between the roles of a cluster, each in its process, and between the workers of a bucket.
 //!
-//! It carries what its user gives it, typed requests with their answers and messages, and knows nothing of
-//! placement groups or objects. One [`Endpoint`] for a process, a [`Peer`] for each server that is called, a
-//! [`Listener`] for those who call.
+//! It carries its user's types, requests with their answers and messages, and knows nothing of
+//! placement groups or objects. A server has one [`Endpoint`], a [`Peer`] for each server that it calls, and a
+//! [`Listener`] for those that call it.
 //!
 //! | file | what |
 //! |---|---|
-//! | `frame.rs`, `hello.rs` | what goes over the wire: `docs/formats/rpc.md` |
+//! | `frame.rs`, `hello.rs` | frames, and the agreement on a version: `docs/formats/rpc.md` |
 //! | `receive.rs`, `transmit.rs` | frames out of reads, and into vectored writes |
 //! | `connection.rs` | one task for one connection, for both ends |
 //! | `target.rs`, `peer.rs`, `link.rs`, `calls.rs` | the calling end |
@@ -15,7 +15,7 @@
 //! | `transport.rs`, `local.rs`, `simulated.rs` | what the bytes go through: TCP, memory between servers of one process, a simulated network |
 //! | `handshake.rs`, `join.rs`, `knock.rs` | how each connection begins, how servers join over one, how machines find each other before they are a cluster |
 //!
-//! `larder-identity` says who is who.
+//! `larder-identity` has the keys and certificates by which servers know each other.
 
 mod calls;
 mod connection;

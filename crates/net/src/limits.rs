@@ -19,37 +19,37 @@ pub const PROTOCOL_TOO_LONG: u8 = 26;
 pub const HEADER_BYTES: usize = 40;
 /// Most bytes of a frame's body, which is decoded: one request, answer or message.
 pub const BODY_BYTES_MAX: usize = 1024 * 1024;
-/// Most bytes of a frame's payload, which is passed on as it is: a chunk, and room beside it.
+/// Most bytes of a frame's payload, which is passed on undecoded: a chunk, and room beside it.
 pub const PAYLOAD_BYTES_MAX: usize = CHUNK_BYTES_MAX as usize + 64 * 1024;
-/// Most bytes of the body of a hello or goodbye, and of everything that is said before a hello.
+/// Most bytes of the body of a hello or goodbye, and of every frame before the hello: those of joining and knocking.
 pub const HELLO_BYTES_MAX: usize = 4096;
 
-/// Bytes asked of the socket at a time. A payload keeps the whole read that it came with in memory.
+/// Bytes of one read of the socket. A payload keeps the whole buffer of its read in memory.
 pub const READ_BYTES: usize = 64 * 1024;
 /// Bytes of room left in a buffer below which the next read gets a new one.
 pub const READ_ROOM_BYTES_MIN: usize = 16 * 1024;
-/// Frames with a payload and up to this long are copied out of the read that they came with. So a few bytes
-/// that somebody keeps do not keep [`READ_BYTES`].
+/// Frames with a payload and up to this long are copied out of the buffer of their read, so that a small payload does not
+/// keep [`READ_BYTES`] in memory.
 pub const COPIED_FRAME_BYTES_MAX: usize = 1024;
-/// Bytes that wait in each direction of a connection between servers of one process.
+/// Bytes buffered in each direction of a connection between servers of one process.
 pub const PIPE_BYTES: usize = 256 * 1024;
-/// Bytes handed over from the queue to the socket's batch at a time, or one frame.
+/// Bytes moved from the queue to the socket's batch at a time; a larger frame moves alone.
 pub const BATCH_BYTES_MAX: usize = 1024 * 1024;
 /// Slices of one vectored write: two for each frame with a payload.
 pub const SLICES_MAX: usize = 128;
-/// Frames received before what they caused is sent.
+/// Frames received before their answers are sent.
 pub const RECEIVED_PER_TURN_MAX: usize = 256;
-/// Turns of a connection before others have theirs.
+/// Turns of a connection's task before it yields to other tasks.
 pub const TURNS_MAX: usize = 8;
 
 /// Requests of one connection that wait for an answer.
 pub const REQUESTS_MAX: usize = 1024;
 /// Requests and messages of one connection that wait to be written.
 pub const QUEUE_MESSAGES_MAX: usize = 4096;
-/// Bytes of those: beyond it a caller hears `Busy`.
+/// Bytes of these requests and messages: beyond it a caller gets `Busy`.
 pub const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Bytes of payloads of one connection's requests that its handlers have not answered: beyond it the
-/// caller hears `Busy`.
+/// caller gets `Busy`.
 pub const HELD_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Bytes of answers that wait to be written, beyond which nothing more is read.
 pub const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -59,29 +59,28 @@ pub const CONNECTIONS_MAX: usize = 4096;
 /// Handshakes of one listener that are under way; a further one evicts another. When a server of a large cluster
 /// starts, all others connect to it at once.
 pub const HANDSHAKES_MAX: usize = 256;
-/// Longest from the connection to the client's first message, which waits for nothing of ours. A lost packet costs one
-/// second.
+/// Longest from the connection to the client's hello, which does not depend on an answer. A lost packet costs one second.
 pub const HELLO_TIME_MAX: Duration = Duration::from_secs(3);
-/// Longest that a connection may take from its first packet to the last hello. Three round trips and
-/// four signatures are milliseconds; seconds are for a lost packet or two.
+/// Longest from a connection's first packet to the last hello. Three round trips and four signatures take milliseconds; the
+/// seconds allow for a lost packet or two.
 pub const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
-/// Pause of a listener after the system refused it a connection, as it does out of descriptors.
+/// Pause of a listener after the system failed to accept a connection, as when it is out of file descriptors.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The precision of deadlines: one look at all of a connection's calls is cheaper than a timer for each,
-/// and deadlines are tens of milliseconds and more.
+/// The precision of deadlines. One look at all calls of a connection is cheaper than a timer for each, and deadlines are tens
+/// of milliseconds and more.
 pub const TICK: Duration = Duration::from_millis(10);
-/// Pause between a connection's pings. All connections of an endpoint are pinged together, and none over which bytes
+/// Interval of a connection's pings. All connections of an endpoint are pinged together, but those over which bytes
 /// have just gone both ways.
 pub const PING_INTERVAL: Duration = Duration::from_secs(1);
-/// Silence after which a connection is given up. A ping may have to wait for the largest frame and the
-/// kernel's buffers before it, about 13 MiB: 1.1 s at 100 Mbit/s. Two lost pings are survived.
+/// Silence after which a connection is given up. A ping may have to wait behind the largest frame and the
+/// kernel's buffers, about 13 MiB: 1.1 s at 100 Mbit/s. A connection survives two lost pings.
 pub const SILENCE_MAX: Duration = Duration::from_secs(4);
 /// First pause after a failed attempt to connect.
 pub const BACKOFF_MIN: Duration = Duration::from_millis(50);
-/// Failed attempts to connect before the one that the log tells of at the default level: servers that start together meet some.
+/// Failed attempts to connect before the one that is logged at the default level: servers that start together cause some.
 pub const UNTOLD_FAILURES: u32 = 5;
-/// Longest pause between attempts; a connection that held this long was a good one.
+/// Longest pause between attempts. A connection that held this long resets the pause.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
 const _: () = assert!(PROTOCOL_MIN <= PROTOCOL_MAX, "a release speaks something");

@@ -1,4 +1,5 @@
-//! The caller's end: what waits for one peer, and the task that connects, sends and receives for it.
+//! The caller's end of the connection to one peer: calls and messages that wait, and the task that connects, sends and
+//! receives.
 //!
 //! ```text
 //!            traffic               breaks, or cannot be made
@@ -9,12 +10,12 @@
 //!
 //! # Invariants
 //!
-//! 1. There is a task exactly while the phase is `Running`. When it ends, all calls have been told and nothing
-//!    is queued: nothing outlives its connection, so nothing is sent twice.
-//! 2. What is queued leaves in its order. Calls nobody waits for any more do not leave at all.
-//! 3. A connection is made for traffic alone, and not before the pause after the last failure is over. Pauses
-//!    double, and are drawn between half and all of their length, so that callers of a server that comes back
-//!    do not all come at once.
+//! 1. There is a task exactly while the phase is `Running`. When it ends, all callers have their outcome and the queue is
+//!    empty: no frame outlives its connection, so none is sent twice.
+//! 2. Frames leave in the order in which they were queued. A call that its caller gave up while it was queued does not
+//!    leave at all.
+//! 3. A connection is made for traffic alone, and not before the pause after the last failure is over. Pauses are exponential
+//!    backoff with jitter, between half and all of each, so that callers do not all return to a server at once.
 
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -38,7 +39,7 @@ use crate::metrics::{Metrics, Opened};
 use crate::target::Target;
 use crate::transmit::Batch;
 
-/// The reason why there is no connection.
+/// The reason why the last connection could not be made, or broke.
 #[derive(Debug, Clone)]
 enum Failure {
     Unreachable(Arc<str>),
@@ -110,7 +111,7 @@ impl Link {
         self.endpoint.metrics()
     }
 
-    /// Queues a request; its number names it for [`cancel`](Self::cancel).
+    /// Queues a request. Returns its number, which [`cancel`](Self::cancel) takes, and the receiver of its outcome.
     pub(crate) fn call(
         self: &Arc<Self>,
         frame: Outgoing,
@@ -141,9 +142,9 @@ impl Link {
         Ok((number, receiver))
     }
 
-    /// Cancels a request whose caller has gone. One that has not begun to leave never does. Of another the
-    /// peer is told, if its version has cancels and the queue has room: a cancel that is lost costs the
-    /// peer a read.
+    /// Cancels a request whose caller no longer waits. A request whose frame is not being sent yet is never sent. Otherwise
+    /// the peer is told, if its version has cancels and the queue has room. A cancel may be lost: it only saves the peer
+    /// work.
     pub(crate) fn cancel(&self, number: u64) {
         let mut state = self.state.lock();
         let frame = Outgoing::bare(Kind::Cancel, Status::Done).numbered(number);
@@ -185,7 +186,7 @@ impl Link {
         Ok(())
     }
 
-    /// Nobody holds the peer any more: the connection is closed.
+    /// Closes the connection, as the last [`Peer`](crate::Peer) of this link is gone.
     pub(crate) fn unused(&self) {
         let mut state = self.state.lock();
         state.unused = true;
@@ -196,7 +197,7 @@ impl Link {
         }
     }
 
-    /// Makes sure that a task runs, unless it is too early.
+    /// Makes sure that a task runs; fails during the pause after a failure.
     fn begin(self: &Arc<Self>, state: &mut State) -> Result<(), Failure> {
         match &state.phase {
             Phase::Running => return Ok(()),
@@ -211,7 +212,7 @@ impl Link {
         Ok(())
     }
 
-    /// The task: one connection.
+    /// Runs the task, for one connection.
     async fn serve(self: Arc<Self>) {
         match self.connect().await {
             Ok(mut wire) => {
@@ -227,7 +228,7 @@ impl Link {
         }
     }
 
-    /// Until the connection breaks.
+    /// Sends and receives until the connection breaks.
     async fn work(&self, wire: &mut Wire) -> Broken {
         let since = Instant::now();
         self.metrics().connected.add(1);
@@ -272,7 +273,8 @@ impl Link {
             Broken::Unused => {}
             broken => {
                 self.metrics().unreachable.add(1);
-                // Servers that are started one after the other meet this, and one that is away does until it is back.
+                // Servers that are started one after the other cause such failures, and so does one that is away until it
+                // is back: one line is enough.
                 match self.state.lock().failures {
                     UNTOLD_FAILURES => {
                         tracing::info!(%server, %role, %address, %broken, "no connection")
@@ -283,7 +285,7 @@ impl Link {
         }
     }
 
-    /// Connects, and meanwhile keeps the deadlines of those who wait.
+    /// Connects, and meanwhile ends calls whose deadline passes.
     async fn connect(&self) -> Result<Wire, Broken> {
         let connecting = self.endpoint.connect(&self.target);
         let mut connecting = std::pin::pin!(connecting);
@@ -303,7 +305,7 @@ impl Link {
         .await
     }
 
-    /// Tells those who are late; when the next may be.
+    /// Ends calls whose deadline has passed. Returns the next deadline.
     fn expire(&self, now: Instant) -> Option<Instant> {
         let mut ended = Vec::new();
         let mut state = self.state.lock();
@@ -314,7 +316,7 @@ impl Link {
         due
     }
 
-    /// The connection is no more: everybody is told.
+    /// Ends all calls, drops queued frames, and begins the pause, as the connection broke or could not be made.
     fn end(&self, broken: &Broken, not_sent: &CallError) {
         let mut ended = Vec::new();
         let failure = Failure::of(broken);
@@ -333,20 +335,20 @@ impl Link {
     fn tell(&self, ended: Ended) {
         self.metrics().in_flight.sub(ended.len() as u64);
         for (waiting, outcome) in ended {
-            // A caller that has gone away hears nothing.
+            // It fails if the caller no longer waits.
             drop(waiting.answer.send(outcome));
         }
     }
 }
 
-/// The time to wait after so many failures before: none after the first of a connection that had held.
+/// The pause after a failure, by the number of failures in a row before it: none after the first.
 fn pause(failures: u32, draw: impl FnOnce() -> Option<u16>) -> Duration {
     if failures == 0 {
         return Duration::ZERO;
     }
     let longest =
         BACKOFF_MIN.saturating_mul(1 << failures.min(16).saturating_sub(1)).min(BACKOFF_MAX);
-    // Without randomness the pause is half: it is only there to spread attempts.
+    // Without randomness the pause is half as long: randomness only spreads the attempts.
     let Some(drawn) = draw() else { return longest / 2 };
     let part = f64::from(drawn) / f64::from(u16::MAX);
     longest.mul_f64(0.5 + part / 2.0)
@@ -403,7 +405,7 @@ impl End for Calling<'_> {
         }
         let mut state = self.link.state.lock();
         for frame in self.answers.drain(..) {
-            // One that came too late, or was given up, finds nobody.
+            // An answer that came too late, or to a call that was cancelled, has no caller.
             if let Some(waiting) = state.calls.leave(frame.header.number) {
                 self.answered.push((waiting, frame));
             }
@@ -437,7 +439,7 @@ impl End for Calling<'_> {
                 }
                 is_wanted
             }
-            // One that was answered meanwhile is over.
+            // A cancel of a call that was answered meanwhile is not sent.
             Kind::Cancel => tells && calls.waits(header.number),
             _ => true,
         };
@@ -475,7 +477,7 @@ impl End for Calling<'_> {
 }
 
 impl Queue {
-    /// Returns true if there is room for it.
+    /// Returns true if there is room for the frame.
     fn takes(&self, frame: &Outgoing) -> bool {
         self.len() < QUEUE_MESSAGES_MAX && self.bytes() + frame.len() <= QUEUE_BYTES_MAX
     }

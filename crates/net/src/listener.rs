@@ -1,9 +1,8 @@
-//! One server's end of a port, for as long as it listens.
+//! One server's listener, on a port of its own or on one that it shares (`port.rs`).
 //!
 //! # Invariants
 //!
-//! 1. Nothing of a listener outlives it: when it is dropped its connections end, also those that came through a port
-//!    that others go on using (`port.rs`).
+//! 1. No connection outlives its listener: when that is dropped they end, also on a port that other servers go on using.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,12 +15,12 @@ use crate::house::{House, Services};
 use crate::port::{Ear, Street};
 use crate::transport::Acceptor;
 
-/// One server's end of a port. Dropping it closes all its connections.
+/// Accepts connections for one server. Dropping it closes them all.
 pub struct Listener {
     address: SocketAddr,
     house: Arc<House>,
     street: Arc<Street>,
-    /// Takes connections, if the port is this server's alone.
+    /// Accepts connections, if the port is this server's alone; a shared port has its own task.
     task: Option<JoinHandle<()>>,
 }
 
@@ -36,7 +35,7 @@ impl Drop for Listener {
 }
 
 impl Listener {
-    /// Serves what comes to this socket; of a shared port, what comes for this server.
+    /// Serves connections to this socket; of a shared port, those that name this server.
     ///
     /// # Errors
     /// If the socket has no address.

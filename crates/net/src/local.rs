@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! 1. Both ends are known for certain. Who calls holds the credentials of its endpoint, and who answers is a server of
-//!    this process. Cluster, role, removal and the certificates' end are looked at as they are of a connection from outside.
-//! 2. Neither end asks whether the other lives: a server's end goes with it.
-//! 3. A pipe holds [`PIPE_BYTES`] each way at most: a writer into a full one waits until it was read.
+//! 1. Both ends are authenticated: the caller holds the credentials of its endpoint, and the other end is a server of
+//!    this process. Cluster, role, removal and expiry of certificates are checked as for a connection from outside.
+//! 2. Neither end pings: when a server ends, so does its end of the pipe.
+//! 3. A pipe holds [`PIPE_BYTES`] each way at most: a writer into a full one waits until the other end has read.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
@@ -20,7 +20,7 @@ use crate::port::{Ear, Street};
 use crate::target::Target;
 
 impl Endpoint {
-    /// Speaks within the process with servers that share this port, from the next connection on. Does nothing where the
+    /// Connects through memory to servers that share this port, from the next connection on. Does nothing where the
     /// port is not shared.
     pub fn share(&self, ear: &Ear) {
         let Ear::Shared(port) = ear else { return };
@@ -31,7 +31,7 @@ impl Endpoint {
     }
 }
 
-/// Connects to a server behind this port; `None` if it is none.
+/// Connects to a server behind this port; `None` if the target is not behind it.
 fn connect(
     endpoint: &Endpoint,
     target: &Target,

@@ -1,4 +1,4 @@
-//! Counts of what connections do, for a role to export.
+//! Counts of connections, frames, calls and refusals, for a role to export.
 
 use std::time::{Duration, Instant};
 
@@ -8,12 +8,12 @@ use parking_lot::Mutex;
 
 use crate::error::Refused;
 
-/// The end of a connection at which a process stands: it asks a service, or serves it.
+/// The end of a connection that this server is: the client or the server of its service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stands {
-    /// It asks.
+    /// The client: it asks.
     Asks,
-    /// It serves.
+    /// The server: it answers.
     Serves,
 }
 
@@ -21,7 +21,7 @@ impl Stands {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Asks, Self::Serves];
 
-    /// As a label.
+    /// Its label in metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -40,7 +40,7 @@ pub struct Traffic {
     pub sent: Counter,
 }
 
-/// Round trips of calls: bucket n counts those of less than 2^(n+4) µs, and not less than half of it.
+/// A histogram of the round trips of calls: bucket n counts those of less than 2^(n+4) µs that no bucket before it counts.
 #[derive(Debug, Default)]
 pub struct RoundTrips {
     buckets: [Counter; Self::BUCKETS],
@@ -48,7 +48,7 @@ pub struct RoundTrips {
 }
 
 impl RoundTrips {
-    /// From 16 µs to 16 s, and what took longer.
+    /// Bounds from 16 µs to 16.8 s, and a bucket for longer ones.
     pub const BUCKETS: usize = 22;
 
     pub(crate) fn took(&self, time: Duration) {
@@ -66,14 +66,14 @@ impl RoundTrips {
         })
     }
 
-    /// All calls' time together.
+    /// The sum of all round trips.
     #[must_use]
     pub fn sum(&self) -> Duration {
         Duration::from_micros(self.microseconds.get())
     }
 }
 
-/// The refusals that get a line in the log: anybody who reaches the port can cause them.
+/// Bounds the log lines about refusals, as anyone who reaches the port can cause refusals.
 #[derive(Debug)]
 struct Lines {
     since: Instant,
@@ -94,18 +94,18 @@ impl Lines {
     }
 }
 
-/// The counts of what a process's connections did. One for all of them.
+/// The counts of all connections of one endpoint, or of a shared port before they reach a server.
 #[derive(Debug, Default)]
 pub struct Metrics {
     /// Connections that are open, either way.
     pub open: Counter,
-    /// Connections made, by us.
+    /// Connections that this server opened.
     pub connected: Counter,
-    /// Of those, the ones to servers of this process.
+    /// Of those, the ones to servers of the same process.
     pub local: Counter,
     /// Connections accepted.
     pub accepted: Counter,
-    /// Attempts to connect that failed without the peer's being refused.
+    /// Attempts to connect that failed, but not because either side refused the other.
     pub unreachable: Counter,
     /// Connections that broke after the hellos.
     pub broken: Counter,
@@ -117,9 +117,9 @@ pub struct Metrics {
     pub sent: Counter,
     /// By service and end.
     traffic: [[Traffic; Stands::ALL.len()]; Role::ALL.len()],
-    /// Of connections whose service is not agreed on yet.
+    /// Bytes on connections whose service is not agreed on yet.
     shaking_hands: Traffic,
-    /// One-way messages that were not sent, or not understood.
+    /// One-way messages that were not queued, lost in the queue, or not understood.
     pub dropped: Counter,
     /// Requests refused because too much was under way, here or at the peer.
     pub busy: Counter,
@@ -138,18 +138,18 @@ impl Metrics {
         self.refused[why as usize].get()
     }
 
-    /// Bytes on connections of a service, at this end of them.
+    /// Bytes on connections of a service, of those at which this server is this end.
     #[must_use]
     pub fn traffic(&self, service: Role, stands: Stands) -> &Traffic {
         &self.traffic[service as usize][stands as usize]
     }
 
-    /// The same; of a connection whose service is not agreed on, if there is none.
+    /// As [`Metrics::traffic`]; `None` stands for connections whose service is not agreed on yet.
     pub(crate) fn traffic_of(&self, carries: Option<(Role, Stands)>) -> &Traffic {
         carries.map_or(&self.shaking_hands, |(service, stands)| self.traffic(service, stands))
     }
 
-    /// Bytes on all connections: those received, those sent.
+    /// Bytes on all connections: received, and sent.
     #[must_use]
     pub fn bytes(&self) -> (u64, u64) {
         let all = self.traffic.iter().flatten().chain([&self.shaking_hands]);
@@ -168,20 +168,20 @@ impl Metrics {
         self.refused[why as usize].add(1);
     }
 
-    /// Refuses somebody of whom nothing is known. If that gets a line in the log: the number of such refusals before that
-    /// had none.
+    /// Counts the refusal of a connection that was not authenticated. `Some` if it is to be logged, with the number of such
+    /// refusals since the last line.
     pub(crate) fn refuse_stranger(&self, why: Refused) -> Option<u64> {
         self.refuse(why);
         self.lines.of_refusals.lock()[why as usize].happens(self.lines.now_ms())
     }
 
-    /// The same of somebody who is not given a certificate.
+    /// As [`Metrics::refuse_stranger`], for a server that is not given a certificate.
     pub(crate) fn refuse_joiner(&self, why: Refusal) -> Option<u64> {
         self.lines.of_joiners.lock()[why as usize].happens(self.lines.now_ms())
     }
 }
 
-/// A connection that is counted as open until this is dropped, however its task ends.
+/// Counts a connection as open until this is dropped, however its task ends.
 pub(crate) struct Opened<'a>(&'a Metrics);
 
 impl<'a> Opened<'a> {

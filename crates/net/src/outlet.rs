@@ -1,10 +1,10 @@
-//! The way of answers out of a connection that was accepted: what handlers owe, and the queue of what they said.
+//! The answers of one accepted connection: requests that handlers have not answered yet, and answers that wait to be sent.
 //!
 //! # Invariants
 //!
 //! 1. Requests that handlers have not answered are bounded in number and in bytes of payload: beyond that none is
 //!    admitted.
-//! 2. Each request that was admitted is replied to once, if need be with the news that there is no answer.
+//! 2. Each request that was admitted gets exactly one reply; [`Status::NoAnswer`] if its handler drops it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::transmit::Batch;
 /// Runs when a request is cancelled.
 pub(crate) type Unwanted = Box<dyn FnOnce() + Send>;
 
-/// Where answers go, from whichever thread.
+/// The queue of answers, which handlers fill from any thread.
 pub(crate) struct Outlet {
     state: Mutex<State>,
     metrics: Arc<Metrics>,
@@ -33,7 +33,7 @@ struct State {
     handling: usize,
     held_bytes: usize,
     ended: bool,
-    /// Cancel handlers by request number, of requests without an answer: at most as many as are handled.
+    /// Cancel handlers of unanswered requests, by request number: at most as many as `handling`.
     unwanted: BTreeMap<u64, Unwanted>,
 }
 
@@ -42,7 +42,7 @@ impl Outlet {
         Arc::new(Self { state: Mutex::default(), metrics })
     }
 
-    /// Takes an answer, and what its request held.
+    /// Queues an answer, and frees the `held` bytes of its request.
     fn reply(&self, frame: Outgoing, held: usize) {
         let mut state = self.state.lock();
         state.handling -= 1;
@@ -57,7 +57,7 @@ impl Outlet {
         }
     }
 
-    /// Keeps what runs when a request is cancelled; runs it at once if the connection has ended.
+    /// Keeps `then` for when the request is cancelled; runs it at once if the connection has ended.
     fn when_unwanted(&self, number: u64, then: Unwanted) {
         let mut state = self.state.lock();
         if state.ended {
@@ -67,7 +67,7 @@ impl Outlet {
         state.unwanted.insert(number, then);
     }
 
-    /// The caller has cancelled this request, or one that was answered already.
+    /// Runs the cancel handler of a request, if it is unanswered and has one.
     pub(crate) fn cancel(&self, number: u64) {
         let unwanted = self.state.lock().unwanted.remove(&number);
         if let Some(then) = unwanted {
@@ -75,7 +75,7 @@ impl Outlet {
         }
     }
 
-    /// Counts a request; `false` if there are too many.
+    /// Counts a request. Returns false if too many requests, or too many bytes of them, are unanswered.
     pub(crate) fn admit(&self, held: usize) -> bool {
         let mut state = self.state.lock();
         let full = state.handling == REQUESTS_MAX || state.held_bytes + held > HELD_BYTES_MAX;
@@ -86,22 +86,22 @@ impl Outlet {
         !full
     }
 
-    /// The connection's task runs: an answer that is queued now need not wake it.
+    /// Notes that the connection's task runs: an answer that is queued from now on need not wake it.
     pub(crate) fn awake(&self) {
         drop(self.state.lock().queue.sleeper());
     }
 
-    /// Bytes of answers that wait.
+    /// Bytes of answers that wait to be sent.
     pub(crate) fn bytes(&self) -> usize {
         self.state.lock().queue.bytes()
     }
 
-    /// Moves answers that wait into the batch. If there is none, the waker is kept for when one comes.
+    /// Moves answers that wait into the batch. If there is none, keeps the waker, to wake the task when one comes.
     pub(crate) fn fill(&self, batch: &mut Batch, version: u8, waker: &Waker) {
         self.state.lock().queue.fill(batch, version, waker, |_| true);
     }
 
-    /// The connection has ended: nobody hears answers any more, and what is under way is unwanted.
+    /// Ends with the connection: drops answers, and runs the cancel handlers of unanswered requests.
     pub(crate) fn end(&self) {
         let mut state = self.state.lock();
         state.ended = true;
@@ -112,7 +112,7 @@ impl Outlet {
     }
 }
 
-/// A reply that is owed.
+/// The duty to reply to one request: dropped, it replies that there is no answer.
 pub(crate) struct Reply {
     outlet: Arc<Outlet>,
     number: u64,
@@ -137,7 +137,7 @@ impl Reply {
         self.version
     }
 
-    /// Runs `then` when the request is cancelled.
+    /// Runs `then` when the request is cancelled, or at once if the connection has ended.
     pub(crate) fn when_unwanted(&self, then: Unwanted) {
         self.outlet.when_unwanted(self.number, then);
     }

@@ -1,4 +1,4 @@
-//! A role's view of another server: a handle to call it with.
+//! A handle to call one service of another server.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -18,8 +18,8 @@ use crate::link::Link;
 use crate::service::Service;
 use crate::target::Target;
 
-/// A server's service. Clones share one connection, which is made when it is needed, and closed when the
-/// last clone is gone.
+/// One service of another server. Clones share one connection, which is made when it is needed, and closed when the
+/// last clone is dropped.
 pub struct Peer<S: Service> {
     held: Arc<Held>,
     service: PhantomData<fn() -> S>,
@@ -45,7 +45,7 @@ impl<S: Service> fmt::Debug for Peer<S> {
     }
 }
 
-/// A call for which somebody waits; cancels it when dropped.
+/// A call whose caller waits; dropping this cancels it.
 struct Wanted<'a> {
     link: &'a Link,
     number: u64,
@@ -58,7 +58,7 @@ impl Drop for Wanted<'_> {
 }
 
 impl<S: Service> Peer<S> {
-    /// The server that has this id, at `host:port`. Another server at that address is refused.
+    /// A handle for the server with this id, at `host:port`. Another server at that address is refused.
     #[must_use]
     pub fn new(endpoint: &Arc<Endpoint>, server: ServerId, address: impl Into<String>) -> Self {
         let target = Target { server, role: S::ROLE, address: address.into() };
@@ -66,8 +66,8 @@ impl<S: Service> Peer<S> {
         Self { held, service: PhantomData }
     }
 
-    /// Asks, and waits for the answer; not longer than until the deadline, which is kept to
-    /// [`TICK`](crate::limits::TICK). If the future is dropped, the call may be executed or not.
+    /// Sends a request and waits for the answer until the deadline, which is precise to [`TICK`](crate::limits::TICK).
+    /// If the future is dropped, the request may be executed or not.
     ///
     /// # Errors
     /// [`CallError`], by what to do.
@@ -81,8 +81,8 @@ impl<S: Service> Peer<S> {
         Self::answer(answer.await)
     }
 
-    /// As [`call`](Self::call), but dropping the future cancels the call: it does not leave if it has not begun to, and
-    /// else the server is told. The server may still execute it.
+    /// As [`call`](Self::call), but dropping the future cancels the call. If it is still queued it is never sent, else the
+    /// server is told. The server may still execute it.
     ///
     /// # Errors
     /// [`CallError`], by what to do.
@@ -130,11 +130,11 @@ impl<S: Service> Peer<S> {
         }
     }
 
-    /// Says something that is not answered. What one clone sends after another arrives after it, or one of
-    /// the two not at all.
+    /// Sends a message, which is not answered. Messages arrive in the order in which all clones sent them; some may be
+    /// lost.
     ///
     /// # Errors
-    /// [`SendError`], if it was not taken.
+    /// [`SendError`], if it was not queued.
     pub fn send(&self, message: &S::Message, payload: Bytes) -> Result<(), SendError> {
         let frame = Outgoing::new(Kind::Message, message, payload)
             .map_err(|_too_long| SendError::TooLong)?;

@@ -1,15 +1,14 @@
 //! A port, and the servers of this process that share it.
 //!
-//! A process may be several servers, each with a certificate of its own. TLS names the server that is meant
-//! before anything is secured (SNI), so one port is enough for all of them. The server that is named
-//! answers, with its own certificate. A joiner names no server, and is answered by the one that lets
-//! servers join.
+//! A process may be several servers, each with a certificate of its own. A client's hello names the server that it wants
+//! (SNI), so one port is enough for all of them. The named server answers, with its own certificate. A joiner names no
+//! server, and the one that lets servers join answers.
 //!
 //! # Invariants
 //!
-//! 1. The name decides who answers and nothing else: that server's own handshake finds out who is there. A
-//!    caller that names a server of the cluster that is not here is turned away, since it may come. A
-//!    caller that names none at all is refused as at any other port.
+//! 1. The name decides which server answers and nothing else: that server's own handshake authenticates the caller. If the
+//!    name is that of a server of the cluster that is not here, the connection is closed without a refusal: the server may
+//!    start later. A caller that names no server is refused as at any other port.
 //! 2. Handshakes are bounded in number and time, so that unfinished ones do not use up memory. At the bound the port
 //!    still accepts: the new handshake evicts an older one (see [`under_way`]).
 
@@ -40,11 +39,11 @@ use crate::simulated::Arrivals;
 use crate::transport::{Acceptor, Arrived};
 use under_way::{Taken, UnderWay};
 
-/// Where a server listens.
+/// The socket, port or simulated address at which a server listens.
 pub enum Ear {
     /// At a port of its own.
     Own(TcpListener),
-    /// At one that it shares.
+    /// At a port that it shares with other servers of its process.
     Shared(Arc<Port>),
     /// At an address of a simulated network.
     #[cfg(feature = "simulated")]
@@ -85,7 +84,7 @@ impl From<Arc<Port>> for Ear {
     }
 }
 
-/// A port for several servers of this process. Dropped, it takes no more connections; those that there are go on.
+/// A port for several servers of this process. Once dropped, it accepts no more connections; open ones go on.
 pub struct Port {
     address: SocketAddr,
     street: Arc<Street>,
@@ -99,7 +98,7 @@ impl Drop for Port {
 }
 
 impl Port {
-    /// Takes connections that come to this socket, though nobody answers them yet.
+    /// Accepts connections to this socket. Until a server listens at the port, all but knocks are closed.
     ///
     /// # Errors
     /// If the socket has no address.
@@ -119,13 +118,13 @@ impl Port {
         self.address
     }
 
-    /// Counts connections that were refused before they reached a server.
+    /// Counts of connections that were refused before they reached a server.
     #[must_use]
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.street.metrics
     }
 
-    /// Has those who knock with a secret answered from now on.
+    /// Has this doorkeeper answer knocks from now on.
     pub fn answer(&self, doorkeeper: Doorkeeper) {
         *self.street.doorkeeper.write() = Some(Arc::new(doorkeeper));
     }
@@ -140,9 +139,9 @@ impl Port {
 pub(crate) struct Street {
     houses: RwLock<Vec<Arc<House>>>,
     doorkeeper: RwLock<Option<Arc<Doorkeeper>>>,
-    /// True if callers must name whom they mean: at a port of one server they cannot mean another.
+    /// True if callers must name a server: at the port of one server the name is not needed.
     named: bool,
-    /// Counts refusals of those who never got to a server.
+    /// Counts refusals of connections that reached no server.
     metrics: Arc<Metrics>,
 }
 
@@ -168,7 +167,8 @@ impl Street {
         self.houses.write().retain(|other| !Arc::ptr_eq(other, house));
     }
 
-    /// The server that answers: the one that is named, or lets servers join.
+    /// The server that answers: the one that is named, or for a joiner the one that lets servers join. Any server, which then
+    /// refuses it, answers a caller that names none of the cluster.
     fn find(&self, begun: &Begun) -> Option<Arc<House>> {
         let houses = self.houses.read();
         let house = match begun {
@@ -235,12 +235,13 @@ impl Street {
                 let why = "the handshake took too long".into();
                 refused(metrics, address, &Denied::by_us(Refused::Late, why));
             }
-            // Some callers only look if the port is open, or are early.
+            // Some callers only check that the port is open, or come before the server.
             Err(broken) => tracing::debug!(%address, %broken, "a handshake broke"),
         }
     }
 
-    /// Finds who answers, then what is wanted; `None` if that was done at once.
+    /// Finds the server that answers and has it shake hands; `None` if the caller knocked or asked for a certificate, which
+    /// was answered.
     async fn shake_hands(
         &self,
         arrived: Arrived,
@@ -294,7 +295,7 @@ impl Street {
     }
 }
 
-/// The network that counts as one client: an address, or the 64 bits that one customer of IPv6 has at least.
+/// The network that counts as one client: an IPv4 address, or the /64 that a customer of IPv6 has at least.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),

@@ -1,8 +1,8 @@
-//! Takes frames out of what a socket gives.
+//! Parses frames out of the bytes that a socket gives.
 //!
 //! # Invariants
 //!
-//! 1. At most one read and one frame of the largest length allowed now are buffered.
+//! 1. At most one read and one frame of the largest length that the bounds allow are buffered.
 //! 2. A payload is a slice of the buffer that it was read into. It is copied only in a short frame
 //!    ([`COPIED_FRAME_BYTES_MAX`]), or for the part of a frame that came before its buffer was made.
 
@@ -12,11 +12,11 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::frame::{Bounds, Frame, FrameError, Header};
 use crate::limits::{COPIED_FRAME_BYTES_MAX, HEADER_BYTES, READ_BYTES, READ_ROOM_BYTES_MIN};
 
-/// A buffer that is read into and out of which frames come.
+/// A buffer for reads of the socket, which gives the frames in it.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     buffer: BytesMut,
-    /// Header of the frame whose rest is awaited.
+    /// Header of the frame whose rest has not all arrived.
     header: Option<Header>,
     bounds: Bounds,
 }
@@ -26,12 +26,12 @@ impl Receiver {
         Self { buffer: BytesMut::new(), header: None, bounds: Bounds::HELLO }
     }
 
-    /// Both sides have said hello.
+    /// Changes the bounds, once both sides have said hello.
     pub(crate) fn agreed(&mut self, bounds: Bounds) {
         self.bounds = bounds;
     }
 
-    /// The version in which frames are due.
+    /// The version that frames must have.
     pub(crate) fn version(&self) -> u8 {
         self.bounds.version
     }
@@ -54,7 +54,7 @@ impl Receiver {
         &mut self.buffer
     }
 
-    /// The next frame, if all of it is here.
+    /// The next frame, if all of it has arrived.
     pub(crate) fn frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let header = match self.header {
             Some(header) => header,

@@ -1,4 +1,4 @@
-//! The parts that a user gives: the types that are spoken, and the handler that answers.
+//! The parts that a user gives: the types of requests, answers and messages, and the handler that answers.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -13,8 +13,8 @@ use crate::frame::{Frame, FrameError, Kind, Outgoing, Status};
 use crate::limits::PROTOCOL_TOO_LONG;
 use crate::outlet::Reply;
 
-/// The protocol of one role. Enums among these types grow by variants at their end; nothing of them is
-/// changed or removed while a release that speaks it is in use.
+/// The protocol of one role. Enums among these types grow by variants at their end; no variant is changed or
+/// removed while a release that sends it is in use.
 pub trait Service: Send + Sync + 'static {
     /// The role that answers.
     const ROLE: Role;
@@ -31,7 +31,7 @@ pub trait Service: Send + Sync + 'static {
 pub struct PeerIdentity {
     /// The server that its certificate names.
     pub subject: Subject,
-    /// From where it speaks.
+    /// The address that it calls from.
     pub address: SocketAddr,
     /// Version of the protocol that is spoken with it.
     pub version: u8,
@@ -43,10 +43,10 @@ impl fmt::Display for PeerIdentity {
     }
 }
 
-/// The handler that answers. Called on the connection's task, which does nothing else meanwhile: it must
-/// not block, and what takes time is answered later, from elsewhere.
+/// Answers requests, and takes messages. It is called on the connection's task, which does nothing else meanwhile. So it
+/// must not block: a request that takes time is answered later, from another task or thread.
 pub trait Handler<S: Service>: Send + Sync + 'static {
-    /// A request.
+    /// Takes a request, and answers it through the responder.
     fn request(
         &self,
         from: &PeerIdentity,
@@ -55,12 +55,12 @@ pub trait Handler<S: Service>: Send + Sync + 'static {
         responder: Responder<S>,
     );
 
-    /// A message. Those of one connection come in the order in which they were sent; some may be missing at
-    /// the end of a connection.
+    /// Takes a message. Those of one connection come in the order in which they were sent; the last ones before a
+    /// connection's end may be lost.
     fn message(&self, from: &PeerIdentity, message: S::Message, payload: Bytes);
 }
 
-/// The right to answer one request. If it is dropped instead, the caller hears that there is no answer.
+/// The right to answer one request. If it is dropped instead, the caller gets [`NoAnswer`](crate::Unknown::NoAnswer).
 pub struct Responder<S: Service> {
     reply: Reply,
     service: PhantomData<fn() -> S>,
@@ -80,12 +80,13 @@ impl<S: Service> Responder<S> {
     }
 
     /// Runs `then` on the connection's task when the caller cancels the request or the connection ends, unless it was
-    /// answered before. It must not block. A cancel that came before this was called is not heard.
+    /// answered before. If the connection has ended already, `then` runs at once on this thread. It must not block. A
+    /// cancel that came before this call runs nothing.
     pub fn when_unwanted(&self, then: impl FnOnce() + Send + 'static) {
         self.reply.when_unwanted(Box::new(then));
     }
 
-    /// Says that there is too much to do: the request is not executed.
+    /// Refuses the request, which is not executed, because too much is under way.
     pub fn busy(mut self) {
         self.reply.send(Outgoing::bare(Kind::Answer, Status::Busy));
     }
@@ -106,7 +107,7 @@ impl<S: Service> Responder<S> {
     }
 }
 
-/// A service with its handler, whatever the types.
+/// A service with its handler, of any types.
 pub(crate) trait Serve: Send + Sync {
     fn request(&self, from: &PeerIdentity, frame: Frame, reply: Reply);
     fn message(&self, from: &PeerIdentity, frame: Frame) -> Result<(), FrameError>;

@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! 1. Requests beyond those that may be under way (`outlet.rs`) are answered `Busy` at once.
-//! 2. While many bytes of answers wait to be written nothing more is read: a caller that does not read is
-//!    not read either. One that takes nothing for long is dropped.
+//! 2. While [`ANSWER_BYTES_MAX`] of answers wait to be written nothing more is read, so a caller that reads no answers
+//!    fills no memory. A connection that takes no bytes for [`SILENCE_MAX`] is closed.
 
 use std::sync::Arc;
 use std::task::Waker;

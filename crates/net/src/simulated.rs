@@ -1,15 +1,15 @@
-//! A network within the process, for simulations: what its hosts say arrives late, in pieces or not at all, as its user has
-//! it drawn. Only with the feature `simulated`, which no release has.
+//! A network within the process, for simulations: bytes arrive late, in pieces or not at all, as its user's random numbers
+//! decide. Only with the feature `simulated`, which no release has.
 //!
-//! It takes the place of TCP and TLS alone: frames, links, listeners, deadlines and cancels above it are those of production.
-//! Without TLS, because its random bytes would make each run another; who is at the other end is known here without
-//! certificates, and checked as they would be.
+//! It replaces TCP and TLS alone: frames, links, listeners, deadlines and cancels above it are those of production.
+//! There is no TLS, because its random bytes would make each run differ. The network knows each host's identity, and the
+//! checks are those of certificates.
 //!
 //! # Invariants
 //!
 //! 1. Bytes of one direction of a connection arrive in their order, each once, or none behind the first that is lost.
-//! 2. Nothing here looks at a clock but tokio's, or draws but from what its user gave: on one thread with a paused clock the
-//!    same draws make the same run.
+//! 2. The only clock here is tokio's, and the only randomness is its user's. So on one thread with a paused clock the
+//!    same random numbers make the same run.
 
 mod pipe;
 mod ways;
@@ -53,7 +53,7 @@ pub struct Weather {
 /// A network for hosts of one process.
 pub struct Network {
     state: Mutex<State>,
-    /// Notified when a way opens.
+    /// Notified when a cut is healed.
     changed: Notify,
 }
 
@@ -78,7 +78,7 @@ struct Door {
     arrivals: mpsc::Sender<Arrival>,
 }
 
-/// A connection, who opened it, and from where.
+/// A connection, the server that opened it, and the address of that.
 pub type Arrival = (Pipe, Subject, SocketAddr);
 
 impl State {
@@ -92,7 +92,7 @@ impl State {
 }
 
 impl Network {
-    /// One where everything arrives as the weather has it. `draw` gives the next 64 random bits.
+    /// A network with these delays. `draw` gives the next 64 random bits.
     #[must_use]
     pub fn new(weather: Weather, draw: impl FnMut() -> u64 + Send + 'static) -> Arc<Self> {
         let state = State {
@@ -112,24 +112,24 @@ impl Network {
         Host { network: self.clone(), subject }
     }
 
-    /// Lets nothing through from one server to another: it waits, as behind a cable that was pulled out.
+    /// Lets no bytes through from one server to another: they wait, as if a cable were pulled out.
     pub fn cut(&self, from: ServerId, to: ServerId) {
         self.state.lock().ways.cut(from, to);
     }
 
-    /// Lets through again what waits, and what comes.
+    /// Lets bytes through again, also those that waited.
     pub fn heal(&self, from: ServerId, to: ServerId) {
         self.state.lock().ways.heal(from, to);
         self.changed.notify_waiters();
     }
 
-    /// True while nothing goes through from one server to another.
+    /// Returns true while the way from one server to another is cut.
     #[must_use]
     pub fn is_cut(&self, from: ServerId, to: ServerId) -> bool {
         self.state.lock().ways.is_cut(from, to)
     }
 
-    /// Ends all connections of two servers with each other; what is on its way is lost.
+    /// Resets all connections of two servers with each other; bytes on their way are lost.
     pub fn reset(&self, one: ServerId, other: ServerId) {
         self.state.lock().ways.reset(one, other);
     }
@@ -144,7 +144,7 @@ impl Network {
         };
     }
 
-    /// Everything takes so much longer from one server to another.
+    /// Has bytes take this much longer from one server to another.
     pub fn slow(&self, from: ServerId, to: ServerId, by: Duration) {
         self.state.lock().slow.insert((from, to), by);
     }
@@ -177,7 +177,7 @@ impl Host {
         (self.network.state.lock().draw)()
     }
 
-    /// Opens a connection to a server that is the one meant and has the role.
+    /// Opens a connection to the target, and verifies that it is this server and has the role.
     pub(crate) async fn connect(&self, target: &Target) -> Result<Pipe, Broken> {
         let (there, back) = self.ways_to(target);
         sleep(there).await;
@@ -190,7 +190,7 @@ impl Host {
     /// Opens a stream for a protocol that is none of this crate's, to the server that listens at an address.
     ///
     /// # Errors
-    /// If it refuses, or is another server or none of this cluster's with that role.
+    /// If the server refuses, is another one or of another cluster, or does not have the role.
     pub async fn open(
         &self,
         (server, role): (ServerId, Role),
@@ -239,7 +239,7 @@ impl Host {
         }
         let (there, back) = ways.open(self.subject.server, subject.server);
         let theirs = Pipe::new(self.network.clone(), there, back);
-        // It is held here until they are told: dropping it takes the state's lock.
+        // The result keeps a pipe that could not be sent until the lock is free: dropping the pipe takes the lock.
         let told = door.arrivals.try_send((theirs, self.subject, address_of(self.subject.server)));
         drop(state);
         let ours = Pipe::new(self.network.clone(), back, there);
@@ -250,7 +250,7 @@ impl Host {
     }
 }
 
-/// From where a host speaks.
+/// The address of a host.
 fn address_of(server: ServerId) -> SocketAddr {
     let [_, a, b, c] = server.0.to_be_bytes();
     (Ipv4Addr::new(10, a, b, c), 1).into()
@@ -274,7 +274,7 @@ impl Arrivals {
     pub async fn next(&mut self) -> Arrival {
         match self.receiver.recv().await {
             Some(arrival) => arrival,
-            // The network is gone, and nobody can come.
+            // The network is gone: no connection can come.
             None => std::future::pending().await,
         }
     }

@@ -1,10 +1,10 @@
-//! Whom a connection is to.
+//! The server, role and address that a connection is opened to.
 
 use larder_types::ServerId;
 
 use larder_identity::Role;
 
-/// A server in a role, and where it is called.
+/// A server in a role, and its address.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) server: ServerId,

@@ -1,4 +1,4 @@
-//! Writes frames that wait, many at once.
+//! Writes waiting frames to the socket, many in one vectored write.
 //!
 //! # Invariants
 //!
@@ -16,7 +16,7 @@ use tokio::io::AsyncWrite;
 use crate::frame::{Header, Outgoing};
 use crate::limits::SLICES_MAX;
 
-/// Frames on their way to the socket.
+/// Frames that the socket takes next.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     frames: VecDeque<Outgoing>,
@@ -34,19 +34,19 @@ impl Batch {
         self.frames.push_back(frame);
     }
 
-    /// Sends a ping or pong before everything else.
+    /// Adds a ping or pong before all frames whose sending has not begun.
     pub(crate) fn push_first(&mut self, frame: Outgoing) {
         self.bytes += frame.len();
         let begun = usize::from(self.taken > 0);
         self.frames.insert(begun, frame);
     }
 
-    /// Returns true if everything has left.
+    /// Returns true if all frames are written and flushed.
     pub(crate) fn is_done(&self) -> bool {
         self.frames.is_empty() && !self.unflushed
     }
 
-    /// Bytes of the frames that have not left whole.
+    /// Bytes of the frames that are not written whole.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -56,9 +56,9 @@ impl Batch {
         self.frames.is_empty()
     }
 
-    /// Writes until all is written and flushed, or the socket takes no more. `sent` is told each frame
-    /// that has left whole. Ready with the number of bytes, also if it stopped at a full socket: the
-    /// batch is then not empty.
+    /// Writes until all is written and flushed, or the socket takes no more. Calls `sent` for each frame that is written
+    /// whole. Ready with the number of bytes, also if a full socket stopped it after some: [`Batch::is_done`] is then
+    /// false.
     pub(crate) fn poll_write<W: AsyncWrite + Unpin>(
         &mut self,
         socket: &mut W,
@@ -91,7 +91,7 @@ impl Batch {
         Poll::Ready(Ok(written))
     }
 
-    /// The slices of what is to be written next; how many.
+    /// Fills in the slices to write next. Returns their number.
     fn fill<'a>(&'a self, slices: &mut [IoSlice<'a>; SLICES_MAX]) -> usize {
         let mut filled = 0;
         let mut skip = self.taken;

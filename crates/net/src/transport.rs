@@ -10,17 +10,17 @@ use crate::simulated::{Arrivals, Pipe};
 #[cfg(feature = "simulated")]
 use larder_identity::Subject;
 
-/// Where connections come from.
+/// The source of a listener's connections.
 pub(crate) enum Acceptor {
     Tcp(TcpListener),
     #[cfg(feature = "simulated")]
     Simulated(Arrivals),
 }
 
-/// A connection that came.
+/// An accepted connection.
 pub(crate) enum Arrived {
     Tcp(TcpStream),
-    /// With who opened it.
+    /// With the server that opened it.
     #[cfg(feature = "simulated")]
     Simulated(Box<Pipe>, Subject),
 }

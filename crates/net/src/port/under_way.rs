@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. At most [`HANDSHAKES_MAX`] are under way. A new one beyond that evicts the oldest handshake of the address with
-//!    the most. Unfinished handshakes of one address therefore never keep another address out.
+//! 1. At most [`HANDSHAKES_MAX`] are under way. A new one beyond that evicts the oldest handshake of the address that has
+//!    most of them. Unfinished handshakes of one address therefore never keep another address out.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! One end of a connection.
+//! One end of a simulated connection.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -12,13 +12,13 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::ways::Found;
 use super::{Network, State};
 
-/// See the module's head. Dropping it closes the connection.
+/// One end of a simulated connection. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Pipe {
     network: Arc<Network>,
     reads: u64,
     writes: u64,
-    /// Wakes who reads when something is due.
+    /// Wakes the reader when bytes arrive.
     alarm: Pin<Box<Sleep>>,
 }
 
@@ -108,7 +108,7 @@ impl AsyncWrite for Pipe {
     }
 }
 
-/// Bytes of a write that are accepted: all, or a part where the weather splits it.
+/// The number of bytes of a write that are accepted: all, or fewer where [`Weather`](super::Weather) splits the write.
 fn part(state: &mut State, wanted: usize) -> usize {
     let one_in = state.weather.split_one_in;
     if wanted > 1 && one_in > 0 && (state.draw)().is_multiple_of(one_in) {

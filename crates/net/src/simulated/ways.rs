@@ -1,4 +1,4 @@
-//! The directions of connections, each with what is on its way in it.
+//! The directions of connections, each with the bytes on their way in it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -9,7 +9,7 @@ use larder_types::ServerId;
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Bytes of one direction that are on their way, or wait to be read: what buffers of the kernel hold.
+/// Most bytes of one direction that are on their way or wait to be read, as buffers of the kernel bound them.
 const WINDOW_BYTES: usize = 256 * 1024;
 
 /// Bytes that have arrived.
@@ -33,12 +33,12 @@ pub struct Delivered {
 pub(super) struct Way {
     pub(super) from: ServerId,
     pub(super) to: ServerId,
-    /// In the order in which they arrive.
+    /// Pieces with their times of arrival, in that order.
     under_way: VecDeque<(Instant, Bytes)>,
     bytes: usize,
-    /// Nothing arrives before what was sent earlier.
+    /// The latest arrival so far: bytes arrive in the order in which they were sent.
     last: Instant,
-    /// The time at which the end arrives: its writer is gone.
+    /// The time at which the reader sees the end, once the writer is gone.
     ends: Option<Instant>,
     reader_is_gone: bool,
     /// The connection was reset.
@@ -52,13 +52,13 @@ pub(super) enum Found {
     Bytes(Bytes),
     End,
     Reset,
-    /// Nothing, and something is due then.
+    /// Nothing yet: bytes arrive at this time.
     Later(Instant),
-    /// Nothing.
+    /// Nothing is on its way.
     Nothing,
 }
 
-/// All of them, and where they are cut.
+/// All directions of connections, and the pairs of servers between which they are cut.
 pub(super) struct Ways {
     all: BTreeMap<u64, Way>,
     last: u64,
@@ -105,7 +105,7 @@ impl Ways {
         &self.delivered
     }
 
-    /// The two directions of a new connection: from who opens it, and back.
+    /// The two directions of a new connection: from the server that opens it, and back.
     pub(super) fn open(&mut self, from: ServerId, to: ServerId) -> (u64, u64) {
         let (there, back) = (self.last + 1, self.last + 2);
         self.last = back;
@@ -138,7 +138,7 @@ impl Ways {
             if (way.from, way.to) == (from, to) {
                 wake(&mut way.reader);
             } else if (way.to, way.from) == (from, to) {
-                // It may hear now that its reader is gone.
+                // The writer may learn now that its reader is gone.
                 wake(&mut way.writer);
             }
         }
@@ -155,7 +155,7 @@ impl Ways {
         }
     }
 
-    /// Takes up to so many bytes that have arrived; who reads is woken when there may be something.
+    /// Takes up to `room` bytes that have arrived. Keeps the reader's waker, and wakes it when there may be more.
     pub(super) fn take(&mut self, number: u64, room: usize, reader: &Waker) -> Found {
         let now = Instant::now();
         let at_us = (now - self.began).as_micros() as u64;
@@ -191,7 +191,7 @@ impl Ways {
         }
     }
 
-    /// Bytes that may be written now; the writer is woken when there is room again.
+    /// The number of bytes that may be written now. If there is no room, wakes the writer when there is.
     pub(super) fn room(&mut self, number: u64, writer: &Waker) -> io::Result<usize> {
         let (from, to) = self.ends_of(number);
         let hears = !self.is_cut(to, from);
@@ -209,7 +209,7 @@ impl Ways {
         Ok(room)
     }
 
-    /// Sends bytes for which there is room; they are due then, or behind what was sent before.
+    /// Sends bytes for which there is room. They arrive at `due`, or after those that were sent before.
     pub(super) fn send(&mut self, number: u64, bytes: Bytes, due: Instant) {
         let way = self.way(number);
         way.last = way.last.max(due);
@@ -218,7 +218,7 @@ impl Ways {
         wake(&mut way.reader);
     }
 
-    /// The writer has closed its end: the reader sees that after all that was sent.
+    /// Closes the writer's end. The reader sees the end after all bytes that were sent.
     pub(super) fn end(&mut self, number: u64, due: Instant) {
         let way = self.way(number);
         way.ends = Some(way.last.max(due));
@@ -226,7 +226,7 @@ impl Ways {
         self.forget(number);
     }
 
-    /// The reader is gone.
+    /// Closes the reader's end: bytes on their way are lost.
     pub(super) fn abandon(&mut self, number: u64) {
         let way = self.way(number);
         way.reader_is_gone = true;
