@@ -1,35 +1,36 @@
-//! The choice of the holder that serves a read: what was heard of disks, and policies that choose by it.
+//! The choice of the holder that serves a read: reports of disks, and policies that choose by them.
 //!
-//! One who asks (a primary or a proxy) has one of these. It knows what it sent itself and what came with answers, and
-//! that others ask too, of whom it hears nothing.
+//! Each asker (a proxy; in the comparison with the paper a primary) has a [`Balance`]. It knows the requests that it sent
+//! itself and the reports that came with answers. Other askers' requests it knows only from these reports.
 //!
 //! | policy | asks |
 //! |---|---|
 //! | `primary-first` | the first holder |
-//! | `random` | any |
-//! | `round-robin` | by turns |
-//! | `parallel` | the one with the least queue: requests reported, and those sent since (Shi et al., 2019) |
-//! | `c3` | the least `R − s + q³ · s` (Suresh et al., NSDI 2015), without its rate control. R is the response time, s the service time, q the queue, in which own requests count once for each asker |
-//! | `prequal` | of those whose queue is not among the longest sixth of what was heard lately the fastest, else the one with the least queue (Wydrowski et al., NSDI 2024). Reports that come with answers stand in place of probes |
-//! | `earliest-finish` | the one that would be done first: what waits and the request itself, each as long as the disk takes for it |
+//! | `random` | any holder |
+//! | `round-robin` | the holders in turn |
+//! | `parallel` | the one with the shortest queue: requests reported, and those sent since (Shi et al., 2019) |
+//! | `c3` | the one with the least `R − s + q³ · s` (Suresh et al., NSDI 2015), without its rate control. R is the response time, s the service time, q the queue, in which own requests count once for each asker |
+//! | `prequal` | the one with the least latency, of those whose queue is not in the longest sixth of recent reports; else the one with the shortest queue. Reports that come with answers replace probes (Wydrowski et al., NSDI 2024) |
+//! | `earliest-finish` | the one that would finish first: the service times of its queue and of the request itself, added up |
 //!
 //! # Invariants
 //!
-//! 1. The choice is among the holders that were given, and depends on nothing but what was heard, the time and the number
-//!    drawn for it.
-//! 2. Holders that are about equal are taken at random: askers that heard the same do not run in a herd. A near one goes
-//!    before others as good: a read there takes no trip over the network.
-//! 3. A report loses its weight. What it says of the queue fades within the time in which that queue would be served. It
-//!    fades to the mean of the holders, or to what that disk has on average if that is less. The report itself ends when it
-//!    is so many times older than that time, and at the latest after [`STALE_US_MAX`]. Then its disk counts as one that was
-//!    never heard: as good as the best. **So no disk starves on account of an old report**: of n holders it is taken with a
-//!    chance of 1/n at least. If it is far and others are near, that holds whenever the near ones are worse than the far
-//!    ones on average.
-//! 4. A disk that owes an answer does not count as unheard for being silent. The driver says of each request that was
-//!    sent how it ended, so a silent disk is asked again when it has answered or was given up.
-//! 5. Some disks answer and do not say how long they take: those of an older release, or whose device has served
-//!    nothing yet. Such a disk counts as like the mean of the others.
-//! 6. What is remembered is bounded: of those that owe nothing, the one that was heard longest ago is forgotten.
+//! 1. The choice is among the holders that were given. It depends on nothing but reports, own requests, the time and the
+//!    random number drawn for it.
+//! 2. Holders that are about equal are chosen at random, so that askers with the same reports do not form a herd. Of equal
+//!    holders a near one is chosen: its answer does not cross the network.
+//! 3. A report loses its weight. The queue in it fades within the time in which the disk would serve that queue. It fades
+//!    to the mean of the holders, or to the disk's own average if that is less. The report expires when it is
+//!    [`STALE_AFTER_FINISHES`] times older than that time, and at the latest after [`STALE_US_MAX`]. Then its disk counts
+//!    like one that never reported: as good as the best. **So no disk starves on account of an old report**: such a disk is
+//!    chosen among n holders with a probability of at least 1/n. If it is far and others are near, that holds whenever the
+//!    near ones are worse than the far ones on average.
+//! 4. A disk that owes an answer does not count as unheard because it is silent. The driver reports the end of each request
+//!    that it sent, so a silent disk is asked again once it has answered or was given up.
+//! 5. A disk may answer without a service time: its server has an older release, or its device has served
+//!    nothing yet. It counts with the mean service time of the others.
+//! 6. At most [`HOLDERS_HEARD_MAX`] disks are remembered. The one whose report is oldest, of those that owe nothing, is
+//!    forgotten for another.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +49,7 @@ mod seen;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// See the module's head, also for the others.
+    /// Always the first holder.
     PrimaryFirst,
     /// At random.
     Random,
@@ -58,7 +59,7 @@ pub enum Policy {
     C3,
     /// By Prequal's rule.
     Prequal,
-    /// By the time at which it would be done.
+    /// By the time at which it would finish.
     #[default]
     EarliestFinish,
     /// By the queue.
@@ -92,7 +93,7 @@ impl Policy {
     }
 }
 
-/// The knowledge of a disk.
+/// An asker's memory of a disk.
 #[derive(Debug, Default)]
 struct Known {
     report: Option<Report>,
@@ -100,15 +101,15 @@ struct Known {
     is_mute: bool,
     /// The time at which the report came.
     heard_us: u64,
-    /// Average of the requests that reports tell of, in sixteenths.
+    /// Average number of requests in its reports, in sixteenths.
     queue_average: u64,
     /// Average time from sending a request to its answer; 0 before the first.
     response_us: u64,
-    /// Sent and not ended.
+    /// Requests of this asker that have not ended.
     owed: [Load; SIZE_CLASSES],
-    /// Of these, sent since the report came.
+    /// Those of them that were sent since the report came.
     since: [Load; SIZE_CLASSES],
-    /// Since when it owes an answer and gives none.
+    /// The time since which it owes answers and has given none.
     silent_since_us: u64,
 }
 
@@ -117,7 +118,7 @@ impl Known {
         self.owed.iter().map(|load| load.requests).sum()
     }
 
-    /// Returns true if what was heard says anything yet.
+    /// Returns true if it has a report that has not expired.
     fn is_heard(&self, now_us: u64) -> bool {
         self.report.is_some_and(|report| {
             let stale_us = seen::finish_us(&report).saturating_mul(STALE_AFTER_FINISHES);
@@ -127,27 +128,27 @@ impl Known {
     }
 }
 
-/// See the module's head.
+/// Chooses holders by one policy, and remembers what it needs for that.
 #[derive(Debug)]
 pub struct Balance {
     policy: Policy,
-    /// Askers of the cluster, by an estimate: C3 counts what it has sent itself once for each.
+    /// An estimate of the number of askers in the cluster: policies count own requests once for each.
     askers: u32,
     known: BTreeMap<DiskId, Known>,
-    /// The queues that were last reported, whose ever.
+    /// The queues of the last reports of all disks.
     queues: score::Recent,
     turn: u64,
 }
 
 impl Balance {
-    /// Nothing was heard yet. There are about so many askers.
+    /// A chooser without reports, one of about `askers`.
     #[must_use]
     pub fn new(policy: Policy, askers: u32) -> Self {
         let queues = score::Recent::default();
         Self { policy, askers, known: BTreeMap::new(), queues, turn: 0 }
     }
 
-    /// Sets the estimate of how many ask.
+    /// Sets the estimate of the number of askers.
     pub fn set_askers(&mut self, askers: u32) {
         self.askers = askers.max(1);
     }
@@ -158,13 +159,13 @@ impl Balance {
         self.policy
     }
 
-    /// Another policy from now on; what was heard stays.
+    /// Chooses by another policy from now on. Reports stay.
     pub fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
     }
 
-    /// The holder to ask for so many bytes: one of `holders`, which begin with the primary's own, and of which the first
-    /// [`CHOICES_MAX`] count. `draw` is a number drawn at random for this choice. `None` if there is no holder.
+    /// Chooses the holder to ask for so many bytes: one of the first [`CHOICES_MAX`] of `holders`. `draw` is a random number
+    /// for this choice. `None` if there is no holder.
     pub fn choose(
         &mut self,
         now_us: u64,
@@ -176,14 +177,14 @@ impl Balance {
         self.choose_near(now_us, (holders, 0), bytes, draw)
     }
 
-    /// Begins the next turn: by turns, requests of one turn begin at the same place.
+    /// Begins the next turn of [`Policy::RoundRobin`]: choices of one turn prefer the same place among their holders.
     pub fn take_turn(&mut self) {
         self.turn = self.turn.wrapping_add(1);
     }
 
-    /// As [`choose`](Self::choose), where the holders at whose places `far` has a bit are reached over the network.
-    /// Policies that hear take a near one unless a far one is better by more than the trip; turns are taken among near
-    /// ones.
+    /// As [`choose`](Self::choose), within the present turn, where the holders at whose places `far` has a bit are reached
+    /// over the network. Policies that use reports choose a near holder unless a far one is better by more than the trip.
+    /// Round-robin takes turns among the near ones.
     pub fn choose_near(
         &self,
         now_us: u64,
@@ -209,7 +210,7 @@ impl Balance {
         of_them.map(|at| holders[at]).nth(nth as usize)
     }
 
-    /// A request for so many bytes was sent to a disk, by this chooser's choice or another's.
+    /// Notes that this asker sent a request for so many bytes to a disk, whichever way it was chosen.
     pub fn sent(&mut self, now_us: u64, disk: DiskId, bytes: u64) {
         self.make_room(disk);
         let known = self.known.entry(disk).or_default();
@@ -221,7 +222,7 @@ impl Balance {
         known.since[class].add(bytes);
     }
 
-    /// It was answered so long after it was sent, with a report if the release of its server gives one.
+    /// Notes that a request was answered `took_us` after it was sent, with a report if the server's release gives one.
     pub fn answered(
         &mut self,
         now_us: u64,
@@ -236,7 +237,7 @@ impl Balance {
             self.heard(now_us, disk, report);
         }
         if let Some(known) = self.known.get_mut(&disk) {
-            // A report of its server, of a time when it ran a newer release, says nothing of now.
+            // Its server may have gone back to a release without reports: an earlier report is void then.
             known.report = report;
             known.is_mute = report.is_none();
             known.silent_since_us = now_us;
@@ -247,12 +248,12 @@ impl Balance {
         }
     }
 
-    /// It was given up, or refused: the asker that cancelled it has the disk's answer no more.
+    /// Notes that a request was given up or refused: no answer to it will come.
     pub fn gave_up(&mut self, disk: DiskId, bytes: u64) {
         self.ended(disk, bytes);
     }
 
-    /// A report came, with an answer or by itself.
+    /// Notes a report, which came with an answer or by itself.
     pub fn heard(&mut self, now_us: u64, disk: DiskId, report: Report) {
         self.make_room(disk);
         let known = self.known.entry(disk).or_default();
@@ -281,7 +282,7 @@ impl Balance {
         self.known.values().map(|known| u64::from(known.owes())).sum()
     }
 
-    /// Disks of which something is remembered.
+    /// The number of disks that it remembers.
     #[must_use]
     pub fn disks(&self) -> usize {
         self.known.len()
@@ -297,7 +298,8 @@ impl Balance {
         }
     }
 
-    /// Room for one disk more; none if all owe something, which they will not for long.
+    /// Makes room for one more disk: forgets the one whose report is oldest, of those that owe nothing. If all owe something
+    /// it forgets the first; the ends of its requests then change nothing.
     fn make_room(&mut self, disk: DiskId) {
         if self.known.len() < HOLDERS_HEARD_MAX || self.known.contains_key(&disk) {
             return;

@@ -1,20 +1,20 @@
-//! The requests of a key that wait for others of it: a queue for each key.
+//! Dependencies between requests of the same key: a queue for each key.
 //!
 //! | | waits for |
 //! |---|---|
 //! | a read | writes of its key that came before it and are not finished |
 //! | a write | the same, and with [`ReadWrite::Waits`] reads that came before it |
 //!
-//! It gives the order of the priorities `window × R + depth` (Shi et al., 2019) without windows, and begins nothing later
-//! (ADR 31; the property test stands beside this file).
+//! It gives the order of the priorities `window × R + depth` (Shi et al., 2019) without windows, and begins no request later.
+//! A property test beside this file shows it (ADR 31).
 //!
 //! # Invariants
 //!
-//! 1. Of two requests of a key one of which writes, the one that came first begins first; the other begins when it is
-//!    finished. Only a write that passes reads under way may begin beside them.
-//! 2. A read waits for writes alone that had come when it came: any number of reads of a key are under way at once.
-//! 3. What waits for nothing begins at once. Whenever a key has requests, one of them is under way.
-//! 4. What waits is bounded; who would be one more is told so and has changed nothing.
+//! 1. Of two requests of a key, at least one of which is a write, the one that came first begins first. The other begins
+//!    once that is finished, but for a write that [passes](ReadWrite::Passes) reads under way.
+//! 2. A read waits for no other read: any number of reads of a key are under way at once.
+//! 3. A request that depends on no other begins at once. Whenever a key has requests, one of them is under way.
+//! 4. At most [`DEPENDENT_REQUESTS_MAX`] requests wait. One more is refused and changes nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -29,23 +29,24 @@ pub enum Access {
     Write,
 }
 
-/// The order of a write and the reads before it: it waits for them, or does not.
+/// The order of a write and the reads before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadWrite {
-    /// It does, as where data is overwritten in place.
+    /// The write waits for the reads, as it must where data is overwritten in place.
     Waits,
-    /// It does not: extents never change, and a read that comes late notices (ADR 2).
+    /// The write does not wait: extents are never overwritten in place, and checksums show a late read that its bytes are gone
+    /// (ADR 2).
     Passes,
 }
 
 /// The result of a request's arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrived {
-    /// It begins.
+    /// It begins now.
     Begins,
-    /// It will, when others are finished.
+    /// It will begin once others are finished.
     Waits,
-    /// There is no room for one more that waits.
+    /// It is refused: too many wait.
     Full,
 }
 
@@ -65,7 +66,7 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// Returns true if it could begin if nothing waited before it.
+    /// Returns true if the requests under way let it begin.
     fn lets(&self, access: Access, read_write: ReadWrite) -> bool {
         let passes = access == Access::Read || read_write == ReadWrite::Passes;
         !self.writes && (passes || self.reads == 0)
@@ -86,7 +87,7 @@ impl<T> Queue<T> {
     }
 }
 
-/// See the module's head.
+/// The queues of all keys that have requests.
 #[derive(Debug)]
 pub struct Dependencies<K, T> {
     read_write: ReadWrite,
@@ -95,13 +96,13 @@ pub struct Dependencies<K, T> {
 }
 
 impl<K: Ord + Clone, T> Dependencies<K, T> {
-    /// Without requests.
+    /// A machine without requests.
     #[must_use]
     pub fn new(read_write: ReadWrite) -> Self {
         Self { read_write, queues: BTreeMap::new(), waiting: 0 }
     }
 
-    /// A request arrives.
+    /// Takes a request that arrives, under a token that [`finished`](Self::finished) returns.
     pub fn arrived(&mut self, key: &K, token: T, access: Access) -> Arrived {
         let queue = self.queues.entry(key.clone()).or_default();
         if queue.waiting.is_empty() && queue.lets(access, self.read_write) {
@@ -116,7 +117,7 @@ impl<K: Ord + Clone, T> Dependencies<K, T> {
         Arrived::Waits
     }
 
-    /// One that was under way is finished: those that begin now.
+    /// Ends a request that was under way. Returns the tokens of those that begin now.
     ///
     /// # Panics
     /// If none of the kind was under way for the key.
@@ -149,13 +150,13 @@ impl<K: Ord + Clone, T> Dependencies<K, T> {
         begins
     }
 
-    /// Requests that wait.
+    /// The number of requests that wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Returns true if there are none, waiting or under way.
+    /// Returns true if no request waits or is under way.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty()

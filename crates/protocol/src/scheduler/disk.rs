@@ -8,23 +8,23 @@
 //!     └──▶ waits, by urgency, oldest ────┘
 //!               first
 //!               ├──▶ cancelled
-//!               └──▶ late: nobody can be waiting for it any more
+//!               └──▶ late: its asker waits no longer
 //! ```
 //!
-//! Writes have a queue of their own, in the order in which they came, which their floors rely on. Here they are only
-//! counted, so that the report tells of them. It tells what a client's read would wait for: reads of lesser urgency count
+//! Writes have a queue of their own, in the order in which they came, on which floors rely. Here they are only
+//! counted, for the report. The report says what a client's read would wait for, so reads of lesser urgency count
 //! while they are at the device, and not while they wait.
 //!
 //! # Invariants
 //!
-//! 1. At most so many reads are at the device, and of each urgency at most its share. None waits while there is room for
-//!    its urgency, once the driver has taken what is [`next`](DiskReads::next).
-//! 2. Of what waits the most urgent begins first, of one urgency the oldest. Once [`READS_PASSED_OVER_MAX`] of greater
-//!    urgency have begun while some of a lesser one waited for room, its oldest begins: nothing waits for ever.
+//! 1. At most [`READS_AT_DEVICE`] reads are at the device, and of each urgency at most its share. None waits while there is
+//!    room for its urgency, once the driver has called [`next`](DiskReads::next) until it returns `None`.
+//! 2. Of waiting reads the most urgent begins first, of one urgency the oldest. Once [`READS_PASSED_OVER_MAX`] of greater
+//!    urgency have begun while some of a lesser one waited for room, the oldest of these begins: no urgency starves.
 //! 3. Each read that arrived ends once: it is served, cancelled, late or turned away; [`Begun`] is handed back by value.
-//!    Only one that was served has touched the device, and only one that was served well moves an average.
-//! 4. What waits is bounded, for each urgency by itself; one more is turned away. What waits longer than anybody waits for
-//!    it leaves when the driver [sheds](DiskReads::shed) it, so a disk that hangs has no long queue.
+//!    Only a served read has touched the device, and only one that succeeded moves an average.
+//! 4. The reads that wait are bounded for each urgency by itself; one more is turned away. A read whose asker waits no
+//!    longer leaves when the driver [sheds](DiskReads::shed) it, so a disk that hangs has no long queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,9 +39,9 @@ use crate::limits::{
 pub enum Urgency {
     /// A client's get.
     Client,
-    /// A copy that is missing or moves.
+    /// The making of a copy that is missing or moves.
     Repair,
-    /// A copy that is verified.
+    /// The verification of a copy.
     Scrub,
 }
 
@@ -60,7 +60,7 @@ impl Urgency {
     const ALL: [Self; URGENCIES] = [Self::Client, Self::Repair, Self::Scrub];
 }
 
-/// A read that is at the device.
+/// A read that is at the device. [`DiskReads::served`] takes it back.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "when it ends, others have room"]
 pub struct Begun {
@@ -71,7 +71,7 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// The time from which on it is at the device, as the driver said it: microseconds.
+    /// The driver's time at which it went to the device, in microseconds.
     #[must_use]
     pub fn since_us(&self) -> u64 {
         self.since_us
@@ -98,7 +98,7 @@ pub enum Turn<T> {
     Late(T),
 }
 
-/// Reads since the start, by what became of them.
+/// Reads since the start, by outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DiskCounts {
     /// Reads that the device served.
@@ -118,16 +118,17 @@ struct Waiting<T> {
     read: T,
 }
 
-/// See the module's head. `T` is what the driver needs to carry a read out.
+/// The reads of one disk. `T` is what the driver needs to carry a read out.
 #[derive(Debug)]
 pub struct DiskReads<T> {
     meter: Meter,
-    /// By urgency, each by number: a number is higher than those that arrived before.
+    /// Waiting reads by urgency and number. Numbers grow in the order in which they were given out.
     waiting: [BTreeMap<u64, Waiting<T>>; URGENCIES],
     at_device: [u16; URGENCIES],
-    /// Since when which reads for bytes are at the device, by class. A copy that is verified is read piece by piece.
+    /// The reads at the device by size class, each with the time at which it went there. Those of scrubs are left out: they
+    /// read a copy piece by piece, so their time is no measure.
     since_us: [BTreeSet<(u64, u64)>; SIZE_CLASSES],
-    /// By urgency: more urgent ones that began since its oldest could have.
+    /// More urgent reads that began while the oldest read of an urgency waited.
     passed_over: [u32; URGENCIES],
     last: u64,
     counts: DiskCounts,
@@ -148,7 +149,7 @@ impl<T> Default for DiskReads<T> {
 }
 
 impl<T> DiskReads<T> {
-    /// Gives out the number of a read that is about to arrive.
+    /// Gives out the number for a read that is about to arrive.
     pub fn number(&mut self) -> u64 {
         self.last += 1;
         self.last
@@ -159,7 +160,7 @@ impl<T> DiskReads<T> {
         self.meter.looked_up(bytes, true);
     }
 
-    /// Takes a read of so many bytes, under a number that was given out and not used; it may wait until then.
+    /// Takes a read of so many bytes, under a number that was given out for it. It may wait until `until_us`.
     pub fn arrive(
         &mut self,
         now_us: u64,
@@ -189,8 +190,8 @@ impl<T> DiskReads<T> {
         Arrival::Waits
     }
 
-    /// Notes that the device has served a read. How long it took is a measure if that says how long others of its size
-    /// take: of one that failed, perhaps at once, it is none. What is [`next`](Self::next) has room now.
+    /// Notes that the device has served a read, so that the [`next`](Self::next) one has room. Its time moves the average if
+    /// `is_measure`: not if it failed, perhaps at once, or differs from clients' reads.
     ///
     /// # Panics
     /// If none of its urgency is at the device.
@@ -207,7 +208,7 @@ impl<T> DiskReads<T> {
         self.counts.served += 1;
     }
 
-    /// Takes out what has waited for longer than anybody waits for it, also while the device serves nothing.
+    /// Takes out the reads whose askers wait no longer, also while the device serves nothing.
     pub fn shed(&mut self, now_us: u64) -> Vec<T> {
         let mut late = Vec::new();
         for urgency in Urgency::ALL {
@@ -223,7 +224,7 @@ impl<T> DiskReads<T> {
         late
     }
 
-    /// Takes a read out of the queue: the next that begins, or one that is late. `None` if all others have to wait.
+    /// Takes a read out of the queue: the next that begins, or one that is late. `None` if all reads in it have to wait.
     pub fn next(&mut self, now_us: u64) -> Option<Turn<T>> {
         let can = |at: &usize| !self.waiting[*at].is_empty() && self.has_room(*at);
         let is_due = |at: &usize| self.passed_over[*at] >= READS_PASSED_OVER_MAX;
@@ -269,7 +270,7 @@ impl<T> DiskReads<T> {
         self.meter.cancelled(bytes);
     }
 
-    /// Returns the report on the disk that answers carry.
+    /// The report on the disk, for an answer.
     #[must_use]
     pub fn report(&self, now_us: u64) -> Report {
         let oldest_us = |since_us: &BTreeSet<(u64, u64)>| {
@@ -290,7 +291,7 @@ impl<T> DiskReads<T> {
         self.waiting.iter().map(BTreeMap::len).sum()
     }
 
-    /// Takes a read to the device, which is counted.
+    /// Counts a read as at the device.
     fn begin(&mut self, now_us: u64, number: u64, (urgency, bytes): (Urgency, u64)) -> Begun {
         self.at_device[urgency as usize] += 1;
         if urgency != Urgency::Scrub {

@@ -1,4 +1,5 @@
-//! The front of the work on keys at a primary: windows, merging and dependencies together.
+//! The queue of requests in front of a primary, as in the paper: windows, merging and dependencies together. No role drives it:
+//! it is there for the comparison (`docs/scheduling.md`).
 //!
 //! ```text
 //!  arrived ─▶ at once, or in the window ─▶ groups ─▶ begin, or wait for others of the key
@@ -9,8 +10,8 @@
 //! # Invariants
 //!
 //! 1. Each request is in one group, and each group begins once.
-//! 2. Requests are turned away only on arrival: a group that leaves its window has room to wait.
-//! 3. Of each key groups leave the window in order, and begin as [`super::dependencies`] says.
+//! 2. Requests are refused only on arrival: a group that leaves its window has room to wait.
+//! 3. Groups of a key leave the window in order, and begin in the order of [`super::dependencies`].
 
 use std::collections::BTreeMap;
 
@@ -19,16 +20,16 @@ use super::merge::{Asked, Group, Merge};
 use super::window::{Arrival, Window};
 use crate::limits::{DEPENDENT_REQUESTS_MAX, WINDOW_REQUESTS_MAX};
 
-/// There is no room for the request: its client is to come again later.
+/// The refusal of a request because too many wait: its client should retry later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
 
 /// An action for the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect<K, T> {
-    /// The group begins. Its number is told when it has ended.
+    /// The group begins. The driver passes its number to [`Front::ended`] once it has ended.
     Begin(u64, Group<K, T>),
-    /// [`Front::due`] is to be called at this time.
+    /// The driver calls [`Front::due`] at this time.
     WakeAt(u64),
 }
 
@@ -42,7 +43,7 @@ struct Held<K, T> {
     waits: Option<Group<K, T>>,
 }
 
-/// See the module's head.
+/// The requests in front of one primary.
 #[derive(Debug)]
 pub struct Front<K, T> {
     window: Window,
@@ -54,7 +55,7 @@ pub struct Front<K, T> {
 }
 
 impl<K: Ord + Clone, T: Copy> Front<K, T> {
-    /// With these windows and this order.
+    /// A front without requests, with these windows and this order of writes and reads.
     #[must_use]
     pub fn new(window: Window, read_write: ReadWrite) -> Self {
         Self {
@@ -67,10 +68,10 @@ impl<K: Ord + Clone, T: Copy> Front<K, T> {
         }
     }
 
-    /// A request arrives.
+    /// Takes a request that arrives.
     ///
     /// # Errors
-    /// [`Full`] if as many wait as may.
+    /// [`Full`] if [`DEPENDENT_REQUESTS_MAX`] wait.
     pub fn arrived(
         &mut self,
         now_us: u64,
@@ -96,14 +97,14 @@ impl<K: Ord + Clone, T: Copy> Front<K, T> {
         Ok(())
     }
 
-    /// The time that was asked for has come, or an earlier or later one.
+    /// Closes the window if it is due: at the time of [`Effect::WakeAt`], or at any other.
     pub fn due(&mut self, now_us: u64, outbox: &mut Vec<Effect<K, T>>) {
         if self.window.is_due(now_us) {
             self.close(outbox);
         }
     }
 
-    /// A group has ended.
+    /// Ends a group, and begins those that waited for it.
     ///
     /// # Panics
     /// If it is not under way.

@@ -1,44 +1,43 @@
-//! Hedging of reads (Dean and Barroso, The Tail at Scale, 2013). A holder that has not answered for longer than reads
-//! of that size nearly always take is not waited for any longer alone. Another is asked too, and the first right answer
-//! counts.
+//! Hedging of reads (Dean and Barroso, The Tail at Scale, 2013). Once a holder has taken longer than reads of that size nearly
+//! always take, another is asked too, and the first right answer counts.
 //!
 //! # Invariants
 //!
-//! 1. Of all reads a small share is hedged, whatever the disks do: servers with too much to do get little more.
-//! 2. A read that its hedge outran counts as one that took long: the delay does not shrink by not being measured. One that
-//!    was given up, at its deadline or because its caller left, counts for nothing.
+//! 1. At most one read in [`HEDGED_PART`] is hedged in the long run, however slow disks are: hedges add little load to servers
+//!    that are overloaded.
+//! 2. A read whose hedge was answered first counts as one that took long, so that hedging does not shorten the delay. A read
+//!    that was given up, at its deadline or because its caller left, does not count.
 
 use crate::limits::{HEDGE_AFTER_US_MAX, HEDGE_AFTER_US_MIN, HEDGED_PART, HEDGES_SAVED_MAX};
 
 /// The estimate grows by one part in so many with an answer that took longer, and shrinks by one in [`SHRINKS_PART`]
-/// with each that did not. It rests where 1 answer in 40 takes longer. That is less than one read in [`HEDGED_PART`]
-/// saves up for: the purse is full when a disk begins to hang.
+/// with each that did not. It rests where about 1 answer in 40 takes longer: fewer than the reads that may be hedged, one in
+/// [`HEDGED_PART`]. So the budget is full when a disk begins to hang.
 const GROWS_PART: u64 = 5;
 /// See [`GROWS_PART`].
 const SHRINKS_PART: u64 = GROWS_PART * 40;
 
-/// The time that answers take, but for one read in about 40: an estimate of a percentile that needs no memory of single
-/// answers.
+/// An estimate of the 97.5th percentile of the time that answers take, which needs no memory of single answers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Usual {
     us: u64,
 }
 
 impl Default for Usual {
-    /// Before the first answer.
+    /// The longest delay, until answers shorten it.
     fn default() -> Self {
         Self { us: HEDGE_AFTER_US_MAX }
     }
 }
 
 impl Usual {
-    /// An answer took so long, or was given up after so long.
+    /// Moves the estimate, by an answer that took so long or a read whose hedge was answered first after so long.
     pub(super) fn note(&mut self, took_us: u64) {
         let moved = match took_us > self.us {
             true => self.us + self.us / GROWS_PART,
             false => self.us - self.us / SHRINKS_PART,
         };
-        // Beyond the bounds it would take long to come back.
+        // From beyond the bounds it would take long to return.
         self.us = moved.clamp(HEDGE_AFTER_US_MIN, HEDGE_AFTER_US_MAX);
     }
 
@@ -48,27 +47,27 @@ impl Usual {
     }
 }
 
-/// The savings of reads for hedges.
+/// The budget of hedges: a token bucket, to which each read adds one token.
 #[derive(Debug)]
 pub(super) struct Purse {
-    /// A hedge costs [`HEDGED_PART`].
+    /// Tokens. A hedge costs [`HEDGED_PART`] of them.
     saved: u32,
 }
 
 impl Default for Purse {
-    /// Full.
+    /// A full bucket.
     fn default() -> Self {
         Self { saved: HEDGED_PART * HEDGES_SAVED_MAX }
     }
 }
 
 impl Purse {
-    /// A read begins.
+    /// Adds the token of a read that begins.
     pub(super) fn earn(&mut self) {
         self.saved = (self.saved + 1).min(HEDGED_PART * HEDGES_SAVED_MAX);
     }
 
-    /// Pays for a hedge; false if there is not enough.
+    /// Pays for a hedge. Returns false if there are not enough tokens.
     pub(super) fn pay(&mut self) -> bool {
         let left = self.saved.checked_sub(HEDGED_PART);
         self.saved = left.unwrap_or(self.saved);

@@ -1,26 +1,26 @@
-//! Requests of one window that are one.
+//! Merging: requests of one window that are carried out as one.
 //!
-//! | requests of one key | are one if | which acts |
+//! | requests of one key | merge if | carried out |
 //! |---|---|---|
-//! | look-ups | they ask for the same version, and none that changes the key stands between them | the first; all get its answer |
-//! | inline puts | they are next to each other | the last: one op with its content, answered to all when it is durable |
-//! | deletes | they are next to each other | the first; all get its answer |
+//! | look-ups | they ask for the same version, and no change of the key came between them | the first; all get its answer |
+//! | inline puts | no other request of the key came between them | the last: one op with its content, answered to all when it is durable |
+//! | deletes | no other request of the key came between them | the first; all get its answer |
 //!
-//! Several things exclude a put or a delete from being one with another ([`Bars`]). One is a condition, as its answer
-//! depends on the very state before it. Another is a bucket with versions, in which each is a version or a marker of its
-//! own. So is retention or a legal hold, which the PG judges for each, and an op of another region, whose clock is its
-//! identity. A put whose data lies in extents has a grant of its own, and is one with none. Conditions of a look-up are
-//! decided on what it finds, and do not matter here.
+//! Several properties keep a put or a delete from merging ([`Bars`]). A condition does, as its answer
+//! depends on the state just before it. So does a bucket with versions, in which each change is a version or a marker of its
+//! own. So do retention and a legal hold, which the PG judges for each, and an op of another region, whose clock is its
+//! identity. A put whose data is in extents has a grant of its own, and never merges. Conditions of a look-up do not
+//! matter: they are decided on the METAX that it finds.
 //!
 //! # Invariants
 //!
-//! 1. Nobody joins what has left its window. Every request of a group had arrived before the group began, so what it
-//!    reads or writes takes place within the time of each.
-//! 2. Of each key the groups leave in the order in which their first requests came, and a change that excludes stands
-//!    alone between what was before it and after it.
-//! 3. Puts that are one had none between them that could have seen the earlier content, and nobody was told of it. It is
-//!    as if it had been overwritten at once.
-//! 4. A window has at most so many requests; the caller of one more is told so before it counts.
+//! 1. No request joins a group that has left its window. Every request of a group arrived before the group began, so the
+//!    group's read or write takes place between the call and the answer of each of them.
+//! 2. Groups of a key leave in the order in which their first requests came, and a change that does not merge is
+//!    a group of its own.
+//! 3. Between merged puts no request came that could have seen the earlier content, and no client was answered about it. It
+//!    is as if that content had been overwritten at once.
+//! 4. A window has at most [`WINDOW_REQUESTS_MAX`] requests.
 
 use std::collections::BTreeMap;
 
@@ -44,14 +44,14 @@ pub enum Kind {
     OtherChange,
 }
 
-/// The reasons that keep a change from being one with another.
+/// The properties that keep a change from merging with another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bars {
     /// It has a condition.
     pub is_conditional: bool,
     /// Its bucket has versions, on or suspended, or it names one.
     pub has_versions: bool,
-    /// It sets or may meet retention or a legal hold.
+    /// It sets retention or a legal hold, or may be refused by one.
     pub is_held: bool,
     /// It comes from another region.
     pub is_foreign: bool,
@@ -62,12 +62,12 @@ pub struct Bars {
 pub struct Asked {
     /// Its action.
     pub kind: Kind,
-    /// The reasons that exclude it.
+    /// The properties that keep it from merging.
     pub bars: Bars,
 }
 
 impl Asked {
-    /// One that nothing excludes.
+    /// A request that may merge.
     #[must_use]
     pub fn plain(kind: Kind) -> Self {
         Self { kind, bars: Bars::default() }
@@ -79,26 +79,26 @@ impl Asked {
         !matches!(self.kind, Kind::LookUp { .. })
     }
 
-    /// Returns true if it may be one with another change.
+    /// Returns true if it may merge with another change.
     fn may_merge(&self) -> bool {
         self.kind != Kind::OtherChange && self.bars == Bars::default()
     }
 }
 
-/// Requests that are one.
+/// Requests that are carried out as one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group<K, T> {
     /// Their key.
     pub key: K,
     /// Their action.
     pub kind: Kind,
-    /// Those who asked, in the order in which they came; never empty.
+    /// Tokens of the requests in the order in which they came; never empty.
     pub members: Vec<T>,
     may_merge: bool,
 }
 
 impl<K, T: Copy> Group<K, T> {
-    /// The one that acts; the others get its answer.
+    /// The request that is carried out; the others get its answer.
     #[must_use]
     pub fn acting(&self) -> T {
         let at = if self.kind == Kind::InlinePut { self.members.len() - 1 } else { 0 };
@@ -121,7 +121,7 @@ struct Open {
     change: Option<usize>,
 }
 
-/// See the module's head. Holds the requests of one window.
+/// The requests of one window, merged.
 #[derive(Debug)]
 pub struct Merge<K, T> {
     groups: Vec<Group<K, T>>,
@@ -136,19 +136,19 @@ impl<K, T> Default for Merge<K, T> {
 }
 
 impl<K: Ord + Clone, T: Copy> Merge<K, T> {
-    /// Returns true if the window takes no more.
+    /// Returns true if the window takes no more requests.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.requests >= WINDOW_REQUESTS_MAX
     }
 
-    /// Returns true if nothing is in it.
+    /// Returns true if the window has no requests.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
 
-    /// A request arrives.
+    /// Takes a request that arrives.
     ///
     /// # Panics
     /// If the window is full.
@@ -180,7 +180,7 @@ impl<K: Ord + Clone, T: Copy> Merge<K, T> {
         self.groups.push(Group { key, kind: asked.kind, members: vec![token], may_merge });
     }
 
-    /// The window closes: its groups, in the order in which they are to begin.
+    /// Closes the window. Returns its groups, in the order in which they are to begin.
     pub fn close(&mut self) -> Vec<Group<K, T>> {
         let members: usize = self.groups.iter().map(|group| group.members.len()).sum();
         assert_eq!(members, self.requests, "each request is in one group");

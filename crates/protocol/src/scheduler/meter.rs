@@ -1,16 +1,16 @@
-//! The words of a data server about a disk with each answer: what waits there, and how long a read takes.
+//! A data server's report on a disk, which each answer carries: the queue there, and the time that a read takes.
 //!
-//! Reads that the page cache answers have no queue and take no time, and who asks cannot tell which they are. The time
-//! that is told for a read is therefore that of the device times the share of reads that get there. With it, the
-//! queue's time and the read's own both come out as they are to be expected.
+//! Reads that the page cache answers do not queue and take no time, and an asker cannot know which they are. The service time
+//! in the report is therefore the device's, times the share of reads that reach the device. With it, an asker's estimates
+//! of the queue's time and of the read's own are right on average.
 //!
 //! # Invariants
 //!
-//! 1. What arrived and has not ended is counted, whether it waits or is served.
+//! 1. A request that arrived and has not ended is counted, whether it waits or is being served.
 //! 2. An average moves by one part in [`AVERAGE_PART`] with each request that was served. One that was cancelled before
 //!    it touched the disk moves none.
-//! 3. The time that is told is no less than that of the oldest read at the device, if that is more than the average. A
-//!    device that hangs ends none, so that no average would ever tell of it.
+//! 3. The device's time counts as at least one part in [`OLDEST_PART`] of the age of the oldest read there. A device that hangs
+//!    serves no read, so its average alone would never show that.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,13 +19,13 @@ use crate::limits::{AVERAGE_PART, MISSED_PART, OLDEST_PART};
 /// Requests of about one size: their service times are comparable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SizeClass {
-    /// To 16 KiB: what it takes to get there is all.
+    /// Up to 16 KiB: nearly all of the time is the fixed cost of a read.
     Small,
-    /// To 128 KiB.
+    /// Up to 128 KiB.
     Medium,
-    /// To 1 MiB.
+    /// Up to 1 MiB.
     Large,
-    /// Above, to a chunk.
+    /// Above 1 MiB, up to a chunk.
     Huge,
 }
 
@@ -47,7 +47,7 @@ impl SizeClass {
         }
     }
 
-    /// That of a request for so many bytes.
+    /// The class of a request for so many bytes.
     #[must_use]
     pub fn of(bytes: u64) -> Self {
         match bytes {
@@ -64,64 +64,64 @@ impl SizeClass {
 pub struct Load {
     /// Number of requests.
     pub requests: u32,
-    /// Bytes of all.
+    /// Bytes of all of them.
     pub bytes: u64,
 }
 
 impl Load {
-    /// One more.
+    /// Adds a request.
     pub(super) fn add(&mut self, bytes: u64) {
         self.requests = self.requests.saturating_add(1);
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// One less, of those that were added.
+    /// Takes away a request that was added.
     pub(super) fn take(&mut self, bytes: u64) {
         self.requests = self.requests.saturating_sub(1);
         self.bytes = if self.requests == 0 { 0 } else { self.bytes.saturating_sub(bytes) };
     }
 }
 
-/// The report of a data server on one disk. It comes from a peer: any numbers may stand in it.
+/// The report of a data server on one disk. It comes from a peer, so its user must expect any numbers in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Requests that are at the disk, by class.
     pub waiting: [Load; SIZE_CLASSES],
-    /// Microseconds that one is to be expected to take, by class. It is the time that the device takes, less for the
-    /// share that the page cache answers; 0 if the device served none yet.
+    /// Expected microseconds of a read, by class: the device's time, times the share of reads that the page cache does not
+    /// answer; 0 if the device has served none yet.
     pub service_us: [u32; SIZE_CLASSES],
     /// Requests that the device serves at once; 0 counts as 1.
     pub lanes: u16,
 }
 
-/// A share of all.
+/// The share of all reads.
 const WHOLE: u32 = 1 << 16;
 
-/// See the module's head.
+/// The numbers of which a disk's report is made.
 #[derive(Debug)]
 pub struct Meter {
     waiting: [Load; SIZE_CLASSES],
-    /// Microseconds that the device takes, on average; 0 if it served none yet.
+    /// Average microseconds that the device takes; 0 if it has served none yet.
     device_us: [u32; SIZE_CLASSES],
-    /// Of clients' reads those that get to the device, in parts of [`WHOLE`].
+    /// The share of clients' reads that reach the device, in parts of [`WHOLE`].
     missed: [u32; SIZE_CLASSES],
     lanes: u16,
 }
 
 impl Meter {
-    /// That of a disk which serves so many requests at once.
+    /// The meter of a disk that serves so many requests at once.
     #[must_use]
     pub fn new(lanes: u16) -> Self {
         let (waiting, device_us) = Default::default();
         Self { waiting, device_us, missed: [WHOLE; SIZE_CLASSES], lanes }
     }
 
-    /// A request for so many bytes is in the queue.
+    /// Counts a request for so many bytes.
     pub fn arrived(&mut self, bytes: u64) {
         self.waiting[SizeClass::of(bytes) as usize].add(bytes);
     }
 
-    /// The device has served it, within so long.
+    /// Ends the count of a request that the device has served, and moves the average by its time.
     ///
     /// # Panics
     /// If none of its size has arrived.
@@ -132,7 +132,7 @@ impl Meter {
         *average = if *average == 0 { took } else { moved(u64::from(*average), took_us) as u32 };
     }
 
-    /// It will not be served.
+    /// Ends the count of a request without moving the average: it was cancelled or failed, or is a write.
     ///
     /// # Panics
     /// If none of its size has arrived.
@@ -142,7 +142,7 @@ impl Meter {
         waiting.take(bytes);
     }
 
-    /// A client's read for so many bytes came, which the page cache could answer or not.
+    /// Moves the share of reads that reach the device, by a client's read that the page cache could answer or not.
     pub fn looked_up(&mut self, bytes: u64, is_cached: bool) {
         let missed = &mut self.missed[SizeClass::of(bytes) as usize];
         match is_cached {
@@ -151,7 +151,7 @@ impl Meter {
         }
     }
 
-    /// As things are, where the oldest read at the device is there for so long, by class; 0 if none is.
+    /// The report now. `oldest_us` has the age of the oldest read at the device by class; 0 if there is none.
     #[must_use]
     pub fn report(&self, oldest_us: [u64; SIZE_CLASSES]) -> Report {
         let service_us = |class: usize| {
@@ -165,7 +165,7 @@ impl Meter {
     }
 }
 
-/// An average moved towards a value; it reaches it.
+/// An average moved one step towards a value; repeated steps reach the value.
 pub(super) fn moved(average: u64, value: u64) -> u64 {
     let value = value.clamp(1, u64::from(u32::MAX));
     match value > average {

@@ -1,5 +1,5 @@
-//! The read scheduler: which requests on a key are one, which wait for another, and which holder serves a read
-//! (ADR 31 and 32).
+//! The read scheduler: it merges requests on a key, orders those that depend on each other, and chooses the holder that
+//! serves a read (ADR 31 and 32).
 //!
 //! ```text
 //!  requests ─▶ window ─▶ merge ─▶ dependencies ─▶ begin ─▶ balance ─▶ a holder
@@ -9,20 +9,23 @@
 //!
 //! | module | what it decides |
 //! |---|---|
-//! | [`window`] | whether a request goes at once or waits for company |
-//! | [`merge`] | which requests of a window are one |
+//! | [`window`] | whether a request begins at once or waits for others to merge with |
+//! | [`merge`] | which requests of a window are carried out as one |
 //! | [`dependencies`] | which of them wait for others of their key |
-//! | [`front`] | the three together, as a primary has them |
+//! | [`front`] | the three together, as the paper has them at a primary |
 //! | [`meter`] | what a data server reports of a disk's queue |
 //! | [`balance`] | which holder is asked |
-//! | [`reads`] | which holder a proxy asks, which one beside it, and when |
+//! | [`reads`] | which holder a proxy asks, when it asks another too, and which |
 //! | [`disk`] | which reads of a data server are at the device, wait, or are cancelled |
 //!
-//! Times are microseconds of the driver's steady clock. A key is whatever the driver takes for one: a row's key at a
-//! primary, a number in a simulation.
+//! Proxies drive [`reads`] with [`balance`], and data servers [`disk`] with [`meter`]. No role drives the first four: they are
+//! there for the comparison with the paper (`docs/scheduling.md`).
 //!
-//! These machines hold no data and decide nothing about versions: whatever order they give, a read answers what the PG
-//! says, and its bytes are verified. A wrong choice costs time.
+//! Times are microseconds of the driver's steady clock. The driver chooses the type of keys: a row's key, or a number in a
+//! simulation.
+//!
+//! These machines hold no data and decide nothing about versions: whatever order they give, a read answers the version that
+//! the PG says, and its bytes are verified. A wrong choice costs time.
 
 pub mod balance;
 pub mod dependencies;

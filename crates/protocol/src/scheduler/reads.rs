@@ -1,21 +1,22 @@
-//! A proxy's reads of chunks: which holder is asked first, when another beside it, and what is remembered of each.
+//! A proxy's reads of chunks: the choice of the holder that is asked first, of the next one, and of hedges.
 //!
 //! ```text
 //!  begin ─▶ next ─▶ asked ──▶ answered with the right bytes (and a report)
 //!             ▲       │  ├──▶ refused: no bytes, wrong ones, or too much to do ──▶ next
-//!             ▲       │  └──▶ gave up: silent, cancelled ──▶ next
+//!             │       │  └──▶ gave up: silent, cancelled ──▶ next
 //!             │       └─ late ─▶ hedge ─▶ another asked; of the two, one is answered and the other given up or outrun
 //! ```
 //!
-//! The driver asks, verifies what comes, and keeps the time; whom it asks, this decides.
+//! The driver sends requests, verifies answers and keeps the time. This machine chooses the holders.
 //!
 //! # Invariants
 //!
 //! 1. Only replicas that METAX names as holders are asked, each at most once in a round.
-//! 2. Each that was asked ends once: it was answered, refused, given up or outrun. That is why [`Asked`] is handed back by value.
-//! 3. A replica that is down is asked when no other is left, and is no hedge, nor is one that may still be. One that has refused is asked after the
-//!    others for [`REFUSED_US`], by whatever policy: refusals are quick, and averages and queues praise them.
-//! 4. Of all reads less than 3 % are hedged ([`hedge`](super::hedge)).
+//! 2. Each request ends once: it was answered, refused, given up or outrun. So [`Asked`] is handed back by value.
+//! 3. A replica that is down is asked only if no other is left. It is never a hedge, nor is one that may still be down. A
+//!    replica that refused is asked after the others for [`REFUSED_US`], under every policy: refusals are quick, so its
+//!    times and its queue look good.
+//! 4. Less than 3 % of all reads are hedged in the long run ([`hedge`](super::hedge)).
 
 use std::collections::BTreeMap;
 
@@ -26,15 +27,15 @@ use super::hedge::{Purse, Usual};
 use super::meter::{Report, SIZE_CLASSES, SizeClass};
 use crate::limits::{CHOICES_MAX, HOLDERS_HEARD_MAX, REFUSED_US};
 
-/// Holders told apart in counts: the first, the second, the third, and all others.
+/// Number of ranks of holders in counts: the first, the second, the third, and all others.
 pub const RANKS: usize = 4;
 
-/// The standing of a server: whether it should be asked.
+/// The state of a server, by which it should be asked or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// It answers.
     Up,
-    /// It was down; it may be asked, once, and not as a hedge: one that may be down helps nobody.
+    /// It was down, and one read should probe it. It is no hedge: it may still be down.
     Due,
     /// It is down.
     Down,
@@ -43,7 +44,7 @@ pub enum Standing {
 /// A replica of a chunk's volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Replica {
-    /// Its index, by which METAX names it.
+    /// Its index in the volume, by which METAX names it.
     pub index: usize,
     /// Its server.
     pub server: ServerId,
@@ -78,15 +79,15 @@ impl Reading {
     }
 }
 
-/// A holder that was asked, and has not ended.
+/// A request to a holder that has not ended.
 #[derive(Debug)]
-#[must_use = "what became of it is to be told"]
+#[must_use = "its end is to be reported"]
 pub struct Asked {
     /// The replica that was asked.
     pub replica: Replica,
     bytes: u64,
     at_us: u64,
-    /// The time to wait for it alone.
+    /// The time to wait for its answer before a hedge.
     pub hedge_after_us: u64,
 }
 
@@ -101,25 +102,25 @@ pub struct ReadCounts {
     pub hedges_won: u64,
     /// Hedges that were not sent, as the share of hedges was spent.
     pub hedges_spared: u64,
-    /// Holders asked of which a report was known.
+    /// Holders asked that had sent a report before.
     pub reports: u64,
     /// Sum of the ages of these reports, in microseconds.
     pub report_age_us: u64,
 }
 
-/// See the module's head.
+/// A proxy's choice of holders, which all of its reads share.
 #[derive(Debug)]
 pub struct Reads {
     balance: Balance,
     usual: [Usual; SIZE_CLASSES],
     purse: Purse,
-    /// Until when those that have refused are asked after the others.
+    /// Disks that refused, with the time until which they are asked after the others.
     refused: BTreeMap<DiskId, u64>,
     counts: ReadCounts,
 }
 
 impl Reads {
-    /// A machine that has asked nobody yet.
+    /// A machine that has asked no holder yet.
     #[must_use]
     pub fn new(policy: Policy) -> Self {
         Self {
@@ -141,7 +142,7 @@ impl Reads {
         self.balance.set_askers(u32::try_from(askers).unwrap_or(u32::MAX));
     }
 
-    /// Begins a read, which has one turn and adds to the share of hedges once, however many holders it asks.
+    /// Begins a read. It takes one turn and adds to the budget of hedges once, however many holders it asks.
     pub fn begin(&mut self) {
         self.purse.earn();
         self.balance.take_turn();
@@ -153,12 +154,12 @@ impl Reads {
         if let Some(asked) = self.ask_one_of(&is_up, now_us, reading, draw) {
             return Some(asked);
         }
-        // Nobody else is left.
+        // Only replicas that are down are left.
         let at = (draw % reading.left.len().max(1) as u64) as usize;
         (!reading.left.is_empty()).then(|| self.ask(now_us, reading, at))
     }
 
-    /// Chooses the holder to ask beside one that takes long; `None` if no other is up, or the share of hedges is spent.
+    /// Chooses the holder of a hedge; `None` if no other is up, or the budget of hedges is spent.
     pub fn hedge(&mut self, now_us: u64, reading: &mut Reading, draw: u64) -> Option<Asked> {
         let is_up = |replica: &Replica| replica.standing == Standing::Up;
         if !reading.left.iter().any(|(_, replica)| is_up(replica)) {
@@ -180,7 +181,7 @@ impl Reads {
         self.usual[SizeClass::of(bytes) as usize].note(took_us);
     }
 
-    /// Notes that a holder gave no bytes or wrong ones, or had too much to do.
+    /// Notes that a holder gave no bytes or wrong ones, or was busy.
     pub fn refused(&mut self, now_us: u64, asked: Asked) {
         if self.refused.len() >= HOLDERS_HEARD_MAX {
             self.refused.retain(|_, until_us| *until_us > now_us);
@@ -191,12 +192,12 @@ impl Reads {
         self.gave_up(asked);
     }
 
-    /// Notes that a holder did not answer, or that nobody waits for it any more.
+    /// Notes that a holder did not answer, or that the caller waits no longer.
     pub fn gave_up(&mut self, asked: Asked) {
         self.balance.gave_up(asked.replica.disk, asked.bytes);
     }
 
-    /// Notes that a hedge was answered before this one, which nobody waits for any more.
+    /// Notes that a hedge was answered before this request.
     pub fn outrun(&mut self, now_us: u64, asked: Asked) {
         self.usual[SizeClass::of(asked.bytes) as usize].note(now_us.saturating_sub(asked.at_us));
         self.counts.hedges_won += 1;
@@ -209,13 +210,13 @@ impl Reads {
         &self.counts
     }
 
-    /// Holders that were asked and have not ended.
+    /// The number of requests that have not ended.
     #[must_use]
     pub fn owed(&self) -> u64 {
         self.balance.owed()
     }
 
-    /// Returns the time for which a read of a size is waited for alone.
+    /// The time to wait for an answer of this size before a hedge.
     #[must_use]
     pub fn hedge_after_us(&self, class: SizeClass) -> u64 {
         self.usual[class as usize].hedge_after_us()

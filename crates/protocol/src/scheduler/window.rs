@@ -1,17 +1,17 @@
-//! Windows: requests that arrive at a loaded primary are looked at together. While it is not loaded, each is looked at
+//! Windows: requests that arrive at a loaded primary are gathered and merged together. While it is not loaded, each begins
 //! without a wait.
 //!
 //! # Invariants
 //!
-//! 1. A request that finds fewer than so many others under way goes at once: one that is alone never waits.
-//! 2. None waits for longer than the window's length.
+//! 1. A request that finds fewer than `loaded_from` others under way, and no open window, begins at once.
+//! 2. No request waits for longer than the window's length.
 //! 3. While a window is open every request joins it, so that requests leave in the order in which they came.
-//! 4. A window closes early when what was under way has ended: then nothing is gained by waiting.
+//! 4. A window closes early when fewer than `loaded_from` requests are under way: then waiting gains nothing.
 
 /// The effect of a request's arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// Goes at once.
+    /// Begins at once.
     AtOnce,
     /// Opens a window, which closes at this time.
     Opens(u64),
@@ -19,7 +19,7 @@ pub enum Arrival {
     Joins,
 }
 
-/// See the module's head.
+/// The window of one primary, open or not.
 #[derive(Debug)]
 pub struct Window {
     length_us: u64,
@@ -29,18 +29,18 @@ pub struct Window {
 }
 
 impl Window {
-    /// A window of this length, for times when at least `loaded_from` requests are under way. With a length of 0
-    /// nothing waits ever.
+    /// A window of this length, which opens when at least `loaded_from` requests are under way. With a length of 0
+    /// no request ever waits.
     ///
     /// # Panics
-    /// If `loaded_from` is 0: one that is alone would wait.
+    /// If `loaded_from` is 0: a request that is alone would wait.
     #[must_use]
     pub fn new(length_us: u64, loaded_from: usize) -> Self {
         assert!(loaded_from > 0, "a request that is alone does not wait");
         Self { length_us, loaded_from, closes_us: None, under_way: 0 }
     }
 
-    /// A request arrives.
+    /// Takes a request that arrives.
     pub fn arrived(&mut self, now_us: u64) -> Arrival {
         if self.closes_us.is_some() {
             return Arrival::Joins;
@@ -53,12 +53,12 @@ impl Window {
         Arrival::Opens(closes_us)
     }
 
-    /// So many have left, at once or from the window, and are under way.
+    /// Counts requests that begin, at once or from the window, as under way.
     pub fn left(&mut self, requests: usize) {
         self.under_way += requests;
     }
 
-    /// So many have ended.
+    /// Ends the count of so many requests.
     ///
     /// # Panics
     /// If they were not under way.
@@ -66,19 +66,19 @@ impl Window {
         self.under_way = self.under_way.checked_sub(requests).expect("what ends has left");
     }
 
-    /// Returns true if the window that is open is to be closed now.
+    /// Returns true if a window is open that is to be closed now.
     #[must_use]
     pub fn is_due(&self, now_us: u64) -> bool {
         self.closes_us
             .is_some_and(|closes_us| now_us >= closes_us || self.under_way < self.loaded_from)
     }
 
-    /// Closes it, whether due or full.
+    /// Closes the window, because it is due or full.
     pub fn close(&mut self) {
         self.closes_us = None;
     }
 
-    /// Requests that have left and have not ended.
+    /// The number of requests that have begun and not ended.
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.under_way

@@ -1,4 +1,4 @@
-//! The best of some holders, by each policy that goes by what was heard.
+//! The best of some holders, by each policy that uses reports.
 
 use larder_types::DiskId;
 
@@ -7,18 +7,19 @@ use super::{Balance, Policy};
 use crate::limits::CHOICES_MAX;
 use crate::scheduler::meter::SizeClass;
 
-/// Reported queues that Prequal's threshold is taken of.
+/// Number of recent reports whose queues decide Prequal's threshold.
 const RECENT: usize = 16;
-/// The threshold is the value that so many of these do not exceed: the quantile 2^-0.25 that the paper found best.
+/// Rank of the threshold among the recent queues in ascending order: the quantile 2^-0.25 that the paper found best.
 const COLD_OF_RECENT: usize = 13;
-/// Service times below so many times the least of the holders' count as that: averages differ by chance, and who follows
-/// chance runs with all others. What is above is a slow disk.
+/// Service times below so many times the least of the holders count as the least one. Averages differ by chance, and askers
+/// that follow chance form a herd. A disk above that is a slow one.
 const SLOW_TIMES: u64 = 2;
 
-/// Microseconds that a trip over the network takes, with what it costs both ends: a far disk has to be done so much earlier.
+/// Microseconds that a trip over the network costs, the work of both ends included: a far disk is chosen only if it would
+/// finish so much earlier.
 const TRIP_US: u128 = 200;
 
-/// Bytes below which queues of as many requests do not differ.
+/// Queues of as many requests count as equal if their bytes differ by less than about this.
 const BYTES_UNIT: u64 = 128 * 1024;
 
 /// The queues of the last reports.
@@ -34,7 +35,7 @@ impl Recent {
         self.pushed += 1;
     }
 
-    /// Requests from which on a queue is among the longest.
+    /// The longest queue of a cold holder.
     fn threshold(&self) -> u64 {
         let mut queues = self.queues;
         let filled = &mut queues[..self.pushed.min(RECENT)];
@@ -44,18 +45,18 @@ impl Recent {
     }
 }
 
-/// The best of some of the holders, as bits by their places, and how good they are.
+/// The best of some of the holders, as bits by their places, and the least score of those with reports.
 fn best_of(
     seen: &[Seen],
     scores: &[u128; CHOICES_MAX],
     is_meant: impl Fn(usize) -> bool,
 ) -> (u16, u128) {
     let meant = || (0..seen.len()).filter(|at| is_meant(*at));
-    // Unheard ones by what they last said: that they may be as good makes no bad one as good as they.
+    // An unheard holder's last report counts here: that it may be as good as the best makes no worse holder as good.
     let best = meant().map(|at| scores[at]).min().unwrap_or(u128::MAX);
     let are_equal = meant().filter(|at| seen[*at].is_unheard || scores[*at] == best);
     let bits = are_equal.fold(0, |bits, at| bits | 1 << at);
-    // If all of them are unheard, what they last said says nothing.
+    // If all of them are unheard, their last reports do not count.
     let heard = meant().filter(|at| !seen[*at].is_unheard).map(|at| scores[at]).min();
     (bits, heard.unwrap_or(0))
 }
@@ -78,7 +79,7 @@ impl Balance {
                 Policy::C3 => self.c3(*disk, seen),
                 Policy::Prequal => self.prequal(*disk, seen),
                 Policy::EarliestFinish => self.finish_us(now_us, *disk, seen, least_us),
-                // By requests, and of as many by bytes, if they differ by much.
+                // By requests, then by bytes if these differ by much.
                 _ => u128::from(seen.queue / PARTS) << 64 | u128::from(seen.bytes / BYTES_UNIT),
             };
         }
@@ -92,9 +93,9 @@ impl Balance {
         if near.1 <= others.1.saturating_add(trip_us) { near.0 } else { others.0 }
     }
 
-    /// Returns the time at which the holder would be done. Its queue has two witnesses: what was reported, of all askers
-    /// but old, and what this one has there itself, a sample but of now. Where the sample says more, the mean of both errs
-    /// less than either.
+    /// The time after which the holder would finish. There are two estimates of its queue: the report, which has all
+    /// askers' requests but is old, and this asker's own requests, a sample but a present one. Where the sample says more,
+    /// the mean of both errs less than either.
     fn finish_us(&self, now_us: u64, disk: DiskId, seen: &Seen, least_us: u64) -> u128 {
         let sampled = seen.owed.saturating_mul(u64::from(self.askers));
         let queue = seen.queue.max(u64::midpoint(seen.queue, sampled)) / PARTS;
@@ -110,7 +111,7 @@ impl Balance {
         levelled.max(u128::from(self.overdue_us(now_us, disk, finish_us)))
     }
 
-    /// For how long the disk has been silent beyond what was to be expected: it will be for as long again.
+    /// The time for which the disk has been silent beyond the expected one. It is expected to be silent for as long again.
     fn overdue_us(&self, now_us: u64, disk: DiskId, expected_us: u64) -> u64 {
         let owing = self.known.get(&disk).filter(|known| known.owes() > 0);
         owing.map_or(0, |known| {
@@ -131,7 +132,7 @@ impl Balance {
         (u128::from(known.response_us) * scale).saturating_add(cubed) - service * scale
     }
 
-    /// Cold ones by their latency, all before hot ones by their queue.
+    /// Cold holders by latency, all of them before hot ones by queue.
     fn prequal(&self, disk: DiskId, seen: &Seen) -> u128 {
         let queue = seen.queue / PARTS;
         if queue > self.queues.threshold() {

@@ -6,7 +6,7 @@ use super::{Balance, Known};
 use crate::limits::{CHOICES_MAX, STALE_US_MAX};
 use crate::scheduler::meter::{Load, Report, SIZE_CLASSES, SizeClass};
 
-/// A weight of a report that is fresh.
+/// The weight of a new report.
 const WHOLE: u64 = 1 << 16;
 /// Queues are counted in parts of requests.
 pub(super) const PARTS: u64 = 16;
@@ -14,19 +14,19 @@ pub(super) const PARTS: u64 = 16;
 /// A holder as the asker sees it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Seen {
-    /// Nothing, or nothing any more.
+    /// It has no report, or an expired one, and owes no answer.
     pub(super) is_unheard: bool,
     /// Requests at the disk, in [`PARTS`].
     pub(super) queue: u64,
-    /// Their bytes.
+    /// Bytes of these requests.
     pub(super) bytes: u64,
-    /// Of these, what it owes this asker.
+    /// Those of them that this asker sent, in [`PARTS`].
     pub(super) owed: u64,
-    /// Expected microseconds of each of these, on average.
+    /// Expected microseconds of each request in the queue, on average.
     pub(super) each_us: u64,
     /// The number of requests that it serves at once, 1 at least.
     pub(super) lanes: u64,
-    /// The time that it takes for the request itself.
+    /// Expected microseconds of the request to be sent.
     pub(super) service_us: u64,
 }
 
@@ -35,7 +35,7 @@ pub(super) fn requests(report: &Report) -> u64 {
     report.waiting.iter().map(|load| u64::from(load.requests)).sum()
 }
 
-/// Time that the device takes for one of the class: that of the class, or else of the next one that it knows.
+/// The service time of a class in a report, or that of the nearest class that has one.
 fn service_us(report: &Report, class: usize) -> u64 {
     let by_distance =
         (0..SIZE_CLASSES).flat_map(|far| [class.checked_sub(far), class.checked_add(far)]);
@@ -43,7 +43,7 @@ fn service_us(report: &Report, class: usize) -> u64 {
     u64::from(known.copied().find(|service| *service > 0).unwrap_or(0))
 }
 
-/// Time at the device of all these.
+/// The sum of the service times of these requests.
 fn work_us(report: &Report, waiting: &[Load; SIZE_CLASSES]) -> u64 {
     let of_class = |(class, load): (usize, &Load)| {
         u64::from(load.requests).saturating_mul(service_us(report, class))
@@ -55,7 +55,7 @@ fn lanes(report: &Report) -> u64 {
     u64::from(report.lanes.max(1))
 }
 
-/// In how long the disk would be done with what the report tells of and one request more.
+/// The time in which the disk would finish the queue in its report and one more request.
 pub(super) fn finish_us(report: &Report) -> u64 {
     (work_us(report, &report.waiting) / lanes(report)).saturating_add(service_us(report, 0)).max(1)
 }
@@ -67,11 +67,11 @@ fn weight(age_us: u64, half_us: u64) -> u64 {
         return 0;
     }
     let whole = WHOLE >> halvings;
-    // Between two halvings along the chord.
+    // Linear between two halvings.
     whole - whole / 2 * (age_us % half_us) / half_us
 }
 
-/// The queue of a report, and how far it still counts.
+/// The queue of a report, and its weight by now.
 #[derive(Debug, Clone, Copy, Default)]
 struct Told {
     queue: u64,
@@ -88,7 +88,7 @@ impl Told {
 }
 
 impl Balance {
-    /// Each of the holders, of which there are [`CHOICES_MAX`] at most.
+    /// The state of each holder, of which there are at most [`CHOICES_MAX`].
     pub(super) fn seen(
         &self,
         now_us: u64,
@@ -104,7 +104,7 @@ impl Balance {
         let mean = weighted.checked_div(weights).unwrap_or(0);
         let mut seen = [Seen::default(); CHOICES_MAX];
         for ((seen, told), disk) in seen.iter_mut().zip(&told).zip(holders) {
-            // One that owes an answer is not unheard for being silent.
+            // A disk that owes an answer is not unheard because it is silent.
             let known = self.known.get(disk);
             let is_unheard = known.is_none_or(|it| it.owes() == 0 && !it.is_heard(now_us));
             *seen = Seen {
@@ -118,8 +118,8 @@ impl Balance {
 }
 
 impl Balance {
-    /// Takes disks that answer and do not say how long they take for ones like those that do. They are of an older
-    /// release, or have a device that has served nothing yet.
+    /// Gives disks that answer without a service time the mean of those that have one. Their servers have an older
+    /// release, or their devices have served nothing yet.
     fn level(&self, holders: &[DiskId], seen: &mut [Seen; CHOICES_MAX]) {
         let answers = |disk: &DiskId| {
             self.known.get(disk).is_some_and(|it| it.is_mute || it.report.is_some())
@@ -145,7 +145,7 @@ impl Balance {
 
 fn of_known(known: &Known, told: Told, mean: u64, class: SizeClass) -> Seen {
     let report = known.report.unwrap_or_default();
-    // A disk that never has much is not thought to have it because another one has.
+    // A long queue at another disk says nothing about a disk that usually has a short one.
     let usual = mean.min(known.queue_average);
     let faded = (told.queue * told.weight + usual * (WHOLE - told.weight)) / WHOLE;
     let requests_of = |loads: &[Load; SIZE_CLASSES]| {
@@ -163,7 +163,7 @@ fn of_known(known: &Known, told: Told, mean: u64, class: SizeClass) -> Seen {
         bytes_of(&report.waiting).checked_div(requests_of(&report.waiting)).unwrap_or(0);
     Seen {
         is_unheard: false,
-        // The requests that it owes this asker are there for certain.
+        // This asker's own requests are in the queue for certain.
         queue: (faded + PARTS * requests_of(&known.since)).max(owed),
         bytes: (faded / PARTS)
             .saturating_mul(reported_bytes)
