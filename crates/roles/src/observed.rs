@@ -1,16 +1,16 @@
-//! Observations of a manager of its cluster: since when each trouble lasts, and how fast disks fill.
+//! A manager's observations of its cluster: since when each trouble lasts, and how fast disks fill.
 //!
-//! Each manager observes for itself, so what is known outlives any leader. It keeps this in memory, and one that starts takes over
-//! what the others know. The time of a trouble is exact where its beginning was observed. A trouble that was there when a manager
-//! started is older than that manager can know: it lasts at least since then.
+//! Each manager observes for itself, so the observations outlive any leader. It keeps them in memory; a manager that starts adopts
+//! those of the others. The duration of a trouble is exact if its beginning was observed. Of a trouble that was there when a
+//! manager started, that manager knows a least duration only.
 //!
 //! # Invariants
 //!
 //! 1. A trouble that ended and began again counts from its last beginning.
-//! 2. What another manager says changes only troubles whose beginning was not observed here.
-//! 3. While a manager hears of no leader its map may be old: it says that nobody leads, and nothing else.
-//! 4. Nothing outlives a gap in what a manager sees: a trouble may have ended and begun again in it. What is there behind a gap has
-//!    lasted at least since then, and others may know more.
+//! 2. Another manager's observations change only troubles whose beginning was not observed here.
+//! 3. While a manager knows of no leader its map may be old: it reports that no manager leads, and nothing else.
+//! 4. No observation outlives a gap in which a manager saw nothing: a trouble may have ended and begun again in it. A trouble that
+//!    is there after the gap has lasted at least since then; other managers may know more.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -26,22 +26,22 @@ use crate::limits::{
 /// A trouble of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Trouble {
-    /// No manager leads, as far as the one that tells has heard.
+    /// The reporting manager knows of no leader.
     NoLeader,
     /// Placement groups are not served.
     PgsInactive,
-    /// Placement groups lack members that have all.
+    /// Placement groups have fewer complete members than wanted.
     PgsIncomplete,
     /// Volumes have fewer copies than wanted.
     CopiesMissing,
-    /// A server is down: its number, and the version of the map in which its run began. An outage of its next run is another trouble;
-    /// one that was cut off and comes back goes on with its run.
+    /// A server is down: its number, and the version of the map in which its run began. An outage of its next run is another
+    /// trouble. A server that was cut off and comes back continues its run.
     ServerDown(u32, u64),
-    /// Something is nearly full.
+    /// A place is nearly full.
     NearlyFull(Place),
 }
 
-/// Something that fills.
+/// A disk, or several together, whose space is observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Place {
     /// All disks.
@@ -62,8 +62,8 @@ pub struct Lasting {
 }
 
 impl Lasting {
-    /// The better knowledge of the same trouble: an observed beginning, or else the longer time. Of two that observed one, the later
-    /// is right: the other has missed an end.
+    /// The better of two durations of the same trouble: one whose beginning was observed, or else the longer one. If both
+    /// beginnings were observed, the later one is right: the other manager has missed an end.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         let is_better = match (self.is_exact, other.is_exact) {
@@ -75,19 +75,20 @@ impl Lasting {
     }
 }
 
-/// Growth of the bytes taken.
+/// The rate at which a place fills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Growth {
-    /// Bytes that are free no more.
+    /// Bytes by which the bytes taken have grown.
     pub bytes: u64,
-    /// Seconds in which they were taken.
+    /// Seconds in which they did.
     pub within_s: u64,
-    /// Seconds until nothing is left at this rate.
+    /// Seconds until no byte is free at this rate.
     pub full_in_s: u64,
 }
 
 impl Growth {
-    /// The growth by so many bytes, with so many still free. There is none of nothing, nor of less than an hour.
+    /// The growth by so many bytes, with `free` ones left. `None` if there was no growth, or it was observed for less than
+    /// [`FILL_TREND_S_MIN`].
     #[must_use]
     pub fn of(bytes: u64, within_s: u64, free: u64) -> Option<Self> {
         if bytes == 0 || within_s < FILL_TREND_S_MIN {
@@ -98,12 +99,12 @@ impl Growth {
     }
 }
 
-/// Observations, as a manager tells them.
+/// Observations, as a manager reports them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ObservedNow {
-    /// The troubles that there are.
+    /// The present troubles.
     pub troubles: Vec<(Trouble, Lasting)>,
-    /// Bytes that were taken of each place, so many seconds ago: the oldest look of a week.
+    /// The oldest look at each place, of those that are kept.
     pub fills: Vec<Fill>,
 }
 
@@ -119,7 +120,8 @@ pub struct Fill {
 }
 
 impl ObservedNow {
-    /// Observations that a manager has told, if they are as one may tell them. They are measured before they are decoded.
+    /// Decodes observations that a manager has reported; `None` if they break the limits. Their length is checked before they
+    /// are decoded.
     #[must_use]
     pub fn heard(told: &[u8]) -> Option<Self> {
         if told.len() > OBSERVED_TOLD_BYTES_MAX {
@@ -130,7 +132,7 @@ impl ObservedNow {
         fits.then_some(now)
     }
 
-    /// The knowledge of several managers, put together.
+    /// Merges the observations of several managers.
     #[must_use]
     pub fn together(all: impl IntoIterator<Item = Self>) -> Together {
         let mut together = Together::default();
@@ -150,7 +152,7 @@ impl ObservedNow {
     }
 }
 
-/// See [`ObservedNow::together`].
+/// The merged observations of several managers: see [`ObservedNow::together`].
 #[derive(Debug, Default)]
 pub struct Together {
     /// The troubles.
@@ -159,10 +161,10 @@ pub struct Together {
     pub fills: BTreeMap<Place, Fill>,
 }
 
-/// Looks that are older are forgotten, and not taken over: else managers that start now and then hand them on for ever.
+/// Looks that are older are forgotten, and not adopted: else managers could hand them on to one another for ever.
 const LOOK_AGE_MS_MAX: i128 = FILL_PAUSE_MS as i128 * FILL_LOOKS_MAX as i128;
 
-/// A trouble here.
+/// The beginning of a trouble, as this manager knows it.
 #[derive(Debug, Clone, Copy)]
 struct Since {
     /// By the clock of [`State::now`]; earlier than its beginning if another manager said so.
@@ -170,22 +172,22 @@ struct Since {
     is_exact: bool,
 }
 
-/// See the module's head. Times are milliseconds of a clock that never goes back.
+/// A manager's observations. Times are milliseconds of a clock that never goes back.
 #[derive(Debug, Default)]
 pub struct Observed(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     troubles: BTreeMap<Trouble, Since>,
-    /// True if troubles were taken before, and nothing was missed since.
+    /// True if there was no gap since troubles were observed last.
     goes_on: bool,
     /// Looks at each place, oldest first: when, and the bytes that were taken.
     looks: BTreeMap<Place, VecDeque<(i128, u64)>>,
 }
 
 impl Observed {
-    /// Takes the troubles of now. What is not among them has ended. With each is told if its beginning is now, should it be new;
-    /// behind a gap none is taken to begin.
+    /// Notes the present troubles; those that are not among them have ended. The value of each is true if a trouble that is
+    /// new begins now. After a gap no trouble counts as beginning now.
     pub fn heed(&self, troubles: &BTreeMap<Trouble, bool>, now_ms: u64) {
         let mut state = self.0.lock();
         let goes_on = std::mem::replace(&mut state.goes_on, true);
@@ -198,7 +200,8 @@ impl Observed {
         }
     }
 
-    /// Notes that no manager is heard to lead, and that this begins now, should it be new. The map is not known meanwhile.
+    /// Notes that this manager knows of no leader, and so has no present map. `begins` is true if that begins now, should it
+    /// be new.
     pub fn heed_no_leader(&self, now_ms: u64, begins: bool) {
         let mut state = self.0.lock();
         state.goes_on = false;
@@ -214,8 +217,8 @@ impl Observed {
         state.troubles.clear();
     }
 
-    /// Keeps a look at the bytes taken, of each place whose last one is long enough ago. Forgets places that are not named, and looks
-    /// that are too old. Nothing is kept of a place of which somebody does not say now how full it is.
+    /// Keeps a look at the bytes taken of each place whose last look is at least [`FILL_PAUSE_MS`] ago; `None` if a server did
+    /// not report them. Forgets places that are not named, and looks that are too old.
     pub fn look(&self, taken: &BTreeMap<Place, Option<u64>>, now_ms: u64) {
         let mut state = self.0.lock();
         let now = i128::from(now_ms);
@@ -238,7 +241,7 @@ impl Observed {
         }
     }
 
-    /// Takes over what other managers know better: of troubles that were there when this one started, and of earlier looks.
+    /// Adopts what other managers know better: the beginnings of troubles that this one did not observe, and earlier looks.
     pub fn adopt(&self, told: &Together, now_ms: u64) {
         let mut state = self.0.lock();
         let now = i128::from(now_ms);
@@ -254,7 +257,7 @@ impl Observed {
         for fill in told.fills.values() {
             let at = now - i128::from(fill.within_s) * 1000;
             let Some(looks) = state.looks.get_mut(&fill.place) else { continue };
-            // By less than that it is the same look, told again.
+            // A look that is older by less than that may be the same one, reported back.
             let is_older =
                 |first: &(i128, u64)| at + i128::from(FILL_TREND_S_MIN) * 1000 <= first.0;
             let has_room = looks.len() < FILL_LOOKS_MAX && now - at <= LOOK_AGE_MS_MAX;
@@ -264,7 +267,7 @@ impl Observed {
         }
     }
 
-    /// The number of troubles, and milliseconds for which the oldest lasts, at least.
+    /// The number of troubles, and the milliseconds for which the oldest has lasted at least.
     #[must_use]
     pub fn troubles(&self, now_ms: u64) -> (usize, u64) {
         let state = self.0.lock();
@@ -272,7 +275,7 @@ impl Observed {
         (state.troubles.len(), u64::try_from(oldest.unwrap_or_default()).unwrap_or_default())
     }
 
-    /// The answer to those who ask.
+    /// The observations now, as this manager reports them.
     #[must_use]
     pub fn now(&self, now_ms: u64) -> ObservedNow {
         let state = self.0.lock();

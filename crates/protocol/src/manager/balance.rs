@@ -1,4 +1,4 @@
-//! The balance of a map's disks, and the moves for it: for the manager that leads, and for operators.
+//! The balance of a map's disks, and the moves that improve it: for the leading manager, and for operators.
 
 use std::collections::BTreeSet;
 
@@ -14,20 +14,20 @@ use crate::placement::{
     plan_balance, wider,
 };
 
-/// Volumes that move for balance, and those that are to follow.
+/// The volumes that move for balance, and the next moves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outlook {
-    /// Volumes that have a copy more than wanted, and leave no disk for good.
+    /// The number of volumes that move: see [`moving_volumes`].
     pub moving: usize,
-    /// The moves after those, in their order.
+    /// The moves after those, in order.
     pub next: Vec<Shift>,
-    /// True if all was looked at that could move: else there may be more.
+    /// True if the plan considered all volumes: else there may be more moves.
     pub is_whole: bool,
-    /// Volumes that lie nearer together than they could, and stay.
+    /// Volumes whose copies are in fewer failure domains than they could be, and stay there.
     pub near: usize,
-    /// Volumes of which more copies last than wanted: the managers begin no move while there are enough of these.
+    /// Volumes that have more copies than wanted: the managers begin no move while there are enough of these.
     pub wider: usize,
-    /// Milliseconds since 1970 from when on no move begins, as an operator wants it; `None` while they may.
+    /// The time since 1970, in milliseconds, at which an operator paused moves; `None` while they may begin.
     pub paused_ms: Option<u64>,
 }
 
@@ -92,7 +92,8 @@ pub fn drain_outlook(
     (back, if map.servers.values().any(is_down) { with(Standing::Out) } else { back })
 }
 
-/// Volumes of a map that have a copy more than wanted, but for those that leave a disk which drains or is gone.
+/// The number of volumes that move for balance: they have more copies than wanted, and no copy on a disk that drains or is
+/// gone.
 #[must_use]
 pub fn moving_volumes(map: &Topology) -> usize {
     let Some((_, settings)) = map.founded else { return 0 };
@@ -108,7 +109,7 @@ pub fn moving_volumes(map: &Topology) -> usize {
     wider.filter(|lv| lv.present().all(|(_, replica)| stays(replica))).count()
 }
 
-/// The part of the volumes that a plan for balance looks at.
+/// The input of a plan for balance, with the leading manager's limits.
 pub(super) fn aims<'a>(
     lvs: &'a [(LvId, Vec<LvCopy>)],
     written: &'a BTreeSet<LvId>,
@@ -119,7 +120,7 @@ pub(super) fn aims<'a>(
     Balance { lvs, written, written_on: None, disks, rules, spread_percent, first: 0, lvs_max }
 }
 
-/// The volume that each group was given last: the others were nearly full by then.
+/// The newest volume of each group, which takes its writes: the others were nearly full when the group got it.
 pub(super) fn written(map: &Topology) -> BTreeSet<LvId> {
     let mut last = vec![None; map.pgs.len()];
     for (id, lv) in made(map) {
@@ -130,7 +131,7 @@ pub(super) fn written(map: &Topology) -> BTreeSet<LvId> {
     last.into_iter().flatten().collect()
 }
 
-/// Disks that are not gone.
+/// The disks that were not removed.
 pub(super) fn disks_of(
     map: &Topology,
     standing: impl Fn(ServerId) -> Standing,

@@ -4,10 +4,10 @@
 //!
 //! 1. Commands reach the volume in the order in which they were submitted: a control command is answered
 //!    after every write submitted before it has drained.
-//! 2. Writes that wait are bounded in bytes and in number. Beyond that a write is refused at once, without
-//!    having been tried: a proxy of a cluster repeats it, and a client is told to slow down. Requests of
-//!    PGs are never refused: a PG has at most a few of them under way for each of its LVs and open puts,
-//!    which are bounded.
+//! 2. Writes that wait are bounded in bytes and in number. Beyond that a write is refused at once and not
+//!    executed: a proxy of a cluster repeats it, and on a single node the client is told to slow down. Requests of
+//!    PGs are never refused while the thread runs. A PG has at most a few of them under way for each of its LVs
+//!    and open puts, which are bounded.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -36,28 +36,28 @@ use crate::manager::LvRecord;
 use crate::ticket::{Ticket, WriteOutcome};
 use crate::wire::CopyState;
 
-/// Whom a completion concerns.
+/// The receiver of a command's completion.
 enum Concerned {
-    /// A put: this replica's write of its data.
+    /// A put, whose data one replica writes.
     Put { ticket: Arc<Ticket>, replica: usize, _client: Client },
-    /// A PG's own request.
+    /// A PG, for a request of its own.
     Pg { pg: PgId, lv: LvId, replica: usize, grant: Option<Grant> },
-    /// A caller, told by this.
+    /// A caller's callback.
     Then(Then),
-    /// Nobody; a failure is logged.
+    /// None; a failure is logged.
     Nobody,
 }
 
-/// Takes what became of a command, on the disk's thread: it must not wait for anything.
+/// A callback that gets the result of a command. It runs on the disk's thread and must not block.
 pub(crate) type Then = Box<dyn FnOnce(Result<Answer, Refusal>) + Send>;
 
-/// Counts of operations of a kind.
+/// Selects the counts of one kind of operation.
 pub(crate) type OfKind = fn(&DiskOps) -> &BySize;
 
-/// Tells a PG's machine the answer of one of its replicas, on the disk's thread.
+/// Gives a PG's machine the answer of one of its replicas, on the disk's thread.
 pub(crate) type ToPg = Box<dyn Fn(PgId, LvId, usize, DataAnswer) + Send + Sync>;
 
-/// A request of a client, as long as it is under way here: background work yields to those.
+/// Counts a client's request as under way until this is dropped: background work yields to such requests.
 pub(crate) struct Client(Arc<AtomicU32>);
 
 impl Drop for Client {
@@ -73,7 +73,7 @@ struct Queue {
     stopped: bool,
 }
 
-/// One replica's share of a put.
+/// The write of a put's data to one replica.
 pub(crate) struct PutWrite {
     pub(crate) extents: Vec<Extent>,
     pub(crate) data: Vec<Bytes>,
@@ -155,25 +155,25 @@ impl DataServer {
         }))
     }
 
-    /// Answers PGs' requests to their meta server from now on.
+    /// Sends the answers to PGs' requests through `pgs` from now on.
     pub(crate) fn answer_to(&self, pgs: ToPg) {
         assert!(self.pgs.set(pgs).is_ok(), "answers go to one meta server");
     }
 
-    /// This run.
+    /// The id of this run.
     #[must_use]
     pub fn boot(&self) -> BootId {
         self.boot
     }
 
-    /// Returns true if everything new is refused so that the log and the index keep room for deletes. Before
-    /// that, new data is still taken where deletes have made room.
+    /// Returns true if all new data is refused, so that the log and the index keep room for deletes. A disk that is
+    /// less full still takes new data where deletes have freed space.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.free_bytes.load(Ordering::Relaxed) < self.reserve_bytes / RESERVE_LAST_PART
     }
 
-    /// Bytes that new data may still take of the file system: those that are free, but for what log and index need.
+    /// Bytes of the file system that new data may still take: the free ones, less the reserve of log and index.
     #[must_use]
     pub fn spare_bytes(&self) -> u64 {
         self.free_bytes.load(Ordering::Relaxed).saturating_sub(self.reserve_bytes)
@@ -191,20 +191,20 @@ impl DataServer {
         self.free_bytes.load(Ordering::Relaxed) < self.reserve_bytes + LV_ROOM_BYTES_MIN
     }
 
-    /// Returns true if the disk failed and takes nothing any more.
+    /// Returns true if the disk failed: it accepts no more commands until the process starts again.
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
     }
 
-    /// Looks at the free space of the file system.
+    /// Reads the free space of the file system.
     pub(crate) fn measure_free_space(&self) {
         if let Ok(free) = self.disk.free_bytes() {
             self.free_bytes.store(free, Ordering::Relaxed);
         }
     }
 
-    /// A client's request begins.
+    /// Counts a client's request, which begins.
     pub(crate) fn client(&self) -> Client {
         self.clients.fetch_add(1, Ordering::Relaxed);
         Client(self.clients.clone())
@@ -222,7 +222,7 @@ impl DataServer {
         &self.ops
     }
 
-    /// Its counts, for those that add them up.
+    /// The counts of [`DataServer::ops`] now, for a sum over servers.
     #[must_use]
     pub fn counts_now(&self) -> CountsNow {
         self.ops.now()
@@ -269,7 +269,7 @@ impl DataServer {
         }
     }
 
-    /// Writes a put's data; its ticket hears of it.
+    /// Writes a put's data. The ticket gets the outcome.
     pub(crate) fn write(&self, lv: LvId, grant: Grant, write: PutWrite, ticket: &Arc<Ticket>) {
         let PutWrite { extents, data, len, replica } = write;
         let concerned = Concerned::Put { ticket: ticket.clone(), replica, _client: self.client() };
@@ -283,7 +283,7 @@ impl DataServer {
         self.submit(action, Concerned::Pg { pg, lv, replica, grant }, 0);
     }
 
-    /// Gives an LV its PV, for good: a single node's map never gives it to another.
+    /// Gives an LV its PVs for good: a single node's map never gives them to another.
     pub(crate) fn create(&self, record: &LvRecord) {
         for (replica, place) in record.replicas.iter().enumerate() {
             let (pv, lv, replica) = (place.pv, record.lv, replica as u8);
@@ -292,12 +292,12 @@ impl DataServer {
         }
     }
 
-    /// Carries out what another process asked for; `bytes` of data wait with it.
+    /// Carries out another process's request, which has `bytes` of data.
     pub(crate) fn carry_out(&self, action: Action, bytes: usize, then: Then) {
         self.submit(action, Concerned::Then(then), bytes);
     }
 
-    /// Reads what lies at some extents, unverified, if the page cache has it; counted as one of `counts`.
+    /// Reads bytes of extents, unverified, if the page cache has them; counted in `counts`.
     pub(crate) fn read_raw_cached(
         &self,
         lv: LvId,
@@ -315,7 +315,7 @@ impl DataServer {
         }
     }
 
-    /// Reads what lies at some extents, unverified; blocks. Counted as one of `counts`.
+    /// Reads bytes of extents, unverified; blocks. Counted in `counts`.
     pub(crate) fn read_raw(
         &self,
         lv: LvId,
@@ -350,7 +350,7 @@ impl DataServer {
         }
     }
 
-    /// The disk thread.
+    /// Runs the disk thread.
     pub(crate) fn disk_loop(&self, mut volume: Volume) {
         let mut group = Vec::new();
         let mut concerned = Vec::new();
@@ -359,7 +359,7 @@ impl DataServer {
             let bytes = volume.counters().bytes_written;
             let started = Instant::now();
             self.commands.fetch_add(group.len() as u64, Ordering::Relaxed);
-            // Many groups fit between two ticks: what they take of the reserve would be missing for good.
+            // Many groups fit between two ticks, in which they could use up the reserve unnoticed.
             if self.free_bytes.load(Ordering::Relaxed) < self.reserve_bytes + NEARLY_FULL_BYTES {
                 self.measure_free_space();
             }
@@ -382,7 +382,8 @@ impl DataServer {
         }
     }
 
-    /// Takes what waits, up to the bounds of a group, with whom it concerns and its bytes; `false` once stopped and empty.
+    /// Takes waiting commands up to the bounds of a group, with their receivers and bytes. Returns false once the queue is
+    /// stopped and empty.
     fn take_group(
         &self,
         group: &mut Vec<Command>,
@@ -465,7 +466,7 @@ impl DataServer {
         }
     }
 
-    /// Numbers for metrics.
+    /// The counts, for metrics.
     #[must_use]
     pub fn counters(&self) -> DiskCounters {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -481,19 +482,19 @@ impl DataServer {
         }
     }
 
-    /// Takes no more commands; the thread ends when it has done those that wait.
+    /// Accepts no more commands. The thread ends once it has executed those that wait.
     pub(crate) fn stop(&self) {
         self.queue.lock().stopped = true;
         self.ready.notify_all();
     }
 }
 
-/// The reason why a copy could not be given out.
+/// The reason why a copy could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadFailure {
     /// The bytes are not the chunk's: it was replaced, or the copy is damaged.
     Mismatch,
-    /// The disk does not give them.
+    /// The disk cannot read them.
     Unreadable,
 }
 
@@ -510,7 +511,7 @@ pub(crate) fn verified(
 
 fn read_failed(chunk: &Chunk, error: &ReadError) -> ReadFailure {
     match error {
-        // Where a newer object lies now, or nothing was ever written.
+        // The volume ends before the bytes: none were written there, or the space was given back.
         ReadError::Short { .. } => ReadFailure::Mismatch,
         error => {
             tracing::warn!(lv = %chunk.lv, %error, "a chunk cannot be read");

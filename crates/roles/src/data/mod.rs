@@ -2,8 +2,8 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `disk.rs` | a disk's queue, and the thread that writes and syncs groups of it: in every process with data |
-//! | `node/` | a server of a cluster around it: how it takes up its disk, and what it answers others |
+//! | `disk.rs` | a disk's queue, and the thread that writes and syncs groups of commands: on a single node too |
+//! | `node/` | the data server of a cluster: opening its disk, and answering other servers |
 
 mod disk;
 pub mod node;

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! 1. A map is used only after it is durable: every change is written as a whole, then published.
+//! 1. A map is used only after it is durable: every change writes the whole file, then publishes the map.
 //! 2. Versions, views, bucket ids, epochs and LV ids only grow; an LV belongs to one PG for ever.
-//! 3. A view is told to a PG's members only after the map that names it is durable.
+//! 3. A PG's members learn of a view only after the map that names it is durable.
 //!
 //! With one server the quorum is one: the map is a file replaced as a whole (`docs/formats/map.md`).
 
@@ -32,7 +32,7 @@ pub const MANAGER_DIR: &str = "manager";
 const MAP_FILE: &str = "map";
 const MAP_MAGIC: &[u8; 8] = b"LARDRMAP";
 
-/// Where a replica of an LV lies.
+/// The place of an LV's replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicaPlace {
     /// Data server.
@@ -57,7 +57,7 @@ pub struct LvRecord {
 }
 
 impl LvRecord {
-    /// As its PG is told of it: all replicas are current on a single node, in a run.
+    /// The LV as its PG gets it, for this run of the server. On a single node all replicas are current.
     #[must_use]
     pub fn info(&self, boot: BootId) -> LvInfo {
         let replica = |place: &ReplicaPlace| {
@@ -100,7 +100,7 @@ pub struct Map {
     pub next_bucket: BucketId,
 }
 
-/// The map with what is looked up per request.
+/// The map, with an index for look-ups of each request.
 #[derive(Debug)]
 pub struct Published {
     /// The map.
@@ -115,7 +115,7 @@ impl Published {
         Arc::new(Self { map, live })
     }
 
-    /// Epoch of a bucket that takes puts.
+    /// The epoch of a bucket, if it is live and takes puts.
     #[must_use]
     pub fn live_epoch(&self, id: BucketId) -> Option<Epoch> {
         self.live.get(&id).copied()
@@ -146,13 +146,13 @@ pub enum LocalManagerError {
     /// Fix the request.
     #[error("the cluster has {BUCKETS_MAX} buckets, as many as it may")]
     TooManyBuckets,
-    /// Look again.
+    /// Read the bucket's record again: its home has changed.
     #[error(transparent)]
     Home(#[from] HomeNotSet),
-    /// As it says.
+    /// Do what the error says first.
     #[error(transparent)]
     NotShared(#[from] NotShared),
-    /// Give the home up first.
+    /// Give up the home first.
     #[error("the bucket has a home region")]
     HasHome,
     /// Fix the request, or shorten the rules of other buckets.
@@ -199,11 +199,11 @@ impl Drop for Turn<'_> {
 }
 
 impl LocalManager {
-    /// Reads the map of a store that has this number among regions, or makes it on a new disk, and asks only then what it is
-    /// to be made with.
+    /// Reads the map of a store that has this number among regions, or creates it on a new disk. Calls `genesis` only to
+    /// create it.
     ///
     /// # Errors
-    /// [`LocalManagerError::Disk`] and [`LocalManagerError::Unusable`]; what `genesis` says.
+    /// [`LocalManagerError::Disk`] and [`LocalManagerError::Unusable`]; the error of `genesis`.
     pub fn open<E: From<LocalManagerError>>(
         disk: Arc<dyn Disk>,
         region: RegionId,
@@ -235,8 +235,8 @@ impl LocalManager {
         self.region
     }
 
-    /// Begins a new view of every PG, as a restart of its primary must, and ends what the last run of
-    /// the server had begun.
+    /// Begins a new view of every PG, as a restart of its primary must, and ends deletions that the last run of
+    /// the server began.
     ///
     /// # Errors
     /// [`LocalManagerError::Disk`].
@@ -245,7 +245,7 @@ impl LocalManager {
             for pg in &mut map.pgs {
                 pg.view = View(pg.view.0 + 1);
             }
-            // A deletion that was under way went with its proxy.
+            // The proxy that ran a deletion is gone.
             for bucket in map.buckets.values_mut() {
                 if bucket.state == BucketState::Deleting {
                     bucket.state = BucketState::Live;
@@ -256,7 +256,7 @@ impl LocalManager {
         })
     }
 
-    /// Makes a bucket, with the home that it has in other regions.
+    /// Makes a bucket, with the home that other regions know for it.
     ///
     /// # Errors
     /// [`LocalManagerError`].
@@ -308,7 +308,7 @@ impl LocalManager {
         Ok(())
     }
 
-    /// Makes a bucket local to this region, and makes it if it is not there; or begins to share it.
+    /// Makes a bucket local to this region, and creates it if there is none; or begins to share it.
     ///
     /// # Errors
     /// [`LocalManagerError`].
@@ -329,7 +329,7 @@ impl LocalManager {
         Ok(())
     }
 
-    /// Goes on to the next step of sharing a bucket, if it is still as in this record.
+    /// Takes the next step of sharing a bucket, if its record is still this one.
     ///
     /// # Errors
     /// [`LocalManagerError`].
@@ -360,8 +360,8 @@ impl LocalManager {
         Ok(())
     }
 
-    /// Marks a bucket as deleting, under a new epoch; the record returned is what
-    /// [`LocalManager::end_deletion`] takes. A deletion that was under way has lost.
+    /// Marks a bucket as deleting, under a new epoch, and returns the record for
+    /// [`LocalManager::end_deletion`]. A deletion that was under way can end no more.
     ///
     /// # Errors
     /// [`LocalManagerError`].
@@ -390,7 +390,7 @@ impl LocalManager {
         self.change(|map| {
             let record =
                 map.buckets.get_mut(&marked.name).ok_or(LocalManagerError::NoSuchBucket)?;
-            // Its settings may have changed meanwhile.
+            // Other fields, its settings, may have changed meanwhile.
             let is_marked = record.state == BucketState::Deleting
                 && (record.id, record.epoch) == (marked.id, marked.epoch);
             if !is_marked {
@@ -407,8 +407,8 @@ impl LocalManager {
         Ok(())
     }
 
-    /// Draws another LV for each of some PGs from the pool, in their order, by one change of the map: those
-    /// that there are. The last get none if the disk has no PV left.
+    /// Draws another LV from the pool for each of these PGs, in their order, by one change of the map. Returns the LVs: fewer
+    /// than PGs if the disk has no PV left.
     ///
     /// # Errors
     /// [`LocalManagerError::Disk`].

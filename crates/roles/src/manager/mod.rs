@@ -2,8 +2,8 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `alone.rs` | a single node's: the map is a file |
-//! | `quorum/` | a cluster's: up to five, which agree on each change |
+//! | `alone.rs` | the manager of a single node: the map is a file |
+//! | `quorum/` | a manager of a cluster, one of up to five that agree on each change |
 
 mod alone;
 pub mod quorum;

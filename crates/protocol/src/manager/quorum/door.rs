@@ -1,8 +1,8 @@
-//! The check of other managers' messages before a quorum takes them: `noraft` and this module take for granted what is
+//! The check of other managers' messages before a quorum takes them: `noraft` and this module assume what is
 //! checked here.
 //!
-//! A leader whose log does not go on from what is committed here is refused, and not followed: one of the two has lost
-//! what was agreed on. That a leader's log contradicts the snapshot on this manager's disk still ends this manager.
+//! A leader whose log contradicts entries that are committed here is refused, and not followed: one of the two has lost
+//! committed entries. A leader's log that contradicts the snapshot on this manager's disk still ends this manager.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ impl Quorum {
     /// Checks a message of another manager.
     ///
     /// # Errors
-    /// [`Unsound`](crate::sound::Unsound): no manager says it.
+    /// [`Unsound`](crate::sound::Unsound): no manager that works right sends it.
     pub fn admits(&self, message: &QuorumMessage) -> Judged {
         match message {
             QuorumMessage::PreVote { last, .. } => check_position(*last, Term(QUORUM_TERM_MAX)),
@@ -33,7 +33,7 @@ impl Quorum {
                 check_term(*term)?;
                 check_index(*commit)?;
                 check_entries(entries, *term)?;
-                // One that was deposed is to hear of the new term, whatever its log is.
+                // A deposed leader must learn of the new term, whatever its log is.
                 if *term < self.term() { Ok(()) } else { self.goes_on(entries) }
             }
             QuorumMessage::Appended { term, last, .. } => {
@@ -54,7 +54,7 @@ impl Quorum {
         }
     }
 
-    /// Entries that are committed here are never replaced.
+    /// Checks that the leader's log has the entries that are committed here: these are never replaced.
     fn goes_on(&self, entries: &Entries) -> Judged {
         let commit = self.node.commit_index().get();
         let log = self.node.log().entries();

@@ -1,50 +1,50 @@
-//! Events that go into a manager's machine, and effects that come out of it.
+//! Events and effects of a manager's state machine.
 
 use bytes::Bytes;
 use larder_types::ServerId;
 
 use super::wire::{LogIndex, LogWrite, QuorumMessage, Term};
 
-/// Names a proposal, a change of managers or a question of its asker.
+/// The proposer's number for a proposal, a change of managers or a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
 /// A change of the managers, one at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberChange {
-    /// A server follows without counting.
+    /// A server begins to follow the log, without a vote.
     AddLearner(ServerId),
-    /// A learner that has caught up counts.
+    /// A learner that has caught up gets a vote.
     Promote(ServerId),
-    /// A server goes.
+    /// A server is no manager any more.
     Remove(ServerId),
 }
 
 /// The reason for which a change of managers was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeRefused {
-    /// Ask again: the change before is not through.
+    /// Ask again: the change before is not committed.
     InProgress,
     /// Ask again: the learner has not caught up.
     Behind,
-    /// Fix the request: it is there already, or is not there.
+    /// Fix the request: the server is that already, or is no manager.
     Pointless,
-    /// Fix the request: the quorum would have none, or more than [`MANAGERS_MAX`](crate::limits::MANAGERS_MAX).
+    /// Fix the request: the quorum would have no voters, or more than [`MANAGERS_MAX`](crate::limits::MANAGERS_MAX).
     Count,
 }
 
-/// The end of a proposal.
+/// The outcome of a proposal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProposalEnd {
-    /// It is applied, at this place.
+    /// It is applied, at this index.
     Applied(LogIndex),
     /// It will never be applied.
     Lost,
     /// This manager stopped leading: it may be applied or not.
     Unknown,
-    /// Not begun: another leads, or nobody.
+    /// Not begun: another manager leads, or none.
     NotLeader,
-    /// Not begun: slow down.
+    /// Not begun: too much is under way.
     Busy,
     /// Not begun: the change of managers is refused.
     Refused(ChangeRefused),
@@ -55,24 +55,24 @@ pub enum ProposalEnd {
 pub enum QuorumEvent {
     /// Time passed.
     Tick,
-    /// A manager says something.
+    /// A message of another manager came.
     Peer(ServerId, QuorumMessage),
     /// Append a command.
     Propose(Ticket, Bytes),
     /// Change the managers.
     ChangeMembers(Ticket, MemberChange),
-    /// Tell when it is sure that this manager led after the question.
+    /// Confirm, once a majority has followed this leader after the question, that it led then.
     Confirm(Ticket),
     /// A write is durable.
     Persisted(u64),
-    /// The state machine as of an applied entry, asked for by `TakeSnapshot`.
+    /// The state machine's bytes as of an applied entry, which `TakeSnapshot` asked for.
     Snapshot(LogIndex, Bytes),
 }
 
 /// An action for the driver, to be done in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QuorumEffect {
-    /// Make durable, then say `Persisted`.
+    /// Make durable, then give the event `Persisted`.
     Persist(u64, LogWrite),
     /// Send; may be lost, doubled or late.
     Send(ServerId, QuorumMessage),
@@ -86,13 +86,13 @@ pub enum QuorumEffect {
     Elected {
         /// Its term.
         term: Term,
-        /// Since when at least, on this manager's clock, somebody led in the term before who grants leases of
-        /// [`LEASE_GRANTED_MS`](crate::limits::LEASE_GRANTED_MS); `None` if that is not known.
+        /// The time on this manager's clock by which a leader that grants leases of
+        /// [`LEASE_GRANTED_MS`](crate::limits::LEASE_GRANTED_MS) led in the term before; `None` if that is not known.
         brief_since_ms: Option<u64>,
     },
-    /// It does not any more.
+    /// This manager does not lead any more.
     Deposed(Term),
-    /// A proposal's end.
+    /// A proposal has this outcome.
     Decided(Ticket, ProposalEnd),
     /// This manager led after the question was asked.
     Confirmed(Ticket),

@@ -1,4 +1,4 @@
-//! Elections that do not disturb a leader, and snapshots for those who are far behind.
+//! Elections that do not disturb a leader, and snapshots for managers that are far behind.
 
 use std::collections::BTreeSet;
 
@@ -23,8 +23,8 @@ impl Quorum {
         self.timer_ms = self.now_ms + patience;
     }
 
-    /// Asks around before it raises its term: one that cannot win, because it was cut off or removed, so never
-    /// disturbs those who have a leader.
+    /// Asks the voters for pre-votes before it raises its term. So a manager that cannot win, because it was cut off or
+    /// removed, never disturbs managers that have a leader.
     pub(super) fn begin_pre_vote(&mut self) {
         self.set_timer();
         let members = self.members();
@@ -59,19 +59,20 @@ impl Quorum {
         (self.heard_leader_ms, self.heard_led_ms) = (self.now_ms, Some(self.now_ms));
     }
 
-    /// Returns true if a leader has been heard of, or has been confirmed, within the shortest election timeout.
+    /// Returns true if, within the shortest election timeout, a leader sent a message or a majority followed this leader.
     fn has_leader(&self) -> bool {
         let since_ms = self.led.as_ref().map_or(self.heard_leader_ms, |led| led.confirmed_ms);
         self.now_ms < since_ms + ELECTION_MS_MIN
     }
 
     /// Returns true if this manager would vote for another. Of two that ask at once, with equal logs, the one with the higher id
-    /// gives way: each would vote for itself, and nobody lead. But not for long: the other may hear nothing of it.
+    /// gives way: else each would vote for itself, and none would win. It gives way for [`ELECTION_YIELD_MS`] alone, since the
+    /// other may not get its pre-vote.
     fn gives_way(&self, to: ServerId, last: Position) -> bool {
         let asks = |own: &PreVoting| self.now_ms < own.begun_ms + ELECTION_YIELD_MS;
         match &self.pre_voting {
             Some(own) if last == self.last() && asks(own) => to < self.me,
-            // It has asked for votes, and must not depose itself as it wins.
+            // A candidate must not vote for another, and so end its own candidacy, just as it wins.
             None if self.node.role() == noraft::Role::Candidate => {
                 self.now_ms >= self.voted_ms + ELECTION_YIELD_MS && last >= self.last()
             }
@@ -79,7 +80,7 @@ impl Quorum {
         }
     }
 
-    /// Takes the messages that `noraft` does not know.
+    /// Handles the messages that `noraft` does not have.
     pub(super) fn follow(&mut self, from: ServerId, message: QuorumMessage) {
         match message {
             QuorumMessage::PreVote { round, last } => {

@@ -1,4 +1,4 @@
-//! The duties of a leader besides replicating: it knows when a majority last followed it, and changes the managers.
+//! The work of a leader besides replicating: it tracks when a majority last followed it, and changes the managers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,14 +14,14 @@ use crate::limits::{
 };
 
 impl Quorum {
-    /// A leader of this term speaks.
+    /// Notes that this term has a leader, if it counts rounds as leaders do that grant short leases.
     pub(super) fn note_reign(&mut self, term: Term, round: u64) {
         if round >= ROUND_FIRST && self.reign.is_none_or(|reign| reign.term < term) {
             self.reign = Some(Reign { term, since_ms: self.now_ms });
         }
     }
 
-    /// A follower answers a round of a term.
+    /// Notes that a follower answered a round of a term.
     pub(super) fn note_answer(&mut self, from: ServerId, term: Term, round: u64) {
         let (members, me) = (self.members(), self.me);
         let Some(led) = self.led.as_mut().filter(|led| led.term == term) else { return };
@@ -34,7 +34,7 @@ impl Quorum {
         }
     }
 
-    /// Time has passed for a leader: gives up the lead if no majority has answered for long. This is Raft's check of the
+    /// Has a leader step down if no majority has answered for long. This is Raft's check of the
     /// quorum (Ongaro, Consensus: Bridging Theory and Practice, 2014, section 6.2).
     pub(super) fn check_followers(&mut self) {
         let (now_ms, me, members) = (self.now_ms, self.me, self.members());
@@ -48,8 +48,8 @@ impl Quorum {
             return;
         }
         let Some(peer) = self.node.peers().next() else { return };
-        // A higher term alone deposes a leader in `noraft`. It votes for nobody in that term, and disturbs nobody by it: those who
-        // have elected another since are in it, or above.
+        // Only a higher term deposes a leader in `noraft`. It votes for no manager in that term. It disturbs none either: managers
+        // that have elected another leader since are in that term, or a higher one.
         let term = noraft::Term::new(self.term().0 + 1);
         let higher = noraft::Message::RequestVoteReply { from: peer, term, vote_granted: false };
         let deposed = self.node.handle_message(&higher);
@@ -62,7 +62,7 @@ impl Quorum {
         self.led.as_ref().is_some_and(|led| led.silent_beats <= LEADER_UNSURE_BEATS)
     }
 
-    /// True if this manager leads and is answered, or has heard of a leader of late.
+    /// True if this manager leads and is answered, or a leader has sent it a message within [`LEADER_SILENT_MS`].
     #[must_use]
     pub fn is_led(&self) -> bool {
         match &self.led {
@@ -127,7 +127,7 @@ impl Quorum {
             let passed = questions.remove(&round).into_iter().flatten();
             out.extend(passed.map(QuorumEffect::Confirmed));
         }
-        // Rounds that nobody answered are passed with the first that a majority answers.
+        // The questions of a round that is dropped are confirmed with the next round that a majority answers.
         if began_ms.len() > QUORUM_WAITING_MAX
             && let Some((oldest, _)) = began_ms.pop_first()
             && let Some(asked) = questions.remove(&oldest)

@@ -10,13 +10,13 @@
 //!
 //! # Invariants
 //!
-//! 1. Nothing leaves and nothing is applied before all that was decided so far is durable here: while a write
-//!    is under way, what comes in waits.
-//! 2. Entries are applied in order, once, and only below the commit point.
-//! 3. `Elected` is said only when the leader's own first entry is applied: its state then is the latest.
-//! 4. `Confirmed` names a question that was asked before a majority said, after it, that it follows this leader
-//!    in its term. A leader elected later was elected after that.
-//! 5. Only messages that [`Quorum::admits`] are stepped: what they say may then be asserted.
+//! 1. No message leaves and no entry is applied before everything decided so far is durable here: while a write
+//!    is under way, events wait.
+//! 2. Entries are applied in order, once, and only up to the commit point.
+//! 3. `Elected` comes only once the leader's own first entry is applied: its state then is the latest.
+//! 4. `Confirmed` comes for a question once a majority has said, after the question, that it follows this leader
+//!    in its term. A leader of a later term was elected after that.
+//! 5. Only messages that [`Quorum::admits`] are stepped, so their content may be asserted.
 //! 6. No clock and no randomness but the seed: equal events make equal effects.
 
 mod door;

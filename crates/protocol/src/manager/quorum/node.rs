@@ -1,5 +1,5 @@
-//! One manager's part in the quorum: what comes in, what goes out, and when. What only a leader does is in
-//! `lead`; elections and snapshots are in `follow`.
+//! One manager's part in the quorum: it takes events, has `noraft` handle them, and lets effects out. The work of a leader is
+//! in `lead`; elections and snapshots are in `follow`.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,7 +18,7 @@ use crate::limits::{
 };
 
 impl Quorum {
-    /// The first start of a cluster's managers, on one of them. The others start with an empty [`Stored`].
+    /// Founds the quorum of a new cluster, at one of its managers. The others start with an empty [`Stored`].
     ///
     /// # Panics
     /// If there are no voters, or more than [`MANAGERS_MAX`].
@@ -39,7 +39,7 @@ impl Quorum {
         quorum
     }
 
-    /// A start with what the disk holds. `seed` decides election timeouts: it differs between managers and between
+    /// Starts with the content of the disk. `seed` decides election timeouts: it must differ between managers and between
     /// starts.
     ///
     /// # Panics
@@ -122,7 +122,7 @@ impl Quorum {
                     self.release(out);
                 }
             }
-            // The timer is still due when the write is done.
+            // The timer stays due until the write is done.
             QuorumEvent::Tick if self.busy.is_some() => {}
             QuorumEvent::Propose(ticket, _) | QuorumEvent::ChangeMembers(ticket, _)
                 if self.waiting.len() >= QUORUM_WAITING_MAX =>
@@ -197,8 +197,8 @@ impl Quorum {
                     self.pre_voting = None;
                     self.note_reign(term, round);
                 }
-                // A leader of several terms counts its rounds anew in each: one of an earlier term, late on its way, is
-                // answered in this term and says nothing of it.
+                // A manager that led in several terms counted rounds anew in each. A late round of an earlier term is answered in
+                // this term, and must not count in it.
                 self.replying = if term >= self.term() { round } else { 0 };
                 let first = entries.after.index.0 + 1;
                 let items = (first..).map(LogIndex).zip(entries.items);
@@ -233,7 +233,7 @@ impl Quorum {
 
     fn propose(&mut self, ticket: Ticket, command: Bytes, out: &mut Vec<QuorumEffect>) {
         let uncommitted = self.last().index.0 - self.node.commit_index().get();
-        // Nothing comes before what a leader proposes when it is told that it leads.
+        // The commands that a leader proposes on its election come first.
         if !self.led.as_ref().is_some_and(|led| led.announced && !led.is_fresh) {
             out.push(QuorumEffect::Decided(ticket, ProposalEnd::NotLeader));
         } else if uncommitted >= QUORUM_UNCOMMITTED_MAX || command.len() > COMMAND_BYTES_MAX {
@@ -250,7 +250,7 @@ impl Quorum {
         self.tickets.insert(at.index, (at.term, ticket));
     }
 
-    /// Carries out what `noraft` wants, after what has to be durable is.
+    /// Carries out `noraft`'s actions: first the write, if there is one; the other effects are held until it is durable.
     pub(super) fn settle(&mut self, out: &mut Vec<QuorumEffect>) {
         let actions = std::mem::take(self.node.actions_mut());
         self.note_leadership(out);
@@ -340,7 +340,7 @@ impl Quorum {
         self.held.push(QuorumEffect::Send(to, message));
     }
 
-    /// As many of the entries as one message takes.
+    /// As many of the entries as fit one message.
     fn entries_for(&self, entries: &noraft::LogEntries) -> Entries {
         let mut bytes = 0;
         let mut items = Vec::new();
@@ -356,7 +356,7 @@ impl Quorum {
         Entries { after: entries.prev_position().into(), items }
     }
 
-    /// The decisions are durable: lets them out, and applies what is committed.
+    /// Lets held effects out and applies committed entries, as everything decided so far is durable.
     fn release(&mut self, out: &mut Vec<QuorumEffect>) {
         out.append(&mut self.held);
         let (before, commit) = (self.applied, self.node.commit_index().get());
@@ -390,7 +390,8 @@ impl Quorum {
         }
     }
 
-    /// Asks for a snapshot once what is applied has made the log long. All its entries are looked at: only when there are more.
+    /// Asks for a snapshot once applied entries have made the log long. It adds up all entries, so it runs only when more were
+    /// applied.
     fn look_at_log(&mut self, out: &mut Vec<QuorumEffect>) {
         let kept =
             self.applied.0 - self.snapshot.as_ref().map_or(0, |snapshot| snapshot.at.index.0);

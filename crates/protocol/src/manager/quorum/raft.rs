@@ -1,4 +1,4 @@
-//! The translation between `noraft`'s words and those that are sent and stored.
+//! The translation between `noraft`'s types and those that are sent and stored.
 
 use std::collections::BTreeSet;
 
@@ -43,7 +43,7 @@ pub(super) fn entry_of(entry: &noraft::LogEntry, command: Option<&Bytes>) -> Ite
     }
 }
 
-/// `None` if the terms are not those that the entries make.
+/// The log of these entries; `None` if their terms are not those that `noraft` derives from them.
 pub(super) fn entries_of(entries: &Entries) -> Option<noraft::LogEntries> {
     let items = entries.items.iter().map(|(term, item)| match item {
         Item::Term => noraft::LogEntry::Term(noraft::Term::new(term.0)),

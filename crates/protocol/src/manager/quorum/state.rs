@@ -1,5 +1,5 @@
-//! The state of one manager's part in the quorum. The others of this folder change it: [`super::follow`] and [`super::lead`]
-//! in their roles, and [`super::node`], which takes events and drives these.
+//! The state of one manager's part in the quorum. Its methods are in [`super::node`], which takes events, and in
+//! [`super::follow`] and [`super::lead`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -20,9 +20,9 @@ pub struct Quorum {
     pub(super) now_ms: u64,
     pub(super) timer_ms: u64,
     pub(super) heard_leader_ms: u64,
-    /// The last time that a leader was heard in this run; `None` before the first.
+    /// The last time at which a leader sent a message in this run; `None` before the first.
     pub(super) heard_led_ms: Option<u64>,
-    /// The latest of a leader that counts rounds as those do that grant short leases.
+    /// The latest term whose leader is known to grant short leases: it counts rounds from `ROUND_FIRST` on.
     pub(super) reign: Option<Reign>,
     pub(super) pre_voting: Option<PreVoting>,
     /// The time at which it asked for votes last.
@@ -49,7 +49,7 @@ pub struct Quorum {
     pub(super) halted: bool,
 }
 
-/// An attempt to find out whether a majority would vote for this manager.
+/// A pre-vote: an attempt to find out if a majority would vote for this manager.
 #[derive(Debug)]
 pub(super) struct PreVoting {
     pub(super) round: u64,
@@ -57,7 +57,7 @@ pub(super) struct PreVoting {
     pub(super) granted: BTreeSet<ServerId>,
 }
 
-/// A snapshot on its way here.
+/// A snapshot that arrives in pieces.
 #[derive(Debug)]
 pub(super) struct Receiving {
     pub(super) at: Position,
@@ -70,7 +70,7 @@ pub(super) struct Led {
     pub(super) term: Term,
     pub(super) first: LogIndex,
     pub(super) announced: bool,
-    /// It was announced in this step: what waits comes behind what is proposed of that.
+    /// It was announced in this step: proposals that wait come behind those that the election causes.
     pub(super) is_fresh: bool,
     /// See [`QuorumEffect::Elected`].
     pub(super) brief_since_ms: Option<u64>,
@@ -81,17 +81,17 @@ pub(super) struct Led {
     pub(super) questions: BTreeMap<u64, Vec<Ticket>>,
     /// Start of the latest round that a majority answered.
     pub(super) confirmed_ms: u64,
-    /// Followers that have answered since a majority had.
+    /// Followers that have answered since the last majority of answers was complete.
     pub(super) answered: BTreeSet<ServerId>,
-    /// Checks of the followers since a majority had answered.
+    /// Checks of the followers since then.
     pub(super) silent_beats: u32,
     /// The time of the next check.
     pub(super) looks_ms: u64,
-    /// Bytes of the snapshot that each has.
+    /// Bytes of the snapshot that each follower has.
     pub(super) sending: BTreeMap<ServerId, (LogIndex, u64)>,
 }
 
-/// A term in which somebody led.
+/// A term that had a leader.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reign {
     pub(super) term: Term,
@@ -130,7 +130,7 @@ impl Quorum {
         members_of(self.node.config())
     }
 
-    /// Whom to ask instead, as far as this manager knows.
+    /// The leader, as far as this manager knows.
     #[must_use]
     pub fn leader(&self) -> Option<ServerId> {
         match self.node.role() {
@@ -140,7 +140,7 @@ impl Quorum {
         }
     }
 
-    /// Returns true if this manager has said that it leads, and not since that it does not.
+    /// Returns true if this manager leads: from its effect `Elected` to `Deposed`.
     #[must_use]
     pub fn leads(&self) -> bool {
         self.led.as_ref().is_some_and(|led| led.announced)

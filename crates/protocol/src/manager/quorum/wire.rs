@@ -1,5 +1,5 @@
-//! Messages between managers, and the records on a manager's disk. All of it is encoded by `larder_types::codec`, so
-//! that it begins with a version byte.
+//! Messages between managers, and the records on a manager's disk. `larder_types::codec` encodes all of them, with a version
+//! byte first.
 
 use std::collections::BTreeSet;
 
@@ -19,25 +19,25 @@ pub struct Term(pub u64);
 )]
 pub struct LogIndex(pub u64);
 
-/// An entry by term and place: entries of one position are equal everywhere.
+/// The position of an entry, by term and index: entries of one position are equal on all managers.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct Position {
     /// Term in which it was appended.
     pub term: Term,
-    /// Its place.
+    /// Its index.
     pub index: LogIndex,
 }
 
-/// The managers, by what they do.
+/// The managers, by their part in the quorum.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Members {
     /// They vote and count for commits.
     pub voters: BTreeSet<ServerId>,
-    /// During a change of voters those that will vote; a majority of both is needed. Else empty.
+    /// The voters after a change that is under way (joint consensus): a majority of both sets is needed. Else empty.
     pub next_voters: BTreeSet<ServerId>,
-    /// They follow the log and do not count.
+    /// They follow the log and do not vote.
     pub learners: BTreeSet<ServerId>,
 }
 
@@ -88,23 +88,23 @@ pub struct Snapshot {
 pub struct HardState {
     /// Highest term seen.
     pub term: Term,
-    /// Whom this manager voted for in it.
+    /// The manager that got this one's vote in it.
     pub voted_for: Option<ServerId>,
 }
 
-/// One durable step of a manager's disk: all of it or nothing. A driver may keep these as records of a log of its
-/// own and read them back with [`Stored::take`].
+/// One atomic write of a manager's disk. A driver may keep these as records of a log of its
+/// own and replay them with [`Stored::take`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogWrite {
     /// The hard state from here on.
     pub hard: HardState,
     /// A snapshot that replaces everything up to its position.
     pub snapshot: Option<Snapshot>,
-    /// Entries; whatever is behind their start is cut first.
+    /// Entries. They replace all entries behind their start.
     pub entries: Option<Entries>,
 }
 
-/// All that a manager's disk holds.
+/// The content of a manager's disk.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Stored {
     /// Hard state.
@@ -122,7 +122,7 @@ impl Stored {
         self.snapshot.as_ref().map_or(Position::default(), |snapshot| snapshot.at)
     }
 
-    /// Takes in one write.
+    /// Applies one write.
     ///
     /// # Panics
     /// If the entries leave a gap: a write is missing.
@@ -152,14 +152,14 @@ impl Stored {
 /// A message between managers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum QuorumMessage {
-    /// Would you vote for me? Changes nothing at the receiver.
+    /// Would you vote for me? Changes no term and no vote at the receiver; a follower that says yes puts off its own election.
     PreVote {
         /// Names the attempt.
         round: u64,
         /// End of the asker's log.
         last: Position,
     },
-    /// Yes. There is no "no": who gets no majority asks again later.
+    /// Yes. There is no "no": a manager that gets no majority asks again later.
     PreVoteGranted {
         /// The attempt.
         round: u64,
@@ -178,7 +178,7 @@ pub enum QuorumMessage {
         /// True if the vote was granted.
         granted: bool,
     },
-    /// The leader's log goes on like this.
+    /// The next entries of the leader's log, and its heartbeat.
     Append {
         /// The leader's term.
         term: Term,
@@ -198,7 +198,7 @@ pub enum QuorumMessage {
         /// End of its log.
         last: Position,
     },
-    /// A piece of a snapshot for one whose log is too old.
+    /// A piece of a snapshot, for a manager that lacks entries which the leader has no more.
     SnapshotPiece {
         /// The leader's term.
         term: Term,
@@ -213,7 +213,7 @@ pub enum QuorumMessage {
         /// The piece.
         piece: Bytes,
     },
-    /// All through `offset` of the snapshot has come.
+    /// The bytes of the snapshot up to `offset` have arrived.
     SnapshotReceived {
         /// The snapshot.
         at: Position,

@@ -1,4 +1,4 @@
-//! Where a command is applied, and the commands about the cluster and its servers.
+//! Applies commands to the map; those about the cluster and its servers are here.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,13 +14,13 @@ use crate::lv::ReplicaState;
 use crate::manager::quorum::LogIndex;
 
 impl Topology {
-    /// Applies the command at this place of the log.
+    /// Applies the command at this index of the log.
     ///
     /// # Errors
-    /// [`Refusal`]; the map is then what it was.
+    /// [`Refusal`]; the map is then unchanged but for [`Topology::applied`].
     ///
     /// # Panics
-    /// If the place is not above the last one applied, or the map contradicts itself.
+    /// If the index is not above the last one applied, or the map contradicts itself.
     pub fn apply(&mut self, index: LogIndex, command: Command) -> Applied {
         assert!(index > self.applied, "each place of the log is applied once, in order");
         self.applied = index;
@@ -149,7 +149,7 @@ impl Topology {
 
     fn add_server(&mut self, new: NewServer, token: Option<([u8; 32], u64)>) -> Applied {
         match token {
-            // The founder makes the tokens, so it has none.
+            // The founder issues the first tokens, so it joins without one.
             None if !self.servers.is_empty() => return Err(Refusal::BadToken),
             Some((hash, now_ms)) if !self.admits(hash, now_ms) => return Err(Refusal::BadToken),
             _ => {}
@@ -237,7 +237,7 @@ impl Topology {
         changed(std::mem::replace(&mut record.state, ServerState::Down) != ServerState::Down)
     }
 
-    /// The version that the map has once this command is applied.
+    /// The map's version if the command that is being applied changes it.
     pub(super) fn next_version(&self) -> MapVersion {
         MapVersion(self.version.0 + 1)
     }

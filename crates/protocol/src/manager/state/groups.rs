@@ -13,7 +13,7 @@ impl Topology {
         self.pgs.get_mut(pg.0 as usize).ok_or(Refusal::NoSuchPg)
     }
 
-    /// A PG; `None` if there is no such one.
+    /// A PG's record; `None` if there is no such PG.
     #[must_use]
     pub fn pg(&self, pg: PgId) -> Option<&PgRecord> {
         self.pgs.get(pg.0 as usize)
@@ -33,7 +33,7 @@ impl Topology {
         changed(any)
     }
 
-    /// Distinct servers with the meta role that were not removed.
+    /// Checks that these are distinct servers with the meta role that were not removed.
     fn check_members(&self, members: &[ServerId]) -> Result<(), Refusal> {
         let distinct: BTreeSet<&ServerId> = members.iter().collect();
         let known = members.iter().all(|server| self.has_role(*server, ServerRole::Meta));
@@ -109,14 +109,14 @@ impl Topology {
             return Ok(Outcome::Already);
         }
         pg.activated = view;
-        // A member may have lost since what it had when the view was activated.
+        // A member may have lost data since the view was activated.
         let has = |member: &&ServerId| !gone.contains(member) && !pg.lacking.contains(member);
         pg.qualified = pg.members.iter().filter(has).copied().collect();
         Ok(Outcome::Done)
     }
 
-    /// Ends the right to lead of a member whose rows are not those of the others. Not that of the last that may: what it
-    /// has is all there is.
+    /// Ends the right to lead of a member whose rows differ from those of the others. It refuses that for the last member that
+    /// may lead: no other has the group's content.
     pub(super) fn member_lacks(&mut self, id: PgId, view: View, server: ServerId) -> Applied {
         let pg = self.pg_mut(id)?;
         if pg.view != view {
@@ -136,8 +136,8 @@ impl Topology {
         Ok(Outcome::Done)
     }
 
-    /// Ends the right to lead of a server that begins a run, where it has not all that it had. Every op from the
-    /// activated view's start on was durable on all its members. PGs that it does not name it does not have.
+    /// Ends a server's right to lead PGs of which it lacks ops when it begins a run. Every op from the activated view's start
+    /// on was durable on all its members. Of a PG that the server does not name it has nothing.
     pub(super) fn disqualify(&mut self, server: ServerId, has: &[(PgId, Option<View>)]) {
         for (id, pg) in (0..).map(PgId).zip(&mut self.pgs) {
             if !pg.members.contains(&server) || pg.activated == View(0) {

@@ -14,13 +14,13 @@ use crate::lv::ReplicaState;
 use crate::manager::quorum::LogIndex;
 use crate::placement::{FailureDomains, Weight};
 
-/// Drawn when a cluster is founded; every file of it names it.
+/// The id of a cluster, drawn when it is founded. Every file of the cluster has it.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct ClusterId(pub u64);
 
-/// A join token, within its cluster.
+/// The id of a join token in its cluster's map.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -31,19 +31,19 @@ pub struct TokenId(pub u32);
 pub struct Settings {
     /// PGs, a power of two.
     pub pg_count: u32,
-    /// Members of a PG as wanted.
+    /// Members that a PG should have.
     pub members: u8,
-    /// Least with which a PG acknowledges.
+    /// Least members with which a PG acknowledges.
     pub min_members: u8,
-    /// Replicas of an LV as wanted.
+    /// Replicas that an LV should have.
     pub copies: u8,
-    /// Least that a new LV has.
+    /// Least replicas that a new LV has.
     pub min_copies: u8,
     /// Blocks of an LV.
     pub lv_blocks: u32,
 }
 
-/// A duty of a server.
+/// A role of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ServerRole {
     /// Votes on the map.
@@ -56,42 +56,42 @@ pub enum ServerRole {
     Proxy,
 }
 
-/// The state of a server, as it is told to be and found to be.
+/// The state of a server: by its operator's will, and as the managers find it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ServerState {
     /// It has an id and has not started with it yet.
     Joining,
     /// It answers.
     Up,
-    /// It does not.
+    /// It does not answer.
     Down,
-    /// It is gone with all that it had, and never comes back.
+    /// It was removed with its data, and never comes back.
     Removed,
 }
 
-/// The state of a disk: it takes and keeps PVs or not.
+/// The state of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum DiskState {
     /// It takes and keeps PVs.
     In,
-    /// Its PVs are to go elsewhere.
+    /// Its PVs are to move elsewhere.
     Draining,
-    /// It failed, or was taken out: it is gone with all that it had.
+    /// It was removed with its data.
     Removed,
 }
 
 /// A disk of a data server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskRecord {
-    /// Its share.
+    /// Its weight.
     pub weight: Weight,
-    /// PVs it can take.
+    /// PVs that it has room for.
     pub pv_count: u32,
     /// The first PV that never had an LV.
     pub next_pv: PvId,
-    /// PVs below it that have none any more.
+    /// PVs below it that have no LV any more.
     pub freed: BTreeSet<PvId>,
-    /// Its state: it takes and keeps PVs or not.
+    /// Its state.
     pub state: DiskState,
 }
 
@@ -106,26 +106,26 @@ impl DiskRecord {
 /// A server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerRecord {
-    /// As its operator calls it.
+    /// Its operator's name for it.
     pub name: String,
     /// The roles of the server.
     pub roles: BTreeSet<ServerRole>,
-    /// Where it listens, `host:port`.
+    /// The addresses at which it listens, `host:port`.
     pub addresses: Vec<String>,
     /// The domains that fail together with it.
     pub domains: FailureDomains,
     /// Its share of the PGs.
     pub weight: Weight,
-    /// Its state: it answers or not.
+    /// Its state.
     pub state: ServerState,
-    /// True if what it has is to go elsewhere.
+    /// True if its members and PVs are to move elsewhere.
     pub draining: bool,
-    /// Its run.
+    /// Its present run.
     pub boot: BootId,
-    /// Runs before, the latest last: what still says so of them is late. A server that finds its own run among them
-    /// has another in its place, and ends.
+    /// Former runs, the latest last: messages of these come late. A server that finds its own run among them was replaced
+    /// by another process, and ends.
     pub ended: VecDeque<BootId>,
-    /// Map in which the run was first named.
+    /// The map that first had the present run.
     pub started: MapVersion,
     /// Its disks.
     pub disks: BTreeMap<DiskId, DiskRecord>,
@@ -136,23 +136,23 @@ pub struct ServerRecord {
 pub struct PgRecord {
     /// Its view; 0 before the first.
     pub view: View,
-    /// Map in which the view began.
+    /// The map in which the view began.
     pub begun: MapVersion,
     /// Acting members, primary first.
     pub members: Vec<ServerId>,
-    /// Members that were levelled and synced in an activated view containing them, and have been members ever
-    /// since: only these may lead.
+    /// Members that were levelled and synced in an activated view, and have been members and lost nothing since: only these
+    /// may lead.
     pub qualified: BTreeSet<ServerId>,
     /// The latest view that was activated.
     pub activated: View,
-    /// Members that began a run in this view without all that they had, or have other rows than the others: levelled
+    /// Members that have lost ops at the start of a run in this view, or whose rows differ from the others': they are levelled
     /// again only in the next view.
     pub lacking: BTreeSet<ServerId>,
-    /// They copy and follow without counting.
+    /// Servers that copy and follow the group without counting for commits.
     pub learners: BTreeSet<ServerId>,
-    /// Members as wanted.
+    /// Target members.
     pub target: Vec<ServerId>,
-    /// Map in which a data server of its LVs last started anew.
+    /// The map in which a data server of its LVs last began a run.
     pub data_started: MapVersion,
 }
 
@@ -164,14 +164,14 @@ impl PgRecord {
     }
 }
 
-/// The state of an LV: it takes writes or not.
+/// The state of an LV.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum LvState {
     /// Its PVs are being made.
     Creating,
     /// It takes writes, if its PG says so.
     Open,
-    /// It takes none.
+    /// It takes no writes.
     ReadOnly,
 }
 
@@ -184,7 +184,7 @@ pub struct ReplicaRecord {
     pub disk: DiskId,
     /// PV on it.
     pub pv: PvId,
-    /// Its content.
+    /// The state of its content.
     pub state: ReplicaState,
 }
 
@@ -195,16 +195,16 @@ pub struct LvRecord {
     pub pg: PgId,
     /// Blocks.
     pub blocks: u32,
-    /// Replicas wanted when it was made; fewer than the cluster's for a narrow one.
+    /// The most replicas that it had current at once; fewer than the cluster's setting for a narrow one.
     pub width: u8,
     /// Replicas, by the index that METAX names.
     pub replicas: Vec<ReplicaRecord>,
-    /// Its state: it takes writes or not.
+    /// Its state.
     pub state: LvState,
 }
 
 impl LvRecord {
-    /// Replicas that hold something, with their indices.
+    /// Replicas that are not gone, with their indices.
     pub fn present(&self) -> impl Iterator<Item = (usize, &ReplicaRecord)> {
         self.replicas.iter().enumerate().filter(|(_, r)| r.state != ReplicaState::Gone)
     }
@@ -222,11 +222,12 @@ pub struct SessionRecord {
 /// A token that lets a server join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenRecord {
-    /// Hash of what the operator hands on.
+    /// Random bytes by which [`Command::AddServer`](super::Command::AddServer) names it. They are no hash of its secret, which
+    /// only the manager that issued it has.
     pub hash: [u8; 32],
-    /// Milliseconds since 1970 after which it is void.
+    /// The time since 1970, in milliseconds, at which it expires.
     pub expires_ms: u64,
-    /// True if it was called back.
+    /// True if it was revoked.
     pub revoked: bool,
 }
 
@@ -235,11 +236,11 @@ pub struct TokenRecord {
 pub struct RegionRecord {
     /// Its number.
     pub number: RegionId,
-    /// SHA-256 of the public key by which the others know it.
+    /// SHA-256 of the public key by which other regions know it.
     pub fingerprint: [u8; 32],
 }
 
-/// The proxy that speaks with the other regions for its cluster, in one run.
+/// A run of the proxy that speaks with the other regions for its cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GatewayRecord {
     /// Its server.
@@ -248,12 +249,12 @@ pub struct GatewayRecord {
     pub boot: BootId,
 }
 
-/// A part of the managers' history, under one leader.
+/// A part of the map's history, under one leader of the managers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timeline {
-    /// Drawn by the leader.
+    /// Its id, which the leader drew.
     pub id: u64,
-    /// First map of it.
+    /// Its first map.
     pub since: MapVersion,
 }
 
@@ -262,11 +263,11 @@ pub struct Timeline {
 pub struct Topology {
     /// The cluster; `None` before it is founded.
     pub founded: Option<(ClusterId, Settings)>,
-    /// Version.
+    /// Its version, which grows with each change.
     pub version: MapVersion,
-    /// Last entry of the quorum's log that is in it.
+    /// The last entry of the quorum's log that was applied.
     pub applied: LogIndex,
-    /// Servers, the removed ones too.
+    /// Servers, removed ones included.
     pub servers: BTreeMap<ServerId, ServerRecord>,
     /// Ids not given out yet.
     pub next: NextIds,
@@ -276,35 +277,35 @@ pub struct Topology {
     pub lvs: Vec<LvRecord>,
     /// Open sessions.
     pub sessions: BTreeMap<SessionId, SessionRecord>,
-    /// Sessions closed last, so that a late opening does not bring one back.
+    /// The sessions closed last, so that a late command to open one is refused.
     pub closed: BTreeSet<(MapVersion, SessionId)>,
     /// Buckets.
     pub buckets: BTreeMap<BucketName, BucketRecord>,
     /// Join tokens.
     pub tokens: BTreeMap<TokenId, TokenRecord>,
-    /// The region that it is; `None` for a cluster that is alone. Not among the fields of version 1.
+    /// The region that the cluster is; `None` for a cluster that is alone. Not among the fields of version 1.
     #[serde(skip)]
     pub region: Option<RegionRecord>,
     /// The gateway to the other regions, or the last one. Not among the fields of versions 1 and 2.
     #[serde(skip)]
     pub gateway: Option<GatewayRecord>,
-    /// The list of regions as the gateway has it, in the form that regions tell it to each other; empty before there is
+    /// The gateway's list of regions, encoded as regions send it to each other; empty before there is
     /// one. Not among the fields of versions 1 and 2.
     #[serde(skip)]
     pub regions: Vec<u8>,
-    /// A measure of what that list knows, which never shrinks. Not among the fields of versions 1 and 2.
+    /// A measure of that list's content, which never shrinks. Not among the fields of versions 1 and 2.
     #[serde(skip)]
     pub regions_known: u32,
-    /// Milliseconds since 1970 from when on no volume is to begin to move for balance; `None` while they may. Not among the
+    /// The time since 1970, in milliseconds, at which moves for balance were paused; `None` while they may begin. Not among the
     /// fields of versions 1 to 3.
     #[serde(skip)]
     pub balance_paused_ms: Option<u64>,
-    /// The protocol's version that every server of the cluster speaks, for good: one that speaks older ones alone is served
-    /// no more. 0 before it was raised first. It never falls. Not among the fields of versions 1 to 4.
+    /// The version of the protocol that every server of the cluster speaks. It never falls: a server that speaks older ones
+    /// alone is refused. 0 before it was first raised. Not among the fields of versions 1 to 4.
     #[serde(skip)]
     pub cluster_version: u8,
-    /// Root's keys; `None` until they are rotated, and proxies have them from their files. Not among the fields of versions 1 to
-    /// 5.
+    /// Root's keys; `None` until they are first rotated: till then proxies have them from their files. Not among the fields of
+    /// versions 1 to 5.
     #[serde(skip)]
     pub root: Option<RootRecord>,
     /// The latest timelines, at most [`TIMELINES_MAX`](crate::limits::TIMELINES_MAX), in order. Not among the fields of versions 1
@@ -322,10 +323,9 @@ impl Topology {
         self.region.map_or(RegionId::OWN, |region| region.number)
     }
 
-    /// Its bytes. Those of a cluster that is alone are of version 1, which every release reads. Those of a region that had
-    /// no gateway yet are of version 2, those of one that has of version 3. Those of any while rebalancing is paused are of
-    /// version 4, of any whose [`Self::cluster_version`] was raised of version 5. Those of any whose [`Self::root`] was
-    /// rotated are of version 6, and of any with [`Self::timelines`] of version 7.
+    /// Encodes it in the first version that has all fields which are set. Every release decodes version 1, which has none of
+    /// the others. Version 2 adds a region, 3 a gateway, 4 a pause of moves for balance. Version 5 adds
+    /// [`Self::cluster_version`], 6 [`Self::root`], 7 [`Self::timelines`].
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         if self.cluster_version > 0 || self.root.is_some() || !self.timelines.is_empty() {
@@ -352,7 +352,7 @@ impl Topology {
         }
     }
 
-    /// Reads what [`Topology::encode`] wrote.
+    /// Decodes a map that [`Topology::encode`] encoded, of any version.
     ///
     /// # Errors
     /// [`CodecError`].
@@ -403,7 +403,7 @@ impl Topology {
     }
 }
 
-/// Ids not given out yet; none is used twice.
+/// The next ids to give out; none is used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct NextIds {
     /// Server.

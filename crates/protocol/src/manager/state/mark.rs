@@ -1,12 +1,13 @@
-//! Marks of maps: what a later map of the same history has, too.
+//! Marks of maps: properties that every later map of the same history keeps.
 //!
-//! A server keeps the latest map that it has heard of. Managers that were put back from an older copy give volumes, ids and views
-//! away a second time, and what was acknowledged since is overwritten. Such managers are known by their map, which lacks something
-//! of the mark of the one that was kept.
+//! A server keeps the latest map that it has seen. Managers that were restored from an older copy would give volumes, ids and
+//! views a second time, and so overwrite acknowledged data. Servers recognize such managers by their map, which lacks
+//! something of the mark of the kept one.
 //!
-//! Timelines tell histories apart for certain. Before a cluster has some, or where the one of the mark is forgotten, numbers
-//! that never fall tell at first. For longer, runs of servers and times of buckets tell, which are of one history alone. But
-//! of a server that ended [`ENDED_RUNS_MAX`] runs the oldest are forgotten, and a run that is missing tells nothing.
+//! Timelines distinguish histories for certain. A cluster may have none yet, or may have forgotten that of the mark. Then
+//! numbers that never fall distinguish them at first. For longer, runs of servers and times of buckets do, which belong to
+//! one history alone. But a map forgets the oldest runs of a server that ended [`ENDED_RUNS_MAX`], so a missing run of
+//! such a server proves nothing.
 
 use larder_types::codec::{self, CodecError};
 use larder_types::{BootId, BucketId, MapVersion, ServerId, View};
@@ -15,30 +16,30 @@ use serde::{Deserialize, Serialize};
 use super::map::{ClusterId, NextIds, ServerState, Topology};
 use crate::limits::{ENDED_RUNS_MAX, TIMELINES_MAX};
 
-/// See the module's head.
+/// The mark of a map.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapMark {
     /// The cluster.
     pub cluster: ClusterId,
     /// Version of the map.
     pub version: MapVersion,
-    /// Ids not given out yet.
+    /// The next ids to give out.
     pub next: NextIds,
     /// Volumes that were ever drawn.
     pub volumes: u32,
     /// The highest view of a placement group.
     pub view: View,
-    /// Servers that began, with their latest runs.
+    /// Servers that have begun a run, with their latest runs.
     pub runs: Vec<(ServerId, BootId)>,
-    /// The last bucket that is there, and its time since 1970 in milliseconds.
+    /// The bucket with the highest id, and the time since 1970 in milliseconds at which it was made.
     pub last_bucket: Option<(BucketId, u64)>,
-    /// Id of the timeline in force. Files of the release that kept marks have none.
+    /// Id of the timeline in force. Files of the release that kept marks instead of maps have none.
     #[serde(skip)]
     pub timeline: Option<u64>,
 }
 
 impl MapMark {
-    /// True if a map lacks nothing that this one of the same cluster had.
+    /// True if a map of the same cluster lacks nothing that the map of this mark had.
     #[must_use]
     pub fn is_reached_by(&self, map: &Topology) -> bool {
         let Some(other) = map.map_mark() else { return false };
@@ -53,21 +54,21 @@ impl MapMark {
         self.cluster == other.cluster && numbers && self.is_of_history(map)
     }
 
-    /// True if a map of this version or a later one is of the same history.
+    /// True if a map of this version or a later one belongs to the same history, as far as can be known.
     fn is_of_history(&self, map: &Topology) -> bool {
         match (self.timeline, map.timeline_at(self.version)) {
             (Some(own), Some(others)) if own != others.id => false,
-            // It had none yet: its managers are of a copy from before.
+            // The map had no timeline then: its managers were restored from a copy of before.
             (Some(_), None) if map.timelines.len() < TIMELINES_MAX => false,
             _ => self.seems_of_history(map),
         }
     }
 
-    /// True if a map knows of the runs, and has no other bucket in place of the last one.
+    /// True if a map has the runs, and no other bucket with the id of the last one.
     fn seems_of_history(&self, map: &Topology) -> bool {
         let knows = |(server, run): &(ServerId, BootId)| {
             map.servers.get(server).is_some_and(|record| {
-                // Of many runs the oldest are forgotten.
+                // The map forgets the oldest of many runs.
                 let is_forgotten = record.ended.len() >= ENDED_RUNS_MAX;
                 record.boot == *run
                     || record.ended.contains(run)
@@ -82,7 +83,7 @@ impl MapMark {
         self.runs.iter().all(knows) && self.last_bucket.is_none_or(is_same)
     }
 
-    /// Reads the file of a release that kept marks, and no maps.
+    /// Decodes the file of a release that kept marks instead of maps.
     ///
     /// # Errors
     /// [`CodecError`].

@@ -5,11 +5,11 @@
 //! 1. A command that is refused changes nothing but `applied`; one that changes something makes `version` grow
 //!    by one.
 //! 2. A PG's view grows by one per change. Members are distinct. The primary of a new view is *qualified*: a
-//!    member of every view since one that was activated with it. All members of a PG's first view are: empty
-//!    logs are level.
+//!    member of every view since one that was activated with it, which has lost nothing since. All members of a PG's first
+//!    view are qualified: empty logs are level.
 //! 3. Ids of servers, disks, LVs, buckets and tokens are never used twice. An LV belongs to one PG for ever.
-//! 4. What was removed for good stays so, and is never the last that has something.
-//! 5. Two replicas never have one PV.
+//! 4. A removed server or disk stays removed. The last one that has the content of a PG or LV is never removed.
+//! 5. Two replicas never share a PV.
 
 mod apply;
 mod command;

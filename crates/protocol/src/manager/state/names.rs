@@ -1,4 +1,4 @@
-//! Commands about sessions, buckets, join tokens, and which region the cluster is.
+//! Commands about sessions, buckets, join tokens, and the cluster's region and gateway.
 
 use larder_types::bucket::{BucketRecord, BucketState, Sharing, WritePolicy};
 use larder_types::limits::BUCKETS_MAX;
@@ -29,7 +29,7 @@ impl Topology {
         }
     }
 
-    /// One at a time: the calls of a gateway whose sessions are closed are refused, and another may begin.
+    /// There is one gateway at a time. Once the sessions of one are closed its calls are refused, so another may begin.
     pub(super) fn claim_gateway(
         &mut self,
         region: RegionRecord,
@@ -122,7 +122,7 @@ impl Topology {
         if self.buckets.len() >= BUCKETS_MAX {
             return Err(Refusal::TooMany);
         }
-        // The first is 1, as in a single node's map.
+        // The first bucket has the id 1, as in a single node's map.
         let id = BucketId(self.next.bucket.0 + 1);
         self.next.bucket = id;
         let record = BucketRecord { location, ..BucketRecord::new(id, name.clone(), created_ms) };
@@ -130,7 +130,7 @@ impl Topology {
         Ok(Outcome::Bucket(Box::new(record)))
     }
 
-    /// Its epoch stays: each put carries what it goes by.
+    /// Its epoch stays: each put carries the policy that it follows.
     pub(super) fn set_write_policy(&mut self, name: &BucketName, policy: WritePolicy) -> Applied {
         if policy.enough(self.settings().copies) > self.settings().copies {
             return Err(Refusal::TooManyCopies);
@@ -142,7 +142,7 @@ impl Topology {
         Ok(told(record))
     }
 
-    /// Its epoch stays: nothing is stored by the rules.
+    /// Its epoch stays: the rules do not decide how objects are stored.
     pub(super) fn set_cors(&mut self, name: &BucketName, rules: Option<CorsRules>) -> Applied {
         if !self.buckets.contains_key(name) {
             return Err(Refusal::NoSuchBucket);
@@ -160,7 +160,7 @@ impl Topology {
         Ok(told(record))
     }
 
-    /// As for the write policy, its epoch stays: a proxy waits after the put.
+    /// Its epoch stays: a proxy waits for the regions after the put.
     pub(super) fn set_regions(&mut self, name: &BucketName, regions: u8) -> Applied {
         if self.region.is_none() || !(1..=BUCKET_REGIONS_MAX).contains(&regions) {
             return Err(Refusal::BadRegions);
@@ -172,7 +172,7 @@ impl Topology {
         Ok(told(record))
     }
 
-    /// A gateway that lost its place may not know of another one's.
+    /// Refuses a former gateway, which may not know that another has taken its place.
     pub(super) fn set_home(
         &mut self,
         gateway: GatewayRecord,
@@ -202,7 +202,7 @@ impl Topology {
         Ok(told(record))
     }
 
-    /// A bucket that is to be this region's alone from the beginning is made so: no other is told of it, not even for a moment.
+    /// A bucket that is to be local from the beginning is created so: other regions never learn of it.
     pub(super) fn set_local(&mut self, name: BucketName, is_local: bool, now_ms: u64) -> Applied {
         if self.region.is_none() {
             return Err(Refusal::NotInRegion);
@@ -217,7 +217,7 @@ impl Topology {
         Ok(told(record))
     }
 
-    /// A gateway that lost its place may have asked regions of which another one has heard since.
+    /// Refuses a former gateway: regions that it asked may have answered another one since.
     pub(super) fn share_bucket(
         &mut self,
         gateway: GatewayRecord,
@@ -258,7 +258,7 @@ impl Topology {
         Ok(told(record))
     }
 
-    /// A gateway that lost its place may have heard from regions that the list lacks by now.
+    /// Refuses a former gateway: the list of regions may have changed since those closed the bucket.
     pub(super) fn delete_closed(
         &mut self,
         gateway: GatewayRecord,
@@ -271,7 +271,7 @@ impl Topology {
         self.end_deletion((Some(id), name), epoch, true)
     }
 
-    /// Of any bucket of that name, if no id is given.
+    /// Ends the deletion of the bucket of that name, which must have the id if one is given.
     pub(super) fn end_deletion(
         &mut self,
         (id, name): (Option<BucketId>, &BucketName),
@@ -279,7 +279,8 @@ impl Topology {
         empty: bool,
     ) -> Applied {
         let record = self.buckets.get_mut(name).ok_or(Refusal::NoSuchBucket)?;
-        // Each bucket's first mark has the same epoch: the name and the epoch do not say which was found empty.
+        // The first deletion of every bucket has the same epoch, so name and epoch do not identify the bucket that was found
+        // empty.
         if id.is_some_and(|id| id != record.id) {
             return Err(Refusal::NoSuchBucket);
         }
@@ -311,21 +312,21 @@ impl Topology {
         changed(!std::mem::replace(&mut record.revoked, true))
     }
 
-    /// The ids of those removed are not used again.
+    /// Removes void tokens. Their ids are not used again.
     pub(super) fn forget_tokens(&mut self, now_ms: u64) -> Applied {
         let before = self.tokens.len();
         self.tokens.retain(|_, token| !token.revoked && now_ms < token.expires_ms);
         changed(self.tokens.len() < before)
     }
 
-    /// Returns true if a token with this hash lets servers in at this time.
+    /// Returns true if a token with these random bytes is valid at this time.
     pub(super) fn admits(&self, hash: [u8; 32], now_ms: u64) -> bool {
         let mut tokens = self.tokens.values();
         tokens.any(|token| token.hash == hash && !token.revoked && now_ms < token.expires_ms)
     }
 }
 
-/// The answer that has a bucket's record.
+/// The outcome that has a bucket's record.
 fn told(record: &BucketRecord) -> Outcome {
     Outcome::Bucket(Box::new(BucketRecord { cors: None, ..record.clone() }))
 }

@@ -1,11 +1,12 @@
-//! Taking servers and disks out for good: what goes with them, and when that is too much.
+//! Removes servers and disks for good, unless that would lose data or stop a group or the managers.
 //!
 //! # Invariants
 //!
-//! 1. Something else has, and may lead or give, whatever the one that goes has: its PGs' ops and its LVs' content.
-//! 2. A PG keeps members enough for a view: with fewer it could begin none, and a new server can become a member only
-//!    through one.
-//! 3. The managers that stay have a majority that is up, or nothing could be agreed on any more.
+//! 1. Other servers have everything that the removed one has: a member that may lead each of its PGs, and a current replica of
+//!    each of its LVs.
+//! 2. A PG keeps enough members for a view. With fewer it could begin none, and only by a new view can a new server become a
+//!    member.
+//! 3. The managers that stay have a majority that is up: without one nothing could be agreed on any more.
 
 use std::collections::BTreeSet;
 
@@ -15,26 +16,26 @@ use super::command::{Applied, Outcome, Refusal};
 use super::map::{DiskState, LvRecord, ReplicaRecord, ServerRole, ServerState, Topology};
 use crate::lv::ReplicaState;
 
-/// The loss that would come with the removal of a server or a disk.
+/// The loss that the removal of a server or a disk would cause.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Loss {
-    /// LVs with a replica there that holds something.
+    /// LVs with a replica there.
     pub lvs: Vec<LvId>,
-    /// Of these, those without another current replica: a reason to refuse.
+    /// Those of them without another current replica: a reason to refuse.
     pub lvs_last: Vec<LvId>,
     /// PGs with a member there.
     pub pgs: Vec<PgId>,
-    /// Of these, those that nobody else may lead: a reason to refuse.
+    /// Those of them that no other member may lead: a reason to refuse.
     pub pgs_last: Vec<PgId>,
-    /// Of these, those that would have too few members: a reason to refuse.
+    /// Those of them that would have too few members: a reason to refuse.
     pub pgs_short: Vec<PgId>,
-    /// True if those that stay and are up are no majority of all managers there are, the one that goes included: nothing
-    /// could be decided without its vote. A reason to refuse.
+    /// True if the managers that stay and are up are no majority of all managers, the removed one included: the quorum could
+    /// not decide without its vote. A reason to refuse.
     pub no_majority: bool,
 }
 
 impl Loss {
-    /// Returns the reason for which it is too much, if it is.
+    /// The reason to refuse the removal, if there is one.
     #[must_use]
     pub fn refusal(&self) -> Option<Refusal> {
         if !self.lvs_last.is_empty() || !self.pgs_last.is_empty() {
@@ -48,7 +49,7 @@ impl Loss {
 }
 
 impl Topology {
-    /// Returns the loss that would come with the removal of a server.
+    /// The loss that the removal of a server would cause.
     #[must_use]
     pub fn loss_of_server(&self, server: ServerId) -> Loss {
         let disks = self.servers.get(&server).into_iter().flat_map(|record| record.disks.keys());
@@ -72,7 +73,7 @@ impl Topology {
         loss
     }
 
-    /// Returns the loss that would come with the removal of a disk.
+    /// The loss that the removal of a disk would cause.
     #[must_use]
     pub fn loss_of_disk(&self, disk: DiskId) -> Loss {
         self.loss_of_disks(&BTreeSet::from([disk]))
@@ -110,7 +111,7 @@ impl Topology {
         let (all, up) = others.fold((0, 0), |(all, up), (_, record)| {
             (all + 1, up + usize::from(record.state == ServerState::Up))
         });
-        // The one that goes votes until it is gone, and is not asked any more.
+        // The removed manager counts in the quorum until that has changed, and may answer no more.
         2 * up <= all + 1
     }
 

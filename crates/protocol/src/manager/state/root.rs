@@ -1,7 +1,7 @@
-//! Root's keys, which the managers keep from the first rotation ([`super::rotation`]) on. Before it each proxy has them from
+//! Root's keys, which the map has from the first rotation ([`super::rotation`]) on. Before it each proxy has them from
 //! its own file.
 //!
-//! No secret key is printed, nor told to a server that checks no requests of clients ([`RootRecord::without_secrets`]).
+//! No secret key is printed, nor sent to a server that checks no requests of clients ([`RootRecord::without_secrets`]).
 
 use std::fmt;
 
@@ -40,35 +40,35 @@ impl KeyPair {
     }
 }
 
-/// Pair that a rotation leaves in force beside the new one.
+/// The pair that a rotation leaves valid beside the new one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Keep {
-    /// None: requests signed with the keys before are refused as soon as a proxy hears of the rotation.
+    /// None: a proxy refuses requests signed with the former keys as soon as it has the map of the rotation.
     Nothing,
-    /// The current one of the record.
+    /// The pair that was current in the map.
     Current,
-    /// This one, which proxies have in their files: the managers have no record yet.
+    /// This pair, which proxies have in their files: the map has none yet.
     OfFiles(KeyPair),
 }
 
-/// Root's keys as all proxies are to take them.
+/// Root's keys, by which all proxies check requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RootRecord {
-    /// Changes so far, at least 1.
+    /// The number of changes so far, at least 1.
     pub generation: u32,
     /// The pair that clients are to sign with.
     pub current: KeyPair,
-    /// The pair before, while it is taken too.
+    /// The former pair, until it is retired.
     pub previous: Option<KeyPair>,
 }
 
 impl RootRecord {
-    /// The pairs that are taken.
+    /// The valid pairs.
     pub fn pairs(&self) -> impl Iterator<Item = &KeyPair> {
         std::iter::once(&self.current).chain(&self.previous)
     }
 
-    /// The record for those who check no requests.
+    /// The record for servers that check no requests.
     #[must_use]
     pub fn without_secrets(&self) -> Self {
         Self {

@@ -1,19 +1,19 @@
 //! Rotation of root's keys.
 //!
-//! A rotation makes new keys current; those before go on being taken until they are retired, so that clients can be changed
+//! A rotation makes new keys current. The former ones stay valid until they are retired, so that clients can be changed
 //! one by one.
 //!
 //! # Invariants
 //!
-//! 1. Each change makes the generation grow by one, and names the one that it follows: of two at once one is refused.
-//! 2. Two pairs that are taken at once have different access keys: a request names its pair by the access key.
+//! 1. Each change makes the generation grow by one, and names the one that it follows: of two concurrent ones one is refused.
+//! 2. Two pairs that are valid at once have different access keys: a request names its pair by the access key.
 
 use super::command::{Applied, Refusal, changed};
 use super::map::Topology;
 use super::root::{Keep, KeyPair, RootRecord};
 
 impl Topology {
-    /// Changes of root's keys so far.
+    /// The number of changes of root's keys so far.
     #[must_use]
     pub fn root_generation(&self) -> u32 {
         self.root.as_ref().map_or(0, |root| root.generation)
@@ -26,7 +26,7 @@ impl Topology {
         }
         let generation = after.checked_add(1).ok_or(Refusal::TooMany)?;
         let previous = match (keep, &self.root) {
-            // At any time: somebody may have the keys who should not.
+            // Allowed at any time: the keys may have leaked.
             (Keep::Nothing, _) => None,
             (_, Some(RootRecord { previous: Some(_), .. })) => return Err(Refusal::RootNotRetired),
             (Keep::Current, Some(root)) => Some(root.current.clone()),
@@ -42,7 +42,7 @@ impl Topology {
         changed(true)
     }
 
-    /// Has the pair before taken no more, if the keys are still those of generation `of`.
+    /// Ends the validity of the former pair, if the keys are still those of generation `of`.
     pub(super) fn retire_root(&mut self, of: u32) -> Applied {
         if of != self.root_generation() {
             return Err(Refusal::RootChanged);

@@ -1,16 +1,16 @@
-//! Timelines: which history a map is of.
+//! Timelines: they identify the history of a map.
 //!
-//! Managers that are put back from an older copy go on from there, and give versions, ids and views a second time. Numbers
-//! do not tell two such histories apart for long. So a manager that leads begins a timeline with an id that it draws, before
-//! it has anything else agreed on. One history has an id from some version on, and no other history ever has it.
+//! Managers that were restored from an older copy go on from there, and give versions, ids and views a second time. Numbers
+//! do not distinguish two such histories for long. So a manager that leads begins a timeline with an id that it draws, before
+//! it proposes anything else. One history has that id from some version on, and no other history ever has it.
 //!
 //! The word is PostgreSQL's, whose servers begin a timeline when they are restored or promoted.
 //!
 //! # Invariants
 //!
 //! 1. Each timeline begins above the one before it.
-//! 2. Take two maps with the same timeline in force at a version. Each of them has everything that the managers had agreed
-//!    on up to that version, if it is of that version or a later one.
+//! 2. Take two maps with the same timeline in force at a version, which are of that version or later ones. Both have
+//!    everything that the managers had agreed on up to that version.
 
 use larder_types::MapVersion;
 

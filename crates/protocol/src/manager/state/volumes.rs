@@ -48,7 +48,7 @@ impl Topology {
         disk.is_some_and(|disk| disk.state != DiskState::Removed)
     }
 
-    /// Checks that a disk has a PV to give.
+    /// Checks that a disk takes PVs and has a free one.
     fn check_room(&self, server: ServerId, disk: DiskId) -> Result<(), Refusal> {
         if !self.has_role(server, ServerRole::Data) {
             return Err(Refusal::NoSuchServer);
@@ -62,7 +62,7 @@ impl Topology {
         Ok(())
     }
 
-    /// A PV of a disk that has one to give.
+    /// Takes a free PV of a disk whose room was checked.
     fn take_pv(&mut self, server: ServerId, disk: DiskId) -> PvId {
         let record = self.servers.get_mut(&server).and_then(|s| s.disks.get_mut(&disk));
         let disk = record.expect("the disk's room was checked");
@@ -111,7 +111,7 @@ impl Topology {
         self.lvs.get_mut(lv.0 as usize).ok_or(Refusal::NoSuchLv)
     }
 
-    /// An LV; `None` if there is no such one.
+    /// An LV's record; `None` if there is no such LV.
     #[must_use]
     pub fn lv(&self, lv: LvId) -> Option<&LvRecord> {
         self.lvs.get(lv.0 as usize)
@@ -187,7 +187,7 @@ impl Topology {
         Ok(Outcome::Done)
     }
 
-    /// Returns true if without a replica that is there too few would be left.
+    /// Returns true if the LV would have too few current replicas without this one.
     pub(in crate::manager) fn is_needed(&self, lv: &LvRecord, replica: usize) -> bool {
         let holds = |r: &ReplicaRecord| r.state == ReplicaState::Current && self.exists(r);
         let is_current = |at: usize| lv.replicas.get(at).is_some_and(holds);
@@ -197,7 +197,7 @@ impl Topology {
         is_there && (others == 0 || is_current(replica) && others < min_copies)
     }
 
-    /// Paused anew it stays paused since when it was.
+    /// Pauses moves for balance, or lets them begin. A pause that is set again keeps its time.
     pub(super) fn pause_balance(&mut self, paused_ms: Option<u64>) -> Applied {
         if self.balance_paused_ms.is_some() == paused_ms.is_some() {
             return Ok(Outcome::Already);
@@ -214,7 +214,7 @@ impl Topology {
         self.drop_replica(lv, index)
     }
 
-    /// Replicas of an LV whose servers do not answer, or whose disks are gone.
+    /// Replicas of an LV whose servers do not answer, or whose disks were removed.
     #[must_use]
     pub fn away(&self, lv: &LvRecord) -> Holders {
         let is_there = |it: &ReplicaRecord| self.is_up(it.server) && self.exists(it);

@@ -1,5 +1,5 @@
-//! Copies that primaries have made here, of bytes that other data servers hold. They are verified there, before they
-//! leave, and again here, before they are written. No byte passes through the primary.
+//! Copies that this server makes on the order of a primary, of bytes that other data servers hold. The holder verifies the
+//! bytes before it sends them, and this server before it writes them. No byte passes through the primary.
 //!
 //! ```text
 //!  DataCall::Copy ─▶ its turn ─▶ pieces: ReadVerified at a holder, or here ─▶ verified again ─▶ disk queue ─▶ Copied
@@ -7,11 +7,11 @@
 //!
 //! # Invariants
 //!
-//! 1. Nothing is written that did not verify here, and `Durable` is answered only when it is durable.
-//! 2. A copy is written under the grant of its order, as a put's data would be. However late it is, it never meets
-//!    another object's bytes (ADR 13): an order that outlives its primary needs no care.
+//! 1. Only bytes that were verified here are written, and `Durable` is answered only once they are durable.
+//! 2. A copy is written under the grant of its order, as a put's data would be. However late it is, it never overwrites
+//!    another object's bytes (ADR 13): an order that outlives its primary does no harm.
 //! 3. At most [`COPIES_MAX`] chunks are in memory, those that wait for the disk included, and [`COPIES_WAITING_MAX`] orders wait.
-//! 4. Reads for copies elsewhere take no turn here. So servers that copy from one another never wait in a circle.
+//! 4. Reads for copies on other servers take no turn here, so servers that copy from one another never deadlock.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -40,7 +40,7 @@ use crate::managers::down;
 use crate::peers::Peers;
 use crate::wire::{CopyEnd, CopyOrder, CopyState, DataCall, DataReply, DataService};
 
-/// The work of a data server for copies, since its start.
+/// Counts of a data server's work for copies since its start.
 #[derive(Debug, Default)]
 pub struct CopyCounters {
     /// Orders that wait for their turn or are carried out.
@@ -72,7 +72,7 @@ impl CopyCounters {
     }
 }
 
-/// See the module's head.
+/// Carries out orders for copies.
 pub(super) struct Copies {
     node: Arc<DataNode>,
     holders: Peers<DataService>,
@@ -96,7 +96,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// The holders of one order, as they prove to be.
+/// The holders of one order, and the experience with them.
 struct Holders<'a> {
     order: &'a CopyOrder,
     /// The one that gave the last piece is asked first.
@@ -105,7 +105,7 @@ struct Holders<'a> {
     bad: Mutex<BTreeSet<ServerId>>,
 }
 
-/// There is too much to do: the order may be repeated.
+/// Too many orders or writes are under way: the primary may repeat the order.
 struct Busy;
 
 impl Copies {
@@ -114,12 +114,12 @@ impl Copies {
         Arc::new(Self { node, holders: Peers::new(endpoint), turns })
     }
 
-    /// Carries out an order that was checked, and answers; not longer than its primary wants it.
+    /// Carries out an order that was checked, and answers. Stops when the primary cancels it.
     pub(super) fn make(self: &Arc<Self>, order: Box<CopyOrder>, responder: Responder<DataService>) {
         let copies = self.clone();
         let (gone, unwanted) = oneshot::channel::<()>();
         responder.when_unwanted(move || {
-            // It has ended by itself at the same time.
+            // It fails if the order ended at the same time.
             let _ended = gone.send(());
         });
         tokio::spawn(async move {
@@ -140,7 +140,8 @@ impl Copies {
         });
     }
 
-    /// Ends before the primary waits no more, so that nothing takes a turn for nobody.
+    /// Makes a copy once it has a turn. Ends before the primary's patience does, so that no turn is spent on a copy that
+    /// nobody waits for.
     async fn make_in_turn(&self, order: &CopyOrder) -> Result<(CopyEnd, Vec<ServerId>), Busy> {
         let begun = Instant::now();
         let patience = Duration::from_millis(u64::from(order.patience_ms).min(COPY_PATIENCE_MS));
@@ -162,7 +163,7 @@ impl Copies {
         Ok((end?, bad))
     }
 
-    /// All bytes of a chunk, verified.
+    /// Reads and verifies all bytes of a chunk.
     async fn read_whole(&self, holders: &Holders<'_>) -> Option<Vec<Bytes>> {
         let len = holders.order.chunk.len;
         let ranges = in_steps(0..len, READ_PIECE_BYTES as u32);
@@ -175,13 +176,13 @@ impl Copies {
         Some(whole)
     }
 
-    /// A range from a holder that has all of it right. If copies are damaged, each checksummed piece may come from any that
-    /// has that right.
+    /// Reads a range from a holder of which all of it verifies. If copies are damaged, each checksummed piece may come from
+    /// another holder.
     async fn read(&self, holders: &Holders<'_>, range: Range<u32>) -> Option<Vec<Bytes>> {
         if let Some(bytes) = self.read_from_any(holders, range.clone()).await {
             return Some(vec![bytes]);
         }
-        // To ask those that are late or busy for eight times as many pieces would make it worse.
+        // Smaller pieces are more requests, which holders that are late or busy do not need.
         if holders.bad.lock().is_empty() {
             return None;
         }
@@ -205,7 +206,7 @@ impl Copies {
         None
     }
 
-    /// Whole checksummed pieces of the chunk from one holder, if they verify there and here.
+    /// Reads whole checksummed pieces of the chunk from one holder, if they verify there and here.
     async fn read_from(
         &self,
         holder: ServerId,
@@ -228,7 +229,7 @@ impl Copies {
                 }
             }
             DataReply::Verified(state @ (CopyState::Damaged | CopyState::Unreadable)) => {
-                // It may have been deleted meanwhile: its primary knows.
+                // The chunk may have been deleted meanwhile: its primary decides that.
                 let (lv, grant) = (chunk.lv, chunk.grant);
                 tracing::debug!(%holder, %lv, ?grant, ?state, "a holder's copy does not verify");
                 holders.bad.lock().insert(holder);
@@ -240,7 +241,7 @@ impl Copies {
 
     async fn read_here(&self, chunk: &Chunk, range: Range<u32>) -> Option<(DataReply, Bytes)> {
         let wanted = Wanted::Verified { chunk: Box::new(chunk.clone()), range };
-        // Without an answer there was no room for it among the reads that wait.
+        // There is no answer if too many reads wait.
         self.node.reads.read_here(wanted).await.ok()
     }
 
@@ -265,7 +266,8 @@ impl Copies {
             .ok()
     }
 
-    /// Writes a copy; returns what became of it. The turn is over when the disk has it, also if the primary is gone.
+    /// Writes a copy, and returns the outcome. The turn ends when the disk has executed the write, though the order was
+    /// cancelled before.
     async fn write(
         &self,
         order: &CopyOrder,
@@ -281,7 +283,7 @@ impl Copies {
         let written = move |result| {
             drop(turn);
             reads.write_ends(bytes);
-            // A copy that nobody wants any more waits no more.
+            // It fails if the order was cancelled.
             let _unwanted = told.send(result);
         };
         let action = Action::Write { lv, grant: *grant, extents: extents.clone(), data, len };

@@ -1,4 +1,4 @@
-//! Requests of other servers to a data server.
+//! Answers requests of other servers to a data server.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::data::disk::{Client, OfKind, action_of, pg_answer};
 use crate::limits::READ_PIECE_BYTES;
 use crate::wire::{CopyOrder, DataCall, DataMessage, DataReply, DataService};
 
-/// Answers for a [`DataNode`].
+/// Answers requests for a [`DataNode`].
 pub struct DataFace {
     node: Arc<DataNode>,
     copies: Arc<Copies>,
@@ -115,20 +115,19 @@ impl Handler<DataService> for DataFace {
 }
 
 impl DataFace {
-    /// The handler that answers for a node; copies that are made here are read through the endpoint.
+    /// The handler of a node. It reads bytes of copies that it makes through the endpoint.
     #[must_use]
     pub fn new(node: Arc<DataNode>, endpoint: &Arc<Endpoint>) -> Self {
         let copies = Copies::new(node.clone(), endpoint);
         Self { node, copies }
     }
 
-    /// The mark of a client's request: a client waits for what a proxy asks for, nobody for what meta
-    /// servers do.
+    /// Counts a proxy's request as a client's: a client waits for it. No client waits for what other servers ask.
     fn client(&self, from: &PeerIdentity) -> Option<Client> {
         from.subject.roles.has(Role::Proxy).then(|| self.node.server.client())
     }
 
-    /// Answers at once what the page cache has; the rest waits for the device.
+    /// Answers at once if the page cache has the bytes; else the read waits for the device.
     fn read(
         &self,
         from: &PeerIdentity,
@@ -164,7 +163,7 @@ impl DataFace {
     }
 }
 
-/// The reply to a write; none to one that was not tried, which its proxy repeats.
+/// The reply to a write; `None` if the queue was full and the write not executed: its proxy repeats it.
 fn written(lv: LvId, result: Result<Answer, Refusal>) -> Option<DataReply> {
     match result {
         Ok(_) => Some(DataReply::Written),
@@ -177,7 +176,7 @@ fn written(lv: LvId, result: Result<Answer, Refusal>) -> Option<DataReply> {
     }
 }
 
-/// Returns true if a server of these roles may ask this. Data servers read what they copy, and nothing else.
+/// Returns true if a server of these roles may ask this. Data servers may read chunks that they copy, and nothing else.
 fn may_ask(roles: Roles, request: &DataCall) -> bool {
     match request {
         DataCall::Pg { .. } | DataCall::Verify(_) | DataCall::Copy(_) => roles.has(Role::Meta),
@@ -198,7 +197,7 @@ fn is_sound(from: &PeerIdentity, chunk: &Chunk) -> bool {
     judged.is_ok()
 }
 
-/// The range of a verified read, if it is one of whole checksummed pieces of the chunk.
+/// The range of a verified read, if it covers whole checksummed pieces of the chunk.
 fn verified_piece(chunk: &Chunk, from: u32, len: u32) -> Option<Range<u32>> {
     let end = from.checked_add(len)?;
     let is_whole = |at: u32| at.is_multiple_of(SUM_BYTES);
@@ -207,7 +206,7 @@ fn verified_piece(chunk: &Chunk, from: u32, len: u32) -> Option<Range<u32>> {
     (is_piece && len > 0 && fits).then_some(from..end)
 }
 
-/// The range of a read, if it is one inside a chunk.
+/// The range of a read, if it is not empty and a chunk can have it.
 fn piece(from: u32, len: u32) -> Option<Range<u32>> {
     let end = from.checked_add(len)?;
     (len > 0 && end <= CHUNK_BYTES_MAX).then_some(from..end)

@@ -1,11 +1,11 @@
-//! A data server of a cluster: its disk, and the face that it shows to the other servers.
+//! A data server of a cluster: its disk, and the handler of other servers' requests.
 //!
 //! # Invariants
 //!
-//! 1. A volume is made only for a disk that the map names and that has had no PV yet. Anything else that is
-//!    missing was lost, and nothing takes its place under its name.
-//! 2. It is made only when the map that has it is kept.
-//! 3. Nothing is written to a volume whose cluster and disk are not those that the map names for this server.
+//! 1. The data file is created only for a disk that the map names and that has had no PV yet. The data of any other
+//!    disk that is missing was lost, and no new file takes its id.
+//! 2. It is created only once this server has kept a map that names the disk; a PV only once it has kept the map of the order.
+//! 3. Nothing is written to a data file whose cluster and disk are not those that the map names for this server.
 
 mod copies;
 mod face;
@@ -40,7 +40,7 @@ pub(crate) use open::Taken;
 pub use open::{DataNodeConfig, DataNodeError};
 use reads::Reads;
 
-/// See the module's head.
+/// A data server of a cluster.
 pub struct DataNode {
     me: ServerId,
     server: Arc<DataServer>,
@@ -48,7 +48,7 @@ pub struct DataNode {
     /// File or device of the disk.
     name: String,
     managers: Arc<dyn Managers>,
-    /// Tells the managers of this run.
+    /// Reports this run to the managers.
     presence: OnceLock<Presence>,
     running: Mutex<Option<Running>>,
     /// Reads for other servers, and for copies.
@@ -62,12 +62,12 @@ pub struct DataNode {
 /// The parts that end when the server is closed.
 struct Running {
     thread: JoinHandle<()>,
-    /// Of the directory, if others could take it.
+    /// The lock of the directory; none in simulations.
     lock: Option<larder_env::FileLock>,
 }
 
 impl DataNode {
-    /// This run.
+    /// The id of this run.
     #[must_use]
     pub fn boot(&self) -> BootId {
         self.server.boot()
@@ -79,13 +79,13 @@ impl DataNode {
         &self.server
     }
 
-    /// Reads for other servers that touched the disk or were to, since the start, and those that wait for it.
+    /// Counts of reads that the page cache could not answer, since the start, and the number of those that wait now.
     #[must_use]
     pub fn reads(&self) -> (DiskCounts, usize) {
         self.reads.counts()
     }
 
-    /// Copies that were made here, and what was given for others.
+    /// Counts of copies made here, and of bytes read for copies elsewhere.
     #[must_use]
     pub fn copies(&self) -> &CopyCounters {
         &self.copies
@@ -105,7 +105,7 @@ impl DataNode {
         open::removed(map, self.me, self.disk, &self.name)
     }
 
-    /// Tells the managers that this run has begun, at these addresses, and goes on.
+    /// Reports to the managers that this run has begun, at these addresses, and that it goes on.
     ///
     /// # Panics
     /// Outside of a tokio runtime, or when it is done twice.
@@ -115,7 +115,7 @@ impl DataNode {
         assert!(introduced.is_ok(), "a run is introduced once");
     }
 
-    /// Takes an order of the leading manager. A volume is made only when the map is kept that has it.
+    /// Takes an order of the leading manager. A PV is created only once the map of the order is kept.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -180,7 +180,7 @@ impl DataNode {
             self.server.measure_free_space();
             if !self.server.lacks_room() {
                 room_ms += TICK_MS;
-                // Near the bound a single write or delete tips it: that is not told each time.
+                // Near the bound each write or delete may change it: that is not logged each time.
                 if is_told && room_ms >= NO_ROOM_MS {
                     is_told = false;
                     tracing::info!(disk = self.name, "the disk has room again");
@@ -202,8 +202,7 @@ impl DataNode {
         }
     }
 
-    /// Stops the disk's thread once everything that was taken is durable, and lets another process have the
-    /// directory.
+    /// Stops the disk's thread once all accepted commands are durable, and unlocks the directory.
     pub fn close(&self) {
         self.server.stop();
         let Some(Running { thread, lock }) = self.running.lock().take() else { return };

@@ -1,4 +1,4 @@
-//! The opening of a data server, which takes up its disk.
+//! Opens a data server of a cluster: its data file or device, or a new one.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -41,10 +41,10 @@ pub enum DataNodeError {
         /// The reason that the lock gives.
         reason: String,
     },
-    /// Start again when the managers are there.
+    /// Start again once the cluster is founded.
     #[error("the cluster is not founded yet, as far as this server knows")]
     NoMap,
-    /// The same.
+    /// Start again once a majority of managers runs.
     #[error("the managers have not agreed on this server's disk: {0}")]
     NotAgreed(NotProposed),
     /// Join anew, or correct the configuration.
@@ -61,7 +61,7 @@ pub enum DataNodeError {
         /// Where it should lie.
         name: String,
     },
-    /// Put the file away, or empty the device; or join anew.
+    /// Move the file away, or empty the device; or join anew.
     #[error(
         "disk {disk} was removed from the cluster for good, and {name} is what it held: put it away, and the server \
          takes up a new disk in its place"
@@ -94,7 +94,7 @@ pub enum DataNodeError {
 }
 
 impl DataNode {
-    /// Takes up the disk, or a new one, which the map gets to know first.
+    /// Opens the disk, or a new one, which the managers first add to the map.
     ///
     /// # Errors
     /// [`DataNodeError`].
@@ -122,7 +122,7 @@ impl DataNode {
         Self::run(taken, (config.me, boot), name, managers)
     }
 
-    /// Serves what lies on a disk that was taken up.
+    /// Serves a disk that was opened.
     pub(crate) fn run(
         Taken { disk, capacity_bytes, volume, id, lock }: Taken,
         (me, boot): (ServerId, BootId),
@@ -151,7 +151,7 @@ impl DataNode {
     }
 }
 
-/// A disk that was taken up.
+/// A disk that was opened.
 pub(crate) struct Taken {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) capacity_bytes: u64,
@@ -174,7 +174,7 @@ fn exists(disk: &RealDisk, name: &str) -> Result<bool, DataNodeError> {
     }
 }
 
-/// The objection to a disk that was removed from the cluster.
+/// The error of a disk that was removed from the cluster.
 pub(super) fn removed(
     map: &Topology,
     me: ServerId,
@@ -212,7 +212,7 @@ fn existing(
     Ok((volume, id))
 }
 
-/// Makes a volume: for the disk that the map has for it already, if nothing was put there yet, or for another.
+/// Creates a data file: for a disk that the map has already, if it has had no PV yet, or for a new disk.
 async fn made(
     disk: &RealDisk,
     name: &str,
@@ -229,7 +229,7 @@ async fn made(
         Some((disk, _)) => return Err(DataNodeError::Lost { disk, name: name.to_owned() }),
         None => {
             let pv_count = room(disk, name, pv_bytes, settings.pg_count)?;
-            // A disk's share is its size.
+            // A disk's weight is its size.
             let weight = Weight(pv_count.max(1));
             let command = Command::AddDisk(me, weight, pv_count);
             match agreed(managers, command).await? {
@@ -243,14 +243,14 @@ async fn made(
     Ok((Volume::create(disk, name, config, boot)?, id))
 }
 
-/// Waits until the map that has a disk is kept: the disk has an id that is given once.
+/// Waits until this server has kept a map that has the disk, so that a map made anew from it gives the id to no other disk.
 async fn until_kept(
     managers: &dyn Managers,
     me: ServerId,
     disk: DiskId,
 ) -> Result<(), DataNodeError> {
     let (mut shown, mut kept) = (managers.versions(), managers.kept_versions());
-    // Else the process ends.
+    // The channels close only when the process ends.
     let ended = |_| DataNodeError::NoMap;
     while !disks(&managers.map(), me).any(|(known, _)| known == disk) {
         shown.changed().await.map_err(ended)?;

@@ -1,9 +1,9 @@
-//! Carries out the reads of a data server's disk: the [machine](DiskReads) says which are at the device, and threads of
-//! the runtime read.
+//! Carries out the reads of a data server's disk: the [machine](DiskReads) decides which are at the device, and blocking
+//! threads of the runtime read.
 //!
 //! # Invariants
 //!
-//! 1. A thread is taken for a read that is at the device, and for no other: one that waits costs memory alone.
+//! 1. Only a read that is at the device has a thread: one that waits costs memory alone.
 //! 2. Each read is answered, or its responder dropped, exactly once, and never under the queue's lock.
 
 use std::ops::Range;
@@ -25,17 +25,17 @@ use crate::data::disk::{Client, DataServer, OfKind};
 use crate::limits::{DATA_ANSWER_MAX, READ_PATIENCE_MS};
 use crate::wire::{CopyState, DataReply, DataService};
 
-/// The bytes to read, as they lie there.
+/// A read to carry out.
 pub(super) enum Wanted {
-    /// Bytes, for a caller that has the sums.
+    /// Unverified bytes, for a caller that has the checksums.
     Bytes {
         lv: LvId,
         extents: Vec<Extent>,
         range: Range<u32>,
-        /// While it is under way, background work yields.
+        /// Set if a client waits: background work yields while the read is under way.
         client: Option<Client>,
     },
-    /// The verdict whether a copy verifies.
+    /// The verification of a whole copy, for a scrub.
     Copy(Box<Chunk>),
     /// Whole checksummed pieces of a chunk, if they verify: for a copy elsewhere.
     Verified { chunk: Box<Chunk>, range: Range<u32> },
@@ -57,7 +57,7 @@ impl Wanted {
         }
     }
 
-    /// Counts of operations of its kind. Bytes that no client wants are a meta server's, for a copy elsewhere.
+    /// The counts of its kind of operation. A read of bytes without a client is a meta server's.
     fn counts(&self) -> OfKind {
         match self {
             Self::Bytes { client: Some(_), .. } => |ops| &ops.read,
@@ -103,7 +103,7 @@ impl Asker {
         }
     }
 
-    /// There is no room for it.
+    /// Refuses the read, because too many wait. A read of this server itself gets no answer.
     fn busy(self) {
         if let Self::Server(responder) = self {
             responder.busy();
@@ -111,7 +111,7 @@ impl Asker {
     }
 }
 
-/// See the module's head.
+/// The reads of a data server's disk.
 pub(super) struct Reads {
     server: Arc<DataServer>,
     queue: Mutex<DiskReads<Read>>,
@@ -121,19 +121,19 @@ pub(super) struct Reads {
 /// A read that is at the device; when it is dropped, however the read ended, the next begins.
 struct AtDevice {
     reads: Arc<Reads>,
-    /// Until it ends.
+    /// `None` once it has ended.
     begun: Option<Begun>,
-    /// True if how long it took says how long others take: bytes were read as clients read them.
+    /// True if its time is a measure for other reads: it read bytes as clients do, and succeeded.
     is_measure: bool,
     timed: Timed,
 }
 
-/// Time of a read, to be counted once it was served.
+/// The times of a read, which count once it was served.
 struct Timed {
     counts: OfKind,
     bytes: u64,
     waited_us: u64,
-    /// The disk gave what was asked for: a failure says nothing of its time.
+    /// True if the disk gave the bytes: the time of a failure does not count.
     is_served: bool,
 }
 
@@ -178,7 +178,7 @@ impl Reads {
         Arc::new(Self { server, queue: Mutex::default(), began: Instant::now() })
     }
 
-    /// Reads and answers, in its turn. One that the asker cancels before is not read.
+    /// Reads and answers, in the queue's order. A read that the asker cancels while it waits is not carried out.
     pub(super) fn read(self: &Arc<Self>, wanted: Wanted, responder: Responder<DataService>) {
         let number = self.queue.lock().number();
         let reads = Arc::downgrade(self);
@@ -186,7 +186,7 @@ impl Reads {
         self.arrive(number, wanted, Asker::Server(responder));
     }
 
-    /// Reads for this server itself, in its turn.
+    /// Reads for this server itself, in the queue's order.
     pub(super) fn read_here(
         self: &Arc<Self>,
         wanted: Wanted,
@@ -209,7 +209,7 @@ impl Reads {
         }
     }
 
-    /// Ends what has waited for longer than anybody waits for it.
+    /// Ends reads whose askers wait no longer.
     pub(super) fn shed(&self) {
         let late = self.queue.lock().shed(self.now_us());
         drop(late);
@@ -221,7 +221,7 @@ impl Reads {
         self.queue.lock().report(now_us)
     }
 
-    /// The page cache answered a client's read of so many bytes; what its answer tells of the disk.
+    /// Notes that the page cache answered a client's read of so many bytes. Returns the report for its answer.
     pub(super) fn answered_by_cache(&self, bytes: usize) -> Report {
         let now_us = self.now_us();
         let mut queue = self.queue.lock();
@@ -235,12 +235,12 @@ impl Reads {
         (queue.counts(), queue.waits())
     }
 
-    /// A write of so many bytes is under way.
+    /// Counts a write of so many bytes, which begins.
     pub(super) fn write_begins(&self, bytes: usize) {
         self.queue.lock().write_begins(bytes as u64);
     }
 
-    /// It has ended.
+    /// Ends the count of a write.
     pub(super) fn write_ends(&self, bytes: usize) {
         self.queue.lock().write_ends(bytes as u64);
     }
@@ -249,7 +249,8 @@ impl Reads {
         self.began.elapsed().as_micros() as u64
     }
 
-    /// A closure that a runtime drops while it ends leaves its read at the device, with a queue that nobody asks any more.
+    /// Carries out a read on a blocking thread. If the runtime ends and drops the closure, the read stays counted as at the
+    /// device: the queue is not used after that.
     fn begin(self: &Arc<Self>, begun: Begun, read: Read) {
         let reads = self.clone();
         let timed = Timed::of(&begun, &read);

@@ -1,8 +1,8 @@
 //! The authority's key: every manager has it, so that servers join and renew their certificates even if
 //! some managers are lost ([ADR 21](../../../../docs/adr/0021-every-manager-has-the-authoritys-key.md)).
 //!
-//! The founder makes it. A manager may be without it, because it has just joined or its release did not
-//! hand it on. Such a manager asks the others until one gives it, over TLS, and keeps it as the founder
+//! The founder makes it. A manager may lack it, because it has just joined or its release did not
+//! get it from others. Such a manager asks the others over TLS until one gives it, and keeps it as the founder
 //! does.
 //!
 //! # Invariants
@@ -26,7 +26,7 @@ use crate::limits::{AUTHORITY_PAUSE_MS_MAX, MANAGERS_PAUSE_MS_MIN};
 use crate::managers::ManagersClient;
 use crate::renewal::{Renewal, Signing};
 
-/// A manager's identity, and the authority as far as it is here.
+/// A manager's identity, and the authority if this manager has its key.
 pub(super) struct Keeper {
     dir: PathBuf,
     pub(super) identity: Identity,
@@ -35,8 +35,8 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Reads both. A certificate that is due or has ended is signed anew at once, if the key for it is
-    /// here. So managers that were all off for longer than certificates live come back by themselves.
+    /// Reads both. A certificate that is due for renewal or has expired is signed anew at once, if this manager has the
+    /// authority's key. So managers that were all off for longer than certificates live come back by themselves.
     pub(super) fn open(dir: &Path, life: Duration) -> Result<Self, ManagerError> {
         let own = dir.join(IDENTITY_FILE);
         let mut identity = Identity::load(&own)?;
@@ -56,7 +56,7 @@ impl Keeper {
         Ok(Self { dir: dir.to_owned(), identity, authority, life })
     }
 
-    /// Asks the other managers for the key, if it is not here.
+    /// Asks the other managers for the key, if this manager lacks it.
     pub(super) fn ask(&self, managers: &Arc<ManagersClient>) -> Option<Asking> {
         let missing = self.authority.get().is_none();
         let subject = self.identity.subject();
@@ -98,7 +98,7 @@ impl Keeper {
     }
 }
 
-/// Asks until it has an answer. Dropped, it asks no more.
+/// Asks for the key until another manager gives it. Dropped, it stops asking.
 pub(super) struct Asking(JoinHandle<()>);
 
 impl Drop for Asking {
@@ -107,7 +107,7 @@ impl Drop for Asking {
     }
 }
 
-/// Where the key goes when it comes.
+/// The place for the key that another manager gives.
 struct Wanted {
     cluster: ClusterId,
     path: PathBuf,
@@ -126,7 +126,7 @@ impl Wanted {
     }
 }
 
-/// The authority, if it signed this certificate.
+/// Returns the authority, or an error if it did not sign this certificate.
 fn belongs(authority: Authority, identity: &Identity) -> Result<Authority, ManagerError> {
     if authority.signed(identity) {
         return Ok(authority);

@@ -1,4 +1,4 @@
-//! A manager's directory made anew, from a map: see `crate::recover`.
+//! A manager's log made anew from a map, when managers were lost: see `crate::recover`.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,21 +18,22 @@ use super::error::ManagerError;
 use super::tokens;
 use super::v1::{BadFile, decode_file};
 
-/// Term of the snapshot that managers begin with. No manager of before is heard any more, whatever its term.
+/// Term of the snapshot that managers made anew begin with. It may be low: no manager from before the recovery is admitted.
 const FIRST_TERM: Term = Term(1);
 
-/// Outcome for a manager's log.
+/// The outcome of [`begin_log`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Begun {
-    /// It begins with the map. The one of before has this name now.
+    /// The log begins with the map. A log from before was renamed to this.
     New(Option<PathBuf>),
-    /// It went on from the map: the manager has voted in it.
+    /// The log had begun with the map before, and is kept: the manager may have voted in it.
     GoesOn,
-    /// It is left as it is: it went on from the map, and nobody knows any more how far.
+    /// The log is left as it is. It had begun with the map before, but what it had since is lost.
     Forgotten,
 }
 
-/// Begins a manager's log with a map, alike for all managers; once for each map (`has_begun`).
+/// Begins a manager's log with a map, the same for all managers. `has_begun` is true if this was done before with this map:
+/// it is never done twice.
 pub(crate) fn begin_log(
     disk: Arc<dyn Disk>,
     (cluster, me): (ClusterId, ServerId),
@@ -47,7 +48,7 @@ pub(crate) fn begin_log(
         Log::None => {}
         Log::Of(_) | Log::Unreadable => {
             let name = format!("{PATH}.{}", before(map));
-            // The first one that lay there is the managers' of before.
+            // A file of that name is the managers' log from before the recovery: a later one must not replace it.
             match read_file(&*disk, &name) {
                 Err(DiskError::NotFound { .. }) => disk.rename(PATH, &name)?,
                 read => drop(read?),
@@ -69,13 +70,13 @@ pub(crate) fn begin_log(
     Ok(Begun::New(aside))
 }
 
-/// Suffix of the names of files that were there before a recovery.
+/// Suffix of the names of files from before a recovery.
 pub(crate) fn before(recovered: &Topology) -> String {
     let id = recovered.timelines.last().map_or(0, |timeline| timeline.id);
     format!("before-{id:016x}")
 }
 
-/// Returns true if a map is of the history that begins with a recovery.
+/// Returns true if a map belongs to the history that begins with a recovery.
 pub(crate) fn has_taken(of: &Topology, recovered: &Topology) -> bool {
     let id = |timeline: Timeline| timeline.id;
     recovered
@@ -84,7 +85,7 @@ pub(crate) fn has_taken(of: &Topology, recovered: &Topology) -> bool {
         .is_some_and(|last| of.timeline_at(last.since).map(id) == Some(last.id))
 }
 
-/// Removes the tokens that the authority before has signed.
+/// Removes the join tokens from before a recovery: they name the former authority.
 pub(crate) fn forget_tokens_of(disk: &dyn Disk) -> Result<(), DiskError> {
     match disk.remove(tokens::FILE) {
         Ok(()) | Err(DiskError::NotFound { .. }) => Ok(()),
@@ -92,13 +93,13 @@ pub(crate) fn forget_tokens_of(disk: &dyn Disk) -> Result<(), DiskError> {
     }
 }
 
-/// A manager's log as it is found.
+/// A manager's log as found on disk.
 enum Log {
-    /// Nothing, or a log without a record.
+    /// There is no log, or one without a record.
     None,
-    /// One that makes this map, if all of it was agreed on.
+    /// A log that makes this map, if all of it was agreed on.
     Of(Box<Topology>),
-    /// One that cannot be read.
+    /// A log that cannot be read.
     Unreadable,
 }
 
@@ -137,7 +138,7 @@ fn map_of(writes: Vec<LogWrite>) -> Option<Topology> {
     for (index, (_, item)) in (stored.base().index.0 + 1..).zip(&stored.items) {
         if let Item::Command(command) = item {
             let command: Command = decode("a command of the managers", command).ok()?;
-            // That it may be refused is part of what it says.
+            // A refusal is an outcome too, and the same on every manager.
             drop(map.apply(LogIndex(index), command));
         }
     }

@@ -1,4 +1,4 @@
-//! Where a manager stands, for metrics.
+//! Counts and state of a manager, for metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,7 +18,7 @@ const KINDS: [&str; 9] = [
     "observed",
 ];
 
-/// Requests and messages to a manager by kind, those too that it refuses.
+/// Requests and messages to a manager by kind, refused ones included.
 #[derive(Debug, Default)]
 pub struct ManagerRequests(ByKind<{ KINDS.len() }>);
 
@@ -63,13 +63,13 @@ pub struct ManagerCounts {
     pub log_last: AtomicU64,
     /// Last entry that it has applied.
     pub log_applied: AtomicU64,
-    /// Version of the map that this made.
+    /// Version of the map that these entries made.
     pub map_version: AtomicU64,
-    /// The protocol's version that all servers of the cluster speak, by that map.
+    /// The cluster's version in that map: a version of the protocol that all servers speak.
     pub cluster_version: AtomicU64,
-    /// Volumes that have a copy more than wanted.
+    /// Volumes that move, and have a copy more than wanted meanwhile.
     pub moving: AtomicU64,
-    /// 1 while no further volume is to begin to move for balance.
+    /// 1 while an operator keeps further volumes from moving for balance.
     pub balance_paused: AtomicU64,
     /// Messages and proposals that it has taken.
     pub taken: AtomicU64,
@@ -79,7 +79,7 @@ pub struct ManagerCounts {
     pub requests: ManagerRequests,
 }
 
-/// Where a manager stands at one moment.
+/// The state of a manager at one moment.
 pub(super) struct Stand {
     pub(super) leads: bool,
     pub(super) has_leader: bool,
@@ -95,7 +95,7 @@ pub(super) struct Stand {
 }
 
 impl ManagerCounts {
-    /// So many inputs were taken, and this is where it stands now.
+    /// Adds the inputs that were taken, and shows the present state.
     pub(super) fn show(&self, taken: u64, now: &Stand) {
         self.taken.fetch_add(taken, Ordering::Relaxed);
         for (shown, value) in [

@@ -5,9 +5,9 @@
 //! 1. A write is on disk as a whole when [`QuorumDisk::write`] has returned, and after a crash as a whole or not at
 //!    all.
 //! 2. A snapshot replaces the file: the old one stands until the new one is durable.
-//! 3. After an error nothing more is written: what the file then holds is found out at the next start.
-//! 4. A start believes what the device has. After a sync that failed the page cache has more, which no later sync writes.
-//! 5. A file that is damaged, or another server's, is refused. A record that was never acknowledged is cut.
+//! 3. After an error nothing more is written: only the next start finds out what the file holds.
+//! 4. A start reads from the device. After a failed sync the page cache may have data that no later sync writes.
+//! 5. A file that is damaged, or another server's, is refused. A torn record at the end, which was never acknowledged, is cut.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const FILE: &str = "log";
 /// The log, as messages name it.
 pub(crate) const PATH: &str = "quorum/log";
 
-/// See the module's head.
+/// The log of a manager's quorum on disk.
 pub(super) struct QuorumDisk {
     disk: Arc<dyn Disk>,
     file: Arc<dyn DiskFile>,
@@ -63,7 +63,7 @@ impl QuorumDisk {
             }
             opened => opened?,
         };
-        // Writes of a process that was killed may be nowhere but in memory.
+        // Writes of a process that was killed may be in the page cache alone.
         file.sync()?;
         let bytes = on_device(&*file)?;
         let unusable = |why: BadFile| ManagerError::Unusable { file: PATH, why: why.to_string() };
@@ -118,7 +118,7 @@ impl QuorumDisk {
         Ok(())
     }
 
-    /// Begins a new file with everything in one record.
+    /// Replaces the file by a new one, which has the whole content in one record.
     fn replace(&mut self) -> Result<(), DiskError> {
         let Stored { hard, snapshot, items } = self.stored.clone();
         let entries = Some(Entries { after: self.stored.base(), items });

@@ -1,6 +1,6 @@
-//! The thread that owns a manager's state: it takes what waits, writes once, sends what came of it, and shows the map.
+//! The thread that owns a manager's state. For each batch of inputs it writes once, then shows the map and sends the effects.
 //!
-//! It blocks on the disk on purpose: while a write is under way a member of the quorum may do nothing else anyway.
+//! It blocks on the disk on purpose: while a write is under way a member of the quorum may do nothing else.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,18 +32,18 @@ use crate::wire::{
     ProxyMessage, ProxyService,
 };
 
-/// The asker that waits for the end of a proposal.
+/// The responder of a proposal, which waits for its outcome.
 pub(super) type Asker = Responder<ManagerService>;
 
 /// An input of a manager from outside.
 pub(super) enum Input {
-    /// By another manager, in this version of the protocol.
+    /// A message of another manager, in this version of the protocol.
     Peer(ServerId, u8, QuorumMessage),
-    /// By a server, on this route.
+    /// A message of a server, on this route.
     Server(ServerId, ServerMessage, Route),
-    /// By the manager that leads: tell a server this.
+    /// A message of the leading manager, to be forwarded to this server.
     HandedBack(ServerId, ManagerMessage),
-    /// Have this agreed on.
+    /// A command to be agreed on.
     Propose(Command, Asker),
 }
 
@@ -52,7 +52,7 @@ pub(super) enum Input {
 pub(super) enum Route {
     /// It came from the server, in this version of the protocol.
     Direct(u8),
-    /// This manager handed it on.
+    /// This manager forwarded it.
     HandedOn(ServerId),
 }
 
@@ -65,14 +65,14 @@ impl LedAt {
         *self.0.lock() = Some(Instant::now());
     }
 
-    /// Returns true if that was of late.
+    /// Returns true if that was less than [`LEADER_SILENT_MS`] ago.
     pub(super) fn is_led(&self) -> bool {
         let late = Duration::from_millis(LEADER_SILENT_MS);
         self.0.lock().is_some_and(|at| at.elapsed() < late)
     }
 }
 
-/// See the module's head.
+/// The state of a manager's thread.
 pub(super) struct Driver {
     pub(super) member: Member<Asker>,
     pub(super) inbox: Taker<Input>,
@@ -93,7 +93,7 @@ impl Driver {
         let mut tick_at = began;
         while !self.stopping.load(Ordering::Acquire) {
             let (mut next, mut taken) = (self.inbox.take_until(tick_at), 0);
-            // After the input came: a lease is never granted from before it was asked for.
+            // Read after the input came, so that no lease counts from before its request.
             self.member.set_now(began.elapsed().as_millis() as u64);
             while let Some(input) = next {
                 self.take(input)?;
@@ -140,7 +140,8 @@ impl Driver {
         }
     }
 
-    /// Shows map and seat if they have changed, and no map from before this run began: before answers leave, so that who hears of a change can read it here.
+    /// Shows map and seat if they have changed, but no map older than the log with which this run began. It runs before answers
+    /// leave, so that an asker that got the outcome of a command finds it in the map here.
     fn publish(&self) {
         let shown = self.maps.newest().map.version;
         if self.member.map().version != shown && self.member.is_current() {
@@ -177,7 +178,7 @@ impl Driver {
     }
 }
 
-/// Ways to all servers. Anything that is sent may be lost: a sender that wants something says it again.
+/// Connections to all servers. Any message may be lost: senders repeat what must arrive.
 pub(super) struct Outlets {
     managers: Arc<Contacts>,
     metas: Peers<MetaService>,
@@ -200,7 +201,7 @@ impl Outlets {
         note(to, sent);
     }
 
-    /// To the first role of a server that listens to managers.
+    /// Sends a message to the first role of a server that takes managers' messages.
     fn to_server(&self, map: &Published, to: ServerId, message: ManagerMessage) {
         let Some(record) = map.map.servers.get(&to) else { return };
         let has = |role| record.roles.contains(&role);
@@ -215,7 +216,7 @@ impl Outlets {
             let peer = self.proxies.of(map, to);
             peer.map(|peer| peer.send(&ProxyMessage::Manager(message), Bytes::new()))
         } else {
-            // A server that is a manager alone sees in the map what it would be told.
+            // A server that is a manager alone needs no message: it has the map.
             None
         };
         note(to, sent.unwrap_or(Ok(())));

@@ -23,10 +23,10 @@ pub enum ManagerError {
         /// The fault.
         why: String,
     },
-    /// Remove this manager and add another in an empty directory: what its disk holds contradicts the leader.
+    /// Remove this manager and add another in an empty directory: its log contradicts the leader's.
     #[error("this manager cannot go on: {0}")]
     Halted(String),
-    /// Use the release of the other managers: this one does not know what they agreed on.
+    /// Use the release of the other managers: this one cannot decode a command that they agreed on.
     #[error("the managers agreed on what this release does not know: {0}")]
     Unreadable(String),
     /// Fix the keys and certificates.
@@ -35,10 +35,10 @@ pub enum ManagerError {
     /// Choose another directory: this one is a member's already.
     #[error("the directory belongs to a server already")]
     Taken,
-    /// Fix the request: the map does not take it.
+    /// Fix the request: the map refuses it.
     #[error("the cluster cannot be founded so: {0}")]
     Refused(#[from] Refusal),
-    /// Look at the system: it gives no address, or no thread.
+    /// Fix the system: it gives no address, or no thread.
     #[error("the system: {0}")]
     System(#[from] io::Error),
 }

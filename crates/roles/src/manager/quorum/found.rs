@@ -2,8 +2,8 @@
 //!
 //! # Invariant
 //!
-//! The founder's identity is written last. A directory without one is nobody's: founding that was cut off begins
-//! anew there, with another cluster's id.
+//! The founder's identity is written last. A directory without one belongs to no server: founding that was interrupted
+//! begins anew there, with a new cluster's id.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -38,11 +38,11 @@ pub struct Founding {
     pub expires: Option<SystemTime>,
 }
 
-/// Founds a cluster in a directory, made if it is missing: it is then the directory of the founder, which has the id
-/// 0. Returns a token for each of the other servers, in their order: their ids follow the founder's. Blocks.
+/// Founds a cluster in a directory, which is created if it is missing. It becomes the directory of the founder, which has the
+/// id 0. Returns a token for each of the other servers, in their order: their ids follow the founder's. Blocks.
 ///
 /// # Errors
-/// [`ManagerError`]; the directory is then nobody's.
+/// [`ManagerError`]; the directory then belongs to no server.
 pub fn found(dir: &Path, founding: Founding) -> Result<Vec<(ServerId, JoinToken)>, ManagerError> {
     let disk = Arc::new(RealDisk::create(dir)?);
     let _lock = disk.lock(LOCK_FILE)?;
@@ -82,7 +82,7 @@ pub fn found(dir: &Path, founding: Founding) -> Result<Vec<(ServerId, JoinToken)
     Ok(tokens)
 }
 
-/// A manager alone, whose clock is turned by hand: there is nobody to wait for.
+/// A manager that is alone. Its clock is set by hand, since there is no other manager to wait for.
 pub(crate) struct Founder {
     member: Member<()>,
 }

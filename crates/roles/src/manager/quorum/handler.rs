@@ -1,5 +1,5 @@
-//! The answers of a manager, by who asks. Maps are answered here, on the connection's task; all else goes
-//! to the thread that owns the manager's state.
+//! Handles requests and messages to a manager, and checks that the sender may send them. It answers with maps itself, on the
+//! connection's task; proposals and messages go to the thread that owns the manager's state.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -26,7 +26,7 @@ use crate::managers::NotIssued;
 use crate::observed::Observed;
 use crate::wire::{ManagerCall, ManagerMessageIn, ManagerReply, ManagerService};
 
-/// See the module's head.
+/// The handler of a manager's service.
 pub(super) struct Desk {
     pub(super) inbox: Inbox<Input>,
     pub(super) maps: Maps,
@@ -87,7 +87,7 @@ impl Handler<ManagerService> for Desk {
         self.counts.requests.note_message(&message);
         let subject = from.subject;
         let manager = subject.roles.has(Role::Manager);
-        // The quorum knows which managers count in it: one that was removed is told so by its log.
+        // The quorum itself decides which managers' messages count: a manager learns of its removal from the log.
         if !matches!(message, ManagerMessageIn::Peer) && self.was_removed(subject.server) {
             tracing::warn!(%from, "a server that was removed from the cluster has nothing to say");
             return;
@@ -118,19 +118,20 @@ impl Handler<ManagerService> for Desk {
                 return;
             }
         };
-        // Full, or ended: messages may be lost.
+        // The inbox is full or has ended: messages may be lost.
         if self.inbox.put(input).is_err() {
             tracing::debug!(%from, "a message was dropped");
         }
     }
 }
 
-/// Returns true if a certificate's role has any business with a command. What the policy wants does not
+/// Returns true if a server with this certificate may propose the command. Commands of the policy do not
 /// come this way.
 fn may_propose(subject: &Subject, command: &Command) -> bool {
     let has = |role| subject.roles.has(role);
     match command {
-        // A manager raises it by itself, from what servers speak: too high it would shut all of them out for good.
+        // The leading manager raises it itself, by the versions that servers speak: one that is too high would shut them out
+        // for good.
         Command::RaiseClusterVersion(_) => false,
         _ if has(Role::Manager) => true,
         Command::AddDisk(server, ..) => has(Role::Data) && *server == subject.server,
@@ -152,7 +153,7 @@ fn may_propose(subject: &Subject, command: &Command) -> bool {
 }
 
 impl Desk {
-    /// Returns true if the map here says that a server was removed, whose certificate is valid for a while
+    /// Returns true if this manager's map says that a server was removed. Its certificate may be valid for a while
     /// yet.
     fn was_removed(&self, server: ServerId) -> bool {
         let newest = self.maps.newest();
@@ -160,7 +161,7 @@ impl Desk {
         state == Some(ServerState::Removed)
     }
 
-    /// The authority's key, for a manager that the map knows as one.
+    /// The authority's key, for a server that is a manager by its certificate and by the map.
     fn authority_for(&self, from: &PeerIdentity) -> (ManagerReply, Bytes) {
         let record = self.maps.newest().map.servers.get(&from.subject.server).cloned();
         let manages = |record: &ServerRecord| {
@@ -171,7 +172,7 @@ impl Desk {
             return (ManagerReply::NotAllowed, Bytes::new());
         }
         match self.issuer.authority.get() {
-            // A map that does not know it yet is older than it.
+            // A map without the asker is older than its joining: the asker asks again.
             Some(authority) if record.is_some() => {
                 tracing::info!(%from, "the authority's key is given to another manager");
                 (ManagerReply::Authority, authority.to_pem().into())
@@ -210,8 +211,8 @@ async fn issue(
     }
 }
 
-/// Answers as soon as there is a newer map. As many may wait as connections have room for. A manager that hears of no leader does not
-/// know whether its map is the latest, and does not say so: the asker goes to another.
+/// Answers with a map that is newer than `known`, as soon as there is one (a long poll). Connections bound how many wait. A manager
+/// that knows of no leader cannot say that its map is the latest: it answers busy, and the asker asks another.
 fn answer_map(
     (mut maps, led): (Maps, Arc<LedAt>),
     asker: Subject,
@@ -240,7 +241,7 @@ fn answer_map(
     });
 }
 
-/// True of a proxy that was not removed: it checks signatures of clients' requests, and is told root's secret keys.
+/// Returns true for a proxy that was not removed. It checks signatures of clients' requests, so its map has root's secret keys.
 fn checks_requests(asker: &Subject, map: &Topology) -> bool {
     let record = map.servers.get(&asker.server);
     let is_there = record.is_some_and(|record| record.state != ServerState::Removed);

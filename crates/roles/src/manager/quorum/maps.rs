@@ -1,9 +1,9 @@
-//! The map as this manager has applied it, for all who wait for a newer one.
+//! The map as this manager has applied it, for tasks that wait for a newer one.
 //!
 //! # Invariants
 //!
 //! 1. The map shown never goes back to an older version.
-//! 2. A task that waits when the manager stops hears that no map comes any more.
+//! 2. A task that waits when the manager stops gets an error: no newer map will come.
 
 use std::sync::{Arc, OnceLock};
 
@@ -23,7 +23,7 @@ use crate::managers::{NoMoreVersions, VersionWatch, Versions};
 pub(crate) struct Published {
     pub(crate) map: Topology,
     encoded: OnceLock<Bytes>,
-    /// The same without secrets.
+    /// The encoded map without secrets.
     bare: OnceLock<Bytes>,
 }
 
@@ -32,7 +32,7 @@ impl Published {
         Arc::new(Self { map, encoded: OnceLock::new(), bare: OnceLock::new() })
     }
 
-    /// Its bytes, made for the first who asks.
+    /// Its bytes, encoded at the first call.
     pub(super) fn encoded(&self) -> Bytes {
         self.encoded.get_or_init(|| self.map.encode().into()).clone()
     }
@@ -45,8 +45,8 @@ impl Published {
         self.bare.get_or_init(bare).clone()
     }
 
-    /// Its bytes for a server that speaks this version of the protocol. One that cannot read the newest form gets the one before,
-    /// which lacks what that has no place for. Secrets are for those alone that check clients' requests.
+    /// Its bytes for a server that speaks this version of the protocol. A server that cannot decode the newest form gets an
+    /// earlier one, without the fields that this lacks. Only servers that check clients' requests get secrets.
     pub(super) fn encoded_for(&self, protocol: u8, checks_requests: bool) -> Bytes {
         let lacks_gateway = protocol < PROTOCOL_GATEWAYS && self.map.gateway.is_some();
         let waits = || self.map.buckets.values().any(|bucket| bucket.regions != 1);
@@ -71,7 +71,7 @@ impl Published {
             };
         }
         let mut map = self.map.clone();
-        // Of a version that knows them, another part of the map may be what is unknown.
+        // A server may know root's keys and lack another part of the map.
         map.root = map.root.filter(|_| protocol >= PROTOCOL_ROOT_KEYS);
         if !checks_requests {
             map.root = map.root.as_ref().map(RootRecord::without_secrets);
@@ -89,14 +89,15 @@ impl Published {
             (map.gateway, map.regions) = (None, Vec::new());
         }
         for bucket in map.buckets.values_mut() {
-            // A proxy that knows no homes would decide by itself, and a gateway that knows no local buckets would tell of them.
-            // Primaries that do refuse its epoch, and those that do not refuse all changes of a bucket that is being deleted.
+            // A proxy that knows no homes would decide by itself, and a gateway that knows no local buckets would report them
+            // to other regions. So they get the bucket as being deleted. Primaries that know the bucket's kind refuse the epoch
+            // 0, and the others refuse all changes of a bucket that is being deleted.
             let is_unknown = protocol < PROTOCOL_LOCAL && bucket.sharing != Sharing::All;
             if is_unknown || protocol < PROTOCOL_HOMES && bucket.has_home() {
                 (bucket.epoch, bucket.state) = (Epoch(0), BucketState::Deleting);
             }
             bucket.home = bucket.home.filter(|_| protocol >= PROTOCOL_HOMES);
-            // A proxy that knows no CORS lets no other origin in.
+            // A proxy without CORS refuses all other origins.
             bucket.cors = bucket.cors.take().filter(|_| protocol >= PROTOCOL_CORS);
             if is_unknown {
                 bucket.sharing = Sharing::All;
@@ -109,13 +110,13 @@ impl Published {
     }
 }
 
-/// Shows maps; when it is dropped no more come.
+/// The sending end: shows maps. Dropping it ends the maps.
 pub(super) struct Publisher {
     newest: Arc<RwLock<Arc<Published>>>,
     versions: Versions,
 }
 
-/// The newest map that was shown, and the next.
+/// The receiving end: the newest map that was shown, and a wait for the next.
 #[derive(Debug, Clone)]
 pub(crate) struct Maps {
     newest: Arc<RwLock<Arc<Published>>>,
@@ -138,7 +139,7 @@ impl Publisher {
     /// Shows a newer map.
     ///
     /// # Panics
-    /// If it is none.
+    /// If it is not newer.
     pub(super) fn publish(&self, map: Topology) {
         let version = map.version;
         let mut newest = self.newest.write();
@@ -155,10 +156,10 @@ impl Maps {
         self.newest.read().clone()
     }
 
-    /// Returns the first map shown that is so.
+    /// Waits for the first map that meets a condition.
     ///
     /// # Errors
-    /// If no map comes any more.
+    /// If the manager stops before.
     pub(crate) async fn wait_for(
         &mut self,
         is: impl Fn(&Topology) -> bool,

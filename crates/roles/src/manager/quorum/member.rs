@@ -1,5 +1,5 @@
-//! One manager without its connections: its part in the quorum, the map that the quorum's log makes, and the policy,
-//! which only does something while this manager leads.
+//! One manager without its connections: the quorum's state machine, the map that its log makes, and the policy,
+//! which acts only while this manager leads.
 //!
 //! ```text
 //!  peer, hear, propose, tick ─▶ Quorum ─Apply─▶ Topology ─▶ Policy ─▶ Tell
@@ -11,11 +11,11 @@
 //!
 //! # Invariants
 //!
-//! 1. What was taken since the last [`Member::write`] shares one write of the disk; what waits for it leaves
+//! 1. All inputs since the last [`Member::write`] share one write of the disk. Effects that depend on it leave
 //!    afterwards.
 //! 2. The policy sees the map as of the entry whose effect is being carried out.
-//! 3. A snapshot is of the map with all that was applied before it.
-//! 4. From [`PROTOCOL_TIMELINES`] of the cluster on, a manager that leads has nothing agreed on before its timeline has begun.
+//! 3. A snapshot has the map with all entries that were applied before it.
+//! 4. From the cluster's version [`PROTOCOL_TIMELINES`] on, a manager that leads proposes nothing before its timeline.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -44,22 +44,22 @@ use crate::limits::{PROTOCOL_CLUSTER_VERSION, PROTOCOL_TIMELINES};
 use crate::planted::{Bug, has};
 use crate::wire::ManagerReply;
 
-/// A task of a member. `A` is the asker that waits for the end of a proposal.
+/// An effect for the driver to carry out. `A` is the asker that waits for the outcome of a proposal.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum MemberEffect<A> {
     /// Send to another manager; may be lost.
     Send(ServerId, QuorumMessage),
     /// Send to a server; may be lost.
     Tell(ServerId, ManagerMessage),
-    /// Tell the manager that leads what this server said; may be lost.
+    /// Forward a message of this server (the second id) to the manager that leads; may be lost.
     HandOn(ServerId, ServerId, ServerMessage),
-    /// Have another manager tell a server this; may be lost.
+    /// Have another manager forward a message to a server (the second id); may be lost.
     HandBack(ServerId, ServerId, ManagerMessage),
     /// Answer a proposal.
     Answer(A, ManagerReply),
 }
 
-/// A manager among the managers, as it knows them.
+/// A manager's knowledge of the quorum.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Seat {
     /// True if it leads.
@@ -70,7 +70,7 @@ pub struct Seat {
     pub members: Members,
 }
 
-/// The asker that is told the end of a proposal.
+/// The proposer of a command, which gets the outcome.
 enum Proposer<A> {
     Asker(A),
     Policy(Ticket),
@@ -80,7 +80,7 @@ enum Proposer<A> {
     Timeline,
 }
 
-/// See the module's head.
+/// One manager without its connections.
 pub(super) struct Member<A> {
     me: ServerId,
     now_ms: u64,
@@ -92,7 +92,7 @@ pub(super) struct Member<A> {
     /// End of the log when this run began.
     began_with: LogIndex,
     disk: QuorumDisk,
-    /// The write that is due; the quorum wants no other before it is done.
+    /// The write that is due. The quorum asks for no other before this is done.
     unwritten: Option<(u64, LogWrite)>,
     /// The events that the quorum is to take next.
     events: VecDeque<QuorumEvent>,
@@ -104,17 +104,17 @@ pub(super) struct Member<A> {
     snapshot_due: bool,
     /// A change of the managers is under way.
     changing: bool,
-    /// The timeline was not taken, as there was too much to do.
+    /// The quorum was too busy to take the timeline, which is proposed again.
     timeline_due: bool,
     /// Writes of the log.
     writes: u64,
-    /// Volumes that move for balance, by this map.
+    /// The number of volumes that move, in this version of the map.
     moving: (MapVersion, u64),
     out: Vec<MemberEffect<A>>,
 }
 
 impl<A> Member<A> {
-    /// The first manager of a new cluster, alone. `seed` decides election timeouts, here as below.
+    /// The first manager of a new cluster, alone. `seed` decides election timeouts.
     pub(super) fn found(
         me: ServerId,
         disk: QuorumDisk,
@@ -126,7 +126,8 @@ impl<A> Member<A> {
         Self::begin(me, quorum, disk, now_ms, effects)
     }
 
-    /// A manager with what its disk has; with an empty disk it waits until a leader sends it the log.
+    /// A manager with the log on its disk. `seed` decides election timeouts. If the disk is empty it waits until a leader sends
+    /// it the log.
     pub(super) fn restore(
         me: ServerId,
         disk: QuorumDisk,
@@ -172,13 +173,13 @@ impl<A> Member<A> {
         Ok(member)
     }
 
-    /// The map as far as it is applied here.
+    /// The map of all entries that were applied here.
     pub(super) fn map(&self) -> &Topology {
         &self.map
     }
 
-    /// Returns true if the map has everything that the log had when this run began; until then it is from
-    /// before.
+    /// Returns true if the map has all entries that the log had when this run began. Until then it may be older than a map that
+    /// the last run showed.
     pub(super) fn is_current(&self) -> bool {
         self.quorum.applied() >= self.began_with
     }
@@ -193,15 +194,15 @@ impl<A> Member<A> {
         self.quorum.is_led()
     }
 
-    /// Itself among the managers.
+    /// Its knowledge of the quorum.
     pub(super) fn seat(&self) -> Seat {
         let (leads, leader) = (self.leads(), self.quorum.leader());
         Seat { leads, leader, members: self.quorum.members() }
     }
 
-    /// Where it stands, for metrics.
+    /// Its state, for metrics.
     pub(super) fn stand(&mut self) -> Stand {
-        // Only another map moves other volumes, and there are many to look at.
+        // Counting looks at all volumes: it is done once for each map.
         if self.moving.0 != self.map.version {
             self.moving = (self.map.version, moving_volumes(&self.map) as u64);
         }
@@ -225,7 +226,7 @@ impl<A> Member<A> {
         self.now_ms = self.now_ms.max(now_ms);
     }
 
-    /// Time has passed.
+    /// Acts on the time that has passed.
     pub(super) fn tick(&mut self) -> Result<(), ManagerError> {
         self.take(QuorumEvent::Tick)?;
         if std::mem::take(&mut self.timeline_due) && self.leads() {
@@ -239,13 +240,13 @@ impl<A> Member<A> {
         self.settle()
     }
 
-    /// A manager speaks this version of the protocol.
+    /// Notes that a manager speaks this version of the protocol.
     pub(super) fn spoke(&mut self, manager: ServerId, version: u8) {
         self.releases.spoke(manager, version);
     }
 
-    /// A run of a server speaks this version of the protocol with this manager. One that knows no cluster's version is no reason
-    /// to raise it: managers of its release could not read their log any more.
+    /// Notes that a run of a server speaks this version of the protocol with this manager. If its release does not know the
+    /// cluster's version, that must not be raised: managers of that release could not read their log.
     pub(super) fn server_spoke(&mut self, server: ServerId, boot: BootId, version: u8) {
         if self.leads() {
             let version = if version < PROTOCOL_CLUSTER_VERSION { 0 } else { version };
@@ -253,7 +254,7 @@ impl<A> Member<A> {
         }
     }
 
-    /// While this manager leads: its own version, which need not come over a connection, and what keeps the cluster's below it.
+    /// While this manager leads, notes its own version, and the server that keeps the cluster's version below it.
     fn look_at_versions(&mut self) {
         if !self.leads() {
             return self.releases.holds_back(None, self.now_ms);
@@ -265,7 +266,7 @@ impl<A> Member<A> {
         self.releases.holds_back(holds_back, self.now_ms);
     }
 
-    /// A manager says something.
+    /// Takes a message of another manager; refuses one that this release cannot handle.
     pub(super) fn peer(&mut self, from: ServerId, said: QuorumMessage) -> Result<(), ManagerError> {
         if let Err(why) = self.quorum.admits(&said).and_then(|()| check_commands(&said)) {
             tracing::error!(%from, %why, "a manager's message is refused: use one release");
@@ -274,8 +275,9 @@ impl<A> Member<A> {
         self.take(QuorumEvent::Peer(from, said))
     }
 
-    /// A server says something, or a manager (`by`) says that it did. Only what came from the server itself is handed
-    /// on, so that nothing goes round between managers that take each other for the leader.
+    /// Takes a message of a server, which came from the server itself or was forwarded by a manager (`by`). Forwards to the
+    /// leader only messages from the server itself, so that none circulates between managers that take each other for the
+    /// leader.
     pub(super) fn hear(
         &mut self,
         from: ServerId,
@@ -298,7 +300,7 @@ impl<A> Member<A> {
         Ok(())
     }
 
-    /// Somebody wants a command agreed on, and is answered.
+    /// Proposes a command. The asker gets the outcome.
     pub(super) fn propose(&mut self, command: &Command, asker: A) -> Result<(), ManagerError> {
         if let Some(older) = self.held_up_by(command) {
             self.out.push(MemberEffect::Answer(asker, ManagerReply::OlderManager(older)));
@@ -320,7 +322,7 @@ impl<A> Member<A> {
         Ticket(self.tickets)
     }
 
-    /// Writes what is due, and what comes of that.
+    /// Carries out the write that is due, and those that follow from it.
     pub(super) fn write(&mut self) -> Result<(), ManagerError> {
         while let Some((number, write)) = self.unwritten.take() {
             self.disk.write(write)?;
@@ -330,13 +332,13 @@ impl<A> Member<A> {
         Ok(())
     }
 
-    /// Drains the effects that are to be carried out, in this order.
+    /// Drains the effects, in the order in which they are to be carried out.
     pub(super) fn effects(&mut self) -> std::vec::Drain<'_, MemberEffect<A>> {
         self.out.drain(..)
     }
 
-    /// While this manager leads, a voter that may not know a command: it would stand at that one's door for ever, and all
-    /// that is proposed after it.
+    /// While this manager leads, a voter that may not know a command. It would refuse the command and all entries after it for
+    /// ever.
     fn held_up_by(&mut self, command: &Command) -> Option<ServerId> {
         let members = self.leads().then(|| self.quorum.members())?;
         self.releases.held_up_by(self.me, &members, command)
@@ -354,7 +356,7 @@ impl<A> Member<A> {
         self.settle()
     }
 
-    /// Has the quorum take its events, and those that come of them.
+    /// Has the quorum take its events, and those that follow from them.
     fn settle(&mut self) -> Result<(), ManagerError> {
         while let Some(event) = self.events.pop_front() {
             let mut effects = Vec::new();
@@ -426,7 +428,7 @@ impl<A> Member<A> {
         Ok(())
     }
 
-    /// Has the policy look at what happened. What it wants agreed on waits for [`Member::settle`].
+    /// Gives the policy an event. The commands that it proposes wait for [`Member::settle`].
     fn consider(&mut self, event: PolicyEvent) {
         let mut effects = Vec::new();
         self.policy.step(self.now_ms, event, &self.map, &mut effects);
@@ -458,7 +460,7 @@ impl<A> Member<A> {
         }
     }
 
-    /// Proposed before anything that the policy wants.
+    /// Proposes the leader's timeline, before any command of the policy.
     fn begin_timeline(&mut self) {
         if self.map.cluster_version >= PROTOCOL_TIMELINES {
             let ticket = self.ticket(Proposer::Timeline);
@@ -493,7 +495,7 @@ impl<A> Member<A> {
                     tracing::info!(?change, "the managers have changed");
                 }
             }
-            // One that leads still has too much to do.
+            // It still leads, and was too busy.
             Proposer::Timeline if end == ProposalEnd::Busy => self.timeline_due = true,
             Proposer::Timeline => {}
             Proposer::Policy(ticket) => self.consider(PolicyEvent::Decided(ticket, applied)),
@@ -513,7 +515,7 @@ impl<A> Member<A> {
     }
 }
 
-/// Checks that the commands of a message are some: once agreed on, one that is none would end every manager.
+/// Checks that this release can decode the commands of a message: one that it cannot would end every manager once agreed on.
 fn check_commands(said: &QuorumMessage) -> Judged {
     let QuorumMessage::Append { entries, .. } = said else { return Ok(()) };
     let is_command = |item: &Item| match item {

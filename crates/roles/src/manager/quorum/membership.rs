@@ -1,5 +1,5 @@
-//! The servers that ought to be managers, and where managers are. By the former the leader makes the quorum
-//! what the map says. By the latter a manager knows whom to turn to before it has a map.
+//! Changes of the quorum's members towards those of the map, and the addresses of managers that a log names. The leader
+//! makes the changes. A manager uses the addresses before it has a map.
 
 use larder_protocol::limits::MANAGERS_MAX;
 use larder_protocol::manager::quorum::{Item, LogIndex, MemberChange, Members, Stored};
@@ -7,7 +7,7 @@ use larder_protocol::manager::state::{ServerRecord, ServerRole, ServerState, Top
 use larder_types::ServerId;
 use larder_types::codec::decode;
 
-/// The next change, if one is due: those who are gone go first, learners are promoted before others begin to learn.
+/// The next change, if one is due: removed managers first, then the promotion of learners, then new learners.
 /// A manager that is merely down stays: only its operator knows whether it comes back.
 pub(super) fn next_change(map: &Topology, members: &Members) -> Option<MemberChange> {
     if !members.next_voters.is_empty() {
@@ -35,9 +35,9 @@ pub(super) fn next_change(map: &Topology, members: &Members) -> Option<MemberCha
     new.map(|(server, _)| MemberChange::AddLearner(*server))
 }
 
-/// Managers with their addresses as the log names them, agreed on or not: good for finding each other and for nothing
-/// else. After all managers have lost their power none of them knows how far they had agreed, until they have found
-/// each other. What of the log cannot be read is passed over.
+/// Managers with their addresses as the log names them, agreed on or not, so that managers find each other. They serve for
+/// nothing else: after a power loss of all managers none of them knows which entries were agreed on. Entries that cannot be
+/// decoded are skipped.
 pub(super) fn named_in(stored: &Stored) -> Vec<(ServerId, String)> {
     let snapshot = stored.snapshot.as_ref();
     let map = snapshot.and_then(|snapshot| Topology::decode(&snapshot.state).ok());

@@ -10,22 +10,23 @@
 //! | file | what |
 //! |---|---|
 //! | `member.rs` | quorum, map and policy as one, without connections |
-//! | `membership.rs` | who ought to be a manager, and where managers are |
+//! | `membership.rs` | changes of the quorum's members, and the managers' addresses |
 //! | `disk.rs`, `v1.rs` | the log's file: `docs/formats/quorum.md` |
-//! | `driver.rs`, `handler.rs`, `maps.rs` | the thread, what it is told, and the map for those who ask |
-//! | `running.rs` | all of these together, on whatever disk and connections |
-//! | `found.rs`, `tokens.rs` | the first start, and how other servers come in |
-//! | `begin.rs` | a directory made anew, from a map |
+//! | `driver.rs`, `handler.rs`, `maps.rs` | the thread, its inputs, and the maps for askers |
+//! | `releases.rs`, `ways.rs` | the commands that other managers know, and the managers through which servers are reached |
+//! | `running.rs` | all of these together, on any disk and connections |
+//! | `found.rs`, `tokens.rs` | the first start, and join tokens of other servers |
+//! | `begin.rs` | a log made anew from a map |
 //! | `authority.rs` | the authority's key, which every manager has or asks the others for |
 //!
-//! Towards the other managers a manager is a server like any other. It says through a [`ManagersClient`]
-//! that it is there, and has its own proposals agreed on through it, by the manager that leads.
+//! To the other managers a manager is a server like any other. Through a [`ManagersClient`] it reports
+//! its run, and sends its own proposals to the manager that leads.
 //!
 //! # Invariants
 //!
 //! 1. One process uses a directory at a time.
-//! 2. Nothing that was agreed on leaves before it is durable here: `larder_protocol::manager::quorum`.
-//! 3. Who speaks is who its certificate says; what only managers may say is taken from managers alone.
+//! 2. No message about an entry leaves before the entry is durable here (`larder_protocol::manager::quorum`).
+//! 3. A sender's certificate decides what it may send: messages of managers are taken from managers alone.
 
 mod authority;
 mod begin;
@@ -86,21 +87,21 @@ pub(crate) fn keeps_snapshot(
     Ok(disk::QuorumDisk::open(disk, cluster, me)?.stored().snapshot.is_some())
 }
 
-/// Where a manager is and whom it knows.
+/// The parameters that a manager starts with.
 #[derive(Debug, Clone)]
 pub struct ManagerConfig {
     /// Its directory, with the identity that it was founded or joined with.
     pub dir: PathBuf,
-    /// Where others reach it, `host:port`; as the socket says if there is nothing here.
+    /// The address at which others reach it, `host:port`; `None` for the socket's.
     pub address: Option<String>,
-    /// Other managers, to begin with: some of those that there are, for one that has joined; for others only those
-    /// that have moved since.
+    /// Addresses of other managers, to be used until there is a map. A manager that has just joined needs some; others only
+    /// those of managers that have moved.
     pub managers: Vec<(ServerId, String)>,
-    /// The time for which the certificates are valid that it signs.
+    /// The time for which certificates that it signs are valid.
     pub certificate_life: Duration,
 }
 
-/// A manager that runs. Dropped, it stops soon; [`Manager::stop`] waits until it has.
+/// A running manager of a cluster. Dropped, it stops soon; [`Manager::stop`] waits until it has.
 pub struct Manager {
     me: ServerId,
     address: String,

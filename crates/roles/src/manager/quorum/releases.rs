@@ -1,6 +1,5 @@
-//! The commands that the other managers know. A manager refuses what it does not know at the door, with all
-//! that comes behind it in the log. So a command goes into the log only when every voter is known to know
-//! it.
+//! The commands that the other managers know. A manager refuses a message with a command that it does not know, and so
+//! all later entries of the log too. So a command goes into the log only when every voter is known to know it.
 
 use std::collections::BTreeMap;
 
@@ -16,15 +15,15 @@ use crate::limits::{
     PROTOCOL_TIMELINES, VERSION_HELD_BACK_MS,
 };
 
-/// The version of the protocol that each manager spoke last, in this run.
+/// The version of the protocol that each manager spoke last, since this run began.
 #[derive(Debug, Default)]
 pub(super) struct Releases {
     spoke: BTreeMap<ServerId, u8>,
-    /// The voter that was told of last as holding commands up.
+    /// The voter that was logged last as holding up commands.
     told: Option<ServerId>,
-    /// The voter that keeps volumes from moving, since when, and whether that was told.
+    /// The voter that keeps volumes from moving, since when, and true if that was logged.
     pub(super) keeps_balance: Option<(ServerId, u64, bool)>,
-    /// The same of the server that keeps the cluster's version low.
+    /// The same for the server that keeps the cluster's version low.
     pub(super) keeps_version: Option<(ServerId, u64, bool)>,
 }
 
@@ -33,8 +32,8 @@ impl Releases {
         self.spoke.insert(manager, version);
     }
 
-    /// Returns true if volumes may move for balance: all voters know such moves. A voter that keeps the
-    /// leading manager from them for long is told of once.
+    /// Returns true if volumes may move for balance: all voters know such moves. If a voter prevents it for
+    /// long, the leading manager logs that once.
     pub(super) fn may_balance(
         &mut self,
         me: ServerId,
@@ -58,7 +57,7 @@ impl Releases {
         false
     }
 
-    /// Takes note of the server that keeps the cluster's version below this release's, if one does. It is logged once if that lasts.
+    /// Notes the server that keeps the cluster's version below this release's, if one does. It is logged once if that lasts.
     pub(super) fn holds_back(&mut self, server: Option<ServerId>, now_ms: u64) {
         match (&mut self.keeps_version, server) {
             (Some((of, since_ms, is_told)), Some(server)) if *of == server => {
@@ -93,7 +92,7 @@ impl Releases {
     }
 }
 
-/// The oldest version of the protocol that managers speak who know a command.
+/// The oldest version of the protocol whose managers know a command.
 fn since(command: &Command) -> u8 {
     match command {
         Command::Found(..)

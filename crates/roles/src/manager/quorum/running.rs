@@ -1,4 +1,4 @@
-//! A manager that runs, whatever its disk is and whatever secures its connections.
+//! A running manager, on any disk and any kind of connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,16 +34,16 @@ pub(crate) struct Ground {
     /// The directory is this manager's until its thread ends.
     pub(crate) lock: Option<FileLock>,
     pub(crate) endpoint: Arc<Endpoint>,
-    /// Where others reach it, `host:port`.
+    /// The address at which others reach it, `host:port`.
     pub(crate) address: String,
-    /// Other managers, to begin with.
+    /// Addresses of other managers, to be used until there is a map.
     pub(crate) managers: Vec<(ServerId, String)>,
     pub(crate) authority: AuthorityCell,
-    /// The time for which the certificates are valid that it signs.
+    /// The time for which certificates that it signs are valid.
     pub(crate) certificate_life: Duration,
 }
 
-/// See the module's head. Dropped, it stops soon; [`Running::ended`] waits until it has.
+/// A running manager. Dropped, it stops soon; [`Running::ended`] waits until it has.
 pub(crate) struct Running {
     pub(crate) client: Arc<ManagersClient>,
     pub(crate) seat: watch::Receiver<Seat>,
@@ -65,7 +65,7 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Reads the log, which blocks, and serves what comes to this ear.
+    /// Reads the log, which blocks, and serves connections to `ear`.
     pub(crate) fn start(ground: Ground, ear: Ear) -> Result<Self, ManagerError> {
         let Ground { cluster, me, disk, lock, endpoint, address, authority, .. } = ground;
         let log = QuorumDisk::open(disk.clone(), cluster, me)?;
@@ -112,7 +112,7 @@ impl Running {
             observed: observed.clone(),
         };
         let services = Services::new().with_enrolment(enrolment);
-        // One that was removed finds that in the map; the desk takes nothing else from it.
+        // A removed server learns of that from the map; the desk takes nothing else from it.
         let services = services.with_removed::<ManagerService>(Roles::all(), desk);
         let listener = Listener::start(&endpoint, ear, services)?;
         let ended = Some(begin(driver)?);
@@ -135,17 +135,17 @@ impl Running {
         })
     }
 
-    /// Where it stands.
+    /// Its counts and state.
     pub(crate) fn counts(&self) -> &Arc<ManagerCounts> {
         &self.counts
     }
 
-    /// Has it stop.
+    /// Tells its thread to stop.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
     }
 
-    /// Waits until it has stopped, and says why, once; it is then to be dropped. Who gives up may wait again.
+    /// Waits until it has stopped, and returns the reason, once; drop it then. It is cancel safe: a caller may wait again.
     pub(crate) async fn ended(&mut self) -> Result<(), ManagerError> {
         let Some(ended) = &mut self.ended else { return Ok(()) };
         let end = ended.await;
@@ -157,7 +157,7 @@ impl Running {
     }
 }
 
-/// Starts the thread, and tells how it ended.
+/// Starts the thread. Returns the receiver of its result.
 fn begin(driver: Driver) -> Result<oneshot::Receiver<Result<(), ManagerError>>, ManagerError> {
     let (ended_in, ended) = oneshot::channel();
     let run = move || {
@@ -165,7 +165,7 @@ fn begin(driver: Driver) -> Result<oneshot::Receiver<Result<(), ManagerError>>, 
         if let Err(error) = &end {
             tracing::error!(%error, "this manager has stopped");
         }
-        // Nobody may be waiting: it was logged.
+        // It fails if no caller waits: the error was logged.
         drop(ended_in.send(end));
     };
     drop(threads::spawn("manager", run)?);

@@ -1,13 +1,13 @@
 //! Join tokens: one for each server that the operator names, kept by the manager that made it.
 //!
-//! A token is in the map, as 32 random bytes and an end, so that it can be called back there. Its secret is not: it
-//! lies beside the authority's key, in a file of its own (`docs/formats/quorum.md`), and is of use at that manager
-//! alone. If that one is lost, another makes another.
+//! A token is in the map, as 32 random bytes and a time of expiry, so that it can be revoked there. Its secret is not: it
+//! is in a file of its own beside the authority's key (`docs/formats/quorum.md`), so the token is valid at that manager
+//! alone. If that manager is lost, another one issues a new token.
 //!
 //! # Invariants
 //!
 //! 1. A token is for one server, whose id and roles are in the map before the token is handed out.
-//! 2. It is void once that server has begun its first run: a process that finds it later joins as nobody.
+//! 2. It is void once that server has begun its first run: a process that finds it later cannot join.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ use crate::identity::roles_of;
 use crate::limits::{CLOCK_AHEAD_MS, PROPOSE_WAIT_MS};
 use crate::managers::{Managers, ManagersClient, NotIssued, NotProposed};
 
-/// The book, within the manager's directory.
+/// The file of the tokens, within the manager's directory.
 pub(super) const FILE: &str = "tokens";
 const MAGIC: &[u8; 8] = b"LARDRTOK";
 const SUM_END: usize = 16;
@@ -44,7 +44,7 @@ const SUM_END: usize = 16;
 /// One token.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Kept {
-    /// Its place in the map.
+    /// Its id in the map.
     place: state::TokenId,
     /// The record that a joiner's proof is verified with.
     record: TokenRecord,
@@ -57,7 +57,7 @@ pub(super) struct TokenBook {
 }
 
 impl TokenBook {
-    /// An empty book, which [`TokenBook::save`] writes over whatever is there.
+    /// An empty book. [`TokenBook::save`] replaces any file that there is.
     pub(super) fn begin(disk: Arc<dyn Disk>) -> Self {
         Self { disk, kept: Mutex::default() }
     }
@@ -83,7 +83,7 @@ impl TokenBook {
         Ok(Self { disk, kept: Mutex::new(kept) })
     }
 
-    /// Makes a token for a server that is in the map. It is good once the book is saved.
+    /// Makes a token for a server that is in the map. It is valid once the book is saved.
     pub(super) fn add(
         &self,
         authority: Fingerprint,
@@ -98,7 +98,7 @@ impl TokenBook {
 
     /// Writes the book, without the tokens that the map makes void. Blocks.
     pub(super) fn save(&self, map: &Topology) -> Result<(), ManagerError> {
-        // Locked until it is written: of two that save at once the later one writes what both added.
+        // Locked until it is written, so that the later one of two concurrent saves has the tokens of both.
         let mut kept = self.kept.lock();
         kept.retain(|_, kept| is_good(map, kept));
         let value = encode(&kept.values().cloned().collect::<Vec<_>>());
@@ -108,10 +108,10 @@ impl TokenBook {
         Ok(replace_file(&*self.disk, "", FILE, &bytes)?)
     }
 
-    /// The token's record, if the map has it good.
+    /// The token's record, if it is valid by the map.
     pub(super) fn find(&self, id: TokenId, map: &Topology) -> Result<TokenRecord, Refusal> {
         let kept = self.kept.lock().get(&id).cloned().ok_or(Refusal::Token)?;
-        // It was handed out after its server was agreed on: the map here is older.
+        // A token is handed out after its server was agreed on: the map here is older.
         if !map.servers.contains_key(&kept.record.server()) {
             return Err(Refusal::NotNow);
         }
@@ -126,7 +126,7 @@ fn is_good(map: &Topology, kept: &Kept) -> bool {
         && token.is_some_and(|token| !token.revoked)
 }
 
-/// The servers that may join and stay, as book and map say.
+/// The register of servers that may join and renew, made of book and map.
 pub(super) struct Admitted {
     pub(super) book: Arc<TokenBook>,
     pub(super) maps: Maps,
@@ -148,7 +148,7 @@ impl Admission for Admitted {
     }
 }
 
-/// The maker of tokens at a manager that runs: book and authority, and the way to have servers agreed on.
+/// Issues tokens at a running manager.
 pub(super) struct Issuer {
     pub(super) authority: AuthorityCell,
     pub(super) book: Arc<TokenBook>,
@@ -157,7 +157,7 @@ pub(super) struct Issuer {
 }
 
 impl Issuer {
-    /// Gives a server a place in the map, and a token with which it takes it.
+    /// Adds a server to the map, and returns its id and a token with which it joins.
     pub(super) async fn issue(
         &self,
         server: NewServer,
@@ -176,8 +176,8 @@ impl Issuer {
     }
 }
 
-/// Has a token and its server agreed on, and waits until the map here shows the server: joiners are let in by that. Takes
-/// [`ISSUE_MS_MAX`](crate::limits::ISSUE_MS_MAX) at most.
+/// Has a token and its server agreed on, and waits until this manager's map has the server, as joiners are checked against
+/// it. Takes [`ISSUE_MS_MAX`](crate::limits::ISSUE_MS_MAX) at most.
 pub(super) async fn admit(
     managers: &impl Managers,
     [token, add_server]: [Command; 2],
@@ -196,7 +196,7 @@ pub(super) async fn admit(
     }
 }
 
-/// Has a token agreed on. If the map holds as many as it may, those that let nobody in any more go first.
+/// Has a token agreed on. If the map has as many as it may, first has void ones removed.
 pub(crate) async fn add_token(
     managers: &impl Managers,
     token: Command,
@@ -211,8 +211,8 @@ pub(crate) async fn add_token(
     }
 }
 
-/// Removes tokens that let nobody in any more. This clock may be ahead of that of another manager, by which one is good
-/// that has expired here: only those go that expired long ago, if there are any.
+/// The command that removes tokens which were revoked or have expired. This clock may be ahead of that of another manager, by
+/// which a token that has expired here is valid. So if there are any that expired long ago, only those are removed.
 fn forget_tokens(map: &Topology, now_ms: u64) -> Command {
     let times = CLOCK_AHEAD_MS.map(|ahead| now_ms.saturating_sub(ahead));
     let frees = |time: &u64| {
@@ -222,7 +222,7 @@ fn forget_tokens(map: &Topology, now_ms: u64) -> Command {
     Command::ForgetTokens(times.into_iter().find(frees).unwrap_or(now_ms))
 }
 
-/// The commands to agree on for a server's token: that there is one, then that it lets this server in.
+/// The commands for a server's token: one adds the token, the other the server that it is for.
 pub(crate) fn admission_of(server: NewServer, expires: Option<SystemTime>) -> [Command; 2] {
     let mut hash = [0; 32];
     fill_secret(&mut hash);

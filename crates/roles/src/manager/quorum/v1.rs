@@ -31,7 +31,7 @@ pub(crate) struct FileHeader {
     pub(crate) id: u64,
 }
 
-/// The reason why a file is not taken.
+/// The reason why a file is refused.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadFile {
     #[error("it has no header of a manager's log")]
@@ -49,7 +49,7 @@ pub(crate) enum BadFile {
 pub(crate) struct Contents {
     pub(crate) header: FileHeader,
     pub(crate) writes: Vec<LogWrite>,
-    /// Where the last whole record ends; what is behind is torn.
+    /// The end of the last whole record; bytes behind it are a torn record.
     pub(crate) end: usize,
 }
 
@@ -87,8 +87,8 @@ pub(super) fn encode_record(
     bytes
 }
 
-/// Reads a file. Only one record is ever on its way to the disk. So what does not verify is torn if it is
-/// the last, and damage if a whole header of a later one follows.
+/// Decodes a file. Only one record is ever being written. So a record that does not verify is torn if it is
+/// the last, and damaged if a whole header of a later one follows.
 pub(crate) fn decode_file(bytes: &[u8]) -> Result<Contents, BadFile> {
     let header = decode_header(bytes)?;
     let (mut writes, mut at) = (Vec::new(), FILE_HEADER_BYTES);

@@ -1,10 +1,10 @@
-//! The ways by which the leading manager reaches servers: its own, and where that is cut, the manager that hands on what
-//! the server says. Without it a primary that all but the leader hear would be up, and have no lease.
+//! The ways by which the leading manager reaches servers: directly, and where that is cut, through a manager that forwards the
+//! server's messages. Without it a primary that every manager but the leader reaches would count as up, and have no lease.
 //!
 //! # Invariants
 //!
-//! 1. Another manager is a way only while it hands on what the server says, and the server is silent on its own way.
-//! 2. What is sent by way of another is sent directly as well: all messages may come twice.
+//! 1. Messages go through another manager only while it forwards the server's messages and none comes directly.
+//! 2. They are sent directly as well, so any message may arrive twice.
 
 use std::collections::BTreeMap;
 
@@ -14,20 +14,20 @@ use crate::limits::WAY_SILENT_MS;
 
 #[derive(Debug, Default)]
 struct Way {
-    /// The time at which the server itself was heard, if it was.
+    /// The time of the last message from the server itself.
     itself_ms: Option<u64>,
-    /// The manager that handed something on last, and when.
+    /// The manager that forwarded a message last, and the time.
     by: Option<(ServerId, u64)>,
-    /// True if the other manager was the way when last it mattered.
+    /// True if the last message to the server went through another manager too.
     is_around: bool,
 }
 
-/// Ways to all servers that were heard since this manager leads.
+/// The ways to all servers that sent a message since this manager leads.
 #[derive(Debug, Default)]
 pub(super) struct Ways(BTreeMap<ServerId, Way>);
 
 impl Ways {
-    /// A server was heard: itself, or as another manager handed it on.
+    /// Notes a message of a server, from itself or forwarded by a manager (`by`).
     pub(super) fn heard(&mut self, server: ServerId, by: Option<ServerId>, now_ms: u64) {
         let way = self.0.entry(server).or_default();
         match by {
@@ -36,7 +36,7 @@ impl Ways {
         }
     }
 
-    /// The manager by way of which a server is to be told too.
+    /// The manager through which messages to a server are to go too.
     pub(super) fn around(&mut self, server: ServerId, now_ms: u64) -> Option<ServerId> {
         let way = self.0.get_mut(&server)?;
         let is_late = |ms: u64| now_ms >= ms + WAY_SILENT_MS;
@@ -44,7 +44,7 @@ impl Ways {
         if by.is_some() != way.is_around {
             way.is_around = by.is_some();
             match by {
-                // Not only where the way is cut: one that does not know who leads speaks to the managers in turn.
+                // A cut is not the only cause: a server that does not know the leader sends to the managers in turn.
                 Some((by, _)) => {
                     tracing::debug!(%server, %by, "a server is told by way of another manager too");
                 }
@@ -54,7 +54,7 @@ impl Ways {
         by.map(|(manager, _)| manager)
     }
 
-    /// This manager did not lead before.
+    /// Forgets all ways, as this manager begins to lead.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
