@@ -1,7 +1,7 @@
-//! A primary begins to serve in a view: it takes the PG's space from its ledger, and drops the streams of
-//! sessions that are over. One thread does it for all PGs that wait at the time. Another walks over the
-//! index when the server starts, so that every member's ledger is known; and again for what is not known
-//! later. A primary whose ledger is not known yet serves above its high-water marks meanwhile, or waits for
+//! Adoption: a primary begins to serve in a view. It takes the PG's space from its ledger, and drops the streams of
+//! closed sessions. The adopt thread does it for all PGs that wait at the time. The rows thread walks over the
+//! index when the server starts, so that every member's ledger is known, and again for ledgers that become
+//! unknown. A primary whose ledger is not known yet serves above its high-water marks meanwhile, or waits for
 //! the walk if it has none (ADR 39).
 //!
 //! ```text
@@ -13,10 +13,10 @@
 //!
 //! # Invariants
 //!
-//! 1. Between the taking of a PG's space and its adoption nothing is appended to its log. The primary leads
+//! 1. From the time at which a PG's space is taken until it serves, nothing is appended to its log. The primary leads
 //!    in an active view and serves nothing, and everything in its log is applied.
 //! 2. A PG whose METAX contradicts itself is not served; the others are.
-//! 3. A PG that waits, or serves early, is on its way to the rows thread, or in a walk of it.
+//! 3. A PG that waits, or serves early, is queued for the rows thread, or in its walk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -43,11 +43,11 @@ struct Adopting {
     volumes: Volumes,
 }
 
-/// Streams that the index shows to be open.
+/// The open streams in the index.
 type OpenStreams = BTreeMap<PgId, BTreeSet<(BucketId, StreamId)>>;
 
 impl Meta {
-    /// The adopt thread.
+    /// Runs the adopt thread.
     pub(super) fn adopt_loop(&self, cluster: &Cluster) {
         let mut done = Ok(());
         while done.is_ok()
@@ -60,7 +60,7 @@ impl Meta {
         }
     }
 
-    /// The rows thread.
+    /// Runs the rows thread.
     pub(super) fn rows_loop(&self, cluster: &Cluster) {
         let mut done = self.know_ledgers(cluster, &self.pg_ids().collect());
         while done.is_ok()
@@ -73,7 +73,7 @@ impl Meta {
         }
     }
 
-    /// Reads the rows of those of these PGs whose ledger, or whose counts, are not known, and has those that waited for it go on.
+    /// Reads the rows of the PGs among these whose ledger or counts are not known. PGs that waited for it go on.
     fn know_ledgers(&self, cluster: &Cluster, pgs: &BTreeSet<PgId>) -> Result<(), OpenError> {
         let were_read = self.read_unknown(cluster, pgs)?;
         for &pg in pgs {
@@ -95,19 +95,19 @@ impl Meta {
             }
         }
         if were_read {
-            // So that the next start finds the marks.
+            // The flush makes the marks durable for the next start.
             self.flush.ask();
         }
         if self.contradictions() > 0 {
             self.keep_void_marks()?;
-            // As a member it would be deaf. The next run reads the rows before it leads, and serves the others.
+            // A halted group would not even follow. The next run reads the rows before it leads, and serves the others.
             self.fail("the metadata of a group that was served contradicts itself".to_owned());
         }
         Ok(())
     }
 
-    /// A primary's rows or open puts contradict each other: nothing is served by it in this view, nor does a start believe
-    /// its marks.
+    /// Gives up a group whose rows or open puts contradict each other. This primary does not serve it in this view. Its marks
+    /// are void, so the next start reads its rows.
     fn give_up(&self, member: &mut Member, fault: SpaceFault) {
         let pg = member.pg.id();
         tracing::error!(%pg, %fault, "the metadata contradicts itself: the pg is not served; run `larder inspect`");
@@ -118,7 +118,8 @@ impl Meta {
         }
     }
 
-    /// Walks over the index for those of these PGs whose ledger is not known; whether there are any, and it was read.
+    /// Walks over the index for the PGs among these whose ledger or counts are not known. Returns true if there are any and
+    /// all rows were read.
     fn read_unknown(&self, cluster: &Cluster, pgs: &BTreeSet<PgId>) -> Result<bool, OpenError> {
         let mut walk = LedgerWalk::new(self.pgs.len() as u32);
         for &pg in pgs {
@@ -163,14 +164,14 @@ impl Meta {
         Ok(())
     }
 
-    /// Applies all that the PG's log has; `None` if that is not what it waits for any more.
+    /// Applies the whole log of a PG; `None` if the PG no longer waits for its adoption.
     fn begin_adoption(&self, cluster: &Cluster, pg: PgId) -> Option<Adopting> {
         let mut member = self.lock(pg);
         let told = &mut member.duties.volumes;
-        // By an older map than the one that says so nothing is served: who waits for that map asks again.
+        // A PG is not served by an older map than that of its volumes: it is queued again once that map is here.
         let volumes = told.take_if(|told| told.as_of <= cluster.managers.map().version)?;
         if !member.is_active_in(volumes.view) {
-            // Told again while its space was being derived: it serves by now, and may have new LVs.
+            // The volumes came again while its space was being derived: it serves by now, and may have new LVs.
             self.heed_volumes(cluster, &mut member, volumes);
             return None;
         }
@@ -205,14 +206,14 @@ impl Meta {
                 cluster.adoption.read(pg);
             }
             Ok(Adopted::NotYet) => {
-                // Volumes that were told since are newer.
+                // Volumes that came since are newer.
                 member.duties.volumes.get_or_insert(volumes);
                 return cluster.adoption.read(pg);
             }
             Err(fault) => return self.give_up(&mut member, fault),
         }
         let Volumes { lvs, sessions, .. } = volumes;
-        // Its replicas are asked to open by what the duties have of them.
+        // The effects below ask replicas to open, at the servers that the duties name.
         for info in &lvs {
             member.duties.note_lv(info);
         }
@@ -221,7 +222,7 @@ impl Meta {
         cluster.renew_soon();
         tracing::debug!(%pg, %view, "the pg is served");
         let map = cluster.managers.map();
-        // The list may be older than a session's end that was dealt with before this PG was served.
+        // The list may be older than the end of a session that was handled before this PG was served.
         let is_over = |session: &SessionId| {
             !sessions.contains(session) || map.closed.iter().any(|(_, it)| it == session)
         };
@@ -260,7 +261,7 @@ impl Meta {
         unreadable.map_or(Ok(streams), |error| Err(error.into()))
     }
 
-    /// Refuses what still comes of these sessions, then drops the streams that they left.
+    /// Has PGs refuse late requests of these sessions, then drops the streams that the sessions left.
     fn end_sessions(&self, ended: &BTreeSet<SessionId>) -> Result<(), OpenError> {
         if ended.is_empty() {
             return Ok(());
@@ -271,7 +272,7 @@ impl Meta {
             for &session in ended {
                 self.step(&mut member, Event::Floor { session, floor: u64::MAX });
             }
-            // Before the index is read: what is not pending any more is there.
+            // Before the index is read, which shows the streams that are not pending any more.
             streams.entry(pg).or_default().extend(member.pg.pending_streams());
         }
         for (of, open) in self.open_streams()? {
@@ -289,7 +290,7 @@ impl Meta {
     }
 }
 
-/// The part of its space that a primary knows.
+/// The outcome of [`Member::adopt`].
 enum Adopted {
     /// All of it: it serves.
     Known,
@@ -309,7 +310,7 @@ impl Member {
         self.pg.role() == Role::Active && !self.duties.contradicts
     }
 
-    /// Serves in these volumes, if that much is known of them.
+    /// Serves in these volumes, if enough is known of their space.
     fn adopt(&mut self, volumes: &Volumes) -> Result<Adopted, SpaceFault> {
         let Self { pg, out, .. } = self;
         let lvs = || volumes.lvs.iter().cloned();

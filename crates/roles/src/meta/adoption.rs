@@ -1,4 +1,5 @@
-//! The PGs that wait to be served, or to be read, and sessions that are over. `adopt.rs` has the threads that take them.
+//! Queues of PGs that wait to be served, or for their rows to be read, and of closed sessions. `adopt.rs` has the threads that
+//! take them.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +8,7 @@ use larder_env::threads::Condvar;
 use larder_types::{PgId, SessionId};
 use parking_lot::Mutex;
 
-/// The PGs that wait for the adopt thread.
+/// The queues of the adopt thread and the rows thread.
 #[derive(Default)]
 pub(super) struct Adoption {
     waiting: Mutex<Waiting>,
@@ -17,24 +18,24 @@ pub(super) struct Adoption {
     pub(super) ledger_reads: AtomicU64,
 }
 
-/// The counts of how PGs began to be served here, since the server started.
+/// Counts of adoptions since the server started.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AdoptionCounters {
     /// Views of PGs in which the server began to serve.
     pub views_served: u64,
-    /// Of these, views in which the rows were not read yet.
+    /// Views in which it served before all rows were read.
     pub views_early: u64,
-    /// Walks over the index for what it names.
+    /// Walks over the index for ledgers and counts.
     pub ledger_reads: u64,
 }
 
 #[derive(Default)]
 struct Waiting {
-    /// PGs that were told of their LVs.
+    /// PGs whose LVs are known.
     pgs: BTreeSet<PgId>,
     /// PGs whose rows are to be read.
     unread: BTreeSet<PgId>,
-    /// Sessions that are over.
+    /// Closed sessions.
     ended: BTreeSet<SessionId>,
     stopped: bool,
 }
@@ -45,7 +46,7 @@ impl Adoption {
         self.ready.notify_all();
     }
 
-    /// Has the rows of a PG read, and the PG adopted then if it still waits for that.
+    /// Queues a PG for its rows to be read, and then for its adoption if it still waits for that.
     pub(super) fn read(&self, pg: PgId) {
         self.waiting.lock().unread.insert(pg);
         self.ready.notify_all();
@@ -69,7 +70,7 @@ impl Adoption {
         }
     }
 
-    /// All that waits, once there is something; `None` when stopped.
+    /// Waits for PGs or sessions, and takes all of them; `None` when stopped.
     pub(super) fn take(&self) -> Option<(BTreeSet<PgId>, BTreeSet<SessionId>)> {
         let mut waiting = self.waiting.lock();
         loop {
@@ -84,7 +85,7 @@ impl Adoption {
         }
     }
 
-    /// All PGs whose rows are to be read, once there are some; `None` when stopped.
+    /// Waits for PGs whose rows are to be read, and takes all of them; `None` when stopped.
     pub(super) fn take_unread(&self) -> Option<BTreeSet<PgId>> {
         let mut waiting = self.waiting.lock();
         while !waiting.stopped && waiting.unread.is_empty() {

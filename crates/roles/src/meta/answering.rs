@@ -1,18 +1,17 @@
-//! The answers of a cluster's meta server: to proxies' calls, other members' messages, the manager's
-//! orders. It runs on the connections' tasks, where machines are stepped. Anything that reads more of the
-//! index for a proxy than a row of one that lies in memory goes to the blocking pool.
+//! Handles proxies' calls, other members' messages and managers' orders, in a cluster. It runs on the connections' tasks,
+//! where machines are stepped. Reads of the index for proxies go to the blocking pool, but for one row of an index that is
+//! in memory.
 //!
 //! # Invariants
 //!
 //! 1. A call is stepped only in the view that it names.
-//! 2. A request gets one answer, or its caller hears that there is none.
-//! 3. What comes over a connection is stepped once the machine has admitted it: machines assert what they admit.
-//! 4. A server does not say that a bucket has no such key, or no keys, if its map knows the bucket to be
-//!    gone. Nor does it say of a key that it is not there if the bucket is marked for deletion. Each
-//!    primary's map had the mark before the bucket was gone.
-//! 5. A request is stepped only under a session that the map names as its sender's. Of one that is closed a
-//!    group may have forgotten what it did. So its requests are finished, no matter which process sends
-//!    them.
+//! 2. Each request gets one answer, or its caller the error that there is none.
+//! 3. A call or message is stepped only once the machine has admitted it: machines assert what they admit.
+//! 4. A server does not answer that a key, or a bucket's keys, are not there if by its map the bucket is gone. Nor
+//!    does it answer that a key is not there if the bucket is marked for deletion. Each primary's map had the
+//!    mark before the bucket was gone.
+//! 5. A request is stepped only under a session that the map names as its sender's. Groups forget the requests
+//!    of a closed session, so late ones count as finished, whichever process sends them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +40,7 @@ use crate::blocking;
 use crate::limits::{BATCH_BYTES_MAX, BATCH_MESSAGES_MAX};
 use crate::wire::{MetaCall, MetaMessage, MetaReply, MetaService};
 
-/// Answers for a meta server of a cluster: [`MetaServer::handler`](super::MetaServer::handler).
+/// The handler of a cluster's meta server: [`MetaServer::handler`](super::MetaServer::handler).
 pub struct MetaHandler {
     pub(super) meta: Arc<Meta>,
 }
@@ -56,7 +55,7 @@ impl Handler<MetaService> for MetaHandler {
     ) {
         let Some(cluster) = self.meta.cluster() else { return };
         let meta = &self.meta;
-        // Before anything may refuse it: what is tried again counts again, of whichever kind it is.
+        // Counted before anything may refuse it: each retry counts, of every kind.
         match &request {
             MetaCall::Call { call, .. } => meta.requests_by_kind.note_call(call),
             request => kind_of(request).into_iter().for_each(|it| meta.requests_by_kind.note(it)),
@@ -66,7 +65,7 @@ impl Handler<MetaService> for MetaHandler {
                 Named::Own => meta.serve_call(pg, view, call, responder),
                 Named::Closed => refuse(responder, Refusal::Finished),
                 Named::Unknown => refuse(responder, Refusal::Busy),
-                // Its caller hears that there is no answer.
+                // Dropping the responder tells the caller that there is no answer.
                 Named::Anothers => tracing::error!(%from, "a request under another's session"),
             },
             MetaCall::Await { pg, view, op } => meta.serve_await(pg, view, op, responder),
@@ -139,7 +138,7 @@ impl Handler<MetaService> for MetaHandler {
     }
 }
 
-/// The kind of a request; `None` of a call, which says it itself, and of a find, which may be of two.
+/// The kind of a request; `None` for a call, which has kinds of its own, and for a find, which has one of two kinds.
 fn kind_of(request: &MetaCall) -> Option<MetaKind> {
     match request {
         MetaCall::Call { .. } | MetaCall::Find { .. } => None,
@@ -156,27 +155,27 @@ fn kind_of(request: &MetaCall) -> Option<MetaKind> {
     }
 }
 
-/// The owner of the session that a request names, as the managers have told.
+/// The owner of the session that a request names, by the map.
 enum Named {
-    /// Its sender's.
+    /// The sender.
     Own,
-    /// One that is over.
+    /// The session is closed.
     Closed,
-    /// Another proxy's.
+    /// Another proxy.
     Anothers,
-    /// Nobody's yet. A proxy asks nothing under a session before its map names it; the map of this server may be a moment
-    /// older. The same of what a gateway alone may ask.
+    /// The map has no such session yet. A proxy uses a session only once its map names it; the map of this server may be a
+    /// moment older. So it is for calls of a gateway that this map does not name.
     Unknown,
 }
 
-/// A group forgets what it remembers of a session when the session ends, and one that nobody has opened has
-/// no end.
+/// Finds the owner of a call's session. A session that is not in the map must not be served: groups remember its requests
+/// until it is closed, and it might never be.
 fn session_of(cluster: &Cluster, from: &PeerIdentity, call: &Call) -> Named {
     let Some(request) = call.request() else { return Named::Own };
     let map = cluster.managers.map();
     match map.sessions.get(&request.session) {
         Some(record) if record.server == from.subject.server => {
-            // One gateway's act can undo another's: this one does not know yet, or is one no more.
+            // Two gateways would undo each other's changes: this one is no gateway yet, or no more.
             let is_other = |it: GatewayRecord| (it.server, it.boot) != (record.server, record.boot);
             match call {
                 Call::Told(_) if map.gateway.is_some_and(is_other) => Named::Unknown,
@@ -190,7 +189,7 @@ fn session_of(cluster: &Cluster, from: &PeerIdentity, call: &Call) -> Named {
 }
 
 impl Meta {
-    /// The PG, if it is in this view.
+    /// The member of a PG, if it is in this view.
     pub(super) fn member_in(&self, pg: PgId, view: View) -> Option<MutexGuard<'_, Member>> {
         self.member(pg).filter(|member| member.pg.view() == view)
     }
@@ -203,11 +202,11 @@ impl Meta {
             return refuse(responder, Refusal::NotPrimary);
         };
         if let Err(why) = member.pg.admits_call(&call) {
-            // Its caller hears that there is no answer.
+            // Dropping the responder tells the caller that there is no answer.
             return tracing::error!(%pg, %why, "a call that no proxy makes: use one release");
         }
         if matches!(call, Call::Commit { .. } | Call::Abandon { .. } | Call::Withdraw { .. }) {
-            // None of them has an answer: the caller hears so.
+            // None of these has an answer: dropping the responder tells the caller so.
             return self.step(&mut member, Event::Call { token: NOBODY, call });
         }
         self.ask_machine(&mut member, Wants::Answer(responder), call);
@@ -219,7 +218,7 @@ impl Meta {
         self.step(member, Event::Call { token, call });
     }
 
-    /// The reason why a call is turned away before it is stepped: the log has no room, or not now.
+    /// The refusal of a call before it is stepped, if the log is full or behind.
     fn unfit(&self, call: &Call) -> Option<Refusal> {
         let adds_data = match call {
             Call::Put(_) | Call::Told(_) => {
@@ -276,7 +275,7 @@ impl Meta {
             drop(member);
             self.requests_by_kind.note(MetaKind::LookUp);
             if self.index.is_in_memory() {
-                // To hand it over would cost more than the read.
+                // Handing it to another thread would cost more than the read.
                 return self.answer_from_index((pg, view), &(bucket, key), responder);
             }
             return self.find_in_index(cluster, (pg, view), (bucket, key), responder);
@@ -300,8 +299,8 @@ impl Meta {
         }));
     }
 
-    /// Answers from the index. Anything that the index shows now was so after the question came, if the
-    /// lease still holds afterwards. Takes the PG's lock.
+    /// Answers from the index. The state that it reads was the present one after the question came, if the
+    /// lease still holds after the read. Takes the PG's lock.
     fn answer_from_index(
         &self,
         (pg, view): (PgId, View),
@@ -330,9 +329,9 @@ impl Meta {
         }
     }
 
-    /// That there is no such key is not said of a bucket that is being deleted, or is gone. The asker may
-    /// have an old map, and the name may be another bucket's. It is said of a bucket that was not heard of
-    /// here: each primary hears of a bucket, and of the mark of its deletion, before it is gone.
+    /// Answers with the version, or that there is none. Of a bucket that is being deleted or is gone it does not say the latter:
+    /// the asker may have an old map, and the name may be another bucket's. A bucket that this map does not
+    /// know is neither: each primary's map has a bucket, and the mark of its deletion, before the bucket is gone.
     fn tell_found(
         &self,
         bucket: BucketId,
@@ -345,7 +344,7 @@ impl Meta {
         responder.answer(&MetaReply::Found(found), Bytes::new());
     }
 
-    /// Hands a machine's answer to another process.
+    /// Sends a machine's answer to its caller in another process.
     pub(super) fn reply_apart(&self, member: &Member, asker: Asker, answer: Answer) {
         let tells = !matches!(
             answer,
@@ -380,7 +379,7 @@ impl Meta {
         }
     }
 
-    /// Hears what several groups say at another member; answers go together, too.
+    /// Takes messages of several groups from another server. The answers leave together, too.
     fn hear_members(&self, from: ServerId, payload: &[u8]) {
         if payload.len() > BATCH_BYTES_MAX {
             let bytes = payload.len();
@@ -402,7 +401,7 @@ impl Meta {
         }
     }
 
-    /// A member, or one that wants to be one, says something.
+    /// Takes a message of a member or a learner.
     fn hear_member(
         &self,
         pg: PgId,
@@ -435,13 +434,13 @@ impl Meta {
         }
     }
 
-    /// The part of a message that is taken while the log is behind: hardly any ops. Their sender repeats
-    /// them until they are acknowledged, and waits with more.
+    /// The part of a message that is taken: hardly any ops while the log is behind. Their sender repeats
+    /// them until they are acknowledged, and sends no more until then.
     fn bounded(&self, member: &mut Member, message: PeerMessage) -> Option<PeerMessage> {
         match message {
             PeerMessage::Append { view, prev, mut entries, commit } if !entries.is_empty() => {
                 let is_behind = self.log_is_busy();
-                // Without what it follows, it would only be asked for.
+                // Ops that do not follow would only make this member ask for those before them.
                 let follows = prev.seq <= member.pg.last().seq;
                 if !is_behind || follows {
                     let takes = member.duties.turns.takes(Instant::now(), is_behind, entries.len());
@@ -454,7 +453,7 @@ impl Meta {
         }
     }
 
-    /// A proxy's word on an op that it has, true in every view.
+    /// Takes a proxy's statement about an op, which holds in every view and has no answer.
     fn heed_call(&self, pg: PgId, call: Call) {
         self.requests_by_kind.note_call(&call);
         if !call.is_word() {
@@ -467,7 +466,7 @@ impl Meta {
         }
     }
 
-    /// A proxy says which of its requests are finished, if the session is its own.
+    /// Takes a proxy's statement about its finished requests, if the session is its own.
     fn heed_session(&self, cluster: &Cluster, from: ServerId, session: SessionId, event: &Event) {
         let map = cluster.managers.map();
         if map.sessions.get(&session).is_none_or(|record| record.server != from) {

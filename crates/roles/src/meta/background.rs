@@ -1,5 +1,5 @@
-//! The budget of background work, and its driver: work that has a piece to do waits here for its turn. Data servers with
-//! work under way are asked how many clients' requests they have, and the budget heeds it.
+//! The driver of the budget of background work: each piece of work waits here for its turn. It asks data servers with
+//! work under way how many clients' requests they have, and lowers the budget while there are several.
 //!
 //! # Invariants
 //!
@@ -29,25 +29,25 @@ use crate::wire::{DataCall, DataReply};
 /// The settings of a server's background work.
 #[derive(Debug, Clone, Copy)]
 pub struct BackgroundConfig {
-    /// Bytes a second that all of it may take while no clients queue.
+    /// Bytes a second that all background work may take while no clients queue.
     pub bytes_per_s: u64,
-    /// Within which time every copy is verified, and the indexes of each group's members are compared; `None`: neither
-    /// is done.
+    /// The time within which every copy is verified, and the indexes of each group's members are compared; `None` for
+    /// neither.
     pub scrub_period: Option<Duration>,
 }
 
-/// See the module's head.
+/// The budget of a server's background work.
 pub(super) struct Background {
     budget: Mutex<Budget>,
-    /// A piece has begun or ended, or the rate has changed.
+    /// Notified when a piece has begun or ended, or the rate has changed.
     changed: Notify,
     began: Instant,
-    /// Data servers with work under way, each with how many pieces, and those that have had some since they were asked last.
+    /// Pieces under way at each data server; 0 for a server that has had some since it was asked last.
     worked: Mutex<BTreeMap<ServerId, u32>>,
     rate: Mutex<Rate>,
 }
 
-/// A piece under way; it is over when this is dropped.
+/// A piece under way; dropping this ends it.
 pub(super) struct Piece(Arc<Background>);
 
 impl Drop for Piece {
@@ -67,7 +67,7 @@ impl Drop for AtWork {
     fn drop(&mut self) {
         let mut worked = self.background.worked.lock();
         for server in &self.servers {
-            // It was asked for meanwhile, and has no other work.
+            // There is no entry if the server was asked meanwhile and has no other work.
             if let Some(pieces) = worked.get_mut(server) {
                 *pieces = pieces.saturating_sub(1);
             }
@@ -75,7 +75,7 @@ impl Drop for AtWork {
     }
 }
 
-/// One who waits for a turn, until it comes.
+/// A piece that waits for its turn.
 struct Waiting<'a> {
     of: &'a Background,
     work: Work,
@@ -94,7 +94,7 @@ impl Drop for Waiting<'_> {
 impl Background {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
-            // Nothing begins before the configured one is set.
+            // No work begins before the configured budget is set.
             budget: Mutex::new(Budget::new(1)),
             changed: Notify::new(),
             began: Instant::now(),
@@ -116,7 +116,7 @@ impl Background {
         self.budget.lock().wants(work);
         let mut waiting = Waiting { of: self, work, is_over: false };
         loop {
-            // Each change from here on wakes this.
+            // Registered before the check, so that no change is missed.
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
             let now_us = self.began.elapsed().as_micros() as u64;
@@ -137,14 +137,14 @@ impl Background {
         }
     }
 
-    /// Data servers are given work, which is under way until this is dropped.
+    /// Notes that these data servers have a piece of work, until this is dropped.
     pub(super) fn at_work(self: &Arc<Self>, servers: Vec<ServerId>) -> AtWork {
         let mut worked = self.worked.lock();
         servers.iter().for_each(|server| *worked.entry(*server).or_default() += 1);
         AtWork { background: self.clone(), servers }
     }
 
-    /// Data servers that have had work since this was asked last.
+    /// The data servers that have had work since the last call.
     fn worked(&self) -> Vec<ServerId> {
         let mut worked = self.worked.lock();
         let servers = worked.keys().copied().collect();
@@ -185,7 +185,7 @@ impl Background {
     }
 }
 
-/// Has the budget heed how many clients wait, until the server is gone.
+/// Adapts the budget to clients' requests, until the server is gone.
 pub(super) async fn watch(meta: Weak<Meta>, background: Arc<Background>) {
     let mut looked = Instant::now();
     loop {
@@ -214,7 +214,7 @@ pub(super) async fn watch(meta: Weak<Meta>, background: Arc<Background>) {
 }
 
 impl Meta {
-    /// Requests of clients under way where there are most, of the servers that work was given to.
+    /// The most clients' requests that are under way at one of the servers that have background work.
     async fn clients(&self, background: &Background) -> u32 {
         if self.log_is_busy() {
             return u32::MAX;
@@ -230,7 +230,7 @@ impl Meta {
 }
 
 impl Cluster {
-    /// Requests of clients at a data server. One that does not answer has too many, or none to be spared.
+    /// Clients' requests under way at a data server. A server that does not answer counts as having many.
     async fn load(&self, server: ServerId) -> u32 {
         let Some(peer) = self.data.of(&self.managers.map(), server) else { return 0 };
         let asked = peer.call(&DataCall::Load, Bytes::new(), Instant::now() + LOAD_PATIENCE);

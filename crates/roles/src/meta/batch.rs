@@ -1,15 +1,15 @@
-//! Words that several groups have for one server go in one frame.
+//! Batches messages of several groups to one server in one frame.
 //!
-//! A tick, a group of the log that has become durable, and a frame of another member each concern many groups, one after the
-//! other. What they say to let others know that they are there, and how far they are, is gathered, and leaves together.
-//! Ops, and whatever else a group says, leave at once.
+//! A tick, a group of records of the log that has become durable, and a frame of another member each concern many groups, one
+//! after the other. Heartbeats and acknowledgements of these groups are gathered, and leave together.
+//! Ops, and all other messages, leave at once.
 //!
 //! # Invariants
 //!
-//! 1. Gathered are only messages that lose nothing by coming late or never: their sender says them again.
-//!    No op is among them, as the one behind it would come first, and be dropped.
-//! 2. What was gathered leaves before the thread waits for a lock that another holds, as far as that can be seen, and
-//!    [`BATCH_AGE_MAX`] after the first was.
+//! 1. Only messages that may come late or never are gathered: their sender repeats them.
+//!    No op is among them: the next op would overtake it, and be dropped.
+//! 2. Gathered messages leave before the thread waits for a group's lock that another thread was found to hold, and
+//!    [`BATCH_AGE_MAX`] after the first was gathered.
 
 use std::collections::BTreeMap;
 use std::mem::take;
@@ -25,7 +25,7 @@ use super::cluster::Cluster;
 use super::{Member, Meta};
 use crate::limits::{BATCH_AGE_MAX, BATCH_SENT_MAX, PROTOCOL_BATCHES};
 
-/// Messages of one member while it is stepped.
+/// Messages that a group sends while it is stepped.
 pub(super) type Said = Vec<(ServerId, PeerMessage)>;
 
 /// True of a message that may be gathered.
@@ -37,26 +37,26 @@ pub(super) fn may_wait(message: &PeerMessage) -> bool {
     }
 }
 
-/// Gathers what groups say, until it is dropped.
+/// Gathers messages of groups; dropping this sends them.
 pub(super) struct Together<'a> {
-    /// `None` if there is nobody to talk to, or if not all servers know batches.
+    /// `None` on a single node, or if not all servers know batches.
     cluster: Option<&'a Cluster>,
     to: BTreeMap<ServerId, Vec<(PgId, Bytes)>>,
-    /// Time at which the first of them was gathered.
+    /// The time at which the first of them was gathered.
     since: Option<Instant>,
-    /// Kept for its room.
+    /// Kept to reuse its memory.
     said: Said,
 }
 
 impl Meta {
-    /// For groups that are stepped one after the other.
+    /// Begins a batch, for groups that are stepped one after the other.
     pub(super) fn together(&self) -> Together<'_> {
         let knows = |it: &&Cluster| it.managers.map().cluster_version >= PROTOCOL_BATCHES;
         let cluster = self.cluster().filter(knows);
         Together { cluster, to: BTreeMap::new(), since: None, said: Said::new() }
     }
 
-    /// Messages to other members in which several groups spoke, and how often groups did in them.
+    /// The number of frames with messages of several groups, and of the messages in them.
     #[must_use]
     pub fn batches(&self) -> (u64, u64) {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -65,7 +65,7 @@ impl Meta {
 }
 
 impl Together<'_> {
-    /// Does something with a member, and gathers what it says.
+    /// Runs `does` with a member, and gathers the messages that it sends.
     pub(super) fn with(&mut self, member: &mut Member, does: impl FnOnce(&mut Member)) {
         let Some(cluster) = self.cluster else { return does(member) };
         debug_assert!(member.said.is_none(), "a member is stepped by one thread");
@@ -90,7 +90,7 @@ impl Together<'_> {
         }
     }
 
-    /// Sends what was gathered.
+    /// Sends the gathered messages.
     pub(super) fn leave(&mut self) {
         self.since = None;
         let Some(cluster) = self.cluster else { return };

@@ -1,5 +1,5 @@
-//! The beats of a meta server in a cluster: at each it repeats to the leading manager what has shown no effect yet. Ticks
-//! look whether one is due.
+//! The beats of a meta server in a cluster: at each it repeats to the leading manager reports that have shown no effect yet.
+//! Ticks check if one is due.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -19,18 +19,18 @@ use super::tick::Reaps;
 use super::{Member, Meta};
 use crate::limits::{SESSION_LOOKS, TICK_MS};
 
-/// Time between two beats, but for half a tick: they are looked for at ticks, which are never quite in time.
+/// Time between two beats, less half a tick: beats happen at ticks, which are never quite on time.
 const BEAT: Duration = Duration::from_millis(SERVER_BEAT_MS - TICK_MS / 2);
 
-/// The time of the last beat. Beats go by the clock and fall between the ticks of two PGs: a server with so
-/// much to do that its ticks come late is not taken for down.
+/// The time of the last beat. A beat may happen between the ticks of two PGs, so that a server whose ticks are slow does not
+/// count as down.
 #[derive(Default)]
 pub(super) struct Beat {
     last: Option<Instant>,
 }
 
 impl Beat {
-    /// Returns true if it is time for one: it is then taken to be made.
+    /// Returns true if a beat is due, and counts it as done.
     fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.last.is_none_or(|last| now.saturating_duration_since(last) >= BEAT);
         if is_due {
@@ -41,7 +41,7 @@ impl Beat {
 }
 
 impl Meta {
-    /// Tells a PG whose copies are to go on which servers others are out of reach, by the newest map.
+    /// Tells a PG with replicas to vacate which other replicas are out of reach, by the newest map.
     fn look_who_is_away(&self, cluster: &Cluster, member: &mut Member) {
         let lvs = member.pg.lvs_to_vacate();
         if lvs.is_empty() {
@@ -56,7 +56,7 @@ impl Meta {
         }
     }
 
-    /// A tick of every PG, and what the manager is to hear at beats until it shows effect.
+    /// Ticks every PG, and makes the beats that are due.
     pub(super) fn tick_apart(&self, cluster: &Cluster, beat: &mut Beat, reaps: &mut Reaps) {
         let mut together = self.together();
         for pg in self.pg_ids() {
@@ -72,7 +72,7 @@ impl Meta {
         }
     }
 
-    /// Says what is due at each beat.
+    /// Makes a beat: renews leases and repeats reports.
     fn beat(&self, cluster: &Cluster) {
         let now = Instant::now();
         self.renew(cluster);
@@ -116,9 +116,9 @@ impl Meta {
         }
     }
 
-    /// The manager's word on a session's end may be lost; the map says it for a long time. At a start, and
-    /// now and then, sessions count that ended before and that some group remembers: their ops may come
-    /// late, from other members.
+    /// Ends sessions that the map has as closed: the manager's message about it may be lost, and the map keeps it for a long
+    /// time. At a start, and every [`SESSION_LOOKS`] beats, it also ends sessions that were closed before and that some group
+    /// remembers, since their ops may come late from other members.
     fn look_for_ended_sessions(&self, cluster: &Cluster) {
         let map = cluster.managers.map();
         let mut seen = cluster.sessions_seen.lock();

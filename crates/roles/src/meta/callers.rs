@@ -1,4 +1,4 @@
-//! Calls in flight in a PG, and who hears the answers.
+//! Calls in flight in a PG, and their callers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,10 +16,10 @@ use crate::blocking;
 use crate::ticket::Ticket;
 use crate::wire::{MetaReply, MetaService};
 
-/// Names no call: the answer, if any, is dropped.
+/// The token of no call: an answer to it is dropped.
 pub(super) const NOBODY: Token = Token(u64::MAX);
 
-/// The maker of a call.
+/// The caller of a call.
 pub(super) enum Caller {
     /// A task of this process.
     Here(Arc<Ticket>),
@@ -33,13 +33,13 @@ pub(super) struct Asker {
     pub(super) wants: Wants,
 }
 
-/// The wish of a caller.
+/// The answer that a caller waits for.
 pub(super) enum Wants {
-    /// The answer to its call; of a put with data the first.
+    /// The answer to its call; of a put with data the grant.
     Answer(Responder<MetaService>),
     /// The key's version.
     Version(BucketId, ObjectKey, Responder<MetaService>),
-    /// Rows, once all that the PG had taken shows.
+    /// Rows, once the index shows all changes that the PG had taken.
     Settled(Arc<Scan>),
 }
 
@@ -56,7 +56,7 @@ pub(super) fn refuse(responder: Responder<MetaService>, refusal: Refusal) {
     responder.answer(&MetaReply::Refused(refusal), Bytes::new());
 }
 
-/// The rows that a proxy wants to see.
+/// A proxy's request for rows.
 pub(super) struct ScanCall {
     pub(super) pgs: Vec<(PgId, View)>,
     pub(super) from: Vec<u8>,
@@ -67,21 +67,21 @@ pub(super) struct ScanCall {
 /// A scan that waits for barriers.
 pub(super) struct Scan {
     pub(super) call: ScanCall,
-    /// Barriers that have not passed, and the call itself while it sets them.
+    /// The number of barriers that have not passed, plus one while the scan sets them.
     waits_for: AtomicUsize,
     /// The first row that is not settled, if any.
     unsettled: Mutex<Option<Vec<u8>>>,
-    /// Taken by the first answer.
+    /// `None` once the scan was answered or refused.
     responder: Mutex<Option<Responder<MetaService>>>,
     reads: Reads,
     runtime: Handle,
 }
 
-/// Reads what a scan wants, and answers; blocks.
+/// Reads the rows of a scan, and answers; blocks.
 pub(super) type Reads = Box<dyn Fn(&Scan, Responder<MetaService>) + Send + Sync>;
 
 impl Scan {
-    /// A scan that is read on this runtime, away from its tasks.
+    /// A scan whose rows are read on the blocking pool of this runtime.
     pub(super) fn begin(
         call: ScanCall,
         responder: Responder<MetaService>,
@@ -98,7 +98,7 @@ impl Scan {
         })
     }
 
-    /// A PG is about to set a barrier.
+    /// Counts a barrier that a PG is about to set.
     pub(super) fn waits_for_another(&self) {
         self.waits_for.fetch_add(1, Ordering::AcqRel);
     }
@@ -108,7 +108,7 @@ impl Scan {
         self.unsettled.lock().take()
     }
 
-    /// One barrier has passed, of the rows before this one, if not of all; the last has the index read.
+    /// Notes that a barrier has passed: of all rows, or of those before `before`. The last one has the index read.
     pub(super) fn settled(scan: &Arc<Self>, before: Option<Vec<u8>>) {
         if let Some(before) = before {
             let mut unsettled = scan.unsettled.lock();
@@ -128,7 +128,7 @@ impl Scan {
         }));
     }
 
-    /// A PG does not let it pass.
+    /// Refuses the scan, as a PG has refused its barrier.
     pub(super) fn refuse(&self, refusal: Refusal) {
         if let Some(responder) = self.responder.lock().take() {
             refuse(responder, refusal);
@@ -136,8 +136,8 @@ impl Scan {
     }
 }
 
-/// Calls in flight, each at a slot that its token names. A token is not used twice, so that what is
-/// answered late, or twice, finds nobody.
+/// Calls in flight, each in the slot that its token names. A token is not used twice, so a late or second answer reaches no
+/// other caller.
 #[derive(Default)]
 pub(super) struct Callers {
     slots: Vec<Slot>,
@@ -147,7 +147,7 @@ pub(super) struct Callers {
 struct Slot {
     turn: u32,
     caller: Option<Caller>,
-    /// Kind of the call and the steady milliseconds of its first step, until its first answer.
+    /// The kind of the call and the time of its first step on the steady clock, until its first answer.
     begun: Option<(MetaKind, u64)>,
 }
 
@@ -170,7 +170,7 @@ impl Callers {
         (u64::from(slot.turn) == token.0 >> SLOT_BITS).then_some(slot)
     }
 
-    /// Notes the step that takes a call.
+    /// Notes the kind and time of the step that takes a call.
     pub(super) fn begun(&mut self, token: Token, kind: MetaKind, now_ms: u64) {
         if let Some(slot) = self.slot(token) {
             slot.begun = Some((kind, now_ms));
@@ -182,7 +182,7 @@ impl Callers {
         self.slot(token)?.begun.take()
     }
 
-    /// Returns the maker of the call, if it goes on.
+    /// Returns the caller, if the call has not ended.
     pub(super) fn get(&mut self, token: Token) -> Option<&Caller> {
         self.slot(token)?.caller.as_ref()
     }
@@ -194,13 +194,13 @@ impl Callers {
         Some(caller)
     }
 
-    /// Calls that nobody has answered.
+    /// The number of calls that were not answered.
     #[cfg(test)]
     pub(super) fn in_flight(&self) -> usize {
         self.slots.iter().filter(|slot| slot.caller.is_some()).count()
     }
 
-    /// Ends the calls of other processes of which `ends` says so.
+    /// Ends the calls of other processes for which `ends` returns true.
     pub(super) fn take_apart(&mut self, ends: impl Fn(&Asker) -> bool) -> Vec<Asker> {
         let mut taken = Vec::new();
         for (at, slot) in (0..).zip(&mut self.slots) {

@@ -1,9 +1,9 @@
-//! A meta server's neighbours in a cluster: other members, data servers, the managers. Here is the way to them, and
-//! what members and managers are told; `effects.rs` carries out what machines want.
+//! A meta server's connections to other members, data servers and managers of its cluster, and its messages to members and
+//! managers. `effects.rs` carries out effects of machines through them.
 //!
 //! # Invariants
 //!
-//! 1. Nothing here waits: it is called under a PG's lock.
+//! 1. No function here blocks: they are called under a PG's lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -25,17 +25,17 @@ use crate::managers::{Early, Managers};
 use crate::peers::Peers;
 use crate::wire::{DataService, MetaMessage, MetaService};
 
-/// Version of the map that is kept, that of the one that an order wants, and what the order is about: a group's view, or its volumes.
+/// The version of the kept map, the version that an order needs, and its subject: a view of the group, or its volumes (`None`).
 pub(super) type AboutOrder = (MapVersion, MapVersion, (PgId, Option<View>));
 
-/// See the module's head.
+/// A meta server's connections to the other servers of its cluster.
 pub(super) struct Cluster {
     pub(super) me: ServerId,
-    /// This run.
+    /// The id of this run.
     pub(super) boot: BootId,
-    /// Where this server listens.
+    /// The addresses at which this server listens.
     pub(super) addresses: Vec<String>,
-    /// The views that it had at its start.
+    /// The views of its PGs at its start; `None` for one that is not whole.
     pub(super) had: Vec<(PgId, Option<View>)>,
     pub(super) managers: Arc<dyn Managers>,
     pub(super) metas: Peers<MetaService>,
@@ -44,25 +44,25 @@ pub(super) struct Cluster {
     pub(super) runtime: Handle,
     pub(super) meta: OnceLock<Weak<Meta>>,
     pub(super) adoption: Adoption,
-    /// Views and volumes of groups that were told before their map was kept.
+    /// Orders about views and volumes whose map is not kept yet.
     pub(super) early: Arc<Early<(PgId, Option<View>)>>,
     /// A PG has begun to serve: its lease does not wait for the next beat.
     pub(super) renew_soon: AtomicBool,
-    /// Messages that left together, and the messages of groups in them.
+    /// Frames with messages of several groups, and the messages in them.
     pub(super) batches: AtomicU64,
     pub(super) batched: AtomicU64,
-    /// Sessions that ended up to this map have been dealt with; and how often that was looked at.
+    /// The map up to which closed sessions were handled, and the number of beats that have checked.
     pub(super) sessions_seen: parking_lot::Mutex<(MapVersion, u32)>,
 }
 
 impl Cluster {
-    /// This server, unless it is being taken down.
+    /// This server, unless it is being dropped.
     pub(super) fn meta(&self) -> Option<Arc<Meta>> {
         self.meta.get().and_then(Weak::upgrade)
     }
 
-    /// Has a PG served once this map is known here. The managers say at each beat by which map they want it served, so that
-    /// few wait at once.
+    /// Queues a PG for adoption once this map is known here. The managers repeat the order at each beat, so few wait at
+    /// once.
     pub(super) fn adopt_under(&self, map: MapVersion, pg: PgId) {
         if self.managers.map().version >= map {
             return self.adoption.adopt(pg);
@@ -80,7 +80,7 @@ impl Cluster {
         });
     }
 
-    /// Holds an order until the map is kept by which it was given.
+    /// Holds an order until its map is kept.
     pub(super) fn hold(&self, about: AboutOrder, order: ManagerMessage) {
         let meta = self.meta.get().cloned();
         self.early.hold(&self.runtime, about, order, move |order| {
@@ -96,7 +96,7 @@ impl Cluster {
         self.adoption.stop();
     }
 
-    /// Says that this run has begun, unless the map names it.
+    /// Reports that this run has begun, unless the map has it.
     pub(super) fn say_started(&self) {
         let map = self.managers.map();
         let is_named = map.servers.get(&self.me).is_some_and(|record| {
@@ -119,7 +119,7 @@ impl Cluster {
         self.managers.say(ServerMessage::need_lv(pg.id(), pg.view(), has, pg.has_most()));
     }
 
-    /// This member's rows are not those of the others.
+    /// Reports that this member's rows differ from those of the others.
     pub(super) fn say_lacks(&self, pg: PgId, view: View) {
         self.managers.say(ServerMessage::Lacks(self.boot, pg, view));
     }
@@ -133,7 +133,7 @@ impl Cluster {
         self.renew_soon.store(true, Ordering::Relaxed);
     }
 
-    /// Sends to another member; what is lost on the way is repeated by the machines.
+    /// Sends a message to another member. Machines repeat messages that may be lost.
     pub(super) fn send(&self, pg: PgId, to: ServerId, message: PeerMessage) {
         let Some(peer) = self.metas.of(&self.managers.map(), to) else { return };
         for payload in in_parts(message, PEER_BYTES_MAX) {
@@ -147,7 +147,7 @@ impl Cluster {
         }
     }
 
-    /// Sends what several groups say to one member.
+    /// Sends messages of several groups to one server.
     pub(super) fn say_all(&self, to: ServerId, mut messages: Vec<(PgId, Bytes)>) {
         let said = match messages.len() {
             0 => return,
@@ -168,7 +168,7 @@ impl Cluster {
 }
 
 impl Meta {
-    /// The neighbours, if they are apart.
+    /// The connections to other servers; `None` on a single node.
     pub(super) fn cluster(&self) -> Option<&Cluster> {
         match &self.neighbours {
             Neighbours::Here(_) => None,
@@ -177,7 +177,7 @@ impl Meta {
     }
 }
 
-/// A message, encoded; ops that are too long for one in several, in order.
+/// Encodes a message; ops that are too long for one become several, in order.
 fn in_parts(message: PeerMessage, bytes_max: usize) -> Vec<Vec<u8>> {
     let payload = encode(&message);
     match message {

@@ -1,5 +1,5 @@
 //! Compaction: walks over the index for badly fragmented volumes of the PGs that this server leads, and copies chunks
-//! to where they are to lie in them (ADR 24).
+//! to new places in them (ADR 24).
 //!
 //! ```text
 //!  look, every so often ─▶ walk: rows, piece by piece ─▶ chunks of the piece, a few at a time ─▶ next piece
@@ -8,9 +8,9 @@
 //!
 //! # Invariants
 //!
-//! 1. A walk's copies are all over before it ends.
+//! 1. All copies of a walk have ended before it ends.
 //! 2. Copies take no more than the budget of background work, after all other work.
-//! 3. What is read or written here is bounded by a piece: rows, copies, and the bytes of a chunk for each copy.
+//! 3. Memory is bounded by a piece: its rows, its copies, and the bytes of a chunk for each copy.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +36,7 @@ use crate::data::DataServer;
 use crate::limits::READ_PIECE_BYTES;
 use crate::progress::CompactionNow;
 
-/// The counts of what the compaction of a server's volumes has done.
+/// Counts of the compaction of a server's volumes.
 #[derive(Debug, Default)]
 pub(super) struct Compaction {
     walks: AtomicU64,
@@ -103,13 +103,13 @@ pub(super) async fn run(meta: Weak<Meta>) {
             Ok(read) => read,
             Err(error) => return meta.fail(format!("the index cannot be walked over: {error}")),
         };
-        // Copies have their budget; reading all rows has this.
+        // Copies have a budget; this pause bounds the reading of rows.
         pause = (read * COMPACT_PAUSE_WALKS as u32).max(Duration::from_millis(COMPACT_PAUSE_MS));
     }
 }
 
 impl Meta {
-    /// Walks over the index if some volume is badly fragmented; how long it read rows.
+    /// Walks over the index if a volume is badly fragmented. Returns the time for which it read rows.
     async fn compact(self: &Arc<Self>) -> Result<Duration, IndexError> {
         let (pgs, begun) = self.begin_compaction();
         if pgs.is_empty() {
@@ -206,7 +206,7 @@ impl Meta {
 }
 
 impl Here {
-    /// Makes the copy of a chunk at its new place; whether it is durable.
+    /// Copies a chunk to its new place. Returns true if the copy is durable.
     async fn copy_to_new_place(&self, to: &Move) -> bool {
         let (data, chunk) = (self.data.clone(), to.chunk.clone());
         let read = blocking::run(move || read_whole(&data, &chunk));
@@ -229,7 +229,7 @@ impl Here {
     }
 }
 
-/// All bytes of a chunk, verified; blocks.
+/// Reads and verifies all bytes of a chunk; blocks.
 fn read_whole(data: &DataServer, chunk: &Chunk) -> Option<Bytes> {
     let mut whole = BytesMut::with_capacity(chunk.len as usize);
     let step = READ_PIECE_BYTES as u32;
@@ -238,7 +238,7 @@ fn read_whole(data: &DataServer, chunk: &Chunk) -> Option<Bytes> {
         match data.read_verified(chunk, range) {
             Ok(bytes) => whole.extend_from_slice(&bytes),
             Err(state) => {
-                // Or it was deleted meanwhile; the scrub tells which.
+                // It is damaged, or was deleted meanwhile: the scrub finds out.
                 tracing::debug!(lv = %chunk.lv, ?state, "a chunk that is to move does not verify");
                 return None;
             }

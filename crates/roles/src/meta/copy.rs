@@ -1,14 +1,14 @@
-//! Copies of a chunk, for the replica that lacks one, or for all of them at a new place. The data server that is to
-//! have a copy makes it, of bytes that it asks the holders for (`data/node/copies.rs`).
+//! Copies of a chunk, for a replica that lacks it, or for all replicas at a new place. The data server that is to
+//! have a copy makes it, of bytes that it reads from the holders (`data/node/copies.rs`).
 //!
-//! Until the cluster's version is [`PROTOCOL_COPIES`], servers of an earlier release may be among them. Then the bytes
-//! come here: from whichever holders have them right, 64 KiB by 64 KiB if need be.
+//! Until the cluster's version is [`PROTOCOL_COPIES`], servers of an earlier release may be among them. Then this server
+//! reads the bytes from holders whose copies verify, 64 KiB by 64 KiB if need be, and writes them.
 //!
 //! # Invariants
 //!
-//! 1. Nothing is written that was not verified, and the write is durable when it is answered.
-//! 2. A replica is the server that the PG's machine means by its number, and not that of some map. An older map may name
-//!    one that was given up. The row would name a copy that is not there (ADR 28).
+//! 1. Only verified bytes are written, and a copy counts as made only once it is durable.
+//! 2. The server of a replica is the one that the PG's machine has, and not that of a map. An older map may name
+//!    a replica that was given up, and the row would then name a copy that does not exist (ADR 28).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,19 +35,19 @@ use crate::wire::{CopyEnd, CopyOrder, DataCall, DataReply, DataService};
 /// The data servers of an LV's replicas, by number, as a PG knows them.
 pub(super) type Places = Vec<ServerId>;
 
-/// The end of a copy.
+/// The outcome of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Ending {
     Durable,
-    /// It was not tried: there is too much to do, or its server was too late with another a moment ago.
+    /// It was not tried: its server was busy, or let another copy time out a moment ago.
     PutOff,
     Failed,
 }
 
-/// The end of a chunk's copies that were to be made.
+/// The outcome of a chunk's copies.
 #[derive(Debug)]
 pub(super) struct Copied {
-    /// The worst of them.
+    /// The worst outcome of them.
     pub(super) ending: Ending,
     /// Replicas whose servers say that their own copy does not verify.
     pub(super) bad: Holders,
@@ -76,7 +76,7 @@ impl Cluster {
         background: &Arc<Background>,
     ) -> Copied {
         let Refill { chunk, from, to, grant, .. } = refill;
-        // The holder that is asked first is nearly always the only one.
+        // The first holder is nearly always the only one that is asked.
         let holder = in_turn(places, (*from, *to), chunk).into_iter().take(1);
         let _at_work = background.at_work(holder.chain(places.get(*to).copied()).collect());
         if self.data_servers_copy() {
@@ -115,12 +115,12 @@ impl Cluster {
         Copied::through_here(join_all(writes).await.into_iter().all(|is_written| is_written))
     }
 
-    /// True if every data server there ever will be makes copies by itself.
+    /// True if all data servers, those that join later too, make copies by themselves.
     pub(super) fn data_servers_copy(&self) -> bool {
         self.managers.map().cluster_version >= PROTOCOL_COPIES
     }
 
-    /// Has the data server of replica `to` make a copy of what the replicas `from` hold.
+    /// Has the data server of replica `to` make a copy of a chunk that the replicas `from` hold.
     async fn have_copied(
         &self,
         places: &Places,
@@ -182,7 +182,7 @@ impl Cluster {
         Copied { ending, bad: from.iter().filter(is_bad).fold(Holders::default(), Holders::with) }
     }
 
-    /// Writes a copy to a replica; whether it is durable there.
+    /// Writes a copy to a replica. Returns true if it is durable there.
     async fn write_copy(
         &self,
         places: &Places,
@@ -213,7 +213,7 @@ impl Cluster {
         }
     }
 
-    /// All bytes of a chunk, verified.
+    /// Reads and verifies all bytes of a chunk.
     async fn read_whole(&self, places: &Places, chunk: &Chunk, from: Holders) -> Option<Bytes> {
         let mut whole = BytesMut::with_capacity(chunk.len as usize);
         let step = READ_PIECE_BYTES as u32;
@@ -231,7 +231,7 @@ impl Cluster {
         Some(whole.freeze())
     }
 
-    /// A piece of whole checksummed blocks from a holder that has all of it right.
+    /// Reads a piece of whole checksummed blocks from a holder whose copy of it verifies.
     async fn read_piece(
         &self,
         places: &Places,
@@ -277,8 +277,8 @@ fn servers(places: &Places, replicas: Holders) -> Vec<ServerId> {
     replicas.iter().filter_map(|replica| places.get(replica).copied()).collect()
 }
 
-/// Data servers in the order in which the maker of a copy asks them. Itself comes first if it holds the chunk, as nothing
-/// crosses the network then. Of the others the first goes by the chunk, so that all give the same.
+/// Data servers in the order in which the maker of a copy asks them. The maker itself comes first if it holds the chunk, as
+/// nothing crosses the network then. The chunk decides which of the others comes first, so that all give about as much.
 fn in_turn(places: &Places, (from, to): (Holders, usize), chunk: &Chunk) -> Vec<ServerId> {
     let mut others: Vec<usize> = from.iter().filter(|replica| *replica != to).collect();
     if !others.is_empty() {

@@ -1,17 +1,16 @@
-//! Comparisons of the members' indexes: when this server begins one for a group that it leads, and how it
-//! sums a group's rows. It sums those of its own groups, and of groups that another leads (ADR 20; the
-//! rules are `protocol/pg/digest.rs`).
+//! The driver of comparisons of the members' indexes. It begins them for groups that this server leads, and
+//! sums the rows of groups that it leads or follows (ADR 20; the rules are in `protocol/pg/digest.rs`).
 //!
 //! ```text
-//!  look, every so often ─▶ Event::Compare ─▶ … Effect::Compared: told, counted
+//!  look, every so often ─▶ Event::Compare ─▶ … Effect::Compared: logged, counted
 //!  Effect::Digest, after the batch ─▶ snapshot of the index ─▶ piece, each when the budget lets it begin ─▶ Event::Digested
 //! ```
 //!
 //! # Invariants
 //!
 //! 1. The snapshot is taken under the PG's lock, in the step that applied the digest: it shows no later op of the PG.
-//! 2. Summing takes no more than the budget of background work, and few snapshots are kept at a time.
-//! 3. A sum that nobody wants any more is given up at the next piece. It does not hold the server.
+//! 2. Summing takes no more than the budget of background work, and at most [`DIGESTS_MAX`] snapshots are kept at a time.
+//! 3. A sum that its machine no longer wants is given up at the next piece. It does not keep the server from being dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
@@ -37,12 +36,12 @@ use crate::blocking;
 use crate::limits::{DIFFERING_TOLD_MAX, DIGEST_LOOK, DIGEST_PIECE_BYTES, DIGESTS_MAX};
 use crate::progress::DigestsNow;
 
-/// A server's knowledge of its comparisons.
+/// The state of a server's comparisons.
 pub(super) struct Digests {
-    /// `None` where it begins none.
+    /// `None` if this server begins none.
     comparisons: Mutex<Option<Comparisons>>,
     began: Instant,
-    /// Sums that may be under way.
+    /// Bounds the sums that are under way.
     permits: Arc<Semaphore>,
 }
 
@@ -87,7 +86,7 @@ pub(super) async fn run(meta: Weak<Meta>, period: Duration) {
 }
 
 impl Meta {
-    /// A comparison ends with its view without a word of the machine.
+    /// Ends the comparison under way if its view is over: the machine reports no outcome then.
     fn look_for_ended(&self) {
         let under_way = self.digests.with(|_, it| it.under_way()).flatten();
         if let Some((pg, at)) = under_way
@@ -111,7 +110,7 @@ impl Meta {
                 continue;
             }
             self.step(&mut member, Event::Compare);
-            // Noted before the group is let go: it is not over before it has begun.
+            // Noted under the group's lock, so that the comparison cannot end before it was noted.
             if let Some(at) = member.pg.comparing() {
                 self.digests.with(|now_ms, it| it.begun(now_ms, pg, at));
                 return;
@@ -119,7 +118,7 @@ impl Meta {
         }
     }
 
-    /// The machine has compared.
+    /// Notes and logs the outcome of a comparison.
     pub(super) fn compared(
         &self,
         pg: PgId,
@@ -146,7 +145,7 @@ impl Meta {
         }
     }
 
-    /// A digest was applied, and nothing after it: the index as it is now is summed in the background.
+    /// Begins to sum the index in the background, as of now: the group has applied a digest, and no op after it.
     pub(super) fn begin_sum(&self, cluster: &Cluster, pg: PgId, at: OpId) {
         let Some(meta) = cluster.meta.get().cloned() else { return };
         let permit = self.digests.permits.clone().try_acquire_owned().ok();
@@ -172,7 +171,7 @@ impl Meta {
         });
     }
 
-    /// The progress of comparisons; `None` where this server begins none.
+    /// The progress of comparisons; `None` if this server begins none.
     #[must_use]
     pub fn digests_now(&self) -> Option<DigestsNow> {
         self.digests.with(|now_ms, it| {
@@ -195,7 +194,7 @@ impl Meta {
     }
 }
 
-/// Returns true if a group has all its members in this view, and nobody copies it.
+/// Returns true if a group has all its members in this view, and no learner.
 fn is_clean(map: &Topology, pg: PgId, view: View) -> bool {
     let Some(record) = map.pg(pg) else { return false };
     let wanted = |member: &ServerId| record.target.contains(member);
@@ -216,7 +215,7 @@ struct Summing {
 }
 
 impl Summing {
-    /// Sums piece by piece; `None` if the sum is not wanted any more.
+    /// Sums piece by piece; `None` if the sum is no longer wanted.
     async fn sum(
         self,
         _permit: OwnedSemaphorePermit,

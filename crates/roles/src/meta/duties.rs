@@ -1,4 +1,4 @@
-//! The state that the driver of a member among several keeps beside its machine. All of it belongs to one
+//! The state that the driver of a PG keeps beside its machine in a cluster. All of it belongs to one
 //! view.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,39 +20,39 @@ use crate::limits::CALL_MAX;
 use crate::planted::{Bug, has};
 use crate::wire::{MetaReply, MetaService};
 
-/// See the module's head.
+/// A driver's state for one PG in one view.
 #[derive(Default)]
 pub(super) struct Duties {
-    /// In this view the primary may tell what is there, until then by the machine's uptime in milliseconds.
+    /// The view of the lease, and its end by the machine's uptime in milliseconds: until then the primary may answer alone.
     pub(super) lease: (View, u64),
-    /// The callers that wait for the METAX of puts that are not persisted yet. Each is a request of a
+    /// The callers that wait for the METAX of puts to be persisted. Each is a request of a
     /// connection, which bounds them.
     awaited: BTreeMap<OpSeq, Vec<(OpId, Responder<MetaService>)>>,
     /// Snapshots that followers take.
     pub(super) snapshots: BTreeMap<ServerId, Kept>,
-    /// Data servers of the replicas of each LV that the PG knows of, by index, as of a map.
+    /// Data servers of the replicas of each LV that the PG has, by index, as of a map.
     pub(super) places: BTreeMap<LvId, (MapVersion, Vec<ServerId>)>,
-    /// The volumes that the space is to be derived from.
+    /// The volumes that the PG is to be adopted with.
     pub(super) volumes: Option<Volumes>,
     /// The machine waits for another LV.
     pub(super) needs_lv: bool,
-    /// Of its ops while the log is behind.
+    /// Bounds the ops that are taken while the log is behind.
     pub(super) turns: Turns,
     /// METAX contradicts itself: the PG is not served in this view.
     pub(super) contradicts: bool,
 }
 
-/// The manager's word on a PG's LVs and on who has a session, for a view.
+/// A PG's LVs and the open sessions, as the leading manager sent them for a view.
 pub(super) struct Volumes {
     pub(super) view: View,
-    /// The map that says so.
+    /// The map that they were taken from.
     pub(super) as_of: MapVersion,
     pub(super) lvs: Vec<LvInfo>,
     pub(super) sessions: BTreeSet<SessionId>,
 }
 
 impl Volumes {
-    /// As it came. A data server of which no run is known is taken for one that runs no more.
+    /// Volumes from a manager's message. A data server whose run is not in it counts as not running.
     pub(super) fn new(
         view: View,
         lvs: Vec<(LvId, LvRecord)>,
@@ -76,7 +76,7 @@ impl Volumes {
 }
 
 impl Duties {
-    /// The PG is told of an LV, unless it knows it from a newer map; returns whether it is new.
+    /// Notes the servers of an LV, unless they are known from a newer map. Returns true if the LV is new.
     pub(super) fn note_lv(&mut self, info: &LvInfo) -> bool {
         let servers = info.replicas.iter().map(|replica| replica.server).collect();
         let is_new = !self.places.contains_key(&info.lv);
@@ -86,13 +86,13 @@ impl Duties {
         is_new
     }
 
-    /// The number of those that wait for METAX.
+    /// The number of callers that wait for METAX.
     #[cfg(test)]
     pub(super) fn awaited(&self) -> usize {
         self.awaited.values().map(Vec::len).sum()
     }
 
-    /// Returns true if the PG knows an LV from a newer map.
+    /// Returns true if an LV is known from a newer map.
     pub(super) fn knows_newer(&self, info: &LvInfo) -> bool {
         self.places.get(&info.lv).is_some_and(|(as_of, _)| *as_of > info.as_of)
     }
@@ -109,18 +109,18 @@ impl Duties {
 }
 
 impl Member {
-    /// Returns true if this primary may answer alone what is there.
+    /// Returns true if this primary holds a lease, and may answer reads alone.
     pub(super) fn is_leased(&self) -> bool {
         let (view, until_ms) = self.duties.lease;
         view == self.pg.view() && uptime_ms() < until_ms
     }
 
-    /// Returns true if it tells proxies of this view what its index shows.
+    /// Returns true if it may answer proxies of this view from its index.
     pub(super) fn tells(&self, view: View) -> bool {
         self.pg.view() == view && self.pg.role() == Role::Serving && self.is_leased()
     }
 
-    /// Answers when METAX of a put is persisted, or that it is not known.
+    /// Answers once the METAX of a put is persisted; refuses a put that is not known.
     pub(super) fn await_metax(&mut self, op: OpId, responder: Responder<MetaService>) {
         match self.pg.grant_of(op) {
             Some((grant, true)) => {
@@ -134,7 +134,7 @@ impl Member {
         }
     }
 
-    /// After each step: answers those who wait for METAX that is persisted by now.
+    /// Answers callers whose METAX is persisted by now; runs after each step.
     pub(super) fn answer_awaited(&mut self) {
         if self.duties.awaited.is_empty() {
             return;
@@ -148,7 +148,7 @@ impl Member {
         }
     }
 
-    /// The view is over, and with it all that was asked in it.
+    /// Ends the state of a view that is over, and refuses all calls that were made in it.
     pub(super) fn end_view(&mut self) {
         let duties = std::mem::take(&mut self.duties);
         for (_, responder) in duties.awaited.into_values().flatten() {
@@ -159,7 +159,7 @@ impl Member {
         }
     }
 
-    /// Lets go of callers whom nobody will answer, such as one whose request was repeated by another call.
+    /// Drops callers that will get no answer, such as one whose request another call has repeated.
     pub(super) fn drop_overdue(&mut self, now: Instant) {
         self.callers.take_apart(|asker| now.duration_since(asker.since) > CALL_MAX);
     }

@@ -1,11 +1,11 @@
-//! The effects of a PG's machine that concern other servers, carried out. The others are heard in
+//! Carries out the effects of a PG's machine that concern other servers. Their messages come in
 //! `answering.rs` and `orders.rs`.
 //!
 //! # Invariants
 //!
-//! 1. Every request to a data server is answered once, if only by `Failed`; in the view in which it was made, or
-//!    not at all.
-//! 2. Nothing here waits: it is called under a PG's lock.
+//! 1. The machine gets one answer to each request to a data server, `Failed` if need be, unless the view in which it
+//!    made the request is over.
+//! 2. No function that is called under a PG's lock blocks.
 
 use bytes::Bytes;
 use larder_net::{CallError, Peer};
@@ -22,7 +22,7 @@ use crate::managers::down;
 use crate::wire::{DataCall, DataReply, DataService};
 
 impl Meta {
-    /// Carries out what concerns others.
+    /// Carries out an effect that concerns other servers.
     pub(super) fn ask_apart(&self, cluster: &Cluster, member: &mut Member, effect: Effect) {
         let pg = member.pg.id();
         match effect {
@@ -66,8 +66,8 @@ impl Meta {
         }
     }
 
-    /// A data server answered what was asked in this view, or did not: what a server failed to do for an
-    /// earlier view says nothing about the present one.
+    /// Steps a PG with the answer to a request of this view, if the view is still the present one. A failure in an
+    /// earlier view says nothing about this one.
     fn data_answered_in(&self, view: View, pg: PgId, lv: LvId, replica: usize, answer: DataAnswer) {
         let mut member = self.lock(pg);
         if member.pg.view() == view {
@@ -76,8 +76,8 @@ impl Meta {
     }
 }
 
-/// Asks a data server until it answers; one that cannot be reached for a while has failed. All requests may be
-/// repeated.
+/// Asks a data server until it answers; one that cannot be reached for [`DATA_REACH_MAX`] has failed. All requests are
+/// idempotent.
 async fn ask(peer: &Peer<DataService>, lv: LvId, request: DataRequest) -> DataAnswer {
     let begun = Instant::now();
     let call = DataCall::Pg { lv, request };

@@ -1,4 +1,4 @@
-//! The reasons why a meta server does not open.
+//! Errors of opening a meta server.
 
 use larder_kv::KvError;
 use larder_metalog::LogError;
@@ -17,7 +17,7 @@ pub enum OpenError {
     /// The index: damaged, newer, or its disk failed.
     #[error("the index: {0}")]
     Kv(#[from] KvError),
-    /// The map.
+    /// The single node's map: see [`LocalManagerError`].
     #[error(transparent)]
     Manager(#[from] LocalManagerError),
     /// Wait for the managers: the cluster's map is not known here yet.

@@ -1,4 +1,4 @@
-//! The index and the bucket table as the machines see them.
+//! The index and the table of buckets, as machines read and write them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::manager::LocalManager;
 use crate::managers::Managers;
 use crate::planted::{Bug, has};
 
-/// Where the buckets come from.
+/// The source of the table of buckets.
 pub(super) enum Buckets {
     /// The map of this process.
     Here(Arc<LocalManager>),
@@ -25,7 +25,7 @@ pub(super) enum Buckets {
     Apart(LiveBuckets),
 }
 
-/// The buckets of the cluster that take puts, looked up once for each map.
+/// The live buckets of the cluster, collected once for each map.
 pub(super) struct LiveBuckets {
     pub(super) managers: Arc<dyn Managers>,
     known: RwLock<(MapVersion, BTreeMap<BucketId, Epoch>)>,
@@ -59,7 +59,7 @@ impl LiveBuckets {
         self.managers.map().buckets.values().any(|record| record.id == bucket)
     }
 
-    /// Ids are given in order.
+    /// Returns true if the map has or had this bucket: ids are given in order.
     fn has_heard_of(&self, bucket: BucketId) -> bool {
         bucket <= self.managers.map().next.bucket
     }
@@ -74,9 +74,9 @@ fn known_in(map: &Topology) -> (MapVersion, BTreeMap<BucketId, Epoch>) {
 pub(super) struct IndexPort {
     pub(super) kv: LsmKv,
     pub(super) buckets: Buckets,
-    /// True if all of the index found room in its cache when its size was last looked at.
+    /// True if the whole index fitted its cache when its size was measured last.
     fits_cache: AtomicBool,
-    /// True if all of it was read since the start.
+    /// True if the whole index was read since the start.
     is_read: AtomicBool,
 }
 
@@ -86,8 +86,7 @@ impl IndexPort {
         Self { kv, buckets, fits_cache, is_read }
     }
 
-    /// Returns true if the cluster's map says that a bucket is being deleted, or is gone. One that it has
-    /// not heard of is neither.
+    /// Returns true if by the cluster's map a bucket is being deleted, or is gone. A bucket that the map never had is neither.
     pub(super) fn is_ended(&self, bucket: BucketId) -> bool {
         match &self.buckets {
             Buckets::Here(_) => false,
@@ -96,8 +95,8 @@ impl IndexPort {
         }
     }
 
-    /// Returns true if the cluster's map has a bucket no more. What rows show of it says nothing of the one
-    /// that has its name now.
+    /// Returns true if by the cluster's map a bucket is gone: another bucket may have its name, and its rows say nothing about
+    /// that one.
     pub(super) fn is_gone(&self, bucket: BucketId) -> bool {
         match &self.buckets {
             Buckets::Here(_) => false,
@@ -105,7 +104,7 @@ impl IndexPort {
         }
     }
 
-    /// The version of the map of which are the buckets that puts are taken into.
+    /// The version of the map that the buckets are taken from.
     pub(super) fn map_version(&self) -> u64 {
         match &self.buckets {
             Buckets::Here(manager) => manager.map().map.version,
@@ -113,19 +112,19 @@ impl IndexPort {
         }
     }
 
-    /// Looks at the index's size.
+    /// Measures the index's size.
     pub(super) fn measure(&self) {
         let fits = self.kv.disk_bytes() <= KV_CACHE_BYTES / KV_CACHE_FILLED_PART;
         self.fits_cache.store(fits, Ordering::Relaxed);
     }
 
-    /// All rows were read.
+    /// Notes that all rows were read.
     pub(super) fn was_read(&self) {
         self.is_read.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if one row may be read where nothing must wait for the disk. An index that fits its
-    /// cache lies in it, or at least in the page cache, once it was read.
+    /// Returns true if a row may be read on a task that must not block. An index that fits its
+    /// cache is in it, or at least in the page cache, once it was read.
     pub(super) fn is_in_memory(&self) -> bool {
         self.is_read.load(Ordering::Relaxed) && self.fits_cache.load(Ordering::Relaxed)
     }

@@ -1,22 +1,22 @@
-//! Reads journals of outcomes for the driver, which tells other regions of them.
+//! Reads journals of outcomes, for the driver that reports them to other regions.
 //!
 //! Other regions hold tokens of a PG's journal, and the PG's primary may change. A token never passes an outcome that
 //! its region lacks, because:
 //!
-//! - A token, and a token to resume from, is an op that the index of a primary showed, so it is below the commit point.
+//! - A token, and a token to resume from, is an op that the index of a primary showed, so it is not above the commit point.
 //!   Every later primary has it in its log, and a PG's op numbers go on across views.
-//! - The ops themselves write the rows of a journal: all members have the same. A later primary whose index shows less
-//!   for the moment says that there is nothing new yet. It does not call the token ahead unless its log ends before it.
-//! - A comparison of all keys scans settled rows (`scan.rs`): the primary then shows all that it has in its log, with all
-//!   that the token of an earlier primary passed.
-//! - Puts from before the store had a number leave no row. Before a PG's journal is told, a barrier passes in the PG
-//!   under a map with the number. Later views begin under no older maps (`orders.rs`), so later puts have the number.
+//! - Applying an op writes its row of the journal: all members have the same. A later primary whose index shows less
+//!   for the moment answers that there is nothing new yet. It calls the token ahead only if its log ends before it.
+//! - A comparison of all keys scans settled rows (`scan.rs`). So the primary shows its whole log, with all outcomes
+//!   that a token of an earlier primary passed.
+//! - Puts from before the store had a region's number leave no row. Before a PG's journal is reported, a barrier passes in
+//!   the PG under a map with the number. Later views begin under no older maps (`orders.rs`), so later puts have the number.
 //!
 //! # Invariants
 //!
 //! 1. Rows leave a server of a cluster only if the PG's lease holds after they were read.
 //! 2. An answer has the outcomes behind a token only if the journal had forgotten none of them once they were read.
-//! 3. One answer is bounded in outcomes, in bytes, and in its wait for news. Asks that wait are bounded in number.
+//! 3. One answer is bounded in outcomes, in bytes, and in its wait for news. Requests that wait are bounded in number.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -47,22 +47,22 @@ use crate::limits::{
 use crate::ticket::{Settled, Ticket};
 use crate::wire::{JournalNow, JournalShown, MetaReply, MetaService};
 
-/// A journal as it was read last.
+/// The result of the last read of a journal to its end.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
-    /// The index showed this op, at least.
+    /// The last op that the index showed then, at least.
     applied: OpSeq,
-    /// The last outcome.
+    /// The last outcome in it.
     last: OpSeq,
-    /// The last outcome that is forgotten.
+    /// The last outcome that it had forgotten.
     forgotten: OpSeq,
 }
 
-/// The last read of each PG's journal, and places to wait at.
+/// The last reads of all PGs' journals, and the bound on requests that wait.
 pub(super) struct Journals {
     /// By PG.
     seen: Vec<Mutex<Seen>>,
-    /// Places for asks that wait for news.
+    /// Bounds the requests that wait for news.
     waits: Semaphore,
 }
 
@@ -78,9 +78,9 @@ impl Journals {
 pub(crate) struct JournalCall {
     /// PGs in their views, and the tokens behind which outcomes are wanted.
     pub(crate) pgs: Vec<(PgId, View, Token)>,
-    /// Most outcomes of all PGs together; 0 asks only whether there are any.
+    /// Most outcomes of all PGs together; 0 asks only if there are any.
     pub(crate) ids_max: usize,
-    /// True if everything that these PGs had taken must show first.
+    /// True if the index must first show all ops that these PGs had taken.
     pub(crate) settled: bool,
     /// Time for which the answer may wait for news.
     pub(crate) wait: Duration,
@@ -93,7 +93,7 @@ impl JournalShown {
 }
 
 impl Meta {
-    /// Reads a PG's journal behind a token. Blocks meanwhile.
+    /// Reads a PG's journal behind a token. Blocks.
     pub(crate) fn journal_since(
         &self,
         pg: PgId,
@@ -105,7 +105,7 @@ impl Meta {
             (member.pg.applied().seq, member.pg.last().seq)
         };
         let seen = *self.journals.seen[pg.0 as usize].lock();
-        // Only an op forgets.
+        // Only an op makes a journal forget.
         let forgotten = if seen.applied == applied { seen.forgotten } else { self.forgotten(pg)? };
         let nothing = |last| Batch { ids: Vec::new(), token, last, left: (0, 0) };
         let map = self.index.map_version();
@@ -115,10 +115,10 @@ impl Meta {
             return shown(void(Why::Ahead));
         }
         if token.through > applied {
-            // This index shows less for the moment than the former primary's.
+            // For the moment this index shows less than the former primary's did.
             return shown(Ok(nothing(token.through)));
         }
-        // No journal has what was there before the store had a number.
+        // No journal has outcomes from before the store had a region's number.
         if token.through == OpSeq(0) || token.through < forgotten {
             return shown(void(Why::Overrun));
         }
@@ -126,7 +126,7 @@ impl Meta {
             return shown(Ok(nothing(seen.last)));
         }
         let (mut batch, mut counted, mut bytes) = (nothing(token.through), 0, 0);
-        // An ask for no ids wants only to know whether there are any.
+        // A request for no ids only asks if there are any.
         let left_max = if ids_max == 0 { 1 } else { ids_max as u64 + REGION_LEFT_COUNTED_MAX };
         let (mut is_all, mut failed) = (true, None);
         let mut visit = |row: &[u8], value: &[u8]| -> Result<ControlFlow<()>, IndexError> {
@@ -170,7 +170,7 @@ impl Meta {
         shown(Ok(batch))
     }
 
-    /// The last outcome that a PG's journal has forgotten.
+    /// Reads the last outcome that a PG's journal has forgotten.
     fn forgotten(&self, pg: PgId) -> Result<OpSeq, IndexError> {
         let head = self.index.kv.get(&rows::outcome(pg, OpSeq(0))).map_err(index_error)?;
         let head = head.map(|head| JournalHead::decode(&head)).transpose();
@@ -178,7 +178,7 @@ impl Meta {
         Ok(head.map_or(OpSeq(0), |head| head.forgotten))
     }
 
-    /// Waits until the index shows all that a PG has taken; true if it does.
+    /// Waits until the index shows all ops that a PG has taken. Returns true if it does in time.
     pub(crate) async fn settles(&self, pg: PgId) -> bool {
         let ticket = Arc::new(Ticket::default());
         self.call(pg, Call::Barrier, &ticket);
@@ -186,7 +186,7 @@ impl Meta {
         matches!(settled, Ok(Settled::Shows(None)))
     }
 
-    /// Reads the journals of PGs, as they are. Blocks meanwhile.
+    /// Reads the journals of PGs, as they are. Blocks.
     pub(crate) fn journals_now(
         &self,
         call: &JournalCall,
@@ -194,7 +194,7 @@ impl Meta {
         let (mut ids_left, mut bytes_left) = (call.ids_max, JOURNAL_BYTES_MAX);
         let mut shown = Vec::with_capacity(call.pgs.len());
         for (pg, _, token) in &call.pgs {
-            // One that cannot be read holds up no other.
+            // A journal that cannot be read holds up no other.
             let now = match self.journal_since(*pg, *token, (ids_left, bytes_left)) {
                 Ok(now) => now,
                 Err(error) => {
@@ -222,7 +222,7 @@ impl Meta {
     ) {
         let Some(meta) = cluster.meta() else { return };
         if call.pgs.len() > JOURNALS_MAX || call.pgs.iter().any(|(pg, ..)| !self.has(*pg)) {
-            // The caller hears that there is no answer.
+            // Dropping the responder tells the caller that there is no answer.
             return tracing::error!("journals that no proxy asks for: use one release");
         }
         let mut versions = cluster.managers.versions();
@@ -273,7 +273,7 @@ impl Meta {
                 Err(_panicked) => return,
             };
             let is_news = shown.len() < asked.len() || shown.values().any(JournalShown::has_news);
-            // An ask without a place to wait at is answered at once.
+            // A request that may not wait is answered at once.
             if !is_news
                 && place.is_ok()
                 && matches!(timeout_at(until, more.changed()).await, Ok(Ok(())))

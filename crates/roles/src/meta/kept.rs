@@ -1,9 +1,9 @@
-//! Reads keys as the index keeps them, many at a time, for the gateway.
+//! Reads the rows of keys from the index, many at a time, for the gateway.
 //!
 //! # Invariants
 //!
-//! 1. An answer has a key with all that was taken of it before the call, or not at all: one in doubt holds up no other.
-//! 2. A key leaves only if the PG's lease holds after its rows were read.
+//! 1. An answer has a key with all changes that were taken before the call, or lacks it: a key in doubt holds up no other.
+//! 2. A key's rows leave only if the PG's lease holds after they were read.
 //! 3. One answer is bounded in keys and in bytes.
 
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ use crate::wire::{KeptNow, MetaReply, MetaService};
 type Asked = (BucketId, ObjectKey, Option<View>);
 
 impl Meta {
-    /// Answers the gateway.
+    /// Answers the gateway's request for keys.
     pub(super) fn serve_kept(
         &self,
         cluster: &Cluster,
@@ -40,7 +40,7 @@ impl Meta {
     ) {
         let Some(meta) = cluster.meta() else { return };
         if keys.is_empty() || keys.len() > KEPT_KEYS_MAX {
-            // The caller hears that there is no answer.
+            // Dropping the responder tells the caller that there is no answer.
             return tracing::error!("keys that no proxy asks for: use one release");
         }
         let views: BTreeMap<PgId, View> = pgs.into_iter().collect();
@@ -53,20 +53,20 @@ impl Meta {
             let settling = asked.iter().map(|asked| meta.settles_key(asked));
             let settled = futures::future::join_all(settling).await;
             let read = blocking::run(move || meta.read_kept(&asked, &settled));
-            // A panic has said why.
+            // It fails if the read panicked, which was logged.
             if let Ok(kept) = read.await {
                 responder.answer(&MetaReply::Kept, encode(&kept).into());
             }
         });
     }
 
-    /// Waits a little until all that was taken of a key shows; false if it does not.
+    /// Waits a little until the index shows all changes of a key. Returns false if it does not in time.
     async fn settles_key(&self, (bucket, key, view): &Asked) -> bool {
         let (Some(view), pg) = (view, self.pg_of(*bucket, key)) else { return true };
         {
             let member = self.lock(pg);
             if member.pg.view() != *view || member.pg.rests(*bucket, key) {
-                // It shows, or the answer has nothing of it.
+                // The index shows them, or the answer lacks the key because of its view.
                 return true;
             }
         }
@@ -78,7 +78,7 @@ impl Meta {
         matches!(settled, Ok(Settled::Shows(None)))
     }
 
-    /// Reads the rows of settled keys, as many as one answer has. Blocks meanwhile.
+    /// Reads the rows of settled keys, as many as fit one answer. Blocks.
     fn read_kept(&self, asked: &[Asked], settled: &[bool]) -> Vec<KeptNow> {
         let (mut kept, mut bytes) = (Vec::with_capacity(asked.len()), 0);
         for ((bucket, key, view), settled) in asked.iter().zip(settled) {

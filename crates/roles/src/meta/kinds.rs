@@ -1,11 +1,11 @@
-//! The kinds of requests to a meta server, as its counts break them down.
+//! The kinds of requests to a meta server, for its counts.
 
 use larder_protocol::Call;
 use larder_types::Target;
 
 use crate::breakdown::{ByKind, CountsNow, META_TABLE};
 
-/// A kind of request. Its place is that of its count.
+/// A kind of request. Its number is the place of its count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MetaKind {
     LookUp,
@@ -31,7 +31,7 @@ pub(crate) enum MetaKind {
     Status,
 }
 
-/// Each with its name, at its place.
+/// Each kind with its name, at the place of its count.
 const KINDS: [(MetaKind, &str); MetaKind::COUNT] = [
     (MetaKind::LookUp, "look_up"),
     (MetaKind::LookUpOpen, "look_up_open"),
@@ -66,7 +66,7 @@ const _: () = {
 impl MetaKind {
     const COUNT: usize = Self::Status as usize + 1;
 
-    /// The kind of a call; `None` of one that only waits, as a part of a list that is counted itself.
+    /// The kind of a call; `None` for a barrier, which is part of a request that is counted itself.
     pub(super) fn of(call: &Call) -> Option<Self> {
         Some(match call {
             Call::Put(put) => match put.target {
@@ -92,8 +92,8 @@ impl MetaKind {
     }
 }
 
-/// Counts of proxies' requests by kind, as they come: those that are refused are in them, the server's own work is not.
-/// Those that the index answers without a step of a group have no time.
+/// Counts of proxies' requests by kind as they come, refused ones included, without the server's own work.
+/// Requests that the index answers without a step of a group have no time.
 #[derive(Debug, Default)]
 pub struct MetaRequests(ByKind<{ MetaKind::COUNT }>);
 
@@ -102,7 +102,7 @@ impl MetaRequests {
         self.0.note(kind as usize);
     }
 
-    /// Counts the request that a call is.
+    /// Counts a call as a request of its kind.
     pub(super) fn note_call(&self, call: &Call) {
         if let Some(kind) = MetaKind::of(call) {
             self.note(kind);
@@ -124,7 +124,7 @@ impl MetaRequests {
         KINDS.into_iter().map(|(_, name)| name)
     }
 
-    /// The counts, for those that add them up.
+    /// The counts now, for a sum over servers.
     #[must_use]
     pub fn now(&self) -> CountsNow {
         let mut now = CountsNow { age_s: self.0.age_s(), counts: Vec::new() };

@@ -1,12 +1,12 @@
-//! The log's driver: appends under the PGs' locks, one thread that writes and syncs groups.
+//! The log's driver: appends under the PGs' locks, and one thread that writes and syncs groups of records.
 //!
 //! # Invariants
 //!
-//! 1. An op that a machine has taken gets its place: one that the appender has no room for waits here, in order, and
-//!    every later one behind it. A slow disk never ends the process.
-//! 2. Work that waits is bounded by those who bring it. Calls and other members' ops are turned away while
+//! 1. An op that a machine has taken is appended. If the appender has no room for it, it waits here in order, with
+//!    all later ones behind it. A slow disk never ends the process.
+//! 2. The ops that wait are bounded at their sources. Calls and other members' ops are turned away while
 //!    the log is busy, but for an op of each group now and then (`turns.rs`).
-//! 3. While an op waits for room the log thread has a turn due, as only its turns make room: nothing waits for the next op
+//! 3. While an op waits for room the log thread has a turn due, as only its turns make room: no op waits for the next one
 //!    to come.
 
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ use crate::limits::{LOG_BUFFER_BYTES_MAX, LOG_BUFFER_SEGMENT_PART};
 use crate::planted::{Bug, has};
 use crate::progress::{LogKept, LogNow};
 
-/// The counts of what the log did, for metrics.
+/// Counts of the log, for metrics.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LogCounters {
     /// Groups written and synced.
@@ -38,7 +38,7 @@ pub struct LogCounters {
     pub synced: u64,
     /// Nanoseconds spent writing and syncing.
     pub sync_ns: u64,
-    /// Bytes that wait.
+    /// Bytes of ops that wait to be written.
     pub buffered_bytes: u64,
     /// Bytes of the log on disk.
     pub disk_bytes: u64,
@@ -48,7 +48,7 @@ pub struct LogCounters {
     pub trimmed_bytes: u64,
 }
 
-/// The log as the PGs see it.
+/// The log that all PGs share.
 pub(super) struct Log {
     state: Mutex<LogState>,
     ready: Condvar,
@@ -58,7 +58,7 @@ pub(super) struct Log {
     synced: AtomicU64,
     sync_ns: AtomicU64,
     disk_bytes: AtomicU64,
-    /// Everything below may be freed; set by the flush thread, done by the log thread.
+    /// Segments below this may be freed: the flush thread sets it, the log thread frees.
     free_below: AtomicU64,
     /// Bytes trimmed since the start.
     trimmed: AtomicU64,
@@ -85,12 +85,13 @@ struct LogState {
     deferred: VecDeque<Deferred>,
     deferred_bytes: u64,
     segment_bytes: u64,
-    /// Last op of each PG in the buffer, and which PGs have one.
+    /// The last op of each PG in the buffer.
     last: Vec<OpId>,
+    /// The PGs that have ops in the buffer.
     touched: Vec<PgId>,
-    /// Somebody waits for what is in the buffer.
+    /// The log thread has a turn due.
     urgent: bool,
-    /// The last record says that everything before it is synced.
+    /// The last record is a mark that all records before it are synced.
     vouched: bool,
     stopped: bool,
     /// Highest op of each PG in each segment, oldest segment first.
@@ -112,7 +113,7 @@ impl LogState {
         self.appender.buffered_bytes() + self.deferred_bytes
     }
 
-    /// Gives an op its place.
+    /// Appends an op.
     fn place(&mut self, id: OpId, record: &Record<'_>) -> Result<(), LogError> {
         let (pg, end) = (record.pg, self.appender.append(record)?);
         self.vouched = false;
@@ -124,14 +125,14 @@ impl LogState {
         Ok(())
     }
 
-    /// Lets an op wait for room. The log thread must be woken, whatever op it is.
+    /// Queues an op until there is room. The caller must wake the log thread, even for an outcome.
     fn defer(&mut self, id: OpId, record: &Record<'_>) {
         let (pg, commit, payload) = (record.pg, record.commit, record.payload.to_vec());
         self.deferred_bytes += payload.len() as u64;
         self.deferred.push_back(Deferred { pg, id, commit, payload });
     }
 
-    /// Gives ops that wait their places, as far as there is room.
+    /// Appends ops that wait, as far as there is room.
     fn place_deferred(&mut self) -> Result<(), LogError> {
         while let Some(Deferred { pg, id, commit, payload }) = self.deferred.pop_front() {
             let (view, seq) = (id.view, id.seq);
@@ -148,7 +149,7 @@ impl LogState {
         Ok(())
     }
 
-    /// A record of `pg` at `seq` ends at `end`: the segment it lies in needs it.
+    /// Notes the segment of a record of `pg` at `seq`, which ends at `end`.
     fn note(&mut self, pg: PgId, seq: OpSeq, end: Lsn, segment_bytes: u64) {
         let start = Lsn((end.0 - 1) / segment_bytes * segment_bytes);
         if self.segments.last().is_none_or(|segment| segment.start < start) {
@@ -199,7 +200,8 @@ impl Log {
         }
     }
 
-    /// Buffers an op. Outcomes that have their place wait for company; everything else wakes the log thread.
+    /// Buffers an op. Outcomes are synced with the next op or tick; all other ops, and those that wait for room, wake the log
+    /// thread.
     pub(super) fn append(
         &self,
         pg: PgId,
@@ -228,7 +230,7 @@ impl Log {
         Ok(())
     }
 
-    /// Has what is buffered synced soon.
+    /// Has buffered ops synced at once.
     pub(super) fn nudge(&self) {
         let mut state = self.state.lock();
         if !state.touched.is_empty() && !std::mem::replace(&mut state.urgent, true) {
@@ -236,9 +238,9 @@ impl Log {
         }
     }
 
-    /// Called now and then: has outcomes synced that found no company, and, once the log is idle,
-    /// appends a mark that vouches for its last group. While the disk has no room for another segment it is looked at
-    /// again: as data is refused meanwhile, no op may come that would.
+    /// Has outcomes synced that came alone. Once the log is idle, appends a mark that its last group was synced.
+    /// While the disk has no room for another segment, has the log thread check again: data is refused meanwhile, so no op may
+    /// come that would wake it.
     pub(super) fn tick(&self) -> Result<(), LogError> {
         let mut state = self.state.lock();
         let seeks_room = state.appender.is_full();
@@ -271,7 +273,7 @@ impl Log {
         self.state.lock().waiting_bytes() > busy
     }
 
-    /// Returns true if what is left of the log's space is kept for ops that free space.
+    /// Returns true if the space that the log has left is reserved for ops that free space.
     pub(super) fn is_full(&self) -> bool {
         self.state.lock().appender.is_full()
     }
@@ -281,7 +283,7 @@ impl Log {
         self.state.lock().appender.end()
     }
 
-    /// Frees the segments in which no PG needs anything: `retain[pg]` is the oldest op that it needs.
+    /// Frees the oldest segments that no PG needs: `retain[pg]` is the oldest op that it needs.
     pub(super) fn free(&self, retain: &[OpSeq]) {
         let mut state = self.state.lock();
         let unneeded = |segment: &Segment| {
@@ -304,7 +306,7 @@ impl Log {
         rates.trimmed.note(trimmed, seconds);
     }
 
-    /// The progress of its trimming; each PG needs what it retains now.
+    /// The progress of trimming. `retained` has the oldest op that each PG needs now, and the reason.
     pub(super) fn now(&self, retained: &[(OpSeq, Retained)]) -> LogNow {
         let state = self.state.lock();
         let untrimmed_bytes = state.untrimmed_bytes();
@@ -321,8 +323,7 @@ impl Log {
         }
     }
 
-    /// Waits for something to do and takes what is buffered; returns whether the log is stopping and nothing else is
-    /// left.
+    /// Waits for a turn and takes buffered ops. Returns true if the log is stopping and nothing is left after this group.
     fn take_group(&self, group: &mut Group) -> Result<bool, LogError> {
         let mut state = self.state.lock();
         while !state.urgent
@@ -337,7 +338,7 @@ impl Log {
         group.last.extend(touched.map(|pg| (pg, std::mem::take(&mut last[pg.0 as usize]))));
         appender.take_batch(&mut group.batch);
         state.place_deferred()?;
-        // Ops that were placed now, and those that still wait, are for the next turn.
+        // Ops that were appended just now, and those that still wait, are for the next turn.
         state.urgent = !state.touched.is_empty() || !state.deferred.is_empty();
         Ok(state.stopped && !state.urgent)
     }
@@ -378,7 +379,7 @@ fn kept(segments: &[Segment], retained: &[(OpSeq, Retained)]) -> LogKept {
 }
 
 impl Meta {
-    /// The log thread: writes and syncs a group, then tells its PGs.
+    /// Runs the log thread: it writes and syncs a group, then steps the group's PGs.
     pub(super) fn log_loop(&self, mut writer: Writer) {
         let mut group = Group::default();
         loop {
@@ -390,7 +391,7 @@ impl Meta {
         }
     }
 
-    /// One group; `false` when stopped with nothing left to write.
+    /// Writes one group. Returns false once stopped with nothing left to write.
     pub(super) fn log_group(
         &self,
         writer: &mut Writer,
@@ -425,11 +426,11 @@ impl Meta {
 }
 
 impl Meta {
-    /// Each PG in the group hears of its last op that it is durable.
+    /// Steps each PG in the group with its last op, which is durable.
     fn note_durable(&self, group: &mut Group) {
         let mut together = self.together();
         for (pg, last) in group.last.drain(..) {
-            // One of whom others wait for an acknowledgement does not wait for another group's lock.
+            // Gathered acknowledgements, for which other members wait, do not wait for this group's lock.
             let member = self.lock_at_once(pg);
             let mut member = member.unwrap_or_else(|| {
                 together.leave();
@@ -444,9 +445,9 @@ impl Meta {
 #[derive(Default)]
 pub(super) struct Group {
     batch: Batch,
-    /// Last op of each PG in it.
+    /// The last op of each PG in it.
     last: Vec<(PgId, OpId)>,
-    /// Below this the log's segments were given up.
+    /// Segments below this were freed.
     freed: u64,
 }
 

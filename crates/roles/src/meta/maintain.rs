@@ -27,15 +27,15 @@ pub(super) struct FlushSignal {
 #[derive(Default)]
 struct FlushState {
     asked: bool,
-    /// The disk had no room for the last flush: not again before the next tick.
+    /// The disk had no room for the last flush: the next attempt waits for a tick.
     held: bool,
-    /// PGs that take a snapshot and wait for a flush, by its number.
+    /// PGs that take a snapshot and wait for a flush, each with the flush's number.
     awaited: BTreeMap<PgId, u64>,
     stopped: bool,
 }
 
 impl FlushSignal {
-    /// Called after each batch: asks for a flush when enough has piled up.
+    /// Asks for a flush if the index has [`FLUSH_BYTES`](larder_kv::limits::FLUSH_BYTES) in memory.
     pub(super) fn check(&self, kv: &LsmKv) {
         if kv.unflushed_bytes() >= larder_kv::limits::FLUSH_BYTES {
             self.ask();
@@ -59,7 +59,7 @@ impl FlushSignal {
         std::mem::take(&mut self.state.lock().awaited)
     }
 
-    /// A flush failed for want of space: those who wait for it wait on.
+    /// Puts off a flush that the disk had no room for. PGs that wait for it go on waiting.
     fn hold(&self, awaited: BTreeMap<PgId, u64>) {
         let mut state = self.state.lock();
         state.held = true;
@@ -68,7 +68,7 @@ impl FlushSignal {
         }
     }
 
-    /// A while has passed: a flush may be tried again.
+    /// Lets a flush that was put off be tried again.
     fn let_go(&self) {
         let mut state = self.state.lock();
         if std::mem::replace(&mut state.held, false) && !state.awaited.is_empty() {
@@ -93,15 +93,15 @@ impl FlushSignal {
     }
 }
 
-/// The time at which a tick counts as made that was due then. After a stall there is one, not all that were
-/// missed: a machine that counts ticks takes them for time in which others could be heard.
+/// The time at which a tick that was due counts as made. After a stall there is one tick, not all that were
+/// missed: a machine that counts ticks takes them for time in which other members' messages could arrive.
 fn made_at(due: Instant, now: Instant) -> Instant {
     let is_late = now.saturating_duration_since(due) > Duration::from_millis(TICK_MS);
     if is_late { now } else { due }
 }
 
 impl Meta {
-    /// The tick thread.
+    /// Runs the tick thread.
     pub(super) fn tick_loop(&self) {
         let mut ticked = Instant::now();
         let mut flushed_at = Lsn(0);
@@ -143,20 +143,20 @@ impl Meta {
         }
     }
 
-    /// The proxy of this process is heard as long as the process lives.
+    /// Steps PGs with the floor of this process's proxy, which lives as long as they do.
     fn hear_proxy(&self) {
         let Some(requests) = self.requests.get() else { return };
         let (session, floor) = (requests.session(), requests.floor());
         for pg in self.pg_ids() {
             let mut member = self.lock(pg);
-            // The requests that it remembers hold up coalescing, and keep the log back.
+            // The requests that it remembers delay coalescing and the trimming of the log.
             if member.pg.wants_tick() || member.pg.remembers() {
                 self.step(&mut member, Event::Floor { session, floor });
             }
         }
     }
 
-    /// Returns true if all servers that there ever will be know what came with a version of the protocol.
+    /// Returns true if all servers, those that join later too, speak this version of the protocol.
     fn all_know(&self, version: u8) -> bool {
         match &self.neighbours {
             Neighbours::Here(_) => true,
@@ -164,8 +164,8 @@ impl Meta {
         }
     }
 
-    /// Gives each PG another LV: in the map first, then on the disk, then to the PG. A new store is asked for one by
-    /// all of its PGs at once: the map is written once for them.
+    /// Gives each PG another LV: in the map first, then on the disk, then to the PG. All PGs of a new store need one at once:
+    /// the map is written once for them.
     fn draw_lvs(&self, here: &Here, wanting: &mut Vec<PgId>) {
         if wanting.is_empty() {
             return;
@@ -191,14 +191,14 @@ impl Meta {
         }
     }
 
-    /// Gives a PG another LV as if it had asked for one, if there is any.
+    /// Gives a PG another LV as if it had asked for one, if the pool has one.
     pub(crate) fn draw_lv(&self, pg: PgId) {
         if let Neighbours::Here(here) = &self.neighbours {
             self.draw_lvs(here, &mut vec![pg]);
         }
     }
 
-    /// The flush thread: makes the index durable, frees the log behind it, compacts.
+    /// Runs the flush thread: it makes the index durable, frees the log behind it, and compacts the index.
     pub(super) fn flush_loop(&self) {
         while self.flush.wait() {
             let awaited = self.flush.take_awaited();
@@ -214,7 +214,7 @@ impl Meta {
     }
 
     fn flush_and_free(&self, awaited: &BTreeMap<PgId, u64>) -> Result<(), KvError> {
-        // Taken before the flush: what is applied by now is durable after it.
+        // Read before the flush: ops that are applied by now are durable after it.
         let asked = self.requests.get().map(|requests| (requests.session(), requests.floor()));
         let retain_from = |pg| {
             let mut member = self.lock(pg);

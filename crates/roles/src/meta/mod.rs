@@ -1,51 +1,53 @@
-//! The meta server: members of PGs, their log, their index.
+//! The meta server: members of PGs, with the log and the index that they share.
 //!
 //! ```text
 //!  caller's thread: lock PG ─ step ─ append to log buffer, submit to disks, reply inline
 //!  log thread:      write + sync a group ─ step(Durable) of each PG in it
 //!  disk thread:     write + sync a group ─ ticket, or step(Data)
-//!  apply thread:    lock PG ─ apply what is committed to the index
+//!  apply thread:    lock PG ─ apply committed ops to the index
 //!  tick thread:     every 100 ms: lazy outcomes, ticks, new LVs
 //!  flush thread:    flush the index, free the log behind it, compact
-//!  space thread:    after a start, read the index for what is free
+//!  space thread:    after a start, read the index for free space
 //! ```
 //!
-//! In a store all roles are in one process and call each other. In a cluster ([`MetaServer`]) the neighbours
-//! are apart, and besides there are:
+//! On a single node all roles are in one process and call each other. In a cluster ([`MetaServer`]) the other roles are in
+//! other servers. There is no disk thread and no space thread, and besides the others there are:
 //!
 //! ```text
-//!  connections:     proxies' calls, other members, the manager ─ lock PG ─ step
-//!  blocking pool:   what reads the index for proxies, and walks over it for followers
-//!  adopt thread:    derive the space of PGs that this server leads anew; end sessions
+//!  connections:     proxies' calls, messages of other members and of managers ─ lock PG ─ step
+//!  blocking pool:   read the index for proxies, walk over it for followers
+//!  adopt thread:    derive the space of PGs that this server begins to lead; end sessions
+//!  rows thread:     after a start, and again when needed, read the index for the ledgers of PGs
 //! ```
 //!
 //! | file | what |
 //! |---|---|
-//! | `recover.rs`, `space.rs` | opening: index, log, and in one process views and space; reading what rows name |
+//! | `recover.rs`, `space.rs`, `error.rs` | opening: index, log, and on a single node views and space; reading the rows for their blocks |
 //! | `log.rs`, `index.rs`, `maintain.rs`, `tick.rs` | log, index, ticks and flushes |
-//! | `callers.rs`, `queue.rs` | calls in flight, PGs that wait for a thread |
-//! | `server.rs`, `cluster.rs`, `duties.rs` | a server of a cluster: the ways to others, what it keeps |
-//! | `effects.rs`, `batch.rs` | what its machines want of others |
-//! | `answering.rs`, `scan.rs` | what it answers proxies |
-//! | `journals.rs`, `kept.rs` | what it answers the proxy that speaks with other regions |
-//! | `positions.rs` | how far other regions are, as that proxy says |
-//! | `snapshots/` | what followers are sent who take a group anew |
-//! | `orders.rs`, `beat.rs` | what the manager tells it, and what it repeats to the manager |
+//! | `callers.rs`, `queue.rs`, `turns.rs` | calls in flight, PGs that wait for a thread, ops that are taken while the log is behind |
+//! | `server.rs`, `cluster.rs`, `duties.rs` | a server of a cluster: its connections to others, and its state for each group |
+//! | `effects.rs`, `batch.rs` | effects of machines that concern other servers; messages of several groups in one frame |
+//! | `answering.rs`, `scan.rs` | answers to proxies |
+//! | `journals.rs`, `kept.rs` | answers to the gateway to other regions |
+//! | `positions.rs` | positions of other regions in journals, as the gateway reports them |
+//! | `snapshots/` | snapshots of groups for followers |
+//! | `orders.rs`, `beat.rs` | orders of the leading manager, and reports that are repeated to it |
 //! | `adoption.rs`, `adopt.rs` | how it begins to serve a PG |
-//! | `background.rs` | the budget of background work: `rebuild.rs`, `copy.rs` make copies, `compact.rs` moves chunks, `scrub/` verifies copies, `digest.rs` compares indexes |
-//! | `progress.rs`, `rate.rs` | how far all that is |
-//! | `usage.rs` | what buckets have in the groups that it leads |
-//! | `kinds.rs` | its requests by kind, counted |
+//! | `background.rs` | the budget of background work: `rebuild.rs`, `copy.rs`, `shunned.rs` make copies, `compact.rs` moves chunks, `scrub/` verifies copies, `digest.rs` compares indexes |
+//! | `progress.rs`, `rate.rs` | the progress of all that |
+//! | `usage.rs` | objects and bytes of buckets in the groups that it leads |
+//! | `kinds.rs` | counts of its requests by kind |
 //!
 //! # Invariants
 //!
 //! 1. A PG's machine is stepped under its lock, and its effects are carried out before the lock is
 //!    released: log order equals op order.
-//! 2. Locks are taken in the order PG, then log or disk queue or ticket; never two PGs. What is called under
-//!    a PG's lock (`Managers::say`, `Peer::send`) queues and comes back.
-//! 3. Rows are written only by [`Pg::apply`], below the commit point, and by a fill (`fill/`).
+//! 2. Locks are taken in the order PG, then log or disk queue or ticket; never two PGs. Functions that are called under
+//!    a PG's lock (`Managers::say`, `Peer::send`) only queue.
+//! 3. Rows are written only by [`Pg::apply`], up to the commit point, by a snapshot that a follower takes, and by a fill
+//!    (`fill/`).
 //! 4. In a cluster, an answer to a proxy about a key's present state leaves only under a lease of the PG's
-//!    present view. The lease is looked at after the index was read.
+//!    present view. The lease is checked after the index was read.
 
 mod adopt;
 mod adoption;
@@ -137,20 +139,20 @@ use snapshots::Snapshots;
 use space::SpaceKnown;
 pub use usage::BucketUse;
 
-/// A PG with what its driver keeps beside it.
+/// A PG's machine with its driver's state.
 struct Member {
     pg: Pg,
     out: Outbox,
     callers: Callers,
     scratch: Vec<u8>,
     duties: Duties,
-    /// Gathers what it says to other members, while it is stepped with other groups.
+    /// Gathers its messages to other members, while it is stepped together with other groups.
     said: Option<batch::Said>,
-    /// Steady milliseconds of its last step: how long a call took is told by the steps that took and answered it.
+    /// The time of its last step on the steady clock. A call's time is that between the steps that took and answered it.
     stepped_ms: u64,
 }
 
-/// The servers that answer what this server asks for.
+/// The other roles that this server depends on.
 enum Neighbours {
     /// The roles of this process.
     Here(Here),
@@ -173,12 +175,12 @@ pub struct Meta {
     to_apply: PgQueue,
     need_lv: PgQueue,
     flush: maintain::FlushSignal,
-    /// Tells of rounds in which the index took something, in a store among regions.
+    /// News that the index shows more, in a store among regions.
     rounds: News,
     fatal: watch::Sender<Option<String>>,
     space_known: SpaceKnown,
     stopping: AtomicBool,
-    /// The requests of this process's proxy: those that are finished are remembered no more.
+    /// The requests of this process's proxy: PGs forget those that are finished.
     requests: OnceLock<Arc<Requests>>,
     background: Arc<Background>,
     rebuild: RebuildCounters,
@@ -209,7 +211,7 @@ impl Meta {
         larder_protocol::Index::region(&self.index)
     }
 
-    /// Changes when the index of a store among regions shows more.
+    /// News when the index of a store among regions shows more.
     pub(crate) fn shows_more(&self) -> NewsWatch {
         self.rounds.subscribe()
     }
@@ -228,26 +230,26 @@ impl Meta {
         self.step(&mut member, Event::Call { token, call });
     }
 
-    /// Tells a PG a word of this process's proxy, which has no answer.
+    /// Passes a PG a call of this process's proxy that has no answer.
     pub(crate) fn tell(&self, pg: PgId, call: Call) {
         self.requests_by_kind.note_call(&call);
         let mut member = self.lock(pg);
         self.step(&mut member, Event::Call { token: NOBODY, call });
     }
 
-    /// The last op that the index shows of a PG.
+    /// The last op of a PG that the index shows.
     pub(crate) fn applied(&self, pg: PgId) -> OpId {
         self.lock(pg).pg.applied()
     }
 
-    /// Space of a PG for data that a row of the index alone will name, once its marks are written.
+    /// Takes space of a PG for data that a fill writes and a row of the index will name, once the PG's marks are written.
     pub(crate) fn reserve(&self, pg: PgId, bytes: u32) -> Result<(LvId, Vec<Extent>), NoSpace> {
         self.lock(pg).pg.reserve(bytes)
     }
 
-    /// Has the index show marks above what was reserved in a PG.
+    /// Writes a PG's high-water marks, which are above its reserved space, into the index.
     pub(crate) fn write_marks(&self, pg: PgId) -> Result<(), IndexError> {
-        // Under the lock: later marks are as high, and go in later.
+        // Under the lock, so that marks are written in order and never fall.
         self.lock(pg).pg.write_marks(&self.index)
     }
 
@@ -256,7 +258,7 @@ impl Meta {
         self.lock(pg).pg.rests(bucket, key)
     }
 
-    /// A data server answered a PG's request.
+    /// Steps a PG with a data server's answer to its request.
     pub(crate) fn data_answered(&self, pg: PgId, lv: LvId, replica: usize, answer: DataAnswer) {
         let mut member = self.lock(pg);
         self.step(&mut member, Event::Data { lv, replica, answer });
@@ -267,13 +269,13 @@ impl Meta {
         self.log.is_busy()
     }
 
-    /// Returns true if what is left of the log's space is kept for ops that free space.
+    /// Returns true if the space that the log has left is reserved for ops that free space.
     #[must_use]
     pub fn log_is_full(&self) -> bool {
         self.log.is_full()
     }
 
-    /// Returns true if the index shows everything of these rows that a PG has taken.
+    /// Returns true if the index shows all changes of these rows that a PG has taken.
     pub(crate) fn shows_all(&self, pg: PgId, span: &RowSpan) -> bool {
         self.lock(pg).pg.shows_all(span)
     }
@@ -317,7 +319,7 @@ impl Meta {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// The counts of what the rebuild of copies has done.
+    /// The counts of the rebuild of copies.
     #[must_use]
     pub fn rebuild(&self) -> &RebuildCounters {
         &self.rebuild
@@ -359,7 +361,7 @@ impl Meta {
         self.fatal.subscribe()
     }
 
-    /// Stops the server's threads, after everything that was taken is durable.
+    /// Stops the server's threads, once everything that was accepted is durable.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.log.stop();
@@ -372,7 +374,7 @@ impl Meta {
         }
     }
 
-    /// Forgets requests once the proxy of this process says that they are finished.
+    /// Has PGs forget requests that this process's proxy has finished.
     pub(crate) fn heed(&self, requests: Arc<Requests>) {
         let heeded = self.requests.set(requests);
         assert!(heeded.is_ok(), "a meta server in one process has one proxy");
@@ -383,7 +385,7 @@ impl Meta {
         self.pgs[pg.0 as usize].lock()
     }
 
-    /// The same, unless another has it.
+    /// As [`lock`](Self::lock); `None` if another thread has the lock.
     fn lock_at_once(&self, pg: PgId) -> Option<MutexGuard<'_, Member>> {
         switch_point();
         self.pgs[pg.0 as usize].try_lock()
@@ -394,7 +396,7 @@ impl Meta {
         self.fatal.send_replace(Some(reason));
     }
 
-    /// Steps a machine and carries out what it wants.
+    /// Steps a machine and carries out its effects.
     fn step(&self, member: &mut Member, event: Event) {
         let now = now();
         member.stepped_ms = now.steady_ms;
@@ -440,7 +442,7 @@ impl Meta {
         member.answer_awaited();
     }
 
-    /// Hands an answer to the caller. Returns the op to take back if a grant came and nobody waits for it.
+    /// Hands an answer to the caller. Returns the op to take back if it is a grant that no caller waits for.
     fn reply(&self, member: &mut Member, token: Token, answer: Answer) -> Option<OpId> {
         if let Some((kind, since_ms)) = member.callers.first_answer(token) {
             self.requests_by_kind.note_time(kind, member.stepped_ms.saturating_sub(since_ms));
@@ -454,7 +456,7 @@ impl Meta {
                 }
                 orphan
             }
-            // One answer each: what becomes of a grant is asked for with another call.
+            // One answer for each call: a caller asks for the outcome of a grant with another call.
             Caller::Apart(_) => {
                 if let Some(Caller::Apart(asker)) = member.callers.take(token) {
                     self.reply_apart(member, *asker, answer);

@@ -2,12 +2,12 @@
 //!
 //! # Invariants
 //!
-//! 1. What is meant for another run of the server, or another view of a PG, changes nothing.
+//! 1. An order for another run of the server, or another view of a PG, changes nothing.
 //! 2. Views and volumes that no manager would decide on are refused before they are stepped.
-//! 3. A lease runs from the time that its grant names, which is before its renewal was sent.
-//! 4. A view, volumes, and the order to vacate a replica are taken up only when the map is kept by which they were told.
-//! 5. A primary serves a view by no older map than that by which the managers told it of the PG's volumes.
-//!    So a bucket that the primary before found empty, marked for deletion, takes no puts from the next.
+//! 3. A lease runs from the time that its grant names, which is no later than that at which this server sent its renewal.
+//! 4. A view, volumes, and the order to vacate a replica are obeyed only once the map of the order is kept.
+//! 5. A primary serves a view by no older map than that of the PG's volumes in the managers' order.
+//!    So a bucket that the former primary found empty, marked for deletion, takes no puts from the next.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ use crate::clock::now;
 use crate::planted::{Bug, has};
 
 impl Meta {
-    /// Takes what the manager says.
+    /// Takes an order of the leading manager.
     pub(super) fn heed_manager(&self, cluster: &Cluster, message: ManagerMessage) {
         if let Some(about) = Self::comes_early(cluster, &message) {
             return cluster.hold(about, message);
@@ -57,7 +57,7 @@ impl Meta {
                 }
                 if let Some(mut member) = self.member(pg) {
                     let mut volumes = Volumes::new(view, lvs, &boots, version, sessions);
-                    // Managers of an earlier release count copies that were on their way.
+                    // Managers of an earlier release count copies that were being made.
                     if let Some((_, settings)) = cluster.managers.map().founded {
                         let wanted = settings.copies;
                         volumes.lvs.iter_mut().for_each(|lv| lv.copies = lv.copies.min(wanted));
@@ -90,7 +90,7 @@ impl Meta {
         }
     }
 
-    /// For an order whose map is not kept yet: the version of the one that is, that of the one wanted, and what the order is about.
+    /// For an order whose map is not kept yet: the version of the kept map, the version of the order's, and the order's subject.
     fn comes_early(cluster: &Cluster, message: &ManagerMessage) -> Option<AboutOrder> {
         let (map, kept) = (cluster.managers.map(), cluster.managers.kept());
         let (pg, wants, view) = match message {
@@ -107,7 +107,7 @@ impl Meta {
         (kept < wants).then_some((kept, wants, (pg, view)))
     }
 
-    /// A PG, if there is one of this number.
+    /// The member of a PG; `None` if there is no such PG.
     pub(super) fn member(&self, pg: PgId) -> Option<MutexGuard<'_, Member>> {
         Some(self.pgs.get(pg.0 as usize)?.lock())
     }
@@ -137,7 +137,7 @@ impl Meta {
             return;
         }
         let now = now();
-        // Answers that come of it are timed by it.
+        // The times of answers that this step gives count until now.
         member.stepped_ms = now.steady_ms;
         let Member { pg: machine, out, .. } = &mut *member;
         machine.step(now, event, &self.index, out);
@@ -150,7 +150,7 @@ impl Meta {
         }
     }
 
-    /// The PG's LVs in its view: all of them for one that does not serve yet, the new ones for one that does.
+    /// Takes the LVs of a PG in its view: all of them if it does not serve yet, else the new or changed ones.
     pub(super) fn heed_volumes(&self, cluster: &Cluster, member: &mut Member, volumes: Volumes) {
         if member.pg.view() != volumes.view {
             return;
@@ -193,11 +193,11 @@ impl Meta {
         }
     }
 
-    /// A replica's copies are to be given up. That its disk is gone for good says the map.
+    /// Takes the order to vacate a replica. The map says if its disk was removed for good.
     fn heed_vacate(&self, cluster: &Cluster, lv: LvId, replica: usize, order: MapVersion) {
         let map = cluster.managers.map();
         if cluster.managers.kept() < order {
-            // By an older map the number may be another's. The manager repeats its order.
+            // In an older map the replica's number may be another server's. The manager repeats its order.
             return;
         }
         let Some(record) = map.lv(lv) else { return };

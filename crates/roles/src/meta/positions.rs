@@ -1,11 +1,11 @@
-//! Positions of other regions in the journals of PGs, as the gateway sent them. Puts that wait for regions read them, and
-//! clients that ask where a version is.
+//! Positions of other regions in the journals of PGs, as the gateway reports them. Puts that wait for regions read them, and
+//! requests that show where a version is.
 //!
 //! # Invariants
 //!
-//! 1. A position stays true as long as its region keeps its data. So one that is heard late, or by a server that leads the PG no
-//!    more, does no harm. A region that has lost data is to be removed, and is then named no more.
-//! 2. Nothing here is durable. A new primary knows no positions until the gateway has told it.
+//! 1. A position stays true as long as its region keeps its data. So one that comes late, or to a server that no longer leads
+//!    the PG, does no harm. An operator removes a region that has lost data, and the gateway then no longer names it.
+//! 2. Nothing here is durable. A new primary knows no positions until the gateway reports them.
 //! 3. Calls that wait are bounded in number and in time.
 
 use std::collections::BTreeMap;
@@ -27,13 +27,13 @@ use crate::limits::{POSITION_WAITS_MAX, POSITIONS_MAX, REGION_WAIT_MS};
 use crate::news::News;
 use crate::wire::{MetaReply, MetaService, Position};
 
-/// See the module's head.
+/// The positions of other regions in all PGs' journals.
 pub(super) struct Positions {
     /// By PG, in the order of regions.
     of_pgs: Vec<Mutex<Vec<Position>>>,
-    /// Tells when a region comes further.
+    /// News that a position has changed.
     moved: News,
-    /// Places for calls that wait.
+    /// Bounds the calls that wait.
     waits: Semaphore,
 }
 
@@ -56,12 +56,13 @@ impl Positions {
         Self { of_pgs, moved: News::default(), waits: Semaphore::new(POSITION_WAITS_MAX) }
     }
 
-    /// Takes what the gateway says of a PG; returns whether that is news. Regions that it does not name are no more.
+    /// Takes the gateway's report for a PG. Returns true if a position has changed. Regions that it does not name are
+    /// forgotten.
     fn hear(&self, pg: PgId, told: &[Position]) -> bool {
         let mut known = self.of_pgs[pg.0 as usize].lock();
         let before: BTreeMap<RegionId, OpSeq> = known.iter().copied().collect();
         let later = |&(region, through): &Position| {
-            // Two calls may come in another order than they were made.
+            // Reports may arrive out of order.
             (region, through.max(before.get(&region).copied().unwrap_or_default()))
         };
         let now: Vec<Position> = told.iter().map(later).collect();
@@ -76,17 +77,17 @@ impl Positions {
 }
 
 impl Meta {
-    /// Takes what the gateway says of PGs.
+    /// Takes the gateway's report for several PGs.
     pub(crate) fn hear_positions(&self, told: &[(PgId, Vec<Position>)]) {
         let news = told.iter().filter(|(pg, positions)| self.positions.hear(*pg, positions));
-        // All of them are heard.
+        // `count` takes all reports, those after the first change too.
         if news.count() > 0 {
             self.positions.moved.tell();
         }
     }
 
-    /// Returns the positions of other regions in a PG's journal. Waits until as many have an op as are awaited, for this long
-    /// at most; `None` if too many wait.
+    /// Returns the positions of other regions in a PG's journal, once as many as are awaited have the op or `wait` is over.
+    /// `None` if too many calls wait.
     pub(crate) async fn positions(
         &self,
         pg: PgId,
@@ -111,7 +112,7 @@ impl Meta {
         }
     }
 
-    /// The gateway says how far other regions are.
+    /// Answers the gateway's report of positions.
     pub(super) fn serve_told_positions(
         &self,
         cluster: &Cluster,
@@ -121,11 +122,11 @@ impl Meta {
     ) {
         let gateway = cluster.managers.map().gateway;
         if gateway.is_none_or(|gateway| gateway.server != from.subject.server) {
-            // Its map or this one is older.
+            // The sender's map or this one is older.
             return refuse(responder, Refusal::Busy);
         }
         if told.len() > POSITIONS_MAX || told.iter().any(|(pg, _)| !self.has(*pg)) {
-            // The caller hears that there is no answer.
+            // Dropping the responder tells the caller that there is no answer.
             return tracing::error!("positions that no gateway tells: use one release");
         }
         self.hear_positions(told);
@@ -144,7 +145,7 @@ impl Meta {
             return refuse(responder, Refusal::NotPrimary);
         }
         let Some(meta) = cluster.meta() else { return };
-        // A client that goes away leaves its place to others.
+        // A call that is cancelled no longer counts against the bound.
         let unwanted = Arc::new(Notify::new());
         let tells = unwanted.clone();
         responder.when_unwanted(move || tells.notify_one());

@@ -1,4 +1,4 @@
-//! The progress of a server's background work, and its start.
+//! Starts a server's background work, and reports its progress.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::progress::{
 };
 
 impl Meta {
-    /// Begins background work on the runtime of the caller; it ends with the server.
+    /// Starts background work on the runtime of the caller; it ends with the server.
     pub(crate) fn start_background(
         self: &Arc<Self>,
         disk: Arc<dyn Disk>,
@@ -44,13 +44,13 @@ impl Meta {
         }
     }
 
-    /// The budget of background work.
+    /// The state of the budget of background work.
     #[must_use]
     pub fn background_now(&self) -> BackgroundNow {
         self.background.now()
     }
 
-    /// The progress of all of it.
+    /// The progress of all background work.
     #[must_use]
     pub fn progress(&self) -> Progress {
         Progress {
@@ -64,7 +64,7 @@ impl Meta {
         }
     }
 
-    /// Puts in doubt in groups that are served here, and what they wait for.
+    /// Puts in doubt in groups that this server serves, with the replicas that they wait for.
     pub(super) fn doubts_now(&self, cluster: &Cluster) -> DoubtsNow {
         let map = cluster.managers.map();
         let mut all: Vec<DoubtNow> = Vec::new();
@@ -104,7 +104,7 @@ impl Meta {
         self.compaction.now()
     }
 
-    /// Floors of the volumes of groups that are served here.
+    /// Floors of the volumes of groups that this server serves.
     #[must_use]
     pub fn floors_now(&self) -> FloorsNow {
         let mut all = Vec::new();

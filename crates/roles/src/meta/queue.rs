@@ -1,4 +1,4 @@
-//! PGs that wait for a thread.
+//! A queue of PGs for a thread.
 
 use larder_env::threads::Condvar;
 use larder_types::PgId;
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::planted::{Bug, has};
 
-/// PGs that have something to be done by another thread; each at most once.
+/// PGs that have work for another thread; each is queued at most once.
 pub(super) struct PgQueue {
     state: Mutex<PgQueueState>,
     ready: Condvar,
@@ -36,7 +36,7 @@ impl PgQueue {
         }
     }
 
-    /// Takes all that wait, blocking until there are some; `None` once stopped.
+    /// Takes all queued PGs; blocks until there are some. `None` once stopped.
     pub(super) fn take(&self, into: &mut Vec<PgId>) -> Option<()> {
         let mut state = self.state.lock();
         while state.waiting.is_empty() {
@@ -53,7 +53,7 @@ impl PgQueue {
         Some(())
     }
 
-    /// Waits until something waits here, or until `due`, or until stopped.
+    /// Waits until a PG is queued, or until `due`, or until stopped.
     pub(super) fn wait_until(&self, due: Instant) {
         let mut state = self.state.lock();
         while state.waiting.is_empty() && !state.stopped {
@@ -65,7 +65,7 @@ impl PgQueue {
         }
     }
 
-    /// Takes what waits, without blocking.
+    /// Takes all queued PGs, without blocking.
     pub(super) fn take_now(&self, into: &mut Vec<PgId>) {
         let mut state = self.state.lock();
         std::mem::swap(&mut state.waiting, into);

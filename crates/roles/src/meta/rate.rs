@@ -1,8 +1,8 @@
-//! The rate of something a second, of late.
+//! A moving average of a rate per second.
 
 use crate::limits::RATE_SECONDS;
 
-/// See the module's head.
+/// A rate per second, averaged over about [`RATE_SECONDS`].
 #[derive(Debug, Default)]
 pub(super) struct Rate {
     total: u64,
@@ -10,14 +10,14 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// So many seconds later there has been so much in all.
+    /// Notes the total, so many seconds after the last call.
     pub(super) fn note(&mut self, total: u64, seconds: f64) {
         let more = total.saturating_sub(std::mem::replace(&mut self.total, total));
         let now = more as f64 / seconds;
         self.per_s += (now - self.per_s) * (seconds / RATE_SECONDS).min(1.0);
     }
 
-    /// A second.
+    /// The average, per second.
     pub(super) fn per_s(&self) -> u64 {
         self.per_s as u64
     }

@@ -7,10 +7,10 @@
 //!
 //! # Invariants
 //!
-//! 1. A walk's copies are all over before it ends: a PG is told that it was walked over only then. One that a stop has broken
-//!    off tells nobody.
-//! 2. Copies take no more than the budget of background work and what other meta servers lend.
-//! 3. What is read or written here is bounded by a piece: rows, copies, and the bytes of a chunk for each copy.
+//! 1. All copies of a walk have ended before it ends. Only then do PGs learn that they were walked over; a walk that a stop
+//!    has interrupted tells them nothing.
+//! 2. Copies take no more than the budget of background work and the budgets that other meta servers lend.
+//! 3. Memory is bounded by a piece: its rows, its copies, and the bytes of a chunk for each copy.
 
 mod order;
 
@@ -41,31 +41,31 @@ use crate::limits::{
 use crate::progress::RebuildNow;
 use order::Order;
 
-/// Bounds of a chunk's copies for which copies are counted one by one.
+/// Copies made are counted by the number of good copies before, up to this one.
 const GOOD_MAX: usize = 4;
 
-/// The work of a server's rebuild, since its start.
+/// Counts of a server's rebuild since its start.
 #[derive(Debug, Default)]
 pub struct RebuildCounters {
     /// Walks over the index.
     pub walks: Counter,
     made: [Counter; GOOD_MAX],
-    /// Copies that were damaged, and were made anew.
+    /// Damaged copies that were made anew.
     pub mended: Counter,
     /// Bytes of copies made.
     pub bytes: Counter,
     /// Copies that could not be made, and are tried again.
     pub failed: Counter,
-    /// Copies that were not tried yet, as their servers had too much to do.
+    /// Copies that were not tried yet, as their servers were busy.
     pub put_off: Counter,
-    /// Chunks that the last walk found lacking something, by the number of copies that can be read.
+    /// Chunks that the last walk found with a copy too few or misplaced, by the number of copies that can be read.
     lacking: Mutex<BTreeMap<usize, u64>>,
     extent: Mutex<Extent>,
-    /// Tells whose copies come first.
+    /// The order of copies among the meta servers of the cluster.
     pub(super) order: Order,
 }
 
-/// The copies that were lacking since all was well, and those that are left.
+/// The most chunks that lacked copies since none did last, and those that are left.
 #[derive(Debug, Default)]
 struct Extent {
     chunks: u64,
@@ -73,7 +73,7 @@ struct Extent {
 }
 
 impl Extent {
-    /// A walk has found this so far, and has had copies made; `before` were known to be left when it began.
+    /// Notes what a walk has found and made so far; `before` chunks were known to be left when it began.
     fn note(&mut self, before: u64, lacking: &BTreeMap<usize, u64>, made: u64) {
         let found = before.max(lacking.values().sum());
         self.left = found.saturating_sub(made);
@@ -82,7 +82,7 @@ impl Extent {
 }
 
 impl RebuildCounters {
-    /// Copies made of chunks of which so many could be read before: at least 1; the last number is for it and more.
+    /// Copies made, by the number of good copies before: from 1 up to [`GOOD_MAX`], which stands for more, too.
     pub fn made(&self) -> impl Iterator<Item = (usize, u64)> {
         let made = self.made.each_ref().map(Counter::get);
         (1..).zip(made)
@@ -94,8 +94,8 @@ impl RebuildCounters {
         self.order.waited_ms()
     }
 
-    /// Chunks that the last walk found with a copy too few or in the wrong place, by the number of copies that can
-    /// be read. With none at all their data are lost, or out of reach.
+    /// Chunks that the last walk found with a copy too few or misplaced, by the number of copies that can
+    /// be read. The data of chunks at 0 are lost or out of reach.
     #[must_use]
     pub fn lacking(&self) -> BTreeMap<usize, u64> {
         self.lacking.lock().clone()
@@ -138,7 +138,7 @@ impl RebuildCounters {
     }
 }
 
-/// A piece of a walk: the copies to be made, and after which row it goes on; `None` at the end.
+/// A piece of a walk: the copies to make, and the row after which the walk goes on; `None` at the end.
 struct Piece {
     walk: Walk,
     refills: Vec<(PgId, Refill)>,
@@ -151,12 +151,12 @@ impl Piece {
     }
 }
 
-/// Looks over groups for chunks with a single copy.
+/// The looks at groups for chunks with a single copy, which interrupt a less urgent walk.
 #[derive(Default)]
 struct Looks {
-    /// Changes of replicas of each group until it was looked over last.
+    /// The number of replica changes of each group at its last look.
     known: ReplicaChanges,
-    /// No other look begins before.
+    /// The time before which no other look begins.
     not_before: Option<Instant>,
 }
 
@@ -168,7 +168,7 @@ impl Looks {
         self.known.extend(walk.pgs().filter_map(|pg| Some((pg, *now.get(&pg)?))));
     }
 
-    /// Groups that still have chunks with a single copy are looked over again.
+    /// Has groups that still have chunks with a single copy looked at again.
     fn ended(&mut self, walk: &Walk) {
         for pg in walk.still_single() {
             self.known.remove(&pg);
@@ -190,7 +190,7 @@ pub(super) async fn run(meta: Weak<Meta>) {
         if meta.is_stopping() {
             return;
         }
-        // Later changes are looked for by the next look.
+        // Read before the walk, so that the next look sees later changes.
         let changes = meta.replica_changes();
         let Some(walk) = meta.wanted_walk(bound) else {
             bound = CopyPriority::FIRST;
@@ -217,7 +217,7 @@ pub(super) async fn run(meta: Weak<Meta>) {
 }
 
 impl Meta {
-    /// A walk for all PGs that want one.
+    /// A walk for all PGs that need one.
     fn wanted_walk(&self, bound: CopyPriority) -> Option<Walk> {
         let mut walk = Walk::new(bound.max(self.first(self.pg_ids())));
         self.pg_ids().for_each(|pg| walk.add(&self.lock(pg).pg));
@@ -225,7 +225,7 @@ impl Meta {
         Some(walk)
     }
 
-    /// A look at those of some PGs that may lack copies.
+    /// A look at the PGs among these that may lack copies.
     fn look_at(&self, pgs: &[PgId], bound: CopyPriority) -> Option<Walk> {
         let mut look = Walk::new(bound.max(self.first(pgs.iter().copied())));
         pgs.iter().for_each(|pg| look.look_at(&self.lock(*pg).pg));
@@ -233,14 +233,14 @@ impl Meta {
         Some(look)
     }
 
-    /// The most urgent priority of copies in some PGs. Where no volume is read much, nothing comes before what the others have.
+    /// The most urgent priority that copies in these PGs may have. Only if a volume is read much is it the first of all.
     fn first(&self, mut pgs: impl Iterator<Item = PgId>) -> CopyPriority {
         let now_ms = now().steady_ms;
         CopyPriority::new(1, pgs.any(|pg| self.lock(pg).pg.has_hot(now_ms)))
     }
 
-    /// Makes the copies that a walk asks for. It pauses between two pieces while others have more urgent ones, and while
-    /// chunks with a single copy are looked for in groups of this server whose replicas have changed.
+    /// Makes the copies of a walk. It pauses between two pieces while other servers have more urgent copies, and for looks for
+    /// chunks with a single copy in groups of this server whose replicas have changed.
     async fn walk(self: &Arc<Self>, walk: Walk, looks: &mut Looks) -> Result<Walk, IndexError> {
         let (before, mut made) = (self.rebuild.extent.lock().left, 0);
         self.rebuild.walks.add(1);
@@ -275,9 +275,9 @@ impl Meta {
         Ok(walk)
     }
 
-    /// Walks for groups whose replicas have changed since they were looked over, as long as there are chunks with a single
-    /// copy. Returns how many copies were made; `None` if there is no such group. None of them is told: the walk that pauses
-    /// meanwhile has not looked at all of their rows.
+    /// Looks at groups whose replicas have changed since their last look, as long as they have chunks with a single
+    /// copy. Returns the number of copies made; `None` if there is no such group. The groups do not count as walked over: the
+    /// walk that pauses meanwhile has not looked at all of their rows.
     async fn look_for_singles(
         self: &Arc<Self>,
         looks: &mut Looks,
@@ -300,12 +300,12 @@ impl Meta {
             *made.get_or_insert(0) += made_now;
             let walked_to = piece.walk.bound();
             match piece.walk.left().filter(|left| left.is_single()) {
-                // There were too many of one group to be made at once, or there are others that are read less.
+                // One group had too many to be made at once, or there are others that are read less.
                 Some(left) if made_now > 0 || left > walked_to => bound = left,
                 _ => break,
             }
         }
-        // However often replicas change, what is less urgent has half of the time.
+        // However often replicas change, less urgent copies have half of the time.
         let pause = began.elapsed().max(SINGLES_LOOK_PAUSE);
         looks.not_before = made.map(|_| Instant::now() + pause).or(looks.not_before);
         Ok(made)
@@ -319,7 +319,7 @@ impl Meta {
         self.pg_ids().map(of).collect()
     }
 
-    /// Tells PGs that all their rows were looked at.
+    /// Tells PGs that they were walked over.
     fn tell_walked(&self, walk: &Walk) {
         for pg in walk.pgs() {
             let mut member = self.lock(pg);
@@ -329,7 +329,7 @@ impl Meta {
         }
     }
 
-    /// Looks at the rows of a piece, and makes their copies; returns the next piece and how many were made.
+    /// Looks at the rows of a piece, and makes their copies. Returns the next piece and the number of copies made.
     async fn do_piece(self: &Arc<Self>, piece: Piece) -> Result<(Piece, u64), IndexError> {
         let Piece { walk, after, .. } = piece;
         let (meta, after) = (self.clone(), after.unwrap_or_default());
@@ -348,8 +348,8 @@ impl Meta {
         Ok((piece, made))
     }
 
-    /// Looks at the rows after one, until there is enough to do: floors wait for copies that are asked for, so they are no
-    /// more than a moment's work.
+    /// Looks at the rows after one, until there are enough copies for [`REBUILD_PIECE_SECONDS`]: floors wait for copies that
+    /// were begun, so a piece must be short.
     fn consider_rows(&self, mut walk: Walk, after: &[u8]) -> Result<Piece, IndexError> {
         let (mut bytes, bytes_max) = (0, self.background.copy_rate() * REBUILD_PIECE_SECONDS);
         let look = |row: &[u8], value: &[u8]| self.consider_row(&mut walk, row, value);
@@ -361,8 +361,8 @@ impl Meta {
         Ok(Piece { walk, refills, after })
     }
 
-    /// Looks at the rows after one, until enough were looked at or enough was found to do. Returns that, and after which
-    /// row to go on, if there are more. `is_enough` is asked each time that something was found.
+    /// Looks at the rows after one, until [`REBUILD_ROWS_MAX`] rows were read or `is_enough` says so of the findings, after each.
+    /// Returns the findings, and the row after which to go on if there are more.
     pub(super) fn rows_after<T>(
         &self,
         after: &[u8],
@@ -411,7 +411,7 @@ impl Meta {
         Ok(found.map(|refill| (pg, *refill)))
     }
 
-    /// Makes copies, as many at a time as the budget lets begin; returns how many were made.
+    /// Makes copies, as many at a time as the budget allows. Returns the number of copies made.
     async fn copy_all(self: &Arc<Self>, refills: Vec<(PgId, Refill)>, walk: &mut Walk) -> u64 {
         let mut under_way = JoinSet::new();
         for (pg, refill) in refills {
@@ -444,7 +444,7 @@ impl Meta {
         made
     }
 
-    /// Returns true if the data server that is to make a copy was too late with another a moment ago.
+    /// Returns true if the data server that is to make a copy let another time out a moment ago.
     fn is_shunned(&self, pg: PgId, refill: &Refill) -> bool {
         let server = self.lock(pg).duties.place(refill.chunk.lv, refill.to);
         let shunned = self.cluster().map(|cluster| &cluster.shunned);
@@ -466,7 +466,7 @@ impl Meta {
         copied.ending
     }
 
-    /// Replicas whose servers say that their copy of a chunk does not verify. It is made anew, unless the chunk was deleted or
+    /// Reports copies whose servers say that they do not verify. They are made anew, unless the chunk was deleted or
     /// moved meanwhile.
     pub(super) fn suspect_copies(
         &self,

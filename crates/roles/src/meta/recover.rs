@@ -1,8 +1,8 @@
-//! Opening a meta server: index and log; in a store also views, space, and then its threads.
+//! Opens a meta server: index and log; on a single node also views, space, and the threads.
 //!
 //! The order matters. The log is cut and synced before anything is appended; the view is in the map before
-//! an op carries it. PGs serve, and rows are read for their space (`space.rs`), only when everything
-//! through the view's start is applied.
+//! an op carries it. PGs serve, and rows are read for their space (`space.rs`), only once all ops
+//! through the view's first are applied.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -46,13 +46,13 @@ pub struct MetaConfig {
     pub log: LogConfig,
 }
 
-/// PGs as the index and the log describe them.
+/// PGs as replayed from the index and the log.
 pub(crate) struct Replayed {
     pub(crate) pgs: Vec<Pg>,
     pub(crate) highest: Vec<(PgId, OpSeq, Lsn)>,
 }
 
-/// Collects log records into PGs.
+/// Replays records of the log into PGs.
 pub(crate) struct Replay {
     pgs: Vec<Recovering>,
     highest: BTreeMap<(u64, PgId), (OpSeq, Lsn)>,
@@ -84,7 +84,7 @@ impl Replay {
         Ok(Self { pgs, highest: BTreeMap::new(), segment_bytes, error: None })
     }
 
-    /// Takes a record; after an error the rest is passed over.
+    /// Replays a record; after an error it skips the rest.
     pub(crate) fn record(&mut self, record: &Record<'_>, end: Lsn) {
         if self.error.is_some() {
             return;
@@ -118,7 +118,8 @@ impl Replay {
     }
 }
 
-/// The threads of a store; they end after [`Meta::stop`] and [`DataServer::stop`].
+/// The threads of a meta server, on a single node with that of the disk. They end after [`Meta::stop`] and
+/// [`DataServer::stop`].
 pub struct Threads(Vec<JoinHandle<()>>);
 
 impl Threads {
@@ -139,7 +140,7 @@ impl Threads {
 }
 
 impl Meta {
-    /// Opens the meta server of a store and begins its views.
+    /// Opens the meta server of a single node and begins its views.
     ///
     /// # Errors
     /// [`OpenError`]; nothing is served then.
@@ -178,7 +179,7 @@ impl Meta {
         Ok((meta, threads))
     }
 
-    /// Begins a view of every PG and brings its index up to the view's start.
+    /// Begins a view of every PG, and applies all ops through its first.
     fn begin_views(&self, here: &Here, writer: &mut Writer) -> Result<(), OpenError> {
         let map = here.manager.begin_views()?;
         for (pg, record) in self.pg_ids().zip(&map.map.pgs) {
@@ -199,7 +200,7 @@ impl Meta {
         Ok(())
     }
 
-    /// Streams without a parent, with the PG of each: their writers lived in a process that is gone.
+    /// Open streams, with the PG of each: their writers were in a process that is gone.
     fn dead_streams(&self) -> Result<Vec<(BucketId, StreamId, PgId)>, OpenError> {
         let of_pg = |(pg, streams): (PgId, BTreeSet<(BucketId, StreamId)>)| {
             streams.into_iter().map(move |(bucket, stream)| (bucket, stream, pg))
@@ -240,12 +241,12 @@ impl Meta {
     }
 }
 
-/// Index and log as they were found.
+/// A recovered index and log.
 pub(super) struct Recovered {
     kv: LsmKv,
     log: Log,
     writer: Writer,
-    /// There was no log.
+    /// True if there was no log.
     pub(super) created: bool,
     pub(super) pgs: Vec<Pg>,
 }
@@ -277,7 +278,7 @@ pub(super) fn recover(
 }
 
 impl Recovered {
-    /// The server, which nobody has heard of yet, and the log's end that its log thread writes to.
+    /// The server, which no thread and no connection uses yet, and the writer for its log thread.
     pub(super) fn assemble(self, buckets: Buckets, neighbours: Neighbours) -> (Meta, Writer) {
         let pg_count = self.pgs.len();
         let meta = Meta {

@@ -1,11 +1,11 @@
-//! Rows for proxies: single ones, and scans over those of several PGs.
+//! Answers proxies with rows: single ones, and scans over those of several PGs.
 //!
 //! # Invariants
 //!
-//! 1. A scan reads the index once, after every PG has let its barrier pass if all is to be settled. Its
-//!    rows leave only if each PG's lease holds after that. It ends before the first row that some PG does
-//!    not show yet.
-//! 2. One answer is bounded in rows, in bytes, and in rows looked at.
+//! 1. A scan reads the index once, after the barriers of all PGs have passed if its rows are to be settled. The
+//!    rows leave only if each PG's lease holds after that. The scan ends before the first row of which the index
+//!    does not show all changes yet.
+//! 2. One answer is bounded in rows, in bytes, and in rows visited.
 
 use std::ops::ControlFlow;
 
@@ -28,7 +28,7 @@ use crate::blocking;
 use crate::limits::{MAP_LAG_MAX, ROWS_BYTES_MAX, ROWS_MAX, ROWS_VISITED_MAX};
 use crate::wire::{MetaReply, MetaService, Rows};
 
-/// Rows found, and where to go on.
+/// Rows found, and the row at which to go on.
 struct Found {
     rows: Rows,
     next: Option<Vec<u8>>,
@@ -46,7 +46,7 @@ impl Meta {
     ) {
         let keys = check_key(&call.from).and(call.to.as_deref().map_or(Ok(()), check_key));
         if let Err(why) = keys {
-            // Its caller hears that there is no answer.
+            // Dropping the responder tells the caller that there is no answer.
             return tracing::error!(%why, "a scan that no proxy asks for: use one release");
         }
         if cluster.managers.map().version >= map {
@@ -94,7 +94,7 @@ impl Meta {
         Scan::settled(&scan, None);
     }
 
-    /// Blocks while it reads.
+    /// Reads the rows of a scan, and answers. Blocks.
     fn answer_scan(&self, scan: &Scan, responder: Responder<MetaService>) {
         let unsettled = scan.take_unsettled();
         let found = self.find_rows(&scan.call, unsettled);
@@ -153,7 +153,7 @@ impl Meta {
         failed.map_or(Ok(Found { rows, next: next.or(unsettled) }), Err)
     }
 
-    /// One row, as the index shows it.
+    /// Answers with one row, as the index shows it.
     pub(super) fn serve_row(
         &self,
         cluster: &Cluster,

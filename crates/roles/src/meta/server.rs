@@ -1,5 +1,5 @@
-//! A meta server of a cluster. It opens its log and its index and begins no view of its own. It says what
-//! it has to the managers, and serves a PG when they say that it leads it.
+//! A meta server of a cluster. It opens its log and its index and begins no view by itself. It reports the views that
+//! it has to the managers, and serves a PG once they appoint it primary.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -25,9 +25,9 @@ use crate::peers::Peers;
 pub struct ServerConfig {
     /// The server's identity, and its log.
     pub meta: MetaConfig,
-    /// This run; no other has it.
+    /// The id of this run; no other run has it.
     pub boot: BootId,
-    /// Where it listens, `host:port`, as the map is to say.
+    /// The addresses at which it listens, `host:port`, for the map.
     pub addresses: Vec<String>,
     /// Its background work.
     pub background: BackgroundConfig,
@@ -40,9 +40,9 @@ pub struct MetaServer {
 }
 
 impl MetaServer {
-    /// Opens the meta server in a directory, which nobody else uses: `root` is the root of `disk`. It says
-    /// to the managers that it has started, again and again until the map names this run, and that it goes
-    /// on. No other role of the same server does.
+    /// Opens the meta server in a directory that no other process uses: `root` is the root of `disk`. It reports
+    /// its start to the managers until the map has this run, and its life after that. So no other role of the same
+    /// server may report.
     ///
     /// # Errors
     /// [`OpenError`]. [`OpenError::NoMap`] before the managers' map is known.
@@ -108,8 +108,7 @@ impl MetaServer {
         Ok(Self { meta, threads })
     }
 
-    /// The handler that answers for it: for a [`Listener`](larder_net::Listener), to proxies, meta servers
-    /// and managers.
+    /// The handler for a [`Listener`](larder_net::Listener), which answers proxies, meta servers and managers.
     #[must_use]
     pub fn handler(&self) -> MetaHandler {
         MetaHandler { meta: self.meta.clone() }
@@ -121,14 +120,15 @@ impl MetaServer {
         &self.meta
     }
 
-    /// Stops the server once everything that was taken is durable; blocks until then.
+    /// Stops the server once everything that was accepted is durable; blocks until then.
     pub fn close(self) {
         self.meta.stop();
         self.threads.join();
     }
 }
 
-/// The view that a PG has, for the managers: nothing is said of one that has nothing.
+/// The view of a PG's last op, as reported to the managers: `None` in place of the view if the PG is not whole. An empty PG is
+/// not reported.
 fn had(pg: &Pg) -> Option<(PgId, Option<View>)> {
     let last = pg.last();
     match pg.is_whole() {

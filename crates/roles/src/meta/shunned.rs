@@ -8,12 +8,12 @@ use tokio::time::Instant;
 
 use crate::limits::COPY_SHUNNED;
 
-/// Data servers that let a copy time out, each until when no other is asked of it.
+/// Data servers that let a copy time out, each with the time until which it is asked for no other.
 #[derive(Debug, Default)]
 pub(super) struct Shunned(Mutex<BTreeMap<ServerId, Instant>>);
 
 impl Shunned {
-    /// Returns true if a server is asked for nothing now.
+    /// Returns true if a server is asked for no copies now.
     pub(super) fn has(&self, server: ServerId) -> bool {
         let mut shunned = self.0.lock();
         let is_over = shunned.get(&server).map(|until| *until <= Instant::now());

@@ -1,12 +1,13 @@
-//! Reads from the index which blocks its rows name, and what each bucket has. It does so in the background
-//! while a node serves above valid high-water marks, and before the node serves where there are none
+//! Reads the blocks that the rows of the index name, and the objects and bytes of each bucket. It does so in the background
+//! while a server serves above valid high-water marks, and before a single node serves if there are none
 //! (ADR 39).
 //!
 //! # Invariants
 //!
-//! 1. The index is read in stretches, each of a snapshot of its own that is dropped at the stretch's end.
-//!    So the memory that the index cannot give back for its sake is bounded by [`STRETCH_ROWS_MAX`].
-//! 2. One walk reads for all PGs. It holds a PG's lock only to hand over what a stretch found, and then for one LV at a time.
+//! 1. The index is read in stretches, each from a snapshot of its own that is dropped at the stretch's end.
+//!    So [`STRETCH_ROWS_MAX`] bounds the memory that the index must keep for a snapshot.
+//! 2. One walk reads for all PGs. It holds a PG's lock only to hand over the findings of a stretch, and then for one LV at a
+//!    time.
 //! 3. A PG whose rows contradict each other is halted, and others are served. If the index cannot be read the server ends. In
 //!    both cases the next start reads the rows first.
 
@@ -28,7 +29,7 @@ use super::{Here, Member, Meta};
 use crate::clock::now;
 use crate::limits::STRETCH_ROWS_MAX;
 
-/// The event after which a single node knows what its rows leave free.
+/// Set once a single node has read which space its rows leave free.
 #[derive(Default)]
 pub(super) struct SpaceKnown {
     is_over: Mutex<bool>,
@@ -43,8 +44,8 @@ impl SpaceKnown {
 }
 
 impl Meta {
-    /// Has every PG of a single node serve. Nothing is appended before. Returns the walk that is to be made behind the
-    /// scenes, if all rows were not read for it.
+    /// Has every PG of a single node serve; nothing is appended before. Returns the walk that is to be made in the background,
+    /// unless all rows were read first.
     pub(super) fn begin_space(&self, here: &Here) -> Result<Option<LedgerWalk>, OpenError> {
         let map = here.manager.map();
         let (records, boot) = (&map.map.lvs, here.data.boot());
@@ -57,7 +58,7 @@ impl Meta {
         let mut is_early = true;
         for pg in self.pg_ids() {
             let mut member = self.lock(pg);
-            // Every proxy of before lived in a process that is gone.
+            // The proxy of the last run is gone, and its session with it.
             member.pg.end_sessions();
             walk.add(&mut member.pg);
             let has = |lv| lvs.get(&pg).is_some_and(|lvs| lvs.iter().any(|info| info.lv == lv));
@@ -81,7 +82,7 @@ impl Meta {
             }?;
         }
         if !is_early {
-            // So that the next start finds the marks.
+            // The flush makes the marks durable for the next start.
             self.flush.ask();
             self.space_known.set();
         }
@@ -116,7 +117,7 @@ impl Meta {
         Ok(())
     }
 
-    /// The space thread of a single node.
+    /// Runs the space thread of a single node.
     pub(super) fn space_loop(&self, walk: LedgerWalk) {
         if let Err(error) = self.read_space(walk) {
             self.fail_unread(&error);
@@ -124,7 +125,7 @@ impl Meta {
         self.space_known.set();
     }
 
-    /// The index cannot be read.
+    /// Fails the server because the index cannot be read, with void marks, so that the next start reads all rows first.
     pub(super) fn fail_unread(&self, error: &OpenError) {
         let voided = self.pg_ids().try_for_each(|pg| self.lock(pg).pg.void_marks(&self.index));
         let kept = voided.map_err(OpenError::from).and_then(|()| Ok(self.keep_void_marks()?));
@@ -147,7 +148,7 @@ impl Meta {
             if self.contradictions() > 0 {
                 self.keep_void_marks()?;
             }
-            // Of PGs in which too much changed meanwhile.
+            // Another walk, for PGs in which too much changed meanwhile.
             walk = LedgerWalk::new(self.pgs.len() as u32);
             for pg in self.pg_ids() {
                 let mut member = self.lock(pg);
@@ -160,7 +161,7 @@ impl Meta {
         Ok(())
     }
 
-    /// Has the index keep that marks are void, also if the process ends now.
+    /// Makes the voiding of marks durable in the index.
     pub(super) fn keep_void_marks(&self) -> Result<(), KvError> {
         match self.kv().flush() {
             Err(error @ KvError::Full { .. }) => {
@@ -171,7 +172,7 @@ impl Meta {
         }
     }
 
-    /// Takes what the rows of a PG leave free, if it serves without it.
+    /// Adds the space that the rows of a PG leave free below its marks, if it serves without that.
     pub(super) fn complete_space(&self, pg: PgId) {
         let mut goes_on = true;
         while goes_on {
@@ -185,7 +186,7 @@ impl Meta {
         }
     }
 
-    /// Reads the index for the ledgers of a walk. Returns whether it was read to its end, as the server does not stop.
+    /// Reads the index for the ledgers of a walk. Returns true if it was read to its end; false if the server stops.
     pub(super) fn read_ledgers(&self, walk: &mut LedgerWalk) -> Result<bool, OpenError> {
         let pgs: Vec<PgId> = walk.pgs().collect();
         while !self.is_stopping() {
@@ -205,7 +206,7 @@ impl Meta {
         Ok(false)
     }
 
-    /// Reads a stretch; returns the first row that was not read, if there is one.
+    /// Reads a stretch. Returns the first row that was not read, if there is one.
     fn read_stretch(
         &self,
         walk: &mut LedgerWalk,
@@ -231,8 +232,8 @@ impl Meta {
         unreadable.map_or(Ok(until), |error| Err(error.into()))
     }
 
-    /// Waits until a single node knows what its rows leave free; returns whether it does in every PG, as it neither stops
-    /// nor failed.
+    /// Waits until a single node has read which space its rows leave free. Returns true if it knows that of every PG; false if
+    /// it stops or has failed.
     pub fn await_space(&self) -> bool {
         let mut is_over = self.space_known.is_over.lock();
         while !*is_over {
@@ -242,7 +243,7 @@ impl Meta {
         self.contradictions() == 0 && !self.pg_ids().any(is_unread)
     }
 
-    /// PGs that were halted because their rows contradict each other.
+    /// The number of PGs that were halted because their rows contradict each other.
     #[must_use]
     pub fn contradictions(&self) -> usize {
         let is_halted = |pg: &PgId| self.lock(*pg).pg.role() == Role::Halted;

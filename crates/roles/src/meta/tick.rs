@@ -1,4 +1,4 @@
-//! A tick of one group: its machine's, and a step of its garbage if it is its turn.
+//! A tick of one group: a step of its machine, and the removal of some of its garbage if it has its turn.
 
 use larder_protocol::Event;
 use larder_types::PgId;
@@ -6,17 +6,17 @@ use larder_types::PgId;
 use super::{Member, Meta};
 use crate::limits::REAPS_PER_TICK_MAX;
 
-/// Groups that remove a step of their garbage at a tick: a few, in turns. However many large objects go at once, the thread
-/// that applies ops of all groups has time for clients.
+/// Turns of groups to remove some of their garbage: a few groups at each tick. So the apply thread, which all groups share, has
+/// time for clients however many large objects are deleted at once.
 #[derive(Default)]
 pub(super) struct Reaps {
-    /// Groups that have no steps yet may get them.
+    /// True if all servers know removal in steps, so that groups may begin it.
     pub(super) may_begin: bool,
-    /// Pieces of objects may be coalesced.
+    /// True if all servers know coalescing.
     pub(super) may_coalesce: bool,
-    /// Of this tick.
+    /// The number of groups that had a turn in this tick.
     begun: u32,
-    /// The first group whose turn it is.
+    /// The first group that has not had its turn.
     next: u32,
 }
 

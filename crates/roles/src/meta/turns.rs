@@ -1,11 +1,11 @@
-//! The ops of other members that are taken while the log is behind: of each group a little at a time. A
-//! primary takes a member that gets on with nothing for one that it does not hear, and a log that is full
-//! of other groups' ops is no reason.
+//! Bounds the ops of other members that are taken while the log is behind: each group has a few. A
+//! primary reports a member that makes no progress as unreachable, and a log that is full of other groups' ops must not
+//! cause that.
 //!
 //! # Invariants
 //!
-//! 1. While the log is behind, a group has at most one op in [`STARVED_MS`] taken.
-//! 2. While it is behind for longer, each group that is told ops as often has one taken.
+//! 1. While the log is behind, at most one op of a group is taken in [`STARVED_MS`].
+//! 2. If it is behind for longer, one op of each group that gets ops as often is taken.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::limits::STARVED_MS;
 /// The turns of one group.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
-    /// The time at which it was turned away first, or had an op taken since.
+    /// The time at which its ops were first turned away, or at which one was taken since.
     since: Option<Instant>,
 }
 

@@ -1,7 +1,7 @@
-//! Objects and bytes of each bucket in the groups that this server leads: as its members' ledgers have
-//! counted them, without a look at the index. A key is in one group, and a group has one primary. So the
-//! sums over all meta servers are the cluster's, but for a group whose former primary is cut off and has
-//! not heard of its successor.
+//! Objects and bytes of each bucket in the groups that this server leads, as the groups' ledgers have
+//! counted them, without a read of the index. A key is in one group, and a group has one primary. So the
+//! sums over all meta servers are the cluster's, but for a group whose former primary is cut off and does
+//! not know of its successor.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! The order of copies in the cluster: this server tells the managers what it needs, and hears whether it has its turn.
+//! The order of copies in the cluster: this server reports its need to the managers, which answer if it has its turn.
 //! The rules are those of the machine, [`Turns`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::meta::cluster::Cluster;
 
-/// See the module's head.
+/// The driver of [`Turns`].
 #[derive(Debug, Default)]
 pub struct Order {
     turns: Mutex<Turns>,
@@ -42,22 +42,22 @@ impl Order {
         self.turns.lock().rest();
     }
 
-    /// Returns true if what was begun may go on now. Servers of an earlier release know of no turns.
+    /// Returns true if the walk under way may go on now. In a cluster with servers of an earlier release there are no turns.
     pub(super) fn may_copy(&self, cluster: Option<&Cluster>) -> bool {
         let knows_turns = cluster.is_some_and(Cluster::data_servers_copy);
         !knows_turns || self.turns.lock().may_copy(uptime_ms())
     }
 
-    /// Waits until something is heard, or it is time to look again.
+    /// Waits for an answer of the managers, or until it is time to look again.
     pub(super) async fn wait(&self) {
         self.turns.lock().wait();
         let began = Instant::now();
-        // Either way it is looked again.
+        // In both cases the caller looks again.
         let _heard = timeout(Duration::from_millis(WALK_LOOK_MS), self.heard.notified()).await;
         self.waited_ms.fetch_add(began.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// Tells the managers what there is to copy. `made`: bytes so far.
+    /// Reports to the managers what there is to copy. `made` has the bytes copied so far.
     pub(in crate::meta) fn say(&self, cluster: &Cluster, made: u64, bytes_per_s: u64) {
         let need = self.turns.lock().need();
         if let Some((priority, waits)) = need.filter(|_| cluster.data_servers_copy()) {
@@ -67,13 +67,13 @@ impl Order {
         }
     }
 
-    /// The leading manager answers.
+    /// Takes the leading manager's answer.
     pub(in crate::meta) fn heard(&self, sent_ms: u64, turn: CopyTurn) {
         self.turns.lock().heard(sent_ms, turn);
         self.heard.notify_one();
     }
 
-    /// Bytes a second that copies may take, of a server whose own budget is this.
+    /// Bytes a second that copies may take, with this budget of the server's own.
     pub(in crate::meta) fn bytes_per_s(&self, own: u64) -> u64 {
         self.turns.lock().bytes_per_s(uptime_ms(), own)
     }

@@ -1,5 +1,5 @@
-//! Scrub: rounds over the index, in which every copy of every chunk is verified where it lies, by the data server that
-//! has it, and none of its bytes travel.
+//! Scrub: rounds over the index, in which the data server of every copy of every chunk verifies it. No bytes of copies cross
+//! the network.
 //!
 //! ```text
 //!  due ─▶ rows, piece by piece ─▶ each copy: pace, budget ─▶ DataCall::Verify ─┬─▶ right
@@ -9,9 +9,9 @@
 //!
 //! # Invariants
 //!
-//! 1. A copy is called damaged after the index has shown its chunk again (`Pg::is_damaged`).
-//! 2. What is damaged is told and, where there is another copy, mended by the rebuild; nothing is ever removed here.
-//! 3. What is in memory is bounded by a piece; while the scrub waits for its turn it does not hold the server.
+//! 1. A copy counts as damaged only if the index shows its chunk after it was verified (`Pg::is_damaged`).
+//! 2. Damage is logged and, if there is another copy, mended by the rebuild. The scrub removes nothing.
+//! 3. Memory is bounded by a piece. While the scrub waits for its turn it does not keep the server from being dropped.
 
 mod v1;
 
@@ -50,16 +50,16 @@ use crate::managers::down;
 use crate::progress::ScrubNow;
 use crate::wire::{CopyState, DataCall, DataReply};
 
-/// The file, in the server's directory.
+/// The file of the scrub's state, in the server's directory.
 pub const SCRUB_FILE: &str = "scrub";
 
-/// Parts of the period for which a group is waited for that is to be led here.
+/// The scrub waits one part in this many of its period for groups that this server does not lead yet.
 const LED_PART: u32 = 16;
 
-/// The findings of a server's scrub since its start, and where it is.
+/// The state of a server's scrub, and its findings since the server's start.
 #[derive(Debug, Default)]
 pub(super) struct Scrubbing {
-    /// Where it is, and its period in milliseconds; `None` where nothing is verified.
+    /// Its state, and its period in milliseconds; `None` if this server does not scrub.
     state: Mutex<Option<(Scrub, u64)>>,
     right: AtomicU64,
     bad: AtomicU64,
@@ -76,20 +76,20 @@ struct Copy {
     server: ServerId,
 }
 
-/// The findings of a go over some rows.
+/// A piece of a round: the copies that some rows name.
 #[derive(Default)]
 struct Piece {
     copies: Vec<Copy>,
-    /// PGs of which it met a row and which this server does not lead now.
+    /// PGs with rows in it that this server does not lead now.
     missed: BTreeSet<PgId>,
-    /// After which row it goes on; `None` at the end.
+    /// The row after which the round goes on; `None` at the end.
     after: Option<Vec<u8>>,
 }
 
-/// Reads where the scrub was.
+/// Reads the state of the scrub; `None` if there is no file.
 ///
 /// # Errors
-/// As the disk says, and [`CodecError`] if the file cannot be used.
+/// [`DiskError`] if the file cannot be read, and [`CodecError`] if it cannot be decoded.
 pub(crate) fn load(disk: &dyn Disk) -> Result<Option<Result<Scrub, CodecError>>, DiskError> {
     match read_file(disk, SCRUB_FILE) {
         Ok(bytes) => Ok(Some(v1::decode_file(&bytes))),
@@ -104,9 +104,9 @@ pub(super) struct Scrubber {
     pub(super) background: Arc<Background>,
     pub(super) disk: Arc<dyn Disk>,
     pub(super) period: Duration,
-    /// The next copy is not verified before.
+    /// The time before which the next copy is not verified.
     pub(super) next: Instant,
-    /// The time at which it was last written where it is.
+    /// The time at which the state was last written.
     pub(super) saved: Instant,
 }
 
@@ -130,7 +130,7 @@ impl Scrubber {
         }
     }
 
-    /// Goes on where the run before has ended. Here and below: `None` once the server is gone.
+    /// Loads the state that the last run has written. Here and below: `None` once the server is gone.
     async fn begin(&mut self) -> Option<()> {
         let disk = self.disk.clone();
         let loaded = blocking::run(move || load(&*disk)).await.ok()?;
@@ -151,7 +151,7 @@ impl Scrubber {
         self.save().await
     }
 
-    /// The round under way, to its end.
+    /// Carries out the round under way to its end.
     async fn round(&mut self) -> Option<()> {
         self.save().await?;
         loop {
@@ -186,8 +186,8 @@ impl Scrubber {
         }
     }
 
-    /// Waits a while for the groups of the round that are not led here: after a restart none is at first. Those that
-    /// do not come are another server's by now.
+    /// Waits a while to lead the groups of the round: after a restart this server leads none at first. Another server leads
+    /// those that do not come.
     async fn wait_to_lead(&mut self) -> Option<()> {
         let until = Instant::now() + (self.period / LED_PART).min(SCRUB_LED_PATIENCE);
         loop {
@@ -209,7 +209,7 @@ impl Scrubber {
         }
     }
 
-    /// Has copies verified, as many at a time as the budget lets begin.
+    /// Has copies verified, as many at a time as the budget allows.
     async fn verify(&mut self, copies: Vec<Copy>) -> Option<()> {
         let mut under_way = JoinSet::new();
         for copy in copies {
@@ -227,7 +227,7 @@ impl Scrubber {
         Some(())
     }
 
-    /// Waits as long as the pace of the round wants it.
+    /// Waits as the pace of the round requires.
     async fn keep_pace(&mut self, bytes: u64) -> Option<()> {
         let meta = self.meta.upgrade()?;
         let (now_ms, period_ms) = (now_ms(), self.period.as_millis() as u64);
@@ -239,7 +239,7 @@ impl Scrubber {
         Some(())
     }
 
-    /// Writes down where it is: a restart goes on there.
+    /// Writes the state, so that a restart goes on from it.
     async fn save(&mut self) -> Option<()> {
         let bytes = self.meta.upgrade()?.scrub.with(|scrub| v1::encode_file(scrub))?;
         let disk = self.disk.clone();
@@ -266,7 +266,7 @@ impl Scrubbing {
 }
 
 impl Meta {
-    /// PGs that are served here.
+    /// The PGs that this server leads and serves.
     pub(super) fn led(&self) -> BTreeSet<PgId> {
         self.pg_ids().filter(|pg| self.lock(*pg).pg.role() == Role::Serving).collect()
     }
@@ -325,7 +325,7 @@ impl Meta {
         failed.map_or(Ok(piece), Err)
     }
 
-    /// Notes the copies that a row names; returns their bytes.
+    /// Notes the copies that a row names. Returns the number of their bytes.
     fn note_copies(
         &self,
         piece: &mut Piece,
@@ -353,7 +353,7 @@ impl Meta {
         Ok(bytes)
     }
 
-    /// The data server's verdict on a copy; `None` if it gives none.
+    /// Has a copy verified by its data server; `None` if that does not answer.
     async fn state_of(&self, copy: &Copy) -> Option<CopyState> {
         match &self.neighbours {
             Neighbours::Here(here) => {
@@ -367,7 +367,7 @@ impl Meta {
         }
     }
 
-    /// Counts a copy, and has one mended that is damaged.
+    /// Counts the result for a copy, and has it mended if it is damaged.
     fn judge(&self, copy: &Copy, state: Option<CopyState>) {
         let looked_at = Tally { bytes: u64::from(copy.chunk.len), ..Tally::default() };
         let tally = match state {
@@ -382,7 +382,7 @@ impl Meta {
                     Ok(Some(true)) => Tally { bad: 1, ..looked_at },
                     // It was deleted, moved or mended meanwhile.
                     Ok(Some(false)) => looked_at,
-                    // Another leads now, who will look.
+                    // Another server leads now, and will verify it.
                     Ok(None) => Tally { unanswered: 1, ..looked_at },
                     Err(error) => {
                         tracing::error!(%error, "a row of the index cannot be read");
@@ -416,14 +416,14 @@ impl Meta {
             let call = Call::Suspect { grant: chunk.grant, server: *server };
             let mut member = self.lock(*pg);
             self.step(&mut member, Event::Call { token: NOBODY, call });
-            // There are too many of them to be remembered: another round comes soon.
+            // The group remembers a bounded number of damaged copies: another round of it comes soon.
             if !member.pg.is_suspected(chunk.grant, *server) {
                 self.scrub.with(|scrub| scrub.missed(*pg));
             }
         }
     }
 
-    /// The progress of the scrub; `None` where nothing is verified.
+    /// The progress of the scrub; `None` if this server does not scrub.
     #[must_use]
     pub fn scrub_now(&self) -> Option<ScrubNow> {
         let led = self.led();

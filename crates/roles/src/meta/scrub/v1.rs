@@ -1,4 +1,4 @@
-//! The file that says where a server's scrub is: `docs/formats/scrub.md`.
+//! The file with the state of a server's scrub: `docs/formats/scrub.md`.
 
 use larder_protocol::scrub::Scrub;
 use larder_types::codec::{CodecError, decode, encode};
@@ -8,14 +8,14 @@ use xxhash_rust::xxh3::xxh3_64;
 const SUM_BYTES: usize = size_of::<u64>();
 const WHAT: &str = "the state of the scrub";
 
-/// The file's bytes.
+/// Encodes the file.
 pub(super) fn encode_file(scrub: &Scrub) -> Vec<u8> {
     let mut bytes = encode(scrub);
     bytes.extend(xxh3_64(&bytes).to_le_bytes());
     bytes
 }
 
-/// The content of a file.
+/// Decodes the file.
 pub(super) fn decode_file(bytes: &[u8]) -> Result<Scrub, CodecError> {
     let damaged = |reason: &str| CodecError::Damaged { what: WHAT, reason: reason.to_owned() };
     let Some((value, sum)) = bytes.split_last_chunk::<SUM_BYTES>() else {

@@ -1,4 +1,4 @@
-//! One walk over the index that reads the rows of several groups, each for a follower that takes a snapshot.
+//! A shared walk over the index, which reads the rows of several groups, each for a follower that takes a snapshot.
 //!
 //! ```text
 //!  walk's thread: row ─▶ lane of its group: building ─full─▶ ready ─asked─▶ sent
@@ -11,10 +11,10 @@
 //!    begins behind the last row of the one before it.
 //! 2. A lane holds three pieces at most: the one sent last, one that is ready, and one that is being built. While a
 //!    lane is full the walk waits.
-//! 3. It waits [`LANE_STALL_MAX`] at most for a follower that takes nothing. That one is left behind, and
-//!    its pieces are read for it alone from there on, from the same reader.
+//! 3. The walk waits [`LANE_STALL_MAX`] at most for a follower that takes no piece. It leaves that follower behind: from
+//!    there on its pieces are read for it alone, from the same reader.
 //! 4. A follower that gives its lane up, or a stop of the walk, ends the waiting at once.
-//! 5. A lane outlives the walk until its follower has all: the last piece may be asked for again.
+//! 5. A lane outlives the walk until its follower has all pieces: it may ask for the last piece again.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -33,44 +33,44 @@ use super::super::index::index_error;
 use crate::limits::{LANE_STALL_MAX, WALK_PIECE_BYTES};
 use crate::planted::{Bug, has};
 
-/// See the module's head.
+/// A shared walk over the index.
 pub(super) struct SharedWalk {
-    /// The time that it waits for a follower that takes nothing.
+    /// The time that it waits for a follower that takes no piece.
     patience: Duration,
     lanes: Mutex<BTreeMap<PgId, Lane>>,
-    /// A piece was taken, or a lane is gone.
+    /// Notified when a piece was taken, or a lane is gone.
     moved: Condvar,
 }
 
-/// The pieces that a follower is sent.
+/// A message with a piece for a follower.
 pub(super) struct Sending {
     pub(super) pg: PgId,
     pub(super) to: ServerId,
     pub(super) message: PeerMessage,
 }
 
-/// The piece that there is for a follower that asks.
+/// The result of a follower's request for a piece.
 pub(in super::super) enum Taken {
-    /// This.
+    /// The piece.
     Here(Piece),
-    /// Nothing yet: it is sent when there is.
+    /// The piece is not built yet, and is sent once it is.
     Later,
-    /// Nothing of what it asks for: it is to be read for it alone.
+    /// The walk does not have the piece: it is to be read for the follower alone.
     Elsewhere,
 }
 
-/// A follower's part in a walk; without it the walk goes on without the follower.
+/// A follower's part in a walk; dropping it lets the walk go on without the follower.
 pub(in super::super) struct LaneOf {
     walk: Arc<SharedWalk>,
     pg: PgId,
 }
 
-/// For whom the rows of a group are.
+/// The follower that the rows of a group are for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Follower {
     pub(super) to: ServerId,
     pub(super) view: View,
-    /// Last op that the rows show.
+    /// The last op that the rows show.
     pub(super) at: OpId,
 }
 
@@ -78,11 +78,11 @@ struct Lane {
     follower: Follower,
     sent: Option<Part>,
     ready: Option<Part>,
-    /// Since when something is ready.
+    /// The time at which `ready` was last filled.
     ready_since: Instant,
     building: Part,
     building_bytes: usize,
-    /// True if somebody waits for what comes behind `sent`.
+    /// True if the follower waits for the piece behind `sent`.
     is_asked: bool,
 }
 
@@ -93,7 +93,7 @@ struct Part {
     piece: Piece,
 }
 
-/// Bytes of rows in one piece. Groups of simulations have few rows, and are to have several pieces too.
+/// Bytes of rows in one piece. They are fewer in simulations, whose groups have few rows and are to have several pieces.
 fn piece_bytes() -> usize {
     #[cfg(test)]
     if larder_env::simulated::threads::are_simulated() {
@@ -113,7 +113,7 @@ impl SharedWalk {
         Self { patience, lanes: Mutex::default(), moved: Condvar::new() }
     }
 
-    /// A follower that wants the rows of a group from the first on: one for each group.
+    /// Adds a follower that needs all rows of a group; a walk has one for each group.
     pub(super) fn join(self: &Arc<Self>, pg: PgId, follower: Follower) -> LaneOf {
         let before = self.lanes.lock().insert(pg, Lane::new(follower));
         assert!(before.is_none(), "pg {pg} has one lane in a walk");
@@ -125,16 +125,16 @@ impl SharedWalk {
         self.lanes.lock().keys().copied().collect()
     }
 
-    /// Lets all go.
+    /// Stops the walk: all followers are left behind.
     pub(super) fn stop(&self) {
         self.lanes.lock().clear();
         self.moved.notify_all();
     }
 
-    /// Reads all rows, and has them sent to those who ask, until each has what it wants or is left behind.
+    /// Reads all rows, and sends them to followers that ask, until each has taken all or is left behind.
     ///
     /// # Errors
-    /// What the index says; nobody is sent a last piece then.
+    /// The index's; no follower gets a last piece then.
     pub(super) fn run(
         &self,
         reader: &dyn KvReader,
@@ -178,7 +178,7 @@ impl SharedWalk {
         ControlFlow::Continue(())
     }
 
-    /// There are no more rows: the last pieces go out.
+    /// Closes the last pieces after the last row, and waits until they are taken.
     fn finish(&self, send: &dyn Fn(Sending)) {
         for pg in self.groups() {
             let mut lanes = self.lanes.lock();
@@ -192,14 +192,14 @@ impl SharedWalk {
         }
     }
 
-    /// Waits until nothing is ready in a lane, or the lane is gone.
+    /// Waits until a lane's ready piece is taken, or the lane is gone.
     fn wait_for_room(&self, lanes: &mut MutexGuard<'_, BTreeMap<PgId, Lane>>, pg: PgId) {
         while let Some(waits) = lanes.get(&pg).filter(|lane| lane.ready.is_some()) {
             let waited = waits.ready_since.elapsed();
             if waited < self.patience {
                 self.moved.wait_for(lanes, self.patience - waited);
             } else {
-                // All who take nothing, at once: a server that is gone follows in many groups.
+                // Leaves all stalled followers behind at once: a server that is gone follows many groups.
                 lanes.retain(|pg, lane| {
                     let stays = lane.ready.is_none() || lane.ready_since.elapsed() < self.patience;
                     if !stays {
@@ -225,7 +225,7 @@ impl Lane {
         }
     }
 
-    /// Closes what was built as a piece: it goes to the follower that asked for it, or is ready.
+    /// Closes the piece that was built: it goes to the follower if that waits for it, else it is ready.
     fn close(&mut self, pg: PgId, is_last: bool) -> Option<Sending> {
         assert!(self.ready.is_none(), "pg {pg}: a piece is taken before the next is ready");
         let last = self.building.piece.rows.last().map(|(row, _)| row.clone());
@@ -259,7 +259,7 @@ impl Lane {
         }
     }
 
-    /// Keeps what is sent: it may be asked for again.
+    /// Keeps a piece that is sent: the follower may ask for it again.
     fn send(&mut self, part: Part) -> Piece {
         self.sent.insert(part).piece.clone()
     }
@@ -272,7 +272,7 @@ impl Part {
 }
 
 impl LaneOf {
-    /// Takes what comes behind a row. Does not wait.
+    /// Takes the piece behind a row. Does not block.
     pub(in super::super) fn take(&self, after: Option<&[u8]>) -> Taken {
         let mut lanes = self.walk.lanes.lock();
         let taken = lanes.get_mut(&self.pg).map_or(Taken::Elsewhere, |lane| lane.take(after));
@@ -281,7 +281,7 @@ impl LaneOf {
         taken
     }
 
-    /// Returns true if it is one of this walk.
+    /// Returns true if it is a lane of this walk.
     pub(super) fn is_in(&self, walk: &Arc<SharedWalk>) -> bool {
         Arc::ptr_eq(&self.walk, walk)
     }

@@ -1,8 +1,8 @@
 //! Snapshots that followers take from this server (`protocol/pg/snapshot.rs` has the rules).
 //!
-//! The rows of a group lie scattered over the index, as lists want them: who reads one group's passes by those of all
-//! others. A server that was away for long, or has lost its disk, takes all its groups anew, so their followers share
-//! walks over the index.
+//! The rows of a group are scattered over the index, whose order serves lists: a read of one group's rows visits those of all
+//! groups. A server that was away for long, or has lost its disk, takes snapshots of all its groups. So followers of several
+//! groups share walks over the index.
 //!
 //! ```text
 //!  report that would begin a snapshot ─▶ held, until no walk is under way
@@ -12,11 +12,11 @@
 //!
 //! # Invariants
 //!
-//! 1. A follower's reader shows of its group what the snapshot's header says, neither more nor less. A
-//!    group into which something was applied between its step and the taking of the reader keeps a reader
+//! 1. A follower's reader shows exactly the state of its group that the snapshot's header names. If an op
+//!    was applied to the group between its step and the taking of the shared reader, the group keeps a reader
 //!    of its own.
-//! 2. One report is held for each group. Others are lost: who wants to follow says so again at its next tick.
-//! 3. One walk at a time. A report that is held is stepped when the walk before it is over.
+//! 2. One report is held for each group. Others are dropped: a server that wants to follow repeats its report at its next tick.
+//! 3. There is one walk at a time. A held report is stepped once the walk before it is over.
 //! 4. A report of a member of the view is never held: commits wait for it.
 
 mod lanes;
@@ -42,7 +42,7 @@ use lanes::{Follower, LaneOf, Sending, SharedWalk, Taken};
 pub(super) struct Kept {
     at: OpId,
     reader: Arc<dyn KvReader>,
-    /// A piece is being read: it is not read twice at a time.
+    /// True while a piece is being read for this follower alone.
     is_read: bool,
     /// Its part in a walk that it shares.
     lane: Option<LaneOf>,
@@ -65,7 +65,7 @@ struct Turns {
     walk: Option<Arc<SharedWalk>>,
 }
 
-/// The counts of what a server has done for followers that took snapshots from it.
+/// Counts of the snapshots that followers took from a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SnapshotCounters {
     /// Snapshots begun.
@@ -85,7 +85,7 @@ impl Snapshots {
         }
     }
 
-    /// Ends the walk under way; there is no other.
+    /// Ends the walk under way, and lets no other begin.
     pub(super) fn stop(&self) {
         let mut turns = self.turns.lock();
         turns.is_stopped = true;
@@ -95,7 +95,7 @@ impl Snapshots {
         }
     }
 
-    /// Holds a report; whether nobody walks, so that the caller has to see to it.
+    /// Holds a report. Returns true if no walk is under way, so that the caller must begin one.
     fn hold(&self, pg: PgId, from: ServerId, message: PeerMessage) -> bool {
         let mut turns = self.turns.lock();
         if turns.is_stopped {
@@ -107,11 +107,11 @@ impl Snapshots {
         !std::mem::replace(&mut turns.is_walking, true)
     }
 
-    /// The reports whose turn it is; none if nobody waits any more.
+    /// Takes the reports for the next walk; none if no report is held.
     fn next_turn(&self, walk: &Arc<SharedWalk>) -> Vec<(PgId, ServerId, PeerMessage)> {
         let mut turns = self.turns.lock();
         let mut turn = Vec::new();
-        // Once stopped nothing is held.
+        // Once stopped, no report is held.
         while turn.len() < WALK_LANES_MAX
             && let Some((pg, (from, message))) = turns.held.pop_first()
         {
@@ -139,7 +139,7 @@ impl Meta {
         }
     }
 
-    /// Walks until nobody waits.
+    /// Walks until no report is held.
     fn walk_for_followers(&self) {
         let Some(cluster) = self.cluster() else { return };
         loop {
@@ -150,7 +150,7 @@ impl Meta {
             }
             let Some(reader) = self.begin_walk(&walk, turn) else { continue };
             if self.is_stopping() {
-                // Those who stop the server may have come before there was a lane.
+                // The stop of the server may have come before the walk had lanes.
                 walk.stop();
             }
             self.snapshots.walks.fetch_add(1, Ordering::Relaxed);
@@ -161,7 +161,7 @@ impl Meta {
         }
     }
 
-    /// Steps what was held, and gives those that begin a snapshot one reader; `None` if none does.
+    /// Steps the held reports, and gives those that begin a snapshot one reader; `None` if none does.
     fn begin_walk(
         &self,
         walk: &Arc<SharedWalk>,
@@ -217,7 +217,7 @@ impl Meta {
         }
     }
 
-    /// Sends the next rows of a follower's snapshot: of the walk in which it takes part, or read for it alone.
+    /// Sends the next rows of a follower's snapshot: from the walk that it shares, or read for it alone.
     pub(super) fn send_rows(
         &self,
         cluster: &Cluster,
@@ -262,7 +262,7 @@ impl Meta {
         }));
     }
 
-    /// The counts of what was done for followers that took snapshots.
+    /// The counts of snapshots that followers took.
     #[must_use]
     pub fn snapshots(&self) -> SnapshotCounters {
         self.snapshots.counters()
