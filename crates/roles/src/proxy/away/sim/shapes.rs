@@ -29,7 +29,7 @@ use tokio::time::{sleep, timeout};
 use super::Dice;
 use super::clients::{Body, CALL_MAX, whole};
 use super::proxies::Findings;
-use records::{record, records_in};
+pub(super) use records::{record, records_in};
 
 /// Objects to which nothing is done but appends.
 const GROWING: u64 = 2;

@@ -29,11 +29,11 @@ fn content(seed: u64) -> Bytes {
 }
 
 impl Simulation {
-    fn place_of(&self, number: usize) -> ServerId {
+    pub(super) fn place_of(&self, number: usize) -> ServerId {
         place(self.regions()[number].number)
     }
 
-    fn cut_both(&self, one: usize, other: usize, is_cut: bool) {
+    pub(super) fn cut_both(&self, one: usize, other: usize, is_cut: bool) {
         let (one, other) = (self.place_of(one), self.place_of(other));
         for (from, to) in [(one, other), (other, one)] {
             match is_cut {
@@ -43,7 +43,7 @@ impl Simulation {
         }
     }
 
-    fn slow(&self, one: usize, other: usize, by: Duration) {
+    pub(super) fn slow(&self, one: usize, other: usize, by: Duration) {
         let (one, other) = (self.place_of(one), self.place_of(other));
         self.ground.network.slow(one, other, by);
         self.ground.network.slow(other, one, by);
@@ -191,9 +191,8 @@ impl Simulation {
         }
     }
 
-    /// Reads objects of many bytes before they have come. True if there was a third region to read them from.
-    pub(super) async fn read_large(&self) -> bool {
-        let (bucket, bytes) = (Tried::new("large", None, false), content(1));
+    /// Makes a bucket, and waits until all proxies of all regions know it.
+    pub(super) async fn make_everywhere(&self, bucket: &Tried) {
         bucket.client(self.regions(), 0, 0).make_bucket().await;
         let deadline = Instant::now() + PATIENCE;
         for number in 0..self.regions().len() {
@@ -204,6 +203,12 @@ impl Simulation {
                 }
             }
         }
+    }
+
+    /// Reads objects of many bytes before they have come. True if there was a third region to read them from.
+    pub(super) async fn read_large(&self) -> bool {
+        let (bucket, bytes) = (Tried::new("large", None, false), content(1));
+        self.make_everywhere(&bucket).await;
         self.read_there(&bucket, &bytes).await;
         let has_third = self.regions().len() > 2;
         if has_third {

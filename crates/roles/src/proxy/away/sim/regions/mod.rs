@@ -20,6 +20,7 @@ mod faults;
 mod judge;
 mod large;
 mod locks;
+mod many;
 mod records;
 mod region;
 mod registers;
@@ -458,6 +459,19 @@ fn read_large(seed: u64) -> (bool, Vec<String>) {
     let ((had_third, ran), mut violations) = with_threads(seed, None, what);
     violations.extend(ran.violations);
     (had_third, violations)
+}
+
+/// Changes objects of many bytes in all regions; returns what was violated.
+fn change_many(seed: u64) -> Vec<String> {
+    let what = async |began| {
+        let simulation = Simulation::begin(seed, By::Desk).await;
+        simulation.come_to_rest().await;
+        simulation.change_many().await;
+        simulation.end(began, Duration::ZERO).await
+    };
+    let (ran, mut violations) = with_threads(seed, None, what);
+    violations.extend(ran.violations);
+    violations
 }
 
 /// Runs one seed, of clusters with such managers.

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use larder_env::SeededRng;
 use larder_objects::{
     AppendAt, AppendOptions, CompleteOptions, NamedPart, ObjectError, Objects, PutOptions,
     UploadOptions,
@@ -16,6 +15,7 @@ use md5::{Digest, Md5};
 use parking_lot::Mutex;
 use tokio::time::{sleep, timeout};
 
+use super::super::shapes::{record, records_in};
 use super::clients::{self, Body, CALL_MAX, Client, Log, Sum};
 use super::region::{PROXIES_OF_EACH, Region};
 
@@ -25,8 +25,6 @@ const GROWING: u64 = 2;
 const MIXED: u64 = 2;
 /// Calls of one client.
 const CALLS: u64 = 10;
-/// A record's number and length, before its content.
-const HEAD_BYTES: usize = 12;
 
 /// A record that was acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,31 +48,6 @@ pub(super) struct Records {
 
 fn key_of(object: u64) -> ObjectKey {
     ObjectKey::new(&format!("records{object}")).expect("it is a key")
-}
-
-/// A record with this number.
-fn record(number: u64, len: u32) -> Bytes {
-    let mut bytes = [&number.to_le_bytes()[..], &len.to_le_bytes()].concat();
-    let mut rng = SeededRng::new(number);
-    while bytes.len() < HEAD_BYTES + len as usize {
-        bytes.extend_from_slice(&rng.next_u64().to_le_bytes());
-    }
-    bytes.truncate(HEAD_BYTES + len as usize);
-    bytes.into()
-}
-
-/// The numbers of an object's records with their offsets; `None` if it is not made of whole ones.
-fn read(mut bytes: &[u8]) -> Option<Vec<(u64, u64)>> {
-    let (mut found, all) = (Vec::new(), bytes.len());
-    while !bytes.is_empty() {
-        let (number, rest) = bytes.split_first_chunk::<8>()?;
-        let number = u64::from_le_bytes(*number);
-        let len = u32::from_le_bytes(*rest.first_chunk::<4>()?);
-        let rest = bytes.strip_prefix(&record(number, len)[..])?;
-        found.push((number, (all - bytes.len()) as u64));
-        bytes = rest;
-    }
-    Some(found)
 }
 
 impl Records {
@@ -220,7 +193,7 @@ impl Records {
     }
 
     fn wrong(&self, object: u64, bytes: &[u8]) -> Vec<String> {
-        let Some(found) = read(bytes) else { return vec!["they are not whole".to_owned()] };
+        let Some(found) = records_in(bytes) else { return vec!["they are not whole".to_owned()] };
         let mut wrong = Vec::new();
         for (number, _) in &found {
             if found.iter().filter(|it| it.0 == *number).count() > 1 {

@@ -2,13 +2,15 @@
 
 use super::super::cluster::By;
 use super::super::tests::number;
-use super::{Ran, compare_and_swap, race, read_large, run};
+use super::{Ran, change_many, compare_and_swap, race, read_large, run};
 use crate::planted::Bug;
 
 /// Seeds of every run of the tests; `LARDER_REGIONS_SEEDS` has more run by hand, and `LARDER_REGIONS_SEED` one.
 const SEEDS: u64 = 3;
 /// Seeds of reads of large objects: two and three regions are among them.
 const SEEDS_OF_LARGE: u64 = 8;
+/// Seeds of changes of objects of many bytes.
+const SEEDS_OF_MANY: u64 = 2;
 /// Seeds within which each planted fault must be found.
 const SEEDS_OF_BUGS: u64 = 60;
 
@@ -209,4 +211,12 @@ fn a_large_object_is_read_where_it_is_until_it_has_come() {
     });
     let had_any = had_third.fold(false, |any, had_third| any | had_third);
     assert!(is_one || had_any, "one has three regions");
+}
+
+#[test]
+fn objects_of_many_bytes_come_to_be_the_same_in_all_regions_whatever_breaks_off() {
+    let all = 0..number("LARDER_REGIONS_SEEDS").unwrap_or(SEEDS_OF_MANY);
+    for seed in number("LARDER_REGIONS_SEED").map_or(all, |seed| seed..seed + 1) {
+        assert_eq!(change_many(seed), [""; 0], "seed {seed}");
+    }
 }

@@ -9,7 +9,7 @@ const HEAD_BYTES: usize = 12;
 const TILE_BYTES: usize = 8191;
 
 /// A record with this number.
-pub(super) fn record(number: u64, len: u32) -> Bytes {
+pub(in super::super) fn record(number: u64, len: u32) -> Bytes {
     let all = HEAD_BYTES + len as usize;
     let mut bytes = Vec::with_capacity(all + TILE_BYTES);
     bytes.extend_from_slice(&number.to_le_bytes());
@@ -27,7 +27,7 @@ pub(super) fn record(number: u64, len: u32) -> Bytes {
 }
 
 /// The numbers of an object's records with their offsets; `None` if it is not made of whole ones.
-pub(super) fn records_in(mut bytes: &[u8]) -> Option<Vec<(u64, u64)>> {
+pub(in super::super) fn records_in(mut bytes: &[u8]) -> Option<Vec<(u64, u64)>> {
     let (mut found, all) = (Vec::new(), bytes.len());
     while !bytes.is_empty() {
         let (number, rest) = bytes.split_first_chunk::<8>()?;
