@@ -59,6 +59,8 @@ impl Volume {
             unreachable!("nobody has PV {id}")
         };
         let held = bytes(remains.provisioned_blocks.max(remains.reserved_blocks));
+        // Of a header that says more nothing beyond the place is looked at.
+        let held = held.min(self.superblock.pv_bytes);
         if held == 0 {
             return Ok(Ok(Answer::Freed { bytes: 0, is_all: true }));
         }

@@ -197,7 +197,8 @@ fn has_places(
             gib(least)
         )));
     }
-    if let Some(shortfall) = rooms.shortfall(map, &leave) {
+    let shortfall = (copies > 0).then(|| rooms.shortfall(map, &leave)).flatten();
+    if let Some(shortfall) = shortfall {
         return Err(RoleError::NotDone(format!(
             "{name} is as it was: {shortfall}. Make their file systems larger, add a disk or a machine, or begin with --partly: \
              what finds no room stays until there is some"

@@ -59,7 +59,9 @@ impl Rooms {
     /// The reason that what lies on some disks finds no room on the others, though it may find places. `None` if it does, or if
     /// that is not known of all disks.
     pub(crate) fn shortfall(&self, map: &Topology, leave: &BTreeSet<DiskId>) -> Option<String> {
-        let leaving = leave.iter().map(|disk| Some(self.file(*disk)?.held)).sum::<Option<u64>>()?;
+        let add = |all: u64, of: Option<u64>| Some(all.saturating_add(of?));
+        let held = leave.iter().map(|disk| Some(self.file(*disk)?.held));
+        let leaving = held.into_iter().try_fold(0, add)?;
         let pv_bytes = u64::from(map.settings().lv_blocks) * u64::from(BLOCK_BYTES);
         let takes = map.servers.values().filter(|record| {
             !record.draining && matches!(record.state, ServerState::Up | ServerState::Down)
@@ -71,7 +73,7 @@ impl Rooms {
             let RoomNow { file, .. } = self.0.get(id)?;
             Some(file.map_or(places, |file| file.spare.min(places)))
         };
-        let room = stay.map(room).sum::<Option<u64>>()?;
+        let room = stay.map(room).try_fold(0, add)?;
         (leaving > room).then(|| {
             format!(
                 "its file holds {}, and the other disks have room for {}",

@@ -500,7 +500,7 @@ fn full_file_systems_are_not_well() {
     let full = told(&[room(0, 70, 0), room(1, 64, 0)]);
     assert!(
         full.verdict
-            .starts_with("NOT WELL: puts get 507: the file systems of data-0, data-1 are full."),
+            .starts_with("NOT WELL: new volumes find no room, and puts may get 507: the file systems of data-0, data-1 are full."),
         "{}",
         full.verdict
     );

@@ -55,7 +55,7 @@ pub(super) fn of(status: &Status) -> String {
     }
     if let Some(full) = joined(space.full.iter().map(String::as_str)) {
         return format!(
-            "NOT WELL: puts get 507: the file systems of {full} are full. Make them larger, add a machine, or delete many objects"
+            "NOT WELL: new volumes find no room, and puts may get 507: the file systems of {full} are full. Make them larger, add a machine, or delete many objects"
         );
     }
     if volumes.degraded > 0 {

@@ -32,7 +32,7 @@ mod client;
 mod ends;
 mod handed;
 pub(crate) mod identity;
-mod places;
+pub(crate) mod places;
 mod server;
 #[cfg(test)]
 mod tests;

@@ -319,7 +319,7 @@ mod tests {
         ] {
             let (lot, range) = (Lot::numbered(nth).unwrap(), 0..5);
             let ask = Ask::Body { worker, blob: seq, lot: nth, from: 0, to: 5 };
-            let place = feed.places.call(ServerId(1)).unwrap();
+            let place = feed.places.call(ServerId(1), Of::Bodies).unwrap();
             let answer = feed.answer(ask, place).await.unwrap();
             let held = Held::read((BlobId { worker, seq }, lot), &range, answer);
             let named = held.ok().map(|held| match held {

@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
 use super::identity::{credentials, server_of};
-use super::places::Place;
+use super::places::{Of, Place};
 use super::wire::{Ask, Heard, Refusal, Told, WorkerService};
 use super::*;
 use crate::backend::Backend;

@@ -7,6 +7,7 @@ use super::world::{KEYS, World, told};
 use crate::format::entry::{Content, Place};
 use crate::format::lot::Lot;
 use crate::format::sums::verifies;
+use crate::peers::feed::places::Of;
 use crate::peers::feed::wire::Ask;
 use crate::peers::view::{Item, Whose};
 use crate::read::{Bodies, Held};
@@ -75,7 +76,7 @@ impl World {
         let range = place.offset..place.offset + place.len;
         let (from, to) = (range.start, range.end);
         let ask = Ask::Body { worker: id.worker, blob: id.seq, lot: lot.nth(), from, to };
-        let caller = feed.places.call(ServerId(1)).expect("nobody else calls");
+        let caller = feed.places.call(ServerId(1), Of::Bodies).expect("nobody else calls");
         let answer = feed.answer(ask, caller).await.expect("nobody else has memory");
         let held = Held::read((id, lot), &range, answer);
         let held = held.unwrap_or_else(|reason| panic!("{place:?}: {reason}"));

@@ -26,6 +26,7 @@ use crate::format::sums::BodySums;
 use crate::ids::{BlobId, WorkerId};
 use crate::index::Index;
 use crate::peers::feed::Heard;
+use crate::peers::feed::places::Of;
 use crate::peers::feed::wire::{Ask, Refusal, Told};
 use crate::peers::hidden;
 use crate::peers::view::Item;
@@ -279,7 +280,7 @@ impl World {
         let Some(known) = peer.known().filter(|of| of.worker == teller.worker) else { return };
         let feed = teller.feed();
         let ask = Ask::Changes { worker: known.worker, asked: known.asks().unwrap() };
-        let caller = feed.places.call(ServerId(1)).expect("nobody else calls");
+        let caller = feed.places.call(ServerId(1), Of::Bodies).expect("nobody else calls");
         let mut answering = std::pin::pin!(feed.answer(ask, caller));
         // If there is nothing to tell it waits, and nobody does so here.
         let Some(answer) = poll(answering.as_mut()) else { return };

@@ -273,10 +273,10 @@ fn room(disk: &RealDisk, name: &str, pv_bytes: u64, pg_count: u32) -> Result<u32
     Ok(count.min(u64::from(larder_volume::limits::PV_COUNT_MAX)) as u32)
 }
 
-/// PVs of a file in a file system with so many free bytes. Its ranges are sparse, and every PG needs some however small the disk is:
-/// those are more than there is room for, which [`DataNode::room`] tells.
+/// PVs of a file in a file system with so many free bytes. Its ranges are sparse. Every PG needs some however small the disk is, and
+/// leaves a part of each free: so there are more of them than there is room for, which [`DataNode::room`] tells.
 fn places_in_file(free_bytes: u64, pv_bytes: u64, pg_count: u32) -> u64 {
-    (free_bytes / pv_bytes).max(u64::from(pg_count) * LVS_PER_PG_MIN)
+    free_bytes / pv_bytes + u64::from(pg_count) * LVS_PER_PG_MIN
 }
 
 /// Has the managers agree on a command. What was done after all, though nobody knows, shows in the map at the
@@ -291,10 +291,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_has_no_more_places_than_room_but_for_those_that_all_groups_need() {
+    fn a_file_has_places_for_its_room_and_for_what_all_groups_need() {
         const GIB: u64 = 1 << 30;
-        assert_eq!(places_in_file(4096 * GIB, GIB, 256), 4096);
-        assert_eq!(places_in_file(600 * GIB, GIB, 256), 600);
+        assert_eq!(places_in_file(600 * GIB, GIB, 256), 600 + 512);
         assert_eq!(places_in_file(GIB / 2, GIB, 256), 512, "two of each group");
     }
 }
