@@ -13,6 +13,7 @@ pub(crate) mod operate;
 mod proxy;
 pub(crate) mod rebalance;
 pub(crate) mod record;
+mod rooms;
 mod servers;
 pub(crate) mod status;
 pub(crate) mod token;

@@ -18,7 +18,7 @@ use larder_types::{DiskId, ServerId};
 
 use super::RoleError;
 use super::beside::{self, agreed, connect_as_manager, finish, managers, runtime};
-use super::status::rooms::Rooms;
+use super::rooms::Rooms;
 use crate::args::{DiskCommand, DrainArgs, RemoveArgs};
 
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;

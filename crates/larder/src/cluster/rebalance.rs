@@ -17,7 +17,7 @@ use larder_types::DiskId;
 
 use super::RoleError;
 use super::beside::{self, agreed, connect_as_manager, finish, is_confirmed, managers, runtime};
-use super::status::rooms::Rooms;
+use super::rooms::Rooms;
 use crate::args::RebalanceCommand;
 use crate::wall_clock::utc;
 

@@ -7,7 +7,6 @@ mod counts;
 mod doubts;
 pub(crate) mod growth;
 pub(crate) mod observer;
-pub(crate) mod rooms;
 pub(crate) mod space;
 mod text;
 mod troubles;
@@ -32,12 +31,12 @@ use larder_types::{DiskId, ServerId};
 use serde::Serialize;
 use tokio::time::sleep;
 
+use super::rooms::Rooms;
 use super::{RoleError, beside, rebalance};
 use crate::args::StatusArgs;
 use crate::health::volumes::Volumes;
 use crate::{breakdown, exit};
 use background::Background;
-use rooms::Rooms;
 use space::{Space, Spaces};
 use troubles::Troubles;
 

@@ -14,8 +14,8 @@ use larder_roles::peers::Peers;
 use larder_roles::wire::{DataService, ManagerService, MetaService};
 use tokio::task::spawn_blocking;
 
-use super::rooms::Rooms;
 use super::{background, status, troubles};
+use crate::cluster::rooms::Rooms;
 use crate::metrics::State;
 
 /// A proxy's side of the state: whom it asks.

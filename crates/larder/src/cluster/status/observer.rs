@@ -22,9 +22,9 @@ use larder_types::ServerId;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::background;
-use super::rooms::Rooms;
 use super::space::Spaces;
 use super::troubles::{self, Fullness};
+use crate::cluster::rooms::Rooms;
 
 /// Time between two looks at the map.
 const LOOK: Duration = Duration::from_secs(1);

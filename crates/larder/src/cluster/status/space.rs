@@ -14,7 +14,7 @@ use larder_types::{DiskId, ServerId};
 use serde::{Deserialize, Serialize};
 
 use super::bar::bar;
-use super::rooms::Rooms;
+use crate::cluster::rooms::Rooms;
 use crate::quantity::{bytes, span};
 
 /// From so many hundredths on a disk, a machine or a cluster is nearly full.

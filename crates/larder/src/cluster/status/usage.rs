@@ -14,8 +14,8 @@ use serde::Serialize;
 use super::super::RoleError;
 use super::super::beside;
 use super::background;
-use super::rooms::Rooms;
 use super::space::{Bucket, Spaces};
+use crate::cluster::rooms::Rooms;
 use crate::quantity::bytes;
 
 /// Times that all servers are asked if groups move meanwhile.
