@@ -54,7 +54,7 @@ impl Authority {
     /// # Errors
     /// If the system gives no randomness.
     pub fn create(cluster: ClusterId) -> Result<Self, IdentityError> {
-        Self::with_key(cluster, key::draw()?, Validity::for_the_next(AUTHORITY_VALIDITY))
+        Self::with_key(cluster, key::draw()?)
     }
 
     /// The authority of all who know a secret, and of nobody else.
@@ -64,10 +64,11 @@ impl Authority {
     pub fn from_secret(secret: &Secret) -> Result<Self, IdentityError> {
         let [a, b, c, d, e, f, g, h, ..] = secret.prove(&[SECRET_CLUSTER]);
         let cluster = ClusterId(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
-        Self::with_key(cluster, key::of_seed(&secret.prove(&[SECRET_KEY]))?, Validity::always())
+        Self::with_key(cluster, key::of_seed(&secret.prove(&[SECRET_KEY]))?)
     }
 
-    fn with_key(cluster: ClusterId, key: KeyPair, valid: Validity) -> Result<Self, IdentityError> {
+    fn with_key(cluster: ClusterId, key: KeyPair) -> Result<Self, IdentityError> {
+        let valid = Validity::for_the_next(AUTHORITY_VALIDITY);
         let params = authority_params(cluster, valid);
         let certificate = params
             .self_signed(&key)
@@ -165,18 +166,6 @@ impl Authority {
         self.identity_valid(server, roles, Validity::for_the_next(life))
     }
 
-    /// As [`Authority::identity`], valid at any time.
-    ///
-    /// # Errors
-    /// If the system gives no randomness.
-    pub fn identity_always(
-        &self,
-        server: ServerId,
-        roles: Roles,
-    ) -> Result<Identity, IdentityError> {
-        self.identity_valid(server, roles, Validity::always())
-    }
-
     /// A certificate for the key of a server elsewhere, valid for so long from now on: see
     /// [`IdentityRequest::complete`](crate::IdentityRequest::complete).
     ///
@@ -263,14 +252,6 @@ impl Validity {
     pub fn for_the_next(life: Duration) -> Self {
         let now = SystemTime::now();
         Self { from: now - CLOCK_MARGIN, to: now + life }
-    }
-
-    /// For ever, whatever the clock says now: of certificates that nobody renews, of machines whose clock may be wrong when they
-    /// start.
-    #[must_use]
-    pub fn always() -> Self {
-        // The last second of the year 9999, which X.509 has for no end.
-        Self { from: UNIX_EPOCH, to: UNIX_EPOCH + Duration::from_secs(253_402_300_799) }
     }
 }
 

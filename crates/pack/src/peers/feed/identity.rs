@@ -10,6 +10,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use larder_identity::limits::AUTHORITY_VALIDITY;
 use larder_identity::proof::{SECRET_BYTES, Secret};
 use larder_identity::{Authority, Credentials, Role, Roles};
 use larder_types::ServerId;
@@ -45,15 +46,16 @@ pub(crate) async fn secret_of(root: &Backend) -> Result<Secret, PackError> {
     found.map(Secret::of).map_err(|_| PackError::damaged(SECRET, "it is not as long as a secret"))
 }
 
-/// The certificate that a worker shows the others, with its key. The certificate is good at any time: it says nothing that the secret does not, and a
-/// clock may be wrong when a worker starts.
+/// The certificate that a worker shows the others, with its key. The certificate is good for longer than a process runs.
 pub(crate) fn credentials(
     secret: &Secret,
     worker: WorkerId,
 ) -> Result<Arc<Credentials>, PackError> {
     let workers = Roles::of(&[Role::Worker]);
     Authority::from_secret(secret)
-        .and_then(|authority| authority.identity_always(server_of(worker), workers))
+        .and_then(|authority| {
+            authority.identity_for(server_of(worker), workers, AUTHORITY_VALIDITY)
+        })
         .and_then(|identity| Credentials::new(&identity))
         .map_err(|error| PackError::damaged(SECRET, error.to_string()))
 }
