@@ -32,7 +32,8 @@ use crate::format::rows::BlobRow;
 use crate::ids::{BlobId, Run, WorkerId};
 use crate::index::Index;
 use crate::limits::{
-    BODY_LANES, FEED_BODY_BYTES_OF_ONE_MAX, FEED_CALLS_OF_ONE_MAX, PACKED_BYTES_MAX,
+    BODY_LANES, CHANGE_CALLS_OF_ONE_MAX, FEED_BODY_BYTES_OF_ONE_MAX, FEED_CALLS_OF_ONE_MAX,
+    PACKED_BYTES_MAX,
 };
 use crate::owner::announce::Announcement;
 use crate::owner::name::WorkerName;
@@ -197,9 +198,9 @@ async fn whoever_only_connects_keeps_no_other_worker_away() {
 
 /// Takes all places for calls of one worker.
 fn crowd(feed: &Feed, caller: WorkerId) -> Vec<Place> {
-    let places: Vec<Place> =
-        std::iter::from_fn(|| feed.places.call(server_of(caller), Of::Bodies)).collect();
-    assert_eq!(places.len(), FEED_CALLS_OF_ONE_MAX);
+    let all = |of| std::iter::from_fn(move || feed.places.call(server_of(caller), of));
+    let places: Vec<Place> = all(Of::Bodies).chain(all(Of::Changes)).collect();
+    assert_eq!(places.len(), FEED_CALLS_OF_ONE_MAX + CHANGE_CALLS_OF_ONE_MAX);
     places
 }
 
