@@ -1,11 +1,11 @@
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
 use larder_identity::Authority;
 use larder_identity::{Role, Roles};
 use larder_types::ServerId;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
@@ -192,10 +192,10 @@ async fn connections_of_an_endpoint_are_pinged_together_but_for_those_that_are_l
 async fn an_unreachable_server_is_told_at_once_and_tried_again_after_a_pause() {
     let authority = authority();
     let ours = caller(&authority);
-    let free = socket().await;
-    let address = free.local_addr().unwrap();
-    drop(free);
-    let to = peer(&ours, 2, address);
+    // It has the port, so that no other test listens there, and does not listen.
+    let held = TcpSocket::new_v4().unwrap();
+    held.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let to = peer(&ours, 2, held.local_addr().unwrap());
     loop {
         let error = to.call(&"x".into(), Bytes::new(), soon()).await.unwrap_err();
         assert!(matches!(error, CallError::NotSent(NotSent::Unreachable(_))), "{error}");
