@@ -94,6 +94,7 @@ LANDING = [
     Scenario("compact", "compact.py", seconds=85),
     Scenario("regions-of-clusters", "regions_of_clusters.py --seconds 6", seconds=95),
     Scenario("fulldisk", "fulldisk.py", needs=("root",), seconds=95),
+    Scenario("fullcluster", "fullcluster.py", needs=("root",), seconds=80),
     Scenario("partition", "partition.py --turns 4", needs=("root", "netns"), seconds=85),
     # Each data server once: more volumes than there are, if each time took new ones.
     Scenario("slow-and-full", "partition.py --role data --kind pause --kind full", needs=("root", "netns"), seconds=120),
