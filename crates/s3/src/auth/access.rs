@@ -4,7 +4,8 @@
 //!
 //! 1. Every request comes through here, once, between the check of its signature and all else that is done for it. Only health
 //!    probes, preflights and tokens that read metrics do not.
-//! 2. The operation that is called is the one that was decided about: [`Granted`] has it, and is made nowhere else.
+//! 2. The operation that is called is the one that was decided about: [`Granted`] has it, and is made nowhere else. A form is
+//!    decided about as the put that it makes.
 
 use s3s::{S3ErrorCode, S3Result};
 

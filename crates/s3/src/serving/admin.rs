@@ -41,10 +41,8 @@ pub(crate) fn check(method: &Method) -> Result<(), S3Error> {
         _ => {
             let message = "The state can be read by GET, and nothing can be changed here.";
             let mut refused = errors::error(S3ErrorCode::MethodNotAllowed, message);
-            // They replace those of the protocol library.
-            let headers = [(ALLOW, "GET, HEAD"), (CONTENT_TYPE, "application/xml")];
-            let headers = headers.map(|(name, value)| (name, HeaderValue::from_static(value)));
-            refused.set_headers(HeaderMap::from_iter(headers));
+            let allowed = (ALLOW, HeaderValue::from_static("GET, HEAD"));
+            refused.set_headers(HeaderMap::from_iter([allowed]));
             Err(refused)
         }
     }
