@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! 1. An op that a machine has taken is appended. If the appender has no room for it, it waits here in order, with
-//!    all later ones behind it. A slow disk never ends the process.
+//! 1. An op that a machine has taken is appended before any later one. If the appender has no room for it, it waits here in
+//!    order, with all later ones behind it. A log with a gap could not be read again. A slow disk never ends the process. One
+//!    without room for an op that waits does, after the log thread has looked for room once more.
 //! 2. The ops that wait are bounded at their sources. Calls and other members' ops are turned away while
 //!    the log is busy, but for an op of each group now and then (`turns.rs`).
 //! 3. While an op waits for room the log thread has a turn due, as only its turns make room: no op waits for the next one
@@ -13,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use larder_env::threads::Condvar;
-use larder_metalog::{Appender, Batch, LogError, Lsn, Record, Writer};
+use larder_metalog::{Appender, Batch, LogError, Lsn, Progress, Record, Writer};
 use larder_protocol::pg::Retained;
 use larder_protocol::{Event, LogEntry};
 use larder_types::codec::encode_into;
@@ -132,20 +133,31 @@ impl LogState {
         self.deferred.push_back(Deferred { pg, id, commit, payload });
     }
 
-    /// Appends ops that wait, as far as there is room.
+    /// Appends ops that wait, as far as there is room. If not all are, tells why; those left stay in order.
     fn place_deferred(&mut self) -> Result<(), LogError> {
         while let Some(Deferred { pg, id, commit, payload }) = self.deferred.pop_front() {
             let (view, seq) = (id.view, id.seq);
             let record = Record { pg, view, seq, commit, payload: &payload };
-            match self.place(id, &record) {
-                Ok(()) => self.deferred_bytes -= payload.len() as u64,
-                Err(LogError::Busy) => {
-                    self.deferred.push_front(Deferred { pg, id, commit, payload });
-                    break;
-                }
-                Err(error) => return Err(error),
+            if let Err(error) = self.place(id, &record) {
+                self.deferred.push_front(Deferred { pg, id, commit, payload });
+                return Err(error);
             }
+            self.deferred_bytes -= payload.len() as u64;
         }
+        Ok(())
+    }
+
+    /// Takes in what the writer answered to the question for room. Ops that wait are appended, as far as there is room now.
+    ///
+    /// # Errors
+    /// [`LogError::Full`] if an op waits for room that the disk does not have.
+    fn note_room(&mut self, progress: Progress) -> Result<(), LogError> {
+        self.appender.note(progress);
+        match self.place_deferred() {
+            Ok(()) | Err(LogError::Busy) => {}
+            Err(error) => return Err(error),
+        }
+        self.urgent |= !self.touched.is_empty() || !self.deferred.is_empty();
         Ok(())
     }
 
@@ -202,24 +214,14 @@ impl Log {
 
     /// Buffers an op. Outcomes are synced with the next op or tick; all other ops, and those that wait for room, wake the log
     /// thread.
-    pub(super) fn append(
-        &self,
-        pg: PgId,
-        entry: &LogEntry,
-        commit: OpSeq,
-        scratch: &mut Vec<u8>,
-    ) -> Result<(), LogError> {
+    pub(super) fn append(&self, pg: PgId, entry: &LogEntry, commit: OpSeq, scratch: &mut Vec<u8>) {
         scratch.clear();
         encode_into(&*entry.op, scratch);
         let record =
             Record { pg, view: entry.id.view, seq: entry.id.seq, commit, payload: scratch };
         let mut state = self.state.lock();
-        if state.deferred.is_empty() {
-            match state.place(entry.id, &record) {
-                Err(LogError::Busy) => state.defer(entry.id, &record),
-                placed => placed?,
-            }
-        } else {
+        // Behind one that waits, also where this one would fit. The log thread meets the reason.
+        if !state.deferred.is_empty() || state.place(entry.id, &record).is_err() {
             state.defer(entry.id, &record);
         }
         self.ops.fetch_add(1, Ordering::Relaxed);
@@ -227,7 +229,6 @@ impl Log {
         if !is_lazy && !std::mem::replace(&mut state.urgent, true) {
             self.ready.notify_one();
         }
-        Ok(())
     }
 
     /// Has buffered ops synced at once.
@@ -324,7 +325,7 @@ impl Log {
     }
 
     /// Waits for a turn and takes buffered ops. Returns true if the log is stopping and nothing is left after this group.
-    fn take_group(&self, group: &mut Group) -> Result<bool, LogError> {
+    fn take_group(&self, group: &mut Group) -> bool {
         let mut state = self.state.lock();
         while !state.urgent
             && !state.stopped
@@ -337,10 +338,11 @@ impl Log {
         let touched = touched.drain(..);
         group.last.extend(touched.map(|pg| (pg, std::mem::take(&mut last[pg.0 as usize]))));
         appender.take_batch(&mut group.batch);
-        state.place_deferred()?;
+        // What finds no room here is tried again once the disk was asked for some.
+        let _no_room_yet = state.place_deferred();
         // Ops that were appended just now, and those that still wait, are for the next turn.
         state.urgent = !state.touched.is_empty() || !state.deferred.is_empty();
-        Ok(state.stopped && !state.urgent)
+        state.stopped && !state.urgent
     }
 
     pub(super) fn stop(&self) {
@@ -398,7 +400,7 @@ impl Meta {
         group: &mut Group,
     ) -> Result<bool, LogError> {
         let log = &self.log;
-        let stopped = log.take_group(group)?;
+        let stopped = log.take_group(group);
         if !group.batch.is_empty() {
             if has(Bug::DurableBeforeWritten) {
                 self.note_durable(group);
@@ -419,7 +421,7 @@ impl Meta {
             writer.free_below(Lsn(free_below))?;
         }
         let progress = writer.prepare()?;
-        log.state.lock().appender.note(progress);
+        log.state.lock().note_room(progress)?;
         log.disk_bytes.store(writer.disk_bytes(), Ordering::Relaxed);
         Ok(true)
     }

@@ -418,9 +418,7 @@ impl Meta {
             match effect {
                 Effect::Append(entry) => {
                     let commit = member.pg.commit();
-                    if let Err(error) = self.log.append(pg, &entry, commit, &mut member.scratch) {
-                        self.fail(format!("the log cannot take an op: {error}"));
-                    }
+                    self.log.append(pg, &entry, commit, &mut member.scratch);
                 }
                 Effect::SyncSoon => self.log.nudge(),
                 Effect::Reply { token, answer } => {
