@@ -66,6 +66,16 @@ def refused(server, device, settings):
         raise Failed(f"a device that is not the store's: ended with {code}:\n{server.log_tail(5)}")
 
 
+def a_copy_is_refused(server, settings):
+    """A server on a copy of the directory, whose configuration names the device that the first server has."""
+    copy = server.directory.with_name("copy")
+    subprocess.run(["cp", "-a", server.directory, copy], check=True)
+    command = [server.binary, "server", copy, "--config", settings, "--listen", "127.0.0.1:0", "--metrics-listen", "off"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    if done.returncode == 0 or "in use by another process" not in done.stderr + done.stdout:
+        raise Failed(f"a second server on the device ended with {done.returncode}:\n{(done.stderr + done.stdout)[-1000:]}")
+
+
 def too_many_groups_are_refused(server, device, settings):
     settings.write_text(f'data = "{device}"\npg_count = 256\n')
     server.spawn()
@@ -85,6 +95,8 @@ def run(server, device, other, settings):
         inspect(server, settings)
         server.start()
         check(server, (round_number + 1) * OBJECTS)
+    a_copy_is_refused(server, settings)
+    check(server, KILLS * OBJECTS)
     if server.stop() != 0:
         raise Failed("the stop was not clean")
     inspect(server, settings)

@@ -44,7 +44,7 @@ pub enum DiskError {
         /// The operating system's words.
         reason: String,
     },
-    /// Another process has locked the file: it must end first.
+    /// Another process has locked the file, or has the device: it must end first. A device that is mounted is in use, too.
     #[error("{path} is in use by another process: stop that one first")]
     Held {
         /// The locked file.
@@ -68,7 +68,8 @@ pub enum DiskError {
 pub enum OpenMode {
     /// Fails with [`DiskError::NotFound`] if it is missing; reads only.
     Read,
-    /// Fails with [`DiskError::NotFound`] if it is missing.
+    /// Fails with [`DiskError::NotFound`] if it is missing. Of a device with [`DiskError::Held`] while another has it open so,
+    /// or it is mounted.
     ReadWrite,
     /// Fails with [`DiskError::Exists`] if it is there.
     CreateNew,

@@ -393,9 +393,16 @@ fn open_path(path: &Path, flags: OFlags) -> Result<OwnedFd, DiskError> {
         .map_err(|errno| failure("open", path, errno))
 }
 
+/// Opens a device. To write it is exclusive: a server on a copy of a directory would write over the store of the one that has
+/// the device, as the lock of its directory is another file.
 fn open_device(name: &str, flags: OFlags) -> Result<RealFile, DiskError> {
     let path = PathBuf::from(name);
-    let file = open_path(&path, flags)?;
+    let writes = flags.contains(OFlags::RDWR);
+    let flags = if writes { flags | OFlags::EXCL } else { flags };
+    let file = match retry_on_intr(|| rustix::fs::open(&path, flags, Mode::empty())) {
+        Err(Errno::BUSY) if writes => return Err(DiskError::Held { path: text(&path) }),
+        file => file.map_err(|errno| failure("open", &path, errno))?,
+    };
     let fail = |errno| failure("stat", &path, errno);
     let found = rustix::fs::fstat(&file).map_err(fail)?;
     if FileType::from_raw_mode(found.st_mode) != FileType::BlockDevice {
