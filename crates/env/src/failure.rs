@@ -10,7 +10,8 @@ use crate::disk::DiskError;
 pub(crate) fn failure(operation: &'static str, path: &Path, errno: Errno) -> DiskError {
     let path = text(path);
     match errno {
-        Errno::NOSPC | Errno::DQUOT => DiskError::Full { path },
+        // A file that may not be longer is as full as its file system: what it has can be read and written on.
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => DiskError::Full { path },
         Errno::NOENT => DiskError::NotFound { path },
         Errno::EXIST => DiskError::Exists { path },
         _ => DiskError::Broken { operation, path, reason: errno.to_string() },
@@ -28,4 +29,18 @@ pub(crate) fn from_std(operation: &'static str, path: &Path, error: &std::io::Er
 /// A path as errors name it.
 pub(crate) fn text(path: &Path) -> String {
     path.display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_may_not_be_longer_is_full_and_not_broken() {
+        let of = |errno| failure("allocate", Path::new("data0"), errno);
+        for errno in [Errno::FBIG, Errno::NOSPC, Errno::DQUOT] {
+            assert!(matches!(of(errno), DiskError::Full { .. }), "{errno}");
+        }
+        assert!(matches!(of(Errno::IO), DiskError::Broken { .. }));
+    }
 }
