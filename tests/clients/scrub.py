@@ -100,7 +100,15 @@ def cluster_mends(arguments, scratch):
                   for n, key in enumerate(f"small-{n}" for n in range(9))}
         rotten |= {f"byte {at} of large": places.rot(1, bodies["large"], at) for at in (70_000, 9_000_000, 19_000_000)}
 
+        def status():
+            command = [arguments.binary, "status", "--config", cluster.config(0, "proxy")]
+            return subprocess.run(command, capture_output=True, text=True).stdout
+
+        # The line goes once a whole round has found none, which takes a second or two here.
+        texts = []
+
         def is_mended():
+            texts.append(status())
             wrong = [name for name, is_right in rotten.items() if not is_right()]
             return not wrong or f"still rotten: {wrong}"
 
@@ -109,11 +117,9 @@ def cluster_mends(arguments, scratch):
         clock.tell(f"{len(rotten)} rotten copies mended after {took:.1f} s: {found}")
         if found["bad_since_start"] < len(rotten):
             raise Failed(f"{len(rotten)} copies were rotten, and {found} was told")
-        text = subprocess.run(
-            [arguments.binary, "status", "--config", cluster.config(0, "proxy")], capture_output=True, text=True,
-        ).stdout
-        if not re.search(r"scrub +.*(round \d+|rounds done)", text) or "DAMAGED" not in text:
-            raise Failed(f"status says nothing of it:\n{text}")
+        texts.append(status())
+        if not re.search(r"scrub +.*(round \d+|rounds done)", texts[-1]) or not any("DAMAGED" in text for text in texts):
+            raise Failed(f"status said nothing of it:\n{texts[-1]}")
         # Each meta server begins another run while a round is under way.
         again = places.rot(2, bodies["small-20"], 4_096)
         for node in range(3):
