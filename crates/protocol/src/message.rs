@@ -363,7 +363,7 @@ pub enum Event {
     },
     /// Servers of these replicas of an LV do not answer now, and those of all others do.
     Away {
-        /// LV, of which a replica is to be vacated.
+        /// LV, of which copies come or go; nothing happens to another.
         lv: LvId,
         /// Replicas.
         away: Holders,

@@ -191,6 +191,8 @@ struct Lv {
     probed: Holders,
     /// Replicas whose copies are to be given up.
     leaving: BTreeMap<usize, Leaving>,
+    /// Replicas whose servers are not up by the map, while copies come or go.
+    away: Holders,
     pace: Pace,
     /// The part of it that is not known yet.
     unread: Option<Unread>,
@@ -338,6 +340,7 @@ impl VolumeGroup {
             gone: Holders::default(),
             probed: Holders::default(),
             leaving: BTreeMap::new(),
+            away: Holders::default(),
             pace: Pace::default(),
             unread: None,
             info,

@@ -183,6 +183,7 @@ impl Node {
             }
             NodeIn::Beat { run: meant } if meant == run => {
                 self.beat(net);
+                self.look_who_is_away(net)?;
                 Ok(())
             }
             NodeIn::TakeBatch { run: meant } if meant == run => {

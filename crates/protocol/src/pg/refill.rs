@@ -216,7 +216,8 @@ impl Pg {
         self.refills.meet(space, &chunk, suspected);
         let unmet = need.absent.union(need.leaving);
         let good = need.good.count();
-        let priority = CopyPriority::new(good, space.is_hot(chunk.lv, self.now_ms));
+        let within_reach = need.within_reach.count();
+        let priority = CopyPriority::new(within_reach, space.is_hot(chunk.lv, self.now_ms));
         let is_makeable = !need.good.is_empty() && !need.missing.is_empty();
         let mut considered = Considered {
             unmet,
@@ -292,11 +293,13 @@ impl Pg {
             return None;
         }
         let (row, pg) = (Bytes::copy_from_slice(row), self.id);
+        // One that is away may be read after all, when there is no other.
+        let from = if need.within_reach.is_empty() { need.good } else { need.within_reach };
         let grant = Grant { pg, op: at, attempt: REFILL_ATTEMPT };
         let server = space.info(chunk.lv)?.replicas[to].server;
         let under_way = UnderWay { chunk: chunk.grant, to, server, grant };
         self.refills.under_way.insert(row.clone(), under_way);
-        Some(Box::new(Refill { row, chunk, from: need.good, to, grant, priority }))
+        Some(Box::new(Refill { row, chunk, from, to, grant, priority }))
     }
 
     pub(super) fn refilled(&mut self, row: Bytes, grant: Grant, is_copied: bool, out: &mut Outbox) {
@@ -339,11 +342,10 @@ impl Pg {
         }
     }
 
-    /// LVs of which a replica is to be vacated.
+    /// LVs of which copies come or go: the driver says who is away of their servers ([`crate::Event::Away`]).
     #[must_use]
-    pub fn lvs_to_vacate(&self) -> BTreeSet<LvId> {
-        let orders = self.space.iter().flat_map(VolumeGroup::orders);
-        orders.map(|(lv, ..)| lv).collect()
+    pub fn lvs_changing(&self) -> BTreeSet<LvId> {
+        self.space.iter().flat_map(VolumeGroup::changing).collect()
     }
 
     pub(super) fn vacate(

@@ -11,14 +11,16 @@
 //!    may be taken back, it may be dropped by then.
 //! 3. One replica of an LV leaves at a time, but for those whose disks are gone for good. Managers that follow each other
 //!    may choose differently, and a chunk that gave up both copies would have one less than wanted.
-//! 4. A replica that joins an LV is opened with a floor above everything that the index shows: no write that was
+//! 4. Servers that are away by the map hold back what is to go, and decide which chunks come first. They decide nothing
+//!    else: one that managers do not hear may still be read, so that its copies remain sources, and may still be written.
+//! 5. A replica that joins an LV is opened with a floor above everything that the index shows: no write that was
 //!    granted before reaches it.
 
 use larder_types::{BootId, Chunk, GrantKey, Holders, LvId, MapVersion, OpSeq};
 
 use super::{FloorRaise, Lv, VolumeGroup};
 use crate::limits::{ORDER_FRESH_MS, VACATE_MS};
-use crate::lv::{LvInfo, ReplicaState};
+use crate::lv::{LvInfo, Replica, ReplicaState};
 
 /// A replica whose copies are to be given up.
 #[derive(Debug, Clone, Copy)]
@@ -31,8 +33,6 @@ pub(super) struct Leaving {
     is_stale: bool,
     /// Its disk is gone for good, with all its copies.
     is_lost: bool,
-    /// Replicas whose servers are not up.
-    away: Holders,
     /// The manager was told that nothing names it any more, and may have dropped it: this is not taken back.
     is_vacated: bool,
 }
@@ -42,6 +42,8 @@ pub(super) struct Leaving {
 pub struct Need {
     /// Replicas that have a copy which can be read.
     pub good: Holders,
+    /// Those of the good whose servers are up by the map.
+    pub within_reach: Holders,
     /// Replicas that are to have a copy, and have none or a damaged one.
     pub absent: Holders,
     /// Those of the absent that can be given one now.
@@ -71,8 +73,17 @@ impl Lv {
         fresh.fold(Holders::default(), |all, (replica, _)| all.with(*replica))
     }
 
-    fn away(&self) -> Holders {
-        self.leaving.values().fold(Holders::default(), |all, leaving| all.union(leaving.away))
+    /// Returns true if copies come or go. Only then does the driver say who is away.
+    fn is_changing(&self) -> bool {
+        let is_filled = |it: &Replica| it.state == ReplicaState::Rebuilding;
+        !self.leaving.is_empty() || self.info.replicas.iter().any(is_filled)
+    }
+
+    /// Forgets who is away once nobody says it any more.
+    fn forget_away(&mut self) {
+        if !self.is_changing() {
+            self.away = Holders::default();
+        }
     }
 
     pub(super) fn lost(&self) -> Holders {
@@ -93,14 +104,16 @@ impl Lv {
             surplus = holders.common(self.lost());
         }
         let to_mend = holders.common(stay).common(suspected);
-        let kept = holders.common(stay).without(self.away().union(self.gone));
+        let kept = holders.common(stay).without(self.away.union(self.gone));
         let has_enough = kept.count() >= usize::from(self.info.copies.max(1));
         // Until what stays can be trusted, what leaves is read from.
         if has_enough && to_mend.is_empty() {
             surplus = holders.common(self.ordered_lately());
         }
+        let good = holders.without(self.gone).without(suspected);
         Need {
-            good: holders.without(self.gone).without(suspected),
+            good,
+            within_reach: good.without(self.away),
             absent: absent.union(to_mend),
             missing: absent.union(to_mend).common(open).without(self.gone.union(self.crowded())),
             leaving: holders.common(leaving),
@@ -187,9 +200,12 @@ impl VolumeGroup {
         // One that has restarted leaves as before: that it was vacated may be on its way to be decided.
         lv.leaving.retain(|&at, _| !over.has(at) && !another(at));
         for index in fresh.iter().copied().chain(over.iter()) {
+            let replica = Holders::default().with(index);
             lv.floors[index] = None;
-            lv.gone = lv.gone.without(Holders::default().with(index));
-            lv.probed = lv.probed.without(Holders::default().with(index));
+            lv.gone = lv.gone.without(replica);
+            lv.probed = lv.probed.without(replica);
+            // It was said of another server, or of another run.
+            lv.away = lv.away.without(replica);
         }
         lv.gone = lv.gone.union(lv.lost());
         if !over.is_empty() {
@@ -201,6 +217,7 @@ impl VolumeGroup {
             // The copies that could not be made to one that did not run, or was not there, can be made now.
             lv.pace = lv.pace.due();
         }
+        lv.forget_away();
         lv.release_below_floor();
         fresh
     }
@@ -231,16 +248,25 @@ impl VolumeGroup {
         let before = lv.leaving.get(&replica).copied();
         let is_vacated = before.is_some_and(|before| before.is_vacated);
         let is_stale = false;
-        let leaving = Leaving { order, told_ms: now_ms, is_stale, is_lost, away, is_vacated };
+        let leaving = Leaving { order, told_ms: now_ms, is_stale, is_lost, is_vacated };
         lv.leaving.insert(replica, leaving);
+        self.set_away(id, away);
         before.is_none_or(|before| before.is_lost != is_lost)
     }
 
-    /// Servers of these replicas of an LV are away now, and of no others: what is to go stays for them.
+    /// Servers of these replicas of an LV are away now, and of no others: what is to go stays for them, and chunks with
+    /// fewer copies within reach come first. Nothing changes for an LV of which no copies come or go.
     pub fn set_away(&mut self, lv: LvId, away: Holders) {
-        for leaving in self.lvs.get_mut(&lv).into_iter().flat_map(|lv| lv.leaving.values_mut()) {
-            leaving.away = away;
+        let Some(lv) = self.lvs.get_mut(&lv).filter(|lv| lv.is_changing()) else { return };
+        let away = away.common(lv.present);
+        if std::mem::replace(&mut lv.away, away) != away {
+            self.notes.changed();
         }
+    }
+
+    /// LVs of which copies come or go.
+    pub fn changing(&self) -> impl Iterator<Item = LvId> {
+        self.lvs.iter().filter(|(_, lv)| lv.is_changing()).map(|(id, _)| *id)
     }
 
     /// Forgets orders that the manager does not repeat any more; before that they let nothing go.
@@ -251,6 +277,7 @@ impl VolumeGroup {
                 it.is_stale = age_ms > ORDER_FRESH_MS && !it.is_lost;
                 it.is_lost || it.is_vacated || age_ms <= VACATE_MS
             });
+            lv.forget_away();
         }
     }
 

@@ -193,6 +193,25 @@ fn what_leaves_stays_as_soon_as_others_are_known_to_be_away() {
 }
 
 #[test]
+fn who_is_away_is_said_of_a_server_and_not_of_a_number() {
+    let (mut group, chunk) = (with_replicas(4), chunk(&[0, 1, 2, 3]));
+    let nobody = Holders::default();
+    let within_reach = |group: &VolumeGroup| group.need(&chunk, nobody).within_reach;
+    group.set_away(LvId(1), holders(&[1]));
+    assert_eq!(within_reach(&group), holders(&[0, 1, 2, 3]), "no copies come or go");
+    group.vacate((LvId(1), 0), MapVersion(5), (false, holders(&[1, 2, 9])), 0);
+    assert_eq!(within_reach(&group), holders(&[0, 3]));
+    let mut other = group.info(LvId(1)).expect("it is there").clone();
+    other.replicas[1].server = ServerId(77);
+    other.replicas[2].boot = BootId(78);
+    group.update(other);
+    assert_eq!(within_reach(&group), holders(&[0, 1, 2, 3]), "another server, and another run");
+    group.set_away(LvId(1), holders(&[3]));
+    group.forget_orders(VACATE_MS + 1);
+    assert_eq!(within_reach(&group), holders(&[0, 1, 2, 3]), "nobody says it any more");
+}
+
+#[test]
 fn an_order_that_is_not_repeated_lets_nothing_go() {
     let (mut group, chunk) = (with_replicas(4), chunk(&[0, 1, 2, 3]));
     let nobody = Holders::default();

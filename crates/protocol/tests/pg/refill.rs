@@ -352,11 +352,66 @@ fn a_drained_replica_keeps_its_copy_as_soon_as_the_map_says_that_others_are_away
     pg.store("a", 1, 3);
     let order = MapVersion(5);
     pg.step(Event::Vacate { lv: LV, replica: 0, order, is_lost: false, away: Holders::default() });
-    assert_eq!(pg.pg.lvs_to_vacate(), BTreeSet::from([LV]));
+    assert_eq!(pg.pg.lvs_changing(), BTreeSet::from([LV]));
     pg.step(Event::Away { lv: LV, away: Holders::default().with(2) });
     assert_eq!(walked(&mut pg), ALL, "one of two that stay is up");
     pg.step(Event::Away { lv: LV, away: Holders::default() });
     assert_eq!(walked(&mut pg), Holders(0b110));
+}
+
+/// A PG with an object on three replicas and a fourth that is filled, which is open.
+fn one_is_filled() -> Member {
+    let mut pg = Member::alone(3);
+    pg.store("a", 1, 3);
+    let mut wider = LvInfo { as_of: MapVersion(2), ..info(4) };
+    wider.copies = 3;
+    wider.replicas[3].state = ReplicaState::Rebuilding;
+    pg.step(Event::Lv(wider));
+    pg.answer(3, DataAnswer::Floor(key(1, 100)));
+    assert_eq!(pg.pg.lvs_changing(), BTreeSet::from([LV]));
+    pg
+}
+
+#[test]
+fn copies_whose_servers_are_away_do_not_count_where_a_replica_is_filled() {
+    let mut pg = one_is_filled();
+    let before = pg.pg.replica_changes();
+    pg.step(Event::Away { lv: LV, away: Holders(0b110) });
+    assert_eq!(pg.pg.replica_changes(), before + 1, "single copies are looked for again");
+    let (refills, walk) = pg.walk(1);
+    let [refill] = &refills[..] else { panic!("a single copy comes first: {refills:?}") };
+    assert_eq!((refill.from, refill.to), (Holders(0b1), 3));
+    assert!(refill.priority.is_single());
+    pg.refilled(refill, false);
+    pg.end(&walk);
+    pg.step(Event::Away { lv: LV, away: Holders::default() });
+    assert!(pg.walk(1).0.is_empty(), "three are within reach");
+    assert_eq!(pg.walk(3).0.len(), 1);
+}
+
+/// Managers that do not hear a server cannot tell that nobody reads from it.
+#[test]
+fn copies_whose_servers_are_away_are_read_where_there_are_no_others() {
+    let mut pg = one_is_filled();
+    pg.step(Event::Away { lv: LV, away: ALL });
+    let (refills, _) = pg.walk(1);
+    let [refill] = &refills[..] else { panic!("it is made: {refills:?}") };
+    assert_eq!((refill.from, refill.to), (ALL, 3));
+}
+
+#[test]
+fn a_walk_under_way_counts_though_servers_go_away_and_return() {
+    let mut pg = one_is_filled();
+    let (refills, walk) = pg.walk(3);
+    pg.refilled(&refills[0], true);
+    pg.end(&walk);
+    pg.step(Event::Tick);
+    pg.settle();
+    let (refills, walk) = pg.walk(3);
+    assert!(refills.is_empty());
+    pg.step(Event::Away { lv: LV, away: Holders(0b1) });
+    pg.end(&walk);
+    assert!(matches!(pg.said()[..], [Effect::Rebuilt { lv: LV, replica: 3, .. }]));
 }
 
 #[test]

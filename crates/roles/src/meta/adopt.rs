@@ -218,6 +218,7 @@ impl Meta {
             member.duties.note_lv(info);
         }
         self.carry_out(&mut member);
+        self.look_who_is_away(cluster, &mut member);
         cluster.adoption.views_served.fetch_add(1, Ordering::Relaxed);
         cluster.renew_soon();
         tracing::debug!(%pg, %view, "the pg is served");

@@ -41,9 +41,9 @@ impl Beat {
 }
 
 impl Meta {
-    /// Tells a PG with replicas to vacate which other replicas are out of reach, by the newest map.
-    fn look_who_is_away(&self, cluster: &Cluster, member: &mut Member) {
-        let lvs = member.pg.lvs_to_vacate();
+    /// Tells a PG of which copies come or go whose servers are away, by the newest map.
+    pub(super) fn look_who_is_away(&self, cluster: &Cluster, member: &mut Member) {
+        let lvs = member.pg.lvs_changing();
         if lvs.is_empty() {
             return;
         }

@@ -188,6 +188,8 @@ impl Meta {
                     }
                     self.step(member, Event::Lv(info));
                 }
+                // Before the first walk: what has a single copy within reach comes first.
+                self.look_who_is_away(cluster, member);
             }
             _ => {}
         }

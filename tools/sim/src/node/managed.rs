@@ -95,6 +95,21 @@ impl Node {
         Ok(())
     }
 
+    /// Tells PGs of which copies come or go whose servers are away, by the newest map.
+    pub(super) fn look_who_is_away(&mut self, net: &mut Net) -> Result<(), Fate> {
+        let map = self.life().managers.map.clone();
+        let pgs: Vec<PgId> = self.life().members.iter().map(|it| it.pg.id()).collect();
+        for pg in pgs {
+            for lv in self.member(pg).pg.lvs_changing() {
+                if let Some(record) = map.lv(lv) {
+                    let away = map.away(record);
+                    self.step(pg, Event::Away { lv, away }, net)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Repeats its messages and questions at each beat.
     pub(super) fn beat(&mut self, net: &mut Net) {
         let (id, run) = (self.id, self.run);
