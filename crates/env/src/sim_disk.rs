@@ -10,12 +10,14 @@
 //!    [`DiskError::PoweredOff`] for ever; [`SimDisk::reopen`] gives the next boot's disk.
 //! 4. Injected faults end with the boot they were armed in.
 //!
-//! A bit that rots is gone from the page cache too: the next read meets it.
+//! A bit that rots is gone from the page cache too: the next read meets it. So does one of a sector that the medium
+//! cannot read any more, until a write covers it.
 
 mod content;
 mod machine;
 
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -54,6 +56,8 @@ pub struct Counts {
     pub writes_misdirected: u64,
     /// Ranges whose space was given back.
     pub holes_punched: u64,
+    /// Reads that met a sector that cannot be read.
+    pub reads_failed: u64,
 }
 
 /// Faults armed and not yet gone off.
@@ -161,6 +165,15 @@ impl SimDisk {
     /// [`DiskError::NotFound`].
     pub fn flip_bit(&self, name: &str, offset: u64) -> Result<(), DiskError> {
         self.machine.lock().flip(name, offset, 0)
+    }
+
+    /// Has the medium lose the sectors of a range: reads that meet one fail with [`DiskError::Broken`], in all boots, until a
+    /// write covers that sector whole.
+    ///
+    /// # Errors
+    /// [`DiskError::NotFound`].
+    pub fn fail_reads(&self, name: &str, range: Range<u64>) -> Result<(), DiskError> {
+        self.machine.lock().lose_sectors(name, range)
     }
 
     /// Counts of events so far, over all boots.
@@ -303,7 +316,9 @@ impl Drop for SimFile {
 
 impl DiskFile for SimFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize, DiskError> {
-        Ok(self.machine()?.inode(self.inode).cached.read(offset, buf))
+        let mut machine = self.machine()?;
+        machine.check_readable((self.inode, &self.name), offset, buf.len())?;
+        Ok(machine.inode(self.inode).cached.read(offset, buf))
     }
 
     fn read_cached_at(&self, offset: u64, buf: &mut [u8]) -> Result<Option<usize>, DiskError> {
@@ -311,7 +326,9 @@ impl DiskFile for SimFile {
     }
 
     fn read_device_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize, DiskError> {
-        Ok(self.machine()?.inode(self.inode).read_device(offset, buf))
+        let mut machine = self.machine()?;
+        machine.check_readable((self.inode, &self.name), offset, buf.len())?;
+        Ok(machine.inode(self.inode).read_device(offset, buf))
     }
 
     fn write_at(&self, offset: u64, parts: &[IoSlice<'_>]) -> Result<(), DiskError> {

@@ -104,8 +104,9 @@ pub fn describe(disk: &dyn Disk, name: &str) -> Result<Description, VolumeError>
     let mut superblock_copies = 0;
     for offset in SUPERBLOCK_OFFSETS {
         let mut page = [0; PAGE_BYTES];
-        read(offset, &mut page)?;
-        superblock_copies += usize::from(Superblock::decode(&page) == Ok(superblock));
+        let is_read = read(offset, &mut page).is_ok();
+        let is_good = is_read && Superblock::decode(&page) == Ok(superblock);
+        superblock_copies += usize::from(is_good);
     }
     let (mut pvs, mut let_go, mut damaged) = (Vec::new(), Vec::new(), Vec::new());
     for (index, found) in superblock.read_headers(read)?.into_iter().enumerate() {

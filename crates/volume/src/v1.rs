@@ -25,6 +25,8 @@ const SUPERBLOCK_MAGIC: [u8; 8] = *b"LARDDISK";
 const HEADER_MAGIC: [u8; 8] = *b"LARDERPV";
 const HEADERS_OFFSET: u64 = 2 * PAGE_BYTES as u64;
 const SUM_OFFSET: usize = PAGE_BYTES - 8;
+/// Byte of what is lost: no slot is filled with it, nor is one that is empty.
+const LOST: u8 = 0xFF;
 const STATE_IN_USE: u8 = 1;
 const STATE_LET_GO: u8 = 2;
 const VOIDS_OFFSET: usize = 72;
@@ -151,7 +153,8 @@ impl Superblock {
         self.data_start() + u64::from(pv.0) * self.pv_bytes
     }
 
-    /// Reads all headers. `read` fills its buffer from an offset and returns how far it got.
+    /// Reads all headers. `read` fills its buffer from an offset and returns how far it got. Where it fails, the headers
+    /// are read page by page, and a page that cannot be read is a bad slot.
     pub(crate) fn read_headers(
         &self,
         read: impl Fn(u64, &mut [u8]) -> Result<usize, DiskError>,
@@ -162,9 +165,19 @@ impl Superblock {
         for first in (0..self.pv_count).step_by(PVS_AT_ONCE as usize) {
             let count = PVS_AT_ONCE.min(self.pv_count - first);
             let bytes = &mut bytes[..count as usize * HEADER_BYTES];
-            let filled = read(self.header_offset(PvId(first)), bytes)?;
-            // A file cut short inside its headers has lost them, which is not the same as empty.
-            bytes[filled..].fill(0xFF);
+            let offset = self.header_offset(PvId(first));
+            match read_or_lose(&read, offset, bytes) {
+                Err(DiskError::Broken { .. }) => {
+                    for (page, at) in bytes.chunks_mut(PAGE_BYTES).zip(0u64..) {
+                        let offset = offset + at * PAGE_BYTES as u64;
+                        match read_or_lose(&read, offset, page) {
+                            Err(DiskError::Broken { .. }) => page.fill(LOST),
+                            read => read?,
+                        }
+                    }
+                }
+                read => read?,
+            }
             for (index, slots) in bytes.as_chunks::<HEADER_BYTES>().0.iter().enumerate() {
                 found.push(self.find(PvId(first + index as u32), slots));
             }
@@ -213,6 +226,17 @@ impl Found {
             State::LetGo => Self::LetGo(header),
         }
     }
+}
+
+/// Fills a buffer. A file cut short inside its headers has lost them, which is not the same as empty.
+fn read_or_lose(
+    read: impl Fn(u64, &mut [u8]) -> Result<usize, DiskError>,
+    offset: u64,
+    into: &mut [u8],
+) -> Result<(), DiskError> {
+    let filled = read(offset, into)?;
+    into[filled..].fill(LOST);
+    Ok(())
 }
 
 /// Of two PVs of one LV the one counts that was given under the newer map: the power went before the other's header

@@ -85,7 +85,7 @@ impl Volume {
     /// it believes no header that a loss of power could take back.
     ///
     /// # Errors
-    /// [`VolumeError`]. A PV whose header is lost does not fail the volume: it is listed by
+    /// [`VolumeError`]. A PV whose header is lost, or cannot be read, does not fail the volume: it is listed by
     /// [`Volume::damaged_pvs`] and never used again.
     pub fn open(disk: &dyn Disk, name: &str, boot: BootId) -> Result<Self, VolumeError> {
         Self::open_with(disk, name, boot, Planted::None)
@@ -240,15 +240,22 @@ impl Volume {
     }
 }
 
-/// Reads the superblock from whichever copy is good.
+/// Reads the superblock from whichever copy is good. One that the device cannot read is as bad as one that is damaged.
 pub(crate) fn read_superblock(
     name: &str,
     read: impl Fn(u64, &mut [u8]) -> Result<usize, DiskError>,
 ) -> Result<Superblock, VolumeError> {
-    let mut worst = BadSuperblock::NotOne;
+    let (mut worst, mut unread) = (BadSuperblock::NotOne, None);
     for offset in SUPERBLOCK_OFFSETS {
         let mut page = [0; PAGE_BYTES];
-        read(offset, &mut page)?;
+        match read(offset, &mut page) {
+            Ok(_) => {}
+            Err(error @ DiskError::Broken { .. }) => {
+                unread = Some(error);
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        }
         match Superblock::decode(&page) {
             Ok(superblock) => return Ok(superblock),
             Err(BadSuperblock::NotOne) => {}
@@ -256,22 +263,28 @@ pub(crate) fn read_superblock(
         }
     }
     let name = name.to_owned();
-    Err(match worst {
-        BadSuperblock::Version(found) => VolumeError::Version { name, found, known: VERSION },
-        BadSuperblock::NotOne => VolumeError::Damaged { name, reason: "there is no superblock" },
-        BadSuperblock::Damaged => {
+    Err(match (worst, unread) {
+        (BadSuperblock::Version(found), _) => VolumeError::Version { name, found, known: VERSION },
+        (_, Some(error)) => error.into(),
+        (BadSuperblock::NotOne, None) => {
+            VolumeError::Damaged { name, reason: "there is no superblock" }
+        }
+        (BadSuperblock::Damaged, None) => {
             VolumeError::Damaged { name, reason: "no copy of the superblock matches its checksum" }
         }
     })
 }
 
-/// Writes again the copy of a superblock that is not as it should be, if one is not.
+/// Writes again the copy of a superblock that is not as it should be, or cannot be read, if one is so.
 fn restore_superblock(file: &dyn DiskFile, superblock: &Superblock) -> Result<(), DiskError> {
     let good = superblock.encode();
     for offset in SUPERBLOCK_OFFSETS {
         let mut page = [0; PAGE_BYTES];
-        file.read_device_at(offset, &mut page)?;
-        if page != good {
+        let is_read = match file.read_device_at(offset, &mut page) {
+            Err(DiskError::Broken { .. }) => false,
+            read => read.map(|_| true)?,
+        };
+        if !is_read || page != good {
             file.write_at(offset, &[IoSlice::new(&good)])?;
             file.sync()?;
         }

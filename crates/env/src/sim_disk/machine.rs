@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::content::{BLOCK_BYTES, Content, SECTOR_BYTES, Sector};
@@ -22,6 +23,8 @@ pub(super) struct Inode {
     pub(super) cached: Content,
     /// Changes since the last sync, in order.
     pending: Vec<Change>,
+    /// Sectors that the medium cannot read.
+    lost: BTreeSet<u64>,
     /// Open handles.
     handles: u64,
 }
@@ -127,6 +130,9 @@ impl Inode {
             let index = at / SECTOR_BYTES;
             let within = (at % SECTOR_BYTES) as usize;
             let take = (SECTOR_BYTES - at % SECTOR_BYTES).min(end - at) as usize;
+            if take == SECTOR_BYTES as usize {
+                self.lost.remove(&index);
+            }
             let source = &bytes[(at - offset) as usize..][..take];
             let mut image = match self.cached.sector(index) {
                 Some(sector) => **sector,
@@ -472,6 +478,29 @@ impl Machine {
             inode.handles -= 1;
         }
         self.collect();
+    }
+
+    pub(super) fn lose_sectors(&mut self, name: &str, range: Range<u64>) -> Result<(), DiskError> {
+        let id = self.lookup(name)?;
+        let sectors = range.start / SECTOR_BYTES..range.end.div_ceil(SECTOR_BYTES);
+        self.inode(id).lost.extend(sectors);
+        Ok(())
+    }
+
+    /// Fails if a read meets a sector that cannot be read.
+    pub(super) fn check_readable(
+        &mut self,
+        (id, path): (InodeId, &str),
+        offset: u64,
+        len: usize,
+    ) -> Result<(), DiskError> {
+        let end = offset + len as u64;
+        let sectors = offset / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES);
+        if len == 0 || self.inode(id).lost.range(sectors).next().is_none() {
+            return Ok(());
+        }
+        self.counts.reads_failed += 1;
+        Err(super::broken("read", path))
     }
 
     pub(super) fn flip(&mut self, name: &str, offset: u64, bit: u64) -> Result<(), DiskError> {

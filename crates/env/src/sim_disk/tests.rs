@@ -329,6 +329,30 @@ fn rot_and_flips_change_one_bit_on_the_medium() {
 }
 
 #[test]
+fn a_sector_that_cannot_be_read_fails_reads_until_it_is_written() {
+    let disk = SimDisk::new(7, MIB);
+    synced_file(&disk, "a/f", &[1; 4096]);
+    disk.fail_reads("a/f", 1000..1025).unwrap();
+    disk.crash();
+    let disk = disk.reopen();
+    let file = disk.open("a/f", OpenMode::ReadWrite).unwrap();
+    let read = |from: u64, len: usize| {
+        let mut bytes = vec![0; len];
+        let read = file.read_at(from, &mut bytes);
+        assert_eq!(file.read_device_at(from, &mut bytes), read);
+        read
+    };
+    assert_eq!(read(0, 512), Ok(512));
+    assert!(matches!(read(0, 513), Err(DiskError::Broken { .. })));
+    assert!(matches!(read(1535, 1), Err(DiskError::Broken { .. })));
+    assert_eq!(read(1536, 4096), Ok(2560));
+    assert_eq!(disk.counts().reads_failed, 4);
+    write(&file, 512, &[2; 600]);
+    assert_eq!(read(0, 1024), Ok(1024));
+    assert!(matches!(read(1024, 1), Err(DiskError::Broken { .. })), "half of it was written");
+}
+
+#[test]
 fn a_misdirected_write_lands_elsewhere_in_the_same_file() {
     let disk = SimDisk::new(3, MIB);
     let small = synced_file(&disk, "d/small", &[1; 512]);

@@ -326,6 +326,44 @@ fn one_slot_of_a_header_may_rot_but_not_two() {
 }
 
 #[test]
+fn one_slot_of_a_header_may_be_unreadable_but_not_two() {
+    for both in [false, true] {
+        let (mut disk, mut volume) = opened(15);
+        one(&mut volume, create(1, LvId(41))).unwrap();
+        one(&mut volume, raise(key(1, 9))).unwrap();
+        drop(volume);
+        // As above: the newer slot of PV 0 is the first.
+        let lost = if both { 8192..16384 } else { 12288..16384 };
+        disk.fail_reads(NAME, lost).unwrap();
+        let damaged = if both { vec![PvId(0)] } else { vec![] };
+        assert_eq!(describe(&*disk, NAME).unwrap().damaged, damaged);
+        let mut volume = restart(&mut disk, 2);
+        assert!(disk.counts().reads_failed > 0);
+        assert_eq!(volume.damaged_pvs().collect::<Vec<_>>(), damaged);
+        let expected = if both { Err(Refusal::UnknownLv) } else { Ok(Answer::Floor(key(1, 9))) };
+        assert_eq!(one(&mut volume, open(1, key(1, 0), 2)), expected);
+        assert!(volume.lvs().any(|(lv, _)| lv == LvId(41)), "other PVs are not concerned");
+    }
+}
+
+#[test]
+fn a_superblock_copy_that_cannot_be_read_is_replaced() {
+    for copy in [0, 4096] {
+        let (mut disk, volume) = opened(16);
+        drop(volume);
+        disk.fail_reads(NAME, copy..copy + 4096).unwrap();
+        assert_eq!(describe(&*disk, NAME).unwrap().superblock_copies, 1);
+        let volume = restart(&mut disk, 2);
+        assert_eq!(volume.identity(), (11, config().disk_id));
+        assert_eq!(describe(&*disk, NAME).unwrap().superblock_copies, 2);
+        drop(volume);
+        disk.fail_reads(NAME, 0..8192).unwrap();
+        let refused = Volume::open(&*disk, NAME, BootId(3)).map(|_| ());
+        assert!(matches!(refused, Err(VolumeError::Disk(_))), "{refused:?}");
+    }
+}
+
+#[test]
 fn a_rotten_superblock_copy_is_replaced() {
     let (mut disk, volume) = opened(16);
     drop(volume);
