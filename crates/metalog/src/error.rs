@@ -75,6 +75,8 @@ pub enum DamageKind {
     Short,
     /// Records below a position known to be synced do not verify.
     Record,
+    /// Records below a position known to be synced lie where the device cannot be read.
+    Unreadable,
     /// A record verifies but does not follow its PG's record before.
     Chain,
 }
@@ -88,6 +90,9 @@ impl fmt::Display for Damage {
             DamageKind::Short => write!(f, "was cut off at byte {}", self.offset)?,
             DamageKind::Record => {
                 write!(f, "lost durable records at byte {}", self.offset)?;
+            }
+            DamageKind::Unreadable => {
+                write!(f, "has durable records at byte {} that the disk cannot read", self.offset)?;
             }
             DamageKind::Chain => {
                 write!(f, "has a record that follows a lost one at byte {}", self.offset)?;

@@ -27,6 +27,9 @@ pub const PGS_NAMED_MAX: usize = 16;
 pub const ZERO_AHEAD_BYTES: u64 = 512 * 1024;
 /// Bytes that must stay free on the disk beside a new segment.
 pub const FREE_BYTES_MIN: u64 = 1024 * 1024;
+/// Most pages of a segment that a start goes on without because the device cannot read them. A device that fails at more
+/// fails as a whole.
+pub const UNREADABLE_PAGES_MAX: usize = 256;
 /// Most damaged places that one scan names.
 pub const DAMAGES_NAMED_MAX: usize = 64;
 

@@ -8,18 +8,22 @@
 //! 3. A log with damage is left as it is.
 //! 4. Of a segment only what the file system knows to be a reservation, never written, goes unread: it
 //!    would give zeros. How long the file is counts, not how much of it was read.
+//! 5. A page that the device cannot read is one that does not verify. Below what is known to be synced that is damage.
+//!    Behind the end it is of no account, and written over.
 
+use std::collections::BTreeMap;
+use std::io::IoSlice;
 use std::sync::Arc;
 
-use larder_env::{Disk, DiskError, OpenMode};
+use larder_env::{Disk, DiskError, DiskFile, OpenMode};
 
 use crate::appender::Appender;
 use crate::config::LogConfig;
 use crate::error::{Damage, DamageKind, LogError};
-use crate::limits::{SEGMENT_HEADER_BYTES, WRITE_ALIGN_BYTES};
+use crate::limits::{SEGMENT_HEADER_BYTES, UNREADABLE_PAGES_MAX, WRITE_ALIGN_BYTES};
 use crate::segments::{self, Segments, segment_path};
 use crate::v1::{self, BadHeader, Layout, Lsn};
-use crate::walk::{Recovered, Walk};
+use crate::walk::{Contents, Recovered, Walk};
 use crate::writer::Writer;
 
 /// The findings of a recovery.
@@ -37,6 +41,10 @@ pub struct Recovery {
     pub records: u64,
     /// Bytes that had been written behind the end but never synced, and were cut.
     pub torn_bytes: u64,
+    /// Segments whose header did not verify, though their records did: it was written anew.
+    pub bad_headers: u64,
+    /// Pages of the log that the disk could not read. No record is known to be lost with them.
+    pub unreadable_pages: u64,
 }
 
 /// The contents of a log, read without changing it.
@@ -54,6 +62,10 @@ pub struct ScanReport {
     pub records: u64,
     /// Bytes behind the end that were written and never synced, for the next start to cut: harmless.
     pub torn_bytes: u64,
+    /// Segments whose header does not verify, though their records do, for the next start to write anew: harmless.
+    pub bad_headers: Vec<u64>,
+    /// Pages that the disk cannot read. Where records were lost with them, damages tell.
+    pub unreadable_pages: u64,
     /// Places at which durable records are lost; at most [`crate::limits::DAMAGES_NAMED_MAX`].
     pub damages: Vec<Damage>,
 }
@@ -65,6 +77,21 @@ enum Access {
     Look,
     /// Make durable what is read.
     Own,
+}
+
+/// The findings of reading the segments that the walk does not know.
+#[derive(Debug, Default)]
+struct Findings {
+    /// The first segment that is missing, or has a header for which nothing stands.
+    unusable: Option<u64>,
+    /// Offsets of the pages that cannot be read, by segment.
+    unreadable: BTreeMap<u64, Vec<u64>>,
+}
+
+impl Findings {
+    fn unreadable_pages(&self) -> u64 {
+        self.unreadable.values().map(|pages| pages.len() as u64).sum()
+    }
 }
 
 /// Opens a log, or creates it if `dir` has none, and gives its records to `visit` in their order.
@@ -97,7 +124,7 @@ pub fn recover(
     };
     let first_segment = listing.segments.first().copied().unwrap_or(0);
     let mut walk = Walk::new(layout, dir, first_segment, config.checks_chains(), visit);
-    let unusable = read_segments(&*disk, dir, &listing.segments, access, &mut walk)?;
+    let findings = read_segments(&*disk, dir, &listing.segments, access, &mut walk)?;
     if let Some(damage) = walk.damages().into_iter().next() {
         return Err(LogError::Damaged(damage));
     }
@@ -105,7 +132,7 @@ pub fn recover(
     let outcome = if created {
         segments.extend()
     } else {
-        go_on_at_end(&mut segments, &walk, unusable, access)
+        go_on_at_end(&mut segments, &walk, &findings, access)
     };
     outcome.map_err(|error| full_or_broken(error, dir))?;
     let recovery = Recovery {
@@ -115,6 +142,8 @@ pub fn recover(
         end: walk.end,
         records: walk.records,
         torn_bytes: walk.torn_bytes(),
+        bad_headers: walk.bad_headers.len() as u64,
+        unreadable_pages: findings.unreadable_pages(),
     };
     let mut writer = Writer::new(segments, config.clone(), walk.end)?;
     let appender = Appender::new(layout, dir, walk.chains, writer.progress());
@@ -139,11 +168,13 @@ pub fn scan(
             end: Lsn(0),
             records: 0,
             torn_bytes: 0,
+            bad_headers: Vec::new(),
+            unreadable_pages: 0,
             damages: numbers.first().map(|first| no_header(dir, *first)).into_iter().collect(),
         });
     };
     let mut walk = Walk::new(layout, dir, numbers[0], true, visit);
-    read_segments(disk, dir, &numbers, Access::Look, &mut walk)?;
+    let findings = read_segments(disk, dir, &numbers, Access::Look, &mut walk)?;
     Ok(ScanReport {
         log_id: Some(layout.log_id),
         segments: numbers.len() as u64,
@@ -152,6 +183,8 @@ pub fn scan(
         records: walk.records,
         torn_bytes: walk.torn_bytes(),
         damages: walk.damages(),
+        bad_headers: walk.bad_headers,
+        unreadable_pages: findings.unreadable_pages(),
     })
 }
 
@@ -160,7 +193,10 @@ fn find_layout(disk: &dyn Disk, dir: &str, numbers: &[u64]) -> Result<Option<Lay
     for number in numbers {
         let path = segment_path(dir, *number);
         let mut header = [0; SEGMENT_HEADER_BYTES as usize];
-        let read = disk.open(&path, OpenMode::Read)?.read_at(0, &mut header)?;
+        let read = match disk.open(&path, OpenMode::Read)?.read_at(0, &mut header) {
+            Err(DiskError::Broken { .. }) => continue,
+            read => read?,
+        };
         match v1::decode_segment_header(&header[..read], *number) {
             Ok(layout) => return Ok(Some(layout)),
             Err(BadHeader::Version(found)) => {
@@ -172,23 +208,23 @@ fn find_layout(disk: &dyn Disk, dir: &str, numbers: &[u64]) -> Result<Option<Lay
     Ok(None)
 }
 
-/// Reads all segments; returns the number of the first that is missing or has a bad header.
+/// Reads all segments.
 fn read_segments(
     disk: &dyn Disk,
     dir: &str,
     numbers: &[u64],
     access: Access,
     walk: &mut Walk<'_>,
-) -> Result<Option<u64>, LogError> {
+) -> Result<Findings, LogError> {
     let layout = walk.layout();
-    let mut unusable = None;
+    let mut findings = Findings::default();
     let mut buffer = vec![0; layout.segment_bytes as usize];
     let mut filled = 0;
     let mut expected = numbers.first().copied().unwrap_or(0);
     for number in numbers.iter().copied() {
         if number != expected {
             walk.missing_segment(expected);
-            unusable.get_or_insert(expected);
+            findings.unusable.get_or_insert(expected);
         }
         expected = number + 1;
         let path = segment_path(dir, number);
@@ -202,41 +238,90 @@ fn read_segments(
         // Behind what was written a reservation has nothing but zeros, and so has the buffer.
         let len = file.len()?.min(layout.segment_bytes) as usize;
         let zeros_from = file.zeros_from()?.min(len as u64) as usize;
-        let read = file.read_device_at(0, &mut buffer[..zeros_from])?;
+        let (read, unreadable) = read_readable(&*file, &mut buffer[..zeros_from])?;
         let end = if read < zeros_from { read } else { len };
         buffer[read..filled.max(read)].fill(0);
         filled = read;
         let bytes = &buffer[..end];
         let header_verifies = v1::decode_segment_header(bytes, number) == Ok(layout);
-        if !header_verifies {
-            unusable.get_or_insert(number);
+        let contents =
+            Contents { bytes, zeros_from: read, unreadable: &unreadable, header_verifies };
+        if !walk.segment(number, &contents) {
+            findings.unusable.get_or_insert(number);
         }
-        walk.segment(number, bytes, read, header_verifies);
+        if !unreadable.is_empty() {
+            findings.unreadable.insert(number, unreadable);
+        }
     }
-    Ok(unusable)
+    Ok(findings)
 }
 
-/// Cuts what lies behind the end, durably.
+/// Reads a file from its start; returns how far it got, and the offsets of pages that the device cannot read: these are
+/// zeros, which no record is.
+fn read_readable(file: &dyn DiskFile, into: &mut [u8]) -> Result<(usize, Vec<u64>), DiskError> {
+    match file.read_device_at(0, into) {
+        Err(DiskError::Broken { .. }) => {}
+        read => return Ok((read?, Vec::new())),
+    }
+    let (mut filled, mut unreadable) = (0, Vec::new());
+    for page in into.chunks_mut(WRITE_ALIGN_BYTES as usize) {
+        match file.read_device_at(filled as u64, page) {
+            Err(DiskError::Broken { .. }) if unreadable.len() < UNREADABLE_PAGES_MAX => {
+                page.fill(0);
+                unreadable.push(filled as u64);
+                filled += page.len();
+            }
+            read => {
+                let read = read?;
+                filled += read;
+                if read < page.len() {
+                    break;
+                }
+            }
+        }
+    }
+    Ok((filled, unreadable))
+}
+
+/// Cuts what lies behind the end, durably, and makes good what can be: headers for which records stand, and pages that
+/// cannot be read until they are written.
 fn go_on_at_end(
     segments: &mut Segments,
     walk: &Walk<'_>,
-    unusable: Option<u64>,
+    findings: &Findings,
     access: Access,
 ) -> Result<(), DiskError> {
     let layout = segments.layout();
-    if let Some(number) = unusable {
+    if let Some(number) = findings.unusable {
         segments.cut_from(number)?;
+    }
+    if access == Access::Look {
+        return Ok(());
+    }
+    for number in walk.bad_headers.iter().filter(|number| **number < segments.end()) {
+        let file = segments.open_segment(*number)?;
+        let header = v1::encode_segment_header(&layout, *number);
+        file.write_at(0, &[IoSlice::new(&header)])?;
+        file.sync()?;
     }
     let last_used = layout.segment_of(walk.end).min(segments.end() - 1);
     for number in last_used.max(segments.first())..segments.end() {
-        let Some(end) = walk.residue.get(&number).filter(|_| access == Access::Own) else {
+        let start = layout.start_of(number).0;
+        let from = walk.end.0.max(start + SEGMENT_HEADER_BYTES) - start;
+        let residue = walk.residue.get(&number).map(|end| end.0 - start);
+        let unreadable = findings.unreadable.get(&number).into_iter().flatten();
+        // If the end lies in one, what verifies of it is zeros.
+        let unreadable = unreadable.filter(|page| **page + WRITE_ALIGN_BYTES > from);
+        if residue.is_none() && unreadable.clone().next().is_none() {
             continue;
-        };
+        }
         let file = segments.open_segment(number)?;
-        let first = layout.start_of(number).0 + SEGMENT_HEADER_BYTES;
-        let from = layout.offset_of(Lsn(walk.end.0.max(first)));
-        let to = end.0 - layout.start_of(number).0;
-        segments::write_zeros(&*file, from, to.next_multiple_of(WRITE_ALIGN_BYTES))?;
+        for page in unreadable {
+            segments::write_zeros(&*file, *page, page + WRITE_ALIGN_BYTES)?;
+        }
+        if let Some(to) = residue {
+            segments::write_zeros(&*file, from, to.next_multiple_of(WRITE_ALIGN_BYTES))?;
+        }
         file.sync()?;
     }
     Ok(())

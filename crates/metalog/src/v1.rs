@@ -203,6 +203,14 @@ pub(crate) fn decode<'a>(layout: &Layout, at: Lsn, bytes: &'a [u8]) -> Option<(S
     Some((stored, checksum))
 }
 
+/// Bytes that a record at `at` takes, as far as its beginning tells.
+pub(crate) fn extent(layout: &Layout, at: Lsn, bytes: &[u8]) -> u64 {
+    if !begins(layout, at, bytes) {
+        return RECORD_HEADER_BYTES;
+    }
+    stored_bytes((u32_at(bytes, 16) as usize).min(OP_BYTES_MAX))
+}
+
 /// True if a record of this log begins at `at`, whole or not.
 pub(crate) fn begins(layout: &Layout, at: Lsn, bytes: &[u8]) -> bool {
     bytes.len() >= HEADER && u32_at(bytes, 8) == tag(layout.seed(at))

@@ -5,6 +5,8 @@
 //! 1. Records are given out in the order of the log, up to the first place that does not verify.
 //! 2. Behind that place the search goes on through all that is left, at every place where a record
 //!    could begin: only so can damage be told from a torn tail.
+//! 3. A segment's header has nothing that its name, the log's other headers and its records do not tell: where its
+//!    first record verifies, a bad header is no damage.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +17,7 @@ use crate::appender::Chains;
 use crate::error::{Damage, DamageKind};
 use crate::limits::{
     DAMAGES_NAMED_MAX, RECORD_ALIGN_BYTES, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES,
+    WRITE_ALIGN_BYTES,
 };
 use crate::segments::segment_path;
 use crate::v1::{self, Kind, Layout, Lsn, Stored};
@@ -32,6 +35,18 @@ pub struct Recovered<'a> {
     pub end: Lsn,
     /// The record.
     pub record: Record<'a>,
+}
+
+/// A segment as it was read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Contents<'a> {
+    /// Its file, which may have been cut short.
+    pub(crate) bytes: &'a [u8],
+    /// From here on the file has nothing but zeros.
+    pub(crate) zeros_from: usize,
+    /// Offsets of the pages that the device cannot read, which are zeros here.
+    pub(crate) unreadable: &'a [u64],
+    pub(crate) header_verifies: bool,
 }
 
 /// A place that does not verify, or does not follow.
@@ -58,6 +73,8 @@ pub(crate) struct Walk<'a> {
     pub(crate) end: Lsn,
     /// Last bytes, by segment, of records that verify behind the end: to be cut.
     pub(crate) residue: BTreeMap<u64, Lsn>,
+    /// Segments whose records stand for a header that does not verify.
+    pub(crate) bad_headers: Vec<u64>,
     /// The first place that does not verify.
     stopped: Option<Lsn>,
     /// True if a record of this log begins there.
@@ -89,6 +106,7 @@ impl<'a> Walk<'a> {
             records: 0,
             end: Lsn(layout.start_of(first_segment).0 + SEGMENT_HEADER_BYTES),
             residue: BTreeMap::new(),
+            bad_headers: Vec::new(),
             stopped: None,
             torn_record: false,
             searching: false,
@@ -102,29 +120,32 @@ impl<'a> Walk<'a> {
         self.layout
     }
 
-    /// Reads one segment: `bytes` are its file, which may have been cut short, with nothing but zeros
-    /// from `zeros_from` on.
-    pub(crate) fn segment(
-        &mut self,
-        number: u64,
-        bytes: &[u8],
-        zeros_from: usize,
-        header_verifies: bool,
-    ) {
+    /// Reads one segment. Returns false if nothing stands for its header.
+    pub(crate) fn segment(&mut self, number: u64, contents: &Contents<'_>) -> bool {
         let start = self.layout.start_of(number).0;
         let whole = self.layout.segment_bytes as usize;
-        let bytes = &bytes[..bytes.len().min(whole)];
-        assert!(zeros_from <= bytes.len(), "what was read is a part of the file");
-        if !header_verifies {
+        let bytes = &contents.bytes[..contents.bytes.len().min(whole)];
+        assert!(contents.zeros_from <= bytes.len(), "what was read is a part of the file");
+        let begins = || {
+            let first = SEGMENT_HEADER_BYTES as usize;
+            let rest = bytes.get(first..)?;
+            v1::decode(&self.layout, Lsn(start + first as u64), rest)
+        };
+        let is_usable = contents.header_verifies || begins().is_some();
+        if !is_usable {
             self.miss(Lsn(start), DamageKind::Header);
+        } else if !contents.header_verifies {
+            self.bad_headers.push(number);
         }
-        self.read_records(number, bytes, zeros_from);
+        self.read_records(number, &Contents { bytes, ..*contents });
         if bytes.len() < whole {
             self.fault(Lsn(start + bytes.len() as u64), DamageKind::Short);
         }
+        is_usable
     }
 
-    fn read_records(&mut self, number: u64, bytes: &[u8], zeros_from: usize) {
+    fn read_records(&mut self, number: u64, contents: &Contents<'_>) {
+        let Contents { bytes, zeros_from, unreadable, .. } = *contents;
         let start = self.layout.start_of(number).0;
         let place = |at: usize| Lsn(start + at as u64);
         let whole = self.layout.segment_bytes as usize;
@@ -132,11 +153,19 @@ impl<'a> Walk<'a> {
         while whole - at >= RECORD_HEADER_BYTES as usize {
             let found = bytes.get(at..).and_then(|rest| v1::decode(&self.layout, place(at), rest));
             let Some((stored, checksum)) = found else {
+                let rest = bytes.get(at..).unwrap_or(&[]);
                 if self.stopped.is_none() {
-                    let rest = bytes.get(at..).unwrap_or(&[]);
                     self.torn_record = v1::begins(&self.layout, place(at), rest);
                 }
-                self.miss(place(at), DamageKind::Record);
+                if !self.searching {
+                    let end = at as u64 + v1::extent(&self.layout, place(at), rest);
+                    let lies_in = |page: &u64| *page < end && page + WRITE_ALIGN_BYTES > at as u64;
+                    let kind = match unreadable.iter().any(lies_in) {
+                        true => DamageKind::Unreadable,
+                        false => DamageKind::Record,
+                    };
+                    self.miss(place(at), kind);
+                }
                 match next_candidate(bytes, at, zeros_from) {
                     Some(next) => at = next,
                     None => return,

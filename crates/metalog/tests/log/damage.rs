@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::harness::{DIR, Entry, Log, MIB, open, same_entries};
+use larder_env::disk::read_file;
 use larder_env::{Disk, OpenMode, SimDisk};
 use larder_metalog::{Damage, DamageKind, LogError, scan};
 use larder_types::PgId;
@@ -169,24 +170,101 @@ fn a_missing_segment_is_damage() {
 }
 
 #[test]
-fn a_bad_header_is_damage_where_records_depend_on_it() {
-    for segment in [FIRST, SECOND] {
+fn a_bad_header_is_written_anew_where_records_stand_for_it() {
+    for (number, segment) in [FIRST, SECOND].into_iter().enumerate() {
         let disk = SimDisk::new(1, 64 * MIB);
-        drop(filled(&disk));
-        disk.flip_bit(segment, 20).unwrap();
-        let damage = damage(&disk);
-        assert_eq!((damage.kind, damage.file.as_str()), (DamageKind::Header, segment));
+        let (log, entries) = filled(&disk);
+        drop(log);
+        let good = read_file(&*disk, segment).unwrap();
+        for is_lost in [false, true] {
+            match is_lost {
+                false => disk.flip_bit(segment, 20).unwrap(),
+                true => disk.fail_reads(segment, 0..4096).unwrap(),
+            }
+            let report = scan(&*disk, DIR, &mut |_| ()).unwrap();
+            assert_eq!((report.damages, report.bad_headers), (vec![], vec![number as u64]));
+            assert_eq!(report.unreadable_pages, u64::from(is_lost));
+            let (log, found) = open(&disk).unwrap();
+            assert!(same_entries(&found, &entries), "{segment}");
+            assert_eq!(log.recovery.bad_headers, 1);
+            drop(log);
+            assert!(read_file(&*disk, segment).unwrap() == good, "it is as it was");
+        }
     }
+}
+
+#[test]
+fn a_bad_header_is_damage_where_the_records_behind_it_are_damaged_too() {
+    let disk = SimDisk::new(1, 64 * MIB);
+    drop(filled(&disk));
+    disk.flip_bit(SECOND, 20).unwrap();
+    disk.flip_bit(SECOND, 4096 + 70).unwrap();
+    let damage = damage(&disk);
+    assert_eq!((damage.kind, damage.file.as_str()), (DamageKind::Header, SECOND));
+}
+
+#[test]
+fn an_unused_segment_with_a_bad_header_is_made_anew() {
     let disk = SimDisk::new(1, 64 * MIB);
     let (mut log, _) = open(&disk).unwrap();
     let entry = log.put(1, b"kept");
     drop(log);
     disk.flip_bit(SECOND, 20).unwrap();
     let (mut log, found) = open(&disk).unwrap();
-    assert!(same_entries(&found, &[entry]), "an unused segment is made anew");
+    assert!(same_entries(&found, &[entry]));
     for _ in 0..40 {
         log.put(1, &[1; 100_000]);
     }
+}
+
+#[test]
+fn a_page_that_cannot_be_read_is_damage_only_where_records_are_lost_with_it() {
+    let disk = SimDisk::new(1, 64 * MIB);
+    let (_, entries) = filled(&disk);
+    let hit = entries[5].start.unwrap();
+    let page = (hit.0 + 8192) / 4096 * 4096;
+    disk.fail_reads(FIRST, page..page + 4096).unwrap();
+    let lost = damage(&disk);
+    assert_eq!((lost.kind, lost.offset), (DamageKind::Unreadable, hit.0));
+    assert_eq!(lost.pgs, [PgId(entries[5].pg)]);
+    assert!(lost.to_string().contains("that the disk cannot read"), "{lost}");
+
+    // Behind the end nothing has a meaning.
+    let disk = SimDisk::new(1, 64 * MIB);
+    let (mut log, _) = open(&disk).unwrap();
+    let kept = log.put(1, b"kept");
+    drop(log);
+    let behind = kept.end.0.next_multiple_of(4096);
+    disk.fail_reads(FIRST, behind..behind + 8192).unwrap();
+    disk.fail_reads(SECOND, 4096..8192).unwrap();
+    let report = scan(&*disk, DIR, &mut |_| ()).unwrap();
+    assert_eq!((report.damages, report.unreadable_pages), (vec![], 3));
+    let (mut log, found) = open(&disk).unwrap();
+    assert!(same_entries(&found, std::slice::from_ref(&kept)));
+    assert_eq!((log.recovery.unreadable_pages, log.recovery.torn_bytes), (3, 0));
+    let next = log.put(1, &[2; 9000]);
+    drop(log);
+    let (log, found) = open(&disk).unwrap();
+    assert!(same_entries(&found, &[kept, next]));
+    assert_eq!(log.recovery.unreadable_pages, 0, "they were written over");
+}
+
+#[test]
+fn an_end_in_a_page_of_zeros_that_cannot_be_read_is_gone_on_at() {
+    let disk = SimDisk::new(1, 64 * MIB);
+    let (mut log, _) = open(&disk).unwrap();
+    // It ends with zeros, the last of which lie in a page of their own.
+    let zeros = log.put(1, &[0; 8100]);
+    let page = zeros.end.0 / 4096 * 4096;
+    assert!(page > 4096 + 64 && page < zeros.end.0);
+    drop(log);
+    disk.fail_reads(FIRST, page..page + 4096).unwrap();
+    let (mut log, _) = open(&disk).unwrap();
+    let next = log.put(1, b"next");
+    drop(log);
+    let (log, found) = open(&disk).unwrap();
+    assert!(same_entries(&found, &[zeros, next]));
+    assert_eq!(log.recovery.unreadable_pages, 0);
 }
 
 #[test]

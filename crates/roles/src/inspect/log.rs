@@ -23,6 +23,14 @@ pub(super) fn scan(
         "{} records in {} segments, {} bytes of torn tail to be cut",
         scanned.records, scanned.segments, scanned.torn_bytes
     ));
+    for segment in &scanned.bad_headers {
+        report.fault(format!(
+            "the header of the log's segment {segment:016x} is damaged; its records are not"
+        ));
+    }
+    if scanned.unreadable_pages > 0 {
+        report.fault(format!("the disk cannot read {} pages of the log", scanned.unreadable_pages));
+    }
     for damage in &scanned.damages {
         report.fault(damage.to_string());
     }

@@ -272,6 +272,13 @@ pub(super) fn recover(
         created = recovery.created,
         "log recovered"
     );
+    if recovery.bad_headers + recovery.unreadable_pages > 0 {
+        tracing::warn!(
+            bad_headers = recovery.bad_headers,
+            unreadable_pages = recovery.unreadable_pages,
+            "the log's disk lost what the log can do without, and it was written anew: watch the disk"
+        );
+    }
     let Replayed { pgs, highest } = replay.finish()?;
     let log = Log::new(appender, segment_bytes, pg_count, &highest);
     Ok(Recovered { kv, log, writer, created: recovery.created, pgs })
