@@ -103,6 +103,20 @@ fn zeros_at_the_end_are_known_only_where_nothing_was_written() {
 }
 
 #[test]
+fn holes_are_believed_only_of_file_systems_that_are_known() {
+    let [zfs, fuse, overlay, nfs] = [0x2FC1_2FC1, 0x6573_5546, 0x794C_7630, 0x6969];
+    for magic in [zfs, fuse, overlay, nfs] {
+        assert!(!are_holes_zeros(magic), "{magic:x}");
+    }
+    let (dir, disk) = disk();
+    let file = disk.open("reserved", OpenMode::CreateNew).unwrap();
+    file.allocate(0, 1 << 20).unwrap();
+    file.sync().unwrap();
+    let known = are_holes_zeros(rustix::fs::statfs(dir.path()).unwrap().f_type as u32);
+    assert!(known || file.zeros_from().unwrap() == 1 << 20, "all of it is read elsewhere");
+}
+
+#[test]
 fn names_do_not_leave_the_root() {
     let (_dir, disk) = disk();
     for name in ["../x", "a/../../x", "", "a//b", "a/", "./a", "a\0b"] {
