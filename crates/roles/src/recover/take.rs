@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use larder_env::disk::read_file;
+use larder_env::disk::{read_file, replace_file};
 use larder_env::{Disk, DiskError, RealDisk};
 use larder_identity::{Authority, Identity, IdentityError};
 use larder_protocol::manager::state::{ServerRecord, ServerRole, ServerState, Topology};
@@ -232,23 +232,23 @@ pub fn take(recovery: &Recovery, dir: &Path, server: Option<ServerId>) -> Result
     let (mut aside, mut goes_on) = (None, false);
     let has_taken = has_identity_of(dir, &authority)?;
     if !has_taken {
-        keep_before(dir, map)?;
+        keep_before(&*disk, dir, map, &authority)?;
     }
     if manages {
         authority.save(&dir.join(AUTHORITY_FILE))?;
         aside = match begin_log(disk.clone(), (cluster, server), map, &recovery.voters, has_taken)?
         {
-            Begun::New(aside) => {
-                // The authority before has signed them.
-                forget_tokens_of(&*disk)?;
-                aside
-            }
+            Begun::New(aside) => aside,
             Begun::GoesOn => {
                 goes_on = true;
                 None
             }
             Begun::Forgotten => return Err(NotTaken::Forgotten { dir: dir.display().to_string() }),
         };
+        if !has_taken {
+            // The authority before has signed them. Since then no manager has run here: it would not have started.
+            forget_tokens_of(&*disk)?;
+        }
     }
     // Last: with another authority's it finds no manager, and a manager does not start.
     let identity = authority.identity(server, roles_of(&record.roles))?;
@@ -264,17 +264,29 @@ fn has_identity_of(dir: &Path, authority: &Authority) -> Result<bool, NotTaken> 
 }
 
 /// Copies identity and authority beside the files that are replaced: with these the server belongs to the managers of before, if
-/// they go on after all.
-fn keep_before(dir: &Path, map: &Topology) -> Result<(), NotTaken> {
+/// they go on after all. A copy is durable, as a whole, before the file is replaced. One that is torn is made again, unless
+/// the file was replaced already.
+fn keep_before(
+    disk: &dyn Disk,
+    dir: &Path,
+    map: &Topology,
+    new: &Authority,
+) -> Result<(), NotTaken> {
+    let cluster = cluster_of(map);
+    let authority = |path: &Path| Authority::load(cluster, path);
     for name in [IDENTITY_FILE, AUTHORITY_FILE] {
-        let (path, before) = (dir.join(name), dir.join(format!("{name}.{}", before(map))));
-        if path.exists() && !before.exists() {
-            let failed = |source| NotTaken::File { path: before.clone(), source };
-            // Its rights are copied, too. It is durable before the file is replaced.
-            fs::copy(&path, &before).map_err(failed)?;
-            for kept in [&*before, dir] {
-                fs::File::open(kept).and_then(|kept| kept.sync_all()).map_err(failed)?;
-            }
+        let before = format!("{name}.{}", before(map));
+        let (path, copy) = (dir.join(name), dir.join(&before));
+        let (is_replaced, is_kept) = match name {
+            AUTHORITY_FILE => (
+                authority(&path).is_ok_and(|found| found.fingerprint() == new.fingerprint()),
+                authority(&copy).is_ok(),
+            ),
+            _ => (false, Identity::load(&copy).is_ok()),
+        };
+        if path.exists() && !is_replaced && !is_kept {
+            // Its owner's alone, as the file itself.
+            replace_file(disk, "", &before, &read_file(disk, name)?)?;
         }
     }
     Ok(())

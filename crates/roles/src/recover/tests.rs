@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::identity::{IDENTITY_FILE, roles_of};
 use crate::limits::{IDS_SKIPPED, VERSIONS_SKIPPED};
-use crate::manager::quorum::{Manager, ManagerConfig, before, has_taken};
+use crate::manager::quorum::{AUTHORITY_FILE, Manager, ManagerConfig, before, has_taken};
 use crate::managers::{BadMap, KeptMap, MAP_FILE, Managers};
 
 const CLUSTER: u64 = 0xc0ffee;
@@ -430,6 +430,37 @@ async fn managers_go_on_from_the_map_and_never_from_it_twice() {
     fs::remove_file(manager.join("quorum/log")).unwrap();
     let forgotten = take(&recovery, &manager, None).unwrap_err();
     assert!(forgotten.to_string().contains("not made anew twice"), "{forgotten}");
+}
+
+#[test]
+fn a_recovery_that_was_cut_off_is_taken_again() {
+    let root = tempfile::tempdir().unwrap();
+    let log = Log::cluster();
+    let recovery = recovered(&files(&log), &["4", "8"]).recovery;
+    let manager = server_dir(root.path(), 0, &log);
+    let authority = Authority::create(larder_types::ClusterId(CLUSTER)).unwrap();
+    authority.save(&manager.join(AUTHORITY_FILE)).unwrap();
+    let names = [IDENTITY_FILE, AUTHORITY_FILE];
+    let olds = names.map(|name| fs::read(manager.join(name)).unwrap());
+    let copies = names.map(|name| manager.join(format!("{name}.{}", before(&recovery.map))));
+    let are_kept = || assert_eq!(copies.each_ref().map(|copy| fs::read(copy).unwrap()), olds);
+    // An earlier release was cut off within the copies, which had their names at once.
+    copies.iter().for_each(|copy| fs::write(copy, b"").unwrap());
+    take(&recovery, &manager, None).unwrap();
+    are_kept();
+
+    // Cut off behind the log, before tokens were forgotten: with the new authority, and the old identity.
+    fs::write(manager.join(IDENTITY_FILE), &olds[0]).unwrap();
+    fs::write(manager.join("tokens"), b"tokens of before").unwrap();
+    assert!(take(&recovery, &manager, None).unwrap().goes_on);
+    assert!(!manager.join("tokens").exists());
+    are_kept();
+
+    // A copy that was lost is not made of the new authority.
+    fs::write(manager.join(IDENTITY_FILE), &olds[0]).unwrap();
+    fs::write(&copies[1], b"").unwrap();
+    take(&recovery, &manager, None).unwrap();
+    assert_eq!(fs::read(&copies[1]).unwrap(), b"");
 }
 
 #[test]

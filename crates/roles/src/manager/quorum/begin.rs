@@ -88,7 +88,7 @@ pub(crate) fn has_taken(of: &Topology, recovered: &Topology) -> bool {
 /// Removes the join tokens from before a recovery: they name the former authority.
 pub(crate) fn forget_tokens_of(disk: &dyn Disk) -> Result<(), DiskError> {
     match disk.remove(tokens::FILE) {
-        Ok(()) | Err(DiskError::NotFound { .. }) => Ok(()),
+        Ok(()) | Err(DiskError::NotFound { .. }) => disk.sync_dir(""),
         Err(error) => Err(error),
     }
 }
