@@ -343,6 +343,10 @@ pub const FLOORS_TOLD_MAX: usize = 64;
 pub const PROXY_PATIENCE_MS: u64 = 30_000;
 /// Rows of uploads that are looked at in one scan for those that nobody ended.
 pub const EXPIRY_ROWS_MAX: usize = 1000;
+/// Milliseconds that both clocks may differ by between two searches for abandoned uploads; an eighth of `upload_life` if less.
+pub const EXPIRY_CLOCK_OFF_MS_MAX: u64 = 60_000;
+/// Milliseconds after which the wall's clock is believed there without a newer upload; `upload_life` if less.
+pub const EXPIRY_BELIEVED_MS_MAX: u64 = 86_400_000;
 /// The longest pause between two searches for abandoned uploads, in milliseconds; else it is a quarter of `upload_life`.
 pub const EXPIRY_PAUSE_MS_MAX: u64 = 3_600_000;
 /// Milliseconds after which nobody leads the managers any more, if none has said for so long that its map

@@ -2,21 +2,28 @@
 //!
 //! S3 ends them by a rule of the bucket's lifecycle, which few set. Here they end after a time that the operator sets. One proxy of
 //! a store looks for them, as each search costs every primary a scan. Two that search at once do no harm.
+//!
+//! # Invariant
+//!
+//! A clock that steps ahead aborts nothing at once, as what it aborts was acknowledged. Two searches must agree by the steady
+//! clock. Until they have agreed for a day, no upload goes that is not older than the newest one by the whole age.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use larder_objects::ObjectError;
-use larder_protocol::Call;
+use larder_protocol::{Call, Now};
 use larder_types::codec::decode;
 use larder_types::{BucketId, UploadRow, rows};
 use tokio::time::sleep;
 
 use super::Proxy;
 use super::reach::{Onward, Reach, Scan};
-use crate::clock::now_ms;
-use crate::limits::{EXPIRY_PAUSE_MS_MAX, EXPIRY_ROWS_MAX};
+use crate::clock::now;
+use crate::limits::{
+    EXPIRY_BELIEVED_MS_MAX, EXPIRY_CLOCK_OFF_MS_MAX, EXPIRY_PAUSE_MS_MAX, EXPIRY_ROWS_MAX,
+};
 
 /// Prefix of the rows of open uploads, and the first row behind them.
 const UPLOADS: (&[u8], &[u8]) = (b"U", b"V");
@@ -53,7 +60,33 @@ impl<R: Reach> Proxy<R> {
 
     /// Looks through some rows for such uploads.
     async fn uploads_before(&self, from: Vec<u8>, before_ms: u64) -> Result<Found, ObjectError> {
-        let (mut old, mut looked_at, mut next) = (Vec::new(), 0, None);
+        let mut old = Vec::new();
+        let next = self.visit_uploads(from, |bucket, upload| {
+            if upload.clock.ms() < before_ms {
+                old.push((bucket, upload));
+            }
+        });
+        let next = next.await?;
+        Ok((old, next))
+    }
+
+    /// The time at which the newest open upload was begun, in milliseconds since 1970; 0 if there is none.
+    async fn newest_upload_ms(&self) -> Result<u64, ObjectError> {
+        let (mut from, mut newest_ms) = (Some(UPLOADS.0.to_vec()), 0);
+        while let Some(first) = from {
+            let visit = |_, upload: UploadRow| newest_ms = upload.clock.ms().max(newest_ms);
+            from = self.visit_uploads(first, visit).await?;
+        }
+        Ok(newest_ms)
+    }
+
+    /// Visits the open uploads of some rows. Returns the row where the next ones begin, if there are more.
+    async fn visit_uploads(
+        &self,
+        from: Vec<u8>,
+        mut visit: impl FnMut(BucketId, UploadRow) + Send,
+    ) -> Result<Option<Vec<u8>>, ObjectError> {
+        let (mut looked_at, mut next) = (0, None);
         let (to, wanted) = (Some(UPLOADS.1), EXPIRY_ROWS_MAX);
         let scan = Scan { pg: None, settle: false, from, to, wanted };
         let scanned = self.reach.scan(scan, |row, value| {
@@ -63,17 +96,63 @@ impl<R: Reach> Proxy<R> {
                 return Onward::Stop;
             }
             match (rows::bucket_of(row), decode::<UploadRow>("upload row", value)) {
-                (Some(bucket), Ok(upload)) if upload.clock.ms() < before_ms => {
-                    old.push((bucket, upload));
-                }
-                (Some(_), Ok(_)) => {}
+                (Some(bucket), Ok(upload)) => visit(bucket, upload),
                 // A list of its bucket's uploads says so to a client.
                 (_, damaged) => tracing::debug!(?damaged, "the row of an upload cannot be used"),
             }
             Onward::Next
         });
         scanned.await?;
-        Ok((old, next))
+        Ok(next)
+    }
+}
+
+/// The searches of one proxy: how far the wall's clock, which alone tells the age of an upload, is believed.
+#[derive(Debug)]
+struct Searches {
+    age_ms: u64,
+    /// The time of the last one.
+    last: Now,
+    /// The time from which on both clocks went alike.
+    alike_since: Now,
+}
+
+impl Searches {
+    fn new(age_ms: u64, now: Now) -> Self {
+        Self { age_ms, last: now, alike_since: now }
+    }
+
+    /// Notes that it is time for a search. Returns for how many milliseconds both clocks have gone alike; `None` if they have
+    /// not since the last search: then the wall's is wrong, or was.
+    fn begin(&mut self, now: Now) -> Option<u64> {
+        let wall_ms = now.wall_ms.checked_sub(self.last.wall_ms);
+        let steady_ms = now.steady_ms.saturating_sub(self.last.steady_ms);
+        let off_ms = (self.age_ms / 8).min(EXPIRY_CLOCK_OFF_MS_MAX);
+        let are_alike = wall_ms.is_some_and(|wall_ms| wall_ms.abs_diff(steady_ms) <= off_ms);
+        self.last = now;
+        if !are_alike {
+            self.alike_since = now;
+            return None;
+        }
+        Some(now.steady_ms.saturating_sub(self.alike_since.steady_ms))
+    }
+
+    /// Aborts uploads that are too old at this time. Returns how many.
+    async fn search<R: Reach>(&mut self, proxy: &Proxy<R>, now: Now) -> Result<u64, ObjectError> {
+        let alike_ms = self.begin(now);
+        if !proxy.reach.tidies() {
+            return Ok(0);
+        }
+        let Some(alike_ms) = alike_ms else {
+            tracing::info!("the clock was set: no upload is taken for abandoned by it yet");
+            return Ok(0);
+        };
+        let mut before_ms = now.wall_ms.saturating_sub(self.age_ms);
+        if alike_ms < self.age_ms.min(EXPIRY_BELIEVED_MS_MAX) {
+            let newest_ms = proxy.newest_upload_ms().await?;
+            before_ms = before_ms.min(newest_ms.saturating_sub(self.age_ms));
+        }
+        proxy.abort_uploads_before(before_ms).await
     }
 }
 
@@ -81,12 +160,10 @@ impl<R: Reach> Proxy<R> {
 pub async fn expire_uploads<R: Reach>(proxy: Arc<Proxy<R>>, age: Duration) {
     let age_ms = age.as_millis() as u64;
     let pause = Duration::from_millis((age_ms / 4).min(EXPIRY_PAUSE_MS_MAX));
+    let mut searches = Searches::new(age_ms, now());
     loop {
         sleep(pause).await;
-        if !proxy.reach.tidies() {
-            continue;
-        }
-        match proxy.abort_uploads_before(now_ms().saturating_sub(age_ms)).await {
+        match searches.search(&proxy, now()).await {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "uploads that nobody ended were aborted"),
             Err(error) => {
@@ -95,3 +172,6 @@ pub async fn expire_uploads<R: Reach>(proxy: Arc<Proxy<R>>, age: Duration) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
