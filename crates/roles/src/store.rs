@@ -13,7 +13,7 @@ use crate::data::DataServer;
 pub use crate::directory::{DATA_FILE, LOCK_FILE};
 use crate::limits::LVS_PER_PG_MIN;
 use crate::manager::{Genesis, LocalManager, LocalManagerError};
-use crate::meta::{BackgroundConfig, Meta, MetaConfig, OpenError, Threads};
+use crate::meta::{BackgroundConfig, KV_DIR, LOG_DIR, Meta, MetaConfig, OpenError, Threads};
 use crate::proxy::Proxy;
 
 /// Least bytes of an LV.
@@ -129,7 +129,10 @@ impl Store {
         config: &StoreConfig,
         genesis: impl FnOnce(&dyn Disk, &StoreConfig) -> Result<Genesis, StoreError>,
     ) -> Result<Self, StoreError> {
-        let begin = || genesis(&*disk, config);
+        let begin = || {
+            check_map_is_not_lost(&*disk, config)?;
+            genesis(&*disk, config)
+        };
         let manager = Arc::new(LocalManager::open(disk.clone(), config.region, begin)?);
         let boot = BootId(larder_env::rng::unique_u64());
         let volume = open_volume(&disk, &manager, &config.data, boot)?;
@@ -202,6 +205,39 @@ fn check(config: &StoreConfig) -> Result<(), StoreError> {
         });
     }
     Ok(())
+}
+
+/// Refuses a directory that has no map, but what only a store that has one makes: a new map would belong to nothing of it.
+pub(crate) fn check_map_is_not_lost(
+    disk: &dyn Disk,
+    config: &StoreConfig,
+) -> Result<(), StoreError> {
+    let has_files = |dir| match disk.list(dir) {
+        Err(DiskError::NotFound { .. }) => Ok(false),
+        listed => listed.map(|files| !files.is_empty()),
+    };
+    let left = if has_files(LOG_DIR)? {
+        "a log".to_owned()
+    } else if has_files(KV_DIR)? {
+        "an index".to_owned()
+    } else if has_volume(disk, &config.data)? {
+        format!("data of a store in {}", config.data)
+    } else {
+        return Ok(());
+    };
+    Err(LocalManagerError::Unusable(format!("it is missing, though there is {left}")).into())
+}
+
+/// Returns true if there is a data file, or a device with a volume on it.
+fn has_volume(disk: &dyn Disk, name: &str) -> Result<bool, StoreError> {
+    if Path::new(name).is_absolute() {
+        let described = larder_volume::describe(disk, name);
+        return Ok(matches!(described, Ok(_) | Err(VolumeError::Version { .. })));
+    }
+    match disk.open(name, larder_env::OpenMode::Read) {
+        Err(DiskError::NotFound { .. }) => Ok(false),
+        opened => Ok(opened.map(|_| true)?),
+    }
 }
 
 /// The settings that a new store is made with: LVs of a few hundredths of a percent of the disk.

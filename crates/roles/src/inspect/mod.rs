@@ -35,8 +35,9 @@ use larder_types::{
 use larder_volume::{VolumeReader, verify_range};
 
 use crate::directory::LOCK_FILE;
-use crate::manager::{self, LocalManagerError, Map};
-use crate::meta::{KV_DIR, LOG_DIR, Replay};
+use crate::manager::{self, Map};
+use crate::meta::{KV_DIR, Replay};
+use crate::store::check_map_is_not_lost;
 use crate::{StoreConfig, StoreError};
 use expect::Expectations;
 use marks::Marks;
@@ -63,12 +64,8 @@ pub fn inspect(config: &StoreConfig, read_data: bool) -> Result<Report, StoreErr
     };
     // Before anything is locked: what is no store is left as it is.
     if manager::load(&disk)?.is_none() {
-        let lost = disk.list(LOG_DIR).is_ok_and(|segments| !segments.is_empty());
-        return Err(if lost {
-            LocalManagerError::Unusable("it is missing, though there is a log".to_owned()).into()
-        } else {
-            not_a_store()
-        });
+        check_map_is_not_lost(&disk, config)?;
+        return Err(not_a_store());
     }
     let _lock = disk.lock(LOCK_FILE).map_err(|error| StoreError::of_lock(&config.root, error))?;
     let map = manager::load(&disk)?.ok_or_else(not_a_store)?;

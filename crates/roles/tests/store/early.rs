@@ -154,6 +154,42 @@ async fn volumes_that_a_map_from_before_lacks_are_not_drawn_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_map_that_is_lost_is_not_replaced_by_a_new_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&config(&dir)).unwrap();
+    store.proxy().create_bucket(&bucket(), None).await.unwrap();
+    put_some(&store, 0).await;
+    close(store);
+    let map = dir.path().join("manager/map");
+    let lost = std::fs::read(&map).unwrap();
+    std::fs::remove_file(&map).unwrap();
+    // With all else of the store, or only a part.
+    let away = |name: &str| (dir.path().join(name), dir.path().join(format!("{name}.away")));
+    for (gone, left) in [("", "a log"), ("log", "an index"), ("kv", "data of a store")] {
+        if !gone.is_empty() {
+            let (from, to) = away(gone);
+            std::fs::rename(from, to).unwrap();
+        }
+        let expected = format!("it is missing, though there is {left}");
+        for _ in 0..2 {
+            let refused = Store::open(&config(&dir)).err().expect("its map is lost").to_string();
+            assert!(refused.contains(&expected), "{refused}");
+            assert!(!map.exists());
+        }
+        let refused = inspect(&config(&dir), true).err().expect("it says the same").to_string();
+        assert!(refused.contains(&expected), "{refused}");
+    }
+    for gone in ["log", "kv"] {
+        let (to, from) = away(gone);
+        std::fs::rename(from, to).unwrap();
+    }
+    std::fs::write(&map, lost).unwrap();
+    let store = Store::open(&config(&dir)).unwrap();
+    assert_some(&store, 0).await;
+    close(store);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn rows_that_contradict_each_other_stop_their_group_alone_and_the_next_start() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(&config(&dir)).unwrap();
