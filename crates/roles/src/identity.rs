@@ -1,6 +1,7 @@
 //! The identity of this process: in its directory, from when it joined.
 
 use std::collections::BTreeSet;
+use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
@@ -34,7 +35,13 @@ pub enum Nobody {
     /// Fix the file.
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    /// As it says.
+    #[error("the directory is not ready for the server: {0}")]
+    NotReady(#[source] Unready),
 }
+
+/// The reason why a directory is not ready for an identity.
+pub type Unready = Box<dyn Error + Send + Sync>;
 
 /// The identity in a directory that is there. Without one this server joins with the token, through the first of
 /// these managers that lets it, and keeps what it gets. It waits for managers that are not there yet, for
@@ -47,6 +54,16 @@ pub async fn identity_in(
     managers: &[String],
     token: Option<&JoinToken>,
 ) -> Result<Identity, Nobody> {
+    identity_prepared(dir, managers, token, |_| Ok(())).await
+}
+
+/// As [`identity_in`]; `prepare` makes what has to be in the directory before a new identity is.
+pub(crate) async fn identity_prepared(
+    dir: &Path,
+    managers: &[String],
+    token: Option<&JoinToken>,
+    prepare: impl FnOnce(&Identity) -> Result<(), Unready> + Send,
+) -> Result<Identity, Nobody> {
     let path = dir.join(IDENTITY_FILE);
     if path.exists() {
         return Ok(Identity::load(&path)?);
@@ -57,6 +74,7 @@ pub async fn identity_in(
     loop {
         let error = match join_through(managers, token).await {
             Ok(identity) => {
+                prepare(&identity).map_err(Nobody::NotReady)?;
                 identity.save(&path)?;
                 tracing::info!(subject = %identity.subject(), "this server has joined");
                 return Ok(identity);

@@ -32,6 +32,7 @@ use larder_roles::limits::START_PATIENCE_MS;
 use larder_roles::managers::{
     Contacts, KeeperError, Managers, ManagersClient, MapKeeper, OlderMap,
 };
+use larder_roles::quorum::manager_identity_in;
 use larder_roles::renewal::Renewal;
 use larder_types::{BootId, RegionId, ServerId};
 use tokio::net::TcpListener;
@@ -346,7 +347,11 @@ fn end_of_run(map: &Topology, server: ServerId, boot: BootId, dir: &Path) -> Opt
 async fn identity(config: &RoleConfig, role: ServerRole) -> Result<Identity, RoleError> {
     let token = token_of(config)?;
     let addresses: Vec<String> = managers(config).into_iter().map(|(_, address)| address).collect();
-    let identity = identity_in(&config.dir, &addresses, token.as_ref()).await?;
+    let (dir, token) = (&config.dir, token.as_ref());
+    let identity = match role {
+        ServerRole::Manager => manager_identity_in(dir, &addresses, token).await?,
+        _ => identity_in(dir, &addresses, token).await?,
+    };
     let has = identity.subject().roles;
     let wanted = larder_roles::identity::roles_of(&[role].into());
     if !has.meets(wanted) {

@@ -15,6 +15,7 @@ use larder_net::Port;
 use larder_protocol::manager::state::ServerRole;
 use larder_roles::identity::IDENTITY_FILE;
 use larder_roles::node::{Admission, keep_door, role_name};
+use larder_roles::quorum::LOG_FILE;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -131,22 +132,23 @@ impl Machine<'_> {
         self.record.roles().filter(|role| *role != ServerRole::Manager || self.has_manager())
     }
 
-    /// True if the manager's identity is there, or it is not known.
+    /// True if the manager's identity and its log are there, or it is not known.
     fn has_manager(&self) -> bool {
-        let identity = self.dir.join(role_name(ServerRole::Manager)).join(IDENTITY_FILE);
-        identity.try_exists().unwrap_or(true)
+        let dir = self.dir.join(role_name(ServerRole::Manager));
+        [IDENTITY_FILE, LOG_FILE].iter().all(|file| dir.join(file).try_exists().unwrap_or(true))
     }
 
-    /// Tells of a manager that has lost its directory, and returns when that is back, as of a file system that was mounted late.
+    /// Tells of a manager that has lost its directory or its log, and returns when that is back, as of a file system that was
+    /// mounted late.
     fn manager_returns(&self) -> impl Future<Output = NodeError> + use<'_> {
         let manager = role_name(ServerRole::Manager);
         let is_lost = self.record.servers.contains_key(manager) && !self.has_manager();
         if is_lost {
             tracing::error!(
                 dir = %self.dir.join(manager).display(),
-                "this machine's manager has lost its directory, and does not run; the machine's other servers do. If a majority of the \
-                 managers is left, remove this one with `larder remove`; if not, nothing can be decided: stop all machines, and make \
-                 managers anew with `larder recover`"
+                "this machine's manager has lost its directory, or its log there, and does not run; the machine's other servers \
+                 do. If a majority of the managers is left, remove this one with `larder remove`; if not, nothing can be decided: \
+                 stop all machines, and make managers anew with `larder recover`"
             );
         }
         async move {

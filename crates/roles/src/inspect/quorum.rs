@@ -8,7 +8,7 @@ use larder_protocol::manager::state::{Command, Topology};
 use larder_types::codec::decode;
 
 use super::Report;
-use crate::manager::quorum::{PATH, decode_file};
+use crate::manager::quorum::{ManagerError, PATH, decode_file};
 
 /// Looks at the log, and at the map that it makes if all of it was agreed on: how much of it was, the managers only
 /// know together.
@@ -16,7 +16,7 @@ pub(crate) fn look(disk: &dyn Disk, subject: &Subject, report: &mut Report) {
     report.section("quorum");
     let bytes = match read_file(disk, PATH) {
         Ok(bytes) => bytes,
-        Err(DiskError::NotFound { .. }) => return report.line("nothing was kept yet".to_owned()),
+        Err(DiskError::NotFound { .. }) => return report.fault(ManagerError::LogGone.to_string()),
         Err(error) => return report.fault(format!("{PATH}: {error}")),
     };
     let contents = match decode_file(&bytes) {

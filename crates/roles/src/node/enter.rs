@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures::future::join_all;
-use larder_identity::{Authority, Identity, IdentityRequest, PublicKey};
+use larder_env::RealDisk;
+use larder_identity::{Authority, Identity, IdentityRequest, PublicKey, Subject};
 use larder_net::{Doorkeeper, KnockError, Port, Reply, knock};
 use larder_protocol::manager::state::ServerRole;
 use larder_protocol::placement::{FailureDomains, MachineId};
@@ -23,7 +24,7 @@ use super::v1::{Answer, Knock, Welcome};
 use super::{Entered, NodeConfig, NotEntered, ROLES, role_name, roles_at};
 use crate::identity::{IDENTITY_FILE, roles_of};
 use crate::limits::{KNOCK_PAUSE, KNOCK_TOLD};
-use crate::manager::quorum::{AUTHORITY_FILE, Founding, found};
+use crate::manager::quorum::{AUTHORITY_FILE, Founding, ManagerError, found, make_log};
 
 /// The id of the first server of a cluster.
 const FIRST: ServerId = ServerId(0);
@@ -226,6 +227,11 @@ fn take(
 fn keep(dir: &Path, role: ServerRole, identity: &Identity) -> Result<(), NotEntered> {
     let dir = dir.join(role_name(role));
     fs::create_dir_all(&dir).map_err(|source| file_error(&dir, source))?;
+    if role == ServerRole::Manager {
+        let disk = RealDisk::open(&dir).map_err(ManagerError::from)?;
+        let Subject { cluster, server, .. } = identity.subject();
+        make_log(Arc::new(disk), cluster, server)?;
+    }
     Ok(identity.save(&dir.join(IDENTITY_FILE))?)
 }
 

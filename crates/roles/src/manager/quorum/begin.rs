@@ -61,7 +61,7 @@ pub(crate) fn begin_log(
             aside = Some(PathBuf::from(name));
         }
     }
-    let mut log = QuorumDisk::open(disk, cluster, me)?;
+    let mut log = QuorumDisk::make(disk, cluster, me)?;
     let at = Position { term: FIRST_TERM, index: map.applied };
     let members = Members { voters: voters.clone(), ..Members::default() };
     let snapshot = Some(Snapshot { at, members, state: map.encode().into() });

@@ -8,11 +8,13 @@
 //! 3. After an error nothing more is written: only the next start finds out what the file holds.
 //! 4. A start reads from the device. After a failed sync the page cache may have data that no later sync writes.
 //! 5. A file that is damaged, or another server's, is refused. A torn record at the end, which was never acknowledged, is cut.
+//! 6. A log is made before its server's identity is kept, and never again: a manager that made another would have forgotten
+//!    what it agreed to, and could vote twice.
 
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use larder_env::disk::replace_file;
+use larder_env::disk::{read_file, replace_file};
 use larder_env::rng::unique_u64;
 use larder_env::{Disk, DiskError, DiskFile, OpenMode};
 use larder_protocol::manager::quorum::{Entries, LogWrite, Stored};
@@ -28,7 +30,7 @@ pub(super) const DIR: &str = "quorum";
 /// The log, within its directory.
 const FILE: &str = "log";
 /// The log, as messages name it.
-pub(crate) const PATH: &str = "quorum/log";
+pub const PATH: &str = "quorum/log";
 
 /// The log of a manager's quorum on disk.
 pub(super) struct QuorumDisk {
@@ -48,19 +50,36 @@ pub(super) struct QuorumDisk {
 }
 
 impl QuorumDisk {
-    /// Opens the log, or makes an empty one.
+    /// Opens the log, or makes an empty one for a server that has not begun. An empty one of another server is replaced: its
+    /// identity was never kept.
+    pub(super) fn make(
+        disk: Arc<dyn Disk>,
+        cluster: ClusterId,
+        server: ServerId,
+    ) -> Result<Self, ManagerError> {
+        let is_needed = match read_file(&*disk, PATH) {
+            Err(DiskError::NotFound { .. }) => true,
+            read => decode_file(&read?).is_ok_and(|found| {
+                let of = (found.header.cluster, found.header.server);
+                found.writes.is_empty() && of != (cluster, server)
+            }),
+        };
+        if is_needed {
+            disk.create_dir(DIR)?;
+            let bytes = encode_header(&FileHeader { cluster, server, id: unique_u64() });
+            replace_file(&*disk, DIR, FILE, &bytes)?;
+        }
+        Self::open(disk, cluster, server)
+    }
+
+    /// Opens the log.
     pub(super) fn open(
         disk: Arc<dyn Disk>,
         cluster: ClusterId,
         server: ServerId,
     ) -> Result<Self, ManagerError> {
-        disk.create_dir(DIR)?;
         let file = match disk.open(PATH, OpenMode::ReadWrite) {
-            Err(DiskError::NotFound { .. }) => {
-                let bytes = encode_header(&FileHeader { cluster, server, id: unique_u64() });
-                replace_file(&*disk, DIR, FILE, &bytes)?;
-                disk.open(PATH, OpenMode::ReadWrite)?
-            }
+            Err(DiskError::NotFound { .. }) => return Err(ManagerError::LogGone),
             opened => opened?,
         };
         // Writes of a process that was killed may be in the page cache alone.

@@ -23,6 +23,12 @@ pub enum ManagerError {
         /// The fault.
         why: String,
     },
+    /// Remove this manager and add another in an empty directory. Without a majority of the others, make managers anew.
+    #[error(
+        "quorum/log is gone, and what this manager had agreed to is not known any more. Remove it with `larder remove`, and \
+         run another in an empty directory. If no majority of the managers is left, see docs/operations.md, managers are lost"
+    )]
+    LogGone,
     /// Remove this manager and add another in an empty directory: its log contradicts the leader's.
     #[error("this manager cannot go on: {0}")]
     Halted(String),

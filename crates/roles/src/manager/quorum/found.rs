@@ -93,7 +93,7 @@ impl Founder {
         cluster: ClusterId,
         me: ServerId,
     ) -> Result<Self, ManagerError> {
-        let disk = QuorumDisk::open(disk, cluster, me)?;
+        let disk = QuorumDisk::make(disk, cluster, me)?;
         let mut member = Member::found(me, disk, 0, 0)?;
         // It votes for itself at the latest when its first election timeout is over.
         for now_ms in [0, 2 * ELECTION_MS_MIN] {

@@ -16,6 +16,7 @@
 //! | `releases.rs`, `ways.rs` | the commands that other managers know, and the managers through which servers are reached |
 //! | `running.rs` | all of these together, on any disk and connections |
 //! | `found.rs`, `tokens.rs` | the first start, and join tokens of other servers |
+//! | `join.rs` | a further manager's first start |
 //! | `begin.rs` | a log made anew from a map |
 //! | `authority.rs` | the authority's key, which every manager has or asks the others for |
 //!
@@ -36,6 +37,7 @@ mod driver;
 mod error;
 mod found;
 mod handler;
+mod join;
 mod maps;
 mod member;
 mod membership;
@@ -59,10 +61,13 @@ use tokio::sync::watch;
 pub(crate) use begin::{Begun, before, begin_log, forget_tokens_of, has_taken, map_in_log};
 pub use counts::{ManagerCounts, ManagerRequests};
 pub(crate) use disk::PATH;
+pub use disk::PATH as LOG_FILE;
 pub use error::ManagerError;
 #[cfg(test)]
 pub(crate) use found::Founder;
 pub use found::{Founding, found};
+pub(crate) use join::make_log;
+pub use join::manager_identity_in;
 pub use member::Seat;
 pub(crate) use tokens::{add_token, admission_of};
 

@@ -23,7 +23,7 @@ use super::support::{
 };
 use crate::identity::identity_in;
 use crate::limits::MAP_WAIT_MS;
-use crate::manager::quorum::{Founding, Manager, ManagerError, found};
+use crate::manager::quorum::{Founding, LOG_FILE, Manager, ManagerError, found};
 use crate::managers::{Contacts, Managers, ManagersClient, NotProposed};
 use crate::wire::{ManagerMessageIn, ManagerService};
 
@@ -116,6 +116,24 @@ async fn one_process_at_a_time_uses_a_directory_and_nobody_founds_twice_in_it() 
         expires: None,
     };
     assert!(matches!(found(dir.path(), founding), Err(ManagerError::Taken)));
+}
+
+#[tokio::test]
+async fn a_manager_whose_log_is_gone_does_not_start_as_one_that_never_voted() {
+    let (dir, tokens) = found_with(vec![new_server("m1", ServerRole::Manager)]);
+    let founder = start(dir.path(), Vec::new()).await;
+    let home = tempfile::tempdir().unwrap();
+    let joined = join_and_start(home.path(), &founder, &tokens[0].1).await;
+    until_voters(&joined, &[0, 1]).await;
+    joined.stop().await.unwrap();
+    let log = home.path().join(LOG_FILE);
+    std::fs::remove_file(&log).unwrap();
+    for _ in 0..2 {
+        let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let refused = Manager::start(config(home.path(), vec![contact(&founder)]), socket);
+        assert!(matches!(refused, Err(ManagerError::LogGone)));
+        assert!(!log.exists());
+    }
 }
 
 #[tokio::test]

@@ -59,7 +59,7 @@ fn after(writes: &[LogWrite]) -> Stored {
 }
 
 fn open(disk: &Arc<SimDisk>) -> Result<QuorumDisk, ManagerError> {
-    QuorumDisk::open(disk.clone(), CLUSTER, ME)
+    QuorumDisk::make(disk.clone(), CLUSTER, ME)
 }
 
 fn written(count: usize) -> Arc<SimDisk> {
@@ -153,6 +153,27 @@ fn another_servers_log_is_refused() {
     assert!(matches!(other, Err(ManagerError::Unusable { .. })));
     let other = QuorumDisk::open(disk, ClusterId(8), ME);
     assert!(matches!(other, Err(ManagerError::Unusable { .. })));
+}
+
+#[test]
+fn an_empty_log_of_another_server_gives_way_to_one_that_has_not_begun() {
+    let make = |disk: &Arc<SimDisk>| QuorumDisk::make(disk.clone(), CLUSTER, ServerId(4));
+    let disk = written(0);
+    make(&disk).unwrap();
+    open(&disk).unwrap();
+    let disk = written(1);
+    assert!(matches!(make(&disk), Err(ManagerError::Unusable { .. })));
+    assert_eq!(*open(&disk).unwrap().stored(), after(&writes()[..1]));
+}
+
+#[test]
+fn a_log_that_is_gone_is_not_made_anew_by_a_start() {
+    let disk = written(3);
+    disk.remove(PATH).unwrap();
+    for _ in 0..2 {
+        let opened = QuorumDisk::open(disk.clone(), CLUSTER, ME);
+        assert!(matches!(opened, Err(ManagerError::LogGone)));
+    }
 }
 
 #[test]

@@ -70,7 +70,7 @@ async fn a_full_inbox_refuses_and_serves_again_once_it_is_drained() {
     let propose = async || peer.call(&founding, Bytes::new(), soon()).await.unwrap().0;
     assert_eq!(propose().await, ManagerReply::Busy);
 
-    let log = QuorumDisk::open(disk.clone(), CLUSTER, ME).unwrap();
+    let log = QuorumDisk::make(disk.clone(), CLUSTER, ME).unwrap();
     let stopping = Arc::new(AtomicBool::new(false));
     let (seat, mut seats) = watch::channel(Seat::default());
     let driver = Driver {

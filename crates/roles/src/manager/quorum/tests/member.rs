@@ -25,7 +25,7 @@ use crate::wire::ManagerReply;
 const ME: ServerId = ServerId(0);
 
 fn log(disk: &Arc<SimDisk>) -> QuorumDisk {
-    QuorumDisk::open(disk.clone(), larder_types::ClusterId(1), ME).unwrap()
+    QuorumDisk::make(disk.clone(), larder_types::ClusterId(1), ME).unwrap()
 }
 
 /// Lets time pass until the member leads.
@@ -196,7 +196,7 @@ fn a_managers_message_that_none_sends_is_not_stepped() {
     let started = ServerMessage::Started(BootId(9), vec!["m1:1".to_owned()], Vec::new());
     leader.hear(other, started, None).unwrap();
     leader.write().unwrap();
-    let log = QuorumDisk::open(disks[1].clone(), larder_types::ClusterId(1), other).unwrap();
+    let log = QuorumDisk::make(disks[1].clone(), larder_types::ClusterId(1), other).unwrap();
     let mut learner: Member<u32> = Member::restore(other, log, 2, 0).unwrap();
     let (mut tried, mut now_ms) = (0, 10 * ELECTION_MS_MIN);
     while learner.map().founded.is_none() {

@@ -57,7 +57,7 @@ impl Trio {
         let mut all = vec![founded(&disks[0])];
         for id in [1, 2] {
             let (id, disk) = (ServerId(id), disks[id as usize].clone());
-            let log = QuorumDisk::open(disk, larder_types::ClusterId(1), id).unwrap();
+            let log = QuorumDisk::make(disk, larder_types::ClusterId(1), id).unwrap();
             all.push(Member::restore(id, log, u64::from(id.0), 0).unwrap());
         }
         let mut trio = Self { members: all, speaks, now_ms: 10_000, answers: Vec::new() };

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::identity::identity_in;
-use crate::manager::quorum::{Founding, Manager, ManagerConfig, found};
+use crate::manager::quorum::{Founding, Manager, ManagerConfig, found, manager_identity_in};
 use crate::managers::{Contacts, Managers, ManagersClient, Presence, Run};
 
 pub(crate) const SETTINGS: Settings =
@@ -98,7 +98,7 @@ pub(super) fn contact(manager: &Manager) -> (ServerId, String) {
 /// Joins in a directory and starts as a further manager.
 pub(super) async fn join_and_start(dir: &Path, founder: &Manager, token: &JoinToken) -> Manager {
     let address = founder.address().to_owned();
-    identity_in(dir, &[address], Some(token)).await.unwrap();
+    manager_identity_in(dir, &[address], Some(token)).await.unwrap();
     start(dir, vec![contact(founder)]).await
 }
 

@@ -36,7 +36,7 @@ use super::roads::Roads;
 use super::servers::END_MAX;
 use crate::inspect::{Report, look_at_quorum};
 use crate::manager::quorum::{
-    Begun, Founder, Ground, ManagerError, Maps, Running, begin_log, keeps_snapshot,
+    Begun, Founder, Ground, ManagerError, Maps, Running, begin_log, keeps_snapshot, make_log,
 };
 use crate::managers::{Contacts, Managers, ManagersClient, MapKeeper, NotProposed};
 use crate::recover::Recovery;
@@ -115,6 +115,10 @@ impl Quorum {
 
     /// In half of the seeds the log is so long that there will be snapshots of the map.
     fn found(&self) {
+        for (id, place) in MANAGERS.map(ServerId).zip(&self.places).skip(1) {
+            let log = make_log(place.disk.lock().clone(), ClusterId(CLUSTER), id);
+            log.expect("a new disk takes a log");
+        }
         let (disk, me) = (self.places[0].disk.lock().clone(), ServerId(MANAGERS.start));
         let founder = Founder::begin(disk, ClusterId(CLUSTER), me);
         let mut founder = founder.expect("the first manager founds the cluster");
