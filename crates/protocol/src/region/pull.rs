@@ -31,7 +31,9 @@
 //! 6. All that a region sends is checked before it counts: no region can break an assertion.
 //! 7. An entry of many bytes comes in parts, each with a request of its own. Others pass it: they have their turn after each part, and
 //!    of the requests to a region one is never for a part.
-//! 8. At most one comparison of a region is under way. It covers only journals that were void before it began.
+//! 8. Timers and budgets go by the steady clock. The wall's clock judges stamps alone, so that a clock that is set
+//!    stops nothing.
+//! 9. At most one comparison of a region is under way. It covers only journals that were void before it began.
 
 mod asking;
 mod budget;
@@ -59,6 +61,7 @@ use super::compare::{Listed, Range, Sum, Summed};
 use super::entry::{Entry, Name, Need};
 use super::journal::{Batch, Token, Void};
 use super::merge::Contradiction;
+use crate::now::Now;
 use crate::planted::Planted;
 
 /// A journal: a PG of another region, as that region numbers it.
@@ -355,6 +358,8 @@ pub struct Pull {
     held: Vec<(u64, Claim)>,
     requests: BTreeMap<u64, Request>,
     next_request: u64,
+    /// The wall's clock at the step under way. It judges stamps, and times nothing: somebody may set it.
+    wall_ms: u64,
 }
 
 impl Pull {
@@ -364,7 +369,8 @@ impl Pull {
     /// # Panics
     /// If this region has a budget.
     #[must_use]
-    pub fn new(now_ms: u64, config: Config, tokens: BTreeMap<Source, Token>) -> Self {
+    pub fn new(now: Now, config: Config, tokens: BTreeMap<Source, Token>) -> Self {
+        let now_ms = now.steady_ms;
         let peer = |(region, rate): (RegionId, u64)| {
             assert_ne!(region, config.own, "a region does not pull from itself");
             (region, Peer::new(Budget::new(now_ms, rate)))
@@ -383,11 +389,14 @@ impl Pull {
             held: Vec::new(),
             requests: BTreeMap::new(),
             next_request: config.first_request,
+            wall_ms: now.wall_ms,
         }
     }
 
     /// Takes an event.
-    pub fn step(&mut self, now_ms: u64, event: Event, here: &dyn Holdings, out: &mut Vec<Effect>) {
+    pub fn step(&mut self, now: Now, event: Event, here: &dyn Holdings, out: &mut Vec<Effect>) {
+        self.wall_ms = now.wall_ms;
+        let now_ms = now.steady_ms;
         match event {
             Event::Tick => {
                 if cfg!(debug_assertions) {

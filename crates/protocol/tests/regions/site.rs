@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use larder_protocol::Now;
 use larder_protocol::region::pull::{Config, Effect, Event, Holdings, Lookup, Lookups, Source};
 use larder_protocol::region::{Entry, Id, Name, Pull, Range, Slot, Sum, Token, compare, join};
 use larder_types::{Home, HybridClock, OpId, OpSeq, Origin, PgId, RegionId, Stamp, View};
@@ -139,6 +140,11 @@ impl Site {
         now_ms.checked_add_signed(self.skew_ms).expect("time has begun long ago")
     }
 
+    /// The time by both clocks: the steady one has no skew, as nobody sets it.
+    fn now(&self, now_ms: u64) -> Now {
+        Now { steady_ms: now_ms, wall_ms: self.now_ms(now_ms) }
+    }
+
     /// Starts, with the tokens that are durable.
     pub fn start(&mut self, now_ms: u64, regions: &BTreeMap<RegionId, u32>, bytes_per_s: u64) {
         self.life += 1;
@@ -157,7 +163,7 @@ impl Site {
                 tokens.entry(Source { region: *region, pg }).or_default();
             }
         }
-        self.pull = Some(Pull::new(self.now_ms(now_ms), config, tokens));
+        self.pull = Some(Pull::new(self.now(now_ms), config, tokens));
     }
 
     pub fn crash(&mut self) {
@@ -175,11 +181,11 @@ impl Site {
     }
 
     pub fn step(&mut self, now_ms: u64, event: Event) -> Vec<Effect> {
-        let (now_ms, mut out) = (self.now_ms(now_ms), Vec::new());
+        let (now, mut out) = (self.now(now_ms), Vec::new());
         if let Some(pull) = &mut self.pull {
-            let lookups = pull.lookups(now_ms, &event);
-            let view = Shown { disk: &self.disk, bug: self.bug, lookups, now_ms };
-            pull.step(now_ms, event, &view, &mut out);
+            let lookups = pull.lookups(now, &event);
+            let view = Shown { disk: &self.disk, bug: self.bug, lookups, now_ms: now.wall_ms };
+            pull.step(now, event, &view, &mut out);
         }
         out
     }

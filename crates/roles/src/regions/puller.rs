@@ -2,7 +2,7 @@
 //!
 //! The driver makes a new machine when regions come, go or are paused, and when it first reaches one and learns its
 //! number of PGs. The new machine begins with the noted tokens. Answers on their way to the former one have its number,
-//! and are dropped.
+//! and are dropped. Its timers go by the steady clock, as those of the machine do: an operator may set the other one.
 
 mod show;
 
@@ -28,7 +28,7 @@ use super::inbox::{Candidate, Inbox, Message, Messages};
 use super::names::AskedAt;
 use super::parts;
 use super::taking::{self, FetchResult};
-use crate::clock::now_ms;
+use crate::clock::now;
 use crate::limits::{
     REGION_BYTES_PER_S, REGION_CLIENTS_MS, REGION_COMING_MS, REGION_HELLO_MS, REGION_NOTE_MS,
     REGION_REQUESTS_PER_MACHINE, REGION_STATUS_MS, REGION_TICK_MS,
@@ -102,8 +102,9 @@ impl<R: RegionReach> Puller<R> {
                 Some(message) => self.take(message),
                 None => {}
             }
-            if now_ms().abs_diff(tick_ms) >= REGION_TICK_MS {
-                tick_ms = now_ms();
+            let now_ms = now().steady_ms;
+            if now_ms.saturating_sub(tick_ms) >= REGION_TICK_MS {
+                tick_ms = now_ms;
                 self.tick(tick_ms);
             }
         }
@@ -163,12 +164,12 @@ impl<R: RegionReach> Puller<R> {
             self.shared.runtime.spawn(async move { shared.ask_for_names(region).await });
         }
         if self.pull.is_none() {
-            self.begin(now_ms);
+            self.begin();
         }
         self.step(Event::Tick, &BTreeSet::new());
         self.yield_to_clients(now_ms);
         self.note_tokens(now_ms);
-        if now_ms.abs_diff(self.shown_ms) >= REGION_STATUS_MS {
+        if now_ms.saturating_sub(self.shown_ms) >= REGION_STATUS_MS {
             self.shown_ms = now_ms;
             let buckets = self.shared.shown.buckets();
             self.forget_wants_of(buckets.local());
@@ -221,7 +222,7 @@ impl<R: RegionReach> Puller<R> {
     }
 
     /// Makes a machine from the noted tokens.
-    fn begin(&mut self, now_ms: u64) {
+    fn begin(&mut self) {
         let noted = match self.shared.unless_stopped(self.shared.shown.passed()) {
             Some(Ok(noted)) => noted,
             Some(Err(error)) => {
@@ -259,20 +260,20 @@ impl<R: RegionReach> Puller<R> {
             first_request: self.number * REGION_REQUESTS_PER_MACHINE,
             planted: Planted::default(),
         };
-        self.pull = Some(Pull::new(now_ms, config, tokens));
+        self.pull = Some(Pull::new(now(), config, tokens));
     }
 
     /// Steps the machine. Of entries to merge, the `beaten` ones are compared with what is here.
     fn step(&mut self, event: Event, beaten: &BTreeSet<Name>) {
-        let (Some(pull), now_ms) = (&mut self.pull, now_ms()) else { return };
-        let Some(here) = LookedUp::of(&self.shared, &pull.lookups(now_ms, &event)) else { return };
-        pull.step(now_ms, event, &here, &mut self.out);
+        let (Some(pull), now) = (&mut self.pull, now()) else { return };
+        let Some(here) = LookedUp::of(&self.shared, &pull.lookups(now, &event)) else { return };
+        pull.step(now, event, &here, &mut self.out);
         // Entries merged at once may lead to more.
         while let Some(merged) = self.run_effects() {
             let Some(pull) = &mut self.pull else { return };
             let names: Vec<Name> = merged.iter().map(|(name, _)| name.clone()).collect();
             let mut event = Event::Merged { names };
-            let mut lookups = pull.lookups(now_ms, &event);
+            let mut lookups = pull.lookups(now, &event);
             let in_doubt = || merged.iter().filter(|(name, _)| beaten.contains(name));
             lookups.names.extend(in_doubt().map(|(name, _)| name.clone()));
             let Some(here) = LookedUp::of(&self.shared, &lookups) else { return };
@@ -282,9 +283,9 @@ impl<R: RegionReach> Puller<R> {
                     names.retain(|it| it != name);
                 }
                 let contradicted = Event::Contradicted { name: name.clone(), why };
-                pull.step(now_ms, contradicted, &here, &mut self.out);
+                pull.step(now, contradicted, &here, &mut self.out);
             }
-            pull.step(now_ms, event, &here, &mut self.out);
+            pull.step(now, event, &here, &mut self.out);
         }
     }
 
@@ -426,7 +427,7 @@ impl<R: RegionReach> Puller<R> {
 
     /// Notes tokens that have moved, a few at a time.
     fn note_tokens(&mut self, now_ms: u64) {
-        let is_due = now_ms.abs_diff(self.noted_ms) >= REGION_NOTE_MS;
+        let is_due = now_ms.saturating_sub(self.noted_ms) >= REGION_NOTE_MS;
         if self.is_noting || self.tokens.is_empty() || !is_due {
             return;
         }
@@ -455,7 +456,7 @@ impl<R: RegionReach> Puller<R> {
     }
 
     fn yield_to_clients(&mut self, now_ms: u64) {
-        if now_ms.abs_diff(self.clients_ms) < REGION_CLIENTS_MS {
+        if now_ms.saturating_sub(self.clients_ms) < REGION_CLIENTS_MS {
             return;
         }
         self.clients_ms = now_ms;

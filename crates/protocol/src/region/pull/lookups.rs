@@ -8,6 +8,7 @@ use super::super::compare::Range;
 use super::super::entry::Name;
 use super::requests::Query;
 use super::{Event, Fetched, Pull};
+use crate::now::Now;
 
 /// The entries and sums that a step may ask [`Holdings`](super::Holdings) for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -22,11 +23,11 @@ impl Pull {
     /// The entries and sums that [`Pull::step`] may read if it takes this event next, at this time.
     /// Reading them before the step is as good as during it: entries that are here stay, or something that wins over them does.
     #[must_use]
-    pub fn lookups(&self, now_ms: u64, event: &Event) -> Lookups {
+    pub fn lookups(&self, now: Now, event: &Event) -> Lookups {
         let mut lookups = Lookups::default();
         match event {
             Event::Tick => {
-                let due = self.held.iter().filter(|(until_ms, _)| *until_ms <= now_ms);
+                let due = self.held.iter().filter(|(until_ms, _)| *until_ms <= now.steady_ms);
                 lookups.names.extend(due.map(|(_, claim)| claim.id.name.clone()));
             }
             Event::Told { request, pgs } if self.requests.contains_key(request) => {

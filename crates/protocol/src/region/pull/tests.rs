@@ -8,7 +8,7 @@ use super::*;
 use crate::limits::{
     CLIENTS_QUEUE, REGION_ANSWER_MS, REGION_ASK_PGS_MAX, REGION_AWAITED_TRIES_MAX,
     REGION_CHANGED_TRIES_MAX, REGION_CLAIMS_MAX, REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS,
-    REGION_POLL_MS, REGION_UNKNOWN_MS, REGION_UNKNOWN_TRIES_MAX,
+    REGION_POLL_MS, REGION_SILENT_MS, REGION_UNKNOWN_MS, REGION_UNKNOWN_TRIES_MAX,
 };
 
 /// The entries that are here, by name, and whether lookups have no answer.
@@ -30,11 +30,14 @@ impl Holdings for Here {
 struct Site {
     pull: Pull,
     here: Here,
-    now_ms: u64,
+    now: Now,
     out: Vec<Effect>,
 }
 
+/// By the clock on the wall.
 const START_MS: u64 = 1_000_000;
+/// By the steady one.
+const UPTIME_MS: u64 = 7_000;
 /// Bytes from which on entries come in parts.
 const PART_BYTES: u64 = 1 << 30;
 
@@ -53,18 +56,19 @@ impl Site {
             planted: Planted::default(),
         };
         let tokens = sources.iter().map(|(region, pg)| (source(*region, *pg), Token::default()));
-        let pull = Pull::new(START_MS, config, tokens.collect());
-        let mut site = Self { pull, here: Here::default(), now_ms: START_MS, out: Vec::new() };
+        let now = Now { steady_ms: UPTIME_MS, wall_ms: START_MS };
+        let pull = Pull::new(now, config, tokens.collect());
+        let mut site = Self { pull, here: Here::default(), now, out: Vec::new() };
         site.step(Event::Tick);
         site
     }
 
     fn step(&mut self, event: Event) {
-        self.pull.step(self.now_ms, event, &self.here, &mut self.out);
+        self.pull.step(self.now, event, &self.here, &mut self.out);
     }
 
     fn pass(&mut self, ms: u64) {
-        self.now_ms += ms;
+        self.now = Now { steady_ms: self.now.steady_ms + ms, wall_ms: self.now.wall_ms + ms };
         self.step(Event::Tick);
     }
 
@@ -348,7 +352,7 @@ fn what_has_changed_here_is_looked_up_and_asked_for_again() {
     let grown = object(2, 3, 15, 350);
     let now = Base { at: grown.at, size: 350 };
     site.here.0.insert(null.clone(), grown);
-    assert!(site.pull.lookups(site.now_ms, &changed(request, &null)).names.contains(&null));
+    assert!(site.pull.lookups(site.now, &changed(request, &null)).names.contains(&null));
     site.step(changed(request, &null));
     let (_, request, need) = one_fetch(&mut site);
     assert_eq!(need, Need::Bytes(Some(now)));
@@ -448,9 +452,9 @@ fn what_is_joined_is_looked_up_only_for_claims_that_its_region_did_not_make() {
     let (_, request, names) = site.fetches().remove(0);
     site.bring(request, &all.iter().collect::<Vec<_>>());
     let joined = Event::Merged { names };
-    assert_eq!(site.pull.lookups(site.now_ms, &joined), Lookups::default());
+    assert_eq!(site.pull.lookups(site.now, &joined), Lookups::default());
     site.tell(3, 7, &[(1, &all[8])]);
-    let lookups = site.pull.lookups(site.now_ms, &joined);
+    let lookups = site.pull.lookups(site.now, &joined);
     assert_eq!(lookups.names, BTreeSet::from([name(&all[8])]));
     site.here.0.extend(all.iter().map(|entry| (name(entry), entry.clone())));
     site.effects();
@@ -608,6 +612,31 @@ fn a_contradiction_is_an_alarm_and_is_tried_again() {
     site.pass(1);
     assert_eq!(site.fetches().len(), 1);
     assert!(!site.pull.is_level());
+}
+
+/// An operator sets this region's clock, which was ten minutes ahead.
+#[test]
+fn a_clock_that_is_set_back_stops_nothing() {
+    const AHEAD_MS: u64 = 600_000;
+    // Each id says 100 bytes: the first takes all that there is.
+    let mut site = Site::new(&[(2, 0)], 100);
+    let due_later_ms = START_MS - AHEAD_MS + REGION_CLOCK_AHEAD_MS_MAX + REGION_HELD_MS;
+    let (first, second) = (marker(2, 0, 1, 10), marker(2, 0, 2, due_later_ms));
+    site.tell(2, 0, &[(1, &first)]);
+    let (_, request, _) = site.fetches().remove(0);
+    site.now.wall_ms -= AHEAD_MS;
+    site.pass(REGION_POLL_MS);
+    site.tell(2, 0, &[(2, &second)]);
+    assert_eq!(site.alarms().len(), 1, "it is ahead of the clock as that is now");
+    site.bring(request, &[&first]);
+    site.keep(&first);
+    assert!(site.pull.silent(site.now).is_empty());
+    site.pass(REGION_POLL_MS);
+    site.asked(2);
+    site.pass(REGION_HELD_MS);
+    assert_eq!(site.fetches().remove(0).2, [name(&second)], "it was looked at again");
+    site.pass(REGION_SILENT_MS + 1);
+    assert_eq!(site.pull.silent(site.now)[&RegionId(2)], PgId(0), "it tells nothing meanwhile");
 }
 
 /// One region whose clock is far ahead, and which tells without end.

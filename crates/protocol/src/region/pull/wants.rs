@@ -134,7 +134,7 @@ impl Pull {
         here: &dyn Holdings,
         out: &mut Vec<Effect>,
     ) {
-        if let Some(alarm) = self.refusal(now_ms, &claim) {
+        if let Some(alarm) = self.refusal(&claim) {
             out.push(Effect::Alarm(alarm));
             self.held.push((now_ms + REGION_HELD_MS, claim));
             return;
@@ -198,14 +198,18 @@ impl Pull {
     }
 
     /// The reason for not taking a claim now.
-    fn refusal(&self, now_ms: u64, claim: &Claim) -> Option<Alarm> {
+    fn refusal(&self, claim: &Claim) -> Option<Alarm> {
         let (region, at) = (claim.region, claim.id.at);
         if !at.is_told() || claim.id.origin.region != at.region {
             return Some(Alarm::Unsound { region });
         }
-        let ahead_ms = at.clock.ms().saturating_sub(now_ms);
-        let is_ahead = ahead_ms > REGION_CLOCK_AHEAD_MS_MAX && !self.planted.takes_clocks_ahead();
-        is_ahead.then_some(Alarm::ClockAhead { region: at.region, clock: at.clock })
+        self.is_ahead(at.clock).then_some(Alarm::ClockAhead { region: at.region, clock: at.clock })
+    }
+
+    /// True if a clock is further ahead of this region's than may be.
+    fn is_ahead(&self, clock: HybridClock) -> bool {
+        let ahead_ms = clock.ms().saturating_sub(self.wall_ms);
+        ahead_ms > REGION_CLOCK_AHEAD_MS_MAX && !self.planted.takes_clocks_ahead()
     }
 
     /// Chooses entries to fetch from a region: the oldest first, until they are this much.
@@ -317,8 +321,7 @@ impl Pull {
         (region, claims): (RegionId, usize),
         out: &mut Vec<Effect>,
     ) {
-        let ahead_ms = entry.clock().ms().saturating_sub(now_ms);
-        let is_ahead = ahead_ms > REGION_CLOCK_AHEAD_MS_MAX && !self.planted.takes_clocks_ahead();
+        let is_ahead = self.is_ahead(entry.clock());
         if is_ahead || !entry.is_sound(name.slot) {
             out.push(Effect::Alarm(match is_ahead {
                 true => Alarm::ClockAhead { region, clock: entry.clock() },

@@ -8,7 +8,7 @@ use larder_types::BucketName;
 use super::super::taking;
 use super::super::watch::Behind;
 use super::Puller;
-use crate::clock::now_ms;
+use crate::clock::now;
 use crate::proxy::RegionReach;
 
 impl<R: RegionReach> Puller<R> {
@@ -44,7 +44,7 @@ impl<R: RegionReach> Puller<R> {
 
     pub(super) fn report_lag(&self) {
         let Some(pull) = &self.pull else { return };
-        let silent = pull.silent(now_ms());
+        let silent = pull.silent(now());
         let here_bytes = self.shared.partials.bytes();
         self.shared.watch.counters().set_parts_waiting(here_bytes.values().sum());
         let (oldest_names, buckets) = (pull.oldest(), self.shared.shown.buckets());
