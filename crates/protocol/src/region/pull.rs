@@ -14,14 +14,15 @@
 //! when it begins. The answering region gives a resume token with each of them, before the walk begins. So a change
 //! whose op is at or below a resume token is in the region's index by then: the walk shows it, or what won over it. A
 //! change that the walk misses has an op above, which the journal tells afterwards. So once all claims of the
-//! comparison are settled, all up to the resume tokens is durable here.
+//! comparison are settled, all up to the resume tokens is durable here. A key's changes are all told by one journal. So those
+//! that a comparison lists hold up the token of that one alone.
 //!
 //! # Invariants
 //!
 //! 1. For each entry at most one request is under way, to one region. An answer counts only while its request is under
 //!    way.
 //! 2. A token is saved only when every claim up to it is settled; that of a journal which was void, when every claim of
-//!    its region's comparisons is.
+//!    its region's comparisons on its keys is.
 //! 3. No change is taken whose clock is further ahead than may be. Its claim stays, so that its token does, and is
 //!    taken when it is due.
 //! 4. Fetches of a region are within its budget of bytes, but for the last entry. Each is charged before it begins, with what the
@@ -121,6 +122,8 @@ pub enum Event {
         request: u64,
         /// The ids.
         listed: Listed,
+        /// For each id the PG of its key there: the claim on it holds up that journal alone.
+        groups: Vec<PgId>,
     },
     /// A region answers [`Effect::Fetch`] or [`Effect::FetchPart`].
     Fetched {
@@ -289,6 +292,8 @@ struct Stream {
     left: (u64, u64),
     /// Positions whose claims are not settled.
     open: BTreeSet<OpSeq>,
+    /// Claims of comparisons that are not settled.
+    listed: usize,
     /// Outcomes that are to be told again.
     skipped: Option<Skipped>,
     course: Course,
@@ -319,8 +324,6 @@ struct Peer {
     /// Next time that it is asked for ids though nothing is known to be behind.
     poll_ms: u64,
     comparison: Option<Comparison>,
-    /// Entries that comparisons listed and that are not here yet.
-    claims: usize,
     /// Wants that it claims and that no request is under way for.
     queue: Queue,
     /// The last fetch was of an entry of many bytes.
@@ -409,7 +412,9 @@ impl Pull {
             }
             Event::Told { request, pgs } => self.told(now_ms, request, pgs, here, out),
             Event::Walked { request, summed } => self.walked(now_ms, request, summed, here, out),
-            Event::Listed { request, listed } => self.listed(now_ms, request, listed, here, out),
+            Event::Listed { request, listed, groups } => {
+                self.listed(now_ms, request, (listed, groups), here, out);
+            }
             Event::Fetched { request, fetched } => {
                 self.fetched(now_ms, request, fetched, here, out);
             }
@@ -475,12 +480,19 @@ impl Pull {
     }
 
     fn settle(&mut self, claim: &Claim, out: &mut Vec<Effect>) {
-        let region = claim.region;
-        let Some((pg, op)) = claim.at else { return self.settle_compared(region, out) };
-        let source = Source { region, pg };
-        let Some(stream) = self.streams.get_mut(&source) else { return };
-        stream.open.remove(&op);
-        stream.move_token(source, out);
+        let source = Source { region: claim.region, pg: claim.pg };
+        let stream = self.streams.get_mut(&source).expect("who told of it is followed");
+        match claim.op {
+            Some(op) => {
+                stream.open.remove(&op);
+                stream.move_token(source, out);
+            }
+            None => {
+                assert!(stream.listed > 0, "each claim of a comparison is counted");
+                stream.listed -= 1;
+                stream.move_compared_token(source, out);
+            }
+        }
     }
 
     fn check(&self) {
@@ -518,8 +530,8 @@ impl Pull {
 impl Peer {
     fn new(budget: Budget) -> Self {
         let (comparison, queue) = (None, Queue::default());
-        let (quiet_until_ms, poll_ms, claims, had_part) = (0, 0, 0, false);
-        Self { budget, quiet_until_ms, poll_ms, comparison, claims, queue, had_part }
+        let (quiet_until_ms, poll_ms, had_part) = (0, 0, false);
+        Self { budget, quiet_until_ms, poll_ms, comparison, queue, had_part }
     }
 }
 
@@ -530,6 +542,7 @@ impl Stream {
             told: settled,
             left: (0, 0),
             open: BTreeSet::new(),
+            listed: 0,
             skipped: None,
             course: Course::Followed,
             asked_ms: 0,
@@ -553,6 +566,15 @@ impl Stream {
         let through = self.through();
         if self.course == Course::Followed && through > self.settled.through {
             self.save(source, through, out);
+        }
+    }
+
+    /// Follows a journal again that was compared, once all that was listed of it is settled.
+    fn move_compared_token(&mut self, source: Source, out: &mut Vec<Effect>) {
+        if self.course == Course::Compared && self.listed == 0 {
+            self.course = Course::Followed;
+            // Where a journal has lost what it told, the token goes back.
+            self.save(source, self.through(), out);
         }
     }
 

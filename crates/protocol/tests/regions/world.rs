@@ -514,7 +514,9 @@ fn answer(site: &mut Site, from: RegionId, asked: Message) -> Event {
         }
         Message::List { request, range } => {
             let ids = site.disk.ids(&range);
-            Event::Listed { request, listed: compare::listed(planted, &range, ids.into_iter()) }
+            let listed = compare::listed(planted, &range, ids.into_iter());
+            let groups = listed.ids.iter().map(|id| pg_of(&id.name, site.pgs())).collect();
+            Event::Listed { request, listed, groups }
         }
         Message::Fetch { request, names } => {
             let entry = |name: Name| {

@@ -14,9 +14,11 @@ use std::time::Duration;
 use larder_link::{Ask, Link, LinkError, List, Members, Walk};
 use larder_protocol::Planted;
 use larder_protocol::limits::{REGION_NOTES_MAX, REGION_PART_BYTES};
+use larder_protocol::placement::pg_of;
 use larder_protocol::region::journal::Batch;
 use larder_protocol::region::pull::{Config, Effect, Event, Source};
 use larder_protocol::region::{Entry, Id, Name, Pull, Token};
+use larder_types::limits::PG_COUNT_MAX;
 use larder_types::{BucketId, Passed, PgId, RegionId};
 use tokio::sync::watch;
 use tokio::time::{Instant, interval};
@@ -196,8 +198,14 @@ impl<R: RegionReach> Puller<R> {
                     Ok(link) => link.hello().await,
                     Err(error) => Err(error),
                 };
+                let is_sound = |count: u32| count.is_power_of_two() && count <= PG_COUNT_MAX;
                 let pg_count = match said {
-                    Ok(hello) => Some(hello.pg_count),
+                    Ok(hello) if is_sound(hello.pg_count) => Some(hello.pg_count),
+                    Ok(hello) => {
+                        tracing::error!(%region, pg_count = hello.pg_count, "no region has as many groups");
+                        shared.watch.unsound(region);
+                        None
+                    }
                     Err(error) => {
                         shared.watch.unanswered(region, &error);
                         None
@@ -335,18 +343,22 @@ impl<R: RegionReach> Puller<R> {
                 });
             }
             Effect::List { region, request, range } => {
+                let pg_count = self.pg_counts[&region];
                 self.ask(region, request, async move |shared, link| {
                     let asked_at = shared.names.now();
                     let mut told = link.list(List { range }).await?;
                     let needed = buckets_of(told.listed.ids.iter());
                     shared.echoes.note(region, told.listed.ids.iter());
                     learn(&shared, region, told.buckets, (needed, asked_at)).await?;
-                    let listed = told.listed.ids.into_iter().map(|id| ((), id)).collect();
+                    // Its keys lie in groups by the ids that buckets have there.
+                    let of_key = |id: Id| (pg_of(id.name.bucket, &id.name.key, pg_count), id);
+                    let listed = told.listed.ids.into_iter().map(of_key).collect();
                     let Some(ids) = here(&shared, region, listed) else {
                         return Ok(Event::Unanswered { request });
                     };
-                    told.listed.ids = ids.into_iter().map(|((), id)| id).collect();
-                    Ok(Event::Listed { request, listed: told.listed })
+                    let groups;
+                    (groups, told.listed.ids) = ids.into_iter().unzip();
+                    Ok(Event::Listed { request, listed: told.listed, groups })
                 });
             }
             Effect::Fetch { region, request, names } => {

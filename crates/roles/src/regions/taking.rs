@@ -402,7 +402,7 @@ pub(super) fn is_to_be_taken<R: RegionReach>(
     // An append makes a version (ADR 53): no store has pieces that were joined.
     let has_pieces = matches!(&entry.what, What::Object(object) if !object.pieces.is_empty());
     if has_pieces || !entry.is_sound(name.slot) {
-        shared.watch.alarm(region, "it says what no region says: use one release".to_owned());
+        shared.watch.unsound(region);
         return false;
     }
     if ahead_ms > REGION_CLOCK_AHEAD_MS_MAX {

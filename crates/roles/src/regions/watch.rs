@@ -236,6 +236,11 @@ impl Watch {
         self.show(region, what);
     }
 
+    /// An alarm about an answer that no region gives.
+    pub(super) fn unsound(&self, region: RegionId) {
+        self.alarm(region, "it says what no region says: use one release".to_owned());
+    }
+
     /// An alarm that stays, about changes of this region or the other one that are lost.
     pub(super) fn lost(&self, region: RegionId, what: &str) {
         if !self.of(region, |seen| seen.has_lost) {

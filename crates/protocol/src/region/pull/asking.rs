@@ -67,7 +67,7 @@ impl Pull {
                     }
                     stream.open.extend(ids.iter().map(|(op, _)| *op));
                     for (op, id) in ids {
-                        self.take(now_ms, Claim::new(region, Some((pg, op)), id), here, out);
+                        self.take(now_ms, Claim::new(source, Some(op), id), here, out);
                     }
                     let stream = self.streams.get_mut(&source).expect("it was there");
                     stream.move_token(source, out);
@@ -101,8 +101,8 @@ impl Pull {
 
     /// Claims of a region, and those that answers on their way may make.
     pub(super) fn claims_of(&self, region: RegionId) -> usize {
-        let open = self.streams_of(region).map(|(_, stream)| stream.open.len());
-        let claims = open.sum::<usize>() + self.peers[&region].claims;
+        let claims =
+            self.streams_of(region).map(|(_, it)| it.open.len() + it.listed).sum::<usize>();
         let requests = self.requests.values().filter(|request| request.region == region);
         let coming = requests.map(|request| match request.what {
             Query::Ids { .. } | Query::List => REGION_ASK_IDS_MAX,

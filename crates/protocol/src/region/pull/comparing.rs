@@ -97,23 +97,28 @@ impl Pull {
         &mut self,
         now_ms: u64,
         request: u64,
-        listed: Listed,
+        (listed, groups): (Listed, Vec<PgId>),
         here: &dyn Holdings,
         out: &mut Vec<Effect>,
     ) {
         let is_list = |what: &mut Query| matches!(what, Query::List).then_some(());
         let Some((region, ())) = self.answered(request, is_list) else { return };
-        let comparison = self.comparison(region);
-        let range = comparison.differing.front().expect("what is asked for was not listed yet");
-        if !listed.covers(range) {
+        let range = self.comparison(region).differing.pop_front();
+        let range = range.expect("what is asked for was not listed yet");
+        let is_journal = |pg: &PgId| self.streams.contains_key(&Source { region, pg: *pg });
+        let have_groups = listed.ids.len() == groups.len() && groups.iter().all(is_journal);
+        if !have_groups || !listed.covers(&range) {
+            self.comparison(region).differing.push_front(range);
             self.back_off(now_ms, region);
             return out.push(Effect::Alarm(Alarm::Unsound { region }));
         }
-        comparison.differing.pop_front();
-        comparison.differing.extend(listed.rest);
-        self.peers.get_mut(&region).expect("it is known").claims += listed.ids.len();
-        for id in listed.ids {
-            self.take(now_ms, Claim::new(region, None, id), here, out);
+        self.comparison(region).differing.extend(listed.rest);
+        let sources: Vec<_> = groups.into_iter().map(|pg| Source { region, pg }).collect();
+        for source in &sources {
+            self.streams.get_mut(source).expect("it was there").listed += 1;
+        }
+        for (source, id) in sources.into_iter().zip(listed.ids) {
+            self.take(now_ms, Claim::new(source, None, id), here, out);
         }
         self.end_if_listed(region, out);
     }
@@ -123,40 +128,19 @@ impl Pull {
         peer.comparison.as_mut().expect("runs are asked for by a comparison")
     }
 
-    /// Settles a claim of a comparison: its entry is here.
-    pub(super) fn settle_compared(&mut self, region: RegionId, out: &mut Vec<Effect>) {
-        let peer = self.peers.get_mut(&region).expect("who told of it is known");
-        assert!(peer.claims > 0, "each claim of a comparison is counted");
-        peer.claims -= 1;
-        self.move_compared_tokens(region, out);
-    }
-
     /// Ends a comparison that has listed all. Its journals are asked again: what cannot be taken yet holds up their tokens
     /// alone.
     fn end_if_listed(&mut self, region: RegionId, out: &mut Vec<Effect>) {
         let peer = self.peers.get_mut(&region).expect("who is asked is known");
         let Some(over) = peer.comparison.take_if(|it| it.is_over()) else { return };
         for pg in over.covers {
-            let stream = self.streams.get_mut(&Source { region, pg }).expect("it is covered");
+            let source = Source { region, pg };
+            let stream = self.streams.get_mut(&source).expect("it is covered");
             let Course::Void(resume) = stream.course else {
                 unreachable!("a journal is void until its comparison is over")
             };
             (stream.course, stream.told) = (Course::Compared, resume);
-        }
-        self.move_compared_tokens(region, out);
-    }
-
-    fn move_compared_tokens(&mut self, region: RegionId, out: &mut Vec<Effect>) {
-        if self.peers[&region].claims > 0 {
-            return;
-        }
-        let of_region = self.streams.iter_mut().filter(|(source, _)| source.region == region);
-        for (source, stream) in of_region {
-            if stream.course == Course::Compared {
-                stream.course = Course::Followed;
-                // Where a journal has lost what it told, the token goes back.
-                stream.save(*source, stream.through(), out);
-            }
+            stream.move_compared_token(source, out);
         }
     }
 }

@@ -41,7 +41,7 @@ impl Pull {
                     lookups.sums.extend(summed.runs.iter().map(of_region));
                 }
             }
-            Event::Listed { request, listed } if self.requests.contains_key(request) => {
+            Event::Listed { request, listed, .. } if self.requests.contains_key(request) => {
                 lookups.names.extend(listed.ids.iter().map(|id| id.name.clone()));
             }
             // Other claims of an entry that is gone are looked at again, and all of one that has changed here.

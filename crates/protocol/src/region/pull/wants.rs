@@ -8,7 +8,7 @@ use super::super::entry::{Entry, Id, Name, Need};
 use super::super::merge::{Contradiction, Holding, holding};
 use super::queue::{Place, Queue, Size};
 use super::requests::{Asked, Query};
-use super::{Alarm, Effect, Fetched, Holdings, Lookup, Pull};
+use super::{Alarm, Effect, Fetched, Holdings, Lookup, Pull, Source};
 use crate::limits::{
     REGION_AWAITED_TRIES_MAX, REGION_CHANGED_TRIES_MAX, REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS,
     REGION_UNKNOWN_MS, REGION_UNKNOWN_TRIES_MAX,
@@ -18,8 +18,10 @@ use crate::limits::{
 #[derive(Debug)]
 pub(super) struct Claim {
     pub(super) region: RegionId,
-    /// The journal and its position there; `None` in a comparison.
-    pub(super) at: Option<(PgId, OpSeq)>,
+    /// The journal that tells all of the key there.
+    pub(super) pg: PgId,
+    /// The position there; `None` in a comparison.
+    pub(super) op: Option<OpSeq>,
     pub(super) id: Id,
     /// Lookups of the entry that had no answer.
     unknown: u32,
@@ -34,10 +36,11 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    pub(super) fn new(region: RegionId, at: Option<(PgId, OpSeq)>, id: Id) -> Self {
+    pub(super) fn new(source: Source, op: Option<OpSeq>, id: Id) -> Self {
+        let Source { region, pg } = source;
         let (unknown, awaited, changed) = (0, 0, 0);
         let (lacks_base, is_untaken) = (false, false);
-        Self { region, at, id, unknown, lacks_base, awaited, changed, is_untaken }
+        Self { region, pg, op, id, unknown, lacks_base, awaited, changed, is_untaken }
     }
 }
 

@@ -23,9 +23,7 @@ impl<R: RegionReach> Puller<R> {
                 let what = format!("key {:?}: {why}. Neither is changed", name.key.as_str());
                 watch.alarm(why.at.region, what);
             }
-            Alarm::Unsound { region } => {
-                watch.alarm(*region, "it says what no region says: use one release".to_owned());
-            }
+            Alarm::Unsound { region } => watch.unsound(*region),
             Alarm::Void { source, void } => {
                 let (region, pg, why) = (source.region, source.pg, void.why);
                 if why == Why::Ahead {

@@ -49,7 +49,13 @@ impl Site {
     fn list(&mut self, theirs: &[&Entry]) {
         let (request, range) = self.lists().pop().expect("a list is asked for");
         let listed = listed(Planted::default(), &range, ids_of(theirs).into_iter());
-        self.step(Event::Listed { request, listed });
+        self.answer_list(request, listed);
+    }
+
+    /// A list has these. A key's group is the one in which its entry was made.
+    fn answer_list(&mut self, request: u64, listed: Listed) {
+        let groups = listed.ids.iter().map(|id| id.origin.pg).collect();
+        self.step(Event::Listed { request, listed, groups });
     }
 
     /// All that is fetched comes, and is durable.
@@ -141,7 +147,7 @@ fn a_journal_that_becomes_void_meanwhile_has_a_comparison_of_its_own() {
 }
 
 #[test]
-fn no_token_moves_before_all_that_a_comparison_found_is_here() {
+fn no_token_moves_before_all_that_a_comparison_found_in_its_group_is_here() {
     let mut site = Site::new(&[(2, 0), (2, 1)], 1 << 20);
     let (of_first, of_second) = (marker(2, 0, 1, 10), marker(2, 1, 1, 20));
     let theirs = [&of_first, &of_second];
@@ -150,12 +156,37 @@ fn no_token_moves_before_all_that_a_comparison_found_is_here() {
     site.list(&theirs);
     let (_, request, _) = site.fetches().remove(0);
     site.bring(request, &theirs);
-    site.keep(&of_first);
-    assert_eq!(site.saved(), [], "the other is not durable yet");
+    assert_eq!(site.saved(), [], "neither is durable yet");
     assert!(!site.pull.was_here(of_first.origin));
+    site.keep(&of_first);
+    assert_eq!(site.saved(), [(source(2, 0), 70)]);
+    assert!(site.pull.was_here(of_first.origin) && !site.pull.was_here(of_second.origin));
     site.keep(&of_second);
-    assert_eq!(site.saved(), [(source(2, 0), 70), (source(2, 1), 90)]);
-    assert!(site.pull.was_here(of_first.origin));
+    assert_eq!(site.saved(), [(source(2, 1), 90)]);
+    assert!(site.pull.was_here(of_second.origin));
+}
+
+#[test]
+fn what_cannot_be_read_of_a_comparison_holds_up_its_group_alone() {
+    let mut site = Site::new(&[(2, 0), (2, 1)], 1 << 20);
+    let (unreadable, other) = (marker(2, 0, 1, 10), marker(2, 1, 1, 20));
+    site.void(&[(0, 70), (1, 90)]);
+    site.walk(&[&unreadable, &other]);
+    site.list(&[&unreadable, &other]);
+    let (_, request, _) = site.fetches().remove(0);
+    let entries = vec![(name(&other), Some(other.clone()))];
+    let withheld = vec![name(&unreadable)];
+    site.answer(request, Fetched { entries, withheld, came_bytes: 100, ..Fetched::default() });
+    site.keep(&other);
+    assert_eq!(site.saved(), [(source(2, 1), 90)]);
+    site.pass(REGION_POLL_MS);
+    let later = marker(2, 1, 95, 30);
+    site.tell(2, 1, &[(95, &later)]);
+    site.take(&[&later]);
+    assert_eq!(site.saved(), [(source(2, 1), 94), (source(2, 1), 95)]);
+    site.pass(REGION_HELD_MS);
+    site.take(&[&unreadable]);
+    assert_eq!(site.saved(), [(source(2, 0), 70)], "it can be read again");
 }
 
 /// The walk has passed its place when it is put.
@@ -182,7 +213,7 @@ fn a_change_that_comes_during_a_comparison_is_taken_afterwards() {
 
 /// A clock that is far ahead, among what a comparison finds.
 #[test]
-fn what_a_comparison_cannot_take_holds_up_tokens_alone() {
+fn what_a_comparison_cannot_take_holds_up_a_token_alone() {
     let mut site = Site::new(&[(2, 0), (2, 1)], 1 << 20);
     let ahead = marker(2, 0, 1, START_MS + REGION_CLOCK_AHEAD_MS_MAX + REGION_HELD_MS);
     let later = marker(2, 0, 75, 20);
@@ -190,6 +221,7 @@ fn what_a_comparison_cannot_take_holds_up_tokens_alone() {
     site.walk(&[&ahead]);
     site.list(&[&ahead]);
     assert!(!site.is_comparing(), "all that differs is known");
+    assert_eq!(site.saved(), [(source(2, 1), 90)], "its group is another one");
     site.pass(REGION_POLL_MS);
     site.tell(2, 0, &[(75, &later)]);
     site.take(&[&later]);
@@ -199,10 +231,10 @@ fn what_a_comparison_cannot_take_holds_up_tokens_alone() {
     site.void(&[(1, 95)]);
     site.walk(&[&ahead, &later]);
     site.list(&[&ahead, &later]);
-    assert_eq!(site.saved(), [], "tokens stay before what is not here");
+    assert_eq!(site.saved(), [(source(2, 1), 95)], "the token stays before what is not here");
     site.pass(REGION_HELD_MS);
     site.take(&[&ahead]);
-    assert_eq!(site.saved(), [(source(2, 0), 75), (source(2, 1), 95)]);
+    assert_eq!(site.saved(), [(source(2, 0), 75)]);
 }
 
 /// After each unsound answer the region is asked once more, a little later.
@@ -218,12 +250,21 @@ fn answers_to_walks_and_lists_that_no_region_gives_break_nothing() {
     assert_eq!(site.alarms(), [Alarm::Unsound { region: RegionId(2) }]);
     site.pass(REGION_POLL_MS);
     site.walk(&[&entry]);
-    let (request, range) = site.lists().remove(0);
-    site.out.clear();
-    site.step(Event::Listed { request, listed: Listed { ids: vec![], rest: Some(range) } });
-    assert_eq!(site.lists(), [], "not at once");
-    assert_eq!(site.alarms(), [Alarm::Unsound { region: RegionId(2) }]);
-    site.pass(REGION_POLL_MS);
+    let (mut request, range) = site.lists().remove(0);
+    let one = || vec![id(&entry)];
+    let answers = [
+        (Listed { ids: vec![], rest: Some(range) }, vec![]),
+        (Listed { ids: one(), rest: None }, vec![PgId(9)]),
+        (Listed { ids: one(), rest: None }, vec![]),
+    ];
+    for (listed, groups) in answers {
+        site.out.clear();
+        site.step(Event::Listed { request, listed, groups });
+        assert_eq!(site.lists(), [], "not at once");
+        assert_eq!(site.alarms(), [Alarm::Unsound { region: RegionId(2) }]);
+        site.pass(REGION_POLL_MS);
+        request = site.lists()[0].0;
+    }
     site.list(&[&entry]);
     site.take(&[&entry]);
     assert_eq!(site.saved(), [(source(2, 0), 70)]);
