@@ -10,10 +10,10 @@ pub const REGION_ASK_PGS_MAX: usize = 256;
 pub const REGION_SERVED_PGS_MAX: usize = 1024;
 /// Most ids of an answer.
 pub const REGION_ASK_IDS_MAX: usize = 1000;
-/// Most things told by another region that are not here yet.
+/// Most things told by another region that are not here yet and may be taken.
 pub const REGION_CLAIMS_MAX: usize = 16 * REGION_ASK_IDS_MAX;
-/// Most deletions beyond these that are looked for, and taken, while what was told before cannot be.
-pub const REGION_SKIMMED_MAX: usize = 4 * REGION_ASK_IDS_MAX;
+/// Most of those beside them that cannot be taken now. The rest is passed over, until it is told again.
+pub const REGION_STUCK_MAX: usize = 16 * REGION_ASK_IDS_MAX;
 /// Milliseconds for which a PG of another region may tell nothing, not even that nothing is new, before it is said.
 pub const REGION_SILENT_MS: u64 = 30_000;
 /// Most entries that one request fetches.

@@ -27,8 +27,8 @@
 //!    taken when it is due.
 //! 4. Fetches of a region are within its budget of bytes, but for the last entry. Each is charged before it begins, with what the
 //!    region told; in the end with what has come. Budgets yield to clients.
-//! 5. The claims of each region are bounded: at the bound it is asked for no more ids, or for deletions alone. A region whose changes
-//!    cannot be taken holds up no other.
+//! 5. The claims of each region are bounded: at the bound it is asked for no more ids. Those that cannot be taken have a bound of
+//!    their own, beyond which they are passed over: they hold up no other claim, and no other region.
 //! 6. All that a region sends is checked before it counts: no region can break an assertion.
 //! 7. An entry of many bytes comes in parts, each with a request of its own. Others pass it: they have their turn after each part, and
 //!    of the requests to a region one is never for a part.
@@ -43,12 +43,13 @@ mod lag;
 mod lookups;
 mod queue;
 mod requests;
-mod skimming;
+mod stream;
+mod stuck;
 mod wants;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use larder_types::{BucketId, HybridClock, OpSeq, Origin, PgId, RegionId};
+use larder_types::{BucketId, HybridClock, Origin, PgId, RegionId};
 
 use self::budget::Budget;
 use self::comparing::Comparison;
@@ -56,12 +57,13 @@ pub use self::lag::Lag;
 pub use self::lookups::Lookups;
 use self::queue::Queue;
 use self::requests::Request;
-use self::skimming::Skipped;
+use self::stream::{Course, Stream};
 use self::wants::{Claim, Want};
 use super::compare::{Listed, Range, Sum, Summed};
 use super::entry::{Entry, Name, Need};
 use super::journal::{Batch, Token, Void};
 use super::merge::Contradiction;
+use crate::limits::REGION_STUCK_MAX;
 use crate::now::Now;
 use crate::planted::Planted;
 
@@ -281,40 +283,6 @@ pub enum Alarm {
     },
 }
 
-/// One journal.
-#[derive(Debug)]
-struct Stream {
-    /// All up to here is settled.
-    settled: Token,
-    /// The region has told ids up to here.
-    told: Token,
-    /// Outcomes and bytes behind that, as the region said.
-    left: (u64, u64),
-    /// Positions whose claims are not settled.
-    open: BTreeSet<OpSeq>,
-    /// Claims of comparisons that are not settled.
-    listed: usize,
-    /// Outcomes that are to be told again.
-    skipped: Option<Skipped>,
-    course: Course,
-    asked_ms: u64,
-    /// Its region has answered since the start.
-    is_heard: bool,
-    /// Time of its last answer, or of the machine's start.
-    heard_ms: u64,
-}
-
-/// The course of a journal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Course {
-    /// It is followed from the last id that it told.
-    Followed,
-    /// Its token is void: it is followed from this one, once all keys are compared.
-    Void(Token),
-    /// It is followed, but its token waits for what the comparison found.
-    Compared,
-}
-
 /// A region.
 #[derive(Debug)]
 struct Peer {
@@ -324,6 +292,9 @@ struct Peer {
     /// Next time that it is asked for ids though nothing is known to be behind.
     poll_ms: u64,
     comparison: Option<Comparison>,
+    /// Claims on what it told, and those of them that are stuck.
+    claims: usize,
+    stuck: usize,
     /// Wants that it claims and that no request is under way for.
     queue: Queue,
     /// The last fetch was of an entry of many bytes.
@@ -480,13 +451,15 @@ impl Pull {
     }
 
     fn settle(&mut self, claim: &Claim, out: &mut Vec<Effect>) {
-        let source = Source { region: claim.region, pg: claim.pg };
+        self.release(claim);
+        let source = claim.source();
         let stream = self.streams.get_mut(&source).expect("who told of it is followed");
-        match claim.op {
-            Some(op) => {
-                stream.open.remove(&op);
+        match claim.at {
+            Some(at) if at.era == stream.era => {
+                stream.open.remove(&at.op);
                 stream.move_token(source, out);
             }
+            Some(_) => {}
             None => {
                 assert!(stream.listed > 0, "each claim of a comparison is counted");
                 stream.listed -= 1;
@@ -499,10 +472,21 @@ impl Pull {
         let queued = self.queued();
         let waiting = self.wants.len().checked_sub(self.busy).expect("what is under way is wanted");
         assert!(queued >= waiting, "what waits is in the queue of a region that told of it");
+        let is_bounded = |peer: &Peer| peer.stuck <= peer.claims.min(REGION_STUCK_MAX);
+        assert!(self.peers.values().all(is_bounded), "stuck claims are bounded");
     }
 
-    /// Checks all wants, which takes long where there are many.
+    /// Checks all claims and wants, which takes long where there are many.
     fn check_queues(&self) {
+        for (region, peer) in &self.peers {
+            let of_region = || self.all_claims().filter(|claim| claim.region == *region);
+            assert_eq!(of_region().count(), peer.claims, "each claim has a place");
+            let stuck = of_region().filter(|claim| claim.is_stuck).count();
+            assert_eq!(stuck, peer.stuck, "those that are stuck have one of their own");
+            let listed = self.streams_of(*region).map(|(_, stream)| stream.listed).sum::<usize>();
+            let of_comparisons = of_region().filter(|claim| claim.at.is_none()).count();
+            assert_eq!(of_comparisons, listed, "a comparison's holds up one journal");
+        }
         let (mut busy, mut places) = (0, BTreeSet::new());
         for (name, want) in &self.wants {
             match want.waits_since() {
@@ -530,57 +514,8 @@ impl Pull {
 impl Peer {
     fn new(budget: Budget) -> Self {
         let (comparison, queue) = (None, Queue::default());
-        let (quiet_until_ms, poll_ms, had_part) = (0, 0, false);
-        Self { budget, quiet_until_ms, poll_ms, comparison, queue, had_part }
-    }
-}
-
-impl Stream {
-    fn new(now_ms: u64, settled: Token) -> Self {
-        Self {
-            settled,
-            told: settled,
-            left: (0, 0),
-            open: BTreeSet::new(),
-            listed: 0,
-            skipped: None,
-            course: Course::Followed,
-            asked_ms: 0,
-            is_heard: false,
-            heard_ms: now_ms,
-        }
-    }
-
-    fn is_void(&self) -> bool {
-        matches!(self.course, Course::Void(_))
-    }
-
-    /// The op up to which all that the journal told is settled.
-    fn through(&self) -> OpSeq {
-        let first = self.open.first().copied().into_iter().chain(self.skipped.map(|it| it.first));
-        first.map(|first| OpSeq(first.0 - 1)).fold(self.told.through, OpSeq::min)
-    }
-
-    /// Moves the token as far as claims are settled.
-    fn move_token(&mut self, source: Source, out: &mut Vec<Effect>) {
-        let through = self.through();
-        if self.course == Course::Followed && through > self.settled.through {
-            self.save(source, through, out);
-        }
-    }
-
-    /// Follows a journal again that was compared, once all that was listed of it is settled.
-    fn move_compared_token(&mut self, source: Source, out: &mut Vec<Effect>) {
-        if self.course == Course::Compared && self.listed == 0 {
-            self.course = Course::Followed;
-            // Where a journal has lost what it told, the token goes back.
-            self.save(source, self.through(), out);
-        }
-    }
-
-    fn save(&mut self, source: Source, through: OpSeq, out: &mut Vec<Effect>) {
-        self.settled = Token { through };
-        out.push(Effect::SaveToken { source, token: self.settled });
+        let (quiet_until_ms, poll_ms, claims, stuck, had_part) = (0, 0, 0, 0, false);
+        Self { budget, quiet_until_ms, poll_ms, comparison, claims, stuck, queue, had_part }
     }
 }
 

@@ -176,9 +176,8 @@ const _: () = assert!(
 const _: () =
     assert!(REGION_WHOLE_BYTES_MAX <= REGION_PUTS_BYTES_MAX, "an entry that is read whole is put");
 const _: () = assert!(
-    2 * larder_protocol::limits::REGION_CLAIMS_MAX <= REGION_ECHOES_MAX
-        && larder_protocol::limits::REGION_SKIMMED_MAX
-            <= larder_protocol::limits::REGION_CLAIMS_MAX,
+    larder_protocol::limits::REGION_CLAIMS_MAX + larder_protocol::limits::REGION_STUCK_MAX
+        <= REGION_ECHOES_MAX,
     "what is on its way here is not told back once it is"
 );
 const _: () = assert!(

@@ -4,7 +4,7 @@ use larder_types::{PgId, RegionId};
 
 use super::super::journal::{Batch, Token, Void};
 use super::requests::{Query, Request};
-use super::wants::Claim;
+use super::wants::{Claim, Position};
 use super::{Alarm, Effect, Holdings, Pull, Source, Stream};
 use crate::limits::{
     REGION_ASK_IDS_MAX, REGION_ASK_PGS_MAX, REGION_CLAIMS_MAX, REGION_FETCH_BYTES_MAX,
@@ -38,8 +38,8 @@ impl Pull {
         here: &dyn Holdings,
         out: &mut Vec<Effect>,
     ) {
-        let Some((region, (mut asked, skims))) = self.answered(request, |what| match what {
-            Query::Ids { pgs, skims } => Some((std::mem::take(pgs), *skims)),
+        let Some((region, mut asked)) = self.answered(request, |what| match what {
+            Query::Ids { pgs } => Some(std::mem::take(pgs)),
             _ => None,
         }) else {
             return;
@@ -61,13 +61,14 @@ impl Pull {
                 }
                 Ok(batch) => {
                     (stream.told, stream.left) = (batch.token, batch.left);
-                    let mut ids = batch.ids;
-                    if skims {
-                        ids.retain(|(op, id)| !stream.skips(*op, id));
-                    }
+                    let (mut ids, era) = (batch.ids, stream.era);
+                    // Behind what was passed over all is told again, also what is claimed still.
+                    ids.retain(|(op, _)| !stream.open.contains(op));
                     stream.open.extend(ids.iter().map(|(op, _)| *op));
+                    self.peers.get_mut(&region).expect("it is known").claims += ids.len();
                     for (op, id) in ids {
-                        self.take(now_ms, Claim::new(source, Some(op), id), here, out);
+                        let at = Some(Position { op, era });
+                        self.take(now_ms, Claim::new(source, at, id), here, out);
                     }
                     let stream = self.streams.get_mut(&source).expect("it was there");
                     stream.move_token(source, out);
@@ -99,16 +100,15 @@ impl Pull {
         self.claims_of(region) + REGION_ASK_IDS_MAX <= REGION_CLAIMS_MAX
     }
 
-    /// Claims of a region, and those that answers on their way may make.
-    pub(super) fn claims_of(&self, region: RegionId) -> usize {
-        let claims =
-            self.streams_of(region).map(|(_, it)| it.open.len() + it.listed).sum::<usize>();
+    /// Claims of a region that are not stuck, and those that answers on their way may make.
+    fn claims_of(&self, region: RegionId) -> usize {
+        let peer = &self.peers[&region];
         let requests = self.requests.values().filter(|request| request.region == region);
         let coming = requests.map(|request| match request.what {
             Query::Ids { .. } | Query::List => REGION_ASK_IDS_MAX,
             Query::Walk | Query::Fetch(_) => 0,
         });
-        claims + coming.sum::<usize>()
+        peer.claims - peer.stuck + coming.sum::<usize>()
     }
 
     fn ask_for_ids(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) {
@@ -117,9 +117,7 @@ impl Pull {
             return;
         }
         self.go_back(region);
-        let skims = self.skims(region);
-        let has_room = if skims { self.has_room_to_skim(region) } else { self.has_room(region) };
-        if !has_room {
+        if !self.has_room(region) {
             return;
         }
         let is_due = self.peers[&region].poll_ms <= now_ms;
@@ -148,7 +146,7 @@ impl Pull {
             self.peers.get_mut(&region).expect("it is known").poll_ms = now_ms + REGION_POLL_MS;
         }
         let asked = pgs.iter().map(|(pg, ..)| *pg).collect();
-        let request = self.begin(now_ms, region, Query::Ids { pgs: asked, skims });
+        let request = self.begin(now_ms, region, Query::Ids { pgs: asked });
         out.push(Effect::Ask { region, request, pgs, ids_max: REGION_ASK_IDS_MAX });
     }
 

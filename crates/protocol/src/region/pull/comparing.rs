@@ -1,4 +1,4 @@
-//! Comparisons: walks over a region's keys where tokens of its journals are void.
+//! Comparisons: walks over a region's keys where tokens of its journals are void, or an earlier one passed over entries.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -8,7 +8,7 @@ use super::super::compare::{Listed, Range, Summed};
 use super::super::journal::Token;
 use super::requests::{Query, Request};
 use super::wants::Claim;
-use super::{Alarm, Course, Effect, Holdings, Pull, Source};
+use super::{Alarm, Course, Effect, Holdings, Pull, Source, Stream};
 
 /// A comparison of all keys of a region. A range that is asked for stays first in line until it is answered.
 #[derive(Debug)]
@@ -19,11 +19,17 @@ pub(super) struct Comparison {
     rest: Option<Range>,
     /// Runs that differ, and were not listed yet.
     differing: VecDeque<Range>,
+    /// Journals of which claims were dropped since it began: it may not find them again.
+    missed: BTreeSet<PgId>,
 }
 
 impl Comparison {
     fn is_over(&self) -> bool {
         self.rest.is_none() && self.differing.is_empty()
+    }
+
+    pub(super) fn has_missed(&mut self, pg: PgId) {
+        self.missed.insert(pg);
     }
 }
 
@@ -31,10 +37,7 @@ impl Pull {
     /// Marks a journal's token as void. A comparison that is under way began too early to count for it.
     pub(super) fn wait_for_comparison(&mut self, source: Source, resume: Token) {
         let stream = self.streams.get_mut(&source).expect("it was asked for ids");
-        assert!(!stream.is_void(), "a journal that is void is not asked for ids");
-        (stream.course, stream.left) = (Course::Void(resume), (0, 0));
-        // The comparison finds what was passed over, too.
-        stream.skipped = None;
+        stream.become_void(resume);
     }
 
     pub(super) fn ask_for_runs(&mut self, now_ms: u64, region: RegionId, out: &mut Vec<Effect>) {
@@ -61,13 +64,17 @@ impl Pull {
         }
         let void = self.streams_of(region).filter(|(_, stream)| stream.is_void());
         let covers: BTreeSet<PgId> = void.map(|(source, _)| source.pg).collect();
-        if covers.is_empty() {
+        // Those that the last one passed over are found once others can be taken.
+        let is_again = |stream: &Stream| stream.is_incomplete && !stream.is_void();
+        let again = self.streams_of(region).filter(|(_, stream)| is_again(stream)).count();
+        if covers.is_empty() && (again == 0 || !self.may_go_back(region)) {
             return;
         }
-        out.push(Effect::Alarm(Alarm::Resync { region, journals: covers.len() }));
-        let (rest, differing) = (Some(Range::default()), VecDeque::new());
+        self.drop_found_again(region);
+        out.push(Effect::Alarm(Alarm::Resync { region, journals: covers.len() + again }));
+        let (rest, differing, missed) = (Some(Range::default()), VecDeque::new(), BTreeSet::new());
         let peer = self.peers.get_mut(&region).expect("it is known");
-        peer.comparison = Some(Comparison { covers, rest, differing });
+        peer.comparison = Some(Comparison { covers, rest, differing, missed });
     }
 
     pub(super) fn walked(
@@ -117,6 +124,7 @@ impl Pull {
         for source in &sources {
             self.streams.get_mut(source).expect("it was there").listed += 1;
         }
+        self.peers.get_mut(&region).expect("it is known").claims += sources.len();
         for (source, id) in sources.into_iter().zip(listed.ids) {
             self.take(now_ms, Claim::new(source, None, id), here, out);
         }
@@ -133,14 +141,17 @@ impl Pull {
     fn end_if_listed(&mut self, region: RegionId, out: &mut Vec<Effect>) {
         let peer = self.peers.get_mut(&region).expect("who is asked is known");
         let Some(over) = peer.comparison.take_if(|it| it.is_over()) else { return };
-        for pg in over.covers {
-            let source = Source { region, pg };
-            let stream = self.streams.get_mut(&source).expect("it is covered");
-            let Course::Void(resume) = stream.course else {
-                unreachable!("a journal is void until its comparison is over")
-            };
-            (stream.course, stream.told) = (Course::Compared, resume);
-            stream.move_compared_token(source, out);
+        let streams = self.streams.range_mut(Source { region, pg: PgId(0) }..);
+        for (source, stream) in streams.take_while(|(source, _)| source.region == region) {
+            if over.covers.contains(&source.pg) {
+                let Course::Void(resume) = stream.course else {
+                    unreachable!("a journal is void until its comparison is over")
+                };
+                (stream.course, stream.told) = (Course::Compared, resume);
+            }
+            // All keys were walked over, so it listed what earlier ones had passed over.
+            stream.is_incomplete &= over.missed.contains(&source.pg);
+            stream.move_compared_token(*source, out);
         }
     }
 }

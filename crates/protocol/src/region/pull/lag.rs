@@ -44,7 +44,7 @@ impl Pull {
             let lag = lags.entry(source.region).or_default();
             lag.add(stream.left.0, stream.left.1);
             stream.skipped.iter().for_each(|skipped| lag.add(skipped.count, skipped.bytes));
-            lag.is_comparing |= stream.is_void();
+            lag.is_comparing |= stream.is_void() || stream.is_incomplete;
         }
         for claim in self.all_claims() {
             let (lag, clock) = (lags.entry(claim.region).or_default(), claim.id.at.clock);

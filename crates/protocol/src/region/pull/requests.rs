@@ -19,8 +19,6 @@ pub(super) struct Request {
 pub(super) enum Query {
     Ids {
         pgs: Vec<PgId>,
-        /// For deletions alone.
-        skims: bool,
     },
     /// The sums of the range that is not walked over yet.
     Walk,

@@ -1,14 +1,15 @@
 //! One region that pulls from regions 2 and 3, step by step.
 
-use larder_types::{Amendments, BucketId, ETag, Metax, ObjectKey, OpId, Stamp, View};
+use larder_types::{Amendments, BucketId, ETag, Metax, ObjectKey, OpId, OpSeq, Stamp, View};
 
 use super::super::entry::{Base, Id, Object, Slot, What};
 use super::super::journal::Why;
 use super::*;
 use crate::limits::{
-    CLIENTS_QUEUE, REGION_ANSWER_MS, REGION_ASK_PGS_MAX, REGION_AWAITED_TRIES_MAX,
-    REGION_CHANGED_TRIES_MAX, REGION_CLAIMS_MAX, REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS,
-    REGION_POLL_MS, REGION_SILENT_MS, REGION_UNKNOWN_MS, REGION_UNKNOWN_TRIES_MAX,
+    CLIENTS_QUEUE, REGION_ANSWER_MS, REGION_ASK_IDS_MAX, REGION_ASK_PGS_MAX,
+    REGION_AWAITED_TRIES_MAX, REGION_CHANGED_TRIES_MAX, REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS,
+    REGION_POLL_MS, REGION_SILENT_MS, REGION_STUCK_MAX, REGION_UNKNOWN_MS,
+    REGION_UNKNOWN_TRIES_MAX,
 };
 
 /// The entries that are here, by name, and whether lookups have no answer.
@@ -644,21 +645,16 @@ fn a_clock_that_is_set_back_stops_nothing() {
 fn a_region_whose_changes_cannot_be_taken_holds_up_no_other() {
     let mut site = Site::new(&[(2, 0), (3, 0)], 1 << 20);
     let ahead_ms = START_MS + 10 * REGION_CLOCK_AHEAD_MS_MAX;
-    let mut op = 0;
-    let asks = |site: &Site| {
-        site.out.iter().any(|it| matches!(it, Effect::Ask { region, .. } if region.0 == 2))
-    };
-    while asks(&site) {
-        let told: Vec<_> = (1..=1000).map(|at| marker(2, 0, op + at, ahead_ms + at + op)).collect();
-        let told: Vec<_> = told.iter().map(|it| (it.origin.op.seq.0, it)).collect();
+    for op in (0..3 * REGION_STUCK_MAX as u64).step_by(REGION_ASK_IDS_MAX) {
+        let last = op + REGION_ASK_IDS_MAX as u64;
+        let told: Vec<_> = (op + 1..=last).map(|op| marker(2, 0, op, ahead_ms + op)).collect();
         let request = site.asked(2);
         site.effects();
-        op += 1000;
-        let ids = told.iter().map(|(op, entry)| (OpSeq(*op), id(entry))).collect();
-        let (token, last) = (Token { through: OpSeq(op) }, OpSeq(op + 9));
+        let ids = told.iter().map(|it| (it.origin.op.seq, id(it))).collect();
+        let (token, last) = (Token { through: OpSeq(last) }, OpSeq(last + 9));
         let batch = Batch { ids, token, last, left: (9, 9) };
         site.step(Event::Told { request, pgs: vec![(PgId(0), Ok(batch))] });
-        assert!(op <= REGION_CLAIMS_MAX as u64, "what is told is bounded");
+        assert!(site.pull.all_claims().count() <= REGION_STUCK_MAX, "what is held is bounded");
     }
     site.pass(REGION_ANSWER_MS);
     site.pass(1000);
@@ -717,5 +713,5 @@ mod comparing;
 #[path = "tests/large.rs"]
 mod large;
 
-#[path = "tests/skimming.rs"]
-mod skimming;
+#[path = "tests/stuck.rs"]
+mod stuck;

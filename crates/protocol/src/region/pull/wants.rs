@@ -10,7 +10,7 @@ use super::queue::{Place, Queue, Size};
 use super::requests::{Asked, Query};
 use super::{Alarm, Effect, Fetched, Holdings, Lookup, Pull, Source};
 use crate::limits::{
-    REGION_AWAITED_TRIES_MAX, REGION_CHANGED_TRIES_MAX, REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS,
+    REGION_AWAITED_TRIES_MAX, REGION_CHANGED_TRIES_MAX, REGION_CLOCK_AHEAD_MS_MAX,
     REGION_UNKNOWN_MS, REGION_UNKNOWN_TRIES_MAX,
 };
 
@@ -18,10 +18,10 @@ use crate::limits::{
 #[derive(Debug)]
 pub(super) struct Claim {
     pub(super) region: RegionId,
-    /// The journal that tells all of the key there.
-    pub(super) pg: PgId,
-    /// The position there; `None` in a comparison.
-    pub(super) op: Option<OpSeq>,
+    /// The group of the key there: its journal tells all changes of the key.
+    pg: PgId,
+    /// The position at which the journal told it; `None` in a comparison.
+    pub(super) at: Option<Position>,
     pub(super) id: Id,
     /// Lookups of the entry that had no answer.
     unknown: u32,
@@ -31,16 +31,27 @@ pub(super) struct Claim {
     awaited: u32,
     /// Fetches in a row that found another version here than they were asked for by.
     changed: u32,
-    /// It could not be taken the last time.
-    pub(super) is_untaken: bool,
+    /// It could not be taken: it has a place among those of which that is so.
+    pub(super) is_stuck: bool,
+}
+
+/// A position in a journal, of an era of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Position {
+    pub(super) op: OpSeq,
+    pub(super) era: u32,
 }
 
 impl Claim {
-    pub(super) fn new(source: Source, op: Option<OpSeq>, id: Id) -> Self {
+    pub(super) fn new(source: Source, at: Option<Position>, id: Id) -> Self {
         let Source { region, pg } = source;
         let (unknown, awaited, changed) = (0, 0, 0);
-        let (lacks_base, is_untaken) = (false, false);
-        Self { region, pg, op, id, unknown, lacks_base, awaited, changed, is_untaken }
+        let (lacks_base, is_stuck) = (false, false);
+        Self { region, pg, at, id, unknown, lacks_base, awaited, changed, is_stuck }
+    }
+
+    pub(super) fn source(&self) -> Source {
+        Source { region: self.region, pg: self.pg }
     }
 }
 
@@ -139,8 +150,7 @@ impl Pull {
     ) {
         if let Some(alarm) = self.refusal(&claim) {
             out.push(Effect::Alarm(alarm));
-            self.held.push((now_ms + REGION_HELD_MS, claim));
-            return;
+            return self.hold_stuck(now_ms, claim);
         }
         let (holds, base) = match here.entry(&claim.id.name) {
             Lookup::Found(entry) => {
@@ -409,7 +419,7 @@ impl Pull {
             claim.changed += 1;
             if claim.changed > REGION_CHANGED_TRIES_MAX {
                 claim.changed = 0;
-                self.held.push((now_ms + REGION_HELD_MS, claim));
+                self.hold_stuck(now_ms, claim);
             } else {
                 self.take(now_ms, claim, here, out);
             }
@@ -419,29 +429,31 @@ impl Pull {
     /// Holds claims that cannot be taken now, and looks at them again later.
     fn hold(&mut self, now_ms: u64, name: &Name) {
         let Some(want) = self.end(name) else { return };
-        let again = want.claims.into_iter().map(|mut claim| {
-            (claim.changed, claim.is_untaken) = (0, true);
-            (now_ms + REGION_HELD_MS, claim)
-        });
-        self.held.extend(again);
+        for mut claim in want.claims {
+            claim.changed = 0;
+            self.hold_stuck(now_ms, claim);
+        }
     }
 
     /// Asks the other regions that told of an entry, and this one later.
     fn hold_of(&mut self, now_ms: u64, name: &Name, region: RegionId, lacks_base: bool) {
         let want = self.wants.get_mut(name).expect("what was asked for is wanted");
-        // The region that appended has the end alone, and tells of it in a moment.
-        let until_ms = now_ms + if lacks_base { REGION_UNKNOWN_MS } else { REGION_HELD_MS };
         let is_alone = want.regions().all(|other| other == region);
         let of_region = want.claims.extract_if(.., |claim| claim.region == region);
-        self.held.extend(of_region.map(|mut claim| {
-            claim.lacks_base |= lacks_base;
-            (until_ms, claim)
-        }));
-        if is_alone {
-            self.end(name);
-            return;
+        let of_region: Vec<_> = of_region.collect();
+        match is_alone {
+            true => drop(self.end(name)),
+            false => self.requeue(name),
         }
-        self.requeue(name);
+        for mut claim in of_region {
+            if lacks_base {
+                claim.lacks_base = true;
+                // The region that appended has the end alone, and tells of it in a moment.
+                self.held.push((now_ms + REGION_UNKNOWN_MS, claim));
+            } else {
+                self.hold_stuck(now_ms, claim);
+            }
+        }
     }
 
     /// Looks again at claims that were held long enough.

@@ -1,6 +1,7 @@
 //! Journals of region 2 that are void, and what is compared for them.
 
 use super::super::super::compare::{listed, summed};
+use super::stuck::answer_all;
 use super::*;
 use crate::limits::REGION_POLL_MS;
 
@@ -268,4 +269,83 @@ fn answers_to_walks_and_lists_that_no_region_gives_break_nothing() {
     site.list(&[&entry]);
     site.take(&[&entry]);
     assert_eq!(site.saved(), [(source(2, 0), 70)]);
+}
+
+/// One run has all keys and differs. Lists these in turn, and answers each fetch.
+fn compare_with(site: &mut Site, ids: &[Id], answer: impl Fn(&mut Site, u64, Vec<Name>)) {
+    let (request, range) = site.walks().pop().expect("a walk is asked for");
+    site.out.clear();
+    let runs = vec![(range, Sum { count: 1, hash: 1 })];
+    site.step(Event::Walked { request, summed: Summed { runs, rest: None } });
+    let mut chunks = ids.chunks(REGION_ASK_IDS_MAX).peekable();
+    while let Some(ids) = chunks.next() {
+        let (request, range) = site.lists().pop().expect("all of it is listed");
+        site.out.retain(|effect| !matches!(effect, Effect::List { .. }));
+        let next = chunks.peek().map(|ids| ids[0].name.place());
+        let rest = next.map(|from| Range { from, to: range.to });
+        site.answer_list(request, Listed { ids: ids.to_vec(), rest });
+        answer_all(site, &answer);
+    }
+}
+
+#[test]
+fn a_comparison_passes_over_what_cannot_be_read_and_another_finds_it() {
+    let mut site = Site::new(&[(2, 0)], 1 << 40);
+    let count = REGION_STUCK_MAX + 4000;
+    let all: Vec<_> = (1..=count as u64).map(|op| marker(2, 0, op, op)).collect();
+    let ids = ids_of(&all.iter().collect::<Vec<_>>());
+    let by_name: BTreeMap<Name, &Entry> = all.iter().map(|entry| (name(entry), entry)).collect();
+    let of_first = ids[..REGION_STUCK_MAX + 1000].iter().map(|id| id.name.clone());
+    let unreadable: BTreeSet<Name> = of_first.collect();
+    let bring_but = |site: &mut Site, request, names: Vec<Name>, unreadable: &BTreeSet<Name>| {
+        let (withheld, read): (Vec<_>, Vec<_>) =
+            names.into_iter().partition(|name| unreadable.contains(name));
+        let entries = read.iter().map(|name| (name.clone(), Some(by_name[name].clone())));
+        let entries: Vec<_> = entries.collect();
+        let came_bytes = 100 * entries.len() as u64;
+        site.answer(request, Fetched { entries, withheld, came_bytes, ..Fetched::default() });
+        read.iter().for_each(|name| site.keep(by_name[name]));
+    };
+    site.void(&[(0, count as u64)]);
+    compare_with(&mut site, &ids, |site, request, names| {
+        bring_but(site, request, names, &unreadable);
+    });
+    assert_eq!(site.here.0.len(), 3000, "what can be read is here, though it is listed last");
+    assert!(site.is_comparing(), "some were passed over");
+    assert_eq!((site.walks(), site.saved()), (vec![], vec![]));
+    // All can be read again.
+    let bring = |site: &mut Site, request, names: Vec<Name>| {
+        bring_but(site, request, names, &BTreeSet::new());
+    };
+    site.pass(REGION_HELD_MS);
+    answer_all(&mut site, bring);
+    assert_eq!(site.here.0.len(), REGION_STUCK_MAX + 3000, "what was held");
+    compare_with(&mut site, &ids, bring);
+    assert_eq!(site.here.0.len(), count, "what was passed over");
+    assert_eq!(site.saved(), [(source(2, 0), count as u64)]);
+    assert!(!site.is_comparing());
+}
+
+#[test]
+fn a_comparison_without_room_hears_of_deletions() {
+    let mut site = Site::new(&[(2, 0)], 1 << 40);
+    let all: Vec<_> = (1..=REGION_STUCK_MAX as u64 + 1000).map(|op| marker(2, 0, op, op)).collect();
+    let mut ids = ids_of(&all.iter().collect::<Vec<_>>());
+    let deleted = ids.last_mut().expect("there are many");
+    deleted.bytes = 0;
+    let deleted = deleted.name.clone();
+    let deletion = all.iter().find(|entry| name(entry) == deleted).expect("it is one of them");
+    site.void(&[(0, 70_000)]);
+    compare_with(&mut site, &ids, |site, request, names| {
+        let (entries, untaken): (Vec<_>, Vec<_>) =
+            names.into_iter().partition(|name| *name == deleted);
+        let entries: Vec<_> =
+            entries.into_iter().map(|name| (name, Some(deletion.clone()))).collect();
+        let has_come = !entries.is_empty();
+        site.answer(request, Fetched { entries, untaken, ..Fetched::default() });
+        if has_come {
+            site.keep(deletion);
+        }
+    });
+    assert!(site.here.0.contains_key(&deleted), "it is listed last");
 }
