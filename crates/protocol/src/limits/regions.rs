@@ -26,6 +26,8 @@ pub const REGION_FETCH_BYTES_MAX: u64 = 16 << 20;
 pub const REGION_PART_BYTES: u64 = 2 * larder_types::limits::CHUNK_BYTES_MAX as u64;
 /// Most requests that fetch of one region at a time. One of them is never for a part.
 pub const REGION_FETCHES_MAX: usize = 4;
+/// Most milliseconds after which changes are told again whose bucket could not be made here.
+pub const REGION_BACK_MS_MAX: u64 = 300_000;
 /// Milliseconds after which a request to another region is given up.
 pub const REGION_ANSWER_MS: u64 = 10_000;
 /// Milliseconds between two requests for ids where nothing is known to be behind.

@@ -21,8 +21,8 @@
 //!
 //! 1. For each entry at most one request is under way, to one region. An answer counts only while its request is under
 //!    way.
-//! 2. A token is saved only when every claim up to it is settled; that of a journal which was void, when every claim of
-//!    its region's comparisons on its keys is.
+//! 2. A token is saved only when every claim up to it is settled. That of a journal which was void is saved only when every
+//!    claim of comparisons on its keys is.
 //! 3. No change is taken whose clock is further ahead than may be. Its claim stays, so that its token does, and is
 //!    taken when it is due.
 //! 4. Fetches of a region are within its budget of bytes, but for the last entry. Each is charged before it begins, with what the
@@ -57,6 +57,7 @@ pub use self::lag::Lag;
 pub use self::lookups::Lookups;
 use self::queue::Queue;
 use self::requests::Request;
+pub use self::stream::Skipped;
 use self::stream::{Course, Stream};
 use self::wants::{Claim, Want};
 use super::compare::{Listed, Range, Sum, Summed};
@@ -110,6 +111,8 @@ pub enum Event {
         request: u64,
         /// The answer about each PG.
         pgs: Vec<(PgId, Result<Batch, Void>)>,
+        /// Outcomes that these batches lack, as their buckets are not known here yet: they are told again.
+        unnamed: BTreeMap<PgId, Skipped>,
     },
     /// A region answers [`Effect::Walk`].
     Walked {
@@ -295,6 +298,10 @@ struct Peer {
     /// Claims on what it told, and those of them that are stuck.
     claims: usize,
     stuck: usize,
+    /// Time from which on outcomes whose buckets were not known are told again, if some were passed over since they were last.
+    back_ms: Option<u64>,
+    /// Time for which that was put off last.
+    back_pause_ms: u64,
     /// Wants that it claims and that no request is under way for.
     queue: Queue,
     /// The last fetch was of an entry of many bytes.
@@ -381,7 +388,9 @@ impl Pull {
             Event::Clients(under_way) => {
                 self.peers.values_mut().for_each(|peer| peer.budget.heard(now_ms, under_way));
             }
-            Event::Told { request, pgs } => self.told(now_ms, request, pgs, here, out),
+            Event::Told { request, pgs, unnamed } => {
+                self.told(now_ms, request, (pgs, &unnamed), here, out);
+            }
             Event::Walked { request, summed } => self.walked(now_ms, request, summed, here, out),
             Event::Listed { request, listed, groups } => {
                 self.listed(now_ms, request, (listed, groups), here, out);
@@ -513,9 +522,18 @@ impl Pull {
 
 impl Peer {
     fn new(budget: Budget) -> Self {
-        let (comparison, queue) = (None, Queue::default());
-        let (quiet_until_ms, poll_ms, claims, stuck, had_part) = (0, 0, 0, 0, false);
-        Self { budget, quiet_until_ms, poll_ms, comparison, claims, stuck, queue, had_part }
+        Self {
+            budget,
+            quiet_until_ms: 0,
+            poll_ms: 0,
+            comparison: None,
+            claims: 0,
+            stuck: 0,
+            back_ms: None,
+            back_pause_ms: 0,
+            queue: Queue::default(),
+            had_part: false,
+        }
     }
 }
 

@@ -500,7 +500,8 @@ fn answer(site: &mut Site, from: RegionId, asked: Message) -> Event {
                 left -= told.as_ref().map_or(0, |batch| batch.ids.len());
                 (pg, told)
             };
-            Event::Told { request, pgs: pgs.into_iter().map(of_pg).collect() }
+            let pgs = pgs.into_iter().map(of_pg).collect();
+            Event::Told { request, pgs, unnamed: BTreeMap::new() }
         }
         Message::Walk { request, range } => {
             let mut ids = site.disk.ids(&range);

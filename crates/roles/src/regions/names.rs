@@ -51,6 +51,15 @@ pub(super) struct BucketIds {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AskedAt(u64);
 
+/// Ids that another region told.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Translated<T> {
+    /// Those of buckets here, by which they are named now.
+    pub(super) named: Vec<(T, Id)>,
+    /// Those whose bucket is not known here, or may be shared soon, as they were told. They are to be told again.
+    pub(super) unnamed: Vec<(T, Id)>,
+}
+
 impl BucketIds {
     /// A region's bucket ids in order, each with its id here, without those of buckets that this region alone has.
     pub(super) fn of(&self, region: RegionId, buckets: &Buckets) -> BTreeMap<BucketId, BucketId> {
@@ -67,29 +76,28 @@ impl BucketIds {
     }
 
     /// Translates what a region tells into ids of the buckets here, without those of buckets that this
-    /// region alone has. `None` if the bucket of one is not known, or may be shared soon: no other id may
-    /// be passed over.
+    /// region alone has.
     pub(super) fn translate<T>(
         &self,
         region: RegionId,
         told: Vec<(T, Id)>,
         buckets: &Buckets,
-    ) -> Option<Vec<(T, Id)>> {
+    ) -> Translated<T> {
         let known = self.known.read();
         let of_region = known.get(&region);
-        let mut translated = Vec::with_capacity(told.len());
+        let (mut named, mut unnamed) = (Vec::with_capacity(told.len()), Vec::new());
         for (at, mut id) in told {
-            let here = of_region?.here.get(&id.name.bucket)?;
-            if buckets.waits(*here) {
-                return None;
+            let here = of_region.and_then(|known| known.here.get(&id.name.bucket)).copied();
+            match here.filter(|here| buckets.all().contains_key(here) && !buckets.waits(*here)) {
+                Some(here) if buckets.local().contains(&here) => {}
+                Some(here) => {
+                    id.name.bucket = here;
+                    named.push((at, id));
+                }
+                None => unnamed.push((at, id)),
             }
-            if buckets.local().contains(here) {
-                continue;
-            }
-            id.name.bucket = *buckets.all().contains_key(here).then_some(here)?;
-            translated.push((at, id));
         }
-        Some(translated)
+        Translated { named, unnamed }
     }
 
     /// Now, for an answer that is asked for.
@@ -148,7 +156,7 @@ impl<R: RegionReach> Shared<R> {
                 if needed.contains(&there) {
                     return Err(error);
                 }
-                self.watch.cannot_take_any(region, &error);
+                self.watch.cannot_make(region, &name, &error);
             }
             // An answer that was asked for before a deletion may be of a bucket that is gone. One that is
             // being deleted here is another bucket than the one that a region has by that time.
@@ -234,5 +242,47 @@ impl<R: RegionReach> Shared<R> {
             Err(error) => return Err(error),
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_protocol::region::{Slot, What};
+    use larder_types::{HybridClock, ObjectKey, OpId, OpSeq, Origin, PgId, Sharing, Stamp, View};
+
+    use super::*;
+
+    fn id(bucket: u64) -> Id {
+        let at = Stamp { clock: HybridClock::at_ms(1), region: RegionId(2) };
+        let op = OpId { view: View(1), seq: OpSeq(bucket) };
+        let origin = Origin { region: RegionId(2), pg: PgId(0), op };
+        let key = ObjectKey::new("k").unwrap();
+        let name = Name { bucket: BucketId(bucket), key, slot: Slot::Null };
+        larder_protocol::region::Entry { at, origin, what: What::Purged }.id(name)
+    }
+
+    fn record(id: u64, sharing: Sharing) -> BucketRecord {
+        let name = BucketName::new(&format!("bucket-{id}")).unwrap();
+        BucketRecord { sharing, ..BucketRecord::new(BucketId(id), name, 0) }
+    }
+
+    #[test]
+    fn a_bucket_that_is_not_known_here_holds_up_no_other() {
+        let buckets = Buckets::of(vec![
+            record(1, Sharing::All),
+            record(2, Sharing::Local),
+            record(3, Sharing::Opening),
+        ]);
+        let names = BucketIds::default();
+        // The fourth was deleted here; nothing is known of the fifth.
+        for here in 1..=4 {
+            names.learn(RegionId(2), BucketId(10 + here), BucketId(here));
+        }
+        let told = [15, 14, 13, 12, 11].map(|there| (there, id(there))).to_vec();
+        let Translated { named, unnamed } = names.translate(RegionId(2), told, &buckets);
+        let named: Vec<_> = named.iter().map(|(at, id)| (*at, id.name.bucket.0)).collect();
+        assert_eq!(named, [(11, 1)]);
+        let unnamed: Vec<_> = unnamed.iter().map(|(at, id)| (*at, id.name.bucket.0)).collect();
+        assert_eq!(unnamed, [(15, 15), (14, 14), (13, 13)], "they may be known soon");
     }
 }

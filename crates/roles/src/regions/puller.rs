@@ -16,7 +16,7 @@ use larder_protocol::Planted;
 use larder_protocol::limits::{REGION_NOTES_MAX, REGION_PART_BYTES};
 use larder_protocol::placement::pg_of;
 use larder_protocol::region::journal::Batch;
-use larder_protocol::region::pull::{Config, Effect, Event, Source};
+use larder_protocol::region::pull::{Config, Effect, Event, Skipped, Source};
 use larder_protocol::region::{Entry, Id, Name, Pull, Token};
 use larder_types::limits::PG_COUNT_MAX;
 use larder_types::{BucketId, Passed, PgId, RegionId};
@@ -27,7 +27,7 @@ use super::Shared;
 use super::TOKENS_PG;
 use super::holding::LookedUp;
 use super::inbox::{Candidate, Inbox, Message, Messages};
-use super::names::AskedAt;
+use super::names::{AskedAt, Translated};
 use super::parts;
 use super::taking::{self, FetchResult};
 use crate::clock::now;
@@ -316,22 +316,15 @@ impl<R: RegionReach> Puller<R> {
                 self.ask(region, request, async move |shared, link| {
                     let asked_at = shared.names.now();
                     let told = link.ask(ask).await?;
-                    let batches = told.pgs.iter().filter_map(|(_, told)| told.as_ref().ok());
-                    let ids = batches.flat_map(|batch| batch.ids.iter().map(|(_, id)| id));
-                    learn(&shared, region, told.buckets, (buckets_of(ids), asked_at)).await?;
-                    let mut pgs = Vec::with_capacity(told.pgs.len());
-                    for (pg, batch) in told.pgs {
-                        let batch = match batch {
-                            Ok(batch) => match translated(&shared, region, batch) {
-                                Some(batch) => Ok(batch),
-                                // A bucket of it is not known here yet: it is asked again.
-                                None => return Ok(Event::Unanswered { request }),
-                            },
-                            Err(void) => Err(void),
-                        };
-                        pgs.push((pg, batch));
+                    // Changes of a bucket that cannot be made are passed over.
+                    learn(&shared, region, told.buckets, (BTreeSet::new(), asked_at)).await?;
+                    let (mut pgs, mut unnamed) = (told.pgs, BTreeMap::new());
+                    for (pg, batch) in &mut pgs {
+                        let Ok(batch) = batch else { continue };
+                        let lacks = translate(&shared, region, batch);
+                        unnamed.extend(lacks.map(|lacks| (*pg, lacks)));
                     }
-                    Ok(Event::Told { request, pgs })
+                    Ok(Event::Told { request, pgs, unnamed })
                 });
             }
             Effect::Walk { region, request, range } => {
@@ -353,11 +346,13 @@ impl<R: RegionReach> Puller<R> {
                     // Its keys lie in groups by the ids that buckets have there.
                     let of_key = |id: Id| (pg_of(id.name.bucket, &id.name.key, pg_count), id);
                     let listed = told.listed.ids.into_iter().map(of_key).collect();
-                    let Some(ids) = here(&shared, region, listed) else {
+                    let Translated { named, unnamed } = here(&shared, region, listed);
+                    if !unnamed.is_empty() {
+                        // A bucket of it is not known here yet: it is asked again.
                         return Ok(Event::Unanswered { request });
-                    };
+                    }
                     let groups;
-                    (groups, told.listed.ids) = ids.into_iter().unzip();
+                    (groups, told.listed.ids) = named.into_iter().unzip();
                     Ok(Event::Listed { request, listed: told.listed, groups })
                 });
             }
@@ -479,23 +474,31 @@ impl<R: RegionReach> Puller<R> {
     }
 }
 
-/// Notes a batch as told, and translates its buckets; `None` if one is not known here yet.
-fn translated<R: RegionReach>(shared: &Shared<R>, region: RegionId, batch: Batch) -> Option<Batch> {
+/// Notes a batch as told, and translates its buckets. Takes out, and returns, what is of buckets that are not known here yet.
+fn translate<R: RegionReach>(
+    shared: &Shared<R>,
+    region: RegionId,
+    batch: &mut Batch,
+) -> Option<Skipped> {
     shared.echoes.note(region, batch.ids.iter().map(|(_, id)| id));
-    let ids = here(shared, region, batch.ids)?;
-    Some(Batch { ids, ..batch })
+    let Translated { named, unnamed } = here(shared, region, std::mem::take(&mut batch.ids));
+    batch.ids = named;
+    let first = unnamed.first().map(|(op, _)| *op)?;
+    let bytes = unnamed.iter().map(|(_, id)| id.bytes).fold(0, u64::saturating_add);
+    Some(Skipped { first, count: unnamed.len() as u64, bytes })
 }
 
-/// Translates what a region tells; `None` if a bucket of it is not known here yet.
+/// Translates what a region tells.
 fn here<R: RegionReach, T>(
     shared: &Shared<R>,
     region: RegionId,
     told: Vec<(T, Id)>,
-) -> Option<Vec<(T, Id)>> {
+) -> Translated<T> {
     let count = told.len();
-    let translated = shared.names.translate(region, told, &shared.shown.buckets())?;
-    shared.watch.counters().left_out(count - translated.len());
-    Some(translated)
+    let translated = shared.names.translate(region, told, &shared.shown.buckets());
+    let Translated { named, unnamed } = &translated;
+    shared.watch.counters().left_out(count - named.len() - unnamed.len());
+    translated
 }
 
 /// The buckets of these ids.

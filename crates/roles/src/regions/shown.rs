@@ -53,7 +53,7 @@ pub(super) struct Buckets {
 }
 
 impl Buckets {
-    fn of(records: Vec<BucketRecord>) -> Self {
+    pub(super) fn of(records: Vec<BucketRecord>) -> Self {
         let mut buckets = Self::default();
         for record in records {
             buckets.all.insert(record.id, record.name.clone());

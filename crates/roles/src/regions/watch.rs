@@ -9,7 +9,7 @@ use std::time::Duration;
 use larder_link::{Later, LinkError, OldestChange, PeerStatus, RegionStatus, Site};
 use larder_objects::ObjectError;
 use larder_protocol::region::{Base, Name};
-use larder_types::{PgId, RegionId};
+use larder_types::{BucketName, PgId, RegionId};
 use parking_lot::Mutex;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
@@ -271,6 +271,13 @@ impl Watch {
     pub(super) fn cannot_take_any(&self, region: RegionId, error: &ObjectError) {
         self.counters.failed.fetch_add(1, Ordering::Relaxed);
         self.show(region, format!("changes of it cannot be taken here: {error}"));
+    }
+
+    /// Shows that a region's changes of a bucket wait, as the bucket cannot be made here.
+    pub(super) fn cannot_make(&self, region: RegionId, bucket: &BucketName, error: &ObjectError) {
+        self.counters.failed.fetch_add(1, Ordering::Relaxed);
+        let why = format!("bucket {:?} cannot be made: {error}", bucket.as_str());
+        self.show(region, format!("changes of it cannot be taken here: {why}"));
     }
 
     /// Keeps the reason why an entry cannot be had or taken now. If there are many all are forgotten: each is tried again soon.

@@ -1,11 +1,13 @@
 //! The choice of requests to other regions, and of the times to make them.
 
-use larder_types::{PgId, RegionId};
+use std::collections::BTreeMap;
+
+use larder_types::{OpSeq, PgId, RegionId};
 
 use super::super::journal::{Batch, Token, Void};
 use super::requests::{Query, Request};
 use super::wants::{Claim, Position};
-use super::{Alarm, Effect, Holdings, Pull, Source, Stream};
+use super::{Alarm, Effect, Holdings, Pull, Skipped, Source, Stream};
 use crate::limits::{
     REGION_ASK_IDS_MAX, REGION_ASK_PGS_MAX, REGION_CLAIMS_MAX, REGION_FETCH_BYTES_MAX,
     REGION_FETCH_IDS_MAX, REGION_FETCHES_MAX, REGION_POLL_MS,
@@ -34,7 +36,7 @@ impl Pull {
         &mut self,
         now_ms: u64,
         request: u64,
-        pgs: Vec<(PgId, Result<Batch, Void>)>,
+        (pgs, unnamed): (Vec<(PgId, Result<Batch, Void>)>, &BTreeMap<PgId, Skipped>),
         here: &dyn Holdings,
         out: &mut Vec<Effect>,
     ) {
@@ -56,11 +58,16 @@ impl Pull {
                     self.wait_for_comparison(source, void.resume);
                     out.push(Effect::Alarm(Alarm::Void { source, void }));
                 }
-                Ok(batch) if !follows(stream.told, &batch) => {
+                Ok(batch) if !follows(stream.told, &batch, unnamed.get(&pg)) => {
                     out.push(Effect::Alarm(Alarm::Unsound { region }));
                 }
                 Ok(batch) => {
                     (stream.told, stream.left) = (batch.token, batch.left);
+                    if let Some(unnamed) = unnamed.get(&pg) {
+                        stream.pass_over(*unnamed);
+                        self.go_back_later(now_ms, region);
+                    }
+                    let stream = self.streams.get_mut(&source).expect("it was there");
                     let (mut ids, era) = (batch.ids, stream.era);
                     // Behind what was passed over all is told again, also what is claimed still.
                     ids.retain(|(op, _)| !stream.open.contains(op));
@@ -116,7 +123,7 @@ impl Pull {
         if self.requests.values().any(is_asked) {
             return;
         }
-        self.go_back(region);
+        self.go_back(now_ms, region);
         if !self.has_room(region) {
             return;
         }
@@ -214,8 +221,12 @@ impl Pull {
     }
 }
 
-/// True if a batch goes on from a token: its outcomes are in order, up to its own token.
-fn follows(token: Token, batch: &Batch) -> bool {
+/// True if a batch goes on from a token: its outcomes are in order, up to its own token, and so are those that it lacks.
+fn follows(token: Token, batch: &Batch, unnamed: Option<&Skipped>) -> bool {
+    let has = |op: OpSeq| token.through < op && op <= batch.token.through;
+    if unnamed.is_some_and(|it| !has(it.first)) {
+        return false;
+    }
     let mut before = token.through;
     let in_order = batch.ids.iter().all(|(op, _)| std::mem::replace(&mut before, *op) < *op);
     in_order && before <= batch.token.through && batch.ids.len() <= REGION_ASK_IDS_MAX

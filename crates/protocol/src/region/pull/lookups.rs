@@ -30,7 +30,7 @@ impl Pull {
                 let due = self.held.iter().filter(|(until_ms, _)| *until_ms <= now.steady_ms);
                 lookups.names.extend(due.map(|(_, claim)| claim.id.name.clone()));
             }
-            Event::Told { request, pgs } if self.requests.contains_key(request) => {
+            Event::Told { request, pgs, .. } if self.requests.contains_key(request) => {
                 let told = pgs.iter().filter_map(|(_, told)| told.as_ref().ok());
                 let ids = told.flat_map(|batch| &batch.ids);
                 lookups.names.extend(ids.map(|(_, id)| id.name.clone()));

@@ -47,12 +47,14 @@ pub(super) enum Course {
 }
 
 /// Outcomes of a journal that were passed over.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Skipped {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Skipped {
     /// The first of them. The token stays before it.
-    pub(super) first: OpSeq,
-    pub(super) count: u64,
-    pub(super) bytes: u64,
+    pub first: OpSeq,
+    /// Their number.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 impl Stream {
@@ -113,14 +115,19 @@ impl Stream {
         out.push(Effect::SaveToken { source, token: self.settled });
     }
 
-    /// Passes over an outcome of this era. The token stays before it, and it is told again later.
+    /// Passes over an outcome of this era that was claimed.
     pub(super) fn skip(&mut self, op: OpSeq, bytes: u64) {
-        assert!(!self.is_void(), "a journal that is void has no positions");
         self.open.remove(&op);
-        let skipped = self.skipped.get_or_insert(Skipped { first: op, count: 0, bytes: 0 });
-        skipped.first = skipped.first.min(op);
-        skipped.count += 1;
-        skipped.bytes = skipped.bytes.saturating_add(bytes);
+        self.pass_over(Skipped { first: op, count: 1, bytes });
+    }
+
+    /// Passes over outcomes of this era. The token stays before them, and they are told again later.
+    pub(super) fn pass_over(&mut self, these: Skipped) {
+        assert!(!self.is_void(), "a journal that is void has no positions");
+        let skipped = self.skipped.get_or_insert(Skipped { count: 0, bytes: 0, ..these });
+        skipped.first = skipped.first.min(these.first);
+        skipped.count = skipped.count.saturating_add(these.count);
+        skipped.bytes = skipped.bytes.saturating_add(these.bytes);
     }
 
     /// Goes back to what was passed over.

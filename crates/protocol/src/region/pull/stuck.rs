@@ -4,13 +4,13 @@
 //! Such claims are stuck: they are looked at again and again. They have a bound of their own, and so take no room of others.
 //! Beyond it a claim is dropped. Its journal is followed on, while the token stays before it. Once half of the stuck claims are
 //! settled the machine goes back to the first that was dropped, from where all is told again. What was taken meanwhile is here
-//! by then. Of a comparison's claims that are dropped another comparison finds what is still not here.
+//! by then. The same goes for outcomes whose buckets are not known here. Of a comparison's claims that are dropped another comparison finds what is still not here.
 
 use larder_types::{PgId, RegionId};
 
 use super::wants::Claim;
 use super::{Course, Pull, Source};
-use crate::limits::{REGION_HELD_MS, REGION_STUCK_MAX};
+use crate::limits::{REGION_BACK_MS_MAX, REGION_HELD_MS, REGION_POLL_MS, REGION_STUCK_MAX};
 
 impl Pull {
     /// Holds a claim that cannot be taken now, and looks at it again later; drops it if too many are held.
@@ -74,14 +74,33 @@ impl Pull {
         2 * self.peers[&region].stuck <= REGION_STUCK_MAX
     }
 
+    /// Has outcomes whose buckets are not known told again: soon, as buckets are made at once, and ever more seldom while one
+    /// cannot be.
+    pub(super) fn go_back_later(&mut self, now_ms: u64, region: RegionId) {
+        let peer = self.peers.get_mut(&region).expect("who told of it is known");
+        if peer.back_ms.is_none() {
+            peer.back_pause_ms = (2 * peer.back_pause_ms).clamp(REGION_POLL_MS, REGION_BACK_MS_MAX);
+            peer.back_ms = Some(now_ms + peer.back_pause_ms);
+        }
+    }
+
     /// Goes back to what was passed over, if it is time. No ids are asked for meanwhile: an answer would be taken for one from
     /// there on.
-    pub(super) fn go_back(&mut self, region: RegionId) {
-        if !self.may_go_back(region) {
+    pub(super) fn go_back(&mut self, now_ms: u64, region: RegionId) {
+        let is_early = self.peers[&region].back_ms.is_some_and(|back_ms| back_ms > now_ms);
+        if is_early || !self.may_go_back(region) {
             return;
         }
         let streams = self.streams.range_mut(Source { region, pg: PgId(0) }..);
-        let of_region = streams.take_while(|(source, _)| source.region == region);
-        of_region.for_each(|(_, stream)| stream.go_back());
+        let mut has_all = true;
+        for (_, stream) in streams.take_while(|(source, _)| source.region == region) {
+            has_all &= stream.skipped.is_none() && stream.left.0 == 0;
+            stream.go_back();
+        }
+        let peer = self.peers.get_mut(&region).expect("it is known");
+        peer.back_ms = None;
+        if has_all {
+            peer.back_pause_ms = 0;
+        }
     }
 }

@@ -7,9 +7,9 @@ use super::super::journal::Why;
 use super::*;
 use crate::limits::{
     CLIENTS_QUEUE, REGION_ANSWER_MS, REGION_ASK_IDS_MAX, REGION_ASK_PGS_MAX,
-    REGION_AWAITED_TRIES_MAX, REGION_CHANGED_TRIES_MAX, REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS,
-    REGION_POLL_MS, REGION_SILENT_MS, REGION_STUCK_MAX, REGION_UNKNOWN_MS,
-    REGION_UNKNOWN_TRIES_MAX,
+    REGION_AWAITED_TRIES_MAX, REGION_BACK_MS_MAX, REGION_CHANGED_TRIES_MAX,
+    REGION_CLOCK_AHEAD_MS_MAX, REGION_HELD_MS, REGION_POLL_MS, REGION_SILENT_MS, REGION_STUCK_MAX,
+    REGION_UNKNOWN_MS, REGION_UNKNOWN_TRIES_MAX,
 };
 
 /// The entries that are here, by name, and whether lookups have no answer.
@@ -91,7 +91,11 @@ impl Site {
         let ids: Vec<_> = told.iter().map(|(op, entry)| (OpSeq(*op), id(entry))).collect();
         let last = told.last().map_or(OpSeq(0), |(op, _)| OpSeq(*op));
         let batch = Batch { ids, token: Token { through: last }, last, left: (0, 0) };
-        self.step(Event::Told { request, pgs: vec![(PgId(pg), Ok(batch))] });
+        self.step(Event::Told {
+            request,
+            unnamed: BTreeMap::new(),
+            pgs: vec![(PgId(pg), Ok(batch))],
+        });
     }
 
     /// The fetches since the last look: region, request, entries.
@@ -298,7 +302,11 @@ fn site_with_base(of: &[u16]) -> (Site, Name, Base) {
         let (request, last) = (site.asked(*region), OpSeq(2));
         let ids = vec![(last, told.id(null.clone()))];
         let batch = Batch { ids, token: Token { through: last }, last, left: (0, 0) };
-        site.step(Event::Told { request, pgs: vec![(PgId(0), Ok(batch))] });
+        site.step(Event::Told {
+            request,
+            unnamed: BTreeMap::new(),
+            pgs: vec![(PgId(0), Ok(batch))],
+        });
     }
     (site, null, Base { at: here.at, size: 300 })
 }
@@ -592,7 +600,11 @@ fn journals_that_lag_are_asked_first_and_one_request_has_many() {
         Ok(Batch { ids: Vec::new(), token, last, left: (left, 0) })
     };
     site.pass(1);
-    site.step(Event::Told { request, pgs: vec![(PgId(13), told(4)), (PgId(2), told(0))] });
+    site.step(Event::Told {
+        request,
+        unnamed: BTreeMap::new(),
+        pgs: vec![(PgId(13), told(4)), (PgId(2), told(0))],
+    });
     let (_, second) = asked(&mut site);
     assert_eq!(second[..2], [13, most], "then those that were not asked for the longest time");
 }
@@ -653,7 +665,11 @@ fn a_region_whose_changes_cannot_be_taken_holds_up_no_other() {
         let ids = told.iter().map(|it| (it.origin.op.seq, id(it))).collect();
         let (token, last) = (Token { through: OpSeq(last) }, OpSeq(last + 9));
         let batch = Batch { ids, token, last, left: (9, 9) };
-        site.step(Event::Told { request, pgs: vec![(PgId(0), Ok(batch))] });
+        site.step(Event::Told {
+            request,
+            unnamed: BTreeMap::new(),
+            pgs: vec![(PgId(0), Ok(batch))],
+        });
         assert!(site.pull.all_claims().count() <= REGION_STUCK_MAX, "what is held is bounded");
     }
     site.pass(REGION_ANSWER_MS);
@@ -688,6 +704,7 @@ fn answers_that_no_region_gives_break_nothing() {
         site.effects();
         site.step(Event::Told {
             request,
+            unnamed: BTreeMap::new(),
             pgs: vec![(PgId(0), Ok(batch)), (PgId(9), Ok(told(vec![], 5)))],
         });
         let all = site.effects();

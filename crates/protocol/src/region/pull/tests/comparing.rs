@@ -19,7 +19,7 @@ impl Site {
         self.effects();
         let void = |through| Void { why: Why::Overrun, resume: Token { through: OpSeq(through) } };
         let pgs = journals.iter().map(|(pg, through)| (PgId(*pg), Err(void(*through))));
-        self.step(Event::Told { request, pgs: pgs.collect() });
+        self.step(Event::Told { request, unnamed: BTreeMap::new(), pgs: pgs.collect() });
     }
 
     fn walks(&self) -> Vec<(u64, Range)> {

@@ -15,7 +15,7 @@ fn tell_of(site: &mut Site, ids: &[&Id]) {
     let ids: Vec<_> = (1..).map(OpSeq).zip(ids.iter().copied().cloned()).collect();
     let last = ids.last().map_or(OpSeq(0), |(op, _)| *op);
     let batch = Batch { ids, token: Token { through: last }, last, left: (0, 0) };
-    site.step(Event::Told { request, pgs: vec![(PgId(0), Ok(batch))] });
+    site.step(Event::Told { request, unnamed: BTreeMap::new(), pgs: vec![(PgId(0), Ok(batch))] });
 }
 
 /// The parts that are asked for since the last look: requests, entries, and most bytes.
@@ -76,7 +76,11 @@ fn a_part_goes_on_at_whichever_region_told_of_the_entry() {
     let ids = vec![(OpSeq(1), told)];
     let batch = Batch { ids, token: Token { through: OpSeq(1) }, last: OpSeq(1), left: (0, 0) };
     let asked = site.asked(3);
-    site.step(Event::Told { request: asked, pgs: vec![(PgId(0), Ok(batch))] });
+    site.step(Event::Told {
+        request: asked,
+        unnamed: BTreeMap::new(),
+        pgs: vec![(PgId(0), Ok(batch))],
+    });
     assert_eq!(parts(&mut site), [], "one request is under way for it");
     // Region 2 is not reached any more.
     site.answer(request, part(0));

@@ -1,4 +1,4 @@
-//! What cannot be taken for long holds up nothing else.
+//! Changes that cannot be taken for long hold up no others.
 
 use super::*;
 
@@ -50,7 +50,7 @@ fn deletions_are_heard_behind_changes_for_which_there_is_no_room() {
     let (request, op) = (site.asked(2), OpSeq(told + 1));
     let ids = vec![(op, deletion.id(name(&deletion)))];
     let batch = Batch { ids, token: Token { through: op }, last: op, left: (0, 0) };
-    site.step(Event::Told { request, pgs: vec![(PgId(0), Ok(batch))] });
+    site.step(Event::Told { request, unnamed: BTreeMap::new(), pgs: vec![(PgId(0), Ok(batch))] });
     let (_, request, names) = site.fetches().remove(0);
     assert_eq!(names, [name(&deletion)]);
     site.bring(request, &[&deletion]);
@@ -70,7 +70,7 @@ fn deletions_are_heard_behind_changes_for_which_there_is_no_room() {
     let (request, token) = (site.asked(2), Token { through: op });
     let first = site.saved().last().map(|(_, through)| *through).expect("the token has moved");
     let batch = Batch { ids: Vec::new(), token, last: op, left: (0, 0) };
-    site.step(Event::Told { request, pgs: vec![(PgId(0), Ok(batch))] });
+    site.step(Event::Told { request, unnamed: BTreeMap::new(), pgs: vec![(PgId(0), Ok(batch))] });
     assert!(first < all.len() as u64, "not over what was passed over");
     let mut behind = first;
     while behind < told + 1 {
@@ -107,7 +107,7 @@ fn others_pass(site: &mut Site, all: &[Entry], answer: impl Fn(&mut Site, u64, V
     let (request, last) = (site.asked(2), OpSeq(told + 2));
     let ids = vec![(OpSeq(told + 1), id(&put)), (last, deletion.id(name(&deletion)))];
     let batch = Batch { ids, token: Token { through: last }, last, left: (0, 0) };
-    site.step(Event::Told { request, pgs: vec![(PgId(0), Ok(batch))] });
+    site.step(Event::Told { request, unnamed: BTreeMap::new(), pgs: vec![(PgId(0), Ok(batch))] });
     let (_, request, names) = site.fetches().remove(0);
     assert_eq!(names, [name(&deletion), name(&put)], "a deletion may make room");
     site.bring(request, &[&deletion, &put]);
@@ -157,6 +157,66 @@ fn clocks_ahead_take_no_room_of_others_and_all_is_taken_once_it_is_due() {
         behind += batch.len() as u64;
         answer_all(&mut site, bring);
         assert_eq!(site.saved().last(), Some(&(source(2, 0), behind)));
+        site.pass(REGION_POLL_MS);
+    }
+}
+
+/// Region 2 tells of op 1, which has no bucket here if it is unnamed, of op 2, and of those behind.
+fn tell_unnamed(site: &mut Site, first: Option<&Entry>, second: &Entry) {
+    let request = site.asked(2);
+    let ids = first.into_iter().map(|first| (OpSeq(1), id(first)));
+    let ids = ids.chain([(OpSeq(2), id(second))]).collect();
+    let batch = Batch { ids, token: Token { through: OpSeq(2) }, last: OpSeq(2), left: (0, 0) };
+    let skipped = Skipped { first: OpSeq(1), count: 1, bytes: 100 };
+    let unnamed = first.is_none().then_some((PgId(0), skipped)).into_iter().collect();
+    site.step(Event::Told { request, pgs: vec![(PgId(0), Ok(batch))], unnamed });
+}
+
+#[test]
+fn what_has_no_bucket_here_yet_is_passed_over_and_told_again() {
+    let mut site = Site::new(&[(2, 0)], 1 << 20);
+    let (first, second) = (marker(2, 0, 1, 10), marker(2, 0, 2, 20));
+    tell_unnamed(&mut site, None, &second);
+    let (_, request, names) = site.fetches().remove(0);
+    assert_eq!(names, [name(&second)]);
+    site.bring(request, &[&second]);
+    site.keep(&second);
+    assert_eq!(site.saved(), [], "the token stays before what has no bucket");
+    assert_eq!(site.pull.lags()[&RegionId(2)].outcomes, 1, "it is behind");
+    // The longer its bucket cannot be made the more seldom all is told again.
+    let mut pause_ms = REGION_POLL_MS;
+    while pause_ms < REGION_BACK_MS_MAX {
+        site.pass(pause_ms);
+        assert_eq!(asked_behind(&mut site), Some(0), "from there on");
+        tell_unnamed(&mut site, None, &second);
+        assert_eq!(site.fetches(), [], "the other is here");
+        pause_ms = (2 * pause_ms).min(REGION_BACK_MS_MAX);
+        site.effects();
+        site.pass(REGION_POLL_MS);
+        assert_eq!(asked_behind(&mut site), Some(2), "not at once again");
+        let request = site.asked(2);
+        site.step(Event::Unanswered { request });
+    }
+    site.pass(pause_ms);
+    tell_unnamed(&mut site, Some(&first), &second);
+    let (_, request, names) = site.fetches().remove(0);
+    assert_eq!(names, [name(&first)]);
+    site.bring(request, &[&first]);
+    site.keep(&first);
+    assert_eq!(site.saved(), [(source(2, 0), 2)]);
+    assert!(site.pull.is_level());
+}
+
+#[test]
+fn what_has_no_bucket_lies_where_its_batch_does() {
+    let mut site = Site::new(&[(2, 0)], 1 << 20);
+    for first in [0, 8] {
+        let (request, token) = (site.asked(2), Token { through: OpSeq(7) });
+        let batch = Batch { ids: Vec::new(), token, last: OpSeq(7), left: (0, 0) };
+        let skipped = Skipped { first: OpSeq(first), count: 1, bytes: 100 };
+        let unnamed = BTreeMap::from([(PgId(0), skipped)]);
+        site.step(Event::Told { request, pgs: vec![(PgId(0), Ok(batch))], unnamed });
+        assert_eq!(site.alarms(), [Alarm::Unsound { region: RegionId(2) }]);
         site.pass(REGION_POLL_MS);
     }
 }
