@@ -13,7 +13,7 @@ use crate::error::CallError;
 use crate::pool;
 use crate::sign::Credentials;
 
-/// As many clients as requests may be in flight.
+/// One client for each request that may be in flight.
 #[derive(Debug)]
 pub(crate) struct Fleet {
     target: Arc<Target>,

@@ -53,7 +53,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// So many requests a second, evenly spaced.
+    /// Spaces `per_second` requests evenly over each second.
     #[must_use]
     pub fn new(per_second: NonZeroU32) -> Self {
         Self { per_second }

@@ -47,7 +47,7 @@ impl Credentials {
         })
     }
 
-    /// Those of the usual AWS variables.
+    /// Reads the keys from the usual AWS environment variables.
     ///
     /// # Errors
     /// [`BenchError::Usage`] naming the variable that is not set.

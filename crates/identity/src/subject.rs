@@ -30,9 +30,9 @@ pub enum Role {
 }
 
 impl Role {
-    /// All of them. A role's place is its number on the wire; more are added behind.
+    /// All roles. A role's index here is its number on the wire; new roles are appended.
     pub const ALL: [Self; 5] = [Self::Manager, Self::Meta, Self::Data, Self::Proxy, Self::Worker];
-    /// Those of a cluster's servers.
+    /// The roles of a cluster's servers.
     pub const OF_CLUSTERS: [Self; 4] = [Self::Manager, Self::Meta, Self::Data, Self::Proxy];
 
     /// Its name, as certificates have it.

@@ -101,7 +101,7 @@ pub struct FlushReport {
 /// The result of a step of background work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// Something: call again soon.
+    /// It did some of the work: call again soon.
     Worked,
     /// Nothing: there is nothing to do until the next flush.
     Idle,

@@ -317,7 +317,7 @@ fn change(key: Bytes, stored: Option<Bytes>, seqno: SeqNo) -> InternalValue {
 
 struct Snapshot {
     inner: Arc<Inner>,
-    /// Those that were not in a memtable yet.
+    /// Positions that were in no memtable yet.
     positions: Positions,
     at: SeqNo,
 }

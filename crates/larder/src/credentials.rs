@@ -57,7 +57,7 @@ pub(crate) struct Root {
 }
 
 impl Root {
-    /// Those of the environment.
+    /// Keys from the environment.
     fn given(keys: Credentials) -> Self {
         Self { keys, previous: None, from_file: false, unseen: false, drawn: false }
     }

@@ -105,7 +105,7 @@ pub(crate) struct Metrics {
     bytes_in: Counter,
     bytes_out: Counter,
     bucket_requests: BucketRequests,
-    /// Those of clients on bytes of objects.
+    /// Operations of clients that move bytes of objects.
     operations: ClientOps,
     /// Requests that ended, and those of them that failed or were turned away.
     ended: AtomicU64,
@@ -195,7 +195,7 @@ impl Metrics {
         metrics
     }
 
-    /// Those of another role of the process. No two roles count the same.
+    /// Adds the metrics of another role of the process. No two roles count the same things.
     pub(crate) fn add(&self, roles: Option<Box<dyn RoleMetrics>>, standing: Option<Arc<Standing>>) {
         self.roles.write().extend(roles);
         self.standings.write().extend(standing);

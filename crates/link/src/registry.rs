@@ -108,7 +108,7 @@ pub fn read(dir: &Path) -> Result<Option<Members>, LinkError> {
 /// Changes the list of regions in a store's directory, if the change succeeds.
 ///
 /// # Errors
-/// Those of the change, [`Usage::NotRegion`], and if the file cannot be read or written.
+/// The errors of the change; [`Usage::NotRegion`]; or the file cannot be read or written.
 pub fn change<T>(
     dir: &Path,
     change: impl FnOnce(&mut Members) -> Result<T, LinkError>,

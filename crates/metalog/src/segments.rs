@@ -86,7 +86,7 @@ pub(crate) struct Segments {
     /// The segments that exist, from the first to before the end.
     first: u64,
     end: u64,
-    /// Those of which parts may be reserved and never written.
+    /// Segments that may have reserved parts which were never written.
     unwritten: BTreeSet<u64>,
     spares: Vec<String>,
 }

@@ -65,7 +65,7 @@ pub(crate) struct Walk<'a> {
     visit: &'a mut dyn FnMut(Recovered<'_>),
     /// Of the records given out.
     pub(crate) chains: Chains,
-    /// Of all records, those behind the end too.
+    /// Checksums of all PGs' last records, including records behind the end.
     chains_behind: Chains,
     /// Records given out.
     pub(crate) records: u64,

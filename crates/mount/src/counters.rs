@@ -30,7 +30,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// All of them.
+    /// All kinds of requests.
     pub const ALL: [Self; 11] = [
         Self::Lookup,
         Self::Attributes,

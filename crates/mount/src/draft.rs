@@ -28,7 +28,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// So many.
+    /// A budget of `max` bytes.
     #[must_use]
     pub fn new(max: u64) -> Arc<Self> {
         Arc::new(Self { used: AtomicU64::new(0), max })
@@ -209,7 +209,7 @@ impl DraftBody {
         Self { len: bytes.len() as u64, source: Source::Held(Some(bytes)), at: 0, md5: Md5::new() }
     }
 
-    /// Those of a draft.
+    /// A body with the bytes of a draft.
     #[must_use]
     pub fn of(draft: DraftReader) -> Self {
         Self { len: draft.size, source: Source::Draft(draft), at: 0, md5: Md5::new() }

@@ -16,7 +16,7 @@ const MTIME: &str = "larder-mtime";
 pub const PERMISSIONS: u16 = 0o777;
 /// Permissions of a file that says nothing of them.
 const FILE_MODE: u16 = 0o644;
-/// Those of a directory.
+/// Mode bits of a directory.
 const DIRECTORY_MODE: u16 = 0o755;
 
 /// The kinds of nodes.

@@ -24,7 +24,7 @@ pub enum RequestClass {
 }
 
 impl RequestClass {
-    /// All of them, in the order of a bill.
+    /// All classes, in the order of a bill.
     pub const ALL: [Self; 6] =
         [Self::Put, Self::Part, Self::Get, Self::Head, Self::List, Self::Delete];
 
@@ -66,7 +66,7 @@ pub struct PerClass<T> {
 }
 
 impl<T> PerClass<T> {
-    /// That of a kind.
+    /// The value of a class.
     pub fn of(&self, class: RequestClass) -> &T {
         match class {
             RequestClass::Put => &self.put,
@@ -103,7 +103,7 @@ impl PerClass<AtomicU64> {
 }
 
 impl Requests {
-    /// All of them.
+    /// The sum over all classes.
     #[must_use]
     pub fn total(&self) -> u64 {
         RequestClass::ALL.iter().map(|class| self.of(*class)).sum()

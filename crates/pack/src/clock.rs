@@ -15,7 +15,7 @@ pub(crate) fn now_ms() -> u64 {
 /// The machine's uptime, with the time for which it was suspended.
 pub(crate) type Uptime = fn() -> Duration;
 
-/// That of this machine.
+/// The uptime of this machine.
 pub(crate) fn uptime() -> Duration {
     Duration::from_millis(larder_env::clock::uptime_ms())
 }

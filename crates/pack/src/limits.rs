@@ -268,7 +268,7 @@ pub const MARKS_MAX: usize = 64;
 pub const GAP_LOOKS_MAX: u32 = 3;
 /// Uploads that a rebuild remembers at once, to find parts that belong to none: some 40 MiB.
 pub const UPLOADS_AT_ONCE: usize = 1_000_000;
-/// Such parts that are removed at once.
+/// Parts of lost uploads that are removed in one batch.
 pub const ORPHANS_AT_ONCE: usize = 10_000;
 /// Time between two such looks of a worker that starts.
 pub const LOOK_AGAIN_PAUSE: Duration = Duration::from_millis(500);
@@ -280,7 +280,7 @@ pub const ROUND_ROWS: usize = 256;
 pub const LIST_ROWS: usize = 1024;
 /// Calls of other workers for bodies under way at once; one more is told that this worker is busy.
 pub const FEED_CALLS_MAX: usize = 256;
-/// Those of one worker.
+/// Calls for bodies that one worker may have under way.
 pub const FEED_CALLS_OF_ONE_MAX: usize = FEED_CALLS_MAX / 4;
 /// Calls for changes of one worker under way. One waits for changes; the other may be one whose caller has gone.
 pub const CHANGE_CALLS_OF_ONE_MAX: usize = 2;
@@ -292,7 +292,7 @@ pub const BODY_LANES: usize = 3;
 pub const BUSY_PAUSE: Duration = Duration::from_millis(50);
 /// Bytes of bodies for other workers in memory, until they have left; more wait.
 pub const FEED_BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Those for one worker.
+/// Bytes of bodies for one worker in memory, until they have left; more wait.
 pub const FEED_BODY_BYTES_OF_ONE_MAX: usize = FEED_BODY_BYTES_MAX / 4;
 /// Bytes of changes for other workers in memory, until they have left; more wait. One worker has those of one answer.
 pub const FEED_CHANGES_BYTES_MAX: usize = 8 * FEED_BYTES_MAX;
@@ -306,7 +306,7 @@ pub const FEED_WAIT_MAX: Duration = Duration::from_secs(10);
 pub const FEED_PAUSE: Duration = Duration::from_secs(1);
 /// Requests of uploads that others have handed on, under way at once; one more is refused.
 pub const HANDED_ON_MAX: usize = 128;
-/// Those of one worker.
+/// Requests that one worker may have handed on at once.
 pub const HANDED_ON_OF_ONE_MAX: usize = HANDED_ON_MAX / 2;
 /// Requests that are handed on to another worker at once; more wait. Its places are free a little later than those here.
 pub const HANDED_ON_TO_ONE_MAX: usize = HANDED_ON_OF_ONE_MAX - 16;

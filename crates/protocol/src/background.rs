@@ -176,7 +176,7 @@ impl Budget {
         self.under_way = self.under_way.checked_sub(1).expect("what ends has begun");
     }
 
-    /// So many requests of clients are under way at the data server that has the most: said every so often while
+    /// Takes note that `clients` requests of clients are under way at the busiest data server; called at intervals while
     /// there is work.
     pub fn heard(&mut self, clients: u32) {
         if clients >= CLIENTS_QUEUE {

@@ -332,7 +332,7 @@ pub const LEADER_UNSURE_BEATS: u32 = 4;
 /// Checks of a leader, [`HEARTBEAT_MS`] apart, without an answer of a majority, after which it does not say that it leads. They are
 /// counted, not timed: a process that was paused has asked nobody meanwhile.
 pub const LEADER_SILENT_BEATS: u32 = 16;
-/// Such checks after which it gives up the lead: longer than a healthy disk stalls.
+/// Checks without an answer after which a leader gives up the lead: longer than a healthy disk stalls.
 pub const LEADER_SILENT_BEATS_MAX: u32 = 4 * LEADER_SILENT_BEATS;
 /// Milliseconds for which a manager takes the leader that it heard last for the one that leads.
 pub const LEADER_SILENT_MS: u64 = LEADER_SILENT_BEATS as u64 * HEARTBEAT_MS;

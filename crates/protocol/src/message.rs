@@ -343,7 +343,7 @@ pub enum Event {
         session: SessionId,
         /// The number.
         below: u64,
-        /// Those that are not, in order.
+        /// Requests below that number that are not finished, in order.
         open: Arc<[u64]>,
     },
     /// The manager gave the group another LV, or one of its LVs other replicas.

@@ -24,7 +24,7 @@ struct Shared<T> {
     arrived: Condvar,
 }
 
-/// The end of those who put in; a clone is the same.
+/// The sending end; clones share it.
 pub(crate) struct Inbox<T>(Arc<Shared<T>>);
 
 impl<T> Clone for Inbox<T> {
@@ -33,7 +33,7 @@ impl<T> Clone for Inbox<T> {
     }
 }
 
-/// The end of the thread.
+/// The receiving end, which the thread has.
 pub(crate) struct Taker<T>(Arc<Shared<T>>);
 
 /// The reason why something was not put in; it is given back.

@@ -1,4 +1,4 @@
-//! Tells those who wait that there is something new.
+//! Wakes tasks that wait for a change.
 //!
 //! They are woken in an order that only the order of their waiting decides. Tokio's `watch`, which does the same, draws it: a
 //! simulation of the roles would not be the same twice (ADR 36).
@@ -20,11 +20,11 @@ struct Shared {
     next: AtomicUsize,
 }
 
-/// Tells of news; when it is dropped no more come.
+/// The sending end; dropping it wakes all that wait, and ends the notifications.
 #[derive(Debug)]
 pub struct News(Arc<Shared>);
 
-/// One that waits for news. A clone is another, which has seen the same.
+/// The waiting end. A clone waits by itself, and has seen the same changes.
 #[derive(Debug)]
 pub struct NewsWatch {
     shared: Arc<Shared>,
@@ -33,7 +33,7 @@ pub struct NewsWatch {
     list: usize,
 }
 
-/// No news come any more.
+/// The sending end was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no news come any more")]
 pub struct NoMoreNews;

@@ -1,5 +1,5 @@
 //! Servers that show the same objects, each with uploads of its own. A request of an upload that another has begun is
-//! handed on to it, and its answer is returned as it comes.
+//! forwarded to it, and its answer is returned as it comes.
 //!
 //! # Invariants
 //!
@@ -19,7 +19,7 @@ use larder_types::UploadId;
 
 use crate::body::inbound::Inbound;
 
-/// The others.
+/// The other servers that show the same objects.
 pub trait Neighbours: Send + Sync + 'static {
     /// True if one of them, and not this server, has the parts of an upload.
     fn have(&self, upload: UploadId) -> bool;

@@ -1,4 +1,4 @@
-//! The minimiser: leaves out of a failing run whatever it fails without.
+//! The minimiser: removes from a failing run everything that the failure does not need.
 //!
 //! A cut is kept if the run still fails in the same way. The largest cuts come first, then faults and calls in pieces
 //! that are halved until single ones are left (delta debugging). All is repeated until nothing more goes.

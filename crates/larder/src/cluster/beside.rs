@@ -1,5 +1,5 @@
 //! Commands beside a cluster that runs: they follow its managers with the identity of a server of this machine, and have them
-//! agree on changes. No command is named here: each is above.
+//! agree on changes. This module names no command: the modules of the commands use it.
 
 use std::path::Path;
 use std::process::ExitCode;

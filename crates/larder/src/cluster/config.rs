@@ -206,7 +206,7 @@ impl RoleConfig {
         check_new_cluster(fields, found.copies, found.volume_mib)
     }
 
-    /// That of a role of a machine, with defaults.
+    /// The configuration of one role of a machine, with defaults.
     pub(crate) fn new(dir: PathBuf, listen: String) -> Self {
         Self {
             dir,

@@ -62,7 +62,7 @@ impl Record {
         }
     }
 
-    /// That of a directory, if there is one.
+    /// Loads the record of a directory, if there is one.
     pub(crate) fn load(dir: &Path) -> Result<Option<Self>, RecordError> {
         let path = dir.join(RECORD);
         let text = match fs::read_to_string(&path) {

@@ -114,7 +114,7 @@ struct Pgs {
     degraded: usize,
     recovering: usize,
     inactive: usize,
-    /// Those that are not clean.
+    /// Groups that are not clean.
     unclean: Vec<Pg>,
 }
 

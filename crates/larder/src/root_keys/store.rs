@@ -31,7 +31,7 @@ pub(crate) struct KeysNow {
 }
 
 impl StoreKeys {
-    /// Those of a start.
+    /// Takes the keys that the process started with.
     pub(crate) fn new(root: &Root, file: PathBuf) -> Self {
         let keys = RootKeys::new(root.keys.clone(), root.previous.clone());
         Self { keys, file, is_fixed: !root.from_file }

@@ -28,7 +28,7 @@ pub(crate) struct Document {
     pub(super) growth: Option<Growth>,
     pub(super) load: Load,
     pub(super) pgs: usize,
-    /// Of them, those that are not served, as their metadata contradicts itself.
+    /// Groups of these that are not served, because their metadata contradicts itself.
     pub(super) pgs_halted: usize,
     /// Objects of all buckets, and their bytes as clients see them.
     pub(super) objects: u64,
@@ -77,8 +77,8 @@ impl Document {
 /// Requests of late.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Load {
-    /// Those that ended, in a second.
+    /// Requests that ended, per second.
     pub(super) requests_per_s: f64,
-    /// Of them, those that failed or were turned away: 500 and above.
+    /// Requests of these that failed or were turned away (status 500 and above), per second.
     pub(super) failed_per_s: f64,
 }

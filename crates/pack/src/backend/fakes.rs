@@ -60,7 +60,7 @@ pub(crate) enum Fate {
     BreaksOff(usize),
     /// It is done, and the answer is lost.
     AnswerLost,
-    /// All of it comes, and is refused with this status.
+    /// The whole body arrives, and the request is refused with this status.
     Refused(u16),
     /// It is refused with this status before any of its body came.
     RefusedAtOnce(u16),

@@ -69,7 +69,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Those of a process that starts, with the index as far as `at`.
+    /// The positions of a process that starts with an index that has reached `at`.
     pub(crate) fn of(
         (index, spool): (Arc<Index>, Arc<Spool>),
         at: &Applied,

@@ -23,7 +23,7 @@ pub(crate) struct Groups {
     share: u64,
     counted: BTreeMap<String, Group>,
     bundles: u8,
-    /// Those that have a bundle at once.
+    /// Groups that filled a bundle of the last blob: each has one from its first body on.
     earned: BTreeSet<String>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Groups {
 struct Group {
     lot: Lot,
     bytes: u64,
-    /// Of them, those in its bundle.
+    /// Bytes of these that are in the group's bundle.
     bundled: u64,
 }
 

@@ -86,7 +86,7 @@ struct WaitingLot {
 /// A blob ready to go up.
 pub(crate) struct Sealed {
     pub(crate) id: BlobId,
-    /// That of no process yet.
+    /// The blob's row, which names no process yet.
     pub(crate) row: BlobRow,
     /// The lots of which it is made, in the order in which they go up: the blob itself comes last.
     pub(crate) lots: Vec<SealedLot>,

@@ -12,7 +12,7 @@ use crate::ids::OwnId;
 #[derive(Debug, Default)]
 pub(crate) struct OwnsUnderWay(Mutex<BTreeSet<OwnId>>);
 
-/// One of them; it is not any more once this is dropped.
+/// Keeps one object in the set; dropping this takes it out.
 #[derive(Debug)]
 pub(crate) struct UnderWay {
     all: Arc<OwnsUnderWay>,

@@ -28,7 +28,7 @@ use crate::ids::{BlobId, OwnId, ProcessId, WorkerId};
 
 /// The layout that this release writes. An index of an earlier one is rebuilt, but for one of [`LAYOUT_UNMARKED`].
 pub(crate) const LAYOUT: u32 = 3;
-/// That of builds from before the markers of `identity.rs`, which call an index of [`LAYOUT`] none. Its rows are read.
+/// The layout of builds from before the markers of `identity.rs`, which call an index of [`LAYOUT`] none. Its rows are read.
 pub(crate) const LAYOUT_UNMARKED: u32 = 2;
 
 /// A key's version.

@@ -19,7 +19,7 @@ use crate::gc::removal::Remover;
 use crate::gc::repack::Repacker;
 use crate::limits::STRAYS_PERIOD;
 
-/// All of it.
+/// The background work of one worker.
 pub(crate) struct Housekeeping {
     pub(crate) repacker: Repacker,
     pub(crate) remover: Remover,

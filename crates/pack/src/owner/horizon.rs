@@ -36,7 +36,7 @@ pub(crate) struct Inheritance {
     pub(crate) last: Vec<BlobId>,
 }
 
-/// All of them.
+/// The horizons of all workers that took the place over.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Horizon(BTreeMap<WorkerId, Inheritance>);
 

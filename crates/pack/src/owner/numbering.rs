@@ -77,7 +77,7 @@ pub(crate) struct Numbered {
 /// The knowledge that a directory has of its worker's blobs.
 #[derive(Clone, Copy)]
 pub(crate) enum Knows<'a> {
-    /// Those that wait, and that all before them are uploaded.
+    /// The spool's blobs wait, and all blobs before them are uploaded.
     All(&'a Spool),
     /// Those that wait as the log and [`Numbering::known_before`] say. The index is to be made of the others, which are
     /// uploaded.

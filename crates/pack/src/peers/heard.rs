@@ -55,7 +55,7 @@ pub(super) struct HeardEntries {
 }
 
 impl HeardLog {
-    /// That of an index of a worker; those of its other indexes go if it is the one that is used.
+    /// Opens the file of one index of a worker, if there is one.
     pub(crate) fn of(
         disk: Arc<dyn Disk>,
         name: &WorkerName,

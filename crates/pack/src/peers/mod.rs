@@ -159,7 +159,7 @@ impl Others {
         self.handed_on.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All of them, by name.
+    /// All other workers, by name.
     pub(crate) fn peers(&self) -> Vec<Arc<Peer>> {
         self.peers.read().values().cloned().collect()
     }

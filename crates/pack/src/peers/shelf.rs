@@ -50,7 +50,7 @@ pub(crate) trait Shelf: Send + Sync {
     fn make(&self, name: &WorkerName, worker: WorkerId) -> Result<Shelved, PackError>;
 }
 
-/// Those of a directory.
+/// Indexes in a directory.
 pub(crate) struct Directory {
     indexes: PathBuf,
     disk: Arc<dyn Disk>,

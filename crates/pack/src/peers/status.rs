@@ -34,7 +34,7 @@ pub struct WorkersStatus {
     pub others: Vec<OtherStatus>,
 }
 
-/// One of them.
+/// The state of one other worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherStatus {
     /// Its name.

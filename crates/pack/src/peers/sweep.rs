@@ -1,9 +1,9 @@
-//! Gives up what this worker has and nothing needs: versions and graves than which another worker
-//! has newer ones, and graves that nothing needs.
+//! Deletes versions and tombstones that another worker's newer ones have superseded, and tombstones that
+//! nothing needs any more.
 //!
 //! # Invariants
 //!
-//! 1. Everything is given up by a wish like all others, if it is the same then as it was here.
+//! 1. Each deletion is a change like all others, made only if the entry is still the one that was seen here.
 //! 2. A version goes when this worker has something newer itself, or when what another has that is newer has been in the
 //!    bucket for the time that things are kept.
 //! 3. A grave goes likewise, or when three things hold. No worker has an older version. Of every
@@ -90,7 +90,7 @@ impl Sweep {
         Ok(given_up)
     }
 
-    /// The bucket that graves are of.
+    /// The bucket whose deletions the hidden bucket records.
     fn swept(&self, name: &BucketName, location: Option<&str>) -> Option<BucketName> {
         let of = location.filter(|_| hidden::is_for_graves(name))?;
         BucketName::new(of).ok()

@@ -21,7 +21,7 @@ use crate::error::PackError;
 use crate::limits::FEED_PAUSE;
 use crate::owner::name::WorkerName;
 
-/// All of it. It ends when this is dropped.
+/// The tasks of a worker that shares its bucket. They end when this is dropped.
 pub(crate) struct Tasks {
     tasks: Vec<JoinHandle<()>>,
     /// Answers the others.

@@ -54,7 +54,7 @@ pub(crate) struct Bodies {
 pub(crate) enum Waits {
     /// This worker.
     Here { spool: Arc<Spool>, worker: WorkerId },
-    /// Another one.
+    /// Another worker.
     There(Arc<dyn Holder>),
 }
 
@@ -226,7 +226,7 @@ impl Verified {
         }
     }
 
-    /// So many bytes from the source, or fewer if it ends.
+    /// Takes `len` bytes from the source, or fewer if it ends.
     async fn piece(&mut self, bodies: &Bodies, len: usize) -> Result<Bytes, ObjectError> {
         while self.gathered.len() < len {
             if let Some(Source::Whole(bytes)) = &mut self.source {

@@ -45,7 +45,7 @@ struct State {
     unlisted: Vec<Name>,
     /// Numbers and records of processes that were ever there.
     made: BTreeSet<Name>,
-    /// Those that were removed, and that a late request made again.
+    /// Objects that were removed, and that a late request made again.
     back: BTreeSet<Name>,
 }
 

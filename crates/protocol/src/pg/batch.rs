@@ -42,7 +42,7 @@ pub(super) struct Batch<'a> {
 pub(super) struct Removal {
     /// The most that it may remove, once that was looked up.
     pub(super) rows_max: Option<u32>,
-    /// Those that it has removed.
+    /// Rows that it has removed so far.
     pub(super) rows: u32,
 }
 

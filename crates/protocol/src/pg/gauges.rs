@@ -26,7 +26,7 @@ pub struct PgGauges {
     pub grants_on_most: u64,
     /// Reads that waited for puts of their key, since this member began.
     pub reads_waited: u64,
-    /// Those that were answered while puts that came after them had no outcome.
+    /// Reads that were answered while puts that came after them had no outcome.
     pub reads_passed: u64,
     /// Chunks that are being moved.
     pub moves: usize,

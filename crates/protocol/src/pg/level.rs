@@ -48,7 +48,7 @@ impl EarlyReports {
         }
     }
 
-    /// Those of a view that begins now. A member that has an op of it already is not believed: its primary has issued
+    /// The early reports that belong to a view that begins now. One with an op of that view is dropped: its primary has issued
     /// none.
     pub(super) fn of_members(self, view: View, members: &[ServerId]) -> BTreeMap<ServerId, Report> {
         let Self { view: of, mut reports } = self;

@@ -58,7 +58,7 @@ struct UnderWay {
     lv: LvId,
     extents: Vec<Extent>,
     replicas: Holders,
-    /// That of the copies.
+    /// The grant under which the copies are written.
     grant: Grant,
 }
 
@@ -234,7 +234,7 @@ impl Pg {
         }
     }
 
-    /// Those of the next ops to be applied whose blocks are free at once, by a planted bug.
+    /// The next ops to be applied whose blocks a planted bug frees at once.
     pub(super) fn reused_at_once(&self, count: usize) -> BTreeSet<OpId> {
         let bug = self.planted.reuses_moves_at_once();
         let moved = self.tail.iter().take(count).filter(|tail| bug && is_moved(&tail.entry.op));

@@ -1,5 +1,5 @@
-//! Whom a primary does not hear. The managers may hear both, where only the way between two servers is cut, or the
-//! other's log stands still. Without being told they would leave the view as it is, and nothing would commit.
+//! Members that do not answer their primary. The managers may hear both servers, if only the connection between the two is
+//! cut or the member's log has stalled. Unless the primary reports it, they leave the view as it is, and nothing commits.
 //!
 //! # Invariants
 //!

@@ -34,7 +34,7 @@ pub(super) struct Resolution {
     voided: Holders,
     verified: Holders,
     mismatched: Holders,
-    /// Those of the mismatched that never acknowledged the data and never will.
+    /// Mismatched replicas that never acknowledged the data and never will.
     unacknowledged: Holders,
     /// Out of reach.
     gone: Holders,

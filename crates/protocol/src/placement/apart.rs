@@ -107,7 +107,7 @@ pub(super) fn surplus<'a>(
     ((!goes.current || is_filled) && whole >= rules.copies).then_some(goes)
 }
 
-/// Those that are left of copies once all are gone that are too many.
+/// The copies that are left once all surplus ones are gone.
 pub(super) fn kept<'a>(
     copies: &[&'a LvCopy],
     wanted: usize,

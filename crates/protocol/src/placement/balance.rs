@@ -193,7 +193,7 @@ struct Taker {
     load: Load,
 }
 
-/// Those of one domain.
+/// The receiving disks of one domain.
 struct Takers {
     domain: Domain,
     disks: Vec<Taker>,

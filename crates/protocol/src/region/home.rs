@@ -157,7 +157,7 @@ pub struct Taking {
     again: u8,
     /// Regions of which changes may be missing here.
     missing: BTreeSet<RegionId>,
-    /// Those of them that have answered since they were asked last.
+    /// Regions of these that have answered since they were last asked.
     answered: BTreeSet<RegionId>,
 }
 

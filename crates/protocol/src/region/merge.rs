@@ -126,7 +126,7 @@ pub enum Holding {
     Nothing,
     /// Its bytes, if it needs any: it has to be fetched without them, and joined.
     Bytes,
-    /// All of it, or an entry that wins over it.
+    /// The whole entry, or one that wins over it.
     All,
 }
 

@@ -103,7 +103,7 @@ pub trait Holdings {
 pub enum Event {
     /// Time passed.
     Tick,
-    /// So many requests of clients are under way.
+    /// The number of requests of clients under way.
     Clients(u32),
     /// A region answers [`Effect::Ask`].
     Told {
@@ -168,7 +168,7 @@ pub struct Fetched {
     pub entries: Vec<(Name, Option<Entry>)>,
     /// Entries that cannot be taken now: they hold up no other.
     pub untaken: Vec<Name>,
-    /// Those that the region cannot read now. Others that told of them are asked.
+    /// Entries that the region cannot read now. Other regions that named them are asked.
     pub withheld: Vec<Name>,
     /// Those whose end the region does not know behind the base that it was told of. Others are asked, then this one for all bytes.
     pub baseless: Vec<Name>,

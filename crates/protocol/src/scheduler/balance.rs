@@ -67,7 +67,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// All of them.
+    /// All policies.
     pub const ALL: [Self; 7] = [
         Self::PrimaryFirst,
         Self::Random,
@@ -107,7 +107,7 @@ struct Known {
     response_us: u64,
     /// Requests of this asker that have not ended.
     owed: [Load; SIZE_CLASSES],
-    /// Those of them that were sent since the report came.
+    /// Requests of these that were sent after the report came.
     since: [Load; SIZE_CLASSES],
     /// The time since which it owes answers and has given none.
     silent_since_us: u64,

@@ -56,7 +56,7 @@ const WAITING_MAX: [usize; URGENCIES] =
     [CLIENT_READS_WAITING_MAX, REPAIR_READS_WAITING_MAX, SCRUB_READS_WAITING_MAX];
 
 impl Urgency {
-    /// All of them, the most urgent first.
+    /// All urgencies, the most urgent first.
     const ALL: [Self; URGENCIES] = [Self::Client, Self::Repair, Self::Scrub];
 }
 

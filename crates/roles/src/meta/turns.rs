@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::limits::STARVED_MS;
 
-/// The turns of one group.
+/// The quota of one group.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     /// The time at which its ops were first turned away, or at which one was taken since.

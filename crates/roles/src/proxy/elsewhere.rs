@@ -1,4 +1,4 @@
-//! The other regions, as the proxy asks them by way of the regions' driver.
+//! The other regions, which the proxy asks through the regions' driver.
 
 use bytes::Bytes;
 use futures::future::BoxFuture;

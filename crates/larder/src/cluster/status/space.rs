@@ -30,13 +30,13 @@ const SHOWN_MAX: usize = 10;
 pub(crate) struct Space {
     /// All that volumes may have there, as places and file systems allow.
     pub(crate) bytes: u64,
-    /// Those that hold data.
+    /// Bytes that hold data.
     pub(crate) used: u64,
     /// Freed ones that are not given again before older writes have drained.
     pub(crate) waiting: u64,
     /// Free ones, in volumes and outside of them.
     pub(crate) free: u64,
-    /// Those of volumes of which nobody says how much they hold now.
+    /// Bytes of volumes whose use no server reports now.
     pub(crate) unknown: u64,
 }
 

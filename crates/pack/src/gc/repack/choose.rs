@@ -16,7 +16,7 @@ pub(crate) struct Candidate {
     pub(crate) within: Within,
     /// Bytes of bodies.
     pub(crate) bodies: u64,
-    /// Of them, those that are live.
+    /// Bytes of these that are live.
     pub(crate) live: u64,
     /// Bytes of all of it, about.
     pub(crate) bytes: u64,

@@ -1,4 +1,4 @@
-//! A lot that goes up in parts, and what of it came through in tries that failed.
+//! An upload in parts, and the parts of it that earlier, failed tries have brought through.
 
 use crate::backend::{Backend, BackendUpload, Source};
 use crate::error::PackError;

@@ -45,7 +45,7 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    /// Those of a manager that leads from now on.
+    /// The state of a manager that leads from now on.
     pub(super) fn new(now_ms: u64) -> Self {
         Self { since_ms: now_ms, said: BTreeMap::new() }
     }

@@ -22,7 +22,7 @@ struct Renewal {
     granted: Vec<(PgId, View)>,
 }
 
-/// A question to the quorum whether this manager leads.
+/// A request to the quorum to confirm that this manager leads.
 #[derive(Debug)]
 struct Question {
     ticket: Ticket,
@@ -56,7 +56,7 @@ pub(in crate::manager) fn inherited_until_ms(now_ms: u64, brief_since_ms: Option
 }
 
 impl Leases {
-    /// Those of a manager that leads from now on.
+    /// The leases of a manager that leads from now on.
     pub(super) fn new(now_ms: u64, brief_since_ms: Option<u64>) -> Self {
         Self {
             inherited_until_ms: inherited_until_ms(now_ms, brief_since_ms),

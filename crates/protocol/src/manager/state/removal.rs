@@ -21,13 +21,13 @@ use crate::lv::ReplicaState;
 pub struct Loss {
     /// LVs with a replica there.
     pub lvs: Vec<LvId>,
-    /// Those of them without another current replica: a reason to refuse.
+    /// Volumes of these without another current replica: a reason to refuse.
     pub lvs_last: Vec<LvId>,
     /// PGs with a member there.
     pub pgs: Vec<PgId>,
-    /// Those of them that no other member may lead: a reason to refuse.
+    /// Groups of these that no other member may lead: a reason to refuse.
     pub pgs_last: Vec<PgId>,
-    /// Those of them that would have too few members: a reason to refuse.
+    /// Groups of these that would have too few members: a reason to refuse.
     pub pgs_short: Vec<PgId>,
     /// True if the managers that stay and are up are no majority of all managers, the removed one included: the quorum could
     /// not decide without its vote. A reason to refuse.

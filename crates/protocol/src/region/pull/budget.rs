@@ -24,7 +24,7 @@ impl Budget {
         Self { bytes_per_s, parts: BACKGROUND_LEAST_PART, left, at_ms: now_ms }
     }
 
-    /// So many requests of clients are under way.
+    /// Takes note that `clients` requests of clients are under way.
     pub(super) fn heard(&mut self, now_ms: u64, clients: u32) {
         // The time that has passed counts at the rate that it had.
         self.left(now_ms);

@@ -20,7 +20,7 @@ pub(super) struct Seen {
     pub(super) queue: u64,
     /// Bytes of these requests.
     pub(super) bytes: u64,
-    /// Those of them that this asker sent, in [`PARTS`].
+    /// Requests of these that this asker sent, in [`PARTS`].
     pub(super) owed: u64,
     /// Expected microseconds of each request in the queue, on average.
     pub(super) each_us: u64,
