@@ -15,7 +15,7 @@
 //!
 //! 1. One blob or bundle at a time is emptied. A bundle tells of nothing: when its bodies have moved, nothing names it
 //!    any more, and it is removed as any object of its own is.
-//! 2. Requests and bytes keep to a [pace](pace::Pace). Nothing is begun while uploads wait for money.
+//! 2. Requests and bytes keep to a pace. Nothing is begun while uploads wait for money.
 //! 3. A blob that cannot be emptied stays as it is. If it is missing or damaged it is set aside,
 //!    and tried again after a pause that doubles (`aside.rs`).
 
