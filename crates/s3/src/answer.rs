@@ -1,6 +1,6 @@
 //! Answers as S3 writes them: headers, XML and refusals.
 //!
-//! The protocol library's types write their XML by themselves, with keys as they came. A parser reads a raw carriage return as
+//! The protocol library's types write their XML with keys as they came. A parser reads a raw carriage return as
 //! a line feed, so that the key it finds is another one. Other control characters, U+FFFE and U+FFFF are no characters of XML
 //! 1.0 at all. S3 writes all of them as numeric references, and so does this. Strict parsers still refuse references to the
 //! latter: a client that has such keys lists with `encoding-type=url`.
@@ -11,12 +11,13 @@
 //!    wrong.
 
 use std::fmt::Write;
+use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::header::{CONTENT_TYPE, ETAG, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use larder_types::{ETag, HybridClock, ObjectChecksum};
-use s3s::xml::{Serialize, Serializer};
+use s3s::xml::{SerResult, Serialize, SerializeContent, Serializer};
 use s3s::{Body, S3Error, S3ErrorCode, S3Result};
 
 use crate::auth::authorization::BUCKET_REGION;
@@ -26,6 +27,8 @@ use crate::request::ids::RequestId;
 
 /// The type of all documents.
 const XML: HeaderValue = HeaderValue::from_static("application/xml");
+/// The namespace of all documents.
+const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
 const CHECKSUM_TYPE: HeaderName = HeaderName::from_static("x-amz-checksum-type");
 /// Seconds since 1970 of the last date that HTTP's form has.
 const DATE_S_MAX: u64 = 253_402_300_799;
@@ -86,18 +89,64 @@ pub(crate) fn http_date(clock: HybridClock) -> String {
     httpdate::fmt_http_date(time)
 }
 
+/// An answer that has nothing to say.
+pub(crate) fn no_content() -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
+}
+
 /// An answer of a document.
 ///
 /// # Errors
 /// `InternalError` if it cannot be written.
 pub(crate) fn document<T: Serialize>(value: &T) -> S3Result<Response<Body>> {
-    let mut text = Vec::with_capacity(1024);
+    written(|xml| value.serialize(xml))
+}
+
+/// An answer of an element that the library's types do not name.
+///
+/// # Errors
+/// As [`document`].
+pub(crate) fn element<T: SerializeContent>(name: &str, content: &T) -> S3Result<Response<Body>> {
+    written(|xml| xml.content_with_ns(name, NAMESPACE, content))
+}
+
+fn written(
+    write: impl FnOnce(&mut Serializer<&mut Escaping>) -> SerResult,
+) -> S3Result<Response<Body>> {
+    let mut text = Escaping(Vec::with_capacity(1024));
     let mut xml = Serializer::new(&mut text);
-    xml.decl().and_then(|()| value.serialize(&mut xml)).map_err(S3Error::internal_error)?;
-    let mut response = Response::new(Body::from(text));
-    escape(response.body_mut());
+    xml.decl().and_then(|()| write(&mut xml)).map_err(S3Error::internal_error)?;
+    let mut response = Response::new(Body::from(text.0));
     response.headers_mut().insert(CONTENT_TYPE, XML);
     Ok(response)
+}
+
+/// XML that is written: what it cannot carry becomes a reference as it comes.
+struct Escaping(Vec<u8>);
+
+impl io::Write for Escaping {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        self.write_all(piece).map(|()| piece.len())
+    }
+
+    /// The library writes names and texts whole, so that no character comes in two pieces.
+    fn write_all(&mut self, piece: &[u8]) -> io::Result<()> {
+        if !is_suspicious(piece) {
+            self.0.extend_from_slice(piece);
+            return Ok(());
+        }
+        let text = std::str::from_utf8(piece).map_err(io::Error::other)?;
+        let mut escaped = String::with_capacity(text.len() + BLOCK_BYTES);
+        text.chars().for_each(|character| push_character(&mut escaped, character));
+        self.0.extend_from_slice(escaped.as_bytes());
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The answer to a request that is refused, and what its client is told. Not to send again what the client has is no
@@ -162,18 +211,6 @@ fn push_character(xml: &mut String, character: char) {
     }
 }
 
-/// Escapes what XML cannot carry in a finished document. One that needs nothing is left as it is.
-pub(crate) fn escape(body: &mut Body) {
-    let Some(bytes) = body.bytes().filter(|bytes| is_suspicious(bytes)) else { return };
-    if let Ok(text) = std::str::from_utf8(&bytes)
-        && text.chars().any(must_be_escaped)
-    {
-        let mut xml = String::with_capacity(text.len() + BLOCK_BYTES);
-        text.chars().for_each(|character| push_character(&mut xml, character));
-        *body = Body::from(xml);
-    }
-}
-
 /// Tells if there may be something to escape. U+FFFE and U+FFFF begin with 0xEF, as other characters do.
 fn is_suspicious(bytes: &[u8]) -> bool {
     let byte = |byte: u8| (byte < 0x20) & (byte != b'\t') & (byte != b'\n') | (byte == 0xef);
@@ -216,6 +253,8 @@ pub(crate) fn default_message(code: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
     use crate::request::ids::RequestIds;
 
@@ -272,10 +311,10 @@ mod tests {
         assert_eq!(http_date(HybridClock::at_ms(DATE_S_MAX * 1000 + 1_000_000)), last);
     }
 
-    fn escaped(text_of: &str) -> String {
-        let mut body = Body::from(text_of.to_owned());
-        escape(&mut body);
-        text(&body)
+    fn escaped(text: &str) -> String {
+        let mut escaping = Escaping(Vec::new());
+        escaping.write_all(text.as_bytes()).unwrap();
+        String::from_utf8(escaping.0).unwrap()
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Errors as S3 answers them: the one place where [`ObjectError`] gets a code and a status.
 
-use http::{Response, StatusCode};
+use http::StatusCode;
 use larder_objects::{BodyError, ObjectError};
 use s3s::{S3Error, S3ErrorCode};
 
@@ -12,7 +12,7 @@ pub(crate) fn error(
     S3Error::with_message(code, message)
 }
 
-/// An error whose code the protocol library does not know.
+/// An error whose code the library's types do not have.
 pub(crate) fn custom(code: &'static str, status: StatusCode, message: String) -> S3Error {
     let mut error = S3Error::with_message(S3ErrorCode::Custom(code.into()), message);
     error.set_status_code(status);
@@ -104,15 +104,6 @@ pub(crate) fn payload_mismatch() -> S3Error {
     custom("XAmzContentSHA256Mismatch", StatusCode::BAD_REQUEST, message.to_owned())
 }
 
-/// The answer to a refusal as the protocol library writes it, to be put right with its own.
-pub(crate) fn response(refused: S3Error) -> Response<s3s::Body> {
-    refused.to_http_response().unwrap_or_else(|_| {
-        let mut response = Response::new(s3s::Body::empty());
-        *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-        response
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,7 +121,7 @@ mod tests {
             (ObjectError::PartTooSmall { number: 1, bytes: 1 }, 400),
             (ObjectError::Body(BodyError::BadDigest), 400),
         ] {
-            assert_eq!(response(from_store(refused)).status(), status);
+            assert_eq!(from_store(refused).status_code().unwrap(), status);
         }
     }
 }

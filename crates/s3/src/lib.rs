@@ -34,9 +34,8 @@
 //! | room | what |
 //! |---|---|
 //! | `serving/` | connections become requests, and requests get answers |
-//! | `service.rs` | puts together what follows, around the protocol library |
+//! | `service.rs` | puts together what follows |
 //! | `neighbours.rs` | other servers, to which a request may be handed on |
-//! | `compat/` | makes up for the protocol library |
 //! | `ops/` | the operations |
 //! | `cors/` | requests of pages of other origins |
 //! | `forms/` | uploads by HTML forms |
@@ -48,7 +47,8 @@
 //! | `digest/` | checksums and MD5 |
 //! | `connection/` | one client's connection |
 //!
-//! This crate parses no XML itself and writes none but errors (`s3s` does), and keeps no state of its own.
+//! The types of answers, and how their XML is written, are those of the protocol library (`s3s`). It sees no request. This crate
+//! keeps no state of its own.
 
 #![deny(unsafe_code)]
 
@@ -56,7 +56,6 @@ mod admission;
 mod answer;
 mod auth;
 mod body;
-mod compat;
 mod connection;
 mod cors;
 mod digest;

@@ -18,6 +18,7 @@ use larder_objects::ObjectError;
 use larder_types::UploadId;
 
 use crate::body::inbound::Inbound;
+use crate::request::operation::Operation;
 
 /// The other servers that show the same objects.
 pub trait Neighbours: Send + Sync + 'static {
@@ -43,18 +44,10 @@ pub(crate) enum Whence {
     Neighbour,
 }
 
-/// Operations on one upload that has begun.
-const OF_UPLOADS: [&str; 5] = [
-    "AbortMultipartUpload",
-    "CompleteMultipartUpload",
-    "ListParts",
-    "UploadPart",
-    "UploadPartCopy",
-];
-
 /// The upload that a request is about.
-pub(crate) fn upload_of(op: &str, query: Option<&str>) -> Option<UploadId> {
-    let query = query.filter(|_| OF_UPLOADS.contains(&op))?;
+pub(crate) fn upload_of(operation: Operation, query: Option<&str>) -> Option<UploadId> {
+    let is_of_upload = matches!(operation, Operation::S3(operation) if operation.is_of_upload());
+    let query = query.filter(|_| is_of_upload)?;
     let id = query.split('&').find_map(|parameter| parameter.strip_prefix("uploadId="))?;
     UploadId::parse(id)
 }
@@ -72,15 +65,18 @@ mod tests {
     use larder_types::{OpId, OpSeq, PgId, View};
 
     use super::*;
+    use crate::request::operation::S3Operation;
 
     #[test]
     fn only_requests_of_an_upload_that_has_begun_name_one() {
         let id = UploadId { pg: PgId(0), op: OpId { view: View(7), seq: OpSeq(9) } };
         let query = format!("partNumber=1&uploadId={id}");
-        assert_eq!(upload_of("UploadPart", Some(&query)), Some(id));
-        assert_eq!(upload_of("ListParts", Some(&format!("uploadId={id}&max-parts=1"))), Some(id));
-        assert_eq!(upload_of("PutObject", Some(&query)), None);
-        assert_eq!(upload_of("UploadPart", Some("partNumber=1&uploadId=x")), None);
-        assert_eq!(upload_of("UploadPart", None), None);
+        let of = |operation, query| upload_of(Operation::S3(operation), query);
+        assert_eq!(of(S3Operation::UploadPart, Some(&query)), Some(id));
+        let list = format!("uploadId={id}&max-parts=1");
+        assert_eq!(of(S3Operation::ListParts, Some(&list)), Some(id));
+        assert_eq!(of(S3Operation::PutObject, Some(&query)), None);
+        assert_eq!(of(S3Operation::UploadPart, Some("partNumber=1&uploadId=x")), None);
+        assert_eq!(of(S3Operation::UploadPart, None), None);
     }
 }

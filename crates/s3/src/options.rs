@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use http::header::HOST;
 use http::{HeaderMap, Uri};
-use s3s::S3Result;
-use s3s::host::{S3Host, VirtualHost};
 
 use crate::limits::{
     BODY_BUDGET_BYTES, CONNECTIONS_MAX, DRAIN_MAX, IDLE_BEFORE_CLOSED, REQUESTS_MAX, WAITING_MAX,
@@ -131,11 +129,6 @@ impl Domains {
         Ok(Self(domains.into()))
     }
 
-    /// True if there are none: path style only.
-    pub(crate) fn are_none(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// No domains.
     #[cfg(test)]
     pub(crate) fn none() -> Self {
@@ -157,16 +150,6 @@ impl Domains {
             let (bucket, rest) = (name.get(..cut)?, name.get(cut..)?);
             let below = rest.starts_with('.') && rest[1..].eq_ignore_ascii_case(domain);
             (below && !bucket.is_empty()).then_some(bucket)
-        })
-    }
-}
-
-impl S3Host for Domains {
-    fn parse_host_header<'a>(&'a self, host: &'a str) -> S3Result<VirtualHost<'a>> {
-        let parsed = VirtualHost::new(host);
-        Ok(match self.bucket_of(host) {
-            Some(bucket) => parsed.with_bucket(bucket),
-            None => parsed,
         })
     }
 }

@@ -1,16 +1,12 @@
-//! Puts together the protocol library, the credentials and the face.
+//! Puts together the credentials and the operations over a store.
 
 use std::sync::Arc;
 
 use larder_objects::{ObjectError, Objects};
 use larder_types::{BucketName, CorsRules};
-use s3s::config::{S3Config, StaticConfigProvider};
-use s3s::service::S3ServiceBuilder;
-use s3s::validation::NameValidation;
 
 use crate::auth::root_keys::RootKeys;
 use crate::auth::signature::Signatures;
-use crate::limits::XML_BYTES_MAX;
 use crate::neighbours::Neighbours;
 use crate::ops::Operations;
 use crate::ops::face::Face;
@@ -22,10 +18,8 @@ type Cors = dyn Fn(&BucketName) -> Option<CorsRules> + Send + Sync;
 /// The S3 service: answers requests from a store. Cheap to clone.
 #[derive(Clone)]
 pub struct S3Service {
-    /// Answers requests that were let in, of the operations that are called directly.
+    /// Answers requests that were let in.
     pub(crate) operations: Arc<dyn Operations>,
-    /// Answers all others that were let in. It checks no signature, and gets none.
-    pub(crate) library: s3s::service::S3Service,
     pub(crate) signatures: Signatures,
     /// See [`FaceOptions::forms`].
     pub(crate) forms: bool,
@@ -55,11 +49,9 @@ impl S3Service {
         let has_bucket = Arc::new(move |bucket: &BucketName| {
             !matches!(buckets.bucket(bucket), Err(ObjectError::NoSuchBucket))
         });
-        let face = Face::new(store, region.clone());
-        let operations: Arc<dyn Operations> = Arc::new(face.clone());
-        let library = library(face, &domains);
+        let operations: Arc<dyn Operations> = Arc::new(Face::new(store, region.clone()));
         let signatures = Signatures { root, domains, version_2, region };
-        Ok(Self { operations, library, signatures, forms, cors, has_bucket, neighbours: None })
+        Ok(Self { operations, signatures, forms, cors, has_bucket, neighbours: None })
     }
 
     /// The domains below which buckets' names stand.
@@ -82,31 +74,5 @@ impl S3Service {
     pub fn beside(mut self, neighbours: Arc<dyn Neighbours>) -> Self {
         self.neighbours = Some(neighbours);
         self
-    }
-}
-
-/// The protocol library over a face.
-fn library<O: Objects>(face: Face<O>, domains: &Domains) -> s3s::service::S3Service {
-    let mut builder = S3ServiceBuilder::new(face);
-    builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(library_config()))));
-    builder.set_validation(BucketNames);
-    if !domains.are_none() {
-        builder.set_host(domains.clone());
-    }
-    builder.build()
-}
-
-fn library_config() -> S3Config {
-    let mut config = S3Config::default();
-    config.xml_max_body_size = XML_BYTES_MAX;
-    config
-}
-
-/// Larder's rules for bucket names.
-struct BucketNames;
-
-impl NameValidation for BucketNames {
-    fn validate_bucket_name(&self, name: &str) -> bool {
-        BucketName::new(name).is_ok()
     }
 }

@@ -11,7 +11,7 @@ use s3s::{S3ErrorCode, S3Result};
 
 use super::signature::{Payload, Signed};
 use crate::errors::error;
-use crate::request::routing::Operation;
+use crate::request::operation::Operation;
 
 /// A request that may be carried out.
 pub(crate) struct Granted {

@@ -1,7 +1,7 @@
 //! The way in: signatures and keys, and the gate that a verified signature opens. Of operations only `access.rs` knows.
 //!
 //! `signature.rs` checks a request's signature, and `access.rs` decides what its signer may do: each is the only place
-//! that does. The protocol library gets requests that were let in, and sees no signature.
+//! that does.
 //!
 //! | file | what |
 //! |---|---|

@@ -1,13 +1,12 @@
 //! A request's body on its way from the client to the store.
 //!
 //! ```text
-//!  client ──▶ inbound.rs ──▶ unframed.rs, if aws-chunked ──▶ the protocol library ──▶ pulled.rs ──▶ the store
+//!  client ──▶ inbound.rs ──▶ unframed.rs, if aws-chunked ──▶ pulled.rs ──▶ the store, or a reader of XML
 //! ```
 //!
 //! | file | what |
 //! |---|---|
 //! | `inbound.rs` | as it comes: bounded in time, and shut before its gate is open |
-//! | `watched.rs` | a body that is looked at as it passes |
 //! | `unframed.rs` | without the framing of aws-chunks, whose signatures are verified |
 //! | `sent.rs` | what the operation is told of how a body was sent |
 //! | `pulled.rs` | as the store pulls it: digested, and verified at its end |
@@ -16,4 +15,3 @@ pub(crate) mod inbound;
 pub(crate) mod pulled;
 pub(crate) mod sent;
 pub(crate) mod unframed;
-pub(crate) mod watched;

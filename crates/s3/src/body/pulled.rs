@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use http::StatusCode;
 use larder_objects::{BodyDigest, BodyError, ObjectError, PutBody};
 use larder_types::ChecksumAlgorithm;
 use s3s::stream::ByteStream as _;
-use s3s::{S3Error, S3Result};
+use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use super::sent::Sent;
 use crate::auth::gate::Gate;
@@ -17,6 +17,7 @@ use crate::digest::announced::{Announced, Expected};
 use crate::digest::checksums::Hasher;
 use crate::digest::digests::{Digested, Digests, parse_md5, whole};
 use crate::errors::{self, custom};
+use crate::limits::XML_BYTES_MAX;
 use crate::request::moved::Moved;
 
 /// The body that arrives from a client. The store gets it by reference, so that the operation can still
@@ -56,8 +57,8 @@ impl RequestBody {
     }
 
     /// Adds the gate of its request, which notes what becomes of it.
-    pub(crate) fn of(mut self, gate: Option<&Arc<Gate>>) -> Self {
-        self.gate = gate.cloned();
+    pub(crate) fn of(mut self, gate: &Arc<Gate>) -> Self {
+        self.gate = Some(Arc::clone(gate));
         self
     }
 
@@ -78,8 +79,8 @@ impl RequestBody {
     }
 
     /// Adds how it was sent.
-    pub(crate) fn sent(mut self, sent: Option<&Sent>) -> Self {
-        self.sent = sent.cloned().unwrap_or_default();
+    pub(crate) fn sent(mut self, sent: &Sent) -> Self {
+        self.sent = sent.clone();
         if self.sent.hash.is_some() {
             self.digests = self.digests.map(Digests::with_sha256);
         }
@@ -104,6 +105,55 @@ impl RequestBody {
             (Some(failure), ObjectError::Body(_)) => failure,
             (_, refused) => errors::from_store(refused),
         }
+    }
+
+    /// All of it, verified, for an operation that needs it whole or not at all.
+    ///
+    /// # Errors
+    /// `MaxMessageLengthExceeded`, `MissingContentLength`, and as [`Self::explain`].
+    pub(crate) async fn into_document(mut self) -> S3Result<Bytes> {
+        let too_long = || S3Error::new(S3ErrorCode::MaxMessageLengthExceeded);
+        if self.len.is_some_and(|len| len > XML_BYTES_MAX as u64) {
+            return Err(too_long());
+        }
+        let mut document = BytesMut::new();
+        while let Some(piece) = self.next_digested().await {
+            let piece = piece.map_err(|broken| self.explain(ObjectError::Body(broken)))?;
+            if document.len() + piece.len() > XML_BYTES_MAX {
+                return Err(too_long());
+            }
+            document.extend_from_slice(&piece);
+        }
+        if self.len.is_none() && !document.is_empty() {
+            return Err(S3Error::new(S3ErrorCode::MissingContentLength));
+        }
+        match self.finish_digests() {
+            Ok(_) => Ok(document.freeze()),
+            Err(refused) => Err(self.explain(ObjectError::Body(refused))),
+        }
+    }
+
+    async fn next_digested(&mut self) -> Option<Result<Bytes, BodyError>> {
+        let piece = self.pull().await?;
+        if let (Ok(piece), Some(digests)) = (&piece, &mut self.digests) {
+            digests.update_in_company(piece).await;
+        }
+        if let (Ok(piece), Some((_, hasher))) = (&piece, &mut self.stored) {
+            hasher.update(piece);
+        }
+        Some(piece)
+    }
+
+    fn finish_digests(&mut self) -> Result<BodyDigest, BodyError> {
+        // A body that was not read to its end is not complete, whatever was announced.
+        let digests = self.digests.take().filter(|_| self.ended).ok_or(BodyError::Incomplete)?;
+        let digested = digests.finish();
+        self.verify(&digested)?;
+        let mut digest = digested.digest;
+        if let Some((algorithm, hasher)) = self.stored.take() {
+            digest.checksum = Some(whole(algorithm, hasher));
+        }
+        Ok(digest)
     }
 
     async fn pull(&mut self) -> Option<Result<Bytes, BodyError>> {
@@ -180,26 +230,11 @@ impl PutBody for &mut RequestBody {
     }
 
     async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
-        let piece = self.pull().await?;
-        if let (Ok(piece), Some(digests)) = (&piece, &mut self.digests) {
-            digests.update_in_company(piece).await;
-        }
-        if let (Ok(piece), Some((_, hasher))) = (&piece, &mut self.stored) {
-            hasher.update(piece);
-        }
-        Some(piece)
+        self.next_digested().await
     }
 
     fn finish(&mut self) -> Result<BodyDigest, BodyError> {
-        // A body that was not read to its end is not complete, whatever was announced.
-        let digests = self.digests.take().filter(|_| self.ended).ok_or(BodyError::Incomplete)?;
-        let digested = digests.finish();
-        self.verify(&digested)?;
-        let mut digest = digested.digest;
-        if let Some((algorithm, hasher)) = self.stored.take() {
-            digest.checksum = Some(whole(algorithm, hasher));
-        }
-        Ok(digest)
+        self.finish_digests()
     }
 }
 

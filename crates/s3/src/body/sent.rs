@@ -1,12 +1,15 @@
-//! The sending of a body, for the operation that reads it. Of one that the protocol library calls, the request's extensions carry
-//! it.
+//! The sending of a body, for the operation that reads it.
+
+use std::sync::{Arc, OnceLock};
 
 use http_body::Body as _;
 
 use super::inbound::Inbound;
 use super::unframed::{ChunkFault, Trailers, Unframed};
-use super::watched::Found;
 use crate::auth::signature::Payload;
+
+/// A fault of a body, where the answer is made, once one was found.
+pub(crate) type Found<Fault> = Arc<OnceLock<Fault>>;
 
 /// The things known of a body beside its bytes.
 #[derive(Debug, Clone, Default)]

@@ -23,7 +23,7 @@ use http_body::{Body, Frame, SizeHint};
 use s3s::{S3Error, S3ErrorCode};
 use sha2::{Digest, Sha256};
 
-use super::watched::Found;
+use super::sent::Found;
 use crate::auth::signature::ChunkSigner;
 use crate::auth::version_4::hex;
 use crate::errors::error;

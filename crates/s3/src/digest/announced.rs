@@ -42,7 +42,7 @@ impl Named {
 /// Checks one header of any request, if it speaks of checksums.
 ///
 /// # Errors
-/// `InvalidRequest` for a checksum that nobody can verify, a value that is nothing (the library takes it for not given),
+/// `InvalidRequest` for a checksum that nobody can verify, a value that is nothing,
 /// or an algorithm that does not exist.
 pub(crate) fn check_header(name: &HeaderName, value: &HeaderValue) -> S3Result<()> {
     let name = name.as_str();
@@ -165,20 +165,6 @@ impl Announced {
 
 /// Values given in checksum headers (or fields), one slot per algorithm.
 pub(crate) type Given<'g> = [(ChecksumAlgorithm, Option<&'g str>); 5];
-
-/// Collects a message's five checksum fields.
-macro_rules! given_checksums {
-    ($message:expr) => {
-        [
-            (larder_types::ChecksumAlgorithm::Crc32, $message.checksum_crc32.as_deref()),
-            (larder_types::ChecksumAlgorithm::Crc32c, $message.checksum_crc32c.as_deref()),
-            (larder_types::ChecksumAlgorithm::Crc64Nvme, $message.checksum_crc64nvme.as_deref()),
-            (larder_types::ChecksumAlgorithm::Sha1, $message.checksum_sha1.as_deref()),
-            (larder_types::ChecksumAlgorithm::Sha256, $message.checksum_sha256.as_deref()),
-        ]
-    };
-}
-pub(crate) use given_checksums;
 
 /// The one value among `given`.
 ///

@@ -12,8 +12,6 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderName, LOCATION};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri};
 use larder_types::limits::KEY_BYTES_MAX;
-use s3s::dto::Tagging;
-use s3s::xml::{Deserialize, Deserializer};
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use super::fields::Fields;
@@ -23,7 +21,7 @@ use crate::errors::error;
 use crate::request::attributes::check_acl;
 use crate::request::names::location;
 use crate::request::own_headers;
-use crate::request::tags::{self, Tags};
+use crate::request::tags;
 
 /// Stands in a key for the name of the client's file.
 const FILE_NAME: &str = "${filename}";
@@ -226,17 +224,8 @@ fn no_header(name: &str) -> S3Error {
 }
 
 fn tagging(xml: &str) -> S3Result<(HeaderName, HeaderValue)> {
-    let tags = HeaderValue::try_from(tags::header(&parse_tags(xml)?));
+    let tags = HeaderValue::try_from(tags::header(&tags::of_document(xml.trim().as_bytes())?));
     Ok((HeaderName::from_static("x-amz-tagging"), tags.map_err(|_| no_header("tagging"))?))
-}
-
-fn parse_tags(xml: &str) -> S3Result<Tags> {
-    let malformed =
-        |_| error(S3ErrorCode::MalformedXML, "The field tagging is not a Tagging document.");
-    let mut xml = Deserializer::new(xml.trim().as_bytes());
-    let tagging = Tagging::deserialize(&mut xml).map_err(malformed)?;
-    xml.expect_eof().map_err(malformed)?;
-    tags::of_xml(tagging)
 }
 
 #[cfg(test)]

@@ -2,57 +2,85 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use http::Response;
+use http::header::LOCATION;
+use http::request::Parts;
 use larder_objects::{ObjectError, Objects};
 use s3s::dto::{
-    Bucket, BucketLocationConstraint, CreateBucketInput, CreateBucketOutput, DeleteBucketInput,
-    DeleteBucketOutput, GetBucketLocationInput, GetBucketLocationOutput, HeadBucketInput,
-    HeadBucketOutput, ListBucketsInput, ListBucketsOutput, ObjectOwnership, Timestamp,
+    Bucket, BucketLocationConstraint, GetBucketLocationOutput, ListBucketsOutput, ObjectOwnership,
+    Timestamp,
 };
-use s3s::{S3ErrorCode, S3Request, S3Response, S3Result};
+use s3s::{Body, S3ErrorCode, S3Result};
 
-use super::face::Face;
+use super::face::{Face, Request};
+use crate::answer;
+use crate::auth::authorization::BUCKET_REGION;
 use crate::errors::{error, from_store, not_implemented};
 use crate::request::attributes::check_acl;
+use crate::request::head::{Parameters, lines};
 use crate::request::names::owner;
 use crate::request::token;
+use crate::request::xml::{self, once};
 
 /// Most buckets on one page of their list (S3).
-const BUCKET_PAGE_MAX: i32 = 10_000;
+const BUCKET_PAGE_MAX: usize = 10_000;
 /// The oldest region, which has no location constraint (S3).
 const NO_CONSTRAINT: &str = "us-east-1";
 
 pub(crate) async fn create<O: Objects>(
     face: &Face<O>,
-    request: S3Request<CreateBucketInput>,
-) -> S3Result<S3Response<CreateBucketOutput>> {
-    let input = request.input;
-    let bucket = face.bucket(&input.bucket, None)?;
-    let grants = input.grant_full_control.is_some()
-        || input.grant_read.is_some()
-        || input.grant_read_acp.is_some()
-        || input.grant_write.is_some()
-        || input.grant_write_acp.is_some();
-    check_acl(input.acl.as_ref().map(|acl| acl.as_str()), grants)?;
-    if input.object_lock_enabled_for_bucket == Some(true) {
+    mut request: Request,
+) -> S3Result<Response<Body>> {
+    let document = request.take_document().await?;
+    let (mut canned, mut grants, mut locks) = (None, false, false);
+    for line in lines(&request.parts.headers) {
+        match line.name() {
+            "x-amz-acl" => canned = line.read(Some)?,
+            "x-amz-bucket-object-lock-enabled" => locks = line.boolean()? == Some(true),
+            "x-amz-object-ownership" => match line.read(Some)? {
+                None | Some(ObjectOwnership::BUCKET_OWNER_ENFORCED) => {}
+                Some(_) => {
+                    let what = "Object ownership by others than the bucket owner";
+                    return Err(not_implemented(what));
+                }
+            },
+            name if name.starts_with("x-amz-grant-") => grants |= line.is_given()?,
+            _ => {}
+        }
+    }
+    check_acl(canned, grants)?;
+    if locks {
         return Err(not_implemented("Object lock"));
     }
-    match input.object_ownership.as_ref().map(ObjectOwnership::as_str) {
-        None | Some(ObjectOwnership::BUCKET_OWNER_ENFORCED) => {}
-        Some(_) => return Err(not_implemented("Object ownership by others than the bucket owner")),
-    }
-    let configuration = input.create_bucket_configuration.unwrap_or_default();
-    if configuration.bucket.is_some() || configuration.location.is_some() {
-        return Err(not_implemented("A directory bucket"));
-    }
-    let location = configuration.location_constraint.map(|place| place.as_str().to_owned());
+    let location = wanted_location(&document)?;
     check_location(location.as_deref(), &face.region)?;
-    match face.store.create_bucket(&bucket, location).await {
+    let bucket = &request.bucket;
+    match face.store.create_bucket(bucket, location).await {
         Ok(_) => {}
         // In this region alone S3 takes a repeated creation for the first.
         Err(ObjectError::BucketExists) if face.region == NO_CONSTRAINT => {}
         Err(refused) => return Err(from_store(refused)),
     }
-    Ok(S3Response::new(CreateBucketOutput { location: Some(format!("/{bucket}")) }))
+    let mut response = Response::new(Body::empty());
+    answer::set(response.headers_mut(), LOCATION, &format!("/{bucket}"))?;
+    Ok(response)
+}
+
+/// The region that the document of a creation names, if there is one.
+fn wanted_location(document: &[u8]) -> S3Result<Option<String>> {
+    if document.is_empty() {
+        return Ok(None);
+    }
+    let mut location = None;
+    xml::read(document, "CreateBucketConfiguration", |xml| {
+        xml.children(|xml, name| match name {
+            "LocationConstraint" => once(&mut location, xml.word()?),
+            "Bucket" | "Location" => Err(not_implemented("A directory bucket")),
+            "Tags" => Err(not_implemented("A bucket's tags (Tags)")),
+            _ => Err(xml::malformed()),
+        })
+    })?;
+    Ok(location)
 }
 
 /// A bucket is made in the region that is asked.
@@ -69,57 +97,48 @@ fn check_location(constraint: Option<&str>, region: &str) -> S3Result<()> {
 
 pub(crate) async fn delete<O: Objects>(
     face: &Face<O>,
-    request: S3Request<DeleteBucketInput>,
-) -> S3Result<S3Response<DeleteBucketOutput>> {
-    let input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    face.store.delete_bucket(&bucket).await.map_err(from_store)?;
-    Ok(S3Response::new(DeleteBucketOutput {}))
+    request: Request,
+) -> S3Result<Response<Body>> {
+    request.check_owner()?;
+    face.store.delete_bucket(&request.bucket).await.map_err(from_store)?;
+    Ok(answer::no_content())
 }
 
-pub(crate) fn head<O: Objects>(
-    face: &Face<O>,
-    request: S3Request<HeadBucketInput>,
-) -> S3Result<S3Response<HeadBucketOutput>> {
-    let input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    face.store.bucket(&bucket).map_err(from_store)?;
-    let output =
-        HeadBucketOutput { bucket_region: Some(face.region.clone()), ..Default::default() };
-    Ok(S3Response::new(output))
+pub(crate) fn head<O: Objects>(face: &Face<O>, request: &Request) -> S3Result<Response<Body>> {
+    request.check_owner()?;
+    face.store.bucket(&request.bucket).map_err(from_store)?;
+    let mut response = Response::new(Body::empty());
+    answer::set(response.headers_mut(), BUCKET_REGION, &face.region)?;
+    Ok(response)
 }
 
-pub(crate) fn location<O: Objects>(
-    face: &Face<O>,
-    request: S3Request<GetBucketLocationInput>,
-) -> S3Result<S3Response<GetBucketLocationOutput>> {
-    let input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    face.store.bucket(&bucket).map_err(from_store)?;
+pub(crate) fn location<O: Objects>(face: &Face<O>, request: &Request) -> S3Result<Response<Body>> {
+    request.check_owner()?;
+    face.store.bucket(&request.bucket).map_err(from_store)?;
     let constraint = (face.region != NO_CONSTRAINT).then(|| face.region.clone());
-    Ok(S3Response::new(GetBucketLocationOutput {
+    answer::document(&GetBucketLocationOutput {
         location_constraint: constraint.map(BucketLocationConstraint::from),
-    }))
+    })
 }
 
-pub(crate) fn list<O: Objects>(
-    face: &Face<O>,
-    request: S3Request<ListBucketsInput>,
-) -> S3Result<S3Response<ListBucketsOutput>> {
-    let input = request.input;
-    let max = input.max_buckets.unwrap_or(BUCKET_PAGE_MAX);
-    let max = match usize::try_from(max) {
-        Ok(max) if (1..=BUCKET_PAGE_MAX as usize).contains(&max) => max,
-        _ => {
+pub(crate) fn list<O: Objects>(face: &Face<O>, request: &Parts) -> S3Result<Response<Body>> {
+    let parameters = Parameters::of(request.uri.query().unwrap_or(""));
+    let max = match parameters.one("max-buckets")?.map(|text| text.parse()) {
+        None => BUCKET_PAGE_MAX,
+        Some(Ok(max @ 1..=BUCKET_PAGE_MAX)) => max,
+        Some(_) => {
             return Err(error(
                 S3ErrorCode::InvalidArgument,
                 format!("Argument max-buckets must be an integer between 1 and {BUCKET_PAGE_MAX}"),
             ));
         }
     };
-    let after = input.continuation_token.as_deref().map(token::decode).transpose()?;
-    let prefix = input.prefix.as_deref().unwrap_or("");
-    let elsewhere = input.bucket_region.as_deref().is_some_and(|region| region != face.region);
+    let after = parameters.one("continuation-token")?;
+    let after = after.as_deref().map(token::decode).transpose()?;
+    let wanted_prefix = parameters.one("prefix")?;
+    let region = parameters.one("bucket-region")?;
+    let prefix = wanted_prefix.as_deref().unwrap_or("");
+    let elsewhere = region.is_some_and(|region| region != face.region);
     let mut buckets: Vec<Bucket> = Vec::new();
     let mut next = None;
     for record in face.store.buckets().map_err(from_store)? {
@@ -139,12 +158,12 @@ pub(crate) fn list<O: Objects>(
             name: Some(name.to_owned()),
         });
     }
-    Ok(S3Response::new(ListBucketsOutput {
+    answer::document(&ListBucketsOutput {
         buckets: Some(buckets),
         continuation_token: next,
         owner: Some(owner()),
-        prefix: input.prefix,
-    }))
+        prefix: wanted_prefix,
+    })
 }
 
 #[cfg(test)]

@@ -1,82 +1,90 @@
 //! Operations on the CORS rules of a bucket, and the rules as S3's XML has them.
 
-use http::HeaderMap;
-use http::header::CONTENT_LENGTH;
+use http::Response;
 use larder_objects::Objects;
 use larder_types::limits::CORS_BYTES_MAX;
 use larder_types::{CorsError, CorsMethod, CorsRule, CorsRules};
-use s3s::dto::{
-    CORSRule, DeleteBucketCorsInput, DeleteBucketCorsOutput, GetBucketCorsInput,
-    GetBucketCorsOutput, PutBucketCorsInput, PutBucketCorsOutput,
-};
-use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
+use s3s::dto::{CORSRule, GetBucketCorsOutput};
+use s3s::{Body, S3Error, S3ErrorCode, S3Result};
 
-use super::face::Face;
-use super::probes::Setting;
+use super::face::{Face, Request};
+use super::settings::absent;
+use crate::answer;
 use crate::errors::{error, from_store};
+use crate::request::xml::{self, Xml, once};
 
 pub(crate) async fn put<O: Objects>(
     face: &Face<O>,
-    request: S3Request<PutBucketCorsInput>,
-) -> S3Result<S3Response<PutBucketCorsOutput>> {
-    let input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    check_length(&request.headers)?;
-    let rules = input.cors_configuration.cors_rules.into_iter().map(of_xml);
-    let rules = CorsRules::new(rules.collect::<S3Result<_>>()?).map_err(refused)?;
-    face.store.set_cors(&bucket, Some(rules)).await.map_err(from_store)?;
-    Ok(S3Response::new(PutBucketCorsOutput {}))
+    mut request: Request,
+) -> S3Result<Response<Body>> {
+    let document = request.take_document().await?;
+    request.check_owner()?;
+    let rules = read(&document)?;
+    face.store.set_cors(&request.bucket, Some(rules)).await.map_err(from_store)?;
+    Ok(Response::new(Body::empty()))
 }
 
-pub(crate) fn get<O: Objects>(
-    face: &Face<O>,
-    request: S3Request<GetBucketCorsInput>,
-) -> S3Result<S3Response<GetBucketCorsOutput>> {
-    let input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    let record = face.store.bucket(&bucket).map_err(from_store)?;
-    let rules = record.cors.ok_or_else(|| Setting::Cors.is_absent())?;
+pub(crate) fn get<O: Objects>(face: &Face<O>, request: &Request) -> S3Result<Response<Body>> {
+    request.check_owner()?;
+    let record = face.store.bucket(&request.bucket).map_err(from_store)?;
+    let rules = record.cors.ok_or_else(|| absent("cors"))?;
     let cors_rules = Some(rules.as_slice().iter().map(to_xml).collect());
-    Ok(S3Response::new(GetBucketCorsOutput { cors_rules }))
+    answer::document(&GetBucketCorsOutput { cors_rules })
 }
 
 pub(crate) async fn delete<O: Objects>(
     face: &Face<O>,
-    request: S3Request<DeleteBucketCorsInput>,
-) -> S3Result<S3Response<DeleteBucketCorsOutput>> {
-    let input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    face.store.set_cors(&bucket, None).await.map_err(from_store)?;
-    Ok(S3Response::new(DeleteBucketCorsOutput {}))
+    request: Request,
+) -> S3Result<Response<Body>> {
+    request.check_owner()?;
+    face.store.set_cors(&request.bucket, None).await.map_err(from_store)?;
+    Ok(answer::no_content())
 }
 
-/// Rules that are stored fit the limit; what stands between them in a document is to do so, too.
-fn check_length(headers: &HeaderMap) -> S3Result<()> {
-    let bytes = |name: &str| headers.get(name)?.to_str().ok()?.parse::<u64>().ok();
-    let length = bytes("x-amz-decoded-content-length").or_else(|| bytes(CONTENT_LENGTH.as_str()));
-    match length {
-        Some(bytes) if bytes > CORS_BYTES_MAX as u64 => Err(refused(CorsError::TooLong)),
-        _ => Ok(()),
+fn read(document: &[u8]) -> S3Result<CorsRules> {
+    // Rules that are stored fit the limit; what stands between them in a document is to do so, too.
+    if document.len() > CORS_BYTES_MAX {
+        return Err(refused(CorsError::TooLong));
     }
+    let mut rules = Vec::new();
+    xml::read(document, "CORSConfiguration", |xml| {
+        xml.children(|xml, name| match name {
+            "CORSRule" => {
+                rules.push(rule(xml)?);
+                Ok(())
+            }
+            _ => Err(xml::malformed()),
+        })
+    })?;
+    CorsRules::new(rules).map_err(refused)
 }
 
-fn of_xml(rule: CORSRule) -> S3Result<CorsRule> {
-    let method = |name: String| {
-        name.parse::<CorsMethod>().map_err(|_| {
-            let message = format!(
-                "Found unsupported HTTP method in CORS config. Unsupported method is {name}"
-            );
-            error(S3ErrorCode::InvalidRequest, message)
-        })
-    };
-    let max_age_s = rule.max_age_seconds.map(u32::try_from).transpose();
-    Ok(CorsRule {
-        id: rule.id,
-        methods: rule.allowed_methods.into_iter().map(method).collect::<S3Result<_>>()?,
-        origins: rule.allowed_origins,
-        headers: rule.allowed_headers.unwrap_or_default(),
-        exposed: rule.expose_headers.unwrap_or_default(),
-        max_age_s: max_age_s.map_err(|_| refused(CorsError::MaxAge))?,
+fn rule(xml: &mut Xml<'_>) -> S3Result<CorsRule> {
+    let (mut id, mut max_age) = (None, None);
+    let (mut methods, mut origins) = (Vec::new(), Vec::new());
+    let (mut headers, mut exposed) = (Vec::new(), Vec::new());
+    xml.children(|xml, name| {
+        match name {
+            "AllowedHeader" => headers.push(xml.word()?),
+            "AllowedMethod" => methods.push(method(&xml.word()?)?),
+            "AllowedOrigin" => origins.push(xml.word()?),
+            "ExposeHeader" => exposed.push(xml.word()?),
+            "ID" => once(&mut id, xml.text()?)?,
+            "MaxAgeSeconds" => once(&mut max_age, xml.number::<i64>()?)?,
+            _ => return Err(xml::malformed()),
+        }
+        Ok(())
+    })?;
+    let max_age_s = max_age.map(u32::try_from).transpose();
+    let max_age_s = max_age_s.map_err(|_| refused(CorsError::MaxAge))?;
+    Ok(CorsRule { id, methods, origins, headers, exposed, max_age_s })
+}
+
+fn method(name: &str) -> S3Result<CorsMethod> {
+    name.parse::<CorsMethod>().map_err(|_| {
+        let message =
+            format!("Found unsupported HTTP method in CORS config. Unsupported method is {name}");
+        error(S3ErrorCode::InvalidRequest, message)
     })
 }
 

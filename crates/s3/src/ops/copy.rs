@@ -6,31 +6,35 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use http::HeaderMap;
+use http::{HeaderMap, Response};
 use larder_objects::{
     BodyDigest, BodyError, ObjectError, Objects, Opened, PutBody, PutDone, PutOptions, ReadBody,
 };
 use larder_types::limits::PUT_BYTES_MAX;
 use larder_types::{Attributes, BucketName, ChecksumAlgorithm, ObjectKey};
 use s3s::dto::{
-    CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopyPartResult, CopySource, ETag,
-    ETagCondition, MetadataDirective, TaggingDirective, UploadPartCopyInput, UploadPartCopyOutput,
+    CopyObjectResult, CopyPartResult, CopySource, ETag, ETagCondition, MetadataDirective,
 };
-use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
+use s3s::{Body, S3Error, S3ErrorCode, S3Result};
 
-use super::face::Face;
+use super::face::{Face, Request};
 use super::get::last_modified;
 use super::upload::part_number;
+use crate::answer;
 use crate::digest::announced::Announced;
 use crate::digest::checksums::{self, kind_name, show_checksum};
 use crate::digest::digests::Digests;
 use crate::errors::{error, from_store, not_implemented};
 use crate::limits::CHANGED_RETRIES_MAX;
-use crate::request::attributes::{Expires, given_attributes};
+use crate::request::attributes::Given;
 use crate::request::conditions::{self, ReadConditions};
 use crate::request::encryption::not_applicable;
-use crate::request::names::{key, null_version};
+use crate::request::head::{Line, lines};
+use crate::request::names::{self, EXPECTED_OWNER, bucket_name, check_owner, null_version};
 use crate::request::range;
+
+/// The header that names the source, and the beginning of those that say more of it.
+const SOURCE: &str = "x-amz-copy-source";
 
 /// The source of a copy, and the conditions.
 struct Source {
@@ -39,37 +43,95 @@ struct Source {
     conditions: ReadConditions,
 }
 
-/// Takes the source out of an input.
-macro_rules! source {
-    ($face:expr, $input:expr) => {{
-        if $input.copy_source_sse_customer_algorithm.is_some()
-            || $input.copy_source_sse_customer_key.is_some()
-        {
-            return Err(not_applicable());
-        }
-        let (bucket, name) = named(&$input.copy_source)?;
-        Source {
-            bucket: $face.bucket(bucket, $input.expected_source_bucket_owner.as_deref())?,
-            key: key(name.to_owned())?,
-            conditions: ReadConditions {
-                if_match: $input.copy_source_if_match.take(),
-                if_none_match: $input.copy_source_if_none_match.take(),
-                if_modified_since: $input.copy_source_if_modified_since.take(),
-                if_unmodified_since: $input.copy_source_if_unmodified_since.take(),
-            },
-        }
-    }};
+/// The headers that speak of the source.
+#[derive(Default)]
+struct SourceHeaders<'r> {
+    source: Option<&'r str>,
+    range: Option<&'r str>,
+    conditions: ReadConditions,
+    has_customer_key: bool,
 }
 
-fn named(source: &CopySource) -> S3Result<(&str, &str)> {
-    match source {
-        CopySource::Bucket { bucket, key, version_id } => {
-            null_version(version_id.as_deref())?;
-            Ok((bucket, key))
+impl<'r> SourceHeaders<'r> {
+    /// Takes a header, if it is one of these.
+    fn take(&mut self, line: &Line<'r>) -> S3Result<bool> {
+        let Some(what) = line.name().strip_prefix(SOURCE) else {
+            if line.name() != "x-amz-source-expected-bucket-owner" {
+                return Ok(false);
+            }
+            check_owner(line.read(Some)?)?;
+            return Ok(true);
+        };
+        let conditions = &mut self.conditions;
+        match what {
+            "" => self.source = line.read(Some)?,
+            "-range" => self.range = line.read(Some)?,
+            "-if-match" => conditions.if_match = conditions::of_line(line)?,
+            "-if-none-match" => conditions.if_none_match = conditions::of_line(line)?,
+            "-if-modified-since" => conditions.if_modified_since = conditions::date_of_line(line)?,
+            "-if-unmodified-since" => {
+                conditions.if_unmodified_since = conditions::date_of_line(line)?;
+            }
+            "-server-side-encryption-customer-algorithm"
+            | "-server-side-encryption-customer-key" => self.has_customer_key |= line.is_given()?,
+            _ => return Ok(false),
         }
-        CopySource::AccessPoint { .. } | CopySource::Outpost { .. } => {
-            Err(not_implemented("An access point as copy source"))
+        Ok(true)
+    }
+
+    fn into_source(self) -> S3Result<Source> {
+        if self.has_customer_key {
+            return Err(not_applicable());
         }
+        let unnamed = || {
+            error(
+                S3ErrorCode::InvalidArgument,
+                "Copy Source must mention the source bucket and key: sourcebucket/sourcekey",
+            )
+        };
+        match CopySource::parse(self.source.unwrap_or_default()).map_err(|_| unnamed())? {
+            CopySource::Bucket { key, .. } if key.is_empty() => Err(unnamed()),
+            CopySource::Bucket { bucket, key, version_id } => {
+                null_version(version_id.as_deref())?;
+                let key = names::key(key.into())?;
+                Ok(Source { bucket: bucket_name(&bucket)?, key, conditions: self.conditions })
+            }
+            CopySource::AccessPoint { .. } | CopySource::Outpost { .. } => {
+                Err(not_implemented("An access point as copy source"))
+            }
+        }
+    }
+}
+
+/// The headers of a copy.
+#[derive(Default)]
+struct CopyHeaders<'r> {
+    source: SourceHeaders<'r>,
+    given: Given,
+    algorithm: Option<&'r str>,
+    metadata: Option<&'r str>,
+    tagging: Option<&'r str>,
+    if_match: Option<ETagCondition>,
+    if_none_match: Option<ETagCondition>,
+}
+
+impl<'r> CopyHeaders<'r> {
+    fn of(headers: &'r HeaderMap) -> S3Result<Self> {
+        let mut read = Self::default();
+        for line in lines(headers) {
+            match line.name() {
+                EXPECTED_OWNER => check_owner(line.read(Some)?)?,
+                "if-match" => read.if_match = conditions::of_line(&line)?,
+                "if-none-match" => read.if_none_match = conditions::of_line(&line)?,
+                "x-amz-checksum-algorithm" => read.algorithm = line.read(Some)?,
+                "x-amz-metadata-directive" => read.metadata = line.read(Some)?,
+                "x-amz-tagging-directive" => read.tagging = line.read(Some)?,
+                _ => {
+                    let _ = read.source.take(&line)? || read.given.take(&line)?;
+                }
+            }
+        }
+        Ok(read)
     }
 }
 
@@ -166,16 +228,16 @@ impl Attempt {
 
 pub(crate) async fn object<O: Objects>(
     face: &Face<O>,
-    request: S3Request<CopyObjectInput>,
-) -> S3Result<S3Response<CopyObjectOutput>> {
-    let mut input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    let source = source!(face, input);
-    let named = input.checksum_algorithm.as_ref().map(|algorithm| algorithm.as_str());
-    let named = named.map(checksums::parse_name).transpose()?;
-    let condition = target_condition(&request.headers)?;
-    let taken = Taken::of(&mut input, Expires::of(&request.headers, &request.extensions))?;
-    let key = key(input.key)?;
+    mut request: Request,
+) -> S3Result<Response<Body>> {
+    let key = request.take_key()?;
+    request.drop_body().await?;
+    let bucket = request.bucket;
+    let read = CopyHeaders::of(&request.parts.headers)?;
+    let source = read.source.into_source()?;
+    let named = read.algorithm.map(checksums::parse_name).transpose()?;
+    let condition = conditions::of_write(read.if_match.as_ref(), read.if_none_match.as_ref());
+    let taken = Taken::of(read.given, read.metadata, read.tagging)?;
     if source.bucket == bucket && source.key == key && !taken.changes_something() {
         return Err(error(
             S3ErrorCode::InvalidRequest,
@@ -197,7 +259,7 @@ pub(crate) async fn object<O: Objects>(
         let options = PutOptions { attributes, condition: condition.clone() };
         if keeps_digests(&opened, algorithm) {
             match face.store.link(&opened, &bucket, &key, options.clone()).await {
-                Ok(Some(done)) => return Ok(S3Response::new(shown(&done))),
+                Ok(Some(done)) => return shown(&done),
                 Ok(None) => {}
                 Err(ObjectError::Changed) => continue,
                 Err(refused) => return Err(from_store(refused)),
@@ -209,7 +271,7 @@ pub(crate) async fn object<O: Objects>(
         };
         let result = face.store.put(&bucket, &key, options, &mut body).await;
         match Attempt::of(result, &mut body) {
-            Attempt::Done(done) => return Ok(S3Response::new(shown(&done))),
+            Attempt::Done(done) => return shown(&done),
             Attempt::Again => {}
             Attempt::Refused(refused) => return Err(refused),
         }
@@ -233,7 +295,7 @@ struct Taken {
 }
 
 impl Taken {
-    fn of(input: &mut CopyObjectInput, expires: Expires<'_>) -> S3Result<Self> {
+    fn of(given: Given, metadata: Option<&str>, tagging: Option<&str>) -> S3Result<Self> {
         let replaces = |directive: Option<&str>, what| match directive {
             None | Some(MetadataDirective::COPY) => Ok(false),
             Some(MetadataDirective::REPLACE) => Ok(true),
@@ -241,12 +303,10 @@ impl Taken {
                 Err(error(S3ErrorCode::InvalidArgument, format!("Unknown {what} directive.")))
             }
         };
-        let directive = input.metadata_directive.as_ref().map(MetadataDirective::as_str);
-        let headers = replaces(directive, "metadata")?;
-        let directive = input.tagging_directive.as_ref().map(TaggingDirective::as_str);
-        let tags = replaces(directive, "tagging")?;
-        let names_class = input.storage_class.is_some();
-        let mut given = given_attributes!(input, expires).into_attributes()?;
+        let headers = replaces(metadata, "metadata")?;
+        let tags = replaces(tagging, "tagging")?;
+        let names_class = given.names_class();
+        let mut given = given.into_attributes()?;
         Ok(Self {
             website_redirect: given.website_redirect.take(),
             names_class,
@@ -273,20 +333,6 @@ impl Taken {
     }
 }
 
-/// The library does not read these headers of a copy.
-fn target_condition(headers: &HeaderMap) -> S3Result<larder_types::Condition> {
-    let tag = |name: http::HeaderName| -> S3Result<Option<ETagCondition>> {
-        let Some(value) = headers.get(&name) else { return Ok(None) };
-        let parsed = ETagCondition::parse_http_header(value.as_bytes());
-        parsed.map(Some).map_err(|_| {
-            error(S3ErrorCode::InvalidArgument, format!("{name} is not a list of entity tags"))
-        })
-    };
-    let (if_match, if_none_match) =
-        (tag(http::header::IF_MATCH)?, tag(http::header::IF_NONE_MATCH)?);
-    Ok(conditions::of_write(if_match.as_ref(), if_none_match.as_ref()))
-}
-
 fn check_source_size(size: u64) -> S3Result<()> {
     if size <= PUT_BYTES_MAX {
         return Ok(());
@@ -300,7 +346,7 @@ fn check_source_size(size: u64) -> S3Result<()> {
     ))
 }
 
-fn shown(done: &PutDone) -> CopyObjectOutput {
+fn shown(done: &PutDone) -> S3Result<Response<Body>> {
     let mut result = CopyObjectResult {
         e_tag: Some(ETag::Strong(done.etag.text())),
         last_modified: Some(last_modified(done.clock)),
@@ -310,24 +356,35 @@ fn shown(done: &PutDone) -> CopyObjectOutput {
         show_checksum!(result, checksum);
         result.checksum_type = Some(kind_name(checksum.kind).to_owned().into());
     }
-    CopyObjectOutput { copy_object_result: Some(result), ..Default::default() }
+    answer::element("CopyObjectResult", &result)
 }
 
 pub(crate) async fn part<O: Objects>(
     face: &Face<O>,
-    request: S3Request<UploadPartCopyInput>,
-) -> S3Result<S3Response<UploadPartCopyOutput>> {
-    let mut input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    let source = source!(face, input);
-    let number = part_number(input.part_number)?;
-    let (key, id) = (key(input.key)?, face.upload_id(&bucket, &input.upload_id)?);
-    let row = face.store.upload(&bucket, &key, id).await.map_err(from_store)?;
+    mut request: Request,
+) -> S3Result<Response<Body>> {
+    let key = request.take_key()?;
+    request.drop_body().await?;
+    let mut headers = SourceHeaders::default();
+    for line in lines(&request.parts.headers) {
+        match line.name() {
+            EXPECTED_OWNER => check_owner(line.read(Some)?)?,
+            _ => {
+                let _ = headers.take(&line)?;
+            }
+        }
+    }
+    let wanted = headers.range;
+    let source = headers.into_source()?;
+    let number = part_number(request.parameters())?;
+    let id = face.upload_of(&request)?;
+    let bucket = &request.bucket;
+    let row = face.store.upload(bucket, &key, id).await.map_err(from_store)?;
     let algorithm = row.checksum.map_or(checksums::DEFAULT, |(algorithm, _)| algorithm);
     for _ in 0..CHANGED_RETRIES_MAX {
         let opened = source.open(face).await?;
         let size = opened.metax.size;
-        let bytes = match &input.copy_source_range {
+        let bytes = match wanted {
             Some(header) => range::of_copy_source(header, size)?,
             None => 0..size,
         };
@@ -336,10 +393,10 @@ pub(crate) async fn part<O: Objects>(
             Err(ObjectError::Changed) => continue,
             opened => opened.map_err(from_store)?,
         };
-        let result = face.store.put_part(&bucket, &key, id, number, &mut body).await;
+        let result = face.store.put_part(bucket, &key, id, number, &mut body).await;
         match Attempt::of(result, &mut body) {
             Attempt::Done(done) => {
-                return Ok(S3Response::new(part_shown(&done, row.checksum.is_some())));
+                return part_shown(&done, row.checksum.is_some());
             }
             Attempt::Again => {}
             Attempt::Refused(refused) => return Err(refused),
@@ -348,7 +405,7 @@ pub(crate) async fn part<O: Objects>(
     Err(from_store(ObjectError::Changed))
 }
 
-fn part_shown(done: &PutDone, checksum: bool) -> UploadPartCopyOutput {
+fn part_shown(done: &PutDone, checksum: bool) -> S3Result<Response<Body>> {
     let mut result = CopyPartResult {
         e_tag: Some(ETag::Strong(done.etag.text())),
         last_modified: Some(last_modified(done.clock)),
@@ -357,5 +414,5 @@ fn part_shown(done: &PutDone, checksum: bool) -> UploadPartCopyOutput {
     if let Some(checksum) = done.checksum.as_ref().filter(|_| checksum) {
         show_checksum!(result, checksum);
     }
-    UploadPartCopyOutput { copy_part_result: Some(result), ..Default::default() }
+    answer::element("CopyPartResult", &result)
 }

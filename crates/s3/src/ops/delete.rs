@@ -1,25 +1,27 @@
 //! DeleteObject and DeleteObjects.
 
 use futures::{StreamExt, stream};
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, Response};
 use larder_objects::{ObjectError, Objects};
 use larder_types::{BucketName, Condition, ObjectKey};
 use s3s::dto::{
-    DeleteObjectsInput, DeleteObjectsOutput, DeletedObject, ETag, ETagCondition,
-    Error as DeleteFailure, ObjectIdentifier, Timestamp, TimestampFormat,
+    DeleteObjectsOutput, DeletedObject, ETag, ETagCondition, Error as DeleteFailure, Timestamp,
+    TimestampFormat,
 };
-use s3s::{Body, S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
+use s3s::{Body, S3Error, S3ErrorCode, S3Result};
 
 use super::face::{Face, Request};
+use crate::answer;
 use crate::errors::{error, from_store, not_implemented};
 use crate::limits::{DELETE_CONCURRENCY, DELETE_KEYS_MAX};
 use crate::request::conditions::{self, etags};
-use crate::request::head::lines;
-use crate::request::names::{check_owner, key, null_version};
+use crate::request::head::{self, lines};
+use crate::request::names::{EXPECTED_OWNER, check_owner, key, null_version};
+use crate::request::xml::{self, Xml, once};
 
 /// The names that S3 has for the conditions of a delete, single or in a batch.
 #[derive(Debug, Default)]
-pub(super) struct Conditions {
+struct Conditions {
     if_match: Option<ETagCondition>,
     size: Option<i64>,
     modified: Option<Timestamp>,
@@ -27,18 +29,18 @@ pub(super) struct Conditions {
 
 impl Conditions {
     /// Reads the headers of a single delete. They must let it be done.
-    pub(super) fn of(headers: &HeaderMap) -> S3Result<Self> {
+    fn of(headers: &HeaderMap) -> S3Result<Self> {
         let mut conditions = Self::default();
         for line in lines(headers) {
             match line.name() {
                 "if-match" => conditions.if_match = conditions::of_line(&line)?,
-                "x-amz-expected-bucket-owner" => check_owner(line.text::<String>()?.as_deref())?,
+                EXPECTED_OWNER => check_owner(line.read(Some)?)?,
                 "x-amz-if-match-last-modified-time" => {
                     let date = |text: &str| Timestamp::parse(TimestampFormat::HttpDate, text).ok();
                     conditions.modified = line.read(date)?;
                 }
                 "x-amz-if-match-size" => conditions.size = line.number()?,
-                "x-amz-mfa" => refuse_mfa(line.text::<String>()?.as_deref())?,
+                "x-amz-mfa" => refuse_mfa(line.read(Some)?)?,
                 _ => {}
             }
         }
@@ -82,64 +84,108 @@ pub(crate) async fn object<O: Objects>(
     let conditions = Conditions::of(&request.parts.headers)?;
     let version = request.parameters().one("versionId")?;
     one(face, &request.bucket, (&key, version.as_deref()), conditions).await?;
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::NO_CONTENT;
-    Ok(response)
+    Ok(answer::no_content())
 }
 
 pub(crate) async fn objects<O: Objects>(
     face: &Face<O>,
-    request: S3Request<DeleteObjectsInput>,
-) -> S3Result<S3Response<DeleteObjectsOutput>> {
-    let input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    refuse_mfa(input.mfa.as_deref())?;
-    require_digest(&request.headers)?;
-    let (named, quiet) = (input.delete.objects, input.delete.quiet == Some(true));
-    if named.is_empty() || named.len() > DELETE_KEYS_MAX {
-        return Err(error(
-            S3ErrorCode::MalformedXML,
-            format!("A batch names 1 to {DELETE_KEYS_MAX} keys"),
-        ));
-    }
-    face.store.bucket(&bucket).map_err(from_store)?;
+    mut request: Request,
+) -> S3Result<Response<Body>> {
+    let document = request.take_document().await?;
+    let headers = &request.parts.headers;
+    request.check_owner()?;
+    refuse_mfa(head::text(headers, "x-amz-mfa")?)?;
+    require_digest(headers)?;
+    let Batch { named, quiet } = Batch::read(&document)?;
+    let bucket = &request.bucket;
+    face.store.bucket(bucket).map_err(from_store)?;
     let (mut deleted, mut errors) = (Vec::new(), Vec::new());
     let mut results = stream::iter(named)
-        .map(|named| {
-            let bucket = &bucket;
-            async move {
-                let conditions = Conditions {
-                    if_match: named.e_tag.as_ref().map(listed_tag),
-                    size: named.size,
-                    modified: named.last_modified_time.clone(),
-                };
-                let version = named.version_id.as_deref();
-                let result = match key(named.key.clone()) {
-                    Ok(key) => one(face, bucket, (&key, version), conditions).await,
-                    Err(refused) => Err(refused),
-                };
-                (named, result)
-            }
+        .map(|named| async move {
+            let Named { key: name, version, conditions } = named;
+            let result = match key(name.clone()) {
+                Ok(key) => one(face, bucket, (&key, version.as_deref()), conditions).await,
+                Err(refused) => Err(refused),
+            };
+            (name, version, result)
         })
         .buffered(DELETE_CONCURRENCY);
-    while let Some((named, result)) = results.next().await {
+    while let Some((key, version_id, result)) = results.next().await {
+        let key = Some(key);
         match result {
             Ok(()) if quiet => {}
-            Ok(()) => deleted.push(DeletedObject {
-                key: Some(named.key),
-                version_id: named.version_id,
-                ..Default::default()
+            Ok(()) => deleted.push(DeletedObject { key, version_id, ..Default::default() }),
+            Err(refused) => errors.push(DeleteFailure {
+                code: Some(refused.code().as_str().to_owned()),
+                key,
+                message: refused.message().map(ToOwned::to_owned),
+                version_id,
             }),
-            Err(refused) => errors.push(failure(named, &refused)),
         }
     }
-    let some = |list: Vec<DeletedObject>| (!list.is_empty()).then_some(list);
-    let output = DeleteObjectsOutput {
-        deleted: some(deleted),
+    answer::document(&DeleteObjectsOutput {
+        deleted: (!deleted.is_empty()).then_some(deleted),
         errors: (!errors.is_empty()).then_some(errors),
         ..Default::default()
-    };
-    Ok(S3Response::new(output))
+    })
+}
+
+/// The objects that a document names.
+struct Batch {
+    named: Vec<Named>,
+    /// Those that were deleted are not told.
+    quiet: bool,
+}
+
+struct Named {
+    key: String,
+    version: Option<String>,
+    conditions: Conditions,
+}
+
+impl Batch {
+    fn read(document: &[u8]) -> S3Result<Self> {
+        let (mut named, mut quiet) = (Vec::new(), None);
+        xml::read(document, "Delete", |xml| {
+            xml.children(|xml, name| match name {
+                "Object" if named.len() == DELETE_KEYS_MAX => Err(wrong_number()),
+                "Object" => {
+                    named.push(Named::read(xml)?);
+                    Ok(())
+                }
+                "Quiet" => once(&mut quiet, xml.boolean()?),
+                _ => Err(xml::malformed()),
+            })
+        })?;
+        if named.is_empty() {
+            return Err(wrong_number());
+        }
+        Ok(Self { named, quiet: quiet == Some(true) })
+    }
+}
+
+impl Named {
+    fn read(xml: &mut Xml<'_>) -> S3Result<Self> {
+        let (mut key, mut version, mut etag) = (None, None, None);
+        let mut conditions = Conditions::default();
+        xml.children(|xml, name| match name {
+            "Key" => once(&mut key, xml.text()?),
+            "VersionId" => once(&mut version, xml.word()?),
+            "ETag" => once(&mut etag, xml.etag()?),
+            "Size" => once(&mut conditions.size, xml.number()?),
+            "LastModifiedTime" => once(&mut conditions.modified, xml.http_date()?),
+            _ => Err(xml::malformed()),
+        })?;
+        conditions.if_match = etag.map(|etag| match etag.as_str() {
+            "*" => ETagCondition::Any,
+            _ => ETagCondition::ETag(ETag::Strong(etag)),
+        });
+        Ok(Self { key: key.ok_or_else(xml::malformed)?, version, conditions })
+    }
+}
+
+fn wrong_number() -> S3Error {
+    error(S3ErrorCode::MalformedXML, format!("A batch names 1 to {DELETE_KEYS_MAX} keys"))
 }
 
 async fn one<O: Objects>(
@@ -154,19 +200,6 @@ async fn one<O: Objects>(
         // An absent key is as good as a deleted one, also under a condition (S3).
         Err(ObjectError::NoSuchKey) => Ok(()),
         result => result.map_err(from_store),
-    }
-}
-
-fn listed_tag(tag: &ETag) -> ETagCondition {
-    if tag.value() == "*" { ETagCondition::Any } else { ETagCondition::ETag(tag.clone()) }
-}
-
-fn failure(named: ObjectIdentifier, refused: &S3Error) -> DeleteFailure {
-    DeleteFailure {
-        code: Some(refused.code().as_str().to_owned()),
-        key: Some(named.key),
-        message: refused.message().map(ToOwned::to_owned),
-        version_id: named.version_id,
     }
 }
 
@@ -188,14 +221,6 @@ fn require_digest(headers: &HeaderMap) -> S3Result<()> {
 }
 
 #[cfg(test)]
-impl Conditions {
-    /// All that it says, as text.
-    pub(super) fn text(self) -> String {
-        format!("{:?}", (self.if_match, self.size, self.modified))
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
@@ -207,6 +232,34 @@ mod tests {
         assert_eq!(seconds(&at(1_700_000_000_999)), Ok(1_700_000_000));
         assert_eq!(seconds(&at(0)), Ok(0));
         assert!(seconds(&Timestamp::from(UNIX_EPOCH - Duration::from_secs(5))).is_err());
+    }
+
+    #[test]
+    fn a_batch_is_read_whole_or_not_at_all() {
+        let read = |objects: &str| {
+            Batch::read(format!("<Delete>{objects}</Delete>").as_bytes())
+                .map_err(|refused| refused.code().clone())
+        };
+        let object = |more: &str| format!("<Object><Key> a </Key>{more}</Object>");
+        let batch = read(&(object("<Size> 5\n</Size>") + "<Quiet>true</Quiet>")).unwrap();
+        assert!(batch.quiet);
+        assert_eq!((batch.named[0].key.as_str(), batch.named[0].conditions.size), (" a ", Some(5)));
+        let tag = read(&object("<ETag> \"*\"</ETag>")).unwrap();
+        assert_eq!(tag.named[0].conditions.if_match, Some(ETagCondition::Any));
+        assert_eq!(read(&object("").repeat(1000)).unwrap().named.len(), 1000);
+        for odd in [
+            String::new(),
+            object("").repeat(1001),
+            object("") + "<object><Key>b</Key></object>",
+            object("") + "b",
+            object("<Size>5x</Size>"),
+            object("<Key>b</Key>"),
+            object("<Version>null</Version>"),
+            object("<LastModifiedTime>soon</LastModifiedTime>"),
+            "<Object><VersionId>null</VersionId></Object>".to_owned(),
+        ] {
+            assert_eq!(read(&odd).err(), Some(S3ErrorCode::MalformedXML), "{odd}");
+        }
     }
 
     #[test]

@@ -1,28 +1,31 @@
 //! GetObjectAttributes.
 
+use std::io::Write;
+
+use http::Response;
+use http::header::LAST_MODIFIED;
 use larder_objects::{Objects, Opened};
 use larder_types::ObjectChecksum;
-use s3s::dto::{
-    Checksum, ETag, GetObjectAttributesInput, GetObjectAttributesOutput, GetObjectAttributesParts,
-    ObjectAttributes, ObjectPart,
-};
-use s3s::{S3ErrorCode, S3Request, S3Response, S3Result};
+use s3s::dto::{Checksum, GetObjectAttributesParts, ObjectAttributes, ObjectPart};
+use s3s::xml::{SerResult, SerializeContent, Serializer};
+use s3s::{Body, S3ErrorCode, S3Result};
 
-use super::face::Face;
-use super::get::last_modified;
+use super::face::{Face, Request};
 use super::list::page_size;
+use crate::answer;
 use crate::digest::checksums::{kind_name, show_checksum};
 use crate::errors::{error, from_store};
 use crate::request::attributes::class;
 use crate::request::encryption::refuse_reading;
-use crate::request::names::{key, null_version};
+use crate::request::head::{count, lines};
+use crate::request::names::{EXPECTED_OWNER, check_owner};
 
 /// The attributes that a request names, in headers that may each hold a list.
 struct Asked(Vec<String>);
 
 impl Asked {
-    fn parse(headers: &[ObjectAttributes]) -> S3Result<Self> {
-        let all = headers.iter().flat_map(|header| header.as_str().split(','));
+    fn parse(headers: &[String]) -> S3Result<Self> {
+        let all = headers.iter().flat_map(|header| header.split(','));
         let all: Vec<String> = all.map(|name| name.trim().to_owned()).collect();
         let known = [
             ObjectAttributes::CHECKSUM,
@@ -44,44 +47,88 @@ impl Asked {
 
 pub(crate) async fn object<O: Objects>(
     face: &Face<O>,
-    request: S3Request<GetObjectAttributesInput>,
-) -> S3Result<S3Response<GetObjectAttributesOutput>> {
-    let input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    refuse_reading(&request.headers)?;
-    null_version(input.version_id.as_deref())?;
-    let asked = Asked::parse(&input.object_attributes)?;
-    let max = page_size(input.max_parts)?;
-    let after = input.part_number_marker.unwrap_or(0);
-    let opened = face.store.open(&bucket, &key(input.key)?).await.map_err(from_store)?;
+    mut request: Request,
+) -> S3Result<Response<Body>> {
+    let key = request.take_key()?;
+    let (mut names, mut max, mut after) = (Vec::new(), None, 0);
+    for line in lines(&request.parts.headers) {
+        let count = || line.read(Some)?.map(|text| count(line.name(), text)).transpose();
+        match line.name() {
+            EXPECTED_OWNER => check_owner(line.read(Some)?)?,
+            "x-amz-max-parts" => max = count()?,
+            "x-amz-object-attributes" => names = line.texts()?,
+            "x-amz-part-number-marker" => after = count()?.unwrap_or(0),
+            _ => {}
+        }
+    }
+    refuse_reading(&request.parts.headers)?;
+    request.check_version()?;
+    if names.is_empty() {
+        let message = "missing header: x-amz-object-attributes";
+        return Err(error(S3ErrorCode::InvalidRequest, message));
+    }
+    let asked = Asked::parse(&names)?;
+    let max = page_size(max);
+    let opened = face.store.open(&request.bucket, &key).await.map_err(from_store)?;
     let metax = &opened.metax;
-    let mut output = GetObjectAttributesOutput {
-        last_modified: Some(last_modified(metax.clock)),
+    let mut shown = Shown {
+        etag: asked.has(ObjectAttributes::ETAG).then(|| metax.etag.text()),
         ..Default::default()
     };
-    if asked.has(ObjectAttributes::ETAG) {
-        output.e_tag = Some(ETag::Strong(metax.etag.text()));
-    }
     if asked.has(ObjectAttributes::OBJECT_SIZE) {
-        output.object_size = i64::try_from(metax.size).ok();
+        shown.size = i64::try_from(metax.size).ok();
     }
     if asked.has(ObjectAttributes::STORAGE_CLASS) {
-        output.storage_class = Some(class(&metax.attributes).to_owned().into());
+        shown.class = Some(class(&metax.attributes).to_owned());
     }
     if let Some(checksum) = &metax.checksum
         && asked.has(ObjectAttributes::CHECKSUM)
     {
-        let mut shown = Checksum::default();
+        let mut value = Checksum::default();
         // Here alone S3 shows a composite one without the number of its parts, which `ObjectParts` has.
         let without_parts = ObjectChecksum { parts: None, ..checksum.clone() };
-        show_checksum!(shown, &without_parts);
-        shown.checksum_type = Some(kind_name(checksum.kind).to_owned().into());
-        output.checksum = Some(shown);
+        show_checksum!(value, &without_parts);
+        value.checksum_type = Some(kind_name(checksum.kind).to_owned().into());
+        shown.checksum = Some(value);
     }
     if asked.has(ObjectAttributes::OBJECT_PARTS) && !opened.parts().is_empty() {
-        output.object_parts = Some(parts(face, &opened, after, max).await?);
+        shown.parts = Some(parts(face, &opened, after, max).await?);
     }
-    Ok(S3Response::new(output))
+    let mut response = answer::element("GetObjectAttributesResponse", &shown)?;
+    let modified = answer::http_date(metax.clock);
+    answer::set(response.headers_mut(), LAST_MODIFIED, &modified)?;
+    Ok(response)
+}
+
+/// What is shown. In this one answer S3 shows an entity tag without quotes.
+#[derive(Default)]
+struct Shown {
+    checksum: Option<Checksum>,
+    etag: Option<String>,
+    parts: Option<GetObjectAttributesParts>,
+    size: Option<i64>,
+    class: Option<String>,
+}
+
+impl SerializeContent for Shown {
+    fn serialize_content<W: Write>(&self, xml: &mut Serializer<W>) -> SerResult {
+        if let Some(checksum) = &self.checksum {
+            xml.content("Checksum", checksum)?;
+        }
+        if let Some(etag) = &self.etag {
+            xml.content("ETag", etag)?;
+        }
+        if let Some(parts) = &self.parts {
+            xml.content("ObjectParts", parts)?;
+        }
+        if let Some(size) = &self.size {
+            xml.content("ObjectSize", size)?;
+        }
+        if let Some(class) = &self.class {
+            xml.content("StorageClass", class)?;
+        }
+        Ok(())
+    }
 }
 
 async fn parts<O: Objects>(
@@ -125,9 +172,8 @@ mod tests {
 
     #[test]
     fn names_come_as_lists_in_one_or_more_headers() {
-        let headers = |all: &[&'static str]| -> Vec<ObjectAttributes> {
-            all.iter().map(|text| ObjectAttributes::from_static(text)).collect()
-        };
+        let headers =
+            |all: &[&str]| -> Vec<String> { all.iter().map(|&text| text.to_owned()).collect() };
         let asked = Asked::parse(&headers(&["ETag, ObjectSize", "Checksum"])).unwrap();
         assert!(asked.has("ETag") && asked.has("ObjectSize") && asked.has("Checksum"));
         assert!(!asked.has("StorageClass"));

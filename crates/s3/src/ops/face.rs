@@ -1,18 +1,21 @@
-//! The store behind all operations, the request that is called without the protocol library, and the names in requests that
-//! each looks at first.
+//! The store behind all operations, a request that was let in, and the names in it that each operation looks at first.
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::request::Parts;
 use larder_objects::{ObjectError, Objects};
 use larder_types::{BucketName, ObjectKey, UploadId};
 use s3s::S3Result;
 
 use crate::auth::gate::Gate;
+use crate::body::pulled::RequestBody;
 use crate::body::sent::Sent;
+use crate::digest::announced::Announced;
 use crate::errors::from_store;
-use crate::request::head::Parameters;
-use crate::request::names::{bucket_name, check_owner, key};
+use crate::request::digests::DigestHeaders;
+use crate::request::head::{self, Parameters};
+use crate::request::names::{EXPECTED_OWNER, check_owner, key, null_version};
 
 /// A request that was let in.
 pub(crate) struct Request {
@@ -34,6 +37,50 @@ impl Request {
         key(std::mem::take(&mut self.key))
     }
 
+    /// Reads its body, which is a document, and verifies what is announced of it.
+    ///
+    /// # Errors
+    /// As [`RequestBody::into_document`]; `InvalidDigest` or `InvalidRequest` for what is announced.
+    pub(crate) async fn take_document(&mut self) -> S3Result<Bytes> {
+        let digests = DigestHeaders::of(&self.parts.headers)?;
+        let announced = digests.announced(&self.parts.headers)?;
+        self.take_announced(announced).await
+    }
+
+    /// The same where the checksums in its headers are those of an object.
+    ///
+    /// # Errors
+    /// As [`Self::take_document`].
+    pub(crate) async fn take_announced(&mut self, announced: Announced) -> S3Result<Bytes> {
+        let body = RequestBody::new(std::mem::take(&mut self.body), announced);
+        let md5 = head::text(&self.parts.headers, "content-md5")?;
+        body.content_md5(md5)?.sent(&self.sent).into_document().await
+    }
+
+    /// Verifies a body that its operation does not need: it is signed, too.
+    ///
+    /// # Errors
+    /// As [`Self::take_document`].
+    pub(crate) async fn drop_body(&mut self) -> S3Result<()> {
+        self.take_document().await.map(drop)
+    }
+
+    /// Refuses a request that expects somebody else to own its bucket.
+    ///
+    /// # Errors
+    /// `AccessDenied`; as [`Line::text`](crate::request::head::Line::text).
+    pub(crate) fn check_owner(&self) -> S3Result<()> {
+        check_owner(head::text(&self.parts.headers, EXPECTED_OWNER)?)
+    }
+
+    /// The version that it names is the only one.
+    ///
+    /// # Errors
+    /// `NoSuchVersion`; as [`Parameters::one`].
+    pub(crate) fn check_version(&self) -> S3Result<()> {
+        null_version(self.parameters().one("versionId")?.as_deref())
+    }
+
     pub(crate) fn parameters(&self) -> Parameters<'_> {
         Parameters::of(self.parts.uri.query().unwrap_or(""))
     }
@@ -41,14 +88,8 @@ impl Request {
 
 /// The face over one store.
 pub(crate) struct Face<O> {
-    pub(crate) store: Arc<O>,
-    pub(crate) region: String,
-}
-
-impl<O> Clone for Face<O> {
-    fn clone(&self) -> Self {
-        Self { store: Arc::clone(&self.store), region: self.region.clone() }
-    }
+    pub(super) store: Arc<O>,
+    pub(super) region: String,
 }
 
 impl<O: Objects> Face<O> {
@@ -56,24 +97,16 @@ impl<O: Objects> Face<O> {
         Self { store, region }
     }
 
-    /// The bucket that a request names.
-    ///
-    /// # Errors
-    /// `InvalidBucketName`; `AccessDenied` if the request expects somebody else to own it.
-    pub(crate) fn bucket(&self, name: &str, expected_owner: Option<&str>) -> S3Result<BucketName> {
-        check_owner(expected_owner)?;
-        bucket_name(name)
-    }
-
-    /// An upload's id. What is none cannot be an upload's.
+    /// The upload that a request names. What is no id cannot be an upload's.
     ///
     /// # Errors
     /// `NoSuchUpload`; `NoSuchBucket`, which comes first (S3).
-    pub(crate) fn upload_id(&self, bucket: &BucketName, id: &str) -> S3Result<UploadId> {
-        if let Some(id) = UploadId::parse(id) {
+    pub(crate) fn upload_of(&self, request: &Request) -> S3Result<UploadId> {
+        let id = request.parameters().one("uploadId")?.unwrap_or_default();
+        if let Some(id) = UploadId::parse(&id) {
             return Ok(id);
         }
-        self.store.bucket(bucket).map_err(from_store)?;
+        self.store.bucket(&request.bucket).map_err(from_store)?;
         Err(from_store(ObjectError::NoSuchUpload))
     }
 }

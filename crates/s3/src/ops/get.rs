@@ -20,7 +20,7 @@ use crate::request::conditions::{self, ReadConditions, Unmet};
 use crate::request::encryption::refuse_reading;
 use crate::request::head::{Parameters, lines};
 use crate::request::metadata;
-use crate::request::names::{check_owner, null_version};
+use crate::request::names::{EXPECTED_OWNER, check_owner, null_version, part_number};
 use crate::request::own_headers::REPLICATION_REGIONS;
 use crate::request::range::{self, Span};
 
@@ -28,7 +28,7 @@ const STORAGE_CLASS: HeaderName = HeaderName::from_static("x-amz-storage-class")
 const WEBSITE_REDIRECT: HeaderName = HeaderName::from_static("x-amz-website-redirect-location");
 
 /// The demands of a read, apart from the object's name.
-pub(super) struct Wanted<'r> {
+struct Wanted<'r> {
     conditions: ReadConditions,
     range: Option<Range>,
     if_range: Option<&'r HeaderValue>,
@@ -40,7 +40,7 @@ pub(super) struct Wanted<'r> {
 
 impl<'r> Wanted<'r> {
     /// Reads the headers and parameters that Get and Head share.
-    pub(super) fn of(headers: &'r HeaderMap, parameters: Parameters<'_>) -> S3Result<Self> {
+    fn of(headers: &'r HeaderMap, parameters: Parameters<'_>) -> S3Result<Self> {
         let mut conditions = ReadConditions::default();
         let (mut range, mut checksum) = (None, false);
         for line in lines(headers) {
@@ -57,17 +57,19 @@ impl<'r> Wanted<'r> {
                 "x-amz-checksum-mode" => {
                     checksum = line.text::<String>()?.is_some_and(|mode| mode == "ENABLED");
                 }
-                "x-amz-expected-bucket-owner" => check_owner(line.text::<String>()?.as_deref())?,
+                EXPECTED_OWNER => check_owner(line.read(Some)?)?,
                 _ => {}
             }
         }
         refuse_reading(headers)?;
         null_version(parameters.one("versionId")?.as_deref())?;
+        let part = parameters.one("partNumber")?;
+        let part = part.map(|text| part_number(text.parse().ok())).transpose()?;
         Ok(Self {
             conditions,
             range,
             if_range: headers.get(header::IF_RANGE),
-            part: parameters.number("partNumber")?,
+            part: part.map(i32::from),
             checksum,
             replaced: replaced(parameters)?,
         })
@@ -368,16 +370,6 @@ fn refusal(unmet: Unmet, metax: &Metax) -> S3Error {
     put(header::LAST_MODIFIED, Some(answer::http_date(metax.clock)));
     refused.set_headers(headers);
     refused
-}
-
-#[cfg(test)]
-impl Wanted<'_> {
-    /// All that it says, as text.
-    pub(super) fn text(self) -> String {
-        let shown = self.replaced.get(header::CONTENT_TYPE);
-        let shown = shown.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-        format!("{:?}", (self.conditions, self.range, self.part, self.checksum, shown))
-    }
 }
 
 #[cfg(test)]

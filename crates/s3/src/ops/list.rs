@@ -5,11 +5,11 @@ use larder_objects::{ListItem, ListPage, ListRequest, ListedObject, Objects};
 use larder_types::limits::LIST_PAGE_MAX;
 use larder_types::{BucketName, Metax};
 use s3s::dto::{
-    ChecksumAlgorithm, ChecksumType, CommonPrefix, ETag, EncodingType, ListObjectVersionsInput,
-    ListObjectVersionsOutput, ListObjectsInput, ListObjectsOutput, ListObjectsV2Input,
-    ListObjectsV2Output, Object, ObjectVersion, OptionalObjectAttributes,
+    ChecksumAlgorithm, ChecksumType, CommonPrefix, ETag, EncodingType, ListObjectVersionsOutput,
+    ListObjectsOutput, ListObjectsV2Output, Object, ObjectVersion, OptionalObjectAttributes,
 };
-use s3s::{Body, S3ErrorCode, S3Request, S3Response, S3Result};
+use s3s::xml::Serialize;
+use s3s::{Body, S3ErrorCode, S3Result};
 
 use super::face::{Face, Request};
 use super::get::last_modified;
@@ -18,7 +18,7 @@ use crate::digest::checksums::{kind_name, name};
 use crate::errors::{error, from_store};
 use crate::request::attributes::class;
 use crate::request::head::{Parameters, lines};
-use crate::request::names::{check_owner, owner};
+use crate::request::names::{EXPECTED_OWNER, check_owner, owner};
 use crate::request::own_headers::LIST_REGIONS;
 use crate::request::token;
 
@@ -30,8 +30,8 @@ pub(crate) struct Encoding(bool);
 impl Encoding {
     /// # Errors
     /// `InvalidArgument` for an encoding that does not exist.
-    pub(crate) fn parse(asked: Option<&EncodingType>) -> S3Result<Self> {
-        match asked.map(EncodingType::as_str) {
+    pub(crate) fn of(parameters: Parameters<'_>) -> S3Result<Self> {
+        match parameters.one("encoding-type")?.as_deref() {
             None => Ok(Self(false)),
             Some(EncodingType::URL) => Ok(Self(true)),
             Some(_) => Err(error(
@@ -55,19 +55,9 @@ impl Encoding {
 }
 
 /// The page size that a client gets.
-///
-/// # Errors
-/// `InvalidArgument` if it asks for less than nothing.
-pub(crate) fn page_size(asked: Option<i32>) -> S3Result<usize> {
-    match asked {
-        None => Ok(LIST_PAGE_MAX),
-        Some(asked) => usize::try_from(asked).map(|asked| asked.min(LIST_PAGE_MAX)).map_err(|_| {
-            error(
-                S3ErrorCode::InvalidArgument,
-                "Argument maxKeys must be an integer between 0 and 2147483647",
-            )
-        }),
-    }
+pub(crate) fn page_size(asked: Option<i32>) -> usize {
+    let asked = asked.and_then(|asked| usize::try_from(asked).ok());
+    asked.map_or(LIST_PAGE_MAX, |asked| asked.min(LIST_PAGE_MAX))
 }
 
 /// A page, split as S3 shows it.
@@ -132,13 +122,7 @@ impl Scope {
         }
     }
 
-    /// The answer: it says which regions are listed, as an earlier release ignores that it is asked for all.
-    fn response<T>(self, output: T) -> S3Response<T> {
-        let mut response = S3Response::new(output);
-        self.show(&mut response.headers);
-        response
-    }
-
+    /// Says which regions are listed, as an earlier release ignores that it is asked for all.
     fn show(self, headers: &mut HeaderMap) {
         if self == Self::AllRegions {
             let name = HeaderName::from_static(LIST_REGIONS);
@@ -147,23 +131,68 @@ impl Scope {
     }
 }
 
-async fn page<O: Objects>(
-    face: &Face<O>,
-    bucket: &BucketName,
-    request: ListRequest,
+/// The demands that all lists of objects share.
+struct Wanted {
     scope: Scope,
-) -> S3Result<Split<ListedObject>> {
-    if request.max == 0 {
-        face.store.bucket(bucket).map_err(from_store)?;
-        let nothing = ListPage { items: Vec::new(), truncated: false };
-        return Ok(Split::of(nothing, |listed: &ListedObject| listed.key.as_str()));
+    encoding: Encoding,
+    prefix: String,
+    delimiter: Option<String>,
+    max: usize,
+}
+
+impl Wanted {
+    fn of(request: &Request) -> S3Result<Self> {
+        let (headers, parameters) = (&request.parts.headers, request.parameters());
+        for line in lines(headers) {
+            match line.name() {
+                EXPECTED_OWNER => check_owner(line.read(Some)?)?,
+                "x-amz-optional-object-attributes" => refuse_unknown(&line.texts()?)?,
+                _ => {}
+            }
+        }
+        Ok(Self {
+            scope: Scope::of(headers)?,
+            encoding: Encoding::of(parameters)?,
+            prefix: parameters.one("prefix")?.unwrap_or_default(),
+            delimiter: given(parameters.one("delimiter")?),
+            max: page_size(parameters.count("max-keys")?),
+        })
     }
-    let page = match scope {
-        Scope::Here => face.store.list(bucket, request).await,
-        Scope::AllRegions => face.store.list_all_regions(bucket, request).await,
-    };
-    let page = page.map_err(from_store)?;
-    Ok(Split::of(page, |listed| listed.key.as_str()))
+
+    async fn page<O: Objects>(
+        &self,
+        face: &Face<O>,
+        bucket: &BucketName,
+        after: Option<String>,
+    ) -> S3Result<Split<ListedObject>> {
+        if self.max == 0 {
+            face.store.bucket(bucket).map_err(from_store)?;
+            let nothing = ListPage { items: Vec::new(), truncated: false };
+            return Ok(Split::of(nothing, |listed: &ListedObject| listed.key.as_str()));
+        }
+        let request = ListRequest {
+            prefix: self.prefix.clone(),
+            delimiter: self.delimiter.clone(),
+            after,
+            max: self.max,
+        };
+        let page = match self.scope {
+            Scope::Here => face.store.list(bucket, request).await,
+            Scope::AllRegions => face.store.list_all_regions(bucket, request).await,
+        };
+        let page = page.map_err(from_store)?;
+        Ok(Split::of(page, |listed| listed.key.as_str()))
+    }
+
+    fn shown_delimiter(&self) -> Option<String> {
+        self.delimiter.as_ref().map(|delimiter| self.encoding.show(delimiter))
+    }
+
+    fn answer<T: Serialize>(&self, list: &T) -> S3Result<Response<Body>> {
+        let mut response = answer::document(list)?;
+        self.scope.show(response.headers_mut());
+        Ok(response)
+    }
 }
 
 /// An empty delimiter or marker is none.
@@ -214,157 +243,98 @@ fn show_version(listed: &ListedObject, encoding: Encoding) -> ObjectVersion {
     }
 }
 
-pub(crate) async fn v1<O: Objects>(
-    face: &Face<O>,
-    request: S3Request<ListObjectsInput>,
-) -> S3Result<S3Response<ListObjectsOutput>> {
-    let scope = Scope::of(&request.headers)?;
-    let input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    let encoding = Encoding::parse(input.encoding_type.as_ref())?;
-    refuse_unknown(input.optional_object_attributes.as_deref())?;
-    let max = page_size(input.max_keys)?;
-    let (prefix, delimiter) = (input.prefix.unwrap_or_default(), given(input.delimiter));
-    let asked = ListRequest {
-        prefix: prefix.clone(),
-        delimiter: delimiter.clone(),
-        after: given(input.marker.clone()),
-        max,
-    };
-    let found = page(face, &bucket, asked, scope).await?;
+pub(crate) async fn v1<O: Objects>(face: &Face<O>, request: Request) -> S3Result<Response<Body>> {
+    let wanted = Wanted::of(&request)?;
+    let encoding = wanted.encoding;
+    let marker = request.parameters().one("marker")?;
+    let found = wanted.page(face, &request.bucket, given(marker.clone())).await?;
     // Without a delimiter clients go on from the last key they saw (S3).
-    let next_marker = found.next().filter(|_| delimiter.is_some()).map(|last| encoding.show(last));
+    let next = found.next().filter(|_| wanted.delimiter.is_some());
     let contents = found.entries.iter().map(|listed| show(listed, encoding, true)).collect();
-    Ok(scope.response(ListObjectsOutput {
-        name: Some(input.bucket),
-        prefix: Some(encoding.show(&prefix)),
-        marker: Some(encoding.show(&input.marker.unwrap_or_default())),
-        max_keys: i32::try_from(max).ok(),
+    wanted.answer(&ListObjectsOutput {
+        name: Some(request.bucket.as_str().to_owned()),
+        prefix: Some(encoding.show(&wanted.prefix)),
+        marker: Some(encoding.show(&marker.unwrap_or_default())),
+        max_keys: i32::try_from(wanted.max).ok(),
         is_truncated: Some(found.truncated),
         contents: Some(contents),
         common_prefixes: found.prefixes(encoding),
-        delimiter: delimiter.map(|delimiter| encoding.show(&delimiter)),
-        next_marker,
+        delimiter: wanted.shown_delimiter(),
+        next_marker: next.map(|last| encoding.show(last)),
         encoding_type: encoding.name(),
         request_charged: None,
-    }))
+    })
 }
 
 pub(crate) async fn v2<O: Objects>(face: &Face<O>, request: Request) -> S3Result<Response<Body>> {
-    let scope = Scope::of(&request.parts.headers)?;
-    let input = read_v2(&request.parts.headers, request.parameters())?;
-    check_owner(input.expected_bucket_owner.as_deref())?;
-    let encoding = Encoding::parse(input.encoding_type.as_ref())?;
-    refuse_unknown(input.optional_object_attributes.as_deref())?;
-    let max = page_size(input.max_keys)?;
-    let (prefix, delimiter) = (input.prefix.unwrap_or_default(), given(input.delimiter));
-    let after = match given(input.continuation_token.clone()) {
+    let wanted = Wanted::of(&request)?;
+    let (encoding, parameters) = (wanted.encoding, request.parameters());
+    let continuation_token = parameters.one("continuation-token")?;
+    let start_after = parameters.one("start-after")?;
+    let with_owner = parameters.read("fetch-owner", |text| text.parse().ok())? == Some(true);
+    let after = match given(continuation_token.clone()) {
         Some(token) => Some(token::decode(&token)?),
-        None => given(input.start_after.clone()),
+        None => given(start_after.clone()),
     };
-    let asked = ListRequest { prefix: prefix.clone(), delimiter: delimiter.clone(), after, max };
-    let found = page(face, &request.bucket, asked, scope).await?;
-    let with_owner = input.fetch_owner == Some(true);
+    let found = wanted.page(face, &request.bucket, after).await?;
     let contents = found.entries.iter().map(|listed| show(listed, encoding, with_owner)).collect();
-    let mut response = answer::document(&ListObjectsV2Output {
+    wanted.answer(&ListObjectsV2Output {
         name: Some(request.bucket.as_str().to_owned()),
-        prefix: Some(encoding.show(&prefix)),
-        max_keys: i32::try_from(max).ok(),
+        prefix: Some(encoding.show(&wanted.prefix)),
+        max_keys: i32::try_from(wanted.max).ok(),
         key_count: i32::try_from(found.entries.len() + found.groups.len()).ok(),
-        continuation_token: input.continuation_token,
+        continuation_token,
         is_truncated: Some(found.truncated),
         next_continuation_token: found.next().map(token::encode),
         contents: Some(contents),
         common_prefixes: found.prefixes(encoding),
-        delimiter: delimiter.map(|delimiter| encoding.show(&delimiter)),
+        delimiter: wanted.shown_delimiter(),
         encoding_type: encoding.name(),
-        start_after: input.start_after.map(|after| encoding.show(&after)),
+        start_after: start_after.map(|after| encoding.show(&after)),
         request_charged: None,
-    })?;
-    scope.show(response.headers_mut());
-    Ok(response)
-}
-
-/// Reads the parameters and headers of a list.
-pub(super) fn read_v2(
-    headers: &HeaderMap,
-    parameters: Parameters<'_>,
-) -> S3Result<ListObjectsV2Input> {
-    let mut input = ListObjectsV2Input {
-        continuation_token: parameters.one("continuation-token")?,
-        delimiter: parameters.one("delimiter")?,
-        encoding_type: parameters.one("encoding-type")?.map(Into::into),
-        fetch_owner: parameters.read("fetch-owner", |text| text.parse().ok())?,
-        max_keys: parameters.number("max-keys")?,
-        prefix: parameters.one("prefix")?,
-        start_after: parameters.one("start-after")?,
-        ..Default::default()
-    };
-    for line in lines(headers) {
-        match line.name() {
-            "x-amz-expected-bucket-owner" => input.expected_bucket_owner = line.text()?,
-            "x-amz-optional-object-attributes" => {
-                input.optional_object_attributes = Some(line.texts()?);
-            }
-            _ => {}
-        }
-    }
-    Ok(input)
+    })
 }
 
 pub(crate) async fn versions<O: Objects>(
     face: &Face<O>,
-    request: S3Request<ListObjectVersionsInput>,
-) -> S3Result<S3Response<ListObjectVersionsOutput>> {
-    let scope = Scope::of(&request.headers)?;
-    let input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    let encoding = Encoding::parse(input.encoding_type.as_ref())?;
-    refuse_unknown(input.optional_object_attributes.as_deref())?;
-    let max = page_size(input.max_keys)?;
-    let (prefix, delimiter) = (input.prefix.unwrap_or_default(), given(input.delimiter));
-    if given(input.version_id_marker.clone()).is_some() && given(input.key_marker.clone()).is_none()
-    {
+    request: Request,
+) -> S3Result<Response<Body>> {
+    let wanted = Wanted::of(&request)?;
+    let (encoding, parameters) = (wanted.encoding, request.parameters());
+    let marker = given(parameters.one("key-marker")?);
+    let version_marker = given(parameters.one("version-id-marker")?);
+    if version_marker.is_some() && marker.is_none() {
         return Err(error(
             S3ErrorCode::InvalidArgument,
             "A version-id marker cannot be specified without a key marker.",
         ));
     }
-    let asked = ListRequest {
-        prefix: prefix.clone(),
-        delimiter: delimiter.clone(),
-        after: given(input.key_marker.clone()),
-        max,
-    };
-    let found = page(face, &bucket, asked, scope).await?;
+    let found = wanted.page(face, &request.bucket, marker.clone()).await?;
     let next = found.next();
     let ends_in_group = next.is_some_and(|next| found.groups.iter().any(|group| group == next));
     let versions = found.entries.iter().map(|listed| show_version(listed, encoding)).collect();
-    Ok(scope.response(ListObjectVersionsOutput {
-        name: Some(input.bucket),
-        prefix: Some(encoding.show(&prefix)),
-        key_marker: Some(encoding.show(&input.key_marker.unwrap_or_default())),
-        version_id_marker: Some(input.version_id_marker.unwrap_or_default()),
+    wanted.answer(&ListObjectVersionsOutput {
+        name: Some(request.bucket.as_str().to_owned()),
+        prefix: Some(encoding.show(&wanted.prefix)),
+        key_marker: Some(encoding.show(&marker.unwrap_or_default())),
+        version_id_marker: Some(version_marker.unwrap_or_default()),
         next_key_marker: next.map(|next| encoding.show(next)),
         next_version_id_marker: next.filter(|_| !ends_in_group).map(|_| "null".to_owned()),
-        max_keys: i32::try_from(max).ok(),
+        max_keys: i32::try_from(wanted.max).ok(),
         is_truncated: Some(found.truncated),
         versions: Some(versions),
         common_prefixes: found.prefixes(encoding),
-        delimiter: delimiter.map(|delimiter| encoding.show(&delimiter)),
+        delimiter: wanted.shown_delimiter(),
         delete_markers: None,
         encoding_type: encoding.name(),
         request_charged: None,
-    }))
+    })
 }
 
 /// Objects here are never archived, so that their restore status is always absent; nothing else can
 /// be asked for.
-fn refuse_unknown(asked: Option<&[OptionalObjectAttributes]>) -> S3Result<()> {
-    let known = |asked: &OptionalObjectAttributes| {
-        asked.as_str() == OptionalObjectAttributes::RESTORE_STATUS
-    };
-    if asked.unwrap_or_default().iter().all(known) {
+fn refuse_unknown(asked: &[String]) -> S3Result<()> {
+    if asked.iter().all(|asked| asked == OptionalObjectAttributes::RESTORE_STATUS) {
         return Ok(());
     }
     Err(error(S3ErrorCode::InvalidArgument, "Invalid optional object attribute"))
@@ -376,18 +346,18 @@ mod tests {
 
     #[test]
     fn url_encoding_leaves_slashes() {
-        let url = Encoding::parse(Some(&EncodingType::from_static("url"))).unwrap();
+        let of = |query| Encoding::of(Parameters::of(query));
+        let url = of("encoding-type=url").unwrap();
         assert_eq!(url.show("foo+1/bär x\u{1}"), "foo%2B1/b%C3%A4r%20x%01");
-        assert_eq!(Encoding::parse(None).unwrap().show("a+b"), "a+b");
-        assert!(Encoding::parse(Some(&EncodingType::from("xml".to_owned()))).is_err());
+        assert_eq!(of("").unwrap().show("a+b"), "a+b");
+        assert!(of("encoding-type=xml").is_err());
     }
 
     #[test]
     fn page_sizes_are_clamped() {
-        assert_eq!(page_size(None).unwrap(), 1000);
-        assert_eq!(page_size(Some(0)).unwrap(), 0);
-        assert_eq!(page_size(Some(5000)).unwrap(), 1000);
-        assert!(page_size(Some(-1)).is_err());
+        assert_eq!(page_size(None), 1000);
+        assert_eq!(page_size(Some(0)), 0);
+        assert_eq!(page_size(Some(5000)), 1000);
     }
 
     #[test]

@@ -1,49 +1,48 @@
 //! Operations on the tags of an object.
 
+use http::Response;
 use larder_objects::Objects;
-use s3s::dto::{
-    DeleteObjectTaggingInput, DeleteObjectTaggingOutput, GetObjectTaggingInput,
-    GetObjectTaggingOutput, PutObjectTaggingInput, PutObjectTaggingOutput, Tag,
-};
-use s3s::{S3Request, S3Response, S3Result};
+use s3s::dto::{GetObjectTaggingOutput, Tag};
+use s3s::{Body, S3Result};
 
-use super::face::Face;
+use super::face::{Face, Request};
+use crate::answer;
 use crate::errors::from_store;
-use crate::request::names::{key, null_version};
-use crate::request::tags::{Tags, of_xml};
+use crate::request::tags::{Tags, of_document};
 
 pub(crate) async fn get<O: Objects>(
     face: &Face<O>,
-    request: S3Request<GetObjectTaggingInput>,
-) -> S3Result<S3Response<GetObjectTaggingOutput>> {
-    let input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    null_version(input.version_id.as_deref())?;
-    let opened = face.store.open(&bucket, &key(input.key)?).await.map_err(from_store)?;
+    mut request: Request,
+) -> S3Result<Response<Body>> {
+    let key = request.take_key()?;
+    request.check_owner()?;
+    request.check_version()?;
+    let opened = face.store.open(&request.bucket, &key).await.map_err(from_store)?;
     let tag = |(name, value)| Tag { key: Some(name), value: Some(value) };
     let tag_set = opened.metax.attributes.tags.into_iter().map(tag).collect();
-    Ok(S3Response::new(GetObjectTaggingOutput { tag_set, version_id: None }))
+    answer::document(&GetObjectTaggingOutput { tag_set, version_id: None })
 }
 
 pub(crate) async fn put<O: Objects>(
     face: &Face<O>,
-    request: S3Request<PutObjectTaggingInput>,
-) -> S3Result<S3Response<PutObjectTaggingOutput>> {
-    let input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    null_version(input.version_id.as_deref())?;
-    let tags = of_xml(input.tagging)?;
-    face.store.set_tags(&bucket, &key(input.key)?, tags).await.map_err(from_store)?;
-    Ok(S3Response::new(PutObjectTaggingOutput::default()))
+    mut request: Request,
+) -> S3Result<Response<Body>> {
+    let tags = of_document(&request.take_document().await?)?;
+    set(face, request, tags).await?;
+    Ok(Response::new(Body::empty()))
 }
 
 pub(crate) async fn delete<O: Objects>(
     face: &Face<O>,
-    request: S3Request<DeleteObjectTaggingInput>,
-) -> S3Result<S3Response<DeleteObjectTaggingOutput>> {
-    let input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    null_version(input.version_id.as_deref())?;
-    face.store.set_tags(&bucket, &key(input.key)?, Tags::new()).await.map_err(from_store)?;
-    Ok(S3Response::new(DeleteObjectTaggingOutput::default()))
+    request: Request,
+) -> S3Result<Response<Body>> {
+    set(face, request, Tags::new()).await?;
+    Ok(answer::no_content())
+}
+
+async fn set<O: Objects>(face: &Face<O>, mut request: Request, tags: Tags) -> S3Result<()> {
+    let key = request.take_key()?;
+    request.check_owner()?;
+    request.check_version()?;
+    face.store.set_tags(&request.bucket, &key, tags).await.map_err(from_store)
 }

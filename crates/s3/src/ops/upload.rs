@@ -1,64 +1,72 @@
 //! Multipart uploads: begin, add parts, complete, abort. Their lists are in [`super::upload_lists`].
 
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use larder_objects::{BodyError, CompleteOptions, NamedPart, ObjectError, Objects, UploadOptions};
 use larder_types::limits::PART_NUMBER_MAX;
 use larder_types::{BucketName, ChecksumAlgorithm, ChecksumKind, ObjectKey, UploadId};
 use s3s::dto::{
-    AbortMultipartUploadInput, AbortMultipartUploadOutput, CompleteMultipartUploadInput,
-    CompleteMultipartUploadOutput, CompletedPart, CreateMultipartUploadInput,
-    CreateMultipartUploadOutput, ETag, UploadPartInput, UploadPartOutput,
+    CompleteMultipartUploadOutput, CreateMultipartUploadOutput, ETag, ETagCondition, Timestamp,
+    TimestampFormat,
 };
-use s3s::{S3ErrorCode, S3Request, S3Response, S3Result};
+use s3s::{Body, S3ErrorCode, S3Result};
 
-use super::face::Face;
-use super::put::{check_length, stream};
+use super::face::{Face, Request};
+use super::put::check_length;
+use crate::answer;
 use crate::body::pulled::RequestBody;
-use crate::digest::announced::{Announced, given_checksums, single, verified_given};
+use crate::digest::announced::{Announced, single, verified_given};
 use crate::digest::checksums::{self, kind_name, name, show_checksum};
 use crate::errors::{error, from_store};
-use crate::request::attributes::{Expires, given_attributes};
+use crate::request::attributes::Given;
 use crate::request::conditions;
-use crate::request::encryption::not_applicable;
+use crate::request::digests::{DigestHeaders, Values};
+use crate::request::encryption::Encryption;
+use crate::request::head::{Parameters, lines};
 use crate::request::moved::Moved;
-use crate::request::names::{key, location};
+use crate::request::names::{self, EXPECTED_OWNER, check_owner, location};
+use crate::request::xml::{self, Xml, once};
 
-/// A part's number.
+/// The number of a part that is put.
 ///
 /// # Errors
 /// `InvalidArgument` outside S3's range.
-pub(crate) fn part_number(number: i32) -> S3Result<u16> {
-    match u16::try_from(number) {
-        Ok(number @ 1..=PART_NUMBER_MAX) => Ok(number),
-        _ => Err(error(
-            S3ErrorCode::InvalidArgument,
-            format!("Part number must be an integer between 1 and {PART_NUMBER_MAX}, inclusive"),
-        )),
-    }
+pub(crate) fn part_number(parameters: Parameters<'_>) -> S3Result<u16> {
+    names::part_number(parameters.one("partNumber")?.and_then(|text| text.parse().ok()))
 }
 
 pub(crate) async fn create<O: Objects>(
     face: &Face<O>,
-    request: S3Request<CreateMultipartUploadInput>,
-) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
-    let mut input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    let checksum = chosen(
-        input.checksum_algorithm.as_ref().map(|algorithm| algorithm.as_str()),
-        input.checksum_type.as_ref().map(|kind| kind.as_str()),
-    )?;
-    let expires = Expires::of(&request.headers, &request.extensions);
-    let attributes = given_attributes!(input, expires).into_attributes()?;
-    let options = UploadOptions { attributes, checksum };
-    let key = key(input.key.clone())?;
-    let id = face.store.create_upload(&bucket, &key, options).await.map_err(from_store)?;
-    Ok(S3Response::new(CreateMultipartUploadOutput {
-        bucket: Some(input.bucket),
-        key: Some(input.key),
+    mut request: Request,
+) -> S3Result<Response<Body>> {
+    let key = request.take_key()?;
+    request.drop_body().await?;
+    let (mut given, mut algorithm, mut kind) = (Given::default(), None, None);
+    for line in lines(&request.parts.headers) {
+        match line.name() {
+            EXPECTED_OWNER => check_owner(line.read(Some)?)?,
+            "x-amz-checksum-algorithm" => algorithm = line.read(Some)?,
+            "x-amz-checksum-type" => kind = line.read(Some)?,
+            _ => {
+                let _ = given.take(&line)?;
+            }
+        }
+    }
+    let checksum = chosen(algorithm, kind)?;
+    let options = UploadOptions { attributes: given.into_attributes()?, checksum };
+    let bucket = &request.bucket;
+    let id = face.store.create_upload(bucket, &key, options).await.map_err(from_store)?;
+    let mut response = answer::document(&CreateMultipartUploadOutput {
+        bucket: Some(bucket.as_str().to_owned()),
+        key: Some(key.as_str().to_owned()),
         upload_id: Some(id.to_string()),
-        checksum_algorithm: checksum.map(|(algorithm, _)| name(algorithm).to_owned().into()),
-        checksum_type: checksum.map(|(_, kind)| kind_name(kind).to_owned().into()),
         ..Default::default()
-    }))
+    })?;
+    if let Some((algorithm, kind)) = checksum {
+        let headers = response.headers_mut();
+        headers.insert("x-amz-checksum-algorithm", HeaderValue::from_static(name(algorithm)));
+        headers.insert("x-amz-checksum-type", HeaderValue::from_static(kind_name(kind)));
+    }
+    Ok(response)
 }
 
 /// Algorithm and kind for the whole object. CRCs of parts can be joined to that of the whole, hashes
@@ -103,43 +111,43 @@ fn chosen(
 
 pub(crate) async fn part<O: Objects>(
     face: &Face<O>,
-    request: S3Request<UploadPartInput>,
-) -> S3Result<S3Response<UploadPartOutput>> {
-    let mut input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    if input.sse_customer_algorithm.is_some() || input.sse_customer_key.is_some() {
-        return Err(not_applicable());
+    mut request: Request,
+) -> S3Result<Response<Body>> {
+    let key = request.take_key()?;
+    let number = part_number(request.parameters())?;
+    let headers = &request.parts.headers;
+    let (mut digests, mut encryption) = (DigestHeaders::default(), Encryption::default());
+    for line in lines(headers) {
+        match line.name() {
+            EXPECTED_OWNER => check_owner(line.read(Some)?)?,
+            _ => {
+                let _ = digests.take(&line)? || encryption.take(&line)?;
+            }
+        }
     }
-    let number = part_number(input.part_number)?;
-    let header = |name| request.headers.get(name).and_then(|value| value.to_str().ok());
-    let named = header("x-amz-sdk-checksum-algorithm")
-        .or(input.checksum_algorithm.as_ref().map(|algorithm| algorithm.as_str()));
-    let announced = Announced::of(
-        &given_checksums!(input),
-        verified_given(&request.headers)?,
-        named,
-        header("x-amz-trailer"),
-    )?;
-    let (key, id) = (key(input.key)?, face.upload_id(&bucket, &input.upload_id)?);
-    let row = face.store.upload(&bucket, &key, id).await.map_err(from_store)?;
+    encryption.refuse_customer_key()?;
+    let announced = digests.announced(headers)?;
+    let id = face.upload_of(&request)?;
+    let row = face.store.upload(&request.bucket, &key, id).await.map_err(from_store)?;
     let announced = agreed(announced, row.checksum)?;
     let asked = announced.asked;
-    let mut body = RequestBody::new(stream(input.body.take()), announced)
-        .of(request.extensions.get())
-        .content_md5(input.content_md5.as_deref())?
-        .sent(request.extensions.get());
+    let mut body =
+        RequestBody::new(request.body, announced).content_md5(digests.md5)?.of(&request.gate);
+    body = body.sent(&request.sent);
     check_length(&body)?;
-    let done = match face.store.put_part(&bucket, &key, id, number, &mut body).await {
+    let done = match face.store.put_part(&request.bucket, &key, id, number, &mut body).await {
         Ok(done) => done,
         Err(refused) => return Err(body.explain(refused)),
     };
     body.note_moved(Moved::Written);
-    let mut output =
-        UploadPartOutput { e_tag: Some(ETag::Strong(done.etag.text())), ..Default::default() };
+    let mut response = Response::new(Body::empty());
+    let headers = response.headers_mut();
+    answer::set_etag(headers, &done.etag)?;
     if let Some(checksum) = done.checksum.as_ref().filter(|_| asked) {
-        show_checksum!(output, checksum);
+        let name = HeaderName::from_static(checksums::header(checksum.algorithm));
+        answer::set(headers, name, &checksums::text(checksum))?;
     }
-    Ok(S3Response::new(output))
+    Ok(response)
 }
 
 /// The checksum of a part, given that of its upload. A client that says nothing of a checksum of the whole object gets
@@ -169,41 +177,23 @@ fn agreed(
 
 pub(crate) async fn complete<O: Objects>(
     face: &Face<O>,
-    request: S3Request<CompleteMultipartUploadInput>,
-) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
-    let input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    let checksum = single(&given_checksums!(input))?;
-    if let Some((algorithm, _)) = verified_given(&request.headers)? {
-        let name = algorithm.header();
-        let message = format!("The upload was created using another checksum than that of {name}.");
-        return Err(error(S3ErrorCode::InvalidRequest, message));
-    }
-    let parts = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
-    if parts.is_empty() {
-        return Err(error(S3ErrorCode::MalformedXML, "You must specify at least one part"));
-    }
-    let size = match input.mpu_object_size.map(u64::try_from) {
-        None => None,
-        Some(Ok(size)) => Some(size),
-        Some(Err(_)) => {
-            return Err(error(
-                S3ErrorCode::InvalidArgument,
-                "The object size must not be negative",
-            ));
-        }
-    };
+    mut request: Request,
+) -> S3Result<Response<Body>> {
+    let key = request.take_key()?;
+    let document = request.take_announced(Announced::nothing()).await?;
+    let headers = &request.parts.headers;
+    let asked = CompleteHeaders::of(headers)?;
     let options = CompleteOptions {
-        parts: parts.into_iter().map(named_part).collect::<S3Result<_>>()?,
-        condition: conditions::of_write(input.if_match.as_ref(), input.if_none_match.as_ref()),
-        checksum,
-        size,
+        parts: named_parts(&document)?,
+        condition: conditions::of_write(asked.if_match.as_ref(), asked.if_none_match.as_ref()),
+        checksum: asked.values.single()?,
+        size: asked.size,
     };
-    let (name, id) = (key(input.key.clone())?, face.upload_id(&bucket, &input.upload_id)?);
-    if let Some(kind) = &input.checksum_type {
-        check_kind(face, &bucket, &name, id, kind.as_str()).await?;
+    let (bucket, id) = (&request.bucket, face.upload_of(&request)?);
+    if let Some(kind) = asked.kind {
+        check_kind(face, bucket, &key, id, kind).await?;
     }
-    let done = face.store.complete_upload(&bucket, &name, id, options).await;
+    let done = face.store.complete_upload(bucket, &key, id, options).await;
     let done = done.map_err(|refused| match refused {
         ObjectError::Body(BodyError::Incomplete) => error(
             S3ErrorCode::InvalidRequest,
@@ -213,16 +203,52 @@ pub(crate) async fn complete<O: Objects>(
     })?;
     let mut output = CompleteMultipartUploadOutput {
         e_tag: Some(ETag::Strong(done.etag.text())),
-        location: Some(location(&request.headers, &input.bucket, &input.key)),
-        bucket: Some(input.bucket),
-        key: Some(input.key),
+        location: Some(location(headers, bucket.as_str(), key.as_str())),
+        bucket: Some(bucket.as_str().to_owned()),
+        key: Some(key.as_str().to_owned()),
         ..Default::default()
     };
     if let Some(checksum) = &done.checksum {
         show_checksum!(output, checksum);
         output.checksum_type = Some(kind_name(checksum.kind).to_owned().into());
     }
-    Ok(S3Response::new(output))
+    answer::document(&output)
+}
+
+/// The headers of a completion.
+#[derive(Default)]
+struct CompleteHeaders<'r> {
+    if_match: Option<ETagCondition>,
+    if_none_match: Option<ETagCondition>,
+    /// Checksums of the whole object.
+    values: Values<'r>,
+    kind: Option<&'r str>,
+    size: Option<u64>,
+}
+
+impl<'r> CompleteHeaders<'r> {
+    fn of(headers: &'r HeaderMap) -> S3Result<Self> {
+        let mut asked = Self::default();
+        for line in lines(headers) {
+            match line.name() {
+                EXPECTED_OWNER => check_owner(line.read(Some)?)?,
+                "if-match" => asked.if_match = conditions::of_line(&line)?,
+                "if-none-match" => asked.if_none_match = conditions::of_line(&line)?,
+                "x-amz-checksum-type" => asked.kind = line.read(Some)?,
+                "x-amz-mp-object-size" => asked.size = line.number()?,
+                _ => {
+                    let _ = asked.values.take(&line)?;
+                }
+            }
+        }
+        if let Some((algorithm, _)) = verified_given(headers)? {
+            let name = algorithm.header();
+            let message =
+                format!("The upload was created using another checksum than that of {name}.");
+            return Err(error(S3ErrorCode::InvalidRequest, message));
+        }
+        Ok(asked)
+    }
 }
 
 /// A completion may repeat the kind of checksum that was chosen at the beginning. One that comes
@@ -249,31 +275,83 @@ async fn check_kind<O: Objects>(
     ))
 }
 
-fn named_part(part: CompletedPart) -> S3Result<NamedPart> {
-    let checksum = single(&given_checksums!(part))?;
+/// The parts that a completion's document names.
+fn named_parts(document: &[u8]) -> S3Result<Vec<NamedPart>> {
+    if document.is_empty() {
+        return Err(xml::malformed());
+    }
+    let parts = xml::read(document, "CompleteMultipartUpload", |xml| {
+        let mut parts = Vec::new();
+        xml.children(|xml, name| match name {
+            "Part" if parts.len() < usize::from(PART_NUMBER_MAX) => {
+                parts.push(named_part(xml)?);
+                Ok(())
+            }
+            _ => Err(xml::malformed()),
+        })?;
+        Ok(parts)
+    })?;
+    if parts.is_empty() {
+        return Err(error(S3ErrorCode::MalformedXML, "You must specify at least one part"));
+    }
+    Ok(parts)
+}
+
+fn named_part(xml: &mut Xml<'_>) -> S3Result<NamedPart> {
+    let (mut number, mut etag) = (None, None);
+    let mut checksums = checksums::ALL.map(|algorithm| (algorithm, None));
+    xml.children(|xml, name| {
+        let checksum = name.strip_prefix("Checksum");
+        let known = checksum.and_then(|name| {
+            checksums.iter_mut().find(|(algorithm, _)| checksums::name(*algorithm) == name)
+        });
+        match (name, known) {
+            ("PartNumber", _) => once(&mut number, xml.number::<i64>()?),
+            ("ETag", _) => once(&mut etag, xml.etag()?),
+            (_, Some((_, value))) => once(value, xml.word()?),
+            _ if checksum.is_some() => Err(error(
+                S3ErrorCode::InvalidRequest,
+                "The checksum of a part is not of the upload's algorithm: uploads have CRC32, CRC32C, CRC64NVME, SHA1 \
+                 or SHA256.",
+            )),
+            _ => Err(xml::malformed()),
+        }
+    })?;
     let missing = |what| error(S3ErrorCode::MalformedXML, format!("A part has no {what}"));
+    let number = number.ok_or_else(|| missing("PartNumber"))?;
+    let given = [0, 1, 2, 3, 4].map(|at| (checksums[at].0, checksums[at].1.as_deref()));
     Ok(NamedPart {
-        number: part_number(part.part_number.ok_or_else(|| missing("PartNumber"))?)?,
-        etag: part.e_tag.ok_or_else(|| missing("ETag"))?.into_value(),
-        checksum,
+        number: names::part_number(u16::try_from(number).ok())?,
+        etag: etag.ok_or_else(|| missing("ETag"))?,
+        checksum: single(&given)?,
     })
 }
 
 pub(crate) async fn abort<O: Objects>(
     face: &Face<O>,
-    request: S3Request<AbortMultipartUploadInput>,
-) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
-    let input = request.input;
-    let bucket = face.bucket(&input.bucket, input.expected_bucket_owner.as_deref())?;
-    let (key, id) = (key(input.key)?, face.upload_id(&bucket, &input.upload_id)?);
-    if let Some(time) = input.if_match_initiated_time {
-        let row = face.store.upload(&bucket, &key, id).await.map_err(from_store)?;
+    mut request: Request,
+) -> S3Result<Response<Body>> {
+    let key = request.take_key()?;
+    let mut initiated = None;
+    for line in lines(&request.parts.headers) {
+        match line.name() {
+            EXPECTED_OWNER => check_owner(line.read(Some)?)?,
+            "x-amz-if-match-initiated-time" => {
+                let date = |text: &str| Timestamp::parse(TimestampFormat::HttpDate, text).ok();
+                initiated = line.read(date)?;
+            }
+            _ => {}
+        }
+    }
+    let (bucket, id) = (&request.bucket, face.upload_of(&request)?);
+    if let Some(time) = initiated {
+        let row = face.store.upload(bucket, &key, id).await.map_err(from_store)?;
         if conditions::whole_seconds(row.clock) != time {
             return Err(from_store(ObjectError::PreconditionFailed));
         }
     }
-    face.store.abort_upload(&bucket, &key, id).await.map_err(from_store)?;
-    Ok(S3Response::new(AbortMultipartUploadOutput::default()))
+    face.store.abort_upload(bucket, &key, id).await.map_err(from_store)?;
+    Ok(answer::no_content())
 }
 
 #[cfg(test)]
@@ -318,10 +396,34 @@ mod tests {
     }
 
     #[test]
-    fn part_numbers_have_a_range() {
-        for number in [-1, 0, 10_001, i32::MAX] {
-            assert!(part_number(number).is_err(), "{number}");
+    fn parts_are_read_whole_or_not_at_all() {
+        let read = |parts: &str| {
+            let document = format!("<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>");
+            named_parts(document.as_bytes()).map_err(|refused| refused.code().clone())
+        };
+        let part = |more: &str| {
+            format!("<Part><PartNumber> 1\n</PartNumber><ETag>\t\"ab\" </ETag>{more}</Part>")
+        };
+        let crc = part("<ChecksumCRC32>y/Q5Jg==</ChecksumCRC32>");
+        let parts = read(&crc).unwrap();
+        assert_eq!((parts[0].number, parts[0].etag.as_str()), (1, "ab"));
+        let value = vec![0xcb, 0xf4, 0x39, 0x26];
+        assert_eq!(parts[0].checksum, Some((ChecksumAlgorithm::Crc32, value)));
+        for (odd, code) in [
+            (part("") + &part("").replace("Part>", "part>"), S3ErrorCode::MalformedXML),
+            (part("") + "x", S3ErrorCode::MalformedXML),
+            (part("<Size>1</Size>"), S3ErrorCode::MalformedXML),
+            (part("<ETag>ab</ETag>"), S3ErrorCode::MalformedXML),
+            (part("").replace(" 1", "1abc"), S3ErrorCode::MalformedXML),
+            (part("").replace("PartNumber", "Number"), S3ErrorCode::MalformedXML),
+            ("<Part><PartNumber>1</PartNumber></Part>".to_owned(), S3ErrorCode::MalformedXML),
+            (String::new(), S3ErrorCode::MalformedXML),
+            (part("").replace(" 1", "0"), S3ErrorCode::InvalidArgument),
+            (part("").replace(" 1", "65537"), S3ErrorCode::InvalidArgument),
+            (part("<ChecksumMD5>x</ChecksumMD5>"), S3ErrorCode::InvalidRequest),
+            (part("<ChecksumCRC32>x</ChecksumCRC32>"), S3ErrorCode::InvalidRequest),
+        ] {
+            assert_eq!(read(&odd).unwrap_err(), code, "{odd}");
         }
-        assert_eq!(part_number(10_000).unwrap(), 10_000);
     }
 }

@@ -1,13 +1,12 @@
 //! The address of a request: its one spelling, and the bucket and key that it names. A signature covers the decoded path and
-//! query, so that a request whose names are spelled with other escapes than the signed one still verifies. Here names are
-//! compared as they stand; the protocol library decodes them first. So that both read the same request, it is respelled
-//! before either looks.
+//! query, so that a request whose names are spelled with other escapes than the signed one still verifies. Names are
+//! compared as they stand, so it is respelled before anybody looks.
 //!
 //! # Invariants
 //!
 //! 1. After [`respell`] no parameter's name has an escape that an unreserved character could have without one, and no
-//!    separator of the path is escaped. What the library decodes, and so what was signed, is as before.
-//! 2. A query that is not UTF-8 when decoded goes no further: the library would read it otherwise than it came.
+//!    separator of the path is escaped. What is decoded, and so what was signed, is as before.
+//! 2. A query that is not UTF-8 when decoded goes no further: it would be read otherwise than it came.
 
 use std::borrow::Cow;
 
@@ -34,19 +33,6 @@ pub(crate) fn respell(uri: &mut Uri) -> Result<(), S3Error> {
     let query = query.map(|query| format!("?{query}")).unwrap_or_default();
     let respelled = format!("{path}{query}");
     replace(uri, &respelled)
-}
-
-/// Takes off what signs a request, which the library would check anew.
-///
-/// # Errors
-/// `InvalidURI`
-pub(crate) fn unsign(uri: &mut Uri) -> Result<(), S3Error> {
-    let Some(query) = uri.query().filter(|query| query.split('&').any(signs)) else {
-        return Ok(());
-    };
-    let kept: Vec<&str> = query.split('&').filter(|parameter| !signs(parameter)).collect();
-    let kept = format!("{}?{}", uri.path(), kept.join("&"));
-    replace(uri, &kept)
 }
 
 /// The bucket and the key that an address names. The key is empty if it names none.
@@ -78,12 +64,6 @@ fn replace(uri: &mut Uri, path_and_query: &str) -> Result<(), S3Error> {
     parts.path_and_query = Some(replaced);
     *uri = Uri::from_parts(parts).map_err(|_| invalid())?;
     Ok(())
-}
-
-fn signs(parameter: &str) -> bool {
-    let name = parameter.split_once('=').map_or(parameter, |(name, _)| name);
-    let name = urlencoding::decode(name).unwrap_or_default();
-    name.starts_with("X-Amz-") || matches!(&*name, "Signature" | "Expires" | "AWSAccessKeyId")
 }
 
 fn invalid() -> S3Error {
@@ -155,19 +135,6 @@ mod tests {
         ] {
             assert_eq!(respelled(came), plain);
         }
-    }
-
-    #[test]
-    fn only_what_signs_is_taken_off_an_address() {
-        let of = |text: &str| {
-            let mut uri = text.parse().unwrap();
-            unsign(&mut uri).unwrap();
-            uri.to_string()
-        };
-        assert_eq!(of("/b/k%20?partNumber=1&X-Amz-Signature=0&x=y"), "/b/k%20?partNumber=1&x=y");
-        assert_eq!(of("/b/k?X%2DAmz-Signatur%65=0&x%2Dy=z"), "/b/k?x%2Dy=z");
-        assert_eq!(of("/b/k?Signature=a&Expires=1&AWSAccessKeyId=b"), "/b/k?");
-        assert_eq!(of("http://h:1/b?prefix=Signature"), "http://h:1/b?prefix=Signature");
     }
 
     #[test]

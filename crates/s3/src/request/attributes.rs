@@ -1,14 +1,13 @@
 //! Reads a client's headers, user metadata and tags for a new object, and refuses those that Larder does not have.
 
-use http::header::EXPIRES;
-use http::{Extensions, HeaderMap};
 use larder_types::Attributes;
 use larder_types::limits::{ATTRIBUTE_BYTES_MAX, USER_METADATA_BYTES_MAX};
-use s3s::dto::{Metadata, StorageClass, Timestamp, TimestampFormat};
+use s3s::dto::{StorageClass, Timestamp, TimestampFormat};
 use s3s::{S3ErrorCode, S3Result};
 
 use super::encryption::Encryption;
-use super::tags;
+use super::head::Line;
+use super::{metadata, tags};
 use crate::errors::{error, not_implemented};
 
 /// Storage classes whose objects S3 reads at once, as Larder reads all. They are kept and shown, and change nothing.
@@ -23,74 +22,78 @@ const CLASSES: [&str; 5] = [
 /// The content type of objects put without one (S3).
 pub(crate) const DEFAULT_CONTENT_TYPE: &str = "binary/octet-stream";
 
-/// The fields that puts, copies and uploads share. Made by [`given_attributes`].
+/// The headers that puts, copies and uploads share.
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct Given {
-    pub(crate) cache_control: Option<String>,
-    pub(crate) content_disposition: Option<String>,
-    pub(crate) content_encoding: Option<String>,
-    pub(crate) content_language: Option<String>,
-    pub(crate) content_type: Option<String>,
-    pub(crate) expires: Option<String>,
-    pub(crate) metadata: Option<Metadata>,
-    pub(crate) storage_class: Option<StorageClass>,
-    pub(crate) tagging: Option<String>,
-    pub(crate) website_redirect: Option<String>,
-    pub(crate) acl: Option<String>,
-    pub(crate) grants: bool,
-    pub(crate) encryption: Encryption,
-    pub(crate) locks: bool,
+    cache_control: Option<String>,
+    content_disposition: Option<String>,
+    content_encoding: Option<String>,
+    content_language: Option<String>,
+    content_type: Option<String>,
+    /// It is kept as it came: S3 takes what is no date, too.
+    expires: Option<String>,
+    metadata: Vec<(String, String)>,
+    storage_class: Option<String>,
+    tagging: Option<String>,
+    website_redirect: Option<String>,
+    acl: Option<String>,
+    grants: bool,
+    encryption: Encryption,
+    locks: bool,
 }
 
-/// `Expires` in a form that the library refuses, for the operation that stores it.
-#[derive(Debug, Clone)]
-pub(crate) struct OddExpires(pub(crate) String);
-
-/// A request's `Expires` as it came.
-#[derive(Clone, Copy)]
-pub(crate) struct Expires<'r>(Option<&'r str>);
-
-impl<'r> Expires<'r> {
-    pub(crate) fn of(headers: &'r HeaderMap, extensions: &'r Extensions) -> Self {
-        let read = || headers.get(EXPIRES).and_then(|value| value.to_str().ok());
-        Self(extensions.get::<OddExpires>().map(|OddExpires(text)| text.as_str()).or_else(read))
+impl Given {
+    /// Takes a header, if it is one of these.
+    ///
+    /// # Errors
+    /// As [`Line::text`]; `InvalidArgument` for metadata that is no text.
+    pub(crate) fn take(&mut self, line: &Line<'_>) -> S3Result<bool> {
+        match line.name() {
+            "cache-control" => self.cache_control = line.joined_text()?,
+            "content-disposition" => self.content_disposition = line.utf8()?,
+            "content-encoding" => self.content_encoding = line.joined_text()?,
+            "content-language" => self.content_language = line.joined_text()?,
+            "content-type" => self.content_type = line.text()?,
+            "expires" => self.expires = line.text()?,
+            "x-amz-acl" => self.acl = line.text()?,
+            "x-amz-grant-full-control"
+            | "x-amz-grant-read"
+            | "x-amz-grant-read-acp"
+            | "x-amz-grant-write-acp" => self.grants |= line.is_given()?,
+            "x-amz-object-lock-legal-hold" | "x-amz-object-lock-mode" => {
+                self.locks |= line.is_given()?;
+            }
+            "x-amz-object-lock-retain-until-date" => {
+                let date = |text: &str| Timestamp::parse(TimestampFormat::DateTime, text).ok();
+                self.locks |= line.read(date)?.is_some();
+            }
+            "x-amz-storage-class" => self.storage_class = line.text()?,
+            "x-amz-tagging" => self.tagging = line.text()?,
+            "x-amz-website-redirect-location" => self.website_redirect = line.text()?,
+            name => match name.strip_prefix(metadata::PREFIX) {
+                Some(name) => self.take_metadata(name, line)?,
+                None => return self.encryption.take(line),
+            },
+        }
+        Ok(true)
     }
 
-    /// The text to store: a form's, which the protocol library has read, is written anew.
-    pub(crate) fn text(self, read: Option<Timestamp>) -> Option<String> {
-        match self.0.filter(|text| !text.is_empty()) {
-            Some(text) => Some(text.to_owned()),
-            None => read.and_then(|date| http_date(&date).ok()),
+    fn take_metadata(&mut self, name: &str, line: &Line<'_>) -> S3Result<()> {
+        if name.is_empty() {
+            return Ok(());
         }
+        let value = line.joined();
+        let text = std::str::from_utf8(value.as_bytes()).ok().and_then(metadata::decode);
+        let text = text.ok_or_else(|| line.invalid(&value))?.into_owned();
+        self.metadata.push((name.to_owned(), text));
+        Ok(())
+    }
+
+    /// True if a storage class is named.
+    pub(crate) fn names_class(&self) -> bool {
+        self.storage_class.is_some()
     }
 }
-
-/// Takes the attributes out of a request's input.
-macro_rules! given_attributes {
-    ($input:expr, $expires:expr) => {
-        $crate::request::attributes::Given {
-            cache_control: $input.cache_control.take(),
-            content_disposition: $input.content_disposition.take(),
-            content_encoding: $input.content_encoding.take(),
-            content_language: $input.content_language.take(),
-            content_type: $input.content_type.take(),
-            expires: $expires.text($input.expires.take()),
-            metadata: $input.metadata.take(),
-            storage_class: $input.storage_class.take(),
-            tagging: $input.tagging.take(),
-            website_redirect: $input.website_redirect_location.take(),
-            acl: $input.acl.as_ref().map(|acl| acl.as_str().to_owned()),
-            grants: $input.grant_full_control.is_some()
-                || $input.grant_read.is_some()
-                || $input.grant_read_acp.is_some()
-                || $input.grant_write_acp.is_some(),
-            encryption: $crate::request::encryption::given_encryption!($input),
-            locks: $input.object_lock_mode.is_some()
-                || $input.object_lock_legal_hold_status.is_some()
-                || $input.object_lock_retain_until_date.is_some(),
-        }
-    };
-}
-pub(crate) use given_attributes;
 
 /// Refuses access rules other than "the owner alone", which is what every object has.
 ///
@@ -120,11 +123,8 @@ impl Given {
             content_language: self.content_language,
             expires: self.expires,
             website_redirect: self.website_redirect,
-            storage_class: self
-                .storage_class
-                .map(|class| class.as_str().to_owned())
-                .filter(|class| class != StorageClass::STANDARD),
-            user: self.metadata.map(user_metadata).transpose()?.unwrap_or_default(),
+            storage_class: self.storage_class.filter(|class| class != StorageClass::STANDARD),
+            user: user_metadata(self.metadata)?,
             tags: self.tagging.as_deref().map(tags::parse_header).transpose()?.unwrap_or_default(),
         };
         check_size(&attributes)?;
@@ -135,13 +135,13 @@ impl Given {
     ///
     /// # Errors
     /// `NotImplemented`, or `InvalidStorageClass`.
-    pub(crate) fn refuse_absent_features(&self) -> S3Result<()> {
+    fn refuse_absent_features(&self) -> S3Result<()> {
         check_acl(self.acl.as_deref(), self.grants)?;
         self.encryption.refuse()?;
         if self.locks {
             return Err(not_implemented("Object lock"));
         }
-        match self.storage_class.as_ref().map(StorageClass::as_str) {
+        match self.storage_class.as_deref() {
             None | Some(StorageClass::STANDARD) => Ok(()),
             Some(class) if CLASSES.contains(&class) => Ok(()),
             Some(_) => Err(error(
@@ -171,19 +171,8 @@ fn without_aws_chunked(encoding: String) -> Option<String> {
     (!kept.is_empty()).then_some(kept)
 }
 
-/// A date as a header has it.
-///
-/// # Errors
-/// `InvalidArgument`.
-fn http_date(date: &Timestamp) -> S3Result<String> {
-    let mut text = Vec::new();
-    date.format(TimestampFormat::HttpDate, &mut text)
-        .map_err(|_| error(S3ErrorCode::InvalidArgument, "Expires is not a date"))?;
-    Ok(String::from_utf8_lossy(&text).into_owned())
-}
-
-/// Sorted by name, as the library's map has no order.
-fn user_metadata(metadata: Metadata) -> S3Result<Vec<(String, String)>> {
+/// Sorted by name.
+fn user_metadata(mut metadata: Vec<(String, String)>) -> S3Result<Vec<(String, String)>> {
     let bytes: usize = metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
     if bytes > USER_METADATA_BYTES_MAX {
         return Err(error(
@@ -191,10 +180,8 @@ fn user_metadata(metadata: Metadata) -> S3Result<Vec<(String, String)>> {
             "Your metadata headers exceed the maximum allowed metadata size",
         ));
     }
-    let lower = |(name, value): (String, String)| (name.to_ascii_lowercase(), value);
-    let mut user: Vec<_> = metadata.into_iter().map(lower).collect();
-    user.sort_unstable();
-    Ok(user)
+    metadata.sort_unstable();
+    Ok(metadata)
 }
 
 fn check_size(attributes: &Attributes) -> S3Result<()> {
@@ -233,14 +220,21 @@ fn check_size(attributes: &Attributes) -> S3Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use s3s::dto::PutObjectInput;
+    use http::{HeaderMap, HeaderName, HeaderValue};
 
     use super::*;
+    use crate::request::head::lines;
 
-    fn put(change: impl FnOnce(&mut PutObjectInput)) -> S3Result<Attributes> {
-        let mut input = PutObjectInput::default();
-        change(&mut input);
-        given_attributes!(input, Expires(None)).into_attributes()
+    fn put(headers: &[(&str, &str)]) -> S3Result<Attributes> {
+        let header = |(name, value): &(&str, &str)| {
+            (name.parse::<HeaderName>().unwrap(), HeaderValue::try_from(*value).unwrap())
+        };
+        let headers: HeaderMap = headers.iter().map(header).collect();
+        let mut given = Given::default();
+        for line in lines(&headers) {
+            assert!(given.take(&line)?, "{}", line.name());
+        }
+        given.into_attributes()
     }
 
     fn code(refused: S3Result<Attributes>) -> S3ErrorCode {
@@ -258,38 +252,40 @@ mod tests {
 
     #[test]
     fn user_metadata_is_bounded_and_ordered() {
-        let with = |pairs: Vec<(String, String)>| {
-            put(|input| input.metadata = Some(pairs.into_iter().collect()))
-        };
-        let stored = with(vec![("b".into(), "2".into()), ("a".into(), "1".into())]).unwrap();
+        let stored = put(&[("x-amz-meta-b", "2"), ("x-amz-meta-a", "1")]).unwrap();
         assert_eq!(stored.user, [("a".into(), "1".into()), ("b".into(), "2".into())]);
-        assert!(with(vec![("k".into(), "v".repeat(2047))]).is_ok());
-        assert_eq!(code(with(vec![("k".into(), "v".repeat(2048))])), S3ErrorCode::MetadataTooLarge);
+        assert!(put(&[("x-amz-meta-k", &"v".repeat(2047))]).is_ok());
+        let refused = put(&[("x-amz-meta-k", &"v".repeat(2048))]);
+        assert_eq!(code(refused), S3ErrorCode::MetadataTooLarge);
         let long = "d".repeat(ATTRIBUTE_BYTES_MAX + 1);
-        let refused = put(|input| input.content_disposition = Some(long));
+        let refused = put(&[("content-disposition", &long)]);
         assert_eq!(code(refused), S3ErrorCode::MetadataTooLarge);
     }
 
     #[test]
+    fn a_header_is_stored_as_it_came() {
+        let stored = put(&[("expires", "0"), ("cache-control", "no-store")]).unwrap();
+        assert_eq!(stored.expires.as_deref(), Some("0"));
+        assert_eq!(stored.cache_control.as_deref(), Some("no-store"));
+    }
+
+    #[test]
     fn what_larder_does_not_have_is_refused() {
-        let refused = put(|input| input.server_side_encryption = Some("AES256".to_owned().into()));
+        let refused = put(&[("x-amz-server-side-encryption", "AES256")]);
         assert_eq!(code(refused), S3ErrorCode::NotImplemented);
-        let refused = put(|input| input.object_lock_mode = Some("GOVERNANCE".to_owned().into()));
+        let refused = put(&[("x-amz-object-lock-mode", "GOVERNANCE")]);
         assert_eq!(code(refused), S3ErrorCode::NotImplemented);
-        let refused = put(|input| input.acl = Some("public-read".to_owned().into()));
+        let refused = put(&[("x-amz-acl", "public-read")]);
         assert_eq!(code(refused), S3ErrorCode::NotImplemented);
-        let refused = put(|input| input.grant_read = Some("id=x".to_owned()));
+        let refused = put(&[("x-amz-grant-read", "id=x")]);
         assert_eq!(code(refused), S3ErrorCode::NotImplemented);
-        let refused = put(|input| input.storage_class = Some("GLACIER".to_owned().into()));
+        let refused = put(&[("x-amz-storage-class", "GLACIER")]);
         assert_eq!(code(refused), S3ErrorCode::InvalidStorageClass);
         for class in CLASSES {
-            let taken = put(|input| input.storage_class = Some(class.to_owned().into())).unwrap();
+            let taken = put(&[("x-amz-storage-class", class)]).unwrap();
             assert_eq!(taken.storage_class.as_deref(), Some(class));
         }
-        let taken = put(|input| {
-            input.storage_class = Some("STANDARD".to_owned().into());
-            input.acl = Some("private".to_owned().into());
-        });
+        let taken = put(&[("x-amz-storage-class", "STANDARD"), ("x-amz-acl", "private")]);
         assert_eq!(taken.unwrap(), Attributes::default());
     }
 }

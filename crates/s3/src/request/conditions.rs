@@ -12,7 +12,7 @@ use s3s::dto::{ETag, ETagCondition, Timestamp, TimestampFormat};
 use s3s::{S3ErrorCode, S3Result};
 
 use super::head::Line;
-use super::routing::{Direct, Operation};
+use super::operation::{Operation, S3Operation};
 use crate::errors::{error, not_implemented};
 
 /// A header that lists entity tags. What is none matches nothing.
@@ -37,11 +37,10 @@ pub(crate) fn check_of_write(operation: Operation, headers: &HeaderMap) -> S3Res
     const OF_WRITES: [HeaderName; 5] =
         [IF_MATCH, IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_UNMODIFIED_SINCE, CONTENT_RANGE];
     let known: &[HeaderName] = match operation {
-        Operation::Direct(Direct::PutObject)
-        | Operation::Library("CompleteMultipartUpload" | "CopyObject") => {
-            &[IF_MATCH, IF_NONE_MATCH]
-        }
-        Operation::Direct(Direct::DeleteObject) => &[IF_MATCH],
+        Operation::S3(
+            S3Operation::CompleteMultipartUpload | S3Operation::CopyObject | S3Operation::PutObject,
+        ) => &[IF_MATCH, IF_NONE_MATCH],
+        Operation::S3(S3Operation::DeleteObject) => &[IF_MATCH],
         _ => &[],
     };
     for (name, value) in headers.iter().filter(|(name, _)| OF_WRITES.contains(name)) {
@@ -72,7 +71,7 @@ pub(crate) fn date_of_line(line: &Line<'_>) -> S3Result<Option<Timestamp>> {
 pub(crate) fn etags(header: &ETagCondition) -> EtagList {
     match header {
         ETagCondition::Any => EtagList::Any,
-        // The library takes a list as one tag; its quotes are at the list's ends.
+        // A list is kept as one tag; its quotes are at the list's ends.
         ETagCondition::ETag(tag) => EtagList::Of(
             tag.value()
                 .split(',')

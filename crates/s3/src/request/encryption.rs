@@ -5,8 +5,11 @@ use http::HeaderMap;
 use s3s::crypto::{Checksum as _, Md5};
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
+use super::head::Line;
 use crate::errors::{error, not_implemented};
 
+/// The name of the header, and the beginning of all others.
+const HEADER: &str = "x-amz-server-side-encryption";
 /// The only algorithm for keys that customers provide (S3).
 const CUSTOMER_ALGORITHM: &str = "AES256";
 /// Bytes of such a key.
@@ -14,33 +17,46 @@ const CUSTOMER_KEY_BYTES: usize = 32;
 /// The algorithms that may be asked for instead, with keys of the service (S3).
 const SERVICE_ALGORITHMS: [&str; 3] = ["AES256", "aws:kms", "aws:kms:dsse"];
 
-/// The encryption that a put, copy or upload asks for. Made by [`given_encryption`].
-#[derive(Debug, Clone, Default)]
+/// The encryption that a put, copy or upload asks for.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Encryption {
-    pub(crate) service: Option<String>,
-    pub(crate) service_key: bool,
-    pub(crate) customer: Option<String>,
-    pub(crate) customer_key: Option<String>,
-    pub(crate) customer_key_md5: Option<String>,
+    service: Option<String>,
+    service_key: bool,
+    customer: Option<String>,
+    customer_key: Option<String>,
+    customer_key_md5: Option<String>,
 }
-
-/// Collects a request's encryption fields.
-macro_rules! given_encryption {
-    ($input:expr) => {
-        $crate::request::encryption::Encryption {
-            service: $input.server_side_encryption.as_ref().map(|name| name.as_str().to_owned()),
-            service_key: $input.ssekms_key_id.is_some()
-                || $input.ssekms_encryption_context.is_some()
-                || $input.bucket_key_enabled.is_some(),
-            customer: $input.sse_customer_algorithm.take(),
-            customer_key: $input.sse_customer_key.take(),
-            customer_key_md5: $input.sse_customer_key_md5.take(),
-        }
-    };
-}
-pub(crate) use given_encryption;
 
 impl Encryption {
+    /// Takes a header, if it asks for encryption.
+    ///
+    /// # Errors
+    /// As [`Line::text`].
+    pub(crate) fn take(&mut self, line: &Line<'_>) -> S3Result<bool> {
+        let Some(what) = line.name().strip_prefix(HEADER) else { return Ok(false) };
+        match what {
+            "" => self.service = line.text()?,
+            "-aws-kms-key-id" | "-context" => self.service_key |= line.is_given()?,
+            "-bucket-key-enabled" => self.service_key |= line.boolean()?.is_some(),
+            "-customer-algorithm" => self.customer = line.text()?,
+            "-customer-key" => self.customer_key = line.text()?,
+            "-customer-key-md5" => self.customer_key_md5 = line.text()?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Refuses a customer's key for what has none.
+    ///
+    /// # Errors
+    /// `InvalidRequest`.
+    pub(crate) fn refuse_customer_key(&self) -> S3Result<()> {
+        match self.customer.is_some() || self.customer_key.is_some() {
+            true => Err(not_applicable()),
+            false => Ok(()),
+        }
+    }
+
     /// # Errors
     /// `InvalidArgument` for a contradiction, else `NotImplemented`, unless nothing is asked for.
     pub(crate) fn refuse(&self) -> S3Result<()> {
@@ -108,12 +124,12 @@ impl Encryption {
 /// # Errors
 /// `InvalidRequest` for a customer's key, `InvalidArgument` for what only a put may ask for.
 pub(crate) fn refuse_reading(headers: &HeaderMap) -> S3Result<()> {
-    let customer = "x-amz-server-side-encryption-customer-";
     for name in headers.keys() {
-        if name.as_str().starts_with(customer) {
+        let what = name.as_str().strip_prefix(HEADER);
+        if what.is_some_and(|what| what.starts_with("-customer-")) {
             return Err(not_applicable());
         }
-        if name == "x-amz-server-side-encryption" {
+        if what == Some("") {
             return Err(invalid(
                 "x-amz-server-side-encryption header is not supported for this operation.",
             ));

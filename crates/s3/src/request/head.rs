@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::iter::Peekable;
+use std::str::FromStr;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use s3s::{S3Error, S3ErrorCode, S3Result};
@@ -21,6 +22,17 @@ pub(crate) struct Line<'r> {
 /// Each header of a request once.
 pub(crate) fn lines(headers: &HeaderMap) -> impl Iterator<Item = Line<'_>> {
     Lines(headers.iter().peekable())
+}
+
+/// The text of one header; `None` if it is not there, or empty.
+///
+/// # Errors
+/// As [`Line::read`].
+pub(crate) fn text<'r>(headers: &'r HeaderMap, name: &str) -> S3Result<Option<&'r str>> {
+    match lines(headers).find(|line| line.name() == name) {
+        Some(line) => line.read(Some),
+        None => Ok(None),
+    }
 }
 
 struct Lines<'r>(Peekable<http::header::Iter<'r, HeaderValue>>);
@@ -74,6 +86,26 @@ impl<'r> Line<'r> {
         self.read(|text| Some(text.to_owned().into()))
     }
 
+    /// True if there is a value.
+    ///
+    /// # Errors
+    /// As [`Self::text`].
+    pub(crate) fn is_given(&self) -> S3Result<bool> {
+        Ok(self.read(Some)?.is_some())
+    }
+
+    /// The value as true or false.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(crate) fn boolean(&self) -> S3Result<Option<bool>> {
+        self.read(|text| match text {
+            "true" | "True" => Some(true),
+            "false" | "False" => Some(false),
+            _ => None,
+        })
+    }
+
     /// The value as text of any language, as browsers send the names of files.
     ///
     /// # Errors
@@ -84,11 +116,11 @@ impl<'r> Line<'r> {
         Ok(Some(text.to_owned()))
     }
 
-    /// The value as a number.
+    /// The value as a number: one that only begins as a number is none.
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub(crate) fn number(&self) -> S3Result<Option<i64>> {
+    pub(crate) fn number<T: FromStr>(&self) -> S3Result<Option<T>> {
         self.read(|text| text.parse().ok())
     }
 
@@ -130,11 +162,6 @@ impl<'r> Line<'r> {
         }
     }
 
-    /// The name and the joined value of a header that has several lines.
-    pub(crate) fn if_several(&self) -> Option<(HeaderName, HeaderValue)> {
-        (!self.more.is_empty()).then(|| (self.name.clone(), self.joined().into_owned()))
-    }
-
     /// A value that means nothing.
     pub(crate) fn invalid(&self, value: &HeaderValue) -> S3Error {
         let message = format!("invalid header: {}: {value:?}", self.name);
@@ -142,10 +169,17 @@ impl<'r> Line<'r> {
     }
 }
 
-/// True for a header of which S3 joins several lines.
-pub(crate) fn takes_several(name: &str) -> bool {
-    matches!(name, "cache-control" | "content-encoding" | "content-language")
-        || name.starts_with("x-amz-meta-")
+/// A number that bounds a page, or that it begins after.
+///
+/// # Errors
+/// `InvalidArgument` in S3's words.
+pub(crate) fn count(name: &str, text: &str) -> S3Result<i32> {
+    let message = match text.parse() {
+        Ok(count @ 0..) => return Ok(count),
+        Ok(_) => format!("Argument {name} must be an integer between 0 and 2147483647"),
+        Err(_) => format!("Provided {name} not an integer or within integer range"),
+    };
+    Err(error(S3ErrorCode::InvalidArgument, message))
 }
 
 /// The parameters of a query. Their names have one spelling (`address.rs`).
@@ -205,12 +239,12 @@ impl<'r> Parameters<'r> {
         read(&value).map(Some).ok_or_else(invalid)
     }
 
-    /// The value of a parameter as a number.
+    /// The value of a parameter as a number that bounds a page, or that it begins after.
     ///
     /// # Errors
-    /// As [`Self::read`].
-    pub(crate) fn number(self, name: &str) -> S3Result<Option<i32>> {
-        self.read(name, |text| text.parse().ok())
+    /// As [`Self::one`], and [`count`].
+    pub(crate) fn count(self, name: &str) -> S3Result<Option<i32>> {
+        self.one(name)?.map(|text| count(name, &text)).transpose()
     }
 }
 
@@ -314,9 +348,13 @@ mod tests {
         assert_eq!(line("text").text::<String>().unwrap().as_deref(), Some("a b"));
         assert_eq!(code(line("odd").text::<String>()), Some(S3ErrorCode::InvalidArgument));
         assert_eq!(code(line("odd").joined_text()), Some(S3ErrorCode::InvalidArgument));
-        assert_eq!(line("number").number().unwrap(), Some(-5));
+        assert_eq!(line("number").number().unwrap(), Some(-5_i64));
         for name in ["long", "text"] {
-            assert_eq!(code(line(name).number()), Some(S3ErrorCode::InvalidArgument), "{name}");
+            assert_eq!(
+                code(line(name).number::<i64>()),
+                Some(S3ErrorCode::InvalidArgument),
+                "{name}"
+            );
         }
     }
 
@@ -327,10 +365,19 @@ mod tests {
         assert_eq!(query.one("b").unwrap().as_deref(), Some("x y+ä"));
         assert_eq!(query.one("c").unwrap(), None);
         assert_eq!(code(query.one("a")), Some(S3ErrorCode::InvalidRequest));
-        assert_eq!(query.number("n").unwrap(), Some(7));
-        assert_eq!(code(query.number("e")), Some(S3ErrorCode::InvalidArgument));
+        assert_eq!(query.count("n").unwrap(), Some(7));
+        assert_eq!(code(query.count("e")), Some(S3ErrorCode::InvalidArgument));
         assert_eq!(code(Parameters::of("a=%FF").one("a")), Some(S3ErrorCode::InvalidURI));
         assert_eq!(Parameters::of("").names().count(), 0);
+    }
+
+    #[test]
+    fn a_page_has_a_number_in_range() {
+        assert_eq!(count("n", "0").unwrap(), 0);
+        assert_eq!(count("n", "2147483647").unwrap(), i32::MAX);
+        for none in ["", "-1", "2147483648", "1x", "1 "] {
+            assert_eq!(code(count("n", none)), Some(S3ErrorCode::InvalidArgument), "{none}");
+        }
     }
 
     #[test]

@@ -2,9 +2,11 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `routing.rs` | the operation, and how the body is framed |
+//! | `operation.rs`, `routing.rs` | the operations, and which one it is |
 //! | `address.rs` | the spelling of an address, and what it names |
 //! | `head.rs` | headers and parameters, as operations read them |
+//! | `digests.rs` | digests that are announced |
+//! | `xml.rs` | documents |
 //! | `metadata.rs` | the text of user metadata |
 //! | `ids.rs` | the id that a request gets |
 //! | `names.rs` | buckets, keys, versions and owners |
@@ -19,14 +21,17 @@
 pub(crate) mod address;
 pub(crate) mod attributes;
 pub(crate) mod conditions;
+pub(crate) mod digests;
 pub(crate) mod encryption;
 pub(crate) mod head;
 pub(crate) mod ids;
 pub(crate) mod metadata;
 pub(crate) mod moved;
 pub(crate) mod names;
+pub(crate) mod operation;
 pub(crate) mod own_headers;
 pub(crate) mod range;
 pub(crate) mod routing;
 pub(crate) mod tags;
 pub(crate) mod token;
+pub(crate) mod xml;

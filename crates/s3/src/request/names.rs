@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::HOST;
+use larder_types::limits::PART_NUMBER_MAX;
 use larder_types::{BucketName, ObjectKey};
 use s3s::dto::{Initiator, Owner};
 use s3s::{S3ErrorCode, S3Result};
@@ -14,6 +15,9 @@ pub(crate) const OWNER_ID: &str =
     "6c61726465726c61726465726c61726465726c61726465726c6172646572726f";
 /// The one user's name.
 pub(crate) const OWNER_NAME: &str = "root";
+
+/// The header that says whom a request expects to own its bucket.
+pub(crate) const EXPECTED_OWNER: &str = "x-amz-expected-bucket-owner";
 
 /// The one user.
 pub(crate) fn owner() -> Owner {
@@ -47,10 +51,26 @@ pub(crate) fn check_owner(expected: Option<&str>) -> S3Result<()> {
 /// A key.
 ///
 /// # Errors
-/// `KeyTooLongError`.
+/// `UserKeyMustBeSpecified` if it is empty, `KeyTooLongError`.
 pub(crate) fn key(key: String) -> S3Result<ObjectKey> {
+    if key.is_empty() {
+        return Err(error(S3ErrorCode::UserKeyMustBeSpecified, "An object's key cannot be empty."));
+    }
     ObjectKey::try_from(Bytes::from(key))
         .map_err(|_| error(S3ErrorCode::KeyTooLongError, "Your key is too long"))
+}
+
+/// A part's number.
+///
+/// # Errors
+/// `InvalidArgument` outside S3's range.
+pub(crate) fn part_number(number: Option<u16>) -> S3Result<u16> {
+    number.filter(|number| (1..=PART_NUMBER_MAX).contains(number)).ok_or_else(|| {
+        error(
+            S3ErrorCode::InvalidArgument,
+            format!("Part number must be an integer between 1 and {PART_NUMBER_MAX}, inclusive"),
+        )
+    })
 }
 
 /// Objects of a bucket without versioning have one version, and its id is `null`.
@@ -77,6 +97,14 @@ pub(crate) fn location(headers: &HeaderMap, bucket: &str, key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn part_numbers_have_a_range() {
+        for number in [None, Some(0), Some(10_001), Some(u16::MAX)] {
+            assert!(part_number(number).is_err(), "{number:?}");
+        }
+        assert_eq!(part_number(Some(10_000)).unwrap(), 10_000);
+    }
 
     #[test]
     fn an_object_is_found_where_the_client_found_the_bucket() {

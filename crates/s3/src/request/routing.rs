@@ -1,91 +1,21 @@
 //! The operation of a request, decided once: what counts the request, what decides access and what calls the operation all
-//! take this decision. Beside it stands how the body is framed, and the memory that it takes.
+//! take this decision. Beside it stands the memory that the body takes.
 //!
 //! # Invariants
 //!
-//! 1. Of several sub-resources the first of [`SUB_RESOURCES`] decides. That is the protocol library's order, which routes
-//!    [`Operation::Library`] once more.
+//! 1. Of several sub-resources the first of [`SUB_RESOURCES`] decides.
 //! 2. A sub-resource of S3's that makes no operation here is refused. Passed over, a request to change an object's
 //!    encryption would put the request's XML in the object's place. Parameters that are not S3's are passed over, as S3 does.
 
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING};
+use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Method, Request};
 use s3s::{S3Error, S3ErrorCode};
 
 use super::head::{Parameters, is_presigned};
+use super::operation::{Operation, Question, S3Operation};
 use crate::errors::{error, not_implemented};
 use crate::limits::BODY_SHARE_BYTES_MAX;
 use crate::options::Domains;
-
-/// The thing that a request asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Operation {
-    /// It is called without the protocol library.
-    Direct(Direct),
-    /// The protocol library routes and calls it. The name is S3's, or that of a few together.
-    Library(&'static str),
-    /// The question of a browser whether a page of another origin may ask.
-    Preflight,
-    /// A question for more than objects, whatever its method.
-    Admin(Question),
-}
-
-/// A question of a program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Question {
-    /// The state of the store or its cluster.
-    Status,
-    /// The same for MinIO's client.
-    Info,
-    /// Metrics, as MinIO's client asks and as it has Prometheus ask.
-    Metrics,
-}
-
-impl Question {
-    /// No bucket's name begins with `_`, and a bucket `minio` has MinIO's paths for keys.
-    fn of(path: &str, has_minio: impl FnOnce() -> bool) -> Option<Self> {
-        let asked = match path {
-            "/_larder/v1/status" => return Some(Self::Status),
-            "/minio/admin/v3/info" => Self::Info,
-            "/minio/v2/metrics/cluster" | "/minio/v2/metrics/node" => Self::Metrics,
-            _ => return None,
-        };
-        (!has_minio()).then_some(asked)
-    }
-}
-
-/// An operation that is called without the protocol library.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Direct {
-    PutObject,
-    GetObject,
-    HeadObject,
-    DeleteObject,
-    ListObjectsV2,
-}
-
-impl Operation {
-    /// S3's name of the operation, for counts and logs.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Direct(Direct::PutObject) => "PutObject",
-            Self::Direct(Direct::GetObject) => "GetObject",
-            Self::Direct(Direct::HeadObject) => "HeadObject",
-            Self::Direct(Direct::DeleteObject) => "DeleteObject",
-            Self::Direct(Direct::ListObjectsV2) => "ListObjectsV2",
-            Self::Library(name) => name,
-            Self::Preflight => "Preflight",
-            Self::Admin(Question::Status) => "AdminStatus",
-            Self::Admin(Question::Info) => "AdminInfo",
-            Self::Admin(Question::Metrics) => "AdminMetrics",
-        }
-    }
-}
-
-/// A request that no operation takes.
-const UNKNOWN: Operation = Operation::Library("Unknown");
-/// An upload by an HTML form.
-const POST_OBJECT: Operation = Operation::Library("PostObject");
 
 /// A request from outside, by its head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,8 +29,6 @@ pub(crate) struct Route {
     pub(crate) body_bytes: u64,
     /// True for an HTML form, whose head is read before it is known who sends it.
     pub(crate) form: bool,
-    /// True if the protocol library reads the body by itself, before the operation begins.
-    pub(crate) xml: bool,
     unserved: Option<Unserved>,
 }
 
@@ -115,10 +43,14 @@ pub(crate) enum Level {
 /// The reason that no operation takes a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Unserved {
-    /// It names this sub-resource.
+    /// It names this sub-resource, which no operation here has.
     SubResource(&'static str),
+    /// What it names, a sub-resource or the address alone, has other methods.
+    Method(Option<&'static str>),
     /// One parameter lacks another, or may not be there.
     Parameters(&'static str),
+    /// It is posted to a bucket, and is no form.
+    NoForm,
 }
 
 impl Route {
@@ -143,31 +75,29 @@ impl Route {
             (Some(asked), _) => (Operation::Admin(asked), None),
             (None, &Method::OPTIONS) => (Operation::Preflight, None),
             _ => match operation(method, level, query, headers) {
-                Ok(_) if form => (POST_OBJECT, None),
+                Ok(_) if form => (Operation::PostObject, None),
+                Ok(Operation::PostObject) => (Operation::PostObject, Some(Unserved::NoForm)),
                 Ok(operation) => (operation, None),
-                Err(unserved) => (UNKNOWN, Some(unserved)),
+                Err(unserved) => (Operation::Unknown, Some(unserved)),
             },
         };
         let body_bytes = announced_bytes(headers);
-        let is_stored = matches!(operation, Operation::Direct(_) | UPLOAD_PART);
-        Self {
-            operation,
-            level,
-            virtual_host,
-            body_bytes,
-            form,
-            xml: body_bytes > 0 && !is_stored,
-            unserved,
-        }
+        Self { operation, level, virtual_host, body_bytes, form, unserved }
     }
 
     /// Refuses what no operation takes.
     ///
     /// # Errors
-    /// `NotImplemented` that names the sub-resource; `InvalidArgument` where one lacks another, or may not be there.
+    /// `NotImplemented` that names the sub-resource; `MethodNotAllowed` with those that are; `InvalidArgument` where one
+    /// lacks another, or may not be there; `PreconditionFailed` without a form.
     pub(crate) fn check(&self, method: &Method) -> Result<(), S3Error> {
         match self.unserved {
             None => Ok(()),
+            Some(Unserved::Method(name)) => Err(not_allowed(&allowed(self.level, name))),
+            Some(Unserved::NoForm) => Err(error(
+                S3ErrorCode::PreconditionFailed,
+                "Bucket POST must be of the enclosure-type multipart/form-data",
+            )),
             Some(Unserved::SubResource(name)) => {
                 let of = if self.level == Level::Object { "an object" } else { "a bucket" };
                 Err(not_implemented(&format!("{method} of {name} of {of}")))
@@ -211,7 +141,31 @@ fn level(path: &str, virtual_host: bool) -> Level {
     }
 }
 
-const UPLOAD_PART: Operation = Operation::Library("UploadPart");
+/// The methods that an address has, or a sub-resource of it.
+fn allowed(level: Level, name: Option<&'static str>) -> Vec<&'static str> {
+    let of_address: &[&str] = match level {
+        Level::Service => &["GET", "HEAD"],
+        Level::Bucket => &["DELETE", "GET", "HEAD", "POST", "PUT"],
+        Level::Object => &["DELETE", "GET", "HEAD", "PUT"],
+    };
+    match name {
+        None => of_address.to_vec(),
+        Some(name) => {
+            let makes =
+                |method: &&str| matches!(meaning(method, level, name, false), Meaning::Makes(_));
+            ["DELETE", "GET", "POST", "PUT"].into_iter().filter(makes).collect()
+        }
+    }
+}
+
+fn not_allowed(allowed: &[&str]) -> S3Error {
+    let message = "The specified method is not allowed against this resource.";
+    let mut refused = error(S3ErrorCode::MethodNotAllowed, message);
+    if let Ok(allowed) = HeaderValue::try_from(allowed.join(", ")) {
+        refused.set_headers(HeaderMap::from_iter([(ALLOW, allowed)]));
+    }
+    refused
+}
 
 /// Sub-resources of S3's, and what chooses a version or a part. The first that is there decides.
 const SUB_RESOURCES: [&str; 42] = [
@@ -275,63 +229,63 @@ fn named(query: &str) -> impl Iterator<Item = &'static str> {
 /// The meaning of a sub-resource for a method at a depth.
 enum Meaning {
     /// It makes this operation of the request.
-    Makes(&'static str),
+    Makes(S3Operation),
     /// It says more of the operation.
     Qualifies,
     /// No operation here has it.
     Nothing,
 }
 
-fn meaning(method: &str, level: Level, name: &str, copies: bool) -> Meaning {
+fn meaning(method: &str, level: Level, name: &'static str, copies: bool) -> Meaning {
     use Level::{Bucket, Object};
     use Meaning::{Makes, Nothing, Qualifies};
+    use S3Operation as Op;
     match (method, level, name) {
-        ("GET", Object, "attributes") => Makes("GetObjectAttributes"),
-        ("GET", Object, "acl" | "legal-hold" | "retention") => Makes("GetObjectSetting"),
-        ("PUT", Object, "acl" | "legal-hold" | "retention") => Makes("PutObjectSetting"),
-        ("GET", Object, "tagging") => Makes("GetObjectTagging"),
-        ("PUT", Object, "tagging") => Makes("PutObjectTagging"),
-        ("DELETE", Object, "tagging") => Makes("DeleteObjectTagging"),
-        ("POST", Object, "uploads") => Makes("CreateMultipartUpload"),
-        ("GET", Object, "uploadId") => Makes("ListParts"),
-        ("PUT", Object, "uploadId") if copies => Makes("UploadPartCopy"),
-        ("PUT", Object, "uploadId") => Makes("UploadPart"),
-        ("POST", Object, "uploadId") => Makes("CompleteMultipartUpload"),
-        ("DELETE", Object, "uploadId") => Makes("AbortMultipartUpload"),
+        ("GET", Object, "attributes") => Makes(Op::GetObjectAttributes),
+        ("GET", Object, "acl" | "legal-hold" | "retention") => Makes(Op::GetObjectSetting(name)),
+        ("PUT", Object, "acl" | "legal-hold" | "retention") => Makes(Op::PutObjectSetting(name)),
+        ("GET", Object, "tagging") => Makes(Op::GetObjectTagging),
+        ("PUT", Object, "tagging") => Makes(Op::PutObjectTagging),
+        ("DELETE", Object, "tagging") => Makes(Op::DeleteObjectTagging),
+        ("POST", Object, "uploads") => Makes(Op::CreateMultipartUpload),
+        ("GET", Object, "uploadId") => Makes(Op::ListParts),
+        ("PUT", Object, "uploadId") if copies => Makes(Op::UploadPartCopy),
+        ("PUT", Object, "uploadId") => Makes(Op::UploadPart),
+        ("POST", Object, "uploadId") => Makes(Op::CompleteMultipartUpload),
+        ("DELETE", Object, "uploadId") => Makes(Op::AbortMultipartUpload),
         ("GET" | "PUT", Object, "partNumber") => Qualifies,
         ("GET" | "PUT" | "POST" | "DELETE", Object, "versionId") => Qualifies,
         // Lists have neither, and change nothing.
         ("GET", Bucket, "partNumber" | "versionId") => Qualifies,
-        ("GET", Bucket, "cors") => Makes("GetBucketCors"),
-        ("PUT", Bucket, "cors") => Makes("PutBucketCors"),
-        ("DELETE", Bucket, "cors") => Makes("DeleteBucketCors"),
-        ("GET", Bucket, "location") => Makes("GetBucketLocation"),
-        ("GET", Bucket, "uploads") => Makes("ListMultipartUploads"),
-        ("GET", Bucket, "versions") => Makes("ListObjectVersions"),
-        ("POST", Bucket, "delete") => Makes("DeleteObjects"),
+        ("GET", Bucket, "cors") => Makes(Op::GetBucketCors),
+        ("PUT", Bucket, "cors") => Makes(Op::PutBucketCors),
+        ("DELETE", Bucket, "cors") => Makes(Op::DeleteBucketCors),
+        ("GET", Bucket, "location") => Makes(Op::GetBucketLocation),
+        ("GET", Bucket, "uploads") => Makes(Op::ListMultipartUploads),
+        ("GET", Bucket, "versions") => Makes(Op::ListObjectVersions),
+        ("POST", Bucket, "delete") => Makes(Op::DeleteObjects),
         (
             "GET" | "PUT" | "DELETE",
             Bucket,
             "encryption" | "lifecycle" | "ownershipControls" | "policy" | "publicAccessBlock"
             | "replication" | "tagging" | "website",
-        ) => Makes(setting(method)),
+        ) => Makes(setting(method, name)),
         (
             "GET" | "PUT",
             Bucket,
             "accelerate" | "acl" | "logging" | "notification" | "object-lock" | "requestPayment"
             | "versioning",
-        ) => Makes(setting(method)),
-        ("GET", Bucket, "policyStatus") => Makes(setting(method)),
+        ) => Makes(setting(method, name)),
+        ("GET", Bucket, "policyStatus") => Makes(setting(method, name)),
         _ => Nothing,
     }
 }
 
-/// Settings of buckets are counted together but for CORS: nobody has any other.
-fn setting(method: &str) -> &'static str {
+fn setting(method: &str, name: &'static str) -> S3Operation {
     match method {
-        "GET" => "GetBucketSetting",
-        "PUT" => "PutBucketSetting",
-        _ => "DeleteBucketSetting",
+        "GET" => S3Operation::GetBucketSetting(name),
+        "PUT" => S3Operation::PutBucketSetting(name),
+        _ => S3Operation::DeleteBucketSetting(name),
     }
 }
 
@@ -356,35 +310,38 @@ fn operation(
         let mut made = None;
         for name in named(query) {
             match meaning(method, level, name, copies()) {
-                Meaning::Makes(name) => made = made.or(Some(name)),
+                Meaning::Makes(operation) => made = made.or(Some(operation)),
                 Meaning::Qualifies => {}
-                Meaning::Nothing => return Err(Unserved::SubResource(name)),
+                Meaning::Nothing if allowed(level, Some(name)).is_empty() => {
+                    return Err(Unserved::SubResource(name));
+                }
+                Meaning::Nothing => return Err(Unserved::Method(Some(name))),
             }
         }
         if (method, level) == ("PUT", Object) {
             check_put(query)?;
         }
-        if let Some(name) = made {
-            return Ok(Operation::Library(name));
+        if let Some(operation) = made {
+            return Ok(Operation::S3(operation));
         }
     }
-    Ok(match (method, level) {
-        ("GET", Object) => Operation::Direct(Direct::GetObject),
-        ("HEAD", Object) => Operation::Direct(Direct::HeadObject),
-        ("PUT", Object) if copies() => Operation::Library("CopyObject"),
-        ("PUT", Object) => Operation::Direct(Direct::PutObject),
-        ("DELETE", Object) => Operation::Direct(Direct::DeleteObject),
+    Ok(Operation::S3(match (method, level) {
+        ("GET", Object) => S3Operation::GetObject,
+        ("HEAD", Object) => S3Operation::HeadObject,
+        ("PUT", Object) if copies() => S3Operation::CopyObject,
+        ("PUT", Object) => S3Operation::PutObject,
+        ("DELETE", Object) => S3Operation::DeleteObject,
         ("GET", Bucket) => match Parameters::of(query).one("list-type") {
-            Ok(Some(version)) if version == "2" => Operation::Direct(Direct::ListObjectsV2),
-            _ => Operation::Library("ListObjects"),
+            Ok(Some(version)) if version == "2" => S3Operation::ListObjectsV2,
+            _ => S3Operation::ListObjects,
         },
-        ("HEAD", Bucket) => Operation::Library("HeadBucket"),
-        ("PUT", Bucket) => Operation::Library("CreateBucket"),
-        ("DELETE", Bucket) => Operation::Library("DeleteBucket"),
-        ("POST", Bucket) => POST_OBJECT,
-        ("GET", Service) => Operation::Library("ListBuckets"),
-        _ => UNKNOWN,
-    })
+        ("HEAD", Bucket) => S3Operation::HeadBucket,
+        ("PUT", Bucket) => S3Operation::CreateBucket,
+        ("DELETE", Bucket) => S3Operation::DeleteBucket,
+        ("POST", Bucket) => return Ok(Operation::PostObject),
+        ("GET" | "HEAD", Service) => return Ok(Operation::ListBuckets),
+        _ => return Err(Unserved::Method(None)),
+    }))
 }
 
 /// A part has a number and an upload, and what is put has no version yet.
@@ -422,6 +379,7 @@ mod tests {
     fn operations_are_told_by_method_and_address() {
         for (method, uri, expected) in [
             ("GET", "/", "ListBuckets"),
+            ("HEAD", "/", "ListBuckets"),
             ("GET", "/b", "ListObjects"),
             ("GET", "/b/?list-type=2&prefix=versions", "ListObjectsV2"),
             ("GET", "/b?list-type=%32", "ListObjectsV2"),
@@ -465,7 +423,7 @@ mod tests {
             let request = Request::builder().method(method).uri("/b?delete");
             let request = request.header(CONTENT_TYPE, kind).body(()).unwrap();
             let route = Route::of(&request, &Domains::none(), || false);
-            assert_eq!(route.form, route.operation == POST_OBJECT);
+            assert_eq!(route.form, route.operation == Operation::PostObject);
             route.form
         };
         assert!(of("POST", b"multipart/form-data; boundary=x"));
@@ -488,13 +446,9 @@ mod tests {
         for (method, uri) in [
             ("PUT", "/b/k?encryption"),
             ("PUT", "/b/k?x-id=RenameObject&renameObject"),
-            ("PUT", "/b/k?uploads="),
             ("PUT", "/b/k?tagging&restore"),
             ("PUT", "/b?metadataConfiguration"),
             ("PUT", "/b?abac"),
-            ("DELETE", "/b/k?acl"),
-            ("DELETE", "/b/k?retention&versionId=null"),
-            ("DELETE", "/b?versioning"),
             ("DELETE", "/b?metadataConfiguration"),
             ("GET", "/b/k?restore"),
             ("GET", "/b/k?torrent"),
@@ -503,7 +457,34 @@ mod tests {
             ("POST", "/b/k?encryption"),
         ] {
             assert_eq!(refused(method, uri), Some(S3ErrorCode::NotImplemented), "{method} {uri}");
-            assert_eq!(route(method, uri).operation, UNKNOWN, "{method} {uri}");
+            assert_eq!(route(method, uri).operation, Operation::Unknown, "{method} {uri}");
+        }
+    }
+
+    #[test]
+    fn what_is_posted_to_a_bucket_is_a_form() {
+        assert_eq!(route("POST", "/b").operation, Operation::PostObject);
+        assert_eq!(refused("POST", "/b"), Some(S3ErrorCode::PreconditionFailed));
+    }
+
+    #[test]
+    fn a_method_that_an_address_lacks_is_told_with_those_that_it_has() {
+        for (method, uri, allowed) in [
+            ("PATCH", "/b/k", "DELETE, GET, HEAD, PUT"),
+            ("POST", "/b/k", "DELETE, GET, HEAD, PUT"),
+            ("PATCH", "/b", "DELETE, GET, HEAD, POST, PUT"),
+            ("PUT", "/", "GET, HEAD"),
+            ("DELETE", "/b/k?acl", "GET, PUT"),
+            ("DELETE", "/b/k?retention&versionId=null", "GET, PUT"),
+            ("PUT", "/b/k?uploads=", "POST"),
+            ("DELETE", "/b?versioning", "GET, PUT"),
+            ("GET", "/b?delete", "POST"),
+        ] {
+            let route = route(method, uri);
+            assert_eq!(route.operation, Operation::Unknown, "{method} {uri}");
+            let refused = route.check(&method.parse().unwrap()).unwrap_err();
+            assert_eq!(refused.code(), &S3ErrorCode::MethodNotAllowed, "{method} {uri}");
+            assert_eq!(refused.headers().unwrap()[ALLOW], allowed, "{method} {uri}");
         }
     }
 

@@ -1,8 +1,8 @@
 //! Object tags: their rules, and their form in a header and in XML.
 
-use s3s::dto::{Tag, Tagging};
-use s3s::{S3ErrorCode, S3Result};
+use s3s::{S3Error, S3ErrorCode, S3Result};
 
+use super::xml::{self, Xml, once};
 use crate::errors::error;
 use crate::limits::{TAG_KEY_CHARS_MAX, TAG_VALUE_CHARS_MAX, TAGS_MAX};
 
@@ -44,10 +44,43 @@ pub(crate) fn header(tags: &Tags) -> String {
 /// The tags of an XML document.
 ///
 /// # Errors
-/// As [`checked`].
-pub(crate) fn of_xml(tagging: Tagging) -> S3Result<Tags> {
-    let tag = |tag: Tag| (tag.key.unwrap_or_default(), tag.value.unwrap_or_default());
-    checked(tagging.tag_set.into_iter().map(tag).collect())
+/// `MalformedXML`, and as [`checked`].
+pub(crate) fn of_document(document: &[u8]) -> S3Result<Tags> {
+    let mut set = None;
+    xml::read(document, "Tagging", |xml| {
+        xml.children(|xml, name| match name {
+            "TagSet" => once(&mut set, tag_set(xml)?),
+            _ => Err(xml::malformed()),
+        })
+    })?;
+    checked(set.ok_or_else(xml::malformed)?)
+}
+
+fn tag_set(xml: &mut Xml<'_>) -> S3Result<Tags> {
+    let mut tags = Tags::new();
+    xml.children(|xml, name| match name {
+        "Tag" if tags.len() > TAGS_MAX => Err(too_many()),
+        "Tag" => {
+            tags.push(tag(xml)?);
+            Ok(())
+        }
+        _ => Err(xml::malformed()),
+    })?;
+    Ok(tags)
+}
+
+fn tag(xml: &mut Xml<'_>) -> S3Result<(String, String)> {
+    let (mut name, mut value) = (None, None);
+    xml.children(|xml, field| match field {
+        "Key" => once(&mut name, xml.text()?),
+        "Value" => once(&mut value, xml.text()?),
+        _ => Err(xml::malformed()),
+    })?;
+    Ok((name.unwrap_or_default(), value.unwrap_or_default()))
+}
+
+fn too_many() -> S3Error {
+    error(S3ErrorCode::InvalidTag, "Object tags cannot be greater than 10")
 }
 
 /// Tags that keep S3's rules, in the order of their keys.
@@ -56,7 +89,7 @@ pub(crate) fn of_xml(tagging: Tagging) -> S3Result<Tags> {
 /// `InvalidTag` if there are too many or one breaks a rule.
 pub(crate) fn checked(mut tags: Tags) -> S3Result<Tags> {
     if tags.len() > TAGS_MAX {
-        return Err(error(S3ErrorCode::InvalidTag, "Object tags cannot be greater than 10"));
+        return Err(too_many());
     }
     let refuse = |why| Err(error(S3ErrorCode::InvalidTag, why));
     for (index, (name, value)) in tags.iter().enumerate() {
@@ -86,6 +119,24 @@ mod tests {
         assert_eq!(parse_header(&header(&tags)).unwrap(), tags);
         assert!(parse_header("").unwrap().is_empty());
         assert!(parse_header("a=%FF").is_err());
+    }
+
+    #[test]
+    fn a_document_is_read_whole_or_not_at_all() {
+        let read = |set: &str| {
+            of_document(format!("<Tagging><TagSet>{set}</TagSet></Tagging>").as_bytes())
+                .map_err(|refused| refused.code().clone())
+        };
+        let tag = |name: &str| format!("<Tag><Key>{name}</Key><Value> v </Value></Tag>");
+        assert_eq!(read(&(tag("b") + &tag(" a"))).unwrap()[0], (" a".into(), " v ".into()));
+        assert!(read("").unwrap().is_empty());
+        let many: String = (0..12).map(|n| tag(&n.to_string())).collect();
+        assert_eq!(read(&many), Err(S3ErrorCode::InvalidTag));
+        for odd in [tag("a") + "<tag/>", tag("a") + "x", "<Tag><Name>a</Name></Tag>".into()] {
+            assert_eq!(read(&odd), Err(S3ErrorCode::MalformedXML), "{odd}");
+        }
+        let none = of_document(b"<Tagging/>").unwrap_err();
+        assert_eq!(none.code(), &S3ErrorCode::MalformedXML);
     }
 
     #[test]

@@ -4,14 +4,12 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT};
+use http::header::{CONNECTION, EXPECT};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use hyper::body::{Body as _, Incoming};
-use larder_objects::BodyError;
 use larder_types::{BucketName, CorsRules, UploadId};
 use s3s::{S3Error, S3ErrorCode};
-use sha2::{Digest as _, Sha256};
 
 use super::admin::{self, Admin};
 use super::ended::{Caller, Target};
@@ -26,10 +24,6 @@ use crate::auth::policy::Policy;
 use crate::auth::{access, bearer, signed};
 use crate::body::inbound::Inbound;
 use crate::body::sent::Sent;
-use crate::body::watched::{Found, Watched};
-use crate::compat::digested::{Differs, Digested, Expectation};
-use crate::compat::unread_xml::{Unread, WhollyRead};
-use crate::compat::{headers, repairs, unread};
 use crate::connection::clearing::clear;
 use crate::connection::pulse::Working;
 use crate::cors::crossing;
@@ -38,13 +32,14 @@ use crate::forms::fields::Fields;
 use crate::forms::file;
 use crate::forms::head::FormHead;
 use crate::forms::posted::{self, Posted};
-use crate::limits::{BODY_SHARE_BYTES_MAX, XML_BYTES_MAX};
+use crate::limits::BODY_SHARE_BYTES_MAX;
 use crate::neighbours::{self, Neighbours, Whence};
 use crate::ops::face;
 use crate::options::ServerOptions;
 use crate::request::ids::{RequestId, RequestIds, X_AMZ_REQUEST_ID};
 use crate::request::names::bucket_name;
-use crate::request::routing::{Direct, Level, Operation, Question, Route};
+use crate::request::operation::{Operation, Question, S3Operation};
+use crate::request::routing::{Level, Route};
 use crate::request::{address, conditions, head};
 use crate::service::S3Service;
 
@@ -118,7 +113,7 @@ impl<H: ServerHooks> Exchange<H> {
         }
         let turn = gate.finish();
         let left = left.take().filter(|body| !body.is_end_stream());
-        let mut response = self.complete(route.operation, run, &mut tally);
+        let mut response = self.complete(run, &mut tally);
         if let Some(failure) = &tally.failure {
             self.failures.log(&tally, failure, route.form && !gate.is_open());
         }
@@ -161,20 +156,13 @@ impl<H: ServerHooks> Exchange<H> {
     /// Completes an answer, gives it its id, and notes both.
     fn complete(
         &self,
-        operation: Operation,
         run: Result<Response<s3s::Body>, S3Error>,
         tally: &mut Tally<H>,
     ) -> Response<s3s::Body> {
         let asked = Asked { path: tally.target.path(), id: tally.id };
         let (mut response, failure) = match run {
             Err(refused) => answer::refusal(&refused, &asked),
-            Ok(mut response) => {
-                let failure = match operation {
-                    Operation::Library(op) => repairs::repair(op, &asked, &mut response),
-                    _ => None,
-                };
-                (response, failure)
-            }
+            Ok(response) => (response, None),
         };
         tally.failure = failure;
         tally.status = response.status().as_u16();
@@ -257,17 +245,23 @@ impl<H: ServerHooks> Exchange<H> {
         }
         gate.open().await.map_err(|Overloaded| errors::slow_down())?;
         head::take_from_url(&mut parts.headers, parts.uri.query())?;
-        let sent = Sent::of(body, payload);
         match operation {
-            Operation::Direct(operation) => self.call(operation, parts, sent, gate).await,
-            _ => self.call_library(operation.name(), parts, sent, (gate, route.xml)).await,
+            Operation::S3(operation) => {
+                self.call(operation, parts, Sent::of(body, payload), gate).await
+            }
+            Operation::ListBuckets => self.service.operations.list_buckets(&parts),
+            // Each was answered or refused before.
+            Operation::PostObject
+            | Operation::Preflight
+            | Operation::Admin(_)
+            | Operation::Unknown => Err(errors::not_implemented("This request")),
         }
     }
 
     /// Calls an operation of a request that was let in.
     async fn call(
         &self,
-        operation: Direct,
+        operation: S3Operation,
         parts: Parts,
         (body, sent): (s3s::Body, Sent),
         gate: &Arc<Gate>,
@@ -276,39 +270,6 @@ impl<H: ServerHooks> Exchange<H> {
         let gate = Arc::clone(gate);
         let request = face::Request { bucket, key, parts, body, sent, gate };
         self.service.operations.call(operation, request).await
-    }
-
-    /// Has the library carry out a request that was let in.
-    async fn call_library(
-        &self,
-        op: &str,
-        mut parts: Parts,
-        (mut body, sent): (s3s::Body, Sent),
-        (gate, is_xml): (&Arc<Gate>, bool),
-    ) -> Result<Response<s3s::Body>, S3Error> {
-        headers::join_lines(&mut parts.headers);
-        unread::check_metadata(&parts.headers)?;
-        unread::mend(&mut parts.headers, &mut parts.extensions);
-        parts.headers.remove(AUTHORIZATION);
-        address::unsign(&mut parts.uri)?;
-        parts.extensions.insert(Arc::clone(gate));
-        if let Some(len) = sent.len {
-            parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(len));
-        }
-        if let Some(hash) = sent.hash {
-            compare_unread(&parts.method, op, &mut body, &hash).await?;
-        }
-        let faults = is_xml.then(XmlFaults::default);
-        if let Some(faults) = &faults {
-            let expected = Expectation::of(&parts.headers, op, sent.clone(), sent.len.is_some())?;
-            body = faults.watched(body, expected, op);
-        }
-        parts.extensions.insert(sent.clone());
-        let response = called(&self.service.library, Request::from_parts(parts, body)).await;
-        match faults {
-            Some(faults) => faults.none(&sent).map(|()| response),
-            None => sent.fault.get().map_or(Ok(response), |fault| Err(fault.refusal())),
-        }
     }
 
     /// Puts the object of a form. Of the request's own headers only the host counts: a form is signed by its fields, and a
@@ -333,7 +294,7 @@ impl<H: ServerHooks> Exchange<H> {
         let fields = Fields::checked(head.fields, &self.service.signatures.region)?;
         let signed = self.service.signatures.verify_form(|name| fields.value(name))?;
         // Its address decides nothing: an upload is all that a form's author has signed.
-        let granted = access::decide(Operation::Direct(Direct::PutObject), signed)?;
+        let granted = access::decide(Operation::S3(S3Operation::PutObject), signed)?;
         gate.verified(granted.user());
         gate.open().await.map_err(|Overloaded| errors::slow_down())?;
         let policy = Policy::parse(fields.value("policy").unwrap_or_default())?;
@@ -347,7 +308,7 @@ impl<H: ServerHooks> Exchange<H> {
         let (key, gate) = (posted.key().to_owned(), Arc::clone(gate));
         let (bucket, body, sent) = (bucket_name(&bucket)?, s3s::Body::from(file), Sent::default());
         let request = face::Request { bucket, key, parts: put, body, sent, gate };
-        let put = self.service.operations.call(Direct::PutObject, request).await?;
+        let put = self.service.operations.call(S3Operation::PutObject, request).await?;
         Ok(posted.answer(put))
     }
 
@@ -359,7 +320,7 @@ impl<H: ServerHooks> Exchange<H> {
         query: Option<&str>,
     ) -> Option<(&dyn Neighbours, UploadId)> {
         let others = self.service.neighbours.as_deref().filter(|_| whence != Whence::Neighbour)?;
-        let upload = neighbours::upload_of(operation.name(), query)?;
+        let upload = neighbours::upload_of(operation, query)?;
         others.have(upload).then_some((others, upload))
     }
 }
@@ -374,63 +335,5 @@ fn check_head(parts: &Parts, route: &Route) -> Result<(), S3Error> {
             conditions::check_of_write(route.operation, &parts.headers)
         }
         _ => Ok(()),
-    }
-}
-
-/// Compares a body that no operation reads with the hash that is signed.
-async fn compare_unread(
-    method: &Method,
-    op: &str,
-    body: &mut s3s::Body,
-    hash: &[u8; 32],
-) -> Result<(), S3Error> {
-    let is_read = op != "CreateMultipartUpload" && !body.is_end_stream();
-    if is_read || !matches!(*method, Method::PUT | Method::POST) {
-        return Ok(());
-    }
-    let read = body.store_all_limited(XML_BYTES_MAX).await;
-    let bytes = read.map_err(|_broken| errors::from_body(BodyError::Incomplete))?;
-    match *hash == <[u8; 32]>::from(Sha256::digest(&bytes)) {
-        true => Ok(()),
-        false => Err(errors::payload_mismatch()),
-    }
-}
-
-/// The library's answer.
-async fn called(
-    library: &s3s::service::S3Service,
-    request: Request<s3s::Body>,
-) -> Response<s3s::Body> {
-    library.call(request).await.unwrap_or_else(|error| {
-        let error = s3s::StdError::from(error);
-        let message = format!("the answer could not be written: {error}");
-        errors::response(errors::error(S3ErrorCode::InternalError, message))
-    })
-}
-
-/// The faults of XML that the protocol library reads by itself.
-#[derive(Default)]
-struct XmlFaults {
-    mismatch: Found<Differs>,
-    unread: Found<Unread>,
-}
-
-impl XmlFaults {
-    fn watched(&self, body: s3s::Body, expectation: Option<Expectation>, op: &str) -> s3s::Body {
-        let body = Watched::new(body, WhollyRead::new(op), Arc::clone(&self.unread));
-        match expectation {
-            None => s3s::Body::http_body(body),
-            Some(expectation) => {
-                let mismatch = Arc::clone(&self.mismatch);
-                s3s::Body::http_body(Watched::new(body, Digested::new(expectation), mismatch))
-            }
-        }
-    }
-
-    fn none(&self, sent: &Sent) -> Result<(), S3Error> {
-        let framing = sent.fault.get().map(|fault| fault.refusal());
-        let mismatch = || self.mismatch.get().map(|differs| differs.refusal());
-        let unread = || self.unread.get().map(|unread| unread.refusal());
-        framing.or_else(mismatch).or_else(unread).map_or(Ok(()), Err)
     }
 }

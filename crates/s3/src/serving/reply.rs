@@ -1,4 +1,4 @@
-//! The body of an answer: what the library made of it, with what the request holds until its end.
+//! The body of an answer, with what the request holds until its end.
 
 use std::borrow::Cow;
 use std::pin::Pin;

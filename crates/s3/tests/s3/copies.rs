@@ -160,3 +160,22 @@ async fn a_copy_has_the_storage_class_it_asks_for_and_not_its_sources() {
     class("/bkt/src").await.expect(200);
     assert_eq!(server.head("/bkt/src").await.header("x-amz-storage-class"), "STANDARD_IA");
 }
+
+#[tokio::test]
+async fn a_condition_of_a_copy_has_one_line() {
+    let server = Server::bucket().await;
+    for key in ["/bkt/src", "/bkt/k"] {
+        server.put(key, "x").await.expect(200);
+    }
+    let twice = copy(&server, "/bkt/src", "/bkt/k").unsigned("if-none-match", "\"other\"");
+    twice.unsigned("if-none-match", "*").send().await.refused(400, "InvalidRequest");
+}
+
+#[tokio::test]
+async fn a_copy_names_bucket_and_key() {
+    let server = Server::bucket().await;
+    for source in ["bkt", "/bkt/", "/", "/bkt/%FF"] {
+        copy(&server, source, "/bkt/k").send().await.refused(400, "InvalidArgument");
+    }
+    server.head("/bkt/k").await.expect(404);
+}

@@ -12,6 +12,8 @@ mod client;
 mod conditions;
 mod copies;
 mod cors;
+mod documents;
+mod drawn;
 mod forms;
 mod lists;
 mod memory;

@@ -25,6 +25,10 @@ const ANSWER_MAX: Duration = Duration::from_secs(20);
 pub struct Rng(u64);
 
 impl Rng {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -179,7 +183,8 @@ fn count_panics() {
     }));
 }
 
-fn setting(name: &str) -> Option<u64> {
+/// A number of the environment's.
+pub fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
