@@ -22,8 +22,8 @@ pub(crate) struct Config {
     pub(crate) listen: String,
     /// Address for /metrics; `off` for none. `None`: 127.0.0.1:9001.
     pub(crate) metrics_listen: Option<String>,
-    /// Region that buckets are said to be in.
-    pub(crate) region: String,
+    /// Region that buckets are said to be in. `None`: `us-east-1`, or what the client that makes a bucket names.
+    pub(crate) region: Option<String>,
     /// Domains below which bucket names may stand.
     pub(crate) domains: Vec<String>,
     /// Takes uploads by HTML forms.
@@ -255,7 +255,7 @@ impl Default for Config {
         Self {
             listen: "127.0.0.1:9000".to_owned(),
             metrics_listen: None,
-            region: "us-east-1".to_owned(),
+            region: None,
             domains: Vec::new(),
             html_forms: true,
             presigned_v2: false,

@@ -209,7 +209,7 @@ async fn listen_and_serve(
     // A command that found no socket has left it to this start to see what it wrote.
     keys.settle();
     tokio::spawn(observer.watch());
-    announce::serves(addr, metrics_addr, &root, &config.region, dir);
+    announce::serves(addr, metrics_addr, &root, config.face().region(), dir);
     let leaving = Leaving::new(config.stop_notice, metrics.clone());
     let server = server_of(service, metrics);
     let served = serve_until_told(listener, server, (store.meta().fatal(), leaving)).await;

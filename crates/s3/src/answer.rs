@@ -7,8 +7,9 @@
 //!
 //! # Invariants
 //!
-//! 1. An answer of this module needs no repair: a refusal has message, resource, id, and the region to sign for if that was
-//!    wrong.
+//! 1. An answer of this module needs no repair: a refusal has message, resource, id, the elements of its error, and the
+//!    region to sign for if that was wrong.
+//! 2. A refusal has the form that its client reads: clients of other services read another than S3's.
 
 use std::fmt::Write;
 use std::io;
@@ -21,8 +22,9 @@ use s3s::xml::{SerResult, Serialize, SerializeContent, Serializer};
 use s3s::{Body, S3Error, S3ErrorCode, S3Result};
 
 use crate::auth::authorization::BUCKET_REGION;
+use crate::auth::other_services::OtherService;
 use crate::digest::checksums::{self, kind_name};
-use crate::errors::error;
+use crate::errors::{elements, error};
 use crate::request::ids::RequestId;
 
 /// The type of all documents.
@@ -168,6 +170,11 @@ pub(crate) fn refusal(refused: &S3Error, asked: &Asked<'_>) -> (Response<Body>, 
     }
     let code = refused.code().as_str();
     let message = refused.message().unwrap_or_else(|| default_message(code));
+    let failure = Failure { code: code.to_owned(), message: message.to_owned() };
+    if let Some(service) = OtherService::of_error(refused) {
+        *response.body_mut() = Body::from(of_other_service(service, &failure, asked.id));
+        return (response, Some(failure));
+    }
     let mut xml = String::with_capacity(256 + message.len() + asked.path.len());
     xml.push_str("<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error>");
     push_element(&mut xml, "Code", code);
@@ -175,11 +182,23 @@ pub(crate) fn refusal(refused: &S3Error, asked: &Asked<'_>) -> (Response<Body>, 
     if let Some(region) = headers.get(BUCKET_REGION).and_then(|region| region.to_str().ok()) {
         push_element(&mut xml, "Region", region);
     }
+    for (name, text) in elements::of(refused) {
+        push_element(&mut xml, name, text);
+    }
     push_element(&mut xml, "Resource", asked.path);
     let _ = write!(xml, "<RequestId>{}</RequestId></Error>", asked.id);
     *response.body_mut() = Body::from(xml);
-    let failure = Failure { code: code.to_owned(), message: message.to_owned() };
     (response, Some(failure))
+}
+
+/// A refusal as clients of services with queries read it.
+fn of_other_service(service: OtherService, failure: &Failure, id: RequestId) -> String {
+    let mut xml = format!("<ErrorResponse xmlns=\"{}\"><Error>", service.namespace());
+    push_element(&mut xml, "Type", "Sender");
+    push_element(&mut xml, "Code", &failure.code);
+    push_element(&mut xml, "Message", &failure.message);
+    let _ = write!(xml, "</Error><RequestId>{id}</RequestId></ErrorResponse>");
+    xml
 }
 
 fn push_element(xml: &mut String, tag: &str, text: &str) {
@@ -285,6 +304,17 @@ mod tests {
         let xml = text(response.body());
         assert!(xml.contains("<Message>a &quot;b&quot;</Message><Region>r</Region>"), "{xml}");
         assert_eq!(response.headers()[BUCKET_REGION], "r");
+    }
+
+    #[test]
+    fn a_refusal_has_the_elements_of_its_error() {
+        let asked = Asked { path: "/b/k", id: RequestIds::new().next() };
+        let refused = elements::invalid_argument("no", "max-keys", "<a>");
+        let (response, _) = refusal(&refused, &asked);
+        let xml = text(response.body());
+        let told = "<Message>no</Message><ArgumentName>max-keys</ArgumentName>\
+                    <ArgumentValue>&lt;a&gt;</ArgumentValue><Resource>";
+        assert!(xml.contains(told), "{xml}");
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! Errors as S3 answers them: the one place where [`ObjectError`] gets a code and a status.
 
+pub(crate) mod elements;
+
 use http::StatusCode;
 use larder_objects::{BodyError, ObjectError};
+use larder_types::limits::PART_BYTES_MIN;
 use s3s::{S3Error, S3ErrorCode};
 
 /// An error with a code and a message.
@@ -54,9 +57,25 @@ pub(crate) fn from_store(refused: ObjectError) -> S3Error {
             "The specified upload does not exist. The upload ID may be invalid, or the upload may \
              have been aborted or completed.",
         ),
-        ObjectError::InvalidPart { .. } => error(S3ErrorCode::InvalidPart, message),
-        ObjectError::InvalidPartOrder => error(S3ErrorCode::InvalidPartOrder, message),
-        ObjectError::PartTooSmall { .. } => error(S3ErrorCode::EntityTooSmall, message),
+        ObjectError::InvalidPart { number } => {
+            let message = "One or more of the specified parts could not be found. The part may not have been \
+                           uploaded, or the specified entity tag may not match the part's entity tag.";
+            let part = [("PartNumber", number.to_string())];
+            elements::with(error(S3ErrorCode::InvalidPart, message), part)
+        }
+        ObjectError::InvalidPartOrder => error(
+            S3ErrorCode::InvalidPartOrder,
+            "The list of parts was not in ascending order. Parts must be ordered by part number.",
+        ),
+        ObjectError::PartTooSmall { number, bytes } => {
+            let message = "Your proposed upload is smaller than the minimum allowed size";
+            let part = [
+                ("ProposedSize", bytes.to_string()),
+                ("MinSizeAllowed", PART_BYTES_MIN.to_string()),
+                ("PartNumber", number.to_string()),
+            ];
+            elements::with(error(S3ErrorCode::EntityTooSmall, message), part)
+        }
         ObjectError::TooLarge { .. } => error(S3ErrorCode::EntityTooLarge, message),
         ObjectError::WriteOffset { .. } => {
             custom("InvalidWriteOffset", StatusCode::BAD_REQUEST, message)
@@ -66,10 +85,7 @@ pub(crate) fn from_store(refused: ObjectError) -> S3Error {
             error(S3ErrorCode::InvalidRequest, message)
         }
         ObjectError::Unsupported { .. } => error(S3ErrorCode::NotImplemented, message),
-        ObjectError::PreconditionFailed => error(
-            S3ErrorCode::PreconditionFailed,
-            "At least one of the pre-conditions you specified did not hold",
-        ),
+        ObjectError::PreconditionFailed => precondition_failed(None),
         ObjectError::Body(body) => from_body(body),
         ObjectError::Changed => error(S3ErrorCode::OperationAborted, message),
         ObjectError::SlowDown => slow_down(),
@@ -91,17 +107,44 @@ pub(crate) fn from_body(refused: BodyError) -> S3Error {
         ),
         BodyError::BadDigest => error(
             S3ErrorCode::BadDigest,
-            "The Content-MD5 or checksum you specified did not match what we received.",
+            "The Content-MD5 you specified did not match what we received.",
         ),
-        BodyError::BadChecksum(_) => error(S3ErrorCode::BadDigest, message),
+        BodyError::BadChecksum(algorithm) => error(
+            S3ErrorCode::BadDigest,
+            format!("The {algorithm} you specified did not match the calculated checksum."),
+        ),
         BodyError::Malformed(_) => error(S3ErrorCode::InvalidRequest, message),
     }
+}
+
+/// A form lacks a field, most often because it stands behind the file.
+pub(crate) fn missing_field(name: &'static str) -> S3Error {
+    // The spaces are S3's.
+    let message = format!(
+        "Bucket POST must contain a field named '{name}'.  If it is specified, please check the order of the fields."
+    );
+    let missing = error(S3ErrorCode::InvalidArgument, message);
+    elements::with(missing, [("ArgumentName", name.to_owned())])
+}
+
+/// A condition does not hold: the one of this header, if it is known.
+pub(crate) fn precondition_failed(condition: Option<&'static str>) -> S3Error {
+    let message = "At least one of the pre-conditions you specified did not hold";
+    let failed = error(S3ErrorCode::PreconditionFailed, message);
+    elements::with(failed, condition.map(|header| ("Condition", header.to_owned())))
 }
 
 /// A body is not the one whose hash was signed.
 pub(crate) fn payload_mismatch() -> S3Error {
     let message = "The provided 'x-amz-content-sha256' header does not match what was computed.";
     custom("XAmzContentSHA256Mismatch", StatusCode::BAD_REQUEST, message.to_owned())
+}
+
+/// A body's MD5 is not the one given.
+pub(crate) fn bad_md5(given: &[u8; 16], computed: &[u8; 16]) -> S3Error {
+    let text = |md5: &[u8; 16]| base64_simd::STANDARD.encode_to_string(md5);
+    let digests = [("ExpectedDigest", text(given)), ("CalculatedDigest", text(computed))];
+    elements::with(from_body(BodyError::BadDigest), digests)
 }
 
 #[cfg(test)]

@@ -72,7 +72,7 @@ mod serving;
 pub use auth::root_keys::{Credentials, PreviousUse, RootKeys};
 pub use body::inbound::Inbound;
 pub use neighbours::Neighbours;
-pub use options::{FaceOptions, OptionsError, ServerOptions};
+pub use options::{DEFAULT_REGION, FaceOptions, OptionsError, ServerOptions};
 pub use request::moved::Moved;
 pub use service::S3Service;
 pub use serving::ended::Ended;

@@ -78,6 +78,10 @@ pub const LANE_BYTES_MAX: usize = 64 * 1024;
 pub const CLOCK_SKEW_MAX_S: u32 = 900;
 /// Seconds that the signing of an HTML form may lie back, whatever its policy says: as for a presigned request.
 pub const FORM_AGE_S_MAX: u32 = PRESIGNED_S_MAX as u32;
+/// Bytes of an object's website redirect (S3).
+pub const REDIRECT_BYTES_MAX: usize = 2048;
+/// Most bytes of a canonical request that is told to a client whose signature is another.
+pub const CANONICAL_TOLD_BYTES_MAX: usize = 8 * 1024;
 /// Tags of an object (S3).
 pub const TAGS_MAX: usize = 10;
 /// Characters of a tag's key (S3).
@@ -94,7 +98,7 @@ pub const PREFLIGHT_HEADERS_MAX: usize = 100;
 /// Bytes of `X-Forwarded-For` that are told of a request: an address or a few.
 pub const FORWARDED_BYTES_MAX: usize = 256;
 /// Seconds for which a presigned request may be good at most (S3).
-pub const PRESIGNED_S_MAX: u64 = 7 * 24 * 60 * 60;
+pub const PRESIGNED_S_MAX: i64 = 7 * 24 * 60 * 60;
 
 const _: () = assert!(BODY_SHARE_BYTES_MAX <= BODY_BUDGET_BYTES, "every request can get its share");
 const _: () = assert!(BODY_BUDGET_BYTES <= u32::MAX as usize, "shares are counted in u32");

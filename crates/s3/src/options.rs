@@ -10,12 +10,15 @@ use crate::limits::{
     BODY_BUDGET_BYTES, CONNECTIONS_MAX, DRAIN_MAX, IDLE_BEFORE_CLOSED, REQUESTS_MAX, WAITING_MAX,
 };
 
+/// The region of a server whose operator named none. It is the oldest, which has no location constraint (S3).
+pub const DEFAULT_REGION: &str = "us-east-1";
+
 /// The options of the S3 service.
 #[derive(Debug, Clone)]
 pub struct FaceOptions {
     /// Region that buckets are said to be in. Requests signed for any region are accepted whose name is of `a-z`, `0-9` and `-`; others
-    /// are told this one.
-    pub region: String,
+    /// are told this one. `None`: [`DEFAULT_REGION`], and a bucket is said to be where the client that made it wanted it.
+    pub region: Option<String>,
     /// Domains below which a bucket's name may stand (`bucket.domain`); path style always works.
     pub domains: Vec<String>,
     /// Takes URLs that are presigned by version 2, which signs no parameters of lists.
@@ -26,8 +29,7 @@ pub struct FaceOptions {
 
 impl Default for FaceOptions {
     fn default() -> Self {
-        let region = "us-east-1".to_owned();
-        Self { region, domains: Vec::new(), version_2: false, forms: true }
+        Self { region: None, domains: Vec::new(), version_2: false, forms: true }
     }
 }
 
@@ -37,10 +39,16 @@ impl FaceOptions {
     /// # Errors
     /// [`OptionsError`] names the setting that does not do.
     pub fn check(&self) -> Result<(), OptionsError> {
-        if !is_label(&self.region) || self.region.bytes().any(|b| b.is_ascii_uppercase()) {
-            return Err(OptionsError::Region(self.region.clone()));
+        if !is_region(self.region()) {
+            return Err(OptionsError::Region(self.region().to_owned()));
         }
         Domains::new(self.domains.clone()).map(drop)
+    }
+
+    /// The region that the server is said to be in.
+    #[must_use]
+    pub fn region(&self) -> &str {
+        self.region.as_deref().unwrap_or(DEFAULT_REGION)
     }
 }
 
@@ -156,6 +164,11 @@ impl Domains {
 
 fn is_number(label: &str) -> bool {
     label.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// True for a name that a region may have.
+pub(crate) fn is_region(name: &str) -> bool {
+    is_label(name) && !name.bytes().any(|b| b.is_ascii_uppercase())
 }
 
 fn is_label(label: &str) -> bool {

@@ -41,7 +41,8 @@ impl S3Service {
         let root: RootKeys = root.into();
         root.check()?;
         options.check()?;
-        let FaceOptions { region, domains, version_2, forms } = options;
+        let region = options.region().to_owned();
+        let FaceOptions { region: named, domains, version_2, forms } = options;
         let domains = Domains::new(domains)?;
         let rules = Arc::clone(&store);
         let cors: Arc<Cors> = Arc::new(move |bucket| rules.cors(bucket));
@@ -49,7 +50,7 @@ impl S3Service {
         let has_bucket = Arc::new(move |bucket: &BucketName| {
             !matches!(buckets.bucket(bucket), Err(ObjectError::NoSuchBucket))
         });
-        let operations: Arc<dyn Operations> = Arc::new(Face::new(store, region.clone()));
+        let operations: Arc<dyn Operations> = Arc::new(Face::new(store, named));
         let signatures = Signatures { root, domains, version_2, region };
         Ok(Self { operations, signatures, forms, cors, has_bucket, neighbours: None })
     }
@@ -61,7 +62,12 @@ impl S3Service {
 
     /// True if there is a bucket of the name below which MinIO's clients ask for more than objects.
     pub(crate) fn has_minio(&self) -> bool {
-        BucketName::new("minio").is_ok_and(|name| (self.has_bucket)(&name))
+        self.has_bucket("minio")
+    }
+
+    /// True if there is a bucket of this name.
+    pub(crate) fn has_bucket(&self, name: &str) -> bool {
+        BucketName::new(name).is_ok_and(|name| (self.has_bucket)(&name))
     }
 
     /// Notes that a request of this user was let in.

@@ -197,7 +197,7 @@ def post(raw, bucket, **fields):
 @checks
 def a_form_is_obeyed_or_refused_and_told_where_its_object_is(bench):
     bucket, raw = bench.bucket(), bench.raw()
-    expect(post(raw, bucket, acl="public-read"), 501, "NotImplemented")
+    expect(post(raw, bucket, acl="public-read"), 400, "AccessControlListNotSupported")
     expect(post(raw, bucket, **{"x-amz-checksum-algorithm": "FOO"}), 400, "InvalidRequest")
     expect(raw.signed("GET", f"/{bucket}/form%20key"), 404, "NoSuchKey")
     tagging = "<Tagging><TagSet><Tag><Key>a</Key><Value>b</Value></Tag></TagSet></Tagging>"

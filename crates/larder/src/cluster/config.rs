@@ -61,8 +61,8 @@ pub(crate) struct RoleConfig {
     #[serde(default = "off")]
     pub(crate) metrics_listen: String,
     /// Region that a proxy says buckets are in.
-    #[serde(default = "region")]
-    pub(crate) region: String,
+    #[serde(default)]
+    pub(crate) region: Option<String>,
     /// Domains below which bucket names may stand.
     #[serde(default)]
     pub(crate) domains: Vec<String>,
@@ -137,10 +137,6 @@ fn off() -> String {
 
 fn yes() -> bool {
     true
-}
-
-fn region() -> String {
-    "us-east-1".to_owned()
 }
 
 fn text() -> LogFormat {
@@ -224,7 +220,7 @@ impl RoleConfig {
             s3_listen: s3_listen(),
             credentials: None,
             metrics_listen: off(),
-            region: region(),
+            region: None,
             domains: Vec::new(),
             html_forms: yes(),
             presigned_v2: false,

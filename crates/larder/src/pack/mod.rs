@@ -46,7 +46,7 @@ const AHEAD_KIB_DEFAULT: u32 = (larder_pack::limits::AHEAD_BYTES_DEFAULT / KIB) 
 struct Settings {
     listen: String,
     metrics_listen: Option<String>,
-    region: String,
+    region: Option<String>,
     domains: Vec<String>,
     html_forms: bool,
     presigned_v2: bool,
@@ -301,7 +301,7 @@ async fn listen_and_serve(
     let root = credentials::load(&file).map_err(ServingError::from)?;
     root.warn_if_replaced(&file, is_new);
     let addr = listener.local_addr().map_err(ServingError::System)?;
-    let region = options.region.clone();
+    let region = options.region().to_owned();
     let service = S3Service::new(packer.clone(), root.keys.clone(), options);
     let service = service.map_err(ServingError::from)?;
     let service = service.beside(Arc::new(workers::OtherWorkers(packer.clone())));

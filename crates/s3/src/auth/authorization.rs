@@ -3,6 +3,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use s3s::{S3Error, S3ErrorCode};
 
+use super::other_services::OtherService;
 use crate::errors::error;
 
 /// Names the region that a request is to be signed for. Clients read it, or the element `Region`, and sign anew.
@@ -54,7 +55,8 @@ pub(crate) struct Authorization<'h> {
 /// Reads an `Authorization` header, in one pass. `region` is this server's.
 ///
 /// # Errors
-/// `InvalidArgument` or `InvalidRequest` for another scheme, `AuthorizationHeaderMalformed` for what is none of this one.
+/// `InvalidArgument` or `InvalidRequest` for another scheme, `AuthorizationHeaderMalformed` for what is none of this one,
+/// `InvalidAction` for another service.
 pub(crate) fn parse_header<'h>(
     header: &'h [u8],
     region: &str,
@@ -74,6 +76,9 @@ pub(crate) fn parse_header<'h>(
             "the authorization header requires three components: Credential, SignedHeaders, and Signature.",
         ));
     };
+    if let Some(service) = OtherService::of_credential(credential) {
+        return Err(service.refusal());
+    }
     let credential = Credential::parse(credential).ok_or_else(|| malformed(CREDENTIAL))?;
     check_region(credential.region, region)?;
     Ok(Authorization { credential, names, signature })
@@ -147,7 +152,11 @@ pub(crate) fn check_query(query: &[(String, String)], region: &str) -> Result<()
     if parameter("X-Amz-Algorithm") != Some(SCHEME) {
         return wrong(format!("X-Amz-Algorithm only supports \"{SCHEME}\""));
     }
-    let Some(credential) = parameter("X-Amz-Credential").and_then(Credential::parse) else {
+    let credential = parameter("X-Amz-Credential");
+    if let Some(service) = credential.and_then(OtherService::of_credential) {
+        return Err(service.refusal());
+    }
+    let Some(credential) = credential.and_then(Credential::parse) else {
         return wrong(format!("Error parsing the X-Amz-Credential parameter; {CREDENTIAL}"));
     };
     check_region(credential.region, region)?;
@@ -207,7 +216,7 @@ mod tests {
         for (from, to) in [
             ("/20260101", ""),
             ("20260101", "2026010"),
-            ("/s3/", "/sts/"),
+            ("/s3/", "/ec2/"),
             ("aws4_request", "aws4"),
             ("Credential=a", "Credential="),
             ("Credential=", ""),
@@ -225,6 +234,11 @@ mod tests {
         let not_text = [GOOD.as_bytes(), b"\xff"].concat();
         let refused = parse_header(&not_text, "r").map_err(|refused| refused.code().clone());
         assert_eq!(refused, Err(S3ErrorCode::AuthorizationHeaderMalformed));
+        for (service, name) in [("iam", OtherService::Iam), ("sts", OtherService::Sts)] {
+            let other = GOOD.replace("/s3/", &format!("/{service}/"));
+            let refused = parse_header(other.as_bytes(), "r").unwrap_err();
+            assert_eq!(OtherService::of_error(&refused), Some(name));
+        }
         assert_eq!(code("AWS key:signature"), Some(S3ErrorCode::InvalidRequest));
         assert_eq!(code("Bearer x"), Some(S3ErrorCode::InvalidArgument));
         assert_eq!(code(""), Some(S3ErrorCode::InvalidArgument));

@@ -11,6 +11,7 @@
 //! | `authorization.rs` | the form of a signature of version 4 |
 //! | `version_4.rs`, `version_2.rs` | the texts that are signed, and their signatures |
 //! | `policy.rs` | the policies of HTML forms |
+//! | `other_services.rs` | refuses what is asked of IAM and STS |
 //! | `bearer.rs` | tokens of programs that read metrics |
 //! | `root_keys.rs` | the keys that are taken |
 //! | `gate.rs` | turn, memory and body, once the signature is verified |
@@ -19,6 +20,7 @@ pub(crate) mod access;
 pub(crate) mod authorization;
 pub(crate) mod bearer;
 pub(crate) mod gate;
+pub(crate) mod other_services;
 pub(crate) mod policy;
 pub(crate) mod root_keys;
 pub(crate) mod signature;

@@ -13,7 +13,7 @@ use s3s::{S3Error, S3ErrorCode, S3Result};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::errors::error;
+use crate::errors::{elements, error};
 
 /// A policy, read.
 #[derive(Debug, Clone, PartialEq)]
@@ -145,16 +145,16 @@ impl Policy {
         for condition in &self.conditions {
             let Condition::Length { min, max } = condition else { continue };
             if bytes > *max {
-                return Err(error(
-                    S3ErrorCode::EntityTooLarge,
-                    "Your proposed upload exceeds the maximum allowed size",
-                ));
+                let message = "Your proposed upload exceeds the maximum allowed size";
+                let sizes =
+                    [("ProposedSize", bytes.to_string()), ("MaxSizeAllowed", max.to_string())];
+                return Err(elements::with(error(S3ErrorCode::EntityTooLarge, message), sizes));
             }
             if bytes < *min {
-                return Err(error(
-                    S3ErrorCode::EntityTooSmall,
-                    "Your proposed upload is smaller than the minimum allowed size",
-                ));
+                let message = "Your proposed upload is smaller than the minimum allowed size";
+                let sizes =
+                    [("ProposedSize", bytes.to_string()), ("MinSizeAllowed", min.to_string())];
+                return Err(elements::with(error(S3ErrorCode::EntityTooSmall, message), sizes));
             }
         }
         Ok(())

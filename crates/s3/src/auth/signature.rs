@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::HeaderMap;
 use http::request::Parts;
+use s3s::dto::{Timestamp, TimestampFormat};
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use super::authorization::{self, Authorization, Credential};
@@ -17,8 +18,8 @@ use super::root_keys::{NamedKey, RootKeys};
 use super::signed::{self, Given};
 use super::version_2;
 use super::version_4::{Scope, Signable, Signature, SigningKey, UNSIGNED, sha256};
-use crate::errors::error;
-use crate::limits::{CLOCK_SKEW_MAX_S, FORM_AGE_S_MAX};
+use crate::errors::{elements, error, missing_field};
+use crate::limits::{CANONICAL_TOLD_BYTES_MAX, CLOCK_SKEW_MAX_S, FORM_AGE_S_MAX};
 use crate::options::Domains;
 
 const CONTENT_SHA256: &str = "x-amz-content-sha256";
@@ -156,10 +157,7 @@ impl Signatures {
         names.sort_unstable();
         let time = required(headers, "x-amz-date")?;
         in_scope(&credential, time)?;
-        let now = now_s();
-        if (now - unix_s(time)?).abs() > i64::from(CLOCK_SKEW_MAX_S) {
-            return Err(too_skewed("request time is too far from server time"));
-        }
+        in_time(time, CLOCK_SKEW_MAX_S)?;
         let payload = required(headers, CONTENT_SHA256)?;
         let named = self.key(&credential)?;
         let chunked = CHUNKED.iter().find(|(name, ..)| *name == payload);
@@ -170,7 +168,8 @@ impl Signatures {
         let scope = Scope { time, day: credential.day, region: credential.region };
         let (method, uri) = (&parts.method, &parts.uri);
         let signable = Signable { method, uri, headers, names: &names, payload };
-        let before = check(&signable, &scope, &named.key, given.signature.as_bytes())?;
+        let user = credential.access_key;
+        let before = check(&signable, &scope, (user, &named.key), given.signature)?;
         let key = named.was_right(credential.day, credential.region);
         let payload = match (chunked, hash) {
             (Some(&(_, is_required, has_trailer)), _) => {
@@ -197,20 +196,21 @@ impl Signatures {
         let time = parameter("X-Amz-Date");
         in_scope(&credential, time)?;
         let payload = payload_of_url(&parts.headers)?;
-        let age = now_s() - unix_s(time)?;
-        if age < -i64::from(CLOCK_SKEW_MAX_S) {
-            return Err(too_skewed("request date is later than server time too much"));
+        let (now, signed) = (now_s(), unix_s(time)?);
+        if signed - now > i64::from(CLOCK_SKEW_MAX_S) {
+            return Err(error(S3ErrorCode::AccessDenied, "Request is not valid yet"));
         }
         let expires: i64 = parameter("X-Amz-Expires").parse().unwrap_or(0);
-        if age > expires {
-            return Err(expired());
+        if now - signed > expires {
+            return Err(expired(Some(expires), signed + expires));
         }
         let named = self.key(&credential)?;
         let names: Vec<&str> = parameter("X-Amz-SignedHeaders").split(';').collect();
         let (method, uri, headers) = (&parts.method, &parts.uri, &parts.headers);
         let signable = Signable { method, uri, headers, names: &names, payload: UNSIGNED };
         let scope = Scope { time, day: credential.day, region: credential.region };
-        check(&signable, &scope, &named.key, parameter("X-Amz-Signature").as_bytes())?;
+        let user = credential.access_key;
+        check(&signable, &scope, (user, &named.key), parameter("X-Amz-Signature"))?;
         named.was_right(credential.day, credential.region);
         Ok(Signed { user: credential.access_key.to_owned(), payload })
     }
@@ -226,11 +226,12 @@ impl Signatures {
                 "A query that is signed by version 2 has AWSAccessKeyId, Expires and Signature.";
             return Err(error(S3ErrorCode::InvalidRequest, message));
         };
-        if SystemTime::now() > UNIX_EPOCH + Duration::from_secs(expires.min(u64::from(u32::MAX))) {
-            return Err(expired());
+        let expires = expires.min(u64::from(u32::MAX));
+        if SystemTime::now() > UNIX_EPOCH + Duration::from_secs(expires) {
+            return Err(expired(None, expires as i64));
         }
         let payload = payload_of_url(&parts.headers)?;
-        let secret = self.root.secret_of(user).ok_or_else(no_such_key)?;
+        let secret = self.root.secret_of(user).ok_or_else(|| no_such_key(user))?;
         let request = (&parts.method, &parts.uri, &parts.headers);
         version_2::check_url(request, query, &self.domains, &secret)?;
         Ok(Signed { user: user.to_owned(), payload })
@@ -244,11 +245,7 @@ impl Signatures {
         &self,
         field: impl Fn(&str) -> Option<&'f str>,
     ) -> S3Result<Option<Signed>> {
-        let needed = |name: &str| {
-            let missing =
-                || error(S3ErrorCode::InvalidRequest, "missing required multipart fields");
-            field(name).ok_or_else(missing)
-        };
+        let needed = |name: &'static str| field(name).ok_or_else(|| missing_field(name));
         let signed_by = |user: &str| Signed { user: user.to_owned(), payload: Payload::Unsigned };
         let is_encoded = |policy: &str| base64_simd::STANDARD.check(policy.as_bytes()).is_ok();
         let malformed =
@@ -267,9 +264,7 @@ impl Signatures {
                 Credential::parse(credential).ok_or_else(|| malformed("x-amz-credential"))?;
             names_its_signature(policy, &field)?;
             in_scope(&credential, date)?;
-            if (now_s() - unix_s(date)?).abs() > i64::from(FORM_AGE_S_MAX) {
-                return Err(too_skewed("request time is too far from server time"));
-            }
+            in_time(date, FORM_AGE_S_MAX)?;
             let named = self.key(&credential)?;
             if !named.key.sign(policy.as_bytes()).is(given.as_bytes()) {
                 return Err(mismatch(None));
@@ -287,14 +282,14 @@ impl Signatures {
         if !is_encoded(policy) {
             return Err(malformed("policy"));
         }
-        let secret = self.root.secret_of(user).ok_or_else(no_such_key)?;
+        let secret = self.root.secret_of(user).ok_or_else(|| no_such_key(user))?;
         version_2::compare(&secret, policy, given)?;
         Ok(Some(signed_by(user)))
     }
 
     fn key(&self, credential: &Credential<'_>) -> S3Result<NamedKey> {
         let Credential { access_key, day, region } = credential;
-        self.root.signing_key(access_key, day, region).ok_or_else(no_such_key)
+        self.root.signing_key(access_key, day, region).ok_or_else(|| no_such_key(access_key))
     }
 }
 
@@ -302,16 +297,52 @@ impl Signatures {
 fn check(
     request: &Signable<'_>,
     scope: &Scope<'_>,
-    key: &SigningKey,
-    given: &[u8],
+    (user, key): (&str, &SigningKey),
+    given: &str,
 ) -> S3Result<Signature> {
     let signature = |canonical: &str| key.sign(scope.text_of(canonical).as_bytes());
-    let right = signature(&request.canonical());
-    if right.is(given) {
+    let canonical = request.canonical();
+    let right = signature(&canonical);
+    if right.is(given.as_bytes()) {
         return Ok(right);
     }
     let as_it_came = request.canonical_as_it_came().map(|canonical| signature(&canonical));
-    as_it_came.filter(|right| right.is(given)).ok_or_else(|| mismatch(None))
+    as_it_came
+        .filter(|right| right.is(given.as_bytes()))
+        .ok_or_else(|| signed_otherwise(user, (scope, &canonical), given))
+}
+
+/// The refusal of a signature that is not the one of its text. As in S3 the client is told that text, in which it finds
+/// what it has signed otherwise. It has nothing but what the client sent.
+fn signed_otherwise(user: &str, (scope, canonical): (&Scope<'_>, &str), given: &str) -> S3Error {
+    let refused = mismatch(None);
+    if canonical.len() + given.len() > CANONICAL_TOLD_BYTES_MAX {
+        return refused;
+    }
+    let told = [
+        ("AWSAccessKeyId", user.to_owned()),
+        ("StringToSign", scope.text_of(canonical)),
+        ("SignatureProvided", given.to_owned()),
+        ("CanonicalRequest", canonical.to_owned()),
+    ];
+    elements::with(refused, told)
+}
+
+/// Refuses a time that is further from now.
+fn in_time(time: &str, seconds_max: u32) -> S3Result<()> {
+    let now = now_s();
+    if (now - unix_s(time)?).abs() <= i64::from(seconds_max) {
+        return Ok(());
+    }
+    let message = "The difference between the request time and the current time is too large.";
+    let skewed = error(S3ErrorCode::RequestTimeTooSkewed, message);
+    let millis = (u64::from(seconds_max) * 1000).to_string();
+    let told = [
+        ("RequestTime", time.to_owned()),
+        ("ServerTime", date(now)),
+        ("MaxAllowedSkewMilliseconds", millis),
+    ];
+    Err(elements::with(skewed, told))
 }
 
 /// A form that names a key and has no signature: most often one whose signature stands behind the file.
@@ -341,9 +372,10 @@ fn only<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
 }
 
 fn required<'h>(headers: &'h HeaderMap, name: &str) -> S3Result<&'h str> {
-    let wrong = || {
-        let how = if headers.contains_key(name) { "invalid" } else { "missing" };
-        error(S3ErrorCode::InvalidRequest, format!("{how} header: {name}"))
+    let wrong = || match (headers.contains_key(name), name) {
+        (false, "x-amz-date" | CONTENT_SHA256) => signed::not_sent(name),
+        (false, _) => error(S3ErrorCode::InvalidRequest, format!("missing header: {name}")),
+        (true, _) => error(S3ErrorCode::InvalidRequest, format!("invalid header: {name}")),
     };
     only(headers, name).ok_or_else(wrong)
 }
@@ -464,17 +496,27 @@ fn not_implemented(what: &str) -> S3Error {
     crate::errors::not_implemented(what)
 }
 
-fn no_such_key() -> S3Error {
+fn no_such_key(access_key: &str) -> S3Error {
     let message = "The AWS Access Key Id you provided does not exist in our records.";
-    error(S3ErrorCode::InvalidAccessKeyId, message)
+    let refused = error(S3ErrorCode::InvalidAccessKeyId, message);
+    elements::with(refused, [("AWSAccessKeyId", access_key.to_owned())])
 }
 
-fn too_skewed(message: &'static str) -> S3Error {
-    error(S3ErrorCode::RequestTimeTooSkewed, message)
+/// A URL that was good for so many seconds, until that time in seconds since 1970.
+fn expired(seconds: Option<i64>, until: i64) -> S3Error {
+    let refused = error(S3ErrorCode::AccessDenied, "Request has expired");
+    let refused = elements::with(refused, seconds.map(|it| ("X-Amz-Expires", it.to_string())));
+    elements::with(refused, [("Expires", date(until)), ("ServerTime", date(now_s()))])
 }
 
-fn expired() -> S3Error {
-    error(S3ErrorCode::AccessDenied, "Request has expired")
+/// A time in seconds since 1970 as S3 writes it.
+fn date(unix_s: i64) -> String {
+    let mut text = Vec::new();
+    let time = UNIX_EPOCH + Duration::from_secs(u64::try_from(unix_s).unwrap_or(0));
+    match Timestamp::from(time).format(TimestampFormat::DateTime, &mut text) {
+        Ok(()) => String::from_utf8_lossy(&text).into_owned(),
+        Err(_) => String::new(),
+    }
 }
 
 fn missing_length(name: &str) -> S3Error {

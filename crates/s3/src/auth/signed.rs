@@ -9,6 +9,8 @@ use s3s::{S3Error, S3ErrorCode};
 
 use super::authorization::{self, Authorization};
 use crate::digest::announced;
+use crate::digest::digests::invalid_md5;
+use crate::errors::error;
 use crate::limits::PRESIGNED_S_MAX;
 use crate::request::own_headers;
 
@@ -132,6 +134,24 @@ fn names_stand_once(query: &[(String, String)]) -> Result<(), S3Error> {
     }
 }
 
+/// The refusal of a request that lacks a header which it signs, or must sign.
+pub(crate) fn not_sent(name: &str) -> S3Error {
+    match name {
+        "x-amz-date" => error(
+            S3ErrorCode::AccessDenied,
+            "AWS authentication requires a valid Date or x-amz-date header",
+        ),
+        "x-amz-content-sha256" => error(
+            S3ErrorCode::InvalidRequest,
+            "Missing required header for this request: x-amz-content-sha256",
+        ),
+        _ => error(
+            S3ErrorCode::SignatureDoesNotMatch,
+            format!("The signed header {name} did not come with the request"),
+        ),
+    }
+}
+
 fn not_signed(name: &str) -> S3Error {
     S3Error::with_message(
         S3ErrorCode::AccessDenied,
@@ -141,13 +161,16 @@ fn not_signed(name: &str) -> S3Error {
 
 /// A presigned request is good for a week at most.
 fn presigned_for(seconds: &str) -> Result<(), S3Error> {
-    match seconds.parse::<u64>() {
-        Ok(1..=PRESIGNED_S_MAX) => Ok(()),
-        _ => Err(S3Error::with_message(
-            S3ErrorCode::AuthorizationQueryParametersError,
-            format!("X-Amz-Expires must be a number of seconds from 1 to {PRESIGNED_S_MAX}"),
-        )),
-    }
+    let message = match seconds.parse::<i64>() {
+        Ok(1..=PRESIGNED_S_MAX) => return Ok(()),
+        Err(_) => "X-Amz-Expires should be a number".to_owned(),
+        Ok(..1) => "X-Amz-Expires must be greater than 0".to_owned(),
+        Ok(_) => format!(
+            "X-Amz-Expires must be less than a week (in seconds); that is, the given X-Amz-Expires must be less than \
+             {PRESIGNED_S_MAX} seconds"
+        ),
+    };
+    Err(S3Error::with_message(S3ErrorCode::AuthorizationQueryParametersError, message))
 }
 
 /// Refuses digests that nobody verifies, and those that are given as nothing.
@@ -157,8 +180,7 @@ fn presigned_for(seconds: &str) -> Result<(), S3Error> {
 pub(crate) fn check_digests(headers: &HeaderMap) -> Result<(), S3Error> {
     for (name, value) in headers {
         if name == "content-md5" && value.is_empty() {
-            let message = "The Content-MD5 you specified is not valid.";
-            return Err(S3Error::with_message(S3ErrorCode::InvalidDigest, message));
+            return Err(invalid_md5(""));
         }
         announced::check_header(name, value)?;
     }
@@ -180,10 +202,7 @@ fn all_signed(headers: &HeaderMap, list: &str) -> Result<(), S3Error> {
     }
     match list.split(';').find(|name| !headers.contains_key(*name)) {
         None => Ok(()),
-        Some(name) => Err(S3Error::with_message(
-            S3ErrorCode::SignatureDoesNotMatch,
-            format!("The signed header {name} did not come with the request"),
-        )),
+        Some(name) => Err(not_sent(name)),
     }
 }
 
@@ -455,7 +474,7 @@ mod tests {
     #[test]
     fn a_signature_for_another_service_is_refused() {
         let mut headers = HeaderMap::new();
-        let value = "AWS4-HMAC-SHA256 Credential=a/20260101/r/sts/aws4_request, SignedHeaders=host, Signature=0";
+        let value = "AWS4-HMAC-SHA256 Credential=a/20260101/r/ec2/aws4_request, SignedHeaders=host, Signature=0";
         headers.insert(AUTHORIZATION, value.parse().unwrap());
         let refused = check(&headers, None).unwrap_err();
         assert_eq!(refused.code(), &S3ErrorCode::AuthorizationHeaderMalformed);

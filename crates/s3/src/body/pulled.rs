@@ -196,8 +196,9 @@ impl RequestBody {
         if self.sent.hash.is_some_and(|expected| !digested.is_sha256(&expected)) {
             return Err(self.fail(BodyError::BadChecksum("SHA256"), errors::payload_mismatch()));
         }
-        if self.content_md5.is_some_and(|expected| expected != digested.digest.md5) {
-            return Err(BodyError::BadDigest);
+        let computed = digested.digest.md5;
+        if let Some(expected) = self.content_md5.filter(|expected| *expected != computed) {
+            return Err(self.fail(BodyError::BadDigest, errors::bad_md5(&expected, &computed)));
         }
         let same = match self.announced.expected().1 {
             Expected::Nothing => true,

@@ -41,12 +41,12 @@ pub(crate) fn preflight(
     let origin = headers.get(ORIGIN).ok_or_else(|| {
         bad_request("Insufficient information. Origin request header needed.".to_owned())
     })?;
-    let rules =
-        rules().ok_or_else(|| forbidden("CORSResponse: CORS is not enabled for this bucket."))?;
     let method = asked_method(headers).unwrap_or("null");
     if method.parse::<CorsMethod>().is_err() {
         return Err(bad_request(format!("Invalid Access-Control-Request-Method: {method}")));
     }
+    let rules =
+        rules().ok_or_else(|| forbidden("CORSResponse: CORS is not enabled for this bucket."))?;
     let told = allowed(&rules, (origin, method), headers).ok_or_else(|| {
         forbidden(
             "CORSResponse: This CORS request is not allowed. This is usually because the evaluation of Origin, \

@@ -4,13 +4,13 @@ use bytes::Bytes;
 use larder_md5::Md5;
 use larder_objects::BodyDigest;
 use larder_types::{ChecksumAlgorithm, ChecksumKind, ObjectChecksum};
-use s3s::{S3ErrorCode, S3Result};
+use s3s::{S3Error, S3ErrorCode, S3Result};
 use sha2::{Digest, Sha256};
 
 use super::announced::Announced;
 use super::checksums::Hasher;
 use super::{lanes, verified};
-use crate::errors::error;
+use crate::errors::{elements, error};
 
 /// MD5 and one checksum over the same bytes; the SHA-256 that a request signs, and seldom one more checksum, are only
 /// verified.
@@ -108,9 +108,14 @@ pub(crate) fn parse_md5(header: &str) -> S3Result<[u8; 16]> {
         .decode_to_vec(header)
         .ok()
         .and_then(|bytes| bytes.try_into().ok())
-        .ok_or_else(|| {
-            error(S3ErrorCode::InvalidDigest, "The Content-MD5 you specified is invalid.")
-        })
+        .ok_or_else(|| invalid_md5(header))
+}
+
+/// A `Content-MD5` that is none.
+pub(crate) fn invalid_md5(header: &str) -> S3Error {
+    let message = "The Content-MD5 you specified was invalid.";
+    let invalid = error(S3ErrorCode::InvalidDigest, message);
+    elements::with(invalid, [("Content-MD5", header.to_owned())])
 }
 
 #[cfg(test)]

@@ -17,9 +17,9 @@ use s3s::{S3Error, S3ErrorCode, S3Result};
 use super::fields::Fields;
 use crate::answer::push_text;
 use crate::digest::checksums;
-use crate::errors::error;
-use crate::request::attributes::check_acl;
-use crate::request::names::location;
+use crate::errors::{error, missing_field};
+use crate::request::acl::Acl;
+use crate::request::names::{key_too_long, location};
 use crate::request::own_headers;
 use crate::request::tags;
 
@@ -67,13 +67,12 @@ const SIGNING: [&str; 5] = [
 /// `InvalidArgument` without a key, `KeyTooLongError`.
 pub(crate) fn expand(fields: Fields, file_name: &str) -> S3Result<Fields> {
     let Some(key) = fields.value("key").filter(|key| !key.is_empty()) else {
-        let message = "Bucket POST must contain a field named 'key'. If it is specified, please check the order of the fields.";
-        return Err(error(S3ErrorCode::InvalidArgument, message));
+        return Err(missing_field("key"));
     };
     // Before it is made: a head has room for thousands of them.
     let bytes = key.len() + key.matches(FILE_NAME).count() * file_name.len();
     if bytes > KEY_BYTES_MAX + key.len() {
-        return Err(error(S3ErrorCode::KeyTooLongError, "Your key is too long"));
+        return Err(key_too_long(bytes));
     }
     let key = key.replace(FILE_NAME, file_name);
     if key.is_empty() {
@@ -201,7 +200,9 @@ fn query(text: &str) -> String {
 /// The header of a put that a field stands for; `None` for one that says nothing of the object.
 fn header(name: &str, value: &str) -> S3Result<Option<(HeaderName, HeaderValue)>> {
     let value = match name {
-        "acl" | "x-amz-acl" => return check_acl(Some(value), false).map(|()| None),
+        "acl" | "x-amz-acl" => {
+            return Acl::canned(value).check().map(|()| None);
+        }
         "x-amz-checksum-algorithm" => return checksums::parse_name(value).map(|_known| None),
         "tagging" => return Ok(Some(tagging(value)?)),
         name if SIGNING.contains(&name) => return Ok(None),

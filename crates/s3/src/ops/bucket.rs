@@ -15,8 +15,10 @@ use s3s::{Body, S3ErrorCode, S3Result};
 use super::face::{Face, Request};
 use crate::answer;
 use crate::auth::authorization::BUCKET_REGION;
+use crate::errors::elements::{self, invalid_argument};
 use crate::errors::{error, from_store, not_implemented};
-use crate::request::attributes::check_acl;
+use crate::options::{DEFAULT_REGION, is_region};
+use crate::request::acl::Acl;
 use crate::request::head::{Parameters, lines};
 use crate::request::names::owner;
 use crate::request::token;
@@ -24,46 +26,53 @@ use crate::request::xml::{self, once};
 
 /// Most buckets on one page of their list (S3).
 const BUCKET_PAGE_MAX: usize = 10_000;
-/// The oldest region, which has no location constraint (S3).
-const NO_CONSTRAINT: &str = "us-east-1";
+/// Another name of `eu-west-1`, by which old clients make buckets there (S3).
+const EU: (&str, &str) = ("EU", "eu-west-1");
 
 pub(crate) async fn create<O: Objects>(
     face: &Face<O>,
     mut request: Request,
 ) -> S3Result<Response<Body>> {
     let document = request.take_document().await?;
-    let (mut canned, mut grants, mut locks) = (None, false, false);
+    let (mut acl, mut locks) = (Acl::default(), false);
     for line in lines(&request.parts.headers) {
         match line.name() {
-            "x-amz-acl" => canned = line.read(Some)?,
             "x-amz-bucket-object-lock-enabled" => locks = line.boolean()? == Some(true),
-            "x-amz-object-ownership" => match line.read(Some)? {
-                None | Some(ObjectOwnership::BUCKET_OWNER_ENFORCED) => {}
-                Some(_) => {
-                    let what = "Object ownership by others than the bucket owner";
-                    return Err(not_implemented(what));
-                }
-            },
-            name if name.starts_with("x-amz-grant-") => grants |= line.is_given()?,
-            _ => {}
+            "x-amz-object-ownership" => check_ownership(line.read(Some)?)?,
+            _ => drop(acl.take(&line)?),
         }
     }
-    check_acl(canned, grants)?;
+    acl.check_of_new_bucket()?;
     if locks {
         return Err(not_implemented("Object lock"));
     }
     let location = wanted_location(&document)?;
-    check_location(location.as_deref(), &face.region)?;
+    check_location(location.as_deref(), face.region.as_deref())?;
     let bucket = &request.bucket;
     match face.store.create_bucket(bucket, location).await {
         Ok(_) => {}
         // In this region alone S3 takes a repeated creation for the first.
-        Err(ObjectError::BucketExists) if face.region == NO_CONSTRAINT => {}
+        Err(ObjectError::BucketExists)
+            if region(face.region.as_deref(), None) == DEFAULT_REGION => {}
         Err(refused) => return Err(from_store(refused)),
     }
     let mut response = Response::new(Body::empty());
     answer::set(response.headers_mut(), LOCATION, &format!("/{bucket}"))?;
     Ok(response)
+}
+
+/// Every object belongs to its bucket's owner.
+fn check_ownership(asked: Option<&str>) -> S3Result<()> {
+    match asked {
+        None | Some(ObjectOwnership::BUCKET_OWNER_ENFORCED) => Ok(()),
+        Some(ObjectOwnership::BUCKET_OWNER_PREFERRED | ObjectOwnership::OBJECT_WRITER) => {
+            Err(not_implemented("Object ownership by others than the bucket owner"))
+        }
+        Some(other) => {
+            let message = format!("Invalid x-amz-object-ownership header: {other}");
+            Err(invalid_argument(message, "x-amz-object-ownership", other))
+        }
+    }
 }
 
 /// The region that the document of a creation names, if there is one.
@@ -83,15 +92,28 @@ fn wanted_location(document: &[u8]) -> S3Result<Option<String>> {
     Ok(location)
 }
 
-/// A bucket is made in the region that is asked.
-fn check_location(constraint: Option<&str>, region: &str) -> S3Result<()> {
-    match constraint {
-        None | Some("") => Ok(()),
-        Some(constraint) if constraint == region => Ok(()),
-        Some(_) => Err(error(
-            S3ErrorCode::InvalidLocationConstraint,
-            "The specified location-constraint is not valid",
-        )),
+/// A bucket is made in the region that the operator named, or in any.
+fn check_location(constraint: Option<&str>, named: Option<&str>) -> S3Result<()> {
+    let constraint = constraint.unwrap_or_default();
+    let is_taken = match named {
+        Some(named) => constraint == named,
+        None => constraint == EU.0 || is_region(constraint),
+    };
+    if constraint.is_empty() || is_taken {
+        return Ok(());
+    }
+    let message = "The specified location-constraint is not valid";
+    let invalid = error(S3ErrorCode::InvalidLocationConstraint, message);
+    Err(elements::with(invalid, [("LocationConstraint", constraint.to_owned())]))
+}
+
+/// The region in which a bucket is said to be: the one that the operator named, else the one that its maker named. Clients
+/// sign for it from then on, and any is accepted.
+fn region<'r>(named: Option<&'r str>, location: Option<&'r str>) -> &'r str {
+    let made_in = location.filter(|location| !location.is_empty());
+    match named.or(made_in) {
+        Some(region) if region == EU.0 => EU.1,
+        region => region.unwrap_or(DEFAULT_REGION),
     }
 }
 
@@ -106,43 +128,47 @@ pub(crate) async fn delete<O: Objects>(
 
 pub(crate) fn head<O: Objects>(face: &Face<O>, request: &Request) -> S3Result<Response<Body>> {
     request.check_owner()?;
-    face.store.bucket(&request.bucket).map_err(from_store)?;
+    let record = face.store.bucket(&request.bucket).map_err(from_store)?;
+    let region = region(face.region.as_deref(), record.location.as_deref());
     let mut response = Response::new(Body::empty());
-    answer::set(response.headers_mut(), BUCKET_REGION, &face.region)?;
+    answer::set(response.headers_mut(), BUCKET_REGION, region)?;
     Ok(response)
 }
 
 pub(crate) fn location<O: Objects>(face: &Face<O>, request: &Request) -> S3Result<Response<Body>> {
     request.check_owner()?;
-    face.store.bucket(&request.bucket).map_err(from_store)?;
-    let constraint = (face.region != NO_CONSTRAINT).then(|| face.region.clone());
+    let record = face.store.bucket(&request.bucket).map_err(from_store)?;
+    let region = region(face.region.as_deref(), record.location.as_deref());
+    let constraint = Some(region).filter(|region| *region != DEFAULT_REGION);
     answer::document(&GetBucketLocationOutput {
-        location_constraint: constraint.map(BucketLocationConstraint::from),
+        location_constraint: constraint.map(|it| BucketLocationConstraint::from(it.to_owned())),
     })
 }
 
 pub(crate) fn list<O: Objects>(face: &Face<O>, request: &Parts) -> S3Result<Response<Body>> {
     let parameters = Parameters::of(request.uri.query().unwrap_or(""));
-    let max = match parameters.one("max-buckets")?.map(|text| text.parse()) {
+    let asked = parameters.one("max-buckets")?;
+    let max = match asked.as_deref().map(str::parse) {
         None => BUCKET_PAGE_MAX,
         Some(Ok(max @ 1..=BUCKET_PAGE_MAX)) => max,
         Some(_) => {
-            return Err(error(
-                S3ErrorCode::InvalidArgument,
-                format!("Argument max-buckets must be an integer between 1 and {BUCKET_PAGE_MAX}"),
-            ));
+            let message =
+                format!("Argument max-buckets must be an integer between 1 and {BUCKET_PAGE_MAX}");
+            let asked = asked.as_deref().unwrap_or_default();
+            return Err(invalid_argument(message, "max-buckets", asked));
         }
     };
     let after = parameters.one("continuation-token")?;
     let after = after.as_deref().map(token::decode).transpose()?;
     let wanted_prefix = parameters.one("prefix")?;
-    let region = parameters.one("bucket-region")?;
+    let wanted_region = parameters.one("bucket-region")?;
     let prefix = wanted_prefix.as_deref().unwrap_or("");
-    let elsewhere = region.is_some_and(|region| region != face.region);
     let mut buckets: Vec<Bucket> = Vec::new();
     let mut next = None;
     for record in face.store.buckets().map_err(from_store)? {
         let name = record.name.as_str();
+        let region = region(face.region.as_deref(), record.location.as_deref());
+        let elsewhere = wanted_region.as_deref().is_some_and(|wanted| wanted != region);
         if elsewhere || !name.starts_with(prefix) || after.as_deref().is_some_and(|a| name <= a) {
             continue;
         }
@@ -151,7 +177,7 @@ pub(crate) fn list<O: Objects>(face: &Face<O>, request: &Parts) -> S3Result<Resp
             break;
         }
         buckets.push(Bucket {
-            bucket_region: Some(face.region.clone()),
+            bucket_region: Some(region.to_owned()),
             creation_date: Some(Timestamp::from(
                 UNIX_EPOCH + Duration::from_millis(record.created_ms),
             )),
@@ -172,10 +198,30 @@ mod tests {
 
     #[test]
     fn a_bucket_is_made_where_it_is_asked_for() {
-        assert!(check_location(None, "eu-1").is_ok());
-        assert!(check_location(Some(""), "eu-1").is_ok());
-        assert!(check_location(Some("eu-1"), "eu-1").is_ok());
-        let refused = check_location(Some("us-1"), "eu-1").unwrap_err();
-        assert_eq!(refused.code(), &S3ErrorCode::InvalidLocationConstraint);
+        let code = |constraint, named| {
+            check_location(constraint, named).map_err(|refused| refused.code().clone())
+        };
+        for named in [None, Some("eu-1")] {
+            for constraint in [None, Some(""), Some("eu-1")] {
+                assert_eq!(code(constraint, named), Ok(()), "{constraint:?} {named:?}");
+            }
+        }
+        let invalid = Err(S3ErrorCode::InvalidLocationConstraint);
+        for other in ["us-1", "EU"] {
+            assert_eq!(code(Some(other), Some("eu-1")), invalid, "{other}");
+            assert_eq!(code(Some(other), None), Ok(()), "{other}");
+        }
+        for none in ["US", "eu_west", "é", &"a".repeat(64)] {
+            assert_eq!(code(Some(none), None), invalid, "{none}");
+        }
+    }
+
+    #[test]
+    fn a_bucket_is_said_to_be_where_the_operator_says_or_its_maker() {
+        assert_eq!(region(None, None), "us-east-1");
+        assert_eq!(region(None, Some("")), "us-east-1");
+        assert_eq!(region(None, Some("eu-1")), "eu-1");
+        assert_eq!(region(None, Some("EU")), "eu-west-1");
+        assert_eq!(region(Some("here"), Some("eu-1")), "here");
     }
 }

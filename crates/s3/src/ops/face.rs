@@ -89,11 +89,12 @@ impl Request {
 /// The face over one store.
 pub(crate) struct Face<O> {
     pub(super) store: Arc<O>,
-    pub(super) region: String,
+    /// The region that the operator named.
+    pub(super) region: Option<String>,
 }
 
 impl<O: Objects> Face<O> {
-    pub(crate) fn new(store: Arc<O>, region: String) -> Self {
+    pub(crate) fn new(store: Arc<O>, region: Option<String>) -> Self {
         Self { store, region }
     }
 

@@ -7,20 +7,20 @@ use futures::{Stream, StreamExt};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use larder_objects::{ObjectError, Objects, Opened, ReadBody, Replication, ReplicationStatus};
 use larder_types::{BucketName, HybridClock, Metax, ObjectChecksum, ObjectKey};
-use s3s::dto::{Range, StreamingBlob, Timestamp, TimestampFormat};
+use s3s::dto::{Range, StreamingBlob, Timestamp};
 use s3s::stream::{ByteStream, RemainingLength};
 use s3s::{Body, S3Error, S3ErrorCode, S3Result, StdError};
 
 use super::face::{Face, Request};
 use crate::answer;
-use crate::errors::{error, from_store};
+use crate::errors::{error, from_store, precondition_failed};
 use crate::limits::CHANGED_RETRIES_MAX;
 use crate::request::attributes::DEFAULT_CONTENT_TYPE;
 use crate::request::conditions::{self, ReadConditions, Unmet};
 use crate::request::encryption::refuse_reading;
 use crate::request::head::{Parameters, lines};
 use crate::request::metadata;
-use crate::request::names::{EXPECTED_OWNER, check_owner, null_version, part_number};
+use crate::request::names::{EXPECTED_OWNER, check_owner, null_version};
 use crate::request::own_headers::REPLICATION_REGIONS;
 use crate::request::range::{self, Span};
 
@@ -63,13 +63,11 @@ impl<'r> Wanted<'r> {
         }
         refuse_reading(headers)?;
         null_version(parameters.one("versionId")?.as_deref())?;
-        let part = parameters.one("partNumber")?;
-        let part = part.map(|text| part_number(text.parse().ok())).transpose()?;
         Ok(Self {
             conditions,
             range,
             if_range: headers.get(header::IF_RANGE),
-            part: part.map(i32::from),
+            part: parameters.part_number("partNumber")?.map(i32::from),
             checksum,
             replaced: replaced(parameters)?,
         })
@@ -207,7 +205,6 @@ fn replaced(parameters: Parameters<'_>) -> S3Result<HeaderMap> {
     if parameters.are_none() {
         return Ok(headers);
     }
-    let is_date = |text: &str| Timestamp::parse(TimestampFormat::HttpDate, text).is_ok();
     for (name, parameter) in [
         (header::CACHE_CONTROL, "response-cache-control"),
         (header::CONTENT_DISPOSITION, "response-content-disposition"),
@@ -216,11 +213,7 @@ fn replaced(parameters: Parameters<'_>) -> S3Result<HeaderMap> {
         (header::CONTENT_TYPE, "response-content-type"),
         (header::EXPIRES, "response-expires"),
     ] {
-        let value = |text: &str| {
-            let is_read = name != header::EXPIRES || is_date(text);
-            HeaderValue::try_from(text).ok().filter(|_| is_read)
-        };
-        if let Some(value) = parameters.read(parameter, value)? {
+        if let Some(value) = parameters.read(parameter, |text| HeaderValue::try_from(text).ok())? {
             headers.insert(name, value);
         }
     }
@@ -354,8 +347,8 @@ impl ByteStream for Sized {
 
 /// The answer to a read whose conditions do not hold. 304 carries what a cache needs.
 fn refusal(unmet: Unmet, metax: &Metax) -> S3Error {
-    if unmet == Unmet::Failed {
-        return from_store(ObjectError::PreconditionFailed);
+    if let Unmet::Failed(header) = unmet {
+        return precondition_failed(Some(header));
     }
     let mut refused = S3Error::new(S3ErrorCode::NotModified);
     let mut headers = HeaderMap::with_capacity(4);

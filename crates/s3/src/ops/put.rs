@@ -34,7 +34,9 @@ pub(crate) async fn object<O: Objects>(
         append::object(face, asked, body, headers).await?;
         return Ok(response);
     }
-    let done = put(face, (&bucket, &key), options, body).await?;
+    let failing = conditions::only(&options.condition);
+    let done = put(face, (&bucket, &key), options, body).await;
+    let done = done.map_err(|refused| conditions::named(refused, failing))?;
     answer::set_etag(headers, &done.etag)?;
     if let Some(checksum) = done.checksum.as_ref().filter(|_| asked) {
         answer::set_checksum(headers, checksum)?;

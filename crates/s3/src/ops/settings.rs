@@ -14,7 +14,7 @@ use s3s::{Body, S3Error, S3ErrorCode, S3Result};
 use super::face::{Face, Request};
 use crate::answer;
 use crate::errors::{error, from_store, not_implemented};
-use crate::request::attributes::check_acl;
+use crate::request::acl::Acl;
 use crate::request::head::lines;
 use crate::request::names::{OWNER_ID, OWNER_NAME, owner};
 
@@ -99,11 +99,7 @@ pub(crate) async fn put_of_bucket<O: Objects>(
 ) -> S3Result<Response<Body>> {
     check_bucket(face, &request)?;
     match name {
-        "acl" => {
-            request.drop_body().await?;
-            check_rules(&request)?;
-            Ok(Response::new(Body::empty()))
-        }
+        "acl" => change_rules(&mut request).await,
         "object-lock" => Err(error(
             S3ErrorCode::InvalidBucketState,
             "Versioning must be 'Enabled' on the bucket to apply a Object Lock configuration",
@@ -145,9 +141,7 @@ pub(crate) async fn put_of_object<O: Objects>(
     name: &'static str,
 ) -> S3Result<Response<Body>> {
     check_object(face, &mut request, name).await?;
-    request.drop_body().await?;
-    check_rules(&request)?;
-    Ok(Response::new(Body::empty()))
+    change_rules(&mut request).await
 }
 
 fn check_bucket<O: Objects>(face: &Face<O>, request: &Request) -> S3Result<()> {
@@ -171,16 +165,15 @@ async fn check_object<O: Objects>(
     face.store.open(&request.bucket, &key).await.map_err(from_store).map(drop)
 }
 
-fn check_rules(request: &Request) -> S3Result<()> {
-    let (mut canned, mut grants) = (None, false);
+/// Takes the rules that there are, in headers or in the body.
+async fn change_rules(request: &mut Request) -> S3Result<Response<Body>> {
+    let document = request.take_document().await?;
+    let mut acl = Acl::default();
     for line in lines(&request.parts.headers) {
-        match line.name() {
-            "x-amz-acl" => canned = line.read(Some)?,
-            name if name.starts_with("x-amz-grant-") => grants |= line.is_given()?,
-            _ => {}
-        }
+        acl.take(&line)?;
     }
-    require_canned(canned, grants)
+    acl.check_change(&document)?;
+    Ok(Response::new(Body::empty()))
 }
 
 /// The owner's right to everything.
@@ -194,11 +187,4 @@ fn grants() -> Vec<Grant> {
     };
     let permission = Some(Permission::from_static(Permission::FULL_CONTROL));
     vec![Grant { grantee: Some(grantee), permission }]
-}
-
-fn require_canned(canned: Option<&str>, grants: bool) -> S3Result<()> {
-    if canned.is_none() {
-        return Err(not_implemented("An access control list other than 'private'"));
-    }
-    check_acl(canned, grants)
 }

@@ -31,7 +31,8 @@ use crate::request::xml::{self, Xml, once};
 /// # Errors
 /// `InvalidArgument` outside S3's range.
 pub(crate) fn part_number(parameters: Parameters<'_>) -> S3Result<u16> {
-    names::part_number(parameters.one("partNumber")?.and_then(|text| text.parse().ok()))
+    let number = parameters.part_number("partNumber")?;
+    names::part_number(number)
 }
 
 pub(crate) async fn create<O: Objects>(

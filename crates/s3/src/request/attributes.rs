@@ -1,14 +1,17 @@
 //! Reads a client's headers, user metadata and tags for a new object, and refuses those that Larder does not have.
 
+use http::StatusCode;
 use larder_types::Attributes;
 use larder_types::limits::{ATTRIBUTE_BYTES_MAX, USER_METADATA_BYTES_MAX};
 use s3s::dto::{StorageClass, Timestamp, TimestampFormat};
 use s3s::{S3ErrorCode, S3Result};
 
+use super::acl::Acl;
 use super::encryption::Encryption;
 use super::head::Line;
 use super::{metadata, tags};
-use crate::errors::{error, not_implemented};
+use crate::errors::{custom, elements, error, not_implemented};
+use crate::limits::REDIRECT_BYTES_MAX;
 
 /// Storage classes whose objects S3 reads at once, as Larder reads all. They are kept and shown, and change nothing.
 const CLASSES: [&str; 5] = [
@@ -36,8 +39,7 @@ pub(crate) struct Given {
     storage_class: Option<String>,
     tagging: Option<String>,
     website_redirect: Option<String>,
-    acl: Option<String>,
-    grants: bool,
+    acl: Acl,
     encryption: Encryption,
     locks: bool,
 }
@@ -55,11 +57,6 @@ impl Given {
             "content-language" => self.content_language = line.joined_text()?,
             "content-type" => self.content_type = line.text()?,
             "expires" => self.expires = line.text()?,
-            "x-amz-acl" => self.acl = line.text()?,
-            "x-amz-grant-full-control"
-            | "x-amz-grant-read"
-            | "x-amz-grant-read-acp"
-            | "x-amz-grant-write-acp" => self.grants |= line.is_given()?,
             "x-amz-object-lock-legal-hold" | "x-amz-object-lock-mode" => {
                 self.locks |= line.is_given()?;
             }
@@ -72,7 +69,7 @@ impl Given {
             "x-amz-website-redirect-location" => self.website_redirect = line.text()?,
             name => match name.strip_prefix(metadata::PREFIX) {
                 Some(name) => self.take_metadata(name, line)?,
-                None => return self.encryption.take(line),
+                None => return Ok(self.acl.take(line)? || self.encryption.take(line)?),
             },
         }
         Ok(true)
@@ -92,19 +89,6 @@ impl Given {
     /// True if a storage class is named.
     pub(crate) fn names_class(&self) -> bool {
         self.storage_class.is_some()
-    }
-}
-
-/// Refuses access rules other than "the owner alone", which is what every object has.
-///
-/// # Errors
-/// `NotImplemented`.
-pub(crate) fn check_acl(canned: Option<&str>, grants: bool) -> S3Result<()> {
-    match canned {
-        None | Some("private" | "bucket-owner-full-control" | "bucket-owner-read") if !grants => {
-            Ok(())
-        }
-        _ => Err(not_implemented("An access control list other than 'private'")),
     }
 }
 
@@ -134,26 +118,40 @@ impl Given {
     /// Refuses what would otherwise be silently ignored.
     ///
     /// # Errors
-    /// `NotImplemented`, or `InvalidStorageClass`.
+    /// `NotImplemented`, `InvalidStorageClass`, as [`Acl::check`], or `InvalidRedirectLocation`.
     fn refuse_absent_features(&self) -> S3Result<()> {
-        check_acl(self.acl.as_deref(), self.grants)?;
+        self.acl.check()?;
         self.encryption.refuse()?;
         if self.locks {
             return Err(not_implemented("Object lock"));
         }
+        self.website_redirect.as_deref().map_or(Ok(()), check_redirect)?;
         match self.storage_class.as_deref() {
             None | Some(StorageClass::STANDARD) => Ok(()),
             Some(class) if CLASSES.contains(&class) => Ok(()),
-            Some(_) => Err(error(
-                S3ErrorCode::InvalidStorageClass,
-                format!(
-                    "The storage class you specified is not valid: there are STANDARD and, which mean the same here, \
-                     {}.",
-                    CLASSES.join(", ")
-                ),
-            )),
+            Some(class) => {
+                let message = "The storage class you specified is not valid";
+                let invalid = error(S3ErrorCode::InvalidStorageClass, message);
+                Err(elements::with(invalid, [("StorageClassRequested", class.to_owned())]))
+            }
         }
     }
+}
+
+/// A redirect of a website names a page of the same bucket or of another site. Larder keeps and shows it.
+fn check_redirect(location: &str) -> S3Result<()> {
+    let custom = |message: &str| {
+        Err(custom("InvalidRedirectLocation", StatusCode::BAD_REQUEST, message.to_owned()))
+    };
+    if !["/", "http://", "https://"].iter().any(|start| location.starts_with(start)) {
+        return custom(
+            "The website redirect location must have a prefix of 'http://' or 'https://' or '/'.",
+        );
+    }
+    if location.len() > REDIRECT_BYTES_MAX {
+        return custom("The length of website redirect location cannot exceed 2,048 characters.");
+    }
+    Ok(())
 }
 
 /// An object's storage class as S3 names it.
@@ -175,10 +173,10 @@ fn without_aws_chunked(encoding: String) -> Option<String> {
 fn user_metadata(mut metadata: Vec<(String, String)>) -> S3Result<Vec<(String, String)>> {
     let bytes: usize = metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
     if bytes > USER_METADATA_BYTES_MAX {
-        return Err(error(
-            S3ErrorCode::MetadataTooLarge,
-            "Your metadata headers exceed the maximum allowed metadata size",
-        ));
+        let message = "Your metadata headers exceed the maximum allowed metadata size";
+        let sizes =
+            [("Size", bytes.to_string()), ("MaxSizeAllowed", USER_METADATA_BYTES_MAX.to_string())];
+        return Err(elements::with(error(S3ErrorCode::MetadataTooLarge, message), sizes));
     }
     metadata.sort_unstable();
     Ok(metadata)
@@ -270,15 +268,28 @@ mod tests {
     }
 
     #[test]
+    fn a_redirect_is_an_address_or_a_path() {
+        let to = |to: &str| put(&[("x-amz-website-redirect-location", to)]);
+        for place in ["/", "/a b", "http://x", "https://x/y"] {
+            assert_eq!(to(place).unwrap().website_redirect.as_deref(), Some(place));
+        }
+        let longest = format!("/{}", "a".repeat(REDIRECT_BYTES_MAX - 1));
+        assert!(to(&longest).is_ok());
+        for place in ["nonsense", "ftp://x", "HTTP://x", &format!("{longest}a")] {
+            assert_eq!(code(to(place)).as_str(), "InvalidRedirectLocation", "{place}");
+        }
+    }
+
+    #[test]
     fn what_larder_does_not_have_is_refused() {
         let refused = put(&[("x-amz-server-side-encryption", "AES256")]);
         assert_eq!(code(refused), S3ErrorCode::NotImplemented);
         let refused = put(&[("x-amz-object-lock-mode", "GOVERNANCE")]);
         assert_eq!(code(refused), S3ErrorCode::NotImplemented);
-        let refused = put(&[("x-amz-acl", "public-read")]);
-        assert_eq!(code(refused), S3ErrorCode::NotImplemented);
-        let refused = put(&[("x-amz-grant-read", "id=x")]);
-        assert_eq!(code(refused), S3ErrorCode::NotImplemented);
+        for (name, value) in [("x-amz-acl", "public-read"), ("x-amz-grant-write-acp", "id=x")] {
+            let refused = put(&[(name, value)]);
+            assert_eq!(code(refused).as_str(), "AccessControlListNotSupported");
+        }
         let refused = put(&[("x-amz-storage-class", "GLACIER")]);
         assert_eq!(code(refused), S3ErrorCode::InvalidStorageClass);
         for class in CLASSES {

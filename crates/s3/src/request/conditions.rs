@@ -9,11 +9,12 @@ use http::header::{
 use http::{HeaderMap, HeaderValue};
 use larder_types::{Condition, EtagList, HybridClock, Metax};
 use s3s::dto::{ETag, ETagCondition, Timestamp, TimestampFormat};
-use s3s::{S3ErrorCode, S3Result};
+use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use super::head::Line;
 use super::operation::{Operation, S3Operation};
-use crate::errors::{error, not_implemented};
+use crate::errors::elements::{self, invalid_argument};
+use crate::errors::error;
 
 /// A header that lists entity tags. What is none matches nothing.
 ///
@@ -45,11 +46,14 @@ pub(crate) fn check_of_write(operation: Operation, headers: &HeaderMap) -> S3Res
     };
     for (name, value) in headers.iter().filter(|(name, _)| OF_WRITES.contains(name)) {
         if !known.contains(name) {
-            return Err(not_implemented(&format!("The header {name} of {}", operation.name())));
+            let message = "A header you provided implies functionality that is not implemented";
+            let refused = error(S3ErrorCode::NotImplemented, message);
+            return Err(elements::with(refused, [("Header", name.to_string())]));
         }
         if value.to_str().is_err() {
             let message = format!("invalid header: {name}: {value:?}");
-            return Err(error(S3ErrorCode::InvalidArgument, message));
+            let value = String::from_utf8_lossy(value.as_bytes());
+            return Err(invalid_argument(message, name.as_str(), &value));
         }
     }
     Ok(())
@@ -98,6 +102,25 @@ pub(crate) fn of_write(
     }
 }
 
+/// The header of a change's condition, if there is one alone.
+pub(crate) fn only(condition: &Condition) -> Option<&'static str> {
+    match (&condition.if_match, &condition.if_none_match) {
+        (Some(_), None) => Some("If-Match"),
+        (None, Some(_)) => Some("If-None-Match"),
+        _ => None,
+    }
+}
+
+/// A refusal by the store that names the condition which does not hold.
+pub(crate) fn named(refused: S3Error, header: Option<&'static str>) -> S3Error {
+    match header {
+        Some(header) if *refused.code() == S3ErrorCode::PreconditionFailed => {
+            elements::with(refused, [("Condition", header.to_owned())])
+        }
+        _ => refused,
+    }
+}
+
 /// Conditions of a read.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ReadConditions {
@@ -120,8 +143,8 @@ impl ReadConditions {
 /// The reason that a read's conditions do not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unmet {
-    /// 412.
-    Failed,
+    /// 412: the condition of this header.
+    Failed(&'static str),
     /// 304 to a read, 412 to a copy.
     NotModified,
 }
@@ -159,12 +182,12 @@ impl ReadConditions {
         };
         if let Some(header) = &self.if_match {
             if !holds(header) {
-                return Err(Unmet::Failed);
+                return Err(Unmet::Failed("If-Match"));
             }
         } else if let Some(date) = &self.if_unmodified_since
             && modified(metax) > *date
         {
-            return Err(Unmet::Failed);
+            return Err(Unmet::Failed("If-Unmodified-Since"));
         }
         if let Some(header) = &self.if_none_match {
             if holds(header) {
@@ -214,21 +237,23 @@ mod tests {
     fn entity_tags_come_before_dates() {
         let other = tag("\"x\"");
         let (same, none) = (tag(TAG), None);
-        let (failed, not_modified) = (Err(Unmet::Failed), Err(Unmet::NotModified));
+        let failed = |header| Err(Unmet::Failed(header));
+        let (mismatch, changed) = (failed("If-Match"), failed("If-Unmodified-Since"));
+        let not_modified = Err(Unmet::NotModified);
         // if-match, if-unmodified-since, if-none-match, if-modified-since
         for (index, (a, b, c, d, expected)) in [
             (none.clone(), None, none.clone(), None, Ok(())),
             (same.clone(), None, none.clone(), None, Ok(())),
-            (other.clone(), None, none.clone(), None, failed),
+            (other.clone(), None, none.clone(), None, mismatch),
             (same.clone(), at(1), none.clone(), None, Ok(())),
-            (none.clone(), at(999), none.clone(), None, failed),
+            (none.clone(), at(999), none.clone(), None, changed),
             (none.clone(), at(1000), none.clone(), None, Ok(())),
             (none.clone(), None, same.clone(), None, not_modified),
             (none.clone(), None, other.clone(), None, Ok(())),
             (none.clone(), None, other.clone(), at(5000), Ok(())),
             (none.clone(), None, none.clone(), at(1000), not_modified),
             (none.clone(), None, none.clone(), at(999), Ok(())),
-            (other.clone(), None, same.clone(), None, failed),
+            (other.clone(), None, same.clone(), None, mismatch),
             (tag("*"), None, none.clone(), None, Ok(())),
             (none.clone(), None, tag("*"), None, not_modified),
         ]

@@ -8,8 +8,10 @@ use std::iter::Peekable;
 use std::str::FromStr;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use larder_types::limits::PART_NUMBER_MAX;
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
+use crate::errors::elements::invalid_argument;
 use crate::errors::error;
 
 /// A header of a request, with all its lines.
@@ -165,7 +167,8 @@ impl<'r> Line<'r> {
     /// A value that means nothing.
     pub(crate) fn invalid(&self, value: &HeaderValue) -> S3Error {
         let message = format!("invalid header: {}: {value:?}", self.name);
-        error(S3ErrorCode::InvalidArgument, message)
+        let value = String::from_utf8_lossy(value.as_bytes());
+        invalid_argument(message, self.name.as_str(), &value)
     }
 }
 
@@ -179,7 +182,7 @@ pub(crate) fn count(name: &str, text: &str) -> S3Result<i32> {
         Ok(_) => format!("Argument {name} must be an integer between 0 and 2147483647"),
         Err(_) => format!("Provided {name} not an integer or within integer range"),
     };
-    Err(error(S3ErrorCode::InvalidArgument, message))
+    Err(invalid_argument(message, name, text))
 }
 
 /// The parameters of a query. Their names have one spelling (`address.rs`).
@@ -232,11 +235,8 @@ impl<'r> Parameters<'r> {
         read: impl FnOnce(&str) -> Option<T>,
     ) -> S3Result<Option<T>> {
         let Some(value) = self.one(name)? else { return Ok(None) };
-        let invalid = || {
-            let message = format!("invalid query: {name}: {value}");
-            error(S3ErrorCode::InvalidArgument, message)
-        };
-        read(&value).map(Some).ok_or_else(invalid)
+        let message = || format!("invalid query: {name}: {value}");
+        read(&value).map(Some).ok_or_else(|| invalid_argument(message(), name, &value))
     }
 
     /// The value of a parameter as a number that bounds a page, or that it begins after.
@@ -245,6 +245,18 @@ impl<'r> Parameters<'r> {
     /// As [`Self::one`], and [`count`].
     pub(crate) fn count(self, name: &str) -> S3Result<Option<i32>> {
         self.one(name)?.map(|text| count(name, &text)).transpose()
+    }
+
+    /// The value of a parameter that is the number of a part.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(crate) fn part_number(self, name: &str) -> S3Result<Option<u16>> {
+        let Some(value) = self.one(name)? else { return Ok(None) };
+        let number = value.parse().ok().filter(|number| (1..=PART_NUMBER_MAX).contains(number));
+        let message =
+            || format!("Part number must be an integer between 1 and {PART_NUMBER_MAX}, inclusive");
+        number.map(Some).ok_or_else(|| invalid_argument(message(), name, &value))
     }
 }
 

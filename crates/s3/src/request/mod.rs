@@ -11,6 +11,7 @@
 //! | `ids.rs` | the id that a request gets |
 //! | `names.rs` | buckets, keys, versions and owners |
 //! | `attributes.rs`, `tags.rs` | what is stored with an object |
+//! | `acl.rs` | access lists, which are the owner's alone |
 //! | `conditions.rs` | conditions of puts, deletes and reads |
 //! | `range.rs` | the part of an object that is asked for |
 //! | `encryption.rs` | wishes for encryption, which are refused |
@@ -18,6 +19,7 @@
 //! | `token.rs` | the place where a list goes on |
 //! | `own_headers.rs` | headers that S3 does not have |
 
+pub(crate) mod acl;
 pub(crate) mod address;
 pub(crate) mod attributes;
 pub(crate) mod conditions;

@@ -3,12 +3,12 @@
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::HOST;
-use larder_types::limits::PART_NUMBER_MAX;
+use larder_types::limits::{KEY_BYTES_MAX, PART_NUMBER_MAX};
 use larder_types::{BucketName, ObjectKey};
 use s3s::dto::{Initiator, Owner};
-use s3s::{S3ErrorCode, S3Result};
+use s3s::{S3Error, S3ErrorCode, S3Result};
 
-use crate::errors::error;
+use crate::errors::{elements, error};
 
 /// The canonical id of the one user, in the form that S3 gives them: 64 hexadecimal digits.
 pub(crate) const OWNER_ID: &str =
@@ -56,8 +56,14 @@ pub(crate) fn key(key: String) -> S3Result<ObjectKey> {
     if key.is_empty() {
         return Err(error(S3ErrorCode::UserKeyMustBeSpecified, "An object's key cannot be empty."));
     }
-    ObjectKey::try_from(Bytes::from(key))
-        .map_err(|_| error(S3ErrorCode::KeyTooLongError, "Your key is too long"))
+    let bytes = key.len();
+    ObjectKey::try_from(Bytes::from(key)).map_err(|_| key_too_long(bytes))
+}
+
+/// A key of so many bytes is refused.
+pub(crate) fn key_too_long(bytes: usize) -> S3Error {
+    let sizes = [("Size", bytes.to_string()), ("MaxSizeAllowed", KEY_BYTES_MAX.to_string())];
+    elements::with(error(S3ErrorCode::KeyTooLongError, "Your key is too long"), sizes)
 }
 
 /// A part's number.
@@ -104,6 +110,14 @@ mod tests {
             assert!(part_number(number).is_err(), "{number:?}");
         }
         assert_eq!(part_number(Some(10_000)).unwrap(), 10_000);
+    }
+
+    #[test]
+    fn an_empty_key_is_not_said_to_be_too_long() {
+        let code = |name: String| key(name).map_err(|refused| refused.code().clone()).map(drop);
+        assert_eq!(code(String::new()), Err(S3ErrorCode::UserKeyMustBeSpecified));
+        assert_eq!(code("k".repeat(KEY_BYTES_MAX)), Ok(()));
+        assert_eq!(code("k".repeat(KEY_BYTES_MAX + 1)), Err(S3ErrorCode::KeyTooLongError));
     }
 
     #[test]

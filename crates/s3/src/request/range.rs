@@ -8,7 +8,7 @@ use s3s::dto::Range;
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use super::head::Line;
-use crate::errors::{custom, error};
+use crate::errors::{custom, elements, error};
 
 /// Bytes of an object, and whether the answer says that they are a part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub(crate) fn of_header(range: Option<&Range>, size: u64) -> S3Result<Span> {
     let Some(range) = range else { return Ok(Span::whole(size)) };
     match range.check(size) {
         Ok(bytes) if bytes.start < bytes.end => Ok(Span { bytes, partial: true }),
-        _ => Err(not_satisfiable(size)),
+        _ => Err(elements::with(not_satisfiable(size), [("RangeRequested", text(range))])),
     }
 }
 
@@ -74,11 +74,23 @@ pub(crate) fn of_part(parts: &[PartRef], size: u64, number: i32) -> S3Result<Spa
         }
         start = end;
     }
-    Err(custom(
+    let refused = custom(
         "InvalidPartNumber",
         http::StatusCode::RANGE_NOT_SATISFIABLE,
         "The requested partnumber is not satisfiable".to_owned(),
-    ))
+    );
+    let count = parts.len().max(1).to_string();
+    let numbers = [("PartNumberRequested", number.to_string()), ("ActualPartCount", count)];
+    Err(elements::with(refused, numbers))
+}
+
+/// A range as a header has it.
+fn text(range: &Range) -> String {
+    match range {
+        Range::Int { first, last: Some(last) } => format!("bytes={first}-{last}"),
+        Range::Int { first, last: None } => format!("bytes={first}-"),
+        Range::Suffix { length } => format!("bytes=-{length}"),
+    }
 }
 
 /// The bytes that an `x-amz-copy-source-range` header means: both ends are given and lie inside.
@@ -110,7 +122,7 @@ fn not_satisfiable(size: u64) -> S3Error {
         headers.insert(http::header::CONTENT_RANGE, range);
     }
     refused.set_headers(headers);
-    refused
+    elements::with(refused, [("ActualObjectSize", size.to_string())])
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use s3s::{S3Error, S3ErrorCode};
 
 use super::head::{Parameters, is_presigned};
 use super::operation::{Operation, Question, S3Operation};
-use crate::errors::{error, not_implemented};
+use crate::errors::{error, not_implemented, precondition_failed};
 use crate::limits::BODY_SHARE_BYTES_MAX;
 use crate::options::Domains;
 
@@ -94,10 +94,10 @@ impl Route {
         match self.unserved {
             None => Ok(()),
             Some(Unserved::Method(name)) => Err(not_allowed(&allowed(self.level, name))),
-            Some(Unserved::NoForm) => Err(error(
-                S3ErrorCode::PreconditionFailed,
-                "Bucket POST must be of the enclosure-type multipart/form-data",
-            )),
+            Some(Unserved::NoForm) => {
+                let form = "Bucket POST must be of the enclosure-type multipart/form-data";
+                Err(precondition_failed(Some(form)))
+            }
             Some(Unserved::SubResource(name)) => {
                 let of = if self.level == Level::Object { "an object" } else { "a bucket" };
                 Err(not_implemented(&format!("{method} of {name} of {of}")))

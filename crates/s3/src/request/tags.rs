@@ -3,8 +3,12 @@
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use super::xml::{self, Xml, once};
+use crate::errors::elements::{self, invalid_argument};
 use crate::errors::error;
 use crate::limits::{TAG_KEY_CHARS_MAX, TAG_VALUE_CHARS_MAX, TAGS_MAX};
+
+/// Tags whose keys begin so are the store's own, in capitals too.
+const SYSTEM: &str = "aws:";
 
 /// Tags as they are stored.
 pub(crate) type Tags = Vec<(String, String)>;
@@ -15,22 +19,31 @@ pub(crate) type Tags = Vec<(String, String)>;
 /// `InvalidArgument` if it is not such a list, and as [`checked`].
 pub(crate) fn parse_header(header: &str) -> S3Result<Tags> {
     let malformed = || {
-        error(
-            S3ErrorCode::InvalidArgument,
-            "The header 'x-amz-tagging' shall be encoded as UTF-8 then URLEncoded URL query \
-             parameters without tag name duplicates.",
-        )
+        let message = "The header 'x-amz-tagging' shall be encoded as UTF-8 then URLEncoded URL query \
+                       parameters without tag name duplicates.";
+        invalid_argument(message, "x-amz-tagging", header)
     };
     let decode = |text: &str| match urlencoding::decode(&text.replace('+', " ")) {
-        Ok(text) => Ok(text.into_owned()),
-        Err(_) => Err(malformed()),
+        Ok(decoded) if has_whole_escapes(text) => Ok(decoded.into_owned()),
+        _ => Err(malformed()),
     };
     let mut tags = Tags::new();
     for pair in header.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        tags.push((decode(name)?, decode(value)?));
+        let name = decode(name)?;
+        if tags.len() <= TAGS_MAX && tags.iter().any(|(before, _)| *before == name) {
+            return Err(malformed());
+        }
+        tags.push((name, decode(value)?));
     }
     checked(tags)
+}
+
+/// True if each percent sign begins an escape.
+fn has_whole_escapes(text: &str) -> bool {
+    text.split('%').skip(1).all(|after| {
+        after.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    })
 }
 
 /// Tags in the form that [`parse_header`] reads.
@@ -91,16 +104,23 @@ pub(crate) fn checked(mut tags: Tags) -> S3Result<Tags> {
     if tags.len() > TAGS_MAX {
         return Err(too_many());
     }
-    let refuse = |why| Err(error(S3ErrorCode::InvalidTag, why));
+    let refuse = |why, name: &str| {
+        let tag = [("TagKey", name.to_owned())];
+        Err(elements::with(error(S3ErrorCode::InvalidTag, why), tag))
+    };
     for (index, (name, value)) in tags.iter().enumerate() {
         if name.is_empty() || name.chars().count() > TAG_KEY_CHARS_MAX {
-            return refuse("The TagKey you have provided is invalid");
+            return refuse("The TagKey you have provided is invalid", name);
+        }
+        // The store's keeper alone gives tags with these keys (S3).
+        if name.get(..SYSTEM.len()).is_some_and(|start| start.eq_ignore_ascii_case(SYSTEM)) {
+            return refuse("System tags cannot be added/updated by requester", name);
         }
         if value.chars().count() > TAG_VALUE_CHARS_MAX {
-            return refuse("The TagValue you have provided is invalid");
+            return refuse("The TagValue you have provided is invalid", name);
         }
         if tags[..index].iter().any(|(before, _)| before == name) {
-            return refuse("Cannot provide multiple Tags with the same key");
+            return refuse("Cannot provide multiple Tags with the same key", name);
         }
     }
     tags.sort_unstable();
@@ -149,6 +169,13 @@ mod tests {
         for refused in [one("", "v"), one(&"k".repeat(129), ""), one("k", &"v".repeat(257))] {
             assert_eq!(refused.unwrap_err().code(), &S3ErrorCode::InvalidTag);
         }
-        assert!(parse_header("a=1&a=2").is_err());
+        for system in ["aws:", "aws:a", "AWS:a"] {
+            assert_eq!(one(system, "v").unwrap_err().code(), &S3ErrorCode::InvalidTag);
+        }
+        assert!(one("aws", "aws:").is_ok());
+        for malformed in ["a=1&a=2", "a=%zz", "a%=1", "a=%4"] {
+            let refused = parse_header(malformed).unwrap_err();
+            assert_eq!(refused.code(), &S3ErrorCode::InvalidArgument, "{malformed}");
+        }
     }
 }

@@ -96,18 +96,32 @@ impl Caller {
 /// The bucket and the key that a request's address names.
 pub(crate) struct Target {
     uri: Uri,
+    host: Option<HeaderValue>,
     bucket_of_host: Option<String>,
 }
 
 impl Target {
     pub(crate) fn of(uri: &Uri, headers: &HeaderMap, domains: &Domains) -> Self {
-        let host = headers.get(HOST).and_then(|host| host.to_str().ok());
-        let bucket_of_host = host.and_then(|host| domains.bucket_of(host)).map(str::to_owned);
-        Self { uri: uri.clone(), bucket_of_host }
+        let host = headers.get(HOST);
+        let text = host.and_then(|host| host.to_str().ok());
+        let bucket_of_host = text.and_then(|host| domains.bucket_of(host)).map(str::to_owned);
+        Self { uri: uri.clone(), host: host.cloned(), bucket_of_host }
     }
 
     pub(crate) fn path(&self) -> &str {
         self.uri.path()
+    }
+
+    /// The query, which may hold a signature: for the client's answer alone.
+    pub(crate) fn query(&self) -> &str {
+        self.uri.query().unwrap_or("")
+    }
+
+    /// The first label of a host that is below no domain of the service, and no address.
+    pub(crate) fn label_of_host(&self) -> Option<&str> {
+        let host = self.host.as_ref().filter(|_| self.bucket_of_host.is_none())?.to_str().ok()?;
+        let (label, rest) = host.split_once('.')?;
+        rest.bytes().any(|byte| byte.is_ascii_alphabetic()).then_some(label)
     }
 
     pub(crate) fn bucket(&self) -> Option<Cow<'_, str>> {
@@ -173,6 +187,18 @@ mod tests {
             let target = target(host, uri);
             assert_eq!(target.bucket().as_deref(), bucket, "{host}{uri}");
             assert_eq!(target.key().as_deref(), key, "{host}{uri}");
+        }
+    }
+
+    #[test]
+    fn a_host_that_may_name_a_bucket_is_told_from_addresses_and_domains() {
+        for (host, label) in [
+            ("photos.s3.local:9000", Some("photos")),
+            ("photos.s3.example.org", None),
+            ("127.0.0.1:9000", None),
+            ("localhost", None),
+        ] {
+            assert_eq!(target(host, "/k").label_of_host(), label, "{host}");
         }
     }
 

@@ -20,6 +20,7 @@ use super::reply::{ReplyBody, Tally};
 use crate::admission::{Admission, Overloaded};
 use crate::answer::{self, Asked};
 use crate::auth::gate::Gate;
+use crate::auth::other_services::refuse_actions;
 use crate::auth::policy::Policy;
 use crate::auth::{access, bearer, signed};
 use crate::body::inbound::Inbound;
@@ -28,6 +29,7 @@ use crate::connection::clearing::clear;
 use crate::connection::pulse::Working;
 use crate::cors::crossing;
 use crate::errors;
+use crate::errors::elements::{self, Names};
 use crate::forms::fields::Fields;
 use crate::forms::file;
 use crate::forms::head::FormHead;
@@ -36,6 +38,7 @@ use crate::limits::BODY_SHARE_BYTES_MAX;
 use crate::neighbours::{self, Neighbours, Whence};
 use crate::ops::face;
 use crate::options::ServerOptions;
+use crate::request::head::Parameters;
 use crate::request::ids::{RequestId, RequestIds, X_AMZ_REQUEST_ID};
 use crate::request::names::bucket_name;
 use crate::request::operation::{Operation, Question, S3Operation};
@@ -100,7 +103,12 @@ impl<H: ServerHooks> Exchange<H> {
             Ok(()) if route.operation == Operation::Preflight => {
                 crossing::preflight(|| self.rules_of(&tally.target), request.headers())
             }
-            Ok(()) => self.run(whence, request, &gate, &route).await,
+            Ok(()) => {
+                let run = self.run(whence, request, &gate, &route).await;
+                run.map_err(|refused| {
+                    self.hinted(named(refused, tally.op, &tally.target), &tally.target)
+                })
+            }
             Err(refused) => Err(refused),
         };
         let has_succeeded = run.as_ref().is_ok_and(|answer| answer.status().is_success());
@@ -133,6 +141,20 @@ impl<H: ServerHooks> Exchange<H> {
         }
         tracing::debug!(request = %id, op = tally.op, status = tally.status, "answered");
         response.map(|body| ReplyBody::new(body, tally, turn, working))
+    }
+
+    /// A refusal that says what to do if the client names its bucket by the host and the operator has set no domain.
+    fn hinted(&self, mut refused: S3Error, target: &Target) -> S3Error {
+        let is_missing = *refused.code() == S3ErrorCode::NoSuchBucket;
+        let bucket = target.label_of_host().filter(|_| is_missing);
+        if let Some(bucket) = bucket.filter(|label| self.service.has_bucket(label)) {
+            let message = refused.message().unwrap_or_default();
+            let hint = format!(
+                "{message}. The host names the bucket {bucket}: to serve buckets by their hosts, set `domains`."
+            );
+            refused.set_message(hint);
+        }
+        refused
     }
 
     /// The headers that let a page of another origin see the answer, if its bucket's rules do. That to a preflight has its own.
@@ -211,6 +233,9 @@ impl<H: ServerHooks> Exchange<H> {
         route: &Route,
     ) -> Result<Response<s3s::Body>, S3Error> {
         let (mut parts, body) = request.into_parts();
+        if route.level == Level::Service {
+            refuse_actions(&parts.method, &parts.headers)?;
+        }
         if let Operation::Admin(asked) = route.operation {
             admin::check(&parts.method)?;
             if asked == Question::Metrics {
@@ -323,6 +348,21 @@ impl<H: ServerHooks> Exchange<H> {
         let upload = neighbours::upload_of(operation, query)?;
         others.have(upload).then_some((others, upload))
     }
+}
+
+/// A refusal with what the request's address says. Of a copy that names the target, and most refusals are of the source.
+fn named(refused: S3Error, op: &str, target: &Target) -> S3Error {
+    let parameters = Parameters::of(target.query());
+    let names = match op {
+        "CopyObject" | "UploadPartCopy" => Names::default(),
+        _ => Names {
+            bucket: target.bucket(),
+            key: target.key(),
+            upload: parameters.one("uploadId").ok().flatten(),
+            version: parameters.one("versionId").ok().flatten(),
+        },
+    };
+    elements::with_names(refused, names)
 }
 
 /// Refuses what no operation takes.

@@ -19,7 +19,11 @@ async fn wrong_keys_are_told_apart() {
     let server = Server::bucket().await;
     let ask = |access, secret| server.ask("GET", "/bkt").keys(access, secret).send();
     ask("NOBODY", SECRET).await.refused(403, "InvalidAccessKeyId");
-    ask(ACCESS, "another-secret").await.refused(403, "SignatureDoesNotMatch");
+    let refused = ask(ACCESS, "another-secret").await.refused(403, "SignatureDoesNotMatch");
+    assert_eq!(refused.tag("AWSAccessKeyId").as_deref(), Some(ACCESS));
+    assert!(refused.tag("StringToSign").unwrap().starts_with("AWS4-HMAC-SHA256\n"));
+    assert!(refused.tag("CanonicalRequest").unwrap().starts_with("GET\n/bkt"));
+    assert_eq!(refused.tag("SignatureProvided").unwrap().len(), 64);
 }
 
 #[tokio::test]
@@ -51,7 +55,11 @@ async fn a_presigned_request_works_until_it_expires() {
     let got = got.expect(200);
     assert_eq!((got.text().as_str(), got.header("content-type")), ("hello", "text/x"));
     put.clone().in_past(90).send().await.expect(200);
-    put.clone().in_past(110).send().await.refused(403, "AccessDenied");
+    let expired = put.clone().in_past(110).send().await.refused(403, "AccessDenied");
+    assert_eq!(expired.tag("X-Amz-Expires").as_deref(), Some("100"));
+    assert!(expired.tag("ServerTime").is_some() && expired.tag("Expires").is_some());
+    let early = put.clone().in_future(1000).send().await.refused(403, "AccessDenied");
+    assert_eq!(early.tag("Message").as_deref(), Some("Request is not valid yet"));
     put.keys(ACCESS, "another-secret").send().await.refused(403, "SignatureDoesNotMatch");
 }
 

@@ -23,7 +23,7 @@ async fn a_bucket_is_made_found_and_removed() {
 
 #[tokio::test]
 async fn making_a_bucket_again_says_whose_it_is() {
-    let face = FaceOptions { region: "eu-1".into(), ..FaceOptions::default() };
+    let face = FaceOptions { region: Some("eu-1".into()), ..FaceOptions::default() };
     let server = Server::with(ServerOptions::default(), Arc::new(()), face).await;
     server.put("/bkt", "").await.expect(200);
     server.put("/bkt", "").await.refused(409, "BucketAlreadyOwnedByYou");
@@ -39,17 +39,41 @@ async fn the_oldest_region_takes_a_repeated_creation_for_the_first() {
 }
 
 #[tokio::test]
-async fn a_bucket_is_made_in_this_region_or_not_at_all() {
+async fn a_bucket_is_made_in_the_region_that_the_operator_named_or_not_at_all() {
+    let face = FaceOptions { region: Some("eu-1".into()), ..FaceOptions::default() };
+    let server = Server::with(ServerOptions::default(), Arc::new(()), face).await;
+    let refused = server.put("/bkt", made_in("mars-1")).await;
+    refused.refused(400, "InvalidLocationConstraint");
+    server.put("/bkt", made_in("eu-1")).await.expect(200);
+}
+
+/// Clients ask where a bucket is, and sign for that region.
+#[tokio::test]
+async fn a_bucket_is_where_its_maker_wants_it_if_no_region_was_named() {
     let server = Server::start().await;
-    let with = |place: &str| {
-        let xml = format!(
-            "<CreateBucketConfiguration><LocationConstraint>{place}</LocationConstraint>\
-             </CreateBucketConfiguration>"
-        );
-        server.put("/bkt", xml)
-    };
-    with("mars-1").await.refused(400, "InvalidLocationConstraint");
-    with("us-east-1").await.expect(200);
+    server.put("/bkt", made_in("MARS")).await.refused(400, "InvalidLocationConstraint");
+    for (bucket, asked, constraint, region) in [
+        ("mars", "mars-1", ">mars-1<", "mars-1"),
+        ("old", "EU", ">eu-west-1<", "eu-west-1"),
+        ("oldest", "us-east-1", "LocationConstraint", "us-east-1"),
+    ] {
+        server.put(&format!("/{bucket}"), made_in(asked)).await.expect(200);
+        let location = server.get(&format!("/{bucket}?location")).await.expect(200);
+        assert!(location.text().contains(constraint), "{}", location.text());
+        let head = server.head(&format!("/{bucket}")).await.expect(200);
+        assert_eq!(head.header("x-amz-bucket-region"), region);
+    }
+    let all = server.get("/").await.expect(200);
+    assert_eq!(all.tags("BucketRegion"), ["mars-1", "eu-west-1", "us-east-1"]);
+    let some = server.get("/?bucket-region=mars-1").await.expect(200);
+    assert_eq!(some.tags("Name"), ["mars"]);
+}
+
+fn made_in(place: &str) -> String {
+    format!(
+        "<CreateBucketConfiguration><LocationConstraint>{place}</LocationConstraint>\
+         </CreateBucketConfiguration>"
+    )
 }
 
 #[tokio::test]

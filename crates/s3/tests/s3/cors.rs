@@ -146,7 +146,9 @@ async fn a_preflight_that_is_none_is_named_and_one_of_no_bucket_tells_nothing() 
         let refused = asked(&server, path, OWN, "GET").await.refused(403, "AccessForbidden");
         let message = refused.tag("Message").unwrap();
         assert_eq!(message, "CORSResponse: CORS is not enabled for this bucket.", "{path}");
-        preflight(&server, path, &[("origin", OWN)]).send().await.refused(403, "AccessForbidden");
+        preflight(&server, path, &[("origin", OWN)]).send().await.refused(400, "BadRequest");
+        let odd = [("origin", OWN), ("access-control-request-method", "FOO")];
+        preflight(&server, path, &odd).send().await.refused(400, "BadRequest");
     }
 }
 

@@ -54,6 +54,10 @@ async fn a_form_tags_its_object() {
         (vec!["a&amp;b".into()], vec!["1 2".into()])
     );
     post(&server, &[("tagging", "<Tagging><TagSet>")]).await.refused(400, "MalformedXML");
+    let cdata = xml.replace("1 2", "<![CDATA[1 2]]>");
+    post(&server, &[("tagging", &cdata)]).await.expect(204);
+    let tags = server.get("/bkt/form%20key?tagging").await.expect(200);
+    assert_eq!(tags.tags("Value"), ["1 2"], "all of the text is read");
     let empty = "<Tagging><TagSet><Tag><Key></Key><Value></Value></Tag></TagSet></Tagging>";
     post(&server, &[("tagging", empty)]).await.refused(400, "InvalidTag");
 }
@@ -62,7 +66,9 @@ async fn a_form_tags_its_object() {
 async fn what_a_form_asks_for_and_cannot_have_is_refused() {
     let server = Server::bucket().await;
     for (name, value, status, code) in [
-        ("acl", "public-read", 501, "NotImplemented"),
+        ("acl", "public-read", 400, "AccessControlListNotSupported"),
+        ("acl", "nonsense", 400, "InvalidArgument"),
+        ("x-amz-website-redirect-location", "nonsense", 400, "InvalidRedirectLocation"),
         ("x-amz-checksum-algorithm", "FOO", 400, "InvalidRequest"),
         ("x-amz-checksum-sha512", "AAAA", 400, "InvalidRequest"),
         ("x-amz-checksum-foo", "AAAA", 400, "InvalidRequest"),
@@ -196,6 +202,9 @@ async fn a_form_without_its_signature_or_with_another_policy_is_told_so() {
     let good = policy("2099-01-01T00:00:00Z");
     let unsigned = [("key", "k"), ("AWSAccessKeyId", ACCESS), ("policy", &good)];
     post_fields(&server, "/bkt", &unsigned).await.refused(400, "InvalidArgument");
+    let without_policy = [("key", "k"), ("AWSAccessKeyId", ACCESS), ("signature", "x")];
+    let refused = post_fields(&server, "/bkt", &without_policy).await;
+    assert_eq!(refused.refused(400, "InvalidArgument").tag("ArgumentName").unwrap(), "policy");
     post_fields(&server, "/bkt", &[("key", "k")]).await.refused(403, "AccessDenied");
     let length = [BUCKET, r#"["content-length-range",6,9]"#, r#"["starts-with","$key",""]"#]
         .map(str::to_owned);

@@ -14,6 +14,7 @@ mod copies;
 mod cors;
 mod documents;
 mod drawn;
+mod elements;
 mod forms;
 mod lists;
 mod memory;

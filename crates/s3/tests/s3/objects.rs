@@ -263,14 +263,23 @@ async fn a_decoded_length_must_be_true() {
 #[tokio::test]
 async fn what_larder_does_not_have_is_refused() {
     let server = Server::bucket().await;
-    for (name, value) in [
-        ("x-amz-server-side-encryption", "AES256"),
-        ("x-amz-object-lock-mode", "GOVERNANCE"),
-        ("x-amz-acl", "public-read"),
-        ("x-amz-grant-read", "id=1"),
-    ] {
+    for (name, value) in
+        [("x-amz-server-side-encryption", "AES256"), ("x-amz-object-lock-mode", "GOVERNANCE")]
+    {
         let put = server.ask("PUT", "/bkt/k").header(name, value).body("x").send().await;
         put.refused(501, "NotImplemented");
+    }
+    for (name, value, code) in [
+        ("x-amz-acl", "public-read", "AccessControlListNotSupported"),
+        ("x-amz-grant-read", "id=1", "AccessControlListNotSupported"),
+        ("x-amz-grant-read", "nonsense", "InvalidArgument"),
+        ("x-amz-acl", "nonsense", "InvalidArgument"),
+        ("x-amz-website-redirect-location", "nonsense", "InvalidRedirectLocation"),
+        ("x-amz-tagging", "aws:a=b", "InvalidTag"),
+        ("x-amz-tagging", "a=%zz", "InvalidArgument"),
+    ] {
+        let put = server.ask("PUT", "/bkt/k").header(name, value).body("x").send().await;
+        put.refused(400, code);
     }
     let half = server.ask("PUT", "/bkt/k").body("x");
     let half = half.header("x-amz-server-side-encryption-customer-algorithm", "AES256");

@@ -1,4 +1,4 @@
-//! The fate of a connection on which a request is refused before its body was read.
+//! The words and elements of refusals, and the fate of a connection on which a request is refused before its body was read.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -12,7 +12,7 @@ fn refused(server: &Server, bytes: usize) -> Vec<(Ask, &'static str)> {
     vec![
         (put("/no-such-bucket/k"), "NoSuchBucket"),
         (put("/bkt/k").header("x-amz-storage-class", "NO_SUCH_CLASS"), "InvalidStorageClass"),
-        (put("/bkt/k").header("x-amz-acl", "public-read"), "NotImplemented"),
+        (put("/bkt/k").header("x-amz-acl", "public-read"), "AccessControlListNotSupported"),
         (put("/bkt/k").header("content-md5", "AAAA"), "InvalidDigest"),
         (put("/bkt/k").sign(Sign::Not), "AccessDenied"),
     ]

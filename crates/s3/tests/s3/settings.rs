@@ -60,15 +60,7 @@ async fn settings_cannot_be_made() {
     ] {
         server.put(&format!("/bkt?{query}"), body).await.refused(501, "NotImplemented");
     }
-    let acl = |acl: &'static str| server.ask("PUT", "/bkt?acl").header("x-amz-acl", acl).send();
-    acl("private").await.expect(200);
-    acl("public-read").await.refused(501, "NotImplemented");
     server.put("/bkt/k", "x").await.expect(200);
-    let acl = |acl: &'static str| server.ask("PUT", "/bkt/k?acl").header("x-amz-acl", acl).send();
-    acl("private").await.expect(200);
-    acl("public-read").await.refused(501, "NotImplemented");
-    let got = server.get("/bkt/k?acl").await.expect(200);
-    assert_eq!(got.tag("Permission").as_deref(), Some("FULL_CONTROL"));
     for query in ["retention", "legal-hold"] {
         server.get(&format!("/bkt/k?{query}")).await.refused(400, "InvalidRequest");
     }
@@ -76,4 +68,35 @@ async fn settings_cannot_be_made() {
                 </ObjectLockConfiguration>";
     server.put("/bkt?object-lock", lock).await.refused(409, "InvalidBucketState");
     server.get("/bkt/k?torrent").await.refused(501, "NotImplemented");
+}
+
+/// S3 answers so of every bucket whose objects are its owner's, and clients do not repeat it.
+#[tokio::test]
+async fn access_lists_are_the_owners_alone() {
+    let server = Server::bucket().await;
+    server.put("/bkt/k", "x").await.expect(200);
+    for path in ["/bkt?acl", "/bkt/k?acl"] {
+        let acl = |acl: &'static str| server.ask("PUT", path).header("x-amz-acl", acl);
+        acl("private").send().await.expect(200);
+        acl("public-read").send().await.refused(400, "AccessControlListNotSupported");
+        let unknown = acl("nonsense").send().await.refused(400, "InvalidArgument");
+        assert!(!unknown.text().contains("not implemented"), "{}", unknown.text());
+        let both = acl("private").header("x-amz-grant-read", "id=\"x\"").send().await;
+        both.refused(400, "InvalidRequest");
+        let own = server.get(path).await.expect(200).text();
+        assert!(own.contains("FULL_CONTROL"), "{own}");
+        server.put(path, own.clone()).await.expect(200);
+        acl("private").body(own.clone()).send().await.refused(400, "UnexpectedContent");
+        let open = own.replace("FULL_CONTROL", "READ");
+        server.put(path, open).await.refused(400, "AccessControlListNotSupported");
+        server.put(path, "").await.refused(400, "MissingSecurityHeader");
+    }
+    for (name, value, code) in [
+        ("x-amz-acl", "public-read", "InvalidBucketAclWithObjectOwnership"),
+        ("x-amz-acl", "nonsense", "InvalidArgument"),
+        ("x-amz-object-ownership", "nonsense", "InvalidArgument"),
+    ] {
+        server.ask("PUT", "/other").header(name, value).send().await.refused(400, code);
+    }
+    server.head("/other").await.expect(404);
 }
